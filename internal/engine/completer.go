@@ -22,36 +22,35 @@ type completer struct {
 const unlimitedRetries = 7
 
 // complete processes a response (rxe_completer).
-func (qp *QP) complete(p *packet) {
-	if !p.PSN.Before(qp.req.top) { // has not been sent
+func (q *requester) complete(p *packet) {
+	if !p.PSN.Before(q.top) { // has not been sent
 		return
 	}
 	for {
-		r := qp.head()
+		r := q.head()
 		if r == nil {
 			return
 		}
 		if p.PSN.After(r.last) {
 			if r.info.kind == opRead || r.info.kind == opAtomic { // its answer is lost
-				qp.dev.counters.add(impliedNAKs, 1)
-				qp.retry(false)
+				q.qp.dev.counters.add(impliedNAKs, 1)
+				q.retry(false)
 				return
 			}
-			qp.progress(r.last.Add(1))
-			qp.completeHead(verbs.WCSuccess)
+			q.progress(r.last.Add(1))
+			q.completeHead(verbs.WCSuccess)
 			continue
 		}
-		if !p.PSN.Before(qp.comp.psn) {
-			qp.answer(r, p)
+		if !p.PSN.Before(q.comp.psn) {
+			q.answer(r, p)
 		}
 		return
 	}
 }
 
 // head returns the oldest request that waits for an answer, or nil.
-func (qp *QP) head() *request {
-	qp.completeDone()
-	q := &qp.sq
+func (q *requester) head() *request {
+	q.completeDone()
 	if q.ring.index == q.loaded || !q.requests[q.ring.index].started() {
 		return nil
 	}
@@ -59,89 +58,88 @@ func (qp *QP) head() *request {
 }
 
 // completeDone completes requests that need no answer.
-func (qp *QP) completeDone() {
-	q := &qp.sq
+func (q *requester) completeDone() {
 	for q.ring.index != q.next && q.requests[q.ring.index].state == requestDone {
-		qp.completeHead(verbs.WCSuccess)
+		q.completeHead(verbs.WCSuccess)
 	}
 }
 
 // answer processes a response to the oldest request.
-func (qp *QP) answer(r *request, p *packet) {
+func (q *requester) answer(r *request, p *packet) {
 	if p.Opcode == roce.RCAcknowledge {
-		qp.acknowledge(r, p)
+		q.acknowledge(r, p)
 		return
 	}
 	if p.AETH.Syndrome.Class() != roce.ClassACK && p.Opcode.Has(roce.HasAETH) {
-		qp.failHead(verbs.WCBadRespErr)
+		q.failHead(verbs.WCBadRespErr)
 		return
 	}
 	switch r.info.kind {
 	case opRead:
-		qp.readResponse(r, p)
+		q.readResponse(r, p)
 	case opAtomic:
 		if p.Opcode != roce.RCAtomicAcknowledge {
-			qp.failHead(verbs.WCBadRespErr)
+			q.failHead(verbs.WCBadRespErr)
 			return
 		}
 		var orig [8]byte
 		binary.NativeEndian.PutUint64(orig[:], p.Orig)
-		if qp.copySGL(r.sges, &r.cursor, orig[:], true) != copyOK {
-			qp.failHead(verbs.WCLocProtErr)
+		if q.qp.copySGL(r.sges, &r.cursor, orig[:], true) != copyOK {
+			q.failHead(verbs.WCLocProtErr)
 			return
 		}
-		qp.completeAnswered(r)
+		q.completeAnswered(r)
 	case opFlush, opAtomicWrite:
 		if p.Opcode != roce.RCReadResponseOnly || len(p.Payload) > 0 {
-			qp.failHead(verbs.WCBadRespErr)
+			q.failHead(verbs.WCBadRespErr)
 			return
 		}
-		qp.completeAnswered(r)
+		q.completeAnswered(r)
 	default:
-		qp.failHead(verbs.WCFatalErr)
+		q.failHead(verbs.WCFatalErr)
 	}
 }
 
 // completeAnswered completes the oldest request.
-func (qp *QP) completeAnswered(r *request) {
-	qp.progress(r.last.Add(1))
-	qp.completeHead(verbs.WCSuccess)
+func (q *requester) completeAnswered(r *request) {
+	q.progress(r.last.Add(1))
+	q.completeHead(verbs.WCSuccess)
 }
 
 // readResponse takes a part of the answer to a READ.
-func (qp *QP) readResponse(r *request, p *packet) {
-	if p.PSN != qp.comp.psn { // an earlier part is lost
-		qp.retry(false)
+func (q *requester) readResponse(r *request, p *packet) {
+	if p.PSN != q.comp.psn { // an earlier part is lost
+		q.retry(false)
 		return
 	}
 	if r.numParts == 0 {
 		return
 	}
 	end := r.parts[0]
-	n := min(end-r.got, uint32(qp.mtu))
+	n := min(end-r.got, uint32(q.qp.mtu))
 	if p.Opcode == roce.RCAtomicAcknowledge || len(p.Payload) != int(n) || p.Opcode.Has(roce.Ends) != (r.got+n == end) {
-		qp.failHead(verbs.WCBadRespErr)
+		q.failHead(verbs.WCBadRespErr)
 		return
 	}
-	if n > 0 && qp.copySGL(r.sges, &r.cursor, p.Payload, true) != copyOK {
-		qp.failHead(verbs.WCLocProtErr)
+	if n > 0 && q.qp.copySGL(r.sges, &r.cursor, p.Payload, true) != copyOK {
+		q.failHead(verbs.WCLocProtErr)
 		return
 	}
 	r.got += n
 	if r.got == end {
 		r.parts[0] = r.parts[1]
 		r.numParts--
-		qp.req.reads++
+		q.reads++
 	}
 	if r.got == r.length {
-		qp.completeAnswered(r)
+		q.completeAnswered(r)
 		return
 	}
-	qp.progress(p.PSN.Add(1))
+	q.progress(p.PSN.Add(1))
 }
 
 // acknowledge processes an ACK or a NAK that is within the oldest request.
-func (qp *QP) acknowledge(r *request, p *packet) {
+func (q *requester) acknowledge(r *request, p *packet) {
 	s := p.AETH.Syndrome
 	data := r.info.kind == opRead || r.info.kind == opAtomic
 	switch s.Class() {
@@ -149,90 +147,89 @@ func (qp *QP) acknowledge(r *request, p *packet) {
 		switch {
 		case data: // only an answer completes it
 		case p.PSN == r.last:
-			qp.completeAnswered(r)
+			q.completeAnswered(r)
 		default:
-			qp.progress(p.PSN.Add(1))
+			q.progress(p.PSN.Add(1))
 		}
 	case roce.ClassRNRNAK:
-		qp.dev.counters.add(receivedRNR, 1)
+		q.qp.dev.counters.add(receivedRNR, 1)
 		if !data {
-			qp.progress(p.PSN)
+			q.progress(p.PSN)
 		}
-		qp.waitRNR(roce.RNRDelay(s.Value()))
+		q.waitRNR(roce.RNRDelay(s.Value()))
 	case roce.ClassNAK:
 		switch s {
 		case roce.NAKSequence:
-			qp.dev.counters.add(receivedSequenceErrors, 1)
+			q.qp.dev.counters.add(receivedSequenceErrors, 1)
 			if !data {
-				qp.progress(p.PSN)
+				q.progress(p.PSN)
 			}
-			qp.retry(false)
+			q.retry(false)
 		case roce.NAKInvalid:
-			qp.failHead(verbs.WCRemInvReqErr)
+			q.failHead(verbs.WCRemInvReqErr)
 		case roce.NAKRemoteAccess:
-			qp.failHead(verbs.WCRemAccessErr)
+			q.failHead(verbs.WCRemAccessErr)
 		default:
-			qp.failHead(verbs.WCRemOpErr)
+			q.failHead(verbs.WCRemOpErr)
 		}
 	default:
-		qp.failHead(verbs.WCBadRespErr)
+		q.failHead(verbs.WCBadRespErr)
 	}
 }
 
 // progress takes the packets before psn as acknowledged.
-func (qp *QP) progress(psn roce.PSN) {
-	n := psn.Sub(qp.comp.psn)
+func (q *requester) progress(psn roce.PSN) {
+	n := psn.Sub(q.comp.psn)
 	if n <= 0 {
 		return
 	}
-	c := &qp.comp
+	c := &q.comp
 	c.psn = psn
-	c.retries, c.rnrRetries, c.retrying = qp.attr.RetryCount, qp.attr.RNRRetry, false
-	qp.req.window.ack(n, psn, qp.req.top)
-	qp.catchUp()
-	if qp.timeout == 0 {
+	c.retries, c.rnrRetries, c.retrying = q.qp.attr.RetryCount, q.qp.attr.RNRRetry, false
+	q.window.ack(n, psn, q.top)
+	q.catchUp()
+	if q.timeout == 0 {
 		return
 	}
-	now := qp.dev.now()
+	now := q.qp.dev.now()
 	c.probe.acked(psn, now)
 	c.deadline, c.probe.at = 0, 0
-	if psn != qp.req.top {
-		qp.expectAck(now)
+	if psn != q.top {
+		q.expectAck(now)
 	}
 }
 
 // expectAck sets the timer for an acknowledgement that is expected.
-func (qp *QP) expectAck(now time.Duration) {
-	c := &qp.comp
-	c.deadline, c.lag = now+qp.timeout, lag{}
+func (q *requester) expectAck(now time.Duration) {
+	c := &q.comp
+	c.deadline, c.lag = now+q.timeout, lag{}
 	at := c.deadline
-	if d := c.probe.interval(); d > 0 && d < qp.timeout && !qp.path.local {
+	if d := c.probe.interval(); d > 0 && d < q.timeout && !q.qp.path.local {
 		c.probe.at = now + d
 		at = c.probe.at
 	}
-	qp.setTimer(at)
+	q.setTimer(at)
 }
 
 // catchUp moves the requester to the first packet that is not acknowledged, if it is sending
 // again what is.
-func (qp *QP) catchUp() {
-	if qp.req.psn.Before(qp.comp.psn) {
-		qp.rewind()
+func (q *requester) catchUp() {
+	if q.psn.Before(q.comp.psn) {
+		q.rewind()
 	}
 }
 
 // completeHead completes the oldest request.
-func (qp *QP) completeHead(status verbs.WCStatus) {
-	q := &qp.sq
+func (q *requester) completeHead(status verbs.WCStatus) {
 	r := &q.requests[q.ring.index]
 	if r.info.kind.hasCredit() {
-		qp.req.reads += r.numParts
+		q.reads += r.numParts
 		r.numParts = 0
 	}
 	if q.next == q.ring.index {
 		q.next = q.ring.next(q.next)
 	}
-	signaled := qp.signalAll || r.flags&uint32(verbs.SendSignaled) != 0
+	signaled := q.init.SignalAll || r.flags&uint32(verbs.SendSignaled) != 0
 	var flags uint32
 	if r.info.imm {
 		flags = uint32(verbs.WCWithImm)
@@ -240,112 +237,121 @@ func (qp *QP) completeHead(status verbs.WCStatus) {
 	id, op, length := r.id, r.info, r.length
 	q.ring.consume()
 	if signaled || status != verbs.WCSuccess {
-		wc := qp.newWC(id, status)
+		wc := q.qp.newWC(id, status)
 		if status == verbs.WCSuccess {
 			wc.Opcode, wc.ByteLen, wc.WcFlags = op.wc, length, flags
 		}
-		qp.post(qp.sendCQ, &wc, status != verbs.WCSuccess, false)
+		q.qp.post(q.init.SendCQ, &wc, status != verbs.WCSuccess, false)
 	}
 	if op.kind == opSend {
-		qp.dev.counters.add(sends, 1)
+		q.qp.dev.counters.add(sends, 1)
 	}
 }
 
 // failHead completes the oldest request with an error and moves the QP to the error state.
-func (qp *QP) failHead(status verbs.WCStatus) {
-	qp.completeHead(status)
-	qp.setError()
+func (q *requester) failHead(status verbs.WCStatus) {
+	q.completeHead(status)
+	q.qp.setError()
 }
 
 // retry sends again what has not been acknowledged, unless this has been done since the last
 // acknowledgement and no time has expired.
-func (qp *QP) retry(timeout bool) {
-	c := &qp.comp
-	if qp.req.waitRNR || c.retrying && !timeout || qp.head() == nil || qp.req.top == c.psn {
+func (q *requester) retry(timeout bool) {
+	c := &q.comp
+	if q.rnrAt != 0 || c.retrying && !timeout || q.head() == nil || q.top == c.psn {
 		return
 	}
 	if c.retries == 0 {
-		qp.dev.counters.add(retriesExceeded, 1)
-		qp.failHead(verbs.WCRetryExcErr)
+		q.qp.dev.counters.add(retriesExceeded, 1)
+		q.failHead(verbs.WCRetryExcErr)
 		return
 	}
 	if c.retries != unlimitedRetries {
 		c.retries--
 	}
-	qp.dev.counters.add(retries, 1)
+	q.qp.dev.counters.add(retries, 1)
 	if timeout {
-		qp.dev.counters.add(ackTimeouts, 1)
+		q.qp.dev.counters.add(ackTimeouts, 1)
 	}
 	c.retrying = true
 	c.probe.timing = false
-	qp.req.window.probing = false
-	qp.req.window.loss(qp.req.top, timeout)
-	qp.rewind()
+	q.window.probing = false
+	q.window.loss(q.top, timeout)
+	q.rewind()
 }
 
 // sendProbe sends the oldest packet again that has not been acknowledged.
-func (qp *QP) sendProbe() {
-	qp.comp.probe.shift++
-	qp.comp.probe.timing = false
-	qp.req.window.probing = true
-	qp.rewind()
+func (q *requester) sendProbe() {
+	q.comp.probe.shift++
+	q.comp.probe.timing = false
+	q.window.probing = true
+	q.rewind()
 }
 
 // waitRNR waits because the responder has no receive request.
-func (qp *QP) waitRNR(delay time.Duration) {
-	c := &qp.comp
-	if qp.req.waitRNR {
+func (q *requester) waitRNR(delay time.Duration) {
+	c := &q.comp
+	if q.rnrAt != 0 {
 		return
 	}
 	if c.rnrRetries == 0 {
-		qp.dev.counters.add(rnrRetriesExceeded, 1)
-		qp.failHead(verbs.WCRNRRetryExcErr)
+		q.qp.dev.counters.add(rnrRetriesExceeded, 1)
+		q.failHead(verbs.WCRNRRetryExcErr)
 		return
 	}
 	if c.rnrRetries != unlimitedRetries {
 		c.rnrRetries--
 	}
 	c.probe.timing = false
-	qp.rewind()
-	qp.req.waitRNR = true
-	qp.req.rnrAt = qp.dev.now() + max(delay, minRNRDelay)
+	q.rewind()
+	q.rnrAt = q.qp.dev.now() + max(delay, minRNRDelay)
 	c.deadline, c.probe.at = 0, 0
-	qp.setTimer(qp.req.rnrAt)
+	q.setTimer(q.rnrAt)
 }
 
 // minRNRDelay is the least time for which rxe waits: its timers count ticks.
 const minRNRDelay = time.Millisecond
 
-// expired is called when the QP's timer has fired.
-func (qp *QP) expired(now time.Duration) {
-	if qp.ended || qp.state != verbs.StateRTS && qp.state != verbs.StateSQD {
+// setTimer makes the QP's timer fire at a time or earlier.
+func (q *requester) setTimer(at time.Duration) {
+	if q.timerAt != 0 && q.timerAt <= at || q.qp.ended {
 		return
 	}
-	c := &qp.comp
-	if qp.req.waitRNR {
-		if now < qp.req.rnrAt {
-			qp.setTimer(qp.req.rnrAt)
+	q.timerAt = at
+	q.qp.dev.timers.set(q.qp, at)
+}
+
+// expired is called when the QP's timer has fired.
+func (q *requester) expired(now time.Duration) {
+	q.timerAt = 0
+	if q.qp.ended || q.qp.state != verbs.StateRTS && q.qp.state != verbs.StateSQD {
+		return
+	}
+	c := &q.comp
+	if q.rnrAt != 0 {
+		if now < q.rnrAt {
+			q.setTimer(q.rnrAt)
 			return
 		}
-		qp.req.waitRNR = false
+		q.rnrAt = 0
 	}
 	switch {
 	case c.deadline == 0:
-	case (now >= c.deadline || c.probe.at != 0 && now >= c.probe.at) && !qp.caughtUp():
-		qp.setTimer(now + max(qp.timeout/16, minLagCheck))
+	case (now >= c.deadline || c.probe.at != 0 && now >= c.probe.at) && !q.caughtUp():
+		q.setTimer(now + max(q.timeout/16, minLagCheck))
 	case now >= c.deadline:
-		qp.expectAck(now)
-		qp.retry(true)
+		q.expectAck(now)
+		q.retry(true)
 	case c.probe.at != 0 && now >= c.probe.at:
 		at := c.deadline
-		qp.sendProbe()
-		qp.expectAck(now)
+		q.sendProbe()
+		q.expectAck(now)
 		c.deadline = at
-		qp.setTimer(at)
+		q.setTimer(at)
 	case c.probe.at != 0:
-		qp.setTimer(c.probe.at)
+		q.setTimer(c.probe.at)
 	default:
-		qp.setTimer(c.deadline)
+		q.setTimer(c.deadline)
 	}
-	qp.request()
+	q.run()
 }

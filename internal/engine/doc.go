@@ -2,13 +2,21 @@
 // does: it takes work requests from rings in memory, executes the RC, UC and UD transports over
 // a [netif.Network], and adds completions to rings.
 //
-//	rings of requests ──► requester ──► packets ──► netif, or the device itself
-//	rings of completions ◄── completer ◄─┐             │
-//	                     ◄── responder ◄─┴── packets ◄─┘
+//	send queue ──► requester ──► out ──► packets ──► netif, or the device itself
+//	                   ▲          ▲                            │
+//	               responses   answers                         │
+//	                   │          │                            │
+//	send CQ  ◄── requester   responder ──► recv CQ             │
+//	                   ▲          ▲                            │
+//	                   └── QP.handle ◄──── packets ◄───────────┘
+//
+// A [QP] is the wiring of two halves, requester and responder, each with its own fields and methods;
+// out is the only way to the wire. The parts of the requester that process answers are in
+// completer.go, those of the responder that send them in response.go.
 //
 // # Concurrency
 //
-// Each QP has a lock, held while its requester, completer and responder run. Packets for the
+// Each QP has a lock, held while its requester and responder run. Packets for the
 // network are sent under it, in batches, so that the packets of a QP stay in order; only
 // acknowledgements may be sent later, with those of other QPs or with the program's answer. Packets
 // for a QP of the same device are added to the device's work queue, and nothing calls one QP

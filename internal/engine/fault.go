@@ -21,76 +21,74 @@ const (
 )
 
 // refuse answers a request that has a fault.
-func (qp *QP) refuse(p *packet, f fault) {
-	r := &qp.resp
-	if f == faultRoom && !qp.strict {
+func (r *responder) refuse(p *packet, f fault) {
+	if f == faultRoom && !r.init.Strict {
 		f = faultReceive
 	}
-	if qp.typ != verbs.RC {
-		qp.refuseUnreliable(p, f)
+	if r.init.Type != verbs.RC {
+		r.refuseUnreliable(p, f)
 		return
 	}
 	switch f {
 	case faultDrop:
 	case faultNotReady:
-		qp.dev.counters.add(sentRNR, 1)
-		qp.sendNAK(roce.RNRNAK(qp.attr.MinRNRTimer), p.PSN)
+		r.qp.dev.counters.add(sentRNR, 1)
+		r.sendNAK(roce.RNRNAK(r.qp.attr.MinRNRTimer), p.PSN)
 	case faultInvalid, faultLength:
-		qp.endWithNAK(p, roce.NAKInvalid, verbs.WCRemInvReqErr, verbs.EventQPReqErr)
+		r.endWithNAK(p, roce.NAKInvalid, verbs.WCRemInvReqErr, verbs.EventQPReqErr)
 	case faultAccess:
-		qp.endWithNAK(p, roce.NAKRemoteAccess, verbs.WCRemAccessErr, verbs.EventQPAccessErr)
+		r.endWithNAK(p, roce.NAKRemoteAccess, verbs.WCRemAccessErr, verbs.EventQPAccessErr)
 	case faultReceive:
-		qp.endWithNAK(p, roce.NAKRemoteOp, qp.either(verbs.WCLocQPOpErr, verbs.WCLocProtErr), verbs.EventQPFatal)
+		r.endWithNAK(p, roce.NAKRemoteOp, r.qp.either(verbs.WCLocQPOpErr, verbs.WCLocProtErr), verbs.EventQPFatal)
 	case faultRoom:
-		qp.endWithNAK(p, roce.NAKInvalid, verbs.WCLocLenErr, verbs.EventQPReqErr)
+		r.endWithNAK(p, roce.NAKInvalid, verbs.WCLocLenErr, verbs.EventQPReqErr)
 	case faultKey: // class J: the peer gets an acknowledgement
 		if r.recv.active {
-			qp.completeReceive(p, verbs.WCRemInvReqErr)
+			r.completeReceive(p, verbs.WCRemInvReqErr)
 		}
 		if p.AckReq {
-			qp.sendResponse(roce.RCAcknowledge, p.PSN, roce.ACKUnlimited, 0)
+			r.sendResponse(roce.RCAcknowledge, p.PSN, roce.ACKUnlimited, 0)
 		}
-		qp.setError()
+		r.qp.setError()
 	}
 }
 
 // endWithNAK moves the QP to the error state because of a request. The receive request in
 // use completes with the status; without one an event is reported.
-func (qp *QP) endWithNAK(p *packet, s roce.Syndrome, status verbs.WCStatus, event verbs.AsyncEventType) {
-	if qp.resp.recv.active {
-		qp.completeReceive(p, status)
+func (r *responder) endWithNAK(p *packet, s roce.Syndrome, status verbs.WCStatus, event verbs.AsyncEventType) {
+	if r.recv.active {
+		r.completeReceive(p, status)
 	} else {
-		qp.report(event)
+		r.qp.report(event)
 	}
-	qp.sendNAK(s, p.PSN)
-	qp.setError()
+	r.sendNAK(s, p.PSN)
+	r.qp.setError()
 }
 
 // refuseUnreliable drops a faulty message. Only errors of the receive request end the QP.
-func (qp *QP) refuseUnreliable(p *packet, f fault) {
-	r := &qp.resp
+func (r *responder) refuseUnreliable(p *packet, f fault) {
 	switch f {
 	case faultReceive, faultInvalid, faultRoom:
 		if r.recv.active {
-			status := qp.either(verbs.WCLocQPOpErr, verbs.WCLocProtErr)
+			status := r.qp.either(verbs.WCLocQPOpErr, verbs.WCLocProtErr)
 			if f == faultRoom {
 				status = verbs.WCLocLenErr
 			}
-			qp.completeReceive(p, status)
+			r.completeReceive(p, status)
 		}
-		qp.setError()
+		r.qp.setError()
 		return
 	case faultDrop:
 		return
 	}
 	r.inMessage = false
-	r.dropping = qp.typ == verbs.UC
-	if r.recv.active && qp.srq != nil {
+	r.dropping = r.init.Type == verbs.UC
+	if r.recv.active && r.init.SRQ != nil {
 		status := verbs.WCRemInvReqErr
 		if f == faultAccess {
 			status = verbs.WCRemAccessErr
 		}
-		qp.completeReceive(p, status)
+		r.completeReceive(p, status)
 	}
 	r.recv.active = false
 }

@@ -70,9 +70,9 @@ func (qp *QP) post(cq *CQ, wc *abi.IbUverbsWc, solicited, recv bool) bool {
 	if cq.deliver == nil {
 		return cq.post(wc, solicited)
 	}
-	c := Completion{IbUverbsWc: *wc, Owner: qp.owner, Recv: recv, Solicited: solicited}
+	c := Completion{IbUverbsWc: *wc, Owner: qp.init.Owner, Recv: recv, Solicited: solicited}
 	if recv {
-		c.Src = qp.resp.src
+		c.Src = qp.responder.src
 	}
 	return cq.deliver(c)
 }

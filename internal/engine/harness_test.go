@@ -202,7 +202,7 @@ func (c *conn) toRTR(to *conn, change ...func(*verbs.QPAttr)) {
 	c.n.t.Helper()
 	a := c.attrs(to, change...)
 	init, rtr := verbs.MaskState|maskInit, verbs.MaskState|maskRTR
-	switch c.typ {
+	switch c.init.Type {
 	case verbs.RC:
 		rtr |= verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer
 	case verbs.UD:
@@ -219,7 +219,7 @@ func (c *conn) toRTS(change ...func(*verbs.QPAttr)) {
 	a := c.attrs(c, change...)
 	a.State = verbs.StateRTS
 	mask := verbs.MaskState | verbs.MaskSQPSN
-	if c.typ == verbs.RC {
+	if c.init.Type == verbs.RC {
 		mask |= verbs.MaskTimeout | verbs.MaskRetryCount | verbs.MaskRNRRetry | verbs.MaskMaxRDAtomic
 	}
 	c.mustModify(a, mask)
@@ -268,7 +268,7 @@ func (c *conn) put(wr *verbs.SendWR) {
 	case verbs.OpBindMW:
 		*w.Wr.Wr.Mw() = abi.RxeSendWrWrMw{Addr: wr.Bind.Addr, Length: wr.Bind.Length, MrLkey: wr.Bind.LKey, MwRkey: wr.Bind.RKey, Rkey: wr.Bind.NewRKey, Access: uint32(wr.Bind.Access)}
 	}
-	if c.typ == verbs.UD {
+	if c.init.Type == verbs.UD {
 		ud := w.Wr.Wr.Ud()
 		ud.RemoteQpn, ud.RemoteQkey, ud.AhNum = wr.To.QPNum, wr.To.QKey, wr.To.AH
 	}

@@ -15,17 +15,17 @@ const minLagCheck = time.Millisecond
 
 // caughtUp reports whether all has been processed that had arrived when it was called first. The
 // answer of the device itself is behind the request in the work queue, which takes two laps.
-func (qp *QP) caughtUp() bool {
-	l := &qp.comp.lag
+func (q *requester) caughtUp() bool {
+	l := &q.comp.lag
 	laps := uint8(1)
-	if qp.path.local {
+	if q.qp.path.local {
 		laps = 2
 	}
 	for ; l.laps < laps; l.laps++ {
 		if !l.marked {
-			l.marked, l.position = true, qp.arrived()
+			l.marked, l.position = true, q.arrived()
 		}
-		if !qp.processed(l.position) {
+		if !q.processed(l.position) {
 			return false
 		}
 		l.marked = false
@@ -35,11 +35,11 @@ func (qp *QP) caughtUp() bool {
 }
 
 // arrived returns the position behind all packets that have arrived where answers come from.
-func (qp *QP) arrived() uint64 {
-	p := qp.path
+func (q *requester) arrived() uint64 {
+	p := q.qp.path
 	switch {
 	case p.local:
-		return qp.dev.work.counts().pushed
+		return q.qp.dev.work.counts().pushed
 	case p.port.queue != nil:
 		return p.port.queue.Arrived()
 	}
@@ -47,11 +47,11 @@ func (qp *QP) arrived() uint64 {
 }
 
 // processed reports whether the packets before a position have been processed.
-func (qp *QP) processed(position uint64) bool {
-	p := qp.path
+func (q *requester) processed(position uint64) bool {
+	p := q.qp.path
 	switch {
 	case p.local:
-		return qp.dev.work.counts().handled >= position
+		return q.qp.dev.work.counts().handled >= position
 	case p.port.queue != nil:
 		return p.port.queue.Handled(position)
 	}

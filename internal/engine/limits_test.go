@@ -72,19 +72,19 @@ func TestDelayedMemory(t *testing.T) {
 	w := newWire(t, verbs.RC)
 	qp := w.qp.QP
 	qp.lock()
-	qp.resp.reply.active = true
+	qp.responder.reply.active = true
 	p := packet{Packet: roce.Packet{Opcode: roce.RCWriteOnly, Payload: make([]byte, 64000)}}
 	for range 2 * backlog {
-		qp.delay(&p)
+		qp.responder.delay(&p)
 	}
 	memory := 0
-	for _, p := range qp.resp.waiting {
+	for _, p := range qp.responder.waiting {
 		memory += cap(p.buf)
 	}
-	if n := len(qp.resp.waiting); n != backlog || memory > backlog*(qp.mtu+1) {
+	if n := len(qp.responder.waiting); n != backlog || memory > backlog*(qp.mtu+1) {
 		t.Errorf("%d requests with %d bytes are kept; the MTU is %d", n, memory, qp.mtu)
 	}
-	qp.resp.drop(qp.dev)
+	qp.responder.drop()
 	qp.unlock()
 
 	const packets = 2 * burst
@@ -106,14 +106,14 @@ func TestOldResource(t *testing.T) {
 	qp := w.qp.QP
 	qp.lock()
 	defer qp.unlock()
-	for round := range 2 * len(qp.resp.resources) {
+	for round := range 2 * len(qp.responder.history.list) {
 		psn := roce.PSN(100 * round)
-		qp.keep(&packet{Packet: roce.Packet{PSN: psn}}, opRead, 10)
-		qp.keep(&packet{Packet: roce.Packet{PSN: psn.Add(3)}}, opAtomic, 1)
-		if res := qp.resourceAt(psn.Add(3)); res == nil || res.kind != opAtomic {
+		qp.responder.history.keep(&packet{Packet: roce.Packet{PSN: psn}}, opRead, 10)
+		qp.responder.history.keep(&packet{Packet: roce.Packet{PSN: psn.Add(3)}}, opAtomic, 1)
+		if res := qp.responder.history.at(psn.Add(3)); res == nil || res.kind != opAtomic {
 			t.Errorf("round %d: resource %+v, want that of the atomic", round, res)
 		}
-		if res := qp.resourceAt(psn.Add(4)); res == nil || res.kind != opRead {
+		if res := qp.responder.history.at(psn.Add(4)); res == nil || res.kind != opRead {
 			t.Errorf("round %d: resource %+v, want that of the READ", round, res)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/roce"
 	"github.com/goverbs/verbs/internal/unix"
 )
 
@@ -46,8 +45,8 @@ func (qp *QP) checkAttr(attr *verbs.QPAttr, mask verbs.QPAttrMask) (p *path, err
 	switch {
 	case mask&verbs.MaskAltPath != 0, // not for RoCE
 		mask&verbs.MaskPort != 0 && attr.Port != 1,
-		mask&verbs.MaskCap != 0 && checkCap(attr.Cap, qp.srq != nil, qp.refillSend != nil) != nil,
-		mask&verbs.MaskAccess != 0 && (qp.typ == verbs.UD || rights != 0),
+		mask&verbs.MaskCap != 0 && checkCap(attr.Cap, qp.init.SRQ != nil, qp.init.RefillSend != nil) != nil,
+		mask&verbs.MaskAccess != 0 && (qp.init.Type == verbs.UD || rights != 0),
 		mask&verbs.MaskPathMTU != 0 && attr.PathMTU.Bytes() == 0,
 		mask&verbs.MaskMaxRDAtomic != 0 && attr.MaxRDAtomic > maxRDAtomic,
 		mask&verbs.MaskMaxDestRDAtomic != 0 && attr.MaxDestRDAtomic > maxRDAtomic,
@@ -69,16 +68,10 @@ func (qp *QP) set(attr *verbs.QPAttr, mask verbs.QPAttrMask, p *path) error {
 	}
 	a := &qp.attr
 	if mask&verbs.MaskMaxRDAtomic != 0 {
-		n := roundUp(attr.MaxRDAtomic)
-		a.MaxRDAtomic = uint8(n)
-		qp.req.reads = n
+		a.MaxRDAtomic = roundUp(attr.MaxRDAtomic)
 	}
 	if mask&verbs.MaskMaxDestRDAtomic != 0 {
-		n := roundUp(attr.MaxDestRDAtomic)
-		a.MaxDestRDAtomic = uint8(n)
-		qp.resp.drop(qp.dev)
-		qp.resp.resources = make([]resource, n)
-		qp.resp.nextResource = 0
+		a.MaxDestRDAtomic = roundUp(attr.MaxDestRDAtomic)
 	}
 	if mask&verbs.MaskSQDAsyncNotify != 0 {
 		a.SQDAsyncNotify = attr.SQDAsyncNotify
@@ -105,28 +98,15 @@ func (qp *QP) set(attr *verbs.QPAttr, mask verbs.QPAttrMask, p *path) error {
 	}
 	if mask&verbs.MaskTimeout != 0 {
 		a.Timeout = attr.Timeout
-		qp.timeout = 0
-		if attr.Timeout != 0 {
-			qp.timeout = max(roce.Timeout(attr.Timeout), tick)
-		}
 	}
 	if mask&verbs.MaskRetryCount != 0 {
 		a.RetryCount = attr.RetryCount
-		qp.comp.retries = attr.RetryCount
 	}
 	if mask&verbs.MaskRNRRetry != 0 {
 		a.RNRRetry = attr.RNRRetry
-		qp.comp.rnrRetries = attr.RNRRetry
-	}
-	if mask&verbs.MaskRQPSN != 0 {
-		qp.resp.psn = roce.PSN(attr.RQPSN) & roce.PSNMask
 	}
 	if mask&verbs.MaskMinRNRTimer != 0 {
 		a.MinRNRTimer = attr.MinRNRTimer
-	}
-	if mask&verbs.MaskSQPSN != 0 {
-		qp.req.psn = roce.PSN(attr.SQPSN) & roce.PSNMask
-		qp.comp.psn, qp.req.top = qp.req.psn, qp.req.psn
 	}
 	if mask&verbs.MaskPathMigState != 0 {
 		a.PathMigState = attr.PathMigState
@@ -134,7 +114,15 @@ func (qp *QP) set(attr *verbs.QPAttr, mask verbs.QPAttrMask, p *path) error {
 	if mask&verbs.MaskDestQPNum != 0 {
 		a.DestQPNum = attr.DestQPNum
 	}
-	if mask&verbs.MaskState != 0 {
+	if mask&verbs.MaskSQPSN != 0 {
+		a.SQPSN = attr.SQPSN
+	}
+	if mask&verbs.MaskRQPSN != 0 {
+		a.RQPSN = attr.RQPSN
+	}
+	qp.requester.set(a, mask)
+	qp.responder.set(a, mask)
+	if mask&verbs.MaskState != 0 { // last: it may send
 		qp.enter(attr.State)
 	}
 	return nil
@@ -148,10 +136,10 @@ func (qp *QP) checkTransition(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		cur = attr.CurState
 	}
 	runs := attr.State >= verbs.StateRTR && attr.State <= verbs.StateSQE
-	if runs && qp.typ != verbs.UD && qp.path == nil && mask&verbs.MaskAV == 0 {
+	if runs && qp.init.Type != verbs.UD && qp.path == nil && mask&verbs.MaskAV == 0 {
 		return unix.EINVAL
 	}
-	if !transitionAllowed(cur, attr.State, qp.typ, mask) ||
+	if !transitionAllowed(cur, attr.State, qp.init.Type, mask) ||
 		cur == verbs.StateSQD && qp.attr.SQDraining && attr.State != verbs.StateErr {
 		return unix.EINVAL
 	}
@@ -166,21 +154,21 @@ func (qp *QP) enter(s verbs.QPState) {
 		qp.reset()
 	case verbs.StateErr:
 		if qp.state == verbs.StateErr { // flush what was posted since
-			qp.flushSends()
-			qp.flushReceives()
+			qp.requester.flush()
+			qp.responder.flush()
 			return
 		}
 		qp.setError()
 	case verbs.StateSQD:
 		qp.state = s
 		qp.attr.SQDraining = true
-		qp.request()
+		qp.requester.run()
 	default:
 		if s == verbs.StateRTS && qp.state == verbs.StateRTR {
-			qp.req.window = window{}
+			qp.requester.window = window{}
 		}
 		qp.state = s
-		qp.request()
+		qp.requester.run()
 	}
 }
 
@@ -190,7 +178,7 @@ func (qp *QP) Query() verbs.QPAttr {
 	defer qp.mu.Unlock()
 	a := qp.attr
 	a.State, a.CurState = qp.state, qp.state
-	a.RQPSN, a.SQPSN = uint32(qp.resp.psn), uint32(qp.req.psn)
-	a.Cap, a.SignalAll = qp.cap, qp.signalAll
+	a.RQPSN, a.SQPSN = uint32(qp.responder.psn), uint32(qp.requester.psn)
+	a.Cap, a.SignalAll = qp.init.Cap, qp.init.SignalAll
 	return a
 }

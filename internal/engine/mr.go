@@ -254,7 +254,7 @@ func (qp *QP) find(last **MR, key uint32, access verbs.Access) *MR {
 
 // local returns n bytes at addr for a local key: fewer if they are in several parts.
 func (qp *QP) local(key uint32, access verbs.Access, addr, n uint64) span {
-	mr := qp.find(&qp.lastMR, key, access)
+	mr := qp.find(&qp.lastLocal, key, access)
 	if mr == nil {
 		return span{}
 	}

@@ -36,7 +36,7 @@ func (qp *QP) AttachMulticast(gid verbs.GID) error {
 	if err := d.usable(); err != nil {
 		return err
 	}
-	if qp.typ != verbs.UD || !group.IsMulticast() {
+	if qp.init.Type != verbs.UD || !group.IsMulticast() {
 		return unix.EINVAL // ib_attach_mcast
 	}
 	g := &d.groups
@@ -196,12 +196,12 @@ func (d *Device) receiveMulticast(p *packet) {
 }
 
 // sendToGroup passes a packet that is sent to a group to its members on this device.
-func (qp *QP) sendToGroup(p *path, h *roce.Packet, payload []byte) {
-	for _, to := range qp.dev.groups.of(p.remote) {
-		pkt := qp.dev.getPacket(len(payload))
+func (o *out) sendToGroup(p *path, h *roce.Packet, payload []byte) {
+	for _, to := range o.dev.groups.of(p.remote) {
+		pkt := o.dev.getPacket(len(payload))
 		pkt.Packet = *h
 		copy(pkt.buf, payload)
 		pkt.setAddrs(p)
-		qp.own(work{to, pkt})
+		o.own(work{to, pkt})
 	}
 }

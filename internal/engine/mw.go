@@ -160,8 +160,8 @@ func (mr *MR) bind(pd *PD, b *binding) bool {
 // registers cannot. The kernel's rxe lets all QPs do that (rxe_check_invalidate_mw), although
 // only this one may use the window (rxe_lookup_mw).
 func (qp *QP) invalidate(key uint32) bool {
-	if qp.invalidateKey != nil {
-		return qp.invalidateKey(key)
+	if qp.init.Invalidate != nil {
+		return qp.init.Invalidate(key)
 	}
 	if !isMWKey(key) {
 		return false

@@ -376,7 +376,7 @@ func TestMulticast(t *testing.T) {
 	group := verbs.GID(netip.MustParseAddr("::ffff:239.1.2.3").As16())
 	x, y := a.newQP(verbs.UD), b.newQP(verbs.UD)
 	z := a.newQP(verbs.UD, func(i *QPInit) { i.RecvCQ = a.newCQ(10).CQ })
-	zcq := &testCQ{CQ: z.recvCQ, wake: make(chan struct{}, 1)}
+	zcq := &testCQ{CQ: z.init.RecvCQ, wake: make(chan struct{}, 1)}
 	for _, q := range []*conn{x, y, z} {
 		q.connect(q)
 		q.postRecv(1, q.n.sge(0, 100))

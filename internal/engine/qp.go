@@ -3,7 +3,6 @@ package engine
 import (
 	"math/bits"
 	"sync"
-	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
@@ -11,28 +10,15 @@ import (
 	"github.com/goverbs/verbs/internal/unix"
 )
 
-// QP is a queue pair.
+// QP is a queue pair: its lock and state, and what its two halves share. Work requests of the
+// program are the requester's, packets of the peer's requester the responder's; each half has its
+// own fields and methods, which need the lock.
 type QP struct {
 	dev       *Device
 	pd        *PD
 	num       uint32
-	typ       verbs.QPType
+	init      QPInit // as it was made: Cap has the sizes of the queues
 	transport roce.Transport
-	cap       verbs.QPCap
-	sendCQ    *CQ
-	recvCQ    *CQ
-	srq       *SRQ
-	signalAll bool
-	event     func(verbs.AsyncEventType)
-
-	// of device models, see QPInit
-	owner      any
-	strict     bool
-	refillSend func(*Ring)
-	refillRecv func(*Ring)
-	deviceOp   func(uint64, []byte) verbs.WCStatus
-
-	invalidateKey func(uint32) bool
 
 	mu      sync.Mutex
 	state   verbs.QPState
@@ -40,27 +26,17 @@ type QP struct {
 	ended   bool
 	path    *path // nil before RTR, and for UD
 	mtu     int
-	timeout time.Duration // 0: none
-	groups  int           // multicast groups it is attached to
+	groups  int  // multicast groups it is attached to
+	resumed bool // a work item is queued to resume
 
-	batch *batch // packets to send, while locked
-	sent  int    // packets sent since it was locked
+	lastLocal  *MR // of local
+	lastRemote *MR // of remote
 
-	sentBytes int      // of them, without padding and ICRC
-	oversize  oversize // of batches since then
-	resumed   bool     // a work item is queued to resume
+	requester requester
+	responder responder
+	out       out
 
-	lastMR     *MR // of localMR
-	lastRemote *MR // of remoteMR
-
-	sq   sendQueue
-	req  requester
-	comp completer
-	rq   recvQueue
-	resp responder
-
-	timerAt time.Duration // when the timer fires at the latest; 0: it is not set
-	timer   timer         // of Device.timers, under its lock
+	timer timer // of Device.timers
 }
 
 // QPInit describes a QP.
@@ -96,12 +72,10 @@ func (pd *PD) CreateQP(init QPInit) (*QP, error) {
 	if err := d.usable(); err != nil {
 		return nil, err
 	}
-	qp := &QP{
-		dev: d, pd: pd, typ: init.Type, sendCQ: init.SendCQ, recvCQ: init.RecvCQ, srq: init.SRQ,
-		signalAll: init.SignalAll, event: init.Event, mtu: verbs.MTU(1).Bytes(),
-		attr: verbs.QPAttr{PathMTU: 1}, owner: init.Owner, strict: init.Strict, refillSend: init.RefillSend, refillRecv: init.RefillRecv,
-		deviceOp: init.Execute, invalidateKey: init.Invalidate,
-	}
+	qp := &QP{dev: d, pd: pd, init: init, mtu: verbs.MTU(1).Bytes(), attr: verbs.QPAttr{PathMTU: 1}}
+	qp.out.dev = d
+	qp.requester.qp, qp.requester.init, qp.requester.out = qp, &qp.init, &qp.out
+	qp.responder.qp, qp.responder.init, qp.responder.out = qp, &qp.init, &qp.out
 	switch init.Type {
 	case verbs.RC:
 		qp.transport = roce.RC
@@ -121,7 +95,7 @@ func (pd *PD) CreateQP(init QPInit) (*QP, error) {
 	if init.Num > 1 || init.Num == 1 && init.Type != verbs.UD {
 		return nil, unix.EINVAL
 	}
-	qp.cap = qp.makeQueues(init.Cap)
+	qp.init.Cap = qp.makeQueues(init.Cap)
 	if err := qp.hold(); err != nil {
 		return nil, err
 	}
@@ -156,25 +130,25 @@ func checkCap(c verbs.QPCap, srq, fed bool) error {
 func (qp *QP) makeQueues(c verbs.QPCap) verbs.QPCap {
 	data := max(c.MaxSendSGE*sgeSize, c.MaxInline)
 	c.MaxSendSGE, c.MaxInline = data/sgeSize, data
-	qp.sq.ring = newRing(c.MaxSendWR, sendWQESize+data)
-	c.MaxSendWR = qp.sq.ring.Cap()
-	qp.sq.makeRequests(c.MaxSendSGE)
-	qp.sq.device = qp.deviceOp != nil
-	if qp.srq != nil {
+	qp.requester.ring = newRing(c.MaxSendWR, sendWQESize+data)
+	c.MaxSendWR = qp.requester.ring.Cap()
+	qp.requester.makeRequests(c.MaxSendSGE)
+	qp.requester.device = qp.init.Execute != nil
+	if qp.init.SRQ != nil {
 		c.MaxRecvWR, c.MaxRecvSGE = 0, 0
 		return c
 	}
-	qp.rq.ring = newRing(c.MaxRecvWR, recvSize(c.MaxRecvSGE))
-	c.MaxRecvWR = qp.rq.ring.Cap()
+	qp.responder.ring = newRing(c.MaxRecvWR, recvSize(c.MaxRecvSGE))
+	c.MaxRecvWR = qp.responder.ring.Cap()
 	return c
 }
 
 // hold counts the QP in the objects that it uses.
 func (qp *QP) hold() error {
 	var held []*useCount
-	uses := []*useCount{&qp.pd.use, &qp.sendCQ.use, &qp.recvCQ.use}
-	if qp.srq != nil {
-		uses = append(uses, &qp.srq.use)
+	uses := []*useCount{&qp.pd.use, &qp.init.SendCQ.use, &qp.init.RecvCQ.use}
+	if qp.init.SRQ != nil {
+		uses = append(uses, &qp.init.SRQ.use)
 	}
 	for _, u := range uses {
 		if !u.get() {
@@ -190,10 +164,10 @@ func (qp *QP) hold() error {
 
 func (qp *QP) release() {
 	qp.pd.use.put()
-	qp.sendCQ.use.put()
-	qp.recvCQ.use.put()
-	if qp.srq != nil {
-		qp.srq.use.put()
+	qp.init.SendCQ.use.put()
+	qp.init.RecvCQ.use.put()
+	if qp.init.SRQ != nil {
+		qp.init.SRQ.use.put()
 	}
 }
 
@@ -210,7 +184,7 @@ func (qp *QP) Destroy() error {
 		return err
 	}
 	qp.ended = true
-	qp.resp.drop(qp.dev)
+	qp.responder.drop()
 	qp.dev.qps.remove(qp.num)
 	qp.unlock()
 	qp.dev.timers.remove(qp)
@@ -226,19 +200,56 @@ func (qp *QP) Doorbell() error {
 		qp.unlock()
 		return unix.EINVAL
 	}
-	qp.request()
+	qp.requester.run()
 	if qp.state == verbs.StateErr {
-		qp.flushReceives()
+		qp.responder.flush()
 	}
-	qp.sendAck()
+	qp.responder.sendAck()
 	qp.unlock()
 	qp.dev.drain(drainWork)
 	return nil
 }
 
+// lock locks the QP for work that may send packets.
+func (qp *QP) lock() { qp.mu.Lock() }
+
+// unlock sends what the halves have given to out, and unlocks the QP. The caller then calls
+// Device.drain, unless its caller does.
+func (qp *QP) unlock() {
+	qp.out.flush()
+	if qp.out.oversize.known {
+		qp.failOversize() // may answer
+		qp.out.flush()
+	}
+	qp.out.close()
+	qp.mu.Unlock()
+}
+
+// failOversize fails the request that a packet belonged to that was too large for its link. The
+// peer's request fails if it was a response.
+func (qp *QP) failOversize() {
+	o := qp.out.oversize
+	qp.out.oversize = oversize{}
+	switch {
+	case !o.known || qp.ended || qp.state == verbs.StateErr:
+	case o.opcode.Has(roce.IsResponse):
+		if qp.path != nil {
+			qp.responder.sendNAK(roce.NAKRemoteOp, o.psn)
+			qp.setError()
+			qp.report(verbs.EventQPFatal)
+		}
+	default:
+		if r := qp.requester.requestOf(o.psn); r != nil {
+			r.state = requestSent // not done
+			qp.requester.completeDone()
+			qp.requester.failRequest(r, verbs.WCLocLenErr)
+		}
+	}
+}
+
 // either returns the status of a failure, rxe's or that of the InfiniBand Architecture.
 func (qp *QP) either(rxe, iba verbs.WCStatus) verbs.WCStatus {
-	if qp.strict {
+	if qp.init.Strict {
 		return iba
 	}
 	return rxe
@@ -255,40 +266,28 @@ func (qp *QP) fail() {
 
 // setError is rxe_qp_error.
 func (qp *QP) setError() {
-	qp.sendAck() // of requests that have been executed
+	qp.responder.sendAck() // of requests that have been executed
 	qp.state = verbs.StateErr
 	qp.attr.SQDraining = false
-	qp.resp.drop(qp.dev)
-	qp.flushSends()
-	qp.flushReceives()
-	if qp.srq != nil {
+	qp.responder.drop()
+	qp.requester.flush()
+	qp.responder.flush()
+	if qp.init.SRQ != nil {
 		qp.report(verbs.EventQPLastWQEReached)
 	}
 }
 
 // report reports an event of the QP.
 func (qp *QP) report(t verbs.AsyncEventType) {
-	if qp.event != nil && !qp.ended {
-		qp.event(t)
+	if qp.init.Event != nil && !qp.ended {
+		qp.init.Event(t)
 	}
 }
 
 // reset is rxe_qp_reset.
 func (qp *QP) reset() {
-	clear(qp.sq.ring.mem[ringHeader:])
-	qp.sq.ring.index = qp.sq.ring.producer()
-	qp.sq.ring.cons.Store(qp.sq.ring.index)
-	qp.sq.next, qp.sq.loaded = qp.sq.ring.index, qp.sq.ring.index
-	if r := qp.rq.ring; r != nil {
-		clear(r.mem[ringHeader:])
-		r.index = r.producer()
-		r.cons.Store(r.index)
-	}
-	qp.resp.drop(qp.dev)
-	clear(qp.resp.resources)
-	qp.req = requester{psn: qp.req.psn, top: qp.req.psn, reads: int(qp.attr.MaxRDAtomic)}
-	qp.comp = completer{psn: qp.req.psn}
-	qp.resp = responder{psn: qp.resp.psn, resources: qp.resp.resources}
+	qp.requester.reset()
+	qp.responder.reset()
 	qp.attr.SQDraining = false
 }
 
@@ -297,17 +296,8 @@ func (qp *QP) newWC(id uint64, status verbs.WCStatus) abi.IbUverbsWc {
 	return abi.IbUverbsWc{WrId: id, Status: uint32(status), QpNum: qp.num}
 }
 
-// setTimer makes the QP's timer fire at a time or earlier.
-func (qp *QP) setTimer(at time.Duration) {
-	if qp.timerAt != 0 && qp.timerAt <= at || qp.ended {
-		return
-	}
-	qp.timerAt = at
-	qp.dev.timers.set(qp, at)
-}
-
 // roundUp returns the least power of two that is not less than n, or 0 for 0.
-func roundUp(n uint8) int {
+func roundUp(n uint8) uint8 {
 	if n == 0 {
 		return 0
 	}
@@ -318,12 +308,12 @@ func roundUp(n uint8) int {
 func (qp *QP) Num() uint32 { return qp.num }
 
 // Cap returns the sizes of the queues as created.
-func (qp *QP) Cap() verbs.QPCap { return qp.cap }
+func (qp *QP) Cap() verbs.QPCap { return qp.init.Cap }
 
 // SendRing returns the send queue, whose elements are abi.RxeSendWqe with SGEs or inline
 // data.
-func (qp *QP) SendRing() *Ring { return qp.sq.ring }
+func (qp *QP) SendRing() *Ring { return qp.requester.ring }
 
 // RecvRing returns the receive queue, whose elements are abi.RxeRecvWqe with SGEs, or nil
 // if the QP has an SRQ.
-func (qp *QP) RecvRing() *Ring { return qp.rq.ring }
+func (qp *QP) RecvRing() *Ring { return qp.responder.ring }

@@ -72,12 +72,12 @@ func (r *receiver) release(qp *QP, few bool) {
 	if qp == nil {
 		return
 	}
-	qp.request()
-	if qp.resp.ackDue {
+	qp.requester.run()
+	if qp.responder.ackDue {
 		r.due = append(r.due, qp)
-		r.late = r.late || few && qp.resp.received
+		r.late = r.late || few && qp.responder.received
 	}
-	qp.resp.received = false
+	qp.responder.received = false
 	qp.unlock()
 }
 
@@ -91,12 +91,12 @@ func (r *receiver) answer() {
 	}
 	for _, qp := range r.due {
 		qp.lock()
-		if qp.resp.ackDue && !qp.path.local {
-			qp.batch = r.acks
-			qp.sendAck()
-			qp.batch = nil
+		if qp.responder.ackDue && !qp.path.local {
+			qp.out.batch = r.acks
+			qp.responder.sendAck()
+			qp.out.batch = nil
 		} else {
-			qp.sendAck()
+			qp.responder.sendAck()
 		}
 		qp.unlock()
 	}
@@ -155,13 +155,13 @@ func (qp *QP) accepts(p *packet) bool {
 	if qp.state < minState || qp.state == verbs.StateErr || qp.ended {
 		return false
 	}
-	if qp.typ != verbs.UD && (p.src != qp.path.remote || p.dst != qp.path.port.addr) {
+	if qp.init.Type != verbs.UD && (p.src != qp.path.remote || p.dst != qp.path.port.addr) {
 		return false
 	}
 	if !qp.dev.checkPKey(p) {
 		return false
 	}
-	if qp.typ == verbs.UD && p.DETH.QKey != qp.attr.QKey {
+	if qp.init.Type == verbs.UD && p.DETH.QKey != qp.attr.QKey {
 		saturate(&qp.dev.qkeyViolations)
 		return false
 	}
@@ -177,28 +177,28 @@ func (qp *QP) handle(p *packet) {
 	qp.dev.counters.add(receivedPackets, 1)
 	qp.dev.counters.add(receivedBytes, p.Len())
 	if p.Opcode.Has(roce.IsRequest) {
-		qp.respond(p)
+		qp.responder.handle(p)
 	} else {
-		qp.complete(p)
+		qp.requester.complete(p)
 	}
 }
 
 // finish ends a series of packets.
 func (qp *QP) finish() {
-	qp.sendAck()
-	qp.request()
+	qp.responder.sendAck()
+	qp.requester.run()
 }
 
 // resume continues what the QP has interrupted to let others work.
 func (qp *QP) resume() {
 	qp.resumed = false
-	qp.continueReply()
+	qp.responder.continueReply()
 }
 
 // yield makes the QP continue when others have worked.
 func (qp *QP) yield() {
 	if !qp.resumed {
 		qp.resumed = true
-		qp.own(work{qp: qp})
+		qp.out.own(work{qp: qp})
 	}
 }

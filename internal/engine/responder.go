@@ -8,8 +8,13 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// responder is the state of executing a peer's requests.
+// responder executes a peer's requests, answers them, and completes receives.
 type responder struct {
+	qp   *QP
+	init *QPInit
+	out  *out
+	ring *Ring // the receive queue; nil with an SRQ
+
 	psn       roce.PSN    // expected
 	ackPSN    roce.PSN    // after the last request that is acknowledged, not answered
 	msn       uint32      // requests completed
@@ -20,98 +25,119 @@ type responder struct {
 	reported  bool // EventCommEst
 
 	received bool // a message, in this series of packets
-
-	ackDue bool // an acknowledgement of ackOf is to be sent
-	ackOf  roce.PSN
+	ackDue   bool // an acknowledgement of ackOf is to be sent
+	ackOf    roce.PSN
 
 	recv receive
 	src  netip.Addr // of the last message, for Completion
 
-	// of the RDMA WRITE in progress
+	writing writing
+	history history
+	reply   reply
+	waiting []*packet // requests behind the reply
+}
+
+// writing is the RDMA WRITE in progress: what is left of it, and where it goes.
+type writing struct {
 	va     uint64
 	rkey   uint32
 	left   uint32
 	length uint32
-
-	resources    []resource // READs and atomics, which may be repeated
-	nextResource int
-	reply        reply
-	waiting      []*packet // requests behind the reply
 }
 
-// respond processes a request (rxe_receiver).
-func (qp *QP) respond(p *packet) {
-	if qp.state == verbs.StateRTR && !qp.resp.reported && qp.typ != verbs.UD {
-		qp.resp.reported = true
-		qp.report(verbs.EventCommEst)
+// set applies attributes of the QP that have changed.
+func (r *responder) set(a *verbs.QPAttr, mask verbs.QPAttrMask) {
+	if mask&verbs.MaskMaxDestRDAtomic != 0 {
+		r.drop()
+		r.history = history{list: make([]resource, a.MaxDestRDAtomic)}
 	}
-	if qp.resp.reply.active {
-		qp.delay(p)
+	if mask&verbs.MaskRQPSN != 0 {
+		r.psn = roce.PSN(a.RQPSN) & roce.PSNMask
+	}
+}
+
+// reset forgets all receives and the peer's requests.
+func (r *responder) reset() {
+	if r.ring != nil {
+		r.ring.reset()
+	}
+	r.drop()
+	clear(r.history.list)
+	*r = responder{qp: r.qp, init: r.init, out: r.out, ring: r.ring, psn: r.psn, history: history{list: r.history.list}}
+}
+
+// handle processes a request (rxe_receiver).
+func (r *responder) handle(p *packet) {
+	if r.qp.state == verbs.StateRTR && !r.reported && r.init.Type != verbs.UD {
+		r.reported = true
+		r.qp.report(verbs.EventCommEst)
+	}
+	if r.reply.active {
+		r.delay(p)
 		return
 	}
-	qp.respondNow(p)
+	r.handleNow(p)
 }
 
 // delay keeps a copy of a request until the reply in progress has been sent.
-func (qp *QP) delay(p *packet) {
-	if len(qp.resp.waiting) == backlog {
+func (r *responder) delay(p *packet) {
+	if len(r.waiting) == backlog {
 		return // it will be repeated
 	}
 	// Of a payload that is too long, enough is kept to be refused: a packet may have 64 KiB.
-	c := qp.dev.getPacket(min(len(p.Payload), qp.mtu+1))
+	c := r.qp.dev.getPacket(min(len(p.Payload), r.qp.mtu+1))
 	buf := c.buf
 	*c = *p
 	c.buf = buf
 	copy(buf, p.Payload)
 	c.Payload = buf
-	qp.resp.waiting = append(qp.resp.waiting, c)
+	r.waiting = append(r.waiting, c)
 }
 
 // drop drops the reply in progress and the requests behind it.
-func (r *responder) drop(d *Device) {
+func (r *responder) drop() {
 	r.reply = reply{}
 	for _, p := range r.waiting {
-		d.putPacket(p)
+		r.qp.dev.putPacket(p)
 	}
 	clear(r.waiting)
 	r.waiting = r.waiting[:0]
 	r.ackDue = false
 }
 
-func (qp *QP) respondNow(p *packet) {
-	fresh := qp.checkPSN(p)
+func (r *responder) handleNow(p *packet) {
+	fresh := r.checkPSN(p)
 	if !fresh {
 		return
 	}
-	f := qp.checkSequence(p)
+	f := r.checkSequence(p)
 	if f == noFault {
-		f = qp.checkRequest(p)
+		f = r.checkRequest(p)
 	}
 	if f == noFault {
-		f = qp.execute(p)
+		f = r.execute(p)
 	}
 	if f != noFault {
-		qp.refuse(p, f)
+		r.refuse(p, f)
 	}
 }
 
 // checkPSN reports whether a request is the expected one. It answers others.
-func (qp *QP) checkPSN(p *packet) bool {
-	r := &qp.resp
+func (r *responder) checkPSN(p *packet) bool {
 	diff := p.PSN.Sub(r.psn)
-	switch qp.typ {
+	switch r.init.Type {
 	case verbs.RC:
 		switch {
 		case diff > 0:
 			if !r.nakSent {
 				r.nakSent = true
-				qp.dev.counters.add(outOfSequence, 1)
-				qp.sendNAK(roce.NAKSequence, r.psn)
+				r.qp.dev.counters.add(outOfSequence, 1)
+				r.sendNAK(roce.NAKSequence, r.psn)
 			}
 			return false
 		case diff < 0:
-			qp.dev.counters.add(duplicateRequests, 1)
-			qp.repeat(p)
+			r.qp.dev.counters.add(duplicateRequests, 1)
+			r.repeat(p)
 			return false
 		}
 		if r.nakSent { // rxe fails after some NAKs with no acknowledgement in between
@@ -128,9 +154,8 @@ func (qp *QP) checkPSN(p *packet) bool {
 }
 
 // checkSequence checks that the packet continues the message in progress, or starts one.
-func (qp *QP) checkSequence(p *packet) fault {
-	r := &qp.resp
-	if qp.typ == verbs.UD {
+func (r *responder) checkSequence(p *packet) fault {
+	if r.init.Type == verbs.UD {
 		return noFault
 	}
 	starts := p.Opcode.Has(roce.Starts)
@@ -138,7 +163,7 @@ func (qp *QP) checkSequence(p *packet) fault {
 		if starts {
 			return noFault
 		}
-		if qp.typ == verbs.UC {
+		if r.init.Type == verbs.UC {
 			r.dropping = true
 			return faultDrop
 		}
@@ -148,7 +173,7 @@ func (qp *QP) checkSequence(p *packet) fault {
 	if !starts && p.Opcode.Flags()&kinds == r.opcode.Flags()&kinds {
 		return noFault
 	}
-	if qp.typ == verbs.RC {
+	if r.init.Type == verbs.RC {
 		return faultInvalid
 	}
 	// UC: the rest of the message is lost.
@@ -157,8 +182,8 @@ func (qp *QP) checkSequence(p *packet) fault {
 	case !starts:
 		r.dropping = true
 		return faultDrop
-	case qp.srq != nil && r.recv.active:
-		qp.completeReceive(p, verbs.WCRemInvReqErr)
+	case r.init.SRQ != nil && r.recv.active:
+		r.completeReceive(p, verbs.WCRemInvReqErr)
 	}
 	r.recv.active = false
 	return noFault
@@ -166,33 +191,33 @@ func (qp *QP) checkSequence(p *packet) fault {
 
 // checkRequest checks rights, resources and lengths, and takes a receive request if one is
 // needed.
-func (qp *QP) checkRequest(p *packet) fault {
+func (r *responder) checkRequest(p *packet) fault {
 	f := p.Opcode.Flags()
-	if !qp.allowed(p, f) {
-		if qp.typ == verbs.UC {
-			qp.resp.dropping = true
+	if !r.allowed(p, f) {
+		if r.init.Type == verbs.UC {
+			r.dropping = true
 			return faultDrop
 		}
 		return faultInvalid
 	}
-	if f&(roce.IsRead|roce.IsAtomic|roce.IsAtomicWrite) != 0 && len(qp.resp.resources) == 0 {
+	if f&(roce.IsRead|roce.IsAtomic|roce.IsAtomicWrite) != 0 && len(r.history.list) == 0 {
 		return faultInvalid
 	}
 	if f&roce.TakesReceive != 0 {
-		switch qp.takeReceive() {
+		switch r.takeReceive() {
 		case takeEmpty:
 			return faultNotReady
 		case takeMalformed:
 			return faultReceive
 		}
 	}
-	if qp.typ == verbs.UD {
-		if uint64(len(p.Payload))+verbs.GRHSize > qp.resp.recv.room() {
+	if r.init.Type == verbs.UD {
+		if uint64(len(p.Payload))+verbs.GRHSize > r.recv.room() {
 			return faultLength
 		}
 		return noFault
 	}
-	if f&roce.HasPayload != 0 && !p.Opcode.PayloadFits(len(p.Payload), qp.mtu) {
+	if f&roce.HasPayload != 0 && !p.Opcode.PayloadFits(len(p.Payload), r.qp.mtu) {
 		return faultLength
 	}
 	if f&roce.HasRETH != 0 && p.RETH.Length > maxMessage {
@@ -202,7 +227,7 @@ func (qp *QP) checkRequest(p *packet) fault {
 }
 
 // allowed checks the rights that the QP grants to its peer.
-func (qp *QP) allowed(p *packet, f roce.Flags) bool {
+func (r *responder) allowed(p *packet, f roce.Flags) bool {
 	var need verbs.Access
 	switch {
 	case f&roce.IsRead != 0:
@@ -214,7 +239,7 @@ func (qp *QP) allowed(p *packet, f roce.Flags) bool {
 	case f&roce.IsFlush != 0:
 		need = flushAccess(p)
 	}
-	return qp.attr.Access&need == need
+	return r.qp.attr.Access&need == need
 }
 
 // flushAccess returns the rights that a FLUSH requires.
@@ -229,33 +254,32 @@ func flushAccess(p *packet) (a verbs.Access) {
 }
 
 // execute executes a request that is expected and valid.
-func (qp *QP) execute(p *packet) fault {
-	r := &qp.resp
+func (r *responder) execute(p *packet) fault {
 	f := p.Opcode.Flags()
 	switch {
 	case f&roce.IsSend != 0:
-		if fault := qp.receiveData(p); fault != noFault {
+		if fault := r.receiveData(p); fault != noFault {
 			return fault
 		}
 	case f&roce.IsWrite != 0:
 		if f&roce.Starts != 0 {
-			qp.dev.counters.add(writeRequests, 1)
+			r.qp.dev.counters.add(writeRequests, 1)
 		}
-		if fault := qp.write(p, f); fault != noFault {
+		if fault := r.write(p, f); fault != noFault {
 			return fault
 		}
 	case f&roce.IsRead != 0:
-		qp.dev.counters.add(readRequests, 1)
-		return qp.read(p)
+		r.qp.dev.counters.add(readRequests, 1)
+		return r.read(p)
 	case f&roce.IsAtomic != 0:
-		qp.dev.counters.add(atomicRequests, 1)
-		return qp.atomic(p)
+		r.qp.dev.counters.add(atomicRequests, 1)
+		return r.atomic(p)
 	case f&roce.IsAtomicWrite != 0:
-		return qp.atomicWrite(p)
+		return r.atomicWrite(p)
 	case f&roce.IsFlush != 0:
-		return qp.flush(p)
+		return r.flushMemory(p)
 	}
-	if f&roce.HasIETH != 0 && !qp.invalidate(p.IETH) {
+	if f&roce.HasIETH != 0 && !r.qp.invalidate(p.IETH) {
 		return faultKey
 	}
 	if f&roce.Ends != 0 {
@@ -264,11 +288,11 @@ func (qp *QP) execute(p *packet) fault {
 	r.psn = p.PSN.Add(1)
 	r.ackPSN = r.psn
 	r.opcode, r.inMessage = p.Opcode, f&roce.Ends == 0
-	if f&roce.Completes != 0 && r.recv.active && !qp.completeReceive(p, verbs.WCSuccess) {
-		qp.setError() // rxe's class G: the CQ has overflowed
+	if f&roce.Completes != 0 && r.recv.active && !r.completeReceive(p, verbs.WCSuccess) {
+		r.qp.setError() // rxe's class G: the CQ has overflowed
 		return noFault
 	}
-	if qp.typ == verbs.RC && p.AckReq {
+	if r.init.Type == verbs.RC && p.AckReq {
 		r.ackDue, r.ackOf = true, p.PSN
 	}
 	return noFault
@@ -278,52 +302,52 @@ func (qp *QP) execute(p *packet) fault {
 const hopLimit = 64
 
 // receiveData copies the payload of a SEND, after the IP header if it is a datagram.
-func (qp *QP) receiveData(p *packet) fault {
-	if qp.typ == verbs.UD {
+func (r *responder) receiveData(p *packet) fault {
+	if r.init.Type == verbs.UD {
 		var grh [verbs.GRHSize]byte
 		g := roce.GRH{Src: p.src, Dst: p.dst, TrafficClass: p.tos, HopLimit: hopLimit, Length: p.Len(), ID: p.id}
 		g.Put(&grh)
-		if f := qp.scatter(grh[:]); f != noFault {
+		if f := r.scatter(grh[:]); f != noFault {
 			return f
 		}
 	}
-	return qp.scatter(p.Payload)
+	return r.scatter(p.Payload)
 }
 
 // scatter copies data to the memory of the receive request.
-func (qp *QP) scatter(data []byte) fault {
-	r := &qp.resp.recv
+func (r *responder) scatter(data []byte) fault {
+	recv := &r.recv
 	if len(data) == 0 {
 		return noFault
 	}
-	if !r.active {
+	if !recv.active {
 		return faultReceive
 	}
-	if uint32(len(data)) > r.length-r.got {
+	if uint32(len(data)) > recv.length-recv.got {
 		return faultRoom
 	}
-	switch qp.copySGL(r.sges, &r.cursor, data, true) {
+	switch r.qp.copySGL(recv.sges, &recv.cursor, data, true) {
 	case copyInvalid:
 		return faultReceive
 	case copyEnd:
 		return faultLength
 	}
-	r.got += uint32(len(data))
+	recv.got += uint32(len(data))
 	return noFault
 }
 
 // write copies the payload of an RDMA WRITE.
-func (qp *QP) write(p *packet, f roce.Flags) fault {
-	r := &qp.resp
+func (r *responder) write(p *packet, f roce.Flags) fault {
+	w := &r.writing
 	if f&roce.HasRETH != 0 {
-		r.va, r.rkey, r.left, r.length = p.RETH.VA, p.RETH.RKey, p.RETH.Length, p.RETH.Length
+		*w = writing{va: p.RETH.VA, rkey: p.RETH.RKey, left: p.RETH.Length, length: p.RETH.Length}
 	}
 	n := uint32(len(p.Payload))
-	if n > r.left || f&roce.Ends != 0 != (n == r.left) {
+	if n > w.left || f&roce.Ends != 0 != (n == w.left) {
 		return faultLength
 	}
 	for data := p.Payload; len(data) > 0; {
-		at := qp.remote(r.rkey, verbs.AccessRemoteWrite, r.va, uint64(r.left), uint64(len(data)))
+		at := r.qp.remote(w.rkey, verbs.AccessRemoteWrite, w.va, uint64(w.left), uint64(len(data)))
 		if at.mr == nil {
 			return faultAccess
 		}
@@ -334,24 +358,24 @@ func (qp *QP) write(p *packet, f roce.Flags) fault {
 			return faultAccess
 		}
 		data = data[n:]
-		r.va += uint64(n)
-		r.left -= uint32(n)
+		w.va += uint64(n)
+		w.left -= uint32(n)
 	}
 	return noFault
 }
 
 // completeReceive completes the receive request in use. It reports false if the CQ has no
 // room.
-func (qp *QP) completeReceive(p *packet, status verbs.WCStatus) bool {
-	r := &qp.resp.recv
-	wc := qp.newWC(r.id, status)
+func (r *responder) completeReceive(p *packet, status verbs.WCStatus) bool {
+	recv := &r.recv
+	wc := r.qp.newWC(recv.id, status)
 	if status == verbs.WCSuccess {
 		f := p.Opcode.Flags()
-		qp.dev.counters.add(receives, 1)
-		qp.resp.received = true
-		wc.Opcode, wc.ByteLen = uint32(verbs.WCRecv), r.got
+		r.qp.dev.counters.add(receives, 1)
+		r.received = true
+		wc.Opcode, wc.ByteLen = uint32(verbs.WCRecv), recv.got
 		if f&roce.IsWrite != 0 {
-			wc.Opcode, wc.ByteLen = uint32(verbs.WCRecvRDMAImm), qp.resp.length
+			wc.Opcode, wc.ByteLen = uint32(verbs.WCRecvRDMAImm), r.writing.length
 		}
 		wc.WcFlags = uint32(verbs.WCGRH)
 		if f&roce.HasImmDt != 0 {
@@ -365,13 +389,13 @@ func (qp *QP) completeReceive(p *packet, status verbs.WCStatus) bool {
 		if f&roce.HasDETH != 0 {
 			wc.SrcQp = p.DETH.SrcQP
 		}
-		wc.PortNum = qp.attr.Port
+		wc.PortNum = r.qp.attr.Port
 	}
-	qp.endReceive()
-	if qp.recvCQ.deliver != nil {
-		qp.resp.src = p.src
+	r.endReceive()
+	if r.init.RecvCQ.deliver != nil {
+		r.src = p.src
 	}
-	return qp.post(qp.recvCQ, &wc, p.Solicited || status != verbs.WCSuccess, true)
+	return r.qp.post(r.init.RecvCQ, &wc, p.Solicited || status != verbs.WCSuccess, true)
 }
 
 // wcWithInvalidate is IB_WC_WITH_INVALIDATE of the kernel's internal enum ib_wc_flags, which
@@ -379,29 +403,29 @@ func (qp *QP) completeReceive(p *packet, status verbs.WCStatus) bool {
 const wcWithInvalidate = 1 << 2
 
 // endReceive frees the receive request in use.
-func (qp *QP) endReceive() {
-	qp.resp.recv.active = false
-	if qp.srq == nil {
-		qp.rq.ring.consume()
+func (r *responder) endReceive() {
+	r.recv.active = false
+	if r.init.SRQ == nil {
+		r.ring.consume()
 	}
 }
 
 // flushReceives completes all receive requests of the QP.
-func (qp *QP) flushReceives() {
-	r := &qp.resp.recv
-	if qp.srq != nil {
-		if r.active {
-			r.active = false
-			wc := qp.newWC(r.id, verbs.WCFlushErr)
-			qp.post(qp.recvCQ, &wc, true, true)
+func (r *responder) flush() {
+	recv := &r.recv
+	if r.init.SRQ != nil {
+		if recv.active {
+			recv.active = false
+			wc := r.qp.newWC(recv.id, verbs.WCFlushErr)
+			r.qp.post(r.init.RecvCQ, &wc, true, true)
 		}
 		return
 	}
-	r.active = false
-	ring := qp.rq.ring
-	for n := 0; n < maxQPWR && !ring.empty(qp.refillRecv); n++ { // the program may add more forever
-		wc := qp.newWC(ring.recvWQE(ring.index).WrId, verbs.WCFlushErr)
+	recv.active = false
+	ring := r.ring
+	for n := 0; n < maxQPWR && !ring.empty(r.init.RefillRecv); n++ { // the program may add more forever
+		wc := r.qp.newWC(ring.recvWQE(ring.index).WrId, verbs.WCFlushErr)
 		ring.consume()
-		qp.post(qp.recvCQ, &wc, true, true)
+		r.qp.post(r.init.RecvCQ, &wc, true, true)
 	}
 }

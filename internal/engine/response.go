@@ -28,25 +28,31 @@ type reply struct {
 	psn    roce.PSN
 }
 
+// history contains the READs, atomics and FLUSHes that the peer may repeat, the newest before next:
+// as many as the QP's attribute MaxDestRDAtomic (IBA, 9.4.4 and 9.4.5: a repeated atomic must not be
+// executed again, its result is replayed).
+type history struct {
+	list []resource
+	next int
+}
+
 // keep makes p a resource, which replaces the oldest one.
-func (qp *QP) keep(p *packet, kind opKind, packets int) *resource {
-	r := &qp.resp
-	if len(r.resources) == 0 {
+func (h *history) keep(p *packet, kind opKind, packets int) *resource {
+	if len(h.list) == 0 {
 		return new(resource) // a FLUSH needs none
 	}
-	res := &r.resources[r.nextResource]
-	r.nextResource = (r.nextResource + 1) % len(r.resources)
+	res := &h.list[h.next]
+	h.next = (h.next + 1) % len(h.list)
 	*res = resource{kind: kind, first: p.PSN, last: p.PSN.Add(packets - 1)}
 	return res
 }
 
-// resourceAt returns the resource with a PSN, or nil. It begins with the newest: PSNs are used again
+// at returns the resource with a PSN, or nil. It begins with the newest: PSNs are used again
 // after 2^24 packets, when those of an old READ may be in the list still.
-func (qp *QP) resourceAt(psn roce.PSN) *resource {
-	r := &qp.resp
-	n := len(r.resources)
-	for i := range r.resources {
-		res := &r.resources[(r.nextResource+n-1-i)%n]
+func (h *history) at(psn roce.PSN) *resource {
+	n := len(h.list)
+	for i := range h.list {
+		res := &h.list[(h.next+n-1-i)%n]
 		if res.kind != opUnknown && !psn.Before(res.first) && !psn.After(res.last) {
 			return res
 		}
@@ -55,37 +61,35 @@ func (qp *QP) resourceAt(psn roce.PSN) *resource {
 }
 
 // read starts the answer to a READ.
-func (qp *QP) read(p *packet) fault {
-	r := &qp.resp
+func (r *responder) read(p *packet) fault {
 	length := p.RETH.Length
 	if length > 0 {
-		at := qp.remote(p.RETH.RKey, verbs.AccessRemoteRead, p.RETH.VA, uint64(length), uint64(length))
+		at := r.qp.remote(p.RETH.RKey, verbs.AccessRemoteRead, p.RETH.VA, uint64(length), uint64(length))
 		if at.mr == nil {
 			return faultAccess
 		}
 		at.unlock()
 	}
-	packets := max(1, int((uint64(length)+uint64(qp.mtu)-1)/uint64(qp.mtu)))
-	res := qp.keep(p, opRead, packets)
+	packets := max(1, int((uint64(length)+uint64(r.qp.mtu)-1)/uint64(r.qp.mtu)))
+	res := r.history.keep(p, opRead, packets)
 	res.va, res.length, res.rkey = p.RETH.VA, length, p.RETH.RKey
 	r.msn++
 	r.psn = p.PSN.Add(packets)
 	r.inMessage = false
 	r.reply = reply{active: true, first: true, va: p.RETH.VA, rkey: p.RETH.RKey, left: length, psn: p.PSN}
-	qp.continueReply()
+	r.continueReply()
 	return noFault
 }
 
 // continueReply sends the packets of the answer to a READ, and then processes the requests
 // that wait behind it.
-func (qp *QP) continueReply() {
-	r := &qp.resp
+func (r *responder) continueReply() {
 	for sent := 0; r.reply.active; sent++ {
 		if sent == burst {
-			qp.yield()
+			r.qp.yield()
 			return
 		}
-		if !qp.replyPacket() {
+		if !r.replyPacket() {
 			return
 		}
 	}
@@ -99,10 +103,10 @@ func (qp *QP) continueReply() {
 			r.waiting = append(r.waiting, waiting[i:]...)
 			break
 		}
-		if qp.state != verbs.StateErr {
-			qp.respondNow(p)
+		if r.qp.state != verbs.StateErr {
+			r.handleNow(p)
 		}
-		qp.dev.putPacket(p)
+		r.qp.dev.putPacket(p)
 	}
 	if r.waiting == nil {
 		clear(waiting)
@@ -112,12 +116,12 @@ func (qp *QP) continueReply() {
 
 // replyPacket sends the next packet of the answer to a READ. It reports false if it ends the
 // QP because the memory is gone.
-func (qp *QP) replyPacket() bool {
-	rep := &qp.resp.reply
-	n := min(rep.left, uint32(qp.mtu))
+func (r *responder) replyPacket() bool {
+	rep := &r.reply
+	n := min(rep.left, uint32(r.qp.mtu))
 	h := roce.Packet{
-		DestQP: qp.attr.DestQPNum, PSN: rep.psn,
-		AETH: roce.AETH{Syndrome: roce.ACKUnlimited, MSN: qp.resp.msn},
+		DestQP: r.qp.attr.DestQPNum, PSN: rep.psn,
+		AETH: roce.AETH{Syndrome: roce.ACKUnlimited, MSN: r.msn},
 	}
 	switch last := n == rep.left; {
 	case rep.first && last:
@@ -129,17 +133,17 @@ func (qp *QP) replyPacket() bool {
 	default:
 		h.Opcode = roce.RCReadResponseMiddle
 	}
-	o := qp.begin(qp.path, &h, int(n))
-	if !qp.readMemory(rep, o.payload) {
-		qp.abort(&o)
+	o := r.out.begin(r.qp.path, &h, int(n))
+	if !r.readMemory(rep, o.payload) {
+		r.out.abort(&o)
 		psn := rep.psn
-		qp.report(verbs.EventQPAccessErr)
-		qp.sendNAK(roce.NAKRemoteAccess, psn)
-		qp.setError()
+		r.qp.report(verbs.EventQPAccessErr)
+		r.sendNAK(roce.NAKRemoteAccess, psn)
+		r.qp.setError()
 		return false
 	}
-	qp.send(&o, &h)
-	qp.resp.ackDue = false // implied
+	r.out.send(&o, &h)
+	r.ackDue = false // implied
 	rep.first = false
 	rep.left -= n
 	rep.psn = rep.psn.Add(1)
@@ -148,10 +152,10 @@ func (qp *QP) replyPacket() bool {
 }
 
 // readMemory fills a packet of the answer to a READ.
-func (qp *QP) readMemory(rep *reply, payload []byte) bool {
+func (r *responder) readMemory(rep *reply, payload []byte) bool {
 	for len(payload) > 0 {
 		n := uint64(len(payload))
-		at := qp.remote(rep.rkey, verbs.AccessRemoteRead, rep.va, n, n)
+		at := r.qp.remote(rep.rkey, verbs.AccessRemoteRead, rep.va, n, n)
 		if at.mr == nil {
 			return false
 		}
@@ -175,9 +179,9 @@ func (r *responder) done(p *packet) {
 }
 
 // atomic executes a COMPARE SWAP or FETCH ADD.
-func (qp *QP) atomic(p *packet) fault {
+func (r *responder) atomic(p *packet) fault {
 	a := &p.Atomic
-	at := qp.remote(a.RKey, verbs.AccessRemoteAtomic, a.VA, 8, 8)
+	at := r.qp.remote(a.RKey, verbs.AccessRemoteAtomic, a.VA, 8, 8)
 	if at.mr == nil {
 		return faultAccess
 	}
@@ -196,19 +200,19 @@ func (qp *QP) atomic(p *packet) fault {
 	if !ok {
 		return faultAccess
 	}
-	res := qp.keep(p, opAtomic, 1)
+	res := r.history.keep(p, opAtomic, 1)
 	res.orig = orig
-	qp.resp.done(p)
-	qp.sendResponse(roce.RCAtomicAcknowledge, p.PSN, roce.ACKUnlimited, res.orig)
+	r.done(p)
+	r.sendResponse(roce.RCAtomicAcknowledge, p.PSN, roce.ACKUnlimited, res.orig)
 	return noFault
 }
 
 // atomicWrite executes an ATOMIC WRITE.
-func (qp *QP) atomicWrite(p *packet) fault {
+func (r *responder) atomicWrite(p *packet) fault {
 	if p.RETH.Length != 8 {
 		return faultLength
 	}
-	at := qp.remote(p.RETH.RKey, verbs.AccessRemoteWrite, p.RETH.VA, 8, 8)
+	at := r.qp.remote(p.RETH.RKey, verbs.AccessRemoteWrite, p.RETH.VA, 8, 8)
 	if at.mr == nil {
 		return faultAccess
 	}
@@ -220,91 +224,91 @@ func (qp *QP) atomicWrite(p *packet) fault {
 	if !storeWord(w, binary.NativeEndian.Uint64(p.Payload)) {
 		return faultAccess
 	}
-	qp.keep(p, opAtomicWrite, 1)
-	qp.resp.done(p)
-	qp.sendResponse(roce.RCReadResponseOnly, p.PSN, roce.ACKUnlimited, 0)
+	r.history.keep(p, opAtomicWrite, 1)
+	r.done(p)
+	r.sendResponse(roce.RCReadResponseOnly, p.PSN, roce.ACKUnlimited, 0)
 	return noFault
 }
 
 // flush executes a FLUSH. Memory is visible to all once it has been written, so there is
 // nothing to do but to check.
-func (qp *QP) flush(p *packet) fault {
+func (r *responder) flushMemory(p *packet) fault {
 	va, length := p.RETH.VA, uint64(p.RETH.Length)
 	if p.FETH.Selectivity == roce.FlushRegion { // the range has no meaning
-		mr := qp.dev.mrs.get(p.RETH.RKey >> 8)
+		mr := r.qp.dev.mrs.get(p.RETH.RKey >> 8)
 		if mr != nil {
 			va, length = mr.iova, 0
 		}
 	}
-	at := qp.remote(p.RETH.RKey, flushAccess(p), va, length, 0)
+	at := r.qp.remote(p.RETH.RKey, flushAccess(p), va, length, 0)
 	if at.mr == nil {
 		return faultAccess
 	}
 	at.unlock()
-	qp.keep(p, opFlush, 1)
-	qp.resp.done(p)
-	qp.sendResponse(roce.RCReadResponseOnly, p.PSN, roce.ACKUnlimited, 0)
+	r.history.keep(p, opFlush, 1)
+	r.done(p)
+	r.sendResponse(roce.RCReadResponseOnly, p.PSN, roce.ACKUnlimited, 0)
 	return noFault
 }
 
 // repeat answers a request that has been executed before (duplicate_request).
-func (qp *QP) repeat(p *packet) {
+func (r *responder) repeat(p *packet) {
 	f := p.Opcode.Flags()
 	if f&(roce.IsSend|roce.IsWrite) != 0 {
-		qp.resp.ackDue, qp.resp.ackOf = true, qp.resp.ackPSN.Add(-1)
+		r.ackDue, r.ackOf = true, r.ackPSN.Add(-1)
 		return
 	}
-	res := qp.resourceAt(p.PSN)
+	res := r.history.at(p.PSN)
 	if res == nil {
 		return
 	}
 	switch {
 	case f&roce.IsRead != 0:
 		if res.kind == opRead {
-			qp.repeatRead(p, res)
+			r.repeatRead(p, res)
 		}
 	case f&roce.IsAtomic != 0:
 		if res.kind == opAtomic {
-			qp.sendResponse(roce.RCAtomicAcknowledge, p.PSN, roce.ACKUnlimited, res.orig)
+			r.sendResponse(roce.RCAtomicAcknowledge, p.PSN, roce.ACKUnlimited, res.orig)
 		}
 	case res.kind == opAtomicWrite || res.kind == opFlush:
-		qp.sendResponse(roce.RCReadResponseOnly, p.PSN, roce.ACKUnlimited, 0)
+		r.sendResponse(roce.RCReadResponseOnly, p.PSN, roce.ACKUnlimited, 0)
 	}
 }
 
 // repeatRead answers a READ, or the rest of one, again. The answer begins with a FIRST or an ONLY in
 // both cases: rxe's requester may have forgotten that it has seen the FIRST of the READ.
-func (qp *QP) repeatRead(p *packet, res *resource) {
+func (r *responder) repeatRead(p *packet, res *resource) {
 	h := &p.RETH
 	off := h.VA - res.va
 	if h.RKey != res.rkey || h.VA < res.va || off > uint64(res.length) || uint64(h.Length) > uint64(res.length)-off {
 		return
 	}
-	qp.resp.reply = reply{active: true, first: true, va: h.VA, rkey: h.RKey, left: h.Length, psn: p.PSN}
-	qp.continueReply()
+	r.reply = reply{active: true, first: true, va: h.VA, rkey: h.RKey, left: h.Length, psn: p.PSN}
+	r.continueReply()
 }
 
 // sendAck sends the acknowledgement that is due.
-func (qp *QP) sendAck() {
-	if r := &qp.resp; r.ackDue {
-		qp.sendResponse(roce.RCAcknowledge, r.ackOf, roce.ACKUnlimited, 0)
+func (r *responder) sendAck() {
+	if r.ackDue {
+		r.sendResponse(roce.RCAcknowledge, r.ackOf, roce.ACKUnlimited, 0)
 	}
 }
 
 // sendNAK sends a negative acknowledgement. It implies the acknowledgement that is due, but only
 // the latter makes rxe count its retries from the beginning.
-func (qp *QP) sendNAK(s roce.Syndrome, psn roce.PSN) {
-	qp.sendAck()
-	qp.sendResponse(roce.RCAcknowledge, psn, s, 0)
+func (r *responder) sendNAK(s roce.Syndrome, psn roce.PSN) {
+	r.sendAck()
+	r.sendResponse(roce.RCAcknowledge, psn, s, 0)
 }
 
 // sendResponse sends a response without payload.
-func (qp *QP) sendResponse(o roce.Opcode, psn roce.PSN, s roce.Syndrome, orig uint64) {
-	qp.resp.ackDue = false
+func (r *responder) sendResponse(o roce.Opcode, psn roce.PSN, s roce.Syndrome, orig uint64) {
+	r.ackDue = false
 	h := roce.Packet{
-		Opcode: o, DestQP: qp.attr.DestQPNum, PSN: psn, Orig: orig,
-		AETH: roce.AETH{Syndrome: s, MSN: qp.resp.msn},
+		Opcode: o, DestQP: r.qp.attr.DestQPNum, PSN: psn, Orig: orig,
+		AETH: roce.AETH{Syndrome: s, MSN: r.msn},
 	}
-	out := qp.begin(qp.path, &h, 0)
-	qp.send(&out, &h)
+	out := r.out.begin(r.qp.path, &h, 0)
+	r.out.send(&out, &h)
 }

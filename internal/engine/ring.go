@@ -82,6 +82,13 @@ func (r *Ring) consume() {
 	r.cons.Store(r.index)
 }
 
+// reset forgets all elements, also those that the program adds at the time.
+func (r *Ring) reset() {
+	clear(r.mem[ringHeader:])
+	r.index = r.producer()
+	r.cons.Store(r.index)
+}
+
 // full reports whether no element can be produced.
 func (r *Ring) full() bool { return (r.index+1-r.cons.Load())&r.mask == 0 }
 

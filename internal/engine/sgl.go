@@ -66,9 +66,6 @@ func (c *cursor) seek(sges []abi.RxeSge, off uint32) {
 	c.off = off
 }
 
-// recvQueue is the receive queue of a QP without SRQ.
-type recvQueue struct{ ring *Ring }
-
 // receive is the receive request that a message is using.
 type receive struct {
 	active bool
@@ -113,14 +110,14 @@ const (
 
 // takeReceive loads the next receive request. One of the QP's own queue stays there until
 // it is complete.
-func (qp *QP) takeReceive() takeResult {
-	if qp.srq != nil {
-		return qp.srq.take(&qp.resp.recv)
+func (r *responder) takeReceive() takeResult {
+	if r.init.SRQ != nil {
+		return r.init.SRQ.take(&r.recv)
 	}
-	if qp.rq.ring.empty(qp.refillRecv) {
+	if r.ring.empty(r.init.RefillRecv) {
 		return takeEmpty
 	}
-	if !qp.resp.recv.load(qp.rq.ring, qp.cap.MaxRecvSGE) {
+	if !r.recv.load(r.ring, r.init.Cap.MaxRecvSGE) {
 		return takeMalformed
 	}
 	return takeOK

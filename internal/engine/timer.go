@@ -119,8 +119,7 @@ func (d *Device) expire() (wait time.Duration, ok bool) {
 			return wait, ok
 		}
 		qp.lock()
-		qp.timerAt = 0
-		qp.expired(d.now())
+		qp.requester.expired(d.now())
 		qp.unlock()
 	}
 }
