@@ -152,8 +152,8 @@ func (j job) onHost(host int, k, other kernel) job {
 }
 
 // writeInitramfs writes a root with this program as /init, the modules that are
-// needed to mount the host's root, and the setup.
-func writeInitramfs(file string, k kernel, s setup) error {
+// needed to mount the host's root, others by their names, and the setup.
+func writeInitramfs(file string, k kernel, s setup, others ...string) error {
 	var early []string
 	if !k.uml() {
 		names := slices.Clip(rdmaModules)
@@ -164,7 +164,7 @@ func writeInitramfs(file string, k kernel, s setup) error {
 			names = append(names, "virtio_net")
 		}
 		var err error
-		if early, err = k.moduleFiles(rootModules...); err != nil {
+		if early, err = k.moduleFiles(slices.Concat(rootModules, others)...); err != nil {
 			return err
 		}
 		if s.Late, err = k.moduleFiles(names...); err != nil {

@@ -22,6 +22,9 @@ import (
 
 // TestMain lets the test binary run as the lab, on the host and in the guest.
 func TestMain(m *testing.M) {
+	if os.Getenv(nicGuestVariable) != "" {
+		nicGuest()
+	}
 	if os.Getpid() == 1 || os.Getenv("LAB_TEST_MAIN") != "" || os.Getenv(sessionVariable) != "" {
 		os.Unsetenv("LAB_TEST_MAIN")
 		main()
