@@ -27,6 +27,7 @@ const (
 
 // Places of fields.
 const (
+	cqeSLID      = 22 // source LID
 	cqeFlagsRQPN = 24 // GRH in bits 28 and 29, type of the L3 header in bits 24 and 25, source QP
 	cqeUserIndex = 32
 	cqeImm       = 36 // or the key that has been invalidated, or the P_Key of QP 1
@@ -105,9 +106,12 @@ func (q *qp) received(e *cqe, w *engine.Completion) (op byte) {
 	}
 	flags := w.SrcQp & 0xffffff
 	switch {
-	case q.t.d.cfg.InfiniBand: // packets with LIDs have no GRH
+	case q.t.d.cfg.InfiniBand:
 		src := w.Src.As16()
-		copy(e[22:24], src[14:])
+		be.PutUint16(e[cqeSLID:], lidOf(src[14:]))
+		if !lids.Contains(w.Src) {
+			flags |= 1 << 28
+		}
 	case w.Src.Is4():
 		flags |= 1<<28 | cqeRoceL3HeaderTypeIpv4<<24
 	default:

@@ -545,8 +545,10 @@ func (q *testQP) connect(remote uint32, to netip.Addr) {
 		path := qpcPrimaryAddressPath.at(ctx)
 		gid := to.As16()
 		copy(adsRgidRip.at(path), gid[:])
-		adsGrh.set(path, 1)
-		adsRlid.set(path, uint64(be.Uint16(gid[14:]))) // of InfiniBand
+		if !lids.Contains(to) {
+			adsGrh.set(path, 1)
+		}
+		adsRlid.set(path, uint64(lidOf(gid[14:]))) // of InfiniBand
 		adsHopLimit.set(path, 64)
 	})
 	q.mustModify(opRtr2rtsQp, func(_, ctx []byte) {

@@ -218,9 +218,8 @@ const (
 	subnetTimeout   = 18
 )
 
-// lid is the LID of an InfiniBand port: the end of its MAC address, so that adapters on a wire have
-// different ones.
-func (c *Config) lid() uint16 { return max(be.Uint16(c.MAC[4:])&0x7fff, 1) }
+// lid is the LID of an InfiniBand port.
+func (c *Config) lid() uint16 { return lidOf(c.MAC[4:]) }
 
 func (d *Device) queryHCAVport(c *call) status {
 	d.port.mu.Lock()

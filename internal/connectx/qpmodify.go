@@ -158,7 +158,7 @@ func (q *qp) attributes(ctx []byte, t transition, mask uint64) (*verbs.QPAttr, v
 	case t.to == verbs.StateInit:
 		known |= verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess
 	case t.to == verbs.StateRTR && !ud:
-		a.AV = q.t.addressVector(adsRgidRip.at(path), uint16(adsRlid.get(path)), uint8(adsSrcAddrIndex.get(path)), uint8(adsTclass.get(path)), uint8(adsHopLimit.get(path)))
+		a.AV = q.t.addressVector(adsRgidRip.at(path), uint16(adsRlid.get(path)), adsGrh.is(path), uint8(adsSrcAddrIndex.get(path)), uint8(adsTclass.get(path)), uint8(adsHopLimit.get(path)))
 		known |= verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN
 		if rc {
 			known |= verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer

@@ -57,6 +57,9 @@ var transportCommands = func() map[uint16]func(*Device, *call) status {
 
 func newTransport(d *Device) (*transport, error) {
 	cfg := engine.Config{Name: d.cfg.Name, NodeGUID: verbs.GUID{}, Network: d.cfg.Network, MTU: 5}
+	if d.cfg.InfiniBand {
+		cfg.LIDs = lids
+	}
 	be.PutUint64(cfg.NodeGUID[:], d.port.guid)
 	eng, err := engine.New(cfg)
 	if err != nil {
@@ -68,9 +71,14 @@ func newTransport(d *Device) (*transport, error) {
 		return nil, err
 	}
 	if d.cfg.InfiniBand {
-		if err := eng.SetGID(0, lidAddr(d.cfg.lid())); err != nil {
-			eng.Close()
-			return nil, err
+		var gid [16]byte
+		be.PutUint64(gid[:], subnetPrefix)
+		be.PutUint64(gid[8:], d.port.guid)
+		for i, a := range []netip.Addr{lidAddr(d.cfg.lid()), netip.AddrFrom16(gid)} {
+			if err := eng.SetGID(i, a); err != nil {
+				eng.Close()
+				return nil, err
+			}
 		}
 	}
 	return t, nil
@@ -127,18 +135,33 @@ func (t *transport) setAddress(i int, addr []byte) status {
 	return statusOk
 }
 
-// lidAddr is the address that the engine has for a LID. InfiniBand's packets go over the same
-// networks as those of RoCE v2.
+// lids are the addresses that the engine has for LIDs. InfiniBand's packets go over the same networks
+// as those of RoCE v2: between LIDs, or with a GRH between GIDs.
+var lids = netip.MustParsePrefix("fd1b::/112")
+
 func lidAddr(lid uint16) netip.Addr {
-	b := [16]byte{0: 0xfd, 1: 0x1b, 14: byte(lid >> 8), 15: byte(lid)}
+	b := lids.Addr().As16()
+	be.PutUint16(b[14:], lid)
 	return netip.AddrFrom16(b)
 }
 
-// addressVector returns the path to a GID or, on InfiniBand, to a LID.
-func (t *transport) addressVector(gid []byte, lid uint16, index, tclass, hops uint8) verbs.AddressVector {
+// lidOf returns the LID of the port whose MAC address, GUID, or address of its LID, has this end:
+// adapters on a wire have different ones.
+func lidOf(end []byte) uint16 { return max(be.Uint16(end)&0x7fff, 1) }
+
+// addressVector returns the path to a GID or, on InfiniBand without a GRH, to a LID.
+func (t *transport) addressVector(gid []byte, lid uint16, grh bool, index, tclass, hops uint8) verbs.AddressVector {
 	av := verbs.AddressVector{Global: true, Port: 1, SGIDIndex: index, TrafficClass: tclass, HopLimit: hops, DGID: verbs.GID(gid)}
-	if t.d.cfg.InfiniBand {
+	if !t.d.cfg.InfiniBand {
+		return av
+	}
+	const firstGroup = 0xc000 // the LIDs of multicast groups
+	av.SGIDIndex = min(index, 0xfe) + 1
+	switch group := gid[0] == 0xff; {
+	case !grh:
 		av.SGIDIndex, av.DGID = 0, lidAddr(lid).As16()
+	case group && lid < firstGroup, !group && (be.Uint64(gid) != subnetPrefix || lid != lidOf(gid[14:])):
+		av.DGID = lidAddr(0).As16() // nobody's: the port with the LID drops what has not its GID
 	}
 	return av
 }

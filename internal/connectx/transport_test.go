@@ -348,12 +348,18 @@ func TestDatagrams(t *testing.T) {
 }
 
 func TestDatagramsToAGroup(t *testing.T) {
+	t.Run("RoCE", func(t *testing.T) { datagramsToAGroup(t, false, "239.1.1.1") })
+	t.Run("InfiniBand", func(t *testing.T) { datagramsToAGroup(t, true, "ff12:401b:ffff::1") })
+}
+
+func datagramsToAGroup(t *testing.T, infiniBand bool, addr string) {
 	h := newHub()
-	a, b := newMachine(t, h, 1), newMachine(t, h, 2)
+	ib := func(c *Config) { c.InfiniBand = infiniBand }
+	a, b := newMachine(t, h, 1, ib), newMachine(t, h, 2, ib)
 	x, y := a.createQP(qpTypeUd, a.createCQ(4, 64), a.createCQ(4, 64)), b.createQP(qpTypeUd, b.createCQ(4, 64), b.createCQ(4, 64))
 	x.connect(0, b.addr())
 	y.connect(0, a.addr())
-	group := netip.MustParseAddr("239.1.1.1").As16()
+	group := netip.MustParseAddr(addr).As16()
 	attach := func(op uint16) status {
 		_, st := b.run(op, 0, func(in []byte) {
 			attachToMcgInQpn.set(in, uint64(y.num))
@@ -369,6 +375,7 @@ func TestDatagramsToAGroup(t *testing.T) {
 	av := make([]byte, avSize)
 	be.PutUint32(av[avQKey:], testQKey)
 	be.PutUint32(av[avQPN:], 1<<31|0xffffff)
+	be.PutUint16(av[avLID:], 0xc001)
 	be.PutUint32(av[avGRHFlow:], 1<<30)
 	copy(av[avGID:], group[:])
 	x.post(opcodeSend, update, 0, av, inlineSeg([]byte("all")))
@@ -665,34 +672,73 @@ func TestPairs(t *testing.T) {
 	}
 }
 
+// TestInfiniBand sends by LIDs, and with a GRH. What datagrams have before their payload is that of
+// the kernel's ib_ud_header_pack.
 func TestInfiniBand(t *testing.T) {
-	h := newHub()
-	ib := func(c *Config) { c.InfiniBand = true }
-	a, b := newMachine(t, h, 1, ib), newMachine(t, h, 2, ib)
-	x, y := pair(a, b, qpTypeRc)
-	buf := b.next
-	y.postRecv(seg(200, b.key, buf))
-	x.post(opcodeSend, update, 0, inlineSeg([]byte("by LID")))
-	x.send.expect(cqeRequest, 0, 0)
-	if e := y.recv.expect(cqeSend, 0, 0); be.Uint16(e[22:]) != 1 || be.Uint32(e[cqeFlagsRQPN:]) != 0 || string(b.bytes(buf, 6)) != "by LID" {
-		t.Errorf("entry % x", e)
+	for _, grh := range []bool{false, true} {
+		t.Run(fmt.Sprintf("GRH %v", grh), func(t *testing.T) {
+			h := newHub()
+			ib := func(c *Config) { c.InfiniBand = true }
+			a, b := newMachine(t, h, 1, ib), newMachine(t, h, 2, ib)
+			from, to, flags := a.addr(), b.addr(), uint32(0)
+			if grh {
+				from, to, flags = netip.MustParseAddr("fe80::ff:fe00:1"), netip.MustParseAddr("fe80::ff:fe00:2"), 1<<28
+			}
+			buf := b.next
+			received := func(q *testQP, src uint32) {
+				t.Helper()
+				if e := q.recv.expect(cqeSend, 0, 0); be.Uint16(e[cqeSLID:]) != 1 || be.Uint32(e[cqeFlagsRQPN:]) != flags|src {
+					t.Errorf("entry % x", e)
+				}
+			}
+			for _, st := range []int{qpTypeRc, qpTypeUc} {
+				x, y := a.createQP(st, a.createCQ(4, 64), a.createCQ(4, 64)), b.createQP(st, b.createCQ(4, 64), b.createCQ(4, 64))
+				x.connect(y.num, to)
+				y.connect(x.num, from)
+				y.postRecv(seg(200, b.key, buf))
+				x.post(opcodeSend, update, 0, inlineSeg([]byte("connected")))
+				x.send.expect(cqeRequest, 0, 0)
+				received(y, 0)
+			}
+			u, v := a.createQP(qpTypeUd, a.createCQ(4, 64), a.createCQ(4, 64)), b.createQP(qpTypeUd, b.createCQ(4, 64), b.createCQ(4, 64))
+			u.connect(0, to)
+			v.connect(0, from)
+			fillPattern(b.bytes(buf, 200), 1)
+			v.postRecv(seg(200, b.key, buf))
+			av := make([]byte, avSize)
+			be.PutUint32(av[avQKey:], testQKey)
+			be.PutUint32(av[avQPN:], 1<<31|v.num)
+			be.PutUint16(av[avLID:], 2)
+			av[avTClass] = 0x40
+			want := make([]byte, 40)
+			if src, gid := from.As16(), to.As16(); grh {
+				be.PutUint32(av[avGRHFlow:], 1<<30)
+				copy(av[avGID:], gid[:])
+				be.PutUint32(want, 6<<28|0x40<<20)
+				be.PutUint16(want[4:], 12+8+12+4) // BTH, DETH, payload and ICRC
+				want[6], want[7] = 0x1b, 64
+				copy(want[8:], src[:])
+				copy(want[24:], gid[:])
+			}
+			u.post(opcodeSend, update, 0, av, inlineSeg([]byte("datagram two")))
+			u.send.expect(cqeRequest, 0, 0)
+			received(v, u.num)
+			if got := b.bytes(buf, 52); !bytes.Equal(got[:40], want) || string(got[40:]) != "datagram two" {
+				t.Errorf("received\n% x, not\n% x", got, want)
+			}
+			v.postRecv(seg(200, b.key, buf))
+			be.PutUint16(av[avLID:], 3) // nobody's
+			u.post(opcodeSend, update, 0, av, inlineSeg([]byte("datagram two")))
+			u.send.expect(cqeRequest, 2, 0)
+			if grh {
+				be.PutUint32(av[avGRHFlow:], 1<<30|1<<20) // there is one GID
+				counter := u.pi
+				u.post(opcodeSend, update, 0, av, inlineSeg([]byte("datagram two")))
+				u.send.expect(cqeRequestError, counter, 0x02)
+			}
+			v.recv.empty()
+		})
 	}
-	u, v := a.createQP(qpTypeUd, a.createCQ(4, 64), a.createCQ(4, 64)), b.createQP(qpTypeUd, b.createCQ(4, 64), b.createCQ(4, 64))
-	u.connect(0, b.addr())
-	v.connect(0, a.addr())
-	v.postRecv(seg(200, b.key, buf))
-	av := make([]byte, avSize)
-	be.PutUint32(av[avQKey:], testQKey)
-	be.PutUint32(av[avQPN:], 1<<31|v.num)
-	be.PutUint16(av[avLID:], 2)
-	u.post(opcodeSend, update, 0, av, inlineSeg([]byte("datagram")))
-	if e := v.recv.expect(cqeSend, 0, 0); be.Uint16(e[22:]) != 1 || be.Uint32(e[cqeFlagsRQPN:]) != u.num {
-		t.Errorf("entry % x", e)
-	}
-	be.PutUint16(av[avLID:], 3) // nobody's
-	u.post(opcodeSend, update, 0, av, inlineSeg([]byte("datagram")))
-	u.send.expect(cqeRequest, 0, 0)
-	u.send.expect(cqeRequest, 2, 0)
 }
 
 func TestQueries(t *testing.T) {

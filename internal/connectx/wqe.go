@@ -245,7 +245,7 @@ func (q *qp) address(to *abi.RxeSendWrWrUd, av [avSize]byte) bool {
 	if ah == nil {
 		flow := be.Uint32(av[avGRHFlow:])
 		var err error
-		ah, err = q.pd.CreateAH(q.t.addressVector(av[avGID:], be.Uint16(av[avLID:]), uint8(flow>>20), av[avTClass], av[avHops]))
+		ah, err = q.pd.CreateAH(q.t.addressVector(av[avGID:], be.Uint16(av[avLID:]), flow&(1<<30) != 0, uint8(flow>>20), av[avTClass], av[avHops]))
 		if err != nil {
 			return false
 		}

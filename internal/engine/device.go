@@ -23,6 +23,7 @@ type Device struct {
 	udpPort  uint16
 	mtu      verbs.MTU
 	network  netif.Network
+	lids     netip.Prefix            // of Config
 	gids     atomic.Pointer[[]*port] // by index; it does not change; entries may be nil
 	start    time.Time
 
@@ -79,6 +80,9 @@ type Config struct {
 	Addrs []netip.Addr
 	Port  uint16    // UDP port; 0 selects 4791
 	MTU   verbs.MTU // active MTU; 0 selects the largest that all ports carry
+	// LIDs makes it a device of InfiniBand. Addresses of this prefix stand for LIDs: packets between
+	// them have no GRH, those between others have one in the place of the IP header.
+	LIDs netip.Prefix
 }
 
 // Name returns the device's name.
@@ -92,7 +96,7 @@ func New(cfg Config) (*Device, error) {
 	}
 	d := &Device{
 		name: cfg.Name, nodeGUID: cfg.NodeGUID, sysGUID: cfg.SysImageGUID, udpPort: cfg.Port, mtu: cfg.MTU,
-		network: cfg.Network, start: time.Now(),
+		network: cfg.Network, lids: cfg.LIDs, start: time.Now(),
 	}
 	d.gids.Store(new([]*port))
 	if d.udpPort == 0 {

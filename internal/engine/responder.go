@@ -301,12 +301,15 @@ func (r *responder) execute(p *packet) fault {
 // hopLimit is that of received packets, which networks do not report.
 const hopLimit = 64
 
-// receiveData copies the payload of a SEND, after the IP header if it is a datagram.
+// receiveData copies the payload of a SEND, after the GRH if it is a datagram. Without one there are
+// 40 bytes that are not defined.
 func (r *responder) receiveData(p *packet) fault {
 	if r.init.Type == verbs.UD {
 		var grh [verbs.GRHSize]byte
-		g := roce.GRH{Src: p.src, Dst: p.dst, TrafficClass: p.tos, HopLimit: hopLimit, Length: p.Len(), ID: p.id}
-		g.Put(&grh)
+		if lids := r.qp.dev.lids; !lids.Contains(p.src) {
+			g := roce.GRH{Src: p.src, Dst: p.dst, TrafficClass: p.tos, HopLimit: hopLimit, Length: p.Len(), ID: p.id, InfiniBand: lids.IsValid()}
+			g.Put(&grh)
+		}
 		if f := r.scatter(grh[:]); f != noFault {
 			return f
 		}

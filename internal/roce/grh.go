@@ -7,20 +7,23 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// GRH is the IP header that a UD receive has before the payload. For IPv4 the header is the
-// last 20 bytes, and the first 20 bytes are not defined; rxe has zeros there.
+// GRH is what a UD receive has before the payload: the header of InfiniBand, or the IP header that
+// RoCE has in its place. For IPv4 that is the last 20 bytes, and the first 20 bytes are not defined;
+// rxe has zeros there.
 type GRH struct {
 	Src, Dst     netip.Addr // of one family
 	TrafficClass uint8      // or TOS
 	HopLimit     uint8      // or TTL
 	Length       int        // of the packet from the BTH to the ICRC
 	ID           uint16     // identification, IPv4 only
+	InfiniBand   bool       // of a packet without IP and UDP
 }
 
 const (
 	ipv4Size    = 20
 	udpSize     = 8
 	protocolUDP = 17
+	protocolIBA = 0x1b // InfiniBand Architecture, 8.3: a BTH follows
 	dfFlag      = 0x40
 )
 
@@ -33,8 +36,12 @@ func (g *GRH) Put(b *[verbs.GRHSize]byte) {
 	if !from.Is4() || !to.Is4() {
 		src, dst := from.As16(), to.As16()
 		be.PutUint32(b[:], 6<<28|uint32(g.TrafficClass)<<20)
-		be.PutUint16(b[4:], uint16(udpSize+g.Length))
-		b[6], b[7] = protocolUDP, g.HopLimit
+		size, next := udpSize+g.Length, byte(protocolUDP)
+		if g.InfiniBand {
+			size, next = g.Length, protocolIBA
+		}
+		be.PutUint16(b[4:], uint16(size))
+		b[6], b[7] = next, g.HopLimit
 		copy(b[8:], src[:])
 		copy(b[24:], dst[:])
 		return
