@@ -27,8 +27,8 @@ func TestPerftest(t *testing.T) {
 		{[]string{"ib_write_lat"}, []string{"-s 4096", "-s 64 -I 64", "-s 4096 -c UC", "-s 4096 -R", "-s 4096 --write_with_imm"}},
 		{[]string{"ib_write_bw"}, []string{"-s 65536", "-s 4096 -b", "-s 4096 -q 4", "-s 4096 -l 8", "-s 4096 -c UC", "-s 65536 -R", "-s 4096 --write_with_imm"}},
 		{[]string{"ib_read_lat"}, []string{"-s 4096", "-s 65536 -e", "-s 4096 -R"}},
-		{[]string{"ib_read_bw"}, []string{"-s 65536", "-s 65536 -e", "-s 4096 -b", "-s 4096 -q 4", "-s 4096 -l 8", "-s 65536 -o 1"}},
-		{[]string{"ib_atomic_lat", "ib_atomic_bw"}, []string{"-A FETCH_AND_ADD", "-A CMP_AND_SWAP", "-e"}},
+		{[]string{"ib_read_bw"}, []string{"-s 65536", "-s 65536 -e", "-s 4096 -b", "-s 4096 -q 4", "-s 4096 -l 8", "-s 65536 -o 1", "-s 65536 -R"}},
+		{[]string{"ib_atomic_lat", "ib_atomic_bw"}, []string{"-A FETCH_AND_ADD", "-A CMP_AND_SWAP", "-e", "-R"}},
 	} {
 		for _, program := range r.programs {
 			t.Run(program, func(t *testing.T) {

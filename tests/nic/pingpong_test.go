@@ -45,12 +45,13 @@ func TestPingpong(t *testing.T) {
 			}{
 				{"polled", []string{"-s", size}, false},
 				{"events", []string{"-s", size, "-e"}, false},
+				{"GRH", []string{"-s", size, "-g", "0"}, false}, // RoCE always has one
 				{"1 byte", []string{"-s", "1"}, true},
 				{"1 byte, events", []string{"-s", "1", "-e"}, true},
 				{"new API", []string{"-N"}, true},
 				{"timestamps", []string{"-t"}, true},
 			} {
-				if r.long && testing.Short() || r.name == "new API" && typ != "rc" || r.name == "timestamps" && typ != "rc" {
+				if r.long && testing.Short() || r.name == "new API" && typ != "rc" || r.name == "timestamps" && typ != "rc" || r.name == "GRH" && !a.infiniBand() {
 					continue
 				}
 				t.Run(r.name, func(t *testing.T) {

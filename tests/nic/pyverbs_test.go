@@ -61,9 +61,10 @@ func unpack(to, from string) error {
 
 // pyverbsResult is a line that testdata/runtests.py writes.
 type pyverbsResult struct {
-	Test   string
-	Result string // run, and then ok, skip or fail
-	Reason string
+	Test    string
+	Result  string // run, and then ok, skip or fail
+	Reason  string
+	Seconds float64
 }
 
 // runPyverbs runs rdma-core's tests and returns their results. One that ends Python fails.
@@ -80,7 +81,7 @@ func runPyverbs(t *testing.T, a adapter) []pyverbsResult {
 		if err == nil {
 			return slices.DeleteFunc(results, func(r pyverbsResult) bool { return r.Result == "run" })
 		}
-		last := pyverbsResult{results[len(results)-1].Test, "fail", "Python ended: " + err.Error() + "\n" + string(out)}
+		last := pyverbsResult{Test: results[len(results)-1].Test, Result: "fail", Reason: "Python ended: " + err.Error() + "\n" + string(out)}
 		f := labtest.Must(os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0))(t)
 		labtest.Check(t, json.NewEncoder(f).Encode(last), f.Close())
 	}
@@ -130,6 +131,7 @@ func TestPyverbs(t *testing.T) {
 func moduleOf(r pyverbsResult) string { return strings.Split(r.Test, ".")[1] }
 
 func (r pyverbsResult) check(t *testing.T) {
+	t.Logf("%.1f s", r.Seconds)
 	switch r.Result {
 	case "skip":
 		t.Skip(r.Reason)

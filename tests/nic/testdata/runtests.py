@@ -11,6 +11,7 @@ import fnmatch
 import json
 import os
 import sys
+import time
 import unittest
 
 folder, device, gid, results, excluded = sys.argv[1:]
@@ -21,20 +22,20 @@ if os.path.exists(results):
 out = open(results, "a")
 
 
-def write(test, result, reason=""):
-    out.write(json.dumps({"Test": test.id(), "Result": result, "Reason": reason}) + "\n")
+def write(test, result, reason="", seconds=0):
+    out.write(json.dumps({"Test": test.id(), "Result": result, "Reason": reason, "Seconds": seconds}) + "\n")
     out.flush()
 
 
 class Result(unittest.TestResult):
     def startTest(self, test):
         faulthandler.dump_traceback_later(120, exit=True)
-        self.verdict = ("ok", "")
+        self.verdict, self.begin = ("ok", ""), time.monotonic()
         write(test, "run")
 
     def stopTest(self, test):
         faulthandler.cancel_dump_traceback_later()
-        write(test, *self.verdict)
+        write(test, *self.verdict, time.monotonic() - self.begin)
 
     def addSkip(self, test, reason):
         self.verdict = ("skip", reason)
