@@ -442,7 +442,7 @@ const (
 	reqMessage                  // for the first message of inFlight
 	reqRead                     // index in ring
 	reqAck                      // resets ackInFlight
-	reqByeAnswer                // sets byeAnswerArrived
+	reqByeAnswer                // sets byeDelivered
 	reqAnnounce                 // its completion is ignored
 )
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
@@ -130,7 +131,7 @@ func (s *Socket) complete(r request, i int, wc *verbs.WC) {
 	case reqAck:
 		s.ackInFlight = false
 	case reqByeAnswer:
-		s.byeAnswerArrived = true
+		s.byeDelivered = true
 	}
 	s.progress()
 }
@@ -183,13 +184,16 @@ func (s *Socket) handleFrame(slot, n int) error {
 			s.l.connected = true
 		}
 	case kindBye:
-		if again := f.flags&flagByeAnswer != 0; s.peerByeAnswered || s.peerBye && !again || again && !s.byeSent {
+		next := byeSteps[s.bye].hear
+		if f.flags&flagByeAnswer != 0 {
+			next = byeSteps[s.bye].answer
+		}
+		if next == byeNone {
 			return protocol("unexpected goodbye")
 		}
-		s.peerBye, s.peerByeAnswered = true, f.flags&flagByeAnswer != 0
-		s.simultaneous = s.simultaneous || s.byeSent && !s.peerByeAnswered
+		s.bye = next
 		if s.state == Established {
-			defer s.startDisconnect()
+			defer s.startDisconnect(io.EOF)
 		}
 	}
 	s.repost(slot)
@@ -203,7 +207,7 @@ func (s *Socket) handleMessage(b *Buffer, f *frame) error {
 		return protocol("message %d comes as number %d", f.seq, s.received)
 	case s.received == s.reportedGrants:
 		return protocol("more messages than it was granted")
-	case s.peerBye:
+	case s.bye.heard():
 		return protocol("message after goodbye")
 	case uint64(f.size) > uint64(s.l.opt.MaxMessage):
 		return fmt.Errorf("%w: %w", protocol("message of %d bytes", f.size), ErrTooLarge)

@@ -128,7 +128,7 @@ func (s *Socket) sendable() error {
 		return s.err
 	case s.state == Connecting:
 		return ErrNotConnected
-	case s.disconnect:
+	case s.goodEnd == verbs.ErrClosed:
 		return verbs.ErrClosed
 	case s.state != Established:
 		return verbs.ErrDisconnected
@@ -242,7 +242,7 @@ func (s *Socket) postFrame(f *frame, r request) bool {
 func (s *Socket) flushAck() {
 	owed := s.grants() - s.reportedGrants
 	due := s.reads.done != s.reportedReads || owed > 0 && (s.reportedGrants == s.received || owed >= max(1, uint32(len(s.ring))/2))
-	if !due || s.ackInFlight || s.peerBye || s.err != nil {
+	if !due || s.ackInFlight || s.bye.heard() || s.err != nil {
 		return
 	}
 	f := s.frame(kindAck)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -74,11 +73,9 @@ type Socket struct {
 	linger        *time.Timer
 	flushed       *time.Timer // runs since a request was flushed
 
-	// State of the bye exchange: disconnect is set if this side started it, byeSent
-	// and byeAnswerSent when the frames were sent, byeAnswerArrived when the answer
-	// reached the peer, peerBye and peerByeAnswered when the peer's arrived, and
-	// simultaneous if both sides started.
-	disconnect, byeSent, byeAnswerSent, byeAnswerArrived, peerBye, peerByeAnswered, simultaneous bool
+	bye          bye
+	byeDelivered bool  // the answer has reached the peer
+	goodEnd      error // why it ends if nothing is missing; nil before Disconnecting
 
 	sending
 	receiving
@@ -197,31 +194,23 @@ func (s *Socket) Disconnect() error {
 		s.fail(verbs.ErrClosed)
 		return nil
 	case s.state == Established:
-		s.disconnect = true
-		s.startDisconnect()
+		s.startDisconnect(verbs.ErrClosed)
 	}
 	return nil
 }
 
 // startDisconnect starts to disconnect. A peer that has all may leave without a sign: the
-// network may lose the message that ends the connection, which is sent once.
-func (s *Socket) startDisconnect() {
-	s.state = Disconnecting
+// network may lose the message that ends the connection, which is sent once. goodEnd is
+// [verbs.ErrClosed] if this side disconnects, and io.EOF if the peer does.
+func (s *Socket) startDisconnect(goodEnd error) {
+	s.state, s.goodEnd = Disconnecting, goodEnd
 	s.linger = s.failAfter(s.l.opt.Linger, func() error {
-		if s.byeAnswerArrived {
-			return s.goodEnd()
+		if s.byeDelivered {
+			return s.goodEnd
 		}
 		return fmt.Errorf("disconnect: %w", ErrTimeout)
 	})
 	s.progress()
-}
-
-// goodEnd returns the reason of an end for which nothing is missing.
-func (s *Socket) goodEnd() error {
-	if s.disconnect {
-		return verbs.ErrClosed
-	}
-	return io.EOF
 }
 
 func (s *Socket) failAfter(d time.Duration, reason func() error) *time.Timer {
@@ -256,27 +245,26 @@ func (s *Socket) fail(err error) {
 	}
 }
 
-// sendBye sends a bye when no messages are left, and again when the peer's bye has arrived
-// since. A side ends the connection when it knows that the other has received everything;
-// the other waits for that: the side that answered, or the accepting one if both started.
+// sendBye says bye, or answers it, when no messages are left, and ends the connection when that is
+// for this side to do.
 func (s *Socket) sendBye() {
 	if s.state != Disconnecting || s.err != nil || s.pending > 0 {
 		return
 	}
-	if s.peerByeAnswered && (s.byeAnswerSent && s.dialed || !s.simultaneous) {
-		s.fail(s.goodEnd())
+	if s.bye.ends(s.dialed) {
+		s.fail(s.goodEnd)
 		return
 	}
-	if s.byeSent && (!s.peerBye || s.byeAnswerSent) {
+	next := byeSteps[s.bye].say
+	if next == byeNone {
 		return
 	}
 	f, r := s.frame(kindBye), reqAnnounce
-	if s.peerBye {
+	if s.bye.heard() {
 		f.flags, r = flagByeAnswer, reqByeAnswer
 	}
 	if s.postFrame(&f, r) {
-		s.byeSent = true
-		s.byeAnswerSent = s.peerBye
+		s.bye = next
 	}
 }
 
@@ -301,8 +289,8 @@ func (l *Loop) handleEnd(s *Socket, why error) {
 		}
 	}
 	if s.err == nil {
-		if s.peerBye {
-			why = s.goodEnd()
+		if s.bye.heard() {
+			why = s.goodEnd
 		}
 		s.err = why
 	}

@@ -1,0 +1,42 @@
+package rmsg
+
+// bye is how far the end of a connection has come. A side that has sent all messages says bye, and
+// answers the peer's; messages arrive in order, so a side that hears bye has all of the peer's. The
+// side whose bye was answered ends the connection. If both have said it before they heard the
+// other's, the dialing side does, when both have answered.
+//
+//	none ──say──► said ──answer──► over
+//	  │             └──hear──► crossed ──say──► crossedAnswered ──answer──► crossedOver
+//	  └──hear──► heard            └──answer──► crossedHeard ──say──────────────┘
+//	               └──say──► answered
+type bye uint8
+
+const (
+	byeNone bye = iota
+	byeSaid
+	byeHeard
+	byeAnswered
+	byeOver
+	byeCrossed
+	byeCrossedAnswered
+	byeCrossedHeard
+	byeCrossedOver
+)
+
+// byeSteps are the states that follow: when this side has said bye, or the answer, when the peer's
+// bye is heard, and when its answer is. byeNone follows on what is not possible.
+var byeSteps = [...]struct{ say, hear, answer bye }{
+	byeNone:            {say: byeSaid, hear: byeHeard},
+	byeSaid:            {hear: byeCrossed, answer: byeOver},
+	byeHeard:           {say: byeAnswered},
+	byeCrossed:         {say: byeCrossedAnswered, answer: byeCrossedHeard},
+	byeCrossedAnswered: {answer: byeCrossedOver},
+	byeCrossedHeard:    {say: byeCrossedOver},
+	byeCrossedOver:     {},
+}
+
+// heard reports whether the peer has said bye.
+func (b bye) heard() bool { return b != byeNone && b != byeSaid }
+
+// ends reports whether it is for this side to end the connection.
+func (b bye) ends(dialed bool) bool { return b == byeOver || b == byeCrossedOver && dialed }
