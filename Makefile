@@ -228,11 +228,17 @@ bench-native: deps-native build bench-c native-go ## measure posting and polling
 	$(GO) test -v -count 1 -timeout 60m -run TestNative -exec "$(CURDIR)/$(LAB)" ./tests/bench -native -reps 30; s=$$?; \
 	$(GO) run ./tests/bench/benchdoc native build/bench-native && exit $$s
 
+bench-mlx5: deps-native build build/c/mlx5 ## measure posting and polling on mlx5 without an adapter, beside libmlx5, and write docs/benchmarks.md
+	@rm -rf build/bench-mlx5 && mkdir -p build/bench-mlx5
+	@export BENCH_RECORDS="$(CURDIR)/build/bench-mlx5"; \
+	$(GO) test -v -count 1 -timeout 10m -run TestMLX5 ./tests/bench -native -reps 300; s=$$?; \
+	$(GO) run ./tests/bench/benchdoc adapter build/bench-mlx5 && exit $$s
+
 bench-quick: deps-lab build native-go ## count the instructions of posting and polling, and fail if there are 5 % more than recorded
 	@rm -rf build/bench-quick && mkdir -p build/bench-quick
 	$(LAB) fetch
 	@LAB_ACCEL=icount LAB_WRITE="$(CURDIR)/build/bench-quick" BENCH_RECORDS="$(CURDIR)/build/bench-quick" \
-	$(GO) test -count 1 -run TestNative -exec "$(CURDIR)/$(LAB)" ./tests/bench -counted
+	$(GO) test -count 1 -run 'TestNative|TestMLX5' -exec "$(CURDIR)/$(LAB)" ./tests/bench -counted
 	$(GO) run ./tests/bench/benchdoc check counted build/bench-quick
 
 # The program that rings no doorbell.
@@ -277,4 +283,4 @@ deps-test:
 deps-native:
 	$(call need,$(NATIVE_DEBS))
 
-.PHONY: help demo test test-all test-host test-race test-builds test-lab test-hosts test-nic nic adapter test-kernels test-arm64 test-peers valkey soak race lint vet-platforms cover api-diff fuzz hosts faults generate bench bench-native bench-quick native-go bench-c build clean deps-lab deps-test deps-native
+.PHONY: help demo test test-all test-host test-race test-builds test-lab test-hosts test-nic nic adapter test-kernels test-arm64 test-peers valkey soak race lint vet-platforms cover api-diff fuzz hosts faults generate bench bench-native bench-mlx5 bench-quick native-go bench-c build clean deps-lab deps-test deps-native

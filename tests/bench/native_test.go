@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	native  = flag.Bool("native", false, "measure user space alone, on User-mode Linux: make bench-native")
+	native  = flag.Bool("native", false, "measure user space alone: TestNative on User-mode Linux (make bench-native), TestMLX5 on any machine (make bench-mlx5)")
 	counted = flag.Bool("counted", false, "count the instructions of Go in user space, with LAB_ACCEL=icount: make bench-quick")
 )
 
@@ -62,4 +62,47 @@ func TestNative(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestMLX5 measures the cost of posting and polling on mlx5, with an adapter that is not there, and
+// compares it with libmlx5.
+func TestMLX5(t *testing.T) {
+	if !*native && !*counted {
+		t.Skip("neither -native nor -counted is set")
+	}
+	group, beside, unit := record.InstrsMLX5, "", "instructions"
+	if *native {
+		group, beside, unit = record.MLX5, "libmlx5", "ns"
+	}
+	for _, device := range []string{"mlx5", "mlx5-single"} {
+		t.Run(device, func(t *testing.T) {
+			var options []string
+			if device == "mlx5-single" {
+				options = []string{"-single"}
+			}
+			sides := []opener{side{labtest.Built(t, "mlx5"), "", options}.opens(t, "", 0)}
+			if *native {
+				sides = append(sides, side{labtest.Built(t, "c/mlx5"), "", options}.opens(t, "", 0))
+			}
+			all := turnsOf(10, sides...)
+			if n := all[0].figure("allocs").Max(); n != 0 {
+				t.Errorf("%v allocations in a round", n)
+			}
+			for _, g := range record.Groups {
+				for _, w := range g.Works {
+					if g.Name != group || w.Beside != beside {
+						continue
+					}
+					l := record.Line{Group: group, Device: device, Name: w.Name, Unit: unit, Beside: beside, Ours: all[0].figure(w.Name)}
+					if *native {
+						l.C = all[1].figure(w.Name)
+						if c, ours := all[1].figure("blocks"), all[0].figure("blocks"); c.Max() != ours.Max() {
+							t.Errorf("send queues of %v blocks, libmlx5's have %v", ours, c)
+						}
+					}
+					report(t, l)
+				}
+			}
+		})
+	}
 }

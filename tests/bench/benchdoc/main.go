@@ -7,7 +7,7 @@
 //	benchdoc check counted build/bench-quick
 //	                             # compares with the recorded figures instead
 //
-// make bench, bench-native and bench-quick run it.
+// make bench, bench-native, bench-mlx5 and bench-quick run it.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 	case 4:
 		err = check(docs, os.Args[2], os.Args[3], os.Stdout)
 	default:
-		log.Fatal("usage: benchdoc [[check] lab|native|counted folder]")
+		log.Fatal("usage: benchdoc [[check] lab|native|adapter|counted folder]")
 	}
 	if err != nil {
 		log.Fatal(err)

@@ -3,13 +3,21 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/goverbs/verbs/tests/bench/record"
 )
 
-// devices are the columns of the page; works that need no device are in the first.
-var devices = []struct{ title, of string }{{"rxe", "rxe0"}, {"siw", "siw0"}}
+// column has the lines of a device.
+type column struct{ title, of string }
+
+// devices are the columns of the page; works that need no device are in the first. Adapters have a table
+// of their own.
+var (
+	devices  = []column{{"rxe", "rxe0"}, {"siw", "siw0"}}
+	adapters = []column{{"mlx5", "mlx5"}, {"mlx5, SingleThreaded", "mlx5-single"}}
+)
 
 // lineOf returns the line of a work in the column of a device. There is none if the work is not
 // for that device.
@@ -25,21 +33,30 @@ func lineOf(all record.Results, g record.Group, w record.Work, device string) (r
 // tables returns the tables of the page: that of the lines, and where they were measured.
 func tables(all record.Results) string {
 	var b strings.Builder
+	table(&b, all, devices, record.Lab, record.Native)
+	b.WriteString("\n")
+	table(&b, all, adapters, record.Adapter)
+	origins(&b, all)
+	return b.String()
+}
+
+// table writes the lines of parts.
+func table(b *strings.Builder, all record.Results, columns []column, parts ...string) {
 	b.WriteString("| | beside |")
-	for _, d := range devices {
-		fmt.Fprintf(&b, " %s: Go | other | ratio |", d.title)
+	for _, d := range columns {
+		fmt.Fprintf(b, " %s: Go | other | ratio |", d.title)
 	}
-	b.WriteString("\n|---|---|" + strings.Repeat("--:|--:|---|", len(devices)) + "\n")
+	b.WriteString("\n|---|---|" + strings.Repeat("--:|--:|---|", len(columns)) + "\n")
 	for _, g := range record.Groups {
-		if g.Part == record.Counted {
+		if !slices.Contains(parts, g.Part) {
 			continue
 		}
-		fmt.Fprintf(&b, "| **%s** |%s\n", g.Name, strings.Repeat(" |", 1+3*len(devices)))
+		fmt.Fprintf(b, "| **%s** |%s\n", g.Name, strings.Repeat(" |", 1+3*len(columns)))
 		for _, w := range g.Works {
-			fmt.Fprintf(&b, "| %s | %s |", w.Name, w.Beside)
-			for _, d := range devices {
+			fmt.Fprintf(b, "| %s | %s |", w.Name, w.Beside)
+			for _, d := range columns {
 				if l, ok := lineOf(all, g, w, d.of); ok {
-					fmt.Fprintf(&b, " %s | %s | %s |", figure(l, l.Ours), figure(l, l.C), judgement(l))
+					fmt.Fprintf(b, " %s | %s | %s |", figure(l, l.Ours), figure(l, l.C), judgement(l))
 				} else {
 					b.WriteString(" | | |")
 				}
@@ -47,8 +64,6 @@ func tables(all record.Results) string {
 			b.WriteString("\n")
 		}
 	}
-	origins(&b, all)
-	return b.String()
 }
 
 // figure returns the median of one side's figures, with its unit.
@@ -75,7 +90,7 @@ var clocks = map[string]string{"dilated": "dilated", "icount": "counts instructi
 func origins(b *strings.Builder, all record.Results) {
 	b.WriteString("\n| | kernel | its processors | the machine's | clock | C libraries | day |\n|---|---|---|---|---|---|---|\n")
 	for _, part := range []struct{ name, target string }{
-		{record.Lab, "make bench"}, {record.Native, "make bench-native"}, {record.Counted, "make bench-quick"},
+		{record.Lab, "make bench"}, {record.Native, "make bench-native"}, {record.Adapter, "make bench-mlx5"}, {record.Counted, "make bench-quick"},
 	} {
 		r := all[part.name]
 		if len(r.Lines) == 0 {

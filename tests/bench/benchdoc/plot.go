@@ -23,7 +23,7 @@ func plot(all record.Results) []byte {
 		fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="%s" %s>%s</text>`+"\n", at, y+4, anchor, style, html.EscapeString(s))
 	}
 	for _, g := range record.Groups {
-		if g.Part == record.Counted {
+		if g.Part != record.Lab && g.Part != record.Native {
 			continue
 		}
 		text(10, "start", `font-weight="bold"`, g.Name)

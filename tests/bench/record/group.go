@@ -21,6 +21,7 @@ const (
 	Lab     = "lab"     // a kernel in QEMU, whose clock is dilated
 	Native  = "native"  // User-mode Linux
 	Counted = "counted" // a kernel in QEMU whose clock counts instructions
+	Adapter = "adapter" // no kernel, and no adapter
 )
 
 // Names of groups.
@@ -32,13 +33,21 @@ const (
 	Streams     = "Streams: package rsock"
 	Others      = "A device in user space, and size"
 	Instrs      = "Instructions of posting and polling"
+	MLX5        = "Posting and polling on mlx5"
+	InstrsMLX5  = "Instructions of posting and polling on mlx5"
 )
 
 var (
 	both = []string{"rxe0", "siw0"}
 	rxe  = both[:1]
 	none = []string{""} // the work needs no device of the lab
+	mlx5 = []string{"mlx5", "mlx5-single"}
 )
+
+var mlx5Works = []string{
+	"send_1", "send_16", "send_64", "write_1", "write_16", "write_64", "read_1", "read_16", "read_64", "post_recv_1", "post_recv_16",
+	"poll_1", "poll_16", "poll_recv_1", "poll_recv_16", "poll_empty_1", "write_and_poll_16",
+}
 
 // Groups are all groups, in the order of the page.
 var Groups = []Group{
@@ -63,6 +72,8 @@ var Groups = []Group{
 		works("rxe", none, "SEND of 8 bytes there and back, events", "SEND of 64 KiB"),
 		works("C", none, "program with its shared libraries"),
 	)},
+	{MLX5, Adapter, works("libmlx5", mlx5, mlx5Works...)},
+	{InstrsMLX5, Counted, works("", mlx5, mlx5Works...)},
 	{Instrs, Counted, works("", both, "post_recv_1", "post_recv_16", "post_send_1", "post_send_16", "poll_1", "poll_16", "poll_empty_1")},
 }
 

@@ -1,0 +1,422 @@
+// Measures what posting and polling cost with libmlx5, on an adapter that is not there;
+// mlx5/main.go, its twin, says how.
+//
+// The functions from socket to ioctl stand before those of the C library, in libibverbs and
+// libmlx5 too. They play the kernel, as package deaf does for Go, with the same answers.
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <infiniband/mlx5dv.h>
+#include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/mlx5-abi.h>
+#include <rdma/mlx5_user_ioctl_cmds.h>
+#include <rdma/rdma_user_ioctl_cmds.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <x86intrin.h>
+#include "cm.h"
+
+enum { WORK = 960, DEPTH = 1024, ROUNDS = 24, SIZE = 64, MOST = 64 }; // as in mlx5/main.go
+
+static const char node[] = "/dev/infiniband/uverbs0";
+static int device = -1;
+
+// libibverbs looks for devices in sysfs if there is no netlink.
+int socket(int domain, int type, int protocol)
+{
+	if (domain != AF_NETLINK)
+		return syscall(SYS_socket, domain, type, protocol);
+	errno = EPROTONOSUPPORT;
+	return -1;
+}
+
+int stat(const char *path, struct stat *st)
+{
+	return syscall(SYS_newfstatat, AT_FDCWD, strcmp(path, node) ? path : "/dev/null", st, 0);
+}
+
+int open(const char *path, int flags, ...)
+{
+	va_list ap;
+
+	va_start(ap, flags);
+	int mode = va_arg(ap, int);
+	va_end(ap);
+	if (strcmp(path, node))
+		return syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+	return device = syscall(SYS_openat, AT_FDCWD, "/dev/null", flags);
+}
+
+// The device's registers are ordinary memory.
+void *mmap(void *addr, size_t size, int prot, int flags, int fd, off_t off)
+{
+	if (fd >= 0 && fd == device) {
+		flags |= MAP_ANONYMOUS;
+		fd = -1;
+		off = 0;
+	}
+	return (void *)syscall(SYS_mmap, addr, size, prot, flags, fd, off);
+}
+
+static struct ib_uverbs_attr *attr(struct ib_uverbs_ioctl_hdr *h, int id)
+{
+	for (int i = 0; i < h->num_attrs; i++)
+		if (h->attrs[i].attr_id == id)
+			return &h->attrs[i];
+	return NULL;
+}
+
+static void answer(struct ib_uverbs_ioctl_hdr *h, int id, const void *v, size_t size)
+{
+	struct ib_uverbs_attr *a = attr(h, id);
+
+	if (!a)
+		return;
+	memset((void *)(uintptr_t)a->data, 0, a->len);
+	memcpy((void *)(uintptr_t)a->data, v, size < a->len ? size : a->len);
+	a->flags |= UVERBS_ATTR_F_VALID_OUTPUT;
+}
+#define ANSWER(h, id, ...) answer(h, id, &(__VA_ARGS__), sizeof(__VA_ARGS__))
+
+// ring is a CQ, to which the program writes what the adapter would.
+struct ring {
+	struct mlx5_cqe64 *cqes;
+	uint32_t size, made;
+};
+static struct ring rings[2];
+static int cqs;
+static struct mlx5_ib_create_qp qp_request;
+static uint32_t handles;
+
+static int run(struct ib_uverbs_ioctl_hdr *h)
+{
+	switch (h->object_id << 16 | h->method_id) {
+	case UVERBS_OBJECT_DEVICE << 16 | UVERBS_METHOD_GET_CONTEXT:
+		ANSWER(h, UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, (uint32_t){ 1 });
+		ANSWER(h, UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, (uint64_t){ 0 });
+		ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct mlx5_ib_alloc_ucontext_resp){
+			.qp_tab_size = 1 << 18, .bf_reg_size = 512, .cache_line_size = 64, .max_sq_desc_sz = 1024,
+			.max_rq_desc_sz = 512, .max_send_wqebb = 1 << 15, .max_recv_wr = 1 << 15, .max_srq_recv_wr = 1 << 15,
+			.num_ports = 1, .response_length = sizeof(struct mlx5_ib_alloc_ucontext_resp), .cqe_version = 1,
+			.log_uar_size = 12, .num_uars_per_page = 1,
+		});
+		return 0;
+	case UVERBS_OBJECT_DEVICE << 16 | UVERBS_METHOD_QUERY_PORT:
+		ANSWER(h, UVERBS_ATTR_QUERY_PORT_RESP, (struct ib_uverbs_query_port_resp_ex){ .legacy_resp = {
+			.state = IBV_PORT_ACTIVE, .max_mtu = IBV_MTU_4096, .active_mtu = IBV_MTU_1024,
+			.max_msg_sz = 1 << 30, .link_layer = IBV_LINK_LAYER_ETHERNET,
+		} });
+		return 0;
+	case UVERBS_OBJECT_ASYNC_EVENT << 16 | UVERBS_METHOD_ASYNC_EVENT_ALLOC:
+		attr(h, UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE)->data = open("/dev/null", O_RDWR);
+		return 0;
+	case MLX5_IB_OBJECT_UAR << 16 | MLX5_IB_METHOD_UAR_OBJ_ALLOC:
+		attr(h, MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE)->data = ++handles;
+		ANSWER(h, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, (uint64_t){ 0 });
+		ANSWER(h, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, (uint32_t){ 4096 });
+		ANSWER(h, MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, (uint32_t){ handles });
+		return 0;
+	case UVERBS_OBJECT_CQ << 16 | UVERBS_METHOD_CQ_CREATE: {
+		struct mlx5_ib_create_cq *req = (void *)(uintptr_t)attr(h, UVERBS_ATTR_UHW_IN)->data;
+		uint32_t cqe = attr(h, UVERBS_ATTR_CREATE_CQ_CQE)->data;
+
+		rings[cqs++] = (struct ring){ (void *)(uintptr_t)req->buf_addr, cqe + 1 };
+		attr(h, UVERBS_ATTR_CREATE_CQ_HANDLE)->data = ++handles;
+		ANSWER(h, UVERBS_ATTR_CREATE_CQ_RESP_CQE, (uint32_t){ cqe });
+		ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct mlx5_ib_create_cq_resp){ .cqn = handles });
+		return 0;
+	}
+	case UVERBS_OBJECT_QP << 16 | UVERBS_METHOD_QP_CREATE:
+		qp_request = *(struct mlx5_ib_create_qp *)(uintptr_t)attr(h, UVERBS_ATTR_UHW_IN)->data;
+		attr(h, UVERBS_ATTR_CREATE_QP_HANDLE)->data = ++handles;
+		memmove((void *)(uintptr_t)attr(h, UVERBS_ATTR_CREATE_QP_RESP_CAP)->data,
+			(void *)(uintptr_t)attr(h, UVERBS_ATTR_CREATE_QP_CAP)->data, sizeof(struct ib_uverbs_qp_cap));
+		ANSWER(h, UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, (uint32_t){ handles });
+		ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct mlx5_ib_create_qp_resp){ 0 });
+		return 0;
+	case UVERBS_OBJECT_DEVICE << 16 | UVERBS_METHOD_INVOKE_WRITE:
+		switch (attr(h, UVERBS_ATTR_WRITE_CMD)->data) {
+		case IB_USER_VERBS_EX_CMD_QUERY_DEVICE | IB_USER_VERBS_CMD_FLAG_EXTENDED:
+			ANSWER(h, UVERBS_ATTR_CORE_OUT, (struct ib_uverbs_ex_query_device_resp){
+				.base = { .max_qp_wr = 1 << 15, .max_sge = 30, .max_cqe = (1 << 22) - 1, .phys_port_cnt = 1 },
+				.response_length = sizeof(struct ib_uverbs_ex_query_device_resp),
+			});
+			return 0;
+		case IB_USER_VERBS_CMD_ALLOC_PD:
+			ANSWER(h, UVERBS_ATTR_CORE_OUT, (struct ib_uverbs_alloc_pd_resp){ ++handles });
+			ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct mlx5_ib_alloc_pd_resp){ handles });
+			return 0;
+		case IB_USER_VERBS_CMD_MODIFY_QP:
+			return 0;
+		}
+	}
+	return EOPNOTSUPP;
+}
+
+int ioctl(int fd, unsigned long number, ...)
+{
+	va_list ap;
+
+	va_start(ap, number);
+	struct ib_uverbs_ioctl_hdr *h = va_arg(ap, void *);
+	va_end(ap);
+	if (fd != device)
+		return syscall(SYS_ioctl, fd, number, h);
+	errno = run(h);
+	return errno ? -1 : 0;
+}
+
+// describe writes a file of the sysfs in which libibverbs looks.
+static void describe(const char *root, const char *name, const char *text)
+{
+	char path[256];
+
+	snprintf(path, sizeof(path), "%s/%s", root, name);
+	for (char *s = path + strlen(root) + 1; (s = strchr(s, '/')); *s++ = '/') {
+		*s = 0;
+		if (mkdir(path, 0700) && errno != EEXIST)
+			die(path);
+	}
+	FILE *f = fopen(path, "w");
+	if (!f || fputs(text, f) < 0 || fclose(f))
+		die(path);
+}
+
+static struct ibv_context *open_device(void)
+{
+	char root[] = "/tmp/sysfs-XXXXXX", remove[64];
+	struct ibv_device **list;
+	struct ibv_context *ctx;
+
+	if (!mkdtemp(root))
+		die(root);
+	describe(root, "class/infiniband_verbs/abi_version", "6\n");
+	describe(root, "class/infiniband_verbs/uverbs0/ibdev", "mlx5_0\n");
+	describe(root, "class/infiniband_verbs/uverbs0/abi_version", "1\n");
+	describe(root, "class/infiniband_verbs/uverbs0/dev", "1:3\n"); // of /dev/null
+	describe(root, "class/infiniband/mlx5_0/node_type", "1: CA\n");
+	describe(root, "class/infiniband/mlx5_0/device/modalias", "pci:v000015B3d0000101Bsv000015B3sd00000000bc02sc07i00\n");
+	setenv("SYSFS_PATH", root, 1);
+	list = ibv_get_device_list(NULL);
+	if (!list || !list[0])
+		die("no device");
+	ctx = ibv_open_device(list[0]);
+	if (!ctx)
+		die("open");
+	snprintf(remove, sizeof(remove), "rm -r %s", root);
+	must(system(remove), remove);
+	return ctx;
+}
+
+static struct ibv_qp *qp;
+static struct ibv_cq *send_cq, *recv_cq;
+static uint16_t sends, recvs; // posted, of a block each
+static char data[SIZE];
+
+// complete writes the completions of n requests, of which the first is that with the counter.
+static void complete(struct ring *r, int n, int cqe, int wqe, uint16_t counter)
+{
+	for (; n--; r->made++) {
+		struct mlx5_cqe64 *e = &r->cqes[r->made & (r->size - 1)];
+
+		e->srqn_uidx = htobe32(qp_request.uidx);
+		e->byte_cnt = htobe32(SIZE);
+		e->sop_drop_qpn = htobe32(wqe << 24 | qp->qp_num);
+		e->wqe_counter = htobe16(counter++);
+		e->op_own = cqe << 4 | !!(r->made & r->size);
+	}
+}
+
+static void failed(const char *what)
+{
+	fprintf(stderr, "mlx5: %s\n", what);
+	exit(1);
+}
+
+// poll polls WORK completions, n at a time.
+static void poll(struct ibv_cq *cq, int n)
+{
+	struct ibv_wc wc[16];
+
+	for (int k = 0; k < WORK; k += n)
+		if (ibv_poll_cq(cq, n, wc) != n || wc[n - 1].status)
+			failed("poll");
+}
+
+static uint64_t tsc(void)
+{
+	unsigned int cpu;
+	uint64_t t = __rdtscp(&cpu);
+
+	_mm_lfence();
+	return t;
+}
+
+struct series {
+	const char *name;
+	int batch, n;
+	double ticks[2 * ROUNDS];
+};
+
+static void add(struct series *s, uint64_t start) { s->ticks[s->n++] = (double)(tsc() - start) / WORK; }
+
+enum { SEND, WRITE, READ };
+static struct series posts[3][3] = {
+	{ { "send", 1 }, { "send", 16 }, { "send", 64 } },
+	{ { "write", 1 }, { "write", 16 }, { "write", 64 } },
+	{ { "read", 1 }, { "read", 16 }, { "read", 64 } },
+};
+static struct series post_recvs[] = { { "post_recv", 1 }, { "post_recv", 16 } };
+static struct series polls[] = { { "poll", 1 }, { "poll", 16 } }, poll_recvs[] = { { "poll_recv", 1 }, { "poll_recv", 16 } };
+static struct series empty = { "poll_empty", 1 }, both = { "write_and_poll", 16 };
+
+static struct ibv_send_wr requests[3][MOST];
+static struct ibv_recv_wr receives[MOST];
+static struct ibv_sge sges[MOST];
+static const int wqes[] = { MLX5_OPCODE_SEND, MLX5_OPCODE_RDMA_WRITE, MLX5_OPCODE_RDMA_READ };
+
+static void bench_round(int i)
+{
+	struct ibv_send_wr *bad;
+	struct ibv_recv_wr *bad_recv;
+	uint64_t start;
+
+	for (int op = SEND; op <= READ; op++)
+		for (int b = 0; b < 3; b++) {
+			struct series *s = &posts[op][b];
+			struct ibv_send_wr *last = &requests[op][s->batch - 1], *next = last->next;
+
+			last->next = NULL;
+			start = tsc();
+			for (int k = 0; k < WORK; k += s->batch)
+				if (ibv_post_send(qp, requests[op], &bad))
+					failed("post send");
+			add(s, start);
+			last->next = next;
+			complete(&rings[0], WORK, MLX5_CQE_REQ, wqes[op], sends);
+			sends += WORK;
+			s = &polls[b > 0];
+			start = tsc();
+			poll(send_cq, s->batch);
+			if (op == WRITE)
+				add(s, start);
+		}
+	for (int b = 0; b < 2; b++) {
+		struct series *s = &post_recvs[b];
+
+		receives[s->batch - 1].next = NULL;
+		start = tsc();
+		for (int k = 0; k < WORK; k += s->batch)
+			if (ibv_post_recv(qp, receives, &bad_recv))
+				failed("post recv");
+		add(s, start);
+		receives[s->batch - 1].next = &receives[s->batch];
+		complete(&rings[1], WORK, MLX5_CQE_RESP_SEND, 0, recvs);
+		recvs += WORK;
+		s = &poll_recvs[b];
+		start = tsc();
+		poll(recv_cq, s->batch);
+		add(s, start);
+	}
+	start = tsc();
+	for (int k = 0; k < WORK; k++) {
+		struct ibv_wc wc;
+
+		if (ibv_poll_cq(recv_cq, 1, &wc))
+			failed("poll empty");
+	}
+	add(&empty, start);
+
+	// The completions are there before the requests, as if the adapter took no time.
+	complete(&rings[0], WORK, MLX5_CQE_REQ, wqes[WRITE], sends);
+	sends += WORK;
+	requests[WRITE][both.batch - 1].next = NULL;
+	start = tsc();
+	for (int k = 0; k < WORK; k += both.batch) {
+		struct ibv_wc wc[16];
+
+		if (ibv_post_send(qp, requests[WRITE], &bad) || ibv_poll_cq(send_cq, both.batch, wc) != both.batch || wc[0].status)
+			failed("write and poll");
+	}
+	add(&both, start);
+	requests[WRITE][both.batch - 1].next = &requests[WRITE][both.batch];
+}
+
+static int smaller(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static void print(struct series *s, int n, double per_tick)
+{
+	for (; n--; s++) {
+		qsort(s->ticks, s->n, sizeof(s->ticks[0]), smaller);
+		printf("%s_%d %.3f\n", s->name, s->batch, s->ticks[s->n / 2] * per_tick);
+		s->n = 0;
+	}
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 1 && (argc != 2 || strcmp(argv[1], "-single"))) {
+		fprintf(stderr, "usage: mlx5 [-single]\n");
+		return 1;
+	}
+	if (argc == 2)
+		setenv("MLX5_SINGLE_THREADED", "1", 1);
+	struct ibv_context *ctx = open_device();
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
+	send_cq = ibv_create_cq(ctx, DEPTH - 1, NULL, NULL, 0);
+	recv_cq = ibv_create_cq(ctx, DEPTH - 1, NULL, NULL, 0);
+	if (!pd || !send_cq || !recv_cq)
+		die("pd, cqs");
+	struct ibv_qp_init_attr init = {
+		.send_cq = send_cq, .recv_cq = recv_cq, .qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 8 },
+	};
+	qp = ibv_create_qp(pd, &init);
+	if (!qp)
+		die("create qp");
+	for (int i = IBV_QPS_INIT; i <= IBV_QPS_RTS; i++)
+		must(ibv_modify_qp(qp, &(struct ibv_qp_attr){ .qp_state = i }, IBV_QP_STATE), "modify qp");
+	for (int i = 0; i < MOST; i++) {
+		sges[i] = (struct ibv_sge){ .addr = (uintptr_t)data, .length = SIZE, .lkey = 5 };
+		struct ibv_send_wr wr = {
+			.wr_id = i, .next = i + 1 < MOST ? &requests[SEND][i + 1] : NULL, .sg_list = &sges[i], .num_sge = 1,
+			.send_flags = IBV_SEND_SIGNALED,
+			.wr.rdma = { .remote_addr = (uintptr_t)data, .rkey = 6 },
+		};
+		for (int op = WRITE; op <= READ; op++) {
+			requests[op][i] = wr;
+			requests[op][i].opcode = op == WRITE ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
+			requests[op][i].next = i + 1 < MOST ? &requests[op][i + 1] : NULL;
+		}
+		wr.opcode = IBV_WR_SEND;
+		requests[SEND][i] = wr;
+		requests[SEND][i].send_flags |= IBV_SEND_INLINE;
+		static struct ibv_sge short_one;
+		short_one = (struct ibv_sge){ .addr = (uintptr_t)data, .length = 8 };
+		requests[SEND][i].sg_list = &short_one;
+		receives[i] = (struct ibv_recv_wr){ .wr_id = i, .next = i + 1 < MOST ? &receives[i + 1] : NULL, .sg_list = &sges[i], .num_sge = 1 };
+	}
+	while (again()) {
+		uint64_t begin = now(), ticks = tsc();
+
+		for (int i = 0; i < ROUNDS; i++)
+			bench_round(i);
+		double per_tick = (double)(now() - begin) / (tsc() - ticks);
+		printf("blocks %u\n", qp_request.sq_wqe_count);
+		print(posts[0], 9, per_tick);
+		print(post_recvs, 2, per_tick);
+		print(polls, 2, per_tick);
+		print(poll_recvs, 2, per_tick);
+		print(&empty, 1, per_tick);
+		print(&both, 1, per_tick);
+		measured();
+	}
+	return 0;
+}

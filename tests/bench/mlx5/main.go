@@ -1,0 +1,288 @@
+// Command mlx5 measures what posting and polling cost with provider/mlx5, on an adapter that is not
+// there. Its counterpart, c/mlx5.c on libmlx5, takes the same arguments, does the same and prints the
+// same.
+//
+//	mlx5 [-single]
+//
+// The queues of mlx5 are memory of the process, and its doorbell is a store to a page. Here that page
+// is memory too, which nobody reads, and the program writes the completions itself, while the clock
+// does not run. So posts and polls do all that they do on an adapter, at the processor's own speed. An
+// adapter's page is mapped for write combining, to which stores take longer: equally long for both
+// sides, as they make the same.
+//
+// With -single the queues have no locks: SingleThreaded, or MLX5_SINGLE_THREADED=1.
+//
+// For each line of the standard input the program measures once. Figures are medians over the rounds,
+// in ns per request, per completion or, of an empty CQ, per call. "send" is a SEND of 8 bytes inline,
+// "write" and "read" are of 64 bytes; "write_and_poll" posts a batch of WRITEs and polls its
+// completions.
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/deaf"
+	"github.com/goverbs/verbs/internal/tsc"
+	"github.com/goverbs/verbs/tests/bench/self"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+const (
+	work   = 960 // requests of a figure
+	depth  = 1024
+	rounds = 24
+	size   = 64 // bytes of a message
+	most   = 64 // the largest batch
+)
+
+func main() {
+	log.SetFlags(0)
+	single := len(os.Args) == 2 && os.Args[1] == "-single"
+	if len(os.Args) > 1 && !single {
+		log.Fatal("usage: mlx5 [-single]")
+	}
+	if err := run(single); err != nil {
+		log.Fatal("mlx5: ", err)
+	}
+}
+
+func run(single bool) error {
+	b, err := open(single)
+	if err != nil {
+		return err
+	}
+	debug.SetGCPercent(-1)
+	return self.Again(b.measure)
+}
+
+// kind is a kind of send request.
+type kind struct {
+	name   string
+	opcode uint8 // in its CQE
+	wrs    []verbs.SendWR
+}
+
+type bench struct {
+	dev            *deaf.Device
+	qp             *uverbs.QP
+	sendCQ, recvCQ *uverbs.CQ
+	kinds          [3]kind
+	recvs          []verbs.RecvWR
+	sent, received uint16 // requests, of a block each
+	wcs            [16]verbs.WC
+
+	all []*series // in the order of the first use
+}
+
+func open(single bool) (*bench, error) {
+	dev, ctx, err := deaf.Open("mlx5_0")
+	if err != nil {
+		return nil, err
+	}
+	pd, err := ctx.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	b := &bench{dev: dev}
+	for _, cq := range []**uverbs.CQ{&b.sendCQ, &b.recvCQ} {
+		if *cq, err = ctx.CreateCQ(uverbs.CQOptions{Depth: depth - 1, SingleThreaded: single}); err != nil {
+			return nil, err
+		}
+	}
+	// In libmlx5 a request with inline data takes 4 blocks, with room for what binds a window.
+	b.qp, err = pd.CreateQP(uverbs.QPOptions{
+		SendCQ: b.sendCQ, RecvCQ: b.recvCQ, SingleThreaded: single,
+		Cap: verbs.QPCap{MaxSendWR: 4 * depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 8},
+	})
+	if err != nil {
+		return nil, err
+	}
+	for s := verbs.StateInit; s <= verbs.StateRTS; s++ {
+		if err := b.qp.Modify(verbs.QPAttr{State: s}, verbs.MaskState); err != nil {
+			return nil, err
+		}
+	}
+	data := make([]byte, size)
+	sge := verbs.SGE{Addr: 1 << 20, Length: size, LKey: 5}
+	write := verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{sge}, RemoteAddr: 1 << 20, RKey: 6}
+	read := write
+	read.Opcode = verbs.OpRDMARead
+	b.kinds = [3]kind{
+		{"send", deaf.Send, requests(verbs.SendWR{Opcode: verbs.OpSend, Inline: data[:8]})},
+		{"write", deaf.Write, requests(write)},
+		{"read", deaf.Read, requests(read)},
+	}
+	for i := range most {
+		b.recvs = append(b.recvs, verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{sge}})
+	}
+	return b, nil
+}
+
+// requests returns a batch of requests like wr.
+func requests(wr verbs.SendWR) []verbs.SendWR {
+	wr.Flags = verbs.SendSignaled
+	wrs := slices.Repeat([]verbs.SendWR{wr}, most)
+	for i := range wrs {
+		wrs[i].ID, wrs[i].SGL = uint64(i), slices.Clone(wr.SGL)
+	}
+	return wrs
+}
+
+// series holds the times of one kind of call, a figure for each round.
+type series struct {
+	name  string
+	batch int
+	ticks []float64 // for each request
+}
+
+// add adds a figure: the time since start, divided by the amount of work.
+func (b *bench) add(name string, batch int, start uint64) {
+	ticks := float64(tsc.Read()-start) / work
+	i := slices.IndexFunc(b.all, func(s *series) bool { return s.name == name && s.batch == batch })
+	if i < 0 {
+		i, b.all = len(b.all), append(b.all, &series{name, batch, make([]float64, 0, rounds)})
+	}
+	b.all[i].ticks = append(b.all[i].ticks, ticks)
+}
+
+func (b *bench) measure(out *bufio.Writer) error {
+	var before, after runtime.MemStats
+	for _, s := range b.all {
+		s.ticks = s.ticks[:0]
+	}
+	start, ticks := time.Now(), tsc.Read()
+	for i := range rounds {
+		if i == 1 { // what is allocated only once, has been
+			runtime.ReadMemStats(&before)
+		}
+		if err := b.round(); err != nil {
+			return err
+		}
+	}
+	runtime.ReadMemStats(&after)
+	perTick := float64(time.Since(start).Nanoseconds()) / float64(tsc.Read()-ticks)
+	fmt.Fprintf(out, "blocks %d\nallocs %d\n", b.dev.Blocks, (after.Mallocs-before.Mallocs)/rounds)
+	for _, s := range b.all {
+		slices.Sort(s.ticks)
+		fmt.Fprintf(out, "%s_%d %.3f\n", s.name, s.batch, s.ticks[len(s.ticks)/2]*perTick)
+	}
+	return nil
+}
+
+func (b *bench) round() error {
+	send, recv := b.dev.CQs[0], b.dev.CQs[1]
+	for i := range b.kinds {
+		k := &b.kinds[i]
+		for _, n := range []int{1, 16, most} {
+			start := tsc.Read()
+			err := b.post(k.wrs[:n])
+			b.add(k.name, n, start)
+			if err != nil {
+				return err
+			}
+			send.Complete(work, deaf.Request, k.opcode, b.sent, size)
+			b.sent += work
+			n = min(n, len(b.wcs))
+			start = tsc.Read()
+			err = b.poll(b.sendCQ, n)
+			if err != nil {
+				return err
+			}
+			if k.opcode == deaf.Write {
+				b.add("poll", n, start)
+			}
+		}
+	}
+	for _, n := range []int{1, 16} {
+		start := tsc.Read()
+		err := b.postRecv(b.recvs[:n])
+		b.add("post_recv", n, start)
+		if err != nil {
+			return err
+		}
+		recv.Complete(work, deaf.Receive, 0, b.received, size)
+		b.received += work
+		start = tsc.Read()
+		err = b.poll(b.recvCQ, n)
+		b.add("poll_recv", n, start)
+		if err != nil {
+			return err
+		}
+	}
+	start := tsc.Read()
+	got := b.pollEmpty()
+	b.add("poll_empty", 1, start)
+	if got != 0 {
+		return errors.New("more completions than requests")
+	}
+
+	// The completions are there before the requests, as if the adapter took no time.
+	write := &b.kinds[1]
+	send.Complete(work, deaf.Request, write.opcode, b.sent, size)
+	b.sent += work
+	start = tsc.Read()
+	err := b.writeAndPoll(write.wrs[:len(b.wcs)])
+	b.add("write_and_poll", len(b.wcs), start)
+	return err
+}
+
+// post posts requests in batches like wrs.
+func (b *bench) post(wrs []verbs.SendWR) error {
+	qp := b.qp
+	for range work / len(wrs) {
+		if _, err := qp.PostSend(wrs...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) postRecv(wrs []verbs.RecvWR) error {
+	qp := b.qp
+	for range work / len(wrs) {
+		if _, err := qp.PostRecv(wrs...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// poll polls as many completions, n at a time.
+func (b *bench) poll(cq *uverbs.CQ, n int) error {
+	wcs := b.wcs[:n]
+	for range work / n {
+		if got := cq.Poll(wcs); got != n || wcs[n-1].Status != verbs.WCSuccess {
+			return fmt.Errorf("polled %d of %d: %w", got, n, cmp.Or(wcs[n-1].Err(), errors.New("no error")))
+		}
+	}
+	return nil
+}
+
+func (b *bench) pollEmpty() (n int) {
+	for range work {
+		n += b.recvCQ.Poll(b.wcs[:1])
+	}
+	return n
+}
+
+func (b *bench) writeAndPoll(wrs []verbs.SendWR) error {
+	for range work / len(wrs) {
+		if _, err := b.qp.PostSend(wrs...); err != nil {
+			return err
+		}
+		if n := b.sendCQ.Poll(b.wcs[:]); n != len(wrs) || b.wcs[0].Status != verbs.WCSuccess {
+			return fmt.Errorf("polled %d of %d: %w", n, len(wrs), cmp.Or(b.wcs[0].Err(), errors.New("no error")))
+		}
+	}
+	return nil
+}
