@@ -25,14 +25,14 @@ var coreCommands = map[uint16]func(*Device, *call) status{
 	opQuerySpecialContexts:   (*Device).querySpecialContexts,
 	opAllocPd:                (*Device).allocPD,
 	opDeallocPd:              (*Device).deallocPD,
-	opAllocUar:               alloc(func(r *resources) *objects[struct{}] { return &r.uars }, firstUAR, 1<<logUARs-1, allocUarOutUar),
-	opDeallocUar:             dealloc(func(r *resources) *objects[struct{}] { return &r.uars }, deallocUarInUar),
-	opAllocTransportDomain:   alloc(func(r *resources) *objects[struct{}] { return &r.tds }, 1, 1<<16, allocTransportDomainOutTransportDomain),
-	opDeallocTransportDomain: dealloc(func(r *resources) *objects[struct{}] { return &r.tds }, deallocTransportDomainInTransportDomain),
-	opAllocXrcd:              alloc(func(r *resources) *objects[struct{}] { return &r.xrcds }, 1, 1<<16, allocXrcdOutXrcd),
-	opDeallocXrcd:            dealloc(func(r *resources) *objects[struct{}] { return &r.xrcds }, deallocXrcdInXrcd),
-	opAllocQCounter:          alloc(func(r *resources) *objects[struct{}] { return &r.counters }, 1, 255, allocQCounterOutCounterSetId),
-	opDeallocQCounter:        dealloc(func(r *resources) *objects[struct{}] { return &r.counters }, deallocQCounterInCounterSetId),
+	opAllocUar:               alloc(func(d *Device) *objects[struct{}] { return &d.res.uars }, firstUAR, 1<<logUARs-1, allocUarOutUar),
+	opDeallocUar:             drop(func(d *Device) *objects[struct{}] { return &d.res.uars }, deallocUarInUar, nil),
+	opAllocTransportDomain:   alloc(func(d *Device) *objects[struct{}] { return &d.res.tds }, 1, 1<<16, allocTransportDomainOutTransportDomain),
+	opDeallocTransportDomain: drop(func(d *Device) *objects[struct{}] { return &d.res.tds }, deallocTransportDomainInTransportDomain, nil),
+	opAllocXrcd:              alloc(func(d *Device) *objects[struct{}] { return &d.res.xrcds }, 1, 1<<16, allocXrcdOutXrcd),
+	opDeallocXrcd:            drop(func(d *Device) *objects[struct{}] { return &d.res.xrcds }, deallocXrcdInXrcd, nil),
+	opAllocQCounter:          alloc(func(d *Device) *objects[struct{}] { return &d.res.counters }, 1, 255, allocQCounterOutCounterSetId),
+	opDeallocQCounter:        drop(func(d *Device) *objects[struct{}] { return &d.res.counters }, deallocQCounterInCounterSetId, nil),
 	opQueryQCounter:          (*Device).queryQCounter,
 	opAccessReg:              (*Device).accessRegister,
 	opQueryVportState:        (*Device).queryVportState,
@@ -108,23 +108,13 @@ func (d *Device) teardownHCA(c *call) status {
 }
 
 // alloc returns the handler that gives out a number.
-func alloc(of func(*resources) *objects[struct{}], first, last uint32, num field) func(*Device, *call) status {
+func alloc(of func(*Device) *objects[struct{}], first, last uint32, num field) func(*Device, *call) status {
 	return func(d *Device, c *call) status {
-		n, ok := of(&d.res).add(struct{}{}, first, last)
+		n, ok := of(d).add(struct{}{}, first, last)
 		if !ok {
 			return statusNoResErr
 		}
 		num.set(c.out, uint64(n))
-		return statusOk
-	}
-}
-
-// dealloc returns the handler that takes a number back.
-func dealloc(of func(*resources) *objects[struct{}], num field) func(*Device, *call) status {
-	return func(d *Device, c *call) status {
-		if _, ok := of(&d.res).remove(num.u32(c.in)); !ok {
-			return statusBadResErr
-		}
 		return statusOk
 	}
 }

@@ -67,25 +67,37 @@ type receiveQueue struct {
 	keepVLAN bool
 }
 
+func tises(d *Device) *objects[[]byte]      { return &d.eth.tises }
+func tirs(d *Device) *objects[[]byte]       { return &d.eth.tirs }
+func rqts(d *Device) *objects[*rqt]         { return &d.eth.rqts }
+func sqs(d *Device) *objects[*sendQueue]    { return &d.eth.sqs }
+func rqs(d *Device) *objects[*receiveQueue] { return &d.eth.rqs }
+
 var ethCommands = map[uint16]func(*Device, *call) status{
 	opCreateTis:  (*Device).createTIS,
-	opModifyTis:  (*Device).modifyTIS,
-	opDestroyTis: (*Device).destroyTIS,
+	opModifyTis:  on(tises, modifyTisInTisn, ignore), // its priority and port: there is one of each
+	opDestroyTis: drop(tises, destroyTisInTisn, (*Device).endTIS),
 	opCreateTir:  (*Device).createTIR,
-	opModifyTir:  (*Device).modifyTIR,
-	opDestroyTir: (*Device).destroyTIR,
+	opModifyTir:  on(tirs, modifyTirInTirn, ignore), // hashing, loopback and aggregation: frames here show nothing of them
+	opDestroyTir: drop(tirs, destroyTirInTirn, nil),
 	opCreateRqt:  (*Device).createRQT,
-	opModifyRqt:  (*Device).modifyRQT,
-	opDestroyRqt: (*Device).destroyRQT,
+	opModifyRqt:  on(rqts, modifyRqtInRqtn, (*Device).modifyRQT),
+	opDestroyRqt: drop(rqts, destroyRqtInRqtn, (*Device).endRQT),
 	opCreateSq:   (*Device).createSQ,
-	opModifySq:   (*Device).modifySQ,
-	opDestroySq:  (*Device).destroySQ,
-	opQuerySq:    (*Device).querySQ,
-	opCreateRq:   (*Device).createRQ,
-	opModifyRq:   (*Device).modifyRQ,
-	opDestroyRq:  (*Device).destroyRQ,
-	opQueryRq:    (*Device).queryRQ,
+	opModifySq:   on(sqs, modifySqInSqn, (*Device).modifySQ),
+	opDestroySq:  drop(sqs, destroySqInSqn, func(_ *Device, q *sendQueue, _ uint32) status { return q.close() }),
+	opQuerySq: on(sqs, querySqInSqn, func(_ *Device, q *sendQueue, c *call) status {
+		return q.query(querySqOutSqContext.at(c.out), sqcState, sqcWq)
+	}),
+	opCreateRq:  (*Device).createRQ,
+	opModifyRq:  on(rqs, modifyRqInRqn, (*Device).modifyRQ),
+	opDestroyRq: drop(rqs, destroyRqInRqn, func(_ *Device, q *receiveQueue, _ uint32) status { return q.close() }),
+	opQueryRq: on(rqs, queryRqInRqn, func(_ *Device, q *receiveQueue, c *call) status {
+		return q.query(queryRqOutRqContext.at(c.out), rqcState, rqcWq)
+	}),
 }
+
+func ignore[T any](*Device, T, *call) status { return statusOk }
 
 func (e *ethernet) init(d *Device) {
 	e.d = d
@@ -114,11 +126,12 @@ func (e *ethernet) reset() {
 	e.flow.reset()
 }
 
-func (q *ethQueue) close() {
+func (q *ethQueue) close() status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.state = stateReset
 	q.ring.close()
+	return statusOk
 }
 
 func (d *Device) createTIS(c *call) status {
@@ -137,22 +150,11 @@ func (d *Device) createTIS(c *call) status {
 	return statusOk
 }
 
-func (d *Device) modifyTIS(c *call) status {
-	if _, ok := d.eth.tises.get(modifyTisInTisn.u32(c.in)); !ok {
-		return statusBadResErr
-	}
-	return statusOk // its priority and port: there is one of each
-}
-
-func (d *Device) destroyTIS(c *call) status {
-	num := destroyTisInTisn.u32(c.in)
+func (d *Device) endTIS(_ []byte, num uint32) status {
 	for _, q := range d.eth.sqs.all() {
 		if sqcTisLstSz.is(q.context) && sqcTisNum0.u32(q.context) == num {
 			return statusBadResStateErr
 		}
-	}
-	if _, ok := d.eth.tises.remove(num); !ok {
-		return statusBadResErr
 	}
 	return statusOk
 }
@@ -191,22 +193,7 @@ func (d *Device) createTIR(c *call) status {
 	return statusOk
 }
 
-// modifyTIR changes hashing, loopback or aggregation, of which frames here show nothing.
-func (d *Device) modifyTIR(c *call) status {
-	if _, ok := d.eth.tirs.get(modifyTirInTirn.u32(c.in)); !ok {
-		return statusBadResErr
-	}
-	return statusOk
-}
-
-func (d *Device) destroyTIR(c *call) status {
-	if _, ok := d.eth.tirs.remove(destroyTirInTirn.u32(c.in)); !ok {
-		return statusBadResErr
-	}
-	return statusOk
-}
-
-// list returns the queues that the context of an RQT names, which are behind it.
+// queuesOf returns the queues that the context of an RQT names, which are behind it.
 func (d *Device) queuesOf(ctx []byte) (rqns []uint32, st status) {
 	n, rest := rqtcRqtActualSize.int(ctx), ctx[rqtcSize:]
 	if n == 0 || n > len(rest)/4 {
@@ -239,11 +226,7 @@ func (d *Device) createRQT(c *call) status {
 	return statusOk
 }
 
-func (d *Device) modifyRQT(c *call) status {
-	t, ok := d.eth.rqts.get(modifyRqtInRqtn.u32(c.in))
-	if !ok {
-		return statusBadResErr
-	}
+func (d *Device) modifyRQT(t *rqt, c *call) status {
 	rqns, st := d.queuesOf(modifyRqtInCtx.from(c.in))
 	if st != statusOk {
 		return st
@@ -254,15 +237,11 @@ func (d *Device) modifyRQT(c *call) status {
 	return statusOk
 }
 
-func (d *Device) destroyRQT(c *call) status {
-	num := destroyRqtInRqtn.u32(c.in)
+func (d *Device) endRQT(_ *rqt, num uint32) status {
 	for _, ctx := range d.eth.tirs.all() {
 		if tircDispType.int(ctx) == tirIndirect && tircIndirectTable.u32(ctx) == num {
 			return statusBadResStateErr
 		}
-	}
-	if _, ok := d.eth.rqts.remove(num); !ok {
-		return statusBadResErr
 	}
 	return statusOk
 }
@@ -344,34 +323,13 @@ func (d *Device) createSQ(c *call) status {
 	return statusOk
 }
 
-func (d *Device) modifySQ(c *call) status {
-	q, ok := d.eth.sqs.get(modifySqInSqn.u32(c.in))
-	if !ok {
-		return statusBadResErr
-	}
+func (d *Device) modifySQ(q *sendQueue, c *call) status {
 	to := sqcState.int(modifySqInCtx.at(c.in))
 	st := q.move(modifySqInSqState.int(c.in), to)
 	if st == statusOk && to == stateReset {
 		q.shown.reset()
 	}
 	return st
-}
-
-func (d *Device) destroySQ(c *call) status {
-	q, ok := d.eth.sqs.remove(destroySqInSqn.u32(c.in))
-	if !ok {
-		return statusBadResErr
-	}
-	q.close()
-	return statusOk
-}
-
-func (d *Device) querySQ(c *call) status {
-	q, ok := d.eth.sqs.get(querySqInSqn.u32(c.in))
-	if !ok {
-		return statusBadResErr
-	}
-	return q.query(querySqOutSqContext.at(c.out), sqcState, sqcWq)
 }
 
 func (d *Device) createRQ(c *call) status {
@@ -393,12 +351,8 @@ func (d *Device) createRQ(c *call) status {
 	return statusOk
 }
 
-func (d *Device) modifyRQ(c *call) status {
+func (d *Device) modifyRQ(q *receiveQueue, c *call) status {
 	const selectVSD, selectCounters = 1 << 1, 1 << 3 // modify_bitmask
-	q, ok := d.eth.rqs.get(modifyRqInRqn.u32(c.in))
-	if !ok {
-		return statusBadResErr
-	}
 	mask := modifyRqInModifyBitmask.get(c.in)
 	if mask&^(selectVSD|selectCounters) != 0 {
 		return statusBadParamErr
@@ -412,21 +366,4 @@ func (d *Device) modifyRQ(c *call) status {
 		q.keepVLAN = rqcVsd.is(modifyRqInCtx.at(c.in))
 	}
 	return statusOk
-}
-
-func (d *Device) destroyRQ(c *call) status {
-	q, ok := d.eth.rqs.remove(destroyRqInRqn.u32(c.in))
-	if !ok {
-		return statusBadResErr
-	}
-	q.close()
-	return statusOk
-}
-
-func (d *Device) queryRQ(c *call) status {
-	q, ok := d.eth.rqs.get(queryRqInRqn.u32(c.in))
-	if !ok {
-		return statusBadResErr
-	}
-	return q.query(queryRqOutRqContext.at(c.out), rqcState, rqcWq)
 }

@@ -23,6 +23,8 @@ type flowTable struct {
 
 type flowGroup struct{ first, last uint64 }
 
+func flowCounters(d *Device) *objects[struct{}] { return &d.eth.flow.counters }
+
 var flowCommands = map[uint16]func(*Device, *call) status{
 	opCreateFlowTable:      (*Device).createFlowTable,
 	opModifyFlowTable:      onTable(modifyFlowTableInTableType, modifyFlowTableInTableId, func(*flowTables, *flowTable, *call) status { return statusOk }),
@@ -32,9 +34,9 @@ var flowCommands = map[uint16]func(*Device, *call) status{
 	opDestroyFlowGroup:     onTable(destroyFlowGroupInTableType, destroyFlowGroupInTableId, (*flowTables).destroyFlowGroup),
 	opSetFlowTableEntry:    onTable(setFteInTableType, setFteInTableId, (*flowTables).setFlowEntry),
 	opDeleteFlowTableEntry: onTable(deleteFteInTableType, deleteFteInTableId, (*flowTables).deleteFlowEntry),
-	opAllocFlowCounter:     (*Device).allocFlowCounter,
-	opDeallocFlowCounter:   (*Device).deallocFlowCounter,
-	opQueryFlowCounter:     (*Device).queryFlowCounter,
+	opAllocFlowCounter:     alloc(flowCounters, 1, 1024, allocFlowCounterOutFlowCounterId),
+	opDeallocFlowCounter:   drop(flowCounters, deallocFlowCounterInFlowCounterId, nil),
+	opQueryFlowCounter:     on(flowCounters, queryFlowCounterInFlowCounterId, ignore), // zeros, as no flow is matched
 	opSetL2TableEntry:      done,
 	opDeleteL2TableEntry:   done,
 }
@@ -168,29 +170,5 @@ func (f *flowTables) deleteFlowEntry(t *flowTable, c *call) status {
 		return statusBadResErr
 	}
 	delete(t.entries, index)
-	return statusOk
-}
-
-func (d *Device) allocFlowCounter(c *call) status {
-	num, ok := d.eth.flow.counters.add(struct{}{}, 1, 1024)
-	if !ok {
-		return statusNoResErr
-	}
-	allocFlowCounterOutFlowCounterId.set(c.out, uint64(num))
-	return statusOk
-}
-
-func (d *Device) deallocFlowCounter(c *call) status {
-	if _, ok := d.eth.flow.counters.remove(deallocFlowCounterInFlowCounterId.u32(c.in)); !ok {
-		return statusBadResErr
-	}
-	return statusOk
-}
-
-// queryFlowCounter answers zeros, as no flow is matched.
-func (d *Device) queryFlowCounter(c *call) status {
-	if _, ok := d.eth.flow.counters.get(queryFlowCounterInFlowCounterId.u32(c.in)); !ok {
-		return statusBadResErr
-	}
 	return statusOk
 }

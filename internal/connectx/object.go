@@ -86,3 +86,29 @@ func (o *objects[T]) clear() (list []T) {
 	o.m, o.next = nil, 0
 	return list
 }
+
+// on returns the handler of a command that names an object by its number.
+func on[T any](of func(*Device) *objects[T], num field, do func(*Device, T, *call) status) func(*Device, *call) status {
+	return func(d *Device, c *call) status {
+		v, ok := of(d).get(num.u32(c.in))
+		if !ok {
+			return statusBadResErr
+		}
+		return do(d, v, c)
+	}
+}
+
+// drop returns the handler of a command that ends an object. end, if not nil, refuses that or ends what
+// the object holds; num is the object's number.
+func drop[T any](of func(*Device) *objects[T], at field, end func(d *Device, v T, num uint32) status) func(*Device, *call) status {
+	return on(of, at, func(d *Device, v T, c *call) status {
+		num := at.u32(c.in)
+		if end != nil {
+			if st := end(d, v, num); st != statusOk {
+				return st
+			}
+		}
+		of(d).remove(num)
+		return statusOk
+	})
+}
