@@ -273,18 +273,20 @@ type Peeker interface {
 // Flusher is implemented by send and receive queues that know which of their requests have not
 // completed. No request completes any more on a device that has been lost: it was unplugged, or
 // its firmware has died. uverbs then polls the CQs until they are empty, calls Flush of the
-// queues, and Detach of the CQs with what it has got from both. It does not do so for queues
-// that are SingleThreaded.
+// queues, and Detach of the CQs with what it has got from both.
 type Flusher interface {
 	// Flush makes Post fail with [verbs.ErrDeviceRemoved], and returns a completion with
 	// [verbs.WCFlushErr] for each request that has been posted and has not completed, in the
 	// order of posting. An SRQ may have another order, and leaves QPNum to uverbs. It returns
-	// none after Stop(true), nor what another call has returned.
+	// none after Stop(true), nor what another call has returned, nor of a queue that is
+	// SingleThreaded.
 	Flush() []verbs.WC
 }
 
 // Detacher is implemented by completion queues of a driver whose other queues are Flushers.
 type Detacher interface {
+	// Shared reports that the queue is not SingleThreaded; others are left alone.
+	Shared() bool
 	// Detach adds completions to those that Poll returns. The device adds no more. It may be
 	// called again, and does nothing after Stop(true).
 	Detach(wcs []verbs.WC)

@@ -56,3 +56,12 @@ func measureWaits(l sync.Locker, steps int) time.Duration {
 	pollers.Wait()
 	return all
 }
+
+// TestLoseSingleThreaded checks that a queue without a lock is left to its owner.
+func TestLoseSingleThreaded(t *testing.T) {
+	g := Gate{SingleThreaded: true}
+	if lost := g.Lose(); lost || g.Closed || g.uses != 0 {
+		t.Errorf("lost: %t, %+v", lost, &g)
+	}
+	g.Unlock()
+}

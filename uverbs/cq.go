@@ -28,7 +28,6 @@ type CQ struct {
 	waitSem chan struct{} // has a token while a goroutine is in pollArmWait; nil without a channel
 	waits   spin.History  // of the goroutine that holds waitSem
 	closed  chan struct{} // closed with the CQ; nil without a channel
-	single  bool          // CQOptions.SingleThreaded
 }
 
 // CQOptions contains options for [Context.CreateCQ].
@@ -43,7 +42,8 @@ type CQOptions struct {
 	// SingleThreaded disables the lock (IBV_CREATE_CQ_ATTR_SINGLE_THREADED of
 	// ibv_create_cq_ex(3)): the program guarantees that calls of the CQ's methods,
 	// including Close, do not overlap. Calls of the QPs that use the CQ may. A poll takes
-	// half the time. The race detector reports calls that are not ordered.
+	// half the time. The race detector reports calls that are not ordered. If the device is
+	// lost, requests are not flushed to it, see [QPOptions].
 	SingleThreaded bool
 }
 
@@ -66,7 +66,7 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 	defer exitAll(parents)
 
 	core, id := c.contextCore, c.lastID.Add(1)
-	cq := &CQ{ctx: c, channel: opt.Channel, id: id, single: opt.SingleThreaded}
+	cq := &CQ{ctx: c, channel: opt.Channel, id: id}
 	if opt.Channel != nil {
 		cq.waitSem, cq.closed = make(chan struct{}, 1), make(chan struct{})
 	}
@@ -154,7 +154,7 @@ func init() {
 // recycle implements [bridge.RecycleCQ].
 func (q *CQ) recycle() (*CQ, error) {
 	const op = "recycle"
-	next := &CQ{ctx: q.ctx, handle: q.handle, id: q.id, single: q.single}
+	next := &CQ{ctx: q.ctx, handle: q.handle, id: q.id}
 	err := q.obj.transfer(op, func(parents []*object) error {
 		if q.channel != nil {
 			return fmt.Errorf("CQ with a channel: %w", unix.EINVAL)

@@ -55,7 +55,8 @@
 // requests, and [CQ.Poll] returns what the device has completed and then, with
 // [verbs.WCFlushErr], each request that was posted and has not completed. Receives of an SRQ
 // complete in any order, and as those of the first of its QPs. Queues that are
-// SingleThreaded are left alone.
+// SingleThreaded are left alone: only their owner may touch them, and a poll that looked whether the
+// device is lost would cost what the option saves.
 //
 // Which requests have completed is known with mlx5. The kernel's rxe empties the queues of a QP
 // before it reports the loss: what was in them completes no more. Receives of an

@@ -47,10 +47,10 @@ func (c *contextCore) lose() {
 	rest := map[*CQ][]verbs.WC{}
 	for _, e := range entries {
 		q := e.cq.Value()
-		if q == nil || q.single {
+		if q == nil {
 			continue
 		}
-		if _, ok := q.queue.CompletionQueue.(provider.Detacher); !ok {
+		if d, ok := q.queue.CompletionQueue.(provider.Detacher); !ok || !d.Shared() {
 			continue
 		}
 		cqs = append(cqs, q)
@@ -68,7 +68,7 @@ func (c *contextCore) lose() {
 	}
 	for _, e := range entries {
 		q := e.qp.Value()
-		if q == nil || q.single {
+		if q == nil {
 			continue
 		}
 		rest[q.sendCQ] = append(rest[q.sendCQ], flush(q.send.SendQueue)...)

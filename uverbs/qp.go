@@ -26,7 +26,6 @@ type QP struct {
 	recvCQ *CQ
 	srq    *SRQ
 	groups *groups
-	single bool // QPOptions.SingleThreaded
 
 	send sendQueue
 	recv recvQueue // empty if there is an SRQ
@@ -48,7 +47,8 @@ type QPOptions struct {
 	// SingleThreaded disables the locks of the queues, as a thread domain does
 	// (ibv_alloc_td(3)): the program guarantees that calls of the QP's methods, including
 	// Modify and Close, do not overlap. The race detector reports calls that are not
-	// ordered.
+	// ordered. If the device is lost, nothing completes the requests any more: the
+	// program stops to wait for them when the Context reports [verbs.EventDeviceFatal].
 	SingleThreaded bool
 }
 
@@ -85,7 +85,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	defer exitAll(parents)
 
 	core, id, asked := p.ctx.contextCore, p.ctx.lastID.Add(1), opt.Cap // the driver may raise that of init
-	q := &QP{pd: p, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ, single: opt.SingleThreaded}
+	q := &QP{pd: p, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ}
 	init := &provider.QPInit{
 		Type: opt.Type, Cap: opt.Cap, SignalAll: opt.SignalAll, SingleThreaded: opt.SingleThreaded, PD: p.driverPD,
 		SendCQ: opt.SendCQ.queue.CompletionQueue, RecvCQ: opt.RecvCQ.queue.CompletionQueue,
