@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/rconn"
@@ -42,6 +44,10 @@ const requested = "127.0.0.3:0"
 
 // useRequested uses the device that the environment requests.
 func useRequested(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // of whose goroutines the device has none
+		uverbs.Devices()
+		time.Sleep(time.Hour)
+	})
 	for _, d := range must(uverbs.Devices())(t) {
 		t.Logf("device %s %v", d.Name, must(cm.DeviceAddrs(d))(t))
 	}

@@ -16,6 +16,7 @@ import (
 // without a node.
 func fakeSysfs(t *testing.T, files map[string]string) {
 	t.Helper()
+	t.Setenv(virtual.Env, "")
 	if len(virtual.Devices()) > 0 {
 		t.Skip("needs a process without devices in user space")
 	}

@@ -10,5 +10,5 @@
 // process. Each [File] that commands make, such as a completion channel, is installed under a
 // descriptor by [Install], and passed to the caller as the kernel passes a descriptor.
 //
-// The package has no goroutines and no channels, so that files can be used in testing/synctest.
+// Its files have no goroutines and no channels, so that they can be used in testing/synctest.
 package virtual

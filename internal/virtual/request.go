@@ -25,14 +25,29 @@ var request struct {
 	sync.Mutex
 	fulfill func(value string) error // makes the device that the variable's value describes
 	done    bool
+	make    chan struct{} // asks the goroutine of OnRequest to call fulfill; nil without one
+	made    chan error
 }
 
 // OnRequest sets the function that makes the device that the environment requests. Package soft
 // calls it.
+//
+// The device's goroutines must not be those of the testing/synctest bubble that happens to list devices
+// first, whose clock would stop as long as they wait for packets. So a goroutine of its own, which is
+// started with the program, makes the device.
 func OnRequest(fulfill func(value string) error) {
 	request.Lock()
 	defer request.Unlock()
 	request.fulfill = fulfill
+	if !Requested() {
+		return
+	}
+	request.make, request.made = make(chan struct{}), make(chan error)
+	go func() {
+		for range request.make {
+			request.made <- fulfill(os.Getenv(Env))
+		}
+	}()
 }
 
 // Prepare makes the device that the environment requests, if it does and the device has not
@@ -47,10 +62,16 @@ func Prepare() error {
 		return nil
 	}
 	err := ErrNoSoft
-	if request.fulfill != nil {
+	switch {
+	case request.make != nil:
+		request.make <- struct{}{}
+		err = <-request.made
+	case request.fulfill != nil:
 		err = request.fulfill(os.Getenv(Env))
 	}
-	request.done = err == nil
+	if request.done = err == nil; request.done && request.make != nil {
+		close(request.make)
+	}
 	if err != nil {
 		return fmt.Errorf("%s=%s: %w", Env, os.Getenv(Env), err)
 	}

@@ -1,5 +1,0 @@
-//go:build race
-
-package rmsg_test
-
-const raceEnabled = true
