@@ -47,7 +47,7 @@ func TestIdle(t *testing.T) {
 
 // TestAllocs tests that messages up to Eager do not allocate, from Post to the callbacks.
 func TestAllocs(t *testing.T) {
-	if raceEnabled {
+	if labtest.Race {
 		t.Skip("the race detector allocates")
 	}
 	labtest.Each(t, func(t *testing.T, device string) {

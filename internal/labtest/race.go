@@ -1,0 +1,6 @@
+//go:build race
+
+package labtest
+
+// Race reports whether the race detector is built in, with which code allocates that otherwise does not.
+const Race = true
