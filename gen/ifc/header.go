@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"go/constant"
 	"go/token"
@@ -23,11 +24,12 @@ type enumerator struct {
 	value int64
 }
 
-// ifcStruct is struct or union mlx5_ifc_NAME_bits.
+// ifcStruct is struct or union mlx5_ifc_NAME_bits, or without _bits.
 type ifcStruct struct {
-	union  bool
-	fields []ifcField
-	bits   int
+	union   bool
+	fields  []ifcField
+	bits    int
+	missing string // a structure in it that the headers do not define
 }
 
 type ifcField struct {
@@ -44,8 +46,8 @@ func (f ifcField) reserved() bool { return strings.HasPrefix(f.name, "reserved_"
 
 var (
 	reComment = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*`)
-	reStruct  = regexp.MustCompile(`(?s)\b(struct|union) mlx5_ifc_(\w+)_bits \{(.*?)\n\};`)
-	reField   = regexp.MustCompile(`(?:u8|(?:struct|union) mlx5_ifc_(\w+)_bits)\s+(\w+)((?:\[\w*\])*);`)
+	reStruct  = regexp.MustCompile(`(?s)\b(struct|union) mlx5_ifc_(\w+?)(?:_bits)? \{(.*?)\n\};`)
+	reField   = regexp.MustCompile(`(?:u8|(?:struct|union) mlx5_ifc_(\w+?)(?:_bits)?)\s+(\w+)((?:\[\w*\])*);`)
 	reDim     = regexp.MustCompile(`\[(\w*)\]`)
 	reEnum    = regexp.MustCompile(`(?s)\benum\s*\w*\s*\{(.*?)\}`)
 	reSuffix  = regexp.MustCompile(`(\d)[uUlL]+\b`)
@@ -114,6 +116,11 @@ func (h *header) size(name string) int {
 		f := &s.fields[i]
 		if f.of != "" {
 			f.elem = h.size(f.of)
+			if in := h.structs[f.of]; in == nil {
+				s.missing = f.of
+			} else if !in.union { // of which the others tell the size
+				s.missing = cmp.Or(s.missing, in.missing)
+			}
 		}
 		if !s.union {
 			f.off = s.bits
@@ -192,6 +199,9 @@ func (h *header) writeStruct(b *bytes.Buffer, name string, command bool) error {
 	s := h.structs[name]
 	if s == nil {
 		return fmt.Errorf("no structure %s", name)
+	}
+	if s.missing != "" {
+		return fmt.Errorf("structure %s holds %s, which the headers do not define", name, s.missing)
 	}
 	prefix := lower(camel(name))
 	var fields strings.Builder

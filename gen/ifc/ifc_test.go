@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 )
@@ -8,7 +9,7 @@ import (
 const sample = `
 enum { MLX5_A_ONE = 1, MLX5_A_NEXT, MLX5_A_SHIFT = 1ull << 5, MLX5_A_CHAR = sizeof(int), MLX5_A_UNKNOWN, MLX5_A_OR = (1 << 3) | 1 };
 /* u8 gone[0x10]; */
-union mlx5_ifc_variant_bits {
+union mlx5_ifc_variant {
 	u8 small[0x8];
 	struct mlx5_ifc_inner_bits large;
 };
@@ -23,17 +24,25 @@ struct mlx5_ifc_outer_bits {
 	u8         first[0x1];
 	u8         reserved_at_1[0x1f];
 	struct mlx5_ifc_inner_bits inner[2];
-	union mlx5_ifc_variant_bits variant;
+	union mlx5_ifc_variant variant;
 	u8         reserved_at_50[0x10];
 	u8         list[][0x40];
+};
+
+struct mlx5_ifc_around_bits {
+	struct mlx5_ifc_outer_bits outer;
+	struct mlx5_ifc_elsewhere_bits other;
 };
 `
 
 func TestHeader(t *testing.T) {
 	h := newHeader(sample)
 	s := h.structs["outer"]
-	if s == nil || s.bits != 0x60 {
+	if s == nil || s.bits != 0x60 || s.missing != "" {
 		t.Fatalf("outer: %+v", s)
+	}
+	if err := h.writeStruct(new(bytes.Buffer), "around", false); err == nil || !strings.Contains(err.Error(), "elsewhere") {
+		t.Errorf("a structure is missing: %v", err)
 	}
 	want := map[string][2]int{"first": {0, 1}, "inner": {0x20, 0x20}, "variant": {0x40, 0x10}, "list": {0x60, 0}}
 	for _, f := range s.fields {
