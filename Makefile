@@ -10,7 +10,7 @@ SUDO     = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Debian packages, by what needs them: the lab; the generator and the tests
 # against C; those on User-mode Linux.
 LAB_DEBS  = qemu-system-x86 kmod iproute2 xz-utils zstd faketime
-TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wget rdmacm-utils ibverbs-utils ibverbs-providers perftest crun
+TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wget rdmacm-utils ibverbs-utils ibverbs-providers perftest crun iperf3
 
 NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 
@@ -74,7 +74,7 @@ nic: deps-test build ## run them on KERNELS, with releases of libmlx5 and link l
 	@rm -rf build/nic && mkdir -p build/nic
 	@failed=; for k in $(KERNELS); do for u in $(NIC_USERLANDS); do for n in $(NICS); do \
 		run="--kernel $$k --userland $$u --nic $$n"; echo "== $$run"; $(LAB) --kernel $$k --userland $$u fetch && \
-		$(LAB) $$run test $(FLAGS) -json -timeout 2h ./tests/nic >build/nic/$$k-$$u-$$n.json || failed="$$failed$$run\n"; \
+		$(LAB) $$run test $(FLAGS) -json -timeout $(if $(findstring -short,$(FLAGS)),10m,2h) ./tests/nic >build/nic/$$k-$$u-$$n.json || failed="$$failed$$run\n"; \
 	done; done; done; $(GO) run ./tests/nic/nicdoc build/nic/*.json >build/nic.md; cat build/nic.md; test -z "$$failed" || { printf "failed:\n$$failed"; exit 1; }
 
 # The last two compare with the newest release of libmlx5, and on InfiniBand.

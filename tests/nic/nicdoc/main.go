@@ -22,19 +22,17 @@ import (
 func main() {
 	log.SetFlags(0)
 	var runs []run
+	status := 0
 	for _, name := range os.Args[1:] {
-		f, err := os.Open(name)
-		if err != nil {
-			log.Fatal(err)
-		}
-		r, err := read(f)
-		f.Close()
-		if err != nil {
-			log.Fatalf("%s: %v", name, err)
+		r, err := readFile(name)
+		if err != nil { // the table has the others
+			log.Print(err)
+			status = 1
+			continue
 		}
 		runs = append(runs, r)
 	}
-	if len(runs) == 0 {
+	if len(os.Args) == 1 {
 		log.Fatal("usage: nicdoc FILE ...")
 	}
 	w := bufio.NewWriter(os.Stdout)
@@ -42,6 +40,20 @@ func main() {
 	if err := w.Flush(); err != nil {
 		log.Fatal(err)
 	}
+	os.Exit(status)
+}
+
+func readFile(name string) (run, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return run{}, err
+	}
+	defer f.Close()
+	r, err := read(f)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", name, err)
+	}
+	return r, err
 }
 
 // event is a line of go test -json.
