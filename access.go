@@ -20,8 +20,9 @@ const (
 	// AccessFlushGlobal and AccessFlushPersistent allow peers to flush, see [Flush].
 	AccessFlushGlobal     Access = 1 << 8
 	AccessFlushPersistent Access = 1 << 9
-	// AccessRelaxedOrdering allows the bus to reorder writes. Drivers without it
-	// ignore it.
+	// AccessRelaxedOrdering allows the bus to reorder what the device writes and reads, which
+	// may be faster. Data is complete when a completion says so, but memory that the program
+	// polls shows a peer's WRITEs in any order. Drivers without it ignore it.
 	AccessRelaxedOrdering Access = 1 << 20
 
 	// AccessAll contains all rights that most programs grant a peer.
