@@ -14,6 +14,11 @@ const capabilitySize = 0x1000
 
 func (c *capabilities) int(typ int, f field) int { return f.int(c.now[typ]) }
 
+// uarsPerPage returns how many UARs a page of the driver's processor has, as SET_HCA_CAP has told.
+func (c *capabilities) uarsPerPage() uint32 {
+	return uint32(c.int(capGeneral, cmdHcaCapNumOfUarsPerPage))
+}
+
 func (c *capabilities) init(cfg Config) {
 	c.most, c.now = map[int][]byte{}, map[int][]byte{}
 	sets := map[int][]capability{capGeneral: generalCaps, capAtomic: atomicCaps}
@@ -243,6 +248,15 @@ func (d *Device) setHCACap(c *call) status {
 	if !bytes.Equal(changed, now) {
 		return statusBadParamErr
 	}
+	if typ != capGeneral {
+		copy(now, in)
+		return statusOk
+	}
+	log := cmdHcaCapLogUarPageSz.int(in)
+	if log > maxLogUARPage || log > 0 && !cmdHcaCapUar4k.is(in) { // the latter would take a page for each UAR
+		return statusBadParamErr
+	}
 	copy(now, in)
+	cmdHcaCapNumOfUarsPerPage.set(now, 1<<log)
 	return statusOk
 }

@@ -25,8 +25,8 @@ var coreCommands = map[uint16]func(*Device, *call) status{
 	opQuerySpecialContexts:   (*Device).querySpecialContexts,
 	opAllocPd:                (*Device).allocPD,
 	opDeallocPd:              (*Device).deallocPD,
-	opAllocUar:               alloc(func(d *Device) *objects[struct{}] { return &d.res.uars }, firstUAR, 1<<logUARs-1, allocUarOutUar),
-	opDeallocUar:             drop(func(d *Device) *objects[struct{}] { return &d.res.uars }, deallocUarInUar, nil),
+	opAllocUar:               (*Device).allocUAR,
+	opDeallocUar:             (*Device).deallocUAR,
 	opAllocTransportDomain:   alloc(func(d *Device) *objects[struct{}] { return &d.res.tds }, 1, 1<<16, allocTransportDomainOutTransportDomain),
 	opDeallocTransportDomain: drop(func(d *Device) *objects[struct{}] { return &d.res.tds }, deallocTransportDomainInTransportDomain, nil),
 	opAllocXrcd:              alloc(func(d *Device) *objects[struct{}] { return &d.res.xrcds }, 1, 1<<16, allocXrcdOutXrcd),
@@ -117,6 +117,32 @@ func alloc(of func(*Device) *objects[struct{}], first, last uint32, num field) f
 		num.set(c.out, uint64(n))
 		return statusOk
 	}
+}
+
+// allocUAR gives out the first UAR of a page of the driver's processor, which maps all that are in it.
+func (d *Device) allocUAR(c *call) status {
+	n := d.caps.uarsPerPage()
+	page, ok := d.res.uarPages.add(struct{}{}, firstUAR/n, (1<<logUARs-1)/n)
+	if !ok {
+		return statusNoResErr
+	}
+	for i := range n {
+		d.res.uars.put(page*n+i, struct{}{})
+	}
+	allocUarOutUar.set(c.out, uint64(page*n))
+	return statusOk
+}
+
+func (d *Device) deallocUAR(c *call) status {
+	n, first := d.caps.uarsPerPage(), deallocUarInUar.u32(c.in)
+	if _, ok := d.res.uarPages.get(first / n); !ok || first%n != 0 {
+		return statusBadResErr
+	}
+	d.res.uarPages.remove(first / n)
+	for i := range n {
+		d.res.uars.remove(first + i)
+	}
+	return statusOk
 }
 
 func (d *Device) queryISSI(c *call) status {

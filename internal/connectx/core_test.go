@@ -182,6 +182,68 @@ func TestLargePages(t *testing.T) {
 	}
 }
 
+// TestUARPages allocates UARs for processors with pages of 4, 16 and 64 KiB, which map all UARs of a page.
+func TestUARPages(t *testing.T) {
+	for _, log := range []uint64{0, 2, 4} {
+		m := newMachine(t, newHub(), 1)
+		m.mustRun(opDeallocUar, 0, func(in []byte) { deallocUarInUar.set(in, uint64(m.uar)) })
+		set := func(log uint64, fourK uint64) status {
+			_, st := m.run(opSetHcaCap, capGeneral<<1, func(in []byte) {
+				b := setHcaCapInCapability.at(in)
+				copy(b, m.dev.caps.now[capGeneral])
+				cmdHcaCapLogUarPageSz.set(b, log)
+				cmdHcaCapUar4k.set(b, fourK)
+			})
+			return st
+		}
+		if st := set(log, 1); st != statusOk {
+			t.Fatalf("log_uar_page_sz %d: status %#x", log, st)
+		}
+		if set(5, 1) != statusBadParamErr || set(2, 0) != statusBadParamErr {
+			t.Error("pages of 128 KiB, or with one UAR each, are not refused")
+		}
+		n := uint32(m.dev.caps.int(capGeneral, cmdHcaCapNumOfUarsPerPage))
+		if n != 1<<log {
+			t.Fatalf("%d UARs in a page of %d bytes", n, 4096<<log)
+		}
+		pages := map[uint32]bool{}
+		for {
+			out, st := m.run(opAllocUar, 0, nil)
+			if st != statusOk {
+				break
+			}
+			m.uar = allocUarOutUar.u32(out)
+			pages[m.uar] = true
+			if m.uar < firstUAR || m.uar%n != 0 || m.uar+n > 1<<logUARs {
+				t.Fatalf("UAR %d is not the first of %d in a page", m.uar, n)
+			}
+		}
+		if want := (1<<logUARs - firstUAR) / int(n); len(pages) != want {
+			t.Errorf("%d pages of %d UARs, want %d", len(pages), n, want)
+		}
+		// The last UAR of a page takes doorbells as the first does.
+		page := m.uar
+		m.uar += n - 1
+		x, y := pair(m, m, qpTypeRc)
+		y.postRecv(seg(8, m.key, base))
+		x.post(opcodeSend, update, 0, inlineSeg([]byte("x")))
+		x.send.expect(cqeRequest, 0, 0)
+		dealloc := func(num uint32) status {
+			_, st := m.run(opDeallocUar, 0, func(in []byte) { deallocUarInUar.set(in, uint64(num)) })
+			return st
+		}
+		if n > 1 && dealloc(m.uar) != statusBadResErr {
+			t.Error("a UAR that is not the first of its page is taken back")
+		}
+		if dealloc(page) != statusOk || dealloc(page) != statusBadResErr {
+			t.Error("a page of UARs cannot be taken back, or can be twice")
+		}
+		if _, ok := m.dev.res.uars.get(m.uar); ok {
+			t.Errorf("UAR %d is left of the page", m.uar)
+		}
+	}
+}
+
 // TestRegistersOfLinks reads the registers that ethtool, and a bridge by its functions, wants of a link.
 func TestRegistersOfLinks(t *testing.T) {
 	m := newMachine(t, newHub(), 1)

@@ -55,8 +55,8 @@ type Device struct {
 
 // resources are objects that have nothing but a number.
 type resources struct {
-	uars, tds, xrcds, counters objects[struct{}]
-	pds                        objects[*engine.PD]
+	uars, uarPages, tds, xrcds, counters objects[struct{}]
+	pds                                  objects[*engine.PD]
 }
 
 // New makes an adapter that is attached to a bus.
@@ -123,7 +123,7 @@ func (d *Device) release() {
 	for _, pd := range d.res.pds.clear() {
 		pd.Dealloc()
 	}
-	for _, o := range []*objects[struct{}]{&d.res.uars, &d.res.tds, &d.res.xrcds, &d.res.counters} {
+	for _, o := range []*objects[struct{}]{&d.res.uars, &d.res.uarPages, &d.res.tds, &d.res.xrcds, &d.res.counters} {
 		o.clear()
 	}
 }
