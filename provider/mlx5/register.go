@@ -39,7 +39,7 @@ type register struct {
 // uar is a mapped UAR.
 type uar struct {
 	region *mmap.Region
-	mem    unsafe.Pointer // of its first byte: a page may hold several
+	mem    unsafe.Pointer // of its first byte; others of the page of the processor follow it
 	handle uint32         // of the kernel's object, if this driver has allocated it
 	page   uint32
 }
@@ -128,7 +128,7 @@ func (r *registers) named(index uint32) (*register, error) {
 	return &register{mem: unsafe.Add(r.static[page].mem, uintptr(off))}, nil
 }
 
-// allocate allocates a UAR and maps it.
+// allocate allocates the UARs of a page of the processor, and maps them.
 func (r *registers) allocate(kind uint64) (*uar, error) {
 	f := sys.File{FD: r.ctx.dev.FD, Driver: r.ctx.dev.Driver}
 	var u uar
@@ -144,16 +144,16 @@ func (r *registers) allocate(kind uint64) (*uar, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := uint64(u.page%r.perPage()) * uarSize // the page of the processor begins with that of a multiple
-	if in+uarSize > uint64(length) {
+	// It is the first of those in a page of the processor, which are allocated together (alloc_uars_page).
+	if n := r.perPage(); u.page%n != 0 || n*uarSize > length {
 		r.destroy(&u)
-		return nil, fmt.Errorf("UAR %d is not in the %d bytes that can be mapped", u.page, length)
+		return nil, fmt.Errorf("UAR %d is not the first of %d in a page of %d bytes", u.page, n, length)
 	}
 	if u.region, err = mmap.Map(r.ctx.dev.FD, int64(offset), int(length)); err != nil {
 		r.destroy(&u)
 		return nil, err
 	}
-	u.mem = unsafe.Add(unsafe.Pointer(unsafe.SliceData(u.region.Bytes())), uintptr(in))
+	u.mem = unsafe.Pointer(unsafe.SliceData(u.region.Bytes()))
 	r.owned = append(r.owned, u)
 	return &u, nil
 }
@@ -187,15 +187,12 @@ func (r *registers) get(req *abi.Mlx5IbCreateQp) (*register, error) {
 func (r *registers) getBlueFlame() *register {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.free) == 0 && (len(r.owned)-1)*usablePerUAR < maxBlueFlame {
+	if len(r.free) == 0 && (len(r.owned)-1)*int(r.perPage())*usablePerUAR < maxBlueFlame {
 		u, err := r.allocate(abi.MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF)
 		if err != nil { // the adapter has few, or write combining does not work here
 			return r.plain
 		}
-		size := uintptr(r.ctx.resp.BfRegSize)
-		for i := range uintptr(usablePerUAR) {
-			r.free = append(r.free, &register{mem: unsafe.Add(u.mem, uarSend+i*size), half: size / 2, page: u.page})
-		}
+		r.free = r.halves(u)
 	}
 	if len(r.free) == 0 {
 		return r.plain
@@ -204,6 +201,17 @@ func (r *registers) getBlueFlame() *register {
 	reg := r.free[n]
 	r.free = r.free[:n]
 	return reg
+}
+
+// halves returns the registers with halves of all UARs of a page of the processor.
+func (r *registers) halves(first *uar) (list []*register) {
+	size := uintptr(r.ctx.resp.BfRegSize)
+	for n := range r.perPage() {
+		for i := range uintptr(usablePerUAR) {
+			list = append(list, &register{mem: unsafe.Add(first.mem, uintptr(n)*uarSize+uarSend+i*size), half: size / 2, page: first.page + n})
+		}
+	}
+	return list
 }
 
 // put takes back the register of a QP that has been destroyed. It does nothing if there is none.

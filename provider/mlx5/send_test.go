@@ -7,7 +7,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"os"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -93,7 +95,7 @@ func TestSendRequests(t *testing.T) {
 					t.Fatalf("put %d, record %d, want %d", q.put, swap32(q.record.Load()), from+n)
 				}
 				// The second register of the second page, which has no halves.
-				if got := f.pages[4096+uarSend+fakeRegister:][:8]; !bytes.Equal(got, want[:8]) {
+				if got := f.pages[os.Getpagesize()+uarSend+fakeRegister:][:8]; !bytes.Equal(got, want[:8]) {
 					t.Fatalf("register %x, want %x", got, want[:8])
 				}
 			}
@@ -294,6 +296,26 @@ func TestBlueFlame(t *testing.T) {
 		}
 	}
 	p.reg = nil
+}
+
+// TestRegistersOfPages finds the registers of all UARs that a page of 16 KiB has.
+func TestRegistersOfPages(t *testing.T) {
+	f := newFake(t, Driver{})
+	f.resp.NumUarsPerPage = 4
+	seen := map[uintptr]uint32{}
+	for _, r := range f.regs.halves(&uar{mem: unsafe.Pointer(unsafe.SliceData(f.pages)), page: 20}) {
+		if r.half != fakeRegister/2 {
+			t.Errorf("halves of %d bytes", r.half)
+		}
+		seen[uintptr(r.mem)-uintptr(unsafe.Pointer(unsafe.SliceData(f.pages)))] = r.page
+	}
+	want := map[uintptr]uint32{}
+	for n := range uintptr(4) {
+		want[n*4096+0x800], want[n*4096+0xa00] = 20+uint32(n), 20+uint32(n)
+	}
+	if !maps.Equal(seen, want) {
+		t.Errorf("UARs by the offset of a register: %v, want %v", seen, want)
+	}
 }
 
 // TestSizes checks the sizes of queues that the kernel is told.
