@@ -12,7 +12,7 @@ const OrdersDevice = ordersDevice
 func BarrierToDevice() { barrierToDevice() }
 
 // BarrierFromDevice orders loads: later loads see what a device wrote to main memory
-// before it wrote the value that an earlier load returned.
+// before it wrote the value that an earlier atomic load returned.
 func BarrierFromDevice() { barrierFromDevice() }
 
 // FlushDevice makes all earlier stores, including those that are buffered for write
@@ -35,3 +35,14 @@ func CopyDevice(to, from *[64]byte) { copyDevice(to, from) }
 // may be executed before it. Where that matters, as between arming a CQ and the last
 // poll, use p.Store, which takes a locked instruction on amd64.
 func StoreRelease(p *atomic.Uint32, v uint32) { storeRelease(p, v) }
+
+// StoreDoorbell rings a doorbell: it stores v in main memory, and then w to a device
+// register, as FlushDevice, StoreDevice and FlushDevice do in turn, with one call.
+func StoreDoorbell(record *atomic.Uint32, v uint32, p *uint64, w uint64) {
+	storeDoorbell(record, v, p, w)
+}
+
+// CopyDoorbell is like StoreDoorbell, but copies 64 bytes to write-combining memory of the device.
+func CopyDoorbell(record *atomic.Uint32, v uint32, to, from *[64]byte) {
+	copyDoorbell(record, v, to, from)
+}

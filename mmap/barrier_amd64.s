@@ -1,15 +1,5 @@
 #include "textflag.h"
 
-// Stores are in order already. That this is a call keeps the compiler from moving them.
-// func barrierToDevice()
-TEXT ·barrierToDevice(SB), NOSPLIT, $0-0
-	RET
-
-// func barrierFromDevice()
-TEXT ·barrierFromDevice(SB), NOSPLIT, $0-0
-	LFENCE
-	RET
-
 // func flushDevice()
 TEXT ·flushDevice(SB), NOSPLIT, $0-0
 	SFENCE
@@ -34,4 +24,44 @@ TEXT ·copyDevice(SB), NOSPLIT, $0-16
 	MOVOU X1, 16(AX)
 	MOVOU X2, 32(AX)
 	MOVOU X3, 48(AX)
+	RET
+
+// Loads of 8 bytes, as the request has been stored: wider ones would wait until that has left the processor.
+// func copyDoorbell(record *atomic.Uint32, v uint32, to, from *[64]byte)
+TEXT ·copyDoorbell(SB), NOSPLIT, $0-32
+	MOVQ record+0(FP), AX
+	MOVL v+8(FP), CX
+	MOVQ to+16(FP), DX
+	MOVQ from+24(FP), BX
+	MOVL CX, (AX)
+	SFENCE
+	MOVQ (BX), R8
+	MOVQ 8(BX), R9
+	MOVQ 16(BX), R10
+	MOVQ 24(BX), R11
+	MOVQ 32(BX), R12
+	MOVQ 40(BX), R13
+	MOVQ 48(BX), SI
+	MOVQ 56(BX), DI
+	MOVQ R8, (DX)
+	MOVQ R9, 8(DX)
+	MOVQ R10, 16(DX)
+	MOVQ R11, 24(DX)
+	MOVQ R12, 32(DX)
+	MOVQ R13, 40(DX)
+	MOVQ SI, 48(DX)
+	MOVQ DI, 56(DX)
+	SFENCE
+	RET
+
+// func storeDoorbell(record *atomic.Uint32, v uint32, p *uint64, w uint64)
+TEXT ·storeDoorbell(SB), NOSPLIT, $0-32
+	MOVQ record+0(FP), AX
+	MOVL v+8(FP), CX
+	MOVQ p+16(FP), DX
+	MOVQ w+24(FP), BX
+	MOVL CX, (AX)
+	SFENCE
+	MOVQ BX, (DX)
+	SFENCE
 	RET

@@ -4,8 +4,6 @@ package mmap
 
 const ordersDevice = true
 
-func barrierToDevice()
-func barrierFromDevice()
 func flushDevice()
 
 //go:noescape

@@ -132,8 +132,7 @@ func (q *CompletionQueue) Take(wcs []verbs.WC) int {
 	ring, next, n := q.cqes, q.next, 0
 	var qp *queuePair // of the completion before, and of the next one as well, more often than not
 	for n < len(wcs) {
-		// All that are there and have room are looked at first: one barrier is enough for them, and
-		// takes as long as decoding two.
+		// All that are there and have room are looked at first: one barrier is enough for them.
 		end := next
 		for end-next < uint32(len(wcs)-n) && end-next <= ring.mask && ring.written(end, loadLast(ring.at(end))) {
 			end++

@@ -105,11 +105,15 @@ func FuzzSendRequests(f *testing.F) {
 		for range 100 {
 			w, _ := x.request()
 			first := q.put
-			if n, err := q.Post([]verbs.SendWR{w}); n != 1 || err != nil {
+			list := slices.Repeat([]verbs.SendWR{w}, 1+r.IntN(min(q.Cap(), 2))) // a single one is encoded apart
+			if n, err := q.Post(list); n != len(list) || err != nil {
 				t.Fatalf("%+v: %v", w, err)
 			}
-			b := q.blocks(first, 16)
-			d, blocks := decodeRequest(t, b, x.typ, uint16(first), p.num)
+			d, blocks := decodeRequest(t, q.blocks(first, 16), x.typ, uint16(first), p.num)
+			if len(list) > 1 {
+				first += blocks
+				d, _ = decodeRequest(t, q.blocks(first, 16), x.typ, uint16(first), p.num)
+			}
 			if q.put != first+blocks {
 				t.Fatalf("%d blocks, and the next begins behind %d", blocks, q.put-first)
 			}

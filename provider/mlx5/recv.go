@@ -19,81 +19,117 @@ import (
 // doorbell record.
 type RecvQueue struct {
 	provider.Gate
-	op     string
-	base   unsafe.Pointer
-	stride uintptr
-	mask   uint32
-	most   uint32 // receives that the queue takes
-	known  uint32 // tail as last read
-	head   atomic.Uint32
-	record *atomic.Uint32
-	maxSGE int
-	maxMsg uint64
-	num    uint32 // of the QP or SRQ
-	ids    []uint64
-	qp     *queuePair // nil for an SRQ
-	shared *shared    // of an SRQ
+	op       string
+	base     unsafe.Pointer
+	stride   uintptr
+	mask     uint32
+	most     uint32 // receives that the queue takes
+	known    uint32 // tail as last read
+	head     atomic.Uint32
+	record   *atomic.Uint32
+	maxSGE   int
+	maxMsg   uint64
+	maxFirst uint32 // maxMsg, of a receive of one segment; 0 if there is no room for one
+	num      uint32 // of the QP or SRQ
+	ids      []uint64
+	qp       *queuePair // nil for an SRQ
+	shared   *shared    // of an SRQ
 
 	_    [64]byte      // Poll writes what follows, perhaps on another processor
 	tail atomic.Uint32 // receives completed
 }
 
 func newRecvQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit) *RecvQueue {
-	return &RecvQueue{
+	q := &RecvQueue{
 		Gate: provider.Gate{SingleThreaded: init.SingleThreaded}, op: "post recv", qp: p,
 		base: unsafe.Pointer(unsafe.SliceData(mem)), stride: uintptr(size.stride), mask: uint32(max(size.entries, 1) - 1), most: uint32(size.requests),
 		record: mmap.Word(p.record, recvWord), maxSGE: init.Cap.MaxRecvSGE, maxMsg: uint64(uint32(p.ctx.dev.Port.MaxMessage)),
 		num: p.num, ids: make([]uint64, size.entries),
 	}
+	if q.maxSGE > 0 {
+		q.maxFirst = uint32(min(q.maxMsg, maxSegment))
+	}
+	return q
 }
 
-// Post implements [provider.RecvQueue].
+// Post implements [provider.RecvQueue]. What is posted most, a receive with one segment, is posted without
+// calls, so that nothing has to be saved across them.
 func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
-	q.Lock() // nothing below panics, and a deferred call would take longer
-	n, err := q.post(wrs)
-	q.Unlock()
-	return n, err
-}
-
-func (q *RecvQueue) post(wrs []verbs.RecvWR) (n int, err error) {
-	switch {
-	case q.Closed:
-		return 0, q.Err()
-	case q.State == verbs.StateReset:
-		err = verbs.ErrState
-	case q.shared != nil:
-		n, err = q.postShared(wrs)
-	default:
-		n, err = q.postOwn(wrs)
+	if len(wrs) != 1 || len(wrs[0].SGL) != 1 || !q.TryLock() {
+		return q.postList(wrs)
 	}
-	if err != nil && err != verbs.ErrQueueFull && len(wrs) > 0 {
-		err = &verbs.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
-	}
-	return n, err
-}
-
-func (q *RecvQueue) postOwn(wrs []verbs.RecvWR) (n int, err error) {
 	head := q.head.Load()
+	i := head & q.mask
+	if head-q.known >= q.most || q.shared != nil || q.Closed || q.State == verbs.StateReset || wrs[0].SGL[0].Length-1 >= q.maxFirst {
+		q.Unlock()
+		return q.postList(wrs)
+	}
+	p := unsafe.Add(q.base, uintptr(i)*q.stride)
+	putSegment(p, &wrs[0].SGL[0])
+	if q.stride > segmentSize {
+		putSegment(unsafe.Add(p, segmentSize), &endOfList)
+	}
+	q.ids[i] = wrs[0].ID
+	mmap.StoreRelease(&q.head, head+1)
+	q.publish(head + 1)
+	q.Unlock()
+	return 1, nil
+}
+
+// postList is Post of any list.
+func (q *RecvQueue) postList(wrs []verbs.RecvWR) (int, error) {
+	q.Lock() // nothing below panics, and a deferred call would take longer
+	head, n := q.head.Load(), 0
 	if uint64(q.most-(head-q.known)) < uint64(len(wrs)) {
 		q.known = q.tail.Load()
 	}
-	room := int(q.most - (head - q.known))
-	for ; n < len(wrs); n++ {
-		if n == room {
-			if err = verbs.ErrQueueFull; q.most == 0 {
-				err = verbs.ErrNoRecvRoom
+	room := min(len(wrs), int(q.most-(head-q.known)))
+	if q.shared != nil || q.Closed || q.State == verbs.StateReset {
+		room = 0
+	}
+	var err error
+	for ; n < room; n++ {
+		wr, i := &wrs[n], (head+uint32(n))&q.mask
+		p := unsafe.Add(q.base, uintptr(i)*q.stride)
+		if len(wr.SGL) == 1 && wr.SGL[0].Length-1 < q.maxFirst {
+			putSegment(p, &wr.SGL[0])
+			if q.stride > segmentSize {
+				putSegment(unsafe.Add(p, segmentSize), &endOfList)
 			}
+		} else if err = q.encode(p, 0, wr.SGL); err != nil {
 			break
 		}
-		i := (head + uint32(n)) & q.mask
-		if err = q.encode(unsafe.Add(q.base, uintptr(i)*q.stride), 0, wrs[n].SGL); err != nil {
-			break
-		}
-		q.ids[i] = wrs[n].ID
+		q.ids[i] = wr.ID
 	}
 	if n > 0 {
 		mmap.StoreRelease(&q.head, head+uint32(n)) // Poll finds the receives in ids
 		q.publish(head + uint32(n))
+	}
+	if n < len(wrs) || n == 0 {
+		n, err = q.postRest(wrs, n, err)
+	}
+	q.Unlock()
+	return n, err
+}
+
+// postRest ends Post: err refused request n, there is no room for it, or the queue is an SRQ.
+func (q *RecvQueue) postRest(wrs []verbs.RecvWR, n int, err error) (int, error) {
+	switch {
+	case q.Closed:
+		return 0, q.Err()
+	case err != nil:
+	case q.State == verbs.StateReset:
+		err = verbs.ErrState
+	case q.shared != nil:
+		n, err = q.postShared(wrs)
+	case n == len(wrs):
+	case q.most == 0:
+		err = verbs.ErrNoRecvRoom
+	default:
+		err = verbs.ErrQueueFull
+	}
+	if err != nil && err != verbs.ErrQueueFull && n < len(wrs) {
+		err = &verbs.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
 	}
 	return n, err
 }

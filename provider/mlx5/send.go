@@ -1,6 +1,7 @@
 package mlx5
 
 import (
+	"encoding/binary"
 	"fmt"
 	"sync/atomic"
 	"unsafe"
@@ -31,7 +32,9 @@ type SendQueue struct {
 	maxSGE    int
 	maxInline int
 	maxMsg    uint64
+	maxFirst  uint32 // maxMsg, of a message that is one segment
 	typ       verbs.QPType
+	accepts   uint8 // the bit of typ
 	signalAll bool
 	num       uint32
 	sent      []sent // by a request's first block
@@ -52,8 +55,9 @@ func newSendQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit) *S
 		Gate: provider.Gate{SingleThreaded: init.SingleThreaded}, qp: p, base: unsafe.Pointer(unsafe.SliceData(mem)),
 		mask: uint32(max(size.entries, 1) - 1), bytes: uintptr(size.entries) * block, most: uint32(size.requests),
 		record: mmap.Word(p.record, sendWord), maxSGE: init.Cap.MaxSendSGE, maxInline: init.Cap.MaxInline,
-		maxMsg: uint64(uint32(port.MaxMessage)), typ: init.Type, signalAll: init.SignalAll, num: p.num, sent: make([]sent, size.entries),
+		maxMsg: uint64(uint32(port.MaxMessage)), typ: init.Type, accepts: 1 << init.Type, signalAll: init.SignalAll, num: p.num, sent: make([]sent, size.entries),
 	}
+	q.maxFirst = uint32(min(q.maxMsg, maxSegment))
 	for i := range q.sent {
 		q.sent[i].number = 1<<32 - 1 // none
 	}
@@ -63,97 +67,263 @@ func newSendQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit) *S
 	return q
 }
 
-// Post implements [provider.SendQueue].
+// Post implements [provider.SendQueue]. What is posted most, a request with one segment, is posted without
+// calls, so that nothing has to be saved across them.
 func (q *SendQueue) Post(wrs []verbs.SendWR) (int, error) {
-	q.Lock() // a deferred call would take longer; only encodeInline can panic
-	n, err := q.post(wrs)
+	if len(wrs) != 1 {
+		return q.postList(wrs)
+	}
+	if len(wrs[0].Inline) > 0 {
+		return q.postShort(wrs)
+	}
+	if len(wrs[0].SGL) != 1 || len(wrs[0].InlineList) != 0 || !q.TryLock() {
+		return q.postList(wrs)
+	}
+	wr := &wrs[0]
+	o, head, put := operationOf(wr.Opcode), q.head.Load(), q.put
+	if head-q.known >= q.most || q.Closed || q.State < verbs.StateRTS || o.simple&q.accepts == 0 || wr.SGL[0].Length-1 >= q.maxFirst {
+		q.Unlock()
+		return q.postList(wrs)
+	}
+	i := put & q.mask
+	p := unsafe.Add(q.base, uintptr(i)*block)
+	at, imm := q.encodeHead(p, wr, o)
+	putSegment(unsafe.Add(p, at), &wr.SGL[0])
+	putControl(p, o.opcode, uint16(put), q.num, int(at/unit)+1, q.flags(wr.Flags), imm)
+	q.sent[i] = sent{wr.ID, head}
+	q.put = put + 1
+	mmap.StoreRelease(&q.head, head+1) // Poll finds the request in sent
+	q.ring(p, swap32((put+1)&0xffff), true)
+	q.Unlock()
+	return 1, nil
+}
+
+// postShort posts a request with inline data, if that fits in the block.
+func (q *SendQueue) postShort(wrs []verbs.SendWR) (int, error) {
+	wr := &wrs[0]
+	o, length := operationOf(wr.Opcode), len(wr.Inline)
+	at := uintptr(o.head)
+	n := (inlineHead + length + 7) / 8
+	if length > q.maxInline || at+uintptr(n*8) > block || o.reads || len(wr.SGL)|len(wr.InlineList) != 0 {
+		return q.postList(wrs)
+	}
+	// The data is read without the lock, as that may panic. It is put together in words, as the copy to the
+	// register would wait for parts of one. Both processors of OrdersDevice are little-endian.
+	var words [block/8 + 1]uint64
+	data, last, k := wr.Inline, uint64(swap32(uint32(length)|inlineBit)), 0
+	for ; len(data) >= 8; data = data[8:] {
+		v := binary.LittleEndian.Uint64(data)
+		words[k&7] = last | v<<32
+		last = v >> 32
+		k++
+	}
+	for i, c := range data {
+		if i == 4 {
+			words[k&7], last = last, 0
+			k++
+		}
+		last |= uint64(c) << ((32 + 8*i) & 63)
+	}
+	words[k&7] = last
+	if !q.TryLock() {
+		return q.postList(wrs)
+	}
+	head, put := q.head.Load(), q.put
+	if head-q.known >= q.most || q.Closed || q.State < verbs.StateRTS || o.simple&q.accepts == 0 {
+		q.Unlock()
+		return q.postList(wrs)
+	}
+	i := put & q.mask
+	p := unsafe.Add(q.base, uintptr(i)*block)
+	_, imm := q.encodeHead(p, wr, o)
+	for k, w := range words[:n] {
+		*(*uint64)(unsafe.Add(p, at+uintptr(k)*8)) = w
+	}
+	putControl(p, o.opcode, uint16(put), q.num, (int(at)+inlineHead+length+unit-1)/unit, q.flags(wr.Flags), imm)
+	q.sent[i] = sent{wr.ID, head}
+	q.put = put + 1
+	mmap.StoreRelease(&q.head, head+1)
+	q.ring(p, swap32((put+1)&0xffff), true)
+	q.Unlock()
+	return 1, nil
+}
+
+// ring rings the doorbell for requests, of which the last, in the block p, is copied to the register if it is
+// the only one.
+func (q *SendQueue) ring(p unsafe.Pointer, count uint32, single bool) {
+	// The record before the register, from which the device goes to the record. The store to it
+	// may be combined with others, so no barrier for memory is enough (libmlx5: mmio_wc_start). It leaves
+	// the processor before the lock is released: else that of a later request, by another processor,
+	// might overtake it (mmio_flush_writes).
+	mmap.BarrierToDevice() // a device that sees the record's count sees the requests
+	reg := q.qp.reg
+	to := unsafe.Add(reg.mem, reg.offset)
+	if single && reg.half != 0 {
+		mmap.CopyDoorbell(q.record, count, (*[block]byte)(to), (*[block]byte)(p))
+	} else {
+		mmap.StoreDoorbell(q.record, count, (*uint64)(to), *(*uint64)(p))
+	}
+	reg.offset ^= reg.half // 0 if other QPs share it
+}
+
+// postList is Post of any list. From the first request with inline data on it leaves all to postInline.
+func (q *SendQueue) postList(wrs []verbs.SendWR) (int, error) {
+	q.Lock() // a deferred call would take longer; only postInline can panic
+	head, put, n := q.head.Load(), q.put, 0
+	first, room := put, q.room(len(wrs))
+	var err error
+	for ; n < room; n++ {
+		wr, i := &wrs[n], put&q.mask
+		if len(wr.Inline)|len(wr.InlineList) != 0 {
+			return q.postInline(wrs, n, room, put, first)
+		}
+		blocks := uint32(1)
+		if o := operationOf(wr.Opcode); len(wr.SGL) == 1 && o.simple&q.accepts != 0 && wr.SGL[0].Length-1 < q.maxFirst {
+			p := unsafe.Add(q.base, uintptr(i)*block)
+			at, imm := q.encodeHead(p, wr, o)
+			putSegment(unsafe.Add(p, at), &wr.SGL[0])
+			putControl(p, o.opcode, uint16(put), q.num, int(at/unit)+1, q.flags(wr.Flags), imm)
+		} else if blocks, err = q.encode(put, wr); err != nil {
+			break
+		}
+		q.sent[i] = sent{wr.ID, head + uint32(n)}
+		first = put
+		put += blocks
+	}
+	return q.finish(wrs, n, put, first, err)
+}
+
+// postInline is the rest of Post from request n on.
+func (q *SendQueue) postInline(wrs []verbs.SendWR, n, room int, put, first uint32) (_ int, err error) {
+	copied := false
+	defer func() {
+		if !copied { // the caller's memory may be gone; the queue is as it was
+			q.Unlock()
+		}
+	}()
+	for head := q.head.Load(); n < room; n++ {
+		wr, i := &wrs[n], put&q.mask
+		blocks := uint32(1)
+		o, length := operationOf(wr.Opcode), len(wr.Inline)
+		if at := int(o.head); o.simple&q.accepts != 0 && !o.reads && len(wr.SGL)|len(wr.InlineList) == 0 &&
+			length > 0 && length <= min(q.maxInline, block-inlineHead-at) {
+			p := unsafe.Add(q.base, uintptr(i)*block)
+			_, imm := q.encodeHead(p, wr, o)
+			put32(unsafe.Add(p, at), uint32(length)|inlineBit)
+			copy(unsafe.Slice((*byte)(unsafe.Add(p, at+inlineHead)), length), wr.Inline)
+			putControl(p, o.opcode, uint16(put), q.num, (at+inlineHead+length+unit-1)/unit, q.flags(wr.Flags), imm)
+		} else if blocks, err = q.encode(put, wr); err != nil {
+			break
+		}
+		q.sent[i] = sent{wr.ID, head + uint32(n)}
+		first = put
+		put += blocks
+	}
+	copied = true
+	return q.finish(wrs, n, put, first, err)
+}
+
+// room returns how many of n requests can be posted.
+func (q *SendQueue) room(n int) int {
+	head := q.head.Load()
+	if uint64(q.most-(head-q.known)) < uint64(n) {
+		q.known = q.tail.Load()
+	}
+	if q.Closed || q.State < verbs.StateRTS {
+		return 0
+	}
+	return min(n, int(q.most-(head-q.known)))
+}
+
+// encodeHead writes what a simple request has between the control segment and the data, and returns where
+// that ends, and the immediate.
+func (q *SendQueue) encodeHead(p unsafe.Pointer, wr *verbs.SendWR, o *operation) (at uintptr, imm uint32) {
+	at = ctrlSize
+	if o.remote {
+		putRemote(unsafe.Add(p, ctrlSize), wr.RemoteAddr, wr.RKey)
+		at += remoteSize
+	}
+	if o.imm {
+		imm = wr.Imm
+	}
+	return at, imm
+}
+
+// finish ends Post after n requests, of which the last begins at block first, and err refused the next one. It
+// tells the device that there are requests up to put, and unlocks the queue.
+func (q *SendQueue) finish(wrs []verbs.SendWR, n int, put, first uint32, err error) (int, error) {
+	if n > 0 {
+		q.put = put
+		mmap.StoreRelease(&q.head, q.head.Load()+uint32(n)) // Poll finds the requests in sent
+		reg, p, count, blocks := q.qp.reg, unsafe.Add(q.base, uintptr(first&q.mask)*block), swap32(put&0xffff), put-first
+		if n > 1 || blocks == 1 || uintptr(blocks) > reg.half/block {
+			q.ring(p, count, n == 1 && blocks == 1)
+		} else {
+			q.copyBlocks(first, blocks, count)
+		}
+	}
+	if n < len(wrs) || n == 0 {
+		err = q.refused(wrs, n, err)
+	}
 	q.Unlock()
 	return n, err
 }
 
-func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
-	if q.Closed {
-		return 0, q.Err()
+// copyBlocks is ring for a request of several blocks that is copied to the register.
+func (q *SendQueue) copyBlocks(first, blocks, count uint32) {
+	mmap.BarrierToDevice()
+	mmap.StoreRelease(q.record, count)
+	mmap.FlushDevice()
+	reg := q.qp.reg
+	for i := range blocks {
+		to, from := unsafe.Add(reg.mem, reg.offset+uintptr(i)*block), unsafe.Add(q.base, uintptr((first+i)&q.mask)*block)
+		mmap.CopyDevice((*[block]byte)(to), (*[block]byte)(from))
 	}
-	var err error
-	if q.State < verbs.StateRTS {
+	mmap.FlushDevice()
+	reg.offset ^= reg.half
+}
+
+// refused returns why request n was not posted.
+//
+//go:noinline
+func (q *SendQueue) refused(wrs []verbs.SendWR, n int, err error) error {
+	switch {
+	case q.Closed:
+		return q.Err()
+	case err != nil:
+	case q.State < verbs.StateRTS:
 		err = verbs.ErrState
+	case n == len(wrs):
+		return nil
+	case q.most == 0:
+		err = verbs.ErrNoSendRoom
+	default:
+		return verbs.ErrQueueFull
 	}
-	head, put, first := q.head.Load(), q.put, q.put // a panic leaves the queue as it was
-	if uint64(q.most-(head-q.known)) < uint64(len(wrs)) {
-		q.known = q.tail.Load()
+	if n == len(wrs) {
+		return err
 	}
-	n, room := 0, int(q.most-(head-q.known))
-	for ; err == nil && n < len(wrs); n++ {
-		if n == room {
-			if err = verbs.ErrQueueFull; q.most == 0 {
-				err = verbs.ErrNoSendRoom
-			}
-			break
-		}
-		i := put & q.mask
-		var units int
-		if units, err = q.encode(put, &wrs[n]); err != nil {
-			break
-		}
-		q.sent[i] = sent{wrs[n].ID, head + uint32(n)}
-		first = put
-		put += uint32(units*unit+block-1) / block
-	}
-	if n > 0 {
-		q.put = put
-		mmap.StoreRelease(&q.head, head+uint32(n)) // Poll finds the requests in sent
-		q.ring(first, n == 1)
-	}
-	if err != nil && err != verbs.ErrQueueFull && len(wrs) > 0 {
-		err = &verbs.PostError{Op: "post send", QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
-	}
-	return n, err
+	return &verbs.PostError{Op: "post send", QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
 }
 
-// ring tells the device that there are requests up to put, of which the last begins at block first.
-func (q *SendQueue) ring(first uint32, single bool) {
-	mmap.BarrierToDevice() // a device that sees the record's count sees the requests
-	mmap.StoreRelease(q.record, swap32(q.put&0xffff))
-	// The record before the register, from which the device goes to the record. The store to it
-	// may be combined with others, so no barrier for memory is enough (libmlx5: mmio_wc_start).
-	mmap.FlushDevice()
-	reg, p := q.qp.reg, unsafe.Add(q.base, uintptr(first&q.mask)*block)
-	if size := uintptr(q.put-first) * block; single && size <= reg.half {
-		to := unsafe.Add(reg.mem, reg.offset)
-		for i := uintptr(0); i < size; i += block {
-			at := (uintptr(first&q.mask)*block + i) & (q.bytes - 1)
-			mmap.CopyDevice((*[block]byte)(unsafe.Add(to, i)), (*[block]byte)(unsafe.Add(q.base, at)))
-		}
-	} else {
-		mmap.StoreDevice((*uint64)(unsafe.Add(reg.mem, reg.offset)), *(*uint64)(p))
+// flags returns the flags of a request's control segment.
+func (q *SendQueue) flags(f verbs.SendFlags) uint8 {
+	v := flagsOf[f&(verbs.SendFence|verbs.SendSignaled|verbs.SendSolicited)]
+	if q.signalAll {
+		v |= flagSignaled
 	}
-	// The store leaves the processor before the lock is released: else that of a later request,
-	// by another processor, might overtake it (mmio_flush_writes).
-	mmap.FlushDevice()
-	if reg.half != 0 { // other QPs may share one without halves
-		reg.offset ^= reg.half
-	}
+	return v
 }
 
-// encode writes a request at block put, and returns how many units it takes. Only its data may wrap
+// encode writes a request at block put, and returns how many blocks it takes. Only its data may wrap
 // around: a block has room for all that precedes it.
-func (q *SendQueue) encode(put uint32, wr *verbs.SendWR) (int, error) {
-	if int(wr.Opcode) >= len(operations) || operations[wr.Opcode].types&(1<<q.typ) == 0 {
+func (q *SendQueue) encode(put uint32, wr *verbs.SendWR) (blocks uint32, err error) {
+	o := operationOf(wr.Opcode)
+	if o.types&q.accepts == 0 {
 		return 0, provider.RefuseOpcode(wr.Opcode)
 	}
 	off := uintptr(put&q.mask) * block
-	o, p := &operations[wr.Opcode], unsafe.Add(q.base, off)
-	var flags uint8
-	if q.signalAll || wr.Flags&verbs.SendSignaled != 0 {
-		flags = flagSignaled
-	}
-	if wr.Flags&verbs.SendSolicited != 0 {
-		flags |= flagSolicited
-	}
-	if wr.Flags&verbs.SendFence != 0 {
-		flags |= flagFence
-	}
+	p := unsafe.Add(q.base, off)
 	size := int(o.head)
 	if o.remote {
 		putRemote(unsafe.Add(p, ctrlSize), wr.RemoteAddr, wr.RKey)
@@ -179,7 +349,6 @@ func (q *SendQueue) encode(put uint32, wr *verbs.SendWR) (int, error) {
 		size += avSize
 	}
 	var n int
-	var err error
 	if len(wr.Inline) > 0 || len(wr.InlineList) > 0 {
 		n, err = q.encodeInline(off+uintptr(size), wr, o)
 	} else {
@@ -189,8 +358,8 @@ func (q *SendQueue) encode(put uint32, wr *verbs.SendWR) (int, error) {
 		return 0, err
 	}
 	units := (size + n + unit - 1) / unit
-	putControl(p, o.opcode, uint16(put), q.num, units, flags, imm)
-	return units, nil
+	putControl(p, o.opcode, uint16(put), q.num, units, q.flags(wr.Flags), imm)
+	return uint32(units*unit+block-1) / block, nil
 }
 
 // encodeSGL writes the data segments, and returns how many bytes they take.
@@ -233,7 +402,6 @@ func (q *SendQueue) encodeInline(off uintptr, wr *verbs.SendWR, o *operation) (i
 	ring := unsafe.Slice((*byte)(q.base), q.bytes)
 	head := off & (q.bytes - 1)
 	at, n := head+inlineHead, 0 // the word itself does not wrap around
-	defer q.UnlockIfPanicking() // the caller's memory may be gone
 	if at, n = q.copyInline(ring, at, n, wr.Inline); n < 0 {
 		return 0, verbs.ErrInlineTooLong
 	}

@@ -103,6 +103,39 @@ func TestSendRequests(t *testing.T) {
 	}
 }
 
+// TestInline posts inline data of all lengths, alone and behind another request.
+func TestInline(t *testing.T) {
+	f := newFake(t, Driver{})
+	cq := f.cq(t, 16)
+	p := f.qp(t, verbs.RC, cq, verbs.QPCap{MaxSendWR: 8, MaxInline: 100}, nil)
+	data := make([]byte, 100)
+	for i := range data {
+		data[i] = byte(i + 1)
+	}
+	for length := 1; length <= len(data); length++ {
+		for _, opcode := range []verbs.Opcode{verbs.OpSend, verbs.OpRDMAWrite} {
+			for n := 1; n <= 2; n++ {
+				from, at := p.send.put, int(operationOf(opcode).head)
+				blocks := uint32(at+inlineHead+length+block-1) / block
+				wrs := slices.Repeat([]verbs.SendWR{{Opcode: opcode, Flags: verbs.SendSignaled, Inline: data[:length]}}, n)
+				if got, err := p.send.Post(wrs); got != n || err != nil || p.send.put != from+uint32(n)*blocks {
+					t.Fatalf("%d of %d, %d blocks: %v", got, n, p.send.put-from, err)
+				}
+				from = p.send.put - blocks
+				b := p.send.blocks(from, blocks)
+				want := be.AppendUint32(nil, uint32(length)|1<<31)
+				if want = append(want, data[:length]...); !bytes.Equal(b[at:][:len(want)], want) || int(b[7]) != (at+len(want)+15)/16 {
+					t.Fatalf("%v of %d bytes, %d requests:\n%s", opcode, length, n, hex.Dump(b))
+				}
+				cq.put(completion(p, uint16(from)), cqeRequest)
+				if wcs := cq.poll(); len(wcs) != 1 {
+					t.Fatalf("%+v", wcs)
+				}
+			}
+		}
+	}
+}
+
 // TestSendWrap posts requests of several blocks, whose data goes on at the start of the queue, until
 // each has begun at each block.
 func TestSendWrap(t *testing.T) {
@@ -212,6 +245,9 @@ func TestPostRefused(t *testing.T) {
 		if _, ok := errors.AsType[*verbs.PostError](err); !ok || n != want || !errors.Is(err, test.want) || swap32(q.record.Load()) != uint32(want) {
 			t.Errorf("%v %v: %d posted, %v", test.typ, test.wr.Opcode, n, err)
 		}
+		if n, err := q.Post([]verbs.SendWR{test.wr}); n != 0 || !errors.Is(err, test.want) {
+			t.Errorf("%v %v alone: %d posted, %v", test.typ, test.wr.Opcode, n, err)
+		}
 	}
 	f := newFake(t, Driver{})
 	p := f.qp(t, verbs.UD, f.cq(t, 8), verbs.QPCap{MaxSendWR: 4, MaxSendSGE: 1}, nil)
@@ -227,8 +263,8 @@ func TestPostRefused(t *testing.T) {
 	}
 }
 
-// TestPostPanics posts a batch of which the second request's data cannot be read: nothing is posted, and the queue can
-// be used again.
+// TestPostPanics posts requests whose data cannot be read, alone and behind another one: nothing is posted, and the
+// queue can be used again.
 func TestPostPanics(t *testing.T) {
 	f := newFake(t, Driver{})
 	cq := f.cq(t, 16)
@@ -238,15 +274,20 @@ func TestPostPanics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Munmap(mem)
-	func() {
-		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-		defer func() {
-			if recover() == nil {
-				t.Error("no panic")
-			}
-		}()
-		p.send.Post([]verbs.SendWR{{ID: 1, Opcode: verbs.OpSend}, {ID: 2, Opcode: verbs.OpSend, Inline: mem[:64]}})
-	}()
+	for _, length := range []int{1, 8, 64} {
+		wrs := []verbs.SendWR{{ID: 1, Opcode: verbs.OpSend}, {ID: 2, Opcode: verbs.OpSend, Inline: mem[:length]}}
+		for _, wrs := range [][]verbs.SendWR{wrs, wrs[1:]} {
+			func() {
+				defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+				defer func() {
+					if recover() == nil {
+						t.Error("no panic")
+					}
+				}()
+				p.send.Post(wrs)
+			}()
+		}
+	}
 	for i := range 10 {
 		from := p.send.put
 		if n, err := p.send.Post([]verbs.SendWR{{ID: uint64(i), Opcode: verbs.OpSend}}); n != 1 || err != nil || int(from) != i || swap32(p.send.record.Load()) != uint32(i)+1 {

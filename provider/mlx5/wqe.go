@@ -1,7 +1,6 @@
 package mlx5
 
 import (
-	"encoding/binary"
 	"math/bits"
 	"unsafe"
 
@@ -57,9 +56,12 @@ const invalidKey = 0x100
 type operation struct {
 	opcode uint8
 	types  uint8 // of QPs that accept it, as bits
+	simple uint8 // those on which it is encoded as Post does
 	head   uint8 // bytes before the data, on RC and UC
 	remote bool  // names the peer's memory
 	reads  bool  // needs memory for what it returns
+	imm    bool  // has an immediate
+	_      bool
 }
 
 const (
@@ -69,21 +71,31 @@ const (
 	onAll = onRC | onUC | onUD
 )
 
-var operations = [...]operation{
-	verbs.OpRDMAWrite:    {opWrite, onRC | onUC, ctrlSize + remoteSize, true, false},
-	verbs.OpRDMAWriteImm: {opWriteImm, onRC | onUC, ctrlSize + remoteSize, true, false},
-	verbs.OpSend:         {opSend, onAll, ctrlSize, false, false},
-	verbs.OpSendImm:      {opSendImm, onAll, ctrlSize, false, false},
-	verbs.OpSendInv:      {opSendInval, onRC, ctrlSize, false, false},
-	verbs.OpRDMARead:     {opRead, onRC, ctrlSize + remoteSize, true, true},
-	verbs.OpCompareSwap:  {opCompare, onRC, ctrlSize + remoteSize + atomicSize, true, true},
-	verbs.OpFetchAdd:     {opFetchAdd, onRC, ctrlSize + remoteSize + atomicSize, true, true},
+var operations = [16]operation{
+	verbs.OpRDMAWrite:    {opcode: opWrite, types: onRC | onUC, simple: onRC | onUC, head: ctrlSize + remoteSize, remote: true},
+	verbs.OpRDMAWriteImm: {opcode: opWriteImm, types: onRC | onUC, simple: onRC | onUC, head: ctrlSize + remoteSize, remote: true, imm: true},
+	verbs.OpSend:         {opcode: opSend, types: onAll, simple: onRC | onUC, head: ctrlSize},
+	verbs.OpSendImm:      {opcode: opSendImm, types: onAll, simple: onRC | onUC, head: ctrlSize, imm: true},
+	verbs.OpSendInv:      {opcode: opSendInval, types: onRC, head: ctrlSize},
+	verbs.OpRDMARead:     {opcode: opRead, types: onRC, simple: onRC, head: ctrlSize + remoteSize, remote: true, reads: true},
+	verbs.OpCompareSwap:  {opcode: opCompare, types: onRC, head: ctrlSize + remoteSize + atomicSize, remote: true, reads: true},
+	verbs.OpFetchAdd:     {opcode: opFetchAdd, types: onRC, head: ctrlSize + remoteSize + atomicSize, remote: true, reads: true},
 }
 
-// put32 and put64 store a big-endian number, get32 loads one.
-func put32(p unsafe.Pointer, v uint32) { binary.BigEndian.PutUint32((*[4]byte)(p)[:], v) }
-func put64(p unsafe.Pointer, v uint64) { binary.BigEndian.PutUint64((*[8]byte)(p)[:], v) }
-func get32(p unsafe.Pointer) uint32    { return binary.BigEndian.Uint32((*[4]byte)(p)[:]) }
+// operationOf returns the operation of an opcode, which no QP accepts if it is not known.
+func operationOf(o verbs.Opcode) *operation { return &operations[min(int(o), len(operations)-1)] }
+
+// flagsOf are the flags for those of package verbs.
+var flagsOf = [...]uint8{
+	0, flagFence, flagSignaled, flagFence | flagSignaled,
+	flagSolicited, flagFence | flagSolicited, flagSignaled | flagSolicited, flagFence | flagSignaled | flagSolicited,
+}
+
+// put32 and put64 store a big-endian number, get32 loads one. They are not those of encoding/binary, which
+// the compiler may split: the copy to a register would wait for the parts.
+func put32(p unsafe.Pointer, v uint32) { *(*uint32)(p) = swap32(v) }
+func put64(p unsafe.Pointer, v uint64) { *(*uint64)(p) = swap64(v) }
+func get32(p unsafe.Pointer) uint32    { return swap32(*(*uint32)(p)) }
 
 // swap32 returns the number whose bytes in memory are those of v in big-endian order, for words that are
 // loaded and stored as a whole.
@@ -92,6 +104,13 @@ func swap32(v uint32) uint32 {
 		return v
 	}
 	return bits.ReverseBytes32(v)
+}
+
+func swap64(v uint64) uint64 {
+	if cpu.IsBigEndian {
+		return v
+	}
+	return bits.ReverseBytes64(v)
 }
 
 // putSegment writes struct mlx5_wqe_data_seg: byte_count, lkey, addr.

@@ -1,0 +1,4 @@
+package mmap
+
+func barrierToDevice()
+func barrierFromDevice()
