@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -133,6 +134,46 @@ func TestConnectXTCP(t *testing.T) {
 		}
 		t.Logf("%s: %.1f MB/s both ways", at, float64(size)/1e6/time.Since(began).Seconds())
 	}
+	checkTCP(t, p)
+}
+
+// TestConnectXIperf sends by TCP each way as fast as it can for some seconds.
+func TestConnectXIperf(t *testing.T) {
+	p := dialTwin(t)
+	if testing.Short() {
+		t.Skip("takes long")
+	}
+	const port = "5201"
+	for _, format := range []string{adapterAddr, adapterAddr6} {
+		host := fmt.Sprintf(format, 2)
+		for _, way := range []string{"--no-delay", "--reverse", "--bidir"} {
+			served := p.start(t, 2, "iperf3", "-s", "-1", "-p", port)
+			p.awaitTCP(t, 2, port)
+			out := p.run(t, 1, "iperf3", "-c", host, "-p", port, "-t", "3", "-J", way)
+			served()
+			type sum struct {
+				Bytes float64
+				Rate  float64 `json:"bits_per_second"`
+			}
+			var r struct {
+				End struct {
+					There sum `json:"sum_received"`
+					Back  sum `json:"sum_received_bidir_reverse"`
+				}
+			}
+			labtest.Check(t, json.Unmarshal([]byte(out), &r))
+			if r.End.There.Bytes < 1e6 || way == "--bidir" && r.End.Back.Bytes < 1e6 {
+				t.Errorf("iperf3 has moved less than a megabyte:\n%s", out)
+			}
+			t.Logf("%s %s: %.1f MB/s, back %.1f", host, way, r.End.There.Rate/8e6, r.End.Back.Rate/8e6)
+		}
+	}
+	checkTCP(t, p)
+}
+
+// checkTCP checks that all segments had the right checksum.
+func checkTCP(t *testing.T, p *peer) {
+	t.Helper()
 	for host := 1; host <= 2; host++ {
 		if n := snmp(p.run(t, host, "cat", "/proc/net/snmp"), "Tcp", "InCsumErrors"); n != "0" {
 			t.Errorf("host %d has received %q segments with wrong checksums", host, n)
