@@ -6,11 +6,10 @@ import (
 	"slices"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/sys"
 )
 
 // Feature is a feature that some kernel drivers support and others do not.
-// [Context.Probe] reports whether a device has it.
+// [Context.Probe] reports whether programs can use it.
 type Feature string
 
 // Features for [Context.Probe].
@@ -56,16 +55,15 @@ const (
 	FeatureDeviceMemory           Feature = "device memory"
 	FeatureDMAHandles             Feature = "DMA handles"
 	FeatureFlowCounters           Feature = "flow counters"
-	FeatureContextQuery           Feature = "context query"
 	FeaturePortSpeedQuery         Feature = "port speed query"
 )
 
 // Features returns all features, sorted.
 func Features() []Feature { return slices.Sorted(maps.Keys(probes)) }
 
-// Probe tests whether the device has a feature by using it on objects of its own. It
-// returns nil if the device has it, and otherwise the kernel's error, which matches
-// errors.ErrUnsupported if the driver lacks the feature. It makes a few system calls.
+// Probe tests whether programs can use a feature of the device, by using it on objects of its own. It
+// returns nil if they can, and otherwise an error, which matches errors.ErrUnsupported if the kernel's
+// driver lacks the feature or this package does. It makes a few system calls.
 func (c *Context) Probe(f Feature) error {
 	probe, ok := probes[f]
 	if !ok {
@@ -140,14 +138,4 @@ func (p *prober) qp(typ verbs.QPType) *QP {
 func (p *prober) mr(access verbs.Access, opt MROptions) *MR {
 	mr, err := p.pd().AllocMR(4096, access, opt)
 	return mustCreate(p, mr, err)
-}
-
-// call runs a command for objects that this package has no type for. An object that the
-// kernel makes nevertheless lives until the context is closed.
-func (p *prober) call(cmd uint32, req, resp []byte) error {
-	return p.c.file.Invoke(cmd, req, resp, nil, nil)
-}
-
-func (p *prober) ioctl(object, method uint16, attrs ...sys.Attr) error {
-	return p.c.file.Ioctl(sys.Call{Object: object, Method: method, Attrs: attrs})
 }

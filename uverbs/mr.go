@@ -90,11 +90,8 @@ func pin(mem []byte) (addr uint64, unpin func() error) {
 	return mmap.Pin(p, mem), func() error { p.Unpin(); return nil }
 }
 
-// Bits of the device's general on-demand paging capabilities.
-const (
-	odpSupport  = 1 << 0
-	odpImplicit = 1 << 1
-)
+// odpSupport is a bit of the device's general on-demand paging capabilities.
+const odpSupport = 1 << 0
 
 const opRegister = "register MR in"
 
