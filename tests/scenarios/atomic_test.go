@@ -63,25 +63,25 @@ func atomicFails(opt labtest.PairOptions, spoil func(a, b *labtest.Side) (off in
 func sound(a, b *labtest.Side) (int, verbs.SGE, uint32) { return 0, a.MR.SGE(0, 8), b.MR.RKey() }
 
 var atomic = []scenario{
-	{"atomic/atomic_cmp_and_swp", onRXE, atomicTest(verbs.OpCompareSwap)},
-	{"atomic/atomic_fetch_and_add", onRXE, atomicTest(verbs.OpFetchAdd)},
+	{"atomic/atomic_cmp_and_swp", notOnSIW, atomicTest(verbs.OpCompareSwap)},
+	{"atomic/atomic_fetch_and_add", notOnSIW, atomicTest(verbs.OpFetchAdd)},
 	{"atomic/xrc_atomic_fetch_and_add", nowhere, probe("XRC domain")},
 	{"atomic/xrc_atomic_cmp_and_swp", nowhere, probe("XRC domain")},
-	{"atomic/atomic_invalid_qp_access", onRXE, atomicFails(labtest.PairOptions{
+	{"atomic/atomic_invalid_qp_access", notOnSIW, atomicFails(labtest.PairOptions{
 		RC: uverbs.ConnectOptions{Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead},
 	}, sound, verbs.WCRemInvReqErr)},
-	{"atomic/atomic_invalid_mr_access", onRXE, atomicFails(labtest.PairOptions{
+	{"atomic/atomic_invalid_mr_access", notOnSIW, atomicFails(labtest.PairOptions{
 		Access: verbs.AccessLocalWrite | verbs.AccessRemoteWrite,
 	}, sound, verbs.WCRemAccessErr)},
-	{"atomic/atomic_non_aligned_addr", onRXE, atomicFails(labtest.PairOptions{}, func(a, b *labtest.Side) (int, verbs.SGE, uint32) {
+	{"atomic/atomic_non_aligned_addr", notOnSIW, atomicFails(labtest.PairOptions{}, func(a, b *labtest.Side) (int, verbs.SGE, uint32) {
 		return 3, a.MR.SGE(0, 8), b.MR.RKey()
 	}, verbs.WCRemInvReqErr)},
-	{"atomic/atomic_invalid_lkey", onRXE, atomicFails(labtest.PairOptions{}, func(a, b *labtest.Side) (int, verbs.SGE, uint32) {
+	{"atomic/atomic_invalid_lkey", notOnSIW, atomicFails(labtest.PairOptions{}, func(a, b *labtest.Side) (int, verbs.SGE, uint32) {
 		sge := a.MR.SGE(0, 8)
 		sge.LKey ^= 0x5500
 		return 0, sge, b.MR.RKey()
 	}, verbs.WCLocProtErr)},
-	{"atomic/atomic_invalid_rkey", onRXE, atomicFails(labtest.PairOptions{}, func(a, b *labtest.Side) (int, verbs.SGE, uint32) {
+	{"atomic/atomic_invalid_rkey", notOnSIW, atomicFails(labtest.PairOptions{}, func(a, b *labtest.Side) (int, verbs.SGE, uint32) {
 		return 0, a.MR.SGE(0, 8), b.MR.RKey() ^ 0x5500
 	}, verbs.WCRemAccessErr)},
 }
@@ -91,7 +91,7 @@ var srq = []scenario{
 		a, b := e.pair(labtest.PairOptions{SRQ: true})
 		return e.traffic(a, b, 50, 1000, false)
 	}},
-	{"srq/resize_srq", onRXE, func(e *env) error {
+	{"srq/resize_srq", with("SRQ resize"), func(e *env) error {
 		a, b := e.pair(labtest.PairOptions{SRQ: true})
 		if err := b.SRQ.Resize(200); err != nil {
 			return err

@@ -32,7 +32,7 @@ type scenario struct {
 // kernels have: it probes the device.
 func everywhere(*env) bool { return true }
 func nowhere(*env) bool    { return false }
-func onRXE(e *env) bool    { return !e.siw }
+func notOnSIW(e *env) bool { return !e.siw }
 func with(f uverbs.Feature) func(*env) bool {
 	return func(e *env) bool { return e.ctx.Probe(f) == nil }
 }
@@ -50,41 +50,56 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// since holds the first of the lab's kernels in which each driver has a feature, as does the
-// table in docs/kernels.md. Where a feature is not listed the kernel must refuse it.
-var since = map[string]map[uverbs.Feature]string{
-	"rxe": {
-		uverbs.FeatureRC: "6.1", uverbs.FeatureUC: "6.1", uverbs.FeatureUD: "6.1",
-		uverbs.FeatureMWType1: "6.1", uverbs.FeatureMWType2: "6.1", uverbs.FeatureInvalidate: "6.1",
-		uverbs.FeatureAtomics: "6.1", uverbs.FeaturePKeys: "6.1", uverbs.FeatureSRQ: "6.1", uverbs.FeatureSRQResize: "6.1",
-		uverbs.FeatureAddressHandles: "6.1", uverbs.FeatureMulticast: "6.1", uverbs.FeatureCQResize: "6.1", uverbs.FeatureIOVA: "6.1",
-		uverbs.FeatureAtomicWrite: "6.12", uverbs.FeatureFlush: "6.12", uverbs.FeaturePersistentFlush: "6.12",
-		uverbs.FeatureReregAccess: "6.12", uverbs.FeatureReregPD: "6.12",
-		uverbs.FeatureOnDemandPaging: "7.3", uverbs.FeatureAdvice: "7.3",
-	},
-	"siw": {uverbs.FeatureRC: "6.1", uverbs.FeatureInvalidate: "6.1", uverbs.FeatureSRQ: "6.1"},
-}
-
-// TestFeatures compares what a device supports with since.
+// TestFeatures compares what a device supports with the table of docs/kernels.md. Kernels must refuse
+// what it leaves empty.
 func TestFeatures(t *testing.T) {
 	labtest.RequireKernel(t)
-	kernels := []string{"6.1", "6.12", "7.3"}
-	here := slices.IndexFunc(kernels, func(k string) bool { return strings.HasPrefix(os.Getenv("VERBS_LAB"), k+".") })
-	if here < 0 {
-		t.Skipf("a kernel that is not in the table: %s", os.Getenv("VERBS_LAB"))
-	}
+	yes, columns := featureTable(t)
+	major, rest, _ := strings.Cut(os.Getenv("VERBS_LAB"), ".")
+	minor, _, _ := strings.Cut(rest, ".")
 	labtest.Each(t, func(t *testing.T, dev string) {
 		ctx := labtest.OpenDevice(t, dev)
+		column := major + "." + minor + " " + ctx.Driver()
+		if !slices.Contains(columns, column) {
+			t.Skipf("docs/kernels.md has no column %s, only %q", column, columns)
+		}
 		for _, f := range uverbs.Features() {
-			first := slices.Index(kernels, since[ctx.Driver()][f])
 			switch err := ctx.Probe(f); {
-			case first >= 0 && first <= here && err != nil:
+			case yes[column+" "+string(f)] && err != nil:
 				t.Errorf("%s: %v", f, err)
-			case (first < 0 || first > here) && !errors.Is(err, errors.ErrUnsupported):
+			case !yes[column+" "+string(f)] && !errors.Is(err, errors.ErrUnsupported):
 				t.Errorf("%s: %v, want a refusal that matches errors.ErrUnsupported", f, err)
 			}
 		}
 	})
+}
+
+// featureTable reads the table of features in docs/kernels.md: which cells are "yes", by column and
+// feature, and the columns.
+func featureTable(t *testing.T) (yes map[string]bool, columns []string) {
+	t.Helper()
+	yes = map[string]bool{}
+	_, text, _ := strings.Cut(string(labtest.Must(os.ReadFile("../../docs/kernels.md"))(t)), "\n| name |")
+	for i, line := range strings.Split(text, "\n") {
+		cells := strings.Split(strings.Trim(line, "| "), "|")
+		for j := range cells {
+			cells[j] = strings.TrimSpace(cells[j])
+		}
+		switch {
+		case i == 0:
+			columns = cells
+		case line == "":
+			return yes, columns
+		case i > 1 && !slices.Contains(uverbs.Features(), uverbs.Feature(cells[0])):
+			t.Errorf("docs/kernels.md: no feature %q", cells[0])
+		case i > 1:
+			for j, cell := range cells[1:] {
+				yes[columns[j]+" "+cells[0]] = cell == "yes"
+			}
+		}
+	}
+	t.Fatal("docs/kernels.md has no table of features")
+	return nil, nil
 }
 
 func (s scenario) test(e *env) {
