@@ -127,7 +127,7 @@ func deviceFields(d uverbs.Device) (f fields, err error) {
 	f.add("max_srq_sge", a.MaxSRQSGE)
 	f.add("max_pkeys", a.MaxPKeys)
 	f.add("local_ca_ack_delay", a.LocalCAAckDelay)
-	f.extended(a)
+	f.extended(a, driver == "mlx5")
 	f.add("num_comp_vectors", ctx.CompVectors())
 	var ports []fields
 	for port := 1; port <= a.Ports; port++ {
@@ -143,9 +143,9 @@ func deviceFields(d uverbs.Device) (f fields, err error) {
 }
 
 // extended adds the attributes of ibv_query_device_ex. Segmentation offload, hash functions
-// and packet pacing come from private responses of drivers, which rxe and siw do not send:
-// ibv_devinfo shows zeros for them.
-func (f *fields) extended(a *verbs.DeviceAttr) {
+// and packet pacing come from private responses of drivers. rxe and siw do not send them:
+// ibv_devinfo shows zeros for them. mlx5 does, but nothing here reads them, so they are left out.
+func (f *fields) extended(a *verbs.DeviceAttr, private bool) {
 	f.flags("general_odp_caps", a.ODP.General, 1, odpCaps)
 	f.flags("rc_odp_caps", uint64(a.ODP.RC), 1, odpTransportCaps)
 	f.flags("uc_odp_caps", uint64(a.ODP.UC), 1, odpTransportCaps)
@@ -155,21 +155,19 @@ func (f *fields) extended(a *verbs.DeviceAttr) {
 	f.addf("hca_core_clock", a.CoreClock, "%d kHz", a.CoreClock)
 	f.flags("raw_packet_caps", uint64(a.RawPacketCaps), 1, rawPacketCaps)
 	f.flags("device_cap_flags_ex", a.CapFlags, 1, deviceCapsEx)
-	f.add("tso_caps", fields{
-		{"max_tso", 0, "0"},
-	})
-	f.add("rss_caps", fields{
+	rss := fields{
 		number("max_rwq_indirection_tables", a.RSS.MaxRWQIndirectionTables),
 		number("max_rwq_indirection_table_size", a.RSS.MaxRWQIndirectionTableSize),
-		{"rx_hash_function", 0, "0x0"},
-		{"rx_hash_fields_mask", 0, "0x0"},
-		number("supported_qp", int(a.RSS.QPTypes)),
-	})
+	}
+	if !private {
+		f.add("tso_caps", fields{number("max_tso", 0)})
+		rss = append(rss, field{"rx_hash_function", 0, "0x0"}, field{"rx_hash_fields_mask", 0, "0x0"})
+	}
+	f.add("rss_caps", append(rss, number("supported_qp", int(a.RSS.QPTypes))))
 	f.add("max_wq_type_rq", a.MaxWQTypeRQ)
-	f.add("packet_pacing_caps", fields{
-		{"qp_rate_limit_min", 0, "0 kbps"},
-		{"qp_rate_limit_max", 0, "0 kbps"},
-	})
+	if !private {
+		f.add("packet_pacing_caps", fields{{"qp_rate_limit_min", 0, "0 kbps"}, {"qp_rate_limit_max", 0, "0 kbps"}})
+	}
 	tm := a.TagMatching
 	f.add("tm_caps", fields{
 		number("max_rndv_hdr_size", tm.MaxRendezvousHeader),
@@ -187,8 +185,8 @@ func (f *fields) extended(a *verbs.DeviceAttr) {
 
 func number(name string, v int) field { return field{name, v, fmt.Sprint(v)} }
 
-// featureFields reports for every feature whether the kernel provides it: true, or the errno
-// with which it refuses.
+// featureFields reports for every feature whether programs can use it: true, or the errno with which it
+// is refused.
 func featureFields(ctx *uverbs.Context) (f fields) {
 	for _, feature := range uverbs.Features() {
 		if err := ctx.Probe(feature); err != nil {
