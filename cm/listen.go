@@ -23,6 +23,7 @@ import (
 // Listener accepts connections. The caller must close it.
 type Listener struct {
 	id        *ID
+	id6       *ID // of the IPv6 wildcard beside IPv4's, or nil; its requests go to id
 	addr      Addr
 	log       *slog.Logger
 	transport *Transport
@@ -79,8 +80,7 @@ type ListenConfig struct {
 	// ReuseAddr allows a port that other IDs are bound to, if none of them listens.
 	ReuseAddr bool
 	// IPv6Only lets the IPv6 wildcard accept IPv6 connections only, so that another listener
-	// may have the IPv4 wildcard at the same port: together they accept both families on any
-	// device (see [Listen]).
+	// may have the IPv4 wildcard at the same port.
 	IPv6Only bool
 	// Logger, if set, logs connection requests at level Debug, and rejected requests at
 	// level Warn. It is also the Logger of connections whose [Options] have none.
@@ -90,9 +90,8 @@ type ListenConfig struct {
 	Transport *Transport
 }
 
-// Listen listens for connections on addr: "10.9.0.1:7471", or ":7471" for all IPv4
-// and "[::]:7471" for all addresses (on iWARP all IPv6 addresses: the kernel rejects IPv4
-// connections, see iw_conn_req_handler). Port 0 selects a free port, see
+// Listen listens for connections on addr: "10.9.0.1:7471", ":7471" or "[::]:7471" for all
+// addresses, or "0.0.0.0:7471" for all of IPv4. Port 0 selects a free port, see
 // [Listener.Addr]. Listen fails with an error that matches [verbs.ErrNoRDMA] if no
 // connection could ever come: because no device serves the address, as with 127.0.0.1, or a
 // wildcard in a container that has the devices of its host, but none of their addresses,
@@ -114,15 +113,15 @@ func (c *ListenConfig) listen(ctx context.Context, addr string) (*Listener, erro
 		return nil, err
 	}
 	local := addrs[0]
+	if strings.HasPrefix(addr, ":") { // as package net does
+		local = netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port())
+	}
 	if local.Addr().IsLoopback() { // the kernel listens there, but it may let no peer connect
 		if _, err := (&Dialer{Transport: l.transport}).pathTo(ctx, local); err != nil {
 			return nil, err
 		}
 	}
-	err = retryPort(c.Logger, local.Port(), func() (err error) {
-		l.id, l.addr, err = c.open(l.transport, local)
-		return err
-	})
+	err = retryPort(c.Logger, local.Port(), func() error { return c.open(l, local) })
 	if errors.Is(err, unix.ENODEV) {
 		err = noRoute(err, local.Addr())
 	}
@@ -130,7 +129,7 @@ func (c *ListenConfig) listen(ctx context.Context, addr string) (*Listener, erro
 		return nil, err
 	}
 	if local.Addr().IsUnspecified() && !l.transport.reachable(local.Addr(), c.IPv6Only) {
-		l.id.Close()
+		l.Close()
 		return nil, noAddress(local.Addr(), c.IPv6Only)
 	}
 	return l, nil
@@ -187,8 +186,38 @@ func noAddress(wildcard netip.Addr, ipv6Only bool) error {
 		verbs.ErrNoRoute, wildcard, family, strings.Join(devices, ", "), unix.ENODEV)
 }
 
-// open makes an ID that listens, and returns its address.
-func (c *ListenConfig) open(t *Transport, local netip.AddrPort) (*ID, Addr, error) {
+// open makes the listener's IDs. The wildcard of both families has one of each: with one ID of [::],
+// the kernel rejects IPv4 connections on iWARP (iw_conn_req_handler).
+func (c *ListenConfig) open(l *Listener, local netip.AddrPort) (err error) {
+	if local.Addr() != netip.IPv6Unspecified() || c.IPv6Only {
+		l.id, l.addr, err = c.openID(l.transport, local, c.IPv6Only)
+		return err
+	}
+	l.id, l.addr, err = c.openID(l.transport, netip.AddrPortFrom(netip.IPv4Unspecified(), local.Port()), false)
+	if err != nil {
+		return err
+	}
+	id6, addr6, err := c.openID(l.transport, netip.AddrPortFrom(local.Addr(), l.addr.Port()), true)
+	if errors.Is(err, unix.EAFNOSUPPORT) { // IPv6 is disabled
+		return nil
+	}
+	if err != nil {
+		l.id.Close()
+		return err
+	}
+	l.id6, l.addr = id6, addr6
+	id6.setHandler(func(e Event, err error) {
+		if err != nil {
+			l.id.end(err)
+		} else if !l.id.push(e) && e.NewID != nil {
+			e.NewID.Close() // as Channel.deliver does
+		}
+	})
+	return nil
+}
+
+// openID makes an ID that listens, and returns its address.
+func (c *ListenConfig) openID(t *Transport, local netip.AddrPort, only6 bool) (*ID, Addr, error) {
 	id, err := t.newID(cmp.Or(c.PortSpace, PortSpaceTCP))
 	if err != nil {
 		return nil, Addr{}, err
@@ -197,7 +226,7 @@ func (c *ListenConfig) open(t *Transport, local netip.AddrPort) (*ID, Addr, erro
 	if c.ReuseAddr {
 		err = id.SetReuseAddr(true)
 	}
-	if err == nil && c.IPv6Only {
+	if err == nil && only6 {
 		err = id.SetAFOnly(true)
 	}
 	if err == nil {
@@ -273,7 +302,10 @@ func (l *Listener) Close() error {
 	if l == nil {
 		return verbs.ErrClosed
 	}
-	return l.id.Close()
+	if l.id6 == nil {
+		return l.id.Close()
+	}
+	return errors.Join(l.id6.Close(), l.id.Close())
 }
 
 // Shutdown stops listening and waits until the accepted connections have ended because

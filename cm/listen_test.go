@@ -134,6 +134,49 @@ func TestPortInUse(t *testing.T) {
 	})
 }
 
+// TestBothFamilies listens on all addresses of both families by one listener.
+func TestBothFamilies(t *testing.T) {
+	labtest.RequireBoth(t)
+	labtest.Each(t, func(t *testing.T, device string) {
+		for _, host := range []string{"", "[::]"} {
+			ctx := within(t, 30*time.Second)
+			l := labtest.Must(cm.Listen(ctx, host+":0"))(t)
+			port := l.Addr().Port()
+			if want := netip.AddrPortFrom(netip.IPv6Unspecified(), port); l.Addr().AddrPort != want {
+				t.Errorf("%q: listens on %v", host, l.Addr())
+			}
+			for _, own := range []string{labtest.AddrOf(device), labtest.Addr6Of(device)} {
+				addr := netip.AddrPortFrom(netip.MustParseAddr(own), port)
+				dialed, accepted := labtest.DialAccept(t,
+					func() (*cm.Endpoint, error) { return cm.Dial(ctx, addr.String()) },
+					func() (*cm.Endpoint, error) {
+						r, err := l.Accept(ctx)
+						if err != nil {
+							return nil, err
+						}
+						if r.LocalAddr().AddrPort != addr {
+							t.Errorf("dialed %v, not %v", r.LocalAddr(), addr)
+						}
+						return r.Accept(ctx, cm.Options{})
+					})
+				labtest.Check(t, dialed.Close(), accepted.Close())
+			}
+			if s := l.Stats(); s.Requests != 2 || s.Accepted != 2 {
+				t.Errorf("%+v", s)
+			}
+			labtest.Check(t, l.Close(), l.Close())
+			if _, err := l.Accept(ctx); !errors.Is(err, verbs.ErrClosed) {
+				t.Errorf("accept after Close: %v", err)
+			}
+			for _, own := range []string{labtest.AddrOf(device), labtest.Addr6Of(device)} {
+				if _, err := cm.Dial(ctx, net.JoinHostPort(own, fmt.Sprint(port))); !errors.Is(err, syscall.ECONNREFUSED) {
+					t.Errorf("dial %s after Close: %v", own, err)
+				}
+			}
+		}
+	})
+}
+
 // TestLaterAddress listens on wildcards, and dials an address that the device's interface gets then.
 func TestLaterAddress(t *testing.T) {
 	labtest.RequireKernel(t)

@@ -73,7 +73,7 @@ func TestErrors(t *testing.T) {
 		_, err = (&rsock.Dialer{LocalAddr: local}).Dial("rdma", "10.9.0.1:1")
 		wantOp(t, err, "dial", cm.Addr{AddrPort: local}, addrOf("10.9.0.1:1"), fs.ErrNotExist)
 		_, err = rsock.Listen("tcp", ":1")
-		wantOp(t, err, "listen", nil, addrOf("0.0.0.0:1"), fs.ErrNotExist)
+		wantOp(t, err, "listen", nil, addrOf("[::]:1"), fs.ErrNotExist)
 		_, err = rsock.Listen("tcp6", ":1")
 		wantOp(t, err, "listen", nil, addrOf("[::]:1"), fs.ErrNotExist)
 	}

@@ -216,13 +216,13 @@ func TestListenBoth(t *testing.T) {
 // TestListenAll listens for RDMA at all addresses, and at all of one family.
 func TestListenAll(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		four, six := labtest.AddrOf(device), map[string]string{labtest.RXE: "fd00:9::1", labtest.SIW: "fd00:9:1::1"}[device]
+		four, six := labtest.AddrOf(device), labtest.Addr6Of(device)
 		for _, r := range []struct {
 			network, host string
 			four, six     bool
 		}{
-			{"rdma", "", true, false}, {"rdma4", "", true, false}, {"rdma", "0.0.0.0", true, false},
-			{"rdma", "[::]", device == labtest.RXE, true}, {"rdma6", "", false, true},
+			{"rdma", "", true, true}, {"rdma4", "", true, false}, {"rdma", "0.0.0.0", true, false},
+			{"rdma", "[::]", true, true}, {"rdma6", "", false, true}, {"rdma6", "[::]", false, true},
 		} {
 			t.Run(r.network+" "+r.host, func(t *testing.T) {
 				l := labtest.Must(rsock.Listen(r.network, r.host+":0"))(t)

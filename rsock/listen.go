@@ -21,8 +21,7 @@ import (
 type ListenConfig struct {
 	// Options tunes the connections.
 	Options
-	// Fallback selects when the listener uses TCP; zero means never. On TCP it
-	// listens as package net does: ":7471" means all IPv4 and IPv6 addresses.
+	// Fallback selects when the listener uses TCP; zero means never.
 	Fallback Fallback
 	// Backlog is the number of RDMA connections that may be in the handshake or wait
 	// for Accept, each with its memory. Zero means 128, the most is 65535. Peers
@@ -76,13 +75,11 @@ func Listen(network, addr string) (net.Listener, error) {
 	return new(ListenConfig).Listen(context.Background(), network, addr)
 }
 
-// Listen listens on addr: "10.9.0.1:7471", or ":7471" for all IPv4 addresses and
-// "[::]:7471" for all addresses; port 0 means a free one. (On iWARP devices, [::] means
-// all IPv6 addresses: the kernel rejects IPv4 connections, see iw_conn_req_handler. With
-// network "rdma6" it means that on all devices, so that another listener may have ":7471" of
-// "rdma4".) For network see [Dialer.DialContext]. If addr has a name, its first address is used, IPv4
-// if there is one; ctx bounds the lookup. If RDMA is missing the error matches
-// [verbs.ErrNoRDMA], unless Fallback applies. The listener is a [*Listener].
+// Listen listens on addr: "10.9.0.1:7471", ":7471" or "[::]:7471" for all addresses, or
+// "0.0.0.0:7471" for all of IPv4; port 0 means a free one. With network "rdma4" or "rdma6" a
+// wildcard is of that family alone. For network see [Dialer.DialContext]. If addr has a
+// name, its first address is used, IPv4 if there is one; ctx bounds the lookup. If RDMA is missing
+// the error matches [verbs.ErrNoRDMA], unless Fallback applies. The listener is a [*Listener].
 func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (net.Listener, error) {
 	conf := *lc
 	conf.HandshakeTimeout = cmp.Or(conf.HandshakeTimeout, 10*time.Second)
@@ -104,6 +101,9 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (net.L
 	local := addrs[0]
 	if i := slices.IndexFunc(addrs, func(a netip.AddrPort) bool { return a.Addr().Is4() }); i >= 0 {
 		local = addrs[i] // as package net does
+	}
+	if strings.HasPrefix(addr, ":") && !strings.HasSuffix(network, "4") {
+		local = netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port())
 	}
 	if err := l.open(ctx, network, addr, local); err != nil {
 		return nil, err

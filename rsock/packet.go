@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -71,7 +72,7 @@ func ListenPacket(network, addr string) (net.PacketConn, error) {
 	return new(ListenConfig).ListenPacket(context.Background(), network, addr)
 }
 
-// ListenPacket opens a [PacketConn] at addr: "10.9.0.1:7471", or ":7471" for all IPv4
+// ListenPacket opens a [PacketConn] at addr: "10.9.0.1:7471", or ":7471" for all
 // addresses; port 0 means a free one. For network see [Dialer.DialContext]. Of the options,
 // RecvQueue and SendQueue apply: the numbers of datagrams of 2 KiB that each queue pair has
 // memory for, where zero means 384. Fallback must be [FallbackNone]. iWARP has no datagrams: the error matches
@@ -108,11 +109,14 @@ func (lc *ListenConfig) listenPacket(ctx context.Context, network, addr string) 
 	if devs, err := uverbs.Devices(); err != nil || len(devs) == 0 {
 		return nil, cmp.Or(err, error(verbs.ErrNoDevice))
 	}
-	udpNetwork := "udp4"
-	if addrs[0].Addr().Is6() {
+	local, udpNetwork := net.UDPAddrFromAddrPort(addrs[0]), "udp4"
+	switch {
+	case addrs[0].Addr().Is6():
 		udpNetwork = "udp6"
+	case strings.HasPrefix(addr, ":") && !strings.HasSuffix(network, "4"):
+		udpNetwork, local.IP = "udp", nil // both families
 	}
-	if c.udp, err = net.ListenUDP(udpNetwork, net.UDPAddrFromAddrPort(addrs[0])); err != nil {
+	if c.udp, err = net.ListenUDP(udpNetwork, local); err != nil {
 		return nil, err
 	}
 	c.local = unmap(c.udp.LocalAddr().(*net.UDPAddr).AddrPort())

@@ -56,7 +56,7 @@ func sentPackets(t *testing.T) int {
 // TestPacketConn sends datagrams of all sizes both ways, more than the queues take.
 func TestPacketConn(t *testing.T) {
 	labtest.RequireKernel(t)
-	for _, host := range []string{labtest.AddrOf(labtest.RXE), "fd00:9::1"} {
+	for _, host := range []string{labtest.AddrOf(labtest.RXE), labtest.Addr6Of(labtest.RXE)} {
 		t.Run(host, func(t *testing.T) {
 			lc := rsock.ListenConfig{Options: rsock.Options{RecvQueue: 16, SendQueue: 16}}
 			at := net.JoinHostPort(host, "0")
@@ -89,9 +89,9 @@ func TestPacketConn(t *testing.T) {
 func TestPacketConnWildcard(t *testing.T) {
 	labtest.RequireKernel(t)
 	a, b := listenPacket(t, ":0", rsock.ListenConfig{}), listenPacket(t, ":0", rsock.ListenConfig{})
-	host := netip.MustParseAddr(labtest.AddrOf(labtest.RXE))
 	buf := make([]byte, 100)
-	for range 10 {
+	for i := range 10 {
+		host := netip.MustParseAddr([]string{labtest.Addr, labtest.Addr6Of(labtest.RXE)}[i%2])
 		to := netip.AddrPortFrom(host, addrPort(b).Port())
 		if _, err := a.WriteToAddrPort([]byte("hello"), to); err != nil {
 			t.Fatal(err)

@@ -160,7 +160,7 @@ func TestJSONServers(t *testing.T) {
 	checkRun(t, jsonCommand(t, there, "ping -c -C 2 -a "+here), 1, 0)
 	end(server, out, 1)
 
-	server, out = serve("perf server --once", "listening on 0.0.0.0:18515\n") // of one family, as its device
+	server, out = serve("perf server --once", "listening on [::]:18515\n")
 	checkRun(t, jsonCommand(t, there, "perf ud bw -a -n 2 "+here), 1, 0)
 	end(server, out, 12) // of 2 to 4096 bytes
 

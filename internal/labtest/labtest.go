@@ -37,6 +37,17 @@ func AddrOf(device string) string {
 	return Addr
 }
 
+// Addr6Of returns the IPv6 address of a device.
+func Addr6Of(device string) string {
+	switch device {
+	case SIW:
+		return "fd00:9:1::1"
+	case MLX5:
+		return "fd00:9:2::1"
+	}
+	return "fd00:9::1"
+}
+
 // Each runs a test on each of the lab's devices.
 func Each(t *testing.T, test func(t *testing.T, device string)) {
 	t.Helper()

@@ -304,7 +304,7 @@ func TestLinkDown(t *testing.T) {
 // again.
 func restore(t *testing.T, device string, ip func(string)) {
 	ip("up")
-	six := map[string]string{labtest.RXE: "fd00:9::1/64", labtest.SIW: "fd00:9:1::1/64"}[device]
+	six := labtest.Addr6Of(device) + "/64"
 	link := map[string]string{labtest.RXE: "v0", labtest.SIW: "d0"}[device]
 	exec.Command("ip", "addr", "add", six, "dev", link, "nodad").Run()
 	ctx := labtest.OpenDevice(t, device)

@@ -16,11 +16,10 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// The links of the lab's devices, the devices' types, and the links' IPv6 addresses.
+// The links of the lab's devices, and the devices' types.
 var (
-	links     = map[string]string{labtest.RXE: "v0", labtest.SIW: "d0"}
-	kinds     = map[string]string{labtest.RXE: "rxe", labtest.SIW: "siw"}
-	ipv6Addrs = map[string]string{labtest.RXE: "fd00:9::1/64", labtest.SIW: "fd00:9:1::1/64"}
+	links = map[string]string{labtest.RXE: "v0", labtest.SIW: "d0"}
+	kinds = map[string]string{labtest.RXE: "rxe", labtest.SIW: "siw"}
 )
 
 // waitFor waits until something works.
@@ -122,7 +121,7 @@ func TestLink(t *testing.T) {
 		if err := netlink.LinkSetUp(link); err != nil {
 			e.Error(err)
 		}
-		six, _ := netlink.ParseAddr(ipv6Addrs[e.device])
+		six, _ := netlink.ParseAddr(labtest.Addr6Of(e.device) + "/64")
 		six.Flags = unix.IFA_F_NODAD
 		if err := netlink.AddrAdd(link, six); err != nil && !errors.Is(err, unix.EEXIST) {
 			e.Error(err)

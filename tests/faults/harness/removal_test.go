@@ -296,7 +296,7 @@ func restoreAdapter(t *testing.T, device string) {
 		if err := netlink.LinkSetUp(link); err != nil {
 			return err
 		}
-		for _, a := range []string{labtest.AddrOf(device) + "/24", "fd00:9:2::1/64"} {
+		for _, a := range []string{labtest.AddrOf(device) + "/24", labtest.Addr6Of(device) + "/64"} {
 			addr := labtest.Must(netlink.ParseAddr(a))(t)
 			addr.Flags = unix.IFA_F_NODAD
 			if err := netlink.AddrReplace(link, addr); err != nil {

@@ -57,7 +57,7 @@ func (c *Cmd) connect(ctx context.Context) (net.Conn, error) {
 	if !c.Listen {
 		return (&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", addr)
 	}
-	l, err := cli.Listen(ctx, &rsock.ListenConfig{Options: opt}, addr)
+	l, err := (&rsock.ListenConfig{Options: opt}).Listen(ctx, "rdma", addr)
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ import (
 func TestDeviceAddr(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		d := labtest.Must(uverbs.Find(device))(t)
-		v6 := map[string]string{labtest.RXE: "fd00:9::1", labtest.SIW: "fd00:9:1::1"}[device]
+		v6 := labtest.Addr6Of(device)
 		for spec, want := range map[string]string{
 			device: labtest.AddrOf(device), d.GUID.String(): labtest.AddrOf(device),
 			labtest.AddrOf(device): labtest.AddrOf(device), v6: v6,

@@ -58,7 +58,7 @@ func noProgress(*side) (onEnd func()) { return func() {} }
 // Serve serves clients such as Measure at any port of an address until ctx ends. It returns where, and a
 // channel that is closed when it has ended.
 func Serve(ctx context.Context, addr string) (at net.Addr, ended <-chan struct{}, err error) {
-	l, err := cli.Listen(ctx, &rsock.ListenConfig{Options: controlOptions}, net.JoinHostPort(addr, "0"))
+	l, err := (&rsock.ListenConfig{Options: controlOptions}).Listen(ctx, "rdma", net.JoinHostPort(addr, "0"))
 	if err != nil {
 		return nil, nil, err
 	}

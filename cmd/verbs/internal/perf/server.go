@@ -22,11 +22,11 @@ type server struct {
 }
 
 func (v *server) serve(ctx context.Context, addr string, once bool) error {
-	l, err := cli.Listen(ctx, &rsock.ListenConfig{Options: controlOptions, Logger: slog.New(clientErrorLog(v.log))}, addr)
+	l, err := (&rsock.ListenConfig{Options: controlOptions, Logger: slog.New(clientErrorLog(v.log))}).Listen(ctx, "rdma", addr)
 	if err != nil {
 		return err
 	}
-	v.log("listening on %v", l)
+	v.log("listening on %v", l.Addr())
 	if once {
 		return v.serveOne(ctx, l)
 	}

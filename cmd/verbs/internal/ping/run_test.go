@@ -21,7 +21,7 @@ func TestPing(t *testing.T) {
 		served := make(chan error, 1)
 		go func() { served <- server.Run(serving) }()
 		defer stop()
-		v6 := map[string]string{labtest.RXE: "fd00:9::1", labtest.SIW: "fd00:9:1::1"}[device]
+		v6 := labtest.Addr6Of(device)
 		for addr, size := range map[string]int{labtest.AddrOf(device): MinSize, v6: maxSize} {
 			client := Cmd{Client: true, Addr: addr, Port: 7174, Count: 5, Size: size, Check: true, JSON: true}
 			var err error

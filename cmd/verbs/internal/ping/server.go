@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 
 	"github.com/goverbs/verbs"
@@ -14,84 +13,40 @@ import (
 )
 
 func (c *Cmd) server(ctx context.Context, addr string) error {
-	listeners, err := cli.Families(addr, func(network, addr string) (*cm.Listener, error) {
-		return (&cm.ListenConfig{IPv6Only: network == "rdma6"}).Listen(ctx, addr)
-	})
+	l, err := cm.Listen(ctx, addr)
 	if err != nil {
 		return err
 	}
-	accepting, stop := context.WithCancel(ctx)
-	defer stop()
-	requests := make(chan accepted)
-	var addrs []string
-	for _, l := range listeners {
-		defer l.Close()
-		addrs = append(addrs, l.Addr().String())
-		go accept(accepting, l, requests)
-	}
-	fmt.Fprintln(os.Stderr, "listening on", strings.Join(addrs, " and "))
+	defer l.Close()
+	fmt.Fprintln(os.Stderr, "listening on", l.Addr())
 	if c.Persistent {
-		return c.serveAll(ctx, requests)
+		return c.serveAll(ctx, l)
 	}
-	var first accepted
-	select {
-	case first = <-requests:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	request, err := l.Accept(ctx)
+	l.Close()
+	if err != nil {
+		return cli.Cause(ctx, err)
 	}
-	stop()
-	if first.err != nil {
-		return cli.Cause(ctx, first.err)
-	}
-	return c.serve(ctx, first.request)
-}
-
-// accepted is a result of Accept.
-type accepted struct {
-	request *cm.Request
-	err     error
-}
-
-// accept sends what l accepts to requests, until there is an error or ctx ends.
-func accept(ctx context.Context, l *cm.Listener, requests chan<- accepted) {
-	for {
-		request, err := l.Accept(ctx)
-		select {
-		case requests <- accepted{request, err}:
-		case <-ctx.Done():
-			if err == nil {
-				request.Reject(nil)
-			}
-			return
-		}
-		if err != nil {
-			return
-		}
-	}
+	return c.serve(ctx, request)
 }
 
 // serveAll serves all clients concurrently. The failure of one does not affect the others.
-func (c *Cmd) serveAll(ctx context.Context, requests <-chan accepted) error {
+func (c *Cmd) serveAll(ctx context.Context, l *cm.Listener) error {
 	var clients sync.WaitGroup
 	defer clients.Wait()
 	for {
-		var next accepted
-		select {
-		case next = <-requests:
-		case <-ctx.Done():
-			return nil
-		}
+		request, err := l.Accept(ctx)
 		if ctx.Err() != nil {
-			if next.err == nil {
-				next.request.Reject(nil)
+			if err == nil {
+				request.Reject(nil)
 			}
 			return nil
 		}
-		if next.err != nil {
-			return next.err
+		if err != nil {
+			return err
 		}
 		clients.Go(func() {
-			if err := c.serve(ctx, next.request); err != nil && ctx.Err() == nil {
+			if err := c.serve(ctx, request); err != nil && ctx.Err() == nil {
 				cli.Warn(os.Stderr, err)
 			}
 		})
