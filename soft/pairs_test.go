@@ -33,7 +33,7 @@ func TestPairs(t *testing.T) {
 	if testing.Short() {
 		rounds = 2 * time.Millisecond
 	}
-	eachNetwork(t, func(t *testing.T, make func(addr string) *soft.Device) {
+	eachNetwork(t, func(t *testing.T, make func(addrs ...string) *soft.Device) {
 		peer := make("127.0.0.1")
 		b := newTraffic(t, peer)
 		defer b.close(t)
@@ -82,15 +82,46 @@ func TestPairs(t *testing.T) {
 }
 
 // eachNetwork runs a test with devices of hosts of their own, on UDP and on a network in memory.
-func eachNetwork(t *testing.T, test func(t *testing.T, make func(addr string) *soft.Device)) {
+func eachNetwork(t *testing.T, test func(t *testing.T, make func(addrs ...string) *soft.Device)) {
 	t.Run("UDP", func(t *testing.T) {
-		test(t, func(addr string) *soft.Device { return newUDPDevice(t, addr) })
+		test(t, func(addrs ...string) *soft.Device { return newUDPDevice(t, addrs...) })
 	})
 	t.Run("memory", func(t *testing.T) {
 		network := verbstest.NewNetwork(verbstest.Options{})
-		test(t, func(addr string) *soft.Device {
-			return newDevice(t, soft.Options{Network: network, Host: addr, Addrs: []netip.Addr{netip.MustParseAddr(addr)}})
+		test(t, func(addrs ...string) *soft.Device {
+			return newDevice(t, soft.Options{Network: network, Host: addrs[0], Addrs: parsed(addrs)})
 		})
+	})
+}
+
+// TestGroupOnce sends datagrams to a group that a device with two addresses on a link has joined: it
+// receives each once.
+func TestGroupOnce(t *testing.T) {
+	eachNetwork(t, func(t *testing.T, make func(addrs ...string) *soft.Device) {
+		a, b := newTraffic(t, make("127.0.0.2", "127.0.0.4")), newTraffic(t, make("127.0.0.3"))
+		defer a.close(t)
+		defer b.close(t)
+		to := must(b.datagrams.Addr(1))(t)
+		to.GID = group
+		ah := must(b.side.pd.CreateAH(to.PathFrom(must(b.datagrams.Addr(1))(t))))(t)
+		defer ah.Close()
+		for i := range 4 {
+			if _, err := a.datagrams.PostRecv(verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{a.side.mr.SGE(0, 100)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range uint64(2) {
+			if _, err := b.datagrams.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("datagram"), To: ah.To(groupQPN, trafficQKey)}); err != nil {
+				t.Fatal(err)
+			}
+			if wc, err := a.side.cq.Next(within(t)); err != nil || wc.ID != i {
+				t.Errorf("datagram %d: %+v, %v", i, wc, err)
+			}
+			time.Sleep(20 * time.Millisecond)
+			if n := a.side.cq.Poll([]verbs.WC{{}}); n != 0 {
+				t.Errorf("datagram %d came twice", i)
+			}
+		}
 	})
 }
 

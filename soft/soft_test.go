@@ -199,15 +199,22 @@ func TestUDP(t *testing.T) {
 }
 
 // newUDPDevice makes a device of a host of its own on UDP, on a port that tests of other packages do not use.
-func newUDPDevice(t *testing.T, addr string) *soft.Device {
+func newUDPDevice(t *testing.T, addrs ...string) *soft.Device {
 	t.Helper()
-	d, err := soft.New(soft.Options{Host: addr, Addrs: []netip.Addr{netip.MustParseAddr(addr)}, Port: 14791})
+	d, err := soft.New(soft.Options{Host: addrs[0], Addrs: parsed(addrs), Port: 14791})
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {
 		t.Skip(err) // not all systems have all of 127.0.0.0/8
 	}
 	must(d, err)(t)
 	t.Cleanup(func() { d.Close() })
 	return d
+}
+
+func parsed(addrs []string) (list []netip.Addr) {
+	for _, a := range addrs {
+		list = append(list, netip.MustParseAddr(a))
+	}
+	return list
 }
 
 func within(t *testing.T) context.Context {

@@ -72,6 +72,9 @@ func (p *port) Start(receive func(pkts []soft.Packet)) {
 	}
 }
 
+// Link returns the number of the link that all ports of a network are on.
+func (p *port) Link() int { return 1 }
+
 // Join makes the port a member of a multicast group.
 func (p *port) Join(group netip.Addr) error {
 	group = group.Unmap().WithZone("")

@@ -17,6 +17,10 @@ type joiner interface {
 	Leave(group netip.Addr) error
 }
 
+// linked is a port that shares a network link, with a number, with others, which receive the same packets
+// to groups.
+type linked interface{ Link() int }
+
 // groups contains the QPs of multicast groups.
 type groups struct {
 	// changes is held while a QP is attached or detached, which may join or leave the group on the
@@ -182,9 +186,21 @@ func (g *groups) of(group netip.Addr) []*QP {
 	return g.members[group]
 }
 
-// receiveMulticast passes a packet of a group to its members.
-func (d *Device) receiveMulticast(p *packet) {
-	if d.portOf(p.src) != nil { // the network has returned what the device sent
+// firstOnLink reports whether the device has no port of the same family before p on its link.
+func (d *Device) firstOnLink(p *port) bool {
+	link, ok := p.net.(linked)
+	for _, q := range d.ports() {
+		if other, also := q.net.(linked); ok && also && other.Link() == link.Link() && q.addr.Is4() == p.addr.Is4() {
+			return q.net == p.net
+		}
+	}
+	return true
+}
+
+// receiveMulticast passes a packet of a group, which a port has received, to its members.
+func (d *Device) receiveMulticast(at *port, p *packet) {
+	// The network may have returned what the device sent.
+	if d.portOf(p.src) != nil || !d.firstOnLink(at) {
 		return
 	}
 	for _, qp := range d.groups.of(p.dst) {

@@ -45,7 +45,7 @@ func (r *receiver) receive(pkts []netif.Packet) {
 		if p.DestQP == multicastQPN {
 			r.release(qp, few) // receiveMulticast locks each member, perhaps this QP
 			qp = nil
-			r.dev.receiveMulticast(p)
+			r.dev.receiveMulticast(r.port, p)
 			continue
 		}
 		to := r.dev.qps.get(p.DestQP)

@@ -128,6 +128,9 @@ func (p *Port) read(s *socket) {
 	})
 }
 
+// Link returns the number of the port's interface.
+func (p *Port) Link() int { return p.ifi.Index }
+
 // Join makes the port receive packets to a multicast group on its interface. Joining again
 // changes nothing.
 func (p *Port) Join(group netip.Addr) error {
