@@ -14,37 +14,40 @@ type Feature string
 
 // Features for [Context.Probe].
 const (
-	FeatureRC                     Feature = "RC" // reliable connected QPs
-	FeatureUC                     Feature = "UC" // unreliable connected QPs
-	FeatureUD                     Feature = "UD" // datagram QPs
-	FeatureRawPacketQP            Feature = "raw packet QP"
-	FeatureDriverQP               Feature = "driver QP"
-	FeatureMWType1                Feature = "MW type 1"
-	FeatureMWType2                Feature = "MW type 2"
+	FeatureRC              Feature = "RC" // reliable connected QPs
+	FeatureUC              Feature = "UC" // unreliable connected QPs
+	FeatureUD              Feature = "UD" // datagram QPs
+	FeatureRawPacketQP     Feature = "raw packet QP"
+	FeatureDriverQP        Feature = "driver QP"
+	FeatureMWType1         Feature = "MW type 1"
+	FeatureMWType2         Feature = "MW type 2"
+	FeatureFlush           Feature = "FLUSH"
+	FeaturePersistentFlush Feature = "persistent FLUSH"
+	FeatureAtomicWrite     Feature = "ATOMIC_WRITE"
+	FeatureInvalidate      Feature = "LOCAL_INV, SEND_WITH_INV" // the opcodes that invalidate keys
+	FeatureAtomics         Feature = "atomics"                  // compare-and-swap, fetch-and-add
+	FeaturePKeys           Feature = "P_Keys"                   // a P_Key table
+	FeatureOnDemandPaging  Feature = "on-demand paging"
+	FeatureSRQ             Feature = "SRQ"
+	FeatureSRQResize       Feature = "SRQ resize" // SRQ.Resize
+	FeatureAddressHandles  Feature = "address handles"
+	FeatureMulticast       Feature = "multicast"
+	FeatureCQResize        Feature = "CQ resize"        // CQ.Resize
+	FeatureCQModeration    Feature = "CQ moderation"    // CQ.Moderate
+	FeatureReregAccess     Feature = "MR rereg, access" // MR.Rereg of access rights
+	FeatureReregPD         Feature = "MR rereg, PD"     // MR.Rereg of the PD
+	FeatureReregMemory     Feature = "MR rereg, memory" // MR.Rereg of the memory
+	FeatureIOVA            Feature = "MR IOVA"          // MROptions.IOVA
+	FeatureAdvice          Feature = "MR advice"        // PD.Advise
+	FeatureDMABuf          Feature = "DMA-BUF MR"       // PD.RegisterDMABuf
+
+	// For these there are no calls, and Probe refuses them on all devices.
+
 	FeatureTagMatchingSRQ         Feature = "tag matching SRQ"
 	FeatureCQTimestamps           Feature = "CQ timestamps"
 	FeatureCQOverrun              Feature = "CQ ignoring overruns"
-	FeatureFlush                  Feature = "FLUSH"
-	FeaturePersistentFlush        Feature = "persistent FLUSH"
-	FeatureAtomicWrite            Feature = "ATOMIC_WRITE"
-	FeatureInvalidate             Feature = "LOCAL_INV, SEND_WITH_INV" // the opcodes that invalidate keys
-	FeatureAtomics                Feature = "atomics"                  // compare-and-swap, fetch-and-add
 	FeatureDeviceClock            Feature = "device clock"
-	FeaturePKeys                  Feature = "P_Keys" // a P_Key table
-	FeatureOnDemandPaging         Feature = "on-demand paging"
 	FeatureImplicitOnDemandPaging Feature = "implicit on-demand paging"
-	FeatureSRQ                    Feature = "SRQ"
-	FeatureSRQResize              Feature = "SRQ resize" // SRQ.Resize
-	FeatureAddressHandles         Feature = "address handles"
-	FeatureMulticast              Feature = "multicast"
-	FeatureCQResize               Feature = "CQ resize"        // CQ.Resize
-	FeatureCQModeration           Feature = "CQ moderation"    // CQ.Moderate
-	FeatureReregAccess            Feature = "MR rereg, access" // MR.Rereg of access rights
-	FeatureReregPD                Feature = "MR rereg, PD"     // MR.Rereg of the PD
-	FeatureReregMemory            Feature = "MR rereg, memory" // MR.Rereg of the memory
-	FeatureIOVA                   Feature = "MR IOVA"          // MROptions.IOVA
-	FeatureAdvice                 Feature = "MR advice"        // PD.Advise
-	FeatureDMABuf                 Feature = "DMA-BUF MR"       // PD.RegisterDMABuf
 	FeatureXRCDomain              Feature = "XRC domain"
 	FeatureQPRateLimit            Feature = "QP rate limit"
 	FeatureFlowActions            Feature = "flow actions"
