@@ -462,14 +462,26 @@ func TestFlowTables(t *testing.T) {
 			t.Errorf("group %d to %d: status %#x", c[0], c[1], st)
 		}
 	}
-	entry := func(index uint64, group uint32) status {
+	n := m.newNetdev()
+	out, _ = m.mustRun(opAllocFlowCounter, 0, nil)
+	counter := allocFlowCounterOutFlowCounterId.u32(out)
+	actions := func(index uint64, group, action uint32, to, counters int, list ...uint32) status {
+		var b []byte
+		for _, v := range list {
+			b = append(be.AppendUint32(b, v), 0, 0, 0, 0)
+		}
 		_, st := m.run(opSetFlowTableEntry, 0, func(in []byte) {
 			setFteInTableId.set(in, uint64(table))
 			setFteInFlowIndex.set(in, index)
-			flowContextGroupId.set(setFteInFlowContext.at(in), uint64(group))
-		})
+			ctx := setFteInFlowContext.at(in)
+			flowContextGroupId.set(ctx, uint64(group))
+			flowContextAction.set(ctx, uint64(action))
+			flowContextDestinationListSize.set(ctx, uint64(to))
+			flowContextFlowCounterListSize.set(ctx, uint64(counters))
+		}, b...)
 		return st
 	}
+	entry := func(index uint64, group uint32) status { return actions(index, group, 1, 0, 0) }
 	destroyGroup := func() status {
 		_, st := m.run(opDestroyFlowGroup, 0, func(in []byte) {
 			destroyFlowGroupInTableId.set(in, uint64(table))
@@ -494,6 +506,15 @@ func TestFlowTables(t *testing.T) {
 	}{
 		{"entry outside of its group", entry(4, g), statusBadParamErr},
 		{"entry of no group", entry(2, g+1), statusBadResErr},
+		{"entry to a TIR, a table and a counter", actions(2, g, 4|8, 2, 1, 2<<24|n.tir, 1<<24|table, counter), statusOk},
+		{"entry to no TIR", actions(2, g, 4, 1, 0, 2<<24|n.tir+100), statusBadResErr},
+		{"entry to no table", actions(2, g, 4, 1, 0, 1<<24|table+100), statusBadResErr},
+		{"entry to no counter", actions(2, g, 8, 0, 1, counter+100), statusBadResErr},
+		{"entry to a vport", actions(2, g, 4, 1, 0, 0), statusBadParamErr},
+		{"destinations without the action", actions(2, g, 1, 1, 0, 2<<24|n.tir), statusBadParamErr},
+		{"counters without the action", actions(2, g, 1, 0, 1, counter), statusBadParamErr},
+		{"decapsulation", actions(2, g, 0x20, 0, 0), statusBadParamErr},
+		{"destinations behind the end", actions(2, g, 4, 2, 0, 2<<24|n.tir), statusBadInpLenErr},
 		{"entry", entry(2, g), statusOk},
 		{"table with groups", destroyTable(), statusBadResStateErr},
 		{"group with entries", destroyGroup(), statusBadResStateErr},

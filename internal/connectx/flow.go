@@ -27,13 +27,13 @@ func flowCounters(d *Device) *objects[struct{}] { return &d.eth.flow.counters }
 
 var flowCommands = map[uint16]func(*Device, *call) status{
 	opCreateFlowTable:      (*Device).createFlowTable,
-	opModifyFlowTable:      onTable(modifyFlowTableInTableType, modifyFlowTableInTableId, func(*flowTables, *flowTable, *call) status { return statusOk }),
-	opDestroyFlowTable:     onTable(destroyFlowTableInTableType, destroyFlowTableInTableId, (*flowTables).destroyFlowTable),
+	opModifyFlowTable:      onTable(modifyFlowTableInTableType, modifyFlowTableInTableId, ignore),
+	opDestroyFlowTable:     onTable(destroyFlowTableInTableType, destroyFlowTableInTableId, (*Device).destroyFlowTable),
 	opSetFlowTableRoot:     (*Device).setFlowTableRoot,
-	opCreateFlowGroup:      onTable(createFlowGroupInTableType, createFlowGroupInTableId, (*flowTables).createFlowGroup),
-	opDestroyFlowGroup:     onTable(destroyFlowGroupInTableType, destroyFlowGroupInTableId, (*flowTables).destroyFlowGroup),
-	opSetFlowTableEntry:    onTable(setFteInTableType, setFteInTableId, (*flowTables).setFlowEntry),
-	opDeleteFlowTableEntry: onTable(deleteFteInTableType, deleteFteInTableId, (*flowTables).deleteFlowEntry),
+	opCreateFlowGroup:      onTable(createFlowGroupInTableType, createFlowGroupInTableId, (*Device).createFlowGroup),
+	opDestroyFlowGroup:     onTable(destroyFlowGroupInTableType, destroyFlowGroupInTableId, (*Device).destroyFlowGroup),
+	opSetFlowTableEntry:    onTable(setFteInTableType, setFteInTableId, (*Device).setFlowEntry),
+	opDeleteFlowTableEntry: onTable(deleteFteInTableType, deleteFteInTableId, (*Device).deleteFlowEntry),
 	opAllocFlowCounter:     alloc(flowCounters, 1, 1024, allocFlowCounterOutFlowCounterId),
 	opDeallocFlowCounter:   drop(flowCounters, deallocFlowCounterInFlowCounterId, nil),
 	opQueryFlowCounter:     on(flowCounters, queryFlowCounterInFlowCounterId, ignore), // zeros, as no flow is matched
@@ -78,7 +78,7 @@ func (d *Device) createFlowTable(c *call) status {
 
 // onTable returns the handler of a command that names a table by its type and number. It is called
 // with the tables locked.
-func onTable(typ, id field, do func(*flowTables, *flowTable, *call) status) func(*Device, *call) status {
+func onTable(typ, id field, do func(*Device, *flowTable, *call) status) func(*Device, *call) status {
 	return func(d *Device, c *call) status {
 		f := &d.eth.flow
 		f.mu.Lock()
@@ -87,11 +87,12 @@ func onTable(typ, id field, do func(*flowTables, *flowTable, *call) status) func
 		if t == nil || t.typ != typ.int(c.in) {
 			return statusBadResErr
 		}
-		return do(f, t, c)
+		return do(d, t, c)
 	}
 }
 
-func (f *flowTables) destroyFlowTable(t *flowTable, c *call) status {
+func (d *Device) destroyFlowTable(t *flowTable, c *call) status {
+	f := &d.eth.flow
 	if len(t.groups) > 0 {
 		return statusBadResStateErr
 	}
@@ -115,12 +116,13 @@ func (d *Device) setFlowTableRoot(c *call) status {
 	return connectRoot(d, c)
 }
 
-var connectRoot = onTable(setFlowTableRootInTableType, setFlowTableRootInTableId, func(f *flowTables, t *flowTable, c *call) status {
-	f.roots[t.typ] = setFlowTableRootInTableId.u32(c.in)
+var connectRoot = onTable(setFlowTableRootInTableType, setFlowTableRootInTableId, func(d *Device, t *flowTable, c *call) status {
+	d.eth.flow.roots[t.typ] = setFlowTableRootInTableId.u32(c.in)
 	return statusOk
 })
 
-func (f *flowTables) createFlowGroup(t *flowTable, c *call) status {
+func (d *Device) createFlowGroup(t *flowTable, c *call) status {
+	f := &d.eth.flow
 	g := flowGroup{createFlowGroupInStartFlowIndex.get(c.in), createFlowGroupInEndFlowIndex.get(c.in)}
 	if g.first > g.last || g.last >= t.size {
 		return statusBadParamErr
@@ -136,7 +138,7 @@ func (f *flowTables) createFlowGroup(t *flowTable, c *call) status {
 	return statusOk
 }
 
-func (f *flowTables) destroyFlowGroup(t *flowTable, c *call) status {
+func (d *Device) destroyFlowGroup(t *flowTable, c *call) status {
 	num := destroyFlowGroupInGroupId.u32(c.in)
 	g, ok := t.groups[num]
 	if !ok {
@@ -151,7 +153,7 @@ func (f *flowTables) destroyFlowGroup(t *flowTable, c *call) status {
 	return statusOk
 }
 
-func (f *flowTables) setFlowEntry(t *flowTable, c *call) status {
+func (d *Device) setFlowEntry(t *flowTable, c *call) status {
 	ctx, index := setFteInFlowContext.at(c.in), setFteInFlowIndex.get(c.in)
 	g, ok := t.groups[flowContextGroupId.u32(ctx)]
 	if !ok {
@@ -160,11 +162,46 @@ func (f *flowTables) setFlowEntry(t *flowTable, c *call) status {
 	if index < g.first || index > g.last {
 		return statusBadParamErr
 	}
+	if st := d.checkActions(ctx, flowContextDestination.from(setFteInFlowContext.from(c.in))); st != statusOk {
+		return st
+	}
 	t.entries[index] = struct{}{}
 	return statusOk
 }
 
-func (f *flowTables) deleteFlowEntry(t *flowTable, c *call) status {
+// checkActions checks what an entry does with frames, of which list has the destinations, and then the
+// counters. The tables are locked.
+func (d *Device) checkActions(ctx, list []byte) status {
+	const allow, drop, forward, count = 1, 2, 4, 8 // MLX5_FLOW_CONTEXT_ACTION_*
+	const toTable, toTIR = 1, 2                    // MLX5_IFC_FLOW_DESTINATION_TYPE_*
+	action, to, counters := flowContextAction.int(ctx), flowContextDestinationListSize.int(ctx), flowContextFlowCounterListSize.int(ctx)
+	switch {
+	case action&^(allow|drop|forward|count) != 0, action&forward == 0 && to > 0, action&count == 0 && counters > 0:
+		return statusBadParamErr
+	case to+counters > len(list)/destFormatSize:
+		return statusBadInpLenErr
+	}
+	for i := range to + counters {
+		e := list[i*destFormatSize:]
+		typ, num, ok := destFormatDestinationType.int(e), destFormatDestinationId.u32(e), false
+		switch {
+		case i >= to: // struct mlx5_ifc_flow_counter_list_bits
+			_, ok = d.eth.flow.counters.get(be.Uint32(e))
+		case typ == toTable:
+			ok = d.eth.flow.tables[num] != nil
+		case typ == toTIR:
+			_, ok = d.eth.tirs.get(num)
+		default:
+			return statusBadParamErr
+		}
+		if !ok {
+			return statusBadResErr
+		}
+	}
+	return statusOk
+}
+
+func (d *Device) deleteFlowEntry(t *flowTable, c *call) status {
 	index := deleteFteInFlowIndex.get(c.in)
 	if _, ok := t.entries[index]; !ok {
 		return statusBadResErr
