@@ -3,40 +3,51 @@ package rsock
 import (
 	"cmp"
 	"errors"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
 )
 
+// closer ends a Conn, or one direction of it.
+type closer struct {
+	c      *Conn
+	mu     sync.Mutex // held by CloseRead, CloseWrite and Close, before that of the Conn
+	linger time.Duration
+	waiter waiter
+}
+
 // CloseRead ends reading: running and later calls of Read return io.EOF, and data that
 // arrives is dropped. If CloseWrite was called before, the peer is informed that its data
 // is no longer read.
-func (c *Conn) CloseRead() error { return c.closeSide(readEnded) }
+func (c *Conn) CloseRead() error { return c.closer.end(readEnded) }
 
 // CloseWrite ends writing: the peer reads what was written, then io.EOF, and may continue
 // to write. Running and later calls of Write fail with EPIPE. CloseWrite does not wait
 // for the peer to read. It waits for room for its message, 10 s at most; deadlines do not
 // apply. A [*net.TCPConn] has the same method.
-func (c *Conn) CloseWrite() error { return c.closeSide(writeEnded) }
+func (c *Conn) CloseWrite() error { return c.closer.end(writeEnded) }
 
-func (c *Conn) closeSide(s side) error {
-	if err := c.enter(&c.closeMu); err != nil {
+func (e *closer) end(s side) error {
+	c := e.c
+	if err := c.enter(&e.mu); err != nil {
 		return c.wrap("close", err)
 	}
-	err := c.endSide(s)
-	c.leave(&c.closeMu)
+	err := e.endLocked(s)
+	c.leave(&e.mu)
 	return c.wrap("close", err)
 }
 
-func (c *Conn) endSide(s side) error {
+func (e *closer) endLocked(s side) error {
+	c := e.c
 	if c.local&s != 0 {
 		return syscall.ENOTCONN
 	}
 	c.local |= s
-	c.discard()
+	c.reader.discard()
 	c.group.SignalAll()
-	c.awaitWrite()
+	e.awaitWrite()
 	m := msgShutdown
 	switch c.local &^ closed {
 	case readEnded:
@@ -44,34 +55,35 @@ func (c *Conn) endSide(s side) error {
 	case bothEnded:
 		m = msgDisconnect
 	}
-	return c.sendEnd(m, time.Now().Add(linger))
+	return e.send(m, time.Now().Add(linger))
 }
 
 // awaitWrite waits until a Write that can write no more has returned, so that nothing is
 // posted after the end. The caller holds mu, which is unlocked during the wait.
-func (c *Conn) awaitWrite() {
-	if !c.local.canWrite() {
+func (e *closer) awaitWrite() {
+	if c := e.c; !c.local.canWrite() {
 		c.mu.Unlock()
-		c.writeMu.Lock()
+		c.writer.mu.Lock()
 		c.mu.Lock()
-		c.writeMu.Unlock()
+		c.writer.mu.Unlock()
 	}
 }
 
-// sendEnd posts SHUTDOWN or DISCONNECT, after all data. It waits for room until deadline.
+// send posts SHUTDOWN or DISCONNECT, after all data. It waits for room until deadline.
 // The caller holds mu, which is unlocked during the wait.
-func (c *Conn) sendEnd(m message, deadline time.Time) error {
-	err := c.waitToClose(deadline, func(c *Conn) bool { return c.isOver() || c.hasControl(1) })
+func (e *closer) send(m message, deadline time.Time) error {
+	c := e.c
+	err := e.wait(deadline, func(c *Conn) bool { return c.isOver() || c.control.has(1) })
 	if err != nil || c.isOver() {
 		return cmp.Or(err, c.err)
 	}
-	c.postControl(m, false)
+	c.control.post(m, false)
 	return c.err
 }
 
 // isAcked reports whether everything posted has reached the peer, or never will.
 func (c *Conn) isAcked() bool {
-	c.reap()
+	c.writer.reap()
 	return c.isOver() || c.control.used == 0
 }
 
@@ -87,14 +99,14 @@ func (c *Conn) Close() error {
 		return c.wrap("close", err)
 	}
 	c.local |= closed
-	c.startProbes(0)
+	c.control.startProbes(0)
 	c.group.SignalAll()
-	deadline := time.Now().Add(c.linger)
+	deadline := time.Now().Add(c.closer.linger)
 	c.mu.Unlock()
-	c.closeMu.Lock() // a running CloseRead or CloseWrite ends soon
+	c.closer.mu.Lock() // a running CloseRead or CloseWrite ends soon
 	c.mu.Lock()
-	err := c.disconnect(deadline)
-	return c.wrap("close", cmp.Or(err, c.leave(&c.closeMu)))
+	err := c.closer.disconnect(deadline)
+	return c.wrap("close", cmp.Or(err, c.leave(&c.closer.mu)))
 }
 
 // disconnect sends DISCONNECT and waits until it, and all before it, has arrived. A peer
@@ -108,9 +120,10 @@ func (c *Conn) Close() error {
 // On RoCE the side that has read DISCONNECT lets the other side end the connection: rxe
 // completes a receive before it acknowledges the message, and never acknowledges it if
 // the connection ends in between.
-func (c *Conn) disconnect(deadline time.Time) error {
-	c.awaitWrite()
-	if c.linger == 0 || c.err != nil {
+func (e *closer) disconnect(deadline time.Time) error {
+	c := e.c
+	e.awaitWrite()
+	if e.linger == 0 || c.err != nil {
 		return nil
 	}
 	if c.isOver() {
@@ -124,19 +137,19 @@ func (c *Conn) disconnect(deadline time.Time) error {
 	}
 	ended := !c.peer.canWrite() && c.local&writeEnded != 0
 	if !ended {
-		if err := c.sendEnd(msgDisconnect, deadline); err != nil {
+		if err := e.send(msgDisconnect, deadline); err != nil {
 			return err
 		}
 	}
-	err := c.waitToClose(deadline, (*Conn).isAcked)
+	err := e.wait(deadline, (*Conn).isAcked)
 	if c.iwarp && err == nil && !c.isOver() {
 		if ended {
-			c.sendEnd(msgDisconnect, deadline) // the peer may still wait for it
+			e.send(msgDisconnect, deadline) // the peer may still wait for it
 		}
 		if t := time.Now().Add(disconnectTimeout); t.Before(deadline) {
 			deadline = t
 		}
-		c.waitToClose(deadline, (*Conn).isOver)
+		e.wait(deadline, (*Conn).isOver)
 		return nil
 	}
 	// A peer that has received everything may have ended the connection before all of
@@ -150,14 +163,20 @@ func (c *Conn) disconnect(deadline time.Time) error {
 	return cmp.Or(err, c.err)
 }
 
+// wait waits until ready.
+func (e *closer) wait(deadline time.Time, ready func(*Conn) bool) error {
+	e.waiter.deadline = deadline
+	return e.c.wait(&e.waiter, ready)
+}
+
 // SetLinger sets how many seconds Close waits for what was written to arrive. With 0,
 // Close does not wait and breaks the connection: the peer's calls fail with ECONNRESET.
 // With a negative value, Close waits up to 10 s.
 func (c *Conn) SetLinger(sec int) error {
 	return c.set(func() {
-		c.linger = time.Duration(sec) * time.Second
+		c.closer.linger = time.Duration(sec) * time.Second
 		if sec < 0 {
-			c.linger = linger
+			c.closer.linger = linger
 		}
 	})
 }

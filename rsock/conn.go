@@ -8,7 +8,6 @@ import (
 	"net"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
@@ -25,8 +24,6 @@ type Conn struct {
 	tally      *tally // of its Dialer or Listener; nil before Accept
 	ep         *cm.Endpoint
 	qp         *uverbs.QP
-	recvCQ     *uverbs.CQ
-	sendCQ     *uverbs.CQ
 	events     *uverbs.CompChannel
 	localAddr  net.Addr
 	remoteAddr net.Addr
@@ -34,40 +31,17 @@ type Conn struct {
 	iwarp      bool  // no immediates: messages are SENDs
 	hello      hello // the peer's
 
-	// A call holds the lock of its kind, then mu. Locks are taken in this order.
-	closeMu sync.Mutex // held by CloseRead, CloseWrite and Close
-	readMu  sync.Mutex
-	writeMu sync.Mutex
-
+	// A call holds the lock of its kind, which is in closer, reader or writer, then mu. Locks are
+	// taken in this order.
 	mu sync.Mutex // guards the rest; held only briefly
-	state
-	calls     int  // running calls: memory is released after the last
-	unlogged  bool // err has not been logged yet
-	canGrant  bool // grant may send: a message has arrived, or need not arrive first
-	linger    time.Duration
-	recvRing  recvRing
-	recvQueue recvQueue
-	sendRing  sendRing
-	control   control
-	recvWCs   [16]verbs.WC
-	sendWCs   [16]verbs.WC
+	life
+	reader  reader
+	writer  writer
+	closer  closer
+	control control
 
-	group                  event.Group // sleeps in source{Conn}
-	reader, writer, closer waiter
-	recvArmed, sendArmed   bool
-	waits                  waits
-
-	probeTimer  *time.Timer
-	probePeriod time.Duration
-}
-
-// recvQueue is the receive queue. Each message consumes a receive.
-type recvQueue struct {
-	size int    // number of posted receives
-	next int    // the next to be posted
-	buf  []byte // for iWARP's messages, after the send ring
-	wrs  [16]verbs.RecvWR
-	sgl  [16]verbs.SGE
+	group event.Group // sleeps in source{Conn}
+	waits waits
 }
 
 // allocRings allocates the rings, and smaller ones if memory is short.
@@ -81,21 +55,18 @@ func (c *Conn) allocRings(e *cm.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	r, s, q := &c.recvRing, &c.sendRing, &c.recvQueue
-	r.buf, s.table = remote.Bytes()[:c.opt.ReadBuffer], remote.Bytes()[c.opt.ReadBuffer:]
-	s.buf, q.buf = local.Bytes()[:c.opt.WriteBuffer], local.Bytes()[c.opt.WriteBuffer:]
-	s.sge = local.SGE(0, c.opt.WriteBuffer)
-	s.inline = make([]byte, c.opt.Inline)
-	if c.iwarp {
-		for i := range q.wrs {
-			q.sgl[i] = local.SGE(c.opt.WriteBuffer, messageSize)
-			q.wrs[i].SGL = q.sgl[i : i+1]
-		}
-	}
+	in, out := remote.Bytes(), local.Bytes()
 	half := c.opt.ReadBuffer / 2
+	c.reader.ring = recvRing{buf: in[:c.opt.ReadBuffer], offered: uint64(half), limit: uint16(c.opt.RecvQueue)}
+	c.writer.targets.table = in[c.opt.ReadBuffer:]
+	c.writer.ring = sendRing{
+		buf: out[:c.opt.WriteBuffer], sge: local.SGE(0, c.opt.WriteBuffer), inline: make([]byte, c.opt.Inline),
+	}
+	if c.iwarp {
+		c.reader.queue.init(local, c.opt.WriteBuffer)
+	}
 	c.control.offer = sge{addr: remote.Addr(), key: remote.RKey(), length: uint32(half)}
 	c.control.next, c.control.half = 1, 1
-	r.offered, r.limit = uint64(half), uint16(c.opt.RecvQueue)
 	return nil
 }
 
@@ -107,12 +78,21 @@ func (c *Conn) allocMRs(e *cm.Endpoint) (remote, local *uverbs.MR, err error) {
 	}
 	size := c.opt.WriteBuffer
 	if c.iwarp {
-		size += messageSize * c.recvQueue.size
+		size += messageSize * c.reader.queue.size
 	}
 	if local, err = e.AllocMR(size, verbs.AccessLocalWrite); err != nil {
 		return nil, nil, cmp.Or(remote.Close(), err)
 	}
 	return remote, local, nil
+}
+
+// makeConn returns a Conn without an endpoint.
+func makeConn(opt Options) *Conn {
+	c := &Conn{opt: opt}
+	c.reader.c, c.writer.c, c.closer.c, c.control.c = c, c, c, c
+	c.reader.queue.size = opt.RecvQueue + spareRecvs
+	c.closer.linger = linger
+	return c
 }
 
 // newConn returns a Conn that is not connected yet, and the options to connect it with.
@@ -121,15 +101,15 @@ func newConn(opt Options, log *slog.Logger) (*Conn, cm.Options, error) {
 	if err != nil {
 		return nil, cm.Options{}, err
 	}
-	c := &Conn{opt: opt, log: logger(log), linger: linger}
-	c.recvQueue.size = c.opt.RecvQueue + spareRecvs
+	c := makeConn(opt)
+	c.log = logger(log)
 	private := make([]byte, helloSize)
 	return c, cm.Options{
 		PrivateData:        private,
 		Logger:             log,
 		ResponderResources: -1, InitiatorDepth: -1,
 		Cap: verbs.QPCap{
-			MaxSendWR: c.opt.SendQueue, MaxRecvWR: c.recvQueue.size,
+			MaxSendWR: c.opt.SendQueue, MaxRecvWR: c.reader.queue.size,
 			MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: max(c.opt.Inline, sgeSize),
 		},
 		Setup: func(e *cm.Endpoint) error { return c.setup(e, private) },
@@ -138,7 +118,7 @@ func newConn(opt Options, log *slog.Logger) (*Conn, cm.Options, error) {
 
 // setup allocates and posts what the peer needs before it can send.
 func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
-	c.ep, c.qp, c.recvCQ, c.sendCQ = e, e.QP, e.RecvCQ, e.SendCQ
+	c.ep, c.qp, c.reader.cq, c.writer.cq = e, e.QP, e.RecvCQ, e.SendCQ
 	c.events = e.RecvCQ.Channel()
 	d := e.PD.Context().Device()
 	c.iwarp = d.IWARP()
@@ -146,8 +126,9 @@ func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
 	if err := c.allocRings(e); err != nil {
 		return err
 	}
-	for left := c.recvQueue.size; left > 0; left -= len(c.recvQueue.wrs) {
-		if err := c.postRecvs(min(left, len(c.recvQueue.wrs))); err != nil {
+	q := &c.reader.queue
+	for left := q.size; left > 0; left -= len(q.wrs) {
+		if err := q.post(c.qp, min(left, len(q.wrs))); err != nil {
 			return err
 		}
 	}
@@ -164,17 +145,17 @@ func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
 func (c *Conn) connected(peer hello, l *Listener) {
 	c.hello = peer
 	c.localAddr, c.remoteAddr = c.ep.LocalAddr(), c.ep.RemoteAddr()
-	c.sendRing.start(c)
+	c.writer.start(peer)
 	c.group.Init(source{c})
 	for _, w := range c.waiters() {
 		w.start(c)
 	}
 	// Over iWARP the first message is the dialing side's (RFC 5044, 7.1.1): the
 	// endpoint delays this side's data until that has arrived, or for a limited time.
-	c.canGrant = !c.iwarp || l == nil
+	c.control.mayGrant = !c.iwarp || l == nil
 	c.mu.Lock()
-	c.startProbes(c.opt.KeepAlive)
-	c.grant() // the second half of the ring
+	c.control.startProbes(c.opt.KeepAlive)
+	c.control.grant() // the second half of the ring
 	c.mu.Unlock()
 	msg := "connected"
 	if l != nil {
@@ -197,8 +178,7 @@ func (c *Conn) enter(kind *sync.Mutex) error {
 		kind.Lock()
 	}
 	c.mu.Lock()
-	if !c.isClosed() {
-		c.calls++
+	if c.begin() {
 		return nil
 	}
 	c.mu.Unlock()
@@ -210,18 +190,16 @@ func (c *Conn) enter(kind *sync.Mutex) error {
 
 // leave ends a call. The last call of a closed connection releases it.
 func (c *Conn) leave(kind *sync.Mutex) error {
-	c.calls--
-	last, failed := c.calls == 0 && c.isClosed(), c.unlogged
-	c.unlogged = false
+	last, failed := c.end()
 	if last && c.err == nil { // the device no longer uses the memory
-		c.sendRing.freed, c.sendRing.done, c.control.used = c.sendRing.head, c.sendRing.posted, 0
+		c.writer.ring.freed, c.writer.signals.done, c.control.used = c.writer.ring.head, c.writer.signals.posted, 0
 	}
 	c.mu.Unlock()
 	if kind != nil {
 		kind.Unlock()
 	}
-	if failed {
-		c.logFailure(c.err)
+	if failed != nil {
+		c.logFailure(failed)
 	}
 	if !last {
 		return nil
@@ -230,8 +208,16 @@ func (c *Conn) leave(kind *sync.Mutex) error {
 	stats := c.Stats()
 	c.tally.Remove(c, func(closed *ConnStats) { closed.count(stats) })
 	c.log.Debug("connection closed", "local", c.localAddr, "remote", c.remoteAddr,
-		"received", c.recvRing.received, "sent", c.sendRing.sent, "err", c.err)
+		"received", c.reader.ring.received, "sent", c.writer.sent, "err", c.err)
 	return err
+}
+
+// fail ends the connection. Later calls fail with the first err. The caller holds mu.
+func (c *Conn) fail(err error) {
+	if c.life.fail(err) {
+		c.ep.Disconnect()
+		c.group.SignalAll()
+	}
 }
 
 // set calls change, which changes a setting.

@@ -9,6 +9,8 @@ import (
 // control is the state of control messages. They have their own share of the send queue.
 // Each message is signaled, and its ID is ctrlID plus its number of requests.
 type control struct {
+	c        *Conn
+	mayGrant bool // grant may send: a message has arrived, or need not arrive first
 	requests requests
 	used     int
 	full     bool   // a message waits for used to decrease
@@ -16,16 +18,20 @@ type control struct {
 	half     int    // which half is offered next
 	next     uint32 // which of the peer's descriptors is written next
 	sge      [sgeSize]byte
+
+	probeTimer  *time.Timer
+	probePeriod time.Duration
 }
 
 const ctrlID = 1 << 63
 
 // grant offers the peer space or credits once half the ring, or half the receives, can be
 // offered (C: rs_give_credits). The caller holds mu.
-func (c *Conn) grant() {
-	r := &c.recvRing
-	for c.canGrant && !c.isOver() && !c.isClosed() && c.peer.canWrite() {
-		space := r.offered-r.consumed <= uint64(c.control.offer.length)
+func (t *control) grant() {
+	c := t.c
+	r := &c.reader.ring
+	for t.mayGrant && !c.isOver() && !c.isClosed() && c.peer.canWrite() {
+		space := r.offered-r.consumed <= uint64(t.offer.length)
 		limit := r.seq + uint16(c.opt.RecvQueue)
 		if !space && int(limit-r.limit) < c.opt.RecvQueue/2 {
 			return
@@ -34,50 +40,49 @@ func (c *Conn) grant() {
 		if space && c.iwarp {
 			cost = 2
 		}
-		if !c.hasControl(cost) {
+		if !t.has(cost) {
 			return
 		}
 		r.limit = limit
-		c.postControl(opSGL|message(limit), space)
+		t.post(opSGL|message(limit), space)
 	}
 }
 
-// hasControl reports whether n control requests may be posted.
-func (c *Conn) hasControl(n int) bool {
-	t := &c.control
+// has reports whether n control requests may be posted.
+func (t *control) has(n int) bool {
 	if t.used+n > ctrlQueue {
-		c.reap()
+		t.c.writer.reap()
 	}
 	t.full = t.used+n > ctrlQueue
 	return !t.full
 }
 
-// postControl posts a message, and with offer the descriptor of the next half of the
+// post posts a message, and with offer the descriptor of the next half of the
 // receive ring.
-func (c *Conn) postControl(m message, offer bool) {
-	t := &c.control
+func (t *control) post(m message, offer bool) {
+	c := t.c
 	w := &t.requests.wrs[0]
 	*w = verbs.SendWR{}
 	if offer {
 		half := t.offer
 		half.addr += uint64(t.half) * uint64(half.length)
 		t.half ^= 1
-		c.recvRing.offered += uint64(half.length)
+		c.reader.ring.offered += uint64(half.length)
 		half.put(t.sge[:], c.hello.order())
 		w.Inline = t.sge[:]
 		w.RemoteAddr, w.RKey = c.hello.sgl.addr+uint64(t.next)*sgeSize, c.hello.sgl.key
 		t.next = (t.next + 1) % c.hello.sgl.length
 	}
-	c.postSignaled(t.requests.fill(m, c.iwarp))
+	t.postSignaled(t.requests.fill(m, c.iwarp))
 }
 
 // postSignaled posts control requests. The completion of the last one covers all.
-func (c *Conn) postSignaled(wrs []verbs.SendWR) {
+func (t *control) postSignaled(wrs []verbs.SendWR) {
 	last := &wrs[len(wrs)-1]
 	last.Flags, last.ID = verbs.SendSignaled, ctrlID|uint64(len(wrs))
-	c.control.used += len(wrs)
-	if _, err := c.qp.PostSend(wrs...); err != nil {
-		c.fail(&resetError{err})
+	t.used += len(wrs)
+	if _, err := t.c.qp.PostSend(wrs...); err != nil {
+		t.c.fail(&resetError{err})
 	}
 }
 
@@ -96,37 +101,38 @@ func (c *Conn) SetKeepAlive(on bool) error {
 // see. On RoCE the device stops retrying after some 4 s, or up to 35 s if the peer has asked
 // for more time when it connected; on iWARP TCP does after minutes.
 func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
-	return c.set(func() { c.startProbes(d) })
+	return c.set(func() { c.control.startProbes(d) })
 }
 
 // startProbes starts to send keepalives every d, or stops if d is 0.
-func (c *Conn) startProbes(d time.Duration) {
-	c.probePeriod = max(d, 0)
+func (t *control) startProbes(d time.Duration) {
+	t.probePeriod = max(d, 0)
 	switch {
-	case c.probeTimer == nil && d > 0:
-		c.probeTimer = time.AfterFunc(d, c.probe)
-	case c.probeTimer != nil && d > 0:
-		c.probeTimer.Reset(d)
-	case c.probeTimer != nil:
-		c.probeTimer.Stop()
+	case t.probeTimer == nil && d > 0:
+		t.probeTimer = time.AfterFunc(d, t.probe)
+	case t.probeTimer != nil && d > 0:
+		t.probeTimer.Reset(d)
+	case t.probeTimer != nil:
+		t.probeTimer.Stop()
 	}
 }
 
 // probe sends a keepalive. The timer calls it.
-func (c *Conn) probe() {
+func (t *control) probe() {
+	c := t.c
 	if c.enter(nil) != nil {
 		return
 	}
 	defer c.leave(nil)
-	c.reap()
-	if c.probePeriod == 0 || c.isOver() {
+	c.writer.reap()
+	if t.probePeriod == 0 || c.isOver() {
 		return
 	}
-	if t := &c.control; t.used == 0 { // otherwise a request is in flight already
+	if t.used == 0 { // otherwise a request is in flight already
 		t.requests.wrs[0] = verbs.SendWR{Opcode: verbs.OpRDMAWrite}
-		c.postSignaled(t.requests.wrs[:1])
+		t.postSignaled(t.requests.wrs[:1])
 	}
-	c.probeTimer.Reset(c.probePeriod)
+	t.probeTimer.Reset(t.probePeriod)
 }
 
 // SetNoDelay has no effect: data is never delayed.

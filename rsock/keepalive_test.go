@@ -26,7 +26,7 @@ func TestKeepAlive(t *testing.T) {
 		defer b.Close()
 		time.Sleep(100 * time.Millisecond)
 		a.mu.Lock()
-		used := a.probeTimer != nil && a.err == nil
+		used := a.control.probeTimer != nil && a.err == nil
 		a.mu.Unlock()
 		if !used {
 			t.Error("no keepalives are sent")

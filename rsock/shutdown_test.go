@@ -24,14 +24,14 @@ func TestCloseAfterPeer(t *testing.T) {
 		late func(*Conn, time.Time) // what arrives after the peer has ended
 		lost bool
 	}{
-		"credits": {true, func(a *Conn, _ time.Time) { a.postControl(opSGL|message(a.recvRing.limit), false) }, false},
-		"end":     {false, func(a *Conn, limit time.Time) { a.local = writeEnded; a.sendEnd(msgShutdown, limit) }, false},
+		"credits": {true, func(a *Conn, _ time.Time) { a.control.post(opSGL|message(a.reader.ring.limit), false) }, false},
+		"end":     {false, func(a *Conn, limit time.Time) { a.local = writeEnded; a.closer.send(msgShutdown, limit) }, false},
 		"data": {false, func(a *Conn, limit time.Time) {
-			a.write([]byte("more"))
+			a.writer.write([]byte("more"))
 			a.local = writeEnded
-			a.sendEnd(msgShutdown, limit)
+			a.closer.send(msgShutdown, limit)
 		}, false},
-		"no end": {false, func(a *Conn, limit time.Time) { a.write([]byte("more")) }, true},
+		"no end": {false, func(a *Conn, limit time.Time) { a.writer.write([]byte("more")) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			labtest.Each(t, func(t *testing.T, device string) {

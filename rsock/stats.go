@@ -41,17 +41,17 @@ type ConnStats struct {
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	in, out, w := &c.recvRing, &c.sendRing, &c.waits
+	in, out, w := &c.reader.ring, &c.writer, &c.waits
 	return ConnStats{
 		BytesReceived: in.received, BytesSent: out.sent,
 		MessagesReceived: in.messages, MessagesSent: out.messages,
 		PeerWaits: w.peer.n, PeerWaitTime: w.peer.total(),
 		QueueWaits: w.queue.n, QueueWaitTime: w.queue.total(),
 		Spins: w.spins, Sleeps: w.sleeps, Wakeups: w.wakeups,
-		Unread: in.unread(), Unsent: int(out.head - out.freed),
-		PeerRoom:   int(out.target[0].length) + int(out.target[1].length),
-		Credits:    max(int(out.limit-out.seq)-int(out.reserved), 0),
-		SendQueued: int(out.slots-out.free()) + c.control.used,
+		Unread: in.unread(), Unsent: int(out.ring.head - out.ring.freed),
+		PeerRoom:   out.targets.room(),
+		Credits:    out.credits.left(),
+		SendQueued: int(out.signals.slots-out.signals.free()) + c.control.used,
 		ReadBuffer: c.opt.ReadBuffer, WriteBuffer: c.opt.WriteBuffer,
 		SendQueue: c.opt.SendQueue, RecvQueue: c.opt.RecvQueue,
 	}

@@ -51,7 +51,9 @@ func (w *waiter) start(c *Conn) {
 func (w *waiter) expired() bool { return !w.deadline.IsZero() && !time.Now().Before(w.deadline) }
 
 // waiters returns the three waiters.
-func (c *Conn) waiters() [3]*waiter { return [...]*waiter{&c.reader, &c.writer, &c.closer} }
+func (c *Conn) waiters() [3]*waiter {
+	return [...]*waiter{&c.reader.waiter, &c.writer.waiter, &c.closer.waiter}
+}
 
 // source is the [event.Source] of a Conn: the completion events of its CQs.
 type source struct{ *Conn }
@@ -66,7 +68,7 @@ func (s source) Sleep(ctx context.Context, until time.Time) error {
 	if events > 0 {
 		// Even if there is nothing to poll: a completion that arrived while a CQ
 		// was being armed may have been polled already, and caused this event.
-		s.recvArmed, s.sendArmed = false, false
+		s.reader.armed, s.writer.armed = false, false
 	}
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		s.fail(&resetError{err})
@@ -90,6 +92,13 @@ type stall struct {
 	begin time.Time // start of the current wait
 }
 
+func (s *stall) start() {
+	s.n++
+	s.begin = time.Now()
+}
+
+func (s *stall) stop() { s.time, s.begin = s.total(), time.Time{} }
+
 // total returns the time waited so far.
 func (s *stall) total() time.Duration {
 	if s.begin.IsZero() {
@@ -98,37 +107,13 @@ func (s *stall) total() time.Duration {
 	return s.time + time.Since(s.begin)
 }
 
-// waitToWrite waits until ready, for a Write, counts the wait, and returns writeErr.
-func (c *Conn) waitToWrite(ready func(*Conn) bool) error {
-	if !ready(c) {
-		s := &c.waits.peer
-		if c.sendRing.full {
-			s = &c.waits.queue
-		}
-		s.n++
-		s.begin = time.Now()
-		err := c.wait(&c.writer, ready)
-		s.time, s.begin = s.total(), time.Time{}
-		if err != nil {
-			return err
-		}
-	}
-	return c.writeErr()
-}
-
-// waitToClose waits until ready, for CloseRead, CloseWrite or Close.
-func (c *Conn) waitToClose(deadline time.Time, ready func(*Conn) bool) error {
-	c.closer.deadline = deadline
-	return c.wait(&c.closer, ready)
-}
-
 // wait makes progress until ready. The caller holds mu, which is unlocked meanwhile.
 func (c *Conn) wait(w *waiter, ready func(*Conn) bool) error {
 	// A Read after a Write expects an answer, and earlier answers show how soon it
 	// arrives. Polling gains nothing for a Read of more of a stream.
-	spinning := w.history.Wait(c.opt.SpinTime, w == &c.reader && w.sent != c.sendRing.seq)
+	spinning := w.history.Wait(c.opt.SpinTime, w == &c.reader.waiter && w.sent != c.writer.credits.seq)
 	defer spinning.Done()
-	w.sent = c.sendRing.seq
+	w.sent = c.writer.credits.seq
 	for spun := false; ; spun = true {
 		c.progress()
 		if ready(c) {
@@ -160,22 +145,24 @@ func (c *Conn) arm(w *waiter) (did bool) {
 			c.fail(&resetError{err})
 		}
 	}
-	request(c.recvCQ, &c.recvArmed)
-	if c.sendRing.full || c.control.full || w == &c.closer || c.closer.ready != nil {
-		request(c.sendCQ, &c.sendArmed)
+	request(c.reader.cq, &c.reader.armed)
+	if c.writer.full || c.control.full || w == &c.closer.waiter || c.closer.waiter.ready != nil {
+		request(c.writer.cq, &c.writer.armed)
 	}
 	return did
 }
 
 // SetDeadline sets the time at which running and later calls of Read, Write, ReadFrom and
 // WriteTo fail with [os.ErrDeadlineExceeded]. The zero value means never.
-func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadline(t, &c.reader, &c.writer) }
+func (c *Conn) SetDeadline(t time.Time) error {
+	return c.setDeadline(t, &c.reader.waiter, &c.writer.waiter)
+}
 
 // SetReadDeadline is SetDeadline for Read and WriteTo only.
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, &c.reader) }
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, &c.reader.waiter) }
 
 // SetWriteDeadline is SetDeadline for Write and ReadFrom only.
-func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, &c.writer) }
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, &c.writer.waiter) }
 
 func (c *Conn) setDeadline(t time.Time, waiters ...*waiter) error {
 	return c.set(func() {

@@ -76,12 +76,11 @@ func unconnected() *Conn {
 	if err != nil {
 		panic(err)
 	}
-	c := &Conn{opt: opt}
-	c.recvRing.buf = make([]byte, c.opt.ReadBuffer)
-	c.recvRing.offered, c.recvRing.limit = uint64(c.opt.ReadBuffer/2), minQueue
-	c.sendRing.buf, c.sendRing.table = make([]byte, c.opt.WriteBuffer), make([]byte, sgeCount*sgeSize)
+	c := makeConn(opt)
+	c.reader.ring = recvRing{buf: make([]byte, c.opt.ReadBuffer), offered: uint64(c.opt.ReadBuffer / 2), limit: minQueue}
+	c.writer.ring.buf, c.writer.targets.table = make([]byte, c.opt.WriteBuffer), make([]byte, sgeCount*sgeSize)
 	c.hello = hello{credits: 20, buffer: sge{1 << 40, 7, 3000}, sgl: sge{1 << 41, 8, 2}}
-	c.sendRing.start(c)
+	c.writer.start(c.hello)
 	return c
 }
 
@@ -93,7 +92,7 @@ func FuzzMessages(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c := unconnected()
 		for ; len(data) >= 4; data = data[4:] {
-			copy(c.sendRing.table, data) // as the peer may write at any time
+			copy(c.writer.targets.table, data) // as the peer may write at any time
 			m := message(uint32(data[0])<<24 | uint32(data[1])<<16 | uint32(data[2])<<8 | uint32(data[3]))
 			ended := !c.peer.canWrite()
 			if err := c.handleMessage(m); err != nil {
@@ -105,12 +104,12 @@ func FuzzMessages(f *testing.F) {
 			switch {
 			case ended && m.op() == opData:
 				t.Fatal("data after the end")
-			case c.recvRing.received > c.recvRing.offered:
-				t.Fatalf("%d bytes of %d offered", c.recvRing.received, c.recvRing.offered)
-			case c.sendRing.limit-c.sendRing.seq > c.hello.credits:
-				t.Fatalf("credits up to %d", c.sendRing.limit)
+			case c.reader.ring.received > c.reader.ring.offered:
+				t.Fatalf("%d bytes of %d offered", c.reader.ring.received, c.reader.ring.offered)
+			case c.writer.credits.limit-c.writer.credits.seq > c.hello.credits:
+				t.Fatalf("credits up to %d", c.writer.credits.limit)
 			}
-			c.recvRing.piece()
+			c.reader.ring.piece()
 		}
 	})
 }
@@ -147,7 +146,7 @@ func TestMessages(t *testing.T) {
 // TestDescriptors tests that descriptors are taken whole, in order and once.
 func TestDescriptors(t *testing.T) {
 	c := unconnected()
-	o := &c.sendRing
+	o := &c.writer.targets
 	b := c.hello.buffer
 	write := func(i int, s sge) { s.put(o.table[i*sgeSize:], binary.NativeEndian) }
 	say := func() {
@@ -173,7 +172,7 @@ func TestDescriptors(t *testing.T) {
 	}
 	write(1, sge{1, 2, 3}) // out of turn
 	say()
-	c.prepare(make([]byte, 3000), true)
+	c.writer.prepare(make([]byte, 3000), true)
 	if o.cur != 1 || o.target[0].length != 0 {
 		t.Fatalf("%+v", o)
 	}
@@ -189,11 +188,11 @@ func TestDescriptors(t *testing.T) {
 // TestLargestOffer tests that a peer may offer up to 2^32 - 1 bytes.
 func TestLargestOffer(t *testing.T) {
 	c := unconnected()
-	c.sendRing.target[0].length = math.MaxUint32
-	if _, n := c.prepare(make([]byte, 1000), false); n != 1000 {
+	c.writer.targets.target[0].length = math.MaxUint32
+	if _, n := c.writer.prepare(make([]byte, 1000), false); n != 1000 {
 		t.Errorf("a message of %d bytes", n)
 	}
-	if left := c.sendRing.target[0].length; left != math.MaxUint32-1000 {
+	if left := c.writer.targets.target[0].length; left != math.MaxUint32-1000 {
 		t.Errorf("%d bytes are left", left)
 	}
 }
@@ -206,8 +205,8 @@ func TestPanicState(t *testing.T) {
 		"WriteTo":  func(c *Conn) { c.WriteTo(panics{}) },
 	} {
 		c := unconnected()
-		c.recvRing.buf = make([]byte, maxChunk)
-		c.recvRing.received = maxChunk
+		c.reader.ring.buf = make([]byte, maxChunk)
+		c.reader.ring.received = maxChunk
 		func() {
 			defer func() {
 				if recover() == nil {
@@ -216,11 +215,11 @@ func TestPanicState(t *testing.T) {
 			}()
 			call(c)
 		}()
-		if !c.readMu.TryLock() || !c.writeMu.TryLock() || !c.mu.TryLock() {
+		if !c.reader.mu.TryLock() || !c.writer.mu.TryLock() || !c.mu.TryLock() {
 			t.Fatalf("%s: a lock is held", name)
 		}
-		if c.calls != 0 || c.recvRing.copying {
-			t.Errorf("%s: calls %d, copying %v", name, c.calls, c.recvRing.copying)
+		if c.calls != 0 || c.reader.ring.copying {
+			t.Errorf("%s: calls %d, copying %v", name, c.calls, c.reader.ring.copying)
 		}
 	}
 }

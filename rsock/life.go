@@ -32,24 +32,54 @@ const (
 func (s side) canRead() bool  { return s&(readEnded|closed) == 0 }
 func (s side) canWrite() bool { return s&(writeEnded|closed) == 0 }
 
-// state is the state of both sides of a connection.
-type state struct {
-	local side
-	peer  side
-	err   error // the connection has failed: nothing more can be sent
+// life is what both sides of a connection have ended, and what keeps its memory.
+type life struct {
+	local    side
+	peer     side
+	err      error // the connection has failed: nothing more can be sent
+	unlogged bool  // err has not been logged yet
+	calls    int   // running calls: memory is released after the last
 }
 
-func (s *state) isClosed() bool { return s.local&closed != 0 }
+// begin starts a call, unless the connection is closed.
+func (s *life) begin() bool {
+	if s.isClosed() {
+		return false
+	}
+	s.calls++
+	return true
+}
+
+// end ends a call. It reports whether that was the last one of a closed connection, and the error
+// that is to be logged.
+func (s *life) end() (last bool, failed error) {
+	s.calls--
+	if s.unlogged {
+		s.unlogged, failed = false, s.err
+	}
+	return s.calls == 0 && s.isClosed(), failed
+}
+
+// fail records why the connection ends, and reports whether that is the first reason.
+func (s *life) fail(err error) bool {
+	if s.err != nil {
+		return false
+	}
+	s.err, s.unlogged = err, true
+	return true
+}
+
+func (s *life) isClosed() bool { return s.local&closed != 0 }
 
 // isOver reports whether messages can no longer be sent, or no longer matter.
-func (s *state) isOver() bool { return s.err != nil || s.peer == bothEnded }
+func (s *life) isOver() bool { return s.err != nil || s.peer == bothEnded }
 
 // ignoresMessages reports whether messages are no longer processed: there cannot be any,
 // or the peer cannot be trusted.
-func (s *state) ignoresMessages() bool { return s.peer == bothEnded || errors.Is(s.err, ErrProtocol) }
+func (s *life) ignoresMessages() bool { return s.peer == bothEnded || errors.Is(s.err, ErrProtocol) }
 
 // readErr returns why no more data arrives, or nil if it may.
-func (s *state) readErr() error {
+func (s *life) readErr() error {
 	switch {
 	case s.isClosed():
 		return net.ErrClosed
@@ -60,7 +90,7 @@ func (s *state) readErr() error {
 }
 
 // writeErr returns why nothing can be written, or nil if writing is possible.
-func (s *state) writeErr() error {
+func (s *life) writeErr() error {
 	switch {
 	case s.isClosed():
 		return net.ErrClosed
