@@ -92,16 +92,16 @@ func (a *arena) get(n int, copies bool) (*Buffer, error) {
 	var b *Buffer
 	var err error
 	most := a.s.l.opt.Window
-	if n <= a.s.eager {
+	if n <= a.s.out.eager {
 		most = a.s.l.opt.SendBuffer
 		b, err = a.getStaged(n, copies)
 	}
 	if b == nil && err == nil {
-		if copies && a.copied > 0 && (n <= a.s.eager || a.copied+n > most) {
+		if copies && a.copied > 0 && (n <= a.s.out.eager || a.copied+n > most) {
 			a.wakeAt = max(a.wakeAt, a.copied-most/2, 0) // wake Send when several have been sent
 			return nil, ErrWouldBlock
 		}
-		b, err = a.region(n, n > a.s.eager)
+		b, err = a.region(n, n > a.s.out.eager)
 	}
 	if err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func (a *arena) getStaged(n int, copies bool) (*Buffer, error) {
 		return nil, nil
 	}
 	at := first * blockSize
-	end := at + min(blocks*blockSize, headerSize+a.s.eager)
+	end := at + min(blocks*blockSize, headerSize+a.s.out.eager)
 	b := new(Buffer)
 	if last := len(a.free) - 1; copies && last >= 0 {
 		b, a.free = a.free[last], a.free[:last]
@@ -159,8 +159,8 @@ func (a *arena) region(n int, readable bool) (*Buffer, error) {
 		}
 	}
 	mem := mr.Bytes()
-	if !readable && n <= a.s.eager {
-		mem = mem[:min(size, headerSize+a.s.eager)]
+	if !readable && n <= a.s.out.eager {
+		mem = mem[:min(size, headerSize+a.s.out.eager)]
 	}
 	return &Buffer{s: a.s, mr: mr, mem: mem, source: fromRegion, readable: readable}, nil
 }
@@ -201,7 +201,7 @@ func (a *arena) put(b *Buffer) {
 		a.copied -= len(b.mem)
 		if a.copied <= a.wakeAt {
 			a.wakeAt = -1
-			signal(a.s.sendRoom)
+			signal(a.s.out.sendRoom)
 		}
 		a.free = append(a.free, b)
 	}

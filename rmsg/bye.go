@@ -1,5 +1,7 @@
 package rmsg
 
+import "time"
+
 // bye is how far the end of a connection has come. A side that has sent all messages says bye, and
 // answers the peer's; messages arrive in order, so a side that hears bye has all of the peer's. The
 // side whose bye was answered ends the connection. If both have said it before they heard the
@@ -22,6 +24,17 @@ const (
 	byeCrossedHeard
 	byeCrossedOver
 )
+
+// ending is how and why a socket ends.
+type ending struct {
+	err          error // why it ends; nil before
+	closed       bool  // Close was called
+	bye          bye
+	byeDelivered bool        // the answer has reached the peer
+	goodEnd      error       // why it ends if nothing is missing; nil before Disconnecting
+	linger       *time.Timer // bounds the goodbye
+	flushed      *time.Timer // runs since a request was flushed
+}
 
 // byeSteps are the states that follow: when this side has said bye, or the answer, when the peer's
 // bye is heard, and when its answer is. byeNone follows on what is not possible.

@@ -40,8 +40,8 @@ func (s *Socket) setPeerHello(h hello) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peer = h
-	s.granted = h.credits
-	s.eager = min(int(h.eager), s.l.opt.Eager)
+	s.out.granted = h.credits
+	s.out.eager = min(int(h.eager), s.l.opt.Eager)
 }
 
 // run runs a socket from connecting to its end.
@@ -160,13 +160,13 @@ func (s *Socket) setup(e *cm.Endpoint) (err error) {
 	if s.arena.dev.failed.Load() {
 		return verbs.ErrDeviceRemoved
 	}
-	if s.slots == nil {
-		if s.slots, err = s.arena.receives(s.l.opt.receives()); err != nil {
+	if s.in.slots == nil {
+		if s.in.slots, err = s.arena.receives(s.l.opt.receives()); err != nil {
 			return err
 		}
 	}
-	for i := range s.slots {
-		if err := s.postReceive(i); err != nil {
+	for i := range s.in.slots {
+		if err := s.in.postReceive(i); err != nil {
 			return err
 		}
 	}

@@ -491,7 +491,7 @@ func (l *Loop) runCallbacks() {
 	l.sent, l.sentDone = l.sent[:0], 0
 	if l.writable {
 		l.writable = false
-		signal(s.writable)
+		signal(s.out.writable)
 		if cb.Writable != nil {
 			l.beginCallback()
 			cb.Writable(s)
@@ -499,16 +499,16 @@ func (l *Loop) runCallbacks() {
 	}
 	for {
 		s.mu.Lock()
-		if !s.ready() || s.closed {
+		if !s.in.ready() || s.closed {
 			s.mu.Unlock()
 			break
 		}
 		if cb.Message == nil {
 			s.mu.Unlock()
-			signal(s.readable)
+			signal(s.in.readable)
 			break
 		}
-		b := s.pop()
+		b := s.in.pop()
 		s.mu.Unlock()
 		l.beginCallback()
 		cb.Message(s, b)

@@ -10,9 +10,10 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// receiving is the receiving half of a socket. The ring has every message that the
+// receiver is the receiving half of a socket. The ring has every message that the
 // program has not taken, in order; from nextRead on, announced ones must still be read.
-type receiving struct {
+type receiver struct {
+	s              *Socket
 	ring           []incoming // one for each credit
 	head           uint32     // the next message to take
 	received       uint32     // number of messages; the end of the ring
@@ -25,8 +26,12 @@ type receiving struct {
 		done     uint32 // number of announced messages read
 		inFlight int
 	}
-	sge [2]verbs.SGE
-	rwr [1]verbs.RecvWR
+	ackInFlight bool      // there is one at a time
+	slots       []*Buffer // by receive
+	sge         [2]verbs.SGE
+	rwr         [1]verbs.RecvWR
+
+	readable chan struct{} // as sender.writable
 }
 
 // incoming is a message that the program has not taken yet.
@@ -39,30 +44,31 @@ type incoming struct {
 	rkey                      uint32
 }
 
-func (q *receiving) init(credits int) {
-	q.ring = make([]incoming, credits)
-	q.reportedGrants = uint32(credits)
+func (r *receiver) init(s *Socket, credits int) {
+	r.s, r.readable = s, make(chan struct{}, 1)
+	r.ring = make([]incoming, credits)
+	r.reportedGrants = uint32(credits)
 }
 
 // grants returns the total number of messages that the peer may send.
-func (q *receiving) grants() uint32 { return uint32(len(q.ring)) + q.returned }
+func (r *receiver) grants() uint32 { return uint32(len(r.ring)) + r.returned }
 
-func (q *receiving) at(i uint32) *incoming { return &q.ring[i%uint32(len(q.ring))] }
+func (r *receiver) at(i uint32) *incoming { return &r.ring[i%uint32(len(r.ring))] }
 
 // ready reports whether pop can take a message.
-func (q *receiving) ready() bool { return q.head != q.received && q.at(q.head).ready }
+func (r *receiver) ready() bool { return r.head != r.received && r.at(r.head).ready }
 
 // pop takes the next message, which is ready.
-func (s *Socket) pop() *Buffer {
-	e := s.at(s.head)
+func (r *receiver) pop() *Buffer {
+	e := r.at(r.head)
 	b := e.buf
 	*e = incoming{}
-	s.head++
+	r.head++
 	b.set(Received)
-	s.stats.MessagesReceived++
-	s.stats.BytesReceived += uint64(b.n)
-	if s.state == Disconnected { // the sums have its earlier messages
-		s.origin.sockets.Change(func(ended *SocketStats) {
+	r.s.stats.MessagesReceived++
+	r.s.stats.BytesReceived += uint64(b.n)
+	if r.s.state == Disconnected { // the sums have its earlier messages
+		r.s.origin.sockets.Change(func(ended *SocketStats) {
 			ended.MessagesReceived++
 			ended.BytesReceived += uint64(b.n)
 		})
@@ -71,21 +77,21 @@ func (s *Socket) pop() *Buffer {
 }
 
 // postReceive posts a receive into a slot.
-func (s *Socket) postReceive(slot int) error {
-	b := s.slots[slot]
-	s.sge[0] = b.mr.SGE(b.at, len(b.mem))
-	s.rwr[0] = verbs.RecvWR{ID: s.wrID(reqReceive, slot), SGL: s.sge[:1]}
-	_, err := s.qp.PostRecv(s.rwr[:]...)
+func (r *receiver) postReceive(slot int) error {
+	b := r.slots[slot]
+	r.sge[0] = b.mr.SGE(b.at, len(b.mem))
+	r.rwr[0] = verbs.RecvWR{ID: r.s.wrID(reqReceive, slot), SGL: r.sge[:1]}
+	_, err := r.s.qp.PostRecv(r.rwr[:]...)
 	return err
 }
 
 // repost posts a receive into a slot again, unless the socket is ending.
-func (s *Socket) repost(slot int) {
-	if s.err != nil || s.state == Disconnected {
+func (r *receiver) repost(slot int) {
+	if r.s.err != nil || r.s.state == Disconnected {
 		return
 	}
-	if err := s.postReceive(slot); err != nil {
-		s.handlePostError(err)
+	if err := r.postReceive(slot); err != nil {
+		r.s.out.postError(err)
 	}
 }
 
@@ -94,11 +100,11 @@ func (s *Socket) bufferFreed(b *Buffer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b.source == fromSlot {
-		s.repost(b.slot)
+		s.in.repost(b.slot)
 	} else {
-		s.windowUsed -= b.n
+		s.in.windowUsed -= b.n
 	}
-	s.returned++
+	s.in.returned++
 	if s.state != Disconnected {
 		s.progress()
 	}
@@ -125,11 +131,11 @@ func (s *Socket) complete(r request, i int, wc *verbs.WC) {
 			return
 		}
 	case reqMessage:
-		s.completeSend(s.inFlight.pop(), Sent)
+		s.out.completed(s.out.inFlight.pop(), Sent)
 	case reqRead:
-		s.handleRead(&s.ring[i])
+		s.in.handleRead(&s.in.ring[i])
 	case reqAck:
-		s.ackInFlight = false
+		s.in.ackInFlight = false
 	case reqByeAnswer:
 		s.byeDelivered = true
 	}
@@ -150,7 +156,7 @@ func broken(r request, wc *verbs.WC) error {
 
 // handleFrame handles a received frame of n bytes in a slot.
 func (s *Socket) handleFrame(slot, n int) error {
-	b := s.slots[slot]
+	b := s.in.slots[slot]
 	if n > len(b.mem) {
 		return protocol("frame of %d bytes", n)
 	}
@@ -164,20 +170,20 @@ func (s *Socket) handleFrame(slot, n int) error {
 	if (f.kind == kindHello) == s.helloReceived {
 		return protocol("frame of type %d on a socket that is %v", f.kind, s.state)
 	}
-	if err := s.applyCounts(&f); err != nil {
+	if err := s.out.applyCounts(&f); err != nil {
 		return err
 	}
 	switch f.kind {
 	case kindMessage, kindAnnounce:
-		if err := s.handleMessage(b, &f); err != nil || f.kind == kindMessage {
+		if err := s.in.handleMessage(b, &f); err != nil || f.kind == kindMessage {
 			return err // the message occupies the slot
 		}
 	case kindAck:
 		s.stats.AcksReceived++
 	case kindHello:
 		if s.helloReceived = true; !s.dialed {
-			h := s.frame(kindHello)
-			s.postFrame(&h, reqAnnounce)
+			h := s.in.frame(kindHello)
+			s.out.postFrame(&h, reqAnnounce)
 		}
 		if s.state == Connecting {
 			s.state = Established
@@ -196,108 +202,108 @@ func (s *Socket) handleFrame(slot, n int) error {
 			defer s.startDisconnect(io.EOF)
 		}
 	}
-	s.repost(slot)
+	s.in.repost(slot)
 	return nil
 }
 
 // handleMessage adds a received or announced message to the ring.
-func (s *Socket) handleMessage(b *Buffer, f *frame) error {
+func (r *receiver) handleMessage(b *Buffer, f *frame) error {
 	switch {
-	case f.seq != s.received:
-		return protocol("message %d comes as number %d", f.seq, s.received)
-	case s.received == s.reportedGrants:
+	case f.seq != r.received:
+		return protocol("message %d comes as number %d", f.seq, r.received)
+	case r.received == r.reportedGrants:
 		return protocol("more messages than it was granted")
-	case s.bye.heard():
+	case r.s.bye.heard():
 		return protocol("message after goodbye")
-	case uint64(f.size) > uint64(s.l.opt.MaxMessage):
+	case uint64(f.size) > uint64(r.s.l.opt.MaxMessage):
 		return fmt.Errorf("%w: %w", protocol("message of %d bytes", f.size), ErrTooLarge)
 	}
 	n := int(f.size) // which an int of 32 bits holds now
-	e := s.at(s.received)
-	s.received++
+	e := r.at(r.received)
+	r.received++
 	if f.kind == kindMessage {
 		b.n = n
-		s.arena.ref()
+		r.s.arena.ref()
 		*e = incoming{buf: b, ready: true}
 	} else {
 		*e = incoming{size: n, unrequested: n, unread: n, addr: f.addr, rkey: f.rkey}
-		s.stats.LargeReceived++
+		r.s.stats.LargeReceived++
 	}
 	return nil
 }
 
 // postReads posts READs for announced messages, as far as the window allows.
-func (s *Socket) postReads() {
-	for s.nextRead != s.received && s.err == nil {
-		e := s.at(s.nextRead)
+func (r *receiver) postReads() {
+	for r.nextRead != r.received && r.s.err == nil {
+		e := r.at(r.nextRead)
 		if e.unrequested > 0 && e.buf == nil {
-			if s.windowUsed > 0 && s.windowUsed+e.size > s.l.opt.Window {
+			if r.windowUsed > 0 && r.windowUsed+e.size > r.s.l.opt.Window {
 				return
 			}
-			b, err := s.arena.incoming(e.size)
+			b, err := r.s.arena.incoming(e.size)
 			if err != nil {
-				s.fail(err)
+				r.s.fail(err)
 				return
 			}
 			b.set(Released) // until the program takes it
 			e.buf = b
-			s.windowUsed += e.size
+			r.windowUsed += e.size
 		}
 		for e.unrequested > 0 {
-			if s.reads.inFlight == maxReads {
+			if r.reads.inFlight == maxReads {
 				return
 			}
 			n, at := min(e.unrequested, readSize), e.size-e.unrequested
-			s.sge[0] = e.buf.mr.SGE(e.buf.at+headerSize+at, n)
-			s.wrs[0] = verbs.SendWR{
-				ID:     s.wrID(reqRead, int(s.nextRead%uint32(len(s.ring)))),
-				Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, SGL: s.sge[:1], RemoteAddr: e.addr + uint64(at), RKey: e.rkey,
+			r.sge[0] = e.buf.mr.SGE(e.buf.at+headerSize+at, n)
+			r.s.out.wrs[0] = verbs.SendWR{
+				ID:     r.s.wrID(reqRead, int(r.nextRead%uint32(len(r.ring)))),
+				Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, SGL: r.sge[:1], RemoteAddr: e.addr + uint64(at), RKey: e.rkey,
 			}
-			wrs := s.wrs[:1]
-			if !s.arena.dev.iwarp {
+			wrs := r.s.out.wrs[:1]
+			if !r.s.arena.dev.iwarp {
 				// rxe may complete a READ too early, and break the QP
 				// afterwards; the success of a later request proves the
 				// READ. Here that is a READ of the first byte, as after
 				// an empty request rxe refuses to answer a READ again.
 				// siw completes later requests first.
-				s.sge[1] = e.buf.mr.SGE(e.buf.at+headerSize+at, 1)
-				s.wrs[1] = s.wrs[0]
-				s.wrs[1].SGL, s.wrs[0].Flags, wrs = s.sge[1:2], 0, s.wrs[:2]
+				r.sge[1] = e.buf.mr.SGE(e.buf.at+headerSize+at, 1)
+				r.s.out.wrs[1] = r.s.out.wrs[0]
+				r.s.out.wrs[1].SGL, r.s.out.wrs[0].Flags, wrs = r.sge[1:2], 0, r.s.out.wrs[:2]
 			}
-			if _, err := s.qp.PostSend(wrs...); err != nil {
-				s.handlePostError(err)
+			if _, err := r.s.qp.PostSend(wrs...); err != nil {
+				r.s.out.postError(err)
 				return
 			}
 			e.unrequested -= n
-			s.reads.inFlight++
+			r.reads.inFlight++
 		}
-		s.nextRead++
+		r.nextRead++
 	}
 }
 
 // handleRead handles the completion of a READ of part of a message.
-func (s *Socket) handleRead(e *incoming) {
-	s.reads.inFlight--
+func (r *receiver) handleRead(e *incoming) {
+	r.reads.inFlight--
 	if e.unread -= min(e.unread, readSize); e.unread > 0 {
 		return
 	}
 	e.ready = true
-	s.reads.done++
+	r.reads.done++
 }
 
 // trim drops the messages that will never be complete, or all messages.
-func (s *Socket) trim(all bool) {
+func (r *receiver) trim(all bool) {
 	if all {
-		defer func() { s.head = s.received }()
+		defer func() { r.head = r.received }()
 	}
-	for i := s.head; i != s.received; i++ {
-		e := s.at(i)
+	for i := r.head; i != r.received; i++ {
+		e := r.at(i)
 		if !all && e.ready {
 			continue
 		}
 		all = true // later ones would be out of order
 		if e.buf != nil {
-			s.arena.put(e.buf)
+			r.s.arena.put(e.buf)
 		}
 		*e = incoming{}
 	}
@@ -305,11 +311,11 @@ func (s *Socket) trim(all bool) {
 
 // moveToHeap moves the messages that are not taken to the heap: registered memory would hold
 // the device open.
-func (s *Socket) moveToHeap() {
-	for i := s.head; i != s.received; i++ {
-		if e := s.at(i); e.buf != nil {
-			b := &Buffer{s: s, mem: bytes.Clone(e.buf.mem[:headerSize+e.buf.n]), n: e.buf.n, source: fromHeap}
-			s.arena.put(e.buf)
+func (r *receiver) moveToHeap() {
+	for i := r.head; i != r.received; i++ {
+		if e := r.at(i); e.buf != nil {
+			b := &Buffer{s: r.s, mem: bytes.Clone(e.buf.mem[:headerSize+e.buf.n]), n: e.buf.n, source: fromHeap}
+			r.s.arena.put(e.buf)
 			e.buf = b
 		}
 	}

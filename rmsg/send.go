@@ -7,12 +7,13 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// sending is the sending half of a socket. A message passes through these queues:
+// sender is the sending half of a socket. A message passes through these queues:
 //
 //	queue      posted by the program, not yet by the socket
 //	inFlight   sent at once, until the send completes
 //	announced  until the peer reports that it has read them
-type sending struct {
+type sender struct {
+	s         *Socket
 	queue     fifo
 	inFlight  fifo
 	announced fifo
@@ -22,16 +23,21 @@ type sending struct {
 	sent          uint32 // number of messages
 	granted       uint32 // number of messages that the peer allows
 	announcedRead uint32 // number of announced messages that the peer has read
-	ackInFlight   bool   // an ack is in flight; there is one at a time
 	blocked       bool   // Post has returned ErrWouldBlock
 	stalled       bool   // the first message waits for credits
 
 	wrs    [maxBatch]verbs.SendWR
 	sges   [maxBatch][1]verbs.SGE
 	inline [maxBatch][announceSize]byte
+
+	// Each has room for one signal. A goroutine that it wakes checks the condition,
+	// and signals the next one if something is left.
+	writable chan struct{}
+	sendRoom chan struct{} // room in the arena for Send, see arena.wakeAt
 }
 
-func (q *sending) init(size int) {
+func (q *sender) init(s *Socket, size int) {
+	q.s, q.writable, q.sendRoom = s, make(chan struct{}, 1), make(chan struct{}, 1)
 	q.queue.ring = make([]*Buffer, size)
 	q.inFlight.ring = make([]*Buffer, size)
 	q.announced.ring = make([]*Buffer, maxAnnounced)
@@ -90,7 +96,7 @@ func (s *Socket) alloc(n int, copies bool) (*Buffer, error) {
 func (s *Socket) Post(b *Buffer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.post(b); err == ErrWouldBlock {
+	if err := s.out.post(b); err == ErrWouldBlock {
 		return err // without an allocation
 	} else if err != nil {
 		return fail("send to", s.addr, err)
@@ -98,26 +104,26 @@ func (s *Socket) Post(b *Buffer) error {
 	return nil
 }
 
-func (s *Socket) post(b *Buffer) error {
-	if err := s.sendable(); err != nil {
+func (q *sender) post(b *Buffer) error {
+	if err := q.s.sendable(); err != nil {
 		return err
 	}
 	switch {
-	case b.s != s:
+	case b.s != q.s:
 		return fmt.Errorf("%w: it belongs to %v", ErrBuffer, b.s)
 	case !b.ownedByProgram():
 		return fmt.Errorf("%w: it is %v", ErrBuffer, b.Status())
-	case uint32(b.n) > s.peer.max:
-		return fmt.Errorf("%w: %d bytes of at most %d", ErrTooLarge, b.n, s.peer.max)
-	case s.pending == len(s.queue.ring):
-		s.blocked = true
-		s.stats.WouldBlock++
+	case uint32(b.n) > q.s.peer.max:
+		return fmt.Errorf("%w: %d bytes of at most %d", ErrTooLarge, b.n, q.s.peer.max)
+	case q.pending == len(q.queue.ring):
+		q.blocked = true
+		q.s.stats.WouldBlock++
 		return ErrWouldBlock
 	}
 	b.set(Queued)
-	s.queue.push(b)
-	s.pending++
-	s.sendQueued()
+	q.queue.push(b)
+	q.pending++
+	q.flush()
 	return nil
 }
 
@@ -137,96 +143,96 @@ func (s *Socket) sendable() error {
 }
 
 // frame returns a frame of a kind, with the counts that all frames have.
-func (s *Socket) frame(k kind) frame {
-	return frame{kind: k, granted: s.grants(), read: s.reads.done}
+func (r *receiver) frame(k kind) frame {
+	return frame{kind: k, granted: r.grants(), read: r.reads.done}
 }
 
 // markReported records the counts that a frame has reported to the peer.
-func (s *Socket) markReported() { s.reportedGrants, s.reportedReads = s.grants(), s.reads.done }
+func (r *receiver) markReported() { r.reportedGrants, r.reportedReads = r.grants(), r.reads.done }
 
-// sendQueued sends the queued messages that the peer has room for, several with one
+// flush sends the queued messages that the peer has room for, several with one
 // doorbell.
-func (s *Socket) sendQueued() {
-	for s.queue.n > 0 && s.err == nil {
-		n, offers := 0, s.announced.n
-		for n < min(s.queue.n, maxBatch) {
-			b := *s.queue.at(n)
-			if b.n > s.eager {
+func (q *sender) flush() {
+	for q.queue.n > 0 && q.s.err == nil {
+		n, offers := 0, q.announced.n
+		for n < min(q.queue.n, maxBatch) {
+			b := *q.queue.at(n)
+			if b.n > q.eager {
 				offers++
 			}
-			if s.sent+uint32(n) == s.granted || offers > maxAnnounced {
+			if q.sent+uint32(n) == q.granted || offers > maxAnnounced {
 				break
 			}
-			s.buildRequest(b, n)
+			q.build(b, n)
 			n++
 		}
 		if n == 0 {
-			if s.sent == s.granted && !s.stalled {
-				s.stalled = true
-				s.stats.CreditWaits++
+			if q.sent == q.granted && !q.stalled {
+				q.stalled = true
+				q.s.stats.CreditWaits++
 			}
 			return
 		}
-		s.stalled = false
-		posted, err := s.qp.PostSend(s.wrs[:n]...)
+		q.stalled = false
+		posted, err := q.s.qp.PostSend(q.wrs[:n]...)
 		if posted > 0 {
-			s.markReported()
+			q.s.in.markReported()
 		}
 		for range posted {
-			b := s.queue.pop()
-			s.sent++
-			if b.n <= s.eager {
-				s.inFlight.push(b)
+			b := q.queue.pop()
+			q.sent++
+			if b.n <= q.eager {
+				q.inFlight.push(b)
 			} else {
-				s.announced.push(b)
-				s.stats.LargeSent++
+				q.announced.push(b)
+				q.s.stats.LargeSent++
 			}
 		}
 		if err != nil {
-			s.handlePostError(err)
+			q.postError(err)
 			return
 		}
 	}
 }
 
-// handlePostError handles a request that could not be posted. A queue is full if the
+// postError handles a request that could not be posted. A queue is full if the
 // kernel has not yet released completed requests: the next completion retries. It is
 // closed if the connection has ended: the reason follows.
-func (s *Socket) handlePostError(err error) {
+func (q *sender) postError(err error) {
 	if !errors.Is(err, verbs.ErrQueueFull) && !errors.Is(err, verbs.ErrClosed) {
-		s.fail(err)
+		q.s.fail(err)
 	}
 }
 
-// buildRequest makes the n-th request of a batch: a message, or its announcement. Each is
+// build makes the n-th request of a batch: a message, or its announcement. Each is
 // signaled: siw may send unsignaled requests directly from the buffer, at any later time
 // (siw_qp_prepare_tx).
-func (s *Socket) buildRequest(b *Buffer, n int) {
-	f := s.frame(kindMessage)
-	f.size, f.seq = uint32(b.n), s.sent+uint32(n)
-	wr := &s.wrs[n]
-	*wr = verbs.SendWR{ID: s.wrID(reqMessage, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-	if b.n <= s.eager {
+func (q *sender) build(b *Buffer, n int) {
+	f := q.s.in.frame(kindMessage)
+	f.size, f.seq = uint32(b.n), q.sent+uint32(n)
+	wr := &q.wrs[n]
+	*wr = verbs.SendWR{ID: q.s.wrID(reqMessage, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	if b.n <= q.eager {
 		f.put(b.mem)
-		s.sges[n][0] = b.mr.SGE(b.at, headerSize+b.n)
-		wr.SGL = s.sges[n][:]
+		q.sges[n][0] = b.mr.SGE(b.at, headerSize+b.n)
+		wr.SGL = q.sges[n][:]
 		return
 	}
 	f.kind = kindAnnounce
 	f.addr, f.rkey = b.mr.Addr()+uint64(b.at)+headerSize, b.mr.RKey()
-	f.put(s.inline[n][:])
-	wr.ID, wr.Inline = s.wrID(reqAnnounce, 0), s.inline[n][:]
+	f.put(q.inline[n][:])
+	wr.ID, wr.Inline = q.s.wrID(reqAnnounce, 0), q.inline[n][:]
 }
 
 // postFrame sends a frame without a message and reports whether it was posted.
-func (s *Socket) postFrame(f *frame, r request) bool {
-	n := f.put(s.inline[0][:])
-	s.wrs[0] = verbs.SendWR{ID: s.wrID(r, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: s.inline[0][:n]}
-	if _, err := s.qp.PostSend(s.wrs[:1]...); err != nil {
-		s.handlePostError(err)
+func (q *sender) postFrame(f *frame, r request) bool {
+	n := f.put(q.inline[0][:])
+	q.wrs[0] = verbs.SendWR{ID: q.s.wrID(r, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: q.inline[0][:n]}
+	if _, err := q.s.qp.PostSend(q.wrs[:1]...); err != nil {
+		q.postError(err)
 		return false
 	}
-	s.markReported()
+	q.s.in.markReported()
 	return true
 }
 
@@ -239,64 +245,64 @@ func (s *Socket) postFrame(f *frame, r request) bool {
 // Credits of these before it processed one. At most maxAnnounced of them were announced;
 // two acks report half the credits each, and one reports that it has run out. So the
 // receives beyond the credits, see extraReceives, always suffice, and acks need no credits.
-func (s *Socket) flushAck() {
-	owed := s.grants() - s.reportedGrants
-	due := s.reads.done != s.reportedReads || owed > 0 && (s.reportedGrants == s.received || owed >= max(1, uint32(len(s.ring))/2))
-	if !due || s.ackInFlight || s.bye.heard() || s.err != nil {
+func (r *receiver) flushAck() {
+	owed := r.grants() - r.reportedGrants
+	due := r.reads.done != r.reportedReads || owed > 0 && (r.reportedGrants == r.received || owed >= max(1, uint32(len(r.ring))/2))
+	if !due || r.ackInFlight || r.s.bye.heard() || r.s.err != nil {
 		return
 	}
-	f := s.frame(kindAck)
-	if s.ackInFlight = s.postFrame(&f, reqAck); s.ackInFlight {
-		s.stats.AcksSent++
+	f := r.frame(kindAck)
+	if r.ackInFlight = r.s.out.postFrame(&f, reqAck); r.ackInFlight {
+		r.s.stats.AcksSent++
 	}
 }
 
-// completeSend returns a buffer to the program, or frees it if Send made it.
-func (s *Socket) completeSend(b *Buffer, st Status) {
-	s.pending--
+// completed returns a buffer to the program, or frees it if Send made it.
+func (q *sender) completed(b *Buffer, st Status) {
+	q.pending--
 	if st == Sent {
-		s.stats.MessagesSent++
-		s.stats.BytesSent += uint64(b.n)
+		q.s.stats.MessagesSent++
+		q.s.stats.BytesSent += uint64(b.n)
 	}
 	if b.err = nil; st == Failed {
-		b.err = s.err
+		b.err = q.s.err
 	}
 	if b.freeWhenSent {
 		b.set(Released)
-		s.arena.put(b)
+		q.s.arena.put(b)
 	} else {
 		b.set(st)
-		if s.l.opt.Callbacks.Sent != nil {
-			s.l.sent = append(s.l.sent, b)
+		if q.s.l.opt.Callbacks.Sent != nil {
+			q.s.l.sent = append(q.s.l.sent, b)
 		}
 	}
-	if s.blocked && s.pending <= len(s.queue.ring)/2 {
-		s.blocked = false
-		s.l.writable = true
+	if q.blocked && q.pending <= len(q.queue.ring)/2 {
+		q.blocked = false
+		q.s.l.writable = true
 	}
 }
 
 // applyCounts handles the counts of a frame about this side's messages.
-func (s *Socket) applyCounts(f *frame) error {
-	if f.granted-s.granted > s.peer.credits || f.granted-s.sent > s.peer.credits {
-		return protocol("it grants %d messages when %d were granted and %d sent", f.granted, s.granted, s.sent)
+func (q *sender) applyCounts(f *frame) error {
+	if f.granted-q.granted > q.s.peer.credits || f.granted-q.sent > q.s.peer.credits {
+		return protocol("it grants %d messages when %d were granted and %d sent", f.granted, q.granted, q.sent)
 	}
-	if f.read-s.announcedRead > uint32(s.announced.n) {
-		return protocol("it read %d messages when it had read %d of %d more", f.read, s.announcedRead, s.announced.n)
+	if f.read-q.announcedRead > uint32(q.announced.n) {
+		return protocol("it read %d messages when it had read %d of %d more", f.read, q.announcedRead, q.announced.n)
 	}
-	s.granted = f.granted
-	for ; s.announcedRead != f.read; s.announcedRead++ {
-		s.completeSend(s.announced.pop(), Sent)
+	q.granted = f.granted
+	for ; q.announcedRead != f.read; q.announcedRead++ {
+		q.completed(q.announced.pop(), Sent)
 	}
 	return nil
 }
 
-// failPending fails all messages that have not been sent.
-func (s *Socket) failPending() {
-	s.blocked = false
-	for _, q := range []*fifo{&s.inFlight, &s.announced, &s.queue} {
-		for q.n > 0 {
-			s.completeSend(q.pop(), Failed)
+// failAll fails all messages that have not been sent.
+func (q *sender) failAll() {
+	q.blocked = false
+	for _, f := range []*fifo{&q.inFlight, &q.announced, &q.queue} {
+		for f.n > 0 {
+			q.completed(f.pop(), Failed)
 		}
 	}
 }

@@ -47,48 +47,34 @@ type Socket struct {
 	establishedCh chan struct{} // closed when it is established
 	done          chan struct{} // closed when it has ended
 
-	// Each has room for one signal. A goroutine that it wakes checks the condition,
-	// and signals the next one if something is left.
-	readable, writable chan struct{}
-	sendRoom           chan struct{} // room in the arena for Send, see arena.wakeAt
-
 	// Set before there can be completions.
 	arena *arena
 	shard *shard
 	qp    *uverbs.QP
-	slots []*Buffer // by receive
 	conn  ConnOptions
 
 	origin *origin // its dialer or listener
 
-	mu            sync.Mutex
-	state         State
-	endpoint      *cm.Endpoint
-	stats         SocketStats // only the counters
-	err           error       // why it ends; nil before
-	closed        bool        // Close was called
+	mu       sync.Mutex
+	state    State
+	endpoint *cm.Endpoint
+	stats    SocketStats // only the counters
+	ending
 	local, remote cm.Addr
 	peer          hello
 	helloReceived bool // the peer's hello frame has arrived
-	linger        *time.Timer
-	flushed       *time.Timer // runs since a request was flushed
 
-	bye          bye
-	byeDelivered bool  // the answer has reached the peer
-	goodEnd      error // why it ends if nothing is missing; nil before Disconnecting
-
-	sending
-	receiving
+	out sender
+	in  receiver
 }
 
 func newSocket(l *Loop, addr string, dialed bool, conn ConnOptions) *Socket {
 	s := &Socket{
 		l: l, addr: addr, dialed: dialed, conn: conn, establishedCh: make(chan struct{}), done: make(chan struct{}),
-		readable: make(chan struct{}, 1), writable: make(chan struct{}, 1), sendRoom: make(chan struct{}, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(l.ctx)
-	s.sending.init(l.opt.SendQueue)
-	s.receiving.init(l.opt.Credits)
+	s.out.init(s, l.opt.SendQueue)
+	s.in.init(s, l.opt.Credits)
 	return s
 }
 
@@ -232,7 +218,7 @@ func (s *Socket) Close() error {
 	s.closed = true
 	s.fail(verbs.ErrClosed)
 	if s.state == Disconnected {
-		s.trim(true)
+		s.in.trim(true)
 	}
 	return nil
 }
@@ -248,7 +234,7 @@ func (s *Socket) fail(err error) {
 // sendBye says bye, or answers it, when no messages are left, and ends the connection when that is
 // for this side to do.
 func (s *Socket) sendBye() {
-	if s.state != Disconnecting || s.err != nil || s.pending > 0 {
+	if s.state != Disconnecting || s.err != nil || s.out.pending > 0 {
 		return
 	}
 	if s.bye.ends(s.dialed) {
@@ -259,11 +245,11 @@ func (s *Socket) sendBye() {
 	if next == byeNone {
 		return
 	}
-	f, r := s.frame(kindBye), reqAnnounce
+	f, r := s.in.frame(kindBye), reqAnnounce
 	if s.bye.heard() {
 		f.flags, r = flagByeAnswer, reqByeAnswer
 	}
-	if s.postFrame(&f, r) {
+	if s.out.postFrame(&f, r) {
 		s.bye = next
 	}
 }
@@ -273,9 +259,9 @@ func (s *Socket) progress() {
 	if s.err != nil || s.state == Connecting {
 		return
 	}
-	s.sendQueued()
-	s.postReads()
-	s.flushAck()
+	s.out.flush()
+	s.in.postReads()
+	s.in.flushAck()
 	s.sendBye()
 }
 
@@ -298,9 +284,9 @@ func (l *Loop) handleEnd(s *Socket, why error) {
 		s.origin.failed.Add(1)
 	}
 	s.state = Disconnected
-	s.failPending()
-	s.trim(s.closed)
-	s.moveToHeap()
+	s.out.failAll()
+	s.in.trim(s.closed)
+	s.in.moveToHeap()
 	s.origin.sockets.Remove(s, func(ended *SocketStats) { ended.count(s.stats) })
 	s.mu.Unlock()
 	l.mu.Lock()

@@ -44,9 +44,9 @@ func (s *Socket) Stats() SocketStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.stats
-	st.Queued = s.pending
-	st.Unread = int(s.received - s.head)
-	st.Credits = int(s.granted - s.sent)
+	st.Queued = s.out.pending
+	st.Unread = int(s.in.received - s.in.head)
+	st.Credits = int(s.out.granted - s.out.sent)
 	if s.endpoint != nil {
 		st.Memory = int(s.arena.registered.Load())
 	}

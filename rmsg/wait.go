@@ -81,7 +81,7 @@ func (s *Socket) Send(ctx context.Context, message []byte) error {
 		s.mu.Unlock()
 	}
 	for err == ErrWouldBlock {
-		if err := s.awaitRoom(ctx, s.sendRoom, count); err != nil {
+		if err := s.awaitRoom(ctx, s.out.sendRoom, count); err != nil {
 			return fail(op, s.addr, err)
 		}
 		b, err = s.alloc(len(message), true)
@@ -89,7 +89,7 @@ func (s *Socket) Send(ctx context.Context, message []byte) error {
 	if err != nil {
 		return fail(op, s.addr, err)
 	}
-	signal(s.sendRoom) // for the next waiter
+	signal(s.out.sendRoom) // for the next waiter
 	copy(b.Bytes(), message)
 	if err := s.SendBuffer(ctx, b); err != nil {
 		b.Free()
@@ -120,10 +120,10 @@ func (s *Socket) SendBuffer(ctx context.Context, b *Buffer) error {
 	for {
 		err := s.Post(b)
 		if err != ErrWouldBlock {
-			signal(s.writable) // for the next waiter
+			signal(s.out.writable) // for the next waiter
 			return err
 		}
-		if err := s.awaitRoom(ctx, s.writable, count); err != nil {
+		if err := s.awaitRoom(ctx, s.out.writable, count); err != nil {
 			return fail(op, s.addr, err)
 		}
 	}
@@ -141,10 +141,10 @@ func (s *Socket) Recv(ctx context.Context) (*Buffer, error) {
 	count := s.l.dispatchCount.Load()
 	for {
 		s.mu.Lock()
-		if s.ready() && !s.closed {
-			b := s.pop()
-			if s.ready() {
-				signal(s.readable) // for the next waiter
+		if s.in.ready() && !s.closed {
+			b := s.in.pop()
+			if s.in.ready() {
+				signal(s.in.readable) // for the next waiter
 			}
 			s.mu.Unlock()
 			return b, nil
@@ -159,7 +159,7 @@ func (s *Socket) Recv(ctx context.Context) (*Buffer, error) {
 			return nil, fail(op, s.addr, err)
 		}
 		select {
-		case <-s.readable:
+		case <-s.in.readable:
 		case <-s.done:
 		case <-ctx.Done():
 			return nil, fail(op, s.addr, s.l.addNotRunning(count, ctx.Err()))
