@@ -25,8 +25,8 @@ func (p *countingPort) Send(pkts []netif.Packet) error {
 func TestAcknowledgementWithAnswer(t *testing.T) {
 	const rounds = 100
 	w := newWire(t, verbs.RC)
-	port := &countingPort{Port: w.n.dev.port(0).net}
-	w.n.dev.port(0).net = port
+	port := &countingPort{Port: w.n.dev.gids.at(0).net}
+	w.n.dev.gids.at(0).net = port
 	go func() {
 		for range rounds {
 			w.n.rcq.next(t)
@@ -58,13 +58,13 @@ func TestAcknowledgementWithAnswer(t *testing.T) {
 func TestAcknowledgementsTogether(t *testing.T) {
 	const qps = 10
 	w := newWire(t, verbs.RC)
-	port := &countingPort{Port: w.n.dev.port(0).net}
-	w.n.dev.port(0).net = port
+	port := &countingPort{Port: w.n.dev.gids.at(0).net}
+	w.n.dev.gids.at(0).net = port
 	var pkts []netif.Packet
 	for range qps {
 		pkts = append(pkts, w.request(w.anotherQP(), roce.RCWriteOnly, wirePSN))
 	}
-	newReceiver(w.n.dev, w.n.dev.port(0)).receive(pkts)
+	newReceiver(w.n.dev, w.n.dev.gids.at(0)).receive(pkts)
 	for range qps {
 		w.expectAck(wirePSN, roce.ACKUnlimited)
 	}
@@ -90,7 +90,7 @@ func (w *wire) request(qp *conn, o roce.Opcode, psn roce.PSN) netif.Packet {
 		p.Payload = make([]byte, 8)
 	}
 	return netif.Packet{
-		Src: w.port.Addr(), Dst: w.n.dev.port(0).local, Data: w.flow.AppendICRC(p.Append(nil), 0), IDKnown: true,
+		Src: w.port.Addr(), Dst: w.n.dev.gids.at(0).local, Data: w.flow.AppendICRC(p.Append(nil), 0), IDKnown: true,
 	}
 }
 
@@ -99,7 +99,7 @@ func (w *wire) request(qp *conn, o roce.Opcode, psn roce.PSN) netif.Packet {
 func TestAnswersInOrder(t *testing.T) {
 	w := newWire(t, verbs.RC)
 	other := w.anotherQP()
-	newReceiver(w.n.dev, w.n.dev.port(0)).receive([]netif.Packet{
+	newReceiver(w.n.dev, w.n.dev.gids.at(0)).receive([]netif.Packet{
 		w.request(w.qp, roce.RCWriteOnly, wirePSN), w.request(other, roce.RCWriteOnly, wirePSN), w.request(w.qp, roce.RCReadRequest, wirePSN+1),
 	})
 	w.expect(roce.RCReadResponseOnly, wirePSN+1)

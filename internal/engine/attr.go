@@ -30,7 +30,7 @@ const capFlags = abi.IB_UVERBS_DEVICE_BAD_PKEY_CNTR |
 // Attr returns the attributes of the device, which are rxe's.
 func (d *Device) Attr() verbs.DeviceAttr {
 	return verbs.DeviceAttr{
-		NodeGUID: d.nodeGUID, SysImageGUID: d.sysGUID, VendorID: vendorID, Ports: 1,
+		NodeGUID: d.cfg.NodeGUID, SysImageGUID: d.cfg.SysImageGUID, VendorID: vendorID, Ports: 1,
 		MaxMRSize: math.MaxUint64, PageSizeCap: 0xfffff000, CapFlags: capFlags,
 		MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxSGERead: maxSGE, MaxCQ: maxCQ, MaxCQE: maxCQE,
 		MaxMR: maxMR, MaxPD: maxPD, MaxMW: maxMW, MaxAH: maxAH, MaxSRQ: maxSRQ, MaxSRQWR: maxSRQWR, MaxSRQSGE: maxSRQSGE,
@@ -45,8 +45,8 @@ func (d *Device) PortAttr() verbs.PortAttr {
 	message := uint32(maxMessage) // as an int it is negative on 32-bit machines
 	a := verbs.PortAttr{
 		State: verbs.PortActive, PhysState: verbs.PhysLinkUp, LinkLayer: verbs.LinkEthernet,
-		MaxMTU: 5, ActiveMTU: d.mtu, MaxMessage: int(message), GIDs: gidTableLen, PKeys: 1,
-		BadPKeys: d.badPKeys.Load(), QKeyViolations: d.qkeyViolations.Load(), MaxVLs: 1,
+		MaxMTU: 5, ActiveMTU: d.cfg.MTU, MaxMessage: int(message), GIDs: gidTableLen, PKeys: 1,
+		BadPKeys: d.violations.pkeys.Load(), QKeyViolations: d.violations.qkeys.Load(), MaxVLs: 1,
 		ActiveWidth: 1, ActiveSpeed: 1, CapFlags: abi.IB_UVERBS_PCF_CM_SUP,
 		Flags: abi.IB_UVERBS_QPF_GRH_REQUIRED,
 	}
@@ -58,7 +58,7 @@ func (d *Device) PortAttr() verbs.PortAttr {
 
 // GIDs returns the valid entries of the GID table. An entry's Interface is 0.
 func (d *Device) GIDs() []verbs.GIDEntry {
-	gids := *d.gids.Load()
+	gids := d.gids.all()
 	list := make([]verbs.GIDEntry, 0, len(gids))
 	for i, p := range gids {
 		if p != nil {
@@ -70,7 +70,7 @@ func (d *Device) GIDs() []verbs.GIDEntry {
 
 // GID returns entry i of the GID table. It reports false if the entry is not valid.
 func (d *Device) GID(i int) (verbs.GID, bool) {
-	p := d.port(i)
+	p := d.gids.at(i)
 	if p == nil {
 		return verbs.GID{}, false
 	}
@@ -79,7 +79,7 @@ func (d *Device) GID(i int) (verbs.GID, bool) {
 
 // GIDIndex returns the index of the GID for a local address, or -1.
 func (d *Device) GIDIndex(addr netip.Addr) int {
-	if p := d.portOf(addr.Unmap().WithZone("")); p != nil {
+	if p := d.gids.of(addr.Unmap().WithZone("")); p != nil {
 		return p.index
 	}
 	return -1
@@ -99,7 +99,7 @@ func (d *Device) checkPKey(p *packet) bool {
 	if p.PKey&0x7fff == defaultPKey&0x7fff {
 		return true
 	}
-	saturate(&d.badPKeys)
+	saturate(&d.violations.pkeys)
 	return false
 }
 

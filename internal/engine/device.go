@@ -17,30 +17,18 @@ import (
 
 // Device is a RoCE v2 device.
 type Device struct {
-	name     string
-	nodeGUID verbs.GUID
-	sysGUID  verbs.GUID
-	udpPort  uint16
-	mtu      verbs.MTU
-	network  netif.Network
-	lids     netip.Prefix            // of Config
-	gids     atomic.Pointer[[]*port] // by index; it does not change; entries may be nil
-	start    time.Time
+	cfg   Config // with the defaults; gids has the addresses
+	gids  gidTable
+	start time.Time
 
 	state  atomic.Uint32 // a deviceState
 	closed sync.Mutex    // serializes changes of GIDs, remove and close
 	event  atomic.Pointer[func(verbs.AsyncEventType)]
 
-	pds, cqs atomic.Int64
-	mrs      table[MR]
-	mws      table[MW]
-	ahs      table[AH]
-	srqs     table[SRQ]
-	qps      table[QP]
+	objects
 
-	counters       counters
-	badPKeys       atomic.Uint32
-	qkeyViolations atomic.Uint32
+	counters   counters
+	violations struct{ pkeys, qkeys atomic.Uint32 }
 
 	groups  groups
 	work    workQueue
@@ -51,6 +39,16 @@ type Device struct {
 	workers sync.WaitGroup
 }
 
+// objects are those of a Device, by number.
+type objects struct {
+	pds, cqs atomic.Int64 // how many
+	mrs      table[MR]
+	mws      table[MW]
+	ahs      table[AH]
+	srqs     table[SRQ]
+	qps      table[QP]
+}
+
 type deviceState uint32
 
 const (
@@ -58,15 +56,6 @@ const (
 	deviceRemoved
 	deviceClosed
 )
-
-// port is an address of the device. Several entries of the table of GIDs may share a netif.Port.
-type port struct {
-	index int
-	addr  netip.Addr     // without zone
-	local netip.AddrPort // source of packets
-	net   netif.Port
-	queue netif.Backlog // net, or nil if that does not know its backlog
-}
 
 // Config describes a device.
 type Config struct {
@@ -86,7 +75,7 @@ type Config struct {
 }
 
 // Name returns the device's name.
-func (d *Device) Name() string { return d.name }
+func (d *Device) Name() string { return d.cfg.Name }
 
 // New makes a device and opens its ports.
 func New(cfg Config) (*Device, error) {
@@ -94,40 +83,37 @@ func New(cfg Config) (*Device, error) {
 	if len(cfg.Addrs) == 0 && !later || len(cfg.Addrs) >= gidTableLen {
 		return nil, fmt.Errorf("device %s: %d addresses", cfg.Name, len(cfg.Addrs))
 	}
-	d := &Device{
-		name: cfg.Name, nodeGUID: cfg.NodeGUID, sysGUID: cfg.SysImageGUID, udpPort: cfg.Port, mtu: cfg.MTU,
-		network: cfg.Network, lids: cfg.LIDs, start: time.Now(),
+	d := &Device{cfg: cfg, start: time.Now()}
+	d.gids.set(nil)
+	if d.cfg.Port == 0 {
+		d.cfg.Port = roce.Port
 	}
-	d.gids.Store(new([]*port))
-	if d.udpPort == 0 {
-		d.udpPort = roce.Port
+	if d.cfg.NodeGUID == (verbs.GUID{}) {
+		d.cfg.NodeGUID = guidOf(cfg.Addrs[0])
 	}
-	if d.nodeGUID == (verbs.GUID{}) {
-		d.nodeGUID = guidOf(cfg.Addrs[0])
-	}
-	if d.sysGUID == (verbs.GUID{}) {
-		d.sysGUID = d.nodeGUID
+	if d.cfg.SysImageGUID == (verbs.GUID{}) {
+		d.cfg.SysImageGUID = d.cfg.NodeGUID
 	}
 	d.batches.New = func() any { return newBatch() }
 	d.packets.New = func() any { return new(packet) }
 	for _, a := range cfg.Addrs {
 		if err := d.open(a); err != nil {
-			d.closePorts()
+			d.gids.close()
 			return nil, fmt.Errorf("device %s: %w", cfg.Name, err)
 		}
 	}
-	if ll := linkLocal(d.nodeGUID); d.portOf(ll) == nil && slices.ContainsFunc(cfg.Addrs, func(a netip.Addr) bool { return !a.Unmap().Is4() }) {
+	if ll := linkLocal(d.cfg.NodeGUID); d.gids.of(ll) == nil && slices.ContainsFunc(cfg.Addrs, func(a netip.Addr) bool { return !a.Unmap().Is4() }) {
 		d.open(ll) // not all networks have it
 	}
 	if err := d.setMTU(); err != nil {
-		d.closePorts()
+		d.gids.close()
 		return nil, fmt.Errorf("device %s: %w", cfg.Name, err)
 	}
 	d.timers.init()
 	d.mads.init()
 	d.workers.Go(d.worker)
 	d.workers.Go(d.mads.serve)
-	for _, p := range *d.gids.Load() {
+	for _, p := range d.gids.all() {
 		p.start(d)
 	}
 	return d, nil
@@ -135,13 +121,12 @@ func New(cfg Config) (*Device, error) {
 
 // open adds a port.
 func (d *Device) open(addr netip.Addr) error {
-	if d.portOf(addr.Unmap().WithZone("")) != nil {
+	if d.gids.of(addr.Unmap().WithZone("")) != nil {
 		return fmt.Errorf("address %v is given twice", addr)
 	}
-	p, err := d.openPort(len(*d.gids.Load()), addr)
+	p, err := d.openPort(len(d.gids.all()), addr)
 	if err == nil {
-		gids := append(*d.gids.Load(), p)
-		d.gids.Store(&gids)
+		d.gids.set(append(d.gids.all(), p))
 	}
 	return err
 }
@@ -149,7 +134,7 @@ func (d *Device) open(addr netip.Addr) error {
 // openPort opens the port of GID i.
 func (d *Device) openPort(i int, addr netip.Addr) (*port, error) {
 	addr = addr.Unmap()
-	np, err := d.network.Open(netip.AddrPortFrom(addr, d.udpPort))
+	np, err := d.cfg.Network.Open(netip.AddrPortFrom(addr, d.cfg.Port))
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +157,7 @@ func (d *Device) SetGID(i int, addr netip.Addr) error {
 	if i < 0 || i >= gidTableLen {
 		return unix.EINVAL
 	}
-	gids := slices.Clone(*d.gids.Load())
+	gids := slices.Clone(d.gids.all())
 	for len(gids) <= i {
 		gids = append(gids, nil)
 	}
@@ -184,15 +169,15 @@ func (d *Device) SetGID(i int, addr netip.Addr) error {
 		if old != nil && old.addr == addr.WithZone("") {
 			return nil
 		}
-		if same := d.portOf(addr.WithZone("")); same != nil {
+		if same := d.gids.of(addr.WithZone("")); same != nil {
 			p := *same
 			p.index = i
 			gids[i] = &p
 		} else {
 			p, err := d.openPort(i, addr)
-			if err == nil && p.net.MTU() < d.mtu.Bytes()+maxHeaders {
+			if err == nil && p.net.MTU() < d.cfg.MTU.Bytes()+maxHeaders {
 				p.net.Close()
-				err = fmt.Errorf("MTU %v is larger than that of the network", d.mtu)
+				err = fmt.Errorf("MTU %v is larger than that of the network", d.cfg.MTU)
 			}
 			if err == nil {
 				if err = d.groups.joinAll(p); err != nil {
@@ -200,12 +185,12 @@ func (d *Device) SetGID(i int, addr netip.Addr) error {
 				}
 			}
 			if err != nil {
-				return fmt.Errorf("device %s: GID %d: %w", d.name, i, err)
+				return fmt.Errorf("device %s: GID %d: %w", d.cfg.Name, i, err)
 			}
 			gids[i], fresh = p, true
 		}
 	}
-	d.gids.Store(&gids)
+	d.gids.set(gids)
 	if fresh {
 		gids[i].start(d)
 	}
@@ -215,23 +200,6 @@ func (d *Device) SetGID(i int, addr netip.Addr) error {
 	return nil
 }
 
-func (d *Device) closePorts() {
-	for _, p := range d.ports() {
-		p.net.Close()
-	}
-}
-
-// ports returns one entry of the table of GIDs for each netif.Port.
-func (d *Device) ports() []*port {
-	var list []*port
-	for _, p := range *d.gids.Load() {
-		if p != nil && !slices.ContainsFunc(list, func(q *port) bool { return q.net == p.net }) {
-			list = append(list, p)
-		}
-	}
-	return list
-}
-
 // maxHeaders is the size of IPv6, UDP and the headers of a WRITE.
 const maxHeaders = 40 + 8 + roce.BTHSize + roce.RETHSize + roce.ImmDtSize + roce.ICRCSize
 
@@ -239,16 +207,16 @@ const maxHeaders = 40 + 8 + roce.BTHSize + roce.RETHSize + roce.ImmDtSize + roce
 // eth_mtu_int_to_enum.
 func (d *Device) setMTU() error {
 	largest := verbs.MTU(5)
-	for _, p := range *d.gids.Load() {
+	for _, p := range d.gids.all() {
 		for largest > 1 && p.net.MTU() < largest.Bytes()+maxHeaders {
 			largest--
 		}
 	}
 	switch {
-	case d.mtu == 0:
-		d.mtu = largest
-	case d.mtu.Bytes() == 0 || d.mtu > largest:
-		return fmt.Errorf("MTU %v is larger than that of the network, %v", d.mtu, largest)
+	case d.cfg.MTU == 0:
+		d.cfg.MTU = largest
+	case d.cfg.MTU.Bytes() == 0 || d.cfg.MTU > largest:
+		return fmt.Errorf("MTU %v is larger than that of the network, %v", d.cfg.MTU, largest)
 	}
 	return nil
 }
@@ -259,24 +227,6 @@ func (p *port) start(d *Device) {
 		r.OnRefused(d.refused)
 	}
 	p.net.Start(newReceiver(d, p).receive)
-}
-
-// portOf returns the port with an address, or nil.
-func (d *Device) portOf(addr netip.Addr) *port {
-	for _, p := range *d.gids.Load() {
-		if p != nil && p.addr == addr {
-			return p
-		}
-	}
-	return nil
-}
-
-// port returns the port of GID i, or nil.
-func (d *Device) port(i int) *port {
-	if gids := *d.gids.Load(); i >= 0 && i < len(gids) {
-		return gids[i]
-	}
-	return nil
 }
 
 // guidOf makes a GUID of an address. It has the bit of locally administered addresses.
@@ -339,7 +289,7 @@ func (d *Device) Remove() {
 	d.counters.add(linkDowned, 1)
 	d.report(verbs.EventPortErr)
 	d.report(verbs.EventDeviceFatal)
-	d.closePorts()
+	d.gids.close()
 }
 
 // Close ends the device. No goroutine of it runs when Close has returned. It must not be
@@ -354,7 +304,7 @@ func (d *Device) Close() error {
 		for _, qp := range d.qps.all() {
 			qp.fail()
 		}
-		d.closePorts()
+		d.gids.close()
 	}
 	d.timers.close()
 	d.mads.close()

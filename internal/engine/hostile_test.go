@@ -34,8 +34,8 @@ func newVictim(t testing.TB) *victim {
 	v := &victim{n: n, guard: alignedBytes(3 * guardSize), at: guardSize, src: netip.AddrPortFrom(addrB, roce.Port)}
 	n.mem = v.guard[guardSize : 2*guardSize]
 	n.mr = n.register(n.mem, verbs.AccessAll|verbs.AccessFlushGlobal)
-	v.recv = newReceiver(n.dev, n.dev.port(0))
-	v.flow, _ = roce.NewFlow(v.src, n.dev.port(0).local)
+	v.recv = newReceiver(n.dev, n.dev.gids.at(0))
+	v.flow, _ = roce.NewFlow(v.src, n.dev.gids.at(0).local)
 	v.reset()
 	return v
 }
@@ -107,7 +107,7 @@ func (v *victim) throw(data []byte) {
 		data = append(data, 0)
 	}
 	pkt := v.flow.AppendICRC(data, 0)
-	v.recv.receive([]netif.Packet{{Src: v.src, Dst: v.n.dev.port(0).local, Data: pkt, IDKnown: true}})
+	v.recv.receive([]netif.Packet{{Src: v.src, Dst: v.n.dev.gids.at(0).local, Data: pkt, IDKnown: true}})
 	if !bytes.Equal(v.guard[:guardSize], make([]byte, guardSize)) || !bytes.Equal(v.guard[2*guardSize:], make([]byte, guardSize)) {
 		panic("memory outside of the region has changed")
 	}

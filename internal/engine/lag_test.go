@@ -23,8 +23,8 @@ func (p *slowPort) Handled(pos uint64) bool { return p.caughtUp.Load() }
 // packets have arrived that are not processed.
 func TestTimeoutWithBacklog(t *testing.T) {
 	w := newWire(t, verbs.RC, func(a *verbs.QPAttr) { a.Timeout, a.RetryCount = 8, 1 }) // 1 ms
-	port := &slowPort{Port: w.n.dev.port(0).net}
-	w.n.dev.port(0).queue = port
+	port := &slowPort{Port: w.n.dev.gids.at(0).net}
+	w.n.dev.gids.at(0).queue = port
 	w.qp.post(verbs.SendWR{ID: 1, Opcode: verbs.OpSend, SGL: []verbs.SGE{w.n.sge(0, 8)}})
 	w.expect(roce.RCSendOnly, wirePSN)
 	w.silent()

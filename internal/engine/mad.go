@@ -75,10 +75,10 @@ func (d *Device) receiveMAD(p *packet) {
 		return
 	}
 	if p.DETH.QKey != gsiQKey {
-		saturate(&d.qkeyViolations)
+		saturate(&d.violations.qkeys)
 		return
 	}
-	port := d.portOf(p.dst)
+	port := d.gids.of(p.dst)
 	if port == nil || len(p.Payload) > madSize {
 		return
 	}
@@ -116,7 +116,7 @@ func (d *Device) OnRefused(f func(dst netip.Addr, mad []byte)) {
 // refused takes the quoted part of a packet that a host has refused.
 func (d *Device) refused(dst netip.AddrPort, quoted []byte) {
 	const headers = roce.BTHSize + roce.DETHSize
-	if dst.Port() != d.udpPort || len(quoted) <= headers || roce.Opcode(quoted[0]) != roce.UDSendOnly {
+	if dst.Port() != d.cfg.Port || len(quoted) <= headers || roce.Opcode(quoted[0]) != roce.UDSendOnly {
 		return
 	}
 	d.mads.mu.Lock()
@@ -135,7 +135,7 @@ func (d *Device) SendMAD(gidIndex int, dst netip.Addr, mad []byte) error {
 	if err := d.usable(); err != nil {
 		return err
 	}
-	from := d.port(gidIndex)
+	from := d.gids.at(gidIndex)
 	if from == nil || len(mad) > madSize {
 		return unix.EINVAL
 	}

@@ -138,7 +138,7 @@ func (g *groups) remove(group netip.Addr, qp *QP) (last, ok bool) {
 
 // join joins a group on all ports of its family.
 func (d *Device) join(group netip.Addr) error {
-	for _, p := range d.ports() {
+	for _, p := range d.gids.ports() {
 		if err := p.join(group); err != nil {
 			d.leave(group)
 			return err
@@ -172,7 +172,7 @@ func (g *groups) joinAll(p *port) error {
 }
 
 func (d *Device) leave(group netip.Addr) {
-	for _, p := range d.ports() {
+	for _, p := range d.gids.ports() {
 		if j, ok := p.net.(joiner); ok && p.addr.Is4() == group.Is4() {
 			j.Leave(group)
 		}
@@ -189,7 +189,7 @@ func (g *groups) of(group netip.Addr) []*QP {
 // firstOnLink reports whether the device has no port of the same family before p on its link.
 func (d *Device) firstOnLink(p *port) bool {
 	link, ok := p.net.(linked)
-	for _, q := range d.ports() {
+	for _, q := range d.gids.ports() {
 		if other, also := q.net.(linked); ok && also && other.Link() == link.Link() && q.addr.Is4() == p.addr.Is4() {
 			return q.net == p.net
 		}
@@ -200,7 +200,7 @@ func (d *Device) firstOnLink(p *port) bool {
 // receiveMulticast passes a packet of a group, which a port has received, to its members.
 func (d *Device) receiveMulticast(at *port, p *packet) {
 	// The network may have returned what the device sent.
-	if d.portOf(p.src) != nil || !d.firstOnLink(at) {
+	if d.gids.of(p.src) != nil || !d.firstOnLink(at) {
 		return
 	}
 	for _, qp := range d.groups.of(p.dst) {

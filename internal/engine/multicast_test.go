@@ -118,7 +118,7 @@ func TestMixedBatch(t *testing.T) {
 	n := newNode(t, newTestNetwork(1, faults{}), 4096, addrA)
 	a, b := n.newQP(verbs.UD), n.newQP(verbs.UD)
 	group := netip.MustParseAddr("239.1.2.3")
-	src, local := netip.AddrPortFrom(addrB, roce.Port), n.dev.port(0).local
+	src, local := netip.AddrPortFrom(addrB, roce.Port), n.dev.gids.at(0).local
 	for _, q := range []*conn{a, b} {
 		q.connect(q)
 		if err := q.AttachMulticast(group.As16()); err != nil {
@@ -129,7 +129,7 @@ func TestMixedBatch(t *testing.T) {
 		datagramPacket(t, src, local, a.Num()), datagramPacket(t, src, local, b.Num()),
 		datagramPacket(t, src, netip.AddrPortFrom(group, roce.Port), multicastQPN), datagramPacket(t, src, local, 1),
 	}
-	recv := newReceiver(n.dev, n.dev.port(0))
+	recv := newReceiver(n.dev, n.dev.gids.at(0))
 	got := map[uint32]int{}
 	for order := range 64 { // base 4, three packets
 		for _, q := range []*conn{a, b} {

@@ -26,7 +26,7 @@ func (d *Device) newPath(av verbs.AddressVector) (*path, error) {
 	if av.Port != 1 || !av.Global {
 		return nil, unix.EINVAL
 	}
-	p := d.port(int(av.SGIDIndex))
+	p := d.gids.at(int(av.SGIDIndex))
 	if p == nil {
 		return nil, unix.ENODATA
 	}
@@ -38,11 +38,11 @@ func (d *Device) pathTo(p *port, dst netip.Addr, av verbs.AddressVector) (*path,
 	if dst.Is4() != p.addr.Is4() || dst.IsUnspecified() {
 		return nil, unix.EINVAL
 	}
-	q := &path{av: av, port: p, src: p.local, remote: dst, local: d.portOf(dst) != nil}
+	q := &path{av: av, port: p, src: p.local, remote: dst, local: d.gids.of(dst) != nil}
 	if dst.IsLinkLocalUnicast() || dst.IsLinkLocalMulticast() {
 		dst = dst.WithZone(p.local.Addr().Zone()) // no effect on IPv4
 	}
-	q.dst = netip.AddrPortFrom(dst, d.udpPort)
+	q.dst = netip.AddrPortFrom(dst, d.cfg.Port)
 	flow, err := roce.NewFlow(q.src, q.dst)
 	if err != nil {
 		return nil, unix.EINVAL

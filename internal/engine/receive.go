@@ -73,7 +73,7 @@ func (r *receiver) release(qp *QP, few bool) {
 		return
 	}
 	qp.requester.run()
-	if qp.responder.ackDue {
+	if qp.responder.ack.due {
 		r.due = append(r.due, qp)
 		r.late = r.late || few && qp.responder.received
 	}
@@ -91,7 +91,7 @@ func (r *receiver) answer() {
 	}
 	for _, qp := range r.due {
 		qp.lock()
-		if qp.responder.ackDue && !qp.path.local {
+		if qp.responder.ack.due && !qp.path.local {
 			qp.out.batch = r.acks
 			qp.responder.sendAck()
 			qp.out.batch = nil
@@ -112,7 +112,7 @@ func (r *receiver) decode(np *netif.Packet) *packet {
 		return nil
 	}
 	p.src, p.dst, p.tos = np.Src.Addr().Unmap().WithZone(""), np.Dst.Addr().Unmap().WithZone(""), np.TOS
-	if p.dst.IsMulticast() != (p.DestQP == multicastQPN) || !p.dst.IsMulticast() && r.dev.portOf(p.dst) == nil {
+	if p.dst.IsMulticast() != (p.DestQP == multicastQPN) || !p.dst.IsMulticast() && r.dev.gids.of(p.dst) == nil {
 		return nil
 	}
 	return p
@@ -162,7 +162,7 @@ func (qp *QP) accepts(p *packet) bool {
 		return false
 	}
 	if qp.init.Type == verbs.UD && p.DETH.QKey != qp.attr.QKey {
-		saturate(&qp.dev.qkeyViolations)
+		saturate(&qp.dev.violations.qkeys)
 		return false
 	}
 	return true

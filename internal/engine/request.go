@@ -23,24 +23,29 @@ type sendQueue struct {
 	loaded   uint32 // the first one that has not been loaded
 }
 
-// request is the engine's copy of a work request, and its state.
+// request is the engine's copy of a work request.
 type request struct {
-	id       uint64
-	op       uint32 // enum ib_uverbs_wr_opcode
-	info     opInfo
-	flags    uint32
-	ex       [4]byte // immediate, as on the wire
-	key      uint32  // to invalidate
-	remote   uint64
-	rkey     uint32
-	compare  uint64
-	swap     uint64
-	flush    roce.FETH
-	ud       datagram
-	bind     binding
-	inline   bool
-	length   uint32
-	sges     []abi.RxeSge
+	id      uint64
+	op      uint32 // enum ib_uverbs_wr_opcode
+	info    opInfo
+	flags   uint32
+	ex      [4]byte // immediate, as on the wire
+	key     uint32  // to invalidate
+	remote  uint64
+	rkey    uint32
+	compare uint64
+	swap    uint64
+	flush   roce.FETH
+	ud      datagram
+	bind    binding
+	inline  bool
+	length  uint32
+	sges    []abi.RxeSge
+	progress
+}
+
+// progress is how far a request has come.
+type progress struct {
 	state    requestState
 	status   verbs.WCStatus // of a request that failed here
 	first    roce.PSN

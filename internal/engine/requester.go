@@ -320,7 +320,7 @@ func (q *requester) sendDatagram(r *request) bool {
 		q.failRequest(r, verbs.WCLocQPOpErr)
 		return false
 	}
-	if r.length > uint32(d.mtu.Bytes()) {
+	if r.length > uint32(d.cfg.MTU.Bytes()) {
 		q.failRequest(r, verbs.WCLocLenErr)
 		return false
 	}

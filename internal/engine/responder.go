@@ -16,7 +16,6 @@ type responder struct {
 	ring *Ring // the receive queue; nil with an SRQ
 
 	psn       roce.PSN    // expected
-	ackPSN    roce.PSN    // after the last request that is acknowledged, not answered
 	msn       uint32      // requests completed
 	opcode    roce.Opcode // of the previous packet of the message, if inMessage
 	inMessage bool
@@ -25,8 +24,7 @@ type responder struct {
 	reported  bool // EventCommEst
 
 	received bool // a message, in this series of packets
-	ackDue   bool // an acknowledgement of ackOf is to be sent
-	ackOf    roce.PSN
+	ack      ack
 
 	recv receive
 	src  netip.Addr // of the last message, for Completion
@@ -35,6 +33,13 @@ type responder struct {
 	history history
 	reply   reply
 	waiting []*packet // requests behind the reply
+}
+
+// ack is the acknowledgement that is due.
+type ack struct {
+	due  bool
+	of   roce.PSN
+	next roce.PSN // after the last request that is acknowledged, not answered
 }
 
 // writing is the RDMA WRITE in progress: what is left of it, and where it goes.
@@ -102,7 +107,7 @@ func (r *responder) drop() {
 	}
 	clear(r.waiting)
 	r.waiting = r.waiting[:0]
-	r.ackDue = false
+	r.ack.due = false
 }
 
 func (r *responder) handleNow(p *packet) {
@@ -286,14 +291,14 @@ func (r *responder) execute(p *packet) fault {
 		r.msn++
 	}
 	r.psn = p.PSN.Add(1)
-	r.ackPSN = r.psn
+	r.ack.next = r.psn
 	r.opcode, r.inMessage = p.Opcode, f&roce.Ends == 0
 	if f&roce.Completes != 0 && r.recv.active && !r.completeReceive(p, verbs.WCSuccess) {
 		r.qp.setError() // rxe's class G: the CQ has overflowed
 		return noFault
 	}
 	if r.init.Type == verbs.RC && p.AckReq {
-		r.ackDue, r.ackOf = true, p.PSN
+		r.ack.due, r.ack.of = true, p.PSN
 	}
 	return noFault
 }
@@ -306,7 +311,7 @@ const hopLimit = 64
 func (r *responder) receiveData(p *packet) fault {
 	if r.init.Type == verbs.UD {
 		var grh [verbs.GRHSize]byte
-		if lids := r.qp.dev.lids; !lids.Contains(p.src) {
+		if lids := r.qp.dev.cfg.LIDs; !lids.Contains(p.src) {
 			g := roce.GRH{Src: p.src, Dst: p.dst, TrafficClass: p.tos, HopLimit: hopLimit, Length: p.Len(), ID: p.id, InfiniBand: lids.IsValid()}
 			g.Put(&grh)
 		}

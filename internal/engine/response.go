@@ -143,7 +143,7 @@ func (r *responder) replyPacket() bool {
 		return false
 	}
 	r.out.send(&o, &h)
-	r.ackDue = false // implied
+	r.ack.due = false // implied
 	rep.first = false
 	rep.left -= n
 	rep.psn = rep.psn.Add(1)
@@ -255,7 +255,7 @@ func (r *responder) flushMemory(p *packet) fault {
 func (r *responder) repeat(p *packet) {
 	f := p.Opcode.Flags()
 	if f&(roce.IsSend|roce.IsWrite) != 0 {
-		r.ackDue, r.ackOf = true, r.ackPSN.Add(-1)
+		r.ack.due, r.ack.of = true, r.ack.next.Add(-1)
 		return
 	}
 	res := r.history.at(p.PSN)
@@ -290,8 +290,8 @@ func (r *responder) repeatRead(p *packet, res *resource) {
 
 // sendAck sends the acknowledgement that is due.
 func (r *responder) sendAck() {
-	if r.ackDue {
-		r.sendResponse(roce.RCAcknowledge, r.ackOf, roce.ACKUnlimited, 0)
+	if r.ack.due {
+		r.sendResponse(roce.RCAcknowledge, r.ack.of, roce.ACKUnlimited, 0)
 	}
 }
 
@@ -304,7 +304,7 @@ func (r *responder) sendNAK(s roce.Syndrome, psn roce.PSN) {
 
 // sendResponse sends a response without payload.
 func (r *responder) sendResponse(o roce.Opcode, psn roce.PSN, s roce.Syndrome, orig uint64) {
-	r.ackDue = false
+	r.ack.due = false
 	h := roce.Packet{
 		Opcode: o, DestQP: r.qp.attr.DestQPNum, PSN: psn, Orig: orig,
 		AETH: roce.AETH{Syndrome: s, MSN: r.msn},

@@ -204,7 +204,7 @@ func TestDatagrams(t *testing.T) {
 			}
 			h := b.mem[20:40]
 			src, dst := [4]byte(h[12:16]), [4]byte(h[16:20])
-			if h[0] != 0x45 || h[1] != 4 || h[9] != 17 || checksum(h) != 0 || src != addrA.As4() || dst != b.dev.port(0).addr.As4() {
+			if h[0] != 0x45 || h[1] != 4 || h[9] != 17 || checksum(h) != 0 || src != addrA.As4() || dst != b.dev.gids.at(0).addr.As4() {
 				t.Errorf("IPv4 header %x", h)
 			}
 			if !bytes.Equal(b.mem[40:40+size], a.mem[:size]) {

@@ -45,7 +45,7 @@ func newWire(t *testing.T, typ verbs.QPType, change ...func(*verbs.QPAttr)) *wir
 			w.recv <- p
 		}
 	})
-	w.flow, _ = roce.NewFlow(w.port.Addr(), w.n.dev.port(0).local)
+	w.flow, _ = roce.NewFlow(w.port.Addr(), w.n.dev.gids.at(0).local)
 	w.qp = w.n.newQP(typ)
 	a := w.qp.attrs(w.qp, append([]func(*verbs.QPAttr){func(a *verbs.QPAttr) {
 		a.DestQPNum, a.AV.DGID, a.Timeout = wireQPN, addrB.As16(), 0 // nothing is sent again by itself
@@ -67,7 +67,7 @@ func (w *wire) send(pkts ...roce.Packet) {
 func (w *wire) sendRaw(data ...[]byte) {
 	var pkts []netif.Packet
 	for _, d := range data {
-		pkts = append(pkts, netif.Packet{Src: w.port.Addr(), Dst: w.n.dev.port(0).local, Data: d})
+		pkts = append(pkts, netif.Packet{Src: w.port.Addr(), Dst: w.n.dev.gids.at(0).local, Data: d})
 	}
 	w.port.Send(pkts)
 }
@@ -347,8 +347,8 @@ func TestWireResponder(t *testing.T) {
 			w.sendRaw(nil)
 			// from another address
 			src := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.9"), roce.Port)
-			flow, _ := roce.NewFlow(src, w.n.dev.port(0).local)
-			w.port.Send([]netif.Packet{{Src: src, Dst: w.n.dev.port(0).local, Data: flow.AppendICRC(good.Append(nil), 0)}})
+			flow, _ := roce.NewFlow(src, w.n.dev.gids.at(0).local)
+			w.port.Send([]netif.Packet{{Src: src, Dst: w.n.dev.gids.at(0).local, Data: flow.AppendICRC(good.Append(nil), 0)}})
 			w.silent()
 			if n := w.n.dev.PortAttr().BadPKeys; n != 1 {
 				w.t.Errorf("%d bad P_Keys", n)
