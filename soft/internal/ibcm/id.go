@@ -31,28 +31,39 @@ type ID struct {
 	local, remote uint32         // communication IDs
 	service       roce.ServiceID // of a received SIDR_REQ
 	tid           uint64
+	av            av
 
-	av                                 av
+	params
+	peerKeys
+	repetition
+
+	timewait *time.Timer // nil before Timewait
+}
+
+// params are what the two sides agree on, for their QPs.
+type params struct {
 	mtu                                verbs.MTU
 	qpType                             verbs.QPType
 	localQP, peerQP                    uint32
 	sqPSN, rqPSN                       uint32
 	responderResources, initiatorDepth uint8
 	retryCount, rnrRetryCount          uint8
-	serviceTimeout                     uint8 // of the MRA sent
+}
 
-	timeout    time.Duration // until a message is repeated
-	maxRetries int
-
-	pending *pending // the message that is repeated until it is answered
-
-	// For the keys of the connection in the manager's tables:
+// peerKeys are the keys of a connection in the manager's tables.
+type peerKeys struct {
 	peerGUID   uint64
 	peerGID    verbs.GID
 	inRemote   bool // in the manager's remoteIDs and remoteQPs
 	inRequests bool // in the manager's requests
+}
 
-	timewait *time.Timer // nil before Timewait
+// repetition is how a message is repeated until it is answered.
+type repetition struct {
+	timeout        time.Duration // until it is
+	maxRetries     int
+	serviceTimeout uint8    // of the MRA sent
+	pending        *pending // nil if none is
 }
 
 // NewID makes an ID for the active side. Destroy releases it.

@@ -50,8 +50,8 @@ func (i *id) bind(addr, dst sockaddr) (errno syscall.Errno) {
 			return errno
 		}
 	}
-	if !i.afOnlySet {
-		i.afOnly = addr.family == afInet
+	if !i.afOnly.set {
+		i.afOnly.value = addr.family == afInet
 	}
 	i.dst = dst
 	i.dst.family = addr.family

@@ -1,8 +1,6 @@
 package ucma
 
 import (
-	"time"
-
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/soft/internal/ibcm"
 )
@@ -30,32 +28,48 @@ type id struct {
 	typ     verbs.QPType
 	state   state
 	handler func(*id, *event) error
-	context *context // of a listener
 
+	route
+	options
+	connection
+	query query
+
+	context *context // of a listener
+	listens []deviceListener
+}
+
+// route is where an ID is, and where it leads (struct rdma_route).
+type route struct {
 	src, dst sockaddr
 	device   *Device    // nil if the ID is not bound to one
 	routable bool       // bound to the device by an address of it
 	ports    *bindList  // nil if the ID has no port
 	path     *ibcm.Path // nil before the route is resolved
-	cm       *ibcm.ID   // nil before connecting
-	listens  []deviceListener
+}
 
+// options are those of SET_OPTION.
+type options struct {
+	tos, ackTimeout option[uint8]
+	afOnly          option[bool]
+	reuse           bool
+}
+
+type option[T any] struct {
+	value T
+	set   bool
+}
+
+// connection is what goes into the messages of the connection manager.
+type connection struct {
+	cm               *ibcm.ID // nil before connecting
 	psn, qkey, qpNum uint32
 	srq              bool
 	ece              ibcm.ECE
-
-	tos, ackTimeout       uint8
-	tosSet, ackTimeoutSet bool
-	reuse                 bool
-	afOnly, afOnlySet     bool
-
-	queries int         // number of address resolutions so far
-	waiting *time.Timer // of an address resolution that will fail; nil if there is none
 }
 
 // newID makes an ID (__rdma_create_id).
 func (m *Manager) newID(space uint16, typ verbs.QPType) *id {
-	return &id{m: m, space: space, typ: typ, psn: randomPSN()}
+	return &id{m: m, space: space, typ: typ, connection: connection{psn: randomPSN()}}
 }
 
 // datagram reports whether the ID is for datagrams.
@@ -71,15 +85,15 @@ func (i *id) serviceID(a *sockaddr) uint64 {
 }
 
 // release undoes the binding to a device (cma_release_dev).
-func (i *id) release() { i.device, i.routable = nil, false }
+func (r *route) release() { r.device, r.routable = nil, false }
 
-// sgidIndex returns the index of the GID of the ID's address.
-func (i *id) sgidIndex() int { return max(i.device.transport.GIDIndex(i.src.addr), 0) }
+// sgidIndex returns the index of the GID of the source address.
+func (r *route) sgidIndex() int { return max(r.device.transport.GIDIndex(r.src.addr), 0) }
 
 // destroy ends the ID: it ends a connection and stops listening (rdma_destroy_id).
 func (i *id) destroy() {
 	i.state = destroying
-	i.cancelQuery()
+	i.query.cancel()
 	i.stopListening()
 	if i.cm != nil {
 		i.cm.Destroy()

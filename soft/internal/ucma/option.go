@@ -52,12 +52,12 @@ func (i *id) setOption(name uint32, value []byte) syscall.Errno {
 	on := size == 4 && binary.NativeEndian.Uint32(value) != 0
 	switch name {
 	case abi.RDMA_OPTION_ID_TOS:
-		i.tos, i.tosSet = value[0], true
+		i.tos = option[uint8]{value[0], true}
 	case abi.RDMA_OPTION_ID_ACK_TIMEOUT:
 		if i.typ != verbs.RC {
 			return unix.EINVAL
 		}
-		i.ackTimeout, i.ackTimeoutSet = value[0], true
+		i.ackTimeout = option[uint8]{value[0], true}
 	case abi.RDMA_OPTION_ID_REUSEADDR:
 		if (!on || i.state == listening) && i.state != idle {
 			return unix.EINVAL
@@ -67,7 +67,7 @@ func (i *id) setOption(name uint32, value []byte) syscall.Errno {
 		if i.state != idle && i.state != bound {
 			return unix.EINVAL
 		}
-		i.afOnly, i.afOnlySet = on, true
+		i.afOnly = option[bool]{on, true}
 	}
 	return 0
 }

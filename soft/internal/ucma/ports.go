@@ -118,7 +118,7 @@ func (i *id) checkPort(list *bindList, reuse bool) syscall.Errno {
 		switch {
 		case other == i,
 			reuse && other.reuse,
-			i.afOnly && other.afOnly && i.src.family != other.src.family:
+			i.afOnly.value && other.afOnly.value && i.src.family != other.src.family:
 			continue
 		case i.m.isAny(&i.src) || i.m.isAny(&other.src):
 			return unix.EADDRNOTAVAIL

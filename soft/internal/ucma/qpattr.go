@@ -43,8 +43,8 @@ func (i *id) qpAttr(state verbs.QPState) (attr verbs.QPAttr, mask verbs.QPAttrMa
 	if state == verbs.StateRTR {
 		attr.RQPSN = i.psn
 	}
-	if mask&verbs.MaskTimeout != 0 && i.ackTimeoutSet {
-		attr.Timeout = i.ackTimeout
+	if mask&verbs.MaskTimeout != 0 && i.ackTimeout.set {
+		attr.Timeout = i.ackTimeout.value
 	}
 	return attr, mask, nil
 }

@@ -79,12 +79,12 @@ func (f *File) query(in *abi.RdmaUcmQuery, out int) syscall.Errno {
 
 // deviceAddr returns the fields of a query that describe the device
 // (ucma_query_device_addr).
-func (i *id) deviceAddr() (r abi.RdmaUcmQueryAddrResp) {
-	if i.device != nil {
-		copy(mmap.Bytes(&r.NodeGuid), i.device.guid[:])
-		r.IbdevIndex, r.PortNum = uint32(i.device.index), 1
+func (r *route) deviceAddr() (q abi.RdmaUcmQueryAddrResp) {
+	if d := r.device; d != nil {
+		copy(mmap.Bytes(&q.NodeGuid), d.guid[:])
+		q.IbdevIndex, q.PortNum = uint32(d.index), 1
 	}
-	return r
+	return q
 }
 
 func (i *id) queryAddr(addr uint64, out int) syscall.Errno {

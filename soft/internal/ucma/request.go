@@ -105,7 +105,7 @@ func (i *id) serves(addr netip.Addr) bool {
 	switch {
 	case i.src.family == afIB: // RoCE devices have no such addresses
 		return false
-	case everywhere && !i.afOnly:
+	case everywhere && !i.afOnly.value:
 		return true
 	case addr.Is4() != (i.src.family == afInet):
 		return false

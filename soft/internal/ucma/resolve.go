@@ -63,10 +63,9 @@ func (i *id) resolve(src, dst sockaddr, timeout time.Duration) (errno syscall.Er
 		return unix.ENODEV // no device here has InfiniBand's addresses
 	}
 	i.state = addrQuery
-	i.queries++
-	query := i.queries
+	query := i.query.start()
 	source, err := i.findSource()
-	if i.state != addrQuery || i.queries != query { // destroyed meanwhile
+	if i.state != addrQuery || i.query.number != query { // destroyed meanwhile
 		return 0
 	}
 	switch errno = errnoOf(err); errno {
@@ -130,11 +129,11 @@ const defaultHopLimit = 64
 
 // failLater reports after a time that no host has the destination's address.
 func (i *id) failLater(timeout time.Duration) {
-	query := i.queries
-	i.waiting = time.AfterFunc(timeout, func() {
+	query := i.query.number
+	i.query.late = time.AfterFunc(timeout, func() {
 		i.m.lock()
 		defer i.m.unlock()
-		if i.state == addrQuery && i.queries == query {
+		if i.state == addrQuery && i.query.number == query {
 			i.failed(unix.ETIMEDOUT)
 		}
 	})
@@ -146,10 +145,21 @@ func (i *id) failed(errno syscall.Errno) {
 	i.handler(i, &event{typ: addrError, status: -int(errno)})
 }
 
-// cancelQuery cancels the resolution of an address.
-func (i *id) cancelQuery() {
-	if i.waiting != nil {
-		i.waiting.Stop()
+// query is the resolution of an address. Its number tells it from those before, as the manager is
+// unlocked while it lasts.
+type query struct {
+	number int
+	late   *time.Timer // of one that will fail
+}
+
+func (q *query) start() (number int) {
+	q.number++
+	return q.number
+}
+
+func (q *query) cancel() {
+	if q.late != nil {
+		q.late.Stop()
 	}
 }
 
@@ -214,11 +224,11 @@ func (i *id) resolveRoute() syscall.Errno {
 		RateSelector: ibcm.SelectEqual, LifetimeSelector: ibcm.SelectEqual, Lifetime: lifetime,
 		FlowLabel: i.flowLabel(),
 	}
-	if i.tosSet {
-		p.TrafficClass = i.tos
+	if i.tos.set {
+		p.TrafficClass = i.tos.value
 	}
-	if i.ackTimeoutSet && i.ackTimeout > 0 {
-		p.Lifetime = i.ackTimeout - 1
+	if i.ackTimeout.value > 0 {
+		p.Lifetime = i.ackTimeout.value - 1
 	}
 	i.path = p
 	i.state = routeKnown
@@ -234,10 +244,10 @@ const defaultPKey = 0xffff
 func (i *id) hasRoute() bool { return i.routable && !i.m.isAny(&i.dst) }
 
 // flowLabel returns the flow label of the path (cma_get_roce_udp_flow_label).
-func (i *id) flowLabel() uint32 {
+func (r *route) flowLabel() uint32 {
 	const mask = 0xfffff
-	if label := i.src.flow & mask; i.src.family == afInet6 && label != 0 {
+	if label := r.src.flow & mask; r.src.family == afInet6 && label != 0 {
 		return label
 	}
-	return (uint32(i.src.number())*31 + uint32(i.dst.number())) & mask
+	return (uint32(r.src.number())*31 + uint32(r.dst.number())) & mask
 }
