@@ -21,6 +21,7 @@ var unsafeIn = map[string]string{
 	"internal/maps":        "addresses of mappings, in its test",
 	"internal/unix":        "addresses of mappings, which mmap(2) takes and returns",
 	"internal/engine":      "registered memory, and elements of queues",
+	"internal/deaf":        "elements of queues that an adapter would complete",
 	"internal/vfiouser":    "memory of a guest, which mmap(2) places inside of a reserved range",
 	"soft/internal/kernel": "memory of the process that commands name by its address",
 	"soft/internal/ucma":   "the same",
