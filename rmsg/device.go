@@ -65,7 +65,7 @@ func (l *Loop) device(r cm.Route) (*device, error) {
 	l.opening.Lock()
 	defer l.opening.Unlock()
 	l.mu.Lock()
-	closing := l.closing
+	over := l.in(closing)
 	for _, d := range l.devices {
 		if d.index == r.Index {
 			d.mu.Lock()
@@ -76,7 +76,7 @@ func (l *Loop) device(r cm.Route) (*device, error) {
 		}
 	}
 	l.mu.Unlock()
-	if closing {
+	if over {
 		return nil, verbs.ErrClosed
 	}
 	d, err := l.openDevice(r)
@@ -85,7 +85,7 @@ func (l *Loop) device(r cm.Route) (*device, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.closing {
+	if !l.in(closing) {
 		l.lastDevice++
 		d.id = l.lastDevice
 		if err = l.files.Add(d.fd, d.id); err == nil {

@@ -45,7 +45,7 @@ func TestFailedDevice(t *testing.T) {
 		t.Error(err)
 	}
 	// Each Dispatch counts twice. Start, pipe and context cause a few.
-	if n := l.dispatchCount.Load() / 2; n > 10 {
+	if n := l.counts.dispatches.Load() / 2; n > 10 {
 		t.Errorf("the loop was dispatched %d times and did not sleep", n)
 	}
 	if !errors.Is(s.err, verbs.ErrDeviceRemoved) || s.ctx.Err() == nil {

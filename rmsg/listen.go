@@ -81,7 +81,7 @@ func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, erro
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closing {
+	if l.in(closing) {
 		lower.Close()
 		return nil, fail(op, addr, verbs.ErrClosed)
 	}
@@ -159,7 +159,7 @@ func (ln *Listener) Accept(ctx context.Context) (*Socket, error) {
 	if err := ln.l.inCallback(); err != nil {
 		return nil, fail(op, ln.Addr().String(), err)
 	}
-	count := ln.l.dispatchCount.Load()
+	count := ln.l.counts.dispatches.Load()
 	for {
 		select {
 		case r := <-ln.waiting:

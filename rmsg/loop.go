@@ -23,10 +23,61 @@ type Loop struct {
 	ctx    context.Context // done when the loop is being closed
 	cancel context.CancelFunc
 	files  *epoll.Set // the devices' files, and the wake-up for events
+	cache  cache
+	counts counts
 
-	dispatchMu  sync.Mutex // held while dispatching; guards the fields up to caller
-	dispatchSeq uint32
-	// Work that remains. If a callback panics, the next Dispatch continues with it.
+	dispatchMu sync.Mutex // held while dispatching
+	work       work       // guarded by dispatchMu
+
+	// caller is the ID of the thread that the goroutine that runs callbacks is locked
+	// to, with the number of the Dispatch in its upper half; 0 outside of callbacks.
+	caller atomic.Uint64
+
+	opening sync.Mutex     // held while a device is opened
+	tasks   sync.WaitGroup // goroutines that end soon after ctx ends
+
+	mu         sync.Mutex
+	phase      atomic.Uint32 // a phase; changed with mu held
+	closeErr   error
+	devices    []*device // replaced, not changed
+	events     []event
+	sockets    map[uint32]*Socket
+	lastID     uint32
+	lastDevice int32
+	listeners  map[*Listener]struct{}
+}
+
+// phase is how far the end of a loop has come.
+type phase uint32
+
+const (
+	running  phase = iota
+	closing        // Close was called, or nothing uses it any more
+	drained        // files is closed: no event is queued
+	finished       // nothing is left to do
+)
+
+// in reports whether the loop is in a phase, or in a later one.
+func (l *Loop) in(p phase) bool { return phase(l.phase.Load()) >= p }
+
+// enter enters a phase, unless it is in a later one. The caller holds mu.
+func (l *Loop) enter(p phase) {
+	if !l.in(p) {
+		l.phase.Store(uint32(p))
+	}
+}
+
+// counts are what statistics have, and what waiting calls compare.
+type counts struct {
+	dispatches atomic.Uint64 // starts and ends of Dispatch; odd while it runs
+	running    atomic.Bool   // a goroutine is in Run or DispatchWait
+	wakeups    atomic.Uint64
+	handled    atomic.Uint64
+}
+
+// work is what Dispatch has to do. If a callback panics, the next one continues with it.
+type work struct {
+	seq     uint32 // of the Dispatch
 	wcs     [64]verbs.WC
 	polled  []verbs.WC // of wcs
 	pending []event
@@ -36,33 +87,6 @@ type Loop struct {
 	sentDone  int // of sent: how many callbacks were made
 	connected bool
 	writable  bool
-	finished  bool
-
-	// caller is the ID of the thread that the goroutine that runs callbacks is locked
-	// to, with the number of the Dispatch in its upper half; 0 outside of callbacks.
-	caller atomic.Uint64
-
-	dispatchCount atomic.Uint64 // starts and ends of Dispatch; odd while it runs
-	running       atomic.Bool   // a goroutine is in Run or DispatchWait
-	wakeups       atomic.Uint64
-	handled       atomic.Uint64
-
-	cache cache
-
-	opening sync.Mutex     // held while a device is opened
-	tasks   sync.WaitGroup // goroutines that end soon after ctx ends
-
-	mu         sync.Mutex
-	closing    bool
-	closed     bool // files is closed
-	closeErr   error
-	stop       atomic.Bool // closing, for Dispatch to see
-	devices    []*device   // replaced, not changed
-	events     []event
-	sockets    map[uint32]*Socket
-	lastID     uint32
-	lastDevice int32
-	listeners  map[*Listener]struct{}
 }
 
 // event is work that other goroutines queue for Dispatch. If after is set, Dispatch first
@@ -106,8 +130,7 @@ func (l *Loop) closeUnused() {
 	l.mu.Lock()
 	unused := l.owned && len(l.sockets)+len(l.listeners) == 0
 	if unused {
-		l.closing = true
-		l.stop.Store(true)
+		l.enter(closing)
 	}
 	l.mu.Unlock()
 	if unused {
@@ -130,30 +153,30 @@ func (l *Loop) Dispatch() (int, error) {
 // another call has handled them in between.
 func (l *Loop) dispatchOnce(ready []unix.EpollEvent) (n int, err error) {
 	if !l.dispatchMu.TryLock() {
-		if l.stop.Load() {
+		if l.in(closing) {
 			return 0, verbs.ErrClosed
 		}
 		return 0, ErrDispatching
 	}
 	func() {
-		l.dispatchCount.Add(1)
+		l.counts.dispatches.Add(1)
 		panicked := true
 		defer func() {
-			l.dispatchCount.Add(1)
+			l.counts.dispatches.Add(1)
 			l.endDispatch()
 			if panicked {
 				l.files.Wake() // there may be more work
 			}
 		}()
-		if l.stop.Load() {
+		if l.in(closing) {
 			err = verbs.ErrClosed
 		} else {
 			n = l.dispatch(ready)
-			l.handled.Add(uint64(n))
+			l.counts.handled.Add(uint64(n))
 		}
 		panicked = false
 	}()
-	if l.stop.Load() {
+	if l.in(closing) {
 		l.finishClose()
 	}
 	return n, err
@@ -175,10 +198,10 @@ func (l *Loop) Run(ctx context.Context) error {
 
 // wait waits and dispatches until enough returns true for the number of events handled.
 func (l *Loop) wait(ctx context.Context, enough func(int) bool) (int, error) {
-	if !l.running.CompareAndSwap(false, true) {
+	if !l.counts.running.CompareAndSwap(false, true) {
 		return 0, ErrDispatching
 	}
-	defer l.running.Store(false)
+	defer l.counts.running.Store(false)
 	if ctx.Done() != nil {
 		defer context.AfterFunc(ctx, l.files.Wake)()
 	}
@@ -192,7 +215,7 @@ func (l *Loop) wait(ctx context.Context, enough func(int) bool) (int, error) {
 			return 0, verbs.ErrClosed
 		}
 		if slept {
-			l.wakeups.Add(1)
+			l.counts.wakeups.Add(1)
 		}
 		n, err = l.dispatchOnce(ready)
 	}
@@ -209,8 +232,7 @@ func (l *Loop) Close() error {
 		return verbs.ErrClosed
 	}
 	l.mu.Lock()
-	l.closing = true
-	l.stop.Store(true)
+	l.enter(closing)
 	l.mu.Unlock()
 	l.files.Wake()
 	l.finishClose()
@@ -225,7 +247,7 @@ func (l *Loop) finishClose() {
 		return // the running Dispatch calls finishClose afterwards
 	}
 	defer l.endDispatch()
-	if l.finished {
+	if l.in(finished) {
 		return
 	}
 	l.mu.Lock()
@@ -242,15 +264,17 @@ func (l *Loop) finishClose() {
 	}
 	l.cancel()
 	l.tasks.Wait()
-	if !l.closed {
+	if !l.in(drained) {
 		l.dispatch(nil) // handle their ends
 		l.mu.Lock()
-		l.closed = true
+		l.enter(drained)
 		l.files.Close()
 		l.mu.Unlock()
 	}
 	l.resume() // events queued in between
-	l.finished = true
+	l.mu.Lock()
+	l.enter(finished)
+	l.mu.Unlock()
 	for _, d := range l.current() {
 		l.detach(d, true)
 	}
@@ -261,8 +285,8 @@ func (l *Loop) finishClose() {
 func (l *Loop) beginCallback() {
 	if l.caller.Load() == 0 {
 		runtime.LockOSThread()
-		l.dispatchSeq++
-		l.caller.Store(uint64(l.dispatchSeq)<<32 | uint64(unix.Gettid()))
+		l.work.seq++
+		l.caller.Store(uint64(l.work.seq)<<32 | uint64(unix.Gettid()))
 	}
 }
 
@@ -288,12 +312,12 @@ func (l *Loop) inCallback() error {
 // addNotRunning adds ErrNotRunning to err if no goroutine has run the loop since it read
 // count from dispatchCount, although there are events.
 func (l *Loop) addNotRunning(count uint64, err error) error {
-	if count%2 != 0 || l.dispatchCount.Load() != count || l.running.Load() {
+	if count%2 != 0 || l.counts.dispatches.Load() != count || l.counts.running.Load() {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closing || len(l.files.Poll(make([]unix.EpollEvent, 1))) == 0 {
+	if l.in(closing) || len(l.files.Poll(make([]unix.EpollEvent, 1))) == 0 {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, ErrNotRunning)
@@ -302,7 +326,7 @@ func (l *Loop) addNotRunning(count uint64, err error) error {
 // post queues an event for the next Dispatch.
 func (l *Loop) post(after *Socket, do ...func()) {
 	l.mu.Lock()
-	closed := l.closed
+	closed := l.in(drained)
 	if !closed {
 		l.events = append(l.events, event{after, do})
 		l.files.Wake()
@@ -358,7 +382,7 @@ func (l *Loop) dispatch(ready []unix.EpollEvent) (n int) {
 		handled := l.handle()
 		n += handled
 		more = more || handled > 0
-		if n >= maxEvents || l.stop.Load() {
+		if n >= maxEvents || l.in(closing) {
 			l.files.Wake()
 			break
 		}
@@ -375,16 +399,16 @@ func (l *Loop) current() []*device {
 
 // poll handles one batch of completions.
 func (l *Loop) poll(s *shard) int {
-	n := s.cq.Poll(l.wcs[:])
-	l.polled = l.wcs[:n]
+	n := s.cq.Poll(l.work.wcs[:])
+	l.work.polled = l.work.wcs[:n]
 	l.completeAll()
 	return n
 }
 
 func (l *Loop) completeAll() {
-	for len(l.polled) > 0 {
-		wc := &l.polled[0]
-		l.polled = l.polled[1:]
+	for len(l.work.polled) > 0 {
+		wc := &l.work.polled[0]
+		l.work.polled = l.work.polled[1:]
 		l.complete(wc)
 	}
 }
@@ -400,10 +424,10 @@ func (l *Loop) resume() int {
 // handle handles the events that other goroutines have queued.
 func (l *Loop) handle() (n int) {
 	l.mu.Lock()
-	l.pending, l.events = append(l.pending, l.events...), nil
+	l.work.pending, l.events = append(l.work.pending, l.events...), nil
 	l.mu.Unlock()
-	for ; len(l.pending) > 0; n++ {
-		e := &l.pending[0]
+	for ; len(l.work.pending) > 0; n++ {
+		e := &l.work.pending[0]
 		if e.after != nil {
 			l.drain(e.after.shard)
 		}
@@ -412,9 +436,9 @@ func (l *Loop) handle() (n int) {
 			e.do = e.do[1:] // before f, which may panic
 			f()
 		}
-		l.pending = l.pending[1:]
+		l.work.pending = l.work.pending[1:]
 	}
-	l.pending = nil
+	l.work.pending = nil
 	return n
 }
 
@@ -461,19 +485,19 @@ func (l *Loop) complete(wc *verbs.WC) {
 	s.mu.Lock()
 	s.complete(request(wc.ID>>24), int(wc.ID&0xffffff), wc)
 	s.mu.Unlock()
-	l.due = s
+	l.work.due = s
 	l.runCallbacks()
 }
 
 // runCallbacks runs the callbacks that are due. It marks each as done before it runs.
 func (l *Loop) runCallbacks() {
-	s := l.due
+	s := l.work.due
 	if s == nil {
 		return
 	}
 	cb := &l.opt.Callbacks
-	if l.connected {
-		l.connected = false
+	if l.work.connected {
+		l.work.connected = false
 		close(s.establishedCh)
 		l.logSocket(slog.LevelDebug, "socket established", s, nil)
 		if cb.Established != nil {
@@ -481,16 +505,16 @@ func (l *Loop) runCallbacks() {
 			cb.Established(s)
 		}
 	}
-	for l.sentDone < len(l.sent) {
-		b := l.sent[l.sentDone]
-		l.sent[l.sentDone] = nil
-		l.sentDone++
+	for l.work.sentDone < len(l.work.sent) {
+		b := l.work.sent[l.work.sentDone]
+		l.work.sent[l.work.sentDone] = nil
+		l.work.sentDone++
 		l.beginCallback()
 		cb.Sent(s, b)
 	}
-	l.sent, l.sentDone = l.sent[:0], 0
-	if l.writable {
-		l.writable = false
+	l.work.sent, l.work.sentDone = l.work.sent[:0], 0
+	if l.work.writable {
+		l.work.writable = false
 		signal(s.out.writable)
 		if cb.Writable != nil {
 			l.beginCallback()
@@ -513,7 +537,7 @@ func (l *Loop) runCallbacks() {
 		l.beginCallback()
 		cb.Message(s, b)
 	}
-	l.due = nil
+	l.work.due = nil
 }
 
 // signal wakes one goroutine that waits for ch now, or the next one.

@@ -187,7 +187,7 @@ func (s *Socket) handleFrame(slot, n int) error {
 		}
 		if s.state == Connecting {
 			s.state = Established
-			s.l.connected = true
+			s.l.work.connected = true
 		}
 	case kindBye:
 		next := byeSteps[s.bye].hear

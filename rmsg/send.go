@@ -273,12 +273,12 @@ func (q *sender) completed(b *Buffer, st Status) {
 	} else {
 		b.set(st)
 		if q.s.l.opt.Callbacks.Sent != nil {
-			q.s.l.sent = append(q.s.l.sent, b)
+			q.s.l.work.sent = append(q.s.l.work.sent, b)
 		}
 	}
 	if q.blocked && q.pending <= len(q.queue.ring)/2 {
 		q.blocked = false
-		q.s.l.writable = true
+		q.s.l.work.writable = true
 	}
 }
 

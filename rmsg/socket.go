@@ -83,7 +83,7 @@ func (s *Socket) start(o *origin, connect connector) error {
 	l := s.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closing {
+	if l.in(closing) {
 		s.cancel()
 		return verbs.ErrClosed
 	}
@@ -293,7 +293,7 @@ func (l *Loop) handleEnd(s *Socket, why error) {
 	delete(l.sockets, s.id)
 	l.mu.Unlock()
 	s.cancel()
-	l.due = s
+	l.work.due = s
 	l.runCallbacks()
 }
 

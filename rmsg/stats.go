@@ -71,9 +71,9 @@ type LoopStats struct {
 // Stats returns the statistics of the loop.
 func (l *Loop) Stats() LoopStats {
 	st := LoopStats{
-		Dispatches: (l.dispatchCount.Load() + 1) / 2,
-		Wakeups:    l.wakeups.Load(),
-		Handled:    l.handled.Load(),
+		Dispatches: (l.counts.dispatches.Load() + 1) / 2,
+		Wakeups:    l.counts.wakeups.Load(),
+		Handled:    l.counts.handled.Load(),
 	}
 	l.mu.Lock()
 	st.Sockets, st.Listeners, st.Devices = len(l.sockets), len(l.listeners), len(l.devices)

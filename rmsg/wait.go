@@ -44,7 +44,7 @@ func (s *Socket) await(ctx context.Context, ready <-chan struct{}, limit time.Du
 	late := time.NewTicker(limit)
 	defer late.Stop()
 	for {
-		count := s.l.dispatchCount.Load()
+		count := s.l.counts.dispatches.Load()
 		select {
 		case <-ready:
 			return nil
@@ -71,7 +71,7 @@ func (s *Socket) Send(ctx context.Context, message []byte) error {
 	if err := s.Wait(ctx); err != nil {
 		return err
 	}
-	count := s.l.dispatchCount.Load()
+	count := s.l.counts.dispatches.Load()
 	b, err := s.alloc(len(message), true)
 	if err == ErrWouldBlock {
 		s.mu.Lock()
@@ -116,7 +116,7 @@ func (s *Socket) SendBuffer(ctx context.Context, b *Buffer) error {
 	if err := s.l.inCallback(); err != nil {
 		return fail(op, s.addr, err)
 	}
-	count := s.l.dispatchCount.Load()
+	count := s.l.counts.dispatches.Load()
 	for {
 		err := s.Post(b)
 		if err != ErrWouldBlock {
@@ -138,7 +138,7 @@ func (s *Socket) Recv(ctx context.Context) (*Buffer, error) {
 	if err := s.l.inCallback(); err != nil {
 		return nil, fail(op, s.addr, err)
 	}
-	count := s.l.dispatchCount.Load()
+	count := s.l.counts.dispatches.Load()
 	for {
 		s.mu.Lock()
 		if s.in.ready() && !s.closed {
