@@ -231,7 +231,7 @@ bench-native: deps-native build bench-c native-go ## measure posting and polling
 bench-mlx5: deps-native build build/c/mlx5 ## measure posting and polling on mlx5 without an adapter, beside libmlx5, and write docs/benchmarks.md
 	@rm -rf build/bench-mlx5 && mkdir -p build/bench-mlx5
 	@export BENCH_RECORDS="$(CURDIR)/build/bench-mlx5"; \
-	$(GO) test -v -count 1 -timeout 10m -run TestMLX5 ./tests/bench -native -reps 300; s=$$?; \
+	$(GO) test -v -count 1 -timeout 10m -run TestMLX5 ./tests/bench -native -reps 60; s=$$?; \
 	$(GO) run ./tests/bench/benchdoc adapter build/bench-mlx5 && exit $$s
 
 bench-quick: deps-lab build native-go ## count the instructions of posting and polling, and fail if there are 5 % more than recorded

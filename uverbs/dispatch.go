@@ -145,12 +145,16 @@ func (q *CQ) Poll(wcs []verbs.WC) int {
 		q.Unlock()
 		return 0
 	}
-	if q := q.queue.mlx5; q != nil && q.TryLock() {
-		if q.Available() {
-			return q.Take(wcs)
+	if q := q.queue.mlx5; q != nil {
+		if owned := q.Owned(); owned && !q.Available() {
+			return 0
+		} else if q.TryLock() {
+			if owned || q.Available() {
+				return q.Take(wcs)
+			}
+			q.Unlock()
+			return 0
 		}
-		q.Unlock()
-		return 0
 	}
 	return q.poll(wcs)
 }

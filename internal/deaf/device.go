@@ -50,7 +50,7 @@ type CQ struct {
 	made uint32
 }
 
-// Open makes a device with a name, and opens it.
+// Open makes a device with a name, and opens it. It is not among [uverbs.Devices].
 func Open(name string) (*Device, *uverbs.Context, error) {
 	d := new(Device)
 	v := &virtual.Device{Name: name, Open: func() (virtual.File, syscall.Errno) { return d, 0 }}
@@ -58,6 +58,7 @@ func Open(name string) (*Device, *uverbs.Context, error) {
 		return nil, nil, err
 	}
 	virtual.Register(v)
+	defer virtual.Unregister(v) // the open file stays
 	ctx, err := uverbs.Open(name)
 	return d, ctx, err
 }
@@ -182,6 +183,8 @@ func (d *Device) Ioctl(_ uint32, msg []byte) syscall.Errno {
 		default:
 			return syscall.EOPNOTSUPP
 		}
+	case id{abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_DESTROY}, id{abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_DESTROY},
+		id{abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY}, id{abi.MLX5_IB_OBJECT_UAR, abi.MLX5_IB_METHOD_UAR_OBJ_DESTROY}:
 	default:
 		return syscall.EPROTONOSUPPORT
 	}

@@ -25,6 +25,7 @@ type CompletionQueue struct {
 	arm    *atomic.Uint32 // its second: the last request for an event
 	events atomic.Uint32  // that have been read, which requests are numbered with
 	num    uint32
+	single bool       // calls of the queue never overlap: next and the ring change in them only
 	rest   []verbs.WC // what Poll returns after Detach
 }
 
@@ -79,8 +80,8 @@ func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (pro
 	n := roundUp(init.Depth + 1)
 	init.Depth = n - 1
 	// There is a lock in any case, also if calls of the queue never overlap: those of QPs may, and drop
-	// completions. It takes a nanosecond or two.
-	q := &CompletionQueue{ctx: c}
+	// completions.
+	q := &CompletionQueue{ctx: c, single: init.SingleThreaded}
 	var err error
 	if q.buf, q.cqes, err = newCQEs(n, c.bounds.cqeSize); err != nil {
 		return nil, err
@@ -109,10 +110,13 @@ func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
 }
 
 // Available reports whether there are completions, or the queue is closed, which Take finds out. The caller
-// holds the lock.
+// holds the lock, or the queue is Owned.
 func (q *CompletionQueue) Available() bool {
 	return q.Closed || q.written(q.next, loadLast(q.at(q.next)))
 }
+
+// Owned reports whether calls of the queue never overlap. Then Available needs no lock.
+func (q *CompletionQueue) Owned() bool { return q.single }
 
 // HasCompletions implements [provider.Peeker].
 func (q *CompletionQueue) HasCompletions() bool {
@@ -295,7 +299,7 @@ func (q *CompletionQueue) Recycle() provider.CompletionQueue {
 	q.Stop(true)
 	r := &CompletionQueue{
 		cqes: q.cqes, next: q.next, ctx: q.ctx,
-		buf: q.buf, rec: q.rec, record: q.record, arm: q.arm, num: q.num,
+		buf: q.buf, rec: q.rec, record: q.record, arm: q.arm, num: q.num, single: q.single,
 	}
 	r.events.Store(q.events.Load())
 	if err := q.Err(); errors.Is(err, verbs.ErrQueueFailed) {
