@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/deaf"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -120,6 +121,62 @@ func fastPath(t *testing.T, device string) {
 	expect(t, c, "polling an empty CQ", 1000, Calls{}, func() { a.SendCQ.Poll(wcs) })
 	if device == labtest.SIW {
 		skipped(t, c, a, b)
+	}
+}
+
+// TestMLX5 checks that mlx5 makes no call and allocates nothing, without an adapter.
+func TestMLX5(t *testing.T) {
+	labtest.RequireKernel(t)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	c := newCounter(t)
+	const depth = 256
+	dev, ctx, err := deaf.Open("deaf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	labtest.Close(t, ctx)
+	pd := labtest.Made(ctx.AllocPD())(t)
+	cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 2 * depth}))(t)
+	qp := labtest.Made(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}}))(t)
+	for s := verbs.StateInit; s <= verbs.StateRTS; s++ {
+		labtest.Check(t, qp.Modify(verbs.QPAttr{State: s}, verbs.MaskState))
+	}
+	var sent, received uint16
+	wcs := make([]verbs.WC, 16)
+	sgl := []verbs.SGE{{Addr: 1 << 20, Length: 64}, {Addr: 1 << 21, Length: 64}}
+	for _, batch := range []int{1, 2, 16, 100} {
+		sends, recvs := make([]verbs.SendWR, batch), make([]verbs.RecvWR, batch)
+		for i := range sends {
+			sends[i] = verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, SGL: sgl[:1+i/2%2]}
+			if i%2 == 1 {
+				sends[i].SGL, sends[i].Inline = nil, []byte("inline")
+			}
+			recvs[i].SGL = sgl[:1+i%2]
+		}
+		work := func() {
+			if n, err := qp.PostSend(sends...); n != batch || err != nil {
+				panic(err)
+			}
+			if n, err := qp.PostRecv(recvs...); n != batch || err != nil {
+				panic(err)
+			}
+			dev.CQs[0].Complete(batch, deaf.Request, deaf.Write, sent, 64)
+			dev.CQs[0].Complete(batch, deaf.Receive, 0, received, 64)
+			sent, received = sent+uint16(batch), received+uint16(batch)
+			for got := 0; got < 2*batch; {
+				n := cq.Poll(wcs)
+				if n == 0 {
+					panic("no completion")
+				}
+				got += n
+			}
+			cq.Poll(wcs)
+		}
+		expect(t, c, fmt.Sprintf("posting and polling %d", batch), 100, Calls{}, work)
+		if n := testing.AllocsPerRun(100, work); n != 0 {
+			t.Errorf("posting and polling %d allocates %v times", batch, n)
+		}
 	}
 }
 
