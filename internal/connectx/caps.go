@@ -103,7 +103,9 @@ var generalCaps = []capability{
 	{cmdHcaCapMaxWqeSzRq, 512},
 	{cmdHcaCapMaxQpMcg, 64},
 	{cmdHcaCapLogMaxMcg, 13},
-	{cmdHcaCapLogMaxTransportDomain, 16},
+	// There is one, which mlx5e takes, so that programs get none of their own, and no raw packet QPs.
+	// Those would need flows to receive.
+	{cmdHcaCapLogMaxTransportDomain, 0},
 	{cmdHcaCapLogMaxPd, 16},
 	{cmdHcaCapDeviceFrequencyKhz, 1000000},
 	{cmdHcaCapDeviceFrequencyMhz, 1000},

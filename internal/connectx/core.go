@@ -27,7 +27,7 @@ var coreCommands = map[uint16]func(*Device, *call) status{
 	opDeallocPd:              (*Device).deallocPD,
 	opAllocUar:               (*Device).allocUAR,
 	opDeallocUar:             (*Device).deallocUAR,
-	opAllocTransportDomain:   alloc(func(d *Device) *objects[struct{}] { return &d.res.tds }, 1, 1<<16, allocTransportDomainOutTransportDomain),
+	opAllocTransportDomain:   alloc(func(d *Device) *objects[struct{}] { return &d.res.tds }, 1, 1, allocTransportDomainOutTransportDomain),
 	opDeallocTransportDomain: drop(func(d *Device) *objects[struct{}] { return &d.res.tds }, deallocTransportDomainInTransportDomain, nil),
 	opAllocXrcd:              alloc(func(d *Device) *objects[struct{}] { return &d.res.xrcds }, 1, 1<<16, allocXrcdOutXrcd),
 	opDeallocXrcd:            drop(func(d *Device) *objects[struct{}] { return &d.res.xrcds }, deallocXrcdInXrcd, nil),

@@ -441,6 +441,21 @@ func TestNetworkObjects(t *testing.T) {
 	}
 }
 
+// TestNoRawPackets refuses what mlx5_ib makes for a raw packet QP: a program has no transport domain.
+func TestNoRawPackets(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	n := m.newNetdev()
+	if _, st := m.run(opAllocTransportDomain, 0, nil); st != statusNoResErr {
+		t.Errorf("a second transport domain: status %#x", st)
+	}
+	if _, st := m.run(opCreateTis, 0, nil); st != statusBadResErr {
+		t.Errorf("TIS: status %#x", st)
+	}
+	if _, st := m.run(opCreateTir, 0, func(in []byte) { tircInlineRqn.set(createTirInCtx.at(in), uint64(n.rqn)) }); st != statusBadResErr {
+		t.Errorf("TIR: status %#x", st)
+	}
+}
+
 func TestFlowTables(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	out, _ := m.mustRun(opCreateFlowTable, 0, func(in []byte) { flowTableContextLogSize.set(createFlowTableInFlowTableContext.at(in), 3) })
