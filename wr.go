@@ -19,7 +19,8 @@ const (
 	// return their old value in the 8 bytes that the SGL names.
 	OpCompareSwap Opcode = 6
 	OpFetchAdd    Opcode = 7
-	// OpLocalInv invalidates a local key, that of a type 2 memory window.
+	// OpLocalInv invalidates a local key, that of a type 2 memory window. On mlx5 it counts as up to
+	// two requests of [QPCap], and OpBindMW as up to three: they are longer than others.
 	OpLocalInv Opcode = 8
 	OpBindMW   Opcode = 9
 	// OpSendInv is a SEND that invalidates a key at the receiver.
@@ -131,6 +132,7 @@ type UDAddr struct {
 // MWBind binds a memory window to a part of a region. The window's key becomes NewRKey,
 // which differs from RKey in its last byte.
 type MWBind struct {
+	Type          MWType // 0 is [MWType2]
 	RKey, NewRKey uint32
 	LKey          uint32 // of the region
 	Addr, Length  uint64 // of the part; length 0 unbinds a type 1 window

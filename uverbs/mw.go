@@ -81,7 +81,7 @@ type BindOptions struct {
 // completed.
 func (q *QP) BindMW(mw *MW, opt BindOptions) (rkey uint32, err error) {
 	const op = "bind MW on"
-	bind := verbs.MWBind{Access: opt.Access}
+	bind := verbs.MWBind{Type: mw.typ, Access: opt.Access}
 	if opt.MR != nil {
 		if opt.Offset < 0 || opt.Length < 0 || opt.Offset > opt.MR.Len()-opt.Length {
 			return 0, q.obj.fail(op, fmt.Errorf("[%d:%d+%d] of %d bytes: %w", opt.Offset, opt.Offset, opt.Length, opt.MR.Len(), verbs.ErrRange))
