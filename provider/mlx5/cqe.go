@@ -101,7 +101,8 @@ func (q *CompletionQueue) decode(p unsafe.Pointer, w last, qp *queuePair, wc *ve
 	case cqeRequest:
 		id, ok := qp.send.complete(w.counter())
 		if !ok {
-			return false
+			*wc = verbs.WC{QPNum: qp.num}
+			return qp.send.completeUMR(loadLast(p).counter(), wc) // w need not be kept for that
 		}
 		*wc = verbs.WC{ID: id, QPNum: qp.num}
 		switch *(*uint8)(unsafe.Add(p, cqeOpcode)) {
@@ -145,7 +146,9 @@ func (q *CompletionQueue) decode(p unsafe.Pointer, w last, qp *queuePair, wc *ve
 		}
 		var ok bool
 		if op == cqeRequestErr {
-			wc.ID, ok = qp.send.complete(w.counter())
+			if wc.ID, ok = qp.send.complete(w.counter()); !ok {
+				ok = qp.send.completeUMR(w.counter(), wc)
+			}
 		} else {
 			wc.Opcode = verbs.WCRecv
 			wc.ID, ok = qp.recv.complete(w.counter())

@@ -15,8 +15,7 @@
 // and a request by a counter, and is dropped if no such request is in flight.
 //
 // Not supported, and refused with an error that matches [errors.ErrUnsupported]: DC and XRC, raw
-// packets and flow steering, tag matching, striding receive queues, and the requests that are UMR
-// (binding of memory windows and local invalidation).
+// packets and flow steering, tag matching, and striding receive queues.
 package mlx5
 
 import (
@@ -218,7 +217,8 @@ func sendHead(t verbs.QPType) int {
 }
 
 // sendSize returns the bytes of the longest request, in whole blocks. Atomics, with a data segment,
-// fill one. (libmlx5 adds room for binding memory windows, which takes several blocks.)
+// fill one. A UMR request may be longer, and then takes the room of several. (libmlx5 adds room for one
+// to each request.)
 func sendSize(t verbs.QPType, sges, inline int) int {
 	data := segmentSize * sges
 	if inline > 0 {
@@ -312,6 +312,9 @@ func (c *context) planQP(init *provider.QPInit) (sends, recvs plan, err error) {
 			return sends, recvs, fmt.Errorf("MaxSendWR %d: the adapter takes %d requests of %d bytes: %w", n, most, size, unix.EINVAL)
 		}
 		sends.entries = roundUp(n * (size / block))
+		if init.Type != verbs.UD {
+			sends.entries = max(sends.entries, roundUp(bindSize/block)) // for one UMR request
+		}
 		sends.requests = sends.entries / (size / block)
 		init.Cap.MaxSendWR = sends.requests
 	}

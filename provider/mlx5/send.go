@@ -16,8 +16,8 @@ import (
 // to the heap.
 //
 // Requests are counted in two ways: the device counts blocks, of which a request takes one or more,
-// and the queue's room is in requests. The room of a request is free when its completion, or that of a
-// later one, has been polled.
+// and the queue's room is in requests; a long UMR request counts as several. The room of a request is free
+// when its completion, or that of a later one, has been polled.
 type SendQueue struct {
 	provider.Gate
 	qp        *queuePair
@@ -26,6 +26,7 @@ type SendQueue struct {
 	bytes     uintptr
 	put       uint32 // blocks posted
 	most      uint32 // requests that the queue takes
+	size      uint32 // blocks of the longest request that is not UMR
 	known     uint32 // tail as last read: another processor may have written it
 	head      atomic.Uint32
 	record    *atomic.Uint32
@@ -34,7 +35,7 @@ type SendQueue struct {
 	maxMsg    uint64
 	maxFirst  uint32 // maxMsg, of a message that is one segment
 	typ       verbs.QPType
-	accepts   uint8 // the bit of typ
+	accepts   uint8 // the bit of typ, or 0 behind a UMR request: see postRare
 	signalAll bool
 	num       uint32
 	sent      []sent // by a request's first block
@@ -46,14 +47,14 @@ type SendQueue struct {
 // sent is a request that has been posted.
 type sent struct {
 	id     uint64
-	number uint32 // of the request
+	number uint32 // of the request; of UMR requests it has a mark
 }
 
 func newSendQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit) *SendQueue {
 	port := &p.ctx.dev.Port
 	q := &SendQueue{
 		Gate: provider.Gate{SingleThreaded: init.SingleThreaded}, qp: p, base: unsafe.Pointer(unsafe.SliceData(mem)),
-		mask: uint32(max(size.entries, 1) - 1), bytes: uintptr(size.entries) * block, most: uint32(size.requests),
+		mask: uint32(max(size.entries, 1) - 1), bytes: uintptr(size.entries) * block, most: uint32(size.requests), size: uint32(sendSize(init.Type, init.Cap.MaxSendSGE, init.Cap.MaxInline) / block),
 		record: mmap.Word(p.record, sendWord), maxSGE: init.Cap.MaxSendSGE, maxInline: init.Cap.MaxInline,
 		maxMsg: uint64(uint32(port.MaxMessage)), typ: init.Type, accepts: 1 << init.Type, signalAll: init.SignalAll, num: p.num, sent: make([]sent, size.entries),
 	}
@@ -184,6 +185,9 @@ func (q *SendQueue) postList(wrs []verbs.SendWR) (int, error) {
 			putSegment(unsafe.Add(p, at), &wr.SGL[0])
 			putControl(p, o.opcode, uint16(put), q.num, int(at/unit)+1, q.flags(wr.Flags), imm)
 		} else if blocks, err = q.encode(put, wr); err != nil {
+			if err == errRare {
+				return q.postRare(wrs, n, put, first)
+			}
 			break
 		}
 		q.sent[i] = sent{wr.ID, head + uint32(n)}
@@ -213,6 +217,9 @@ func (q *SendQueue) postInline(wrs []verbs.SendWR, n, room int, put, first uint3
 			copy(unsafe.Slice((*byte)(unsafe.Add(p, at+inlineHead)), length), wr.Inline)
 			putControl(p, o.opcode, uint16(put), q.num, (at+inlineHead+length+unit-1)/unit, q.flags(wr.Flags), imm)
 		} else if blocks, err = q.encode(put, wr); err != nil {
+			if copied = true; err == errRare {
+				return q.postRare(wrs, n, put, first)
+			}
 			break
 		}
 		q.sent[i] = sent{wr.ID, head + uint32(n)}
@@ -316,11 +323,11 @@ func (q *SendQueue) flags(f verbs.SendFlags) uint8 {
 }
 
 // encode writes a request at block put, and returns how many blocks it takes. Only its data may wrap
-// around: a block has room for all that precedes it.
+// around: a block has room for all that precedes it. It returns errRare for what it leaves to postRare.
 func (q *SendQueue) encode(put uint32, wr *verbs.SendWR) (blocks uint32, err error) {
 	o := operationOf(wr.Opcode)
 	if o.types&q.accepts == 0 {
-		return 0, provider.RefuseOpcode(wr.Opcode)
+		return 0, errRare
 	}
 	off := uintptr(put&q.mask) * block
 	p := unsafe.Add(q.base, off)
@@ -462,7 +469,8 @@ func (q *SendQueue) Flush() (wcs []verbs.WC) {
 	defer q.qp.sendCQ.Unlock()
 	head, tail := q.head.Load(), q.tail.Load()
 	for i := range uint32(len(q.sent)) {
-		if s := &q.sent[(q.put+i)&q.mask]; s.number-tail < head-tail {
+		s := &q.sent[(q.put+i)&q.mask]
+		if _, _, ok := s.inFlight(head, tail); ok {
 			wcs = append(wcs, verbs.WC{ID: s.id, Status: verbs.WCFlushErr, QPNum: q.num})
 		}
 	}

@@ -216,8 +216,16 @@ func TestPostRefused(t *testing.T) {
 	}{
 		{verbs.RC, verbs.SendWR{}, verbs.ErrNoOpcode},
 		{verbs.RC, verbs.SendWR{Opcode: 99}, errors.ErrUnsupported},
-		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{}}, errors.ErrUnsupported},
-		{verbs.RC, verbs.SendWR{Opcode: verbs.OpLocalInv}, errors.ErrUnsupported},
+		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW}, verbs.ErrBind},
+		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{Length: 1<<31 + 1}}, errors.ErrUnsupported},
+		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{}}, unix.EINVAL},
+		{verbs.UC, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{Type: verbs.MWType2}}, unix.EINVAL},
+		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{Type: verbs.MWType1, Length: 1, Access: verbs.AccessZeroBased}}, unix.EINVAL},
+		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{Length: 1}, SGL: []verbs.SGE{sge}}, verbs.ErrTooManySGEs},
+		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{Length: 1}, InlineList: [][]byte{{1}}}, verbs.ErrInlineOp},
+		{verbs.RC, verbs.SendWR{Opcode: verbs.OpLocalInv, Inline: []byte{1}}, verbs.ErrInlineOp},
+		{verbs.UD, verbs.SendWR{Opcode: verbs.OpLocalInv}, errors.ErrUnsupported},
+		{verbs.UD, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{Length: 1}}, errors.ErrUnsupported},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpRDMAReadInv}, errors.ErrUnsupported},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpFlush}, errors.ErrUnsupported},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpAtomicWrite, Inline: make([]byte, 8)}, errors.ErrUnsupported},
@@ -263,17 +271,24 @@ func TestPostRefused(t *testing.T) {
 	}
 }
 
+// unreadable returns memory that cannot be read.
+func unreadable(t *testing.T) []byte {
+	t.Helper()
+	mem, err := unix.Mmap(-1, 0, 4096, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Munmap(mem) })
+	return mem
+}
+
 // TestPostPanics posts requests whose data cannot be read, alone and behind another one: nothing is posted, and the
 // queue can be used again.
 func TestPostPanics(t *testing.T) {
 	f := newFake(t, Driver{})
 	cq := f.cq(t, 16)
 	p := f.qp(t, verbs.RC, cq, verbs.QPCap{MaxSendWR: 4, MaxInline: 64}, nil)
-	mem, err := unix.Mmap(-1, 0, 4096, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Munmap(mem)
+	mem := unreadable(t)
 	for _, length := range []int{1, 8, 64} {
 		wrs := []verbs.SendWR{{ID: 1, Opcode: verbs.OpSend}, {ID: 2, Opcode: verbs.OpSend, Inline: mem[:length]}}
 		for _, wrs := range [][]verbs.SendWR{wrs, wrs[1:]} {
@@ -367,7 +382,7 @@ func TestSizes(t *testing.T) {
 		cap                       verbs.QPCap
 		sends, recvs, shift, room int
 	}{
-		{verbs.RC, verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 500, MaxSendSGE: 1, MaxRecvSGE: 1}, 1, 512, 4, 1},
+		{verbs.RC, verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 500, MaxSendSGE: 1, MaxRecvSGE: 1}, 4, 512, 4, 4},
 		{verbs.RC, verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 1, MaxSendSGE: 2, MaxRecvSGE: 3}, 64, 1, 6, 64},
 		{verbs.RC, verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 3, MaxSendSGE: 3, MaxRecvSGE: 2}, 128, 4, 5, 64},
 		{verbs.RC, verbs.QPCap{MaxSendWR: 3, MaxRecvWR: 1, MaxSendSGE: 30, MaxRecvSGE: 32}, 32, 1, 9, 4},

@@ -20,6 +20,7 @@ const (
 	maxUnits = 63 // the field for the number of units has 6 bits: MLX5_WQE_CTRL_DS_MASK
 
 	ctrlSize    = 16
+	ctrlFlags   = 11 // fm_ce_se
 	avSize      = 48
 	remoteSize  = 16
 	atomicSize  = 16
@@ -39,6 +40,7 @@ const (
 	opRead      = 0x10
 	opCompare   = 0x11
 	opFetchAdd  = 0x12
+	opUMR       = 0x25
 )
 
 // Flags of requests, fm_ce_se of struct mlx5_wqe_ctrl_seg.
@@ -46,6 +48,8 @@ const (
 	flagSolicited = 1 << 1 // MLX5_WQE_CTRL_SOLICITED
 	flagSignaled  = 2 << 2 // MLX5_WQE_CTRL_CQ_UPDATE
 	flagFence     = 4 << 5 // MLX5_FENCE_MODE_FENCE
+	flagAfterUMR  = 1 << 5 // MLX5_FENCE_MODE_INITIATOR_SMALL: the request waits for the UMR request before it
+	flagsFence    = 7 << 5
 )
 
 // invalidKey ends a list of a receive that is shorter than its place: MLX5_INVALID_LKEY of libmlx5,
