@@ -308,7 +308,8 @@ func TestWindow(t *testing.T) {
 		if got := region.Bytes()[1090:1100]; string(got) != "by window!" {
 			t.Errorf("%q was written", got)
 		}
-		if err := region.Close(); !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "window") {
+		if device == labtest.MLX5 { // where closing the region would revoke the window
+		} else if err := region.Close(); !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "window") {
 			t.Errorf("closing a region under a window: %v", err)
 		}
 		check(t, a.PostInvalidate(3, verbs.SendSignaled, first.Key))
@@ -365,7 +366,7 @@ func bindError(c *Conn, w *Window, part Span, access verbs.Access) error {
 }
 
 // TestInvalidate invalidates a region's key on siw, from this side and from the peer's.
-// rxe refuses that: it only invalidates windows' keys.
+// Others refuse that: they only invalidate windows' keys.
 func TestInvalidate(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
@@ -382,19 +383,12 @@ func TestInvalidate(t *testing.T) {
 			shared := labtest.Must(c.AwaitAdvert(testContext(t)))(t)
 			check(t, c.Put(testContext(t), shared.At(0), []byte("shared")))
 			check(t, p.a.Put(testContext(t), p.remote.At(0), []byte("still valid")))
-			err := invalidate()
-			if device == labtest.MLX5 && local {
-				if !errors.Is(err, errors.ErrUnsupported) {
-					t.Errorf("%v, want a refusal that matches errors.ErrUnsupported", err)
-				}
-				continue
-			}
-			check(t, err)
+			check(t, invalidate())
 			var wcs [1]verbs.WC
 			check(t, from.Await(testContext(t), Sends, wcs[:]))
 			if device != labtest.SIW {
 				if local && wcs[0].Err() == nil {
-					t.Error("rxe invalidates the key of a region")
+					t.Error("the key of a region has been invalidated")
 				}
 				continue
 			}

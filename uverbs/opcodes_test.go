@@ -96,7 +96,7 @@ func TestOpcodes(t *testing.T) {
 type opMatrix struct {
 	t      *testing.T
 	siw    bool
-	mlx5   bool // binds no windows: these are UMR requests
+	mlx5   bool // invalidates on UC as well
 	typ    verbs.QPType
 	events bool
 	a, b   *labtest.Side
@@ -163,12 +163,11 @@ func (m *opMatrix) one(op opcode, p payload, signaled bool) error {
 		n = op.size
 	}
 	refuse := op.refuse[p]
-	switch taken := slices.Contains(op.types, m.typ) && m.caps&op.needs == op.needs; {
+	taken := slices.Contains(op.types, m.typ) || m.mlx5 && m.typ == verbs.UC && op.op == verbs.OpLocalInv
+	switch taken = taken && m.caps&op.needs == op.needs; {
 	case refuse == errSkip:
 		return nil
-	case m.mlx5 && op.op == verbs.OpSendInv && taken: // of a window
-		return nil
-	case m.siw && !op.siw, !m.siw && !taken, m.mlx5 && (op.op == verbs.OpBindMW || op.op == verbs.OpLocalInv):
+	case m.siw && !op.siw, !m.siw && !taken:
 		refuse = verbs.ErrOpcode
 	case m.siw && refuse == nil && op.sent == verbs.WCRDMARead && p == most:
 		refuse = verbs.ErrTooManySGEs // iWARP reads into one SGE

@@ -73,8 +73,7 @@ func TestLoopback(t *testing.T) {
 			if s.noIWARP != "" {
 				missing = missing || device == labtest.SIW
 			}
-			// The provider of mlx5 has no requests that bind windows or invalidate keys.
-			if windows := r.Machine.Provider == "mlx5" && s.extra&verbs.AccessMWBind != 0; missing != (o.Result == refused) && !windows {
+			if missing != (o.Result == refused) {
 				t.Errorf("%s: %s, and the device lacks a feature: %v", o.Scenario, o.Result, missing)
 			}
 		}
