@@ -277,8 +277,9 @@ func (s *sender) postOne(r *request, spans []Span, flags verbs.SendFlags, size i
 	*e = sendEntry{id: r.wr.ID, op: r.op, forUser: flags&verbs.SendSignaled != 0 && r.op == nil, read: isRead(wr.Opcode)}
 	wr.ID, wr.Flags = s.head, flags
 	s.unsignaled++
-	// On iWARP requests overtake READs, so a later completion does not prove them.
-	if s.unsignaled >= int(s.depth+1)/2 || s.c.iwarp && e.read || r.op != nil {
+	// On iWARP requests overtake READs, so a later completion does not prove them. On mlx5 binds
+	// take the room of several requests, so that less than half a queue may fit.
+	if s.unsignaled >= int(s.depth+1)/2 || s.c.iwarp && e.read || r.op != nil || wr.Opcode == verbs.OpBindMW {
 		wr.Flags |= verbs.SendSignaled
 	}
 	e.signaled = wr.Flags&verbs.SendSignaled != 0
