@@ -43,7 +43,8 @@ type CQOptions struct {
 	// ibv_create_cq_ex(3)): the program guarantees that calls of the CQ's methods,
 	// including Close, do not overlap. Calls of the QPs that use the CQ may. A poll takes
 	// half the time. The race detector reports calls that are not ordered. If the device is
-	// lost, requests are not flushed to it, see [QPOptions].
+	// lost, requests are not flushed to it, see [QPOptions]. mlx5 keeps the lock: QPs that are
+	// reset or closed take their completions out of the CQ.
 	SingleThreaded bool
 }
 
