@@ -96,8 +96,10 @@ test-kernels: bench-c native-go ## run test-lab on every kernel
 # The emulated machine has Debian 12's programs of its architecture.
 ARCH_PKGS = ./abi ./mmap $(filter-out ./tests/bench/ ./tests/soak/,$(LAB_PKGS))
 
-test-arm64: deps-test build ## run the tests that need a kernel on an emulated arm64 machine
+test-arm64: deps-test build ## run the tests that need a kernel on an emulated arm64 machine, and those of the driver for ConnectX with pages of 4 and 16 KiB
 	$(call need,qemu-system-arm)
+	$(call need,qemu-user)
+	for size in 4096 16384; do GOARCH=arm64 $(GO) test $(FLAGS) -count 1 -skip AgainstC -exec "qemu-aarch64 -p $$size" ./provider/mlx5 || exit 1; done
 	GOARCH=arm64 $(GO) build -o build/lab-arm64 ./cmd/rdmalab
 	GOARCH=arm64 $(GO) build -o build/arm64/ ./tests/bench/... ./cmd/verbs ./examples/... ./examples/grpc ./examples/valkey ./exporter/cmd/...
 	LAB_ARCH=arm64 $(LAB) fetch
