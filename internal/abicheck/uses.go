@@ -41,15 +41,12 @@ var uses = []use{
 	{feature: "memory regions", types: "ib_uverbs_reg_mr ib_uverbs_reg_mr_resp ib_uverbs_rereg_mr ib_uverbs_rereg_mr_resp"},
 	{feature: "memory windows", types: "ib_uverbs_alloc_mw ib_uverbs_alloc_mw_resp"},
 	{feature: "completion queues", types: "ib_uverbs_destroy_cq_resp ib_uverbs_resize_cq ib_uverbs_resize_cq_resp ib_uverbs_ex_modify_cq ib_uverbs_cq_moderation"},
-	{feature: "queue pairs", types: `ib_uverbs_qp_cap ib_uverbs_qp_dest ib_uverbs_qp_attr ib_uverbs_modify_qp ib_uverbs_ex_modify_qp
+	{feature: "queue pairs", types: `ib_uverbs_qp_cap ib_uverbs_qp_dest ib_uverbs_qp_attr ib_uverbs_modify_qp
 		ib_uverbs_query_qp ib_uverbs_query_qp_resp ib_uverbs_destroy_qp_resp`},
 	{feature: "doorbells", types: "ib_uverbs_post_send ib_uverbs_post_send_resp ib_uverbs_send_wr"},
 	{feature: "shared receive queues", types: "ib_uverbs_modify_srq ib_uverbs_query_srq ib_uverbs_query_srq_resp ib_uverbs_destroy_srq_resp"},
 	{feature: "address handles", types: "ib_uverbs_ah_attr ib_uverbs_global_route ib_uverbs_create_ah ib_uverbs_create_ah_resp"},
 	{feature: "multicast", types: "ib_uverbs_attach_mcast"},
-	{feature: "probes of what no driver here has", types: `ib_uverbs_open_xrcd ib_uverbs_open_xrcd_resp ib_uverbs_create_flow ib_uverbs_create_flow_resp
-		ib_uverbs_flow_attr ib_uverbs_flow_spec_hdr ib_uverbs_ex_create_wq ib_uverbs_ex_create_wq_resp
-		ib_uverbs_ex_create_rwq_ind_table ib_uverbs_ex_create_rwq_ind_table_resp`},
 
 	{feature: "connections", types: `rdma_ucm_cmd_hdr rdma_ucm_create_id rdma_ucm_create_id_resp rdma_ucm_destroy_id rdma_ucm_destroy_id_resp
 		rdma_ucm_bind rdma_ucm_resolve_addr rdma_ucm_resolve_route rdma_ucm_listen rdma_ucm_connect rdma_ucm_accept rdma_ucm_reject
