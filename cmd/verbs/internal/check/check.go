@@ -199,7 +199,7 @@ func (l *link) run(ctx context.Context, p port, s *scenario) (mine, peers verdic
 	e := &end{link: l, port: p, ctx: ctx}
 	fault := e.open(s.options)
 	if fault == nil {
-		fault = s.run(e)
+		fault = e.run(s.run)
 	}
 	mine = newVerdict(fault, e.wcs)
 	peers, err = l.finish(mine)

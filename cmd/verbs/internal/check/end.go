@@ -62,6 +62,7 @@ type end struct {
 	to   verbs.UDAddr // on UD
 	seed uint64       // of the data, counted by both ends
 	wcs  []verbs.WC   // the last ones
+	step string       // of the scenario, for errors
 }
 
 const (
@@ -169,7 +170,8 @@ func (e *end) connect(o options, limits verbs.QPCap) (err error) {
 			return err
 		}
 	}
-	return e.sync() // both can receive
+	_, err = e.swap(message{}) // both can receive
+	return err
 }
 
 // connectByCM connects QPs by the connection manager: the active end dials.
@@ -211,26 +213,57 @@ func (e *end) connectByCM(limits verbs.QPCap) error {
 		return cli.Cause(ctx, err)
 	}
 	e.qp = ep.QP
-	return e.sync()
-}
-
-// sync waits until the other end has come to the same point.
-func (e *end) sync() error {
-	_, err := e.swap(message{})
+	_, err = e.swap(message{})
 	return err
 }
 
-// newKey tells the active end a key of the passive one, which key is there.
-func (e *end) newKey(key uint32) (uint32, error) {
-	m, err := e.swap(message{RKey: key})
-	if e.active {
-		key = m.RKey
+// failure is what the methods of a scenario panic with, to end it on this end.
+type failure struct{ error }
+
+// must ends the scenario if there is an error.
+func (e *end) must(err error) {
+	if err != nil {
+		panic(failure{err})
 	}
-	return key, err
 }
 
-// wait waits for a completion. Its error is that of the completion, if it has one.
-func (e *end) wait(cq *uverbs.CQ) (verbs.WC, error) {
+// run runs a scenario on this end, and returns why it has ended early.
+func (e *end) run(scenario func(*end)) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case failure:
+			if err = p.error; e.step != "" && !errors.Is(err, errEnded) {
+				err = fmt.Errorf("%s: %w", e.step, err)
+			}
+		default:
+			panic(p)
+		}
+	}()
+	scenario(e)
+	return nil
+}
+
+// share is swap in a scenario.
+func (e *end) share(m message) message {
+	peer, err := e.swap(m)
+	e.must(err)
+	return peer
+}
+
+// sync waits until the other end has come to the same point.
+func (e *end) sync() { e.share(message{}) }
+
+// newKey tells the active end a key of the passive one, which key is there.
+func (e *end) newKey(key uint32) uint32 {
+	if m := e.share(message{RKey: key}); e.active {
+		return m.RKey
+	}
+	return key
+}
+
+// poll waits for a completion. Its error is that of the completion, if it has one.
+func (e *end) poll(cq *uverbs.CQ) (verbs.WC, error) {
 	var wc [1]verbs.WC
 	for until := time.Now().Add(completionLimit); cq.Poll(wc[:]) == 0; {
 		switch {
@@ -245,44 +278,54 @@ func (e *end) wait(cq *uverbs.CQ) (verbs.WC, error) {
 	return wc[0], wc[0].Err()
 }
 
-// idle returns an error if there is a completion, which nothing accounts for.
-func (e *end) idle(cq *uverbs.CQ) error {
+// wait waits for a completion that has no error.
+func (e *end) wait(cq *uverbs.CQ) verbs.WC {
+	wc, err := e.poll(cq)
+	e.must(err)
+	return wc
+}
+
+// idle ends the scenario if there is a completion, which nothing accounts for.
+func (e *end) idle(cq *uverbs.CQ) {
 	var wc [1]verbs.WC
-	if cq.Poll(wc[:]) == 0 {
-		return nil
+	if cq.Poll(wc[:]) > 0 {
+		e.wcs = append(e.wcs[max(0, len(e.wcs)-3):], wc[0])
+		e.must(errors.New("there is a completion of a request that has none"))
 	}
-	e.wcs = append(e.wcs[max(0, len(e.wcs)-3):], wc[0])
-	return errors.New("there is a completion of a request that has none")
+}
+
+// send posts requests in one call.
+func (e *end) send(wrs ...verbs.SendWR) {
+	_, err := e.qp.PostSend(wrs...)
+	e.must(err)
 }
 
 // post posts requests in one call, of which the last is signaled, and waits for its completion.
-func (e *end) post(wrs ...verbs.SendWR) error {
+func (e *end) post(wrs ...verbs.SendWR) {
 	wrs[len(wrs)-1].Flags |= verbs.SendSignaled
-	if _, err := e.qp.PostSend(wrs...); err != nil {
-		return err
-	}
-	_, err := e.wait(e.sendCQ)
-	return err
+	e.send(wrs...)
+	e.wait(e.sendCQ)
 }
 
 // recv posts a receive for the pieces of memory.
-func (e *end) recv(id uint64, sgl ...verbs.SGE) (err error) {
+func (e *end) recv(id uint64, sgl ...verbs.SGE) {
 	wr := verbs.RecvWR{ID: id, SGL: sgl}
+	var err error
 	if e.srq != nil {
 		_, err = e.srq.PostRecv(wr)
 	} else {
 		_, err = e.qp.PostRecv(wr)
 	}
-	return err
+	e.must(err)
 }
 
 // received waits for a receive of n bytes.
-func (e *end) received(id uint64, n int) (verbs.WC, error) {
-	wc, err := e.wait(e.recvCQ)
-	if err == nil && (wc.ID != id || int(wc.ByteLen) != n) {
-		err = fmt.Errorf("receive %d of %d bytes has completed, not %d of %d", wc.ID, wc.ByteLen, id, n)
+func (e *end) received(id uint64, n int) verbs.WC {
+	wc := e.wait(e.recvCQ)
+	if wc.ID != id || int(wc.ByteLen) != n {
+		e.must(fmt.Errorf("receive %d of %d bytes has completed, not %d of %d", wc.ID, wc.ByteLen, id, n))
 	}
-	return wc, err
+	return wc
 }
 
 // scatter returns n bytes of memory in so many pieces, with gaps between them.
@@ -314,7 +357,7 @@ func (e *end) fill(sgl []verbs.SGE) {
 }
 
 // compare checks the data of the next message.
-func (e *end) compare(sgl []verbs.SGE) error {
+func (e *end) compare(sgl []verbs.SGE) {
 	e.seed++
 	bad, first := 0, 0
 	e.data(sgl, func(at int, b *byte, want byte) {
@@ -325,9 +368,8 @@ func (e *end) compare(sgl []verbs.SGE) error {
 		}
 	})
 	if bad > 0 {
-		return fmt.Errorf("damaged data: %d bytes differ, the first at %d", bad, first)
+		e.must(fmt.Errorf("damaged data: %d bytes differ, the first at %d", bad, first))
 	}
-	return nil
 }
 
 // remote returns a request for the peer's memory.
@@ -337,122 +379,91 @@ func (e *end) remote(op verbs.Opcode, key uint32, sgl ...verbs.SGE) verbs.SendWR
 
 // message sends n bytes from the active end, which change may alter, in pieces, and checks them at the
 // other, whose completion it returns.
-func (e *end) message(n, pieces int, change func(*verbs.SendWR)) (wc verbs.WC, err error) {
+func (e *end) message(n, pieces int, change func(*verbs.SendWR)) (wc verbs.WC) {
 	sgl := e.scatter(n, pieces)
 	if e.active {
 		e.fill(sgl)
-		if err := e.sync(); err != nil {
-			return wc, err
-		}
+		e.sync()
 		wr := verbs.SendWR{Opcode: verbs.OpSend, SGL: sgl, To: e.to}
 		if change != nil {
 			change(&wr)
 		}
-		return wc, e.post(wr)
+		e.post(wr)
+		return wc
 	}
-	if err := e.recv(1, sgl...); err != nil {
-		return wc, err
-	}
-	if err := e.sync(); err != nil {
-		return wc, err
-	}
-	if wc, err = e.received(1, n); err != nil {
-		return wc, err
-	}
-	return wc, e.compare(sgl)
+	e.recv(1, sgl...)
+	e.sync()
+	wc = e.received(1, n)
+	e.compare(sgl)
+	return wc
 }
 
 // write writes n bytes with a key, and then sends an empty message: when it has come, the data has
 // come, also on iWARP, where a write completes when it has been sent.
-func (e *end) write(key uint32, n int) error {
+func (e *end) write(key uint32, n int) {
 	sgl := e.scatter(n, 1)
 	if e.active {
 		e.fill(sgl)
-		if err := e.sync(); err != nil {
-			return err
-		}
-		return e.post(e.remote(verbs.OpRDMAWrite, key, sgl...), verbs.SendWR{Opcode: verbs.OpSend})
+		e.sync()
+		e.post(e.remote(verbs.OpRDMAWrite, key, sgl...), verbs.SendWR{Opcode: verbs.OpSend})
+		return
 	}
-	if err := e.recv(2); err != nil {
-		return err
-	}
-	if err := e.sync(); err != nil {
-		return err
-	}
-	if _, err := e.received(2, 0); err != nil {
-		return err
-	}
-	return e.compare(sgl)
+	e.recv(2)
+	e.sync()
+	e.received(2, 0)
+	e.compare(sgl)
 }
 
 // refused posts a request that the peer has to refuse, and another one behind it. The QP is in the error
 // state then, and so is the peer's, whose receive is flushed.
-func (e *end) refused(wr verbs.SendWR) error {
+func (e *end) refused(wr verbs.SendWR) {
 	if !e.active {
-		if err := e.recv(3); err != nil {
-			return err
-		}
-		if err := e.sync(); err != nil {
-			return err
-		}
-		_, err := e.wait(e.recvCQ)
-		return e.status("the receive", err, verbs.WCFlushErr)
+		e.recv(3)
+		e.sync()
+		e.fails(e.recvCQ, "the receive", verbs.WCFlushErr)
+		return
 	}
-	if err := e.sync(); err != nil {
-		return err
-	}
+	e.sync()
 	wr.Flags |= verbs.SendSignaled
 	wrs := []verbs.SendWR{wr, {Opcode: verbs.OpSend, Flags: verbs.SendSignaled}}
 	want, together := []verbs.WCStatus{verbs.WCRemAccessErr}, 2
 	if e.iwarp { // where the peer may take the second before it refuses the first, and its Terminate ends the QP
 		want, together = append(want, verbs.WCGeneralErr, verbs.WCFlushErr, verbs.WCLocQPOpErr), 1
 	}
-	if _, err := e.qp.PostSend(wrs[:together]...); err != nil {
-		return err
-	}
-	_, err := e.wait(e.sendCQ)
-	if err := e.status("the request", err, want...); err != nil {
-		return err
-	}
-	if _, err := e.qp.PostSend(wrs[together:]...); err != nil {
-		return err
-	}
-	_, err = e.wait(e.sendCQ)
-	return e.status("the request behind it", err, verbs.WCFlushErr)
+	e.send(wrs[:together]...)
+	e.fails(e.sendCQ, "the request", want...)
+	e.send(wrs[together:]...)
+	e.fails(e.sendCQ, "the request behind it", verbs.WCFlushErr)
 }
 
-// status returns an error unless err is that of a completion with one of the statuses.
-func (e *end) status(what string, err error, want ...verbs.WCStatus) error {
+// fails waits for a completion with one of the statuses.
+func (e *end) fails(cq *uverbs.CQ, what string, want ...verbs.WCStatus) {
+	_, err := e.poll(cq)
 	var wc *verbs.WCError
 	switch {
 	case errors.As(err, &wc) && slices.Contains(want, wc.Status):
-		return nil
 	case err == nil:
-		return fmt.Errorf("%s succeeded; its status should be %q", what, want[0].String())
+		e.must(fmt.Errorf("%s succeeded; its status should be %q", what, want[0].String()))
+	default:
+		e.must(fmt.Errorf("%s: %w; its status should be %q", what, err, want[0].String()))
 	}
-	return fmt.Errorf("%s: %w; its status should be %q", what, err, want[0].String())
 }
 
 // bind binds a window of a type to the passive end's memory, and tells the active end its key.
-func (e *end) bind(typ verbs.MWType, n int) (mw *uverbs.MW, key uint32, err error) {
+func (e *end) bind(typ verbs.MWType, n int) (mw *uverbs.MW, key uint32) {
 	if !e.active {
-		if mw, err = cli.Own(e.pd.AllocMW(typ))(&e.objects); err != nil {
-			return nil, 0, err
-		}
-		if err := e.rebind(mw, uverbs.BindOptions{MR: e.mr, Length: n, Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead}); err != nil {
-			return nil, 0, err
-		}
+		var err error
+		mw, err = cli.Own(e.pd.AllocMW(typ))(&e.objects)
+		e.must(err)
+		e.rebind(mw, uverbs.BindOptions{MR: e.mr, Length: n, Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead})
 		key = mw.RKey()
 	}
-	key, err = e.newKey(key)
-	return mw, key, err
+	return mw, e.newKey(key)
 }
 
-func (e *end) rebind(mw *uverbs.MW, o uverbs.BindOptions) error {
+func (e *end) rebind(mw *uverbs.MW, o uverbs.BindOptions) {
 	o.Flags = verbs.SendSignaled
-	if _, err := e.qp.BindMW(mw, o); err != nil {
-		return err
-	}
-	_, err := e.wait(e.sendCQ)
-	return err
+	_, err := e.qp.BindMW(mw, o)
+	e.must(err)
+	e.wait(e.sendCQ)
 }

@@ -241,14 +241,15 @@ func (p *printer) outcome(o outcome) {
 func (p *printer) figures(with string, figures []perf.Figure) {
 	fmt.Fprintf(p.w, "\nmeasured with %s\n", with)
 	for _, f := range figures {
-		text := fmt.Sprintf("%d bytes: ", f.Size)
+		text := f.Error
 		switch {
-		case f.Error != "":
-			text += f.Error
 		case f.Latency != nil:
-			text += f.Latency.String()
+			text = f.Latency.String()
 		case f.Bandwidth != nil:
-			text += fmt.Sprintf("%.3f Gbit/s, %.6f million messages/s", f.Bandwidth.Gbit, f.Bandwidth.Messages/1e6)
+			text = fmt.Sprintf("%.3f Gbit/s, %.6f million messages/s", f.Bandwidth.Gbit, f.Bandwidth.Messages/1e6)
+		}
+		if f.Size > 0 { // else it is why nothing was measured
+			text = fmt.Sprintf("%d bytes: %s", f.Size, text)
 		}
 		p.line(f.Test, text)
 	}
