@@ -27,9 +27,8 @@ func (c *contextCore) failMemory(o *object, op string, err error, addr, length u
 		}
 		return e
 	case errors.Is(err, unix.ENOMEM):
-		page := uint64(os.Getpagesize())
-		span := addr&(page-1) + length // the kernel counts whole pages
-		if pinned := explainPins(err, (span+page-1)&^(page-1)); pinned != err {
+		before := addr & uint64(os.Getpagesize()-1) // in its first page
+		if pinned := explainPins(err, sys.WholePages(before+length)); pinned != err {
 			return o.fail(op, pinned)
 		}
 		if c.driver.Name() == "rxe" && length > maxRXE {

@@ -8,6 +8,12 @@ import (
 	"github.com/goverbs/verbs/internal/unix"
 )
 
+// WholePages rounds n up to whole pages, which the kernel counts as locked.
+func WholePages(n uint64) uint64 {
+	page := uint64(os.Getpagesize())
+	return (n + page - 1) &^ (page - 1)
+}
+
 // LockedMemory returns the limit of locked memory (RLIMIT_MEMLOCK), and how much of it
 // the process has registered, in bytes. The limit is unix.RLIM_INFINITY if there is none.
 func LockedMemory() (limit, used uint64) {

@@ -27,6 +27,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -173,8 +174,7 @@ func (c *context) RegisterMR(_ *provider.MRInit, register func(provider.UHW) err
 // pages for each buffer (ib_umem_get), so that queues which shared one would count it twice. Only the
 // page of doorbell records counts once for all of them (mlx5_ib_db_map_user).
 func pins(n int) int {
-	page := os.Getpagesize()
-	return (n+page-1)&^(page-1) + page
+	return int(sys.WholePages(uint64(n))) + os.Getpagesize()
 }
 
 // roundUp rounds up to a power of two.
