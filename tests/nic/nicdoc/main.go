@@ -1,9 +1,11 @@
-// Command nicdoc writes the table of what package nic has found, in Markdown, from the output of
-// go test -json of several runs:
+// Command nicdoc writes the table of what package nic has found, or of packages that have run with an adapter, in
+// Markdown, from the output of go test -json of several runs:
 //
 //	nicdoc build/nic/*.json >build/nic.md
+//	nicdoc build/adapter-table/*.json >build/adapter-table.md
 //
-// A cell is the number of cases that have passed. make nic runs it.
+// A cell is the number of cases that have passed and, of packages, in brackets of those that were skipped. A run of
+// packages has its kernel and its adapter in its name: 6.12-connectx-ib.json. make nic and make adapter-table run it.
 package main
 
 import (
@@ -14,6 +16,7 @@ import (
 	"log"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -49,7 +52,7 @@ func readFile(name string) (run, error) {
 		return run{}, err
 	}
 	defer f.Close()
-	r, err := read(f)
+	r, err := read(f, name)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", name, err)
 	}
@@ -57,13 +60,14 @@ func readFile(name string) (run, error) {
 }
 
 // event is a line of go test -json.
-type event struct{ Action, Test, Output string }
+type event struct{ Action, Package, Test, Output string }
 
 // run is a run of the tests.
 type run struct {
-	kernel, libmlx5, link string
-	rows                  []string // in the order of their first test
-	cells                 map[string]*cell
+	kernel, link string
+	libmlx5      string   // empty in a run of packages
+	rows         []string // in the order of their first test
+	cells        map[string]*cell
 }
 
 // cell counts the cases of a row.
@@ -75,11 +79,18 @@ type cell struct {
 
 var (
 	reHead   = regexp.MustCompile(`^nic: kernel (\S+), libmlx5 (\S+), (\S+)`)
+	reName   = regexp.MustCompile(`^(\d+\.\d+)-(connectx\S*)\.json$`)
 	reReason = regexp.MustCompile(`^ +\w+\.go:\d+: (.*)`)
 )
 
-// row returns the row of a test: its first two parts.
-func row(test string) string {
+const module = "github.com/goverbs/verbs/"
+
+// row returns the row of a test: its package, or the first two parts of its name.
+func (r run) row(test string) string {
+	pkg, test, _ := strings.Cut(test, " ")
+	if r.libmlx5 == "" {
+		return strings.TrimPrefix(pkg, module)
+	}
 	parts := strings.SplitN(strings.TrimPrefix(test, "Test"), "/", 3)
 	if len(parts) == 1 {
 		return strings.ToLower(parts[0])
@@ -87,8 +98,8 @@ func row(test string) string {
 	return strings.ToLower(parts[0]) + ": " + parts[1]
 }
 
-// read reads the events of a run.
-func read(r io.Reader) (run, error) {
+// read reads the events of a run, from a file of that name.
+func read(r io.Reader, name string) (run, error) {
 	all := run{cells: map[string]*cell{}}
 	var tests []string
 	result, said := map[string]string{}, map[string]string{}
@@ -103,18 +114,28 @@ func read(r io.Reader) (run, error) {
 		if m := reHead.FindStringSubmatch(e.Output); m != nil {
 			all.kernel, all.libmlx5, all.link = m[1], m[2], m[3]
 		}
+		test := strings.TrimSuffix(e.Package+" "+e.Test, " ")
 		switch e.Action {
+		case "start": // a package fails by itself if it ends early
+			tests = append(tests, test)
+			parent[test] = true
 		case "run":
-			tests = append(tests, e.Test)
+			tests = append(tests, test)
 			if i := strings.LastIndex(e.Test, "/"); i >= 0 {
-				parent[e.Test[:i]] = true
+				parent[e.Package+" "+e.Test[:i]] = true
 			}
 		case "output":
 			if m := reReason.FindStringSubmatch(e.Output); m != nil {
-				said[e.Test] = m[1]
+				said[test] = m[1]
 			}
 		case "pass", "skip", "fail":
-			result[e.Test] = e.Action
+			result[test] = e.Action
+		}
+	}
+	if m := reName.FindStringSubmatch(filepath.Base(name)); m != nil && all.kernel == "" && len(tests) > 0 {
+		all.kernel, all.link = m[1], "RoCE"
+		if strings.HasSuffix(m[2], "-ib") {
+			all.link = "InfiniBand"
 		}
 	}
 	if all.kernel == "" {
@@ -122,11 +143,13 @@ func read(r io.Reader) (run, error) {
 	}
 	for _, t := range tests {
 		// A parent fails by itself if the log is not clean when it ends.
-		own := result[t] == "fail" && !slices.ContainsFunc(tests, func(c string) bool { return strings.HasPrefix(c, t+"/") && result[c] == "fail" })
+		own := result[t] == "fail" && !slices.ContainsFunc(tests, func(c string) bool {
+			return (strings.HasPrefix(c, t+"/") || strings.HasPrefix(c, t+" ")) && result[c] == "fail"
+		})
 		if parent[t] && !own {
 			continue
 		}
-		key := row(t)
+		key := all.row(t)
 		c := all.cells[key]
 		if c == nil {
 			c = &cell{}
@@ -140,7 +163,7 @@ func read(r io.Reader) (run, error) {
 			c.skipped++
 			c.reasons = append(c.reasons, said[t])
 		default: // also one that has not ended
-			c.failed = append(c.failed, t)
+			c.failed = append(c.failed, strings.TrimPrefix(strings.TrimSpace(t), module))
 		}
 	}
 	return all, nil
@@ -156,6 +179,14 @@ func (c *cell) String() string {
 		return "–"
 	}
 	return fmt.Sprint(c.passed)
+}
+
+// name names the software of a run.
+func (r run) name() string {
+	if r.libmlx5 == "" {
+		return r.kernel
+	}
+	return r.kernel + ", libmlx5 " + r.libmlx5
 }
 
 // write writes the table of all runs, what has failed, and why cases were skipped.
@@ -177,16 +208,24 @@ func write(w io.Writer, runs []run) {
 	}
 	head("kernel", func(r run) string { return r.kernel })
 	head("---", func(run) string { return "---" })
-	head("libmlx5", func(r run) string { return r.libmlx5 })
+	if slices.ContainsFunc(runs, func(r run) bool { return r.libmlx5 != "" }) {
+		head("libmlx5", func(r run) string { return r.libmlx5 })
+	}
 	head("link", func(r run) string { return r.link })
 	for _, name := range rows {
-		head(name, func(r run) string { return r.cells[name].String() })
+		head(name, func(r run) string {
+			c := r.cells[name]
+			if r.libmlx5 == "" && c != nil && c.skipped > 0 {
+				return fmt.Sprintf("%v (%d)", c, c.skipped)
+			}
+			return c.String()
+		})
 	}
 	reasons := map[string]int{}
 	for _, r := range runs {
 		for _, name := range r.rows {
 			for _, f := range r.cells[name].failed {
-				fmt.Fprintf(w, "\nFailed on %s, libmlx5 %s, %s: %s\n", r.kernel, r.libmlx5, r.link, f)
+				fmt.Fprintf(w, "\nFailed on %s, %s: %s\n", r.name(), r.link, f)
 			}
 			for _, reason := range r.cells[name].reasons {
 				reasons[name+": "+reason]++

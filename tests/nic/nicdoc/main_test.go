@@ -26,14 +26,14 @@ func TestTable(t *testing.T) {
 {"Action":"pass","Test":"TestLog/some"}
 {"Action":"fail","Test":"TestLog"}
 {"Action":"run","Test":"TestPairs"}
-`))
+`), "nic.json")
 	if err != nil {
 		t.Fatal(err)
 	}
 	two, err := read(strings.NewReader(`{"Action":"output","Output":"nic: kernel 7.3.1-amd64, libmlx5 60.0, InfiniBand\n"}
 {"Action":"run","Test":"TestPairs"}
 {"Action":"pass","Test":"TestPairs"}
-`))
+`), "nic.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,45 @@ Skipped, in all runs together:
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", &out, want)
 	}
-	if _, err := read(strings.NewReader(`{"Action":"start"}`)); err == nil {
+	if _, err := read(strings.NewReader(`{"Action":"start"}`), "nic.json"); err == nil {
 		t.Error("a run without tests has a table")
+	}
+}
+
+func TestPackages(t *testing.T) {
+	const start = `{"Action":"start","Package":"github.com/goverbs/verbs/cm"}
+`
+	one, err := read(strings.NewReader(start+`{"Action":"run","Package":"github.com/goverbs/verbs/cm","Test":"TestA"}
+{"Action":"run","Package":"github.com/goverbs/verbs/cm","Test":"TestA/mlx5_0"}
+{"Action":"pass","Package":"github.com/goverbs/verbs/cm","Test":"TestA/mlx5_0"}
+{"Action":"pass","Package":"github.com/goverbs/verbs/cm","Test":"TestA"}
+{"Action":"run","Package":"github.com/goverbs/verbs/cm","Test":"TestB"}
+{"Action":"output","Package":"github.com/goverbs/verbs/cm","Test":"TestB","Output":"    b_test.go:1: takes long\n"}
+{"Action":"skip","Package":"github.com/goverbs/verbs/cm","Test":"TestB"}
+{"Action":"pass","Package":"github.com/goverbs/verbs/cm"}
+`), "build/adapter/6.12-connectx.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := read(strings.NewReader(start+`{"Action":"fail","Package":"github.com/goverbs/verbs/cm"}
+`), "7.3-connectx-ib.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	write(&out, []run{one, two})
+	const want = `| kernel | 6.12 | 7.3 |
+| --- | --- | --- |
+| link | RoCE | InfiniBand |
+| cm | 1 (1) | **1 of 1 fail** |
+
+Failed on 7.3, InfiniBand: cm
+
+Skipped, in all runs together:
+
+- 1 of cm: takes long
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", &out, want)
 	}
 }
