@@ -38,7 +38,7 @@ func TestBrokenChannel(t *testing.T) {
 	if _, err := l.Accept(ctx); !errors.Is(err, unix.EBADF) {
 		t.Errorf("accept on a broken channel: %v", err)
 	}
-	client, server := connectTransports(t, labtest.RXE, tr, tr)
+	client, server := connectTransports(t, labtest.RoCE, tr, tr)
 	expectStats(t, tr, cm.TransportStats{Channels: 2, IDs: 3, Devices: 1, Endpoints: 2})
 	if err := errors.Join(client.Close(), server.Close()); err != nil {
 		t.Error(err)

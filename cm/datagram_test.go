@@ -128,11 +128,11 @@ func TestMaxSenders(t *testing.T) {
 	d.SetMaxSenders(kept)
 	var senders []cm.Sender
 	for i := range addresses {
-		addr := netip.MustParseAddr(fmt.Sprintf("10.9.0.%d", 100+i))
+		addr := netip.MustParseAddr(fmt.Sprint(labtest.Addr, i))
 		gid := uint8(addAddr(t, e.PD.Context(), addr).Index)
 		for class := range classes {
 			senders = append(senders, sendFrom(ctx, t, e, d, verbs.AddressVector{
-				Global: true, DGID: netip.MustParseAddr(labtest.AddrOf(labtest.RXE)).As16(), SGIDIndex: gid,
+				Global: true, DGID: netip.MustParseAddr(labtest.Addr).As16(), SGIDIndex: gid,
 				TrafficClass: uint8(class) << 2, HopLimit: 64, Port: 1,
 			}))
 			if got := senders[len(senders)-1].Addr(); got != addr {
@@ -166,10 +166,12 @@ func datagramPair(ctx context.Context, t *testing.T, opt cm.Options) (client, se
 	return client, server
 }
 
-// addAddr adds an address to rxe0's interface until the test ends.
+// addAddr adds an address to the interface of labtest.RoCE until the test ends.
 func addAddr(t *testing.T, c *uverbs.Context, addr netip.Addr) verbs.GIDEntry {
 	t.Helper()
-	ip := func(do string) error { return exec.Command("ip", "addr", do, addr.String()+"/24", "dev", "v0").Run() }
+	ip := func(do string) error {
+		return exec.Command("ip", "addr", do, addr.String()+"/24", "dev", labtest.LinkOf(labtest.RoCE)).Run()
+	}
 	if err := ip("add"); err != nil {
 		t.Fatal(err)
 	}

@@ -29,10 +29,10 @@ func silentListener(t *testing.T, device string) string {
 			t.Errorf("%v: %s", err, out)
 		}
 	}
-	if device == labtest.RXE {
-		const addr = "10.9.0.77"
-		ip("neigh replace %s lladdr 02:00:00:00:00:77 dev v0", addr) // so that it resolves
-		t.Cleanup(func() { ip("neigh del %s dev v0", addr) })
+	if device != labtest.SIW {
+		addr, link := strings.TrimSuffix(labtest.AddrOf(device), "1")+"77", labtest.LinkOf(device)
+		ip("neigh replace %s lladdr 02:00:00:00:00:77 dev %s", addr, link) // so that it resolves
+		t.Cleanup(func() { ip("neigh del %s dev %s", addr, link) })
 		return addr
 	}
 	const addr = "10.9.1.77" // a dummy interface needs no neighbours

@@ -64,7 +64,7 @@ func TestMigrate(t *testing.T) {
 			if err := errors.Join(err, gerr); err != nil {
 				t.Error(err)
 			}
-			if device == labtest.RXE && (len(paths) == 0 || paths[0].SGID != local || paths[0].DGID != remote || paths[0].MTU.Bytes() == 0) {
+			if device != labtest.SIW && (len(paths) == 0 || paths[0].SGID != local || paths[0].DGID != remote || paths[0].MTU.Bytes() == 0) {
 				t.Errorf("paths %+v between %v and %v", paths, local, remote)
 			}
 			if err := id.Close(); err != nil {

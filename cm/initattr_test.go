@@ -15,7 +15,7 @@ import (
 // manager returns, with and without RDMA READs of the peer.
 func TestInitAttr(t *testing.T) {
 	labtest.RequireBoth(t)
-	loop, _, addr := newLoop(t, labtest.RXE)
+	loop, _, addr := newLoop(t, labtest.RoCE)
 	ask := func(id *cm.ID) verbs.QPAttr {
 		t.Helper()
 		attr, mask, err := id.InitQPAttr(verbs.StateInit)
@@ -50,7 +50,7 @@ func TestInitAttr(t *testing.T) {
 					if dials {
 						e, err = loop.Connect(ev, cm.Options{})
 					} else {
-						byHand.QPNum = labtest.InitQP(t, labtest.RXE, id).Num()
+						byHand.QPNum = labtest.InitQP(t, labtest.RoCE, id).Num()
 						err = id.Connect(byHand)
 					}
 				case cm.ConnectRequest:
@@ -63,7 +63,7 @@ func TestInitAttr(t *testing.T) {
 						}
 						break
 					}
-					byHand.QPNum = labtest.InitQP(t, labtest.RXE, asking).Num()
+					byHand.QPNum = labtest.InitQP(t, labtest.RoCE, asking).Num()
 					err = asking.Accept(byHand)
 				case cm.Established:
 					check(ev.Endpoint, ask(id))

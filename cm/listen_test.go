@@ -181,7 +181,7 @@ func TestBothFamilies(t *testing.T) {
 func TestLaterAddress(t *testing.T) {
 	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		ifi := map[string]string{labtest.RXE: "v0", labtest.SIW: "d0", labtest.MLX5: "eth0"}[device]
+		ifi := labtest.LinkOf(device)
 		for wildcard, later := range map[string][2]string{
 			"0.0.0.0": {"10.9.77.1", "10.9.77.1/24"}, "[::]": {"fd00:9:77::1", "fd00:9:77::1/64 nodad"},
 		} {

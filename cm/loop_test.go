@@ -175,7 +175,7 @@ func testLoop(t *testing.T, device string) {
 // goroutine adds an event, and that it returns no event of a closed ID.
 func TestLoopWait(t *testing.T) {
 	labtest.Require(t)
-	loop, l, addr := newLoop(t, labtest.RXE)
+	loop, l, addr := newLoop(t, labtest.RoCE)
 	if _, err := l.Next(t.Context()); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("ID.Next on a loop: %v", err)
 	}

@@ -162,7 +162,7 @@ func testLoopFD(t *testing.T, loop *cm.Loop, addr netip.AddrPort, wait func(time
 // but only for those that TryNext can return.
 func TestLoopFDQueue(t *testing.T) {
 	labtest.Require(t)
-	loop, _, addr := newLoop(t, labtest.RXE)
+	loop, _, addr := newLoop(t, labtest.RoCE)
 	ch := labtest.Made(cm.NewChannel())(t)
 	for _, early := range []bool{true, false} { // before FD is called for the first time, and after
 		moved := resolving(t, ch, addr)
@@ -220,7 +220,7 @@ func TestLoopFDQueue(t *testing.T) {
 func TestLoopTryNextBeside(t *testing.T) {
 	labtest.Require(t)
 	const ids = 200
-	loop, _, addr := newLoop(t, labtest.RXE)
+	loop, _, addr := newLoop(t, labtest.RoCE)
 	ctx, cancel := context.WithCancel(within(t, 60*time.Second))
 	var mu sync.Mutex
 	seen := map[*cm.ID]int{}

@@ -191,7 +191,7 @@ func TestIdleTimeout(t *testing.T) {
 // TestLoopTransport makes endpoints of a loop with its transport, until that is closed.
 func TestLoopTransport(t *testing.T) {
 	labtest.Require(t)
-	loop, _, addr := newLoop(t, labtest.RXE)
+	loop, _, addr := newLoop(t, labtest.RoCE)
 	loop.Transport = &cm.Transport{CM: cm.DefaultTransport().CM}
 	ctx := within(t, 20*time.Second)
 	connect := func() (ends []*cm.Endpoint, err error) {

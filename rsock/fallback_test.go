@@ -206,7 +206,7 @@ func TestListenBoth(t *testing.T) {
 			if !errors.Is(err, syscall.EADDRINUSE) {
 				t.Error(err)
 			}
-			if device == labtest.RXE { // TCP's port is free again
+			if device != labtest.SIW { // TCP's port is free again
 				labtest.Must(net.Listen("tcp", other.Addr().String()))(t).Close()
 			}
 		})

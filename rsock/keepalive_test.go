@@ -49,7 +49,7 @@ func TestKeepAliveDeadPeer(t *testing.T) {
 	labtest.Require(t)
 	l := labtest.Must(Listen("rdma", labtest.Addr+":0"))(t)
 	defer l.Close()
-	peer := dialHostile(t, labtest.RXE, l.Addr().String(), validHello)
+	peer := dialHostile(t, labtest.RoCE, l.Addr().String(), validHello)
 	c := labtest.Must(l.Accept())(t).(*Conn)
 	defer c.Close()
 	peer.sendMessages(opData | 1)

@@ -17,7 +17,7 @@ func TestLastAck(t *testing.T) {
 	l := labtest.Must(Listen("rdma", labtest.Addr+":0"))(t)
 	defer l.Close()
 	for _, peerCloses := range []bool{true, false} {
-		peer := dialHostile(t, labtest.RXE, l.Addr().String(), validHello)
+		peer := dialHostile(t, labtest.RoCE, l.Addr().String(), validHello)
 		c := labtest.Must(l.Accept())(t)
 		start := time.Now()
 		peer.sendMessages(msgDisconnect)

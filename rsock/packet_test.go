@@ -49,14 +49,15 @@ func exchangePacket(t *testing.T, a, b *rsock.PacketConn, data []byte) {
 // sentPackets returns how many packets the device has sent.
 func sentPackets(t *testing.T) int {
 	t.Helper()
-	text := labtest.Must(os.ReadFile("/sys/class/infiniband/" + labtest.RXE + "/ports/1/hw_counters/sent_pkts"))(t)
+	file := map[string]string{labtest.RXE: "hw_counters/sent_pkts", labtest.MLX5: "counters/port_xmit_packets"}[labtest.RoCE]
+	text := labtest.Must(os.ReadFile("/sys/class/infiniband/" + labtest.RoCE + "/ports/1/" + file))(t)
 	return labtest.Must(strconv.Atoi(strings.TrimSpace(string(text))))(t)
 }
 
 // TestPacketConn sends datagrams of all sizes both ways, more than the queues take.
 func TestPacketConn(t *testing.T) {
 	labtest.RequireKernel(t)
-	for _, host := range []string{labtest.AddrOf(labtest.RXE), labtest.Addr6Of(labtest.RXE)} {
+	for _, host := range []string{labtest.Addr, labtest.Addr6Of(labtest.RoCE)} {
 		t.Run(host, func(t *testing.T) {
 			lc := rsock.ListenConfig{Options: rsock.Options{RecvQueue: 16, SendQueue: 16}}
 			at := net.JoinHostPort(host, "0")
@@ -91,7 +92,7 @@ func TestPacketConnWildcard(t *testing.T) {
 	a, b := listenPacket(t, ":0", rsock.ListenConfig{}), listenPacket(t, ":0", rsock.ListenConfig{})
 	buf := make([]byte, 100)
 	for i := range 10 {
-		host := netip.MustParseAddr([]string{labtest.Addr, labtest.Addr6Of(labtest.RXE)}[i%2])
+		host := netip.MustParseAddr([]string{labtest.Addr, labtest.Addr6Of(labtest.RoCE)}[i%2])
 		to := netip.AddrPortFrom(host, addrPort(b).Port())
 		if _, err := a.WriteToAddrPort([]byte("hello"), to); err != nil {
 			t.Fatal(err)
@@ -107,7 +108,7 @@ func TestPacketConnWildcard(t *testing.T) {
 // but none may be damaged.
 func TestPacketConnManyWriters(t *testing.T) {
 	labtest.RequireKernel(t)
-	at := net.JoinHostPort(labtest.AddrOf(labtest.RXE), "0")
+	at := net.JoinHostPort(labtest.Addr, "0")
 	a, b := listenPacket(t, at, rsock.ListenConfig{}), listenPacket(t, at, rsock.ListenConfig{})
 	exchangePacket(t, a, b, []byte("first"))
 	const writers, each = 4, 200
@@ -142,7 +143,7 @@ func TestPacketConnManyWriters(t *testing.T) {
 // TestPacketConnPeerRestarts checks that datagrams reach a peer that was opened again.
 func TestPacketConnPeerRestarts(t *testing.T) {
 	labtest.RequireKernel(t)
-	at := net.JoinHostPort(labtest.AddrOf(labtest.RXE), "0")
+	at := net.JoinHostPort(labtest.Addr, "0")
 	a, b := listenPacket(t, at, rsock.ListenConfig{}), listenPacket(t, at, rsock.ListenConfig{})
 	for range 3 {
 		exchangePacket(t, a, b, []byte("hello"))
@@ -173,7 +174,7 @@ func TestPacketConnPeerRestarts(t *testing.T) {
 // TestPacketConnEnds checks deadlines, Close, and what is left.
 func TestPacketConnEnds(t *testing.T) {
 	labtest.RequireKernel(t)
-	at := net.JoinHostPort(labtest.AddrOf(labtest.RXE), "0")
+	at := net.JoinHostPort(labtest.Addr, "0")
 	before := labtest.SettledInventory(t)
 	a := labtest.Must(rsock.ListenPacket("rdma", at))(t).(*rsock.PacketConn)
 	read := func() error { _, _, err := a.ReadFrom(make([]byte, 10)); return err }
@@ -216,7 +217,7 @@ func TestPacketConnRefuses(t *testing.T) {
 	}
 	_, err := (&rsock.ListenConfig{Fallback: rsock.FallbackMissing}).ListenPacket(context.Background(), "rdma", ":0")
 	want(t, "fallback", err, errors.ErrUnsupported)
-	a := listenPacket(t, net.JoinHostPort(labtest.AddrOf(labtest.RXE), "0"), rsock.ListenConfig{})
+	a := listenPacket(t, net.JoinHostPort(labtest.Addr, "0"), rsock.ListenConfig{})
 	for addr, target := range map[string]error{
 		"192.0.2.1:1": syscall.ETIMEDOUT, // of the address resolution
 		"0.0.0.0:1":   syscall.EINVAL,

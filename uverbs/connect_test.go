@@ -15,7 +15,7 @@ import (
 // send, and not write even where the memory allows it.
 func TestConnectGrantsNothing(t *testing.T) {
 	labtest.RequireBoth(t)
-	a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RXE})
+	a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RoCE})
 	ends := [2]verbs.QPAddr{}
 	for i, s := range []*labtest.Side{a, b} {
 		ends[i] = labtest.Must(s.QP.Addr(1))(t)

@@ -18,7 +18,7 @@ import (
 // too many: the errors explain why the kernel refuses.
 func TestModifyRefused(t *testing.T) {
 	labtest.RequireBoth(t)
-	ctx := labtest.OpenDevice(t, labtest.RXE)
+	ctx := labtest.OpenDevice(t, labtest.RoCE)
 	pd := labtest.Made(ctx.AllocPD())(t)
 	cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 200}))(t)
 	for typ, needs := range map[verbs.QPType][]verbs.QPAttrMask{

@@ -15,7 +15,7 @@ import (
 // kernel refuses to destroy.
 func TestCloseAttached(t *testing.T) {
 	labtest.RequireBoth(t)
-	ctx := labtest.OpenDevice(t, labtest.RXE)
+	ctx := labtest.OpenDevice(t, labtest.RoCE)
 	pd := labtest.Made(ctx.AllocPD())(t)
 	cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
 	groups := []verbs.GID{

@@ -20,10 +20,10 @@ import (
 // them: the errors contain the GIDs.
 func TestNoRoute(t *testing.T) {
 	labtest.RequireKernel(t)
-	ctx := labtest.OpenDevice(t, labtest.RXE)
+	ctx := labtest.OpenDevice(t, labtest.RoCE)
 	pd := labtest.Made(ctx.AllocPD())(t)
 	cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 200}))(t)
-	for addr, gid := range map[string]string{"10.9.0.1": "::ffff:10.9.0.77", "fd00:9::1": "fd00:9::dead:beef"} {
+	for addr, gid := range map[string]string{labtest.Addr: "::ffff:" + labtest.Addr + "77", labtest.Addr6Of(labtest.RoCE): labtest.Addr6Of(labtest.RoCE) + ":77"} {
 		t.Run(gid, func(t *testing.T) {
 			qp := labtest.Made(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 			local := labtest.Must(qp.AddrOn(labtest.Must(ctx.FindGID(1, netip.MustParseAddr(addr)))(t)))(t)

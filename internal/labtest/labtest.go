@@ -4,10 +4,13 @@
 package labtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,22 +22,31 @@ import (
 // networks: both ends of a test are on one device.
 const (
 	RXE, SIW = "rxe0", "siw0"
-	Addr     = "10.9.0.1"
 	SIWAddr  = "10.9.1.1"
 
 	MLX5     = "mlx5_0" // with rdmalab --nic connectx only
 	MLX5Addr = "10.9.2.1"
 )
 
+// only is the device on which tests run that name none, in place of each, or of the first.
+var only = os.Getenv("LABTEST_DEVICE")
+
+// RoCE is the device of tests that iWARP cannot do, and Addr its address: rxe0, or that which the variable
+// LABTEST_DEVICE names.
+var (
+	RoCE = cmp.Or(only, RXE)
+	Addr = AddrOf(RoCE)
+)
+
 // AddrOf returns the address of a device.
 func AddrOf(device string) string {
-	switch device {
+	switch cmp.Or(device, only) {
 	case SIW:
 		return SIWAddr
 	case MLX5:
 		return MLX5Addr
 	}
-	return Addr
+	return "10.9.0.1"
 }
 
 // Addr6Of returns the IPv6 address of a device.
@@ -48,16 +60,41 @@ func Addr6Of(device string) string {
 	return "fd00:9::1"
 }
 
-// Each runs a test on each of the lab's devices.
+// LinkOf returns the name of a device's network link.
+func LinkOf(device string) string {
+	if device == MLX5 {
+		links, _ := filepath.Glob("/sys/class/infiniband/" + device + "/device/net/*")
+		return filepath.Base(strings.Join(links, ""))
+	}
+	return map[string]string{RXE: "v0", SIW: "d0"}[device]
+}
+
+// Addressed returns the names of the lab's devices that have an address: all but those on InfiniBand.
+func Addressed() []string {
+	all := []string{RXE, SIW}
+	if a := Adapters(); len(a) > 0 && a[0] != "connectx-ib" {
+		all = append(all, MLX5)
+	}
+	return slices.DeleteFunc(all, func(d string) bool { return only != "" && d != only })
+}
+
+// Each runs a test on each of the lab's devices, or on that which the variable LABTEST_DEVICE names.
 func Each(t *testing.T, test func(t *testing.T, device string)) {
 	t.Helper()
 	Require(t)
-	for _, d := range Must(uverbs.Devices())(t) {
+	all := Must(uverbs.Devices())(t)
+	if only != "" {
+		all = slices.DeleteFunc(all, func(d uverbs.Device) bool { return d.Name != only })
+		if len(all) == 0 {
+			t.Fatalf("no device is %s, which LABTEST_DEVICE names", only)
+		}
+	}
+	for _, d := range all {
 		t.Run(d.Name, func(t *testing.T) { test(t, d.Name) })
 	}
 }
 
-// Open opens the lab's first device, which is rxe0.
+// Open opens the lab's first device, which is rxe0, or that which the variable LABTEST_DEVICE names.
 func Open(t testing.TB) *uverbs.Context {
 	t.Helper()
 	return OpenDevice(t, "")
@@ -70,7 +107,7 @@ func OpenDevice(t testing.TB, name string) *uverbs.Context {
 	if Soft && name == SIW {
 		t.Skip("needs siw")
 	}
-	ctx, err := uverbs.Open(name)
+	ctx, err := uverbs.Open(cmp.Or(name, only))
 	if err != nil {
 		t.Fatal(err)
 	}

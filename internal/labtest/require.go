@@ -25,14 +25,14 @@ var Soft = !Lab && os.Getenv("VERBS_SOFT") == ""
 //	RequireKernel    -         kernel       kernel
 //	RequireLong      -         -            kernel
 
-// Require lets a test run on any device. With -short it skips the test in the lab: go test has run
-// it on the device in user space.
+// Require lets a test run on any device. With -short it skips the test in the lab, unless LABTEST_DEVICE names a
+// device: go test has run it on the device in user space.
 func Require(t testing.TB) {
 	t.Helper()
 	if !Lab && !Soft {
 		t.Skip("VERBS_SOFT is set")
 	}
-	if Lab && testing.Short() && !isMarked(t.Name()) {
+	if Lab && testing.Short() && only == "" && !isMarked(t.Name()) {
 		t.Skip("has run on the device in user space: with -short the lab runs what needs a kernel")
 	}
 }

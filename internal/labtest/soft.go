@@ -22,7 +22,7 @@ func init() {
 	var err error
 	softDevice, err = soft.New(soft.Options{
 		Name:    RXE,
-		Addrs:   []netip.Addr{netip.MustParseAddr(Addr), netip.MustParseAddr(Addr6Of(RXE))},
+		Addrs:   []netip.Addr{netip.MustParseAddr(AddrOf(RXE)), netip.MustParseAddr(Addr6Of(RXE))},
 		Network: verbstest.NewNetwork(verbstest.Options{MTU: 1500}),
 	})
 	if err != nil {

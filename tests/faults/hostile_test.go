@@ -59,8 +59,10 @@ func rawIDs(t *testing.T, addr string, n int) (ids []*cm.ID, qp uint32, undo fun
 }
 
 func deviceOf(addr string) string {
-	if strings.HasPrefix(addr, labtest.SIWAddr) {
-		return labtest.SIW
+	for _, d := range []string{labtest.SIW, labtest.MLX5} {
+		if strings.HasPrefix(addr, labtest.AddrOf(d)) {
+			return d
+		}
 	}
 	return labtest.RXE
 }
@@ -71,7 +73,7 @@ func sendRequests(data []byte, n int) func(t *testing.T, device, addr string) fu
 		ids, qp, undo := rawIDs(t, addr, n)
 		for _, id := range ids {
 			// On iWARP a QP has one connection; others are refused locally.
-			if err := id.Connect(cm.ConnParam{QPNum: qp, PrivateData: data, RetryCount: 7}); err != nil && device == labtest.RXE {
+			if err := id.Connect(cm.ConnParam{QPNum: qp, PrivateData: data, RetryCount: 7}); err != nil && device != labtest.SIW {
 				t.Error(err)
 			}
 			if device == labtest.SIW {
@@ -213,7 +215,7 @@ func TestDeadlines(t *testing.T) {
 		})
 		inTime(t, "accept without a peer", context.DeadlineExceeded, func() error { return errOf(l.Accept(soon(t))) })
 		// A machine that does not exist: the network has no other hosts.
-		dead := map[string]string{labtest.RXE: "10.9.0.77:1", labtest.SIW: "10.9.1.77:1"}[device]
+		dead := strings.TrimSuffix(labtest.AddrOf(device), "1") + "77:1"
 		inTime(t, "dial a machine that is not there", context.DeadlineExceeded, func() error { return errOf(cm.Dial(soon(t), dead)) })
 		inTime(t, "connect timeout", context.DeadlineExceeded, func() error {
 			return errOf((&cm.Dialer{ConnectTimeout: 200 * time.Millisecond}).Dial(t.Context(), l.Addr().String()))
@@ -261,7 +263,7 @@ func TestKilledPeer(t *testing.T) {
 func TestLinkDown(t *testing.T) {
 	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		link := map[string]string{labtest.RXE: "v0", labtest.SIW: "d0"}[device]
+		link := labtest.LinkOf(device)
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, RC: uverbs.ConnectOptions{Timeout: 10, RetryCount: 2}})
 		events := make(chan verbs.AsyncEventType, 16)
 		ctx := labtest.Within(t, 20*time.Second)
@@ -304,9 +306,7 @@ func TestLinkDown(t *testing.T) {
 // again.
 func restore(t *testing.T, device string, ip func(string)) {
 	ip("up")
-	six := labtest.Addr6Of(device) + "/64"
-	link := map[string]string{labtest.RXE: "v0", labtest.SIW: "d0"}[device]
-	exec.Command("ip", "addr", "add", six, "dev", link, "nodad").Run()
+	exec.Command("ip", "addr", "add", labtest.Addr6Of(device)+"/64", "dev", labtest.LinkOf(device), "nodad").Run()
 	ctx := labtest.OpenDevice(t, device)
 	for range 200 {
 		p, err := ctx.QueryPort(1)
