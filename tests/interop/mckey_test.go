@@ -50,7 +50,7 @@ func TestMckey(t *testing.T) {
 			for _, r := range []struct {
 				name, group string
 				sendOnly    bool
-				test        func(t *testing.T, group string, sendOnly bool)
+				test        func(t *testing.T, addr, group string, sendOnly bool)
 			}{
 				{"C sender", "239.1.2.4", false, testMckeySender},
 				{"C sender only", "239.1.2.5", true, testMckeySender},
@@ -59,7 +59,7 @@ func TestMckey(t *testing.T) {
 			} {
 				t.Run(r.name, func(t *testing.T) {
 					t.Parallel()
-					r.test(t, r.group, r.sendOnly)
+					r.test(t, labtest.AddrOf(device), r.group, r.sendOnly)
 				})
 			}
 		})
@@ -68,17 +68,17 @@ func TestMckey(t *testing.T) {
 
 // testMckeySender receives messages of C in two members. C leaves as soon as it has posted
 // its messages, and those not sent by then are lost. With many connections most are sent.
-func testMckeySender(t *testing.T, group string, sendOnly bool) {
+func testMckeySender(t *testing.T, addr, group string, sendOnly bool) {
 	ctx := timeLimit(t)
 	errs := make(chan error, 2)
 	for range cap(errs) {
-		_, dg, err := member(ctx, t, labtest.Addr, group, false)
+		_, dg, err := member(ctx, t, addr, group, false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		go func() { errs <- mckeyReceive(ctx, dg) }()
 	}
-	args := []string{"-s", "-m", group, "-b", labtest.Addr, "-c", "20"}
+	args := []string{"-s", "-m", group, "-b", addr, "-c", "20"}
 	if sendOnly {
 		args = append(args, "-o")
 	}
@@ -108,10 +108,10 @@ func mckeyReceive(ctx context.Context, dg *cm.Datagrams) error {
 }
 
 // testMckeyReceiver sends until C has received all its messages.
-func testMckeyReceiver(t *testing.T, group string, sendOnly bool) {
+func testMckeyReceiver(t *testing.T, addr, group string, sendOnly bool) {
 	ctx := timeLimit(t)
-	receiver := start(t, "mckey", "-m", group, "-b", labtest.Addr, "-c", "2")
-	m, dg, err := member(ctx, t, labtest.Addr, group, sendOnly)
+	receiver := start(t, "mckey", "-m", group, "-b", addr, "-c", "2")
+	m, dg, err := member(ctx, t, addr, group, sendOnly)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,20 +33,23 @@ type pingpongPair struct {
 	device      string // of C
 }
 
-// rxePair has both sides on rxe.
-func rxePair(t *testing.T) pingpongPair { return pairOn(t, labtest.RXE) }
-
 // pairOn has both sides on a device.
 func pairOn(t *testing.T, device string) pingpongPair {
 	t.Helper()
 	startC := func(t *testing.T, args ...string) *program { return start(t, args[0], args[1:]...) }
 	addr := labtest.AddrOf(device)
+	if !slices.Contains(labtest.Addressed(), device) { // and none is needed on InfiniBand
+		addr = "127.0.0.1"
+	}
 	return pingpongPair{labtest.OpenDevice(t, device), addr, addr, startC, device}
 }
 
 // gid returns the arguments that C needs on Ethernet.
 func (p pingpongPair) gid(t *testing.T) []string {
 	t.Helper()
+	if p.cAddr == "127.0.0.1" {
+		return nil
+	}
 	gid := labtest.Must(labtest.OpenDevice(t, p.device).FindGID(1, netip.MustParseAddr(p.cAddr)))(t)
 	return []string{"-g", strconv.Itoa(gid.Index)}
 }
@@ -93,13 +97,11 @@ func (p pingpongPair) test(t *testing.T, goServes bool, o pingpong.Options) {
 // with every other size.
 func TestPingPong(t *testing.T) {
 	labtest.RequireKernel(t)
-	exchangeAll(t, rxePair(t))
-}
-
-// TestPingPongAdapter exchanges messages between this project's mlx5 and libmlx5.
-func TestPingPongAdapter(t *testing.T) {
-	labtest.RequireAdapter(t)
-	exchangeAll(t, pairOn(t, labtest.MLX5))
+	labtest.Each(t, func(t *testing.T, device string) {
+		if device != labtest.SIW { // which only the connection manager can connect
+			exchangeAll(t, pairOn(t, device))
+		}
+	})
 }
 
 func exchangeAll(t *testing.T, pair pingpongPair) {
@@ -123,7 +125,7 @@ func exchangeAll(t *testing.T, pair pingpongPair) {
 // TestPingPongDisagree runs two sides with different options.
 func TestPingPongDisagree(t *testing.T) {
 	labtest.RequireLong(t)
-	pair := rxePair(t)
+	pair := pairOn(t, labtest.RXE) // whose statuses are its own
 	gid := pair.gid(t)
 	for _, d := range []struct {
 		name     string

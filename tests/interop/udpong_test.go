@@ -119,7 +119,7 @@ var roceAH = compile("roceah.so", "-shared", "-fPIC", "testdata/roceah.c", "-lib
 // programs: the reason for testdata/roceah.c.
 func TestUdpongAlone(t *testing.T) {
 	labtest.RequireLong(t)
-	host := labtest.AddrOf(labtest.RXE)
+	host := labtest.Addr
 	start(t, "udpong", "-b", host, "-p", "7300")
 	client := start(t, "udpong", "-s", host, "-p", "7300", "-C", "10")
 	<-client.Done
@@ -132,7 +132,7 @@ func TestUdpongAlone(t *testing.T) {
 // receiver is slower.
 func TestUdpong(t *testing.T) {
 	labtest.RequireKernel(t)
-	host, port := labtest.AddrOf(labtest.RXE), 7300
+	host, port := labtest.Addr, 7300
 	t.Setenv("LD_PRELOAD", labtest.Must(roceAH())(t))
 	const count = 300
 	check := func(t *testing.T, echo bool, got uint32, err error) {
