@@ -70,18 +70,33 @@ test-nic: deps-test build build/c/libmlx5 ## run C programs and rdma-core's test
 	$(LAB) --nic $(firstword $(NICS)) --userland $(firstword $(NIC_USERLANDS)) test -short -timeout 10m ./internal/abicheck ./tests/nic ./provider/mlx5
 	$(LAB) --nic connectx,connectx-ib --userland $(firstword $(NIC_USERLANDS)) test -short -timeout 10m -run TestAdapter ./tests/rdmadev
 
+# Runs go test with $(2) on KERNELS and NICS, and with each of $(1), which are options of the lab. $(3) are the packages, $(4)
+# those on InfiniBand. The table of their results is build/$@.md.
+define nic-table
+@rm -rf build/$@ && mkdir -p build/$@
+@failed=; for k in $(KERNELS); do for u in $(1); do for n in $(NICS); do \
+	run="--kernel $$k $$u --nic $$n"; echo "== $$run"; case $$n in *-ib) pkgs="$(4)";; *) pkgs="$(3)";; esac; $(LAB) --kernel $$k $$u fetch && \
+	$(LAB) $$run test -json $(2) $$pkgs >build/$@/$$k$$u-$$n.json || failed="$$failed$$run\n"; \
+done; done; done; $(GO) run ./tests/nic/nicdoc build/$@/*.json >build/$@.md; cat build/$@.md; test -z "$$failed" || { printf "failed:\n$$failed"; exit 1; }
+endef
+
 nic: deps-test build ## run them on KERNELS, with releases of libmlx5 and link layers, and write build/nic.md; FLAGS= for all
-	@rm -rf build/nic && mkdir -p build/nic
-	@failed=; for k in $(KERNELS); do for u in $(NIC_USERLANDS); do for n in $(NICS); do \
-		run="--kernel $$k --userland $$u --nic $$n"; echo "== $$run"; $(LAB) --kernel $$k --userland $$u fetch && \
-		$(LAB) $$run test $(FLAGS) -json -timeout $(if $(findstring -short,$(FLAGS)),10m,2h) ./tests/nic >build/nic/$$k-$$u-$$n.json || failed="$$failed$$run\n"; \
-	done; done; done; $(GO) run ./tests/nic/nicdoc build/nic/*.json >build/nic.md; cat build/nic.md; test -z "$$failed" || { printf "failed:\n$$failed"; exit 1; }
+	$(call nic-table,$(NIC_USERLANDS:%=--userland=%),$(FLAGS) -timeout $(if $(findstring -short,$(FLAGS)),10m,2h),./tests/nic,./tests/nic)
+
+# Packages whose tests run on an adapter, and those that need no address, as on InfiniBand. In place of each device of
+# the lab, tests have the adapter.
+ADAPTER_PKGS = ./provider/mlx5 $(filter-out ./tests/bench/ ./tests/soak/,$(LAB_PKGS))
+IB_PKGS      = ./internal/abicheck ./provider/mlx5 ./uverbs ./cmd/verbs/internal/info ./tests/model ./tests/rdmadev ./tests/scenarios
+
+adapter-table: export LABTEST_DEVICE = mlx5_0
+adapter-table: deps-test build build/c/libmlx5 ## run the tests of all packages on an emulated ConnectX, on KERNELS and both link layers, and write build/adapter-table.md; FLAGS= for long rounds
+	$(call nic-table,"",$(FLAGS) -timeout 20m,$(ADAPTER_PKGS),$(IB_PKGS))
 
 # The last two compare with the newest release of libmlx5, and on InfiniBand.
 adapter: deps-test build build/c/libmlx5 ## run the tests of the driver for ConnectX, and of its faults, on KERNELS with an emulated one
 	@failed=; for k in $(KERNELS); do \
 		run="--kernel $$k --nic connectx"; echo "== $$run"; $(LAB) --kernel $$k fetch && $(LAB) $$run test -timeout 20m ./internal/abicheck ./provider/mlx5 && \
-		$(LAB) $$run test -timeout 20m -run 'TestPingPongAdapter|TestAdapterRemoval' ./tests/interop ./tests/faults/harness && \
+		LABTEST_DEVICE=mlx5_0 $(LAB) $$run test -timeout 20m -run 'TestPingPong$$|TestAdapterRemoval' ./tests/interop ./tests/faults/harness && \
 		$(LAB) --kernel $$k --nic connectx,connectx-ib test -timeout 20m -run TestAdapter ./tests/rdmadev || failed="$$failed $$k"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 	$(LAB) --userland sid fetch
@@ -285,4 +300,4 @@ deps-test:
 deps-native:
 	$(call need,$(NATIVE_DEBS))
 
-.PHONY: help demo test test-all test-host test-race test-builds test-lab test-hosts test-nic nic adapter test-kernels test-arm64 test-peers valkey soak race lint vet-platforms cover api-diff fuzz hosts faults generate bench bench-native bench-mlx5 bench-quick native-go bench-c build clean deps-lab deps-test deps-native
+.PHONY: help demo test test-all test-host test-race test-builds test-lab test-hosts test-nic nic adapter test-kernels test-arm64 test-peers valkey soak race lint vet-platforms cover api-diff fuzz hosts faults adapter-table generate bench bench-native bench-mlx5 bench-quick native-go bench-c build clean deps-lab deps-test deps-native
