@@ -62,7 +62,9 @@ func Register(pd *uverbs.PD, mem []byte, access verbs.Access) (*LocalRegion, err
 
 // NewRegion makes a region of mr, which package uverbs registered in pd with that access:
 // for DMA buffers, and other memory that [Alloc], [AllocHuge] and [Register] do not
-// support. Close closes mr.
+// support. Close closes mr. The access is stated again since an MR that was imported does not tell it:
+// it is what requests are checked with and peers are told. With more than mr has, requests fail at the
+// device, which ends the connection.
 func NewRegion(pd *uverbs.PD, mr *uverbs.MR, access verbs.Access) *LocalRegion {
 	return &LocalRegion{mr: mr, pd: pd, access: access}
 }
