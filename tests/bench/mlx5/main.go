@@ -99,10 +99,10 @@ func open(single bool) (*bench, error) {
 			return nil, err
 		}
 	}
-	// In libmlx5 a request with inline data takes 4 blocks, with room for what binds a window.
+	// In libmlx5 each request has room for 4 blocks, as the longest here.
 	b.qp, err = pd.CreateQP(uverbs.QPOptions{
 		SendCQ: b.sendCQ, RecvCQ: b.recvCQ, SingleThreaded: single,
-		Cap: verbs.QPCap{MaxSendWR: 4 * depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 8},
+		Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 200},
 	})
 	if err != nil {
 		return nil, err
