@@ -39,11 +39,15 @@ var (
 //
 //   - libmlx5's send queues have room for binding memory windows: they get the same length
 //     here, and so many requests as fit in libmlx5's;
+//   - libmlx5 leaves those fields of a window's key as they were in the queue that the request does not
+//     change: here they are 0;
+//   - behind a request that has been refused, libmlx5 forgets whether the next one has to wait for a UMR
+//     request, or lets it wait for the refused one;
 //   - libmlx5 posts empty elements to SRQs, where the device takes them for 2 GiB;
 //   - receives of an SRQ are used again in another order;
 //   - libmlx5 stores only the first 8 bytes of a request without data to a register;
 //   - requests that libmlx5 posts though the device refuses them: too long ones, those of an opcode that
-//     the type of QP does not have, reads with inline data;
+//     the type of QP does not have, reads with inline data, windows of type 2 without a length;
 //   - of completions with an error the fields that are not valid, of those of requests IBV_WC_WITH_IMM, and
 //     of receives what names a datagram's sender, if it is none.
 //
@@ -909,7 +913,7 @@ func (x *comparison) request() (w verbs.SendWR, inline []verbs.SGE) {
 	r := x.rand
 	ops := []verbs.Opcode{verbs.OpSend, verbs.OpSendImm}
 	if x.typ != verbs.UD {
-		ops = append(ops, verbs.OpRDMAWrite, verbs.OpRDMAWriteImm)
+		ops = append(ops, verbs.OpRDMAWrite, verbs.OpRDMAWriteImm, verbs.OpBindMW, verbs.OpLocalInv)
 	}
 	if x.typ == verbs.RC {
 		ops = append(ops, verbs.OpSendInv, verbs.OpRDMARead, verbs.OpCompareSwap, verbs.OpFetchAdd)
@@ -930,6 +934,9 @@ func (x *comparison) request() (w verbs.SendWR, inline []verbs.SGE) {
 	}
 	atomic := w.Opcode == verbs.OpCompareSwap || w.Opcode == verbs.OpFetchAdd
 	switch {
+	case w.Opcode == verbs.OpBindMW:
+		w.Bind = x.window()
+	case w.Opcode == verbs.OpLocalInv:
 	case atomic:
 		w.SGL = make([]verbs.SGE, 1+r.IntN(x.cap.MaxSendSGE))
 		w.SGL[r.IntN(len(w.SGL))] = verbs.SGE{Addr: r.Uint64(), Length: 8, LKey: r.Uint32()}
@@ -955,13 +962,28 @@ func (x *comparison) request() (w verbs.SendWR, inline []verbs.SGE) {
 	return w, inline
 }
 
+// window returns a binding of a window of either type.
+func (x *comparison) window() *verbs.MWBind {
+	r := x.rand
+	b := &verbs.MWBind{
+		Type: verbs.MWType(r.IntN(3)), RKey: r.Uint32(), NewRKey: r.Uint32(), LKey: r.Uint32(), Addr: r.Uint64(), Length: 1 + r.Uint64N(1<<r.IntN(32)),
+		Access: verbs.Access(r.Uint32()),
+	}
+	if b.Type == verbs.MWType1 {
+		b.NewRKey = verbs.NextRKey(b.RKey) // that of ibv_bind_mw
+		b.Access &^= verbs.AccessZeroBased
+		b.Length *= uint64(r.IntN(4)) / 3
+	}
+	return b
+}
+
 // unused is in registers before a list is posted.
 const unused = 0xeeeeeeeeeeeeeeee
 
 // postSend posts a list of requests.
 func (x *comparison) postSend(p *comparedQP) (compare func()) {
 	r, q := x.rand, p.send
-	room := int(p.room - (q.head.Load() - q.tail.Load()))
+	room := int(p.room) - q.requests()
 	n := min(room, 1+r.IntN(1<<r.IntN(6)))
 	if n == 0 {
 		return func() {}
@@ -976,6 +998,10 @@ func (x *comparison) postSend(p *comparedQP) (compare func()) {
 	case 1:
 		if wrs[i].SGL == nil {
 			wrs[i].Inline, wrs[i].InlineList, sizes[i] = x.data[:1200], nil, []verbs.SGE{{Addr: placeData, Length: 1200}}
+		}
+	case 2:
+		if b := wrs[i].Bind; b != nil {
+			b.Length += maxWindow
 		}
 	}
 	for i := 0; i < len(p.regs.c); i += 8 {
@@ -994,6 +1020,13 @@ func (x *comparison) postSend(p *comparedQP) (compare func()) {
 		}
 		x.put(w.ID, uint64(w.Opcode-1), uint64(flags), uint64(w.Imm), uint64(w.InvalidateRKey), w.RemoteAddr, uint64(w.RKey), w.CompareAdd, w.Swap,
 			ah, uint64(w.To.QPNum), uint64(w.To.QKey))
+		if b := w.Bind; b != nil {
+			typ := verbs.MWType2
+			if b.Type == verbs.MWType1 {
+				typ = b.Type
+			}
+			x.put(uint64(typ), uint64(b.RKey), uint64(b.NewRKey), uint64(b.LKey), b.Addr, b.Length, uint64(b.Access))
+		}
 		x.putList(list)
 	}
 	return func() { x.compareSend(p, wrs) }
@@ -1015,6 +1048,13 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 	x.lists++
 	x.requests += posted
 	mine := unsafe.Slice((*byte)(q.base), q.bytes)
+	half := int(p.regs.reg.offset ^ p.regs.reg.half) // that has been written to
+	for i := first; i != q.put; i += blocksOf(q.blocks(i, 1)) {
+		unwritten(p.sends[int(i&q.mask)*block:], p.sends[int((i+1)&q.mask)*block:])
+		if posted == 1 && p.regs.reg.half >= bindSize {
+			unwritten(p.regs.c[half:], p.regs.c[half+block:])
+		}
+	}
 	if posted < len(wrs) { // of the refused one, each may have written a part
 		for i := first; i != q.put && !x.different; i++ {
 			at := int(i&q.mask) * block
@@ -1023,12 +1063,14 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 		copy(mine, p.sends)
 	}
 	switch b := q.blocks(first, 1); {
-	case posted < len(wrs) && len(wrs[posted].Inline) > 0: // libmlx5 stores the first bytes of that one
+	case posted < len(wrs) && begun(&wrs[posted]): // libmlx5 stores the first bytes of that one
 		copy(p.regs.g, p.regs.c)
+		if q.accepts = 1 << q.typ; operations[wrs[posted].Opcode].types == 0 {
+			q.accepts = 0
+		}
 	case posted == 1 && b[7]&0x3f == 1 && p.regs.reg.half > 0: // libmlx5 copies no request without data
-		at := int(p.regs.reg.offset ^ p.regs.reg.half) // the half that has been written to
-		x.equal("registers", b, p.regs.g[at:][:block])
-		copy(p.regs.g[at+8:][:block-8], p.regs.c[at+8:])
+		x.equal("registers", b, p.regs.g[half:][:block])
+		copy(p.regs.g[half+8:][:block-8], p.regs.c[half+8:])
 	}
 	if !x.equal("send queues", p.sends, mine) || !x.equal("doorbell records", p.record, p.queuePair.record[:8]) || !x.equal("registers", p.regs.c, p.regs.g) {
 		x.t.Logf("%.2000s", fmt.Sprintf("%+v", wrs))
@@ -1036,10 +1078,42 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 	}
 	for i := range wrs[:posted] {
 		e := mine[int(first&q.mask)*block:]
-		p.sent = append(p.sent, sentRequest{uint16(first), operations[wrs[i].Opcode].opcode, q.signalAll || wrs[i].Flags&verbs.SendSignaled != 0})
-		first += uint32(int(e[7]&0x3f)*unit+block-1) / block
+		p.sent = append(p.sent, sentRequest{uint16(first), e[3], q.signalAll || wrs[i].Flags&verbs.SendSignaled != 0})
+		first += blocksOf(e)
 	}
 	if first != q.put {
 		x.t.Fatal("requests do not end where the next begins")
+	}
+}
+
+// requests returns the number of requests in flight.
+func (q *SendQueue) requests() (n int) {
+	for i := range q.sent {
+		if _, _, ok := q.sent[i].inFlight(q.head.Load(), q.tail.Load()); ok {
+			n++
+		}
+	}
+	return n
+}
+
+// blocksOf returns how many blocks a request takes.
+func blocksOf(b []byte) uint32 { return uint32(int(b[7]&0x3f)*unit+block-1) / block }
+
+// begun reports whether libmlx5 has written to the queue before it refuses a request.
+func begun(wr *verbs.SendWR) bool {
+	return len(wr.Inline) > 0 || len(wr.SGL) == 0 && wr.Bind != nil
+}
+
+// unwritten zeroes what set_umr_mkey_seg of libmlx5 leaves as it was before, if a request is UMR.
+func unwritten(wqe, key []byte) {
+	if wqe[3] != opUMR {
+		return
+	}
+	key[1], key[3] = 0, 0
+	clear(key[8:16])
+	clear(key[32:block])
+	if wqe[umrOctowords+1] == 0 {
+		key[2] = 0
+		clear(key[16:32])
 	}
 }

@@ -35,6 +35,7 @@ type decoded struct {
 	key                 uint32
 	sgl                 []verbs.SGE
 	inline              []byte
+	bind                verbs.MWBind // of UMR, also one that invalidates
 }
 
 // decodeRequest reads a request by the layouts of qp.h, on its own, and returns how many blocks it takes.
@@ -63,6 +64,12 @@ func decodeRequest(t *testing.T, b []byte, typ verbs.QPType, index uint16, num u
 		p := take(16)
 		d.swap, d.compare = be.Uint64(p), be.Uint64(p[8:])
 	}
+	if d.opcode == 0x25 {
+		d.bind = decodeUMR(t, take(48), take(64), &rest)
+		if d.bind.Length > 0 && d.bind.Type == verbs.MWType2 && be.Uint32(b[64+4:])>>8 != num {
+			t.Fatalf("window of a QP other than %d: %x", num, b[64:128])
+		}
+	}
 	for len(rest) > 0 {
 		n := be.Uint32(rest)
 		if n>>31 == 0 {
@@ -78,6 +85,49 @@ func decodeRequest(t *testing.T, b []byte, typ verbs.QPType, index uint16, num u
 		rest = nil
 	}
 	return d, uint32(size+63) / 64
+}
+
+// decodeUMR reads what is behind the control segment of a UMR request. Of keys only the last byte is there.
+func decodeUMR(t *testing.T, c, key []byte, list *[]byte) (b verbs.MWBind) {
+	t.Helper()
+	b = verbs.MWBind{Type: verbs.MWType1, NewRKey: uint32(key[7])}
+	flags, mask := byte(0x90), uint64(1<<29|1<<13)
+	if be.Uint64(c[8:])&(1<<14) != 0 {
+		b.Type = verbs.MWType2
+		mask |= 1 << 14
+	}
+	octowords := be.Uint16(c[4:])
+	switch {
+	case octowords == 4:
+		mask |= 0x3c0041
+		flags |= byte(b.Type-1) << 5
+		klm := (*list)[:64]
+		*list = (*list)[64:]
+		b.Length, b.LKey, b.Addr = be.Uint64(key[24:]), be.Uint32(klm[4:]), be.Uint64(klm[8:])
+		for bit, a := range []verbs.Access{verbs.AccessLocalWrite, verbs.AccessRemoteRead, verbs.AccessRemoteWrite, verbs.AccessRemoteAtomic} {
+			if key[2]>>(3+bit)&1 != 0 {
+				b.Access |= a
+			}
+		}
+		if start := be.Uint64(key[16:]); start == 0 {
+			b.Access |= verbs.AccessZeroBased
+		} else if start != b.Addr {
+			t.Fatalf("window from %#x on of memory at %#x", start, b.Addr)
+		}
+		if uint64(be.Uint32(klm)) != b.Length || !bytes.Equal(klm[16:], make([]byte, 48)) || key[0] != 0 || key[2]&^0x78 != 0 {
+			t.Fatalf("list %x of key %x", klm, key)
+		}
+	case octowords == 0 && key[0] == 1<<6 && bytes.Equal(key[16:32], make([]byte, 16)):
+		flags |= byte(b.Type-1) << 3
+	default:
+		t.Fatalf("%d octowords of key %x", octowords, key)
+	}
+	if c[0] != flags || be.Uint64(c[8:]) != mask || c[1]|c[2]|c[3]|c[6]|c[7]|key[1]|key[3] != 0 || !bytes.Equal(c[16:], make([]byte, 32)) ||
+		!bytes.Equal(key[8:16], make([]byte, 8)) || !bytes.Equal(key[32:], make([]byte, 32)) ||
+		(octowords == 0 || b.Type == verbs.MWType1) && be.Uint32(key[4:])>>8 != 0xffffff {
+		t.Fatalf("UMR control segment %x and key %x", c, key)
+	}
+	return b
 }
 
 // FuzzSendRequests posts requests and decodes them again, at every place of a queue.
@@ -101,7 +151,7 @@ func FuzzSendRequests(f *testing.F) {
 		x.handles = []handle{{a, 0}}
 		cq := x.fake.cq(t, 64)
 		p := x.fake.qp(t, x.typ, cq, x.cap, nil)
-		q := p.send
+		q, behindUMR := p.send, false
 		for range 100 {
 			w, _ := x.request()
 			first := q.put
@@ -128,7 +178,24 @@ func FuzzSendRequests(f *testing.F) {
 					want.flags |= bit
 				}
 			}
+			if behindUMR && want.flags&0x80 == 0 {
+				want.flags |= 0x20
+			}
+			behindUMR = false
 			switch w.Opcode {
+			case verbs.OpBindMW, verbs.OpLocalInv:
+				behindUMR, want.opcode, want.imm, want.bind = true, 0x25, w.InvalidateRKey, verbs.MWBind{Type: verbs.MWType2}
+				if w.Bind != nil {
+					want.imm, want.bind = w.Bind.RKey, *w.Bind
+					if want.bind.Type == 0 {
+						want.bind.Type = verbs.MWType2
+					}
+					want.bind.NewRKey &= 0xff
+					want.bind.RKey, want.bind.Access = 0, want.bind.Access&(verbs.AccessAll|verbs.AccessZeroBased)
+				}
+				if want.bind.Length == 0 {
+					want.bind.LKey, want.bind.Addr, want.bind.Access = 0, 0, 0
+				}
 			case verbs.OpSendImm, verbs.OpRDMAWriteImm:
 				want.imm = w.Imm
 			case verbs.OpSendInv:
@@ -147,7 +214,7 @@ func FuzzSendRequests(f *testing.F) {
 				be.PutUint32(want.av[8:], w.To.QPNum|1<<31)
 			}
 			if d.opcode != want.opcode || d.flags != want.flags || d.imm != want.imm || !bytes.Equal(d.av, want.av) || d.addr != want.addr || d.key != want.key ||
-				d.swap != want.swap || d.compare != want.compare || !slices.Equal(d.sgl, want.sgl) || !bytes.Equal(d.inline, want.inline) {
+				d.swap != want.swap || d.bind != want.bind || d.compare != want.compare || !slices.Equal(d.sgl, want.sgl) || !bytes.Equal(d.inline, want.inline) {
 				t.Fatalf("%+v was posted as\n%+v, want\n%+v", w, d, want)
 			}
 			cq.put(completion(p, uint16(first)), cqeRequest)

@@ -422,9 +422,27 @@ static void recv(void)
 	put(err ? bad - wrs : n);
 }
 
+/* region is what is read of a region: its PD and key, and behind struct ibv_mr that it is an ordinary one. */
+union region {
+	struct ibv_mr mr;
+	char driver[512];
+};
+
+/* bind binds a window of type 1 to a region, as only this function may. */
+static int bind(struct ibv_qp *qp, const struct ibv_send_wr *w)
+{
+	struct ibv_mw_bind b = { .wr_id = w->wr_id, .send_flags = w->send_flags, .bind_info = w->bind_mw.bind_info };
+	int err = ibv_bind_mw(qp, w->bind_mw.mw, &b);
+	if (!err && w->bind_mw.mw->rkey != w->bind_mw.rkey)
+		die("ibv_bind_mw has made another key");
+	return err;
+}
+
 static void send(void)
 {
 	static struct ibv_send_wr wrs[LIST];
+	static struct ibv_mw mws[LIST];
+	static union region regions[LIST];
 	struct ibv_send_wr *bad = NULL;
 	int qp = get(), n = get();
 	memset(wrs, 0, sizeof wrs);
@@ -439,8 +457,21 @@ static void send(void)
 		uint32_t rkey = get();
 		uint64_t add = get(), swap = get();
 		uint32_t ah = get(), qpn = get(), qkey = get();
-		if (w->opcode == IBV_WR_SEND_WITH_INV)
+		if (w->opcode == IBV_WR_SEND_WITH_INV || w->opcode == IBV_WR_LOCAL_INV)
 			w->invalidate_rkey = inval;
+		if (w->opcode == IBV_WR_BIND_MW) {
+			struct ibv_mw_bind_info *b = &w->bind_mw.bind_info;
+			w->bind_mw.mw = &mws[i];
+			mws[i] = (struct ibv_mw){ .context = ctx, .pd = pd, .type = get() };
+			mws[i].rkey = get();
+			w->bind_mw.rkey = get();
+			b->mr = &regions[i].mr;
+			b->mr->pd = pd;
+			b->mr->lkey = get();
+			b->addr = get();
+			b->length = get();
+			b->mw_access_flags = get();
+		}
 		if (type == IBV_QPT_UD) {
 			w->wr.ud.ah = ahs[ah];
 			w->wr.ud.remote_qpn = qpn;
@@ -458,7 +489,12 @@ static void send(void)
 		w->sg_list = sges[i];
 		w->next = i + 1 < n ? w + 1 : NULL;
 	}
-	int err = ibv_post_send(qps[qp], wrs, &bad);
+	int err;
+	if (n == 1 && wrs->opcode == IBV_WR_BIND_MW && wrs->bind_mw.mw->type == IBV_MW_TYPE_1 && !wrs->num_sge) {
+		err = bind(qps[qp], wrs);
+		bad = wrs;
+	} else
+		err = ibv_post_send(qps[qp], wrs, &bad);
 	put(err ? bad - wrs : n);
 }
 
