@@ -41,7 +41,7 @@ func (c *config) flags() *flag.FlagSet {
 	fs.SetOutput(io.Discard) // the caller prints errors
 	fs.Usage = func() {}
 	c.kernel, c.arch, c.mem, c.factor, c.parallel = kernels[0].name, runtime.GOARCH, 2048, 40, -1
-	fs.StringVar(&c.kernel, "kernel", c.kernel, "`name` of the kernel: "+strings.Join(kernelNames(), ", ")+"; uml is User-mode Linux of about 7.3, which boots in a second once its first use has built it for many minutes, runs programs at full speed and makes system calls slow, and has no modules, BPF or cgroups")
+	fs.StringVar(&c.kernel, "kernel", c.kernel, "`name` of the kernel: "+strings.Join(kernelNames(), ", ")+"; uml is User-mode Linux of about 7.3, which boots in a second once its first use has built it for many minutes, runs programs at full speed and makes system calls slow, and has no modules, BPF or cgroups; those with 16k have pages of 16 KiB, for arm64")
 	fs.StringVar(&c.peer, "peer", "", "`name` of the kernel of a second machine, which runs the program as well (default none)")
 	fs.StringVar(&c.arch, "arch", c.arch, "`name` of the architecture: "+strings.Join(archNames(), ", ")+"; a foreign one is emulated, and needs a userland")
 	fs.StringVar(&c.nic, "nic", "", "emulated `adapters`, at most two with a comma between: connectx (a virtual function, RoCE v2), connectx-pf (a physical one), connectx-ib (InfiniBand); the kernel's own mlx5 drivers make mlx5_0 of it (default none)")
@@ -125,11 +125,16 @@ func (c *config) check() error {
 			return fmt.Errorf("--%s %s: not one of %s", f.name, f.value, strings.Join(f.values, ", "))
 		}
 	}
+	for flag, name := range map[string]string{"kernel": c.kernel, "peer": c.peer} {
+		if err := fits(name, archByName(c.arch)); err != nil {
+			return fmt.Errorf("--%s %s: %w", flag, name, err)
+		}
+	}
 	switch {
 	case c.kernel == umlName && c.suite != "":
 		return errors.New("--userland: not on User-mode Linux")
-	case c.arch != "amd64" && (c.kernel == umlName || c.accel == dilated || c.accel == icountAccel):
-		return fmt.Errorf("--arch %s: User-mode Linux, dilated and icount are for amd64 only", c.arch)
+	case c.arch != "amd64" && (c.accel == dilated || c.accel == icountAccel):
+		return fmt.Errorf("--arch %s: dilated and icount are for amd64 only", c.arch)
 	case c.accel == "kvm" && archByName(c.arch).foreign():
 		return fmt.Errorf("--accel kvm: not for the foreign architecture %s", c.arch)
 	case !(c.factor >= 1 && c.factor <= 100):

@@ -22,12 +22,28 @@ const umlName = "uml"
 // kernels are the kernels that the lab can boot, the default first. Exact package
 // names change with every update, so a row names the meta package. Those of 7.3 and
 // of User-mode Linux will change to later versions.
-// The architecture's name is added to the names of images.
-var kernels = []struct{ name, suite, meta string }{
-	{"6.12", "bookworm-security", "linux-image-6.12-"},
-	{"6.1", "bookworm-security", "linux-image-"},
-	{"7.3", "trixie-backports", "linux-image-"},
-	{umlName, "trixie-backports", "linux-source"},
+// The architecture's name and the flavour are added to the names of images.
+var kernels = []struct{ name, suite, meta, flavour string }{
+	{"6.12", "bookworm-security", "linux-image-6.12-", ""},
+	{"6.1", "bookworm-security", "linux-image-", ""},
+	{"7.3", "trixie-backports", "linux-image-", ""},
+	{"6.12" + pages16K, "bookworm-security", "linux-image-6.12-", pages16K},
+	{"7.3" + pages16K, "trixie-backports", "linux-image-", pages16K},
+	{umlName, "trixie-backports", "linux-source", ""},
+}
+
+// pages16K ends the names of kernels with pages of 16 KiB, which are for arm64.
+const pages16K = "-16k"
+
+// fits returns an error if there is no such kernel for an architecture.
+func fits(kernel string, on arch) error {
+	switch {
+	case kernel == umlName && on.name != "amd64":
+		return fmt.Errorf("not for --arch %s: User-mode Linux is for amd64 only", on.name)
+	case strings.HasSuffix(kernel, pages16K) && on.name != "arm64":
+		return fmt.Errorf("not for --arch %s: kernels with pages of 16 KiB are for arm64 only", on.name)
+	}
+	return nil
 }
 
 // kernel is a kernel that has been fetched.
@@ -46,7 +62,7 @@ func fetchKernel(ctx context.Context, name string, on arch) (kernel, error) {
 		return k, nil
 	}
 	row := kernels[slices.Index(kernelNames(), name)]
-	newest, meta := newestKernel, row.meta+on.name
+	newest, meta := newestKernel, row.meta+on.name+row.flavour
 	if name == umlName {
 		newest, meta = newestUML, row.meta
 	}

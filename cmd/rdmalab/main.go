@@ -274,15 +274,14 @@ func fetch(ctx context.Context, c config) (int, error) {
 	if err := needMachine(c.kernel, archByName(c.arch)); err != nil {
 		return exitLab, err
 	}
-	names := []string{c.kernel}
+	on, names := archByName(c.arch), []string{c.kernel}
 	if c.peer != "" {
 		names = append(names, c.peer)
 	}
 	if c.all {
-		names = kernelNames()
+		names = slices.DeleteFunc(kernelNames(), func(name string) bool { return fits(name, on) != nil })
 	}
 	var errs []error
-	on := archByName(c.arch)
 	for _, name := range names {
 		_, err := fetchKernel(ctx, name, on)
 		errs = append(errs, err)

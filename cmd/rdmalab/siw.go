@@ -37,7 +37,7 @@ func buildSiw(ctx context.Context, a debian.Archive, image debian.Package, k ker
 	if k.arch.foreign() {
 		prefix = k.arch.gcc + "-"
 	}
-	cmd, err := chroot(ctx, root, "sh", "-c", siwScript, "siw.sh", k.arch.name, prefix)
+	cmd, err := chroot(ctx, root, "sh", "-c", siwScript, "siw.sh", k.release, prefix)
 	if err != nil {
 		return err
 	}
