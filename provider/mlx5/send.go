@@ -137,6 +137,10 @@ func (q *SendQueue) postShort(wrs []verbs.SendWR) (int, error) {
 	i := put & q.mask
 	p := unsafe.Add(q.base, uintptr(i)*block)
 	_, imm := q.encodeHead(p, wr, o)
+	// What is behind the data stays as it was, as with libmlx5.
+	if rest := 8 * (inlineHead + length) & 63; rest != 0 {
+		words[(n-1)&7] |= *(*uint64)(unsafe.Add(p, at+uintptr(n-1)*8)) >> rest << rest
+	}
 	for k, w := range words[:n] {
 		*(*uint64)(unsafe.Add(p, at+uintptr(k)*8)) = w
 	}

@@ -118,13 +118,14 @@ func TestInline(t *testing.T) {
 				from, at := p.send.put, int(operationOf(opcode).head)
 				blocks := uint32(at+inlineHead+length+block-1) / block
 				wrs := slices.Repeat([]verbs.SendWR{{Opcode: opcode, Flags: verbs.SendSignaled, Inline: data[:length]}}, n)
+				before := p.send.blocks(from+uint32(n-1)*blocks, blocks)
 				if got, err := p.send.Post(wrs); got != n || err != nil || p.send.put != from+uint32(n)*blocks {
 					t.Fatalf("%d of %d, %d blocks: %v", got, n, p.send.put-from, err)
 				}
 				from = p.send.put - blocks
 				b := p.send.blocks(from, blocks)
 				want := be.AppendUint32(nil, uint32(length)|1<<31)
-				if want = append(want, data[:length]...); !bytes.Equal(b[at:][:len(want)], want) || int(b[7]) != (at+len(want)+15)/16 {
+				if want = append(want, data[:length]...); !bytes.Equal(b[at:], append(want, before[at+len(want):]...)) || int(b[7]) != (at+len(want)+15)/16 {
 					t.Fatalf("%v of %d bytes, %d requests:\n%s", opcode, length, n, hex.Dump(b))
 				}
 				cq.put(completion(p, uint16(from)), cqeRequest)
