@@ -1,8 +1,6 @@
 package interop
 
 import (
-	"errors"
-	"io"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -10,14 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/internal/roce"
 	"github.com/goverbs/verbs/internal/udp"
-	"github.com/goverbs/verbs/rsock"
 	"github.com/goverbs/verbs/soft"
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 var buildShort = compile("short", "testdata/short.c", "-lrdmacm", "-libverbs")
@@ -79,7 +75,6 @@ func attrOf(data []byte) roce.CMAttr {
 // testSoftShort accepts connections of a client in C on rxe that sends a message and disconnects, before
 // its RTU arrives: the message is there, and then the end.
 func testSoftShort(t *testing.T) {
-	const message = "hello\x00"
 	for name, late := range map[string]bool{"RTU late": true, "RTU lost": false} {
 		t.Run(name, func(t *testing.T) {
 			ctx := timeLimit(t)
@@ -93,39 +88,14 @@ func testSoftShort(t *testing.T) {
 			d := labtest.Made(soft.New(soft.Options{Name: "short", Host: "short", Network: network, Addrs: []netip.Addr{netip.MustParseAddr(softProgram)}}))(t)
 			transport := &cm.Transport{CM: d.CM()}
 			defer transport.Close()
-			client := func(port uint16, args ...string) *program {
-				return startC(t, append(append([]string{labtest.Must(buildShort())(t)}, args...), softProgram, strconv.Itoa(int(port)))...)
-			}
 			begin := time.Now()
-
-			l := labtest.Made((&cm.ListenConfig{Transport: transport}).Listen(ctx, softProgram+":0"))(t)
-			var mr *uverbs.MR
-			c := client(l.Addr().Port())
-			e := labtest.Made(labtest.Must(l.Accept(ctx))(t).Accept(ctx, cm.Options{Setup: func(e *cm.Endpoint) (err error) {
-				if mr, err = e.AllocMR(64, verbs.AccessLocalWrite); err == nil {
-					_, err = e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(0, 64)}})
-				}
-				return err
-			}}))(t)
-			if wc, err := e.RecvCQ.Next(ctx); err != nil || wc.Err() != nil || string(mr.Bytes()[:wc.ByteLen]) != message {
-				t.Errorf("%+v, %v", wc, err)
-			}
-			<-e.Done()
-			if err := e.Err(); !errors.Is(err, verbs.ErrDisconnected) {
+			err := workload.Short(ctx, transport, softProgram, func(port uint16, args ...string) func() {
+				c := startC(t, append(append([]string{labtest.Must(buildShort())(t)}, args...), softProgram, strconv.Itoa(int(port)))...)
+				return func() { c.Wait() }
+			})
+			if err != nil {
 				t.Error(err)
 			}
-			c.Wait()
-
-			rl := labtest.Made((&rsock.ListenConfig{Transport: transport}).Listen(ctx, "rdma", softProgram+":0"))(t)
-			c = client(rl.Addr().(cm.Addr).Port(), "-r")
-			conn := labtest.Must(rl.Accept())(t)
-			conn.SetDeadline(time.Now().Add(20 * time.Second))
-			if got, err := io.ReadAll(conn); err != nil || string(got) != message {
-				t.Errorf("rsock: %q, %v", got, err)
-			}
-			conn.Close()
-			c.Wait()
-
 			t.Logf("%d RTUs held back; %v", rtus, time.Since(begin))
 			if rtus < 2 {
 				t.Errorf("%d RTUs have come", rtus)
