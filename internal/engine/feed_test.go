@@ -564,6 +564,35 @@ func TestLocalRequestsInARow(t *testing.T) {
 }
 
 // TestInvalidateInARow binds windows and invalidates them by one doorbell.
+// TestManyRequestsAtOnce sends more requests by one doorbell than a ring holds, of the types whose
+// requests wait for no answer.
+func TestManyRequestsAtOnce(t *testing.T) {
+	for _, typ := range []verbs.QPType{verbs.UC, verbs.UD} {
+		t.Run(typ.String(), func(t *testing.T) {
+			const n = 200
+			a := newGuest(newNode(t, newTestNetwork(1, faults{}), 8192, addrA))
+			x, y := a.qp(typ), newGuest(a.n).qp(typ)
+			x.connect(y)
+			y.connect(x)
+			ah := must(a.n.pd.CreateAH(verbs.AddressVector{Global: true, Port: 1, DGID: verbs.GID(addrA.As16())}))(t)
+			for i := range uint64(n) {
+				a.add(func(w *abi.RxeSendWqe, _ []abi.RxeSge, _ []byte) {
+					w.Wr.WrId, w.Wr.Opcode, w.Wr.SendFlags = i, abi.IB_UVERBS_WR_SEND, uint32(verbs.SendSignaled)
+					if typ == verbs.UD {
+						*w.Wr.Wr.Ud() = abi.RxeSendWrWrUd{RemoteQpn: y.Num(), RemoteQkey: testQKey, AhNum: ah.Num()}
+					}
+				})
+			}
+			if err := x.Doorbell(); err != nil {
+				t.Fatal(err)
+			}
+			for i := range uint64(n) {
+				a.expect(i, verbs.WCSuccess, false)
+			}
+		})
+	}
+}
+
 func TestInvalidateInARow(t *testing.T) {
 	n := newNode(t, newTestNetwork(1, faults{}), 4096, addrA)
 	x, _ := pair(n, n, verbs.RC)

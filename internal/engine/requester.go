@@ -86,8 +86,12 @@ func (q *requester) run() {
 	if q.qp.state == verbs.StateErr || q.qp.state == verbs.StateSQE {
 		return
 	}
+	full := q.ring.used() == q.ring.Cap()
 	q.completeDone()
 	q.checkDrained()
+	if full && q.qp.state == verbs.StateRTS && q.next == q.loaded && q.fetch() { // no answer would bring it here again
+		q.qp.yield()
+	}
 }
 
 // nextRequest returns the next request to be sent, or nil if there is none.
