@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"weak"
@@ -93,7 +94,21 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 	}, p.obj)
 	core.register(id, entry{obj: s.obj, srq: weak.Make(s)})
 	addCleanup(s, s.obj)
+	if opt.Limit != 0 {
+		if err := s.ensureLimit(opt.Limit); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
 	return s, nil
+}
+
+// ensureLimit sets the limit of a new SRQ if its driver has ignored that, as mlx5_ib does.
+func (s *SRQ) ensureLimit(n int) error {
+	now, err := s.Query()
+	if err == nil && now.Limit != n {
+		err = s.SetLimit(n)
+	}
+	return err
 }
 
 // PD returns the PD that the SRQ was made from.
