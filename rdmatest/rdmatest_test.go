@@ -25,7 +25,7 @@ func TestEach(t *testing.T) {
 	var names []string
 	rdmatest.Each(t, func(t *testing.T, d rdmatest.Device) {
 		names = append(names, d.Name)
-		driver := strings.TrimSuffix(d.Name, "0")
+		driver := map[string]string{labtest.RXE: "rxe", labtest.SIW: "siw", labtest.MLX5: "mlx5_core"}[d.Name]
 		if labtest.Soft {
 			driver = "soft"
 		}
@@ -42,8 +42,11 @@ func TestEach(t *testing.T) {
 		l.Close()
 	})
 	want, last := "[rxe0 siw0]", "siw"
-	if labtest.Soft {
+	switch {
+	case labtest.Soft:
 		want, last = "[rxe0]", "soft"
+	case slices.Contains(labtest.Addressed(), labtest.MLX5):
+		want, last = "[mlx5_0 rxe0 siw0]", "siw"
 	}
 	if fmt.Sprint(names) != want {
 		t.Error(names)

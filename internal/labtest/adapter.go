@@ -5,6 +5,7 @@ package labtest
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -29,4 +30,29 @@ func EachAdapter(t *testing.T, test func(t *testing.T, device string, infiniBand
 	for i, kind := range adapters {
 		t.Run(adapterName(i), func(t *testing.T) { test(t, adapterName(i), kind == "connectx-ib") })
 	}
+}
+
+// Faults that an adapter of the lab takes from its guest. docs/lab.md has the others.
+const (
+	FaultNone     = 0
+	FaultPortDown = 1
+	FaultPortUp   = 2
+	FaultFirmware = 3
+	FaultFatal    = 4
+	FaultStorm    = 8
+)
+
+// Inject causes a fault of an adapter, count times where that has a meaning.
+func Inject(t testing.TB, pciDir string, fault byte, count uint16) {
+	t.Helper()
+	f := Must(os.OpenFile(pciDir+"/config", os.O_WRONLY, 0))(t)
+	defer f.Close()
+	Must(f.WriteAt([]byte{fault, 0, byte(count), byte(count >> 8)}, 0x44))(t)
+}
+
+// PCIDir returns the folder in sysfs of an adapter's PCI device, which stays while the kernel has no RDMA
+// device of it.
+func PCIDir(t testing.TB, device string) string {
+	t.Helper()
+	return Must(filepath.EvalSymlinks("/sys/class/infiniband/" + device + "/device"))(t)
 }

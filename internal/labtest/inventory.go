@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/event"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // Anonymous is the item that the runtime itself may increase.
@@ -30,6 +32,9 @@ const Anonymous = "bytes of anonymous memory"
 // what [cm.DefaultTransport] has open for the next connection before it counts.
 func Inventory(t testing.TB) map[string]int {
 	t.Helper()
+	if HasAdapter() {
+		warmUpAdapter(t)
+	}
 	cm.DefaultTransport().CloseIdle()
 	warmUpNetpoller()
 	resources, err := Resources() // before files are counted: it may leave some open
@@ -89,6 +94,28 @@ var warmUpNetpoller = sync.OnceFunc(func() {
 	soon := time.Now().Add(time.Millisecond)
 	f.Sleep(context.Background(), soon, func(int) error { return unix.EAGAIN })
 })
+
+var adapterIsWarm atomic.Bool
+
+// warmUpAdapter makes the kernel's driver make objects of its own, which it keeps from the first region, SRQ and
+// QP of a program on (mlx5r_umr_resource_init, mlx5_ib_dev_res_srq_init).
+func warmUpAdapter(t testing.TB) {
+	if adapterIsWarm.Swap(true) {
+		return
+	}
+	ctx := Must(uverbs.Open(MLX5))(t)
+	defer ctx.Close()
+	pd := Must(ctx.AllocPD())(t)
+	defer pd.Close()
+	mr := Must(pd.AllocMR(1, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+	defer mr.Close()
+	cq := Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 1}))(t)
+	defer cq.Close()
+	srq := Must(pd.CreateSRQ(uverbs.SRQOptions{}))(t)
+	defer srq.Close()
+	qp := Must(pd.CreateQP(uverbs.QPOptions{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, SRQ: srq}))(t)
+	defer qp.Close()
+}
 
 // SettledInventory waits until the background work of earlier tests has ended, and returns
 // the inventory.

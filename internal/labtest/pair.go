@@ -3,6 +3,7 @@
 package labtest
 
 import (
+	"cmp"
 	"context"
 	"testing"
 
@@ -41,6 +42,7 @@ type PairOptions struct {
 	All    bool // SignalAll
 	SRQ    bool
 	OneCQ  bool                  // for both queues of a side
+	Depth  int                   // of each CQ; enough for all requests if zero
 	RC     uverbs.ConnectOptions // Access is AccessAll if zero
 }
 
@@ -97,7 +99,7 @@ func newSide(t testing.TB, ctx *uverbs.Context, opt PairOptions) *Side {
 	t.Helper()
 	s := &Side{PD: Must(ctx.AllocPD())(t)}
 	Close(t, s.PD)
-	cqopt := uverbs.CQOptions{Depth: int(opt.Cap.MaxSendWR+opt.Cap.MaxRecvWR) + 1}
+	cqopt := uverbs.CQOptions{Depth: cmp.Or(opt.Depth, opt.Cap.MaxSendWR+opt.Cap.MaxRecvWR+1)}
 	if opt.Events {
 		cqopt.Channel = Made(ctx.CreateCompChannel())(t)
 	}

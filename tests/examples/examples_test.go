@@ -64,7 +64,7 @@ func TestDeviceChoice(t *testing.T) {
 				t.Errorf("exit status %d, output\n%s%s", exit, out, errs)
 			}
 			out, errs, exit := run(t, p.name, "-d", "nix")
-			there := `rxe0 \(\S+\), siw0 \(\S+\)`
+			there := `rxe0 \(\S+\), siw0 \(\S+\)(, mlx5_\d \(\S+\))*`
 			if labtest.Soft {
 				there = softName
 			}

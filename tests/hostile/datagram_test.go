@@ -45,7 +45,7 @@ func (s *spoofer) send(from netip.Addr, number uint32, data string) error {
 	copy(ip, []byte{0: 0x45, 6: 0x40, 8: 64, 9: unix.IPPROTO_UDP})
 	binary.BigEndian.PutUint16(ip[2:], uint16(len(b)+4))
 	copy(ip[12:], from.AsSlice())
-	copy(ip[16:], netip.MustParseAddr(labtest.Addr).AsSlice())
+	copy(ip[16:], netip.MustParseAddr(labtest.AddrOf(labtest.RXE)).AsSlice())
 	binary.BigEndian.PutUint16(udp, 0xc000)
 	binary.BigEndian.PutUint16(udp[2:], 4791)
 	binary.BigEndian.PutUint16(udp[4:], uint16(len(b)+4-20))
@@ -84,7 +84,7 @@ func datagrams(t *testing.T, receives int) (client, server *cm.Datagrams, c, s *
 			},
 		}
 	}
-	c, s = labtest.ConnectIn(ctx, t, cm.PortSpaceUDP, labtest.Addr+":0", options(&client), options(&server))
+	c, s = labtest.ConnectIn(ctx, t, cm.PortSpaceUDP, labtest.AddrOf(labtest.RXE)+":0", options(&client), options(&server))
 	labtest.Close(t, c)
 	labtest.Close(t, s)
 	return client, server, c, s

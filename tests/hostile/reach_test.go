@@ -146,6 +146,9 @@ func TestReach(t *testing.T) {
 		"rconn": {regions: 3},                  // not the scratch memory, adverts and messages
 	}
 	labtest.EachClean(t, func(t *testing.T, device string) {
+		if device == labtest.MLX5 {
+			t.Skip("mlx5_ib has no SQD, in which a peer gives itself READs")
+		}
 		for _, l := range layers {
 			withServer(t, l, device, 20*time.Second, func(t *testing.T, s *server, g *goodClient) {
 				w := want[l.name]
@@ -183,7 +186,7 @@ func TestReach(t *testing.T) {
 						has := func(of []int) bool { return fmt.Sprint(of) == fmt.Sprint([]int{i}) }
 						attempt(fmt.Sprintf("write to %d", i), has(w.write), verbs.OpRDMAWrite, inside)
 						attempt(fmt.Sprintf("read %d", i), has(w.read) || device == labtest.SIW, verbs.OpRDMARead, inside)
-						if device == labtest.RXE {
+						if device != labtest.SIW {
 							attempt(fmt.Sprintf("atomic on %d", i), has(w.atomic), verbs.OpFetchAdd, own(func(region) int { return 0 }))
 						}
 						if i > 0 {

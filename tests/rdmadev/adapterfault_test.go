@@ -17,30 +17,6 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Faults that an adapter of the lab takes from its guest (docs/lab.md).
-const (
-	faultNone     = 0
-	faultPortDown = 1
-	faultPortUp   = 2
-	faultFirmware = 3
-	faultFatal    = 4
-	faultStorm    = 8
-)
-
-// pciDir returns the adapter's folder in sysfs, also while the kernel has no RDMA device of it.
-func (a adapter) pciDir(t *testing.T) string {
-	t.Helper()
-	return "/sys/bus/pci/devices/" + labtest.Must(rdmadev.Find(a.name))(t).PCI.Addr
-}
-
-// inject causes a fault, count times where that has a meaning.
-func inject(t *testing.T, pciDir string, kind byte, count uint16) {
-	t.Helper()
-	f := labtest.Must(os.OpenFile(pciDir+"/config", os.O_WRONLY, 0))(t)
-	defer f.Close()
-	labtest.Must(f.WriteAt([]byte{kind, 0, byte(count), byte(count >> 8)}, 0x44))(t)
-}
-
 // wait waits until the port has a state, and its network link follows.
 func (a adapter) wait(t *testing.T, state verbs.PortState) rdmadev.Device {
 	t.Helper()
@@ -114,21 +90,21 @@ func (a adapter) same(t *testing.T) {
 func TestAdapterPort(t *testing.T) {
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)
-		dir := a.pciDir(t)
-		t.Cleanup(func() { inject(t, dir, faultPortUp, 0) })
+		dir := labtest.PCIDir(t, a.name)
+		t.Cleanup(func() { labtest.Inject(t, dir, labtest.FaultPortUp, 0) })
 		for range labtest.Rounds(20, 2) {
-			inject(t, dir, faultPortDown, 0)
+			labtest.Inject(t, dir, labtest.FaultPortDown, 0)
 			if d := a.wait(t, verbs.PortDown); d.Ports[0].PhysState == verbs.PhysLinkUp {
 				t.Errorf("the port is down and its physical state %v", d.Ports[0].PhysState)
 			}
-			inject(t, dir, faultPortUp, 0)
+			labtest.Inject(t, dir, labtest.FaultPortUp, 0)
 			a.wait(t, verbs.PortActive)
 		}
 		for range labtest.Rounds(1000, 10) { // faster than anybody looks
-			inject(t, dir, faultPortDown, 0)
-			inject(t, dir, faultPortUp, 0)
+			labtest.Inject(t, dir, labtest.FaultPortDown, 0)
+			labtest.Inject(t, dir, labtest.FaultPortUp, 0)
 		}
-		inject(t, dir, faultStorm, 1000)
+		labtest.Inject(t, dir, labtest.FaultStorm, 1000)
 		a.same(t)
 	})
 }
@@ -138,7 +114,7 @@ func TestAdapterRemoved(t *testing.T) {
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)
 		for range labtest.Rounds(5, 1) {
-			labtest.Check(t, os.WriteFile(a.pciDir(t)+"/remove", []byte("1"), 0))
+			labtest.Check(t, os.WriteFile(labtest.PCIDir(t, a.name)+"/remove", []byte("1"), 0))
 			if d, err := rdmadev.Find(device); !errors.Is(err, verbs.ErrNoDevice) {
 				t.Fatalf("it is removed, and found: %+v, %v", d, err)
 			}
@@ -154,7 +130,7 @@ func TestAdapterRemoved(t *testing.T) {
 func TestAdapterLost(t *testing.T) {
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)
-		dir := a.pciDir(t)
+		dir := labtest.PCIDir(t, a.name)
 		t.Cleanup(func() {
 			labtest.Check(t, os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0))
 			a.configure(t)
@@ -218,7 +194,7 @@ func TestAdapterFirmware(t *testing.T) {
 	labtest.RequireLong(t) // the kernel notices after some polls, of 2 s each
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)
-		dir := a.pciDir(t)
+		dir := labtest.PCIDir(t, a.name)
 		ctx := labtest.Must(uverbs.Open(device))(t)
 		defer ctx.Close()
 		addr := labtest.Must(rdmadev.Find(device))(t).PCI.Addr
@@ -231,8 +207,8 @@ func TestAdapterFirmware(t *testing.T) {
 			return n
 		}
 		before := reports()
-		t.Cleanup(func() { inject(t, dir, faultNone, 0) })
-		inject(t, dir, faultFirmware, 0)
+		t.Cleanup(func() { labtest.Inject(t, dir, labtest.FaultNone, 0) })
+		labtest.Inject(t, dir, labtest.FaultFirmware, 0)
 		answered := make(chan error, 1)
 		go func() {
 			pd, err := ctx.AllocPD()
@@ -248,7 +224,7 @@ func TestAdapterFirmware(t *testing.T) {
 			answered <- nil
 		default:
 		}
-		inject(t, dir, faultNone, 0)
+		labtest.Inject(t, dir, labtest.FaultNone, 0)
 		if err := <-answered; err != nil {
 			t.Errorf("a command that has waited: %v", err)
 		}
@@ -264,7 +240,7 @@ func TestAdapterFatal(t *testing.T) {
 		before := labtest.Must(rdmadev.Find(device))(t)
 		ctx := labtest.Must(uverbs.Open(device))(t)
 		defer ctx.Close()
-		inject(t, a.pciDir(t), faultFatal, 0)
+		labtest.Inject(t, labtest.PCIDir(t, a.name), labtest.FaultFatal, 0)
 		for {
 			if e := labtest.Must(ctx.NextAsyncEvent(t.Context()))(t); e.Type == verbs.EventDeviceFatal {
 				break

@@ -70,6 +70,10 @@ func fastPath(t *testing.T, device string) {
 	defer runtime.UnlockOSThread()
 	c := newCounter(t)
 	const depth = 1000
+	doorbell := Calls{unix.SYS_WRITE: 1}
+	if device == labtest.MLX5 {
+		doorbell = Calls{} // a store to a page of the device
+	}
 	a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: 4 * depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}})
 
 	recv := []verbs.RecvWR{{SGL: []verbs.SGE{b.MR.SGE(0, 4096)}}}
@@ -105,7 +109,7 @@ func fastPath(t *testing.T, device string) {
 		}
 		// Polling for all completions and posting receives make no call, so the
 		// only one is that of posting sends.
-		expect(t, c, fmt.Sprintf("post_send of %d, polling and post_recv", batch), 1, Calls{unix.SYS_WRITE: 1}, func() {
+		expect(t, c, fmt.Sprintf("post_send of %d, polling and post_recv", batch), 1, doorbell, func() {
 			if n, err := a.QP.PostSend(wrs...); n != batch || err != nil {
 				panic(err)
 			}

@@ -16,11 +16,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// The links of the lab's devices, and the devices' types.
-var (
-	links = map[string]string{labtest.RXE: "v0", labtest.SIW: "d0"}
-	kinds = map[string]string{labtest.RXE: "rxe", labtest.SIW: "siw"}
-)
+// kinds are the types of software devices.
+var kinds = map[string]string{labtest.RXE: "rxe", labtest.SIW: "siw"}
 
 // waitFor waits until something works.
 func waitFor(t testing.TB, works func() error) {
@@ -76,7 +73,8 @@ func TestRemoval(t *testing.T) {
 		c, l := e.startLoad()
 		start := time.Now()
 		deleted := make(chan error, 1)
-		go func() { deleted <- netlink.RdmaLinkDel(e.device) }()
+		remove := e.remover()
+		go func() { deleted <- remove() }()
 		<-l.done
 		// The peer, on the same device, may have noticed it first, and left.
 		saw := e.expect(peerGoneErrors(verbs.ErrDeviceRemoved), l.err)
@@ -96,15 +94,53 @@ func TestRemoval(t *testing.T) {
 	}})
 }
 
+// remover returns a function that deletes the device, or removes the PCI device of an adapter.
+func (e *env) remover() func() error {
+	e.Helper()
+	if e.device != labtest.MLX5 {
+		return func() error { return netlink.RdmaLinkDel(e.device) }
+	}
+	dir := labtest.PCIDir(e, e.device)
+	return func() error { return os.WriteFile(dir+"/remove", []byte("1"), 0) }
+}
+
+// configureAdapter waits for an adapter that the kernel makes again, and gives its link the addresses that
+// the lab gave it.
+func (e *env) configureAdapter() {
+	e.Helper()
+	waitFor(e, func() error {
+		link, err := netlink.LinkByName(labtest.LinkOf(e.device))
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return err
+		}
+		for _, a := range []string{labtest.AddrOf(e.device) + "/24", labtest.Addr6Of(e.device) + "/64"} {
+			addr := labtest.Must(netlink.ParseAddr(a))(e)
+			addr.Flags = unix.IFA_F_NODAD
+			if err := netlink.AddrReplace(link, addr); err != nil {
+				return err
+			}
+		}
+		return checkDevice(e.device)
+	})
+}
+
 // addDevice creates the device and waits until it works.
 func (e *env) addDevice() {
 	e.Helper()
-	labtest.Check(e, netlink.RdmaLinkAdd(e.device, kinds[e.device], links[e.device]))
+	if e.device == labtest.MLX5 {
+		labtest.Check(e, os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0))
+		e.configureAdapter()
+		return
+	}
+	labtest.Check(e, netlink.RdmaLinkAdd(e.device, kinds[e.device], labtest.LinkOf(e.device)))
 	e.waitDevice()
 }
 
 // TestLink sets the link down for a second. siw does not notice, as packets to the same host
-// use lo. A queue pair of rxe that sends in that time fails immediately, which only its owner
+// use lo, nor does an adapter, which sends to itself. A queue pair of rxe that sends in that time fails immediately, which only its owner
 // notices. This includes the queue pair of the connection manager: then no process can
 // connect until the device is created again (6.12: rxe_requester moves it to the error
 // state, from which ib_mad does not recover it).
@@ -114,7 +150,7 @@ func TestLink(t *testing.T) {
 		l := newLoadTimeout(e.dial(c), 10*time.Second)
 		labtest.Check(e, l.waitRounds(5))
 		l.takeLongest()
-		link := labtest.Must(netlink.LinkByName(links[e.device]))(e)
+		link := labtest.Must(netlink.LinkByName(labtest.LinkOf(e.device)))(e)
 		start := time.Now()
 		labtest.Check(e, netlink.LinkSetDown(link))
 		time.Sleep(time.Second)
@@ -127,7 +163,7 @@ func TestLink(t *testing.T) {
 			e.Error(err)
 		}
 		e.waitDevice()
-		if e.device == labtest.SIW {
+		if e.device != labtest.RXE {
 			e.expectContinues(c, l, 20)
 			return
 		}

@@ -7,26 +7,34 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestRemovalWhileOpen deletes a device of rxe that a program has open, which kernels from 7.3 on
-// do without waiting. The queues stay mapped, but nothing works on them any more: waits end, calls
+// TestRemovalWhileOpen deletes a device that a program has open, which kernels do without waiting if it is an adapter, or,
+// from 7.3 on, one of rxe. The queues stay mapped, but nothing works on them any more: waits end, calls
 // and posts fail, receives of an SRQ complete, and all can be closed.
 func TestRemovalWhileOpen(t *testing.T) {
 	labtest.RequireKernel(t)
-	switch lab := os.Getenv("VERBS_LAB"); {
-	case lab == "host":
+	lab := os.Getenv("VERBS_LAB")
+	if lab == "host" {
 		t.Skip("removes the machine's devices")
-	case strings.HasPrefix(lab, "6."):
-		t.Skip("the kernel waits until the device is closed: see TestRemovalReleases")
 	}
-	const device = labtest.RXE
-	(&env{T: t, device: device}).waitDevice()
-	t.Cleanup(func() { (&env{T: t, device: device}).addDevice() })
+	for _, device := range labtest.Addressed() {
+		t.Run(device, func(t *testing.T) {
+			if device == labtest.SIW || device == labtest.RXE && strings.HasPrefix(lab, "6.") {
+				t.Skip("the kernel waits until the device is closed: see TestRemovalReleases")
+			}
+			removeWhileOpen(t, device)
+		})
+	}
+}
+
+func removeWhileOpen(t *testing.T, device string) {
+	e := &env{T: t, device: device}
+	e.waitDevice()
+	remove := e.remover()
+	t.Cleanup(e.addDevice)
 	dev := labtest.OpenDevice(t, device)
 	a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
 	ctx := labtest.Within(t, roundTimeout)
@@ -56,7 +64,7 @@ func TestRemovalWhileOpen(t *testing.T) {
 	labtest.Must(polled.PostRecv(verbs.RecvWR{ID: 1}, verbs.RecvWR{ID: 2}))(t)
 	time.Sleep(50 * time.Millisecond)
 	start := time.Now()
-	labtest.Check(t, netlink.RdmaLinkDel(device))
+	labtest.Check(t, remove())
 	t.Logf("deleted after %v", time.Since(start))
 	labtest.Check(t, <-fatal)
 	for name, c := range ended {

@@ -24,12 +24,13 @@ var layers = []*workload.Layer{workload.CM, workload.RConn, workload.RMsg, workl
 
 // fault is a fault that is caused in the same way on all layers and devices.
 type fault struct {
-	title string
-	quick string // layers on which a plain go test runs it; empty for none
-	long  bool   // not run with -short
-	run   func(*env)
-	only  string // layers; empty for all
-	wired bool   // over a wire
+	title  string
+	device string // empty for all
+	quick  string // layers on which a plain go test runs it; empty for none
+	long   bool   // not run with -short
+	run    func(*env)
+	only   string // layers; empty for all
+	wired  bool   // over a wire
 }
 
 // env is one fault on one layer and device.
@@ -54,7 +55,10 @@ func runFault(t *testing.T, f fault) {
 	if os.Getenv("LAB") == "host" {
 		t.Skip("turns the machine upside down")
 	}
-	for _, device := range []string{labtest.RXE, labtest.SIW} {
+	for _, device := range labtest.Addressed() {
+		if f.device != "" && f.device != device || f.wired && device == labtest.MLX5 { // whose QPs send by no link
+			continue
+		}
 		t.Run(device, func(t *testing.T) {
 			for _, l := range layers {
 				if !allFaults && !slices.Contains(strings.Fields(f.quick), l.Name) {
@@ -87,7 +91,7 @@ var warmUp = func() func(t testing.TB) {
 	var once sync.Once
 	return func(t testing.TB) {
 		once.Do(func() {
-			for _, device := range []string{labtest.RXE, labtest.SIW} {
+			for _, device := range labtest.Addressed() {
 				for _, l := range layers {
 					c := newChild(t, l, labtest.AddrOf(device)+":0")
 					s := labtest.Must(l.Dial(t.Context(), c.addr))(t)

@@ -6,19 +6,16 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rconn"
-	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/rsock"
 	"github.com/goverbs/verbs/tests/workload"
@@ -195,9 +192,9 @@ func rsockPair(t *testing.T) connPair {
 	}
 }
 
-// TestRemovalReleases deletes a device that a layer uses, idle and busy. The kernel waits
-// until all processes have closed it, which must happen soon after the connections have
-// ended.
+// TestRemovalReleases deletes a device that a layer uses, idle and busy: connections end. The
+// kernel waits until all processes have closed rxe and siw, which must happen soon after; it does not wait
+// for an adapter, whose removal also ends a program that only polls.
 func TestRemovalReleases(t *testing.T) {
 	labtest.RequireKernel(t)
 	if os.Getenv("LAB") == "host" {
@@ -205,19 +202,27 @@ func TestRemovalReleases(t *testing.T) {
 	}
 	// The layers keep an idle device for 250 ms.
 	const soon = 5 * time.Second
-	for _, device := range []string{labtest.RXE, labtest.SIW} {
-		for name, u := range connPairs {
+	for _, device := range labtest.Addressed() {
+		layers := maps.Clone(connPairs)
+		if device == labtest.MLX5 {
+			polled := layers["cm"]
+			polled.run = polledPair
+			layers["polled"] = polled
+		}
+		for name, u := range layers {
 			for state, busy := range map[string]bool{"idle": false, "busy": true} {
 				t.Run(device+"/"+name+"/"+state, func(t *testing.T) {
 					ctx := labtest.Within(t, roundTimeout)
 					use := u.run(t)
+					e := &env{T: t, device: device}
 					for range 2 { // loops continue when the device exists again
 						deleted := make(chan error, 1)
+						remove := e.remover()
 						var start time.Time
 						errs := use(ctx, labtest.AddrOf(device)+":0", busy, func() {
 							time.Sleep(50 * time.Millisecond)
 							start = time.Now()
-							go func() { deleted <- netlink.RdmaLinkDel(device) }()
+							go func() { deleted <- remove() }()
 						})
 						told := time.Since(start)
 						for _, err := range errs {
@@ -231,7 +236,7 @@ func TestRemovalReleases(t *testing.T) {
 								t.Fatal(err)
 							}
 							t.Logf("the ends ended after %v, the device was deleted after %v", told, time.Since(start))
-							(&env{T: t, device: device}).addDevice()
+							e.addDevice()
 						case <-time.After(soon):
 							t.Fatalf("the device is there %v after the ends have ended", soon)
 						}
@@ -240,71 +245,6 @@ func TestRemovalReleases(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestAdapterRemoval removes the PCI device of an adapter that a layer uses, idle and busy, also one whose
-// program only polls: connections end. The kernel does not wait for them.
-func TestAdapterRemoval(t *testing.T) {
-	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
-		if infiniBand || device != labtest.MLX5 {
-			t.Skip("needs the address of mlx5_0")
-		}
-		dir := labtest.Must(filepath.EvalSymlinks("/sys/class/infiniband/" + device + "/device"))(t)
-		layers := maps.Clone(connPairs)
-		polled := layers["cm"]
-		polled.run = polledPair
-		layers["polled"] = polled
-		for name, u := range layers {
-			for state, busy := range map[string]bool{"idle": false, "busy": true} {
-				t.Run(name+"/"+state, func(t *testing.T) {
-					use := u.run(t)
-					defer restoreAdapter(t, device)
-					var start time.Time
-					errs := use(labtest.Within(t, roundTimeout), labtest.AddrOf(device)+":0", busy, func() {
-						time.Sleep(50 * time.Millisecond)
-						start = time.Now()
-						labtest.Check(t, os.WriteFile(dir+"/remove", []byte("1"), 0))
-					})
-					t.Logf("the ends ended after %v", time.Since(start))
-					for _, err := range errs {
-						if !isAny(err, u.want) {
-							t.Errorf("an end ended with %v", err)
-						}
-					}
-				})
-			}
-		}
-	})
-}
-
-// restoreAdapter makes an adapter again that has been removed, with the addresses that the lab gave it.
-func restoreAdapter(t *testing.T, device string) {
-	t.Helper()
-	labtest.Check(t, os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0))
-	waitFor(t, func() error {
-		d, err := rdmadev.Find(device)
-		if err != nil {
-			return err
-		}
-		if len(d.Ports) == 0 || len(d.Ports[0].Interfaces) == 0 {
-			return errors.New("no network link")
-		}
-		link, err := netlink.LinkByName(d.Ports[0].Interfaces[0])
-		if err != nil {
-			return err
-		}
-		if err := netlink.LinkSetUp(link); err != nil {
-			return err
-		}
-		for _, a := range []string{labtest.AddrOf(device) + "/24", labtest.Addr6Of(device) + "/64"} {
-			addr := labtest.Must(netlink.ParseAddr(a))(t)
-			addr.Flags = unix.IFA_F_NODAD
-			if err := netlink.AddrReplace(link, addr); err != nil {
-				return err
-			}
-		}
-		return checkDevice(device)
-	})
 }
 
 // TestRemovalAtOnce deletes a device that a transport holds open without a time limit: the
@@ -318,6 +258,7 @@ func TestRemovalAtOnce(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx, cancel := context.WithTimeout(t.Context(), roundTimeout)
 		defer cancel()
+		e := &env{T: t, device: device}
 		cm.DefaultTransport().CloseIdle()
 		tr := &cm.Transport{IdleTimeout: -1}
 		labtest.Close(t, tr)
@@ -341,7 +282,8 @@ func TestRemovalAtOnce(t *testing.T) {
 				close()
 			}
 			deleted := make(chan error, 1)
-			go func() { deleted <- netlink.RdmaLinkDel(device) }()
+			remove := e.remover()
+			go func() { deleted <- remove() }()
 			if connected {
 				for _, e := range ends {
 					<-e.Done()
@@ -359,7 +301,7 @@ func TestRemovalAtOnce(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				(&env{T: t, device: device}).addDevice()
+				e.addDevice()
 			case <-ctx.Done():
 				t.Fatal("the device is still there")
 			}

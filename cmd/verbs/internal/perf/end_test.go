@@ -119,7 +119,7 @@ func TestCut(t *testing.T) {
 // continues to serve others.
 func TestBadClient(t *testing.T) {
 	labtest.Require(t)
-	server, port := serve(t, labtest.RXE)
+	server, port := serve(t, labtest.RoCE)
 	dial := func() net.Conn {
 		conn := labtest.Must(rsock.Dial("rdma", labtest.Addr+":"+port))(t)
 		conn.SetDeadline(time.Now().Add(testTimeout))
@@ -158,7 +158,7 @@ func TestBadClient(t *testing.T) {
 	for next, want := range map[string]string{
 		"":                    "peer left",
 		`{"start":{"len":1}}`: "peer has 1 bytes",
-		`{"start":{"len":1000000,"qps":["0000:000011:636ab2:00000000000000000000ffff0a090063"]}}`: "datagrams to 10.9.0.99, but it is 10.9.0.1",
+		`{"start":{"len":1000000,"qps":["0000:000011:636ab2:00000000000000000000ffff0a090063"]}}`: "datagrams to 10.9.0.99, but it is " + labtest.Addr,
 		`{"offer":{}}`: "protocol",
 		`{"start":{}}` + "\n" + `{"start":{}}` + "\n" + `{"start":{}}`: "protocol",
 	} {
@@ -182,7 +182,7 @@ func TestBadClient(t *testing.T) {
 		server.waitFor(want)
 		conn.Close()
 	}
-	if _, err := measure(t, labtest.RXE, port, "send bw -n 10 -s 64"); err != nil {
+	if _, err := measure(t, labtest.RoCE, port, "send bw -n 10 -s 64"); err != nil {
 		t.Error(err)
 	}
 }
@@ -211,7 +211,7 @@ func TestBadServer(t *testing.T) {
 			}
 		}()
 		port := netip.MustParseAddrPort(l.Addr().String()).Port()
-		_, err := measure(t, labtest.RXE, fmt.Sprint(port), "send lat")
+		_, err := measure(t, labtest.RoCE, fmt.Sprint(port), "send lat")
 		if err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, errors.ErrUnsupported) != strings.Contains(answer, "unsupported") {
 			t.Errorf("%q: %v", answer, err)
 		}
@@ -251,8 +251,8 @@ func TestAtOnce(t *testing.T) {
 // TestLoss sends many datagrams at a time to a receiver with one receive.
 func TestLoss(t *testing.T) {
 	labtest.Require(t)
-	_, port := serve(t, labtest.RXE)
-	r, err := measure(t, labtest.RXE, port, "ud bw -r 1 -l 64 -n 2000 -s 64")
+	_, port := serve(t, labtest.RoCE)
+	r, err := measure(t, labtest.RoCE, port, "ud bw -r 1 -l 64 -n 2000 -s 64")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +292,7 @@ func TestAllocs(t *testing.T) {
 // TestAllSizes checks that the command prints a line for each size.
 func TestAllSizes(t *testing.T) {
 	labtest.Require(t)
-	_, port := serve(t, labtest.RXE)
+	_, port := serve(t, labtest.RoCE)
 	var out, errs strings.Builder
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()

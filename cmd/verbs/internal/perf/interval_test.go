@@ -56,7 +56,7 @@ func TestIntervals(t *testing.T) {
 // are kept, a histogram of all messages, and intervals.
 func TestDocument(t *testing.T) {
 	labtest.Require(t)
-	_, port := serve(t, labtest.RXE)
+	_, port := serve(t, labtest.RoCE)
 	doc, err := tryPerf(t, port, "send lat -n 50 --max-lat 1ns --max-p99 1h")
 	if err == nil || !strings.Contains(err.Error(), " us is above the limit, 0.001 us") {
 		t.Error(err)
@@ -100,10 +100,10 @@ func TestOnce(t *testing.T) {
 		server := startHere(t, "server", "-p", strconv.Itoa(port), "--once")
 		server.waitFor("listening on [::]:" + strconv.Itoa(port))
 		if good {
-			if _, err := measure(t, labtest.RXE, strconv.Itoa(port), "write bw -n 7 -s 64"); err != nil {
+			if _, err := measure(t, labtest.RoCE, strconv.Itoa(port), "write bw -n 7 -s 64"); err != nil {
 				t.Error(err)
 			}
-			if line := server.line(); !strings.Contains(line, "write bw of 64 bytes for 10.9.0.1 on rxe0: 7 from the client, 0 to it") {
+			if line := server.line(); !strings.Contains(line, "write bw of 64 bytes for "+labtest.Addr+" on "+labtest.RoCE+": 7 from the client, 0 to it") {
 				t.Error(line)
 			}
 		} else {

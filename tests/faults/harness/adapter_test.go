@@ -1,0 +1,66 @@
+package harness
+
+import (
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestPortFlaps takes the port of an adapter down and up again, several times. Packets are lost meanwhile,
+// and sent again.
+func TestPortFlaps(t *testing.T) {
+	runFault(t, fault{title: "the adapter's port is down for 200 ms, five times", quick: "cm rconn rmsg rsock", device: labtest.MLX5, run: func(e *env) {
+		c, l := e.startLoad()
+		dir := labtest.PCIDir(e, e.device)
+		for range 5 {
+			labtest.Inject(e, dir, labtest.FaultPortDown, 0)
+			time.Sleep(200 * time.Millisecond)
+			labtest.Inject(e, dir, labtest.FaultPortUp, 0)
+			labtest.Check(e, l.waitRounds(1))
+		}
+		e.waitDevice()
+		e.expectContinues(c, l, 5)
+	}})
+}
+
+// TestFirmwareStops stops the firmware of an adapter: data moves on, if no memory is registered for it as rmsg
+// does, and who dials waits until the firmware goes on.
+func TestFirmwareStops(t *testing.T) {
+	runFault(t, fault{title: "the adapter's firmware answers no command for a second", quick: "cm rconn rmsg rsock", device: labtest.MLX5, run: func(e *env) {
+		c, l := e.startLoad()
+		dir := labtest.PCIDir(e, e.device)
+		labtest.Inject(e, dir, labtest.FaultFirmware, 0)
+		defer labtest.Inject(e, dir, labtest.FaultNone, 0)
+		start := time.Now()
+		time.AfterFunc(time.Second, func() { labtest.Inject(e, dir, labtest.FaultNone, 0) })
+		labtest.Check(e, l.waitRounds(3))
+		if since := time.Since(start); since > time.Second && e.layer.Name != "rmsg" {
+			e.Errorf("rounds took %v", since)
+		}
+		if took := e.reconnect(c); time.Since(start) < time.Second {
+			e.Errorf("dialed within %v, without the firmware", took)
+		}
+		e.expectContinues(c, l, 5)
+	}})
+}
+
+// TestFatal disables an adapter under load, as a fatal error of its firmware does. The kernel removes the device. It
+// makes it again unless it has done so within 30 s, for which TestAdapterFatal of tests/rdmadev is a test: here the PCI device
+// is removed and found again.
+func TestFatal(t *testing.T) {
+	runFault(t, fault{title: "the adapter is disabled by a fatal error", quick: "cm rconn rmsg rsock", device: labtest.MLX5, run: func(e *env) {
+		c, l := e.startLoad()
+		remove := e.remover()
+		start := time.Now()
+		labtest.Inject(e, labtest.PCIDir(e, e.device), labtest.FaultFatal, 0)
+		<-l.done
+		saw := e.expect(peerGoneErrors(verbs.ErrDeviceRemoved), l.err)
+		e.close(l.s)
+		c.end()
+		labtest.Check(e, remove())
+		e.addDevice()
+		e.finish(e.serve(), saw, l.endTime.Sub(start))
+	}})
+}
