@@ -99,6 +99,7 @@ type opMatrix struct {
 	mlx5   bool // invalidates on UC as well
 	typ    verbs.QPType
 	events bool
+	grh    bool // RoCE: all messages have one, on all transports
 	a, b   *labtest.Side
 	caps   uint64
 	access verbs.Access
@@ -107,7 +108,9 @@ type opMatrix struct {
 
 func newOpMatrix(t *testing.T, device string, typ verbs.QPType, events bool) *opMatrix {
 	m := &opMatrix{t: t, siw: device == labtest.SIW, mlx5: device == labtest.MLX5, typ: typ, events: events}
-	attr := labtest.Must(labtest.OpenDevice(t, device).QueryDevice())(t)
+	ctx := labtest.OpenDevice(t, device)
+	m.grh = !m.siw && labtest.Must(ctx.QueryPort(1))(t).LinkLayer == verbs.LinkEthernet
+	attr := labtest.Must(ctx.QueryDevice())(t)
 	m.caps, m.access = attr.CapFlags, verbs.AccessAll
 	if m.siw {
 		m.access &^= verbs.AccessRemoteAtomic
@@ -245,8 +248,8 @@ func (m *opMatrix) received(op opcode, wr *verbs.SendWR, n int) error {
 		return err
 	}
 	size, flags := n, verbs.WCFlags(0)
-	if !m.siw {
-		flags = verbs.WCGRH // on all transports
+	if m.grh {
+		flags = verbs.WCGRH
 	}
 	switch {
 	case op.op == verbs.OpSendImm || op.op == verbs.OpRDMAWriteImm:

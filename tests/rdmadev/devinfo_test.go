@@ -288,11 +288,14 @@ func (c *cField) equalFlags(v any) error {
 	return nil
 }
 
-// sameGID compares entries of the GID table. ibv_devinfo prints the GIDs of RoCE v1 without
-// abbreviation.
-func sameGID(a, b string) bool {
-	aGID, aType, _ := strings.Cut(a, ", ")
-	bGID, bType, _ := strings.Cut(b, ", ")
+// sameGID compares an entry of the GID table with that of ibv_devinfo, which prints the GIDs of RoCE v1
+// and InfiniBand without abbreviation, and those of InfiniBand without the type.
+func sameGID(ours, theirs string) bool {
+	aGID, aType, _ := strings.Cut(ours, ", ")
+	bGID, bType, typed := strings.Cut(theirs, ", ")
+	if !typed {
+		bType = "IB"
+	}
 	x, err := netip.ParseAddr(aGID)
 	y, err2 := netip.ParseAddr(bGID)
 	return err == nil && err2 == nil && x == y && aType == bType
