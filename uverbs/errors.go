@@ -24,9 +24,10 @@ func hint(op string, err error) string {
 	return ""
 }
 
-// explain adds what the kernel means by an error: files of removed devices answer EIO.
+// explain adds what the kernel means by an error: files of removed devices answer EIO, and mlx5 does
+// ENOLINK from a fatal error of its firmware until then (mlx5_internal_err_ret_value).
 func explain(err error) error {
-	if errors.Is(err, unix.EIO) {
+	if errors.Is(err, unix.EIO) || errors.Is(err, unix.ENOLINK) {
 		return fmt.Errorf("%w: %w", verbs.ErrDeviceRemoved, err)
 	}
 	return err

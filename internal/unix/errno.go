@@ -21,6 +21,7 @@ const (
 	EINTR           = syscall.EINTR
 	EINVAL          = syscall.EINVAL
 	EIO             = syscall.EIO
+	ENOLINK         = syscall.ENOLINK
 	EISCONN         = syscall.EISCONN
 	EMFILE          = syscall.EMFILE
 	EMSGSIZE        = syscall.EMSGSIZE

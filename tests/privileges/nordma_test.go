@@ -21,6 +21,9 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
+// rxeAddr is the address of rxe0, whose driver these tests take away.
+var rxeAddr = labtest.AddrOf(labtest.RXE)
+
 // dialAll returns the errors of dialing addr with each package.
 func dialAll(ctx context.Context, addr string) map[string]error {
 	errs := make(map[string]error)
@@ -93,7 +96,7 @@ func TestNoCM(t *testing.T) {
 func TestNoNode(t *testing.T) {
 	labtest.RequireKernel(t)
 	withNodes(t, []string{"rdma_cm"}, func(t *testing.T) {
-		for _, host := range []string{labtest.Addr, labtest.SIWAddr} {
+		for _, host := range []string{rxeAddr, labtest.SIWAddr} {
 			checkNoRDMA(t, dialAll(within(t), host+":7"), verbs.ErrNoNode)
 			checkNoRDMA(t, listenAll(within(t), host+":0"), verbs.ErrNoNode)
 		}
@@ -110,7 +113,7 @@ func TestSomeNodes(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		checkNoRDMA(t, listenAll(within(t), labtest.Addr+":0"), verbs.ErrNoNode)
+		checkNoRDMA(t, listenAll(within(t), rxeAddr+":0"), verbs.ErrNoNode)
 	})
 }
 
@@ -120,8 +123,8 @@ func TestSomeNodes(t *testing.T) {
 func TestNoDriver(t *testing.T) {
 	labtest.RequireKernel(t)
 	withNodes(t, []string{"rdma_cm", "uverbs0 c 1 8"}, func(t *testing.T) {
-		checkNoRDMA(t, dialAll(within(t), labtest.Addr+":7"), verbs.ErrNoDriver)
-		checkNoRDMA(t, listenAll(within(t), labtest.Addr+":0"), verbs.ErrNoDriver)
+		checkNoRDMA(t, dialAll(within(t), rxeAddr+":7"), verbs.ErrNoDriver)
+		checkNoRDMA(t, listenAll(within(t), rxeAddr+":0"), verbs.ErrNoDriver)
 	})
 }
 
@@ -166,7 +169,7 @@ func TestNoRoute(t *testing.T) {
 		checkNoRDMA(t, listenAll(within(t), addr), verbs.ErrNoRoute)
 	}
 	d := rsock.Dialer{LocalAddr: netip.MustParseAddrPort("10.8.0.1:0")}
-	_, err := d.Dial("rdma", labtest.Addr+":7")
+	_, err := d.Dial("rdma", rxeAddr+":7")
 	checkNoRDMA(t, map[string]error{"from another address": err}, verbs.ErrNoRoute)
 }
 
@@ -176,7 +179,7 @@ func TestNoDevice(t *testing.T) {
 	time.Sleep(500 * time.Millisecond) // until the connection manager has closed idle devices
 	run(t, "rdma link del rxe0", "rdma link del siw0")
 	defer run(t, "rdma link add rxe0 type rxe netdev v0", "rdma link add siw0 type siw netdev d0")
-	for _, host := range []string{labtest.Addr, labtest.SIWAddr} {
+	for _, host := range []string{rxeAddr, labtest.SIWAddr} {
 		checkNoRDMA(t, dialAll(within(t), host+":7"), verbs.ErrNoRoute)
 		checkNoRDMA(t, listenAll(within(t), host+":0"), verbs.ErrNoRoute)
 	}
