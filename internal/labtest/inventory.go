@@ -95,13 +95,15 @@ var warmUpNetpoller = sync.OnceFunc(func() {
 	f.Sleep(context.Background(), soon, func(int) error { return unix.EAGAIN })
 })
 
-var adapterIsWarm atomic.Bool
+// warmAdapter is the index of the device that warmUpAdapter has used. One that returns has another.
+var warmAdapter atomic.Int64
 
 // warmUpAdapter makes the kernel's driver make objects of its own, which it keeps from the first region, SRQ and
 // QP of a program on (mlx5r_umr_resource_init, mlx5_ib_dev_res_srq_init).
 func warmUpAdapter(t testing.TB) {
-	if adapterIsWarm.Swap(true) {
-		return
+	index, err := uverbs.Device{Name: MLX5}.Index()
+	if err != nil || warmAdapter.Swap(int64(index)+1) == int64(index)+1 {
+		return // or it is being removed
 	}
 	ctx := Must(uverbs.Open(MLX5))(t)
 	defer ctx.Close()

@@ -70,8 +70,12 @@ func TestCQOverflow(t *testing.T) {
 		}
 		took := time.Since(start)
 		wcs := make([]verbs.WC, 2*n)
-		if got := cq.Poll(wcs); got > cq.Cap() {
-			e.Errorf("%d completions of a CQ of %d", got, cq.Cap())
+		most := cq.Cap()
+		if e.device == labtest.MLX5 {
+			most++ // mlx5_ib says one less than the entries
+		}
+		if got := cq.Poll(wcs); got > most {
+			e.Errorf("%d completions of a CQ of %d", got, most)
 		}
 		e.close(h)
 		e.closeAll(cq, pd)
