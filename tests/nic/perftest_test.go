@@ -44,6 +44,12 @@ func TestPerftest(t *testing.T) {
 							a.needAddress(t)
 						}
 						_, client := a.perftest(t, all...).wait()
+						for range 3 { // it measures the processor's clock first, which may fail on a busy machine: times are infinite then
+							if !strings.Contains(client, "Correlation coefficient") {
+								break
+							}
+							_, client = a.perftest(t, all...).wait()
+						}
 						if !reResult.MatchString(client) {
 							t.Errorf("the client printed\n%s", client)
 						}
