@@ -137,6 +137,10 @@ var kernelLog *os.File
 // reDriver matches lines of the drivers under test, and of what they belong to.
 var reDriver = regexp.MustCompile(`mlx5|infiniband|ib_core|ib_uverbs|rdma|eth0|pcieport`)
 
+// slowWC is what the kernel of 7.3 says if its test of write combining takes longer than 100 ms
+// (mlx5_core_test_wc), as it may on an emulated processor.
+const slowWC = "Write combining is not supported"
+
 // checkLog fails the test if the drivers have written a warning, or worse, since the last call. The
 // lab itself looks for bugs of the kernel.
 func checkLog(t *testing.T) {
@@ -145,7 +149,7 @@ func checkLog(t *testing.T) {
 		head, text, _ := strings.Cut(line, ";")
 		level, _, _ := strings.Cut(head, ",")
 		n := labtest.Must(strconv.Atoi(level))(t)
-		if n&7 <= 4 && reDriver.MatchString(text) { // KERN_WARNING
+		if n&7 <= 4 && reDriver.MatchString(text) && !strings.Contains(text, slowWC) { // KERN_WARNING
 			t.Errorf("the kernel's log: %s", text)
 		}
 	}
