@@ -114,14 +114,8 @@ func (qp *QP) set(attr *verbs.QPAttr, mask verbs.QPAttrMask, p *path) error {
 	if mask&verbs.MaskDestQPNum != 0 {
 		a.DestQPNum = attr.DestQPNum
 	}
-	if mask&verbs.MaskSQPSN != 0 {
-		a.SQPSN = attr.SQPSN
-	}
-	if mask&verbs.MaskRQPSN != 0 {
-		a.RQPSN = attr.RQPSN
-	}
-	qp.requester.set(a, mask)
-	qp.responder.set(a, mask)
+	qp.requester.set(attr, mask)
+	qp.responder.set(attr, mask)
 	if mask&verbs.MaskState != 0 { // last: it may send
 		qp.enter(attr.State)
 	}

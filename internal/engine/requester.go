@@ -26,10 +26,10 @@ type requester struct {
 	comp    completer
 }
 
-// set applies attributes of the QP that have changed.
+// set applies attributes that have changed. The QP has rounded the number of READs.
 func (q *requester) set(a *verbs.QPAttr, mask verbs.QPAttrMask) {
 	if mask&verbs.MaskMaxRDAtomic != 0 {
-		q.reads = int(a.MaxRDAtomic)
+		q.reads = int(q.qp.attr.MaxRDAtomic)
 	}
 	if mask&verbs.MaskTimeout != 0 {
 		q.timeout = 0

@@ -50,11 +50,11 @@ type writing struct {
 	length uint32
 }
 
-// set applies attributes of the QP that have changed.
+// set applies attributes that have changed. The QP has rounded the number of READs.
 func (r *responder) set(a *verbs.QPAttr, mask verbs.QPAttrMask) {
 	if mask&verbs.MaskMaxDestRDAtomic != 0 {
 		r.drop()
-		r.history = history{list: make([]resource, a.MaxDestRDAtomic)}
+		r.history = history{list: make([]resource, r.qp.attr.MaxDestRDAtomic)}
 	}
 	if mask&verbs.MaskRQPSN != 0 {
 		r.psn = roce.PSN(a.RQPSN) & roce.PSNMask
