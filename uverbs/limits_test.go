@@ -36,51 +36,42 @@ func TestLimitsAreNamed(t *testing.T) {
 			}
 			return most + 1
 		}
-		qp := func(c verbs.QPCap) func() error {
-			return func() error {
-				_, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: c})
-				return err
-			}
+		qp := func(c verbs.QPCap) error {
+			_, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: c})
+			return err
 		}
-		newCQ := func(opt uverbs.CQOptions) func() error {
-			return func() error { _, err := ctx.CreateCQ(opt); return err }
-		}
-		newSRQ := func(opt uverbs.SRQOptions) func() error {
-			return func() error { _, err := pd.CreateSRQ(opt); return err }
-		}
+		newCQ := func(opt uverbs.CQOptions) error { _, err := ctx.CreateCQ(opt); return err }
+		newSRQ := func(opt uverbs.SRQOptions) error { _, err := pd.CreateSRQ(opt); return err }
 		for _, test := range []struct {
-			name string
-			most int
-			do   func() error
+			name  string
+			most  int
+			value int
+			do    func(value int) error
 		}{
-			{"MaxSendWR", attr.MaxQPWR, qp(verbs.QPCap{MaxSendWR: over(attr.MaxQPWR)})},
-			{"MaxRecvWR", attr.MaxQPWR, qp(verbs.QPCap{MaxRecvWR: over(attr.MaxQPWR)})},
-			{"MaxSendSGE", attr.MaxSGE, qp(verbs.QPCap{MaxSendSGE: over(attr.MaxSGE)})},
-			{"MaxRecvSGE", attr.MaxSGE, qp(verbs.QPCap{MaxRecvSGE: over(attr.MaxSGE)})},
-			{"MaxInline", inline, qp(verbs.QPCap{MaxInline: over(inline)})},
-			{"Depth", attr.MaxCQE, newCQ(uverbs.CQOptions{Depth: attr.MaxCQE + 1})},
-			{"Vector", ctx.CompVectors() - 1, newCQ(uverbs.CQOptions{Depth: 8, Vector: ctx.CompVectors()})},
-			{"MaxWR", attr.MaxSRQWR, newSRQ(uverbs.SRQOptions{MaxWR: attr.MaxSRQWR + 1})},
-			{"MaxSGE", attr.MaxSRQSGE, newSRQ(uverbs.SRQOptions{MaxSGE: attr.MaxSRQSGE + 1})},
-			{"depth", attr.MaxCQE, func() error { return cq.Resize(attr.MaxCQE + 1) }},
-			{"MaxWR", attr.MaxSRQWR, func() error { return srq.Resize(attr.MaxSRQWR + 1) }},
-			{"limit", 9999, func() error { return srq.SetLimit(10_000) }},
-			{"MaxRDAtomic", attr.MaxQPInitRDAtomic, func() error {
+			{"MaxSendWR", attr.MaxQPWR, over(attr.MaxQPWR), func(n int) error { return qp(verbs.QPCap{MaxSendWR: n}) }},
+			{"MaxRecvWR", attr.MaxQPWR, over(attr.MaxQPWR), func(n int) error { return qp(verbs.QPCap{MaxRecvWR: n}) }},
+			{"MaxSendSGE", attr.MaxSGE, over(attr.MaxSGE), func(n int) error { return qp(verbs.QPCap{MaxSendSGE: n}) }},
+			{"MaxRecvSGE", attr.MaxSGE, over(attr.MaxSGE), func(n int) error { return qp(verbs.QPCap{MaxRecvSGE: n}) }},
+			{"MaxInline", inline, over(inline), func(n int) error { return qp(verbs.QPCap{MaxInline: n}) }},
+			{"Depth", attr.MaxCQE, attr.MaxCQE + 1, func(n int) error { return newCQ(uverbs.CQOptions{Depth: n}) }},
+			{"Vector", ctx.CompVectors() - 1, ctx.CompVectors(), func(n int) error { return newCQ(uverbs.CQOptions{Depth: 8, Vector: n}) }},
+			{"MaxWR", attr.MaxSRQWR, attr.MaxSRQWR + 1, func(n int) error { return newSRQ(uverbs.SRQOptions{MaxWR: n}) }},
+			{"MaxSGE", attr.MaxSRQSGE, attr.MaxSRQSGE + 1, func(n int) error { return newSRQ(uverbs.SRQOptions{MaxSGE: n}) }},
+			{"depth", attr.MaxCQE, attr.MaxCQE + 1, cq.Resize},
+			{"MaxWR", attr.MaxSRQWR, attr.MaxSRQWR + 1, srq.Resize},
+			{"limit", 9999, 10_000, srq.SetLimit},
+			{"MaxRDAtomic", attr.MaxQPInitRDAtomic, attr.MaxQPInitRDAtomic + 1, func(n int) error {
 				if device == labtest.SIW { // which ignores it
 					return errors.ErrUnsupported
 				}
-				return small.Modify(verbs.QPAttr{MaxRDAtomic: uint8(attr.MaxQPInitRDAtomic) + 1}, verbs.MaskMaxRDAtomic)
+				return small.Modify(verbs.QPAttr{MaxRDAtomic: uint8(n)}, verbs.MaskMaxRDAtomic)
 			}},
 		} {
-			err := test.do()
+			err := test.do(test.value)
 			if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.EOPNOTSUPP) {
 				continue
 			}
-			value := test.most + 1
-			if strings.HasPrefix(test.name, "MaxSend") || strings.HasPrefix(test.name, "MaxRecv") || test.name == "MaxInline" {
-				value = over(test.most)
-			}
-			want := fmt.Sprintf("%s %d of at most %d", test.name, value, test.most)
+			want := fmt.Sprintf("%s %d of at most %d", test.name, test.value, test.most)
 			if test.name == "limit" { // the kernel may have made it larger than asked
 				want = "limit 10000 of at most "
 			}
