@@ -128,7 +128,12 @@ type attack struct {
 	do      func(p *peer)        // after it is connected
 	want    []error              // one of them ends the connection; errRefused: the dial fails
 	siw     []error              // the same for siw, if different
-	only    string               // the device, if it is for one only
+	only    string               // labtest.SIW or labtest.RoCE, if it is for devices of that kind only
+}
+
+// isFor reports whether the attack is one on a device.
+func (a *attack) isFor(device string) bool {
+	return a.only == "" || (a.only == labtest.SIW) == (device == labtest.SIW)
 }
 
 var (
