@@ -90,7 +90,9 @@ func (q *recvQueue) init(mr *uverbs.MR, off int) {
 func (q *recvQueue) post(qp *uverbs.QP, n int) error {
 	for i := range n {
 		q.wrs[i].ID = uint64(q.next)
-		q.sgl[i].Addr = q.addr + uint64(messageSize*q.next) // which RoCE does not use
+		if q.buf != nil {
+			q.sgl[i].Addr = q.addr + uint64(messageSize*q.next)
+		}
 		q.next = (q.next + 1) % q.size
 	}
 	_, err := qp.PostRecv(q.wrs[:n]...)
