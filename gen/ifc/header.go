@@ -16,7 +16,9 @@ import (
 // header is what the text of the headers defines.
 type header struct {
 	structs map[string]*ifcStruct
+	names   []string // of structs, in their order in the headers
 	enums   []enumerator
+	used    map[string]bool // the identifiers of the package, which are what is written
 }
 
 type enumerator struct {
@@ -54,9 +56,9 @@ var (
 	reCast    = regexp.MustCompile(`\(u64\)`)
 )
 
-func newHeader(text string) *header {
+func newHeader(text string, used map[string]bool) *header {
 	text = reComment.ReplaceAllString(text, "")
-	h := &header{structs: map[string]*ifcStruct{}}
+	h := &header{structs: map[string]*ifcStruct{}, used: used}
 	for _, m := range reEnum.FindAllStringSubmatch(text, -1) {
 		h.addEnum(m[1])
 	}
@@ -71,6 +73,7 @@ func newHeader(text string) *header {
 			s.fields = append(s.fields, field)
 		}
 		h.structs[m[2]] = s
+		h.names = append(h.names, m[2])
 	}
 	for name := range h.structs {
 		h.size(name)
@@ -154,92 +157,75 @@ func (h *header) reserved(name string, off int) (runs [][2]int) {
 
 // writeEnum writes the enumerators that begin with a prefix of enums.
 func (h *header) writeEnum(b *bytes.Buffer, prefix enum) error {
-	// mlx5_ifc.h has the events a second time, as TYPE_CODING.
 	re := regexp.MustCompile(`^(?:` + prefix.match + `)(\w+)$`)
-	before := b.Len()
-	fmt.Fprintf(b, "// %s\nconst (\n", prefix.comment)
 	found := false
 	for _, e := range h.enums {
-		if m := re.FindStringSubmatch(e.name); m != nil && !strings.HasPrefix(m[1], "CODING_") {
-			fmt.Fprintf(b, "%s%s %s = %#x\n", prefix.name, camel(m[1]), prefix.typ, e.value)
+		m := re.FindStringSubmatch(e.name)
+		if m == nil || !h.used[prefix.name+camel(m[1])] {
+			continue
+		}
+		if !found {
+			fmt.Fprintf(b, "\n// %s\n", prefix.comment)
 			found = true
 		}
+		fmt.Fprintf(b, "%s%s %s = %#x\n", prefix.name, camel(m[1]), prefix.typ, e.value)
 	}
-	b.WriteString(")\n\n")
 	if !found {
-		b.Truncate(before)
-		return fmt.Errorf("no enumerator %s", prefix.match)
+		return fmt.Errorf("no enumerator %s is used", prefix.match)
 	}
+	return nil
+}
+
+// writeStruct writes the places of a structure's fields, and its size in bytes.
+func (h *header) writeStruct(b *bytes.Buffer, name string) error {
+	s := h.structs[name]
+	prefix := lower(camel(name))
+	var fields strings.Builder
+	for _, f := range s.fields {
+		if c := prefix + camel(f.name); h.used[c] {
+			fmt.Fprintf(&fields, "%s field = %s\n", c, place(f.off, f.bits()))
+		}
+	}
+	if c := prefix + "Size"; h.used[c] {
+		fmt.Fprintf(&fields, "%s = %#x\n", c, s.bits/8)
+	}
+	if fields.Len() == 0 {
+		return nil
+	}
+	if s.missing != "" {
+		return fmt.Errorf("structure %s holds %s, which the headers do not define", name, s.missing)
+	}
+	fmt.Fprintf(b, "\n// struct mlx5_ifc_%s_bits\n%s", name, &fields)
 	return nil
 }
 
 const opPrefix = "MLX5_CMD_OP_"
 
-// writeOps writes the names of all commands, and constants for those of commands.
-func (h *header) writeOps(b *bytes.Buffer) {
-	b.WriteString("// Commands, MLX5_CMD_OP_*.\nconst (\n")
-	for _, e := range h.enums {
-		if op, ok := strings.CutPrefix(e.name, opPrefix); ok && slices.Contains(commands, op) {
-			fmt.Fprintf(b, "op%s = %#x\n", camel(op), e.value)
-		}
-	}
-	b.WriteString(")\n\nvar opNames = map[uint16]string{\n")
+// writeCommands writes the names of all commands, and of those in use the sizes of their input and
+// output, and what is reserved in the input.
+func (h *header) writeCommands(b *bytes.Buffer) error {
+	var names, layouts strings.Builder
 	seen := map[int64]bool{}
 	for _, e := range h.enums {
-		if op, ok := strings.CutPrefix(e.name, opPrefix); ok && e.value <= 0xffff && op != "MAX" && !seen[e.value] {
-			fmt.Fprintf(b, "%#x: %q,\n", e.value, op)
+		op, ok := strings.CutPrefix(e.name, opPrefix)
+		if !ok {
+			continue
+		}
+		if e.value <= 0xffff && op != "MAX" && !seen[e.value] {
+			fmt.Fprintf(&names, "%#x: %q,\n", e.value, op)
 			seen[e.value] = true
 		}
-	}
-	b.WriteString("}\n\n")
-}
-
-// writeStruct writes the places of a structure's fields.
-func (h *header) writeStruct(b *bytes.Buffer, name string, command bool) error {
-	s := h.structs[name]
-	if s == nil {
-		return fmt.Errorf("no structure %s", name)
-	}
-	if s.missing != "" {
-		return fmt.Errorf("structure %s holds %s, which the headers do not define", name, s.missing)
-	}
-	prefix := lower(camel(name))
-	var fields strings.Builder
-	for _, f := range s.fields {
-		if !f.reserved() && !(command && slices.Contains(ofAll, f.name)) {
-			fmt.Fprintf(&fields, "%s%s field = %s\n", prefix, camel(f.name), place(f.off, f.bits()))
+		if !h.used["op"+camel(op)] {
+			continue
 		}
-	}
-	if !command {
-		fmt.Fprintf(&fields, "%sSize = %#x\n", prefix, s.bits/8)
-	}
-	if fields.Len() > 0 {
-		fmt.Fprintf(b, "// struct mlx5_ifc_%s_bits\nconst (\n%s)\n\n", name, &fields)
-	}
-	if slices.Contains(withReserved, name) {
-		fmt.Fprintf(b, "var %sReserved = %s\n\n", prefix, runs(h.reserved(name, 0)))
-	}
-	return nil
-}
-
-// ofAll are fields that are in all commands' inputs or outputs.
-var ofAll = []string{"opcode", "op_mod", "uid", "status", "syndrome"}
-
-// writeCommands writes the commands' inputs and outputs, their sizes, and what is reserved there.
-func (h *header) writeCommands(b *bytes.Buffer) error {
-	for _, op := range commands {
-		for _, suffix := range []string{"_in", "_out"} {
-			if err := h.writeStruct(b, structOf(op)+suffix, true); err != nil {
-				return err
-			}
-		}
-	}
-	b.WriteString("// layouts are those of the commands' input and output.\nvar layouts = map[uint16]layout{\n")
-	for _, op := range commands {
 		in, out := h.structs[structOf(op)+"_in"], h.structs[structOf(op)+"_out"]
-		fmt.Fprintf(b, "op%s: {%#x, %#x, %s},\n", camel(op), in.bits/8, out.bits/8, runs(h.reserved(structOf(op)+"_in", 0)))
+		if in == nil || out == nil {
+			return fmt.Errorf("command %s has no structures %s_in and _out", op, structOf(op))
+		}
+		fmt.Fprintf(&layouts, "op%s: {%#x, %#x, %s},\n", camel(op), in.bits/8, out.bits/8, runs(h.reserved(structOf(op)+"_in", 0)))
 	}
-	b.WriteString("}\n")
+	fmt.Fprintf(b, "var opNames = map[uint16]string{\n%s}\n\n", &names)
+	fmt.Fprintf(b, "// layouts are those of the commands' input and output.\nvar layouts = map[uint16]layout{\n%s}\n", &layouts)
 	return nil
 }
 

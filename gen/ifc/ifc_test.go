@@ -36,13 +36,17 @@ struct mlx5_ifc_around_bits {
 `
 
 func TestHeader(t *testing.T) {
-	h := newHeader(sample)
+	h := newHeader(sample, map[string]bool{"aroundOther": true, "outerInner": true, "outerSize": true})
 	s := h.structs["outer"]
 	if s == nil || s.bits != 0x60 || s.missing != "" {
 		t.Fatalf("outer: %+v", s)
 	}
-	if err := h.writeStruct(new(bytes.Buffer), "around", false); err == nil || !strings.Contains(err.Error(), "elsewhere") {
+	if err := h.writeStruct(new(bytes.Buffer), "around"); err == nil || !strings.Contains(err.Error(), "elsewhere") {
 		t.Errorf("a structure is missing: %v", err)
+	}
+	var written bytes.Buffer
+	if err := h.writeStruct(&written, "outer"); err != nil || written.String() != "\n// struct mlx5_ifc_outer_bits\nouterInner field = 0x20<<16 | 0x20\nouterSize = 0xc\n" {
+		t.Errorf("outer, of which two are used: %v, %s", err, &written)
 	}
 	want := map[string][2]int{"first": {0, 1}, "inner": {0x20, 0x20}, "variant": {0x40, 0x10}, "list": {0x60, 0}}
 	for _, f := range s.fields {

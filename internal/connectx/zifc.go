@@ -4,362 +4,8 @@
 
 package connectx
 
-// Status of a command, MLX5_CMD_STAT_*.
 const (
-	statusOk                 status = 0x0
-	statusIntErr             status = 0x1
-	statusBadOpErr           status = 0x2
-	statusBadParamErr        status = 0x3
-	statusBadSysStateErr     status = 0x4
-	statusBadResErr          status = 0x5
-	statusResBusy            status = 0x6
-	statusNotReady           status = 0x7
-	statusLimErr             status = 0x8
-	statusBadResStateErr     status = 0x9
-	statusIxErr              status = 0xa
-	statusNoResErr           status = 0xf
-	statusBadInpLenErr       status = 0x50
-	statusBadOutpLenErr      status = 0x51
-	statusBadQpStateErr      status = 0x10
-	statusBadPktErr          status = 0x30
-	statusBadSizeOutsCqesErr status = 0x40
-)
-
-// Events, MLX5_EVENT_TYPE_*.
-const (
-	eventNotifyAny           = 0x0
-	eventComp                = 0x0
-	eventPathMig             = 0x1
-	eventCommEst             = 0x2
-	eventSqDrained           = 0x3
-	eventSrqLastWqe          = 0x13
-	eventSrqRqLimit          = 0x14
-	eventCqError             = 0x4
-	eventWqCatasError        = 0x5
-	eventPathMigFailed       = 0x7
-	eventWqInvalReqError     = 0x10
-	eventWqAccessError       = 0x11
-	eventSrqCatasError       = 0x12
-	eventObjectChange        = 0x27
-	eventInternalError       = 0x8
-	eventPortChange          = 0x9
-	eventGpioEvent           = 0x15
-	eventPortModuleEvent     = 0x16
-	eventTempWarnEvent       = 0x17
-	eventXrqError            = 0x18
-	eventRemoteConfig        = 0x19
-	eventGeneralEvent        = 0x22
-	eventMonitorCounter      = 0x24
-	eventPpsEvent            = 0x25
-	eventDbBfCongestion      = 0x1a
-	eventStallEvent          = 0x1b
-	eventCmd                 = 0xa
-	eventPageRequest         = 0xb
-	eventPageFault           = 0xc
-	eventNicVportChange      = 0xd
-	eventEswFunctionsChanged = 0xe
-	eventVhcaStateChange     = 0xf
-	eventDctDrained          = 0x1c
-	eventDctKeyViolation     = 0x1d
-	eventFpgaError           = 0x20
-	eventFpgaQpError         = 0x21
-	eventDeviceTracer        = 0x26
-	eventMax                 = 0x100
-)
-
-// Subtypes of eventPortChange, MLX5_PORT_CHANGE_SUBTYPE_*.
-const (
-	portChangeDown        = 0x1
-	portChangeActive      = 0x4
-	portChangeInitialized = 0x5
-	portChangeLid         = 0x6
-	portChangePkey        = 0x7
-	portChangeGuid        = 0x8
-	portChangeClientRereg = 0x9
-)
-
-// Types of capabilities, enum mlx5_cap_type, and other values of them.
-const (
-	capPortTypeIb            = 0x0
-	capPortTypeEth           = 0x1
-	capUmrFenceStrong        = 0x0
-	capUmrFenceSmall         = 0x1
-	capUmrFenceNone          = 0x2
-	capGeneral               = 0x0
-	capEthernetOffloads      = 0x1
-	capOdp                   = 0x2
-	capAtomic                = 0x3
-	capRoce                  = 0x4
-	capIpoibOffloads         = 0x5
-	capIpoibEnhancedOffloads = 0x6
-	capFlowTable             = 0x7
-	capEswitchFlowTable      = 0x8
-	capEswitch               = 0x9
-	capQos                   = 0xc
-	capDebug                 = 0xd
-	capReserved14            = 0xe
-	capDevMem                = 0xf
-	capReserved16            = 0x10
-	capTls                   = 0x11
-	capVdpaEmulation         = 0x13
-	capDevEvent              = 0x14
-	capIpsec                 = 0x15
-	capCrypto                = 0x1a
-	capShampo                = 0x1d
-	capPsp                   = 0x1e
-	capMacsec                = 0x1f
-	capGeneral2              = 0x20
-	capPortSelection         = 0x25
-	capAdvVirtualization     = 0x26
-	capAdvRdma               = 0x28
-	capTlpEmulation          = 0x2a
-	capNum                   = 0x2b
-)
-
-// Opcodes of WQEs, MLX5_OPCODE_*.
-const (
-	opcodeNop            = 0x0
-	opcodeSendInval      = 0x1
-	opcodeRdmaWrite      = 0x8
-	opcodeRdmaWriteImm   = 0x9
-	opcodeSend           = 0xa
-	opcodeSendImm        = 0xb
-	opcodeLso            = 0xe
-	opcodeRdmaRead       = 0x10
-	opcodeAtomicCs       = 0x11
-	opcodeAtomicFa       = 0x12
-	opcodeAtomicMaskedCs = 0x14
-	opcodeAtomicMaskedFa = 0x15
-	opcodeBindMw         = 0x18
-	opcodeConfigCmd      = 0x1f
-	opcodeEnhancedMpsw   = 0x29
-	opcodeSetPsv         = 0x20
-	opcodeGetPsv         = 0x21
-	opcodeCheckPsv       = 0x22
-	opcodeDump           = 0x23
-	opcodeRgetPsv        = 0x26
-	opcodeRcheckPsv      = 0x27
-	opcodeUmr            = 0x25
-	opcodeFlowTblAccess  = 0x2c
-	opcodeAccessAso      = 0x2d
-)
-
-// Opcodes, syndromes and other values of CQEs, MLX5_CQE_*.
-const (
-	cqeOpcodeError            = 0x1e
-	cqeOpcodeResize           = 0x16
-	cqeSyndFlushedInError     = 0x5
-	cqeFormatCsum             = 0x1
-	cqeFormatCsumStridx       = 0x3
-	cqeCompressLayoutBasic    = 0x0
-	cqeCompressLayoutEnhanced = 0x1
-	cqeRoceL3HeaderTypeGrh    = 0x0
-	cqeRoceL3HeaderTypeIpv6   = 0x1
-	cqeRoceL3HeaderTypeIpv4   = 0x2
-)
-
-// Bits of opt_param_mask, enum mlx5_qp_optpar.
-const (
-	optparAltAddrPath     = 0x1
-	optparRre             = 0x2
-	optparRae             = 0x4
-	optparRwe             = 0x8
-	optparPkeyIndex       = 0x10
-	optparQKey            = 0x20
-	optparRnrTimeout      = 0x40
-	optparPrimaryAddrPath = 0x80
-	optparSraMax          = 0x100
-	optparRraMax          = 0x200
-	optparPmState         = 0x400
-	optparRetryCount      = 0x1000
-	optparRnrRetry        = 0x2000
-	optparAckTimeout      = 0x4000
-	optparLagTxAff        = 0x8000
-	optparPriPort         = 0x10000
-	optparSrqn            = 0x40000
-	optparCqnRcv          = 0x80000
-	optparDcHs            = 0x100000
-	optparDcKey           = 0x200000
-	optparPpIndex         = 0x400000
-	optparCounterSetId    = 0x2000000
-)
-
-// States of QPs.
-const (
-	qpStateRst        = 0x0
-	qpStateInit       = 0x1
-	qpStateRtr        = 0x2
-	qpStateRts        = 0x3
-	qpStateSqer       = 0x4
-	qpStateSqd        = 0x5
-	qpStateErr        = 0x6
-	qpStateSqDraining = 0x7
-	qpStateSuspended  = 0x9
-	qpStateBad        = 0xc
-)
-
-// Service types of QPs, qpc.st.
-const (
-	qpTypeRc           = 0x0
-	qpTypeUc           = 0x1
-	qpTypeUd           = 0x2
-	qpTypeXrc          = 0x3
-	qpTypeMlx          = 0x4
-	qpTypeDci          = 0x5
-	qpTypeDct          = 0x6
-	qpTypeQp0          = 0x7
-	qpTypeQp1          = 0x8
-	qpTypeRawEthertype = 0x9
-	qpTypeRawIpv6      = 0xa
-	qpTypeSniffer      = 0xb
-	qpTypeSyncUmr      = 0xe
-	qpTypePtp1588      = 0xd
-	qpTypeRegUmr       = 0xc
-	qpTypeMax          = 0xd
-)
-
-// Access modes of mkeys.
-const (
-	mkcModePa       = 0x0
-	mkcModeMtt      = 0x1
-	mkcModeKlms     = 0x2
-	mkcModeKsm      = 0x3
-	mkcModeSwIcm    = 0x4
-	mkcModeMemic    = 0x5
-	mkcModeCrossing = 0x6
-)
-
-// Bits of a UMR's mkey_mask.
-const (
-	mkeyMaskLen                  = 0x1
-	mkeyMaskPageSize             = 0x2
-	mkeyMaskStartAddr            = 0x40
-	mkeyMaskPd                   = 0x80
-	mkeyMaskEnRinval             = 0x100
-	mkeyMaskEnSigerr             = 0x200
-	mkeyMaskBsfEn                = 0x1000
-	mkeyMaskKey                  = 0x2000
-	mkeyMaskQpn                  = 0x4000
-	mkeyMaskLr                   = 0x20000
-	mkeyMaskLw                   = 0x40000
-	mkeyMaskRr                   = 0x80000
-	mkeyMaskRw                   = 0x100000
-	mkeyMaskA                    = 0x200000
-	mkeyMaskSmallFence           = 0x800000
-	mkeyMaskRelaxedOrderingWrite = 0x2000000
-	mkeyMaskFree                 = 0x20000000
-	mkeyMaskPageSize5            = 0x40000000000
-	mkeyMaskRelaxedOrderingRead  = 0x800000000000
-)
-
-// Bits of fm_ce_se in the control segment.
-const (
-	wqeCtrlCqUpdate            = 0x8
-	wqeCtrlCqUpdateAndEqe      = 0xc
-	wqeCtrlSolicited           = 0x2
-	wqeCtrlInitiatorSmallFence = 0x20
-)
-
-// Fences in fm_ce_se.
-const (
-	fenceNone           = 0x0
-	fenceInitiatorSmall = 0x20
-	fenceFence          = 0x40
-	fenceStrongOrdering = 0x60
-	fenceSmallAndFence  = 0x80
-)
-
-// Checksum flags of the Ethernet segment.
-const (
-	ethWqeL3InnerCsum            = 0x10
-	ethWqeL4InnerCsum            = 0x20
-	ethWqeL3Csum                 = 0x40
-	ethWqeL4Csum                 = 0x80
-	ethWqeTrailerHdrOuterIpAssoc = 0x4000000
-	ethWqeTrailerHdrOuterL4Assoc = 0x8000000
-	ethWqeTrailerHdrInnerIpAssoc = 0xc000000
-	ethWqeTrailerHdrInnerL4Assoc = 0x10000000
-	ethWqeInsertTrailer          = 0x40000000
-	ethWqeSwpInnerL3Ipv6         = 0x1
-	ethWqeSwpInnerL4Udp          = 0x2
-	ethWqeSwpOuterL3Ipv6         = 0x10
-	ethWqeSwpOuterL4Udp          = 0x20
-)
-
-// Registers of ACCESS_REG.
-const (
-	regSbpr           = 0xb001
-	regSbcm           = 0xb002
-	regQpts           = 0x4002
-	regQetcr          = 0x4005
-	regQtct           = 0x400a
-	regQpdpm          = 0x4013
-	regQcam           = 0x4019
-	regDcbxParam      = 0x4020
-	regDcbxApp        = 0x4021
-	regFpgaCap        = 0x4022
-	regFpgaCtrl       = 0x4023
-	regFpgaAccessReg  = 0x4024
-	regCoreDump       = 0x402e
-	regPcap           = 0x5001
-	regPmtu           = 0x5003
-	regPtys           = 0x5004
-	regPaos           = 0x5006
-	regPfcc           = 0x5007
-	regPpcnt          = 0x5008
-	regPptb           = 0x500b
-	regPbmc           = 0x500c
-	regPmaos          = 0x5012
-	regPude           = 0x5009
-	regPmpe           = 0x5010
-	regPelc           = 0x500e
-	regPvlc           = 0x500f
-	regPcmr           = 0x5041
-	regPddr           = 0x5031
-	regPmlp           = 0x5002
-	regPplm           = 0x5023
-	regPphcr          = 0x503e
-	regPcam           = 0x507f
-	regNodeDesc       = 0x6001
-	regHostEndianness = 0x7004
-	regMtcap          = 0x9009
-	regMtmp           = 0x900a
-	regMcia           = 0x9014
-	regMnvda          = 0x9024
-	regMfrl           = 0x9028
-	regMlcr           = 0x902b
-	regMrtc           = 0x902d
-	regMtrcCap        = 0x9040
-	regMtrcConf       = 0x9041
-	regMtrcStdb       = 0x9042
-	regMtrcCtrl       = 0x9043
-	regMpein          = 0x9050
-	regMpcnt          = 0x9051
-	regMtpps          = 0x9053
-	regMtppse         = 0x9054
-	regMtutc          = 0x9055
-	regMpegc          = 0x9056
-	regMpir           = 0x9059
-	regMcqs           = 0x9060
-	regMcqi           = 0x9061
-	regMcc            = 0x9062
-	regMcda           = 0x9063
-	regMcam           = 0x907f
-	regMsecq          = 0x9155
-	regMsees          = 0x9156
-	regMirc           = 0x9162
-	regMtptm          = 0x9180
-	regMtctr          = 0x9181
-	regMrtcq          = 0x9182
-	regSbcam          = 0xb01f
-	regResourceDump   = 0xc000
-	regNicCap         = 0xc00d
-	regDtor           = 0xc00e
-	regVhcaIcmCtrl    = 0xc010
-)
-
-// Commands, MLX5_CMD_OP_*.
-const (
+	// Commands, MLX5_CMD_OP_*.
 	opQueryHcaCap            = 0x100
 	opQueryAdapter           = 0x101
 	opInitHca                = 0x102
@@ -394,16 +40,11 @@ const (
 	op2rstQp                 = 0x50a
 	opQueryQp                = 0x50b
 	opInit2initQp            = 0x50e
-	opCreateSrq              = 0x700
-	opDestroySrq             = 0x701
-	opQuerySrq               = 0x702
-	opArmRq                  = 0x703
 	opCreateXrcSrq           = 0x705
 	opDestroyXrcSrq          = 0x706
 	opQueryXrcSrq            = 0x707
 	opArmXrcSrq              = 0x708
 	opQueryVportState        = 0x750
-	opModifyVportState       = 0x751
 	opQueryNicVportContext   = 0x754
 	opModifyNicVportContext  = 0x755
 	opQueryRoceAddress       = 0x760
@@ -412,7 +53,6 @@ const (
 	opModifyHcaVportContext  = 0x763
 	opQueryHcaVportGid       = 0x764
 	opQueryHcaVportPkey      = 0x765
-	opQueryVnicEnv           = 0x76f
 	opQueryVportCounter      = 0x770
 	opAllocQCounter          = 0x771
 	opDeallocQCounter        = 0x772
@@ -424,23 +64,16 @@ const (
 	opAccessReg              = 0x805
 	opAttachToMcg            = 0x806
 	opDetachFromMcg          = 0x807
-	opMadIfc                 = 0x50d
 	opNop                    = 0x80d
 	opAllocXrcd              = 0x80e
 	opDeallocXrcd            = 0x80f
 	opAllocTransportDomain   = 0x816
 	opDeallocTransportDomain = 0x817
-	opQueryCongStatus        = 0x822
-	opQueryCongParams        = 0x824
-	opQueryCongStatistics    = 0x826
-	opAddVxlanUdpDport       = 0x827
-	opDeleteVxlanUdpDport    = 0x828
 	opSetL2TableEntry        = 0x829
 	opDeleteL2TableEntry     = 0x82b
 	opCreateTir              = 0x900
 	opModifyTir              = 0x901
 	opDestroyTir             = 0x902
-	opQueryTir               = 0x903
 	opCreateSq               = 0x904
 	opModifySq               = 0x905
 	opDestroySq              = 0x906
@@ -456,25 +89,1100 @@ const (
 	opCreateTis              = 0x912
 	opModifyTis              = 0x913
 	opDestroyTis             = 0x914
-	opQueryTis               = 0x915
 	opCreateRqt              = 0x916
 	opModifyRqt              = 0x917
 	opDestroyRqt             = 0x918
 	opSetFlowTableRoot       = 0x92f
 	opCreateFlowTable        = 0x930
 	opDestroyFlowTable       = 0x931
-	opQueryFlowTable         = 0x932
 	opCreateFlowGroup        = 0x933
 	opDestroyFlowGroup       = 0x934
-	opQueryFlowGroup         = 0x935
 	opSetFlowTableEntry      = 0x936
-	opQueryFlowTableEntry    = 0x937
 	opDeleteFlowTableEntry   = 0x938
 	opAllocFlowCounter       = 0x939
 	opDeallocFlowCounter     = 0x93a
 	opQueryFlowCounter       = 0x93b
 	opModifyFlowTable        = 0x93c
+
+	// Status of a command, MLX5_CMD_STAT_*.
+	statusOk                 status = 0x0
+	statusBadOpErr           status = 0x2
+	statusBadParamErr        status = 0x3
+	statusBadSysStateErr     status = 0x4
+	statusBadResErr          status = 0x5
+	statusResBusy            status = 0x6
+	statusLimErr             status = 0x8
+	statusBadResStateErr     status = 0x9
+	statusNoResErr           status = 0xf
+	statusBadInpLenErr       status = 0x50
+	statusBadOutpLenErr      status = 0x51
+	statusBadQpStateErr      status = 0x10
+	statusBadSizeOutsCqesErr status = 0x40
+
+	// Events, MLX5_EVENT_TYPE_*.
+	eventComp            = 0x0
+	eventCommEst         = 0x2
+	eventSqDrained       = 0x3
+	eventSrqLastWqe      = 0x13
+	eventSrqRqLimit      = 0x14
+	eventCqError         = 0x4
+	eventWqCatasError    = 0x5
+	eventWqInvalReqError = 0x10
+	eventWqAccessError   = 0x11
+	eventPortChange      = 0x9
+	eventCmd             = 0xa
+
+	// Subtypes of eventPortChange, MLX5_PORT_CHANGE_SUBTYPE_*.
+	portChangeDown   = 0x1
+	portChangeActive = 0x4
+
+	// Types of capabilities, enum mlx5_cap_type, and other values of them.
+	capGeneral          = 0x0
+	capEthernetOffloads = 0x1
+	capAtomic           = 0x3
+	capRoce             = 0x4
+	capFlowTable        = 0x7
+	capTlpEmulation     = 0x2a
+
+	// Opcodes of WQEs, MLX5_OPCODE_*.
+	opcodeNop          = 0x0
+	opcodeSendInval    = 0x1
+	opcodeRdmaWrite    = 0x8
+	opcodeRdmaWriteImm = 0x9
+	opcodeSend         = 0xa
+	opcodeSendImm      = 0xb
+	opcodeLso          = 0xe
+	opcodeRdmaRead     = 0x10
+	opcodeAtomicCs     = 0x11
+	opcodeAtomicFa     = 0x12
+	opcodeUmr          = 0x25
+
+	// Opcodes, syndromes and other values of CQEs, MLX5_CQE_*.
+	cqeRoceL3HeaderTypeIpv6 = 0x1
+	cqeRoceL3HeaderTypeIpv4 = 0x2
+
+	// Bits of opt_param_mask, enum mlx5_qp_optpar.
+	optparAltAddrPath     = 0x1
+	optparRre             = 0x2
+	optparRae             = 0x4
+	optparRwe             = 0x8
+	optparPkeyIndex       = 0x10
+	optparQKey            = 0x20
+	optparRnrTimeout      = 0x40
+	optparPrimaryAddrPath = 0x80
+	optparSraMax          = 0x100
+	optparRraMax          = 0x200
+	optparPmState         = 0x400
+	optparRetryCount      = 0x1000
+	optparRnrRetry        = 0x2000
+	optparAckTimeout      = 0x4000
+	optparLagTxAff        = 0x8000
+	optparPriPort         = 0x10000
+	optparPpIndex         = 0x400000
+	optparCounterSetId    = 0x2000000
+
+	// States of QPs.
+	qpStateRst  = 0x0
+	qpStateInit = 0x1
+	qpStateRtr  = 0x2
+	qpStateRts  = 0x3
+	qpStateSqer = 0x4
+	qpStateSqd  = 0x5
+	qpStateErr  = 0x6
+
+	// Service types of QPs, qpc.st.
+	qpTypeRc     = 0x0
+	qpTypeUc     = 0x1
+	qpTypeUd     = 0x2
+	qpTypeXrc    = 0x3
+	qpTypeQp0    = 0x7
+	qpTypeQp1    = 0x8
+	qpTypeRegUmr = 0xc
+
+	// Access modes of mkeys.
+	mkcModePa   = 0x0
+	mkcModeMtt  = 0x1
+	mkcModeKlms = 0x2
+	mkcModeKsm  = 0x3
+
+	// Bits of a UMR's mkey_mask.
+	mkeyMaskLen        = 0x1
+	mkeyMaskPageSize   = 0x2
+	mkeyMaskStartAddr  = 0x40
+	mkeyMaskPd         = 0x80
+	mkeyMaskEnRinval   = 0x100
+	mkeyMaskEnSigerr   = 0x200
+	mkeyMaskBsfEn      = 0x1000
+	mkeyMaskKey        = 0x2000
+	mkeyMaskQpn        = 0x4000
+	mkeyMaskLr         = 0x20000
+	mkeyMaskLw         = 0x40000
+	mkeyMaskRr         = 0x80000
+	mkeyMaskRw         = 0x100000
+	mkeyMaskA          = 0x200000
+	mkeyMaskSmallFence = 0x800000
+	mkeyMaskFree       = 0x20000000
+
+	// Bits of fm_ce_se in the control segment.
+	wqeCtrlCqUpdate       = 0x8
+	wqeCtrlCqUpdateAndEqe = 0xc
+	wqeCtrlSolicited      = 0x2
+
+	// Fences in fm_ce_se.
+	fenceInitiatorSmall = 0x20
+	fenceFence          = 0x40
+
+	// Checksum flags of the Ethernet segment.
+	ethWqeL3Csum = 0x40
+	ethWqeL4Csum = 0x80
+
+	// Registers of ACCESS_REG.
+	regPmtu           = 0x5003
+	regPtys           = 0x5004
+	regPaos           = 0x5006
+	regPfcc           = 0x5007
+	regPpcnt          = 0x5008
+	regPvlc           = 0x500f
+	regNodeDesc       = 0x6001
+	regHostEndianness = 0x7004
+
+	// struct mlx5_ifc_flow_table_prop_layout_bits
+	flowTablePropLayoutFtSupport               field = 0x0<<16 | 0x1
+	flowTablePropLayoutFlowCounter             field = 0x2<<16 | 0x1
+	flowTablePropLayoutFlowModifyEn            field = 0x3<<16 | 0x1
+	flowTablePropLayoutModifyRoot              field = 0x4<<16 | 0x1
+	flowTablePropLayoutIdentifiedMissTableMode field = 0x5<<16 | 0x1
+	flowTablePropLayoutFlowTableModify         field = 0x6<<16 | 0x1
+	flowTablePropLayoutLogMaxFtSize            field = 0x22<<16 | 0x6
+	flowTablePropLayoutMaxFtLevel              field = 0x38<<16 | 0x8
+	flowTablePropLayoutLogMaxFtNum             field = 0x78<<16 | 0x8
+	flowTablePropLayoutLogMaxDestination       field = 0x98<<16 | 0x8
+	flowTablePropLayoutLogMaxFlow              field = 0xb8<<16 | 0x8
+	flowTablePropLayoutFtFieldSupport          field = 0x100<<16 | 0x80
+	flowTablePropLayoutFtFieldBitmaskSupport   field = 0x180<<16 | 0x80
+
+	// struct mlx5_ifc_ads_bits
+	adsPkeyIndex    field = 0x10<<16 | 0x10
+	adsGrh          field = 0x28<<16 | 0x1
+	adsMlid         field = 0x29<<16 | 0x7
+	adsRlid         field = 0x30<<16 | 0x10
+	adsAckTimeout   field = 0x40<<16 | 0x5
+	adsSrcAddrIndex field = 0x48<<16 | 0x8
+	adsStatRate     field = 0x54<<16 | 0x4
+	adsHopLimit     field = 0x58<<16 | 0x8
+	adsTclass       field = 0x64<<16 | 0x8
+	adsFlowLabel    field = 0x6c<<16 | 0x14
+	adsRgidRip      field = 0x80<<16 | 0x80
+	adsDscp         field = 0x10a<<16 | 0x6
+	adsUdpSport     field = 0x110<<16 | 0x10
+	adsEthPrio      field = 0x121<<16 | 0x3
+	adsSl           field = 0x124<<16 | 0x4
+	adsVhcaPortNum  field = 0x128<<16 | 0x8
+	adsRmac4732     field = 0x130<<16 | 0x10
+	adsRmac310      field = 0x140<<16 | 0x20
+
+	// struct mlx5_ifc_flow_table_nic_cap_bits
+	flowTableNicCapFlowTablePropertiesNicReceive  field = 0x200<<16 | 0x200
+	flowTableNicCapFlowTablePropertiesNicTransmit field = 0x800<<16 | 0x200
+
+	// struct mlx5_ifc_per_protocol_networking_offload_caps_bits
+	perProtocolNetworkingOffloadCapsCsumCap            field = 0x0<<16 | 0x1
+	perProtocolNetworkingOffloadCapsVlanCap            field = 0x1<<16 | 0x1
+	perProtocolNetworkingOffloadCapsWqeVlanInsert      field = 0x7<<16 | 0x1
+	perProtocolNetworkingOffloadCapsSelfLbEnModifiable field = 0x8<<16 | 0x1
+	perProtocolNetworkingOffloadCapsMaxLsoCap          field = 0xb<<16 | 0x5
+	perProtocolNetworkingOffloadCapsWqeInlineMode      field = 0x12<<16 | 0x2
+	perProtocolNetworkingOffloadCapsRssIndTblCap       field = 0x14<<16 | 0x4
+
+	// struct mlx5_ifc_roce_cap_bits
+	roceCapSwRRoceSrcUdpPort    field = 0x4<<16 | 0x1
+	roceCapL3Type               field = 0x8c<<16 | 0x4
+	roceCapRoceVersion          field = 0x98<<16 | 0x8
+	roceCapRRoceDestUdpPort     field = 0xb0<<16 | 0x10
+	roceCapRRoceMaxSrcUdpPort   field = 0xc0<<16 | 0x10
+	roceCapRRoceMinSrcUdpPort   field = 0xd0<<16 | 0x10
+	roceCapRoceAddressTableSize field = 0xf0<<16 | 0x10
+
+	// struct mlx5_ifc_atomic_caps_bits
+	atomicCapsAtomicReq8bEndiannessMode           field = 0x40<<16 | 0x2
+	atomicCapsSupportedAtomicReq8bEndiannessMode1 field = 0x46<<16 | 0x1
+	atomicCapsAtomicOperations                    field = 0x90<<16 | 0x10
+	atomicCapsAtomicSizeQp                        field = 0xb0<<16 | 0x10
+
+	// struct mlx5_ifc_cmd_hca_cap_bits
+	cmdHcaCapVhcaId                        field = 0x30<<16 | 0x10
+	cmdHcaCapLogMaxSrqSz                   field = 0x80<<16 | 0x8
+	cmdHcaCapLogMaxQpSz                    field = 0x88<<16 | 0x8
+	cmdHcaCapLogMaxQp                      field = 0x9b<<16 | 0x5
+	cmdHcaCapLogMaxSrq                     field = 0xab<<16 | 0x5
+	cmdHcaCapMaxSglForOptimizedPerformance field = 0xc0<<16 | 0x8
+	cmdHcaCapLogMaxCqSz                    field = 0xc8<<16 | 0x8
+	cmdHcaCapLogMaxCq                      field = 0xdb<<16 | 0x5
+	cmdHcaCapLogMaxEqSz                    field = 0xe0<<16 | 0x8
+	cmdHcaCapLogMaxMkey                    field = 0xea<<16 | 0x6
+	cmdHcaCapLogMaxEq                      field = 0xfc<<16 | 0x4
+	cmdHcaCapMaxIndirection                field = 0x100<<16 | 0x8
+	cmdHcaCapLogMaxMrwSz                   field = 0x109<<16 | 0x7
+	cmdHcaCapForceTeardown                 field = 0x110<<16 | 0x1
+	cmdHcaCapUmrExtendedTranslationOffset  field = 0x118<<16 | 0x1
+	cmdHcaCapLogMaxKlmListSize             field = 0x11a<<16 | 0x6
+	cmdHcaCapLogMaxRaReqQp                 field = 0x14a<<16 | 0x6
+	cmdHcaCapLogMaxRaResQp                 field = 0x15a<<16 | 0x6
+	cmdHcaCapCacheLine128byte              field = 0x164<<16 | 0x1
+	cmdHcaCapOutOfSeqCnt                   field = 0x180<<16 | 0x1
+	cmdHcaCapVportCounters                 field = 0x181<<16 | 0x1
+	cmdHcaCapRetransmissionQCounters       field = 0x182<<16 | 0x1
+	cmdHcaCapMaxQpCnt                      field = 0x186<<16 | 0xa
+	cmdHcaCapPkeyTableSize                 field = 0x190<<16 | 0x10
+	cmdHcaCapIbVirt                        field = 0x1a2<<16 | 0x1
+	cmdHcaCapEthVirt                       field = 0x1a3<<16 | 0x1
+	cmdHcaCapNicFlowTable                  field = 0x1a6<<16 | 0x1
+	cmdHcaCapLocalCaAckDelay               field = 0x1ab<<16 | 0x5
+	cmdHcaCapEnhancedErrorQCounters        field = 0x1b1<<16 | 0x1
+	cmdHcaCapPortType                      field = 0x1b6<<16 | 0x2
+	cmdHcaCapNumPorts                      field = 0x1b8<<16 | 0x8
+	cmdHcaCapLogMaxMsg                     field = 0x1c3<<16 | 0x5
+	cmdHcaCapMaxTc                         field = 0x1cc<<16 | 0x4
+	cmdHcaCapCqeVersion                    field = 0x1fc<<16 | 0x4
+	cmdHcaCapCompactAddressVector          field = 0x200<<16 | 0x1
+	cmdHcaCapDrainSigerr                   field = 0x20f<<16 | 0x1
+	cmdHcaCapCmdifChecksum                 field = 0x210<<16 | 0x2
+	cmdHcaCapEthNetOffloads                field = 0x21c<<16 | 0x1
+	cmdHcaCapRoce                          field = 0x21d<<16 | 0x1
+	cmdHcaCapAtomic                        field = 0x21e<<16 | 0x1
+	cmdHcaCapCqResize                      field = 0x221<<16 | 0x1
+	cmdHcaCapCqModeration                  field = 0x222<<16 | 0x1
+	cmdHcaCapCqPeriodModeModify            field = 0x223<<16 | 0x1
+	cmdHcaCapBlockLbMc                     field = 0x228<<16 | 0x1
+	cmdHcaCapImaicl                        field = 0x231<<16 | 0x1
+	cmdHcaCapQkv                           field = 0x236<<16 | 0x1
+	cmdHcaCapPkv                           field = 0x237<<16 | 0x1
+	cmdHcaCapXrc                           field = 0x23c<<16 | 0x1
+	cmdHcaCapUd                            field = 0x23d<<16 | 0x1
+	cmdHcaCapUc                            field = 0x23e<<16 | 0x1
+	cmdHcaCapRc                            field = 0x23f<<16 | 0x1
+	cmdHcaCapUar4k                         field = 0x240<<16 | 0x1
+	cmdHcaCapUarSz                         field = 0x24a<<16 | 0x6
+	cmdHcaCapLogPgSz                       field = 0x258<<16 | 0x8
+	cmdHcaCapBf                            field = 0x260<<16 | 0x1
+	cmdHcaCapLogBfRegSize                  field = 0x26b<<16 | 0x5
+	cmdHcaCapMaxWqeSzSq                    field = 0x290<<16 | 0x10
+	cmdHcaCapMaxWqeSzRq                    field = 0x2b0<<16 | 0x10
+	cmdHcaCapMaxQpMcg                      field = 0x2e7<<16 | 0x19
+	cmdHcaCapLogMaxMcg                     field = 0x318<<16 | 0x8
+	cmdHcaCapLogMaxTransportDomain         field = 0x323<<16 | 0x5
+	cmdHcaCapLogMaxPd                      field = 0x32b<<16 | 0x5
+	cmdHcaCapLogMaxXrcd                    field = 0x33b<<16 | 0x5
+	cmdHcaCapMaxFlowCounter150             field = 0x350<<16 | 0x10
+	cmdHcaCapLogMaxRq                      field = 0x363<<16 | 0x5
+	cmdHcaCapLogMaxSq                      field = 0x36b<<16 | 0x5
+	cmdHcaCapLogMaxTir                     field = 0x373<<16 | 0x5
+	cmdHcaCapLogMaxTis                     field = 0x37b<<16 | 0x5
+	cmdHcaCapBasicCyclicRcvWqe             field = 0x380<<16 | 0x1
+	cmdHcaCapLogMaxRmp                     field = 0x383<<16 | 0x5
+	cmdHcaCapLogMaxRqt                     field = 0x38b<<16 | 0x5
+	cmdHcaCapLogMaxRqtSize                 field = 0x393<<16 | 0x5
+	cmdHcaCapLogMaxTisPerSq                field = 0x39b<<16 | 0x5
+	cmdHcaCapLogMaxStrideSzRq              field = 0x3a3<<16 | 0x5
+	cmdHcaCapLogMinStrideSzRq              field = 0x3ab<<16 | 0x5
+	cmdHcaCapLogMaxStrideSzSq              field = 0x3b3<<16 | 0x5
+	cmdHcaCapLogMinStrideSzSq              field = 0x3bb<<16 | 0x5
+	cmdHcaCapLogMaxWqSz                    field = 0x3db<<16 | 0x5
+	cmdHcaCapDisableLocalLbUc              field = 0x3e1<<16 | 0x1
+	cmdHcaCapDisableLocalLbMc              field = 0x3e2<<16 | 0x1
+	cmdHcaCapLogMaxVlanList                field = 0x3eb<<16 | 0x5
+	cmdHcaCapLogMaxCurrentMcList           field = 0x3f3<<16 | 0x5
+	cmdHcaCapLogMaxCurrentUcList           field = 0x3fb<<16 | 0x5
+	cmdHcaCapMaxNumEqs                     field = 0x470<<16 | 0x10
+	cmdHcaCapLogUarPageSz                  field = 0x490<<16 | 0x10
+	cmdHcaCapDeviceFrequencyMhz            field = 0x4c0<<16 | 0x20
+	cmdHcaCapDeviceFrequencyKhz            field = 0x4e0<<16 | 0x20
+	cmdHcaCapNumOfUarsPerPage              field = 0x520<<16 | 0x20
+	cmdHcaCapNativePortNum                 field = 0x608<<16 | 0x8
+	cmdHcaCapNumVhcaPorts                  field = 0x610<<16 | 0x8
+	cmdHcaCapSize                                = 0x100
+
+	// struct mlx5_ifc_wq_bits
+	wqWqType       field = 0x0<<16 | 0x4
+	wqWqSignature  field = 0x4<<16 | 0x1
+	wqPageOffset   field = 0x2b<<16 | 0x5
+	wqLwm          field = 0x30<<16 | 0x10
+	wqPd           field = 0x48<<16 | 0x18
+	wqUarPage      field = 0x68<<16 | 0x18
+	wqDbrAddr      field = 0x80<<16 | 0x40
+	wqHwCounter    field = 0xc0<<16 | 0x20
+	wqLogWqStride  field = 0x10c<<16 | 0x4
+	wqLogWqPgSz    field = 0x113<<16 | 0x5
+	wqLogWqSz      field = 0x11b<<16 | 0x5
+	wqDbrUmemValid field = 0x120<<16 | 0x1
+	wqWqUmemValid  field = 0x121<<16 | 0x1
+	wqPas          field = 0x600 << 16
+
+	// struct mlx5_ifc_ib_port_cntrs_grp_data_layout_bits
+	ibPortCntrsGrpDataLayoutLinkDownedCounter field = 0x18<<16 | 0x8
+
+	// struct mlx5_ifc_ib_ext_port_cntrs_grp_data_layout_bits
+	ibExtPortCntrsGrpDataLayoutPortXmitDataHigh        field = 0x300<<16 | 0x20
+	ibExtPortCntrsGrpDataLayoutPortRcvDataHigh         field = 0x340<<16 | 0x20
+	ibExtPortCntrsGrpDataLayoutPortXmitPktsHigh        field = 0x380<<16 | 0x20
+	ibExtPortCntrsGrpDataLayoutPortRcvPktsHigh         field = 0x3c0<<16 | 0x20
+	ibExtPortCntrsGrpDataLayoutPortUnicastXmitPktsHigh field = 0x480<<16 | 0x20
+	ibExtPortCntrsGrpDataLayoutPortUnicastRcvPktsHigh  field = 0x500<<16 | 0x20
+
+	// struct mlx5_ifc_eth_per_prio_grp_data_layout_bits
+	ethPerPrioGrpDataLayoutRxOctetsHigh field = 0x0<<16 | 0x20
+	ethPerPrioGrpDataLayoutRxFramesHigh field = 0x100<<16 | 0x20
+	ethPerPrioGrpDataLayoutTxOctetsHigh field = 0x140<<16 | 0x20
+	ethPerPrioGrpDataLayoutTxFramesHigh field = 0x240<<16 | 0x20
+
+	// struct mlx5_ifc_eth_2819_cntrs_grp_data_layout_bits
+	eth2819CntrsGrpDataLayoutEtherStatsOctetsHigh               field = 0x40<<16 | 0x20
+	eth2819CntrsGrpDataLayoutEtherStatsPktsHigh                 field = 0x80<<16 | 0x20
+	eth2819CntrsGrpDataLayoutEtherStatsBroadcastPktsHigh        field = 0xc0<<16 | 0x20
+	eth2819CntrsGrpDataLayoutEtherStatsMulticastPktsHigh        field = 0x100<<16 | 0x20
+	eth2819CntrsGrpDataLayoutEtherStatsPkts64octetsHigh         field = 0x2c0<<16 | 0x20
+	eth2819CntrsGrpDataLayoutEtherStatsPkts65to127octetsHigh    field = 0x300<<16 | 0x20
+	eth2819CntrsGrpDataLayoutEtherStatsPkts256to511octetsHigh   field = 0x380<<16 | 0x20
+	eth2819CntrsGrpDataLayoutEtherStatsPkts512to1023octetsHigh  field = 0x3c0<<16 | 0x20
+	eth2819CntrsGrpDataLayoutEtherStatsPkts1024to1518octetsHigh field = 0x400<<16 | 0x20
+	eth2819CntrsGrpDataLayoutEtherStatsPkts1519to2047octetsHigh field = 0x440<<16 | 0x20
+
+	// struct mlx5_ifc_eth_2863_cntrs_grp_data_layout_bits
+	eth2863CntrsGrpDataLayoutIfInOctetsHigh         field = 0x0<<16 | 0x20
+	eth2863CntrsGrpDataLayoutIfInUcastPktsHigh      field = 0x40<<16 | 0x20
+	eth2863CntrsGrpDataLayoutIfInDiscardsHigh       field = 0x80<<16 | 0x20
+	eth2863CntrsGrpDataLayoutIfOutOctetsHigh        field = 0x140<<16 | 0x20
+	eth2863CntrsGrpDataLayoutIfOutUcastPktsHigh     field = 0x180<<16 | 0x20
+	eth2863CntrsGrpDataLayoutIfInMulticastPktsHigh  field = 0x240<<16 | 0x20
+	eth2863CntrsGrpDataLayoutIfInBroadcastPktsHigh  field = 0x280<<16 | 0x20
+	eth2863CntrsGrpDataLayoutIfOutMulticastPktsHigh field = 0x2c0<<16 | 0x20
+	eth2863CntrsGrpDataLayoutIfOutBroadcastPktsHigh field = 0x300<<16 | 0x20
+
+	// struct mlx5_ifc_eth_802_3_cntrs_grp_data_layout_bits
+	eth8023CntrsGrpDataLayoutAFramesTransmittedOkHigh       field = 0x0<<16 | 0x20
+	eth8023CntrsGrpDataLayoutAFramesReceivedOkHigh          field = 0x40<<16 | 0x20
+	eth8023CntrsGrpDataLayoutAOctetsTransmittedOkHigh       field = 0x100<<16 | 0x20
+	eth8023CntrsGrpDataLayoutAOctetsReceivedOkHigh          field = 0x140<<16 | 0x20
+	eth8023CntrsGrpDataLayoutAMulticastFramesXmittedOkHigh  field = 0x180<<16 | 0x20
+	eth8023CntrsGrpDataLayoutABroadcastFramesXmittedOkHigh  field = 0x1c0<<16 | 0x20
+	eth8023CntrsGrpDataLayoutAMulticastFramesReceivedOkHigh field = 0x200<<16 | 0x20
+	eth8023CntrsGrpDataLayoutABroadcastFramesReceivedOkHigh field = 0x240<<16 | 0x20
+
+	// struct mlx5_ifc_qpc_bits
+	qpcState                      field = 0x0<<16 | 0x4
+	qpcLagTxPortAffinity          field = 0x4<<16 | 0x4
+	qpcSt                         field = 0x8<<16 | 0x8
+	qpcPmState                    field = 0x13<<16 | 0x2
+	qpcWqSignature                field = 0x20<<16 | 0x1
+	qpcPd                         field = 0x28<<16 | 0x18
+	qpcMtu                        field = 0x40<<16 | 0x3
+	qpcLogMsgMax                  field = 0x43<<16 | 0x5
+	qpcLogRqSize                  field = 0x49<<16 | 0x4
+	qpcLogRqStride                field = 0x4d<<16 | 0x3
+	qpcNoSq                       field = 0x50<<16 | 0x1
+	qpcLogSqSize                  field = 0x51<<16 | 0x4
+	qpcCounterSetId               field = 0x60<<16 | 0x8
+	qpcUarPage                    field = 0x68<<16 | 0x18
+	qpcUserIndex                  field = 0x88<<16 | 0x18
+	qpcLogPageSize                field = 0xa3<<16 | 0x5
+	qpcRemoteQpn                  field = 0xa8<<16 | 0x18
+	qpcPrimaryAddressPath         field = 0xc0<<16 | 0x160
+	qpcSecondaryAddressPath       field = 0x220<<16 | 0x160
+	qpcLogAckReqFreq              field = 0x380<<16 | 0x4
+	qpcLogSraMax                  field = 0x388<<16 | 0x3
+	qpcRetryCount                 field = 0x38d<<16 | 0x3
+	qpcRnrRetry                   field = 0x390<<16 | 0x3
+	qpcFre                        field = 0x394<<16 | 0x1
+	qpcPacketPacingRateLimitIndex field = 0x3b0<<16 | 0x10
+	qpcNextSendPsn                field = 0x3c8<<16 | 0x18
+	qpcCqnSnd                     field = 0x3e8<<16 | 0x18
+	qpcLogRraMax                  field = 0x488<<16 | 0x3
+	qpcAtomicMode                 field = 0x48c<<16 | 0x4
+	qpcRre                        field = 0x490<<16 | 0x1
+	qpcRwe                        field = 0x491<<16 | 0x1
+	qpcRae                        field = 0x492<<16 | 0x1
+	qpcPageOffset                 field = 0x494<<16 | 0x6
+	qpcMinRnrNak                  field = 0x4a3<<16 | 0x5
+	qpcNextRcvPsn                 field = 0x4a8<<16 | 0x18
+	qpcCqnRcv                     field = 0x4e8<<16 | 0x18
+	qpcDbrAddr                    field = 0x500<<16 | 0x40
+	qpcQKey                       field = 0x540<<16 | 0x20
+	qpcRqType                     field = 0x565<<16 | 0x3
+	qpcSrqnRmpnXrqn               field = 0x568<<16 | 0x18
+	qpcSwSqWqebbCounter           field = 0x5b0<<16 | 0x10
+	qpcSwRqCounter                field = 0x5e0<<16 | 0x20
+	qpcCsReq                      field = 0x630<<16 | 0x8
+	qpcCsRes                      field = 0x638<<16 | 0x8
+	qpcDbrUmemValid               field = 0x683<<16 | 0x1
+	qpcSize                             = 0xe8
+
+	// struct mlx5_ifc_roce_addr_layout_bits
+	roceAddrLayoutSourceL3Address field = 0x0<<16 | 0x80
+	roceAddrLayoutRoceVersion     field = 0xd8<<16 | 0x8
+
+	// struct mlx5_ifc_flow_context_bits
+	flowContextGroupId             field = 0x20<<16 | 0x20
+	flowContextAction              field = 0x70<<16 | 0x10
+	flowContextDestinationListSize field = 0x88<<16 | 0x18
+	flowContextFlowCounterListSize field = 0xa8<<16 | 0x18
+	flowContextDestination         field = 0x1800 << 16
+
+	// struct mlx5_ifc_xrc_srqc_bits
+	xrcSrqcState             field = 0x0<<16 | 0x4
+	xrcSrqcLogXrcSrqSize     field = 0x4<<16 | 0x4
+	xrcSrqcWqSignature       field = 0x20<<16 | 0x1
+	xrcSrqcBasicCyclicRcvWqe field = 0x24<<16 | 0x1
+	xrcSrqcLogRqStride       field = 0x25<<16 | 0x3
+	xrcSrqcPageOffset        field = 0x40<<16 | 0x6
+	xrcSrqcDbrUmemValid      field = 0x47<<16 | 0x1
+	xrcSrqcLogPageSize       field = 0x82<<16 | 0x6
+	xrcSrqcPd                field = 0xc8<<16 | 0x18
+	xrcSrqcLwm               field = 0xe0<<16 | 0x10
+	xrcSrqcDbRecordAddrH     field = 0x140<<16 | 0x20
+	xrcSrqcDbRecordAddrL     field = 0x160<<16 | 0x1e
+
+	// struct mlx5_ifc_traffic_counter_bits
+	trafficCounterPackets field = 0x0<<16 | 0x40
+	trafficCounterOctets  field = 0x40<<16 | 0x40
+
+	// struct mlx5_ifc_tisc_bits
+	tiscTlsEn           field = 0x1<<16 | 0x1
+	tiscTransportDomain field = 0x128<<16 | 0x18
+	tiscUnderlayQpn     field = 0x148<<16 | 0x18
+
+	// struct mlx5_ifc_tirc_bits
+	tircDispType                 field = 0x20<<16 | 0x4
+	tircInlineRqn                field = 0xe8<<16 | 0x18
+	tircIndirectTable            field = 0x108<<16 | 0x18
+	tircRxHashFn                 field = 0x120<<16 | 0x4
+	tircTransportDomain          field = 0x128<<16 | 0x18
+	tircRxHashFieldSelectorOuter field = 0x280<<16 | 0x20
+
+	// struct mlx5_ifc_sqc_bits
+	sqcAllowMultiPktSendWqe field = 0x4<<16 | 0x1
+	sqcState                field = 0x8<<16 | 0x4
+	sqcHairpin              field = 0xe<<16 | 0x1
+	sqcCqn                  field = 0x48<<16 | 0x18
+	sqcTisLstSz             field = 0x100<<16 | 0x10
+	sqcTisNum0              field = 0x168<<16 | 0x18
+	sqcWq                   field = 0x180<<16 | 0x600
+	sqcSize                       = 0xf0
+
+	// struct mlx5_ifc_rqtc_bits
+	rqtcRqtMaxSize    field = 0xb0<<16 | 0x10
+	rqtcRqtActualSize field = 0xd0<<16 | 0x10
+	rqtcSize                = 0xf0
+
+	// struct mlx5_ifc_rqc_bits
+	rqcScatterFcs field = 0x2<<16 | 0x1
+	rqcVsd        field = 0x3<<16 | 0x1
+	rqcMemRqType  field = 0x4<<16 | 0x4
+	rqcState      field = 0x8<<16 | 0x4
+	rqcHairpin    field = 0xe<<16 | 0x1
+	rqcCqn        field = 0x48<<16 | 0x18
+	rqcWq         field = 0x180<<16 | 0x600
+	rqcSize             = 0xf0
+
+	// struct mlx5_ifc_rmpc_bits
+	rmpcState             field = 0x8<<16 | 0x4
+	rmpcBasicCyclicRcvWqe field = 0x20<<16 | 0x1
+	rmpcWq                field = 0x180<<16 | 0x600
+
+	// struct mlx5_ifc_nic_vport_context_bits
+	nicVportContextDisableMcLocalLb       field = 0x1d<<16 | 0x1
+	nicVportContextDisableUcLocalLb       field = 0x1e<<16 | 0x1
+	nicVportContextRoceEn                 field = 0x1f<<16 | 0x1
+	nicVportContextArmChangeEvent         field = 0x20<<16 | 0x1
+	nicVportContextEventOnMtu             field = 0x3b<<16 | 0x1
+	nicVportContextEventOnPromiscChange   field = 0x3c<<16 | 0x1
+	nicVportContextEventOnVlanChange      field = 0x3d<<16 | 0x1
+	nicVportContextEventOnMcAddressChange field = 0x3e<<16 | 0x1
+	nicVportContextEventOnUcAddressChange field = 0x3f<<16 | 0x1
+	nicVportContextMtu                    field = 0x130<<16 | 0x10
+	nicVportContextSystemImageGuid        field = 0x140<<16 | 0x40
+	nicVportContextPortGuid               field = 0x180<<16 | 0x40
+	nicVportContextNodeGuid               field = 0x1c0<<16 | 0x40
+	nicVportContextPromiscUc              field = 0x780<<16 | 0x1
+	nicVportContextPromiscMc              field = 0x781<<16 | 0x1
+	nicVportContextPromiscAll             field = 0x782<<16 | 0x1
+	nicVportContextPermanentAddress       field = 0x7a0<<16 | 0x40
+	nicVportContextSize                         = 0x100
+
+	// struct mlx5_ifc_mkc_bits
+	mkcFree                         field = 0x1<<16 | 0x1
+	mkcAccessMode42                 field = 0x3<<16 | 0x3
+	mkcSmallFenceOnRdmaReadResponse field = 0xf<<16 | 0x1
+	mkcUmrEn                        field = 0x10<<16 | 0x1
+	mkcA                            field = 0x11<<16 | 0x1
+	mkcRw                           field = 0x12<<16 | 0x1
+	mkcRr                           field = 0x13<<16 | 0x1
+	mkcLw                           field = 0x14<<16 | 0x1
+	mkcLr                           field = 0x15<<16 | 0x1
+	mkcAccessMode10                 field = 0x16<<16 | 0x2
+	mkcQpn                          field = 0x20<<16 | 0x18
+	mkcMkey70                       field = 0x38<<16 | 0x8
+	mkcLength64                     field = 0x60<<16 | 0x1
+	mkcBsfEn                        field = 0x61<<16 | 0x1
+	mkcEnRinval                     field = 0x67<<16 | 0x1
+	mkcPd                           field = 0x68<<16 | 0x18
+	mkcStartAddr                    field = 0x80<<16 | 0x40
+	mkcLen                          field = 0xc0<<16 | 0x40
+	mkcTranslationsOctwordSize      field = 0x1a0<<16 | 0x20
+	mkcLogPageSize                  field = 0x1da<<16 | 0x6
+	mkcSize                               = 0x40
+
+	// struct mlx5_ifc_hca_vport_context_bits
+	hcaVportContextPortPhysicalState   field = 0x110<<16 | 0x4
+	hcaVportContextPortState           field = 0x118<<16 | 0x4
+	hcaVportContextVportState          field = 0x11c<<16 | 0x4
+	hcaVportContextSystemImageGuid     field = 0x140<<16 | 0x40
+	hcaVportContextPortGuid            field = 0x180<<16 | 0x40
+	hcaVportContextNodeGuid            field = 0x1c0<<16 | 0x40
+	hcaVportContextCapMask1            field = 0x200<<16 | 0x20
+	hcaVportContextCapMask1FieldSelect field = 0x220<<16 | 0x20
+	hcaVportContextLid                 field = 0x300<<16 | 0x10
+	hcaVportContextSubnetTimeout       field = 0x31b<<16 | 0x5
+	hcaVportContextSmLid               field = 0x320<<16 | 0x10
+
+	// struct mlx5_ifc_eqc_bits
+	eqcPageOffset      field = 0x54<<16 | 0x6
+	eqcLogEqSize       field = 0x63<<16 | 0x5
+	eqcUarPage         field = 0x68<<16 | 0x18
+	eqcIntr            field = 0xb4<<16 | 0xc
+	eqcLogPageSize     field = 0xc3<<16 | 0x5
+	eqcConsumerCounter field = 0x148<<16 | 0x18
+	eqcProducerCounter field = 0x168<<16 | 0x18
+	eqcSize                  = 0x40
+
+	// struct mlx5_ifc_cqc_bits
+	cqcStatus            field = 0x0<<16 | 0x4
+	cqcDbrUmemValid      field = 0x6<<16 | 0x1
+	cqcApuCq             field = 0x7<<16 | 0x1
+	cqcCqeSz             field = 0x8<<16 | 0x3
+	cqcOi                field = 0xe<<16 | 0x1
+	cqcCqPeriodMode      field = 0xf<<16 | 0x2
+	cqcCqeCompEn         field = 0x11<<16 | 0x1
+	cqcSt                field = 0x14<<16 | 0x4
+	cqcPageOffset        field = 0x54<<16 | 0x6
+	cqcLogCqSize         field = 0x63<<16 | 0x5
+	cqcUarPage           field = 0x68<<16 | 0x18
+	cqcCqPeriod          field = 0x84<<16 | 0xc
+	cqcCqMaxCount        field = 0x90<<16 | 0x10
+	cqcCEqnOrApuElement  field = 0xa0<<16 | 0x20
+	cqcLogPageSize       field = 0xc3<<16 | 0x5
+	cqcLastNotifiedIndex field = 0x108<<16 | 0x18
+	cqcLastSolicitIndex  field = 0x128<<16 | 0x18
+	cqcConsumerCounter   field = 0x148<<16 | 0x18
+	cqcProducerCounter   field = 0x168<<16 | 0x18
+	cqcDbrAddr           field = 0x1c0<<16 | 0x40
+	cqcSize                    = 0x40
+
+	// struct mlx5_ifc_query_adapter_param_block_bits
+	queryAdapterParamBlockIeeeVendorId field = 0xc8<<16 | 0x18
+	queryAdapterParamBlockVsdContdPsid field = 0x780<<16 | 0x80
+
+	// struct mlx5_ifc_teardown_hca_in_bits
+	teardownHcaInProfile field = 0x50<<16 | 0x10
+
+	// struct mlx5_ifc_set_roce_address_in_bits
+	setRoceAddressInRoceAddressIndex field = 0x40<<16 | 0x10
+	setRoceAddressInVhcaPortNum      field = 0x5c<<16 | 0x4
+	setRoceAddressInRoceAddress      field = 0x80<<16 | 0x100
+
+	// struct mlx5_ifc_set_issi_in_bits
+	setIssiInCurrentIssi field = 0x50<<16 | 0x10
+
+	// struct mlx5_ifc_set_hca_cap_in_bits
+	setHcaCapInOtherFunction field = 0x40<<16 | 0x1
+	setHcaCapInCapability    field = 0x80<<16 | 0x8000
+
+	// struct mlx5_ifc_set_fte_in_bits
+	setFteInTableType   field = 0x80<<16 | 0x8
+	setFteInTableId     field = 0xa8<<16 | 0x18
+	setFteInFlowIndex   field = 0x100<<16 | 0x20
+	setFteInFlowContext field = 0x200<<16 | 0x1800
+
+	// struct mlx5_ifc_dest_format_bits
+	destFormatDestinationType field = 0x0<<16 | 0x8
+	destFormatDestinationId   field = 0x8<<16 | 0x18
+	destFormatSize                  = 0x8
+
+	// struct mlx5_ifc_rst2init_qp_in_bits
+	rst2initQpInQpn          field = 0x48<<16 | 0x18
+	rst2initQpInOptParamMask field = 0x80<<16 | 0x20
+	rst2initQpInQpc          field = 0xc0<<16 | 0x740
+
+	// struct mlx5_ifc_query_xrc_srq_out_bits
+	queryXrcSrqOutXrcSrqContextEntry field = 0x80<<16 | 0x200
+
+	// struct mlx5_ifc_query_xrc_srq_in_bits
+	queryXrcSrqInXrcSrqn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_query_vport_state_out_bits
+	queryVportStateOutAdminState field = 0x78<<16 | 0x4
+	queryVportStateOutState      field = 0x7c<<16 | 0x4
+
+	// struct mlx5_ifc_query_vport_state_in_bits
+	queryVportStateInOtherVport field = 0x40<<16 | 0x1
+
+	// struct mlx5_ifc_query_vport_counter_out_bits
+	queryVportCounterOutReceivedIbUnicast       field = 0x180<<16 | 0x80
+	queryVportCounterOutTransmittedIbUnicast    field = 0x200<<16 | 0x80
+	queryVportCounterOutReceivedEthBroadcast    field = 0x380<<16 | 0x80
+	queryVportCounterOutTransmittedEthBroadcast field = 0x400<<16 | 0x80
+	queryVportCounterOutReceivedEthUnicast      field = 0x480<<16 | 0x80
+	queryVportCounterOutTransmittedEthUnicast   field = 0x500<<16 | 0x80
+	queryVportCounterOutReceivedEthMulticast    field = 0x580<<16 | 0x80
+	queryVportCounterOutTransmittedEthMulticast field = 0x600<<16 | 0x80
+
+	// struct mlx5_ifc_query_vport_counter_in_bits
+	queryVportCounterInOtherVport field = 0x40<<16 | 0x1
+
+	// struct mlx5_ifc_query_sq_out_bits
+	querySqOutSqContext field = 0x100<<16 | 0x780
+
+	// struct mlx5_ifc_query_sq_in_bits
+	querySqInSqn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_query_special_contexts_out_bits
+	querySpecialContextsOutResdLkey                 field = 0x60<<16 | 0x20
+	querySpecialContextsOutNullMkey                 field = 0x80<<16 | 0x20
+	querySpecialContextsOutTerminateScatterListMkey field = 0xa0<<16 | 0x20
+
+	// struct mlx5_ifc_query_rq_out_bits
+	queryRqOutRqContext field = 0x100<<16 | 0x780
+
+	// struct mlx5_ifc_query_rq_in_bits
+	queryRqInRqn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_query_roce_address_out_bits
+	queryRoceAddressOutRoceAddress field = 0x80<<16 | 0x100
+
+	// struct mlx5_ifc_query_roce_address_in_bits
+	queryRoceAddressInRoceAddressIndex field = 0x40<<16 | 0x10
+
+	// struct mlx5_ifc_query_rmp_out_bits
+	queryRmpOutRmpContext field = 0x100<<16 | 0x780
+
+	// struct mlx5_ifc_query_rmp_in_bits
+	queryRmpInRmpn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_query_qp_out_bits
+	queryQpOutQpc field = 0xc0<<16 | 0x740
+
+	// struct mlx5_ifc_query_qp_in_bits
+	queryQpInQpn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_query_q_counter_out_bits
+	queryQCounterOutRxWriteRequests             field = 0x80<<16 | 0x20
+	queryQCounterOutRxReadRequests              field = 0xc0<<16 | 0x20
+	queryQCounterOutRxAtomicRequests            field = 0x100<<16 | 0x20
+	queryQCounterOutOutOfBuffer                 field = 0x180<<16 | 0x20
+	queryQCounterOutOutOfSequence               field = 0x1c0<<16 | 0x20
+	queryQCounterOutDuplicateRequest            field = 0x200<<16 | 0x20
+	queryQCounterOutRnrNakRetryErr              field = 0x240<<16 | 0x20
+	queryQCounterOutPacketSeqErr                field = 0x280<<16 | 0x20
+	queryQCounterOutImpliedNakSeqErr            field = 0x2c0<<16 | 0x20
+	queryQCounterOutLocalAckTimeoutErr          field = 0x300<<16 | 0x20
+	queryQCounterOutReqRnrRetriesExceeded       field = 0x380<<16 | 0x20
+	queryQCounterOutRespLocalLengthError        field = 0x3c0<<16 | 0x20
+	queryQCounterOutReqLocalLengthError         field = 0x3e0<<16 | 0x20
+	queryQCounterOutRespLocalQpError            field = 0x400<<16 | 0x20
+	queryQCounterOutLocalOperationError         field = 0x420<<16 | 0x20
+	queryQCounterOutRespLocalProtection         field = 0x440<<16 | 0x20
+	queryQCounterOutReqLocalProtection          field = 0x460<<16 | 0x20
+	queryQCounterOutRespCqeError                field = 0x480<<16 | 0x20
+	queryQCounterOutReqCqeError                 field = 0x4a0<<16 | 0x20
+	queryQCounterOutReqMwBinding                field = 0x4c0<<16 | 0x20
+	queryQCounterOutReqBadResponse              field = 0x4e0<<16 | 0x20
+	queryQCounterOutReqRemoteInvalidRequest     field = 0x500<<16 | 0x20
+	queryQCounterOutRespRemoteInvalidRequest    field = 0x520<<16 | 0x20
+	queryQCounterOutReqRemoteAccessErrors       field = 0x540<<16 | 0x20
+	queryQCounterOutRespRemoteAccessErrors      field = 0x560<<16 | 0x20
+	queryQCounterOutReqRemoteOperationErrors    field = 0x580<<16 | 0x20
+	queryQCounterOutReqTransportRetriesExceeded field = 0x5a0<<16 | 0x20
+	queryQCounterOutCqOverflow                  field = 0x5c0<<16 | 0x20
+	queryQCounterOutRespCqeFlushError           field = 0x5e0<<16 | 0x20
+	queryQCounterOutReqCqeFlushError            field = 0x600<<16 | 0x20
+
+	// struct mlx5_ifc_query_q_counter_in_bits
+	queryQCounterInAggregate    field = 0xc1<<16 | 0x1
+	queryQCounterInCounterSetId field = 0xf8<<16 | 0x8
+
+	// struct mlx5_ifc_query_pages_out_bits
+	queryPagesOutNumPages field = 0x60<<16 | 0x20
+
+	// struct mlx5_ifc_query_nic_vport_context_out_bits
+	queryNicVportContextOutNicVportContext field = 0x80<<16 | 0x800
+
+	// struct mlx5_ifc_query_nic_vport_context_in_bits
+	queryNicVportContextInOtherVport field = 0x40<<16 | 0x1
+
+	// struct mlx5_ifc_query_mkey_out_bits
+	queryMkeyOutMemoryKeyMkeyEntry field = 0x80<<16 | 0x200
+
+	// struct mlx5_ifc_query_mkey_in_bits
+	queryMkeyInMkeyIndex field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_query_issi_out_bits
+	queryIssiOutSupportedIssiDw0 field = 0x360<<16 | 0x20
+
+	// struct mlx5_ifc_query_hca_vport_pkey_out_bits
+	queryHcaVportPkeyOutPkey field = 0x80 << 16
+
+	// struct mlx5_ifc_query_hca_vport_pkey_in_bits
+	queryHcaVportPkeyInPkeyIndex field = 0x70<<16 | 0x10
+
+	// struct mlx5_ifc_query_hca_vport_gid_out_bits
+	queryHcaVportGidOutGidsNum field = 0x60<<16 | 0x10
+	queryHcaVportGidOutGid     field = 0x80 << 16
+
+	// struct mlx5_ifc_query_hca_vport_gid_in_bits
+	queryHcaVportGidInGidIndex field = 0x70<<16 | 0x10
+
+	// struct mlx5_ifc_query_hca_vport_context_out_bits
+	queryHcaVportContextOutHcaVportContext field = 0x80<<16 | 0x1000
+
+	// struct mlx5_ifc_query_hca_cap_out_bits
+	queryHcaCapOutCapability field = 0x80<<16 | 0x8000
+
+	// struct mlx5_ifc_query_hca_cap_in_bits
+	queryHcaCapInOtherFunction field = 0x40<<16 | 0x1
+
+	// struct mlx5_ifc_flow_table_context_bits
+	flowTableContextLogSize field = 0x18<<16 | 0x8
+
+	// struct mlx5_ifc_query_flow_counter_in_bits
+	queryFlowCounterInFlowCounterId field = 0xe0<<16 | 0x20
+
+	// struct mlx5_ifc_query_eq_out_bits
+	queryEqOutEqContextEntry field = 0x80<<16 | 0x200
+
+	// struct mlx5_ifc_query_eq_in_bits
+	queryEqInEqNumber field = 0x58<<16 | 0x8
+
+	// struct mlx5_ifc_query_cq_out_bits
+	queryCqOutCqContext field = 0x80<<16 | 0x200
+
+	// struct mlx5_ifc_query_cq_in_bits
+	queryCqInCqn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_query_adapter_out_bits
+	queryAdapterOutQueryAdapterStruct field = 0x80<<16 | 0x800
+
+	// struct mlx5_ifc_modify_tis_in_bits
+	modifyTisInTisn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_modify_tir_in_bits
+	modifyTirInTirn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_modify_sq_in_bits
+	modifySqInSqState field = 0x40<<16 | 0x4
+	modifySqInSqn     field = 0x48<<16 | 0x18
+	modifySqInCtx     field = 0x100<<16 | 0x780
+
+	// struct mlx5_ifc_modify_rqt_in_bits
+	modifyRqtInRqtn field = 0x48<<16 | 0x18
+	modifyRqtInCtx  field = 0x100<<16 | 0x780
+
+	// struct mlx5_ifc_modify_rq_in_bits
+	modifyRqInRqState       field = 0x40<<16 | 0x4
+	modifyRqInRqn           field = 0x48<<16 | 0x18
+	modifyRqInModifyBitmask field = 0x80<<16 | 0x40
+	modifyRqInCtx           field = 0x100<<16 | 0x780
+
+	// struct mlx5_ifc_modify_rmp_in_bits
+	modifyRmpInRmpState field = 0x40<<16 | 0x4
+	modifyRmpInRmpn     field = 0x48<<16 | 0x18
+	modifyRmpInBitmask  field = 0x80<<16 | 0x40
+	modifyRmpInCtx      field = 0x100<<16 | 0x780
+
+	// struct mlx5_ifc_modify_nic_vport_field_select_bits
+	modifyNicVportFieldSelectDisableUcLocalLb field = 0x14<<16 | 0x1
+	modifyNicVportFieldSelectDisableMcLocalLb field = 0x15<<16 | 0x1
+	modifyNicVportFieldSelectNodeGuid         field = 0x16<<16 | 0x1
+	modifyNicVportFieldSelectPortGuid         field = 0x17<<16 | 0x1
+	modifyNicVportFieldSelectMtu              field = 0x19<<16 | 0x1
+	modifyNicVportFieldSelectChangeEvent      field = 0x1a<<16 | 0x1
+	modifyNicVportFieldSelectPromisc          field = 0x1b<<16 | 0x1
+	modifyNicVportFieldSelectPermanentAddress field = 0x1c<<16 | 0x1
+	modifyNicVportFieldSelectAddressesList    field = 0x1d<<16 | 0x1
+	modifyNicVportFieldSelectRoceEn           field = 0x1e<<16 | 0x1
+
+	// struct mlx5_ifc_modify_nic_vport_context_in_bits
+	modifyNicVportContextInOtherVport      field = 0x40<<16 | 0x1
+	modifyNicVportContextInFieldSelect     field = 0x60<<16 | 0x20
+	modifyNicVportContextInNicVportContext field = 0x800<<16 | 0x800
+
+	// struct mlx5_ifc_modify_hca_vport_context_in_bits
+	modifyHcaVportContextInOtherVport      field = 0x40<<16 | 0x1
+	modifyHcaVportContextInHcaVportContext field = 0x80<<16 | 0x1000
+
+	// struct mlx5_ifc_modify_cq_in_bits
+	modifyCqInCqn                                field = 0x48<<16 | 0x18
+	modifyCqInModifyFieldSelectResizeFieldSelect field = 0x60<<16 | 0x20
+	modifyCqInCqContext                          field = 0x80<<16 | 0x200
+	modifyCqInPas                                field = 0x880 << 16
+
+	// struct mlx5_ifc_manage_pages_out_bits
+	managePagesOutOutputNumEntries field = 0x40<<16 | 0x20
+	managePagesOutPas              field = 0x80 << 16
+
+	// struct mlx5_ifc_manage_pages_in_bits
+	managePagesInInputNumEntries field = 0x60<<16 | 0x20
+	managePagesInPas             field = 0x80 << 16
+
+	// struct mlx5_ifc_enable_hca_in_bits
+	enableHcaInEmbeddedCpuFunction field = 0x40<<16 | 0x1
+	enableHcaInFunctionId          field = 0x50<<16 | 0x10
+
+	// struct mlx5_ifc_disable_hca_in_bits
+	disableHcaInEmbeddedCpuFunction field = 0x40<<16 | 0x1
+	disableHcaInFunctionId          field = 0x50<<16 | 0x10
+
+	// struct mlx5_ifc_destroy_xrc_srq_in_bits
+	destroyXrcSrqInXrcSrqn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_destroy_tis_in_bits
+	destroyTisInTisn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_destroy_tir_in_bits
+	destroyTirInTirn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_destroy_sq_in_bits
+	destroySqInSqn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_destroy_rqt_in_bits
+	destroyRqtInRqtn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_destroy_rq_in_bits
+	destroyRqInRqn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_destroy_rmp_in_bits
+	destroyRmpInRmpn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_destroy_qp_in_bits
+	destroyQpInQpn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_destroy_mkey_in_bits
+	destroyMkeyInMkeyIndex field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_destroy_flow_table_in_bits
+	destroyFlowTableInTableType field = 0x80<<16 | 0x8
+	destroyFlowTableInTableId   field = 0xa8<<16 | 0x18
+
+	// struct mlx5_ifc_destroy_flow_group_in_bits
+	destroyFlowGroupInTableType field = 0x80<<16 | 0x8
+	destroyFlowGroupInTableId   field = 0xa8<<16 | 0x18
+	destroyFlowGroupInGroupId   field = 0xc0<<16 | 0x20
+
+	// struct mlx5_ifc_destroy_eq_in_bits
+	destroyEqInEqNumber field = 0x58<<16 | 0x8
+
+	// struct mlx5_ifc_destroy_cq_in_bits
+	destroyCqInCqn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_delete_fte_in_bits
+	deleteFteInTableType field = 0x80<<16 | 0x8
+	deleteFteInTableId   field = 0xa8<<16 | 0x18
+	deleteFteInFlowIndex field = 0x100<<16 | 0x20
+
+	// struct mlx5_ifc_dealloc_xrcd_in_bits
+	deallocXrcdInXrcd field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_dealloc_uar_in_bits
+	deallocUarInUar field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_dealloc_transport_domain_in_bits
+	deallocTransportDomainInTransportDomain field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_dealloc_q_counter_in_bits
+	deallocQCounterInCounterSetId field = 0x58<<16 | 0x8
+
+	// struct mlx5_ifc_dealloc_pd_in_bits
+	deallocPdInPd field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_dealloc_flow_counter_in_bits
+	deallocFlowCounterInFlowCounterId field = 0x40<<16 | 0x20
+
+	// struct mlx5_ifc_create_xrc_srq_out_bits
+	createXrcSrqOutXrcSrqn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_create_xrc_srq_in_bits
+	createXrcSrqInXrcSrqContextEntry field = 0x80<<16 | 0x200
+	createXrcSrqInXrcSrqUmemValid    field = 0x2e0<<16 | 0x1
+	createXrcSrqInPas                field = 0x880 << 16
+
+	// struct mlx5_ifc_create_tis_out_bits
+	createTisOutTisn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_create_tis_in_bits
+	createTisInCtx field = 0x100<<16 | 0x500
+
+	// struct mlx5_ifc_create_tir_out_bits
+	createTirOutTirn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_create_tir_in_bits
+	createTirInCtx field = 0x100<<16 | 0x780
+
+	// struct mlx5_ifc_create_sq_out_bits
+	createSqOutSqn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_create_sq_in_bits
+	createSqInCtx field = 0x100<<16 | 0x780
+
+	// struct mlx5_ifc_create_rqt_out_bits
+	createRqtOutRqtn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_create_rqt_in_bits
+	createRqtInRqtContext field = 0x100<<16 | 0x780
+
+	// struct mlx5_ifc_create_rq_out_bits
+	createRqOutRqn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_create_rq_in_bits
+	createRqInCtx field = 0x100<<16 | 0x780
+
+	// struct mlx5_ifc_create_rmp_out_bits
+	createRmpOutRmpn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_create_rmp_in_bits
+	createRmpInCtx field = 0x100<<16 | 0x780
+
+	// struct mlx5_ifc_create_qp_out_bits
+	createQpOutQpn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_create_qp_in_bits
+	createQpInQpcExt      field = 0x40<<16 | 0x1
+	createQpInQpc         field = 0xc0<<16 | 0x740
+	createQpInWqUmemValid field = 0x860<<16 | 0x1
+	createQpInPas         field = 0x880 << 16
+
+	// struct mlx5_ifc_create_mkey_out_bits
+	createMkeyOutMkeyIndex field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_create_mkey_in_bits
+	createMkeyInPgAccess                      field = 0x60<<16 | 0x1
+	createMkeyInMkeyUmemValid                 field = 0x61<<16 | 0x1
+	createMkeyInMemoryKeyMkeyEntry            field = 0x80<<16 | 0x200
+	createMkeyInTranslationsOctwordActualSize field = 0x300<<16 | 0x20
+	createMkeyInKlmPasMtt                     field = 0x880 << 16
+
+	// struct mlx5_ifc_create_flow_table_out_bits
+	createFlowTableOutTableId field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_create_flow_table_in_bits
+	createFlowTableInOtherVport       field = 0x40<<16 | 0x1
+	createFlowTableInTableType        field = 0x80<<16 | 0x8
+	createFlowTableInFlowTableContext field = 0xc0<<16 | 0x1c0
+
+	// struct mlx5_ifc_create_flow_group_out_bits
+	createFlowGroupOutGroupId field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_create_flow_group_in_bits
+	createFlowGroupInTableType      field = 0x80<<16 | 0x8
+	createFlowGroupInTableId        field = 0xa8<<16 | 0x18
+	createFlowGroupInStartFlowIndex field = 0xe0<<16 | 0x20
+	createFlowGroupInEndFlowIndex   field = 0x120<<16 | 0x20
+
+	// struct mlx5_ifc_create_eq_out_bits
+	createEqOutEqNumber field = 0x58<<16 | 0x8
+
+	// struct mlx5_ifc_create_eq_in_bits
+	createEqInEqContextEntry field = 0x80<<16 | 0x200
+	createEqInEventBitmask   field = 0x2c0<<16 | 0x100
+	createEqInPas            field = 0x880 << 16
+
+	// struct mlx5_ifc_create_cq_out_bits
+	createCqOutCqn field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_create_cq_in_bits
+	createCqInCqContext   field = 0x80<<16 | 0x200
+	createCqInCqUmemValid field = 0x2e0<<16 | 0x1
+	createCqInPas         field = 0x880 << 16
+
+	// struct mlx5_ifc_attach_to_mcg_in_bits
+	attachToMcgInQpn          field = 0x48<<16 | 0x18
+	attachToMcgInMulticastGid field = 0x80<<16 | 0x80
+
+	// struct mlx5_ifc_arm_xrc_srq_in_bits
+	armXrcSrqInXrcSrqn field = 0x48<<16 | 0x18
+	armXrcSrqInLwm     field = 0x70<<16 | 0x10
+
+	// struct mlx5_ifc_alloc_xrcd_out_bits
+	allocXrcdOutXrcd field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_alloc_uar_out_bits
+	allocUarOutUar field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_alloc_transport_domain_out_bits
+	allocTransportDomainOutTransportDomain field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_alloc_q_counter_out_bits
+	allocQCounterOutCounterSetId field = 0x58<<16 | 0x8
+
+	// struct mlx5_ifc_alloc_pd_out_bits
+	allocPdOutPd field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_alloc_flow_counter_out_bits
+	allocFlowCounterOutFlowCounterId field = 0x40<<16 | 0x20
+
+	// struct mlx5_ifc_access_register_out_bits
+	accessRegisterOutRegisterData field = 0x80 << 16
+
+	// struct mlx5_ifc_access_register_in_bits
+	accessRegisterInRegisterId   field = 0x50<<16 | 0x10
+	accessRegisterInRegisterData field = 0x80 << 16
+
+	// struct mlx5_ifc_pvlc_reg_bits
+	pvlcRegLocalPort     field = 0x8<<16 | 0x8
+	pvlcRegVlHwCap       field = 0x3c<<16 | 0x4
+	pvlcRegVlAdmin       field = 0x5c<<16 | 0x4
+	pvlcRegVlOperational field = 0x7c<<16 | 0x4
+	pvlcRegSize                = 0x10
+
+	// struct mlx5_ifc_ptys_reg_bits
+	ptysRegLocalPort             field = 0x8<<16 | 0x8
+	ptysRegProtoMask             field = 0x1d<<16 | 0x3
+	ptysRegEthProtoCapability    field = 0x60<<16 | 0x20
+	ptysRegIbLinkWidthCapability field = 0x80<<16 | 0x10
+	ptysRegIbProtoCapability     field = 0x90<<16 | 0x10
+	ptysRegEthProtoAdmin         field = 0xc0<<16 | 0x20
+	ptysRegEthProtoOper          field = 0x120<<16 | 0x20
+	ptysRegIbLinkWidthOper       field = 0x140<<16 | 0x10
+	ptysRegIbProtoOper           field = 0x150<<16 | 0x10
+	ptysRegSize                        = 0x40
+
+	// struct mlx5_ifc_ppcnt_reg_bits
+	ppcntRegLocalPort  field = 0x8<<16 | 0x8
+	ppcntRegGrp        field = 0x1a<<16 | 0x6
+	ppcntRegPrioTc     field = 0x3b<<16 | 0x5
+	ppcntRegCounterSet field = 0x40<<16 | 0x7c0
+	ppcntRegSize             = 0x100
+
+	// struct mlx5_ifc_pmtu_reg_bits
+	pmtuRegLocalPort field = 0x8<<16 | 0x8
+	pmtuRegMaxMtu    field = 0x20<<16 | 0x10
+	pmtuRegAdminMtu  field = 0x40<<16 | 0x10
+	pmtuRegOperMtu   field = 0x60<<16 | 0x10
+	pmtuRegSize            = 0x10
+
+	// struct mlx5_ifc_paos_reg_bits
+	paosRegLocalPort   field = 0x8<<16 | 0x8
+	paosRegAdminStatus field = 0x14<<16 | 0x4
+	paosRegOperStatus  field = 0x1c<<16 | 0x4
+	paosRegSize              = 0x10
+
+	// struct mlx5_ifc_set_flow_table_root_in_bits
+	setFlowTableRootInTableType field = 0x80<<16 | 0x8
+	setFlowTableRootInTableId   field = 0xa8<<16 | 0x18
+
+	// struct mlx5_ifc_modify_flow_table_in_bits
+	modifyFlowTableInTableType field = 0x80<<16 | 0x8
+	modifyFlowTableInTableId   field = 0xa8<<16 | 0x18
 )
+
+var flowTableFieldsSupportedReserved = []field{0xb<<16 | 0x1, 0x27<<16 | 0x1, 0x2b<<16 | 0x1, 0x37<<16 | 0x9, 0x42<<16 | 0x3, 0x55<<16 | 0x2, 0x58<<16 | 0x2, 0x5b<<16 | 0x5, 0x60<<16 | 0x18}
 
 var opNames = map[uint16]string{
 	0x100: "QUERY_HCA_CAP",
@@ -682,2540 +1390,6 @@ var opNames = map[uint16]string{
 	0x1:   "MOD_UPDATE_HEADER_MODIFY_ARGUMENT",
 }
 
-// struct mlx5_ifc_cmd_hca_cap_bits
-const (
-	cmdHcaCapPageRequestDisable                       field = 0x6<<16 | 0x1
-	cmdHcaCapAbsNativePortNum                         field = 0x7<<16 | 0x1
-	cmdHcaCapSharedObjectToUserObjectAllowed          field = 0x10<<16 | 0x1
-	cmdHcaCapVhcaResourceManager                      field = 0x1f<<16 | 0x1
-	cmdHcaCapHcaCap2                                  field = 0x20<<16 | 0x1
-	cmdHcaCapCreateLagWhenNotMasterUp                 field = 0x21<<16 | 0x1
-	cmdHcaCapDtor                                     field = 0x22<<16 | 0x1
-	cmdHcaCapEventOnVhcaStateTeardownRequest          field = 0x23<<16 | 0x1
-	cmdHcaCapEventOnVhcaStateInUse                    field = 0x24<<16 | 0x1
-	cmdHcaCapEventOnVhcaStateActive                   field = 0x25<<16 | 0x1
-	cmdHcaCapEventOnVhcaStateAllocated                field = 0x26<<16 | 0x1
-	cmdHcaCapEventOnVhcaStateInvalid                  field = 0x27<<16 | 0x1
-	cmdHcaCapVhcaId                                   field = 0x30<<16 | 0x10
-	cmdHcaCapLogMaxSrqSz                              field = 0x80<<16 | 0x8
-	cmdHcaCapLogMaxQpSz                               field = 0x88<<16 | 0x8
-	cmdHcaCapEventCap                                 field = 0x90<<16 | 0x1
-	cmdHcaCapIsolateVlTcNew                           field = 0x93<<16 | 0x1
-	cmdHcaCapPrioTagRequired                          field = 0x98<<16 | 0x1
-	cmdHcaCapLogMaxQp                                 field = 0x9b<<16 | 0x5
-	cmdHcaCapEceSupport                               field = 0xa3<<16 | 0x1
-	cmdHcaCapRegCPreserve                             field = 0xa9<<16 | 0x1
-	cmdHcaCapLogMaxSrq                                field = 0xab<<16 | 0x5
-	cmdHcaCapUplinkFollow                             field = 0xb1<<16 | 0x1
-	cmdHcaCapTsCqeToDestCqn                           field = 0xb2<<16 | 0x1
-	cmdHcaCapGoBackN                                  field = 0xb9<<16 | 0x1
-	cmdHcaCapMaxSglForOptimizedPerformance            field = 0xc0<<16 | 0x8
-	cmdHcaCapLogMaxCqSz                               field = 0xc8<<16 | 0x8
-	cmdHcaCapRelaxedOrderingWriteUmr                  field = 0xd0<<16 | 0x1
-	cmdHcaCapRelaxedOrderingReadUmr                   field = 0xd1<<16 | 0x1
-	cmdHcaCapVirtioNetDeviceEmualtionManager          field = 0xd9<<16 | 0x1
-	cmdHcaCapVirtioBlkDeviceEmualtionManager          field = 0xda<<16 | 0x1
-	cmdHcaCapLogMaxCq                                 field = 0xdb<<16 | 0x5
-	cmdHcaCapLogMaxEqSz                               field = 0xe0<<16 | 0x8
-	cmdHcaCapRelaxedOrderingWrite                     field = 0xe8<<16 | 0x1
-	cmdHcaCapRelaxedOrderingReadPciEnabled            field = 0xe9<<16 | 0x1
-	cmdHcaCapLogMaxMkey                               field = 0xea<<16 | 0x6
-	cmdHcaCapTerminateScatterListMkey                 field = 0xf6<<16 | 0x1
-	cmdHcaCapRepeatedMkey                             field = 0xf7<<16 | 0x1
-	cmdHcaCapDumpFillMkey                             field = 0xf8<<16 | 0x1
-	cmdHcaCapFastTeardown                             field = 0xfb<<16 | 0x1
-	cmdHcaCapLogMaxEq                                 field = 0xfc<<16 | 0x4
-	cmdHcaCapMaxIndirection                           field = 0x100<<16 | 0x8
-	cmdHcaCapFixedBufferSize                          field = 0x108<<16 | 0x1
-	cmdHcaCapLogMaxMrwSz                              field = 0x109<<16 | 0x7
-	cmdHcaCapForceTeardown                            field = 0x110<<16 | 0x1
-	cmdHcaCapLogMaxBsfListSize                        field = 0x112<<16 | 0x6
-	cmdHcaCapUmrExtendedTranslationOffset             field = 0x118<<16 | 0x1
-	cmdHcaCapNullMkey                                 field = 0x119<<16 | 0x1
-	cmdHcaCapLogMaxKlmListSize                        field = 0x11a<<16 | 0x6
-	cmdHcaCapQpcExtension                             field = 0x122<<16 | 0x1
-	cmdHcaCapLogMaxRaReqDc                            field = 0x12a<<16 | 0x6
-	cmdHcaCapEthWqeTooSmall                           field = 0x132<<16 | 0x1
-	cmdHcaCapVnicEnvCqOverrun                         field = 0x139<<16 | 0x1
-	cmdHcaCapLogMaxRaResDc                            field = 0x13a<<16 | 0x6
-	cmdHcaCapReleaseAllPages                          field = 0x145<<16 | 0x1
-	cmdHcaCapMustNotUse                               field = 0x146<<16 | 0x1
-	cmdHcaCapRoceAccl                                 field = 0x149<<16 | 0x1
-	cmdHcaCapLogMaxRaReqQp                            field = 0x14a<<16 | 0x6
-	cmdHcaCapLogMaxRaResQp                            field = 0x15a<<16 | 0x6
-	cmdHcaCapEndPad                                   field = 0x160<<16 | 0x1
-	cmdHcaCapCcQueryAllowed                           field = 0x161<<16 | 0x1
-	cmdHcaCapCcModifyAllowed                          field = 0x162<<16 | 0x1
-	cmdHcaCapStartPad                                 field = 0x163<<16 | 0x1
-	cmdHcaCapCacheLine128byte                         field = 0x164<<16 | 0x1
-	cmdHcaCapRts2rtsQpCountersSetId                   field = 0x169<<16 | 0x1
-	cmdHcaCapVnicEnvIntRqOob                          field = 0x16c<<16 | 0x1
-	cmdHcaCapSbcamReg                                 field = 0x16d<<16 | 0x1
-	cmdHcaCapQcamReg                                  field = 0x16f<<16 | 0x1
-	cmdHcaCapGidTableSize                             field = 0x170<<16 | 0x10
-	cmdHcaCapOutOfSeqCnt                              field = 0x180<<16 | 0x1
-	cmdHcaCapVportCounters                            field = 0x181<<16 | 0x1
-	cmdHcaCapRetransmissionQCounters                  field = 0x182<<16 | 0x1
-	cmdHcaCapDebug                                    field = 0x183<<16 | 0x1
-	cmdHcaCapModifyRqCounterSetId                     field = 0x184<<16 | 0x1
-	cmdHcaCapRqDelayDrop                              field = 0x185<<16 | 0x1
-	cmdHcaCapMaxQpCnt                                 field = 0x186<<16 | 0xa
-	cmdHcaCapPkeyTableSize                            field = 0x190<<16 | 0x10
-	cmdHcaCapVportGroupManager                        field = 0x1a0<<16 | 0x1
-	cmdHcaCapVhcaGroupManager                         field = 0x1a1<<16 | 0x1
-	cmdHcaCapIbVirt                                   field = 0x1a2<<16 | 0x1
-	cmdHcaCapEthVirt                                  field = 0x1a3<<16 | 0x1
-	cmdHcaCapVnicEnvQueueCounters                     field = 0x1a4<<16 | 0x1
-	cmdHcaCapEts                                      field = 0x1a5<<16 | 0x1
-	cmdHcaCapNicFlowTable                             field = 0x1a6<<16 | 0x1
-	cmdHcaCapEswitchManager                           field = 0x1a7<<16 | 0x1
-	cmdHcaCapDeviceMemory                             field = 0x1a8<<16 | 0x1
-	cmdHcaCapMcamReg                                  field = 0x1a9<<16 | 0x1
-	cmdHcaCapPcamReg                                  field = 0x1aa<<16 | 0x1
-	cmdHcaCapLocalCaAckDelay                          field = 0x1ab<<16 | 0x5
-	cmdHcaCapPortModuleEvent                          field = 0x1b0<<16 | 0x1
-	cmdHcaCapEnhancedErrorQCounters                   field = 0x1b1<<16 | 0x1
-	cmdHcaCapPortsCheck                               field = 0x1b2<<16 | 0x1
-	cmdHcaCapDisableLinkUp                            field = 0x1b4<<16 | 0x1
-	cmdHcaCapBeaconLed                                field = 0x1b5<<16 | 0x1
-	cmdHcaCapPortType                                 field = 0x1b6<<16 | 0x2
-	cmdHcaCapNumPorts                                 field = 0x1b8<<16 | 0x8
-	cmdHcaCapPps                                      field = 0x1c1<<16 | 0x1
-	cmdHcaCapPpsModify                                field = 0x1c2<<16 | 0x1
-	cmdHcaCapLogMaxMsg                                field = 0x1c3<<16 | 0x5
-	cmdHcaCapMaxTc                                    field = 0x1cc<<16 | 0x4
-	cmdHcaCapTempWarnEvent                            field = 0x1d0<<16 | 0x1
-	cmdHcaCapDcbx                                     field = 0x1d1<<16 | 0x1
-	cmdHcaCapGeneralNotificationEvent                 field = 0x1d2<<16 | 0x1
-	cmdHcaCapFpga                                     field = 0x1d5<<16 | 0x1
-	cmdHcaCapRolS                                     field = 0x1d6<<16 | 0x1
-	cmdHcaCapRolG                                     field = 0x1d7<<16 | 0x1
-	cmdHcaCapWolS                                     field = 0x1d9<<16 | 0x1
-	cmdHcaCapWolG                                     field = 0x1da<<16 | 0x1
-	cmdHcaCapWolA                                     field = 0x1db<<16 | 0x1
-	cmdHcaCapWolB                                     field = 0x1dc<<16 | 0x1
-	cmdHcaCapWolM                                     field = 0x1dd<<16 | 0x1
-	cmdHcaCapWolU                                     field = 0x1de<<16 | 0x1
-	cmdHcaCapWolP                                     field = 0x1df<<16 | 0x1
-	cmdHcaCapStatRateSupport                          field = 0x1e0<<16 | 0x10
-	cmdHcaCapPciSyncForFwUpdateEvent                  field = 0x1f1<<16 | 0x1
-	cmdHcaCapInit2LagTxPortAffinity                   field = 0x1f8<<16 | 0x1
-	cmdHcaCapWqeBasedFlowTableUpdateCap               field = 0x1fb<<16 | 0x1
-	cmdHcaCapCqeVersion                               field = 0x1fc<<16 | 0x4
-	cmdHcaCapCompactAddressVector                     field = 0x200<<16 | 0x1
-	cmdHcaCapStridingRq                               field = 0x201<<16 | 0x1
-	cmdHcaCapIpoibEnhancedOffloads                    field = 0x203<<16 | 0x1
-	cmdHcaCapIpoibBasicOffloads                       field = 0x204<<16 | 0x1
-	cmdHcaCapRepeatedBlockDisabled                    field = 0x206<<16 | 0x1
-	cmdHcaCapUmrModifyEntitySizeDisabled              field = 0x207<<16 | 0x1
-	cmdHcaCapUmrModifyAtomicDisabled                  field = 0x208<<16 | 0x1
-	cmdHcaCapUmrIndirectMkeyDisabled                  field = 0x209<<16 | 0x1
-	cmdHcaCapUmrFence                                 field = 0x20a<<16 | 0x2
-	cmdHcaCapDcReqScatDataCqe                         field = 0x20c<<16 | 0x1
-	cmdHcaCapDrainSigerr                              field = 0x20f<<16 | 0x1
-	cmdHcaCapCmdifChecksum                            field = 0x210<<16 | 0x2
-	cmdHcaCapSigerrCqe                                field = 0x212<<16 | 0x1
-	cmdHcaCapWqSignature                              field = 0x214<<16 | 0x1
-	cmdHcaCapSctrDataCqe                              field = 0x215<<16 | 0x1
-	cmdHcaCapSho                                      field = 0x217<<16 | 0x1
-	cmdHcaCapTph                                      field = 0x218<<16 | 0x1
-	cmdHcaCapRf                                       field = 0x219<<16 | 0x1
-	cmdHcaCapDct                                      field = 0x21a<<16 | 0x1
-	cmdHcaCapQos                                      field = 0x21b<<16 | 0x1
-	cmdHcaCapEthNetOffloads                           field = 0x21c<<16 | 0x1
-	cmdHcaCapRoce                                     field = 0x21d<<16 | 0x1
-	cmdHcaCapAtomic                                   field = 0x21e<<16 | 0x1
-	cmdHcaCapCqOi                                     field = 0x220<<16 | 0x1
-	cmdHcaCapCqResize                                 field = 0x221<<16 | 0x1
-	cmdHcaCapCqModeration                             field = 0x222<<16 | 0x1
-	cmdHcaCapCqPeriodModeModify                       field = 0x223<<16 | 0x1
-	cmdHcaCapCqEqRemap                                field = 0x226<<16 | 0x1
-	cmdHcaCapPg                                       field = 0x227<<16 | 0x1
-	cmdHcaCapBlockLbMc                                field = 0x228<<16 | 0x1
-	cmdHcaCapScqeBreakModeration                      field = 0x22a<<16 | 0x1
-	cmdHcaCapCqPeriodStartFromCqe                     field = 0x22b<<16 | 0x1
-	cmdHcaCapCd                                       field = 0x22c<<16 | 0x1
-	cmdHcaCapApm                                      field = 0x22e<<16 | 0x1
-	cmdHcaCapVectorCalc                               field = 0x22f<<16 | 0x1
-	cmdHcaCapUmrPtrRlky                               field = 0x230<<16 | 0x1
-	cmdHcaCapImaicl                                   field = 0x231<<16 | 0x1
-	cmdHcaCapQpPacketBased                            field = 0x232<<16 | 0x1
-	cmdHcaCapQkv                                      field = 0x236<<16 | 0x1
-	cmdHcaCapPkv                                      field = 0x237<<16 | 0x1
-	cmdHcaCapSetDethSqpn                              field = 0x238<<16 | 0x1
-	cmdHcaCapXrc                                      field = 0x23c<<16 | 0x1
-	cmdHcaCapUd                                       field = 0x23d<<16 | 0x1
-	cmdHcaCapUc                                       field = 0x23e<<16 | 0x1
-	cmdHcaCapRc                                       field = 0x23f<<16 | 0x1
-	cmdHcaCapUar4k                                    field = 0x240<<16 | 0x1
-	cmdHcaCapFlRcQpWhenRoceDisabled                   field = 0x248<<16 | 0x1
-	cmdHcaCapRegexpParams                             field = 0x249<<16 | 0x1
-	cmdHcaCapUarSz                                    field = 0x24a<<16 | 0x6
-	cmdHcaCapPortSelectionCap                         field = 0x250<<16 | 0x1
-	cmdHcaCapNicCapReg                                field = 0x251<<16 | 0x1
-	cmdHcaCapUmemUid0                                 field = 0x252<<16 | 0x1
-	cmdHcaCapLogPgSz                                  field = 0x258<<16 | 0x8
-	cmdHcaCapBf                                       field = 0x260<<16 | 0x1
-	cmdHcaCapDriverVersion                            field = 0x261<<16 | 0x1
-	cmdHcaCapPadTxEthPacket                           field = 0x262<<16 | 0x1
-	cmdHcaCapMkeyByName                               field = 0x266<<16 | 0x1
-	cmdHcaCapLogBfRegSize                             field = 0x26b<<16 | 0x5
-	cmdHcaCapDisciplinedFrCounter                     field = 0x270<<16 | 0x1
-	cmdHcaCapQpErrorSyndrome                          field = 0x273<<16 | 0x1
-	cmdHcaCapLagDct                                   field = 0x276<<16 | 0x2
-	cmdHcaCapLagTxPortAffinity                        field = 0x278<<16 | 0x1
-	cmdHcaCapLagNativeFdbSelection                    field = 0x279<<16 | 0x1
-	cmdHcaCapLagMaster                                field = 0x27b<<16 | 0x1
-	cmdHcaCapNumLagPorts                              field = 0x27c<<16 | 0x4
-	cmdHcaCapMaxWqeSzSq                               field = 0x290<<16 | 0x10
-	cmdHcaCapIcmMngFunctionIdMode                     field = 0x2a0<<16 | 0x1
-	cmdHcaCapMkeyPcieTph                              field = 0x2a7<<16 | 0x1
-	cmdHcaCapTisTirTdOrder                            field = 0x2a9<<16 | 0x1
-	cmdHcaCapPsp                                      field = 0x2aa<<16 | 0x1
-	cmdHcaCapShampo                                   field = 0x2ab<<16 | 0x1
-	cmdHcaCapMaxWqeSzRq                               field = 0x2b0<<16 | 0x10
-	cmdHcaCapMaxFlowCounter3116                       field = 0x2c0<<16 | 0x10
-	cmdHcaCapMaxWqeSzSqDc                             field = 0x2d0<<16 | 0x10
-	cmdHcaCapQueryHostNetFunctionNumMax               field = 0x2e0<<16 | 0x5
-	cmdHcaCapMaxQpMcg                                 field = 0x2e7<<16 | 0x19
-	cmdHcaCapFlowCounterBulkAlloc                     field = 0x310<<16 | 0x8
-	cmdHcaCapLogMaxMcg                                field = 0x318<<16 | 0x8
-	cmdHcaCapLogMaxTransportDomain                    field = 0x323<<16 | 0x5
-	cmdHcaCapRelaxedOrderingRead                      field = 0x32a<<16 | 0x1
-	cmdHcaCapLogMaxPd                                 field = 0x32b<<16 | 0x5
-	cmdHcaCapDpOrderingOooAllUd                       field = 0x330<<16 | 0x1
-	cmdHcaCapDpOrderingOooAllUc                       field = 0x331<<16 | 0x1
-	cmdHcaCapDpOrderingOooAllXrc                      field = 0x332<<16 | 0x1
-	cmdHcaCapDpOrderingOooAllDc                       field = 0x333<<16 | 0x1
-	cmdHcaCapDpOrderingOooAllRc                       field = 0x334<<16 | 0x1
-	cmdHcaCapPcieResetUsingHotresetMethod             field = 0x335<<16 | 0x1
-	cmdHcaCapPciSyncForFwUpdateWithDriverUnload       field = 0x336<<16 | 0x1
-	cmdHcaCapVnicEnvCntSteeringFail                   field = 0x337<<16 | 0x1
-	cmdHcaCapVportCounterLocalLoopback                field = 0x338<<16 | 0x1
-	cmdHcaCapQCounterAggregation                      field = 0x339<<16 | 0x1
-	cmdHcaCapQCounterOtherVport                       field = 0x33a<<16 | 0x1
-	cmdHcaCapLogMaxXrcd                               field = 0x33b<<16 | 0x5
-	cmdHcaCapNicReceiveSteeringDiscard                field = 0x340<<16 | 0x1
-	cmdHcaCapReceiveDiscardVportDown                  field = 0x341<<16 | 0x1
-	cmdHcaCapTransmitDiscardVportDown                 field = 0x342<<16 | 0x1
-	cmdHcaCapEqOverrunCount                           field = 0x343<<16 | 0x1
-	cmdHcaCapInvalidCommandCount                      field = 0x345<<16 | 0x1
-	cmdHcaCapQuotaExceededCount                       field = 0x346<<16 | 0x1
-	cmdHcaCapLogMaxFlowCounterBulk                    field = 0x348<<16 | 0x8
-	cmdHcaCapMaxFlowCounter150                        field = 0x350<<16 | 0x10
-	cmdHcaCapLogMaxRq                                 field = 0x363<<16 | 0x5
-	cmdHcaCapFtAliasSwVhcaId                          field = 0x368<<16 | 0x1
-	cmdHcaCapLogMaxSq                                 field = 0x36b<<16 | 0x5
-	cmdHcaCapLogMaxTir                                field = 0x373<<16 | 0x5
-	cmdHcaCapLogMaxTis                                field = 0x37b<<16 | 0x5
-	cmdHcaCapBasicCyclicRcvWqe                        field = 0x380<<16 | 0x1
-	cmdHcaCapLogMaxRmp                                field = 0x383<<16 | 0x5
-	cmdHcaCapSdGroupSize                              field = 0x388<<16 | 0x1
-	cmdHcaCapLogMaxRqt                                field = 0x38b<<16 | 0x5
-	cmdHcaCapLogMaxRqtSize                            field = 0x393<<16 | 0x5
-	cmdHcaCapTlpDeviceEmulationManager                field = 0x398<<16 | 0x1
-	cmdHcaCapVnicEnvCntBarUarAccess                   field = 0x399<<16 | 0x1
-	cmdHcaCapVnicEnvCntOdpPageFault                   field = 0x39a<<16 | 0x1
-	cmdHcaCapLogMaxTisPerSq                           field = 0x39b<<16 | 0x5
-	cmdHcaCapExtStrideNumRange                        field = 0x3a0<<16 | 0x1
-	cmdHcaCapRoceRwSupported                          field = 0x3a1<<16 | 0x1
-	cmdHcaCapLogMaxCurrentUcListWrSupported           field = 0x3a2<<16 | 0x1
-	cmdHcaCapLogMaxStrideSzRq                         field = 0x3a3<<16 | 0x5
-	cmdHcaCapLogMinStrideSzRq                         field = 0x3ab<<16 | 0x5
-	cmdHcaCapQpLatencySensitiveDisable                field = 0x3b2<<16 | 0x1
-	cmdHcaCapLogMaxStrideSzSq                         field = 0x3b3<<16 | 0x5
-	cmdHcaCapLogMinStrideSzSq                         field = 0x3bb<<16 | 0x5
-	cmdHcaCapHairpin                                  field = 0x3c0<<16 | 0x1
-	cmdHcaCapLogMaxHairpinQueues                      field = 0x3c3<<16 | 0x5
-	cmdHcaCapLogMaxHairpinWqDataSz                    field = 0x3cb<<16 | 0x5
-	cmdHcaCapLogMaxHairpinNumPackets                  field = 0x3d3<<16 | 0x5
-	cmdHcaCapLogMaxWqSz                               field = 0x3db<<16 | 0x5
-	cmdHcaCapNicVportChangeEvent                      field = 0x3e0<<16 | 0x1
-	cmdHcaCapDisableLocalLbUc                         field = 0x3e1<<16 | 0x1
-	cmdHcaCapDisableLocalLbMc                         field = 0x3e2<<16 | 0x1
-	cmdHcaCapLogMinHairpinWqDataSz                    field = 0x3e3<<16 | 0x5
-	cmdHcaCapSilentModeSet                            field = 0x3e9<<16 | 0x1
-	cmdHcaCapVhcaState                                field = 0x3ea<<16 | 0x1
-	cmdHcaCapLogMaxVlanList                           field = 0x3eb<<16 | 0x5
-	cmdHcaCapLogMaxCurrentMcList                      field = 0x3f3<<16 | 0x5
-	cmdHcaCapSilentModeQuery                          field = 0x3f9<<16 | 0x1
-	cmdHcaCapQueryHostNetFunctionV1                   field = 0x3fa<<16 | 0x1
-	cmdHcaCapLogMaxCurrentUcList                      field = 0x3fb<<16 | 0x5
-	cmdHcaCapGeneralObjTypes                          field = 0x400<<16 | 0x40
-	cmdHcaCapSqTsFormat                               field = 0x440<<16 | 0x2
-	cmdHcaCapRqTsFormat                               field = 0x442<<16 | 0x2
-	cmdHcaCapSteeringFormatVersion                    field = 0x444<<16 | 0x4
-	cmdHcaCapCreateQpStartHint                        field = 0x448<<16 | 0x18
-	cmdHcaCapAts                                      field = 0x461<<16 | 0x1
-	cmdHcaCapCrossVhcaRqt                             field = 0x462<<16 | 0x1
-	cmdHcaCapLogMaxUctx                               field = 0x463<<16 | 0x5
-	cmdHcaCapCrypto                                   field = 0x469<<16 | 0x1
-	cmdHcaCapIpsecOffload                             field = 0x46a<<16 | 0x1
-	cmdHcaCapLogMaxUmem                               field = 0x46b<<16 | 0x5
-	cmdHcaCapMaxNumEqs                                field = 0x470<<16 | 0x10
-	cmdHcaCapTlsTx                                    field = 0x481<<16 | 0x1
-	cmdHcaCapTlsRx                                    field = 0x482<<16 | 0x1
-	cmdHcaCapLogMaxL2Table                            field = 0x483<<16 | 0x5
-	cmdHcaCapLogUarPageSz                             field = 0x490<<16 | 0x10
-	cmdHcaCapDeviceFrequencyMhz                       field = 0x4c0<<16 | 0x20
-	cmdHcaCapDeviceFrequencyKhz                       field = 0x4e0<<16 | 0x20
-	cmdHcaCapNumOfUarsPerPage                         field = 0x520<<16 | 0x20
-	cmdHcaCapFlexParserProtocols                      field = 0x540<<16 | 0x20
-	cmdHcaCapMaxGeneveTlvOptions                      field = 0x560<<16 | 0x8
-	cmdHcaCapMaxGeneveTlvOptionDataLen                field = 0x56b<<16 | 0x5
-	cmdHcaCapAdvRdma                                  field = 0x571<<16 | 0x1
-	cmdHcaCapAdvVirtualization                        field = 0x579<<16 | 0x1
-	cmdHcaCapLogMaxDciStreamChannels                  field = 0x58b<<16 | 0x5
-	cmdHcaCapLogMaxDciErroredStreams                  field = 0x593<<16 | 0x5
-	cmdHcaCapEnhancedCqeCompression                   field = 0x5b0<<16 | 0x1
-	cmdHcaCapCrossingVhcaMkey                         field = 0x5b2<<16 | 0x1
-	cmdHcaCapLogMaxDek                                field = 0x5b3<<16 | 0x5
-	cmdHcaCapMiniCqeRespStrideIndex                   field = 0x5bc<<16 | 0x1
-	cmdHcaCapCqe128Always                             field = 0x5bd<<16 | 0x1
-	cmdHcaCapCqeCompression128                        field = 0x5be<<16 | 0x1
-	cmdHcaCapCqeCompression                           field = 0x5bf<<16 | 0x1
-	cmdHcaCapCqeCompressionTimeout                    field = 0x5c0<<16 | 0x10
-	cmdHcaCapCqeCompressionMaxNum                     field = 0x5d0<<16 | 0x10
-	cmdHcaCapFlexParserIdGtpuDw0                      field = 0x5e8<<16 | 0x4
-	cmdHcaCapTagMatching                              field = 0x5f0<<16 | 0x1
-	cmdHcaCapRndvOffloadRc                            field = 0x5f1<<16 | 0x1
-	cmdHcaCapRndvOffloadDc                            field = 0x5f2<<16 | 0x1
-	cmdHcaCapLogTagMatchingListSz                     field = 0x5f3<<16 | 0x5
-	cmdHcaCapLogMaxXrq                                field = 0x5fb<<16 | 0x5
-	cmdHcaCapAffiliateNicVportCriteria                field = 0x600<<16 | 0x8
-	cmdHcaCapNativePortNum                            field = 0x608<<16 | 0x8
-	cmdHcaCapNumVhcaPorts                             field = 0x610<<16 | 0x8
-	cmdHcaCapFlexParserIdGtpuTeid                     field = 0x618<<16 | 0x4
-	cmdHcaCapSwOwnerId                                field = 0x61e<<16 | 0x1
-	cmdHcaCapMaxNumOfMonitorCounters                  field = 0x620<<16 | 0x10
-	cmdHcaCapNumPpcntMonitorCounters                  field = 0x630<<16 | 0x10
-	cmdHcaCapMaxNumSf                                 field = 0x640<<16 | 0x10
-	cmdHcaCapNumQMonitorCounters                      field = 0x650<<16 | 0x10
-	cmdHcaCapSf                                       field = 0x680<<16 | 0x1
-	cmdHcaCapSfSetPartition                           field = 0x681<<16 | 0x1
-	cmdHcaCapLogMaxSf                                 field = 0x683<<16 | 0x5
-	cmdHcaCapApu                                      field = 0x688<<16 | 0x1
-	cmdHcaCapMigration                                field = 0x68d<<16 | 0x1
-	cmdHcaCapLogMinSfSize                             field = 0x690<<16 | 0x8
-	cmdHcaCapMaxNumSfPartitions                       field = 0x698<<16 | 0x8
-	cmdHcaCapUctxCap                                  field = 0x6a0<<16 | 0x20
-	cmdHcaCapFlexParserIdGeneveTlvOption0             field = 0x6c4<<16 | 0x4
-	cmdHcaCapFlexParserIdIcmpDw1                      field = 0x6c8<<16 | 0x4
-	cmdHcaCapFlexParserIdIcmpDw0                      field = 0x6cc<<16 | 0x4
-	cmdHcaCapFlexParserIdIcmpv6Dw1                    field = 0x6d0<<16 | 0x4
-	cmdHcaCapFlexParserIdIcmpv6Dw0                    field = 0x6d4<<16 | 0x4
-	cmdHcaCapFlexParserIdOuterFirstMplsOverGre        field = 0x6d8<<16 | 0x4
-	cmdHcaCapFlexParserIdOuterFirstMplsOverUdpLabel   field = 0x6dc<<16 | 0x4
-	cmdHcaCapMaxNumMatchDefiner                       field = 0x6e0<<16 | 0x10
-	cmdHcaCapSfBaseId                                 field = 0x6f0<<16 | 0x10
-	cmdHcaCapFlexParserIdGtpuDw2                      field = 0x700<<16 | 0x4
-	cmdHcaCapFlexParserIdGtpuFirstExtDw0              field = 0x704<<16 | 0x4
-	cmdHcaCapNumTotalDynamicVfMsix                    field = 0x708<<16 | 0x18
-	cmdHcaCapDynamicMsixTableSize                     field = 0x734<<16 | 0xc
-	cmdHcaCapMinDynamicVfMsixTableSize                field = 0x74c<<16 | 0x4
-	cmdHcaCapDataDirect                               field = 0x752<<16 | 0x1
-	cmdHcaCapMaxDynamicVfMsixTableSize                field = 0x754<<16 | 0xc
-	cmdHcaCapLogMaxNumHeaderModifyArgument            field = 0x763<<16 | 0x5
-	cmdHcaCapLogHeaderModifyArgumentGranularityOffset field = 0x768<<16 | 0x4
-	cmdHcaCapLogHeaderModifyArgumentGranularity       field = 0x76c<<16 | 0x4
-	cmdHcaCapLogHeaderModifyArgumentMaxAlloc          field = 0x773<<16 | 0x5
-	cmdHcaCapVhcaTunnelCommands                       field = 0x780<<16 | 0x40
-	cmdHcaCapMatchDefinerFormatSupported              field = 0x7c0<<16 | 0x40
-	cmdHcaCapSize                                           = 0x100
-)
-
-// struct mlx5_ifc_per_protocol_networking_offload_caps_bits
-const (
-	perProtocolNetworkingOffloadCapsCsumCap                      field = 0x0<<16 | 0x1
-	perProtocolNetworkingOffloadCapsVlanCap                      field = 0x1<<16 | 0x1
-	perProtocolNetworkingOffloadCapsLroCap                       field = 0x2<<16 | 0x1
-	perProtocolNetworkingOffloadCapsLroPshFlag                   field = 0x3<<16 | 0x1
-	perProtocolNetworkingOffloadCapsLroTimeStamp                 field = 0x4<<16 | 0x1
-	perProtocolNetworkingOffloadCapsWqeVlanInsert                field = 0x7<<16 | 0x1
-	perProtocolNetworkingOffloadCapsSelfLbEnModifiable           field = 0x8<<16 | 0x1
-	perProtocolNetworkingOffloadCapsMaxLsoCap                    field = 0xb<<16 | 0x5
-	perProtocolNetworkingOffloadCapsMultiPktSendWqe              field = 0x10<<16 | 0x2
-	perProtocolNetworkingOffloadCapsWqeInlineMode                field = 0x12<<16 | 0x2
-	perProtocolNetworkingOffloadCapsRssIndTblCap                 field = 0x14<<16 | 0x4
-	perProtocolNetworkingOffloadCapsRegUmrSq                     field = 0x18<<16 | 0x1
-	perProtocolNetworkingOffloadCapsScatterFcs                   field = 0x19<<16 | 0x1
-	perProtocolNetworkingOffloadCapsEnhancedMultiPktSendWqe      field = 0x1a<<16 | 0x1
-	perProtocolNetworkingOffloadCapsTunnelLsoConstOutIpId        field = 0x1b<<16 | 0x1
-	perProtocolNetworkingOffloadCapsTunnelLroGre                 field = 0x1c<<16 | 0x1
-	perProtocolNetworkingOffloadCapsTunnelLroVxlan               field = 0x1d<<16 | 0x1
-	perProtocolNetworkingOffloadCapsTunnelStatelessGre           field = 0x1e<<16 | 0x1
-	perProtocolNetworkingOffloadCapsTunnelStatelessVxlan         field = 0x1f<<16 | 0x1
-	perProtocolNetworkingOffloadCapsSwp                          field = 0x20<<16 | 0x1
-	perProtocolNetworkingOffloadCapsSwpCsum                      field = 0x21<<16 | 0x1
-	perProtocolNetworkingOffloadCapsSwpLso                       field = 0x22<<16 | 0x1
-	perProtocolNetworkingOffloadCapsCqeChecksumFull              field = 0x23<<16 | 0x1
-	perProtocolNetworkingOffloadCapsTunnelStatelessGeneveTx      field = 0x24<<16 | 0x1
-	perProtocolNetworkingOffloadCapsTunnelStatelessMplsOverUdp   field = 0x25<<16 | 0x1
-	perProtocolNetworkingOffloadCapsTunnelStatelessMplsOverGre   field = 0x26<<16 | 0x1
-	perProtocolNetworkingOffloadCapsTunnelStatelessVxlanGpe      field = 0x27<<16 | 0x1
-	perProtocolNetworkingOffloadCapsTunnelStatelessIpv4OverVxlan field = 0x28<<16 | 0x1
-	perProtocolNetworkingOffloadCapsTunnelStatelessIpOverIp      field = 0x29<<16 | 0x1
-	perProtocolNetworkingOffloadCapsInsertTrailer                field = 0x2a<<16 | 0x1
-	perProtocolNetworkingOffloadCapsTunnelStatelessIpOverIpRx    field = 0x2c<<16 | 0x1
-	perProtocolNetworkingOffloadCapsTunnelStatelessIpOverIpTx    field = 0x2d<<16 | 0x1
-	perProtocolNetworkingOffloadCapsMaxVxlanUdpPorts             field = 0x30<<16 | 0x8
-	perProtocolNetworkingOffloadCapsSwpCsumL4Partial             field = 0x38<<16 | 0x1
-	perProtocolNetworkingOffloadCapsMaxGeneveOptLen              field = 0x3e<<16 | 0x1
-	perProtocolNetworkingOffloadCapsTunnelStatelessGeneveRx      field = 0x3f<<16 | 0x1
-	perProtocolNetworkingOffloadCapsLroMinMssSize                field = 0x50<<16 | 0x10
-	perProtocolNetworkingOffloadCapsLroTimerSupportedPeriods     field = 0x180<<16 | 0x80
-	perProtocolNetworkingOffloadCapsSize                               = 0x100
-)
-
-// struct mlx5_ifc_roce_cap_bits
-const (
-	roceCapRoceApm                field = 0x0<<16 | 0x1
-	roceCapSwRRoceSrcUdpPort      field = 0x4<<16 | 0x1
-	roceCapFlRcQpWhenRoceDisabled field = 0x5<<16 | 0x1
-	roceCapFlRcQpWhenRoceEnabled  field = 0x6<<16 | 0x1
-	roceCapRoceCcGeneral          field = 0x7<<16 | 0x1
-	roceCapQpOooTransmitDefault   field = 0x8<<16 | 0x1
-	roceCapQpTsFormat             field = 0x1e<<16 | 0x2
-	roceCapL3Type                 field = 0x8c<<16 | 0x4
-	roceCapRoceVersion            field = 0x98<<16 | 0x8
-	roceCapRRoceDestUdpPort       field = 0xb0<<16 | 0x10
-	roceCapRRoceMaxSrcUdpPort     field = 0xc0<<16 | 0x10
-	roceCapRRoceMinSrcUdpPort     field = 0xd0<<16 | 0x10
-	roceCapRoceAddressTableSize   field = 0xf0<<16 | 0x10
-	roceCapSize                         = 0x100
-)
-
-// struct mlx5_ifc_atomic_caps_bits
-const (
-	atomicCapsAtomicReq8bEndiannessMode           field = 0x40<<16 | 0x2
-	atomicCapsSupportedAtomicReq8bEndiannessMode1 field = 0x46<<16 | 0x1
-	atomicCapsAtomicOperations                    field = 0x90<<16 | 0x10
-	atomicCapsAtomicSizeQp                        field = 0xb0<<16 | 0x10
-	atomicCapsAtomicSizeDc                        field = 0xd0<<16 | 0x10
-	atomicCapsSize                                      = 0x100
-)
-
-// struct mlx5_ifc_flow_table_nic_cap_bits
-const (
-	flowTableNicCapNicRxMultiPathTirs                    field = 0x0<<16 | 0x1
-	flowTableNicCapNicRxMultiPathTirsFts                 field = 0x1<<16 | 0x1
-	flowTableNicCapAllowSnifferAndNicRxSharedTir         field = 0x2<<16 | 0x1
-	flowTableNicCapSwOwnerReformatSupported              field = 0x7<<16 | 0x1
-	flowTableNicCapEncapGeneralHeader                    field = 0x20<<16 | 0x1
-	flowTableNicCapLogMaxPacketReformatContext           field = 0x2b<<16 | 0x5
-	flowTableNicCapMaxEncapHeaderSize                    field = 0x36<<16 | 0xa
-	flowTableNicCapFlowTablePropertiesNicReceive         field = 0x200<<16 | 0x200
-	flowTableNicCapFlowTablePropertiesNicReceiveRdma     field = 0x400<<16 | 0x200
-	flowTableNicCapFlowTablePropertiesNicReceiveSniffer  field = 0x600<<16 | 0x200
-	flowTableNicCapFlowTablePropertiesNicTransmit        field = 0x800<<16 | 0x200
-	flowTableNicCapFlowTablePropertiesNicTransmitRdma    field = 0xa00<<16 | 0x200
-	flowTableNicCapFlowTablePropertiesNicTransmitSniffer field = 0xc00<<16 | 0x200
-	flowTableNicCapFtFieldSupport2NicReceive             field = 0x1400<<16 | 0x80
-	flowTableNicCapFtFieldSupport2NicReceiveRdma         field = 0x1500<<16 | 0x80
-	flowTableNicCapFtFieldSupport2NicTransmitRdma        field = 0x1800<<16 | 0x80
-	flowTableNicCapSwSteeringNicRxActionDropIcmAddress   field = 0x2000<<16 | 0x40
-	flowTableNicCapSwSteeringNicTxActionDropIcmAddress   field = 0x2040<<16 | 0x40
-	flowTableNicCapSwSteeringNicTxActionAllowIcmAddress  field = 0x2080<<16 | 0x40
-	flowTableNicCapSize                                        = 0x1000
-)
-
-// struct mlx5_ifc_flow_table_prop_layout_bits
-const (
-	flowTablePropLayoutFtSupport                      field = 0x0<<16 | 0x1
-	flowTablePropLayoutFlowCounter                    field = 0x2<<16 | 0x1
-	flowTablePropLayoutFlowModifyEn                   field = 0x3<<16 | 0x1
-	flowTablePropLayoutModifyRoot                     field = 0x4<<16 | 0x1
-	flowTablePropLayoutIdentifiedMissTableMode        field = 0x5<<16 | 0x1
-	flowTablePropLayoutFlowTableModify                field = 0x6<<16 | 0x1
-	flowTablePropLayoutReformat                       field = 0x7<<16 | 0x1
-	flowTablePropLayoutDecap                          field = 0x8<<16 | 0x1
-	flowTablePropLayoutResetRootToDefault             field = 0x9<<16 | 0x1
-	flowTablePropLayoutPopVlan                        field = 0xa<<16 | 0x1
-	flowTablePropLayoutPushVlan                       field = 0xb<<16 | 0x1
-	flowTablePropLayoutPopVlan2                       field = 0xd<<16 | 0x1
-	flowTablePropLayoutPushVlan2                      field = 0xe<<16 | 0x1
-	flowTablePropLayoutReformatAndVlanAction          field = 0xf<<16 | 0x1
-	flowTablePropLayoutSwOwner                        field = 0x11<<16 | 0x1
-	flowTablePropLayoutReformatL3TunnelToL2           field = 0x12<<16 | 0x1
-	flowTablePropLayoutReformatL2ToL3Tunnel           field = 0x13<<16 | 0x1
-	flowTablePropLayoutReformatAndModifyAction        field = 0x14<<16 | 0x1
-	flowTablePropLayoutIgnoreFlowLevel                field = 0x15<<16 | 0x1
-	flowTablePropLayoutTableMissActionDomain          field = 0x17<<16 | 0x1
-	flowTablePropLayoutTerminationTable               field = 0x18<<16 | 0x1
-	flowTablePropLayoutReformatAndFwdToTable          field = 0x19<<16 | 0x1
-	flowTablePropLayoutForwardVhcaRx                  field = 0x1a<<16 | 0x1
-	flowTablePropLayoutIpsecEncrypt                   field = 0x1c<<16 | 0x1
-	flowTablePropLayoutIpsecDecrypt                   field = 0x1d<<16 | 0x1
-	flowTablePropLayoutSwOwnerV2                      field = 0x1e<<16 | 0x1
-	flowTablePropLayoutTerminationTableRawTraffic     field = 0x20<<16 | 0x1
-	flowTablePropLayoutLogMaxFtSize                   field = 0x22<<16 | 0x6
-	flowTablePropLayoutLogMaxModifyHeaderContext      field = 0x28<<16 | 0x8
-	flowTablePropLayoutMaxModifyHeaderActions         field = 0x30<<16 | 0x8
-	flowTablePropLayoutMaxFtLevel                     field = 0x38<<16 | 0x8
-	flowTablePropLayoutReformatAddEspTrasport         field = 0x40<<16 | 0x1
-	flowTablePropLayoutReformatL2ToL3EspTunnel        field = 0x41<<16 | 0x1
-	flowTablePropLayoutReformatAddEspTransportOverUdp field = 0x42<<16 | 0x1
-	flowTablePropLayoutReformatDelEspTrasport         field = 0x43<<16 | 0x1
-	flowTablePropLayoutReformatL3EspTunnelToL2        field = 0x44<<16 | 0x1
-	flowTablePropLayoutReformatDelEspTransportOverUdp field = 0x45<<16 | 0x1
-	flowTablePropLayoutExecuteAso                     field = 0x46<<16 | 0x1
-	flowTablePropLayoutReformatL2ToL3PspTunnel        field = 0x60<<16 | 0x1
-	flowTablePropLayoutReformatL3PspTunnelToL2        field = 0x61<<16 | 0x1
-	flowTablePropLayoutReformatInsert                 field = 0x62<<16 | 0x1
-	flowTablePropLayoutReformatRemove                 field = 0x63<<16 | 0x1
-	flowTablePropLayoutMacsecEncrypt                  field = 0x64<<16 | 0x1
-	flowTablePropLayoutMacsecDecrypt                  field = 0x65<<16 | 0x1
-	flowTablePropLayoutPspEncrypt                     field = 0x66<<16 | 0x1
-	flowTablePropLayoutPspDecrypt                     field = 0x67<<16 | 0x1
-	flowTablePropLayoutReformatAddMacsec              field = 0x68<<16 | 0x1
-	flowTablePropLayoutReformatRemoveMacsec           field = 0x69<<16 | 0x1
-	flowTablePropLayoutReparse                        field = 0x6a<<16 | 0x1
-	flowTablePropLayoutCrossVhcaObject                field = 0x6c<<16 | 0x1
-	flowTablePropLayoutReformatL2ToL3AudpTunnel       field = 0x6d<<16 | 0x1
-	flowTablePropLayoutReformatL3AudpTunnelToL2       field = 0x6e<<16 | 0x1
-	flowTablePropLayoutIgnoreFlowLevelRtcValid        field = 0x6f<<16 | 0x1
-	flowTablePropLayoutReformatDelPspTransport        field = 0x77<<16 | 0x1
-	flowTablePropLayoutLogMaxFtNum                    field = 0x78<<16 | 0x8
-	flowTablePropLayoutLogMaxFlowCounter              field = 0x90<<16 | 0x8
-	flowTablePropLayoutLogMaxDestination              field = 0x98<<16 | 0x8
-	flowTablePropLayoutLogMaxFlow                     field = 0xb8<<16 | 0x8
-	flowTablePropLayoutFtFieldSupport                 field = 0x100<<16 | 0x80
-	flowTablePropLayoutFtFieldBitmaskSupport          field = 0x180<<16 | 0x80
-	flowTablePropLayoutSize                                 = 0x40
-)
-
-// struct mlx5_ifc_flow_table_fields_supported_bits
-const (
-	flowTableFieldsSupportedOuterDmac               field = 0x0<<16 | 0x1
-	flowTableFieldsSupportedOuterSmac               field = 0x1<<16 | 0x1
-	flowTableFieldsSupportedOuterEtherType          field = 0x2<<16 | 0x1
-	flowTableFieldsSupportedOuterIpVersion          field = 0x3<<16 | 0x1
-	flowTableFieldsSupportedOuterFirstPrio          field = 0x4<<16 | 0x1
-	flowTableFieldsSupportedOuterFirstCfi           field = 0x5<<16 | 0x1
-	flowTableFieldsSupportedOuterFirstVid           field = 0x6<<16 | 0x1
-	flowTableFieldsSupportedOuterIpv4Ttl            field = 0x7<<16 | 0x1
-	flowTableFieldsSupportedOuterSecondPrio         field = 0x8<<16 | 0x1
-	flowTableFieldsSupportedOuterSecondCfi          field = 0x9<<16 | 0x1
-	flowTableFieldsSupportedOuterSecondVid          field = 0xa<<16 | 0x1
-	flowTableFieldsSupportedOuterSip                field = 0xc<<16 | 0x1
-	flowTableFieldsSupportedOuterDip                field = 0xd<<16 | 0x1
-	flowTableFieldsSupportedOuterFrag               field = 0xe<<16 | 0x1
-	flowTableFieldsSupportedOuterIpProtocol         field = 0xf<<16 | 0x1
-	flowTableFieldsSupportedOuterIpEcn              field = 0x10<<16 | 0x1
-	flowTableFieldsSupportedOuterIpDscp             field = 0x11<<16 | 0x1
-	flowTableFieldsSupportedOuterUdpSport           field = 0x12<<16 | 0x1
-	flowTableFieldsSupportedOuterUdpDport           field = 0x13<<16 | 0x1
-	flowTableFieldsSupportedOuterTcpSport           field = 0x14<<16 | 0x1
-	flowTableFieldsSupportedOuterTcpDport           field = 0x15<<16 | 0x1
-	flowTableFieldsSupportedOuterTcpFlags           field = 0x16<<16 | 0x1
-	flowTableFieldsSupportedOuterGreProtocol        field = 0x17<<16 | 0x1
-	flowTableFieldsSupportedOuterGreKey             field = 0x18<<16 | 0x1
-	flowTableFieldsSupportedOuterVxlanVni           field = 0x19<<16 | 0x1
-	flowTableFieldsSupportedOuterGeneveVni          field = 0x1a<<16 | 0x1
-	flowTableFieldsSupportedOuterGeneveOam          field = 0x1b<<16 | 0x1
-	flowTableFieldsSupportedOuterGeneveProtocolType field = 0x1c<<16 | 0x1
-	flowTableFieldsSupportedOuterGeneveOptLen       field = 0x1d<<16 | 0x1
-	flowTableFieldsSupportedSourceVhcaPort          field = 0x1e<<16 | 0x1
-	flowTableFieldsSupportedSourceEswitchPort       field = 0x1f<<16 | 0x1
-	flowTableFieldsSupportedInnerDmac               field = 0x20<<16 | 0x1
-	flowTableFieldsSupportedInnerSmac               field = 0x21<<16 | 0x1
-	flowTableFieldsSupportedInnerEtherType          field = 0x22<<16 | 0x1
-	flowTableFieldsSupportedInnerIpVersion          field = 0x23<<16 | 0x1
-	flowTableFieldsSupportedInnerFirstPrio          field = 0x24<<16 | 0x1
-	flowTableFieldsSupportedInnerFirstCfi           field = 0x25<<16 | 0x1
-	flowTableFieldsSupportedInnerFirstVid           field = 0x26<<16 | 0x1
-	flowTableFieldsSupportedInnerSecondPrio         field = 0x28<<16 | 0x1
-	flowTableFieldsSupportedInnerSecondCfi          field = 0x29<<16 | 0x1
-	flowTableFieldsSupportedInnerSecondVid          field = 0x2a<<16 | 0x1
-	flowTableFieldsSupportedInnerSip                field = 0x2c<<16 | 0x1
-	flowTableFieldsSupportedInnerDip                field = 0x2d<<16 | 0x1
-	flowTableFieldsSupportedInnerFrag               field = 0x2e<<16 | 0x1
-	flowTableFieldsSupportedInnerIpProtocol         field = 0x2f<<16 | 0x1
-	flowTableFieldsSupportedInnerIpEcn              field = 0x30<<16 | 0x1
-	flowTableFieldsSupportedInnerIpDscp             field = 0x31<<16 | 0x1
-	flowTableFieldsSupportedInnerUdpSport           field = 0x32<<16 | 0x1
-	flowTableFieldsSupportedInnerUdpDport           field = 0x33<<16 | 0x1
-	flowTableFieldsSupportedInnerTcpSport           field = 0x34<<16 | 0x1
-	flowTableFieldsSupportedInnerTcpDport           field = 0x35<<16 | 0x1
-	flowTableFieldsSupportedInnerTcpFlags           field = 0x36<<16 | 0x1
-	flowTableFieldsSupportedGeneveTlvOption0Data    field = 0x40<<16 | 0x1
-	flowTableFieldsSupportedGeneveTlvOption0Exist   field = 0x41<<16 | 0x1
-	flowTableFieldsSupportedOuterFirstMplsOverUdp   field = 0x45<<16 | 0x4
-	flowTableFieldsSupportedOuterFirstMplsOverGre   field = 0x49<<16 | 0x4
-	flowTableFieldsSupportedInnerFirstMpls          field = 0x4d<<16 | 0x4
-	flowTableFieldsSupportedOuterFirstMpls          field = 0x51<<16 | 0x4
-	flowTableFieldsSupportedOuterEspSpi             field = 0x57<<16 | 0x1
-	flowTableFieldsSupportedBthDstQp                field = 0x5a<<16 | 0x1
-	flowTableFieldsSupportedMetadataRegC7           field = 0x78<<16 | 0x1
-	flowTableFieldsSupportedMetadataRegC6           field = 0x79<<16 | 0x1
-	flowTableFieldsSupportedMetadataRegC5           field = 0x7a<<16 | 0x1
-	flowTableFieldsSupportedMetadataRegC4           field = 0x7b<<16 | 0x1
-	flowTableFieldsSupportedMetadataRegC3           field = 0x7c<<16 | 0x1
-	flowTableFieldsSupportedMetadataRegC2           field = 0x7d<<16 | 0x1
-	flowTableFieldsSupportedMetadataRegC1           field = 0x7e<<16 | 0x1
-	flowTableFieldsSupportedMetadataRegC0           field = 0x7f<<16 | 0x1
-	flowTableFieldsSupportedSize                          = 0x10
-)
-
-var flowTableFieldsSupportedReserved = []field{0xb<<16 | 0x1, 0x27<<16 | 0x1, 0x2b<<16 | 0x1, 0x37<<16 | 0x9, 0x42<<16 | 0x3, 0x55<<16 | 0x2, 0x58<<16 | 0x2, 0x5b<<16 | 0x5, 0x60<<16 | 0x18}
-
-// struct mlx5_ifc_query_adapter_param_block_bits
-const (
-	queryAdapterParamBlockIeeeVendorId field = 0xc8<<16 | 0x18
-	queryAdapterParamBlockVsdVendorId  field = 0xf0<<16 | 0x10
-	queryAdapterParamBlockVsd          field = 0x100<<16 | 0x680
-	queryAdapterParamBlockVsdContdPsid field = 0x780<<16 | 0x80
-	queryAdapterParamBlockSize               = 0x100
-)
-
-// struct mlx5_ifc_eqc_bits
-const (
-	eqcStatus          field = 0x0<<16 | 0x4
-	eqcEc              field = 0xd<<16 | 0x1
-	eqcOi              field = 0xe<<16 | 0x1
-	eqcSt              field = 0x14<<16 | 0x4
-	eqcPageOffset      field = 0x54<<16 | 0x6
-	eqcLogEqSize       field = 0x63<<16 | 0x5
-	eqcUarPage         field = 0x68<<16 | 0x18
-	eqcIntr            field = 0xb4<<16 | 0xc
-	eqcLogPageSize     field = 0xc3<<16 | 0x5
-	eqcConsumerCounter field = 0x148<<16 | 0x18
-	eqcProducerCounter field = 0x168<<16 | 0x18
-	eqcSize                  = 0x40
-)
-
-// struct mlx5_ifc_cqc_bits
-const (
-	cqcStatus                field = 0x0<<16 | 0x4
-	cqcDbrUmemValid          field = 0x6<<16 | 0x1
-	cqcApuCq                 field = 0x7<<16 | 0x1
-	cqcCqeSz                 field = 0x8<<16 | 0x3
-	cqcCc                    field = 0xb<<16 | 0x1
-	cqcScqeBreakModerationEn field = 0xd<<16 | 0x1
-	cqcOi                    field = 0xe<<16 | 0x1
-	cqcCqPeriodMode          field = 0xf<<16 | 0x2
-	cqcCqeCompEn             field = 0x11<<16 | 0x1
-	cqcMiniCqeResFormat      field = 0x12<<16 | 0x2
-	cqcSt                    field = 0x14<<16 | 0x4
-	cqcCqeCompressionLayout  field = 0x1e<<16 | 0x2
-	cqcPageOffset            field = 0x54<<16 | 0x6
-	cqcLogCqSize             field = 0x63<<16 | 0x5
-	cqcUarPage               field = 0x68<<16 | 0x18
-	cqcCqPeriod              field = 0x84<<16 | 0xc
-	cqcCqMaxCount            field = 0x90<<16 | 0x10
-	cqcCEqnOrApuElement      field = 0xa0<<16 | 0x20
-	cqcLogPageSize           field = 0xc3<<16 | 0x5
-	cqcLastNotifiedIndex     field = 0x108<<16 | 0x18
-	cqcLastSolicitIndex      field = 0x128<<16 | 0x18
-	cqcConsumerCounter       field = 0x148<<16 | 0x18
-	cqcProducerCounter       field = 0x168<<16 | 0x18
-	cqcDbrAddr               field = 0x1c0<<16 | 0x40
-	cqcSize                        = 0x40
-)
-
-// struct mlx5_ifc_qpc_bits
-const (
-	qpcState                      field = 0x0<<16 | 0x4
-	qpcLagTxPortAffinity          field = 0x4<<16 | 0x4
-	qpcSt                         field = 0x8<<16 | 0x8
-	qpcIsolateVlTc                field = 0x12<<16 | 0x1
-	qpcPmState                    field = 0x13<<16 | 0x2
-	qpcReqE2eCreditMode           field = 0x16<<16 | 0x2
-	qpcOffloadType                field = 0x18<<16 | 0x4
-	qpcEndPaddingMode             field = 0x1c<<16 | 0x2
-	qpcWqSignature                field = 0x20<<16 | 0x1
-	qpcBlockLbMc                  field = 0x21<<16 | 0x1
-	qpcAtomicLikeWriteEn          field = 0x22<<16 | 0x1
-	qpcLatencySensitive           field = 0x23<<16 | 0x1
-	qpcDrainSigerr                field = 0x25<<16 | 0x1
-	qpcDpOrderingForce            field = 0x27<<16 | 0x1
-	qpcPd                         field = 0x28<<16 | 0x18
-	qpcMtu                        field = 0x40<<16 | 0x3
-	qpcLogMsgMax                  field = 0x43<<16 | 0x5
-	qpcLogRqSize                  field = 0x49<<16 | 0x4
-	qpcLogRqStride                field = 0x4d<<16 | 0x3
-	qpcNoSq                       field = 0x50<<16 | 0x1
-	qpcLogSqSize                  field = 0x51<<16 | 0x4
-	qpcRetryMode                  field = 0x56<<16 | 0x2
-	qpcTsFormat                   field = 0x58<<16 | 0x2
-	qpcRlky                       field = 0x5b<<16 | 0x1
-	qpcUlpStatelessOffloadMode    field = 0x5c<<16 | 0x4
-	qpcCounterSetId               field = 0x60<<16 | 0x8
-	qpcUarPage                    field = 0x68<<16 | 0x18
-	qpcUserIndex                  field = 0x88<<16 | 0x18
-	qpcLogPageSize                field = 0xa3<<16 | 0x5
-	qpcRemoteQpn                  field = 0xa8<<16 | 0x18
-	qpcPrimaryAddressPath         field = 0xc0<<16 | 0x160
-	qpcSecondaryAddressPath       field = 0x220<<16 | 0x160
-	qpcLogAckReqFreq              field = 0x380<<16 | 0x4
-	qpcLogSraMax                  field = 0x388<<16 | 0x3
-	qpcRetryCount                 field = 0x38d<<16 | 0x3
-	qpcRnrRetry                   field = 0x390<<16 | 0x3
-	qpcFre                        field = 0x394<<16 | 0x1
-	qpcCurRnrRetry                field = 0x395<<16 | 0x3
-	qpcCurRetryCount              field = 0x398<<16 | 0x3
-	qpcPacketPacingRateLimitIndex field = 0x3b0<<16 | 0x10
-	qpcNextSendPsn                field = 0x3c8<<16 | 0x18
-	qpcLogNumDciStreamChannels    field = 0x3e3<<16 | 0x5
-	qpcCqnSnd                     field = 0x3e8<<16 | 0x18
-	qpcLogNumDciErroredStreams    field = 0x403<<16 | 0x5
-	qpcDethSqpn                   field = 0x408<<16 | 0x18
-	qpcLastAckedPsn               field = 0x448<<16 | 0x18
-	qpcSsn                        field = 0x468<<16 | 0x18
-	qpcLogRraMax                  field = 0x488<<16 | 0x3
-	qpcAtomicMode                 field = 0x48c<<16 | 0x4
-	qpcRre                        field = 0x490<<16 | 0x1
-	qpcRwe                        field = 0x491<<16 | 0x1
-	qpcRae                        field = 0x492<<16 | 0x1
-	qpcPageOffset                 field = 0x494<<16 | 0x6
-	qpcDpOrdering1                field = 0x49c<<16 | 0x1
-	qpcCdSlaveReceive             field = 0x49d<<16 | 0x1
-	qpcCdSlaveSend                field = 0x49e<<16 | 0x1
-	qpcCdMaster                   field = 0x49f<<16 | 0x1
-	qpcMinRnrNak                  field = 0x4a3<<16 | 0x5
-	qpcNextRcvPsn                 field = 0x4a8<<16 | 0x18
-	qpcXrcd                       field = 0x4c8<<16 | 0x18
-	qpcCqnRcv                     field = 0x4e8<<16 | 0x18
-	qpcDbrAddr                    field = 0x500<<16 | 0x40
-	qpcQKey                       field = 0x540<<16 | 0x20
-	qpcRqType                     field = 0x565<<16 | 0x3
-	qpcSrqnRmpnXrqn               field = 0x568<<16 | 0x18
-	qpcRmsn                       field = 0x588<<16 | 0x18
-	qpcHwSqWqebbCounter           field = 0x5a0<<16 | 0x10
-	qpcSwSqWqebbCounter           field = 0x5b0<<16 | 0x10
-	qpcHwRqCounter                field = 0x5c0<<16 | 0x20
-	qpcSwRqCounter                field = 0x5e0<<16 | 0x20
-	qpcCgs                        field = 0x62f<<16 | 0x1
-	qpcCsReq                      field = 0x630<<16 | 0x8
-	qpcCsRes                      field = 0x638<<16 | 0x8
-	qpcDcAccessKey                field = 0x640<<16 | 0x40
-	qpcDbrUmemValid               field = 0x683<<16 | 0x1
-	qpcSize                             = 0xe8
-)
-
-// struct mlx5_ifc_ads_bits
-const (
-	adsFl           field = 0x0<<16 | 0x1
-	adsFreeAr       field = 0x1<<16 | 0x1
-	adsPkeyIndex    field = 0x10<<16 | 0x10
-	adsPlaneIndex   field = 0x20<<16 | 0x8
-	adsGrh          field = 0x28<<16 | 0x1
-	adsMlid         field = 0x29<<16 | 0x7
-	adsRlid         field = 0x30<<16 | 0x10
-	adsAckTimeout   field = 0x40<<16 | 0x5
-	adsSrcAddrIndex field = 0x48<<16 | 0x8
-	adsStatRate     field = 0x54<<16 | 0x4
-	adsHopLimit     field = 0x58<<16 | 0x8
-	adsTclass       field = 0x64<<16 | 0x8
-	adsFlowLabel    field = 0x6c<<16 | 0x14
-	adsRgidRip      field = 0x80<<16 | 0x80
-	adsFDscp        field = 0x104<<16 | 0x1
-	adsFEcn         field = 0x105<<16 | 0x1
-	adsFEthPrio     field = 0x107<<16 | 0x1
-	adsEcn          field = 0x108<<16 | 0x2
-	adsDscp         field = 0x10a<<16 | 0x6
-	adsUdpSport     field = 0x110<<16 | 0x10
-	adsDeiCfi       field = 0x120<<16 | 0x1
-	adsEthPrio      field = 0x121<<16 | 0x3
-	adsSl           field = 0x124<<16 | 0x4
-	adsVhcaPortNum  field = 0x128<<16 | 0x8
-	adsRmac4732     field = 0x130<<16 | 0x10
-	adsRmac310      field = 0x140<<16 | 0x20
-	adsSize               = 0x2c
-)
-
-// struct mlx5_ifc_mkc_bits
-const (
-	mkcFree                         field = 0x1<<16 | 0x1
-	mkcAccessMode42                 field = 0x3<<16 | 0x3
-	mkcRelaxedOrderingWrite         field = 0xd<<16 | 0x1
-	mkcSmallFenceOnRdmaReadResponse field = 0xf<<16 | 0x1
-	mkcUmrEn                        field = 0x10<<16 | 0x1
-	mkcA                            field = 0x11<<16 | 0x1
-	mkcRw                           field = 0x12<<16 | 0x1
-	mkcRr                           field = 0x13<<16 | 0x1
-	mkcLw                           field = 0x14<<16 | 0x1
-	mkcLr                           field = 0x15<<16 | 0x1
-	mkcAccessMode10                 field = 0x16<<16 | 0x2
-	mkcMaTranslationMode            field = 0x1a<<16 | 0x2
-	mkcQpn                          field = 0x20<<16 | 0x18
-	mkcMkey70                       field = 0x38<<16 | 0x8
-	mkcLength64                     field = 0x60<<16 | 0x1
-	mkcBsfEn                        field = 0x61<<16 | 0x1
-	mkcSyncUmr                      field = 0x62<<16 | 0x1
-	mkcExpectedSigerrCount          field = 0x65<<16 | 0x1
-	mkcEnRinval                     field = 0x67<<16 | 0x1
-	mkcPd                           field = 0x68<<16 | 0x18
-	mkcStartAddr                    field = 0x80<<16 | 0x40
-	mkcLen                          field = 0xc0<<16 | 0x40
-	mkcBsfOctwordSize               field = 0x100<<16 | 0x20
-	mkcCrossingTargetVhcaId         field = 0x180<<16 | 0x10
-	mkcTranslationsOctwordSize      field = 0x1a0<<16 | 0x20
-	mkcRelaxedOrderingRead          field = 0x1d9<<16 | 0x1
-	mkcLogPageSize                  field = 0x1da<<16 | 0x6
-	mkcPcieTphEn                    field = 0x1e5<<16 | 0x1
-	mkcPcieTphPh                    field = 0x1e6<<16 | 0x2
-	mkcPcieTphSteeringTagIndex      field = 0x1e8<<16 | 0x8
-	mkcSize                               = 0x40
-)
-
-// struct mlx5_ifc_wq_bits
-const (
-	wqWqType                           field = 0x0<<16 | 0x4
-	wqWqSignature                      field = 0x4<<16 | 0x1
-	wqEndPaddingMode                   field = 0x5<<16 | 0x2
-	wqCdSlave                          field = 0x7<<16 | 0x1
-	wqHdsSkipFirstSge                  field = 0x20<<16 | 0x1
-	wqLog2HdsBufSize                   field = 0x21<<16 | 0x3
-	wqPageOffset                       field = 0x2b<<16 | 0x5
-	wqLwm                              field = 0x30<<16 | 0x10
-	wqPd                               field = 0x48<<16 | 0x18
-	wqUarPage                          field = 0x68<<16 | 0x18
-	wqDbrAddr                          field = 0x80<<16 | 0x40
-	wqHwCounter                        field = 0xc0<<16 | 0x20
-	wqSwCounter                        field = 0xe0<<16 | 0x20
-	wqLogWqStride                      field = 0x10c<<16 | 0x4
-	wqLogWqPgSz                        field = 0x113<<16 | 0x5
-	wqLogWqSz                          field = 0x11b<<16 | 0x5
-	wqDbrUmemValid                     field = 0x120<<16 | 0x1
-	wqWqUmemValid                      field = 0x121<<16 | 0x1
-	wqLogHairpinNumPackets             field = 0x123<<16 | 0x5
-	wqLogHairpinDataSz                 field = 0x12b<<16 | 0x5
-	wqLogWqeNumOfStrides               field = 0x134<<16 | 0x4
-	wqTwoByteShiftEn                   field = 0x138<<16 | 0x1
-	wqLogWqeStrideSize                 field = 0x13d<<16 | 0x3
-	wqDbrUmemId                        field = 0x140<<16 | 0x20
-	wqWqUmemId                         field = 0x160<<16 | 0x20
-	wqWqUmemOffset                     field = 0x180<<16 | 0x40
-	wqHeadersMkey                      field = 0x1c0<<16 | 0x20
-	wqShampoEnable                     field = 0x1e0<<16 | 0x1
-	wqShampoMode                       field = 0x1e2<<16 | 0x2
-	wqLogReservationSize               field = 0x1e5<<16 | 0x3
-	wqLogMaxNumOfPacketsPerReservation field = 0x1ed<<16 | 0x3
-	wqLogHeadersEntrySize              field = 0x1f6<<16 | 0x2
-	wqLogHeadersBufferEntryNum         field = 0x1fc<<16 | 0x4
-	wqPas                              field = 0x600 << 16
-	wqSize                                   = 0xc0
-)
-
-// struct mlx5_ifc_rqc_bits
-const (
-	rqcRlky                              field = 0x0<<16 | 0x1
-	rqcDelayDropEn                       field = 0x1<<16 | 0x1
-	rqcScatterFcs                        field = 0x2<<16 | 0x1
-	rqcVsd                               field = 0x3<<16 | 0x1
-	rqcMemRqType                         field = 0x4<<16 | 0x4
-	rqcState                             field = 0x8<<16 | 0x4
-	rqcFlushInErrorEn                    field = 0xd<<16 | 0x1
-	rqcHairpin                           field = 0xe<<16 | 0x1
-	rqcTsFormat                          field = 0x1a<<16 | 0x2
-	rqcUserIndex                         field = 0x28<<16 | 0x18
-	rqcCqn                               field = 0x48<<16 | 0x18
-	rqcCounterSetId                      field = 0x60<<16 | 0x8
-	rqcRmpn                              field = 0x88<<16 | 0x18
-	rqcHairpinPeerSq                     field = 0xa8<<16 | 0x18
-	rqcHairpinPeerVhca                   field = 0xd0<<16 | 0x10
-	rqcShampoNoMatchAlignmentGranularity field = 0x126<<16 | 0x2
-	rqcShampoMatchCriteriaType           field = 0x12e<<16 | 0x2
-	rqcReservationTimeout                field = 0x130<<16 | 0x10
-	rqcWq                                field = 0x180<<16 | 0x600
-	rqcSize                                    = 0xf0
-)
-
-// struct mlx5_ifc_sqc_bits
-const (
-	sqcRlky                       field = 0x0<<16 | 0x1
-	sqcCdMaster                   field = 0x1<<16 | 0x1
-	sqcFre                        field = 0x2<<16 | 0x1
-	sqcFlushInErrorEn             field = 0x3<<16 | 0x1
-	sqcAllowMultiPktSendWqe       field = 0x4<<16 | 0x1
-	sqcMinWqeInlineMode           field = 0x5<<16 | 0x3
-	sqcState                      field = 0x8<<16 | 0x4
-	sqcRegUmr                     field = 0xc<<16 | 0x1
-	sqcAllowSwp                   field = 0xd<<16 | 0x1
-	sqcHairpin                    field = 0xe<<16 | 0x1
-	sqcNonWire                    field = 0xf<<16 | 0x1
-	sqcTsFormat                   field = 0x1a<<16 | 0x2
-	sqcUserIndex                  field = 0x28<<16 | 0x18
-	sqcCqn                        field = 0x48<<16 | 0x18
-	sqcHairpinPeerRq              field = 0x68<<16 | 0x18
-	sqcHairpinPeerVhca            field = 0x90<<16 | 0x10
-	sqcTsCqeToDestCqn             field = 0xc8<<16 | 0x18
-	sqcPacketPacingRateLimitIndex field = 0xf0<<16 | 0x10
-	sqcTisLstSz                   field = 0x100<<16 | 0x10
-	sqcQosQueueGroupId            field = 0x110<<16 | 0x10
-	sqcTisNum0                    field = 0x168<<16 | 0x18
-	sqcWq                         field = 0x180<<16 | 0x600
-	sqcSize                             = 0xf0
-)
-
-// struct mlx5_ifc_tirc_bits
-const (
-	tircDispType                 field = 0x20<<16 | 0x4
-	tircTlsEn                    field = 0x24<<16 | 0x1
-	tircLroTimeoutPeriodUsecs    field = 0x84<<16 | 0x10
-	tircPacketMergeMask          field = 0x94<<16 | 0x4
-	tircLroMaxIpPayloadSize      field = 0x98<<16 | 0x8
-	tircInlineRqn                field = 0xe8<<16 | 0x18
-	tircRxHashSymmetric          field = 0x100<<16 | 0x1
-	tircTunneledOffloadEn        field = 0x102<<16 | 0x1
-	tircIndirectTable            field = 0x108<<16 | 0x18
-	tircRxHashFn                 field = 0x120<<16 | 0x4
-	tircSelfLbBlock              field = 0x126<<16 | 0x2
-	tircTransportDomain          field = 0x128<<16 | 0x18
-	tircRxHashToeplitzKey        field = 0x140<<16 | 0x140
-	tircRxHashFieldSelectorOuter field = 0x280<<16 | 0x20
-	tircRxHashFieldSelectorInner field = 0x2a0<<16 | 0x20
-	tircSize                           = 0xf0
-)
-
-// struct mlx5_ifc_tisc_bits
-const (
-	tiscStrictLagTxPortAffinity field = 0x0<<16 | 0x1
-	tiscTlsEn                   field = 0x1<<16 | 0x1
-	tiscLagTxPortAffinity       field = 0x4<<16 | 0x4
-	tiscPrio                    field = 0xc<<16 | 0x4
-	tiscTransportDomain         field = 0x128<<16 | 0x18
-	tiscUnderlayQpn             field = 0x148<<16 | 0x18
-	tiscPd                      field = 0x168<<16 | 0x18
-	tiscSize                          = 0xa0
-)
-
-// struct mlx5_ifc_rqtc_bits
-const (
-	rqtcListQType      field = 0xa5<<16 | 0x3
-	rqtcRqtMaxSize     field = 0xb0<<16 | 0x10
-	rqtcRqVhcaIdFormat field = 0xc0<<16 | 0x1
-	rqtcRqtActualSize  field = 0xd0<<16 | 0x10
-	rqtcSize                 = 0xf0
-)
-
-// struct mlx5_ifc_rmpc_bits
-const (
-	rmpcState             field = 0x8<<16 | 0x4
-	rmpcBasicCyclicRcvWqe field = 0x20<<16 | 0x1
-	rmpcWq                field = 0x180<<16 | 0x600
-	rmpcSize                    = 0xf0
-)
-
-// struct mlx5_ifc_srqc_bits
-const (
-	srqcState       field = 0x0<<16 | 0x4
-	srqcLogSrqSize  field = 0x4<<16 | 0x4
-	srqcWqSignature field = 0x20<<16 | 0x1
-	srqcContSrq     field = 0x21<<16 | 0x1
-	srqcRlky        field = 0x23<<16 | 0x1
-	srqcLogRqStride field = 0x25<<16 | 0x3
-	srqcXrcd        field = 0x28<<16 | 0x18
-	srqcPageOffset  field = 0x40<<16 | 0x6
-	srqcCqn         field = 0x48<<16 | 0x18
-	srqcLogPageSize field = 0x82<<16 | 0x6
-	srqcPd          field = 0xc8<<16 | 0x18
-	srqcLwm         field = 0xe0<<16 | 0x10
-	srqcWqeCnt      field = 0xf0<<16 | 0x10
-	srqcDbrAddr     field = 0x140<<16 | 0x40
-	srqcSize              = 0x40
-)
-
-// struct mlx5_ifc_xrc_srqc_bits
-const (
-	xrcSrqcState                 field = 0x0<<16 | 0x4
-	xrcSrqcLogXrcSrqSize         field = 0x4<<16 | 0x4
-	xrcSrqcWqSignature           field = 0x20<<16 | 0x1
-	xrcSrqcContSrq               field = 0x21<<16 | 0x1
-	xrcSrqcRlky                  field = 0x23<<16 | 0x1
-	xrcSrqcBasicCyclicRcvWqe     field = 0x24<<16 | 0x1
-	xrcSrqcLogRqStride           field = 0x25<<16 | 0x3
-	xrcSrqcXrcd                  field = 0x28<<16 | 0x18
-	xrcSrqcPageOffset            field = 0x40<<16 | 0x6
-	xrcSrqcDbrUmemValid          field = 0x47<<16 | 0x1
-	xrcSrqcCqn                   field = 0x48<<16 | 0x18
-	xrcSrqcUserIndexEqualXrcSrqn field = 0x80<<16 | 0x1
-	xrcSrqcLogPageSize           field = 0x82<<16 | 0x6
-	xrcSrqcUserIndex             field = 0x88<<16 | 0x18
-	xrcSrqcPd                    field = 0xc8<<16 | 0x18
-	xrcSrqcLwm                   field = 0xe0<<16 | 0x10
-	xrcSrqcWqeCnt                field = 0xf0<<16 | 0x10
-	xrcSrqcDbRecordAddrH         field = 0x140<<16 | 0x20
-	xrcSrqcDbRecordAddrL         field = 0x160<<16 | 0x1e
-	xrcSrqcSize                        = 0x40
-)
-
-// struct mlx5_ifc_nic_vport_context_bits
-const (
-	nicVportContextMinWqeInlineMode       field = 0x5<<16 | 0x3
-	nicVportContextDisableMcLocalLb       field = 0x1d<<16 | 0x1
-	nicVportContextDisableUcLocalLb       field = 0x1e<<16 | 0x1
-	nicVportContextRoceEn                 field = 0x1f<<16 | 0x1
-	nicVportContextArmChangeEvent         field = 0x20<<16 | 0x1
-	nicVportContextEventOnMtu             field = 0x3b<<16 | 0x1
-	nicVportContextEventOnPromiscChange   field = 0x3c<<16 | 0x1
-	nicVportContextEventOnVlanChange      field = 0x3d<<16 | 0x1
-	nicVportContextEventOnMcAddressChange field = 0x3e<<16 | 0x1
-	nicVportContextEventOnUcAddressChange field = 0x3f<<16 | 0x1
-	nicVportContextVhcaIdType             field = 0x40<<16 | 0x1
-	nicVportContextAffiliationCriteria    field = 0x4c<<16 | 0x4
-	nicVportContextAffiliatedVhcaId       field = 0x50<<16 | 0x10
-	nicVportContextSdGroup                field = 0x101<<16 | 0x3
-	nicVportContextSdGroupSize            field = 0x108<<16 | 0x8
-	nicVportContextMtu                    field = 0x130<<16 | 0x10
-	nicVportContextSystemImageGuid        field = 0x140<<16 | 0x40
-	nicVportContextPortGuid               field = 0x180<<16 | 0x40
-	nicVportContextNodeGuid               field = 0x1c0<<16 | 0x40
-	nicVportContextQkeyViolationCounter   field = 0x340<<16 | 0x10
-	nicVportContextPromiscUc              field = 0x780<<16 | 0x1
-	nicVportContextPromiscMc              field = 0x781<<16 | 0x1
-	nicVportContextPromiscAll             field = 0x782<<16 | 0x1
-	nicVportContextAllowedListType        field = 0x785<<16 | 0x3
-	nicVportContextAllowedListSize        field = 0x790<<16 | 0x10
-	nicVportContextPermanentAddress       field = 0x7a0<<16 | 0x40
-	nicVportContextCurrentUcMacAddress    field = 0x800 << 16
-	nicVportContextSize                         = 0x100
-)
-
-// struct mlx5_ifc_modify_nic_vport_field_select_bits
-const (
-	modifyNicVportFieldSelectAffiliation      field = 0x12<<16 | 0x1
-	modifyNicVportFieldSelectDisableUcLocalLb field = 0x14<<16 | 0x1
-	modifyNicVportFieldSelectDisableMcLocalLb field = 0x15<<16 | 0x1
-	modifyNicVportFieldSelectNodeGuid         field = 0x16<<16 | 0x1
-	modifyNicVportFieldSelectPortGuid         field = 0x17<<16 | 0x1
-	modifyNicVportFieldSelectMinInline        field = 0x18<<16 | 0x1
-	modifyNicVportFieldSelectMtu              field = 0x19<<16 | 0x1
-	modifyNicVportFieldSelectChangeEvent      field = 0x1a<<16 | 0x1
-	modifyNicVportFieldSelectPromisc          field = 0x1b<<16 | 0x1
-	modifyNicVportFieldSelectPermanentAddress field = 0x1c<<16 | 0x1
-	modifyNicVportFieldSelectAddressesList    field = 0x1d<<16 | 0x1
-	modifyNicVportFieldSelectRoceEn           field = 0x1e<<16 | 0x1
-	modifyNicVportFieldSelectSize                   = 0x4
-)
-
-// struct mlx5_ifc_hca_vport_context_bits
-const (
-	hcaVportContextFieldSelect          field = 0x0<<16 | 0x20
-	hcaVportContextSmVirtAware          field = 0x100<<16 | 0x1
-	hcaVportContextHasSmi               field = 0x101<<16 | 0x1
-	hcaVportContextHasRaw               field = 0x102<<16 | 0x1
-	hcaVportContextGrhRequired          field = 0x103<<16 | 0x1
-	hcaVportContextNumPortPlane         field = 0x108<<16 | 0x8
-	hcaVportContextPortPhysicalState    field = 0x110<<16 | 0x4
-	hcaVportContextVportStatePolicy     field = 0x114<<16 | 0x4
-	hcaVportContextPortState            field = 0x118<<16 | 0x4
-	hcaVportContextVportState           field = 0x11c<<16 | 0x4
-	hcaVportContextSystemImageGuid      field = 0x140<<16 | 0x40
-	hcaVportContextPortGuid             field = 0x180<<16 | 0x40
-	hcaVportContextNodeGuid             field = 0x1c0<<16 | 0x40
-	hcaVportContextCapMask1             field = 0x200<<16 | 0x20
-	hcaVportContextCapMask1FieldSelect  field = 0x220<<16 | 0x20
-	hcaVportContextCapMask2             field = 0x240<<16 | 0x20
-	hcaVportContextCapMask2FieldSelect  field = 0x260<<16 | 0x20
-	hcaVportContextLid                  field = 0x300<<16 | 0x10
-	hcaVportContextInitTypeReply        field = 0x314<<16 | 0x4
-	hcaVportContextLmc                  field = 0x318<<16 | 0x3
-	hcaVportContextSubnetTimeout        field = 0x31b<<16 | 0x5
-	hcaVportContextSmLid                field = 0x320<<16 | 0x10
-	hcaVportContextSmSl                 field = 0x330<<16 | 0x4
-	hcaVportContextQkeyViolationCounter field = 0x340<<16 | 0x10
-	hcaVportContextPkeyViolationCounter field = 0x350<<16 | 0x10
-	hcaVportContextSize                       = 0x200
-)
-
-// struct mlx5_ifc_mac_address_layout_bits
-const (
-	macAddressLayoutMacAddr4732 field = 0x10<<16 | 0x10
-	macAddressLayoutMacAddr310  field = 0x20<<16 | 0x20
-	macAddressLayoutSize              = 0x8
-)
-
-// struct mlx5_ifc_vlan_layout_bits
-const (
-	vlanLayoutVlan field = 0x14<<16 | 0xc
-	vlanLayoutSize       = 0x8
-)
-
-// struct mlx5_ifc_roce_addr_layout_bits
-const (
-	roceAddrLayoutSourceL3Address field = 0x0<<16 | 0x80
-	roceAddrLayoutVlanValid       field = 0x83<<16 | 0x1
-	roceAddrLayoutVlanId          field = 0x84<<16 | 0xc
-	roceAddrLayoutSourceMac4732   field = 0x90<<16 | 0x10
-	roceAddrLayoutSourceMac310    field = 0xa0<<16 | 0x20
-	roceAddrLayoutRoceL3Type      field = 0xd4<<16 | 0x4
-	roceAddrLayoutRoceVersion     field = 0xd8<<16 | 0x8
-	roceAddrLayoutSize                  = 0x20
-)
-
-// struct mlx5_ifc_traffic_counter_bits
-const (
-	trafficCounterPackets field = 0x0<<16 | 0x40
-	trafficCounterOctets  field = 0x40<<16 | 0x40
-	trafficCounterSize          = 0x10
-)
-
-// struct mlx5_ifc_flow_table_context_bits
-const (
-	flowTableContextReformatEn           field = 0x0<<16 | 0x1
-	flowTableContextDecapEn              field = 0x1<<16 | 0x1
-	flowTableContextSwOwner              field = 0x2<<16 | 0x1
-	flowTableContextTerminationTable     field = 0x3<<16 | 0x1
-	flowTableContextTableMissAction      field = 0x4<<16 | 0x4
-	flowTableContextLevel                field = 0x8<<16 | 0x8
-	flowTableContextRtcValid             field = 0x10<<16 | 0x1
-	flowTableContextLogSize              field = 0x18<<16 | 0x8
-	flowTableContextTableMissId          field = 0x28<<16 | 0x18
-	flowTableContextLagMasterNextTableId field = 0x48<<16 | 0x18
-	flowTableContextSws                  field = 0xc0<<16 | 0x80
-	flowTableContextHws                  field = 0x140<<16 | 0x80
-	flowTableContextSize                       = 0x38
-)
-
-// struct mlx5_ifc_flow_context_bits
-const (
-	flowContextPushVlan            field = 0x0<<16 | 0x20
-	flowContextGroupId             field = 0x20<<16 | 0x20
-	flowContextFlowTag             field = 0x48<<16 | 0x18
-	flowContextAction              field = 0x70<<16 | 0x10
-	flowContextExtendedDestination field = 0x80<<16 | 0x1
-	flowContextUplinkHairpinEn     field = 0x81<<16 | 0x1
-	flowContextFlowSource          field = 0x82<<16 | 0x2
-	flowContextEncryptDecryptType  field = 0x84<<16 | 0x4
-	flowContextDestinationListSize field = 0x88<<16 | 0x18
-	flowContextFlowCounterListSize field = 0xa8<<16 | 0x18
-	flowContextPacketReformatId    field = 0xc0<<16 | 0x20
-	flowContextModifyHeaderId      field = 0xe0<<16 | 0x20
-	flowContextPushVlan2           field = 0x100<<16 | 0x20
-	flowContextEncryptDecryptObjId field = 0x120<<16 | 0x20
-	flowContextMatchValue          field = 0x200<<16 | 0x1000
-	flowContextExecuteAso          field = 0x1200<<16 | 0x100
-	flowContextDestination         field = 0x1800 << 16
-	flowContextSize                      = 0x300
-)
-
-// struct mlx5_ifc_fte_match_param_bits
-const (
-	fteMatchParamOuterHeaders    field = 0x0<<16 | 0x200
-	fteMatchParamMiscParameters  field = 0x200<<16 | 0x200
-	fteMatchParamInnerHeaders    field = 0x400<<16 | 0x200
-	fteMatchParamMiscParameters2 field = 0x600<<16 | 0x200
-	fteMatchParamMiscParameters3 field = 0x800<<16 | 0x200
-	fteMatchParamMiscParameters4 field = 0xa00<<16 | 0x200
-	fteMatchParamMiscParameters5 field = 0xc00<<16 | 0x200
-	fteMatchParamMiscParameters6 field = 0xe00<<16 | 0x200
-	fteMatchParamSize                  = 0x200
-)
-
-// struct mlx5_ifc_fte_match_set_lyr_2_4_bits
-const (
-	fteMatchSetLyr24Smac4716       field = 0x0<<16 | 0x20
-	fteMatchSetLyr24Smac150        field = 0x20<<16 | 0x10
-	fteMatchSetLyr24Ethertype      field = 0x30<<16 | 0x10
-	fteMatchSetLyr24Dmac4716       field = 0x40<<16 | 0x20
-	fteMatchSetLyr24Dmac150        field = 0x60<<16 | 0x10
-	fteMatchSetLyr24FirstPrio      field = 0x70<<16 | 0x3
-	fteMatchSetLyr24FirstCfi       field = 0x73<<16 | 0x1
-	fteMatchSetLyr24FirstVid       field = 0x74<<16 | 0xc
-	fteMatchSetLyr24IpProtocol     field = 0x80<<16 | 0x8
-	fteMatchSetLyr24IpDscp         field = 0x88<<16 | 0x6
-	fteMatchSetLyr24IpEcn          field = 0x8e<<16 | 0x2
-	fteMatchSetLyr24CvlanTag       field = 0x90<<16 | 0x1
-	fteMatchSetLyr24SvlanTag       field = 0x91<<16 | 0x1
-	fteMatchSetLyr24Frag           field = 0x92<<16 | 0x1
-	fteMatchSetLyr24IpVersion      field = 0x93<<16 | 0x4
-	fteMatchSetLyr24TcpFlags       field = 0x97<<16 | 0x9
-	fteMatchSetLyr24TcpSport       field = 0xa0<<16 | 0x10
-	fteMatchSetLyr24TcpDport       field = 0xb0<<16 | 0x10
-	fteMatchSetLyr24L4Type         field = 0xc0<<16 | 0x2
-	fteMatchSetLyr24L4TypeExt      field = 0xc2<<16 | 0x4
-	fteMatchSetLyr24Ipv4Ihl        field = 0xd0<<16 | 0x4
-	fteMatchSetLyr24TtlHoplimit    field = 0xd8<<16 | 0x8
-	fteMatchSetLyr24UdpSport       field = 0xe0<<16 | 0x10
-	fteMatchSetLyr24UdpDport       field = 0xf0<<16 | 0x10
-	fteMatchSetLyr24SrcIpv4SrcIpv6 field = 0x100<<16 | 0x80
-	fteMatchSetLyr24DstIpv4DstIpv6 field = 0x180<<16 | 0x80
-	fteMatchSetLyr24Size                 = 0x40
-)
-
-// struct mlx5_ifc_dest_format_bits
-const (
-	destFormatDestinationType                    field = 0x0<<16 | 0x8
-	destFormatDestinationId                      field = 0x8<<16 | 0x18
-	destFormatDestinationEswitchOwnerVhcaIdValid field = 0x20<<16 | 0x1
-	destFormatPacketReformat                     field = 0x21<<16 | 0x1
-	destFormatDestinationEswitchOwnerVhcaId      field = 0x30<<16 | 0x10
-	destFormatSize                                     = 0x8
-)
-
-// struct mlx5_ifc_ptys_reg_bits
-const (
-	ptysRegAnDisableAdmin        field = 0x1<<16 | 0x1
-	ptysRegAnDisableCap          field = 0x2<<16 | 0x1
-	ptysRegLocalPort             field = 0x8<<16 | 0x8
-	ptysRegPlaneInd              field = 0x18<<16 | 0x4
-	ptysRegProtoMask             field = 0x1d<<16 | 0x3
-	ptysRegAnStatus              field = 0x20<<16 | 0x4
-	ptysRegDataRateOper          field = 0x30<<16 | 0x10
-	ptysRegExtEthProtoCapability field = 0x40<<16 | 0x20
-	ptysRegEthProtoCapability    field = 0x60<<16 | 0x20
-	ptysRegIbLinkWidthCapability field = 0x80<<16 | 0x10
-	ptysRegIbProtoCapability     field = 0x90<<16 | 0x10
-	ptysRegExtEthProtoAdmin      field = 0xa0<<16 | 0x20
-	ptysRegEthProtoAdmin         field = 0xc0<<16 | 0x20
-	ptysRegIbLinkWidthAdmin      field = 0xe0<<16 | 0x10
-	ptysRegIbProtoAdmin          field = 0xf0<<16 | 0x10
-	ptysRegExtEthProtoOper       field = 0x100<<16 | 0x20
-	ptysRegEthProtoOper          field = 0x120<<16 | 0x20
-	ptysRegIbLinkWidthOper       field = 0x140<<16 | 0x10
-	ptysRegIbProtoOper           field = 0x150<<16 | 0x10
-	ptysRegLaneRateOper          field = 0x168<<16 | 0x14
-	ptysRegConnectorType         field = 0x17c<<16 | 0x4
-	ptysRegEthProtoLpAdvertise   field = 0x180<<16 | 0x20
-	ptysRegSize                        = 0x40
-)
-
-// struct mlx5_ifc_pmtu_reg_bits
-const (
-	pmtuRegLocalPort field = 0x8<<16 | 0x8
-	pmtuRegMaxMtu    field = 0x20<<16 | 0x10
-	pmtuRegAdminMtu  field = 0x40<<16 | 0x10
-	pmtuRegOperMtu   field = 0x60<<16 | 0x10
-	pmtuRegSize            = 0x10
-)
-
-// struct mlx5_ifc_paos_reg_bits
-const (
-	paosRegSwid        field = 0x0<<16 | 0x8
-	paosRegLocalPort   field = 0x8<<16 | 0x8
-	paosRegAdminStatus field = 0x14<<16 | 0x4
-	paosRegOperStatus  field = 0x1c<<16 | 0x4
-	paosRegAse         field = 0x20<<16 | 0x1
-	paosRegEe          field = 0x21<<16 | 0x1
-	paosRegE           field = 0x3e<<16 | 0x2
-	paosRegSize              = 0x10
-)
-
-// struct mlx5_ifc_pvlc_reg_bits
-const (
-	pvlcRegLocalPort     field = 0x8<<16 | 0x8
-	pvlcRegVlHwCap       field = 0x3c<<16 | 0x4
-	pvlcRegVlAdmin       field = 0x5c<<16 | 0x4
-	pvlcRegVlOperational field = 0x7c<<16 | 0x4
-	pvlcRegSize                = 0x10
-)
-
-// struct mlx5_ifc_ppcnt_reg_bits
-const (
-	ppcntRegSwid       field = 0x0<<16 | 0x8
-	ppcntRegLocalPort  field = 0x8<<16 | 0x8
-	ppcntRegPnat       field = 0x10<<16 | 0x2
-	ppcntRegGrp        field = 0x1a<<16 | 0x6
-	ppcntRegClr        field = 0x20<<16 | 0x1
-	ppcntRegPlaneInd   field = 0x34<<16 | 0x4
-	ppcntRegPrioTc     field = 0x3b<<16 | 0x5
-	ppcntRegCounterSet field = 0x40<<16 | 0x7c0
-	ppcntRegSize             = 0x100
-)
-
-// struct mlx5_ifc_eth_802_3_cntrs_grp_data_layout_bits
-const (
-	eth8023CntrsGrpDataLayoutAFramesTransmittedOkHigh           field = 0x0<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAFramesTransmittedOkLow            field = 0x20<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAFramesReceivedOkHigh              field = 0x40<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAFramesReceivedOkLow               field = 0x60<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAFrameCheckSequenceErrorsHigh      field = 0x80<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAFrameCheckSequenceErrorsLow       field = 0xa0<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAAlignmentErrorsHigh               field = 0xc0<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAAlignmentErrorsLow                field = 0xe0<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAOctetsTransmittedOkHigh           field = 0x100<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAOctetsTransmittedOkLow            field = 0x120<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAOctetsReceivedOkHigh              field = 0x140<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAOctetsReceivedOkLow               field = 0x160<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAMulticastFramesXmittedOkHigh      field = 0x180<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAMulticastFramesXmittedOkLow       field = 0x1a0<<16 | 0x20
-	eth8023CntrsGrpDataLayoutABroadcastFramesXmittedOkHigh      field = 0x1c0<<16 | 0x20
-	eth8023CntrsGrpDataLayoutABroadcastFramesXmittedOkLow       field = 0x1e0<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAMulticastFramesReceivedOkHigh     field = 0x200<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAMulticastFramesReceivedOkLow      field = 0x220<<16 | 0x20
-	eth8023CntrsGrpDataLayoutABroadcastFramesReceivedOkHigh     field = 0x240<<16 | 0x20
-	eth8023CntrsGrpDataLayoutABroadcastFramesReceivedOkLow      field = 0x260<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAInRangeLengthErrorsHigh           field = 0x280<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAInRangeLengthErrorsLow            field = 0x2a0<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAOutOfRangeLengthFieldHigh         field = 0x2c0<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAOutOfRangeLengthFieldLow          field = 0x2e0<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAFrameTooLongErrorsHigh            field = 0x300<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAFrameTooLongErrorsLow             field = 0x320<<16 | 0x20
-	eth8023CntrsGrpDataLayoutASymbolErrorDuringCarrierHigh      field = 0x340<<16 | 0x20
-	eth8023CntrsGrpDataLayoutASymbolErrorDuringCarrierLow       field = 0x360<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAMacControlFramesTransmittedHigh   field = 0x380<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAMacControlFramesTransmittedLow    field = 0x3a0<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAMacControlFramesReceivedHigh      field = 0x3c0<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAMacControlFramesReceivedLow       field = 0x3e0<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAUnsupportedOpcodesReceivedHigh    field = 0x400<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAUnsupportedOpcodesReceivedLow     field = 0x420<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAPauseMacCtrlFramesReceivedHigh    field = 0x440<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAPauseMacCtrlFramesReceivedLow     field = 0x460<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAPauseMacCtrlFramesTransmittedHigh field = 0x480<<16 | 0x20
-	eth8023CntrsGrpDataLayoutAPauseMacCtrlFramesTransmittedLow  field = 0x4a0<<16 | 0x20
-	eth8023CntrsGrpDataLayoutSize                                     = 0xf8
-)
-
-// struct mlx5_ifc_eth_2863_cntrs_grp_data_layout_bits
-const (
-	eth2863CntrsGrpDataLayoutIfInOctetsHigh         field = 0x0<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfInOctetsLow          field = 0x20<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfInUcastPktsHigh      field = 0x40<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfInUcastPktsLow       field = 0x60<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfInDiscardsHigh       field = 0x80<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfInDiscardsLow        field = 0xa0<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfInErrorsHigh         field = 0xc0<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfInErrorsLow          field = 0xe0<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfInUnknownProtosHigh  field = 0x100<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfInUnknownProtosLow   field = 0x120<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfOutOctetsHigh        field = 0x140<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfOutOctetsLow         field = 0x160<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfOutUcastPktsHigh     field = 0x180<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfOutUcastPktsLow      field = 0x1a0<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfOutDiscardsHigh      field = 0x1c0<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfOutDiscardsLow       field = 0x1e0<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfOutErrorsHigh        field = 0x200<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfOutErrorsLow         field = 0x220<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfInMulticastPktsHigh  field = 0x240<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfInMulticastPktsLow   field = 0x260<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfInBroadcastPktsHigh  field = 0x280<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfInBroadcastPktsLow   field = 0x2a0<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfOutMulticastPktsHigh field = 0x2c0<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfOutMulticastPktsLow  field = 0x2e0<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfOutBroadcastPktsHigh field = 0x300<<16 | 0x20
-	eth2863CntrsGrpDataLayoutIfOutBroadcastPktsLow  field = 0x320<<16 | 0x20
-	eth2863CntrsGrpDataLayoutSize                         = 0xf8
-)
-
-// struct mlx5_ifc_eth_2819_cntrs_grp_data_layout_bits
-const (
-	eth2819CntrsGrpDataLayoutEtherStatsDropEventsHigh            field = 0x0<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsDropEventsLow             field = 0x20<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsOctetsHigh                field = 0x40<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsOctetsLow                 field = 0x60<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPktsHigh                  field = 0x80<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPktsLow                   field = 0xa0<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsBroadcastPktsHigh         field = 0xc0<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsBroadcastPktsLow          field = 0xe0<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsMulticastPktsHigh         field = 0x100<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsMulticastPktsLow          field = 0x120<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsCrcAlignErrorsHigh        field = 0x140<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsCrcAlignErrorsLow         field = 0x160<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsUndersizePktsHigh         field = 0x180<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsUndersizePktsLow          field = 0x1a0<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsOversizePktsHigh          field = 0x1c0<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsOversizePktsLow           field = 0x1e0<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsFragmentsHigh             field = 0x200<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsFragmentsLow              field = 0x220<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsJabbersHigh               field = 0x240<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsJabbersLow                field = 0x260<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsCollisionsHigh            field = 0x280<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsCollisionsLow             field = 0x2a0<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts64octetsHigh          field = 0x2c0<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts64octetsLow           field = 0x2e0<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts65to127octetsHigh     field = 0x300<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts65to127octetsLow      field = 0x320<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts128to255octetsHigh    field = 0x340<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts128to255octetsLow     field = 0x360<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts256to511octetsHigh    field = 0x380<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts256to511octetsLow     field = 0x3a0<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts512to1023octetsHigh   field = 0x3c0<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts512to1023octetsLow    field = 0x3e0<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts1024to1518octetsHigh  field = 0x400<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts1024to1518octetsLow   field = 0x420<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts1519to2047octetsHigh  field = 0x440<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts1519to2047octetsLow   field = 0x460<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts2048to4095octetsHigh  field = 0x480<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts2048to4095octetsLow   field = 0x4a0<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts4096to8191octetsHigh  field = 0x4c0<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts4096to8191octetsLow   field = 0x4e0<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts8192to10239octetsHigh field = 0x500<<16 | 0x20
-	eth2819CntrsGrpDataLayoutEtherStatsPkts8192to10239octetsLow  field = 0x520<<16 | 0x20
-	eth2819CntrsGrpDataLayoutSize                                      = 0xf8
-)
-
-// struct mlx5_ifc_eth_per_prio_grp_data_layout_bits
-const (
-	ethPerPrioGrpDataLayoutRxOctetsHigh                        field = 0x0<<16 | 0x20
-	ethPerPrioGrpDataLayoutRxOctetsLow                         field = 0x20<<16 | 0x20
-	ethPerPrioGrpDataLayoutRxFramesHigh                        field = 0x100<<16 | 0x20
-	ethPerPrioGrpDataLayoutRxFramesLow                         field = 0x120<<16 | 0x20
-	ethPerPrioGrpDataLayoutTxOctetsHigh                        field = 0x140<<16 | 0x20
-	ethPerPrioGrpDataLayoutTxOctetsLow                         field = 0x160<<16 | 0x20
-	ethPerPrioGrpDataLayoutTxFramesHigh                        field = 0x240<<16 | 0x20
-	ethPerPrioGrpDataLayoutTxFramesLow                         field = 0x260<<16 | 0x20
-	ethPerPrioGrpDataLayoutRxPauseHigh                         field = 0x280<<16 | 0x20
-	ethPerPrioGrpDataLayoutRxPauseLow                          field = 0x2a0<<16 | 0x20
-	ethPerPrioGrpDataLayoutRxPauseDurationHigh                 field = 0x2c0<<16 | 0x20
-	ethPerPrioGrpDataLayoutRxPauseDurationLow                  field = 0x2e0<<16 | 0x20
-	ethPerPrioGrpDataLayoutTxPauseHigh                         field = 0x300<<16 | 0x20
-	ethPerPrioGrpDataLayoutTxPauseLow                          field = 0x320<<16 | 0x20
-	ethPerPrioGrpDataLayoutTxPauseDurationHigh                 field = 0x340<<16 | 0x20
-	ethPerPrioGrpDataLayoutTxPauseDurationLow                  field = 0x360<<16 | 0x20
-	ethPerPrioGrpDataLayoutRxPauseTransitionHigh               field = 0x380<<16 | 0x20
-	ethPerPrioGrpDataLayoutRxPauseTransitionLow                field = 0x3a0<<16 | 0x20
-	ethPerPrioGrpDataLayoutRxDiscardsHigh                      field = 0x3c0<<16 | 0x20
-	ethPerPrioGrpDataLayoutRxDiscardsLow                       field = 0x3e0<<16 | 0x20
-	ethPerPrioGrpDataLayoutDeviceStallMinorWatermarkCntHigh    field = 0x400<<16 | 0x20
-	ethPerPrioGrpDataLayoutDeviceStallMinorWatermarkCntLow     field = 0x420<<16 | 0x20
-	ethPerPrioGrpDataLayoutDeviceStallCriticalWatermarkCntHigh field = 0x440<<16 | 0x20
-	ethPerPrioGrpDataLayoutDeviceStallCriticalWatermarkCntLow  field = 0x460<<16 | 0x20
-	ethPerPrioGrpDataLayoutSize                                      = 0xf8
-)
-
-// struct mlx5_ifc_ib_port_cntrs_grp_data_layout_bits
-const (
-	ibPortCntrsGrpDataLayoutSymbolErrorCounter          field = 0x0<<16 | 0x10
-	ibPortCntrsGrpDataLayoutLinkErrorRecoveryCounter    field = 0x10<<16 | 0x8
-	ibPortCntrsGrpDataLayoutLinkDownedCounter           field = 0x18<<16 | 0x8
-	ibPortCntrsGrpDataLayoutPortRcvErrors               field = 0x20<<16 | 0x10
-	ibPortCntrsGrpDataLayoutPortRcvRemotePhysicalErrors field = 0x30<<16 | 0x10
-	ibPortCntrsGrpDataLayoutPortRcvSwitchRelayErrors    field = 0x40<<16 | 0x10
-	ibPortCntrsGrpDataLayoutPortXmitDiscards            field = 0x50<<16 | 0x10
-	ibPortCntrsGrpDataLayoutPortXmitConstraintErrors    field = 0x60<<16 | 0x8
-	ibPortCntrsGrpDataLayoutPortRcvConstraintErrors     field = 0x68<<16 | 0x8
-	ibPortCntrsGrpDataLayoutLinkOverrunErrors           field = 0x78<<16 | 0x8
-	ibPortCntrsGrpDataLayoutVl15Dropped                 field = 0x90<<16 | 0x10
-	ibPortCntrsGrpDataLayoutPortXmitWait                field = 0x120<<16 | 0x20
-	ibPortCntrsGrpDataLayoutSize                              = 0x28
-)
-
-// struct mlx5_ifc_ib_ext_port_cntrs_grp_data_layout_bits
-const (
-	ibExtPortCntrsGrpDataLayoutPortXmitDataHigh          field = 0x300<<16 | 0x20
-	ibExtPortCntrsGrpDataLayoutPortXmitDataLow           field = 0x320<<16 | 0x20
-	ibExtPortCntrsGrpDataLayoutPortRcvDataHigh           field = 0x340<<16 | 0x20
-	ibExtPortCntrsGrpDataLayoutPortRcvDataLow            field = 0x360<<16 | 0x20
-	ibExtPortCntrsGrpDataLayoutPortXmitPktsHigh          field = 0x380<<16 | 0x20
-	ibExtPortCntrsGrpDataLayoutPortXmitPktsLow           field = 0x3a0<<16 | 0x20
-	ibExtPortCntrsGrpDataLayoutPortRcvPktsHigh           field = 0x3c0<<16 | 0x20
-	ibExtPortCntrsGrpDataLayoutPortRcvPktsLow            field = 0x3e0<<16 | 0x20
-	ibExtPortCntrsGrpDataLayoutPortUnicastXmitPktsHigh   field = 0x480<<16 | 0x20
-	ibExtPortCntrsGrpDataLayoutPortUnicastXmitPktsLow    field = 0x4a0<<16 | 0x20
-	ibExtPortCntrsGrpDataLayoutPortMulticastXmitPktsHigh field = 0x4c0<<16 | 0x20
-	ibExtPortCntrsGrpDataLayoutPortMulticastXmitPktsLow  field = 0x4e0<<16 | 0x20
-	ibExtPortCntrsGrpDataLayoutPortUnicastRcvPktsHigh    field = 0x500<<16 | 0x20
-	ibExtPortCntrsGrpDataLayoutPortUnicastRcvPktsLow     field = 0x520<<16 | 0x20
-	ibExtPortCntrsGrpDataLayoutPortMulticastRcvPktsHigh  field = 0x540<<16 | 0x20
-	ibExtPortCntrsGrpDataLayoutPortMulticastRcvPktsLow   field = 0x560<<16 | 0x20
-	ibExtPortCntrsGrpDataLayoutSize                            = 0xf8
-)
-
-// struct mlx5_ifc_query_hca_cap_in_bits
-const (
-	queryHcaCapInOtherFunction  field = 0x40<<16 | 0x1
-	queryHcaCapInEcVfFunction   field = 0x41<<16 | 0x1
-	queryHcaCapInFunctionIdType field = 0x43<<16 | 0x1
-	queryHcaCapInFunctionId     field = 0x50<<16 | 0x10
-)
-
-// struct mlx5_ifc_query_hca_cap_out_bits
-const (
-	queryHcaCapOutCapability field = 0x80<<16 | 0x8000
-)
-
-// struct mlx5_ifc_query_adapter_out_bits
-const (
-	queryAdapterOutQueryAdapterStruct field = 0x80<<16 | 0x800
-)
-
-// struct mlx5_ifc_init_hca_in_bits
-const (
-	initHcaInSwVhcaId  field = 0x62<<16 | 0xe
-	initHcaInSwOwnerId field = 0x80<<16 | 0x80
-)
-
-// struct mlx5_ifc_teardown_hca_in_bits
-const (
-	teardownHcaInProfile field = 0x50<<16 | 0x10
-)
-
-// struct mlx5_ifc_teardown_hca_out_bits
-const (
-	teardownHcaOutState field = 0x7f<<16 | 0x1
-)
-
-// struct mlx5_ifc_enable_hca_in_bits
-const (
-	enableHcaInEmbeddedCpuFunction field = 0x40<<16 | 0x1
-	enableHcaInFunctionIdType      field = 0x43<<16 | 0x1
-	enableHcaInFunctionId          field = 0x50<<16 | 0x10
-)
-
-// struct mlx5_ifc_disable_hca_in_bits
-const (
-	disableHcaInEmbeddedCpuFunction field = 0x40<<16 | 0x1
-	disableHcaInFunctionIdType      field = 0x43<<16 | 0x1
-	disableHcaInFunctionId          field = 0x50<<16 | 0x10
-)
-
-// struct mlx5_ifc_query_pages_in_bits
-const (
-	queryPagesInEmbeddedCpuFunction field = 0x40<<16 | 0x1
-	queryPagesInFunctionId          field = 0x50<<16 | 0x10
-)
-
-// struct mlx5_ifc_query_pages_out_bits
-const (
-	queryPagesOutEmbeddedCpuFunction field = 0x40<<16 | 0x1
-	queryPagesOutFunctionId          field = 0x50<<16 | 0x10
-	queryPagesOutNumPages            field = 0x60<<16 | 0x20
-)
-
-// struct mlx5_ifc_manage_pages_in_bits
-const (
-	managePagesInEmbeddedCpuFunction field = 0x40<<16 | 0x1
-	managePagesInFunctionId          field = 0x50<<16 | 0x10
-	managePagesInInputNumEntries     field = 0x60<<16 | 0x20
-	managePagesInPas                 field = 0x80 << 16
-)
-
-// struct mlx5_ifc_manage_pages_out_bits
-const (
-	managePagesOutOutputNumEntries field = 0x40<<16 | 0x20
-	managePagesOutPas              field = 0x80 << 16
-)
-
-// struct mlx5_ifc_set_hca_cap_in_bits
-const (
-	setHcaCapInOtherFunction  field = 0x40<<16 | 0x1
-	setHcaCapInEcVfFunction   field = 0x41<<16 | 0x1
-	setHcaCapInFunctionIdType field = 0x43<<16 | 0x1
-	setHcaCapInFunctionId     field = 0x50<<16 | 0x10
-	setHcaCapInCapability     field = 0x80<<16 | 0x8000
-)
-
-// struct mlx5_ifc_query_issi_out_bits
-const (
-	queryIssiOutCurrentIssi      field = 0x50<<16 | 0x10
-	queryIssiOutSupportedIssiDw0 field = 0x360<<16 | 0x20
-)
-
-// struct mlx5_ifc_set_issi_in_bits
-const (
-	setIssiInCurrentIssi field = 0x50<<16 | 0x10
-)
-
-// struct mlx5_ifc_set_driver_version_in_bits
-const (
-	setDriverVersionInDriverVersion field = 0x80<<16 | 0x200
-)
-
-// struct mlx5_ifc_query_special_contexts_out_bits
-const (
-	querySpecialContextsOutDumpFillMkey             field = 0x40<<16 | 0x20
-	querySpecialContextsOutResdLkey                 field = 0x60<<16 | 0x20
-	querySpecialContextsOutNullMkey                 field = 0x80<<16 | 0x20
-	querySpecialContextsOutTerminateScatterListMkey field = 0xa0<<16 | 0x20
-	querySpecialContextsOutRepeatedMkey             field = 0xc0<<16 | 0x20
-)
-
-// struct mlx5_ifc_access_register_in_bits
-const (
-	accessRegisterInRegisterId   field = 0x50<<16 | 0x10
-	accessRegisterInArgument     field = 0x60<<16 | 0x20
-	accessRegisterInRegisterData field = 0x80 << 16
-)
-
-// struct mlx5_ifc_access_register_out_bits
-const (
-	accessRegisterOutRegisterData field = 0x80 << 16
-)
-
-// struct mlx5_ifc_create_mkey_in_bits
-const (
-	createMkeyInPgAccess                      field = 0x60<<16 | 0x1
-	createMkeyInMkeyUmemValid                 field = 0x61<<16 | 0x1
-	createMkeyInDataDirect                    field = 0x62<<16 | 0x1
-	createMkeyInMemoryKeyMkeyEntry            field = 0x80<<16 | 0x200
-	createMkeyInTranslationsOctwordActualSize field = 0x300<<16 | 0x20
-	createMkeyInKlmPasMtt                     field = 0x880 << 16
-)
-
-// struct mlx5_ifc_create_mkey_out_bits
-const (
-	createMkeyOutMkeyIndex field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_mkey_in_bits
-const (
-	queryMkeyInMkeyIndex field = 0x48<<16 | 0x18
-	queryMkeyInPgAccess  field = 0x60<<16 | 0x1
-)
-
-// struct mlx5_ifc_query_mkey_out_bits
-const (
-	queryMkeyOutMemoryKeyMkeyEntry field = 0x80<<16 | 0x200
-	queryMkeyOutBsf0Klm0PasMtt01   field = 0x880<<16 | 0x80
-	queryMkeyOutBsf1Klm1PasMtt23   field = 0x900<<16 | 0x80
-)
-
-// struct mlx5_ifc_destroy_mkey_in_bits
-const (
-	destroyMkeyInMkeyIndex field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_create_eq_in_bits
-const (
-	createEqInEqContextEntry field = 0x80<<16 | 0x200
-	createEqInEventBitmask   field = 0x2c0<<16 | 0x100
-	createEqInPas            field = 0x880 << 16
-)
-
-// struct mlx5_ifc_create_eq_out_bits
-const (
-	createEqOutEqNumber field = 0x58<<16 | 0x8
-)
-
-// struct mlx5_ifc_destroy_eq_in_bits
-const (
-	destroyEqInEqNumber field = 0x58<<16 | 0x8
-)
-
-// struct mlx5_ifc_query_eq_in_bits
-const (
-	queryEqInEqNumber field = 0x58<<16 | 0x8
-)
-
-// struct mlx5_ifc_query_eq_out_bits
-const (
-	queryEqOutEqContextEntry field = 0x80<<16 | 0x200
-	queryEqOutEventBitmask   field = 0x2c0<<16 | 0x40
-	queryEqOutPas            field = 0x880 << 16
-)
-
-// struct mlx5_ifc_create_cq_in_bits
-const (
-	createCqInCqContext   field = 0x80<<16 | 0x200
-	createCqInCqUmemValid field = 0x2e0<<16 | 0x1
-	createCqInPas         field = 0x880 << 16
-)
-
-// struct mlx5_ifc_create_cq_out_bits
-const (
-	createCqOutCqn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_destroy_cq_in_bits
-const (
-	destroyCqInCqn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_cq_in_bits
-const (
-	queryCqInCqn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_cq_out_bits
-const (
-	queryCqOutCqContext field = 0x80<<16 | 0x200
-	queryCqOutPas       field = 0x880 << 16
-)
-
-// struct mlx5_ifc_modify_cq_in_bits
-const (
-	modifyCqInCqn                                field = 0x48<<16 | 0x18
-	modifyCqInModifyFieldSelectResizeFieldSelect field = 0x60<<16 | 0x20
-	modifyCqInCqContext                          field = 0x80<<16 | 0x200
-	modifyCqInCqUmemValid                        field = 0x2e0<<16 | 0x1
-	modifyCqInPas                                field = 0x880 << 16
-)
-
-// struct mlx5_ifc_create_qp_in_bits
-const (
-	createQpInQpcExt       field = 0x40<<16 | 0x1
-	createQpInInputQpn     field = 0x48<<16 | 0x18
-	createQpInOptParamMask field = 0x80<<16 | 0x20
-	createQpInEce          field = 0xa0<<16 | 0x20
-	createQpInQpc          field = 0xc0<<16 | 0x740
-	createQpInWqUmemOffset field = 0x800<<16 | 0x40
-	createQpInWqUmemId     field = 0x840<<16 | 0x20
-	createQpInWqUmemValid  field = 0x860<<16 | 0x1
-	createQpInPas          field = 0x880 << 16
-)
-
-// struct mlx5_ifc_create_qp_out_bits
-const (
-	createQpOutQpn field = 0x48<<16 | 0x18
-	createQpOutEce field = 0x60<<16 | 0x20
-)
-
-// struct mlx5_ifc_destroy_qp_in_bits
-const (
-	destroyQpInQpn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_rst2init_qp_in_bits
-const (
-	rst2initQpInQpn          field = 0x48<<16 | 0x18
-	rst2initQpInOptParamMask field = 0x80<<16 | 0x20
-	rst2initQpInEce          field = 0xa0<<16 | 0x20
-	rst2initQpInQpc          field = 0xc0<<16 | 0x740
-)
-
-// struct mlx5_ifc_rst2init_qp_out_bits
-const (
-	rst2initQpOutEce field = 0x60<<16 | 0x20
-)
-
-// struct mlx5_ifc_init2rtr_qp_in_bits
-const (
-	init2rtrQpInQpn          field = 0x48<<16 | 0x18
-	init2rtrQpInOptParamMask field = 0x80<<16 | 0x20
-	init2rtrQpInEce          field = 0xa0<<16 | 0x20
-	init2rtrQpInQpc          field = 0xc0<<16 | 0x740
-)
-
-// struct mlx5_ifc_init2rtr_qp_out_bits
-const (
-	init2rtrQpOutEce field = 0x60<<16 | 0x20
-)
-
-// struct mlx5_ifc_rtr2rts_qp_in_bits
-const (
-	rtr2rtsQpInQpn          field = 0x48<<16 | 0x18
-	rtr2rtsQpInOptParamMask field = 0x80<<16 | 0x20
-	rtr2rtsQpInEce          field = 0xa0<<16 | 0x20
-	rtr2rtsQpInQpc          field = 0xc0<<16 | 0x740
-)
-
-// struct mlx5_ifc_rtr2rts_qp_out_bits
-const (
-	rtr2rtsQpOutEce field = 0x60<<16 | 0x20
-)
-
-// struct mlx5_ifc_rts2rts_qp_in_bits
-const (
-	rts2rtsQpInQpn          field = 0x48<<16 | 0x18
-	rts2rtsQpInOptParamMask field = 0x80<<16 | 0x20
-	rts2rtsQpInEce          field = 0xa0<<16 | 0x20
-	rts2rtsQpInQpc          field = 0xc0<<16 | 0x740
-)
-
-// struct mlx5_ifc_rts2rts_qp_out_bits
-const (
-	rts2rtsQpOutEce field = 0x60<<16 | 0x20
-)
-
-// struct mlx5_ifc_sqerr2rts_qp_in_bits
-const (
-	sqerr2rtsQpInQpn          field = 0x48<<16 | 0x18
-	sqerr2rtsQpInOptParamMask field = 0x80<<16 | 0x20
-	sqerr2rtsQpInQpc          field = 0xc0<<16 | 0x740
-)
-
-// struct mlx5_ifc_qp_2err_in_bits
-const (
-	qp2errInQpn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_qp_2rst_in_bits
-const (
-	qp2rstInQpn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_qp_in_bits
-const (
-	queryQpInQpcExt field = 0x40<<16 | 0x1
-	queryQpInQpn    field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_qp_out_bits
-const (
-	queryQpOutOptParamMask        field = 0x80<<16 | 0x20
-	queryQpOutEce                 field = 0xa0<<16 | 0x20
-	queryQpOutQpc                 field = 0xc0<<16 | 0x740
-	queryQpOutQpPasOrQpcExtAndPas field = 0x880<<16 | 0x600
-)
-
-// struct mlx5_ifc_init2init_qp_in_bits
-const (
-	init2initQpInQpn          field = 0x48<<16 | 0x18
-	init2initQpInOptParamMask field = 0x80<<16 | 0x20
-	init2initQpInEce          field = 0xa0<<16 | 0x20
-	init2initQpInQpc          field = 0xc0<<16 | 0x740
-)
-
-// struct mlx5_ifc_init2init_qp_out_bits
-const (
-	init2initQpOutEce field = 0x60<<16 | 0x20
-)
-
-// struct mlx5_ifc_create_srq_in_bits
-const (
-	createSrqInSrqContextEntry field = 0x80<<16 | 0x200
-	createSrqInPas             field = 0x880 << 16
-)
-
-// struct mlx5_ifc_create_srq_out_bits
-const (
-	createSrqOutSrqn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_destroy_srq_in_bits
-const (
-	destroySrqInSrqn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_srq_in_bits
-const (
-	querySrqInSrqn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_srq_out_bits
-const (
-	querySrqOutSrqContextEntry field = 0x80<<16 | 0x200
-	querySrqOutPas             field = 0x880 << 16
-)
-
-// struct mlx5_ifc_arm_rq_in_bits
-const (
-	armRqInSrqNumber field = 0x48<<16 | 0x18
-	armRqInLwm       field = 0x70<<16 | 0x10
-)
-
-// struct mlx5_ifc_create_xrc_srq_in_bits
-const (
-	createXrcSrqInXrcSrqContextEntry field = 0x80<<16 | 0x200
-	createXrcSrqInXrcSrqUmemValid    field = 0x2e0<<16 | 0x1
-	createXrcSrqInPas                field = 0x880 << 16
-)
-
-// struct mlx5_ifc_create_xrc_srq_out_bits
-const (
-	createXrcSrqOutXrcSrqn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_destroy_xrc_srq_in_bits
-const (
-	destroyXrcSrqInXrcSrqn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_xrc_srq_in_bits
-const (
-	queryXrcSrqInXrcSrqn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_xrc_srq_out_bits
-const (
-	queryXrcSrqOutXrcSrqContextEntry field = 0x80<<16 | 0x200
-	queryXrcSrqOutPas                field = 0x880 << 16
-)
-
-// struct mlx5_ifc_arm_xrc_srq_in_bits
-const (
-	armXrcSrqInXrcSrqn field = 0x48<<16 | 0x18
-	armXrcSrqInLwm     field = 0x70<<16 | 0x10
-)
-
-// struct mlx5_ifc_query_vport_state_in_bits
-const (
-	queryVportStateInOtherVport  field = 0x40<<16 | 0x1
-	queryVportStateInVportNumber field = 0x50<<16 | 0x10
-)
-
-// struct mlx5_ifc_query_vport_state_out_bits
-const (
-	queryVportStateOutMaxTxSpeed field = 0x60<<16 | 0x10
-	queryVportStateOutAdminState field = 0x78<<16 | 0x4
-	queryVportStateOutState      field = 0x7c<<16 | 0x4
-)
-
-// struct mlx5_ifc_modify_vport_state_in_bits
-const (
-	modifyVportStateInOtherVport          field = 0x40<<16 | 0x1
-	modifyVportStateInVportNumber         field = 0x50<<16 | 0x10
-	modifyVportStateInMaxTxSpeed          field = 0x60<<16 | 0x10
-	modifyVportStateInIngressConnect      field = 0x70<<16 | 0x1
-	modifyVportStateInEgressConnect       field = 0x71<<16 | 0x1
-	modifyVportStateInIngressConnectValid field = 0x72<<16 | 0x1
-	modifyVportStateInEgressConnectValid  field = 0x73<<16 | 0x1
-	modifyVportStateInAdminState          field = 0x78<<16 | 0x4
-)
-
-// struct mlx5_ifc_query_nic_vport_context_in_bits
-const (
-	queryNicVportContextInOtherVport      field = 0x40<<16 | 0x1
-	queryNicVportContextInVportNumber     field = 0x50<<16 | 0x10
-	queryNicVportContextInAllowedListType field = 0x65<<16 | 0x3
-)
-
-// struct mlx5_ifc_query_nic_vport_context_out_bits
-const (
-	queryNicVportContextOutNicVportContext field = 0x80<<16 | 0x800
-)
-
-// struct mlx5_ifc_modify_nic_vport_context_in_bits
-const (
-	modifyNicVportContextInOtherVport      field = 0x40<<16 | 0x1
-	modifyNicVportContextInVportNumber     field = 0x50<<16 | 0x10
-	modifyNicVportContextInFieldSelect     field = 0x60<<16 | 0x20
-	modifyNicVportContextInNicVportContext field = 0x800<<16 | 0x800
-)
-
-// struct mlx5_ifc_query_roce_address_in_bits
-const (
-	queryRoceAddressInRoceAddressIndex field = 0x40<<16 | 0x10
-	queryRoceAddressInVhcaPortNum      field = 0x5c<<16 | 0x4
-)
-
-// struct mlx5_ifc_query_roce_address_out_bits
-const (
-	queryRoceAddressOutRoceAddress field = 0x80<<16 | 0x100
-)
-
-// struct mlx5_ifc_set_roce_address_in_bits
-const (
-	setRoceAddressInRoceAddressIndex field = 0x40<<16 | 0x10
-	setRoceAddressInVhcaPortNum      field = 0x5c<<16 | 0x4
-	setRoceAddressInRoceAddress      field = 0x80<<16 | 0x100
-)
-
-// struct mlx5_ifc_query_hca_vport_context_in_bits
-const (
-	queryHcaVportContextInOtherVport  field = 0x40<<16 | 0x1
-	queryHcaVportContextInPortNum     field = 0x4c<<16 | 0x4
-	queryHcaVportContextInVportNumber field = 0x50<<16 | 0x10
-)
-
-// struct mlx5_ifc_query_hca_vport_context_out_bits
-const (
-	queryHcaVportContextOutHcaVportContext field = 0x80<<16 | 0x1000
-)
-
-// struct mlx5_ifc_modify_hca_vport_context_in_bits
-const (
-	modifyHcaVportContextInOtherVport      field = 0x40<<16 | 0x1
-	modifyHcaVportContextInPortNum         field = 0x4c<<16 | 0x4
-	modifyHcaVportContextInVportNumber     field = 0x50<<16 | 0x10
-	modifyHcaVportContextInHcaVportContext field = 0x80<<16 | 0x1000
-)
-
-// struct mlx5_ifc_query_hca_vport_gid_in_bits
-const (
-	queryHcaVportGidInOtherVport  field = 0x40<<16 | 0x1
-	queryHcaVportGidInPortNum     field = 0x4c<<16 | 0x4
-	queryHcaVportGidInVportNumber field = 0x50<<16 | 0x10
-	queryHcaVportGidInGidIndex    field = 0x70<<16 | 0x10
-)
-
-// struct mlx5_ifc_query_hca_vport_gid_out_bits
-const (
-	queryHcaVportGidOutGidsNum field = 0x60<<16 | 0x10
-	queryHcaVportGidOutGid     field = 0x80 << 16
-)
-
-// struct mlx5_ifc_query_hca_vport_pkey_in_bits
-const (
-	queryHcaVportPkeyInOtherVport  field = 0x40<<16 | 0x1
-	queryHcaVportPkeyInPortNum     field = 0x4c<<16 | 0x4
-	queryHcaVportPkeyInVportNumber field = 0x50<<16 | 0x10
-	queryHcaVportPkeyInPkeyIndex   field = 0x70<<16 | 0x10
-)
-
-// struct mlx5_ifc_query_hca_vport_pkey_out_bits
-const (
-	queryHcaVportPkeyOutPkey field = 0x80 << 16
-)
-
-// struct mlx5_ifc_query_vnic_env_in_bits
-const (
-	queryVnicEnvInOtherVport  field = 0x40<<16 | 0x1
-	queryVnicEnvInVportNumber field = 0x50<<16 | 0x10
-)
-
-// struct mlx5_ifc_query_vnic_env_out_bits
-const (
-	queryVnicEnvOutVportEnv field = 0x80<<16 | 0x1000
-)
-
-// struct mlx5_ifc_query_vport_counter_in_bits
-const (
-	queryVportCounterInOtherVport  field = 0x40<<16 | 0x1
-	queryVportCounterInPortNum     field = 0x4c<<16 | 0x4
-	queryVportCounterInVportNumber field = 0x50<<16 | 0x10
-	queryVportCounterInClear       field = 0xc0<<16 | 0x1
-)
-
-// struct mlx5_ifc_query_vport_counter_out_bits
-const (
-	queryVportCounterOutReceivedErrors          field = 0x80<<16 | 0x80
-	queryVportCounterOutTransmitErrors          field = 0x100<<16 | 0x80
-	queryVportCounterOutReceivedIbUnicast       field = 0x180<<16 | 0x80
-	queryVportCounterOutTransmittedIbUnicast    field = 0x200<<16 | 0x80
-	queryVportCounterOutReceivedIbMulticast     field = 0x280<<16 | 0x80
-	queryVportCounterOutTransmittedIbMulticast  field = 0x300<<16 | 0x80
-	queryVportCounterOutReceivedEthBroadcast    field = 0x380<<16 | 0x80
-	queryVportCounterOutTransmittedEthBroadcast field = 0x400<<16 | 0x80
-	queryVportCounterOutReceivedEthUnicast      field = 0x480<<16 | 0x80
-	queryVportCounterOutTransmittedEthUnicast   field = 0x500<<16 | 0x80
-	queryVportCounterOutReceivedEthMulticast    field = 0x580<<16 | 0x80
-	queryVportCounterOutTransmittedEthMulticast field = 0x600<<16 | 0x80
-	queryVportCounterOutLocalLoopback           field = 0x680<<16 | 0x80
-)
-
-// struct mlx5_ifc_alloc_q_counter_out_bits
-const (
-	allocQCounterOutCounterSetId field = 0x58<<16 | 0x8
-)
-
-// struct mlx5_ifc_dealloc_q_counter_in_bits
-const (
-	deallocQCounterInCounterSetId field = 0x58<<16 | 0x8
-)
-
-// struct mlx5_ifc_query_q_counter_in_bits
-const (
-	queryQCounterInOtherVport   field = 0x40<<16 | 0x1
-	queryQCounterInVportNumber  field = 0x50<<16 | 0x10
-	queryQCounterInClear        field = 0xc0<<16 | 0x1
-	queryQCounterInAggregate    field = 0xc1<<16 | 0x1
-	queryQCounterInCounterSetId field = 0xf8<<16 | 0x8
-)
-
-// struct mlx5_ifc_query_q_counter_out_bits
-const (
-	queryQCounterOutRxWriteRequests             field = 0x80<<16 | 0x20
-	queryQCounterOutRxReadRequests              field = 0xc0<<16 | 0x20
-	queryQCounterOutRxAtomicRequests            field = 0x100<<16 | 0x20
-	queryQCounterOutRxDctConnect                field = 0x140<<16 | 0x20
-	queryQCounterOutOutOfBuffer                 field = 0x180<<16 | 0x20
-	queryQCounterOutOutOfSequence               field = 0x1c0<<16 | 0x20
-	queryQCounterOutDuplicateRequest            field = 0x200<<16 | 0x20
-	queryQCounterOutRnrNakRetryErr              field = 0x240<<16 | 0x20
-	queryQCounterOutPacketSeqErr                field = 0x280<<16 | 0x20
-	queryQCounterOutImpliedNakSeqErr            field = 0x2c0<<16 | 0x20
-	queryQCounterOutLocalAckTimeoutErr          field = 0x300<<16 | 0x20
-	queryQCounterOutReqRnrRetriesExceeded       field = 0x380<<16 | 0x20
-	queryQCounterOutRespLocalLengthError        field = 0x3c0<<16 | 0x20
-	queryQCounterOutReqLocalLengthError         field = 0x3e0<<16 | 0x20
-	queryQCounterOutRespLocalQpError            field = 0x400<<16 | 0x20
-	queryQCounterOutLocalOperationError         field = 0x420<<16 | 0x20
-	queryQCounterOutRespLocalProtection         field = 0x440<<16 | 0x20
-	queryQCounterOutReqLocalProtection          field = 0x460<<16 | 0x20
-	queryQCounterOutRespCqeError                field = 0x480<<16 | 0x20
-	queryQCounterOutReqCqeError                 field = 0x4a0<<16 | 0x20
-	queryQCounterOutReqMwBinding                field = 0x4c0<<16 | 0x20
-	queryQCounterOutReqBadResponse              field = 0x4e0<<16 | 0x20
-	queryQCounterOutReqRemoteInvalidRequest     field = 0x500<<16 | 0x20
-	queryQCounterOutRespRemoteInvalidRequest    field = 0x520<<16 | 0x20
-	queryQCounterOutReqRemoteAccessErrors       field = 0x540<<16 | 0x20
-	queryQCounterOutRespRemoteAccessErrors      field = 0x560<<16 | 0x20
-	queryQCounterOutReqRemoteOperationErrors    field = 0x580<<16 | 0x20
-	queryQCounterOutReqTransportRetriesExceeded field = 0x5a0<<16 | 0x20
-	queryQCounterOutCqOverflow                  field = 0x5c0<<16 | 0x20
-	queryQCounterOutRespCqeFlushError           field = 0x5e0<<16 | 0x20
-	queryQCounterOutReqCqeFlushError            field = 0x600<<16 | 0x20
-	queryQCounterOutRoceAdpRetrans              field = 0x640<<16 | 0x20
-	queryQCounterOutRoceAdpRetransTo            field = 0x660<<16 | 0x20
-	queryQCounterOutRoceSlowRestart             field = 0x680<<16 | 0x20
-	queryQCounterOutRoceSlowRestartCnps         field = 0x6a0<<16 | 0x20
-	queryQCounterOutRoceSlowRestartTrans        field = 0x6c0<<16 | 0x20
-)
-
-// struct mlx5_ifc_alloc_pd_out_bits
-const (
-	allocPdOutPd field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_dealloc_pd_in_bits
-const (
-	deallocPdInPd field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_alloc_uar_out_bits
-const (
-	allocUarOutUar field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_dealloc_uar_in_bits
-const (
-	deallocUarInUar field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_alloc_xrcd_out_bits
-const (
-	allocXrcdOutXrcd field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_dealloc_xrcd_in_bits
-const (
-	deallocXrcdInXrcd field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_alloc_transport_domain_out_bits
-const (
-	allocTransportDomainOutTransportDomain field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_dealloc_transport_domain_in_bits
-const (
-	deallocTransportDomainInTransportDomain field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_attach_to_mcg_in_bits
-const (
-	attachToMcgInQpn          field = 0x48<<16 | 0x18
-	attachToMcgInMulticastGid field = 0x80<<16 | 0x80
-)
-
-// struct mlx5_ifc_detach_from_mcg_in_bits
-const (
-	detachFromMcgInQpn          field = 0x48<<16 | 0x18
-	detachFromMcgInMulticastGid field = 0x80<<16 | 0x80
-)
-
-// struct mlx5_ifc_mad_ifc_in_bits
-const (
-	madIfcInRemoteLid  field = 0x40<<16 | 0x10
-	madIfcInPlaneIndex field = 0x50<<16 | 0x8
-	madIfcInPort       field = 0x58<<16 | 0x8
-	madIfcInMad        field = 0x80<<16 | 0x800
-)
-
-// struct mlx5_ifc_mad_ifc_out_bits
-const (
-	madIfcOutResponseMadPacket field = 0x80<<16 | 0x800
-)
-
-// struct mlx5_ifc_add_vxlan_udp_dport_in_bits
-const (
-	addVxlanUdpDportInVxlanUdpPort field = 0x70<<16 | 0x10
-)
-
-// struct mlx5_ifc_delete_vxlan_udp_dport_in_bits
-const (
-	deleteVxlanUdpDportInVxlanUdpPort field = 0x70<<16 | 0x10
-)
-
-// struct mlx5_ifc_query_cong_status_in_bits
-const (
-	queryCongStatusInPriority     field = 0x58<<16 | 0x4
-	queryCongStatusInCongProtocol field = 0x5c<<16 | 0x4
-)
-
-// struct mlx5_ifc_query_cong_status_out_bits
-const (
-	queryCongStatusOutEnable    field = 0x60<<16 | 0x1
-	queryCongStatusOutTagEnable field = 0x61<<16 | 0x1
-)
-
-// struct mlx5_ifc_query_cong_params_in_bits
-const (
-	queryCongParamsInCongProtocol field = 0x5c<<16 | 0x4
-)
-
-// struct mlx5_ifc_query_cong_params_out_bits
-const (
-	queryCongParamsOutCongestionParameters field = 0x80<<16 | 0x800
-)
-
-// struct mlx5_ifc_query_cong_statistics_in_bits
-const (
-	queryCongStatisticsInClear field = 0x40<<16 | 0x1
-)
-
-// struct mlx5_ifc_query_cong_statistics_out_bits
-const (
-	queryCongStatisticsOutRpCurFlows                 field = 0x80<<16 | 0x20
-	queryCongStatisticsOutSumFlows                   field = 0xa0<<16 | 0x20
-	queryCongStatisticsOutRpCnpIgnoredHigh           field = 0xc0<<16 | 0x20
-	queryCongStatisticsOutRpCnpIgnoredLow            field = 0xe0<<16 | 0x20
-	queryCongStatisticsOutRpCnpHandledHigh           field = 0x100<<16 | 0x20
-	queryCongStatisticsOutRpCnpHandledLow            field = 0x120<<16 | 0x20
-	queryCongStatisticsOutTimeStampHigh              field = 0x240<<16 | 0x20
-	queryCongStatisticsOutTimeStampLow               field = 0x260<<16 | 0x20
-	queryCongStatisticsOutAccumulatorsPeriod         field = 0x280<<16 | 0x20
-	queryCongStatisticsOutNpEcnMarkedRocePacketsHigh field = 0x2a0<<16 | 0x20
-	queryCongStatisticsOutNpEcnMarkedRocePacketsLow  field = 0x2c0<<16 | 0x20
-	queryCongStatisticsOutNpCnpSentHigh              field = 0x2e0<<16 | 0x20
-	queryCongStatisticsOutNpCnpSentLow               field = 0x300<<16 | 0x20
-)
-
-// struct mlx5_ifc_create_tir_in_bits
-const (
-	createTirInCtx field = 0x100<<16 | 0x780
-)
-
-// struct mlx5_ifc_create_tir_out_bits
-const (
-	createTirOutIcmAddress6340 field = 0x8<<16 | 0x18
-	createTirOutIcmAddress3932 field = 0x40<<16 | 0x8
-	createTirOutTirn           field = 0x48<<16 | 0x18
-	createTirOutIcmAddress310  field = 0x60<<16 | 0x20
-)
-
-// struct mlx5_ifc_modify_tir_in_bits
-const (
-	modifyTirInTirn    field = 0x48<<16 | 0x18
-	modifyTirInBitmask field = 0x80<<16 | 0x40
-	modifyTirInCtx     field = 0x100<<16 | 0x780
-)
-
-// struct mlx5_ifc_destroy_tir_in_bits
-const (
-	destroyTirInTirn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_tir_in_bits
-const (
-	queryTirInTirn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_tir_out_bits
-const (
-	queryTirOutTirContext field = 0x100<<16 | 0x780
-)
-
-// struct mlx5_ifc_create_sq_in_bits
-const (
-	createSqInCtx field = 0x100<<16 | 0x780
-)
-
-// struct mlx5_ifc_create_sq_out_bits
-const (
-	createSqOutSqn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_modify_sq_in_bits
-const (
-	modifySqInSqState       field = 0x40<<16 | 0x4
-	modifySqInSqn           field = 0x48<<16 | 0x18
-	modifySqInModifyBitmask field = 0x80<<16 | 0x40
-	modifySqInCtx           field = 0x100<<16 | 0x780
-)
-
-// struct mlx5_ifc_destroy_sq_in_bits
-const (
-	destroySqInSqn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_sq_in_bits
-const (
-	querySqInSqn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_sq_out_bits
-const (
-	querySqOutSqContext field = 0x100<<16 | 0x780
-)
-
-// struct mlx5_ifc_create_rq_in_bits
-const (
-	createRqInCtx field = 0x100<<16 | 0x780
-)
-
-// struct mlx5_ifc_create_rq_out_bits
-const (
-	createRqOutRqn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_modify_rq_in_bits
-const (
-	modifyRqInRqState       field = 0x40<<16 | 0x4
-	modifyRqInRqn           field = 0x48<<16 | 0x18
-	modifyRqInModifyBitmask field = 0x80<<16 | 0x40
-	modifyRqInCtx           field = 0x100<<16 | 0x780
-)
-
-// struct mlx5_ifc_destroy_rq_in_bits
-const (
-	destroyRqInRqn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_rq_in_bits
-const (
-	queryRqInRqn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_rq_out_bits
-const (
-	queryRqOutRqContext field = 0x100<<16 | 0x780
-)
-
-// struct mlx5_ifc_create_rmp_in_bits
-const (
-	createRmpInCtx field = 0x100<<16 | 0x780
-)
-
-// struct mlx5_ifc_create_rmp_out_bits
-const (
-	createRmpOutRmpn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_modify_rmp_in_bits
-const (
-	modifyRmpInRmpState field = 0x40<<16 | 0x4
-	modifyRmpInRmpn     field = 0x48<<16 | 0x18
-	modifyRmpInBitmask  field = 0x80<<16 | 0x40
-	modifyRmpInCtx      field = 0x100<<16 | 0x780
-)
-
-// struct mlx5_ifc_destroy_rmp_in_bits
-const (
-	destroyRmpInRmpn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_rmp_in_bits
-const (
-	queryRmpInRmpn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_rmp_out_bits
-const (
-	queryRmpOutRmpContext field = 0x100<<16 | 0x780
-)
-
-// struct mlx5_ifc_create_tis_in_bits
-const (
-	createTisInCtx field = 0x100<<16 | 0x500
-)
-
-// struct mlx5_ifc_create_tis_out_bits
-const (
-	createTisOutTisn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_modify_tis_in_bits
-const (
-	modifyTisInTisn    field = 0x48<<16 | 0x18
-	modifyTisInBitmask field = 0x80<<16 | 0x40
-	modifyTisInCtx     field = 0x100<<16 | 0x500
-)
-
-// struct mlx5_ifc_destroy_tis_in_bits
-const (
-	destroyTisInTisn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_tis_in_bits
-const (
-	queryTisInTisn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_tis_out_bits
-const (
-	queryTisOutTisContext field = 0x80<<16 | 0x500
-)
-
-// struct mlx5_ifc_create_rqt_in_bits
-const (
-	createRqtInRqtContext field = 0x100<<16 | 0x780
-)
-
-// struct mlx5_ifc_create_rqt_out_bits
-const (
-	createRqtOutRqtn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_modify_rqt_in_bits
-const (
-	modifyRqtInRqtn    field = 0x48<<16 | 0x18
-	modifyRqtInBitmask field = 0x80<<16 | 0x40
-	modifyRqtInCtx     field = 0x100<<16 | 0x780
-)
-
-// struct mlx5_ifc_destroy_rqt_in_bits
-const (
-	destroyRqtInRqtn field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_set_flow_table_root_in_bits
-const (
-	setFlowTableRootInOtherVport                   field = 0x40<<16 | 0x1
-	setFlowTableRootInOtherEswitch                 field = 0x41<<16 | 0x1
-	setFlowTableRootInVportNumber                  field = 0x50<<16 | 0x10
-	setFlowTableRootInEswitchOwnerVhcaId           field = 0x70<<16 | 0x10
-	setFlowTableRootInTableType                    field = 0x80<<16 | 0x8
-	setFlowTableRootInTableOfOtherVport            field = 0x8f<<16 | 0x1
-	setFlowTableRootInTableVportNumber             field = 0x90<<16 | 0x10
-	setFlowTableRootInTableId                      field = 0xa8<<16 | 0x18
-	setFlowTableRootInUnderlayQpn                  field = 0xc8<<16 | 0x18
-	setFlowTableRootInTableEswitchOwnerVhcaIdValid field = 0xe0<<16 | 0x1
-	setFlowTableRootInTableEswitchOwnerVhcaId      field = 0xf0<<16 | 0x10
-)
-
-// struct mlx5_ifc_create_flow_table_in_bits
-const (
-	createFlowTableInOtherVport         field = 0x40<<16 | 0x1
-	createFlowTableInOtherEswitch       field = 0x41<<16 | 0x1
-	createFlowTableInVportNumber        field = 0x50<<16 | 0x10
-	createFlowTableInTableType          field = 0x80<<16 | 0x8
-	createFlowTableInEswitchOwnerVhcaId field = 0x90<<16 | 0x10
-	createFlowTableInFlowTableContext   field = 0xc0<<16 | 0x1c0
-)
-
-// struct mlx5_ifc_create_flow_table_out_bits
-const (
-	createFlowTableOutIcmAddress6340 field = 0x8<<16 | 0x18
-	createFlowTableOutIcmAddress3932 field = 0x40<<16 | 0x8
-	createFlowTableOutTableId        field = 0x48<<16 | 0x18
-	createFlowTableOutIcmAddress310  field = 0x60<<16 | 0x20
-)
-
-// struct mlx5_ifc_destroy_flow_table_in_bits
-const (
-	destroyFlowTableInOtherVport         field = 0x40<<16 | 0x1
-	destroyFlowTableInOtherEswitch       field = 0x41<<16 | 0x1
-	destroyFlowTableInVportNumber        field = 0x50<<16 | 0x10
-	destroyFlowTableInTableType          field = 0x80<<16 | 0x8
-	destroyFlowTableInEswitchOwnerVhcaId field = 0x90<<16 | 0x10
-	destroyFlowTableInTableId            field = 0xa8<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_flow_table_in_bits
-const (
-	queryFlowTableInTableType field = 0x80<<16 | 0x8
-	queryFlowTableInTableId   field = 0xa8<<16 | 0x18
-)
-
-// struct mlx5_ifc_query_flow_table_out_bits
-const (
-	queryFlowTableOutFlowTableContext field = 0xc0<<16 | 0x1c0
-)
-
-// struct mlx5_ifc_modify_flow_table_in_bits
-const (
-	modifyFlowTableInOtherVport         field = 0x40<<16 | 0x1
-	modifyFlowTableInOtherEswitch       field = 0x41<<16 | 0x1
-	modifyFlowTableInVportNumber        field = 0x50<<16 | 0x10
-	modifyFlowTableInModifyFieldSelect  field = 0x70<<16 | 0x10
-	modifyFlowTableInTableType          field = 0x80<<16 | 0x8
-	modifyFlowTableInEswitchOwnerVhcaId field = 0x90<<16 | 0x10
-	modifyFlowTableInTableId            field = 0xa8<<16 | 0x18
-	modifyFlowTableInFlowTableContext   field = 0xc0<<16 | 0x1c0
-)
-
-// struct mlx5_ifc_create_flow_group_in_bits
-const (
-	createFlowGroupInOtherVport                    field = 0x40<<16 | 0x1
-	createFlowGroupInOtherEswitch                  field = 0x41<<16 | 0x1
-	createFlowGroupInVportNumber                   field = 0x50<<16 | 0x10
-	createFlowGroupInTableType                     field = 0x80<<16 | 0x8
-	createFlowGroupInGroupType                     field = 0x8c<<16 | 0x4
-	createFlowGroupInEswitchOwnerVhcaId            field = 0x90<<16 | 0x10
-	createFlowGroupInTableId                       field = 0xa8<<16 | 0x18
-	createFlowGroupInSourceEswitchOwnerVhcaIdValid field = 0xc0<<16 | 0x1
-	createFlowGroupInStartFlowIndex                field = 0xe0<<16 | 0x20
-	createFlowGroupInEndFlowIndex                  field = 0x120<<16 | 0x20
-	createFlowGroupInMatchDefinerId                field = 0x150<<16 | 0x10
-	createFlowGroupInMatchCriteriaEnable           field = 0x1f8<<16 | 0x8
-	createFlowGroupInMatchCriteria                 field = 0x200<<16 | 0x1000
-)
-
-// struct mlx5_ifc_create_flow_group_out_bits
-const (
-	createFlowGroupOutGroupId field = 0x48<<16 | 0x18
-)
-
-// struct mlx5_ifc_destroy_flow_group_in_bits
-const (
-	destroyFlowGroupInOtherVport         field = 0x40<<16 | 0x1
-	destroyFlowGroupInOtherEswitch       field = 0x41<<16 | 0x1
-	destroyFlowGroupInVportNumber        field = 0x50<<16 | 0x10
-	destroyFlowGroupInTableType          field = 0x80<<16 | 0x8
-	destroyFlowGroupInEswitchOwnerVhcaId field = 0x90<<16 | 0x10
-	destroyFlowGroupInTableId            field = 0xa8<<16 | 0x18
-	destroyFlowGroupInGroupId            field = 0xc0<<16 | 0x20
-)
-
-// struct mlx5_ifc_query_flow_group_in_bits
-const (
-	queryFlowGroupInTableType field = 0x80<<16 | 0x8
-	queryFlowGroupInTableId   field = 0xa8<<16 | 0x18
-	queryFlowGroupInGroupId   field = 0xc0<<16 | 0x20
-)
-
-// struct mlx5_ifc_query_flow_group_out_bits
-const (
-	queryFlowGroupOutStartFlowIndex      field = 0xe0<<16 | 0x20
-	queryFlowGroupOutEndFlowIndex        field = 0x120<<16 | 0x20
-	queryFlowGroupOutMatchCriteriaEnable field = 0x1f8<<16 | 0x8
-	queryFlowGroupOutMatchCriteria       field = 0x200<<16 | 0x1000
-)
-
-// struct mlx5_ifc_set_fte_in_bits
-const (
-	setFteInOtherVport         field = 0x40<<16 | 0x1
-	setFteInOtherEswitch       field = 0x41<<16 | 0x1
-	setFteInVportNumber        field = 0x50<<16 | 0x10
-	setFteInTableType          field = 0x80<<16 | 0x8
-	setFteInEswitchOwnerVhcaId field = 0x90<<16 | 0x10
-	setFteInTableId            field = 0xa8<<16 | 0x18
-	setFteInIgnoreFlowLevel    field = 0xc0<<16 | 0x1
-	setFteInModifyEnableMask   field = 0xd8<<16 | 0x8
-	setFteInFlowIndex          field = 0x100<<16 | 0x20
-	setFteInFlowContext        field = 0x200<<16 | 0x1800
-)
-
-// struct mlx5_ifc_query_fte_in_bits
-const (
-	queryFteInTableType field = 0x80<<16 | 0x8
-	queryFteInTableId   field = 0xa8<<16 | 0x18
-	queryFteInFlowIndex field = 0x100<<16 | 0x20
-)
-
-// struct mlx5_ifc_query_fte_out_bits
-const (
-	queryFteOutFlowContext field = 0x200<<16 | 0x1800
-)
-
-// struct mlx5_ifc_delete_fte_in_bits
-const (
-	deleteFteInOtherVport         field = 0x40<<16 | 0x1
-	deleteFteInOtherEswitch       field = 0x41<<16 | 0x1
-	deleteFteInVportNumber        field = 0x50<<16 | 0x10
-	deleteFteInTableType          field = 0x80<<16 | 0x8
-	deleteFteInEswitchOwnerVhcaId field = 0x90<<16 | 0x10
-	deleteFteInTableId            field = 0xa8<<16 | 0x18
-	deleteFteInFlowIndex          field = 0x100<<16 | 0x20
-)
-
-// struct mlx5_ifc_alloc_flow_counter_in_bits
-const (
-	allocFlowCounterInFlowCounterBulkLogSize field = 0x73<<16 | 0x5
-	allocFlowCounterInFlowCounterBulk        field = 0x78<<16 | 0x8
-)
-
-// struct mlx5_ifc_alloc_flow_counter_out_bits
-const (
-	allocFlowCounterOutFlowCounterId field = 0x40<<16 | 0x20
-)
-
-// struct mlx5_ifc_dealloc_flow_counter_in_bits
-const (
-	deallocFlowCounterInFlowCounterId field = 0x40<<16 | 0x20
-)
-
-// struct mlx5_ifc_query_flow_counter_in_bits
-const (
-	queryFlowCounterInClear         field = 0xc0<<16 | 0x1
-	queryFlowCounterInNumOfCounters field = 0xd0<<16 | 0x10
-	queryFlowCounterInFlowCounterId field = 0xe0<<16 | 0x20
-)
-
-// struct mlx5_ifc_query_flow_counter_out_bits
-const (
-	queryFlowCounterOutFlowStatistics field = 0x80 << 16
-)
-
-// struct mlx5_ifc_set_l2_table_entry_in_bits
-const (
-	setL2TableEntryInTableIndex      field = 0xa8<<16 | 0x18
-	setL2TableEntryInSilentModeValid field = 0xf0<<16 | 0x1
-	setL2TableEntryInSilentMode      field = 0xf1<<16 | 0x1
-	setL2TableEntryInVlanValid       field = 0xf3<<16 | 0x1
-	setL2TableEntryInVlan            field = 0xf4<<16 | 0xc
-	setL2TableEntryInMacAddress      field = 0x100<<16 | 0x40
-)
-
-// struct mlx5_ifc_delete_l2_table_entry_in_bits
-const (
-	deleteL2TableEntryInTableIndex field = 0xa8<<16 | 0x18
-)
-
 // layouts are those of the commands' input and output.
 var layouts = map[uint16]layout{
 	opQueryHcaCap:            {0x10, 0x1010, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x42<<16 | 0x1, 0x44<<16 | 0xc, 0x60<<16 | 0x20}},
@@ -3230,12 +1404,10 @@ var layouts = map[uint16]layout{
 	opQueryIssi:              {0x10, 0x70, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x40}},
 	opSetIssi:                {0x10, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x10, 0x60<<16 | 0x20}},
 	opSetDriverVersion:       {0x50, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x40}},
-	opQuerySpecialContexts:   {0x10, 0x20, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x40}},
-	opAccessReg:              {0x10, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x10}},
-	opNop:                    {0x10, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x40}},
 	opCreateMkey:             {0x110, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x20, 0x63<<16 | 0x1d, 0x80<<16 | 0x1, 0x82<<16 | 0x1, 0x86<<16 | 0x7, 0x8e<<16 | 0x1, 0x98<<16 | 0x2, 0x9c<<16 | 0x4, 0xc0<<16 | 0x20, 0xe3<<16 | 0x2, 0xe6<<16 | 0x1, 0x1a0<<16 | 0x60, 0x210<<16 | 0x10, 0x240<<16 | 0x19, 0x260<<16 | 0x5, 0x270<<16 | 0x10, 0x280<<16 | 0x80, 0x320<<16 | 0x560}},
 	opQueryMkey:              {0x10, 0x130, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x61<<16 | 0x1f}},
 	opDestroyMkey:            {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
+	opQuerySpecialContexts:   {0x10, 0x20, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x40}},
 	opCreateEq:               {0x110, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x40, 0x84<<16 | 0x9, 0x8f<<16 | 0x5, 0x98<<16 | 0x8, 0xa0<<16 | 0x20, 0xc0<<16 | 0x14, 0xda<<16 | 0x6, 0xe0<<16 | 0x3, 0x100<<16 | 0x20, 0x120<<16 | 0x14, 0x140<<16 | 0x3, 0x148<<16 | 0x18, 0x160<<16 | 0x60, 0x1c0<<16 | 0x8, 0x1e0<<16 | 0x8, 0x200<<16 | 0x80, 0x280<<16 | 0x40, 0x3c0<<16 | 0x4c0}},
 	opDestroyEq:              {0x10, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x18, 0x60<<16 | 0x20}},
 	opQueryEq:                {0x10, 0x110, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x18, 0x60<<16 | 0x20}},
@@ -3254,16 +1426,11 @@ var layouts = map[uint16]layout{
 	op2rstQp:                 {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
 	opQueryQp:                {0x10, 0x1d0, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x41<<16 | 0x7, 0x60<<16 | 0x20}},
 	opInit2initQp:            {0x110, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20, 0xd0<<16 | 0x2, 0xd5<<16 | 0x1, 0xde<<16 | 0x2, 0xe4<<16 | 0x1, 0xe6<<16 | 0x1, 0x108<<16 | 0x1, 0x115<<16 | 0x1, 0x11a<<16 | 0x1, 0x140<<16 | 0x8, 0x160<<16 | 0x3, 0x182<<16 | 0xe, 0x1c5<<16 | 0x3, 0x1d0<<16 | 0x4, 0x1e0<<16 | 0x4, 0x280<<16 | 0x4, 0x286<<16 | 0x1, 0x2e2<<16 | 0xe, 0x325<<16 | 0x3, 0x330<<16 | 0x4, 0x340<<16 | 0x4, 0x3e0<<16 | 0x4, 0x3e6<<16 | 0x1, 0x444<<16 | 0x4, 0x44b<<16 | 0x2, 0x453<<16 | 0x1, 0x45b<<16 | 0x5, 0x460<<16 | 0x10, 0x480<<16 | 0x8, 0x4a0<<16 | 0x3, 0x4c0<<16 | 0x3, 0x4e0<<16 | 0x20, 0x500<<16 | 0x8, 0x520<<16 | 0x8, 0x540<<16 | 0x8, 0x54b<<16 | 0x1, 0x553<<16 | 0x1, 0x55a<<16 | 0x2, 0x560<<16 | 0x3, 0x580<<16 | 0x8, 0x5a0<<16 | 0x8, 0x620<<16 | 0x5, 0x640<<16 | 0x8, 0x6c0<<16 | 0x20, 0x6e0<<16 | 0xf, 0x740<<16 | 0x3, 0x744<<16 | 0xbc, 0x800<<16 | 0x80}},
-	opCreateSrq:              {0x110, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x40, 0x88<<16 | 0x18, 0xa2<<16 | 0x1, 0xa4<<16 | 0x1, 0xc6<<16 | 0x2, 0xe0<<16 | 0x20, 0x100<<16 | 0x2, 0x108<<16 | 0x18, 0x120<<16 | 0x20, 0x140<<16 | 0x8, 0x180<<16 | 0x40, 0x200<<16 | 0x80, 0x280<<16 | 0x600}},
-	opDestroySrq:             {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
-	opQuerySrq:               {0x10, 0x110, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
-	opArmRq:                  {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x10}},
 	opCreateXrcSrq:           {0x110, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x40, 0x88<<16 | 0x18, 0xa2<<16 | 0x1, 0xc6<<16 | 0x1, 0xe0<<16 | 0x20, 0x101<<16 | 0x1, 0x120<<16 | 0x20, 0x140<<16 | 0x8, 0x180<<16 | 0x40, 0x1fe<<16 | 0x2, 0x200<<16 | 0x80, 0x280<<16 | 0x60, 0x2e1<<16 | 0x1f, 0x300<<16 | 0x580}},
 	opDestroyXrcSrq:          {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
 	opQueryXrcSrq:            {0x10, 0x110, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
 	opArmXrcSrq:              {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x10}},
 	opQueryVportState:        {0x10, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x41<<16 | 0xf, 0x60<<16 | 0x20}},
-	opModifyVportState:       {0x10, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x41<<16 | 0xf, 0x74<<16 | 0x4, 0x7c<<16 | 0x4}},
 	opQueryNicVportContext:   {0x10, 0x110, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x41<<16 | 0xf, 0x60<<16 | 0x5, 0x68<<16 | 0x18}},
 	opModifyNicVportContext:  {0x200, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x41<<16 | 0xf, 0x60<<16 | 0x12, 0x73<<16 | 0x1, 0x7f<<16 | 0x1, 0x80<<16 | 0x780, 0x800<<16 | 0x5, 0x808<<16 | 0x15, 0x821<<16 | 0x1a, 0x841<<16 | 0xb, 0x860<<16 | 0xa0, 0x900<<16 | 0x1, 0x904<<16 | 0x4, 0x910<<16 | 0x10, 0x920<<16 | 0x10, 0xa00<<16 | 0x140, 0xb50<<16 | 0x430, 0xf83<<16 | 0x2, 0xf88<<16 | 0x8, 0xfa0<<16 | 0x10, 0xfe0<<16 | 0x20}},
 	opQueryRoceAddress:       {0x10, 0x30, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x50<<16 | 0xc, 0x60<<16 | 0x20}},
@@ -3272,7 +1439,6 @@ var layouts = map[uint16]layout{
 	opModifyHcaVportContext:  {0x210, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x41<<16 | 0xb, 0x60<<16 | 0x20, 0xa0<<16 | 0xe0, 0x184<<16 | 0x4, 0x1a0<<16 | 0x20, 0x300<<16 | 0x80, 0x390<<16 | 0x4, 0x3b4<<16 | 0xc, 0x3e0<<16 | 0xca0}},
 	opQueryHcaVportGid:       {0x10, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x41<<16 | 0xb, 0x60<<16 | 0x10}},
 	opQueryHcaVportPkey:      {0x10, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x41<<16 | 0xb, 0x60<<16 | 0x10}},
-	opQueryVnicEnv:           {0x10, 0x210, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x41<<16 | 0xf, 0x60<<16 | 0x20}},
 	opQueryVportCounter:      {0x20, 0x210, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x41<<16 | 0xb, 0x60<<16 | 0x60, 0xc1<<16 | 0x1f, 0xe0<<16 | 0x20}},
 	opAllocQCounter:          {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x40}},
 	opDeallocQCounter:        {0x10, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x18, 0x60<<16 | 0x20}},
@@ -3281,22 +1447,19 @@ var layouts = map[uint16]layout{
 	opDeallocPd:              {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
 	opAllocUar:               {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x40}},
 	opDeallocUar:             {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
+	opAccessReg:              {0x10, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x10}},
+	opAttachToMcg:            {0x20, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
+	opDetachFromMcg:          {0x20, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
+	opNop:                    {0x10, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x40}},
 	opAllocXrcd:              {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x40}},
 	opDeallocXrcd:            {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
 	opAllocTransportDomain:   {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x40}},
 	opDeallocTransportDomain: {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
-	opAttachToMcg:            {0x20, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
-	opDetachFromMcg:          {0x20, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
-	opMadIfc:                 {0x110, 0x110, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x60<<16 | 0x20}},
-	opAddVxlanUdpDport:       {0x10, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x20, 0x60<<16 | 0x10}},
-	opDeleteVxlanUdpDport:    {0x10, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x20, 0x60<<16 | 0x10}},
-	opQueryCongStatus:        {0x10, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x18, 0x60<<16 | 0x20}},
-	opQueryCongParams:        {0x10, 0x110, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x1c, 0x60<<16 | 0x20}},
-	opQueryCongStatistics:    {0x10, 0x110, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x41<<16 | 0x1f, 0x60<<16 | 0x20}},
+	opSetL2TableEntry:        {0x40, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x60, 0xa0<<16 | 0x8, 0xc0<<16 | 0x20, 0xe0<<16 | 0x10, 0xf2<<16 | 0x1, 0x100<<16 | 0x10, 0x140<<16 | 0xc0}},
+	opDeleteL2TableEntry:     {0x40, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x60, 0xa0<<16 | 0x8, 0xc0<<16 | 0x140}},
 	opCreateTir:              {0x110, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0xc0, 0x100<<16 | 0x20, 0x125<<16 | 0x1b, 0x140<<16 | 0x40, 0x180<<16 | 0x4, 0x1a0<<16 | 0x40, 0x1e0<<16 | 0x8, 0x201<<16 | 0x1, 0x203<<16 | 0x5, 0x224<<16 | 0x2, 0x3c0<<16 | 0x4c0}},
 	opModifyTir:              {0x110, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20, 0x80<<16 | 0x20, 0xa0<<16 | 0x1b, 0xbc<<16 | 0x1, 0xbe<<16 | 0x1, 0xc0<<16 | 0x40, 0x100<<16 | 0x20, 0x125<<16 | 0x1b, 0x140<<16 | 0x40, 0x180<<16 | 0x4, 0x1a0<<16 | 0x40, 0x1e0<<16 | 0x8, 0x201<<16 | 0x1, 0x203<<16 | 0x5, 0x224<<16 | 0x2, 0x3c0<<16 | 0x4c0}},
 	opDestroyTir:             {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
-	opQueryTir:               {0x10, 0x110, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
 	opCreateSq:               {0x110, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0xc0, 0x110<<16 | 0xa, 0x11c<<16 | 0x4, 0x120<<16 | 0x8, 0x140<<16 | 0x8, 0x160<<16 | 0x8, 0x180<<16 | 0x10, 0x1a0<<16 | 0x20, 0x1c0<<16 | 0x8, 0x1e0<<16 | 0x10, 0x220<<16 | 0x40, 0x260<<16 | 0x8, 0x288<<16 | 0x18, 0x2a4<<16 | 0x7, 0x2c0<<16 | 0x8, 0x2e0<<16 | 0x8, 0x380<<16 | 0xc, 0x390<<16 | 0x3, 0x398<<16 | 0x3, 0x3a2<<16 | 0x1, 0x3a8<<16 | 0x3, 0x3b0<<16 | 0x4, 0x3b9<<16 | 0x4, 0x461<<16 | 0x1, 0x464<<16 | 0x1, 0x468<<16 | 0x5, 0x470<<16 | 0x6, 0x478<<16 | 0x4, 0x480<<16 | 0x400}},
 	opModifySq:               {0x110, 0x10, []field{0x20<<16 | 0x10, 0x44<<16 | 0x4, 0x60<<16 | 0x20, 0xc0<<16 | 0x40, 0x110<<16 | 0xa, 0x11c<<16 | 0x4, 0x120<<16 | 0x8, 0x140<<16 | 0x8, 0x160<<16 | 0x8, 0x180<<16 | 0x10, 0x1a0<<16 | 0x20, 0x1c0<<16 | 0x8, 0x1e0<<16 | 0x10, 0x220<<16 | 0x40, 0x260<<16 | 0x8, 0x288<<16 | 0x18, 0x2a4<<16 | 0x7, 0x2c0<<16 | 0x8, 0x2e0<<16 | 0x8, 0x380<<16 | 0xc, 0x390<<16 | 0x3, 0x398<<16 | 0x3, 0x3a2<<16 | 0x1, 0x3a8<<16 | 0x3, 0x3b0<<16 | 0x4, 0x3b9<<16 | 0x4, 0x461<<16 | 0x1, 0x464<<16 | 0x1, 0x468<<16 | 0x5, 0x470<<16 | 0x6, 0x478<<16 | 0x4, 0x480<<16 | 0x400}},
 	opDestroySq:              {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
@@ -3312,24 +1475,18 @@ var layouts = map[uint16]layout{
 	opCreateTis:              {0xc0, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0xc0, 0x102<<16 | 0x2, 0x108<<16 | 0x4, 0x110<<16 | 0x10, 0x120<<16 | 0x100, 0x220<<16 | 0x8, 0x240<<16 | 0x8, 0x260<<16 | 0x8, 0x280<<16 | 0x380}},
 	opModifyTis:              {0xc0, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20, 0x80<<16 | 0x20, 0xa0<<16 | 0x1d, 0xc0<<16 | 0x40, 0x102<<16 | 0x2, 0x108<<16 | 0x4, 0x110<<16 | 0x10, 0x120<<16 | 0x100, 0x220<<16 | 0x8, 0x240<<16 | 0x8, 0x260<<16 | 0x8, 0x280<<16 | 0x380}},
 	opDestroyTis:             {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
-	opQueryTis:               {0x10, 0xb0, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
 	opCreateRqt:              {0x110, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0xc0, 0x100<<16 | 0xa0, 0x1a0<<16 | 0x5, 0x1a8<<16 | 0x8, 0x1c1<<16 | 0xf, 0x1e0<<16 | 0x6a0}},
 	opModifyRqt:              {0x110, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20, 0x80<<16 | 0x20, 0xa0<<16 | 0x1f, 0xc0<<16 | 0x40, 0x100<<16 | 0xa0, 0x1a0<<16 | 0x5, 0x1a8<<16 | 0x8, 0x1c1<<16 | 0xf, 0x1e0<<16 | 0x6a0}},
 	opDestroyRqt:             {0x10, 0x10, []field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
 	opSetFlowTableRoot:       {0x40, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x42<<16 | 0xe, 0x60<<16 | 0x10, 0x88<<16 | 0x7, 0xa0<<16 | 0x8, 0xc0<<16 | 0x8, 0xe1<<16 | 0xf, 0x100<<16 | 0x100}},
 	opCreateFlowTable:        {0x50, 0x10, []field{0x20<<16 | 0x10, 0x42<<16 | 0xe, 0x60<<16 | 0x20, 0x88<<16 | 0x8, 0xa0<<16 | 0x20, 0xd1<<16 | 0x7, 0xe0<<16 | 0x8, 0x100<<16 | 0x8, 0x120<<16 | 0x60, 0x240<<16 | 0x40}},
 	opDestroyFlowTable:       {0x40, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x42<<16 | 0xe, 0x60<<16 | 0x20, 0x88<<16 | 0x8, 0xa0<<16 | 0x8, 0xc0<<16 | 0x140}},
-	opQueryFlowTable:         {0x40, 0x50, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x40, 0x88<<16 | 0x18, 0xa0<<16 | 0x8, 0xc0<<16 | 0x140}},
-	opModifyFlowTable:        {0x50, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x42<<16 | 0xe, 0x60<<16 | 0x10, 0x88<<16 | 0x8, 0xa0<<16 | 0x8, 0xd1<<16 | 0x7, 0xe0<<16 | 0x8, 0x100<<16 | 0x8, 0x120<<16 | 0x60, 0x240<<16 | 0x40}},
 	opCreateFlowGroup:        {0x400, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x42<<16 | 0xe, 0x60<<16 | 0x20, 0x88<<16 | 0x4, 0xa0<<16 | 0x8, 0xc1<<16 | 0x1f, 0x100<<16 | 0x20, 0x140<<16 | 0x10, 0x160<<16 | 0x80, 0x1e0<<16 | 0x18, 0x2c6<<16 | 0xa, 0x2d4<<16 | 0x4, 0x401<<16 | 0x1, 0x464<<16 | 0xc, 0x4d8<<16 | 0x6, 0x4e0<<16 | 0xc, 0x500<<16 | 0xc, 0x520<<16 | 0xa, 0x540<<16 | 0x8, 0x5a0<<16 | 0x60, 0x6c6<<16 | 0xa, 0x6d4<<16 | 0x4, 0x9c0<<16 | 0x40, 0xa80<<16 | 0x8, 0xab0<<16 | 0x10, 0xb70<<16 | 0x10, 0xbe0<<16 | 0x20, 0xd00<<16 | 0x100, 0xf00<<16 | 0x100, 0x1000<<16 | 0x1a, 0x101e<<16 | 0x2, 0x1020<<16 | 0x1e0, 0x1200<<16 | 0xe00}},
 	opDestroyFlowGroup:       {0x40, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x42<<16 | 0xe, 0x60<<16 | 0x20, 0x88<<16 | 0x8, 0xa0<<16 | 0x8, 0xe0<<16 | 0x120}},
-	opQueryFlowGroup:         {0x40, 0x400, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x40, 0x88<<16 | 0x18, 0xa0<<16 | 0x8, 0xe0<<16 | 0x120}},
 	opSetFlowTableEntry:      {0x340, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x42<<16 | 0xe, 0x60<<16 | 0x20, 0x88<<16 | 0x8, 0xa0<<16 | 0x8, 0xc1<<16 | 0x17, 0xe0<<16 | 0x20, 0x120<<16 | 0xe0, 0x240<<16 | 0x8, 0x260<<16 | 0x10, 0x2a0<<16 | 0x8, 0x340<<16 | 0xc0, 0x4c6<<16 | 0xa, 0x4d4<<16 | 0x4, 0x601<<16 | 0x1, 0x664<<16 | 0xc, 0x6d8<<16 | 0x6, 0x6e0<<16 | 0xc, 0x700<<16 | 0xc, 0x720<<16 | 0xa, 0x740<<16 | 0x8, 0x7a0<<16 | 0x60, 0x8c6<<16 | 0xa, 0x8d4<<16 | 0x4, 0xbc0<<16 | 0x40, 0xc80<<16 | 0x8, 0xcb0<<16 | 0x10, 0xd70<<16 | 0x10, 0xde0<<16 | 0x20, 0xf00<<16 | 0x100, 0x1100<<16 | 0x100, 0x1200<<16 | 0x1a, 0x121e<<16 | 0x2, 0x1220<<16 | 0x1e0, 0x1401<<16 | 0x7, 0x1441<<16 | 0x7, 0x1481<<16 | 0x7, 0x14c1<<16 | 0x7, 0x1500<<16 | 0x500}},
-	opQueryFlowTableEntry:    {0x40, 0x340, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x40, 0x88<<16 | 0x18, 0xa0<<16 | 0x8, 0xc0<<16 | 0x40, 0x120<<16 | 0xe0}},
 	opDeleteFlowTableEntry:   {0x40, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x42<<16 | 0xe, 0x60<<16 | 0x20, 0x88<<16 | 0x8, 0xa0<<16 | 0x8, 0xc0<<16 | 0x40, 0x120<<16 | 0xe0}},
 	opAllocFlowCounter:       {0x10, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x33}},
 	opDeallocFlowCounter:     {0x10, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x60<<16 | 0x20}},
 	opQueryFlowCounter:       {0x20, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x80, 0xc1<<16 | 0xf}},
-	opSetL2TableEntry:        {0x40, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x60, 0xa0<<16 | 0x8, 0xc0<<16 | 0x20, 0xe0<<16 | 0x10, 0xf2<<16 | 0x1, 0x100<<16 | 0x10, 0x140<<16 | 0xc0}},
-	opDeleteL2TableEntry:     {0x40, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x60, 0xa0<<16 | 0x8, 0xc0<<16 | 0x140}},
+	opModifyFlowTable:        {0x50, 0x10, []field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x42<<16 | 0xe, 0x60<<16 | 0x10, 0x88<<16 | 0x8, 0xa0<<16 | 0x8, 0xd1<<16 | 0x7, 0xe0<<16 | 0x8, 0x100<<16 | 0x8, 0x120<<16 | 0x60, 0x240<<16 | 0x40}},
 }
