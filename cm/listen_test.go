@@ -190,9 +190,13 @@ func TestLaterAddress(t *testing.T) {
 			defer l.Close()
 			labtest.Shell(t, "ip address add "+later[1]+" dev "+ifi)
 			t.Cleanup(func() { labtest.Shell(t, "ip address del "+strings.TrimSuffix(later[1], " nodad")+" dev "+ifi) })
+			accepted := make(chan struct{})
 			go func() {
+				defer close(accepted)
 				if r, err := l.Accept(ctx); err == nil {
-					r.Accept(ctx, cm.Options{})
+					if e, err := r.Accept(ctx, cm.Options{}); err == nil {
+						e.Close()
+					}
 				}
 			}()
 			addr := net.JoinHostPort(later[0], fmt.Sprint(l.Addr().Port()))
@@ -201,6 +205,7 @@ func TestLaterAddress(t *testing.T) {
 				t.Errorf("%s: %v", wildcard, err)
 				continue
 			}
+			<-accepted
 			c.Close()
 		}
 	})

@@ -150,7 +150,7 @@ func TestStates(t *testing.T) {
 	if attr.DestQPNum != b.QP.Num() || attr.RQPSN != 0xfffff0 || attr.SQPSN != 0x123456 || attr.Timeout != 13 || attr.RetryCount != 5 ||
 		attr.RNRRetry != 3 || attr.MinRNRTimer != 9 || attr.MaxRDAtomic != 4 || attr.MaxDestRDAtomic != 4 ||
 		attr.Access|verbs.AccessLocalWrite != verbs.AccessAll || // mlx5_ib returns the remote rights
-		attr.PathMTU.Bytes() != 1024 || attr.Port != 1 || !attr.AV.Global || attr.AV.DGID != self.GID || attr.Cap.MaxSendWR > a.QP.Cap().MaxSendWR {
+		attr.PathMTU != labtest.Must(a.PD.Context().QueryPort(1))(t).ActiveMTU || attr.Port != 1 || !attr.AV.Global || attr.AV.DGID != self.GID || attr.Cap.MaxSendWR > a.QP.Cap().MaxSendWR {
 		t.Errorf("attributes: %+v", attr)
 	}
 	move := func(attr verbs.QPAttr, mask verbs.QPAttrMask) {

@@ -18,6 +18,7 @@ func TestCloseAttached(t *testing.T) {
 	ctx := labtest.OpenDevice(t, labtest.RoCE)
 	pd := labtest.Made(ctx.AllocPD())(t)
 	cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
+	const mlid = 0xc001 // on InfiniBand, of which it is the second; RoCE has none
 	groups := []verbs.GID{
 		netip.MustParseAddr("::ffff:239.1.2.3").As16(), netip.MustParseAddr("::ffff:239.1.2.4").As16(),
 	}
@@ -28,13 +29,13 @@ func TestCloseAttached(t *testing.T) {
 		}
 		for _, g := range groups {
 			for range 2 { // the kernel counts a group once
-				if err := qp.AttachMulticast(g, 0); err != nil {
+				if err := qp.AttachMulticast(g, mlid); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 		for _, g := range groups[attached:] {
-			if err := qp.DetachMulticast(g, 0); err != nil {
+			if err := qp.DetachMulticast(g, mlid); err != nil {
 				t.Fatal(err)
 			}
 		}
