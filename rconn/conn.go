@@ -199,8 +199,7 @@ func (c *Conn) Close() error {
 	if err != nil {
 		return c.fail("close connection with", err)
 	}
-	stats := c.Stats()
-	c.tally.Remove(c, func(closed *Stats) { closed.count(stats) })
+	c.tally.Remove(c, c.Stats())
 	return nil
 }
 

@@ -38,7 +38,7 @@ func (t *Traffic) add(n int) {
 }
 
 // QueueStats contains statistics of one of the queues of a connection. In sums the first four
-// are those of open connections, Most the largest of theirs.
+// are those of open connections.
 type QueueStats struct {
 	Depth     int    // requests that may be in flight
 	Now, Most int    // requests in flight: now, and the most at a time
@@ -104,7 +104,7 @@ type ListenerStats struct {
 // Stats returns the listener's counters. It may be called at any time, also after Close.
 func (l *Listener) Stats() ListenerStats {
 	s := ListenerStats{ListenerStats: l.l.Stats()}
-	s.Conns, s.Open = l.tally.Sum(add)
+	s.Conns, s.Open = l.tally.Sum()
 	return s
 }
 
@@ -119,57 +119,9 @@ type DialerStats struct {
 // Stats returns the dialer's counters.
 func (d *Dialer) Stats() DialerStats {
 	s := DialerStats{Failed: d.failed.Load(), Dials: d.dials.Load()}
-	s.Conns, s.Open = d.tally.Sum(add)
+	s.Conns, s.Open = d.tally.Sum()
 	return s
 }
 
 // tally has the connections of a Listener or Dialer.
 type tally = sums.Tally[*Conn, Stats]
-
-// add adds the statistics of an open connection.
-func add(sum *Stats, c *Conn) {
-	s := c.Stats()
-	sum.count(s)
-	sum.SendQueue.add(s.SendQueue)
-	sum.RecvQueue.add(s.RecvQueue)
-}
-
-// count adds what s counts.
-func (sum *Stats) count(s Stats) {
-	sum.Sends.count(s.Sends)
-	sum.Writes.count(s.Writes)
-	sum.Reads.count(s.Reads)
-	sum.Atomics.count(s.Atomics)
-	sum.Others += s.Others
-	sum.Received.count(s.Received)
-	sum.AdvertsSent += s.AdvertsSent
-	sum.AdvertsReceived += s.AdvertsReceived
-	sum.AdvertsInvalid += s.AdvertsInvalid
-	sum.SendQueue.count(s.SendQueue)
-	sum.RecvQueue.count(s.RecvQueue)
-}
-
-func (sum *Traffic) count(t Traffic) {
-	sum.Requests += t.Requests
-	sum.Bytes += t.Bytes
-}
-
-// add adds the state of the queue of an open connection.
-func (sum *QueueStats) add(q QueueStats) {
-	sum.Depth += q.Depth
-	sum.Now += q.Now
-	sum.Most = max(sum.Most, q.Most)
-	sum.Ready += q.Ready
-}
-
-// count adds what q counts.
-func (sum *QueueStats) count(q QueueStats) {
-	sum.Posted += q.Posted
-	sum.Completed += q.Completed
-	sum.Taken += q.Taken
-	sum.Failed += q.Failed
-	sum.Foreign += q.Foreign
-	sum.Stalls += q.Stalls
-	sum.Waits += q.Waits
-	sum.Wakeups += q.Wakeups
-}

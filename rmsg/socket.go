@@ -287,7 +287,7 @@ func (l *Loop) handleEnd(s *Socket, why error) {
 	s.out.failAll()
 	s.in.trim(s.closed)
 	s.in.moveToHeap()
-	s.origin.sockets.Remove(s, func(ended *SocketStats) { ended.count(s.stats) })
+	s.origin.sockets.Remove(s, s.stats)
 	s.mu.Unlock()
 	l.mu.Lock()
 	delete(l.sockets, s.id)

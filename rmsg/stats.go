@@ -110,7 +110,7 @@ func (ln *Listener) Stats() ListenerStats {
 		Failed:   ln.origin.failed.Load(),
 		Waiting:  int(ln.unanswered.Load()),
 	}
-	st.Sockets, st.Open = ln.origin.sockets.Sum(add)
+	st.Sockets, st.Open = ln.origin.sockets.Sum()
 	return st
 }
 
@@ -130,7 +130,7 @@ type DialerStats struct {
 // Stats returns the statistics of the dialer.
 func (d *Dialer) Stats() DialerStats {
 	st := DialerStats{Failed: d.origin.failed.Load(), Dials: d.dials.Load()}
-	st.Sockets, st.Open = d.origin.sockets.Sum(add)
+	st.Sockets, st.Open = d.origin.sockets.Sum()
 	return st
 }
 
@@ -138,29 +138,4 @@ func (d *Dialer) Stats() DialerStats {
 type origin struct {
 	sockets tally.Tally[*Socket, SocketStats]
 	failed  atomic.Uint64 // sockets that were never established
-}
-
-// add adds the statistics of a socket that has not ended.
-func add(sum *SocketStats, s *Socket) {
-	st := s.Stats()
-	sum.count(st)
-	sum.Queued += st.Queued
-	sum.Unread += st.Unread
-	sum.Credits += st.Credits
-	sum.Memory += st.Memory
-}
-
-// count adds the counters of st.
-func (sum *SocketStats) count(st SocketStats) {
-	sum.MessagesSent += st.MessagesSent
-	sum.MessagesReceived += st.MessagesReceived
-	sum.BytesSent += st.BytesSent
-	sum.BytesReceived += st.BytesReceived
-	sum.LargeSent += st.LargeSent
-	sum.LargeReceived += st.LargeReceived
-	sum.AcksSent += st.AcksSent
-	sum.AcksReceived += st.AcksReceived
-	sum.WouldBlock += st.WouldBlock
-	sum.BufferWaits += st.BufferWaits
-	sum.CreditWaits += st.CreditWaits
 }

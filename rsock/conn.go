@@ -205,8 +205,7 @@ func (c *Conn) leave(kind *sync.Mutex) error {
 		return nil
 	}
 	err := c.ep.Close()
-	stats := c.Stats()
-	c.tally.Remove(c, func(closed *ConnStats) { closed.count(stats) })
+	c.tally.Remove(c, c.Stats())
 	c.log.Debug("connection closed", "local", c.localAddr, "remote", c.remoteAddr,
 		"received", c.reader.ring.received, "sent", c.writer.sent, "err", c.err)
 	return err

@@ -77,7 +77,7 @@ func (l *Listener) Stats() ListenerStats {
 	l.mu.Lock()
 	s := l.stats
 	l.mu.Unlock()
-	s.Conns, s.Open = l.tally.Sum(add)
+	s.Conns, s.Open = l.tally.Sum()
 	return s
 }
 
@@ -101,39 +101,9 @@ type DialerStats struct {
 // Stats returns the dialer's statistics.
 func (d *Dialer) Stats() DialerStats {
 	s := DialerStats{Failed: d.failed.Load(), DialedTCP: d.tcp.Load(), Dials: d.dials.Load()}
-	s.Conns, s.Open = d.tally.Sum(add)
+	s.Conns, s.Open = d.tally.Sum()
 	return s
 }
 
 // tally has the connections of a Listener or Dialer.
 type tally = sums.Tally[*Conn, ConnStats]
-
-// add adds the statistics of an open connection.
-func add(sum *ConnStats, c *Conn) {
-	s := c.Stats()
-	sum.count(s)
-	sum.Unread += s.Unread
-	sum.Unsent += s.Unsent
-	sum.PeerRoom += s.PeerRoom
-	sum.Credits += s.Credits
-	sum.SendQueued += s.SendQueued
-	sum.ReadBuffer += s.ReadBuffer
-	sum.WriteBuffer += s.WriteBuffer
-	sum.SendQueue += s.SendQueue
-	sum.RecvQueue += s.RecvQueue
-}
-
-// count adds what s counts.
-func (sum *ConnStats) count(s ConnStats) {
-	sum.BytesReceived += s.BytesReceived
-	sum.BytesSent += s.BytesSent
-	sum.MessagesReceived += s.MessagesReceived
-	sum.MessagesSent += s.MessagesSent
-	sum.PeerWaits += s.PeerWaits
-	sum.PeerWaitTime += s.PeerWaitTime
-	sum.QueueWaits += s.QueueWaits
-	sum.QueueWaitTime += s.QueueWaitTime
-	sum.Spins += s.Spins
-	sum.Sleeps += s.Sleeps
-	sum.Wakeups += s.Wakeups
-}

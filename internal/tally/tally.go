@@ -4,14 +4,18 @@ package tally
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 )
 
-// Tally is a set of connections of type C whose statistics have type S. The zero value is
-// empty. Its methods may be called by several goroutines. Functions passed to Remove and Change run
-// with the lock held.
-type Tally[C comparable, S any] struct {
+// Tally is a set of connections of type C, whose statistics are a struct of type S. Its fields of
+// type uint64 and time.Duration are counters, those of type int the state of now, and structs have
+// such fields. The zero value is empty. Its methods may be called by several goroutines.
+type Tally[C interface {
+	comparable
+	Stats() S
+}, S any] struct {
 	mu     sync.Mutex
 	open   map[C]struct{}
 	closed S
@@ -27,9 +31,9 @@ func (t *Tally[C, S]) Add(c C) {
 	t.open[c] = struct{}{}
 }
 
-// Remove removes a connection, and calls keep to add its statistics, which no longer change, to
-// those of closed connections. It does nothing if the connection is not in it or t is nil.
-func (t *Tally[C, S]) Remove(c C, keep func(closed *S)) {
+// Remove removes a connection, and adds its counters, which no longer change, to those of closed
+// connections. It does nothing if the connection is not in it or t is nil.
+func (t *Tally[C, S]) Remove(c C, last S) {
 	if t == nil {
 		return
 	}
@@ -37,27 +41,51 @@ func (t *Tally[C, S]) Remove(c C, keep func(closed *S)) {
 	defer t.mu.Unlock()
 	if _, ok := t.open[c]; ok {
 		delete(t.open, c)
-		keep(&t.closed)
+		add(&t.closed, last, false)
 	}
 }
 
-// Change calls f with the statistics of closed connections.
+// Change calls f with the statistics of closed connections, with the lock held.
 func (t *Tally[C, S]) Change(f func(closed *S)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f(&t.closed)
 }
 
-// Sum returns the number of connections, and the statistics of closed ones after add was called
-// for each of the others. No lock is held then, so that making and closing connections does not
-// wait for the locks of all others. A connection that is closed meanwhile counts as open.
-func (t *Tally[C, S]) Sum(add func(sum *S, c C)) (sum S, open int) {
+// Sum returns the number of open connections and the sum of all statistics: the counters of all, and
+// the state of the open ones. No lock is held while it calls Stats, so that making and closing
+// connections does not wait for the locks of all others. A connection that is closed meanwhile
+// counts as open.
+func (t *Tally[C, S]) Sum() (sum S, open int) {
 	t.mu.Lock()
 	sum = t.closed
 	conns := slices.Collect(maps.Keys(t.open))
 	t.mu.Unlock()
 	for _, c := range conns {
-		add(&sum, c)
+		add(&sum, c.Stats(), true)
 	}
 	return sum, len(conns)
+}
+
+// add adds the counters of s and, if state is set, the state of now. It goes by the types of the
+// fields, so that no field can be forgotten.
+func add[S any](sum *S, s S, state bool) {
+	addStruct(reflect.ValueOf(sum).Elem(), reflect.ValueOf(s), state)
+}
+
+func addStruct(sum, s reflect.Value, state bool) {
+	for i := range s.NumField() {
+		switch to, v := sum.Field(i), s.Field(i); to.Kind() {
+		case reflect.Struct:
+			addStruct(to, v, state)
+		case reflect.Uint64:
+			to.SetUint(to.Uint() + v.Uint())
+		case reflect.Int64: // time.Duration
+			to.SetInt(to.Int() + v.Int())
+		case reflect.Int:
+			if state {
+				to.SetInt(to.Int() + v.Int())
+			}
+		}
+	}
 }
