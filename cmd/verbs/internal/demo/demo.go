@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
@@ -22,9 +23,6 @@ type Cmd struct {
 	Soft bool   `help:"Use a device in user space, on any machine (default address: 127.0.0.1)."`
 
 	JSON bool `help:"Print JSON: what was done, at the end."`
-
-	transport *cm.Transport // nil is the default
-	done      result
 }
 
 func (c *Cmd) Help() string {
@@ -45,13 +43,6 @@ type result struct {
 	Match  bool   `json:"match"`
 }
 
-// printf prints a line of the text.
-func (c *Cmd) printf(format string, args ...any) {
-	if !c.JSON {
-		fmt.Printf(format+"\n", args...)
-	}
-}
-
 // Run runs both sides of a connection: the client writes to the server's memory, reads it
 // back and compares.
 func (c *Cmd) Run(ctx context.Context) error {
@@ -69,7 +60,7 @@ func (c *Cmd) Run(ctx context.Context) error {
 		}
 		addr = first.String()
 	}
-	return c.run(ctx, addr)
+	return c.copy(ctx, nil, addr)
 }
 
 // runSoft runs both sides on a device in user space, which has a UDP port that nothing else uses.
@@ -90,52 +81,78 @@ func (c *Cmd) runSoft(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	c.printf("device %s in user space, on UDP port %d of %s", dev.Name(), port, addr)
-	c.transport = &cm.Transport{CM: dev.CM()}
-	return errors.Join(c.run(ctx, addr.String()), c.transport.Close(), dev.Close())
+	if !c.JSON {
+		fmt.Printf("device %s in user space, on UDP port %d of %s\n", dev.Name(), port, addr)
+	}
+	transport := &cm.Transport{CM: dev.CM()}
+	return errors.Join(c.copy(ctx, transport, addr.String()), transport.Close(), dev.Close())
 }
 
-// run runs both sides on the device with an address.
-func (c *Cmd) run(ctx context.Context, addr string) error {
-	l, err := (&rconn.ListenConfig{Transport: c.transport}).Listen(ctx, cli.JoinPort(addr, 0))
-	if err != nil {
+// copy runs both sides on the device with an address, and prints what they do or have done.
+func (c *Cmd) copy(ctx context.Context, transport *cm.Transport, addr string) error {
+	d := demo{transport, c.Text, nil}
+	if !c.JSON {
+		d.printf = func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+	}
+	done, err := d.run(ctx, addr)
+	if err != nil || !c.JSON {
 		return err
+	}
+	return cli.WriteJSON(os.Stdout, done)
+}
+
+// Copy connects to a listener at an address of this machine, writes to its memory and reads it back.
+func Copy(ctx context.Context, addr string) error {
+	_, err := demo{text: "verbs demo"}.run(ctx, addr)
+	return err
+}
+
+// demo is what both sides know.
+type demo struct {
+	transport *cm.Transport // nil is the default
+	text      string
+	printf    func(format string, args ...any) // if not nil, it is called for each step
+}
+
+func (d demo) log(format string, args ...any) {
+	if d.printf != nil {
+		d.printf(format, args...)
+	}
+}
+
+// run runs both sides on the device with an address. The side that fails first ends the other one.
+func (d demo) run(parent context.Context, addr string) (done result, err error) {
+	l, err := (&rconn.ListenConfig{Transport: d.transport}).Listen(parent, cli.JoinPort(addr, 0))
+	if err != nil {
+		return done, err
 	}
 	defer l.Close()
-	c.printf("server: listening on %v", l.Addr())
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	served := make(chan error, 1)
-	go func() {
-		err := c.serve(ctx, l)
-		if err != nil {
-			cancel()
+	d.log("server: listening on %v", l.Addr())
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	var server sync.WaitGroup
+	server.Go(func() {
+		if err := d.serve(ctx, l); err != nil {
+			cancel(err)
 		}
-		served <- err
-	}()
-	err = c.dial(ctx, l.Addr().String())
-	if err != nil {
-		cancel()
+	})
+	if done, err = d.dial(ctx, l.Addr().String()); err != nil {
+		cancel(err)
 	}
-	if err := errors.Join(err, <-served); err != nil {
-		return err
-	}
-	if !c.JSON {
-		return nil
-	}
-	c.done.Addr, c.done.Text, c.done.Match = addr, c.Text, true
-	return cli.WriteJSON(os.Stdout, c.done)
+	server.Wait()
+	done.Addr, done.Text, done.Match = addr, d.text, true
+	return done, context.Cause(ctx)
 }
 
 // serve offers the client memory until the client disconnects.
-func (c *Cmd) serve(ctx context.Context, l *rconn.Listener) error {
+func (d demo) serve(ctx context.Context, l *rconn.Listener) error {
 	req, err := l.Accept(ctx)
 	if err != nil {
 		return err
 	}
 	var memory *rconn.LocalRegion
 	conn, err := req.Accept(ctx, rconn.Options{Setup: func(conn *rconn.Conn) (err error) {
-		if memory, err = conn.Alloc(len(c.Text), rconn.ReadWrite); err != nil {
+		if memory, err = conn.Alloc(len(d.text), rconn.ReadWrite); err != nil {
 			return err
 		}
 		return conn.Announce(0, memory.All())
@@ -147,36 +164,36 @@ func (c *Cmd) serve(ctx context.Context, l *rconn.Listener) error {
 	if err := conn.AwaitDisconnect(ctx); err != nil {
 		return err
 	}
-	c.printf("server: the client has disconnected; the memory holds %q", memory.Bytes())
-	if string(memory.Bytes()) != c.Text {
-		return fmt.Errorf("it is not %q", c.Text)
+	d.log("server: the client has disconnected; the memory holds %q", memory.Bytes())
+	if string(memory.Bytes()) != d.text {
+		return fmt.Errorf("it is not %q", d.text)
 	}
 	return nil
 }
 
 // dial writes to the server's memory, reads it back and compares.
-func (c *Cmd) dial(ctx context.Context, addr string) error {
-	conn, err := (&rconn.Dialer{Transport: c.transport}).Dial(ctx, addr)
+func (d demo) dial(ctx context.Context, addr string) (done result, err error) {
+	conn, err := (&rconn.Dialer{Transport: d.transport}).Dial(ctx, addr)
 	if err != nil {
-		return err
+		return done, err
 	}
 	defer conn.Close()
 	memory := conn.Adverts()[0]
-	c.done.Device = conn.Endpoint().QP.PD().Context().Device().Name
-	c.printf("client: connected; the server lends %d bytes at %#x, key %#x", memory.Len, memory.Addr, memory.Key)
-	if err := conn.Put(ctx, memory.At(0), []byte(c.Text)); err != nil {
-		return err
+	done.Device = conn.Endpoint().QP.PD().Context().Device().Name
+	d.log("client: connected; the server lends %d bytes at %#x, key %#x", memory.Len, memory.Addr, memory.Key)
+	if err := conn.Put(ctx, memory.At(0), []byte(d.text)); err != nil {
+		return done, err
 	}
-	c.printf("client: wrote %q", c.Text)
-	back := make([]byte, len(c.Text))
+	d.log("client: wrote %q", d.text)
+	back := make([]byte, len(d.text))
 	if err := conn.Get(ctx, back, memory.At(0)); err != nil {
-		return err
+		return done, err
 	}
-	c.done.Back = string(back)
-	c.printf("client: read  %q", back)
-	if string(back) != c.Text {
-		return errors.New("source and destination buffers do not match")
+	done.Back = string(back)
+	d.log("client: read  %q", back)
+	if done.Back != d.text {
+		return done, errors.New("source and destination buffers do not match")
 	}
-	c.printf("client: SUCCESS, source and destination buffers match")
-	return nil
+	d.log("client: SUCCESS, source and destination buffers match")
+	return done, nil
 }

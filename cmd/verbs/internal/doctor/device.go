@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -14,9 +13,9 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/cmd/verbs/internal/demo"
 	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/rdmadev"
-	"github.com/goverbs/verbs/rsock"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -125,14 +124,14 @@ func (p *patient) port(d rdmadev.Device, port rdmadev.Port) bool {
 	return true
 }
 
-// connect sends a line from an address to itself and back. A firewall does not see that. It finds
+// connect copies data from an address to itself and back. A firewall does not see that. It finds
 // nothing if the examination ends.
 func connect(examination context.Context, device string, addr netip.Addr) Finding {
 	subject := fmt.Sprintf("%s, %v", device, addr)
 	ctx, cancel := context.WithTimeout(examination, 10*time.Second)
 	defer cancel()
 	start := time.Now()
-	if err := echo(ctx, addr); err != nil {
+	if err := demo.Copy(ctx, addr.String()); err != nil {
 		if examination.Err() != nil {
 			return Finding{}
 		}
@@ -143,51 +142,4 @@ func connect(examination context.Context, device string, addr netip.Addr) Findin
 		return Finding{Problem, subject, "a connection to itself failed: " + err.Error(), remedy}
 	}
 	return Finding{OK, subject, fmt.Sprintf("connected to itself, data there and back in %v", time.Since(start).Round(100*time.Microsecond)), ""}
-}
-
-// echo connects to a listener at an address of this machine, sends data there and back.
-func echo(ctx context.Context, addr netip.Addr) error {
-	l, err := (&rsock.ListenConfig{}).Listen(ctx, "rdma", netip.AddrPortFrom(addr, 0).String())
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	defer context.AfterFunc(ctx, func() { l.Close() })()
-	served := make(chan error, 1)
-	go func() {
-		c, err := l.Accept()
-		if err != nil {
-			served <- err
-			return
-		}
-		defer c.Close()
-		if deadline, ok := ctx.Deadline(); ok {
-			c.SetDeadline(deadline)
-		}
-		_, err = io.Copy(c, c)
-		served <- err
-	}()
-	c, err := (&rsock.Dialer{}).DialContext(ctx, "rdma", l.Addr().String())
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if deadline, ok := ctx.Deadline(); ok {
-		c.SetDeadline(deadline)
-	}
-	const text = "verbs doctor"
-	if _, err := io.WriteString(c, text); err != nil {
-		return err
-	}
-	got := make([]byte, len(text))
-	if _, err := io.ReadFull(c, got); err != nil {
-		return err
-	}
-	if string(got) != text {
-		return fmt.Errorf("sent %q, received %q", text, got)
-	}
-	if err := c.Close(); err != nil {
-		return err
-	}
-	return <-served
 }
