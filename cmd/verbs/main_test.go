@@ -49,7 +49,6 @@ func TestUsageErrors(t *testing.T) {
 		"devices --nonsense":            `verbs: unknown flag --nonsense`,
 		"perf send lat -s 0 127.0.0.1":  `verbs: size (-s): 0 is not in`,
 		"perf send lat -s 1Q 127.0.0.1": `"1Q" is not a size`,
-		"perf send lat --csv --json a":  `--json and --csv can't be used together`,
 		"ping":                          `verbs: missing flags`,
 		"ping -c -S 1":                  `verbs: size (-S): 1 is not in`,
 		"ping -c":                       `verbs: address (-a): a client needs one`,

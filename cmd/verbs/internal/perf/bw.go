@@ -1,18 +1,19 @@
 package perf
 
 import (
-	"context"
 	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 )
 
 // bw sends as fast as the queues accept requests, or receives, or both.
 type bw struct {
-	*side
+	*session
 	wcs      [64]verbs.WC
+	length   int  // of a message, with the GRH of a datagram
 	armed    bool // both CQs
 	sender   bool // this side sends
 	sending  bool // messages are left to send
@@ -29,9 +30,8 @@ const (
 	creditID = 1 << 63
 )
 
-// runBW returns when all messages have been sent, and all of the peer's received.
-func (s *side) runBW() (took time.Duration, err error) {
-	b := &bw{side: s, sender: s.sends(), sending: s.sends(), start: time.Now()}
+func newBW(s *session) *bw {
+	b := &bw{session: s, length: s.layout().head + s.Size, sender: s.sends(), sending: s.sends()}
 	if s.credits() {
 		b.credited = s.quantum()
 	}
@@ -41,15 +41,22 @@ func (s *side) runBW() (took time.Duration, err error) {
 			l.target = 1 << 46
 		}
 	}
-	if s.Duration > 0 {
-		defer time.AfterFunc(s.Duration, func() { b.expired.Store(true) }).Stop()
+	return b
+}
+
+// run returns when all messages have been sent, and all of the peer's received.
+func (b *bw) run() (time.Duration, *latency.Histogram, error) {
+	b.start = time.Now()
+	if b.Duration > 0 {
+		defer time.AfterFunc(b.Duration, func() { b.expired.Store(true) }).Stop()
 	}
 	if !b.sending {
 		if err := b.finish(); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 	}
-	return b.took, b.loop()
+	err := b.loop()
+	return b.took, nil, err
 }
 
 func (b *bw) loop() error {
@@ -101,13 +108,13 @@ func (b *bw) loop() error {
 
 // step polls completions and posts what may be posted.
 func (b *bw) step() (busy bool, err error) {
-	n := b.sendCQ.Poll(b.wcs[:])
+	n := b.opt.SendCQ.Poll(b.wcs[:])
 	if err := b.takeSends(b.wcs[:n]); err != nil {
 		return false, fmt.Errorf("%s: %w", b.Op, err)
 	}
 	busy = n > 0
 	if b.op.receives {
-		n = b.recvCQ.Poll(b.wcs[:])
+		n = b.opt.RecvCQ.Poll(b.wcs[:])
 		if err := b.takeRecvs(b.wcs[:n]); err != nil {
 			return false, fmt.Errorf("receive: %w", err)
 		}
@@ -168,8 +175,8 @@ func (b *bw) takeRecvs(wcs []verbs.WC) error {
 			l.room += uint64(b.credited)
 			continue
 		}
-		if want := b.layout.head + b.Size; int(wc.ByteLen) != want {
-			return fmt.Errorf("message of %d bytes, not %d: %w", wc.ByteLen, want, errProtocol)
+		if int(wc.ByteLen) != b.length {
+			return fmt.Errorf("message of %d bytes, not %d: %w", wc.ByteLen, b.length, errProtocol)
 		}
 		l.received++
 		l.owed++
@@ -252,24 +259,14 @@ func (b *bw) finish() error {
 	return b.ctl.send(message{Done: &done{b.posted()}})
 }
 
-// waitDone waits until the peer sends no more, or the run fails.
-func (s *side) waitDone() error {
-	select {
-	case <-s.done:
-		return nil
-	case <-s.ctx.Done():
-		return context.Cause(s.ctx)
-	}
-}
-
-func (s *side) posted() (n uint64) {
+func (s *session) posted() (n uint64) {
 	for _, l := range s.lanes {
 		n += l.posted
 	}
 	return n
 }
 
-func (s *side) received() (n uint64) {
+func (s *session) received() (n uint64) {
 	for _, l := range s.lanes {
 		n += l.received
 	}

@@ -37,7 +37,7 @@ func connect(ctx context.Context, device, addr string) (*control, error) {
 const perftestPrograms = "ib_send_lat, ib_write_bw and so on"
 
 // requestRun requests the run and connects to the server.
-func (s *side) requestRun() error {
+func (s *session) requestRun() error {
 	if err := s.ctl.send(message{Work: &s.work}); err != nil {
 		return err
 	}
@@ -58,33 +58,12 @@ func (s *side) requestRun() error {
 	return s.dial(m.Offer.Port)
 }
 
-// sizes returns the message sizes of -a, powers of 2.
-func sizes() (all []int) {
+// powers returns the message sizes of -a, powers of 2.
+func powers() (all []int) {
 	for n := 2; n <= maxSize; n *= 2 {
 		all = append(all, n)
 	}
 	return all
-}
-
-// runAll makes the run, or with all one run for each size.
-func runAll(ctx context.Context, ctl *control, w work, all bool, onStart func(*side) func(), each func(*result)) ([]*result, error) {
-	list := []int{w.Size}
-	if all {
-		list = sizes()
-	}
-	var results []*result
-	for _, w.Size = range list {
-		r, err := run(ctx, w, ctl, true, onStart)
-		if all && errors.Is(err, errMTU) && len(results) > 0 {
-			break
-		}
-		if err != nil {
-			return results, err
-		}
-		results = append(results, r)
-		each(r)
-	}
-	return results, nil
 }
 
 // seconds is a duration; a number without a unit is in seconds.

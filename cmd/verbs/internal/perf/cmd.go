@@ -2,13 +2,11 @@ package perf
 
 import (
 	"context"
-	"encoding/csv"
 	"errors"
 	"fmt"
-	"maps"
+	"io"
 	"net/netip"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,34 +18,25 @@ import (
 // Cmd is verbs perf, for kong. Options have perftest's letters.
 type Cmd struct {
 	Server   serverCmd `cmd:"" help:"Serve clients, whatever they test, until interrupted."`
-	Send     messages  `kong:"cmd,set='op=send',set='what=SENDs',help='SEND: ib_send_lat and ib_send_bw.'"`
-	Write    messages  `kong:"cmd,set='op=write',set='what=RDMA WRITEs',help='RDMA WRITE: ib_write_lat and ib_write_bw.'"`
-	WriteImm messages  `kong:"cmd,name='write-imm',set='op=write-imm',set='what=RDMA WRITEs with immediate',help='RDMA WRITE with immediate, which takes a receive of the other side.'"`
-	Read     messages  `kong:"cmd,set='op=read',set='what=RDMA READs',help='RDMA READ: ib_read_lat and ib_read_bw.'"`
-	FetchAdd atomics   `kong:"cmd,name='fetch-add',set='op=fetch-add',set='what=atomic fetch and add',help='Atomic fetch and add: ib_atomic_lat and ib_atomic_bw -A FETCH_AND_ADD.'"`
-	CmpSwap  atomics   `kong:"cmd,name='cmp-swap',set='op=cmp-swap',set='what=atomic compare and swap',help='Atomic compare and swap: ib_atomic_lat and ib_atomic_bw -A CMP_AND_SWAP.'"`
-	UD       datagrams `kong:"cmd,name='ud',set='op=ud',set='what=datagrams',help='SEND of datagrams, which may be lost: ib_send_lat and ib_send_bw -c UD.'"`
+	Send     op        `kong:"cmd,set='op=send',set='what=SENDs',set='lat=2',set='bw=65536',help='SEND: ib_send_lat and ib_send_bw.'"`
+	Write    op        `kong:"cmd,set='op=write',set='what=RDMA WRITEs',set='lat=2',set='bw=65536',help='RDMA WRITE: ib_write_lat and ib_write_bw.'"`
+	WriteImm op        `kong:"cmd,name='write-imm',set='op=write-imm',set='what=RDMA WRITEs with immediate',set='lat=2',set='bw=65536',help='RDMA WRITE with immediate, which takes a receive of the other side.'"`
+	Read     op        `kong:"cmd,set='op=read',set='what=RDMA READs',set='lat=2',set='bw=65536',help='RDMA READ: ib_read_lat and ib_read_bw.'"`
+	FetchAdd op        `kong:"cmd,name='fetch-add',set='op=fetch-add',set='what=atomic fetch and add',set='lat=8',set='bw=8',help='Atomic fetch and add: ib_atomic_lat and ib_atomic_bw -A FETCH_AND_ADD.'"`
+	CmpSwap  op        `kong:"cmd,name='cmp-swap',set='op=cmp-swap',set='what=atomic compare and swap',set='lat=8',set='bw=8',help='Atomic compare and swap: ib_atomic_lat and ib_atomic_bw -A CMP_AND_SWAP.'"`
+	UD       op        `kong:"cmd,name='ud',set='op=ud',set='what=datagrams',set='lat=2',set='bw=1024',help='SEND of datagrams, which may be lost: ib_send_lat and ib_send_bw -c UD.'"`
 }
 
-type messages struct {
-	Lat sizedLat `kong:"cmd,set='iters=1000',set='size=2',help='Latency of ${what}.'"`
-	BW  sizedBW  `kong:"cmd,name='bw',set='iters=5000',set='size=65536',help='Bandwidth of ${what}.'"`
-}
-
-type datagrams struct {
-	Lat sizedLat `kong:"cmd,set='iters=1000',set='size=2',help='Latency of ${what}.'"`
-	BW  sizedBW  `kong:"cmd,name='bw',set='iters=5000',set='size=1024',help='Bandwidth of ${what}.'"`
-}
-
-type atomics struct {
-	Lat latCmd `cmd:"" set:"iters=1000" help:"Latency of ${what}."`
-	BW  bwCmd  `cmd:"" name:"bw" set:"iters=5000" help:"Bandwidth of ${what}."`
+// op are the tests of an operation, whose names and sizes are variables of kong.
+type op struct {
+	Lat latCmd `kong:"cmd,set='iters=1000',help='Latency of ${what}.'"`
+	BW  bwCmd  `kong:"cmd,name='bw',set='iters=5000',help='Bandwidth of ${what}.'"`
 }
 
 type commonFlags struct {
 	Port    int    `short:"p" default:"18515" help:"The server's port."`
 	Device  string `short:"d" name:"ib-dev" placeholder:"DEVICE" help:"Device, by name, GUID, interface or address (default: routing's choice; a server's: all)."`
-	JSON    bool   `xor:"format" help:"Print results as JSON."`
+	JSON    bool   `help:"Print results as JSON."`
 	Verbose bool   `short:"v" help:"Print when a run begins, on standard error."`
 	Once    bool   `help:"As a server, serve one client and end."`
 }
@@ -55,7 +44,7 @@ type commonFlags struct {
 type flags struct {
 	Host string `arg:"" optional:"" placeholder:"HOST[:PORT]" help:"Server to connect to; without one be a server."`
 	commonFlags
-	CSV      bool          `xor:"format" help:"Print results as CSV, after a line with the names."`
+	All      bool          `short:"a" help:"Test all sizes, powers of 2 from 2 to 8 MiB; of datagrams to the MTU."`
 	Iters    int           `short:"n" default:"${iters}" help:"Messages to send on each QP."`
 	Duration seconds       `short:"D" placeholder:"SECONDS" help:"Send for this long, instead of -n."`
 	Events   bool          `short:"e" help:"Sleep until there is a completion, rather than poll for it."`
@@ -63,11 +52,6 @@ type flags struct {
 	TClass   uint8         `name:"tclass" default:"0" help:"Traffic class of the packets."`
 	Timeout  time.Duration `default:"30s" help:"Give up when nothing moves for this long."`
 	Interval seconds       `placeholder:"SECONDS" help:"Report each time that so much of the run has passed what this side has sent."`
-}
-
-type sizeFlags struct {
-	Size int  `short:"s" type:"size" default:"${size}" help:"Bytes a message."`
-	All  bool `short:"a" help:"Test all sizes, powers of 2 from 2 to 8 MiB; of datagrams to the MTU."`
 }
 
 type depthFlags struct {
@@ -79,63 +63,35 @@ type depthFlags struct {
 	Both    bool `short:"b" name:"bidirectional" help:"Have the server send as well."`
 }
 
-// limits are the results that a health check accepts; zero is no limit.
-type limits struct {
+type latCmd struct {
+	flags
+	Size   int           `short:"s" type:"size" default:"${lat}" help:"Bytes a message."`
 	MaxLat time.Duration `placeholder:"TIME" help:"Fail if the median latency is above this."`
 	MaxP99 time.Duration `name:"max-p99" placeholder:"TIME" help:"Fail if the 99th percentile of the latency is above this."`
 }
 
-type leastBW struct {
+type bwCmd struct {
+	flags
+	Size int `short:"s" type:"size" default:"${bw}" help:"Bytes a message."`
+	depthFlags
 	MinBW float64 `name:"min-bw" placeholder:"GBIT" help:"Fail if the bandwidth is below this, in Gbit/s."`
 }
 
-type latCmd struct {
-	flags
-	limits
-}
-
-type sizedLat struct {
-	flags
-	sizeFlags
-	limits
-}
-
-type bwCmd struct {
-	flags
-	depthFlags
-	leastBW
-}
-
-type sizedBW struct {
-	flags
-	sizeFlags
-	depthFlags
-	leastBW
-}
-
 // The examples of tests; ${op} is the operation.
-const (
-	latExamples = `Examples:
+func (c *latCmd) Help() string {
+	return `Examples:
 
   verbs perf ${op} lat 10.9.0.1
   verbs perf ${op} lat 10.9.0.1 -D 60 --interval 1
   verbs perf ${op} lat 10.9.0.1 --max-p99 50us || echo slow`
-	bwExamples = `Examples:
+}
+
+func (c *bwCmd) Help() string {
+	return `Examples:
 
   verbs perf ${op} bw 10.9.0.1 -q 4
   verbs perf ${op} bw 10.9.0.1 -D 60 --interval 1 --json >result.json
   verbs perf ${op} bw 10.9.0.1 --min-bw 10 || echo slow`
-	sizedExample = `
-  verbs perf ${op} ${mode} 10.9.0.1 -a --csv >sizes.csv`
-)
-
-func (c *latCmd) Help() string { return latExamples }
-func (c *sizedLat) Help() string {
-	return latExamples + strings.Replace(sizedExample, "${mode}", modeLat, 1)
-}
-func (c *bwCmd) Help() string { return bwExamples }
-func (c *sizedBW) Help() string {
-	return bwExamples + strings.Replace(sizedExample, "${mode}", modeBW, 1)
 }
 
 func (c *Cmd) Help() string {
@@ -158,55 +114,31 @@ Examples:
   verbs perf write bw 10.9.0.1 -s 1M -q 4    bandwidth of WRITEs, on 4 QPs`
 }
 
-// check returns an error if the result is worse than a limit.
-func (l *limits) check(r *result) error {
-	for _, limit := range []struct {
-		name string
-		most time.Duration
-		us   float64
-	}{{"median latency", l.MaxLat, r.Latency.P50}, {"99th percentile of the latency", l.MaxP99, r.Latency.P99}} {
-		if limit.most > 0 && limit.us > float64(limit.most)/1e3 {
-			return fmt.Errorf("%s: %.2f us is above the limit, %g us", limit.name, limit.us, float64(limit.most)/1e3)
-		}
+// limit is a value of results that a health check accepts up to a bound, or from it on; 0 is no bound.
+type limit struct {
+	name  string // in JSON
+	text  string // of the error
+	bound float64
+	least bool
+	of    func(*result) float64
+}
+
+// check returns an error if the result is worse than the limit.
+func (l limit) check(r *result) error {
+	if v := l.of(r); l.bound != 0 && (v < l.bound && l.least || v > l.bound && !l.least) {
+		return fmt.Errorf(l.text, v, l.bound)
 	}
 	return nil
-}
-
-func (l *leastBW) check(r *result) error {
-	if r.Bandwidth.Gbit < l.MinBW {
-		return fmt.Errorf("bandwidth: %.3f Gbit/s is below the limit, %g Gbit/s", r.Bandwidth.Gbit, l.MinBW)
-	}
-	return nil
-}
-
-// values returns the limits that are set, by their names in JSON.
-func (l *limits) values() map[string]float64 {
-	return set(map[string]float64{"max_lat_us": float64(l.MaxLat) / 1e3, "max_p99_us": float64(l.MaxP99) / 1e3})
-}
-
-func (l *leastBW) values() map[string]float64 {
-	return set(map[string]float64{"min_bw_gbit_per_second": l.MinBW})
-}
-
-func set(limits map[string]float64) map[string]float64 {
-	maps.DeleteFunc(limits, func(_ string, v float64) bool { return v == 0 })
-	return limits
-}
-
-// limit is what results must keep.
-type limit interface {
-	check(*result) error
-	values() map[string]float64
 }
 
 // cqMod returns how many messages share a completion: by default as many as in perftest, and
 // 1 if messages are long, since the last of many would complete long after the first.
-func (d *depthFlags) cqMod(size sizeFlags) int {
+func (d *depthFlags) cqMod(long bool) int {
 	n := 100
 	switch {
 	case d.CQMod != nil:
 		n = *d.CQMod
-	case size.All || size.Size > 8<<10:
+	case long:
 		n = 1
 	}
 	return min(n, d.TxDepth)
@@ -215,35 +147,35 @@ func (d *depthFlags) cqMod(size sizeFlags) int {
 // latDepths are the depths of latency tests, which have one message in flight.
 var latDepths = depthFlags{QPs: 1, TxDepth: 128, RxDepth: 16, List: 1}
 
-const atomicSize = 8
-
 func (c *latCmd) Run(ctx context.Context, k *kong.Context) error {
-	return c.run(ctx, k, sizeFlags{Size: atomicSize}, latDepths, &c.limits)
-}
-
-func (c *sizedLat) Run(ctx context.Context, k *kong.Context) error {
-	return c.run(ctx, k, c.sizeFlags, latDepths, &c.limits)
+	return c.run(ctx, k, c.Size, latDepths,
+		limit{"max_lat_us", "median latency: %.2f us is above the limit, %g us", float64(c.MaxLat) / 1e3, false,
+			func(r *result) float64 { return r.Latency.P50 }},
+		limit{"max_p99_us", "99th percentile of the latency: %.2f us is above the limit, %g us", float64(c.MaxP99) / 1e3, false,
+			func(r *result) float64 { return r.Latency.P99 }})
 }
 
 func (c *bwCmd) Run(ctx context.Context, k *kong.Context) error {
-	return c.run(ctx, k, sizeFlags{Size: atomicSize}, c.depthFlags, &c.leastBW)
-}
-
-func (c *sizedBW) Run(ctx context.Context, k *kong.Context) error {
-	return c.run(ctx, k, c.sizeFlags, c.depthFlags, &c.leastBW)
+	return c.run(ctx, k, c.Size, c.depthFlags,
+		limit{"min_bw_gbit_per_second", "bandwidth: %.3f Gbit/s is below the limit, %g Gbit/s", c.MinBW, true,
+			func(r *result) float64 { return r.Bandwidth.Gbit }})
 }
 
 // run makes the runs of any test, which the names of the command identify, and checks the
 // results.
-func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth depthFlags, limit limit) error {
+func (c *flags) run(ctx context.Context, k *kong.Context, size int, depth depthFlags, limits ...limit) error {
 	if c.Host == "" {
 		return c.serve(ctx, k)
 	}
+	sizes := []int{size}
+	if c.All {
+		sizes = powers()
+	}
 	w := work{
-		Version: version, Op: k.Selected().Parent.Name, Mode: k.Selected().Name, Size: size.Size,
+		Version: version, Op: k.Selected().Parent.Name, Mode: k.Selected().Name, Size: sizes[0],
 		Iters: c.Iters, Duration: time.Duration(c.Duration),
 		QPs: depth.QPs, TxDepth: depth.TxDepth, RxDepth: depth.RxDepth, List: depth.List,
-		CQMod: depth.cqMod(size), Inline: c.Inline, Both: depth.Both, Events: c.Events,
+		CQMod: depth.cqMod(c.All || size > 8<<10), Inline: c.Inline, Both: depth.Both, Events: c.Events,
 		TClass: c.TClass, Timeout: c.Timeout,
 	}
 	if c.Duration != 0 {
@@ -259,22 +191,19 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth 
 		return cli.Usage(fmt.Errorf("interval: %v is below 0", time.Duration(c.Interval)))
 	}
 	period := time.Duration(c.Interval)
-	doc := newDocument(k.Args, w, size.All, period, limit.values())
+	doc := newDocument(k.Args, w, c.All, period, limits)
 	ctl, err := connect(ctx, c.Device, cli.JoinPort(c.Host, c.Port))
 	if err != nil {
 		return err
 	}
 	defer ctl.conn.Close()
-	table := csv.NewWriter(k.Stdout)
-	defer table.Flush()
-	switch {
-	case c.CSV:
-		table.Write(columns)
-	case !c.JSON:
-		fmt.Fprintln(k.Stdout, heading(w.Op, w.Mode))
+	text := k.Stdout
+	if c.JSON {
+		text = io.Discard
 	}
+	fmt.Fprintln(text, heading(w.Op, w.Mode))
 	var intervals []interval
-	onStart := func(s *side) (onEnd func()) {
+	onStart := func(s *session) (onEnd func()) {
 		c.logStart(k, s)
 		if period == 0 {
 			return s.showProgress(os.Stderr)
@@ -282,40 +211,41 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth 
 		intervals = nil
 		return s.reportIntervals(period, func(i interval) {
 			intervals = append(intervals, i)
-			switch {
-			case c.CSV:
-				table.Write(i.result(s).record())
-				table.Flush()
-			case !c.JSON:
-				fmt.Fprintln(k.Stdout, i)
-			}
+			fmt.Fprintln(text, i)
 		})
 	}
-	var limitErrs []error
-	doc.Results, err = runAll(ctx, ctl, w, size.All, onStart, func(r *result) {
-		r.Intervals = intervals
-		if err := limit.check(r); err != nil {
-			limitErrs = append(limitErrs, err)
-			doc.Failed = append(doc.Failed, err.Error())
-		}
-		switch {
-		case c.CSV:
-			table.Write(r.record())
-			table.Flush()
-		case !c.JSON:
-			fmt.Fprintln(k.Stdout, r.line(cli.Width(k.Stdout)))
-		}
-	})
-	if c.JSON && len(doc.Results) > 0 {
+	var failed []error
+	for _, w.Size = range sizes {
+		var r *result
+		r, err = run(ctx, w, ctl, true, onStart)
 		if err != nil {
+			if c.All && errors.Is(err, errMTU) && len(doc.Results) > 0 {
+				err = nil
+			}
+			break
+		}
+		r.Intervals = intervals
+		doc.Results = append(doc.Results, r)
+		for _, l := range limits {
+			if err := l.check(r); err != nil {
+				failed = append(failed, err)
+			}
+		}
+		fmt.Fprintln(text, r.line(cli.Width(k.Stdout)))
+	}
+	if err != nil {
+		failed = append(failed, err)
+	}
+	if c.JSON && len(doc.Results) > 0 {
+		for _, err := range failed {
 			doc.Failed = append(doc.Failed, err.Error())
 		}
-		err = errors.Join(err, cli.WriteJSON(k.Stdout, doc))
+		failed = append(failed, cli.WriteJSON(k.Stdout, doc))
 	}
-	return errors.Join(err, table.Error(), errors.Join(limitErrs...))
+	return errors.Join(failed...)
 }
 
-func (c *commonFlags) logStart(k *kong.Context, s *side) {
+func (c *commonFlags) logStart(k *kong.Context, s *session) {
 	if c.Verbose {
 		fmt.Fprintf(k.Stderr, "%v with %v on %s begins\n", &s.work, s.ctl.conn.RemoteAddr(), cli.Printable(s.path.Device.Name))
 	}
@@ -344,7 +274,7 @@ func (c *commonFlags) serve(ctx context.Context, k *kong.Context) error {
 	}
 	var mu sync.Mutex
 	v := server{
-		onStart: func(s *side) (onEnd func()) { c.logStart(k, s); return func() {} },
+		onStart: func(s *session) (onEnd func()) { c.logStart(k, s); return func() {} },
 		log:     func(format string, args ...any) { fmt.Fprintln(k.Stderr, cli.Printable(fmt.Sprintf(format, args...))) },
 		report: func(r *result) {
 			mu.Lock()

@@ -18,35 +18,29 @@ import (
 const privateSize = 6 // token and number of the lane, big endian
 
 // options returns the options of the connection of lane i.
-func (s *side) options(i int) cm.Options {
-	private := binary.BigEndian.AppendUint32(nil, s.token)
-	return cm.Options{
-		PD: s.pd, SendCQ: s.sendCQ, RecvCQ: s.recvCQ, Cap: s.cap(),
-		PrivateData:        binary.BigEndian.AppendUint16(private, uint16(i)),
-		ResponderResources: s.responders, InitiatorDepth: s.initiators,
-		Prepare: func(r cm.Route, _ *cm.Options) error {
-			d, err := r.FindDevice()
-			if err != nil {
-				return err
-			}
-			if d.Name != s.path.Device.Name {
-				return fmt.Errorf("the route leads to another device than %s, that of the control connection", s.path.Device.Name)
-			}
-			return nil
-		},
-		Setup: func(e *cm.Endpoint) error { return s.lanes[i].postRecvs(s, i, e.QP) },
+func (s *session) options(i int) cm.Options {
+	opt := s.opt
+	opt.PrivateData = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint32(nil, s.token), uint16(i))
+	opt.Setup = func(e *cm.Endpoint) error { return s.lanes[i].postRecvs(s, i, e.QP) }
+	opt.Prepare = func(r cm.Route, _ *cm.Options) error {
+		d, err := r.FindDevice()
+		if err == nil && d.Name != s.path.Device.Name {
+			err = fmt.Errorf("the route leads to another device than %s, that of the control connection", s.path.Device.Name)
+		}
+		return err
 	}
+	return opt
 }
 
 // postRecvs posts all receives of a lane. They share one buffer: the data is checked only
 // at the end.
-func (l *lane) postRecvs(s *side, i int, qp *uverbs.QP) error {
+func (l *lane) postRecvs(s *session, i int, qp *uverbs.QP) error {
 	l.qp = qp
 	if !s.op.receives {
 		return nil
 	}
-	sgl := []verbs.SGE{s.mr.SGE(s.layout.inOf(i), s.layout.head+s.Size)}
-	l.recvs = make([]verbs.RecvWR, s.cap().MaxRecvWR)
+	sgl := []verbs.SGE{s.mr.SGE(s.layout().inOf(i), s.layout().head+s.Size)}
+	l.recvs = make([]verbs.RecvWR, s.opt.Cap.MaxRecvWR)
 	for j := range l.recvs {
 		l.recvs[j] = verbs.RecvWR{ID: uint64(i), SGL: sgl}
 	}
@@ -55,7 +49,7 @@ func (l *lane) postRecvs(s *side, i int, qp *uverbs.QP) error {
 }
 
 // dial connects a client's lanes, one after the other.
-func (s *side) dial(port uint16) error {
+func (s *session) dial(port uint16) error {
 	remote := netip.AddrPortFrom(s.ctl.remote(), port).String()
 	for i, l := range s.lanes {
 		d := cm.Dialer{Options: s.options(i), LocalAddr: netip.AddrPortFrom(s.ctl.local(), 0), ConnectTimeout: peerTimeout, TOS: s.TClass}
@@ -68,7 +62,7 @@ func (s *side) dial(port uint16) error {
 }
 
 // accept accepts the connections of a server's lanes, and rejects others.
-func (s *side) accept(l *cm.Listener) error {
+func (s *session) accept(l *cm.Listener) error {
 	ctx, cancel := context.WithTimeoutCause(s.ctx, peerTimeout, errors.New("the client does not connect"))
 	defer cancel()
 	for missing := len(s.lanes); missing > 0; {
@@ -95,7 +89,7 @@ func (s *side) accept(l *cm.Listener) error {
 }
 
 // laneOf returns the lane that a client connects, and whether the client is that of this run.
-func (s *side) laneOf(private []byte) (i int, ours bool, err error) {
+func (s *session) laneOf(private []byte) (i int, ours bool, err error) {
 	if len(private) < privateSize || binary.BigEndian.Uint32(private) != s.token {
 		return 0, false, nil
 	}
@@ -107,14 +101,14 @@ func (s *side) laneOf(private []byte) (i int, ours bool, err error) {
 }
 
 // openUD creates UD QPs, which need no connection.
-func (s *side) openUD() error {
+func (s *session) openUD() error {
 	gid, err := s.dev.FindGID(s.path.Port, s.path.GID.Addr())
 	if err != nil {
 		return err
 	}
 	s.local = make([]verbs.QPAddr, len(s.lanes))
 	for i, l := range s.lanes {
-		qp, err := cli.Own(s.pd.CreateQP(uverbs.QPOptions{Type: verbs.UD, SendCQ: s.sendCQ, RecvCQ: s.recvCQ, Cap: s.cap()}))(&s.objects)
+		qp, err := cli.Own(s.opt.PD.CreateQP(uverbs.QPOptions{Type: verbs.UD, SendCQ: s.opt.SendCQ, RecvCQ: s.opt.RecvCQ, Cap: s.opt.Cap}))(&s.objects)
 		if err != nil {
 			return err
 		}
@@ -132,17 +126,17 @@ func (s *side) openUD() error {
 }
 
 // exchangeStart exchanges the locations of memory with the peer, now that this side is ready.
-func (s *side) exchangeStart() error {
+func (s *session) exchangeStart() error {
 	mine := start{Addr: s.mr.Addr(), RKey: s.mr.RKey(), Len: s.mr.Len(), QPs: s.local}
 	if err := s.ctl.send(message{Start: &mine}); err != nil {
 		return err
 	}
 	var err error
-	if s.peer, err = next(s, s.started, peerTimeout, "get ready"); err != nil {
+	if s.peer, err = next(s.remote, s.started, peerTimeout, "get ready"); err != nil {
 		return err
 	}
-	if s.peer.Len < s.layout.total {
-		return fmt.Errorf("peer has %d bytes of memory, not %d: %w", s.peer.Len, s.layout.total, errProtocol)
+	if s.peer.Len < s.layout().total {
+		return fmt.Errorf("peer has %d bytes of memory, not %d: %w", s.peer.Len, s.layout().total, errProtocol)
 	}
 	if !s.op.datagram {
 		return s.build(nil)
@@ -155,7 +149,7 @@ func (s *side) exchangeStart() error {
 	}
 	path := s.peer.QPs[0].PathFrom(s.local[0])
 	path.TrafficClass = s.TClass
-	ah, err := s.pd.CreateAH(path)
+	ah, err := s.opt.PD.CreateAH(path)
 	if err != nil {
 		return err
 	}
@@ -165,7 +159,7 @@ func (s *side) exchangeStart() error {
 
 // checkPeer refuses to send datagrams to another host than the peer of the control connection, to which a
 // peer could direct them. On Ethernet, a GID is an address.
-func (s *side) checkPeer(gid verbs.GID) error {
+func (s *session) checkPeer(gid verbs.GID) error {
 	port, err := s.dev.QueryPort(s.path.Port)
 	if err != nil {
 		return err
@@ -177,14 +171,14 @@ func (s *side) checkPeer(gid verbs.GID) error {
 }
 
 // build prepares the requests of each lane; a run changes little in them.
-func (s *side) build(ah *uverbs.AH) error {
+func (s *session) build(ah *uverbs.AH) error {
 	for i, l := range s.lanes {
 		l.room = ^uint64(0)
 		if s.credits() {
 			l.room = uint64(s.RxDepth)
 		}
 		wr := verbs.SendWR{Opcode: s.op.opcode, RKey: s.peer.RKey}
-		switch at := s.layout.inOf(i); {
+		switch at := s.layout().inOf(i); {
 		case s.op.opcode == verbs.OpRDMARead:
 			wr.RemoteAddr, wr.SGL = s.peer.Addr, []verbs.SGE{s.mr.SGE(at, s.Size)}
 		case s.op.atomic:

@@ -41,15 +41,20 @@ type parameters struct {
 	Interval float64 `json:"interval_seconds,omitempty"`
 }
 
-func newDocument(args []string, w work, all bool, period time.Duration, limits map[string]float64) *document {
+func newDocument(args []string, w work, all bool, period time.Duration, limits []limit) *document {
 	d := &document{
-		Version: verbs.Version, Go: runtime.Version(), Start: time.Now(), Arguments: args, Limits: limits,
+		Version: verbs.Version, Go: runtime.Version(), Start: time.Now(), Arguments: args, Limits: map[string]float64{},
 		Results: []*result{}, Failed: []string{},
 		Parameters: parameters{
 			Op: w.Op, Mode: w.Mode, Size: w.Size, Iters: w.Iters, Duration: w.Duration.Seconds(),
 			QPs: w.QPs, TxDepth: w.TxDepth, RxDepth: w.RxDepth, List: w.List, CQMod: w.CQMod, Inline: w.Inline,
 			Both: w.Both, Events: w.Events, TClass: w.TClass, Timeout: w.Timeout.Seconds(), Interval: period.Seconds(),
 		},
+	}
+	for _, l := range limits {
+		if l.bound != 0 {
+			d.Limits[l.name] = l.bound
+		}
 	}
 	if all {
 		d.Parameters.Size = 0

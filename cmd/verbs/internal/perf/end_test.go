@@ -105,7 +105,7 @@ func TestCut(t *testing.T) {
 		conn := labtest.Must(rsock.Dial("rdma", labtest.AddrOf(device)+":"+port))(t)
 		defer conn.Close()
 		w := work{Version: version, Op: "send", Mode: modeBW, Size: 64, Iters: 10, QPs: 1, TxDepth: 4, RxDepth: 4, List: 1, CQMod: 1, Both: true, Timeout: time.Minute}
-		client := labtest.Must(newSide(t.Context(), w, newControl(conn), true))(t)
+		client := labtest.Must(newSession(t.Context(), w, newControl(conn), true))(t)
 		defer client.close(nil)
 		if err := errors.Join(client.requestRun(), client.exchangeStart()); err != nil {
 			t.Fatal(err)

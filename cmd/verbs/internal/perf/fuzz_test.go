@@ -89,7 +89,7 @@ func FuzzLane(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 9, 0}, uint32(9), uint8(2), uint8(0))
 	f.Add(make([]byte, 56), uint32(1), uint8(1), uint8(0)) // padded as on RoCE
 	f.Fuzz(func(t *testing.T, private []byte, token uint32, lanes, taken uint8) {
-		s := &side{token: token}
+		s := &session{token: token}
 		for range lanes {
 			s.lanes = append(s.lanes, new(lane))
 		}

@@ -2,8 +2,11 @@ package perf
 
 import (
 	"fmt"
+	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/term"
 )
 
 // interval holds what a client sent in a part of a run, as far as it knows: completions may be of
@@ -17,7 +20,7 @@ type interval struct {
 }
 
 // newInterval returns what happened between two times since the begin of the run.
-func (s *side) newInterval(from, to time.Duration, messages uint64) interval {
+func (s *session) newInterval(from, to time.Duration, messages uint64) interval {
 	i := interval{From: from.Seconds(), To: to.Seconds(), Messages: messages}
 	took := to - from
 	switch {
@@ -30,12 +33,12 @@ func (s *side) newInterval(from, to time.Duration, messages uint64) interval {
 	return i
 }
 
-// reportIntervals calls report each time that a period of the run ends, and when stop is called for
-// the rest.
-func (s *side) reportIntervals(period time.Duration, report func(interval)) (stop func()) {
+// every calls report each time that a period of the run ends, and when stop is called for the rest, with
+// the time since the run began.
+func every(period time.Duration, report func(now time.Duration)) (stop func()) {
 	var reporter sync.WaitGroup
 	stopped := make(chan struct{})
-	start, last, before := time.Now(), time.Duration(0), s.count.Load()
+	start := time.Now()
 	reporter.Go(func() {
 		tick := time.NewTicker(period)
 		defer tick.Stop()
@@ -45,14 +48,22 @@ func (s *side) reportIntervals(period time.Duration, report func(interval)) (sto
 				more = false
 			case <-tick.C:
 			}
-			now, n := time.Since(start), s.count.Load()
-			if now > last {
-				report(s.newInterval(last, now, n-before))
-			}
-			last, before = now, n
+			report(time.Since(start))
 		}
 	})
 	return sync.OnceFunc(func() { close(stopped); reporter.Wait() })
+}
+
+// reportIntervals calls report for each period of the run.
+func (s *session) reportIntervals(period time.Duration, report func(interval)) (stop func()) {
+	last, before := time.Duration(0), s.count.Load()
+	return every(period, func(now time.Duration) {
+		n := s.count.Load()
+		if now > last {
+			report(s.newInterval(last, now, n-before))
+		}
+		last, before = now, n
+	})
 }
 
 func (i interval) String() string {
@@ -66,9 +77,27 @@ func (i interval) String() string {
 	return text
 }
 
-// result returns the record of an interval.
-func (i interval) result(s *side) *result {
-	r := s.describe()
-	r.Sent, r.Seconds, r.Bandwidth, r.part = i.Messages, i.To-i.From, i.Bandwidth, &i
-	return r
+// showProgress writes the progress of the run to out, if out is a terminal, until stop is called,
+// which clears the line.
+func (s *session) showProgress(out *os.File) (stop func()) {
+	if !term.IsTerminal(int(out.Fd())) {
+		return func() {}
+	}
+	end := every(200*time.Millisecond, func(now time.Duration) {
+		fmt.Fprintf(out, "\r%v: %s\x1b[K", &s.work, s.progress(now))
+	})
+	return func() { end(); fmt.Fprint(out, "\r\x1b[K") }
+}
+
+func (s *session) progress(elapsed time.Duration) string {
+	n := s.count.Load()
+	rate := fmt.Sprintf("%.3f Gbit/s", float64(n)*float64(s.Size)*8/1e9/elapsed.Seconds())
+	if s.Mode == modeLat {
+		rate = fmt.Sprintf("%.0f messages/s", float64(n)/elapsed.Seconds())
+	}
+	if s.Duration > 0 {
+		return fmt.Sprintf("%d messages, %d of %d s, %s", n, elapsed/time.Second, s.Duration/time.Second, rate)
+	}
+	all := uint64(s.Iters) * uint64(s.QPs)
+	return fmt.Sprintf("%d of %d messages, %d%%, %s", n, all, 100*n/all, rate)
 }

@@ -27,7 +27,7 @@ func TestIntervals(t *testing.T) {
 		modeLat: {"0.00-1.00 s: 1000, mean 500.00 us", "1.00-2.00 s: 0", "2.00-3.00 s: 500, mean 1000.00 us", "3.00-3.25 s: 7, mean"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &side{work: work{Op: "send", Mode: mode, Size: 1 << 20, QPs: 1}}
+			s := &session{work: work{Op: "send", Mode: mode, Size: 1 << 20, QPs: 1}}
 			var got []string
 			stop := s.reportIntervals(time.Second, func(i interval) { got = append(got, i.String()) })
 			for _, n := range []uint64{1000, 0, 500} {
@@ -123,8 +123,8 @@ func TestTableWidth(t *testing.T) {
 	h := latency.New()
 	h.Record(99 * time.Millisecond)
 	for _, r := range []*result{
-		{Size: maxSize, Sent: 1e7, Latency: h.Summary()},
-		{Size: maxSize, Sent: 1e7, Bandwidth: &bandwidth{Mebi: 1e5, Gbit: 1e3, Messages: 1e7}},
+		{Size: maxSize, counts: counts{Sent: 1e7}, Latency: h.Summary()},
+		{Size: maxSize, counts: counts{Sent: 1e7}, Bandwidth: &bandwidth{Mebi: 1e5, Gbit: 1e3, Messages: 1e7}},
 	} {
 		mode := modeBW
 		if r.Latency != nil {

@@ -18,82 +18,78 @@ const lossAfter = 500 * time.Millisecond
 
 // lat exchanges one message at a time, or answers them.
 type lat struct {
-	*side
+	*session
 	l        *lane
 	wcs      [16]verbs.WC
 	wr       []verbs.SendWR // one
 	word     lastByte       // of the received data
 	lastSent *byte          // the last byte of the sent data
 	half     int            // half of the send queue
-	hist     *latency.Histogram
-	lost     uint64
+	length   int            // of a message, with the GRH of a datagram
 }
 
-func (s *side) newLat() *lat {
+func newLat(s *session) *lat {
 	l := s.lanes[0]
-	t := &lat{side: s, l: l, wr: l.batch[:1], half: max(s.TxDepth/2, 1), hist: latency.New()}
+	t := &lat{session: s, l: l, wr: l.batch[:1], half: max(s.TxDepth/2, 1), length: s.layout().head + s.Size}
 	t.lastSent = &t.out()[s.Size-1]
-	t.word = newLastByte(s.mr, s.layout.inOf(0)+s.Size-1)
+	t.word = newLastByte(s.mr, s.layout().inOf(0)+s.Size-1)
 	return t
 }
 
-// runClient runs the client: it times each message with its answer, or each request that needs
-// no answer.
-func (t *lat) runClient() (took time.Duration, err error) {
+// pinger is the client: it times each message with its answer, or each request that needs no answer.
+type pinger struct{ *lat }
+
+func (t pinger) run() (took time.Duration, hist *latency.Histogram, err error) {
+	hist = latency.New()
 	times := make([]time.Duration, 0, 4096) // added to the histogram between messages
+	record := func() {
+		for _, d := range times {
+			hist.Record(d / t.ways())
+		}
+		times = times[:0]
+	}
 	start := time.Now()
 	last := took // since the start
 	for n := uint64(0); t.Duration > 0 && last < t.Duration || n < uint64(t.Iters); n++ {
 		if err := t.post(n); err != nil {
-			return 0, fmt.Errorf("post %s: %w", t.Op, err)
+			return 0, nil, fmt.Errorf("post %s: %w", t.Op, err)
 		}
 		t.count.Store(n)
 		received, err := t.wait(n)
 		if err != nil {
-			return 0, fmt.Errorf("%s %d: %w", t.Op, n, err)
+			return 0, nil, fmt.Errorf("%s %d: %w", t.Op, n, err)
 		}
 		took = time.Since(start)
-		if received {
+		if received { // else a datagram was lost
 			times = append(times, took-last)
-		} else {
-			t.lost++
 		}
 		last = took
 		if len(times) == cap(times) {
-			t.record(times)
-			times = times[:0]
+			record()
 			last = time.Since(start)
 		}
 	}
-	t.record(times)
-	return took, t.ctl.send(message{Done: &done{t.l.posted}})
+	record()
+	return took, hist, t.ctl.send(message{Done: &done{t.l.posted}})
 }
 
-// record counts the latencies of messages: half of the time until the answer.
-func (t *lat) record(times []time.Duration) {
-	for _, d := range times {
-		t.hist.Record(d / t.ways())
-	}
-}
+// answerer is the server: it answers until the client is done.
+type answerer struct{ *lat }
 
-// runServer runs the server: it answers until the client is done.
-func (t *lat) runServer() error {
+func (t answerer) run() (time.Duration, *latency.Histogram, error) {
 	if err := t.ctl.send(message{Done: &done{}}); err != nil {
-		return err
-	}
-	if !t.answered() {
-		return t.waitDone()
+		return 0, nil, err
 	}
 	for n := uint64(0); ; n++ {
 		_, err := t.wait(n)
 		if errors.Is(err, errPeerDone) {
-			return nil
+			return 0, nil, nil
 		}
 		if err == nil {
 			err = t.post(n)
 		}
 		if err != nil {
-			return fmt.Errorf("answer %d: %w", n, err)
+			return 0, nil, fmt.Errorf("answer %d: %w", n, err)
 		}
 		t.count.Store(n + 1)
 	}
@@ -119,7 +115,7 @@ func (t *lat) post(n uint64) error {
 		}
 	}
 	if !t.op.fetches && t.l.posted >= t.l.completed+uint64(t.TxDepth) {
-		if _, err := t.await(t.sendCQ, t.wcs[:1], time.Time{}); err != nil {
+		if _, err := t.await(t.opt.SendCQ, t.wcs[:1], time.Time{}); err != nil {
 			return err
 		}
 		t.l.completed += uint64(t.half)
@@ -138,7 +134,7 @@ func (t *lat) post(n uint64) error {
 func (t *lat) wait(n uint64) (received bool, err error) {
 	switch {
 	case t.op.fetches:
-		_, err := t.await(t.sendCQ, t.wcs[:1], time.Time{})
+		_, err := t.await(t.opt.SendCQ, t.wcs[:1], time.Time{})
 		return true, err
 	case !t.op.receives:
 		return true, t.waitByte(seqByte(n))
@@ -165,13 +161,13 @@ func (t *lat) wait(n uint64) (received bool, err error) {
 // receive receives a message, if one arrives in time. post posts the receive again, while the
 // next message is in flight.
 func (t *lat) receive(until time.Time) (*verbs.WC, error) {
-	n, err := t.await(t.recvCQ, t.wcs[:1], until)
+	n, err := t.await(t.opt.RecvCQ, t.wcs[:1], until)
 	if n == 0 || err != nil {
 		return nil, err
 	}
 	wc := &t.wcs[0]
-	if want := t.layout.head + t.Size; int(wc.ByteLen) != want {
-		return nil, fmt.Errorf("message of %d bytes, not %d: %w", wc.ByteLen, want, errProtocol)
+	if int(wc.ByteLen) != t.length {
+		return nil, fmt.Errorf("message of %d bytes, not %d: %w", wc.ByteLen, t.length, errProtocol)
 	}
 	t.l.received++
 	t.l.spare++
@@ -186,7 +182,7 @@ func (t *lat) waitByte(want byte) error {
 		}
 		// Only a completion reports that a write failed. The call also lets the
 		// goroutine be preempted without a signal.
-		if n := t.sendCQ.Poll(t.wcs[:1]); n > 0 {
+		if n := t.opt.SendCQ.Poll(t.wcs[:1]); n > 0 {
 			if err := t.wcs[0].Err(); err != nil {
 				return err
 			}

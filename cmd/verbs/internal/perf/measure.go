@@ -53,7 +53,7 @@ func runOnce(ctx context.Context, device, addr string, w work) (*result, error) 
 	return run(ctx, w, ctl, true, noProgress)
 }
 
-func noProgress(*side) (onEnd func()) { return func() {} }
+func noProgress(*session) (onEnd func()) { return func() {} }
 
 // Serve serves clients such as Measure at any port of an address until ctx ends. It returns where, and a
 // channel that is closed when it has ended.

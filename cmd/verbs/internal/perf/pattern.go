@@ -47,7 +47,7 @@ func checkPattern(b []byte, client bool) error {
 }
 
 // damage checks the data received in a run. It returns "" if all is correct.
-func (s *side) damage(peerSent uint64) string {
+func (s *session) damage(peerSent uint64) string {
 	arrived := peerSent > 0 && !s.op.fetches
 	switch {
 	case s.op.opcode == verbs.OpRDMARead:
@@ -72,7 +72,7 @@ func (s *side) damage(peerSent uint64) string {
 
 // counted returns how many of the peer's messages this side knows about: those it has
 // received, or for atomics the count in memory.
-func (s *side) counted() uint64 {
+func (s *session) counted() uint64 {
 	if !s.op.atomic {
 		return s.received()
 	}

@@ -15,7 +15,7 @@ import (
 // TestProgress checks that progress is written to a terminal and not to a file.
 func TestProgress(t *testing.T) {
 	master, slave := labtest.Terminal(t, 80)
-	s := &side{work: work{Op: "send", Mode: modeBW, Size: 64, Iters: 50, QPs: 2}}
+	s := &session{work: work{Op: "send", Mode: modeBW, Size: 64, Iters: 50, QPs: 2}}
 	s.count.Store(25)
 	stop := s.showProgress(slave)
 	defer time.AfterFunc(testTimeout, func() { slave.Close() }).Stop() // which ends the read

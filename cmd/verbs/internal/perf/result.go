@@ -20,19 +20,22 @@ type result struct {
 	Both   bool   `json:"bidirectional"`
 	Events bool   `json:"events"`
 
-	Sent         uint64  `json:"sent"`          // messages, or requests
-	Received     uint64  `json:"received"`      // from the peer, as far as this side knows
-	PeerSent     uint64  `json:"peer_sent"`     // as the peer reports
-	PeerReceived uint64  `json:"peer_received"` // as the peer reports
-	Lost         uint64  `json:"lost"`          // datagrams, in both directions
-	Seconds      float64 `json:"seconds"`
+	counts
+	Seconds float64 `json:"seconds"`
 
 	Latency   *latency.Summary `json:"latency_us,omitempty"`
 	Histogram []latency.Bucket `json:"histogram_us,omitempty"`
 	Bandwidth *bandwidth       `json:"bandwidth,omitempty"`
 	Intervals []interval       `json:"intervals,omitempty"`
+}
 
-	part *interval // that the record is of; nil is the run
+// counts are of messages, or requests.
+type counts struct {
+	Sent         uint64 `json:"sent"`
+	Received     uint64 `json:"received"`      // from the peer, as far as this side knows
+	PeerSent     uint64 `json:"peer_sent"`     // as the peer reports
+	PeerReceived uint64 `json:"peer_received"` // as the peer reports
+	Lost         uint64 `json:"lost"`          // datagrams, in both directions
 }
 
 // bandwidth is the sum of both directions.
@@ -43,22 +46,16 @@ type bandwidth struct {
 	Messages float64 `json:"messages_per_second"`
 }
 
-// describe returns a result without what was measured.
-func (s *side) describe() *result {
+func newResult(s *session, o outcome) *result {
 	r := &result{
 		Op: s.Op, Mode: s.Mode, Role: "server", Device: s.path.Device.Name,
 		Local: s.ctl.local().String(), Remote: s.ctl.remote().String(),
 		Size: s.Size, QPs: s.QPs, Both: s.Both, Events: s.Events,
+		counts: counts{Sent: o.own.Sent, Received: o.own.Received, PeerSent: o.peer.Sent, PeerReceived: o.peer.Received},
 	}
 	if s.client {
 		r.Role = "client"
 	}
-	return r
-}
-
-func newResult(s *side, o outcome) *result {
-	r := s.describe()
-	r.Sent, r.Received, r.PeerSent, r.PeerReceived = o.own.Sent, o.own.Received, o.peer.Sent, o.peer.Received
 	r.Seconds = max(o.own.Seconds, o.peer.Seconds)
 	r.Latency, r.Histogram = o.hist.Summary(), o.hist.Buckets()
 	if s.op.datagram {
@@ -120,42 +117,6 @@ func (r *result) line(width int) string {
 		s += fmt.Sprintf("   %d lost", r.Lost)
 	}
 	return s
-}
-
-// columns are the names of the values that record returns.
-var columns = []string{
-	"op", "mode", "device", "local", "remote", "size", "qps", "bidirectional", "events",
-	"sent", "received", "lost", "seconds",
-	"min_us", "mean_us", "p50_us", "p90_us", "p99_us", "p99.9_us", "max_us",
-	"mib_per_second", "gbit_per_second", "messages_per_second", "interval",
-}
-
-// record returns the result as a record of CSV. What the test did not measure is empty.
-func (r *result) record() []string {
-	values := []any{
-		r.Op, r.Mode, r.Device, r.Local, r.Remote, r.Size, r.QPs, r.Both, r.Events,
-		r.Sent, r.Received, r.Lost, r.Seconds,
-	}
-	if l := r.Latency; l != nil {
-		values = append(values, l.Min, l.Mean, l.P50, l.P90, l.P99, l.P999, l.Max)
-	} else {
-		values = append(values, "", "", "", "", "", "", "")
-	}
-	if b := r.Bandwidth; b != nil {
-		values = append(values, b.Mebi, b.Gbit, b.Messages)
-	} else {
-		values = append(values, "", "", "")
-	}
-	if r.part != nil {
-		values = append(values, fmt.Sprintf("%.2f-%.2f", r.part.From, r.part.To))
-	} else {
-		values = append(values, "")
-	}
-	texts := make([]string, len(values))
-	for i, v := range values {
-		texts[i] = cli.Printable(fmt.Sprint(v))
-	}
-	return texts
 }
 
 // served returns the line that a server prints. What a client writes or reads is in its count only.

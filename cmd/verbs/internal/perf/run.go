@@ -14,14 +14,13 @@ import (
 type outcome struct {
 	own, peer report
 	hist      *latency.Histogram // of a latency test's client
-	lost      uint64             // datagrams without an answer
 }
 
 // run makes a run with the peer: both sides get ready, run the test and compare. A client requests
 // the run, a server has received the request. onStart is called when both are ready, and the
 // function that it returns when this side's part has ended.
-func run(ctx context.Context, w work, ctl *control, client bool, onStart func(*side) (onEnd func())) (r *result, err error) {
-	s, err := newSide(ctx, w, ctl, client)
+func run(ctx context.Context, w work, ctl *control, client bool, onStart func(*session) (onEnd func())) (r *result, err error) {
+	s, err := newSession(ctx, w, ctl, client)
 	defer func() { err = s.close(err) }()
 	switch {
 	case err != nil:
@@ -45,8 +44,8 @@ func run(ctx context.Context, w work, ctl *control, client bool, onStart func(*s
 }
 
 // runTest runs the test when both sides are ready, and exchanges reports.
-func (s *side) runTest(onEnd func()) (o outcome, err error) {
-	took, err := s.drive(&o)
+func (s *session) runTest(onEnd func()) (o outcome, err error) {
+	took, hist, err := s.drive()
 	onEnd()
 	if err != nil {
 		return o, err
@@ -54,47 +53,49 @@ func (s *side) runTest(onEnd func()) (o outcome, err error) {
 	if err := s.waitDone(); err != nil {
 		return o, err
 	}
+	o.hist = hist
 	o.own = report{Sent: s.posted(), Received: s.counted(), Seconds: took.Seconds(), Damage: s.settle()}
 	if err := s.ctl.send(message{Report: &o.own}); err != nil {
 		return o, err
 	}
-	o.peer, err = next(s, s.reports, peerTimeout+settleDelay, "report")
+	o.peer, err = next(s.remote, s.reports, peerTimeout+settleDelay, "report")
 	return o, err
 }
 
-// next waits for the peer's next message, for at most limit or until the run ends.
-func next[T any](s *side, from <-chan T, limit time.Duration, what string) (v T, err error) {
-	ctx, cancel := context.WithTimeoutCause(s.ctx, limit, fmt.Errorf("the peer does not %s", what))
-	defer cancel()
-	select {
-	case v = <-from:
-		return v, nil
-	case <-ctx.Done():
-		return v, context.Cause(ctx)
-	}
+// test is the part of one side in a run.
+type test interface {
+	// run returns when the part has ended, how long this side has sent, and the latencies that it has measured, if
+	// any.
+	run() (time.Duration, *latency.Histogram, error)
 }
 
-func (s *side) drive(o *outcome) (took time.Duration, err error) {
+func (s *session) test() test {
+	switch {
+	case !s.sends() && !s.receives():
+		return passive{s}
+	case s.Mode == modeBW:
+		return newBW(s)
+	case s.client:
+		return pinger{newLat(s)}
+	}
+	return answerer{newLat(s)}
+}
+
+// passive is the part of a side for which the peer does all the work.
+type passive struct{ *session }
+
+func (p passive) run() (time.Duration, *latency.Histogram, error) {
+	p.waiting.Store(true)
+	return 0, nil, errors.Join(p.ctl.send(message{Done: &done{}}), p.waitDone())
+}
+
+func (s *session) drive() (took time.Duration, hist *latency.Histogram, err error) {
 	defer s.watch()()
-	defer func() {
-		if err != nil {
-			err = s.cause(err) // the watch may know the cause
-		}
-	}()
-	if s.passive() {
-		return 0, errors.Join(s.ctl.send(message{Done: &done{}}), s.waitDone())
-	}
 	defer s.lockThread()()
-	if s.Mode == modeBW {
-		return s.runBW()
+	if took, hist, err = s.test().run(); err != nil {
+		err = s.cause(err) // the watch may know the cause
 	}
-	t := s.newLat()
-	if !s.client {
-		return 0, t.runServer()
-	}
-	took, err = t.runClient()
-	o.hist, o.lost = t.hist, t.lost
-	return took, err
+	return took, hist, err
 }
 
 // settleDelay is how long sent data may take to arrive in memory.
@@ -102,7 +103,7 @@ const settleDelay = 5 * time.Second
 
 // settle calls damage until all data has arrived: an RDMA WRITE over iWARP completes when
 // it has been sent, and the report of its sender may overtake it.
-func (s *side) settle() (damage string) {
+func (s *session) settle() (damage string) {
 	for end := time.Now().Add(settleDelay); ; time.Sleep(time.Millisecond) {
 		if damage = s.damage(s.sent); damage == "" || time.Now().After(end) {
 			return damage
@@ -112,7 +113,7 @@ func (s *side) settle() (damage string) {
 
 // close ends a run: it sends err, if any, to the peer if that knows of the run, stops reading from the control
 // connection and closes the objects.
-func (s *side) close(err error) error {
+func (s *session) close(err error) error {
 	if err != nil && s.requested {
 		s.ctl.sendError(err)
 	}
@@ -123,7 +124,7 @@ func (s *side) close(err error) error {
 }
 
 // compare returns an error unless both sides agree on what was sent and received.
-func (s *side) compare(o outcome) error {
+func (s *session) compare(o outcome) error {
 	var wrong []string
 	check := func(bad bool, format string, args ...any) {
 		if bad {

@@ -17,7 +17,7 @@ import (
 // server serves any number of clients concurrently, until ctx ends.
 type server struct {
 	log     func(format string, args ...any)
-	onStart func(*side) (onEnd func())
+	onStart func(*session) (onEnd func())
 	report  func(*result)
 }
 
@@ -114,7 +114,7 @@ func (v *server) run(ctx context.Context, ctl *control, w work) error {
 
 // offer accepts the client's connections, on a port of their own, or creates the QPs for
 // datagrams.
-func (s *side) offer() error {
+func (s *session) offer() error {
 	s.token = newToken()
 	offer := offer{Token: s.token}
 	if s.op.datagram {

@@ -16,7 +16,7 @@ var errPeerDone = errors.New("peer is done")
 
 // lockThread locks a polling loop to its thread, so that the scheduler does not move
 // it between processors; see the package documentation.
-func (s *side) lockThread() (unlock func()) {
+func (s *session) lockThread() (unlock func()) {
 	if s.Events {
 		return func() {}
 	}
@@ -26,7 +26,7 @@ func (s *side) lockThread() (unlock func()) {
 
 // checkEnd returns an error if waiting for the peer is over: the run has failed, or a server's
 // client is done.
-func (s *side) checkEnd() error {
+func (s *session) checkEnd() error {
 	switch {
 	case s.failed.Load():
 		return context.Cause(s.ctx)
@@ -37,7 +37,7 @@ func (s *side) checkEnd() error {
 }
 
 // await waits for completions in cq. If until is not zero and has passed, n is 0.
-func (s *side) await(cq *uverbs.CQ, wcs []verbs.WC, until time.Time) (n int, err error) {
+func (s *session) await(cq *uverbs.CQ, wcs []verbs.WC, until time.Time) (n int, err error) {
 	armed := false
 	for i := 0; ; i++ {
 		if n := cq.Poll(wcs); n > 0 {
@@ -81,7 +81,7 @@ func (s *side) await(cq *uverbs.CQ, wcs []verbs.WC, until time.Time) (n int, err
 // idle is called by a loop that found nothing to do. It returns at once if the side polls.
 // Otherwise it arms both CQs on the first call, after which the loop must poll them once
 // more, and sleeps on the next until an event of either CQ or another wakeup.
-func (s *side) idle(armed *bool, until time.Time) error {
+func (s *session) idle(armed *bool, until time.Time) error {
 	switch {
 	case s.failed.Load():
 		return context.Cause(s.ctx)
@@ -89,7 +89,7 @@ func (s *side) idle(armed *bool, until time.Time) error {
 		return nil
 	case !*armed:
 		*armed = true
-		return errors.Join(s.sendCQ.Arm(false), s.recvCQ.Arm(false))
+		return errors.Join(s.opt.SendCQ.Arm(false), s.opt.RecvCQ.Arm(false))
 	}
 	*armed = false
 	_, err := s.channel.Sleep(s.ctx, until)

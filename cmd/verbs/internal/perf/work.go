@@ -195,3 +195,6 @@ func (w *work) layout() (l layout) {
 }
 
 func (l layout) inOf(lane int) int { return l.in + lane*l.stride }
+
+// data returns the offset of what a lane receives, behind the GRH of a datagram.
+func (l layout) data(lane int) int { return l.inOf(lane) + l.head }
