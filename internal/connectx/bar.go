@@ -153,7 +153,7 @@ func (d *Device) Write(region int, off uint64, b []byte) {
 // doorbell takes a store to a UAR.
 func (d *Device) doorbell(uar uint32, off int, b []byte) {
 	d.record(Event{Kind: RecordDoorbell, Number: uar, Offset: off, In: b})
-	if _, ok := d.res.uars.get(uar); !ok || len(b) < 4 {
+	if !d.res.uars.has(uar) || len(b) < 4 {
 		return
 	}
 	switch {

@@ -210,10 +210,15 @@ func flowTableCaps() []byte {
 	return b
 }
 
-func (d *Device) queryHCACap(c *call) status {
-	set := d.caps.most
+var capCommands = map[uint16]func(*capabilities, *call) status{
+	opQueryHcaCap: (*capabilities).query,
+	opSetHcaCap:   (*capabilities).set,
+}
+
+func (caps *capabilities) query(c *call) status {
+	set := caps.most
 	if c.mod&1 != 0 {
-		set = d.caps.now
+		set = caps.now
 	}
 	if queryHcaCapInOtherFunction.is(c.in) || c.mod>>1 > capTlpEmulation {
 		return statusBadParamErr
@@ -232,9 +237,9 @@ var settable = map[int][]field{
 	capRoce: {roceCapSwRRoceSrcUdpPort},
 }
 
-func (d *Device) setHCACap(c *call) status {
+func (caps *capabilities) set(c *call) status {
 	typ := int(c.mod) >> 1
-	in, now := setHcaCapInCapability.at(c.in), d.caps.now[typ]
+	in, now := setHcaCapInCapability.at(c.in), caps.now[typ]
 	if now == nil || setHcaCapInOtherFunction.is(c.in) {
 		return statusBadParamErr
 	}

@@ -19,14 +19,27 @@ type call struct {
 	syndrome uint32 // tells the reason of an error
 }
 
-// handlers execute the commands.
+// handlers execute the commands: those of each part of the adapter stand with it.
 var handlers = func() map[uint16]func(*Device, *call) status {
-	all := map[uint16]func(*Device, *call) status{}
-	for _, m := range []map[uint16]func(*Device, *call) status{coreCommands, eqCommands, ethCommands, flowCommands, transportCommands} {
-		maps.Copy(all, m)
+	all := maps.Clone(coreCommands)
+	add(all, func(d *Device) *capabilities { return &d.caps }, capCommands)
+	add(all, func(d *Device) *port { return &d.port }, portCommands)
+	add(all, func(d *Device) *resources { return &d.res }, resourceCommands)
+	add(all, func(d *Device) *eqTable { return &d.eqs }, eqCommands)
+	add(all, func(d *Device) *ethernet { return &d.eth }, ethCommands)
+	add(all, func(d *Device) *flowTables { return &d.eth.flow }, flowCommands)
+	for _, m := range []map[uint16]func(*transport, *call) status{mkeyCommands, cqCommands, qpCommands, srqCommands} {
+		add(all, func(d *Device) *transport { return d.t }, m)
 	}
 	return all
 }()
+
+// add adds the handlers of a part.
+func add[P any](all map[uint16]func(*Device, *call) status, part func(*Device) *P, commands map[uint16]func(*P, *call) status) {
+	for op, run := range commands {
+		all[op] = func(d *Device, c *call) status { return run(part(d), c) }
+	}
+}
 
 // commandQueue is the driver's queue of commands: up to 32 entries of 64 bytes, each with a bit of
 // the doorbell (struct mlx5_cmd_layout).

@@ -5,46 +5,30 @@ package connectx
 import (
 	"slices"
 	"sync"
+
+	"github.com/goverbs/verbs/internal/vfiouser"
 )
 
-// coreCommands are those that bring the adapter up, and of objects that are only numbers.
+// coreCommands are those that bring the adapter up, and those of more than one part of it.
 var coreCommands = map[uint16]func(*Device, *call) status{
-	opEnableHca:              (*Device).enableHCA,
-	opDisableHca:             (*Device).disableHCA,
-	opInitHca:                (*Device).initHCA,
-	opTeardownHca:            (*Device).teardownHCA,
-	opSetDriverVersion:       done,
-	opNop:                    done,
-	opQueryIssi:              (*Device).queryISSI,
-	opSetIssi:                (*Device).setISSI,
-	opQueryPages:             (*Device).queryPages,
-	opManagePages:            (*Device).managePages,
-	opQueryHcaCap:            (*Device).queryHCACap,
-	opSetHcaCap:              (*Device).setHCACap,
-	opQueryAdapter:           (*Device).queryAdapter,
-	opQuerySpecialContexts:   (*Device).querySpecialContexts,
-	opAllocPd:                (*Device).allocPD,
-	opDeallocPd:              (*Device).deallocPD,
-	opAllocUar:               (*Device).allocUAR,
-	opDeallocUar:             (*Device).deallocUAR,
-	opAllocTransportDomain:   alloc(func(d *Device) *objects[struct{}] { return &d.res.tds }, 1, 1, allocTransportDomainOutTransportDomain),
-	opDeallocTransportDomain: drop(func(d *Device) *objects[struct{}] { return &d.res.tds }, deallocTransportDomainInTransportDomain, nil),
-	opAllocXrcd:              alloc(func(d *Device) *objects[struct{}] { return &d.res.xrcds }, 1, 1<<16, allocXrcdOutXrcd),
-	opDeallocXrcd:            drop(func(d *Device) *objects[struct{}] { return &d.res.xrcds }, deallocXrcdInXrcd, nil),
-	opAllocQCounter:          alloc(func(d *Device) *objects[struct{}] { return &d.res.counters }, 1, 255, allocQCounterOutCounterSetId),
-	opDeallocQCounter:        drop(func(d *Device) *objects[struct{}] { return &d.res.counters }, deallocQCounterInCounterSetId, nil),
-	opQueryQCounter:          (*Device).queryQCounter,
-	opAccessReg:              (*Device).accessRegister,
-	opQueryVportState:        (*Device).queryVportState,
-	opQueryNicVportContext:   (*Device).queryNICVport,
-	opModifyNicVportContext:  (*Device).modifyNICVport,
-	opQueryVportCounter:      (*Device).queryVportCounter,
-	opSetRoceAddress:         (*Device).setRoCEAddress,
-	opQueryRoceAddress:       (*Device).queryRoCEAddress,
-	opQueryHcaVportContext:   (*Device).queryHCAVport,
-	opModifyHcaVportContext:  (*Device).modifyHCAVport,
-	opQueryHcaVportGid:       (*Device).queryHCAVportGID,
-	opQueryHcaVportPkey:      (*Device).queryHCAVportPKey,
+	opEnableHca:            (*Device).enableHCA,
+	opDisableHca:           (*Device).disableHCA,
+	opInitHca:              (*Device).initHCA,
+	opTeardownHca:          (*Device).teardownHCA,
+	opSetDriverVersion:     done,
+	opNop:                  done,
+	opSetL2TableEntry:      done,
+	opDeleteL2TableEntry:   done,
+	opQueryIssi:            queryISSI,
+	opSetIssi:              setISSI,
+	opQueryPages:           queryPages,
+	opManagePages:          func(d *Device, c *call) status { return d.fw.manage(d.mem, c) },
+	opQueryAdapter:         queryAdapter,
+	opQuerySpecialContexts: querySpecialContexts,
+	opQueryQCounter:        (*Device).queryQCounter,
+	opAccessReg:            (*Device).accessRegister,
+	opQueryVportCounter:    (*Device).queryVportCounter,
+	opSetRoceAddress:       (*Device).setRoCEAddress,
 }
 
 func done(*Device, *call) status { return statusOk }
@@ -107,50 +91,12 @@ func (d *Device) teardownHCA(c *call) status {
 	return statusBadParamErr
 }
 
-// alloc returns the handler that gives out a number.
-func alloc(of func(*Device) *objects[struct{}], first, last uint32, num field) func(*Device, *call) status {
-	return func(d *Device, c *call) status {
-		n, ok := of(d).add(struct{}{}, first, last)
-		if !ok {
-			return statusNoResErr
-		}
-		num.set(c.out, uint64(n))
-		return statusOk
-	}
-}
-
-// allocUAR gives out the first UAR of a page of the driver's processor, which maps all that are in it.
-func (d *Device) allocUAR(c *call) status {
-	n := d.caps.uarsPerPage()
-	page, ok := d.res.uarPages.add(struct{}{}, firstUAR/n, (1<<logUARs-1)/n)
-	if !ok {
-		return statusNoResErr
-	}
-	for i := range n {
-		d.res.uars.put(page*n+i, struct{}{})
-	}
-	allocUarOutUar.set(c.out, uint64(page*n))
-	return statusOk
-}
-
-func (d *Device) deallocUAR(c *call) status {
-	n, first := d.caps.uarsPerPage(), deallocUarInUar.u32(c.in)
-	if _, ok := d.res.uarPages.get(first / n); !ok || first%n != 0 {
-		return statusBadResErr
-	}
-	d.res.uarPages.remove(first / n)
-	for i := range n {
-		d.res.uars.remove(first + i)
-	}
-	return statusOk
-}
-
-func (d *Device) queryISSI(c *call) status {
+func queryISSI(_ *Device, c *call) status {
 	queryIssiOutSupportedIssiDw0.set(c.out, 1<<1|1<<0)
 	return statusOk
 }
 
-func (d *Device) setISSI(c *call) status {
+func setISSI(_ *Device, c *call) status {
 	if setIssiInCurrentIssi.get(c.in) > 1 {
 		return statusBadParamErr
 	}
@@ -177,7 +123,7 @@ func (f *firmwarePages) reset() {
 	f.pages = nil
 }
 
-func (d *Device) queryPages(c *call) status {
+func queryPages(_ *Device, c *call) status {
 	const boot, initialize, regular = 1, 2, 3
 	n := map[uint16]uint64{boot: 8, initialize: 16, regular: 0}
 	v, ok := n[c.mod]
@@ -188,9 +134,9 @@ func (d *Device) queryPages(c *call) status {
 	return statusOk
 }
 
-func (d *Device) managePages(c *call) status {
-	d.fw.mu.Lock()
-	defer d.fw.mu.Unlock()
+func (f *firmwarePages) manage(mem *vfiouser.Memory, c *call) status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	n := managePagesInInputNumEntries.int(c.in)
 	switch c.mod {
 	case pagesCannotGive:
@@ -202,19 +148,19 @@ func (d *Device) managePages(c *call) status {
 		var first [1]byte
 		for ; n > 0; n, list = n-1, list[8:] {
 			a := be.Uint64(list)
-			if a&0xfff != 0 || d.mem.ReadAt(first[:], a) != nil {
+			if a&0xfff != 0 || mem.ReadAt(first[:], a) != nil {
 				return statusBadParamErr
 			}
-			d.fw.pages = append(d.fw.pages, a)
+			f.pages = append(f.pages, a)
 		}
 	case pagesTake:
 		list := managePagesOutPas.at(c.out)
-		n = min(n, len(d.fw.pages), len(list)/8)
-		keep := len(d.fw.pages) - n
-		for i, a := range d.fw.pages[keep:] {
+		n = min(n, len(f.pages), len(list)/8)
+		keep := len(f.pages) - n
+		for i, a := range f.pages[keep:] {
 			be.PutUint64(list[i*8:], a)
 		}
-		d.fw.pages = d.fw.pages[:keep]
+		f.pages = f.pages[:keep]
 		managePagesOutOutputNumEntries.set(c.out, uint64(n))
 	default:
 		return statusBadParamErr
@@ -222,7 +168,7 @@ func (d *Device) managePages(c *call) status {
 	return statusOk
 }
 
-func (d *Device) queryAdapter(c *call) status {
+func queryAdapter(_ *Device, c *call) status {
 	p := queryAdapterOutQueryAdapterStruct.at(c.out)
 	queryAdapterParamBlockIeeeVendorId.set(p, 0x2c9)
 	copy(queryAdapterParamBlockVsdContdPsid.at(p), "GOV0000000001")
@@ -236,36 +182,9 @@ const (
 	terminateLKey = 0x300
 )
 
-func (d *Device) querySpecialContexts(c *call) status {
+func querySpecialContexts(_ *Device, c *call) status {
 	querySpecialContextsOutResdLkey.set(c.out, reservedLKey)
 	querySpecialContextsOutNullMkey.set(c.out, nullMKey)
 	querySpecialContextsOutTerminateScatterListMkey.set(c.out, terminateLKey)
-	return statusOk
-}
-
-func (d *Device) allocPD(c *call) status {
-	pd, err := d.t.eng.AllocPD()
-	if err != nil {
-		return statusNoResErr
-	}
-	n, ok := d.res.pds.add(pd, 1, 1<<16)
-	if !ok {
-		pd.Dealloc()
-		return statusNoResErr
-	}
-	allocPdOutPd.set(c.out, uint64(n))
-	return statusOk
-}
-
-func (d *Device) deallocPD(c *call) status {
-	n := deallocPdInPd.u32(c.in)
-	pd, ok := d.res.pds.get(n)
-	if !ok {
-		return statusBadResErr
-	}
-	if pd.Dealloc() != nil { // objects depend on it
-		return statusBadResStateErr
-	}
-	d.res.pds.remove(n)
 	return statusOk
 }

@@ -90,7 +90,7 @@ var engineFields = map[string]field{
 // queryQCounter answers for all counter sets alike: those of the adapter.
 func (d *Device) queryQCounter(c *call) status {
 	n := queryQCounterInCounterSetId.u32(c.in)
-	if _, ok := d.res.counters.get(n); !ok && n != 0 && !queryQCounterInAggregate.is(c.in) {
+	if !d.res.counters.has(n) && n != 0 && !queryQCounterInAggregate.is(c.in) {
 		return statusBadResErr
 	}
 	for name, f := range engineFields {

@@ -10,11 +10,13 @@ import (
 	"github.com/goverbs/verbs/internal/engine"
 )
 
-var cqCommands = map[uint16]func(*Device, *call) status{
-	opCreateCq:  (*Device).createCQ,
-	opDestroyCq: (*Device).destroyCQ,
-	opQueryCq:   (*Device).queryCQ,
-	opModifyCq:  (*Device).modifyCQ,
+func cqs(t *transport) *objects[*cq] { return &t.cqs }
+
+var cqCommands = map[uint16]func(*transport, *call) status{
+	opCreateCq:  (*transport).createCQ,
+	opDestroyCq: drop(cqs, destroyCqInCqn, (*cq).destroy),
+	opQueryCq:   on(cqs, queryCqInCqn, (*cq).query),
+	opModifyCq:  on(cqs, modifyCqInCqn, (*cq).modify),
 }
 
 // cq is a completion queue: a ring of entries whose owner bit changes with each round. Word 0 of
@@ -62,40 +64,34 @@ const (
 	cqErrOverrun = 1   // syndrome of the event
 )
 
-func (d *Device) createCQ(c *call) status {
-	ctx := bytes.Clone(createCqInCqContext.at(c.in))
+func (t *transport) createCQ(c *call) status {
+	d, ctx := t.d, bytes.Clone(createCqInCqContext.at(c.in))
 	q := &cq{d: d, context: ctx, logSize: cqcLogCqSize.int(ctx), eqn: cqcCEqnOrApuElement.u32(ctx)}
 	switch {
 	case createCqInCqUmemValid.is(c.in), cqcCqeSz.int(ctx) > 1, cqcCqeCompEn.is(ctx), cqcApuCq.is(ctx), cqcDbrUmemValid.is(ctx),
 		q.logSize > d.caps.int(capGeneral, cmdHcaCapLogMaxCqSz):
 		return statusBadParamErr
-	}
-	if _, ok := d.eqs.get(q.eqn); !ok {
-		return statusBadResErr
-	}
-	if _, ok := d.res.uars.get(cqcUarPage.u32(ctx)); !ok {
+	case !d.eqs.has(q.eqn), !d.res.uars.has(cqcUarPage.u32(ctx)):
 		return statusBadResErr
 	}
 	if st := q.mapRing(&q.ring, ctx, createCqInPas.at(c.in), cqcDbrAddr.get(ctx)); st != statusOk {
 		return st
 	}
 	var err error
-	if q.e, err = d.t.eng.CreateCQ(engine.CQInit{Deliver: q.deliver}); err != nil {
+	if q.e, err = t.eng.CreateCQ(engine.CQInit{Deliver: q.deliver}); err != nil {
 		q.ring.close()
 		return statusNoResErr
 	}
 	// The engine knows the queue first, as a completion may come as soon as a QP has it.
 	q.mu.Lock() // a doorbell may guess the number
-	num, ok := d.t.cqs.add(q, 1, maxCQs-1)
-	q.num = num
+	var st status
+	q.num, st = t.cqs.give(q, 1, maxCQs-1, c, createCqOutCqn)
 	q.mu.Unlock()
-	if !ok {
+	if st != statusOk {
 		q.e.Destroy()
 		q.ring.close()
-		return statusNoResErr
 	}
-	createCqOutCqn.set(c.out, uint64(num))
-	return statusOk
+	return st
 }
 
 func (q *cq) mapRing(r *ring, ctx, list []byte, record uint64) status {
@@ -103,22 +99,11 @@ func (q *cq) mapRing(r *ring, ctx, list []byte, record uint64) status {
 	return q.d.mapRing(r, list, cqcLogPageSize.int(ctx), cqcPageOffset.int(ctx), record)
 }
 
-func (d *Device) destroyCQ(c *call) status {
-	num := destroyCqInCqn.u32(c.in)
-	q, ok := d.t.cqs.get(num)
-	if !ok {
-		return statusBadResErr
-	}
+// destroy ends the queue. Nothing is written to it afterwards.
+func (q *cq) destroy() status {
 	if q.e.Destroy() != nil {
 		return statusResBusy
 	}
-	d.t.cqs.remove(num)
-	q.close()
-	return statusOk
-}
-
-// close ends the queue. Nothing is written to it afterwards.
-func (q *cq) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.timer != nil {
@@ -126,13 +111,10 @@ func (q *cq) close() {
 	}
 	q.ring.close()
 	q.armed, q.late = notArmed, nil
+	return statusOk
 }
 
-func (d *Device) queryCQ(c *call) status {
-	q, ok := d.t.cqs.get(queryCqInCqn.u32(c.in))
-	if !ok {
-		return statusBadResErr
-	}
+func (q *cq) query(c *call) status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	ctx := queryCqOutCqContext.at(c.out)
@@ -158,11 +140,7 @@ const (
 	cqPeriodMode = 1 << 4
 )
 
-func (d *Device) modifyCQ(c *call) status {
-	q, ok := d.t.cqs.get(modifyCqInCqn.u32(c.in))
-	if !ok {
-		return statusBadResErr
-	}
+func (q *cq) modify(c *call) status {
 	ctx, mask := modifyCqInCqContext.at(c.in), modifyCqInModifyFieldSelectResizeFieldSelect.int(c.in)
 	if c.mod == cqResize {
 		if mask&cqSelectSize != cqSelectSize || mask&^cqSelectSize != 0 {
@@ -227,7 +205,7 @@ func (q *cq) put(e *cqe, op byte, solicited bool) bool {
 		var data [12]byte // struct mlx5_eqe_cq_err
 		be.PutUint32(data[:], q.num)
 		data[11] = cqErrOverrun
-		q.d.event(eventCqError, 0, data[:])
+		q.d.eqs.event(eventCqError, 0, data[:])
 		return false
 	}
 	op, ok := q.d.faults.completion(e, op)
@@ -332,7 +310,7 @@ func after(a, b uint32) bool {
 
 func (q *cq) fire() {
 	q.armed, q.count, q.notified = notArmed, 0, q.pi
-	q.d.completion(q.eqn, q.num)
+	q.d.eqs.completion(q.eqn, q.num)
 }
 
 // armCQ takes the two words of a CQ's doorbell (libmlx5's mlx5_arm_cq).

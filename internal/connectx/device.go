@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/goverbs/verbs/internal/engine"
 	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/internal/vfiouser"
 )
@@ -53,19 +52,13 @@ type Device struct {
 	t        *transport
 }
 
-// resources are objects that have nothing but a number.
-type resources struct {
-	uars, uarPages, tds, xrcds, counters objects[struct{}]
-	pds                                  objects[*engine.PD]
-}
-
 // New makes an adapter that is attached to a bus.
 func New(cfg Config, bus *vfiouser.Bus) (*Device, error) {
 	if len(cfg.MAC) != 6 {
 		return nil, fmt.Errorf("adapter %s: its MAC address %q is not of 6 bytes", cfg.Name, cfg.MAC)
 	}
 	d := &Device{cfg: cfg, bus: bus, mem: bus.Memory, start: time.Now()}
-	d.eqs.bus, d.eqs.record, d.eqs.faults = bus, cfg.Record, &d.faults
+	d.eqs.d, d.res.d, d.eth.flow.e = d, d, &d.eth
 	d.flame.d, d.flame.wait = d, flameWait
 	d.config.init(cfg)
 	d.caps.init(cfg)
@@ -120,12 +113,7 @@ func (d *Device) release() {
 	d.t.reset()
 	d.eqs.reset()
 	d.port.init(d.cfg)
-	for _, pd := range d.res.pds.clear() {
-		pd.Dealloc()
-	}
-	for _, o := range []*objects[struct{}]{&d.res.uars, &d.res.uarPages, &d.res.tds, &d.res.xrcds, &d.res.counters} {
-		o.clear()
-	}
+	d.res.reset()
 }
 
 // pages maps a list of pages of 1<<shift bytes, as a command has it at the end of its input. The

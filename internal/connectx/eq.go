@@ -8,10 +8,12 @@ import (
 	"github.com/goverbs/verbs/internal/vfiouser"
 )
 
-var eqCommands = map[uint16]func(*Device, *call) status{
-	opCreateEq:  (*Device).createEQ,
-	opDestroyEq: (*Device).destroyEQ,
-	opQueryEq:   (*Device).queryEQ,
+func eqs(t *eqTable) *objects[*eq] { return &t.objects }
+
+var eqCommands = map[uint16]func(*eqTable, *call) status{
+	opCreateEq:  (*eqTable).create,
+	opDestroyEq: drop(eqs, destroyEqInEqNumber, (*eq).close),
+	opQueryEq:   on(eqs, queryEqInEqNumber, (*eq).query),
 }
 
 // eq is an event queue. An event is an entry of 64 bytes in a ring, whose owner bit tells the
@@ -33,17 +35,15 @@ const eqeSize = 64
 
 // eqTable has the device's event queues.
 type eqTable struct {
-	bus    *vfiouser.Bus
-	faults *faults
-	record func(Event) // may be nil
+	d *Device
 	objects[*eq]
 }
 
 // maxEQs bounds the number of EQs, as capability max_num_eqs.
 const maxEQs = 64
 
-func (d *Device) createEQ(c *call) status {
-	ctx := createEqInEqContextEntry.at(c.in)
+func (t *eqTable) create(c *call) status {
+	d, ctx := t.d, createEqInEqContextEntry.at(c.in)
 	q := &eq{vector: eqcIntr.int(ctx), logSize: eqcLogEqSize.int(ctx), context: append([]byte(nil), ctx...)}
 	for i := range q.mask {
 		q.mask[i] = be.Uint64(createEqInEventBitmask.at(c.in)[i*8:])
@@ -52,7 +52,7 @@ func (d *Device) createEQ(c *call) status {
 	if q.vector >= vectors || q.logSize > d.caps.int(capGeneral, cmdHcaCapLogMaxEqSz) || eqcPageOffset.is(ctx) {
 		return statusBadParamErr
 	}
-	if _, ok := d.res.uars.get(eqcUarPage.u32(ctx)); !ok {
+	if !d.res.uars.has(eqcUarPage.u32(ctx)) {
 		return statusBadResErr
 	}
 	size := eqeSize << q.logSize
@@ -60,30 +60,13 @@ func (d *Device) createEQ(c *call) status {
 	if q.view, st = d.pages(createEqInPas.at(c.in), (size+1<<shift-1)>>shift, shift, 0); st != statusOk {
 		return st
 	}
-	num, ok := d.eqs.add(q, 1, maxEQs)
-	if !ok {
+	if q.num, st = t.give(q, 1, maxEQs, c, createEqOutEqNumber); st != statusOk {
 		q.view.Close()
-		return statusNoResErr
 	}
-	q.num = num
-	createEqOutEqNumber.set(c.out, uint64(num))
-	return statusOk
+	return st
 }
 
-func (d *Device) destroyEQ(c *call) status {
-	q, ok := d.eqs.remove(destroyEqInEqNumber.u32(c.in))
-	if !ok {
-		return statusBadResErr
-	}
-	q.close()
-	return statusOk
-}
-
-func (d *Device) queryEQ(c *call) status {
-	q, ok := d.eqs.get(queryEqInEqNumber.u32(c.in))
-	if !ok {
-		return statusBadResErr
-	}
+func (q *eq) query(c *call) status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	ctx := queryEqOutEqContextEntry.at(c.out)
@@ -93,13 +76,14 @@ func (d *Device) queryEQ(c *call) status {
 	return statusOk
 }
 
-func (q *eq) close() {
+func (q *eq) close() status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.view != nil {
 		q.view.Close()
 		q.view = nil
 	}
+	return statusOk
 }
 
 func (t *eqTable) reset() {
@@ -120,18 +104,16 @@ func (t *eqTable) subscribed(typ uint8) *eq {
 
 // event raises an asynchronous event: at the EQ that the driver chose for its type. data is that of
 // struct mlx5_eqe, of at most 28 bytes.
-func (d *Device) event(typ, subtype uint8, data []byte) {
-	if q := d.eqs.subscribed(typ); q != nil {
-		d.eqs.post(q, typ, subtype, data)
+func (t *eqTable) event(typ, subtype uint8, data []byte) {
+	if q := t.subscribed(typ); q != nil {
+		t.post(q, typ, subtype, data)
 	}
 }
 
 // completion raises the event that a CQ has completions, at the CQ's EQ.
-func (d *Device) completion(eqn, cqn uint32) {
-	if q, ok := d.eqs.get(eqn); ok {
-		var data [28]byte
-		be.PutUint32(data[24:], cqn) // struct mlx5_eqe_comp
-		d.eqs.post(q, eventComp, 0, data[:])
+func (t *eqTable) completion(eqn, cqn uint32) {
+	if q, ok := t.get(eqn); ok {
+		t.post(q, eventComp, 0, eventOfQueue(cqn)) // struct mlx5_eqe_comp
 	}
 }
 
@@ -155,12 +137,10 @@ func (t *eqTable) post(q *eq, typ, subtype uint8, data []byte) {
 	owner := q.pi >> q.logSize & 1
 	q.pi++
 	q.view.Word(at + 60).Store(bigEndian(owner)) // signature, owner: the rest is there before
-	if t.record != nil {
-		t.record(Event{Kind: RecordEQE, Number: q.num, Offset: at, In: e})
-	}
-	t.bus.Interrupt(q.vector)
+	t.d.record(Event{Kind: RecordEQE, Number: q.num, Offset: at, In: e})
+	t.d.bus.Interrupt(q.vector)
 	if typ != eventCmd {
-		t.faults.event()
+		t.d.faults.event()
 	}
 }
 
@@ -178,6 +158,6 @@ func (t *eqTable) doorbell(value uint32, arm bool) {
 		q.ci = ci
 	}
 	if arm && q.pi != q.ci {
-		t.bus.Interrupt(q.vector)
+		t.d.bus.Interrupt(q.vector)
 	}
 }

@@ -14,19 +14,29 @@ type ethernet struct {
 	d    *Device
 	wire *frames // nil without one
 
-	tises, tirs objects[[]byte] // contexts
-	rqts        objects[*rqt]
-	sqs         objects[*sendQueue]
-	rqs         objects[*receiveQueue]
-	flow        flowTables
+	tises objects[*tis]
+	tirs  objects[[]byte] // contexts
+	rqts  objects[*rqt]
+	sqs   objects[*sendQueue]
+	rqs   objects[*receiveQueue]
+	flow  flowTables
 
 	rss      atomic.Uint32 // number of the RQT whose TIRs hash, 0 without
 	rx, tx   [3]traffic    // by class
 	noBuffer atomic.Uint32 // frames for which no receive was posted
 }
 
+// tis is what the requests of send queues go through. It has nothing to tell of its own here.
+type tis struct {
+	e   *ethernet
+	num uint32
+}
+
 // rqt is a table of receive queues.
 type rqt struct {
+	e   *ethernet
+	num uint32
+
 	mu   sync.Mutex
 	rqns []uint32
 }
@@ -67,37 +77,37 @@ type receiveQueue struct {
 	keepVLAN bool
 }
 
-func tises(d *Device) *objects[[]byte]      { return &d.eth.tises }
-func tirs(d *Device) *objects[[]byte]       { return &d.eth.tirs }
-func rqts(d *Device) *objects[*rqt]         { return &d.eth.rqts }
-func sqs(d *Device) *objects[*sendQueue]    { return &d.eth.sqs }
-func rqs(d *Device) *objects[*receiveQueue] { return &d.eth.rqs }
+func tises(e *ethernet) *objects[*tis]        { return &e.tises }
+func tirs(e *ethernet) *objects[[]byte]       { return &e.tirs }
+func rqts(e *ethernet) *objects[*rqt]         { return &e.rqts }
+func sqs(e *ethernet) *objects[*sendQueue]    { return &e.sqs }
+func rqs(e *ethernet) *objects[*receiveQueue] { return &e.rqs }
 
-var ethCommands = map[uint16]func(*Device, *call) status{
-	opCreateTis:  (*Device).createTIS,
+var ethCommands = map[uint16]func(*ethernet, *call) status{
+	opCreateTis:  (*ethernet).createTIS,
 	opModifyTis:  on(tises, modifyTisInTisn, ignore), // its priority and port: there is one of each
-	opDestroyTis: drop(tises, destroyTisInTisn, (*Device).endTIS),
-	opCreateTir:  (*Device).createTIR,
+	opDestroyTis: drop(tises, destroyTisInTisn, (*tis).end),
+	opCreateTir:  (*ethernet).createTIR,
 	opModifyTir:  on(tirs, modifyTirInTirn, ignore), // hashing, loopback and aggregation: frames here show nothing of them
 	opDestroyTir: drop(tirs, destroyTirInTirn, nil),
-	opCreateRqt:  (*Device).createRQT,
-	opModifyRqt:  on(rqts, modifyRqtInRqtn, (*Device).modifyRQT),
-	opDestroyRqt: drop(rqts, destroyRqtInRqtn, (*Device).endRQT),
-	opCreateSq:   (*Device).createSQ,
-	opModifySq:   on(sqs, modifySqInSqn, (*Device).modifySQ),
-	opDestroySq:  drop(sqs, destroySqInSqn, func(_ *Device, q *sendQueue, _ uint32) status { return q.close() }),
-	opQuerySq: on(sqs, querySqInSqn, func(_ *Device, q *sendQueue, c *call) status {
+	opCreateRqt:  (*ethernet).createRQT,
+	opModifyRqt:  on(rqts, modifyRqtInRqtn, (*rqt).modify),
+	opDestroyRqt: drop(rqts, destroyRqtInRqtn, (*rqt).end),
+	opCreateSq:   (*ethernet).createSQ,
+	opModifySq:   on(sqs, modifySqInSqn, (*sendQueue).modify),
+	opDestroySq:  drop(sqs, destroySqInSqn, (*sendQueue).close),
+	opQuerySq: on(sqs, querySqInSqn, func(q *sendQueue, c *call) status {
 		return q.query(querySqOutSqContext.at(c.out), sqcState, sqcWq)
 	}),
-	opCreateRq:  (*Device).createRQ,
-	opModifyRq:  on(rqs, modifyRqInRqn, (*Device).modifyRQ),
-	opDestroyRq: drop(rqs, destroyRqInRqn, func(_ *Device, q *receiveQueue, _ uint32) status { return q.close() }),
-	opQueryRq: on(rqs, queryRqInRqn, func(_ *Device, q *receiveQueue, c *call) status {
+	opCreateRq:  (*ethernet).createRQ,
+	opModifyRq:  on(rqs, modifyRqInRqn, (*receiveQueue).modify),
+	opDestroyRq: drop(rqs, destroyRqInRqn, (*receiveQueue).close),
+	opQueryRq: on(rqs, queryRqInRqn, func(q *receiveQueue, c *call) status {
 		return q.query(queryRqOutRqContext.at(c.out), rqcState, rqcWq)
 	}),
 }
 
-func ignore[T any](*Device, T, *call) status { return statusOk }
+func ignore[T any](T, *call) status { return statusOk }
 
 func (e *ethernet) init(d *Device) {
 	e.d = d
@@ -134,25 +144,22 @@ func (q *ethQueue) close() status {
 	return statusOk
 }
 
-func (d *Device) createTIS(c *call) status {
-	ctx := bytes.Clone(createTisInCtx.at(c.in))
-	if _, ok := d.res.tds.get(tiscTransportDomain.u32(ctx)); !ok {
+func (e *ethernet) createTIS(c *call) status {
+	ctx := createTisInCtx.at(c.in)
+	if !e.d.res.tds.has(tiscTransportDomain.u32(ctx)) {
 		return statusBadResErr
 	}
 	if tiscTlsEn.is(ctx) || tiscUnderlayQpn.is(ctx) {
 		return statusBadParamErr
 	}
-	num, ok := d.eth.tises.add(ctx, 1, 1<<16)
-	if !ok {
-		return statusNoResErr
-	}
-	createTisOutTisn.set(c.out, uint64(num))
-	return statusOk
+	t, st := &tis{e: e}, statusOk
+	t.num, st = e.tises.give(t, 1, 1<<16, c, createTisOutTisn)
+	return st
 }
 
-func (d *Device) endTIS(_ []byte, num uint32) status {
-	for _, q := range d.eth.sqs.all() {
-		if sqcTisLstSz.is(q.context) && sqcTisNum0.u32(q.context) == num {
+func (t *tis) end() status {
+	for _, q := range t.e.sqs.all() {
+		if sqcTisLstSz.is(q.context) && sqcTisNum0.u32(q.context) == t.num {
 			return statusBadResStateErr
 		}
 	}
@@ -165,43 +172,31 @@ const (
 	tirIndirect = 1
 )
 
-func (d *Device) createTIR(c *call) status {
+func (e *ethernet) createTIR(c *call) status {
 	ctx := bytes.Clone(createTirInCtx.at(c.in))
-	if _, ok := d.res.tds.get(tircTransportDomain.u32(ctx)); !ok {
+	switch typ := tircDispType.int(ctx); {
+	case !e.d.res.tds.has(tircTransportDomain.u32(ctx)),
+		typ == tirDirect && !e.rqs.has(tircInlineRqn.u32(ctx)), typ == tirIndirect && !e.rqts.has(tircIndirectTable.u32(ctx)):
 		return statusBadResErr
-	}
-	switch tircDispType.int(ctx) {
-	case tirDirect:
-		if _, ok := d.eth.rqs.get(tircInlineRqn.u32(ctx)); !ok {
-			return statusBadResErr
-		}
-	case tirIndirect:
-		if _, ok := d.eth.rqts.get(tircIndirectTable.u32(ctx)); !ok {
-			return statusBadResErr
-		}
-	default:
+	case typ != tirDirect && typ != tirIndirect:
 		return statusBadParamErr
 	}
-	num, ok := d.eth.tirs.add(ctx, 1, 1<<16)
-	if !ok {
-		return statusNoResErr
+	_, st := e.tirs.give(ctx, 1, 1<<16, c, createTirOutTirn)
+	if st == statusOk && tircRxHashFieldSelectorOuter.is(ctx) { // those of single queues have a function without fields
+		e.rss.Store(tircIndirectTable.u32(ctx))
 	}
-	if tircRxHashFieldSelectorOuter.is(ctx) { // those of single queues have a function without fields
-		d.eth.rss.Store(tircIndirectTable.u32(ctx))
-	}
-	createTirOutTirn.set(c.out, uint64(num))
-	return statusOk
+	return st
 }
 
 // queuesOf returns the queues that the context of an RQT names, which are behind it.
-func (d *Device) queuesOf(ctx []byte) (rqns []uint32, st status) {
+func (e *ethernet) queuesOf(ctx []byte) (rqns []uint32, st status) {
 	n, rest := rqtcRqtActualSize.int(ctx), ctx[rqtcSize:]
 	if n == 0 || n > len(rest)/4 {
 		return nil, statusBadInpLenErr
 	}
 	for i := range n {
 		num := be.Uint32(rest[i*4:]) & 0xffffff
-		if _, ok := d.eth.rqs.get(num); !ok {
+		if !e.rqs.has(num) {
 			return nil, statusBadResErr
 		}
 		rqns = append(rqns, num)
@@ -209,25 +204,22 @@ func (d *Device) queuesOf(ctx []byte) (rqns []uint32, st status) {
 	return rqns, statusOk
 }
 
-func (d *Device) createRQT(c *call) status {
+func (e *ethernet) createRQT(c *call) status {
 	ctx := createRqtInRqtContext.from(c.in)
-	if rqtcRqtMaxSize.int(ctx) > 1<<d.caps.int(capGeneral, cmdHcaCapLogMaxRqtSize) || rqtcRqtActualSize.get(ctx) > rqtcRqtMaxSize.get(ctx) {
+	if rqtcRqtMaxSize.int(ctx) > 1<<e.d.caps.int(capGeneral, cmdHcaCapLogMaxRqtSize) || rqtcRqtActualSize.get(ctx) > rqtcRqtMaxSize.get(ctx) {
 		return statusBadParamErr
 	}
-	rqns, st := d.queuesOf(ctx)
+	rqns, st := e.queuesOf(ctx)
 	if st != statusOk {
 		return st
 	}
-	num, ok := d.eth.rqts.add(&rqt{rqns: rqns}, 1, 1<<16)
-	if !ok {
-		return statusNoResErr
-	}
-	createRqtOutRqtn.set(c.out, uint64(num))
-	return statusOk
+	t := &rqt{e: e, rqns: rqns}
+	t.num, st = e.rqts.give(t, 1, 1<<16, c, createRqtOutRqtn)
+	return st
 }
 
-func (d *Device) modifyRQT(t *rqt, c *call) status {
-	rqns, st := d.queuesOf(modifyRqtInCtx.from(c.in))
+func (t *rqt) modify(c *call) status {
+	rqns, st := t.e.queuesOf(modifyRqtInCtx.from(c.in))
 	if st != statusOk {
 		return st
 	}
@@ -237,9 +229,9 @@ func (d *Device) modifyRQT(t *rqt, c *call) status {
 	return statusOk
 }
 
-func (d *Device) endRQT(_ *rqt, num uint32) status {
-	for _, ctx := range d.eth.tirs.all() {
-		if tircDispType.int(ctx) == tirIndirect && tircIndirectTable.u32(ctx) == num {
+func (t *rqt) end() status {
+	for _, ctx := range t.e.tirs.all() {
+		if tircDispType.int(ctx) == tirIndirect && tircIndirectTable.u32(ctx) == t.num {
 			return statusBadResStateErr
 		}
 	}
@@ -294,36 +286,29 @@ func (q *ethQueue) query(ctx []byte, state, wq field) status {
 	return statusOk
 }
 
-func (d *Device) createSQ(c *call) status {
+func (e *ethernet) createSQ(c *call) status {
 	ctx := createSqInCtx.from(c.in)
-	if sqcHairpin.is(ctx) || sqcAllowMultiPktSendWqe.is(ctx) {
-		return statusBadParamErr
-	}
-	if _, ok := d.eth.tises.get(sqcTisNum0.u32(ctx)); !ok && sqcTisLstSz.is(ctx) {
-		return statusBadResErr
-	}
 	w := sqcWq.from(ctx)
-	if _, ok := d.res.uars.get(wqUarPage.u32(w)); !ok {
+	switch {
+	case sqcHairpin.is(ctx), sqcAllowMultiPktSendWqe.is(ctx):
+		return statusBadParamErr
+	case sqcTisLstSz.is(ctx) && !e.tises.has(sqcTisNum0.u32(ctx)), !e.d.res.uars.has(wqUarPage.u32(w)):
 		return statusBadResErr
-	}
-	if wqLogWqStride.int(w) != 6 {
+	case wqLogWqStride.int(w) != 6:
 		return statusBadParamErr
 	}
 	q := &sendQueue{ethQueue: ethQueue{context: bytes.Clone(ctx[:sqcSize])}}
-	if st := q.open(d, w, sqcCqn.u32(ctx)); st != statusOk {
+	st := q.open(e.d, w, sqcCqn.u32(ctx))
+	if st != statusOk {
 		return st
 	}
-	num, ok := d.eth.sqs.add(q, minSQ, maxSQ)
-	if !ok {
+	if q.num, st = e.sqs.give(q, minSQ, maxSQ, c, createSqOutSqn); st != statusOk {
 		q.close()
-		return statusNoResErr
 	}
-	q.num = num
-	createSqOutSqn.set(c.out, uint64(num))
-	return statusOk
+	return st
 }
 
-func (d *Device) modifySQ(q *sendQueue, c *call) status {
+func (q *sendQueue) modify(c *call) status {
 	to := sqcState.int(modifySqInCtx.at(c.in))
 	st := q.move(modifySqInSqState.int(c.in), to)
 	if st == statusOk && to == stateReset {
@@ -332,26 +317,23 @@ func (d *Device) modifySQ(q *sendQueue, c *call) status {
 	return st
 }
 
-func (d *Device) createRQ(c *call) status {
+func (e *ethernet) createRQ(c *call) status {
 	ctx := createRqInCtx.from(c.in)
 	if rqcHairpin.is(ctx) || rqcMemRqType.is(ctx) || rqcScatterFcs.is(ctx) {
 		return statusBadParamErr
 	}
 	q := &receiveQueue{ethQueue: ethQueue{context: bytes.Clone(ctx[:rqcSize])}, keepVLAN: rqcVsd.is(ctx)}
-	if st := q.open(d, rqcWq.from(ctx), rqcCqn.u32(ctx)); st != statusOk {
+	st := q.open(e.d, rqcWq.from(ctx), rqcCqn.u32(ctx))
+	if st != statusOk {
 		return st
 	}
-	num, ok := d.eth.rqs.add(q, minRQ, maxRQ)
-	if !ok {
+	if q.num, st = e.rqs.give(q, minRQ, maxRQ, c, createRqOutRqn); st != statusOk {
 		q.close()
-		return statusNoResErr
 	}
-	q.num = num
-	createRqOutRqn.set(c.out, uint64(num))
-	return statusOk
+	return st
 }
 
-func (d *Device) modifyRQ(q *receiveQueue, c *call) status {
+func (q *receiveQueue) modify(c *call) status {
 	const selectVSD, selectCounters = 1 << 1, 1 << 3 // modify_bitmask
 	mask := modifyRqInModifyBitmask.get(c.in)
 	if mask&^(selectVSD|selectCounters) != 0 {

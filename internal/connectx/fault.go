@@ -187,5 +187,5 @@ func (d *Device) setLink(up bool) {
 func (d *Device) portEvent(subtype uint8) {
 	var data [28]byte
 	data[8] = 1 << 4 // struct mlx5_eqe_port_state: the port
-	d.event(eventPortChange, subtype, data[:])
+	d.eqs.event(eventPortChange, subtype, data[:])
 }

@@ -7,6 +7,7 @@ import "sync"
 // flowTables are what the driver steers frames with. The adapter keeps them, so that it refuses
 // what real ones refuse, but does not match frames: all that arrive go to the receive queues.
 type flowTables struct {
+	e        *ethernet
 	mu       sync.Mutex
 	next     uint32
 	tables   map[uint32]*flowTable
@@ -23,22 +24,20 @@ type flowTable struct {
 
 type flowGroup struct{ first, last uint64 }
 
-func flowCounters(d *Device) *objects[struct{}] { return &d.eth.flow.counters }
+func flowCounters(f *flowTables) *objects[struct{}] { return &f.counters }
 
-var flowCommands = map[uint16]func(*Device, *call) status{
-	opCreateFlowTable:      (*Device).createFlowTable,
-	opModifyFlowTable:      onTable(modifyFlowTableInTableType, modifyFlowTableInTableId, ignore),
-	opDestroyFlowTable:     onTable(destroyFlowTableInTableType, destroyFlowTableInTableId, (*Device).destroyFlowTable),
-	opSetFlowTableRoot:     (*Device).setFlowTableRoot,
-	opCreateFlowGroup:      onTable(createFlowGroupInTableType, createFlowGroupInTableId, (*Device).createFlowGroup),
-	opDestroyFlowGroup:     onTable(destroyFlowGroupInTableType, destroyFlowGroupInTableId, (*Device).destroyFlowGroup),
-	opSetFlowTableEntry:    onTable(setFteInTableType, setFteInTableId, (*Device).setFlowEntry),
-	opDeleteFlowTableEntry: onTable(deleteFteInTableType, deleteFteInTableId, (*Device).deleteFlowEntry),
+var flowCommands = map[uint16]func(*flowTables, *call) status{
+	opCreateFlowTable:      (*flowTables).create,
+	opModifyFlowTable:      onTable(modifyFlowTableInTableType, modifyFlowTableInTableId, keepTable),
+	opDestroyFlowTable:     onTable(destroyFlowTableInTableType, destroyFlowTableInTableId, (*flowTables).destroy),
+	opSetFlowTableRoot:     (*flowTables).setRoot,
+	opCreateFlowGroup:      onTable(createFlowGroupInTableType, createFlowGroupInTableId, (*flowTables).createGroup),
+	opDestroyFlowGroup:     onTable(destroyFlowGroupInTableType, destroyFlowGroupInTableId, (*flowTables).destroyGroup),
+	opSetFlowTableEntry:    onTable(setFteInTableType, setFteInTableId, (*flowTables).setEntry),
+	opDeleteFlowTableEntry: onTable(deleteFteInTableType, deleteFteInTableId, (*flowTables).deleteEntry),
 	opAllocFlowCounter:     alloc(flowCounters, 1, 1024, allocFlowCounterOutFlowCounterId),
 	opDeallocFlowCounter:   drop(flowCounters, deallocFlowCounterInFlowCounterId, nil),
 	opQueryFlowCounter:     on(flowCounters, queryFlowCounterInFlowCounterId, ignore), // zeros, as no flow is matched
-	opSetL2TableEntry:      done,
-	opDeleteL2TableEntry:   done,
 }
 
 // Types of tables, enum fs_flow_table_type.
@@ -55,8 +54,7 @@ func (f *flowTables) reset() {
 	f.counters.clear()
 }
 
-func (d *Device) createFlowTable(c *call) status {
-	f := &d.eth.flow
+func (f *flowTables) create(c *call) status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	typ := createFlowTableInTableType.int(c.in)
@@ -78,21 +76,21 @@ func (d *Device) createFlowTable(c *call) status {
 
 // onTable returns the handler of a command that names a table by its type and number. It is called
 // with the tables locked.
-func onTable(typ, id field, do func(*Device, *flowTable, *call) status) func(*Device, *call) status {
-	return func(d *Device, c *call) status {
-		f := &d.eth.flow
+func onTable(typ, id field, do func(*flowTables, *flowTable, *call) status) func(*flowTables, *call) status {
+	return func(f *flowTables, c *call) status {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		t := f.tables[id.u32(c.in)]
 		if t == nil || t.typ != typ.int(c.in) {
 			return statusBadResErr
 		}
-		return do(d, t, c)
+		return do(f, t, c)
 	}
 }
 
-func (d *Device) destroyFlowTable(t *flowTable, c *call) status {
-	f := &d.eth.flow
+func keepTable(*flowTables, *flowTable, *call) status { return statusOk }
+
+func (f *flowTables) destroy(t *flowTable, c *call) status {
 	if len(t.groups) > 0 {
 		return statusBadResStateErr
 	}
@@ -104,25 +102,23 @@ func (d *Device) destroyFlowTable(t *flowTable, c *call) status {
 	return statusOk
 }
 
-func (d *Device) setFlowTableRoot(c *call) status {
+func (f *flowTables) setRoot(c *call) status {
 	const disconnect = 1 // op_mod
 	if c.mod == disconnect {
-		f := &d.eth.flow
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		delete(f.roots, setFlowTableRootInTableType.int(c.in))
 		return statusOk
 	}
-	return connectRoot(d, c)
+	return connectRoot(f, c)
 }
 
-var connectRoot = onTable(setFlowTableRootInTableType, setFlowTableRootInTableId, func(d *Device, t *flowTable, c *call) status {
-	d.eth.flow.roots[t.typ] = setFlowTableRootInTableId.u32(c.in)
+var connectRoot = onTable(setFlowTableRootInTableType, setFlowTableRootInTableId, func(f *flowTables, t *flowTable, c *call) status {
+	f.roots[t.typ] = setFlowTableRootInTableId.u32(c.in)
 	return statusOk
 })
 
-func (d *Device) createFlowGroup(t *flowTable, c *call) status {
-	f := &d.eth.flow
+func (f *flowTables) createGroup(t *flowTable, c *call) status {
 	g := flowGroup{createFlowGroupInStartFlowIndex.get(c.in), createFlowGroupInEndFlowIndex.get(c.in)}
 	if g.first > g.last || g.last >= t.size {
 		return statusBadParamErr
@@ -138,7 +134,7 @@ func (d *Device) createFlowGroup(t *flowTable, c *call) status {
 	return statusOk
 }
 
-func (d *Device) destroyFlowGroup(t *flowTable, c *call) status {
+func (*flowTables) destroyGroup(t *flowTable, c *call) status {
 	num := destroyFlowGroupInGroupId.u32(c.in)
 	g, ok := t.groups[num]
 	if !ok {
@@ -153,7 +149,7 @@ func (d *Device) destroyFlowGroup(t *flowTable, c *call) status {
 	return statusOk
 }
 
-func (d *Device) setFlowEntry(t *flowTable, c *call) status {
+func (f *flowTables) setEntry(t *flowTable, c *call) status {
 	ctx, index := setFteInFlowContext.at(c.in), setFteInFlowIndex.get(c.in)
 	g, ok := t.groups[flowContextGroupId.u32(ctx)]
 	if !ok {
@@ -162,7 +158,7 @@ func (d *Device) setFlowEntry(t *flowTable, c *call) status {
 	if index < g.first || index > g.last {
 		return statusBadParamErr
 	}
-	if st := d.checkActions(ctx, flowContextDestination.from(setFteInFlowContext.from(c.in))); st != statusOk {
+	if st := f.checkActions(ctx, flowContextDestination.from(setFteInFlowContext.from(c.in))); st != statusOk {
 		return st
 	}
 	t.entries[index] = struct{}{}
@@ -171,7 +167,7 @@ func (d *Device) setFlowEntry(t *flowTable, c *call) status {
 
 // checkActions checks what an entry does with frames, of which list has the destinations, and then the
 // counters. The tables are locked.
-func (d *Device) checkActions(ctx, list []byte) status {
+func (f *flowTables) checkActions(ctx, list []byte) status {
 	const allow, drop, forward, count = 1, 2, 4, 8 // MLX5_FLOW_CONTEXT_ACTION_*
 	const toTable, toTIR = 1, 2                    // MLX5_IFC_FLOW_DESTINATION_TYPE_*
 	action, to, counters := flowContextAction.int(ctx), flowContextDestinationListSize.int(ctx), flowContextFlowCounterListSize.int(ctx)
@@ -186,11 +182,11 @@ func (d *Device) checkActions(ctx, list []byte) status {
 		typ, num, ok := destFormatDestinationType.int(e), destFormatDestinationId.u32(e), false
 		switch {
 		case i >= to: // struct mlx5_ifc_flow_counter_list_bits
-			_, ok = d.eth.flow.counters.get(be.Uint32(e))
+			ok = f.counters.has(be.Uint32(e))
 		case typ == toTable:
-			ok = d.eth.flow.tables[num] != nil
+			ok = f.tables[num] != nil
 		case typ == toTIR:
-			_, ok = d.eth.tirs.get(num)
+			ok = f.e.tirs.has(num)
 		default:
 			return statusBadParamErr
 		}
@@ -201,7 +197,7 @@ func (d *Device) checkActions(ctx, list []byte) status {
 	return statusOk
 }
 
-func (d *Device) deleteFlowEntry(t *flowTable, c *call) status {
+func (*flowTables) deleteEntry(t *flowTable, c *call) status {
 	index := deleteFteInFlowIndex.get(c.in)
 	if _, ok := t.entries[index]; !ok {
 		return statusBadResErr

@@ -11,15 +11,18 @@ import (
 	"github.com/goverbs/verbs/internal/vfiouser"
 )
 
-var mkeyCommands = map[uint16]func(*Device, *call) status{
-	opCreateMkey:  (*Device).createMkey,
-	opDestroyMkey: (*Device).destroyMkey,
-	opQueryMkey:   (*Device).queryMkey,
+func mkeys(t *transport) *objects[*mkey] { return &t.mkeys }
+
+var mkeyCommands = map[uint16]func(*transport, *call) status{
+	opCreateMkey:  (*transport).createMkey,
+	opDestroyMkey: drop(mkeys, destroyMkeyInMkeyIndex, (*mkey).destroy),
+	opQueryMkey:   on(mkeys, queryMkeyInMkeyIndex, (*mkey).query),
 }
 
 // mkey is a memory key. One that is free grants nothing: UMR requests configure it. Its lock is taken
 // with that of a QP held, and is held while the engine's regions are made and ended.
 type mkey struct {
+	t     *transport
 	index uint32
 
 	mu      sync.Mutex
@@ -57,7 +60,7 @@ func mkeyAccess(ctx []byte) (a verbs.Access) {
 	return a
 }
 
-func (d *Device) createMkey(c *call) status {
+func (t *transport) createMkey(c *call) status {
 	ctx := bytes.Clone(createMkeyInMemoryKeyMkeyEntry.at(c.in))
 	list, octwords := createMkeyInKlmPasMtt.at(c.in), createMkeyInTranslationsOctwordActualSize.int(c.in)
 	switch {
@@ -66,39 +69,35 @@ func (d *Device) createMkey(c *call) status {
 	case octwords > len(list)/octoword:
 		return statusBadInpLenErr
 	}
-	k := &mkey{context: ctx}
+	k := &mkey{t: t, context: ctx}
 	k.mu.Lock() // a request may guess the number
 	defer k.mu.Unlock()
-	if !d.t.grow(k, octwords*octoword) {
+	if !k.grow(octwords * octoword) {
 		return statusNoResErr
 	}
 	copy(k.xlt, list)
-	var ok bool
-	if k.index, ok = d.t.mkeys.add(k, minMkey, maxMkey-1); !ok {
-		d.t.end(k)
-		return statusNoResErr
-	}
-	if !mkcFree.is(ctx) {
-		if st := d.t.enable(k); st != statusOk {
-			d.t.mkeys.remove(k.index)
-			d.t.end(k)
-			return st
+	var st status
+	if k.index, st = t.mkeys.give(k, minMkey, maxMkey-1, c, createMkeyOutMkeyIndex); st == statusOk && !mkcFree.is(ctx) {
+		if st = k.enable(); st != statusOk {
+			t.mkeys.remove(k.index)
 		}
 	}
-	createMkeyOutMkeyIndex.set(c.out, uint64(k.index))
-	return statusOk
+	if st != statusOk {
+		k.end()
+	}
+	return st
 }
 
 func mkeyMode(ctx []byte) int { return mkcAccessMode10.int(ctx) | mkcAccessMode42.int(ctx)<<2 }
 
 // grow makes room for translation entries.
-func (t *transport) grow(k *mkey, size int) bool {
+func (k *mkey) grow(size int) bool {
 	more := int64(size - len(k.xlt))
 	if more <= 0 {
 		return true
 	}
-	if t.xlt.Add(more) > maxXLT {
-		t.xlt.Add(-more)
+	if k.t.xlt.Add(more) > maxXLT {
+		k.t.xlt.Add(-more)
 		return false
 	}
 	k.xlt = append(k.xlt, make([]byte, more)...)
@@ -106,8 +105,8 @@ func (t *transport) grow(k *mkey, size int) bool {
 }
 
 // enable makes the engine's region of a key.
-func (t *transport) enable(k *mkey) status {
-	ctx := k.context
+func (k *mkey) enable() status {
+	t, ctx := k.t, k.context
 	pd, ok := t.d.res.pds.get(mkcPd.u32(ctx))
 	if !ok {
 		return statusBadResErr
@@ -134,7 +133,7 @@ func (t *transport) enable(k *mkey) status {
 			break
 		}
 		var st status
-		if mem, st = k.mapPages(t.d, start, length); st != statusOk {
+		if mem, st = k.mapPages(start, length); st != statusOk {
 			return st
 		}
 	case mkcModeKlms:
@@ -174,11 +173,25 @@ func (k *mkey) disable() {
 }
 
 // end ends a key that commands do not find any more.
-func (t *transport) end(k *mkey) {
+func (k *mkey) end() {
 	k.disable()
 	k.gone = true
-	t.xlt.Add(-int64(len(k.xlt)))
+	k.t.xlt.Add(-int64(len(k.xlt)))
 	k.xlt = nil
+}
+
+func (k *mkey) destroy() status {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.end()
+	return statusOk
+}
+
+func (k *mkey) query(c *call) status {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	copy(queryMkeyOutMemoryKeyMkeyEntry.at(c.out), k.context)
+	return statusOk
 }
 
 // parts returns what the entries of a key of keys name (struct mlx5_klm), up to its length.
@@ -210,7 +223,7 @@ func (t *transport) physicalMemory() ([]byte, error) {
 
 // mapPages maps the memory of a key. Its pages may be larger than the memory, so that only the parts
 // of them that belong to it need to be the guest's.
-func (k *mkey) mapPages(d *Device, start, length uint64) ([]byte, status) {
+func (k *mkey) mapPages(start, length uint64) ([]byte, status) {
 	const flags = 3 // of an entry: may be read, may be written
 	shift := mkcLogPageSize.int(k.context)
 	if shift < 12 || shift > 40 || length == 0 || start+length < start || length > 1<<42 {
@@ -230,34 +243,12 @@ func (k *mkey) mapPages(d *Device, start, length uint64) ([]byte, status) {
 		}
 		addrs = append(addrs, a+p&(1<<shift-1))
 	}
-	v, err := d.mem.Pages(addrs, 4096)
+	v, err := k.t.d.mem.Pages(addrs, 4096)
 	if err != nil {
 		return nil, statusBadParamErr
 	}
 	k.view = v
 	return v.Bytes()[off-small:][:length], statusOk
-}
-
-func (d *Device) destroyMkey(c *call) status {
-	k, ok := d.t.mkeys.remove(destroyMkeyInMkeyIndex.u32(c.in))
-	if !ok {
-		return statusBadResErr
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	d.t.end(k)
-	return statusOk
-}
-
-func (d *Device) queryMkey(c *call) status {
-	k, ok := d.t.mkeys.get(queryMkeyInMkeyIndex.u32(c.in))
-	if !ok {
-		return statusBadResErr
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	copy(queryMkeyOutMemoryKeyMkeyEntry.at(c.out), k.context)
-	return statusOk
 }
 
 const anyPD = 1<<32 - 1

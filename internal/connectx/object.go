@@ -57,6 +57,11 @@ func (o *objects[T]) get(num uint32) (v T, ok bool) {
 	return v, ok
 }
 
+func (o *objects[T]) has(num uint32) bool {
+	_, ok := o.get(num)
+	return ok
+}
+
 // remove takes an object out. It reports false if there is none.
 func (o *objects[T]) remove(num uint32) (v T, ok bool) {
 	o.mu.Lock()
@@ -87,28 +92,49 @@ func (o *objects[T]) clear() (list []T) {
 	return list
 }
 
-// on returns the handler of a command that names an object by its number.
-func on[T any](of func(*Device) *objects[T], num field, do func(*Device, T, *call) status) func(*Device, *call) status {
-	return func(d *Device, c *call) status {
-		v, ok := of(d).get(num.u32(c.in))
+// give is add, with the number for the driver in a field of the output.
+func (o *objects[T]) give(v T, first, last uint32, c *call, num field) (uint32, status) {
+	n, ok := o.add(v, first, last)
+	if !ok {
+		return 0, statusNoResErr
+	}
+	num.set(c.out, uint64(n))
+	return n, statusOk
+}
+
+// alloc returns the handler of a part P that gives out a number.
+func alloc[P any](of func(*P) *objects[struct{}], first, last uint32, num field) func(*P, *call) status {
+	return func(p *P, c *call) status {
+		_, st := of(p).give(struct{}{}, first, last, c, num)
+		return st
+	}
+}
+
+// on returns the handler of a command that names an object of a part P by its number.
+func on[P, T any](of func(*P) *objects[T], num field, do func(T, *call) status) func(*P, *call) status {
+	return func(p *P, c *call) status {
+		v, ok := of(p).get(num.u32(c.in))
 		if !ok {
 			return statusBadResErr
 		}
-		return do(d, v, c)
+		return do(v, c)
 	}
 }
 
 // drop returns the handler of a command that ends an object. end, if not nil, refuses that or ends what
-// the object holds; num is the object's number.
-func drop[T any](of func(*Device) *objects[T], at field, end func(d *Device, v T, num uint32) status) func(*Device, *call) status {
-	return on(of, at, func(d *Device, v T, c *call) status {
-		num := at.u32(c.in)
+// the object holds.
+func drop[P, T any](of func(*P) *objects[T], num field, end func(T) status) func(*P, *call) status {
+	return func(p *P, c *call) status {
+		v, ok := of(p).get(num.u32(c.in))
+		if !ok {
+			return statusBadResErr
+		}
 		if end != nil {
-			if st := end(d, v, num); st != statusOk {
+			if st := end(v); st != statusOk {
 				return st
 			}
 		}
-		of(d).remove(num)
+		of(p).remove(num.u32(c.in))
 		return statusOk
-	})
+	}
 }

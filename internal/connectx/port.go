@@ -8,10 +8,22 @@ import "sync"
 type port struct {
 	mu    sync.Mutex
 	guid  uint64
+	lid   uint64
 	vport []byte                // struct nic_vport_context
 	addrs [roceAddresses][]byte // struct roce_addr_layout
 	caps  uint32                // of an InfiniBand port
 	down  bool
+}
+
+var portCommands = map[uint16]func(*port, *call) status{
+	opQueryVportState:       (*port).queryVportState,
+	opQueryNicVportContext:  (*port).queryNICVport,
+	opModifyNicVportContext: (*port).modifyNICVport,
+	opQueryRoceAddress:      (*port).queryRoCEAddress,
+	opQueryHcaVportContext:  (*port).queryHCAVport,
+	opModifyHcaVportContext: (*port).modifyHCAVport,
+	opQueryHcaVportGid:      (*port).queryHCAVportGID,
+	opQueryHcaVportPkey:     (*port).queryHCAVportPKey,
 }
 
 func (p *port) init(cfg Config) {
@@ -20,6 +32,7 @@ func (p *port) init(cfg Config) {
 	var eui [8]byte // EUI-64 of the MAC address
 	copy(eui[:], []byte{cfg.MAC[0] ^ 2, cfg.MAC[1], cfg.MAC[2], 0xff, 0xfe, cfg.MAC[3], cfg.MAC[4], cfg.MAC[5]})
 	p.guid = be.Uint64(eui[:])
+	p.lid = uint64(cfg.lid())
 	p.vport = make([]byte, nicVportContextSize)
 	nicVportContextMtu.set(p.vport, 1500)
 	for _, f := range []field{nicVportContextSystemImageGuid, nicVportContextNodeGuid, nicVportContextPortGuid} {
@@ -103,26 +116,26 @@ var registers = map[int]int{
 	regPfcc: 16, regPpcnt: ppcntRegSize, regNodeDesc: 16, regHostEndianness: 16,
 }
 
-func (d *Device) queryVportState(c *call) status {
-	d.port.mu.Lock()
-	defer d.port.mu.Unlock()
+func (p *port) queryVportState(c *call) status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if queryVportStateInOtherVport.is(c.in) {
 		return statusBadParamErr
 	}
 	queryVportStateOutAdminState.set(c.out, 1)
-	if !d.port.down {
+	if !p.down {
 		queryVportStateOutState.set(c.out, 1)
 	}
 	return statusOk
 }
 
-func (d *Device) queryNICVport(c *call) status {
-	d.port.mu.Lock()
-	defer d.port.mu.Unlock()
+func (p *port) queryNICVport(c *call) status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if queryNicVportContextInOtherVport.is(c.in) {
 		return statusBadParamErr
 	}
-	copy(queryNicVportContextOutNicVportContext.at(c.out), d.port.vport)
+	copy(queryNicVportContextOutNicVportContext.at(c.out), p.vport)
 	return statusOk
 }
 
@@ -144,9 +157,9 @@ var vportFields = map[field][]field{
 	modifyNicVportFieldSelectAddressesList: nil,
 }
 
-func (d *Device) modifyNICVport(c *call) status {
-	d.port.mu.Lock()
-	defer d.port.mu.Unlock()
+func (p *port) modifyNICVport(c *call) status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	selected := modifyNicVportContextInFieldSelect.at(c.in)
 	in := modifyNicVportContextInNicVportContext.at(c.in)
 	if modifyNicVportContextInOtherVport.is(c.in) {
@@ -159,7 +172,7 @@ func (d *Device) modifyNICVport(c *call) status {
 		}
 		left &^= 1 << (31 - bit.off())
 		for _, f := range fields {
-			f.set(d.port.vport, f.get(in))
+			f.set(p.vport, f.get(in))
 		}
 	}
 	if left != 0 { // bits that select nothing here
@@ -190,14 +203,14 @@ func (d *Device) setRoCEAddress(c *call) status {
 	return statusOk
 }
 
-func (d *Device) queryRoCEAddress(c *call) status {
+func (p *port) queryRoCEAddress(c *call) status {
 	i := queryRoceAddressInRoceAddressIndex.int(c.in)
 	if i >= roceAddresses {
 		return statusBadParamErr
 	}
-	d.port.mu.Lock()
-	defer d.port.mu.Unlock()
-	copy(queryRoceAddressOutRoceAddress.at(c.out), d.port.addrs[i])
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	copy(queryRoceAddressOutRoceAddress.at(c.out), p.addrs[i])
 	return statusOk
 }
 
@@ -221,51 +234,51 @@ const (
 // lid is the LID of an InfiniBand port.
 func (c *Config) lid() uint16 { return lidOf(c.MAC[4:]) }
 
-func (d *Device) queryHCAVport(c *call) status {
-	d.port.mu.Lock()
-	defer d.port.mu.Unlock()
+func (p *port) queryHCAVport(c *call) status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	ctx := queryHcaVportContextOutHcaVportContext.at(c.out)
 	for _, f := range []field{hcaVportContextSystemImageGuid, hcaVportContextPortGuid, hcaVportContextNodeGuid} {
-		f.set(ctx, d.port.guid)
+		f.set(ctx, p.guid)
 	}
 	physical, state := uint64(physicalUp), uint64(stateActive)
-	if d.port.down {
+	if p.down {
 		physical, state = physicalPolling, stateDown
 	}
 	hcaVportContextPortPhysicalState.set(ctx, physical)
 	hcaVportContextPortState.set(ctx, state)
 	hcaVportContextVportState.set(ctx, state)
-	hcaVportContextCapMask1.set(ctx, uint64(d.port.caps))
+	hcaVportContextCapMask1.set(ctx, uint64(p.caps))
 	hcaVportContextCapMask1FieldSelect.set(ctx, capMaskSettable)
-	hcaVportContextLid.set(ctx, uint64(d.cfg.lid()))
-	hcaVportContextSmLid.set(ctx, uint64(d.cfg.lid()))
+	hcaVportContextLid.set(ctx, p.lid)
+	hcaVportContextSmLid.set(ctx, p.lid)
 	hcaVportContextSubnetTimeout.set(ctx, subnetTimeout)
 	return statusOk
 }
 
 // modifyHCAVport sets bits of the port's capabilities.
-func (d *Device) modifyHCAVport(c *call) status {
+func (p *port) modifyHCAVport(c *call) status {
 	ctx := modifyHcaVportContextInHcaVportContext.at(c.in)
 	mask := hcaVportContextCapMask1FieldSelect.u32(ctx)
 	if modifyHcaVportContextInOtherVport.is(c.in) || mask&^capMaskSettable != 0 {
 		return statusBadParamErr
 	}
-	d.port.mu.Lock()
-	defer d.port.mu.Unlock()
-	d.port.caps = d.port.caps&^mask | hcaVportContextCapMask1.u32(ctx)&mask
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.caps = p.caps&^mask | hcaVportContextCapMask1.u32(ctx)&mask
 	return statusOk
 }
 
-func (d *Device) queryHCAVportGID(c *call) status {
+func (p *port) queryHCAVportGID(c *call) status {
 	queryHcaVportGidOutGidsNum.set(c.out, 1)
 	if gid := queryHcaVportGidOutGid.at(c.out); queryHcaVportGidInGidIndex.int(c.in) == 0 && len(gid) >= 16 {
 		be.PutUint64(gid, subnetPrefix)
-		be.PutUint64(gid[8:], d.port.guid)
+		be.PutUint64(gid[8:], p.guid)
 	}
 	return statusOk
 }
 
-func (d *Device) queryHCAVportPKey(c *call) status {
+func (*port) queryHCAVportPKey(c *call) status {
 	first := queryHcaVportPkeyInPkeyIndex.int(c.in)
 	if first == 0xffff { // all
 		first = 0

@@ -12,21 +12,21 @@ import (
 	"github.com/goverbs/verbs/internal/engine"
 )
 
-var qpCommands = map[uint16]func(*Device, *call) status{
-	opCreateQp:      (*Device).createQP,
-	opDestroyQp:     (*Device).destroyQP,
-	opQueryQp:       (*Device).queryQP,
-	opRst2initQp:    (*Device).modifyQP,
-	opInit2initQp:   (*Device).modifyQP,
-	opInit2rtrQp:    (*Device).modifyQP,
-	opRtr2rtsQp:     (*Device).modifyQP,
-	opRts2rtsQp:     (*Device).modifyQP,
-	opSqerr2rtsQp:   (*Device).modifyQP,
-	op2errQp:        (*Device).modifyQP,
-	op2rstQp:        (*Device).modifyQP,
-	opAttachToMcg:   (*Device).attachMulticast,
-	opDetachFromMcg: (*Device).attachMulticast,
-}
+func qps(t *transport) *objects[*qp] { return &t.qps }
+
+var qpCommands = func() map[uint16]func(*transport, *call) status {
+	all := map[uint16]func(*transport, *call) status{
+		opCreateQp:      (*transport).createQP,
+		opDestroyQp:     (*transport).destroyQP,
+		opQueryQp:       on(qps, queryQpInQpn, (*qp).query),
+		opAttachToMcg:   on(qps, attachToMcgInQpn, (*qp).attachMulticast),
+		opDetachFromMcg: on(qps, detachFromMcgInQpn, (*qp).attachMulticast),
+	}
+	for op := range transitions { // all have the QP's number at the same place
+		all[op] = on(qps, rst2initQpInQpn, (*qp).modify)
+	}
+	return all
+}()
 
 // qp is a queue pair. The send queue follows the receive queue in the guest's memory; the doorbell
 // record has the number of receives that are posted, and that of blocks of 64 bytes of send requests,
@@ -53,14 +53,23 @@ type qp struct {
 	qkey    atomic.Uint32 // that of context
 	shown   shown
 
-	recordMu sync.Mutex
-	recorded uint16 // of snapshot
+	recorded recorded
 
-	// Of the functions that the engine calls, under its lock of the QP:
-	recvs   uint16 // taken
-	sends   uint16 // blocks taken
-	ahs     map[[avSize]byte]*engine.AH
-	ahsTurn uint32 // of transport.gidTurn
+	// Of the functions that the engine calls, under its lock of the QP, as are the numbers of receives
+	// and of blocks of send requests that are taken:
+	paths paths
+}
+
+// recorded is how far a send queue has been recorded.
+type recorded struct {
+	mu  sync.Mutex
+	end uint16 // index behind the last request
+}
+
+// paths are the engine's handles of the paths that datagrams have taken.
+type paths struct {
+	ahs  map[[avSize]byte]*engine.AH
+	turn uint32 // of transport.gidTurn
 }
 
 const (
@@ -90,12 +99,11 @@ var engineTypes = map[int]verbs.QPType{
 	qpTypeQp0: verbs.UD, qpTypeQp1: verbs.UD, qpTypeRegUmr: verbs.UD,
 }
 
-func (d *Device) createQP(c *call) status {
-	ctx := bytes.Clone(createQpInQpc.at(c.in))
+func (t *transport) createQP(c *call) status {
+	d, ctx := t.d, bytes.Clone(createQpInQpc.at(c.in))
 	q := &qp{
-		t: d.t, st: qpcSt.int(ctx), uar: qpcUarPage.u32(ctx), userIndex: qpcUserIndex.u32(ctx), context: ctx,
-		pdn: qpcPd.u32(ctx), fastReg: qpcFre.is(ctx),
-		ahs: map[[avSize]byte]*engine.AH{},
+		t: t, st: qpcSt.int(ctx), uar: qpcUarPage.u32(ctx), userIndex: qpcUserIndex.u32(ctx), context: ctx,
+		pdn: qpcPd.u32(ctx), fastReg: qpcFre.is(ctx), paths: paths{ahs: map[[avSize]byte]*engine.AH{}},
 	}
 	typ, ok := engineTypes[q.st]
 	switch {
@@ -104,11 +112,11 @@ func (d *Device) createQP(c *call) status {
 		return statusBadParamErr
 	}
 	if q.st == qpTypeRegUmr { // mlx5_ib gives its QP none: create_kernel_qp
-		q.pd = d.t.umrPD
+		q.pd = t.umrPD
 	} else if q.pd, ok = d.res.pds.get(q.pdn); !ok {
 		return statusBadResErr
 	}
-	if _, ok := d.res.uars.get(q.uar); !ok && !qpcNoSq.is(ctx) {
+	if !d.res.uars.has(q.uar) && !qpcNoSq.is(ctx) {
 		return statusBadResErr
 	}
 	init := engine.QPInit{
@@ -116,7 +124,7 @@ func (d *Device) createQP(c *call) status {
 		RefillSend: q.refillSend, RefillRecv: q.refillRecv,
 		Cap: verbs.QPCap{MaxSendWR: engineSends, MaxRecvWR: engineRecvs, MaxSendSGE: maxSGEs, MaxInline: maxWQE},
 	}
-	if d.t.numQPs >= maxQPs {
+	if t.numQPs >= maxQPs {
 		return statusNoResErr
 	}
 	if st := q.attachCQs(&init); st != statusOk {
@@ -137,11 +145,11 @@ func (d *Device) createQP(c *call) status {
 	if q.st == qpTypeQp0 {
 		q.num = 0
 	}
-	if !d.t.qps.put(q.num, q) {
-		d.t.destroy(q)
+	t.numQPs++
+	if !t.qps.put(q.num, q) {
+		q.destroy()
 		return statusNoResErr
 	}
-	d.t.numQPs++
 	createQpOutQpn.set(c.out, uint64(q.num))
 	return statusOk
 }
@@ -204,27 +212,27 @@ func (q *qp) mapQueues(pas []byte, init *engine.QPInit) status {
 
 func (q *qp) closeQueues() { q.rq.close() } // the send queue is in the same memory
 
-// destroy ends a QP that commands do not find any more.
-func (t *transport) destroy(q *qp) {
-	if q.e.Destroy() != nil { // it is attached to multicast groups
-		q.leaveGroups()
-		q.e.Destroy()
-	}
-	t.flusher.remove(q)
-	for _, ah := range q.ahs {
-		ah.Destroy()
-	}
-	q.closeQueues()
-}
-
-func (d *Device) destroyQP(c *call) status {
-	q, ok := d.t.qps.remove(destroyQpInQpn.u32(c.in))
+// destroyQP takes the QP out first, so that doorbells do not find it any more.
+func (t *transport) destroyQP(c *call) status {
+	q, ok := t.qps.remove(destroyQpInQpn.u32(c.in))
 	if !ok {
 		return statusBadResErr
 	}
-	d.t.destroy(q)
-	d.t.numQPs--
+	q.destroy()
 	return statusOk
+}
+
+func (q *qp) destroy() {
+	if q.e.Destroy() != nil { // it is attached to multicast groups
+		for _, gid := range q.groups {
+			q.e.DetachMulticast(gid)
+		}
+		q.e.Destroy()
+	}
+	q.t.flusher.remove(q)
+	q.paths.forget()
+	q.closeQueues()
+	q.t.numQPs--
 }
 
 // failed makes the flusher watch for receives that the guest posts from now on.
@@ -261,7 +269,7 @@ func (q *qp) event(t verbs.AsyncEventType) {
 		q.t.refused[1].Add(1)
 	}
 	if typ, ok := qpEvents[t]; ok {
-		q.t.d.event(typ, 0, eventOfQueue(q.num))
+		q.t.d.eqs.event(typ, 0, eventOfQueue(q.num))
 	}
 }
 
@@ -277,11 +285,7 @@ var qpStates = map[verbs.QPState]int{
 	verbs.StateSQD: qpStateSqd, verbs.StateSQE: qpStateSqer, verbs.StateErr: qpStateErr,
 }
 
-func (d *Device) queryQP(c *call) status {
-	q, ok := d.t.qps.get(queryQpInQpn.u32(c.in))
-	if !ok {
-		return statusBadResErr
-	}
+func (q *qp) query(c *call) status {
 	a := q.e.Query()
 	ctx := queryQpOutQpc.at(c.out)
 	copy(ctx, q.context)
@@ -297,11 +301,7 @@ func (d *Device) queryQP(c *call) status {
 	return statusOk
 }
 
-func (d *Device) attachMulticast(c *call) status {
-	q, ok := d.t.qps.get(attachToMcgInQpn.u32(c.in))
-	if !ok {
-		return statusBadResErr
-	}
+func (q *qp) attachMulticast(c *call) status {
 	gid := verbs.GID(attachToMcgInMulticastGid.at(c.in))
 	if c.op == opDetachFromMcg {
 		if q.e.DetachMulticast(gid) != nil {
@@ -317,11 +317,4 @@ func (d *Device) attachMulticast(c *call) status {
 		q.groups = append(q.groups, gid)
 	}
 	return statusOk
-}
-
-// leaveGroups detaches the QP from all multicast groups.
-func (q *qp) leaveGroups() {
-	for _, gid := range q.groups {
-		q.e.DetachMulticast(gid)
-	}
 }

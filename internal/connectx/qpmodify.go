@@ -63,13 +63,9 @@ var transitions = map[uint16]transition{
 	op2rstQp:      {any: true, to: verbs.StateReset},
 }
 
-// modifyQP executes a transition. All of them have the QP's number, the mask and the context at the
-// same places; those to the error and reset states have the number alone.
-func (d *Device) modifyQP(c *call) status {
-	q, ok := d.t.qps.get(rst2initQpInQpn.u32(c.in))
-	if !ok {
-		return statusBadResErr
-	}
+// modify executes a transition. All of them have the mask and the context at the same places; those
+// to the error and reset states have neither.
+func (q *qp) modify(c *call) status {
 	t := transitions[c.op]
 	now := q.e.Query().State
 	if !t.any && now != t.from || t.to == verbs.StateErr && now == verbs.StateReset {
@@ -105,11 +101,11 @@ func (d *Device) modifyQP(c *call) status {
 	switch t.to {
 	case verbs.StateReset:
 		// Nothing calls the engine's functions that use them, until INIT.
-		q.sends, q.recvs = 0, 0
+		q.sq.taken, q.rq.taken = 0, 0
 		q.shown.reset()
-		q.recordMu.Lock()
-		q.recorded = 0
-		q.recordMu.Unlock()
+		q.recorded.mu.Lock()
+		q.recorded.end = 0
+		q.recorded.mu.Unlock()
 		q.overrun.Store(false)
 	case verbs.StateErr:
 		q.failed()

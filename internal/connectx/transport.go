@@ -46,15 +46,6 @@ type transport struct {
 	flusher flusher
 }
 
-// transportCommands are the commands of mkeys, CQs, QPs and SRQs.
-var transportCommands = func() map[uint16]func(*Device, *call) status {
-	all := map[uint16]func(*Device, *call) status{}
-	for _, m := range []map[uint16]func(*Device, *call) status{mkeyCommands, cqCommands, qpCommands, srqCommands} {
-		maps.Copy(all, m)
-	}
-	return all
-}()
-
 func newTransport(d *Device) (*transport, error) {
 	cfg := engine.Config{Name: d.cfg.Name, NodeGUID: verbs.GUID{}, Network: d.cfg.Network, MTU: 5}
 	if d.cfg.InfiniBand {
@@ -87,21 +78,16 @@ func newTransport(d *Device) (*transport, error) {
 // reset destroys all objects, of which PDs come after. No command is being executed.
 func (t *transport) reset() {
 	for _, q := range t.qps.clear() {
-		t.destroy(q)
+		q.destroy()
 	}
-	t.numQPs, t.numRecvs = 0, 0
 	for _, s := range t.srqs.clear() {
-		s.e.Destroy()
-		s.ring.close()
+		s.destroy()
 	}
 	for _, c := range t.cqs.clear() {
-		c.e.Destroy()
-		c.close()
+		c.destroy()
 	}
 	for _, k := range t.mkeys.clear() {
-		k.mu.Lock()
-		t.end(k)
-		k.mu.Unlock()
+		k.destroy()
 	}
 	if t.all != nil {
 		t.all.Close()
@@ -175,6 +161,7 @@ type ring struct {
 	recordOff    int
 	count        uint32
 	stride       int
+	taken        uint16 // entries of a send or receive queue that the adapter has taken
 }
 
 // mapRing maps a ring of count entries of stride bytes from a list of pages. The offset within the
@@ -219,6 +206,11 @@ func (r *ring) at(i uint32) []byte {
 
 // posted returns word n of the doorbell record.
 func (r *ring) posted(n int) uint32 { return bigEndian(r.record.Word(r.recordOff + 4*n).Load()) }
+
+// waiting returns how many receives are posted that have not been taken.
+func (r *ring) waiting() int {
+	return int(min(uint32(uint16(r.posted(recvRecord))-r.taken), r.count))
+}
 
 // flusher flushes receives that the guest posts to QPs in the error state: a receive has no
 // doorbell. It runs while there are such QPs.

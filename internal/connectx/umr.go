@@ -126,14 +126,14 @@ func (q *qp) umr(wqe []byte) verbs.WCStatus {
 		return verbs.WCMWBindErr
 	}
 	if len(list) > 0 {
-		if !q.t.grow(k, offset+len(list)) {
+		if !k.grow(offset + len(list)) {
 			return verbs.WCMWBindErr
 		}
 		copy(k.xlt[offset:], list)
 	}
 	k.disable()
 	k.context = next
-	if !mkcFree.is(next) && q.t.enable(k) != statusOk {
+	if !mkcFree.is(next) && k.enable() != statusOk {
 		mkcFree.set(next, 1)
 		return verbs.WCMWBindErr
 	}

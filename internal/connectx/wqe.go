@@ -45,18 +45,19 @@ func (q *qp) snapshot() {
 	if q.t.d.cfg.Record == nil {
 		return
 	}
-	q.recordMu.Lock()
-	defer q.recordMu.Unlock()
+	r := &q.recorded
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for {
 		var wqe [maxWQE]byte
-		n := q.shown.to() - q.recorded
+		n := q.shown.to() - r.end
 		if n == 0 {
 			return
 		}
-		size := q.read(&wqe, q.recorded, n)
-		q.t.d.record(Event{Kind: RecordWQE, Number: q.num, Offset: int(q.recorded), In: wqe[:size]})
-		if q.recorded += uint16((size + sendBlock - 1) / sendBlock); size == 0 {
-			q.recorded += n
+		size := q.read(&wqe, r.end, n)
+		q.t.d.record(Event{Kind: RecordWQE, Number: q.num, Offset: int(r.end), In: wqe[:size]})
+		if r.end += uint16((size + sendBlock - 1) / sendBlock); size == 0 {
+			r.end += n
 		}
 	}
 }
@@ -66,9 +67,9 @@ func (q *qp) refillSend(r *engine.Ring) {
 	if q.sq.count == 0 {
 		return
 	}
-	q.forgetPaths()
+	q.paths.refresh(q.t.gidTurn.Load())
 	for {
-		n := q.shown.to() - q.sends // blocks
+		n := q.shown.to() - q.sq.taken // blocks
 		if n == 0 {
 			return
 		}
@@ -77,17 +78,17 @@ func (q *qp) refillSend(r *engine.Ring) {
 			return
 		}
 		var wqe [maxWQE]byte
-		size := q.read(&wqe, q.sends, n)
-		agree := q.shown.use(q.sends, wqe[:size])
+		size := q.read(&wqe, q.sq.taken, n)
+		agree := q.shown.use(q.sq.taken, wqe[:size])
 		w.Wr, w.Dma = abi.RxeSendWr{}, abi.RxeDmaInfo{}
-		w.Wr.WrId = sendID(q.sends, wqe[ctrlOpcode])
+		w.Wr.WrId = sendID(q.sq.taken, wqe[ctrlOpcode])
 		if size == 0 || !agree || !q.translate(w, wqe[:size], sges, inline) {
 			w.Wr.Opcode = invalidOp
 		}
 		if size == 0 {
-			q.sends += n // what follows cannot be found
+			q.sq.taken += n // what follows cannot be found
 		} else {
-			q.sends += uint16((size + sendBlock - 1) / sendBlock)
+			q.sq.taken += uint16((size + sendBlock - 1) / sendBlock)
 		}
 		r.Publish()
 	}
@@ -113,7 +114,7 @@ func (q *qp) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inline 
 	op, known := sendOps[opcode]
 	switch {
 	case !known, wqe[0] != 0, // modifier
-		be.Uint16(wqe[ctrlIndex:]) != q.sends, be.Uint32(wqe[ctrlQPNDS:])>>8 != q.num, wqe[7]&0xc0 != 0,
+		be.Uint16(wqe[ctrlIndex:]) != q.sq.taken, be.Uint32(wqe[ctrlQPNDS:])>>8 != q.num, wqe[7]&0xc0 != 0,
 		flags&0x11 != 0, flags&0x0c == 0x04: // reserved
 		return false
 	}
@@ -241,7 +242,7 @@ func (q *qp) address(to *abi.RxeSendWrWrUd, av [avSize]byte) bool {
 	}
 	path := av
 	clear(path[:avQPN+4])
-	ah := q.ahs[path]
+	ah := q.paths.ahs[path]
 	if ah == nil {
 		flow := be.Uint32(av[avGRHFlow:])
 		var err error
@@ -249,7 +250,7 @@ func (q *qp) address(to *abi.RxeSendWrWrUd, av [avSize]byte) bool {
 		if err != nil {
 			return false
 		}
-		q.ahs[path] = ah
+		q.paths.ahs[path] = ah
 	}
 	to.AhNum = ah.Num()
 	return true
@@ -258,18 +259,20 @@ func (q *qp) address(to *abi.RxeSendWrWrUd, av [avSize]byte) bool {
 // maxPaths bounds the address handles of a QP.
 const maxPaths = 256
 
-// forgetPaths drops the handles of paths when there are many, or the GIDs have changed. No request
-// has one: the engine asks for requests when it has sent all others.
-func (q *qp) forgetPaths() {
-	turn := q.t.gidTurn.Load()
-	if len(q.ahs) < maxPaths && q.ahsTurn == turn {
-		return
+// refresh forgets the handles when there are many, or the GIDs have changed. No request has one: the
+// engine asks for requests when it has sent all others.
+func (p *paths) refresh(turn uint32) {
+	if len(p.ahs) >= maxPaths || p.turn != turn {
+		p.forget()
+		p.turn = turn
 	}
-	for _, ah := range q.ahs {
+}
+
+func (p *paths) forget() {
+	for _, ah := range p.ahs {
 		ah.Destroy()
 	}
-	clear(q.ahs)
-	q.ahsTurn = turn
+	clear(p.ahs)
 }
 
 // execute executes a NOP, or a UMR request, which translate has copied.
@@ -285,17 +288,16 @@ func (q *qp) refillRecv(r *engine.Ring) {
 	if q.rq.count == 0 {
 		return
 	}
-	n := uint16(q.rq.posted(recvRecord)) - q.recvs
-	for n = uint16(min(uint32(n), q.rq.count)); n > 0; n-- {
+	for range q.rq.waiting() {
 		w, sges := r.NextRecv()
 		if w == nil {
 			return
 		}
-		*w = abi.RxeRecvWqe{WrId: uint64(q.recvs)}
-		if !gatherList(&w.Dma, sges, q.rq.at(uint32(q.recvs))) {
+		*w = abi.RxeRecvWqe{WrId: uint64(q.rq.taken)}
+		if !gatherList(&w.Dma, sges, q.rq.at(uint32(q.rq.taken))) {
 			w.Dma.NumSge = 1 << 16 // it is malformed
 		}
-		q.recvs++
+		q.rq.taken++
 		r.Publish()
 	}
 }

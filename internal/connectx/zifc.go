@@ -940,6 +940,9 @@ const (
 	disableHcaInEmbeddedCpuFunction field = 0x40<<16 | 0x1
 	disableHcaInFunctionId          field = 0x50<<16 | 0x10
 
+	// struct mlx5_ifc_detach_from_mcg_in_bits
+	detachFromMcgInQpn field = 0x48<<16 | 0x18
+
 	// struct mlx5_ifc_destroy_xrc_srq_in_bits
 	destroyXrcSrqInXrcSrqn field = 0x48<<16 | 0x18
 
