@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/rdmadev"
 )
 
 // TestLink makes a device, shows it by every command, renames and removes it, while verbs
@@ -77,10 +76,11 @@ func TestLink(t *testing.T) {
 	if text := verbs("stat", "rxe0"); !strings.HasPrefix(text, "OF ") {
 		t.Errorf("verbs stat:\n%s", text)
 	}
-	labtest.Check(t, labtest.Must(rdmadev.Find("cli0"))(t).SetCounterAuto(1, true, false))
+	verbs("stat", "auto", "cli0", "1", "--type")
 	if text := verbs("stat", "cli0", "--json"); !strings.Contains(text, `"qps_counted": "auto, by type"`) || !strings.Contains(text, "sent_pkts") {
 		t.Errorf("verbs stat --json:\n%s", text)
 	}
+	verbs("stat", "optional", "cli0", "1")
 	if text := verbs("res"); !strings.Contains(text, "cli0") || !strings.HasPrefix(text, "DEVICE") {
 		t.Errorf("verbs res:\n%s", text)
 	}

@@ -21,7 +21,7 @@ import (
 
 // without are the commands that have no result to print as JSON: they change something, or what they
 // print is for another program.
-var without = strings.Split("link add,link del,link rename,link move,cat,exporter,completion,man", ",")
+var without = strings.Split("link add,link del,link rename,link move,stat auto,stat unbind,cat,exporter,completion,man", ",")
 
 // jsonCommand is a command with --json on a device in user space.
 func jsonCommand(t *testing.T, host, line string) *exec.Cmd {
@@ -60,8 +60,10 @@ func TestJSON(t *testing.T) {
 		{"res", "qp -d soft0", 1, 0},
 		{"res", "-d nosuch", 0, 1},
 		{"res", "no-kind", 0, 2},
-		{"stat", "soft0", 1, 0},
-		{"stat", "nosuch", 0, 1},
+		{"stat show", "soft0", 1, 0},
+		{"stat show", "nosuch", 0, 1},
+		{"stat optional", "nosuch 1", 0, 1},
+		{"stat bind", "nosuch 1 1", 0, 1},
 		{"monitor", "--interval x", 0, 2},
 		{"doctor", "", 1, 0},
 		{"doctor", "nosuch", 1, 1}, // a problem

@@ -59,7 +59,7 @@ type commands struct {
 	Ports      dev.Ports        `cmd:"" help:"Show the ports of devices of any driver."`
 	Counters   dev.Counters     `cmd:"" help:"Show counters, or how fast they grow."`
 	Res        dev.Res          `cmd:"" help:"Show resources and their owners."`
-	Stat       dev.Stat         `cmd:"" help:"Show statistics of ports, QPs and MRs."`
+	Stat       dev.Stat         `cmd:"" help:"Show statistics of ports, QPs and MRs, and set how QPs are counted."`
 	Link       dev.Link         `cmd:"" help:"Create, remove, rename and move devices."`
 	Monitor    dev.Monitor      `cmd:"" help:"Print changes to devices and ports."`
 	Doctor     doctor.Cmd       `cmd:"" help:"Check what RDMA programs need, and show remedies."`

@@ -101,7 +101,7 @@ func TestCompletionDevices(t *testing.T) {
 		}
 		return strings.Fields(stdout)
 	}
-	for _, line := range strings.Split("info |ports |counters |stat |doctor |link del |link rename |link move |res -d |res qp --device |perf send lat -d |check -d |perf server --ib-dev |info rx", "|") {
+	for _, line := range strings.Split("info |ports |counters |stat |stat show |stat bind |stat auto |doctor |link del |link rename |link move |res -d |res qp --device |perf send lat -d |check -d |perf server --ib-dev |info rx", "|") {
 		if got := words(line); !slices.Contains(got, labtest.RXE) {
 			t.Errorf("%q: %q", line, got)
 		}
@@ -111,7 +111,7 @@ func TestCompletionDevices(t *testing.T) {
 			t.Errorf("%q: %q", line, got)
 		}
 	}
-	for _, line := range strings.Split("info x|info rxe0 |stat rxe0 |link rename rxe0 |res |cat |ping -c -a |perf send lat ", "|") {
+	for _, line := range strings.Split("info x|info rxe0 |stat bind rxe0 |link rename rxe0 |res |cat |ping -c -a |perf send lat ", "|") {
 		if got := words(line); slices.Contains(got, labtest.RXE) || slices.Contains(got, labtest.Addr) {
 			t.Errorf("%q: %q", line, got)
 		}
