@@ -37,7 +37,7 @@ const (
 	AnswersOther Answered = 2 // MRA: LAP
 )
 
-// REQ asks for a connection.
+// REQ asks for a connection. Its many fields are those of the message (specification, 12.6.5).
 type REQ struct {
 	LocalCommID             uint32
 	VendorID                uint32 // 24 bits; ECE

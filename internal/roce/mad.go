@@ -118,10 +118,8 @@ type CMMessage interface {
 	// Attr returns the attribute of the message.
 	Attr() CMAttr
 
-	// encode writes the message, with its part of the header, to a datagram of zeros.
-	encode(mad *[MADSize]byte) error
-	// decode reads the message, and copies what it keeps.
-	decode(mad *[MADSize]byte)
+	// fields reads or writes the message, with its part of the header.
+	fields(*cmWire)
 }
 
 // AppendCM appends the management datagram of a message to dst. Bits of a field above its
@@ -137,8 +135,9 @@ func AppendCM(dst []byte, tid uint64, m CMMessage) ([]byte, error) {
 		Attr:         m.Attr(),
 	}
 	h.Append(mad[:0])
-	if err := m.encode(&mad); err != nil {
-		return dst, err
+	w := cmWire{mad: &mad, write: true}
+	if m.fields(&w); w.err != nil {
+		return dst, w.err
 	}
 	return append(dst, mad[:]...), nil
 }
@@ -175,6 +174,6 @@ func DecodeCM(b []byte) (h MADHeader, m CMMessage, err error) {
 	default:
 		return h, nil, ErrMessage
 	}
-	m.decode((*[MADSize]byte)(b))
+	m.fields(&cmWire{mad: (*[MADSize]byte)(b)})
 	return h, m, nil
 }

@@ -21,11 +21,6 @@ const (
 	PortSpaceIB    PortSpace = 0x013f
 )
 
-// NewServiceID returns the service ID of a port.
-func NewServiceID(space PortSpace, port uint16) ServiceID {
-	return ServiceID(space)<<16 | ServiceID(port)
-}
-
 // PortSpace returns the port space of s. ok is false if s is not a service of the RDMA CM.
 func (s ServiceID) PortSpace() (space PortSpace, ok bool) {
 	switch space = PortSpace(s >> 16); space {

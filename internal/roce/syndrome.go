@@ -18,7 +18,8 @@ const (
 	ClassNAK      SyndromeClass = 0x60
 )
 
-// The syndromes with a fixed value. [ACK] and [RNRNAK] return the others.
+// The syndromes with a fixed value. Others are an encoded credit count, see [Syndrome.Credits], and those of
+// [RNRNAK].
 const (
 	// ACKUnlimited acknowledges without limiting the requests that follow.
 	ACKUnlimited    Syndrome = 0x1f
@@ -28,9 +29,6 @@ const (
 	NAKRemoteOp     Syndrome = 0x63 // remote operational error
 	NAKInvalidRDReq Syndrome = 0x64 // invalid RD request
 )
-
-// ACK returns an acknowledgement with an encoded credit count, see [Syndrome.Credits].
-func ACK(code uint8) Syndrome { return Syndrome(code & 0x1f) }
 
 // RNRNAK returns a negative acknowledgement that asks to wait, see [RNRDelay].
 func RNRNAK(timer uint8) Syndrome { return Syndrome(ClassRNRNAK) | Syndrome(timer&0x1f) }

@@ -13,9 +13,9 @@ func TestSyndrome(t *testing.T) {
 		name  string
 	}{
 		{ACKUnlimited, ClassACK, 31, "ACK"},
-		{ACK(0), ClassACK, 0, "ACK credits 0"},
-		{ACK(7), ClassACK, 7, "ACK credits 12"},
-		{ACK(0x20 | 30), ClassACK, 30, "ACK credits 32768"},
+		{0, ClassACK, 0, "ACK credits 0"},
+		{7, ClassACK, 7, "ACK credits 12"},
+		{30, ClassACK, 30, "ACK credits 32768"},
 		{RNRNAK(0), ClassRNRNAK, 0, "RNR NAK 655.36ms"},
 		{RNRNAK(1), ClassRNRNAK, 1, "RNR NAK 10µs"},
 		{RNRNAK(0xff), ClassRNRNAK, 31, "RNR NAK 491.52ms"},
@@ -42,7 +42,7 @@ func TestCredits(t *testing.T) {
 		if code > 4 {
 			want = 2 * CreditCount(code-2)
 		}
-		n, limited := ACK(code).Credits()
+		n, limited := Syndrome(code).Credits()
 		if n != want || !limited || CreditCount(code) != want {
 			t.Errorf("code %d: %d credits, not %d", code, n, want)
 		}

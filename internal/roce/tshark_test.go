@@ -91,7 +91,12 @@ func number(t *testing.T, s string) uint64 {
 	return v
 }
 
-func one(set bool) uint64 { return uint64(bit(set, 0)) }
+func one(set bool) uint64 {
+	if set {
+		return 1
+	}
+	return 0
+}
 
 // shark is a field of tshark and what it has to be for a packet with some headers.
 type shark struct {
@@ -131,7 +136,7 @@ func TestTshark(t *testing.T) {
 			p := &Packet{
 				Opcode: op, Solicited: i%2 == 0, Migrated: i%3 == 0, AckReq: i%4 == 0, PKey: 0xfff0 + uint16(i%16),
 				DestQP: 0x112200 + uint32(i), PSN: PSN(0x445500 + i),
-				AETH: AETH{[]Syndrome{ACKUnlimited, ACK(5), RNRNAK(9), NAKRemoteAccess}[i%4], 0x778800 + uint32(i)},
+				AETH: AETH{[]Syndrome{ACKUnlimited, 5, RNRNAK(9), NAKRemoteAccess}[i%4], 0x778800 + uint32(i)},
 			}
 			f := op.Flags()
 			if f&HasRETH != 0 {
@@ -240,7 +245,7 @@ func TestTsharkCM(t *testing.T) {
 	alternate.LocalLID, alternate.PacketRate, alternate.LocalACKTimeout = 0x1112, 0x15, 20
 	alternate.LocalGID[0], alternate.RemoteGID[0] = 0x20, 0x20
 	req := &REQ{
-		LocalCommID: 0x01020304, ServiceID: NewServiceID(PortSpaceTCP, 4420), LocalCAGUID: 0x1112131415161718,
+		LocalCommID: 0x01020304, ServiceID: ServiceID(PortSpaceTCP)<<16 | 4420, LocalCAGUID: 0x1112131415161718,
 		LocalQKey: 0x21222324, LocalQPN: 0x252627, ResponderResources: 16, LocalEECN: 0x313233, InitiatorDepth: 15,
 		RemoteEECN: 0x343536, RemoteCMResponseTimeout: 20, Transport: CMTransportUC, FlowControl: true,
 		StartingPSN: 0x414243, LocalCMResponseTimeout: 21, RetryCount: 5, PKey: 0x8001, PathMTU: 3, RDCExists: true,
@@ -316,7 +321,7 @@ func TestTsharkCM(t *testing.T) {
 		}},
 		// Wireshark has no fields of these.
 		{&MRA{LocalCommID: 1, RemoteCommID: 2, ServiceTimeout: 20}, nil},
-		{&SIDRREQ{RequestID: 1, PKey: 0xffff, ServiceID: NewServiceID(PortSpaceUDP, 7)}, nil},
+		{&SIDRREQ{RequestID: 1, PKey: 0xffff, ServiceID: ServiceID(PortSpaceUDP)<<16 | 7}, nil},
 		{&SIDRREP{RequestID: 1, QPN: 5, QKey: 6}, nil},
 	}
 	fields := []string{
