@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"syscall"
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/unix"
@@ -62,7 +63,7 @@ func resolve(ctx context.Context, r *net.Resolver, addr string) ([]netip.AddrPor
 // fails to resolve it only after a timeout.
 func checkZone(a netip.Addr) error {
 	if a.Is6() && a.IsLinkLocalUnicast() && a.Zone() == "" {
-		return fmt.Errorf("link-local address without a zone, as in %v%%eth0: %w", a, unix.EINVAL)
+		return fmt.Errorf("link-local address without a zone, as in %v%%eth0: %w", a, syscall.EINVAL)
 	}
 	return nil
 }
@@ -90,7 +91,7 @@ func sockaddr(ap netip.AddrPort) (s abi.KernelSockaddrStorage, size uint16, err 
 		}
 		return s, unix.SizeofSockaddrInet6, nil
 	}
-	return s, 0, fmt.Errorf("address %v: %w", ap, unix.EAFNOSUPPORT)
+	return s, 0, fmt.Errorf("address %v: %w", ap, syscall.EAFNOSUPPORT)
 }
 
 func zone(name string) (uint32, error) {

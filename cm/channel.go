@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -70,7 +71,7 @@ func openChannel(node string) (*Channel, error) {
 	}
 	fd, err := unix.Open(node, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	switch err {
-	case unix.ENOENT, unix.ENXIO, unix.ENODEV:
+	case syscall.ENOENT, syscall.ENXIO, syscall.ENODEV:
 		err = fmt.Errorf("%w: %w", verbs.ErrNoCM, err)
 	}
 	if err != nil {
@@ -195,7 +196,7 @@ func (c *Channel) readEventLocked(fd int) error {
 		if err == nil {
 			c.deliver(&c.reader.resp)
 		}
-		if err != unix.EAGAIN {
+		if err != syscall.EAGAIN {
 			return err
 		}
 		// The former files have no event left, unless one has come since.

@@ -1,8 +1,9 @@
 package cm
 
 import (
+	"syscall"
+
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -45,11 +46,11 @@ func (m message) free() { mmap.Free(m.mem) }
 
 // enotsupp is the kernel's internal ENOTSUPP, which should never reach a program.
 // Joining an IPv6 multicast group on RoCE returns it nevertheless.
-const enotsupp = unix.Errno(524)
+const enotsupp = syscall.Errno(524)
 
 func translateErrno(err error) error {
 	if err == enotsupp {
-		return unix.EOPNOTSUPP
+		return syscall.EOPNOTSUPP
 	}
 	return err
 }

@@ -5,9 +5,8 @@ package cm
 import (
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
-
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // TestDescribeLoopback describes the loopback interface, whose addresses lead to no device, and advises to use
@@ -20,12 +19,12 @@ func TestDescribeLoopback(t *testing.T) {
 	const advice = "use an address of a device"
 	to := netip.MustParseAddr("127.0.0.1")
 	for _, reachable := range []bool{true, false} {
-		err := noRouteTo(to, []string{"lo0" + text}, reachable, unix.ENODEV)
+		err := noRouteTo(to, []string{"lo0" + text}, reachable, syscall.ENODEV)
 		if strings.Contains(err.Error(), advice) != reachable {
 			t.Errorf("reachable %v: %v", reachable, err)
 		}
 	}
-	if err := noRouteTo(netip.MustParseAddr("10.0.0.1"), nil, true, unix.ENODEV); strings.Contains(err.Error(), advice) {
+	if err := noRouteTo(netip.MustParseAddr("10.0.0.1"), nil, true, syscall.ENODEV); strings.Contains(err.Error(), advice) {
 		t.Error(err)
 	}
 }

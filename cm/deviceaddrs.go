@@ -5,9 +5,9 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"syscall"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -40,7 +40,7 @@ func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
 		}
 	}
 	if found == nil {
-		return nil, fail(op, d.Name, fmt.Errorf("no address of this machine leads to it: %w", unix.EADDRNOTAVAIL))
+		return nil, fail(op, d.Name, fmt.Errorf("no address of this machine leads to it: %w", syscall.EADDRNOTAVAIL))
 	}
 	return found, nil
 }

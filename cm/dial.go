@@ -8,9 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"syscall"
 	"time"
-
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Dialer makes connections. The zero value is usable.
@@ -110,7 +109,7 @@ func retryPort(log *slog.Logger, port uint16, do func() error) (err error) {
 			log.Debug("port is in use, another is tried", "err", err)
 		}
 		err = do()
-		if port != 0 || !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		if port != 0 || !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EADDRNOTAVAIL) {
 			break
 		}
 	}
@@ -180,7 +179,7 @@ func (d *Dialer) resolveAddr(ctx context.Context, id *ID, dst netip.AddrPort) er
 		switch {
 		case err == nil:
 			return nil
-		case !errors.Is(err, unix.ETIMEDOUT) || wait >= left:
+		case !errors.Is(err, syscall.ETIMEDOUT) || wait >= left:
 			return fmt.Errorf("resolve address: %w", noRoute(portInUse(id, d.LocalAddr, err), dst.Addr()))
 		}
 	}
@@ -223,7 +222,7 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 	}
 	switch {
 	case err == nil:
-		if err = e.handleEstablished(&ev); errors.Is(err, unix.EINVAL) {
+		if err = e.handleEstablished(&ev); errors.Is(err, syscall.EINVAL) {
 			err = e.whyEnded(within, err)
 		}
 	case within.Err() != nil && ctx.Err() == nil:

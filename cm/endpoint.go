@@ -8,10 +8,10 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -127,7 +127,7 @@ func newEndpoint(id *ID, route Route, opt *Options, j connLogger, t *Transport) 
 	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{}), logger: j}
 	defer func() {
 		if err != nil {
-			if route != (Route{}) && errors.Is(err, unix.ENOMEM) {
+			if route != (Route{}) && errors.Is(err, syscall.ENOMEM) {
 				id.reject(rejectConsumer, []byte(memoryRejection)) // fails if this side dials
 			}
 			e.free()
@@ -294,7 +294,7 @@ func (e stateError) Unwrap() error { return e.error }
 // one, as the peer has taken the request back. There is no event that says so: the kernel drops those of
 // an ID that has not been accepted (ucma_event_handler).
 func gaveUp(err error) error {
-	if _, ok := errors.AsType[stateError](err); ok && errors.Is(err, unix.EINVAL) {
+	if _, ok := errors.AsType[stateError](err); ok && errors.Is(err, syscall.EINVAL) {
 		return fmt.Errorf("the peer has given up: %w", err)
 	}
 	return err

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/internal/virtual"
 )
 
@@ -42,7 +42,7 @@ const (
 // tooLong adds ErrPrivateData to the kernel's EINVAL if the private data is longer
 // than RoCE, unlike iWARP, can carry.
 func tooLong(err error, data []byte, most int) error {
-	if errors.Is(err, unix.EINVAL) && len(data) > most {
+	if errors.Is(err, syscall.EINVAL) && len(data) > most {
 		return fmt.Errorf("%w: %d bytes of at most %d: %w", ErrPrivateData, len(data), most, err)
 	}
 	return err
@@ -85,13 +85,13 @@ func (e *RejectedError) Error() string {
 		return "connection rejected as stale"
 	}
 	if e.Reason < 0 {
-		return "connection rejected: " + unix.Errno(-e.Reason).Error()
+		return "connection rejected: " + syscall.Errno(-e.Reason).Error()
 	}
 	return fmt.Sprintf("connection rejected, reason %d", e.Reason)
 }
 
 func (e *RejectedError) Is(target error) bool {
-	return target == unix.ECONNREFUSED || e.Reason < 0 && target == unix.Errno(-e.Reason)
+	return target == syscall.ECONNREFUSED || e.Reason < 0 && target == syscall.Errno(-e.Reason)
 }
 
 // SendError returns wc.Err() for a completion from a send queue. The error also matches
@@ -135,16 +135,16 @@ func fail(op, addr string, err error) error {
 	verb, object := sys.SplitOp(op, addr)
 	e := &verbs.Error{Op: verb, Object: object, Err: err}
 	switch {
-	case op == "open" && virtual.IsNode(addr) && errors.Is(err, unix.ENOENT):
+	case op == "open" && virtual.IsNode(addr) && errors.Is(err, syscall.ENOENT):
 		e.Hint = "make a device with package soft, which opens it"
-	case op == "open" && errors.Is(err, unix.ENOENT):
+	case op == "open" && errors.Is(err, syscall.ENOENT):
 		e.Hint = "modprobe rdma_ucm, or pass the node into this container"
 	case op == "open" && errors.Is(err, fs.ErrPermission):
 		e.Hint = "this user may not open the device node"
 	case errors.Is(err, verbs.ErrNoRoute): // its text lists the devices
-	case errors.Is(err, unix.ENODEV):
+	case errors.Is(err, syscall.ENODEV):
 		e.Hint = "no RDMA device serves this address: see verbs devices"
-	case errors.Is(err, unix.EADDRNOTAVAIL):
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		e.Hint = "no interface here has this address"
 	}
 	return e

@@ -2,11 +2,11 @@ package cm
 
 import (
 	"fmt"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/attr"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // EventType is the type of an [Event] (enum rdma_cm_event_type in the kernel's
@@ -114,12 +114,12 @@ func privateData(data *[abi.RDMA_MAX_PRIVATE_DATA]uint8, n uint8) []byte {
 // otherwise.
 func (e *Event) Err() error {
 	errno := func() error {
-		switch status := unix.Errno(-e.Status); {
+		switch status := syscall.Errno(-e.Status); {
 		case e.Status >= 0:
 			return fmt.Errorf("%v, status %d", e.Type, e.Status)
-		case e.Type == ConnectError && status == unix.EINVAL: // only siw reports this (siw_proc_mpareply)
+		case e.Type == ConnectError && status == syscall.EINVAL: // only siw reports this (siw_proc_mpareply)
 			return fmt.Errorf("%v: %w: %w", e.Type, ErrMPA, status)
-		case e.Type == Unreachable && status == unix.ECONNREFUSED: // only devices in user space report this
+		case e.Type == Unreachable && status == syscall.ECONNREFUSED: // only devices in user space report this
 			return fmt.Errorf("%w: the host has no RoCE device (nothing receives at its UDP port for RoCE)", status)
 		default:
 			return fmt.Errorf("%v: %w", e.Type, translateErrno(status))

@@ -9,13 +9,13 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/attr"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -162,7 +162,7 @@ func (id *ID) Next(ctx context.Context) (Event, error) {
 func (id *ID) next(ctx context.Context) (Event, error) {
 	for {
 		if id.ch().loop != nil {
-			return Event{}, fmt.Errorf("its events go to a Loop: %w", unix.EINVAL)
+			return Event{}, fmt.Errorf("its events go to a Loop: %w", syscall.EINVAL)
 		}
 		id.mu.Lock()
 		if len(id.events) > 0 && !id.ended {

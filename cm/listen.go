@@ -12,11 +12,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/bridge"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/internal/virtual"
 )
 
@@ -122,7 +122,7 @@ func (c *ListenConfig) listen(ctx context.Context, addr string) (*Listener, erro
 		}
 	}
 	err = retryPort(c.Logger, local.Port(), func() error { return c.open(l, local) })
-	if errors.Is(err, unix.ENODEV) {
+	if errors.Is(err, syscall.ENODEV) {
 		err = noRoute(err, local.Addr())
 	}
 	if err != nil {
@@ -183,7 +183,7 @@ func noAddress(wildcard netip.Addr, ipv6Only bool) error {
 	}
 	devices, _ := describeDevices()
 	return fmt.Errorf("%w to %v: no device has an %s address in this network namespace; devices: %s: %w",
-		verbs.ErrNoRoute, wildcard, family, strings.Join(devices, ", "), unix.ENODEV)
+		verbs.ErrNoRoute, wildcard, family, strings.Join(devices, ", "), syscall.ENODEV)
 }
 
 // open makes the listener's IDs. The wildcard of both families has one of each: with one ID of [::],
@@ -198,7 +198,7 @@ func (c *ListenConfig) open(l *Listener, local netip.AddrPort) (err error) {
 		return err
 	}
 	id6, addr6, err := c.openID(l.transport, netip.AddrPortFrom(local.Addr(), l.addr.Port()), true)
-	if errors.Is(err, unix.EAFNOSUPPORT) { // IPv6 is disabled
+	if errors.Is(err, syscall.EAFNOSUPPORT) { // IPv6 is disabled
 		return nil
 	}
 	if err != nil {
@@ -252,7 +252,7 @@ func (c *ListenConfig) openID(t *Transport, local netip.AddrPort, only6 bool) (*
 // which the kernel returns for a port that a wildcard uses and for a wildcard whose port is
 // in use (cma_check_port), with EADDRINUSE if the address can be bound with another port.
 func portInUse(id *ID, local netip.AddrPort, err error) error {
-	if local.Port() == 0 || !errors.Is(err, unix.EADDRNOTAVAIL) {
+	if local.Port() == 0 || !errors.Is(err, syscall.EADDRNOTAVAIL) {
 		return err
 	}
 	other, oerr := id.ch().NewIDIn(id.space)
@@ -263,7 +263,7 @@ func portInUse(id *ID, local netip.AddrPort, err error) error {
 	if other.bind(netip.AddrPortFrom(local.Addr(), 0)) != nil {
 		return err
 	}
-	return unix.EADDRINUSE
+	return syscall.EADDRINUSE
 }
 
 // Addr returns the address that the listener listens on.

@@ -8,9 +8,9 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -101,9 +101,9 @@ func (d *Dialer) pathTo(ctx context.Context, dst netip.AddrPort) (Path, error) {
 // noRoute adds ErrNoRoute and the list of devices to err if err means that no
 // device leads to the address.
 func noRoute(err error, dst netip.Addr) error {
-	errno, _ := errors.AsType[unix.Errno](err)
+	errno, _ := errors.AsType[syscall.Errno](err)
 	switch {
-	case errno == unix.ENODEV || errno == unix.ENETUNREACH || errno == unix.EHOSTUNREACH:
+	case errno == syscall.ENODEV || errno == syscall.ENETUNREACH || errno == syscall.EHOSTUNREACH:
 	case errno != 0 && dst.IsLoopback(): // EINVAL if siw is the first device, ENOENT if siw is on lo
 	default:
 		return err

@@ -8,12 +8,12 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/epoll"
 	"github.com/goverbs/verbs/internal/event"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Loop is a [Channel] from which the program reads the events of all IDs in order
@@ -155,10 +155,10 @@ func (l *Loop) TryNext() (e Event, ok bool, err error) {
 			}
 		}
 		err := l.file.Try(l.readFunc)
-		if err == unix.EAGAIN && !l.isPending() { // another goroutine may have read events
+		if err == syscall.EAGAIN && !l.isPending() { // another goroutine may have read events
 			return Event{}, false, nil
 		}
-		if err != nil && err != unix.EAGAIN {
+		if err != nil && err != syscall.EAGAIN {
 			return Event{}, false, fail("take event", "", err)
 		}
 	}
@@ -263,9 +263,9 @@ func (l *Loop) Accept(e Event, opt Options) (*Endpoint, error) {
 func (l *Loop) check(e *Event, want EventType) error {
 	switch {
 	case e.Type != want || e.ID == nil:
-		return fmt.Errorf("event %q: %w", e.Type, unix.EINVAL)
+		return fmt.Errorf("event %q: %w", e.Type, syscall.EINVAL)
 	case e.ID.ch() != l.Channel:
-		return fmt.Errorf("ID of another channel: %w", unix.EINVAL)
+		return fmt.Errorf("ID of another channel: %w", syscall.EINVAL)
 	}
 	return nil
 }
@@ -324,8 +324,8 @@ func (e *Event) process(l *Loop) bool {
 	}
 	if err != nil {
 		ep.log(slog.LevelDebug, "connection failed", err)
-		e.Type, e.Status = ConnectError, -int(unix.EIO)
-		if errno, ok := errors.AsType[unix.Errno](err); ok {
+		e.Type, e.Status = ConnectError, -int(syscall.EIO)
+		if errno, ok := errors.AsType[syscall.Errno](err); ok {
 			e.Status = -int(errno)
 		}
 	}

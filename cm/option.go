@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -71,7 +71,7 @@ func (id *ID) WriteEvent(status int, arg uint64) error {
 // newer makes the EINVAL of kernels that do not know a command match
 // errors.ErrUnsupported.
 func newer(err error) error {
-	if err == unix.EINVAL {
+	if err == syscall.EINVAL {
 		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
 	return err

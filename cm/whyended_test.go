@@ -3,11 +3,10 @@ package cm
 import (
 	"errors"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // TestWhyEnded waits for the event that explains an EINVAL of the connection manager. On a machine with
@@ -20,12 +19,12 @@ func TestWhyEnded(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			e.id.push(Event{Type: Rejected, Status: rejectConsumer})
 		}()
-		if err := e.whyEnded(t.Context(), unix.EINVAL); !errors.Is(err, unix.ECONNREFUSED) || !strings.Contains(err.Error(), "rejected by the peer (invalid argument)") {
+		if err := e.whyEnded(t.Context(), syscall.EINVAL); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "rejected by the peer (invalid argument)") {
 			t.Error(err)
 		}
 		begin := time.Now()
-		err := e.whyEnded(t.Context(), stateError{unix.EINVAL})
-		if !errors.Is(err, unix.EINVAL) || err.Error() != "the peer has given up: invalid argument" || time.Since(begin) != eventDelay {
+		err := e.whyEnded(t.Context(), stateError{syscall.EINVAL})
+		if !errors.Is(err, syscall.EINVAL) || err.Error() != "the peer has given up: invalid argument" || time.Since(begin) != eventDelay {
 			t.Errorf("without an event: %v after %v", err, time.Since(begin))
 		}
 	})

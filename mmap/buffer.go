@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/goverbs/verbs/internal/unix"
 )
@@ -31,7 +32,7 @@ type Buffer struct {
 // NewBuffer makes a buffer of size bytes.
 func NewBuffer(size int, opt BufferOptions) (*Buffer, error) {
 	if size <= 0 {
-		return nil, fmt.Errorf("mmap: buffer of %d bytes: %w", size, unix.EINVAL)
+		return nil, fmt.Errorf("mmap: buffer of %d bytes: %w", size, syscall.EINVAL)
 	}
 	length, flags := size, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS
 	if opt.HugePages {
@@ -39,7 +40,7 @@ func NewBuffer(size int, opt BufferOptions) (*Buffer, error) {
 		flags |= unix.MAP_HUGETLB | 21<<unix.MAP_HUGE_SHIFT
 	}
 	mem, err := mapPages(-1, 0, length, flags)
-	if opt.HugePages && err == unix.ENOMEM {
+	if opt.HugePages && err == syscall.ENOMEM {
 		return nil, fmt.Errorf("mmap: buffer of %d huge pages of 2 MiB, of which %s are free: reserve more, as root: echo NUMBER > %s/nr_hugepages: %w",
 			length/hugePage, freeHugePages(), hugePages, os.NewSyscallError("mmap", err))
 	}

@@ -3,6 +3,7 @@ package mmap
 import (
 	"fmt"
 	"os"
+	"syscall"
 	"unsafe"
 
 	"github.com/goverbs/verbs/internal/unix"
@@ -36,7 +37,7 @@ func unmap(mem []byte) error {
 // size; for RDMA drivers it is a cookie taken from the driver's response).
 func Map(fd int, offset int64, length int) (*Region, error) {
 	if length <= 0 {
-		return nil, fmt.Errorf("mmap: length %d: %w", length, unix.EINVAL)
+		return nil, fmt.Errorf("mmap: length %d: %w", length, syscall.EINVAL)
 	}
 	if virtual.Is(fd) {
 		mem, errno := virtual.Mmap(fd, offset, length)

@@ -4,10 +4,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"unsafe"
-
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // newRegion maps size bytes of a file, as a driver's queue is mapped.
@@ -194,7 +193,7 @@ func TestMapErrors(t *testing.T) {
 	if _, err := Map(0, 0, 0); err == nil {
 		t.Error("mapped nothing")
 	}
-	if _, err := Map(-1, 0, 4096); !errors.Is(err, unix.EBADF) {
+	if _, err := Map(-1, 0, 4096); !errors.Is(err, syscall.EBADF) {
 		t.Errorf("mapped no file: %v", err)
 	}
 }

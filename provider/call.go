@@ -1,10 +1,14 @@
 package provider
 
-import "github.com/goverbs/verbs/internal/unix"
+import (
+	"syscall"
+
+	"github.com/goverbs/verbs/internal/unix"
+)
 
 // call makes the system call that runs the command. It is in a file of its own, which
 // tests/bench/native replaces.
-func (c *command) call(trap, a2, a3 uintptr) (errno unix.Errno) {
+func (c *command) call(trap, a2, a3 uintptr) (errno syscall.Errno) {
 	for {
 		// RawSyscall, which does not inform the scheduler, costs less for commands that
 		// only queue work (BenchmarkDoorbell in package uverbs). For commands in which
@@ -16,7 +20,7 @@ func (c *command) call(trap, a2, a3 uintptr) (errno unix.Errno) {
 		} else {
 			_, _, errno = unix.RawSyscall(trap, c.fd, a2, a3)
 		}
-		if errno != unix.EINTR {
+		if errno != syscall.EINTR {
 			return errno
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
@@ -81,14 +82,14 @@ func (c *command) run() error {
 		return c.runIoctl()
 	}
 	errno := c.call(unix.SYS_WRITE, uintptr(unsafe.Pointer(&c.msg[invocationSize])), c.size)
-	if errno == unix.EACCES {
+	if errno == syscall.EACCES {
 		c.useIoctl.Store(true)
 		return c.runIoctl()
 	}
 	return sysError("write", errno)
 }
 
-func sysError(call string, errno unix.Errno) error {
+func sysError(call string, errno syscall.Errno) error {
 	if errno == 0 {
 		return nil
 	}

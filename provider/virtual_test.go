@@ -2,10 +2,10 @@ package provider
 
 import (
 	"errors"
+	"syscall"
 	"testing"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/mmap"
 )
@@ -15,10 +15,10 @@ type recorder struct {
 	virtual.Unsupported
 	written abi.IbUverbsCmdHdr
 	request abi.IbUverbsReqNotifyCq
-	errno   unix.Errno
+	errno   syscall.Errno
 }
 
-func (r *recorder) Write(b []byte) (int, unix.Errno) {
+func (r *recorder) Write(b []byte) (int, syscall.Errno) {
 	n := copy(mmap.Bytes(&r.written), b)
 	copy(mmap.Bytes(&r.request), b[n:])
 	return len(b), r.errno
@@ -47,8 +47,8 @@ func TestVirtualCommand(t *testing.T) {
 	if allocs := testing.AllocsPerRun(100, func() { n.Arm(false) }); allocs > 0 {
 		t.Errorf("%v allocations", allocs)
 	}
-	file.errno = unix.EIO
-	if err := n.Arm(false); !errors.Is(err, unix.EIO) {
+	file.errno = syscall.EIO
+	if err := n.Arm(false); !errors.Is(err, syscall.EIO) {
 		t.Errorf("a command that fails: %v", err)
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -124,7 +124,7 @@ func (r *LocalRegion) Close() error {
 	if err != nil {
 		r.users.Add(-closedUsers)
 	}
-	if r.access&verbs.AccessMWBind != 0 && errors.Is(err, unix.EINVAL) {
+	if r.access&verbs.AccessMWBind != 0 && errors.Is(err, syscall.EINVAL) {
 		return &verbs.Error{Op: "close", Object: r.String(), Err: err, Hint: "a memory window may be bound to it: invalidate or close that first"}
 	}
 	return err

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -137,7 +138,7 @@ func (d *device) acquireShard(l *Loop) (*shard, error) {
 		room = shardSize
 	}
 	if room = min(room, d.depth/each); room == 0 {
-		return nil, fmt.Errorf("CQ of %d completions is too small: lower SendQueue and Credits: %w", d.depth, unix.EINVAL)
+		return nil, fmt.Errorf("CQ of %d completions is too small: lower SendQueue and Credits: %w", d.depth, syscall.EINVAL)
 	}
 	cq, err := d.ctx.CreateCQ(uverbs.CQOptions{Depth: room * each, Channel: d.ch})
 	if err != nil {

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Errors of operations and sockets, in addition to those of package cm:
@@ -16,13 +16,13 @@ import (
 var (
 	// ErrWouldBlock is returned by Post when the send queue is full; Writable is
 	// called when there is room. It matches EAGAIN.
-	ErrWouldBlock = fmt.Errorf("send queue is full: %w", unix.EAGAIN)
+	ErrWouldBlock = fmt.Errorf("send queue is full: %w", syscall.EAGAIN)
 	// ErrNotConnected is returned by Alloc and Post before the socket is established.
 	// It matches ENOTCONN.
-	ErrNotConnected = fmt.Errorf("not established yet: %w", unix.ENOTCONN)
+	ErrNotConnected = fmt.Errorf("not established yet: %w", syscall.ENOTCONN)
 	// ErrTooLarge is returned for a message above the limit of the peer or of this
 	// side. It matches EMSGSIZE.
-	ErrTooLarge = fmt.Errorf("message is too large: %w", unix.EMSGSIZE)
+	ErrTooLarge = fmt.Errorf("message is too large: %w", syscall.EMSGSIZE)
 	// ErrBuffer is returned when the program may not use a buffer in this way: it is
 	// queued, freed, of another socket, or holds a received message.
 	ErrBuffer = errors.New("buffer cannot be used now")
@@ -42,7 +42,7 @@ var (
 	ErrNotRunning = errors.New("nothing runs the loop: call Loop.Run")
 	// ErrTimeout is returned when a handshake, or a Disconnect, took too long. It
 	// matches ETIMEDOUT.
-	ErrTimeout = fmt.Errorf("peer did not answer in time: %w", unix.ETIMEDOUT)
+	ErrTimeout = fmt.Errorf("peer did not answer in time: %w", syscall.ETIMEDOUT)
 )
 
 func protocol(format string, args ...any) error {
@@ -61,7 +61,7 @@ func fail(op, object string, err error) error {
 	switch {
 	case errors.Is(err, ErrDispatching):
 		e.Hint = "a callback must not wait: use Dialer.Connect, Post, Disconnect"
-	case errors.Is(err, unix.ENOMEM):
+	case errors.Is(err, syscall.ENOMEM):
 		e.Hint = "lower Credits, Eager, Window"
 	}
 	return e

@@ -3,8 +3,8 @@ package soft
 import (
 	"fmt"
 	"sync"
+	"syscall"
 
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/soft/internal/ucma"
 )
@@ -46,7 +46,7 @@ func joinHost(k hostKey) *host {
 			h.node = fmt.Sprintf("%s/%d", virtual.CM, hosts.count)
 		}
 		hosts.all[k] = h
-		virtual.Provide(h.node, func() (virtual.File, unix.Errno) { return h.manager.Open(), 0 })
+		virtual.Provide(h.node, func() (virtual.File, syscall.Errno) { return h.manager.Open(), 0 })
 	}
 	h.devices++
 	return h

@@ -3,11 +3,11 @@ package uverbs
 import (
 	"fmt"
 	"slices"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -24,7 +24,7 @@ func (p *PD) Advise(advice verbs.Advice, wait bool, sgl ...verbs.SGE) error {
 		flags = abi.IB_UVERBS_ADVISE_MR_FLAG_FLUSH
 	}
 	if len(sgl) == 0 {
-		return p.obj.fail(op, fmt.Errorf("no SGEs: %w", unix.EINVAL))
+		return p.obj.fail(op, fmt.Errorf("no SGEs: %w", syscall.EINVAL))
 	}
 	maxSGEs := sys.MaxAttr / len(mmap.Bytes(&sgl[0]))
 	for part := range slices.Chunk(sgl, maxSGEs) {

@@ -3,6 +3,7 @@ package uverbs
 import (
 	"context"
 	"fmt"
+	"syscall"
 	"weak"
 
 	"github.com/goverbs/verbs"
@@ -10,7 +11,6 @@ import (
 	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/spin"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -52,12 +52,12 @@ type CQOptions struct {
 func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 	const op = "create CQ"
 	if opt.Depth < 1 || int(uint32(opt.Depth)) != opt.Depth || opt.Vector < 0 || int(uint32(opt.Vector)) != opt.Vector {
-		return nil, c.obj.fail(op, fmt.Errorf("depth %d, vector %d: %w", opt.Depth, opt.Vector, unix.EINVAL))
+		return nil, c.obj.fail(op, fmt.Errorf("depth %d, vector %d: %w", opt.Depth, opt.Vector, syscall.EINVAL))
 	}
 	parents := []*object{c.obj}
 	if opt.Channel != nil {
 		if opt.Channel.ctx != c {
-			return nil, c.obj.fail(op, fmt.Errorf("channel of another context: %w", unix.EINVAL))
+			return nil, c.obj.fail(op, fmt.Errorf("channel of another context: %w", syscall.EINVAL))
 		}
 		parents = append(parents, opt.Channel.obj)
 	}
@@ -158,7 +158,7 @@ func (q *CQ) recycle() (*CQ, error) {
 	next := &CQ{ctx: q.ctx, handle: q.handle, id: q.id}
 	err := q.obj.transfer(op, func(parents []*object) error {
 		if q.channel != nil {
-			return fmt.Errorf("CQ with a channel: %w", unix.EINVAL)
+			return fmt.Errorf("CQ with a channel: %w", syscall.EINVAL)
 		}
 		next.register(q.queue.Recycle(), parents)
 		return nil
@@ -271,7 +271,7 @@ func (q *CQ) pollArmWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 func (q *CQ) Resize(depth int) error {
 	const op = "resize"
 	if depth < 1 || int(uint32(depth)) != depth {
-		return q.obj.fail(op, fmt.Errorf("depth %d: %w", depth, unix.EINVAL))
+		return q.obj.fail(op, fmt.Errorf("depth %d: %w", depth, syscall.EINVAL))
 	}
 	if err := q.obj.enter(op); err != nil {
 		return err

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Device is an RDMA device as sysfs describes it, or one in user space that package soft has
@@ -132,7 +132,7 @@ func readDevice(dir string) (Device, error) {
 }
 
 func isTooManyFiles(err error) bool {
-	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 func readAttr(dir, name string) (string, error) {

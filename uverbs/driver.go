@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -56,7 +56,7 @@ func findDriver(fd int) (provider.Driver, error) {
 // with EPROTONOSUPPORT (ib_uverbs_cmd_verbs).
 func hasDriverID(fd int, id uint32) bool {
 	const noMethod = 0xfff // no such method
-	return sys.File{FD: fd, Driver: id}.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: noMethod}) != unix.EINVAL
+	return sys.File{FD: fd, Driver: id}.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: noMethod}) != syscall.EINVAL
 }
 
 // getContext makes the kernel's context of the file and queries the attributes that

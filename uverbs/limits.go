@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -22,7 +22,7 @@ type limit struct {
 // that field of [verbs.DeviceAttr], or empty if no object is made. (rxe answers EINVAL then:
 // __rxe_add_to_pool.)
 func (o *object) failSize(op string, err error, mostName string, most int, limits ...limit) error {
-	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOMEM) {
+	if !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOMEM) {
 		return o.fail(op, err)
 	}
 	var over []string
@@ -35,10 +35,10 @@ func (o *object) failSize(op string, err error, mostName string, most int, limit
 		return o.fail(op, fmt.Errorf("%s: %w", strings.Join(over, ", "), err))
 	}
 	e := o.fail(op, err)
-	if err == unix.EINVAL && mostName != "" { // which nothing has explained
+	if err == syscall.EINVAL && mostName != "" { // which nothing has explained
 		e.Hint = fmt.Sprintf("no size exceeds the device's limits: it may have no more objects, %s is %d", mostName, most)
 	}
-	if err == unix.ENOMEM && mostName != "" {
+	if err == syscall.ENOMEM && mostName != "" {
 		e.Hint = fmt.Sprintf("the kernel lacks memory, or the device has no more objects: %s is %d", mostName, most)
 	}
 	return e

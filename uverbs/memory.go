@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/maps"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // accessWritable are the rights with which the kernel requires memory that can be written
@@ -20,13 +20,13 @@ const accessWritable = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.
 func (c *contextCore) failMemory(o *object, op string, err error, addr, length uint64, access verbs.Access) error {
 	attr := &c.dev.Attr
 	switch {
-	case errors.Is(err, unix.EFAULT):
+	case errors.Is(err, syscall.EFAULT):
 		e := o.fail(op, err)
 		if e.Hint = maps.Problem(addr, length, access&accessWritable != 0); e.Hint == "" {
 			e.Hint = "devices cannot be given this memory: it may map a file that is shorter, or a device"
 		}
 		return e
-	case errors.Is(err, unix.ENOMEM):
+	case errors.Is(err, syscall.ENOMEM):
 		before := addr & uint64(os.Getpagesize()-1) // in its first page
 		if pinned := explainPins(err, sys.WholePages(before+length)); pinned != err {
 			return o.fail(op, pinned)
@@ -51,7 +51,7 @@ func (e *pinError) Unwrap() error { return e.error }
 // explainPins returns err, or a pinError if the limit of locked memory is why the kernel did not pin as
 // many bytes. A process that has pinned more than the limit is exempt from it.
 func explainPins(err error, bytes uint64) error {
-	if !errors.Is(err, unix.ENOMEM) {
+	if !errors.Is(err, syscall.ENOMEM) {
 		return err
 	}
 	limit, used := sys.LockedMemory()

@@ -6,10 +6,10 @@ import (
 	"math"
 	"runtime"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -71,7 +71,7 @@ func (p *PD) RegisterMR(mem []byte, access verbs.Access) (*MR, error) {
 // to the first byte, see [MROptions] (ibv_reg_mr_iova(3)).
 func (p *PD) RegisterMRIOVA(mem []byte, iova uint64, access verbs.Access) (*MR, error) {
 	if len(mem) == 0 {
-		return nil, p.obj.fail(opRegister, fmt.Errorf("empty memory: %w", unix.EINVAL))
+		return nil, p.obj.fail(opRegister, fmt.Errorf("empty memory: %w", syscall.EINVAL))
 	}
 	addr, unpin := pin(mem)
 	if iova == 0 {
@@ -117,10 +117,10 @@ func (p *PD) register(mem []byte, addr, iova uint64, access verbs.Access, free f
 	if err != nil && created {
 		core.destroyMR(resp.MrHandle)
 	}
-	if errors.Is(err, unix.EINVAL) && access&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0 && access&verbs.AccessLocalWrite == 0 {
+	if errors.Is(err, syscall.EINVAL) && access&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0 && access&verbs.AccessLocalWrite == 0 {
 		err = fmt.Errorf("AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite: %w", err)
 	}
-	if errors.Is(err, unix.EINVAL) && access&verbs.AccessOnDemand != 0 && core.dev.Attr.ODP.General&odpSupport == 0 { // as before Linux 6.3
+	if errors.Is(err, syscall.EINVAL) && access&verbs.AccessOnDemand != 0 && core.dev.Attr.ODP.General&odpSupport == 0 { // as before Linux 6.3
 		err = fmt.Errorf("%w: no on-demand paging: %w", errors.ErrUnsupported, err)
 	}
 	if err != nil {

@@ -3,11 +3,11 @@ package uverbs
 import (
 	"fmt"
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -88,7 +88,7 @@ func (q *QP) BindMW(mw *MW, opt BindOptions) (rkey uint32, err error) {
 		}
 		bind.LKey, bind.Addr, bind.Length = opt.MR.LKey(), opt.MR.Addr()+uint64(opt.Offset), uint64(opt.Length)
 	} else if mw.typ == verbs.MWType2 {
-		return 0, q.obj.fail(op, fmt.Errorf("a type 2 window is bound to a region: %w", unix.EINVAL))
+		return 0, q.obj.fail(op, fmt.Errorf("a type 2 window is bound to a region: %w", syscall.EINVAL))
 	}
 	mw.mu.Lock()
 	defer mw.mu.Unlock()

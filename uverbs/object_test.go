@@ -5,10 +5,10 @@ import (
 	"runtime"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -24,7 +24,7 @@ func (r *region) object(pd *object) *object {
 	r.addr = addr
 	o := newObject("dev0", objectName{format: "MR"}, func() error {
 		if r.bound.Load() {
-			return unix.EINVAL
+			return syscall.EINVAL
 		}
 		r.released.Store(true)
 		return unpin()

@@ -3,10 +3,10 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // attribute probes a feature that the device's attributes show.
@@ -112,7 +112,7 @@ var probes = map[Feature]func(*prober) error{
 			return fmt.Errorf("the kernel's mlx5 needs an adapter with on-demand paging: %w", errors.ErrUnsupported)
 		}
 		mr, err := p.pd().RegisterDMABuf(-1, 0, 4096, 0, verbs.AccessLocalWrite)
-		if !errors.Is(err, unix.EBADF) { // EBADF means that only the file is refused
+		if !errors.Is(err, syscall.EBADF) { // EBADF means that only the file is refused
 			mustCreate(p, mr, err)
 		}
 		return nil

@@ -3,12 +3,12 @@ package uverbs
 import (
 	"fmt"
 	"math"
+	"syscall"
 	"weak"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -60,9 +60,9 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	}
 	switch {
 	case opt.SendCQ == nil || opt.RecvCQ == nil:
-		return nil, p.obj.fail(op, fmt.Errorf("a QP needs a send CQ and a receive CQ: %w", unix.EINVAL))
+		return nil, p.obj.fail(op, fmt.Errorf("a QP needs a send CQ and a receive CQ: %w", syscall.EINVAL))
 	case opt.SendCQ.ctx != p.ctx || opt.RecvCQ.ctx != p.ctx:
-		return nil, p.obj.fail(op, fmt.Errorf("CQ of another context: %w", unix.EINVAL))
+		return nil, p.obj.fail(op, fmt.Errorf("CQ of another context: %w", syscall.EINVAL))
 	}
 	opt.Cap = opt.Cap.WithDefaults()
 	if c := opt.Cap; uint64(max(c.MaxSendWR, c.MaxRecvWR, c.MaxSendSGE, c.MaxRecvSGE, c.MaxInline)) > math.MaxInt32 {
@@ -74,7 +74,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	}
 	if opt.SRQ != nil {
 		if opt.SRQ.pd.ctx != p.ctx {
-			return nil, p.obj.fail(op, fmt.Errorf("SRQ of another context: %w", unix.EINVAL))
+			return nil, p.obj.fail(op, fmt.Errorf("SRQ of another context: %w", syscall.EINVAL))
 		}
 		parents = append(parents, opt.SRQ.obj)
 		opt.Cap.MaxRecvWR, opt.Cap.MaxRecvSGE = 0, 0

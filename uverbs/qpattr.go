@@ -3,11 +3,11 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/attr"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -46,7 +46,7 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, unix.EINVAL) && !q.pd.ctx.device.IWARP() { // iWARP drivers have rules of their own
+	if errors.Is(err, syscall.EINVAL) && !q.pd.ctx.device.IWARP() { // iWARP drivers have rules of their own
 		if now, qerr := q.query(); qerr == nil {
 			to := now.State
 			if mask&verbs.MaskState != 0 {
@@ -73,7 +73,7 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 // wrapNoRoute adds the GIDs to an error that means that a RoCE peer does not answer. The
 // peer's GID may belong to another network than the local one, or be gone.
 func wrapNoRoute(av *verbs.AddressVector, err error) error {
-	if av.Global && (errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH)) {
+	if av.Global && (errors.Is(err, syscall.ETIMEDOUT) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)) {
 		return fmt.Errorf("no route to GID %v from GID %d of port %d: %w", av.DGID, av.SGIDIndex, av.Port, err)
 	}
 	return err

@@ -2,10 +2,10 @@ package uverbs
 
 import (
 	"fmt"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -23,7 +23,7 @@ func (m *MR) Rereg(opt ReregOptions) error {
 	const op = "reregister"
 	const trans, pd, access = 1, 2, 4 // enum ib_mr_rereg_flags
 	if opt.PD != nil && opt.PD.ctx != m.pd.ctx {
-		return m.obj.fail(op, fmt.Errorf("PD of another context: %w", unix.EINVAL))
+		return m.obj.fail(op, fmt.Errorf("PD of another context: %w", syscall.EINVAL))
 	}
 	objects := []*object{m.obj}
 	req := abi.IbUverbsReregMr{MrHandle: m.state.handle}

@@ -4,10 +4,10 @@ import (
 	"math"
 	"net/netip"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // capFlags are rxe's (RXE_DEVICE_CAP_FLAGS).
@@ -88,7 +88,7 @@ func (d *Device) GIDIndex(addr netip.Addr) int {
 // PKey returns entry i of the P_Key table, which has one entry. It fails with EINVAL.
 func (d *Device) PKey(i int) (uint16, error) {
 	if i != 0 {
-		return 0, unix.EINVAL
+		return 0, syscall.EINVAL
 	}
 	return defaultPKey, nil
 }

@@ -2,10 +2,10 @@ package engine
 
 import (
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // CQ is a completion queue.
@@ -39,11 +39,11 @@ func (d *Device) CreateCQ(init CQInit) (*CQ, error) {
 		return nil, err
 	}
 	if init.Deliver == nil && (init.Entries <= 0 || init.Entries > maxCQE) {
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	if d.cqs.Add(1) > maxCQ {
 		d.cqs.Add(-1)
-		return nil, unix.ENOMEM
+		return nil, syscall.ENOMEM
 	}
 	cq := &CQ{dev: d, notify: init.Notify, event: init.Event, deliver: init.Deliver}
 	if cq.deliver == nil {
@@ -65,7 +65,7 @@ func (cq *CQ) Arm(solicitedOnly bool) error {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if cq.ended {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	if solicitedOnly {
 		cq.solicited = true
@@ -108,13 +108,13 @@ func (cq *CQ) Resize(entries int) error {
 		return err
 	}
 	if entries <= 0 || entries > maxCQE {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	r := cq.ring
 	if cq.ended || r == nil || entries < r.produced() {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	to := newRing(entries, cqeSize)
 	to.index = r.moveTo(to, r.cons.Load()&r.mask, r.index)

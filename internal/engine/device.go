@@ -7,12 +7,12 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Device is a RoCE v2 device.
@@ -155,7 +155,7 @@ func (d *Device) SetGID(i int, addr netip.Addr) error {
 		return err
 	}
 	if i < 0 || i >= gidTableLen {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	gids := slices.Clone(d.gids.all())
 	for len(gids) <= i {
@@ -252,7 +252,7 @@ func (d *Device) now() time.Duration { return time.Since(d.start) }
 // usable returns the error for operations on a device that is gone.
 func (d *Device) usable() error {
 	if deviceState(d.state.Load()) != deviceActive {
-		return unix.ENODEV
+		return syscall.ENODEV
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,7 +44,7 @@ func TestAttributes(t *testing.T) {
 	if k, err := n.dev.PKey(0); k != 0xffff || err != nil {
 		t.Error(k, err)
 	}
-	if _, err := n.dev.PKey(1); !errors.Is(err, unix.EINVAL) {
+	if _, err := n.dev.PKey(1); !errors.Is(err, syscall.EINVAL) {
 		t.Error(err)
 	}
 	for mtu, want := range map[int]verbs.MTU{1500: 3, 9000: 5, 1280: 3, 600: 2, 68: 1, 4096: 4, 65535: 5} {
@@ -86,11 +87,11 @@ func TestIPv6(t *testing.T) {
 		av  verbs.AddressVector
 		err error
 	}{
-		{verbs.AddressVector{DGID: gid, SGIDIndex: 1, Port: 1}, unix.EINVAL},               // not global
-		{verbs.AddressVector{Global: true, DGID: gid, SGIDIndex: 1, Port: 2}, unix.EINVAL}, // no such port
+		{verbs.AddressVector{DGID: gid, SGIDIndex: 1, Port: 1}, syscall.EINVAL},               // not global
+		{verbs.AddressVector{Global: true, DGID: gid, SGIDIndex: 1, Port: 2}, syscall.EINVAL}, // no such port
 		{verbs.AddressVector{Global: true, DGID: gid, SGIDIndex: 9, Port: 1}, unix.ENODATA},
-		{verbs.AddressVector{Global: true, DGID: gid, SGIDIndex: 0, Port: 1}, unix.EINVAL}, // other family
-		{verbs.AddressVector{Global: true, SGIDIndex: 1, Port: 1}, unix.EINVAL},
+		{verbs.AddressVector{Global: true, DGID: gid, SGIDIndex: 0, Port: 1}, syscall.EINVAL}, // other family
+		{verbs.AddressVector{Global: true, SGIDIndex: 1, Port: 1}, syscall.EINVAL},
 	} {
 		if _, err := a.pd.CreateAH(tt.av); !errors.Is(err, tt.err) {
 			t.Errorf("%+v: %v", tt.av, err)
@@ -118,10 +119,10 @@ func TestRemove(t *testing.T) {
 		if s := a.dev.PortAttr().State; s != verbs.PortDown {
 			t.Errorf("port is %v", s)
 		}
-		if _, err := a.dev.AllocPD(); !errors.Is(err, unix.ENODEV) {
+		if _, err := a.dev.AllocPD(); !errors.Is(err, syscall.ENODEV) {
 			t.Errorf("AllocPD: %v", err)
 		}
-		if err := x.Modify(&verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState); !errors.Is(err, unix.ENODEV) {
+		if err := x.Modify(&verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState); !errors.Is(err, syscall.ENODEV) {
 			t.Errorf("Modify: %v", err)
 		}
 		if err := x.Destroy(); err != nil {
@@ -157,10 +158,10 @@ func TestDestroyAfterClose(t *testing.T) {
 func TestUse(t *testing.T) {
 	n := newNode(t, newTestNetwork(1, faults{}), 64, addrA)
 	x := n.newQP(verbs.RC)
-	if err := n.cq.Destroy(); !errors.Is(err, unix.EBUSY) {
+	if err := n.cq.Destroy(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("CQ: %v", err)
 	}
-	if err := n.pd.Dealloc(); !errors.Is(err, unix.EBUSY) {
+	if err := n.pd.Dealloc(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("PD: %v", err)
 	}
 	for what, f := range map[string]func() error{"QP": x.Destroy, "MR": n.mr.Dereg} {
@@ -202,20 +203,20 @@ func TestCapacities(t *testing.T) {
 		}
 	}
 	for _, c := range []verbs.QPCap{{MaxSendWR: 1<<20 + 1}, {MaxRecvWR: -1}, {MaxSendSGE: 33}, {MaxRecvSGE: 33}, {MaxInline: 513}} {
-		if _, err := n.pd.CreateQP(QPInit{Type: verbs.RC, SendCQ: n.cq.CQ, RecvCQ: n.cq.CQ, Cap: c}); !errors.Is(err, unix.EINVAL) {
+		if _, err := n.pd.CreateQP(QPInit{Type: verbs.RC, SendCQ: n.cq.CQ, RecvCQ: n.cq.CQ, Cap: c}); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	if _, err := n.pd.CreateQP(QPInit{Type: 1, SendCQ: n.cq.CQ, RecvCQ: n.cq.CQ}); !errors.Is(err, unix.EOPNOTSUPP) {
+	if _, err := n.pd.CreateQP(QPInit{Type: 1, SendCQ: n.cq.CQ, RecvCQ: n.cq.CQ}); !errors.Is(err, syscall.EOPNOTSUPP) {
 		t.Errorf("GSI QP: %v", err)
 	}
 	for _, entries := range []int{0, -1, 1 << 15} {
-		if _, err := n.dev.CreateCQ(CQInit{Entries: entries}); !errors.Is(err, unix.EINVAL) {
+		if _, err := n.dev.CreateCQ(CQInit{Entries: entries}); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("CQ of %d: %v", entries, err)
 		}
 	}
 	for _, i := range []SRQInit{{}, {MaxWR: 1<<20 + 1}, {MaxWR: 1, MaxSGE: 28}} {
-		if _, err := n.pd.CreateSRQ(i); !errors.Is(err, unix.EINVAL) {
+		if _, err := n.pd.CreateSRQ(i); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("SRQ %+v: %v", i, err)
 		}
 	}
@@ -321,7 +322,7 @@ type failingNetwork struct{ *testNetwork }
 
 func (n failingNetwork) Open(a netip.AddrPort) (netif.Port, error) {
 	if a.Addr().IsLinkLocalUnicast() || a.Addr() == addrB {
-		return nil, unix.EADDRNOTAVAIL
+		return nil, syscall.EADDRNOTAVAIL
 	}
 	return n.testNetwork.Open(a)
 }

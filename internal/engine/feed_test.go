@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -309,7 +310,7 @@ func TestRegisterKey(t *testing.T) {
 		{"wraps around", 0x100, 1<<64 - 4095, 0},
 		{"access", 0x100, 0, verbs.AccessHugeTLB},
 	} {
-		if _, err := b.pd.RegisterKey(tt.key, mem, tt.iova, tt.acc); !errors.Is(err, unix.EINVAL) {
+		if _, err := b.pd.RegisterKey(tt.key, mem, tt.iova, tt.acc); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
@@ -361,7 +362,7 @@ func TestSetGID(t *testing.T) {
 		t.Errorf("a path from an empty entry: %v", err)
 	}
 	for _, i := range []int{-1, gidTableLen} {
-		if err := d.SetGID(i, addrB); !errors.Is(err, unix.EINVAL) {
+		if err := d.SetGID(i, addrB); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("GID %d: %v", i, err)
 		}
 	}
@@ -393,7 +394,7 @@ func TestSetGID(t *testing.T) {
 	x.post(verbs.SendWR{ID: 2, Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.sge(0, 8)}, RemoteAddr: b.addr(0), RKey: b.mr.RKey()})
 	a.cq.expect(t, 2, verbs.WCRetryExcErr)
 	d.Remove()
-	if err := d.SetGID(0, addrB); !errors.Is(err, unix.ENODEV) {
+	if err := d.SetGID(0, addrB); !errors.Is(err, syscall.ENODEV) {
 		t.Errorf("SetGID after Remove: %v", err)
 	}
 }

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // TestLocalQueue sends datagrams to a QP of the same device that does not take them: what waits is
@@ -133,7 +133,7 @@ func TestGroupLimit(t *testing.T) {
 			t.Fatalf("group %d: %v", i, err)
 		}
 	}
-	if err := qp.AttachMulticast(group(most)); !errors.Is(err, unix.ENOMEM) {
+	if err := qp.AttachMulticast(group(most)); !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("group %d: %v", most, err)
 	}
 	if err := qp.AttachMulticast(group(0)); err != nil {

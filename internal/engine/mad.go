@@ -3,11 +3,11 @@ package engine
 import (
 	"net/netip"
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // mads is the receiving part of QP 1: a queue of datagrams, which one goroutine passes to
@@ -137,7 +137,7 @@ func (d *Device) SendMAD(gidIndex int, dst netip.Addr, mad []byte) error {
 	}
 	from := d.gids.at(gidIndex)
 	if from == nil || len(mad) > madSize {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	p, err := d.pathTo(from, dst.Unmap().WithZone(""), verbs.AddressVector{})
 	if err != nil {

@@ -4,9 +4,8 @@ import (
 	"math"
 	"runtime/debug"
 	"sync/atomic"
+	"syscall"
 	"unsafe"
-
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 const probeStep = 4096 // smallest page
@@ -22,16 +21,16 @@ func memory(addr, length uint64, write bool) ([]byte, error) {
 		return nil, nil
 	}
 	if length > math.MaxInt || addr > math.MaxUint-length || uint64(uintptr(addr)) != addr {
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	if addr < probeStep {
-		return nil, unix.EFAULT
+		return nil, syscall.EFAULT
 	}
 	p := uintptr(addr)
 	// The slice keeps memory of the Go heap allocated.
 	mem := unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&p))), int(length))
 	if !probe(mem, write) {
-		return nil, unix.EFAULT
+		return nil, syscall.EFAULT
 	}
 	return mem, nil
 }

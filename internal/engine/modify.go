@@ -1,10 +1,10 @@
 package engine
 
 import (
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // accessQP contains the rights that rxe supports for QPs.
@@ -20,7 +20,7 @@ func (qp *QP) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		return err
 	}
 	if mask >= verbs.MaskDestQPNum<<1 {
-		return unix.EOPNOTSUPP
+		return syscall.EOPNOTSUPP
 	}
 	p, err := qp.checkAttr(attr, mask)
 	if err != nil {
@@ -51,7 +51,7 @@ func (qp *QP) checkAttr(attr *verbs.QPAttr, mask verbs.QPAttrMask) (p *path, err
 		mask&verbs.MaskMaxRDAtomic != 0 && attr.MaxRDAtomic > maxRDAtomic,
 		mask&verbs.MaskMaxDestRDAtomic != 0 && attr.MaxDestRDAtomic > maxRDAtomic,
 		mask&verbs.MaskTimeout != 0 && attr.Timeout > 31:
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	return p, nil
 }
@@ -59,7 +59,7 @@ func (qp *QP) checkAttr(attr *verbs.QPAttr, mask verbs.QPAttrMask) (p *path, err
 // set is rxe_qp_from_attr.
 func (qp *QP) set(attr *verbs.QPAttr, mask verbs.QPAttrMask, p *path) error {
 	if qp.ended {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	if mask&verbs.MaskState != 0 {
 		if err := qp.checkTransition(attr, mask); err != nil {
@@ -131,11 +131,11 @@ func (qp *QP) checkTransition(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	runs := attr.State >= verbs.StateRTR && attr.State <= verbs.StateSQE
 	if runs && qp.init.Type != verbs.UD && qp.path == nil && mask&verbs.MaskAV == 0 {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	if !transitionAllowed(cur, attr.State, qp.init.Type, mask) ||
 		cur == verbs.StateSQD && qp.attr.SQDraining && attr.State != verbs.StateErr {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	return nil
 }

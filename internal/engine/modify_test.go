@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"syscall"
 	"testing"
 
 	"github.com/goverbs/verbs"
@@ -72,18 +73,18 @@ func TestModifyErrors(t *testing.T) {
 		err    error
 	}{
 		{"none", func(a *verbs.QPAttr) {}, rtr, nil},
-		{"MTU 0", func(a *verbs.QPAttr) { a.PathMTU = 0 }, rtr, unix.EINVAL},
-		{"MTU 6", func(a *verbs.QPAttr) { a.PathMTU = 6 }, rtr, unix.EINVAL},
+		{"MTU 0", func(a *verbs.QPAttr) { a.PathMTU = 0 }, rtr, syscall.EINVAL},
+		{"MTU 6", func(a *verbs.QPAttr) { a.PathMTU = 6 }, rtr, syscall.EINVAL},
 		{"unknown GID", func(a *verbs.QPAttr) { a.AV.SGIDIndex = 5 }, rtr, unix.ENODATA},
-		{"no global route", func(a *verbs.QPAttr) { a.AV.Global = false }, rtr, unix.EINVAL},
-		{"too many READs", func(a *verbs.QPAttr) { a.MaxDestRDAtomic = 129 }, rtr, unix.EINVAL},
-		{"alternate path", func(a *verbs.QPAttr) { a.AltAV = a.AV; a.AltPort = 1 }, rtr | verbs.MaskAltPath, unix.EINVAL},
-		{"access", func(a *verbs.QPAttr) { a.Access = 1 << 15 }, rtr | verbs.MaskAccess, unix.EINVAL},
-		{"unknown mask", func(a *verbs.QPAttr) {}, rtr | 1<<21, unix.EOPNOTSUPP},
-		{"state", func(a *verbs.QPAttr) { a.State = 7 }, rtr, unix.EINVAL},
-		{"to RTS", func(a *verbs.QPAttr) { a.State = verbs.StateRTS }, rtr, unix.EINVAL},
-		{"port without state", func(a *verbs.QPAttr) { a.Port = 2 }, verbs.MaskPort, unix.EINVAL},
-		{"timeout without state", func(a *verbs.QPAttr) { a.Timeout = 32 }, verbs.MaskTimeout, unix.EINVAL},
+		{"no global route", func(a *verbs.QPAttr) { a.AV.Global = false }, rtr, syscall.EINVAL},
+		{"too many READs", func(a *verbs.QPAttr) { a.MaxDestRDAtomic = 129 }, rtr, syscall.EINVAL},
+		{"alternate path", func(a *verbs.QPAttr) { a.AltAV = a.AV; a.AltPort = 1 }, rtr | verbs.MaskAltPath, syscall.EINVAL},
+		{"access", func(a *verbs.QPAttr) { a.Access = 1 << 15 }, rtr | verbs.MaskAccess, syscall.EINVAL},
+		{"unknown mask", func(a *verbs.QPAttr) {}, rtr | 1<<21, syscall.EOPNOTSUPP},
+		{"state", func(a *verbs.QPAttr) { a.State = 7 }, rtr, syscall.EINVAL},
+		{"to RTS", func(a *verbs.QPAttr) { a.State = verbs.StateRTS }, rtr, syscall.EINVAL},
+		{"port without state", func(a *verbs.QPAttr) { a.Port = 2 }, verbs.MaskPort, syscall.EINVAL},
+		{"timeout without state", func(a *verbs.QPAttr) { a.Timeout = 32 }, verbs.MaskTimeout, syscall.EINVAL},
 	} {
 		toInit()
 		a := *good
@@ -99,11 +100,11 @@ func TestModifyErrors(t *testing.T) {
 			t.Errorf("%s: in %v", tt.name, s)
 		}
 	}
-	if err := x.Doorbell(); !errors.Is(err, unix.EINVAL) {
+	if err := x.Doorbell(); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("doorbell: %v", err)
 	}
 	z := n.newQP(verbs.RC) // in RESET, without a path
-	if err := z.Modify(&verbs.QPAttr{CurState: verbs.StateRTS, State: verbs.StateRTS}, verbs.MaskState|verbs.MaskCurState); !errors.Is(err, unix.EINVAL) {
+	if err := z.Modify(&verbs.QPAttr{CurState: verbs.StateRTS, State: verbs.StateRTS}, verbs.MaskState|verbs.MaskCurState); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("RTS without a path: %v", err)
 	}
 }

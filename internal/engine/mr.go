@@ -3,10 +3,10 @@ package engine
 import (
 	"sort"
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/maps"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // The upper 24 bits of a key are a random number: those of MRs in one half of the range,
@@ -65,9 +65,9 @@ func checkAccess(access verbs.Access) error {
 	switch {
 	case access&(verbs.AccessRemoteAtomic|verbs.AccessRemoteWrite) != 0 && access&verbs.AccessLocalWrite == 0,
 		access&^accessAny != 0:
-		return unix.EINVAL
+		return syscall.EINVAL
 	case access&verbs.AccessOnDemand != 0, access&^accessMR != 0:
-		return unix.EOPNOTSUPP
+		return syscall.EOPNOTSUPP
 	}
 	return nil
 }
@@ -85,10 +85,10 @@ func (pd *PD) RegisterMR(addr, length, iova uint64, access verbs.Access) (*MR, e
 		return nil, err
 	}
 	if access&verbs.AccessFlushPersistent != 0 {
-		return nil, unix.EINVAL // this is no persistent memory
+		return nil, syscall.EINVAL // this is no persistent memory
 	}
 	if iova+length < iova {
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	write := access&accessWritable != 0
 	mem, err := memory(addr, length, write)
@@ -96,15 +96,15 @@ func (pd *PD) RegisterMR(addr, length, iova uint64, access verbs.Access) (*MR, e
 		return nil, err
 	}
 	if write && length > 0 && maps.OnDisk(addr, length) {
-		return nil, unix.EFAULT
+		return nil, syscall.EFAULT
 	}
 	if !pd.use.get() {
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	mr := &MR{dev: d, length: length, iova: iova, pd: pd, access: access, mem: mem, valid: true}
 	if !d.mrs.addRandom(mr, &mr.key, minMRIndex, maxMRIndex, maxMR) {
 		pd.use.put()
-		return nil, unix.ENOMEM
+		return nil, syscall.ENOMEM
 	}
 	return mr, nil
 }
@@ -123,15 +123,15 @@ func (pd *PD) register(mr *MR) (*MR, error) {
 		return nil, err
 	}
 	if mr.key>>8 == 0 || isMWKey(mr.key) || mr.iova+mr.length < mr.iova || mr.access&^accessMR != 0 {
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	if !pd.use.get() {
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	mr.dev, mr.pd, mr.valid = d, pd, true
 	if !d.mrs.put(mr.key>>8, mr) {
 		pd.use.put()
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	return mr, nil
 }
@@ -144,7 +144,7 @@ func (pd *PD) RegisterParts(key uint32, parts []Part, iova uint64, access verbs.
 	var length uint64
 	for i := range parts {
 		if length+parts[i].Length < length {
-			return nil, unix.EINVAL
+			return nil, syscall.EINVAL
 		}
 		length += parts[i].Length
 		parts[i].end = length
@@ -174,14 +174,14 @@ func (mr *MR) Rereg(pd *PD, access *verbs.Access) error {
 	mr.mu.Lock()
 	defer mr.mu.Unlock()
 	if !mr.valid {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	if access != nil && *access&verbs.AccessLocalWrite != 0 && mr.access&verbs.AccessLocalWrite == 0 {
-		return unix.EACCES // ib_umem_check_rereg
+		return syscall.EACCES // ib_umem_check_rereg
 	}
 	if pd != nil && pd != mr.pd {
 		if !pd.use.get() {
-			return unix.EINVAL
+			return syscall.EINVAL
 		}
 		mr.pd.use.put()
 		mr.pd = pd
@@ -198,7 +198,7 @@ func (mr *MR) Dereg() error {
 	mr.mu.Lock()
 	defer mr.mu.Unlock()
 	if !mr.valid || mr.windows > 0 {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	mr.valid = false
 	mr.mem = nil

@@ -5,10 +5,10 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // joiner is a port of a network whose members have to join multicast groups.
@@ -41,7 +41,7 @@ func (qp *QP) AttachMulticast(gid verbs.GID) error {
 		return err
 	}
 	if qp.init.Type != verbs.UD || !group.IsMulticast() {
-		return unix.EINVAL // ib_attach_mcast
+		return syscall.EINVAL // ib_attach_mcast
 	}
 	g := &d.groups
 	g.changes.Lock()
@@ -52,14 +52,14 @@ func (qp *QP) AttachMulticast(gid verbs.GID) error {
 	}
 	if first {
 		if err := d.join(group); err != nil {
-			return unix.EINVAL
+			return syscall.EINVAL
 		}
 	}
 	if !g.add(group, qp) {
 		if first {
 			d.leave(group)
 		}
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func (g *groups) room(group netip.Addr, qp *QP) (first bool, err error) {
 	case slices.Contains(list, qp):
 		return false, nil
 	case len(list) == 0 && len(g.members) >= maxMcastGroup, len(list) >= maxGroupQPs, g.attached >= maxAttached:
-		return false, unix.ENOMEM
+		return false, syscall.ENOMEM
 	}
 	return len(list) == 0, nil
 }
@@ -109,7 +109,7 @@ func (qp *QP) DetachMulticast(gid verbs.GID) error {
 	defer g.changes.Unlock()
 	last, ok := g.remove(group, qp)
 	if !ok {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	if last {
 		d.leave(group)

@@ -2,9 +2,9 @@ package engine
 
 import (
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // accessMW contains the rights that a window can have.
@@ -47,14 +47,14 @@ func (pd *PD) AllocMW(typ verbs.MWType) (*MW, error) {
 	case verbs.MWType2:
 		mw.state = mwFree
 	default:
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	if !pd.use.get() {
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	if !d.mws.addRandom(mw, &mw.key, minMWIndex, maxMWIndex, maxMW) {
 		pd.use.put()
-		return nil, unix.ENOMEM
+		return nil, syscall.ENOMEM
 	}
 	return mw, nil
 }
@@ -71,7 +71,7 @@ func (mw *MW) Dealloc() error {
 	mw.mu.Lock()
 	defer mw.mu.Unlock()
 	if mw.state == mwInvalid {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	mw.unbind()
 	mw.state = mwInvalid

@@ -5,12 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // bind returns a request that binds a window.
@@ -45,7 +45,7 @@ func TestWindows(t *testing.T) {
 			}
 			write(100, key, verbs.WCSuccess)
 			write(142, key, verbs.WCSuccess)
-			if err := b.mr.Dereg(); !errors.Is(err, unix.EINVAL) {
+			if err := b.mr.Dereg(); !errors.Is(err, syscall.EINVAL) {
 				t.Errorf("dereg of a region with a window: %v", err)
 			}
 			if typ == verbs.MWType2 {
@@ -161,7 +161,7 @@ func TestSRQ(t *testing.T) {
 		if _, _, limit := srq.Query(); limits != 1 || limit != 0 {
 			t.Errorf("%d events, limit %d", limits, limit)
 		}
-		if err := srq.Destroy(); !errors.Is(err, unix.EBUSY) {
+		if err := srq.Destroy(); !errors.Is(err, syscall.EBUSY) {
 			t.Errorf("destroy in use: %v", err)
 		}
 		// Too long for the receive: it completes with an error.
@@ -200,7 +200,7 @@ func TestResizeCQ(t *testing.T) {
 			cq.poll()
 		}
 	}
-	if err := cq.Resize(3); !errors.Is(err, unix.EINVAL) {
+	if err := cq.Resize(3); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("resize to less than there are: %v", err)
 	}
 	if err := cq.Resize(100); err != nil {
@@ -302,7 +302,7 @@ func TestDrain(t *testing.T) {
 		if !x.Query().SQDraining {
 			t.Error("not draining")
 		}
-		if err := x.Modify(&verbs.QPAttr{State: verbs.StateRTS}, verbs.MaskState); !errors.Is(err, unix.EINVAL) {
+		if err := x.Modify(&verbs.QPAttr{State: verbs.StateRTS}, verbs.MaskState); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("to RTS while draining: %v", err)
 		}
 		if e := x.nextEvent(); e != verbs.EventSQDrained {
@@ -388,10 +388,10 @@ func TestMulticast(t *testing.T) {
 			}
 		}
 	}
-	if err := z.AttachMulticast(verbs.GID(addrA.As16())); !errors.Is(err, unix.EINVAL) {
+	if err := z.AttachMulticast(verbs.GID(addrA.As16())); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("attach to a unicast address: %v", err)
 	}
-	if err := y.Destroy(); !errors.Is(err, unix.EBUSY) {
+	if err := y.Destroy(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("destroy while attached: %v", err)
 	}
 	ah := must(a.pd.CreateAH(verbs.AddressVector{Global: true, DGID: group, Port: 1}))(t)
@@ -408,7 +408,7 @@ func TestMulticast(t *testing.T) {
 		if err := q.DetachMulticast(group); err != nil {
 			t.Error(err)
 		}
-		if err := q.DetachMulticast(group); !errors.Is(err, unix.EINVAL) {
+		if err := q.DetachMulticast(group); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("detach again: %v", err)
 		}
 		if err := q.Destroy(); err != nil {
@@ -452,7 +452,7 @@ func TestMADs(t *testing.T) {
 			dst  netip.Addr
 			size int
 		}{{1, addrB, 1}, {-1, addrB, 1}, {0, netip.MustParseAddr("fe80::1"), 1}, {0, addrB, 257}} {
-			if err := a.dev.SendMAD(tt.gid, tt.dst, make([]byte, tt.size)); !errors.Is(err, unix.EINVAL) {
+			if err := a.dev.SendMAD(tt.gid, tt.dst, make([]byte, tt.size)); !errors.Is(err, syscall.EINVAL) {
 				t.Errorf("%+v: %v", tt, err)
 			}
 		}

@@ -3,6 +3,7 @@ package engine
 import (
 	"net/netip"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/roce"
@@ -24,7 +25,7 @@ type path struct {
 // and address resolution.
 func (d *Device) newPath(av verbs.AddressVector) (*path, error) {
 	if av.Port != 1 || !av.Global {
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	p := d.gids.at(int(av.SGIDIndex))
 	if p == nil {
@@ -36,7 +37,7 @@ func (d *Device) newPath(av verbs.AddressVector) (*path, error) {
 // pathTo returns the path from a port to an address.
 func (d *Device) pathTo(p *port, dst netip.Addr, av verbs.AddressVector) (*path, error) {
 	if dst.Is4() != p.addr.Is4() || dst.IsUnspecified() {
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	q := &path{av: av, port: p, src: p.local, remote: dst, local: d.gids.of(dst) != nil}
 	if dst.IsLinkLocalUnicast() || dst.IsLinkLocalMulticast() {
@@ -45,7 +46,7 @@ func (d *Device) pathTo(p *port, dst netip.Addr, av verbs.AddressVector) (*path,
 	q.dst = netip.AddrPortFrom(dst, d.cfg.Port)
 	flow, err := roce.NewFlow(q.src, q.dst)
 	if err != nil {
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	q.flow = flow
 	return q, nil
@@ -71,14 +72,14 @@ func (pd *PD) CreateAH(av verbs.AddressVector) (*AH, error) {
 		return nil, err
 	}
 	if !pd.use.get() {
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	ah := &AH{dev: d, pd: pd}
 	ah.path.Store(p)
 	var ok bool
 	if ah.num, ok = d.ahs.add(ah, 1, maxAH); !ok {
 		pd.use.put()
-		return nil, unix.ENOMEM
+		return nil, syscall.ENOMEM
 	}
 	return ah, nil
 }
@@ -101,7 +102,7 @@ func (ah *AH) Modify(av verbs.AddressVector) error {
 // Destroy ends the handle.
 func (ah *AH) Destroy() error {
 	if !ah.dev.ahs.remove(ah.num) {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	ah.pd.use.put()
 	return nil

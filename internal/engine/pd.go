@@ -2,8 +2,7 @@ package engine
 
 import (
 	"sync/atomic"
-
-	"github.com/goverbs/verbs/internal/unix"
+	"syscall"
 )
 
 // PD is a protection domain.
@@ -33,9 +32,9 @@ func (c *useCount) put() { c.n.Add(-1) }
 func (c *useCount) end() error {
 	if !c.n.CompareAndSwap(0, dead) {
 		if c.n.Load() < 0 {
-			return unix.EINVAL
+			return syscall.EINVAL
 		}
-		return unix.EBUSY
+		return syscall.EBUSY
 	}
 	return nil
 }
@@ -47,7 +46,7 @@ func (d *Device) AllocPD() (*PD, error) {
 	}
 	if d.pds.Add(1) > maxPD {
 		d.pds.Add(-1)
-		return nil, unix.ENOMEM
+		return nil, syscall.ENOMEM
 	}
 	return &PD{dev: d}, nil
 }

@@ -3,11 +3,11 @@ package engine
 import (
 	"math/bits"
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // QP is a queue pair: its lock and state, and what its two halves share. Work requests of the
@@ -84,16 +84,16 @@ func (pd *PD) CreateQP(init QPInit) (*QP, error) {
 	case verbs.UD:
 		qp.transport = roce.UD
 	default:
-		return nil, unix.EOPNOTSUPP
+		return nil, syscall.EOPNOTSUPP
 	}
 	if init.SendCQ == nil || init.RecvCQ == nil {
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	if err := checkCap(init.Cap, init.SRQ != nil, init.RefillSend != nil); err != nil {
 		return nil, err
 	}
 	if init.Num > 1 || init.Num == 1 && init.Type != verbs.UD {
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	qp.init.Cap = qp.makeQueues(init.Cap)
 	if err := qp.hold(); err != nil {
@@ -107,7 +107,7 @@ func (pd *PD) CreateQP(init QPInit) (*QP, error) {
 	}
 	if !ok {
 		qp.release()
-		return nil, unix.ENOMEM
+		return nil, syscall.ENOMEM
 	}
 	return qp, nil
 }
@@ -121,7 +121,7 @@ func checkCap(c verbs.QPCap, srq, fed bool) error {
 	invalid := func(n, most int) bool { return n < 0 || n > most }
 	if invalid(c.MaxSendWR, maxQPWR) || invalid(c.MaxSendSGE, sges) || invalid(c.MaxInline, inline) ||
 		!srq && (invalid(c.MaxRecvWR, maxQPWR) || invalid(c.MaxRecvSGE, sges)) {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	return nil
 }
@@ -155,7 +155,7 @@ func (qp *QP) hold() error {
 			for _, u := range held {
 				u.put()
 			}
-			return unix.EINVAL
+			return syscall.EINVAL
 		}
 		held = append(held, u)
 	}
@@ -176,9 +176,9 @@ func (qp *QP) release() {
 func (qp *QP) Destroy() error {
 	qp.lock()
 	if qp.ended || qp.groups > 0 {
-		err := error(unix.EINVAL)
+		err := error(syscall.EINVAL)
 		if !qp.ended {
-			err = unix.EBUSY
+			err = syscall.EBUSY
 		}
 		qp.unlock()
 		return err
@@ -198,7 +198,7 @@ func (qp *QP) Doorbell() error {
 	qp.lock()
 	if qp.ended || qp.state < verbs.StateRTS {
 		qp.unlock()
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	qp.requester.run()
 	if qp.state == verbs.StateErr {

@@ -2,9 +2,9 @@ package engine
 
 import (
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // SRQ is a shared receive queue.
@@ -44,17 +44,17 @@ func (pd *PD) CreateSRQ(init SRQInit) (*SRQ, error) {
 		sges = feedSGE
 	}
 	if init.MaxWR <= 0 || init.MaxWR > maxSRQWR || init.MaxSGE < 0 || init.MaxSGE > sges {
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	if !pd.use.get() {
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	s := &SRQ{dev: d, pd: pd, maxSGE: max(init.MaxSGE, 1), limit: init.Limit, event: init.Event, refill: init.Refill}
 	s.ring = newRing(init.MaxWR, recvSize(s.maxSGE))
 	var ok bool
 	if s.num, ok = d.srqs.add(s, minSRQNum, maxValue); !ok {
 		pd.use.put()
-		return nil, unix.ENOMEM
+		return nil, syscall.ENOMEM
 	}
 	return s, nil
 }
@@ -90,7 +90,7 @@ func (s *SRQ) Resize(maxWR int) error {
 	r := s.ring
 	prod := r.producer()
 	if s.ended || maxWR <= 0 || maxWR > maxSRQWR || s.limit > 0 && maxWR < s.limit || maxWR < r.used() {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	to := newRing(maxWR, recvSize(s.maxSGE))
 	to.prod.Store(r.moveTo(to, r.index, prod))
@@ -108,7 +108,7 @@ func (s *SRQ) SetLimit(limit int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended || limit < 0 || limit > s.ring.Cap() {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	s.limit = limit
 	return nil

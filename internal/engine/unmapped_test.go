@@ -3,10 +3,10 @@
 package engine
 
 import (
+	"syscall"
 	"testing"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -21,9 +21,9 @@ func TestRegisterUnmapped(t *testing.T) {
 	for _, at := range []struct{ addr, length uint64 }{
 		{addr, probeStep}, {addr + 100, 1}, {addr + probeStep - 1, 2 * probeStep}, {8, 8}, {1 << 63, 8},
 	} {
-		want := unix.EFAULT
+		want := syscall.EFAULT
 		if uint64(uintptr(at.addr)) != at.addr {
-			want = unix.EINVAL
+			want = syscall.EINVAL
 		}
 		for _, access := range []verbs.Access{0, verbs.AccessLocalWrite} {
 			if _, err := n.pd.RegisterMR(at.addr, at.length, at.addr, access); err != want {

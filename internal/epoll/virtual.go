@@ -2,6 +2,7 @@ package epoll
 
 import (
 	"os"
+	"syscall"
 
 	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/internal/virtual"
@@ -22,7 +23,7 @@ type virtualFile struct {
 func (s *Set) addVirtual(fd int, id int32) error {
 	file := virtual.Get(fd)
 	if file == nil {
-		return unix.EBADF
+		return syscall.EBADF
 	}
 	f := &virtualFile{set: s, id: id, eventFD: -1}
 	if err := s.insert(fd, f); err != nil {

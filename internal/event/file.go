@@ -96,7 +96,7 @@ func (f *File) Sleep(ctx context.Context, until time.Time, op func(fd int) error
 		late = os.ErrDeadlineExceeded
 	}
 	if late != nil {
-		if err := f.Try(op); err != unix.EAGAIN {
+		if err := f.Try(op); err != syscall.EAGAIN {
 			return err
 		}
 		return late
@@ -182,11 +182,11 @@ func (f *File) tryOrWatch() (over bool) {
 
 // try calls op and reports whether it returned anything other than EAGAIN.
 func (f *File) try() bool {
-	err := error(unix.EINTR)
-	for err == unix.EINTR {
+	err := error(syscall.EINTR)
+	for err == syscall.EINTR {
 		err = f.op(f.fd)
 	}
-	f.opDone, f.err = err != unix.EAGAIN, err
+	f.opDone, f.err = err != syscall.EAGAIN, err
 	return f.opDone
 }
 

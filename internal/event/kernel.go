@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs/internal/unix"
@@ -91,7 +92,7 @@ func (f *File) sleepInKernel() {
 			unix.Read(kernel.wakeFD, count[:])
 		}
 		switch {
-		case err == unix.EINTR:
+		case err == syscall.EINTR:
 		case n <= 0 || fds[0].Revents == 0 || f.try() || woken:
 			return
 		}

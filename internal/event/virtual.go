@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -28,7 +29,7 @@ type virtualFile struct {
 func newVirtualFile(fd int) (*File, error) {
 	file := virtual.Get(fd)
 	if file == nil {
-		return nil, unix.EBADF
+		return nil, syscall.EBADF
 	}
 	v := &virtualFile{fd: fd, ready: make(chan struct{}, 1), wake: make(chan struct{}, 1), closed: make(chan struct{}), users: 1}
 	v.stop = file.Watch(func(s virtual.State) {
@@ -65,7 +66,7 @@ func (v *virtualFile) sleep(ctx context.Context, until time.Time, op func(fd int
 		late = v.timer.C
 	}
 	for {
-		if err := v.try(op); err != unix.EAGAIN {
+		if err := v.try(op); err != syscall.EAGAIN {
 			return err
 		}
 		select {

@@ -38,7 +38,7 @@ func (q *queue) Read(b []byte) (int, syscall.Errno) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.events) == 0 {
-		return 0, unix.EAGAIN
+		return 0, syscall.EAGAIN
 	}
 	b[0] = q.events[0]
 	if q.events = q.events[1:]; len(q.events) == 0 {

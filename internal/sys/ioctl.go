@@ -2,6 +2,7 @@ package sys
 
 import (
 	"fmt"
+	"syscall"
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
@@ -149,7 +150,7 @@ func (f File) Ioctl(c Call) error {
 		case absent:
 			continue
 		case tooLong:
-			return fmt.Errorf("attribute %#x of more than %d bytes: %w", a.id, MaxAttr, unix.E2BIG)
+			return fmt.Errorf("attribute %#x of more than %d bytes: %w", a.id, MaxAttr, syscall.E2BIG)
 		}
 		n++
 		size += attrSize + aligned(a.memory())
@@ -212,7 +213,7 @@ func ioctl(fd int, msg []byte) error {
 		switch errno := unix.Ioctl(fd, abi.RDMA_VERBS_IOCTL, msg); errno {
 		case 0:
 			return nil
-		case unix.EINTR:
+		case syscall.EINTR:
 			continue
 		default:
 			return errno

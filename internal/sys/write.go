@@ -3,6 +3,7 @@ package sys
 import (
 	"errors"
 	"runtime"
+	"syscall"
 
 	"github.com/goverbs/verbs/internal/unix"
 )
@@ -15,14 +16,14 @@ var ErrRefused = errors.New("the thread's credentials are not those that opened 
 // WriteCommand runs the command in b by writing it to fd.
 func WriteCommand(fd int, b []byte) error {
 	err := writeAll(fd, b)
-	if err != unix.EACCES {
+	if err != syscall.EACCES {
 		return err
 	}
 	// It may be the command's own error. On a thread that may write, a write that is too
 	// short for a command fails with EINVAL.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if writeAll(fd, b[:1]) == unix.EACCES {
+	if writeAll(fd, b[:1]) == syscall.EACCES {
 		return ErrRefused
 	}
 	return writeAll(fd, b)
@@ -30,7 +31,7 @@ func WriteCommand(fd int, b []byte) error {
 
 func writeAll(fd int, b []byte) error {
 	for {
-		if _, err := unix.Write(fd, b); err != unix.EINTR {
+		if _, err := unix.Write(fd, b); err != syscall.EINTR {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package unix
 
 import (
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/verbs/internal/virtual"
 )
@@ -42,7 +43,7 @@ func Write(fd int, b []byte) (int, error) {
 }
 
 // Ioctl runs an ioctl whose argument is msg.
-func Ioctl(fd int, request uint32, msg []byte) Errno {
+func Ioctl(fd int, request uint32, msg []byte) syscall.Errno {
 	if virtual.Is(fd) {
 		return virtual.Ioctl(fd, request, msg)
 	}
@@ -55,23 +56,23 @@ func FcntlInt(fd uintptr, cmd, arg int) (int, error) {
 		return fcntlInt(fd, cmd, arg)
 	}
 	if cmd != F_DUPFD_CLOEXEC {
-		return -1, EINVAL
+		return -1, syscall.EINVAL
 	}
 	dup, errno := virtual.Dup(int(fd))
 	return dup, errorOf(errno)
 }
 
-func errorOf(errno Errno) error {
+func errorOf(errno syscall.Errno) error {
 	switch errno {
 	case 0:
 		return nil
-	case EAGAIN: // most frequent; another one may be allocated where error numbers are large
+	case syscall.EAGAIN: // most frequent; another one may be allocated where error numbers are large
 		return errAgain
 	}
 	return errno
 }
 
-var errAgain error = EAGAIN
+var errAgain error = syscall.EAGAIN
 
 // buffers has copies of what is read and written: through the interface of virtual files, the
 // caller's memory would escape to the heap, also that for the kernel's files.

@@ -3,6 +3,7 @@
 package unix
 
 import (
+	"syscall"
 	"unsafe"
 
 	linux "golang.org/x/sys/unix"
@@ -66,7 +67,7 @@ func EpollCtl(set, op, fd int, event *EpollEvent) error  { return linux.EpollCtl
 func EpollWait(set int, events []EpollEvent, msec int) (int, error) {
 	return linux.EpollWait(set, events, msec)
 }
-func ErrnoName(e Errno) string                              { return linux.ErrnoName(e) }
+func ErrnoName(e syscall.Errno) string                      { return linux.ErrnoName(e) }
 func Eventfd(initial uint, flags int) (int, error)          { return linux.Eventfd(initial, flags) }
 func fcntlInt(fd uintptr, cmd, arg int) (int, error)        { return linux.FcntlInt(fd, cmd, arg) }
 func Flock(fd, how int) error                               { return linux.Flock(fd, how) }
@@ -88,17 +89,17 @@ func MmapPtr(fd int, offset int64, addr unsafe.Pointer, length uintptr, prot, fl
 }
 func MunmapPtr(addr unsafe.Pointer, length uintptr) error { return linux.MunmapPtr(addr, length) }
 
-func Syscall(trap, a1, a2, a3 uintptr) (r1, r2 uintptr, errno Errno) {
+func Syscall(trap, a1, a2, a3 uintptr) (r1, r2 uintptr, errno syscall.Errno) {
 	return linux.Syscall(trap, a1, a2, a3)
 }
-func RawSyscall(trap, a1, a2, a3 uintptr) (r1, r2 uintptr, errno Errno) {
+func RawSyscall(trap, a1, a2, a3 uintptr) (r1, r2 uintptr, errno syscall.Errno) {
 	return linux.RawSyscall(trap, a1, a2, a3)
 }
 
 // SchedYield lets another thread run, without telling Go's scheduler.
 func SchedYield() { linux.RawSyscall(linux.SYS_SCHED_YIELD, 0, 0, 0) }
 
-func ioctl(fd int, request uint32, msg []byte) Errno {
+func ioctl(fd int, request uint32, msg []byte) syscall.Errno {
 	_, _, errno := linux.Syscall(linux.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(unsafe.Pointer(unsafe.SliceData(msg))))
 	return errno
 }

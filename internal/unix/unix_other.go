@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"syscall"
 	"unsafe"
 
 	"github.com/goverbs/verbs"
@@ -76,31 +77,31 @@ type (
 	Utsname  struct{ Release [65]byte }
 )
 
-func ByteSliceToString(b []byte) string                     { return "" }
-func Capget(*CapUserHeader, *CapUserData) error             { return errLinux }
-func closeFile(int) error                                   { return errLinux }
-func Dup3(from, to, flags int) error                        { return errLinux }
-func EpollCreate1(int) (int, error)                         { return -1, errLinux }
-func EpollCtl(set, op, fd int, event *EpollEvent) error     { return errLinux }
-func EpollWait(int, []EpollEvent, int) (int, error)         { return 0, errLinux }
-func ErrnoName(Errno) string                                { return "" }
-func Eventfd(initial uint, flags int) (int, error)          { return -1, errLinux }
-func fcntlInt(fd uintptr, cmd, arg int) (int, error)        { return -1, errLinux }
-func Flock(fd, how int) error                               { return errLinux }
-func Getrlimit(int, *Rlimit) error                          { return errLinux }
-func Gettid() int                                           { return 0 }
-func NsecToTimespec(int64) Timespec                         { return Timespec{} }
-func open(string, int, uint32) (int, error)                 { return -1, errLinux }
-func Ppoll([]PollFd, *Timespec, *Sigset_t) (int, error)     { return 0, errLinux }
-func PthreadSigmask(how int, set, old *Sigset_t) error      { return errLinux }
-func read(int, []byte) (int, error)                         { return 0, errLinux }
-func SetNonblock(int, bool) error                           { return errLinux }
-func Uname(*Utsname) error                                  { return errLinux }
-func write(int, []byte) (int, error)                        { return 0, errLinux }
-func Syscall(_, _, _, _ uintptr) (_, _ uintptr, _ Errno)    { return 0, 0, EOPNOTSUPP }
-func RawSyscall(_, _, _, _ uintptr) (_, _ uintptr, _ Errno) { return 0, 0, EOPNOTSUPP }
-func SchedYield()                                           {}
-func ioctl(int, uint32, []byte) Errno                       { return EOPNOTSUPP }
+func ByteSliceToString(b []byte) string                             { return "" }
+func Capget(*CapUserHeader, *CapUserData) error                     { return errLinux }
+func closeFile(int) error                                           { return errLinux }
+func Dup3(from, to, flags int) error                                { return errLinux }
+func EpollCreate1(int) (int, error)                                 { return -1, errLinux }
+func EpollCtl(set, op, fd int, event *EpollEvent) error             { return errLinux }
+func EpollWait(int, []EpollEvent, int) (int, error)                 { return 0, errLinux }
+func ErrnoName(syscall.Errno) string                                { return "" }
+func Eventfd(initial uint, flags int) (int, error)                  { return -1, errLinux }
+func fcntlInt(fd uintptr, cmd, arg int) (int, error)                { return -1, errLinux }
+func Flock(fd, how int) error                                       { return errLinux }
+func Getrlimit(int, *Rlimit) error                                  { return errLinux }
+func Gettid() int                                                   { return 0 }
+func NsecToTimespec(int64) Timespec                                 { return Timespec{} }
+func open(string, int, uint32) (int, error)                         { return -1, errLinux }
+func Ppoll([]PollFd, *Timespec, *Sigset_t) (int, error)             { return 0, errLinux }
+func PthreadSigmask(how int, set, old *Sigset_t) error              { return errLinux }
+func read(int, []byte) (int, error)                                 { return 0, errLinux }
+func SetNonblock(int, bool) error                                   { return errLinux }
+func Uname(*Utsname) error                                          { return errLinux }
+func write(int, []byte) (int, error)                                { return 0, errLinux }
+func Syscall(_, _, _, _ uintptr) (_, _ uintptr, _ syscall.Errno)    { return 0, 0, syscall.EOPNOTSUPP }
+func RawSyscall(_, _, _, _ uintptr) (_, _ uintptr, _ syscall.Errno) { return 0, 0, syscall.EOPNOTSUPP }
+func SchedYield()                                                   {}
+func ioctl(int, uint32, []byte) syscall.Errno                       { return syscall.EOPNOTSUPP }
 
 // MmapPtr returns zeroed memory of Go that is aligned to 4 KiB, for MAP_ANONYMOUS.
 func MmapPtr(fd int, _ int64, _ unsafe.Pointer, length uintptr, _, flags int) (unsafe.Pointer, error) {

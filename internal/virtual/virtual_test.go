@@ -64,7 +64,7 @@ func TestFile(t *testing.T) {
 		t.Fatalf("opened %d %q: %v", fd, virtual.Name(fd), err)
 	}
 	b := make([]byte, 8)
-	if _, err := unix.Read(fd, b); err != unix.EAGAIN {
+	if _, err := unix.Read(fd, b); err != syscall.EAGAIN {
 		t.Errorf("read nothing: %v", err)
 	}
 	if n, err := unix.Write(fd, []byte("hello")); n != 5 || err != nil {
@@ -84,7 +84,7 @@ func TestFile(t *testing.T) {
 	if err := region.Close(); err != nil || region.Bytes() != nil {
 		t.Errorf("unmapped: %v", err)
 	}
-	if _, err := mmap.Map(fd, 0, 100); !errors.Is(err, unix.EINVAL) {
+	if _, err := mmap.Map(fd, 0, 100); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("mapped what is not there: %v", err)
 	}
 
@@ -100,11 +100,11 @@ func TestFile(t *testing.T) {
 		"duplicate": second(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)),
 		"map":       errors.Unwrap(second(mmap.Map(fd, 0, 1))),
 	} {
-		if err != unix.EBADF {
+		if err != syscall.EBADF {
 			t.Errorf("%s closed descriptor: %v", name, err)
 		}
 	}
-	if errno := unix.Ioctl(fd, 7, b); errno != unix.EBADF {
+	if errno := unix.Ioctl(fd, 7, b); errno != syscall.EBADF {
 		t.Errorf("ioctl on a closed descriptor: %v", errno)
 	}
 	unix.Close(dup)
@@ -113,7 +113,7 @@ func TestFile(t *testing.T) {
 	}
 
 	virtual.Provide(path, nil)
-	if _, err := unix.Open(path, 0, 0); err != unix.ENOENT {
+	if _, err := unix.Open(path, 0, 0); err != syscall.ENOENT {
 		t.Errorf("opened a node that is gone: %v", err)
 	}
 }
@@ -131,7 +131,7 @@ func TestNoAllocation(t *testing.T) {
 		if n, err := unix.Read(fd, b); n != 8 || err != nil {
 			t.Error(n, err)
 		}
-		if _, err := unix.Read(fd, b); err != unix.EAGAIN {
+		if _, err := unix.Read(fd, b); err != syscall.EAGAIN {
 			t.Error(err)
 		}
 	}); n > 0 {
@@ -150,11 +150,11 @@ func TestUnsupported(t *testing.T) {
 		t.Errorf("ioctl: %v", errno)
 	}
 	for name, err := range map[string]error{"read": second(unix.Read(fd, nil)), "write": second(unix.Write(fd, nil))} {
-		if err != unix.EINVAL {
+		if err != syscall.EINVAL {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := mmap.Map(fd, 0, 1); !errors.Is(err, unix.ENODEV) {
+	if _, err := mmap.Map(fd, 0, 1); !errors.Is(err, syscall.ENODEV) {
 		t.Errorf("map: %v", err)
 	}
 }
@@ -208,7 +208,7 @@ func TestDevices(t *testing.T) {
 	}
 	unix.Close(fd)
 	virtual.Unregister(c)
-	if _, err := unix.Open(c.Node, 0, 0); err != unix.ENOENT {
+	if _, err := unix.Open(c.Node, 0, 0); err != syscall.ENOENT {
 		t.Errorf("opened a device that is gone: %v", err)
 	}
 }

@@ -4,12 +4,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"syscall"
 	"unsafe"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -46,7 +46,7 @@ const (
 func (c *context) CreateAH(init *provider.AHInit, create func(provider.UHW) error) (uint32, provider.Object, error) {
 	v := &init.AV
 	if ports := int(c.resp.NumPorts); v.Port < 1 || int(v.Port) > ports {
-		return 0, nil, fmt.Errorf("port %d of %d: %w", v.Port, ports, unix.EINVAL)
+		return 0, nil, fmt.Errorf("port %d of %d: %w", v.Port, ports, syscall.EINVAL)
 	}
 	a := &addressHandle{ctx: c}
 	if c.dev.Port.LinkLayer == verbs.LinkEthernet { // all ports of an adapter have one link layer
@@ -67,7 +67,7 @@ func (c *context) CreateAH(init *provider.AHInit, create func(provider.UHW) erro
 // resolve writes a vector for RoCE.
 func (c *context) resolve(a *addressHandle, v *verbs.AddressVector, create func(provider.UHW) error) error {
 	if !v.Global {
-		return fmt.Errorf("no global route, which RoCE requires: %w", unix.EINVAL)
+		return fmt.Errorf("no global route, which RoCE requires: %w", syscall.EINVAL)
 	}
 	var e abi.IbUverbsGidEntry
 	err := sys.File{FD: c.dev.FD, Driver: c.dev.Driver}.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_GID_ENTRY, Attrs: []sys.Attr{

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"math/bits"
 	"sync/atomic"
+	"syscall"
 	"unsafe"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -75,7 +75,7 @@ func newCQEs(n, size int) (*mmap.Buffer, cqes, error) {
 // one more, rounded up.
 func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (provider.CQInfo, error)) (provider.CompletionQueue, error) {
 	if init.Depth > c.dev.Attr.MaxCQE { // uverbs explains it
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	n := roundUp(init.Depth + 1)
 	init.Depth = n - 1
@@ -252,7 +252,7 @@ func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error)
 		return q.Err()
 	}
 	if size > q.ctx.dev.Attr.MaxCQE {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	n := roundUp(size + 1)
 	if uint32(n) == q.mask+1 {

@@ -24,11 +24,11 @@ import (
 	"math/bits"
 	"os"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -236,7 +236,7 @@ func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (pro
 	recvCQ, okRecv := init.RecvCQ.(*CompletionQueue)
 	srq, okSRQ := init.SRQ.(*RecvQueue)
 	if !okSend || !okRecv || init.SRQ != nil && !okSRQ {
-		return nil, nil, fmt.Errorf("CQ or SRQ of another driver: %w", unix.EINVAL)
+		return nil, nil, fmt.Errorf("CQ or SRQ of another driver: %w", syscall.EINVAL)
 	}
 	sends, recvs, err := c.planQP(init)
 	if err != nil {
@@ -302,14 +302,14 @@ func (c *context) planQP(init *provider.QPInit) (sends, recvs plan, err error) {
 	if init.Cap.MaxSendSGE > maxUnits || init.Cap.MaxInline > c.bounds.sendBytes ||
 		sendHead(init.Type)+max(segmentSize*init.Cap.MaxSendSGE, inlineHead+init.Cap.MaxInline) > c.bounds.sendBytes {
 		return sends, recvs, fmt.Errorf("MaxSendSGE %d and MaxInline %d make requests that are longer than the adapter's %d bytes: %w",
-			init.Cap.MaxSendSGE, init.Cap.MaxInline, c.bounds.sendBytes, unix.EINVAL)
+			init.Cap.MaxSendSGE, init.Cap.MaxInline, c.bounds.sendBytes, syscall.EINVAL)
 	}
 	size := sendSize(init.Type, init.Cap.MaxSendSGE, init.Cap.MaxInline)
 	sends.stride = block
 	if n := init.Cap.MaxSendWR; n > 0 {
 		most := c.bounds.sendBlocks / (size / block)
 		if n > most {
-			return sends, recvs, fmt.Errorf("MaxSendWR %d: the adapter takes %d requests of %d bytes: %w", n, most, size, unix.EINVAL)
+			return sends, recvs, fmt.Errorf("MaxSendWR %d: the adapter takes %d requests of %d bytes: %w", n, most, size, syscall.EINVAL)
 		}
 		sends.entries = roundUp(n * (size / block))
 		if init.Type != verbs.UD {
@@ -324,7 +324,7 @@ func (c *context) planQP(init *provider.QPInit) (sends, recvs plan, err error) {
 	recvs.stride = roundUp(segmentSize * max(init.Cap.MaxRecvSGE, 1))
 	if n := init.Cap.MaxRecvWR; n > c.bounds.recvs || init.Cap.MaxRecvSGE > maxUnits || recvs.stride > c.bounds.recvBytes {
 		return sends, recvs, fmt.Errorf("MaxRecvWR %d, MaxRecvSGE %d: the adapter takes %d receives of %d bytes: %w",
-			n, init.Cap.MaxRecvSGE, c.bounds.recvs, c.bounds.recvBytes, unix.EINVAL)
+			n, init.Cap.MaxRecvSGE, c.bounds.recvs, c.bounds.recvBytes, syscall.EINVAL)
 	}
 	// The queue is at least a block long, where that of sends begins.
 	recvs.entries = roundUp(max(init.Cap.MaxRecvWR, block/recvs.stride))

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"syscall"
 	"unsafe"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -213,7 +213,7 @@ func (q *RecvQueue) SetLimit(_ int, set func(provider.UHW) error) error { return
 // wrong (mlx5_ib_modify_srq).
 func (q *RecvQueue) Resize(size int, resize func(int, provider.UHW) error) error {
 	err := resize(size, provider.UHW{})
-	if errors.Is(err, unix.EINVAL) {
+	if errors.Is(err, syscall.EINVAL) {
 		return fmt.Errorf("mlx5 does not resize SRQs: %w", errors.ErrUnsupported)
 	}
 	return err

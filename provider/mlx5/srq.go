@@ -4,11 +4,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync/atomic"
+	"syscall"
 	"unsafe"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -50,7 +50,7 @@ func (c *context) CreateSRQ(init *provider.SRQInit, create func(provider.UHW) (p
 	stride := max(minStride, roundUp(srqNextSize+segmentSize*init.MaxSGE))
 	if init.MaxWR > c.bounds.srqRecvs || init.MaxSGE > maxUnits || stride > c.bounds.recvBytes {
 		return nil, fmt.Errorf("MaxWR %d, MaxSGE %d: the adapter takes %d receives of %d bytes: %w",
-			init.MaxWR, init.MaxSGE, c.bounds.srqRecvs, c.bounds.recvBytes, unix.EINVAL)
+			init.MaxWR, init.MaxSGE, c.bounds.srqRecvs, c.bounds.recvBytes, syscall.EINVAL)
 	}
 	n := roundUp(init.MaxWR + 1)
 	s := &shared{ctx: c, last: uint32(n - 1), next: make([]atomic.Uint32, n)}

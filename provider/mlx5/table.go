@@ -5,8 +5,8 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -46,7 +46,7 @@ func (t *table[T]) reserve(most uint32) (uint32, error) {
 		t.next++
 		i = t.next
 	default:
-		return 0, fmt.Errorf("there are %d already, the most of a context: %w", most, unix.EINVAL)
+		return 0, fmt.Errorf("there are %d already, the most of a context: %w", most, syscall.EINVAL)
 	}
 	s := t.slots.Load()
 	if s == nil || int(i) >= len(*s) {

@@ -3,10 +3,10 @@ package rxe
 import (
 	"errors"
 	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -39,7 +39,7 @@ func TestPostDoorbellFails(t *testing.T) {
 	post("queue failed", 1, 0, verbs.ErrQueueFailed)
 	q.Stop(true)
 	q.Stop(false)
-	post("QP not destroyed", 1, 0, unix.EBADF)
+	post("QP not destroyed", 1, 0, syscall.EBADF)
 }
 
 func TestSendsInDoorbell(t *testing.T) {

@@ -2,12 +2,12 @@ package rxe
 
 import (
 	"errors"
+	"syscall"
 	"testing"
 	"unsafe"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -21,7 +21,7 @@ func TestResizeMapFails(t *testing.T) {
 		return nil
 	}
 	for _, err := range []error{cq.Resize(16, resized), cq.Resize(16, resized), cq.Arm(false)} {
-		if !errors.Is(err, verbs.ErrQueueFailed) || !errors.Is(err, unix.EBADF) {
+		if !errors.Is(err, verbs.ErrQueueFailed) || !errors.Is(err, syscall.EBADF) {
 			t.Errorf("resize and arm of the CQ: %v", err)
 		}
 	}

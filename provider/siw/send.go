@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"syscall"
 	"time"
 	"unsafe"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -261,7 +261,7 @@ func (q *SendQueue) resolveDoorbell(err error) error {
 	for ; ; time.Sleep(20 * time.Microsecond) {
 		state, qerr := q.query.Ask()
 		switch {
-		case qerr == nil && state == verbs.StateErr, err != nil && !errors.Is(err, unix.ENOTCONN) && !errors.Is(err, unix.EINVAL):
+		case qerr == nil && state == verbs.StateErr, err != nil && !errors.Is(err, syscall.ENOTCONN) && !errors.Is(err, syscall.EINVAL):
 			// A change of state waits for the current one. If the driver did not get the
 			// doorbell, it may still find the requests.
 			if ferr := provider.FlushQP(q.dev, q.handle); ferr != nil {
@@ -270,7 +270,7 @@ func (q *SendQueue) resolveDoorbell(err error) error {
 				q.flush()
 			}
 			return nil
-		case !errors.Is(err, unix.ENOTCONN):
+		case !errors.Is(err, syscall.ENOTCONN):
 			return err
 		case qerr != nil, state != verbs.StateRTS && state != verbs.StateSQE, !deadline.IsZero() && time.Now().After(deadline):
 			return verbs.ErrState

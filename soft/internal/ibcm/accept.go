@@ -1,8 +1,9 @@
 package ibcm
 
 import (
+	"syscall"
+
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Reply contains the parameters of a reply (struct ib_cm_rep_param).
@@ -21,7 +22,7 @@ type Reply struct {
 // fails with EINVAL (ib_send_cm_rep).
 func (id *ID) Accept(r *Reply) error {
 	if len(r.PrivateData) > roce.REPPrivateData || id.state != RequestRcvd && id.state != MRARequestSent {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	id.initiatorDepth, id.responderResources = r.InitiatorDepth, r.ResponderResources
 	id.rqPSN, id.localQP = r.StartingPSN&mask24, r.QPNum&mask24
@@ -84,7 +85,7 @@ func (id *ID) rtu() *roce.RTU { return &roce.RTU{LocalCommID: id.local, RemoteCo
 // Establish sends an RTU: the connection is up. It fails with EINVAL (ib_send_cm_rtu).
 func (id *ID) Establish() error {
 	if id.state != ReplyRcvd && id.state != MRAReplySent {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	id.state = Established
 	id.send(id.rtu())
@@ -112,7 +113,7 @@ func (id *ID) CommEstablished() error {
 		id.establish()
 		return nil
 	case Established:
-		return unix.EISCONN
+		return syscall.EISCONN
 	}
-	return unix.EINVAL
+	return syscall.EINVAL
 }

@@ -1,11 +1,11 @@
 package ibcm
 
 import (
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Request contains the parameters of a connection request (struct ib_cm_req_param).
@@ -29,11 +29,11 @@ type Request struct {
 // (ib_send_cm_req).
 func (id *ID) Connect(r *Request) error {
 	if r.QPType != verbs.RC && r.QPType != verbs.UC || len(r.PrivateData) > roce.REQPrivateData || id.state != Idle {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	a, ok := id.device.pathAV(r.Path)
 	if !ok {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	id.av = a
 	id.timeout = 2*duration(r.Path.Lifetime) + duration(r.RemoteTimeout)

@@ -7,13 +7,13 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // TestConnect makes and ends a connection, and checks what each side learns of the other.
@@ -83,7 +83,7 @@ func checkQPAttr(t *testing.T, s *side, want verbs.QPAttr, peer *host) {
 		rts.SQPSN != want.SQPSN || rts.MaxRDAtomic != want.MaxRDAtomic || rts.RetryCount != want.RetryCount || rts.RNRRetry != want.RNRRetry || rts.Timeout != 17 {
 		t.Errorf("RTS: %+v, %v, %v", rts, mask, err)
 	}
-	if _, _, err := s.QPAttr(verbs.StateErr); err != unix.EINVAL {
+	if _, _, err := s.QPAttr(verbs.StateErr); err != syscall.EINVAL {
 		t.Errorf("ERR: %v", err)
 	}
 }
@@ -501,10 +501,10 @@ func TestCommEstablished(t *testing.T) {
 		p := s.sides[0]
 		p.must(p.CommEstablished)
 		p.expect(RequestReceived, ReadyToUse)
-		if err := p.do(p.CommEstablished); err != unix.EISCONN {
+		if err := p.do(p.CommEstablished); err != syscall.EISCONN {
 			t.Error(err)
 		}
-		if err := c.do(a.newSide(t).CommEstablished); err != unix.EINVAL {
+		if err := c.do(a.newSide(t).CommEstablished); err != syscall.EINVAL {
 			t.Error(err)
 		}
 		wait(time.Minute)
@@ -536,12 +536,12 @@ func TestBadCalls(t *testing.T) {
 			},
 			"resolve source": func() error { return c.Resolve(&Resolution{Path: b.path(a)}) },
 		} {
-			if err := c.do(f); err != unix.EINVAL {
+			if err := c.do(f); err != syscall.EINVAL {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 		c.must(func() error { return c.Connect(good()) })
-		if err := c.do(func() error { return c.Connect(good()) }); err != unix.EINVAL {
+		if err := c.do(func() error { return c.Connect(good()) }); err != syscall.EINVAL {
 			t.Error(err)
 		}
 		c.destroy()

@@ -1,8 +1,9 @@
 package ibcm
 
 import (
+	"syscall"
+
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Disconnect ends a connection, or answers the peer's disconnect request: it sends a DREQ or
@@ -18,7 +19,7 @@ func (id *ID) Disconnect() error {
 		id.enterTimewait()
 		id.send(&roce.DREP{LocalCommID: id.local, RemoteCommID: id.remote})
 	default:
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	return nil
 }

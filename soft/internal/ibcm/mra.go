@@ -1,8 +1,9 @@
 package ibcm
 
 import (
+	"syscall"
+
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Delay announces that the answer to the REQ or REP takes up to a time, 4.096 µs * 2^timeout.
@@ -15,7 +16,7 @@ func (id *ID) Delay(timeout uint8) error {
 	case ReplyRcvd:
 		id.state = MRAReplySent
 	default:
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	id.serviceTimeout = timeout
 	return nil

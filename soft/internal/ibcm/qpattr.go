@@ -1,8 +1,9 @@
 package ibcm
 
 import (
+	"syscall"
+
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // QPAttr returns the attributes with which the connection's QP moves to a state, INIT, RTR
@@ -10,7 +11,7 @@ import (
 func (id *ID) QPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	requested := id.state == RequestSent || id.state == MRARequestRcvd
 	if !requested && (id.state < RequestRcvd || id.state > Established) {
-		return verbs.QPAttr{}, 0, unix.EINVAL
+		return verbs.QPAttr{}, 0, syscall.EINVAL
 	}
 	attr := verbs.QPAttr{State: state}
 	switch {
@@ -42,5 +43,5 @@ func (id *ID) QPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error
 		}
 		return attr, mask, nil
 	}
-	return verbs.QPAttr{}, 0, unix.EINVAL
+	return verbs.QPAttr{}, 0, syscall.EINVAL
 }

@@ -2,10 +2,10 @@ package ibcm
 
 import (
 	"encoding/binary"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Reject sends a REJ with private data. It fails with EINVAL (ib_send_cm_rej).
@@ -20,7 +20,7 @@ func (id *ID) RejectMTU(port verbs.MTU) error {
 
 func (id *ID) reject(reason roce.RejectReason, info, privateData []byte) error {
 	if len(privateData) > roce.REJPrivateData {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	m := &roce.REJ{LocalCommID: id.local, RemoteCommID: id.remote, Message: roce.AnswersOther, Reason: reason, Info: info, PrivateData: privateData}
 	switch id.state {
@@ -32,7 +32,7 @@ func (id *ID) reject(reason roce.RejectReason, info, privateData []byte) error {
 		m.Message = roce.AnswersREP
 	case RequestSent, MRARequestRcvd, ReplySent, MRAReplyRcvd:
 	default:
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	id.cancel()
 	if id.state == ReplySent || id.state == MRAReplyRcvd {

@@ -1,10 +1,10 @@
 package ibcm
 
 import (
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Resolution contains the parameters of a request for the datagram QP of a service (struct
@@ -21,11 +21,11 @@ type Resolution struct {
 // (ib_send_cm_sidr_req).
 func (id *ID) Resolve(r *Resolution) error {
 	if len(r.PrivateData) > roce.SIDRREQPrivateData || id.state != Idle {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	a, ok := id.device.pathAV(r.Path)
 	if !ok {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	id.av = a
 	id.timeout, id.maxRetries = r.Timeout, int(r.MaxRetries)
@@ -67,7 +67,7 @@ type Answer struct {
 // Answer sends a SIDR_REP. It fails with EINVAL (ib_send_cm_sidr_rep).
 func (id *ID) Answer(a *Answer) error {
 	if len(a.PrivateData) > roce.SIDRREPPrivateData || id.state != ResolveRcvd {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	id.state = Idle
 	id.removeRequest()

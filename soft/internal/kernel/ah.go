@@ -1,21 +1,22 @@
 package kernel
 
 import (
+	"syscall"
+
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/attr"
 	"github.com/goverbs/verbs/internal/engine"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
 // createAH is the write command CREATE_AH.
-func createAH(c command) unix.Errno {
+func createAH(c command) syscall.Errno {
 	req, errno := requestOf[abi.IbUverbsCreateAh](c)
 	if errno != 0 {
 		return errno
 	}
 	if req.Attr.PortNum != 1 {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	handle, o, errno := c.file.create(abi.UVERBS_OBJECT_AH, []ref{pdRef(req.PdHandle)}, func(o *object, of []*object) error {
 		ah, err := pdOf(of[0]).CreateAH(attr.OfAH(&req.Attr))

@@ -1,9 +1,10 @@
 package kernel
 
 import (
+	"syscall"
+
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/engine"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/mmap"
 )
@@ -26,7 +27,7 @@ var cqMethods = map[methodID]method{
 }
 
 // createCompChannel is the write command CREATE_COMP_CHANNEL.
-func createCompChannel(c command) unix.Errno {
+func createCompChannel(c command) syscall.Errno {
 	if _, errno := requestOf[abi.IbUverbsCreateCompChannel](c); errno != 0 {
 		return errno
 	}
@@ -41,7 +42,7 @@ func createCompChannel(c command) unix.Errno {
 	return errno
 }
 
-func createCQ(c *call) unix.Errno {
+func createCQ(c *call) syscall.Errno {
 	f := c.file
 	entries, errno := value[uint32](c, abi.UVERBS_ATTR_CREATE_CQ_CQE)
 	if errno != 0 {
@@ -69,9 +70,9 @@ func createCQ(c *call) unix.Errno {
 	driver := c.out(abi.UVERBS_ATTR_UHW_OUT)
 	switch {
 	case flags&^knownFlags != 0, vector >= compVectors(), driver.size < sizeOf[abi.RxeCreateCqResp]():
-		return unix.EINVAL
+		return syscall.EINVAL
 	case flags != 0:
-		return unix.EOPNOTSUPP
+		return syscall.EOPNOTSUPP
 	}
 	handle, o, errno := f.create(abi.UVERBS_OBJECT_CQ, nil, func(o *object, _ []*object) error {
 		o.comp, o.async = comp, async
@@ -99,7 +100,7 @@ func createCQ(c *call) unix.Errno {
 }
 
 // first returns the first error number that is not 0.
-func first(all ...unix.Errno) unix.Errno {
+func first(all ...syscall.Errno) syscall.Errno {
 	for _, errno := range all {
 		if errno != 0 {
 			return errno
@@ -110,7 +111,7 @@ func first(all ...unix.Errno) unix.Errno {
 
 // finish destroys a new object if errno is not 0 because its response could not be returned. It
 // returns errno.
-func (f *file) finish(o *object, handle uint32, errno unix.Errno) unix.Errno {
+func (f *file) finish(o *object, handle uint32, errno syscall.Errno) syscall.Errno {
 	if errno != 0 {
 		f.destroy(o.kind, handle)
 	}
@@ -118,14 +119,14 @@ func (f *file) finish(o *object, handle uint32, errno unix.Errno) unix.Errno {
 }
 
 // resizeCQ is the write command RESIZE_CQ.
-func resizeCQ(c command) unix.Errno {
+func resizeCQ(c command) syscall.Errno {
 	f := c.file
 	req, errno := requestOf[abi.IbUverbsResizeCq](c)
 	if errno != 0 {
 		return errno
 	}
 	if c.driverOut.size < sizeOf[abi.RxeResizeCqResp]() {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	held, errno := f.hold([]ref{{abi.UVERBS_OBJECT_CQ, req.CqHandle}})
 	if errno != 0 {
@@ -149,7 +150,7 @@ func (f *file) releaseHeld(held []*object) {
 }
 
 // reqNotifyCQ is the write command REQ_NOTIFY_CQ.
-func reqNotifyCQ(c command) unix.Errno {
+func reqNotifyCQ(c command) syscall.Errno {
 	req, errno := requestOf[abi.IbUverbsReqNotifyCq](c)
 	if errno != 0 {
 		return errno

@@ -5,10 +5,10 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/engine"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/internal/virtual"
 )
 
@@ -50,11 +50,11 @@ func interfaces() map[netip.Addr]int {
 }
 
 // Open opens a file of the device. It fails with ENODEV after Remove.
-func (d *Device) Open() (virtual.File, unix.Errno) {
+func (d *Device) Open() (virtual.File, syscall.Errno) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.removed {
-		return nil, unix.ENODEV
+		return nil, syscall.ENODEV
 	}
 	f := &file{device: d, num: d.lastNum.Add(1), mappings: map[int64][]byte{}, eventFiles: map[*eventFile]struct{}{}}
 	f.ended.L = &f.mu

@@ -4,10 +4,10 @@ import (
 	"encoding/binary"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/mmap"
 )
@@ -100,18 +100,18 @@ func (f *eventFile) Watch(changed func(virtual.State)) (stop func()) {
 }
 
 // Read implements [virtual.File]: it returns one event (ib_uverbs_event_read).
-func (f *eventFile) Read(b []byte) (int, unix.Errno) {
+func (f *eventFile) Read(b []byte) (int, syscall.Errno) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
 	case f.taken < len(f.events):
 	case f.ended:
-		return 0, unix.EIO
+		return 0, syscall.EIO
 	default:
-		return 0, unix.EAGAIN
+		return 0, syscall.EAGAIN
 	}
 	if len(b) < f.size {
-		return 0, unix.EINVAL
+		return 0, syscall.EINVAL
 	}
 	e := f.events[f.taken]
 	f.events[f.taken] = event{}
@@ -146,7 +146,7 @@ func (f *eventFile) Close() {
 }
 
 // newEventFile opens an event file and returns its descriptor.
-func (f *file) newEventFile(size int) (int, unix.Errno) {
+func (f *file) newEventFile(size int) (int, syscall.Errno) {
 	e := &eventFile{file: f, size: size}
 	if errno := f.addEventFile(e); errno != 0 {
 		return -1, errno
@@ -159,10 +159,10 @@ func (f *file) newEventFile(size int) (int, unix.Errno) {
 }
 
 // eventFileAt returns the event file with a descriptor, for events of a size.
-func (f *file) eventFileAt(fd int, size int) (*eventFile, unix.Errno) {
+func (f *file) eventFileAt(fd int, size int) (*eventFile, syscall.Errno) {
 	e, ok := virtual.Get(fd).(*eventFile)
 	if !ok || e.file != f || e.size != size {
-		return nil, unix.EBADF
+		return nil, syscall.EBADF
 	}
 	return e, 0
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"runtime"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/goverbs/verbs"
@@ -39,15 +40,15 @@ func TestRemovalEvents(t *testing.T) {
 	defer virtual.Close(async)
 	defer virtual.Close(channel)
 	_, _, err := createCQ(f, 10, async)
-	want(t, "asynchronous events as a completion channel", err, unix.EBADF)
+	want(t, "asynchronous events as a completion channel", err, syscall.EBADF)
 	other := openContext(t, d)
 	_, _, err = createCQ(other, 10, channel)
-	want(t, "channel of another file", err, unix.EBADF)
+	want(t, "channel of another file", err, syscall.EBADF)
 	cq, _, err := createCQ(f, 10, channel)
 	check(t, err)
 	b := make([]byte, 16)
 	for name, fd := range map[string]int{"async": async, "channel": channel} {
-		want(t, name+": no event", second(unix.Read(fd, b)), unix.EAGAIN)
+		want(t, name+": no event", second(unix.Read(fd, b)), syscall.EAGAIN)
 	}
 	var state virtual.State
 	defer virtual.Get(channel).Watch(func(s virtual.State) { state = s })()
@@ -57,20 +58,20 @@ func TestRemovalEvents(t *testing.T) {
 	if state != virtual.Failed {
 		t.Errorf("the channel is in state %d", state)
 	}
-	want(t, "channel", second(unix.Read(channel, b)), unix.EIO)
+	want(t, "channel", second(unix.Read(channel, b)), syscall.EIO)
 	for fatal := false; !fatal; {
-		want(t, "short read", second(unix.Read(async, b[:8])), unix.EINVAL)
+		want(t, "short read", second(unix.Read(async, b[:8])), syscall.EINVAL)
 		n, err := unix.Read(async, b)
 		if n != 16 || err != nil {
 			t.Fatal(n, err)
 		}
 		fatal = binary.NativeEndian.Uint32(b[8:]) == uint32(verbs.EventDeviceFatal)
 	}
-	want(t, "after the last event", second(unix.Read(async, b)), unix.EAGAIN)
-	want(t, "context of an open file", f.Ioctl(getContext), unix.EIO)
+	want(t, "after the last event", second(unix.Read(async, b)), syscall.EAGAIN)
+	want(t, "context of an open file", f.Ioctl(getContext), syscall.EIO)
 	_, _, err = createCQ(f, 10, -1)
-	want(t, "CQ", err, unix.EIO)
-	if _, errno := d.Open(); errno != unix.ENODEV {
+	want(t, "CQ", err, syscall.EIO)
+	if _, errno := d.Open(); errno != syscall.ENODEV {
 		t.Errorf("opened: %v", errno)
 	}
 	var resp abi.IbUverbsDestroyCqResp
@@ -107,7 +108,7 @@ func TestChannelClosedFirst(t *testing.T) {
 	check(t, err)
 	virtual.Close(channel)
 	_, _, err = createCQ(f, 10, channel)
-	want(t, "closed channel", err, unix.EBADF)
+	want(t, "closed channel", err, syscall.EBADF)
 	virtual.Close(f.FD)
-	want(t, "channel of a closed file", second(unix.Read(late, make([]byte, 8))), unix.EAGAIN)
+	want(t, "channel of a closed file", second(unix.Read(late, make([]byte, 8))), syscall.EAGAIN)
 }

@@ -2,9 +2,9 @@ package kernel
 
 import (
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/internal/virtual"
 )
 
@@ -58,7 +58,7 @@ func (f *file) Close() {
 	f.device.closed(f)
 }
 
-func (f *file) addEventFile(e *eventFile) unix.Errno {
+func (f *file) addEventFile(e *eventFile) syscall.Errno {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if errno := f.usable(); errno != 0 {
@@ -89,7 +89,7 @@ func (f *file) removeEventFile(e *eventFile) {
 
 // asyncFile returns the file for asynchronous events of an object: that of an attribute, or the
 // file's default (ib_uverbs_get_async_event).
-func (f *file) asyncFile(c *call, attr uint16) (*eventFile, unix.Errno) {
+func (f *file) asyncFile(c *call, attr uint16) (*eventFile, syscall.Errno) {
 	if c.attr(attr) != nil {
 		return f.eventFileAt(int(c.handle(attr)), asyncEventSize)
 	}
@@ -99,7 +99,7 @@ func (f *file) asyncFile(c *call, attr uint16) (*eventFile, unix.Errno) {
 }
 
 // allocAsync makes a file of asynchronous events.
-func allocAsync(c *call) unix.Errno {
+func allocAsync(c *call) syscall.Errno {
 	fd, errno := c.file.newEventFile(asyncEventSize)
 	if errno == 0 {
 		c.setHandle(abi.UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE, uint32(fd))

@@ -3,16 +3,16 @@ package kernel
 import (
 	"encoding/binary"
 	"maps"
+	"syscall"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
 // method is an ioctl method.
 type method struct {
 	specs []spec
-	run   func(*call) unix.Errno
+	run   func(*call) syscall.Errno
 }
 
 type methodID struct{ object, method uint16 }
@@ -80,29 +80,29 @@ type call struct {
 }
 
 // Ioctl implements [virtual.File] (ib_uverbs_ioctl).
-func (f *file) Ioctl(request uint32, msg []byte) unix.Errno {
+func (f *file) Ioctl(request uint32, msg []byte) syscall.Errno {
 	if request != abi.RDMA_VERBS_IOCTL {
-		return unix.ENOTTY
+		return syscall.ENOTTY
 	}
 	if len(msg) < headerSize {
-		return unix.EFAULT
+		return syscall.EFAULT
 	}
 	var hdr abi.IbUverbsIoctlHdr
 	copy(mmap.Bytes(&hdr), msg)
 	size := headerSize + attrSize*int(hdr.NumAttrs)
 	switch {
 	case int(hdr.Length) != size || size > 4096:
-		return unix.EINVAL
+		return syscall.EINVAL
 	case len(msg) < size:
-		return unix.EFAULT
+		return syscall.EFAULT
 	case hdr.Reserved1 != 0 || hdr.Reserved2 != 0:
-		return unix.EPROTONOSUPPORT
+		return syscall.EPROTONOSUPPORT
 	case hdr.DriverId != abi.RDMA_DRIVER_RXE:
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	m, ok := methods[methodID{hdr.ObjectId, hdr.MethodId}]
 	if !ok {
-		return unix.EPROTONOSUPPORT
+		return syscall.EPROTONOSUPPORT
 	}
 	c := &call{file: f}
 	if errno := c.parse(&m, msg[headerSize:size]); errno != 0 {
@@ -116,18 +116,18 @@ func (f *file) Ioctl(request uint32, msg []byte) unix.Errno {
 }
 
 // parse checks the attributes (uverbs_set_attr, uverbs_process_attr).
-func (c *call) parse(m *method, msg []byte) unix.Errno {
+func (c *call) parse(m *method, msg []byte) syscall.Errno {
 	for ; len(msg) > 0; msg = msg[attrSize:] {
 		a := attrBytes(msg[:attrSize])
 		s := m.spec(a.id())
 		if s == nil {
 			if a.flags()&abi.UVERBS_ATTR_F_MANDATORY != 0 {
-				return unix.EPROTONOSUPPORT
+				return syscall.EPROTONOSUPPORT
 			}
 			continue
 		}
 		if c.attr(s.id) != nil || a.reserved() != 0 {
-			return unix.EINVAL
+			return syscall.EINVAL
 		}
 		if errno := s.check(a); errno != 0 {
 			return errno
@@ -136,7 +136,7 @@ func (c *call) parse(m *method, msg []byte) unix.Errno {
 	}
 	for i := range m.specs {
 		if s := &m.specs[i]; !s.optional && c.attr(s.id) == nil {
-			return unix.EINVAL
+			return syscall.EINVAL
 		}
 	}
 	return 0
@@ -152,7 +152,7 @@ func (m *method) spec(id uint16) *spec {
 }
 
 // check checks the size of an attribute.
-func (s *spec) check(a attrBytes) unix.Errno {
+func (s *spec) check(a attrBytes) syscall.Errno {
 	ok := true
 	switch s.kind {
 	case bytesIn:
@@ -165,7 +165,7 @@ func (s *spec) check(a attrBytes) unix.Errno {
 		ok = a.size() == 0
 	}
 	if !ok {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	return 0
 }
@@ -198,7 +198,7 @@ func (c *call) ref(kind, id uint16) ref { return ref{kind, c.handle(id)} }
 func (c *call) setHandle(id uint16, handle uint32) { c.attr(id).setData(uint64(handle)) }
 
 // in returns the bytes of an attribute, or none if the call does not have it.
-func (c *call) in(id uint16) ([]byte, unix.Errno) {
+func (c *call) in(id uint16) ([]byte, syscall.Errno) {
 	a := c.attr(id)
 	switch {
 	case a == nil:
@@ -211,7 +211,7 @@ func (c *call) in(id uint16) ([]byte, unix.Errno) {
 }
 
 // value returns an attribute of the size of T.
-func value[T any](c *call, id uint16) (v T, errno unix.Errno) {
+func value[T any](c *call, id uint16) (v T, errno syscall.Errno) {
 	b, errno := c.in(id)
 	copy(mmap.Bytes(&v), b)
 	return v, errno
@@ -227,7 +227,7 @@ func (c *call) out(id uint16) user {
 }
 
 // put returns a result, if the call has the attribute.
-func (c *call) put(id uint16, b []byte) unix.Errno {
+func (c *call) put(id uint16, b []byte) syscall.Errno {
 	a := c.attr(id)
 	if a == nil {
 		return 0

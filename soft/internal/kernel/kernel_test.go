@@ -70,7 +70,7 @@ func want(t testing.TB, what string, err, errno error) {
 	}
 }
 
-const protoNoSupport = unix.EPROTONOSUPPORT
+const protoNoSupport = syscall.EPROTONOSUPPORT
 
 // TestProbe refuses other drivers before anything else, and unknown methods.
 func TestProbe(t *testing.T) {
@@ -80,11 +80,11 @@ func TestProbe(t *testing.T) {
 	want(t, "unknown object", f.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DM}), protoNoSupport)
 	other := f
 	other.Driver = abi.RDMA_DRIVER_SIW
-	want(t, "another driver", other.Ioctl(unknown), unix.EINVAL)
+	want(t, "another driver", other.Ioctl(unknown), syscall.EINVAL)
 	want(t, "another request", nonZero(unix.Ioctl(f.FD, 1, make([]byte, 24))), syscall.ENOTTY)
 }
 
-func nonZero(errno unix.Errno) error {
+func nonZero(errno syscall.Errno) error {
 	if errno == 0 {
 		return nil
 	}
@@ -109,10 +109,10 @@ func TestContext(t *testing.T) {
 	f := open(t, newDevice(t))
 	var resp abi.IbUverbsAllocPdResp
 	err := f.Invoke(abi.IB_USER_VERBS_CMD_ALLOC_PD, mmap.Bytes(&abi.IbUverbsAllocPd{}), mmap.Bytes(&resp), nil, nil)
-	want(t, "PD without a context", err, unix.EINVAL)
+	want(t, "PD without a context", err, syscall.EINVAL)
 	want(t, "context", f.Ioctl(getContext), nil)
-	want(t, "second context", f.Ioctl(getContext), unix.EINVAL)
-	want(t, "query of the context", f.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_CONTEXT}), unix.EOPNOTSUPP)
+	want(t, "second context", f.Ioctl(getContext), syscall.EINVAL)
+	want(t, "query of the context", f.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_CONTEXT}), syscall.EOPNOTSUPP)
 }
 
 // TestAttributes passes attributes that are missing, unknown, too short, or given twice.
@@ -127,10 +127,10 @@ func TestAttributes(t *testing.T) {
 	if resp.LegacyResp.State != uint8(verbs.PortActive) || resp.LegacyResp.Flags&abi.IB_UVERBS_QPF_GRH_REQUIRED == 0 {
 		t.Errorf("port %+v", resp.LegacyResp)
 	}
-	want(t, "no port", query(out), unix.EINVAL)
-	want(t, "port 2", query(sys.Const(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM, 2), out), unix.EINVAL)
-	want(t, "port twice", query(port, port, out), unix.EINVAL)
-	want(t, "short result", query(port, sys.OutBytes(abi.UVERBS_ATTR_QUERY_PORT_RESP, make([]byte, 16))), unix.EINVAL)
+	want(t, "no port", query(out), syscall.EINVAL)
+	want(t, "port 2", query(sys.Const(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM, 2), out), syscall.EINVAL)
+	want(t, "port twice", query(port, port, out), syscall.EINVAL)
+	want(t, "short result", query(port, sys.OutBytes(abi.UVERBS_ATTR_QUERY_PORT_RESP, make([]byte, 16))), syscall.EINVAL)
 	unknown := sys.Const(99, 1)
 	want(t, "unknown attribute", query(port, out, unknown), protoNoSupport)
 	want(t, "unknown optional attribute", query(port, out, unknown.Optional()), nil)
@@ -151,9 +151,9 @@ func TestGIDs(t *testing.T) {
 		t.Errorf("entry %+v, %v", e, err)
 	}
 	_, err = entry(1)
-	want(t, "unused entry", err, unix.Errno(61))
+	want(t, "unused entry", err, syscall.Errno(61))
 	_, err = entry(1 << 20)
-	want(t, "entry outside of the table", err, unix.EINVAL)
+	want(t, "entry outside of the table", err, syscall.EINVAL)
 
 	table := func(room int) (n uint64, err error) {
 		size := len(mmap.Bytes(&e))
@@ -167,7 +167,7 @@ func TestGIDs(t *testing.T) {
 		t.Errorf("%d entries, %v", n, err)
 	}
 	_, err = table(1)
-	want(t, "table without room", err, unix.EINVAL)
+	want(t, "table without room", err, syscall.EINVAL)
 }
 
 // TestHandles makes and destroys objects: handles are the lowest free ones, and name objects of
@@ -179,10 +179,10 @@ func TestHandles(t *testing.T) {
 		t.Errorf("handles %d, %d", a, b)
 	}
 	want(t, "destroy", destroyPD(f, a), nil)
-	want(t, "destroy again", destroyPD(f, a), unix.ENOENT)
+	want(t, "destroy again", destroyPD(f, a), syscall.ENOENT)
 	want(t, "destroy as an MR", f.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_MR, Method: abi.UVERBS_METHOD_MR_DESTROY, Attrs: []sys.Attr{
 		sys.Handle(abi.UVERBS_ATTR_DESTROY_MR_HANDLE, b),
-	}}), unix.EINVAL)
+	}}), syscall.EINVAL)
 	if c := allocPD(t, f); c != a {
 		t.Errorf("handle %d is not used again, but %d", a, c)
 	}
@@ -207,10 +207,10 @@ func TestMapping(t *testing.T) {
 	_, resp, err := createCQ(f, 10, -1)
 	check(t, err)
 	offset, size := int64(resp.Mi.Offset), int(resp.Mi.Size)
-	if _, err := mmap.Map(f.FD, offset, size+1); !errors.Is(err, unix.EINVAL) {
+	if _, err := mmap.Map(f.FD, offset, size+1); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("mapped more than there is: %v", err)
 	}
-	if _, err := mmap.Map(f.FD, offset+4096*1000, size); !errors.Is(err, unix.EINVAL) {
+	if _, err := mmap.Map(f.FD, offset+4096*1000, size); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("mapped at another offset: %v", err)
 	}
 	r, err := mmap.Map(f.FD, offset, size)
@@ -219,7 +219,7 @@ func TestMapping(t *testing.T) {
 	if hdr.IndexMask != 15 || 1<<hdr.Log2ElemSize < len(mmap.Bytes(&abi.IbUverbsWc{})) {
 		t.Errorf("queue %+v", hdr)
 	}
-	if _, err := mmap.Map(f.FD, offset, size); !errors.Is(err, unix.EINVAL) {
+	if _, err := mmap.Map(f.FD, offset, size); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("mapped twice: %v", err)
 	}
 }
@@ -233,12 +233,12 @@ func TestCQ(t *testing.T) {
 		flags   uint64
 		errno   error
 	}{
-		"no entries":       {0, -1, 0, unix.EINVAL},
-		"too many entries": {1 << 20, -1, 0, unix.EINVAL},
-		"negative entries": {1 << 31, -1, 0, unix.EINVAL},
-		"no channel":       {1, f.FD, 0, unix.EBADF},
-		"timestamps":       {1, -1, abi.IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION, unix.EOPNOTSUPP},
-		"unknown flag":     {1, -1, 1 << 20, unix.EINVAL},
+		"no entries":       {0, -1, 0, syscall.EINVAL},
+		"too many entries": {1 << 20, -1, 0, syscall.EINVAL},
+		"negative entries": {1 << 31, -1, 0, syscall.EINVAL},
+		"no channel":       {1, f.FD, 0, syscall.EBADF},
+		"timestamps":       {1, -1, abi.IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION, syscall.EOPNOTSUPP},
+		"unknown flag":     {1, -1, 1 << 20, syscall.EINVAL},
 	} {
 		_, _, err := createCQ(f, c.entries, c.channel, sys.Const(abi.UVERBS_ATTR_CREATE_CQ_FLAGS, c.flags))
 		want(t, name, err, c.errno)
@@ -287,7 +287,7 @@ func TestInUse(t *testing.T) {
 		return f.Invoke(cmd, mmap.Bytes(&req), nil, nil, nil)
 	}
 	const attach, detach = abi.IB_USER_VERBS_CMD_ATTACH_MCAST, abi.IB_USER_VERBS_CMD_DETACH_MCAST
-	want(t, "detach", group(detach, 0), unix.EINVAL)
+	want(t, "detach", group(detach, 0), syscall.EINVAL)
 	for _, mlid := range []uint16{0, 0, 1} {
 		want(t, "attach", group(attach, mlid), nil)
 	}
@@ -295,9 +295,9 @@ func TestInUse(t *testing.T) {
 	for _, mlid := range []uint16{0, 1} {
 		want(t, "detach", group(detach, mlid), nil)
 	}
-	want(t, "detach again", group(detach, 1), unix.EINVAL)
+	want(t, "detach again", group(detach, 1), syscall.EINVAL)
 	req.Gid[0] = 0
-	want(t, "attach to an address that is no group", group(attach, 0), unix.EINVAL)
+	want(t, "attach to an address that is no group", group(attach, 0), syscall.EINVAL)
 	want(t, "destroy the QP", destroyQP(f, qp), nil)
 	want(t, "destroy the PD", destroyPD(f, pd), nil)
 	counts := d.Resources()
@@ -313,16 +313,16 @@ func TestQPTypes(t *testing.T) {
 	cq, _, err := createCQ(f, 10, -1)
 	check(t, err)
 	for typ, errno := range map[uint64]error{
-		uint64(verbs.RC): nil, uint64(verbs.UC): nil, abi.IB_UVERBS_QPT_RAW_PACKET: unix.EOPNOTSUPP,
-		abi.IB_UVERBS_QPT_DRIVER: unix.EOPNOTSUPP, 77: unix.EINVAL,
+		uint64(verbs.RC): nil, uint64(verbs.UC): nil, abi.IB_UVERBS_QPT_RAW_PACKET: syscall.EOPNOTSUPP,
+		abi.IB_UVERBS_QPT_DRIVER: syscall.EOPNOTSUPP, 77: syscall.EINVAL,
 	} {
 		_, err := createQP(f, typ, pd, cq)
 		want(t, verbs.QPType(typ).String(), err, errno)
 	}
 	_, err = createQP(f, uint64(verbs.RC), pd, 99)
-	want(t, "no CQ", err, unix.ENOENT)
+	want(t, "no CQ", err, syscall.ENOENT)
 	_, err = createQP(f, uint64(verbs.RC), cq, cq)
-	want(t, "a CQ as PD", err, unix.EINVAL)
+	want(t, "a CQ as PD", err, syscall.EINVAL)
 }
 
 // TestClose closes a file with objects: they are destroyed.

@@ -2,9 +2,8 @@ package kernel
 
 import (
 	"runtime/debug"
+	"syscall"
 	"unsafe"
-
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // minAddr is below every mapped address.
@@ -29,13 +28,13 @@ func (u user) bytes(n int) []byte {
 }
 
 // read copies memory to dst, of at most u.size bytes.
-func (u user) read(dst []byte) (errno unix.Errno) {
+func (u user) read(dst []byte) (errno syscall.Errno) {
 	if len(dst) == 0 {
 		return 0
 	}
 	src := u.bytes(len(dst))
 	if src == nil {
-		return unix.EFAULT
+		return syscall.EFAULT
 	}
 	defer catchFault(debug.SetPanicOnFault(true), &errno)
 	copy(dst, src)
@@ -43,13 +42,13 @@ func (u user) read(dst []byte) (errno unix.Errno) {
 }
 
 // write copies src to memory, as much as there is room for, and clears the rest of it.
-func (u user) write(src []byte) (errno unix.Errno) {
+func (u user) write(src []byte) (errno syscall.Errno) {
 	if u.size == 0 {
 		return 0
 	}
 	dst := u.bytes(u.size)
 	if dst == nil {
-		return unix.EFAULT
+		return syscall.EFAULT
 	}
 	defer catchFault(debug.SetPanicOnFault(true), &errno)
 	clear(dst[copy(dst, src):])
@@ -57,12 +56,12 @@ func (u user) write(src []byte) (errno unix.Errno) {
 }
 
 // catchFault turns the panic of an access to unmapped memory into EFAULT.
-func catchFault(before bool, errno *unix.Errno) {
+func catchFault(before bool, errno *syscall.Errno) {
 	debug.SetPanicOnFault(before)
 	switch e := recover().(type) {
 	case nil:
 	case interface{ Addr() uintptr }:
-		*errno = unix.EFAULT
+		*errno = syscall.EFAULT
 	default:
 		panic(e)
 	}

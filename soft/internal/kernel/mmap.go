@@ -1,9 +1,10 @@
 package kernel
 
 import (
+	"syscall"
+
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/engine"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 const pageSize = 4096
@@ -22,7 +23,7 @@ func (f *file) offer(o *object, r *engine.Ring) abi.Mminfo {
 }
 
 // Mmap implements [virtual.File] (rxe_mmap).
-func (f *file) Mmap(offset int64, length int) ([]byte, unix.Errno) {
+func (f *file) Mmap(offset int64, length int) ([]byte, syscall.Errno) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if errno := f.usable(); errno != 0 {
@@ -30,7 +31,7 @@ func (f *file) Mmap(offset int64, length int) ([]byte, unix.Errno) {
 	}
 	mem, ok := f.mappings[offset]
 	if !ok || length <= 0 || length > len(mem) {
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	delete(f.mappings, offset)
 	return mem[:length:length], 0

@@ -1,10 +1,11 @@
 package kernel
 
 import (
+	"syscall"
+
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/engine"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -14,7 +15,7 @@ func pdRef(handle uint32) ref { return ref{abi.UVERBS_OBJECT_PD, handle} }
 func pdOf(o *object) *engine.PD { return o.value.(*engine.PD) }
 
 // allocPD is the write command ALLOC_PD.
-func allocPD(c command) unix.Errno {
+func allocPD(c command) syscall.Errno {
 	if _, errno := requestOf[abi.IbUverbsAllocPd](c); errno != 0 {
 		return errno
 	}
@@ -38,13 +39,13 @@ type mr struct {
 }
 
 // regMR is the write command REG_MR.
-func regMR(c command) unix.Errno {
+func regMR(c command) syscall.Errno {
 	req, errno := requestOf[abi.IbUverbsRegMr](c)
 	if errno != 0 {
 		return errno
 	}
 	if req.Start%pageSize != req.HcaVa%pageSize {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	handle, o, errno := c.file.create(abi.UVERBS_OBJECT_MR, []ref{pdRef(req.PdHandle)}, func(o *object, of []*object) error {
 		m, err := pdOf(of[0]).RegisterMR(req.Start, req.Length, req.HcaVa, verbs.Access(req.AccessFlags))
@@ -61,25 +62,25 @@ func regMR(c command) unix.Errno {
 }
 
 // reregMR is the write command REREG_MR, for another PD or other access.
-func reregMR(c command) unix.Errno {
+func reregMR(c command) syscall.Errno {
 	const trans, otherPD, access = 1, 2, 4 // enum ib_mr_rereg_flags
 	req, errno := requestOf[abi.IbUverbsReregMr](c)
 	switch {
 	case errno != 0:
 		return errno
 	case req.Flags == 0:
-		return unix.EINVAL
+		return syscall.EINVAL
 	case req.Flags&^(trans|otherPD|access) != 0:
-		return unix.EOPNOTSUPP
+		return syscall.EOPNOTSUPP
 	case req.Flags&trans != 0 && req.Start%pageSize != req.HcaVa%pageSize:
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	m, errno := get[mr](c.file, abi.UVERBS_OBJECT_MR, req.MrHandle)
 	if errno != 0 {
 		return errno
 	}
 	if req.Flags&trans != 0 {
-		return unix.EOPNOTSUPP
+		return syscall.EOPNOTSUPP
 	}
 	var newAccess *verbs.Access
 	if req.Flags&access != 0 {
@@ -98,7 +99,7 @@ func reregMR(c command) unix.Errno {
 }
 
 // moveMR moves a region to another PD.
-func (f *file) moveMR(m mr, handle, pd uint32, access *verbs.Access) unix.Errno {
+func (f *file) moveMR(m mr, handle, pd uint32, access *verbs.Access) syscall.Errno {
 	held, errno := f.hold([]ref{pdRef(pd), {abi.UVERBS_OBJECT_MR, handle}})
 	if errno != 0 {
 		return errno
@@ -118,7 +119,7 @@ func (f *file) moveMR(m mr, handle, pd uint32, access *verbs.Access) unix.Errno 
 }
 
 // allocMW is the write command ALLOC_MW.
-func allocMW(c command) unix.Errno {
+func allocMW(c command) syscall.Errno {
 	req, errno := requestOf[abi.IbUverbsAllocMw](c)
 	if errno != 0 {
 		return errno
@@ -126,7 +127,7 @@ func allocMW(c command) unix.Errno {
 	typ := verbs.MWType(req.MwType)
 	handle, o, errno := c.file.create(abi.UVERBS_OBJECT_MW, []ref{pdRef(req.PdHandle)}, func(o *object, of []*object) error {
 		if typ != verbs.MWType1 && typ != verbs.MWType2 {
-			return unix.EINVAL
+			return syscall.EINVAL
 		}
 		m, err := pdOf(of[0]).AllocMW(typ)
 		if err == nil {
@@ -167,7 +168,7 @@ var mrMethods = map[methodID]method{
 	}},
 }
 
-func queryMR(c *call) unix.Errno {
+func queryMR(c *call) syscall.Errno {
 	m, errno := get[mr](c.file, abi.UVERBS_OBJECT_MR, c.handle(abi.UVERBS_ATTR_QUERY_MR_HANDLE))
 	if errno != 0 {
 		return errno
@@ -185,11 +186,11 @@ func queryMR(c *call) unix.Errno {
 }
 
 // unsupportedOfPD returns the handler of a method on a PD that rxe does not support.
-func unsupportedOfPD(pd uint16) func(*call) unix.Errno {
-	return func(c *call) unix.Errno {
+func unsupportedOfPD(pd uint16) func(*call) syscall.Errno {
+	return func(c *call) syscall.Errno {
 		if _, errno := get[*engine.PD](c.file, abi.UVERBS_OBJECT_PD, c.handle(pd)); errno != 0 {
 			return errno
 		}
-		return unix.EOPNOTSUPP
+		return syscall.EOPNOTSUPP
 	}
 }

@@ -2,9 +2,9 @@ package kernel
 
 import (
 	"slices"
+	"syscall"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // object is an object of a file that commands name by its handle. Except value, its fields are
@@ -25,41 +25,41 @@ type object struct {
 }
 
 // errnoOf returns the error number of the engine's error.
-func errnoOf(err error) unix.Errno {
+func errnoOf(err error) syscall.Errno {
 	if err == nil {
 		return 0
 	}
-	if errno, ok := err.(unix.Errno); ok {
+	if errno, ok := err.(syscall.Errno); ok {
 		return errno
 	}
-	return unix.EIO
+	return syscall.EIO
 }
 
 // usable returns an error number if the file has no context or the device has been removed. The
 // caller holds mu.
-func (f *file) usable() unix.Errno {
+func (f *file) usable() syscall.Errno {
 	switch {
 	case f.removed || f.closed:
-		return unix.EIO
+		return syscall.EIO
 	case !f.hasContext:
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	return 0
 }
 
 // lookup returns an object. The caller holds mu.
-func (f *file) lookup(kind uint16, handle uint32) (*object, unix.Errno) {
+func (f *file) lookup(kind uint16, handle uint32) (*object, syscall.Errno) {
 	if errno := f.usable(); errno != 0 {
 		return nil, errno
 	}
 	o := f.at(handle)
 	switch {
 	case o == nil:
-		return nil, unix.ENOENT
+		return nil, syscall.ENOENT
 	case o.kind != kind:
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	case o.dying:
-		return nil, unix.EBUSY
+		return nil, syscall.EBUSY
 	}
 	return o, 0
 }
@@ -73,7 +73,7 @@ func (f *file) at(handle uint32) *object {
 
 // get returns the engine's object of a handle. It may be destroyed meanwhile, after which the
 // engine refuses to use it.
-func get[T any](f *file, kind uint16, handle uint32) (v T, errno unix.Errno) {
+func get[T any](f *file, kind uint16, handle uint32) (v T, errno syscall.Errno) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	o, errno := f.lookup(kind, handle)
@@ -91,7 +91,7 @@ type ref struct {
 
 // create makes an object of others, which cannot be destroyed before it. make sets value and
 // destroy.
-func (f *file) create(kind uint16, of []ref, make func(o *object, parents []*object) error) (uint32, *object, unix.Errno) {
+func (f *file) create(kind uint16, of []ref, make func(o *object, parents []*object) error) (uint32, *object, syscall.Errno) {
 	parents, errno := f.hold(of)
 	if errno != 0 {
 		return 0, nil, errno
@@ -111,7 +111,7 @@ func (f *file) create(kind uint16, of []ref, make func(o *object, parents []*obj
 }
 
 // hold makes users of objects, or of none.
-func (f *file) hold(of []ref) (held []*object, errno unix.Errno) {
+func (f *file) hold(of []ref) (held []*object, errno syscall.Errno) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if errno := f.usable(); errno != 0 {
@@ -137,7 +137,7 @@ func (f *file) unhold(held []*object) {
 }
 
 // insert assigns the lowest free handle to the object, as the kernel does.
-func (f *file) insert(o *object) (uint32, unix.Errno) {
+func (f *file) insert(o *object) (uint32, syscall.Errno) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if errno := f.usable(); errno != 0 {
@@ -173,7 +173,7 @@ func (f *file) releaseLocked(o *object) {
 
 // destroy destroys an object. It fails with EBUSY if others are made of it. While the device is
 // removed, it waits for that, as uobj_destroy does.
-func (f *file) destroy(kind uint16, handle uint32) (*object, unix.Errno) {
+func (f *file) destroy(kind uint16, handle uint32) (*object, syscall.Errno) {
 	o, removed, errno := f.startDestroy(kind, handle)
 	if errno != 0 {
 		return nil, errno
@@ -198,7 +198,7 @@ func (f *file) destroy(kind uint16, handle uint32) (*object, unix.Errno) {
 }
 
 // startDestroy marks an object as dying. It reports whether the device has been removed.
-func (f *file) startDestroy(kind uint16, handle uint32) (o *object, removed bool, errno unix.Errno) {
+func (f *file) startDestroy(kind uint16, handle uint32) (o *object, removed bool, errno syscall.Errno) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for f.ending {
@@ -207,13 +207,13 @@ func (f *file) startDestroy(kind uint16, handle uint32) (o *object, removed bool
 	o = f.at(handle)
 	switch {
 	case !f.hasContext:
-		return nil, false, unix.EINVAL
+		return nil, false, syscall.EINVAL
 	case o == nil:
-		return nil, false, unix.ENOENT
+		return nil, false, syscall.ENOENT
 	case o.kind != kind:
-		return nil, false, unix.EINVAL
+		return nil, false, syscall.EINVAL
 	case o.dying || o.users > 0:
-		return nil, false, unix.EBUSY
+		return nil, false, syscall.EBUSY
 	}
 	o.dying = true
 	return o, f.removed, 0
@@ -277,7 +277,7 @@ func destroyMethod(kind, handleAttr, respAttr uint16, respond func(*object) []by
 	if respond != nil {
 		m.specs = append(m.specs, spec{id: respAttr, kind: bytesOut, size: len(respond(new(object)))})
 	}
-	m.run = func(c *call) unix.Errno {
+	m.run = func(c *call) syscall.Errno {
 		o, errno := c.file.destroy(kind, c.handle(handleAttr))
 		if errno == 0 && respond != nil {
 			errno = c.put(respAttr, respond(o))

@@ -3,12 +3,12 @@ package kernel
 import (
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/attr"
 	"github.com/goverbs/verbs/internal/engine"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -50,26 +50,26 @@ var qpMethods = map[methodID]method{
 }
 
 // checkQP checks the type and the flags of a new QP, as uverbs and rxe do.
-func checkQP(typ, flags uint64) unix.Errno {
+func checkQP(typ, flags uint64) syscall.Errno {
 	const allFlags = abi.IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK | abi.IB_UVERBS_QP_CREATE_SCATTER_FCS |
 		abi.IB_UVERBS_QP_CREATE_CVLAN_STRIPPING | abi.IB_UVERBS_QP_CREATE_PCI_WRITE_END_PADDING | abi.IB_UVERBS_QP_CREATE_SQ_SIG_ALL
 	switch typ {
 	case abi.IB_UVERBS_QPT_RC, abi.IB_UVERBS_QPT_UC, abi.IB_UVERBS_QPT_UD:
 	case abi.IB_UVERBS_QPT_RAW_PACKET, abi.IB_UVERBS_QPT_XRC_INI, abi.IB_UVERBS_QPT_XRC_TGT, abi.IB_UVERBS_QPT_DRIVER:
-		return unix.EOPNOTSUPP
+		return syscall.EOPNOTSUPP
 	default:
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	switch {
 	case flags&^allFlags != 0:
-		return unix.EINVAL
+		return syscall.EINVAL
 	case flags&^abi.IB_UVERBS_QP_CREATE_SQ_SIG_ALL != 0:
-		return unix.EOPNOTSUPP
+		return syscall.EOPNOTSUPP
 	}
 	return 0
 }
 
-func createQP(c *call) unix.Errno {
+func createQP(c *call) syscall.Errno {
 	f := c.file
 	var refs []ref // PD, send CQ, receive CQ, SRQ
 	for _, r := range []struct{ kind, id uint16 }{
@@ -82,7 +82,7 @@ func createQP(c *call) unix.Errno {
 		case c.attr(r.id) != nil:
 			refs = append(refs, c.ref(r.kind, r.id))
 		case r.kind != abi.UVERBS_OBJECT_SRQ:
-			return unix.ENOENT
+			return syscall.ENOENT
 		}
 	}
 	want, errno := value[abi.IbUverbsQpCap](c, abi.UVERBS_ATTR_CREATE_QP_CAP)
@@ -104,7 +104,7 @@ func createQP(c *call) unix.Errno {
 			return errno
 		}
 		if driver.size < sizeOf[abi.RxeCreateQpResp]() {
-			return unix.EINVAL
+			return syscall.EINVAL
 		}
 		o.async = eventSource{file: async, userHandle: userHandle}
 		init := engine.QPInit{
@@ -154,7 +154,7 @@ func (q *qp) destroy() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.groups) > 0 {
-		return unix.EBUSY
+		return syscall.EBUSY
 	}
 	return q.QP.Destroy()
 }
@@ -171,34 +171,34 @@ func (q *qp) detachAll() {
 }
 
 // modifyQP is the write command MODIFY_QP.
-func modifyQP(c command) unix.Errno {
+func modifyQP(c command) syscall.Errno {
 	const standard = 1<<21 - 1 // IB_QP_ATTR_STANDARD_BITS
 	req, errno := requestOf[abi.IbUverbsModifyQp](c)
 	switch {
 	case errno != 0:
 		return errno
 	case req.AttrMask&^standard != 0:
-		return unix.EOPNOTSUPP
+		return syscall.EOPNOTSUPP
 	}
 	return c.file.modifyQP(&req)
 }
 
 // modifyQPExtended is the write command EX_MODIFY_QP. rxe does not support the attribute that it
 // adds, the rate limit.
-func modifyQPExtended(c command) unix.Errno {
+func modifyQPExtended(c command) syscall.Errno {
 	const rateLimit = 1 << 25 // enum ib_qp_attr_mask
 	req, errno := requestOf[abi.IbUverbsExModifyQp](c)
 	if errno != 0 {
 		return errno
 	}
 	if req.Base.AttrMask&^(1<<21-1|rateLimit) != 0 {
-		return unix.EOPNOTSUPP
+		return syscall.EOPNOTSUPP
 	}
 	if req.Base.AttrMask&rateLimit != 0 {
 		if _, errno := get[*qp](c.file, abi.UVERBS_OBJECT_QP, req.Base.QpHandle); errno != 0 {
 			return errno
 		}
-		return unix.EOPNOTSUPP
+		return syscall.EOPNOTSUPP
 	}
 	if errno := c.file.modifyQP(&req.Base); errno != 0 {
 		return errno
@@ -207,7 +207,7 @@ func modifyQPExtended(c command) unix.Errno {
 }
 
 // modifyQP makes the checks of uverbs (modify_qp of uverbs_cmd.c); the engine makes those of rxe.
-func (f *file) modifyQP(req *abi.IbUverbsModifyQp) unix.Errno {
+func (f *file) modifyQP(req *abi.IbUverbsModifyQp) syscall.Errno {
 	q, errno := get[*qp](f, abi.UVERBS_OBJECT_QP, req.QpHandle)
 	if errno != 0 {
 		return errno
@@ -222,9 +222,9 @@ func (f *file) modifyQP(req *abi.IbUverbsModifyQp) unix.Errno {
 		has(verbs.MaskAltPath) && (req.AltPortNum != 1 || req.AltDest.PortNum != 1),
 		has(verbs.MaskCurState) && verbs.QPState(req.CurQpState) > verbs.StateErr,
 		has(verbs.MaskState) && verbs.QPState(req.QpState) > verbs.StateErr:
-		return unix.EINVAL
+		return syscall.EINVAL
 	case has(verbs.MaskQKey) && req.Qkey&(1<<31) != 0:
-		return unix.EPERM // a privileged Q_Key
+		return syscall.EPERM // a privileged Q_Key
 	}
 	if has(verbs.MaskAV) && !toRTR && !has(verbs.MaskPort) {
 		mask |= verbs.MaskPort
@@ -243,7 +243,7 @@ func (f *file) modifyQP(req *abi.IbUverbsModifyQp) unix.Errno {
 }
 
 // queryQP is the write command QUERY_QP.
-func queryQP(c command) unix.Errno {
+func queryQP(c command) syscall.Errno {
 	req, errno := requestOf[abi.IbUverbsQueryQp](c)
 	if errno != 0 {
 		return errno
@@ -275,11 +275,11 @@ func queryQP(c command) unix.Errno {
 
 // postSend is the write command POST_SEND: a doorbell. As rxe, it ignores work requests in the
 // command, because those of a user's QP are in its queue.
-func postSend(c command) unix.Errno {
+func postSend(c command) syscall.Errno {
 	var req abi.IbUverbsPostSend
 	copy(mmap.Bytes(&req), c.request)
 	if int(req.WqeSize) < sizeOf[abi.IbUverbsSendWr]() {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	q, errno := get[*qp](c.file, abi.UVERBS_OBJECT_QP, req.QpHandle)
 	if errno != 0 {
@@ -293,7 +293,7 @@ func postSend(c command) unix.Errno {
 }
 
 // attachMulticast is the write command ATTACH_MCAST.
-func attachMulticast(c command) unix.Errno {
+func attachMulticast(c command) syscall.Errno {
 	q, g, errno := groupOf(c)
 	if errno != 0 {
 		return errno
@@ -301,13 +301,13 @@ func attachMulticast(c command) unix.Errno {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.ending {
-		return unix.EIO
+		return syscall.EIO
 	}
 	if slices.Contains(q.groups, g) {
 		return 0
 	}
 	if !isMulticast(g.gid) || q.typ != verbs.UD {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	if err := q.AttachMulticast(g.gid); err != nil {
 		return errnoOf(err)
@@ -317,7 +317,7 @@ func attachMulticast(c command) unix.Errno {
 }
 
 // detachMulticast is the write command DETACH_MCAST.
-func detachMulticast(c command) unix.Errno {
+func detachMulticast(c command) syscall.Errno {
 	q, g, errno := groupOf(c)
 	if errno != 0 {
 		return errno
@@ -326,7 +326,7 @@ func detachMulticast(c command) unix.Errno {
 	defer q.mu.Unlock()
 	i := slices.Index(q.groups, g)
 	if i < 0 {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	q.groups = slices.Delete(q.groups, i, i+1)
 	if slices.ContainsFunc(q.groups, func(o group) bool { return o.gid == g.gid }) {
@@ -335,7 +335,7 @@ func detachMulticast(c command) unix.Errno {
 	return errnoOf(q.DetachMulticast(g.gid))
 }
 
-func groupOf(c command) (*qp, group, unix.Errno) {
+func groupOf(c command) (*qp, group, syscall.Errno) {
 	req, errno := requestOf[abi.IbUverbsAttachMcast](c)
 	if errno != 0 {
 		return nil, group{}, errno

@@ -3,6 +3,7 @@ package kernel
 import (
 	"encoding/binary"
 	"runtime"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
@@ -49,7 +50,7 @@ var deviceMethods = map[methodID]method{
 // compVectors returns the number of completion vectors: that of processors, as rxe's.
 func compVectors() uint32 { return uint32(runtime.NumCPU()) }
 
-func getContext(c *call) unix.Errno {
+func getContext(c *call) syscall.Errno {
 	vectors, support := compVectors(), uint64(abi.IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS)
 	if errno := c.put(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, mmap.Bytes(&vectors)); errno != 0 {
 		return errno
@@ -62,23 +63,23 @@ func getContext(c *call) unix.Errno {
 	defer f.mu.Unlock()
 	switch {
 	case f.removed:
-		return unix.EIO
+		return syscall.EIO
 	case f.hasContext:
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	f.hasContext = true
 	return 0
 }
 
 // queryContext fails, as rxe does not support it.
-func queryContext(c *call) unix.Errno {
+func queryContext(c *call) syscall.Errno {
 	if errno := c.file.checkUsable(); errno != 0 {
 		return errno
 	}
-	return unix.EOPNOTSUPP
+	return syscall.EOPNOTSUPP
 }
 
-func (f *file) checkUsable() unix.Errno {
+func (f *file) checkUsable() syscall.Errno {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.usable()
@@ -87,7 +88,7 @@ func (f *file) checkUsable() unix.Errno {
 func guid(g verbs.GUID) uint64 { return binary.NativeEndian.Uint64(g[:]) }
 
 // queryDevice is the write command EX_QUERY_DEVICE.
-func queryDevice(c command) unix.Errno {
+func queryDevice(c command) syscall.Errno {
 	if errno := c.file.checkUsable(); errno != 0 {
 		return errno
 	}
@@ -96,7 +97,7 @@ func queryDevice(c command) unix.Errno {
 		return errno
 	}
 	if req.CompMask != 0 || req.Reserved != 0 || len(c.driverIn) > 0 || c.driverOut.size > 0 {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	a := c.file.device.engine.Attr()
 	resp := abi.IbUverbsExQueryDeviceResp{
@@ -120,12 +121,12 @@ func queryDevice(c command) unix.Errno {
 	return respond(c, &resp)
 }
 
-func queryPort(c *call) unix.Errno {
+func queryPort(c *call) syscall.Errno {
 	if errno := c.file.checkUsable(); errno != 0 {
 		return errno
 	}
 	if uint8(c.constant(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM)) != 1 {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	p := c.file.device.engine.PortAttr()
 	const maxSpeed = 128 // IB_SPEED_NDR
@@ -161,11 +162,11 @@ func gidEntry(g verbs.GIDEntry) abi.IbUverbsGidEntry {
 	return e
 }
 
-func queryGIDTable(c *call) unix.Errno {
+func queryGIDTable(c *call) syscall.Errno {
 	size := c.constant(abi.UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE)
 	entries := c.out(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES)
 	if c.constant(abi.UVERBS_ATTR_QUERY_GID_TABLE_FLAGS) != 0 || size == 0 || uint64(entries.size) < size || uint64(entries.size)%size != 0 {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	if errno := c.file.checkUsable(); errno != 0 {
 		return errno
@@ -175,7 +176,7 @@ func queryGIDTable(c *call) unix.Errno {
 	n := uint64(0)
 	for _, g := range d.GIDs() {
 		if n == uint64(entries.size)/size {
-			return unix.EINVAL // the kernel does not return a part of the table
+			return syscall.EINVAL // the kernel does not return a part of the table
 		}
 		e := gidEntry(g)
 		copy(table[n*size:][:size], mmap.Bytes(&e))
@@ -187,7 +188,7 @@ func queryGIDTable(c *call) unix.Errno {
 	return c.put(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, mmap.Bytes(&n))
 }
 
-func queryGIDEntry(c *call) unix.Errno {
+func queryGIDEntry(c *call) syscall.Errno {
 	if errno := c.file.checkUsable(); errno != 0 {
 		return errno
 	}
@@ -195,7 +196,7 @@ func queryGIDEntry(c *call) unix.Errno {
 	index := c.constant(abi.UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX)
 	if c.constant(abi.UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS) != 0 || c.constant(abi.UVERBS_ATTR_QUERY_GID_ENTRY_PORT) != 1 ||
 		index >= uint64(d.engine.PortAttr().GIDs) {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	for _, g := range d.GIDs() {
 		if uint64(g.Index) == index {

@@ -1,9 +1,10 @@
 package kernel
 
 import (
+	"syscall"
+
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/engine"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -30,11 +31,11 @@ var srqMethods = map[methodID]method{
 		}),
 }
 
-func createSRQ(c *call) unix.Errno {
+func createSRQ(c *call) syscall.Errno {
 	f := c.file
 	var numbers [3]uint32 // requests, SGEs, limit
 	for i, id := range []uint16{abi.UVERBS_ATTR_CREATE_SRQ_MAX_WR, abi.UVERBS_ATTR_CREATE_SRQ_MAX_SGE, abi.UVERBS_ATTR_CREATE_SRQ_LIMIT} {
-		var errno unix.Errno
+		var errno syscall.Errno
 		if numbers[i], errno = value[uint32](c, id); errno != 0 {
 			return errno
 		}
@@ -52,9 +53,9 @@ func createSRQ(c *call) unix.Errno {
 	handle, o, errno := f.create(abi.UVERBS_OBJECT_SRQ, []ref{pd}, func(o *object, of []*object) error {
 		switch typ := c.constant(abi.UVERBS_ATTR_CREATE_SRQ_TYPE); {
 		case typ != abi.IB_UVERBS_SRQT_BASIC && typ != abi.IB_UVERBS_SRQT_TM, driver.size < sizeOf[abi.RxeCreateSrqResp]():
-			return unix.EINVAL
+			return syscall.EINVAL
 		case typ == abi.IB_UVERBS_SRQT_TM:
-			return unix.EOPNOTSUPP
+			return syscall.EOPNOTSUPP
 		}
 		o.async = eventSource{file: async, userHandle: userHandle}
 		s, err := pdOf(of[0]).CreateSRQ(engine.SRQInit{
@@ -82,7 +83,7 @@ func createSRQ(c *call) unix.Errno {
 
 // modifySRQ is the write command MODIFY_SRQ. The driver's part has the address at which rxe
 // returns the new queue.
-func modifySRQ(c command) unix.Errno {
+func modifySRQ(c command) syscall.Errno {
 	const maxWR, limit = 1, 2 // enum ib_srq_attr_mask
 	f := c.file
 	req, errno := requestOf[abi.IbUverbsModifySrq](c)
@@ -91,7 +92,7 @@ func modifySRQ(c command) unix.Errno {
 	}
 	var driver abi.RxeModifySrqCmd
 	if copy(mmap.Bytes(&driver), c.driverIn) < sizeOf[abi.RxeModifySrqCmd]() {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	held, errno := f.hold([]ref{{abi.UVERBS_OBJECT_SRQ, req.SrqHandle}})
 	if errno != 0 {
@@ -116,7 +117,7 @@ func modifySRQ(c command) unix.Errno {
 }
 
 // querySRQ is the write command QUERY_SRQ.
-func querySRQ(c command) unix.Errno {
+func querySRQ(c command) syscall.Errno {
 	req, errno := requestOf[abi.IbUverbsQuerySrq](c)
 	if errno != 0 {
 		return errno

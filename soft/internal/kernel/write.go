@@ -2,17 +2,17 @@ package kernel
 
 import (
 	"encoding/binary"
+	"syscall"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
 // writeMethod is a write command: of the write interface, or wrapped in the ioctl INVOKE_WRITE.
 type writeMethod struct {
-	request, response int                      // sizes
-	driver            bool                     // it has a driver's part
-	run               func(command) unix.Errno // by value, so that a doorbell allocates nothing
+	request, response int                         // sizes
+	driver            bool                        // it has a driver's part
+	run               func(command) syscall.Errno // by value, so that a doorbell allocates nothing
 }
 
 // command is a call of a write command.
@@ -60,13 +60,13 @@ const (
 
 // commandOf returns a command (uapi_get_method). Those that rxe does not support, and those that
 // do not exist, fail with EOPNOTSUPP.
-func commandOf(number uint32) (writeMethod, unix.Errno) {
+func commandOf(number uint32) (writeMethod, syscall.Errno) {
 	if number&^(extended|commandMask) != 0 {
-		return writeMethod{}, unix.EINVAL
+		return writeMethod{}, syscall.EINVAL
 	}
 	m, ok := commands[number]
 	if !ok {
-		return writeMethod{}, unix.EOPNOTSUPP
+		return writeMethod{}, syscall.EOPNOTSUPP
 	}
 	return m, 0
 }
@@ -77,9 +77,9 @@ const (
 )
 
 // Write implements [virtual.File] (ib_uverbs_write).
-func (f *file) Write(b []byte) (int, unix.Errno) {
+func (f *file) Write(b []byte) (int, syscall.Errno) {
 	if len(b) < writeHeaderSize {
-		return 0, unix.EINVAL
+		return 0, syscall.EINVAL
 	}
 	number := binary.NativeEndian.Uint32(b)
 	in, out := int(binary.NativeEndian.Uint16(b[4:])), int(binary.NativeEndian.Uint16(b[6:]))
@@ -103,12 +103,12 @@ func (f *file) Write(b []byte) (int, unix.Errno) {
 }
 
 // decode decodes a command whose sizes are in words of 4 bytes.
-func (c *command) decode(m *writeMethod, b []byte, in, out int) unix.Errno {
+func (c *command) decode(m *writeMethod, b []byte, in, out int) syscall.Errno {
 	switch {
 	case in*4 != len(b):
-		return unix.EINVAL
+		return syscall.EINVAL
 	case len(b) < writeHeaderSize+m.request || out*4 < m.response:
-		return unix.ENOSPC
+		return syscall.ENOSPC
 	}
 	c.request = b[writeHeaderSize:]
 	if m.response > 0 { // the request begins with the address of the response
@@ -124,19 +124,19 @@ func (c *command) decode(m *writeMethod, b []byte, in, out int) unix.Errno {
 }
 
 // decodeExtended decodes a command whose sizes are in words of 8 bytes.
-func (c *command) decodeExtended(b []byte, in, out int) unix.Errno {
+func (c *command) decodeExtended(b []byte, in, out int) syscall.Errno {
 	const headers = writeHeaderSize + extHeaderSize
 	if len(b) < headers {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	var hdr abi.IbUverbsExCmdHdr
 	copy(mmap.Bytes(&hdr), b[writeHeaderSize:])
 	driverIn, driverOut := int(hdr.ProviderInWords), int(hdr.ProviderOutWords)
 	switch {
 	case (in+driverIn)*8 != len(b)-headers:
-		return unix.EINVAL
+		return syscall.EINVAL
 	case hdr.CmdHdrReserved != 0, (hdr.Response == 0) != (out+driverOut == 0):
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	c.request, c.driverIn = b[headers:][:in*8], b[headers+in*8:]
 	c.response, c.driverOut = user{hdr.Response, (out + driverOut) * 8}.split(out * 8)
@@ -149,7 +149,7 @@ func (u user) split(n int) (first, rest user) {
 }
 
 // invokeWrite runs a write command in an ioctl.
-func invokeWrite(c *call) unix.Errno {
+func invokeWrite(c *call) syscall.Errno {
 	m, errno := commandOf(uint32(c.constant(abi.UVERBS_ATTR_WRITE_CMD)))
 	if errno != 0 {
 		return errno
@@ -162,7 +162,7 @@ func invokeWrite(c *call) unix.Errno {
 		return errno
 	}
 	if len(w.request) < m.request || w.response.size < m.response {
-		return unix.ENOSPC
+		return syscall.ENOSPC
 	}
 	if errno = m.run(w); errno != 0 {
 		return errno
@@ -174,15 +174,15 @@ func invokeWrite(c *call) unix.Errno {
 }
 
 // requestOf returns the request. A longer one must have zeros at the end (uverbs_request).
-func requestOf[T any](c command) (v T, errno unix.Errno) {
+func requestOf[T any](c command) (v T, errno syscall.Errno) {
 	n := copy(mmap.Bytes(&v), c.request)
 	for _, x := range c.request[n:] {
 		if x != 0 {
-			return v, unix.EOPNOTSUPP
+			return v, syscall.EOPNOTSUPP
 		}
 	}
 	return v, 0
 }
 
 // respond returns a response.
-func respond[T any](c command, v *T) unix.Errno { return c.response.write(mmap.Bytes(v)) }
+func respond[T any](c command, v *T) syscall.Errno { return c.response.write(mmap.Bytes(v)) }

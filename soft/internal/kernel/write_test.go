@@ -2,6 +2,7 @@ package kernel_test
 
 import (
 	"encoding/binary"
+	"syscall"
 	"testing"
 
 	"github.com/goverbs/verbs"
@@ -27,18 +28,18 @@ func TestWriteRefused(t *testing.T) {
 		b     []byte
 		errno error
 	}{
-		"too short":           {[]byte{1}, unix.EINVAL},
-		"unknown flag":        {header(1<<30, 2, 0), unix.EINVAL},
-		"unknown command":     {header(200, 2, 0), unix.EOPNOTSUPP},
-		"unsupported command": {header(abi.IB_USER_VERBS_CMD_POLL_CQ, 2, 0), unix.EOPNOTSUPP},
+		"too short":           {[]byte{1}, syscall.EINVAL},
+		"unknown flag":        {header(1<<30, 2, 0), syscall.EINVAL},
+		"unknown command":     {header(200, 2, 0), syscall.EOPNOTSUPP},
+		"unsupported command": {header(abi.IB_USER_VERBS_CMD_POLL_CQ, 2, 0), syscall.EOPNOTSUPP},
 		"unsupported, extended": {header(abi.IB_USER_VERBS_EX_CMD_CREATE_FLOW|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, 2, 0),
-			unix.EOPNOTSUPP},
-		"wrong length":          {header(notify, 3, 0), unix.EINVAL},
-		"short request":         {header(notify, 2, 0), unix.ENOSPC},
-		"no such CQ":            {append(header(notify, 4, 0), make([]byte, 8)...), unix.ENOENT},
-		"more than the request": {append(header(notify, 5, 0), 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0), unix.EOPNOTSUPP},
-		"short response":        {append(header(abi.IB_USER_VERBS_CMD_ALLOC_PD, 4, 0), make([]byte, 8)...), unix.ENOSPC},
-		"response nowhere":      {append(header(abi.IB_USER_VERBS_CMD_ALLOC_PD, 4, 1), make([]byte, 8)...), unix.EFAULT},
+			syscall.EOPNOTSUPP},
+		"wrong length":          {header(notify, 3, 0), syscall.EINVAL},
+		"short request":         {header(notify, 2, 0), syscall.ENOSPC},
+		"no such CQ":            {append(header(notify, 4, 0), make([]byte, 8)...), syscall.ENOENT},
+		"more than the request": {append(header(notify, 5, 0), 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0), syscall.EOPNOTSUPP},
+		"short response":        {append(header(abi.IB_USER_VERBS_CMD_ALLOC_PD, 4, 0), make([]byte, 8)...), syscall.ENOSPC},
+		"response nowhere":      {append(header(abi.IB_USER_VERBS_CMD_ALLOC_PD, 4, 1), make([]byte, 8)...), syscall.EFAULT},
 	} {
 		want(t, name, write(c.b...), c.errno)
 	}
@@ -93,8 +94,8 @@ func TestDoorbell(t *testing.T) {
 	if err := bell.Ring(); err == nil {
 		t.Error("a doorbell in RESET is taken")
 	}
-	want(t, "to RTS", modifyQP(f, qp, 0, verbs.StateRTS), unix.EINVAL)
-	want(t, "to an unknown state", modifyQP(f, qp, 0, 7), unix.EINVAL)
+	want(t, "to RTS", modifyQP(f, qp, 0, verbs.StateRTS), syscall.EINVAL)
+	want(t, "to an unknown state", modifyQP(f, qp, 0, 7), syscall.EINVAL)
 	startQP(t, f, qp)
 	if n := testing.AllocsPerRun(100, func() {
 		if err := bell.Ring(); err != nil {
@@ -105,7 +106,7 @@ func TestDoorbell(t *testing.T) {
 	}
 	want(t, "rate limit", f.Invoke(abi.IB_USER_VERBS_EX_CMD_MODIFY_QP|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, mmap.Bytes(&abi.IbUverbsExModifyQp{
 		Base: abi.IbUverbsModifyQp{QpHandle: qp, AttrMask: 1 << 25},
-	}), nil, nil, nil), unix.EOPNOTSUPP)
+	}), nil, nil, nil), syscall.EOPNOTSUPP)
 	query := provider.NewStateQuery(dev, qp)
 	if state, err := query.Ask(); state != verbs.StateRTS || err != nil {
 		t.Errorf("the QP is in %v, %v", state, err)

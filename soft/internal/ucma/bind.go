@@ -5,7 +5,6 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -13,7 +12,7 @@ import (
 func (f *File) bindIP(in *abi.RdmaUcmBindIp) syscall.Errno {
 	addr, ok := decodeAddr(mmap.Bytes(&in.Addr))
 	if !ok {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	return f.bindTo(in.Id, addr)
 }
@@ -22,7 +21,7 @@ func (f *File) bindIP(in *abi.RdmaUcmBindIp) syscall.Errno {
 func (f *File) bind(in *abi.RdmaUcmBind) syscall.Errno {
 	addr, ok := decodeAddr(mmap.Bytes(&in.Addr))
 	if in.Reserved != 0 || !ok || int(in.AddrSize) != addr.size() {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	return f.bindTo(in.Id, addr)
 }
@@ -39,10 +38,10 @@ func (f *File) bindTo(num uint32, addr sockaddr) syscall.Errno {
 // is known (rdma_bind_addr_dst).
 func (i *id) bind(addr, dst sockaddr) (errno syscall.Errno) {
 	if i.state != idle {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	if addr.family == afInet6 && addr.addr.IsLinkLocalUnicast() && addr.scope == 0 {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	i.src = addr
 	if !i.m.isAny(&addr) {
@@ -69,13 +68,13 @@ func (i *id) acquireDevice() syscall.Errno {
 	d := i.m.deviceOf(i.src.addr)
 	switch {
 	case i.src.family == afIB: // InfiniBand's addresses are not those of RoCE devices
-		return unix.ENODEV
+		return syscall.ENODEV
 	case d == nil && !i.m.isLocal(i.src.zoned()):
-		return unix.EADDRNOTAVAIL
+		return syscall.EADDRNOTAVAIL
 	case i.space == abi.RDMA_PS_IPOIB: // is for InfiniBand only
-		return unix.EINVAL
+		return syscall.EINVAL
 	case d == nil:
-		return unix.ENODEV
+		return syscall.ENODEV
 	}
 	i.device, i.routable = d, true
 	return 0

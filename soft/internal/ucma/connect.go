@@ -7,7 +7,6 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/soft/internal/ibcm"
 )
 
@@ -26,11 +25,11 @@ const (
 // connect is CONNECT.
 func (f *File) connect(in []byte, _ int) syscall.Errno {
 	if len(in) < connectWithoutECE {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	cmd := decode[abi.RdmaUcmConnect](in)
 	if cmd.ConnParam.Valid == 0 {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	c, errno := f.boundContext(cmd.Id)
 	if errno != 0 {
@@ -43,7 +42,7 @@ func (f *File) connect(in []byte, _ int) syscall.Errno {
 func (i *id) connect(p *abi.RdmaUcmConnParam, ece ibcm.ECE) syscall.Errno {
 	i.ece = ece
 	if i.state != routeKnown {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	i.qpNum, i.srq = p.QpNum&0xffffff, p.Srq != 0
 	data := roce.CMAHeader{Port: i.src.port, Src: i.src.addr, Dst: i.dst.addr}
@@ -75,7 +74,7 @@ func (i *id) connect(p *abi.RdmaUcmConnParam, ece ibcm.ECE) syscall.Errno {
 // accept is ACCEPT.
 func (f *File) accept(in []byte, _ int) syscall.Errno {
 	if len(in) < acceptWithoutECE {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	cmd := decode[abi.RdmaUcmAccept](in)
 	c, errno := f.boundContext(cmd.Id)
@@ -97,7 +96,7 @@ func (f *File) accept(in []byte, _ int) syscall.Errno {
 func (i *id) accept(p *abi.RdmaUcmConnParam, ece ibcm.ECE) syscall.Errno {
 	i.ece = ece
 	if i.state != connecting {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	var err error
 	switch {
@@ -144,7 +143,7 @@ func (f *File) reject(in *abi.RdmaUcmReject) syscall.Errno {
 		reason = roce.RejConsumerDefined
 	case roce.RejConsumerDefined, roce.RejVendorOption:
 	default:
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	c, errno := f.boundContext(in.Id)
 	if errno != 0 {
@@ -157,7 +156,7 @@ func (f *File) reject(in *abi.RdmaUcmReject) syscall.Errno {
 func (i *id) reject(reason roce.RejectReason, data []byte) error {
 	switch {
 	case i.cm == nil:
-		return unix.EINVAL
+		return syscall.EINVAL
 	case i.datagram():
 		return i.answer(roce.SIDRReject, data)
 	}
@@ -172,7 +171,7 @@ func (f *File) disconnect(in *abi.RdmaUcmDisconnect) syscall.Errno {
 	case errno != 0:
 		return errno
 	case c.id.cm == nil && len(c.id.listens) == 0:
-		return unix.EINVAL
+		return syscall.EINVAL
 	case c.id.cm != nil:
 		c.id.cm.Disconnect()
 	}
@@ -186,7 +185,7 @@ func (f *File) notify(in *abi.RdmaUcmNotify) syscall.Errno {
 	case errno != 0:
 		return errno
 	case c.id.device == nil || c.id.cm == nil || verbs.AsyncEventType(in.Event) != verbs.EventCommEst:
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	return errnoFrom(c.id.cm.CommEstablished())
 }
@@ -201,9 +200,9 @@ func handleEvent(cm *ibcm.ID, e *ibcm.Event) error {
 	ev := &event{privateData: e.PrivateData}
 	switch e.Type {
 	case ibcm.RequestFailed, ibcm.ReplyFailed, ibcm.ResolveFailed:
-		ev.typ, ev.status = unreachable, -int(unix.ETIMEDOUT)
+		ev.typ, ev.status = unreachable, -int(syscall.ETIMEDOUT)
 		if e.Refused {
-			ev.status = -int(unix.ECONNREFUSED)
+			ev.status = -int(syscall.ECONNREFUSED)
 		}
 	case ibcm.ReplyReceived:
 		cm.Delay(answerTime)
@@ -221,7 +220,7 @@ func handleEvent(cm *ibcm.ID, e *ibcm.Event) error {
 		i.state = wasConnected
 		ev.typ = disconnected
 		if e.Type == ibcm.DisconnectFailed {
-			ev.status = -int(unix.ETIMEDOUT)
+			ev.status = -int(syscall.ETIMEDOUT)
 		}
 	case ibcm.TimewaitExit:
 		ev.typ = timewaitExit
@@ -240,7 +239,7 @@ func (i *id) resolvedQP(ev *event, a *ibcm.ReceivedAnswer) {
 		ev.typ, ev.status = unreachable, int(a.Status)
 		return
 	case a.QKey == 0 || i.qkey != 0 && i.qkey != a.QKey:
-		ev.typ, ev.status = addrError, -int(unix.EINVAL)
+		ev.typ, ev.status = addrError, -int(syscall.EINVAL)
 		return
 	}
 	i.qkey = a.QKey

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,7 +13,6 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/internal/virtual"
 )
 
@@ -126,7 +126,7 @@ func TestRefused(t *testing.T) {
 		c := a.resolved(tcp, "10.0.0.2:7471")
 		a.must(c.connect(1, ""))
 		c.expect(rejected, int(roce.RejInvalidServiceID))
-		if err := c.connect(1, ""); err != unix.EINVAL {
+		if err := c.connect(1, ""); err != syscall.EINVAL {
 			t.Error(err)
 		}
 
@@ -148,8 +148,8 @@ func TestRefused(t *testing.T) {
 		c = a.resolved(tcp, "10.0.0.2:7471")
 		a.must(c.connect(1, ""))
 		s, _ := l.request()
-		isErrno(t, "reject for another reason", s.reject(3, ""), unix.EINVAL)
-		isErrno(t, "long data", s.reject(0, strings.Repeat("x", roce.REJPrivateData+1)), unix.EINVAL)
+		isErrno(t, "reject for another reason", s.reject(3, ""), syscall.EINVAL)
+		isErrno(t, "long data", s.reject(0, strings.Repeat("x", roce.REJPrivateData+1)), syscall.EINVAL)
 		s.destroy() // rejects
 		c.expect(rejected, int(roce.RejConsumerDefined))
 
@@ -169,10 +169,10 @@ func TestAcceptFails(t *testing.T) {
 	two(t, func(t *testing.T, n *network, a, b *program) {
 		l, dst := b.listener(tcp, "10.0.0.2:0")
 		c := a.resolved(tcp, dst)
-		isErrno(t, "connect with long data", c.connect(1, strings.Repeat("x", 57)), unix.EINVAL)
+		isErrno(t, "connect with long data", c.connect(1, strings.Repeat("x", 57)), syscall.EINVAL)
 		a.must(c.connect(1, strings.Repeat("x", 56)))
 		s, _ := l.request()
-		isErrno(t, "accept with long data", s.accept(2, strings.Repeat("x", roce.REPPrivateData+1)), unix.EINVAL)
+		isErrno(t, "accept with long data", s.accept(2, strings.Repeat("x", roce.REPPrivateData+1)), syscall.EINVAL)
 		c.expect(rejected, int(roce.RejConsumerDefined))
 	})
 }
@@ -183,7 +183,7 @@ func TestUnreachable(t *testing.T) {
 		c := a.resolved(tcp, "10.0.0.77:7471")
 		start := time.Now()
 		a.must(c.connect(1, ""))
-		c.expect(unreachable, -int(unix.ETIMEDOUT))
+		c.expect(unreachable, -int(syscall.ETIMEDOUT))
 		if took := time.Since(start).Round(time.Second); took != 74*time.Second {
 			t.Errorf("it took %v", took)
 		}
@@ -205,7 +205,7 @@ func TestLostReply(t *testing.T) {
 		b.must(s.accept(2, ""))
 		c.expect(connectResponse, 0)
 		a.must(c.establish())
-		s.expect(unreachable, -int(unix.ETIMEDOUT))
+		s.expect(unreachable, -int(syscall.ETIMEDOUT))
 	})
 }
 
@@ -220,13 +220,13 @@ func TestNotify(t *testing.T) {
 		notify := func(e verbs.AsyncEventType) error {
 			return run(b, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: s.num, Event: uint32(e)})
 		}
-		isErrno(t, "early", notify(verbs.EventCommEst), unix.EINVAL)
+		isErrno(t, "early", notify(verbs.EventCommEst), syscall.EINVAL)
 		b.must(s.accept(2, ""))
 		c.expect(connectResponse, 0)
-		isErrno(t, "other event", notify(verbs.EventPortActive), unix.EINVAL)
+		isErrno(t, "other event", notify(verbs.EventPortActive), syscall.EINVAL)
 		b.must(notify(verbs.EventCommEst))
 		s.expect(established, 0)
-		isErrno(t, "again", notify(verbs.EventCommEst), unix.EISCONN)
+		isErrno(t, "again", notify(verbs.EventCommEst), syscall.EISCONN)
 	})
 }
 
@@ -268,7 +268,7 @@ func TestClose(t *testing.T) {
 		a.file.Close()
 		s.expect(disconnected, 0)
 		checkEmpty(t, a.m)
-		if err := a.write(abi.RDMA_USER_CM_CMD_CREATE_ID, nil, 4); err != unix.EBADF {
+		if err := a.write(abi.RDMA_USER_CM_CMD_CREATE_ID, nil, 4); err != syscall.EBADF {
 			t.Error(err)
 		}
 		b.file.Close()
@@ -379,7 +379,7 @@ func TestRemoveDevice(t *testing.T) {
 			delete(want, e.Uid)
 		}
 		a.idle()
-		isErrno(t, "disconnect", c.disconnect(), unix.ENXIO)
+		isErrno(t, "disconnect", c.disconnect(), syscall.ENXIO)
 		c.destroy()
 		bound.destroy()
 		s.expect(disconnected, 0)
@@ -426,12 +426,12 @@ func TestMigrate(t *testing.T) {
 			_, err := ask[abi.RdmaUcmMigrateResp](p, abi.RDMA_USER_CM_CMD_MIGRATE_ID, &req, &req.Response)
 			return err
 		}
-		isErrno(t, "no file", migrate(other, l.num, fd+1), unix.ENOENT)
-		isErrno(t, "other machine", migrate(a, l.num, fd), unix.EINVAL)
-		isErrno(t, "no ID", migrate(other, 99, fd), unix.ENOENT)
+		isErrno(t, "no file", migrate(other, l.num, fd+1), syscall.ENOENT)
+		isErrno(t, "other machine", migrate(a, l.num, fd), syscall.EINVAL)
+		isErrno(t, "no ID", migrate(other, 99, fd), syscall.ENOENT)
 		b.must(migrate(other, l.num, fd))
 		b.idle()
-		isErrno(t, "listen on the old file", l.listen(1), unix.EINVAL)
+		isErrno(t, "listen on the old file", l.listen(1), syscall.EINVAL)
 		moved := &testID{other, l.num, l.uid, tcp}
 		e := moved.expect(connectRequest, 0)
 		// The connection's ID is on the old file.

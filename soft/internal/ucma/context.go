@@ -7,7 +7,6 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/soft/internal/ibcm"
 )
 
@@ -37,11 +36,11 @@ func (f *File) context(num uint32) (*context, syscall.Errno) {
 	c := f.m.contexts.get(num)
 	switch {
 	case c == nil:
-		return nil, unix.ENOENT
+		return nil, syscall.ENOENT
 	case c.file != f:
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	case c.id == nil:
-		return nil, unix.ENXIO
+		return nil, syscall.ENXIO
 	}
 	return c, 0
 }
@@ -51,7 +50,7 @@ func (f *File) context(num uint32) (*context, syscall.Errno) {
 func (f *File) boundContext(num uint32) (*context, syscall.Errno) {
 	c, errno := f.context(num)
 	if errno == 0 && c.id.device == nil {
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	}
 	return c, errno
 }
@@ -128,7 +127,7 @@ func (f *File) createID(in *abi.RdmaUcmCreateId, out int) syscall.Errno {
 	case abi.RDMA_PS_IB:
 		typ = verbs.QPType(in.QpType)
 	default:
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	c := f.newContext(f.m.newID(in.Ps, typ))
 	c.uid = in.Uid
@@ -143,7 +142,7 @@ func (f *File) createID(in *abi.RdmaUcmCreateId, out int) syscall.Errno {
 func (f *File) destroyID(in *abi.RdmaUcmDestroyId, out int) syscall.Errno {
 	c, errno := f.context(in.Id)
 	if c == nil {
-		if errno != unix.ENXIO {
+		if errno != syscall.ENXIO {
 			return errno
 		}
 		c = f.m.contexts.get(in.Id)

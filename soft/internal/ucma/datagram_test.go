@@ -3,12 +3,12 @@ package ucma
 import (
 	"bytes"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -42,12 +42,12 @@ func TestDatagrams(t *testing.T) {
 			t.Errorf("%+v", ud)
 		}
 		c = a.resolved(udp, "10.0.0.2:9")
-		isErrno(t, "long data", c.connect(0x10, strings.Repeat("x", 181)), unix.EINVAL)
+		isErrno(t, "long data", c.connect(0x10, strings.Repeat("x", 181)), syscall.EINVAL)
 		a.must(c.connect(0x10, strings.Repeat("x", 180)))
 		c.expect(unreachable, int(roce.SIDRUnsupported))
 		c = a.resolved(udp, "10.0.0.77:9")
 		a.must(c.connect(0x10, ""))
-		c.expect(unreachable, -int(unix.ETIMEDOUT))
+		c.expect(unreachable, -int(syscall.ETIMEDOUT))
 	})
 }
 
@@ -84,7 +84,7 @@ func TestMulticast(t *testing.T) {
 	two(t, func(t *testing.T, n *network, a, b *program) {
 		c := a.newID(udp)
 		_, err := c.join("239.1.2.3:0", 0)
-		isErrno(t, "without a device", err, unix.EINVAL)
+		isErrno(t, "without a device", err, syscall.EINVAL)
 		a.must(c.resolve("", "239.1.2.3:0"))
 		c.expect(addrResolved, 0)
 		for flags := range uint16(2) {
@@ -99,7 +99,7 @@ func TestMulticast(t *testing.T) {
 				t.Errorf("%d events, %v", reported, err)
 			}
 			_, err = g.leave()
-			isErrno(t, "leave again", err, unix.ENOENT)
+			isErrno(t, "leave again", err, syscall.ENOENT)
 		}
 		g, err := c.join("239.1.2.3:0", 0)
 		a.must(err)
@@ -108,11 +108,11 @@ func TestMulticast(t *testing.T) {
 		}
 		a.idle()
 		_, err = c.join("239.1.2.3:0", 2)
-		isErrno(t, "flags", err, unix.EINVAL)
+		isErrno(t, "flags", err, syscall.EINVAL)
 		_, err = c.join("[ff0e::1]:0", 0)
 		isErrno(t, "IPv6", err, enotsupp)
 		_, err = c.join("0.0.0.0:0", 0)
-		isErrno(t, "no group", err, unix.EINVAL)
+		isErrno(t, "no group", err, syscall.EINVAL)
 
 		req := abi.RdmaUcmJoinIpMcast{Uid: 77, Id: c.num}
 		s, _ := storage("239.1.2.4:0")
@@ -123,7 +123,7 @@ func TestMulticast(t *testing.T) {
 		(&testID{program: a, uid: 77}).expect(multicastJoin, 0)
 		conn := a.resolved(tcp, "10.0.0.2:1")
 		_, err = conn.join("239.1.2.3:0", 0)
-		isErrno(t, "not for datagrams", err, unix.EINVAL)
+		isErrno(t, "not for datagrams", err, syscall.EINVAL)
 		conn.destroy()
 		c.destroy() // leaves
 		checkEmpty(t, a.m)

@@ -5,7 +5,6 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/mmap"
 )
@@ -104,7 +103,7 @@ func queried[Req any](run func(*File, *Req, int) syscall.Errno) command {
 func answered[Resp, Req any](run func(*File, *Req, int) syscall.Errno) command {
 	return func(f *File, in []byte, out int) syscall.Errno {
 		if out < len(mmap.Bytes(new(Resp))) {
-			return unix.ENOSPC
+			return syscall.ENOSPC
 		}
 		return run(f, decode[Req](in), out)
 	}
@@ -128,20 +127,20 @@ const headerSize = 8
 // Write runs a command (ucma_write).
 func (f *File) Write(b []byte) (int, syscall.Errno) {
 	if len(b) < headerSize {
-		return 0, unix.EINVAL
+		return 0, syscall.EINVAL
 	}
 	h := decode[abi.RdmaUcmCmdHdr](b)
 	if h.Cmd >= uint32(len(commands)) || headerSize+int(h.In) > len(b) {
-		return 0, unix.EINVAL
+		return 0, syscall.EINVAL
 	}
 	run := commands[h.Cmd]
 	if run == nil {
-		return 0, unix.ENOSYS
+		return 0, syscall.ENOSYS
 	}
 	f.m.lock()
 	defer f.m.unlock()
 	if f.closed {
-		return 0, unix.EBADF
+		return 0, syscall.EBADF
 	}
 	if errno := run(f, b[headerSize:][:h.In], int(h.Out)); errno != 0 {
 		return 0, errno
@@ -153,10 +152,10 @@ func (f *File) Write(b []byte) (int, syscall.Errno) {
 func (f *File) getEvent(in *abi.RdmaUcmGetEvent, out int) syscall.Errno {
 	var size abi.RdmaUcmEventResp
 	if out < len(mmap.Bytes(&size))-len(mmap.Bytes(&size.Reserved))-len(mmap.Bytes(&size.Ece)) {
-		return unix.ENOSPC
+		return syscall.ENOSPC
 	}
 	if len(f.events) == 0 {
-		return unix.EAGAIN
+		return syscall.EAGAIN
 	}
 	p := f.events[0]
 	if errno := copyOut(in.Response, out, p.bytes()); errno != 0 {
@@ -179,7 +178,7 @@ func (f *File) getEvent(in *abi.RdmaUcmGetEvent, out int) syscall.Errno {
 // writeEvent is WRITE_CM_EVENT.
 func (f *File) writeEvent(in *abi.RdmaUcmWriteCmEvent) syscall.Errno {
 	if eventType(in.Event) != userEvent {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	c, errno := f.context(in.Id)
 	if errno != 0 {
@@ -196,11 +195,11 @@ func (f *File) writeEvent(in *abi.RdmaUcmWriteCmEvent) syscall.Errno {
 func (f *File) migrate(in *abi.RdmaUcmMigrateId, out int) syscall.Errno {
 	file := virtual.Get(int(int32(in.Fd)))
 	if file == nil {
-		return unix.ENOENT
+		return syscall.ENOENT
 	}
 	from, ok := file.(*File)
 	if !ok || from.m != f.m {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	c, errno := from.context(in.Id)
 	if errno != 0 {

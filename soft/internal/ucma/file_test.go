@@ -9,7 +9,6 @@ import (
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -24,18 +23,18 @@ func TestBadCommands(t *testing.T) {
 			b    []byte
 			want syscall.Errno
 		}{
-			{"nothing", nil, unix.EINVAL},
-			{"half a header", make([]byte, 4), unix.EINVAL},
-			{"unknown command", header(uint32(len(commands)), 0, 0), unix.EINVAL},
-			{"huge command", header(1<<31, 0, 0), unix.EINVAL},
-			{"more than was written", header(0, 1, 0), unix.EINVAL},
-			{"GET_OPTION", header(abi.RDMA_USER_CM_CMD_GET_OPTION, 0, 0), unix.ENOSYS},
-			{"no room for an answer", header(abi.RDMA_USER_CM_CMD_CREATE_ID, 0, 3), unix.ENOSPC},
-			{"no room for an event", header(abi.RDMA_USER_CM_CMD_GET_EVENT, 0, 100), unix.ENOSPC},
-			{"no port space", header(abi.RDMA_USER_CM_CMD_CREATE_ID, 0, 4), unix.EINVAL},
-			{"short connect", header(abi.RDMA_USER_CM_CMD_CONNECT, 0, 0), unix.EINVAL},
-			{"short accept", header(abi.RDMA_USER_CM_CMD_ACCEPT, 0, 0), unix.EINVAL},
-			{"no events", header(abi.RDMA_USER_CM_CMD_GET_EVENT, 0, 336), unix.EAGAIN},
+			{"nothing", nil, syscall.EINVAL},
+			{"half a header", make([]byte, 4), syscall.EINVAL},
+			{"unknown command", header(uint32(len(commands)), 0, 0), syscall.EINVAL},
+			{"huge command", header(1<<31, 0, 0), syscall.EINVAL},
+			{"more than was written", header(0, 1, 0), syscall.EINVAL},
+			{"GET_OPTION", header(abi.RDMA_USER_CM_CMD_GET_OPTION, 0, 0), syscall.ENOSYS},
+			{"no room for an answer", header(abi.RDMA_USER_CM_CMD_CREATE_ID, 0, 3), syscall.ENOSPC},
+			{"no room for an event", header(abi.RDMA_USER_CM_CMD_GET_EVENT, 0, 100), syscall.ENOSPC},
+			{"no port space", header(abi.RDMA_USER_CM_CMD_CREATE_ID, 0, 4), syscall.EINVAL},
+			{"short connect", header(abi.RDMA_USER_CM_CMD_CONNECT, 0, 0), syscall.EINVAL},
+			{"short accept", header(abi.RDMA_USER_CM_CMD_ACCEPT, 0, 0), syscall.EINVAL},
+			{"no events", header(abi.RDMA_USER_CM_CMD_GET_EVENT, 0, 336), syscall.EAGAIN},
 		} {
 			if _, errno := a.file.Write(test.b); errno != test.want {
 				t.Errorf("%s: %v, want %v", test.name, errno, test.want)
@@ -63,20 +62,20 @@ func TestBadCommands(t *testing.T) {
 			if cmd == abi.RDMA_USER_CM_CMD_CONNECT {
 				req[271] = 1 // valid
 			}
-			for num, want := range map[uint32]syscall.Errno{1000: unix.ENOENT, foreign.num: unix.EINVAL} {
+			for num, want := range map[uint32]syscall.Errno{1000: syscall.ENOENT, foreign.num: syscall.EINVAL} {
 				copy(req[at:], mmap.Bytes(&num))
 				isErrno(t, "command", a.write(uint32(cmd), req, 400), want)
 			}
 		}
-		isErrno(t, "connect", unbound.connect(1, ""), unix.EINVAL)
-		isErrno(t, "accept", unbound.accept(1, ""), unix.EINVAL)
-		isErrno(t, "disconnect", unbound.disconnect(), unix.EINVAL)
-		isErrno(t, "reject", unbound.reject(0, ""), unix.EINVAL)
+		isErrno(t, "connect", unbound.connect(1, ""), syscall.EINVAL)
+		isErrno(t, "accept", unbound.accept(1, ""), syscall.EINVAL)
+		isErrno(t, "disconnect", unbound.disconnect(), syscall.EINVAL)
+		isErrno(t, "reject", unbound.reject(0, ""), syscall.EINVAL)
 		a.must(unbound.bind("10.0.0.1:0"))
-		isErrno(t, "connect without a route", unbound.connect(1, ""), unix.EINVAL)
-		isErrno(t, "disconnect without a connection", unbound.disconnect(), unix.EINVAL)
-		isErrno(t, "reject without a request", unbound.reject(0, ""), unix.EINVAL)
-		if _, err := unbound.initQPAttr(7); err != unix.EINVAL {
+		isErrno(t, "connect without a route", unbound.connect(1, ""), syscall.EINVAL)
+		isErrno(t, "disconnect without a connection", unbound.disconnect(), syscall.EINVAL)
+		isErrno(t, "reject without a request", unbound.reject(0, ""), syscall.EINVAL)
+		if _, err := unbound.initQPAttr(7); err != syscall.EINVAL {
 			t.Error(err)
 		}
 	})
@@ -89,7 +88,7 @@ func TestFault(t *testing.T) {
 		p := newProgram(t, m)
 		for _, addr := range []uint64{0, 1, 1<<64 - 2} {
 			req := abi.RdmaUcmCreateId{Uid: 1, Ps: tcp, Response: addr}
-			isErrno(t, "create", p.write(abi.RDMA_USER_CM_CMD_CREATE_ID, mmap.Bytes(&req), 4), unix.EFAULT)
+			isErrno(t, "create", p.write(abi.RDMA_USER_CM_CMD_CREATE_ID, mmap.Bytes(&req), 4), syscall.EFAULT)
 		}
 		checkEmpty(t, m)
 	})
@@ -108,7 +107,7 @@ func TestWriteEvent(t *testing.T) {
 			t.Errorf("%x", e.Param.Arg32())
 		}
 		req.Event = uint32(established)
-		isErrno(t, "another event", run(p, abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, &req), unix.EINVAL)
+		isErrno(t, "another event", run(p, abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, &req), syscall.EINVAL)
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/soft/internal/ibcm"
 )
 
@@ -40,7 +39,7 @@ func (i *id) listen() syscall.Errno {
 		}
 	}
 	if i.state != bound {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	if i.reuse {
 		if errno := i.checkPort(i.ports, false); errno != 0 {

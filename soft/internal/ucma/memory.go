@@ -4,8 +4,6 @@ import (
 	"runtime/debug"
 	"syscall"
 	"unsafe"
-
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // copyIn copies n bytes of the caller's memory, which a command passes by its address. Callers
@@ -27,12 +25,12 @@ func access(addr uint64, n int, f func(mem []byte)) (errno syscall.Errno) {
 		return 0
 	}
 	if addr == 0 || addr+uint64(n) < addr || uint64(uintptr(addr+uint64(n))) != addr+uint64(n) {
-		return unix.EFAULT
+		return syscall.EFAULT
 	}
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if recover() != nil {
-			errno = unix.EFAULT
+			errno = syscall.EFAULT
 		}
 	}()
 	at := uintptr(addr)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -22,7 +21,7 @@ type group struct {
 func (f *File) joinIP(in *abi.RdmaUcmJoinIpMcast, out int) syscall.Errno {
 	addr, ok := decodeAddr(mmap.Bytes(&in.Addr))
 	if !ok {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	return f.joinGroup(in.Id, in.Uid, addr, in.Response, out)
 }
@@ -32,7 +31,7 @@ func (f *File) join(in *abi.RdmaUcmJoinMcast, out int) syscall.Errno {
 	addr, ok := decodeAddr(mmap.Bytes(&in.Addr))
 	sendOnly := in.JoinFlags == abi.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
 	if !ok || int(in.AddrSize) != addr.size() || in.JoinFlags != abi.RDMA_MC_JOIN_FLAG_FULLMEMBER && !sendOnly {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	return f.joinGroup(in.Id, in.Uid, addr, in.Response, out)
 }
@@ -66,9 +65,9 @@ const enotsupp = syscall.Errno(524)
 func (i *id) join(addr *sockaddr) (*event, syscall.Errno) {
 	switch {
 	case i.state != bound && i.state != addrKnown, !i.datagram(), addr.isZero():
-		return nil, unix.EINVAL
+		return nil, syscall.EINVAL
 	case !i.routable:
-		return nil, unix.ENODEV
+		return nil, syscall.ENODEV
 	case addr.family != afInet:
 		return nil, enotsupp
 	}
@@ -96,11 +95,11 @@ func (f *File) leave(in *abi.RdmaUcmDestroyId, out int) syscall.Errno {
 	g := f.m.groups.get(in.Id)
 	switch {
 	case g == nil:
-		return unix.ENOENT
+		return syscall.ENOENT
 	case g.context.file != f:
-		return unix.EINVAL
+		return syscall.EINVAL
 	case g.context.id == nil:
-		return unix.ENXIO
+		return syscall.ENXIO
 	}
 	c := g.context
 	c.groups = slices.DeleteFunc(c.groups, func(x *group) bool { return x == g })

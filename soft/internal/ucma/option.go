@@ -7,7 +7,6 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -17,7 +16,7 @@ const maxOption = 4 << 20
 // setOption is SET_OPTION.
 func (f *File) setOption(in *abi.RdmaUcmSetOption) syscall.Errno {
 	if in.Optlen > maxOption {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	c, errno := f.context(in.Id)
 	if errno != 0 {
@@ -33,7 +32,7 @@ func (f *File) setOption(in *abi.RdmaUcmSetOption) syscall.Errno {
 	case in.Level == abi.RDMA_OPTION_IB && in.Optname == abi.RDMA_OPTION_IB_PATH:
 		return c.id.setPath(value)
 	}
-	return unix.ENOSYS
+	return syscall.ENOSYS
 }
 
 // setOption sets an option of the ID (ucma_set_option_id).
@@ -44,10 +43,10 @@ func (i *id) setOption(name uint32, value []byte) syscall.Errno {
 		size = 4
 	case abi.RDMA_OPTION_ID_TOS, abi.RDMA_OPTION_ID_ACK_TIMEOUT:
 	default:
-		return unix.ENOSYS
+		return syscall.ENOSYS
 	}
 	if len(value) != size {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	on := size == 4 && binary.NativeEndian.Uint32(value) != 0
 	switch name {
@@ -55,17 +54,17 @@ func (i *id) setOption(name uint32, value []byte) syscall.Errno {
 		i.tos = option[uint8]{value[0], true}
 	case abi.RDMA_OPTION_ID_ACK_TIMEOUT:
 		if i.typ != verbs.RC {
-			return unix.EINVAL
+			return syscall.EINVAL
 		}
 		i.ackTimeout = option[uint8]{value[0], true}
 	case abi.RDMA_OPTION_ID_REUSEADDR:
 		if (!on || i.state == listening) && i.state != idle {
-			return unix.EINVAL
+			return syscall.EINVAL
 		}
 		i.reuse = on
 	case abi.RDMA_OPTION_ID_AFONLY:
 		if i.state != idle && i.state != bound {
-			return unix.EINVAL
+			return syscall.EINVAL
 		}
 		i.afOnly = option[bool]{on, true}
 	}
@@ -78,7 +77,7 @@ const pathSize = 72
 // setPath sets the path instead of resolving one. routeResolved follows (ucma_set_ib_path).
 func (i *id) setPath(value []byte) syscall.Errno {
 	if len(value)%pathSize != 0 {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	for record := range slices.Chunk(value, pathSize) {
 		data := decode[abi.IbPathRecData](record)
@@ -87,14 +86,14 @@ func (i *id) setPath(value []byte) syscall.Errno {
 		}
 		switch {
 		case i.device == nil || i.state != addrKnown:
-			return unix.EINVAL
+			return syscall.EINVAL
 		case !i.hasRoute():
-			return unix.ENODEV
+			return syscall.ENODEV
 		}
 		i.path = unpackPath(mmap.Bytes(&data.PathRec))
 		i.state = routeKnown
 		i.handler(i, &event{typ: routeResolved})
 		return 0
 	}
-	return unix.EINVAL
+	return syscall.EINVAL
 }

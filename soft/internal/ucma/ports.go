@@ -6,7 +6,6 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // bindList has the IDs that are bound to a port (struct rdma_bind_list).
@@ -27,7 +26,7 @@ func (i *id) bindPort() syscall.Errno {
 		space = i.selectIBSpace()
 	}
 	if space == 0 {
-		return unix.EPROTONOSUPPORT
+		return syscall.EPROTONOSUPPORT
 	}
 	if port := i.src.number(); port != 0 {
 		return i.usePort(space, port)
@@ -121,9 +120,9 @@ func (i *id) checkPort(list *bindList, reuse bool) syscall.Errno {
 			i.afOnly.value && other.afOnly.value && i.src.family != other.src.family:
 			continue
 		case i.m.isAny(&i.src) || i.m.isAny(&other.src):
-			return unix.EADDRNOTAVAIL
+			return syscall.EADDRNOTAVAIL
 		case i.src.equalAddr(&other.src):
-			return unix.EADDRINUSE
+			return syscall.EADDRINUSE
 		}
 	}
 	return 0
@@ -144,7 +143,7 @@ func (i *id) useAnyPort(space uint16) syscall.Errno {
 			return 0
 		}
 	}
-	return unix.EADDRNOTAVAIL
+	return syscall.EADDRNOTAVAIL
 }
 
 // isUnique reports whether the ID's addresses differ from those of all IDs that are bound to a

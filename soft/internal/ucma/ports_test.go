@@ -1,11 +1,11 @@
 package ucma
 
 import (
+	"syscall"
 	"testing"
 	"testing/synctest"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -21,23 +21,23 @@ func TestPorts(t *testing.T) {
 		name        string
 		first       bound
 		second      bound
-		bind        unix.Errno // of the second
-		listenErrno unix.Errno
+		bind        syscall.Errno // of the second
+		listenErrno syscall.Errno
 	}{
 		{"other port", bound{addr: "10.0.0.1:1"}, bound{addr: "10.0.0.1:2"}, 0, 0},
-		{"same port", bound{addr: "10.0.0.1:1"}, bound{addr: "10.0.0.1:1"}, unix.EADDRINUSE, 0},
+		{"same port", bound{addr: "10.0.0.1:1"}, bound{addr: "10.0.0.1:1"}, syscall.EADDRINUSE, 0},
 		{"other space", bound{addr: "10.0.0.1:1"}, bound{addr: "10.0.0.1:1", space: udp}, 0, 0},
 		{"other address", bound{addr: "10.0.0.1:1"}, bound{addr: "10.0.0.2:1"}, 0, 0},
 		{"other family", bound{addr: "10.0.0.1:1"}, bound{addr: "[fd00::1]:1"}, 0, 0},
-		{"wildcard second", bound{addr: "10.0.0.1:1"}, bound{addr: "0.0.0.0:1"}, unix.EADDRNOTAVAIL, 0},
-		{"wildcard first", bound{addr: "0.0.0.0:1"}, bound{addr: "10.0.0.1:1"}, unix.EADDRNOTAVAIL, 0},
-		{"two wildcards", bound{addr: "0.0.0.0:1"}, bound{addr: "0.0.0.0:1"}, unix.EADDRNOTAVAIL, 0},
-		{"wildcards of two families", bound{addr: "0.0.0.0:1"}, bound{addr: "[::]:1"}, unix.EADDRNOTAVAIL, 0},
+		{"wildcard second", bound{addr: "10.0.0.1:1"}, bound{addr: "0.0.0.0:1"}, syscall.EADDRNOTAVAIL, 0},
+		{"wildcard first", bound{addr: "0.0.0.0:1"}, bound{addr: "10.0.0.1:1"}, syscall.EADDRNOTAVAIL, 0},
+		{"two wildcards", bound{addr: "0.0.0.0:1"}, bound{addr: "0.0.0.0:1"}, syscall.EADDRNOTAVAIL, 0},
+		{"wildcards of two families", bound{addr: "0.0.0.0:1"}, bound{addr: "[::]:1"}, syscall.EADDRNOTAVAIL, 0},
 		{"wildcards of two families, IPv6 only", bound{addr: "0.0.0.0:1"}, bound{addr: "[::]:1", afOnly: true}, 0, 0},
-		{"reuse of one", bound{addr: "10.0.0.1:1", reuse: true}, bound{addr: "10.0.0.1:1"}, unix.EADDRINUSE, 0},
-		{"reuse of both", bound{addr: "10.0.0.1:1", reuse: true}, bound{addr: "10.0.0.1:1", reuse: true}, 0, unix.EADDRINUSE},
-		{"reuse of a listener's", bound{addr: "10.0.0.1:1", reuse: true, listen: true}, bound{addr: "10.0.0.1:1", reuse: true}, unix.EADDRINUSE, 0},
-		{"reuse of wildcards", bound{addr: "0.0.0.0:1", reuse: true}, bound{addr: "10.0.0.1:1", reuse: true}, 0, unix.EADDRNOTAVAIL},
+		{"reuse of one", bound{addr: "10.0.0.1:1", reuse: true}, bound{addr: "10.0.0.1:1"}, syscall.EADDRINUSE, 0},
+		{"reuse of both", bound{addr: "10.0.0.1:1", reuse: true}, bound{addr: "10.0.0.1:1", reuse: true}, 0, syscall.EADDRINUSE},
+		{"reuse of a listener's", bound{addr: "10.0.0.1:1", reuse: true, listen: true}, bound{addr: "10.0.0.1:1", reuse: true}, syscall.EADDRINUSE, 0},
+		{"reuse of wildcards", bound{addr: "0.0.0.0:1", reuse: true}, bound{addr: "10.0.0.1:1", reuse: true}, 0, syscall.EADDRNOTAVAIL},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -111,8 +111,8 @@ func TestFreePorts(t *testing.T) {
 			}
 		}
 		full := p.newID(tcp)
-		isErrno(t, "bind", full.bind("10.0.0.1:0"), unix.EADDRNOTAVAIL)
-		isErrno(t, "resolve to the same port", full.resolve("10.0.0.1:0", "10.0.0.1:1"), unix.EADDRNOTAVAIL)
+		isErrno(t, "bind", full.bind("10.0.0.1:0"), syscall.EADDRNOTAVAIL)
+		isErrno(t, "resolve to the same port", full.resolve("10.0.0.1:0", "10.0.0.1:1"), syscall.EADDRNOTAVAIL)
 		p.must(full.resolve("10.0.0.1:0", "10.0.0.1:2"))
 	})
 }
@@ -124,19 +124,19 @@ func TestBindErrors(t *testing.T) {
 		m := New(localRouter)
 		n.device(m, 1, "10.0.0.1", "fe80::1")
 		p := newProgram(t, m)
-		for addr, want := range map[string]unix.Errno{
-			"10.0.0.9:1":  unix.EADDRNOTAVAIL, // of no interface
-			"10.9.9.9:1":  unix.ENODEV,        // of an interface without a device
-			"[fe80::1]:1": unix.EINVAL,        // without a zone
+		for addr, want := range map[string]syscall.Errno{
+			"10.0.0.9:1":  syscall.EADDRNOTAVAIL, // of no interface
+			"10.9.9.9:1":  syscall.ENODEV,        // of an interface without a device
+			"[fe80::1]:1": syscall.EINVAL,        // without a zone
 		} {
 			i := p.newID(tcp)
 			isErrno(t, addr, i.bind(addr), want)
 			p.must(i.bind("10.0.0.1:0")) // the ID can still be bound
-			isErrno(t, "bind again", i.bind("10.0.0.1:0"), unix.EINVAL)
+			isErrno(t, "bind again", i.bind("10.0.0.1:0"), syscall.EINVAL)
 			i.destroy()
 		}
 		ipoib := p.newID(abi.RDMA_PS_IPOIB)
-		isErrno(t, "IPoIB", ipoib.bind("10.0.0.1:1"), unix.EINVAL)
+		isErrno(t, "IPoIB", ipoib.bind("10.0.0.1:1"), syscall.EINVAL)
 		p.must(ipoib.bind("0.0.0.0:1"))
 
 		link := p.newID(tcp)
@@ -149,16 +149,16 @@ func TestBindErrors(t *testing.T) {
 		req = abi.RdmaUcmBind{Id: bad.num}
 		req.Addr, req.AddrSize = storage("10.0.0.1:1")
 		req.AddrSize++
-		isErrno(t, "size", run(p, abi.RDMA_USER_CM_CMD_BIND, &req), unix.EINVAL)
+		isErrno(t, "size", run(p, abi.RDMA_USER_CM_CMD_BIND, &req), syscall.EINVAL)
 		req.AddrSize--
 		req.Reserved = 1
-		isErrno(t, "reserved", run(p, abi.RDMA_USER_CM_CMD_BIND, &req), unix.EINVAL)
+		isErrno(t, "reserved", run(p, abi.RDMA_USER_CM_CMD_BIND, &req), syscall.EINVAL)
 		req.Reserved = 0
 		*req.Addr.SsFamily() = 1
-		isErrno(t, "family", run(p, abi.RDMA_USER_CM_CMD_BIND, &req), unix.EINVAL)
+		isErrno(t, "family", run(p, abi.RDMA_USER_CM_CMD_BIND, &req), syscall.EINVAL)
 
 		ip := abi.RdmaUcmBindIp{Id: bad.num}
-		isErrno(t, "BIND_IP without a family", run(p, abi.RDMA_USER_CM_CMD_BIND_IP, &ip), unix.EINVAL)
+		isErrno(t, "BIND_IP without a family", run(p, abi.RDMA_USER_CM_CMD_BIND_IP, &ip), syscall.EINVAL)
 		s, _ := storage("10.0.0.1:78")
 		copy(mmap.Bytes(&ip.Addr), mmap.Bytes(&s))
 		p.must(run(p, abi.RDMA_USER_CM_CMD_BIND_IP, &ip))
@@ -180,7 +180,7 @@ func TestIBAddr(t *testing.T) {
 			return i, run(p, abi.RDMA_USER_CM_CMD_BIND, &req)
 		}
 		_, err := bind(sockaddr{addr: n.first()})
-		isErrno(t, "a device's address", err, unix.ENODEV)
+		isErrno(t, "a device's address", err, syscall.ENODEV)
 		i, err := bind(sockaddr{sid: ibSpaceTCP | 4711, sidMask: 1<<64 - 1})
 		p.must(err)
 		req := abi.RdmaUcmQuery{Id: i.num, Option: abi.RDMA_USER_CM_QUERY_GID}
@@ -189,9 +189,9 @@ func TestIBAddr(t *testing.T) {
 			t.Errorf("%+v, %v", a, err)
 		}
 		_, err = bind(sockaddr{sid: ibSpaceTCP | 4711, sidMask: 1<<64 - 1})
-		isErrno(t, "again", err, unix.EADDRNOTAVAIL)
+		isErrno(t, "again", err, syscall.EADDRNOTAVAIL)
 		_, err = bind(sockaddr{sid: ibSpaceUDP | 4712, sidMask: 1<<64 - 1})
-		isErrno(t, "another space", err, unix.Errno(protoErrno))
+		isErrno(t, "another space", err, syscall.Errno(protoErrno))
 		i, err = bind(sockaddr{})
 		p.must(err)
 		p.must(i.listen(1))

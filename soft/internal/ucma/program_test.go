@@ -14,7 +14,6 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/soft/internal/ibcm"
 )
@@ -272,7 +271,7 @@ func (i *testID) await(want eventType) *abi.RdmaUcmEventResp {
 	i.t.Helper()
 	for range 3000 {
 		e, err := i.next()
-		if err == unix.EAGAIN {
+		if err == syscall.EAGAIN {
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
@@ -327,7 +326,7 @@ func (p *program) resolved(space uint16, dst string) *testID {
 // idle checks that there are no events.
 func (p *program) idle() {
 	p.t.Helper()
-	if e, err := p.next(); err != unix.EAGAIN {
+	if e, err := p.next(); err != syscall.EAGAIN {
 		p.t.Errorf("event %d for %d, %v", e.Event, e.Uid, err)
 	}
 }

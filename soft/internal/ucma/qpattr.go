@@ -5,14 +5,13 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // initQPAttr is INIT_QP_ATTR.
 func (f *File) initQPAttr(in *abi.RdmaUcmInitQpAttr, out int) syscall.Errno {
 	state := verbs.QPState(in.QpState)
 	if state > verbs.StateErr {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	c, errno := f.boundContext(in.Id)
 	if errno != 0 {

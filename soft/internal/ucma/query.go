@@ -6,7 +6,6 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -32,7 +31,7 @@ const (
 func (f *File) queryRoute(in *abi.RdmaUcmQuery, out int) syscall.Errno {
 	var r abi.RdmaUcmQueryRouteResp
 	if out < routeWithoutIndex {
-		return unix.ENOSPC
+		return syscall.ENOSPC
 	}
 	c, errno := f.context(in.Id)
 	if errno != 0 {
@@ -74,7 +73,7 @@ func (f *File) query(in *abi.RdmaUcmQuery, out int) syscall.Errno {
 	case abi.RDMA_USER_CM_QUERY_GID:
 		return c.id.queryGID(in.Response, out)
 	}
-	return unix.ENOSYS
+	return syscall.ENOSYS
 }
 
 // deviceAddr returns the fields of a query that describe the device
@@ -90,7 +89,7 @@ func (r *route) deviceAddr() (q abi.RdmaUcmQueryAddrResp) {
 func (i *id) queryAddr(addr uint64, out int) syscall.Errno {
 	r := i.deviceAddr()
 	if out < addrWithoutIndex {
-		return unix.ENOSPC
+		return syscall.ENOSPC
 	}
 	r.SrcSize, r.DstSize = uint16(i.src.size()), uint16(i.dst.size())
 	i.src.encode(mmap.Bytes(&r.SrcAddr))
@@ -101,7 +100,7 @@ func (i *id) queryAddr(addr uint64, out int) syscall.Errno {
 func (i *id) queryGID(addr uint64, out int) syscall.Errno {
 	r := i.deviceAddr()
 	if out < addrWithoutIndex {
-		return unix.ENOSPC
+		return syscall.ENOSPC
 	}
 	r.SrcSize, r.DstSize = sizeofIB, sizeofIB
 	i.ibAddr(&i.src).encode(mmap.Bytes(&r.SrcAddr))
@@ -128,7 +127,7 @@ func (i *id) queryPath(addr uint64, out int) syscall.Errno {
 	}
 	head := len(mmap.Bytes(&r.head))
 	if out < head {
-		return unix.ENOSPC
+		return syscall.ENOSPC
 	}
 	b := mmap.Bytes(&r)
 	if i.path == nil {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/soft/internal/ibcm"
 )
@@ -17,7 +16,7 @@ func (f *File) resolveIP(in *abi.RdmaUcmResolveIp) syscall.Errno {
 	src, srcOK := decodeAddr(mmap.Bytes(&in.SrcAddr))
 	dst, dstOK := decodeAddr(mmap.Bytes(&in.DstAddr))
 	if in.SrcAddr.Sin6Family != 0 && !srcOK || !dstOK {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	return f.resolveAt(in.Id, src, dst, in.TimeoutMs)
 }
@@ -27,7 +26,7 @@ func (f *File) resolveAddr(in *abi.RdmaUcmResolveAddr) syscall.Errno {
 	src, _ := decodeAddr(mmap.Bytes(&in.SrcAddr))
 	dst, ok := decodeAddr(mmap.Bytes(&in.DstAddr))
 	if in.Reserved != 0 || in.SrcSize != 0 && int(in.SrcSize) != src.size() || !ok || int(in.DstSize) != dst.size() {
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	return f.resolveAt(in.Id, src, dst, in.TimeoutMs)
 }
@@ -56,11 +55,11 @@ func (i *id) resolve(src, dst sockaddr, timeout time.Duration) (errno syscall.Er
 	}
 	switch {
 	case i.src.family != dst.family:
-		return unix.EINVAL
+		return syscall.EINVAL
 	case i.m.isAny(&dst):
 		return i.resolveLoopback()
 	case dst.family == afIB:
-		return unix.ENODEV // no device here has InfiniBand's addresses
+		return syscall.ENODEV // no device here has InfiniBand's addresses
 	}
 	i.state = addrQuery
 	query := i.query.start()
@@ -71,7 +70,7 @@ func (i *id) resolve(src, dst sockaddr, timeout time.Duration) (errno syscall.Er
 	switch errno = errnoOf(err); errno {
 	case 0:
 		i.resolved(source)
-	case unix.ETIMEDOUT:
+	case syscall.ETIMEDOUT:
 		i.failLater(timeout)
 		errno = 0
 	default:
@@ -92,7 +91,7 @@ func (i *id) findSource() (netip.Addr, error) {
 		return i.dst.addr, nil
 	}
 	source, err := m.findSource(i.dst.zoned())
-	if given && errnoOf(err) != unix.ETIMEDOUT { // packets go out at the interface with the address
+	if given && errnoOf(err) != syscall.ETIMEDOUT { // packets go out at the interface with the address
 		return i.src.addr, nil
 	}
 	return source, err
@@ -109,9 +108,9 @@ func (i *id) resolved(source netip.Addr) {
 		d, errno := i.m.deviceOf(source), syscall.Errno(0)
 		switch {
 		case i.space == abi.RDMA_PS_IPOIB: // is for InfiniBand only
-			errno = unix.EINVAL
+			errno = syscall.EINVAL
 		case d == nil:
-			errno = unix.ENODEV
+			errno = syscall.ENODEV
 		}
 		if errno != 0 {
 			i.src.addr = old
@@ -134,7 +133,7 @@ func (i *id) failLater(timeout time.Duration) {
 		i.m.lock()
 		defer i.m.unlock()
 		if i.state == addrQuery && i.query.number == query {
-			i.failed(unix.ETIMEDOUT)
+			i.failed(syscall.ETIMEDOUT)
 		}
 	})
 }
@@ -169,7 +168,7 @@ func (i *id) resolveLoopback() syscall.Errno {
 	if i.device == nil {
 		d := i.m.firstDevice()
 		if d == nil {
-			return unix.ENODEV
+			return syscall.ENODEV
 		}
 		i.device = d
 		i.src.addr = netip.IPv6Loopback()
@@ -202,7 +201,7 @@ func (f *File) resolveRoute(in *abi.RdmaUcmResolveRoute) syscall.Errno {
 	case errno != 0:
 		return errno
 	case in.TimeoutMs == 0:
-		return unix.EINVAL
+		return syscall.EINVAL
 	}
 	return c.id.resolveRoute()
 }
@@ -214,9 +213,9 @@ const lifetime = 16
 func (i *id) resolveRoute() syscall.Errno {
 	switch {
 	case i.state != addrKnown:
-		return unix.EINVAL
+		return syscall.EINVAL
 	case !i.hasRoute():
-		return unix.ENODEV
+		return syscall.ENODEV
 	}
 	p := &ibcm.Path{
 		SGID: i.src.gid(), DGID: i.dst.gid(), HopLimit: defaultHopLimit, Reversible: true, PKey: defaultPKey,

@@ -11,11 +11,10 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
-const protoErrno = unix.EPROTONOSUPPORT
+const protoErrno = syscall.EPROTONOSUPPORT
 
 // first returns an address of a device.
 func (n *network) first() netip.Addr {
@@ -48,19 +47,19 @@ func localRouter(dst netip.Addr, _ []netip.Addr) (netip.Addr, error) {
 func TestResolve(t *testing.T) {
 	for _, test := range []struct {
 		name, src, dst string
-		errno          unix.Errno
-		status         unix.Errno
+		errno          syscall.Errno
+		status         syscall.Errno
 	}{
 		{"peer", "", "10.0.0.2:1", 0, 0},
 		{"from the device", "10.0.0.1:0", "10.0.0.2:1", 0, 0},
 		{"from the device, anywhere", "10.0.0.1:0", "192.0.2.1:1", 0, 0},
 		{"itself", "", "10.0.0.1:1", 0, 0},
-		{"no device", "", "10.9.9.1:1", 0, unix.ENODEV},
-		{"no route", "", "192.0.2.1:1", unix.ENETUNREACH, 0},
-		{"no host", "", "10.0.0.8:1", 0, unix.ETIMEDOUT},
-		{"other family", "10.0.0.1:0", "[fd00::1]:1", unix.EINVAL, 0},
-		{"foreign source", "10.0.0.2:0", "10.0.0.3:1", unix.EADDRNOTAVAIL, 0},
-		{"source without a device", "10.9.9.9:0", "10.0.0.3:1", unix.ENODEV, 0},
+		{"no device", "", "10.9.9.1:1", 0, syscall.ENODEV},
+		{"no route", "", "192.0.2.1:1", syscall.ENETUNREACH, 0},
+		{"no host", "", "10.0.0.8:1", 0, syscall.ETIMEDOUT},
+		{"other family", "10.0.0.1:0", "[fd00::1]:1", syscall.EINVAL, 0},
+		{"foreign source", "10.0.0.2:0", "10.0.0.3:1", syscall.EADDRNOTAVAIL, 0},
+		{"source without a device", "10.9.9.9:0", "10.0.0.3:1", syscall.ENODEV, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -79,10 +78,10 @@ func TestResolve(t *testing.T) {
 				}
 				if test.status != 0 {
 					i.expect(addrError, -int(test.status))
-					if took := time.Since(start); (test.status == unix.ETIMEDOUT) != (took >= 2*time.Second) {
+					if took := time.Since(start); (test.status == syscall.ETIMEDOUT) != (took >= 2*time.Second) {
 						t.Errorf("it took %v", took)
 					}
-					isErrno(t, "route", i.resolveRoute(), unix.EINVAL)
+					isErrno(t, "route", i.resolveRoute(), syscall.EINVAL)
 					p.must(i.resolve("", "10.0.0.2:1"))
 				}
 				i.expect(addrResolved, 0)
@@ -90,12 +89,12 @@ func TestResolve(t *testing.T) {
 				if src.Addr().String() != "10.0.0.1" || src.Port() == 0 || device != 1 {
 					t.Errorf("from %v by device %d", src, device)
 				}
-				isErrno(t, "resolve again", i.resolve("", test.dst), unix.EINVAL)
+				isErrno(t, "resolve again", i.resolve("", test.dst), syscall.EINVAL)
 				req := abi.RdmaUcmResolveRoute{Id: i.num}
-				isErrno(t, "without a timeout", run(p, abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE, &req), unix.EINVAL)
+				isErrno(t, "without a timeout", run(p, abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE, &req), syscall.EINVAL)
 				p.must(i.resolveRoute())
 				i.expect(routeResolved, 0)
-				isErrno(t, "route again", i.resolveRoute(), unix.EINVAL)
+				isErrno(t, "route again", i.resolveRoute(), syscall.EINVAL)
 			})
 		})
 	}
@@ -123,13 +122,13 @@ func TestResolveLoopback(t *testing.T) {
 		n, m := newNetwork(), New(nil)
 		p := newProgram(t, m)
 		i := p.newID(tcp)
-		isErrno(t, "without devices", i.resolve("", "127.0.0.1:1"), unix.ENODEV)
+		isErrno(t, "without devices", i.resolve("", "127.0.0.1:1"), syscall.ENODEV)
 		n.device(m, 1, "10.0.0.1")
 		for _, dst := range []string{"127.0.0.1:1", "[::1]:1", "0.0.0.0:1"} {
 			i := p.newID(tcp)
 			p.must(i.resolve("", dst))
 			i.expect(addrResolved, 0)
-			isErrno(t, "route", i.resolveRoute(), unix.ENODEV)
+			isErrno(t, "route", i.resolveRoute(), syscall.ENODEV)
 			i.destroy()
 		}
 
@@ -150,7 +149,7 @@ func TestResolveLoopback(t *testing.T) {
 		}
 		p.must(c.connect(1, ""))
 		l.request()
-		isErrno(t, "bind to the peer's address", p.newID(tcp).bind("127.0.0.3:1"), unix.EADDRNOTAVAIL)
+		isErrno(t, "bind to the peer's address", p.newID(tcp).bind("127.0.0.3:1"), syscall.EADDRNOTAVAIL)
 	})
 }
 
@@ -194,7 +193,7 @@ func TestNearest(t *testing.T) {
 			t.Errorf("to %s from %v, %v", dst, src, err)
 		}
 	}
-	if _, err := nearest(netip.MustParseAddr("10.0.0.1"), nil); err != unix.ENETUNREACH {
+	if _, err := nearest(netip.MustParseAddr("10.0.0.1"), nil); err != syscall.ENETUNREACH {
 		t.Error(err)
 	}
 }
@@ -262,19 +261,19 @@ func TestQuery(t *testing.T) {
 		}
 		req.Option = 9
 		_, err = ask[abi.RdmaUcmQueryAddrResp](a, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response)
-		isErrno(t, "unknown option", err, unix.ENOSYS)
+		isErrno(t, "unknown option", err, syscall.ENOSYS)
 
 		// The path of one ID is set for another.
 		other := a.newID(tcp)
-		isErrno(t, "without a device", other.setOption(abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, mmap.Bytes(&p.path)), unix.EINVAL)
+		isErrno(t, "without a device", other.setOption(abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, mmap.Bytes(&p.path)), syscall.EINVAL)
 		a.must(other.resolve("", "10.0.0.2:7471"))
 		other.expect(addrResolved, 0)
 		wrong := p.path
 		wrong.Flags = 1
 		both := append(mmap.Bytes(&wrong), mmap.Bytes(&p.path)...)
-		isErrno(t, "no path", other.setOption(abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, nil), unix.EINVAL)
-		isErrno(t, "half a path", other.setOption(abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, both[:100]), unix.EINVAL)
-		isErrno(t, "no primary path", other.setOption(abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, both[:72]), unix.EINVAL)
+		isErrno(t, "no path", other.setOption(abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, nil), syscall.EINVAL)
+		isErrno(t, "half a path", other.setOption(abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, both[:100]), syscall.EINVAL)
+		isErrno(t, "no primary path", other.setOption(abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, both[:72]), syscall.EINVAL)
 		a.must(other.setOption(abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, both))
 		other.expect(routeResolved, 0)
 		l, _ := b.listener(tcp, "10.0.0.2:7471")
@@ -296,21 +295,21 @@ func TestOptions(t *testing.T) {
 	two(t, func(t *testing.T, n *network, a, b *program) {
 		c, d := a.newID(tcp), a.newID(udp)
 		set := func(i *testID, name uint32, value ...byte) error { return i.setOption(abi.RDMA_OPTION_ID, name, value) }
-		isErrno(t, "level", c.setOption(7, 0, nil), unix.ENOSYS)
-		isErrno(t, "name", set(c, 7), unix.ENOSYS)
-		isErrno(t, "name of IB", c.setOption(abi.RDMA_OPTION_IB, 7, nil), unix.ENOSYS)
-		isErrno(t, "TOS of 2 bytes", set(c, abi.RDMA_OPTION_ID_TOS, 1, 2), unix.EINVAL)
-		isErrno(t, "reuse of 1 byte", set(c, abi.RDMA_OPTION_ID_REUSEADDR, 1), unix.EINVAL)
-		isErrno(t, "ACK timeout of datagrams", set(d, abi.RDMA_OPTION_ID_ACK_TIMEOUT, 1), unix.EINVAL)
+		isErrno(t, "level", c.setOption(7, 0, nil), syscall.ENOSYS)
+		isErrno(t, "name", set(c, 7), syscall.ENOSYS)
+		isErrno(t, "name of IB", c.setOption(abi.RDMA_OPTION_IB, 7, nil), syscall.ENOSYS)
+		isErrno(t, "TOS of 2 bytes", set(c, abi.RDMA_OPTION_ID_TOS, 1, 2), syscall.EINVAL)
+		isErrno(t, "reuse of 1 byte", set(c, abi.RDMA_OPTION_ID_REUSEADDR, 1), syscall.EINVAL)
+		isErrno(t, "ACK timeout of datagrams", set(d, abi.RDMA_OPTION_ID_ACK_TIMEOUT, 1), syscall.EINVAL)
 		a.must(c.bind("10.0.0.1:0"))
 		a.must(set(c, abi.RDMA_OPTION_ID_AFONLY, one()...))
 		a.must(set(c, abi.RDMA_OPTION_ID_REUSEADDR, one()...))
-		isErrno(t, "reuse off", set(c, abi.RDMA_OPTION_ID_REUSEADDR, 0, 0, 0, 0), unix.EINVAL)
+		isErrno(t, "reuse off", set(c, abi.RDMA_OPTION_ID_REUSEADDR, 0, 0, 0, 0), syscall.EINVAL)
 		a.must(c.listen(0))
-		isErrno(t, "reuse of a listener", set(c, abi.RDMA_OPTION_ID_REUSEADDR, one()...), unix.EINVAL)
-		isErrno(t, "family of a listener", set(c, abi.RDMA_OPTION_ID_AFONLY, one()...), unix.EINVAL)
-		isErrno(t, "listen again", c.listen(0), unix.EINVAL)
-		isErrno(t, "long value", run(a, abi.RDMA_USER_CM_CMD_SET_OPTION, &abi.RdmaUcmSetOption{Id: c.num, Optlen: maxOption + 1}), unix.EINVAL)
-		isErrno(t, "no value", run(a, abi.RDMA_USER_CM_CMD_SET_OPTION, &abi.RdmaUcmSetOption{Id: c.num, Optlen: 1}), unix.EFAULT)
+		isErrno(t, "reuse of a listener", set(c, abi.RDMA_OPTION_ID_REUSEADDR, one()...), syscall.EINVAL)
+		isErrno(t, "family of a listener", set(c, abi.RDMA_OPTION_ID_AFONLY, one()...), syscall.EINVAL)
+		isErrno(t, "listen again", c.listen(0), syscall.EINVAL)
+		isErrno(t, "long value", run(a, abi.RDMA_USER_CM_CMD_SET_OPTION, &abi.RdmaUcmSetOption{Id: c.num, Optlen: maxOption + 1}), syscall.EINVAL)
+		isErrno(t, "no value", run(a, abi.RDMA_USER_CM_CMD_SET_OPTION, &abi.RdmaUcmSetOption{Id: c.num, Optlen: 1}), syscall.EFAULT)
 	})
 }

@@ -9,7 +9,6 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Router returns the address of this machine from which packets to dst are sent, if possible one
@@ -78,7 +77,7 @@ func nearest(dst netip.Addr, devices []netip.Addr) (best netip.Addr, err error) 
 		}
 	}
 	if most < 0 {
-		return netip.Addr{}, unix.ENETUNREACH
+		return netip.Addr{}, syscall.ENETUNREACH
 	}
 	return best, nil
 }
@@ -103,5 +102,5 @@ func errnoOf(err error) syscall.Errno {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno
 	}
-	return unix.ENETUNREACH
+	return syscall.ENETUNREACH
 }

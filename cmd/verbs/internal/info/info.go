@@ -202,7 +202,7 @@ func featureFields(ctx *uverbs.Context) (f fields) {
 func refusal(err error) string {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	switch {
-	case ok && errno != unix.EOPNOTSUPP: // ErrnoName returns ENOTSUP for it
+	case ok && errno != syscall.EOPNOTSUPP: // ErrnoName returns ENOTSUP for it
 		return unix.ErrnoName(errno)
 	case errors.Is(err, errors.ErrUnsupported):
 		return "EOPNOTSUPP"

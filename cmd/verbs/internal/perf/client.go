@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/rsock"
 )
 
@@ -26,7 +26,7 @@ func connect(ctx context.Context, device, addr string) (*control, error) {
 	switch {
 	case errors.Is(err, rsock.ErrProtocol):
 		return nil, fmt.Errorf("%w: the server is not verbs perf but perhaps perftest (%s)", err, perftestPrograms)
-	case errors.Is(err, unix.ECONNREFUSED):
+	case errors.Is(err, syscall.ECONNREFUSED):
 		return nil, fmt.Errorf("%w: start verbs perf server there; perftest (%s) cannot be the server", err, perftestPrograms)
 	case err != nil:
 		return nil, err
