@@ -201,31 +201,22 @@ func (h *header) writeStruct(b *bytes.Buffer, name string) error {
 
 const opPrefix = "MLX5_CMD_OP_"
 
-// writeCommands writes the names of all commands, and of those in use the sizes of their input and
-// output, and what is reserved in the input.
+// writeCommands writes, of the commands in use, the name, the sizes of input and output, and what is
+// reserved in the input.
 func (h *header) writeCommands(b *bytes.Buffer) error {
-	var names, layouts strings.Builder
-	seen := map[int64]bool{}
+	b.WriteString("// layouts are those of the commands' input and output.\nvar layouts = map[uint16]layout{\n")
 	for _, e := range h.enums {
 		op, ok := strings.CutPrefix(e.name, opPrefix)
-		if !ok {
-			continue
-		}
-		if e.value <= 0xffff && op != "MAX" && !seen[e.value] {
-			fmt.Fprintf(&names, "%#x: %q,\n", e.value, op)
-			seen[e.value] = true
-		}
-		if !h.used["op"+camel(op)] {
+		if !ok || !h.used["op"+camel(op)] {
 			continue
 		}
 		in, out := h.structs[structOf(op)+"_in"], h.structs[structOf(op)+"_out"]
 		if in == nil || out == nil {
 			return fmt.Errorf("command %s has no structures %s_in and _out", op, structOf(op))
 		}
-		fmt.Fprintf(&layouts, "op%s: {%#x, %#x, %s},\n", camel(op), in.bits/8, out.bits/8, runs(h.reserved(structOf(op)+"_in", 0)))
+		fmt.Fprintf(b, "op%s: {%q, %#x, %#x, %s},\n", camel(op), op, in.bits/8, out.bits/8, runs(h.reserved(structOf(op)+"_in", 0)))
 	}
-	fmt.Fprintf(b, "var opNames = map[uint16]string{\n%s}\n\n", &names)
-	fmt.Fprintf(b, "// layouts are those of the commands' input and output.\nvar layouts = map[uint16]layout{\n%s}\n", &layouts)
+	b.WriteString("}\n")
 	return nil
 }
 

@@ -32,7 +32,7 @@ func TestStates(t *testing.T) {
 			st := status(m.dev.execute(in, max(l.out, 16))[0])
 			want := !slices.Contains(s.not, op) && (s.allowed == nil || slices.Contains(s.allowed, op))
 			if got := st != statusBadSysStateErr; got != want {
-				t.Errorf("state %d: %s has status %#x", s.state, opNames[op], st)
+				t.Errorf("state %d: %s has status %#x", s.state, layouts[op].name, st)
 			}
 		}
 	}

@@ -423,7 +423,7 @@ func TestNetworkObjects(t *testing.T) {
 	expect := func(want status, op uint16, num field, v uint32) {
 		t.Helper()
 		if _, st := m.run(op, 0, func(in []byte) { num.set(in, uint64(v)) }); st != want {
-			t.Errorf("%s %#x: status %#x, want %#x", opNames[op], v, st, want)
+			t.Errorf("%s %#x: status %#x, want %#x", layouts[op].name, v, st, want)
 		}
 	}
 	expect(statusBadResStateErr, opDestroyTis, destroyTisInTisn, n.tis)

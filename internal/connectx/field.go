@@ -74,6 +74,7 @@ func (f field) clear(b []byte) {
 
 // layout is that of a command.
 type layout struct {
+	name     string  // as in MLX5_CMD_OP_*
 	in, out  int     // bytes, without what follows as an array
 	reserved []field // of the input, which must be zero
 }

@@ -78,7 +78,7 @@ func TestLayout(t *testing.T) {
 	if l := layouts[opQueryHcaCap]; l.in != 16 || l.out != 4112 {
 		t.Errorf("QUERY_HCA_CAP: %d and %d bytes", l.in, l.out)
 	}
-	if opNames[opCreateQp] != "CREATE_QP" {
-		t.Errorf("command %#x is %q", opCreateQp, opNames[opCreateQp])
+	if layouts[opCreateQp].name != "CREATE_QP" {
+		t.Errorf("command %#x is %q", opCreateQp, layouts[opCreateQp].name)
 	}
 }

@@ -273,7 +273,7 @@ func (m *machine) mustRun(op, mod uint16, fill func(in []byte), pas ...byte) (ou
 	m.t.Helper()
 	out, st = m.run(op, mod, fill, pas...)
 	if st != statusOk {
-		m.t.Fatalf("command %s: status %#x", opNames[op], st)
+		m.t.Fatalf("command %s: status %#x", layouts[op].name, st)
 	}
 	return out, st
 }
@@ -520,7 +520,7 @@ func (q *testQP) modify(op uint16, change func(in, qpc []byte)) status {
 func (q *testQP) mustModify(op uint16, change func(in, qpc []byte)) {
 	q.m.t.Helper()
 	if st := q.modify(op, change); st != statusOk {
-		q.m.t.Fatalf("QP %#x: command %s: status %#x", q.num, opNames[op], st)
+		q.m.t.Fatalf("QP %#x: command %s: status %#x", q.num, layouts[op].name, st)
 	}
 }
 

@@ -38,8 +38,8 @@ type Event struct {
 func (e Event) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%v %#x", e.Kind, e.Number)
-	if e.Kind == RecordCommand {
-		fmt.Fprintf(&b, " %s", opNames[uint16(e.Number)])
+	if e.Kind == RecordCommand { // the driver's own log names those that the adapter does not have
+		fmt.Fprintf(&b, " %s", layouts[uint16(e.Number)].name)
 	} else {
 		fmt.Fprintf(&b, " +%#x", e.Offset)
 	}
