@@ -10,19 +10,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// AdvertSize is the length of an advertisement, in a message or in private data.
-// All its numbers are big-endian:
-//
-//	offset  bytes
-//	     0      2  0xad7e
-//	     2      1  version: 1
-//	     3      1  access: 1 the peer may write, 2 read, 4 use atomics, 8 flush to
-//	               global visibility, 16 flush to persistence
-//	     4      4  tag: the sender's number for the region
-//	     8      8  address of the first byte
-//	    16      8  length in bytes, at least 1
-//	    24      4  remote key
-//	    28      4  CRC-32C of all before
+// AdvertSize is the length of an advertisement, in a message or in private data. Its format is in
+// docs/protocols.md.
 const AdvertSize = 32
 
 const (
@@ -42,9 +31,8 @@ const remoteAccess = verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.Ac
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// AppendAdvert appends to b the advertisement of a part of a region, as [Conn.PostAdvert]
-// sends it.
-func AppendAdvert(b []byte, tag uint32, s Span) ([]byte, error) {
+// appendAdvert appends to b the advertisement of a part of a region, as [Advert] sends it.
+func appendAdvert(b []byte, tag uint32, s Span) ([]byte, error) {
 	if s.Region == nil {
 		return b, fmt.Errorf("nothing to advertise: %w", verbs.ErrRange)
 	}
@@ -116,9 +104,9 @@ func ParseAdvert(b []byte) (RemoteRegion, error) {
 	return r, nil
 }
 
-// ParseAdverts returns the regions of the advertisements at the start of private data,
+// parseAdverts returns the regions of the advertisements at the start of private data,
 // and the rest of it.
-func ParseAdverts(b []byte) (adverts []RemoteRegion, rest []byte) {
+func parseAdverts(b []byte) (adverts []RemoteRegion, rest []byte) {
 	for len(b) >= AdvertSize {
 		r, err := ParseAdvert(b[:AdvertSize])
 		if err != nil {
@@ -129,18 +117,14 @@ func ParseAdverts(b []byte) (adverts []RemoteRegion, rest []byte) {
 	return adverts, b
 }
 
-// Announce adds the advertisement of a part of a region to the private data, before
-// [Options].PrivateData and after those announced earlier. It is for use in
-// Options.Setup. RoCE has room for one advertisement in a request for a connection, and
-// for six in its acceptance; iWARP has room for seven.
+// Announce, called by Options.Setup, adds the advertisement of a part of a region to the private
+// data, before Options.PrivateData and after those announced earlier. RoCE has room for one
+// in a request for a connection, and for six in its acceptance; iWARP has room for seven.
 func (c *Conn) Announce(tag uint32, s Span) error {
-	b, err := AppendAdvert(c.announced, tag, s)
+	b, err := appendAdvert(c.announced, tag, s)
 	if err == nil {
 		c.announced = b
 		err = c.ep.Announce(slices.Concat(b, c.private))
 	}
-	if err != nil {
-		return c.fail("announce to", err)
-	}
-	return nil
+	return c.fail("announce to", err)
 }

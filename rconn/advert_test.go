@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
@@ -20,17 +21,17 @@ import (
 func TestAdverts(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := testContext(t)
-		opt := Options{Adverts: 3, SendQueue: 10}
+		opt := Options{Adverts: 3, Options: cm.Options{Cap: verbs.QPCap{MaxSendWR: 10}}}
 		a, b := newPair(t, device, opt, opt)
 		for _, cs := range [][2]*Conn{{a, b}, {b, a}} {
 			from, to := cs[0], cs[1]
 			r := labtest.Must(from.Alloc(1<<16, ReadWrite))(t)
-			if _, ok, err := to.TryAdvert(); ok || err != nil {
+			if _, err := to.AwaitAdvert(ended(t)); !errors.Is(err, context.Canceled) {
 				t.Errorf("an advertisement is there: %v", err)
 			}
 			for round := range 3 {
 				for i := range 3 {
-					check(t, from.PostAdvert(uint64(i), verbs.SendSignaled, uint32(10*round+i), r.Span(i*100, 1000+i)))
+					check(t, from.Post(Advert(uint32(10*round+i), r.Span(i*100, 1000+i)).With(uint64(i), verbs.SendSignaled)))
 				}
 				for i, wc := range await(t, from, Sends, 3) {
 					if wc.ID != uint64(i) {
@@ -83,11 +84,11 @@ func TestAdvertOrder(t *testing.T) {
 		out := labtest.Must(a.Alloc(100, ReadWrite))(t)
 		copy(out.Bytes(), "some message")
 		msg := out.Span(0, 12)
-		check(t, a.PostSend(0, 0, msg))
-		check(t, a.PostAdvert(0, 0, 77, out.All()))
-		check(t, a.PostSend(0, 0, msg))
-		check(t, a.PostAdvert(0, 0, 78, out.All())) // consumes a receive for a message
-		check(t, a.PostSend(0, 0, msg))             // consumes one for an advertisement
+		check(t, a.Post(Send(msg)))
+		check(t, a.Post(Advert(77, out.All())))
+		check(t, a.Post(Send(msg)))
+		check(t, a.Post(Advert(78, out.All()))) // consumes a receive for a message
+		check(t, a.Post(Send(msg)))             // consumes one for an advertisement
 		wcs := await(t, b, Recvs, 3)
 		for i, n := range []uint32{12, 12, AdvertSize} {
 			if wcs[i].ID != uint64(i+1) || wcs[i].ByteLen != n {
@@ -110,7 +111,7 @@ func TestAdvertOrder(t *testing.T) {
 		if _, err := b.AwaitAdvert(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("awaiting one that does not come: %v", err)
 		}
-		check(t, a.PostAdvert(0, 0, 79, out.All()))
+		check(t, a.Post(Advert(79, out.All())))
 		if r, err := b.AwaitAdvert(testContext(t)); r.Tag != 79 || err != nil {
 			t.Errorf("the advertisement after a wait was cancelled: %+v, %v", r, err)
 		}
@@ -171,7 +172,7 @@ func TestParseAdvert(t *testing.T) {
 			t.Errorf("with bit %d flipped: %v", i, err)
 		}
 	}
-	adverts, rest := ParseAdverts(append(append(bytes.Clone(good), good...), "text"...))
+	adverts, rest := parseAdverts(append(append(bytes.Clone(good), good...), "text"...))
 	if len(adverts) != 2 || adverts[1] != want || string(rest) != "text" {
 		t.Errorf("%+v and %q", adverts, rest)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
@@ -18,7 +19,7 @@ func TestAwait(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b, out := receivers(t, device, 64)
 		for i := range 6 {
-			check(t, a.PostSend(uint64(i), verbs.SendSignaled, out.Span(0, i)))
+			check(t, a.Post(Send(out.Span(0, i)).With(uint64(i), verbs.SendSignaled)))
 		}
 		for i, wc := range append(await(t, a, Sends, 4), await(t, a, Sends, 2)...) {
 			if wc.ID != uint64(i) {
@@ -38,7 +39,7 @@ func TestAwait(t *testing.T) {
 // bytes to send.
 func receivers(t testing.TB, device string, n int) (a, b *Conn, out *LocalRegion) {
 	t.Helper()
-	a, b = newPair(t, device, Options{}, Options{RecvQueue: n, Setup: func(c *Conn) error {
+	a, b = newPair(t, device, Options{}, Options{Options: cm.Options{Cap: verbs.QPCap{MaxRecvWR: n}}, Setup: func(c *Conn) error {
 		in, err := c.Alloc(64*n, LocalWrite)
 		for i := 0; i < n && err == nil; i++ {
 			err = c.PostRecv(uint64(i), in.Span(64*i, 64))
@@ -52,7 +53,7 @@ func receivers(t testing.TB, device string, n int) (a, b *Conn, out *LocalRegion
 func TestAwaitCancelled(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b, out := receivers(t, device, 8)
-		check(t, a.PostSend(0, verbs.SendSignaled, out.All()))
+		check(t, a.Post(Send(out.All()).With(0, verbs.SendSignaled)))
 		await(t, a, Sends, 1)
 		var wcs [3]verbs.WC
 		cancelled := func(have int) {
@@ -75,9 +76,9 @@ func TestAwaitCancelled(t *testing.T) {
 			}
 		}
 		cancelled(1)
-		check(t, a.PostSend(0, verbs.SendSignaled, out.All()))
+		check(t, a.Post(Send(out.All()).With(0, verbs.SendSignaled)))
 		cancelled(2)
-		check(t, a.PostSend(0, verbs.SendSignaled, out.All()))
+		check(t, a.Post(Send(out.All()).With(0, verbs.SendSignaled)))
 		for i, wc := range await(t, b, Recvs, 3) {
 			if wc.ID != uint64(i) {
 				t.Errorf("receive %d: %+v", i, wc)
@@ -146,7 +147,7 @@ func TestAwaitMany(t *testing.T) {
 				}
 				time.Sleep(time.Millisecond)
 			}
-			check(t, a.PostSend(uint64(i), verbs.SendSignaled, out.All()))
+			check(t, a.Post(Send(out.All()).With(uint64(i), verbs.SendSignaled)))
 			await(t, a, Sends, 1)
 		}
 		for limit := time.Now().Add(60 * time.Second); ; {
@@ -175,17 +176,17 @@ func TestAwaitMany(t *testing.T) {
 // TestQueueFull fills both queues with requests, and with completions that are not taken.
 func TestQueueFull(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		a, b := newPair(t, device, Options{SendQueue: 4, Adverts: 1}, Options{RecvQueue: 3})
+		a, b := newPair(t, device, Options{Options: cm.Options{Cap: verbs.QPCap{MaxSendWR: 4}}, Adverts: 1}, Options{Options: cm.Options{Cap: verbs.QPCap{MaxRecvWR: 3}}})
 		_, remote := advertise(t, b, a, 64, ReadWrite)
 		mine := labtest.Must(a.Alloc(64, LocalWrite))(t)
 		for i := range 4 {
-			check(t, a.PostWrite(uint64(i), verbs.SendSignaled, remote.At(0), mine.All()))
+			check(t, a.Post(Write(remote.At(0), mine.All()).With(uint64(i), verbs.SendSignaled)))
 		}
-		if err := a.PostWrite(9, verbs.SendSignaled, remote.At(0), mine.All()); !errors.Is(err, verbs.ErrQueueFull) {
+		if err := a.Post(Write(remote.At(0), mine.All()).With(9, verbs.SendSignaled)); !errors.Is(err, verbs.ErrQueueFull) {
 			t.Errorf("a fifth request: %v", err)
 		}
 		check(t, a.Put(testContext(t), remote.At(0), make([]byte, 64))) // requests of helpers still have room
-		if err := a.PostWrite(9, verbs.SendSignaled, remote.At(0), mine.All()); !errors.Is(err, verbs.ErrQueueFull) {
+		if err := a.Post(Write(remote.At(0), mine.All()).With(9, verbs.SendSignaled)); !errors.Is(err, verbs.ErrQueueFull) {
 			t.Errorf("a fifth request whose completion has no place: %v", err)
 		}
 		for i, wc := range await(t, a, Sends, 4) {
@@ -193,7 +194,7 @@ func TestQueueFull(t *testing.T) {
 				t.Errorf("write %d: %+v", i, wc)
 			}
 		}
-		check(t, a.PostWrite(9, verbs.SendSignaled, remote.At(0), mine.All()))
+		check(t, a.Post(Write(remote.At(0), mine.All()).With(9, verbs.SendSignaled)))
 		await(t, a, Sends, 1)
 
 		in := labtest.Must(b.Alloc(64, LocalWrite))(t)
@@ -203,7 +204,7 @@ func TestQueueFull(t *testing.T) {
 		if err := b.PostRecv(9, in.All()); !errors.Is(err, verbs.ErrQueueFull) {
 			t.Errorf("a fourth receive: %v", err)
 		}
-		check(t, a.PostSend(0, verbs.SendSignaled, mine.All()))
+		check(t, a.Post(Send(mine.All()).With(0, verbs.SendSignaled)))
 		await(t, a, Sends, 1)
 		for { // until the completion is there, not taken
 			b.recv.mu.Lock()

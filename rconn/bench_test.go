@@ -18,7 +18,7 @@ func BenchmarkWrite(b *testing.B) {
 		mine := labtest.Must(a.Alloc(64, LocalWrite))(b)
 		var wcs [1]verbs.WC
 		post := func(b *testing.B) {
-			if err := a.PostWrite(1, verbs.SendSignaled, remote.At(0), mine.Span(0, 8)); err != nil {
+			if err := a.Post(Write(remote.At(0), mine.Span(0, 8)).With(1, verbs.SendSignaled)); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -76,26 +76,25 @@ func BenchmarkBooks(b *testing.B) {
 	mine := labtest.Must(a.Alloc(64, LocalWrite))(b)
 	spans := []Span{mine.Span(0, 8), mine.Span(8, 8)}
 	s := &a.send
-	r := request{wr: verbs.SendWR{ID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}, at: remote.At(0), targeted: true}
+	o := Write(remote.At(0), spans...).With(1, verbs.SendSignaled)
 	var wcs [1]verbs.WC
 	b.ReportAllocs()
 	for b.Loop() {
 		s.mu.Lock()
-		total, err := a.check(spans, 0)
+		total, err := s.check(spans, 0)
 		if err == nil {
-			err = r.at.checkFor(&r.wr, total)
+			err = o.checkTarget(total, verbs.AccessRemoteWrite)
 		}
 		if err == nil {
-			err = s.checkRoom(1, &r)
+			err = s.checkRoom(1, &o, nil)
 		}
 		if err != nil {
 			b.Fatal(err)
 		}
-		slot := s.head & s.mask
-		n, _ := a.gather(s.sge, s.regions[int(slot)*a.sges:], spans)
-		s.entries[slot] = sendEntry{id: 1, live: true, forUser: true, signaled: true, n: n}
-		s.head++
-		s.count(r.wr.Opcode, total)
+		n, _ := s.gather(spans)
+		s.entries[s.slot(s.head)] = entry{id: 1, forUser: true, signaled: true, n: n}
+		s.posted()
+		s.counts.count(o.Opcode, total)
 		s.pending++
 		s.userPending++
 		s.handleCompletion(&verbs.WC{ID: s.head - 1})
@@ -115,7 +114,8 @@ func TestAllocs(t *testing.T) {
 			return c.PostRecv(0, in.All())
 		}})
 		check(t, b.PostRecv(0, in.All()))
-		_, remote := advertise(t, b, a, 4096, ReadWrite)
+		access, _ := rights(t, device)
+		_, remote := advertise(t, b, a, 4096, access)
 		mine := labtest.Must(a.Alloc(64, LocalWrite))(t)
 		var wcs [1]verbs.WC
 		take := func(c *Conn, d Direction) {
@@ -127,22 +127,27 @@ func TestAllocs(t *testing.T) {
 		}
 		ctx, data := testContext(t), make([]byte, 64)
 		if n := testing.AllocsPerRun(100, func() {
-			check(t, a.PostWrite(1, verbs.SendSignaled, remote.At(0), mine.Span(0, 8), mine.Span(8, 8)))
+			check(t, a.Post(Write(remote.At(0), mine.Span(0, 8), mine.Span(8, 8)).With(1, verbs.SendSignaled)))
 			take(a, Sends)
-			check(t, a.PostRead(2, verbs.SendSignaled, remote.At(0), mine.Span(0, 8), mine.Span(8, 8)))
+			check(t, a.Post(Read(remote.At(0), mine.Span(0, 8), mine.Span(8, 8)).With(2, verbs.SendSignaled)))
 			take(a, Sends)
-			check(t, a.PostSend(3, verbs.SendSignaled, mine.All()))
-			take(a, Sends)
-			take(b, Recvs)
-			check(t, b.PostRecv(4, in.All()))
-			check(t, a.PostSendInline(5, verbs.SendSignaled, data))
+			check(t, a.Post(Send(mine.All()).With(3, verbs.SendSignaled)))
 			take(a, Sends)
 			take(b, Recvs)
 			check(t, b.PostRecv(4, in.All()))
-			check(t, a.PostWriteInline(6, verbs.SendSignaled, remote.At(0), data))
+			local := [...]byte{1, 2, 3}
+			check(t, a.Post(SendInline(local[:]).With(5, verbs.SendSignaled)))
 			take(a, Sends)
-			check(t, a.PostWrite(1, verbs.SendSignaled, remote.At(0), mine.All()))
+			take(b, Recvs)
+			check(t, b.PostRecv(4, in.All()))
+			check(t, a.Post(WriteInline(remote.At(0), data).With(6, verbs.SendSignaled)))
+			take(a, Sends)
+			check(t, a.Post(Write(remote.At(0), mine.All()).With(1, verbs.SendSignaled)))
 			check(t, a.Await(ctx, Sends, wcs[:]))
+			if device == labtest.RXE {
+				check(t, a.Post(FetchAdd(remote.At(0), 1, mine.Span(0, 8)).With(7, verbs.SendSignaled)))
+				take(a, Sends)
+			}
 			a.Stats()
 		}); n != 0 {
 			t.Errorf("%v allocations", n)

@@ -20,7 +20,6 @@ import (
 type Conn struct {
 	ep     *cm.Endpoint
 	iwarp  bool
-	sges   int
 	logger *slog.Logger
 
 	adverts   []RemoteRegion // from the peer's private data
@@ -45,13 +44,13 @@ type Conn struct {
 }
 
 // newConn makes a Conn of the endpoint that cm made, before the connection is up.
-func newConn(ep *cm.Endpoint, opt Options) (*Conn, error) {
-	c := &Conn{ep: ep, iwarp: ep.PD.Context().Device().IWARP(), sges: opt.SGEs, logger: opt.Logger, private: opt.PrivateData}
+func newConn(ep *cm.Endpoint, opt *Options) (*Conn, error) {
+	c := &Conn{ep: ep, iwarp: ep.PD.Context().Device().IWARP(), logger: opt.Logger, private: opt.PrivateData}
 	c.channel = ep.SendCQ.Channel()
 	c.waiters.Init(eventSource{c})
-	c.send.init(c, opt)
+	c.send.init(c, opt.Cap)
 	c.recv.init(c, opt)
-	c.copy.init()
+	c.copy = copier{c: c, sem: make(chan struct{}, 1)}
 	for range opt.adverts() {
 		if err := c.PostRecvAdvert(); err != nil {
 			return nil, err
@@ -67,7 +66,7 @@ func newConn(ep *cm.Endpoint, opt Options) (*Conn, error) {
 func (c *Conn) established(t *tally) *Conn {
 	c.tally = t
 	t.Add(c)
-	c.adverts, c.private = ParseAdverts(c.ep.PrivateData)
+	c.adverts, c.private = parseAdverts(c.ep.PrivateData)
 	go func() {
 		<-c.ep.Done()
 		c.waiters.SignalAll()
@@ -121,29 +120,18 @@ func (c *Conn) PrivateData() []byte { return c.private }
 // Adverts returns the regions that the peer advertised in its private data.
 func (c *Conn) Adverts() []RemoteRegion { return c.adverts }
 
-// PD returns the connection's protection domain.
-func (c *Conn) PD() *uverbs.PD { return c.ep.PD }
-
 // LocalAddr returns this side's address.
 func (c *Conn) LocalAddr() cm.Addr { return c.ep.LocalAddr() }
 
 // RemoteAddr returns the peer's address.
 func (c *Conn) RemoteAddr() cm.Addr { return c.ep.RemoteAddr() }
 
-// Endpoint returns the underlying connection of package cm, for everything that is
-// missing here. A program may, at any time before Close:
-//
-//   - make objects in its PD, such as regions, windows and address handles, use them with
-//     [NewRegion] or [Conn.Post], and close them before the Conn;
-//   - query and modify the QP, for instance its rights or timers, and query the device,
-//     its ports and counters;
-//   - use the ID for operations that neither end the connection nor read its events: the
-//     route, options, addresses.
-//
-// It must leave the rest to the Conn, which accounts for all requests: posting to the QP
-// ([Conn.Post] takes any request), polling, arming and resizing the CQs, waiting on their
-// channel, and closing any of these. A completion of a request that was not posted by the
-// Conn is lost, or mistaken for another one.
+// Endpoint returns the underlying connection of package cm, for everything that is missing
+// here. A program may make objects in its PD, which it closes before the Conn, query and
+// modify the QP, and use the ID for what neither ends the connection nor reads its events. It
+// must leave the rest to the Conn: posting to the QP ([Conn.Post] takes any request), the CQs
+// and their channel, and closing any of these. A completion of a request that was not posted
+// by the Conn is lost, or mistaken for another one.
 func (c *Conn) Endpoint() *cm.Endpoint { return c.ep }
 
 // Done is closed when the connection has ended, for whatever reason.

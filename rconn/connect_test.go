@@ -12,6 +12,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestConnect exchanges private data, with and without advertisements, in both
@@ -24,7 +25,7 @@ func TestConnect(t *testing.T) {
 			ctx := testContext(t)
 			l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 			said := func(text string) Options {
-				return Options{PrivateData: []byte(text), Setup: func(c *Conn) (err error) {
+				return Options{Options: cm.Options{PrivateData: []byte(text)}, Setup: func(c *Conn) (err error) {
 					for i := range adverts {
 						if theirs, err = c.Alloc(4096, ReadWrite); err == nil {
 							err = c.Announce(uint32(i+5), theirs.Span(8, 100))
@@ -117,12 +118,15 @@ func TestOptions(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := testContext(t)
 		l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-		for _, o := range []Options{{SendQueue: -1}, {RecvQueue: maxQueue + 1}, {SGEs: -1}, {Adverts: advertSlots + 1}} {
+		for _, o := range []Options{{Options: cm.Options{Cap: verbs.QPCap{MaxSendWR: -1}}}, {Options: cm.Options{Cap: verbs.QPCap{MaxRecvWR: maxQueue + 1}}}, {Options: cm.Options{Cap: verbs.QPCap{MaxSendSGE: -1, MaxRecvSGE: -1}}}, {Adverts: advertSlots + 1}} {
 			if _, err := dial(ctx, l.Addr().String(), o); !errors.Is(err, verbs.ErrRange) {
 				t.Errorf("dial with %+v: %v", o, err)
 			}
 		}
-		if _, err := dial(ctx, l.Addr().String(), Options{SGEs: 200}); err == nil {
+		if _, err := dial(ctx, l.Addr().String(), Options{Options: cm.Options{Polled: true}}); !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("dial with Polled: %v", err)
+		}
+		if _, err := dial(ctx, l.Addr().String(), Options{Options: cm.Options{Cap: verbs.QPCap{MaxSendSGE: 200, MaxRecvSGE: 200}}}); err == nil {
 			t.Error("dial with 200 SGEs worked")
 		}
 		oops := errors.New("oops")
@@ -135,7 +139,7 @@ func TestOptions(t *testing.T) {
 		if _, err := dial(ctx, l.Addr().String(), failing); !errors.Is(err, oops) {
 			t.Errorf("a dial whose setup fails: %v", err)
 		}
-		for _, o := range []Options{{SendQueue: -1}, failing} {
+		for _, o := range []Options{{Options: cm.Options{Cap: verbs.QPCap{MaxSendWR: -1}}}, failing} {
 			accepted := make(chan error, 1)
 			go func() {
 				r, err := l.Accept(ctx)
@@ -170,22 +174,22 @@ func TestSharedPD(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		pd := labtest.Made(labtest.OpenDevice(t, device).AllocPD())(t)
-		shared := labtest.Must(Alloc(pd, 4096, ReadWrite))(t)
-		mine := labtest.Must(Register(pd, make([]byte, 4096), LocalWrite))(t)
+		shared := labtest.Must(allocIn(pd, 4096, uverbs.MROptions{}))(t)
+		mine := NewRegion(pd, labtest.Must(pd.RegisterMR(make([]byte, 4096), LocalWrite))(t), LocalWrite)
 		t.Run("conns", func(t *testing.T) {
 			var first *Conn
 			for i := range 3 {
-				a, b := newPair(t, device, Options{PD: pd, Adverts: 1}, Options{PD: pd})
-				if a.PD() != pd {
+				a, b := newPair(t, device, Options{Options: cm.Options{PD: pd}, Adverts: 1}, Options{Options: cm.Options{PD: pd}})
+				if a.ep.PD != pd {
 					t.Fatal("another PD")
 				}
 				if first == nil {
 					first = a
 				}
-				check(t, b.PostAdvert(0, 0, 9, shared.All()))
+				check(t, b.Post(Advert(9, shared.All())))
 				remote := labtest.Must(a.AwaitAdvert(testContext(t)))(t)
 				mine.Bytes()[i] = byte('a' + i)
-				check(t, a.PostWrite(0, verbs.SendSignaled, remote.At(i), mine.Span(i, 1)))
+				check(t, a.Post(Write(remote.At(i), mine.Span(i, 1)).With(0, verbs.SendSignaled)))
 				await(t, a, Sends, 1)
 				check(t, a.AwaitDelivery(testContext(t), remote))
 			}
@@ -193,7 +197,7 @@ func TestSharedPD(t *testing.T) {
 				t.Errorf("%q was written", shared.Bytes()[:3])
 			}
 			alone, _ := newPair(t, device, Options{}, Options{})
-			if err := alone.PostSend(0, 0, mine.All()); !errors.Is(err, ErrForeign) {
+			if err := alone.Post(Send(mine.All())); !errors.Is(err, ErrForeign) {
 				t.Errorf("a region of another PD: %v", err)
 			}
 			foreign := labtest.Must(alone.Alloc(10, LocalWrite))(t)
@@ -228,7 +232,7 @@ func TestAcceptorFirst(t *testing.T) {
 				if err == nil {
 					var offered *LocalRegion
 					if offered, err = c.Alloc(64, ReadWrite); err == nil {
-						if err = c.PostAdvert(0, 0, 1, offered.All()); err == nil {
+						if err = c.Post(Advert(1, offered.All())); err == nil {
 							err = c.AwaitDisconnect(ctx)
 						}
 					}

@@ -45,16 +45,14 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (*Conn, error) {
 }
 
 func (d *Dialer) dial(ctx context.Context, addr string) (*Conn, error) {
-	opt, err := d.withDefaults()
+	var c *Conn
+	opt, err := d.lower(&c)
 	if err != nil {
 		return nil, &verbs.Error{Op: "dial", Object: addr, Err: err}
 	}
-	var c *Conn
-	dialer := cm.Dialer{
-		LocalAddr: d.LocalAddr, ResolveTimeout: d.ResolveTimeout, ConnectTimeout: d.ConnectTimeout,
+	_, err = (&cm.Dialer{
+		Options: opt, LocalAddr: d.LocalAddr, ResolveTimeout: d.ResolveTimeout, ConnectTimeout: d.ConnectTimeout,
 		Resolver: d.Resolver, TOS: d.TOS, Transport: d.Transport,
-	}
-	dialer.Options = opt.endpointOptions(&c)
-	_, err = dialer.Dial(ctx, addr)
+	}).Dial(ctx, addr)
 	return c, err
 }

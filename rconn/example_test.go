@@ -41,13 +41,13 @@ func Example() {
 		log.Fatal(err)
 	}
 	n := copy(mine.Bytes(), "written by the initiator")
-	if err := c.PostWrite(1, 0, theirs.At(0), mine.Span(0, n)); err != nil {
+	if err := c.Post(rconn.Write(theirs.At(0), mine.Span(0, n)).With(1, 0)); err != nil {
 		log.Fatal(err)
 	}
-	if err := c.PostRead(2, verbs.SendSignaled, theirs.At(0), mine.Span(100, n)); err != nil {
+	if err := c.Post(rconn.Read(theirs.At(0), mine.Span(100, n)).With(2, verbs.SendSignaled)); err != nil {
 		log.Fatal(err)
 	}
-	if err := c.PostSend(3, verbs.SendSignaled|verbs.SendFence, mine.Span(0, 4)); err != nil {
+	if err := c.Post(rconn.Send(mine.Span(0, 4)).With(3, verbs.SendSignaled|verbs.SendFence)); err != nil {
 		log.Fatal(err)
 	}
 	var done [2]verbs.WC
@@ -88,7 +88,7 @@ func respond(l *rconn.Listener) error {
 	if err != nil {
 		return err
 	}
-	if err := c.PostAdvert(0, 0, 1, offered.All()); err != nil {
+	if err := c.Post(rconn.Advert(1, offered.All())); err != nil {
 		return err
 	}
 	var message [1]verbs.WC
@@ -191,7 +191,7 @@ func ExampleConn_Counter() {
 
 // A responder grants access to a part of its memory with a memory window. The initiator
 // writes to it and revokes it with its last message. siw has no windows.
-func ExampleConn_PostBind() {
+func ExampleBind() {
 	l, err := rconn.Listen(ctx, listen)
 	if err != nil {
 		log.Fatal(err)
@@ -209,10 +209,10 @@ func ExampleConn_PostBind() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := c.PostWriteInline(1, 0, lent.At(0), []byte("written by window")); err != nil {
+	if err := c.Post(rconn.WriteInline(lent.At(0), []byte("written by window")).With(1, 0)); err != nil {
 		log.Fatal(err)
 	}
-	if err := c.PostSendInv(2, 0, lent.Key); err != nil { // arrives after the WRITE
+	if err := c.Post(rconn.SendInv(lent.Key).With(2, 0)); err != nil { // arrives after the WRITE
 		log.Fatal(err)
 	}
 	if err := <-served; err != nil {
@@ -240,15 +240,15 @@ func lend(l *rconn.Listener) error {
 	if err != nil {
 		return err
 	}
-	part, err := c.PostBind(1, 0, window, region.Span(1024, 100), rconn.RemoteWrite)
-	if err != nil {
+	if err := c.Post(rconn.Bind(window, region.Span(1024, 100), rconn.RemoteWrite)); err != nil {
 		return err
 	}
+	part := window.Region()
 	advert, err := part.AppendAdvert(nil)
 	if err != nil {
 		return err
 	}
-	if err := c.PostSendInline(2, 0, advert); err != nil {
+	if err := c.Post(rconn.SendInline(advert).With(2, 0)); err != nil {
 		return err
 	}
 	var done [1]verbs.WC

@@ -22,11 +22,11 @@ func TestExamples(t *testing.T) {
 			want string
 		}{
 			"package":  {Example, "offered memory holds: written by the initiator\nread back: written by the initiator\n"},
-			"PostBind": {ExampleConn_PostBind, "given back: written by window\n"},
+			"Bind":     {ExampleBind, "given back: written by window\n"},
 			"Counter":  {ExampleConn_Counter, "ticket 0\nticket 1\nticket 2\n"},
 			"Announce": {ExampleConn_Announce, "region 7 of 1048576 bytes\nkept by the peer\nnothing goes beyond the end\n"},
 		} {
-			if (name == "PostBind" || name == "Counter") && device == labtest.SIW {
+			if (name == "Bind" || name == "Counter") && device == labtest.SIW {
 				continue // it has neither windows nor atomics
 			}
 			if got := labtest.Output(t, e.run); got != e.want {

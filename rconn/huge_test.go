@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestAllocHuge writes a region of huge pages by RDMA if the system has any to reserve. Otherwise the error
@@ -23,7 +24,7 @@ func TestAllocHuge(t *testing.T) {
 		a, b := newPair(t, device, Options{Adverts: 1}, Options{})
 		pd := b.Endpoint().PD
 		free, _ := os.ReadFile(pool + "free_hugepages")
-		theirs, err := AllocHuge(pd, 3<<20, ReadWrite)
+		theirs, err := allocIn(pd, 3<<20, uverbs.MROptions{HugePages: true})
 		if n := strings.TrimSpace(string(free)); n == "" || n == "0" || n == "1" {
 			if !errors.Is(err, syscall.ENOMEM) {
 				t.Errorf("with %q huge pages: %v", n, err)
@@ -34,7 +35,7 @@ func TestAllocHuge(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer theirs.Close()
-		check(t, b.PostAdvert(0, 0, 3, theirs.All()))
+		check(t, b.Post(Advert(3, theirs.All())))
 		remote := labtest.Must(a.AwaitAdvert(testContext(t)))(t)
 		data := []byte("at the end of the region")
 		check(t, a.Put(testContext(t), remote.At(theirs.Len()-len(data)), data))

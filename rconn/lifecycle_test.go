@@ -24,7 +24,7 @@ func TestRegions(t *testing.T) {
 		a, b := newPair(t, device, Options{Adverts: 1}, Options{})
 		mem := []byte("the caller's own memory")
 		registered := labtest.Must(b.Register(mem, ReadWrite))(t)
-		check(t, b.PostAdvert(0, 0, 0, registered.All()))
+		check(t, b.Post(Advert(0, registered.All())))
 		remote := labtest.Must(a.AwaitAdvert(testContext(t)))(t)
 		check(t, a.Put(testContext(t), remote.At(4), []byte("CALLER")))
 		check(t, registered.Close())
@@ -41,7 +41,7 @@ func TestRegions(t *testing.T) {
 			t.Errorf("destroying a region that a receive names: %v", err)
 		}
 		out := labtest.Must(a.Alloc(100, 0))(t)
-		check(t, a.PostSend(0, verbs.SendSignaled, out.Span(0, 20)))
+		check(t, a.Post(Send(out.Span(0, 20)).With(0, verbs.SendSignaled)))
 		await(t, a, Sends, 1)
 		await(t, b, Recvs, 1)
 		for range 2 {
@@ -53,12 +53,12 @@ func TestRegions(t *testing.T) {
 		if err := b.PostRecv(0, in.All()); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("receiving to a destroyed region: %v", err)
 		}
-		if err := b.PostAdvert(0, 0, 0, in.All()); err == nil {
+		if err := b.Post(Advert(0, in.All())); err == nil {
 			t.Error("advertised a region that was destroyed")
 		}
 		// An unsignaled request counts as in flight.
 		_, remote = advertise(t, b, withAdvert(t, a), 100, ReadWrite)
-		check(t, a.PostWrite(0, 0, remote.At(0), out.All()))
+		check(t, a.Post(Write(remote.At(0), out.All())))
 		if err := out.Close(); !errors.Is(err, verbs.ErrInUse) {
 			t.Errorf("destroying a region that a WRITE names: %v", err)
 		}
@@ -83,7 +83,7 @@ func TestBounds(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := newPair(t, device, Options{Adverts: 3}, Options{})
 		in := labtest.Must(b.Alloc(100, ReadWrite))(t)
-		check(t, b.PostAdvert(0, 0, 1, in.Span(10, 50)))
+		check(t, b.Post(Advert(1, in.Span(10, 50))))
 		remote := labtest.Must(a.AwaitAdvert(testContext(t)))(t)
 		_, readable := advertise(t, b, a, 100, RemoteRead)
 		_, writable := advertise(t, b, a, 100, RemoteWrite)
@@ -93,34 +93,34 @@ func TestBounds(t *testing.T) {
 		for name, c := range map[string]struct {
 			err, want error
 		}{
-			"send beyond":         {a.PostSend(0, 0, mine.Span(101, 100)), verbs.ErrRange},
-			"send before":         {a.PostSend(0, 0, mine.Span(-1, 10)), verbs.ErrRange},
-			"send less than 0":    {a.PostSend(0, 0, mine.Span(10, -1)), verbs.ErrRange},
-			"send that overflows": {a.PostSend(0, 0, mine.Span(maxInt, maxInt)), verbs.ErrRange},
-			"send of nowhere":     {a.PostSend(0, 0, Span{}), verbs.ErrRange},
+			"send beyond":         {a.Post(Send(mine.Span(101, 100))), verbs.ErrRange},
+			"send before":         {a.Post(Send(mine.Span(-1, 10))), verbs.ErrRange},
+			"send less than 0":    {a.Post(Send(mine.Span(10, -1))), verbs.ErrRange},
+			"send that overflows": {a.Post(Send(mine.Span(maxInt, maxInt))), verbs.ErrRange},
+			"send of nowhere":     {a.Post(Send(Span{})), verbs.ErrRange},
 			"recv beyond":         {a.PostRecv(0, mine.Span(0, 10), mine.Span(199, 2)), verbs.ErrRange},
 			"recv to read-only":   {a.PostRecv(0, fixed.All()), ErrAccess},
-			"write beyond":        {a.PostWrite(0, 0, remote.At(0), mine.Span(0, 51)), verbs.ErrRange},
-			"write before":        {a.PostWrite(0, 0, remote.At(-1), mine.Span(0, 1)), verbs.ErrRange},
-			"write that wraps":    {a.PostWrite(0, 0, remote.At(maxInt), mine.Span(0, 1)), verbs.ErrRange},
-			"write of SGL beyond": {a.PostWrite(0, 0, remote.At(30), mine.Span(0, 10), mine.Span(0, 11)), verbs.ErrRange},
-			"write to readable":   {a.PostWrite(0, 0, readable.At(0), mine.Span(0, 1)), ErrAccess},
-			"read beyond":         {a.PostRead(0, 0, remote.At(49), mine.Span(0, 2)), verbs.ErrRange},
-			"read of writable":    {a.PostRead(0, 0, writable.At(0), mine.Span(0, 1)), ErrAccess},
-			"read to read-only":   {a.PostRead(0, 0, remote.At(0), fixed.Span(0, 1)), ErrAccess},
+			"write beyond":        {a.Post(Write(remote.At(0), mine.Span(0, 51))), verbs.ErrRange},
+			"write before":        {a.Post(Write(remote.At(-1), mine.Span(0, 1))), verbs.ErrRange},
+			"write that wraps":    {a.Post(Write(remote.At(maxInt), mine.Span(0, 1))), verbs.ErrRange},
+			"write of SGL beyond": {a.Post(Write(remote.At(30), mine.Span(0, 10), mine.Span(0, 11))), verbs.ErrRange},
+			"write to readable":   {a.Post(Write(readable.At(0), mine.Span(0, 1))), ErrAccess},
+			"read beyond":         {a.Post(Read(remote.At(49), mine.Span(0, 2))), verbs.ErrRange},
+			"read of writable":    {a.Post(Read(writable.At(0), mine.Span(0, 1))), ErrAccess},
+			"read to read-only":   {a.Post(Read(remote.At(0), fixed.Span(0, 1))), ErrAccess},
 			"put beyond":          {a.Put(t.Context(), remote.At(1), make([]byte, 50)), verbs.ErrRange},
 			"put to readable":     {a.Put(t.Context(), readable.At(1), make([]byte, 50)), ErrAccess},
 			"get beyond":          {a.Get(t.Context(), make([]byte, 50), remote.At(1)), verbs.ErrRange},
 			"get of writable":     {a.Get(t.Context(), make([]byte, 50), writable.At(1)), ErrAccess},
-			"advert beyond":       {a.PostAdvert(0, 0, 0, mine.Span(190, 11)), verbs.ErrRange},
-			"advert of nothing":   {a.PostAdvert(0, 0, 0, mine.Span(190, 0)), verbs.ErrRange},
-			"advert of private":   {a.PostAdvert(0, 0, 0, mine.All()), ErrAccess},
+			"advert beyond":       {a.Post(Advert(0, mine.Span(190, 11))), verbs.ErrRange},
+			"advert of nothing":   {a.Post(Advert(0, mine.Span(190, 0))), verbs.ErrRange},
+			"advert of private":   {a.Post(Advert(0, mine.All())), ErrAccess},
 		} {
 			if !errors.Is(c.err, c.want) || !strings.Contains(c.err.Error(), labtest.AddrOf(device)) {
 				t.Errorf("%s: %v, want %v", name, c.err, c.want)
 			}
 		}
-		if err := a.PostWrite(0, 0, remote.At(40), mine.Span(0, 20)); !strings.Contains(err.Error(), "bytes 40 to 40+20 of remote region 1 ") {
+		if err := a.Post(Write(remote.At(40), mine.Span(0, 20))); !strings.Contains(err.Error(), "bytes 40 to 40+20 of remote region 1 ") {
 			t.Errorf("the error does not say what: %v", err)
 		}
 		check(t, a.Put(testContext(t), remote.At(0), make([]byte, 50)))
@@ -147,8 +147,8 @@ func TestDisconnect(t *testing.T) {
 			}
 			out := labtest.Must(a.Alloc(64, LocalWrite))(t)
 			copy(out.Bytes(), "last words")
-			check(t, a.PostWrite(0, 0, remote.At(0), out.All()))
-			check(t, a.PostSend(0, 0, out.All()))
+			check(t, a.Post(Write(remote.At(0), out.All())))
+			check(t, a.Post(Send(out.All())))
 			check(t, a.AwaitDelivery(testContext(t), remote))
 			if err := a.AwaitDisconnect(expired(t)); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("awaiting the peer's disconnection: %v", err)
@@ -186,7 +186,7 @@ func TestDisconnect(t *testing.T) {
 			if err := b.PostRecv(0, in.All()); !errors.Is(err, verbs.ErrDisconnected) {
 				t.Errorf("posting afterwards: %v", err)
 			}
-			if err := a.PostSend(0, 0, out.All()); !errors.Is(err, verbs.ErrClosed) {
+			if err := a.Post(Send(out.All())); !errors.Is(err, verbs.ErrClosed) {
 				t.Errorf("posting afterwards: %v", err)
 			}
 			if _, err := b.AwaitAdvert(testContext(t)); !errors.Is(err, verbs.ErrDisconnected) {
@@ -212,13 +212,13 @@ func TestRemoteError(t *testing.T) {
 		mine := labtest.Must(a.Alloc(100, LocalWrite))(t)
 		check(t, a.PostRecv(5, mine.All()))
 		check(t, theirs.Close())
-		check(t, a.PostRead(1, 0, remote.At(0), mine.All())) // not signaled, but it fails
+		check(t, a.Post(Read(remote.At(0), mine.All()).With(1, 0))) // not signaled, but it fails
 		var wcs [1]verbs.WC
 		check(t, a.Await(testContext(t), Sends, wcs[:]))
 		if wcs[0].ID != 1 || wcs[0].Status == verbs.WCSuccess {
 			t.Errorf("the READ: %+v", wcs[0])
 		}
-		if err := a.PostRead(2, 0, remote.At(0), mine.All()); !errors.Is(err, ErrBroken) && !errors.Is(err, verbs.ErrDisconnected) {
+		if err := a.Post(Read(remote.At(0), mine.All()).With(2, 0)); !errors.Is(err, ErrBroken) && !errors.Is(err, verbs.ErrDisconnected) {
 			t.Errorf("a broken connection takes requests: %v", err)
 		} else if errors.Is(err, ErrBroken) && !errors.Is(err, wcs[0].Status) {
 			t.Errorf("a broken connection does not say why: %v", err)
@@ -256,8 +256,8 @@ func TestClose(t *testing.T) {
 					}
 				})
 			}
-			use(func() error { return a.PostWrite(1, verbs.SendSignaled, remote.At(0), mine.All()) })
-			use(func() error { return a.PostRead(2, 0, remote.At(0), mine.All()) })
+			use(func() error { return a.Post(Write(remote.At(0), mine.All()).With(1, verbs.SendSignaled)) })
+			use(func() error { return a.Post(Read(remote.At(0), mine.All()).With(2, 0)) })
 			use(func() error { return a.PostRecv(3, mine.All()) })
 			use(func() error { a.Poll(Sends, make([]verbs.WC, 3)); return a.Err() })
 			use(func() error { return a.Put(ctx, remote.At(0), make([]byte, 300<<10)) })
@@ -286,7 +286,7 @@ func TestClose(t *testing.T) {
 				t.Fatal("something hung")
 			}
 			for _, err := range []error{
-				a.PostSend(0, 0, mine.All()), a.PostRecv(0, mine.All()), a.PostRecvAdvert(), a.Err(),
+				a.Post(Send(mine.All())), a.PostRecv(0, mine.All()), a.PostRecvAdvert(), a.Err(),
 				a.Await(ctx, Sends, make([]verbs.WC, 100)), a.Put(ctx, remote.At(0), nil), a.AwaitDisconnect(ctx),
 			} {
 				if !errors.Is(err, net.ErrClosed) {
@@ -308,7 +308,7 @@ func TestDyingPeer(t *testing.T) {
 		check(t, err)
 		r, err := c.Alloc(4096, ReadWrite)
 		check(t, err)
-		check(t, c.PostAdvert(0, 0, 0, r.All()))
+		check(t, c.Post(Advert(0, r.All())))
 		check(t, c.Put(context.Background(), remote.At(0), []byte("ready")))
 		select {}
 	}
@@ -335,7 +335,7 @@ func TestDyingPeer(t *testing.T) {
 		labtest.Close(t, a)
 		// The peer, which dialed, waits for this before it sends. Options.Adverts
 		// has posted its receive before the connection was up.
-		check(t, a.PostAdvert(0, 0, 0, in.All()))
+		check(t, a.Post(Advert(0, in.All())))
 		remote := labtest.Must(a.AwaitAdvert(ctx))(t)
 		for string(in.Bytes()[:5]) != "ready" {
 			time.Sleep(time.Millisecond)

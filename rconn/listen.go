@@ -49,8 +49,8 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &Request{r: r, l: l}
-	q.adverts, q.private = ParseAdverts(r.PrivateData())
+	q := &Request{Request: r, l: l}
+	q.adverts, q.private = parseAdverts(r.PrivateData())
 	return q, nil
 }
 
@@ -63,18 +63,14 @@ func (l *Listener) Close() error {
 	return l.l.Close()
 }
 
-// Request is a peer's request for a connection. It must be accepted or rejected, exactly
-// once.
+// Request is a peer's request for a connection, as in package cm. It must be accepted or
+// rejected, exactly once.
 type Request struct {
-	r       *cm.Request
+	*cm.Request
 	l       *Listener
 	adverts []RemoteRegion
 	private []byte
 }
-
-// RemoteAddr returns the peer's address, LocalAddr the address that it dialed.
-func (r *Request) RemoteAddr() cm.Addr { return r.r.RemoteAddr() }
-func (r *Request) LocalAddr() cm.Addr  { return r.r.LocalAddr() }
 
 // PrivateData and Adverts are as [Conn.PrivateData] and [Conn.Adverts].
 func (r *Request) PrivateData() []byte     { return r.private }
@@ -84,18 +80,14 @@ func (r *Request) Adverts() []RemoteRegion { return r.adverts }
 // ends first, the request is rejected.
 func (r *Request) Accept(ctx context.Context, opt Options) (*Conn, error) {
 	opt.Logger = cmp.Or(opt.Logger, r.l.log)
-	opt, err := opt.withDefaults()
+	var c *Conn
+	lower, err := opt.lower(&c)
 	if err != nil {
-		r.r.Reject(nil)
+		r.Reject(nil)
 		return nil, &verbs.Error{Op: "accept", Object: r.RemoteAddr().String(), Err: err}
 	}
-	var c *Conn
-	if _, err = r.r.Accept(ctx, opt.endpointOptions(&c)); err != nil {
+	if _, err = r.Request.Accept(ctx, lower); err != nil {
 		return nil, err
 	}
 	return c.established(&r.l.tally), nil
 }
-
-// Reject rejects the request; the peer's dial fails with a [*cm.RejectedError] that
-// carries privateData.
-func (r *Request) Reject(privateData []byte) error { return r.r.Reject(privateData) }

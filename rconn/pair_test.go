@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // testContext returns a context that ends a test that hangs.
@@ -17,6 +18,13 @@ func testContext(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	t.Cleanup(cancel)
+	return ctx
+}
+
+// ended returns a context that has ended.
+func ended(t testing.TB) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
 	return ctx
 }
 
@@ -46,7 +54,7 @@ func newPair(t testing.TB, device string, oa, ob Options) (a, b *Conn) {
 func advertise(t testing.TB, from, to *Conn, size int, access verbs.Access) (*LocalRegion, RemoteRegion) {
 	t.Helper()
 	r := labtest.Must(from.Alloc(size, access))(t)
-	check(t, from.PostAdvert(0, verbs.SendSignaled, 1, r.All()))
+	check(t, from.Post(Advert(1, r.All()).With(0, verbs.SendSignaled)))
 	await(t, from, Sends, 1)
 	return r, labtest.Must(to.AwaitAdvert(testContext(t)))(t)
 }
@@ -81,4 +89,13 @@ func fill(b []byte, seed uint64) []byte {
 // dial connects with options.
 func dial(ctx context.Context, addr string, opt Options) (*Conn, error) {
 	return (&Dialer{Options: opt}).Dial(ctx, addr)
+}
+
+// allocIn allocates a region that connections in pd share.
+func allocIn(pd *uverbs.PD, size int, opt uverbs.MROptions) (*LocalRegion, error) {
+	mr, err := pd.AllocMR(size, ReadWrite, opt)
+	if err != nil {
+		return nil, err
+	}
+	return NewRegion(pd, mr, ReadWrite), nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -130,9 +131,9 @@ func TestPost(t *testing.T) {
 			c.wr.ID, c.wr.Flags = 1000+uint64(c.wr.Opcode), verbs.SendSignaled
 			var err error
 			if c.to == nil {
-				err = p.a.Post(c.wr, c.spans...)
+				err = p.a.Post(Op{SendWR: c.wr, Spans: c.spans})
 			} else {
-				err = p.a.PostTo(*c.to, c.wr, c.spans...)
+				err = p.a.Post(Op{SendWR: c.wr, At: *c.to, Spans: c.spans})
 			}
 			if !c.has {
 				if c.to != nil && c.wr.Opcode != verbs.OpRDMAWriteImm && errors.Is(err, ErrAccess) {
@@ -171,8 +172,8 @@ func TestPostMethods(t *testing.T) {
 		p := newTestConns(t, device, access, 3)
 		a := p.a
 		copy(p.mine.Bytes(), "0123456789")
-		check(t, a.PostSendInline(1, verbs.SendSignaled, []byte("inline")))
-		check(t, a.PostWriteInline(2, verbs.SendSignaled, p.remote.At(10), []byte("written inline")))
+		check(t, a.Post(SendInline([]byte("inline")).With(1, verbs.SendSignaled)))
+		check(t, a.Post(WriteInline(p.remote.At(10), []byte("written inline")).With(2, verbs.SendSignaled)))
 		check(t, a.AwaitDelivery(testContext(t), p.remote))
 		for i, wc := range await(t, a, Sends, 2) {
 			if wc.ID != uint64(i+1) {
@@ -185,12 +186,12 @@ func TestPostMethods(t *testing.T) {
 		if got := p.store.Bytes()[10:24]; string(got) != "written inline" {
 			t.Errorf("%q was written", got)
 		}
-		if err := a.PostSendInline(3, 0, make([]byte, 1000)); !errors.Is(err, verbs.ErrInlineTooLong) {
+		if err := a.Post(SendInline(make([]byte, 1000)).With(3, 0)); !errors.Is(err, verbs.ErrInlineTooLong) {
 			t.Errorf("1000 bytes of inline data: %v", err)
 		}
 		posts := []error{
-			a.PostSendImm(4, verbs.SendSignaled, 77, p.mine.Span(0, 10)),
-			a.PostWriteImm(5, verbs.SendSignaled, 78, p.remote.At(50), p.mine.Span(0, 10)),
+			a.Post(SendImm(77, p.mine.Span(0, 10)).With(4, verbs.SendSignaled)),
+			a.Post(WriteImm(78, p.remote.At(50), p.mine.Span(0, 10)).With(5, verbs.SendSignaled)),
 		}
 		if device == labtest.SIW {
 			for _, err := range posts {
@@ -202,7 +203,7 @@ func TestPostMethods(t *testing.T) {
 		}
 		result := p.mine.Span(64, 8)
 		binary.NativeEndian.PutUint64(p.store.Bytes(), 1)
-		for _, err := range append(posts, a.PostFetchAdd(6, verbs.SendSignaled, p.remote.At(0), 10, result), a.PostCompareSwap(7, verbs.SendSignaled, p.remote.At(0), 11, 99, result)) {
+		for _, err := range append(posts, a.Post(FetchAdd(p.remote.At(0), 10, result).With(6, verbs.SendSignaled)), a.Post(CompareSwap(p.remote.At(0), 11, 99, result).With(7, verbs.SendSignaled))) {
 			check(t, err)
 		}
 		for i, wc := range await(t, a, Sends, 4) {
@@ -232,22 +233,22 @@ func TestPostRefused(t *testing.T) {
 		for name, c := range map[string]struct {
 			err, want error
 		}{
-			"no opcode":             {p.a.Post(verbs.SendWR{}, data), verbs.ErrNoOpcode},
-			"unknown opcode":        {p.a.Post(verbs.SendWR{Opcode: 99}, data), errors.ErrUnsupported},
-			"SEND with a target":    {p.a.PostTo(p.remote.At(0), verbs.SendWR{Opcode: verbs.OpSend}, data), verbs.ErrRange},
-			"spans and SGL":         {p.a.Post(verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{p.mine.MR().SGE(0, 1)}}, data), verbs.ErrRange},
-			"spans and inline":      {p.a.Post(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("x")}, data), verbs.ErrInlineSGL},
-			"READ inline":           {p.a.PostTo(p.remote.At(0), verbs.SendWR{Opcode: verbs.OpRDMARead, Inline: []byte("x")}), verbs.ErrInlineOp},
-			"inline beyond":         {p.a.PostWriteInline(0, 0, p.remote.At(4090), []byte("1234567")), verbs.ErrRange},
-			"inline list beyond":    {p.a.PostTo(p.remote.At(4090), verbs.SendWR{Opcode: verbs.OpRDMAWrite, InlineList: [][]byte{[]byte("1234"), []byte("567")}}), verbs.ErrRange},
-			"WRITE of SGL beyond":   {p.a.PostTo(p.remote.At(4090), verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{p.mine.MR().SGE(0, 7)}}), verbs.ErrRange},
-			"WRITE_IMM beyond":      {p.a.PostWriteImm(0, 0, 1, p.remote.At(4090), data), verbs.ErrRange},
-			"WRITE_IMM to readable": {p.a.PostWriteImm(0, 0, 1, readable.At(0), data), ErrAccess},
-			"atomic, not aligned":   {p.a.PostFetchAdd(0, 0, p.remote.At(4), 1, data), verbs.ErrRange},
-			"atomic to readable":    {p.a.PostCompareSwap(0, 0, readable.At(8), 1, 2, data), ErrAccess},
-			"atomic to read-only":   {p.a.PostFetchAdd(0, 0, p.remote.At(0), 1, plain.Span(0, 8)), ErrAccess},
-			"flush beyond":          {p.a.PostTo(p.remote.At(1), verbs.SendWR{Opcode: verbs.OpFlush, Flush: verbs.Flush{Length: 4096, Type: verbs.FlushGlobal}}), verbs.ErrRange},
-			"flush to readable":     {p.a.PostTo(readable.At(0), verbs.SendWR{Opcode: verbs.OpFlush, Flush: verbs.Flush{Length: 1, Type: verbs.FlushPersistent}}), ErrAccess},
+			"no opcode":             {p.a.Post(Op{SendWR: verbs.SendWR{}, Spans: []Span{data}}), verbs.ErrNoOpcode},
+			"unknown opcode":        {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: 99}, Spans: []Span{data}}), errors.ErrUnsupported},
+			"SEND with a target":    {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: verbs.OpSend}, At: p.remote.At(0), Spans: []Span{data}}), verbs.ErrRange},
+			"spans and SGL":         {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{p.mine.MR().SGE(0, 1)}}, Spans: []Span{data}}), verbs.ErrRange},
+			"spans and inline":      {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("x")}, Spans: []Span{data}}), verbs.ErrInlineSGL},
+			"READ inline":           {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: verbs.OpRDMARead, Inline: []byte("x")}, At: p.remote.At(0)}), verbs.ErrInlineOp},
+			"inline beyond":         {p.a.Post(WriteInline(p.remote.At(4090), []byte("1234567"))), verbs.ErrRange},
+			"inline list beyond":    {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: verbs.OpRDMAWrite, InlineList: [][]byte{[]byte("1234"), []byte("567")}}, At: p.remote.At(4090)}), verbs.ErrRange},
+			"WRITE of SGL beyond":   {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{p.mine.MR().SGE(0, 7)}}, At: p.remote.At(4090)}), verbs.ErrRange},
+			"WRITE_IMM beyond":      {p.a.Post(WriteImm(1, p.remote.At(4090), data)), verbs.ErrRange},
+			"WRITE_IMM to readable": {p.a.Post(WriteImm(1, readable.At(0), data)), ErrAccess},
+			"atomic, not aligned":   {p.a.Post(FetchAdd(p.remote.At(4), 1, data)), verbs.ErrRange},
+			"atomic to readable":    {p.a.Post(CompareSwap(readable.At(8), 1, 2, data)), ErrAccess},
+			"atomic to read-only":   {p.a.Post(FetchAdd(p.remote.At(0), 1, plain.Span(0, 8))), ErrAccess},
+			"flush beyond":          {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: verbs.OpFlush, Flush: verbs.Flush{Length: 4096, Type: verbs.FlushGlobal}}, At: p.remote.At(1)}), verbs.ErrRange},
+			"flush to readable":     {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: verbs.OpFlush, Flush: verbs.Flush{Length: 1, Type: verbs.FlushPersistent}}, At: readable.At(0)}), ErrAccess},
 		} {
 			if !errors.Is(c.err, c.want) {
 				t.Errorf("%s: %v, want %v", name, c.err, c.want)
@@ -289,9 +290,10 @@ func TestWindow(t *testing.T) {
 		w := labtest.Must(a.AllocWindow())(t)
 		grant := func(off int) RemoteRegion {
 			t.Helper()
-			part := labtest.Must(a.PostBind(1, verbs.SendSignaled, w, region.Span(off, 100), RemoteWrite))(t)
+			check(t, a.Post(Bind(w, region.Span(off, 100), RemoteWrite).With(1, verbs.SendSignaled)))
+			part := w.Region()
 			part.Tag = uint32(off)
-			check(t, a.PostSendInline(2, verbs.SendSignaled, labtest.Must(part.AppendAdvert(nil))(t)))
+			check(t, a.Post(SendInline(labtest.Must(part.AppendAdvert(nil))(t)).With(2, verbs.SendSignaled)))
 			for i, wc := range await(t, a, Sends, 2) {
 				if wc.ID != uint64(i+1) || i == 0 && wc.Opcode != verbs.WCBindMW {
 					t.Errorf("completion %+v", wc)
@@ -312,7 +314,7 @@ func TestWindow(t *testing.T) {
 		} else if err := region.Close(); !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "window") {
 			t.Errorf("closing a region under a window: %v", err)
 		}
-		check(t, a.PostInvalidate(3, verbs.SendSignaled, first.Key))
+		check(t, a.Post(Invalidate(first.Key).With(3, verbs.SendSignaled)))
 		if wc := await(t, a, Sends, 1)[0]; wc.ID != 3 || wc.Opcode != verbs.WCLocalInv {
 			t.Errorf("completion %+v", wc)
 		}
@@ -323,7 +325,7 @@ func TestWindow(t *testing.T) {
 			t.Error("the same key again")
 		}
 		check(t, b.Put(testContext(t), second.At(0), []byte("second")))
-		check(t, b.PostSendInv(4, verbs.SendSignaled, second.Key))
+		check(t, b.Post(SendInv(second.Key).With(4, verbs.SendSignaled)))
 		await(t, b, Sends, 1)
 		if wc := await(t, a, Recvs, 1)[0]; wc.ID != 5 || wc.Flags&verbs.WCWithInv == 0 || wc.InvalidatedRKey() != second.Key {
 			t.Errorf("receive %+v of key %#x", wc, wc.InvalidatedRKey())
@@ -331,13 +333,13 @@ func TestWindow(t *testing.T) {
 
 		third := grant(3000) // bound again, so it was invalidated
 		for name, err := range map[string]error{
-			"no access":      bindError(a, w, region.Span(0, 1), 0),
-			"nothing":        bindError(a, w, region.Span(0, 0), RemoteRead),
-			"beyond":         bindError(a, w, region.Span(4096, 1), RemoteRead),
-			"no window":      bindError(a, nil, region.Span(0, 1), RemoteRead),
-			"a foreign one":  bindError(b, w, region.Span(0, 1), RemoteRead),
-			"without MWBind": bindError(a, w, labtest.Must(a.Alloc(1, ReadWrite))(t).All(), RemoteRead),
-			"read-only":      bindError(a, w, labtest.Must(a.Alloc(1, verbs.AccessMWBind))(t).All(), RemoteWrite),
+			"no access":      a.Post(Bind(w, region.Span(0, 1), 0)),
+			"nothing":        a.Post(Bind(w, region.Span(0, 0), RemoteRead)),
+			"beyond":         a.Post(Bind(w, region.Span(4096, 1), RemoteRead)),
+			"no window":      a.Post(Bind(nil, region.Span(0, 1), RemoteRead)),
+			"a foreign one":  b.Post(Bind(w, region.Span(0, 1), RemoteRead)),
+			"without MWBind": a.Post(Bind(w, labtest.Must(a.Alloc(1, ReadWrite))(t).All(), RemoteRead)),
+			"read-only":      a.Post(Bind(w, labtest.Must(a.Alloc(1, verbs.AccessMWBind))(t).All(), RemoteWrite)),
 		} {
 			if !errors.Is(err, verbs.ErrRange) && !errors.Is(err, ErrAccess) && !errors.Is(err, ErrForeign) {
 				t.Errorf("binding to %s: %v", name, err)
@@ -360,11 +362,6 @@ func TestWindow(t *testing.T) {
 	})
 }
 
-func bindError(c *Conn, w *Window, part Span, access verbs.Access) error {
-	_, err := c.PostBind(0, 0, w, part, access)
-	return err
-}
-
 // TestInvalidate invalidates a region's key on siw, from this side and from the peer's.
 // Others refuse that: they only invalidate windows' keys.
 func TestInvalidate(t *testing.T) {
@@ -372,14 +369,14 @@ func TestInvalidate(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, local := range []bool{true, false} {
 			p := newTestConns(t, device, ReadWrite, 2)
-			invalidate := func() error { return p.a.PostSendInv(1, verbs.SendSignaled, p.remote.Key, p.mine.Span(0, 10)) }
+			invalidate := func() error { return p.a.Post(SendInv(p.remote.Key, p.mine.Span(0, 10)).With(1, verbs.SendSignaled)) }
 			from := p.a
 			if local {
-				from, invalidate = p.b, func() error { return p.b.PostInvalidate(1, verbs.SendSignaled, p.remote.Key) }
+				from, invalidate = p.b, func() error { return p.b.Post(Invalidate(p.remote.Key).With(1, verbs.SendSignaled)) }
 			}
 			// Another connection that shares the protection domain.
-			c, d := newPair(t, device, Options{Adverts: 1}, Options{PD: p.b.PD()})
-			check(t, d.PostAdvert(0, 0, 0, p.store.All()))
+			c, d := newPair(t, device, Options{Adverts: 1}, Options{Options: cm.Options{PD: p.b.ep.PD}})
+			check(t, d.Post(Advert(0, p.store.All())))
 			shared := labtest.Must(c.AwaitAdvert(testContext(t)))(t)
 			check(t, c.Put(testContext(t), shared.At(0), []byte("shared")))
 			check(t, p.a.Put(testContext(t), p.remote.At(0), []byte("still valid")))
@@ -411,7 +408,7 @@ func TestWriteImmAsAdvert(t *testing.T) {
 	_, remote := advertise(t, b, a, 1<<20, ReadWrite)
 	mine := labtest.Must(a.Alloc(1<<20, 0))(t)
 	for _, n := range []int{1 << 20, 0} {
-		check(t, a.PostWriteImm(1, verbs.SendSignaled, 1, remote.At(0), mine.Span(0, n)))
+		check(t, a.Post(WriteImm(1, remote.At(0), mine.Span(0, n)).With(1, verbs.SendSignaled)))
 		await(t, a, Sends, 1)
 		_, err := b.AwaitAdvert(testContext(t))
 		if bad, ok := errors.AsType[*AdvertError](err); !ok || !errors.Is(err, ErrAdvert) || bad.Message != nil {
@@ -437,14 +434,14 @@ func TestEndpoint(t *testing.T) {
 		pd := b.Endpoint().PD
 		mr := labtest.Must(pd.AllocMR(4096, ReadWrite, uverbs.MROptions{}))(t)
 		theirs := NewRegion(pd, mr, ReadWrite)
-		check(t, b.PostAdvert(0, 0, 3, theirs.Span(96, 4000)))
+		check(t, b.Post(Advert(3, theirs.Span(96, 4000))))
 		remote := labtest.Must(a.AwaitAdvert(testContext(t)))(t)
 
 		mem := []byte("memory registered by hand")
 		own := labtest.Must(a.Endpoint().PD.RegisterMR(mem, LocalWrite))(t)
-		check(t, a.Post(verbs.SendWR{ID: 10, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{own.SGE(0, 6), own.SGE(7, 4)}}))
-		check(t, a.PostTo(remote.At(4), verbs.SendWR{ID: 11, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, SGL: []verbs.SGE{own.SGE(0, len(mem))}}))
-		check(t, a.Post(verbs.SendWR{ID: 12, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: remote.Addr + 50, RKey: remote.Key, Inline: []byte("by address")}))
+		check(t, a.Post(Op{SendWR: verbs.SendWR{ID: 10, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{own.SGE(0, 6), own.SGE(7, 4)}}}))
+		check(t, a.Post(Op{SendWR: verbs.SendWR{ID: 11, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, SGL: []verbs.SGE{own.SGE(0, len(mem))}}, At: remote.At(4)}))
+		check(t, a.Post(Op{SendWR: verbs.SendWR{ID: 12, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: remote.Addr + 50, RKey: remote.Key, Inline: []byte("by address")}}))
 		for i, wc := range await(t, a, Sends, 3) {
 			if wc.ID != uint64(10+i) {
 				t.Errorf("completion %+v", wc)
@@ -478,7 +475,7 @@ func TestEndpoint(t *testing.T) {
 		if err := a.Close(); !errors.Is(err, verbs.ErrInUse) {
 			t.Errorf("closing under a region: %v", err)
 		}
-		if err := a.PostSend(0, 0); !errors.Is(err, net.ErrClosed) {
+		if err := a.Post(Send()); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("posting after that: %v", err)
 		}
 		check(t, own.Close())
@@ -504,9 +501,9 @@ func TestInlineFault(t *testing.T) {
 					t.Error("data that is gone was sent")
 				}
 			}()
-			p.a.PostSendInline(1, 0, gone)
+			p.a.Post(SendInline(gone).With(1, 0))
 		}()
-		check(t, p.a.PostSendInline(2, verbs.SendSignaled, []byte("all well")))
+		check(t, p.a.Post(SendInline([]byte("all well")).With(2, verbs.SendSignaled)))
 		if wc := await(t, p.a, Sends, 1)[0]; wc.ID != 2 {
 			t.Errorf("completion %+v", wc)
 		}

@@ -2,6 +2,7 @@ package rconn
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,26 +14,11 @@ import (
 // advertSlots is the number of receives for advertisements that may be posted at once.
 const advertSlots = 4096 / AdvertSize
 
-// recvEntry is a posted receive.
-type recvEntry struct {
-	id     uint64
-	live   bool
-	advert bool
-	off    int // offset in the region for advertisements
-	n      int // number of regions in use
-}
-
 // receiver accounts for the receive queue. The user's receives and those for
 // advertisements share it, in the order in which they were posted.
 type receiver struct {
-	completionQueue
-	entries   []recvEntry // by sequence number, which is the WR's ID
-	regions   []*LocalRegion
-	mask      uint64
-	depth     uint64
-	userLimit int    // limit of the user's receives, posted or completed and not taken
-	tail      uint64 // the oldest posted
-	head      uint64 // the next to be posted
+	queue
+	userLimit int // limit of the user's receives, posted or completed and not taken
 
 	slots         *LocalRegion // for advertisements
 	nextSlot      int          // the next slot
@@ -42,8 +28,7 @@ type receiver struct {
 	received       Traffic
 	valid, invalid uint64 // advertisements
 
-	wr  [1]verbs.RecvWR
-	sge []verbs.SGE
+	wr [1]verbs.RecvWR
 }
 
 type advert struct {
@@ -51,14 +36,9 @@ type advert struct {
 	err    error
 }
 
-func (r *receiver) init(c *Conn, opt Options) {
-	r.completionQueue.init(c, c.ep.RecvCQ, r.handleCompletion)
-	r.userLimit = opt.recvs()
-	r.depth = uint64(r.userLimit + opt.adverts())
-	r.entries = make([]recvEntry, roundUp(int(r.depth)))
-	r.mask = uint64(len(r.entries) - 1)
-	r.regions = make([]*LocalRegion, len(r.entries)*c.sges)
-	r.sge = make([]verbs.SGE, c.sges)
+func (r *receiver) init(c *Conn, opt *Options) {
+	r.userLimit = max(opt.Cap.MaxRecvWR, 0)
+	r.queue.init(c, c.ep.RecvCQ, r.handleCompletion, r.userLimit+opt.adverts(), opt.Cap.MaxRecvSGE)
 }
 
 // PostRecv posts a receive for a message to the spans. The completion has id as its ID,
@@ -69,14 +49,11 @@ func (c *Conn) PostRecv(id uint64, spans ...Span) error {
 	r := &c.recv
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_, err := c.check(spans, verbs.AccessLocalWrite)
+	_, err := r.check(spans, verbs.AccessLocalWrite)
 	if err == nil {
-		err = r.post(recvEntry{id: id}, spans)
+		err = r.post(entry{id: id}, spans)
 	}
-	if err != nil {
-		return c.fail("post receive from", err)
-	}
-	return nil
+	return c.fail("post receive from", err)
 }
 
 // PostRecvAdvert posts a receive for an advertisement, in memory of the Conn.
@@ -85,10 +62,7 @@ func (c *Conn) PostRecvAdvert() error {
 	r := &c.recv
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.postAdvert(); err != nil {
-		return c.fail("post receive for an advertisement from", err)
-	}
-	return nil
+	return c.fail("post receive for an advertisement from", r.postAdvert())
 }
 
 func (r *receiver) postAdvert() (err error) {
@@ -102,7 +76,7 @@ func (r *receiver) postAdvert() (err error) {
 	}
 	off := r.nextSlot * AdvertSize
 	spans := [...]Span{r.slots.Span(off, AdvertSize)}
-	if err := r.post(recvEntry{advert: true, off: off}, spans[:]); err != nil {
+	if err := r.post(entry{advert: true, off: off}, spans[:]); err != nil {
 		return err
 	}
 	r.advertsPosted++
@@ -110,34 +84,33 @@ func (r *receiver) postAdvert() (err error) {
 	return nil
 }
 
-func (r *receiver) post(e recvEntry, spans []Span) error {
+func (r *receiver) post(e entry, spans []Span) error {
 	if err := r.c.checkUsable(); err != nil {
 		return err
 	}
 	if r.isFull(e.advert) {
 		r.poll()
 		if r.isFull(e.advert) {
-			r.stalls++
+			r.stats.Stalls++
 			if r.depth == 0 || !e.advert && r.userLimit == 0 {
 				return verbs.ErrNoRecvRoom
 			}
 			return verbs.ErrQueueFull
 		}
 	}
-	slot := r.head & r.mask
-	n, err := r.c.gather(r.sge, r.regions[int(slot)*r.c.sges:], spans)
+	n, err := r.gather(spans)
 	if err != nil {
 		return err
 	}
-	e.n, e.live = n, true
+	slot := r.slot(r.head)
+	e.n = n
 	r.entries[slot] = e
 	r.wr[0] = verbs.RecvWR{ID: r.head, SGL: r.sge[:n]}
 	if _, err := r.c.ep.QP.PostRecv(r.wr[:]...); err != nil {
-		r.releaseEntry(slot)
+		r.release(slot)
 		return postErr(err)
 	}
-	r.head++
-	r.maxInFlight = max(r.maxInFlight, int(r.head-r.tail))
+	r.posted()
 	r.pending++
 	return nil
 }
@@ -150,43 +123,15 @@ func (r *receiver) isFull(advert bool) bool {
 	return !advert && r.pending-r.advertsPosted+r.ready.len() >= r.userLimit
 }
 
-func (r *receiver) releaseEntry(slot uint64) {
-	e := &r.entries[slot]
-	first := int(slot) * r.c.sges
-	for i, region := range r.regions[first : first+e.n] {
-		region.release()
-		r.regions[first+i] = nil
-	}
-	e.n, e.live = 0, false
-}
-
-func (r *receiver) releaseAll() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for slot := range r.entries {
-		r.releaseEntry(uint64(slot))
-	}
-	r.tail = r.head
-	r.ready = fifo[verbs.WC]{}
-}
-
 // handleCompletion accounts for a completion and passes it on.
 func (r *receiver) handleCompletion(wc *verbs.WC) {
-	slot := wc.ID & r.mask
-	e := r.entries[slot]
-	if !e.live || wc.ID < r.tail || wc.ID >= r.head {
-		r.foreign++
-		return
-	}
+	e := r.entries[r.slot(wc.ID)]
 	if wc.Status != verbs.WCSuccess {
-		r.failed++
 		r.c.setFailure(wc.Err())
 	}
 	r.pending--
-	r.releaseEntry(slot)
-	for r.tail < r.head && !r.entries[r.tail&r.mask].live {
-		r.tail++
-	}
+	r.release(r.slot(wc.ID))
+	r.advance()
 	if !e.advert {
 		if wc.Status == verbs.WCSuccess {
 			r.received.add(int(wc.ByteLen))
@@ -230,69 +175,27 @@ type AdvertError struct {
 func (e *AdvertError) Error() string { return e.Err.Error() }
 func (e *AdvertError) Unwrap() error { return e.Err }
 
-// PostAdvert advertises a part of a region to the peer, which must have posted a
-// receive for it: by [Options].Adverts or [Conn.PostRecvAdvert]. The peer can distinguish
-// regions by tag. The request completes as other SENDs do.
-func (c *Conn) PostAdvert(id uint64, flags verbs.SendFlags, tag uint32, s Span) error {
-	r := request{wr: verbs.SendWR{ID: id, Opcode: verbs.OpSend, Flags: flags, Imm: tag}, advert: true}
-	spans := [...]Span{s}
-	if err := c.send.lockAndPost(&r, spans[:]); err != nil {
-		return c.fail("advertise to", err)
-	}
-	return nil
-}
-
 // AwaitAdvert waits for the peer's next advertisement, in the order in which it posted
 // them. It fails with [ErrNotExpected] if no receive for one is posted, and with an
-// [*AdvertError] if a message arrived that is not an advertisement.
+// [*AdvertError] if a message arrived that is not an advertisement. With a context that has ended
+// it returns one that has arrived, without waiting.
 func (c *Conn) AwaitAdvert(ctx context.Context) (RemoteRegion, error) {
 	r := &c.recv
 	var a advert
-	err := r.wait(ctx, func() (ok bool) {
-		a, ok = r.advert()
-		return ok
+	err := r.wait(ctx, func() bool {
+		if r.adverts.len() > 0 {
+			a = r.adverts.pop()
+			return true
+		}
+		a.err = ErrNotExpected
+		return r.advertsPosted == 0 && r.waitErr() == nil && c.brokenErr() == nil
 	})
-	return c.advert(a, err)
-}
-
-// TryAdvert is [Conn.AwaitAdvert] without waiting: ok is false if no advertisement has
-// arrived.
-func (c *Conn) TryAdvert() (_ RemoteRegion, ok bool, err error) {
-	r := &c.recv
-	r.mu.Lock()
-	r.poll()
-	a, ok := r.advert()
-	if !ok {
-		err = r.waitErr()
-	}
-	r.mu.Unlock()
-	if !ok && err == nil {
-		return RemoteRegion{}, false, nil
-	}
-	region, err := c.advert(a, err)
-	return region, err == nil, err
-}
-
-// advert takes the next advertisement if there is one, or returns ErrNotExpected if none
-// can arrive. The caller holds mu.
-func (r *receiver) advert() (a advert, ok bool) {
-	if r.adverts.len() > 0 {
-		return r.adverts.pop(), true
-	}
-	return advert{err: ErrNotExpected}, r.advertsPosted == 0 && r.waitErr() == nil && r.c.brokenErr() == nil
-}
-
-// advert returns an advertisement, or the error of waiting for it.
-func (c *Conn) advert(a advert, err error) (RemoteRegion, error) {
-	if err == nil {
-		err = a.err
-	}
-	if err == nil {
-		return a.region, nil
-	}
-	err = c.fail("await advertisement from", err)
+	err = c.fail("await advertisement from", cmp.Or(err, a.err))
 	if errors.Is(err, ErrAdvert) {
 		c.log(slog.LevelWarn, "peer sent no valid advertisement", "err", err)
 	}
-	return RemoteRegion{}, err
+	if err != nil {
+		return RemoteRegion{}, err
+	}
+	return a.region, nil
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // Access to a region. Other rights of package verbs can be added: AccessMWBind for
-// [Conn.PostBind], AccessFlushGlobal for flushes.
+// [Bind], AccessFlushGlobal for flushes.
 const (
 	LocalWrite  = verbs.AccessLocalWrite // for receives and READs of this side
 	RemoteWrite = verbs.AccessLocalWrite | verbs.AccessRemoteWrite
@@ -25,8 +25,8 @@ const (
 )
 
 // LocalRegion is memory of this process that requests can use, and peers once it is
-// advertised. Its methods may be called by several goroutines. The caller closes the
-// regions it makes; Close of a [Conn] closes those that the Conn made.
+// advertised. Its methods may be called by several goroutines. Close of a [Conn] closes those
+// that the Conn made.
 type LocalRegion struct {
 	mr     *uverbs.MR
 	pd     *uverbs.PD
@@ -38,58 +38,35 @@ type LocalRegion struct {
 
 const closedUsers = math.MinInt64 / 2
 
-// Alloc makes a region of new, zeroed memory outside the Go heap, for all
-// connections of a protection domain. Close frees the memory.
-func Alloc(pd *uverbs.PD, size int, access verbs.Access) (*LocalRegion, error) {
-	mr, err := pd.AllocMR(size, access, uverbs.MROptions{})
-	return newRegion(mr, pd, access, err)
-}
-
-// AllocHuge is like [Alloc], with memory of the system's pool of huge pages, whose size it rounds up to: see
-// [uverbs.MROptions]. If the pool has too few, the error matches ENOMEM and says how many are free.
-func AllocHuge(pd *uverbs.PD, size int, access verbs.Access) (*LocalRegion, error) {
-	mr, err := pd.AllocMR(size, access, uverbs.MROptions{HugePages: true})
-	return newRegion(mr, pd, access, err)
-}
-
-// Register makes a region of the caller's memory, which is pinned until Close and remains
-// the caller's after it. It must hold no Go pointers. Memory may be registered any number
-// of times, for instance for several connections: each region has its own key.
-func Register(pd *uverbs.PD, mem []byte, access verbs.Access) (*LocalRegion, error) {
-	mr, err := pd.RegisterMR(mem, access)
-	return newRegion(mr, pd, access, err)
-}
-
-// NewRegion makes a region of mr, which package uverbs registered in pd with that access:
-// for DMA buffers, and other memory that [Alloc], [AllocHuge] and [Register] do not
-// support. Close closes mr. The access is stated again since an MR that was imported does not tell it:
-// it is what requests are checked with and peers are told. With more than mr has, requests fail at the
-// device, which ends the connection.
+// NewRegion makes a region of mr, which package uverbs made in pd with that access: for
+// connections that share pd, and for memory such as huge pages and DMA buffers. Close closes
+// mr. Requests are checked with the access that is stated here, and peers are told it: with
+// more than mr has, requests fail at the device, which ends the connection.
 func NewRegion(pd *uverbs.PD, mr *uverbs.MR, access verbs.Access) *LocalRegion {
 	return &LocalRegion{mr: mr, pd: pd, access: access}
 }
 
-// Alloc is the function [Alloc] in the connection's protection domain.
+// Alloc makes a region of new, zeroed memory outside the Go heap in the connection's
+// protection domain. Close frees the memory.
 func (c *Conn) Alloc(size int, access verbs.Access) (*LocalRegion, error) {
 	mr, err := c.ep.AllocMR(size, access)
-	return newRegion(mr, c.ep.PD, access, err)
-}
-
-// Register is the function [Register] in the connection's protection domain.
-func (c *Conn) Register(mem []byte, access verbs.Access) (*LocalRegion, error) {
-	mr, err := c.ep.RegisterMR(mem, access)
-	return newRegion(mr, c.ep.PD, access, err)
-}
-
-func newRegion(mr *uverbs.MR, pd *uverbs.PD, access verbs.Access, err error) (*LocalRegion, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NewRegion(pd, mr, access), nil
+	return NewRegion(c.ep.PD, mr, access), nil
 }
 
-// Bytes returns the region's memory, or nil after Close. Slices of memory that Alloc made
-// must not be used after Close.
+// Register makes a region of the caller's memory, which must hold no Go pointers, and may be
+// registered any number of times. It is pinned until Close and remains the caller's after it.
+func (c *Conn) Register(mem []byte, access verbs.Access) (*LocalRegion, error) {
+	mr, err := c.ep.RegisterMR(mem, access)
+	if err != nil {
+		return nil, err
+	}
+	return NewRegion(c.ep.PD, mr, access), nil
+}
+
+// Bytes returns the region's memory, or nil after Close.
 func (r *LocalRegion) Bytes() []byte {
 	if r.users.Load() < 0 {
 		return nil
@@ -103,11 +80,10 @@ func (r *LocalRegion) Len() int { return r.mr.Len() }
 // MR returns the region of package uverbs, for its keys and its address. Do not close it.
 func (r *LocalRegion) MR() *uverbs.MR { return r.mr }
 
-// Close ends the region: its keys become invalid. It frees memory that Alloc made, and
-// not memory passed to Register. While requests in flight use the region, Close fails
-// with [verbs.ErrInUse] and does nothing. A request is in flight until its completion, or
-// a later one if it is not signaled, has been polled, or its Conn is closed. Close may be
-// called again.
+// Close ends the region: its keys become invalid, and memory that Alloc made is freed. While
+// requests in flight use it, Close fails with [verbs.ErrInUse] and does nothing. A request is
+// in flight until its completion, or a later one if it is not signaled, has been polled, or
+// its Conn is closed.
 func (r *LocalRegion) Close() error {
 	if r == nil {
 		return verbs.ErrClosed
@@ -137,11 +113,10 @@ func (r *LocalRegion) String() string {
 // All returns the whole region.
 func (r *LocalRegion) All() Span { return Span{r, 0, r.Len()} }
 
-// Span returns n bytes of the region from off. Bounds are checked when it is used.
+// Span returns n bytes from off. Bounds are checked when it is used.
 func (r *LocalRegion) Span(off, n int) Span { return Span{r, off, n} }
 
-// Span is a part of a region. Several are a scatter/gather list: a request gathers from
-// them, or scatters to them, in their order.
+// Span is a part of a region. Several are a scatter/gather list.
 type Span struct {
 	Region   *LocalRegion
 	Off, Len int

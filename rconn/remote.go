@@ -8,9 +8,8 @@ import (
 )
 
 // RemoteRegion is memory as a peer uses it: memory of the peer that it has advertised, or
-// of this side, see [Conn.PostBind]. It is a plain value. It can be used only on the
-// connection that it arrived on, or on others if the peer shares its protection domain
-// among them.
+// of this side, see [Bind]. It is valid on the connection that it arrived on, and on others
+// of the peer's protection domain.
 type RemoteRegion struct {
 	Tag    uint32 // the owner's number for it
 	Addr   uint64
@@ -19,9 +18,8 @@ type RemoteRegion struct {
 	Access verbs.Access // the AccessRemote and AccessFlush rights that the owner grants
 }
 
-// At returns the target at an offset in the region. An operation uses as many bytes from
-// there on as it has local memory. Bounds are checked when it is posted, which fails with
-// [verbs.ErrRange] if they are exceeded.
+// At returns the target at an offset in the region. A request uses as many bytes from there
+// on as it has local memory; beyond the region's end, posting fails with [verbs.ErrRange].
 func (r RemoteRegion) At(off int) Target { return Target{r, off} }
 
 func (r RemoteRegion) String() string {
@@ -44,18 +42,6 @@ func (t Target) check(n int, need verbs.Access) error {
 		return fmt.Errorf("%v: %w", t.Region, ErrAccess)
 	}
 	return nil
-}
-
-// checkFor checks the target of a request that has n bytes of local memory.
-func (t Target) checkFor(wr *verbs.SendWR, n int) error {
-	_, remote, n := requiredAccess(wr, n)
-	if remote == 0 {
-		return fmt.Errorf("%v has no target: %w", wr.Opcode, verbs.ErrRange)
-	}
-	if a := alignment(wr.Opcode); t.addr()%a != 0 {
-		return fmt.Errorf("%v at %#x: %w: it must be aligned to %d bytes", wr.Opcode, t.addr(), verbs.ErrRange, a)
-	}
-	return t.check(n, remote)
 }
 
 func (t Target) addr() uint64 { return t.Region.Addr + uint64(t.Off) }

@@ -8,193 +8,152 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// op is a request of a helper of the Conn, which waits until it is done.
-type op struct {
-	busy bool // posted, and the helper has not handled its completion
-	done bool
-	wc   verbs.WC
-}
-
-// sendEntry is a posted request until its completion, or a later one, is polled.
-type sendEntry struct {
-	id       uint64
-	live     bool
-	forUser  bool // the user gets its completion
-	signaled bool
-	read     bool
-	// empty is a READ of no bytes that was posted as one of one byte.
-	empty bool
-	n     int // regions held
-	op    *op
-}
-
 // sender accounts for the send queue. It signals at least one request in every half
 // queue, even if the user does not, to learn which have completed.
 type sender struct {
-	completionQueue
-	entries     []sendEntry // by sequence number, which is the WR's ID
-	regions     []*LocalRegion
-	mask        uint64
-	depth       uint64 // limit of the requests in flight
-	tail        uint64 // the oldest in flight
-	head        uint64 // the next to be posted
-	userPending int    // requests in flight whose completions go to the user
-	unsignaled  int    // requests posted since the last signaled one
+	queue
+	userPending int   // requests in flight whose completions go to the user
+	unsignaled  int   // requests posted since the last signaled one
+	counts      Stats // only those of requests
 
-	sends, writes, reads, atomics Traffic
-	others, adverts               uint64
-
-	wr  [1]verbs.SendWR
-	sge []verbs.SGE
-	msg [AdvertSize]byte
+	// The request to post. It does not refer to the caller's memory, which thus need not
+	// be on the heap.
+	wr     [1]verbs.SendWR
+	bind   verbs.MWBind
+	inline []byte
 
 	scratch     *LocalRegion // for a byte that is read and not used
 	scratchSpan [1]Span
 }
 
-func (s *sender) init(c *Conn, opt Options) {
-	s.completionQueue.init(c, c.ep.SendCQ, s.handleCompletion)
-	s.depth = uint64(opt.SendQueue)
-	s.entries = make([]sendEntry, roundUp(opt.SendQueue))
-	s.mask = uint64(len(s.entries) - 1)
-	s.regions = make([]*LocalRegion, len(s.entries)*c.sges)
-	s.sge = make([]verbs.SGE, c.sges)
+func (s *sender) init(c *Conn, size verbs.QPCap) {
+	s.queue.init(c, c.ep.SendCQ, s.handleCompletion, size.MaxSendWR, size.MaxSendSGE)
+	s.inline = make([]byte, c.ep.QP.Cap().MaxInline)
 }
 
-// roundUp returns the least power of two that is not below n.
-func roundUp(n int) int {
-	p := 1
-	for p < n {
-		p *= 2
-	}
-	return p
-}
-
-// request is a send request to post.
-type request struct {
-	wr verbs.SendWR // its SGL is made of the spans, unless the caller set it
-	// at, if targeted, is the peer's memory. It is checked, and replaces the wr's
-	// RemoteAddr and RKey.
-	at       Target
-	targeted bool
-	op       *op  // of a helper
-	advert   bool // send an advertisement of the only span, with the tag in wr.Imm
-	bind     bool // the spans are for the window, not for the SGL
-}
-
-// forUser reports whether the user gets the request's completion.
-func (r *request) forUser() bool { return r.op == nil && r.wr.Flags&verbs.SendSignaled != 0 }
-
-// isRead reports whether o is a READ, which iWARP completes out of order.
-func isRead(o verbs.Opcode) bool { return o == verbs.OpRDMARead || o == verbs.OpRDMAReadInv }
-
-// requiredAccess returns the access to its spans and to the target that a request needs,
-// and the number of bytes of the target that it uses if it has n bytes of local memory.
-func requiredAccess(wr *verbs.SendWR, n int) (local, remote verbs.Access, size int) {
-	switch wr.Opcode {
-	case verbs.OpRDMAWrite, verbs.OpRDMAWriteImm, verbs.OpAtomicWrite:
-		return 0, verbs.AccessRemoteWrite, n
-	case verbs.OpRDMARead, verbs.OpRDMAReadInv:
-		return verbs.AccessLocalWrite, verbs.AccessRemoteRead, n
-	case verbs.OpCompareSwap, verbs.OpFetchAdd:
-		return verbs.AccessLocalWrite, verbs.AccessRemoteAtomic, n
-	case verbs.OpBindMW:
-		return verbs.AccessMWBind, 0, 0
-	case verbs.OpFlush:
-		if wr.Flush.Type&verbs.FlushGlobal != 0 {
-			remote |= verbs.AccessFlushGlobal
+// Post posts a request and does not wait. The error matches [verbs.ErrQueueFull] if there is
+// no room, and [errors.ErrUnsupported] if the device lacks the operation: see the package
+// documentation. What the request refers to, except its local memory, may be reused when Post
+// returns. Post does not allocate.
+func (c *Conn) Post(o Op) error {
+	if err := c.send.lockAndPost(&o); err != nil {
+		what := "post " + o.Opcode.String() + " to"
+		if o.advert {
+			what = "advertise to"
 		}
-		if wr.Flush.Type&verbs.FlushPersistent != 0 {
-			remote |= verbs.AccessFlushPersistent
-		}
-		return 0, remote, int(wr.Flush.Length)
-	}
-	return 0, 0, 0
-}
-
-// alignment returns the alignment that the target of an operation needs.
-func alignment(o verbs.Opcode) uint64 {
-	switch o {
-	case verbs.OpCompareSwap, verbs.OpFetchAdd, verbs.OpAtomicWrite:
-		return 8
-	}
-	return 1
-}
-
-func (c *Conn) post(r *request, spans []Span) error {
-	if err := c.send.lockAndPost(r, spans); err != nil {
-		return c.fail("post "+r.wr.Opcode.String()+" to", err)
+		return c.fail(what, err)
 	}
 	return nil
 }
 
-func (s *sender) lockAndPost(r *request, spans []Span) error {
+func (s *sender) lockAndPost(o *Op) error {
 	s.mu.Lock()
 	defer s.mu.Unlock() // reading unmapped inline data panics
-	err := s.post(r, spans)
+	err := s.post(o, nil)
 	if errors.Is(err, verbs.ErrQueueFull) {
-		s.stalls++
+		s.stats.Stalls++
 	}
 	return err
 }
 
-func (s *sender) post(r *request, spans []Span) error {
-	c := s.c
-	if err := c.checkUsable(); err != nil {
+// post posts a request of the user, or of a call that waits for it.
+func (s *sender) post(o *Op, call *call) error {
+	if err := s.c.checkUsable(); err != nil {
 		return err
 	}
-	total := len(r.wr.Inline)
-	for _, b := range r.wr.InlineList {
-		total += len(b)
-	}
-	for _, e := range r.wr.SGL {
-		total += int(e.Length)
-	}
-	local, _, _ := requiredAccess(&r.wr, 0)
-	n, err := c.check(spans, local)
+	local, remote := requiredAccess(&o.SendWR)
+	size, err := s.check(o.Spans, local)
 	if err != nil {
 		return err
 	}
-	if len(spans) > 0 && len(r.wr.SGL) > 0 {
+	if len(o.Spans) > 0 && len(o.SGL) > 0 {
 		return fmt.Errorf("spans together with an SGL: %w", verbs.ErrRange)
 	}
-	total += n
-	wr := &s.wr[0]
-	*wr = r.wr
-	defer func() { wr.SGL, wr.Inline, wr.InlineList, wr.Bind = nil, nil, nil, nil }() // they belong to the caller
-	if r.targeted {
-		if err := r.at.checkFor(&r.wr, total); err != nil {
+	wr, spans := &s.wr[0], o.Spans
+	*wr = verbs.SendWR{
+		Opcode: o.Opcode, Imm: o.Imm, RemoteAddr: o.RemoteAddr, RKey: o.RKey, InvalidateRKey: o.InvalidateRKey,
+		CompareAdd: o.CompareAdd, Swap: o.Swap, Flush: o.Flush,
+	}
+	if o.advert {
+		if wr.Inline, err = appendAdvert(s.inline[:0], o.Imm, spans[0]); err != nil {
 			return err
 		}
-		wr.RemoteAddr, wr.RKey = r.at.addr(), r.at.Region.Key
+		size, spans = AdvertSize, nil
+	} else if n, err := s.copyData(o); err != nil {
+		return err
+	} else {
+		size += n
 	}
-	if r.advert {
-		if wr.Inline, err = AppendAdvert(s.msg[:0], wr.Imm, spans[0]); err != nil {
+	if o.RemoteAddr == 0 && o.RKey == 0 && (remote != 0 || o.At != (Target{})) {
+		if err := o.checkTarget(size, remote); err != nil {
 			return err
 		}
-		total, spans = AdvertSize, nil
+		wr.RemoteAddr, wr.RKey = o.At.addr(), o.At.Region.Key
 	}
-	if c.iwarp && wr.Opcode == verbs.OpRDMARead && len(wr.SGL)+len(wr.Inline)+len(wr.InlineList) == 0 {
-		return s.postReads(r, spans, total)
+	if s.c.iwarp && wr.Opcode == verbs.OpRDMARead && len(wr.SGL)+len(wr.Inline) == 0 {
+		return s.postReads(o, call, size)
 	}
-	if err := s.checkRoom(1, r); err != nil {
+	var bound RemoteRegion
+	if wr.Opcode == verbs.OpBindMW && o.Bind == nil {
+		if bound, err = o.binding(s.c, &s.bind); err != nil {
+			return err
+		}
+		size, wr.Bind = 0, &s.bind
+	}
+	if err := s.checkRoom(1, o, call); err != nil {
 		return err
 	}
-	if err := s.postOne(r, spans, r.wr.Flags, total); err != nil {
+	if err := s.postOne(o, call, spans, o.Flags, size); err != nil {
 		return err
 	}
-	if r.advert {
-		s.adverts++
+	if o.advert {
+		s.counts.AdvertsSent++
+	}
+	if o.window != nil {
+		o.window.bound = bound
 	}
 	return nil
+}
+
+// copyData copies what the request's SGL, Inline, InlineList and Bind refer to, and returns the
+// length of its data.
+func (s *sender) copyData(o *Op) (size int, err error) {
+	wr := &s.wr[0]
+	if len(o.SGL) > 0 {
+		if len(o.SGL) > len(s.sge) {
+			return 0, fmt.Errorf("%w: %d of at most %d", verbs.ErrTooManySGEs, len(o.SGL), len(s.sge))
+		}
+		wr.SGL = s.sge[:copy(s.sge, o.SGL)]
+		for _, e := range wr.SGL {
+			size += int(e.Length)
+		}
+	}
+	n := len(o.Inline)
+	for _, b := range o.InlineList {
+		n += len(b)
+	}
+	if n > len(s.inline) {
+		return 0, fmt.Errorf("%w: %d bytes of at most %d", verbs.ErrInlineTooLong, n, len(s.inline))
+	}
+	if n > 0 {
+		wr.Inline = append(s.inline[:0], o.Inline...)
+		for _, b := range o.InlineList {
+			wr.Inline = append(wr.Inline, b...)
+		}
+	}
+	if o.Bind != nil {
+		s.bind = *o.Bind
+		wr.Bind = &s.bind
+	}
+	return size + n, nil
 }
 
 // postReads posts a READ on iWARP, one request for each span that is not empty. If all
 // are empty, it reads one byte and ignores it: siw's responder, when busy, answers an
 // empty READ with the length of an earlier one, which breaks the connection
 // (siw_activate_tx leaves the old length, Linux 6.1 to 7.2).
-func (s *sender) postReads(r *request, spans []Span, total int) error {
-	n, last := 0, 0
+func (s *sender) postReads(o *Op, call *call, total int) error {
+	n, last, spans := 0, 0, o.Spans
 	for i := range spans {
 		if spans[i].Len > 0 {
 			n, last = n+1, i
@@ -202,8 +161,7 @@ func (s *sender) postReads(r *request, spans []Span, total int) error {
 	}
 	wr := &s.wr[0]
 	if total == 0 {
-		if r.targeted {
-			at := r.at
+		if at := o.At; o.RemoteAddr == 0 && o.RKey == 0 {
 			if at.Off = min(at.Off, at.Region.Len-1); at.Off < 0 {
 				return fmt.Errorf("nothing can be read of %v: %w", at.Region, verbs.ErrRange)
 			}
@@ -219,42 +177,28 @@ func (s *sender) postReads(r *request, spans []Span, total int) error {
 		s.scratchSpan[0] = s.scratch.All()
 		n, spans, last = 1, s.scratchSpan[:], 0
 	}
-	if err := s.checkRoom(n, r); err != nil {
+	if err := s.checkRoom(n, o, call); err != nil {
 		return err
 	}
 	for i := range spans[:last+1] {
 		if spans[i].Len == 0 {
 			continue
 		}
-		flags, size := r.wr.Flags, min(spans[i].Len, total)
+		flags, size := o.Flags, min(spans[i].Len, total)
 		if i < last {
 			flags &^= verbs.SendSignaled
 		}
-		if err := s.postOne(r, spans[i:i+1], flags, size); err != nil {
+		if err := s.postOne(o, call, spans[i:i+1], flags, size); err != nil {
 			return err
 		}
-		s.entries[(s.head-1)&s.mask].empty = total == 0
+		s.entries[s.slot(s.head-1)].empty = total == 0
 		wr.RemoteAddr += uint64(spans[i].Len)
 	}
 	return nil
 }
 
-// check checks the spans of a request and adds up their lengths.
-func (c *Conn) check(spans []Span, need verbs.Access) (total int, err error) {
-	if len(spans) > c.sges {
-		return 0, fmt.Errorf("%w: %d of at most %d", verbs.ErrTooManySGEs, len(spans), c.sges)
-	}
-	for i := range spans {
-		if err := spans[i].check(c.ep.PD, need); err != nil {
-			return 0, err
-		}
-		total += spans[i].Len
-	}
-	return total, nil
-}
-
 // checkRoom returns an error if there is no room for n more requests.
-func (s *sender) checkRoom(n int, r *request) error {
+func (s *sender) checkRoom(n int, o *Op, call *call) error {
 	if s.head-s.tail+uint64(n) > s.depth {
 		s.poll()
 	}
@@ -263,44 +207,45 @@ func (s *sender) checkRoom(n int, r *request) error {
 		return fmt.Errorf("%d requests in a queue for %d: %w", n, s.depth, verbs.ErrRange)
 	case s.head-s.tail+uint64(n) > s.depth:
 		return verbs.ErrQueueFull
-	case r.forUser() && uint64(s.userPending+s.ready.len()) >= s.depth:
+	case call == nil && o.Flags&verbs.SendSignaled != 0 && uint64(s.userPending+s.ready.len()) >= s.depth:
 		return fmt.Errorf("%w of completions that were not taken", verbs.ErrQueueFull)
 	}
 	return nil
 }
 
 // postOne posts s.wr with size bytes. The caller has checked that there is room.
-func (s *sender) postOne(r *request, spans []Span, flags verbs.SendFlags, size int) error {
-	slot := s.head & s.mask
+func (s *sender) postOne(o *Op, call *call, spans []Span, flags verbs.SendFlags, size int) error {
+	slot := s.slot(s.head)
 	e := &s.entries[slot]
 	wr := &s.wr[0]
-	*e = sendEntry{id: r.wr.ID, op: r.op, forUser: flags&verbs.SendSignaled != 0 && r.op == nil, read: isRead(wr.Opcode)}
+	*e = entry{
+		id: o.ID, call: call, forUser: flags&verbs.SendSignaled != 0 && call == nil,
+		read: wr.Opcode == verbs.OpRDMARead || wr.Opcode == verbs.OpRDMAReadInv, // which iWARP completes out of order
+	}
 	wr.ID, wr.Flags = s.head, flags
 	s.unsignaled++
 	// On iWARP requests overtake READs, so a later completion does not prove them. On mlx5 binds
 	// take the room of several requests, so that less than half a queue may fit.
-	if s.unsignaled >= int(s.depth+1)/2 || s.c.iwarp && e.read || r.op != nil || wr.Opcode == verbs.OpBindMW {
+	if s.unsignaled >= int(s.depth+1)/2 || s.c.iwarp && e.read || call != nil || wr.Opcode == verbs.OpBindMW {
 		wr.Flags |= verbs.SendSignaled
 	}
 	e.signaled = wr.Flags&verbs.SendSignaled != 0
 	if len(spans) > 0 {
-		n, err := s.c.gather(s.sge, s.regions[int(slot)*s.c.sges:], spans)
+		n, err := s.gather(spans)
 		if err != nil {
 			return err
 		}
 		e.n = n
-		if !r.bind {
+		if wr.Opcode != verbs.OpBindMW {
 			wr.SGL = s.sge[:n]
 		}
 	}
 	if _, err := s.c.ep.QP.PostSend(s.wr[:]...); err != nil {
-		s.releaseEntry(slot)
+		s.release(slot)
 		return postErr(err)
 	}
-	e.live = true
-	s.head++
-	s.maxInFlight = max(s.maxInFlight, int(s.head-s.tail))
-	s.count(wr.Opcode, size)
+	s.posted()
+	s.counts.count(wr.Opcode, size)
 	if e.signaled {
 		s.unsignaled = 0
 		s.pending++
@@ -320,57 +265,10 @@ func postErr(err error) error {
 	return err
 }
 
-// gather makes an SGL of the spans and holds their regions. Empty spans are left
-// out.
-func (c *Conn) gather(sgl []verbs.SGE, held []*LocalRegion, spans []Span) (n int, err error) {
-	for i := range spans {
-		s := &spans[i]
-		if s.Len == 0 {
-			continue
-		}
-		if err := s.Region.acquire(); err != nil {
-			for _, r := range held[:n] {
-				r.release()
-			}
-			return 0, err
-		}
-		held[n] = s.Region
-		sgl[n] = s.Region.mr.SGE(s.Off, s.Len)
-		n++
-	}
-	return n, nil
-}
-
-// releaseEntry releases the regions of the entry in a slot.
-func (s *sender) releaseEntry(slot uint64) {
-	e := &s.entries[slot]
-	first := int(slot) * s.c.sges
-	for i, r := range s.regions[first : first+e.n] {
-		r.release()
-		s.regions[first+i] = nil
-	}
-	e.n, e.live, e.op = 0, false, nil
-}
-
-func (s *sender) releaseAll() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for slot := range s.entries {
-		s.releaseEntry(uint64(slot))
-	}
-	s.tail = s.head
-	s.ready = fifo[verbs.WC]{}
-}
-
 // handleCompletion accounts for a completion and passes it on.
 func (s *sender) handleCompletion(wc *verbs.WC) {
-	e := s.entries[wc.ID&s.mask]
-	if !e.live || wc.ID < s.tail || wc.ID >= s.head {
-		s.foreign++
-		return
-	}
+	e := s.entries[s.slot(wc.ID)]
 	if wc.Status != verbs.WCSuccess {
-		s.failed++
 		s.c.setFailure(cm.SendError(wc))
 	}
 	if e.signaled {
@@ -381,19 +279,17 @@ func (s *sender) handleCompletion(wc *verbs.WC) {
 	}
 	// Earlier requests are done as well, except READs on iWARP.
 	for seq := s.tail; seq <= wc.ID; seq++ {
-		if old := &s.entries[seq&s.mask]; old.live && (seq == wc.ID || !(s.c.iwarp && old.read)) {
-			s.releaseEntry(seq & s.mask)
+		if old := &s.entries[s.slot(seq)]; old.live && (seq == wc.ID || !(s.c.iwarp && old.read)) {
+			s.release(s.slot(seq))
 		}
 	}
-	for s.tail < s.head && !s.entries[s.tail&s.mask].live {
-		s.tail++
-	}
+	s.advance()
 	if e.empty && wc.Status == verbs.WCSuccess {
 		wc.ByteLen = 0
 	}
 	switch {
-	case e.op != nil:
-		e.op.wc, e.op.done = *wc, true
+	case e.call != nil:
+		e.call.wc, e.call.done = *wc, true
 	case e.forUser || wc.Status != verbs.WCSuccess:
 		wc.ID = e.id
 		s.ready.push(*wc)

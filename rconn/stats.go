@@ -9,9 +9,8 @@ import (
 // Stats contains statistics of a connection, see [Conn.Stats], or their sums, see
 // [ListenerStats] and [DialerStats]. Counters start at 0.
 type Stats struct {
-	// Requests posted, by kind, including those of Put, Get, AwaitDelivery and
-	// Counter, and the bytes of local memory that they send or fill. On iWARP a READ
-	// into several spans counts once for each. Bytes are counted when posted.
+	// Requests posted, by kind, including those of Put, Get, AwaitDelivery and Counter, and
+	// their bytes. On iWARP a READ into several spans counts once for each.
 	Sends, Writes, Reads, Atomics Traffic
 	// Others counts the memory windows bound, keys invalidated and ranges flushed.
 	Others uint64
@@ -19,9 +18,8 @@ type Stats struct {
 	// advertisements.
 	Received Traffic
 
-	// AdvertsSent counts those of Sends that PostAdvert posted, AdvertsReceived the
-	// valid advertisements in the receives for them, AdvertsInvalid the other
-	// messages there. Advertisements in private data are not counted.
+	// AdvertsSent counts those of Sends that [Advert] made, AdvertsReceived the valid
+	// advertisements in the receives for them, AdvertsInvalid the other messages there.
 	AdvertsSent, AdvertsReceived, AdvertsInvalid uint64
 
 	SendQueue, RecvQueue QueueStats
@@ -58,40 +56,36 @@ type QueueStats struct {
 func (c *Conn) Stats() Stats {
 	s, r := &c.send, &c.recv
 	s.mu.Lock()
-	stats := Stats{
-		Sends: s.sends, Writes: s.writes, Reads: s.reads, Atomics: s.atomics, Others: s.others,
-		AdvertsSent: s.adverts, SendQueue: s.stats(s.depth, s.head, s.tail),
-	}
+	stats := s.counts
+	stats.SendQueue = s.current()
 	s.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	stats.Received, stats.AdvertsReceived, stats.AdvertsInvalid = r.received, r.valid, r.invalid
-	stats.RecvQueue = r.stats(r.depth, r.head, r.tail)
+	stats.RecvQueue = r.current()
 	return stats
 }
 
-// stats returns the statistics of a queue. The caller holds mu.
-func (q *completionQueue) stats(depth, head, tail uint64) QueueStats {
-	return QueueStats{
-		Depth: int(depth), Now: int(head - tail), Most: q.maxInFlight, Ready: q.ready.len(), Posted: head,
-		Completed: q.completed, Taken: q.taken, Failed: q.failed, Foreign: q.foreign,
-		Stalls: q.stalls, Waits: q.waits, Wakeups: q.wakeups,
-	}
+// current returns the statistics of a queue. The caller holds mu.
+func (q *queue) current() QueueStats {
+	s := q.stats
+	s.Depth, s.Now, s.Ready, s.Posted = int(q.depth), int(q.head-q.tail), q.ready.len(), q.head
+	return s
 }
 
 // count counts a posted request.
-func (s *sender) count(o verbs.Opcode, n int) {
+func (s *Stats) count(o verbs.Opcode, n int) {
 	switch o {
 	case verbs.OpSend, verbs.OpSendImm, verbs.OpSendInv:
-		s.sends.add(n)
+		s.Sends.add(n)
 	case verbs.OpRDMAWrite, verbs.OpRDMAWriteImm:
-		s.writes.add(n)
+		s.Writes.add(n)
 	case verbs.OpRDMARead, verbs.OpRDMAReadInv:
-		s.reads.add(n)
+		s.Reads.add(n)
 	case verbs.OpCompareSwap, verbs.OpFetchAdd, verbs.OpAtomicWrite:
-		s.atomics.add(n)
+		s.Atomics.add(n)
 	default:
-		s.others++
+		s.Others++
 	}
 }
 

@@ -14,13 +14,14 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestStats compares the statistics with what was done, exactly.
 func TestStats(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var in *LocalRegion
-		a, b := newPair(t, device, Options{Adverts: 1, SendQueue: 8}, Options{RecvQueue: 3, Setup: func(c *Conn) (err error) {
+		a, b := newPair(t, device, Options{Adverts: 1, Options: cm.Options{Cap: verbs.QPCap{MaxSendWR: 8}}}, Options{Options: cm.Options{Cap: verbs.QPCap{MaxRecvWR: 3}}, Setup: func(c *Conn) (err error) {
 			in, err = c.Alloc(300, LocalWrite)
 			for i := 0; err == nil && i < 3; i++ {
 				err = c.PostRecv(uint64(i), in.Span(100*i, 100))
@@ -32,11 +33,11 @@ func TestStats(t *testing.T) {
 		}
 		_, remote := advertise(t, b, a, 4096, ReadWrite)
 		mine := labtest.Must(a.Alloc(4096, LocalWrite))(t)
-		check(t, a.PostSend(1, verbs.SendSignaled, mine.Span(0, 10), mine.Span(0, 20)))
-		check(t, a.PostSendInline(2, verbs.SendSignaled, make([]byte, 5)))
-		check(t, a.PostWrite(3, verbs.SendSignaled, remote.At(0), mine.Span(0, 1000)))
+		check(t, a.Post(Send(mine.Span(0, 10), mine.Span(0, 20)).With(1, verbs.SendSignaled)))
+		check(t, a.Post(SendInline(make([]byte, 5)).With(2, verbs.SendSignaled)))
+		check(t, a.Post(Write(remote.At(0), mine.Span(0, 1000)).With(3, verbs.SendSignaled)))
 		await(t, a, Sends, 3)
-		check(t, a.PostRead(4, verbs.SendSignaled, remote.At(0), mine.Span(0, 500)))
+		check(t, a.Post(Read(remote.At(0), mine.Span(0, 500)).With(4, verbs.SendSignaled)))
 		await(t, a, Sends, 1)
 		await(t, b, Recvs, 2)
 		want := Stats{
@@ -78,7 +79,7 @@ func TestStats(t *testing.T) {
 			for b.Stats().RecvQueue.Waits == before.Waits+n {
 				time.Sleep(time.Millisecond)
 			}
-			check(t, a.PostSendInline(5, verbs.SendSignaled, []byte("wake up")))
+			check(t, a.Post(SendInline([]byte("wake up")).With(5, verbs.SendSignaled)))
 			await(t, a, Sends, 1)
 			check(t, <-done)
 			if q = b.Stats().RecvQueue; q.Waits != before.Waits+n+1 || n == 1000 {
@@ -87,7 +88,7 @@ func TestStats(t *testing.T) {
 		}
 
 		for i := range 20 { // 8 fill the queue with completions that are not taken
-			if err := a.PostWrite(6, verbs.SendSignaled, remote.At(0), mine.All()); (err == nil) != (i < 8) || err != nil && !errors.Is(err, verbs.ErrQueueFull) {
+			if err := a.Post(Write(remote.At(0), mine.All()).With(6, verbs.SendSignaled)); (err == nil) != (i < 8) || err != nil && !errors.Is(err, verbs.ErrQueueFull) {
 				t.Errorf("post %d: %v", i, err)
 			}
 		}
@@ -154,12 +155,12 @@ func TestLogger(t *testing.T) {
 		var mu sync.Mutex
 		l := &logBuffer{conn: func() *Conn { mu.Lock(); defer mu.Unlock(); return conn }}
 		logger := slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		a, b := newPair(t, device, Options{}, Options{Adverts: 1, Logger: logger})
+		a, b := newPair(t, device, Options{}, Options{Adverts: 1, Options: cm.Options{Logger: logger}})
 		mu.Lock()
 		conn = b
 		mu.Unlock()
 		where := []string{"device=" + device, "local=" + b.LocalAddr().String(), "remote=" + b.RemoteAddr().String()}
-		check(t, a.PostSendInline(1, 0, []byte("something else")))
+		check(t, a.Post(SendInline([]byte("something else")).With(1, 0)))
 		if _, err := b.AwaitAdvert(testContext(t)); !errors.Is(err, ErrAdvert) {
 			t.Error(err)
 		}
@@ -168,7 +169,7 @@ func TestLogger(t *testing.T) {
 		if device == labtest.RXE { // rxe flushes requests with wrong local keys
 			wrong = verbs.SendWR{Opcode: verbs.OpRDMAWrite, Inline: []byte("x"), RemoteAddr: 1, RKey: 1}
 		}
-		check(t, b.Post(wrong))
+		check(t, b.Post(Op{SendWR: wrong}))
 		check(t, b.Await(testContext(t), Sends, make([]verbs.WC, 1)))
 		l.await(t, append(where, "level=DEBUG", "failed", "err=")...)
 	})
@@ -178,20 +179,20 @@ func TestLogger(t *testing.T) {
 func TestPrepare(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		pd := labtest.Made(labtest.OpenDevice(t, device).AllocPD())(t)
-		region := labtest.Made(Alloc(pd, 4096, ReadWrite))(t)
+		region := labtest.Made(allocIn(pd, 4096, uverbs.MROptions{}))(t)
 		t.Run("conns", func(t *testing.T) {
-			prepare := func(route cm.Route, o *Options) error {
-				if !route.Local.IsValid() || o.SendQueue != 64 {
+			prepare := func(route cm.Route, o *cm.Options) error {
+				if !route.Local.IsValid() || o.Cap.MaxSendWR != 64 {
 					t.Errorf("%+v, %+v", route, o)
 				}
-				o.PD, o.SendQueue, o.RecvQueue = pd, 3, -1
+				o.PD, o.Cap.MaxSendWR, o.Cap.MaxRecvWR = pd, 3, -1
 				return nil
 			}
-			a, b := newPair(t, device, Options{Adverts: 1, Prepare: prepare}, Options{Prepare: prepare})
-			if a.PD() != pd || b.PD() != pd || a.Stats().SendQueue.Depth != 3 || a.Stats().RecvQueue.Depth != 1 || b.Stats().RecvQueue.Depth != 0 {
+			a, b := newPair(t, device, Options{Adverts: 1, Options: cm.Options{Prepare: prepare}}, Options{Options: cm.Options{Prepare: prepare}})
+			if a.ep.PD != pd || b.ep.PD != pd || a.Stats().SendQueue.Depth != 3 || a.Stats().RecvQueue.Depth != 1 || b.Stats().RecvQueue.Depth != 0 {
 				t.Errorf("%+v, %+v", a.Stats(), b.Stats())
 			}
-			check(t, b.PostAdvert(0, 0, 0, region.All()))
+			check(t, b.Post(Advert(0, region.All())))
 			remote := labtest.Must(a.AwaitAdvert(testContext(t)))(t)
 			check(t, a.Put(testContext(t), remote.At(0), []byte("prepared")))
 			for _, c := range []*Conn{a, b} { // they have none for messages
@@ -204,8 +205,8 @@ func TestPrepare(t *testing.T) {
 		l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		oops := errors.New("oops")
 		for want, o := range map[error]Options{
-			oops:           {Prepare: func(cm.Route, *Options) error { return oops }},
-			verbs.ErrRange: {Prepare: func(_ cm.Route, o *Options) error { o.SGEs = -1; return nil }},
+			oops:           {Options: cm.Options{Prepare: func(cm.Route, *cm.Options) error { return oops }}},
+			verbs.ErrRange: {Options: cm.Options{Prepare: func(_ cm.Route, o *cm.Options) error { o.Cap.MaxSendSGE = -1; return nil }}},
 		} {
 			if _, err := dial(ctx, l.Addr().String(), o); !errors.Is(err, want) {
 				t.Errorf("%v, want %v", err, want)
@@ -218,23 +219,23 @@ func TestPrepare(t *testing.T) {
 func TestMaxInline(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		most := map[string]int{labtest.RXE: 512, labtest.SIW: 80, labtest.MLX5: 972}[device]
-		a, b := newPair(t, device, Options{MaxInline: most}, Options{Setup: func(c *Conn) error {
+		a, b := newPair(t, device, Options{Options: cm.Options{Cap: verbs.QPCap{MaxInline: most}}}, Options{Setup: func(c *Conn) error {
 			in, err := c.Alloc(1024, LocalWrite)
 			if err == nil {
 				err = c.PostRecv(1, in.All())
 			}
 			return err
 		}})
-		check(t, a.PostSendInline(0, 0, make([]byte, most)))
+		check(t, a.Post(SendInline(make([]byte, most))))
 		if wc := await(t, b, Recvs, 1)[0]; int(wc.ByteLen) != most {
 			t.Errorf("%d bytes came", wc.ByteLen)
 		}
-		if err := a.PostSendInline(0, 0, make([]byte, most+1)); !errors.Is(err, verbs.ErrInlineTooLong) {
+		if err := a.Post(SendInline(make([]byte, most+1))); !errors.Is(err, verbs.ErrInlineTooLong) {
 			t.Errorf("%d bytes: %v", most+1, err)
 		}
 		ctx := testContext(t)
 		l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-		if c, err := dial(ctx, l.Addr().String(), Options{MaxInline: most + 1}); err == nil {
+		if c, err := dial(ctx, l.Addr().String(), Options{Options: cm.Options{Cap: verbs.QPCap{MaxInline: most + 1}}}); err == nil {
 			t.Errorf("a queue for %d bytes was made: %+v", most+1, c.Endpoint().QP.Cap())
 		}
 	})
@@ -261,7 +262,7 @@ func TestSums(t *testing.T) {
 			pairs = append(pairs, [2]*Conn{a, b})
 			in := labtest.Must(b.Alloc(100, LocalWrite))(t)
 			check(t, b.PostRecv(1, in.All()))
-			check(t, a.PostSendInline(1, verbs.SendSignaled, make([]byte, 5)))
+			check(t, a.Post(SendInline(make([]byte, 5)).With(1, verbs.SendSignaled)))
 			await(t, a, Sends, 1)
 			await(t, b, Recvs, 1)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
@@ -34,7 +35,7 @@ func TestSend(t *testing.T) {
 			for side, cs := range [][2]*Conn{{a, b}, {b, a}} {
 				from, to := cs[0], cs[1]
 				fill(out[side].Bytes()[:n], uint64(i+1000*side))
-				check(t, from.PostSend(uint64(i), verbs.SendSignaled, out[side].Span(0, n)))
+				check(t, from.Post(Send(out[side].Span(0, n)).With(uint64(i), verbs.SendSignaled)))
 				wc := await(t, from, Sends, 1)[0]
 				if wc.ID != uint64(i) || wc.Opcode != verbs.WCSend {
 					t.Fatalf("completion %+v", wc)
@@ -64,13 +65,13 @@ func TestWriteRead(t *testing.T) {
 					off := i * 10
 					want := fill(make([]byte, n), uint64(i))
 					copy(mine.Bytes(), want)
-					check(t, c.PostWrite(1, 0, remote.At(off), mine.Span(0, n)))
+					check(t, c.Post(Write(remote.At(off), mine.Span(0, n)).With(1, 0)))
 					check(t, c.AwaitDelivery(testContext(t), remote))
 					if !bytes.Equal(theirs.Bytes()[off:off+n], want) {
 						t.Fatalf("WRITE of %d bytes: not there after the fence", n)
 					}
 					clear(mine.Bytes())
-					check(t, c.PostRead(2, verbs.SendSignaled, remote.At(off), mine.Span(0, n)))
+					check(t, c.Post(Read(remote.At(off), mine.Span(0, n)).With(2, verbs.SendSignaled)))
 					if wc := await(t, c, Sends, 1)[0]; wc.ID != 2 || wc.Opcode != verbs.WCRDMARead {
 						t.Fatalf("completion %+v", wc)
 					}
@@ -98,7 +99,7 @@ func TestSGL(t *testing.T) {
 			}
 			return spans
 		}
-		receiving := Options{SGEs: most}
+		receiving := Options{Options: cm.Options{Cap: verbs.QPCap{MaxSendSGE: most, MaxRecvSGE: most}}}
 		receiving.Setup = func(c *Conn) (err error) {
 			for i := range in {
 				if in[i], err = c.Alloc(8192, LocalWrite); err != nil {
@@ -107,7 +108,7 @@ func TestSGL(t *testing.T) {
 			}
 			return c.PostRecv(7, split(most)...)
 		}
-		a, b := newPair(t, device, Options{SGEs: most, Adverts: 1}, receiving)
+		a, b := newPair(t, device, Options{Options: cm.Options{Cap: verbs.QPCap{MaxSendSGE: most, MaxRecvSGE: most}}, Adverts: 1}, receiving)
 		theirs, remote := advertise(t, b, a, 8192, ReadWrite)
 		mine := [2]*LocalRegion{labtest.Must(a.Alloc(8192, LocalWrite))(t), labtest.Must(a.Alloc(8192, LocalWrite))(t)}
 		var spans []Span
@@ -118,7 +119,7 @@ func TestSGL(t *testing.T) {
 			spans, want = append(spans, s), append(want, s.bytes()...)
 		}
 
-		check(t, a.PostSend(1, verbs.SendSignaled, spans...))
+		check(t, a.Post(Send(spans...).With(1, verbs.SendSignaled)))
 		await(t, a, Sends, 1)
 		if wc := await(t, b, Recvs, 1)[0]; int(wc.ByteLen) != len(want) {
 			t.Fatalf("received %d bytes of %d", wc.ByteLen, len(want))
@@ -131,7 +132,7 @@ func TestSGL(t *testing.T) {
 			t.Error("SEND: other bytes came")
 		}
 
-		check(t, a.PostWrite(2, verbs.SendSignaled, remote.At(5), spans...))
+		check(t, a.Post(Write(remote.At(5), spans...).With(2, verbs.SendSignaled)))
 		check(t, a.AwaitDelivery(testContext(t), remote))
 		await(t, a, Sends, 1)
 		if !bytes.Equal(theirs.Bytes()[5:5+len(want)], want) {
@@ -141,7 +142,7 @@ func TestSGL(t *testing.T) {
 		for _, s := range spans {
 			clear(s.bytes())
 		}
-		check(t, a.PostRead(3, verbs.SendSignaled, remote.At(5), spans...))
+		check(t, a.Post(Read(remote.At(5), spans...).With(3, verbs.SendSignaled)))
 		if wc := await(t, a, Sends, 1)[0]; wc.ID != 3 {
 			t.Errorf("completion %+v", wc)
 		}
@@ -153,7 +154,7 @@ func TestSGL(t *testing.T) {
 			t.Error("READ: other bytes came")
 		}
 
-		if err := a.PostSend(4, 0, append(spans, spans[0])...); !errors.Is(err, verbs.ErrTooManySGEs) {
+		if err := a.Post(Send(append(spans, spans[0])...).With(4, 0)); !errors.Is(err, verbs.ErrTooManySGEs) {
 			t.Errorf("one span too many: %v", err)
 		}
 	})
@@ -162,7 +163,7 @@ func TestSGL(t *testing.T) {
 // TestPutGet copies bytes to the peer and back.
 func TestPutGet(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		a, b := newPair(t, device, Options{Adverts: 1, SendQueue: 3}, Options{})
+		a, b := newPair(t, device, Options{Adverts: 1, Options: cm.Options{Cap: verbs.QPCap{MaxSendWR: 3}}}, Options{})
 		theirs, remote := advertise(t, b, a, 1<<20+3, ReadWrite)
 		for i, n := range append(sizes, chunkSize*chunks, chunkSize*chunks+1, 1<<20+3) {
 			want := fill(make([]byte, n), uint64(i))
@@ -185,7 +186,7 @@ func TestUnsignaled(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, depth := range []int{1, 2, 5, 64} {
 			t.Run(fmt.Sprint(depth), func(t *testing.T) {
-				a, b := newPair(t, device, Options{Adverts: 1, SendQueue: depth}, Options{})
+				a, b := newPair(t, device, Options{Adverts: 1, Options: cm.Options{Cap: verbs.QPCap{MaxSendWR: depth}}}, Options{})
 				theirs, remote := advertise(t, b, a, 1000, ReadWrite)
 				mine := labtest.Must(a.Alloc(1000, LocalWrite))(t)
 				fill(mine.Bytes(), 3)
@@ -201,11 +202,11 @@ func TestUnsignaled(t *testing.T) {
 				}
 				for i := range 999 {
 					if i%10 == 9 {
-						post(func() error { return a.PostRead(0, 0, remote.At(i-1), mine.Span(i-1, 1)) })
+						post(func() error { return a.Post(Read(remote.At(i-1), mine.Span(i-1, 1))) })
 					}
-					post(func() error { return a.PostWrite(0, 0, remote.At(i), mine.Span(i, 1)) })
+					post(func() error { return a.Post(Write(remote.At(i), mine.Span(i, 1))) })
 				}
-				post(func() error { return a.PostWrite(99, verbs.SendSignaled, remote.At(999), mine.Span(999, 1)) })
+				post(func() error { return a.Post(Write(remote.At(999), mine.Span(999, 1)).With(99, verbs.SendSignaled)) })
 				if wc := await(t, a, Sends, 1)[0]; wc.ID != 99 {
 					t.Errorf("completion %+v", wc)
 				}

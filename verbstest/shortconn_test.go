@@ -227,7 +227,7 @@ func TestShortConnectionRconn(t *testing.T) {
 				return
 			}
 			defer c.Close()
-			if err := c.Post(verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte("hello")}); err != nil {
+			if err := c.Post(rconn.SendInline([]byte("hello")).With(0, verbs.SendSignaled)); err != nil {
 				t.Error(err)
 			}
 			var wc [1]verbs.WC

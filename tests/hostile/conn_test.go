@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rconn"
 )
@@ -69,7 +70,7 @@ func serveFlip(ctx context.Context, s *server, r *rconn.Request) error {
 	shake, cancel := context.WithTimeout(ctx, s.handshakeTimeout)
 	defer cancel()
 	var note *rconn.LocalRegion
-	c, err := r.Accept(shake, rconn.Options{Adverts: 2, SendQueue: 8, RecvQueue: 1, Setup: func(c *rconn.Conn) (err error) {
+	c, err := r.Accept(shake, rconn.Options{Adverts: 2, Options: cm.Options{Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 1}}, Setup: func(c *rconn.Conn) (err error) {
 		note, err = c.Alloc(16, rconn.LocalWrite)
 		return err
 	}})
@@ -98,7 +99,7 @@ func serveFlip(ctx context.Context, s *server, r *rconn.Request) error {
 			err = c.Put(step, at.At(0), b)
 		}
 		if err == nil {
-			if err = c.PostSend(0, verbs.SendSignaled, note.Span(0, 1)); err == nil {
+			if err = c.Post(rconn.Send(note.Span(0, 1)).With(0, verbs.SendSignaled)); err == nil {
 				err = c.Await(step, rconn.Sends, make([]verbs.WC, 1))
 			}
 		}
@@ -128,7 +129,7 @@ func dialConn(ctx context.Context, addr string) (client, error) {
 		defer cancel()
 		copy(mine.Bytes(), b)
 		var wc [1]verbs.WC
-		err := c.PostAdvert(0, verbs.SendSignaled, 0, mine.Span(0, len(b)))
+		err := c.Post(rconn.Advert(0, mine.Span(0, len(b))).With(0, verbs.SendSignaled))
 		for _, d := range []rconn.Direction{rconn.Sends, rconn.Recvs} {
 			if err == nil {
 				if err = c.Await(ctx, d, wc[:]); err == nil {

@@ -39,13 +39,13 @@ func (p *Conn) setup(c *rconn.Conn) (err error) {
 	if p.Out, err = c.Alloc(message, 0); err != nil {
 		return err
 	}
-	_, p.atomics = remoteAccess(c.PD().Context())
+	_, p.atomics = remoteAccess(c.Endpoint().PD.Context())
 	return p.postRecv()
 }
 
 // allocShared allocates another region for the peer to use.
 func (p *Conn) allocShared() (rconn.Span, error) {
-	access, _ := remoteAccess(p.PD().Context())
+	access, _ := remoteAccess(p.Endpoint().PD.Context())
 	r, err := p.Alloc(memSize+8, access)
 	if err != nil {
 		return rconn.Span{}, err
@@ -94,7 +94,7 @@ func (p *Conn) addReason(err error) error { return withReason(err, p.Endpoint())
 
 // post sends the next message, which is in Out, and waits for its completion.
 func (p *Conn) post(ctx context.Context, n int) error {
-	if err := p.PostSend(p.sent, verbs.SendSignaled, p.randomSplit(p.Out.Span(0, n))...); err != nil {
+	if err := p.Post(rconn.Send(p.randomSplit(p.Out.Span(0, n))...).With(p.sent, verbs.SendSignaled)); err != nil {
 		return p.addReason(fmt.Errorf("send message %d: %w", p.sent, err))
 	}
 	if _, err := p.await(ctx, rconn.Sends, p.sent); err != nil {
@@ -163,7 +163,7 @@ type advertiser struct {
 func (p advertiser) sendControl(ctx context.Context, b []byte) error {
 	if p.sent == 0 {
 		const id = 99
-		if err := p.PostAdvert(id, verbs.SendSignaled, 2, p.region); err != nil {
+		if err := p.Post(rconn.Advert(2, p.region).With(id, verbs.SendSignaled)); err != nil {
 			return p.addReason(err)
 		}
 		if _, err := p.await(ctx, rconn.Sends, id); err != nil {
@@ -176,7 +176,7 @@ func (p advertiser) sendControl(ctx context.Context, b []byte) error {
 func dialConn(ctx context.Context, addr string) (Session, error) {
 	p := &Conn{side: newSide(Key(rand.Uint64()))}
 	c, err := (&rconn.Dialer{Options: rconn.Options{
-		Adverts: 1, PrivateData: binary.BigEndian.AppendUint64(nil, uint64(p.mine)), Setup: p.setup,
+		Options: cm.Options{PrivateData: binary.BigEndian.AppendUint64(nil, uint64(p.mine))}, Adverts: 1, Setup: p.setup,
 	}}).Dial(ctx, addr)
 	if err != nil {
 		return nil, err
@@ -197,7 +197,7 @@ func dialConn(ctx context.Context, addr string) (Session, error) {
 func (p *Conn) Round(ctx context.Context, n int) error {
 	n = min(max(n, 1), memSize)
 	i, seq := p.rand.IntN(len(p.regions)), p.sent
-	off := p.randomOffset(p.PD().Context().Driver() == "siw", n)
+	off := p.randomOffset(p.Endpoint().PD.Context().Driver() == "siw", n)
 	at := p.regions[i].At(off)
 	data := p.mine.Fill(make([]byte, n), seq)
 	back, err := p.writeAndReadBack(ctx, at, data)
@@ -260,12 +260,12 @@ func (p *Conn) writeAndReadBack(ctx context.Context, at rconn.Target, data []byt
 	copy(local.Bytes(), data)
 	back = local.Bytes()[memSize:][:n]
 	clear(back)
-	err = p.PostWrite(1, 0, at, p.randomSplit(local.Span(0, n))...)
+	err = p.Post(rconn.Write(at, p.randomSplit(local.Span(0, n))...).With(1, 0))
 	if err == nil {
-		err = p.PostRead(2, 0, at, p.randomSplit(local.Span(memSize, n))...)
+		err = p.Post(rconn.Read(at, p.randomSplit(local.Span(memSize, n))...).With(2, 0))
 	}
 	if err == nil { // reading one more byte ensures that rxe has finished a READ
-		err = p.PostRead(3, verbs.SendSignaled, at, local.Span(memSize, 1))
+		err = p.Post(rconn.Read(at, local.Span(memSize, 1)).With(3, verbs.SendSignaled))
 	}
 	if err == nil {
 		_, err = p.await(ctx, rconn.Sends, 3)
@@ -274,4 +274,4 @@ func (p *Conn) writeAndReadBack(ctx context.Context, at rconn.Target, data []byt
 }
 
 // Poke writes no bytes to the peer's memory.
-func (p *Conn) Poke() { p.PostWrite(0, 0, p.Adverts()[0].At(0)) }
+func (p *Conn) Poke() { p.Post(rconn.Write(p.Adverts()[0].At(0))) }

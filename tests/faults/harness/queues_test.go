@@ -203,7 +203,7 @@ func (e *env) connQueueFull() {
 	var next, full, done uint64
 	wcs := make([]verbs.WC, 1)
 	for done < 500 {
-		err := p.PostWrite(next, verbs.SendSignaled, theirs.At(0), p.Out.Span(0, 8))
+		err := p.Post(rconn.Write(theirs.At(0), p.Out.Span(0, 8)).With(next, verbs.SendSignaled))
 		switch {
 		case err == nil:
 			next++
