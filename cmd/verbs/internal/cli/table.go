@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -69,10 +70,20 @@ func fill(text string, width int) (lines []string) {
 	return lines
 }
 
+// parts splits a field where it may be broken.
+func parts(field string) (all []string) {
+	for start, i := 0, 0; i < len(field); i++ {
+		if field[i] == ' ' || field[i] == ',' || i == len(field)-1 {
+			all = append(all, field[start:i+1])
+			start = i + 1
+		}
+	}
+	return all
+}
+
 func columns(s string) int { return utf8.RuneCountInString(s) + 7*strings.Count(s, "\t") }
 
-// Table prints rows in columns. If they are wider than the terminal, it breaks fields after commas
-// and at spaces, and if that is not enough it prints each row as a list of its fields.
+// Table prints rows in columns, or each row as a list of its fields if columns are wider than the terminal.
 type Table struct {
 	w     io.Writer
 	width int
@@ -97,13 +108,15 @@ const gap = 2 // columns between fields
 
 // Flush prints the table.
 func (t *Table) Flush() error {
-	widths := t.fit()
 	var b strings.Builder
-	for i, row := range t.rows {
-		switch {
-		case widths != nil:
-			writeRow(&b, row, widths)
-		case i > 0:
+	table := tabwriter.NewWriter(&b, 0, 0, gap, ' ', 0)
+	for _, row := range t.rows {
+		fmt.Fprintln(table, strings.Join(row, "\t"))
+	}
+	table.Flush()
+	if !Fits(b.String(), t.width) {
+		b.Reset()
+		for _, row := range t.rows[1:] {
 			t.writeList(&b, row)
 		}
 	}
@@ -111,67 +124,16 @@ func (t *Table) Flush() error {
 	return err
 }
 
-// fit returns the widths of the columns, or nil if they cannot fit.
-func (t *Table) fit() []int {
-	var widths, least []int
-	total := -gap
-	for _, row := range t.rows {
-		for i, field := range row {
-			if i == len(widths) {
-				widths, least, total = append(widths, 0), append(least, 0), total+gap
-			}
-			total += max(columns(field)-widths[i], 0)
-			widths[i] = max(widths[i], columns(field))
-			for _, part := range parts(field) {
-				least[i] = max(least[i], columns(strings.TrimSpace(part)))
-			}
-		}
+// List prints rows as JSON, or as a table with the cells of each.
+func List[T any](w io.Writer, asJSON bool, rows []T, header []string, cells func(T) []any) error {
+	if asJSON {
+		return WriteJSON(w, append([]T{}, rows...)) // an empty list is []
 	}
-	for t.width > 0 && total > t.width {
-		widest := -1 // of those that can be less wide
-		for i := range widths {
-			if widths[i] > least[i] && (widest < 0 || widths[i] > widths[widest]) {
-				widest = i
-			}
-		}
-		if widest < 0 {
-			return nil
-		}
-		widths[widest]--
-		total--
+	t := NewTable(w, header...)
+	for _, r := range rows {
+		t.Row(cells(r)...)
 	}
-	return widths
-}
-
-// parts splits a field where it may be broken.
-func parts(field string) (all []string) {
-	for start, i := 0, 0; i < len(field); i++ {
-		if field[i] == ' ' || field[i] == ',' || i == len(field)-1 {
-			all = append(all, field[start:i+1])
-			start = i + 1
-		}
-	}
-	return all
-}
-
-// writeRow writes a row, whose fields may take several lines.
-func writeRow(b *strings.Builder, row []string, widths []int) {
-	fields := make([][]string, len(row))
-	height := 1
-	for i, field := range row {
-		fields[i] = fill(field, widths[i])
-		height = max(height, len(fields[i]))
-	}
-	for line := range height {
-		text, at := "", 0
-		for i := range row {
-			if line < len(fields[i]) {
-				text += strings.Repeat(" ", at-columns(text)) + fields[i][line]
-			}
-			at += widths[i] + gap
-		}
-		b.WriteString(text + "\n")
-	}
+	return t.Flush()
 }
 
 // writeList writes a row as lines of a name and a value, after an empty line.

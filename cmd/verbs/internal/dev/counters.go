@@ -132,18 +132,14 @@ func (c *Counters) rates(lines []counterLine, before, after map[counterKey]rdmad
 }
 
 func (c *Counters) list(w io.Writer, lines []counterLine) error {
-	if c.JSON {
-		if c.Watch {
-			return cli.WriteJSONLine(w, lines)
-		}
-		return cli.WriteJSON(w, lines)
+	if c.JSON && c.Watch {
+		return cli.WriteJSONLine(w, lines)
 	}
 	header := []string{"PORT", "COUNTER", "VALUE"}
 	if c.Watch {
 		header = append(header, "PER SECOND")
 	}
-	t := cli.NewTable(w, header...)
-	for _, l := range lines {
+	return cli.List(w, c.JSON, lines, header, func(l counterLine) []any {
 		name, value := l.Name, fmt.Sprint(l.Value)
 		if l.Hardware {
 			name += "*"
@@ -158,7 +154,6 @@ func (c *Counters) list(w io.Writer, lines []counterLine) error {
 		if l.Rate != nil {
 			row = append(row, fmt.Sprintf("%.6g", *l.Rate))
 		}
-		t.Row(row...)
-	}
-	return t.Flush()
+		return row
+	})
 }

@@ -60,7 +60,7 @@ func (c *Ports) print(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	lines := []portLine{}
+	var lines []portLine
 	for _, d := range devs {
 		for _, p := range d.Ports {
 			l := portLine{
@@ -84,21 +84,17 @@ func (c *Ports) print(w io.Writer) error {
 			lines = append(lines, l)
 		}
 	}
-	if c.JSON {
-		return cli.WriteJSON(w, lines)
-	}
-	t := cli.NewTable(w, "PORT", "PROTOCOL", "STATE", "PHYSICAL", "LINK", "RATE", "LID", "INTERFACES")
-	for _, l := range lines {
+	err = cli.List(w, c.JSON, lines, []string{"PORT", "PROTOCOL", "STATE", "PHYSICAL", "LINK", "RATE", "LID", "INTERFACES"}, func(l portLine) []any {
 		rate, lid := "", ""
 		if l.Rate > 0 {
-			rate = strings.TrimSpace(fmt.Sprintf("%g Gb/s %dX %s", float64(l.Rate)/1000, l.Lanes, l.Speed))
+			rate = fmt.Sprintf("%g Gb/s %dX %s", float64(l.Rate)/1000, l.Lanes, l.Speed)
 		}
 		if l.LID != 0 {
 			lid = fmt.Sprint(l.LID)
 		}
-		t.Row(fmt.Sprintf("%s/%d", l.Device, l.Port), l.Protocol, l.State, l.PhysState, l.LinkLayer, rate, lid, strings.Join(l.Interfaces, ","))
-	}
-	if err := t.Flush(); err != nil {
+		return []any{fmt.Sprintf("%s/%d", l.Device, l.Port), l.Protocol, l.State, l.PhysState, l.LinkLayer, rate, lid, strings.Join(l.Interfaces, ",")}
+	})
+	if err != nil || c.JSON {
 		return err
 	}
 	if c.GIDs {

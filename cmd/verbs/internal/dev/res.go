@@ -71,7 +71,7 @@ func (c *Res) print(w io.Writer) error {
 		return c.counts(w, devs)
 	}
 	var header []string
-	rows := []resource{}
+	var rows []resource
 	var errs []error
 	for _, d := range devs {
 		h, list, err := resources(d, c.Kind)
@@ -120,7 +120,7 @@ func (c *Res) counts(w io.Writer, devs []rdmadev.Device) error {
 		Device string `json:"device"`
 		rdmadev.Counts
 	}
-	lines := []line{}
+	var lines []line
 	var errs []error
 	for _, d := range devs {
 		n, err := d.Counts()
@@ -133,21 +133,14 @@ func (c *Res) counts(w io.Writer, devs []rdmadev.Device) error {
 	if len(errs) == len(devs) {
 		return errors.Join(errs...)
 	}
-	if c.JSON {
-		return cmp.Or(cli.WriteJSON(w, lines), errors.Join(errs...))
-	}
-	t := cli.NewTable(w, "DEVICE", "PD", "CQ", "QP", "CM_ID", "MR", "CTX", "SRQ")
-	for _, l := range lines {
-		t.Row(l.Device, l.PD, l.CQ, l.QP, l.CMID, l.MR, l.Context, l.SRQ)
-	}
-	return cmp.Or(t.Flush(), errors.Join(errs...))
+	err := cli.List(w, c.JSON, lines, []string{"DEVICE", "PD", "CQ", "QP", "CM_ID", "MR", "CTX", "SRQ"}, func(l line) []any {
+		return []any{l.Device, l.PD, l.CQ, l.QP, l.CMID, l.MR, l.Context, l.SRQ}
+	})
+	return cmp.Or(err, errors.Join(errs...))
 }
 
 // resources lists the resources of a kind.
-func resources(d rdmadev.Device, kind string) (header []string, rows []resource, err error) {
-	add := func(o rdmadev.Owner, cells ...any) {
-		rows = append(rows, resource{d.Name, o, cells})
-	}
+func resources(d rdmadev.Device, kind string) (header []string, list []resource, err error) {
 	number := func(n uint32) any {
 		if n == 0 {
 			return ""
@@ -162,58 +155,44 @@ func resources(d rdmadev.Device, kind string) (header []string, rows []resource,
 	}
 	switch kind {
 	case "qp":
-		header = []string{"QP", "PORT", "TYPE", "STATE", "REMOTE", "PD"}
-		var list []rdmadev.QP
-		list, err = d.QPs()
-		for _, r := range list {
-			add(r.Owner, r.Num, r.Port, r.Type, r.State, number(r.RemoteNum), r.PD)
-		}
+		return rows(d, d.QPs, func(r rdmadev.QP) (rdmadev.Owner, []any) {
+			return r.Owner, []any{r.Num, r.Port, r.Type, r.State, number(r.RemoteNum), r.PD}
+		}, "QP", "PORT", "TYPE", "STATE", "REMOTE", "PD")
 	case "cq":
-		header = []string{"CQ", "DEPTH", "USERS", "POLLED", "CTX"}
-		var list []rdmadev.CQ
-		list, err = d.CQs()
-		for _, r := range list {
-			add(r.Owner, r.Num, r.Depth, r.Users, r.PollContext, r.Context)
-		}
+		return rows(d, d.CQs, func(r rdmadev.CQ) (rdmadev.Owner, []any) {
+			return r.Owner, []any{r.Num, r.Depth, r.Users, r.PollContext, r.Context}
+		}, "CQ", "DEPTH", "USERS", "POLLED", "CTX")
 	case "mr":
-		header = []string{"MR", "BYTES", "LKEY", "RKEY", "PD"}
-		var list []rdmadev.MR
-		list, err = d.MRs()
-		for _, r := range list {
-			add(r.Owner, r.Num, r.Length, fmt.Sprintf("%#x", r.LKey), fmt.Sprintf("%#x", r.RKey), r.PD)
-		}
+		return rows(d, d.MRs, func(r rdmadev.MR) (rdmadev.Owner, []any) {
+			return r.Owner, []any{r.Num, r.Length, fmt.Sprintf("%#x", r.LKey), fmt.Sprintf("%#x", r.RKey), r.PD}
+		}, "MR", "BYTES", "LKEY", "RKEY", "PD")
 	case "pd":
-		header = []string{"PD", "USERS", "CTX"}
-		var list []rdmadev.PD
-		list, err = d.PDs()
-		for _, r := range list {
-			add(r.Owner, r.Num, r.Users, r.Context)
-		}
+		return rows(d, d.PDs, func(r rdmadev.PD) (rdmadev.Owner, []any) {
+			return r.Owner, []any{r.Num, r.Users, r.Context}
+		}, "PD", "USERS", "CTX")
 	case "srq":
-		header = []string{"SRQ", "TYPE", "QPS", "PD"}
-		var list []rdmadev.SRQ
-		list, err = d.SRQs()
-		for _, r := range list {
+		return rows(d, d.SRQs, func(r rdmadev.SRQ) (rdmadev.Owner, []any) {
 			n := uint32(0)
 			for _, q := range r.QPs {
 				n += q.Last - q.First + 1
 			}
-			add(r.Owner, r.Num, r.Type, n, r.PD)
-		}
+			return r.Owner, []any{r.Num, r.Type, n, r.PD}
+		}, "SRQ", "TYPE", "QPS", "PD")
 	case "cm_id":
-		header = []string{"CM_ID", "PORT", "QP", "STATE", "SPACE", "LOCAL", "REMOTE"}
-		var list []rdmadev.CMID
-		list, err = d.CMIDs()
-		for _, r := range list {
-			add(r.Owner, r.Num, r.Port, number(r.QP), r.State, r.PortSpace, addr(r.Local), addr(r.Remote))
-		}
-	case "ctx":
-		header = []string{"CTX"}
-		var list []rdmadev.Context
-		list, err = d.Contexts()
-		for _, r := range list {
-			add(r.Owner, r.Num)
-		}
+		return rows(d, d.CMIDs, func(r rdmadev.CMID) (rdmadev.Owner, []any) {
+			return r.Owner, []any{r.Num, r.Port, number(r.QP), r.State, r.PortSpace, addr(r.Local), addr(r.Remote)}
+		}, "CM_ID", "PORT", "QP", "STATE", "SPACE", "LOCAL", "REMOTE")
+	}
+	return rows(d, d.Contexts, func(r rdmadev.Context) (rdmadev.Owner, []any) { return r.Owner, []any{r.Num} }, "CTX")
+}
+
+// rows describes the resources of a list.
+func rows[T any](d rdmadev.Device, list func() ([]T, error), describe func(T) (rdmadev.Owner, []any), header ...string) ([]string, []resource, error) {
+	all, err := list()
+	var rows []resource
+	for _, r := range all {
+		owner, cells := describe(r)
+		rows = append(rows, resource{d.Name, owner, cells})
 	}
 	return header, rows, err
 }

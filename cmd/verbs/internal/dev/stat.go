@@ -213,21 +213,14 @@ func (c *StatOptional) Run(context.Context) error {
 		if err != nil {
 			return err
 		}
-		if c.JSON {
-			type line struct {
-				Counter string `json:"counter"`
-				On      bool   `json:"on"`
-			}
-			lines := []line{}
-			for _, o := range list {
-				lines = append(lines, line{o.Name, o.On})
-			}
-			return cli.WriteJSON(os.Stdout, lines)
+		type line struct {
+			Counter string `json:"counter"`
+			On      bool   `json:"on"`
 		}
-		t := cli.NewTable(os.Stdout, "COUNTER", "ON")
+		var lines []line
 		for _, o := range list {
-			t.Row(o.Name, o.On)
+			lines = append(lines, line{o.Name, o.On})
 		}
-		return t.Flush()
+		return cli.List(os.Stdout, c.JSON, lines, []string{"COUNTER", "ON"}, func(l line) []any { return []any{l.Counter, l.On} })
 	})
 }
