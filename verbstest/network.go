@@ -1,11 +1,14 @@
 package verbstest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,30 +46,23 @@ type Options struct {
 
 // Network is a network in memory. Its methods may be called at the same time, and by a filter.
 type Network struct {
-	begin      time.Time
-	step       time.Duration // 0: packets may arrive at once
-	seed       uint64
-	mtu        int
-	traceLimit int
+	begin time.Time
+	step  time.Duration // 0: packets may arrive at once
+	opt   Options       // mu guards Filter and Link
 
 	judging sync.Mutex // held while packets are judged, so that there is one order
 
 	mu        sync.Mutex // guards the following
 	closed    bool
-	filter    Filter
-	link      Link
 	links     map[direction]Link
 	flows     map[direction]*flow
 	blocked   map[direction]bool
 	islands   []map[netip.Addr]bool
 	receivers map[netip.Addr]Receiver
 	ports     map[netip.AddrPort]*port
-	seq       uint64
 	staged    []*packet // sent in this step
-	events    schedule
-	timer     *time.Timer
-	wake      time.Duration // when the timer fires, if it is not nil
-	ready     []*port       // have got packets
+	schedule  schedule
+	ready     []*port // have got packets
 	free      []*packet
 	trace     trace
 	stats     Stats
@@ -97,16 +93,12 @@ type Stats struct {
 // NewNetwork makes a network. It needs no Close if all devices on it are closed.
 func NewNetwork(o Options) *Network {
 	n := &Network{
-		begin: time.Now(), seed: o.Seed, mtu: o.MTU, traceLimit: o.TraceLimit, filter: o.Filter, link: o.Link,
+		begin: time.Now(), opt: o,
 		links: make(map[direction]Link), flows: make(map[direction]*flow), blocked: make(map[direction]bool),
 		receivers: make(map[netip.Addr]Receiver), ports: make(map[netip.AddrPort]*port),
 	}
-	if n.mtu == 0 {
-		n.mtu = DefaultMTU
-	}
-	if n.traceLimit == 0 {
-		n.traceLimit = DefaultTraceLimit
-	}
+	n.opt.MTU = cmp.Or(o.MTU, DefaultMTU)
+	n.opt.TraceLimit = cmp.Or(o.TraceLimit, DefaultTraceLimit)
 	if n.begin.UTC().Year() == 2000 { // The clock of a testing/synctest bubble.
 		n.step = step
 	}
@@ -148,15 +140,11 @@ func (n *Network) Close() error {
 	}
 	n.mu.Lock()
 	n.closed = true
-	var ports []*port
-	for _, p := range n.ports {
-		ports = append(ports, p)
+	ports := slices.Collect(maps.Values(n.ports))
+	if n.schedule.timer != nil {
+		n.schedule.timer.Stop()
 	}
-	if n.timer != nil {
-		n.timer.Stop()
-		n.timer = nil
-	}
-	n.staged, n.events = nil, nil
+	n.staged, n.schedule = nil, schedule{}
 	n.mu.Unlock()
 	for _, p := range ports {
 		p.Close()
@@ -176,7 +164,7 @@ func (n *Network) SetLink(from, to netip.Addr, l Link) {
 func (n *Network) SetLinks(l Link) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.link = l
+	n.opt.Link = l
 	clear(n.links)
 }
 
@@ -191,7 +179,7 @@ func (n *Network) SetReceiver(addr netip.Addr, r Receiver) {
 func (n *Network) SetFilter(f Filter) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.filter = f
+	n.opt.Filter = f
 }
 
 // Partition separates some addresses from all others until Heal, in both directions. Packets that

@@ -408,8 +408,8 @@ func TestFilterSeesPackets(t *testing.T) {
 		}
 		test.packet.PSN = 77
 		src := netip.AddrPortFrom(addrA, roce.Port)
-		p := Packet{Data: data(src, src, test.packet)}
-		p.decode()
+		var p Packet
+		p.decode(&header{data: data(src, src, test.packet)})
 		if p.err != nil || p.Kind != test.kind || p.CM != test.cm || p.QP != test.packet.DestQP || p.PSN != 77 || p.First != test.first || p.Last != test.last || p.PayloadLen != len(test.packet.Payload) {
 			t.Errorf("%v: kind %v, %+v", &p, p.Kind, p)
 		}
@@ -417,8 +417,8 @@ func TestFilterSeesPackets(t *testing.T) {
 			t.Error(p.String())
 		}
 	}
-	p := Packet{Data: []byte("short")}
-	p.decode()
+	var p Packet
+	p.decode(&header{data: []byte("short")})
 	if p.Kind != Other || !strings.HasPrefix(p.String(), "not RoCE") {
 		t.Errorf("%v: %v", p.Kind, &p)
 	}

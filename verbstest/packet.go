@@ -70,8 +70,9 @@ func (p *Packet) String() string {
 	return p.decoded.String()
 }
 
-// decode sets the fields from Data.
-func (p *Packet) decode() {
+// decode sets the fields.
+func (p *Packet) decode(h *header) {
+	p.Number, p.Time, p.Src, p.Dst, p.TOS, p.Data = h.number, h.sent, h.src, h.dst, h.tos, h.data
 	d := &p.decoded
 	*d = roce.Packet{}
 	p.Kind, p.QP, p.PSN, p.First, p.Last, p.PayloadLen, p.CM = Other, 0, 0, false, false, 0, ""

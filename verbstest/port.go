@@ -34,7 +34,7 @@ type port struct {
 func (p *port) Addr() netip.AddrPort { return p.addr }
 
 // MTU returns the size of the largest IP packet.
-func (p *port) MTU() int { return p.network.mtu }
+func (p *port) MTU() int { return p.network.opt.MTU }
 
 // Send sends packets.
 func (p *port) Send(pkts []soft.Packet) error {

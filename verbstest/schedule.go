@@ -2,9 +2,9 @@ package verbstest
 
 import (
 	"cmp"
-	"container/heap"
 	"encoding/binary"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -16,58 +16,59 @@ import (
 
 // packet is a packet on the way to one receiver.
 type packet struct {
+	header
+	to      netip.AddrPort // dst, or a member of that group
+	section int
+}
+
+// header is what stays of a packet in the trace.
+type header struct {
 	number   uint64
 	sent     time.Duration
 	src, dst netip.AddrPort
-	to       netip.AddrPort // dst, or a member of that group
 	tos      uint8
 	data     []byte
-	section  int
 }
 
 // event is something that will happen: a packet arrives, a slow receiver takes the next packet, or,
 // without either, the packets of a step are judged.
 type event struct {
 	at     time.Duration
-	seq    uint64
 	packet *packet
 	port   *port
 }
 
-// schedule is a heap of events, ordered by time.
-type schedule []event
-
-func (s schedule) Len() int      { return len(s) }
-func (s schedule) Swap(i, j int) { s[i], s[j] = s[j], s[i] }
-func (s schedule) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(s[i].at, s[j].at), cmp.Compare(s[i].seq, s[j].seq)) < 0
-}
-func (s *schedule) Push(x any) { *s = append(*s, x.(event)) }
-func (s *schedule) Pop() any {
-	last := len(*s) - 1
-	e := (*s)[last]
-	(*s)[last] = event{}
-	*s = (*s)[:last]
-	return e
+// schedule has the events that will happen, the first one first.
+type schedule struct {
+	events []event
+	timer  *time.Timer
+	wake   time.Duration // when the timer fires, if it is not nil
 }
 
-// at schedules an event. The caller holds n.mu.
+// at schedules an event, after those of the same time. The caller holds n.mu.
 func (n *Network) at(at time.Duration, e event) {
-	n.seq++
-	e.at, e.seq = at, n.seq
-	heap.Push(&n.events, e)
+	e.at = at
+	s := &n.schedule
+	i, _ := slices.BinarySearchFunc(s.events, at, func(e event, at time.Duration) int {
+		if e.at <= at {
+			return -1
+		}
+		return 1
+	})
+	s.events = slices.Insert(s.events, i, e)
 }
 
 // arm sets the timer for the first event. The caller holds n.mu.
 func (n *Network) arm() {
-	if len(n.events) == 0 || n.closed || n.timer != nil && n.wake <= n.events[0].at {
+	s := &n.schedule
+	if len(s.events) == 0 || n.closed || s.timer != nil && s.wake <= s.events[0].at {
 		return
 	}
-	if n.timer != nil {
-		n.timer.Stop()
+	if s.timer != nil {
+		s.timer.Stop()
 	}
-	n.wake = n.events[0].at
-	n.timer = time.AfterFunc(n.wake-n.now(), n.tick)
+	s.wake = s.events[0].at
+	s.timer = time.AfterFunc(s.wake-n.now(), n.tick)
 }
 
 // tick is called by the timer.
@@ -77,8 +78,8 @@ func (n *Network) tick() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := n.now()
-	if n.wake <= now {
-		n.timer = nil
+	if n.schedule.wake <= now {
+		n.schedule.timer = nil
 	}
 	n.run(now)
 	n.deliver()
@@ -87,8 +88,9 @@ func (n *Network) tick() {
 
 // run handles the events until now. The caller holds n.judging and n.mu.
 func (n *Network) run(now time.Duration) {
-	for len(n.events) > 0 && n.events[0].at <= now {
-		e := heap.Pop(&n.events).(event)
+	for s := &n.schedule; len(s.events) > 0 && s.events[0].at <= now; {
+		e := s.events[0]
+		s.events[0], s.events = event{}, s.events[1:]
 		switch {
 		case e.packet != nil:
 			n.arrive(e.packet)
@@ -104,10 +106,10 @@ func (n *Network) run(now time.Duration) {
 func (n *Network) send(p *port, sent *soft.Packet, now time.Duration) *soft.TooLargeError {
 	if !sent.Dst.Addr().IsMulticast() {
 		pk := n.newPacket(p, sent, sent.Dst, now)
-		if size := ipSize(pk); size > n.mtu {
+		if size := ipSize(pk); size > n.opt.MTU {
 			n.record(pk)
 			n.drop(pk, "larger than the MTU")
-			return &soft.TooLargeError{Err: fmt.Errorf("verbstest: send from %v to %v: a packet of %d bytes is larger than the MTU %d", p.addr, sent.Dst, size, n.mtu)}
+			return &soft.TooLargeError{Err: fmt.Errorf("verbstest: send from %v to %v: a packet of %d bytes is larger than the MTU %d", p.addr, sent.Dst, size, n.opt.MTU)}
 		}
 		n.stage(pk, now)
 		return nil
@@ -212,12 +214,9 @@ func (n *Network) flow(pk *packet) *flow {
 	d := direction{pk.src.Addr(), pk.to.Addr()}
 	f := n.flows[d]
 	if f == nil {
-		from, to := d.from.As16(), d.to.As16()
-		hash := uint64(14695981039346656037)
-		for _, b := range append(from[:], to[:]...) {
-			hash = (hash ^ uint64(b)) * 1099511628211
-		}
-		f = &flow{random: rand.New(rand.NewPCG(n.seed, hash))}
+		from, to, hash := d.from.As16(), d.to.As16(), fnv.New64a()
+		hash.Write(append(from[:], to[:]...))
+		f = &flow{random: rand.New(rand.NewPCG(n.opt.Seed, hash.Sum64()))}
 		n.flows[d] = f
 	}
 	return f
@@ -234,14 +233,15 @@ func (n *Network) judge(pk *packet, now time.Duration) {
 	jitter, bit := f.random.Float64(), f.random.Uint64()
 
 	var act Action
-	if filter := n.filter; filter != nil {
-		view := n.trace.view(pk)
+	if filter := n.opt.Filter; filter != nil {
+		view := &n.trace.viewed
+		view.decode(&pk.header)
 		n.unlocked(func() { act = filter(view) })
 	}
 	d := direction{pk.src.Addr(), pk.to.Addr()}
 	l, ok := n.links[d]
 	if !ok {
-		l = n.link
+		l = n.opt.Link
 	}
 	switch {
 	case act.Drop:

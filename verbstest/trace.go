@@ -2,8 +2,6 @@ package verbstest
 
 import (
 	"fmt"
-	"io"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -18,40 +16,37 @@ type trace struct {
 
 // entry is a packet of the trace.
 type entry struct {
-	number   uint64
-	sent     time.Duration
-	src, dst netip.AddrPort
-	tos      uint8
-	data     []byte
-	notes    string // what happened to it
+	header
+	notes string // what happened to it
 }
 
 // record numbers a packet and adds it to the trace. The caller holds n.mu.
 func (n *Network) record(pk *packet) {
 	n.stats.Sent++
 	pk.number = n.stats.Sent
-	if n.traceLimit < 0 {
+	if n.opt.TraceLimit < 0 {
 		return
 	}
 	var e *entry
-	if len(n.trace.entries) < n.traceLimit {
+	if len(n.trace.entries) < n.opt.TraceLimit {
 		n.trace.entries = append(n.trace.entries, entry{})
 		e = &n.trace.entries[len(n.trace.entries)-1]
 	} else {
 		e = n.entry(pk.number)
 	}
 	data := append(e.data[:0], pk.data...)
-	*e = entry{pk.number, pk.sent, pk.src, pk.dst, pk.tos, data, ""}
+	*e = entry{header: pk.header}
+	e.data = data
 }
 
 // entry returns the place in the ring of a packet.
 func (n *Network) entry(number uint64) *entry {
-	return &n.trace.entries[(number-1)%uint64(n.traceLimit)]
+	return &n.trace.entries[(number-1)%uint64(n.opt.TraceLimit)]
 }
 
 // note adds to what happened to a packet.
 func (n *Network) note(pk *packet, format string, args ...any) {
-	if n.traceLimit < 0 {
+	if n.opt.TraceLimit < 0 {
 		return
 	}
 	e := n.entry(pk.number)
@@ -64,14 +59,6 @@ func (n *Network) note(pk *packet, format string, args ...any) {
 	e.notes += fmt.Sprintf(format, args...)
 }
 
-// view returns what a filter sees.
-func (t *trace) view(pk *packet) *Packet {
-	p := &t.viewed
-	p.Number, p.Time, p.Src, p.Dst, p.TOS, p.Data = pk.number, pk.sent, pk.src, pk.dst, pk.tos, pk.data
-	p.decode()
-	return p
-}
-
 // last calls f for the packets of the trace, oldest first. The caller holds n.mu.
 func (n *Network) last(f func(*entry)) {
 	for i := range n.trace.entries {
@@ -82,24 +69,16 @@ func (n *Network) last(f func(*entry)) {
 // Trace returns the last packets that were sent, one per line: number, time, addresses, headers, and
 // in brackets what the network did with the packet, unless it only delivered it.
 func (n *Network) Trace() string {
-	var b strings.Builder
-	n.WriteTrace(&b)
-	return b.String()
-}
-
-// WriteTrace writes the text of [Network.Trace].
-func (n *Network) WriteTrace(w io.Writer) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var b strings.Builder
 	n.last(func(e *entry) { e.line(&b) })
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 func (e *entry) line(b *strings.Builder) {
-	p := Packet{Number: e.number, Time: e.sent, Src: e.src, Dst: e.dst, TOS: e.tos, Data: e.data}
-	p.decode()
+	var p Packet
+	p.decode(&e.header)
 	src, dst := p.Src.String(), p.Dst.String()
 	if p.Src.Port() == roce.Port && p.Dst.Port() == roce.Port {
 		src, dst = p.Src.Addr().String(), p.Dst.Addr().String()
