@@ -129,7 +129,7 @@ func (c *Cmd) check(ctx context.Context, k *kong.Context, p port) error {
 		defer peer.cancelWith(ctx)()
 		m, err := peer.swap(message{Hello: here})
 		if err == nil && m.Hello == nil {
-			err = errProtocol
+			err = cli.ErrProtocol
 		}
 		if err != nil {
 			return cli.Cause(ctx, err)
@@ -212,7 +212,7 @@ func (l *link) run(ctx context.Context, p port, s *scenario) (mine, peers verdic
 // answer is the passive end: it does what the active one asks for, until that closes the link.
 func (l *link) answer(ctx context.Context, p port) error {
 	for {
-		l.conn.SetDeadline(time.Time{}) // the active end may have something else to do
+		l.Conn.SetDeadline(time.Time{}) // the active end may have something else to do
 		m, err := l.next()
 		if err != nil {
 			return err
@@ -253,7 +253,7 @@ func (l *link) serveFigures(ctx context.Context, p port) error {
 	if err := l.send(answer); err != nil {
 		return err
 	}
-	l.conn.SetDeadline(time.Time{})
+	l.Conn.SetDeadline(time.Time{})
 	_, err = l.next() // when it has measured
 	return err
 }

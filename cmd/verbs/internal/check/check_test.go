@@ -189,7 +189,7 @@ func TestHostilePeer(t *testing.T) {
 	for name, answer := range map[string]string{
 		"another protocol": "SSH-2.0-OpenSSH_9.2\r\n",
 		"an early end":     `{"end":{"error":"\u001b[2J"}}` + "\n",
-		"a long line":      strings.Repeat("x", 2*longestLine),
+		"a long line":      strings.Repeat("x", 2*cli.LongestLine),
 		"no machine":       "{}\n",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -149,7 +149,7 @@ func (e *end) connect(o options, limits verbs.QPCap) (err error) {
 		return err
 	}
 	if e.peer.QP == nil {
-		return errProtocol
+		return cli.ErrProtocol
 	}
 	if o.typ == verbs.UD {
 		if err := e.qp.StartUD(e.num, qkey); err != nil {

@@ -1,12 +1,8 @@
 package check
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net"
 	"time"
 
@@ -27,60 +23,39 @@ type message struct {
 	End      *verdict      `json:"end,omitempty"` // the scenario has ended on this end
 }
 
-const longestLine = 64 << 10
-
 // patience is how long an end waits for the other one: longer than that waits for a completion.
 const patience = 3 * completionLimit
 
-var (
-	errEnded    = errors.New("the other end has ended the scenario")
-	errProtocol = errors.New("protocol violation by the peer: is it verbs check of another version?")
-)
+var errEnded = errors.New("the other end has ended the scenario")
 
 // link is the connection on which the ends of a scenario agree about each step. The active end sends
 // first, so that a pipe without a buffer is enough.
 type link struct {
-	conn   net.Conn
-	enc    *json.Encoder
-	in     *bufio.Scanner
+	cli.Lines[message]
 	active bool
 	peers  *verdict // of the scenario, once it has ended there
 }
 
 func newLink(conn net.Conn, active bool) *link {
-	l := &link{conn: conn, enc: json.NewEncoder(conn), in: bufio.NewScanner(conn), active: active}
-	l.in.Buffer(nil, longestLine)
-	return l
+	return &link{Lines: cli.NewLines[message](conn), active: active}
 }
 
 // cancelWith closes the connection when ctx ends.
 func (l *link) cancelWith(ctx context.Context) (stop func() bool) {
-	return context.AfterFunc(ctx, func() { l.conn.Close() })
+	return context.AfterFunc(ctx, func() { l.Conn.Close() })
 }
 
-func (l *link) send(m message) error {
-	l.conn.SetDeadline(time.Now().Add(patience))
-	if err := l.enc.Encode(m); err != nil {
-		return fmt.Errorf("control connection: %w", err)
-	}
-	return nil
-}
+func (l *link) send(m message) error { return l.Send(m, patience) }
 
 func (l *link) receive() (m message, err error) {
-	l.conn.SetDeadline(time.Now().Add(patience))
+	l.Conn.SetReadDeadline(time.Now().Add(patience))
 	return l.next()
 }
 
 // next is receive without a limit of time.
 func (l *link) next() (m message, err error) {
-	if !l.in.Scan() {
-		if err = l.in.Err(); err == nil {
-			err = io.EOF
-		}
-		return m, fmt.Errorf("control connection: %w", err)
-	}
-	if err := json.Unmarshal(l.in.Bytes(), &m); err != nil {
-		return m, fmt.Errorf("%w (%w)", errProtocol, err)
+	if m, err = l.Receive(); err != nil {
+		return m, err
 	}
 	if m.End != nil {
 		m.End.Error = cli.Printable(m.End.Error)

@@ -12,7 +12,6 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/cmd/verbs/internal/perf"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -29,10 +28,8 @@ type report struct {
 
 // machine is what an end runs on.
 type machine struct {
-	Version  string           `json:"version"`
-	Go       string           `json:"go"`
+	cli.Build
 	Platform string           `json:"platform"`
-	Kernel   string           `json:"kernel,omitempty"`
 	Device   string           `json:"device"`
 	Driver   string           `json:"driver"`   // of the kernel
 	Provider string           `json:"provider"` // of this program
@@ -61,12 +58,8 @@ type portInfo struct {
 func (p port) describe() (*machine, error) {
 	d := p.dev.Device()
 	m := &machine{
-		Version: verbs.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Build: cli.ThisBuild(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		Device: d.Name, Provider: p.dev.Driver(), Firmware: d.Firmware, Board: d.Board, Features: []uverbs.Feature{},
-	}
-	var u unix.Utsname
-	if unix.Uname(&u) == nil {
-		m.Kernel = unix.ByteSliceToString(u.Release[:])
 	}
 	if r, err := rdmadev.Find(d.Name); err == nil {
 		m.Driver, m.Model, m.VF = r.Driver, r.Model, r.PCI.PhysFn != ""

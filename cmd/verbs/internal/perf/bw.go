@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 )
 
@@ -176,7 +177,7 @@ func (b *bw) takeRecvs(wcs []verbs.WC) error {
 			continue
 		}
 		if int(wc.ByteLen) != b.length {
-			return fmt.Errorf("message of %d bytes, not %d: %w", wc.ByteLen, b.length, errProtocol)
+			return fmt.Errorf("message of %d bytes, not %d: %w", wc.ByteLen, b.length, cli.ErrProtocol)
 		}
 		l.received++
 		l.owed++

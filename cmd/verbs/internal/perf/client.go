@@ -48,7 +48,7 @@ func (s *session) requestRun() error {
 	case err != nil:
 		return err
 	case m.Offer == nil:
-		return errProtocol
+		return cli.ErrProtocol
 	}
 	s.token = m.Offer.Token
 	s.readMessages()

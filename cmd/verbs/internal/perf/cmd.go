@@ -196,7 +196,7 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size int, depth depthF
 	if err != nil {
 		return err
 	}
-	defer ctl.conn.Close()
+	defer ctl.Conn.Close()
 	text := k.Stdout
 	if c.JSON {
 		text = io.Discard
@@ -247,7 +247,7 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size int, depth depthF
 
 func (c *commonFlags) logStart(k *kong.Context, s *session) {
 	if c.Verbose {
-		fmt.Fprintf(k.Stderr, "%v with %v on %s begins\n", &s.work, s.ctl.conn.RemoteAddr(), cli.Printable(s.path.Device.Name))
+		fmt.Fprintf(k.Stderr, "%v with %v on %s begins\n", &s.work, s.ctl.Conn.RemoteAddr(), cli.Printable(s.path.Device.Name))
 	}
 }
 

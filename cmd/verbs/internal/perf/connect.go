@@ -95,7 +95,7 @@ func (s *session) laneOf(private []byte) (i int, ours bool, err error) {
 	}
 	i = int(binary.BigEndian.Uint16(private[4:]))
 	if i >= len(s.lanes) || s.lanes[i].ep != nil {
-		return 0, true, fmt.Errorf("connection %d: %w", i, errProtocol)
+		return 0, true, fmt.Errorf("connection %d: %w", i, cli.ErrProtocol)
 	}
 	return i, true, nil
 }
@@ -136,13 +136,13 @@ func (s *session) exchangeStart() error {
 		return err
 	}
 	if s.peer.Len < s.layout().total {
-		return fmt.Errorf("peer has %d bytes of memory, not %d: %w", s.peer.Len, s.layout().total, errProtocol)
+		return fmt.Errorf("peer has %d bytes of memory, not %d: %w", s.peer.Len, s.layout().total, cli.ErrProtocol)
 	}
 	if !s.op.datagram {
 		return s.build(nil)
 	}
 	if len(s.peer.QPs) != len(s.lanes) {
-		return fmt.Errorf("peer has QPs %v: %w", s.peer.QPs, errProtocol)
+		return fmt.Errorf("peer has QPs %v: %w", s.peer.QPs, cli.ErrProtocol)
 	}
 	if err := s.checkPeer(s.peer.QPs[0].GID); err != nil {
 		return err
@@ -165,7 +165,7 @@ func (s *session) checkPeer(gid verbs.GID) error {
 		return err
 	}
 	if to, peer := gid.Addr(), s.ctl.remote().Unmap().WithZone(""); port.LinkLayer == verbs.LinkEthernet && to != peer {
-		return fmt.Errorf("peer asks for datagrams to %v, but it is %v: %w", to, peer, errProtocol)
+		return fmt.Errorf("peer asks for datagrams to %v, but it is %v: %w", to, peer, cli.ErrProtocol)
 	}
 	return nil
 }

@@ -1,12 +1,9 @@
 package perf
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"time"
@@ -64,61 +61,33 @@ func (f *fault) Error() string { return f.Text }
 
 func (f *fault) Is(target error) bool { return f.Unsupported && target == errors.ErrUnsupported }
 
-const (
-	longestLine = 64 << 10
-	peerTimeout = 15 * time.Second // for an answer that requires no work
-)
+const peerTimeout = 15 * time.Second // for an answer that requires no work
 
-// errProtocol reports an unexpected message from the peer.
-var errProtocol = errors.New("protocol violation by the peer")
-
-// control is the connection on which the sides agree on runs. One goroutine may
-// send and one may receive at a time.
-type control struct {
-	conn net.Conn
-	enc  *json.Encoder
-	in   *bufio.Scanner
-}
+// control is the connection on which the sides agree on runs.
+type control struct{ cli.Lines[message] }
 
 // controlOptions disable polling, which would disturb the run that is measured.
 var controlOptions = rsock.Options{SpinTime: -1}
 
 func newControl(conn net.Conn) *control {
-	c := &control{conn: conn, enc: json.NewEncoder(conn), in: bufio.NewScanner(conn)}
-	c.in.Buffer(nil, longestLine)
 	if r, ok := conn.(*rsock.Conn); ok {
 		r.SetLinger(2) // limits the wait for a peer that does not answer
 	}
-	return c
+	return &control{cli.NewLines[message](conn)}
 }
 
-func (c *control) local() netip.Addr  { return c.conn.LocalAddr().(cm.Addr).Addr() }
-func (c *control) remote() netip.Addr { return c.conn.RemoteAddr().(cm.Addr).Addr() }
+func (c *control) local() netip.Addr  { return c.Conn.LocalAddr().(cm.Addr).Addr() }
+func (c *control) remote() netip.Addr { return c.Conn.RemoteAddr().(cm.Addr).Addr() }
 
-func (c *control) send(m message) error {
-	c.conn.SetWriteDeadline(time.Now().Add(peerTimeout))
-	if err := c.enc.Encode(m); err != nil {
-		return fmt.Errorf("control connection: %w", err)
-	}
-	return nil
-}
+func (c *control) send(m message) error { return c.Send(m, peerTimeout) }
 
 // receive waits for a message. It returns a fault as an error. Once ctx has
 // ended the connection cannot be used any more.
 func (c *control) receive(ctx context.Context) (m message, err error) {
-	stop := context.AfterFunc(ctx, func() { c.conn.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { c.Conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if !c.in.Scan() {
-		switch err := c.in.Err(); {
-		case ctx.Err() != nil:
-			return m, context.Cause(ctx)
-		case err != nil:
-			return m, fmt.Errorf("control connection: %w", err)
-		}
-		return m, io.EOF
-	}
-	if err := json.Unmarshal(c.in.Bytes(), &m); err != nil {
-		return m, fmt.Errorf("%w: %w", errProtocol, err)
+	if m, err = c.Receive(); err != nil {
+		return m, cli.Cause(ctx, err)
 	}
 	if m.Fault != nil {
 		m.Fault.Text = cli.Printable(m.Fault.Text)

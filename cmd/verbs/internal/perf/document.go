@@ -1,18 +1,14 @@
 package perf
 
 import (
-	"runtime"
 	"time"
 
-	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 )
 
 // document is what --json prints: what was measured, when, with what, and whether it is good enough.
 type document struct {
-	Version    string             `json:"version"`
-	Go         string             `json:"go"`
-	Kernel     string             `json:"kernel,omitempty"`
+	cli.Build
 	Start      time.Time          `json:"start"`
 	Arguments  []string           `json:"arguments"`
 	Parameters parameters         `json:"parameters"`
@@ -43,7 +39,7 @@ type parameters struct {
 
 func newDocument(args []string, w work, all bool, period time.Duration, limits []limit) *document {
 	d := &document{
-		Version: verbs.Version, Go: runtime.Version(), Start: time.Now(), Arguments: args, Limits: map[string]float64{},
+		Build: cli.ThisBuild(), Start: time.Now(), Arguments: args, Limits: map[string]float64{},
 		Results: []*result{}, Failed: []string{},
 		Parameters: parameters{
 			Op: w.Op, Mode: w.Mode, Size: w.Size, Iters: w.Iters, Duration: w.Duration.Seconds(),
@@ -58,10 +54,6 @@ func newDocument(args []string, w work, all bool, period time.Duration, limits [
 	}
 	if all {
 		d.Parameters.Size = 0
-	}
-	var u unix.Utsname
-	if unix.Uname(&u) == nil {
-		d.Kernel = unix.ByteSliceToString(u.Release[:])
 	}
 	return d
 }

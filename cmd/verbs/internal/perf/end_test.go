@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rsock"
 )
@@ -137,7 +138,7 @@ func TestBadClient(t *testing.T) {
 		`{"done":{"sent":1}}`:                              "protocol",
 		`{"error":{"text":"oh"}}`:                          "oh",
 		`{"work":{"size":"huge"}}`:                         "cannot unmarshal",
-		strings.Repeat("x", 2*longestLine):                 "too long",
+		strings.Repeat("x", 2*cli.LongestLine):             "too long",
 		with(func(w *work) { w.Version++ }):                "version 3",
 		with(func(w *work) { w.Op = "teleport" }):          "no such test",
 		with(func(w *work) { w.Size = math.MaxInt }):       "size (-s)",

@@ -13,6 +13,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 )
 
 // readConn is a connection to a peer that has sent all its data.
@@ -51,12 +52,12 @@ func FuzzControl(f *testing.F) {
 			m, err := c.receive(context.Background())
 			_, fault := errors.AsType[*fault](err)
 			switch {
-			case err == io.EOF:
+			case errors.Is(err, io.EOF):
 				return
-			case fault, errors.Is(err, errProtocol):
+			case fault, errors.Is(err, cli.ErrProtocol):
 				continue // the callers end here; the rest may be read just the same
 			case err != nil:
-				if len(b) < longestLine {
+				if len(b) < cli.LongestLine {
 					t.Fatal(err)
 				}
 				return
@@ -101,7 +102,7 @@ func FuzzLane(f *testing.F) {
 		switch {
 		case ours && !known:
 			t.Errorf("%x has no token %d", private, token)
-		case err != nil && !errors.Is(err, errProtocol):
+		case err != nil && !errors.Is(err, cli.ErrProtocol):
 			t.Error(err)
 		case ours && err == nil && (i >= len(s.lanes) || s.lanes[i].ep != nil):
 			t.Errorf("%x has lane %d", private, i)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -167,7 +168,7 @@ func (t *lat) receive(until time.Time) (*verbs.WC, error) {
 	}
 	wc := &t.wcs[0]
 	if int(wc.ByteLen) != t.length {
-		return nil, fmt.Errorf("message of %d bytes, not %d: %w", wc.ByteLen, t.length, errProtocol)
+		return nil, fmt.Errorf("message of %d bytes, not %d: %w", wc.ByteLen, t.length, cli.ErrProtocol)
 	}
 	t.l.received++
 	t.l.spare++

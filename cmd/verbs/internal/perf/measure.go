@@ -49,7 +49,7 @@ func runOnce(ctx context.Context, device, addr string, w work) (*result, error) 
 	if err != nil {
 		return nil, err
 	}
-	defer ctl.conn.Close()
+	defer ctl.Conn.Close()
 	return run(ctx, w, ctl, true, noProgress)
 }
 

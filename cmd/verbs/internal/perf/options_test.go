@@ -83,20 +83,19 @@ func TestLayout(t *testing.T) {
 }
 
 func TestPattern(t *testing.T) {
-	b := make([]byte, 1000)
-	fillPattern(b, true)
-	if err := checkPattern(b, true); err != nil {
+	b, want := pattern(1000, true), pattern(1000, true)
+	if err := checkPattern(b, want); err != nil {
 		t.Error(err)
 	}
-	if err := checkPattern(b, false); err == nil {
+	if err := checkPattern(b, pattern(1000, false)); err == nil {
 		t.Error("client and server have the same pattern")
 	}
-	if err := checkPattern(b[1:], true); err == nil {
+	if err := checkPattern(b[1:], want); err == nil {
 		t.Error("data in another place is not seen")
 	}
 	for _, i := range []int{0, 250, 251, 999} {
 		b[i]++
-		if err := checkPattern(b, true); err == nil {
+		if err := checkPattern(b, want); err == nil {
 			t.Errorf("byte %d is wrong and not seen", i)
 		}
 		b[i]--

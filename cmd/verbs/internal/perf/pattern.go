@@ -1,7 +1,6 @@
 package perf
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 
@@ -12,10 +11,10 @@ import (
 // that misplaced data differs.
 const patternLen = 251
 
-func pattern(client bool) []byte {
-	b := make([]byte, patternLen)
+func pattern(n int, client bool) []byte {
+	b := make([]byte, n)
 	for i := range b {
-		b[i] = byte(i + 1)
+		b[i] = byte(i%patternLen + 1)
 		if !client {
 			b[i] = ^b[i]
 		}
@@ -23,24 +22,11 @@ func pattern(client bool) []byte {
 	return b
 }
 
-func fillPattern(b []byte, client bool) {
-	for p := pattern(client); len(b) > 0; {
-		b = b[copy(b, p):]
-	}
-}
-
 // checkPattern returns an error with the first byte of b that differs from the pattern.
-func checkPattern(b []byte, client bool) error {
-	p := pattern(client)
-	for off := 0; off < len(b); off += patternLen {
-		got := b[off:min(off+patternLen, len(b))]
-		if bytes.Equal(got, p[:len(got)]) {
-			continue
-		}
-		for i := range got {
-			if got[i] != p[i] {
-				return fmt.Errorf("byte %d is %#02x, not %#02x", off+i, got[i], p[i])
-			}
+func checkPattern(b, pattern []byte) error {
+	for i := range b {
+		if b[i] != pattern[i] {
+			return fmt.Errorf("byte %d is %#02x, not %#02x", i, b[i], pattern[i])
 		}
 	}
 	return nil
@@ -58,12 +44,13 @@ func (s *session) damage(peerSent uint64) string {
 	if !arrived {
 		return ""
 	}
+	want := pattern(s.Size, !s.client)
 	for i := range s.lanes {
 		in := s.in(i)
 		if s.Mode == modeLat && s.Op == "write" {
 			in = in[:len(in)-1] // the last byte counts messages
 		}
-		if err := checkPattern(in, !s.client); err != nil {
+		if err := checkPattern(in, want); err != nil {
 			return fmt.Sprintf("QP %d: %v", i, err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -88,7 +89,7 @@ func (r *remote) readMessages() {
 				r.reports <- *m.Report
 				return
 			default:
-				err = errProtocol
+				err = cli.ErrProtocol
 			}
 			if err != nil {
 				r.fail(err)

@@ -88,7 +88,7 @@ func (v *server) client(ctx context.Context, conn net.Conn) error {
 			return nil
 		}
 		if err == nil && m.Work == nil {
-			err = errProtocol
+			err = cli.ErrProtocol
 		}
 		if err == nil {
 			err = m.Work.validate()
@@ -96,20 +96,15 @@ func (v *server) client(ctx context.Context, conn net.Conn) error {
 		if err != nil {
 			ctl.sendError(err)
 		} else {
-			err = v.run(ctx, ctl, *m.Work)
+			var r *result
+			if r, err = run(ctx, *m.Work, ctl, false, v.onStart); r != nil {
+				v.report(r)
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("client %v: %w", conn.RemoteAddr(), err)
 		}
 	}
-}
-
-func (v *server) run(ctx context.Context, ctl *control, w work) error {
-	r, err := run(ctx, w, ctl, false, v.onStart)
-	if r != nil {
-		v.report(r)
-	}
-	return err
 }
 
 // offer accepts the client's connections, on a port of their own, or creates the QPs for

@@ -110,7 +110,7 @@ func (s *session) setUp() (err error) {
 		return err
 	}
 	if !s.op.atomic {
-		fillPattern(s.out(), s.client)
+		copy(s.out(), pattern(s.Size, s.client))
 	}
 	for i := range s.QPs {
 		l := &lane{number: uint64(i)}
