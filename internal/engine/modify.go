@@ -56,6 +56,29 @@ func (qp *QP) checkAttr(attr *verbs.QPAttr, mask verbs.QPAttrMask) (p *path, err
 	return p, nil
 }
 
+// settable are the attributes that Modify stores, by their bits of the mask. What else they change,
+// the halves' set does.
+var settable = []struct {
+	bit verbs.QPAttrMask
+	set func(to, from *verbs.QPAttr)
+}{
+	{verbs.MaskMaxRDAtomic, func(to, from *verbs.QPAttr) { to.MaxRDAtomic = roundUp(from.MaxRDAtomic) }},
+	{verbs.MaskMaxDestRDAtomic, func(to, from *verbs.QPAttr) { to.MaxDestRDAtomic = roundUp(from.MaxDestRDAtomic) }},
+	{verbs.MaskSQDAsyncNotify, func(to, from *verbs.QPAttr) { to.SQDAsyncNotify = from.SQDAsyncNotify }},
+	{verbs.MaskAccess, func(to, from *verbs.QPAttr) { to.Access = from.Access }},
+	{verbs.MaskPKeyIndex, func(to, from *verbs.QPAttr) { to.PKeyIndex = from.PKeyIndex }},
+	{verbs.MaskPort, func(to, from *verbs.QPAttr) { to.Port = from.Port }},
+	{verbs.MaskQKey, func(to, from *verbs.QPAttr) { to.QKey = from.QKey }},
+	{verbs.MaskAV, func(to, from *verbs.QPAttr) { to.AV = from.AV }},
+	{verbs.MaskPathMTU, func(to, from *verbs.QPAttr) { to.PathMTU = from.PathMTU }},
+	{verbs.MaskTimeout, func(to, from *verbs.QPAttr) { to.Timeout = from.Timeout }},
+	{verbs.MaskRetryCount, func(to, from *verbs.QPAttr) { to.RetryCount = from.RetryCount }},
+	{verbs.MaskRNRRetry, func(to, from *verbs.QPAttr) { to.RNRRetry = from.RNRRetry }},
+	{verbs.MaskMinRNRTimer, func(to, from *verbs.QPAttr) { to.MinRNRTimer = from.MinRNRTimer }},
+	{verbs.MaskPathMigState, func(to, from *verbs.QPAttr) { to.PathMigState = from.PathMigState }},
+	{verbs.MaskDestQPNum, func(to, from *verbs.QPAttr) { to.DestQPNum = from.DestQPNum }},
+}
+
 // set is rxe_qp_from_attr.
 func (qp *QP) set(attr *verbs.QPAttr, mask verbs.QPAttrMask, p *path) error {
 	if qp.ended {
@@ -66,54 +89,15 @@ func (qp *QP) set(attr *verbs.QPAttr, mask verbs.QPAttrMask, p *path) error {
 			return err
 		}
 	}
-	a := &qp.attr
-	if mask&verbs.MaskMaxRDAtomic != 0 {
-		a.MaxRDAtomic = roundUp(attr.MaxRDAtomic)
-	}
-	if mask&verbs.MaskMaxDestRDAtomic != 0 {
-		a.MaxDestRDAtomic = roundUp(attr.MaxDestRDAtomic)
-	}
-	if mask&verbs.MaskSQDAsyncNotify != 0 {
-		a.SQDAsyncNotify = attr.SQDAsyncNotify
-	}
-	if mask&verbs.MaskAccess != 0 {
-		a.Access = attr.Access
-	}
-	if mask&verbs.MaskPKeyIndex != 0 {
-		a.PKeyIndex = attr.PKeyIndex
-	}
-	if mask&verbs.MaskPort != 0 {
-		a.Port = attr.Port
-	}
-	if mask&verbs.MaskQKey != 0 {
-		a.QKey = attr.QKey
+	for _, f := range settable {
+		if mask&f.bit != 0 {
+			f.set(&qp.attr, attr)
+		}
 	}
 	if mask&verbs.MaskAV != 0 {
 		qp.path = p
-		a.AV = attr.AV
 	}
-	if mask&verbs.MaskPathMTU != 0 {
-		a.PathMTU = attr.PathMTU
-		qp.mtu = attr.PathMTU.Bytes()
-	}
-	if mask&verbs.MaskTimeout != 0 {
-		a.Timeout = attr.Timeout
-	}
-	if mask&verbs.MaskRetryCount != 0 {
-		a.RetryCount = attr.RetryCount
-	}
-	if mask&verbs.MaskRNRRetry != 0 {
-		a.RNRRetry = attr.RNRRetry
-	}
-	if mask&verbs.MaskMinRNRTimer != 0 {
-		a.MinRNRTimer = attr.MinRNRTimer
-	}
-	if mask&verbs.MaskPathMigState != 0 {
-		a.PathMigState = attr.PathMigState
-	}
-	if mask&verbs.MaskDestQPNum != 0 {
-		a.DestQPNum = attr.DestQPNum
-	}
+	qp.mtu = qp.attr.PathMTU.Bytes()
 	qp.requester.set(attr, mask)
 	qp.responder.set(attr, mask)
 	if mask&verbs.MaskState != 0 { // last: it may send
