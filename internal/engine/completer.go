@@ -21,7 +21,10 @@ type completer struct {
 
 const unlimitedRetries = 7
 
-// complete processes a response (rxe_completer).
+// complete processes a response (rxe_completer; IBA, 9.7.6). An acknowledgement is also one of all
+// requests before it, except those whose answer carries data: if a READ or an atomic is passed over, its
+// answer is lost, which is as good as a NAK. A response of a PSN before the oldest request is a duplicate and
+// ignored.
 func (q *requester) complete(p *packet) {
 	if !p.PSN.Before(q.top) { // has not been sent
 		return
@@ -138,7 +141,9 @@ func (q *requester) readResponse(r *request, p *packet) {
 	q.progress(p.PSN.Add(1))
 }
 
-// acknowledge processes an ACK or a NAK that is within the oldest request.
+// acknowledge processes an ACK or a NAK that is within the oldest request (IBA, 9.7.5 has the codes,
+// 9.9.2 what they mean for the requester). A NAK acknowledges what is before its PSN. RNR and sequence
+// NAKs lead to a repetition, each with its own count of retries; all others end the QP.
 func (q *requester) acknowledge(r *request, p *packet) {
 	s := p.AETH.Syndrome
 	data := r.info.kind == opRead || r.info.kind == opAtomic

@@ -20,7 +20,9 @@ const (
 	faultKey            // a key cannot be invalidated
 )
 
-// refuse answers a request that has a fault.
+// refuse answers a request that has a fault (IBA, 9.9.3, which has a class for each). Without a receive
+// request RC asks for patience and stays as it is; other faults are NAKs that end both QPs. The
+// status of the receive request in use tells this side, and the NAK's code the other.
 func (r *responder) refuse(p *packet, f fault) {
 	if f == faultRoom && !r.init.Strict {
 		f = faultReceive
@@ -65,7 +67,8 @@ func (r *responder) endWithNAK(p *packet, s roce.Syndrome, status verbs.WCStatus
 	r.qp.setError()
 }
 
-// refuseUnreliable drops a faulty message. Only errors of the receive request end the QP.
+// refuseUnreliable drops a faulty message, of which the peer is not told (IBA, 9.8.2 and 9.8.3). Only
+// errors of the receive request end the QP.
 func (r *responder) refuseUnreliable(p *packet, f fault) {
 	switch f {
 	case faultReceive, faultInvalid, faultRoom:

@@ -110,6 +110,10 @@ func (r *responder) drop() {
 	r.ack.due = false
 }
 
+// handleNow validates a request in the order of the specification, and executes it (IBA, 9.7.4; for UC
+// 9.8.2, for UD 9.8.3): the PSN first, since a duplicate is answered again whatever it asks for, then
+// the sequence of opcodes, the operation and its resources, the length, and last, where memory is used,
+// the key. The first check that fails decides the answer: see refuse.
 func (r *responder) handleNow(p *packet) {
 	fresh := r.checkPSN(p)
 	if !fresh {
@@ -127,7 +131,12 @@ func (r *responder) handleNow(p *packet) {
 	}
 }
 
-// checkPSN reports whether a request is the expected one. It answers others.
+// checkPSN reports whether a request is the expected one. It answers others (IBA, 9.7.4 and 9.7.5). On
+// RC a PSN behind the expected one tells of a loss: one NAK names the expected PSN, and no other is
+// sent until that has arrived, as each would make the requester go back once more. A PSN before
+// it is of a request that has been executed, whose answer the requester has not got. UC has no
+// answers: a gap makes the rest of a message useless, and the next message is taken with whatever PSN
+// it has. UD looks at no PSN.
 func (r *responder) checkPSN(p *packet) bool {
 	diff := p.PSN.Sub(r.psn)
 	switch r.init.Type {
@@ -158,7 +167,9 @@ func (r *responder) checkPSN(p *packet) bool {
 	return true
 }
 
-// checkSequence checks that the packet continues the message in progress, or starts one.
+// checkSequence checks that the packet continues the message in progress, or starts one: FIRST, any
+// number of MIDDLE, LAST, all of the same operation, or ONLY (IBA, 9.7.4). Packets of RC are in order
+// here, so that another sequence is the peer's mistake. On UC it is a loss.
 func (r *responder) checkSequence(p *packet) fault {
 	if r.init.Type == verbs.UD {
 		return noFault
@@ -288,7 +299,7 @@ func (r *responder) execute(p *packet) fault {
 		return faultKey
 	}
 	if f&roce.Ends != 0 {
-		r.msn++
+		r.msn++ // in each AETH: the requester sees how many messages are complete (IBA, 9.7.7)
 	}
 	r.psn = p.PSN.Add(1)
 	r.ack.next = r.psn
@@ -297,7 +308,7 @@ func (r *responder) execute(p *packet) fault {
 		r.qp.setError() // rxe's class G: the CQ has overflowed
 		return noFault
 	}
-	if r.init.Type == verbs.RC && p.AckReq {
+	if r.init.Type == verbs.RC && p.AckReq { // later ones may be part of the same acknowledgement (IBA, 9.7.5)
 		r.ack.due, r.ack.of = true, p.PSN
 	}
 	return noFault

@@ -60,7 +60,8 @@ func (h *history) at(psn roce.PSN) *resource {
 	return nil
 }
 
-// read starts the answer to a READ.
+// read starts the answer to a READ. Its packets have the PSNs from that of the request on, so that the
+// expected PSN is behind them at once (IBA, 9.7.5).
 func (r *responder) read(p *packet) fault {
 	length := p.RETH.Length
 	if length > 0 {

@@ -1,6 +1,7 @@
 package roce
 
-// PSN is a packet sequence number: 24 bits, which wrap.
+// PSN is a packet sequence number: 24 bits, which wrap (specification, 9.7.1). Of two PSNs one is before
+// the other if it is in the half of the circle behind it, so at most 2^23 packets may be under way.
 type PSN uint32
 
 // PSNMask has the bits of a PSN.

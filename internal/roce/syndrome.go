@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Syndrome is what an AETH reports: a class in the upper 3 bits and a value in the lower 5.
+// Syndrome is what an AETH reports: a class in the upper 3 bits and a value in the lower 5
+// (specification, 9.7.5.2; the credits of ACKs are explained in 9.7.7.2).
 type Syndrome uint8
 
 // SyndromeClass is the class of a Syndrome.
