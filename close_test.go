@@ -24,7 +24,7 @@ import (
 // an error and does not panic, for all types of the packages that programs use.
 func TestCloseNil(t *testing.T) {
 	closers := []interface{ Close() error }{
-		(*cm.Channel)(nil), (*cm.Endpoint)(nil), (*cm.ID)(nil), (*cm.Listener)(nil), (*cm.Loop)(nil), (*cm.Member)(nil), (*cm.Transport)(nil),
+		(*cm.Channel)(nil), (*cm.Endpoint)(nil), (*cm.ID)(nil), (*cm.Listener)(nil), (*cm.Transport)(nil),
 		(*mmap.Buffer)(nil),
 		(*rconn.Conn)(nil), (*rconn.Listener)(nil), (*rconn.LocalRegion)(nil), (*rconn.Window)(nil),
 		(*rmsg.Listener)(nil), (*rmsg.Loop)(nil), (*rmsg.Socket)(nil),

@@ -5,91 +5,60 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"sync"
-	"sync/atomic"
+	"log/slog"
 	"syscall"
-	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/event"
-	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/internal/virtual"
-	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/internal/epoll"
 )
 
-// Channel is a connection to rdma_cm (rdma_create_event_channel(3)).
-// The caller must close it after the IDs that were made on it.
+// Channel is an event channel of librdmacm (rdma_create_event_channel(3)): the program makes IDs on it
+// and takes the events of all of them in order, so that one goroutine can make and end many connections.
+//
+//	for {
+//		ev, err := ch.Next(ctx)
+//		...
+//		switch ev.Type {
+//		case cm.AddrResolved: // of an ID with ResolveAddr
+//			err = ev.ID.ResolveRoute(time.Second)
+//		case cm.RouteResolved:
+//			_, err = ch.Connect(ev, opt)
+//		case cm.ConnectRequest: // of an ID with Listen
+//			_, err = ch.Accept(ev, opt)
+//		case cm.Established:
+//			use(ev.Endpoint)
+//		case cm.Disconnected:
+//			ev.Endpoint.Close()
+//		}
+//	}
+//
+// Several goroutines may use a channel and its IDs.
 type Channel struct {
-	node string // rdma_cm's device: the kernel's or the virtual one
-	file *event.File
-	loop *Loop         // receives the events instead of the dispatcher and the IDs
-	done chan struct{} // closed when the dispatcher has ended
-	num  uint64
-
-	thread thread
-
-	// deliverMu is held from reading an event until it is delivered: its holder
-	// knows that no event is in delivery.
-	deliverMu sync.Mutex
-	reader    *eventReader       // nil when the dispatcher has ended
-	readFunc  func(fd int) error // readEvent, as a func value: no allocation per call
-	onUnused  func()             // called with mu held when no IDs are left; nil unless a Transport owns the channel
-
-	mu  sync.Mutex
-	ids map[uint64]*ID // by the uid that the kernel has for the ID or for one of its groups
-	err error          // why the channel has ended
+	m         *manager
+	events    *queue
+	transport *Transport // owns the devices of the channel's endpoints
 }
 
-// lastNumber numbers channels, IDs and groups. No number is used twice, so an ID
-// keeps its number when it moves to another channel.
-var lastNumber atomic.Uint64
-
-// NewChannel opens a channel to the rdma_cm of [DefaultTransport].
+// NewChannel is [Transport.NewChannel] of [DefaultTransport].
 func NewChannel() (*Channel, error) { return defaultTransport.NewChannel() }
 
-// NewChannel opens a channel to the rdma_cm that the transport uses. The caller must close it:
-// it does not become the transport's.
+// NewChannel opens a channel to the rdma_cm that the transport uses. The caller must close it after
+// its IDs. Endpoints that the channel makes use the transport.
 func (t *Transport) NewChannel() (*Channel, error) {
-	c, err := openChannel(t.node())
+	m, err := openManager(t.node())
 	if err != nil {
 		return nil, err
 	}
-	c.file.Relays = true
-	go c.dispatch()
+	c := &Channel{m: m, events: newQueue(m), transport: t}
+	c.events.poll, c.events.users = epoll.New(), 1
+	m.channel = c
+	go m.dispatch()
 	return c, nil
 }
 
-// openChannel opens a channel whose events are not read yet.
-func openChannel(node string) (*Channel, error) {
-	if node == virtual.CM {
-		if err := virtual.Prepare(); err != nil {
-			return nil, fail("open", node, err)
-		}
-	}
-	fd, err := unix.Open(node, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	switch err {
-	case syscall.ENOENT, syscall.ENXIO, syscall.ENODEV:
-		err = fmt.Errorf("%w: %w", verbs.ErrNoCM, err)
-	}
-	if err != nil {
-		return nil, fail("open", node, err)
-	}
-	file, err := event.NewFile(fd, node)
-	if err != nil {
-		return nil, fail("open", node, err)
-	}
-	g, err := newEventReader()
-	if err != nil {
-		file.Close()
-		return nil, fail("open", node, err)
-	}
-	c := &Channel{node: node, file: file, done: make(chan struct{}), num: lastNumber.Add(1), reader: g, ids: map[uint64]*ID{}}
-	c.thread.init()
-	c.readFunc = c.readEvent
-	return c, nil
+// NewID makes an ID in a port space; zero is PortSpaceTCP.
+func (c *Channel) NewID(space PortSpace) (*ID, error) {
+	return c.m.addID(cmp.Or(space, PortSpaceTCP), nil).create()
 }
 
 // Close closes the channel and so destroys the IDs that are still on it. Calls that wait
@@ -98,186 +67,132 @@ func (c *Channel) Close() error {
 	if c == nil {
 		return verbs.ErrClosed
 	}
-	c.file.Close()
-	c.thread.stop()
-	if c.loop != nil {
-		c.end(verbs.ErrClosed)
-		c.loop.poll.Close()
-	} else {
-		<-c.done
+	c.m.close()
+	c.events.poll.Close()
+	return nil
+}
+
+// FD returns a file descriptor that is readable, for poll(2) and epoll(7), while TryNext
+// would return an event. With EPOLLET, call TryNext until it returns none. The descriptor
+// is valid until Close, and is for waiting only; FD returns -1 after Close.
+func (c *Channel) FD() int { return c.events.poll.FD() }
+
+// Next waits for the next event (rdma_get_cm_event(3)). If the event's ID has an endpoint, the
+// endpoint has already handled the event: a [ConnectResponse] has been answered, and is returned as
+// Established, and an endpoint that the peer has disconnected has ended. Established comes
+// before Disconnected, also if the network has lost the peer's confirmation.
+func (c *Channel) Next(ctx context.Context) (Event, error) {
+	e, err := c.events.next(ctx)
+	if err == nil {
+		e.process(c)
+	}
+	return e, fail("wait for event", "", err)
+}
+
+// TryNext is like [Channel.Next] but does not wait: ok is false if there is no event.
+func (c *Channel) TryNext() (e Event, ok bool, err error) {
+	for {
+		if e, ok, err = c.events.pop(); ok {
+			e.process(c)
+		}
+		if ok || err != nil {
+			return e, ok, fail("take event", "", err)
+		}
+		// The kernel may have an event that dispatch has not read yet.
+		if err = c.m.file.Try(c.m.readFunc); err == syscall.EAGAIN {
+			return Event{}, false, nil
+		}
+		if err != nil {
+			return Event{}, false, fail("take event", "", err)
+		}
+	}
+}
+
+// Connect makes an endpoint for the ID of a [RouteResolved] event and requests a
+// connection. [Established], or an event of failure, follows. On iWARP it waits for
+// TCP's handshake. If it fails, the ID is closed.
+func (c *Channel) Connect(e Event, opt Options) (*Endpoint, error) {
+	if err := c.check(&e, RouteResolved); err != nil {
+		return nil, fail("connect ID", "", err)
+	}
+	return c.startEndpoint(e.ID, "connect to", &opt, func(ep *Endpoint) error { return ep.connect(opt.connParam(ep)) })
+}
+
+// Accept makes an endpoint for the connection that a [ConnectRequest] event requests, and
+// accepts it. [Established], or an event of failure, follows, but no event for datagrams.
+// If it fails, the request is rejected.
+func (c *Channel) Accept(e Event, opt Options) (*Endpoint, error) {
+	if err := c.check(&e, ConnectRequest); err != nil {
+		return nil, fail("accept on ID", "", err)
+	}
+	opt.limit(&e)
+	return c.startEndpoint(e.NewID, "accept from", &opt, func(ep *Endpoint) error {
+		ep.PrivateData = e.PrivateData
+		return ep.accept(&opt)
+	})
+}
+
+// check refuses events of another channel or of another type.
+func (c *Channel) check(e *Event, want EventType) error {
+	switch {
+	case e.Type != want || e.ID == nil:
+		return fmt.Errorf("event %q: %w", e.Type, syscall.EINVAL)
+	case e.ID.m != c.m:
+		return fmt.Errorf("ID of another channel: %w", syscall.EINVAL)
 	}
 	return nil
 }
 
-// dispatch passes events to their IDs until the channel is closed.
-func (c *Channel) dispatch() {
-	defer close(c.done)
-	for {
-		err := c.file.Sleep(context.Background(), time.Time{}, c.readFunc)
-		if errors.Is(err, errCredentials) {
-			select {
-			case <-time.After(retryRenewal):
-				err = nil
-			case <-c.thread.done:
-				err = verbs.ErrClosed
-			}
-		}
-		if err != nil {
-			c.end(err)
-			return
+// startEndpoint makes the ID's endpoint and calls start with it. If that fails it closes both.
+func (c *Channel) startEndpoint(id *ID, op string, opt *Options, start func(*Endpoint) error) (*Endpoint, error) {
+	route, err := id.route()
+	if err != nil {
+		return nil, errors.Join(fail(op, "", err), id.Close())
+	}
+	if err := opt.check(); err != nil {
+		return nil, errors.Join(fail(op, route.Remote.String(), err), id.Close())
+	}
+	ep, err := newEndpoint(id, route, opt, newConnLogger(opt.Logger), c.transport)
+	if err == nil {
+		id.endpoint.Store(ep)
+		if err = start(ep); err != nil {
+			ep.discard()
 		}
 	}
-}
-
-// retryRenewal is the delay before the dispatcher tries again to renew a channel.
-const retryRenewal = time.Second
-
-// end ends the IDs of a channel that is closed or whose events cannot be read any
-// more. It may be called again.
-func (c *Channel) end(why error) {
-	c.deliverMu.Lock()
-	if c.reader != nil {
-		c.reader.msg.free()
-		c.reader = nil
+	if err != nil {
+		return nil, fail(op, route.Remote.String(), err)
 	}
-	c.deliverMu.Unlock()
-	c.mu.Lock()
-	ids := slices.Collect(maps.Values(c.ids))
-	c.err = cmp.Or(c.err, why)
-	c.notifyUnused()
-	c.mu.Unlock()
-	for _, id := range ids {
-		id.end(why)
-	}
+	return ep, nil
 }
 
-// hasEnded reports whether the channel has stopped delivering events.
-func (c *Channel) hasEnded() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err != nil
-}
-
-// countIDs returns the number of IDs that are not closed.
-func (c *Channel) countIDs() (n int) {
-	c.deliverMu.Lock() // so that no event is in delivery whose NewID the listener will refuse
-	defer c.deliverMu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for number, id := range c.ids {
-		if number == id.uid { // not the number of a group
-			n++
-		}
-	}
-	return n
-}
-
-// notifyUnused calls onUnused if there are no IDs. The caller holds c.mu.
-func (c *Channel) notifyUnused() {
-	if c.onUnused != nil && len(c.ids) == 0 {
-		c.onUnused()
-	}
-}
-
-// readEvent reads an event and delivers it, or returns EAGAIN.
-func (c *Channel) readEvent(fd int) error {
-	c.deliverMu.Lock()
-	defer c.deliverMu.Unlock()
-	return c.readEventLocked(fd)
-}
-
-func (c *Channel) readEventLocked(fd int) error {
-	if c.reader == nil {
-		return verbs.ErrClosed
-	}
-	for {
-		times, _ := c.thread.renewed()
-		err := c.run(c.reader.msg, mmap.Bytes(&c.reader.resp))
-		if err == nil {
-			c.deliver(&c.reader.resp)
-		}
-		if err != syscall.EAGAIN {
-			return err
-		}
-		// The former files have no event left, unless one has come since.
-		if _, old := c.thread.renewed(); !old || c.thread.closeOld(times) {
-			return err
-		}
-	}
-}
-
-// poll reads and delivers an event, if there is one.
-func (c *Channel) poll() { c.file.Try(c.readFunc) }
-
-// drain delivers all pending events. The caller holds c.deliverMu.
-func (c *Channel) drain() error {
-	return c.file.Try(func(fd int) error {
-		for c.readEventLocked(fd) == nil {
-		}
-		return nil
-	})
-}
-
-// eventReader is the command that reads an event, GET_EVENT, and its response.
-type eventReader struct {
-	msg  message
-	resp abi.RdmaUcmEventResp
-}
-
-func newEventReader() (*eventReader, error) {
-	g := new(eventReader)
-	var req abi.RdmaUcmGetEvent
-	var err error
-	g.msg, err = encode(abi.RDMA_USER_CM_CMD_GET_EVENT, mmap.Bytes(&req), &req.Response, len(mmap.Bytes(&g.resp)))
-	return g, err
-}
-
-func (c *Channel) deliver(r *abi.RdmaUcmEventResp) {
-	c.thread.renewMu.RLock()
-	old := len(c.thread.old) > 0
-	c.mu.Lock()
-	id := c.ids[r.Uid]
-	e := decodeEvent(r, id != nil && id.space.datagram())
-	if e.Type == ConnectRequest {
-		// The event has the listener's uid and the new connection's handle.
-		space := PortSpaceTCP
-		if id != nil {
-			space = id.space
-		}
-		e.NewID = c.add(r.Id, space)
-	}
-	c.mu.Unlock()
-	c.thread.renewMu.RUnlock()
-	if old && e.NewID != nil {
-		c.migrateNew(r.Id)
-	}
-	if id != nil && id.uid != r.Uid {
-		id.pushGroup(r.Uid, e)
+// process makes the endpoint of the event's ID, if there is one, handle the event.
+func (e *Event) process(c *Channel) {
+	ep := e.ID.endpoint.Load()
+	if ep == nil {
 		return
 	}
-	if (id == nil || !c.enqueue(id, e)) && e.NewID != nil {
-		e.NewID.Close() // the listener has just been closed, or its backlog is full
+	if e.Type == Disconnected && !ep.up.Load() && !ep.iwarp {
+		// The peer was up, or it could not disconnect: its confirmation is late or lost, see
+		// awaitEstablished. The program gets both events.
+		c.events.unpop(*e)
+		*e = Event{Type: Established, ID: e.ID}
 	}
-}
-
-// enqueue queues an event for an ID. It returns false if the ID refuses the event.
-func (c *Channel) enqueue(id *ID, e Event) bool {
-	e.ID = id
-	if c.loop == nil {
-		return id.push(e)
+	e.Endpoint = ep
+	var err error
+	switch e.Type {
+	case ConnectResponse, Established:
+		err = ep.handleEstablished(e)
+		e.Type = Established
+	case Disconnected, DeviceRemoval:
+		ep.end(e.Err(), true)
+	default:
+		ep.log(slog.LevelDebug, e.Type.String(), e.Err())
 	}
-	c.loop.push(e)
-	return true
-}
-
-// add makes the ID for a kernel handle. The caller holds c.mu.
-func (c *Channel) add(handle uint32, space PortSpace) *ID {
-	id := &ID{uid: lastNumber.Add(1), handle: handle, space: space}
-	id.channel.Store(c)
-	if c.err != nil {
-		id.end(c.err)
-	} else {
-		c.ids[id.uid] = id
+	if err != nil {
+		ep.log(slog.LevelDebug, "connection failed", err)
+		e.Type, e.Status = ConnectError, -int(syscall.EIO)
+		if errno, ok := errors.AsType[syscall.Errno](err); ok {
+			e.Status = -int(errno)
+		}
 	}
-	return id
 }

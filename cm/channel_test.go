@@ -17,8 +17,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestBrokenChannel replaces the file of a transport's channel with one without events: a call
-// that waits returns the reason, the next dial opens another channel, and the broken one is
+// TestBrokenChannel replaces the rdma_cm of a transport with one without events: a call
+// that waits returns the reason, the next dial opens another one, and the broken one is
 // closed with its last ID.
 func TestBrokenChannel(t *testing.T) {
 	labtest.RequireKernel(t)
@@ -77,17 +77,15 @@ func sharedFile(t *testing.T) int {
 // connect requests a connection on a channel of its own.
 func connect(t *testing.T, to netip.AddrPort) {
 	t.Helper()
-	ch := labtest.Made(cm.NewChannel())(t)
-	id := labtest.Made(ch.NewID())(t)
-	ctx := within(t, time.Minute)
+	id := labtest.NewID(t, 0)
 	if err := id.ResolveAddr(netip.AddrPort{}, to, time.Second); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Must(id.Next(ctx))(t)
+	labtest.Expect(t, id, cm.AddrResolved)
 	if err := id.ResolveRoute(time.Second); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Must(id.Next(ctx))(t)
+	labtest.Expect(t, id, cm.RouteResolved)
 	if err := id.Connect(cm.ConnParam{QPNum: 1}); err != nil {
 		t.Fatal(err)
 	}

@@ -56,22 +56,22 @@ func translateErrno(err error) error {
 }
 
 // command runs a command that has no answer.
-func command[Req any](c *Channel, cmd uint32, req *Req) error {
-	m, err := encode(cmd, mmap.Bytes(req), nil, 0)
+func command[Req any](m *manager, cmd uint32, req *Req) error {
+	msg, err := encode(cmd, mmap.Bytes(req), nil, 0)
 	if err != nil {
 		return err
 	}
-	defer m.free()
-	return translateErrno(c.run(m, nil))
+	defer msg.free()
+	return translateErrno(m.run(msg, nil))
 }
 
 // query runs a command and stores its answer in *resp. response is the field of req
 // for the answer's address.
-func query[Resp, Req any](c *Channel, cmd uint32, req *Req, response *uint64, resp *Resp) error {
-	m, err := encode(cmd, mmap.Bytes(req), response, len(mmap.Bytes(resp)))
+func query[Resp, Req any](m *manager, cmd uint32, req *Req, response *uint64, resp *Resp) error {
+	msg, err := encode(cmd, mmap.Bytes(req), response, len(mmap.Bytes(resp)))
 	if err != nil {
 		return err
 	}
-	defer m.free()
-	return translateErrno(c.run(m, mmap.Bytes(resp)))
+	defer msg.free()
+	return translateErrno(m.run(msg, mmap.Bytes(resp)))
 }

@@ -51,41 +51,41 @@ func (t *thread) init() {
 }
 
 // run runs a command and reads its answer.
-func (c *Channel) run(m message, answer []byte) error {
-	err := c.runOnCaller(m, answer)
+func (m *manager) run(msg message, answer []byte) error {
+	err := m.runOnCaller(msg, answer)
 	if err == sys.ErrRefused {
-		err = c.onThread(func(fd int) error { return c.runRenewed(fd, m, answer) })
+		err = m.onThread(func(fd int) error { return m.runRenewed(fd, msg, answer) })
 	}
 	return err
 }
 
 // runOnCaller runs a command on the caller's thread. It fails with [sys.ErrRefused] if the
 // channel's thread must run it.
-func (c *Channel) runOnCaller(m message, answer []byte) error {
-	t := &c.thread
+func (m *manager) runOnCaller(msg message, answer []byte) error {
+	t := &m.thread
 	t.renewMu.RLock()
 	defer t.renewMu.RUnlock()
 	if t.renewals > 0 {
 		return sys.ErrRefused
 	}
-	err := c.file.Try(func(fd int) error { return sys.WriteCommand(fd, m.bytes()) })
+	err := m.file.Try(func(fd int) error { return sys.WriteCommand(fd, msg.bytes()) })
 	if err == nil {
-		m.read(answer)
+		msg.read(answer)
 	}
 	return err
 }
 
 // runRenewed runs a command, and renews the file each time the command is refused. It is
 // called on the channel's thread.
-func (c *Channel) runRenewed(fd int, m message, answer []byte) error {
+func (m *manager) runRenewed(fd int, msg message, answer []byte) error {
 	for {
-		err := sys.WriteCommand(fd, m.bytes())
+		err := sys.WriteCommand(fd, msg.bytes())
 		switch err {
 		case nil:
-			m.read(answer)
+			msg.read(answer)
 			return nil
 		case sys.ErrRefused:
-			if err := c.renew(fd); err != nil {
+			if err := m.renew(fd); err != nil {
 				return err
 			}
 		default:
@@ -95,12 +95,12 @@ func (c *Channel) runRenewed(fd int, m message, answer []byte) error {
 }
 
 // onThread calls f on the channel's thread, with the file.
-func (c *Channel) onThread(f func(fd int) error) error {
-	t := &c.thread
+func (m *manager) onThread(f func(fd int) error) error {
+	t := &m.thread
 	t.start.Do(func() { go t.serve() })
 	done := make(chan error, 1)
 	select {
-	case t.jobs <- func() { done <- c.file.Try(f) }:
+	case t.jobs <- func() { done <- m.file.Try(f) }:
 		return <-done
 	case <-t.done:
 		return verbs.ErrClosed
@@ -144,31 +144,31 @@ func (t *thread) renewed() (times int, old bool) {
 
 // renew replaces the file with one that the calling thread, the channel's, may write to. It
 // starts again if the thread's credentials change meanwhile, so that no ID stays behind.
-func (c *Channel) renew(fd int) (err error) {
-	t := &c.thread
+func (m *manager) renew(fd int) (err error) {
+	t := &m.thread
 	t.renewMu.Lock()
 	defer t.renewMu.Unlock()
 	defer func() {
 		if t.failed = err; err != nil {
-			c.wakeAll()
+			m.wakeAll()
 		}
 	}()
 	move, err := newMigration()
 	if err != nil {
-		return c.notRenewed("encode migration to", err)
+		return m.notRenewed("encode migration to", err)
 	}
 	defer move.free()
 	for err = sys.ErrRefused; err == sys.ErrRefused; {
-		err = c.renewOnce(fd, &move)
+		err = m.renewOnce(fd, &move)
 	}
 	return err
 }
 
 // renewOnce replaces the file once. It fails with [sys.ErrRefused] if IDs have stayed on
 // former files. The caller holds renewMu.
-func (c *Channel) renewOnce(fd int, move *migration) error {
-	t := &c.thread
-	file, err := c.reopen()
+func (m *manager) renewOnce(fd int, move *migration) error {
+	t := &m.thread
+	file, err := m.reopen()
 	if err != nil {
 		return err
 	}
@@ -178,25 +178,19 @@ func (c *Channel) renewOnce(fd int, move *migration) error {
 	// the kernel would use after it has freed them (ucma_cleanup_ctx_events).
 	old, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, fd+1)
 	if err != nil {
-		return c.notRenewed("duplicate", err)
+		return m.notRenewed("duplicate", err)
 	}
-	replace := c.file.Replace
-	if c.loop != nil {
-		replace = func(f func() error) error {
-			return c.file.Replace(func() error { return c.loop.replace(fd, f) })
-		}
-	}
-	return replace(func() error {
+	return m.file.Replace(func() error {
 		if err := unix.Dup3(file, fd, unix.O_CLOEXEC); err != nil {
 			unix.Close(old)
-			return c.notRenewed("replace", err)
+			return m.notRenewed("replace", err)
 		}
 		t.renewals++
 		t.old = append(t.old, old)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for uid, id := range c.ids {
-			if uid == id.uid && !id.detached { // not the number of a group
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, id := range m.ids {
+			if !id.detached {
 				if err := t.migrate(fd, move, id.handle); err != nil {
 					return err
 				}
@@ -207,18 +201,18 @@ func (c *Channel) renewOnce(fd int, move *migration) error {
 }
 
 // reopen opens the node with the credentials of the calling thread.
-func (c *Channel) reopen() (int, error) {
-	fd, err := unix.Open(c.node, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+func (m *manager) reopen() (int, error) {
+	fd, err := unix.Open(m.node, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return -1, c.notRenewed("open", err)
+		return -1, m.notRenewed("open", err)
 	}
 	return fd, nil
 }
 
 var errCredentials = errors.New("the process has changed its credentials")
 
-func (c *Channel) notRenewed(op string, err error) error {
-	return &verbs.Error{Op: op, Object: c.node, Err: fmt.Errorf("%w: %w", errCredentials, err), Hint: "give its user, or one of its groups, access to the node"}
+func (m *manager) notRenewed(op string, err error) error {
+	return &verbs.Error{Op: op, Object: m.node, Err: fmt.Errorf("%w: %w", errCredentials, err), Hint: "give its user, or one of its groups, access to the node"}
 }
 
 // migrate moves an ID that is on a former file to fd. It fails with [sys.ErrRefused] if the
@@ -233,15 +227,15 @@ func (t *thread) migrate(fd int, move *migration, handle uint32) error {
 }
 
 // migrateNew moves the ID of a new connection whose event may have come from a former file.
-func (c *Channel) migrateNew(handle uint32) {
-	c.onThread(func(fd int) error {
+func (m *manager) migrateNew(handle uint32) {
+	m.onThread(func(fd int) error {
 		move, err := newMigration()
 		if err != nil {
 			return err
 		}
 		defer move.free()
-		if err = c.thread.migrate(fd, &move, handle); err == sys.ErrRefused {
-			err = c.renew(fd) // moves it
+		if err = m.thread.migrate(fd, &move, handle); err == sys.ErrRefused {
+			err = m.renew(fd) // moves it
 		}
 		return err
 	})
@@ -267,41 +261,39 @@ func (m *migration) run(to, from int, handle uint32) error {
 	return sys.WriteCommand(to, m.bytes())
 }
 
-// wakeAll wakes all calls of [ID.Next].
-func (c *Channel) wakeAll() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, id := range c.ids {
-		id.mu.Lock()
-		id.wake()
-		id.mu.Unlock()
+// wakeAll wakes all that wait for events.
+func (m *manager) wakeAll() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, id := range m.ids {
+		id.events.wake()
 	}
 }
 
 // renewalErr returns why the file could not be renewed, or nil if it is usable.
-func (c *Channel) renewalErr() error {
-	c.thread.renewMu.RLock()
-	defer c.thread.renewMu.RUnlock()
-	return c.thread.failed
+func (m *manager) renewalErr() error {
+	m.thread.renewMu.RLock()
+	defer m.thread.renewMu.RUnlock()
+	return m.thread.failed
 }
 
 // runBlocking runs a command about an ID that may block for minutes, without blocking other
 // commands: after a change of credentials it runs on the caller's thread, which the caller
 // has locked, and on a file of that thread.
-func (c *Channel) runBlocking(id *ID, m message) error {
+func (m *manager) runBlocking(id *ID, msg message) error {
 	move, err := newMigration()
 	if err != nil {
 		return err
 	}
 	defer move.free()
-	renewals, idFD, err := c.detach(id)
+	renewals, idFD, err := m.detach(id)
 	if err != nil {
 		return err
 	}
 	defer func() { unix.Close(idFD) }()
-	err = sys.WriteCommand(idFD, m.bytes())
+	err = sys.WriteCommand(idFD, msg.bytes())
 	for err == sys.ErrRefused {
-		file, rerr := c.reopen()
+		file, rerr := m.reopen()
 		if rerr != nil {
 			err = rerr
 			break
@@ -309,45 +301,45 @@ func (c *Channel) runBlocking(id *ID, m message) error {
 		if err = move.run(file, idFD, id.handle); err == nil {
 			file, idFD = idFD, file
 			renewals = -1
-			err = sys.WriteCommand(idFD, m.bytes())
+			err = sys.WriteCommand(idFD, msg.bytes())
 		}
 		unix.Close(file)
 	}
-	if c.attach(id, renewals) {
+	if m.attach(id, renewals) {
 		return err
 	}
-	back := c.onThread(func(fd int) error {
+	back := m.onThread(func(fd int) error {
 		move.req.Id, move.req.Fd = id.handle, uint32(idFD)
 		defer func() { id.detached = false }()
-		return c.runRenewed(fd, move.message, nil)
+		return m.runRenewed(fd, move.message, nil)
 	})
 	if back == nil { // the kernel moves events without waking readers
-		c.deliverMu.Lock()
-		c.drain()
-		c.deliverMu.Unlock()
+		m.deliverMu.Lock()
+		m.drain()
+		m.deliverMu.Unlock()
 	}
 	return cmp.Or(err, back)
 }
 
 // detach returns another descriptor of the file that the ID is on. Renewals leave the ID
 // there until attach.
-func (c *Channel) detach(id *ID) (renewals, dup int, err error) {
-	c.thread.renewMu.RLock()
-	defer c.thread.renewMu.RUnlock()
-	err = c.file.Try(func(fd int) (err error) {
+func (m *manager) detach(id *ID) (renewals, dup int, err error) {
+	m.thread.renewMu.RLock()
+	defer m.thread.renewMu.RUnlock()
+	err = m.file.Try(func(fd int) (err error) {
 		dup, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		return err
 	})
 	id.detached = err == nil
-	return c.thread.renewals, dup, err
+	return m.thread.renewals, dup, err
 }
 
 // attach ends detach. It returns false if the file has been renewed since: the caller must
 // then move the ID to the new file.
-func (c *Channel) attach(id *ID, renewals int) bool {
-	c.thread.renewMu.RLock()
-	defer c.thread.renewMu.RUnlock()
-	if c.thread.renewals != renewals {
+func (m *manager) attach(id *ID, renewals int) bool {
+	m.thread.renewMu.RLock()
+	defer m.thread.renewMu.RUnlock()
+	if m.thread.renewals != renewals {
 		return false
 	}
 	id.detached = false

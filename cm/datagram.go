@@ -89,15 +89,8 @@ type Datagram struct {
 	WithImm bool
 }
 
-// Recv waits for a message, copies it to b, and returns its length and sender.
-func (d *Datagrams) Recv(ctx context.Context, b []byte) (n int, from Sender, err error) {
-	m, err := d.RecvDatagram(ctx, b)
-	return m.Len, m.From, err
-}
-
-// RecvDatagram is like [Datagrams.Recv], and also returns the message's immediate
-// data.
-func (d *Datagrams) RecvDatagram(ctx context.Context, b []byte) (m Datagram, err error) {
+// Recv waits for a message and copies it to b.
+func (d *Datagrams) Recv(ctx context.Context, b []byte) (m Datagram, err error) {
 	if m, err = d.recv(ctx, b); err != nil {
 		err = fail("receive on", d.e.LocalAddr().String(), err)
 	}

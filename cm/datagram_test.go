@@ -53,9 +53,9 @@ func TestDatagrams(t *testing.T) {
 				t.Fatal(err)
 			}
 			var buf [1000]byte
-			n, from, err := d.Recv(ctx, buf[:])
-			if err != nil || string(buf[:n]) != msg || from.QPNum != e.Peer.QPNum {
-				t.Fatalf("%d: %d bytes from %+v, %v", i, n, from, err)
+			m, err := d.Recv(ctx, buf[:])
+			if err != nil || string(buf[:m.Len]) != msg || m.From.QPNum != e.Peer.QPNum || m.WithImm {
+				t.Fatalf("%d: %+v, %v", i, m, err)
 			}
 		}
 		if m, err := immediate(ctx, d, e.Peer); err != nil || !m.WithImm || m.Imm != 0x12345678 || m.From.QPNum != e.Peer.QPNum {
@@ -90,7 +90,7 @@ func echo(ctx context.Context, l *cm.Listener, opt cm.Options) error {
 	defer e.Close()
 	var buf [1000]byte
 	for {
-		m, err := d.RecvDatagram(ctx, buf[:])
+		m, err := d.Recv(ctx, buf[:])
 		if err != nil || string(buf[:m.Len]) == "end" {
 			return err
 		}
@@ -110,7 +110,7 @@ func immediate(ctx context.Context, d *cm.Datagrams, to verbs.UDAddr) (cm.Datagr
 	if err := d.SendImm(ctx, to, []byte("x"), 0x12345678); err != nil {
 		return cm.Datagram{}, err
 	}
-	return d.RecvDatagram(ctx, make([]byte, 10))
+	return d.Recv(ctx, make([]byte, 10))
 }
 
 // TestMaxSenders answers more senders than the cache has handles for.
@@ -148,7 +148,7 @@ func TestMaxSenders(t *testing.T) {
 				if err := d.Reply(ctx, to, []byte("y")); err != nil {
 					t.Errorf("answer %d: %v", i, err)
 				}
-				if _, _, err := d.Recv(ctx, make([]byte, 10)); err != nil { // d gets the answers
+				if _, err := d.Recv(ctx, make([]byte, 10)); err != nil { // d gets the answers
 					t.Errorf("answer %d: %v", i, err)
 				}
 			}
@@ -188,11 +188,7 @@ func sendFrom(ctx context.Context, t *testing.T, e *cm.Endpoint, d *cm.Datagrams
 	if err := d.Send(ctx, ah.To(e.QP.Num(), attr.QKey), []byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	_, from, err := d.Recv(ctx, make([]byte, 10))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return from
+	return labtest.Must(d.Recv(ctx, make([]byte, 10)))(t).From
 }
 
 // TestReplyIPv6 answers a sender whose IPv6 address looks like an IPv4 header
@@ -214,7 +210,7 @@ func TestReplyIPv6(t *testing.T) {
 	if err := d.Reply(ctx, from, []byte("y")); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := d.Recv(ctx, make([]byte, 10)); err != nil {
+	if _, err := d.Recv(ctx, make([]byte, 10)); err != nil {
 		t.Error(err)
 	}
 }
@@ -238,7 +234,7 @@ func TestMulticast(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
 		d := cm.Dialer{Options: cm.Options{}, LocalAddr: netip.MustParseAddrPort(labtest.AddrOf(device) + ":0")}
-		join := func(sendOnly bool) (*cm.Member, *cm.Datagrams, error) {
+		join := func(sendOnly bool) (*cm.Endpoint, *cm.Datagrams, error) {
 			m, err := d.Join(ctx, "239.1.2.3", sendOnly)
 			if err != nil {
 				return nil, nil, err
@@ -248,7 +244,7 @@ func TestMulticast(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			g, err := cm.NewDatagrams(m.Endpoint, 900)
+			g, err := cm.NewDatagrams(m, 900)
 			return m, g, err
 		}
 		m1, g1, err := join(false)
@@ -265,15 +261,15 @@ func TestMulticast(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m1.To.QPNum != 0xffffff || m1.Group.QKey == 0 {
-			t.Errorf("group %+v", m1.Group)
+		if m1.Peer.QPNum != 0xffffff || m1.Peer.QKey == 0 {
+			t.Errorf("group %+v", m1.Peer)
 		}
-		if err := g1.Send(ctx, m1.To, []byte("to all")); err != nil {
+		if err := g1.Send(ctx, m1.Peer, []byte("to all")); err != nil {
 			t.Fatal(err)
 		}
 		var buf [100]byte
-		if n, _, err := g2.Recv(ctx, buf[:]); err != nil || string(buf[:n]) != "to all" {
-			t.Errorf("%q, %v", buf[:n], err)
+		if m, err := g2.Recv(ctx, buf[:]); err != nil || string(buf[:m.Len]) != "to all" {
+			t.Errorf("%q, %v", buf[:m.Len], err)
 		}
 	})
 }

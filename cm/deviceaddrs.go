@@ -74,7 +74,7 @@ func localAddrs() (addrs []netip.Addr, err error) {
 // deviceAt returns the index of the device that an address leads to, or -1 if there
 // is none.
 func deviceAt(addr netip.Addr) (index int, err error) {
-	id, err := defaultTransport.newID(PortSpaceTCP)
+	id, err := defaultTransport.newID(PortSpaceTCP, nil)
 	if err != nil {
 		return -1, err
 	}

@@ -126,7 +126,7 @@ func (d *Dialer) dialOnce(ctx context.Context, dst netip.AddrPort, path *PathRec
 		return e, err
 	}
 	t := d.Transport.orDefault()
-	id, err := t.newID(cmp.Or(d.PortSpace, PortSpaceTCP))
+	id, err := t.newID(d.PortSpace, nil)
 	if err != nil {
 		return e, err
 	}
@@ -143,8 +143,8 @@ func (d *Dialer) dialOnce(ctx context.Context, dst netip.AddrPort, path *PathRec
 	if err != nil {
 		return e, err
 	}
-	id.ch().poll() // the route is usually resolved by now
-	if _, err := id.await(ctx, RouteResolved); err != nil {
+	id.m.poll() // the route is usually resolved by now
+	if _, err := id.events.await(ctx, RouteResolved); err != nil {
 		return e, fmt.Errorf("resolve route: %w", noRoute(err, dst.Addr()))
 	}
 	e.log(slog.LevelDebug, "route resolved", nil)
@@ -174,7 +174,7 @@ func (d *Dialer) resolveAddr(ctx context.Context, id *ID, dst netip.AddrPort) er
 		left := max(time.Until(end), 0)
 		err := id.resolveAddr(d.LocalAddr, dst, min(wait, left))
 		if err == nil {
-			_, err = id.await(ctx, AddrResolved)
+			_, err = id.events.await(ctx, AddrResolved)
 		}
 		switch {
 		case err == nil:
@@ -218,7 +218,7 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 	if e.iwarp {
 		ev, abandoned, err = connectIWARP(within, d.Transport.orDefault(), e, d.connParam(e))
 	} else if err = e.connect(d.connParam(e)); err == nil {
-		ev, err = e.id.await(within, ConnectResponse, Established)
+		ev, err = e.id.events.await(within, ConnectResponse, Established)
 	}
 	switch {
 	case err == nil:
@@ -246,7 +246,7 @@ const eventDelay = 5 * time.Second
 func (e *Endpoint) whyEnded(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(ctx, eventDelay)
 	defer cancel()
-	if _, why := e.id.await(ctx); why != nil && ctx.Err() == nil {
+	if _, why := e.id.events.await(ctx); why != nil && ctx.Err() == nil {
 		return fmt.Errorf("%w (%v)", why, err)
 	}
 	return gaveUp(err)

@@ -12,11 +12,10 @@
 //	Endpoint ◄═══════ work requests ══════► Endpoint
 //	  Endpoint.Done: either side disconnected, died, or lost its device
 //
-// Most programs use [Dialer], [Listener] and [Endpoint]. [Channel] and [ID] are the kernel's
-// objects (rdma_cm(7)): an ID is a connection or a listener, and its events arrive on its
-// channel. [Loop] is between the two, for programs that handle one event after the other,
-// as programs on librdmacm do; it also makes endpoints. A program with an event loop of its
-// own waits until [Loop.FD] is readable and calls [Loop.TryNext].
+// Most programs use [Dialer], [Listener] and [Endpoint], and [Datagrams] for messages without a
+// connection. [Channel], [ID] and [Event] are the objects of librdmacm (rdma_cm(7)), for programs that
+// handle one event after the other. A program with an event loop of its own waits until
+// [Channel.FD] is readable and calls [Channel.TryNext].
 //
 // A [Transport] owns what connections share, such as open devices. Most programs need only
 // [DefaultTransport], which closes what has been idle for 250 ms.
@@ -24,9 +23,8 @@
 // Every call that waits takes a context. A call that is cancelled, at any stage, leaks no
 // ID, QP or file.
 //
-// One goroutine reads a channel's events and passes them to their IDs. It waits in the
-// runtime's netpoller, and no connection delays another. A [Loop] has no such goroutine:
-// [Loop.Next] and [Loop.TryNext] read the events themselves.
+// One goroutine of a transport, or of a channel, reads events from the kernel and passes them on. It
+// waits in the runtime's netpoller, and no connection delays another.
 //
 // # Logging
 //

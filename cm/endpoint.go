@@ -90,7 +90,7 @@ type Endpoint struct {
 	// RoCE pads it with zeros, see [MaxPrivateData].
 	PrivateData []byte
 
-	// Peer is the destination of a datagram endpoint that dialed.
+	// Peer is the destination of a datagram endpoint that dialed, or its multicast group.
 	Peer verbs.UDAddr
 
 	id             *ID
@@ -118,6 +118,7 @@ type Endpoint struct {
 	reason  error
 
 	closing  sync.Mutex // held by free
+	detach   func()     // detaches the QP from its multicast group; nil if it is in none
 	listener *Listener  // that accepted the connection, or nil
 }
 
@@ -405,7 +406,7 @@ func (opt *Options) check() error {
 
 // watchEvents registers a function that calls e.end when the connection ends.
 func (e *Endpoint) watchEvents() {
-	e.id.setHandler(func(ev Event, err error) {
+	e.id.events.handle(func(ev Event, err error) {
 		if err == nil {
 			err = ev.Err()
 		}
@@ -542,6 +543,10 @@ func (e *Endpoint) free() (err error) {
 		return ferr == nil
 	}
 	closed(e.id.Close)
+	if e.detach != nil {
+		e.detach()
+		e.detach = nil
+	}
 	if e.QP != nil {
 		closed(e.QP.Close)
 	}

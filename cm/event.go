@@ -32,7 +32,6 @@ const (
 	TimewaitExit
 	AddrInfoResolved
 	AddrInfoError
-	User // from [ID.WriteEvent]
 )
 
 var eventNames = [...]string{
@@ -40,7 +39,7 @@ var eventNames = [...]string{
 	"connect request", "connect response", "connect error", "unreachable",
 	"rejected", "established", "disconnected", "device removal",
 	"multicast join", "multicast error", "address change", "timewait exit",
-	"address information resolved", "address information error", "user event",
+	"address information resolved", "address information error",
 }
 
 func (t EventType) String() string {
@@ -50,12 +49,12 @@ func (t EventType) String() string {
 	return fmt.Sprintf("event %d", uint32(t))
 }
 
-// Event is an event of an [ID].
+// Event is an event of an [ID] on a [Channel].
 type Event struct {
 	Type   EventType
 	Status int // negative errno, or for Rejected the reason
 
-	// ID is the ID that the event is for, and Endpoint, on a [Loop], its endpoint.
+	// ID is the ID that the event is for, and Endpoint, if [Channel.Connect] or [Channel.Accept] has made it, its endpoint.
 	ID       *ID
 	Endpoint *Endpoint
 
@@ -78,18 +77,10 @@ type Event struct {
 	// QKey are those of the peer or group.
 	AV   verbs.AddressVector
 	QKey uint32
-
-	// Arg is the argument of a User event.
-	Arg uint64
 }
 
 func decodeEvent(r *abi.RdmaUcmEventResp, datagram bool) Event {
 	e := Event{Type: EventType(r.Event), Status: int(int32(r.Status)), ECE: ECE{r.Ece.VendorId, r.Ece.AttrMod}}
-	if e.Type == User {
-		arg := r.Param.Arg32()
-		e.Arg = uint64(arg[1])<<32 | uint64(arg[0])
-		return e
-	}
 	if datagram {
 		ud := r.Param.Ud()
 		e.QPNum, e.QKey, e.AV = ud.QpNum, ud.Qkey, attr.OfAH(&ud.AhAttr)

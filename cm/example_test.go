@@ -137,13 +137,13 @@ func ExampleDialer_Dial() {
 }
 
 // This example makes and ends many connections in one goroutine.
-func ExampleLoop() {
-	loop, err := cm.NewLoop()
+func ExampleChannel() {
+	loop, err := cm.NewChannel()
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer loop.Close()
-	l, err := loop.NewID()
+	l, err := loop.NewID(cm.PortSpaceTCP)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func ExampleLoop() {
 		log.Fatal(err)
 	}
 	for i := range 3 {
-		id, err := loop.NewID()
+		id, err := loop.NewID(cm.PortSpaceTCP)
 		if err != nil {
 			log.Fatal(err)
 		}

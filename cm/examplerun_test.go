@@ -40,7 +40,7 @@ func TestExamples(t *testing.T) {
 		}
 	})
 	t.Run("Loop", func(t *testing.T) {
-		got := strings.Split(labtest.Output(t, ExampleLoop), "\n")
+		got := strings.Split(labtest.Output(t, ExampleChannel), "\n")
 		slices.Sort(got)
 		if want := []string{"", "client 0 has gone", "client 1 has gone", "client 2 has gone"}; !slices.Equal(got, want) {
 			t.Errorf("prints\n%q", got)

@@ -4,7 +4,6 @@ package cm
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"net/netip"
 	"os"
@@ -71,28 +70,27 @@ func FuzzDeliver(f *testing.F) {
 	f.Add(event(1, Established, 0, 56, "x"), uint16(PortSpaceUDP), false)
 	f.Add(event(1, Rejected, 28, 148, "no"), uint16(PortSpaceTCP), false)
 	f.Add(event(1, Unreachable, -110, 0, ""), uint16(PortSpaceIB), false)
-	f.Add(event(1, User, 0, 3, "arg"), uint16(PortSpaceTCP), false)
 	f.Add(event(1, ConnectRequest, -1<<31, 3, "arg"), uint16(PortSpaceTCP), false)
 	f.Fuzz(func(t *testing.T, b []byte, space uint16, open bool) {
-		c := testChannel(t)
+		c := testManager(t)
 		c.ids = map[uint64]*ID{}
-		id := c.add(9, PortSpace(space))
+		id := c.add(9, PortSpace(space), nil)
 		id.uid = 1
 		c.ids = map[uint64]*ID{1: id}
 		if !open {
-			id.end(verbs.ErrClosed)
+			id.events.end(id, verbs.ErrClosed)
 		}
 		var r abi.RdmaUcmEventResp
 		copy(mmap.Bytes(&r), b)
 		c.deliver(&r)
 
 		mine := open && r.Uid == 1
-		if mine != (len(id.events) == 1) {
-			t.Fatalf("event for %d: %d came", r.Uid, len(id.events))
+		if mine != (len(id.events.events) == 1) {
+			t.Fatalf("event for %d: %d came", r.Uid, len(id.events.events))
 		}
 		known := 1
 		if mine {
-			e := id.events[0]
+			e := id.events.events[0]
 			if e.NewID != nil {
 				known = 2
 				if e.NewID.handle != r.Id || e.NewID.space != id.space {
@@ -114,17 +112,11 @@ func checkEvent(t *testing.T, r *abi.RdmaUcmEventResp, e *Event, datagram bool) 
 	if (e.NewID != nil) != (e.Type == ConnectRequest) {
 		t.Fatalf("%v with connection %v", e.Type, e.NewID)
 	}
-	param := mmap.Bytes(&r.Param)
 	data, n := r.Param.Conn().PrivateData[:], r.Param.Conn().PrivateDataLen
 	if datagram {
 		data, n = r.Param.Ud().PrivateData[:], r.Param.Ud().PrivateDataLen
 	}
-	switch {
-	case e.Type == User:
-		if len(e.PrivateData) != 0 || e.Arg != uint64(binary.NativeEndian.Uint32(param[4:]))<<32|uint64(binary.NativeEndian.Uint32(param)) {
-			t.Fatalf("%+v", e)
-		}
-	case !bytes.Equal(e.PrivateData, data[:n]):
+	if !bytes.Equal(e.PrivateData, data[:n]) {
 		t.Fatalf("private data %x of %x, %d bytes", e.PrivateData, data, n)
 	}
 	err := e.Err()
@@ -141,8 +133,8 @@ func checkEvent(t *testing.T, r *abi.RdmaUcmEventResp, e *Event, datagram bool) 
 	}
 }
 
-// testChannel returns a channel whose file accepts every command.
-func testChannel(t *testing.T) *Channel {
+// testManager returns a manager whose file accepts every command.
+func testManager(t *testing.T) *manager {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(os.NewSyscallError("socketpair", err))
@@ -153,5 +145,5 @@ func testChannel(t *testing.T) *Channel {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { file.Close() })
-	return &Channel{file: file}
+	return &manager{file: file}
 }

@@ -2,14 +2,10 @@ package cm
 
 import (
 	"cmp"
-	"context"
 	"fmt"
-	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -26,11 +22,12 @@ type ID struct {
 	// Tag is for the program's use.
 	Tag any
 
-	channel  atomic.Pointer[Channel]
+	m        *manager
 	uid      uint64
 	handle   uint32
 	space    PortSpace
-	detached bool // see Channel.detach; guarded by renewMu of the channel's thread
+	events   *queue // where its events go
+	detached bool   // see manager.detach; guarded by renewMu of the manager's thread
 
 	// cmdMu is held for reading by commands, so that Close waits until they end: the
 	// kernel reuses the handle of an ID that it has destroyed.
@@ -40,31 +37,13 @@ type ID struct {
 	closing   sync.Mutex
 	destroyed bool
 
-	endpoint      atomic.Pointer[Endpoint] // of Loop.Connect or Loop.Accept
+	endpoint      atomic.Pointer[Endpoint] // of Channel.Connect or Channel.Accept
 	ackTimeoutSet atomic.Bool              // by SetAckTimeout
+	groups        sync.Map                 // the handles of multicast groups, by address
 
-	mu                   sync.Mutex
-	events               []Event
-	handler              func(Event, error) // receives the events instead of Next
-	groups               map[uint64]*Group
-	backlog              int // of a listener: the most events in the queue
-	log                  *slog.Logger
-	requests, turnedAway uint64
-	ended                bool
-	err                  error         // why the ID has ended
-	buf                  [1]Event      // first array of events, which seldom has more than one
-	ready                chan struct{} // has a token while there may be events; closed with the ID; nil before the first wait
-}
-
-// readyChan returns ready. The caller holds mu.
-func (id *ID) readyChan() chan struct{} {
-	if id.ready == nil {
-		id.ready = make(chan struct{}, 1)
-		if id.ended {
-			close(id.ready)
-		}
-	}
-	return id.ready
+	// Guarded by events.mu:
+	ended   bool     // it gets no more events
+	backlog *backlog // of a listener
 }
 
 // PortSpace is the set of ports for one kind of connection (rdma_create_id(3)).
@@ -79,219 +58,22 @@ const (
 
 func (s PortSpace) datagram() bool { return s == PortSpaceUDP || s == PortSpaceIPoIB }
 
-// NewID makes an ID for reliable connections.
-func (c *Channel) NewID() (*ID, error) { return c.NewIDIn(PortSpaceTCP) }
-
-// NewIDIn makes an ID in a port space.
-func (c *Channel) NewIDIn(space PortSpace) (*ID, error) {
-	return c.addID(space).create()
-}
-
-// addID adds an ID that the kernel does not know before create.
-func (c *Channel) addID(space PortSpace) *ID {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.add(0, space)
-}
-
 func (id *ID) create() (*ID, error) {
 	typ := verbs.RC
 	if id.space.datagram() {
 		typ = verbs.UD
 	}
 	req := abi.RdmaUcmCreateId{Uid: id.uid, Ps: uint16(id.space), QpType: uint8(typ)}
-	// The answer is the handle. It is stored at once, as a renewal of the channel needs it.
-	if err := query(id.ch(), abi.RDMA_USER_CM_CMD_CREATE_ID, &req, &req.Response, &id.handle); err != nil {
-		id.forget()
+	// The answer is the handle. It is stored at once, as a renewal of the file needs it.
+	if err := query(id.m, abi.RDMA_USER_CM_CMD_CREATE_ID, &req, &req.Response, &id.handle); err != nil {
+		id.m.forget(id)
 		return nil, fail("create ID", "", err)
 	}
 	return id, nil
 }
 
-// defaultBacklog is the kernel's default (net.rdma_ucm.max_backlog).
-const defaultBacklog = 1024
-
-// push queues an event. It returns false if the ID has ended or its backlog is full.
-func (id *ID) push(e Event) bool {
-	id.mu.Lock()
-	if f := id.handler; f != nil && !id.ended {
-		id.mu.Unlock()
-		f(e, nil)
-		return true
-	}
-	defer id.mu.Unlock()
-	if id.ended {
-		return false
-	}
-	if e.Type == ConnectRequest {
-		id.requests++
-		if id.backlog > 0 && len(id.events) >= id.backlog {
-			id.turnedAway++
-			if log, backlog := id.log, id.backlog; log != nil { // its handler must not run with mu held
-				go log.Warn("connection request turned away: backlog is full", "backlog", backlog)
-			}
-			return false
-		}
-	}
-	if id.events == nil {
-		id.events = id.buf[:0]
-	}
-	id.events = append(id.events, e)
-	id.wake()
-	return true
-}
-
-// wake wakes one goroutine that waits in Next. The caller holds mu.
-func (id *ID) wake() {
-	if id.ready == nil || id.ended {
-		return
-	}
-	select {
-	case id.ready <- struct{}{}:
-	default:
-	}
-}
-
-// Next waits for the next event. Events of one ID come in order. Several goroutines
-// may wait; one of them gets each event.
-func (id *ID) Next(ctx context.Context) (Event, error) {
-	e, err := id.next(ctx)
-	return e, fail("wait for event of ID", "", err)
-}
-
-func (id *ID) next(ctx context.Context) (Event, error) {
-	for {
-		if id.ch().loop != nil {
-			return Event{}, fmt.Errorf("its events go to a Loop: %w", syscall.EINVAL)
-		}
-		id.mu.Lock()
-		if len(id.events) > 0 && !id.ended {
-			e := id.events[0]
-			id.events = slices.Delete(id.events, 0, 1)
-			if len(id.events) > 0 {
-				id.wake()
-			}
-			id.mu.Unlock()
-			return e, nil
-		}
-		if id.ended {
-			id.mu.Unlock()
-			return Event{}, id.err
-		}
-		ready := id.readyChan()
-		id.mu.Unlock()
-		if err := id.ch().renewalErr(); err != nil {
-			id.mu.Lock()
-			id.wake() // the next waiter
-			id.mu.Unlock()
-			return Event{}, err
-		}
-		select {
-		case <-ready:
-		case <-ctx.Done():
-			return Event{}, ctx.Err()
-		}
-	}
-}
-
-// setHandler registers f to be called with each event from now on, in order, by the goroutine
-// that reads the channel's events, and once with an error when the ID ends. f must not block.
-func (id *ID) setHandler(f func(Event, error)) {
-	for {
-		id.mu.Lock()
-		if id.ended {
-			id.mu.Unlock()
-			f(Event{}, id.err)
-			return
-		}
-		events := id.events
-		id.events = nil
-		if len(events) == 0 {
-			id.handler = f
-			id.mu.Unlock()
-			return
-		}
-		id.mu.Unlock()
-		for _, e := range events {
-			f(e, nil)
-		}
-	}
-}
-
-// await waits for an event of one of the types. It returns the error of another event that
-// means failure.
-func (id *ID) await(ctx context.Context, want ...EventType) (Event, error) {
-	for {
-		e, err := id.next(ctx)
-		switch {
-		case err != nil:
-			return e, err
-		case slices.Contains(want, e.Type):
-			return e, nil
-		}
-		if err := e.Err(); err != nil {
-			return e, err
-		}
-	}
-}
-
-func (id *ID) isEnded() bool {
-	id.mu.Lock()
-	defer id.mu.Unlock()
-	return id.ended
-}
-
-// end marks the ID as ended and closes the connections in events that were not read.
-func (id *ID) end(why error) {
-	id.mu.Lock()
-	if id.ended {
-		id.mu.Unlock()
-		return
-	}
-	id.ended, id.err = true, why
-	events := id.events
-	id.events = nil
-	follower := id.handler
-	groups := id.groups
-	id.groups = nil
-	if id.ready != nil {
-		close(id.ready)
-	}
-	id.mu.Unlock()
-	if follower != nil {
-		follower(Event{}, why)
-	}
-	for _, g := range groups {
-		close(g.gone)
-	}
-	for _, e := range events {
-		if e.NewID != nil {
-			e.NewID.Close()
-		}
-	}
-	if l := id.ch().loop; l != nil {
-		l.changed.Signal()
-	}
-}
-
-func (id *ID) forget() {
-	id.ch().unregister(id.uids())
-	id.end(verbs.ErrClosed)
-}
-
-// uids returns the uids that the kernel has for the ID and its groups.
-func (id *ID) uids() []uint64 {
-	id.mu.Lock()
-	defer id.mu.Unlock()
-	numbers := []uint64{id.uid}
-	for uid := range id.groups {
-		numbers = append(numbers, uid)
-	}
-	return numbers
-}
-
-// ch returns the channel that the ID is on.
-func (id *ID) ch() *Channel { return id.channel.Load() }
+// Channel returns the channel that the ID was made on, or nil if a [Dialer] or [Listener] made it.
+func (id *ID) Channel() *Channel { return id.m.channel }
 
 // PortSpace returns the port space of the ID.
 func (id *ID) PortSpace() PortSpace { return id.space }
@@ -314,21 +96,21 @@ func idCommand[Req any](id *ID, cmd uint32, req *Req) error {
 		return err
 	}
 	defer id.endCommand()
-	return command(id.ch(), cmd, req)
+	return command(id.m, cmd, req)
 }
 
-// doBlocking is idCommand for a command that may block, see [Channel.runBlocking].
+// doBlocking is idCommand for a command that may block, see [manager.runBlocking].
 func doBlocking[Req any](id *ID, cmd uint32, req *Req) error {
 	if err := id.beginCommand(); err != nil {
 		return err
 	}
 	defer id.endCommand()
-	m, err := encode(cmd, mmap.Bytes(req), nil, 0)
+	msg, err := encode(cmd, mmap.Bytes(req), nil, 0)
 	if err != nil {
 		return err
 	}
-	defer m.free()
-	return translateErrno(id.ch().runBlocking(id, m))
+	defer msg.free()
+	return translateErrno(id.m.runBlocking(id, msg))
 }
 
 // idQuery runs a command about an ID and stores its answer in *resp, see query.
@@ -337,7 +119,7 @@ func idQuery[Resp, Req any](id *ID, cmd uint32, req *Req, response *uint64, resp
 		return err
 	}
 	defer id.endCommand()
-	return query(id.ch(), cmd, req, response, resp)
+	return query(id.m, cmd, req, response, resp)
 }
 
 // Close waits for commands in progress and destroys the ID (rdma_destroy_id(3)). Calls
@@ -356,9 +138,9 @@ func (id *ID) Close() error {
 	id.closed = true
 	id.cmdMu.Unlock()
 	req := abi.RdmaUcmDestroyId{Id: id.handle}
-	err := query(id.ch(), abi.RDMA_USER_CM_CMD_DESTROY_ID, &req, &req.Response, new(abi.RdmaUcmDestroyIdResp))
+	err := query(id.m, abi.RDMA_USER_CM_CMD_DESTROY_ID, &req, &req.Response, new(abi.RdmaUcmDestroyIdResp))
 	id.destroyed = err == nil
-	id.forget()
+	id.m.forget(id)
 	return fail("destroy ID", "", err)
 }
 
@@ -414,26 +196,27 @@ func (id *ID) resolveRoute(timeout time.Duration) error {
 
 // Listen makes a bound ID accept connection requests, which follow as ConnectRequest
 // events. While backlog of them wait, or 1024 if that is zero, further requests are turned
-// away. Less than 0 matches [verbs.ErrRange]. On a [Loop] the kernel does that. Otherwise this package does, as the channel's reader
-// takes events from the kernel at once; the kernel gets its longest queue then, since siw loses
-// track of requests beyond it.
+// away. Less than 0 matches [verbs.ErrRange].
 func (id *ID) Listen(backlog int) error { return fail("listen on ID", "", id.listen(backlog)) }
 
-// maxBacklog is what the kernel's commands have room for.
-const maxBacklog = 1<<31 - 1
+const (
+	defaultBacklog = 1024      // the kernel's (net.rdma_ucm.max_backlog)
+	maxBacklog     = 1<<31 - 1 // that the kernel's commands have room for
+)
 
-func (id *ID) listen(backlog int) error {
-	if backlog < 0 || backlog > maxBacklog {
-		return fmt.Errorf("backlog is %d: %w: 1 to %d, or 0 for %d", backlog, verbs.ErrRange, maxBacklog, defaultBacklog)
+// listen leaves the kernel its longest queue: manager.dispatch takes requests out of it at once, and siw
+// loses track of requests beyond it. The ID's own backlog holds them.
+func (id *ID) listen(most int) error {
+	if most < 0 || most > maxBacklog {
+		return fmt.Errorf("backlog is %d: %w: 1 to %d, or 0 for %d", most, verbs.ErrRange, maxBacklog, defaultBacklog)
 	}
-	id.mu.Lock()
-	id.backlog = cmp.Or(backlog, defaultBacklog)
-	id.mu.Unlock()
-	req := abi.RdmaUcmListen{Id: id.handle}
-	if id.ch().loop != nil {
-		req.Backlog = uint32(backlog)
+	id.events.mu.Lock()
+	if id.backlog == nil {
+		id.backlog = new(backlog)
 	}
-	return idCommand(id, abi.RDMA_USER_CM_CMD_LISTEN, &req)
+	id.backlog.most = cmp.Or(most, defaultBacklog)
+	id.events.mu.Unlock()
+	return idCommand(id, abi.RDMA_USER_CM_CMD_LISTEN, &abi.RdmaUcmListen{Id: id.handle})
 }
 
 // ConnParam contains the parameters that the two sides exchange (struct
@@ -533,12 +316,6 @@ func (id *ID) establish() error {
 // Reject rejects a connection.
 func (id *ID) Reject(privateData []byte) error {
 	return fail("reject connection of ID", "", id.reject(rejectConsumer, privateData))
-}
-
-// RejectECE rejects a connection because of the extensions that the peer offers
-// (rdma_reject_ece(3)). On iWARP, which carries no reasons, it is like Reject.
-func (id *ID) RejectECE(privateData []byte) error {
-	return fail("reject connection of ID", "", id.reject(rejectVendorOption, privateData))
 }
 
 func (id *ID) reject(reason uint8, privateData []byte) error {

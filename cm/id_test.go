@@ -18,7 +18,7 @@ import (
 func TestOptions(t *testing.T) {
 	labtest.RequireBoth(t)
 	ch := labtest.Made(cm.NewChannel())(t)
-	id := labtest.Made(ch.NewID())(t)
+	id := labtest.Made(ch.NewID(0))(t)
 	any6 := netip.MustParseAddrPort("[::]:0")
 	if err := errors.Join(id.SetTOS(32), id.SetReuseAddr(true), id.SetAFOnly(true), id.SetAckTimeout(15), id.Bind(any6)); err != nil {
 		t.Error(err)
@@ -28,82 +28,47 @@ func TestOptions(t *testing.T) {
 	}
 	// Another ID may have the same port as long as neither listens.
 	r := labtest.Must(id.Route())(t)
-	other := labtest.Made(ch.NewID())(t)
+	other := labtest.Made(ch.NewID(0))(t)
 	if err := errors.Join(other.SetReuseAddr(true), other.SetAFOnly(true), other.Bind(r.Local), other.Close(), id.Listen(1)); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestMigrate moves an ID with a pending event, and continues on the new channel.
-func TestMigrate(t *testing.T) {
+// TestPath resolves a route and asks for its path.
+func TestPath(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		from, to := labtest.Must(cm.NewChannel())(t), labtest.Must(cm.NewChannel())(t)
-		labtest.Close(t, from)
-		labtest.Close(t, to)
-		for range 20 {
-			id := labtest.Must(from.NewID())(t)
-			dst := netip.MustParseAddrPort(labtest.AddrOf(device) + ":9")
-			if err := id.ResolveAddr(netip.AddrPort{}, dst, time.Second); err != nil {
-				t.Fatal(err)
-			}
-			if err := id.Migrate(to); err != nil {
-				t.Fatal(err)
-			}
-			if e, err := id.Next(within(t, 5*time.Second)); err != nil || e.Type != cm.AddrResolved {
-				t.Fatal(e, err)
-			}
-			if err := id.ResolveRoute(time.Second); err != nil {
-				t.Fatal(err)
-			}
-			if e, err := id.Next(within(t, 5*time.Second)); err != nil || e.Type != cm.RouteResolved {
-				t.Fatal(e, err)
-			}
-			paths, err := id.PathRecords()
-			local, remote, gerr := id.GIDs()
-			if err := errors.Join(err, gerr); err != nil {
-				t.Error(err)
-			}
-			if device != labtest.SIW && (len(paths) == 0 || paths[0].SGID != local || paths[0].DGID != remote || paths[0].MTU.Bytes() == 0) {
-				t.Errorf("paths %+v between %v and %v", paths, local, remote)
-			}
-			if err := id.Close(); err != nil {
-				t.Error(err)
-			}
+		id := labtest.NewID(t, 0)
+		dst := netip.MustParseAddrPort(labtest.AddrOf(device) + ":9")
+		labtest.Check(t, id.ResolveAddr(netip.AddrPort{}, dst, time.Second))
+		labtest.Expect(t, id, cm.AddrResolved)
+		labtest.Check(t, id.ResolveRoute(time.Second))
+		labtest.Expect(t, id, cm.RouteResolved)
+		paths, err := id.PathRecords()
+		local, remote, gerr := id.GIDs()
+		if err := errors.Join(err, gerr); err != nil {
+			t.Error(err)
+		}
+		if device == labtest.SIW {
+			return
+		}
+		if len(paths) == 0 || paths[0].SGID != local || paths[0].DGID != remote || paths[0].MTU.Bytes() == 0 {
+			t.Errorf("paths %+v between %v and %v", paths, local, remote)
 		}
 	})
-}
-
-// TestUserEvent adds an event of the program to an ID, if the kernel supports
-// that.
-func TestUserEvent(t *testing.T) {
-	labtest.RequireBoth(t)
-	ch := labtest.Made(cm.NewChannel())(t)
-	id := labtest.Made(ch.NewID())(t)
-	err := id.WriteEvent(7, 0x1122334455667788)
-	if errors.Is(err, errors.ErrUnsupported) {
-		t.Log("the kernel refuses:", err)
-		return
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if e, err := id.Next(within(t, 5*time.Second)); err != nil || e.Type != cm.User || e.Status != 7 || e.Arg != 0x1122334455667788 {
-		t.Errorf("%+v, %v", e, err)
-	}
 }
 
 func TestPortSpaces(t *testing.T) {
 	labtest.RequireBoth(t)
 	ch := labtest.Made(cm.NewChannel())(t)
 	for _, space := range []cm.PortSpace{cm.PortSpaceTCP, cm.PortSpaceUDP, cm.PortSpaceIPoIB, cm.PortSpaceIB} {
-		id := labtest.Must(ch.NewIDIn(space))(t)
+		id := labtest.Must(ch.NewID(space))(t)
 		if id.PortSpace() != space {
 			t.Errorf("port space %#x", id.PortSpace())
 		}
 		labtest.Close(t, id)
 	}
-	if _, err := ch.NewIDIn(0x7777); err == nil {
+	if _, err := ch.NewID(0x7777); err == nil {
 		t.Error("an absurd port space was taken")
 	}
 }
@@ -115,20 +80,18 @@ func TestClosedID(t *testing.T) {
 	ch := labtest.Made(cm.NewChannel())(t)
 	addr := netip.MustParseAddrPort(labtest.Addr + ":0")
 	for range 20 {
-		old := labtest.Must(ch.NewID())(t)
+		old := labtest.Must(ch.NewID(0))(t)
 		if err := old.Close(); err != nil {
 			t.Fatal(err)
 		}
-		heir := labtest.Must(ch.NewID())(t)
+		heir := labtest.Must(ch.NewID(0))(t)
 		_, routeErr := old.Route()
 		_, _, attrErr := old.InitQPAttr(verbs.StateInit)
 		_, pathErr := old.PathRecords()
-		_, groupErr := old.Join(t.Context(), netip.MustParseAddr("239.1.2.3"), false)
-		other := labtest.Must(cm.NewChannel())(t)
 		for _, err := range []error{
 			old.Bind(addr), old.Listen(1), old.Disconnect(), old.Establish(), old.Reject(nil), old.SetTOS(1),
-			old.ResolveAddr(netip.AddrPort{}, addr, time.Second), old.ResolveRoute(time.Second), old.Migrate(other),
-			routeErr, attrErr, pathErr, groupErr,
+			old.ResolveAddr(netip.AddrPort{}, addr, time.Second), old.ResolveRoute(time.Second),
+			old.Join(netip.MustParseAddr("239.1.2.3"), false), routeErr, attrErr, pathErr,
 		} {
 			if !errors.Is(err, net.ErrClosed) {
 				t.Errorf("on a closed ID: %v", err)
@@ -137,7 +100,7 @@ func TestClosedID(t *testing.T) {
 		if r := labtest.Must(heir.Route())(t); r.Local.Port() != 0 {
 			t.Errorf("another ID was bound to %v", r.Local)
 		}
-		if err := errors.Join(heir.Bind(addr), heir.Close(), old.Close(), other.Close()); err != nil {
+		if err := errors.Join(heir.Bind(addr), heir.Close(), old.Close()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -150,10 +113,10 @@ func TestSleepers(t *testing.T) {
 	ch := labtest.Made(cm.NewChannel())(t)
 	for i := range 20 {
 		ctx := within(t, 10*time.Second)
-		id := labtest.Must(ch.NewID())(t)
+		id := labtest.Must(ch.NewID(0))(t)
 		events := make(chan error, 2)
 		next := func() {
-			_, err := id.Next(ctx)
+			_, err := ch.Next(ctx)
 			events <- err
 		}
 		then := []func() error{id.Close}

@@ -15,7 +15,7 @@ import (
 // manager returns, with and without RDMA READs of the peer.
 func TestInitAttr(t *testing.T) {
 	labtest.RequireBoth(t)
-	loop, _, addr := newLoop(t, labtest.RoCE)
+	loop, _, addr := newLoop(t, cm.DefaultTransport(), labtest.RoCE)
 	ask := func(id *cm.ID) verbs.QPAttr {
 		t.Helper()
 		attr, mask, err := id.InitQPAttr(verbs.StateInit)

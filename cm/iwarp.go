@@ -32,7 +32,7 @@ func connectIWARP(ctx context.Context, t *Transport, e *Endpoint, p ConnParam) (
 		defer close(done)
 		defer leave()
 		if err = e.id.connectBlocking(p); err == nil {
-			ev, err = e.id.await(context.Background(), Established)
+			ev, err = e.id.events.await(context.Background(), Established)
 		}
 	}()
 	select {

@@ -23,7 +23,9 @@ import (
 // Listener accepts connections. The caller must close it.
 type Listener struct {
 	id        *ID
-	id6       *ID // of the IPv6 wildcard beside IPv4's, or nil; its requests go to id
+	id6       *ID      // of the IPv6 wildcard beside IPv4's, or nil
+	events    *queue   // of both IDs
+	backlog   *backlog // of both IDs
 	addr      Addr
 	log       *slog.Logger
 	transport *Transport
@@ -52,14 +54,9 @@ func (l *Listener) Stats() ListenerStats {
 	s := l.stats
 	s.Open = len(l.conns)
 	l.mu.Unlock()
-	l.id.mu.Lock()
-	defer l.id.mu.Unlock()
-	s.Requests, s.TurnedAway = l.id.requests, l.id.turnedAway
-	for _, e := range l.id.events {
-		if e.Type == ConnectRequest {
-			s.Waiting++
-		}
-	}
+	l.events.mu.Lock()
+	defer l.events.mu.Unlock()
+	s.Requests, s.TurnedAway, s.Waiting = l.backlog.requests, l.backlog.turnedAway, l.backlog.waiting
 	return s
 }
 
@@ -107,7 +104,7 @@ func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, erro
 }
 
 func (c *ListenConfig) listen(ctx context.Context, addr string) (*Listener, error) {
-	l := &Listener{log: c.Logger, transport: c.Transport.orDefault(), conns: map[*Endpoint]struct{}{}}
+	l := &Listener{log: c.Logger, transport: c.Transport.orDefault(), conns: map[*Endpoint]struct{}{}, backlog: &backlog{log: c.Logger}}
 	addrs, err := resolve(ctx, nil, addr)
 	if err != nil {
 		return nil, err
@@ -160,7 +157,7 @@ func (t *Transport) reachable(wildcard netip.Addr, ipv6Only bool) bool {
 
 // hasDevice reports whether a device has an address.
 func (t *Transport) hasDevice(a netip.Addr) (bool, error) {
-	id, err := t.newID(PortSpaceTCP)
+	id, err := t.newID(PortSpaceTCP, nil)
 	if err != nil {
 		return false, err
 	}
@@ -189,15 +186,16 @@ func noAddress(wildcard netip.Addr, ipv6Only bool) error {
 // open makes the listener's IDs. The wildcard of both families has one of each: with one ID of [::],
 // the kernel rejects IPv4 connections on iWARP (iw_conn_req_handler).
 func (c *ListenConfig) open(l *Listener, local netip.AddrPort) (err error) {
+	l.events = newQueue(nil)
 	if local.Addr() != netip.IPv6Unspecified() || c.IPv6Only {
-		l.id, l.addr, err = c.openID(l.transport, local, c.IPv6Only)
+		l.id, l.addr, err = c.openID(l, local, c.IPv6Only)
 		return err
 	}
-	l.id, l.addr, err = c.openID(l.transport, netip.AddrPortFrom(netip.IPv4Unspecified(), local.Port()), false)
+	l.id, l.addr, err = c.openID(l, netip.AddrPortFrom(netip.IPv4Unspecified(), local.Port()), false)
 	if err != nil {
 		return err
 	}
-	id6, addr6, err := c.openID(l.transport, netip.AddrPortFrom(local.Addr(), l.addr.Port()), true)
+	id6, addr6, err := c.openID(l, netip.AddrPortFrom(local.Addr(), l.addr.Port()), true)
 	if errors.Is(err, syscall.EAFNOSUPPORT) { // IPv6 is disabled
 		return nil
 	}
@@ -206,22 +204,16 @@ func (c *ListenConfig) open(l *Listener, local netip.AddrPort) (err error) {
 		return err
 	}
 	l.id6, l.addr = id6, addr6
-	id6.setHandler(func(e Event, err error) {
-		if err != nil {
-			l.id.end(err)
-		} else if !l.id.push(e) && e.NewID != nil {
-			e.NewID.Close() // as Channel.deliver does
-		}
-	})
 	return nil
 }
 
 // openID makes an ID that listens, and returns its address.
-func (c *ListenConfig) openID(t *Transport, local netip.AddrPort, only6 bool) (*ID, Addr, error) {
-	id, err := t.newID(cmp.Or(c.PortSpace, PortSpaceTCP))
+func (c *ListenConfig) openID(l *Listener, local netip.AddrPort, only6 bool) (*ID, Addr, error) {
+	id, err := l.transport.newID(c.PortSpace, l.events)
 	if err != nil {
 		return nil, Addr{}, err
 	}
+	id.backlog = l.backlog
 	var route Route
 	if c.ReuseAddr {
 		err = id.SetReuseAddr(true)
@@ -233,7 +225,6 @@ func (c *ListenConfig) openID(t *Transport, local netip.AddrPort, only6 bool) (*
 		err = portInUse(id, local, id.bind(local))
 	}
 	if err == nil {
-		id.log = c.Logger
 		if err = id.listen(c.Backlog); err == nil {
 			route, err = id.route()
 		}
@@ -255,7 +246,7 @@ func portInUse(id *ID, local netip.AddrPort, err error) error {
 	if local.Port() == 0 || !errors.Is(err, syscall.EADDRNOTAVAIL) {
 		return err
 	}
-	other, oerr := id.ch().NewIDIn(id.space)
+	other, oerr := id.m.addID(id.space, nil).create()
 	if oerr != nil {
 		return err
 	}
@@ -273,7 +264,7 @@ func (l *Listener) Addr() Addr { return l.addr }
 // at once; none delays another.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	for {
-		ev, err := l.id.next(ctx)
+		ev, err := l.events.next(ctx)
 		if err == nil {
 			err = ev.Err()
 		}
@@ -449,7 +440,7 @@ func (r *Request) establish(ctx context.Context, e *Endpoint, opt *Options) (end
 // iWARP has neither: there the kernel's TCP connection is up before the acceptance.
 func (e *Endpoint) awaitEstablished(ctx context.Context, ownCQ bool) (Event, error) {
 	if e.iwarp {
-		return e.id.await(ctx, Established)
+		return e.id.events.await(ctx, Established)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, establishTimeout, errNotConfirmed)
 	defer cancel()
@@ -471,7 +462,7 @@ var errNotConfirmed = fmt.Errorf("the peer has not confirmed the connection with
 func (e *Endpoint) awaitPeer(ctx context.Context, ownCQ bool) (Event, error) {
 	for wait := time.Millisecond; ownCQ; wait = min(2*wait, 100*time.Millisecond) {
 		within, cancel := context.WithTimeout(ctx, wait)
-		ev, err := e.id.await(within, Established, Disconnected)
+		ev, err := e.id.events.await(within, Established, Disconnected)
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 			return ev, err
@@ -481,7 +472,7 @@ func (e *Endpoint) awaitPeer(ctx context.Context, ownCQ bool) (Event, error) {
 			ownCQ = false
 		}
 	}
-	return e.id.await(ctx, Established, Disconnected)
+	return e.id.events.await(ctx, Established, Disconnected)
 }
 
 // Reject rejects the request. The peer's dial fails with a [*RejectedError] that

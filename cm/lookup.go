@@ -69,7 +69,7 @@ func (d *Dialer) lookup(ctx context.Context, addr string) (Path, error) {
 }
 
 func (d *Dialer) pathTo(ctx context.Context, dst netip.AddrPort) (Path, error) {
-	id, err := d.Transport.orDefault().newID(PortSpaceUDP)
+	id, err := d.Transport.orDefault().newID(PortSpaceUDP, nil)
 	if err != nil {
 		return Path{}, err
 	}
@@ -77,7 +77,7 @@ func (d *Dialer) pathTo(ctx context.Context, dst netip.AddrPort) (Path, error) {
 	if err := d.resolve(ctx, id, dst, nil); err != nil {
 		return Path{}, err
 	}
-	if _, err := id.await(ctx, RouteResolved); err != nil {
+	if _, err := id.events.await(ctx, RouteResolved); err != nil {
 		return Path{}, fmt.Errorf("resolve route: %w", noRoute(err, dst.Addr()))
 	}
 	r, err := id.route()

@@ -83,7 +83,7 @@ func TestLoopFD(t *testing.T) {
 	for name, w := range waits {
 		t.Run(name, func(t *testing.T) {
 			labtest.Each(t, func(t *testing.T, device string) {
-				loop, _, addr := newLoop(t, device)
+				loop, _, addr := newLoop(t, cm.DefaultTransport(), device)
 				wait := w.watch(t, loop.FD())
 				if wait(0) {
 					t.Error("readable before there is an event")
@@ -97,7 +97,7 @@ func TestLoopFD(t *testing.T) {
 	}
 }
 
-func testLoopFD(t *testing.T, loop *cm.Loop, addr netip.AddrPort, wait func(time.Duration) bool, drain bool) {
+func testLoopFD(t *testing.T, loop *cm.Channel, addr netip.AddrPort, wait func(time.Duration) bool, drain bool) {
 	const dialers, each, own = 8, 10, 20
 	ctx := within(t, 100*time.Second)
 	var dialing sync.WaitGroup
@@ -162,35 +162,22 @@ func testLoopFD(t *testing.T, loop *cm.Loop, addr netip.AddrPort, wait func(time
 // but only for those that TryNext can return.
 func TestLoopFDQueue(t *testing.T) {
 	labtest.Require(t)
-	loop, _, addr := newLoop(t, labtest.RoCE)
-	ch := labtest.Made(cm.NewChannel())(t)
-	for _, early := range []bool{true, false} { // before FD is called for the first time, and after
-		moved := resolving(t, ch, addr)
-		time.Sleep(50 * time.Millisecond) // its event has been delivered
-		var wait func(time.Duration) bool
-		if !early {
-			wait = pollFD(t, loop.FD())
-		}
-		if err := moved.Migrate(loop.Channel); err != nil {
-			t.Fatal(err)
-		}
-		if early {
-			wait = pollFD(t, loop.FD())
-		}
+	loop, _, addr := newLoop(t, cm.DefaultTransport(), labtest.RoCE)
+	for range 2 {
+		id := resolving(t, loop, addr)
+		wait := pollFD(t, loop.FD())
 		for range 2 {
-			if !wait(0) {
-				t.Fatal("not readable for an event of an ID that has come from another channel")
+			if !wait(5 * time.Second) {
+				t.Fatal("not readable for an event")
 			}
 		}
-		if e, ok, err := loop.TryNext(); err != nil || !ok || e.ID != moved || e.Type != cm.AddrResolved {
+		if e, ok, err := loop.TryNext(); err != nil || !ok || e.ID != id || e.Type != cm.AddrResolved {
 			t.Errorf("%+v, %v, %v", e, ok, err)
 		}
 		if wait(0) {
 			t.Error("readable after the event was taken")
 		}
-		if err := moved.Close(); err != nil {
-			t.Error(err)
-		}
+		labtest.Check(t, id.Close())
 	}
 	closed := resolving(t, loop, addr)
 	if !pollFD(t, loop.FD())(5 * time.Second) {
@@ -203,7 +190,7 @@ func TestLoopFDQueue(t *testing.T) {
 		t.Errorf("event %v of an ID that is closed, %v", e.Type, err)
 	}
 
-	ended := labtest.Must(cm.NewLoop())(t)
+	ended := labtest.Must(cm.NewChannel())(t)
 	if err := errors.Join(ended.Close(), ended.Close()); err != nil {
 		t.Error(err)
 	}
@@ -220,7 +207,7 @@ func TestLoopFDQueue(t *testing.T) {
 func TestLoopTryNextBeside(t *testing.T) {
 	labtest.Require(t)
 	const ids = 200
-	loop, _, addr := newLoop(t, labtest.RoCE)
+	loop, _, addr := newLoop(t, cm.DefaultTransport(), labtest.RoCE)
 	ctx, cancel := context.WithCancel(within(t, 60*time.Second))
 	var mu sync.Mutex
 	seen := map[*cm.ID]int{}

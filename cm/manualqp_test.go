@@ -3,7 +3,6 @@
 package cm_test
 
 import (
-	"context"
 	"net/netip"
 	"testing"
 	"time"
@@ -21,31 +20,30 @@ func TestByHand(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
 		dev := labtest.OpenDevice(t, device)
-		ch := labtest.Made(cm.NewChannel())(t)
-		l := labtest.Made(ch.NewID())(t)
+		l := labtest.NewID(t, 0)
 		if err := l.Bind(netip.MustParseAddrPort(labtest.AddrOf(device) + ":0")); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.Listen(1); err != nil {
 			t.Fatal(err)
 		}
-		client := labtest.Made(ch.NewID())(t)
+		client := labtest.NewID(t, 0)
 		dst := labtest.Must(l.Route())(t).Local
 		if err := client.ResolveAddr(netip.AddrPort{}, dst, time.Second); err != nil {
 			t.Fatal(err)
 		}
-		expect(ctx, t, client, cm.AddrResolved)
+		labtest.Expect(t, client, cm.AddrResolved)
 		if err := client.ResolveRoute(time.Second); err != nil {
 			t.Fatal(err)
 		}
-		expect(ctx, t, client, cm.RouteResolved)
+		labtest.Expect(t, client, cm.RouteResolved)
 
 		a, b := newManualQP(t, dev), newManualQP(t, dev)
 		a.modify(t, client, verbs.StateInit)
 		if err := client.Connect(cm.ConnParam{QPNum: a.qp.Num(), RetryCount: 7, RNRRetryCount: 7}); err != nil {
 			t.Fatal(err)
 		}
-		server := expect(ctx, t, l, cm.ConnectRequest).NewID
+		server := labtest.Expect(t, l, cm.ConnectRequest).NewID
 		labtest.Close(t, server)
 		b.modify(t, server, verbs.StateInit)
 		if _, err := b.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.mr.SGE(0, 100)}}); err != nil {
@@ -60,9 +58,9 @@ func TestByHand(t *testing.T) {
 			t.Fatal(err)
 		}
 		if iwarp {
-			expect(ctx, t, client, cm.Established)
+			labtest.Expect(t, client, cm.Established)
 		} else {
-			expect(ctx, t, client, cm.ConnectResponse)
+			labtest.Expect(t, client, cm.ConnectResponse)
 			a.modify(t, client, verbs.StateInit) // again, now with the access flags
 			a.modify(t, client, verbs.StateRTR)
 			a.modify(t, client, verbs.StateRTS)
@@ -70,7 +68,7 @@ func TestByHand(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		expect(ctx, t, server, cm.Established)
+		labtest.Expect(t, server, cm.Established)
 
 		wr := []verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("by hand")}}
 		if _, err := a.qp.PostSend(wr...); err != nil {
@@ -83,17 +81,8 @@ func TestByHand(t *testing.T) {
 		if err := client.Disconnect(); err != nil {
 			t.Error(err)
 		}
-		expect(ctx, t, server, cm.Disconnected)
+		labtest.Expect(t, server, cm.Disconnected)
 	})
-}
-
-func expect(ctx context.Context, t *testing.T, id *cm.ID, want cm.EventType) cm.Event {
-	t.Helper()
-	e, err := id.Next(ctx)
-	if err != nil || e.Type != want {
-		t.Fatalf("%v (status %d), %v in place of %v", e.Type, e.Status, err, want)
-	}
-	return e
 }
 
 type manualQP struct {

@@ -40,14 +40,14 @@ type Transport struct {
 
 	mu       sync.Mutex
 	closed   bool
-	channels []*Channel      // the last is for new IDs, unless it has ended
+	managers []*manager      // the last is for new IDs, unless it has ended
 	devices  map[int]*device // by index: a device that is deleted and added again has the same GUID
 	peers    map[netip.AddrPort]*peer
 }
 
 var defaultTransport Transport
 
-// DefaultTransport returns the transport of dialers, listeners and loops that have no other,
+// DefaultTransport returns the transport of dialers, listeners and channels that have no other,
 // and of [Lookup] and [DeviceAddrs].
 func DefaultTransport() *Transport { return &defaultTransport }
 
@@ -67,9 +67,9 @@ func (t *Transport) Stats() TransportStats {
 }
 
 func (t *Transport) stats() TransportStats {
-	s := TransportStats{Channels: len(t.channels), Devices: len(t.devices)}
-	for _, c := range t.channels {
-		s.IDs += c.countIDs()
+	s := TransportStats{Channels: len(t.managers), Devices: len(t.devices)}
+	for _, m := range t.managers {
+		s.IDs += m.countIDs()
 	}
 	for _, d := range t.devices {
 		s.Endpoints += d.users
@@ -81,7 +81,7 @@ func (t *Transport) stats() TransportStats {
 // endpoints, and idle CQs, up to 64 on a device, which are those of closed endpoints with
 // [Options].Polled. A device on which the program has objects of its own stays open.
 func (t *Transport) CloseIdle() {
-	t.closeChannels()
+	t.closeManagers()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closeDevices()
@@ -96,7 +96,7 @@ func (t *Transport) Close() error {
 	}
 	err := t.close()
 	if err == nil {
-		t.closeChannels()
+		t.closeManagers()
 	}
 	return fail("close", "transport", err)
 }
@@ -137,63 +137,62 @@ func (t *Transport) timeout() time.Duration {
 	return t.IdleTimeout
 }
 
-// newID makes an ID on the transport's channel.
-func (t *Transport) newID(space PortSpace) (*ID, error) {
-	id, err := t.addID(space)
+// newID makes an ID whose events go to q; nil is a queue of its own.
+func (t *Transport) newID(space PortSpace, q *queue) (*ID, error) {
+	id, err := t.addID(cmp.Or(space, PortSpaceTCP), q)
 	if err != nil {
 		return nil, err
 	}
 	return id.create()
 }
 
-func (t *Transport) addID(space PortSpace) (*ID, error) {
+func (t *Transport) addID(space PortSpace, q *queue) (*ID, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return nil, fmt.Errorf("transport: %w", verbs.ErrClosed)
 	}
-	if n := len(t.channels); n > 0 && !t.channels[n-1].hasEnded() {
-		return t.channels[n-1].addID(space), nil
+	if n := len(t.managers); n > 0 && !t.managers[n-1].hasEnded() {
+		return t.managers[n-1].addID(space, q), nil
 	}
-	c, err := t.NewChannel()
+	m, err := openManager(t.node())
 	if err != nil {
 		return nil, err
 	}
-	t.channels = append(t.channels, c)
-	idle := time.AfterFunc(t.timeout(), func() { t.closeChannel(c) })
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.onUnused = func() {
-		if c.err != nil { // it has ended
+	t.managers = append(t.managers, m)
+	idle := time.AfterFunc(t.timeout(), func() { t.closeManager(m) })
+	m.onUnused = func() {
+		if m.err != nil { // it has ended
 			idle.Reset(0)
 		} else {
 			idle.Reset(t.timeout())
 		}
 	}
-	return c.add(0, space), nil
+	go m.dispatch()
+	return m.addID(space, q), nil
 }
 
-// closeChannels closes the channels without IDs.
-func (t *Transport) closeChannels() {
+// closeManagers closes the managers without IDs.
+func (t *Transport) closeManagers() {
 	t.mu.Lock()
-	channels := slices.Clone(t.channels)
+	managers := slices.Clone(t.managers)
 	t.mu.Unlock()
-	for _, c := range channels {
-		t.closeChannel(c)
+	for _, m := range managers {
+		t.closeManager(m)
 	}
 }
 
-// closeChannel closes a channel if it has no IDs.
-func (t *Transport) closeChannel(c *Channel) {
+// closeManager closes a manager if it has no IDs.
+func (t *Transport) closeManager(m *manager) {
 	t.mu.Lock()
-	at := slices.Index(t.channels, c)
-	unused := at >= 0 && c.countIDs() == 0
+	at := slices.Index(t.managers, m)
+	unused := at >= 0 && m.countIDs() == 0
 	if unused {
-		t.channels = slices.Delete(t.channels, at, at+1)
+		t.managers = slices.Delete(t.managers, at, at+1)
 	}
 	t.mu.Unlock()
 	if unused {
-		c.Close() // which waits for a goroutine, so not under the lock
+		m.close() // which waits for a goroutine, so not under the lock
 	}
 }
 

@@ -191,8 +191,8 @@ func TestIdleTimeout(t *testing.T) {
 // TestLoopTransport makes endpoints of a loop with its transport, until that is closed.
 func TestLoopTransport(t *testing.T) {
 	labtest.Require(t)
-	loop, _, addr := newLoop(t, labtest.RoCE)
-	loop.Transport = &cm.Transport{CM: cm.DefaultTransport().CM}
+	tr := &cm.Transport{CM: cm.DefaultTransport().CM}
+	loop, _, addr := newLoop(t, tr, labtest.RoCE)
 	ctx := within(t, 20*time.Second)
 	connect := func() (ends []*cm.Endpoint, err error) {
 		labtest.Close(t, resolving(t, loop, addr))
@@ -217,11 +217,11 @@ func TestLoopTransport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	expectStats(t, loop.Transport, cm.TransportStats{Devices: 1, Endpoints: 2})
+	expectStats(t, tr, cm.TransportStats{Devices: 1, Endpoints: 2})
 	for _, e := range ends {
 		e.Close()
 	}
-	if err := loop.Transport.Close(); err != nil {
+	if err := tr.Close(); err != nil {
 		t.Error(err)
 	}
 	if _, err := connect(); !errors.Is(err, verbs.ErrClosed) {

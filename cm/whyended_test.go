@@ -13,11 +13,10 @@ import (
 // much to do it comes seconds later.
 func TestWhyEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := &Endpoint{id: new(ID)}
-		e.id.channel.Store(new(Channel))
+		e := &Endpoint{id: &ID{events: newQueue(new(manager))}}
 		go func() {
 			time.Sleep(3 * time.Second)
-			e.id.push(Event{Type: Rejected, Status: rejectConsumer})
+			e.id.events.push(Event{ID: e.id, Type: Rejected, Status: rejectConsumer})
 		}()
 		if err := e.whyEnded(t.Context(), syscall.EINVAL); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "rejected by the peer (invalid argument)") {
 			t.Error(err)

@@ -31,7 +31,7 @@
 // # Other systems
 //
 // Devices work on all systems that Go supports. On systems other than Linux, the descriptors that
-// CompChannel.FD returns, and those of event loops (cm.Loop.FD, rmsg.Loop.FD), are not files of
+// CompChannel.FD returns, and those of event loops (cm.Channel.FD, rmsg.Loop.FD), are not files of
 // the operating system.
 //
 // # Closing

@@ -103,12 +103,12 @@ func TestPeerACKTimeout(t *testing.T) {
 		}()
 		// The client has an ACK timeout of 2.4 hours, as the peer's request says, and lets the
 		// program's own choice be.
-		loop, err := client.NewLoop()
+		loop, err := client.NewChannel()
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer loop.Close()
-		id, err := loop.NewID()
+		id, err := loop.NewID(cm.PortSpaceTCP)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -89,11 +89,11 @@ func TestRemoval(t *testing.T) {
 		})
 		ch, err := transport.NewChannel()
 		must(err)
-		id, err := ch.NewID()
+		id, err := ch.NewID(cm.PortSpaceTCP)
 		must(err)
 		must(id.Bind(netip.AddrPortFrom(local, 4)))
 		begin("ID", func() error {
-			event, err := id.Next(t.Context())
+			event, err := ch.Next(t.Context())
 			if err == nil && event.Type != cm.DeviceRemoval {
 				t.Errorf("event %v of the ID", event.Type)
 			}

@@ -157,12 +157,12 @@ func TestFirstMessageEstablishesCM(t *testing.T) {
 // established, and then as disconnected.
 func TestShortConnectionLoop(t *testing.T) {
 	withRTU(t, func(t *testing.T, client, server *cm.Transport) {
-		loop, err := server.NewLoop()
+		loop, err := server.NewChannel()
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer loop.Close()
-		id, err := loop.NewID()
+		id, err := loop.NewID(cm.PortSpaceTCP)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -55,9 +55,8 @@ var uses = []use{
 		__kernel_sockaddr_storage`},
 	{feature: "events of connections", types: "rdma_ucm_get_event rdma_ucm_event_resp rdma_ucm_ud_param"},
 	{feature: "options of connections", types: "rdma_ucm_set_option rdma_ucm_notify"},
-	{feature: "connections that move to another channel", types: "rdma_ucm_migrate_id rdma_ucm_migrate_resp"},
+	{feature: "changes of credentials", types: "rdma_ucm_migrate_id rdma_ucm_migrate_resp"},
 	{feature: "multicast groups", types: "rdma_ucm_join_mcast"},
-	{feature: "cm.ID.WriteEvent", types: "rdma_ucm_write_cm_event"},
 
 	{feature: "rxe: queues", module: "rdma_rxe", types: `mminfo rxe_create_cq_resp rxe_resize_cq_resp rxe_create_qp_resp rxe_create_srq_resp rxe_modify_srq_cmd`},
 	{feature: "rxe: address handles", module: "rdma_rxe", types: "rxe_create_ah_resp"},
@@ -81,6 +80,5 @@ var uses = []use{
 var memberFeatures = map[string]string{
 	"struct rxe_send_wr wr.flush":                         "RDMA FLUSH",
 	"struct rxe_dma_info atomic_wr[0]":                    "ATOMIC WRITE",
-	"struct rdma_ucm_event_resp param.arg32":              "cm.ID.WriteEvent",
 	"struct ib_uverbs_query_port_resp_ex active_speed_ex": "the speed of ports faster than NDR",
 }

@@ -17,11 +17,10 @@ import (
 // It returns the ID and the event at the listener; the other end is request.NewID.
 func Request(t testing.TB, device string, p cm.ConnParam) (client *cm.ID, request cm.Event) {
 	t.Helper()
-	ch := Made(cm.NewChannel())(t)
-	listener := Made(ch.NewID())(t)
+	listener := NewID(t, cm.PortSpaceTCP)
 	Check(t, listener.Bind(netip.MustParseAddrPort(AddrOf(device)+":0")))
 	Check(t, listener.Listen(1))
-	client = Made(ch.NewID())(t)
+	client = NewID(t, cm.PortSpaceTCP)
 	Check(t, client.ResolveAddr(netip.AddrPort{}, Must(listener.Route())(t).Local, time.Second))
 	Expect(t, client, cm.AddrResolved)
 	Check(t, client.ResolveRoute(time.Second))
@@ -49,14 +48,20 @@ func InitQP(t testing.TB, device string, id *cm.ID) *uverbs.QP {
 	return qp
 }
 
-// Expect waits for the next event of an ID, which must be of a type.
+// NewID makes an ID on a channel of its own.
+func NewID(t testing.TB, space cm.PortSpace) *cm.ID {
+	t.Helper()
+	return Made(Made(cm.NewChannel())(t).NewID(space))(t)
+}
+
+// Expect waits for the next event of an ID's channel, which must be the ID's, and of a type.
 func Expect(t testing.TB, id *cm.ID, want cm.EventType) cm.Event {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	e, err := id.Next(ctx)
-	if err != nil || e.Type != want {
-		t.Fatalf("event %v (status %d), %v, want %v", e.Type, e.Status, err, want)
+	e, err := id.Channel().Next(ctx)
+	if err != nil || e.ID != id || e.Type != want {
+		t.Fatalf("event %v (status %d) of ID %p, %v, want %v of %p", e.Type, e.Status, e.ID, err, want, id)
 	}
 	return e
 }

@@ -259,13 +259,12 @@ func (p *connEnv) endpoint() *cm.Endpoint {
 
 // silentRequest returns a request of a peer that never confirms.
 func (p *connEnv) silentRequest() *cm.Request {
-	ch := labtest.Made(cm.NewChannel())(p)
-	id := labtest.Made(ch.NewID())(p)
+	id := labtest.NewID(p, 0)
 	await := func(want cm.EventType, err error) {
 		if err != nil {
 			p.Fatal(err)
 		}
-		if e, err := id.Next(p.ctx); err != nil || e.Type != want {
+		if e, err := id.Channel().Next(p.ctx); err != nil || e.Type != want {
 			p.Fatal(e, err)
 		}
 	}

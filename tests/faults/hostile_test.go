@@ -38,7 +38,7 @@ func rawIDs(t *testing.T, addr string, n int) (ids []*cm.ID, qp uint32, undo fun
 	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 8}))(t)
 	q := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: small}))(t)
 	for range n {
-		id := labtest.Must(ch.NewID())(t)
+		id := labtest.Must(ch.NewID(0))(t)
 		labtest.Check(t, id.ResolveAddr(netip.AddrPort{}, dst, 5*time.Second))
 		labtest.Expect(t, id, cm.AddrResolved)
 		labtest.Check(t, id.ResolveRoute(5*time.Second))

@@ -129,7 +129,7 @@ func TestSpoofedDatagrams(t *testing.T) {
 			for got := 0; got < good; calls++ {
 				brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 				start := time.Now()
-				n, from, err := server.Recv(brief, buf)
+				m, err := server.Recv(brief, buf)
 				if time.Since(start) > most {
 					late++
 				}
@@ -140,15 +140,15 @@ func TestSpoofedDatagrams(t *testing.T) {
 				case errors.Is(err, context.DeadlineExceeded):
 				case err != nil:
 					t.Fatalf("receive: %v", err)
-				case from.QPNum != c.QP.Num():
+				case m.From.QPNum != c.QP.Num():
 					spoofed++
-				case string(buf[:n]) != fmt.Sprintf("good %d", got):
-					t.Fatalf("%q came from the client, after %d", buf[:n], got)
+				case string(buf[:m.Len]) != fmt.Sprintf("good %d", got):
+					t.Fatalf("%q came from the client, after %d", buf[:m.Len], got)
 				default:
 					got++
-					labtest.Check(t, server.Reply(ctx, from, buf[:n]))
-					if n, _, err := client.Recv(ctx, make([]byte, 32)); err != nil || n == 0 {
-						t.Fatal(n, err)
+					labtest.Check(t, server.Reply(ctx, m.From, buf[:m.Len]))
+					if m, err := client.Recv(ctx, make([]byte, 32)); err != nil || m.Len == 0 {
+						t.Fatal(m.Len, err)
 					}
 				}
 			}
@@ -191,11 +191,7 @@ func TestAnswerToSpoofed(t *testing.T) {
 	ctx := labtest.Within(t, waitTimeout)
 	receive := func() cm.Sender {
 		t.Helper()
-		_, from, err := server.Recv(ctx, make([]byte, 32))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return from
+		return labtest.Must(server.Recv(ctx, make([]byte, 32)))(t).From
 	}
 	var senders []cm.Sender
 	for i := range 200 { // more than are resolved concurrently

@@ -25,14 +25,14 @@ func startHandshakes(t *testing.T, s *server, private []byte, n int) (end func()
 		for _, id := range ids {
 			labtest.Check(t, do(id))
 		}
-		for _, id := range ids {
-			if e, err := id.Next(ctx); err != nil || e.Type != then {
+		for range ids {
+			if e, err := ch.Next(ctx); err != nil || e.Type != then {
 				t.Fatalf("%v, %v in place of %v", e.Type, err, then)
 			}
 		}
 	}
 	for i := range ids {
-		ids[i] = labtest.Must(ch.NewID())(t)
+		ids[i] = labtest.Must(ch.NewID(0))(t)
 	}
 	to := netip.MustParseAddrPort(s.addr)
 	step(func(id *cm.ID) error { return id.ResolveAddr(netip.AddrPort{}, to, 5*time.Second) }, cm.AddrResolved)

@@ -18,7 +18,7 @@ import (
 const mckeyMessages, mckeySize = 10, 100
 
 // member joins a group from a local address, with queues for the messages of mckey.
-func member(ctx context.Context, t *testing.T, local, group string, sendOnly bool) (*cm.Member, *cm.Datagrams, error) {
+func member(ctx context.Context, t *testing.T, local, group string, sendOnly bool) (*cm.Endpoint, *cm.Datagrams, error) {
 	t.Helper()
 	var dg *cm.Datagrams
 	d := cm.Dialer{LocalAddr: netip.AddrPortFrom(netip.MustParseAddr(local), 0), Options: cm.Options{
@@ -96,7 +96,7 @@ func testMckeySender(t *testing.T, addr, group string, sendOnly bool) {
 func mckeyReceive(ctx context.Context, dg *cm.Datagrams) error {
 	buf := make([]byte, mckeySize)
 	for i := range mckeyMessages {
-		m, err := dg.RecvDatagram(ctx, buf)
+		m, err := dg.Recv(ctx, buf)
 		if err != nil {
 			return fmt.Errorf("message %d: %w", i, err)
 		}
@@ -115,11 +115,11 @@ func testMckeyReceiver(t *testing.T, addr, group string, sendOnly bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.To.QPNum != 0xffffff {
-		t.Errorf("group %+v", m.To)
+	if m.Peer.QPNum != 0xffffff {
+		t.Errorf("group %+v", m.Peer)
 	}
 	for {
-		labtest.Check(t, dg.SendImm(ctx, m.To, make([]byte, mckeySize), m.QP.Num()))
+		labtest.Check(t, dg.SendImm(ctx, m.Peer, make([]byte, mckeySize), m.QP.Num()))
 		select {
 		case <-receiver.Done:
 			receiver.Wait()

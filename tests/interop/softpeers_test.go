@@ -182,7 +182,7 @@ func testSoftMckey(t *testing.T) {
 	t.Run("C receiver", func(t *testing.T) {
 		receiver := startC(t, "mckey", "-m", group, "-b", softKernel)
 		for {
-			labtest.Check(t, dg.SendImm(ctx, m.To, make([]byte, mckeySize), m.QP.Num()))
+			labtest.Check(t, dg.SendImm(ctx, m.Peer, make([]byte, mckeySize), m.QP.Num()))
 			select {
 			case <-receiver.Done:
 				receiver.Wait()

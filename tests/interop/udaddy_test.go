@@ -75,7 +75,7 @@ func (k *udaddyConn) send(message func(imm uint32) error) error {
 func (k *udaddyConn) recv(ctx context.Context, check func(msg []byte) error) (from cm.Sender, err error) {
 	buf := make([]byte, k.size)
 	for i := range k.messages {
-		m, err := k.RecvDatagram(ctx, buf)
+		m, err := k.Recv(ctx, buf)
 		switch {
 		case err != nil:
 			return from, fmt.Errorf("message %d: %w", i, err)

@@ -79,20 +79,11 @@ var blockingCalls = map[string]func(t *testing.T, device string) blockingCall{
 			return err
 		}}
 	},
-	"cm: ID.Next, closing the ID": func(t *testing.T, device string) blockingCall {
+	"cm: Channel.Next, closing it": func(t *testing.T, device string) blockingCall {
 		ch := labtest.Must(cm.NewChannel())(t)
-		id := labtest.Must(ch.NewID())(t)
+		id := labtest.Must(ch.NewID(0))(t)
 		return blockingCall{
-			call:  func() error { _, err := id.Next(context.Background()); return err },
-			end:   id.Close,
-			after: func() { check(t, ch.Close()) },
-		}
-	},
-	"cm: ID.Next, closing the channel": func(t *testing.T, device string) blockingCall {
-		ch := labtest.Must(cm.NewChannel())(t)
-		id := labtest.Must(ch.NewID())(t)
-		return blockingCall{
-			call:  func() error { _, err := id.Next(context.Background()); return err },
+			call:  func() error { _, err := ch.Next(context.Background()); return err },
 			end:   ch.Close,
 			after: func() { id.Close() },
 		}
@@ -127,7 +118,7 @@ var blockingCalls = map[string]func(t *testing.T, device string) blockingCall{
 		e := labtest.Must(d.Dial(within(t), l.Addr().String()))(t)
 		m := labtest.Must(cm.NewDatagrams(e, 64))(t)
 		return blockingCall{
-			call:  func() error { _, _, err := m.Recv(context.Background(), make([]byte, 64)); return err },
+			call:  func() error { _, err := m.Recv(context.Background(), make([]byte, 64)); return err },
 			end:   e.Close,
 			after: func() { check(t, l.Close()) },
 		}

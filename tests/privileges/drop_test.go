@@ -188,7 +188,7 @@ func TestPortRefused(t *testing.T) {
 		dropPrivileges(t)
 		ch := labtest.Made(cm.NewChannel())(t)
 		for range 3 {
-			id := labtest.Made(ch.NewID())(t)
+			id := labtest.Made(ch.NewID(0))(t)
 			if err := id.Bind(netip.MustParseAddrPort(labtest.AddrOf(device) + ":7")); !errors.Is(err, unix.EACCES) {
 				t.Error(err)
 			}

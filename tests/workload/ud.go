@@ -47,10 +47,10 @@ func listenUD(ctx context.Context, addr string, report func(error)) (*Server, er
 		defer e.Close()
 		for b := make([]byte, datagram); ; {
 			next, stop := idle(ctx)
-			n, from, err := p.d.Recv(next, b)
+			m, err := p.d.Recv(next, b)
 			stop()
 			if err == nil {
-				err = p.d.Reply(ctx, from, b[:n])
+				err = p.d.Reply(ctx, m.From, b[:m.Len])
 			}
 			if err != nil {
 				if err = unlessIdle(ctx, err); err == errIdle {
@@ -95,10 +95,11 @@ func (p *datagrams) waitAnswer(ctx context.Context, sent []byte) error {
 	ctx, stop := context.WithTimeout(ctx, time.Second)
 	defer stop()
 	for b := make([]byte, datagram); ; {
-		n, _, err := p.d.Recv(ctx, b)
+		m, err := p.d.Recv(ctx, b)
 		if err != nil {
 			return err
 		}
+		n := m.Len
 		if bytes.Equal(b[:n], sent) {
 			return nil
 		}

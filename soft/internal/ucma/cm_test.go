@@ -67,17 +67,10 @@ func TestPackageCM(t *testing.T) {
 		virtual.Provide(node, func() (virtual.File, syscall.Errno) { return m.Open(), 0 })
 		defer virtual.Provide(node, nil)
 		transport := &cm.Transport{CM: node}
-		ch, err := transport.NewChannel()
-		if err != nil {
-			t.Fatal(err)
-		}
 		for _, addr := range []string{"10.0.0.1:7471", "[fd00::1]:7471"} {
-			useID(t, ch, netip.MustParseAddrPort(addr))
+			useID(t, transport, netip.MustParseAddrPort(addr))
 		}
-		useGroup(t, ch)
-		if err := ch.Close(); err != nil {
-			t.Error(err)
-		}
+		useGroup(t, transport)
 		w.device.Remove()
 	})
 }
@@ -89,9 +82,11 @@ func check(t *testing.T, err error) {
 	}
 }
 
-func newID(t *testing.T, ch *cm.Channel, space cm.PortSpace) *cm.ID {
+func newID(t *testing.T, tr *cm.Transport, space cm.PortSpace) *cm.ID {
 	t.Helper()
-	id, err := ch.NewIDIn(space)
+	ch, err := tr.NewChannel()
+	check(t, err)
+	id, err := ch.NewID(space)
 	check(t, err)
 	return id
 }
@@ -100,24 +95,24 @@ func expect(t *testing.T, id *cm.ID, want cm.EventType) cm.Event {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	e, err := id.Next(ctx)
-	if err != nil || e.Type != want {
+	e, err := id.Channel().Next(ctx)
+	if err != nil || e.ID != id || e.Type != want {
 		t.Fatalf("%v, status %d, %v; want %v", e.Type, e.Status, err, want)
 	}
 	return e
 }
 
 // useID makes and ends a connection with IDs.
-func useID(t *testing.T, ch *cm.Channel, addr netip.AddrPort) {
+func useID(t *testing.T, tr *cm.Transport, addr netip.AddrPort) {
 	t.Helper()
-	l := newID(t, ch, cm.PortSpaceTCP)
+	l := newID(t, tr, cm.PortSpaceTCP)
 	check(t, l.Bind(addr))
 	check(t, l.Listen(0))
-	other := newID(t, ch, cm.PortSpaceTCP)
+	other := newID(t, tr, cm.PortSpaceTCP)
 	if err := other.Bind(addr); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Error(err)
 	}
-	c := newID(t, ch, cm.PortSpaceTCP)
+	c := newID(t, tr, cm.PortSpaceTCP)
 	check(t, c.SetTOS(0x20))
 	check(t, c.SetAckTimeout(15))
 	check(t, c.ResolveAddr(netip.AddrPort{}, addr, time.Second))
@@ -155,9 +150,10 @@ func useID(t *testing.T, ch *cm.Channel, addr netip.AddrPort) {
 	expect(t, s, cm.Disconnected)
 	check(t, s.Disconnect())
 	expect(t, c, cm.Disconnected)
+	expect(t, s, cm.TimewaitExit)
 	expect(t, c, cm.TimewaitExit)
 
-	refused := newID(t, ch, cm.PortSpaceTCP)
+	refused := newID(t, tr, cm.PortSpaceTCP)
 	check(t, refused.ResolveAddr(netip.AddrPort{}, addr, time.Second))
 	expect(t, refused, cm.AddrResolved)
 	check(t, refused.ResolveRoute(time.Second))
@@ -169,23 +165,23 @@ func useID(t *testing.T, ch *cm.Channel, addr netip.AddrPort) {
 	if err := e.Err(); !errors.Is(err, syscall.ECONNREFUSED) || !strings.HasPrefix(string(e.PrivateData), "no\x00") {
 		t.Errorf("%+v, %v", e, err)
 	}
-	for _, id := range []*cm.ID{s2, refused, s, c, other, l} {
-		check(t, id.Close())
+	check(t, errors.Join(s2.Close(), s.Close()))
+	for _, id := range []*cm.ID{refused, c, other, l} {
+		check(t, errors.Join(id.Close(), id.Channel().Close()))
 	}
 }
 
 // useGroup joins and leaves a multicast group.
-func useGroup(t *testing.T, ch *cm.Channel) {
+func useGroup(t *testing.T, tr *cm.Transport) {
 	t.Helper()
-	id := newID(t, ch, cm.PortSpaceUDP)
+	id := newID(t, tr, cm.PortSpaceUDP)
 	group := netip.MustParseAddr("239.1.2.3")
 	check(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(group, 0), time.Second))
 	expect(t, id, cm.AddrResolved)
-	g, err := id.Join(t.Context(), group, false)
-	check(t, err)
-	if g.QPNum != 0xffffff || g.QKey != 0x01234567 || g.AV.DGID.Addr() != group {
-		t.Errorf("%+v", g)
+	check(t, id.Join(group, false))
+	if e := expect(t, id, cm.MulticastJoin); e.QPNum != 0xffffff || e.QKey != 0x01234567 || e.AV.DGID.Addr() != group {
+		t.Errorf("%+v", e)
 	}
-	check(t, g.Leave())
-	check(t, id.Close())
+	check(t, id.Leave(group))
+	check(t, errors.Join(id.Close(), id.Channel().Close()))
 }

@@ -19,11 +19,11 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// newLoop returns a loop, an ID on it that listens, and the ID's address.
-func newLoop(t *testing.T, device string) (*cm.Loop, *cm.ID, netip.AddrPort) {
+// newLoop returns a channel, an ID on it that listens, and the ID's address.
+func newLoop(t *testing.T, tr *cm.Transport, device string) (*cm.Channel, *cm.ID, netip.AddrPort) {
 	t.Helper()
-	loop := labtest.Made(cm.NewLoop())(t)
-	l := labtest.Made(loop.NewID())(t)
+	loop := labtest.Made(tr.NewChannel())(t)
+	l := labtest.Made(loop.NewID(0))(t)
 	if err := errors.Join(l.Bind(netip.MustParseAddrPort(labtest.AddrOf(device)+":0")), l.Listen(0)); err != nil {
 		t.Fatal(err)
 	}
@@ -31,9 +31,9 @@ func newLoop(t *testing.T, device string) (*cm.Loop, *cm.ID, netip.AddrPort) {
 }
 
 // resolving returns a new ID that resolves addr.
-func resolving(t *testing.T, ch interface{ NewID() (*cm.ID, error) }, addr netip.AddrPort) *cm.ID {
+func resolving(t *testing.T, ch *cm.Channel, addr netip.AddrPort) *cm.ID {
 	t.Helper()
-	id := labtest.Must(ch.NewID())(t)
+	id := labtest.Must(ch.NewID(0))(t)
 	if err := id.ResolveAddr(netip.AddrPort{}, addr, time.Second); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestLoop(t *testing.T) {
 func testLoop(t *testing.T, device string) {
 	const conns = 30
 	ctx := within(t, 60*time.Second)
-	loop, l, addr := newLoop(t, device)
+	loop, l, addr := newLoop(t, cm.DefaultTransport(), device)
 	type end struct {
 		number byte
 		mr     *uverbs.MR
@@ -175,10 +175,7 @@ func testLoop(t *testing.T, device string) {
 // goroutine adds an event, and that it returns no event of a closed ID.
 func TestLoopWait(t *testing.T) {
 	labtest.Require(t)
-	loop, l, addr := newLoop(t, labtest.RoCE)
-	if _, err := l.Next(t.Context()); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("ID.Next on a loop: %v", err)
-	}
+	loop, _, addr := newLoop(t, cm.DefaultTransport(), labtest.RoCE)
 	for _, d := range []time.Duration{0, 5 * time.Millisecond, 100 * time.Millisecond} {
 		if _, err := loop.Next(within(t, d)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("no event in %v: %v", d, err)
@@ -200,36 +197,10 @@ func TestLoopWait(t *testing.T) {
 		t.Errorf("accepting what nobody asks for: %v", err)
 	}
 
-	ch := labtest.Made(cm.NewChannel())(t)
-	moved := resolving(t, ch, addr)
-	time.Sleep(50 * time.Millisecond) // its event has been delivered
-	go func() {
-		time.Sleep(100 * time.Millisecond) // Next sleeps by now
-		if err := moved.Migrate(loop.Channel); err != nil {
-			t.Error(err)
-		}
-	}()
-	ev, err = loop.Next(within(t, 5*time.Second))
-	if err != nil || ev.ID != moved || ev.Type != cm.AddrResolved {
-		t.Errorf("%+v, %v", ev, err)
-	}
-	back := resolving(t, loop, addr)
-	time.Sleep(50 * time.Millisecond)
-	if err := back.Migrate(ch); err != nil {
-		t.Error(err)
-	}
-	if ev, err := back.Next(within(t, 5*time.Second)); err != nil || ev.ID != back || ev.Type != cm.AddrResolved {
-		t.Errorf("%+v, %v", ev, err)
-	}
-	for _, id := range []*cm.ID{open, moved, back} {
-		if err := id.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-
+	labtest.Check(t, open.Close())
 	for _, wait := range []time.Duration{0, 5 * time.Millisecond, 100 * time.Millisecond} {
-		loop := labtest.Must(cm.NewLoop())(t)
-		id := labtest.Must(loop.NewID())(t)
+		loop := labtest.Must(cm.NewChannel())(t)
+		id := labtest.Must(loop.NewID(0))(t)
 		time.AfterFunc(wait, func() { loop.Close() })
 		if _, err := loop.Next(within(t, 5*time.Second)); !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("closed after %v: %v", wait, err)
@@ -237,56 +208,36 @@ func TestLoopWait(t *testing.T) {
 		if err := loop.Close(); err != nil {
 			t.Error(err)
 		}
-		if _, err := loop.NewID(); !errors.Is(err, verbs.ErrClosed) {
+		if _, err := loop.NewID(0); !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("an ID on a closed loop: %v", err)
 		}
 		id.Close()
 	}
 }
 
-// TestLoopJoin joins multicast groups while no goroutine waits for the loop's events,
-// and while one does.
-func TestLoopJoin(t *testing.T) {
+// TestJoin joins and leaves multicast groups, one of them twice.
+func TestJoin(t *testing.T) {
 	labtest.Require(t)
-	loop := labtest.Made(cm.NewLoop())(t)
-	id := labtest.Made(loop.NewIDIn(cm.PortSpaceUDP))(t)
-	if err := id.Bind(netip.MustParseAddrPort(labtest.Addr + ":0")); err != nil {
-		t.Fatal(err)
-	}
-	join := func(group string) {
-		t.Helper()
-		g, err := id.Join(within(t, 5*time.Second), netip.MustParseAddr(group), false)
-		if err != nil {
-			t.Fatal(err)
+	id := labtest.NewID(t, cm.PortSpaceUDP)
+	labtest.Check(t, id.Bind(netip.MustParseAddrPort(labtest.Addr+":0")))
+	for _, addr := range []string{"239.1.2.3", "239.1.2.4", "239.1.2.3"} {
+		group := netip.MustParseAddr(addr)
+		labtest.Check(t, id.Join(group, false))
+		if e := labtest.Expect(t, id, cm.MulticastJoin); e.QPNum != 0xffffff || e.AV.DGID.Addr() != group {
+			t.Errorf("%+v", e)
 		}
-		if g.QPNum != 0xffffff {
-			t.Errorf("%+v", g)
-		}
-		if err := g.Leave(); err != nil {
-			t.Error(err)
-		}
+		labtest.Check(t, id.Leave(group))
+		labtest.Check(t, id.Leave(group)) // is no member
 	}
-	join("239.1.2.3")
-	ctx, cancel := context.WithCancel(t.Context())
-	nothing := make(chan error)
-	go func() {
-		_, err := loop.Next(ctx)
-		nothing <- err
-	}()
-	time.Sleep(50 * time.Millisecond)
-	join("239.1.2.4")
-	cancel()
-	if err := <-nothing; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	labtest.Check(t, id.Join(netip.MustParseAddr("239.1.2.5"), true)) // until the ID is closed
 }
 
 // TestLoopDatagrams makes two datagram endpoints, and sends from one to the other.
 func TestLoopDatagrams(t *testing.T) {
 	labtest.Require(t)
 	ctx := within(t, 20*time.Second)
-	loop := labtest.Made(cm.NewLoop())(t)
-	l, client := labtest.Must(loop.NewIDIn(cm.PortSpaceUDP))(t), labtest.Must(loop.NewIDIn(cm.PortSpaceUDP))(t)
+	loop := labtest.Made(cm.NewChannel())(t)
+	l, client := labtest.Must(loop.NewID(cm.PortSpaceUDP))(t), labtest.Must(loop.NewID(cm.PortSpaceUDP))(t)
 	labtest.Close(t, l)
 	if err := errors.Join(l.Bind(netip.MustParseAddrPort(labtest.Addr+":0")), l.Listen(0)); err != nil {
 		t.Fatal(err)
@@ -325,8 +276,8 @@ func TestLoopDatagrams(t *testing.T) {
 		}
 	}
 	b := make([]byte, 100)
-	n, _, err := server.Recv(ctx, b)
-	if err != nil || string(b[:n]) != "hello" {
-		t.Errorf("%q, %v", b[:n], err)
+	m, err := server.Recv(ctx, b)
+	if err != nil || string(b[:m.Len]) != "hello" {
+		t.Errorf("%q, %v", b[:m.Len], err)
 	}
 }

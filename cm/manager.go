@@ -1,0 +1,268 @@
+package cm
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/event"
+	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// manager is a connection to rdma_cm, the connection manager: its file, the IDs on it, and a
+// goroutine that reads their events and puts each into the queue of its ID.
+type manager struct {
+	node    string // rdma_cm's device: the kernel's or the virtual one
+	file    *event.File
+	channel *Channel      // whose queue gets the events of all IDs; nil: each ID or listener has a queue
+	done    chan struct{} // closed when dispatch has ended
+
+	thread thread
+
+	// deliverMu is held from reading an event until it is delivered: its holder
+	// knows that no event is in delivery.
+	deliverMu sync.Mutex
+	reader    *eventReader       // nil when dispatch has ended
+	readFunc  func(fd int) error // readEvent, as a func value: no allocation per call
+	onUnused  func()             // called with mu held when no IDs are left; nil unless a Transport owns the manager
+
+	mu  sync.Mutex
+	ids map[uint64]*ID // by the uid that the kernel has for the ID
+	err error          // why the manager has ended
+}
+
+// lastUID numbers IDs. No number is used twice, so a late event finds no other ID.
+var lastUID atomic.Uint64
+
+// openManager opens rdma_cm's device. The caller must call dispatch in a new goroutine.
+func openManager(node string) (*manager, error) {
+	if node == virtual.CM {
+		if err := virtual.Prepare(); err != nil {
+			return nil, fail("open", node, err)
+		}
+	}
+	fd, err := unix.Open(node, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	switch err {
+	case syscall.ENOENT, syscall.ENXIO, syscall.ENODEV:
+		err = fmt.Errorf("%w: %w", verbs.ErrNoCM, err)
+	}
+	if err != nil {
+		return nil, fail("open", node, err)
+	}
+	file, err := event.NewFile(fd, node)
+	if err != nil {
+		return nil, fail("open", node, err)
+	}
+	g, err := newEventReader()
+	if err != nil {
+		file.Close()
+		return nil, fail("open", node, err)
+	}
+	file.Relays = true
+	m := &manager{node: node, file: file, done: make(chan struct{}), reader: g, ids: map[uint64]*ID{}}
+	m.thread.init()
+	m.readFunc = m.readEvent
+	return m, nil
+}
+
+// close closes the file, which destroys the IDs that are still on it.
+func (m *manager) close() {
+	m.file.Close()
+	m.thread.stop()
+	<-m.done
+}
+
+// dispatch passes events to their IDs until the manager is closed.
+func (m *manager) dispatch() {
+	defer close(m.done)
+	for {
+		err := m.file.Sleep(context.Background(), time.Time{}, m.readFunc)
+		if errors.Is(err, errCredentials) {
+			select {
+			case <-time.After(retryRenewal):
+				err = nil
+			case <-m.thread.done:
+				err = verbs.ErrClosed
+			}
+		}
+		if err != nil {
+			m.end(err)
+			return
+		}
+	}
+}
+
+// retryRenewal is the delay before the dispatcher tries again to renew the file.
+const retryRenewal = time.Second
+
+// end ends the IDs of a manager that is closed or whose events cannot be read any more.
+func (m *manager) end(why error) {
+	m.deliverMu.Lock()
+	if m.reader != nil {
+		m.reader.msg.free()
+		m.reader = nil
+	}
+	m.deliverMu.Unlock()
+	m.mu.Lock()
+	ids := slices.Collect(maps.Values(m.ids))
+	m.err = cmp.Or(m.err, why)
+	m.notifyUnused()
+	m.mu.Unlock()
+	for _, id := range ids {
+		id.events.end(id, why)
+	}
+	if m.channel != nil {
+		m.channel.events.close(why)
+	}
+}
+
+// hasEnded reports whether the manager has stopped delivering events.
+func (m *manager) hasEnded() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.err != nil
+}
+
+// countIDs returns the number of IDs that are not closed.
+func (m *manager) countIDs() int {
+	m.deliverMu.Lock() // so that no event is in delivery whose NewID the listener will refuse
+	defer m.deliverMu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.ids)
+}
+
+// notifyUnused calls onUnused if there are no IDs. The caller holds m.mu.
+func (m *manager) notifyUnused() {
+	if m.onUnused != nil && len(m.ids) == 0 {
+		m.onUnused()
+	}
+}
+
+// readEvent reads an event and delivers it, or returns EAGAIN.
+func (m *manager) readEvent(fd int) error {
+	m.deliverMu.Lock()
+	defer m.deliverMu.Unlock()
+	return m.readEventLocked(fd)
+}
+
+func (m *manager) readEventLocked(fd int) error {
+	if m.reader == nil {
+		return verbs.ErrClosed
+	}
+	for {
+		times, _ := m.thread.renewed()
+		err := m.run(m.reader.msg, mmap.Bytes(&m.reader.resp))
+		if err == nil {
+			m.deliver(&m.reader.resp)
+		}
+		if err != syscall.EAGAIN {
+			return err
+		}
+		// The former files have no event left, unless one has come since.
+		if _, old := m.thread.renewed(); !old || m.thread.closeOld(times) {
+			return err
+		}
+	}
+}
+
+// poll reads and delivers an event, if there is one.
+func (m *manager) poll() { m.file.Try(m.readFunc) }
+
+// drain delivers all pending events. The caller holds m.deliverMu.
+func (m *manager) drain() error {
+	return m.file.Try(func(fd int) error {
+		for m.readEventLocked(fd) == nil {
+		}
+		return nil
+	})
+}
+
+// eventReader is the command that reads an event, GET_EVENT, and its response.
+type eventReader struct {
+	msg  message
+	resp abi.RdmaUcmEventResp
+}
+
+func newEventReader() (*eventReader, error) {
+	g := new(eventReader)
+	var req abi.RdmaUcmGetEvent
+	var err error
+	g.msg, err = encode(abi.RDMA_USER_CM_CMD_GET_EVENT, mmap.Bytes(&req), &req.Response, len(mmap.Bytes(&g.resp)))
+	return g, err
+}
+
+// deliver puts an event into the queue of its ID. The event of a connection request makes an ID, with
+// the handle that the kernel has chosen (ucma_event_handler); its uid is the listener's.
+func (m *manager) deliver(r *abi.RdmaUcmEventResp) {
+	m.thread.renewMu.RLock()
+	old := len(m.thread.old) > 0
+	m.mu.Lock()
+	id := m.ids[r.Uid]
+	e := decodeEvent(r, id != nil && id.space.datagram())
+	e.ID = id
+	if e.Type == ConnectRequest {
+		space := PortSpaceTCP
+		if id != nil {
+			space = id.space
+		}
+		e.NewID = m.add(r.Id, space, nil)
+	}
+	m.mu.Unlock()
+	m.thread.renewMu.RUnlock()
+	if old && e.NewID != nil {
+		m.migrateNew(r.Id)
+	}
+	if (id == nil || !id.events.push(e)) && e.NewID != nil {
+		e.NewID.Close() // the listener has just been closed, or its backlog is full
+	}
+}
+
+// add makes the ID for a kernel handle. Its events go to the manager's channel, if there is one, or
+// else to q, which may have other IDs; nil is a new queue. The caller holds m.mu.
+func (m *manager) add(handle uint32, space PortSpace, q *queue) *ID {
+	switch {
+	case m.channel != nil:
+		q = m.channel.events
+	case q == nil:
+		q = newQueue(m)
+	}
+	q.mu.Lock()
+	q.m = m
+	q.users++
+	q.mu.Unlock()
+	id := &ID{m: m, uid: lastUID.Add(1), handle: handle, space: space, events: q}
+	if m.err != nil {
+		q.end(id, m.err)
+	} else {
+		m.ids[id.uid] = id
+	}
+	return id
+}
+
+// addID adds an ID that the kernel does not know before create.
+func (m *manager) addID(space PortSpace, q *queue) *ID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.add(0, space, q)
+}
+
+// forget removes an ID and ends it.
+func (m *manager) forget(id *ID) {
+	m.mu.Lock()
+	delete(m.ids, id.uid)
+	m.notifyUnused()
+	m.mu.Unlock()
+	id.events.end(id, verbs.ErrClosed)
+}

@@ -1,0 +1,241 @@
+package cm
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/goverbs/verbs/internal/epoll"
+)
+
+// queue holds events until they are taken: those of one ID, of the IDs of a [Listener], or of all IDs
+// of a [Channel]. An ID has one queue from its beginning to its end.
+type queue struct {
+	m    *manager
+	poll *epoll.Set // of a channel: readable while there are events; else nil
+
+	mu      sync.Mutex
+	users   int // the IDs, and the channel: the queue ends with the last of them
+	events  []Event
+	buf     [1]Event           // first array of events, which seldom has more than one
+	handler func(Event, error) // receives the events instead of next
+	err     error              // why the queue has ended
+	ready   chan struct{}      // has a token while there may be events; closed with the queue
+}
+
+func newQueue(m *manager) *queue { return &queue{m: m, ready: make(chan struct{}, 1)} }
+
+// push adds an event. It returns false if the event's ID has ended or its backlog is full.
+func (q *queue) push(e Event) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.err != nil || e.ID.ended {
+		return false
+	}
+	if f := q.handler; f != nil {
+		q.mu.Unlock()
+		defer q.mu.Lock()
+		f(e, nil)
+		return true
+	}
+	if e.Type == ConnectRequest && !e.ID.backlog.add() {
+		return false
+	}
+	if len(q.events) == 0 {
+		q.events = q.buf[:0]
+	}
+	q.events = append(q.events, e)
+	q.update()
+	return true
+}
+
+// unpop puts back an event that pop has returned.
+func (q *queue) unpop(e Event) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.events = slices.Insert(q.events, 0, e)
+	q.update()
+}
+
+// update tells those who wait whether there are events. The caller holds mu.
+func (q *queue) update() {
+	if len(q.events) > 0 {
+		q.signal()
+	}
+	switch {
+	case q.poll == nil:
+	case len(q.events) > 0:
+		q.poll.Wake()
+	default:
+		q.poll.Clear()
+	}
+}
+
+// signal wakes one goroutine in next, which wakes the next one. The caller holds mu.
+func (q *queue) signal() {
+	if q.err != nil { // ready is closed
+		return
+	}
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+}
+
+// wake makes one goroutine in next look again.
+func (q *queue) wake() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.signal()
+}
+
+// pop takes the first event, if there is one.
+func (q *queue) pop() (e Event, ok bool, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.err != nil || len(q.events) == 0 {
+		return Event{}, false, q.err
+	}
+	e, q.events[0] = q.events[0], Event{}
+	q.events = q.events[1:]
+	e.ID.backlog.remove(&e)
+	q.update()
+	return e, true, nil
+}
+
+// next waits for the next event and takes it. Several goroutines may wait; one of them gets each event.
+func (q *queue) next(ctx context.Context) (Event, error) {
+	for {
+		if e, ok, err := q.pop(); ok || err != nil {
+			return e, err
+		}
+		if err := q.m.renewalErr(); err != nil {
+			q.wake() // the next waiter
+			return Event{}, err
+		}
+		select {
+		case <-q.ready:
+		case <-ctx.Done():
+			return Event{}, ctx.Err()
+		}
+	}
+}
+
+// await waits for an event of one of the types. It returns the error of another event that
+// means failure.
+func (q *queue) await(ctx context.Context, want ...EventType) (Event, error) {
+	for {
+		e, err := q.next(ctx)
+		switch {
+		case err != nil:
+			return e, err
+		case slices.Contains(want, e.Type):
+			return e, nil
+		}
+		if err := e.Err(); err != nil {
+			return e, err
+		}
+	}
+}
+
+// handle registers f to be called with each event from now on, in order, by the goroutine
+// that reads them from the kernel, and once with an error when the queue ends. f must not block.
+func (q *queue) handle(f func(Event, error)) {
+	for {
+		e, ok, err := q.pop()
+		if !ok && err == nil {
+			q.mu.Lock()
+			if len(q.events) == 0 && q.err == nil {
+				q.handler = f
+				q.mu.Unlock()
+				return
+			}
+			q.mu.Unlock()
+			continue
+		}
+		f(e, err)
+		if err != nil {
+			return
+		}
+	}
+}
+
+// end ends an ID: its events that have not been taken are dropped.
+func (q *queue) end(id *ID, why error) {
+	q.mu.Lock()
+	if id.ended {
+		q.mu.Unlock()
+		return
+	}
+	id.ended = true
+	var dropped []*ID
+	q.events = slices.DeleteFunc(q.events, func(e Event) bool {
+		if e.ID != id {
+			return false
+		}
+		id.backlog.remove(&e)
+		if e.NewID != nil {
+			dropped = append(dropped, e.NewID)
+		}
+		return true
+	})
+	q.update()
+	q.users--
+	last := q.users == 0
+	q.mu.Unlock()
+	if last {
+		q.close(why)
+	}
+	for _, id := range dropped {
+		id.Close() // which rejects the connection
+	}
+}
+
+// close ends the queue, which is empty.
+func (q *queue) close(why error) {
+	q.mu.Lock()
+	if q.err != nil {
+		q.mu.Unlock()
+		return
+	}
+	q.err = why
+	handler := q.handler
+	close(q.ready)
+	q.mu.Unlock()
+	if handler != nil {
+		handler(Event{}, why)
+	}
+}
+
+// backlog limits the connection requests of a listener that wait in its queue, and counts them. The
+// queue's mu guards it.
+type backlog struct {
+	most, waiting        int
+	requests, turnedAway uint64
+	log                  *slog.Logger
+}
+
+// add counts a request. It returns false if the request is one too many.
+func (b *backlog) add() bool {
+	if b == nil { // of an ID that does not listen
+		return true
+	}
+	b.requests++
+	if b.waiting >= b.most {
+		b.turnedAway++
+		if b.log != nil { // its handler must not run with mu held
+			go b.log.Warn("connection request turned away: backlog is full", "backlog", b.most)
+		}
+		return false
+	}
+	b.waiting++
+	return true
+}
+
+// remove counts an event that has left the queue.
+func (b *backlog) remove(e *Event) {
+	if b != nil && e.Type == ConnectRequest {
+		b.waiting--
+	}
+}
