@@ -115,7 +115,7 @@ func (c *Channel) Connect(e Event, opt Options) (*Endpoint, error) {
 	if err := c.check(&e, RouteResolved); err != nil {
 		return nil, fail("connect ID", "", err)
 	}
-	return c.startEndpoint(e.ID, "connect to", &opt, func(ep *Endpoint) error { return ep.connect(opt.connParam(ep)) })
+	return c.startEndpoint(e.ID, nil, "connect to", &opt, (*Endpoint).connect)
 }
 
 // Accept makes an endpoint for the connection that a [ConnectRequest] event requests, and
@@ -125,11 +125,7 @@ func (c *Channel) Accept(e Event, opt Options) (*Endpoint, error) {
 	if err := c.check(&e, ConnectRequest); err != nil {
 		return nil, fail("accept on ID", "", err)
 	}
-	opt.limit(&e)
-	return c.startEndpoint(e.NewID, "accept from", &opt, func(ep *Endpoint) error {
-		ep.PrivateData = e.PrivateData
-		return ep.accept(&opt)
-	})
+	return c.startEndpoint(e.NewID, &e, "accept from", &opt, (*Endpoint).accept)
 }
 
 // check refuses events of another channel or of another type.
@@ -144,15 +140,12 @@ func (c *Channel) check(e *Event, want EventType) error {
 }
 
 // startEndpoint makes the ID's endpoint and calls start with it. If that fails it closes both.
-func (c *Channel) startEndpoint(id *ID, op string, opt *Options, start func(*Endpoint) error) (*Endpoint, error) {
+func (c *Channel) startEndpoint(id *ID, request *Event, op string, opt *Options, start func(*Endpoint) error) (*Endpoint, error) {
 	route, err := id.route()
 	if err != nil {
 		return nil, errors.Join(fail(op, "", err), id.Close())
 	}
-	if err := opt.check(); err != nil {
-		return nil, errors.Join(fail(op, route.Remote.String(), err), id.Close())
-	}
-	ep, err := newEndpoint(id, route, opt, newConnLogger(opt.Logger), c.transport)
+	ep, err := newEndpoint(id, route, request, opt, newConnLogger(opt.Logger), c.transport)
 	if err == nil {
 		id.endpoint.Store(ep)
 		if err = start(ep); err != nil {
@@ -171,7 +164,7 @@ func (e *Event) process(c *Channel) {
 	if ep == nil {
 		return
 	}
-	if e.Type == Disconnected && !ep.up.Load() && !ep.iwarp {
+	if e.Type == Disconnected && !ep.life.up.Load() && !ep.iwarp {
 		// The peer was up, or it could not disconnect: its confirmation is late or lost, see
 		// awaitEstablished. The program gets both events.
 		c.events.unpop(*e)
@@ -186,10 +179,10 @@ func (e *Event) process(c *Channel) {
 	case Disconnected, DeviceRemoval:
 		ep.end(e.Err(), true)
 	default:
-		ep.log(slog.LevelDebug, e.Type.String(), e.Err())
+		ep.logStep(slog.LevelDebug, e.Type.String(), e.Err())
 	}
 	if err != nil {
-		ep.log(slog.LevelDebug, "connection failed", err)
+		ep.logStep(slog.LevelDebug, "connection failed", err)
 		e.Type, e.Status = ConnectError, -int(syscall.EIO)
 		if errno, ok := errors.AsType[syscall.Errno](err); ok {
 			e.Status = -int(errno)

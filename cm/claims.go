@@ -19,7 +19,7 @@ const maxACKTimeout = 20
 // checkRTR checks and limits the attributes with which the QP moves to RTR. On the accepting side
 // the path comes from the peer.
 func (e *Endpoint) checkRTR(attr *verbs.QPAttr, accepting bool) error {
-	attr.MaxDestRDAtomic = min(attr.MaxDestRDAtomic, e.resources)
+	attr.MaxDestRDAtomic = min(attr.MaxDestRDAtomic, e.plan.resources)
 	if !accepting {
 		return nil
 	}
@@ -45,38 +45,10 @@ func checkPath(remote netip.Addr, attr *verbs.QPAttr, port *verbs.PortAttr) erro
 
 // checkRTS limits the attributes with which the QP moves to RTS.
 func (e *Endpoint) checkRTS(attr *verbs.QPAttr) {
-	attr.MaxRDAtomic = min(attr.MaxRDAtomic, e.depth)
+	attr.MaxRDAtomic = min(attr.MaxRDAtomic, e.plan.depth)
 	if !e.id.ackTimeoutSet.Load() {
 		attr.Timeout = min(attr.Timeout, maxACKTimeout)
 	}
-}
-
-// setDepths sets the most READs and atomics in flight that this side offers. A number of the
-// program's that the device does not take is refused; the default is lowered.
-func (e *Endpoint) setDepths(opt *Options) error {
-	e.resources, e.depth = optionValue(opt.ResponderResources, defaultReadDepth), optionValue(opt.InitiatorDepth, defaultReadDepth)
-	attr, err := e.PD.Context().QueryDevice()
-	if err != nil {
-		return err
-	}
-	for _, d := range []struct {
-		name  string
-		value *uint8
-		given int
-		most  int
-	}{
-		{"ResponderResources", &e.resources, opt.ResponderResources, attr.MaxQPRDAtomic},
-		{"InitiatorDepth", &e.depth, opt.InitiatorDepth, attr.MaxQPInitRDAtomic},
-	} {
-		if int(*d.value) <= d.most {
-			continue
-		}
-		if d.given != 0 {
-			return fmt.Errorf("%s %d of at most %d on %s: %w", d.name, d.given, d.most, e.PD.Context().Device().Name, verbs.ErrRange)
-		}
-		*d.value = uint8(d.most)
-	}
-	return nil
 }
 
 // mtuError is the error of a request whose path MTU is larger than the port's: messages that fill

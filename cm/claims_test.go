@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -41,7 +42,7 @@ func TestClaims(t *testing.T) {
 		}
 	}
 
-	e := &Endpoint{id: &ID{}, resources: 2, depth: 3}
+	e := &Endpoint{id: &ID{}, plan: plan{resources: 2, depth: 3}}
 	attr := verbs.QPAttr{MaxRDAtomic: 200, MaxDestRDAtomic: 200, Timeout: 31}
 	if err := e.checkRTR(&attr, false); err != nil {
 		t.Error(err)
@@ -54,5 +55,29 @@ func TestClaims(t *testing.T) {
 	attr.Timeout = 31
 	if e.checkRTS(&attr); attr.Timeout != 31 {
 		t.Errorf("the program's ACK timeout became %d", attr.Timeout)
+	}
+}
+
+// TestSetDepths plans the READs in flight within the limits of the program, the device and the peer.
+func TestSetDepths(t *testing.T) {
+	attr := &verbs.DeviceAttr{MaxQPRDAtomic: 20, MaxQPInitRDAtomic: 8}
+	for _, test := range []struct {
+		opt     Options
+		request *Event
+		want    [2]uint8
+		err     error
+	}{
+		{want: [2]uint8{16, 8}}, // the defaults, lowered to the device's limits
+		{opt: Options{ResponderResources: 20, InitiatorDepth: -1}, want: [2]uint8{20, 0}},
+		{opt: Options{ResponderResources: 21}, err: verbs.ErrRange},
+		{request: &Event{ResponderResources: 2, InitiatorDepth: 200}, want: [2]uint8{2, 8}},
+		{request: &Event{}, want: [2]uint8{0, 0}},
+		{opt: Options{InitiatorDepth: 9}, request: &Event{ResponderResources: 1, InitiatorDepth: 1}, err: verbs.ErrRange},
+	} {
+		p := plan{Options: test.opt, request: test.request}
+		err := p.setDepths(attr, "rxe0")
+		if !errors.Is(err, test.err) || err == nil && [2]uint8{p.resources, p.depth} != test.want {
+			t.Errorf("%+v: %d, %d, %v", test, p.resources, p.depth, err)
+		}
 	}
 }

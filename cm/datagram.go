@@ -22,11 +22,8 @@ func (e *Endpoint) setPeer(ev Event) error {
 	if err != nil {
 		return err
 	}
-	e.mu.Lock()
-	e.release = append(e.release, ah.Close)
-	e.mu.Unlock()
 	e.Peer = ah.To(ev.QPNum, ev.QKey)
-	return nil
+	return e.own.add(ah.Close)
 }
 
 // Datagrams sends and receives messages over a datagram endpoint that is not
@@ -63,7 +60,7 @@ func newDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 	if d.mr, err = e.AllocMR((n+1)*d.slotSize, verbs.AccessLocalWrite); err != nil {
 		return nil, err
 	}
-	if err := d.withMemory(func([]byte) { e.release = append(e.release, d.senders.close) }); err != nil {
+	if err := e.own.add(d.senders.close); err != nil {
 		return nil, err
 	}
 	for i := range n {
@@ -118,13 +115,7 @@ func (d *Datagrams) recv(ctx context.Context, b []byte) (m Datagram, err error) 
 
 // withMemory calls f with the memory, which is not freed meanwhile.
 func (d *Datagrams) withMemory(f func(mem []byte)) error {
-	d.e.mu.Lock()
-	defer d.e.mu.Unlock()
-	if d.e.freed {
-		return verbs.ErrClosed
-	}
-	f(d.mr.Bytes())
-	return nil
+	return d.e.own.use(func() { f(d.mr.Bytes()) })
 }
 
 // wait waits for a completion and returns its error. For a request that was flushed
@@ -134,9 +125,9 @@ func (d *Datagrams) wait(ctx context.Context, cq *uverbs.CQ, wc []verbs.WC) erro
 		return err
 	}
 	err := wc[0].Err()
-	if wc[0].Status == verbs.WCFlushErr && d.e.ending.Load() {
-		<-d.e.done
-		return d.e.reason
+	if wc[0].Status == verbs.WCFlushErr && d.e.life.ending.Load() {
+		<-d.e.life.done
+		return d.e.life.reason
 	}
 	return err
 }

@@ -91,7 +91,7 @@ func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (*Endpoint, error
 		}
 		if e != nil {
 			if path = e.smallerPath(err); path != nil {
-				e.log(slog.LevelDebug, "a smaller path MTU is tried", nil)
+				e.logStep(slog.LevelDebug, "a smaller path MTU is tried", nil)
 				continue
 			}
 			e.discard()
@@ -136,7 +136,7 @@ func (d *Dialer) dialOnce(ctx context.Context, dst netip.AddrPort, path *PathRec
 	}
 	j.logStep("address resolved", dst, nil)
 	if e == nil {
-		e, err = newEndpoint(id, Route{}, &d.Options, j, t)
+		e, err = newEndpoint(id, Route{}, nil, &d.Options, j, t)
 	} else {
 		err = e.replaceID(id)
 	}
@@ -147,7 +147,7 @@ func (d *Dialer) dialOnce(ctx context.Context, dst netip.AddrPort, path *PathRec
 	if _, err := id.events.await(ctx, RouteResolved); err != nil {
 		return e, fmt.Errorf("resolve route: %w", noRoute(err, dst.Addr()))
 	}
-	e.log(slog.LevelDebug, "route resolved", nil)
+	e.logStep(slog.LevelDebug, "route resolved", nil)
 	if abandoned, err := d.connect(ctx, e); abandoned {
 		return nil, err
 	} else if err != nil {
@@ -216,8 +216,8 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 	}
 	var ev Event
 	if e.iwarp {
-		ev, abandoned, err = connectIWARP(within, d.Transport.orDefault(), e, d.connParam(e))
-	} else if err = e.connect(d.connParam(e)); err == nil {
+		ev, abandoned, err = connectIWARP(within, d.Transport.orDefault(), e)
+	} else if err = e.connect(); err == nil {
 		ev, err = e.id.events.await(within, ConnectResponse, Established)
 	}
 	switch {

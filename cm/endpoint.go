@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,68 +13,6 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
-
-// Options contains the options of the endpoint that Dial or Accept makes. The zero value
-// is usable. For a number, zero is the default and a negative value is 0; a value that is
-// out of range is refused with [verbs.ErrRange].
-type Options struct {
-	// PD is the PD of the QP, on the device that the address leads to. Nil makes a PD
-	// for this connection.
-	PD *uverbs.PD
-	// SharePD, if PD is nil, makes all connections of the device that set it use one PD.
-	// They can use each other's memory regions, and so can their peers, if they learn the
-	// keys.
-	SharePD bool
-	// Cap is the size of the QP's queues. Fields that are zero have defaults, see
-	// [verbs.QPCap.WithDefaults].
-	Cap verbs.QPCap
-	// Polled makes CQs without a completion channel. They take less time to make and
-	// can only be polled: PollWait fails.
-	Polled bool
-	// SendCQ and RecvCQ are CQs to share. If one is nil, a CQ with room for the QP's
-	// requests is made instead. A first message in a RecvCQ of the program's does not make
-	// Accept return if the network has lost the peer's confirmation, unless the program
-	// calls [ID.Notify].
-	SendCQ, RecvCQ *uverbs.CQ
-	// SRQ, if set, is the queue that the QP takes its receives from.
-	SRQ *uverbs.SRQ
-	// SignalAll makes every send request signaled.
-	SignalAll bool
-	// SingleThreaded leaves out the locks of the QP and of the CQs that are made for it,
-	// see [uverbs.QPOptions] and [uverbs.CQOptions]: the program must not make overlapping
-	// calls on one of them, nor call Disconnect or Close of the endpoint at the same time.
-	// When the peer ends the connection, Done is closed, but the QP is left as it is: to
-	// flush its requests, the program moves it to the error state with its Modify.
-	SingleThreaded bool
-	// PrivateData is sent to the peer, see [MaxPrivateData].
-	PrivateData []byte
-	// ResponderResources is the number of RDMA READs and atomics of the peer that this
-	// side serves at a time, InitiatorDepth that of its own in flight. The default is
-	// 16, the most 255; the accepting side takes no more than the dialing side offers.
-	ResponderResources, InitiatorDepth int
-	// RetryCount is how often a request to a peer that does not answer is repeated, at
-	// most 7. The default is 6, or the dialing side's number if that is less. With 7,
-	// which C programs request, rxe repeats without end and never notices that the peer
-	// is gone.
-	RetryCount int
-	// RNRRetryCount is how often the peer repeats a request for which this side has
-	// no receive posted (rdma_connect(3)). The default and the most are 7, which means
-	// without end.
-	RNRRetryCount int
-	// Prepare, if set, is called when the device that leads to the peer is known and
-	// before the QP is made. It may set PD, SendCQ, RecvCQ and Cap for that device.
-	// A dial that tries the next address of a name calls Prepare and Setup again.
-	Prepare func(Route, *Options) error
-	// Setup, if set, is called when the QP exists and before the peer can send. It may
-	// post receives, and announce memory to the peer with [Endpoint.Announce]. If it
-	// fails, Dial fails, or Accept fails and rejects the request.
-	Setup func(*Endpoint) error
-	// Logger, if set, logs at level Debug how the connection is made and how it ends, with
-	// the time that it took, and repeated attempts; at level Warn what no call returns:
-	// rejected requests, and resources that could not be released. An open device logs to
-	// the first Logger of its connections, see [uverbs.Context.SetLogger].
-	Logger *slog.Logger
-}
 
 // Endpoint is one end of a reliable connection, or a datagram endpoint without a connection:
 // a QP with its CQs. The caller must close it. The peer may use all operations on the QP; the
@@ -93,114 +30,140 @@ type Endpoint struct {
 	// Peer is the destination of a datagram endpoint that dialed, or its multicast group.
 	Peer verbs.UDAddr
 
-	id             *ID
-	route          Route
-	announce       []byte // private data for the peer
-	up             atomic.Bool
-	shared         bool // a CQ or SRQ is the program's, which may outlive the endpoint
-	singleThreaded bool // see Options.SingleThreaded
-	iwarp          bool
-	// The most READs and atomics of the peer, and of this side, that it offers.
-	resources, depth uint8
+	id       *ID
+	route    Route
+	plan     plan
+	iwarp    bool
+	announce []byte // private data for the peer
+	log      connLogger
+	life     life
+	own      owned
+	listener *Listener // that accepted the connection, or nil
+}
 
-	logger    connLogger
-	endLogged atomic.Bool // the end has been logged
+// life is how far a connection has come.
+type life struct {
+	up     atomic.Bool
+	ending atomic.Bool
+	once   sync.Once
+	done   chan struct{} // closed after reason is set
+	reason error
+	logged atomic.Bool // the end has been logged
+}
+
+// owned is what an endpoint has made and releases in the end.
+type owned struct {
+	closing sync.Mutex // held by free
+	detach  func()     // detaches the QP from its multicast group; nil if it is in none
 
 	mu      sync.Mutex
 	mrs     []*uverbs.MR   // closed first
 	release []func() error // in the order of creation; called in reverse
 	device  *device        // nil if the PD is the program's, and after its release
 	freed   bool
-
-	done    chan struct{}
-	ending  atomic.Bool
-	endOnce sync.Once
-	reason  error
-
-	closing  sync.Mutex // held by free
-	detach   func()     // detaches the QP from its multicast group; nil if it is in none
-	listener *Listener  // that accepted the connection, or nil
 }
 
-// newEndpoint makes the verbs objects for id, which it closes if it fails. A zero route is
-// looked up.
-func newEndpoint(id *ID, route Route, opt *Options, j connLogger, t *Transport) (_ *Endpoint, err error) {
-	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{}), logger: j}
-	defer func() {
-		if err != nil {
-			if route != (Route{}) && errors.Is(err, syscall.ENOMEM) {
-				id.reject(rejectConsumer, []byte(memoryRejection)) // fails if this side dials
-			}
-			e.free()
-		}
-	}()
+// add adds what is released, unless the endpoint has been.
+func (o *owned) add(release func() error) error {
+	return o.use(func() { o.release = append(o.release, release) })
+}
+
+// use calls f while the endpoint is not released.
+func (o *owned) use(f func()) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.freed {
+		return verbs.ErrClosed
+	}
+	f()
+	return nil
+}
+
+// newEndpoint plans and builds an endpoint for id, which it closes if it fails. request is what the
+// endpoint answers, or nil. A zero route is looked up.
+func newEndpoint(id *ID, route Route, request *Event, opt *Options, j connLogger, t *Transport) (*Endpoint, error) {
+	e := &Endpoint{id: id, route: route, log: j, life: life{done: make(chan struct{})}}
+	err := e.build(opt, request, t)
+	if err == nil {
+		return e, nil
+	}
+	if request != nil && errors.Is(err, syscall.ENOMEM) {
+		id.reject(rejectConsumer, []byte(memoryRejection))
+	}
+	e.free()
+	return nil, err
+}
+
+// build plans the endpoint and makes its verbs objects.
+func (e *Endpoint) build(opt *Options, request *Event, t *Transport) (err error) {
 	if e.route == (Route{}) {
 		if err := e.queryRoute(); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	if opt.Prepare != nil {
-		prepared := *opt
-		if err := opt.Prepare(e.route, &prepared); err != nil {
-			return nil, err
-		}
-		if err := prepared.check(); err != nil {
-			return nil, err
-		}
-		opt = &prepared
-		e.PD, e.SendCQ, e.RecvCQ = opt.PD, opt.SendCQ, opt.RecvCQ
+	if e.plan, err = newPlan(opt, e.id.space, e.route, request); err != nil {
+		return err
 	}
-	if e.PD == nil {
-		if e.device, err = t.device(e.route, opt.Logger); err != nil {
-			return nil, err
-		}
-		if opt.SharePD {
-			e.PD, err = e.device.sharedPD()
-		} else if e.PD, err = e.device.ctx.AllocPD(); err == nil {
-			e.release = append(e.release, e.PD.Close)
-		}
-		if err != nil {
-			return nil, err
-		}
+	p := &e.plan
+	if request != nil {
+		e.PrivateData = request.PrivateData
+	}
+	if err := e.makePD(t); err != nil {
+		return err
 	}
 	e.iwarp = e.PD.Context().Device().IWARP()
-	if !id.space.datagram() {
-		if err := e.setDepths(opt); err != nil {
-			return nil, err
+	if p.typ == verbs.RC {
+		attr, err := e.PD.Context().QueryDevice()
+		if err != nil {
+			return err
+		}
+		if err := p.setDepths(attr, e.PD.Context().Device().Name); err != nil {
+			return err
 		}
 	}
-	e.singleThreaded = opt.SingleThreaded
-	if err := e.makeCQs(!opt.Polled, opt.Cap.WithDefaults()); err != nil {
-		return nil, err
+	if err := e.makeCQs(); err != nil {
+		return err
 	}
-	typ := verbs.RC
-	if id.space.datagram() {
-		typ = verbs.UD
-	}
-	e.QP, err = e.PD.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, SRQ: opt.SRQ, Cap: opt.Cap, SignalAll: opt.SignalAll, SingleThreaded: opt.SingleThreaded})
+	e.QP, err = e.PD.CreateQP(uverbs.QPOptions{Type: p.typ, SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, SRQ: p.SRQ, Cap: p.Cap, SignalAll: p.SignalAll, SingleThreaded: p.SingleThreaded})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	e.shared = opt.SRQ != nil || e.SendCQ == opt.SendCQ || e.RecvCQ == opt.RecvCQ
 	attr, mask, err := e.qpAttr(verbs.StateInit)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = e.QP.Modify(attr, mask)
 	}
-	if err := e.QP.Modify(attr, mask); err != nil {
-		return nil, err
+	if err == nil && p.typ == verbs.UD {
+		err = e.activateUD()
 	}
-	if typ == verbs.UD {
-		if err := e.activateUD(); err != nil {
-			return nil, err
-		}
+	e.announce = p.PrivateData
+	if err == nil && p.Setup != nil {
+		err = p.Setup(e)
 	}
-	e.announce = opt.PrivateData
-	if opt.Setup != nil {
-		if err := opt.Setup(e); err != nil {
-			return nil, err
-		}
+	return err
+}
+
+// makePD takes the program's PD, or makes one on the device of the route.
+func (e *Endpoint) makePD(t *Transport) (err error) {
+	if e.PD = e.plan.PD; e.PD != nil {
+		return nil
 	}
-	return e, nil
+	if e.own.device, err = t.device(e.route, e.plan.Logger); err != nil {
+		return err
+	}
+	if e.plan.SharePD {
+		e.PD, err = e.own.device.sharedPD()
+		return err
+	}
+	if e.PD, err = e.own.device.ctx.AllocPD(); err == nil {
+		e.own.add(e.PD.Close)
+	}
+	return err
+}
+
+// shared reports whether a CQ or SRQ is the program's, which may outlive the endpoint.
+func (e *Endpoint) shared() bool {
+	p := &e.plan
+	return p.SRQ != nil || p.SendCQ != nil || p.RecvCQ != nil
 }
 
 // replaceID makes the endpoint use id, which has another local port. Its QP is still in INIT.
@@ -228,56 +191,60 @@ func (e *Endpoint) qpAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, 
 }
 
 // makeCQs makes the CQs that the options do not contain.
-func (e *Endpoint) makeCQs(events bool, size verbs.QPCap) error {
-	cqopt := uverbs.CQOptions{SingleThreaded: e.singleThreaded}
-	if events && (e.SendCQ == nil || e.RecvCQ == nil) {
+func (e *Endpoint) makeCQs() error {
+	p := &e.plan
+	size, events := p.Cap.WithDefaults(), (*uverbs.CompChannel)(nil)
+	if !p.Polled && (p.SendCQ == nil || p.RecvCQ == nil) {
 		ch, err := e.PD.Context().CreateCompChannel()
 		if err != nil {
 			return err
 		}
-		e.release = append(e.release, ch.Close)
-		cqopt.Channel = ch
+		e.own.add(ch.Close)
+		events = ch
 	}
-	create := func(cq **uverbs.CQ, requests int) (err error) {
-		if *cq != nil {
-			return nil
+	create := func(given *uverbs.CQ, requests int) (*uverbs.CQ, error) {
+		if given != nil {
+			return given, nil
 		}
-		cqopt.Depth = requests + 1
-		if e.device != nil && cqopt.Channel == nil && !e.singleThreaded {
-			var release func() error
-			if *cq, release, err = e.device.createCQ(cqopt.Depth); err == nil {
-				e.release = append(e.release, release)
+		opt := uverbs.CQOptions{Depth: requests + 1, Channel: events, SingleThreaded: p.SingleThreaded}
+		if e.own.device != nil && events == nil && !p.SingleThreaded {
+			cq, release, err := e.own.device.createCQ(opt.Depth)
+			if err == nil {
+				e.own.add(release)
 			}
-			return err
+			return cq, err
 		}
-		if *cq, err = e.PD.Context().CreateCQ(cqopt); err == nil {
-			e.release = append(e.release, (*cq).Close)
+		cq, err := e.PD.Context().CreateCQ(opt)
+		if err == nil {
+			e.own.add(cq.Close)
 		}
+		return cq, err
+	}
+	var err error
+	if e.SendCQ, err = create(p.SendCQ, size.MaxSendWR); err != nil {
 		return err
 	}
-	if err := create(&e.SendCQ, size.MaxSendWR); err != nil {
-		return err
-	}
-	return create(&e.RecvCQ, size.MaxRecvWR)
+	e.RecvCQ, err = create(p.RecvCQ, size.MaxRecvWR)
+	return err
 }
 
 // connect sends the connection request.
-func (e *Endpoint) connect(p ConnParam) error {
+func (e *Endpoint) connect() error {
 	if e.iwarp {
-		return e.id.connectBlocking(p)
+		return e.id.connectBlocking(e.connParam())
 	}
-	return e.id.connect(p, false)
+	return e.id.connect(e.connParam(), false)
 }
 
 // accept accepts the peer's connection request.
-func (e *Endpoint) accept(opt *Options) error {
-	if err := e.activate(opt); err != nil {
+func (e *Endpoint) accept() error {
+	if err := e.activate(); err != nil {
 		if _, ok := errors.AsType[*mtuError](err); ok {
 			e.id.reject(rejectConsumer, []byte(mtuRejection))
 		}
 		return err
 	}
-	if err := e.id.accept(opt.connParam(e)); err != nil {
+	if err := e.id.accept(e.connParam()); err != nil {
 		return stateError{fmt.Errorf("accept: %w", err)}
 	}
 	if e.iwarp {
@@ -304,7 +271,7 @@ func gaveUp(err error) error {
 // handleEstablished handles the event that the peer's answer causes. Then the connection is up.
 func (e *Endpoint) handleEstablished(ev *Event) error {
 	if ev.Type == ConnectResponse {
-		if err := e.activate(nil); err != nil {
+		if err := e.activate(); err != nil {
 			return err
 		}
 		if err := e.id.establish(); err != nil {
@@ -314,27 +281,28 @@ func (e *Endpoint) handleEstablished(ev *Event) error {
 	if e.PrivateData == nil {
 		e.PrivateData = ev.PrivateData
 	}
-	e.up.Store(true)
+	e.life.up.Store(true)
 	if e.id.space.datagram() {
 		if err := e.setPeer(*ev); err != nil {
 			return err
 		}
 	}
-	e.log(slog.LevelDebug, "connection established", nil)
+	e.logStep(slog.LevelDebug, "connection established", nil)
 	return nil
 }
 
 // activate moves the QP from INIT to RTS. On the dialing side it also sets the access
 // flags, which the connection manager did not know when the QP went to INIT.
-func (e *Endpoint) activate(accepting *Options) error {
-	if e.id.space.datagram() || e.iwarp {
+func (e *Endpoint) activate() error {
+	if e.plan.typ == verbs.UD || e.iwarp {
 		return nil
 	}
+	accepting := e.plan.request != nil
 	attr, mask, err := e.qpAttr(verbs.StateRTR)
 	if err != nil {
 		return err
 	}
-	if accepting == nil {
+	if !accepting {
 		init, _, err := e.qpAttr(verbs.StateInit)
 		if err != nil {
 			return err
@@ -342,7 +310,7 @@ func (e *Endpoint) activate(accepting *Options) error {
 		attr.Access = init.Access
 		mask |= verbs.MaskAccess
 	}
-	if err := e.checkRTR(&attr, accepting != nil); err != nil {
+	if err := e.checkRTR(&attr, accepting); err != nil {
 		return err
 	}
 	// The kernel's value is 0, which means 655 ms. rxe counts that as time without an
@@ -355,10 +323,10 @@ func (e *Endpoint) activate(accepting *Options) error {
 		return err
 	}
 	e.checkRTS(&attr)
-	switch {
-	case accepting == nil:
-	case accepting.RetryCount != 0:
-		attr.RetryCount = optionValue(accepting.RetryCount, defaultRetryCount)
+	switch n := e.plan.RetryCount; {
+	case !accepting:
+	case n != 0:
+		attr.RetryCount = optionValue(n, 0)
 	default:
 		attr.RetryCount = min(attr.RetryCount, defaultRetryCount)
 	}
@@ -369,39 +337,13 @@ func (e *Endpoint) activate(accepting *Options) error {
 // 0.64 ms, as in uverbs.QP.Connect.
 const minRNRTimer = 12
 
-// defaultRetryCount is the default of Options.RetryCount.
-const defaultRetryCount = 6
-
-func (opt *Options) connParam(e *Endpoint) ConnParam {
+func (e *Endpoint) connParam() ConnParam {
+	p := &e.plan
 	return ConnParam{
-		QPNum: e.QP.Num(), SRQ: opt.SRQ != nil, PrivateData: e.announce,
-		ResponderResources: e.resources, InitiatorDepth: e.depth,
-		RetryCount: optionValue(opt.RetryCount, defaultRetryCount), RNRRetryCount: optionValue(opt.RNRRetryCount, 7),
+		QPNum: e.QP.Num(), SRQ: p.SRQ != nil, PrivateData: e.announce,
+		ResponderResources: p.resources, InitiatorDepth: p.depth,
+		RetryCount: optionValue(p.RetryCount, defaultRetryCount), RNRRetryCount: optionValue(p.RNRRetryCount, defaultRNRRetryCount),
 	}
-}
-
-// defaultReadDepth is the default number of RDMA READs and atomics in flight.
-const defaultReadDepth = 16
-
-// optionValue returns the value of an option that check has accepted.
-func optionValue(n int, zero uint8) uint8 {
-	if n == 0 {
-		return zero
-	}
-	return uint8(max(n, 0))
-}
-
-// check refuses values that are out of range.
-func (opt *Options) check() error {
-	switch {
-	case len(opt.PrivateData) > MaxPrivateData:
-		return ErrPrivateData
-	case max(opt.ResponderResources, opt.InitiatorDepth) > math.MaxUint8:
-		return fmt.Errorf("ResponderResources %d, InitiatorDepth %d: %w", opt.ResponderResources, opt.InitiatorDepth, verbs.ErrRange)
-	case max(opt.RetryCount, opt.RNRRetryCount) > 7:
-		return fmt.Errorf("RetryCount %d, RNRRetryCount %d: %w", opt.RetryCount, opt.RNRRetryCount, verbs.ErrRange)
-	}
-	return nil
 }
 
 // watchEvents registers a function that calls e.end when the connection ends.
@@ -410,7 +352,7 @@ func (e *Endpoint) watchEvents() {
 		if err == nil {
 			err = ev.Err()
 		}
-		if err != nil && !e.ending.Load() {
+		if err != nil && !e.life.ending.Load() {
 			go e.end(err, true) // not here: it makes system calls, and must not delay other IDs' events
 		}
 	})
@@ -419,34 +361,35 @@ func (e *Endpoint) watchEvents() {
 // end closes e.done. If flush is set, it moves the QP to the error state before, which
 // flushes posted requests.
 func (e *Endpoint) end(reason error, flush bool) {
-	e.endOnce.Do(func() {
-		e.ending.Store(true)
+	l := &e.life
+	l.once.Do(func() {
+		l.ending.Store(true)
 		if flush {
-			if !e.singleThreaded || reason == verbs.ErrClosed { // ErrClosed: the program called
+			if !e.plan.SingleThreaded || reason == verbs.ErrClosed { // ErrClosed: the program called
 				e.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 			}
-			if e.up.Load() && !e.id.space.datagram() {
+			if l.up.Load() && e.plan.typ == verbs.RC {
 				e.id.disconnect()
 			}
 		}
-		e.reason = reason
-		close(e.done)
+		l.reason = reason
+		close(l.done)
 	})
-	if e.logger.logger != nil && e.up.Load() && !e.endLogged.Swap(true) {
-		e.log(slog.LevelDebug, "connection ended", e.reason)
+	if e.log.logger != nil && l.up.Load() && !l.logged.Swap(true) {
+		e.logStep(slog.LevelDebug, "connection ended", l.reason)
 	}
 }
 
 // Done returns a channel that is closed when the connection has ended. Posted
 // requests complete with WCFlushErr then.
-func (e *Endpoint) Done() <-chan struct{} { return e.done }
+func (e *Endpoint) Done() <-chan struct{} { return e.life.done }
 
 // Err returns why the connection ended: [verbs.ErrDisconnected], [verbs.ErrDeviceRemoved] or
 // [verbs.ErrClosed]. It is nil while the connection is up.
 func (e *Endpoint) Err() error {
 	select {
-	case <-e.done:
-		return e.reason
+	case <-e.life.done:
+		return e.life.reason
 	default:
 		return nil
 	}
@@ -470,16 +413,17 @@ func (e *Endpoint) trackMR(mr *uverbs.MR, err error) (*uverbs.MR, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.freed { // the PD may still exist, if it is shared
+	o := &e.own
+	err = o.use(func() {
+		if len(o.mrs) == cap(o.mrs) { // forget closed regions before the slice grows
+			o.mrs = slices.DeleteFunc(o.mrs, func(mr *uverbs.MR) bool { return mr.Bytes() == nil })
+		}
+		o.mrs = append(o.mrs, mr)
+	})
+	if err != nil { // the PD may still exist, if it is shared
 		mr.Close()
-		return nil, fail("allocate MR of", e.RemoteAddr().String(), verbs.ErrClosed)
+		return nil, fail("allocate MR of", e.RemoteAddr().String(), err)
 	}
-	if len(e.mrs) == cap(e.mrs) { // forget closed regions before the slice grows
-		e.mrs = slices.DeleteFunc(e.mrs, func(mr *uverbs.MR) bool { return mr.Bytes() == nil })
-	}
-	e.mrs = append(e.mrs, mr)
 	return mr, nil
 }
 
@@ -524,7 +468,7 @@ func (e *Endpoint) Close() error {
 	if e == nil {
 		return verbs.ErrClosed
 	}
-	e.end(verbs.ErrClosed, e.shared) // flushing matters only if a CQ or SRQ is shared
+	e.end(verbs.ErrClosed, e.shared()) // flushing matters only if a CQ or SRQ is shared
 	err := e.free()
 	if e.listener != nil {
 		e.listener.forget(e)
@@ -535,33 +479,34 @@ func (e *Endpoint) Close() error {
 // free undoes newEndpoint. It closes the ID first, so that the kernel no longer
 // changes the QP, and then the QP, so that the device no longer uses memory.
 func (e *Endpoint) free() (err error) {
-	e.closing.Lock()
-	defer e.closing.Unlock()
+	o := &e.own
+	o.closing.Lock()
+	defer o.closing.Unlock()
 	closed := func(f func() error) bool {
 		ferr := f()
 		err = errors.Join(err, ferr)
 		return ferr == nil
 	}
 	closed(e.id.Close)
-	if e.detach != nil {
-		e.detach()
-		e.detach = nil
+	if o.detach != nil {
+		o.detach()
+		o.detach = nil
 	}
 	if e.QP != nil {
 		closed(e.QP.Close)
 	}
-	e.mu.Lock()
-	e.freed = true // from now on nothing is added to the lists below, and memory is not used
-	e.mu.Unlock()
-	e.mrs = slices.DeleteFunc(e.mrs, func(mr *uverbs.MR) bool { return closed(mr.Close) })
-	for i, release := range slices.Backward(e.release) {
+	o.mu.Lock()
+	o.freed = true // from now on nothing is added to the lists below, and memory is not used
+	o.mu.Unlock()
+	o.mrs = slices.DeleteFunc(o.mrs, func(mr *uverbs.MR) bool { return closed(mr.Close) })
+	for i, release := range slices.Backward(o.release) {
 		if closed(release) {
-			e.release = slices.Delete(e.release, i, i+1)
+			o.release = slices.Delete(o.release, i, i+1)
 		}
 	}
-	if e.device != nil { // the device stays open while the endpoint has objects on it
-		e.device.release(e.reason == verbs.ErrDeviceRemoved)
-		e.device = nil
+	if o.device != nil { // the device stays open while the endpoint has objects on it
+		o.device.release(e.life.reason == verbs.ErrDeviceRemoved)
+		o.device = nil
 	}
 	return err
 }

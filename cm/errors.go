@@ -119,8 +119,8 @@ func (e *Endpoint) Reason(err error) error {
 		return fmt.Errorf("%w: %w", verbs.ErrDisconnected, err)
 	case errors.Is(err, verbs.WCFlushErr):
 		select {
-		case <-e.done:
-			return fmt.Errorf("%w: %w", e.reason, err)
+		case <-e.life.done:
+			return fmt.Errorf("%w: %w", e.life.reason, err)
 		case <-time.After(time.Second):
 		}
 	}

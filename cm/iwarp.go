@@ -21,7 +21,7 @@ import (
 // handshake is over, up to 10 s, the ID cannot be closed. If ctx ends first, abandoned is true:
 // the handshake continues in the background, and the endpoint is closed at its end. It is not
 // aborted because a listening siw may then release its listener once too often.
-func connectIWARP(ctx context.Context, t *Transport, e *Endpoint, p ConnParam) (_ Event, abandoned bool, _ error) {
+func connectIWARP(ctx context.Context, t *Transport, e *Endpoint) (_ Event, abandoned bool, _ error) {
 	leave, err := t.acquirePeer(ctx, e.route.Remote)
 	if err != nil {
 		return Event{}, false, err
@@ -31,7 +31,7 @@ func connectIWARP(ctx context.Context, t *Transport, e *Endpoint, p ConnParam) (
 	go func() {
 		defer close(done)
 		defer leave()
-		if err = e.id.connectBlocking(p); err == nil {
+		if err = e.connect(); err == nil {
 			ev, err = e.id.events.await(context.Background(), Established)
 		}
 	}()

@@ -1,7 +1,6 @@
 package cm
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -376,17 +375,15 @@ func (r *Request) accept(ctx context.Context, opt *Options) (_ *Endpoint, err er
 			j.log(slog.LevelDebug, "accepting failed", "", r.route.Local, r.route.Remote, err)
 		}
 	}()
-	if err := cmp.Or(ctx.Err(), opt.check()); err != nil {
+	if err := ctx.Err(); err != nil {
 		r.id.Close() // the kernel rejects a request that is destroyed unanswered
 		return nil, err
 	}
-	opt.limit(&r.event)
-	e, err := newEndpoint(r.id, r.route, opt, j, r.l.transport)
+	e, err := newEndpoint(r.id, r.route, &r.event, opt, j, r.l.transport)
 	if err != nil {
 		return nil, err
 	}
-	e.PrivateData = r.event.PrivateData
-	ended, err := r.establish(ctx, e, opt)
+	ended, err := r.establish(ctx, e)
 	if err != nil {
 		e.discard()
 		return nil, err
@@ -399,29 +396,17 @@ func (r *Request) accept(ctx context.Context, opt *Options) (_ *Endpoint, err er
 	return e, nil
 }
 
-// limit lowers the numbers so that neither side starts more READs than the other serves.
-func (opt *Options) limit(request *Event) {
-	limit := func(n *int, most uint8) {
-		*n = int(min(optionValue(*n, defaultReadDepth), most))
-		if *n == 0 {
-			*n = -1
-		}
-	}
-	limit(&opt.ResponderResources, request.ResponderResources)
-	limit(&opt.InitiatorDepth, request.InitiatorDepth)
-}
-
 // establish accepts the request and waits until the connection is up. ended reports that the peer
 // has disconnected it already.
-func (r *Request) establish(ctx context.Context, e *Endpoint, opt *Options) (ended bool, err error) {
+func (r *Request) establish(ctx context.Context, e *Endpoint) (ended bool, err error) {
 	if err := ctx.Err(); err != nil { // it may have ended during opt.Setup
 		return false, err
 	}
-	err = e.accept(opt)
+	err = e.accept()
 	if err != nil || r.id.space.datagram() { // no event follows for datagrams
 		return false, err
 	}
-	ev, err := e.awaitEstablished(ctx, opt.RecvCQ == nil)
+	ev, err := e.awaitEstablished(ctx, e.plan.RecvCQ == nil)
 	if err != nil {
 		return false, err
 	}

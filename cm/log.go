@@ -51,21 +51,21 @@ func (j *connLogger) logStep(msg string, remote netip.AddrPort, err error) {
 	j.log(slog.LevelDebug, msg, "", netip.AddrPort{}, remote, err)
 }
 
-// log logs a message about the endpoint.
-func (e *Endpoint) log(level slog.Level, msg string, err error) {
-	if e.logger.logger == nil {
+// logStep logs a message about the endpoint.
+func (e *Endpoint) logStep(level slog.Level, msg string, err error) {
+	if e.log.logger == nil {
 		return
 	}
 	device := ""
 	if e.PD != nil {
 		device = e.PD.Context().Device().Name
 	}
-	e.logger.log(level, msg, device, e.route.Local, e.route.Remote, err)
+	e.log.log(level, msg, device, e.route.Local, e.route.Remote, err)
 }
 
 // discard closes an endpoint that no caller has, and logs the error.
 func (e *Endpoint) discard() {
 	if err := e.Close(); err != nil {
-		e.log(slog.LevelWarn, "endpoint of a failed connection cannot be closed", err)
+		e.logStep(slog.LevelWarn, "endpoint of a failed connection cannot be closed", err)
 	}
 }

@@ -17,8 +17,8 @@ func TestNoLogger(t *testing.T) {
 			j.logStep("address resolved", remote, context.Canceled)
 			e := Endpoint{}
 			if log == nil {
-				e.logger = j
-				e.log(slog.LevelDebug, "connection established", context.Canceled)
+				e.log = j
+				e.logStep(slog.LevelDebug, "connection established", context.Canceled)
 			}
 		})
 		if allocs != 0 {

@@ -37,7 +37,7 @@ func TestManyMRs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(e.mrs) > 16 || e.mrs[0] != open {
-		t.Errorf("%d regions are remembered", len(e.mrs))
+	if len(e.own.mrs) > 16 || e.own.mrs[0] != open {
+		t.Errorf("%d regions are remembered", len(e.own.mrs))
 	}
 }

@@ -68,7 +68,7 @@ func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (*Endpoi
 		id.Close()
 		return nil, err
 	}
-	e, err := newEndpoint(id, Route{}, &d.Options, newConnLogger(d.Logger), t)
+	e, err := newEndpoint(id, Route{}, nil, &d.Options, newConnLogger(d.Logger), t)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (*Endpoi
 		e.Close()
 		return nil, err
 	}
-	e.log(slog.LevelDebug, "multicast group joined", nil)
+	e.logStep(slog.LevelDebug, "multicast group joined", nil)
 	e.watchEvents()
 	return e, nil
 }
@@ -96,6 +96,6 @@ func (e *Endpoint) join(ctx context.Context, group netip.Addr, sendOnly bool) er
 		return err
 	}
 	// The kernel closes no QP that is attached (ib_uverbs_destroy_uqp, uobj_destroy: EBUSY).
-	e.detach = func() { e.QP.DetachMulticast(ev.AV.DGID, ev.AV.DLID) }
+	e.own.detach = func() { e.QP.DetachMulticast(ev.AV.DGID, ev.AV.DLID) }
 	return nil
 }

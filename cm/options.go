@@ -1,0 +1,155 @@
+package cm
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Options contains the options of the endpoint that Dial or Accept makes. The zero value
+// is usable. For a number, zero is the default and a negative value is 0; a value that is
+// out of range is refused with [verbs.ErrRange].
+type Options struct {
+	// PD is the PD of the QP, on the device that the address leads to. Nil makes a PD
+	// for this connection.
+	PD *uverbs.PD
+	// SharePD, if PD is nil, makes all connections of the device that set it use one PD.
+	// They can use each other's memory regions, and so can their peers, if they learn the
+	// keys.
+	SharePD bool
+	// Cap is the size of the QP's queues. Fields that are zero have defaults, see
+	// [verbs.QPCap.WithDefaults].
+	Cap verbs.QPCap
+	// Polled makes CQs without a completion channel. They take less time to make and
+	// can only be polled: PollWait fails.
+	Polled bool
+	// SendCQ and RecvCQ are CQs to share. If one is nil, a CQ with room for the QP's
+	// requests is made instead. A first message in a RecvCQ of the program's does not make
+	// Accept return if the network has lost the peer's confirmation, unless the program
+	// calls [ID.Notify].
+	SendCQ, RecvCQ *uverbs.CQ
+	// SRQ, if set, is the queue that the QP takes its receives from.
+	SRQ *uverbs.SRQ
+	// SignalAll makes every send request signaled.
+	SignalAll bool
+	// SingleThreaded leaves out the locks of the QP and of the CQs that are made for it,
+	// see [uverbs.QPOptions] and [uverbs.CQOptions]: the program must not make overlapping
+	// calls on one of them, nor call Disconnect or Close of the endpoint at the same time.
+	// When the peer ends the connection, Done is closed, but the QP is left as it is: to
+	// flush its requests, the program moves it to the error state with its Modify.
+	SingleThreaded bool
+	// PrivateData is sent to the peer, see [MaxPrivateData].
+	PrivateData []byte
+	// ResponderResources is the number of RDMA READs and atomics of the peer that this
+	// side serves at a time, InitiatorDepth that of its own in flight. The default is
+	// 16, the most 255; the accepting side takes no more than the dialing side offers.
+	ResponderResources, InitiatorDepth int
+	// RetryCount is how often a request to a peer that does not answer is repeated, at
+	// most 7. The default is 6, or the dialing side's number if that is less. With 7,
+	// which C programs request, rxe repeats without end and never notices that the peer
+	// is gone.
+	RetryCount int
+	// RNRRetryCount is how often the peer repeats a request for which this side has
+	// no receive posted (rdma_connect(3)). The default and the most are 7, which means
+	// without end.
+	RNRRetryCount int
+	// Prepare, if set, is called when the device that leads to the peer is known and
+	// before the QP is made. It may set PD, SendCQ, RecvCQ and Cap for that device.
+	// A dial that tries the next address of a name calls Prepare and Setup again.
+	Prepare func(Route, *Options) error
+	// Setup, if set, is called when the QP exists and before the peer can send. It may
+	// post receives, and announce memory to the peer with [Endpoint.Announce]. If it
+	// fails, Dial fails, or Accept fails and rejects the request.
+	Setup func(*Endpoint) error
+	// Logger, if set, logs at level Debug how the connection is made and how it ends, with
+	// the time that it took, and repeated attempts; at level Warn what no call returns:
+	// rejected requests, and resources that could not be released. An open device logs to
+	// the first Logger of its connections, see [uverbs.Context.SetLogger].
+	Logger *slog.Logger
+}
+
+// The defaults of options.
+const (
+	defaultReadDepth     = 16 // RDMA READs and atomics in flight
+	defaultRetryCount    = 6
+	defaultRNRRetryCount = 7
+)
+
+// optionValue returns the value of an option that check has accepted.
+func optionValue(n int, zero uint8) uint8 {
+	if n == 0 {
+		return zero
+	}
+	return uint8(max(n, 0))
+}
+
+// check refuses values that are out of range.
+func (opt *Options) check() error {
+	switch {
+	case len(opt.PrivateData) > MaxPrivateData:
+		return ErrPrivateData
+	case max(opt.ResponderResources, opt.InitiatorDepth) > math.MaxUint8:
+		return fmt.Errorf("ResponderResources %d, InitiatorDepth %d: %w", opt.ResponderResources, opt.InitiatorDepth, verbs.ErrRange)
+	case max(opt.RetryCount, opt.RNRRetryCount) > 7:
+		return fmt.Errorf("RetryCount %d, RNRRetryCount %d: %w", opt.RetryCount, opt.RNRRetryCount, verbs.ErrRange)
+	}
+	return nil
+}
+
+// plan is what an endpoint is built from: checked options, in numbers that the device and the peer take.
+// It is settled before anything is made.
+type plan struct {
+	Options
+	request          *Event // of the peer, on the accepting side; else nil
+	typ              verbs.QPType
+	resources, depth uint8 // the most READs and atomics in flight, of the peer and of this side
+}
+
+// newPlan lets the program adapt its options to the route, and checks them.
+func newPlan(opt *Options, space PortSpace, route Route, request *Event) (p plan, err error) {
+	p = plan{Options: *opt, request: request, typ: verbs.RC}
+	if space.datagram() {
+		p.typ = verbs.UD
+	}
+	if p.Prepare != nil {
+		err = p.Prepare(route, &p.Options)
+	}
+	if err == nil {
+		err = p.check()
+	}
+	return p, err
+}
+
+// setDepths sets the most READs and atomics in flight. A number of the program's that the device does not
+// take is refused, the default is lowered. The accepting side does not start more than the peer serves,
+// nor serve more than it starts (IBTA 12.7.29, 12.7.30).
+func (p *plan) setDepths(attr *verbs.DeviceAttr, device string) error {
+	var request Event
+	if p.request != nil {
+		request = *p.request
+	}
+	for _, d := range []struct {
+		name  string
+		value *uint8
+		given int
+		most  int
+		peer  uint8
+	}{
+		{"ResponderResources", &p.resources, p.ResponderResources, attr.MaxQPRDAtomic, request.ResponderResources},
+		{"InitiatorDepth", &p.depth, p.InitiatorDepth, attr.MaxQPInitRDAtomic, request.InitiatorDepth},
+	} {
+		n := optionValue(d.given, defaultReadDepth)
+		if int(n) > d.most && d.given != 0 {
+			return fmt.Errorf("%s %d of at most %d on %s: %w", d.name, d.given, d.most, device, verbs.ErrRange)
+		}
+		n = uint8(min(int(n), d.most))
+		if p.request != nil {
+			n = min(n, d.peer)
+		}
+		*d.value = n
+	}
+	return nil
+}
