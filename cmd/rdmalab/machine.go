@@ -188,7 +188,7 @@ const (
 )
 
 // run runs a program. It fails if the machine is of no more use.
-func (m *machine) run(ctx context.Context, j job, std stdio) (r result, err error) {
+func (m *machine) run(ctx context.Context, j job, std stdio) (result, error) {
 	m.stdout.to(std.out)
 	m.stderr.to(std.err)
 	defer m.stdout.to(io.Discard)
@@ -201,105 +201,127 @@ func (m *machine) run(ctx context.Context, j job, std stdio) (r result, err erro
 	}
 	boot := time.NewTimer(limit)
 	defer boot.Stop()
-	clock := clockCheck{factor: m.opt.factor}
-	var (
-		running bool
-		failed  error            // why the machine is killed
-		signals <-chan os.Signal // nil until the program runs
-		overdue <-chan time.Time
-		asked   bool // for stacks
-	)
-	fail := func(err error) {
-		if failed == nil {
-			failed = err
-		}
-		m.kill()
-	}
+	w := &watch{m: m, job: &j, std: std, clock: clockCheck{factor: m.opt.factor}}
 	if m.ready {
-		if err := m.give(&j); err != nil {
-			fail(err)
-		}
+		w.give()
 	}
-	signal := func(sig unix.Signal) {
-		json.NewEncoder(m.port).Encode(order{Signal: int(sig)})
-		overdue = time.After(j.patience())
-	}
-	for done := ctx.Done(); ; {
+	for done := ctx.Done(); !w.over; {
 		select {
 		case <-done:
 			done = nil
-			fail(fmt.Errorf("stopped: %w", context.Cause(ctx)))
+			w.fail(fmt.Errorf("stopped: %w", context.Cause(ctx)))
 		case <-boot.C:
-			if !running {
-				fail(fmt.Errorf("%w in %v", errBoot, limit))
+			if !w.running {
+				w.fail(fmt.Errorf("%w in %v", errBoot, limit))
 			}
-		case <-signals:
-			asked = true
-			signal(unix.SIGQUIT)
-		case <-overdue:
-			switch {
-			case running && !asked:
-				asked = true
-				fmt.Fprintf(std.err, "lab: no end after %v, its stacks:\n", j.limit)
-				signal(unix.SIGQUIT)
-			case running:
-				running = false
-				fmt.Fprintln(std.err, "lab: no end after SIGQUIT: killed")
-				signal(unix.SIGKILL)
-			default:
-				fail(fmt.Errorf("%w: it does not answer", errDown))
-			}
+		case <-w.signals:
+			w.asked = true
+			w.signal(unix.SIGQUIT)
+		case <-w.overdue:
+			w.late()
 		case line, ok := <-m.reports:
-			switch {
-			case !ok:
+			if !ok {
 				m.ready = false
-				return r, m.autopsy(failed, running || asked)
-			case line == ready:
-				m.ready = true
-				if err := m.state.save(); err != nil {
-					fmt.Fprintf(os.Stderr, "lab: the machine could not be saved: %v\n", err)
-				}
-				if err := m.give(&j); err != nil { // the guest mounts folders while adapters are plugged in
-					fail(err)
-				}
-				if err := m.plug(); err != nil {
-					select {
-					case <-m.gone: // the end of reports shows why
-					case <-time.After(time.Second):
-						fail(err)
-					}
-				}
-			case line == started:
-				running, signals = true, std.signals
-				if j.limit > 0 {
-					overdue = time.After(j.limit + j.patience())
-				}
-				if std.in != nil {
-					go func() { // not waited for: stdin may block forever
-						feed(<-m.stdin, std.in)
-					}()
-				}
-			case line == ended:
-				running, signals, asked = false, nil, true
-				if j.limit > 0 {
-					overdue = time.After(time.Minute) // in which the guest is cleaned
-				}
-			case strings.HasPrefix(line, clockMark):
-				if err := clock.mark(line); err != nil {
-					fail(err)
-				}
-			default:
-				if err := json.Unmarshal([]byte(line), &r); err != nil {
-					fail(fmt.Errorf("result %q: %w", line, err))
-					continue
-				}
-				if r.Error != "" {
-					fail(fmt.Errorf("in the guest: %s", r.Error))
-					continue
-				}
-				m.await(out+r.Out, errs+r.Err)
-				return r, nil
+				return w.result, m.verdict(w.failed, w.running || w.asked)
 			}
+			w.report(line)
+		}
+	}
+	m.await(out+w.result.Out, errs+w.result.Err)
+	return w.result, nil
+}
+
+// watch follows a program from the job to the result.
+type watch struct {
+	m       *machine
+	job     *job
+	std     stdio
+	clock   clockCheck
+	running bool
+	asked   bool             // for stacks, or the program has ended
+	over    bool             // there is a result
+	failed  error            // why the machine is killed
+	signals <-chan os.Signal // nil until the program runs
+	overdue <-chan time.Time // of the program, or of what it is to do after a signal
+	result  result
+}
+
+func (w *watch) fail(err error) {
+	if w.failed == nil {
+		w.failed = err
+	}
+	w.m.kill()
+}
+
+func (w *watch) give() {
+	if err := w.m.give(w.job); err != nil {
+		w.fail(err)
+	}
+}
+
+func (w *watch) signal(sig unix.Signal) {
+	json.NewEncoder(w.m.port).Encode(order{Signal: int(sig)})
+	w.overdue = time.After(w.job.patience())
+}
+
+// late asks a program for its stacks, and then kills it, and then the machine.
+func (w *watch) late() {
+	switch {
+	case w.running && !w.asked:
+		w.asked = true
+		fmt.Fprintf(w.std.err, "lab: no end after %v, its stacks:\n", w.job.limit)
+		w.signal(unix.SIGQUIT)
+	case w.running:
+		w.running = false
+		fmt.Fprintln(w.std.err, "lab: no end after SIGQUIT: killed")
+		w.signal(unix.SIGKILL)
+	default:
+		w.fail(fmt.Errorf("%w: it does not answer", errDown))
+	}
+}
+
+// report takes what the guest reports.
+func (w *watch) report(line string) {
+	switch m := w.m; {
+	case line == ready:
+		m.ready = true
+		if err := m.state.save(); err != nil {
+			fmt.Fprintf(os.Stderr, "lab: the machine could not be saved: %v\n", err)
+		}
+		w.give() // the guest mounts folders while adapters are plugged in
+		if err := m.plug(); err != nil {
+			select {
+			case <-m.gone: // the end of reports shows why
+			case <-time.After(time.Second):
+				w.fail(err)
+			}
+		}
+	case line == started:
+		w.running, w.signals = true, w.std.signals
+		if w.job.limit > 0 {
+			w.overdue = time.After(w.job.limit + w.job.patience())
+		}
+		if w.std.in != nil {
+			go func() { // not waited for: stdin may block forever
+				feed(<-m.stdin, w.std.in)
+			}()
+		}
+	case line == ended:
+		w.running, w.signals, w.asked = false, nil, true
+		if w.job.limit > 0 {
+			w.overdue = time.After(time.Minute) // in which the guest is cleaned
+		}
+	case strings.HasPrefix(line, clockMark):
+		if err := w.clock.mark(line); err != nil {
+			w.fail(err)
+		}
+	default:
+		if err := json.Unmarshal([]byte(line), &w.result); err != nil {
+			w.fail(fmt.Errorf("result %q: %w", line, err))
+		} else if w.result.Error != "" {
+			w.fail(fmt.Errorf("in the guest: %s", w.result.Error))
+		} else {
+			w.over = true
 		}
 	}
 }
@@ -328,8 +350,8 @@ func (m *machine) await(stdout, stderr int64) {
 	}
 }
 
-// autopsy returns why a machine is gone, which has started a program or not.
-func (m *machine) autopsy(failed error, started bool) error {
+// verdict returns why a machine is gone, which has started a program or not.
+func (m *machine) verdict(failed error, started bool) error {
 	console := m.console()
 	switch {
 	case failed != nil:
