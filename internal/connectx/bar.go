@@ -39,7 +39,6 @@ const (
 	segCommandsHigh  = 0x010
 	segCommandsLow   = 0x014
 	segDoorbell      = 0x018
-	segInitializing  = 0x1fc
 	segHealth        = 0x200
 	segHealthEnd     = 0x240
 	segTimerHigh     = 0x1000

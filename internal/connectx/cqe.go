@@ -33,8 +33,7 @@ const (
 	cqeImm       = 36 // or the key that has been invalidated, or the P_Key of QP 1
 	cqeByteCount = 44
 	cqeTime      = 48
-	cqeVendor    = 54 // of an error
-	cqeSyndrome  = 55
+	cqeSyndrome  = 55 // of an error
 	cqeOpQPN     = 56 // opcode of the request in the upper byte
 	cqeCounter   = 60
 	cqeOpOwn     = 63

@@ -44,7 +44,6 @@ var flowCommands = map[uint16]func(*flowTables, *call) status{
 const (
 	tableNICReceive  = 0
 	tableNICTransmit = 1
-	tableRDMAReceive = 7
 )
 
 func (f *flowTables) reset() {

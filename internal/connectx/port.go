@@ -218,7 +218,6 @@ func (p *port) queryRoCEAddress(c *call) status {
 // the adapter itself.
 const (
 	subnetPrefix = 0xfe80000000000000
-	pkeys        = 128
 	defaultPKey  = 0xffff
 	capMask      = 0x02010048 | 1<<15
 

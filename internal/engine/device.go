@@ -74,9 +74,6 @@ type Config struct {
 	LIDs netip.Prefix
 }
 
-// Name returns the device's name.
-func (d *Device) Name() string { return d.cfg.Name }
-
 // New makes a device and opens its ports.
 func New(cfg Config) (*Device, error) {
 	later := len(cfg.Addrs) == 0 && cfg.NodeGUID != verbs.GUID{} && cfg.MTU != 0

@@ -3,57 +3,12 @@ package roce
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net/netip"
 )
 
-// ServiceID names a service of the communication manager. Those of the RDMA CM have an IP
-// port space and a port.
+// ServiceID names a service of the communication manager. Those of the RDMA CM have a port in the
+// lower 16 bits and its space (enum rdma_ucm_port_space of the kernel) in the next.
 type ServiceID uint64
-
-// PortSpace is a set of ports (enum rdma_ucm_port_space of the kernel).
-type PortSpace uint16
-
-const (
-	PortSpaceIPoIB PortSpace = 0x0002
-	PortSpaceTCP   PortSpace = 0x0106
-	PortSpaceUDP   PortSpace = 0x0111
-	PortSpaceIB    PortSpace = 0x013f
-)
-
-// PortSpace returns the port space of s. ok is false if s is not a service of the RDMA CM.
-func (s ServiceID) PortSpace() (space PortSpace, ok bool) {
-	switch space = PortSpace(s >> 16); space {
-	case PortSpaceIPoIB, PortSpaceTCP, PortSpaceUDP, PortSpaceIB:
-		return space, s>>32 == 0
-	}
-	return 0, false
-}
-
-// Port returns the port of s.
-func (s ServiceID) Port() uint16 { return uint16(s) }
-
-func (s ServiceID) String() string {
-	space, ok := s.PortSpace()
-	if !ok {
-		return fmt.Sprintf("service %#016x", uint64(s))
-	}
-	return fmt.Sprintf("%v port %d", space, s.Port())
-}
-
-func (p PortSpace) String() string {
-	switch p {
-	case PortSpaceIPoIB:
-		return "IPOIB"
-	case PortSpaceTCP:
-		return "TCP"
-	case PortSpaceUDP:
-		return "UDP"
-	case PortSpaceIB:
-		return "IB"
-	}
-	return fmt.Sprintf("port space %#04x", uint16(p))
-}
 
 // CMAHeaderSize is the size of a CMAHeader: the private data that applications have in a REQ
 // or SIDRREQ of the RDMA CM is that much smaller.

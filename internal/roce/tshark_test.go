@@ -245,7 +245,7 @@ func TestTsharkCM(t *testing.T) {
 	alternate.LocalLID, alternate.PacketRate, alternate.LocalACKTimeout = 0x1112, 0x15, 20
 	alternate.LocalGID[0], alternate.RemoteGID[0] = 0x20, 0x20
 	req := &REQ{
-		LocalCommID: 0x01020304, ServiceID: ServiceID(PortSpaceTCP)<<16 | 4420, LocalCAGUID: 0x1112131415161718,
+		LocalCommID: 0x01020304, ServiceID: 0x0106<<16 | 4420, LocalCAGUID: 0x1112131415161718,
 		LocalQKey: 0x21222324, LocalQPN: 0x252627, ResponderResources: 16, LocalEECN: 0x313233, InitiatorDepth: 15,
 		RemoteEECN: 0x343536, RemoteCMResponseTimeout: 20, Transport: CMTransportUC, FlowControl: true,
 		StartingPSN: 0x414243, LocalCMResponseTimeout: 21, RetryCount: 5, PKey: 0x8001, PathMTU: 3, RDCExists: true,
@@ -321,7 +321,7 @@ func TestTsharkCM(t *testing.T) {
 		}},
 		// Wireshark has no fields of these.
 		{&MRA{LocalCommID: 1, RemoteCommID: 2, ServiceTimeout: 20}, nil},
-		{&SIDRREQ{RequestID: 1, PKey: 0xffff, ServiceID: ServiceID(PortSpaceUDP)<<16 | 7}, nil},
+		{&SIDRREQ{RequestID: 1, PKey: 0xffff, ServiceID: 0x0111<<16 | 7}, nil},
 		{&SIDRREP{RequestID: 1, QPN: 5, QKey: 6}, nil},
 	}
 	fields := []string{

@@ -260,16 +260,6 @@ func (m *Memory) All(size uint64) (*View, error) {
 	return v, nil
 }
 
-// Top returns the end of the memory that is mapped.
-func (m *Memory) Top() uint64 {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	if len(m.regions) == 0 {
-		return 0
-	}
-	return m.regions[len(m.regions)-1].end()
-}
-
 // Bytes returns the memory.
 func (v *View) Bytes() []byte { return v.mem }
 
