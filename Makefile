@@ -152,7 +152,7 @@ LIB_PKGS = . ./abi ./cm ./mmap ./rconn ./rdmadev ./rdmatest ./rmsg ./provider/..
 
 # Packages that use unsafe, and those whose tests exercise it. Their tests run with the
 # compiler's checks of pointers.
-UNSAFE_PKGS = ./abi ./mmap ./provider/... ./internal/engine ./internal/sys ./internal/udp ./internal/unix ./soft/... ./uverbs ./cm ./rsock
+UNSAFE_PKGS = ./abi ./mmap ./provider/... ./internal/engine ./internal/host ./internal/sys ./internal/udp ./soft/... ./uverbs ./cm ./rsock
 
 # With ALL=1, as at night, all that docs/kernels.md names.
 PLATFORMS = linux/arm64 linux/arm linux/s390x darwin/arm64 freebsd/amd64 windows/amd64 $(if $(ALL),linux/ppc64 linux/riscv64 netbsd/amd64 openbsd/amd64)
@@ -170,7 +170,7 @@ lint: vet-platforms ## gofmt, modules, vet, staticcheck, other platforms, known 
 test-builds: ## run the tests that need no kernel with checks of pointers, without the kernel's devices, and on 386
 	@mkdir -p build
 	@echo "$(GO) test -d=checkptr"; $(GO) test -gcflags=github.com/goverbs/verbs/...=-d=checkptr -skip AgainstC $(UNSAFE_PKGS) >build/checkptr.txt 2>&1 || { cat build/checkptr.txt; exit 1; }
-	$(GO) test -tags nordma ./internal/udp ./internal/unix ./internal/virtual ./soft/...
+	$(GO) test -tags nordma ./internal/host ./internal/udp ./soft/...
 	@GOARCH=386 $(GO) test -c -o build/386.test .; exec=; \
 	build/386.test -test.run '^$$' >build/386.txt 2>&1 || { grep -q "ormat error" build/386.txt && exec="-exec true" && echo "this kernel runs no 386 programs: they are only built"; }; \
 	echo "GOARCH=386 $(GO) test $$exec"; GOARCH=386 $(GO) test $$exec -skip AgainstC $(LIB_PKGS) >build/386.txt 2>&1 || { cat build/386.txt; exit 1; }

@@ -11,7 +11,6 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -68,18 +67,26 @@ func checkZone(a netip.Addr) error {
 	return nil
 }
 
+// Linux's families and sizes of addresses, which package syscall of other systems has with other values.
+const (
+	afINET              = 2
+	afINET6             = 10
+	sizeofSockaddrInet4 = 16
+	sizeofSockaddrInet6 = 28
+)
+
 // sockaddr returns an address in the kernel's encoding, and its length.
 func sockaddr(ap netip.AddrPort) (s abi.KernelSockaddrStorage, size uint16, err error) {
 	b := mmap.Bytes(&s)
 	binary.BigEndian.PutUint16(b[2:], ap.Port())
 	switch a := ap.Addr(); {
 	case a.Is4():
-		*s.SsFamily() = unix.AF_INET
+		*s.SsFamily() = afINET
 		ip := a.As4()
 		copy(b[4:], ip[:])
-		return s, unix.SizeofSockaddrInet4, nil
+		return s, sizeofSockaddrInet4, nil
 	case a.Is6():
-		*s.SsFamily() = unix.AF_INET6
+		*s.SsFamily() = afINET6
 		ip := a.As16()
 		copy(b[8:], ip[:])
 		if a.Zone() != "" {
@@ -89,7 +96,7 @@ func sockaddr(ap netip.AddrPort) (s abi.KernelSockaddrStorage, size uint16, err 
 			}
 			binary.NativeEndian.PutUint32(b[24:], scope)
 		}
-		return s, unix.SizeofSockaddrInet6, nil
+		return s, sizeofSockaddrInet6, nil
 	}
 	return s, 0, fmt.Errorf("address %v: %w", ap, syscall.EAFNOSUPPORT)
 }
@@ -110,9 +117,9 @@ func addrPort(s *abi.KernelSockaddrStorage) netip.AddrPort {
 	b := mmap.Bytes(s)
 	port := binary.BigEndian.Uint16(b[2:])
 	switch *s.SsFamily() {
-	case unix.AF_INET:
+	case afINET:
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), port)
-	case unix.AF_INET6:
+	case afINET6:
 		a := netip.AddrFrom16([16]byte(b[8:24]))
 		if scope := binary.NativeEndian.Uint32(b[24:]); scope != 0 && a.IsLinkLocalUnicast() {
 			name := strconv.Itoa(int(scope))

@@ -9,7 +9,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/epoll"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // Channel is an event channel of librdmacm (rdma_create_event_channel(3)): the program makes IDs on it
@@ -50,7 +50,7 @@ func (t *Transport) NewChannel() (*Channel, error) {
 		return nil, err
 	}
 	c := &Channel{m: m, events: newQueue(m), transport: t}
-	c.events.poll, c.events.users = epoll.New(), 1
+	c.events.poll, c.events.users = host.NewSet(), 1
 	m.channel = c
 	go m.dispatch()
 	return c, nil

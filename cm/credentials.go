@@ -10,8 +10,8 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -129,7 +129,7 @@ func (t *thread) closeOld(renewals int) bool {
 		return false
 	}
 	for _, fd := range t.old {
-		unix.Close(fd)
+		host.Close(fd)
 	}
 	t.old = nil
 	return true
@@ -172,17 +172,17 @@ func (m *manager) renewOnce(fd int, move *migration) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(file)
+	defer host.Close(file)
 	// The files of a process that ends are closed in the order of their descriptors. The
 	// new file must be closed first: its events may refer to IDs of the old one, which
 	// the kernel would use after it has freed them (ucma_cleanup_ctx_events).
-	old, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, fd+1)
+	old, err := host.Dup(fd, fd+1)
 	if err != nil {
 		return m.notRenewed("duplicate", err)
 	}
 	return m.file.Replace(func() error {
-		if err := unix.Dup3(file, fd, unix.O_CLOEXEC); err != nil {
-			unix.Close(old)
+		if err := host.Replace(fd, file); err != nil {
+			host.Close(old)
 			return m.notRenewed("replace", err)
 		}
 		t.renewals++
@@ -202,7 +202,7 @@ func (m *manager) renewOnce(fd int, move *migration) error {
 
 // reopen opens the node with the credentials of the calling thread.
 func (m *manager) reopen() (int, error) {
-	fd, err := unix.Open(m.node, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	fd, err := host.Open(m.node)
 	if err != nil {
 		return -1, m.notRenewed("open", err)
 	}
@@ -290,7 +290,7 @@ func (m *manager) runBlocking(id *ID, msg message) error {
 	if err != nil {
 		return err
 	}
-	defer func() { unix.Close(idFD) }()
+	defer func() { host.Close(idFD) }()
 	err = sys.WriteCommand(idFD, msg.bytes())
 	for err == sys.ErrRefused {
 		file, rerr := m.reopen()
@@ -303,7 +303,7 @@ func (m *manager) runBlocking(id *ID, msg message) error {
 			renewals = -1
 			err = sys.WriteCommand(idFD, msg.bytes())
 		}
-		unix.Close(file)
+		host.Close(file)
 	}
 	if m.attach(id, renewals) {
 		return err
@@ -327,7 +327,7 @@ func (m *manager) detach(id *ID) (renewals, dup int, err error) {
 	m.thread.renewMu.RLock()
 	defer m.thread.renewMu.RUnlock()
 	err = m.file.Try(func(fd int) (err error) {
-		dup, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		dup, err = host.Dup(fd, 0)
 		return err
 	})
 	id.detached = err == nil

@@ -8,7 +8,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -18,7 +18,7 @@ import (
 // if there are none.
 func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
 	const op = "find addresses of"
-	if v := virtual.DeviceAt(d.Node); v != nil {
+	if v := host.DeviceAt(d.Node); v != nil {
 		return slices.Clone(v.Addrs), nil
 	}
 	index, err := d.Index()

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/virtual"
 )
 
 var (
@@ -135,7 +135,7 @@ func fail(op, addr string, err error) error {
 	verb, object := sys.SplitOp(op, addr)
 	e := &verbs.Error{Op: verb, Object: object, Err: err}
 	switch {
-	case op == "open" && virtual.IsNode(addr) && errors.Is(err, syscall.ENOENT):
+	case op == "open" && host.IsNode(addr) && errors.Is(err, syscall.ENOENT):
 		e.Hint = "make a device with package soft, which opens it"
 	case op == "open" && errors.Is(err, syscall.ENOENT):
 		e.Hint = "modprobe rdma_ucm, or pass the node into this container"

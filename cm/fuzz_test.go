@@ -13,7 +13,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/event"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -140,7 +140,7 @@ func testManager(t *testing.T) *manager {
 		t.Fatal(os.NewSyscallError("socketpair", err))
 	}
 	t.Cleanup(func() { unix.Close(fds[1]) })
-	file, err := event.NewFile(fds[0], "kernel")
+	file, err := host.NewEventFile(fds[0], "kernel")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/bridge"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // Listener accepts connections. The caller must close it.
@@ -140,7 +140,7 @@ func (t *Transport) reachable(wildcard netip.Addr, ipv6Only bool) bool {
 		return true // not known
 	}
 	addrs = slices.DeleteFunc(addrs, netip.Addr.IsLoopback) // which lead to any device
-	for _, d := range virtual.Devices() {                   // also on networks that have no interfaces
+	for _, d := range host.Devices() {                      // also on networks that have no interfaces
 		addrs = append(addrs, d.Addrs...)
 	}
 	for _, a := range addrs {

@@ -11,7 +11,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -210,7 +210,7 @@ func describeDevices() (all []string, reachable bool) {
 	devs, _ := uverbs.Devices()
 	for _, d := range devs {
 		text := d.Name
-		if v := virtual.DeviceAt(d.Node); v != nil {
+		if v := host.DeviceAt(d.Node); v != nil {
 			text += describeAddrs(v.Addrs)
 			reachable = reachable || len(v.Addrs) > 0
 		} else if on := d.Interfaces(); len(on) > 0 {

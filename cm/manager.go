@@ -14,9 +14,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/event"
-	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -24,7 +22,7 @@ import (
 // goroutine that reads their events and puts each into the queue of its ID.
 type manager struct {
 	node    string // rdma_cm's device: the kernel's or the virtual one
-	file    *event.File
+	file    host.EventFile
 	channel *Channel      // whose queue gets the events of all IDs; nil: each ID or listener has a queue
 	done    chan struct{} // closed when dispatch has ended
 
@@ -47,12 +45,12 @@ var lastUID atomic.Uint64
 
 // openManager opens rdma_cm's device. The caller must call dispatch in a new goroutine.
 func openManager(node string) (*manager, error) {
-	if node == virtual.CM {
-		if err := virtual.Prepare(); err != nil {
+	if node == host.CM {
+		if err := host.Prepare(); err != nil {
 			return nil, fail("open", node, err)
 		}
 	}
-	fd, err := unix.Open(node, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	fd, err := host.Open(node)
 	switch err {
 	case syscall.ENOENT, syscall.ENXIO, syscall.ENODEV:
 		err = fmt.Errorf("%w: %w", verbs.ErrNoCM, err)
@@ -60,7 +58,7 @@ func openManager(node string) (*manager, error) {
 	if err != nil {
 		return nil, fail("open", node, err)
 	}
-	file, err := event.NewFile(fd, node)
+	file, err := host.NewEventFile(fd, node)
 	if err != nil {
 		return nil, fail("open", node, err)
 	}
@@ -69,7 +67,7 @@ func openManager(node string) (*manager, error) {
 		file.Close()
 		return nil, fail("open", node, err)
 	}
-	file.Relays = true
+	file.Relay()
 	m := &manager{node: node, file: file, done: make(chan struct{}), reader: g, ids: map[uint64]*ID{}}
 	m.thread.init()
 	m.readFunc = m.readEvent

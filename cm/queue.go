@@ -6,14 +6,14 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/goverbs/verbs/internal/epoll"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // queue holds events until they are taken: those of one ID, of the IDs of a [Listener], or of all IDs
 // of a [Channel]. An ID has one queue from its beginning to its end.
 type queue struct {
 	m    *manager
-	poll *epoll.Set // of a channel: readable while there are events; else nil
+	poll *host.Set // of a channel: readable while there are events; else nil
 
 	mu      sync.Mutex
 	users   int // the IDs, and the channel: the queue ends with the last of them

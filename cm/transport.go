@@ -13,7 +13,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/bridge"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -120,8 +120,8 @@ func (t *Transport) node() string {
 	switch {
 	case t.CM != "":
 		return t.CM
-	case t == &defaultTransport && virtual.Requested():
-		return virtual.CM
+	case t == &defaultTransport && host.Requested():
+		return host.CM
 	}
 	return kernelNode
 }

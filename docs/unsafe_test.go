@@ -19,7 +19,7 @@ var unsafeIn = map[string]string{
 	"provider/mlx5":        "requests and completions of mlx5, and registers of the device",
 	"internal/sys":         "sizes of what ioctl takes, and what its attributes point to",
 	"internal/maps":        "addresses of mappings, in its test",
-	"internal/unix":        "addresses of mappings, which mmap(2) takes and returns",
+	"internal/host":        "addresses of mappings, which mmap(2) takes and returns",
 	"internal/engine":      "registered memory, and elements of queues",
 	"internal/deaf":        "elements of queues that an adapter would complete",
 	"internal/vfiouser":    "memory of a guest, which mmap(2) places inside of a reserved range",

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // BufferOptions contains options for [NewBuffer]. The zero value suits most programs.
@@ -34,12 +34,11 @@ func NewBuffer(size int, opt BufferOptions) (*Buffer, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("mmap: buffer of %d bytes: %w", size, syscall.EINVAL)
 	}
-	length, flags := size, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS
+	length := size
 	if opt.HugePages {
 		length = (size + hugePage - 1) &^ (hugePage - 1)
-		flags |= unix.MAP_HUGETLB | 21<<unix.MAP_HUGE_SHIFT
 	}
-	mem, err := mapPages(-1, 0, length, flags)
+	mem, err := host.MapMemory(length, opt.HugePages)
 	if opt.HugePages && err == syscall.ENOMEM {
 		return nil, fmt.Errorf("mmap: buffer of %d huge pages of 2 MiB, of which %s are free: reserve more, as root: echo NUMBER > %s/nr_hugepages: %w",
 			length/hugePage, freeHugePages(), hugePages, os.NewSyscallError("mmap", err))
@@ -78,10 +77,10 @@ func (b *Buffer) Close() error {
 	if b == nil {
 		return net.ErrClosed
 	}
-	if b == nil || b.mem == nil {
+	if b.mem == nil {
 		return nil
 	}
 	mem := b.mem
 	b.mem = nil
-	return unmap(mem)
+	return os.NewSyscallError("munmap", host.Unmap(mem))
 }

@@ -1,6 +1,10 @@
 package mmap
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/goverbs/verbs/internal/host"
+)
 
 // pool contains free memory outside the Go heap, in blocks of one size. Its pages are
 // never unmapped.
@@ -37,7 +41,7 @@ func Free(b []byte) {
 			return
 		}
 	}
-	unmap(b[:cap(b)])
+	host.Unmap(b[:cap(b)])
 }
 
 func (p *pool) get() ([]byte, error) {

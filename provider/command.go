@@ -8,8 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -20,13 +19,12 @@ import (
 // the file, and all threads after calls such as syscall.Setuid. After the first refusal
 // the command is run by ioctl.
 type command struct {
-	fd       uintptr
-	file     virtual.File // of fd; nil if the file is the kernel's
+	file     host.Handle
 	blocking bool
 	useIoctl atomic.Bool
-	msg      []byte  // the ioctl's argument, the written command, the response; nil when closed
-	size     uintptr // of the written command
-	req      []byte  // as the kernel reads it; may be changed between runs
+	msg      []byte // the ioctl's argument, the written command, the response; nil when closed
+	written  []byte // the command in msg
+	req      []byte // as the kernel reads it; may be changed between runs
 	resp     []byte
 }
 
@@ -45,7 +43,7 @@ func newCommand(dev *Device, blocking bool, cmd uint32, req []byte, respSize int
 	}
 	hdr := abi.IbUverbsCmdHdr{Command: cmd, InWords: uint16((int(unsafe.Sizeof(abi.IbUverbsCmdHdr{})) + len(req)) / 4), OutWords: uint16(respSize / 4)}
 	copy(msg[invocationSize:], mmap.Bytes(&hdr))
-	c := &command{fd: uintptr(dev.FD), file: virtual.Get(dev.FD), blocking: blocking, msg: msg, size: uintptr(end - invocationSize), req: msg[headSize:end], resp: msg[respOffset:]}
+	c := &command{file: host.HandleOf(dev.FD), blocking: blocking, msg: msg, written: msg[invocationSize:end], req: msg[headSize:end], resp: msg[respOffset:]}
 	copy(c.req, req)
 	m := invocation{hdr: abi.IbUverbsIoctlHdr{ObjectId: abi.UVERBS_OBJECT_DEVICE, MethodId: abi.UVERBS_METHOD_INVOKE_WRITE, DriverId: dev.Driver}}
 	m.add(abi.UVERBS_ATTR_WRITE_CMD, 8, uint64(cmd))
@@ -74,14 +72,10 @@ func (m *invocation) add(id uint16, size int, data uint64) {
 }
 
 func (c *command) run() error {
-	if c.file != nil {
-		_, errno := c.file.Write(c.msg[invocationSize:][:c.size])
-		return sysError("write", errno)
-	}
 	if c.useIoctl.Load() {
 		return c.runIoctl()
 	}
-	errno := c.call(unix.SYS_WRITE, uintptr(unsafe.Pointer(&c.msg[invocationSize])), c.size)
+	errno := c.write()
 	if errno == syscall.EACCES {
 		c.useIoctl.Store(true)
 		return c.runIoctl()
@@ -100,7 +94,7 @@ func (c *command) runIoctl() error {
 	if len(c.req) <= 8 { // the ioctl takes such a short request in the attribute itself
 		copy(mmap.Bytes((*invocation)(unsafe.Pointer(unsafe.SliceData(c.msg))).attrs[1].Data()), c.req)
 	}
-	return sysError("ioctl", c.call(unix.SYS_IOCTL, abi.RDMA_VERBS_IOCTL, uintptr(unsafe.Pointer(unsafe.SliceData(c.msg)))))
+	return sysError("ioctl", c.ioctl())
 }
 
 // close releases the command, if there is one, and may be called again.

@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 )
 
 // recorder is a virtual file that records commands.
 type recorder struct {
-	virtual.Unsupported
+	host.Unsupported
 	written abi.IbUverbsCmdHdr
 	request abi.IbUverbsReqNotifyCq
 	errno   syscall.Errno
@@ -29,11 +29,11 @@ func (r *recorder) Close() {}
 // TestVirtualCommand runs a command on a virtual file: without a system call and an allocation.
 func TestVirtualCommand(t *testing.T) {
 	file := &recorder{}
-	fd, errno := virtual.Install(file, "test")
+	fd, errno := host.Install(file, "test")
 	if errno != 0 {
 		t.Fatal(errno)
 	}
-	defer virtual.Close(fd)
+	defer host.Close(fd)
 	n := NewNotify(&Device{FD: fd, Driver: abi.RDMA_DRIVER_RXE}, 7)
 	defer n.Close()
 	for _, solicited := range []bool{true, false} {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/nldev"
-	"github.com/goverbs/verbs/internal/virtual"
 )
 
 // Device describes an RDMA device.
@@ -47,7 +47,7 @@ type Device struct {
 	Errs  []error // attributes that could not be read, those of ports not included
 
 	src  Source
-	soft *virtual.Device // nil for devices of the kernel
+	soft *host.Device // nil for devices of the kernel
 }
 
 // PCI describes the PCI device of an RDMA device.

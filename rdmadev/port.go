@@ -9,8 +9,8 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/nldev"
-	"github.com/goverbs/verbs/internal/virtual"
 )
 
 // Port describes a port of a device.
@@ -41,7 +41,7 @@ type Port struct {
 
 	dir   string
 	iwarp bool
-	soft  *virtual.Device // nil for devices of the kernel
+	soft  *host.Device // nil for devices of the kernel
 }
 
 // GID is an entry of a port's GID table.
@@ -171,7 +171,7 @@ func (p Port) GIDs() ([]GID, error) {
 // PKeys returns the port's table of partition keys, without entries that are 0 at its end.
 func (p Port) PKeys() ([]uint16, error) {
 	if p.soft != nil {
-		return []uint16{virtual.PKey}, nil
+		return []uint16{host.PKey}, nil
 	}
 	a := attrs{dir: p.dir}
 	var keys []uint16

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // softDevices returns the devices in user space of this process.
@@ -16,10 +16,10 @@ func (s Source) softDevices() (devices []Device, err error) {
 	if s.Sys != "" {
 		return nil, nil
 	}
-	if err := virtual.Prepare(); err != nil {
+	if err := host.Prepare(); err != nil {
 		return nil, err
 	}
-	for _, v := range virtual.Devices() {
+	for _, v := range host.Devices() {
 		if s.Filter == nil || s.Filter(v.Name) {
 			devices = append(devices, s.softDevice(v))
 		}
@@ -27,7 +27,7 @@ func (s Source) softDevices() (devices []Device, err error) {
 	return devices, nil
 }
 
-func (s Source) softDevice(v *virtual.Device) Device {
+func (s Source) softDevice(v *host.Device) Device {
 	attr := v.Port()
 	port := Port{
 		Device: v.Name, Num: 1, State: attr.State, PhysState: attr.PhysState, LinkLayer: verbs.LinkEthernet,
@@ -46,7 +46,7 @@ func (s Source) softDevice(v *virtual.Device) Device {
 	}
 }
 
-func softGIDs(v *virtual.Device) (gids []GID) {
+func softGIDs(v *host.Device) (gids []GID) {
 	for _, e := range v.GIDs() {
 		g := GID{Index: e.Index, GID: e.GID, Type: e.Type}
 		if ifi, err := net.InterfaceByIndex(e.Interface); err == nil {
@@ -57,7 +57,7 @@ func softGIDs(v *virtual.Device) (gids []GID) {
 	return gids
 }
 
-func softCounters(v *virtual.Device) (list []Counter) {
+func softCounters(v *host.Device) (list []Counter) {
 	values := v.Counters()
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		list = append(list, newCounter(name, values[name], true))
@@ -66,12 +66,12 @@ func softCounters(v *virtual.Device) (list []Counter) {
 }
 
 // softObjects returns the objects of a kind on a device in user space.
-func (d Device) softObjects(kind string) []virtual.Object {
-	return slices.DeleteFunc(d.soft.Objects(), func(o virtual.Object) bool { return o.Kind != kind })
+func (d Device) softObjects(kind string) []host.Object {
+	return slices.DeleteFunc(d.soft.Objects(), func(o host.Object) bool { return o.Kind != kind })
 }
 
 // softList describes the objects of a kind.
-func softList[T any](d Device, kind string, describe func(Owner, virtual.Object) T) (list []T) {
+func softList[T any](d Device, kind string, describe func(Owner, host.Object) T) (list []T) {
 	owner := Owner{PID: os.Getpid(), Comm: filepath.Base(os.Args[0])}
 	if name, err := readText("/proc/self/comm"); err == nil && name != "" {
 		owner.Comm = name
@@ -83,7 +83,7 @@ func softList[T any](d Device, kind string, describe func(Owner, virtual.Object)
 }
 
 func (d Device) softQPs() []QP {
-	return softList(d, "qp", func(owner Owner, o virtual.Object) QP {
+	return softList(d, "qp", func(owner Owner, o host.Object) QP {
 		return QP{
 			Owner: owner, Num: o.Num, Port: o.Port, PD: o.PD, Type: o.QPType, State: o.State,
 			RemoteNum: o.RemoteNum, RecvPSN: o.RecvPSN, SendPSN: o.SendPSN,
@@ -92,29 +92,29 @@ func (d Device) softQPs() []QP {
 }
 
 func (d Device) softCQs() []CQ {
-	return softList(d, "cq", func(owner Owner, o virtual.Object) CQ {
+	return softList(d, "cq", func(owner Owner, o host.Object) CQ {
 		return CQ{Owner: owner, Num: o.Num, Context: o.Context, Depth: o.Depth, Users: o.Users}
 	})
 }
 
 func (d Device) softMRs() []MR {
-	return softList(d, "mr", func(owner Owner, o virtual.Object) MR {
+	return softList(d, "mr", func(owner Owner, o host.Object) MR {
 		return MR{Owner: owner, Num: o.Num, PD: o.PD, Length: o.Length, LKey: o.Key, RKey: o.Key}
 	})
 }
 
 func (d Device) softPDs() []PD {
-	return softList(d, "pd", func(owner Owner, o virtual.Object) PD {
+	return softList(d, "pd", func(owner Owner, o host.Object) PD {
 		return PD{Owner: owner, Num: o.Num, Context: o.Context, Users: o.Users}
 	})
 }
 
 func (d Device) softContexts() []Context {
-	return softList(d, "ctx", func(owner Owner, o virtual.Object) Context { return Context{owner, o.Num} })
+	return softList(d, "ctx", func(owner Owner, o host.Object) Context { return Context{owner, o.Num} })
 }
 
 func (d Device) softCMIDs() []CMID {
-	return softList(d, "cm_id", func(owner Owner, o virtual.Object) CMID {
+	return softList(d, "cm_id", func(owner Owner, o host.Object) CMID {
 		id := CMID{
 			Owner: owner, Num: o.Num, Port: o.Port, QPType: o.QPType, PortSpace: portSpace(o.Space), State: o.CMState,
 			Local: o.Local, Remote: o.Remote,
@@ -127,7 +127,7 @@ func (d Device) softCMIDs() []CMID {
 }
 
 func (d Device) softSRQs() []SRQ {
-	return softList(d, "srq", func(owner Owner, o virtual.Object) SRQ {
+	return softList(d, "srq", func(owner Owner, o host.Object) SRQ {
 		s := SRQ{Owner: owner, Num: o.Num, PD: o.PD, Type: "BASIC"}
 		for _, num := range o.QPs {
 			s.QPs = append(s.QPs, Range{num, num})

@@ -12,7 +12,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -170,7 +170,7 @@ func (d *device) cqs() []*shard {
 func (d *device) drain() {
 	var b [512]byte
 	for {
-		if n, err := unix.Read(d.fd, b[:]); n < len(b) || err != nil {
+		if n, err := host.Read(d.fd, b[:]); n < len(b) || err != nil {
 			break
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/epoll"
-	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/host"
+	"github.com/goverbs/verbs/internal/sys"
 )
 
 // Loop is an event loop: its sockets make progress only while a goroutine runs
@@ -22,7 +22,7 @@ type Loop struct {
 	owned  bool            // made by loopOrNew: closed with its last listener or socket
 	ctx    context.Context // done when the loop is being closed
 	cancel context.CancelFunc
-	files  *epoll.Set // the devices' files, and the wake-up for events
+	files  *host.Set // the devices' files, and the wake-up for events
 	cache  cache
 	counts counts
 
@@ -103,7 +103,7 @@ func NewLoop(opt Options) (*Loop, error) {
 	if err != nil {
 		return nil, fail(op, "", err)
 	}
-	files := epoll.New()
+	files := host.NewSet()
 	l := &Loop{opt: opt, files: files, sockets: map[uint32]*Socket{}, listeners: map[*Listener]struct{}{}}
 	l.cache.limit = opt.Cache
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -151,7 +151,7 @@ func (l *Loop) Dispatch() (int, error) {
 
 // dispatchOnce is Dispatch with the files that wait has found readable. It does no harm if
 // another call has handled them in between.
-func (l *Loop) dispatchOnce(ready []unix.EpollEvent) (n int, err error) {
+func (l *Loop) dispatchOnce(ready []host.Event) (n int, err error) {
 	if !l.dispatchMu.TryLock() {
 		if l.in(closing) {
 			return 0, verbs.ErrClosed
@@ -286,7 +286,7 @@ func (l *Loop) beginCallback() {
 	if l.caller.Load() == 0 {
 		runtime.LockOSThread()
 		l.work.seq++
-		l.caller.Store(uint64(l.work.seq)<<32 | uint64(unix.Gettid()))
+		l.caller.Store(uint64(l.work.seq)<<32 | uint64(sys.ThreadID()))
 	}
 }
 
@@ -303,7 +303,7 @@ func (l *Loop) endDispatch() {
 // it, even while a callback runs.
 func (l *Loop) inCallback() error {
 	c := l.caller.Load()
-	if c == 0 || uint32(c) != uint32(unix.Gettid()) || l.caller.Load() != c {
+	if c == 0 || uint32(c) != uint32(sys.ThreadID()) || l.caller.Load() != c {
 		return nil // last check: this goroutine may have moved to the thread since the first
 	}
 	return fmt.Errorf("called by a callback: %w", ErrDispatching)
@@ -317,7 +317,7 @@ func (l *Loop) addNotRunning(count uint64, err error) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.in(closing) || len(l.files.Poll(make([]unix.EpollEvent, 1))) == 0 {
+	if l.in(closing) || len(l.files.Poll(make([]host.Event, 1))) == 0 {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, ErrNotRunning)
@@ -342,22 +342,22 @@ func (l *Loop) post(after *Socket, do ...func()) {
 // maxEvents is the number of events after which Dispatch returns.
 const maxEvents = 4096
 
-func (l *Loop) dispatch(ready []unix.EpollEvent) (n int) {
+func (l *Loop) dispatch(ready []host.Event) (n int) {
 	if ready == nil {
-		var room [8]unix.EpollEvent
+		var room [8]host.Event
 		ready = l.files.Poll(room[:])
 	}
 	devices := l.current()
 	for _, e := range ready {
-		if e.Fd == epoll.WakeID {
+		if e.ID == host.WakeID {
 			l.files.Clear()
 		}
 		for _, d := range devices {
-			if d.id != e.Fd {
+			if d.id != e.ID {
 				continue
 			}
 			d.drain()
-			if e.Events&^unix.EPOLLIN != 0 {
+			if e.Failed {
 				l.fail(d)
 			}
 		}

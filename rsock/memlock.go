@@ -4,14 +4,13 @@ import (
 	"math/bits"
 
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // defaultBufferSize returns the default size of a ring. If locked memory is limited, it leaves
 // room for later connections.
 func defaultBufferSize() int {
 	limit, used := sys.LockedMemory()
-	if limit == unix.RLIM_INFINITY || unlimited() {
+	if limit == sys.Unlimited || sys.LocksFreely() {
 		return defaultBuffer
 	}
 	return share(limit, limit-min(used, limit))
@@ -34,11 +33,4 @@ func share(limit, left uint64) int {
 func queueSizes(ring int) (sends, recvs int) {
 	places := 1 << (bits.Len(uint(min(max(ring/128, 64), 256))) - 1)
 	return places - 2, places - 2 - spareRecvs
-}
-
-// unlimited reports whether the limit of locked memory does not apply.
-func unlimited() bool {
-	var data [2]unix.CapUserData
-	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0])
-	return err == nil && data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0
 }

@@ -15,8 +15,8 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/engine"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/udp"
-	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/soft/internal/ibcm"
 	"github.com/goverbs/verbs/soft/internal/kernel"
 	"github.com/goverbs/verbs/soft/internal/ucma"
@@ -50,8 +50,8 @@ type Device struct {
 	engine *engine.Device
 	kernel *kernel.Device
 	cm     *ucma.Device
-	host   *host
-	node   *virtual.Device
+	host   *machine
+	node   *host.Device
 	log    *slog.Logger
 
 	removable []removable // ports that report their removal
@@ -77,12 +77,12 @@ func newDevice(o Options) (*Device, error) {
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
-	d.node = &virtual.Device{Name: o.Name, Open: d.open, Counters: d.Stats}
-	if err := virtual.Reserve(d.node); err != nil {
+	d.node = &host.Device{Name: o.Name, Open: d.open, Counters: d.Stats}
+	if err := host.Reserve(d.node); err != nil {
 		return nil, err
 	}
 	if err := d.makeEngine(&o); err != nil {
-		virtual.Unregister(d.node)
+		host.Unregister(d.node)
 		return nil, err
 	}
 	attr := d.engine.Attr()
@@ -98,8 +98,8 @@ func newDevice(o Options) (*Device, error) {
 		d.cm.Receive(ibcm.Source{GIDIndex: m.GIDIndex, Addr: m.Src, TrafficClass: m.TrafficClass}, m.Data)
 	})
 	d.engine.OnRefused(d.cm.Refused)
-	d.node.Objects = func() []virtual.Object { return append(d.kernel.Objects(), d.cm.Objects()...) }
-	virtual.Register(d.node)
+	d.node.Objects = func() []host.Object { return append(d.kernel.Objects(), d.cm.Objects()...) }
+	host.Register(d.node)
 	d.log.Info("device added", "device", d.node.Name, "addresses", d.node.Addrs)
 	for _, p := range d.removable {
 		p.OnRemove(func() { d.Close() })
@@ -126,7 +126,7 @@ func randomGUID() (g verbs.GUID) {
 	return g
 }
 
-func (d *Device) open() (virtual.File, syscall.Errno) { return d.kernel.Open() }
+func (d *Device) open() (host.File, syscall.Errno) { return d.kernel.Open() }
 
 // makeEngine makes the engine's device.
 func (d *Device) makeEngine(o *Options) (err error) {
@@ -213,7 +213,7 @@ func (d *Device) Close() error {
 		return verbs.ErrClosed
 	}
 	d.close.Do(func() {
-		virtual.Unregister(d.node)
+		host.Unregister(d.node)
 		d.cm.Remove()
 		d.kernel.Remove()
 		d.host.leave()

@@ -5,12 +5,12 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/soft/internal/ucma"
 )
 
-// host is a machine: devices with one connection manager.
-type host struct {
+// machine is a host: devices with one connection manager.
+type machine struct {
 	hostKey
 	node    string // of rdma_cm
 	manager *ucma.Manager
@@ -26,12 +26,12 @@ type hostKey struct {
 // hosts has the hosts that have devices.
 var hosts = struct {
 	sync.Mutex
-	all   map[hostKey]*host
+	all   map[hostKey]*machine
 	count int // of hosts that there have been
-}{all: map[hostKey]*host{}}
+}{all: map[hostKey]*machine{}}
 
 // joinHost returns the host of a new device, which leaves it with leave.
-func joinHost(k hostKey) *host {
+func joinHost(k hostKey) *machine {
 	hosts.Lock()
 	defer hosts.Unlock()
 	h := hosts.all[k]
@@ -40,24 +40,24 @@ func joinHost(k hostKey) *host {
 		if k.network == nil {
 			route = ucma.SystemRoute
 		}
-		h = &host{hostKey: k, node: virtual.CM, manager: ucma.New(route)}
+		h = &machine{hostKey: k, node: host.CM, manager: ucma.New(route)}
 		if k != (hostKey{}) {
 			hosts.count++
-			h.node = fmt.Sprintf("%s/%d", virtual.CM, hosts.count)
+			h.node = fmt.Sprintf("%s/%d", host.CM, hosts.count)
 		}
 		hosts.all[k] = h
-		virtual.Provide(h.node, func() (virtual.File, syscall.Errno) { return h.manager.Open(), 0 })
+		host.Provide(h.node, func() (host.File, syscall.Errno) { return h.manager.Open(), 0 })
 	}
 	h.devices++
 	return h
 }
 
 // leave undoes joinHost. The last device takes the connection manager with it.
-func (h *host) leave() {
+func (h *machine) leave() {
 	hosts.Lock()
 	defer hosts.Unlock()
 	if h.devices--; h.devices == 0 {
-		virtual.Provide(h.node, nil)
+		host.Provide(h.node, nil)
 		delete(hosts.all, h.hostKey)
 	}
 }

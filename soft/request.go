@@ -5,10 +5,10 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 )
 
-func init() { virtual.OnRequest(makeRequested) }
+func init() { host.OnRequest(makeRequested) }
 
 // makeRequested makes the device that the environment variable VERBS_SOFT describes. It is never
 // closed.

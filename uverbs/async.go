@@ -7,7 +7,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -48,7 +48,7 @@ func (c *Context) NextAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	}
 	var desc abi.IbUverbsAsyncEventDesc
 	err := c.async.Sleep(ctx, time.Time{}, func(fd int) error {
-		_, err := unix.Read(fd, mmap.Bytes(&desc))
+		_, err := host.Read(fd, mmap.Bytes(&desc))
 		return err
 	})
 	if err != nil {

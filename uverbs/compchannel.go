@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/event"
-	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -27,7 +27,7 @@ type CompChannel struct {
 // channel is the part of a CompChannel that its CQs use. It is the source of the group of
 // goroutines that wait for its events.
 type channel struct {
-	file  *event.File
+	file  host.EventFile
 	group event.Group
 
 	mu         sync.Mutex
@@ -63,7 +63,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	if err != nil {
 		return nil, c.obj.fail(op, err)
 	}
-	file, err := event.NewFile(int(resp.Fd), "uverbs completion channel")
+	file, err := host.NewEventFile(int(resp.Fd), "uverbs completion channel")
 	if err != nil {
 		return nil, c.obj.fail(op, err)
 	}
@@ -82,7 +82,7 @@ func (c *CompChannel) Close() error {
 	return c.obj.close()
 }
 
-func newChannel(file *event.File) *channel {
+func newChannel(file host.EventFile) *channel {
 	c := &channel{file: file, cqs: map[uint64]*cqEvents{}, pending: map[uint64]int{}}
 	c.group.Init(c)
 	c.anyPending.Init(&c.group)
@@ -218,7 +218,7 @@ func (c *channel) Wake() { c.file.Wake() }
 
 // read reads events, reports them to the drivers that count them, and calls f with them.
 func (c *channel) read(fd int, f func([]abi.IbUverbsCompEventDesc)) error {
-	n, err := unix.Read(fd, mmap.Bytes(&c.buf))
+	n, err := host.Read(fd, mmap.Bytes(&c.buf))
 	if err != nil {
 		return err
 	}

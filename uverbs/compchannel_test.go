@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/event"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -20,7 +20,7 @@ func TestLateEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fds[1])
-	file, err := event.NewFile(fds[0], "events")
+	file, err := host.NewEventFile(fds[0], "events")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,9 +7,8 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/event"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -26,9 +25,9 @@ type contextCore struct {
 	driver        provider.Driver
 	dev           *provider.Device
 	driverContext provider.Context // the driver's
-	async         *event.File
-	loss          *event.File   // see watchLoss
-	watched       chan struct{} // closed when watchLoss has ended
+	async         host.EventFile
+	loss          host.EventFile // see watchLoss
+	watched       chan struct{}  // closed when watchLoss has ended
 	lost          atomic.Bool
 	vectors       uint32
 
@@ -43,7 +42,7 @@ func (d Device) Open() (*Context, error) {
 	if d.NodeErr != nil {
 		return nil, d.fail(d.NodeErr)
 	}
-	fd, err := unix.Open(d.Node, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	fd, err := host.Open(d.Node)
 	if err != nil {
 		return nil, d.fail(err)
 	}
@@ -63,7 +62,7 @@ func (d Device) fail(err error) error {
 func (d Device) open(fd int, imported bool) (*Context, error) {
 	core := &contextCore{device: d, file: sys.File{FD: fd}, vectors: 1, asyncSem: make(chan struct{}, 1), watched: make(chan struct{}), registry: &registry{entries: map[uint64]entry{}}}
 	if err := core.setup(imported); err != nil {
-		unix.Close(fd)
+		host.Close(fd)
 		return nil, err
 	}
 	// Contexts of one file share its objects, so their IDs must differ.
@@ -74,7 +73,7 @@ func (d Device) open(fd int, imported bool) (*Context, error) {
 		core.loss.Close()
 		<-core.watched // it looks at queues, of which none is open any more
 		core.driverContext.Release()
-		unix.Close(fd) // the file is closed even if this fails
+		host.Close(fd) // the file is closed even if this fails
 		return nil
 	})
 	addCleanup(c, c.obj)
@@ -100,7 +99,7 @@ func (c *contextCore) setup(imported bool) (err error) {
 	// The first such file gets the events of objects, and both those of the device.
 	if c.async, err = allocAsync(c.file); err == nil {
 		if c.loss, err = allocAsync(c.file); err == nil {
-			c.loss.Relays = true
+			c.loss.Relay()
 			return nil
 		}
 		c.async.Close()
@@ -109,7 +108,7 @@ func (c *contextCore) setup(imported bool) (err error) {
 	return err
 }
 
-func allocAsync(f sys.File) (*event.File, error) {
+func allocAsync(f sys.File) (host.EventFile, error) {
 	var fd uint32
 	err := f.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_ASYNC_EVENT, Method: abi.UVERBS_METHOD_ASYNC_EVENT_ALLOC, Attrs: []sys.Attr{
 		sys.New(abi.UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE, &fd),
@@ -117,7 +116,7 @@ func allocAsync(f sys.File) (*event.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return event.NewFile(int(fd), "uverbs async events")
+	return host.NewEventFile(int(fd), "uverbs async events")
 }
 
 // Device returns the device that was opened.

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // Counters returns the statistics of a port by their names in sysfs: those of the driver
@@ -17,7 +17,7 @@ func (c *Context) Counters(port int) (map[string]uint64, error) {
 	if err := c.checkPort(port); err != nil {
 		return nil, c.obj.fail(op, err)
 	}
-	if v := virtual.DeviceAt(c.device.Node); v != nil {
+	if v := host.DeviceAt(c.device.Node); v != nil {
 		return v.Counters(), nil
 	}
 	values := map[string]uint64{}

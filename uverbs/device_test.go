@@ -9,15 +9,15 @@ import (
 	"testing"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // fakeSysfs makes a sysfs and a /dev of files, since most machines have no device
 // without a node.
 func fakeSysfs(t *testing.T, files map[string]string) {
 	t.Helper()
-	t.Setenv(virtual.Env, "")
-	if len(virtual.Devices()) > 0 {
+	t.Setenv(host.Env, "")
+	if len(host.Devices()) > 0 {
 		t.Skip("needs a process without devices in user space")
 	}
 	root := t.TempDir()

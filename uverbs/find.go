@@ -14,8 +14,8 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/nldev"
-	"github.com/goverbs/verbs/internal/virtual"
 )
 
 // Find returns the device that spec describes:
@@ -148,7 +148,7 @@ func addLowerInterfaces(names []string) []string {
 // opening it. For a device in user space they are the interfaces with its addresses. It reads sysfs, which has them for RoCE and since Linux 6.4 for iWARP, or
 // else uses netlink, which has them for both.
 func (d Device) Interfaces() (names []string) {
-	if v := virtual.DeviceAt(d.Node); v != nil {
+	if v := host.DeviceAt(d.Node); v != nil {
 		return interfacesOf(v)
 	}
 	for port := 1; port <= d.Ports; port++ {

@@ -1,17 +1,14 @@
 package uverbs
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/internal/virtual"
 )
 
 // ImportContext makes a Context of an open device file, such as one that another process
@@ -23,7 +20,7 @@ func ImportContext(fd int) (*Context, error) {
 	fail := func(err error) (*Context, error) {
 		return nil, &verbs.Error{Op: "import", Object: fmt.Sprintf("file %d", fd), Err: err}
 	}
-	node, err := openNode(fd)
+	node, err := host.PathOf(fd)
 	if err != nil {
 		return fail(err)
 	}
@@ -36,7 +33,7 @@ func ImportContext(fd int) (*Context, error) {
 	if i < 0 {
 		return fail(fmt.Errorf("%s: %w", node, verbs.ErrNoDevice))
 	}
-	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	own, err := host.Dup(fd, 0)
 	if err != nil {
 		return fail(err)
 	}
@@ -45,18 +42,6 @@ func ImportContext(fd int) (*Context, error) {
 		return fail(err)
 	}
 	return c, nil
-}
-
-// openNode returns the path by which a file was opened.
-func openNode(fd int) (string, error) {
-	if !virtual.Is(fd) {
-		return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
-	}
-	node := virtual.Name(fd)
-	if node == "" {
-		return "", fmt.Errorf("device in user space of another process, or closed: %w", errors.ErrUnsupported)
-	}
-	return node, nil
 }
 
 // FD returns the device's file descriptor, for [ImportContext] in another process. It is

@@ -3,14 +3,14 @@ package uverbs
 import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/nldev"
-	"github.com/goverbs/verbs/internal/virtual"
 )
 
 // Index returns the kernel's number of the device, which stays the same when the device
 // is renamed and is not used again for another (ibv_get_device_index(3)).
 func (d Device) Index() (int, error) {
-	if v := virtual.DeviceAt(d.Node); v != nil {
+	if v := host.DeviceAt(d.Node); v != nil {
 		return v.Index, nil
 	}
 	index, err := 0, error(verbs.ErrNoDevice)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -19,7 +19,7 @@ func (c *contextCore) watchLoss() {
 	var desc abi.IbUverbsAsyncEventDesc
 	for verbs.AsyncEventType(desc.EventType) != verbs.EventDeviceFatal {
 		err := c.loss.Sleep(context.Background(), time.Time{}, func(fd int) error {
-			_, err := unix.Read(fd, mmap.Bytes(&desc))
+			_, err := host.Read(fd, mmap.Bytes(&desc))
 			return err
 		})
 		if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/attr"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -257,8 +257,8 @@ func (c *Context) PKeys(port int) ([]uint16, error) {
 	if err := c.checkPort(port); err != nil {
 		return nil, c.obj.fail("query P_Keys", err)
 	}
-	if virtual.IsNode(c.device.Node) {
-		return []uint16{virtual.PKey}, nil
+	if host.IsNode(c.device.Node) {
+		return []uint16{host.PKey}, nil
 	}
 	dir := filepath.Join(sysClass, "infiniband", c.device.Name, "ports", strconv.Itoa(port), "pkeys")
 	var keys []uint16

@@ -8,7 +8,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -30,7 +30,7 @@ const cqeSize = 64
 
 // Device is a device with CQs and at most one QP.
 type Device struct {
-	virtual.Unsupported
+	host.Unsupported
 
 	// CQs are in the order in which they were made.
 	CQs []*CQ
@@ -53,20 +53,20 @@ type CQ struct {
 // Open makes a device with a name, and opens it. It is not among [uverbs.Devices].
 func Open(name string) (*Device, *uverbs.Context, error) {
 	d := new(Device)
-	v := &virtual.Device{Name: name, Open: func() (virtual.File, syscall.Errno) { return d, 0 }}
-	if err := virtual.Reserve(v); err != nil {
+	v := &host.Device{Name: name, Open: func() (host.File, syscall.Errno) { return d, 0 }}
+	if err := host.Reserve(v); err != nil {
 		return nil, nil, err
 	}
-	virtual.Register(v)
-	defer virtual.Unregister(v) // the open file stays
+	host.Register(v)
+	defer host.Unregister(v) // the open file stays
 	ctx, err := uverbs.Open(name)
 	return d, ctx, err
 }
 
-// Close implements [virtual.File].
+// Close implements [host.File].
 func (d *Device) Close() {}
 
-// Mmap implements [virtual.File]. It returns a page of registers.
+// Mmap implements [host.File]. It returns a page of registers.
 func (d *Device) Mmap(_ int64, length int) ([]byte, syscall.Errno) {
 	b, err := mmap.NewBuffer(length, mmap.BufferOptions{})
 	if err != nil {
@@ -127,7 +127,7 @@ func (m message) memory(id uint16) []byte {
 // answer writes an output attribute.
 func answer[T any](m message, id uint16, v T) { copy(m.memory(id), mmap.Bytes(&v)) }
 
-// Ioctl implements [virtual.File].
+// Ioctl implements [host.File].
 func (d *Device) Ioctl(_ uint32, msg []byte) syscall.Errno {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -151,7 +151,7 @@ func (d *Device) Ioctl(_ uint32, msg []byte) syscall.Errno {
 			State: uint8(verbs.PortActive), MaxMtu: 5, ActiveMtu: 3, MaxMsgSz: 1 << 30, LinkLayer: uint8(verbs.LinkEthernet),
 		}})
 	case id{abi.UVERBS_OBJECT_ASYNC_EVENT, abi.UVERBS_METHOD_ASYNC_EVENT_ALLOC}:
-		fd, errno := virtual.Install(new(events), "events")
+		fd, errno := host.Install(new(events), "events")
 		*m.attr(abi.UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE).Data() = uint64(fd)
 		return errno
 	case id{abi.MLX5_IB_OBJECT_UAR, abi.MLX5_IB_METHOD_UAR_OBJ_ALLOC}:
@@ -199,10 +199,10 @@ func (d *Device) handle() uint64 {
 
 // events is a file of events, of which there are none.
 type events struct {
-	virtual.Unsupported
-	virtual.Readiness
+	host.Unsupported
+	host.Readiness
 }
 
-func (*events) Read([]byte) (int, syscall.Errno)     { return 0, syscall.EAGAIN }
-func (e *events) Watch(f func(virtual.State)) func() { return e.Readiness.Watch(f) }
-func (*events) Close()                               {}
+func (*events) Read([]byte) (int, syscall.Errno)  { return 0, syscall.EAGAIN }
+func (e *events) Watch(f func(host.State)) func() { return e.Readiness.Watch(f) }
+func (*events) Close()                            {}

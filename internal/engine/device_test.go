@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/netif"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // TestAttributes compares attributes with rxe's.
@@ -89,7 +89,7 @@ func TestIPv6(t *testing.T) {
 	}{
 		{verbs.AddressVector{DGID: gid, SGIDIndex: 1, Port: 1}, syscall.EINVAL},               // not global
 		{verbs.AddressVector{Global: true, DGID: gid, SGIDIndex: 1, Port: 2}, syscall.EINVAL}, // no such port
-		{verbs.AddressVector{Global: true, DGID: gid, SGIDIndex: 9, Port: 1}, unix.ENODATA},
+		{verbs.AddressVector{Global: true, DGID: gid, SGIDIndex: 9, Port: 1}, host.ENODATA},
 		{verbs.AddressVector{Global: true, DGID: gid, SGIDIndex: 0, Port: 1}, syscall.EINVAL}, // other family
 		{verbs.AddressVector{Global: true, SGIDIndex: 1, Port: 1}, syscall.EINVAL},
 	} {

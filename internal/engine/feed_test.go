@@ -11,7 +11,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // guest is what a device model has of its guest: queues of any length, and completions.
@@ -358,7 +358,7 @@ func TestSetGID(t *testing.T) {
 	if list := d.GIDs(); len(list) != 3 || list[1].Index != 3 {
 		t.Errorf("GIDs %v", list)
 	}
-	if _, err := d.newPath(verbs.AddressVector{Global: true, Port: 1, SGIDIndex: 2}); !errors.Is(err, unix.ENODATA) {
+	if _, err := d.newPath(verbs.AddressVector{Global: true, Port: 1, SGIDIndex: 2}); !errors.Is(err, host.ENODATA) {
 		t.Errorf("a path from an empty entry: %v", err)
 	}
 	for _, i := range []int{-1, gidTableLen} {

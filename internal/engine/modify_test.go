@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // TestTransitions tries every transition with the attributes that it requires and allows,
@@ -75,7 +75,7 @@ func TestModifyErrors(t *testing.T) {
 		{"none", func(a *verbs.QPAttr) {}, rtr, nil},
 		{"MTU 0", func(a *verbs.QPAttr) { a.PathMTU = 0 }, rtr, syscall.EINVAL},
 		{"MTU 6", func(a *verbs.QPAttr) { a.PathMTU = 6 }, rtr, syscall.EINVAL},
-		{"unknown GID", func(a *verbs.QPAttr) { a.AV.SGIDIndex = 5 }, rtr, unix.ENODATA},
+		{"unknown GID", func(a *verbs.QPAttr) { a.AV.SGIDIndex = 5 }, rtr, host.ENODATA},
 		{"no global route", func(a *verbs.QPAttr) { a.AV.Global = false }, rtr, syscall.EINVAL},
 		{"too many READs", func(a *verbs.QPAttr) { a.MaxDestRDAtomic = 129 }, rtr, syscall.EINVAL},
 		{"alternate path", func(a *verbs.QPAttr) { a.AltAV = a.AV; a.AltPort = 1 }, rtr | verbs.MaskAltPath, syscall.EINVAL},

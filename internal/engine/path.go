@@ -6,8 +6,8 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // path is where packets of a QP or an AH go.
@@ -29,7 +29,7 @@ func (d *Device) newPath(av verbs.AddressVector) (*path, error) {
 	}
 	p := d.gids.at(int(av.SGIDIndex))
 	if p == nil {
-		return nil, unix.ENODATA
+		return nil, host.ENODATA
 	}
 	return d.pathTo(p, verbs.GID(av.DGID).Addr(), av)
 }

@@ -1,7 +1,6 @@
-// Package event waits for events of the kernel: a [File] is a file from which they are read,
-// and a [Group] is a set of goroutines that wait for the events of one source.
+// Package event lets goroutines wait for the events of one source: a [Group].
 //
-//	goroutines ── Cond.Wait ─► Group ── the leader ─► Source.Sleep ─► File ─► kernel
+//	goroutines ── Cond.Wait ─► Group ── the leader ─► Source.Sleep ─► host.EventFile
 //	                             └───── the others wait until the leader wakes them
 //
 // No extra goroutine reads a file: one of the waiting goroutines, the leader, reads for all

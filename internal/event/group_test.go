@@ -14,11 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // demux is a source: each byte of its file is an event for the condition of that number.
 type demux struct {
-	*File
+	host.EventFile
 	group Group
 
 	mu     sync.Mutex
@@ -27,13 +28,24 @@ type demux struct {
 }
 
 func newDemux(t *testing.T) (*demux, int) {
-	f, w := pipe(t)
-	m := &demux{File: f}
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	f, err := host.NewEventFile(fds[0], "pipe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		f.Close()
+		unix.Close(fds[1])
+	})
+	m := &demux{EventFile: f}
 	m.group.Init(source{m})
 	for i := range m.conds {
 		m.conds[i].Init(&m.group)
 	}
-	return m, w
+	return m, fds[1]
 }
 
 type source struct{ m *demux }

@@ -21,7 +21,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/internal/event"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -83,7 +83,7 @@ var warmUpNetpoller = sync.OnceFunc(func() {
 		panic(err)
 	}
 	defer unix.Close(fds[1])
-	f, err := event.NewFile(fds[0], "pipe")
+	f, err := host.NewEventFile(fds[0], "pipe")
 	if errors.Is(err, verbs.ErrNoRDMA) { // built with the tag nordma, which leaves devices in user space
 		return
 	}

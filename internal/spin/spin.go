@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
+	"github.com/goverbs/verbs/internal/sys"
 )
 
 // MinTime is how long every wait polls, as C's rsockets do, if there are several
@@ -27,7 +27,7 @@ const MaxTime = 50 * time.Microsecond
 // Limit returns the limit for waits on a device: maxTime, or zero in user space, where the device's
 // goroutines need the processors, and wake the one that waits (BenchmarkWait of package rsock).
 func Limit(node string, maxTime time.Duration) time.Duration {
-	if virtual.IsNode(node) {
+	if host.IsNode(node) {
 		return 0
 	}
 	return maxTime
@@ -111,7 +111,7 @@ func (w *Wait) More() bool {
 	if took < w.limit && (took > 0 || w.polls < maxStill) {
 		w.polls++
 		if took > yieldAfter {
-			unix.SchedYield()
+			sys.Yield()
 		}
 		relax()
 		return true

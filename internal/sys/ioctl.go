@@ -6,7 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -210,7 +210,7 @@ func aligned(b []byte) int { return (len(b) + 7) &^ 7 }
 
 func ioctl(fd int, msg []byte) error {
 	for {
-		switch errno := unix.Ioctl(fd, abi.RDMA_VERBS_IOCTL, msg); errno {
+		switch errno := host.Ioctl(fd, abi.RDMA_VERBS_IOCTL, msg); errno {
 		case 0:
 			return nil
 		case syscall.EINTR:

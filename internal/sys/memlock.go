@@ -3,9 +3,8 @@ package sys
 import (
 	"bufio"
 	"fmt"
+	"math"
 	"os"
-
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // WholePages rounds n up to whole pages, which the kernel counts as locked.
@@ -14,16 +13,19 @@ func WholePages(n uint64) uint64 {
 	return (n + page - 1) &^ (page - 1)
 }
 
+// Unlimited is the limit of LockedMemory if there is none.
+const Unlimited = math.MaxUint64
+
 // LockedMemory returns the limit of locked memory (RLIMIT_MEMLOCK), and how much of it
-// the process has registered, in bytes. The limit is unix.RLIM_INFINITY if there is none.
+// the process has registered, in bytes.
 func LockedMemory() (limit, used uint64) {
-	var r unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err != nil || r.Cur == unix.RLIM_INFINITY {
-		return unix.RLIM_INFINITY, 0
+	limit = memlockLimit()
+	if limit == Unlimited {
+		return limit, 0
 	}
 	f, err := os.Open("/proc/self/status")
 	if err != nil {
-		return r.Cur, 0
+		return limit, 0
 	}
 	defer f.Close()
 	for s := bufio.NewScanner(f); s.Scan(); {
@@ -31,5 +33,5 @@ func LockedMemory() (limit, used uint64) {
 			break
 		}
 	}
-	return r.Cur, used << 10
+	return limit, used << 10
 }

@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"syscall"
 
-	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // ErrRefused is returned by [WriteCommand] if the kernel accepts no commands from the
@@ -31,7 +31,7 @@ func WriteCommand(fd int, b []byte) error {
 
 func writeAll(fd int, b []byte) error {
 	for {
-		if _, err := unix.Write(fd, b); err != syscall.EINTR {
+		if _, err := host.Write(fd, b); err != syscall.EINTR {
 			return err
 		}
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -51,9 +51,7 @@ func newSendQueue(r ring, init *provider.QPInit, info provider.QPInfo, dev *prov
 
 // kernelRelease returns the kernel release, such as "6.12.57-amd64".
 func kernelRelease() string {
-	var u unix.Utsname
-	unix.Uname(&u) // fails for bad addresses only
-	return unix.ByteSliceToString(u.Release[:])
+	return sys.KernelRelease()
 }
 
 // sendsInDoorbell reports whether a kernel sends in the caller of rxe_post_send, which

@@ -5,7 +5,7 @@ import (
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/engine"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -37,7 +37,7 @@ func createCompChannel(c command) syscall.Errno {
 	}
 	errno = respond(c, &abi.IbUverbsCreateCompChannelResp{Fd: uint32(fd)})
 	if errno != 0 {
-		virtual.Close(fd)
+		host.Close(fd)
 	}
 	return errno
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/engine"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // Device is the uverbs device of a device of the engine.
@@ -50,7 +50,7 @@ func interfaces() map[netip.Addr]int {
 }
 
 // Open opens a file of the device. It fails with ENODEV after Remove.
-func (d *Device) Open() (virtual.File, syscall.Errno) {
+func (d *Device) Open() (host.File, syscall.Errno) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.removed {

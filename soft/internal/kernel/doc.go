@@ -3,10 +3,10 @@
 // as the kernel's uverbs and rxe do (drivers/infiniband/core/uverbs_*.c, sw/rxe/rxe_verbs.c of
 // Linux 6.12), with the same error numbers.
 //
-//	package uverbs ──► unix ──► virtual.File ──┬─► file.Ioctl ──► methods ──┐
-//	provider/rxe  ──► unix ──► virtual.File ───┴─► file.Write ──► commands ─┴─► engine
-//	                                    file.Mmap ──► rings of the engine
-//	                              eventFile.Read  ◄── callbacks of the engine
+//	package uverbs ──► host.File ──┬─► file.Ioctl ──► methods ──┐
+//	provider/rxe ────► host.File ──┴─► file.Write ──► commands ─┴─► engine
+//	                                   file.Mmap ───► rings of the engine
+//	                              eventFile.Read ◄── callbacks of the engine
 //
 // Of several commands for one purpose it has those that package uverbs uses. The others fail, as
 // do the commands that rxe does not support.

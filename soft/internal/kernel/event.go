@@ -8,14 +8,14 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 )
 
 // eventFile is a completion channel or a file of asynchronous events.
 type eventFile struct {
-	virtual.Unsupported
-	readiness virtual.Readiness
+	host.Unsupported
+	readiness host.Readiness
 
 	file *file // that it belongs to
 	size int   // of the structure of an event
@@ -86,20 +86,20 @@ func (f *eventFile) add(e event) {
 func (f *eventFile) update() {
 	switch {
 	case f.taken < len(f.events):
-		f.readiness.Set(virtual.Readable)
+		f.readiness.Set(host.Readable)
 	case f.ended:
-		f.readiness.Set(virtual.Failed)
+		f.readiness.Set(host.Failed)
 	default:
-		f.readiness.Set(virtual.Idle)
+		f.readiness.Set(host.Idle)
 	}
 }
 
-// Watch implements [virtual.File].
-func (f *eventFile) Watch(changed func(virtual.State)) (stop func()) {
+// Watch implements [host.File].
+func (f *eventFile) Watch(changed func(host.State)) (stop func()) {
 	return f.readiness.Watch(changed)
 }
 
-// Read implements [virtual.File]: it returns one event (ib_uverbs_event_read).
+// Read implements [host.File]: it returns one event (ib_uverbs_event_read).
 func (f *eventFile) Read(b []byte) (int, syscall.Errno) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -136,7 +136,7 @@ func (f *eventFile) end() {
 	f.update()
 }
 
-// Close implements [virtual.File]. Objects of the channel may live longer.
+// Close implements [host.File]. Objects of the channel may live longer.
 func (f *eventFile) Close() {
 	f.file.removeEventFile(f)
 	f.mu.Lock()
@@ -151,7 +151,7 @@ func (f *file) newEventFile(size int) (int, syscall.Errno) {
 	if errno := f.addEventFile(e); errno != 0 {
 		return -1, errno
 	}
-	fd, errno := virtual.Install(e, "[infinibandevent]")
+	fd, errno := host.Install(e, "[infinibandevent]")
 	if errno != 0 {
 		e.Close()
 	}
@@ -160,7 +160,7 @@ func (f *file) newEventFile(size int) (int, syscall.Errno) {
 
 // eventFileAt returns the event file with a descriptor, for events of a size.
 func (f *file) eventFileAt(fd int, size int) (*eventFile, syscall.Errno) {
-	e, ok := virtual.Get(fd).(*eventFile)
+	e, ok := host.Get(fd).(*eventFile)
 	if !ok || e.file != f || e.size != size {
 		return nil, syscall.EBADF
 	}

@@ -9,9 +9,8 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -37,8 +36,8 @@ func TestRemovalEvents(t *testing.T) {
 	d := newDevice(t)
 	f := openContext(t, d)
 	async, channel := allocAsync(t, f), createChannel(t, f)
-	defer virtual.Close(async)
-	defer virtual.Close(channel)
+	defer host.Close(async)
+	defer host.Close(channel)
 	_, _, err := createCQ(f, 10, async)
 	want(t, "asynchronous events as a completion channel", err, syscall.EBADF)
 	other := openContext(t, d)
@@ -48,26 +47,26 @@ func TestRemovalEvents(t *testing.T) {
 	check(t, err)
 	b := make([]byte, 16)
 	for name, fd := range map[string]int{"async": async, "channel": channel} {
-		want(t, name+": no event", second(unix.Read(fd, b)), syscall.EAGAIN)
+		want(t, name+": no event", second(host.Read(fd, b)), syscall.EAGAIN)
 	}
-	var state virtual.State
-	defer virtual.Get(channel).Watch(func(s virtual.State) { state = s })()
+	var state host.State
+	defer host.Get(channel).Watch(func(s host.State) { state = s })()
 
 	d.Remove()
 	d.Remove()
-	if state != virtual.Failed {
+	if state != host.Failed {
 		t.Errorf("the channel is in state %d", state)
 	}
-	want(t, "channel", second(unix.Read(channel, b)), syscall.EIO)
+	want(t, "channel", second(host.Read(channel, b)), syscall.EIO)
 	for fatal := false; !fatal; {
-		want(t, "short read", second(unix.Read(async, b[:8])), syscall.EINVAL)
-		n, err := unix.Read(async, b)
+		want(t, "short read", second(host.Read(async, b[:8])), syscall.EINVAL)
+		n, err := host.Read(async, b)
 		if n != 16 || err != nil {
 			t.Fatal(n, err)
 		}
 		fatal = binary.NativeEndian.Uint32(b[8:]) == uint32(verbs.EventDeviceFatal)
 	}
-	want(t, "after the last event", second(unix.Read(async, b)), syscall.EAGAIN)
+	want(t, "after the last event", second(host.Read(async, b)), syscall.EAGAIN)
 	want(t, "context of an open file", f.Ioctl(getContext), syscall.EIO)
 	_, _, err = createCQ(f, 10, -1)
 	want(t, "CQ", err, syscall.EIO)
@@ -103,12 +102,12 @@ func TestDestroyWhileRemoved(t *testing.T) {
 func TestChannelClosedFirst(t *testing.T) {
 	f := openContext(t, newDevice(t))
 	channel, late := createChannel(t, f), createChannel(t, f)
-	defer virtual.Close(late)
+	defer host.Close(late)
 	_, _, err := createCQ(f, 10, channel)
 	check(t, err)
-	virtual.Close(channel)
+	host.Close(channel)
 	_, _, err = createCQ(f, 10, channel)
 	want(t, "closed channel", err, syscall.EBADF)
-	virtual.Close(f.FD)
-	want(t, "channel of a closed file", second(unix.Read(late, make([]byte, 8))), syscall.EAGAIN)
+	host.Close(f.FD)
+	want(t, "channel of a closed file", second(host.Read(late, make([]byte, 8))), syscall.EAGAIN)
 }

@@ -5,12 +5,12 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // file is an open device file.
 type file struct {
-	virtual.Unsupported
+	host.Unsupported
 	device *Device
 	num    uint32 // on the device
 
@@ -49,7 +49,7 @@ func (f *file) remove() {
 	}
 }
 
-// Close implements [virtual.File]: it destroys all objects.
+// Close implements [host.File]: it destroys all objects.
 func (f *file) Close() {
 	f.mu.Lock()
 	f.closed = true

@@ -79,7 +79,7 @@ type call struct {
 	attrs []attrBytes // those that the method knows
 }
 
-// Ioctl implements [virtual.File] (ib_uverbs_ioctl).
+// Ioctl implements [host.File] (ib_uverbs_ioctl).
 func (f *file) Ioctl(request uint32, msg []byte) syscall.Errno {
 	if request != abi.RDMA_VERBS_IOCTL {
 		return syscall.ENOTTY

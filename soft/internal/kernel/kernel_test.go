@@ -9,9 +9,8 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/engine"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/soft/internal/kernel"
 	"github.com/goverbs/verbs/verbstest"
@@ -37,11 +36,11 @@ func open(t testing.TB, d *kernel.Device) sys.File {
 	if errno != 0 {
 		t.Fatal(errno)
 	}
-	fd, errno := virtual.Install(f, "test")
+	fd, errno := host.Install(f, "test")
 	if errno != 0 {
 		t.Fatal(errno)
 	}
-	t.Cleanup(func() { virtual.Close(fd) })
+	t.Cleanup(func() { host.Close(fd) })
 	return sys.File{FD: fd, Driver: abi.RDMA_DRIVER_RXE}
 }
 
@@ -81,7 +80,7 @@ func TestProbe(t *testing.T) {
 	other := f
 	other.Driver = abi.RDMA_DRIVER_SIW
 	want(t, "another driver", other.Ioctl(unknown), syscall.EINVAL)
-	want(t, "another request", nonZero(unix.Ioctl(f.FD, 1, make([]byte, 24))), syscall.ENOTTY)
+	want(t, "another request", nonZero(host.Ioctl(f.FD, 1, make([]byte, 24))), syscall.ENOTTY)
 }
 
 func nonZero(errno syscall.Errno) error {
@@ -336,7 +335,7 @@ func TestClose(t *testing.T) {
 	check(t, err)
 	req := abi.IbUverbsAttachMcast{QpHandle: qp, Gid: [16]byte{0xff, 0x0e, 15: 1}}
 	check(t, f.Invoke(abi.IB_USER_VERBS_CMD_ATTACH_MCAST, mmap.Bytes(&req), nil, nil, nil))
-	virtual.Close(f.FD)
+	host.Close(f.FD)
 	for kind, n := range d.Resources() {
 		if n != 0 {
 			t.Errorf("%d %s are left", n, kind)

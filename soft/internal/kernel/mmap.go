@@ -22,7 +22,7 @@ func (f *file) offer(o *object, r *engine.Ring) abi.Mminfo {
 	return info
 }
 
-// Mmap implements [virtual.File] (rxe_mmap).
+// Mmap implements [host.File] (rxe_mmap).
 func (f *file) Mmap(offset int64, length int) ([]byte, syscall.Errno) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -204,5 +204,5 @@ func queryGIDEntry(c *call) syscall.Errno {
 			return c.put(abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, mmap.Bytes(&e))
 		}
 	}
-	return unix.ENODATA
+	return host.ENODATA
 }

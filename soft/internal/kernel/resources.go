@@ -7,7 +7,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/engine"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // resourceNames are the names of kinds of objects in rdma-resource(8).
@@ -45,12 +45,12 @@ func (f *file) count(counts map[string]int) {
 
 // described is the description of an object, without what the engine knows.
 type described struct {
-	virtual.Object
+	host.Object
 	value any
 }
 
 // Objects returns the contexts and objects that exist, in the order of their numbers.
-func (d *Device) Objects() (all []virtual.Object) {
+func (d *Device) Objects() (all []host.Object) {
 	var list []described
 	d.mu.Lock()
 	for f := range d.files {
@@ -71,7 +71,7 @@ func (f *file) list() (all []described) {
 	if !f.hasContext {
 		return nil
 	}
-	all = append(all, described{virtual.Object{Kind: "ctx", Num: f.num}, nil})
+	all = append(all, described{host.Object{Kind: "ctx", Num: f.num}, nil})
 	srqs := map[*object][]uint32{}
 	for _, o := range f.objects {
 		if o == nil || o.gone || o.kind != abi.UVERBS_OBJECT_QP {
@@ -89,7 +89,7 @@ func (f *file) list() (all []described) {
 		case abi.UVERBS_OBJECT_MW, abi.UVERBS_OBJECT_AH: // rdma-resource(8) does not list these
 			continue
 		}
-		d := virtual.Object{Kind: resourceNames[o.kind], Num: o.num, Context: f.num, Users: o.users, QPs: srqs[o]}
+		d := host.Object{Kind: resourceNames[o.kind], Num: o.num, Context: f.num, Users: o.users, QPs: srqs[o]}
 		if pd := o.parent(abi.UVERBS_OBJECT_PD); pd != nil {
 			d.PD = pd.num
 		}
@@ -99,7 +99,7 @@ func (f *file) list() (all []described) {
 }
 
 // complete adds what the engine knows.
-func (d *described) complete() virtual.Object {
+func (d *described) complete() host.Object {
 	o := d.Object
 	switch v := d.value.(type) {
 	case *engine.CQ:

@@ -76,7 +76,7 @@ const (
 	extHeaderSize   = 16
 )
 
-// Write implements [virtual.File] (ib_uverbs_write).
+// Write implements [host.File] (ib_uverbs_write).
 func (f *file) Write(b []byte) (int, syscall.Errno) {
 	if len(b) < writeHeaderSize {
 		return 0, syscall.EINVAL

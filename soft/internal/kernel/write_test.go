@@ -7,8 +7,8 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -22,7 +22,7 @@ func header(cmd uint32, inWords, outWords uint16) []byte {
 func TestWriteRefused(t *testing.T) {
 	d := newDevice(t)
 	f := openContext(t, d)
-	write := func(b ...byte) error { return second(unix.Write(f.FD, b)) }
+	write := func(b ...byte) error { return second(host.Write(f.FD, b)) }
 	const notify = abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ
 	for name, c := range map[string]struct {
 		b     []byte
@@ -61,7 +61,7 @@ func TestWriteExtended(t *testing.T) {
 		b := header(abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, 1, uint16(size/8))
 		b = append(b, mmap.Bytes(&abi.IbUverbsExCmdHdr{Response: mmap.Addr(mem)})...)
 		b = append(b, make([]byte, 8)...)
-		if n, err := unix.Write(f.FD, b); n != len(b) || err != nil {
+		if n, err := host.Write(f.FD, b); n != len(b) || err != nil {
 			t.Fatal(n, err)
 		}
 		var resp abi.IbUverbsExQueryDeviceResp

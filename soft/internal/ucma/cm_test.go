@@ -13,7 +13,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/soft/internal/ibcm"
 	"github.com/goverbs/verbs/soft/internal/ucma"
 )
@@ -56,7 +56,7 @@ func (w *wire) PortAttr() verbs.PortAttr {
 	return verbs.PortAttr{State: verbs.PortActive, ActiveMTU: 5}
 }
 
-const node = virtual.Scheme + "rdma_cm of TestPackageCM"
+const node = host.Scheme + "rdma_cm of TestPackageCM"
 
 // TestPackageCM uses package cm, which writes its commands to the file.
 func TestPackageCM(t *testing.T) {
@@ -64,8 +64,8 @@ func TestPackageCM(t *testing.T) {
 		m := ucma.New(nil)
 		w := &wire{addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}}
 		w.device = m.AddDevice(w, 7)
-		virtual.Provide(node, func() (virtual.File, syscall.Errno) { return m.Open(), 0 })
-		defer virtual.Provide(node, nil)
+		host.Provide(node, func() (host.File, syscall.Errno) { return m.Open(), 0 })
+		defer host.Provide(node, nil)
 		transport := &cm.Transport{CM: node}
 		for _, addr := range []string{"10.0.0.1:7471", "[fd00::1]:7471"} {
 			useID(t, transport, netip.MustParseAddrPort(addr))

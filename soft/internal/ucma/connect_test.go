@@ -12,8 +12,8 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/internal/virtual"
 )
 
 const (
@@ -395,15 +395,15 @@ func TestRemoveDevice(t *testing.T) {
 // TestReady checks that the file is readable while there are events.
 func TestReady(t *testing.T) {
 	two(t, func(t *testing.T, n *network, a, b *program) {
-		var states []virtual.State
-		stop := a.file.Watch(func(s virtual.State) { states = append(states, s) })
+		var states []host.State
+		stop := a.file.Watch(func(s host.State) { states = append(states, s) })
 		c := a.newID(tcp)
 		a.must(c.resolve("", "10.0.0.2:1"))
 		c.expect(addrResolved, 0)
 		a.must(c.resolveRoute())
 		c.destroy()
 		stop()
-		if want := []virtual.State{virtual.Idle, virtual.Readable, virtual.Idle, virtual.Readable, virtual.Idle}; !slices.Equal(states, want) {
+		if want := []host.State{host.Idle, host.Readable, host.Idle, host.Readable, host.Idle}; !slices.Equal(states, want) {
 			t.Errorf("%v, want %v", states, want)
 		}
 	})
@@ -413,7 +413,7 @@ func TestReady(t *testing.T) {
 func TestMigrate(t *testing.T) {
 	two(t, func(t *testing.T, n *network, a, b *program) {
 		l, dst := b.listener(tcp, "10.0.0.2:0")
-		fd, errno := virtual.Install(b.file, "rdma_cm")
+		fd, errno := host.Install(b.file, "rdma_cm")
 		if errno != 0 {
 			t.Fatal(errno)
 		}

@@ -5,15 +5,15 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 )
 
 // File is an open /dev/infiniband/rdma_cm (struct ucma_file). It is never in blocking mode.
 type File struct {
-	virtual.Unsupported
+	host.Unsupported
 	m     *Manager
-	ready virtual.Readiness
+	ready host.Readiness
 
 	// The manager's lock guards these:
 	contexts []*context
@@ -24,8 +24,8 @@ type File struct {
 // Open opens a file.
 func (m *Manager) Open() *File { return &File{m: m} }
 
-// Watch implements [virtual.File].
-func (f *File) Watch(changed func(virtual.State)) (stop func()) { return f.ready.Watch(changed) }
+// Watch implements [host.File].
+func (f *File) Watch(changed func(host.State)) (stop func()) { return f.ready.Watch(changed) }
 
 // Close destroys the IDs that are on the file (ucma_close).
 func (f *File) Close() {
@@ -50,9 +50,9 @@ func (f *File) drop(is func(*pending) bool) {
 }
 
 func (f *File) updateState() {
-	state := virtual.Idle
+	state := host.Idle
 	if len(f.events) > 0 {
-		state = virtual.Readable
+		state = host.Readable
 	}
 	f.ready.Set(state)
 }
@@ -193,7 +193,7 @@ func (f *File) writeEvent(in *abi.RdmaUcmWriteCmEvent) syscall.Errno {
 
 // migrate is MIGRATE_ID: it moves an ID and its events from another file to f.
 func (f *File) migrate(in *abi.RdmaUcmMigrateId, out int) syscall.Errno {
-	file := virtual.Get(int(int32(in.Fd)))
+	file := host.Get(int(int32(in.Fd)))
 	if file == nil {
 		return syscall.ENOENT
 	}

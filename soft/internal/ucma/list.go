@@ -3,7 +3,7 @@ package ucma
 import (
 	"net/netip"
 
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // stateNames are the names of rdma-resource(8).
@@ -13,7 +13,7 @@ var stateNames = [...]string{
 }
 
 // Objects returns the IDs that are bound to the device, or listen on all devices.
-func (d *Device) Objects() (all []virtual.Object) {
+func (d *Device) Objects() (all []host.Object) {
 	d.m.lock()
 	defer d.m.unlock()
 	for num, c := range d.m.contexts.values {
@@ -21,7 +21,7 @@ func (d *Device) Objects() (all []virtual.Object) {
 			continue
 		}
 		i := c.id
-		o := virtual.Object{
+		o := host.Object{
 			Kind: "cm_id", Num: uint32(num), QPType: i.typ, Space: uint32(i.space), CMState: stateNames[i.state],
 			Local: i.src.addrPort(), Remote: i.dst.addrPort(),
 		}

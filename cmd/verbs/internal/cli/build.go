@@ -4,7 +4,7 @@ import (
 	"runtime"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/sys"
 )
 
 // Build is what a report says about the program and its system.
@@ -17,9 +17,6 @@ type Build struct {
 // ThisBuild describes this program.
 func ThisBuild() Build {
 	b := Build{Version: verbs.Version, Go: runtime.Version()}
-	var u unix.Utsname
-	if unix.Uname(&u) == nil {
-		b.Kernel = unix.ByteSliceToString(u.Release[:])
-	}
+	b.Kernel = sys.KernelRelease()
 	return b
 }

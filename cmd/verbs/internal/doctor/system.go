@@ -11,9 +11,9 @@ import (
 	"strings"
 
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/nldev"
-	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/rdmadev"
 )
 
@@ -35,7 +35,7 @@ func (p *patient) find(level Level, subject, text, remedy string) {
 // examine checks everything, or only one device of all, until ctx ends.
 func (p *patient) examine(ctx context.Context, device string) {
 	p.kernel()
-	soft := virtual.Requested() // connections are made by devices in user space only
+	soft := host.Requested() // connections are made by devices in user space only
 	if !soft && !p.sysfs() {
 		return
 	}
@@ -123,12 +123,7 @@ func (p *patient) lacks(module string) string {
 
 // kernel checks the kernel's version.
 func (p *patient) kernel() {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		p.find(Note, "kernel", err.Error(), "")
-		return
-	}
-	release := unix.ByteSliceToString(u.Release[:])
+	release := sys.KernelRelease()
 	p.release = release
 	var major, minor int
 	if fmt.Sscanf(release, "%d.%d", &major, &minor); major < 6 || major == 6 && minor < 1 {
@@ -177,32 +172,21 @@ func (p *patient) node(path, what string) bool {
 // memlock checks the limit of locked memory.
 func (p *patient) memlock() {
 	const subject = "locked memory"
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
-		p.find(Note, subject, err.Error(), "")
-		return
-	}
-	text := fmt.Sprintf("%d KiB", limit.Cur/1024)
+	limit, _ := sys.LockedMemory()
+	text := fmt.Sprintf("%d KiB", limit/1024)
 	remedy := "ulimit -l, LimitMEMLOCK= of systemd, docker run --ulimit memlock=BYTES, or CAP_IPC_LOCK"
 	switch {
-	case limit.Cur == unix.RLIM_INFINITY:
+	case limit == sys.Unlimited:
 		p.find(OK, subject, "unlimited", "")
-	case capable(unix.CAP_IPC_LOCK):
+	case sys.LocksFreely():
 		p.find(OK, subject, text+", from which CAP_IPC_LOCK exempts on most kernels", "")
-	case limit.Cur < 64<<10:
+	case limit < 64<<10:
 		p.find(Problem, subject, text+" are too little for a connection", remedy)
-	case limit.Cur < 64<<20:
+	case limit < 64<<20:
 		p.find(Note, subject, text+" are enough for some connections only", remedy)
 	default:
 		p.find(OK, subject, text, "")
 	}
-}
-
-// capable reports whether this process has a capability.
-func capable(c int) bool {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	return unix.Capget(&header, &data[0]) == nil && data[c/32].Effective&(1<<(c%32)) != 0
 }
 
 // namespace reports whether devices of other network namespaces are visible here.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
-	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
+	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -75,7 +75,7 @@ func deviceFields(d uverbs.Device) (f fields, err error) {
 	}
 	f.add("hca_id", d.Name)
 	driver := ctx.Driver()
-	if virtual.IsNode(d.Node) { // whose queues are those of rxe
+	if host.IsNode(d.Node) { // whose queues are those of rxe
 		driver = "soft"
 	}
 	f.add("driver", driver)
@@ -203,7 +203,7 @@ func refusal(err error) string {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	switch {
 	case ok && errno != syscall.EOPNOTSUPP: // ErrnoName returns ENOTSUP for it
-		return unix.ErrnoName(errno)
+		return sys.ErrnoName(errno)
 	case errors.Is(err, errors.ErrUnsupported):
 		return "EOPNOTSUPP"
 	}

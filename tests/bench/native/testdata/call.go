@@ -1,6 +1,10 @@
 package provider
 
-import "golang.org/x/sys/unix"
+import (
+	"syscall"
+
+	"github.com/goverbs/verbs/abi"
+)
 
 // Mute holds commands back from the kernel until Unmute.
 func Mute() { mute = true }
@@ -21,13 +25,23 @@ var (
 	heldBack *command
 )
 
-func (c *command) call(trap, a2, a3 uintptr) (errno unix.Errno) {
-	if mute {
-		if heldBack == nil {
-			heldBack = c
-		}
+func (c *command) write() syscall.Errno {
+	if c.hold() {
 		return 0
 	}
-	_, _, errno = unix.Syscall(trap, c.fd, a2, a3)
-	return errno
+	return c.file.Write(c.written, true)
+}
+
+func (c *command) ioctl() syscall.Errno {
+	if c.hold() {
+		return 0
+	}
+	return c.file.Ioctl(abi.RDMA_VERBS_IOCTL, c.msg, true)
+}
+
+func (c *command) hold() bool {
+	if mute && heldBack == nil {
+		heldBack = c
+	}
+	return mute
 }

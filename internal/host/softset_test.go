@@ -1,61 +1,58 @@
-package epoll
+package host
 
 import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/internal/virtual"
 )
 
 // file is a virtual file with a state.
 type file struct {
-	virtual.Unsupported
-	virtual.Readiness
+	Unsupported
+	Readiness
 }
 
 func (*file) Close() {}
 
-func (f *file) Watch(changed func(virtual.State)) func() { return f.Readiness.Watch(changed) }
+func (f *file) Watch(changed func(State)) func() { return f.Readiness.Watch(changed) }
 
-func install(t *testing.T) (*file, int) {
+func installFile(t *testing.T) (*file, int) {
 	t.Helper()
 	f := &file{}
-	fd, errno := virtual.Install(f, "test")
+	fd, errno := Install(f, "test")
 	if errno != 0 {
 		t.Fatal(errno)
 	}
-	t.Cleanup(func() { virtual.Close(fd) })
+	t.Cleanup(func() { Close(fd) })
 	return f, fd
 }
 
 // expect compares events with IDs and, for those below zero, Wake.
-func expect(t *testing.T, when string, got []unix.EpollEvent, want ...unix.EpollEvent) {
+func expect(t *testing.T, when string, got []Event, want ...Event) {
 	t.Helper()
 	if len(got) != len(want) {
 		t.Fatalf("%s: %v, want %v", when, got, want)
 	}
 	for i := range want {
-		if got[i].Fd != want[i].Fd || got[i].Events != want[i].Events {
+		if got[i] != want[i] {
 			t.Errorf("%s: %v, want %v", when, got, want)
 		}
 	}
 }
 
-func readable(id int32) unix.EpollEvent { return unix.EpollEvent{Events: unix.EPOLLIN, Fd: id} }
+func readable(id int32) Event { return Event{ID: id} }
 
 // TestVirtualSet waits for a virtual file, for Wake and for Close, by a fake clock.
 func TestVirtualSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := New()
-		f, fd := install(t)
+		s := NewSet()
+		f, fd := installFile(t)
 		if err := s.Add(fd, 7); err != nil {
 			t.Fatal(err)
 		}
-		var buf [8]unix.EpollEvent
+		var buf [8]Event
 		expect(t, "at first", s.Poll(buf[:]))
-		wait := func(when string, do func(), want ...unix.EpollEvent) {
+		wait := func(when string, do func(), want ...Event) {
 			t.Helper()
 			begin := time.Now()
 			time.AfterFunc(time.Hour, do)
@@ -65,18 +62,18 @@ func TestVirtualSet(t *testing.T) {
 				t.Errorf("%s: slept %t for %v, %v", when, slept, time.Since(begin), err)
 			}
 		}
-		wait("readable", func() { f.Set(virtual.Readable) }, readable(7))
+		wait("readable", func() { f.Set(Readable) }, readable(7))
 		if _, slept, _ := s.Wait(); slept {
 			t.Error("slept while a file was readable")
 		}
-		f.Set(virtual.Idle)
+		f.Set(Idle)
 		expect(t, "idle", s.Poll(buf[:]))
 		wait("woken", s.Wake, readable(WakeID))
 		expect(t, "still", s.Poll(buf[:]), readable(WakeID))
 		expect(t, "no room", s.Poll(nil))
 		s.Clear()
 		expect(t, "cleared", s.Poll(buf[:]))
-		wait("failed", func() { f.Set(virtual.Failed) }, unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLERR, Fd: 7})
+		wait("failed", func() { f.Set(Failed) }, Event{ID: 7, Failed: true})
 		s.Remove(fd)
 		expect(t, "removed", s.Poll(buf[:]))
 		if err := s.Add(fd, 8); err != nil {

@@ -1,19 +1,17 @@
 //go:build linux && !nordma
 
-package epoll
+package host
 
 import (
 	"os"
 	"sync"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // TestSet waits for a file, for Wake, and for Close, and checks what the set returns.
 func TestSet(t *testing.T) {
-	s := New()
+	s := NewSet()
 	defer s.Close()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -24,15 +22,15 @@ func TestSet(t *testing.T) {
 	if err := s.Add(int(r.Fd()), 7); err != nil {
 		t.Fatal(err)
 	}
-	var buf [8]unix.EpollEvent
-	expect := func(when string, got []unix.EpollEvent, ids ...int32) {
+	var buf [8]Event
+	expect := func(when string, got []Event, ids ...int32) {
 		t.Helper()
 		if len(got) != len(ids) {
 			t.Fatalf("%s: %d files are readable, want %d", when, len(got), len(ids))
 		}
 		for i, id := range ids {
-			if got[i].Fd != id {
-				t.Errorf("%s: file %d is readable, want %d", when, got[i].Fd, id)
+			if got[i].ID != id {
+				t.Errorf("%s: file %d is readable, want %d", when, got[i].ID, id)
 			}
 		}
 	}
@@ -75,9 +73,9 @@ func TestSet(t *testing.T) {
 // TestWakeClear calls Wake and Clear at the same time from several goroutines: a Wake after
 // the last Clear is never lost.
 func TestWakeClear(t *testing.T) {
-	s := New()
+	s := NewSet()
 	defer s.Close()
-	var buf [8]unix.EpollEvent
+	var buf [8]Event
 	for range 200 {
 		var all sync.WaitGroup
 		for range 4 {
@@ -95,7 +93,7 @@ func TestWakeClear(t *testing.T) {
 // TestCloseDuringWait closes sets whose waiter is just looking for events.
 func TestCloseDuringWait(t *testing.T) {
 	for range 200 {
-		s := New()
+		s := NewSet()
 		s.FD() // so that it is an epoll file
 		ended := make(chan struct{})
 		go func() {

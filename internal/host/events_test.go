@@ -1,6 +1,6 @@
 //go:build linux && !nordma
 
-package event
+package host
 
 import (
 	"context"
@@ -15,28 +15,28 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// pipe returns a File and the file descriptor that its events are written to.
-func pipe(t *testing.T) (*File, int) {
+// pipe returns an EventFile and the file descriptor that its events are written to.
+func pipe(t *testing.T) (*kernelEvents, int) {
 	t.Helper()
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
 	}
-	f, err := NewFile(fds[0], "pipe")
+	f, err := NewEventFile(fds[0], "pipe")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		f.Close()
-		unix.Close(fds[1])
+		Close(fds[1])
 	})
-	return f, fds[1]
+	return f.(*kernelEvents), fds[1]
 }
 
 // into returns an op that reads into b.
 func into(b []byte) func(fd int) error {
 	return func(fd int) error {
-		_, err := unix.Read(fd, b)
+		_, err := Read(fd, b)
 		return err
 	}
 }
@@ -52,7 +52,7 @@ func TestSleepEnds(t *testing.T) {
 }
 
 // sleepOn starts a Sleep that lasts until the test ends, in the kernel at first.
-func sleepOn(t *testing.T) *File {
+func sleepOn(t *testing.T) *kernelEvents {
 	f, _ := pipe(t)
 	ended := make(chan error)
 	go func() { ended <- f.Sleep(context.Background(), time.Time{}, into(make([]byte, 8))) }()
@@ -66,7 +66,7 @@ func sleepOn(t *testing.T) *File {
 	return f
 }
 
-func waitUntil(t *testing.T, f *File, s sleepState) {
+func waitUntil(t *testing.T, f *kernelEvents, s sleepState) {
 	t.Helper()
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
 		f.mu.Lock()

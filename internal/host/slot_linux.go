@@ -1,4 +1,6 @@
-package event
+//go:build !nordma
+
+package host
 
 import (
 	"runtime"
@@ -7,16 +9,16 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goverbs/verbs/internal/unix"
+	"golang.org/x/sys/unix"
 )
 
 // A Sleep waits in the kernel if no other one does, and otherwise in the runtime's netpoller.
 // In the kernel an event wakes the waiting thread itself, as in a C program; the netpoller
 // takes several times as long (docs/benchmarks.md).
 //
-// kernel is held by the Sleep that waits in the kernel. It blocks a thread, so there is one at
+// polling is held by the Sleep that waits in the kernel. It blocks a thread, so there is one at
 // a time. After more than maxKernelWait it moves to the netpoller when another Sleep starts.
-var kernel slot
+var polling slot
 
 const maxKernelWait = 20 * time.Millisecond
 
@@ -74,7 +76,7 @@ func (s *slot) wake() { unix.Write(s.wakeFD, one[:]) }
 
 // sleepInKernel calls op when the file is readable. It returns when op has returned anything
 // other than EAGAIN, when wakeFD is signaled, and at the time.
-func (f *File) sleepInKernel() {
+func (f *kernelEvents) sleepInKernel() {
 	if f.watch.setEnabled(false) != nil {
 		return
 	}
@@ -84,12 +86,12 @@ func (f *File) sleepInKernel() {
 		limit = &t
 	}
 	for {
-		fds := [2]unix.PollFd{{Fd: int32(f.fd), Events: unix.POLLIN}, {Fd: int32(kernel.wakeFD), Events: unix.POLLIN}}
+		fds := [2]unix.PollFd{{Fd: int32(f.fd), Events: unix.POLLIN}, {Fd: int32(polling.wakeFD), Events: unix.POLLIN}}
 		n, err := unix.Ppoll(fds[:], limit, nil)
 		woken := fds[1].Revents != 0 // perhaps for an earlier Sleep
 		if woken {
 			var count [8]byte
-			unix.Read(kernel.wakeFD, count[:])
+			unix.Read(polling.wakeFD, count[:])
 		}
 		switch {
 		case err == syscall.EINTR:

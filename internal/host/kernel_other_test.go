@@ -1,4 +1,4 @@
-package unix_test
+package host_test
 
 import (
 	"context"

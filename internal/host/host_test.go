@@ -1,4 +1,4 @@
-package virtual_test
+package host_test
 
 import (
 	"errors"
@@ -8,24 +8,23 @@ import (
 	"testing"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 )
 
 // echo is a file from which what was written is read.
 type echo struct {
-	virtual.Unsupported
-	readiness virtual.Readiness
+	host.Unsupported
+	readiness host.Readiness
 	data      []byte
 	closed    int
 }
 
-func (e *echo) Watch(changed func(virtual.State)) func() { return e.readiness.Watch(changed) }
+func (e *echo) Watch(changed func(host.State)) func() { return e.readiness.Watch(changed) }
 
 func (e *echo) Write(b []byte) (int, syscall.Errno) {
 	e.data = append(e.data, b...)
-	e.readiness.Set(virtual.Readable)
+	e.readiness.Set(host.Readable)
 	return len(b), 0
 }
 
@@ -35,7 +34,7 @@ func (e *echo) Read(b []byte) (int, syscall.Errno) {
 	}
 	n := copy(b, e.data)
 	if e.data = e.data[n:]; len(e.data) == 0 {
-		e.readiness.Set(virtual.Idle)
+		e.readiness.Set(host.Idle)
 	}
 	return n, 0
 }
@@ -56,24 +55,24 @@ func (e *echo) Close() { e.closed++ }
 
 // TestFile opens a virtual node and uses its file as one of the kernel.
 func TestFile(t *testing.T) {
-	const path = virtual.Scheme + "test"
+	const path = host.Scheme + "test"
 	file := &echo{}
-	virtual.Provide(path, func() (virtual.File, syscall.Errno) { return file, 0 })
-	fd, err := unix.Open(path, unix.O_RDWR, 0)
-	if err != nil || !virtual.Is(fd) || virtual.Name(fd) != path {
-		t.Fatalf("opened %d %q: %v", fd, virtual.Name(fd), err)
+	host.Provide(path, func() (host.File, syscall.Errno) { return file, 0 })
+	fd, err := host.Open(path)
+	if p, perr := host.PathOf(fd); err != nil || perr != nil || p != path {
+		t.Fatalf("opened %d %q: %v, %v", fd, p, err, perr)
 	}
 	b := make([]byte, 8)
-	if _, err := unix.Read(fd, b); err != syscall.EAGAIN {
+	if _, err := host.Read(fd, b); err != syscall.EAGAIN {
 		t.Errorf("read nothing: %v", err)
 	}
-	if n, err := unix.Write(fd, []byte("hello")); n != 5 || err != nil {
+	if n, err := host.Write(fd, []byte("hello")); n != 5 || err != nil {
 		t.Errorf("wrote %d: %v", n, err)
 	}
-	if n, err := unix.Read(fd, b); string(b[:n]) != "hello" || err != nil {
+	if n, err := host.Read(fd, b); string(b[:n]) != "hello" || err != nil {
 		t.Errorf("read %q: %v", b[:n], err)
 	}
-	if errno := unix.Ioctl(fd, 7, b); errno != 0 || b[0] != 7 {
+	if errno := host.Ioctl(fd, 7, b); errno != 0 || b[0] != 7 {
 		t.Errorf("ioctl: %v, message %v", errno, b)
 	}
 	region, err := mmap.Map(fd, 4096, 100)
@@ -88,32 +87,32 @@ func TestFile(t *testing.T) {
 		t.Errorf("mapped what is not there: %v", err)
 	}
 
-	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	dup, err := host.Dup(fd, 0)
 	if err != nil || dup == fd {
 		t.Fatalf("duplicated %d to %d: %v", fd, dup, err)
 	}
-	if err := unix.Close(fd); err != nil || file.closed != 0 {
+	if err := host.Close(fd); err != nil || file.closed != 0 {
 		t.Errorf("closed one of two descriptors: %v, file closed %d times", err, file.closed)
 	}
 	for name, err := range map[string]error{
-		"close": unix.Close(fd), "read": second(unix.Read(fd, b)), "write": second(unix.Write(fd, b)),
-		"duplicate": second(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)),
+		"close": host.Close(fd), "read": second(host.Read(fd, b)), "write": second(host.Write(fd, b)),
+		"duplicate": second(host.Dup(fd, 0)),
 		"map":       errors.Unwrap(second(mmap.Map(fd, 0, 1))),
 	} {
 		if err != syscall.EBADF {
 			t.Errorf("%s closed descriptor: %v", name, err)
 		}
 	}
-	if errno := unix.Ioctl(fd, 7, b); errno != syscall.EBADF {
+	if errno := host.Ioctl(fd, 7, b); errno != syscall.EBADF {
 		t.Errorf("ioctl on a closed descriptor: %v", errno)
 	}
-	unix.Close(dup)
+	host.Close(dup)
 	if file.closed != 1 {
 		t.Errorf("the file was closed %d times", file.closed)
 	}
 
-	virtual.Provide(path, nil)
-	if _, err := unix.Open(path, 0, 0); err != syscall.ENOENT {
+	host.Provide(path, nil)
+	if _, err := host.Open(path); err != syscall.ENOENT {
 		t.Errorf("opened a node that is gone: %v", err)
 	}
 }
@@ -122,16 +121,16 @@ func second[T any](_ T, err error) error { return err }
 
 // TestNoAllocation reads and writes.
 func TestNoAllocation(t *testing.T) {
-	fd, _ := virtual.Install(&echo{data: make([]byte, 0, 64)}, "echo")
-	defer virtual.Close(fd)
+	fd, _ := host.Install(&echo{data: make([]byte, 0, 64)}, "echo")
+	defer host.Close(fd)
 	b := make([]byte, 8) // with -race, that of x/sys's functions escapes
 	if n := testing.AllocsPerRun(100, func() {
-		virtual.Get(fd).(*echo).data = virtual.Get(fd).(*echo).data[:0]
-		unix.Write(fd, b)
-		if n, err := unix.Read(fd, b); n != 8 || err != nil {
+		host.Get(fd).(*echo).data = host.Get(fd).(*echo).data[:0]
+		host.Write(fd, b)
+		if n, err := host.Read(fd, b); n != 8 || err != nil {
 			t.Error(n, err)
 		}
-		if _, err := unix.Read(fd, b); err != syscall.EAGAIN {
+		if _, err := host.Read(fd, b); err != syscall.EAGAIN {
 			t.Error(err)
 		}
 	}); n > 0 {
@@ -141,15 +140,15 @@ func TestNoAllocation(t *testing.T) {
 
 // TestUnsupported calls what a file does not support.
 func TestUnsupported(t *testing.T) {
-	fd, _ := virtual.Install(struct {
-		virtual.Unsupported
+	fd, _ := host.Install(struct {
+		host.Unsupported
 		closer
 	}{}, "nothing")
-	defer virtual.Close(fd)
-	if errno := unix.Ioctl(fd, 1, nil); errno != syscall.ENOTTY {
+	defer host.Close(fd)
+	if errno := host.Ioctl(fd, 1, nil); errno != syscall.ENOTTY {
 		t.Errorf("ioctl: %v", errno)
 	}
-	for name, err := range map[string]error{"read": second(unix.Read(fd, nil)), "write": second(unix.Write(fd, nil))} {
+	for name, err := range map[string]error{"read": second(host.Read(fd, nil)), "write": second(host.Write(fd, nil))} {
 		if err != syscall.EINVAL {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -165,50 +164,50 @@ func (closer) Close() {}
 
 // TestWatch watches a file that becomes readable, idle and failed.
 func TestWatch(t *testing.T) {
-	var r virtual.Readiness
-	var seen []virtual.State
-	r.Set(virtual.Readable)
-	stop := r.Watch(func(s virtual.State) { seen = append(seen, s) })
-	for _, s := range []virtual.State{virtual.Readable, virtual.Idle, virtual.Idle, virtual.Failed} {
+	var r host.Readiness
+	var seen []host.State
+	r.Set(host.Readable)
+	stop := r.Watch(func(s host.State) { seen = append(seen, s) })
+	for _, s := range []host.State{host.Readable, host.Idle, host.Idle, host.Failed} {
 		r.Set(s)
 	}
 	stop()
-	r.Set(virtual.Idle)
-	if want := []virtual.State{virtual.Readable, virtual.Idle, virtual.Failed}; !slices.Equal(seen, want) {
+	r.Set(host.Idle)
+	if want := []host.State{host.Readable, host.Idle, host.Failed}; !slices.Equal(seen, want) {
 		t.Errorf("saw %v, want %v", seen, want)
 	}
 }
 
 // TestDevices names devices, lists those that are registered, and opens them.
 func TestDevices(t *testing.T) {
-	open := func() (virtual.File, syscall.Errno) { return &echo{}, 0 }
-	a, b, c := &virtual.Device{Open: open}, &virtual.Device{Open: open}, &virtual.Device{Name: "test", Open: open, GUID: verbs.GUID{1}}
-	for _, d := range []*virtual.Device{a, b, c} {
-		if err := virtual.Reserve(d); err != nil {
+	open := func() (host.File, syscall.Errno) { return &echo{}, 0 }
+	a, b, c := &host.Device{Open: open}, &host.Device{Open: open}, &host.Device{Name: "test", Open: open, GUID: verbs.GUID{1}}
+	for _, d := range []*host.Device{a, b, c} {
+		if err := host.Reserve(d); err != nil {
 			t.Fatal(err)
 		}
-		defer virtual.Unregister(d)
+		defer host.Unregister(d)
 	}
 	if a.Name == b.Name || a.Index == b.Index || a.Index < 1<<30 {
 		t.Errorf("devices %q (%d) and %q (%d)", a.Name, a.Index, b.Name, b.Index)
 	}
-	if err := virtual.Reserve(&virtual.Device{Name: "test"}); !errors.Is(err, os.ErrExist) {
+	if err := host.Reserve(&host.Device{Name: "test"}); !errors.Is(err, os.ErrExist) {
 		t.Errorf("second device of a name: %v", err)
 	}
-	if virtual.DeviceAt(c.Node) != nil || slices.Contains(virtual.Devices(), c) {
+	if host.DeviceAt(c.Node) != nil || slices.Contains(host.Devices(), c) {
 		t.Error("a reserved device is registered")
 	}
-	virtual.Register(c)
-	if virtual.DeviceAt(c.Node) != c || !slices.Contains(virtual.Devices(), c) {
+	host.Register(c)
+	if host.DeviceAt(c.Node) != c || !slices.Contains(host.Devices(), c) {
 		t.Error("a registered device is missing")
 	}
-	fd, err := unix.Open(c.Node, 0, 0)
+	fd, err := host.Open(c.Node)
 	if err != nil {
 		t.Fatal(err)
 	}
-	unix.Close(fd)
-	virtual.Unregister(c)
-	if _, err := unix.Open(c.Node, 0, 0); err != syscall.ENOENT {
+	host.Close(fd)
+	host.Unregister(c)
+	if _, err := host.Open(c.Node); err != syscall.ENOENT {
 		t.Errorf("opened a device that is gone: %v", err)
 	}
 }
@@ -218,22 +217,22 @@ func TestRequest(t *testing.T) {
 	var values []string
 	failure := errors.New("failure")
 	for _, value := range []string{"", "0"} {
-		t.Setenv(virtual.Env, value)
-		if err := virtual.Prepare(); err != nil || virtual.Requested() {
-			t.Errorf("%s=%s: %v", virtual.Env, value, err)
+		t.Setenv(host.Env, value)
+		if err := host.Prepare(); err != nil || host.Requested() {
+			t.Errorf("%s=%s: %v", host.Env, value, err)
 		}
 	}
-	t.Setenv(virtual.Env, "1")
-	if err := virtual.Prepare(); !errors.Is(err, virtual.ErrNoSoft) || !errors.Is(err, verbs.ErrNoRDMA) {
+	t.Setenv(host.Env, "1")
+	if err := host.Prepare(); !errors.Is(err, host.ErrNoSoft) || !errors.Is(err, verbs.ErrNoRDMA) {
 		t.Errorf("request without package soft: %v", err)
 	}
-	virtual.OnRequest(func(value string) error { values = append(values, value); return failure })
-	if err := virtual.Prepare(); !errors.Is(err, failure) {
+	host.OnRequest(func(value string) error { values = append(values, value); return failure })
+	if err := host.Prepare(); !errors.Is(err, failure) {
 		t.Errorf("request that fails: %v", err)
 	}
-	virtual.OnRequest(func(value string) error { values = append(values, value); return nil })
+	host.OnRequest(func(value string) error { values = append(values, value); return nil })
 	for range 2 {
-		if err := virtual.Prepare(); err != nil {
+		if err := host.Prepare(); err != nil {
 			t.Error(err)
 		}
 	}

@@ -1,19 +1,18 @@
-package event
+package host
 
 import (
 	"context"
+	"errors"
 	"os"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/internal/virtual"
 )
 
-// virtualFile is the part of a [File] for a file of package virtual. It waits for channels.
-type virtualFile struct {
+// softEvents is an [EventFile] of this process. It waits for channels.
+type softEvents struct {
 	fd     int
 	ready  chan struct{} // has a token when the file has become readable or failed
 	wake   chan struct{} // has a token when the current Sleep, or the next one, must end
@@ -25,19 +24,18 @@ type virtualFile struct {
 	users int // calls of ops, and 1 until close; then the descriptor is closed
 }
 
-// newVirtualFile returns a File of a virtual file, which owns fd.
-func newVirtualFile(fd int) (*File, error) {
-	file := virtual.Get(fd)
+func newSoftEvents(fd int) (EventFile, error) {
+	file := Get(fd)
 	if file == nil {
 		return nil, syscall.EBADF
 	}
-	v := &virtualFile{fd: fd, ready: make(chan struct{}, 1), wake: make(chan struct{}, 1), closed: make(chan struct{}), users: 1}
-	v.stop = file.Watch(func(s virtual.State) {
-		if s != virtual.Idle {
+	v := &softEvents{fd: fd, ready: make(chan struct{}, 1), wake: make(chan struct{}, 1), closed: make(chan struct{}), users: 1}
+	v.stop = file.Watch(func(s State) {
+		if s != Idle {
 			put(v.ready)
 		}
 	})
-	return &File{fd: fd, virtual: v}, nil
+	return v, nil
 }
 
 // put puts a token into c, unless there is one.
@@ -48,8 +46,10 @@ func put(c chan struct{}) {
 	}
 }
 
-// sleep implements [File.Sleep] for a context that has not ended and a time that has not passed.
-func (v *virtualFile) sleep(ctx context.Context, until time.Time, op func(fd int) error) error {
+func (v *softEvents) Sleep(ctx context.Context, until time.Time, op func(fd int) error) error {
+	if late, err := tryLate(v, ctx, until, op); late {
+		return err
+	}
 	select {
 	case <-v.wake:
 		return nil
@@ -66,7 +66,7 @@ func (v *virtualFile) sleep(ctx context.Context, until time.Time, op func(fd int
 		late = v.timer.C
 	}
 	for {
-		if err := v.try(op); err != syscall.EAGAIN {
+		if err := v.Try(op); err != syscall.EAGAIN {
 			return err
 		}
 		select {
@@ -83,8 +83,12 @@ func (v *virtualFile) sleep(ctx context.Context, until time.Time, op func(fd int
 	}
 }
 
-// try implements [File.Try].
-func (v *virtualFile) try(op func(fd int) error) error {
+func (v *softEvents) Wake()                    { put(v.wake) }
+func (v *softEvents) FD() int                  { return v.fd }
+func (*softEvents) Relay()                     {}
+func (*softEvents) Replace(func() error) error { return errors.ErrUnsupported }
+
+func (v *softEvents) Try(op func(fd int) error) error {
 	v.mu.Lock()
 	if v.isClosed() {
 		v.mu.Unlock()
@@ -96,7 +100,7 @@ func (v *virtualFile) try(op func(fd int) error) error {
 	return op(v.fd)
 }
 
-func (v *virtualFile) isClosed() bool {
+func (v *softEvents) isClosed() bool {
 	select {
 	case <-v.closed:
 		return true
@@ -106,18 +110,17 @@ func (v *virtualFile) isClosed() bool {
 }
 
 // release ends the use of the descriptor.
-func (v *virtualFile) release() {
+func (v *softEvents) release() {
 	v.mu.Lock()
 	v.users--
 	last := v.users == 0
 	v.mu.Unlock()
 	if last {
-		unix.Close(v.fd)
+		Close(v.fd)
 	}
 }
 
-// close implements [File.Close].
-func (v *virtualFile) close() error {
+func (v *softEvents) Close() error {
 	v.mu.Lock()
 	if v.isClosed() {
 		v.mu.Unlock()

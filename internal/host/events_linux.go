@@ -1,4 +1,6 @@
-package event
+//go:build !nordma
+
+package host
 
 import (
 	"context"
@@ -7,25 +9,18 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/internal/virtual"
 )
 
-// File is a file from which events are read. A goroutine in Sleep blocks no thread, except
-// one goroutine in the process. One goroutine at a time may call Sleep; any goroutine may
-// call the other methods.
-type File struct {
-	// Relays is set, before the first Sleep, if the goroutine in Sleep passes events to other
-	// goroutines. It then waits in the netpoller only, and leaves its thread to them.
-	Relays bool
-
-	virtual *virtualFile // of a virtual file, which has nothing of the following; else nil
-
-	f     *os.File // not in the runtime's netpoller
-	raw   syscall.RawConn
-	fd    int // open while raw or watch.raw calls a function
-	watch *watch
+// kernelEvents is an [EventFile] of the polling.
+type kernelEvents struct {
+	relays bool
+	f      *os.File // not in the runtime's netpoller
+	raw    syscall.RawConn
+	fd     int // open while raw or watch.raw calls a function
+	watch  *watch
 
 	// For the current Sleep:
 	op          func(fd int) error
@@ -56,17 +51,13 @@ const (
 	inNetpoller
 )
 
-// NewFile returns a File that owns fd. It closes fd if it fails.
-func NewFile(fd int, name string) (*File, error) {
-	if virtual.Is(fd) {
-		return newVirtualFile(fd)
-	}
+func newKernelEvents(fd int, name string) (EventFile, error) {
 	// os.NewFile does not add a file in blocking mode to the netpoller.
 	if err := unix.SetNonblock(fd, false); err != nil {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	f := &File{f: os.NewFile(uintptr(fd), name), fd: fd}
+	f := &kernelEvents{f: os.NewFile(uintptr(fd), name), fd: fd}
 	err := unix.SetNonblock(fd, true)
 	if err != nil {
 		err = os.NewSyscallError("fcntl", err)
@@ -86,23 +77,9 @@ func NewFile(fd int, name string) (*File, error) {
 	return f, nil
 }
 
-// Sleep waits until the file is readable, calls op with its descriptor, and returns op's
-// error; while op returns EAGAIN it waits again. It returns nil after [File.Wake], the error
-// of ctx when ctx ends, [os.ErrDeadlineExceeded] at the time until, unless that is zero, and
-// [verbs.ErrClosed] after Close. If ctx has ended or the time has passed, op is called once.
-func (f *File) Sleep(ctx context.Context, until time.Time, op func(fd int) error) error {
-	late := ctx.Err()
-	if late == nil && !until.IsZero() && !time.Now().Before(until) {
-		late = os.ErrDeadlineExceeded
-	}
-	if late != nil {
-		if err := f.Try(op); err != syscall.EAGAIN {
-			return err
-		}
-		return late
-	}
-	if f.virtual != nil {
-		return f.virtual.sleep(ctx, until, op)
+func (f *kernelEvents) Sleep(ctx context.Context, until time.Time, op func(fd int) error) error {
+	if late, err := tryLate(f, ctx, until, op); late {
+		return err
 	}
 	f.watchContext(ctx)
 	f.op, f.until, f.opDone = op, until, false
@@ -122,13 +99,13 @@ func (f *File) Sleep(ctx context.Context, until time.Time, op func(fd int) error
 }
 
 // sleep returns when op has returned anything other than EAGAIN, at the time, and if woken.
-func (f *File) sleep() (woken bool) {
-	if !f.Relays && kernel.tryAcquire() {
+func (f *kernelEvents) sleep() (woken bool) {
+	if !f.relays && polling.tryAcquire() {
 		if f.enter(inKernel) {
 			f.raw.Control(f.controlFunc)
 			woken = f.leave()
 		}
-		kernel.release()
+		polling.release()
 		if f.opDone || woken {
 			return woken
 		}
@@ -140,7 +117,7 @@ func (f *File) sleep() (woken bool) {
 }
 
 // enter records where the Sleep waits. It returns false if the Sleep must end.
-func (f *File) enter(s sleepState) bool {
+func (f *kernelEvents) enter(s sleepState) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.woken {
@@ -155,7 +132,7 @@ func (f *File) enter(s sleepState) bool {
 }
 
 // leave undoes enter, and reports whether Wake has been called.
-func (f *File) leave() (woken bool) {
+func (f *kernelEvents) leave() (woken bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	woken = f.woken
@@ -163,14 +140,14 @@ func (f *File) leave() (woken bool) {
 	return woken
 }
 
-func (f *File) isClosed() bool {
+func (f *kernelEvents) isClosed() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.closed
 }
 
 // tryOrWatch calls op, and adds the file to the netpoller if op must be called again.
-func (f *File) tryOrWatch() (over bool) {
+func (f *kernelEvents) tryOrWatch() (over bool) {
 	if f.try() {
 		return true
 	}
@@ -181,7 +158,7 @@ func (f *File) tryOrWatch() (over bool) {
 }
 
 // try calls op and reports whether it returned anything other than EAGAIN.
-func (f *File) try() bool {
+func (f *kernelEvents) try() bool {
 	err := error(syscall.EINTR)
 	for err == syscall.EINTR {
 		err = f.op(f.fd)
@@ -190,25 +167,20 @@ func (f *File) try() bool {
 	return f.opDone
 }
 
-// Wake ends the current Sleep, or the next one if there is none.
-func (f *File) Wake() {
-	if f.virtual != nil {
-		put(f.virtual.wake)
-		return
-	}
+func (f *kernelEvents) Wake() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.wake()
 }
 
-func (f *File) wake() {
+func (f *kernelEvents) wake() {
 	if f.woken {
 		return
 	}
 	f.woken = true
 	switch f.state {
 	case inKernel:
-		kernel.wake()
+		polling.wake()
 	case inNetpoller:
 		f.deadline = time.Unix(1, 0)
 		f.watch.set.SetReadDeadline(f.deadline)
@@ -216,7 +188,7 @@ func (f *File) wake() {
 }
 
 // watchContext registers Wake to be called when ctx ends.
-func (f *File) watchContext(ctx context.Context) {
+func (f *kernelEvents) watchContext(ctx context.Context) {
 	done := ctx.Done()
 	if done == nil {
 		return
@@ -230,37 +202,27 @@ func (f *File) watchContext(ctx context.Context) {
 	f.done, f.stop = done, context.AfterFunc(ctx, f.Wake)
 }
 
-func (f *File) unwatchContext() {
+func (f *kernelEvents) unwatchContext() {
 	if f.stop != nil {
 		f.stop()
 	}
 	f.done, f.stop = nil, nil
 }
 
-// FD returns the file descriptor, which is open until Close.
-func (f *File) FD() int { return f.fd }
+func (f *kernelEvents) FD() int { return f.fd }
 
-// Try calls op with the file descriptor, which stays open during the call.
-func (f *File) Try(op func(fd int) error) (err error) {
-	if f.virtual != nil {
-		return f.virtual.try(op)
-	}
+func (f *kernelEvents) Relay() { f.relays = true }
+
+func (f *kernelEvents) Try(op func(fd int) error) (err error) {
 	if cerr := f.raw.Control(func(fd uintptr) { err = op(int(fd)) }); cerr != nil {
 		return verbs.ErrClosed
 	}
 	return err
 }
 
-// Replace calls r, which makes the descriptor refer to another file (dup3(2)). The file is not
-// virtual.
-func (f *File) Replace(r func() error) error { return f.watch.replace(r) }
+func (f *kernelEvents) Replace(r func() error) error { return f.watch.replace(r) }
 
-// Close closes the file. The current Sleep and later ones fail with
-// [verbs.ErrClosed].
-func (f *File) Close() error {
-	if f.virtual != nil {
-		return f.virtual.close()
-	}
+func (f *kernelEvents) Close() error {
 	f.mu.Lock()
 	f.closed = true
 	f.wake()

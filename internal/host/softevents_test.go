@@ -1,4 +1,4 @@
-package event
+package host
 
 import (
 	"context"
@@ -11,27 +11,26 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/internal/event"
 )
 
 // queue is a virtual file of events of one byte.
 type queue struct {
-	virtual.Unsupported
-	readiness virtual.Readiness
+	Unsupported
+	readiness Readiness
 
 	mu     sync.Mutex
 	events []byte
 	closed bool
 }
 
-func (q *queue) Watch(changed func(virtual.State)) func() { return q.readiness.Watch(changed) }
+func (q *queue) Watch(changed func(State)) func() { return q.readiness.Watch(changed) }
 
 func (q *queue) put(b byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.events = append(q.events, b)
-	q.readiness.Set(virtual.Readable)
+	q.readiness.Set(Readable)
 }
 
 func (q *queue) Read(b []byte) (int, syscall.Errno) {
@@ -42,7 +41,7 @@ func (q *queue) Read(b []byte) (int, syscall.Errno) {
 	}
 	b[0] = q.events[0]
 	if q.events = q.events[1:]; len(q.events) == 0 {
-		q.readiness.Set(virtual.Idle)
+		q.readiness.Set(Idle)
 	}
 	return 1, 0
 }
@@ -60,14 +59,14 @@ func (q *queue) isClosed() bool {
 }
 
 // virtualQueue returns a File of a new queue.
-func virtualQueue(t *testing.T) (*File, *queue) {
+func virtualQueue(t *testing.T) (EventFile, *queue) {
 	t.Helper()
 	q := &queue{}
-	fd, errno := virtual.Install(q, "queue")
+	fd, errno := Install(q, "queue")
 	if errno != 0 {
 		t.Fatal(errno)
 	}
-	f, err := NewFile(fd, "queue")
+	f, err := NewEventFile(fd, "queue")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +77,7 @@ func virtualQueue(t *testing.T) (*File, *queue) {
 // read returns an op that reads a byte.
 func read(b []byte) func(fd int) error {
 	return func(fd int) error {
-		_, err := unix.Read(fd, b)
+		_, err := Read(fd, b)
 		return err
 	}
 }
@@ -112,7 +111,7 @@ func TestVirtualSleepEnds(t *testing.T) {
 				t.Errorf("read %d", b[0])
 			}
 			sleep("close", t.Context(), time.Time{}, verbs.ErrClosed, func() { f.Close() })
-			if !q.isClosed() || virtual.Get(f.FD()) != nil {
+			if !q.isClosed() || Get(f.FD()) != nil {
 				t.Error("the file is open")
 			}
 			if err := f.Sleep(t.Context(), time.Time{}, read(b)); err != verbs.ErrClosed {
@@ -167,7 +166,7 @@ func TestVirtualCloseDuringOp(t *testing.T) {
 		if err := f.Close(); err != nil {
 			t.Error(err)
 		}
-		if q.isClosed() || virtual.Get(fd) != q {
+		if q.isClosed() || Get(fd) != q {
 			t.Error("the descriptor is closed during an op")
 		}
 		return f.Try(func(int) error { return nil })
@@ -195,7 +194,7 @@ func TestVirtualNoAllocation(t *testing.T) {
 
 // virtualSource is a Source that sleeps on a virtual file and counts events.
 type virtualSource struct {
-	f  *File
+	f  EventFile
 	op func(fd int) error
 }
 
@@ -213,8 +212,8 @@ func TestVirtualGroup(t *testing.T) {
 			f, q := virtualQueue(t)
 			var mu sync.Mutex
 			pending := 0
-			var g Group
-			var c Cond
+			var g event.Group
+			var c event.Cond
 			c.Init(&g)
 			b := make([]byte, 1)
 			g.Init(&virtualSource{f, func(fd int) error {

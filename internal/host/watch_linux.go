@@ -1,4 +1,6 @@
-package event
+//go:build !nordma
+
+package host
 
 import (
 	"cmp"
@@ -6,8 +8,9 @@ import (
 	"sync"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/unix"
 )
 
 // watch adds a file to the runtime's netpoller only while a Sleep waits there: the netpoller

@@ -1,6 +1,6 @@
 //go:build linux && !nordma
 
-package event
+package host
 
 import (
 	"context"

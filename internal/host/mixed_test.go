@@ -1,6 +1,6 @@
 //go:build linux && !nordma
 
-package epoll
+package host
 
 import (
 	"os"
@@ -8,17 +8,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/goverbs/verbs/internal/virtual"
 )
 
 // TestMixedSet has virtual files in a set with a descriptor, and moves a goroutine that waits
 // without one.
 func TestMixedSet(t *testing.T) {
-	s := New()
+	s := NewSet()
 	defer s.Close()
-	early, earlyFD := install(t)
-	late, lateFD := install(t)
+	early, earlyFD := installFile(t)
+	late, lateFD := installFile(t)
 	if err := s.Add(earlyFD, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -41,20 +39,20 @@ func TestMixedSet(t *testing.T) {
 	expect(t, "pipe", ready, readable(3))
 	s.Remove(int(r.Fd()))
 
-	early.Set(virtual.Readable)
+	early.Set(Readable)
 	if err := s.Add(lateFD, 2); err != nil {
 		t.Fatal(err)
 	}
-	var buf [8]unix.EpollEvent
+	var buf [8]Event
 	expect(t, "early file", s.Poll(buf[:]), readable(1))
-	early.Set(virtual.Idle)
-	late.Set(virtual.Failed)
-	expect(t, "late file", s.Poll(buf[:]), unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLERR, Fd: 2})
+	early.Set(Idle)
+	late.Set(Failed)
+	expect(t, "late file", s.Poll(buf[:]), Event{ID: 2, Failed: true})
 	polled := []unix.PollFd{{Fd: int32(s.FD()), Events: unix.POLLIN}}
 	if n, err := unix.Poll(polled, 0); n != 1 || err != nil {
 		t.Errorf("the set's file: %d, %v", n, err)
 	}
-	late.Set(virtual.Idle)
+	late.Set(Idle)
 	if n, _ := unix.Poll(polled, 0); n != 0 {
 		t.Error("the set's file is readable while all files are idle")
 	}

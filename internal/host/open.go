@@ -1,0 +1,201 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// ENODATA is Linux's error number, which package syscall of some systems lacks.
+const ENODATA = syscall.Errno(61)
+
+// Open opens a device's node.
+func Open(path string) (int, error) {
+	if !IsNode(path) {
+		return openKernel(path)
+	}
+	nodes.RLock()
+	open := nodes.open[path]
+	nodes.RUnlock()
+	if open == nil {
+		return -1, syscall.ENOENT
+	}
+	f, errno := open()
+	if errno == 0 {
+		var fd int
+		fd, errno = Install(f, path)
+		return fd, errorOf(errno)
+	}
+	return -1, errorOf(errno)
+}
+
+// IsNode reports whether a path is that of a node of this process.
+func IsNode(path string) bool { return strings.HasPrefix(path, Scheme) }
+
+// PathOf returns the path by which a descriptor's file was opened.
+func PathOf(fd int) (string, error) {
+	if fd < base {
+		return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	}
+	if f := lookup(fd); f != nil {
+		return f.path, nil
+	}
+	return "", fmt.Errorf("device in user space of another process, or closed: %w", errors.ErrUnsupported)
+}
+
+// Dup returns another descriptor of a file, of the kernel's the lowest one from lowest up that is free.
+func Dup(fd, lowest int) (int, error) {
+	if fd < base {
+		return dupKernel(fd, lowest)
+	}
+	f := lookup(fd)
+	if f == nil {
+		return -1, syscall.EBADF
+	}
+	dup, errno := install(f)
+	return dup, errorOf(errno)
+}
+
+// Close closes a descriptor.
+func Close(fd int) error {
+	if fd < base {
+		return closeKernel(fd)
+	}
+	table.Lock()
+	f := table.files[fd]
+	if f == nil {
+		table.Unlock()
+		return syscall.EBADF
+	}
+	delete(table.files, fd)
+	f.users--
+	last := f.users == 0
+	table.Unlock()
+	if last {
+		f.Close()
+	}
+	return nil
+}
+
+// Read reads into b.
+func Read(fd int, b []byte) (int, error) {
+	if fd < base {
+		return readKernel(fd, b)
+	}
+	f, buf := fileAt(fd), getBuffer()
+	defer putBuffer(buf)
+	n, errno := f.Read(buf[:min(len(b), len(buf))])
+	return copy(b, buf[:n]), errorOf(errno)
+}
+
+// Write writes b.
+func Write(fd int, b []byte) (int, error) {
+	if fd < base {
+		return writeKernel(fd, b)
+	}
+	f, buf := fileAt(fd), getBuffer()
+	defer putBuffer(buf)
+	n, errno := f.Write(append(buf[:0], b...))
+	return n, errorOf(errno)
+}
+
+// Ioctl runs an ioctl whose argument is msg.
+func Ioctl(fd int, request uint32, msg []byte) syscall.Errno {
+	if fd < base {
+		return ioctlKernel(fd, request, msg)
+	}
+	return fileAt(fd).Ioctl(request, msg)
+}
+
+// Map maps length bytes of a file, and returns the function that unmaps them.
+func Map(fd int, offset int64, length int) (mem []byte, unmap func([]byte) error, err error) {
+	if fd < base {
+		mem, err = mapKernel(fd, offset, length)
+		return mem, Unmap, err
+	}
+	mem, errno := fileAt(fd).Mmap(offset, length)
+	return mem, func([]byte) error { return nil }, errorOf(errno) // the garbage collector frees it
+}
+
+// Handle is an open file as the data path uses it, which does not look for it each time.
+type Handle struct {
+	fd   uintptr
+	file File // nil if the file is the kernel's
+}
+
+// HandleOf returns the handle of an open file.
+func HandleOf(fd int) Handle { return Handle{uintptr(fd), Get(fd)} }
+
+// Write runs a command by write(2). blocking reports whether the kernel does the work in the call and does
+// not only queue it. b is not memory of Go.
+func (h *Handle) Write(b []byte, blocking bool) syscall.Errno {
+	if h.file != nil {
+		_, errno := h.file.Write(b)
+		return errno
+	}
+	return h.writeKernel(b, blocking)
+}
+
+// Ioctl runs a command by ioctl(2), as Write does.
+func (h *Handle) Ioctl(request uint32, msg []byte, blocking bool) syscall.Errno {
+	if h.file != nil {
+		return h.file.Ioctl(request, msg)
+	}
+	return h.ioctlKernel(request, msg, blocking)
+}
+
+// fileAt returns the file of a descriptor, or one whose calls fail with EBADF.
+func fileAt(fd int) File {
+	if f := Get(fd); f != nil {
+		return f
+	}
+	return closedFile{}
+}
+
+type closedFile struct{ Unsupported }
+
+func (closedFile) Ioctl(uint32, []byte) syscall.Errno      { return syscall.EBADF }
+func (closedFile) Write([]byte) (int, syscall.Errno)       { return 0, syscall.EBADF }
+func (closedFile) Read([]byte) (int, syscall.Errno)        { return 0, syscall.EBADF }
+func (closedFile) Mmap(int64, int) ([]byte, syscall.Errno) { return nil, syscall.EBADF }
+func (closedFile) Close()                                  {}
+
+func errorOf(errno syscall.Errno) error {
+	switch errno {
+	case 0:
+		return nil
+	case syscall.EAGAIN: // most frequent; another one may be allocated where error numbers are large
+		return errAgain
+	}
+	return errno
+}
+
+var errAgain error = syscall.EAGAIN
+
+// buffers has copies of what is read and written: through the interface File, the
+// caller's memory would escape to the heap, also that for the kernel's files.
+var buffers struct {
+	sync.Mutex
+	free []*[4096]byte
+}
+
+func getBuffer() *[4096]byte {
+	buffers.Lock()
+	defer buffers.Unlock()
+	last := len(buffers.free) - 1
+	if last < 0 {
+		return new([4096]byte)
+	}
+	b := buffers.free[last]
+	buffers.free = buffers.free[:last]
+	return b
+}
+
+func putBuffer(b *[4096]byte) {
+	buffers.Lock()
+	defer buffers.Unlock()
+	buffers.free = append(buffers.free, b)
+}
