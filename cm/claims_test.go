@@ -70,9 +70,9 @@ func TestSetDepths(t *testing.T) {
 		{want: [2]uint8{16, 8}}, // the defaults, lowered to the device's limits
 		{opt: Options{ResponderResources: 20, InitiatorDepth: -1}, want: [2]uint8{20, 0}},
 		{opt: Options{ResponderResources: 21}, err: verbs.ErrRange},
-		{request: &Event{ResponderResources: 2, InitiatorDepth: 200}, want: [2]uint8{2, 8}},
+		{request: &Event{ConnParam: ConnParam{ResponderResources: 2, InitiatorDepth: 200}}, want: [2]uint8{2, 8}},
 		{request: &Event{}, want: [2]uint8{0, 0}},
-		{opt: Options{InitiatorDepth: 9}, request: &Event{ResponderResources: 1, InitiatorDepth: 1}, err: verbs.ErrRange},
+		{opt: Options{InitiatorDepth: 9}, request: &Event{ConnParam: ConnParam{ResponderResources: 1, InitiatorDepth: 1}}, err: verbs.ErrRange},
 	} {
 		p := plan{Options: test.opt, request: test.request}
 		err := p.setDepths(attr, "rxe0")

@@ -55,23 +55,13 @@ func translateErrno(err error) error {
 	return err
 }
 
-// command runs a command that has no answer.
-func command[Req any](m *manager, cmd uint32, req *Req) error {
-	msg, err := encode(cmd, mmap.Bytes(req), nil, 0)
+// exec runs a command and reads its answer into resp. response is the field of req for the answer's
+// address; it is nil if the command has none.
+func (m *manager) exec(cmd uint32, req []byte, response *uint64, resp []byte) error {
+	msg, err := encode(cmd, req, response, len(resp))
 	if err != nil {
 		return err
 	}
 	defer msg.free()
-	return translateErrno(m.run(msg, nil))
-}
-
-// query runs a command and stores its answer in *resp. response is the field of req
-// for the answer's address.
-func query[Resp, Req any](m *manager, cmd uint32, req *Req, response *uint64, resp *Resp) error {
-	msg, err := encode(cmd, mmap.Bytes(req), response, len(mmap.Bytes(resp)))
-	if err != nil {
-		return err
-	}
-	defer msg.free()
-	return translateErrno(m.run(msg, mmap.Bytes(resp)))
+	return translateErrno(m.run(msg, resp))
 }

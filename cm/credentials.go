@@ -280,7 +280,12 @@ func (m *manager) renewalErr() error {
 // runBlocking runs a command about an ID that may block for minutes, without blocking other
 // commands: after a change of credentials it runs on the caller's thread, which the caller
 // has locked, and on a file of that thread.
-func (m *manager) runBlocking(id *ID, msg message) error {
+func (m *manager) runBlocking(id *ID, cmd uint32, req []byte) error {
+	msg, err := encode(cmd, req, nil, 0)
+	if err != nil {
+		return err
+	}
+	defer msg.free()
 	move, err := newMigration()
 	if err != nil {
 		return err
@@ -306,7 +311,7 @@ func (m *manager) runBlocking(id *ID, msg message) error {
 		host.Close(file)
 	}
 	if m.attach(id, renewals) {
-		return err
+		return translateErrno(err)
 	}
 	back := m.onThread(func(fd int) error {
 		move.req.Id, move.req.Fd = id.handle, uint32(idFD)
@@ -318,7 +323,7 @@ func (m *manager) runBlocking(id *ID, msg message) error {
 		m.drain()
 		m.deliverMu.Unlock()
 	}
-	return cmp.Or(err, back)
+	return translateErrno(cmp.Or(err, back))
 }
 
 // detach returns another descriptor of the file that the ID is on. Renewals leave the ID

@@ -31,11 +31,11 @@ func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
 	}
 	var found []netip.Addr
 	for _, addr := range local {
-		at, err := deviceAt(addr)
+		r, err := defaultTransport.routeFrom(addr)
 		if err != nil {
 			return nil, fail(op, d.Name, err)
 		}
-		if at == index {
+		if r.Device != (verbs.GUID{}) && r.Index == index {
 			found = append(found, addr)
 		}
 	}
@@ -71,20 +71,15 @@ func localAddrs() (addrs []netip.Addr, err error) {
 	return addrs, nil
 }
 
-// deviceAt returns the index of the device that an address leads to, or -1 if there
-// is none.
-func deviceAt(addr netip.Addr) (index int, err error) {
-	id, err := defaultTransport.newID(PortSpaceTCP, nil)
+// routeFrom returns the route of an ID that is bound to an address: a zero Device if no device has it.
+func (t *Transport) routeFrom(addr netip.Addr) (Route, error) {
+	id, err := t.newID(PortSpaceTCP, nil)
 	if err != nil {
-		return -1, err
+		return Route{}, err
 	}
 	defer id.Close()
 	if id.bind(netip.AddrPortFrom(addr, 0)) != nil {
-		return -1, nil // no device has the address
+		return Route{}, nil
 	}
-	route, err := id.route()
-	if err != nil || route.Device == (verbs.GUID{}) {
-		return -1, err
-	}
-	return route.Index, nil
+	return id.route()
 }

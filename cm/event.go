@@ -30,8 +30,6 @@ const (
 	MulticastError
 	AddrChange
 	TimewaitExit
-	AddrInfoResolved
-	AddrInfoError
 )
 
 var eventNames = [...]string{
@@ -39,7 +37,6 @@ var eventNames = [...]string{
 	"connect request", "connect response", "connect error", "unreachable",
 	"rejected", "established", "disconnected", "device removal",
 	"multicast join", "multicast error", "address change", "timewait exit",
-	"address information resolved", "address information error",
 }
 
 func (t EventType) String() string {
@@ -62,35 +59,24 @@ type Event struct {
 	// the event must close it.
 	NewID *ID
 
-	// The peer's parameters, in events of connections.
-	PrivateData        []byte
-	ResponderResources uint8
-	InitiatorDepth     uint8
-	QPNum              uint32
-	FlowControl        bool
-	RetryCount         uint8
-	RNRRetryCount      uint8
-	SRQ                bool
-	ECE                ECE
-
-	// The address of the peer or group, in events of datagrams, for which QPNum and
-	// QKey are those of the peer or group.
-	AV   verbs.AddressVector
-	QKey uint32
+	ConnParam                     // of the peer; in events of datagrams QPNum and QKey of the peer or group
+	AV        verbs.AddressVector // of the peer or group, in events of datagrams
 }
 
 func decodeEvent(r *abi.RdmaUcmEventResp, datagram bool) Event {
-	e := Event{Type: EventType(r.Event), Status: int(int32(r.Status)), ECE: ECE{r.Ece.VendorId, r.Ece.AttrMod}}
+	e := Event{Type: EventType(r.Event), Status: int(int32(r.Status))}
+	p := &e.ConnParam
+	p.ECE = ECE{r.Ece.VendorId, r.Ece.AttrMod}
 	if datagram {
 		ud := r.Param.Ud()
-		e.QPNum, e.QKey, e.AV = ud.QpNum, ud.Qkey, attr.OfAH(&ud.AhAttr)
-		e.PrivateData = privateData(&ud.PrivateData, ud.PrivateDataLen)
+		p.QPNum, p.QKey, e.AV = ud.QpNum, ud.Qkey, attr.OfAH(&ud.AhAttr)
+		p.PrivateData = privateData(&ud.PrivateData, ud.PrivateDataLen)
 		return e
 	}
 	conn := r.Param.Conn()
-	e.ResponderResources, e.InitiatorDepth, e.QPNum = conn.ResponderResources, conn.InitiatorDepth, conn.QpNum
-	e.FlowControl, e.RetryCount, e.RNRRetryCount, e.SRQ = conn.FlowControl != 0, conn.RetryCount, conn.RnrRetryCount, conn.Srq != 0
-	e.PrivateData = privateData(&conn.PrivateData, conn.PrivateDataLen)
+	p.ResponderResources, p.InitiatorDepth, p.QPNum = conn.ResponderResources, conn.InitiatorDepth, conn.QpNum
+	p.FlowControl, p.RetryCount, p.RNRRetryCount, p.SRQ = conn.FlowControl != 0, conn.RetryCount, conn.RnrRetryCount, conn.Srq != 0
+	p.PrivateData = privateData(&conn.PrivateData, conn.PrivateDataLen)
 	return e
 }
 
@@ -123,7 +109,7 @@ func (e *Event) Err() error {
 		return verbs.ErrDisconnected
 	case DeviceRemoval:
 		return verbs.ErrDeviceRemoved
-	case AddrError, RouteError, ConnectError, Unreachable, MulticastError, AddrInfoError:
+	case AddrError, RouteError, ConnectError, Unreachable, MulticastError:
 		return errno()
 	}
 	return nil

@@ -65,7 +65,7 @@ func (id *ID) create() (*ID, error) {
 	}
 	req := abi.RdmaUcmCreateId{Uid: id.uid, Ps: uint16(id.space), QpType: uint8(typ)}
 	// The answer is the handle. It is stored at once, as a renewal of the file needs it.
-	if err := query(id.m, abi.RDMA_USER_CM_CMD_CREATE_ID, &req, &req.Response, &id.handle); err != nil {
+	if err := id.m.exec(abi.RDMA_USER_CM_CMD_CREATE_ID, mmap.Bytes(&req), &req.Response, mmap.Bytes(&id.handle)); err != nil {
 		id.m.forget(id)
 		return nil, fail("create ID", "", err)
 	}
@@ -75,51 +75,24 @@ func (id *ID) create() (*ID, error) {
 // Channel returns the channel that the ID was made on, or nil if a [Dialer] or [Listener] made it.
 func (id *ID) Channel() *Channel { return id.m.channel }
 
-// PortSpace returns the port space of the ID.
-func (id *ID) PortSpace() PortSpace { return id.space }
-
-// beginCommand begins a command about the ID, which endCommand ends.
-func (id *ID) beginCommand() error {
+// use calls f with the ID's manager, and fails if the ID has been closed. Close waits for f.
+func (id *ID) use(f func(m *manager) error) error {
 	id.cmdMu.RLock()
+	defer id.cmdMu.RUnlock()
 	if id.closed {
-		id.cmdMu.RUnlock()
 		return verbs.ErrClosed
 	}
-	return nil
+	return f(id.m)
 }
-
-func (id *ID) endCommand() { id.cmdMu.RUnlock() }
 
 // idCommand runs a command about an ID that has no answer.
 func idCommand[Req any](id *ID, cmd uint32, req *Req) error {
-	if err := id.beginCommand(); err != nil {
-		return err
-	}
-	defer id.endCommand()
-	return command(id.m, cmd, req)
+	return id.use(func(m *manager) error { return m.exec(cmd, mmap.Bytes(req), nil, nil) })
 }
 
-// doBlocking is idCommand for a command that may block, see [manager.runBlocking].
-func doBlocking[Req any](id *ID, cmd uint32, req *Req) error {
-	if err := id.beginCommand(); err != nil {
-		return err
-	}
-	defer id.endCommand()
-	msg, err := encode(cmd, mmap.Bytes(req), nil, 0)
-	if err != nil {
-		return err
-	}
-	defer msg.free()
-	return translateErrno(id.m.runBlocking(id, msg))
-}
-
-// idQuery runs a command about an ID and stores its answer in *resp, see query.
+// idQuery runs a command about an ID and stores its answer in *resp, see manager.exec.
 func idQuery[Resp, Req any](id *ID, cmd uint32, req *Req, response *uint64, resp *Resp) error {
-	if err := id.beginCommand(); err != nil {
-		return err
-	}
-	defer id.endCommand()
-	return query(id.m, cmd, req, response, resp)
+	return id.use(func(m *manager) error { return m.exec(cmd, mmap.Bytes(req), response, mmap.Bytes(resp)) })
 }
 
 // Close waits for commands in progress and destroys the ID (rdma_destroy_id(3)). Calls
@@ -138,7 +111,7 @@ func (id *ID) Close() error {
 	id.closed = true
 	id.cmdMu.Unlock()
 	req := abi.RdmaUcmDestroyId{Id: id.handle}
-	err := query(id.m, abi.RDMA_USER_CM_CMD_DESTROY_ID, &req, &req.Response, new(abi.RdmaUcmDestroyIdResp))
+	err := id.m.exec(abi.RDMA_USER_CM_CMD_DESTROY_ID, mmap.Bytes(&req), &req.Response, mmap.Bytes(new(abi.RdmaUcmDestroyIdResp)))
 	id.destroyed = err == nil
 	id.m.forget(id)
 	return fail("destroy ID", "", err)
@@ -276,11 +249,12 @@ func (id *ID) connect(p ConnParam, blocking bool) error {
 	if err := p.encode(&req.ConnParam); err != nil {
 		return err
 	}
-	run := idCommand[abi.RdmaUcmConnect]
-	if blocking {
-		run = doBlocking
-	}
-	err := run(id, abi.RDMA_USER_CM_CMD_CONNECT, &req)
+	err := id.use(func(m *manager) error {
+		if blocking {
+			return m.runBlocking(id, abi.RDMA_USER_CM_CMD_CONNECT, mmap.Bytes(&req))
+		}
+		return m.exec(abi.RDMA_USER_CM_CMD_CONNECT, mmap.Bytes(&req), nil, nil)
+	})
 	most := roceRequest
 	if id.space.datagram() {
 		most = roceDatagramRequest

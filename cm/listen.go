@@ -147,25 +147,11 @@ func (t *Transport) reachable(wildcard netip.Addr, ipv6Only bool) bool {
 		if a.Is4() && ipv6Only || wildcard.Is4() && !a.Is4() {
 			continue
 		}
-		if has, err := t.hasDevice(a); has || err != nil {
+		if r, err := t.routeFrom(a); r.Device != (verbs.GUID{}) || err != nil {
 			return true
 		}
 	}
 	return false
-}
-
-// hasDevice reports whether a device has an address.
-func (t *Transport) hasDevice(a netip.Addr) (bool, error) {
-	id, err := t.newID(PortSpaceTCP, nil)
-	if err != nil {
-		return false, err
-	}
-	defer id.Close()
-	if id.bind(netip.AddrPortFrom(a, 0)) != nil {
-		return false, nil
-	}
-	r, err := id.route()
-	return r.Device != (verbs.GUID{}), err
 }
 
 // noAddress is the error of listening on a wildcard by which nobody can connect.
