@@ -13,26 +13,7 @@ import (
 )
 
 // Channel is an event channel of librdmacm (rdma_create_event_channel(3)): the program makes IDs on it
-// and takes the events of all of them in order, so that one goroutine can make and end many connections.
-//
-//	for {
-//		ev, err := ch.Next(ctx)
-//		...
-//		switch ev.Type {
-//		case cm.AddrResolved: // of an ID with ResolveAddr
-//			err = ev.ID.ResolveRoute(time.Second)
-//		case cm.RouteResolved:
-//			_, err = ch.Connect(ev, opt)
-//		case cm.ConnectRequest: // of an ID with Listen
-//			_, err = ch.Accept(ev, opt)
-//		case cm.Established:
-//			use(ev.Endpoint)
-//		case cm.Disconnected:
-//			ev.Endpoint.Close()
-//		}
-//	}
-//
-// Several goroutines may use a channel and its IDs.
+// and takes the events of all of them in order. Several goroutines may use a channel and its IDs.
 type Channel struct {
 	m         *manager
 	events    *queue
@@ -42,8 +23,7 @@ type Channel struct {
 // NewChannel is [Transport.NewChannel] of [DefaultTransport].
 func NewChannel() (*Channel, error) { return defaultTransport.NewChannel() }
 
-// NewChannel opens a channel to the rdma_cm that the transport uses. The caller must close it after
-// its IDs. Endpoints that the channel makes use the transport.
+// NewChannel opens a channel, whose endpoints use the transport. The caller must close it after its IDs.
 func (t *Transport) NewChannel() (*Channel, error) {
 	m, err := openManager(t.node())
 	if err != nil {
@@ -61,8 +41,7 @@ func (c *Channel) NewID(space PortSpace) (*ID, error) {
 	return c.m.addID(cmp.Or(space, PortSpaceTCP), nil).create()
 }
 
-// Close closes the channel and so destroys the IDs that are still on it. Calls that wait
-// for events fail with [verbs.ErrClosed].
+// Close closes the channel and destroys its IDs. Calls of Next fail with [verbs.ErrClosed].
 func (c *Channel) Close() error {
 	if c == nil {
 		return verbs.ErrClosed
@@ -72,15 +51,13 @@ func (c *Channel) Close() error {
 	return nil
 }
 
-// FD returns a file descriptor that is readable, for poll(2) and epoll(7), while TryNext
-// would return an event. With EPOLLET, call TryNext until it returns none. The descriptor
-// is valid until Close, and is for waiting only; FD returns -1 after Close.
+// FD returns a descriptor that is readable, for poll(2) and epoll(7), while TryNext would return
+// an event. It is for waiting only, until Close; later FD returns -1.
 func (c *Channel) FD() int { return c.events.poll.FD() }
 
-// Next waits for the next event (rdma_get_cm_event(3)). If the event's ID has an endpoint, the
-// endpoint has already handled the event: a [ConnectResponse] has been answered, and is returned as
-// Established, and an endpoint that the peer has disconnected has ended. Established comes
-// before Disconnected, also if the network has lost the peer's confirmation.
+// Next waits for the next event (rdma_get_cm_event(3)). An endpoint of the event's ID has already
+// handled it: a ConnectResponse has been answered and is returned as Established, and at
+// Disconnected the endpoint has ended. Established always comes before Disconnected.
 func (c *Channel) Next(ctx context.Context) (Event, error) {
 	e, err := c.events.next(ctx)
 	if err == nil {
@@ -108,9 +85,9 @@ func (c *Channel) TryNext() (e Event, ok bool, err error) {
 	}
 }
 
-// Connect makes an endpoint for the ID of a [RouteResolved] event and requests a
-// connection. [Established], or an event of failure, follows. On iWARP it waits for
-// TCP's handshake. If it fails, the ID is closed.
+// Connect makes an endpoint for the ID of a RouteResolved event and requests a connection.
+// Established, or an event of failure, follows. On iWARP it waits for TCP's handshake. A failed
+// Connect closes the ID.
 func (c *Channel) Connect(e Event, opt Options) (*Endpoint, error) {
 	if err := c.check(&e, RouteResolved); err != nil {
 		return nil, fail("connect ID", "", err)
@@ -118,9 +95,8 @@ func (c *Channel) Connect(e Event, opt Options) (*Endpoint, error) {
 	return c.startEndpoint(e.ID, nil, "connect to", &opt, (*Endpoint).connect)
 }
 
-// Accept makes an endpoint for the connection that a [ConnectRequest] event requests, and
-// accepts it. [Established], or an event of failure, follows, but no event for datagrams.
-// If it fails, the request is rejected.
+// Accept makes an endpoint that answers a ConnectRequest event. Established, or an event of failure,
+// follows, but no event for datagrams. A failed Accept rejects the request.
 func (c *Channel) Accept(e Event, opt Options) (*Endpoint, error) {
 	if err := c.check(&e, ConnectRequest); err != nil {
 		return nil, fail("accept on ID", "", err)

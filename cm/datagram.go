@@ -26,9 +26,8 @@ func (e *Endpoint) setPeer(ev Event) error {
 	return e.own.add(ah.Close)
 }
 
-// Datagrams sends and receives messages over a datagram endpoint that is not
-// Polled, through its own buffers. It takes over the endpoint's queues and is
-// closed with the endpoint.
+// Datagrams sends and receives messages over the queues of a datagram endpoint that is not Polled,
+// through its own buffers. It is closed with the endpoint.
 type Datagrams struct {
 	e        *Endpoint
 	mr       *uverbs.MR
@@ -39,9 +38,8 @@ type Datagrams struct {
 	senders *ahCache
 }
 
-// NewDatagrams posts as many receives as the endpoint's queue takes, of size
-// bytes each: at most the port's MTU. A message that arrives before that is lost: call
-// it in [Options].Setup, before the peer can send.
+// NewDatagrams fills the endpoint's receive queue with buffers of size bytes, at most the port's
+// MTU. Call it in [Options].Setup: a message that arrives before it is lost.
 func NewDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 	d, err := newDatagrams(e, size)
 	return d, fail("prepare datagrams on", e.LocalAddr().String(), err)
@@ -142,14 +140,11 @@ func (d *Datagrams) replyAH(h header) (*uverbs.AH, error) {
 	return d.e.PD.CreateReplyAH(d.e.route.Port, &wc, h.grh[:])
 }
 
-// SetMaxSenders sets the size of the cache of address handles for answers, one handle for
-// each sender. The default is 1024, the least 1. Devices have at most some ten thousand
-// handles for all programs. An answer to a sender that is not in the cache adds a handle,
-// and evicts the least recently used one if the cache is full.
+// SetMaxSenders sets the size of the cache of address handles for answers, one for each of the last
+// senders; the default is 1024, the least 1. Devices have some ten thousand for all programs.
 func (d *Datagrams) SetMaxSenders(n int) { d.senders.setLimit(max(n, 1)) }
 
-// Send sends a message and waits for its completion. ctx bounds only the wait for
-// other messages that are being sent.
+// Send sends a message and waits for its completion. ctx bounds the wait for other senders.
 func (d *Datagrams) Send(ctx context.Context, to verbs.UDAddr, b []byte) error {
 	return d.send(ctx, verbs.SendWR{Opcode: verbs.OpSend, To: to}, b)
 }
@@ -159,10 +154,8 @@ func (d *Datagrams) SendImm(ctx context.Context, to verbs.UDAddr, b []byte, imm 
 	return d.send(ctx, verbs.SendWR{Opcode: verbs.OpSendImm, To: to, Imm: imm}, b)
 }
 
-// Reply is like [Datagrams.Send], to the sender of a received message. The first
-// answer to a sender resolves its address, which takes up to a second and fails if
-// the sender does not exist; ctx bounds that as well. Receives and other sends do not
-// wait for it, but at most 64 senders are resolved at a time.
+// Reply is like [Datagrams.Send], to the sender of a received message. The first answer resolves
+// the sender's address, for up to a second or until ctx ends, at most 64 senders at a time.
 func (d *Datagrams) Reply(ctx context.Context, to Sender, b []byte) error {
 	return d.reply(ctx, verbs.SendWR{Opcode: verbs.OpSend}, to, b)
 }

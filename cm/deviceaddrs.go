@@ -12,10 +12,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// DeviceAddrs returns the addresses of this machine that lead to a device: a program
-// can listen on them for connections on the device, and peers can dial them. They come
-// from the connection manager, because GIDs contain them on RoCE only. DeviceAddrs fails
-// if there are none.
+// DeviceAddrs returns the addresses of this machine that lead to a device, to listen on. It fails
+// if there are none. They come from the connection manager, as GIDs contain them on RoCE only.
 func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
 	const op = "find addresses of"
 	if v := host.DeviceAt(d.Node); v != nil {

@@ -16,21 +16,18 @@ import (
 type Dialer struct {
 	Options
 	// PortSpace is the port space of the port; zero is PortSpaceTCP. In a port space
-	// for datagrams the endpoint has a UD QP and no connection that could end.
+	// for datagrams the endpoint has a UD QP.
 	PortSpace PortSpace
 	// LocalAddr is the local address; the zero value leaves the choice to routing.
 	LocalAddr netip.AddrPort
-	// ResolveTimeout bounds the resolution of the address, and that of the
-	// route; zero is 2 s each.
+	// ResolveTimeout bounds the resolution of the address, and of the route; zero is 2 s each.
 	ResolveTimeout time.Duration
-	// ConnectTimeout bounds the handshake. Zero is 30 s. With a negative value only the
-	// context and the kernel bound it; on iWARP the kernel's limit is more than two
-	// minutes.
+	// ConnectTimeout bounds the handshake; zero is 30 s, a negative value leaves it to the
+	// context and the kernel.
 	ConnectTimeout time.Duration
 	// Resolver resolves names; nil is net.DefaultResolver.
 	Resolver *net.Resolver
-	// TOS is the type of service, or traffic class, of the connection's
-	// packets, see [ID.SetTOS]; zero is the system's setting.
+	// TOS is the type of service, or traffic class, of packets; zero is the system's setting.
 	TOS uint8
 	// Transport owns what endpoints share; nil is [DefaultTransport].
 	Transport *Transport
@@ -40,9 +37,8 @@ type Dialer struct {
 func Dial(ctx context.Context, addr string) (*Endpoint, error) { return new(Dialer).Dial(ctx, addr) }
 
 // Dial connects to addr: "10.9.0.1:7471", "[fd00::1%v0]:7471", or a name and a port. The
-// addresses of a name are tried one after the other. ctx bounds the whole dial and has no
-// effect on an established connection; if it has a deadline, the remaining time is shared
-// among the addresses. The error is that of the first address.
+// addresses of a name are tried in turn, each with its share of the time to the deadline of
+// ctx; the error is that of the first. ctx has no effect on an established connection.
 func (d *Dialer) Dial(ctx context.Context, addr string) (*Endpoint, error) {
 	addrs, err := resolve(ctx, d.Resolver, addr)
 	if err != nil {

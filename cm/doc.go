@@ -1,6 +1,5 @@
-// Package cm makes RDMA connections with the kernel's connection manager: it finds the
+// Package cm makes RDMA connections with the kernel's connection manager, rdma_cm: it finds the
 // device and path to an address, dials and accepts connections, and reports when they end.
-// It uses /dev/infiniband/rdma_cm directly, as librdmacm does.
 //
 //	client                                server
 //	Dialer.Dial                           Listen
@@ -21,15 +20,11 @@
 // [DefaultTransport], which closes what has been idle for 250 ms.
 //
 // Every call that waits takes a context. A call that is cancelled, at any stage, leaks no
-// ID, QP or file.
-//
-// One goroutine of a transport, or of a channel, reads events from the kernel and passes them on. It
-// waits in the runtime's netpoller, and no connection delays another.
+// ID, QP or file. One goroutine of a transport, or of a channel, passes on the kernel's events.
 //
 // # Logging
 //
-// [Options].Logger and [ListenConfig].Logger log with package log/slog: at level Debug how
-// connections are made and end, and repeated attempts; at level Warn rejected requests and
-// failures that no call returns. The attributes are "device", "local", "remote", "err", and
-// "elapsed", the time since the connection attempt began. [Listener.Stats] returns counters.
+// [Options].Logger and [ListenConfig].Logger log at level Debug how connections are made and
+// end, and repeated attempts; at level Warn rejected requests and failures that no call returns.
+// The attributes are "device", "local", "remote", "err", and "elapsed" since the attempt began.
 package cm

@@ -14,17 +14,15 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Endpoint is one end of a reliable connection, or a datagram endpoint without a connection:
-// a QP with its CQs. The caller must close it. The peer may use all operations on the QP; the
-// access flags of the memory regions limit what it can reach by RDMA.
+// Endpoint is one end of a reliable connection, or a datagram endpoint: a QP with its CQs. The
+// caller must close it. Access flags of memory regions limit what the peer reaches by RDMA.
 type Endpoint struct {
 	PD     *uverbs.PD
 	QP     *uverbs.QP
 	SendCQ *uverbs.CQ
 	RecvCQ *uverbs.CQ
 
-	// PrivateData is the private data that the peer sent when it connected or accepted.
-	// RoCE pads it with zeros, see [MaxPrivateData].
+	// PrivateData is what the peer sent when it connected or accepted, see [MaxPrivateData].
 	PrivateData []byte
 
 	// Peer is the destination of a datagram endpoint that dialed, or its multicast group.
@@ -380,8 +378,8 @@ func (e *Endpoint) end(reason error, flush bool) {
 	}
 }
 
-// Done returns a channel that is closed when the connection has ended. Posted
-// requests complete with WCFlushErr then.
+// Done returns a channel that is closed when the connection has ended. Requests complete with
+// WCFlushErr then.
 func (e *Endpoint) Done() <-chan struct{} { return e.life.done }
 
 // Err returns why the connection ended: [verbs.ErrDisconnected], [verbs.ErrDeviceRemoved] or
@@ -395,15 +393,13 @@ func (e *Endpoint) Err() error {
 	}
 }
 
-// AllocMR allocates a memory region, as [uverbs.PD.AllocMR] does. The region is
-// closed with the endpoint if the program has not closed it before.
+// AllocMR is [uverbs.PD.AllocMR] for a region that is closed with the endpoint at the latest.
 func (e *Endpoint) AllocMR(size int, access verbs.Access) (*uverbs.MR, error) {
 	mr, err := e.PD.AllocMR(size, access, uverbs.MROptions{})
 	return e.trackMR(mr, err)
 }
 
-// RegisterMR registers the caller's memory, as [uverbs.PD.RegisterMR] does. The
-// region is closed with the endpoint if the program has not closed it before.
+// RegisterMR is [uverbs.PD.RegisterMR] for a region that is closed with the endpoint at the latest.
 func (e *Endpoint) RegisterMR(mem []byte, access verbs.Access) (*uverbs.MR, error) {
 	mr, err := e.PD.RegisterMR(mem, access)
 	return e.trackMR(mr, err)
@@ -435,8 +431,8 @@ func (e *Endpoint) ID() *ID { return e.id }
 func (e *Endpoint) LocalAddr() Addr  { return Addr{e.route.Local} }
 func (e *Endpoint) RemoteAddr() Addr { return Addr{e.route.Remote} }
 
-// Announce replaces [Options].PrivateData. It may only be called in Options.Setup, with
-// data that exists only after the QP, such as keys of the endpoint's memory.
+// Announce replaces [Options].PrivateData, for data that does not exist before the QP, such as
+// keys. It may only be called in Options.Setup.
 func (e *Endpoint) Announce(privateData []byte) error {
 	if len(privateData) > MaxPrivateData {
 		return fail("announce to", e.RemoteAddr().String(), ErrPrivateData)
@@ -445,25 +441,17 @@ func (e *Endpoint) Announce(privateData []byte) error {
 	return nil
 }
 
-// Disconnect ends the connection for both sides and returns. Requests that
-// have not completed are flushed: wait for their completions first.
+// Disconnect ends the connection for both sides. Requests that have not completed are flushed.
 func (e *Endpoint) Disconnect() { e.end(verbs.ErrClosed, true) }
 
-// Close disconnects and releases the QP, the CQs that were made for it, and the
-// endpoint's memory regions. The program must first close the regions that it made in PD
-// itself. Requests that have not completed get no completion, unless their CQ is shared:
-// then they are flushed, as by Disconnect.
+// Close disconnects and releases what the endpoint has made. The program must first close its own
+// regions in PD. Requests that have not completed get a completion only if their CQ is shared.
+// After a failure Close can be called again.
 //
-// The side that received the last message should not be the first to close: rxe completes
-// a receive before it acknowledges the message, so the peer's send may fail though the
-// message has arrived. Answer it, or wait for Done.
-//
-// On RoCE and InfiniBand a datagram reports the end to the peer. If the network loses it, the
-// kernel repeats it every 4 s, but not after Close. A peer whose requests are all complete
-// then waits without end, so it should have a deadline; on bad networks call Disconnect some
-// seconds before Close.
-//
-// After a failure Close can be called again; it closes what is left.
+// The side that received the last message should wait for Done: rxe completes a receive before it
+// acknowledges the message, and the peer's send would fail. On RoCE and InfiniBand the network may
+// lose the end: the kernel repeats it every 4 s until Close, so a peer that only waits needs a
+// deadline.
 func (e *Endpoint) Close() error {
 	if e == nil {
 		return verbs.ErrClosed

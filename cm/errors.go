@@ -14,20 +14,16 @@ import (
 )
 
 var (
-	// ErrMPA is returned by Dial on iWARP when the kernel cannot parse the answer.
-	// Usually the peer has sent its first message before it received one, which is
-	// not allowed, and the message came with the answer: the next Dial may succeed.
-	// The error also matches EINVAL.
-	ErrMPA = errors.New("the peer broke MPA, or sent before it had a message")
+	// ErrMPA is returned by Dial on iWARP when the kernel cannot parse the answer, mostly
+	// as the peer's first message came with it: the next Dial may succeed. It also matches EINVAL.
+	ErrMPA = errors.New("MPA error: the peer sent data before receiving any")
 	// ErrPrivateData is returned for more private data than the message can carry.
 	ErrPrivateData = errors.New("private data is too long")
 )
 
-// MaxPrivateData is the most private data that the kernel accepts, in bytes. RoCE
-// carries less: 56 in a connection request, 196 in its acceptance and 148 in its
-// rejection (IBTA 12.6, less rdma_cm's header), for datagrams 180 and 136; the
-// receiver gets the whole field, padded with zeros. iWARP carries all of it, at its
-// exact length (MPA has room for 512 bytes, less 4).
+// MaxPrivateData is the most private data that the kernel accepts, in bytes; iWARP carries it at
+// its exact length. RoCE carries 56 in a connection request, 196 in its acceptance and 148 in its
+// rejection (IBTA 12.6, less rdma_cm's header), for datagrams 180 and 136, padded with zeros.
 const MaxPrivateData = 255
 
 // The most private data that RoCE carries, in bytes.
@@ -95,9 +91,8 @@ func (e *RejectedError) Is(target error) bool {
 }
 
 // SendError returns wc.Err() for a completion from a send queue. The error also matches
-// [verbs.ErrDisconnected] if the status means that the peer is unreachable: it does not
-// answer, the link is down, or, on iWARP, the TCP connection has ended. Such completions
-// may come before the Disconnected event.
+// [verbs.ErrDisconnected] if the peer does not answer, the link is down, or iWARP's TCP connection
+// has ended, which completions may report before the Disconnected event.
 func SendError(wc *verbs.WC) error {
 	if wc.Status == verbs.WCRetryExcErr || wc.Status == verbs.WCLocQPOpErr {
 		return fmt.Errorf("%w: %w", verbs.ErrDisconnected, wc.Err())
@@ -105,14 +100,10 @@ func SendError(wc *verbs.WC) error {
 	return wc.Err()
 }
 
-// Reason returns why a request of the connection failed: err, which is that of a completion
-// ([verbs.WC.Err], or of [uverbs.CQ.Next]) from one of its queues, and in addition why the
-// connection ended, if the request failed because of that. It matches [verbs.ErrDisconnected],
-// [verbs.ErrClosed] or [verbs.ErrDeviceRemoved] then. Other errors, and nil, are returned as they
-// are.
-//
-// A request is flushed shortly before the end is known, so Reason waits for Done, a second at
-// most: a QP that has failed for a reason of its own flushes requests of a connection that is up.
+// Reason adds to err, that of a completion ([verbs.WC.Err], [uverbs.CQ.Next]), why the connection
+// ended, if the request failed because of that: it matches [verbs.ErrDisconnected],
+// [verbs.ErrClosed] or [verbs.ErrDeviceRemoved] then. As a request is flushed shortly before the
+// end is known, Reason waits for Done, a second at most.
 func (e *Endpoint) Reason(err error) error {
 	switch {
 	case errors.Is(err, verbs.WCRetryExcErr), errors.Is(err, verbs.WCLocQPOpErr):

@@ -15,9 +15,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// ID is the kernel's object for a listener or for one end of a connection
-// (rdma_create_id(3)). The caller must close it, after the QP that it connects.
-// Methods may be called by several goroutines.
+// ID is the kernel's object for a listener or for one end of a connection (rdma_create_id(3)). The
+// caller must close it, after the QP that it connects.
 type ID struct {
 	// Tag is for the program's use.
 	Tag any
@@ -95,9 +94,8 @@ func idQuery[Resp, Req any](id *ID, cmd uint32, req *Req, response *uint64, resp
 	return id.use(func(m *manager) error { return m.exec(cmd, mmap.Bytes(req), response, mmap.Bytes(resp)) })
 }
 
-// Close waits for commands in progress and destroys the ID (rdma_destroy_id(3)). Calls
-// that wait for its events, and all later calls, fail with [verbs.ErrClosed]. The kernel
-// ends a connection that is up.
+// Close waits for commands in progress and destroys the ID (rdma_destroy_id(3)). The kernel ends a
+// connection that is up. Later calls fail with [verbs.ErrClosed].
 func (id *ID) Close() error {
 	if id == nil {
 		return verbs.ErrClosed
@@ -133,9 +131,8 @@ func (id *ID) bind(addr netip.AddrPort) error {
 	return idCommand(id, abi.RDMA_USER_CM_CMD_BIND, &abi.RdmaUcmBind{Id: id.handle, AddrSize: size, Addr: sa})
 }
 
-// ResolveAddr starts to find the device that leads to dst, from src if that is valid.
-// AddrResolved or AddrError follows: only after the timeout if a neighbour's address was not
-// known and the neighbour answered immediately, as over a veth pair.
+// ResolveAddr starts to find the device that leads to dst, from src if that is valid. AddrResolved
+// or AddrError follows: over a veth pair it may take the timeout to resolve a neighbour.
 func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
 	return fail("resolve address", dst.String(), id.resolveAddr(src, dst, timeout))
 }
@@ -167,9 +164,8 @@ func (id *ID) resolveRoute(timeout time.Duration) error {
 		&abi.RdmaUcmResolveRoute{Id: id.handle, TimeoutMs: uint32(timeout.Milliseconds())})
 }
 
-// Listen makes a bound ID accept connection requests, which follow as ConnectRequest
-// events. While backlog of them wait, or 1024 if that is zero, further requests are turned
-// away. Less than 0 matches [verbs.ErrRange].
+// Listen makes a bound ID accept connection requests, which follow as ConnectRequest events. While
+// backlog of them wait, 1024 if that is zero, further ones are turned away.
 func (id *ID) Listen(backlog int) error { return fail("listen on ID", "", id.listen(backlog)) }
 
 const (

@@ -34,9 +34,7 @@ type Listener struct {
 	stats ListenerStats          // Accepted, Rejected, Failed
 }
 
-// ListenerStats contains a listener's counters. A request that is counted by none of
-// TurnedAway, Accepted, Rejected, Failed and Waiting is held by the program, or was dropped
-// by Close.
+// ListenerStats contains a listener's counters.
 type ListenerStats struct {
 	Requests   uint64 // connection requests received
 	TurnedAway uint64 // requests beyond Backlog
@@ -47,7 +45,7 @@ type ListenerStats struct {
 	Open       int    // accepted connections that are not closed yet
 }
 
-// Stats returns the listener's counters. It may be called at any time, also after Close.
+// Stats returns the listener's counters, also after Close.
 func (l *Listener) Stats() ListenerStats {
 	l.mu.Lock()
 	s := l.stats
@@ -69,29 +67,24 @@ func (l *Listener) count(n *uint64) {
 // ListenConfig contains options for listening. The zero value listens as [Listen] does.
 type ListenConfig struct {
 	// Backlog is the number of requests that may wait for [Listener.Accept]; zero is
-	// 1024. Further requests are turned away. Less than 0 matches [verbs.ErrRange].
+	// 1024. Further requests are turned away.
 	Backlog int
 	// PortSpace is as in [Dialer].
 	PortSpace PortSpace
 	// ReuseAddr allows a port that other IDs are bound to, if none of them listens.
 	ReuseAddr bool
-	// IPv6Only lets the IPv6 wildcard accept IPv6 connections only, so that another listener
-	// may have the IPv4 wildcard at the same port.
+	// IPv6Only leaves IPv4's wildcard at the port of IPv6's to another listener.
 	IPv6Only bool
-	// Logger, if set, logs connection requests at level Debug, and rejected requests at
-	// level Warn. It is also the Logger of connections whose [Options] have none.
+	// Logger, if set, logs requests. It is also that of connections whose [Options] have none.
 	Logger *slog.Logger
-	// Transport owns what the listener and its connections share with others; nil is
-	// [DefaultTransport].
+	// Transport owns what endpoints share; nil is [DefaultTransport].
 	Transport *Transport
 }
 
 // Listen listens for connections on addr: "10.9.0.1:7471", ":7471" or "[::]:7471" for all
-// addresses, or "0.0.0.0:7471" for all of IPv4. Port 0 selects a free port, see
-// [Listener.Addr]. Listen fails with an error that matches [verbs.ErrNoRDMA] if no
-// connection could ever come: because no device serves the address, as with 127.0.0.1, or a
-// wildcard in a container that has the devices of its host, but none of their addresses,
-// or because this process can open none of the devices that do.
+// addresses, or "0.0.0.0:7471" for all of IPv4. Port 0 selects a free port. The error matches
+// [verbs.ErrNoRDMA] if no connection could ever come: no device serves the address, as with
+// 127.0.0.1 or in a container without its host's interfaces, or this process can open none that does.
 func Listen(ctx context.Context, addr string) (*Listener, error) {
 	return new(ListenConfig).Listen(ctx, addr)
 }
@@ -245,8 +238,7 @@ func portInUse(id *ID, local netip.AddrPort, err error) error {
 // Addr returns the address that the listener listens on.
 func (l *Listener) Addr() Addr { return l.addr }
 
-// Accept waits for a connection request. Any number of requests may be handled
-// at once; none delays another.
+// Accept waits for a connection request. Requests may be handled at once; none delays another.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	for {
 		ev, err := l.events.next(ctx)
@@ -284,9 +276,8 @@ func (l *Listener) Close() error {
 	return errors.Join(l.id6.Close(), l.id.Close())
 }
 
-// Shutdown stops listening and waits until the accepted connections have ended because
-// either side disconnected or closed its endpoint. It does not end them itself. If ctx ends
-// first, it returns the context's error.
+// Shutdown stops listening and waits until the accepted connections have ended, which it does not
+// end itself, or ctx has.
 func (l *Listener) Shutdown(ctx context.Context) error {
 	if err := l.Close(); err != nil {
 		return err
@@ -339,9 +330,9 @@ func (r *Request) LocalAddr() Addr { return Addr{r.route.Local} }
 // PrivateData returns the private data of the peer's request.
 func (r *Request) PrivateData() []byte { return r.event.PrivateData }
 
-// Accept accepts the connection and waits until it is up. If that fails, or ctx
-// ends first, the request is rejected. A peer may send and disconnect at once: Accept then
-// returns an endpoint that has ended, whose completed receives hold what was sent.
+// Accept accepts the connection and waits until it is up, or rejects it if that fails or ctx ends.
+// If the peer has sent and disconnected at once, the endpoint has ended, and its completed receives
+// hold what was sent.
 func (r *Request) Accept(ctx context.Context, opt Options) (*Endpoint, error) {
 	e, err := r.accept(ctx, &opt)
 	return e, fail("accept from", r.RemoteAddr().String(), gaveUp(err))
@@ -446,8 +437,7 @@ func (e *Endpoint) awaitPeer(ctx context.Context, ownCQ bool) (Event, error) {
 	return e.id.events.await(ctx, Established, Disconnected)
 }
 
-// Reject rejects the request. The peer's dial fails with a [*RejectedError] that
-// carries privateData.
+// Reject rejects the request. The peer's dial fails with a [*RejectedError] with privateData.
 func (r *Request) Reject(privateData []byte) error {
 	return fail("reject", r.RemoteAddr().String(), r.reject(privateData))
 }

@@ -42,9 +42,8 @@ func (p *Path) AddressVector(c *uverbs.Context) (verbs.AddressVector, error) {
 // Lookup is [Dialer.Lookup] of the zero [Dialer].
 func Lookup(ctx context.Context, addr string) (Path, error) { return new(Dialer).Lookup(ctx, addr) }
 
-// Lookup returns the device, port and GID that lead to addr, "10.9.0.1" or a name,
-// without connecting. If no device leads there, the error matches [verbs.ErrNoRoute]
-// and lists the devices.
+// Lookup returns the device, port and GID that lead to addr, "10.9.0.1" or a name. If there is
+// none, the error matches [verbs.ErrNoRoute] and lists the devices.
 func (d *Dialer) Lookup(ctx context.Context, addr string) (Path, error) {
 	p, err := d.lookup(ctx, addr)
 	return p, fail("lookup", addr, err)
@@ -122,9 +121,8 @@ func noRouteTo(dst netip.Addr, devices []string, reachable bool, err error) erro
 	return fmt.Errorf("%w to %s; devices: %s: %w", verbs.ErrNoRoute, to, strings.Join(devices, ", "), err)
 }
 
-// FindDevice returns the device that the route leads to. It compares indexes, as two
-// devices on one network interface have the same GUID. A process that may not use
-// netlink, which reports the index, finds only devices whose GUID is unique.
+// FindDevice returns the device that the route leads to. A process that may not use netlink, which
+// reports indexes, finds only devices whose GUID is unique: two on one interface have the same.
 func (r Route) FindDevice() (uverbs.Device, error) {
 	devs, err := uverbs.Devices()
 	if err != nil {

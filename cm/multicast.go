@@ -8,10 +8,9 @@ import (
 	"github.com/goverbs/verbs/abi"
 )
 
-// Join starts to join a multicast group (rdma_join_multicast(3)). The ID must be bound to a
-// device. MulticastJoin follows, with the group's AV, QPNum and QKey, or MulticastError. With
-// sendOnly the member receives nothing. The caller must attach the QP, see
-// [uverbs.QP.AttachMulticast]. The membership ends with [ID.Leave] or with the ID.
+// Join starts to join a multicast group (rdma_join_multicast(3)) from an ID that is bound to a
+// device, with sendOnly without receiving. MulticastJoin follows, with AV, QPNum and QKey, or
+// MulticastError. The caller must attach the QP, see [uverbs.QP.AttachMulticast].
 func (id *ID) Join(group netip.Addr, sendOnly bool) error {
 	return fail("join", group.String(), id.join(group, sendOnly))
 }
@@ -34,8 +33,7 @@ func (id *ID) join(group netip.Addr, sendOnly bool) error {
 	return err
 }
 
-// Leave ends the membership of a group, also before its event (rdma_leave_multicast(3)). It does
-// nothing if the ID is no member.
+// Leave ends the membership of a group, if there is one (rdma_leave_multicast(3)).
 func (id *ID) Leave(group netip.Addr) error {
 	handle, ok := id.groups.LoadAndDelete(group)
 	if !ok {
@@ -46,9 +44,8 @@ func (id *ID) Leave(group netip.Addr) error {
 	return fail("leave", group.String(), err)
 }
 
-// Join makes a datagram endpoint that is a member of a group, an IP multicast
-// address, until Close. Its Peer is the group. Dialer.LocalAddr, if set, selects the device.
-// With sendOnly the endpoint receives nothing.
+// Join makes a datagram endpoint whose Peer is a group, an IP multicast address, and that is a
+// member until Close, with sendOnly without receiving. LocalAddr, if set, selects the device.
 func (d *Dialer) Join(ctx context.Context, group string, sendOnly bool) (*Endpoint, error) {
 	e, err := d.join(ctx, group, sendOnly)
 	return e, fail("join", group, err)

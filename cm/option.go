@@ -25,8 +25,8 @@ func (id *ID) SetAFOnly(on bool) error {
 	return id.setOption("address family", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_AFONLY, flag(on))
 }
 
-// SetAckTimeout sets how long the QP waits for an acknowledgement: 4.096 us *
-// 2^exp. It must be called before the route is resolved or the QP is connected.
+// SetAckTimeout sets how long the QP waits for an acknowledgement: 4.096 us * 2^exp. It must be
+// called before ResolveRoute.
 func (id *ID) SetAckTimeout(exp uint8) error {
 	id.ackTimeoutSet.Store(true)
 	return id.setOption("acknowledgement timeout", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_ACK_TIMEOUT, []byte{exp})
@@ -49,9 +49,8 @@ func (id *ID) setOption(what string, level, name uint32, value []byte) error {
 	return fail("set "+what+" of ID", "", err)
 }
 
-// Notify reports an asynchronous event of the connection's QP to the connection manager:
-// EventCommEst, when a message has come before Established, which then follows at once
-// (rdma_notify(3)). [Request.Accept] does that itself if the endpoint has its own RecvCQ.
+// Notify reports an event of the connection's QP to the connection manager (rdma_notify(3)):
+// EventCommEst, when a message has come before Established, which then follows at once.
 func (id *ID) Notify(event verbs.AsyncEventType) error {
 	return fail("notify ID", "", idCommand(id, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)}))
 }

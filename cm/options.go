@@ -9,65 +9,52 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Options contains the options of the endpoint that Dial or Accept makes. The zero value
-// is usable. For a number, zero is the default and a negative value is 0; a value that is
-// out of range is refused with [verbs.ErrRange].
+// Options contains the options of an endpoint. The zero value is usable. For a number, zero is
+// the default and a negative value is 0; one out of range is refused with [verbs.ErrRange].
 type Options struct {
 	// PD is the PD of the QP, on the device that the address leads to. Nil makes a PD
 	// for this connection.
 	PD *uverbs.PD
-	// SharePD, if PD is nil, makes all connections of the device that set it use one PD.
-	// They can use each other's memory regions, and so can their peers, if they learn the
-	// keys.
+	// SharePD, if PD is nil, makes all connections of the device that set it use one PD, and
+	// so each other's memory regions; also their peers, if they learn the keys.
 	SharePD bool
-	// Cap is the size of the QP's queues. Fields that are zero have defaults, see
-	// [verbs.QPCap.WithDefaults].
+	// Cap is the size of the QP's queues, with the defaults of [verbs.QPCap.WithDefaults].
 	Cap verbs.QPCap
-	// Polled makes CQs without a completion channel. They take less time to make and
-	// can only be polled: PollWait fails.
+	// Polled makes CQs faster, without a completion channel: PollWait fails.
 	Polled bool
-	// SendCQ and RecvCQ are CQs to share. If one is nil, a CQ with room for the QP's
-	// requests is made instead. A first message in a RecvCQ of the program's does not make
-	// Accept return if the network has lost the peer's confirmation, unless the program
-	// calls [ID.Notify].
+	// SendCQ and RecvCQ are CQs to share; nil makes one with room for the QP's requests.
+	// If the network has lost the peer's confirmation, a first message makes Accept return
+	// only in a RecvCQ that is made here, or if the program calls [ID.Notify].
 	SendCQ, RecvCQ *uverbs.CQ
 	// SRQ, if set, is the queue that the QP takes its receives from.
 	SRQ *uverbs.SRQ
 	// SignalAll makes every send request signaled.
 	SignalAll bool
-	// SingleThreaded leaves out the locks of the QP and of the CQs that are made for it,
-	// see [uverbs.QPOptions] and [uverbs.CQOptions]: the program must not make overlapping
-	// calls on one of them, nor call Disconnect or Close of the endpoint at the same time.
-	// When the peer ends the connection, Done is closed, but the QP is left as it is: to
-	// flush its requests, the program moves it to the error state with its Modify.
+	// SingleThreaded leaves out the locks of the QP and of its CQs, see [uverbs.QPOptions]:
+	// calls on them, and Disconnect and Close of the endpoint, must not overlap. When the peer
+	// ends the connection, the program must move the QP to the error state to flush its requests.
 	SingleThreaded bool
 	// PrivateData is sent to the peer, see [MaxPrivateData].
 	PrivateData []byte
 	// ResponderResources is the number of RDMA READs and atomics of the peer that this
-	// side serves at a time, InitiatorDepth that of its own in flight. The default is
-	// 16, the most 255; the accepting side takes no more than the dialing side offers.
+	// side serves at a time, InitiatorDepth that of its own. The default is 16, the most 255;
+	// the accepting side takes no more than the dialing side offers.
 	ResponderResources, InitiatorDepth int
 	// RetryCount is how often a request to a peer that does not answer is repeated, at
-	// most 7. The default is 6, or the dialing side's number if that is less. With 7,
-	// which C programs request, rxe repeats without end and never notices that the peer
-	// is gone.
+	// most 7. The default is 6, or the dialing side's number if that is less. With 7 rxe
+	// repeats without end and never notices that the peer is gone.
 	RetryCount int
-	// RNRRetryCount is how often the peer repeats a request for which this side has
-	// no receive posted (rdma_connect(3)). The default and the most are 7, which means
-	// without end.
+	// RNRRetryCount is how often the peer repeats a request for which this side has no
+	// receive posted. The default and the most are 7: without end.
 	RNRRetryCount int
-	// Prepare, if set, is called when the device that leads to the peer is known and
-	// before the QP is made. It may set PD, SendCQ, RecvCQ and Cap for that device.
-	// A dial that tries the next address of a name calls Prepare and Setup again.
+	// Prepare, if set, is called when the device that leads to the peer is known. It may
+	// set PD, SendCQ, RecvCQ and Cap for it. A dial calls it and Setup for each address.
 	Prepare func(Route, *Options) error
-	// Setup, if set, is called when the QP exists and before the peer can send. It may
-	// post receives, and announce memory to the peer with [Endpoint.Announce]. If it
-	// fails, Dial fails, or Accept fails and rejects the request.
+	// Setup, if set, is called before the peer can send. It may post receives and announce
+	// memory with [Endpoint.Announce]. If it fails, Dial or Accept fails.
 	Setup func(*Endpoint) error
-	// Logger, if set, logs at level Debug how the connection is made and how it ends, with
-	// the time that it took, and repeated attempts; at level Warn what no call returns:
-	// rejected requests, and resources that could not be released. An open device logs to
-	// the first Logger of its connections, see [uverbs.Context.SetLogger].
+	// Logger, if set, logs the connection's steps. An open device logs to the first Logger of
+	// its connections, see [uverbs.Context.SetLogger].
 	Logger *slog.Logger
 }
 

@@ -6,8 +6,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// Sender is the source of a datagram as its header states it, which nothing proves.
-// Senders are equal if they have the same queue pair, address and traffic class.
+// Sender is the claimed source of a datagram. It is not authenticated. Equal senders have the same
+// queue pair, address and traffic class.
 type Sender struct {
 	QPNum  uint32
 	header header
@@ -44,8 +44,7 @@ func senderOf(wc *verbs.WC, grh []byte) Sender {
 // IPv6 header with an address that looks like one.
 func (h *header) v4() bool { return h.grh[0]>>4 != 6 && h.grh[20]>>4 == 4 }
 
-// Addr returns the sender's address. It is invalid for a datagram without a GRH,
-// which InfiniBand does not need within a subnet.
+// Addr returns the sender's address. It is invalid without a GRH, as within InfiniBand's subnets.
 func (s Sender) Addr() netip.Addr {
 	switch {
 	case !s.header.global:

@@ -19,16 +19,12 @@ import (
 
 // Transport owns what endpoints and listeners share: the connection to rdma_cm,
 // the open devices with the PDs of [Options].SharePD, and the limits on iWARP handshakes.
-// The zero value is usable. A program needs its own Transport only to separate some
-// connections from all others, or to close everything at a known time. After the first use
-// a Transport must not be copied, and its fields must not be changed.
-//
-// Methods may be called by several goroutines. A Transport with an open connection to rdma_cm
-// has one goroutine, which reads its events.
+// The zero value is usable. A program needs its own only to separate some connections from
+// all others, or to close everything at a known time. After the first use a Transport must
+// not be copied, and its fields must not be changed.
 type Transport struct {
-	// IdleTimeout is how long the connection to rdma_cm and each device stay open when
-	// they are not in use: opening them takes longer than making a connection. Zero is
-	// 250 ms. With a negative value they stay open until CloseIdle or Close. Linux 6.12
+	// IdleTimeout is how long rdma_cm and devices that are not in use stay open, for the next
+	// connection; zero is 250 ms, a negative value until CloseIdle or Close. Linux 6.12
 	// cannot remove a device of rxe or siw that is open: "rdma link delete" waits.
 	IdleTimeout time.Duration
 
@@ -47,8 +43,7 @@ type Transport struct {
 
 var defaultTransport Transport
 
-// DefaultTransport returns the transport of dialers, listeners and channels that have no other,
-// and of [Lookup] and [DeviceAddrs].
+// DefaultTransport returns the transport of all that has no other.
 func DefaultTransport() *Transport { return &defaultTransport }
 
 // TransportStats contains the numbers of objects that a [Transport] has open.
@@ -59,7 +54,7 @@ type TransportStats struct {
 	Endpoints int // endpoints whose PD the transport has made
 }
 
-// Stats returns the current numbers. It may be called at any time, also after Close.
+// Stats returns the current numbers, also after Close.
 func (t *Transport) Stats() TransportStats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,9 +72,8 @@ func (t *Transport) stats() TransportStats {
 	return s
 }
 
-// CloseIdle closes what is not in use: connections to rdma_cm without IDs, devices without
-// endpoints, and idle CQs, up to 64 on a device, which are those of closed endpoints with
-// [Options].Polled. A device on which the program has objects of its own stays open.
+// CloseIdle closes what is not in use: connections to rdma_cm, devices without endpoints or objects
+// of the program, and up to 64 CQs a device of closed endpoints with [Options].Polled.
 func (t *Transport) CloseIdle() {
 	t.closeManagers()
 	t.mu.Lock()
@@ -87,9 +81,9 @@ func (t *Transport) CloseIdle() {
 	t.closeDevices()
 }
 
-// Close closes the transport. Later dials and listens fail with [verbs.ErrClosed]. Close fails
-// with [verbs.ErrInUse] while endpoints, listeners or requests use the transport, or if the
-// program has objects of its own on one of its devices. After a failure it can be called again.
+// Close closes the transport: later dials fail with [verbs.ErrClosed]. It fails with
+// [verbs.ErrInUse] while endpoints, listeners, requests, or the program's objects on a device use
+// the transport, and can be called again.
 func (t *Transport) Close() error {
 	if t == nil {
 		return verbs.ErrClosed
