@@ -117,7 +117,7 @@ func (c *Channel) check(e *Event, want EventType) error {
 
 // startEndpoint makes the ID's endpoint and calls start with it. If that fails it closes both.
 func (c *Channel) startEndpoint(id *ID, request *Event, op string, opt *Options, start func(*Endpoint) error) (*Endpoint, error) {
-	route, err := id.route()
+	route, err := id.Route()
 	if err != nil {
 		return nil, errors.Join(fail(op, "", err), id.Close())
 	}

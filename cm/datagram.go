@@ -3,6 +3,7 @@ package cm
 import (
 	"context"
 	"fmt"
+	"net/netip"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
@@ -86,13 +87,7 @@ type Datagram struct {
 
 // Recv waits for a message and copies it to b.
 func (d *Datagrams) Recv(ctx context.Context, b []byte) (m Datagram, err error) {
-	if m, err = d.recv(ctx, b); err != nil {
-		err = fail("receive on", d.e.LocalAddr().String(), err)
-	}
-	return m, err
-}
-
-func (d *Datagrams) recv(ctx context.Context, b []byte) (m Datagram, err error) {
+	defer d.failed("receive on", &err)
 	var wc [1]verbs.WC
 	if err := d.wait(ctx, d.e.RecvCQ, wc[:]); err != nil {
 		return m, err
@@ -175,15 +170,16 @@ func (d *Datagrams) reply(ctx context.Context, wr verbs.SendWR, to Sender, b []b
 	return d.send(ctx, wr, b)
 }
 
-func (d *Datagrams) send(ctx context.Context, wr verbs.SendWR, b []byte) error {
-	if err := d.transmit(ctx, wr, b); err != nil {
-		return fail("send on", d.e.LocalAddr().String(), err)
+// failed completes an error with what failed on which endpoint.
+func (d *Datagrams) failed(op string, err *error) {
+	if *err != nil {
+		*err = fail(op, d.e.LocalAddr().String(), *err)
 	}
-	return nil
 }
 
-// transmit sends a message and waits for its completion.
-func (d *Datagrams) transmit(ctx context.Context, wr verbs.SendWR, b []byte) error {
+// send sends a message and waits for its completion.
+func (d *Datagrams) send(ctx context.Context, wr verbs.SendWR, b []byte) (err error) {
+	defer d.failed("send on", &err)
 	if len(b) > d.slotSize-verbs.GRHSize {
 		return fmt.Errorf("datagram of %d bytes: %w", len(b), verbs.ErrMessageTooLong)
 	}
@@ -205,4 +201,53 @@ func (d *Datagrams) transmit(ctx context.Context, wr verbs.SendWR, b []byte) err
 	// wait. Closing the endpoint does.
 	var wc [1]verbs.WC
 	return d.wait(context.WithoutCancel(ctx), d.e.SendCQ, wc[:])
+}
+
+// Sender is the claimed source of a datagram. It is not authenticated. Equal senders have the same
+// queue pair, address and traffic class.
+type Sender struct {
+	QPNum  uint32
+	header header
+}
+
+// header identifies the path to a sender.
+type header struct {
+	grh      [verbs.GRHSize]byte
+	global   bool // grh is set
+	slid     uint16
+	sl       uint8
+	pathBits uint8
+}
+
+func senderOf(wc *verbs.WC, grh []byte) Sender {
+	h := header{global: wc.Flags&verbs.WCGRH != 0, slid: wc.SLID, sl: wc.SL, pathBits: wc.PathBits}
+	if h.global {
+		copy(h.grh[:], grh)
+	}
+	// Fields that differ between packets of one sender are cleared: payload length and
+	// hop limit, or IPv4's identification, fragment, time to live and checksum.
+	if h.v4() {
+		clear(h.grh[22:26])
+		clear(h.grh[28:29])
+		clear(h.grh[30:32])
+	} else {
+		clear(h.grh[4:6])
+		clear(h.grh[7:8])
+	}
+	return Sender{QPNum: wc.SrcQP, header: h}
+}
+
+// v4 reports whether the header is that of IPv4, in the last 20 bytes, and not an
+// IPv6 header with an address that looks like one.
+func (h *header) v4() bool { return h.grh[0]>>4 != 6 && h.grh[20]>>4 == 4 }
+
+// Addr returns the sender's address. It is invalid without a GRH, as within InfiniBand's subnets.
+func (s Sender) Addr() netip.Addr {
+	switch {
+	case !s.header.global:
+		return netip.Addr{}
+	case s.header.v4():
+		return netip.AddrFrom4([4]byte(s.header.grh[32:36]))
+	}
+	return netip.AddrFrom16([16]byte(s.header.grh[8:24]))
 }

@@ -86,7 +86,7 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, j connLogger
 		return e, nil
 	}
 	if request != nil && errors.Is(err, syscall.ENOMEM) {
-		id.reject(rejectConsumer, []byte(memoryRejection))
+		id.reject([]byte(memoryRejection))
 	}
 	e.free()
 	return nil, err
@@ -95,7 +95,7 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, j connLogger
 // build plans the endpoint and makes its verbs objects.
 func (e *Endpoint) build(opt *Options, request *Event, t *Transport) (err error) {
 	if e.route == (Route{}) {
-		if err := e.queryRoute(); err != nil {
+		if e.route, err = e.id.Route(); err != nil {
 			return err
 		}
 	}
@@ -165,25 +165,18 @@ func (e *Endpoint) shared() bool {
 }
 
 // replaceID makes the endpoint use id, which has another local port. Its QP is still in INIT.
-func (e *Endpoint) replaceID(id *ID) error {
+func (e *Endpoint) replaceID(id *ID) (err error) {
 	e.id.Close()
 	e.id = id
-	return e.queryRoute()
-}
-
-// queryRoute sets e.route.
-func (e *Endpoint) queryRoute() (err error) {
-	if e.route, err = e.id.route(); err != nil {
-		return fmt.Errorf("query route: %w", err)
-	}
-	return nil
+	e.route, err = id.Route()
+	return err
 }
 
 // qpAttr returns the attributes with which the QP moves to a state.
 func (e *Endpoint) qpAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
-	attr, mask, err := e.id.initQPAttr(state)
+	attr, mask, err := e.id.InitQPAttr(state)
 	if err != nil {
-		err = stateError{fmt.Errorf("query attributes for QP state %v: %w", state, err)}
+		err = stateError{err}
 	}
 	return attr, mask, err
 }
@@ -238,12 +231,12 @@ func (e *Endpoint) connect() error {
 func (e *Endpoint) accept() error {
 	if err := e.activate(); err != nil {
 		if _, ok := errors.AsType[*mtuError](err); ok {
-			e.id.reject(rejectConsumer, []byte(mtuRejection))
+			e.id.reject([]byte(mtuRejection))
 		}
 		return err
 	}
-	if err := e.id.accept(e.connParam()); err != nil {
-		return stateError{fmt.Errorf("accept: %w", err)}
+	if err := e.id.Accept(e.connParam()); err != nil {
+		return stateError{err}
 	}
 	if e.iwarp {
 		e.QP.HoldSends(time.Now().Add(settleDelay))
@@ -272,8 +265,8 @@ func (e *Endpoint) handleEstablished(ev *Event) error {
 		if err := e.activate(); err != nil {
 			return err
 		}
-		if err := e.id.establish(); err != nil {
-			return fmt.Errorf("confirm: %w", err)
+		if err := e.id.Establish(); err != nil {
+			return err
 		}
 	}
 	if e.PrivateData == nil {
@@ -367,7 +360,7 @@ func (e *Endpoint) end(reason error, flush bool) {
 				e.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 			}
 			if l.up.Load() && e.plan.typ == verbs.RC {
-				e.id.disconnect()
+				e.id.Disconnect()
 			}
 		}
 		l.reason = reason

@@ -35,9 +35,12 @@ const (
 	roceDatagramReply   = 136
 )
 
-// tooLong adds ErrPrivateData to the kernel's EINVAL if the private data is longer
-// than RoCE, unlike iWARP, can carry.
-func tooLong(err error, data []byte, most int) error {
+// tooLong adds ErrPrivateData to the kernel's EINVAL if the private data is longer than RoCE, unlike
+// iWARP, can carry, for a connection or for datagrams.
+func (id *ID) tooLong(err error, data []byte, most, datagram int) error {
+	if id.space.datagram() {
+		most = datagram
+	}
 	if errors.Is(err, syscall.EINVAL) && len(data) > most {
 		return fmt.Errorf("%w: %d bytes of at most %d: %w", ErrPrivateData, len(data), most, err)
 	}

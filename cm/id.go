@@ -2,8 +2,10 @@ package cm
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -251,70 +253,51 @@ func (id *ID) connect(p ConnParam, blocking bool) error {
 		}
 		return m.exec(abi.RDMA_USER_CM_CMD_CONNECT, mmap.Bytes(&req), nil, nil)
 	})
-	most := roceRequest
-	if id.space.datagram() {
-		most = roceDatagramRequest
-	}
-	return tooLong(err, p.PrivateData, most)
+	return id.tooLong(err, p.PrivateData, roceRequest, roceDatagramRequest)
 }
 
 // Accept accepts a connection. Established, or an event of failure, follows.
-func (id *ID) Accept(p ConnParam) error { return fail("accept on ID", "", id.accept(p)) }
-
-func (id *ID) accept(p ConnParam) error {
+func (id *ID) Accept(p ConnParam) error {
 	req := abi.RdmaUcmAccept{Uid: id.uid, Id: id.handle, Ece: p.ECE.abi()}
-	if err := p.encode(&req.ConnParam); err != nil {
-		return err
+	err := p.encode(&req.ConnParam)
+	if err == nil {
+		err = idCommand(id, abi.RDMA_USER_CM_CMD_ACCEPT, &req)
 	}
-	err := idCommand(id, abi.RDMA_USER_CM_CMD_ACCEPT, &req)
-	most := roceReply
-	if id.space.datagram() {
-		most = roceDatagramReply
-	}
-	return tooLong(err, p.PrivateData, most)
+	return fail("accept on ID", "", id.tooLong(err, p.PrivateData, roceReply, roceDatagramReply))
 }
 
 // Establish answers a ConnectResponse when the QP is in RTS: the connection is up
 // then, and the peer gets Established (rdma_establish(3)). On iWARP the kernel does
 // that, and Established comes instead of ConnectResponse.
-func (id *ID) Establish() error { return fail("establish connection of ID", "", id.establish()) }
-
-func (id *ID) establish() error {
-	return idCommand(id, abi.RDMA_USER_CM_CMD_ACCEPT, &abi.RdmaUcmAccept{Id: id.handle})
+func (id *ID) Establish() error {
+	return fail("establish connection of ID", "", idCommand(id, abi.RDMA_USER_CM_CMD_ACCEPT, &abi.RdmaUcmAccept{Id: id.handle}))
 }
 
 // Reject rejects a connection.
 func (id *ID) Reject(privateData []byte) error {
-	return fail("reject connection of ID", "", id.reject(rejectConsumer, privateData))
+	return fail("reject connection of ID", "", id.reject(privateData))
 }
 
-func (id *ID) reject(reason uint8, privateData []byte) error {
+func (id *ID) reject(privateData []byte) error {
 	if len(privateData) > MaxPrivateData {
 		return ErrPrivateData
 	}
-	req := abi.RdmaUcmReject{Id: id.handle, PrivateDataLen: uint8(len(privateData)), Reason: reason}
+	req := abi.RdmaUcmReject{Id: id.handle, PrivateDataLen: uint8(len(privateData)), Reason: rejectConsumer}
 	copy(req.PrivateData[:], privateData)
-	return tooLong(idCommand(id, abi.RDMA_USER_CM_CMD_REJECT, &req), privateData, roceReject)
+	return id.tooLong(idCommand(id, abi.RDMA_USER_CM_CMD_REJECT, &req), privateData, roceReject, roceReject)
 }
 
 // Disconnect ends a connection. Disconnected follows on both sides.
-func (id *ID) Disconnect() error { return fail("disconnect ID", "", id.disconnect()) }
-
-func (id *ID) disconnect() error {
-	return idCommand(id, abi.RDMA_USER_CM_CMD_DISCONNECT, &abi.RdmaUcmDisconnect{Id: id.handle})
+func (id *ID) Disconnect() error {
+	return fail("disconnect ID", "", idCommand(id, abi.RDMA_USER_CM_CMD_DISCONNECT, &abi.RdmaUcmDisconnect{Id: id.handle}))
 }
 
 // InitQPAttr returns the attributes with which the connection's QP moves to a state.
 func (id *ID) InitQPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
-	attr, mask, err := id.initQPAttr(state)
-	return attr, mask, fail("query QP attributes of ID", "", err)
-}
-
-func (id *ID) initQPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	req := abi.RdmaUcmInitQpAttr{Id: id.handle, QpState: uint32(state)}
 	var resp abi.IbUverbsQpAttr
 	if err := idQuery(id, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR, &req, &req.Response, &resp); err != nil {
-		return verbs.QPAttr{}, 0, err
+		return verbs.QPAttr{}, 0, fail("query QP attributes of ID", "", err)
 	}
 	a, mask := attr.OfQP(&resp)
 	a.State = state
@@ -332,17 +315,71 @@ type Route struct {
 
 // Route returns what is known of the route so far.
 func (id *ID) Route() (Route, error) {
-	r, err := id.route()
-	return r, fail("query route of ID", "", err)
-}
-
-func (id *ID) route() (Route, error) {
 	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_ADDR}
 	var r abi.RdmaUcmQueryAddrResp
 	if err := idQuery(id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response, &r); err != nil {
-		return Route{}, err
+		return Route{}, fail("query route of ID", "", err)
 	}
 	route := Route{Index: int(r.IbdevIndex), Port: int(r.PortNum), PKey: r.Pkey, Local: addrPort(&r.SrcAddr), Remote: addrPort(&r.DstAddr)}
 	copy(route.Device[:], mmap.Bytes(&r.NodeGuid))
 	return route, nil
+}
+
+// SetTOS sets the type of service, or traffic class, of the connection's
+// packets (RDMA_OPTION_ID_TOS).
+func (id *ID) SetTOS(tos uint8) error {
+	return id.setOption("type of service", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_TOS, []byte{tos})
+}
+
+// SetReuseAddr allows several IDs to bind to one address. It is called before Bind.
+func (id *ID) SetReuseAddr(on bool) error {
+	return id.setOption("reuse of addresses", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_REUSEADDR, flag(on))
+}
+
+// SetAFOnly limits a listener on the IPv6 wildcard to IPv6 connections.
+func (id *ID) SetAFOnly(on bool) error {
+	return id.setOption("address family", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_AFONLY, flag(on))
+}
+
+// SetAckTimeout sets how long the QP waits for an acknowledgement: 4.096 us * 2^exp. It must be
+// called before ResolveRoute.
+func (id *ID) SetAckTimeout(exp uint8) error {
+	id.ackTimeoutSet.Store(true)
+	return id.setOption("acknowledgement timeout", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_ACK_TIMEOUT, []byte{exp})
+}
+
+func flag(on bool) []byte {
+	b := make([]byte, 4) // an int
+	if on {
+		binary.NativeEndian.PutUint32(b, 1)
+	}
+	return b
+}
+
+func (id *ID) setOption(what string, level, name uint32, value []byte) error {
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	err := idCommand(id, abi.RDMA_USER_CM_CMD_SET_OPTION, &abi.RdmaUcmSetOption{
+		Optval: mmap.Pin(&pin, value), Id: id.handle, Level: level, Optname: name, Optlen: uint32(len(value)),
+	})
+	return fail("set "+what+" of ID", "", err)
+}
+
+// Notify reports an event of the connection's QP to the connection manager (rdma_notify(3)):
+// EventCommEst, when a message has come before Established, which then follows at once.
+func (id *ID) Notify(event verbs.AsyncEventType) error {
+	return fail("notify ID", "", idCommand(id, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)}))
+}
+
+// GIDs returns the GIDs of both ends.
+func (id *ID) GIDs() (local, remote verbs.GID, err error) {
+	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_GID}
+	var r abi.RdmaUcmQueryAddrResp
+	if err := idQuery(id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response, &r); err != nil {
+		return local, remote, fail("query GIDs of ID", "", err)
+	}
+	// struct sockaddr_ib: family, P_Key, flow, then the GID.
+	copy(local[:], mmap.Bytes(&r.SrcAddr)[8:])
+	copy(remote[:], mmap.Bytes(&r.DstAddr)[8:])
+	return local, remote, nil
 }

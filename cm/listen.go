@@ -204,7 +204,7 @@ func (c *ListenConfig) openID(l *Listener, local netip.AddrPort, only6 bool) (*I
 	}
 	if err == nil {
 		if err = id.listen(c.Backlog); err == nil {
-			route, err = id.route()
+			route, err = id.Route()
 		}
 	}
 	if err == nil {
@@ -251,7 +251,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 		if ev.Type != ConnectRequest {
 			continue
 		}
-		route, err := ev.NewID.route()
+		route, err := ev.NewID.Route()
 		if err != nil { // the peer is gone already
 			ev.NewID.Close()
 			l.count(&l.stats.Failed)
@@ -450,7 +450,7 @@ func (r *Request) reject(privateData []byte) error {
 		return verbs.ErrClosed
 	}
 	r.l.count(&r.l.stats.Rejected)
-	err := r.id.reject(rejectConsumer, privateData)
+	err := r.id.reject(privateData)
 	if cerr := r.id.Close(); err == nil {
 		err = cerr
 	}

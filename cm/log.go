@@ -27,22 +27,17 @@ func (j *connLogger) log(level slog.Level, msg, device string, local, remote net
 	if j.logger == nil || !j.logger.Enabled(context.Background(), level) {
 		return
 	}
-	attrs := make([]slog.Attr, 0, 5)
-	if device != "" {
-		attrs = append(attrs, slog.String("device", device))
+	var attrs []slog.Attr
+	add := func(known bool, key string, value any) {
+		if known {
+			attrs = append(attrs, slog.Any(key, value))
+		}
 	}
-	if local.IsValid() {
-		attrs = append(attrs, slog.String("local", local.String()))
-	}
-	if remote.IsValid() {
-		attrs = append(attrs, slog.String("remote", remote.String()))
-	}
-	if err != nil {
-		attrs = append(attrs, slog.Any("err", err))
-	}
-	if !j.start.IsZero() {
-		attrs = append(attrs, slog.Duration("elapsed", time.Since(j.start)))
-	}
+	add(device != "", "device", device)
+	add(local.IsValid(), "local", local.String())
+	add(remote.IsValid(), "remote", remote.String())
+	add(err != nil, "err", err)
+	add(!j.start.IsZero(), "elapsed", time.Since(j.start))
 	j.logger.LogAttrs(context.Background(), level, msg, attrs...)
 }
 

@@ -79,7 +79,7 @@ func (d *Dialer) pathTo(ctx context.Context, dst netip.AddrPort) (Path, error) {
 	if _, err := id.events.await(ctx, RouteResolved); err != nil {
 		return Path{}, fmt.Errorf("resolve route: %w", noRoute(err, dst.Addr()))
 	}
-	r, err := id.route()
+	r, err := id.Route()
 	if err != nil {
 		return Path{}, err
 	}
@@ -175,13 +175,8 @@ func describeInterface(name string) (text string, reachable bool) {
 	if err != nil {
 		return "", false
 	}
-	var addrs []netip.Addr
-	all, _ := ifi.Addrs()
-	for _, a := range all {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLoopback() { // by which the kernel finds no device
-			addrs = append(addrs, p.Addr())
-		}
-	}
+	addrs, _ := interfaceAddrs(ifi)
+	addrs = slices.DeleteFunc(addrs, netip.Addr.IsLoopback) // by which the kernel finds no device
 	if len(addrs) == 0 && ifi.Flags&net.FlagLoopback != 0 {
 		return " on " + ifi.Name + ", whose addresses lead to no device", false
 	}
@@ -222,4 +217,76 @@ func describeDevices() (all []string, reachable bool) {
 		return []string{"none"}, false
 	}
 	return all, reachable
+}
+
+// DeviceAddrs returns the addresses of this machine that lead to a device, to listen on. It fails
+// if there are none. They come from the connection manager, as GIDs contain them on RoCE only.
+func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
+	const op = "find addresses of"
+	if v := host.DeviceAt(d.Node); v != nil {
+		return slices.Clone(v.Addrs), nil
+	}
+	index, err := d.Index()
+	if err != nil {
+		return nil, fail(op, d.Name, err)
+	}
+	local, err := localAddrs()
+	if err != nil {
+		return nil, fail(op, d.Name, err)
+	}
+	var found []netip.Addr
+	for _, addr := range local {
+		r, err := defaultTransport.routeFrom(addr)
+		if err != nil {
+			return nil, fail(op, d.Name, err)
+		}
+		if r.Device != (verbs.GUID{}) && r.Index == index {
+			found = append(found, addr)
+		}
+	}
+	if found == nil {
+		return nil, fail(op, d.Name, fmt.Errorf("no address of this machine leads to it: %w", syscall.EADDRNOTAVAIL))
+	}
+	return found, nil
+}
+
+// localAddrs returns the addresses of this machine's network interfaces.
+func localAddrs() (all []netip.Addr, err error) {
+	interfaces, err := net.Interfaces()
+	for i := 0; i < len(interfaces) && err == nil; i++ {
+		var addrs []netip.Addr
+		addrs, err = interfaceAddrs(&interfaces[i])
+		all = append(all, addrs...)
+	}
+	return all, err
+}
+
+// interfaceAddrs returns the addresses of a network interface, those of the link with its zone.
+func interfaceAddrs(ifi *net.Interface) (addrs []netip.Addr, err error) {
+	all, err := ifi.Addrs()
+	for _, a := range all {
+		p, err := netip.ParsePrefix(a.String())
+		if err != nil {
+			return nil, err
+		}
+		addr := p.Addr()
+		if addr.IsLinkLocalUnicast() && addr.Is6() {
+			addr = addr.WithZone(ifi.Name)
+		}
+		addrs = append(addrs, addr)
+	}
+	return addrs, err
+}
+
+// routeFrom returns the route of an ID that is bound to an address: a zero Device if no device has it.
+func (t *Transport) routeFrom(addr netip.Addr) (Route, error) {
+	id, err := t.newID(PortSpaceTCP, nil)
+	if err != nil {
+		return Route{}, err
+	}
+	defer id.Close()
+	if id.bind(netip.AddrPortFrom(addr, 0)) != nil {
+		return Route{}, nil
+	}
+	return id.Route()
 }

@@ -128,11 +128,11 @@ func TestChannel(t *testing.T) {
 			join()
 		}
 		fresh := labtest.Must(ch.NewID(0))(t)
-		resolving := labtest.Must(ch.NewID(0))(t)
-		resolve(resolving)
 		resolved := labtest.Must(ch.NewID(0))(t)
 		resolve(resolved)
 		expect(resolved, cm.AddrResolved)
+		resolving := labtest.Must(ch.NewID(0))(t)
+		resolve(resolving)
 		dropPrivileges(t)
 		for i := range 3 {
 			resolve(fresh)
