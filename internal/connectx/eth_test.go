@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/goverbs/verbs/internal/roce"
 )
 
 // netdev is a network function as mlx5e has it: a send queue and a receive queue.
@@ -277,7 +279,7 @@ func TestFrames(t *testing.T) {
 		if e[28] != flags {
 			t.Errorf("%s: headers in order %#x, want %#x", name, e[28], flags)
 		}
-		if got, want := be.Uint16(e[20:]), sum(want[14:], 0); got != want {
+		if got, want := be.Uint16(e[20:]), roce.OnesSum(want[14:], 0); got != want {
 			t.Errorf("%s: checksum %#x, want %#x", name, got, want)
 		}
 		return e

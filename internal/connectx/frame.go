@@ -274,8 +274,8 @@ func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 	be.PutUint16(c[cqeCounter:], q.head)
 	be.PutUint32(c[cqeOpQPN:], q.num)
 	be.PutUint64(c[cqeTime:], e.d.clock())
-	be.PutUint16(c[20:], sum(frame[etherSize:], 0)) // of all behind the Ethernet header
-	c[28] = 1 | l.l3OK<<1 | l.l4OK<<2               // headers that are in order
+	be.PutUint16(c[20:], roce.OnesSum(frame[etherSize:], 0)) // of all behind the Ethernet header
+	c[28] = 1 | l.l3OK<<1 | l.l4OK<<2                        // headers that are in order
 	c[29] |= l.l3Type<<2 | l.l4Type<<4
 	q.head++
 	if !q.cq.put(&c, cqeSend, false) {
@@ -317,14 +317,14 @@ func parse(f []byte) (h headers) {
 		if be.Uint16(ip[6:])&0x3fff == 0 { // whole
 			h.proto = ip[9]
 		}
-		h.pseudo = uint32(sum(ip[12:20], 0))
+		h.pseudo = uint32(roce.OnesSum(ip[12:20], 0))
 	case typ == typeIPv6 && len(ip) >= 40 && ip[0]>>4 == 6:
 		total := 40 + int(be.Uint16(ip[4:]))
 		if total > len(ip) {
 			return h
 		}
 		h.l3, h.l4, h.end, h.l3Type, h.proto = at, at+40, at+total, 1, ip[6]
-		h.pseudo = uint32(sum(ip[8:40], 0))
+		h.pseudo = uint32(roce.OnesSum(ip[8:40], 0))
 	default:
 		return h
 	}
@@ -351,7 +351,7 @@ func (h *headers) checksumAt() int {
 // inspect is parse, with the checks of what has been received.
 func inspect(f []byte) headers {
 	h := parse(f)
-	if h.l3Type == 1 || h.l3Type == 2 && sum(f[h.l3:h.l4], 0) == 0xffff {
+	if h.l3Type == 1 || h.l3Type == 2 && roce.OnesSum(f[h.l3:h.l4], 0) == 0xffff {
 		h.l3OK = 1
 	}
 	if at := h.checksumAt(); at > 0 {
@@ -366,7 +366,7 @@ func inspect(f []byte) headers {
 			}
 		}
 		none := h.proto == 17 && h.l3Type == 2 && be.Uint16(f[at:]) == 0
-		if none || sum(f[h.l4:h.end], h.pseudo) == 0xffff {
+		if none || roce.OnesSum(f[h.l4:h.end], h.pseudo) == 0xffff {
 			h.l4OK = 1
 		}
 	}
@@ -381,31 +381,16 @@ func fillChecksums(f []byte, l3, l4 bool) {
 	h := parse(f)
 	if l3 && h.l3Type == 2 {
 		be.PutUint16(f[h.l3+10:], 0)
-		be.PutUint16(f[h.l3+10:], ^sum(f[h.l3:h.l4], 0))
+		be.PutUint16(f[h.l3+10:], ^roce.OnesSum(f[h.l3:h.l4], 0))
 	}
 	if at := h.checksumAt(); l4 && at > 0 {
 		be.PutUint16(f[at:], 0)
-		s := ^sum(f[h.l4:h.end], h.pseudo)
+		s := ^roce.OnesSum(f[h.l4:h.end], h.pseudo)
 		if s == 0 && h.proto == 17 { // zero says that there is none
 			s = 0xffff
 		}
 		be.PutUint16(f[at:], s)
 	}
-}
-
-// sum is the Internet checksum without its complement (RFC 1071).
-func sum(b []byte, s uint32) uint16 {
-	for ; len(b) >= 2; b = b[2:] {
-		s += uint32(be.Uint16(b))
-		s = s>>16 + s&0xffff
-	}
-	if len(b) == 1 {
-		s += uint32(b[0]) << 8
-	}
-	for s > 0xffff {
-		s = s>>16 + s&0xffff
-	}
-	return uint16(s)
 }
 
 // flowHash is the same for the frames of a flow.

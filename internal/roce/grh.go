@@ -55,14 +55,18 @@ func (g *GRH) Put(b *[verbs.GRHSize]byte) {
 	ip[8], ip[9] = g.HopLimit, protocolUDP
 	copy(ip[12:], src[:])
 	copy(ip[16:], dst[:])
-	be.PutUint16(ip[10:], ^onesSum(ip))
+	be.PutUint16(ip[10:], ^OnesSum(ip, 0))
 }
 
-// onesSum returns the ones' complement sum of the 16 bit words of b.
-func onesSum(b []byte) uint16 {
-	var sum uint32
+// OnesSum returns the ones' complement sum of the 16 bit words of b and of sum: the Internet checksum
+// without its complement (RFC 1071), of at most 128 KiB. Of an odd number of bytes the last is the upper
+// half of a word.
+func OnesSum(b []byte, sum uint32) uint16 {
 	for ; len(b) >= 2; b = b[2:] {
 		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) == 1 {
+		sum += uint32(b[0]) << 8
 	}
 	for sum > 0xffff {
 		sum = sum>>16 + sum&0xffff

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sort"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -71,12 +72,7 @@ func (m *Memory) add(addr, size uint64, offset int64, prot int, file *os.File) e
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	i, _ := slices.BinarySearchFunc(m.regions, addr, func(r *region, a uint64) int {
-		if r.end() <= a {
-			return -1
-		}
-		return 1
-	})
+	i := m.search(addr)
 	if i < len(m.regions) && m.regions[i].addr < addr+size {
 		return fmt.Errorf("map %#x+%#x: overlaps %#x+%#x: %w", addr, size, m.regions[i].addr, m.regions[i].size, unix.EEXIST)
 	}
@@ -153,14 +149,14 @@ func (r *region) close(views map[*View]struct{}) {
 	}
 }
 
+// search returns the index of the first region that ends behind addr.
+func (m *Memory) search(addr uint64) int {
+	return sort.Search(len(m.regions), func(i int) bool { return m.regions[i].end() > addr })
+}
+
 // find returns the accessible region of addr, or nil. m is locked.
 func (m *Memory) find(addr uint64, prot int) *region {
-	i, _ := slices.BinarySearchFunc(m.regions, addr, func(r *region, a uint64) int {
-		if r.end() <= a {
-			return -1
-		}
-		return 1
-	})
+	i := m.search(addr)
 	if i == len(m.regions) || m.regions[i].addr > addr || m.regions[i].mem == nil || m.regions[i].prot&prot != prot {
 		return nil
 	}
