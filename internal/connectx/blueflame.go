@@ -134,26 +134,35 @@ func (d *Device) send(uar uint32, b []byte, one bool) {
 	if q, ok := d.eth.sqs.get(num); ok {
 		d.eth.ring(q, b, one)
 	} else if q, ok := d.t.qps.get(num); ok && q.uar == uar && q.sq.count > 0 { // that of another UAR is another process's
-		q.shown.ring(b, one, uint16(q.sq.posted(sendRecord)))
-		q.snapshot()
-		q.e.Doorbell() // it is ignored before RTS
+		q.ring(b, one)
 	}
+}
+
+func (q *qp) ring(b []byte, one bool) {
+	q.shown.ring(b, one, &q.sq)
+	q.snapshot()
+	q.e.Doorbell() // it is ignored before RTS
 }
 
 // shown is what doorbells have shown of a send queue. A driver that is ahead of its stores has more in
 // its doorbell record, whose requests may have copies yet to come.
 type shown struct {
 	mu     sync.Mutex
+	closed bool              // the queue's memory is gone
 	end    uint16            // index behind the last request
 	copies map[uint16][]byte // that came by BlueFlame, by the request's index
 }
 
 const maxCopies = 16 // of a queue: others are read from memory
 
-// ring takes a doorbell, when the doorbell record has a number.
-func (s *shown) ring(b []byte, one bool, record uint16) {
+// ring takes a doorbell of a queue.
+func (s *shown) ring(b []byte, one bool, r *ring) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	record := uint16(r.posted(sendRecord))
 	index := be.Uint16(b[ctrlIndex:])
 	end := index + uint16(requestBlocks(b))
 	switch {

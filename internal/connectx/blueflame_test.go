@@ -240,3 +240,15 @@ func TestNoDoorbell(t *testing.T) {
 	x.ring()
 	x.send.expect(cqeRequest, 1, 0)
 }
+
+// TestDoorbellOfDestroyedQP has a command destroy a QP that a doorbell has just found.
+func TestDoorbellOfDestroyedQP(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	x := m.withCQ(m.createCQ(4, 64))
+	q, ok := m.dev.t.qps.get(x.num)
+	if !ok {
+		t.Fatal("no QP")
+	}
+	m.mustRun(opDestroyQp, 0, func(in []byte) { destroyQpInQpn.set(in, uint64(x.num)) })
+	q.ring(make([]byte, 8), false)
+}

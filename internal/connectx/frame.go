@@ -32,7 +32,7 @@ func (e *ethernet) ring(q *sendQueue, b []byte, one bool) {
 	if q.state != stateReady {
 		return
 	}
-	q.shown.ring(b, one, uint16(q.ring.posted(sendRecord)))
+	q.shown.ring(b, one, &q.ring)
 	for end := q.shown.to(); q.head != end; {
 		wqe, ok := e.request(q)
 		if !ok || !e.execute(q, wqe) {

@@ -210,7 +210,15 @@ func (q *qp) mapQueues(pas []byte, init *engine.QPInit) status {
 	return statusOk
 }
 
-func (q *qp) closeQueues() { q.rq.close() } // the send queue is in the same memory
+// closeQueues unmaps the queues. A doorbell may have found the QP before.
+func (q *qp) closeQueues() {
+	q.recorded.mu.Lock()
+	defer q.recorded.mu.Unlock()
+	q.shown.mu.Lock()
+	defer q.shown.mu.Unlock()
+	q.shown.closed, q.recorded.end = true, q.shown.end
+	q.rq.close() // the send queue is in the same memory
+}
 
 // destroyQP takes the QP out first, so that doorbells do not find it any more.
 func (t *transport) destroyQP(c *call) status {
