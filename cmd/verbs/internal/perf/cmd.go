@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"sync"
 	"time"
 
@@ -205,9 +204,6 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size int, depth depthF
 	var intervals []interval
 	onStart := func(s *session) (onEnd func()) {
 		c.logStart(k, s)
-		if period == 0 {
-			return s.showProgress(os.Stderr)
-		}
 		intervals = nil
 		return s.reportIntervals(period, func(i interval) {
 			intervals = append(intervals, i)

@@ -2,11 +2,8 @@ package perf
 
 import (
 	"fmt"
-	"os"
 	"sync"
 	"time"
-
-	"golang.org/x/term"
 )
 
 // interval holds what a client sent in a part of a run, as far as it knows: completions may be of
@@ -33,12 +30,15 @@ func (s *session) newInterval(from, to time.Duration, messages uint64) interval 
 	return i
 }
 
-// every calls report each time that a period of the run ends, and when stop is called for the rest, with
-// the time since the run began.
-func every(period time.Duration, report func(now time.Duration)) (stop func()) {
+// reportIntervals calls report each time that a period of the run ends, and when stop is called for
+// the rest. It never does if period is 0.
+func (s *session) reportIntervals(period time.Duration, report func(interval)) (stop func()) {
+	if period == 0 {
+		return func() {}
+	}
 	var reporter sync.WaitGroup
 	stopped := make(chan struct{})
-	start := time.Now()
+	start, last, before := time.Now(), time.Duration(0), s.count.Load()
 	reporter.Go(func() {
 		tick := time.NewTicker(period)
 		defer tick.Stop()
@@ -48,22 +48,14 @@ func every(period time.Duration, report func(now time.Duration)) (stop func()) {
 				more = false
 			case <-tick.C:
 			}
-			report(time.Since(start))
+			now, n := time.Since(start), s.count.Load()
+			if now > last {
+				report(s.newInterval(last, now, n-before))
+			}
+			last, before = now, n
 		}
 	})
 	return sync.OnceFunc(func() { close(stopped); reporter.Wait() })
-}
-
-// reportIntervals calls report for each period of the run.
-func (s *session) reportIntervals(period time.Duration, report func(interval)) (stop func()) {
-	last, before := time.Duration(0), s.count.Load()
-	return every(period, func(now time.Duration) {
-		n := s.count.Load()
-		if now > last {
-			report(s.newInterval(last, now, n-before))
-		}
-		last, before = now, n
-	})
 }
 
 func (i interval) String() string {
@@ -75,29 +67,4 @@ func (i interval) String() string {
 		text += fmt.Sprintf(", mean %.2f us", i.MeanUS)
 	}
 	return text
-}
-
-// showProgress writes the progress of the run to out, if out is a terminal, until stop is called,
-// which clears the line.
-func (s *session) showProgress(out *os.File) (stop func()) {
-	if !term.IsTerminal(int(out.Fd())) {
-		return func() {}
-	}
-	end := every(200*time.Millisecond, func(now time.Duration) {
-		fmt.Fprintf(out, "\r%v: %s\x1b[K", &s.work, s.progress(now))
-	})
-	return func() { end(); fmt.Fprint(out, "\r\x1b[K") }
-}
-
-func (s *session) progress(elapsed time.Duration) string {
-	n := s.count.Load()
-	rate := fmt.Sprintf("%.3f Gbit/s", float64(n)*float64(s.Size)*8/1e9/elapsed.Seconds())
-	if s.Mode == modeLat {
-		rate = fmt.Sprintf("%.0f messages/s", float64(n)/elapsed.Seconds())
-	}
-	if s.Duration > 0 {
-		return fmt.Sprintf("%d messages, %d of %d s, %s", n, elapsed/time.Second, s.Duration/time.Second, rate)
-	}
-	all := uint64(s.Iters) * uint64(s.QPs)
-	return fmt.Sprintf("%d of %d messages, %d%%, %s", n, all, 100*n/all, rate)
 }

@@ -22,7 +22,7 @@ type server struct {
 }
 
 func (v *server) serve(ctx context.Context, addr string, once bool) error {
-	l, err := (&rsock.ListenConfig{Options: controlOptions, Logger: slog.New(clientErrorLog(v.log))}).Listen(ctx, "rdma", addr)
+	l, err := (&rsock.ListenConfig{Options: controlOptions, Logger: slog.New(clientErrorLog{slog.DiscardHandler, v.log})}).Listen(ctx, "rdma", addr)
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,10 @@ func (v *server) serveOne(ctx context.Context, l net.Listener) error {
 
 // clientErrorLog is the handler of a listener's log that reports clients that do not speak its
 // protocol.
-type clientErrorLog func(format string, args ...any)
+type clientErrorLog struct {
+	slog.Handler
+	log func(format string, args ...any)
+}
 
 func (s clientErrorLog) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
 
@@ -68,16 +71,12 @@ func (s clientErrorLog) Handle(_ context.Context, r slog.Record) error {
 		return true
 	})
 	if e, ok := err.(error); ok && errors.Is(e, rsock.ErrProtocol) {
-		s("client %v: it is not verbs perf but perhaps perftest (%s)", remote, perftestPrograms)
+		s.log("client %v: it is not verbs perf but perhaps perftest (%s)", remote, perftestPrograms)
 	} else {
-		s("client %v: %s: %v", remote, r.Message, err)
+		s.log("client %v: %s: %v", remote, r.Message, err)
 	}
 	return nil
 }
-
-func (s clientErrorLog) WithAttrs([]slog.Attr) slog.Handler { return s }
-
-func (s clientErrorLog) WithGroup(string) slog.Handler { return s }
 
 // client serves one client, run after run. Its failure does not affect the others.
 func (v *server) client(ctx context.Context, conn net.Conn) error {

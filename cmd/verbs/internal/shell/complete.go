@@ -55,7 +55,7 @@ func (c *Words) Run(k *kong.Context) error {
 	if len(words) > 0 && words[0] == "--" {
 		words = words[1:]
 	}
-	for _, word := range candidates(k.Model.Node, words) {
+	for _, word := range candidates(k.Kong, words) {
 		if plain.MatchString(word) {
 			fmt.Fprintln(k.Stdout, word)
 		}
@@ -68,28 +68,28 @@ var plain = regexp.MustCompile(`^[0-9A-Za-z._:%@+=,-]+$`)
 
 // candidates returns what the last of words may become: commands, options, or values of the
 // option or argument.
-func candidates(node *kong.Node, words []string) []string {
-	var option *kong.Flag // which takes the next word
-	last, args, listens := "", 0, false
+func candidates(k *kong.Kong, words []string) []string {
+	last := ""
 	if n := len(words) - 1; n >= 0 {
 		words, last = words[:n], words[n]
 	}
-	for _, word := range words {
+	trace, _ := kong.Trace(k, words) // as far as they are a command line
+	node, args := k.Model.Node, 0
+	for _, p := range trace.Path {
 		switch {
-		case option != nil:
-			option = nil
-		case strings.HasPrefix(word, "-"):
-			option = takesValue(node, word)
-			listens = listens || slices.Contains([]string{"-l", "--listen", "-s", "--server"}, word)
-		default:
+		case p.Command != nil:
+			node, args = p.Command, 0
+		case p.Positional != nil:
 			args++
-			for _, child := range node.Children {
-				if child.Name == word {
-					node, args = child, 0
-				}
-			}
 		}
 	}
+	var option *kong.Flag // which takes the next word
+	if n := len(words); n > 0 {
+		option = takesValue(node, words[n-1])
+	}
+	listens := slices.ContainsFunc(words, func(w string) bool {
+		return slices.Contains([]string{"-l", "--listen", "-s", "--server"}, w)
+	})
 	var all []string
 	switch {
 	case option != nil:
