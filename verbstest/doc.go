@@ -21,7 +21,7 @@
 //     addresses or for one direction between two of them ([Network.SetLink]).
 //   - A [Filter], which sees each packet, decoded, and can drop, delay, duplicate or corrupt it, for
 //     example the third acknowledgement ([Nth]).
-//   - [Network.Partition] and [Network.Block], which separate addresses until [Network.Heal].
+//   - [Network.Partition], which separates addresses until [Network.Heal].
 //   - [Network.SetReceiver], which makes a device slow and limits its receive queue.
 //   - [Network.Remove], which takes a device away: its peers get no answer any more, and the programs
 //     that use it see that the device is removed. To see a peer die, a test looks at the one side; to

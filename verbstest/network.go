@@ -56,7 +56,6 @@ type Network struct {
 	closed    bool
 	links     map[direction]Link
 	flows     map[direction]*flow
-	blocked   map[direction]bool
 	islands   []map[netip.Addr]bool
 	receivers map[netip.Addr]Receiver
 	ports     map[netip.AddrPort]*port
@@ -94,7 +93,7 @@ type Stats struct {
 func NewNetwork(o Options) *Network {
 	n := &Network{
 		begin: time.Now(), opt: o,
-		links: make(map[direction]Link), flows: make(map[direction]*flow), blocked: make(map[direction]bool),
+		links: make(map[direction]Link), flows: make(map[direction]*flow),
 		receivers: make(map[netip.Addr]Receiver), ports: make(map[netip.AddrPort]*port),
 	}
 	n.opt.MTU = cmp.Or(o.MTU, DefaultMTU)
@@ -194,27 +193,11 @@ func (n *Network) Partition(side ...netip.Addr) {
 	n.islands = append(n.islands, island)
 }
 
-// Block drops packets from one address to another one until Unblock or Heal, also those that are
-// on the way.
-func (n *Network) Block(from, to netip.Addr) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.blocked[direction{from.Unmap(), to.Unmap()}] = true
-}
-
-// Unblock ends Block.
-func (n *Network) Unblock(from, to netip.Addr) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.blocked, direction{from.Unmap(), to.Unmap()})
-}
-
-// Heal ends every Partition and Block.
+// Heal ends every Partition.
 func (n *Network) Heal() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.islands = nil
-	clear(n.blocked)
 }
 
 // separated reports whether a partition separates a direction. The caller holds n.mu.
@@ -224,7 +207,7 @@ func (n *Network) separated(d direction) bool {
 			return true
 		}
 	}
-	return n.blocked[d]
+	return false
 }
 
 // Remove removes the device with an address, as when a network adapter is unplugged: the device

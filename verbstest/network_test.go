@@ -294,14 +294,14 @@ func TestPartition(t *testing.T) {
 			{"partition of A and B", func() { n.Partition(addrA, addrB) }, "1 2,1 2,3"},
 			{"another partition of A", func() { n.Partition(addrA) }, "1,2,3"},
 			{"healed", n.Heal, "1 2 3,1 2 3,1 2 3"},
-			{"block", func() { n.Block(addrA, addrB) }, "1 2 3,2 3,1 2 3"},
-			{"unblock", func() { n.Unblock(addrA, addrB) }, "1 2 3,1 2 3,1 2 3"},
+			{"one direction", func() { n.SetLink(addrA, addrB, Link{Loss: 1}) }, "1 2 3,2 3,1 2 3"},
 		} {
 			test.do()
 			if got := reach(); got != test.want {
 				t.Errorf("%s: %s, not %s", test.name, got, test.want)
 			}
 		}
+		n.SetLink(addrA, addrB, Link{Delay: time.Millisecond})
 		// Packets on the way are lost.
 		a.send(t, addrB, 1, 1)
 		time.Sleep(time.Millisecond / 2)
@@ -487,7 +487,7 @@ func TestMulticast(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		n.Block(addrA, addrC)
+		n.Partition(addrC)
 		a.send(t, group, 1, 1)
 		settle()
 		if got := b.received(); !slices.Equal(got, []int{1}) || b.packets[0].Dst.Addr() != group || len(a.received()) != 0 || len(c.received()) != 0 {
