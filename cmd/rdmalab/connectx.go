@@ -22,6 +22,7 @@ import (
 
 	"github.com/goverbs/verbs/internal/connectx"
 	"github.com/goverbs/verbs/internal/debian"
+	"github.com/goverbs/verbs/internal/labtest/labdev"
 	"github.com/goverbs/verbs/internal/udp"
 	"github.com/goverbs/verbs/internal/vfiouser"
 	"github.com/goverbs/verbs/rdmadev"
@@ -40,9 +41,6 @@ const maxAdapters = 2
 // adapterModules are the drivers of adapters.
 var adapterModules = []string{"mlx5_ib"}
 
-// adapterName returns the name that the guest gives to adapter i.
-func adapterName(i int) string { return fmt.Sprintf("mlx5_%d", i) }
-
 func adapterMAC(i, host int) net.HardwareAddr {
 	return net.HardwareAddr{0x02, 0x15, 0xb3, 0x09, byte(i), byte(host)}
 }
@@ -51,11 +49,6 @@ func adapterMAC(i, host int) net.HardwareAddr {
 func adapterGUID(i, host int) string {
 	m := adapterMAC(i, host)
 	return fmt.Sprintf("%02x%02x:%02xff:fe%02x:%02x%02x", m[0]^2, m[1], m[2], m[3], m[4], m[5])
-}
-
-// adapterAddrs are the addresses of adapter i's network link in a machine.
-func adapterAddrs(i, host int) []string {
-	return []string{fmt.Sprintf("10.9.%d.%d/24", 2+i, max(host, 1)), fmt.Sprintf("fd00:9:%d::%d/64", 2+i, max(host, 1))}
 }
 
 // The first QEMU that has vfio-user-pci.
@@ -139,7 +132,7 @@ func adapterArgs(o options, dir string) []string {
 // adapterConfig returns the configuration of adapter i in a machine.
 func adapterConfig(kind string, i, host int, wire *connectx.Wire, record *log.Logger) connectx.Config {
 	cfg := adapters[kind]
-	cfg.Name = adapterName(i)
+	cfg.Name = labdev.Adapter(i)
 	cfg.MAC = adapterMAC(i, host)
 	cfg.Wire, cfg.Network = wire, wire.Network(cfg.MAC)
 	if cfg.InfiniBand {
@@ -400,9 +393,9 @@ func addAdapters(names []string, host int, udp netip.Addr) error {
 		return err
 	}
 	for i, kind := range names {
-		device := adapterName(i)
+		device := labdev.Adapter(i)
 		if !adapters[kind].InfiniBand {
-			link, addrs := links[0], adapterAddrs(i, host)
+			link, addrs := links[0], addrs(device, host)
 			links = links[1:]
 			if i == 0 && udp.IsValid() && !strings.HasPrefix(addrs[0], udp.String()+"/") {
 				addrs = append(addrs, udp.String()+"/32")

@@ -15,18 +15,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs/internal/labtest/labdev"
 	"github.com/goverbs/verbs/rdmadev"
 )
 
-// device is an RDMA device that every program finds, and the network link below it.
-type device struct {
-	name, kind, link string
-	addrs            []string
-}
+// device is a software device that every program finds, and the network link below it.
+type device struct{ name, link string }
 
-var devices = []device{
-	{"rxe0", "rxe", "v0", []string{"10.9.0.1/24", "fd00:9::1/64"}},
-	{"siw0", "siw", "d0", []string{"10.9.1.1/24", "fd00:9:1::1/64"}},
+var devices = []device{{labdev.RXE, labdev.Links[labdev.RXE]}, {labdev.SIW, labdev.Links[labdev.SIW]}}
+
+// addrs returns the addresses of a device in a machine.
+func addrs(device string, host int) []string {
+	v4, v6 := labdev.Addrs(device, max(host, 1))
+	return []string{v4.String(), v6.String()}
 }
 
 // devicesOf names the wires of one of two machines and returns the devices on them.
@@ -49,12 +50,7 @@ func devicesOf(host int) ([]device, error) {
 	}
 	var all []device
 	for i, d := range devices {
-		// The addresses of the table, with this host's number instead of 1.
-		d.link, d.addrs = wires[i], slices.Clone(d.addrs)
-		for j, a := range d.addrs {
-			d.addrs[j] = strings.Replace(a, "1/", fmt.Sprintf("%d/", host), 1)
-		}
-		all = append(all, d)
+		all = append(all, device{d.name, wires[i]})
 	}
 	return all, nil
 }
@@ -70,10 +66,10 @@ func setupNetwork(host int) error {
 		return err // v0 has no carrier while v1 is down
 	}
 	for _, d := range found {
-		if err := configure(d.link, d.addrs); err != nil {
+		if err := configure(d.link, addrs(d.name, host)); err != nil {
 			return err
 		}
-		if err := rdmadev.AddLink(d.name, d.kind, d.link); err != nil {
+		if err := rdmadev.AddLink(d.name, strings.TrimSuffix(d.name, "0"), d.link); err != nil {
 			return err
 		}
 	}

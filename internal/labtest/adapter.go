@@ -3,11 +3,13 @@
 package labtest
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs/internal/connectx"
+	"github.com/goverbs/verbs/internal/labtest/labdev"
 )
 
 // Adapters returns the adapters that the lab emulates, as its --nic names them: "connectx-ib" is
@@ -15,8 +17,6 @@ import (
 func Adapters() []string {
 	return strings.FieldsFunc(os.Getenv("VERBS_NIC"), func(r rune) bool { return r == ',' })
 }
-
-func adapterName(i int) string { return fmt.Sprintf("mlx5_%d", i) }
 
 // EachAdapter runs a test on each adapter that the lab emulates, whether or not there is a provider
 // that can open it. Without one it skips the test.
@@ -28,26 +28,17 @@ func EachAdapter(t *testing.T, test func(t *testing.T, device string, infiniBand
 		t.Skip(`needs an emulated adapter: run by make test-nic, or with go test -exec "build/lab --nic connectx"`)
 	}
 	for i, kind := range adapters {
-		t.Run(adapterName(i), func(t *testing.T) { test(t, adapterName(i), kind == "connectx-ib") })
+		device := labdev.Adapter(i)
+		t.Run(device, func(t *testing.T) { test(t, device, kind == "connectx-ib") })
 	}
 }
 
-// Faults that an adapter of the lab takes from its guest. docs/lab.md has the others.
-const (
-	FaultNone     = 0
-	FaultPortDown = 1
-	FaultPortUp   = 2
-	FaultFirmware = 3
-	FaultFatal    = 4
-	FaultStorm    = 8
-)
-
 // Inject causes a fault of an adapter, count times where that has a meaning.
-func Inject(t testing.TB, pciDir string, fault byte, count uint16) {
+func Inject(t testing.TB, pciDir string, fault connectx.Fault, count uint16) {
 	t.Helper()
 	f := Must(os.OpenFile(pciDir+"/config", os.O_WRONLY, 0))(t)
 	defer f.Close()
-	Must(f.WriteAt([]byte{fault, 0, byte(count), byte(count >> 8)}, 0x44))(t)
+	Must(f.WriteAt([]byte{byte(fault), 0, byte(count), byte(count >> 8)}, 0x44))(t)
 }
 
 // PCIDir returns the folder in sysfs of an adapter's PCI device, which stays while the kernel has no RDMA

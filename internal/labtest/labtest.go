@@ -15,17 +15,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs/internal/labtest/labdev"
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// The lab's devices and their addresses. No host has another address of their
-// networks: both ends of a test are on one device.
+// The lab's devices. Both ends of a test are on one device.
 const (
-	RXE, SIW = "rxe0", "siw0"
-	SIWAddr  = "10.9.1.1"
-
+	RXE, SIW = labdev.RXE, labdev.SIW
 	MLX5     = "mlx5_0" // with rdmalab --nic connectx only
-	MLX5Addr = "10.9.2.1"
 )
 
 // only is the device on which tests run that name none, in place of each, or of the first.
@@ -40,24 +37,14 @@ var (
 
 // AddrOf returns the address of a device.
 func AddrOf(device string) string {
-	switch cmp.Or(device, only) {
-	case SIW:
-		return SIWAddr
-	case MLX5:
-		return MLX5Addr
-	}
-	return "10.9.0.1"
+	v4, _ := labdev.Addrs(cmp.Or(device, only), 1)
+	return v4.Addr().String()
 }
 
 // Addr6Of returns the IPv6 address of a device.
 func Addr6Of(device string) string {
-	switch device {
-	case SIW:
-		return "fd00:9:1::1"
-	case MLX5:
-		return "fd00:9:2::1"
-	}
-	return "fd00:9::1"
+	_, v6 := labdev.Addrs(device, 1)
+	return v6.Addr().String()
 }
 
 // LinkOf returns the name of a device's network link.
@@ -66,7 +53,7 @@ func LinkOf(device string) string {
 		links, _ := filepath.Glob("/sys/class/infiniband/" + device + "/device/net/*")
 		return filepath.Base(strings.Join(links, ""))
 	}
-	return map[string]string{RXE: "v0", SIW: "d0"}[device]
+	return labdev.Links[device]
 }
 
 // Addressed returns the names of the lab's devices that have an address: all but those on InfiniBand.

@@ -40,7 +40,7 @@ func TestMckey(t *testing.T) {
 	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		if device == labtest.SIW {
-			if _, _, err := member(timeLimit(t), t, labtest.SIWAddr, "239.1.2.3", false); !errors.Is(err, errors.ErrUnsupported) {
+			if _, _, err := member(timeLimit(t), t, labtest.AddrOf(labtest.SIW), "239.1.2.3", false); !errors.Is(err, errors.ErrUnsupported) {
 				t.Errorf("iWARP has no multicast: %v", err)
 			}
 			return

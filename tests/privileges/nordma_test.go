@@ -96,7 +96,7 @@ func TestNoCM(t *testing.T) {
 func TestNoNode(t *testing.T) {
 	labtest.RequireKernel(t)
 	withNodes(t, []string{"rdma_cm"}, func(t *testing.T) {
-		for _, host := range []string{rxeAddr, labtest.SIWAddr} {
+		for _, host := range []string{rxeAddr, labtest.AddrOf(labtest.SIW)} {
 			checkNoRDMA(t, dialAll(within(t), host+":7"), verbs.ErrNoNode)
 			checkNoRDMA(t, listenAll(within(t), host+":0"), verbs.ErrNoNode)
 		}
@@ -182,7 +182,7 @@ func TestNoDevice(t *testing.T) {
 	time.Sleep(500 * time.Millisecond) // until the connection manager has closed idle devices
 	run(t, "rdma link del rxe0", "rdma link del siw0")
 	defer run(t, "rdma link add rxe0 type rxe netdev v0", "rdma link add siw0 type siw netdev d0")
-	for _, host := range []string{rxeAddr, labtest.SIWAddr} {
+	for _, host := range []string{rxeAddr, labtest.AddrOf(labtest.SIW)} {
 		checkNoRDMA(t, dialAll(within(t), host+":7"), verbs.ErrNoRoute)
 		checkNoRDMA(t, listenAll(within(t), host+":0"), verbs.ErrNoRoute)
 	}

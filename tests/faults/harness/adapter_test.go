@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/connectx"
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
@@ -15,9 +16,9 @@ func TestPortFlaps(t *testing.T) {
 		c, l := e.startLoad()
 		dir := labtest.PCIDir(e, e.device)
 		for range 5 {
-			labtest.Inject(e, dir, labtest.FaultPortDown, 0)
+			labtest.Inject(e, dir, connectx.FaultPortDown, 0)
 			time.Sleep(200 * time.Millisecond)
-			labtest.Inject(e, dir, labtest.FaultPortUp, 0)
+			labtest.Inject(e, dir, connectx.FaultPortUp, 0)
 			labtest.Check(e, l.waitRounds(1))
 		}
 		e.waitDevice()
@@ -31,10 +32,10 @@ func TestFirmwareStops(t *testing.T) {
 	runFault(t, fault{title: "the adapter's firmware answers no command for a second", quick: "cm rconn rmsg rsock", device: labtest.MLX5, run: func(e *env) {
 		c, l := e.startLoad()
 		dir := labtest.PCIDir(e, e.device)
-		labtest.Inject(e, dir, labtest.FaultFirmware, 0)
-		defer labtest.Inject(e, dir, labtest.FaultNone, 0)
+		labtest.Inject(e, dir, connectx.FaultFirmware, 0)
+		defer labtest.Inject(e, dir, connectx.FaultNone, 0)
 		start := time.Now()
-		time.AfterFunc(time.Second, func() { labtest.Inject(e, dir, labtest.FaultNone, 0) })
+		time.AfterFunc(time.Second, func() { labtest.Inject(e, dir, connectx.FaultNone, 0) })
 		labtest.Check(e, l.waitRounds(3))
 		if since := time.Since(start); since > time.Second && e.layer.Name != "rmsg" {
 			e.Errorf("rounds took %v", since)
@@ -54,7 +55,7 @@ func TestFatal(t *testing.T) {
 		c, l := e.startLoad()
 		remove := e.remover()
 		start := time.Now()
-		labtest.Inject(e, labtest.PCIDir(e, e.device), labtest.FaultFatal, 0)
+		labtest.Inject(e, labtest.PCIDir(e, e.device), connectx.FaultFatal, 0)
 		<-l.done
 		saw := e.expect(peerGoneErrors(verbs.ErrDeviceRemoved), l.err)
 		e.close(l.s)
