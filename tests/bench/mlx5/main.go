@@ -25,15 +25,14 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"slices"
-	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/deaf"
 	"github.com/goverbs/verbs/internal/tsc"
 	"github.com/goverbs/verbs/tests/bench/self"
+	"github.com/goverbs/verbs/tests/bench/ticks"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -81,7 +80,7 @@ type bench struct {
 	sent, received uint16 // requests, of a block each
 	wcs            [16]verbs.WC
 
-	all []*series // in the order of the first use
+	ticks ticks.Meter
 }
 
 func open(single bool) (*bench, error) {
@@ -93,7 +92,7 @@ func open(single bool) (*bench, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bench{dev: dev}
+	b := &bench{dev: dev, ticks: ticks.Meter{Work: work}}
 	for _, cq := range []**uverbs.CQ{&b.sendCQ, &b.recvCQ} {
 		if *cq, err = ctx.CreateCQ(uverbs.CQOptions{Depth: depth - 1, SingleThreaded: single}); err != nil {
 			return nil, err
@@ -138,55 +137,23 @@ func requests(wr verbs.SendWR) []verbs.SendWR {
 	return wrs
 }
 
-// series holds the times of one kind of call, a figure for each round.
-type series struct {
-	name  string
-	batch int
-	ticks []float64 // for each request
-}
-
-// add adds a figure: the time since start, divided by the amount of work.
-func (b *bench) add(name string, batch int, start uint64) {
-	ticks := float64(tsc.Read()-start) / work
-	i := slices.IndexFunc(b.all, func(s *series) bool { return s.name == name && s.batch == batch })
-	if i < 0 {
-		i, b.all = len(b.all), append(b.all, &series{name, batch, make([]float64, 0, rounds)})
-	}
-	b.all[i].ticks = append(b.all[i].ticks, ticks)
-}
-
 func (b *bench) measure(out *bufio.Writer) error {
-	var before, after runtime.MemStats
-	for _, s := range b.all {
-		s.ticks = s.ticks[:0]
+	allocs, err := b.ticks.Measure(rounds, b.round)
+	if err != nil {
+		return err
 	}
-	start, ticks := time.Now(), tsc.Read()
-	for i := range rounds {
-		if i == 1 { // what is allocated only once, has been
-			runtime.ReadMemStats(&before)
-		}
-		if err := b.round(); err != nil {
-			return err
-		}
-	}
-	runtime.ReadMemStats(&after)
-	perTick := float64(time.Since(start).Nanoseconds()) / float64(tsc.Read()-ticks)
-	fmt.Fprintf(out, "blocks %d\nallocs %d\n", b.dev.Blocks, (after.Mallocs-before.Mallocs)/rounds)
-	for _, s := range b.all {
-		slices.Sort(s.ticks)
-		fmt.Fprintf(out, "%s_%d %.3f\n", s.name, s.batch, s.ticks[len(s.ticks)/2]*perTick)
-	}
-	return nil
+	fmt.Fprintf(out, "blocks %d\nallocs %d\n", b.dev.Blocks, allocs)
+	return b.ticks.Print(out, 17)
 }
 
-func (b *bench) round() error {
+func (b *bench) round(int) error {
 	send, recv := b.dev.CQs[0], b.dev.CQs[1]
 	for i := range b.kinds {
 		k := &b.kinds[i]
 		for _, n := range []int{1, 16, most} {
 			start := tsc.Read()
 			err := b.post(k.wrs[:n])
-			b.add(k.name, n, start)
+			b.ticks.Add(k.name, n, start)
 			if err != nil {
 				return err
 			}
@@ -199,14 +166,14 @@ func (b *bench) round() error {
 				return err
 			}
 			if k.opcode == deaf.Write {
-				b.add("poll", n, start)
+				b.ticks.Add("poll", n, start)
 			}
 		}
 	}
 	for _, n := range []int{1, 16} {
 		start := tsc.Read()
 		err := b.postRecv(b.recvs[:n])
-		b.add("post_recv", n, start)
+		b.ticks.Add("post_recv", n, start)
 		if err != nil {
 			return err
 		}
@@ -214,14 +181,14 @@ func (b *bench) round() error {
 		b.received += work
 		start = tsc.Read()
 		err = b.poll(b.recvCQ, n)
-		b.add("poll_recv", n, start)
+		b.ticks.Add("poll_recv", n, start)
 		if err != nil {
 			return err
 		}
 	}
 	start := tsc.Read()
 	got := b.pollEmpty()
-	b.add("poll_empty", 1, start)
+	b.ticks.Add("poll_empty", 1, start)
 	if got != 0 {
 		return errors.New("more completions than requests")
 	}
@@ -232,7 +199,7 @@ func (b *bench) round() error {
 	b.sent += work
 	start = tsc.Read()
 	err := b.writeAndPoll(write.wrs[:len(b.wcs)])
-	b.add("write_and_poll", len(b.wcs), start)
+	b.ticks.Add("write_and_poll", len(b.wcs), start)
 	return err
 }
 

@@ -23,13 +23,12 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"runtime"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"time"
 
 	"github.com/goverbs/verbs/internal/tsc"
+	"github.com/goverbs/verbs/tests/bench/ticks"
 )
 
 const (
@@ -59,66 +58,32 @@ func run(args []string) error {
 		return err
 	}
 	debug.SetGCPercent(-1)
-	b := &bench{
-		pair: p, recv: newSeries("post_recv", 1, most), send: newSeries("post_send", 1, most),
-		poll: newSeries("poll", 1, most), empty: newSeries("poll_empty", 1)[0],
+	b := &bench{pair: p, ticks: ticks.Meter{Work: work}}
+	allocs, err := b.ticks.Measure(rounds, b.round)
+	if err != nil {
+		return err
 	}
-	var before, after runtime.MemStats
-	start, ticks := time.Now(), tsc.Read()
-	for i := range rounds {
-		if i == 1 { // what is allocated only once, has been
-			runtime.ReadMemStats(&before)
-		}
-		if err := b.round(i); err != nil {
-			return fmt.Errorf("round %d: %w", i, err)
-		}
-	}
-	perTick := float64(time.Since(start).Nanoseconds()) / float64(tsc.Read()-ticks)
-	runtime.ReadMemStats(&after)
-	fmt.Printf("sends %d\nreceives %d\nallocs %d\n", b.sends, b.receives, (after.Mallocs-before.Mallocs)/uint64(rounds))
-	for _, s := range slices.Concat(b.recv, b.send, b.poll, []*series{b.empty}) {
-		if len(s.ticks) == 0 {
-			return fmt.Errorf("no figures of %s", s.name)
-		}
-		slices.Sort(s.ticks)
-		fmt.Printf("%s_%d %.3f\n", s.name, s.batch, s.ticks[len(s.ticks)/2]*perTick)
-	}
+	fmt.Printf("sends %d\nreceives %d\nallocs %d\n", b.sends, b.receives, allocs)
+	err = b.ticks.Print(os.Stdout, 7)
 	fmt.Println()
-	return nil
+	return err
 }
 
 // bench holds both ends of the connection, and the measurements.
 type bench struct {
 	*pair
-	sends, receives  int // completed ones
-	recv, send, poll []*series
-	empty            *series
+	sends, receives int // completed ones
+	ticks           ticks.Meter
 }
-
-// series holds the times of one kind of call, a figure for each round.
-type series struct {
-	name  string
-	batch int
-	ticks []float64 // for each request
-}
-
-func newSeries(name string, batches ...int) (list []*series) {
-	for _, n := range batches {
-		list = append(list, &series{name, n, make([]float64, 0, 4096)})
-	}
-	return list
-}
-
-// add adds a figure: the time since start, divided by the amount of work.
-func (s *series) add(start uint64) { s.ticks = append(s.ticks, float64(tsc.Read()-start)/work) }
 
 // round runs round i, which determines the sizes of the batches.
 func (b *bench) round(i int) error {
-	if err := timed(b.recv[i%2], b.batchRecvs, b.postRecvs); err != nil {
+	batches := [2]int{1, most}
+	if err := b.timed("post_recv", batches[i%2], b.batchRecvs, b.postRecvs); err != nil {
 		return err
 	}
 	mute()
-	if err := timed(b.send[i%2], b.batchSends, b.postSends); err != nil {
+	if err := b.timed("post_send", batches[i%2], b.batchSends, b.postSends); err != nil {
 		return err
 	}
 	if err := unmute(); err != nil {
@@ -132,7 +97,7 @@ func (b *bench) round(i int) error {
 	// Only polling shows whether all receives have completed: if they have not,
 	// the round does not count for poll.
 	time.Sleep(3 * time.Millisecond)
-	n = b.timePolls(b.poll[i/2%2])
+	n = b.timePolls(batches[i/2%2])
 	rest, err := b.drain(b.pollRecv, work+1-n)
 	if err != nil {
 		return fmt.Errorf("receives: %w", err)
@@ -140,7 +105,7 @@ func (b *bench) round(i int) error {
 	n += rest
 	start := tsc.Read()
 	n += b.pollEmpty()
-	b.empty.add(start)
+	b.ticks.Add("poll_empty", 1, start)
 	b.receives += n
 	if n > work+1 {
 		return errors.New("more completions than requests")
@@ -149,11 +114,11 @@ func (b *bench) round(i int) error {
 }
 
 // timed posts requests in batches, and one more.
-func timed(s *series, batch func(int), post func(n int) error) error {
-	batch(s.batch)
+func (b *bench) timed(name string, size int, batch func(int), post func(n int) error) error {
+	batch(size)
 	start := tsc.Read()
-	err := post(work / s.batch)
-	s.add(start)
+	err := post(work / size)
+	b.ticks.Add(name, size, start)
 	if err != nil {
 		return err
 	}
@@ -162,10 +127,10 @@ func timed(s *series, batch func(int), post func(n int) error) error {
 }
 
 // timePolls polls completions, and returns how many.
-func (b *bench) timePolls(s *series) (n int) {
+func (b *bench) timePolls(size int) (n int) {
 	start := tsc.Read()
-	if n = b.pollRecvs(s.batch); n == work {
-		s.add(start)
+	if n = b.pollRecvs(size); n == work {
+		b.ticks.Add("poll", size, start)
 	}
 	return n
 }
