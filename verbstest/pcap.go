@@ -79,41 +79,19 @@ func appendOption(b []byte, code uint16, value []byte) []byte {
 // pad appends zeros after n bytes up to a multiple of 4.
 func pad(b []byte, n int) []byte { return append(b, make([]byte, -n&3)...) }
 
-// appendIP appends the IP packet, whose identification is 0.
+// appendIP appends the IP packet, whose identification is 0, and so is the checksum of UDP, as adapters and rxe
+// send it.
 func appendIP(b []byte, e *entry) []byte {
 	g := roce.GRH{Src: e.src.Addr(), Dst: e.dst.Addr(), TrafficClass: e.tos, HopLimit: 64, Length: len(e.data)}
 	var header [verbs.GRHSize]byte
 	g.Put(&header)
-	ip, addrs := header[:], header[8:]
+	ip := header[:]
 	if e.dst.Addr().Is4() {
-		ip, addrs = header[20:], header[32:]
+		ip = header[20:]
 	}
 	b = append(b, ip...)
-	size := 8 + len(e.data)
-	begin := len(b)
 	b = binary.BigEndian.AppendUint16(b, e.src.Port())
 	b = binary.BigEndian.AppendUint16(b, e.dst.Port())
-	b = binary.BigEndian.AppendUint16(b, uint16(size))
-	b = append(append(b, 0, 0), e.data...)
-	sum := checksum(uint32(17+size), append(addrs, b[begin:]...))
-	if sum == 0 {
-		sum = 0xffff // 0 means that there is none.
-	}
-	binary.BigEndian.PutUint16(b[begin+6:], sum)
-	return b
-}
-
-// checksum returns the Internet checksum of b.
-func checksum(sum uint32, b []byte) uint16 {
-	for ; len(b) > 1; b = b[2:] {
-		sum += uint32(b[0])<<8 | uint32(b[1])
-		sum = sum&0xffff + sum>>16
-	}
-	if len(b) > 0 {
-		sum += uint32(b[0]) << 8
-	}
-	for sum > 0xffff {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
+	b = binary.BigEndian.AppendUint16(b, uint16(8+len(e.data)))
+	return append(append(b, 0, 0), e.data...)
 }
