@@ -197,11 +197,7 @@ func (l *link) runAll(ctx context.Context, p port, each func(outcome)) error {
 // run runs this end of a scenario.
 func (l *link) run(ctx context.Context, p port, s *scenario) (mine, peers verdict, err error) {
 	e := &end{link: l, port: p, ctx: ctx}
-	fault := e.open(s.options)
-	if fault == nil {
-		fault = e.run(s.run)
-	}
-	mine = newVerdict(fault, e.wcs)
+	mine = newVerdict(e.run(s), e.wcs)
 	peers, err = l.finish(mine)
 	if cerr := e.objects.Close(); cerr != nil && mine.Error == "" {
 		mine = newVerdict(fmt.Errorf("close: %w", cerr), e.wcs)

@@ -72,14 +72,12 @@ const (
 )
 
 // open makes the objects of an end, and connects it.
-func (e *end) open(o options) (err error) {
+func (e *end) open(o options) {
 	for _, f := range o.features {
-		if err := e.dev.Probe(f); err != nil {
-			return err
-		}
+		e.must(e.dev.Probe(f))
 	}
 	if e.iwarp = e.dev.Device().IWARP(); e.iwarp && o.noIWARP != "" {
-		return fmt.Errorf("%s: %w", o.noIWARP, errors.ErrUnsupported)
+		e.must(fmt.Errorf("%s: %w", o.noIWARP, errors.ErrUnsupported))
 	}
 	e.access = verbs.AccessAll
 	if e.dev.Probe(uverbs.FeatureAtomics) != nil {
@@ -90,131 +88,100 @@ func (e *end) open(o options) (err error) {
 		memory = verbs.AccessLocalWrite
 	}
 	attr, err := e.dev.QueryDevice()
-	if err != nil {
-		return err
-	}
+	e.must(err)
 	limits := verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: inline}
 	if o.maxSGL {
 		limits.MaxSendSGE, limits.MaxRecvSGE = attr.MaxSGE, attr.MaxSGE
 	}
-	if e.pd, err = cli.Own(e.dev.AllocPD())(&e.objects); err != nil {
-		return err
-	}
-	if e.mr, err = e.region(max(o.memory, 64<<10), memory); err != nil {
-		return err
-	}
+	e.pd = own(e.dev.AllocPD())(e)
+	e.mr = e.region(max(o.memory, 64<<10), memory)
 	if o.events {
-		if e.channel, err = cli.Own(e.dev.CreateCompChannel())(&e.objects); err != nil {
-			return err
-		}
+		e.channel = own(e.dev.CreateCompChannel())(e)
 	}
-	for _, cq := range []**uverbs.CQ{&e.sendCQ, &e.recvCQ} {
-		if *cq, err = cli.Own(e.dev.CreateCQ(uverbs.CQOptions{Depth: depth, Channel: e.channel}))(&e.objects); err != nil {
-			return err
-		}
-	}
+	e.sendCQ = own(e.dev.CreateCQ(uverbs.CQOptions{Depth: depth, Channel: e.channel}))(e)
+	e.recvCQ = own(e.dev.CreateCQ(uverbs.CQOptions{Depth: depth, Channel: e.channel}))(e)
 	if o.srq {
-		if e.srq, err = cli.Own(e.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: depth, MaxSGE: 2}))(&e.objects); err != nil {
-			return err
-		}
+		e.srq = own(e.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: depth, MaxSGE: 2}))(e)
 	}
 	if e.iwarp || o.cm {
-		err = e.connectByCM(limits)
+		e.connectByCM(limits)
 	} else {
-		err = e.connect(o, limits)
+		e.connect(o, limits)
 	}
-	return err
+	e.sync() // both can receive
 }
 
 // region allocates a memory region.
-func (e *end) region(size int, access verbs.Access) (*uverbs.MR, error) {
-	return cli.Own(e.pd.AllocMR(size, access, uverbs.MROptions{}))(&e.objects)
+func (e *end) region(size int, access verbs.Access) *uverbs.MR {
+	return own(e.pd.AllocMR(size, access, uverbs.MROptions{}))(e)
 }
 
 // connect connects QPs by their addresses.
-func (e *end) connect(o options, limits verbs.QPCap) (err error) {
-	e.qp, err = cli.Own(e.pd.CreateQP(uverbs.QPOptions{Type: o.typ, SendCQ: e.sendCQ, RecvCQ: e.recvCQ, SRQ: e.srq, Cap: limits}))(&e.objects)
-	if err != nil {
-		return err
-	}
+func (e *end) connect(o options, limits verbs.QPCap) {
+	e.qp = own(e.pd.CreateQP(uverbs.QPOptions{Type: o.typ, SendCQ: e.sendCQ, RecvCQ: e.recvCQ, SRQ: e.srq, Cap: limits}))(e)
 	local, err := e.qp.AddrOn(e.gid)
-	if err != nil {
-		return err
-	}
+	e.must(err)
 	attr, err := e.dev.QueryPort(e.num)
-	if err != nil {
-		return err
-	}
-	if e.peer, err = e.swap(message{QP: &local, MTU: attr.ActiveMTU, Addr: e.mr.Addr(), RKey: e.mr.RKey()}); err != nil {
-		return err
-	}
+	e.must(err)
+	e.peer = e.share(message{QP: &local, MTU: attr.ActiveMTU, Addr: e.mr.Addr(), RKey: e.mr.RKey()})
 	if e.peer.QP == nil {
-		return cli.ErrProtocol
+		e.must(cli.ErrProtocol)
 	}
 	if o.typ == verbs.UD {
-		if err := e.qp.StartUD(e.num, qkey); err != nil {
-			return err
-		}
+		e.must(e.qp.StartUD(e.num, qkey))
 		ah, err := e.pd.CreateAH(e.peer.QP.PathFrom(local))
-		if err != nil {
-			return err
-		}
+		e.must(err)
 		e.objects = slices.Insert(e.objects, len(e.objects)-1, io.Closer(ah)) // closed after the QP, which uses it
 		e.to = ah.To(e.peer.QP.QPNum, qkey)
-	} else {
-		opt := uverbs.ConnectOptions{Access: e.access, PathMTU: min(attr.ActiveMTU, e.peer.MTU)}
-		if o.noRNR {
-			opt.RNRRetry = -1
-		}
-		if err := e.qp.Connect(local, *e.peer.QP, opt); err != nil {
-			return err
-		}
+		return
 	}
-	_, err = e.swap(message{}) // both can receive
-	return err
+	opt := uverbs.ConnectOptions{Access: e.access, PathMTU: min(attr.ActiveMTU, e.peer.MTU)}
+	if o.noRNR {
+		opt.RNRRetry = -1
+	}
+	e.must(e.qp.Connect(local, *e.peer.QP, opt))
 }
 
 // connectByCM connects QPs by the connection manager: the active end dials.
-func (e *end) connectByCM(limits verbs.QPCap) error {
+func (e *end) connectByCM(limits verbs.QPCap) {
 	addrs, err := cm.DeviceAddrs(e.dev.Device())
-	if err != nil {
-		if !e.iwarp { // as InfiniBand without IPoIB
-			err = fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
-		}
-		return err
+	if err != nil && !e.iwarp { // as InfiniBand without IPoIB
+		err = fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
 	}
+	e.must(err)
 	ctx, cancel := context.WithTimeoutCause(e.ctx, completionLimit, fmt.Errorf("no connection within %v", completionLimit))
 	defer cancel()
 	opt := cm.Options{PD: e.pd, SendCQ: e.sendCQ, RecvCQ: e.recvCQ, SRQ: e.srq, Cap: limits}
 	here := message{Addr: e.mr.Addr(), RKey: e.mr.RKey()}
 	var ep *cm.Endpoint
 	if e.active {
-		if e.peer, err = e.swap(here); err != nil {
-			return err
-		}
+		e.peer = e.share(here)
 		d := cm.Dialer{Options: opt, LocalAddr: netip.AddrPortFrom(addrs[0], 0)}
-		ep, err = cli.Own(d.Dial(ctx, e.peer.CM))(&e.objects)
+		ep, err = d.Dial(ctx, e.peer.CM)
 	} else {
-		var l *cm.Listener
-		if l, err = cm.Listen(ctx, netip.AddrPortFrom(addrs[0], 0).String()); err != nil {
-			return err
-		}
+		l, lerr := cm.Listen(ctx, netip.AddrPortFrom(addrs[0], 0).String())
+		e.must(lerr)
 		defer l.Close()
 		here.CM = l.Addr().String()
-		if e.peer, err = e.swap(here); err != nil {
-			return err
-		}
+		e.peer = e.share(here)
 		var r *cm.Request
 		if r, err = l.Accept(ctx); err == nil {
-			ep, err = cli.Own(r.Accept(ctx, opt))(&e.objects)
+			ep, err = r.Accept(ctx, opt)
 		}
 	}
 	if err != nil {
-		return cli.Cause(ctx, err)
+		err = cli.Cause(ctx, err)
 	}
-	e.qp = ep.QP
-	_, err = e.swap(message{})
-	return err
+	e.qp = own(ep, err)(e).QP
+}
+
+// own ends the scenario if a constructor has failed, and else lets the end close what it has made.
+func own[T io.Closer](v T, err error) func(e *end) T {
+	return func(e *end) T {
+		e.must(err)
+		e.objects = append(e.objects, v)
+		return v
+	}
 }
 
 // failure is what the methods of a scenario panic with, to end it on this end.
@@ -228,7 +195,7 @@ func (e *end) must(err error) {
 }
 
 // run runs a scenario on this end, and returns why it has ended early.
-func (e *end) run(scenario func(*end)) (err error) {
+func (e *end) run(s *scenario) (err error) {
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
@@ -240,7 +207,8 @@ func (e *end) run(scenario func(*end)) (err error) {
 			panic(p)
 		}
 	}()
-	scenario(e)
+	e.open(s.options)
+	s.run(e)
 	return nil
 }
 
@@ -452,9 +420,7 @@ func (e *end) fails(cq *uverbs.CQ, what string, want ...verbs.WCStatus) {
 // bind binds a window of a type to the passive end's memory, and tells the active end its key.
 func (e *end) bind(typ verbs.MWType, n int) (mw *uverbs.MW, key uint32) {
 	if !e.active {
-		var err error
-		mw, err = cli.Own(e.pd.AllocMW(typ))(&e.objects)
-		e.must(err)
+		mw = own(e.pd.AllocMW(typ))(e)
 		e.rebind(mw, uverbs.BindOptions{MR: e.mr, Length: n, Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead})
 		key = mw.RKey()
 	}

@@ -355,16 +355,15 @@ func reregister(e *end) {
 func regions(e *end) {
 	keys := map[uint32]bool{e.mr.RKey(): true}
 	for range 255 {
-		mr, err := e.region(4096, e.access)
-		if err != nil {
-			e.must(fmt.Errorf("region %d: %w", len(keys), err))
-		}
+		e.step = fmt.Sprintf("region %d", len(keys))
+		mr := e.region(4096, e.access)
 		if keys[mr.RKey()] {
 			e.must(fmt.Errorf("two regions have the key %#x", mr.RKey()))
 		}
 		keys[mr.RKey()] = true
 		e.mr = mr
 	}
+	e.step = ""
 	m := e.share(message{Addr: e.mr.Addr(), RKey: e.mr.RKey()})
 	e.peer.Addr, e.peer.RKey = m.Addr, m.RKey
 	e.write(m.RKey, 4096)
