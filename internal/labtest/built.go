@@ -18,10 +18,7 @@ func Built(t testing.TB, name string) string {
 	if runtime.GOARCH != "amd64" { // what the lab emulates
 		dir += runtime.GOARCH + "/"
 	}
-	path, err := filepath.Abs(dir + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := Must(filepath.Abs(dir + name))(t)
 	if _, err := os.Stat(path); err != nil {
 		if Lab { // where nothing may be missing
 			t.Fatalf("%v: run make build bench-c", err)

@@ -37,21 +37,11 @@ func Inventory(t testing.TB) map[string]int {
 	}
 	cm.DefaultTransport().CloseIdle()
 	warmUpNetpoller()
-	resources, err := Resources() // before files are counted: it may leave some open
-	if err != nil {
-		t.Fatal(err)
-	}
+	resources := Must(Resources())(t) // before files are counted: it may leave some open
 	runtime.GC()
 	inv := map[string]int{"goroutines": runtime.NumGoroutine()}
-	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	inv["files"] = len(fds)
-	text, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	inv["files"] = len(Must(os.ReadDir("/proc/self/fd"))(t))
+	text := Must(os.ReadFile("/proc/self/maps"))(t)
 	// An adapter's queues are memory of the process. What is mapped are its registers, which an open device keeps for
 	// the next QPs, 9 pages at the most.
 	adapter := "no adapter"

@@ -94,12 +94,7 @@ func OpenDevice(t testing.TB, name string) *uverbs.Context {
 	if Soft && name == SIW {
 		t.Skip("needs siw")
 	}
-	ctx, err := uverbs.Open(cmp.Or(name, only))
-	if err != nil {
-		t.Fatal(err)
-	}
-	Close(t, ctx)
-	return ctx
+	return Made(uverbs.Open(cmp.Or(name, only)))(t)
 }
 
 // Close closes c when the test ends. The test fails if that fails.
@@ -205,7 +200,5 @@ func ExpectWarning(t testing.TB, text string) {
 	if Soft {
 		return
 	}
-	if err := os.WriteFile("/dev/kmsg", []byte("lab: expect warning: "+text), 0); err != nil {
-		t.Fatal(err)
-	}
+	Check(t, os.WriteFile("/dev/kmsg", []byte("lab: expect warning: "+text), 0))
 }

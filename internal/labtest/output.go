@@ -5,7 +5,6 @@ package labtest
 import (
 	"bufio"
 	"os"
-	"strings"
 	"testing"
 )
 
@@ -39,9 +38,9 @@ func Output(t testing.TB, f func()) string {
 	lines, end := Lines(t)
 	f()
 	end()
-	var all strings.Builder
+	var all string
 	for line := range lines {
-		all.WriteString(line + "\n")
+		all += line + "\n"
 	}
-	return all.String()
+	return all
 }

@@ -54,18 +54,12 @@ const QKey = 0x11111111
 func NewPair(t testing.TB, opt PairOptions) (a, b *Side) {
 	t.Helper()
 	ctx := OpenDevice(t, opt.Device)
-	if opt.Type == 0 {
-		opt.Type = verbs.RC
-	}
+	opt.Type = cmp.Or(opt.Type, verbs.RC)
 	if opt.Cap == (verbs.QPCap{}) {
 		opt.Cap = verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64}
 	}
-	if opt.RC.Access == 0 {
-		opt.RC.Access = verbs.AccessAll
-	}
-	if opt.Memory == 0 {
-		opt.Memory = 64 << 10
-	}
+	opt.RC.Access = cmp.Or(opt.RC.Access, verbs.AccessAll)
+	opt.Memory = cmp.Or(opt.Memory, 64<<10)
 	if opt.Access == 0 {
 		opt.Access = verbs.AccessAll
 		if ctx.Driver() == "siw" {
@@ -78,10 +72,9 @@ func NewPair(t testing.TB, opt PairOptions) (a, b *Side) {
 		return a, b
 	}
 	for _, s := range []*Side{a, b} {
-		s.QP = Must(s.PD.CreateQP(uverbs.QPOptions{
+		s.QP = Made(s.PD.CreateQP(uverbs.QPOptions{
 			Type: opt.Type, SendCQ: s.SendCQ, RecvCQ: s.RecvCQ, SRQ: s.SRQ, Cap: opt.Cap, SignalAll: opt.All,
 		}))(t)
-		Close(t, s.QP)
 	}
 	ea, eb := Must(a.QP.Addr(1))(t), Must(b.QP.Addr(1))(t)
 	ea.PSN, eb.PSN = 0x123456, 0xfffff0
@@ -97,8 +90,7 @@ func NewPair(t testing.TB, opt PairOptions) (a, b *Side) {
 
 func newSide(t testing.TB, ctx *uverbs.Context, opt PairOptions) *Side {
 	t.Helper()
-	s := &Side{PD: Must(ctx.AllocPD())(t)}
-	Close(t, s.PD)
+	s := &Side{PD: Made(ctx.AllocPD())(t)}
 	cqopt := uverbs.CQOptions{Depth: cmp.Or(opt.Depth, opt.Cap.MaxSendWR+opt.Cap.MaxRecvWR+1)}
 	if opt.Events {
 		cqopt.Channel = Made(ctx.CreateCompChannel())(t)
@@ -143,11 +135,7 @@ func Connect(ctx context.Context, t testing.TB, addr string, dial, accept cm.Opt
 func ConnectIn(ctx context.Context, t testing.TB, space cm.PortSpace, addr string, dial, accept cm.Options) (client, server *cm.Endpoint) {
 	t.Helper()
 	l := Must((&cm.ListenConfig{PortSpace: space}).Listen(ctx, addr))(t)
-	defer func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	defer func() { Check(t, l.Close()) }()
 	return DialAccept(t, func() (*cm.Endpoint, error) {
 		return (&cm.Dialer{PortSpace: space, Options: dial}).Dial(ctx, l.Addr().String())
 	}, func() (*cm.Endpoint, error) {

@@ -3,7 +3,6 @@
 package labtest
 
 import (
-	"context"
 	"net/netip"
 	"testing"
 	"time"
@@ -39,12 +38,8 @@ func InitQP(t testing.TB, device string, id *cm.ID) *uverbs.QP {
 	s := newSide(t, OpenDevice(t, device), opt)
 	qp := Made(s.PD.CreateQP(uverbs.QPOptions{Type: opt.Type, SendCQ: s.SendCQ, RecvCQ: s.RecvCQ, Cap: opt.Cap}))(t)
 	attr, mask, err := id.InitQPAttr(verbs.StateInit)
-	if err == nil {
-		err = qp.Modify(attr, mask)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	Check(t, err)
+	Check(t, qp.Modify(attr, mask))
 	return qp
 }
 
@@ -57,9 +52,7 @@ func NewID(t testing.TB, space cm.PortSpace) *cm.ID {
 // Expect waits for the next event of an ID's channel, which must be the ID's, and of a type.
 func Expect(t testing.TB, id *cm.ID, want cm.EventType) cm.Event {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	e, err := id.Channel().Next(ctx)
+	e, err := id.Channel().Next(Within(t, 20*time.Second))
 	if err != nil || e.ID != id || e.Type != want {
 		t.Fatalf("event %v (status %d) of ID %p, %v, want %v of %p", e.Type, e.Status, e.ID, err, want, id)
 	}
