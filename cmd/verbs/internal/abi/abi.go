@@ -58,29 +58,25 @@ func unknown(results []abicheck.Result) bool {
 
 // print prints a table of the structures that differ, or of all, and a summary.
 func (c *Cmd) print(out io.Writer, results []abicheck.Result) error {
-	t := cli.NewTable(out, "STRUCTURE", "KERNEL", "USED FOR", "EFFECT")
 	counts := map[abicheck.Status]int{}
-	rows := 0
 	for _, r := range results {
 		counts[r.Status]++
-		if r.Status == abicheck.Same && !c.All {
-			continue
-		}
-		rows++
-		effect := "none"
-		switch {
-		case r.Breaks:
-			effect = "breaks: " + r.Why
-		case r.Why != "":
-			effect = "works: " + r.Why
-		}
-		if r.Status == abicheck.Unknown {
-			effect = "not known: " + r.Why
-		}
-		t.Row(strings.TrimPrefix(r.Type, "struct "), r.Status, r.Feature, strings.Join(append([]string{effect}, r.Moved...), "; "))
 	}
-	if rows > 0 {
-		if err := t.Flush(); err != nil {
+	shown := slices.DeleteFunc(slices.Clone(results), func(r abicheck.Result) bool { return r.Status == abicheck.Same && !c.All })
+	if len(shown) > 0 {
+		err := cli.List(out, false, shown, []string{"STRUCTURE", "KERNEL", "USED FOR", "EFFECT"}, func(r abicheck.Result) []any {
+			effect := "none"
+			switch {
+			case r.Status == abicheck.Unknown:
+				effect = "not known: " + r.Why
+			case r.Breaks:
+				effect = "breaks: " + r.Why
+			case r.Why != "":
+				effect = "works: " + r.Why
+			}
+			return []any{strings.TrimPrefix(r.Type, "struct "), r.Status, r.Feature, strings.Join(append([]string{effect}, r.Moved...), "; ")}
+		})
+		if err != nil {
 			return err
 		}
 		fmt.Fprintln(out)

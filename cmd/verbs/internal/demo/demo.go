@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -90,9 +91,9 @@ func (c *Cmd) runSoft(ctx context.Context) (err error) {
 
 // copy runs both sides on the device with an address, and prints what they do or have done.
 func (c *Cmd) copy(ctx context.Context, transport *cm.Transport, addr string) error {
-	d := demo{transport, c.Text, nil}
+	d := demo{transport, c.Text, io.Discard}
 	if !c.JSON {
-		d.printf = func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+		d.out = os.Stdout
 	}
 	done, err := d.run(ctx, addr)
 	if err != nil || !c.JSON {
@@ -103,7 +104,7 @@ func (c *Cmd) copy(ctx context.Context, transport *cm.Transport, addr string) er
 
 // Copy connects to a listener at an address of this machine, writes to its memory and reads it back.
 func Copy(ctx context.Context, addr string) error {
-	_, err := demo{text: "verbs demo"}.run(ctx, addr)
+	_, err := demo{nil, "verbs demo", io.Discard}.run(ctx, addr)
 	return err
 }
 
@@ -111,14 +112,10 @@ func Copy(ctx context.Context, addr string) error {
 type demo struct {
 	transport *cm.Transport // nil is the default
 	text      string
-	printf    func(format string, args ...any) // if not nil, it is called for each step
+	out       io.Writer // of each step
 }
 
-func (d demo) log(format string, args ...any) {
-	if d.printf != nil {
-		d.printf(format, args...)
-	}
-}
+func (d demo) log(format string, args ...any) { fmt.Fprintf(d.out, format+"\n", args...) }
 
 // run runs both sides on the device with an address. The side that fails first ends the other one.
 func (d demo) run(parent context.Context, addr string) (done result, err error) {

@@ -37,21 +37,20 @@ func (c *Counters) Run(ctx context.Context) error { return c.print(ctx, os.Stdou
 
 // counterKey identifies a counter.
 type counterKey struct {
-	device   string
-	port     int
-	name     string
-	hardware bool
+	Device   string `json:"device"`
+	Port     int    `json:"port"`
+	Name     string `json:"name"`
+	Hardware bool   `json:"hardware"`
 }
 
 type counterLine struct {
-	Device    string       `json:"device"`
-	Port      int          `json:"port"`
-	Name      string       `json:"name"`
-	Hardware  bool         `json:"hardware"`
+	counterKey
 	Value     uint64       `json:"value"`
 	Unit      rdmadev.Unit `json:"unit,omitempty"`
 	Saturated bool         `json:"saturated,omitempty"`
 	Rate      *float64     `json:"per_second,omitempty"`
+
+	counter rdmadev.Counter
 }
 
 func (c *Counters) print(ctx context.Context, w io.Writer) error {
@@ -59,16 +58,19 @@ func (c *Counters) print(ctx context.Context, w io.Writer) error {
 	var last time.Time
 	for n := 0; ; n++ {
 		now := time.Now()
-		values := map[counterKey]rdmadev.Counter{}
-		lines, err := c.read(w, values)
+		lines, err := c.read(w)
 		if err != nil {
 			return err
 		}
 		if !c.Watch {
 			return c.list(w, lines)
 		}
+		values := map[counterKey]rdmadev.Counter{}
+		for _, l := range lines {
+			values[l.counterKey] = l.counter
+		}
 		if before != nil {
-			if err := c.list(w, c.rates(lines, before, values, now.Sub(last))); err != nil {
+			if err := c.list(w, c.rates(lines, before, now.Sub(last))); err != nil {
 				return err
 			}
 		}
@@ -83,13 +85,9 @@ func (c *Counters) print(ctx context.Context, w io.Writer) error {
 	}
 }
 
-// read reads all counters, also into values.
-func (c *Counters) read(w io.Writer, values map[counterKey]rdmadev.Counter) ([]counterLine, error) {
+// read reads the counters: those that are 0, too, with --all, or to be watched.
+func (c *Counters) read(w io.Writer) (lines []counterLine, err error) {
 	devs, err := devices(w, c.JSON && !c.Watch, c.Device)
-	if err != nil {
-		return nil, err
-	}
-	lines := []counterLine{}
 	for _, d := range devs {
 		for _, p := range d.Ports {
 			list, err := p.Counters()
@@ -97,31 +95,25 @@ func (c *Counters) read(w io.Writer, values map[counterKey]rdmadev.Counter) ([]c
 				cli.Warn(os.Stderr, err)
 			}
 			for _, v := range list {
-				values[counterKey{d.Name, p.Num, v.Name, v.Hardware}] = v
-				if !c.All && !c.Watch && v.Value == 0 {
-					continue
+				if c.All || c.Watch || v.Value != 0 {
+					lines = append(lines, counterLine{
+						counterKey: counterKey{d.Name, p.Num, v.Name, v.Hardware}, counter: v,
+						Value: v.Value, Unit: v.Unit, Saturated: v.Max != 0 && v.Value == v.Max,
+					})
 				}
-				lines = append(lines, counterLine{
-					Device: d.Name, Port: p.Num, Name: v.Name, Hardware: v.Hardware, Value: v.Value, Unit: v.Unit,
-					Saturated: v.Max != 0 && v.Value == v.Max,
-				})
 			}
 		}
 	}
-	return lines, nil
+	return lines, err
 }
 
 // rates adds the rates to lines, and removes those that do not change.
-func (c *Counters) rates(lines []counterLine, before, after map[counterKey]rdmadev.Counter, elapsed time.Duration) []counterLine {
+func (c *Counters) rates(lines []counterLine, before map[counterKey]rdmadev.Counter, elapsed time.Duration) []counterLine {
 	changed := []counterLine{}
 	for _, l := range lines {
-		k := counterKey{l.Device, l.Port, l.Name, l.Hardware}
-		old, ok := before[k]
-		if !ok {
-			continue
-		}
-		grown, _ := after[k].Since(old)
-		if grown == 0 && !c.All {
+		old, ok := before[l.counterKey]
+		grown, _ := l.counter.Since(old)
+		if !ok || grown == 0 && !c.All {
 			continue
 		}
 		rate := float64(grown) / elapsed.Seconds()
