@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -88,20 +89,21 @@ func (b *bw) loop() error {
 				return b.waitDone()
 			}
 			if b.peerDone.Load() {
-				missing := b.received() < b.sent
-				if !missing {
+				switch {
+				case b.received() >= b.sent:
 					return nil
-				}
-				if b.op.datagram {
-					if lossy.IsZero() {
-						lossy = time.Now().Add(300 * time.Millisecond)
-					} else if time.Now().After(lossy) {
-						return nil
-					}
+				case !b.op.datagram:
+				case lossy.IsZero():
+					lossy = time.Now().Add(300 * time.Millisecond)
+				case time.Now().After(lossy):
+					return nil
 				}
 			}
 		}
-		if err := b.idle(&b.armed, lossy); err != nil {
+		if b.failed.Load() {
+			return context.Cause(b.ctx)
+		}
+		if err := b.idle(&b.armed, lossy, b.opt.SendCQ, b.opt.RecvCQ); err != nil {
 			return err
 		}
 	}

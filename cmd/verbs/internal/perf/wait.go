@@ -54,44 +54,30 @@ func (s *session) await(cq *uverbs.CQ, wcs []verbs.WC, until time.Time) (n int, 
 		if err := s.checkEnd(); err != nil {
 			return 0, err
 		}
-		switch {
-		case s.channel == nil:
-			if !until.IsZero() && !time.Now().Before(until) {
-				return 0, nil
-			}
-			continue
-		case !armed:
-			if err := cq.Arm(false); err != nil {
-				return 0, err
-			}
-			armed = true
-			continue
-		}
-		_, err := s.channel.Sleep(s.ctx, until)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
+		if !until.IsZero() && !time.Now().Before(until) {
 			return 0, nil
 		}
-		if err != nil {
+		if err := s.idle(&armed, until, cq); err != nil {
 			return 0, err
 		}
-		armed = false
 	}
 }
 
 // idle is called by a loop that found nothing to do. It returns at once if the side polls.
-// Otherwise it arms both CQs on the first call, after which the loop must poll them once
-// more, and sleeps on the next until an event of either CQ or another wakeup.
-func (s *session) idle(armed *bool, until time.Time) error {
-	switch {
-	case s.failed.Load():
-		return context.Cause(s.ctx)
-	case s.channel == nil:
+// Otherwise it arms the CQs on the first call, after which the loop must poll them once
+// more, and sleeps on the next until an event of one of them or another wakeup.
+func (s *session) idle(armed *bool, until time.Time, cqs ...*uverbs.CQ) error {
+	if s.channel == nil {
 		return nil
-	case !*armed:
-		*armed = true
-		return errors.Join(s.opt.SendCQ.Arm(false), s.opt.RecvCQ.Arm(false))
 	}
-	*armed = false
+	if *armed = !*armed; *armed {
+		for _, cq := range cqs {
+			if err := cq.Arm(false); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	_, err := s.channel.Sleep(s.ctx, until)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
