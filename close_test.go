@@ -27,7 +27,7 @@ func TestCloseNil(t *testing.T) {
 		(*cm.Channel)(nil), (*cm.Endpoint)(nil), (*cm.ID)(nil), (*cm.Listener)(nil), (*cm.Transport)(nil),
 		(*mmap.Buffer)(nil),
 		(*rconn.Conn)(nil), (*rconn.Listener)(nil), (*rconn.LocalRegion)(nil), (*rconn.Window)(nil),
-		(*rmsg.Listener)(nil), (*rmsg.Loop)(nil), (*rmsg.Socket)(nil),
+		(*rmsg.Listener)(nil), (*rmsg.Loop)(nil), (*rmsg.Conn)(nil),
 		(*rsock.Conn)(nil), (*rsock.Listener)(nil), (*rsock.PacketConn)(nil),
 		(*soft.Device)(nil),
 		(*uverbs.AH)(nil), (*uverbs.CompChannel)(nil), (*uverbs.Context)(nil), (*uverbs.CQ)(nil), (*uverbs.MR)(nil),

@@ -29,10 +29,10 @@ func NewCollector[S Source](name string, source S) prometheus.Collector {
 			within(rsockConns, func(s *rsock.DialerStats) *rsock.ConnStats { return &s.Conns })))
 	case *rmsg.Listener:
 		return newCollector("rmsg", "listener", name, s.Stats, slices.Concat(rmsgListener,
-			within(rmsgSockets, func(s *rmsg.ListenerStats) *rmsg.SocketStats { return &s.Sockets })))
+			within(rmsgSockets, func(s *rmsg.ListenerStats) *rmsg.ConnStats { return &s.Conns })))
 	case *rmsg.Dialer:
 		return newCollector("rmsg", "dialer", name, s.Stats, slices.Concat(rmsgDialer,
-			within(rmsgSockets, func(s *rmsg.DialerStats) *rmsg.SocketStats { return &s.Sockets })))
+			within(rmsgSockets, func(s *rmsg.DialerStats) *rmsg.ConnStats { return &s.Conns })))
 	case *rmsg.Loop:
 		return newCollector("rmsg", "loop", name, s.Stats, rmsgLoop)
 	case *rconn.Listener:

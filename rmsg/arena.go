@@ -2,6 +2,7 @@ package rmsg
 
 import (
 	"bytes"
+	"log/slog"
 	"math/bits"
 	"slices"
 	"sync"
@@ -12,23 +13,23 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// arena is a socket's memory, in a PD of its own: whatever keys the peer guesses, it
-// reaches no memory of other sockets.
+// arena is a connection's memory, in a PD of its own: whatever keys the peer guesses, it
+// reaches no memory of other connections.
 //
 //	receives  one region with a slot for each receive, all posted
 //	staging   one region of SendBuffer bytes, made by the first small message
 //	regions   for each message above Eager, or without room in staging
 //
-// It is released when the socket has ended and all its buffers have been freed.
+// It is released when the connection has ended and all its buffers have been freed.
 type arena struct {
-	s   *Socket
+	c   *Conn
 	dev *device
 	pd  *uverbs.PD
 
 	registered atomic.Int64 // bytes
 
 	mu      sync.Mutex
-	refs    int // the socket, and the buffers that the program holds
+	refs    int // the connection, and the buffers that the program holds
 	slots   *uverbs.MR
 	staging staging
 	free    []*Buffer // Send's buffers, for reuse
@@ -36,12 +37,12 @@ type arena struct {
 	wakeAt  int       // a Send waits until copied is at most this; -1 if none does
 }
 
-func newArena(s *Socket, dev *device) (*arena, error) {
+func newArena(c *Conn, dev *device) (*arena, error) {
 	pd, err := dev.ctx.AllocPD()
 	if err != nil {
 		return nil, err
 	}
-	return &arena{s: s, dev: dev, pd: pd, refs: 1, wakeAt: -1}, nil
+	return &arena{c: c, dev: dev, pd: pd, refs: 1, wakeAt: -1}, nil
 }
 
 // alloc registers a new region.
@@ -57,15 +58,15 @@ func (a *arena) alloc(size int, access verbs.Access) (*uverbs.MR, error) {
 func (a *arena) close(mr *uverbs.MR) {
 	a.registered.Add(-int64(mr.Len()))
 	if err := mr.Close(); err != nil {
-		a.s.l.warn("closing memory failed", a.s, err)
+		a.c.l.logConn(slog.LevelWarn, "closing memory failed", a.c, err)
 	}
 }
 
-// receives allocates the slots of the socket's receives.
+// receives allocates the slots of the connection's receives.
 func (a *arena) receives(n int) ([]*Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	room := headerSize + a.s.l.opt.Eager
+	room := headerSize + a.c.l.opt.Eager
 	size := (room + 7) &^ 7
 	mr, err := a.alloc(n*size, verbs.AccessLocalWrite)
 	if err != nil {
@@ -75,7 +76,7 @@ func (a *arena) receives(n int) ([]*Buffer, error) {
 	bufs := make([]*Buffer, n)
 	for i := range bufs {
 		at := i * size
-		bufs[i] = &Buffer{s: a.s, mr: mr, mem: mr.Bytes()[at : at+room : at+room], at: at, source: fromSlot, slot: i}
+		bufs[i] = &Buffer{c: a.c, mr: mr, mem: mr.Bytes()[at : at+room : at+room], at: at, source: fromSlot, slot: i}
 		bufs[i].set(Released)
 	}
 	return bufs, nil
@@ -91,17 +92,17 @@ func (a *arena) get(n int, copies bool) (*Buffer, error) {
 	}
 	var b *Buffer
 	var err error
-	most := a.s.l.opt.Window
-	if n <= a.s.out.eager {
-		most = a.s.l.opt.SendBuffer
+	most := a.c.l.opt.Window
+	if n <= a.c.out.eager {
+		most = a.c.l.opt.SendBuffer
 		b, err = a.getStaged(n, copies)
 	}
 	if b == nil && err == nil {
-		if copies && a.copied > 0 && (n <= a.s.out.eager || a.copied+n > most) {
+		if copies && a.copied > 0 && (n <= a.c.out.eager || a.copied+n > most) {
 			a.wakeAt = max(a.wakeAt, a.copied-most/2, 0) // wake Send when several have been sent
 			return nil, ErrWouldBlock
 		}
-		b, err = a.region(n, n > a.s.out.eager)
+		b, err = a.region(n, n > a.c.out.eager)
 	}
 	if err != nil {
 		return nil, err
@@ -118,7 +119,7 @@ func (a *arena) get(n int, copies bool) (*Buffer, error) {
 // getStaged returns a buffer in the staging region, or nil if there is no room.
 func (a *arena) getStaged(n int, copies bool) (*Buffer, error) {
 	p := &a.staging
-	size := a.s.l.opt.SendBuffer / blockSize
+	size := a.c.l.opt.SendBuffer / blockSize
 	blocks := (headerSize + n + blockSize - 1) / blockSize
 	if blocks > size {
 		return nil, nil
@@ -135,19 +136,19 @@ func (a *arena) getStaged(n int, copies bool) (*Buffer, error) {
 		return nil, nil
 	}
 	at := first * blockSize
-	end := at + min(blocks*blockSize, headerSize+a.s.out.eager)
+	end := at + min(blocks*blockSize, headerSize+a.c.out.eager)
 	b := new(Buffer)
 	if last := len(a.free) - 1; copies && last >= 0 {
 		b, a.free = a.free[last], a.free[:last]
 	}
-	*b = Buffer{s: a.s, mr: p.mr, mem: p.mr.Bytes()[at:end:end], at: at, source: fromStaging}
+	*b = Buffer{c: a.c, mr: p.mr, mem: p.mr.Bytes()[at:end:end], at: at, source: fromStaging}
 	return b, nil
 }
 
 // region returns a buffer for n bytes in a separate region.
 func (a *arena) region(n int, readable bool) (*Buffer, error) {
 	size := regionSize(headerSize + n)
-	mr := a.s.l.cache.take(a, size, readable)
+	mr := a.c.l.cache.take(a, size, readable)
 	if mr == nil {
 		access := verbs.AccessLocalWrite
 		if readable {
@@ -159,10 +160,10 @@ func (a *arena) region(n int, readable bool) (*Buffer, error) {
 		}
 	}
 	mem := mr.Bytes()
-	if !readable && n <= a.s.out.eager {
-		mem = mem[:min(size, headerSize+a.s.out.eager)]
+	if !readable && n <= a.c.out.eager {
+		mem = mem[:min(size, headerSize+a.c.out.eager)]
 	}
-	return &Buffer{s: a.s, mr: mr, mem: mem, source: fromRegion, readable: readable}, nil
+	return &Buffer{c: a.c, mr: mr, mem: mem, source: fromRegion, readable: readable}, nil
 }
 
 // regionSize rounds up, by an eighth at most, so that other messages can reuse a region.
@@ -191,17 +192,17 @@ func (a *arena) put(b *Buffer) {
 	switch b.source {
 	case fromHeap: // holds no reference
 		return
-	case fromSlot: // the socket has posted it again, or has ended
+	case fromSlot: // the connection has posted it again, or has ended
 	case fromStaging:
 		a.staging.set(b.at/blockSize, (len(b.mem)+blockSize-1)/blockSize, 0)
 	case fromRegion:
-		a.s.l.cache.put(a, b.mr, b.readable)
+		a.c.l.cache.put(a, b.mr, b.readable)
 	}
 	if b.freeWhenSent {
 		a.copied -= len(b.mem)
 		if a.copied <= a.wakeAt {
 			a.wakeAt = -1
-			signal(a.s.out.sendRoom)
+			signal(a.c.out.sendRoom)
 		}
 		a.free = append(a.free, b)
 	}
@@ -215,7 +216,7 @@ func (a *arena) ref() {
 	a.mu.Unlock()
 }
 
-// release drops the reference of the socket.
+// release drops the reference of the connection.
 func (a *arena) release() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -226,7 +227,7 @@ func (a *arena) unref() {
 	if a.refs--; a.refs > 0 {
 		return
 	}
-	a.s.l.cache.drop(a)
+	a.c.l.cache.drop(a)
 	for _, mr := range []*uverbs.MR{a.slots, a.staging.mr} {
 		if mr != nil {
 			a.close(mr)
@@ -234,7 +235,7 @@ func (a *arena) unref() {
 	}
 	a.free = nil
 	if err := a.pd.Close(); err != nil {
-		a.s.l.warn("closing the protection domain failed", a.s, err)
+		a.c.l.logConn(slog.LevelWarn, "closing the protection domain failed", a.c, err)
 	}
 	a.dev.unref()
 }

@@ -45,7 +45,7 @@ func BenchmarkStream(b *testing.B) {
 }
 
 // stream sends n messages.
-func stream(b *testing.B, c, s *rmsg.Socket, size, n int) {
+func stream(b *testing.B, c, s *rmsg.Conn, size, n int) {
 	b.SetBytes(int64(size))
 	go func() {
 		message := make([]byte, size)
@@ -71,10 +71,12 @@ func BenchmarkPingPong(b *testing.B) {
 		b.Run(device, func(b *testing.B) {
 			c, s := pair(b, device, rmsg.Options{}, rmsg.Options{})
 			go func() {
-				for m, err := range s.Messages(b.Context()) {
-					if err != nil || s.Send(b.Context(), m) != nil {
+				for {
+					m, err := s.Recv(b.Context())
+					if err != nil || s.Send(b.Context(), m.Bytes()) != nil {
 						return
 					}
+					m.Free()
 				}
 			}()
 			message := make([]byte, 64)

@@ -8,14 +8,14 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Status is the state of a [Buffer]: it determines whether program or socket may use it.
+// Status is the state of a [Buffer]: it determines whether program or connection may use it.
 type Status int32
 
 const (
 	Free     Status = iota // owned by the program, which may fill and post it
-	Queued                 // owned by the socket until it is Sent or Failed
+	Queued                 // owned by the connection until it is Sent or Failed
 	Sent                   // owned by the program again; the message is in flight or has arrived
-	Failed                 // owned by the program again; the socket ended first, see [Buffer.Err]
+	Failed                 // owned by the program again; the connection ended first, see [Buffer.Err]
 	Received               // holds a message; owned by the program until it frees it
 	Released               // freed: must no longer be used
 )
@@ -28,13 +28,13 @@ func (s Status) String() string {
 	return names[s]
 }
 
-// Buffer is registered memory for one message of one socket. [Socket.Alloc] returns one
+// Buffer is registered memory for one message of one connection. [Conn.Alloc] returns one
 // for sending, and received messages are in one. The memory stays valid until Free, even
-// after socket and loop have been closed.
+// after connection and loop have been closed.
 //
 // Status may be called by any goroutine; all other methods by one at a time.
 type Buffer struct {
-	s            *Socket
+	c            *Conn
 	mr           *uverbs.MR
 	mem          []byte // room for a frame's header and the message
 	at           int    // offset of mem in mr
@@ -54,7 +54,7 @@ const (
 	fromSlot    memSource = iota // a slot of a receive
 	fromStaging                  // the staging region, for small messages to send
 	fromRegion                   // a separate region
-	fromHeap                     // none, after the end of the socket
+	fromHeap                     // none, after the end of the connection
 )
 
 // Status returns the state of the buffer.
@@ -93,10 +93,10 @@ func (b *Buffer) ownedByProgram() bool {
 	return s == Free || s == Sent || s == Failed
 }
 
-// Socket returns the socket of the buffer.
-func (b *Buffer) Socket() *Socket { return b.s }
+// Conn returns the connection of the buffer.
+func (b *Buffer) Conn() *Conn { return b.c }
 
-// Err returns the error of the socket if the buffer's status is Failed, otherwise nil.
+// Err returns the error of the connection if the buffer's status is Failed, otherwise nil.
 func (b *Buffer) Err() error {
 	if b.Status() != Failed {
 		return nil
@@ -117,9 +117,9 @@ func (b *Buffer) Free() error {
 		}
 		if b.status.CompareAndSwap(int32(st), int32(Released)) {
 			if st == Received {
-				b.s.bufferFreed(b)
+				b.c.bufferFreed(b)
 			}
-			b.s.arena.put(b)
+			b.c.arena.put(b)
 			return nil
 		}
 	}

@@ -26,11 +26,11 @@ func TestBuffers(t *testing.T) {
 		refuse("send too much", c.Send(within(t), make([]byte, 1<<20+1)), syscall.EMSGSIZE)
 		refuse("alloc -1", errOf(c.Alloc(-1)), rmsg.ErrTooLarge)
 		foreign := labtest.Must(s.Alloc(1))(t)
-		refuse("post another socket's", c.Post(foreign), rmsg.ErrBuffer)
+		refuse("post another connection's", c.Post(foreign), rmsg.ErrBuffer)
 
 		for _, n := range []int{10, 5000} {
 			b := labtest.Must(c.Alloc(n))(t)
-			if len(b.Bytes()) != n || b.Cap() < n || b.Socket() != c {
+			if len(b.Bytes()) != n || b.Cap() < n || b.Conn() != c {
 				t.Errorf("buffer of %d of %d", len(b.Bytes()), b.Cap())
 			}
 			refuse("too long", b.SetLen(b.Cap()+1), verbs.ErrRange)
@@ -44,7 +44,7 @@ func TestBuffers(t *testing.T) {
 					t.Fatal(err)
 				}
 				copy(b.Bytes(), pattern(n, n))
-				if err := c.SendBuffer(within(t), b); err != nil {
+				if err := c.Post(b); err != nil {
 					t.Fatal(err)
 				}
 				got := labtest.Must(s.Recv(within(t)))(t)

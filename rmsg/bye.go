@@ -25,7 +25,7 @@ const (
 	byeCrossedOver
 )
 
-// ending is how and why a socket ends.
+// ending is how and why a connection ends.
 type ending struct {
 	err          error // why it ends; nil before
 	closed       bool  // Close was called

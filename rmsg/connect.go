@@ -10,18 +10,8 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// connector makes a socket's connection.
+// connector makes a connection's connection.
 type connector func(context.Context, cm.Options) (*cm.Endpoint, error)
-
-// ConnOptions contains options for one connection.
-type ConnOptions struct {
-	// PrivateData is sent to the peer, which reads it with [Request.PrivateData] or
-	// [Socket.PrivateData]. RoCE carries 36 bytes in a request and 176 in its
-	// acceptance, iWARP 235.
-	PrivateData []byte
-	// RetryCount and RNRRetryCount are as in [cm.Options].
-	RetryCount, RNRRetryCount int
-}
 
 // hello returns the private data to send: this side's hello.
 func (l *Loop) hello(private []byte) ([]byte, error) {
@@ -36,25 +26,25 @@ func (l *Loop) hello(private []byte) ([]byte, error) {
 }
 
 // setPeerHello stores the peer's hello.
-func (s *Socket) setPeerHello(h hello) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.peer = h
-	s.out.granted = h.credits
-	s.out.eager = min(int(h.eager), s.l.opt.Eager)
+func (c *Conn) setPeerHello(h hello) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.peer = h
+	c.out.granted = h.credits
+	c.out.eager = min(int(h.eager), c.l.opt.Eager)
 }
 
-// run runs a socket from connecting to its end.
-func (s *Socket) run(connect connector) {
-	ctx, cancel := context.WithTimeoutCause(s.ctx, s.l.opt.ConnectTimeout, fmt.Errorf("connect: %w", ErrTimeout))
+// run runs a connection from connecting to its end.
+func (c *Conn) run(connect connector) {
+	ctx, cancel := context.WithTimeoutCause(c.ctx, c.l.opt.ConnectTimeout, fmt.Errorf("connect: %w", ErrTimeout))
 	defer cancel()
-	e, abandoned, err := s.connect(ctx, connect)
+	e, abandoned, err := c.connect(ctx, connect)
 	if err == nil {
-		if err = s.exchangeHello(ctx, e); err == nil {
+		if err = c.exchangeHello(ctx, e); err == nil {
 			select {
 			case <-e.Done():
 				err = e.Err()
-			case <-s.ctx.Done():
+			case <-c.ctx.Done():
 				err = verbs.ErrClosed
 			}
 		}
@@ -62,17 +52,17 @@ func (s *Socket) run(connect connector) {
 			err = errors.Join(err, cerr)
 		}
 	}
-	do := []func(){func() { s.l.handleEnd(s, err) }, func() { s.l.notifyDisconnected(s) }, s.release}
+	do := []func(){func() { c.l.handleEnd(c, err) }, func() { c.l.notifyDisconnected(c) }, c.release}
 	if abandoned {
 		do = do[:2]
 	}
-	s.l.post(s, do...)
+	c.l.post(c, do...)
 }
 
 // connect makes the connection. iWARP handshakes cannot be canceled. If one takes too
-// long, the socket ends and abandoned is true: the handshake ends later in the
-// background, and the socket's resources are released then.
-func (s *Socket) connect(ctx context.Context, connect connector) (e *cm.Endpoint, abandoned bool, err error) {
+// long, the connection ends and abandoned is true: the handshake ends later in the
+// background, and the connection's resources are released then.
+func (c *Conn) connect(ctx context.Context, connect connector) (e *cm.Endpoint, abandoned bool, err error) {
 	type result struct {
 		e   *cm.Endpoint
 		err error
@@ -84,23 +74,23 @@ func (s *Socket) connect(ctx context.Context, connect connector) (e *cm.Endpoint
 			abort()
 		}
 	})
-	opt := &s.l.opt
+	opt := &c.l.opt
 	made := make(chan result, 1)
 	go func() {
 		defer abort()
 		defer stop()
 		e, err := connect(dialCtx, cm.Options{
-			Logger: opt.Logger, RetryCount: s.conn.RetryCount, RNRRetryCount: s.conn.RNRRetryCount,
-			Cap: verbs.QPCap{MaxSendWR: opt.sends(), MaxRecvWR: opt.receives(), MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
+			Logger: opt.Logger,
+			Cap:    verbs.QPCap{MaxSendWR: opt.sends(), MaxRecvWR: opt.receives(), MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
 			Prepare: func(r cm.Route, o *cm.Options) error {
-				err := s.prepare(r, o)
-				if err == nil && s.arena.dev.iwarp {
+				err := c.prepare(r, o)
+				if err == nil && c.arena.dev.iwarp {
 					iwarp.Store(true)
 					err = ctx.Err() // ctx may have ended before iwarp was set
 				}
 				return err
 			},
-			Setup: s.setup,
+			Setup: c.setup,
 		})
 		made <- result{e, err}
 	}()
@@ -123,50 +113,50 @@ func (s *Socket) connect(ctx context.Context, connect connector) (e *cm.Endpoint
 		if r := <-made; r.e != nil {
 			r.e.Close()
 		}
-		s.l.post(s, s.release)
+		c.l.post(c, c.release)
 	}()
 	return nil, true, context.Cause(ctx)
 }
 
 // prepare allocates CQ and memory when the device is known. A dial that tries again calls
 // it again.
-func (s *Socket) prepare(r cm.Route, opt *cm.Options) error {
-	if s.arena == nil {
-		dev, err := s.l.device(r)
+func (c *Conn) prepare(r cm.Route, opt *cm.Options) error {
+	if c.arena == nil {
+		dev, err := c.l.device(r)
 		if err != nil {
 			return err
 		}
-		a, err := newArena(s, dev)
+		a, err := newArena(c, dev)
 		if err != nil {
 			dev.unref()
 			return err
 		}
-		sh, err := dev.acquireShard(s.l)
+		sh, err := dev.acquireShard(c.l)
 		if err != nil {
 			a.release()
 			return err
 		}
-		s.arena, s.shard = a, sh
+		c.arena, c.shard = a, sh
 	}
-	opt.PD, opt.SendCQ, opt.RecvCQ = s.arena.pd, s.shard.cq, s.shard.cq
+	opt.PD, opt.SendCQ, opt.RecvCQ = c.arena.pd, c.shard.cq, c.shard.cq
 	return nil
 }
 
 // setup posts the receives, before the peer can send.
-func (s *Socket) setup(e *cm.Endpoint) (err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.endpoint, s.qp, s.local, s.remote = e, e.QP, e.LocalAddr(), e.RemoteAddr()
-	if s.arena.dev.failed.Load() {
+func (c *Conn) setup(e *cm.Endpoint) (err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endpoint, c.qp, c.local, c.remote = e, e.QP, e.LocalAddr(), e.RemoteAddr()
+	if c.arena.dev.failed.Load() {
 		return verbs.ErrDeviceRemoved
 	}
-	if s.in.slots == nil {
-		if s.in.slots, err = s.arena.receives(s.l.opt.receives()); err != nil {
+	if c.in.slots == nil {
+		if c.in.slots, err = c.arena.receives(c.l.opt.receives()); err != nil {
 			return err
 		}
 	}
-	for i := range s.in.slots {
-		if err := s.in.postReceive(i); err != nil {
+	for i := range c.in.slots {
+		if err := c.in.postReceive(i); err != nil {
 			return err
 		}
 	}
@@ -175,31 +165,31 @@ func (s *Socket) setup(e *cm.Endpoint) (err error) {
 
 // exchangeHello waits until both sides have sent hello: the dialing side first, as iWARP
 // requires (RFC 5044, section 7.1.1).
-func (s *Socket) exchangeHello(ctx context.Context, e *cm.Endpoint) error {
-	s.mu.Lock()
-	s.local, s.remote = e.LocalAddr(), e.RemoteAddr()
-	s.mu.Unlock()
-	if s.dialed {
+func (c *Conn) exchangeHello(ctx context.Context, e *cm.Endpoint) error {
+	c.mu.Lock()
+	c.local, c.remote = e.LocalAddr(), e.RemoteAddr()
+	c.mu.Unlock()
+	if c.dialed {
 		h, err := parseHello(e.PrivateData)
 		if err != nil {
 			return err
 		}
-		s.setPeerHello(h)
+		c.setPeerHello(h)
 		var b [headerSize]byte
-		f := frame{kind: kindHello, granted: uint32(s.l.opt.Credits)}
+		f := frame{kind: kindHello, granted: uint32(c.l.opt.Credits)}
 		n := f.put(b[:])
-		s.mu.Lock()
-		if s.state == Connecting {
-			wr := [1]verbs.SendWR{{ID: s.wrID(reqAnnounce, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: b[:n]}}
+		c.mu.Lock()
+		if c.state == Connecting {
+			wr := [1]verbs.SendWR{{ID: c.wrID(reqAnnounce, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: b[:n]}}
 			_, err = e.QP.PostSend(wr[:]...)
 		}
-		s.mu.Unlock()
+		c.mu.Unlock()
 		if err != nil {
 			return err
 		}
 	}
 	select {
-	case <-s.establishedCh:
+	case <-c.establishedCh:
 		return nil
 	case <-e.Done():
 		return e.Err()

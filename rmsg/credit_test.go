@@ -50,7 +50,7 @@ func withCredits(t *testing.T, device string, opt rmsg.Options) {
 	c, s := pair(t, device, opt, opt)
 	const n = 400
 	var all sync.WaitGroup
-	one := func(from, to *rmsg.Socket) {
+	one := func(from, to *rmsg.Conn) {
 		size := func(i int) int { return i * 37 % 250 }
 		all.Go(func() {
 			for i := range n {

@@ -16,8 +16,15 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
+// devices are the open devices of a loop.
+type devices struct {
+	opening sync.Mutex // held while one is opened
+	list    []*device  // replaced, not changed
+	lastID  int32
+}
+
 // device is an open RDMA device of a loop: one completion channel, and CQs that many
-// sockets share. It is closed when no arena has used it for idleTimeout, or the loop is
+// connections share. It is closed when no arena has used it for idleTimeout, or the loop is
 // closed and no arena uses it.
 type device struct {
 	l     *Loop
@@ -43,7 +50,7 @@ type device struct {
 // connecting. The kernel cannot remove an open device.
 const idleTimeout = 250 * time.Millisecond
 
-// shard is a CQ and the number of sockets that use it.
+// shard is a CQ and the number of connections that use it.
 type shard struct {
 	dev   *device
 	cq    *uverbs.CQ
@@ -52,7 +59,7 @@ type shard struct {
 	armed bool // accessed only while dispatching
 }
 
-// shardSize is the largest number of sockets that share a CQ. There is room for twice
+// shardSize is the largest number of connections that share a CQ. There is room for twice
 // their requests: completions of destroyed QPs may still be in the CQ. The first CQ, beyond which
 // most loops never get, is for fewer: on adapters it is locked memory, 256 KiB with the
 // default options where one of shardSize takes 1 MiB.
@@ -63,11 +70,11 @@ const (
 
 // device returns the loop's device that a route leads to, and opens it if necessary.
 func (l *Loop) device(r cm.Route) (*device, error) {
-	l.opening.Lock()
-	defer l.opening.Unlock()
+	l.devices.opening.Lock()
+	defer l.devices.opening.Unlock()
 	l.mu.Lock()
 	over := l.in(closing)
-	for _, d := range l.devices {
+	for _, d := range l.devices.list {
 		if d.index == r.Index {
 			d.mu.Lock()
 			d.refs++
@@ -87,10 +94,10 @@ func (l *Loop) device(r cm.Route) (*device, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.in(closing) {
-		l.lastDevice++
-		d.id = l.lastDevice
+		l.devices.lastID++
+		d.id = l.devices.lastID
 		if err = l.files.Add(d.fd, d.id); err == nil {
-			l.devices = append(slices.Clip(l.devices), d) // Dispatch may be using the old slice
+			l.devices.list = append(slices.Clip(l.devices.list), d) // Dispatch may be using the old slice
 			return d, nil
 		}
 	} else {
@@ -123,7 +130,7 @@ func (l *Loop) openDevice(r cm.Route) (*device, error) {
 	return d, nil
 }
 
-// acquireShard returns a CQ with room for one more socket; release frees that room.
+// acquireShard returns a CQ with room for one more connection; release frees that room.
 func (d *device) acquireShard(l *Loop) (*shard, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -206,13 +213,14 @@ func (l *Loop) detach(d *device, busy bool) {
 	detach := !d.detached && (busy || refs == 0)
 	if detach {
 		d.detached = true
-		l.devices = slices.DeleteFunc(slices.Clone(l.devices), func(x *device) bool { return x == d })
+		l.devices.list = slices.DeleteFunc(slices.Clone(l.devices.list), func(x *device) bool { return x == d })
 	}
 	d.mu.Unlock()
 	l.mu.Unlock()
 	if !detach || refs > 0 {
 		return
 	}
+	l.files.Remove(d.fd)
 	if err := d.close(); err != nil {
 		l.log(slog.LevelWarn, "closing the device failed", slog.String("device", d.name), slog.Any("err", err))
 		l.mu.Lock()
@@ -221,7 +229,7 @@ func (l *Loop) detach(d *device, busy bool) {
 	}
 }
 
-// fail ends the sockets on a device whose file reports an error, which means that the
+// fail ends the connections on a device whose file reports an error, which means that the
 // driver has removed the device.
 func (l *Loop) fail(d *device) {
 	l.files.Remove(d.fd)
@@ -229,9 +237,9 @@ func (l *Loop) fail(d *device) {
 	d.failed.Store(true)
 	l.detach(d, true)
 	l.mu.Lock()
-	sockets := slices.Collect(maps.Values(l.sockets))
+	conns := slices.Collect(maps.Values(l.conns))
 	l.mu.Unlock()
-	for _, s := range sockets {
+	for _, s := range conns {
 		s.mu.Lock()
 		if s.qp != nil && s.arena.dev == d { // otherwise setup fails
 			s.fail(verbs.ErrDeviceRemoved)

@@ -16,7 +16,7 @@ import (
 )
 
 // TestFailedDevice makes a device's file report EPOLLERR, as a completion channel does
-// when the driver has removed the device. The loop ends the sockets on it and sleeps
+// when the driver has removed the device. The loop ends the connections on it and sleeps
 // again.
 func TestFailedDevice(t *testing.T) {
 	l, err := NewLoop(Options{})
@@ -34,10 +34,10 @@ func TestFailedDevice(t *testing.T) {
 	if err := l.files.Add(d.fd, d.id); err != nil {
 		t.Fatal(err)
 	}
-	l.devices = []*device{d}
-	s := newSocket(l, "10.9.0.1:1", true, ConnOptions{})
+	l.devices.list = []*device{d}
+	s := newConn(l, "10.9.0.1:1", true)
 	s.arena, s.qp = &arena{dev: d}, new(uverbs.QP)
-	l.sockets[1] = s
+	l.conns[1] = s
 
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
@@ -49,12 +49,12 @@ func TestFailedDevice(t *testing.T) {
 		t.Errorf("the loop was dispatched %d times and did not sleep", n)
 	}
 	if !errors.Is(s.err, verbs.ErrDeviceRemoved) || s.ctx.Err() == nil {
-		t.Errorf("the socket has ended with %v", s.err)
+		t.Errorf("the connection has ended with %v", s.err)
 	}
 	if err := s.setup(new(cm.Endpoint)); !errors.Is(err, verbs.ErrDeviceRemoved) {
-		t.Errorf("a socket that comes to the device later: %v", err)
+		t.Errorf("a connection that comes to the device later: %v", err)
 	}
-	if len(l.devices) != 0 {
+	if len(l.devices.list) != 0 {
 		t.Error("the loop keeps the device")
 	}
 }

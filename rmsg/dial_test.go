@@ -22,7 +22,7 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// TestDialListen connects sockets with their own loops, which leave nothing behind.
+// TestDialListen connects connections with their own loops, which leave nothing behind.
 func TestDialListen(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		before := labtest.SettledInventory(t)
@@ -37,7 +37,7 @@ func TestDialListen(t *testing.T) {
 		config := rmsg.Dialer{
 			LocalAddr:   netip.MustParseAddrPort(addr + ":0"),
 			TOS:         0x20,
-			ConnOptions: rmsg.ConnOptions{PrivateData: []byte("me"), RetryCount: 3, RNRRetryCount: 5},
+			PrivateData: []byte("me"),
 			Options:     rmsg.Options{MaxMessage: 1000},
 		}
 		c := labtest.Must(config.Connect(ln.Addr().String()))(t)
@@ -46,16 +46,16 @@ func TestDialListen(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s.Loop() != ln.Loop() || c.Loop() == s.Loop() {
-			t.Error("sockets have other loops than they should")
+			t.Error("connections have other loops than they should")
 		}
 		if string(s.PrivateData()) != "me" || s.MaxMessage() != 1000 {
 			t.Errorf("private data %q, messages up to %d", s.PrivateData(), s.MaxMessage())
 		}
-		if err := ln.Close(); err != nil { // the socket stays up
+		if err := ln.Close(); err != nil { // the connection stays up
 			t.Error(err)
 		}
 		other := labtest.Must(rmsg.Listen(within(t), addr+":0"))(t)
-		d := make(chan *rmsg.Socket, 1)
+		d := make(chan *rmsg.Conn, 1)
 		go func() {
 			s, err := rmsg.Dial(within(t), other.Addr().String())
 			if err != nil {
@@ -89,21 +89,21 @@ func TestDialListen(t *testing.T) {
 		}
 		for _, l := range []*rmsg.Loop{c.Loop(), s.Loop(), other.Loop()} {
 			for range 100 {
-				if _, err := l.Dispatch(); errors.Is(err, verbs.ErrClosed) {
+				if _, err := dispatch(l); errors.Is(err, verbs.ErrClosed) {
 					break
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
-			if _, err := l.Dispatch(); !errors.Is(err, verbs.ErrClosed) {
-				t.Errorf("a loop without sockets: %v", err)
+			if _, err := dispatch(l); !errors.Is(err, verbs.ErrClosed) {
+				t.Errorf("a loop without connections: %v", err)
 			}
 		}
 		labtest.CheckLeaks(t, before)
 	})
 }
 
-// TestDispatchWait runs a socket from Connect to Disconnect with DispatchWait.
-func TestDispatchWait(t *testing.T) {
+// TestDispatch runs a connection from Connect to Disconnect with Dispatch.
+func TestDispatch(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		l := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
 		labtest.Close(t, l)
@@ -111,7 +111,7 @@ func TestDispatchWait(t *testing.T) {
 		until := func(done func() bool) {
 			t.Helper()
 			for !done() {
-				n, err := l.DispatchWait(within(t))
+				n, err := l.Dispatch(within(t))
 				if err != nil || n < 1 {
 					t.Fatalf("dispatched %d: %v", n, err)
 				}
@@ -134,7 +134,7 @@ func TestDispatchWait(t *testing.T) {
 			t.Errorf("%d dispatches for a message", calls)
 		}
 		for ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond); ; {
-			n, err := l.DispatchWait(ctx) // 0 when the idle device has been closed
+			n, err := l.Dispatch(ctx) // 0 when the idle device has been closed
 			if err == nil && n > 0 {
 				continue
 			}
@@ -144,7 +144,7 @@ func TestDispatchWait(t *testing.T) {
 			cancel()
 			break
 		}
-		// Run and DispatchWait exclude each other.
+		// Run and Dispatch exclude each other.
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
@@ -157,7 +157,7 @@ func TestDispatchWait(t *testing.T) {
 		}()
 		for {
 			short, stop := context.WithTimeout(t.Context(), time.Millisecond)
-			_, err := l.DispatchWait(short)
+			_, err := l.Dispatch(short)
 			stop()
 			if errors.Is(err, rmsg.ErrDispatching) {
 				break
@@ -172,7 +172,7 @@ func TestDispatchWait(t *testing.T) {
 		}
 		go func() { time.Sleep(20 * time.Millisecond); l.Close() }()
 		for {
-			if _, err := l.DispatchWait(within(t)); errors.Is(err, verbs.ErrClosed) {
+			if _, err := l.Dispatch(within(t)); errors.Is(err, verbs.ErrClosed) {
 				break
 			} else if err != nil {
 				t.Fatalf("the loop is closed: %v", err)
@@ -191,8 +191,8 @@ func TestNestedEpoll(t *testing.T) {
 				defer unix.Close(outer)
 				got := 0
 				l := labtest.Must(rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
-					Request: func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
-					Message: func(_ *rmsg.Socket, b *rmsg.Buffer) { got++; b.Free() },
+					Request: func(r *rmsg.Request) { r.Accept(nil) },
+					Message: func(_ *rmsg.Conn, b *rmsg.Buffer) { got++; b.Free() },
 				}}))(t)
 				labtest.Close(t, l)
 				ev := unix.EpollEvent{Events: unix.EPOLLIN | edge, Fd: int32(l.FD())}
@@ -211,7 +211,7 @@ func TestNestedEpoll(t *testing.T) {
 						if err != nil || n == 0 {
 							t.Fatalf("%d messages, and then no event: %v", got, err)
 						}
-						if _, err := l.Dispatch(); err != nil {
+						if _, err := dispatch(l); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -241,7 +241,7 @@ func TestNestedEpoll(t *testing.T) {
 	})
 }
 
-// TestEndpoint tests the underlying connection of a socket.
+// TestEndpoint tests the underlying connection of a connection.
 func TestEndpoint(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		c, s := pair(t, device, rmsg.Options{}, rmsg.Options{})
@@ -260,7 +260,7 @@ func TestEndpoint(t *testing.T) {
 		<-c.Done()
 		l := run(t, rmsg.Options{})
 		if e := labtest.Must((&rmsg.Dialer{Loop: l}).Connect(nowhere))(t).Endpoint(); e != nil {
-			t.Error("a socket without a connection has an endpoint")
+			t.Error("a connection without a connection has an endpoint")
 		}
 	})
 }
@@ -316,7 +316,7 @@ func TestStats(t *testing.T) {
 		for _, b := range bufs {
 			b.Free()
 		}
-		if st := s.Loop().Stats(); st.Dispatches == 0 || st.Wakeups == 0 || st.Handled < n || st.Sockets != 0 || st.Listeners != 1 {
+		if st := s.Loop().Stats(); st.Dispatches == 0 || st.Wakeups == 0 || st.Handled < n || st.Conns != 0 || st.Listeners != 1 {
 			t.Errorf("the server's loop: %+v", st)
 		}
 		if st := ln.Stats(); st.Requests != 1 || st.Accepted != 1 || st.Rejected != 0 || st.Waiting != 0 {
@@ -366,18 +366,13 @@ func TestLogger(t *testing.T) {
 		liar.send(rmsg.Frame{Kind: 77, Granted: 4})
 		<-liar.e.Done()
 		for _, want := range []string{
-			"level=DEBUG msg=\"socket established\" peer=",
-			"level=DEBUG msg=\"socket disconnected\" peer=",
+			"level=DEBUG msg=\"connection established\" peer=",
+			"level=DEBUG msg=\"connection disconnected\" peer=",
 			"level=WARN msg=\"request rejected\" local=",
-			"level=WARN msg=\"socket disconnected\" peer=",
+			"level=WARN msg=\"connection disconnected\" peer=",
 			"device=" + device,
 		} {
-			for !strings.Contains(r.String(), want) {
-				if within(t).Err() != nil {
-					t.Fatalf("the log lacks %q:\n%s", want, r.String())
-				}
-				time.Sleep(time.Millisecond)
-			}
+			labtest.Until(t, "the log to have "+want, func() bool { return strings.Contains(r.String(), want) })
 		}
 	})
 }

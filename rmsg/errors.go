@@ -3,28 +3,27 @@ package rmsg
 import (
 	"errors"
 	"fmt"
-	"io"
 	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/sys"
 )
 
-// Errors of operations and sockets, in addition to those of package cm:
-// [verbs.ErrDisconnected] if the peer closed its socket or died, a [*cm.RejectedError] if
+// Errors of operations and connections, in addition to those of package cm:
+// [verbs.ErrDisconnected] if the peer closed its connection or died, a [*cm.RejectedError] if
 // it rejected the connection, and io.EOF if it called Disconnect.
 var (
 	// ErrWouldBlock is returned by Post when the send queue is full; Writable is
 	// called when there is room. It matches EAGAIN.
 	ErrWouldBlock = fmt.Errorf("send queue is full: %w", syscall.EAGAIN)
-	// ErrNotConnected is returned by Alloc and Post before the socket is established.
+	// ErrNotConnected is returned by Alloc and Post before the connection is established.
 	// It matches ENOTCONN.
 	ErrNotConnected = fmt.Errorf("not established yet: %w", syscall.ENOTCONN)
 	// ErrTooLarge is returned for a message above the limit of the peer or of this
 	// side. It matches EMSGSIZE.
 	ErrTooLarge = fmt.Errorf("message is too large: %w", syscall.EMSGSIZE)
 	// ErrBuffer is returned when the program may not use a buffer in this way: it is
-	// queued, freed, of another socket, or holds a received message.
+	// queued, freed, of another connection, or holds a received message.
 	ErrBuffer = errors.New("buffer cannot be used now")
 	// ErrProtocol is returned when the peer violates the protocol.
 	ErrProtocol = errors.New("peer violated the protocol")
@@ -34,8 +33,7 @@ var (
 	// ErrVersion is returned when both sides have no version of the protocol in
 	// common. It matches errors.ErrUnsupported.
 	ErrVersion = fmt.Errorf("no protocol version in common: %w", errors.ErrUnsupported)
-	// ErrDispatching is returned by Dispatch, DispatchWait and Run while another of
-	// these calls runs, and in a callback by methods that take a context.
+	// ErrDispatching is returned by Dispatch and Run while another of these calls runs.
 	ErrDispatching = errors.New("loop is being dispatched already")
 	// ErrNotRunning is added to the error of a call whose context or timeout ended
 	// while no goroutine ran the loop.
@@ -66,6 +64,3 @@ func fail(op, object string, err error) error {
 	}
 	return e
 }
-
-func isEOF(err error) bool    { return errors.Is(err, io.EOF) }
-func isClosed(err error) bool { return errors.Is(err, verbs.ErrClosed) }

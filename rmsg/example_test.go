@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 
 	"github.com/goverbs/verbs/rmsg"
@@ -18,8 +19,8 @@ var (
 // An echo server with callbacks. If the send queue has no room for an answer, the message
 // waits and is not freed, which slows down its sender.
 func ExampleCallbacks() {
-	waiting := map[*rmsg.Socket][]*rmsg.Buffer{}
-	answer := func(s *rmsg.Socket) {
+	waiting := map[*rmsg.Conn][]*rmsg.Buffer{}
+	answer := func(s *rmsg.Conn) {
 		for len(waiting[s]) > 0 {
 			b := waiting[s][0]
 			a, err := s.Alloc(len(b.Bytes()))
@@ -40,14 +41,14 @@ func ExampleCallbacks() {
 		}
 	}
 	loop, err := rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
-		Request: func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
-		Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
+		Request: func(r *rmsg.Request) { r.Accept(nil) },
+		Message: func(s *rmsg.Conn, b *rmsg.Buffer) {
 			waiting[s] = append(waiting[s], b)
 			answer(s)
 		},
-		Sent:     func(s *rmsg.Socket, b *rmsg.Buffer) { b.Free() },
+		Sent:     func(s *rmsg.Conn, b *rmsg.Buffer) { b.Free() },
 		Writable: answer,
-		Disconnected: func(s *rmsg.Socket, why error) {
+		Disconnected: func(s *rmsg.Conn, why error) {
 			for _, b := range waiting[s] {
 				b.Free()
 			}
@@ -88,7 +89,7 @@ func ExampleDial() {
 	}
 }
 
-// A server with blocking calls and a goroutine for each socket.
+// A server with blocking calls and a goroutine for each connection.
 func ExampleListener_Accept() {
 	ln, err := rmsg.Listen(ctx, addr)
 	if err != nil {
@@ -102,19 +103,23 @@ func ExampleListener_Accept() {
 		}
 		go func() {
 			defer s.Close()
-			for m, err := range s.Messages(ctx) {
+			for {
+				b, err := s.Recv(ctx)
 				if err != nil {
-					log.Print(err)
+					if err != io.EOF { // the peer has disconnected
+						log.Print(err)
+					}
 					return
 				}
-				fmt.Printf("%s\n", m)
+				fmt.Printf("%s\n", b.Bytes())
+				b.Free()
 			}
 		}()
 	}
 }
 
 // A program with one goroutine that dispatches the loop itself, as those of ibmsg do.
-func ExampleLoop_DispatchWait() {
+func ExampleLoop_Dispatch() {
 	loop, err := rmsg.NewLoop(rmsg.Options{})
 	if err != nil {
 		log.Fatal(err)
@@ -125,7 +130,7 @@ func ExampleLoop_DispatchWait() {
 		log.Fatal(err)
 	}
 	for s.State() == rmsg.Connecting {
-		if _, err := loop.DispatchWait(ctx); err != nil {
+		if _, err := loop.Dispatch(ctx); err != nil {
 			log.Fatal(err)
 		}
 	}

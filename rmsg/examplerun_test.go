@@ -15,7 +15,7 @@ import (
 func TestExamples(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr = labtest.AddrOf(device) + ":7471"
-		serve := func(t *testing.T, server func()) (c *rmsg.Socket, expect func(string), stop func()) {
+		serve := func(t *testing.T, server func()) (c *rmsg.Conn, expect func(string), stop func()) {
 			lines, end := labtest.Lines(t)
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(t.Context(), patience)
@@ -54,7 +54,7 @@ func TestExamples(t *testing.T) {
 			ExampleDial()
 			expect("hello")
 			expect("disconnected: EOF")
-			ExampleLoop_DispatchWait()
+			ExampleLoop_Dispatch()
 			expect("established")
 		})
 		t.Run("Listener_Accept", func(t *testing.T) {

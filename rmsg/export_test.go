@@ -1,5 +1,7 @@
 package rmsg
 
+import "context"
+
 // The names below are for tests that act as a peer.
 
 const HeaderSize = headerSize
@@ -27,3 +29,9 @@ func PrivateData(version, oldest uint8, credits, eager, most uint32) []byte {
 	h := hello{version: version, min: oldest, credits: credits, eager: eager, max: most}
 	return h.append(nil)
 }
+
+// Loop returns the loop of the connection.
+func (c *Conn) Loop() *Loop { return c.l }
+
+// Wait waits until the connection is established, or has failed.
+func (c *Conn) Wait(ctx context.Context) error { return c.waitEstablished(ctx) }

@@ -45,7 +45,7 @@ func TestKilledPeer(t *testing.T) {
 		s := labtest.Must(ln.Accept(within(t)))(t)
 		b := labtest.Must(s.Recv(within(t)))(t)
 		large := labtest.Must(s.Alloc(8 << 20))(t)
-		if err := s.SendBuffer(within(t), large); err != nil {
+		if err := s.Post(large); err != nil {
 			t.Fatal(err)
 		}
 		b.Free() // the next is being read
@@ -75,20 +75,20 @@ func TestKilledPeer(t *testing.T) {
 	})
 }
 
-// TestCloseInCallbacks closes a socket in each of its callbacks.
+// TestCloseInCallbacks closes a connection in each of its callbacks.
 func TestCloseInCallbacks(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, in := range []string{"established", "message", "sent", "writable", "disconnected"} {
 			t.Run(in, func(t *testing.T) {
 				ended := make(chan error, 1)
-				closes := func(where string, s *rmsg.Socket) {
+				closes := func(where string, s *rmsg.Conn) {
 					if where == in {
 						s.Close()
 						s.Close()
 					}
 				}
 				client := run(t, rmsg.Options{SendQueue: 1, Callbacks: rmsg.Callbacks{
-					Established: func(s *rmsg.Socket) {
+					Established: func(s *rmsg.Conn) {
 						for i := 0; ; i++ {
 							b, err := s.Alloc(i * 1000)
 							if err != nil {
@@ -102,16 +102,16 @@ func TestCloseInCallbacks(t *testing.T) {
 						}
 						closes("established", s)
 					},
-					Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
+					Message: func(s *rmsg.Conn, b *rmsg.Buffer) {
 						closes("message", s)
 						b.Free()
 					},
-					Sent: func(s *rmsg.Socket, b *rmsg.Buffer) {
+					Sent: func(s *rmsg.Conn, b *rmsg.Buffer) {
 						closes("sent", s)
 						b.Free()
 					},
-					Writable: func(s *rmsg.Socket) { closes("writable", s) },
-					Disconnected: func(s *rmsg.Socket, why error) {
+					Writable: func(s *rmsg.Conn) { closes("writable", s) },
+					Disconnected: func(s *rmsg.Conn, why error) {
 						closes("disconnected", s)
 						ended <- why
 					},
@@ -149,7 +149,7 @@ func TestCloseAnyTime(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		round := func(server, client *rmsg.Loop, ln *rmsg.Listener, i int) {
 			c := labtest.Must((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String()))(t)
-			socks := []*rmsg.Socket{c}
+			socks := []*rmsg.Conn{c}
 			if i%4 != 0 { // otherwise it is closed while it connects
 				s := labtest.Must(ln.Accept(within(t)))(t)
 				socks = append(socks, s)
@@ -187,7 +187,7 @@ func TestCloseAnyTime(t *testing.T) {
 				x.Close()
 			}
 			if i%4 == 0 {
-				// Accept the socket, if its request still arrives.
+				// Accept the connection, if its request still arrives.
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 				if s, err := ln.Accept(ctx); err == nil {
 					s.Close()
@@ -220,7 +220,7 @@ func TestCloseAnyTime(t *testing.T) {
 	})
 }
 
-// TestLoopCloseAnyTime closes loops while sockets connect and send.
+// TestLoopCloseAnyTime closes loops while connections connect and send.
 func TestLoopCloseAnyTime(t *testing.T) {
 	rounds := 20
 	if testing.Short() {
@@ -240,13 +240,14 @@ func TestLoopCloseAnyTime(t *testing.T) {
 					}
 				})
 			}
-			work := func(s *rmsg.Socket) {
+			work := func(s *rmsg.Conn) {
 				all.Go(func() {
 					for s.Send(t.Context(), make([]byte, rand.IntN(100_000))) == nil {
 					}
 				})
 				all.Go(func() {
-					for range s.Messages(t.Context()) {
+					for b, err := s.Recv(t.Context()); err == nil; b, err = s.Recv(t.Context()) {
+						b.Free()
 					}
 				})
 			}
@@ -278,7 +279,7 @@ func TestLoopCloseAnyTime(t *testing.T) {
 	})
 }
 
-// TestPeersOfOneLoop connects two sockets of one loop.
+// TestPeersOfOneLoop connects two connections of one loop.
 func TestPeersOfOneLoop(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		l := run(t, rmsg.Options{})

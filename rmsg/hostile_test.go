@@ -69,7 +69,7 @@ func (p *hostilePeer) raw(b []byte) {
 }
 
 // TestHostile tests that peers that violate the protocol are disconnected, that the
-// socket reports the reason, and that other sockets are not affected.
+// connection reports the reason, and that other connections are not affected.
 func TestHostile(t *testing.T) {
 	hi := rmsg.Frame{Kind: rmsg.Hello, Granted: 4}
 	greeted := func(frames ...rmsg.Frame) func(*hostilePeer) {
@@ -132,9 +132,9 @@ func TestHostile(t *testing.T) {
 		ended := make(chan error, 1)
 		heard := make(chan string, 16)
 		server := run(t, rmsg.Options{Credits: 4, Eager: 2048, MaxMessage: 1 << 20, Callbacks: rmsg.Callbacks{
-			Request:      func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
-			Disconnected: func(s *rmsg.Socket, why error) { ended <- why },
-			Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
+			Request:      func(r *rmsg.Request) { r.Accept(nil) },
+			Disconnected: func(s *rmsg.Conn, why error) { ended <- why },
+			Message: func(s *rmsg.Conn, b *rmsg.Buffer) {
 				if len(b.Bytes()) > 0 { // from the good peer
 					heard <- string(b.Bytes())
 					b.Free()
@@ -213,8 +213,8 @@ func TestSilent(t *testing.T) {
 		short := rmsg.Options{ConnectTimeout: 300 * time.Millisecond}
 		opt := short
 		opt.Callbacks = rmsg.Callbacks{
-			Request:      func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
-			Disconnected: func(s *rmsg.Socket, why error) { ended <- why },
+			Request:      func(r *rmsg.Request) { r.Accept(nil) },
+			Disconnected: func(s *rmsg.Conn, why error) { ended <- why },
 		}
 		ln := listen(t, run(t, opt), device)
 		if _, err := dialHostile(t, ln.Addr().String(), rmsg.PrivateData(3, 3, 4, 2048, 1<<20)); err != nil {
@@ -267,8 +267,8 @@ func TestLostEnd(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ended := make(chan error, 1)
 		ln := listen(t, run(t, rmsg.Options{Linger: 300 * time.Millisecond, Callbacks: rmsg.Callbacks{
-			Request:      func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
-			Disconnected: func(s *rmsg.Socket, why error) { ended <- why },
+			Request:      func(r *rmsg.Request) { r.Accept(nil) },
+			Disconnected: func(s *rmsg.Conn, why error) { ended <- why },
 		}}), device)
 		p := labtest.Must(dialHostile(t, ln.Addr().String(), rmsg.PrivateData(3, 3, 4, 2048, 1<<20)))(t)
 		p.send(rmsg.Frame{Kind: rmsg.Hello, Granted: 4})

@@ -3,6 +3,7 @@
 package rmsg_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// TestIdle tests that loops with idle sockets take no processor time.
+// TestIdle tests that loops with idle connections take no processor time.
 func TestIdle(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		c, s := pair(t, device, rmsg.Options{}, rmsg.Options{})
@@ -45,6 +46,24 @@ func TestIdle(t *testing.T) {
 	})
 }
 
+// TestIdleDevice tests that loops sleep when they have closed a device that nothing uses any more.
+func TestIdleDevice(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		server, client := run(t, rmsg.Options{}), run(t, rmsg.Options{})
+		c, s := connect(t, device, client, server)
+		labtest.Check(t, c.Shutdown(within(t)))
+		<-s.Done()
+		for _, l := range []*rmsg.Loop{server, client} {
+			labtest.Until(t, "the device to be closed", func() bool { return l.Stats().Devices == 0 })
+			before := l.Stats().Dispatches
+			time.Sleep(100 * time.Millisecond)
+			if n := l.Stats().Dispatches - before; n > 10 {
+				t.Errorf("%d dispatches with nothing to do", n)
+			}
+		}
+	})
+}
+
 // TestAllocs tests that messages up to Eager do not allocate, from Post to the callbacks.
 func TestAllocs(t *testing.T) {
 	if labtest.Race {
@@ -54,33 +73,34 @@ func TestAllocs(t *testing.T) {
 		var client, server *rmsg.Loop
 		up, got, sent := false, 0, 0
 		server = labtest.Must(rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
-			Request: func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
-			Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
+			Request: func(r *rmsg.Request) { r.Accept(nil) },
+			Message: func(s *rmsg.Conn, b *rmsg.Buffer) {
 				got++
 				b.Free()
 			},
 		}}))(t)
 		labtest.Close(t, server)
 		client = labtest.Must(rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
-			Established: func(*rmsg.Socket) { up = true },
-			Sent:        func(*rmsg.Socket, *rmsg.Buffer) { sent++ },
+			Established: func(*rmsg.Conn) { up = true },
+			Sent:        func(*rmsg.Conn, *rmsg.Buffer) { sent++ },
 		}}))(t)
 		labtest.Close(t, client)
 		ln := listen(t, server, device)
 		c := labtest.Must((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String()))(t)
 		poll(t, func() bool { return up }, client, server)
 		b := labtest.Must(c.Alloc(1000))(t)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
 		exchange := func() {
 			goal := got + 1
 			if err := c.Post(b); err != nil {
 				t.Fatal(err)
 			}
 			for got < goal || sent < goal {
-				if _, err := client.Dispatch(); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := server.Dispatch(); err != nil {
-					t.Fatal(err)
+				for _, l := range [...]*rmsg.Loop{client, server} {
+					if _, err := l.Dispatch(ended); err != nil && err != context.Canceled {
+						t.Fatal(err)
+					}
 				}
 			}
 		}

@@ -31,10 +31,10 @@ type Listener struct {
 
 // ListenConfig contains options for listening. The zero value listens as [Listen] does.
 type ListenConfig struct {
-	// Loop is the loop of the listener and its sockets. If it is nil, they get their
+	// Loop is the loop of the listener and its connections. If it is nil, they get their
 	// own loop with Options, run by a goroutine until all of them have ended.
-	Loop    *Loop
-	Options Options // used if Loop is nil
+	Loop *Loop
+	Options
 	// Backlog is the number of requests that may be unanswered, 1 to 65535, by
 	// default 128. AnswerTimeout bounds the wait of a request for [Listener.Accept],
 	// by default 3 s; a negative value means no limit. Other requests are rejected.
@@ -45,7 +45,7 @@ type ListenConfig struct {
 	IPv6Only  bool
 }
 
-// Listen accepts connections on addr, as [cm.Listen] does. The listener and its sockets
+// Listen accepts connections on addr, as [cm.Listen] does. The listener and its connections
 // get their own loop with default options.
 func Listen(ctx context.Context, addr string) (*Listener, error) {
 	return new(ListenConfig).Listen(ctx, addr)
@@ -55,11 +55,8 @@ func Listen(ctx context.Context, addr string) (*Listener, error) {
 // loop need not run yet.
 func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
 	const op = "listen on"
-	transport := c.Options.Transport
+	transport := c.Transport
 	if c.Loop != nil {
-		if err := c.Loop.inCallback(); err != nil {
-			return nil, fail(op, addr, err)
-		}
 		transport = c.Loop.opt.Transport
 	}
 	backlog := cmp.Or(c.Backlog, 128)
@@ -98,7 +95,7 @@ func (ln *Listener) Loop() *Loop { return ln.l }
 // Addr returns the address of the listener.
 func (ln *Listener) Addr() cm.Addr { return ln.cm.Addr() }
 
-// Close stops listening and rejects the requests that wait for Accept. Sockets
+// Close stops listening and rejects the requests that wait for Accept. Connections
 // are not affected.
 func (ln *Listener) Close() error {
 	if ln == nil {
@@ -151,25 +148,21 @@ func (ln *Listener) serve() {
 	}
 }
 
-// Accept waits for a request and accepts it. The socket may not be established yet: Send
+// Accept waits for a request and accepts it. The connection may not be established yet: Send
 // and Recv wait until it is, so a slow peer does not delay others. Accept is for loops
 // without a Request callback.
-func (ln *Listener) Accept(ctx context.Context) (*Socket, error) {
+func (ln *Listener) Accept(ctx context.Context) (*Conn, error) {
 	const op = "accept on"
-	if err := ln.l.inCallback(); err != nil {
-		return nil, fail(op, ln.Addr().String(), err)
-	}
-	count := ln.l.counts.dispatches.Load()
 	for {
 		select {
 		case r := <-ln.waiting:
-			if s, err := r.Accept(ConnOptions{}); err == nil {
-				return s, nil
+			if c, err := r.Accept(nil); err == nil {
+				return c, nil
 			} // otherwise it waited too long
 		case <-ln.closed:
 			return nil, fail(op, ln.Addr().String(), verbs.ErrClosed)
 		case <-ctx.Done():
-			return nil, fail(op, ln.Addr().String(), ln.l.addNotRunning(count, ctx.Err()))
+			return nil, fail(op, ln.Addr().String(), ln.l.addNotRunning(ctx.Err()))
 		}
 	}
 }
@@ -197,7 +190,6 @@ func (r *Request) dispatch() {
 	ln := r.ln
 	if cb := ln.l.opt.Callbacks.Request; cb != nil {
 		defer r.reject(errors.New("the callback has not accepted it")) // also if it panics
-		ln.l.beginCallback()
 		cb(r)
 		return
 	}
@@ -234,32 +226,31 @@ func (r *Request) answer() error {
 }
 
 // Accept accepts the connection and returns without waiting. The loop then calls
-// Established or Disconnected.
-func (r *Request) Accept(opt ConnOptions) (*Socket, error) {
-	const op = "accept from"
+// Established or Disconnected. The peer reads privateData with [Conn.PrivateData].
+func (r *Request) Accept(privateData []byte) (*Conn, error) {
 	l, addr := r.ln.l, r.RemoteAddr().String()
-	private, err := l.hello(opt.PrivateData)
+	private, err := l.hello(privateData)
+	if err == nil {
+		err = r.answer()
+	}
 	if err != nil {
-		return nil, fail(op, addr, err)
+		return nil, fail("accept from", addr, err)
 	}
-	if err := r.answer(); err != nil {
-		return nil, fail(op, addr, err)
-	}
-	s := newSocket(l, addr, false, opt)
-	s.setPeerHello(r.peer)
-	err = s.start(&r.ln.origin, func(ctx context.Context, opt cm.Options) (*cm.Endpoint, error) {
+	c := newConn(l, addr, false)
+	c.setPeerHello(r.peer)
+	err = c.start(&r.ln.origin, func(ctx context.Context, opt cm.Options) (*cm.Endpoint, error) {
 		opt.PrivateData = private
 		return r.cm.Accept(ctx, opt)
 	})
 	if err != nil {
 		r.cm.Reject(nil)
-		return nil, fail(op, addr, err)
+		return nil, fail("accept from", addr, err)
 	}
 	r.ln.accepted.Add(1)
-	return s, nil
+	return c, nil
 }
 
-// Reject rejects the request: the peer's socket ends with a [*cm.RejectedError] that
+// Reject rejects the request: the peer's connection ends with a [*cm.RejectedError] that
 // has privateData, up to 128 bytes on RoCE.
 func (r *Request) Reject(privateData []byte) error {
 	const op = "reject"

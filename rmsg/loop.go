@@ -4,47 +4,37 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"sync"
 	"sync/atomic"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/host"
-	"github.com/goverbs/verbs/internal/sys"
 )
 
-// Loop is an event loop: its sockets make progress only while a goroutine runs
-// [Loop.Run], [Loop.DispatchWait] or [Loop.Dispatch], which also run the callbacks. All
-// other methods, and those of sockets, may be called by any goroutine. The caller of
-// [NewLoop] must close the loop.
+// Loop is an event loop: its connections make progress only while a goroutine is in
+// [Loop.Run] or [Loop.Dispatch], which also run the callbacks. All other methods, and those of
+// connections, may be called by any goroutine. The caller of [NewLoop] must close the loop.
 type Loop struct {
 	opt    Options
-	owned  bool            // made by loopOrNew: closed with its last listener or socket
+	owned  bool            // made by loopOrNew: closed with its last listener or connection
 	ctx    context.Context // done when the loop is being closed
 	cancel context.CancelFunc
-	files  *host.Set // the devices' files, and the wake-up for events
+	tasks  sync.WaitGroup // goroutines that end soon after ctx ends
+	files  *host.Set      // the devices' files, and the wake-up for events
 	cache  cache
 	counts counts
 
 	dispatchMu sync.Mutex // held while dispatching
 	work       work       // guarded by dispatchMu
 
-	// caller is the ID of the thread that the goroutine that runs callbacks is locked
-	// to, with the number of the Dispatch in its upper half; 0 outside of callbacks.
-	caller atomic.Uint64
-
-	opening sync.Mutex     // held while a device is opened
-	tasks   sync.WaitGroup // goroutines that end soon after ctx ends
-
-	mu         sync.Mutex
-	phase      atomic.Uint32 // a phase; changed with mu held
-	closeErr   error
-	devices    []*device // replaced, not changed
-	events     []event
-	sockets    map[uint32]*Socket
-	lastID     uint32
-	lastDevice int32
-	listeners  map[*Listener]struct{}
+	mu        sync.Mutex
+	phase     atomic.Uint32 // a phase; changed with mu held
+	closeErr  error
+	devices   devices
+	events    []event
+	conns     map[uint32]*Conn
+	lastID    uint32
+	listeners map[*Listener]struct{}
 }
 
 // phase is how far the end of a loop has come.
@@ -52,7 +42,7 @@ type phase uint32
 
 const (
 	running  phase = iota
-	closing        // Close was called, or nothing uses it any more
+	closing        // Close was called, a callback panicked, or nothing uses it any more
 	drained        // files is closed: no event is queued
 	finished       // nothing is left to do
 )
@@ -67,51 +57,44 @@ func (l *Loop) enter(p phase) {
 	}
 }
 
-// counts are what statistics have, and what waiting calls compare.
+// counts are what statistics have.
 type counts struct {
-	dispatches atomic.Uint64 // starts and ends of Dispatch; odd while it runs
-	running    atomic.Bool   // a goroutine is in Run or DispatchWait
-	wakeups    atomic.Uint64
-	handled    atomic.Uint64
+	running             atomic.Bool // a goroutine is in Run or Dispatch
+	dispatches, wakeups atomic.Uint64
+	handled             atomic.Uint64
 }
 
-// work is what Dispatch has to do. If a callback panics, the next one continues with it.
+// work is what a dispatch works on.
 type work struct {
-	seq     uint32 // of the Dispatch
 	wcs     [64]verbs.WC
-	polled  []verbs.WC // of wcs
-	pending []event
+	pending []event // that were queued; what is left of them if a callback panics
 	// Results of a completion for which callbacks are due.
-	due       *Socket
 	sent      []*Buffer
-	sentDone  int // of sent: how many callbacks were made
 	connected bool
 	writable  bool
 }
 
-// event is work that other goroutines queue for Dispatch. If after is set, Dispatch first
-// handles all completions in the CQ of that socket.
+// event is work that other goroutines queue for a dispatch. If after is set, all completions in
+// the CQ of that connection are handled first.
 type event struct {
-	after *Socket
+	after *Conn
 	do    []func()
 }
 
 // NewLoop creates a loop. It opens devices when it needs them.
 func NewLoop(opt Options) (*Loop, error) {
-	const op = "create message loop"
 	opt, err := opt.withDefaults()
 	if err != nil {
-		return nil, fail(op, "", err)
+		return nil, fail("create message loop", "", err)
 	}
-	files := host.NewSet()
-	l := &Loop{opt: opt, files: files, sockets: map[uint32]*Socket{}, listeners: map[*Listener]struct{}{}}
+	l := &Loop{opt: opt, files: host.NewSet(), conns: map[uint32]*Conn{}, listeners: map[*Listener]struct{}{}}
 	l.cache.limit = opt.Cache
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	files.Wake() // so that a loop that was never dispatched has an event, see addNotRunning
+	l.files.Wake() // so that a loop that was never dispatched has an event, see addNotRunning
 	return l, nil
 }
 
-// loopOrNew returns l, or a new loop that runs until its sockets and listeners have ended.
+// loopOrNew returns l, or a new loop that runs until its connections and listeners have ended.
 func loopOrNew(l *Loop, opt Options) (*Loop, error) {
 	if l != nil {
 		return l, nil
@@ -128,13 +111,10 @@ func loopOrNew(l *Loop, opt Options) (*Loop, error) {
 // closeUnused makes Run close the loop if it is one of loopOrNew's and nothing uses it.
 func (l *Loop) closeUnused() {
 	l.mu.Lock()
-	unused := l.owned && len(l.sockets)+len(l.listeners) == 0
-	if unused {
-		l.enter(closing)
-	}
+	unused := l.owned && len(l.conns)+len(l.listeners) == 0
 	l.mu.Unlock()
 	if unused {
-		l.files.Wake()
+		l.startClose()
 	}
 }
 
@@ -143,69 +123,31 @@ func (l *Loop) closeUnused() {
 // edge. It is valid until Close, and must only be waited on.
 func (l *Loop) FD() int { return l.files.FD() }
 
-// Dispatch handles all pending events without waiting, and returns their number. After
-// some thousands of events it returns even if there are more; FD stays readable then.
-func (l *Loop) Dispatch() (int, error) {
-	return l.dispatchOnce(nil)
+// Dispatch waits until there are events, handles them, and returns their number; after some
+// thousands it returns even if there are more. With a context that has ended it does not wait,
+// for programs that wait for [Loop.FD]; then it fails with ctx's error if there was nothing to
+// do. It fails with [verbs.ErrClosed] when the loop is closed, and with [ErrDispatching] while
+// another goroutine is in Dispatch or Run, and in callbacks.
+func (l *Loop) Dispatch(ctx context.Context) (int, error) {
+	return l.run(ctx, func(n int) bool { return n > 0 })
 }
 
-// dispatchOnce is Dispatch with the files that wait has found readable. It does no harm if
-// another call has handled them in between.
-func (l *Loop) dispatchOnce(ready []host.Event) (n int, err error) {
-	if !l.dispatchMu.TryLock() {
-		if l.in(closing) {
-			return 0, verbs.ErrClosed
-		}
-		return 0, ErrDispatching
-	}
-	func() {
-		l.counts.dispatches.Add(1)
-		panicked := true
-		defer func() {
-			l.counts.dispatches.Add(1)
-			l.endDispatch()
-			if panicked {
-				l.files.Wake() // there may be more work
-			}
-		}()
-		if l.in(closing) {
-			err = verbs.ErrClosed
-		} else {
-			n = l.dispatch(ready)
-			l.counts.handled.Add(uint64(n))
-		}
-		panicked = false
-	}()
-	if l.in(closing) {
-		l.finishClose()
-	}
-	return n, err
-}
-
-// DispatchWait waits until there are events, handles them as Dispatch does, and returns
-// their number. It returns ctx's error if ctx ends first, and [verbs.ErrClosed] if the
-// loop is closed.
-func (l *Loop) DispatchWait(ctx context.Context) (int, error) {
-	return l.wait(ctx, func(n int) bool { return n > 0 })
-}
-
-// Run waits for events and dispatches them until ctx ends or the loop is closed. It
-// returns ctx's error or [verbs.ErrClosed]. It may be called again after ctx has ended.
+// Run calls Dispatch until that fails: when ctx ends, or the loop is closed.
 func (l *Loop) Run(ctx context.Context) error {
-	_, err := l.wait(ctx, func(int) bool { return false })
+	_, err := l.run(ctx, func(int) bool { return false })
 	return err
 }
 
-// wait waits and dispatches until enough returns true for the number of events handled.
-func (l *Loop) wait(ctx context.Context, enough func(int) bool) (int, error) {
+// run waits and dispatches until enough returns true for the number of events handled.
+func (l *Loop) run(ctx context.Context, enough func(int) bool) (int, error) {
 	if !l.counts.running.CompareAndSwap(false, true) {
 		return 0, ErrDispatching
 	}
 	defer l.counts.running.Store(false)
-	if ctx.Done() != nil {
+	if ctx.Done() != nil && ctx.Err() == nil {
 		defer context.AfterFunc(ctx, l.files.Wake)()
 	}
-	n, err := l.Dispatch()
+	n, err := l.dispatchOnce(nil)
 	for err == nil && !enough(n) {
 		if err := ctx.Err(); err != nil {
 			return 0, err
@@ -222,7 +164,37 @@ func (l *Loop) wait(ctx context.Context, enough func(int) bool) (int, error) {
 	return n, err
 }
 
-// Close ends all sockets and listeners immediately and releases everything except buffers
+// dispatchOnce handles pending events, with the files that a wait has found readable. It does no
+// harm if another call has handled them in between.
+func (l *Loop) dispatchOnce(ready []host.Event) (n int, err error) {
+	if l.in(closing) {
+		l.finishClose()
+		return 0, verbs.ErrClosed
+	}
+	if !l.dispatchMu.TryLock() {
+		return 0, verbs.ErrClosed // Close is at work
+	}
+	func() {
+		panicked := true
+		defer func() {
+			if panicked {
+				l.opt.Callbacks = Callbacks{}
+				l.startClose()
+			}
+			l.dispatchMu.Unlock()
+		}()
+		l.counts.dispatches.Add(1)
+		n = l.dispatch(ready)
+		l.counts.handled.Add(uint64(n))
+		panicked = false
+	}()
+	if l.in(closing) {
+		l.finishClose()
+	}
+	return n, nil
+}
+
+// Close ends all connections and listeners immediately and releases everything except buffers
 // that the program has not freed. While Dispatch runs, as in callbacks, Close returns
 // immediately, and Dispatch and Run do the rest before they return: wait for them. An
 // iWARP handshake cannot be canceled: its resources are released when the kernel ends it,
@@ -231,22 +203,27 @@ func (l *Loop) Close() error {
 	if l == nil {
 		return verbs.ErrClosed
 	}
-	l.mu.Lock()
-	l.enter(closing)
-	l.mu.Unlock()
-	l.files.Wake()
+	l.startClose()
 	l.finishClose()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.closeErr
 }
 
-// finishClose does the work of Close, unless Dispatch is running.
+// startClose makes Run, or Close, close the loop.
+func (l *Loop) startClose() {
+	l.mu.Lock()
+	l.enter(closing)
+	l.mu.Unlock()
+	l.files.Wake()
+}
+
+// finishClose does the work of Close, unless a dispatch is running, which does it afterwards.
 func (l *Loop) finishClose() {
 	if !l.dispatchMu.TryLock() {
-		return // the running Dispatch calls finishClose afterwards
+		return
 	}
-	defer l.endDispatch()
+	defer l.dispatchMu.Unlock()
 	if l.in(finished) {
 		return
 	}
@@ -255,8 +232,8 @@ func (l *Loop) finishClose() {
 	for ln := range l.listeners {
 		open = append(open, ln)
 	}
-	for _, s := range l.sockets {
-		open = append(open, s)
+	for _, c := range l.conns {
+		open = append(open, c)
 	}
 	l.mu.Unlock()
 	for _, c := range open {
@@ -271,7 +248,7 @@ func (l *Loop) finishClose() {
 		l.files.Close()
 		l.mu.Unlock()
 	}
-	l.resume() // events queued in between
+	l.handle() // events queued in between
 	l.mu.Lock()
 	l.enter(finished)
 	l.mu.Unlock()
@@ -280,39 +257,9 @@ func (l *Loop) finishClose() {
 	}
 }
 
-// beginCallback is called before each callback. It locks the goroutine to its thread
-// until endDispatch, so that inCallback can recognize the goroutine.
-func (l *Loop) beginCallback() {
-	if l.caller.Load() == 0 {
-		runtime.LockOSThread()
-		l.work.seq++
-		l.caller.Store(uint64(l.work.seq)<<32 | uint64(sys.ThreadID()))
-	}
-}
-
-// endDispatch releases dispatchMu, and the thread of the callbacks.
-func (l *Loop) endDispatch() {
-	if l.caller.Load() != 0 {
-		l.caller.Store(0)
-		runtime.UnlockOSThread()
-	}
-	l.dispatchMu.Unlock()
-}
-
-// inCallback returns an error if a callback calls it, and nil if another goroutine calls
-// it, even while a callback runs.
-func (l *Loop) inCallback() error {
-	c := l.caller.Load()
-	if c == 0 || uint32(c) != uint32(sys.ThreadID()) || l.caller.Load() != c {
-		return nil // last check: this goroutine may have moved to the thread since the first
-	}
-	return fmt.Errorf("called by a callback: %w", ErrDispatching)
-}
-
-// addNotRunning adds ErrNotRunning to err if no goroutine has run the loop since it read
-// count from dispatchCount, although there are events.
-func (l *Loop) addNotRunning(count uint64, err error) error {
-	if count%2 != 0 || l.counts.dispatches.Load() != count || l.counts.running.Load() {
+// addNotRunning adds ErrNotRunning to err if no goroutine runs the loop although there are events.
+func (l *Loop) addNotRunning(err error) error {
+	if l.counts.running.Load() {
 		return err
 	}
 	l.mu.Lock()
@@ -323,8 +270,8 @@ func (l *Loop) addNotRunning(count uint64, err error) error {
 	return fmt.Errorf("%w: %w", err, ErrNotRunning)
 }
 
-// post queues an event for the next Dispatch.
-func (l *Loop) post(after *Socket, do ...func()) {
+// post queues an event for the next dispatch.
+func (l *Loop) post(after *Conn, do ...func()) {
 	l.mu.Lock()
 	closed := l.in(drained)
 	if !closed {
@@ -362,7 +309,7 @@ func (l *Loop) dispatch(ready []host.Event) (n int) {
 			}
 		}
 	}
-	n = l.resume()
+	n = l.handle()
 	for more := true; more; {
 		more = false
 		for _, d := range l.current() {
@@ -394,31 +341,26 @@ func (l *Loop) dispatch(ready []host.Event) (n int) {
 func (l *Loop) current() []*device {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.devices
+	return l.devices.list
 }
 
 // poll handles one batch of completions.
 func (l *Loop) poll(s *shard) int {
 	n := s.cq.Poll(l.work.wcs[:])
-	l.work.polled = l.work.wcs[:n]
-	l.completeAll()
-	return n
-}
-
-func (l *Loop) completeAll() {
-	for len(l.work.polled) > 0 {
-		wc := &l.work.polled[0]
-		l.work.polled = l.work.polled[1:]
-		l.complete(wc)
+	for i := range n {
+		wc := &l.work.wcs[i]
+		l.mu.Lock()
+		c := l.conns[uint32(wc.ID>>32)]
+		l.mu.Unlock()
+		if c == nil {
+			continue // it has ended
+		}
+		c.mu.Lock()
+		c.complete(request(wc.ID>>24), int(wc.ID&0xffffff), wc)
+		c.mu.Unlock()
+		l.runCallbacks(c)
 	}
-}
-
-// resume handles the work that a callback that panicked has left, and then the events of
-// other goroutines.
-func (l *Loop) resume() int {
-	l.runCallbacks()
-	l.completeAll()
-	return l.handle()
+	return n
 }
 
 // handle handles the events that other goroutines have queued.
@@ -458,7 +400,7 @@ func (l *Loop) drain(sh *shard) {
 	}
 }
 
-// request is the kind of a request. A WC's ID has it and the ID of the socket.
+// request is the kind of a request. A WC's ID has it and the ID of the connection.
 type request uint8
 
 const (
@@ -470,74 +412,47 @@ const (
 	reqAnnounce                 // its completion is ignored
 )
 
-func (s *Socket) wrID(r request, index int) uint64 {
-	return uint64(s.id)<<32 | uint64(r)<<24 | uint64(index)
+func (c *Conn) wrID(r request, index int) uint64 {
+	return uint64(c.id)<<32 | uint64(r)<<24 | uint64(index)
 }
 
-// complete handles one completion.
-func (l *Loop) complete(wc *verbs.WC) {
-	l.mu.Lock()
-	s := l.sockets[uint32(wc.ID>>32)]
-	l.mu.Unlock()
-	if s == nil {
-		return // it has ended
-	}
-	s.mu.Lock()
-	s.complete(request(wc.ID>>24), int(wc.ID&0xffffff), wc)
-	s.mu.Unlock()
-	l.work.due = s
-	l.runCallbacks()
-}
-
-// runCallbacks runs the callbacks that are due. It marks each as done before it runs.
-func (l *Loop) runCallbacks() {
-	s := l.work.due
-	if s == nil {
-		return
-	}
-	cb := &l.opt.Callbacks
-	if l.work.connected {
-		l.work.connected = false
-		close(s.establishedCh)
-		l.logSocket(slog.LevelDebug, "socket established", s, nil)
+// runCallbacks runs the callbacks that are due after a completion of a connection, or its end.
+func (l *Loop) runCallbacks(c *Conn) {
+	w, cb := &l.work, &l.opt.Callbacks
+	sent, connected, writable := w.sent, w.connected, w.writable
+	w.sent, w.connected, w.writable = sent[:0], false, false
+	if connected {
+		close(c.establishedCh)
+		l.logConn(slog.LevelDebug, "connection established", c, nil)
 		if cb.Established != nil {
-			l.beginCallback()
-			cb.Established(s)
+			cb.Established(c)
 		}
 	}
-	for l.work.sentDone < len(l.work.sent) {
-		b := l.work.sent[l.work.sentDone]
-		l.work.sent[l.work.sentDone] = nil
-		l.work.sentDone++
-		l.beginCallback()
-		cb.Sent(s, b)
+	for i, b := range sent {
+		sent[i] = nil
+		cb.Sent(c, b)
 	}
-	l.work.sent, l.work.sentDone = l.work.sent[:0], 0
-	if l.work.writable {
-		l.work.writable = false
-		signal(s.out.writable)
+	if writable {
+		signal(c.out.writable)
 		if cb.Writable != nil {
-			l.beginCallback()
-			cb.Writable(s)
+			cb.Writable(c)
 		}
 	}
 	for {
-		s.mu.Lock()
-		if !s.in.ready() || s.closed {
-			s.mu.Unlock()
-			break
+		c.mu.Lock()
+		if !c.in.ready() || c.closed {
+			c.mu.Unlock()
+			return
 		}
 		if cb.Message == nil {
-			s.mu.Unlock()
-			signal(s.in.readable)
-			break
+			c.mu.Unlock()
+			signal(c.in.readable)
+			return
 		}
-		b := s.in.pop()
-		s.mu.Unlock()
-		l.beginCallback()
-		cb.Message(s, b)
+		b := c.in.pop()
+		c.mu.Unlock()
+		cb.Message(c, b)
 	}
-	l.work.due = nil
 }
 
 // signal wakes one goroutine that waits for ch now, or the next one.
@@ -546,4 +461,22 @@ func signal(ch chan struct{}) {
 	case ch <- struct{}{}:
 	default:
 	}
+}
+
+func (l *Loop) log(level slog.Level, text string, attrs ...slog.Attr) {
+	if l.opt.Logger != nil {
+		l.opt.Logger.LogAttrs(context.Background(), level, text, attrs...)
+	}
+}
+
+// logConn logs a message about a connection.
+func (l *Loop) logConn(level slog.Level, text string, c *Conn, err error) {
+	attrs := []slog.Attr{slog.String("peer", c.addr)}
+	if c.arena != nil {
+		attrs = append(attrs, slog.String("device", c.arena.dev.name))
+	}
+	if err != nil {
+		attrs = append(attrs, slog.Any("err", err))
+	}
+	l.log(level, text, attrs...)
 }

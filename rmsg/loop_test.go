@@ -37,7 +37,7 @@ func poll(t testing.TB, done func() bool, loops ...*rmsg.Loop) {
 			if fds[i].Revents == 0 {
 				continue
 			}
-			if _, err := l.Dispatch(); err != nil {
+			if _, err := dispatch(l); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -53,15 +53,15 @@ type callbackLog []string
 func (g *callbackLog) callbacks() rmsg.Callbacks {
 	say := func(format string, args ...any) { *g = append(*g, fmt.Sprintf(format, args...)) }
 	return rmsg.Callbacks{
-		Request:     func(r *rmsg.Request) { say("request"); r.Accept(rmsg.ConnOptions{}) },
-		Established: func(s *rmsg.Socket) { say("established") },
-		Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
+		Request:     func(r *rmsg.Request) { say("request"); r.Accept(nil) },
+		Established: func(s *rmsg.Conn) { say("established") },
+		Message: func(s *rmsg.Conn, b *rmsg.Buffer) {
 			say("message %s", b.Bytes())
 			b.Free()
 		},
-		Sent:         func(s *rmsg.Socket, b *rmsg.Buffer) { say("%v", b.Status()) },
-		Writable:     func(s *rmsg.Socket) { say("writable") },
-		Disconnected: func(s *rmsg.Socket, why error) { say("disconnected: %v", why) },
+		Sent:         func(s *rmsg.Conn, b *rmsg.Buffer) { say("%v", b.Status()) },
+		Writable:     func(s *rmsg.Conn) { say("writable") },
+		Disconnected: func(s *rmsg.Conn, why error) { say("disconnected: %v", why) },
 	}
 }
 
@@ -84,7 +84,7 @@ func TestCallbacks(t *testing.T) {
 			t.Errorf("at first: %v", s.State())
 		}
 		if _, err := s.Alloc(1); !errors.Is(err, rmsg.ErrNotConnected) || !errors.Is(err, syscall.ENOTCONN) {
-			t.Errorf("alloc before the socket is up: %v", err)
+			t.Errorf("alloc before the connection is up: %v", err)
 		}
 		poll(t, client.contains("established"), cl, sl)
 		b := labtest.Must(s.Alloc(100))(t)
@@ -149,8 +149,8 @@ func TestDispatching(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var l *rmsg.Loop
 		inside := make(chan error, 1)
-		l = run(t, rmsg.Options{Callbacks: rmsg.Callbacks{Disconnected: func(s *rmsg.Socket, why error) {
-			_, err := l.Dispatch()
+		l = run(t, rmsg.Options{Callbacks: rmsg.Callbacks{Disconnected: func(s *rmsg.Conn, why error) {
+			_, err := dispatch(l)
 			inside <- err
 		}}})
 		s := labtest.Must((&rmsg.Dialer{Loop: l}).Connect(labtest.AddrOf(device) + ":1"))(t)
@@ -182,7 +182,7 @@ func TestReject(t *testing.T) {
 			if err := r.Reject([]byte("full")); err != nil {
 				t.Error(err)
 			}
-			if _, err := r.Accept(rmsg.ConnOptions{}); !errors.Is(err, verbs.ErrClosed) {
+			if _, err := r.Accept(nil); !errors.Is(err, verbs.ErrClosed) {
 				t.Errorf("accept after reject: %v", err)
 			}
 		}}}, 0, "full")
@@ -191,7 +191,7 @@ func TestReject(t *testing.T) {
 		ln := labtest.Must(config.Listen(within(t), labtest.AddrOf(device)+":0"))(t)
 		labtest.Close(t, ln)
 		c := run(t, rmsg.Options{})
-		over := make(chan *rmsg.Socket, 3)
+		over := make(chan *rmsg.Conn, 3)
 		for range cap(over) {
 			s := labtest.Must((&rmsg.Dialer{Loop: c}).Connect(ln.Addr().String()))(t)
 			go func() { <-s.Done(); over <- s }()
@@ -224,14 +224,14 @@ func TestPrivateData(t *testing.T) {
 			if r.LocalAddr().Port() == 0 || r.RemoteAddr().Port() == 0 {
 				t.Errorf("request to %v from %v", r.LocalAddr(), r.RemoteAddr())
 			}
-			if _, err := r.Accept(rmsg.ConnOptions{PrivateData: []byte("welcome")}); err != nil {
+			if _, err := r.Accept([]byte("welcome")); err != nil {
 				t.Error(err)
 			}
 		}}})
 		ln := listen(t, server, device)
 		l := run(t, rmsg.Options{})
 		most := strings.Repeat("x", 32)
-		dialer := rmsg.Dialer{Loop: l, ConnOptions: rmsg.ConnOptions{PrivateData: []byte(most)}}
+		dialer := rmsg.Dialer{Loop: l, PrivateData: []byte(most)}
 		c := labtest.Must(dialer.Connect(ln.Addr().String()))(t)
 		if err := c.Wait(within(t)); err != nil {
 			t.Fatal(err)
@@ -243,7 +243,7 @@ func TestPrivateData(t *testing.T) {
 			t.Errorf("the client heard %q", got)
 		}
 		if c.RemoteAddr() != ln.Addr() || c.LocalAddr().Port() == 0 || c.Loop() != l {
-			t.Errorf("socket from %v to %v", c.LocalAddr(), c.RemoteAddr())
+			t.Errorf("connection from %v to %v", c.LocalAddr(), c.RemoteAddr())
 		}
 		dialer.PrivateData = make([]byte, 300)
 		if _, err := dialer.Connect(ln.Addr().String()); !errors.Is(err, cm.ErrPrivateData) {
@@ -290,7 +290,7 @@ func TestDisconnect(t *testing.T) {
 				c, s := pair(t, device, opt, opt)
 				const n = 20
 				for i := range n {
-					for _, x := range []*rmsg.Socket{c, s} {
+					for _, x := range []*rmsg.Conn{c, s} {
 						if err := x.Send(within(t), pattern(i*300, i)); err != nil {
 							t.Fatal(err)
 						}
@@ -302,14 +302,14 @@ func TestDisconnect(t *testing.T) {
 				if who != "client" {
 					s.Disconnect()
 				}
-				for _, x := range []*rmsg.Socket{c, s} {
+				for _, x := range []*rmsg.Conn{c, s} {
 					if err := x.Send(within(t), nil); who == "both" && !errors.Is(err, verbs.ErrClosed) {
 						t.Errorf("send after disconnecting: %v", err)
 					}
 				}
-				got := map[*rmsg.Socket]int{}
+				got := map[*rmsg.Conn]int{}
 				for got[c]+got[s] < 2*n {
-					for _, x := range []*rmsg.Socket{c, s} {
+					for _, x := range []*rmsg.Conn{c, s} {
 						b, err := x.Recv(within(t))
 						if err != nil {
 							t.Fatalf("after %d messages: %v", got[x], err)
@@ -321,7 +321,7 @@ func TestDisconnect(t *testing.T) {
 						got[x]++
 					}
 				}
-				for x, began := range map[*rmsg.Socket]bool{c: who != "server", s: who != "client"} {
+				for x, began := range map[*rmsg.Conn]bool{c: who != "server", s: who != "client"} {
 					<-x.Done()
 					want := error(io.EOF)
 					if began {
@@ -372,8 +372,8 @@ func TestLoopClose(t *testing.T) {
 		ended := make(chan error, 1)
 		var client *rmsg.Loop
 		client = labtest.Must(rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
-			Message:      func(s *rmsg.Socket, b *rmsg.Buffer) { client.Close() }, // b is not freed
-			Disconnected: func(s *rmsg.Socket, why error) { ended <- why },
+			Message:      func(s *rmsg.Conn, b *rmsg.Buffer) { client.Close() }, // b is not freed
+			Disconnected: func(s *rmsg.Conn, why error) { ended <- why },
 		}}))(t)
 		running := make(chan error, 1)
 		go func() { running <- client.Run(context.Background()) }()
@@ -390,7 +390,7 @@ func TestLoopClose(t *testing.T) {
 			t.Errorf("run: %v", err)
 		}
 		if err := <-ended; !errors.Is(err, verbs.ErrClosed) {
-			t.Errorf("the socket: %v", err)
+			t.Errorf("the connection: %v", err)
 		}
 		if _, err := s.Recv(within(t)); !errors.Is(err, verbs.ErrDisconnected) {
 			t.Errorf("the other side: %v", err)
@@ -402,7 +402,7 @@ func TestLoopClose(t *testing.T) {
 		for what, err := range map[string]error{
 			"connect":  errOf((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String())),
 			"listen":   errOf((&rmsg.ListenConfig{Loop: client}).Listen(within(t), labtest.AddrOf(device)+":0")),
-			"dispatch": errOf(client.Dispatch()),
+			"dispatch": errOf(dispatch(client)),
 			"alloc":    errOf(c.Alloc(1)),
 			"post":     c.Post(kept),
 			"accept":   errOf(ln.Accept(within(t))),

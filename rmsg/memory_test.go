@@ -27,7 +27,7 @@ func TestMemory(t *testing.T) {
 		before, resident := pinnedBytes(t), rss(t)
 		server, client := run(t, rmsg.Options{}), run(t, rmsg.Options{})
 		ln := listen(t, server, device)
-		pairs := make([][2]*rmsg.Socket, conns)
+		pairs := make([][2]*rmsg.Conn, conns)
 		for i := range pairs {
 			pairs[i][0] = labtest.Must((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String()))(t)
 			pairs[i][1] = labtest.Must(ln.Accept(within(t)))(t)
@@ -37,22 +37,22 @@ func TestMemory(t *testing.T) {
 				}
 			}
 		}
-		check := func(when string, sockets, loops int) {
+		check := func(when string, conns, loops int) {
 			t.Helper()
-			limit, got := 2*conns*sockets+2*(loops+cqs), pinnedBytes(t)-before
+			limit, got := 2*conns*conns+2*(loops+cqs), pinnedBytes(t)-before
 			// Send returns before the peer has read a message, and Recv
 			// before that is acknowledged.
 			for end := time.Now().Add(patience); got > limit && time.Now().Before(end); got = pinnedBytes(t) - before {
 				time.Sleep(time.Millisecond)
 			}
-			t.Logf("%s: %d KiB of each of %d sockets registered, %d KiB resident", when, got>>10/(2*conns), 2*conns, (rss(t)-resident)>>10/(2*conns))
+			t.Logf("%s: %d KiB of each of %d connections registered, %d KiB resident", when, got>>10/(2*conns), 2*conns, (rss(t)-resident)>>10/(2*conns))
 			if got > limit || got < 2*conns*(128<<10) {
 				t.Errorf("%s: %d bytes are registered, of at most %d", when, got, limit)
 			}
 			for _, p := range pairs {
 				for _, s := range p {
-					if st := s.Stats(); loops == 0 && st.Memory > sockets {
-						t.Errorf("%s: a socket says that it has %d bytes", when, st.Memory)
+					if st := s.Stats(); loops == 0 && st.Memory > conns {
+						t.Errorf("%s: a connection says that it has %d bytes", when, st.Memory)
 					}
 				}
 			}

@@ -46,6 +46,17 @@ func run(t testing.TB, opt rmsg.Options) *rmsg.Loop {
 	return l
 }
 
+// dispatch dispatches without waiting.
+func dispatch(l *rmsg.Loop) (int, error) {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	n, err := l.Dispatch(ended)
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	return n, err
+}
+
 // listen listens on a device.
 func listen(t testing.TB, l *rmsg.Loop, device string) *rmsg.Listener {
 	t.Helper()
@@ -55,19 +66,19 @@ func listen(t testing.TB, l *rmsg.Loop, device string) *rmsg.Listener {
 }
 
 // pair runs two loops and connects them.
-func pair(t testing.TB, device string, client, server rmsg.Options) (c, s *rmsg.Socket) {
+func pair(t testing.TB, device string, client, server rmsg.Options) (c, s *rmsg.Conn) {
 	t.Helper()
 	listening := run(t, server)
 	return connect(t, device, run(t, client), listening)
 }
 
 // connect connects two running loops.
-func connect(t testing.TB, device string, client, server *rmsg.Loop) (c, s *rmsg.Socket) {
+func connect(t testing.TB, device string, client, server *rmsg.Loop) (c, s *rmsg.Conn) {
 	t.Helper()
 	ln := listen(t, server, device)
 	c = labtest.Must((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String()))(t)
 	s = labtest.Must(ln.Accept(within(t)))(t)
-	for _, s := range []*rmsg.Socket{c, s} {
+	for _, s := range []*rmsg.Conn{c, s} {
 		if err := s.Wait(within(t)); err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +95,7 @@ func pattern(n, seed int) []byte {
 	return b
 }
 
-// TestUnread tests that messages that have not been taken outlast the socket, and do not hold
+// TestUnread tests that messages that have not been taken outlast the connection, and do not hold
 // its device open.
 func TestUnread(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
@@ -118,7 +129,7 @@ func TestSizes(t *testing.T) {
 		c, s := pair(t, device, rmsg.Options{Eager: 4096}, rmsg.Options{Eager: 8192, Credits: 5, SendQueue: 3})
 		sizes := labtest.Few(16, []int{0, 1, 24, 40, 4095, 4096, 4097, 5000, 8192, 8193, 100, 0, 65536, 1 << 20, 1<<20 + 1, 7, 3<<20 + 5, 2 << 20, 16 << 20, 1})
 		var both sync.WaitGroup
-		one := func(from, to *rmsg.Socket, seed int) {
+		one := func(from, to *rmsg.Conn, seed int) {
 			both.Go(func() {
 				for i, n := range sizes {
 					if err := from.Send(within(t), pattern(n, i+seed)); err != nil {

@@ -11,40 +11,35 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// Callbacks are the functions that a loop calls, one at a time, on the goroutine that
-// runs it. They may call everything that does not wait. Methods that take a context wait
-// for the loop, so they return [ErrDispatching] in a callback, as Dispatch does. To send,
-// call [Socket.Post]: if it returns [ErrWouldBlock], post the message again when Writable
-// is called, as in the example. Other goroutines may wait while a callback runs.
+// Callbacks are the functions that a loop calls, one at a time, on the goroutine that runs it.
+// Each is optional. They must not call what waits for the loop: Dial, Listener.Accept, and
+// Send, Recv and Shutdown of connections. To send, they call [Conn.Post]: if it returns
+// [ErrWouldBlock], they post the message again when Writable is called, as in the example.
 //
-// Each callback is optional. Without Request, requests wait for [Listener.Accept];
-// without Message, messages wait for [Socket.Recv]. The others have no default action.
-//
-// A panic in a callback ends Dispatch or Run. A program that recovers from it may call
-// them again: they treat the event as handled and continue with the next.
+// A panic in a callback ends Run and closes the loop, which calls no callback any more.
 type Callbacks struct {
 	// Request is called when a peer requests a connection. It calls Accept or
 	// Reject; an unanswered request is rejected when it returns. By default requests
 	// wait for [Listener.Accept], and are rejected after
 	// [ListenConfig].AnswerTimeout.
 	Request func(*Request)
-	// Established is called when a socket is up, on either side.
-	Established func(*Socket)
+	// Established is called when a connection is up, on either side.
+	Established func(*Conn)
 	// Message is called for each received message. The program must free the buffer,
-	// in the callback or later. By default messages wait for [Socket.Recv], and the
+	// in the callback or later. By default messages wait for [Conn.Recv], and the
 	// peer can send no more than Options.Credits allow.
-	Message func(*Socket, *Buffer)
+	Message func(*Conn, *Buffer)
 	// Sent is called when the program owns a posted buffer again: its status is Sent,
-	// or Failed if the socket ended first.
-	Sent func(*Socket, *Buffer)
-	// Writable is called when a socket whose Post returned ErrWouldBlock has room.
-	Writable func(*Socket)
-	// Disconnected is the last callback of a socket, called when it has ended or
-	// failed to connect. why is [Socket.Err].
-	Disconnected func(s *Socket, why error)
+	// or Failed if the connection ended first.
+	Sent func(*Conn, *Buffer)
+	// Writable is called when a connection whose Post returned ErrWouldBlock has room.
+	Writable func(*Conn)
+	// Disconnected is the last callback of a connection, called when it has ended or
+	// failed to connect. why is [Conn.Err].
+	Disconnected func(s *Conn, why error)
 }
 
-// Options configures a loop and its sockets. The zero value is usable. In numbers, zero
+// Options configures a loop and its connections. The zero value is usable. In numbers, zero
 // means the default; a value out of range is refused with [verbs.ErrRange].
 type Options struct {
 	Callbacks Callbacks
@@ -57,27 +52,27 @@ type Options struct {
 	// reads larger ones when it is ready for them. 64 to 1 MiB, by default 8 KiB. The
 	// smaller value of both sides applies. It is also the size of a receive: more
 	// memory makes messages up to 16 KiB faster, on siw up to 256 KiB; a small Eager
-	// saves memory if there are many sockets, see BenchmarkThreshold.
+	// saves memory if there are many connections, see BenchmarkThreshold.
 	Eager int
 	// MaxMessage is the size in bytes of the largest message to receive, up to 1 GiB,
 	// by default 16 MiB; a negative value allows only empty messages. The peer learns
 	// it in the handshake; its Post of a larger message returns ErrTooLarge.
 	MaxMessage int
-	// Window limits, for each socket, the bytes of messages above Eager that it reads
+	// Window limits, for each connection, the bytes of messages above Eager that it reads
 	// before the program has freed earlier ones, and the bytes of those that
-	// [Socket.Send] has copied and the peer has not read. One message in each
+	// [Conn.Send] has copied and the peer has not read. One message in each
 	// direction is always allowed. By default 1 MiB, at most 1 GiB; a negative value
 	// allows only that one.
 	Window int
-	// SendQueue is the number of messages of each socket that may be posted and not
+	// SendQueue is the number of messages of each connection that may be posted and not
 	// yet sent: 1 to 4096, by default 64.
 	SendQueue int
-	// SendBuffer is the size in bytes of each socket's registered memory for Send's
+	// SendBuffer is the size in bytes of each connection's registered memory for Send's
 	// copies of messages up to Eager; Send waits while it is full. Alloc uses free
 	// room in it. 4 KiB to 1 GiB, by default 64 KiB, or 3 * Eager if that is more.
 	SendBuffer int
 	// Cache is the number of bytes of registered memory of freed messages above Eager
-	// that the loop caches for all sockets together, for at most a second. By default
+	// that the loop caches for all connections together, for at most a second. By default
 	// 4 MiB, at most 1 GiB; a negative value disables the cache.
 	Cache int
 	// ConnectTimeout bounds connecting and accepting, by default 10 s. With a
@@ -106,10 +101,10 @@ const (
 	maxSize  = 1 << 30
 	// maxBatch is the most messages that are posted with one doorbell.
 	maxBatch = 8
-	// maxAnnounced is the most messages above Eager that a socket has announced and
+	// maxAnnounced is the most messages above Eager that a connection has announced and
 	// the peer has not read.
 	maxAnnounced = 4
-	// maxReads is the most RDMA READs that a socket has in flight, readSize the most
+	// maxReads is the most RDMA READs that a connection has in flight, readSize the most
 	// bytes of each.
 	maxReads = 4
 	readSize = 1 << 20
@@ -117,7 +112,7 @@ const (
 	flushTime = 3 * time.Second
 )
 
-// defaultEager bounds the memory of a socket. BenchmarkStream measures its cost.
+// defaultEager bounds the memory of a connection. BenchmarkStream measures its cost.
 const defaultEager = 8 << 10
 
 // withDefaults returns the options with their zero values replaced.
@@ -166,7 +161,7 @@ func timeout(d, otherwise time.Duration) time.Duration {
 // message: acks, see flushAck, a hello, and byes.
 const extraReceives = maxAnnounced + 3 + 1 + 2
 
-// sends and receives return the sizes of a socket's queues.
+// sends and receives return the sizes of a connection's queues.
 func (o *Options) sends() int {
 	return o.SendQueue + maxAnnounced + 2*maxReads + 1 + 4
 }

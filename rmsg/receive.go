@@ -10,10 +10,10 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// receiver is the receiving half of a socket. The ring has every message that the
+// receiver is the receiving half of a connection. The ring has every message that the
 // program has not taken, in order; from nextRead on, announced ones must still be read.
 type receiver struct {
-	s              *Socket
+	c              *Conn
 	ring           []incoming // one for each credit
 	head           uint32     // the next message to take
 	received       uint32     // number of messages; the end of the ring
@@ -44,8 +44,8 @@ type incoming struct {
 	rkey                      uint32
 }
 
-func (r *receiver) init(s *Socket, credits int) {
-	r.s, r.readable = s, make(chan struct{}, 1)
+func (r *receiver) init(c *Conn, credits int) {
+	r.c, r.readable = c, make(chan struct{}, 1)
 	r.ring = make([]incoming, credits)
 	r.reportedGrants = uint32(credits)
 }
@@ -65,10 +65,10 @@ func (r *receiver) pop() *Buffer {
 	*e = incoming{}
 	r.head++
 	b.set(Received)
-	r.s.stats.MessagesReceived++
-	r.s.stats.BytesReceived += uint64(b.n)
-	if r.s.state == Disconnected { // the sums have its earlier messages
-		r.s.origin.sockets.Change(func(ended *SocketStats) {
+	r.c.stats.MessagesReceived++
+	r.c.stats.BytesReceived += uint64(b.n)
+	if r.c.state == Disconnected { // the sums have its earlier messages
+		r.c.origin.conns.Change(func(ended *ConnStats) {
 			ended.MessagesReceived++
 			ended.BytesReceived += uint64(b.n)
 		})
@@ -80,69 +80,69 @@ func (r *receiver) pop() *Buffer {
 func (r *receiver) postReceive(slot int) error {
 	b := r.slots[slot]
 	r.sge[0] = b.mr.SGE(b.at, len(b.mem))
-	r.rwr[0] = verbs.RecvWR{ID: r.s.wrID(reqReceive, slot), SGL: r.sge[:1]}
-	_, err := r.s.qp.PostRecv(r.rwr[:]...)
+	r.rwr[0] = verbs.RecvWR{ID: r.c.wrID(reqReceive, slot), SGL: r.sge[:1]}
+	_, err := r.c.qp.PostRecv(r.rwr[:]...)
 	return err
 }
 
-// repost posts a receive into a slot again, unless the socket is ending.
+// repost posts a receive into a slot again, unless the connection is ending.
 func (r *receiver) repost(slot int) {
-	if r.s.err != nil || r.s.state == Disconnected {
+	if r.c.err != nil || r.c.state == Disconnected {
 		return
 	}
 	if err := r.postReceive(slot); err != nil {
-		r.s.out.postError(err)
+		r.c.out.postError(err)
 	}
 }
 
 // bufferFreed handles that the program has freed a received buffer.
-func (s *Socket) bufferFreed(b *Buffer) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (c *Conn) bufferFreed(b *Buffer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if b.source == fromSlot {
-		s.in.repost(b.slot)
+		c.in.repost(b.slot)
 	} else {
-		s.in.windowUsed -= b.n
+		c.in.windowUsed -= b.n
 	}
-	s.in.returned++
-	if s.state != Disconnected {
-		s.progress()
+	c.in.returned++
+	if c.state != Disconnected {
+		c.progress()
 	}
 }
 
 // complete handles one completion.
-func (s *Socket) complete(r request, i int, wc *verbs.WC) {
+func (c *Conn) complete(r request, i int, wc *verbs.WC) {
 	if wc.Status != verbs.WCSuccess {
 		if wc.Status != verbs.WCFlushErr {
-			s.fail(broken(r, wc))
-		} else if s.flushed == nil && s.state == Established {
+			c.fail(broken(r, wc))
+		} else if c.flushed == nil && c.state == Established {
 			// A flushed request is not the cause of the failure. The end of
 			// the connection may report it; wait for that. While
 			// disconnecting, Linger bounds the wait.
 			err := fmt.Errorf("the queue pair has failed: %w", wc.Err())
-			s.flushed = s.failAfter(flushTime, func() error { return err })
+			c.flushed = c.failAfter(flushTime, func() error { return err })
 		}
 		return
 	}
 	switch r {
 	case reqReceive:
-		if err := s.handleFrame(i, int(wc.ByteLen)); err != nil {
-			s.fail(err)
+		if err := c.handleFrame(i, int(wc.ByteLen)); err != nil {
+			c.fail(err)
 			return
 		}
 	case reqMessage:
-		s.out.completed(s.out.inFlight.pop(), Sent)
+		c.out.completed(c.out.inFlight.pop(), Sent)
 	case reqRead:
-		s.in.handleRead(&s.in.ring[i])
+		c.in.handleRead(&c.in.ring[i])
 	case reqAck:
-		s.in.ackInFlight = false
+		c.in.ackInFlight = false
 	case reqByeAnswer:
-		s.byeDelivered = true
+		c.byeDelivered = true
 	}
-	s.progress()
+	c.progress()
 }
 
-// broken returns the socket's error for a failed request.
+// broken returns the connection's error for a failed request.
 func broken(r request, wc *verbs.WC) error {
 	if r == reqReceive {
 		return fmt.Errorf("%w: a frame does not fit: %w", ErrProtocol, wc.Err())
@@ -155,54 +155,54 @@ func broken(r request, wc *verbs.WC) error {
 }
 
 // handleFrame handles a received frame of n bytes in a slot.
-func (s *Socket) handleFrame(slot, n int) error {
-	b := s.in.slots[slot]
+func (c *Conn) handleFrame(slot, n int) error {
+	b := c.in.slots[slot]
 	if n > len(b.mem) {
 		return protocol("frame of %d bytes", n)
 	}
-	if s.err != nil {
-		return nil // the socket is ending
+	if c.err != nil {
+		return nil // the connection is ending
 	}
 	f, err := parseFrame(b.mem[:n])
 	if err != nil {
 		return err
 	}
-	if (f.kind == kindHello) == s.helloReceived {
-		return protocol("frame of type %d on a socket that is %v", f.kind, s.state)
+	if (f.kind == kindHello) == c.helloReceived {
+		return protocol("frame of type %d on a connection that is %v", f.kind, c.state)
 	}
-	if err := s.out.applyCounts(&f); err != nil {
+	if err := c.out.applyCounts(&f); err != nil {
 		return err
 	}
 	switch f.kind {
 	case kindMessage, kindAnnounce:
-		if err := s.in.handleMessage(b, &f); err != nil || f.kind == kindMessage {
+		if err := c.in.handleMessage(b, &f); err != nil || f.kind == kindMessage {
 			return err // the message occupies the slot
 		}
 	case kindAck:
-		s.stats.AcksReceived++
+		c.stats.AcksReceived++
 	case kindHello:
-		if s.helloReceived = true; !s.dialed {
-			h := s.in.frame(kindHello)
-			s.out.postFrame(&h, reqAnnounce)
+		if c.helloReceived = true; !c.dialed {
+			h := c.in.frame(kindHello)
+			c.out.postFrame(&h, reqAnnounce)
 		}
-		if s.state == Connecting {
-			s.state = Established
-			s.l.work.connected = true
+		if c.state == Connecting {
+			c.state = Established
+			c.l.work.connected = true
 		}
 	case kindBye:
-		next := byeSteps[s.bye].hear
+		next := byeSteps[c.bye].hear
 		if f.flags&flagByeAnswer != 0 {
-			next = byeSteps[s.bye].answer
+			next = byeSteps[c.bye].answer
 		}
 		if next == byeNone {
 			return protocol("unexpected goodbye")
 		}
-		s.bye = next
-		if s.state == Established {
-			defer s.startDisconnect(io.EOF)
+		c.bye = next
+		if c.state == Established {
+			defer c.startDisconnect(io.EOF)
 		}
 	}
-	s.in.repost(slot)
+	c.in.repost(slot)
 	return nil
 }
 
@@ -213,9 +213,9 @@ func (r *receiver) handleMessage(b *Buffer, f *frame) error {
 		return protocol("message %d comes as number %d", f.seq, r.received)
 	case r.received == r.reportedGrants:
 		return protocol("more messages than it was granted")
-	case r.s.bye.heard():
+	case r.c.bye.heard():
 		return protocol("message after goodbye")
-	case uint64(f.size) > uint64(r.s.l.opt.MaxMessage):
+	case uint64(f.size) > uint64(r.c.l.opt.MaxMessage):
 		return fmt.Errorf("%w: %w", protocol("message of %d bytes", f.size), ErrTooLarge)
 	}
 	n := int(f.size) // which an int of 32 bits holds now
@@ -223,26 +223,26 @@ func (r *receiver) handleMessage(b *Buffer, f *frame) error {
 	r.received++
 	if f.kind == kindMessage {
 		b.n = n
-		r.s.arena.ref()
+		r.c.arena.ref()
 		*e = incoming{buf: b, ready: true}
 	} else {
 		*e = incoming{size: n, unrequested: n, unread: n, addr: f.addr, rkey: f.rkey}
-		r.s.stats.LargeReceived++
+		r.c.stats.LargeReceived++
 	}
 	return nil
 }
 
 // postReads posts READs for announced messages, as far as the window allows.
 func (r *receiver) postReads() {
-	for r.nextRead != r.received && r.s.err == nil {
+	for r.nextRead != r.received && r.c.err == nil {
 		e := r.at(r.nextRead)
 		if e.unrequested > 0 && e.buf == nil {
-			if r.windowUsed > 0 && r.windowUsed+e.size > r.s.l.opt.Window {
+			if r.windowUsed > 0 && r.windowUsed+e.size > r.c.l.opt.Window {
 				return
 			}
-			b, err := r.s.arena.incoming(e.size)
+			b, err := r.c.arena.incoming(e.size)
 			if err != nil {
-				r.s.fail(err)
+				r.c.fail(err)
 				return
 			}
 			b.set(Released) // until the program takes it
@@ -255,23 +255,23 @@ func (r *receiver) postReads() {
 			}
 			n, at := min(e.unrequested, readSize), e.size-e.unrequested
 			r.sge[0] = e.buf.mr.SGE(e.buf.at+headerSize+at, n)
-			r.s.out.wrs[0] = verbs.SendWR{
-				ID:     r.s.wrID(reqRead, int(r.nextRead%uint32(len(r.ring)))),
+			r.c.out.wrs[0] = verbs.SendWR{
+				ID:     r.c.wrID(reqRead, int(r.nextRead%uint32(len(r.ring)))),
 				Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, SGL: r.sge[:1], RemoteAddr: e.addr + uint64(at), RKey: e.rkey,
 			}
-			wrs := r.s.out.wrs[:1]
-			if !r.s.arena.dev.iwarp {
+			wrs := r.c.out.wrs[:1]
+			if !r.c.arena.dev.iwarp {
 				// rxe may complete a READ too early, and break the QP
 				// afterwards; the success of a later request proves the
 				// READ. Here that is a READ of the first byte, as after
 				// an empty request rxe refuses to answer a READ again.
 				// siw completes later requests first.
 				r.sge[1] = e.buf.mr.SGE(e.buf.at+headerSize+at, 1)
-				r.s.out.wrs[1] = r.s.out.wrs[0]
-				r.s.out.wrs[1].SGL, r.s.out.wrs[0].Flags, wrs = r.sge[1:2], 0, r.s.out.wrs[:2]
+				r.c.out.wrs[1] = r.c.out.wrs[0]
+				r.c.out.wrs[1].SGL, r.c.out.wrs[0].Flags, wrs = r.sge[1:2], 0, r.c.out.wrs[:2]
 			}
-			if _, err := r.s.qp.PostSend(wrs...); err != nil {
-				r.s.out.postError(err)
+			if _, err := r.c.qp.PostSend(wrs...); err != nil {
+				r.c.out.postError(err)
 				return
 			}
 			e.unrequested -= n
@@ -303,7 +303,7 @@ func (r *receiver) trim(all bool) {
 		}
 		all = true // later ones would be out of order
 		if e.buf != nil {
-			r.s.arena.put(e.buf)
+			r.c.arena.put(e.buf)
 		}
 		*e = incoming{}
 	}
@@ -314,8 +314,8 @@ func (r *receiver) trim(all bool) {
 func (r *receiver) moveToHeap() {
 	for i := r.head; i != r.received; i++ {
 		if e := r.at(i); e.buf != nil {
-			b := &Buffer{s: r.s, mem: bytes.Clone(e.buf.mem[:headerSize+e.buf.n]), n: e.buf.n, source: fromHeap}
-			r.s.arena.put(e.buf)
+			b := &Buffer{c: r.c, mem: bytes.Clone(e.buf.mem[:headerSize+e.buf.n]), n: e.buf.n, source: fromHeap}
+			r.c.arena.put(e.buf)
 			e.buf = b
 		}
 	}

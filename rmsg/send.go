@@ -7,13 +7,13 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// sender is the sending half of a socket. A message passes through these queues:
+// sender is the sending half of a connection. A message passes through these queues:
 //
-//	queue      posted by the program, not yet by the socket
+//	queue      posted by the program, not yet by the connection
 //	inFlight   sent at once, until the send completes
 //	announced  until the peer reports that it has read them
 type sender struct {
-	s         *Socket
+	c         *Conn
 	queue     fifo
 	inFlight  fifo
 	announced fifo
@@ -36,8 +36,8 @@ type sender struct {
 	sendRoom chan struct{} // room in the arena for Send, see arena.wakeAt
 }
 
-func (q *sender) init(s *Socket, size int) {
-	q.s, q.writable, q.sendRoom = s, make(chan struct{}, 1), make(chan struct{}, 1)
+func (q *sender) init(c *Conn, size int) {
+	q.c, q.writable, q.sendRoom = c, make(chan struct{}, 1), make(chan struct{}, 1)
 	q.queue.ring = make([]*Buffer, size)
 	q.inFlight.ring = make([]*Buffer, size)
 	q.announced.ring = make([]*Buffer, maxAnnounced)
@@ -66,17 +66,17 @@ func (q *fifo) pop() *Buffer {
 
 // Alloc returns a buffer for a message of n bytes; SetLen changes the length. The program
 // may send the buffer any number of times, and must free it. Alloc fails with the
-// socket's Err once the socket has ended.
-func (s *Socket) Alloc(n int) (*Buffer, error) {
-	b, err := s.alloc(n, false)
-	return b, fail("allocate message to", s.addr, err)
+// connection's Err once the connection has ended.
+func (c *Conn) Alloc(n int) (*Buffer, error) {
+	b, err := c.alloc(n, false)
+	return b, fail("allocate message to", c.addr, err)
 }
 
 // alloc returns a buffer to send, for the program or, if copies is set, for Send.
-func (s *Socket) alloc(n int, copies bool) (*Buffer, error) {
-	s.mu.Lock()
-	state, most, err := s.state, int(s.peer.max), s.err
-	s.mu.Unlock()
+func (c *Conn) alloc(n int, copies bool) (*Buffer, error) {
+	c.mu.Lock()
+	state, most, err := c.state, int(c.peer.max), c.err
+	c.mu.Unlock()
 	switch {
 	case state == Connecting:
 		return nil, ErrNotConnected
@@ -85,39 +85,42 @@ func (s *Socket) alloc(n int, copies bool) (*Buffer, error) {
 	case n < 0 || n > most:
 		return nil, fmt.Errorf("%w: %d bytes of at most %d", ErrTooLarge, n, most)
 	}
-	return s.arena.get(n, copies)
+	return c.arena.get(n, copies)
 }
 
-// Post queues a buffer of this socket, which is sent as soon as the peer has room, and
+// Post queues a buffer of this connection, which is sent as soon as the peer has room, and
 // does not wait. The program owns the buffer again when its status is no longer Queued.
 // If SendQueue messages are posted and not yet sent, Post returns ErrWouldBlock and does
 // not take the buffer. It returns [verbs.ErrClosed] after Disconnect or Close,
-// [verbs.ErrDisconnected] while the peer disconnects, and the socket's Err after its end.
-func (s *Socket) Post(b *Buffer) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.out.post(b); err == ErrWouldBlock {
+// [verbs.ErrDisconnected] while the peer disconnects, and the connection's Err after its end.
+func (c *Conn) Post(b *Buffer) error {
+	err := c.post(b)
+	if err == ErrWouldBlock {
 		return err // without an allocation
-	} else if err != nil {
-		return fail("send to", s.addr, err)
 	}
-	return nil
+	return fail("send to", c.addr, err)
+}
+
+func (c *Conn) post(b *Buffer) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.out.post(b)
 }
 
 func (q *sender) post(b *Buffer) error {
-	if err := q.s.sendable(); err != nil {
+	if err := q.c.sendable(); err != nil {
 		return err
 	}
 	switch {
-	case b.s != q.s:
-		return fmt.Errorf("%w: it belongs to %v", ErrBuffer, b.s)
+	case b.c != q.c:
+		return fmt.Errorf("%w: it belongs to %v", ErrBuffer, b.c)
 	case !b.ownedByProgram():
 		return fmt.Errorf("%w: it is %v", ErrBuffer, b.Status())
-	case uint32(b.n) > q.s.peer.max:
-		return fmt.Errorf("%w: %d bytes of at most %d", ErrTooLarge, b.n, q.s.peer.max)
+	case uint32(b.n) > q.c.peer.max:
+		return fmt.Errorf("%w: %d bytes of at most %d", ErrTooLarge, b.n, q.c.peer.max)
 	case q.pending == len(q.queue.ring):
 		q.blocked = true
-		q.s.stats.WouldBlock++
+		q.c.stats.WouldBlock++
 		return ErrWouldBlock
 	}
 	b.set(Queued)
@@ -128,15 +131,15 @@ func (q *sender) post(b *Buffer) error {
 }
 
 // sendable returns why nothing can be posted, or nil.
-func (s *Socket) sendable() error {
+func (c *Conn) sendable() error {
 	switch {
-	case s.err != nil:
-		return s.err
-	case s.state == Connecting:
+	case c.err != nil:
+		return c.err
+	case c.state == Connecting:
 		return ErrNotConnected
-	case s.goodEnd == verbs.ErrClosed:
+	case c.goodEnd == verbs.ErrClosed:
 		return verbs.ErrClosed
-	case s.state != Established:
+	case c.state != Established:
 		return verbs.ErrDisconnected
 	}
 	return nil
@@ -153,7 +156,7 @@ func (r *receiver) markReported() { r.reportedGrants, r.reportedReads = r.grants
 // flush sends the queued messages that the peer has room for, several with one
 // doorbell.
 func (q *sender) flush() {
-	for q.queue.n > 0 && q.s.err == nil {
+	for q.queue.n > 0 && q.c.err == nil {
 		n, offers := 0, q.announced.n
 		for n < min(q.queue.n, maxBatch) {
 			b := *q.queue.at(n)
@@ -169,14 +172,14 @@ func (q *sender) flush() {
 		if n == 0 {
 			if q.sent == q.granted && !q.stalled {
 				q.stalled = true
-				q.s.stats.CreditWaits++
+				q.c.stats.CreditWaits++
 			}
 			return
 		}
 		q.stalled = false
-		posted, err := q.s.qp.PostSend(q.wrs[:n]...)
+		posted, err := q.c.qp.PostSend(q.wrs[:n]...)
 		if posted > 0 {
-			q.s.in.markReported()
+			q.c.in.markReported()
 		}
 		for range posted {
 			b := q.queue.pop()
@@ -185,7 +188,7 @@ func (q *sender) flush() {
 				q.inFlight.push(b)
 			} else {
 				q.announced.push(b)
-				q.s.stats.LargeSent++
+				q.c.stats.LargeSent++
 			}
 		}
 		if err != nil {
@@ -200,7 +203,7 @@ func (q *sender) flush() {
 // closed if the connection has ended: the reason follows.
 func (q *sender) postError(err error) {
 	if !errors.Is(err, verbs.ErrQueueFull) && !errors.Is(err, verbs.ErrClosed) {
-		q.s.fail(err)
+		q.c.fail(err)
 	}
 }
 
@@ -208,10 +211,10 @@ func (q *sender) postError(err error) {
 // signaled: siw may send unsignaled requests directly from the buffer, at any later time
 // (siw_qp_prepare_tx).
 func (q *sender) build(b *Buffer, n int) {
-	f := q.s.in.frame(kindMessage)
+	f := q.c.in.frame(kindMessage)
 	f.size, f.seq = uint32(b.n), q.sent+uint32(n)
 	wr := &q.wrs[n]
-	*wr = verbs.SendWR{ID: q.s.wrID(reqMessage, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	*wr = verbs.SendWR{ID: q.c.wrID(reqMessage, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 	if b.n <= q.eager {
 		f.put(b.mem)
 		q.sges[n][0] = b.mr.SGE(b.at, headerSize+b.n)
@@ -221,18 +224,18 @@ func (q *sender) build(b *Buffer, n int) {
 	f.kind = kindAnnounce
 	f.addr, f.rkey = b.mr.Addr()+uint64(b.at)+headerSize, b.mr.RKey()
 	f.put(q.inline[n][:])
-	wr.ID, wr.Inline = q.s.wrID(reqAnnounce, 0), q.inline[n][:]
+	wr.ID, wr.Inline = q.c.wrID(reqAnnounce, 0), q.inline[n][:]
 }
 
 // postFrame sends a frame without a message and reports whether it was posted.
 func (q *sender) postFrame(f *frame, r request) bool {
 	n := f.put(q.inline[0][:])
-	q.wrs[0] = verbs.SendWR{ID: q.s.wrID(r, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: q.inline[0][:n]}
-	if _, err := q.s.qp.PostSend(q.wrs[:1]...); err != nil {
+	q.wrs[0] = verbs.SendWR{ID: q.c.wrID(r, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: q.inline[0][:n]}
+	if _, err := q.c.qp.PostSend(q.wrs[:1]...); err != nil {
 		q.postError(err)
 		return false
 	}
-	q.s.in.markReported()
+	q.c.in.markReported()
 	return true
 }
 
@@ -248,12 +251,12 @@ func (q *sender) postFrame(f *frame, r request) bool {
 func (r *receiver) flushAck() {
 	owed := r.grants() - r.reportedGrants
 	due := r.reads.done != r.reportedReads || owed > 0 && (r.reportedGrants == r.received || owed >= max(1, uint32(len(r.ring))/2))
-	if !due || r.ackInFlight || r.s.bye.heard() || r.s.err != nil {
+	if !due || r.ackInFlight || r.c.bye.heard() || r.c.err != nil {
 		return
 	}
 	f := r.frame(kindAck)
-	if r.ackInFlight = r.s.out.postFrame(&f, reqAck); r.ackInFlight {
-		r.s.stats.AcksSent++
+	if r.ackInFlight = r.c.out.postFrame(&f, reqAck); r.ackInFlight {
+		r.c.stats.AcksSent++
 	}
 }
 
@@ -261,30 +264,30 @@ func (r *receiver) flushAck() {
 func (q *sender) completed(b *Buffer, st Status) {
 	q.pending--
 	if st == Sent {
-		q.s.stats.MessagesSent++
-		q.s.stats.BytesSent += uint64(b.n)
+		q.c.stats.MessagesSent++
+		q.c.stats.BytesSent += uint64(b.n)
 	}
 	if b.err = nil; st == Failed {
-		b.err = q.s.err
+		b.err = q.c.err
 	}
 	if b.freeWhenSent {
 		b.set(Released)
-		q.s.arena.put(b)
+		q.c.arena.put(b)
 	} else {
 		b.set(st)
-		if q.s.l.opt.Callbacks.Sent != nil {
-			q.s.l.work.sent = append(q.s.l.work.sent, b)
+		if q.c.l.opt.Callbacks.Sent != nil {
+			q.c.l.work.sent = append(q.c.l.work.sent, b)
 		}
 	}
 	if q.blocked && q.pending <= len(q.queue.ring)/2 {
 		q.blocked = false
-		q.s.l.work.writable = true
+		q.c.l.work.writable = true
 	}
 }
 
 // applyCounts handles the counts of a frame about this side's messages.
 func (q *sender) applyCounts(f *frame) error {
-	if f.granted-q.granted > q.s.peer.credits || f.granted-q.sent > q.s.peer.credits {
+	if f.granted-q.granted > q.c.peer.credits || f.granted-q.sent > q.c.peer.credits {
 		return protocol("it grants %d messages when %d were granted and %d sent", f.granted, q.granted, q.sent)
 	}
 	if f.read-q.announcedRead > uint32(q.announced.n) {

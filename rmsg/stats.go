@@ -6,9 +6,9 @@ import (
 	"github.com/goverbs/verbs/internal/tally"
 )
 
-// SocketStats contains statistics of a socket, or their sums: see [ListenerStats] and
-// [DialerStats]. The counters start with the socket.
-type SocketStats struct {
+// ConnStats contains statistics of a connection, or their sums: see [ListenerStats] and
+// [DialerStats]. The counters start with the connection.
+type ConnStats struct {
 	// MessagesSent and BytesSent count the messages whose status has become Sent,
 	// MessagesReceived and BytesReceived those that the program has taken.
 	MessagesSent, MessagesReceived uint64
@@ -25,7 +25,7 @@ type SocketStats struct {
 	// CreditWaits counts the times that the next message had to wait for credits.
 	CreditWaits uint64
 
-	// The state of now follows; sums have that of sockets that have not ended.
+	// The state of now follows; sums have that of connections that have not ended.
 
 	// Queued is the number of messages that are posted and not yet Sent or Failed.
 	Queued int
@@ -34,36 +34,33 @@ type SocketStats struct {
 	Unread int
 	// Credits is the number of messages that may be sent before the peer grants more.
 	Credits int
-	// Memory is the number of bytes registered for the socket, including buffers that
+	// Memory is the number of bytes registered for the connection, including buffers that
 	// the program holds and those in the loop's cache.
 	Memory int
 }
 
-// Stats returns the statistics of the socket.
-func (s *Socket) Stats() SocketStats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	st := s.stats
-	st.Queued = s.out.pending
-	st.Unread = int(s.in.received - s.in.head)
-	st.Credits = int(s.out.granted - s.out.sent)
-	if s.endpoint != nil {
-		st.Memory = int(s.arena.registered.Load())
+// Stats returns the statistics of the connection.
+func (c *Conn) Stats() ConnStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st := c.stats
+	st.Queued = c.out.pending
+	st.Unread = int(c.in.received - c.in.head)
+	st.Credits = int(c.out.granted - c.out.sent)
+	if c.endpoint != nil {
+		st.Memory = int(c.arena.registered.Load())
 	}
 	return st
 }
 
 // LoopStats contains statistics of a loop. The counters start when the loop is made.
 type LoopStats struct {
-	// Dispatches counts the calls of Dispatch, also by Run and DispatchWait.
-	Dispatches uint64
-	// Wakeups counts the times that Run or DispatchWait slept and was woken.
-	Wakeups uint64
-	// Handled counts the handled events: the sum of what Dispatch returned.
-	Handled uint64
+	// Dispatches counts how often events were looked for, Handled the events, and Wakeups
+	// the times that Run or Dispatch slept and was woken.
+	Dispatches, Wakeups, Handled uint64
 
-	// Sockets, Listeners and Devices are the numbers of those that are open.
-	Sockets, Listeners, Devices int
+	// Connections, Listeners and Devices are the numbers of those that are open.
+	Conns, Listeners, Devices int
 	// Cached is the number of bytes of registered memory in the cache.
 	Cached int
 }
@@ -71,12 +68,12 @@ type LoopStats struct {
 // Stats returns the statistics of the loop.
 func (l *Loop) Stats() LoopStats {
 	st := LoopStats{
-		Dispatches: (l.counts.dispatches.Load() + 1) / 2,
+		Dispatches: l.counts.dispatches.Load(),
 		Wakeups:    l.counts.wakeups.Load(),
 		Handled:    l.counts.handled.Load(),
 	}
 	l.mu.Lock()
-	st.Sockets, st.Listeners, st.Devices = len(l.sockets), len(l.listeners), len(l.devices)
+	st.Conns, st.Listeners, st.Devices = len(l.conns), len(l.listeners), len(l.devices.list)
 	l.mu.Unlock()
 	l.cache.mu.Lock()
 	st.Cached = l.cache.bytes
@@ -90,15 +87,15 @@ type ListenerStats struct {
 	// Rejected includes requests beyond Backlog, those that waited too long, and
 	// those of peers that do not use this package.
 	Requests, Accepted, Rejected uint64
-	// Failed counts the accepted sockets that were never established.
+	// Failed counts the accepted connections that were never established.
 	Failed uint64
 
-	// Waiting is the number of unanswered requests, Open that of accepted sockets that have
+	// Waiting is the number of unanswered requests, Open that of accepted connections that have
 	// not ended.
 	Waiting, Open int
 
-	// Sockets has the sums of the accepted sockets.
-	Sockets SocketStats
+	// Connections has the sums of the accepted connections.
+	Conns ConnStats
 }
 
 // Stats returns the statistics of the listener.
@@ -110,32 +107,32 @@ func (ln *Listener) Stats() ListenerStats {
 		Failed:   ln.origin.failed.Load(),
 		Waiting:  int(ln.unanswered.Load()),
 	}
-	st.Sockets, st.Open = ln.origin.sockets.Sum()
+	st.Conns, st.Open = ln.origin.conns.Sum()
 	return st
 }
 
 // DialerStats contains statistics of a dialer. The counters start with its first use.
 type DialerStats struct {
-	// Dials counts the calls of Dial and Connect, Failed those whose socket was never
+	// Dials counts the calls of Dial and Connect, Failed those whose connection was never
 	// established.
 	Dials, Failed uint64
 
-	// Open is the number of sockets that have not ended, including those that connect.
+	// Open is the number of connections that have not ended, including those that connect.
 	Open int
 
-	// Sockets has the sums of the sockets.
-	Sockets SocketStats
+	// Connections has the sums of the connections.
+	Conns ConnStats
 }
 
 // Stats returns the statistics of the dialer.
 func (d *Dialer) Stats() DialerStats {
 	st := DialerStats{Failed: d.origin.failed.Load(), Dials: d.dials.Load()}
-	st.Sockets, st.Open = d.origin.sockets.Sum()
+	st.Conns, st.Open = d.origin.conns.Sum()
 	return st
 }
 
-// origin is the part of a dialer or listener that its sockets know.
+// origin is the part of a dialer or listener that its connections know.
 type origin struct {
-	sockets tally.Tally[*Socket, SocketStats]
-	failed  atomic.Uint64 // sockets that were never established
+	conns  tally.Tally[*Conn, ConnStats]
+	failed atomic.Uint64 // connections that were never established
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// TestSums compares the sums of a listener and a dialer with what their sockets carried: of
-// sockets that are open, that have ended, and of messages taken after the end.
+// TestSums compares the sums of a listener and a dialer with what their connections carried: of
+// connections that are open, that have ended, and of messages taken after the end.
 func TestSums(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ln := listen(t, run(t, rmsg.Options{}), device)
 		d := rmsg.Dialer{Loop: run(t, rmsg.Options{})}
-		var clients, servers []*rmsg.Socket
+		var clients, servers []*rmsg.Conn
 		var messages, bytes uint64
 		for i := range 3 {
 			c := labtest.Must(d.Connect(ln.Addr().String()))(t)
@@ -27,7 +27,7 @@ func TestSums(t *testing.T) {
 				messages, bytes = messages+1, bytes+uint64(size)
 			}
 		}
-		take := func(s *rmsg.Socket) {
+		take := func(s *rmsg.Conn) {
 			b := labtest.Must(s.Recv(within(t)))(t)
 			labtest.Check(t, b.Free())
 		}
@@ -37,10 +37,10 @@ func TestSums(t *testing.T) {
 			if ds.Open != open || ls.Open != open || ds.Dials != 3 || ls.Accepted != 3 || ds.Failed+ls.Failed != 0 {
 				t.Errorf("%+v, %+v, want %d open", ds, ls, open)
 			}
-			if s := ds.Sockets; s.MessagesSent != messages || s.BytesSent != bytes || s.LargeSent != 6 || s.Memory != 0 != (open > 0) {
+			if s := ds.Conns; s.MessagesSent != messages || s.BytesSent != bytes || s.LargeSent != 6 || s.Memory != 0 != (open > 0) {
 				t.Errorf("sent %d messages of %d bytes: %+v", messages, bytes, s)
 			}
-			if s := ls.Sockets; s.MessagesReceived != taken || s.LargeReceived != 6 || s.Unread != 0 && open == 0 {
+			if s := ls.Conns; s.MessagesReceived != taken || s.LargeReceived != 6 || s.Unread != 0 && open == 0 {
 				t.Errorf("took %d messages: %+v", taken, s)
 			}
 		}
@@ -61,7 +61,7 @@ func TestSums(t *testing.T) {
 			}
 		}
 		check(0, messages)
-		if got := ln.Stats().Sockets.BytesReceived; got != bytes {
+		if got := ln.Stats().Conns.BytesReceived; got != bytes {
 			t.Errorf("%d bytes received, want %d", got, bytes)
 		}
 		ln.Close()

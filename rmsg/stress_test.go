@@ -84,20 +84,21 @@ func TestManyPeers(t *testing.T) {
 			waiting  = make(chan struct{}) // the others are done
 			released bool
 			ended    = make(chan error, peers)
-			expected = make([]byte, 1<<20) // used only by the loop
+			received = map[*rmsg.Conn]*int{} // numbers of messages; used only by the loop
+			expected = make([]byte, 1<<20)   // used only by the loop
 		)
 		server := opt
 		server.Callbacks = rmsg.Callbacks{
 			Request: func(r *rmsg.Request) {
-				s, err := r.Accept(rmsg.ConnOptions{})
+				s, err := r.Accept(nil)
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				s.Value = new(int) // number of messages received
+				received[s] = new(int)
 			},
-			Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
-				got, peer := s.Value.(*int), int(binary.BigEndian.Uint32(s.PrivateData()))
+			Message: func(s *rmsg.Conn, b *rmsg.Buffer) {
+				got, peer := received[s], int(binary.BigEndian.Uint32(s.PrivateData()))
 				if want := traffic(peer, *got, expected); !bytes.Equal(want, b.Bytes()) {
 					t.Errorf("message %d of peer %d is another: %d bytes, not %d", *got, peer, len(b.Bytes()), len(want))
 				}
@@ -118,8 +119,8 @@ func TestManyPeers(t *testing.T) {
 				}
 				b.Free()
 			},
-			Disconnected: func(s *rmsg.Socket, why error) {
-				if got := *s.Value.(*int); got != each {
+			Disconnected: func(s *rmsg.Conn, why error) {
+				if got := *received[s]; got != each {
 					t.Errorf("%d messages of %d came: %v", got, each, why)
 				}
 				ended <- why
@@ -134,7 +135,7 @@ func TestManyPeers(t *testing.T) {
 		up.Add(peers)
 		for peer := range peers {
 			id := binary.BigEndian.AppendUint32(nil, uint32(peer))
-			dialer := rmsg.Dialer{Loop: clients, ConnOptions: rmsg.ConnOptions{PrivateData: id}}
+			dialer := rmsg.Dialer{Loop: clients, PrivateData: id}
 			c := labtest.Must(dialer.Connect(ln.Addr().String()))(t)
 			sending.Go(func() {
 				err := c.Wait(ctx)
@@ -181,7 +182,7 @@ func TestManyPeers(t *testing.T) {
 		sending.Wait()
 		for range peers {
 			if why := <-ended; why != io.EOF {
-				t.Errorf("a socket of the server ended with %v", why)
+				t.Errorf("a connection of the server ended with %v", why)
 			}
 		}
 		// On both sides: the receives, the send buffer, large messages (rounded

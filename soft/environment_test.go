@@ -85,7 +85,7 @@ func useRsock(t *testing.T) {
 func useRmsg(t *testing.T) {
 	l := must(rmsg.Listen(within(t), requested))(t)
 	defer l.Close()
-	accepted := make(chan *rmsg.Socket, 1)
+	accepted := make(chan *rmsg.Conn, 1)
 	go func() {
 		s, err := l.Accept(within(t))
 		if err != nil {

@@ -37,20 +37,20 @@ func run(addr string, messages int) error {
 	got, open := 0, 0
 	callbacks := rmsg.Callbacks{
 		Request: func(r *rmsg.Request) {
-			if _, err := r.Accept(rmsg.ConnOptions{}); err != nil {
+			if _, err := r.Accept(nil); err != nil {
 				log.Print(err)
 			}
 		},
-		Established: func(s *rmsg.Socket) {
+		Established: func(s *rmsg.Conn) {
 			open++
 			fmt.Println("connection established")
 		},
-		Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
+		Message: func(s *rmsg.Conn, b *rmsg.Buffer) {
 			got++
 			fmt.Printf("message received: %s\n", b.Bytes())
 			b.Free()
 		},
-		Disconnected: func(s *rmsg.Socket, why error) {
+		Disconnected: func(s *rmsg.Conn, why error) {
 			fmt.Println("connection closed:", why)
 			if open--; open <= 0 && messages > 0 && got >= messages {
 				stop()

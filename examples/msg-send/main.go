@@ -83,7 +83,7 @@ func run(addr, text string) (err error) {
 // dispatchWhile waits for events and dispatches them while a condition holds.
 func dispatchWhile(loop *rmsg.Loop, condition func() bool) error {
 	for condition() {
-		if _, err := loop.DispatchWait(context.Background()); err != nil {
+		if _, err := loop.Dispatch(context.Background()); err != nil {
 			return err
 		}
 	}

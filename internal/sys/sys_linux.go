@@ -61,8 +61,5 @@ func KernelRelease() string {
 // ErrnoName returns the name of an error number, "EINVAL", or "" if it is not known.
 func ErrnoName(e syscall.Errno) string { return unix.ErrnoName(e) }
 
-// ThreadID returns the number of the calling thread, or 0 on other systems than Linux.
-func ThreadID() int { return unix.Gettid() }
-
 // Yield lets another thread run, without telling Go's scheduler.
 func Yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

@@ -9,5 +9,4 @@ func memlockLimit() uint64               { return Unlimited }
 func LocksFreely() bool                  { return false }
 func KernelRelease() string              { return "" }
 func ErrnoName(syscall.Errno) string     { return "" }
-func ThreadID() int                      { return 0 }
 func Yield()                             {}

@@ -101,11 +101,11 @@ func serveMsg(t *testing.T, s *server) {
 		Credits: msgCredits, Eager: msgEager, MaxMessage: msgMaxSize, Window: msgMaxSize, SendQueue: 4,
 		ConnectTimeout: s.handshakeTimeout, Linger: time.Second,
 		Callbacks: rmsg.Callbacks{
-			Request:      func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
-			Established:  func(c *rmsg.Socket) { s.addConn(c.RemoteAddr().String(), c) },
+			Request:      func(r *rmsg.Request) { r.Accept(nil) },
+			Established:  func(c *rmsg.Conn) { s.addConn(c.RemoteAddr().String(), c) },
 			Message:      echoMsg,
-			Sent:         func(_ *rmsg.Socket, b *rmsg.Buffer) { b.Free() },
-			Disconnected: func(c *rmsg.Socket, why error) { s.report(c.RemoteAddr().String(), why) },
+			Sent:         func(_ *rmsg.Conn, b *rmsg.Buffer) { b.Free() },
+			Disconnected: func(c *rmsg.Conn, why error) { s.report(c.RemoteAddr().String(), why) },
 		},
 	})
 	labtest.Check(t, err)
@@ -120,7 +120,7 @@ func serveMsg(t *testing.T, s *server) {
 
 // echoMsg echoes a message to a client. It drops the message if there is no room for the
 // answer.
-func echoMsg(c *rmsg.Socket, b *rmsg.Buffer) {
+func echoMsg(c *rmsg.Conn, b *rmsg.Buffer) {
 	defer b.Free()
 	answer, err := c.Alloc(len(b.Bytes()))
 	if err != nil {

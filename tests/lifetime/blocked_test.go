@@ -138,12 +138,12 @@ var blockingCalls = map[string]func(t *testing.T, device string) blockingCall{
 		l := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
 		return blockingCall{call: func() error { return l.Run(context.Background()) }, end: l.Close}
 	},
-	"msg: Loop.DispatchWait, closing it": func(t *testing.T, device string) blockingCall {
+	"msg: Loop.Dispatch, closing it": func(t *testing.T, device string) blockingCall {
 		l := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
 		return blockingCall{
 			call: func() (err error) {
 				for err == nil { // a new loop has something to do
-					_, err = l.DispatchWait(context.Background())
+					_, err = l.Dispatch(context.Background())
 				}
 				return err
 			},
@@ -172,9 +172,8 @@ var blockingCalls = map[string]func(t *testing.T, device string) blockingCall{
 			after: func() { l.end(t) },
 		}
 	},
-	"msg: Recv, closing the socket":     msgBlocked(func(s *rmsg.Socket) error { _, err := s.Recv(context.Background()); return err }),
-	"msg: Messages, closing the socket": msgBlocked(messages),
-	"msg: Send, closing the socket": msgBlocked(func(s *rmsg.Socket) error {
+	"msg: Recv, closing the socket": msgBlocked(func(s *rmsg.Conn) error { _, err := s.Recv(context.Background()); return err }),
+	"msg: Send, closing the socket": msgBlocked(func(s *rmsg.Conn) error {
 		for {
 			if err := s.Send(context.Background(), make([]byte, 100)); err != nil {
 				return err
@@ -214,12 +213,6 @@ type endlessReader struct{}
 
 func (endlessReader) Read(b []byte) (int, error) { return len(b), nil }
 
-func messages(s *rmsg.Socket) (err error) {
-	for _, err = range s.Messages(context.Background()) {
-	}
-	return err
-}
-
 func connBlocked(call func(*rconn.Conn) error) func(t *testing.T, device string) blockingCall {
 	return func(t *testing.T, device string) blockingCall {
 		a, b := conns(t, device)
@@ -227,7 +220,7 @@ func connBlocked(call func(*rconn.Conn) error) func(t *testing.T, device string)
 	}
 }
 
-func msgBlocked(call func(*rmsg.Socket) error) func(t *testing.T, device string) blockingCall {
+func msgBlocked(call func(*rmsg.Conn) error) func(t *testing.T, device string) blockingCall {
 	return func(t *testing.T, device string) blockingCall {
 		l := newLoop(t, rmsg.Options{Credits: 2, SendQueue: 2})
 		a, _, _ := sockets(t, device, l)

@@ -136,14 +136,12 @@ func (l *loop) end(t testing.TB) {
 }
 
 // sockets connects two sockets of a loop.
-func sockets(t testing.TB, device string, l *loop) (a, b *rmsg.Socket, ln *rmsg.Listener) {
+func sockets(t testing.TB, device string, l *loop) (a, b *rmsg.Conn, ln *rmsg.Listener) {
 	t.Helper()
 	ctx := within(t)
 	ln = labtest.Must((&rmsg.ListenConfig{Loop: l.Loop}).Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-	a = labtest.Must((&rmsg.Dialer{Loop: l.Loop}).Connect(ln.Addr().String()))(t)
-	b = labtest.Must(ln.Accept(ctx))(t)
-	for _, s := range []*rmsg.Socket{a, b} {
-		labtest.Check(t, s.Wait(ctx))
-	}
+	a, b = labtest.DialAccept(t, func() (*rmsg.Conn, error) {
+		return (&rmsg.Dialer{Loop: l.Loop}).Dial(ctx, ln.Addr().String())
+	}, func() (*rmsg.Conn, error) { return ln.Accept(ctx) })
 	return a, b, ln
 }

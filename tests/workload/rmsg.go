@@ -53,7 +53,7 @@ func RunLoop(opt rmsg.Options) (loop *rmsg.Loop, end func() error, err error) {
 
 // Socket is an end of layer RMsg.
 type Socket struct {
-	*rmsg.Socket
+	*rmsg.Conn
 
 	side
 	end  func() error
@@ -83,7 +83,10 @@ func (p *Socket) sendBuffer(ctx context.Context, n int) error {
 		return err
 	}
 	p.mine.Fill(b.Bytes(), p.sent)
-	if err := p.SendBuffer(ctx, b); err != nil {
+	for err = p.Post(b); errors.Is(err, rmsg.ErrWouldBlock) && ctx.Err() == nil; err = p.Post(b) {
+		time.Sleep(time.Millisecond)
+	}
+	if err != nil {
 		b.Free()
 		return err
 	}
@@ -152,12 +155,9 @@ func listenMsg(ctx context.Context, addr string, report func(error)) (*Server, e
 	if err != nil {
 		return nil, errors.Join(err, end())
 	}
-	return Serve(ctx, l, l.Accept, func(ctx context.Context, s *rmsg.Socket) error {
+	return Serve(ctx, l, l.Accept, func(ctx context.Context, s *rmsg.Conn) error {
 		defer s.Close()
-		if err := s.Wait(ctx); err != nil {
-			return err
-		}
-		p := &Socket{Socket: s, side: newSide(Key(binary.BigEndian.Uint64(s.PrivateData())).Peer())}
+		p := &Socket{Conn: s, side: newSide(Key(binary.BigEndian.Uint64(s.PrivateData())).Peer())}
 		answers := make(chan int, 1000)
 		return p.bothWays(ctx, answers, func(ctx context.Context) error {
 			defer close(answers)
@@ -184,7 +184,7 @@ func DialMsg(ctx context.Context, loop *rmsg.Loop, addr string) (*Socket, error)
 	if err != nil {
 		return nil, err
 	}
-	return &Socket{Socket: s, side: newSide(mine)}, nil
+	return &Socket{Conn: s, side: newSide(mine)}, nil
 }
 
 // Round sends messages while it receives as many of the same sizes.
@@ -219,12 +219,12 @@ func (p *Socket) Poke() {
 }
 
 // Shutdown sends queued messages and waits until the server has seen the end.
-func (p *Socket) Shutdown(ctx context.Context) error { return p.Socket.Shutdown(ctx) }
+func (p *Socket) Shutdown(ctx context.Context) error { return p.Conn.Shutdown(ctx) }
 
 // Close closes the socket, and the loop if the socket has its own.
 func (p *Socket) Close() error {
 	if p.end == nil {
-		return p.Socket.Close()
+		return p.Conn.Close()
 	}
 	err := p.end()
 	if p.poke != nil {

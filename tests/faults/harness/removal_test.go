@@ -147,11 +147,9 @@ func rmsgPair(t *testing.T) connPair {
 	client, server := loop(), loop()
 	return func(ctx context.Context, addr string, busy bool, ready func()) [2]error {
 		l := labtest.Made((&rmsg.ListenConfig{Loop: server}).Listen(ctx, addr))(t)
-		c := labtest.Must((&rmsg.Dialer{Loop: client}).Connect(l.Addr().String()))(t)
-		s := labtest.Must(l.Accept(ctx))(t)
-		for _, s := range []*rmsg.Socket{c, s} {
-			labtest.Check(t, s.Wait(ctx))
-		}
+		c, s := labtest.DialAccept(t, func() (*rmsg.Conn, error) {
+			return (&rmsg.Dialer{Loop: client}).Dial(ctx, l.Addr().String())
+		}, func() (*rmsg.Conn, error) { return l.Accept(ctx) })
 		return runPair(ready, func() (err error) {
 			for i := 0; busy && err == nil; i++ {
 				err = c.Send(ctx, make([]byte, i*1000%100_000))

@@ -1,0 +1,317 @@
+package rmsg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// State is the state of a connection.
+type State int
+
+const (
+	Connecting State = iota
+	Established
+	Disconnecting // messages posted before are still sent and received
+	Disconnected
+)
+
+func (c State) String() string {
+	names := [...]string{"connecting", "established", "disconnecting", "disconnected"}
+	if c < 0 || int(c) >= len(names) {
+		return "unknown"
+	}
+	return names[c]
+}
+
+// Conn is one end of a connection that carries messages in order. Its methods may be
+// called by several goroutines. Its memory is released when it has ended and its buffers
+// have been freed.
+type Conn struct {
+	l             *Loop
+	id            uint32
+	addr          string // of the peer, for errors
+	dialed        bool
+	ctx           context.Context // done when the connection must end
+	cancel        context.CancelFunc
+	establishedCh chan struct{} // closed when it is established
+	done          chan struct{} // closed when it has ended
+	origin        *origin       // its dialer or listener
+
+	mu    sync.Mutex
+	state State
+	stats ConnStats // only the counters
+	ending
+	link
+	peer          hello
+	helloReceived bool // the peer's hello frame has arrived
+
+	out sender
+	in  receiver
+}
+
+// link is what the connection has on its device. All but the addresses is set before there can
+// be completions.
+type link struct {
+	arena         *arena
+	shard         *shard
+	endpoint      *cm.Endpoint
+	qp            *uverbs.QP
+	local, remote cm.Addr
+}
+
+func newConn(l *Loop, addr string, dialed bool) *Conn {
+	c := &Conn{
+		l: l, addr: addr, dialed: dialed, establishedCh: make(chan struct{}), done: make(chan struct{}),
+	}
+	c.ctx, c.cancel = context.WithCancel(l.ctx)
+	c.out.init(c, l.opt.SendQueue)
+	c.in.init(c, l.opt.Credits)
+	return c
+}
+
+// start registers the connection and starts to connect.
+func (c *Conn) start(o *origin, connect connector) error {
+	l := c.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.in(closing) {
+		c.cancel()
+		return verbs.ErrClosed
+	}
+	for c.id == 0 || l.conns[c.id] != nil {
+		l.lastID++
+		c.id = l.lastID
+	}
+	l.conns[c.id] = c
+	c.origin = o
+	o.conns.Add(c)
+	l.tasks.Go(func() { c.run(connect) })
+	return nil
+}
+
+// State returns the state of the connection.
+func (c *Conn) State() State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state
+}
+
+// Done returns a channel that is closed when the connection has ended, after all callbacks
+// except Disconnected.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Err returns why the connection ended, or nil before: [verbs.ErrClosed] after Close and
+// Disconnect, io.EOF if the peer called Disconnect, and otherwise the error that ended
+// it.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state != Disconnected {
+		return nil
+	}
+	return c.err
+}
+
+// LocalAddr and RemoteAddr return the addresses of the connection, once it is established.
+func (c *Conn) LocalAddr() cm.Addr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.local
+}
+
+func (c *Conn) RemoteAddr() cm.Addr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.remote
+}
+
+// PrivateData returns the private data of the peer's program, once the connection is
+// established.
+func (c *Conn) PrivateData() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.peer.private
+}
+
+// MaxMessage returns the size in bytes of the largest message that the peer accepts, once
+// the connection is established.
+func (c *Conn) MaxMessage() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return int(c.peer.max)
+}
+
+// Endpoint returns the underlying connection of the connection: its device, QP, PD and
+// addresses. It is nil until the connection has a QP, and closed when the connection has ended.
+// It is for queries: the program must not close it, post to its QP or modify it, or poll
+// its CQs, which other connections share. Memory regions that the program registers in the PD
+// must be closed before the connection ends; otherwise PD and device stay open.
+func (c *Conn) Endpoint() *cm.Endpoint {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.endpoint
+}
+
+func (c *Conn) String() string { return fmt.Sprintf("connection to %s", c.addr) }
+
+// Disconnect ends the connection gracefully: all messages posted on both sides are sent,
+// read and acknowledged before Disconnected is called. This side can post no more, and
+// soon the peer cannot either. Options.Linger bounds the time that this takes if the peer
+// does not free its messages.
+func (c *Conn) Disconnect() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.err != nil || c.state == Disconnected:
+		return nil
+	case c.state == Connecting:
+		c.fail(verbs.ErrClosed)
+		return nil
+	case c.state == Established:
+		c.startDisconnect(verbs.ErrClosed)
+	}
+	return nil
+}
+
+// startDisconnect starts to disconnect. A peer that has all may leave without a sign: the
+// network may lose the message that ends the connection, which is sent once. goodEnd is
+// [verbs.ErrClosed] if this side disconnects, and io.EOF if the peer does.
+func (c *Conn) startDisconnect(goodEnd error) {
+	c.state, c.goodEnd = Disconnecting, goodEnd
+	c.linger = c.failAfter(c.l.opt.Linger, func() error {
+		if c.byeDelivered {
+			return c.goodEnd
+		}
+		return fmt.Errorf("disconnect: %w", ErrTimeout)
+	})
+	c.progress()
+}
+
+func (c *Conn) failAfter(d time.Duration, reason func() error) *time.Timer {
+	return time.AfterFunc(d, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.fail(reason())
+	})
+}
+
+// Close ends the connection immediately. Queued messages fail; received messages that
+// were not taken are dropped. The loop calls Disconnected when the connection has ended.
+func (c *Conn) Close() error {
+	if c == nil {
+		return verbs.ErrClosed
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.fail(verbs.ErrClosed)
+	if c.state == Disconnected {
+		c.in.trim(true)
+	}
+	return nil
+}
+
+// fail starts the end of the connection. Only the first reason is recorded.
+func (c *Conn) fail(err error) {
+	if c.err == nil {
+		c.err = err
+		c.cancel()
+	}
+}
+
+// sendBye says bye, or answers it, when no messages are left, and ends the connection when that is
+// for this side to do.
+func (c *Conn) sendBye() {
+	if c.state != Disconnecting || c.err != nil || c.out.pending > 0 {
+		return
+	}
+	if c.bye.ends(c.dialed) {
+		c.fail(c.goodEnd)
+		return
+	}
+	next := byeSteps[c.bye].say
+	if next == byeNone {
+		return
+	}
+	f, r := c.in.frame(kindBye), reqAnnounce
+	if c.bye.heard() {
+		f.flags, r = flagByeAnswer, reqByeAnswer
+	}
+	if c.out.postFrame(&f, r) {
+		c.bye = next
+	}
+}
+
+// progress sends, reads, acknowledges and disconnects as far as is now possible.
+func (c *Conn) progress() {
+	if c.err != nil || c.state == Connecting {
+		return
+	}
+	c.out.flush()
+	c.in.postReads()
+	c.in.flushAck()
+	c.sendBye()
+}
+
+// handleEnd handles the end of a connection: it returns the buffers to the program. If a
+// callback panics, the next Dispatch runs the others.
+func (l *Loop) handleEnd(c *Conn, why error) {
+	c.mu.Lock()
+	for _, t := range []*time.Timer{c.linger, c.flushed} {
+		if t != nil {
+			t.Stop()
+		}
+	}
+	if c.err == nil {
+		if c.bye.heard() {
+			why = c.goodEnd
+		}
+		c.err = why
+	}
+	if c.state == Connecting {
+		c.origin.failed.Add(1)
+	}
+	c.state = Disconnected
+	c.out.failAll()
+	c.in.trim(c.closed)
+	c.in.moveToHeap()
+	c.origin.conns.Remove(c, c.stats)
+	c.mu.Unlock()
+	l.mu.Lock()
+	delete(l.conns, c.id)
+	l.mu.Unlock()
+	c.cancel()
+	l.runCallbacks(c)
+}
+
+// notifyDisconnected reports the end of the connection to the program.
+func (l *Loop) notifyDisconnected(c *Conn) {
+	close(c.done)
+	defer l.closeUnused()
+	err, level := c.Err(), slog.LevelDebug
+	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnreadable) || errors.Is(err, ErrVersion) {
+		level = slog.LevelWarn
+	}
+	l.logConn(level, "connection disconnected", c, err)
+	if l.opt.Callbacks.Disconnected != nil {
+		l.opt.Callbacks.Disconnected(c, err)
+	}
+}
+
+// release releases the CQ and the memory that the QP used.
+func (c *Conn) release() {
+	if c.shard != nil {
+		c.shard.release()
+	}
+	if c.arena != nil {
+		c.arena.release()
+	}
+}
