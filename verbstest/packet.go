@@ -103,24 +103,22 @@ func kindOf(d *roce.Packet) Kind {
 	case roce.RCAtomicAcknowledge:
 		return AtomicResponse
 	}
-	f := d.Opcode.Flags()
-	switch {
-	case d.Opcode.Transport() == roce.UD:
+	if d.Opcode.Transport() == roce.UD {
 		return Datagram
-	case f&roce.IsResponse != 0:
-		return ReadResponse
-	case f&roce.IsSend != 0:
-		return Send
-	case f&roce.IsAtomicWrite != 0:
-		return AtomicWrite
-	case f&roce.IsWrite != 0:
-		return Write
-	case f&roce.IsRead != 0:
-		return ReadRequest
-	case f&roce.IsAtomic != 0:
-		return Atomic
-	case f&roce.IsFlush != 0:
-		return Flush
+	}
+	for _, k := range flagKinds {
+		if d.Opcode.Has(k.flag) {
+			return k.kind
+		}
 	}
 	return Other
+}
+
+// flagKinds are the kinds of packets with flags, of which the first counts.
+var flagKinds = []struct {
+	flag roce.Flags
+	kind Kind
+}{
+	{roce.IsResponse, ReadResponse}, {roce.IsSend, Send}, {roce.IsAtomicWrite, AtomicWrite}, {roce.IsWrite, Write},
+	{roce.IsRead, ReadRequest}, {roce.IsAtomic, Atomic}, {roce.IsFlush, Flush},
 }

@@ -16,7 +16,5 @@ type Build struct {
 
 // ThisBuild describes this program.
 func ThisBuild() Build {
-	b := Build{Version: verbs.Version, Go: runtime.Version()}
-	b.Kernel = sys.KernelRelease()
-	return b
+	return Build{Version: verbs.Version, Go: runtime.Version(), Kernel: sys.KernelRelease()}
 }
