@@ -17,9 +17,7 @@ func Connect(t testing.TB, d Device, dial, accept cm.Options) (client, server *c
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	l, err := cm.Listen(ctx, d.ListenAddr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer closeNow(t, l)
 	accepted := make(chan error, 1)
 	go func() {
@@ -29,14 +27,7 @@ func Connect(t testing.TB, d Device, dial, accept cm.Options) (client, server *c
 		}
 		accepted <- err
 	}()
-	client, err = (&cm.Dialer{Options: dial}).Dial(ctx, l.Addr().String())
-	if err != nil {
-		t.Fatal(err) // the end of ctx ends Accept
-	}
-	closeLater(t, client)
-	if err := <-accepted; err != nil {
-		t.Fatal(err)
-	}
-	closeLater(t, server)
-	return client, server
+	client = made((&cm.Dialer{Options: dial}).Dial(ctx, l.Addr().String()))(t) // the end of ctx ends Accept
+	err = <-accepted
+	return client, made(server, err)(t)
 }

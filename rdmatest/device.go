@@ -25,12 +25,7 @@ func (d Device) ListenAddr() string { return net.JoinHostPort(d.Addr.String(), "
 // Open opens the device until the test ends.
 func (d Device) Open(t testing.TB) *uverbs.Context {
 	t.Helper()
-	ctx, err := uverbs.Open(d.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	closeLater(t, ctx)
-	return ctx
+	return made(uverbs.Open(d.Name))(t)
 }
 
 // Devices returns the devices that package uverbs can open and that have an address. If there are
@@ -75,9 +70,7 @@ func require(t testing.TB, what string, found []Device) []Device {
 func devices(t testing.TB) (found []Device) {
 	t.Helper()
 	all, err := rdmadev.Devices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, d := range all {
 		u, err := uverbs.Find(d.Name)
 		if err != nil {

@@ -47,9 +47,7 @@ func count(t testing.TB) map[string]int {
 	t.Helper()
 	cm.DefaultTransport().CloseIdle()
 	devs, err := rdmadev.Devices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	counts := map[string]int{"IDs of cm.DefaultTransport": cm.DefaultTransport().Stats().IDs}
 	for _, d := range devs {
 		add(t, counts, "QPs of "+d.Name, d.QPs, func(r rdmadev.QP) rdmadev.Owner { return r.Owner })
@@ -66,9 +64,7 @@ func count(t testing.TB) map[string]int {
 func add[T any](t testing.TB, counts map[string]int, what string, list func() ([]T, error), owner func(T) rdmadev.Owner) {
 	t.Helper()
 	all, err := list()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, r := range all {
 		// The kernel knows the thread that made an object, whose process is unknown when it has ended.
 		if o := owner(r); o.PID == os.Getpid() || o.PID == 0 && o.Kernel == "" {

@@ -8,12 +8,13 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 )
 
 // BenchmarkPostRecv posts into a queue that is emptied by resetting the QP.
 func BenchmarkPostRecv(b *testing.B) {
 	const depth = 1023
-	_, peer := labtest.NewPair(b, labtest.PairOptions{Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1}})
+	_, peer := labtest.NewPair(b, "", rdmatest.PairOptions{Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1}})
 	init := func() {
 		for _, s := range []verbs.QPState{verbs.StateReset, verbs.StateInit} {
 			mask := verbs.MaskState
@@ -39,7 +40,7 @@ func BenchmarkPostRecv(b *testing.B) {
 }
 
 func BenchmarkPollEmpty(b *testing.B) {
-	a, _ := labtest.NewPair(b, labtest.PairOptions{})
+	a, _ := labtest.NewPair(b, "", rdmatest.PairOptions{})
 	var wcs [16]verbs.WC
 	b.ReportAllocs()
 	for b.Loop() {
@@ -58,7 +59,7 @@ func BenchmarkWrite(b *testing.B) {
 }
 
 func benchmarkWrite(b *testing.B, device string, batch int) {
-	a, peer := labtest.NewPair(b, labtest.PairOptions{Device: device})
+	a, peer := labtest.NewPair(b, device, rdmatest.PairOptions{})
 	wrs := make([]verbs.SendWR, batch)
 	for i := range wrs {
 		wrs[i] = verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: peer.MR.Addr(), RKey: peer.MR.RKey(), Inline: make([]byte, 8)}

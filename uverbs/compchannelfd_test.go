@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 )
 
 // readable reports whether poll(2) finds fd readable within a time.
@@ -31,7 +32,7 @@ func readable(t *testing.T, fd int, wait time.Duration) bool {
 func TestCompChannelFD(t *testing.T) {
 	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
+		a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Events: true})
 		ch := b.RecvCQ.Channel()
 		for i := range 20 {
 			if err := b.RecvCQ.Arm(false); err != nil {

@@ -10,13 +10,14 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 )
 
 // TestSleep checks that events, Wake and deadlines end a sleep, and that none is lost.
 func TestSleep(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
+		a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Events: true})
 		ch := b.RecvCQ.Channel()
 		sleep := func(until time.Time, events bool, want error) {
 			t.Helper()

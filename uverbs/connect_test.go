@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -15,9 +16,9 @@ import (
 // send, and not write even where the memory allows it.
 func TestConnectGrantsNothing(t *testing.T) {
 	labtest.RequireBoth(t)
-	a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RoCE})
+	a, b := labtest.NewPair(t, labtest.RoCE, rdmatest.PairOptions{})
 	ends := [2]verbs.QPAddr{}
-	for i, s := range []*labtest.Side{a, b} {
+	for i, s := range []*rdmatest.Side{a, b} {
 		ends[i] = labtest.Must(s.QP.Addr(1))(t)
 		if err := s.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState); err != nil {
 			t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -22,7 +23,7 @@ func TestEmptySGEs(t *testing.T) {
 	lists := [][]int{{0, 4}, {4, 0}, {0, 0}, {4, 0, 4}, {4, 0, 0, 4}, {large, 0, large}, {0, large, 0, large}}
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, withSRQ := range []bool{false, true} {
-			a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Memory: 8 * large, SRQ: withSRQ})
+			a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Memory: 8 * large, SRQ: withSRQ})
 			randomBytes(a.MR.Bytes())
 			pinned := pinnedKiB(t)
 			extra := labtest.Must(b.PD.AllocMR(1<<20, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)

@@ -7,14 +7,14 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 )
 
 // TestExamples runs the examples where there is a device for them. They end
 // the test if they fail.
 func TestExamples(t *testing.T) {
-	a, b := labtest.NewPair(t, labtest.PairOptions{
-		Device: labtest.RXE, // which has windows
-		OneCQ:  true, Events: true, Access: verbs.AccessAll | verbs.AccessMWBind,
+	a, b := labtest.NewPair(t, labtest.RXE, rdmatest.PairOptions{
+		OneCQ: true, Events: true, Access: verbs.AccessAll | verbs.AccessMWBind,
 	})
 	ctx, dev, pd, cq, mr, qp = t.Context(), a.PD.Context(), a.PD, a.SendCQ, a.MR, a.QP
 	peer, peerAddr, peerRKey = b.QP, b.MR.Addr(), b.MR.RKey()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -17,7 +18,7 @@ func TestFencedAgain(t *testing.T) {
 	rxe := labtest.OpenDevice(t, labtest.RXE)
 	type pair struct {
 		op          verbs.Opcode
-		a, b        *labtest.Side
+		a, b        *rdmatest.Side
 		here, there verbs.QPAddr
 	}
 	var pairs []pair
@@ -25,9 +26,9 @@ func TestFencedAgain(t *testing.T) {
 	opt := uverbs.ConnectOptions{Access: verbs.AccessAll, Timeout: 18, RetryCount: 7}
 	before := retries(t, rxe)
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpFetchAdd, verbs.OpCompareSwap} {
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RXE})
+		a, b := labtest.NewPair(t, labtest.RXE, rdmatest.PairOptions{})
 		p := pair{op, a, b, labtest.Must(a.QP.Addr(1))(t), labtest.Must(b.QP.Addr(1))(t)}
-		for _, s := range []*labtest.Side{a, b} {
+		for _, s := range []*rdmatest.Side{a, b} {
 			labtest.Check(t, s.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState))
 		}
 		labtest.Check(t, a.QP.Connect(p.here, p.there, opt))

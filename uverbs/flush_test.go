@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestFlush(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		a, _ := labtest.NewPair(t, labtest.PairOptions{Device: device})
+		a, _ := labtest.NewPair(t, device, rdmatest.PairOptions{})
 		post := func(id uint64) {
 			t.Helper()
 			if _, err := a.PostRecv(verbs.RecvWR{ID: id, SGL: []verbs.SGE{a.MR.SGE(0, 64)}}); err != nil {

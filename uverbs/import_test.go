@@ -14,6 +14,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -25,7 +26,7 @@ func TestImportContext(t *testing.T) {
 	}
 	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device})
+		a, b := labtest.NewPair(t, device, rdmatest.PairOptions{})
 		copy(b.MR.Bytes(), "the parent's")
 		file := os.NewFile(uintptr(labtest.Must(unix.Dup(b.PD.Context().FD()))(t)), "device")
 		defer file.Close()
@@ -90,7 +91,7 @@ func TestImportBadFile(t *testing.T) {
 // TestCounters checks that sent packets are counted.
 func TestCounters(t *testing.T) {
 	labtest.RequireBoth(t)
-	a, b := labtest.NewPair(t, labtest.PairOptions{})
+	a, b := labtest.NewPair(t, "", rdmatest.PairOptions{})
 	name := labtest.SentPackets(a.PD.Context().Device().Name)
 	read := func() uint64 {
 		c := labtest.Must(a.PD.Context().Counters(1))(t)

@@ -9,6 +9,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/rdmatest"
 )
 
 // TestInlineFault posts inline data from memory that is unmapped, in a program that
@@ -16,7 +17,7 @@ import (
 func TestInlineFault(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 32}, All: true})
+		a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 32}, All: true})
 		unmapped := labtest.Must(mmap.NewBuffer(4096, mmap.BufferOptions{}))(t)
 		wr := []verbs.SendWR{{Opcode: verbs.OpSend, Inline: unmapped.Bytes()[:8]}}
 		if err := unmapped.Close(); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -18,7 +19,7 @@ import (
 func TestIOVA(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device})
+		a, b := labtest.NewPair(t, device, rdmatest.PairOptions{})
 		const iova = 1 << 20
 		mr, err := b.PD.AllocMR(8192, verbs.AccessLocalWrite|verbs.AccessRemoteRead, uverbs.MROptions{IOVA: iova})
 		if device == labtest.SIW {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -70,7 +71,7 @@ func TestUnreachableClosed(t *testing.T) {
 // TestUnreachableMRStaysOpen checks that a region without pointers to it lives as long as
 // its PD: a peer may be using it.
 func TestUnreachableMRStaysOpen(t *testing.T) {
-	a, b := labtest.NewPair(t, labtest.PairOptions{})
+	a, b := labtest.NewPair(t, "", rdmatest.PairOptions{})
 	pd := labtest.Must(b.PD.Context().AllocPD())(t)
 	before := kernelObjects(t)
 	func() { labtest.Must(pd.AllocMR(4096, verbs.AccessAll, uverbs.MROptions{}))(t) }()
@@ -116,7 +117,7 @@ func TestRemoteWriteAlone(t *testing.T) {
 // TestCallerMemory moves data between slices of the Go heap.
 func TestCallerMemory(t *testing.T) {
 	labtest.RequireBoth(t)
-	a, b := labtest.NewPair(t, labtest.PairOptions{})
+	a, b := labtest.NewPair(t, "", rdmatest.PairOptions{})
 	src, dst := []byte("from the Go heap, at any address"), make([]byte, 64)
 	from := labtest.Must(a.PD.RegisterMR(src, 0))(t)
 	defer from.Close()
@@ -133,7 +134,7 @@ func TestCallerMemory(t *testing.T) {
 // TestStates moves a QP through all states and compares them with the kernel's.
 func TestStates(t *testing.T) {
 	labtest.RequireBoth(t)
-	a, b := labtest.NewPair(t, labtest.PairOptions{RC: uverbs.ConnectOptions{Timeout: 13, RetryCount: 5, RNRRetry: 3, MinRNRTimer: 9, MaxRDAtomic: 4, MaxDestRDAtomic: 4}})
+	a, b := labtest.NewPair(t, "", rdmatest.PairOptions{RC: uverbs.ConnectOptions{Timeout: 13, RetryCount: 5, RNRRetry: 3, MinRNRTimer: 9, MaxRDAtomic: 4, MaxDestRDAtomic: 4}})
 	query := func(want verbs.QPState) verbs.QPAttr {
 		t.Helper()
 		attr, err := a.QP.Query()
@@ -203,7 +204,7 @@ func TestStates(t *testing.T) {
 
 func TestSignalAll(t *testing.T) {
 	labtest.RequireBoth(t)
-	a, b := labtest.NewPair(t, labtest.PairOptions{All: true})
+	a, b := labtest.NewPair(t, "", rdmatest.PairOptions{All: true})
 	send(t, a.QP, verbs.SendWR{ID: 3, Opcode: verbs.OpRDMAWrite, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte("x")})
 	if wc := next(t, a.SendCQ); wc.ID != 3 {
 		t.Errorf("%+v", wc)
@@ -213,7 +214,7 @@ func TestSignalAll(t *testing.T) {
 // TestSolicited arms for solicited completions only.
 func TestSolicited(t *testing.T) {
 	labtest.RequireBoth(t)
-	a, b := labtest.NewPair(t, labtest.PairOptions{Events: true})
+	a, b := labtest.NewPair(t, "", rdmatest.PairOptions{Events: true})
 	recv(t, b.QP, verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 8)}}, verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 8)}})
 	if err := b.RecvCQ.Arm(true); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -51,7 +52,7 @@ func nextAny(t testing.TB, cq *uverbs.CQ) verbs.WC {
 
 func TestSendRecv(t *testing.T) {
 	labtest.RequireBoth(t)
-	a, b := labtest.NewPair(t, labtest.PairOptions{})
+	a, b := labtest.NewPair(t, "", rdmatest.PairOptions{})
 	copy(a.MR.Bytes(), "hello, peer")
 	recv(t, b.QP, verbs.RecvWR{ID: 7, SGL: []verbs.SGE{b.MR.SGE(0, 100)}})
 	send(t, a.QP, verbs.SendWR{ID: 8, Opcode: verbs.OpSendImm, Flags: verbs.SendSignaled, Imm: 0xcafe0001, SGL: []verbs.SGE{a.MR.SGE(0, 11)}})
@@ -69,7 +70,7 @@ func TestSendRecv(t *testing.T) {
 
 func TestEvents(t *testing.T) {
 	labtest.RequireBoth(t)
-	a, b := labtest.NewPair(t, labtest.PairOptions{Events: true})
+	a, b := labtest.NewPair(t, "", rdmatest.PairOptions{Events: true})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	for i := range 20 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -24,7 +25,7 @@ func TestCloseAttached(t *testing.T) {
 	}
 	for _, attached := range []int{0, 1, 2} {
 		qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{Type: verbs.UD, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
-		if err := qp.StartUD(1, labtest.QKey); err != nil {
+		if err := qp.StartUD(1, rdmatest.QKey); err != nil {
 			t.Fatal(err)
 		}
 		for _, g := range groups {

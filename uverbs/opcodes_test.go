@@ -16,6 +16,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -99,7 +100,7 @@ type opMatrix struct {
 	mlx5   bool // invalidates on UC as well
 	typ    verbs.QPType
 	events bool
-	a, b   *labtest.Side
+	a, b   *rdmatest.Side
 	caps   uint64
 	access verbs.Access
 	id     uint64
@@ -118,8 +119,8 @@ func newOpMatrix(t *testing.T, device string, typ verbs.QPType, events bool) *op
 	if m.caps&abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL != 0 {
 		m.access |= verbs.AccessFlushGlobal
 	}
-	m.a, m.b = labtest.NewPair(t, labtest.PairOptions{
-		Device: device, Type: typ, Events: events, Access: m.access,
+	m.a, m.b = labtest.NewPair(t, device, rdmatest.PairOptions{
+		Type: typ, Events: events, Access: m.access,
 		Cap: verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: maxSGE, MaxRecvSGE: maxSGE, MaxInline: 64},
 		RC:  uverbs.ConnectOptions{Access: m.access &^ verbs.AccessMWBind},
 	})
@@ -349,7 +350,7 @@ func setAtomic(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 }
 
 // window binds a type 2 window to a side's region. On siw it makes another region.
-func (m *opMatrix) window(s *labtest.Side) (rkey uint32) {
+func (m *opMatrix) window(s *rdmatest.Side) (rkey uint32) {
 	m.t.Helper()
 	if m.siw {
 		mr := labtest.Made(s.PD.AllocMR(4096, m.access, uverbs.MROptions{}))(m.t)

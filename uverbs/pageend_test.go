@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 )
 
 // TestPageEnd sends few bytes that are on two pages while the device is busy. siw would
@@ -16,7 +17,7 @@ func TestPageEnd(t *testing.T) {
 	labtest.RequireBoth(t)
 	const page, large, few, sends = 4096, 1 << 20, 32, 16
 	labtest.Each(t, func(t *testing.T, device string) {
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Memory: large + (sends+1)*page, Cap: verbs.QPCap{
+		a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Memory: large + (sends+1)*page, Cap: verbs.QPCap{
 			MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1,
 		}})
 		for i := range a.MR.Bytes() {

@@ -15,6 +15,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -36,7 +37,7 @@ func TestSIWUnsupported(t *testing.T) {
 		"none of SIW_OP": {abi.SIW_OP_REG_MR, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.SIW, Type: verbs.RC, Events: true})
+			a, b := labtest.NewPair(t, labtest.SIW, rdmatest.PairOptions{Type: verbs.RC, Events: true})
 			if _, err := b.PostRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{b.MR.SGE(0, 100)}}); err != nil {
 				t.Fatal(err)
 			}

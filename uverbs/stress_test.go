@@ -14,6 +14,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 )
 
 var completions = flag.Int("completions", 100_000, "how many requests TestManyGoroutines completes on each device")
@@ -23,7 +24,7 @@ var completions = flag.Int("completions", 100_000, "how many requests TestManyGo
 func TestManyGoroutines(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		const posters, pollers = 8, 4
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true, Cap: verbs.QPCap{
+		a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Events: true, Cap: verbs.QPCap{
 			MaxSendWR: 256, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16,
 		}})
 		total := uint64(*completions)

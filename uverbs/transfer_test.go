@@ -13,6 +13,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 )
 
 var (
@@ -49,7 +50,7 @@ func TestSendStream(t *testing.T) {
 	labtest.RequireBoth(t)
 	const depth, slots = 128, 256
 	total := labtest.Rounds(*sends, 3000)
-	a, b := labtest.NewPair(t, labtest.PairOptions{
+	a, b := labtest.NewPair(t, "", rdmatest.PairOptions{
 		Cap:    verbs.QPCap{MaxSendWR: depth, MaxRecvWR: slots, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
 		Memory: slots * maxMessage,
 		Events: true,
@@ -160,7 +161,7 @@ func TestSendStream(t *testing.T) {
 func TestWriteRead(t *testing.T) {
 	labtest.RequireBoth(t)
 	const guard = 16
-	a, b := labtest.NewPair(t, labtest.PairOptions{Memory: 3 << 20})
+	a, b := labtest.NewPair(t, "", rdmatest.PairOptions{Memory: 3 << 20})
 	src, dst := a.MR.Bytes()[:1<<20], a.MR.Bytes()[1<<20:]
 	remote := b.MR.Bytes()
 	randomBytes(src)
@@ -190,7 +191,7 @@ func TestWriteRead(t *testing.T) {
 // TestScatterGather moves data in pieces, and by RDMA WRITE with immediate.
 func TestScatterGather(t *testing.T) {
 	labtest.RequireBoth(t)
-	a, b := labtest.NewPair(t, labtest.PairOptions{})
+	a, b := labtest.NewPair(t, "", rdmatest.PairOptions{})
 	randomBytes(a.MR.Bytes())
 	m := a.MR.Bytes()
 	want := bytes.Join([][]byte{m[100:101], m[5000:8000], m[0:7], m[20000:20500]}, nil)
@@ -234,7 +235,7 @@ func TestScatterGather(t *testing.T) {
 // become free nevertheless.
 func TestUnsignaled(t *testing.T) {
 	labtest.RequireBoth(t)
-	a, b := labtest.NewPair(t, labtest.PairOptions{})
+	a, b := labtest.NewPair(t, "", rdmatest.PairOptions{})
 	for i := range 10 * 64 {
 		flags := verbs.SendFlags(0)
 		if i%16 == 15 {

@@ -11,13 +11,14 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestNextAllocs checks that waiting for a later completion does not allocate.
 func TestNextAllocs(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
+		a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Events: true})
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		wrs := []verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}}
@@ -55,7 +56,7 @@ func TestNextAllocs(t *testing.T) {
 // that wait for a CQ, while many others give up.
 func TestManyWaitForOne(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
+		a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Events: true})
 		const messages = 200
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

@@ -34,9 +34,9 @@ func Request(t testing.TB, device string, p cm.ConnParam) (client *cm.ID, reques
 // InitQP makes a QP and moves it to INIT with the attributes from an ID.
 func InitQP(t testing.TB, device string, id *cm.ID) *uverbs.QP {
 	t.Helper()
-	opt := PairOptions{Type: verbs.RC, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}, Memory: 4096, Access: verbs.AccessLocalWrite}
-	s := newSide(t, OpenDevice(t, device), opt)
-	qp := Made(s.PD.CreateQP(uverbs.QPOptions{Type: opt.Type, SendCQ: s.SendCQ, RecvCQ: s.RecvCQ, Cap: opt.Cap}))(t)
+	ctx := OpenDevice(t, device)
+	pd, cq := Made(ctx.AllocPD())(t), Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 2}))(t)
+	qp := Made(pd.CreateQP(uverbs.QPOptions{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
 	attr, mask, err := id.InitQPAttr(verbs.StateInit)
 	Check(t, err)
 	Check(t, qp.Modify(attr, mask))

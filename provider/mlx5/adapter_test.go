@@ -15,6 +15,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/provider"
 	"github.com/goverbs/verbs/provider/mlx5"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -45,7 +46,7 @@ func kinds(t *testing.T, test func(t *testing.T)) {
 // transfer is a pair whose side a sends to b, with what is expected.
 type transfer struct {
 	t    *testing.T
-	a, b *labtest.Side
+	a, b *rdmatest.Side
 	typ  verbs.QPType
 	rand *rand.Rand
 	id   uint64
@@ -148,7 +149,7 @@ func TestTransfers(t *testing.T) {
 			srq bool
 		}{{verbs.RC, false}, {verbs.RC, true}, {verbs.UC, false}, {verbs.UC, true}, {verbs.UD, false}, {verbs.UD, true}} {
 			t.Run(fmt.Sprintf("%v, SRQ %v", test.typ, test.srq), func(t *testing.T) {
-				a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.MLX5, Type: test.typ, SRQ: test.srq})
+				a, b := labtest.NewPair(t, labtest.MLX5, rdmatest.PairOptions{Type: test.typ, SRQ: test.srq})
 				x := &transfer{t: t, a: a, b: b, typ: test.typ, rand: rand.New(rand.NewPCG(uint64(test.typ), 1))}
 				for range labtest.Rounds(600, 200) {
 					x.next()
@@ -161,7 +162,7 @@ func TestTransfers(t *testing.T) {
 // TestResizeUnderTraffic changes the size of CQs while completions are in them and arrive.
 func TestResizeUnderTraffic(t *testing.T) {
 	kinds(t, func(t *testing.T) {
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.MLX5, All: true})
+		a, b := labtest.NewPair(t, labtest.MLX5, rdmatest.PairOptions{All: true})
 		var posted, got uint64
 		for i := range labtest.Rounds(200, 50) {
 			for range 10 {
@@ -192,7 +193,7 @@ func TestResizeUnderTraffic(t *testing.T) {
 // TestEventsOfCompletions waits for completions, all of them or solicited ones only.
 func TestEventsOfCompletions(t *testing.T) {
 	kinds(t, func(t *testing.T) {
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.MLX5, Events: true})
+		a, b := labtest.NewPair(t, labtest.MLX5, rdmatest.PairOptions{Events: true})
 		ctx := labtest.Within(t, time.Minute)
 		for i := range labtest.Rounds(200, 50) {
 			for _, solicited := range []bool{false, true} {
@@ -230,7 +231,7 @@ func TestEventsOfCompletions(t *testing.T) {
 // are flushed, on both sides, and that the QPs can be reset and used again.
 func TestFailedRequests(t *testing.T) {
 	kinds(t, func(t *testing.T) {
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.MLX5, All: true})
+		a, b := labtest.NewPair(t, labtest.MLX5, rdmatest.PairOptions{All: true})
 		for range 3 {
 			if _, err := b.PostRecv(verbs.RecvWR{ID: 9}); err != nil {
 				t.Fatal(err)
@@ -254,7 +255,7 @@ func TestFailedRequests(t *testing.T) {
 			if wc := poll(t, b.RecvCQ); wc.ID != 9 || wc.Status != verbs.WCFlushErr {
 				t.Fatalf("%+v", wc)
 			}
-			for _, s := range []*labtest.Side{a, b} {
+			for _, s := range []*rdmatest.Side{a, b} {
 				labtest.Check(t, s.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState))
 			}
 			ea, eb := labtest.Must(a.QP.Addr(1))(t), labtest.Must(b.QP.Addr(1))(t)
@@ -271,7 +272,7 @@ func TestFailedRequests(t *testing.T) {
 // TestQueuesFull fills the queues to their last request.
 func TestQueuesFull(t *testing.T) {
 	kinds(t, func(t *testing.T) {
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.MLX5, Cap: verbs.QPCap{MaxSendWR: 30, MaxRecvWR: 30, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 200}})
+		a, b := labtest.NewPair(t, labtest.MLX5, rdmatest.PairOptions{Cap: verbs.QPCap{MaxSendWR: 30, MaxRecvWR: 30, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 200}})
 		for range 20 {
 			recvs, sends := 0, 0
 			for {

@@ -9,19 +9,20 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
 // windowPair is a pair whose side b binds windows for a.
 type windowPair struct {
 	t    *testing.T
-	a, b *labtest.Side
+	a, b *rdmatest.Side
 }
 
 func newWindowPair(t *testing.T, typ verbs.QPType) *windowPair {
 	t.Helper()
-	a, b := labtest.NewPair(t, labtest.PairOptions{
-		Device: labtest.MLX5, Type: typ, All: true, Access: verbs.AccessAll | verbs.AccessMWBind, RC: uverbs.ConnectOptions{Access: verbs.AccessAll},
+	a, b := labtest.NewPair(t, labtest.MLX5, rdmatest.PairOptions{
+		Type: typ, All: true, Access: verbs.AccessAll | verbs.AccessMWBind, RC: uverbs.ConnectOptions{Access: verbs.AccessAll},
 	})
 	return &windowPair{t: t, a: a, b: b}
 }
@@ -32,7 +33,7 @@ func (p *windowPair) alloc(typ verbs.MWType) *uverbs.MW {
 }
 
 // post posts a request to a side, and returns its completion.
-func (p *windowPair) post(s *labtest.Side, wr verbs.SendWR) verbs.WC {
+func (p *windowPair) post(s *rdmatest.Side, wr verbs.SendWR) verbs.WC {
 	p.t.Helper()
 	wr.ID = 77
 	if _, err := s.QP.PostSend(wr); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/provider/rxe"
+	"github.com/goverbs/verbs/rdmatest"
 )
 
 // TestPostYieldsProcessor posts requests whose data the kernel sends in the doorbell, and
@@ -23,7 +24,7 @@ func TestPostYieldsProcessor(t *testing.T) {
 	if !rxe.SendsInDoorbell() {
 		t.Skip("this kernel queues requests")
 	}
-	a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RXE, Memory: 4 << 20})
+	a, b := labtest.NewPair(t, labtest.RXE, rdmatest.PairOptions{Memory: 4 << 20})
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	// On a busy machine it is stopped for other reasons as well, but not always.
 	part := 0
@@ -37,7 +38,7 @@ func TestPostYieldsProcessor(t *testing.T) {
 
 // measureStall returns for how much of each PostSend another goroutine is stopped, in
 // percent: the lowest quintile of 30 calls.
-func measureStall(t *testing.T, a, b *labtest.Side) int {
+func measureStall(t *testing.T, a, b *rdmatest.Side) int {
 	const (
 		posts = 30
 		long  = 30 * time.Millisecond // the scheduler checks every 10 ms at least

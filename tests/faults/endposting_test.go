@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -23,7 +24,7 @@ func TestEndWhilePosting(t *testing.T) {
 		}
 		for range rounds {
 			t.Run("round", func(t *testing.T) {
-				a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, RC: uverbs.ConnectOptions{Timeout: 8, RetryCount: 1}})
+				a, b := labtest.NewPair(t, device, rdmatest.PairOptions{RC: uverbs.ConnectOptions{Timeout: 8, RetryCount: 1}})
 				go func() {
 					time.Sleep(rand.N(3 * time.Millisecond))
 					if err := b.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState); err != nil {
@@ -54,7 +55,7 @@ func (p *queueCounts) poll(t *testing.T) {
 	}
 }
 
-func postUntilError(t *testing.T, a, b *labtest.Side) {
+func postUntilError(t *testing.T, a, b *rdmatest.Side) {
 	sends, recvs := &queueCounts{cq: a.SendCQ}, &queueCounts{cq: a.RecvCQ}
 	for deadline := time.Now().Add(20 * time.Second); !sends.failed || !recvs.failed; {
 		if time.Now().After(deadline) {

@@ -18,6 +18,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -264,7 +265,7 @@ func TestLinkDown(t *testing.T) {
 	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		link := labtest.LinkOf(device)
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, RC: uverbs.ConnectOptions{Timeout: 10, RetryCount: 2}})
+		a, b := labtest.NewPair(t, device, rdmatest.PairOptions{RC: uverbs.ConnectOptions{Timeout: 10, RetryCount: 2}})
 		events := make(chan verbs.AsyncEventType, 16)
 		ctx := labtest.Within(t, 20*time.Second)
 		go func() {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -17,8 +18,8 @@ import (
 // (siw_qp_sq_process).
 type requestCase struct {
 	name     string
-	pair     labtest.PairOptions
-	run      func(t *testing.T, a, b *labtest.Side) verbs.SendWR
+	pair     rdmatest.PairOptions
+	run      func(t *testing.T, a, b *rdmatest.Side) verbs.SendWR
 	rxe, siw []verbs.WCStatus
 }
 
@@ -27,8 +28,8 @@ var flushedStatuses = []verbs.WCStatus{verbs.WCFlushErr, verbs.WCLocQPOpErr}
 // readRefused is the result of reads: the peer's response refuses them, if it arrives in time.
 var readRefused = append([]verbs.WCStatus{verbs.WCRemAccessErr, verbs.WCGeneralErr}, flushedStatuses...)
 
-func request(op verbs.Opcode, off int, rkeyFlip uint32) func(t *testing.T, a, b *labtest.Side) verbs.SendWR {
-	return func(t *testing.T, a, b *labtest.Side) verbs.SendWR {
+func request(op verbs.Opcode, off int, rkeyFlip uint32) func(t *testing.T, a, b *rdmatest.Side) verbs.SendWR {
+	return func(t *testing.T, a, b *rdmatest.Side) verbs.SendWR {
 		return verbs.SendWR{
 			Opcode: op, SGL: []verbs.SGE{a.MR.SGE(0, 64)}, RemoteAddr: b.MR.Addr() + uint64(off), RKey: b.MR.RKey() ^ rkeyFlip,
 		}
@@ -38,16 +39,16 @@ func request(op verbs.Opcode, off int, rkeyFlip uint32) func(t *testing.T, a, b 
 var requestCases = []requestCase{
 	{name: "write, wrong rkey", run: request(verbs.OpRDMAWrite, 0, 0x5500), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: flushedStatuses},
 	{name: "write, out of range", run: request(verbs.OpRDMAWrite, 64<<10-63, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: flushedStatuses},
-	{name: "write, not permitted", pair: labtest.PairOptions{Access: verbs.AccessLocalWrite | verbs.AccessRemoteRead}, run: request(verbs.OpRDMAWrite, 0, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: flushedStatuses},
+	{name: "write, not permitted", pair: rdmatest.PairOptions{Access: verbs.AccessLocalWrite | verbs.AccessRemoteRead}, run: request(verbs.OpRDMAWrite, 0, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: flushedStatuses},
 	{name: "read, wrong rkey", run: request(verbs.OpRDMARead, 0, 0x5500), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: readRefused},
 	{name: "read, out of range", run: request(verbs.OpRDMARead, 64<<10-63, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: readRefused},
 	// siw serves reads of any region to peers that have the key (siw_qp_sq_proc_tx
 	// does not check the access rights).
-	{name: "read, not permitted", pair: labtest.PairOptions{Access: verbs.AccessLocalWrite}, run: request(verbs.OpRDMARead, 0, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: []verbs.WCStatus{verbs.WCSuccess}},
-	{name: "no receive", pair: labtest.PairOptions{RC: uverbs.ConnectOptions{RNRRetry: 1, MinRNRTimer: 1}}, run: request(verbs.OpSend, 0, 0),
+	{name: "read, not permitted", pair: rdmatest.PairOptions{Access: verbs.AccessLocalWrite}, run: request(verbs.OpRDMARead, 0, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: []verbs.WCStatus{verbs.WCSuccess}},
+	{name: "no receive", pair: rdmatest.PairOptions{RC: uverbs.ConnectOptions{RNRRetry: 1, MinRNRTimer: 1}}, run: request(verbs.OpSend, 0, 0),
 		rxe: []verbs.WCStatus{verbs.WCRNRRetryExcErr}, siw: flushedStatuses},
-	{name: "peer's QP destroyed", pair: labtest.PairOptions{RC: uverbs.ConnectOptions{Timeout: 8, RetryCount: 1}},
-		run: func(t *testing.T, a, b *labtest.Side) verbs.SendWR {
+	{name: "peer's QP destroyed", pair: rdmatest.PairOptions{RC: uverbs.ConnectOptions{Timeout: 8, RetryCount: 1}},
+		run: func(t *testing.T, a, b *rdmatest.Side) verbs.SendWR {
 			if err := b.QP.Close(); err != nil {
 				t.Error(err)
 			}
@@ -61,14 +62,12 @@ func TestFailedRequests(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, c := range requestCases {
 			t.Run(c.name, func(t *testing.T) {
-				c.pair.Device = device
-				other := labtest.PairOptions{Device: device}
-				x, y := labtest.NewPair(t, other)
+				x, y := labtest.NewPair(t, device, rdmatest.PairOptions{})
 				want := c.rxe
 				if device == labtest.SIW {
 					want = c.siw
 				}
-				a, b := labtest.NewPair(t, c.pair)
+				a, b := labtest.NewPair(t, device, c.pair)
 				wr := c.run(t, a, b)
 				wr.Flags |= verbs.SendSignaled
 				got := failure(t, a, wr, device == labtest.SIW)
@@ -93,7 +92,7 @@ func TestFailedRequests(t *testing.T) {
 
 // failure posts wr and returns how it failed. If completesSent is set, requests complete
 // when they have been sent, so it tries again until one fails.
-func failure(t *testing.T, a *labtest.Side, wr verbs.SendWR, completesSent bool) verbs.WCStatus {
+func failure(t *testing.T, a *rdmatest.Side, wr verbs.SendWR, completesSent bool) verbs.WCStatus {
 	t.Helper()
 	for range 100 {
 		if _, err := a.QP.PostSend(wr); err != nil {
@@ -123,7 +122,7 @@ func poll(t *testing.T, cq *uverbs.CQ) verbs.WC {
 }
 
 // works sends a message.
-func works(t *testing.T, a, b *labtest.Side) {
+func works(t *testing.T, a, b *rdmatest.Side) {
 	t.Helper()
 	if _, err := b.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 64)}}); err != nil {
 		t.Fatal(err)
@@ -144,8 +143,8 @@ func works(t *testing.T, a, b *labtest.Side) {
 func TestCQOverrun(t *testing.T) {
 	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		x, y := labtest.NewPair(t, labtest.PairOptions{Device: device})
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Depth: 8}) // mlx5's send queue is full until completions are polled
+		x, y := labtest.NewPair(t, device, rdmatest.PairOptions{})
+		a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Depth: 8}) // mlx5's send queue is full until completions are polled
 		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte("x")}
 		ctx := labtest.Within(t, 10*time.Second)
 		events := make(chan uverbs.AsyncEvent, 10)

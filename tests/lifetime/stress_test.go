@@ -14,6 +14,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/tests/workload"
 )
 
@@ -94,7 +95,7 @@ func TestUnderPressure(t *testing.T) {
 func verbsWork(heap bool) func(t *testing.T, device string) (func(int) error, func()) {
 	return func(t *testing.T, device string) (func(int) error, func()) {
 		const size = 20000
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device})
+		a, b := labtest.NewPair(t, device, rdmatest.PairOptions{})
 		from, to := a.MR, b.MR
 		src, dst := from.Bytes(), to.Bytes()
 		end := func() {}

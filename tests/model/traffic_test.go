@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 )
 
 var errUnsupported = errors.ErrUnsupported
@@ -15,7 +16,7 @@ var errUnsupported = errors.ErrUnsupported
 // an end is made to fail, its last requests complete with an error.
 type link struct {
 	w    *state
-	a, b *labtest.Side
+	a, b *rdmatest.Side
 
 	sendsPosted, recvsPosted uint64 // requests made so far; their IDs count up from 0
 	sendsDone, recvsDone     uint64 // completions so far
@@ -30,7 +31,7 @@ const (
 )
 
 func newLink(w *state) *link {
-	a, b := labtest.NewPair(w.t, labtest.PairOptions{Device: w.device, All: true, Memory: slots * slot, Cap: verbs.QPCap{
+	a, b := labtest.NewPair(w.t, w.device, rdmatest.PairOptions{All: true, Memory: slots * slot, Cap: verbs.QPCap{
 		MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 1, MaxInline: 32,
 	}})
 	return &link{w: w, a: a, b: b}
@@ -138,7 +139,7 @@ func (l *link) misuse(kind int) {
 func (l *link) breakA() { l.fail(l.a, &l.failedA) }
 func (l *link) breakB() { l.fail(l.b, &l.failedB) }
 
-func (l *link) fail(s *labtest.Side, failed *bool) {
+func (l *link) fail(s *rdmatest.Side, failed *bool) {
 	l.settle()
 	l.w.checkCall(s.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState), nil, "break QP %d", s.QP.Num())
 	*failed = true

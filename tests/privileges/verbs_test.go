@@ -6,6 +6,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -13,7 +14,7 @@ import (
 // and destroys others afterwards.
 func TestVerbs(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
+		a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Events: true})
 		exchange(t, a, b)
 		dropPrivileges(t)
 		for range 3 {
@@ -21,7 +22,7 @@ func TestVerbs(t *testing.T) {
 				exchange(t, a, b)
 			}
 			t.Run("more", func(t *testing.T) {
-				c, d := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true, SRQ: true})
+				c, d := labtest.NewPair(t, device, rdmatest.PairOptions{Events: true, SRQ: true})
 				exchange(t, c, d)
 			})
 			setCredentials(t)
@@ -30,7 +31,7 @@ func TestVerbs(t *testing.T) {
 }
 
 // exchange sends a message and waits for the events of both completions.
-func exchange(t *testing.T, a, b *labtest.Side) {
+func exchange(t *testing.T, a, b *rdmatest.Side) {
 	t.Helper()
 	for _, cq := range []*uverbs.CQ{a.SendCQ, b.RecvCQ} {
 		labtest.Check(t, cq.Arm(false))

@@ -15,6 +15,7 @@ import (
 	"github.com/goverbs/verbs/internal/connectx"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rdmadev"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -137,8 +138,8 @@ func TestAdapterLost(t *testing.T) {
 			a.configure(t)
 			a.same(t)
 		})
-		x, y := labtest.NewPair(t, labtest.PairOptions{Device: device, OneCQ: true})
-		z, _ := labtest.NewPair(t, labtest.PairOptions{Device: device, SRQ: true})
+		x, y := labtest.NewPair(t, device, rdmatest.PairOptions{OneCQ: true})
+		z, _ := labtest.NewPair(t, device, rdmatest.PairOptions{SRQ: true})
 		send := func(id uint64, flags verbs.SendFlags) verbs.SendWR {
 			return verbs.SendWR{ID: id, Opcode: verbs.OpSend, Flags: flags, SGL: []verbs.SGE{x.MR.SGE(0, 8)}}
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -190,7 +191,7 @@ var cq = []scenario{
 		return errors.Join(refused(err1, unix.EINVAL), refused(err2, unix.EINVAL))
 	}},
 	{"cq/resize_cq", notOnSIW, func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{})
+		a, b := e.pair(rdmatest.PairOptions{})
 		if err := a.SendCQ.Resize(500); err != nil {
 			return err
 		}
@@ -218,7 +219,7 @@ var cq = []scenario{
 
 var cqEvents = []scenario{
 	{"cq_events/cq_events_rc", everywhere, func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{Events: true})
+		a, b := e.pair(rdmatest.PairOptions{Events: true})
 		return e.traffic(a, b, 50, 1000, true)
 	}},
 	{"cq_events/cq_events_ud", notOnSIW, func(e *env) error { return e.ud(true, 500) }},
@@ -229,14 +230,14 @@ func (e *env) ud(events bool, n int) error {
 	if e.siw {
 		return e.ctx.Probe(uverbs.FeatureUD)
 	}
-	a, b := e.pair(labtest.PairOptions{Type: verbs.UD, Events: events})
+	a, b := e.pair(rdmatest.PairOptions{Type: verbs.UD, Events: events})
 	return e.traffic(a, b, 20, n, events)
 }
 
 // Completions have all the fields of extended CQs, except timestamps, for which this library has no calls.
 var cqEx = []scenario{
 	{"cqex/rc_traffic_cq_ex", everywhere, func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{OneCQ: true})
+		a, b := e.pair(rdmatest.PairOptions{OneCQ: true})
 		return e.traffic(a, b, 20, 1000, false)
 	}},
 	{"cqex/ud_traffic_cq_ex", notOnSIW, func(e *env) error { return e.ud(false, 1000) }},
@@ -247,7 +248,7 @@ var cqEx = []scenario{
 
 var sharedPD = []scenario{
 	{"shared_pd/imported_rc_ex_rdma_write", everywhere, func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{})
+		a, b := e.pair(rdmatest.PairOptions{})
 		other, err := uverbs.ImportContext(b.PD.Context().FD())
 		if err != nil {
 			return err
@@ -284,11 +285,11 @@ var sharedPD = []scenario{
 // out. Here programs choose buffers in any case.
 var parentDomain = []scenario{
 	{"parent_domain/default_allocators_rc_traffic", everywhere, func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{})
+		a, b := e.pair(rdmatest.PairOptions{})
 		return e.traffic(a, b, 10, 1000, false)
 	}},
 	{"parent_domain/mem_align_rc_traffic", everywhere, func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{})
+		a, b := e.pair(rdmatest.PairOptions{})
 		mem := make([]byte, 8192)
 		mr, err := a.PD.RegisterMR(mem[1:], e.access())
 		if err != nil {
@@ -301,11 +302,11 @@ var parentDomain = []scenario{
 	}},
 	{"parent_domain/mem_align_ud_traffic", notOnSIW, func(e *env) error { return e.ud(false, 333) }},
 	{"parent_domain/mem_align_srq_excq_rc_traffic", everywhere, func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{SRQ: true})
+		a, b := e.pair(rdmatest.PairOptions{SRQ: true})
 		return e.traffic(a, b, 10, 777, false)
 	}},
 	{"parent_domain/huge_page_traffic", everywhere, func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{})
+		a, b := e.pair(rdmatest.PairOptions{})
 		mr, err := hugeMR(e, b.PD)
 		if err != nil {
 			return err
@@ -322,7 +323,7 @@ var parentDomain = []scenario{
 // does not affect regions.
 var fork = []scenario{
 	{"fork/is_fork_initialized", everywhere, func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{})
+		a, b := e.pair(rdmatest.PairOptions{})
 		for range 5 {
 			if err := exec.Command("/proc/self/exe", "-test.run=^$").Run(); err != nil {
 				return err

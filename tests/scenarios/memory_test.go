@@ -15,6 +15,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -37,7 +38,7 @@ func hugeMR(e *env, pd *uverbs.PD) (*uverbs.MR, error) {
 
 var mr = []scenario{
 	{"mr/mr_rereg_addr", with("MR rereg, memory"), func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{})
+		a, b := e.pair(rdmatest.PairOptions{})
 		if err := b.MR.Rereg(uverbs.ReregOptions{Memory: make([]byte, 8192)}); err != nil {
 			return err
 		}
@@ -47,7 +48,7 @@ var mr = []scenario{
 		return errors.Join(e.traffic(a, b, 5, 1000, false), e.write(a, b, 8192, b.MR.RKey()), e.read(a, b, 8192, b.MR.RKey()))
 	}},
 	{"mr/mr_rereg_access", with("MR rereg, access"), func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{Access: verbs.AccessLocalWrite})
+		a, b := e.pair(rdmatest.PairOptions{Access: verbs.AccessLocalWrite})
 		all := e.access()
 		if err := b.MR.Rereg(uverbs.ReregOptions{Access: &all}); err != nil {
 			return err
@@ -55,7 +56,7 @@ var mr = []scenario{
 		return errors.Join(e.write(a, b, 500, b.MR.RKey()), e.read(a, b, 500, b.MR.RKey()))
 	}},
 	{"mr/mr_rereg_atomic", with("MR rereg, access"), func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{Access: verbs.AccessLocalWrite})
+		a, b := e.pair(rdmatest.PairOptions{Access: verbs.AccessLocalWrite})
 		all := e.access()
 		if err := b.MR.Rereg(uverbs.ReregOptions{Access: &all}); err != nil {
 			return err
@@ -63,7 +64,7 @@ var mr = []scenario{
 		return e.atomicOp(verbs.OpFetchAdd, a, b, 0, a.MR.SGE(0, 8), b.MR.RKey())
 	}},
 	{"mr/mr_rereg_access_bad_flow", with("MR rereg, access"), func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{})
+		a, b := e.pair(rdmatest.PairOptions{})
 		local := verbs.AccessLocalWrite
 		if err := b.MR.Rereg(uverbs.ReregOptions{Access: &local}); err != nil {
 			return err
@@ -71,7 +72,7 @@ var mr = []scenario{
 		return fails(e.write(a, b, 500, b.MR.RKey()), verbs.WCRemAccessErr)
 	}},
 	{"mr/mr_rereg_pd", with("MR rereg, PD"), func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{})
+		a, b := e.pair(rdmatest.PairOptions{})
 		other, err := b.PD.Context().AllocPD()
 		if err != nil {
 			return err
@@ -101,7 +102,7 @@ var mr = []scenario{
 }
 
 // bind binds a window of b to the first n bytes of b's region.
-func (e *env) bind(b *labtest.Side, typ verbs.MWType, n int) (*uverbs.MW, uint32, error) {
+func (e *env) bind(b *rdmatest.Side, typ verbs.MWType, n int) (*uverbs.MW, uint32, error) {
 	mw, err := b.PD.AllocMW(typ)
 	if err != nil {
 		return nil, 0, err
@@ -121,13 +122,13 @@ func (e *env) bind(b *labtest.Side, typ verbs.MWType, n int) (*uverbs.MW, uint32
 
 // window uses a window of a type on b's memory, revokes it by take, and checks
 // that the peer is refused.
-func window(typ verbs.MWType, take func(e *env, a, b *labtest.Side, mw *uverbs.MW) error) func(*env) error {
+func window(typ verbs.MWType, take func(e *env, a, b *rdmatest.Side, mw *uverbs.MW) error) func(*env) error {
 	return func(e *env) error {
 		access := e.access()
 		if !e.siw {
 			access |= verbs.AccessMWBind
 		}
-		a, b := e.pair(labtest.PairOptions{Access: access})
+		a, b := e.pair(rdmatest.PairOptions{Access: access})
 		mw, rkey, err := e.bind(b, typ, 1000)
 		if err != nil {
 			return err
@@ -151,17 +152,17 @@ func window(typ verbs.MWType, take func(e *env, a, b *labtest.Side, mw *uverbs.M
 var mw = []scenario{
 	{"mr/mw_type1", with("MW type 1"), window(verbs.MWType1, nil)},
 	{"mr/mw_type2", with("MW type 2"), window(verbs.MWType2, nil)},
-	{"mr/invalidate_mw_type1", with("MW type 1"), window(verbs.MWType1, func(e *env, a, b *labtest.Side, mw *uverbs.MW) error {
+	{"mr/invalidate_mw_type1", with("MW type 1"), window(verbs.MWType1, func(e *env, a, b *rdmatest.Side, mw *uverbs.MW) error {
 		if _, err := b.QP.BindMW(mw, uverbs.BindOptions{Flags: verbs.SendSignaled}); err != nil {
 			return err
 		}
 		_, err := e.wait(b.SendCQ, false)
 		return err
 	})},
-	{"mr/mw_type2_invalidate_local", with("MW type 2"), window(verbs.MWType2, func(e *env, a, b *labtest.Side, mw *uverbs.MW) error {
+	{"mr/mw_type2_invalidate_local", with("MW type 2"), window(verbs.MWType2, func(e *env, a, b *rdmatest.Side, mw *uverbs.MW) error {
 		return e.do(b, verbs.SendWR{Opcode: verbs.OpLocalInv, InvalidateRKey: mw.RKey()})
 	})},
-	{"mr/mw_type2_invalidate_remote", with("MW type 2"), window(verbs.MWType2, func(e *env, a, b *labtest.Side, mw *uverbs.MW) error {
+	{"mr/mw_type2_invalidate_remote", with("MW type 2"), window(verbs.MWType2, func(e *env, a, b *rdmatest.Side, mw *uverbs.MW) error {
 		if _, err := b.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 10)}}); err != nil {
 			return err
 		}
@@ -174,7 +175,7 @@ var mw = []scenario{
 		}
 		return err
 	})},
-	{"mr/mw_type2_invalidate_dealloc", with("MW type 2"), window(verbs.MWType2, func(e *env, a, b *labtest.Side, mw *uverbs.MW) error { return mw.Close() })},
+	{"mr/mw_type2_invalidate_dealloc", with("MW type 2"), window(verbs.MWType2, func(e *env, a, b *rdmatest.Side, mw *uverbs.MW) error { return mw.Close() })},
 	{"mr/reg_mw_wrong_type", notOnSIW, func(e *env) error {
 		if e.siw {
 			return e.ctx.Probe(uverbs.FeatureMWType1)
@@ -227,7 +228,7 @@ func udmabuf(e *env, size int) (*os.File, []byte, error) {
 }
 
 // dmabufMR returns a side whose region is a DMA-BUF, and the memory.
-func (e *env) dmabufMR(s *labtest.Side, access verbs.Access) (*labtest.Side, []byte, error) {
+func (e *env) dmabufMR(s *rdmatest.Side, access verbs.Access) (*rdmatest.Side, []byte, error) {
 	buf, mem, err := udmabuf(e, 16384)
 	if errors.Is(err, os.ErrNotExist) { // nothing can make one, as this kernel lacks udmabuf
 		err = cmp.Or(e.ctx.Probe(uverbs.FeatureDMABuf), err)
@@ -245,9 +246,9 @@ func (e *env) dmabufMR(s *labtest.Side, access verbs.Access) (*labtest.Side, []b
 	return &there, mem, nil
 }
 
-func dmabufTest(use func(e *env, a, b *labtest.Side, mem []byte) error) func(*env) error {
+func dmabufTest(use func(e *env, a, b *rdmatest.Side, mem []byte) error) func(*env) error {
 	return func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{})
+		a, b := e.pair(rdmatest.PairOptions{})
 		there, mem, err := e.dmabufMR(b, e.access())
 		if err != nil {
 			return err
@@ -257,11 +258,11 @@ func dmabufTest(use func(e *env, a, b *labtest.Side, mem []byte) error) func(*en
 }
 
 var dmabuf = []scenario{
-	{"mr/dmabuf_reg_mr", with("DMA-BUF MR"), dmabufTest(func(e *env, a, b *labtest.Side, mem []byte) error { return nil })},
-	{"mr/dmabuf_dereg_mr_twice", with("DMA-BUF MR"), dmabufTest(func(e *env, a, b *labtest.Side, mem []byte) error {
+	{"mr/dmabuf_reg_mr", with("DMA-BUF MR"), dmabufTest(func(e *env, a, b *rdmatest.Side, mem []byte) error { return nil })},
+	{"mr/dmabuf_dereg_mr_twice", with("DMA-BUF MR"), dmabufTest(func(e *env, a, b *rdmatest.Side, mem []byte) error {
 		return errors.Join(b.MR.Close(), b.MR.Close())
 	})},
-	{"mr/dmabuf_rdma_traffic", with("DMA-BUF MR"), dmabufTest(func(e *env, a, b *labtest.Side, mem []byte) error {
+	{"mr/dmabuf_rdma_traffic", with("DMA-BUF MR"), dmabufTest(func(e *env, a, b *rdmatest.Side, mem []byte) error {
 		want := bytes.Clone(fill(a.MR.Bytes()[:5000]))
 		if err := e.do(a, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.MR.SGE(0, 5000)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}); err != nil {
 			return err
@@ -277,7 +278,7 @@ var dmabuf = []scenario{
 }
 
 // odpTest runs a scenario with regions that are paged in on demand.
-func odpTest(use func(e *env, a, b *labtest.Side) error) func(*env) error {
+func odpTest(use func(e *env, a, b *rdmatest.Side) error) func(*env) error {
 	return func(e *env) error {
 		access := e.access() | verbs.AccessOnDemand
 		// Registering fails if the kernel lacks the feature.
@@ -289,14 +290,14 @@ func odpTest(use func(e *env, a, b *labtest.Side) error) func(*env) error {
 		if err := mr.Close(); err != nil {
 			return err
 		}
-		a, b := e.pair(labtest.PairOptions{Access: access})
+		a, b := e.pair(rdmatest.PairOptions{Access: access})
 		return use(e, a, b)
 	}
 }
 
-func prefetch(advice verbs.Advice, wait bool) func(e *env, a, b *labtest.Side) error {
-	return func(e *env, a, b *labtest.Side) error {
-		for _, s := range []*labtest.Side{a, b} {
+func prefetch(advice verbs.Advice, wait bool) func(e *env, a, b *rdmatest.Side) error {
+	return func(e *env, a, b *rdmatest.Side) error {
+		for _, s := range []*rdmatest.Side{a, b} {
 			if err := s.PD.Advise(advice, wait, s.MR.SGE(0, s.MR.Len())); err != nil {
 				return err
 			}
@@ -313,16 +314,16 @@ const odpSize = 1024
 var onDemand = with("on-demand paging")
 
 var odp = []scenario{
-	{"odp/odp_rc_traffic", onDemand, odpTest(func(e *env, a, b *labtest.Side) error { return e.traffic(a, b, 20, odpSize, false) })},
-	{"odp/odp_rc_rdma_read", onDemand, odpTest(func(e *env, a, b *labtest.Side) error { return e.read(a, b, odpSize, b.MR.RKey()) })},
-	{"odp/odp_rc_rdma_write", onDemand, odpTest(func(e *env, a, b *labtest.Side) error { return e.write(a, b, odpSize, b.MR.RKey()) })},
-	{"odp/odp_rc_atomic_cmp_and_swp", onDemand, odpTest(func(e *env, a, b *labtest.Side) error {
+	{"odp/odp_rc_traffic", onDemand, odpTest(func(e *env, a, b *rdmatest.Side) error { return e.traffic(a, b, 20, odpSize, false) })},
+	{"odp/odp_rc_rdma_read", onDemand, odpTest(func(e *env, a, b *rdmatest.Side) error { return e.read(a, b, odpSize, b.MR.RKey()) })},
+	{"odp/odp_rc_rdma_write", onDemand, odpTest(func(e *env, a, b *rdmatest.Side) error { return e.write(a, b, odpSize, b.MR.RKey()) })},
+	{"odp/odp_rc_atomic_cmp_and_swp", onDemand, odpTest(func(e *env, a, b *rdmatest.Side) error {
 		return e.atomicOp(verbs.OpCompareSwap, a, b, 0, a.MR.SGE(0, 8), b.MR.RKey())
 	})},
-	{"odp/odp_rc_atomic_fetch_and_add", onDemand, odpTest(func(e *env, a, b *labtest.Side) error {
+	{"odp/odp_rc_atomic_fetch_and_add", onDemand, odpTest(func(e *env, a, b *rdmatest.Side) error {
 		return e.atomicOp(verbs.OpFetchAdd, a, b, 0, a.MR.SGE(0, 8), b.MR.RKey())
 	})},
-	{"odp/odp_rc_mixed_mr", onDemand, odpTest(func(e *env, a, b *labtest.Side) error {
+	{"odp/odp_rc_mixed_mr", onDemand, odpTest(func(e *env, a, b *rdmatest.Side) error {
 		mr, err := b.PD.AllocMR(8192, e.access(), uverbs.MROptions{})
 		if err != nil {
 			return err
@@ -336,7 +337,7 @@ var odp = []scenario{
 		if err := e.ctx.Probe(uverbs.FeatureOnDemandPaging); err != nil {
 			return err
 		}
-		a, b := e.pair(labtest.PairOptions{Type: verbs.UD, Access: e.access() | verbs.AccessOnDemand})
+		a, b := e.pair(rdmatest.PairOptions{Type: verbs.UD, Access: e.access() | verbs.AccessOnDemand})
 		return e.traffic(a, b, 20, 900, false)
 	}},
 	{"odp/odp_xrc_traffic", nowhere, probe("XRC domain")},

@@ -10,6 +10,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -46,7 +47,7 @@ func createInit(typ verbs.QPType) func(*env) error {
 		}
 		attr, mask := verbs.QPAttr{State: verbs.StateInit, Port: 1}, verbs.MaskState|verbs.MaskPKeyIndex|verbs.MaskPort
 		if typ == verbs.UD {
-			attr.QKey, mask = labtest.QKey, mask|verbs.MaskQKey
+			attr.QKey, mask = rdmatest.QKey, mask|verbs.MaskQKey
 		} else {
 			attr.Access, mask = e.access(), mask|verbs.MaskAccess
 		}
@@ -59,7 +60,7 @@ func createInit(typ verbs.QPType) func(*env) error {
 			return err
 		case got.State != verbs.StateInit && !e.siw: // siw has no INIT
 			return fmt.Errorf("in %v", got.State)
-		case typ == verbs.UD && got.QKey != labtest.QKey:
+		case typ == verbs.UD && got.QKey != rdmatest.QKey:
 			return fmt.Errorf("Q_Key %#x", got.QKey)
 		case got.Cap.MaxSendWR < smallCap.MaxSendWR || got.Cap.MaxRecvSGE < smallCap.MaxRecvSGE:
 			return fmt.Errorf("capacity %+v", got.Cap)
@@ -103,7 +104,7 @@ var qp = []scenario{
 		if err != nil {
 			return err
 		}
-		if err := qp.StartUD(1, labtest.QKey); err != nil {
+		if err := qp.StartUD(1, rdmatest.QKey); err != nil {
 			return err
 		}
 		if err := qp.Modify(verbs.QPAttr{QKey: 0x2222}, verbs.MaskQKey); err != nil {
@@ -118,7 +119,7 @@ var qp = []scenario{
 		if e.siw { // negotiated when connecting
 			return fmt.Errorf("siw: %w", errors.ErrUnsupported)
 		}
-		a, _ := e.pair(labtest.PairOptions{RC: uverbs.ConnectOptions{MaxRDAtomic: 8, MaxDestRDAtomic: 8}})
+		a, _ := e.pair(rdmatest.PairOptions{RC: uverbs.ConnectOptions{MaxRDAtomic: 8, MaxDestRDAtomic: 8}})
 		got, err := a.QP.Query()
 		if err == nil && (got.MaxRDAtomic != 8 || got.MaxDestRDAtomic != 8) {
 			err = fmt.Errorf("%+v", got)
@@ -128,15 +129,15 @@ var qp = []scenario{
 }
 
 // rdmaTest runs one opcode, as rdma-core's tests of ibv_wr_* do.
-func rdmaTest(use func(e *env, a, b *labtest.Side) error) func(*env) error {
+func rdmaTest(use func(e *env, a, b *rdmatest.Side) error) func(*env) error {
 	return func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{})
+		a, b := e.pair(rdmatest.PairOptions{})
 		return use(e, a, b)
 	}
 }
 
 func sendOp(wr verbs.SendWR) func(*env) error {
-	return rdmaTest(func(e *env, a, b *labtest.Side) error {
+	return rdmaTest(func(e *env, a, b *rdmatest.Side) error {
 		if _, err := b.PostRecv(verbs.RecvWR{ID: 4, SGL: []verbs.SGE{b.MR.SGE(0, 100)}}); err != nil {
 			return err
 		}
@@ -166,7 +167,7 @@ var qpEx = []scenario{
 			return err
 		}
 		access := e.access() | verbs.AccessFlushGlobal
-		a, b := e.pair(labtest.PairOptions{Access: access, RC: uverbs.ConnectOptions{Access: access}})
+		a, b := e.pair(rdmatest.PairOptions{Access: access, RC: uverbs.ConnectOptions{Access: access}})
 		wrs := []verbs.SendWR{
 			{ID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: []byte("flushed"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()},
 			{ID: 2, Opcode: verbs.OpFlush, Flags: verbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Flush: verbs.Flush{Length: 7, Type: verbs.FlushGlobal}},
@@ -188,25 +189,25 @@ var qpEx = []scenario{
 		if err := e.ctx.Probe(uverbs.FeatureFlush); err != nil {
 			return err
 		}
-		a, b := e.pair(labtest.PairOptions{}) // its region does not allow FLUSH
+		a, b := e.pair(rdmatest.PairOptions{}) // its region does not allow FLUSH
 		return fails(e.do(a, verbs.SendWR{
 			Opcode: verbs.OpFlush, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Flush: verbs.Flush{Length: 7, Type: verbs.FlushGlobal},
 		}), verbs.WCRemAccessErr, verbs.WCRemInvReqErr)
 	}},
-	{"qpex/qp_ex_rc_atomic_write", with("ATOMIC_WRITE"), rdmaTest(func(e *env, a, b *labtest.Side) error {
+	{"qpex/qp_ex_rc_atomic_write", with("ATOMIC_WRITE"), rdmaTest(func(e *env, a, b *rdmatest.Side) error {
 		err := e.do(a, verbs.SendWR{Opcode: verbs.OpAtomicWrite, Inline: []byte("8 bytes."), RemoteAddr: b.MR.Addr() + 8, RKey: b.MR.RKey()})
 		if err == nil && string(b.MR.Bytes()[8:16]) != "8 bytes." {
 			err = fmt.Errorf("%q was written", b.MR.Bytes()[8:16])
 		}
 		return err
 	})},
-	{"qpex/qp_ex_rc_rdma_write", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error { return e.write(a, b, 20000, b.MR.RKey()) })},
+	{"qpex/qp_ex_rc_rdma_write", everywhere, rdmaTest(func(e *env, a, b *rdmatest.Side) error { return e.write(a, b, 20000, b.MR.RKey()) })},
 	{"qpex/qp_ex_rc_rdma_write_imm", notOnSIW, sendOp(verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Inline: []byte("write"), Imm: 7})},
-	{"qpex/qp_ex_rc_rdma_write_zero_size", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error {
+	{"qpex/qp_ex_rc_rdma_write_zero_size", everywhere, rdmaTest(func(e *env, a, b *rdmatest.Side) error {
 		return e.do(a, verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
 	})},
-	{"qpex/qp_ex_rc_rdma_read", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error { return e.read(a, b, 20000, b.MR.RKey()) })},
-	{"qpex/qp_ex_rc_rdma_read_zero_size", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error {
+	{"qpex/qp_ex_rc_rdma_read", everywhere, rdmaTest(func(e *env, a, b *rdmatest.Side) error { return e.read(a, b, 20000, b.MR.RKey()) })},
+	{"qpex/qp_ex_rc_rdma_read_zero_size", everywhere, rdmaTest(func(e *env, a, b *rdmatest.Side) error {
 		return e.do(a, verbs.SendWR{Opcode: verbs.OpRDMARead, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
 	})},
 	{"qpex/qp_ex_rc_atomic_cmp_swp", notOnSIW, atomicTest(verbs.OpCompareSwap)},
@@ -228,7 +229,7 @@ var qpEx = []scenario{
 		_, err = qp.PostSend(verbs.SendWR{Opcode: verbs.OpSend})
 		return refused(err, verbs.ErrState)
 	}},
-	{"qpex/full_rq_bad_flow", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error {
+	{"qpex/full_rq_bad_flow", everywhere, rdmaTest(func(e *env, a, b *rdmatest.Side) error {
 		for range 1000 {
 			if _, err := b.PostRecv(verbs.RecvWR{}); err != nil {
 				return refused(err, verbs.ErrQueueFull)
@@ -236,7 +237,7 @@ var qpEx = []scenario{
 		}
 		return errors.New("1000 receives fit")
 	})},
-	{"qpex/rq_with_larger_sgl_bad_flow", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error {
+	{"qpex/rq_with_larger_sgl_bad_flow", everywhere, rdmaTest(func(e *env, a, b *rdmatest.Side) error {
 		_, err := b.PostRecv(verbs.RecvWR{SGL: make([]verbs.SGE, 5)})
 		return refused(err, verbs.ErrTooManySGEs)
 	})},

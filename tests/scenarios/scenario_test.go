@@ -17,6 +17,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -134,10 +135,9 @@ func (e *env) pd() *uverbs.PD {
 	return pd
 }
 
-func (e *env) pair(opt labtest.PairOptions) (a, b *labtest.Side) {
+func (e *env) pair(opt rdmatest.PairOptions) (a, b *rdmatest.Side) {
 	e.t.Helper()
-	opt.Device = e.dev
-	return labtest.NewPair(e.t, opt)
+	return labtest.NewPair(e.t, e.dev, opt)
 }
 
 // access returns all access rights that the device supports for regions.
@@ -166,7 +166,7 @@ func (e *env) wait(cq *uverbs.CQ, events bool) (verbs.WC, error) {
 }
 
 // do posts a request and waits until it has completed.
-func (e *env) do(s *labtest.Side, wr verbs.SendWR) error {
+func (e *env) do(s *rdmatest.Side, wr verbs.SendWR) error {
 	wr.Flags |= verbs.SendSignaled
 	if _, err := s.QP.PostSend(wr); err != nil {
 		return err
@@ -183,9 +183,9 @@ func fill(b []byte) []byte {
 }
 
 // traffic sends rounds messages of n bytes in each direction and compares them.
-func (e *env) traffic(a, b *labtest.Side, rounds, n int, events bool) error {
+func (e *env) traffic(a, b *rdmatest.Side, rounds, n int, events bool) error {
 	for i := range rounds {
-		for _, dir := range [][2]*labtest.Side{{a, b}, {b, a}} {
+		for _, dir := range [][2]*rdmatest.Side{{a, b}, {b, a}} {
 			if err := e.message(dir[0], dir[1], n, uint32(i), events); err != nil {
 				return fmt.Errorf("round %d: %w", i, err)
 			}
@@ -196,7 +196,7 @@ func (e *env) traffic(a, b *labtest.Side, rounds, n int, events bool) error {
 
 // message sends n bytes from the start of one side's region to a page of the
 // other's, with an immediate unless on siw.
-func (e *env) message(from, to *labtest.Side, n int, imm uint32, events bool) error {
+func (e *env) message(from, to *rdmatest.Side, n int, imm uint32, events bool) error {
 	grh := 0
 	if from.QP.Type() == verbs.UD {
 		grh = verbs.GRHSize
@@ -227,7 +227,7 @@ func (e *env) message(from, to *labtest.Side, n int, imm uint32, events bool) er
 }
 
 // write moves n bytes from a's region to b's with an RDMA WRITE and compares.
-func (e *env) write(a, b *labtest.Side, n int, rkey uint32) error {
+func (e *env) write(a, b *rdmatest.Side, n int, rkey uint32) error {
 	want := bytes.Clone(fill(a.MR.Bytes()[:n]))
 	if err := e.do(a, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.MR.SGE(0, n)}, RemoteAddr: b.MR.Addr(), RKey: rkey}); err != nil {
 		return err
@@ -244,7 +244,7 @@ func (e *env) write(a, b *labtest.Side, n int, rkey uint32) error {
 }
 
 // read moves n bytes from b's region to a's with an RDMA READ and compares.
-func (e *env) read(a, b *labtest.Side, n int, rkey uint32) error {
+func (e *env) read(a, b *rdmatest.Side, n int, rkey uint32) error {
 	want := bytes.Clone(fill(b.MR.Bytes()[:n]))
 	if err := e.do(a, verbs.SendWR{Opcode: verbs.OpRDMARead, SGL: []verbs.SGE{a.MR.SGE(0, n)}, RemoteAddr: b.MR.Addr(), RKey: rkey}); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/deaf"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -74,7 +75,7 @@ func fastPath(t *testing.T, device string) {
 	if device == labtest.MLX5 {
 		doorbell = Calls{} // a store to a page of the device
 	}
-	a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: 4 * depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}})
+	a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: 4 * depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}})
 
 	recv := []verbs.RecvWR{{SGL: []verbs.SGE{b.MR.SGE(0, 4096)}}}
 	expect(t, c, "post_recv", depth/2, Calls{}, func() {
@@ -186,7 +187,7 @@ func TestMLX5(t *testing.T) {
 
 // skipped checks that posts to siw make no call while the kernel still processes the queue:
 // a batch that it does not finish in its call saves the calls of the posts that follow.
-func skipped(t *testing.T, c *Counter, a, b *labtest.Side) {
+func skipped(t *testing.T, c *Counter, a, b *rdmatest.Side) {
 	const posts = 100
 	long := make([]verbs.SendWR, 300)
 	for i := range long {
@@ -237,7 +238,7 @@ func allocs(t *testing.T, device string) {
 	if device == labtest.SIW {
 		withImm = verbs.OpSend // siw has no immediates
 	}
-	a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64}})
+	a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64}})
 	if n := testing.AllocsPerRun(1000, func() {
 		if _, err := b.QP.PostRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{b.MR.SGE(0, 64), b.MR.SGE(64, 64)}}); err != nil {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
 )
 
 // TestRemovalWhileOpen deletes a device that a program has open, which kernels do without waiting if it is an adapter, or,
@@ -36,7 +37,7 @@ func removeWhileOpen(t *testing.T, device string) {
 	remove := e.remover()
 	t.Cleanup(e.addDevice)
 	dev := labtest.OpenDevice(t, device)
-	a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
+	a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Events: true})
 	ctx := labtest.Within(t, roundTimeout)
 	waits := map[string]func() error{
 		"wait for a completion":     func() error { _, err := a.RecvCQ.Next(ctx); return err },
@@ -60,7 +61,7 @@ func removeWhileOpen(t *testing.T, device string) {
 		}
 	}()
 	// A third program only polls.
-	polled, _ := labtest.NewPair(t, labtest.PairOptions{Device: device, SRQ: true})
+	polled, _ := labtest.NewPair(t, device, rdmatest.PairOptions{SRQ: true})
 	labtest.Must(polled.PostRecv(verbs.RecvWR{ID: 1}, verbs.RecvWR{ID: 2}))(t)
 	time.Sleep(50 * time.Millisecond)
 	start := time.Now()
