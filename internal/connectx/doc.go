@@ -2,9 +2,8 @@
 // and queues of Linux' mlx5 drivers, which find it on a virtual machine's PCI bus through package
 // vfiouser. Package engine executes its RDMA.
 //
-//	vfiouser ─► config.go   PCI configuration
-//	            bar.go      initialization segment, doorbells ─► blueflame.go
-//	            command.go  command queue ─► handlers by opcode, all with (call) status
+//	vfiouser ─► bar.go      PCI configuration, initialization segment, doorbells ─► blueflame.go
+//	            command.go  command queue ─► handlers by opcode, of the part or the object that they concern
 //	            eq.go       event queues ─► interrupts
 //	            counter.go  what QUERY_Q_COUNTER, QUERY_VPORT_COUNTER and PPCNT count
 //	            mkey.go ◄─ umr.go, requests that configure keys
