@@ -159,23 +159,16 @@ var opcodes = [256]opcodeInfo{
 	RCFlush:              {"FLUSH", IsRequest | IsFlush | only | HasFETH | HasRETH, BTHSize + FETHSize + RETHSize},
 	RCAtomicWrite:        {"ATOMIC_WRITE", IsRequest | IsAtomicWrite | only | HasPayload | HasRETH, BTHSize + RETHSize},
 
-	UCSendFirst:    {"SEND_FIRST", send | first | TakesReceive, BTHSize},
-	UCSendMiddle:   {"SEND_MIDDLE", send | Middle, BTHSize},
-	UCSendLast:     {"SEND_LAST", send | last | Completes, BTHSize},
-	UCSendLastImm:  {"SEND_LAST_IMM", send | last | Completes | HasImmDt, BTHSize + ImmDtSize},
-	UCSendOnly:     {"SEND_ONLY", send | only | TakesReceive | Completes, BTHSize},
-	UCSendOnlyImm:  {"SEND_ONLY_IMM", send | only | TakesReceive | Completes | HasImmDt, BTHSize + ImmDtSize},
-	UCWriteFirst:   {"WRITE_FIRST", write | first | HasRETH, BTHSize + RETHSize},
-	UCWriteMiddle:  {"WRITE_MIDDLE", write | Middle, BTHSize},
-	UCWriteLast:    {"WRITE_LAST", write | last, BTHSize},
-	UCWriteLastImm: {"WRITE_LAST_IMM", write | last | TakesReceive | Completes | HasImmDt, BTHSize + ImmDtSize},
-	UCWriteOnly:    {"WRITE_ONLY", write | only | HasRETH, BTHSize + RETHSize},
-	UCWriteOnlyImm: {"WRITE_ONLY_IMM", write | only | TakesReceive | Completes | HasRETH | HasImmDt, BTHSize + RETHSize + ImmDtSize},
-
 	UDSendOnly:    {"SEND_ONLY", send | only | TakesReceive | Completes | HasDETH, BTHSize + DETHSize},
 	UDSendOnlyImm: {"SEND_ONLY_IMM", send | only | TakesReceive | Completes | HasDETH | HasImmDt, BTHSize + DETHSize + ImmDtSize},
 
 	CNP: {"CNP", HasPayload, BTHSize},
+}
+
+func init() {
+	for o := UCSendFirst; o <= UCWriteOnlyImm; o++ { // SENDs and WRITEs are as those of RC
+		opcodes[o] = opcodes[o-UCSendFirst]
+	}
 }
 
 // Known reports whether the package knows the opcode: those of RC, UC and UD, and CNP.
