@@ -20,10 +20,7 @@ type Channel struct {
 	transport *Transport // owns the devices of the channel's endpoints
 }
 
-// NewChannel is [Transport.NewChannel] of [DefaultTransport].
-func NewChannel() (*Channel, error) { return defaultTransport.NewChannel() }
-
-// NewChannel opens a channel, whose endpoints use the transport. The caller must close it after its IDs.
+// NewChannel opens a channel for endpoints of the transport. The caller must close it last.
 func (t *Transport) NewChannel() (*Channel, error) {
 	m, err := openManager(t.node())
 	if err != nil {
@@ -66,7 +63,7 @@ func (c *Channel) Next(ctx context.Context) (Event, error) {
 	return e, fail("wait for event", "", err)
 }
 
-// TryNext is like [Channel.Next] but does not wait: ok is false if there is no event.
+// TryNext is Next without waiting: ok is false if there is no event.
 func (c *Channel) TryNext() (e Event, ok bool, err error) {
 	for {
 		if e, ok, err = c.events.pop(); ok {
@@ -106,11 +103,8 @@ func (c *Channel) Accept(e Event, opt Options) (*Endpoint, error) {
 
 // check refuses events of another channel or of another type.
 func (c *Channel) check(e *Event, want EventType) error {
-	switch {
-	case e.Type != want || e.ID == nil:
-		return fmt.Errorf("event %q: %w", e.Type, syscall.EINVAL)
-	case e.ID.m != c.m:
-		return fmt.Errorf("ID of another channel: %w", syscall.EINVAL)
+	if e.Type != want || e.ID == nil || e.ID.m != c.m {
+		return fmt.Errorf("event %q, or of another channel: %w", e.Type, syscall.EINVAL)
 	}
 	return nil
 }

@@ -74,8 +74,8 @@ func TestSetDepths(t *testing.T) {
 		{request: &Event{}, want: [2]uint8{0, 0}},
 		{opt: Options{InitiatorDepth: 9}, request: &Event{ConnParam: ConnParam{ResponderResources: 1, InitiatorDepth: 1}}, err: verbs.ErrRange},
 	} {
-		p := plan{Options: test.opt, request: test.request}
-		err := p.setDepths(attr, "rxe0")
+		p := plan{Options: test.opt, accepting: test.request != nil}
+		err := p.setDepths(attr, "rxe0", test.request)
 		if !errors.Is(err, test.err) || err == nil && [2]uint8{p.resources, p.depth} != test.want {
 			t.Errorf("%+v: %d, %d, %v", test, p.resources, p.depth, err)
 		}

@@ -15,26 +15,28 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// thread runs the commands of a channel after a change of credentials. The virtual rdma_cm
+// thread runs the commands of a manager after a change of credentials. The virtual rdma_cm
 // accepts commands from all threads.
 //
 // The kernel accepts commands to rdma_cm only from threads that have the credentials
-// with which the file was opened (ib_safe_file_access compares pointers). After
-// syscall.Setuid, Setgid, Setgroups or a similar call, each thread of a Go program has a
-// credentials structure of its own, with equal contents. When a command is refused for
-// that reason, the channel starts a thread that opens the node again and runs all commands
-// from then on. MIGRATE_ID, which does not check the credentials of the old file, moves
-// the IDs and their events to the new file:
+// with which the file was opened (ucma_write; ib_safe_file_access compares the pointers
+// filp->f_cred and current_cred(), not what they point to). The threads of a process share
+// a structure until one calls setuid(2) or the like, which gives that thread a new one
+// (prepare_creds, commit_creds). syscall.Setuid, Setgid, Setgroups and similar calls do so in
+// each thread of a Go program: each has a structure of its own then, with equal contents.
+// When a command is refused for that reason, the manager starts a thread that opens the node
+// again and runs all commands from then on. MIGRATE_ID, which does not check the credentials
+// of the old file, moves the IDs and their events, in order, to the new one (ucma_migrate_id):
 //
 //	command ─► any thread ─► file        until the first refusal
 //	command ─► the thread ─► new file    after it; opened again at each refusal
 //
 // The new file replaces the old one under the same descriptor, so waiting for events
-// and closing the channel work as before.
+// and closing the manager work as before.
 type thread struct {
 	start sync.Once
 	jobs  chan func()
-	done  chan struct{} // closed with the channel
+	done  chan struct{} // closed with the manager
 	stop  func()
 
 	// renewMu is held for writing by the thread while it renews the file, and for reading
@@ -76,7 +78,7 @@ func (m *manager) runOnCaller(msg message, answer []byte) error {
 }
 
 // runRenewed runs a command, and renews the file each time the command is refused. It is
-// called on the channel's thread.
+// called on the manager's thread.
 func (m *manager) runRenewed(fd int, msg message, answer []byte) error {
 	for {
 		err := sys.WriteCommand(fd, msg.bytes())
@@ -94,7 +96,7 @@ func (m *manager) runRenewed(fd int, msg message, answer []byte) error {
 	}
 }
 
-// onThread calls f on the channel's thread, with the file.
+// onThread calls f on the manager's thread, with the file.
 func (m *manager) onThread(f func(fd int) error) error {
 	t := &m.thread
 	t.start.Do(func() { go t.serve() })
@@ -120,8 +122,10 @@ func (t *thread) serve() {
 	}
 }
 
-// closeOld closes the former files. It returns false and closes none if the number of
-// renewals is not the one that the caller has seen: events may have come since it found none.
+// closeOld closes the former files, which destroys the IDs on them (ucma_close). The ID of a connection
+// request is on the file that its listener had when the request came (ucma_connect_event_handler), and
+// stays there when the listener and its events move. So closeOld returns false and closes none if the
+// number of renewals is not the one that the caller has seen: events may have come since it found none.
 func (t *thread) closeOld(renewals int) bool {
 	t.renewMu.Lock()
 	defer t.renewMu.Unlock()
@@ -142,7 +146,7 @@ func (t *thread) renewed() (times int, old bool) {
 	return t.renewals, len(t.old) > 0
 }
 
-// renew replaces the file with one that the calling thread, the channel's, may write to. It
+// renew replaces the file with one that the calling thread, the manager's, may write to. It
 // starts again if the thread's credentials change meanwhile, so that no ID stays behind.
 func (m *manager) renew(fd int) (err error) {
 	t := &m.thread
@@ -319,9 +323,7 @@ func (m *manager) runBlocking(id *ID, cmd uint32, req []byte) error {
 		return m.runRenewed(fd, move.message, nil)
 	})
 	if back == nil { // the kernel moves events without waking readers
-		m.deliverMu.Lock()
 		m.drain()
-		m.deliverMu.Unlock()
 	}
 	return translateErrno(cmp.Or(err, back))
 }

@@ -50,9 +50,7 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (*Endpoint, error) {
 		if err == nil {
 			return e, nil
 		}
-		if first == nil {
-			first = err
-		}
+		first = cmp.Or(first, err)
 		if d.Logger != nil && i+1 < len(addrs) {
 			d.Logger.Debug("next address is tried", "remote", addrs[i+1].String())
 		}

@@ -157,7 +157,7 @@ func TestPermission(t *testing.T) {
 			failed <- err
 			return
 		}
-		ch, err := cm.NewChannel()
+		ch, err := cm.DefaultTransport().NewChannel()
 		if err == nil {
 			ch.Close()
 		}

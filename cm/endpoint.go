@@ -1,9 +1,11 @@
 package cm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,14 +19,11 @@ import (
 // Endpoint is one end of a reliable connection, or a datagram endpoint: a QP with its CQs. The
 // caller must close it. Access flags of memory regions limit what the peer reaches by RDMA.
 type Endpoint struct {
-	PD     *uverbs.PD
-	QP     *uverbs.QP
-	SendCQ *uverbs.CQ
-	RecvCQ *uverbs.CQ
-
+	PD             *uverbs.PD
+	QP             *uverbs.QP
+	SendCQ, RecvCQ *uverbs.CQ
 	// PrivateData is what the peer sent when it connected or accepted, see [MaxPrivateData].
 	PrivateData []byte
-
 	// Peer is the destination of a datagram endpoint that dialed, or its multicast group.
 	Peer verbs.UDAddr
 
@@ -99,7 +98,7 @@ func (e *Endpoint) build(opt *Options, request *Event, t *Transport) (err error)
 			return err
 		}
 	}
-	if e.plan, err = newPlan(opt, e.id.space, e.route, request); err != nil {
+	if e.plan, err = newPlan(opt, e.id.space, e.route, request != nil); err != nil {
 		return err
 	}
 	p := &e.plan
@@ -115,7 +114,7 @@ func (e *Endpoint) build(opt *Options, request *Event, t *Transport) (err error)
 		if err != nil {
 			return err
 		}
-		if err := p.setDepths(attr, e.PD.Context().Device().Name); err != nil {
+		if err := p.setDepths(attr, e.PD.Context().Device().Name, request); err != nil {
 			return err
 		}
 	}
@@ -156,12 +155,6 @@ func (e *Endpoint) makePD(t *Transport) (err error) {
 		e.own.add(e.PD.Close)
 	}
 	return err
-}
-
-// shared reports whether a CQ or SRQ is the program's, which may outlive the endpoint.
-func (e *Endpoint) shared() bool {
-	p := &e.plan
-	return p.SRQ != nil || p.SendCQ != nil || p.RecvCQ != nil
 }
 
 // replaceID makes the endpoint use id, which has another local port. Its QP is still in INIT.
@@ -288,7 +281,7 @@ func (e *Endpoint) activate() error {
 	if e.plan.typ == verbs.UD || e.iwarp {
 		return nil
 	}
-	accepting := e.plan.request != nil
+	accepting := e.plan.accepting
 	attr, mask, err := e.qpAttr(verbs.StateRTR)
 	if err != nil {
 		return err
@@ -375,8 +368,8 @@ func (e *Endpoint) end(reason error, flush bool) {
 // WCFlushErr then.
 func (e *Endpoint) Done() <-chan struct{} { return e.life.done }
 
-// Err returns why the connection ended: [verbs.ErrDisconnected], [verbs.ErrDeviceRemoved] or
-// [verbs.ErrClosed]. It is nil while the connection is up.
+// Err returns why the connection ended, [verbs.ErrDisconnected], [verbs.ErrDeviceRemoved] or
+// [verbs.ErrClosed], or nil.
 func (e *Endpoint) Err() error {
 	select {
 	case <-e.life.done:
@@ -441,18 +434,18 @@ func (e *Endpoint) Disconnect() { e.end(verbs.ErrClosed, true) }
 // regions in PD. Requests that have not completed get a completion only if their CQ is shared.
 // After a failure Close can be called again.
 //
-// The side that received the last message should wait for Done: rxe completes a receive before it
-// acknowledges the message, and the peer's send would fail. On RoCE and InfiniBand the network may
-// lose the end: the kernel repeats it every 4 s until Close, so a peer that only waits needs a
-// deadline.
+// The side that received the last message should answer it or wait for Done: rxe completes a receive
+// before it acknowledges the message, and the peer's send would fail. On RoCE and InfiniBand the end may
+// get lost: the kernel repeats it every 4 s until Close, so a peer that only waits needs a deadline.
 func (e *Endpoint) Close() error {
 	if e == nil {
 		return verbs.ErrClosed
 	}
-	e.end(verbs.ErrClosed, e.shared()) // flushing matters only if a CQ or SRQ is shared
+	p := &e.plan
+	e.end(verbs.ErrClosed, p.SRQ != nil || p.SendCQ != nil || p.RecvCQ != nil) // shared ones outlive the endpoint: flush
 	err := e.free()
 	if e.listener != nil {
-		e.listener.forget(e)
+		e.listener.update(func() { delete(e.listener.conns, e) })
 	}
 	return err
 }
@@ -490,4 +483,62 @@ func (e *Endpoint) free() (err error) {
 		o.device = nil
 	}
 	return err
+}
+
+// connLogger logs the steps of a connection, with the time since its beginning. The zero
+// value logs nothing and takes no time.
+type connLogger struct {
+	logger *slog.Logger
+	start  time.Time
+}
+
+func newConnLogger(l *slog.Logger) (j connLogger) {
+	if l != nil {
+		j = connLogger{l, time.Now()}
+	}
+	return j
+}
+
+// log logs a message with the attributes that are known: device, addresses, err, and the
+// time since the connection attempt began.
+func (j *connLogger) log(level slog.Level, msg, device string, local, remote netip.AddrPort, err error) {
+	if j.logger == nil || !j.logger.Enabled(context.Background(), level) {
+		return
+	}
+	var attrs []slog.Attr
+	add := func(known bool, key string, value any) {
+		if known {
+			attrs = append(attrs, slog.Any(key, value))
+		}
+	}
+	add(device != "", "device", device)
+	add(local.IsValid(), "local", local.String())
+	add(remote.IsValid(), "remote", remote.String())
+	add(err != nil, "err", err)
+	add(!j.start.IsZero(), "elapsed", time.Since(j.start))
+	j.logger.LogAttrs(context.Background(), level, msg, attrs...)
+}
+
+// logStep logs a step of a dial before there is an endpoint.
+func (j *connLogger) logStep(msg string, remote netip.AddrPort, err error) {
+	j.log(slog.LevelDebug, msg, "", netip.AddrPort{}, remote, err)
+}
+
+// logStep logs a message about the endpoint.
+func (e *Endpoint) logStep(level slog.Level, msg string, err error) {
+	if e.log.logger == nil {
+		return
+	}
+	device := ""
+	if e.PD != nil {
+		device = e.PD.Context().Device().Name
+	}
+	e.log.log(level, msg, device, e.route.Local, e.route.Remote, err)
+}
+
+// discard closes an endpoint that no caller has, and logs the error.
+func (e *Endpoint) discard() {
+	if err := e.Close(); err != nil {
+		e.logStep(slog.LevelWarn, "endpoint of a failed connection cannot be closed", err)
+	}
 }

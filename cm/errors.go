@@ -121,6 +121,9 @@ func (e *Endpoint) Reason(err error) error {
 	return err
 }
 
+// wrap replaces *err by what fail makes of it.
+func wrap(err *error, op, addr string) { *err = fail(op, addr, *err) }
+
 // fail wraps err, which op on an address returned. It returns nil if err is nil.
 func fail(op, addr string, err error) error {
 	if err == nil {

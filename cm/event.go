@@ -51,13 +51,9 @@ type Event struct {
 	Type   EventType
 	Status int // negative errno, or for Rejected the reason
 
-	// ID is the ID that the event is for, and Endpoint, if [Channel.Connect] or [Channel.Accept] has made it, its endpoint.
 	ID       *ID
-	Endpoint *Endpoint
-
-	// NewID is the ID of the connection that a ConnectRequest asks for. The receiver of
-	// the event must close it.
-	NewID *ID
+	Endpoint *Endpoint // of the ID, if the channel has made one
+	NewID    *ID       // for the connection of a ConnectRequest; the receiver of the event must close it
 
 	ConnParam                     // of the peer; in events of datagrams QPNum and QKey of the peer or group
 	AV        verbs.AddressVector // of the peer or group, in events of datagrams
@@ -90,18 +86,6 @@ func privateData(data *[abi.RDMA_MAX_PRIVATE_DATA]uint8, n uint8) []byte {
 // Err returns an error if the event means failure or the end of a connection, and nil
 // otherwise.
 func (e *Event) Err() error {
-	errno := func() error {
-		switch status := syscall.Errno(-e.Status); {
-		case e.Status >= 0:
-			return fmt.Errorf("%v, status %d", e.Type, e.Status)
-		case e.Type == ConnectError && status == syscall.EINVAL: // only siw reports this (siw_proc_mpareply)
-			return fmt.Errorf("%v: %w: %w", e.Type, ErrMPA, status)
-		case e.Type == Unreachable && status == syscall.ECONNREFUSED: // only devices in user space report this
-			return fmt.Errorf("%w: the host has no RoCE device (nothing receives at its UDP port for RoCE)", status)
-		default:
-			return fmt.Errorf("%v: %w", e.Type, translateErrno(status))
-		}
-	}
 	switch e.Type {
 	case Rejected:
 		return &RejectedError{Reason: e.Status, PrivateData: e.PrivateData}
@@ -110,7 +94,17 @@ func (e *Event) Err() error {
 	case DeviceRemoval:
 		return verbs.ErrDeviceRemoved
 	case AddrError, RouteError, ConnectError, Unreachable, MulticastError:
-		return errno()
+	default:
+		return nil
 	}
-	return nil
+	switch status := syscall.Errno(-e.Status); {
+	case e.Status >= 0:
+		return fmt.Errorf("%v, status %d", e.Type, e.Status)
+	case e.Type == ConnectError && status == syscall.EINVAL: // only siw reports this (siw_proc_mpareply)
+		return fmt.Errorf("%v: %w: %w", e.Type, ErrMPA, status)
+	case e.Type == Unreachable && status == syscall.ECONNREFUSED: // only devices in user space report this
+		return fmt.Errorf("%w: the host has no RoCE device (nothing receives at its UDP port for RoCE)", status)
+	default:
+		return fmt.Errorf("%v: %w", e.Type, translateErrno(status))
+	}
 }

@@ -199,7 +199,7 @@ func TestLoopWait(t *testing.T) {
 
 	labtest.Check(t, open.Close())
 	for _, wait := range []time.Duration{0, 5 * time.Millisecond, 100 * time.Millisecond} {
-		loop := labtest.Must(cm.NewChannel())(t)
+		loop := labtest.Must(cm.DefaultTransport().NewChannel())(t)
 		id := labtest.Must(loop.NewID(0))(t)
 		time.AfterFunc(wait, func() { loop.Close() })
 		if _, err := loop.Next(within(t, 5*time.Second)); !errors.Is(err, verbs.ErrClosed) {
@@ -236,7 +236,7 @@ func TestJoin(t *testing.T) {
 func TestLoopDatagrams(t *testing.T) {
 	labtest.Require(t)
 	ctx := within(t, 20*time.Second)
-	loop := labtest.Made(cm.NewChannel())(t)
+	loop := labtest.Made(cm.DefaultTransport().NewChannel())(t)
 	l, client := labtest.Must(loop.NewID(cm.PortSpaceUDP))(t), labtest.Must(loop.NewID(cm.PortSpaceUDP))(t)
 	labtest.Close(t, l)
 	if err := errors.Join(l.Bind(netip.MustParseAddrPort(labtest.Addr+":0")), l.Listen(0)); err != nil {

@@ -138,7 +138,7 @@ func ExampleDialer_Dial() {
 
 // This example makes and ends many connections in one goroutine.
 func ExampleChannel() {
-	loop, err := cm.NewChannel()
+	loop, err := cm.DefaultTransport().NewChannel()
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -266,9 +266,8 @@ func (id *ID) Accept(p ConnParam) error {
 	return fail("accept on ID", "", id.tooLong(err, p.PrivateData, roceReply, roceDatagramReply))
 }
 
-// Establish answers a ConnectResponse when the QP is in RTS: the connection is up
-// then, and the peer gets Established (rdma_establish(3)). On iWARP the kernel does
-// that, and Established comes instead of ConnectResponse.
+// Establish answers a ConnectResponse when the QP is in RTS, and the peer gets Established
+// (rdma_establish(3)). On iWARP the kernel does that: Established comes instead.
 func (id *ID) Establish() error {
 	return fail("establish connection of ID", "", idCommand(id, abi.RDMA_USER_CM_CMD_ACCEPT, &abi.RdmaUcmAccept{Id: id.handle}))
 }
@@ -292,7 +291,7 @@ func (id *ID) Disconnect() error {
 	return fail("disconnect ID", "", idCommand(id, abi.RDMA_USER_CM_CMD_DISCONNECT, &abi.RdmaUcmDisconnect{Id: id.handle}))
 }
 
-// InitQPAttr returns the attributes with which the connection's QP moves to a state.
+// InitQPAttr returns the attributes that move the connection's QP to a state.
 func (id *ID) InitQPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	req := abi.RdmaUcmInitQpAttr{Id: id.handle, QpState: uint32(state)}
 	var resp abi.IbUverbsQpAttr
@@ -315,9 +314,8 @@ type Route struct {
 
 // Route returns what is known of the route so far.
 func (id *ID) Route() (Route, error) {
-	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_ADDR}
-	var r abi.RdmaUcmQueryAddrResp
-	if err := idQuery(id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response, &r); err != nil {
+	r, err := id.query(abi.RDMA_USER_CM_QUERY_ADDR)
+	if err != nil {
 		return Route{}, fail("query route of ID", "", err)
 	}
 	route := Route{Index: int(r.IbdevIndex), Port: int(r.PortNum), PKey: r.Pkey, Local: addrPort(&r.SrcAddr), Remote: addrPort(&r.DstAddr)}
@@ -325,13 +323,12 @@ func (id *ID) Route() (Route, error) {
 	return route, nil
 }
 
-// SetTOS sets the type of service, or traffic class, of the connection's
-// packets (RDMA_OPTION_ID_TOS).
+// SetTOS sets the type of service, or traffic class (RDMA_OPTION_ID_TOS).
 func (id *ID) SetTOS(tos uint8) error {
 	return id.setOption("type of service", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_TOS, []byte{tos})
 }
 
-// SetReuseAddr allows several IDs to bind to one address. It is called before Bind.
+// SetReuseAddr lets several IDs bind to one address. It precedes Bind.
 func (id *ID) SetReuseAddr(on bool) error {
 	return id.setOption("reuse of addresses", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_REUSEADDR, flag(on))
 }
@@ -371,11 +368,16 @@ func (id *ID) Notify(event verbs.AsyncEventType) error {
 	return fail("notify ID", "", idCommand(id, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)}))
 }
 
+func (id *ID) query(option uint32) (r abi.RdmaUcmQueryAddrResp, err error) {
+	req := abi.RdmaUcmQuery{Id: id.handle, Option: option}
+	err = idQuery(id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response, &r)
+	return r, err
+}
+
 // GIDs returns the GIDs of both ends.
 func (id *ID) GIDs() (local, remote verbs.GID, err error) {
-	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_GID}
-	var r abi.RdmaUcmQueryAddrResp
-	if err := idQuery(id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response, &r); err != nil {
+	r, err := id.query(abi.RDMA_USER_CM_QUERY_GID)
+	if err != nil {
 		return local, remote, fail("query GIDs of ID", "", err)
 	}
 	// struct sockaddr_ib: family, P_Key, flow, then the GID.

@@ -17,7 +17,7 @@ import (
 // TestOptions sets every option.
 func TestOptions(t *testing.T) {
 	labtest.RequireBoth(t)
-	ch := labtest.Made(cm.NewChannel())(t)
+	ch := labtest.Made(cm.DefaultTransport().NewChannel())(t)
 	id := labtest.Made(ch.NewID(0))(t)
 	any6 := netip.MustParseAddrPort("[::]:0")
 	if err := errors.Join(id.SetTOS(32), id.SetReuseAddr(true), id.SetAFOnly(true), id.SetAckTimeout(15), id.Bind(any6)); err != nil {
@@ -60,7 +60,7 @@ func TestPath(t *testing.T) {
 
 func TestPortSpaces(t *testing.T) {
 	labtest.RequireBoth(t)
-	ch := labtest.Made(cm.NewChannel())(t)
+	ch := labtest.Made(cm.DefaultTransport().NewChannel())(t)
 	for _, space := range []cm.PortSpace{cm.PortSpaceTCP, cm.PortSpaceUDP, cm.PortSpaceIPoIB, cm.PortSpaceIB} {
 		labtest.Close(t, labtest.Must(ch.NewID(space))(t))
 	}
@@ -73,7 +73,7 @@ func TestPortSpaces(t *testing.T) {
 // kernel reuses its handle.
 func TestClosedID(t *testing.T) {
 	labtest.RequireBoth(t)
-	ch := labtest.Made(cm.NewChannel())(t)
+	ch := labtest.Made(cm.DefaultTransport().NewChannel())(t)
 	addr := netip.MustParseAddrPort(labtest.Addr + ":0")
 	for range 20 {
 		old := labtest.Must(ch.NewID(0))(t)
@@ -106,7 +106,7 @@ func TestClosedID(t *testing.T) {
 // sleeps, and in two: each event wakes one of them.
 func TestSleepers(t *testing.T) {
 	labtest.Require(t)
-	ch := labtest.Made(cm.NewChannel())(t)
+	ch := labtest.Made(cm.DefaultTransport().NewChannel())(t)
 	for i := range 20 {
 		ctx := within(t, 10*time.Second)
 		id := labtest.Must(ch.NewID(0))(t)

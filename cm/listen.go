@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,11 +58,11 @@ func (l *Listener) Stats() ListenerStats {
 	return s
 }
 
-// count increments a counter.
-func (l *Listener) count(n *uint64) {
+// update calls f with mu held.
+func (l *Listener) update(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	*n++
+	f()
 }
 
 // ListenConfig contains options for listening. The zero value listens as [Listen] does.
@@ -90,13 +91,9 @@ func Listen(ctx context.Context, addr string) (*Listener, error) {
 }
 
 // Listen is like the function [Listen], with options.
-func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
-	l, err := c.listen(ctx, addr)
-	return l, fail("listen", addr, err)
-}
-
-func (c *ListenConfig) listen(ctx context.Context, addr string) (*Listener, error) {
-	l := &Listener{log: c.Logger, transport: c.Transport.orDefault(), conns: map[*Endpoint]struct{}{}, backlog: &backlog{log: c.Logger}}
+func (c *ListenConfig) Listen(ctx context.Context, addr string) (l *Listener, err error) {
+	defer wrap(&err, "listen", addr)
+	l = &Listener{log: c.Logger, transport: c.Transport.orDefault(), conns: map[*Endpoint]struct{}{}, backlog: &backlog{log: c.Logger}}
 	addrs, err := resolve(ctx, nil, addr)
 	if err != nil {
 		return nil, err
@@ -238,7 +235,7 @@ func portInUse(id *ID, local netip.AddrPort, err error) error {
 // Addr returns the address that the listener listens on.
 func (l *Listener) Addr() Addr { return l.addr }
 
-// Accept waits for a connection request. Requests may be handled at once; none delays another.
+// Accept waits for a connection request. None delays another.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	for {
 		ev, err := l.events.next(ctx)
@@ -254,7 +251,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 		route, err := ev.NewID.Route()
 		if err != nil { // the peer is gone already
 			ev.NewID.Close()
-			l.count(&l.stats.Failed)
+			l.update(func() { l.stats.Failed++ })
 			continue
 		}
 		if l.log != nil {
@@ -282,9 +279,8 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 	if err := l.Close(); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	conns := slices.Collect(maps.Keys(l.conns))
-	l.mu.Unlock()
+	var conns []*Endpoint
+	l.update(func() { conns = slices.Collect(maps.Keys(l.conns)) })
 	for _, e := range conns {
 		select {
 		case <-e.Done():
@@ -293,21 +289,6 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// track adds a connection to conns until it is closed.
-func (l *Listener) track(e *Endpoint) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.conns[e] = struct{}{}
-	l.stats.Accepted++
-	e.listener = l
-}
-
-func (l *Listener) forget(e *Endpoint) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.conns, e)
 }
 
 // Request is a connection request of a peer. The caller must either accept or
@@ -333,12 +314,8 @@ func (r *Request) PrivateData() []byte { return r.event.PrivateData }
 // Accept accepts the connection and waits until it is up, or rejects it if that fails or ctx ends.
 // If the peer has sent and disconnected at once, the endpoint has ended, and its completed receives
 // hold what was sent.
-func (r *Request) Accept(ctx context.Context, opt Options) (*Endpoint, error) {
-	e, err := r.accept(ctx, &opt)
-	return e, fail("accept from", r.RemoteAddr().String(), gaveUp(err))
-}
-
-func (r *Request) accept(ctx context.Context, opt *Options) (_ *Endpoint, err error) {
+func (r *Request) Accept(ctx context.Context, opt Options) (e *Endpoint, err error) {
+	defer wrap(&err, "accept from", r.RemoteAddr().String())
 	if r.answered.Swap(true) {
 		return nil, verbs.ErrClosed
 	}
@@ -347,8 +324,8 @@ func (r *Request) accept(ctx context.Context, opt *Options) (_ *Endpoint, err er
 	}
 	j := newConnLogger(opt.Logger)
 	defer func() {
-		if err != nil {
-			r.l.count(&r.l.stats.Failed)
+		if err = gaveUp(err); err != nil {
+			r.l.update(func() { r.l.stats.Failed++ })
 			j.log(slog.LevelDebug, "accepting failed", "", r.route.Local, r.route.Remote, err)
 		}
 	}()
@@ -356,7 +333,7 @@ func (r *Request) accept(ctx context.Context, opt *Options) (_ *Endpoint, err er
 		r.id.Close() // the kernel rejects a request that is destroyed unanswered
 		return nil, err
 	}
-	e, err := newEndpoint(r.id, r.route, &r.event, opt, j, r.l.transport)
+	e, err = newEndpoint(r.id, r.route, &r.event, &opt, j, r.l.transport)
 	if err != nil {
 		return nil, err
 	}
@@ -365,7 +342,11 @@ func (r *Request) accept(ctx context.Context, opt *Options) (_ *Endpoint, err er
 		e.discard()
 		return nil, err
 	}
-	r.l.track(e)
+	e.listener = r.l
+	r.l.update(func() {
+		r.l.conns[e] = struct{}{}
+		r.l.stats.Accepted++
+	})
 	e.watchEvents()
 	if ended {
 		e.end(verbs.ErrDisconnected, true)
@@ -437,23 +418,18 @@ func (e *Endpoint) awaitPeer(ctx context.Context, ownCQ bool) (Event, error) {
 	return e.id.events.await(ctx, Established, Disconnected)
 }
 
-// Reject rejects the request. The peer's dial fails with a [*RejectedError] with privateData.
-func (r *Request) Reject(privateData []byte) error {
-	return fail("reject", r.RemoteAddr().String(), r.reject(privateData))
-}
-
-func (r *Request) reject(privateData []byte) error {
+// Reject makes the peer's dial fail with a [*RejectedError].
+func (r *Request) Reject(privateData []byte) (err error) {
+	defer wrap(&err, "reject", r.RemoteAddr().String())
 	if len(privateData) > MaxPrivateData {
 		return ErrPrivateData
 	}
 	if r.answered.Swap(true) {
 		return verbs.ErrClosed
 	}
-	r.l.count(&r.l.stats.Rejected)
-	err := r.id.reject(privateData)
-	if cerr := r.id.Close(); err == nil {
-		err = cerr
-	}
+	r.l.update(func() { r.l.stats.Rejected++ })
+	err = r.id.reject(privateData)
+	err = cmp.Or(err, r.id.Close())
 	if r.l.log != nil {
 		r.l.log.Warn("connection rejected by the program", "local", r.route.Local.String(), "remote", r.route.Remote.String())
 	}

@@ -190,7 +190,7 @@ func TestLoopFDQueue(t *testing.T) {
 		t.Errorf("event %v of an ID that is closed, %v", e.Type, err)
 	}
 
-	ended := labtest.Must(cm.NewChannel())(t)
+	ended := labtest.Must(cm.DefaultTransport().NewChannel())(t)
 	if err := errors.Join(ended.Close(), ended.Close()); err != nil {
 		t.Error(err)
 	}

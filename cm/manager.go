@@ -31,7 +31,8 @@ type manager struct {
 	// deliverMu is held from reading an event until it is delivered: its holder
 	// knows that no event is in delivery.
 	deliverMu sync.Mutex
-	reader    *eventReader       // nil when dispatch has ended
+	reader    message // the command GET_EVENT; zero when dispatch has ended
+	resp      abi.RdmaUcmEventResp
 	readFunc  func(fd int) error // readEvent, as a func value: no allocation per call
 	onUnused  func()             // called with mu held when no IDs are left; nil unless a Transport owns the manager
 
@@ -62,13 +63,14 @@ func openManager(node string) (*manager, error) {
 	if err != nil {
 		return nil, fail("open", node, err)
 	}
-	g, err := newEventReader()
+	m := &manager{node: node, file: file, done: make(chan struct{}), ids: map[uint64]*ID{}}
+	var req abi.RdmaUcmGetEvent
+	m.reader, err = encode(abi.RDMA_USER_CM_CMD_GET_EVENT, mmap.Bytes(&req), &req.Response, len(mmap.Bytes(&m.resp)))
 	if err != nil {
 		file.Close()
 		return nil, fail("open", node, err)
 	}
 	file.Relay()
-	m := &manager{node: node, file: file, done: make(chan struct{}), reader: g, ids: map[uint64]*ID{}}
 	m.thread.init()
 	m.readFunc = m.readEvent
 	return m, nil
@@ -107,9 +109,9 @@ const retryRenewal = time.Second
 // end ends the IDs of a manager that is closed or whose events cannot be read any more.
 func (m *manager) end(why error) {
 	m.deliverMu.Lock()
-	if m.reader != nil {
-		m.reader.msg.free()
-		m.reader = nil
+	if m.reader.mem != nil {
+		m.reader.free()
+		m.reader = message{}
 	}
 	m.deliverMu.Unlock()
 	m.mu.Lock()
@@ -156,14 +158,14 @@ func (m *manager) readEvent(fd int) error {
 }
 
 func (m *manager) readEventLocked(fd int) error {
-	if m.reader == nil {
+	if m.reader.mem == nil {
 		return verbs.ErrClosed
 	}
 	for {
 		times, _ := m.thread.renewed()
-		err := m.run(m.reader.msg, mmap.Bytes(&m.reader.resp))
+		err := m.run(m.reader, mmap.Bytes(&m.resp))
 		if err == nil {
-			m.deliver(&m.reader.resp)
+			m.deliver(&m.resp)
 		}
 		if err != syscall.EAGAIN {
 			return err
@@ -178,31 +180,24 @@ func (m *manager) readEventLocked(fd int) error {
 // poll reads and delivers an event, if there is one.
 func (m *manager) poll() { m.file.Try(m.readFunc) }
 
-// drain delivers all pending events. The caller holds m.deliverMu.
-func (m *manager) drain() error {
-	return m.file.Try(func(fd int) error {
+// drain delivers all pending events.
+func (m *manager) drain() {
+	m.deliverMu.Lock()
+	defer m.deliverMu.Unlock()
+	m.file.Try(func(fd int) error {
 		for m.readEventLocked(fd) == nil {
 		}
 		return nil
 	})
 }
 
-// eventReader is the command that reads an event, GET_EVENT, and its response.
-type eventReader struct {
-	msg  message
-	resp abi.RdmaUcmEventResp
-}
-
-func newEventReader() (*eventReader, error) {
-	g := new(eventReader)
-	var req abi.RdmaUcmGetEvent
-	var err error
-	g.msg, err = encode(abi.RDMA_USER_CM_CMD_GET_EVENT, mmap.Bytes(&req), &req.Response, len(mmap.Bytes(&g.resp)))
-	return g, err
-}
-
-// deliver puts an event into the queue of its ID. The event of a connection request makes an ID, with
-// the handle that the kernel has chosen (ucma_event_handler); its uid is the listener's.
+// deliver puts an event into the queue of its ID. The kernel has one list of events for a file
+// (ucma_get_event takes its first), and the caller holds deliverMu, so events of one ID, and of all IDs
+// with one queue, keep their order.
+//
+// The event of a connection request makes an ID, with the handle that the kernel has chosen
+// (ucma_connect_event_handler); its uid is the listener's. The new ID has uid 0 until ucma_accept
+// sets it, and ucma_event_handler drops events of uid 0: a peer that gives up is not seen before.
 func (m *manager) deliver(r *abi.RdmaUcmEventResp) {
 	m.thread.renewMu.RLock()
 	old := len(m.thread.old) > 0

@@ -90,14 +90,14 @@ func (opt *Options) check() error {
 // It is settled before anything is made.
 type plan struct {
 	Options
-	request          *Event // of the peer, on the accepting side; else nil
+	accepting        bool
 	typ              verbs.QPType
 	resources, depth uint8 // the most READs and atomics in flight, of the peer and of this side
 }
 
 // newPlan lets the program adapt its options to the route, and checks them.
-func newPlan(opt *Options, space PortSpace, route Route, request *Event) (p plan, err error) {
-	p = plan{Options: *opt, request: request, typ: verbs.RC}
+func newPlan(opt *Options, space PortSpace, route Route, accepting bool) (p plan, err error) {
+	p = plan{Options: *opt, accepting: accepting, typ: verbs.RC}
 	if space.datagram() {
 		p.typ = verbs.UD
 	}
@@ -113,30 +113,21 @@ func newPlan(opt *Options, space PortSpace, route Route, request *Event) (p plan
 // setDepths sets the most READs and atomics in flight. A number of the program's that the device does not
 // take is refused, the default is lowered. The accepting side does not start more than the peer serves,
 // nor serve more than it starts (IBTA 12.7.29, 12.7.30).
-func (p *plan) setDepths(attr *verbs.DeviceAttr, device string) error {
-	var request Event
-	if p.request != nil {
-		request = *p.request
-	}
-	for _, d := range []struct {
-		name  string
-		value *uint8
-		given int
-		most  int
-		peer  uint8
-	}{
-		{"ResponderResources", &p.resources, p.ResponderResources, attr.MaxQPRDAtomic, request.ResponderResources},
-		{"InitiatorDepth", &p.depth, p.InitiatorDepth, attr.MaxQPInitRDAtomic, request.InitiatorDepth},
-	} {
-		n := optionValue(d.given, defaultReadDepth)
-		if int(n) > d.most && d.given != 0 {
-			return fmt.Errorf("%s %d of at most %d on %s: %w", d.name, d.given, d.most, device, verbs.ErrRange)
+func (p *plan) setDepths(attr *verbs.DeviceAttr, device string, request *Event) (err error) {
+	limit := func(name string, given, most int, peer uint8) uint8 {
+		n := int(optionValue(given, defaultReadDepth))
+		if n > most && given != 0 {
+			err = fmt.Errorf("%s %d of at most %d on %s: %w", name, given, most, device, verbs.ErrRange)
 		}
-		n = uint8(min(int(n), d.most))
-		if p.request != nil {
-			n = min(n, d.peer)
+		if p.accepting {
+			most = min(most, int(peer))
 		}
-		*d.value = n
+		return uint8(min(n, most))
 	}
-	return nil
+	if !p.accepting {
+		request = new(Event)
+	}
+	p.resources = limit("ResponderResources", p.ResponderResources, attr.MaxQPRDAtomic, request.ResponderResources)
+	p.depth = limit("InitiatorDepth", p.InitiatorDepth, attr.MaxQPInitRDAtomic, request.InitiatorDepth)
+	return err
 }

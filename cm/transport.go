@@ -84,26 +84,21 @@ func (t *Transport) CloseIdle() {
 // Close closes the transport: later dials fail with [verbs.ErrClosed]. It fails with
 // [verbs.ErrInUse] while endpoints, listeners, requests, or the program's objects on a device use
 // the transport, and can be called again.
-func (t *Transport) Close() error {
+func (t *Transport) Close() (err error) {
 	if t == nil {
 		return verbs.ErrClosed
 	}
-	err := t.close()
+	t.mu.Lock()
+	if s := t.stats(); s.IDs+s.Endpoints > 0 {
+		err = fmt.Errorf("%w: %d IDs and %d endpoints are open", verbs.ErrInUse, s.IDs, s.Endpoints)
+	} else if err = t.closeDevices(); err == nil {
+		t.closed = true
+	}
+	t.mu.Unlock()
 	if err == nil {
 		t.closeManagers()
 	}
 	return fail("close", "transport", err)
-}
-
-func (t *Transport) close() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if s := t.stats(); s.IDs+s.Endpoints > 0 {
-		return fmt.Errorf("%w: %d IDs and %d endpoints are open", verbs.ErrInUse, s.IDs, s.Endpoints)
-	}
-	err := t.closeDevices()
-	t.closed = t.closed || err == nil
-	return err
 }
 
 // orDefault returns t, or the default transport if t is nil.
@@ -122,13 +117,10 @@ func (t *Transport) node() string {
 
 // timeout returns the duration that IdleTimeout means.
 func (t *Transport) timeout() time.Duration {
-	switch {
-	case t.IdleTimeout == 0:
-		return 250 * time.Millisecond
-	case t.IdleTimeout < 0:
+	if t.IdleTimeout < 0 {
 		return math.MaxInt64
 	}
-	return t.IdleTimeout
+	return cmp.Or(t.IdleTimeout, 250*time.Millisecond)
 }
 
 // newID makes an ID whose events go to q; nil is a queue of its own.

@@ -51,7 +51,7 @@ func useRequested(t *testing.T) {
 	for _, d := range must(uverbs.Devices())(t) {
 		t.Logf("device %s %v", d.Name, must(cm.DeviceAddrs(d))(t))
 	}
-	must(cm.NewChannel())(t).Close()
+	must(cm.DefaultTransport().NewChannel())(t).Close()
 	p := must(cm.Lookup(within(t), "127.0.0.3"))(t)
 	t.Logf("path on %s", p.Device.Name)
 	t.Run("rsock", useRsock)

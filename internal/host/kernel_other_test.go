@@ -46,7 +46,7 @@ func TestNoRDMA(t *testing.T) {
 		"cm.Dial":                  func(ctx context.Context) error { _, err := cm.Dial(ctx, addr); return err },
 		"cm.Listen":                func(ctx context.Context) error { _, err := cm.Listen(ctx, listen); return err },
 		"cm.Lookup":                func(ctx context.Context) error { _, err := cm.Lookup(ctx, "127.0.0.1"); return err },
-		"cm.NewChannel":            func(context.Context) error { _, err := cm.NewChannel(); return err },
+		"cm.Transport.NewChannel":  func(context.Context) error { _, err := cm.DefaultTransport().NewChannel(); return err },
 		"rconn.Dial":               func(ctx context.Context) error { _, err := rconn.Dial(ctx, addr); return err },
 		"rconn.Listen":             func(ctx context.Context) error { _, err := rconn.Listen(ctx, listen); return err },
 		"rmsg.Dial":                func(ctx context.Context) error { _, err := rmsg.Dial(ctx, addr); return err },

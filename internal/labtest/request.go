@@ -46,7 +46,7 @@ func InitQP(t testing.TB, device string, id *cm.ID) *uverbs.QP {
 // NewID makes an ID on a channel of its own.
 func NewID(t testing.TB, space cm.PortSpace) *cm.ID {
 	t.Helper()
-	return Made(Made(cm.NewChannel())(t).NewID(space))(t)
+	return Made(Made(cm.DefaultTransport().NewChannel())(t).NewID(space))(t)
 }
 
 // Expect waits for the next event of an ID's channel, which must be the ID's, and of a type.

@@ -32,7 +32,7 @@ type attack struct {
 // caller can connect them.
 func rawIDs(t *testing.T, addr string, n int) (ids []*cm.ID, qp uint32, undo func()) {
 	t.Helper()
-	ch := labtest.Must(cm.NewChannel())(t)
+	ch := labtest.Must(cm.DefaultTransport().NewChannel())(t)
 	dst := netip.MustParseAddrPort(addr)
 	ctx := labtest.OpenDevice(t, deviceOf(addr))
 	pd := labtest.Must(ctx.AllocPD())(t)

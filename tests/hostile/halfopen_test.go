@@ -19,7 +19,7 @@ var halfOpen = flag.Int("halfopen", 40, "how many handshakes are begun and never
 func startHandshakes(t *testing.T, s *server, private []byte, n int) (end func()) {
 	t.Helper()
 	ctx := labtest.Within(t, waitTimeout)
-	ch := labtest.Must(cm.NewChannel())(t)
+	ch := labtest.Must(cm.DefaultTransport().NewChannel())(t)
 	ids := make([]*cm.ID, n)
 	step := func(do func(id *cm.ID) error, then cm.EventType) {
 		for _, id := range ids {

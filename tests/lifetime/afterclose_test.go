@@ -39,7 +39,7 @@ type closedObject struct {
 // argsByType returns the arguments of methods, by type. Other arguments are zero.
 func argsByType(t *testing.T, device string) (map[reflect.Type]any, func()) {
 	s := newObjectSet(t, device)
-	ch := labtest.Must(cm.NewChannel())(t)
+	ch := labtest.Must(cm.DefaultTransport().NewChannel())(t)
 	args := []any{
 		[]byte("12345678"), 1, uint32(1), time.Second,
 		[]verbs.SendWR{{Opcode: verbs.OpSend}}, []verbs.RecvWR{{}}, make([]verbs.WC, 2), &verbs.WC{}, s.mw, ch,
@@ -190,7 +190,7 @@ func closedObjects(t *testing.T, device string) []closedObject {
 		all = append(all, closedObject{object: s.mw, noError: "Close"}, closedObject{object: s.ah, noError: "Close"})
 	}
 
-	ch := labtest.Must(cm.NewChannel())(t)
+	ch := labtest.Must(cm.DefaultTransport().NewChannel())(t)
 	id := labtest.Must(ch.NewID(0))(t)
 	id.Close()
 	ch.Close()

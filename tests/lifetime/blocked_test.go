@@ -80,7 +80,7 @@ var blockingCalls = map[string]func(t *testing.T, device string) blockingCall{
 		}}
 	},
 	"cm: Channel.Next, closing it": func(t *testing.T, device string) blockingCall {
-		ch := labtest.Must(cm.NewChannel())(t)
+		ch := labtest.Must(cm.DefaultTransport().NewChannel())(t)
 		id := labtest.Must(ch.NewID(0))(t)
 		return blockingCall{
 			call:  func() error { _, err := ch.Next(context.Background()); return err },

@@ -18,7 +18,7 @@ import (
 func TestLoop(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
 		ctx := within(t)
-		loop := labtest.Made(cm.NewChannel())(t)
+		loop := labtest.Made(cm.DefaultTransport().NewChannel())(t)
 		l := labtest.Made(loop.NewID(0))(t)
 		labtest.Check(t, errors.Join(l.Bind(netip.MustParseAddrPort(labtest.AddrOf(device)+":0")), l.Listen(0)))
 		addr := labtest.Must(l.Route())(t).Local
@@ -103,7 +103,7 @@ func connectAll(ctx context.Context, t *testing.T, loop *cm.Channel, ends int) {
 func TestChannel(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
 		ctx := within(t)
-		ch := labtest.Made(cm.NewChannel())(t)
+		ch := labtest.Made(cm.DefaultTransport().NewChannel())(t)
 		addr := netip.MustParseAddrPort(labtest.AddrOf(device) + ":9")
 		resolve := func(id *cm.ID) {
 			t.Helper()

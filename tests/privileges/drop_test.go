@@ -186,7 +186,7 @@ func TestDropFirst(t *testing.T) {
 func TestPortRefused(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
 		dropPrivileges(t)
-		ch := labtest.Made(cm.NewChannel())(t)
+		ch := labtest.Made(cm.DefaultTransport().NewChannel())(t)
 		for range 3 {
 			id := labtest.Made(ch.NewID(0))(t)
 			if err := id.Bind(netip.MustParseAddrPort(labtest.AddrOf(device) + ":7")); !errors.Is(err, unix.EACCES) {

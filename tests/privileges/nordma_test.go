@@ -87,8 +87,8 @@ func TestNoCM(t *testing.T) {
 		checkNoRDMA(t, listenAll(within(t), "10.9.0.1:0"), verbs.ErrNoCM)
 		_, err := cm.Lookup(within(t), "10.9.0.1")
 		checkNoRDMA(t, map[string]error{"cm.Lookup": err}, verbs.ErrNoCM)
-		_, err = cm.NewChannel()
-		checkNoRDMA(t, map[string]error{"cm.NewChannel": err}, verbs.ErrNoCM)
+		_, err = cm.DefaultTransport().NewChannel()
+		checkNoRDMA(t, map[string]error{"cm.Transport.NewChannel": err}, verbs.ErrNoCM)
 	})
 }
 
