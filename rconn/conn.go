@@ -51,7 +51,7 @@ func newConn(ep *cm.Endpoint, opt *Options) (*Conn, error) {
 	c.send.init(c, opt.Cap)
 	c.recv.init(c, opt)
 	c.copy = copier{c: c, sem: make(chan struct{}, 1)}
-	for range opt.adverts() {
+	for range opt.Adverts {
 		if err := c.PostRecvAdvert(); err != nil {
 			return nil, err
 		}

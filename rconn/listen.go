@@ -3,6 +3,8 @@ package rconn
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 
 	"github.com/goverbs/verbs"
@@ -16,15 +18,8 @@ type Listener struct {
 	tally tally
 }
 
-// ListenConfig contains options for listening. The zero value listens as [Listen] does.
-type ListenConfig struct {
-	// All options are as in [cm.ListenConfig].
-	Backlog   int
-	ReuseAddr bool
-	IPv6Only  bool
-	Logger    *slog.Logger
-	Transport *cm.Transport
-}
+// ListenConfig has the options of package cm. The port space must be that of TCP.
+type ListenConfig cm.ListenConfig
 
 // Listen listens on addr, as [cm.Listen] does; port 0 chooses a free one.
 func Listen(ctx context.Context, addr string) (*Listener, error) {
@@ -33,7 +28,10 @@ func Listen(ctx context.Context, addr string) (*Listener, error) {
 
 // Listen is the function [Listen] with options.
 func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
-	l, err := (&cm.ListenConfig{Backlog: c.Backlog, ReuseAddr: c.ReuseAddr, IPv6Only: c.IPv6Only, Logger: c.Logger, Transport: c.Transport}).Listen(ctx, addr)
+	if c.PortSpace != 0 && c.PortSpace != cm.PortSpaceTCP {
+		return nil, &verbs.Error{Op: "listen on", Object: addr, Err: fmt.Errorf("port space %v: %w", c.PortSpace, errors.ErrUnsupported)}
+	}
+	l, err := (*cm.ListenConfig)(c).Listen(ctx, addr)
 	if err != nil {
 		return nil, err
 	}

@@ -1,12 +1,11 @@
 package rconn
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 
-	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/option"
 )
 
 // Options configures a connection that is dialed or accepted. The zero value is usable.
@@ -34,42 +33,31 @@ const (
 	maxInline = 4096
 )
 
-// adverts returns the number of receives for advertisements.
-func (o *Options) adverts() int { return max(o.Adverts, 0) }
-
 // withDefaults returns the options with their zero values replaced.
 func (o Options) withDefaults() (Options, error) {
 	if o.SendCQ != nil || o.RecvCQ != nil || o.SRQ != nil || o.Polled || o.SignalAll || o.SingleThreaded {
 		return o, fmt.Errorf("an option is set that rconn does not take (SendCQ, RecvCQ, SRQ, Polled, SignalAll, SingleThreaded): %w", errors.ErrUnsupported)
 	}
-	size := &o.Cap
-	*size = verbs.QPCap{
-		MaxSendWR: cmp.Or(size.MaxSendWR, 64), MaxRecvWR: cmp.Or(size.MaxRecvWR, 64),
-		MaxSendSGE: cmp.Or(size.MaxSendSGE, 4), MaxRecvSGE: cmp.Or(size.MaxRecvSGE, 4), MaxInline: cmp.Or(size.MaxInline, 64),
+	size, recvs := &o.Cap, o.Cap.MaxRecvWR
+	err := option.Set(
+		option.Size("Cap.MaxSendWR", &size.MaxSendWR, 64, 1, maxQueue),
+		option.Size("Cap.MaxRecvWR", &recvs, 64, 0, maxQueue),
+		option.Size("Cap.MaxSendSGE", &size.MaxSendSGE, 4, 1, 256),
+		option.Size("Cap.MaxRecvSGE", &size.MaxRecvSGE, 4, 1, 256),
+		option.Size("Cap.MaxInline", &size.MaxInline, 64, AdvertSize, maxInline),
+		option.Size("Adverts", &o.Adverts, 0, 0, advertSlots),
+	)
+	if size.MaxRecvWR = recvs; recvs == 0 {
+		size.MaxRecvWR = -1 // none
 	}
-	for _, f := range []struct {
-		name        string
-		v, min, max int
-	}{
-		{"Cap.MaxSendWR", size.MaxSendWR, 1, maxQueue},
-		{"Cap.MaxRecvWR", max(size.MaxRecvWR, 0), 0, maxQueue},
-		{"Cap.MaxSendSGE", size.MaxSendSGE, 1, 256},
-		{"Cap.MaxRecvSGE", size.MaxRecvSGE, 1, 256},
-		{"Cap.MaxInline", size.MaxInline, AdvertSize, maxInline},
-		{"Adverts", o.adverts(), 0, advertSlots},
-	} {
-		if f.v < f.min || f.v > f.max {
-			return o, fmt.Errorf("option %s is %d: %w: %d to %d", f.name, f.v, verbs.ErrRange, f.min, f.max)
-		}
-	}
-	return o, nil
+	return o, err
 }
 
 // lower returns the options for cm, which store the new Conn in c.
 func (o Options) lower(c **Conn) (cm.Options, error) {
 	o, err := o.withDefaults()
 	low := o.Options
-	if low.Cap.MaxRecvWR = max(low.Cap.MaxRecvWR, 0) + o.adverts(); low.Cap.MaxRecvWR == 0 {
+	if low.Cap.MaxRecvWR = max(low.Cap.MaxRecvWR, 0) + o.Adverts; low.Cap.MaxRecvWR == 0 {
 		low.Cap.MaxRecvWR = -1 // none
 	}
 	low.Setup = func(e *cm.Endpoint) (err error) {

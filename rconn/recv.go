@@ -38,7 +38,7 @@ type advert struct {
 
 func (r *receiver) init(c *Conn, opt *Options) {
 	r.userLimit = max(opt.Cap.MaxRecvWR, 0)
-	r.queue.init(c, c.ep.RecvCQ, r.handleCompletion, r.userLimit+opt.adverts(), opt.Cap.MaxRecvSGE)
+	r.queue.init(c, c.ep.RecvCQ, r.handleCompletion, r.userLimit+opt.Adverts, opt.Cap.MaxRecvSGE)
 }
 
 // PostRecv posts a receive for a message to the spans. The completion has id as its ID,

@@ -67,6 +67,16 @@ type link struct {
 	local, remote cm.Addr
 }
 
+// release releases the CQ and the memory that the QP used.
+func (k *link) release() {
+	if k.shard != nil {
+		k.shard.release()
+	}
+	if k.arena != nil {
+		k.arena.release()
+	}
+}
+
 func newConn(l *Loop, addr string, dialed bool) *Conn {
 	c := &Conn{
 		l: l, addr: addr, dialed: dialed, establishedCh: make(chan struct{}), done: make(chan struct{}),
@@ -97,12 +107,15 @@ func (c *Conn) start(o *origin, connect connector) error {
 	return nil
 }
 
-// State returns the state of the connection.
-func (c *Conn) State() State {
+// read returns a field that mu guards.
+func read[T any](c *Conn, field *T) T {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.state
+	return *field
 }
+
+// State returns the state of the connection.
+func (c *Conn) State() State { return read(c, &c.state) }
 
 // Done returns a channel that is closed when the connection has ended, after all callbacks
 // except Disconnected.
@@ -121,44 +134,20 @@ func (c *Conn) Err() error {
 }
 
 // LocalAddr and RemoteAddr return the addresses of the connection, once it is established.
-func (c *Conn) LocalAddr() cm.Addr {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.local
-}
+func (c *Conn) LocalAddr() cm.Addr  { return read(c, &c.local) }
+func (c *Conn) RemoteAddr() cm.Addr { return read(c, &c.remote) }
 
-func (c *Conn) RemoteAddr() cm.Addr {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.remote
-}
+// PrivateData returns the private data of the peer's program, and MaxMessage the size in bytes
+// of the largest message that the peer accepts, once the connection is established.
+func (c *Conn) PrivateData() []byte { return read(c, &c.peer.private) }
+func (c *Conn) MaxMessage() int     { return int(read(c, &c.peer.max)) }
 
-// PrivateData returns the private data of the peer's program, once the connection is
-// established.
-func (c *Conn) PrivateData() []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.peer.private
-}
-
-// MaxMessage returns the size in bytes of the largest message that the peer accepts, once
-// the connection is established.
-func (c *Conn) MaxMessage() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return int(c.peer.max)
-}
-
-// Endpoint returns the underlying connection of the connection: its device, QP, PD and
-// addresses. It is nil until the connection has a QP, and closed when the connection has ended.
-// It is for queries: the program must not close it, post to its QP or modify it, or poll
-// its CQs, which other connections share. Memory regions that the program registers in the PD
-// must be closed before the connection ends; otherwise PD and device stay open.
-func (c *Conn) Endpoint() *cm.Endpoint {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.endpoint
-}
+// Endpoint returns the underlying connection of package cm, for queries of its device, QP and
+// PD. It is nil until there is a QP, and closed when the connection has ended. The program must
+// not close it, post to its QP or modify it, or poll its CQs, which other connections share.
+// Memory regions in the PD must be closed before the connection ends; otherwise PD and device
+// stay open.
+func (c *Conn) Endpoint() *cm.Endpoint { return read(c, &c.endpoint) }
 
 func (c *Conn) String() string { return fmt.Sprintf("connection to %s", c.addr) }
 
@@ -166,19 +155,14 @@ func (c *Conn) String() string { return fmt.Sprintf("connection to %s", c.addr) 
 // read and acknowledged before Disconnected is called. This side can post no more, and
 // soon the peer cannot either. Options.Linger bounds the time that this takes if the peer
 // does not free its messages.
-func (c *Conn) Disconnect() error {
+func (c *Conn) Disconnect() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.err != nil || c.state == Disconnected:
-		return nil
-	case c.state == Connecting:
+	if c.state == Connecting {
 		c.fail(verbs.ErrClosed)
-		return nil
-	case c.state == Established:
+	} else if c.state == Established && c.err == nil {
 		c.startDisconnect(verbs.ErrClosed)
 	}
-	return nil
 }
 
 // startDisconnect starts to disconnect. A peer that has all may leave without a sign: the
@@ -303,15 +287,5 @@ func (l *Loop) notifyDisconnected(c *Conn) {
 	l.logConn(level, "connection disconnected", c, err)
 	if l.opt.Callbacks.Disconnected != nil {
 		l.opt.Callbacks.Disconnected(c, err)
-	}
-}
-
-// release releases the CQ and the memory that the QP used.
-func (c *Conn) release() {
-	if c.shard != nil {
-		c.shard.release()
-	}
-	if c.arena != nil {
-		c.arena.release()
 	}
 }

@@ -43,45 +43,32 @@
 //
 // # Memory
 //
-// With default [Options] a connection itself has at most 432 KiB of registered memory:
-//
-//	receives   (Credits + 10) * (Eager + 24)              337 KiB
-//	sending    SendBuffer, from the first message on      64 KiB
-//
-// In addition each message above Eager has its own registered memory: those that the
-// program holds, and those in transit:
-//
-//	received   the larger of Window and one message                        1 MiB
-//	sent       the larger of Window and one message, for Send              1 MiB
-//
-// and the buffers of Alloc that SendBuffer has no room for. When such a buffer is freed,
-// its memory is cached for at most a second, up to Options.Cache bytes (4 MiB) for all
-// connections of the loop together, and then returned to the system. The memory of queue pairs
-// and completion queues is not included. It is the kernel's, but on adapters locked memory
-// of the process: 20 KiB for a connection, and 256 KiB to 1 MiB for a CQ that many share.
+// With default [Options] a connection itself has at most 432 KiB of registered memory: (Credits +
+// 10) * (Eager + 24) bytes for receives, and SendBuffer from the first message on. In addition
+// each message above Eager has its own, those that the program holds and those in transit: in each
+// direction at most the larger of Window and one message, and the buffers of Alloc. When such a
+// buffer is freed, its memory is cached for at most a second, up to Options.Cache bytes for all
+// connections of the loop together. The memory of queues is the kernel's, but on adapters locked
+// memory of the process: 20 KiB for a connection, and 256 KiB to 1 MiB for a CQ that many share.
 // [Conn.Stats] and [Loop.Stats] report the memory in use.
 //
-// A [Buffer] is owned by the program, or by the connection while its Status is Queued.
-// Registered memory belongs to one connection and its own protection domain, so a peer cannot
-// access the memory of other connections. On its own connection, a peer can read the buffers that
-// Alloc returned for messages above Eager at any time while the connection is up, even before
-// they are posted. Buffers stay valid until they are freed, even after their connection and
-// loop have been closed.
+// A [Buffer] is owned by the program, or by the connection while its Status is Queued. Its memory
+// is in the protection domain of one connection, whose peer can read the buffers that Alloc
+// returned for messages above Eager while the connection is up, even before they are posted.
+// Buffers stay valid until they are freed, even after their connection and loop have been closed.
 //
 // # Disconnecting
 //
-// [Conn.Disconnect] lets both sides send what they have posted; [Conn.Close] does
-// not. In both cases each posted buffer becomes Sent or Failed, and Disconnected is the
-// last callback of a connection. Sent means that the peer has read a message above Eager, and
-// that a smaller one has reached the peer's device (RoCE) or TCP (iWARP). If a side calls
-// Disconnect and ends with [verbs.ErrClosed], the peer has received all of its messages.
-// The failure of a peer's machine is noticed when something is sent to it.
+// [Conn.Disconnect] lets both sides send what they have posted; [Conn.Close] does not. In both
+// cases each posted buffer becomes Sent or Failed, and Disconnected is the last callback of a
+// connection. Sent means that the peer has read a message above Eager, and that a smaller one has
+// reached the peer's device (RoCE) or TCP (iWARP). If a side calls Disconnect and ends with
+// [verbs.ErrClosed], the peer has received all of its messages. The failure of a peer's machine is
+// noticed when something is sent to it.
 //
-// Connections on a device that is removed end with [verbs.ErrDeviceRemoved]. The kernel removes a
-// device when all programs have closed it. The loop closes it a quarter of a second after
-// the last connection on it has ended and the program has freed the buffers that it holds of
-// those connections; messages that it has not taken do not count. The loop continues, and
-// opens the device again when it is back.
+// Connections on a device that is removed end with [verbs.ErrDeviceRemoved]. The loop closes a
+// device a quarter of a second after the last connection on it has ended and the program has freed
+// its buffers, and opens it again when it is back.
 //
 // The wire format is in docs/protocols.md. A peer that violates the protocol is disconnected
 // with [ErrProtocol].

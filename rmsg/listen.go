@@ -1,7 +1,6 @@
 package rmsg
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/option"
 )
 
 // Listener accepts connections. It must be closed, by the program or with its loop.
@@ -59,9 +59,9 @@ func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, erro
 	if c.Loop != nil {
 		transport = c.Loop.opt.Transport
 	}
-	backlog := cmp.Or(c.Backlog, 128)
-	if backlog < 1 || backlog > maxBacklog {
-		return nil, fail(op, addr, outOfRange("Backlog", backlog, 1, maxBacklog))
+	backlog := c.Backlog
+	if err := option.Set(option.Size("Backlog", &backlog, 128, 1, maxBacklog)); err != nil {
+		return nil, fail(op, addr, err)
 	}
 	lower, err := (&cm.ListenConfig{Backlog: backlog, ReuseAddr: c.ReuseAddr, IPv6Only: c.IPv6Only, Transport: transport}).Listen(ctx, addr)
 	if err != nil {

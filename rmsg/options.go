@@ -2,13 +2,12 @@ package rmsg
 
 import (
 	"cmp"
-	"fmt"
 	"log/slog"
 	"math"
 	"time"
 
-	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/option"
 )
 
 // Callbacks are the functions that a loop calls, one at a time, on the goroutine that runs it.
@@ -117,36 +116,17 @@ const defaultEager = 8 << 10
 
 // withDefaults returns the options with their zero values replaced.
 func (o Options) withDefaults() (Options, error) {
-	o.Credits = cmp.Or(o.Credits, 32)
-	o.Eager = cmp.Or(o.Eager, defaultEager)
-	o.MaxMessage = max(cmp.Or(o.MaxMessage, 16<<20), 0)
-	o.Window = max(cmp.Or(o.Window, 1<<20), 0)
-	o.SendQueue = cmp.Or(o.SendQueue, 64)
-	o.SendBuffer = cmp.Or(o.SendBuffer, max(64<<10, 3*o.Eager))
-	o.Cache = max(cmp.Or(o.Cache, 4<<20), 0)
 	o.ConnectTimeout = timeout(o.ConnectTimeout, 10*time.Second)
 	o.Linger = timeout(o.Linger, 10*time.Second)
-	for _, f := range []struct {
-		name        string
-		v, min, max int
-	}{
-		{"Credits", o.Credits, 1, maxCount},
-		{"Eager", o.Eager, minEager, maxEager},
-		{"MaxMessage", o.MaxMessage, 0, maxSize},
-		{"Window", o.Window, 0, maxSize},
-		{"SendQueue", o.SendQueue, 1, maxCount},
-		{"SendBuffer", o.SendBuffer, 4 << 10, maxSize},
-		{"Cache", o.Cache, 0, maxSize},
-	} {
-		if f.v < f.min || f.v > f.max {
-			return o, outOfRange(f.name, f.v, f.min, f.max)
-		}
-	}
-	return o, nil
-}
-
-func outOfRange(name string, v, min, max int) error {
-	return fmt.Errorf("option %s is %d: %w: %d to %d", name, v, verbs.ErrRange, min, max)
+	return o, option.Set(
+		option.Size("Credits", &o.Credits, 32, 1, maxCount),
+		option.Size("Eager", &o.Eager, defaultEager, minEager, maxEager),
+		option.Size("MaxMessage", &o.MaxMessage, 16<<20, 0, maxSize),
+		option.Size("Window", &o.Window, 1<<20, 0, maxSize),
+		option.Size("SendQueue", &o.SendQueue, 64, 1, maxCount),
+		option.Size("SendBuffer", &o.SendBuffer, max(64<<10, 3*o.Eager), 4<<10, maxSize),
+		option.Size("Cache", &o.Cache, 4<<20, 0, maxSize),
+	)
 }
 
 // timeout returns d, the default if d is zero, or practically no limit if it is negative.

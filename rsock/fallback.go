@@ -64,8 +64,10 @@ const (
 )
 
 func (f Fallback) check() error {
-	v := int(f)
-	return setDefaults(size{"Fallback", &v, 0, int(FallbackNone), int(FallbackAlways)})
+	if f < FallbackNone || f > FallbackAlways {
+		return fmt.Errorf("option Fallback is %d: %w: %d to %d", f, verbs.ErrRange, FallbackNone, FallbackAlways)
+	}
+	return nil
 }
 
 // applies reports whether a dial or listen that failed with err falls back to TCP.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/option"
 )
 
 // ListenConfig contains options for listening. The zero value is usable.
@@ -88,7 +89,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (net.L
 		err = conf.Fallback.check()
 	}
 	if err == nil {
-		err = setDefaults(size{"Backlog", &conf.Backlog, defaultBacklog, 1, maxBacklog})
+		err = option.Set(option.Size("Backlog", &conf.Backlog, defaultBacklog, 1, maxBacklog))
 	}
 	var addrs []netip.AddrPort
 	if err == nil {

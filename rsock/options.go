@@ -2,10 +2,9 @@ package rsock
 
 import (
 	"cmp"
-	"fmt"
 	"time"
 
-	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/option"
 )
 
 // Options tunes connections. The zero value is right for most programs. Each field that
@@ -68,38 +67,16 @@ const (
 	page       = 4 << 10
 )
 
-// size is an option that has a range.
-type size struct {
-	name     string
-	v        *int
-	def      int // the default, if *v is 0
-	min, max int
-}
-
-// setDefaults replaces zeros by the defaults, and checks the ranges.
-func setDefaults(sizes ...size) error {
-	for _, s := range sizes {
-		if *s.v == 0 {
-			*s.v = s.def
-		}
-		if *s.v < s.min || *s.v > s.max {
-			return fmt.Errorf("option %s is %d: %w: %d to %d", s.name, *s.v, verbs.ErrRange, s.min, s.max)
-		}
-	}
-	return nil
-}
-
 // withDefaults returns the options with their zero values replaced.
 func (o Options) withDefaults() (Options, error) {
 	bufSize := defaultBufferSize()
 	sends, recvs := queueSizes(bufSize)
-	o.Inline = max(cmp.Or(o.Inline, defaultInline), 0)
-	err := setDefaults(
-		size{"ReadBuffer", &o.ReadBuffer, bufSize, minBuffer, maxBuffer},
-		size{"WriteBuffer", &o.WriteBuffer, bufSize, minBuffer, maxBuffer},
-		size{"SendQueue", &o.SendQueue, sends, minQueue, maxQueue},
-		size{"RecvQueue", &o.RecvQueue, recvs, minQueue, maxQueue},
-		size{"Inline", &o.Inline, 0, 0, maxInline},
+	err := option.Set(
+		option.Size("ReadBuffer", &o.ReadBuffer, bufSize, minBuffer, maxBuffer),
+		option.Size("WriteBuffer", &o.WriteBuffer, bufSize, minBuffer, maxBuffer),
+		option.Size("SendQueue", &o.SendQueue, sends, minQueue, maxQueue),
+		option.Size("RecvQueue", &o.RecvQueue, recvs, minQueue, maxQueue),
+		option.Size("Inline", &o.Inline, defaultInline, 0, maxInline),
 	)
 	o.ReadBuffer, o.WriteBuffer = pages(o.ReadBuffer), pages(o.WriteBuffer)
 	o.KeepAlive = max(cmp.Or(o.KeepAlive, defaultKeepAlive), 0)

@@ -67,9 +67,7 @@ func run(addr, text string) (err error) {
 	}
 
 	// Disconnect, when the other side has everything
-	if err := socket.Disconnect(); err != nil {
-		return err
-	}
+	socket.Disconnect()
 	if err := dispatchWhile(loop, func() bool { return socket.State() != rmsg.Disconnected }); err != nil {
 		return err
 	}
