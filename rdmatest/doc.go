@@ -1,5 +1,5 @@
 // Package rdmatest helps to test programs that use RDMA. It finds the devices of the machine,
-// connects endpoints on them, and checks that a test leaks no objects:
+// connects endpoints and queue pairs on them, and checks that a test leaks no objects:
 //
 //	func TestEcho(t *testing.T) {
 //		rdmatest.Each(t, func(t *testing.T, d rdmatest.Device) {

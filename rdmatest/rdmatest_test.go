@@ -3,6 +3,7 @@
 package rdmatest_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -76,6 +77,29 @@ func TestConnect(t *testing.T) {
 		wc, err := server.RecvCQ.Next(t.Context())
 		if err != nil || wc.Err() != nil || string(buf.Bytes()[:wc.ByteLen]) != "hello" {
 			t.Errorf("%+v, %v", wc, err)
+		}
+	})
+}
+
+// TestNewPair sends a message and a datagram between QPs, and leaves nothing behind.
+func TestNewPair(t *testing.T) {
+	labtest.RequireBoth(t)
+	rdmatest.Each(t, func(t *testing.T, d rdmatest.Device) {
+		for typ, head := range map[verbs.QPType]int{verbs.RC: 0, verbs.UD: verbs.GRHSize} {
+			if d.IWARP && typ == verbs.UD {
+				continue
+			}
+			t.Run(typ.String(), func(t *testing.T) {
+				rdmatest.CheckLeaks(t)
+				ctx := d.Open(t)
+				a, b := rdmatest.NewPair(t, ctx, ctx, rdmatest.PairOptions{Type: typ, SRQ: true, Events: true})
+				_, err := b.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 100)}})
+				_, serr := a.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("hello"), To: a.Peer})
+				wc, rerr := b.RecvCQ.Next(t.Context())
+				if err := errors.Join(err, serr, rerr); err != nil || string(b.MR.Bytes()[head:wc.ByteLen]) != "hello" {
+					t.Errorf("%+v, %v", wc, err)
+				}
+			})
 		}
 	})
 }
