@@ -14,13 +14,10 @@ type Link struct {
 	Duplicate float64 // delivered twice
 	Corrupt   float64 // one bit that the ICRC covers is changed
 	Reorder   float64 // delayed by ReorderDelay more, so that later packets overtake it
-
-	// ReorderDelay is for reordered packets; 0 means DefaultReorderDelay.
-	ReorderDelay time.Duration
 }
 
-// DefaultReorderDelay is the ReorderDelay of a Link.
-const DefaultReorderDelay = 100 * time.Microsecond
+// ReorderDelay is the additional delay of packets that a link reorders.
+const ReorderDelay = 100 * time.Microsecond
 
 // Receiver is how a device receives packets. The zero Receiver is as fast as the program.
 type Receiver struct {

@@ -268,7 +268,7 @@ func (n *Network) judge(pk *packet, now time.Duration) {
 		extra := act.Delay
 		if late < l.Reorder {
 			n.stats.Reordered++
-			extra += cmp.Or(l.ReorderDelay, DefaultReorderDelay)
+			extra += ReorderDelay
 		}
 		due += extra
 		n.note(pk, "delayed by %v", extra)

@@ -1,6 +1,7 @@
 package verbstest
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -16,13 +17,9 @@ func TraceOnFailure(t testing.TB, n *Network) {
 		}
 		t.Logf("packets:\n%s", n.Trace())
 		name := filepath.Join(t.ArtifactDir(), "network.pcapng")
-		f, err := os.Create(name)
-		if err != nil {
-			t.Log("capture file:", err)
-			return
-		}
-		defer f.Close()
-		if err := n.WritePcap(f); err != nil {
+		var b bytes.Buffer
+		n.WritePcap(&b)
+		if err := os.WriteFile(name, b.Bytes(), 0o644); err != nil {
 			t.Log("capture file:", err)
 			return
 		}

@@ -16,7 +16,8 @@ import (
 
 func (c *Cmd) client(ctx context.Context, addr string) (err error) {
 	p := &peer{debug: c.Debug}
-	if err := c.dial(ctx, p, addr); err != nil {
+	d := cm.Dialer{Options: p.options(), LocalAddr: netip.AddrPortFrom(c.Source, 0)}
+	if _, err := d.Dial(ctx, addr); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
@@ -37,15 +38,6 @@ func (c *Cmd) client(ctx context.Context, addr string) (err error) {
 		}
 	}
 	return r.print(c.JSON)
-}
-
-func (c *Cmd) dial(ctx context.Context, p *peer, addr string) error {
-	var source netip.AddrPort
-	if c.Source.IsValid() {
-		source = netip.AddrPortFrom(c.Source, 0)
-	}
-	_, err := (&cm.Dialer{Options: p.options(), LocalAddr: source}).Dial(ctx, addr)
-	return err
 }
 
 // round sends the data and receives it back.
