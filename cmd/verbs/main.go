@@ -60,7 +60,7 @@ type commands struct {
 	Counters   dev.Counters     `cmd:"" help:"Show counters, or how fast they grow."`
 	Res        dev.Res          `cmd:"" help:"Show resources and their owners."`
 	Stat       dev.Stat         `cmd:"" help:"Show statistics of ports, QPs and MRs, and set how QPs are counted."`
-	Link       dev.Link         `cmd:"" help:"Create, remove, rename and move devices."`
+	Link       dev.Link         `cmd:"" help:"Create, remove, rename and move devices, which requires CAP_NET_ADMIN."`
 	Monitor    dev.Monitor      `cmd:"" help:"Print changes to devices and ports."`
 	Doctor     doctor.Cmd       `cmd:"" help:"Check what RDMA programs need, and show remedies."`
 	Check      check.Cmd        `cmd:"" help:"Check all that a device does, in loopback and with a peer, and measure it: a report of hardware."`

@@ -20,17 +20,6 @@ type Link struct {
 	Move   LinkMove   `cmd:"" help:"Move a device to another network namespace."`
 }
 
-func (c *Link) Help() string {
-	return `Changes devices, which requires CAP_NET_ADMIN.
-
-Examples:
-
-  verbs link add rxe0 rxe eth0
-  verbs link del rxe0
-  verbs link rename mlx5_0 rdma0
-  verbs link move rxe0 NAME-OF-NAMESPACE`
-}
-
 // LinkAdd is verbs link add, for kong.
 type LinkAdd struct {
 	Name      string `arg:"" help:"Name of the new device."`
