@@ -99,7 +99,6 @@ func newParser(ctx context.Context, stdout, stderr io.Writer, exit func(int)) (*
 		kong.Description("RDMA from Go, without cgo or rdma-core."),
 		kong.Vars{"pingMin": strconv.Itoa(ping.MinSize), "version": version()},
 		kong.Writers(stdout, stderr),
-		cli.Sizes,
 		kong.Exit(exit),
 		kong.BindTo(ctx, (*context.Context)(nil)))
 	if err != nil {

@@ -18,7 +18,7 @@ type Cmd struct {
 	Addr    string        `arg:"" placeholder:"HOST[:PORT]" help:"Where to connect, or with -l where to listen: :PORT is all addresses. The port is 7471 if not given."`
 	Listen  bool          `short:"l" help:"Accept one connection instead of making one."`
 	Timeout time.Duration `short:"w" placeholder:"TIME" help:"Give up connecting, or waiting for a connection, after this long."`
-	Buffer  int           `short:"B" type:"size" placeholder:"BYTES" help:"Size of the buffers, each way."`
+	Buffer  cli.Size      `short:"B" placeholder:"BYTES" help:"Size of the buffers, each way."`
 }
 
 func (c *Cmd) Help() string {
@@ -52,7 +52,7 @@ func (c *Cmd) connect(ctx context.Context) (net.Conn, error) {
 		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
 	}
-	opt := rsock.Options{ReadBuffer: c.Buffer, WriteBuffer: c.Buffer}
+	opt := rsock.Options{ReadBuffer: int(c.Buffer), WriteBuffer: int(c.Buffer)}
 	addr := cli.JoinPort(c.Addr, 7471)
 	if !c.Listen {
 		return (&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", addr)

@@ -30,7 +30,7 @@ import (
 
 // command runs verbs check in this process, which alone has the device in user space.
 func command(ctx context.Context, stdout, stderr io.Writer, args ...string) error {
-	p, err := kong.New(new(Cmd), cli.Sizes, kong.Writers(stdout, stderr), kong.BindTo(ctx, (*context.Context)(nil)))
+	p, err := kong.New(new(Cmd), kong.Writers(stdout, stderr), kong.BindTo(ctx, (*context.Context)(nil)))
 	if err != nil {
 		return err
 	}

@@ -2,17 +2,19 @@ package cli
 
 import "testing"
 
-func TestParseSize(t *testing.T) {
-	for text, want := range map[string]int{
+func TestSize(t *testing.T) {
+	for text, want := range map[string]Size{
 		"0": 0, "1": 1, "4096": 4096, "4096B": 4096, "4K": 4096, "4k": 4096, "4KiB": 4096, "4kib": 4096,
 		"3M": 3 << 20, "2MiB": 2 << 20, "1G": 1 << 30, "1GiB": 1 << 30, "-1": -1,
 	} {
-		if n, err := parseSize(text); err != nil || n != want {
+		var n Size
+		if err := n.UnmarshalText([]byte(text)); err != nil || n != want {
 			t.Errorf("%q: %d, %v, not %d", text, n, err, want)
 		}
 	}
 	for _, text := range []string{"", "K", "1.5K", "4 K", "4KB", "4Ki", "4T", "K4", "99999999999G", "x"} {
-		if n, err := parseSize(text); err == nil {
+		var n Size
+		if err := n.UnmarshalText([]byte(text)); err == nil {
 			t.Errorf("%q is %d", text, n)
 		}
 	}

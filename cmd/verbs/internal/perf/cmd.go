@@ -47,7 +47,7 @@ type flags struct {
 	Iters    int           `short:"n" default:"${iters}" help:"Messages to send on each QP."`
 	Duration seconds       `short:"D" placeholder:"SECONDS" help:"Send for this long, instead of -n."`
 	Events   bool          `short:"e" help:"Sleep until there is a completion, rather than poll for it."`
-	Inline   int           `short:"I" type:"size" default:"0" placeholder:"BYTES" help:"Copy messages of at most this many bytes into the request."`
+	Inline   cli.Size      `short:"I" default:"0" placeholder:"BYTES" help:"Copy messages of at most this many bytes into the request."`
 	TClass   uint8         `name:"tclass" default:"0" help:"Traffic class of the packets."`
 	Timeout  time.Duration `default:"30s" help:"Give up when nothing moves for this long."`
 	Interval seconds       `placeholder:"SECONDS" help:"Report each time that so much of the run has passed what this side has sent."`
@@ -64,14 +64,14 @@ type depthFlags struct {
 
 type latCmd struct {
 	flags
-	Size   int           `short:"s" type:"size" default:"${lat}" help:"Bytes a message."`
+	Size   cli.Size      `short:"s" default:"${lat}" help:"Bytes a message."`
 	MaxLat time.Duration `placeholder:"TIME" help:"Fail if the median latency is above this."`
 	MaxP99 time.Duration `name:"max-p99" placeholder:"TIME" help:"Fail if the 99th percentile of the latency is above this."`
 }
 
 type bwCmd struct {
 	flags
-	Size int `short:"s" type:"size" default:"${bw}" help:"Bytes a message."`
+	Size cli.Size `short:"s" default:"${bw}" help:"Bytes a message."`
 	depthFlags
 	MinBW float64 `name:"min-bw" placeholder:"GBIT" help:"Fail if the bandwidth is below this, in Gbit/s."`
 }
@@ -147,7 +147,7 @@ func (d *depthFlags) cqMod(long bool) int {
 var latDepths = depthFlags{QPs: 1, TxDepth: 128, RxDepth: 16, List: 1}
 
 func (c *latCmd) Run(ctx context.Context, k *kong.Context) error {
-	return c.run(ctx, k, c.Size, latDepths,
+	return c.run(ctx, k, int(c.Size), latDepths,
 		limit{"max_lat_us", "median latency: %.2f us is above the limit, %g us", float64(c.MaxLat) / 1e3, false,
 			func(r *result) float64 { return r.Latency.P50 }},
 		limit{"max_p99_us", "99th percentile of the latency: %.2f us is above the limit, %g us", float64(c.MaxP99) / 1e3, false,
@@ -155,7 +155,7 @@ func (c *latCmd) Run(ctx context.Context, k *kong.Context) error {
 }
 
 func (c *bwCmd) Run(ctx context.Context, k *kong.Context) error {
-	return c.run(ctx, k, c.Size, c.depthFlags,
+	return c.run(ctx, k, int(c.Size), c.depthFlags,
 		limit{"min_bw_gbit_per_second", "bandwidth: %.3f Gbit/s is below the limit, %g Gbit/s", c.MinBW, true,
 			func(r *result) float64 { return r.Bandwidth.Gbit }})
 }
@@ -174,7 +174,7 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size int, depth depthF
 		Version: version, Op: k.Selected().Parent.Name, Mode: k.Selected().Name, Size: sizes[0],
 		Iters: c.Iters, Duration: time.Duration(c.Duration),
 		QPs: depth.QPs, TxDepth: depth.TxDepth, RxDepth: depth.RxDepth, List: depth.List,
-		CQMod: depth.cqMod(c.All || size > 8<<10), Inline: c.Inline, Both: depth.Both, Events: c.Events,
+		CQMod: depth.cqMod(c.All || size > 8<<10), Inline: int(c.Inline), Both: depth.Both, Events: c.Events,
 		TClass: c.TClass, Timeout: c.Timeout,
 	}
 	if c.Duration != 0 {

@@ -21,7 +21,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
@@ -42,7 +41,7 @@ func TestMain(m *testing.M) {
 
 // command runs verbs perf in this process.
 func command(ctx context.Context, stdout, stderr io.Writer, args ...string) error {
-	p, err := kong.New(new(Cmd), cli.Sizes, kong.Writers(stdout, stderr), kong.BindTo(ctx, (*context.Context)(nil)), kong.Exit(func(int) {}))
+	p, err := kong.New(new(Cmd), kong.Writers(stdout, stderr), kong.BindTo(ctx, (*context.Context)(nil)), kong.Exit(func(int) {}))
 	if err != nil {
 		return err
 	}

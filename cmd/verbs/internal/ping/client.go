@@ -27,7 +27,7 @@ func (c *Cmd) client(ctx context.Context, addr string) (err error) {
 		return err
 	}
 	r := newResult("client", p)
-	r.Size, r.Validated, r.histogram = c.Size, c.Check, latency.New()
+	r.Size, r.Validated, r.histogram = int(c.Size), c.Check, latency.New()
 	for c.Count == 0 || r.Count < c.Count {
 		err := c.round(ctx, p, back, r)
 		if ctx.Err() != nil && c.Count == 0 {
@@ -46,7 +46,7 @@ func (c *Cmd) round(ctx context.Context, p *peer, back *uverbs.MR, r *result) er
 	fill(out, r.Count)
 	start := time.Now()
 	for _, mr := range []*uverbs.MR{p.data, back} {
-		if err := p.send(ctx, mr, c.Size); err != nil {
+		if err := p.send(ctx, mr, int(c.Size)); err != nil {
 			return err
 		}
 		if _, err := p.receive(ctx); err != nil {

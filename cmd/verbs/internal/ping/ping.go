@@ -20,7 +20,7 @@ type Cmd struct {
 	Source     netip.Addr `short:"I" placeholder:"ADDR" help:"Address to connect from (default: routing's choice)."`
 	Port       int        `short:"p" default:"7174" help:"Port."`
 	Count      int        `short:"C" help:"Rounds; 0 is until interrupted. The client's choice."`
-	Size       int        `short:"S" type:"size" default:"64" help:"Bytes a round, ${pingMin} to 65535. The client's choice."`
+	Size       cli.Size   `short:"S" default:"64" help:"Bytes a round, ${pingMin} to 65535. The client's choice."`
 	Verbose    bool       `short:"v" help:"Print the data."`
 	Check      bool       `short:"V" name:"validate" help:"Compare what comes back with what was sent."`
 	Persistent bool       `short:"P" help:"Serve any number of clients, at once, until interrupted."`

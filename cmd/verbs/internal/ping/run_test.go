@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
@@ -23,7 +24,7 @@ func TestPing(t *testing.T) {
 		defer stop()
 		v6 := labtest.Addr6Of(device)
 		for addr, size := range map[string]int{labtest.AddrOf(device): MinSize, v6: maxSize} {
-			client := Cmd{Client: true, Addr: addr, Port: 7174, Count: 5, Size: size, Check: true, JSON: true}
+			client := Cmd{Client: true, Addr: addr, Port: 7174, Count: 5, Size: cli.Size(size), Check: true, JSON: true}
 			var err error
 			out := labtest.Output(t, func() {
 				ctx := labtest.Within(t, 30*time.Second)
