@@ -1,0 +1,69 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestLate has a program that answers no signal, in a guest that does not either.
+func TestLate(t *testing.T) {
+	host, guest := net.Pipe()
+	defer host.Close()
+	defer guest.Close()
+	orders := make(chan order, 4)
+	go func() {
+		for in := json.NewDecoder(guest); ; {
+			var o order
+			if in.Decode(&o) != nil {
+				return
+			}
+			orders <- o
+		}
+	}()
+	var errs bytes.Buffer
+	killed := false
+	w := &watch{m: &machine{port: host, kill: func() { killed = true }}, job: &job{limit: time.Hour}, std: stdio{err: &errs}}
+	w.report(started)
+	if !w.running || w.overdue == nil {
+		t.Fatalf("the program does not run, or has no limit: %+v", w)
+	}
+	for _, want := range []unix.Signal{unix.SIGQUIT, unix.SIGKILL} {
+		w.late()
+		if o := <-orders; o.Signal != int(want) || killed {
+			t.Fatalf("signal %d, want %d; killed %v", o.Signal, want, killed)
+		}
+	}
+	w.late()
+	if !killed || !errors.Is(w.failed, errDown) || !strings.Contains(errs.String(), "its stacks") || !strings.Contains(errs.String(), "killed") {
+		t.Errorf("killed %v, %v, %s", killed, w.failed, &errs)
+	}
+}
+
+// TestReport takes what the guest reports of a program that ends, and of one that the lab fails to run.
+func TestReport(t *testing.T) {
+	killed := false
+	w := &watch{m: &machine{kill: func() { killed = true }}, job: &job{}}
+	for _, line := range []string{started, ended, `{"Exit":3}` + "\n"} {
+		w.report(line)
+	}
+	if w.running || !w.over || w.result.Exit != 3 || killed {
+		t.Errorf("%+v, killed %v", w, killed)
+	}
+	w = &watch{m: w.m, job: &job{}}
+	w.report(`{"Error":"no disk"}` + "\n")
+	if w.over || !killed || !strings.Contains(w.failed.Error(), "no disk") {
+		t.Errorf("%+v, killed %v", w, killed)
+	}
+	if w.report("?\n"); !strings.Contains(w.failed.Error(), "no disk") {
+		t.Errorf("a later failure hides the first: %v", w.failed)
+	}
+}
