@@ -232,7 +232,9 @@ func (m *manager) add(handle uint32, space PortSpace, q *queue) *ID {
 		q = newQueue(m)
 	}
 	q.mu.Lock()
-	q.m = m
+	if q.m == nil { // nobody waits in it yet
+		q.m = m
+	}
 	q.users++
 	q.mu.Unlock()
 	id := &ID{m: m, uid: lastUID.Add(1), handle: handle, space: space, events: q}
