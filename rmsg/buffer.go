@@ -28,11 +28,8 @@ func (s Status) String() string {
 	return names[s]
 }
 
-// Buffer is registered memory for one message of one connection. [Conn.Alloc] returns one
-// for sending, and received messages are in one. The memory stays valid until Free, even
-// after connection and loop have been closed.
-//
-// Status may be called by any goroutine; all other methods by one at a time.
+// Buffer is registered memory for one message of one connection, to send from [Conn.Alloc] or
+// received. Status may be called by any goroutine; all other methods by one at a time.
 type Buffer struct {
 	c            *Conn
 	mr           *uverbs.MR

@@ -122,8 +122,7 @@ func (c *Conn) State() State { return read(c, &c.state) }
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
 // Err returns why the connection ended, or nil before: [verbs.ErrClosed] after Close and
-// Disconnect, io.EOF if the peer called Disconnect, and otherwise the error that ended
-// it.
+// Disconnect, io.EOF if the peer called Disconnect, and otherwise an error.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,17 +143,14 @@ func (c *Conn) MaxMessage() int     { return int(read(c, &c.peer.max)) }
 
 // Endpoint returns the underlying connection of package cm, for queries of its device, QP and
 // PD. It is nil until there is a QP, and closed when the connection has ended. The program must
-// not close it, post to its QP or modify it, or poll its CQs, which other connections share.
-// Memory regions in the PD must be closed before the connection ends; otherwise PD and device
-// stay open.
+// not close, modify, post or poll anything of it.
 func (c *Conn) Endpoint() *cm.Endpoint { return read(c, &c.endpoint) }
 
 func (c *Conn) String() string { return fmt.Sprintf("connection to %s", c.addr) }
 
-// Disconnect ends the connection gracefully: all messages posted on both sides are sent,
-// read and acknowledged before Disconnected is called. This side can post no more, and
-// soon the peer cannot either. Options.Linger bounds the time that this takes if the peer
-// does not free its messages.
+// Disconnect ends the connection gracefully and does not wait: all messages posted on both
+// sides are sent, read and acknowledged before Disconnected is called, for which Options.Linger
+// bounds the time. This side can post no more, and soon the peer cannot either.
 func (c *Conn) Disconnect() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

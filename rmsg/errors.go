@@ -13,33 +13,25 @@ import (
 // [verbs.ErrDisconnected] if the peer closed its connection or died, a [*cm.RejectedError] if
 // it rejected the connection, and io.EOF if it called Disconnect.
 var (
-	// ErrWouldBlock is returned by Post when the send queue is full; Writable is
-	// called when there is room. It matches EAGAIN.
+	// ErrWouldBlock is returned by Post; Writable is called when there is room.
 	ErrWouldBlock = fmt.Errorf("send queue is full: %w", syscall.EAGAIN)
-	// ErrNotConnected is returned by Alloc and Post before the connection is established.
-	// It matches ENOTCONN.
+	// ErrNotConnected is returned by Alloc and Post of a connection that connects.
 	ErrNotConnected = fmt.Errorf("not established yet: %w", syscall.ENOTCONN)
-	// ErrTooLarge is returned for a message above the limit of the peer or of this
-	// side. It matches EMSGSIZE.
+	// ErrTooLarge is returned for a message above the limit of the peer or of this side.
 	ErrTooLarge = fmt.Errorf("message is too large: %w", syscall.EMSGSIZE)
-	// ErrBuffer is returned when the program may not use a buffer in this way: it is
-	// queued, freed, of another connection, or holds a received message.
+	// ErrBuffer is returned for a buffer that is queued, freed, received, or another's.
 	ErrBuffer = errors.New("buffer cannot be used now")
 	// ErrProtocol is returned when the peer violates the protocol.
 	ErrProtocol = errors.New("peer violated the protocol")
-	// ErrUnreadable is returned when an announced message of the peer cannot be read:
-	// the announcement was wrong, or the peer is terminating.
+	// ErrUnreadable is returned when an announcement is wrong, or the peer terminating.
 	ErrUnreadable = errors.New("announced message cannot be read")
-	// ErrVersion is returned when both sides have no version of the protocol in
-	// common. It matches errors.ErrUnsupported.
+	// ErrVersion is returned when the peer has only other versions of the protocol.
 	ErrVersion = fmt.Errorf("no protocol version in common: %w", errors.ErrUnsupported)
 	// ErrDispatching is returned by Dispatch and Run while another of these calls runs.
 	ErrDispatching = errors.New("loop is being dispatched already")
-	// ErrNotRunning is added to the error of a call whose context or timeout ended
-	// while no goroutine ran the loop.
+	// ErrNotRunning is added to errors of calls that nothing ran the loop for.
 	ErrNotRunning = errors.New("nothing runs the loop: call Loop.Run")
-	// ErrTimeout is returned when a handshake, or a Disconnect, took too long. It
-	// matches ETIMEDOUT.
+	// ErrTimeout is returned when a handshake, or a Disconnect, took too long.
 	ErrTimeout = fmt.Errorf("peer did not answer in time: %w", syscall.ETIMEDOUT)
 )
 

@@ -35,9 +35,9 @@ type ListenConfig struct {
 	// own loop with Options, run by a goroutine until all of them have ended.
 	Loop *Loop
 	Options
-	// Backlog is the number of requests that may be unanswered, 1 to 65535, by
-	// default 128. AnswerTimeout bounds the wait of a request for [Listener.Accept],
-	// by default 3 s; a negative value means no limit. Other requests are rejected.
+	// Backlog is the number of requests that may be unanswered, by default 128, at most
+	// 65535. AnswerTimeout bounds the wait of a request for [Listener.Accept], by default
+	// 3 s; a negative value means no limit. Other requests are rejected.
 	Backlog       int
 	AnswerTimeout time.Duration
 	// ReuseAddr and IPv6Only are as in [cm.ListenConfig].

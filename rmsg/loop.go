@@ -123,11 +123,9 @@ func (l *Loop) closeUnused() {
 // edge. It is valid until Close, and must only be waited on.
 func (l *Loop) FD() int { return l.files.FD() }
 
-// Dispatch waits until there are events, handles them, and returns their number; after some
-// thousands it returns even if there are more. With a context that has ended it does not wait,
-// for programs that wait for [Loop.FD]; then it fails with ctx's error if there was nothing to
-// do. It fails with [verbs.ErrClosed] when the loop is closed, and with [ErrDispatching] while
-// another goroutine is in Dispatch or Run, and in callbacks.
+// Dispatch waits until there are events, handles them, and returns their number. With a context
+// that has ended it does not wait, for programs that wait for [Loop.FD]; then it fails with
+// ctx's error if there was nothing to do. It fails with [verbs.ErrClosed] when the loop is closed.
 func (l *Loop) Dispatch(ctx context.Context) (int, error) {
 	return l.run(ctx, func(n int) bool { return n > 0 })
 }
@@ -196,9 +194,8 @@ func (l *Loop) dispatchOnce(ready []host.Event) (n int, err error) {
 
 // Close ends all connections and listeners immediately and releases everything except buffers
 // that the program has not freed. While Dispatch runs, as in callbacks, Close returns
-// immediately, and Dispatch and Run do the rest before they return: wait for them. An
-// iWARP handshake cannot be canceled: its resources are released when the kernel ends it,
-// which takes 10 s, or minutes if no machine has the address. Close may be called again.
+// immediately, and Dispatch and Run do the rest before they return. The kernel ends an iWARP
+// handshake after 10 s, or minutes if no machine has the address. Close may be called again.
 func (l *Loop) Close() error {
 	if l == nil {
 		return verbs.ErrClosed

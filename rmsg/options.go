@@ -17,24 +17,21 @@ import (
 //
 // A panic in a callback ends Run and closes the loop, which calls no callback any more.
 type Callbacks struct {
-	// Request is called when a peer requests a connection. It calls Accept or
-	// Reject; an unanswered request is rejected when it returns. By default requests
-	// wait for [Listener.Accept], and are rejected after
-	// [ListenConfig].AnswerTimeout.
+	// Request is called when a peer requests a connection. It calls Accept or Reject; an
+	// unanswered request is rejected when it returns. By default requests wait for
+	// [Listener.Accept].
 	Request func(*Request)
 	// Established is called when a connection is up, on either side.
 	Established func(*Conn)
-	// Message is called for each received message. The program must free the buffer,
-	// in the callback or later. By default messages wait for [Conn.Recv], and the
-	// peer can send no more than Options.Credits allow.
+	// Message is called for each received message. The program must free the buffer, in
+	// the callback or later. By default messages wait for [Conn.Recv].
 	Message func(*Conn, *Buffer)
 	// Sent is called when the program owns a posted buffer again: its status is Sent,
 	// or Failed if the connection ended first.
 	Sent func(*Conn, *Buffer)
 	// Writable is called when a connection whose Post returned ErrWouldBlock has room.
 	Writable func(*Conn)
-	// Disconnected is the last callback of a connection, called when it has ended or
-	// failed to connect. why is [Conn.Err].
+	// Disconnected is called when a connection has ended or failed to connect.
 	Disconnected func(s *Conn, why error)
 }
 
@@ -44,51 +41,40 @@ type Options struct {
 	Callbacks Callbacks
 
 	// Credits is the number of messages that a peer may send before the program frees
-	// some: 1 to 4096, by default 32. A program that holds more than half of them
-	// slows down its peer.
+	// some: 1 to 4096, by default 32. Holding more than half of them slows down the peer.
 	Credits int
-	// Eager is the size in bytes up to which a message is sent at once; the peer
-	// reads larger ones when it is ready for them. 64 to 1 MiB, by default 8 KiB. The
-	// smaller value of both sides applies. It is also the size of a receive: more
-	// memory makes messages up to 16 KiB faster, on siw up to 256 KiB; a small Eager
-	// saves memory if there are many connections, see BenchmarkThreshold.
+	// Eager is the size in bytes up to which a message is sent at once; the peer reads
+	// larger ones when it is ready for them. 64 to 1 MiB, by default 8 KiB; the smaller
+	// value of both sides applies. It is also the size of a receive.
 	Eager int
-	// MaxMessage is the size in bytes of the largest message to receive, up to 1 GiB,
-	// by default 16 MiB; a negative value allows only empty messages. The peer learns
-	// it in the handshake; its Post of a larger message returns ErrTooLarge.
+	// MaxMessage is the size in bytes of the largest message to receive, up to 1 GiB, by
+	// default 16 MiB; a negative value allows only empty messages.
 	MaxMessage int
 	// Window limits, for each connection, the bytes of messages above Eager that it reads
-	// before the program has freed earlier ones, and the bytes of those that
-	// [Conn.Send] has copied and the peer has not read. One message in each
-	// direction is always allowed. By default 1 MiB, at most 1 GiB; a negative value
-	// allows only that one.
+	// before the program has freed earlier ones, and of those that [Conn.Send] has copied
+	// and the peer has not read. One in each direction is always allowed. By default 1 MiB,
+	// at most 1 GiB; a negative value allows only that one.
 	Window int
 	// SendQueue is the number of messages of each connection that may be posted and not
 	// yet sent: 1 to 4096, by default 64.
 	SendQueue int
-	// SendBuffer is the size in bytes of each connection's registered memory for Send's
-	// copies of messages up to Eager; Send waits while it is full. Alloc uses free
-	// room in it. 4 KiB to 1 GiB, by default 64 KiB, or 3 * Eager if that is more.
+	// SendBuffer is the size in bytes of each connection's memory for Send's copies of
+	// messages up to Eager. 4 KiB to 1 GiB, by default 64 KiB, or 3 * Eager if that is more.
 	SendBuffer int
-	// Cache is the number of bytes of registered memory of freed messages above Eager
-	// that the loop caches for all connections together, for at most a second. By default
-	// 4 MiB, at most 1 GiB; a negative value disables the cache.
+	// Cache is the number of bytes of freed messages above Eager that the loop caches for
+	// all connections. By default 4 MiB, at most 1 GiB; a negative value disables it.
 	Cache int
-	// ConnectTimeout bounds connecting and accepting, by default 10 s. With a
-	// negative value only the context and the kernel limit them.
+	// ConnectTimeout bounds connecting and accepting, by default 10 s; a negative value
+	// means no limit but the kernel's.
 	ConnectTimeout time.Duration
-	// Linger bounds the duration of Disconnect, by default 10 s; a negative value
-	// means no limit. A peer that has received everything may still let it pass, if
-	// the network loses its last packet: that is no error.
+	// Linger bounds the duration of Disconnect, by default 10 s; a negative value means no
+	// limit. It may also pass if the peer's last packet is lost: that is no error.
 	Linger time.Duration
 
-	// Transport selects the RDMA devices, see [cm.Transport]. Nil means
-	// [cm.DefaultTransport].
+	// Transport selects the RDMA devices; nil means [cm.DefaultTransport].
 	Transport *cm.Transport
-
-	// Logger logs established and ended connections at level Debug, and at level Warn
-	// peers that are rejected, that violate the protocol or do not answer, and
-	// failures that no call returns. Nil logs nothing.
+	// Logger, if set, logs established and ended connections at level Debug, and at level
+	// Warn peers that are rejected or violate the protocol, and what no call returns.
 	Logger *slog.Logger
 }
 

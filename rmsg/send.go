@@ -64,9 +64,8 @@ func (q *fifo) pop() *Buffer {
 	return b
 }
 
-// Alloc returns a buffer for a message of n bytes; SetLen changes the length. The program
-// may send the buffer any number of times, and must free it. Alloc fails with the
-// connection's Err once the connection has ended.
+// Alloc returns a buffer for a message of n bytes. The program may send it any number of times,
+// and must free it. Alloc fails with the connection's Err once that has ended.
 func (c *Conn) Alloc(n int) (*Buffer, error) {
 	b, err := c.alloc(n, false)
 	return b, fail("allocate message to", c.addr, err)
@@ -88,11 +87,9 @@ func (c *Conn) alloc(n int, copies bool) (*Buffer, error) {
 	return c.arena.get(n, copies)
 }
 
-// Post queues a buffer of this connection, which is sent as soon as the peer has room, and
-// does not wait. The program owns the buffer again when its status is no longer Queued.
-// If SendQueue messages are posted and not yet sent, Post returns ErrWouldBlock and does
-// not take the buffer. It returns [verbs.ErrClosed] after Disconnect or Close,
-// [verbs.ErrDisconnected] while the peer disconnects, and the connection's Err after its end.
+// Post queues a buffer of this connection, which is sent as soon as the peer has room, and does
+// not wait. The program owns the buffer again when its status is no longer Queued. If SendQueue
+// messages are posted and not yet sent, Post returns ErrWouldBlock and does not take it.
 func (c *Conn) Post(b *Buffer) error {
 	err := c.post(b)
 	if err == ErrWouldBlock {

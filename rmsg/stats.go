@@ -16,27 +16,18 @@ type ConnStats struct {
 	// LargeSent and LargeReceived count the messages above Eager that were announced
 	// to the peer and by it.
 	LargeSent, LargeReceived uint64
-	// AcksSent and AcksReceived count the frames without a message that grant
-	// credits or confirm messages above Eager. Messages carry both as well.
+	// AcksSent and AcksReceived count the frames that carry no message.
 	AcksSent, AcksReceived uint64
-	// WouldBlock counts the times that Post, including calls by Send, found the send
-	// queue full; BufferWaits the times that Send found SendBuffer or Window full.
-	WouldBlock, BufferWaits uint64
-	// CreditWaits counts the times that the next message had to wait for credits.
-	CreditWaits uint64
+	// WouldBlock counts the times that Post or Send found the send queue full, BufferWaits
+	// that Send found SendBuffer or Window full, CreditWaits that a message waited for credits.
+	WouldBlock, BufferWaits, CreditWaits uint64
 
 	// The state of now follows; sums have that of connections that have not ended.
 
-	// Queued is the number of messages that are posted and not yet Sent or Failed.
-	Queued int
-	// Unread is the number of messages that have arrived or are announced, and that
-	// the program has not taken.
-	Unread int
-	// Credits is the number of messages that may be sent before the peer grants more.
-	Credits int
-	// Memory is the number of bytes registered for the connection, including buffers that
-	// the program holds and those in the loop's cache.
-	Memory int
+	Queued  int // messages that are posted and not yet Sent or Failed
+	Unread  int // messages that have arrived or are announced, and were not taken
+	Credits int // messages that may be sent before the peer grants more
+	Memory  int // bytes registered, with those of held buffers and of the loop's cache
 }
 
 // Stats returns the statistics of the connection.
@@ -84,8 +75,6 @@ func (l *Loop) Stats() LoopStats {
 // ListenerStats contains statistics of a listener. The counters start when it is made.
 type ListenerStats struct {
 	// Requests counts the requests of peers, Accepted and Rejected their answers.
-	// Rejected includes requests beyond Backlog, those that waited too long, and
-	// those of peers that do not use this package.
 	Requests, Accepted, Rejected uint64
 	// Failed counts the accepted connections that were never established.
 	Failed uint64

@@ -51,9 +51,8 @@ func (c *Conn) await(ctx context.Context, ready <-chan struct{}, limit time.Dura
 	}
 }
 
-// Send copies a message and queues it. It waits until the connection is established, while the
-// send queue is full, and while earlier messages fill Options.SendBuffer or Options.Window. When
-// it returns, the message has been queued; [Conn.Shutdown] waits until it has arrived.
+// Send copies a message and queues it. It waits until the connection is established and there
+// is room for it. [Conn.Shutdown] waits until it has arrived.
 func (c *Conn) Send(ctx context.Context, message []byte) error {
 	return fail("send to", c.addr, c.send(ctx, message))
 }
@@ -108,10 +107,9 @@ func (c *Conn) awaitRoom(ctx context.Context, room <-chan struct{}) error {
 	return nil
 }
 
-// Recv waits for a message. The program frees the buffer, which lets the peer
-// send more. After the end of the connection, Recv returns the messages received before and
-// then the connection's error: io.EOF if the peer disconnected. It is for loops without a
-// Message callback.
+// Recv waits for a message, on loops without a Message callback. The program frees the buffer,
+// which lets the peer send more. After the end of the connection, Recv returns the messages
+// received before and then the connection's Err: io.EOF if the peer disconnected.
 func (c *Conn) Recv(ctx context.Context) (*Buffer, error) {
 	const op = "receive from"
 	for {
