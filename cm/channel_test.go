@@ -24,7 +24,7 @@ func TestBrokenChannel(t *testing.T) {
 	labtest.RequireKernel(t)
 	ctx := within(t, time.Minute)
 	cm.DefaultTransport().CloseIdle()
-	tr := &cm.Transport{CM: cm.DefaultTransport().CM, IdleTimeout: -1}
+	tr := &cm.Transport{Host: cm.DefaultTransport().Host, IdleTimeout: -1}
 	l := labtest.Must((&cm.ListenConfig{Transport: tr}).Listen(ctx, labtest.Addr+":0"))(t)
 	fd := sharedFile(t)
 	kept := labtest.Must(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))(t)

@@ -132,10 +132,8 @@ func fail(op, addr string, err error) error {
 	verb, object := sys.SplitOp(op, addr)
 	e := &verbs.Error{Op: verb, Object: object, Err: err}
 	switch {
-	case op == "open" && host.IsNode(addr) && errors.Is(err, syscall.ENOENT):
-		e.Hint = "make a device with package soft, which opens it"
 	case op == "open" && errors.Is(err, syscall.ENOENT):
-		e.Hint = "modprobe rdma_ucm, or pass the node into this container"
+		e.Hint = host.Remedy(addr, "modprobe rdma_ucm, or pass the node into this container")
 	case op == "open" && errors.Is(err, fs.ErrPermission):
 		e.Hint = "this user may not open the device node"
 	case errors.Is(err, verbs.ErrNoRoute): // its text lists the devices

@@ -200,9 +200,9 @@ func describeDevices() (all []string, reachable bool) {
 	devs, _ := uverbs.Devices()
 	for _, d := range devs {
 		text := d.Name
-		if v := host.DeviceAt(d.Node); v != nil {
-			text += describeAddrs(v.Addrs)
-			reachable = reachable || len(v.Addrs) > 0
+		if addrs := host.Addrs(d.Node); addrs != nil {
+			text += describeAddrs(addrs)
+			reachable = true
 		} else if on := d.Interfaces(); len(on) > 0 {
 			at, has := describeInterface(on[0])
 			text += at
@@ -220,8 +220,8 @@ func describeDevices() (all []string, reachable bool) {
 // if there are none. They come from the connection manager, as GIDs contain them on RoCE only.
 func DeviceAddrs(d uverbs.Device) (found []netip.Addr, err error) {
 	defer wrap(&err, "find addresses of", d.Name)
-	if v := host.DeviceAt(d.Node); v != nil {
-		return slices.Clone(v.Addrs), nil
+	if addrs := host.Addrs(d.Node); addrs != nil {
+		return addrs, nil
 	}
 	index, err := d.Index()
 	if err != nil {

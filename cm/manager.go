@@ -46,11 +46,6 @@ var lastUID atomic.Uint64
 
 // openManager opens rdma_cm's device. The caller must call dispatch in a new goroutine.
 func openManager(node string) (*manager, error) {
-	if node == host.CM {
-		if err := host.Prepare(); err != nil {
-			return nil, fail("open", node, err)
-		}
-	}
 	fd, err := host.Open(node)
 	switch err {
 	case syscall.ENOENT, syscall.ENXIO, syscall.ENODEV:
@@ -261,9 +256,6 @@ func (m *manager) forget(id *ID) {
 	m.mu.Unlock()
 	id.events.end(id, verbs.ErrClosed)
 }
-
-// kernelNode is the device of the kernel's rdma_cm.
-const kernelNode = "/dev/infiniband/rdma_cm"
 
 // message is a command in memory that the kernel reads, with room for the answer.
 type message struct {

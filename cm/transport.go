@@ -28,11 +28,10 @@ type Transport struct {
 	// cannot remove a device of rxe or siw that is open: "rdma link delete" waits.
 	IdleTimeout time.Duration
 
-	// CM is the path of the connection manager's device. Empty is the kernel's,
-	// /dev/infiniband/rdma_cm. Devices in user space have their own, which knows no others: the
-	// CM method of a soft.Device returns its path. With the environment variable VERBS_SOFT,
-	// see package soft, the CM of [DefaultTransport] is that of a device that package soft makes.
-	CM string
+	// Host is whose connection manager the transport uses. Nil is the kernel's, /dev/infiniband/rdma_cm,
+	// or with the environment variable VERBS_SOFT, see package soft, that of a device that package soft
+	// makes. Devices in user space have their own, which knows no others: Host is a *soft.Device then.
+	Host Host
 
 	mu       sync.Mutex
 	closed   bool
@@ -104,15 +103,18 @@ func (t *Transport) Close() (err error) {
 // orDefault returns t, or the default transport if t is nil.
 func (t *Transport) orDefault() *Transport { return cmp.Or(t, &defaultTransport) }
 
-// node returns the device of the rdma_cm that the transport uses.
+// Host is a machine with a connection manager.
+type Host interface {
+	// CM returns the node of the connection manager.
+	CM() string
+}
+
+// node returns the node of the rdma_cm that the transport uses.
 func (t *Transport) node() string {
-	switch {
-	case t.CM != "":
-		return t.CM
-	case t == &defaultTransport && host.Requested():
-		return host.CM
+	if t.Host != nil {
+		return t.Host.CM()
 	}
-	return kernelNode
+	return host.CMNode()
 }
 
 // timeout returns the duration that IdleTimeout means.

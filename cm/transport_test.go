@@ -54,7 +54,7 @@ func expectStats(t *testing.T, tr *cm.Transport, want cm.TransportStats) {
 func TestTransport(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		before := labtest.SettledInventory(t)
-		dialing, listening := &cm.Transport{CM: cm.DefaultTransport().CM, IdleTimeout: -1}, &cm.Transport{CM: cm.DefaultTransport().CM, IdleTimeout: -1}
+		dialing, listening := &cm.Transport{Host: cm.DefaultTransport().Host, IdleTimeout: -1}, &cm.Transport{Host: cm.DefaultTransport().Host, IdleTimeout: -1}
 		client, server := connectTransports(t, device, dialing, listening)
 		for _, tr := range []*cm.Transport{dialing, listening} {
 			expectStats(t, tr, cm.TransportStats{Channels: 1, IDs: 1, Devices: 1, Endpoints: 1})
@@ -108,7 +108,7 @@ func TestTransportInUse(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
-		tr := &cm.Transport{CM: cm.DefaultTransport().CM, IdleTimeout: -1}
+		tr := &cm.Transport{Host: cm.DefaultTransport().Host, IdleTimeout: -1}
 		inUse := func(what string, want cm.TransportStats) {
 			t.Helper()
 			tr.CloseIdle()
@@ -153,7 +153,7 @@ func TestIdleTimeout(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		t.Parallel()
 		const timeout = 2 * time.Second
-		tr := &cm.Transport{CM: cm.DefaultTransport().CM, IdleTimeout: timeout}
+		tr := &cm.Transport{Host: cm.DefaultTransport().Host, IdleTimeout: timeout}
 		for range 2 {
 			client, server := connectTransports(t, device, tr, tr)
 			client.Close()
@@ -191,7 +191,7 @@ func TestIdleTimeout(t *testing.T) {
 // TestLoopTransport makes endpoints of a loop with its transport, until that is closed.
 func TestLoopTransport(t *testing.T) {
 	labtest.Require(t)
-	tr := &cm.Transport{CM: cm.DefaultTransport().CM}
+	tr := &cm.Transport{Host: cm.DefaultTransport().Host}
 	loop, _, addr := newLoop(t, tr, labtest.RoCE)
 	ctx := within(t, 20*time.Second)
 	connect := func() (ends []*cm.Endpoint, err error) {

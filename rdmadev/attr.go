@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // attrs reads the attributes in a folder of sysfs, and collects errors.
@@ -23,7 +24,7 @@ type attrs struct {
 // text returns an attribute without the white space around it, or "" if it is missing or
 // cannot be read.
 func (a *attrs) text(name string) string {
-	text, err := readText(filepath.Join(a.dir, name))
+	text, err := host.ReadAttr(filepath.Join(a.dir, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		a.errs = append(a.errs, err)
 	}
@@ -70,13 +71,9 @@ func (a *attrs) link(name string) string {
 // list returns the names in a folder, numbers in order of their values. A folder that is
 // missing is empty.
 func (a *attrs) list(name string) []string {
-	entries, err := os.ReadDir(filepath.Join(a.dir, name))
+	names, err := host.ListAttrs(filepath.Join(a.dir, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		a.errs = append(a.errs, err)
-	}
-	names := make([]string, len(entries))
-	for i, e := range entries {
-		names[i] = e.Name()
 	}
 	slices.SortFunc(names, byNumber)
 	return names
@@ -93,10 +90,4 @@ func byNumber(a, b string) int {
 
 func (a *attrs) unexpected(name, text string) error {
 	return fmt.Errorf("%s: unexpected content %q", filepath.Join(a.dir, name), text)
-}
-
-// readText returns a file without the white space around it.
-func readText(path string) (string, error) {
-	b, err := os.ReadFile(path)
-	return strings.TrimSpace(string(b)), err
 }

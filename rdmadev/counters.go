@@ -53,9 +53,6 @@ var pmaBits = map[string]int{
 // value with a method Unwrap() []error that returns that of each; some devices
 // offer files of counters that they do not have ("N/A (no PMA)"), which is no error.
 func (p Port) Counters() ([]Counter, error) {
-	if p.soft != nil {
-		return softCounters(p.soft), nil
-	}
 	a := attrs{dir: p.dir}
 	counters := a.counters("counters", false)
 	counters = append(counters, a.counters("hw_counters", true)...)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -46,8 +45,7 @@ type Device struct {
 	Ports []Port
 	Errs  []error // attributes that could not be read, those of ports not included
 
-	src  Source
-	soft *host.Device // nil for devices of the kernel
+	src Source
 }
 
 // PCI describes the PCI device of an RDMA device.
@@ -96,38 +94,23 @@ const (
 // Devices returns the devices in order of their names. Without RDMA there are none, and no
 // error.
 func (s Source) Devices() ([]Device, error) {
-	devices, err := s.kernelDevices()
-	if err != nil {
-		return nil, err
-	}
-	soft, err := s.softDevices()
-	if err != nil {
-		return nil, &verbs.Error{Op: "list", Object: "RDMA devices", Err: err}
-	}
-	devices = append(devices, soft...)
-	slices.SortStableFunc(devices, func(a, b Device) int { return byNumber(a.Name, b.Name) })
-	return devices, nil
-}
-
-// kernelDevices returns the devices that sysfs has.
-func (s Source) kernelDevices() ([]Device, error) {
 	dir := s.class("infiniband")
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	for try := 1; ; try++ {
 		nl, nodes := s.netlinkDevices(), s.nodes()
-		entries, err := os.ReadDir(dir)
+		names, err := host.ListAttrs(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
 		if err != nil {
 			return nil, &verbs.Error{Op: "list", Object: "RDMA devices", Err: err}
 		}
 		var devices []Device
-		same := len(entries) == len(nl)
-		for _, e := range entries {
-			if s.Filter != nil && !s.Filter(e.Name()) {
+		same := len(names) == len(nl)
+		for _, name := range names {
+			if s.Filter != nil && !s.Filter(name) {
 				continue
 			}
-			d, err := s.device(e.Name(), nl, nodes)
+			d, err := s.device(name, nl, nodes)
 			if err == nil { // else it was removed meanwhile
 				devices = append(devices, d)
 			}
@@ -135,6 +118,7 @@ func (s Source) kernelDevices() ([]Device, error) {
 		}
 		// Read again what changed in between, such as the name of a device.
 		if same || nl == nil || try == 3 {
+			slices.SortStableFunc(devices, func(a, b Device) int { return byNumber(a.Name, b.Name) })
 			return devices, nil
 		}
 	}
@@ -143,16 +127,13 @@ func (s Source) kernelDevices() ([]Device, error) {
 // Find returns the device with a name. If there is none, the error matches
 // [verbs.ErrNoDevice].
 func (s Source) Find(name string) (Device, error) {
+	made := host.Prepare()
 	d, err := Device{}, error(verbs.ErrNoDevice)
 	if name != "" && name != "." && name != ".." && !strings.ContainsRune(name, '/') {
 		d, err = s.device(name, s.netlinkDevices(), s.nodes())
 	}
 	if errors.Is(err, verbs.ErrNoDevice) {
-		soft, serr := s.softDevices()
-		if i := slices.IndexFunc(soft, func(d Device) bool { return d.Name == name }); i >= 0 {
-			return soft[i], nil
-		}
-		err = cmp.Or(serr, err)
+		err = cmp.Or(made, err)
 	}
 	if err != nil {
 		return Device{}, &verbs.Error{Op: "find", Object: "RDMA device " + strconv.Quote(name), Err: err}
@@ -163,7 +144,7 @@ func (s Source) Find(name string) (Device, error) {
 // device reads a device, with what netlink answered.
 func (s Source) device(name string, nl map[string]map[int]nldev.Value, nodes map[string]string) (Device, error) {
 	a := attrs{dir: s.class("infiniband", name)}
-	if _, err := os.Stat(a.dir); err != nil {
+	if _, err := host.ListAttrs(a.dir); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = verbs.ErrNoDevice
 		}
@@ -241,7 +222,8 @@ type netInterface struct {
 func (d *Device) readHardware(a *attrs) (interfaces []netInterface) {
 	dir, err := filepath.EvalSymlinks(filepath.Join(a.dir, "device"))
 	if err != nil {
-		switch {
+		switch d.Driver = a.text("driver"); { // which only devices in user space have
+		case d.Driver != "":
 		case a.text("parent") != "": // which only rxe has
 			d.Driver = "rxe"
 		case d.Type == NodeRNIC:
@@ -282,6 +264,9 @@ func (s Source) nodes() map[string]string {
 	a := attrs{dir: s.class("infiniband_verbs")}
 	nodes := map[string]string{}
 	for _, name := range a.list("") {
+		if !strings.HasPrefix(name, "uverbs") {
+			continue // abi_version, or a device in user space
+		}
 		if device := a.text(filepath.Join(name, "ibdev")); device != "" {
 			nodes[device] = name
 		}
@@ -301,7 +286,7 @@ func (s Source) netlinkDevices() map[string]map[int]nldev.Value {
 		devices[d[abi.RDMA_NLDEV_ATTR_DEV_NAME].String()] = d
 		return nil
 	})
-	if err != nil {
+	if err != nil && len(devices) == 0 {
 		return nil
 	}
 	return devices

@@ -41,7 +41,6 @@ type Port struct {
 
 	dir   string
 	iwarp bool
-	soft  *host.Device // nil for devices of the kernel
 }
 
 // GID is an entry of a port's GID table.
@@ -78,7 +77,7 @@ func (d *Device) readPort(num int) Port {
 	}
 	for _, index := range a.list("gid_attrs/ndevs") {
 		// Entries that are not in use cannot be read.
-		name, err := readText(filepath.Join(a.dir, "gid_attrs/ndevs", index))
+		name, err := host.ReadAttr(filepath.Join(a.dir, "gid_attrs/ndevs", index))
 		if err == nil && name != "" && !slices.Contains(p.Interfaces, name) {
 			p.Interfaces = append(p.Interfaces, name)
 		}
@@ -129,9 +128,6 @@ var unusedGID = verbs.GID{0: 0xfe, 1: 0x80}
 
 // GIDs returns the valid entries of the port's GID table.
 func (p Port) GIDs() ([]GID, error) {
-	if p.soft != nil {
-		return softGIDs(p.soft), nil
-	}
 	a := attrs{dir: p.dir}
 	var gids []GID
 	for _, index := range a.list("gids") {
@@ -153,7 +149,7 @@ func (p Port) GIDs() ([]GID, error) {
 		}
 		g := GID{Index: i, GID: gid}
 		// Neither can be read if it is not known: the kernel answers with EINVAL.
-		typ, _ := readText(filepath.Join(p.dir, "gid_attrs/types", index))
+		typ, _ := host.ReadAttr(filepath.Join(p.dir, "gid_attrs/types", index))
 		switch typ {
 		case "RoCE v2":
 			g.Type = verbs.GIDRoCEv2
@@ -162,7 +158,7 @@ func (p Port) GIDs() ([]GID, error) {
 				g.Type = verbs.GIDRoCEv1
 			}
 		}
-		g.Interface, _ = readText(filepath.Join(p.dir, "gid_attrs/ndevs", index))
+		g.Interface, _ = host.ReadAttr(filepath.Join(p.dir, "gid_attrs/ndevs", index))
 		gids = append(gids, g)
 	}
 	return gids, p.error("GIDs", a.errs)
@@ -170,9 +166,6 @@ func (p Port) GIDs() ([]GID, error) {
 
 // PKeys returns the port's table of partition keys, without entries that are 0 at its end.
 func (p Port) PKeys() ([]uint16, error) {
-	if p.soft != nil {
-		return []uint16{host.PKey}, nil
-	}
 	a := attrs{dir: p.dir}
 	var keys []uint16
 	for _, index := range a.list("pkeys") {

@@ -4,18 +4,21 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/nldev"
 )
 
 // Owner is who created a resource.
 type Owner struct {
-	TID    int    // of the thread, as this PID namespace numbers it; 0 if it has ended, is in another, or the kernel is the owner, and for devices in user space
+	TID    int    // of the thread, as this PID namespace numbers it; 0 if it has ended, is in another, or the kernel is the owner
 	PID    int    // of the thread's process, if /proc has it
 	Comm   string // name of the thread, if /proc has it
 	Kernel string // name of the kernel's module or thread that is the owner: "ib_core", "nvme-rdma"
@@ -110,10 +113,16 @@ type Counts struct {
 // Counts returns the numbers of the device's resources, those of all processes. A device in user space
 // belongs to this process, and so do its resources; this applies to the lists below as well.
 func (d Device) Counts() (Counts, error) {
-	if d.soft != nil {
-		n := d.soft.Resources()
-		ids := len(d.softObjects("cm_id"))
-		return Counts{PD: n["pd"], CQ: n["cq"], QP: n["qp"], CMID: ids, MR: n["mr"], Context: n["ctx"], SRQ: n["srq"]}, nil
+	if _, ok := host.Objects(d.Index, 0); ok {
+		count := func(table int) int {
+			objects, _ := host.Objects(d.Index, table)
+			return len(objects)
+		}
+		return Counts{
+			PD: count(abi.RDMA_NLDEV_ATTR_RES_PD), CQ: count(abi.RDMA_NLDEV_ATTR_RES_CQ), QP: count(abi.RDMA_NLDEV_ATTR_RES_QP),
+			CMID: count(abi.RDMA_NLDEV_ATTR_RES_CM_ID), MR: count(abi.RDMA_NLDEV_ATTR_RES_MR),
+			Context: count(abi.RDMA_NLDEV_ATTR_RES_CTX), SRQ: count(abi.RDMA_NLDEV_ATTR_RES_SRQ),
+		}, nil
 	}
 	answer, err := d.do(abi.RDMA_NLDEV_CMD_RES_GET, nil)
 	if err != nil {
@@ -132,9 +141,6 @@ func (d Device) Counts() (Counts, error) {
 
 // QPs returns the device's queue pairs, including the kernel's own.
 func (d Device) QPs() (list []QP, err error) {
-	if d.soft != nil {
-		return d.softQPs(), nil
-	}
 	err = d.resources("QPs", abi.RDMA_NLDEV_CMD_RES_QP_GET, abi.RDMA_NLDEV_ATTR_RES_QP, nil, func(e entry) {
 		list = append(list, QP{
 			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_LQPN),
@@ -150,9 +156,6 @@ func (d Device) QPs() (list []QP, err error) {
 
 // CQs returns the device's completion queues.
 func (d Device) CQs() (list []CQ, err error) {
-	if d.soft != nil {
-		return d.softCQs(), nil
-	}
 	contexts := []string{"direct", "softirq", "workqueue", "unbound workqueue"} // enum ib_poll_context
 	err = d.resources("CQs", abi.RDMA_NLDEV_CMD_RES_CQ_GET, abi.RDMA_NLDEV_ATTR_RES_CQ, nil, func(e entry) {
 		q := CQ{
@@ -170,9 +173,6 @@ func (d Device) CQs() (list []CQ, err error) {
 
 // MRs returns the device's memory regions.
 func (d Device) MRs() (list []MR, err error) {
-	if d.soft != nil {
-		return d.softMRs(), nil
-	}
 	err = d.resources("MRs", abi.RDMA_NLDEV_CMD_RES_MR_GET, abi.RDMA_NLDEV_ATTR_RES_MR, nil, func(e entry) {
 		list = append(list, MR{
 			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_MRN), PD: e.uint32(abi.RDMA_NLDEV_ATTR_RES_PDN),
@@ -185,9 +185,6 @@ func (d Device) MRs() (list []MR, err error) {
 
 // PDs returns the device's protection domains.
 func (d Device) PDs() (list []PD, err error) {
-	if d.soft != nil {
-		return d.softPDs(), nil
-	}
 	err = d.resources("PDs", abi.RDMA_NLDEV_CMD_RES_PD_GET, abi.RDMA_NLDEV_ATTR_RES_PD, nil, func(e entry) {
 		list = append(list, PD{
 			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_PDN), Context: e.uint32(abi.RDMA_NLDEV_ATTR_RES_CTXN),
@@ -200,9 +197,6 @@ func (d Device) PDs() (list []PD, err error) {
 
 // Contexts returns the open files of the device.
 func (d Device) Contexts() (list []Context, err error) {
-	if d.soft != nil {
-		return d.softContexts(), nil
-	}
 	err = d.resources("contexts", abi.RDMA_NLDEV_CMD_RES_CTX_GET, abi.RDMA_NLDEV_ATTR_RES_CTX, nil, func(e entry) {
 		list = append(list, Context{e.owner(), e.uint32(abi.RDMA_NLDEV_ATTR_RES_CTXN)})
 	})
@@ -211,9 +205,6 @@ func (d Device) Contexts() (list []Context, err error) {
 
 // CMIDs returns the identifiers of the connection manager that are bound to the device.
 func (d Device) CMIDs() (list []CMID, err error) {
-	if d.soft != nil {
-		return d.softCMIDs(), nil
-	}
 	err = d.resources("CM IDs", abi.RDMA_NLDEV_CMD_RES_CM_ID_GET, abi.RDMA_NLDEV_ATTR_RES_CM_ID, nil, func(e entry) {
 		list = append(list, CMID{
 			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_CM_IDN), Port: e.int(abi.RDMA_NLDEV_ATTR_PORT_INDEX),
@@ -227,9 +218,6 @@ func (d Device) CMIDs() (list []CMID, err error) {
 
 // SRQs returns the device's shared receive queues.
 func (d Device) SRQs() (list []SRQ, err error) {
-	if d.soft != nil {
-		return d.softSRQs(), nil
-	}
 	types := []string{"BASIC", "XRC", "TM"} // enum ib_srq_type
 	err = d.resources("SRQs", abi.RDMA_NLDEV_CMD_RES_SRQ_GET, abi.RDMA_NLDEV_ATTR_RES_SRQ, nil, func(e entry) {
 		q := SRQ{
@@ -258,6 +246,12 @@ func (d Device) SRQs() (list []SRQ, err error) {
 // it repeat another, one that is destroyed may make it leave another out, and it does not say so.
 // So a list of several parts is read twice, and has what was in either reading.
 func (d Device) resources(what string, cmd, table int, attrs nldev.Attrs, each func(entry)) error {
+	if objects, ok := host.Objects(d.Index, table); ok {
+		for _, o := range objects {
+			each(nldev.Attrs(o).Map())
+		}
+		return nil
+	}
 	var entries []entry
 	places := map[string]int{} // in entries, by what identifies an object
 	parts := 0
@@ -329,7 +323,7 @@ func (d Device) do(cmd int, attrs nldev.Attrs) (answer nldev.Attrs, err error) {
 // ask sends a command about the device, with attributes beside its index, and calls each with
 // each part of the answer. dump asks for a list.
 func (d Device) ask(cmd int, dump bool, attrs nldev.Attrs, each func(nldev.Attrs) error) error {
-	if d.Index < 0 || d.soft != nil {
+	if d.Index < 0 {
 		return errors.ErrUnsupported
 	}
 	request := append(d.handle(), attrs...)
@@ -367,7 +361,7 @@ func (e entry) owner() Owner {
 		return o
 	}
 	// The kernel notes the thread that created the resource (rdma_restrack_attach_task).
-	status, _ := readText("/proc/" + strconv.Itoa(o.TID) + "/status") // it may have ended
+	status, _ := host.ReadAttr("/proc/" + strconv.Itoa(o.TID) + "/status") // it may have ended
 	for line := range strings.Lines(status) {
 		name, value, _ := strings.Cut(line, ":")
 		switch value = strings.TrimSpace(value); name {
@@ -376,6 +370,9 @@ func (e entry) owner() Owner {
 		case "Tgid":
 			o.PID, _ = strconv.Atoi(value)
 		}
+	}
+	if o.PID == 0 && o.TID == os.Getpid() { // a system without /proc
+		o.PID, o.Comm = o.TID, filepath.Base(os.Args[0])
 	}
 	return o
 }

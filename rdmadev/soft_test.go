@@ -122,7 +122,7 @@ func TestSoftObjects(t *testing.T) {
 	must(err)
 	ud, err := pd.CreateQP(uverbs.QPOptions{Type: verbs.UD, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1, MaxRecvWR: 1, MaxRecvSGE: 1}})
 	must(err)
-	transport := &cm.Transport{CM: made.CM()}
+	transport := &cm.Transport{Host: made}
 	defer transport.Close()
 	l, err := (&cm.ListenConfig{Transport: transport}).Listen(t.Context(), "198.51.100.2:7471")
 	must(err)

@@ -1,6 +1,7 @@
 package rdmadev
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -50,10 +51,11 @@ type OptionalCounter struct {
 // optional ones that are off, and with those of QPs that are bound to other counters. For
 // some drivers (mlx5) sysfs has more, see [Port.Counters].
 func (d Device) HardwareCounters(port int) ([]Counter, error) {
-	if d.soft != nil && port == 1 {
-		return softCounters(d.soft), nil
-	}
 	answer, err := d.do(abi.RDMA_NLDEV_CMD_STAT_GET, portAttr(port))
+	if err == errors.ErrUnsupported && port <= len(d.Ports) { // the device has no netlink
+		a := attrs{dir: d.Ports[port-1].dir}
+		return a.counters("hw_counters", true), d.Ports[port-1].error("hardware counters", a.errs)
+	}
 	if err != nil {
 		return nil, d.error("read", fmt.Sprintf("hardware counters of port %d", port), err)
 	}
@@ -113,9 +115,6 @@ func (d Device) MRCounters() (list []MRCounters, err error) {
 
 // stats is resources for counters of a kind of resource.
 func (d Device) stats(what string, resource, table int, each func(entry)) error {
-	if d.soft != nil {
-		return nil // it has none
-	}
 	return d.resources(what, abi.RDMA_NLDEV_CMD_STAT_GET, table, statResource(resource), each)
 }
 

@@ -26,7 +26,7 @@ func newPacketConn(t *testing.T, opt Options) (*PacketConn, *soft.Device) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Close() })
-	transport := &cm.Transport{CM: d.CM()}
+	transport := &cm.Transport{Host: d}
 	t.Cleanup(func() { transport.Close() })
 	c, err := (&ListenConfig{Transport: transport, Options: opt}).ListenPacket(t.Context(), "rdma", addr.String()+":0")
 	if err != nil {

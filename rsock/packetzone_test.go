@@ -40,7 +40,7 @@ func TestPacketZone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	transport := &cm.Transport{CM: d.CM()}
+	transport := &cm.Transport{Host: d}
 	defer transport.Close()
 	open := func() *PacketConn {
 		c, err := (&ListenConfig{Transport: transport}).ListenPacket(t.Context(), "rdma", netip.AddrPortFrom(addr, 0).String())

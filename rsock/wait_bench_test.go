@@ -145,7 +145,7 @@ func request(c net.Conn, message []byte) error {
 func benchTransport(t testing.TB, addr string) *cm.Transport {
 	d := labtest.Must(soft.New(soft.Options{Host: "bench" + addr, Addrs: []netip.Addr{netip.MustParseAddr(addr)}, Port: 14792}))(t)
 	t.Cleanup(func() { d.Close() })
-	tr := &cm.Transport{CM: d.CM()}
+	tr := &cm.Transport{Host: d}
 	t.Cleanup(func() { tr.Close() })
 	return tr
 }

@@ -296,7 +296,7 @@ func BenchmarkConnections(b *testing.B) {
 			o := rsock.Options{ReadBuffer: 4096, WriteBuffer: 4096, SendQueue: 16, RecvQueue: 16}
 			var transports [2]*cm.Transport
 			for i, d := range devs {
-				transports[i] = &cm.Transport{CM: d.CM()}
+				transports[i] = &cm.Transport{Host: d}
 				b.Cleanup(func() { transports[i].Close() })
 			}
 			l := must((&rsock.ListenConfig{Options: o, Transport: transports[1]}).Listen(b.Context(), "rdma", benchB+":7471"))(b)

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/engine"
 	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/udp"
@@ -85,10 +86,8 @@ func newDevice(o Options) (*Device, error) {
 		host.Unregister(d.node)
 		return nil, err
 	}
-	attr := d.engine.Attr()
-	d.node.GUID, d.node.SysGUID, d.node.Firmware = attr.NodeGUID, attr.SysImageGUID, strconv.FormatUint(attr.FirmwareVersion, 10)
 	d.kernel = kernel.NewDevice(d.engine)
-	d.node.Port, d.node.GIDs, d.node.Resources = d.engine.PortAttr, d.kernel.GIDs, d.kernel.Resources
+	d.node.Attrs = d.attrs()
 	for _, g := range d.kernel.GIDs() {
 		d.node.Addrs = append(d.node.Addrs, addrOf(g))
 	}
@@ -98,13 +97,39 @@ func newDevice(o Options) (*Device, error) {
 		d.cm.Receive(ibcm.Source{GIDIndex: m.GIDIndex, Addr: m.Src, TrafficClass: m.TrafficClass}, m.Data)
 	})
 	d.engine.OnRefused(d.cm.Refused)
-	d.node.Objects = func() []host.Object { return append(d.kernel.Objects(), d.cm.Objects()...) }
+	d.node.Objects = func(table int) [][]byte {
+		if table == abi.RDMA_NLDEV_ATTR_RES_CM_ID {
+			return d.cm.Objects()
+		}
+		return d.kernel.Objects(table)
+	}
 	host.Register(d.node)
 	d.log.Info("device added", "device", d.node.Name, "addresses", d.node.Addrs)
 	for _, p := range d.removable {
 		p.OnRemove(func() { d.Close() })
 	}
 	return d, nil
+}
+
+// attrs returns the device's attributes as sysfs would have them. They are constant, as rxe's: an ABI like
+// that of rxe, and a link of one lane.
+func (d *Device) attrs() map[string]string {
+	a, port := d.engine.Attr(), d.engine.PortAttr()
+	attrs := map[string]string{
+		"ibdev": d.node.Name, "abi_version": "2", "node_type": "1: CA", "node_guid": a.NodeGUID.String(),
+		"sys_image_guid": a.SysImageGUID.String(), "node_desc": "RoCE v2 in user space", "driver": "soft",
+		"fw_ver": strconv.FormatUint(a.FirmwareVersion, 10), "ports/1/state": "4: ACTIVE", "ports/1/phys_state": "5: LinkUp",
+		"ports/1/link_layer": "Ethernet", "ports/1/rate": "2.5 Gb/sec (1X SDR)", "ports/1/pkeys/0": "0xffff",
+		"ports/1/cap_mask": fmt.Sprintf("%#x", port.CapFlags),
+	}
+	for _, g := range d.kernel.GIDs() {
+		index := strconv.Itoa(g.Index)
+		attrs["ports/1/gids/"+index], attrs["ports/1/gid_attrs/types/"+index] = g.GID.String(), "RoCE v2"
+		if ifi, err := net.InterfaceByIndex(g.Interface); err == nil {
+			attrs["ports/1/gid_attrs/ndevs/"+index] = ifi.Name
+		}
+	}
+	return attrs
 }
 
 // addrOf returns the address of a GID, with a zone if it is that of an interface's link.
@@ -188,7 +213,7 @@ func (d *Device) Name() string { return d.node.Name }
 // Addrs returns the device's addresses.
 func (d *Device) Addrs() []netip.Addr { return slices.Clone(d.node.Addrs) }
 
-// CM returns the path of the device's connection manager, for cm.Transport.
+// CM returns the node of the device's connection manager, for which the device is the Host of a cm.Transport.
 func (d *Device) CM() string { return d.host.node }
 
 // Stats returns the device's counters by their names, which are those of rxe: "sent_pkts",

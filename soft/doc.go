@@ -5,11 +5,11 @@
 //	dev, err := soft.New(soft.Options{})                   // on all addresses of this machine
 //	...
 //	defer dev.Close()
-//	t := &cm.Transport{CM: dev.CM()}
+//	t := &cm.Transport{Host: dev}
 //	conn, err := (&cm.Dialer{Transport: t}).Dial(ctx, "10.9.0.1:7471")
 //
 // The other packages of this module use such a device like one of the kernel: uverbs.Devices
-// lists it, and cm connects by it if the Transport has its CM. For package uverbs it is a
+// lists it, and cm connects by it if it is the Host of the Transport. For package uverbs it is a
 // device of the driver rxe.
 //
 // # Environment

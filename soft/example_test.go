@@ -15,7 +15,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer dev.Close()
-	transport := &cm.Transport{CM: dev.CM()}
+	transport := &cm.Transport{Host: dev}
 	defer transport.Close()
 	c, err := (&rsock.Dialer{Transport: transport}).Dial("rdma", "10.9.0.1:7471")
 	if err != nil {

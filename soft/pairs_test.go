@@ -161,7 +161,7 @@ type traffic struct {
 
 func newTraffic(t *testing.T, d *soft.Device) *traffic {
 	t.Helper()
-	x := &traffic{device: d, transport: &cm.Transport{CM: d.CM()}, side: newSide(t, d)}
+	x := &traffic{device: d, transport: &cm.Transport{Host: d}, side: newSide(t, d)}
 	x.listener = must((&cm.ListenConfig{Transport: x.transport}).Listen(t.Context(), d.Addrs()[0].String()+":0"))(t)
 	x.datagrams = must(x.newUD())(t)
 	if err := x.datagrams.AttachMulticast(group, 0); err != nil {

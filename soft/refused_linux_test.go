@@ -19,7 +19,7 @@ func TestRefused(t *testing.T) {
 	const peer = "127.0.0.4:7471"
 	d := must(soft.New(soft.Options{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.2")}, Port: 14793}))(t)
 	defer d.Close()
-	transport := &cm.Transport{CM: d.CM()}
+	transport := &cm.Transport{Host: d}
 	defer transport.Close()
 	check := func(what string, err error) {
 		t.Helper()

@@ -374,7 +374,7 @@ func TestConnect(t *testing.T) {
 	var devices []string
 	for _, name := range []string{"10.9.0.1", "10.9.0.2"} {
 		d := newDevice(t, soft.Options{Network: network, Host: name, Addrs: []netip.Addr{netip.MustParseAddr(name)}})
-		transport := &cm.Transport{CM: d.CM()}
+		transport := &cm.Transport{Host: d}
 		t.Cleanup(func() {
 			if err := transport.Close(); err != nil {
 				t.Error(err)
@@ -415,7 +415,7 @@ func TestHostsOnUDP(t *testing.T) {
 			a, b := newUDPDevice(t, addrs[0]), newUDPDevice(t, addrs[1])
 			for _, r := range [][2]*soft.Device{{a, b}, {b, a}} {
 				local, remote := r[0].Addrs()[0], r[1].Addrs()[0]
-				d := cm.Dialer{Transport: &cm.Transport{CM: r[0].CM()}}
+				d := cm.Dialer{Transport: &cm.Transport{Host: r[0]}}
 				p, err := d.Lookup(within(t), remote.String())
 				if err != nil || p.Device.Name != r[0].Name() || p.Local != local || p.Remote != remote {
 					t.Errorf("from %v to %v: %+v, %v", local, remote, p, err)

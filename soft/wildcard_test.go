@@ -20,7 +20,7 @@ func TestWildcard(t *testing.T) {
 		"fd00::1":  {"0.0.0.0:0": false, "[::]:0": true},
 	} {
 		d := newDevice(t, soft.Options{Addrs: []netip.Addr{netip.MustParseAddr(addr)}})
-		transport := &cm.Transport{CM: d.CM()}
+		transport := &cm.Transport{Host: d}
 		defer transport.Close()
 		for wildcard, want := range works {
 			l, err := (&cm.ListenConfig{Transport: transport}).Listen(t.Context(), wildcard)

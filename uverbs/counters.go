@@ -1,7 +1,8 @@
 package uverbs
 
 import (
-	"os"
+	"errors"
+	"io/fs"
 	"path/filepath"
 	"strconv"
 
@@ -17,26 +18,23 @@ func (c *Context) Counters(port int) (map[string]uint64, error) {
 	if err := c.checkPort(port); err != nil {
 		return nil, c.obj.fail(op, err)
 	}
-	if v := host.DeviceAt(c.device.Node); v != nil {
-		return v.Counters(), nil
-	}
 	values := map[string]uint64{}
 	for _, kind := range []string{"counters", "hw_counters"} {
 		dir := filepath.Join(sysClass, "infiniband", c.device.Name, "ports", strconv.Itoa(port), kind)
-		entries, err := os.ReadDir(dir)
-		if os.IsNotExist(err) {
+		names, err := host.ListAttrs(dir)
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return nil, c.obj.fail(op, err)
 		}
-		for _, e := range entries {
-			text, err := readAttr(dir, e.Name())
+		for _, name := range names {
+			text, err := readAttr(dir, name)
 			if err != nil {
 				continue // not readable for this user
 			}
-			if v, err := strconv.ParseUint(text, 10, 64); err == nil && e.Name() != "lifespan" {
-				values[e.Name()] = v
+			if v, err := strconv.ParseUint(text, 10, 64); err == nil && name != "lifespan" {
+				values[name] = v
 			}
 		}
 	}

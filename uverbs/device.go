@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // Device is an RDMA device as sysfs describes it, or one in user space that package soft has
@@ -45,35 +45,23 @@ var (
 // missing is listed, with its NodeErr set. On a machine without RDMA the list is empty and the
 // error nil.
 func Devices() ([]Device, error) {
-	kernel, err := kernelDevices()
-	if err != nil {
-		return nil, err
-	}
-	soft, err := virtualDevices()
-	if err != nil {
-		return nil, &verbs.Error{Op: "list", Object: "devices", Err: err}
-	}
-	return append(kernel, soft...), nil
-}
-
-func kernelDevices() ([]Device, error) {
 	class := filepath.Join(sysClass, "infiniband_verbs")
-	entries, err := os.ReadDir(class)
+	names, err := host.ListAttrs(class)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, &verbs.Error{Op: "list", Object: "devices in " + class, Err: err}
 	}
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { // uverbs10 after uverbs9
-		return cmp.Or(cmp.Compare(len(a.Name()), len(b.Name())), cmp.Compare(a.Name(), b.Name()))
+	slices.SortFunc(names, func(a, b string) int { // uverbs10 after uverbs9, devices in user space last
+		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 	})
 	var devs []Device
-	for _, entry := range entries {
-		if !strings.HasPrefix(entry.Name(), "uverbs") {
-			continue // abi_version
+	for _, name := range names {
+		if name == "abi_version" {
+			continue
 		}
-		dir := filepath.Join(class, entry.Name())
+		dir := filepath.Join(class, name)
 		d, err := readDevice(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed meanwhile, or in another namespace
@@ -95,10 +83,11 @@ func readDevice(dir string) (Device, error) {
 		return Device{}, fmt.Errorf("its ibdev attribute names %q, which does not exist", name)
 	}
 	class := filepath.Join(sysClass, "infiniband", name)
-	if _, err := os.Stat(class); err != nil {
+	ports, err := host.ListAttrs(filepath.Join(class, "ports"))
+	if err != nil {
 		return Device{}, err
 	}
-	d := Device{Name: name, Node: filepath.Join(devDir, filepath.Base(dir))}
+	d := Device{Name: name, Ports: len(ports)}
 	// Attributes that a driver lacks are left empty. Having no files left is an error:
 	// the device would not be found by its GUID.
 	attr := func(dir, name string) string {
@@ -114,15 +103,10 @@ func readDevice(dir string) (Device, error) {
 	d.Board = attr(class, "board_id")
 	d.GUID, _ = verbs.ParseGUID(attr(class, "node_guid"))
 	d.SysGUID, _ = verbs.ParseGUID(attr(class, "sys_image_guid"))
-	ports, e := os.ReadDir(filepath.Join(class, "ports"))
-	if isTooManyFiles(e) {
-		err = e
-	}
-	d.Ports = len(ports)
 	if err != nil {
 		return Device{}, err
 	}
-	switch _, err := os.Stat(d.Node); {
+	switch d.Node, err = host.NodeOf(devDir, filepath.Base(dir)); {
 	case errors.Is(err, fs.ErrNotExist):
 		d.NodeErr = fmt.Errorf("%w: %s", verbs.ErrNoNode, d.Node)
 	case err != nil:
@@ -135,7 +119,4 @@ func isTooManyFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-func readAttr(dir, name string) (string, error) {
-	b, err := os.ReadFile(filepath.Join(dir, name))
-	return strings.TrimSpace(string(b)), err
-}
+func readAttr(dir, name string) (string, error) { return host.ReadAttr(filepath.Join(dir, name)) }

@@ -94,7 +94,11 @@ func matchers(spec string) []func(Device) bool {
 		})
 	}
 	if addr, err := netip.ParseAddr(spec); err == nil {
-		m = append(m, func(d Device) bool { return d.hasVirtualAddr(addr) })
+		m = append(m, func(d Device) bool {
+			return slices.ContainsFunc(host.Addrs(d.Node), func(a netip.Addr) bool {
+				return a == addr.Unmap() || addr.Zone() == "" && a.WithZone("") == addr
+			})
+		})
 		on(interfacesWith(addr.Unmap())...)
 	} else if spec != "" && !strings.Contains(spec, "/") {
 		on(spec)
@@ -144,17 +148,20 @@ func addLowerInterfaces(names []string) []string {
 	return names
 }
 
-// Interfaces returns the names of the network interfaces of the device's ports, without
-// opening it. For a device in user space they are the interfaces with its addresses. It reads sysfs, which has them for RoCE and since Linux 6.4 for iWARP, or
+// Interfaces returns the names of the network interfaces with the GIDs of the device's ports, without
+// opening it. It reads sysfs, which has them for RoCE and since Linux 6.4 for iWARP, or
 // else uses netlink, which has them for both.
 func (d Device) Interfaces() (names []string) {
-	if v := host.DeviceAt(d.Node); v != nil {
-		return interfacesOf(v)
-	}
 	for port := 1; port <= d.Ports; port++ {
 		dir := filepath.Join(sysClass, "infiniband", d.Name, "ports", strconv.Itoa(port), "gid_attrs", "ndevs")
-		if name, err := readAttr(dir, "0"); err == nil && name != "" {
-			names = append(names, name)
+		for i := 0; ; i++ {
+			name, err := readAttr(dir, strconv.Itoa(i))
+			if err != nil { // past the GIDs in use
+				break
+			}
+			if name != "" && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
 		}
 	}
 	if names != nil {

@@ -3,16 +3,12 @@ package uverbs
 import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/nldev"
 )
 
 // Index returns the kernel's number of the device, which stays the same when the device
 // is renamed and is not used again for another (ibv_get_device_index(3)).
 func (d Device) Index() (int, error) {
-	if v := host.DeviceAt(d.Node); v != nil {
-		return v.Index, nil
-	}
 	index, err := 0, error(verbs.ErrNoDevice)
 	derr := nldev.Dump(abi.RDMA_NLDEV_CMD_GET, nil, func(a nldev.Attrs) error { // sysfs does not have it
 		if device := a.Map(); device[abi.RDMA_NLDEV_ATTR_DEV_NAME].String() == d.Name {
@@ -20,7 +16,7 @@ func (d Device) Index() (int, error) {
 		}
 		return nil
 	})
-	if derr != nil {
+	if err != nil && derr != nil {
 		err = derr
 	}
 	if err != nil {

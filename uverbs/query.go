@@ -11,7 +11,6 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/attr"
-	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 )
@@ -256,9 +255,6 @@ func (c *Context) FindGID(port int, addr netip.Addr) (verbs.GIDEntry, error) {
 func (c *Context) PKeys(port int) ([]uint16, error) {
 	if err := c.checkPort(port); err != nil {
 		return nil, c.obj.fail("query P_Keys", err)
-	}
-	if host.IsNode(c.device.Node) {
-		return []uint16{host.PKey}, nil
 	}
 	dir := filepath.Join(sysClass, "infiniband", c.device.Name, "ports", strconv.Itoa(port), "pkeys")
 	var keys []uint16

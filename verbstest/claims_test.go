@@ -49,7 +49,7 @@ func TestSmallerMTU(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer d.Close()
-		server := &cm.Transport{CM: d.CM()}
+		server := &cm.Transport{Host: d}
 		defer server.Close()
 		l, err := (&rsock.ListenConfig{Transport: server}).Listen(t.Context(), "rdma", addr)
 		if err != nil {

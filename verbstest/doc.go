@@ -11,7 +11,7 @@
 //	})
 //	...
 //	defer device.Close()
-//	dialer := cm.Dialer{Transport: &cm.Transport{CM: device.CM()}}
+//	dialer := cm.Dialer{Transport: &cm.Transport{Host: device}}
 //
 // # Faults
 //

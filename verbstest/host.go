@@ -36,7 +36,7 @@ func NewHost(t testing.TB, n *Network, addrs ...string) *cm.Transport {
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport := &cm.Transport{CM: d.CM()}
+	transport := &cm.Transport{Host: d}
 	t.Cleanup(func() {
 		// Goroutines that see the end of the test's context need a moment.
 		err := transport.Close()

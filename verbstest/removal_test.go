@@ -29,7 +29,7 @@ func TestRemoval(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer device.Close()
-		transport := &cm.Transport{CM: device.CM()}
+		transport := &cm.Transport{Host: device}
 		must := func(err error) {
 			t.Helper()
 			if err != nil {

@@ -53,7 +53,8 @@ type CQ struct {
 // Open makes a device with a name, and opens it. It is not among [uverbs.Devices].
 func Open(name string) (*Device, *uverbs.Context, error) {
 	d := new(Device)
-	v := &host.Device{Name: name, Open: func() (host.File, syscall.Errno) { return d, 0 }}
+	attrs := map[string]string{"ibdev": name, "ports/1/state": "4: ACTIVE"}
+	v := &host.Device{Name: name, Attrs: attrs, Open: func() (host.File, syscall.Errno) { return d, 0 }}
 	if err := host.Reserve(v); err != nil {
 		return nil, nil, err
 	}

@@ -7,35 +7,20 @@ import (
 	"slices"
 	"sync"
 	"syscall"
-
-	"github.com/goverbs/verbs"
 )
 
-// CM is the node of the virtual rdma_cm for the device that the environment requests, and others
-// of this machine. Devices on networks of their own have other nodes, which begin with it.
-const CM = Scheme + "rdma_cm"
-
-// PKey is the only partition key of virtual devices.
-const PKey = 0xffff
-
-// Device describes a virtual RDMA device, as sysfs and netlink describe one of the kernel.
+// Device is an RDMA device of this process.
 type Device struct {
-	Name     string // "soft0"
-	GUID     verbs.GUID
-	SysGUID  verbs.GUID
-	Firmware string
-	Addrs    []netip.Addr // of its ports
+	Name  string // "soft0"
+	Addrs []netip.Addr
+	// Attrs are its attributes by their paths below its folder of sysfs: "node_guid", "ports/1/gids/0".
+	// Counters returns those of ports/1/hw_counters.
+	Attrs    map[string]string
+	Counters func() map[string]uint64
 	// Open opens the device's node.
 	Open func() (File, syscall.Errno)
-	// Port returns the state of the port, and GIDs its GID table.
-	Port func() verbs.PortAttr
-	GIDs func() []verbs.GIDEntry
-	// Counters returns the statistics of the port by their names in sysfs.
-	Counters func() map[string]uint64
-	// Resources returns the numbers of objects by their names in rdma-resource(8).
-	Resources func() map[string]int
-	// Objects returns the objects, and the IDs of the connection manager.
-	Objects func() []Object
+	// Objects returns the entries of a table of objects that netlink has (RDMA_NLDEV_ATTR_RES_QP and so on).
+	Objects func(table int) [][]byte
 
 	// Node and Index are set by Reserve. Indexes are not used again, and are above those of
 	// the kernel.
@@ -45,31 +30,6 @@ type Device struct {
 	registered bool
 }
 
-// Object describes an object on a device, as netlink describes one of the kernel. Fields that its kind
-// does not have are 0.
-type Object struct {
-	Kind    string // its name in rdma-resource(8): "ctx", "pd", "cq", "qp", "mr", "srq", "cm_id"
-	Num     uint32 // on the device, unique in its kind
-	Context uint32
-	PD      uint32
-	Users   int // objects that depend on it
-	Depth   int // of a CQ
-	Length  uint64
-	Key     uint32 // of an MR
-
-	QPType    verbs.QPType // of a QP or an ID
-	State     verbs.QPState
-	Port      int
-	RemoteNum uint32
-	RecvPSN   uint32
-	SendPSN   uint32
-	QPs       []uint32 // of an SRQ, or an ID
-
-	Space         uint32 // port space of an ID: RDMA_PS_TCP and so on
-	CMState       string // "LISTEN", "CONNECT"
-	Local, Remote netip.AddrPort
-}
-
 // devices has the devices in the order of their indexes.
 var devices struct {
 	sync.RWMutex
@@ -77,7 +37,8 @@ var devices struct {
 	all  []*Device
 }
 
-const firstIndex = 1 << 30
+// FirstIndex is the lowest index of a device of this process.
+const FirstIndex = 1 << 30
 
 // Reserve sets the Node and Index of a device that Register will add. If d has no name, it gets
 // the next free "softN". It fails if there is a virtual device with the name.
@@ -92,7 +53,7 @@ func Reserve(d *Device) error {
 	if find(d.Name) != nil {
 		return fmt.Errorf("name %q: %w", d.Name, os.ErrExist)
 	}
-	d.Node, d.Index = Scheme+"uverbs/"+d.Name, firstIndex+devices.last
+	d.Node, d.Index = Scheme+d.Name, FirstIndex+devices.last
 	devices.last++
 	devices.all = append(devices.all, d)
 	return nil
@@ -130,15 +91,29 @@ func Devices() []*Device {
 	return slices.DeleteFunc(slices.Clone(devices.all), func(d *Device) bool { return !d.registered })
 }
 
-// DeviceAt returns the registered device with a node, or nil.
-func DeviceAt(node string) *Device {
-	if !IsNode(node) {
-		return nil
-	}
+// lookupDevice returns the registered device for which is returns true, or nil.
+func lookupDevice(is func(*Device) bool) *Device {
 	devices.RLock()
 	defer devices.RUnlock()
-	if i := slices.IndexFunc(devices.all, func(d *Device) bool { return d.registered && d.Node == node }); i >= 0 {
+	if i := slices.IndexFunc(devices.all, func(d *Device) bool { return d.registered && is(d) }); i >= 0 {
 		return devices.all[i]
 	}
 	return nil
+}
+
+// Addrs returns the addresses of the device with a node, or none if only the connection manager knows them.
+func Addrs(node string) []netip.Addr {
+	if d := lookupDevice(func(d *Device) bool { return d.Node == node }); d != nil {
+		return slices.Clone(d.Addrs)
+	}
+	return nil
+}
+
+// Objects returns the entries of a table of objects on the device with an index. ok reports whether
+// this process would have them; otherwise netlink has.
+func Objects(index, table int) (entries [][]byte, ok bool) {
+	if d := lookupDevice(func(d *Device) bool { return d.Index == index }); d != nil {
+		entries = d.Objects(table)
+	}
+	return entries, index >= FirstIndex
 }

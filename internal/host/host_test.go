@@ -181,7 +181,7 @@ func TestWatch(t *testing.T) {
 // TestDevices names devices, lists those that are registered, and opens them.
 func TestDevices(t *testing.T) {
 	open := func() (host.File, syscall.Errno) { return &echo{}, 0 }
-	a, b, c := &host.Device{Open: open}, &host.Device{Open: open}, &host.Device{Name: "test", Open: open, GUID: verbs.GUID{1}}
+	a, b, c := &host.Device{Open: open}, &host.Device{Open: open}, &host.Device{Name: "test", Open: open, Attrs: map[string]string{"ports/1/pkeys/0": "0xffff"}, Counters: func() map[string]uint64 { return map[string]uint64{"sent": 7} }}
 	for _, d := range []*host.Device{a, b, c} {
 		if err := host.Reserve(d); err != nil {
 			t.Fatal(err)
@@ -194,12 +194,23 @@ func TestDevices(t *testing.T) {
 	if err := host.Reserve(&host.Device{Name: "test"}); !errors.Is(err, os.ErrExist) {
 		t.Errorf("second device of a name: %v", err)
 	}
-	if host.DeviceAt(c.Node) != nil || slices.Contains(host.Devices(), c) {
-		t.Error("a reserved device is registered")
+	const dir = "/sys/class/infiniband/test/ports/1/"
+	if _, err := host.ReadAttr(dir + "pkeys/0"); !errors.Is(err, os.ErrNotExist) || slices.Contains(host.Devices(), c) {
+		t.Errorf("a reserved device is registered: %v", err)
 	}
 	host.Register(c)
-	if host.DeviceAt(c.Node) != c || !slices.Contains(host.Devices(), c) {
+	if !slices.Contains(host.Devices(), c) {
 		t.Error("a registered device is missing")
+	}
+	for name, want := range map[string]string{"pkeys/0": "0xffff", "hw_counters/sent": "7", "pkeys/1": "", "hw_counters/lost": ""} {
+		if text, err := host.ReadAttr(dir + name); text != want || errors.Is(err, os.ErrNotExist) != (want == "") {
+			t.Errorf("attribute %s: %q, %v", name, text, err)
+		}
+	}
+	for name, want := range map[string]string{dir + "hw_counters": "sent", dir + "pkeys": "0", dir: "pkeys", "/sys/class/infiniband": "test"} {
+		if names, err := host.ListAttrs(name); !slices.Contains(names, want) || err != nil {
+			t.Errorf("folder %s: %q, %v", name, names, err)
+		}
 	}
 	fd, err := host.Open(c.Node)
 	if err != nil {

@@ -14,8 +14,13 @@ const ENODATA = syscall.Errno(61)
 
 // Open opens a device's node.
 func Open(path string) (int, error) {
-	if !IsNode(path) {
+	if !isNode(path) {
 		return openKernel(path)
+	}
+	if path == CM {
+		if err := Prepare(); err != nil {
+			return -1, err
+		}
 	}
 	nodes.RLock()
 	open := nodes.open[path]
@@ -32,8 +37,32 @@ func Open(path string) (int, error) {
 	return -1, errorOf(errno)
 }
 
-// IsNode reports whether a path is that of a node of this process.
-func IsNode(path string) bool { return strings.HasPrefix(path, Scheme) }
+// isNode reports whether a path is that of a node of this process.
+func isNode(path string) bool { return strings.HasPrefix(path, Scheme) }
+
+// CM is the node of the rdma_cm for the device that the environment requests, and others
+// of this machine. Devices on networks of their own have other nodes, which begin with it.
+const CM = Scheme + "rdma_cm"
+
+// CMNode returns the node of rdma_cm: the kernel's, or CM if the environment requests it.
+func CMNode() string {
+	if Requested() {
+		return CM
+	}
+	return "/dev/infiniband/rdma_cm"
+}
+
+// Remedy returns what to do about a node that is missing; kernel is for one of the kernel's.
+func Remedy(node, kernel string) string {
+	if isNode(node) {
+		return "make a device with package soft, which opens it"
+	}
+	return kernel
+}
+
+// Spins reports whether waits on a device may poll: those of this process need the processors for
+// the device's goroutines, which wake the one that waits (BenchmarkWait of package rsock).
+func Spins(node string) bool { return !isNode(node) }
 
 // PathOf returns the path by which a descriptor's file was opened.
 func PathOf(fd int) (string, error) {

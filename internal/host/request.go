@@ -9,16 +9,16 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// Env is the environment variable that requests a virtual device, unless it is empty or 0.
+// Env is the environment variable that requests a device in user space, unless it is empty or 0.
 const Env = "VERBS_SOFT"
 
-// Requested reports whether the environment requests a virtual device.
+// Requested reports whether the environment requests a device in user space.
 func Requested() bool {
 	v := os.Getenv(Env)
 	return v != "" && v != "0"
 }
 
-// ErrNoSoft is returned for a request in a program that has no code for virtual devices.
+// ErrNoSoft is returned for a request in a program that has no code for devices in user space.
 var ErrNoSoft = fmt.Errorf("%w: this program does not import github.com/goverbs/verbs/soft: %w", verbs.ErrNoRDMA, errors.ErrUnsupported)
 
 var request struct {
@@ -51,7 +51,7 @@ func OnRequest(fulfill func(value string) error) {
 }
 
 // Prepare makes the device that the environment requests, if it does and the device has not
-// been made. Lists of devices and connections to the virtual rdma_cm call it.
+// been made. Lists of devices and connections to that rdma_cm call it.
 func Prepare() error {
 	if !Requested() {
 		return nil

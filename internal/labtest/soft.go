@@ -28,5 +28,5 @@ func init() {
 	if err != nil {
 		panic(err)
 	}
-	cm.DefaultTransport().CM = softDevice.CM()
+	cm.DefaultTransport().Host = softDevice
 }

@@ -90,6 +90,14 @@ func (a Attrs) Uint32(typ int, v uint32) Attrs {
 	return a.add(typ, binary.NativeEndian.AppendUint32(nil, v))
 }
 
+// Uint64 appends a number of eight bytes.
+func (a Attrs) Uint64(typ int, v uint64) Attrs {
+	return a.add(typ, binary.NativeEndian.AppendUint64(nil, v))
+}
+
+// Bytes appends a value.
+func (a Attrs) Bytes(typ int, v []byte) Attrs { return a.add(typ, v) }
+
 // String appends a string.
 func (a Attrs) String(typ int, v string) Attrs { return a.add(typ, append([]byte(v), 0)) }
 

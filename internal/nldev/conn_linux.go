@@ -18,9 +18,7 @@ import (
 	"github.com/goverbs/verbs/abi"
 )
 
-// Do sends a command with attributes and returns the attributes of the answer, which is
-// empty for a command that only changes something.
-func Do(cmd int, attrs Attrs) (answer Attrs, err error) {
+func do(cmd int, attrs Attrs) (answer Attrs, err error) {
 	err = exchange(cmd, unix.NLM_F_ACK, attrs, func(a Attrs) error {
 		answer = slices.Clone(a)
 		return nil
@@ -28,9 +26,7 @@ func Do(cmd int, attrs Attrs) (answer Attrs, err error) {
 	return answer, err
 }
 
-// Dump sends a command with attributes and calls each with the attributes of each part of
-// the answer, until it returns an error. They are valid during the call.
-func Dump(cmd int, attrs Attrs, each func(Attrs) error) error {
+func dump(cmd int, attrs Attrs, each func(Attrs) error) error {
 	return exchange(cmd, unix.NLM_F_DUMP, attrs, each)
 }
 

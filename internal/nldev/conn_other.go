@@ -12,11 +12,10 @@ import (
 
 var errNoRDMA = fmt.Errorf("%w: %w", verbs.ErrNoRDMA, errors.ErrUnsupported)
 
-// Do fails: only Linux has RDMA's netlink family.
-func Do(int, Attrs) (Attrs, error) { return nil, errNoRDMA }
+// do fails: only Linux has RDMA's netlink family.
+func do(int, Attrs) (Attrs, error) { return nil, errNoRDMA }
 
-// Dump fails like Do.
-func Dump(int, Attrs, func(Attrs) error) error { return errNoRDMA }
+func dump(int, Attrs, func(Attrs) error) error { return errNoRDMA }
 
 // Notify returns at once.
 func Notify(context.Context, func()) {}

@@ -24,13 +24,12 @@ const MinTime = 10 * time.Microsecond
 // thread that it runs then, are woken in less than this time.
 const MaxTime = 50 * time.Microsecond
 
-// Limit returns the limit for waits on a device: maxTime, or zero in user space, where the device's
-// goroutines need the processors, and wake the one that waits (BenchmarkWait of package rsock).
+// Limit returns the limit for waits on a device: maxTime, or zero if waits may not poll.
 func Limit(node string, maxTime time.Duration) time.Duration {
-	if host.IsNode(node) {
-		return 0
+	if host.Spins(node) {
+		return maxTime
 	}
-	return maxTime
+	return 0
 }
 
 // yieldAfter is how long a wait polls before it also lets other threads run after each poll.

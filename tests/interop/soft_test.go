@@ -52,7 +52,7 @@ func TestSoft(t *testing.T) {
 	}
 	dev := labtest.Made(soft.New(soft.Options{Name: "self", Addrs: []netip.Addr{netip.MustParseAddr(softSelf)}}))(t)
 	transport := cm.DefaultTransport()
-	transport.CM = dev.CM()
+	transport.Host = dev
 	defer transport.CloseIdle()
 	captured := []softTest{{"small rping", testSoftSmallRping}, {"udaddy", testSoftUdaddy}}
 	if softAll {

@@ -86,7 +86,7 @@ func testSoftShort(t *testing.T) {
 				rtus++
 			}}
 			d := labtest.Made(soft.New(soft.Options{Name: "short", Host: "short", Network: network, Addrs: []netip.Addr{netip.MustParseAddr(softProgram)}}))(t)
-			transport := &cm.Transport{CM: d.CM()}
+			transport := &cm.Transport{Host: d}
 			defer transport.Close()
 			begin := time.Now()
 			err := workload.Short(ctx, transport, softProgram, func(port uint16, args ...string) func() {

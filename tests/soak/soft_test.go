@@ -96,7 +96,7 @@ func newSoftDevice(t *testing.T, s *side) *softDevice {
 	t.Helper()
 	s.faulty(userSpace)
 	dev := labtest.Must(soft.New(soft.Options{Name: userSpace, Addrs: []netip.Addr{netip.MustParseAddr(s.addr)}}))(t)
-	cm.DefaultTransport().CM = dev.CM()
+	cm.DefaultTransport().Host = dev
 	return &softDevice{Device: dev, side: s}
 }
 

@@ -2,12 +2,13 @@ package kernel
 
 import (
 	"cmp"
+	"os"
 	"slices"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/engine"
-	"github.com/goverbs/verbs/internal/host"
+	"github.com/goverbs/verbs/internal/nldev"
 )
 
 // resourceNames are the names of kinds of objects in rdma-resource(8).
@@ -43,35 +44,51 @@ func (f *file) count(counts map[string]int) {
 	}
 }
 
-// described is the description of an object, without what the engine knows.
-type described struct {
-	host.Object
-	value any
+// tables are the kinds of objects by the tables of netlink that list them.
+var tables = map[int]uint16{
+	abi.RDMA_NLDEV_ATTR_RES_PD: abi.UVERBS_OBJECT_PD, abi.RDMA_NLDEV_ATTR_RES_CQ: abi.UVERBS_OBJECT_CQ,
+	abi.RDMA_NLDEV_ATTR_RES_QP: abi.UVERBS_OBJECT_QP, abi.RDMA_NLDEV_ATTR_RES_MR: abi.UVERBS_OBJECT_MR,
+	abi.RDMA_NLDEV_ATTR_RES_SRQ: abi.UVERBS_OBJECT_SRQ, abi.RDMA_NLDEV_ATTR_RES_CTX: abi.UVERBS_OBJECT_DEVICE,
 }
 
-// Objects returns the contexts and objects that exist, in the order of their numbers.
-func (d *Device) Objects() (all []host.Object) {
+// described is the description of an object, without what the engine knows.
+type described struct {
+	num, context, pd uint32
+	users            int
+	qps              []uint32 // of an SRQ
+	value            any
+}
+
+// Objects returns the entries of a table of netlink: the contexts, or the objects of a kind, in the order of
+// their numbers (fill_res_qp_entry and others of nldev.c).
+func (d *Device) Objects(table int) (all [][]byte) {
+	kind, ok := tables[table]
+	if !ok {
+		return nil
+	}
 	var list []described
 	d.mu.Lock()
 	for f := range d.files {
-		list = append(list, f.list()...)
+		list = append(list, f.list(kind)...)
 	}
 	d.mu.Unlock()
-	slices.SortFunc(list, func(a, b described) int { return cmp.Compare(a.Num, b.Num) })
+	slices.SortFunc(list, func(a, b described) int { return cmp.Compare(a.num, b.num) })
 	for i := range list { // without locks of files
-		all = append(all, list[i].complete())
+		all = append(all, list[i].entry(kind))
 	}
 	return all
 }
 
-// list returns the file's context and objects.
-func (f *file) list() (all []described) {
+// list returns the file's context, or its objects of a kind.
+func (f *file) list(kind uint16) (all []described) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	if !f.hasContext {
+	switch {
+	case !f.hasContext:
 		return nil
+	case kind == abi.UVERBS_OBJECT_DEVICE:
+		return []described{{num: f.num}}
 	}
-	all = append(all, described{host.Object{Kind: "ctx", Num: f.num}, nil})
 	srqs := map[*object][]uint32{}
 	for _, o := range f.objects {
 		if o == nil || o.gone || o.kind != abi.UVERBS_OBJECT_QP {
@@ -82,38 +99,46 @@ func (f *file) list() (all []described) {
 		}
 	}
 	for _, o := range f.objects {
-		if o == nil || o.gone {
+		if o == nil || o.gone || o.kind != kind {
 			continue
 		}
-		switch o.kind {
-		case abi.UVERBS_OBJECT_MW, abi.UVERBS_OBJECT_AH: // rdma-resource(8) does not list these
-			continue
-		}
-		d := host.Object{Kind: resourceNames[o.kind], Num: o.num, Context: f.num, Users: o.users, QPs: srqs[o]}
+		d := described{num: o.num, context: f.num, users: o.users, qps: srqs[o], value: o.value}
 		if pd := o.parent(abi.UVERBS_OBJECT_PD); pd != nil {
-			d.PD = pd.num
+			d.pd = pd.num
 		}
-		all = append(all, described{d, o.value})
+		all = append(all, d)
 	}
 	return all
 }
 
-// complete adds what the engine knows.
-func (d *described) complete() host.Object {
-	o := d.Object
+// entry returns the attributes of an object of a kind.
+func (d *described) entry(kind uint16) nldev.Attrs {
+	a := nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_ATTR_RES_PID, uint32(os.Getpid())).
+		Uint32(abi.RDMA_NLDEV_ATTR_RES_CTXN, cmp.Or(d.context, d.num)).
+		Uint32(abi.RDMA_NLDEV_ATTR_RES_USECNT, uint32(d.users)).Uint32(abi.RDMA_NLDEV_ATTR_RES_PDN, cmp.Or(d.pd, d.num))
 	switch v := d.value.(type) {
 	case *engine.CQ:
-		o.Depth = v.Ring().Cap()
+		return a.Uint32(abi.RDMA_NLDEV_ATTR_RES_CQN, d.num).Uint32(abi.RDMA_NLDEV_ATTR_RES_CQE, uint32(v.Ring().Cap()))
 	case mr:
-		o.Length, o.Key = v.Length(), v.LKey()
+		return a.Uint32(abi.RDMA_NLDEV_ATTR_RES_MRN, d.num).Uint64(abi.RDMA_NLDEV_ATTR_RES_MRLEN, v.Length()).
+			Uint32(abi.RDMA_NLDEV_ATTR_RES_LKEY, v.LKey()).Uint32(abi.RDMA_NLDEV_ATTR_RES_RKEY, v.LKey())
 	case *qp:
-		a := v.Query()
-		o.Num, o.QPType, o.State, o.Port = v.Num(), v.typ, a.State, int(a.Port)
-		if v.typ != verbs.UD {
-			o.RemoteNum, o.RecvPSN, o.SendPSN = a.DestQPNum, a.RQPSN, a.SQPSN
+		q := v.Query()
+		a = a.Uint32(abi.RDMA_NLDEV_ATTR_RES_LQPN, v.Num()).Uint32(abi.RDMA_NLDEV_ATTR_PORT_INDEX, uint32(q.Port)).
+			Uint32(abi.RDMA_NLDEV_ATTR_RES_TYPE, uint32(v.typ)).Uint32(abi.RDMA_NLDEV_ATTR_RES_STATE, uint32(q.State))
+		if v.typ == verbs.UD {
+			return a
 		}
+		return a.Uint32(abi.RDMA_NLDEV_ATTR_RES_RQPN, q.DestQPNum).Uint32(abi.RDMA_NLDEV_ATTR_RES_RQ_PSN, q.RQPSN).
+			Uint32(abi.RDMA_NLDEV_ATTR_RES_SQ_PSN, q.SQPSN)
+	case *engine.SRQ:
+		var qps nldev.Attrs
+		for _, num := range d.qps {
+			qps = qps.Nested(abi.RDMA_NLDEV_ATTR_RES_QP_ENTRY, nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_ATTR_RES_LQPN, num))
+		}
+		return a.Uint32(abi.RDMA_NLDEV_ATTR_RES_SRQN, d.num).Nested(abi.RDMA_NLDEV_ATTR_RES_QP, qps)
 	}
-	return o
+	return a
 }
 
 // parent returns the object of a kind that o is made of, or nil.

@@ -58,6 +58,10 @@ func (w *wire) PortAttr() verbs.PortAttr {
 
 const node = host.Scheme + "rdma_cm of TestPackageCM"
 
+type machine struct{}
+
+func (machine) CM() string { return node }
+
 // TestPackageCM uses package cm, which writes its commands to the file.
 func TestPackageCM(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -66,7 +70,7 @@ func TestPackageCM(t *testing.T) {
 		w.device = m.AddDevice(w, 7)
 		host.Provide(node, func() (host.File, syscall.Errno) { return m.Open(), 0 })
 		defer host.Provide(node, nil)
-		transport := &cm.Transport{CM: node}
+		transport := &cm.Transport{Host: machine{}}
 		for _, addr := range []string{"10.0.0.1:7471", "[fd00::1]:7471"} {
 			useID(t, transport, netip.MustParseAddrPort(addr))
 		}

@@ -1,19 +1,21 @@
 package ucma
 
 import (
-	"net/netip"
+	"os"
 
-	"github.com/goverbs/verbs/internal/host"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/nldev"
 )
 
-// stateNames are the names of rdma-resource(8).
-var stateNames = [...]string{
-	idle: "IDLE", addrQuery: "ADDR_QUERY", addrKnown: "ADDR_RESOLVED", routeKnown: "ROUTE_RESOLVED", connecting: "CONNECT",
-	wasConnected: "DISCONNECT", bound: "ADDR_BOUND", listening: "LISTEN", removed: "DEVICE_REMOVAL", destroying: "DESTROYING",
+// stateNumbers are the states in netlink (enum rdma_cm_state).
+var stateNumbers = [...]uint8{
+	idle: 0, addrQuery: 1, addrKnown: 2, routeKnown: 4, connecting: 5, wasConnected: 6, bound: 7, listening: 8, removed: 9,
+	destroying: 10,
 }
 
-// Objects returns the IDs that are bound to the device, or listen on all devices.
-func (d *Device) Objects() (all []host.Object) {
+// Objects returns, as entries of netlink's table, the IDs that are bound to the device, or listen on all
+// devices (fill_res_cm_id_entry of nldev.c).
+func (d *Device) Objects() (all [][]byte) {
 	d.m.lock()
 	defer d.m.unlock()
 	for num, c := range d.m.contexts.values {
@@ -21,25 +23,23 @@ func (d *Device) Objects() (all []host.Object) {
 			continue
 		}
 		i := c.id
-		o := host.Object{
-			Kind: "cm_id", Num: uint32(num), QPType: i.typ, Space: uint32(i.space), CMState: stateNames[i.state],
-			Local: i.src.addrPort(), Remote: i.dst.addrPort(),
-		}
+		a := nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_ATTR_RES_PID, uint32(os.Getpid())).Uint32(abi.RDMA_NLDEV_ATTR_RES_CM_IDN, uint32(num)).
+			Uint32(abi.RDMA_NLDEV_ATTR_RES_TYPE, uint32(i.typ)).Uint32(abi.RDMA_NLDEV_ATTR_RES_PS, uint32(i.space)).
+			Uint8(abi.RDMA_NLDEV_ATTR_RES_STATE, stateNumbers[i.state]).Uint32(abi.RDMA_NLDEV_ATTR_RES_LQPN, i.qpNum).
+			Bytes(abi.RDMA_NLDEV_ATTR_RES_SRC_ADDR, i.src.storage()).Bytes(abi.RDMA_NLDEV_ATTR_RES_DST_ADDR, i.dst.storage())
 		if i.device == d {
-			o.Port = 1
+			a = a.Uint32(abi.RDMA_NLDEV_ATTR_PORT_INDEX, 1)
 		}
-		if i.qpNum != 0 {
-			o.QPs = []uint32{i.qpNum}
-		}
-		all = append(all, o)
+		all = append(all, a)
 	}
 	return all
 }
 
-// addrPort returns the address, if it is one of IP.
-func (a *sockaddr) addrPort() netip.AddrPort {
-	if !a.addr.IsValid() {
-		return netip.AddrPort{}
+// storage returns the address as a struct sockaddr_storage.
+func (a *sockaddr) storage() []byte {
+	b := make([]byte, 128)
+	if a.addr.IsValid() {
+		a.encode(b)
 	}
-	return netip.AddrPortFrom(a.addr, a.port)
+	return b
 }

@@ -85,7 +85,7 @@ func (c *Cmd) runSoft(ctx context.Context) (err error) {
 	if !c.JSON {
 		fmt.Printf("device %s in user space, on UDP port %d of %s\n", dev.Name(), port, addr)
 	}
-	transport := &cm.Transport{CM: dev.CM()}
+	transport := &cm.Transport{Host: dev}
 	return errors.Join(c.copy(ctx, transport, addr.String()), transport.Close(), dev.Close())
 }
 

@@ -14,7 +14,6 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/cmd/verbs/internal/demo"
-	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -35,7 +34,7 @@ func (p *patient) device(ctx context.Context, d rdmadev.Device) {
 		p.find(Problem, d.Name, err.Error(), "")
 		return
 	}
-	if !host.IsNode(u.Node) && !p.node(u.Node, "device "+d.Name) {
+	if d.VerbsNode != "" && !p.node(u.Node, "device "+d.Name) {
 		return
 	}
 	opened, err := u.Open()

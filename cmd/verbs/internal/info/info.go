@@ -12,8 +12,8 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
-	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -75,8 +75,8 @@ func deviceFields(d uverbs.Device) (f fields, err error) {
 	}
 	f.add("hca_id", d.Name)
 	driver := ctx.Driver()
-	if host.IsNode(d.Node) { // whose queues are those of rxe
-		driver = "soft"
+	if r, err := rdmadev.Find(d.Name); err == nil && r.Driver == "soft" { // whose queues are those of rxe
+		driver = r.Driver
 	}
 	f.add("driver", driver)
 	name, number := transport(d)

@@ -1,0 +1,40 @@
+package nldev
+
+import (
+	"errors"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/host"
+)
+
+// Do sends a command with attributes and returns the attributes of the answer, which is
+// empty for a command that only changes something. Devices of this process support none.
+func Do(cmd int, attrs Attrs) (answer Attrs, err error) {
+	if ofProcess(attrs) {
+		return nil, errors.ErrUnsupported
+	}
+	return do(cmd, attrs)
+}
+
+// Dump sends a command with attributes and calls each with the attributes of each part of
+// the answer, until it returns an error. They are valid during the call. The list of devices has those
+// of this process first, also if it fails.
+func Dump(cmd int, attrs Attrs, each func(Attrs) error) error {
+	switch {
+	case ofProcess(attrs):
+		return errors.ErrUnsupported
+	case cmd == abi.RDMA_NLDEV_CMD_GET:
+		for _, d := range host.Devices() {
+			a := Attrs{}.Uint32(abi.RDMA_NLDEV_ATTR_DEV_INDEX, uint32(d.Index)).String(abi.RDMA_NLDEV_ATTR_DEV_NAME, d.Name)
+			if err := each(a.String(abi.RDMA_NLDEV_ATTR_DEV_PROTOCOL, "roce")); err != nil {
+				return err
+			}
+		}
+	}
+	return dump(cmd, attrs, each)
+}
+
+// ofProcess reports whether a command is about a device of this process.
+func ofProcess(attrs Attrs) bool {
+	return attrs.Map()[abi.RDMA_NLDEV_ATTR_DEV_INDEX].Uint() >= host.FirstIndex
+}
