@@ -137,10 +137,8 @@ func (c *Conn) Endpoint() *cm.Endpoint { return c.ep }
 // Done is closed when the connection has ended, for whatever reason.
 func (c *Conn) Done() <-chan struct{} { return c.ep.Done() }
 
-// Err returns the reason why the connection ended: [verbs.ErrDisconnected],
-// [verbs.ErrClosed] or [verbs.ErrDeviceRemoved]. It returns nil while the connection is
-// up. The kernel removes a device when all programs have closed it, so close a Conn that
-// has ended.
+// Err returns why the connection ended: [verbs.ErrDisconnected], [verbs.ErrClosed] or
+// [verbs.ErrDeviceRemoved]. It returns nil while the connection is up.
 func (c *Conn) Err() error {
 	if c.closed.Load() {
 		return verbs.ErrClosed

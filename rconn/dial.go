@@ -31,9 +31,8 @@ type Dialer struct {
 // Dial connects to addr, "10.9.0.1:7471" or a name, with defaults.
 func Dial(ctx context.Context, addr string) (*Conn, error) { return new(Dialer).Dial(ctx, addr) }
 
-// Dial connects to addr, "10.9.0.1:7471" or a name. ctx bounds the dial; it does not
-// affect the connection once it is up. On iWARP the side that dialed must be the first to
-// send (RFC 5044).
+// Dial connects to addr, "10.9.0.1:7471" or a name. ctx bounds the dial alone. On iWARP the side
+// that dialed must be the first to send (RFC 5044).
 func (d *Dialer) Dial(ctx context.Context, addr string) (*Conn, error) {
 	d.dials.Add(1)
 	c, err := d.dial(ctx, addr)

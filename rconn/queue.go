@@ -227,14 +227,11 @@ func (c *Conn) queue(d Direction) *queue {
 	return &c.recv.queue
 }
 
-// Await waits until len(out) requests of one direction have completed, and
-// fills out with their completions, in order of completion. If it fails it consumes no
-// completion: they are left for the next call of Await or Poll. Several goroutines may
-// wait; the first that can be satisfied takes what it needs.
-//
-// Signaled requests and all that fail have completions: see [verbs.WC.Err]. When the
-// connection has ended, those in flight complete with WCFlushErr, and waiting for more
-// completions than that fails with the reason of the end.
+// Await waits until len(out) requests of one direction have completed, and fills out with their
+// completions, in order of completion. If it fails it consumes none. Several goroutines may wait;
+// the first that can be satisfied takes what it needs. Signaled requests and all that fail have
+// completions: see [verbs.WC.Err]. When the connection has ended, those in flight complete with
+// WCFlushErr, and waiting for more fails with the reason of the end.
 func (c *Conn) Await(ctx context.Context, d Direction, out []verbs.WC) error {
 	q := c.queue(d)
 	return c.fail("await completions from", q.wait(ctx, func() bool { return q.take(out) }))

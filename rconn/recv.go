@@ -41,10 +41,9 @@ func (r *receiver) init(c *Conn, opt *Options) {
 	r.queue.init(c, c.ep.RecvCQ, r.handleCompletion, r.userLimit+opt.Adverts, opt.Cap.MaxRecvSGE)
 }
 
-// PostRecv posts a receive for a message to the spans. The completion has id as its ID,
-// and its Flags report whether the message had an immediate or invalidated a key.
-// Receives for messages and for advertisements are used in the order in which they were
-// posted.
+// PostRecv posts a receive for a message to the spans. The completion has id as its ID, and its
+// Flags report whether the message had an immediate or invalidated a key. Receives for messages
+// and for advertisements are used in the order of posting.
 func (c *Conn) PostRecv(id uint64, spans ...Span) error {
 	r := &c.recv
 	r.mu.Lock()
@@ -175,10 +174,9 @@ type AdvertError struct {
 func (e *AdvertError) Error() string { return e.Err.Error() }
 func (e *AdvertError) Unwrap() error { return e.Err }
 
-// AwaitAdvert waits for the peer's next advertisement, in the order in which it posted
-// them. It fails with [ErrNotExpected] if no receive for one is posted, and with an
-// [*AdvertError] if a message arrived that is not an advertisement. With a context that has ended
-// it returns one that has arrived, without waiting.
+// AwaitAdvert waits for the peer's next advertisement, unless ctx has ended and one has arrived.
+// It fails with [ErrNotExpected] if no receive for one is posted, and with an [*AdvertError] if
+// another message arrived.
 func (c *Conn) AwaitAdvert(ctx context.Context) (RemoteRegion, error) {
 	r := &c.recv
 	var a advert

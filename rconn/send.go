@@ -31,10 +31,9 @@ func (s *sender) init(c *Conn, size verbs.QPCap) {
 	s.inline = make([]byte, c.ep.QP.Cap().MaxInline)
 }
 
-// Post posts a request and does not wait. The error matches [verbs.ErrQueueFull] if there is
-// no room, and [errors.ErrUnsupported] if the device lacks the operation: see the package
-// documentation. What the request refers to, except its local memory, may be reused when Post
-// returns. Post does not allocate.
+// Post posts a request and does not wait. The error matches [verbs.ErrQueueFull] if there is no
+// room, and [errors.ErrUnsupported] if the device lacks the operation. What the request refers
+// to, except its local memory, may be reused when Post returns.
 func (c *Conn) Post(o Op) error {
 	if err := c.send.lockAndPost(&o); err != nil {
 		what := "post " + o.Opcode.String() + " to"

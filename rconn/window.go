@@ -35,8 +35,8 @@ func (c *Conn) AllocWindow() (*Window, error) {
 	return w, nil
 }
 
-// Close frees the window: its key becomes invalid. On rxe a region cannot be closed while
-// windows are bound to it, and on mlx5 its windows grant nothing any more.
+// Close frees the window: its key becomes invalid. On rxe a region cannot be closed before its
+// windows; on mlx5 they grant nothing any more.
 func (w *Window) Close() error {
 	if w == nil {
 		return verbs.ErrClosed

@@ -37,9 +37,9 @@ func TestMemory(t *testing.T) {
 				}
 			}
 		}
-		check := func(when string, conns, loops int) {
+		check := func(when string, each, loops int) {
 			t.Helper()
-			limit, got := 2*conns*conns+2*(loops+cqs), pinnedBytes(t)-before
+			limit, got := 2*conns*each+2*(loops+cqs), pinnedBytes(t)-before
 			// Send returns before the peer has read a message, and Recv
 			// before that is acknowledged.
 			for end := time.Now().Add(patience); got > limit && time.Now().Before(end); got = pinnedBytes(t) - before {
@@ -51,7 +51,7 @@ func TestMemory(t *testing.T) {
 			}
 			for _, p := range pairs {
 				for _, s := range p {
-					if st := s.Stats(); loops == 0 && st.Memory > conns {
+					if st := s.Stats(); loops == 0 && st.Memory > each {
 						t.Errorf("%s: a connection says that it has %d bytes", when, st.Memory)
 					}
 				}
