@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -232,7 +233,7 @@ func (e *Endpoint) accept() error {
 		return stateError{err}
 	}
 	if e.iwarp {
-		e.QP.HoldSends(time.Now().Add(settleDelay))
+		bridge.HoldSends(e.QP, time.Now().Add(settleDelay))
 	}
 	return nil
 }

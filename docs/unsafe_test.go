@@ -20,6 +20,7 @@ var unsafeIn = map[string]string{
 	"internal/sys":         "sizes of what ioctl takes, and what its attributes point to",
 	"internal/maps":        "addresses of mappings, in its test",
 	"internal/host":        "addresses of mappings, which mmap(2) takes and returns",
+	"internal/noescape":    "slices that the compiler takes to escape",
 	"internal/engine":      "registered memory, and elements of queues",
 	"internal/deaf":        "elements of queues that an adapter would complete",
 	"internal/vfiouser":    "memory of a guest, which mmap(2) places inside of a reserved range",

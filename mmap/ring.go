@@ -77,6 +77,9 @@ func (s Slots) Free(prod, cons uint32) uint32 { return s.mask - s.Used(prod, con
 // LoadProducer loads the producer index with acquire: entries before it are visible.
 func (r *Ring) LoadProducer() uint32 { return r.prod.Load() & r.mask }
 
+// Producer returns the word of the producer index, which the kernel may set to any value.
+func (r *Ring) Producer() *atomic.Uint32 { return r.prod }
+
 // StoreProducer publishes entries before i with release.
 func (r *Ring) StoreProducer(i uint32) { StoreRelease(r.prod, i&r.mask) }
 

@@ -168,7 +168,7 @@ type MRInit struct {
 
 // Queue has the methods that all queues have in common. They are safe for concurrent use.
 // None makes a system call, except for the doorbell of [SendQueue], arming a CQ, and the
-// functions that are passed to methods. Post and Poll do not allocate unless they fail.
+// functions that are passed to methods. Post and Take do not allocate unless they fail.
 // [Gate] implements Stop, Suspend, Settle and Modify.
 type Queue interface {
 	// Stop(true) is called before the kernel's object is destroyed: it waits for calls in
@@ -192,8 +192,9 @@ type SendQueue interface {
 	// posted, and the driver moves the QP to the error state, where they complete. If
 	// that fails as well, all later calls return [verbs.ErrQueueFailed].
 	//
-	// The driver must not retain wrs, or anything it points to, after Post returns.
-	// uverbs passes copies whose InlineList is empty: Inline has all inline data.
+	// The driver must not keep wrs, or anything it points to, but in variables of functions,
+	// also not while Post runs: all of it may be on the caller's stack. Of a driver that obeys,
+	// go build -gcflags=-m says "wrs does not escape".
 	Post(wrs []verbs.SendWR) (int, error)
 	// Cap returns the number of requests that the queue holds.
 	Cap() int
@@ -239,10 +240,13 @@ type Resizer interface {
 
 // CompletionQueue is a CQ.
 type CompletionQueue interface {
-	// Poll moves up to len(wcs) completions into wcs and returns how many. The driver
-	// must not retain wcs. Completions of a QP that has been destroyed may be dropped or
-	// returned.
-	Poll(wcs []verbs.WC) int
+	// Common returns the part that all drivers have in common: CQs embed [Completions].
+	Common() *Completions
+	// Take moves up to len(wcs) completions into wcs, returns how many, and unlocks the
+	// queue, which the caller has locked and is not closed. The driver must not keep wcs, as
+	// in [SendQueue].
+	// Completions of a QP that has been destroyed may be dropped or returned.
+	Take(wcs []verbs.WC) int
 	// Arm requests an event at the next completion, or at the next solicited or failed
 	// one. Completions that are already there cause none.
 	Arm(solicitedOnly bool) error
@@ -263,17 +267,10 @@ type EventCounter interface {
 	CountEvent()
 }
 
-// Peeker is implemented by completion queues that can be inspected. With it, package cm sees that
-// the first message of a connection has arrived before the connection manager's last one.
-type Peeker interface {
-	// HasCompletions reports whether Poll would return a completion.
-	HasCompletions() bool
-}
-
 // Flusher is implemented by send and receive queues that know which of their requests have not
 // completed. No request completes any more on a device that has been lost: it was unplugged, or
 // its firmware has died. uverbs then polls the CQs until they are empty, calls Flush of the
-// queues, and Detach of the CQs with what it has got from both.
+// queues, and [Completions.Detach] of the CQs with what it has got from both.
 type Flusher interface {
 	// Flush makes Post fail with [verbs.ErrDeviceRemoved], and returns a completion with
 	// [verbs.WCFlushErr] for each request that has been posted and has not completed, in the
@@ -281,15 +278,6 @@ type Flusher interface {
 	// none after Stop(true), nor what another call has returned, nor of a queue that is
 	// SingleThreaded.
 	Flush() []verbs.WC
-}
-
-// Detacher is implemented by completion queues of a driver whose other queues are Flushers.
-type Detacher interface {
-	// Shared reports that the queue is not SingleThreaded; others are left alone.
-	Shared() bool
-	// Detach adds completions to those that Poll returns. The device adds no more. It may be
-	// called again, and does nothing after Stop(true).
-	Detach(wcs []verbs.WC)
 }
 
 // Holder is implemented by send queues of devices on which the accepting side of a
@@ -302,11 +290,3 @@ type Holder interface {
 // SendInline is the flag that drivers set in requests with inline data (enum
 // ib_send_flags).
 const SendInline verbs.SendFlags = 1 << 3
-
-// RefuseOpcode returns the error for an opcode that a QP does not accept.
-func RefuseOpcode(o verbs.Opcode) error {
-	if o == 0 {
-		return verbs.ErrNoOpcode
-	}
-	return verbs.ErrOpcode
-}

@@ -118,14 +118,11 @@ func (g *Gate) Fail(err error) {
 	g.Closed, g.failed = true, err
 }
 
-// Shared reports whether others than the owner may call the queue's methods.
-func (g *Gate) Shared() bool { return !g.SingleThreaded }
-
-// Lose locks the queue and fails it with [verbs.ErrDeviceRemoved], for Flush of [Flusher] and
-// Detach of [Detacher]. It returns false if the queue is not shared, or has been stopped, so that
-// its memory must not be used. The caller unlocks it in either case.
+// Lose locks the queue and fails it with [verbs.ErrDeviceRemoved], for Flush of [Flusher]. It
+// returns false if the queue is SingleThreaded, or has been stopped, so that its memory must not be
+// used. The caller unlocks it in either case.
 func (g *Gate) Lose() bool {
-	if !g.Shared() {
+	if g.SingleThreaded {
 		return false
 	}
 	// The holder may wait for the kernel: whoever comes meanwhile need not wait for this call.

@@ -21,7 +21,8 @@ type CQ struct {
 	ctx     *Context
 	obj     *object
 	handle  uint32
-	queue   completionQueue
+	queue   provider.CompletionQueue
+	common  *provider.Completions // of queue
 	channel *CompChannel
 	id      uint64
 	events  *cqEvents     // nil without a channel
@@ -120,7 +121,7 @@ func (c *contextCore) destroyCQ(handle uint32) error {
 
 // register sets the CQ's queue and registers the CQ with its parents.
 func (q *CQ) register(queue provider.CompletionQueue, parents []*object) {
-	q.queue = newCompletionQueue(queue)
+	q.queue, q.common = queue, queue.Common()
 	core, handle, id, closed := q.ctx.contextCore, q.handle, q.id, q.closed
 	var ch *channel
 	if q.channel != nil {
@@ -146,10 +147,7 @@ func (q *CQ) register(queue provider.CompletionQueue, parents []*object) {
 
 func init() {
 	bridge.RecycleCQ = func(cq any) (any, error) { return cq.(*CQ).recycle() }
-	bridge.HasCompletions = func(cq any) bool {
-		p, ok := cq.(*CQ).queue.CompletionQueue.(provider.Peeker)
-		return ok && p.HasCompletions()
-	}
+	bridge.HasCompletions = func(cq any) bool { return cq.(*CQ).common.HasCompletions() }
 }
 
 // recycle implements [bridge.RecycleCQ].

@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -43,6 +44,10 @@ func (c *contextCore) register(id uint64, e entry) {
 // that poll. Those that wait get an error from the kernel. It may be called again.
 func (c *contextCore) lose() {
 	entries := c.registry.all()
+	// The kernels of some drivers, such as siw's, complete what was posted.
+	if !slices.ContainsFunc(entries, flushes) {
+		return
+	}
 	var cqs []*CQ
 	rest := map[*CQ][]verbs.WC{}
 	for _, e := range entries {
@@ -50,7 +55,7 @@ func (c *contextCore) lose() {
 		if q == nil {
 			continue
 		}
-		if d, ok := q.queue.CompletionQueue.(provider.Detacher); !ok || !d.Shared() {
+		if q.common.SingleThreaded {
 			continue
 		}
 		cqs = append(cqs, q)
@@ -71,10 +76,10 @@ func (c *contextCore) lose() {
 		if q == nil {
 			continue
 		}
-		rest[q.sendCQ] = append(rest[q.sendCQ], flush(q.send.SendQueue)...)
-		recvs := flush(q.recv.RecvQueue)
+		rest[q.sendCQ] = append(rest[q.sendCQ], flush(q.send)...)
+		recvs := flush(q.recv)
 		if q.srq != nil { // the first of its QPs gets all
-			recvs = flush(q.srq.queue.RecvQueue)
+			recvs = flush(q.srq.queue)
 			for i := range recvs {
 				recvs[i].QPNum = q.num
 			}
@@ -83,10 +88,22 @@ func (c *contextCore) lose() {
 	}
 	for _, e := range entries {
 		if s := e.srq.Value(); s != nil {
-			flush(s.queue.RecvQueue) // it may have no QP
+			flush(s.queue) // it may have no QP
 		}
 	}
 	for _, q := range cqs {
-		q.queue.CompletionQueue.(provider.Detacher).Detach(rest[q])
+		q.common.Detach(rest[q])
 	}
+}
+
+// flushes reports whether the driver knows what has not completed, of an object that has requests.
+func flushes(e entry) bool {
+	var q any
+	if qp := e.qp.Value(); qp != nil {
+		q = qp.send
+	} else if srq := e.srq.Value(); srq != nil {
+		q = srq.queue
+	}
+	_, ok := q.(provider.Flusher)
+	return ok
 }

@@ -156,7 +156,7 @@ func (q lockCheckQueue) SetLimit(int, func(provider.UHW) error) error    { retur
 func TestSRQOrder(t *testing.T) {
 	ctx, _ := newTree()
 	s := &SRQ{obj: newObject("dev0", objectName{format: "SRQ 0"}, nil, ctx)}
-	s.queue = newRecvQueue(lockCheckQueue{t: t, srq: s.obj})
+	s.queue = lockCheckQueue{t: t, srq: s.obj}
 	if err := errors.Join(s.Resize(8), s.SetLimit(1)); err != nil {
 		t.Error(err)
 	}

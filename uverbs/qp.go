@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"math"
 	"syscall"
+	"time"
 	"weak"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -27,8 +29,8 @@ type QP struct {
 	srq    *SRQ
 	groups *groups
 
-	send sendQueue
-	recv recvQueue // empty if there is an SRQ
+	send provider.SendQueue
+	recv provider.RecvQueue // nil if there is an SRQ
 }
 
 // QPOptions contains options for [PD.CreateQP]. A zero Type is RC; the CQs may be the
@@ -88,10 +90,10 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	q := &QP{pd: p, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ}
 	init := &provider.QPInit{
 		Type: opt.Type, Cap: opt.Cap, SignalAll: opt.SignalAll, SingleThreaded: opt.SingleThreaded, PD: p.driverPD,
-		SendCQ: opt.SendCQ.queue.CompletionQueue, RecvCQ: opt.RecvCQ.queue.CompletionQueue,
+		SendCQ: opt.SendCQ.queue, RecvCQ: opt.RecvCQ.queue,
 	}
 	if opt.SRQ != nil {
-		init.SRQ = opt.SRQ.queue.RecvQueue
+		init.SRQ = opt.SRQ.queue
 	}
 	created := false
 	send, recv, err := core.driverContext.CreateQP(init, func(uhw provider.UHW) (provider.QPInfo, error) {
@@ -110,7 +112,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 			limit{"MaxSendSGE", c.MaxSendSGE, attr.MaxSGE}, limit{"MaxRecvSGE", c.MaxRecvSGE, attr.MaxSGE},
 			limit{"MaxInline", c.MaxInline, maxInline(core.driverContext)})
 	}
-	q.send, q.recv = newSendQueue(send), newRecvQueue(recv)
+	q.send, q.recv = send, recv
 	// Not all kernels report the sizes to which they rounded up.
 	q.cap.MaxSendWR = send.Cap()
 	if recv != nil {
@@ -175,6 +177,14 @@ func (c *contextCore) destroyQP(handle uint32) error {
 	var resp abi.IbUverbsDestroyQpResp
 	return c.destroy(abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_DESTROY,
 		abi.UVERBS_ATTR_DESTROY_QP_HANDLE, abi.UVERBS_ATTR_DESTROY_QP_RESP, handle, mmap.Bytes(&resp))
+}
+
+func init() {
+	bridge.HoldSends = func(qp any, t time.Time) {
+		if h, ok := qp.(*QP).send.(provider.Holder); ok {
+			h.Hold(t)
+		}
+	}
 }
 
 // Num returns the QP number, by which peers address the QP.

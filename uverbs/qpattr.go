@@ -35,7 +35,7 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	moved := false                 // whether the kernel's QP was moved
 	if mask&verbs.MaskState != 0 { // the queues are suspended meanwhile and then learn the state
-		if q.recv.RecvQueue != nil {
+		if q.recv != nil {
 			q.recv.Suspend()
 			defer func() { q.recv.Settle(a.State, moved) }()
 		}

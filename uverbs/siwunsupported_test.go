@@ -60,7 +60,7 @@ func TestSIWUnsupported(t *testing.T) {
 func postRaw(t *testing.T, qp *uverbs.QP, opcode uint8) {
 	t.Helper()
 	v := reflect.ValueOf(qp).Elem()
-	base := v.FieldByName("send").FieldByName("siw").Elem().FieldByName("queue").FieldByName("base").Pointer()
+	base := v.FieldByName("send").Elem().Elem().FieldByName("queue").FieldByName("base").Pointer()
 	sqe := binary.NativeEndian.AppendUint64(nil, 77)
 	sqe = binary.NativeEndian.AppendUint16(sqe, abi.SIW_WQE_VALID|abi.SIW_WQE_SIGNALLED)
 	sqe = append(sqe, 1, opcode) // of an empty SGE

@@ -22,7 +22,7 @@ type SRQ struct {
 	num    uint32
 	handle uint32
 
-	queue recvQueue
+	queue provider.RecvQueue
 }
 
 // SRQOptions contains options for [PD.CreateSRQ].
@@ -84,7 +84,7 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 			limit{"MaxWR", cmp.Or(opt.MaxWR, 64), attr.MaxSRQWR}, limit{"MaxSGE", cmp.Or(opt.MaxSGE, 2), attr.MaxSRQSGE},
 			limit{"Limit", opt.Limit, cmp.Or(opt.MaxWR, 64)})
 	}
-	s.queue = newRecvQueue(queue)
+	s.queue = queue
 	s.obj = newObject(p.obj.device, objectName{"SRQ %d", s.num}, func() error {
 		if err := stopAndDestroy(destroy, queue); err != nil {
 			return err

@@ -2,11 +2,17 @@
 // which programs cannot call.
 package bridge
 
+import "time"
+
 // RecycleCQ closes a *uverbs.CQ that has no channel and returns a new, empty one with
 // the same kernel object. That takes a small part of the time of destroying a CQ and
 // making another. It fails with verbs.ErrInUse while QPs use the CQ.
 var RecycleCQ func(cq any) (next any, err error)
 
-// HasCompletions reports whether a poll of a *uverbs.CQ would return a completion. It is always
-// false for a driver without [provider.Peeker].
+// HasCompletions reports whether a poll of a *uverbs.CQ would return a completion.
 var HasCompletions func(cq any) bool
+
+// HoldSends makes the first PostSend of a *uverbs.QP wait for a message from the peer, at most until
+// t, on devices where the accepting side must not send first (iWARP). It has no effect on other
+// devices, or on QPs with an SRQ.
+var HoldSends func(qp any, t time.Time)

@@ -13,11 +13,12 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// CompletionQueue is an mlx5 CQ; see [SendQueue] for why it is exported.
-type CompletionQueue struct {
-	provider.Gate
+// completionQueue is an mlx5 CQ.
+type completionQueue struct {
+	provider.Completions
 	cqes
 	next   uint32 // index of the next completion, without end
+	first  uint32 // index of the first completion in this ring
 	ctx    *context
 	buf    *mmap.Buffer
 	rec    []byte         // doorbell record
@@ -25,8 +26,6 @@ type CompletionQueue struct {
 	arm    *atomic.Uint32 // its second: the last request for an event
 	events atomic.Uint32  // that have been read, which requests are numbered with
 	num    uint32
-	single bool       // calls of the queue never overlap: next and the ring change in them only
-	rest   []verbs.WC // what Poll returns after Detach
 }
 
 // cqes is the ring of CQEs, whose length is a power of two. Who owns one is shown by a bit that
@@ -71,6 +70,27 @@ func newCQEs(n, size int) (*mmap.Buffer, cqes, error) {
 	return b, c, nil
 }
 
+// Bits of the last word of a CQE that show whether it has been written.
+const (
+	newBits   = 0xf1 // in the first round: the opcode, and the owner
+	ownerBits = 0x01
+)
+
+// start makes the ring new from q.next on.
+func (q *completionQueue) start() {
+	q.first, q.Mask, q.None = q.next, swap32(newBits), swap32(cqeInvalid<<4)
+	q.look()
+}
+
+// look makes q.next the CQE that shows whether there are completions: none as long as it is new, or its
+// owner is that of the round before.
+func (q *completionQueue) look() {
+	q.Word = lastWord(q.at(q.next))
+	if q.Mask != swap32(newBits) || q.next-q.first > q.mask {
+		q.Mask, q.None = swap32(ownerBits), swap32(1-q.owner(q.next))
+	}
+}
+
 // CreateCQ makes a CQ. The kernel pins as much memory as it computes: its request's number and
 // one more, rounded up.
 func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (provider.CQInfo, error)) (provider.CompletionQueue, error) {
@@ -81,7 +101,7 @@ func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (pro
 	init.Depth = n - 1
 	// There is a lock in any case, also if calls of the queue never overlap: those of QPs may, and drop
 	// completions.
-	q := &CompletionQueue{ctx: c, single: init.SingleThreaded}
+	q := &completionQueue{ctx: c}
 	var err error
 	if q.buf, q.cqes, err = newCQEs(n, c.bounds.cqeSize); err != nil {
 		return nil, err
@@ -100,39 +120,12 @@ func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (pro
 		return nil, err
 	}
 	q.num = resp.Cqn & indexMask
+	q.start()
 	return q, nil
 }
 
-// Poll implements [provider.CompletionQueue].
-func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
-	q.Lock() // nothing below panics, and a deferred call would take longer
-	return q.Take(wcs)
-}
-
-// Available reports whether there are completions, or the queue is closed, which Take finds out. The caller
-// holds the lock, or the queue is Owned.
-func (q *CompletionQueue) Available() bool {
-	return q.Closed || q.written(q.next, loadLast(q.at(q.next)))
-}
-
-// Owned reports whether calls of the queue never overlap. Then Available needs no lock.
-func (q *CompletionQueue) Owned() bool { return q.single }
-
-// HasCompletions implements [provider.Peeker].
-func (q *CompletionQueue) HasCompletions() bool {
-	q.Lock()
-	defer q.Unlock()
-	return len(q.rest) > 0 || !q.Closed && q.Available()
-}
-
-// Take moves completions into wcs, returns how many, and unlocks the queue.
-func (q *CompletionQueue) Take(wcs []verbs.WC) int {
-	if q.Closed {
-		n := copy(wcs, q.rest)
-		q.rest = q.rest[n:]
-		q.Unlock()
-		return n
-	}
+// Take implements [provider.CompletionQueue].
+func (q *completionQueue) Take(wcs []verbs.WC) int {
 	ring, next, n := q.cqes, q.next, 0
 	var qp *queuePair // of the completion before, and of the next one as well, more often than not
 	for n < len(wcs) {
@@ -166,6 +159,7 @@ func (q *CompletionQueue) Take(wcs []verbs.WC) int {
 		// The device writes to the CQEs again that are behind this index. They have been loaded
 		// before it is stored.
 		mmap.StoreRelease(q.record, swap32(next&indexMask))
+		q.look()
 	}
 	q.Unlock()
 	return n
@@ -173,7 +167,7 @@ func (q *CompletionQueue) Take(wcs []verbs.WC) int {
 
 // drop makes Poll skip the completions of a QP, which will get no more: the QP has been destroyed or reset. Receives
 // of an SRQ go back to it.
-func (q *CompletionQueue) drop(qp *queuePair) {
+func (q *completionQueue) drop(qp *queuePair) {
 	q.Lock()
 	defer q.Unlock()
 	if q.base == nil {
@@ -196,14 +190,6 @@ func (q *CompletionQueue) drop(qp *queuePair) {
 	}
 }
 
-// Detach implements [provider.Detacher].
-func (q *CompletionQueue) Detach(wcs []verbs.WC) {
-	defer q.Unlock()
-	if q.Lose() {
-		q.rest = append(q.rest, wcs...)
-	}
-}
-
 // Commands in the second word of a CQ's doorbell record, and of its doorbell (cq.h).
 const (
 	armSolicited = 1 << 24 // MLX5_CQ_DB_REQ_NOT_SOL
@@ -212,7 +198,7 @@ const (
 
 // Arm implements [provider.CompletionQueue]. A request has the number of events before it, by which the
 // device knows whether it is an old one.
-func (q *CompletionQueue) Arm(solicitedOnly bool) error {
+func (q *completionQueue) Arm(solicitedOnly bool) error {
 	q.Lock()
 	defer q.Unlock()
 	if q.Closed {
@@ -233,10 +219,10 @@ func (q *CompletionQueue) Arm(solicitedOnly bool) error {
 }
 
 // CountEvent implements [provider.EventCounter].
-func (q *CompletionQueue) CountEvent() { q.events.Add(1) }
+func (q *completionQueue) CountEvent() { q.events.Add(1) }
 
 // Cap implements [provider.CompletionQueue].
-func (q *CompletionQueue) Cap() int {
+func (q *completionQueue) Cap() int {
 	q.Lock()
 	defer q.Unlock()
 	return int(q.mask)
@@ -245,7 +231,7 @@ func (q *CompletionQueue) Cap() int {
 // Resize implements [provider.Resizer]. The device writes to the new ring after a CQE that says so in the old
 // one. The CQEs before that, which have not been polled, are copied. They move on by one, as the
 // device has counted that CQE too.
-func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error) error {
+func (q *completionQueue) Resize(size int, resize func(int, provider.UHW) error) error {
 	q.Lock()
 	defer q.Unlock()
 	if q.Closed {
@@ -287,6 +273,7 @@ func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error)
 	q.next++
 	q.record.Store(swap32(q.next & indexMask))
 	q.cqes, q.buf, buf = to, buf, q.buf
+	q.start()
 	buf.Close()
 	if q.Closed {
 		return q.Err()
@@ -295,12 +282,10 @@ func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error)
 }
 
 // Recycle implements [provider.CompletionQueue].
-func (q *CompletionQueue) Recycle() provider.CompletionQueue {
+func (q *completionQueue) Recycle() provider.CompletionQueue {
 	q.Stop(true)
-	r := &CompletionQueue{
-		cqes: q.cqes, next: q.next, ctx: q.ctx,
-		buf: q.buf, rec: q.rec, record: q.record, arm: q.arm, num: q.num, single: q.single,
-	}
+	r := &completionQueue{cqes: q.cqes, next: q.next, ctx: q.ctx, buf: q.buf, rec: q.rec, record: q.record, arm: q.arm, num: q.num}
+	r.first, r.Mask, r.None = q.first, q.Mask, q.None
 	r.events.Store(q.events.Load())
 	if err := q.Err(); errors.Is(err, verbs.ErrQueueFailed) {
 		r.Fail(err)
@@ -309,15 +294,16 @@ func (q *CompletionQueue) Recycle() provider.CompletionQueue {
 		r.next++
 	}
 	r.record.Store(swap32(r.next & indexMask))
+	r.look()
 	return r
 }
 
 // Release implements [provider.Queue].
-func (q *CompletionQueue) Release() {
+func (q *completionQueue) Release() {
 	q.Stop(true)
 	q.Lock()
 	defer q.Unlock()
 	q.buf.Close()
-	q.base, q.rest = nil, nil
+	q.base = nil
 	q.ctx.records.put(q.rec)
 }

@@ -71,7 +71,7 @@ func TestCompletions(t *testing.T) {
 					want = grh(want)
 				}
 				wcs := make([]verbs.WC, 2)
-				if n := cq.Poll(wcs); n != 1 || wcs[0] != want || !bytes.Equal(mmap.Bytes(&wcs[0]), mmap.Bytes(&want)) {
+				if n := provider.Poll(cq, wcs); n != 1 || wcs[0] != want || !bytes.Equal(mmap.Bytes(&wcs[0]), mmap.Bytes(&want)) {
 					t.Fatalf("CQE of %d bytes, opcode %d of request %#x, round %d: %d, %+v, want %+v", size, test.opcode, test.wqe, round, n, wcs[0], want)
 				}
 				if got := swap32(cq.record.Load()); got != uint32(round)+1 {
@@ -290,7 +290,12 @@ func TestResize(t *testing.T) {
 		}
 		poll := func(most int) {
 			wcs := make([]verbs.WC, most)
-			for _, wc := range wcs[:cq.Poll(wcs)] {
+			has := cq.HasCompletions()
+			n := provider.Poll(cq, wcs)
+			if has != (n > 0) && most > 0 {
+				t.Fatalf("completions %t, and polled %d", has, n)
+			}
+			for _, wc := range wcs[:n] {
 				if wc.ID != polled || wc.Status != 0 {
 					t.Fatalf("completion %+v, want of %d", wc, polled)
 				}
@@ -342,8 +347,30 @@ func TestResize(t *testing.T) {
 		if err := cq.Resize(255, nil); !errors.Is(err, verbs.ErrQueueFailed) {
 			t.Error(err)
 		}
-		if n := cq.Poll(make([]verbs.WC, 4)); n != 0 {
+		if n := provider.Poll(cq, make([]verbs.WC, 4)); n != 0 {
 			t.Errorf("%d completions of a queue that has failed", n)
+		}
+	}
+}
+
+// TestLook looks for completions in the first rounds of a ring, and of its successors.
+func TestLook(t *testing.T) {
+	f := newFake(t, Driver{})
+	cq := f.cq(t, 7)
+	p := f.qp(t, verbs.RC, cq, verbs.QPCap{MaxRecvWR: 64}, nil)
+	for i := range 60 {
+		if cq.HasCompletions() {
+			t.Fatalf("a completion before number %d", i)
+		}
+		if n, err := p.recv.Post(make([]verbs.RecvWR, 1)); n != 1 {
+			t.Fatal(err)
+		}
+		if cq.put(completion(p, uint16(i)), cqeSend); !cq.HasCompletions() || len(cq.poll()) != 1 {
+			t.Fatalf("no completion %d", i)
+		}
+		if i%19 == 0 {
+			next := cq.Recycle().(*completionQueue)
+			p.sendCQ, p.recvCQ, cq.completionQueue = next, next, next
 		}
 	}
 }
@@ -354,11 +381,11 @@ func TestRecycle(t *testing.T) {
 	cq := f.cq(t, 7)
 	for range 3 {
 		cq.put([smallCQE]byte{}, cqeSend)
-		next := cq.Recycle().(*CompletionQueue)
-		if next.Available() || !cq.Closed || swap32(next.record.Load()) != next.next || next.next != cq.pi {
+		next := cq.Recycle().(*completionQueue)
+		if next.HasCompletions() || !cq.Closed || swap32(next.record.Load()) != next.next || next.next != cq.pi {
 			t.Fatalf("%d completions taken of %d, record %d", next.next, cq.pi, swap32(next.record.Load()))
 		}
-		cq.CompletionQueue = next
+		cq.completionQueue = next
 	}
 	cq.Stop(true)
 }
@@ -396,7 +423,7 @@ func FuzzCompletions(f *testing.F) {
 			wcs := make([]verbs.WC, int(batch)+1)
 			total := 0
 			for {
-				n := cq.Poll(wcs)
+				n := provider.Poll(cq, wcs)
 				if n == 0 {
 					break
 				}
@@ -414,7 +441,7 @@ func FuzzCompletions(f *testing.F) {
 				own.clean()
 				shares.clean()
 			}
-			for _, q := range []*RecvQueue{own.recv, srq} {
+			for _, q := range []*recvQueue{own.recv, srq} {
 				if free := int(q.most) - int(q.head.Load()-q.tail.Load()); free < 0 || free > int(q.most) {
 					t.Fatalf("%d of %d free", free, q.most)
 				}
@@ -445,7 +472,7 @@ func BenchmarkPoll(b *testing.B) {
 					counter++
 				}
 				var wcs [16]verbs.WC
-				if got := cq.Poll(wcs[:]); got != n {
+				if got := provider.Poll(cq, wcs[:]); got != n {
 					b.Fatal(got)
 				}
 			}
@@ -476,7 +503,9 @@ func TestNoAllocations(t *testing.T) {
 		cq.put(completion(p, number), cqeSend)
 		cq.put(completion(shares, index), cqeSend)
 		number++
-		if got := cq.Poll(wcs[:]); got != 3 {
+		cq.Lock()
+		got := cq.Take(wcs[:])
+		if got != 3 {
 			t.Fatalf("%d completions", got)
 		}
 		if err := cq.Arm(false); err != nil {

@@ -36,7 +36,7 @@ const (
 	cqeSendImm    = 3
 	cqeSendInval  = 4
 	cqeResized    = 5
-	cqeDropped    = 12 // not the device's: see CompletionQueue.drop
+	cqeDropped    = 12 // not the device's: see completionQueue.drop
 	cqeRequestErr = 13
 	cqeReceiveErr = 14
 	cqeInvalid    = 15
@@ -93,7 +93,7 @@ func status(syndrome uint8) verbs.WCStatus {
 // decode decodes a CQE into wc, of the QP that its user index names, and reports whether it is the
 // completion of a request in flight. Only the CQs of a QP complete its requests, because they have the
 // locks for that.
-func (q *CompletionQueue) decode(p unsafe.Pointer, w last, qp *queuePair, wc *verbs.WC) bool {
+func (q *completionQueue) decode(p unsafe.Pointer, w last, qp *queuePair, wc *verbs.WC) bool {
 	if w.isReceive() && qp.recvCQ != q || !w.isReceive() && qp.sendCQ != q {
 		return false
 	}

@@ -234,7 +234,7 @@ type comparedRegs struct {
 }
 
 type comparedCQ struct {
-	*CompletionQueue
+	*completionQueue
 	num         uint32
 	ring        cqes // of this driver, as the device sees it
 	pi          uint32
@@ -263,7 +263,7 @@ type sentRequest struct {
 }
 
 type comparedSRQ struct {
-	*RecvQueue
+	*recvQueue
 	mem, record []byte
 	stride      int
 	head        int // libmlx5's next
@@ -407,9 +407,9 @@ func (x *comparison) createCQ(i, depth, size int) {
 		return provider.CQInfo{}, nil
 	})
 	x.check(err)
-	cq := q.(*CompletionQueue)
+	cq := q.(*completionQueue)
 	x.cqs[i] = &comparedCQ{
-		CompletionQueue: cq, num: num, ring: cq.cqes, record: record, uar: uar,
+		completionQueue: cq, num: num, ring: cq.cqes, record: record, uar: uar,
 		c: cqes{base: unsafe.Pointer(&mem[cqeSize-smallCQE]), mask: uint32(count - 1), shift: cq.shift},
 	}
 	if x.equal("CQE size of the command", request[16:20], mine[16:20]) {
@@ -426,9 +426,9 @@ func (x *comparison) createSRQ(n int) {
 		return provider.SRQInfo{}, nil
 	})
 	x.check(err)
-	x.srq = &comparedSRQ{RecvQueue: q.(*RecvQueue), mem: mem, record: record, stride: stride, head: head, free: room}
-	if q := x.srq; int(q.most) != room || int(q.RecvQueue.stride) != stride {
-		x.differ("SRQ of %d and %d receives of %d and %d bytes", room, q.most, stride, q.RecvQueue.stride)
+	x.srq = &comparedSRQ{recvQueue: q.(*recvQueue), mem: mem, record: record, stride: stride, head: head, free: room}
+	if q := x.srq; int(q.most) != room || int(q.recvQueue.stride) != stride {
+		x.differ("SRQ of %d and %d receives of %d and %d bytes", room, q.most, stride, q.recvQueue.stride)
 	}
 }
 
@@ -440,11 +440,11 @@ func (x *comparison) createQP() {
 	half := x.int()
 	request := x.bytes(x.int())
 	init := &provider.QPInit{
-		Type: x.typ, Cap: x.cap, SignalAll: x.all, SendCQ: x.cqs[0].CompletionQueue, RecvCQ: x.cqs[1].CompletionQueue,
+		Type: x.typ, Cap: x.cap, SignalAll: x.all, SendCQ: x.cqs[0].completionQueue, RecvCQ: x.cqs[1].completionQueue,
 	}
 	init.Cap.MaxSendWR = max(1, blocks*block/sendSize(x.typ, x.cap.MaxSendSGE, x.cap.MaxInline))
 	if x.srq != nil {
-		init.SRQ = x.srq.RecvQueue
+		init.SRQ = x.srq.recvQueue
 	}
 	var mine []byte
 	s, r, err := x.fake.CreateQP(init, func(u provider.UHW) (provider.QPInfo, error) {
@@ -453,10 +453,10 @@ func (x *comparison) createQP() {
 		return provider.QPInfo{QPNum: num}, nil
 	})
 	x.check(err)
-	p := s.(*SendQueue).qp
+	p := s.(*sendQueue).qp
 	p.send.State = verbs.StateRTS
 	if r != nil {
-		r.(*RecvQueue).State = verbs.StateRTS
+		r.(*recvQueue).State = verbs.StateRTS
 	}
 	p.port.Store(1)
 	q := &comparedQP{queuePair: p, index: binary.NativeEndian.Uint32(request[32:]), room: min(room, p.send.most), record: record}
@@ -669,7 +669,7 @@ func (x *comparison) completeRecv(p *comparedQP) {
 func (x *comparison) poll(i, n int) (compare func()) {
 	x.put(orderPoll, uint64(i), uint64(n))
 	wcs := make([]verbs.WC, n)
-	wcs = wcs[:x.cqs[i].Poll(wcs)]
+	wcs = wcs[:provider.Poll(x.cqs[i], wcs)]
 	for i := range wcs {
 		if x.srq != nil && wcs[i].Opcode&verbs.WCRecv != 0 {
 			x.qp(wcs[i].QPNum).dropped--
@@ -1055,6 +1055,17 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 			unwritten(p.regs.c[half:], p.regs.c[half+block:])
 		}
 	}
+	for i, at := 0, first; at != q.put; i++ {
+		for _, mem := range [][]byte{p.sends, mine} {
+			q.blank(mem, at, &wrs[i])
+		}
+		if posted == 1 && p.regs.reg.half > 0 {
+			for _, reg := range [][]byte{p.regs.c, p.regs.g} {
+				q.blank(reg[half:], 0, &wrs[i])
+			}
+		}
+		at += blocksOf(q.blocks(at, 1))
+	}
 	if posted < len(wrs) { // of the refused one, each may have written a part
 		for i := first; i != q.put && !x.different; i++ {
 			at := int(i&q.mask) * block
@@ -1065,7 +1076,7 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 	switch b := q.blocks(first, 1); {
 	case posted < len(wrs) && begun(&wrs[posted]): // libmlx5 stores the first bytes of that one
 		copy(p.regs.g, p.regs.c)
-		if q.accepts = 1 << q.typ; operations[wrs[posted].Opcode].types == 0 {
+		if q.accepts = 1 << q.Type; operations[wrs[posted].Opcode].types == 0 {
 			q.accepts = 0
 		}
 	case posted == 1 && b[7]&0x3f == 1 && p.regs.reg.half > 0: // libmlx5 copies no request without data
@@ -1078,7 +1089,7 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 	}
 	for i := range wrs[:posted] {
 		e := mine[int(first&q.mask)*block:]
-		p.sent = append(p.sent, sentRequest{uint16(first), e[3], q.signalAll || wrs[i].Flags&verbs.SendSignaled != 0})
+		p.sent = append(p.sent, sentRequest{uint16(first), e[3], q.SignalAll || wrs[i].Flags&verbs.SendSignaled != 0})
 		first += blocksOf(e)
 	}
 	if first != q.put {
@@ -1086,8 +1097,29 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 	}
 }
 
+// blank zeroes what is behind the inline data of a request at a block of a ring, up to the end of its
+// segment. No device reads it: libmlx5 leaves there what was in the queue.
+func (q *sendQueue) blank(ring []byte, first uint32, wr *verbs.SendWR) {
+	n := len(wr.Inline)
+	for _, b := range wr.InlineList {
+		n += len(b)
+	}
+	if n == 0 {
+		return
+	}
+	at := int(operationOf(wr.Opcode).head) + inlineHead + n
+	if q.Type == verbs.UD {
+		at += avSize
+	}
+	for ; at%unit != 0; at++ {
+		if i := int(first&q.mask)*block + at; i < len(ring) || first != 0 {
+			ring[i%len(ring)] = 0
+		}
+	}
+}
+
 // requests returns the number of requests in flight.
-func (q *SendQueue) requests() (n int) {
+func (q *sendQueue) requests() (n int) {
 	for i := range q.sent {
 		if _, _, ok := q.sent[i].inFlight(q.head.Load(), q.tail.Load()); ok {
 			n++

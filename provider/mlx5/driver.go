@@ -193,10 +193,10 @@ type queuePair struct {
 	index  uint32 // the user index, by which CQEs name the QP
 	buf    *mmap.Buffer
 	record []byte // word 0 counts receives, word 1 blocks of sends
-	send   *SendQueue
-	recv   *RecvQueue // its own, or an SRQ
-	sendCQ *CompletionQueue
-	recvCQ *CompletionQueue
+	send   *sendQueue
+	recv   *recvQueue // its own, or an SRQ
+	sendCQ *completionQueue
+	recvCQ *completionQueue
 	reg    *register
 	port   atomic.Uint32
 	open   int // queues that are not released
@@ -232,9 +232,9 @@ func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (pro
 	if init.Type != verbs.RC && init.Type != verbs.UC && init.Type != verbs.UD {
 		return nil, nil, fmt.Errorf("QP type %v: %w", init.Type, errors.ErrUnsupported)
 	}
-	sendCQ, okSend := init.SendCQ.(*CompletionQueue)
-	recvCQ, okRecv := init.RecvCQ.(*CompletionQueue)
-	srq, okSRQ := init.SRQ.(*RecvQueue)
+	sendCQ, okSend := init.SendCQ.(*completionQueue)
+	recvCQ, okRecv := init.RecvCQ.(*completionQueue)
+	srq, okSRQ := init.SRQ.(*recvQueue)
 	if !okSend || !okRecv || init.SRQ != nil && !okSRQ {
 		return nil, nil, fmt.Errorf("CQ or SRQ of another driver: %w", syscall.EINVAL)
 	}
@@ -282,9 +282,9 @@ func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (pro
 		}
 	}
 	p.num, p.open = info.QPNum, 1
-	p.send = newSendQueue(p, mem[recvBytes:], sends, init)
+	p.send = newSendQueue(p, mem[recvBytes:], sends, init, info)
 	if p.recv = srq; srq == nil {
-		p.recv, p.open = newRecvQueue(p, mem[:recvBytes], recvs, init), 2
+		p.recv, p.open = newRecvQueue(p, mem[:recvBytes], recvs, init, info), 2
 	}
 	c.qps.set(p.index, p)
 	if srq != nil {

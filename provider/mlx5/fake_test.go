@@ -67,7 +67,7 @@ func newFake(t testing.TB, d Driver) *fake {
 
 // fakeCQ is a CQ whose completions the test writes.
 type fakeCQ struct {
-	*CompletionQueue
+	*completionQueue
 	ring cqes // as the device sees it
 	pi   uint32
 }
@@ -82,8 +82,8 @@ func (f *fake) cq(t testing.TB, depth int) *fakeCQ {
 		t.Fatal(err)
 	}
 	t.Cleanup(q.Release)
-	cq := q.(*CompletionQueue)
-	return &fakeCQ{CompletionQueue: cq, ring: cq.cqes}
+	cq := q.(*completionQueue)
+	return &fakeCQ{completionQueue: cq, ring: cq.cqes}
 }
 
 // put writes a completion, as the device does.
@@ -107,7 +107,7 @@ func completion(p *queuePair, counter uint16) (e [smallCQE]byte) {
 func (c *fakeCQ) poll() (all []verbs.WC) {
 	for {
 		wcs := make([]verbs.WC, 4)
-		n := c.Poll(wcs)
+		n := provider.Poll(c, wcs)
 		if n == 0 {
 			return all
 		}
@@ -121,7 +121,7 @@ const fakeQPN = 0x0a0b0c
 func (f *fake) qp(t testing.TB, typ verbs.QPType, cq *fakeCQ, cap verbs.QPCap, srq provider.RecvQueue) *queuePair {
 	t.Helper()
 	s, r, err := f.CreateQP(&provider.QPInit{
-		Type: typ, Cap: cap, SendCQ: cq.CompletionQueue, RecvCQ: cq.CompletionQueue, SRQ: srq,
+		Type: typ, Cap: cap, SendCQ: cq.completionQueue, RecvCQ: cq.completionQueue, SRQ: srq,
 	}, func(u provider.UHW) (provider.QPInfo, error) {
 		copy(u.Out, mmap.Bytes(&abi.Mlx5IbCreateQpResp{BfregIndex: 5})) // the second of the second page
 		return provider.QPInfo{QPNum: fakeQPN}, nil
@@ -129,17 +129,17 @@ func (f *fake) qp(t testing.TB, typ verbs.QPType, cq *fakeCQ, cap verbs.QPCap, s
 	if err != nil {
 		t.Fatal(err)
 	}
-	sq := s.(*SendQueue)
+	sq := s.(*sendQueue)
 	sq.State = verbs.StateRTS
 	t.Cleanup(s.Release)
 	if r != nil {
-		r.(*RecvQueue).State = verbs.StateRTS
+		r.(*recvQueue).State = verbs.StateRTS
 		t.Cleanup(r.Release)
 	}
 	return sq.qp
 }
 
-func (f *fake) srq(t testing.TB, most, sges int) *RecvQueue {
+func (f *fake) srq(t testing.TB, most, sges int) *recvQueue {
 	t.Helper()
 	q, err := f.CreateSRQ(&provider.SRQInit{MaxWR: most, MaxSGE: sges}, func(u provider.UHW) (provider.SRQInfo, error) {
 		copy(u.Out, mmap.Bytes(&abi.Mlx5IbCreateSrqResp{Srqn: 7}))
@@ -149,11 +149,11 @@ func (f *fake) srq(t testing.TB, most, sges int) *RecvQueue {
 		t.Fatal(err)
 	}
 	t.Cleanup(q.Release)
-	return q.(*RecvQueue)
+	return q.(*recvQueue)
 }
 
 // blocks returns n blocks of a send queue from block i on, as the device reads them.
-func (q *SendQueue) blocks(i, n uint32) (b []byte) {
+func (q *sendQueue) blocks(i, n uint32) (b []byte) {
 	for ; n > 0; n-- {
 		b = append(b, unsafe.Slice((*byte)(unsafe.Add(q.base, uintptr(i&q.mask)*block)), block)...)
 		i++

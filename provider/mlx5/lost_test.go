@@ -11,9 +11,8 @@ import (
 )
 
 var (
-	_ provider.Flusher  = (*SendQueue)(nil)
-	_ provider.Flusher  = (*RecvQueue)(nil)
-	_ provider.Detacher = (*CompletionQueue)(nil)
+	_ provider.Flusher = (*sendQueue)(nil)
+	_ provider.Flusher = (*recvQueue)(nil)
 )
 
 // lose does what uverbs does when a device is lost.

@@ -35,7 +35,7 @@ func TestPins(t *testing.T) {
 		}, round(512 * 64)},
 		{"QP without receives", func() (provider.Queue, error) {
 			s, r, err := f.CreateQP(&provider.QPInit{
-				Type: verbs.RC, Cap: verbs.QPCap{MaxSendWR: 126, MaxSendSGE: 1, MaxInline: 64}, SendCQ: cq.CompletionQueue, RecvCQ: cq.CompletionQueue,
+				Type: verbs.RC, Cap: verbs.QPCap{MaxSendWR: 126, MaxSendSGE: 1, MaxInline: 64}, SendCQ: cq.completionQueue, RecvCQ: cq.completionQueue,
 			}, func(u provider.UHW) (provider.QPInfo, error) { return provider.QPInfo{}, note(u) })
 			if r != nil {
 				r.Release()

@@ -12,14 +12,12 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// RecvQueue is an mlx5 QP's receive queue, or an SRQ; see [SendQueue] for why it
-// is exported.
+// recvQueue is the receive queue of a QP, or an SRQ.
 //
 // A QP's is a ring of lists of segments. It has no register: when a message arrives, the device looks at the
 // doorbell record.
-type RecvQueue struct {
-	provider.Gate
-	op       string
+type recvQueue struct {
+	provider.Requests
 	base     unsafe.Pointer
 	stride   uintptr
 	mask     uint32
@@ -27,10 +25,7 @@ type RecvQueue struct {
 	known    uint32 // tail as last read
 	head     atomic.Uint32
 	record   *atomic.Uint32
-	maxSGE   int
-	maxMsg   uint64
 	maxFirst uint32 // maxMsg, of a receive of one segment; 0 if there is no room for one
-	num      uint32 // of the QP or SRQ
 	ids      []uint64
 	qp       *queuePair // nil for an SRQ
 	shared   *shared    // of an SRQ
@@ -39,22 +34,21 @@ type RecvQueue struct {
 	tail atomic.Uint32 // receives completed
 }
 
-func newRecvQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit) *RecvQueue {
-	q := &RecvQueue{
-		Gate: provider.Gate{SingleThreaded: init.SingleThreaded}, op: "post recv", qp: p,
-		base: unsafe.Pointer(unsafe.SliceData(mem)), stride: uintptr(size.stride), mask: uint32(max(size.entries, 1) - 1), most: uint32(size.requests),
-		record: mmap.Word(p.record, recvWord), maxSGE: init.Cap.MaxRecvSGE, maxMsg: uint64(uint32(p.ctx.dev.Port.MaxMessage)),
-		num: p.num, ids: make([]uint64, size.entries),
+func newRecvQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit, info provider.QPInfo) *recvQueue {
+	q := &recvQueue{
+		qp: p, base: unsafe.Pointer(unsafe.SliceData(mem)), stride: uintptr(size.stride), mask: uint32(max(size.entries, 1) - 1), most: uint32(size.requests),
+		record: mmap.Word(p.record, recvWord), ids: make([]uint64, size.entries),
 	}
-	if q.maxSGE > 0 {
-		q.maxFirst = uint32(min(q.maxMsg, maxSegment))
+	q.InitReceives(p.ctx.dev, init, info)
+	if q.MaxSGE = init.Cap.MaxRecvSGE; q.MaxSGE > 0 {
+		q.maxFirst = uint32(min(q.MaxMessage, maxSegment))
 	}
 	return q
 }
 
 // Post implements [provider.RecvQueue]. What is posted most, a receive with one segment, is posted without
 // calls, so that nothing has to be saved across them.
-func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
+func (q *recvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	if len(wrs) != 1 || len(wrs[0].SGL) != 1 || !q.TryLock() {
 		return q.postList(wrs)
 	}
@@ -77,7 +71,7 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 }
 
 // postList is Post of any list.
-func (q *RecvQueue) postList(wrs []verbs.RecvWR) (int, error) {
+func (q *recvQueue) postList(wrs []verbs.RecvWR) (int, error) {
 	q.Lock() // nothing below panics, and a deferred call would take longer
 	head, n := q.head.Load(), 0
 	if uint64(q.most-(head-q.known)) < uint64(len(wrs)) {
@@ -113,7 +107,7 @@ func (q *RecvQueue) postList(wrs []verbs.RecvWR) (int, error) {
 }
 
 // postRest ends Post: err refused request n, there is no room for it, or the queue is an SRQ.
-func (q *RecvQueue) postRest(wrs []verbs.RecvWR, n int, err error) (int, error) {
+func (q *recvQueue) postRest(wrs []verbs.RecvWR, n int, err error) (int, error) {
 	switch {
 	case q.Closed:
 		return 0, q.Err()
@@ -128,21 +122,21 @@ func (q *RecvQueue) postRest(wrs []verbs.RecvWR, n int, err error) (int, error) 
 	default:
 		err = verbs.ErrQueueFull
 	}
-	if err != nil && err != verbs.ErrQueueFull && n < len(wrs) {
-		err = &verbs.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
+	if err != nil && n < len(wrs) {
+		err = q.Refused(n, wrs[n].ID, err)
 	}
 	return n, err
 }
 
 // publish tells the device how many receives there have been.
-func (q *RecvQueue) publish(count uint32) {
+func (q *recvQueue) publish(count uint32) {
 	mmap.BarrierToDevice() // a device that sees the count sees the receives
 	mmap.StoreRelease(q.record, swap32(count&0xffff))
 }
 
 // encode writes a list of segments from an offset of an entry on.
-func (q *RecvQueue) encode(p unsafe.Pointer, off uintptr, sgl []verbs.SGE) error {
-	if len(sgl) > q.maxSGE {
+func (q *recvQueue) encode(p unsafe.Pointer, off uintptr, sgl []verbs.SGE) error {
+	if len(sgl) > q.MaxSGE {
 		return verbs.ErrTooManySGEs
 	}
 	var length uint64
@@ -158,7 +152,7 @@ func (q *RecvQueue) encode(p unsafe.Pointer, off uintptr, sgl []verbs.SGE) error
 		putSegment(unsafe.Add(p, off), s)
 		off += segmentSize
 	}
-	if length > q.maxMsg {
+	if length > q.MaxMessage {
 		return verbs.ErrMessageTooLong
 	}
 	if off < q.stride {
@@ -172,7 +166,7 @@ var endOfList = verbs.SGE{LKey: invalidKey}
 // complete returns the ID of a receive that has completed, and frees its room. A QP's own receives
 // complete in order; of an SRQ, index names the one. It reports false if it is not in flight. The caller
 // holds the CQ's lock.
-func (q *RecvQueue) complete(index uint16) (id uint64, ok bool) {
+func (q *recvQueue) complete(index uint16) (id uint64, ok bool) {
 	if q.shared != nil {
 		return q.completeShared(index)
 	}
@@ -186,7 +180,7 @@ func (q *RecvQueue) complete(index uint16) (id uint64, ok bool) {
 }
 
 // Flush implements [provider.Flusher].
-func (q *RecvQueue) Flush() (wcs []verbs.WC) {
+func (q *recvQueue) Flush() (wcs []verbs.WC) {
 	defer q.Unlock()
 	if !q.Lose() {
 		return nil
@@ -197,21 +191,21 @@ func (q *RecvQueue) Flush() (wcs []verbs.WC) {
 	}
 	for i := range q.ids {
 		if id, ok := q.complete(uint16(i)); ok {
-			wcs = append(wcs, verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: verbs.WCRecv, QPNum: q.num})
+			wcs = append(wcs, verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: verbs.WCRecv, QPNum: q.Num})
 		}
 	}
 	return wcs
 }
 
 // Cap implements [provider.RecvQueue].
-func (q *RecvQueue) Cap() int { return int(q.most) }
+func (q *recvQueue) Cap() int { return int(q.most) }
 
 // SetLimit implements [provider.RecvQueue] for an SRQ.
-func (q *RecvQueue) SetLimit(_ int, set func(provider.UHW) error) error { return set(provider.UHW{}) }
+func (q *recvQueue) SetLimit(_ int, set func(provider.UHW) error) error { return set(provider.UHW{}) }
 
 // Resize implements [provider.Resizer]: it lets the kernel refuse, which does so as if the size were
 // wrong (mlx5_ib_modify_srq).
-func (q *RecvQueue) Resize(size int, resize func(int, provider.UHW) error) error {
+func (q *recvQueue) Resize(size int, resize func(int, provider.UHW) error) error {
 	err := resize(size, provider.UHW{})
 	if errors.Is(err, syscall.EINVAL) {
 		return fmt.Errorf("mlx5 does not resize SRQs: %w", errors.ErrUnsupported)
@@ -220,7 +214,7 @@ func (q *RecvQueue) Resize(size int, resize func(int, provider.UHW) error) error
 }
 
 // Settle implements [provider.Stateful]. The send queue's has removed the completions.
-func (q *RecvQueue) Settle(s verbs.QPState, moved bool) {
+func (q *recvQueue) Settle(s verbs.QPState, moved bool) {
 	if moved && s == verbs.StateReset && !q.Closed {
 		q.known = 0
 		q.head.Store(0)
@@ -231,7 +225,7 @@ func (q *RecvQueue) Settle(s verbs.QPState, moved bool) {
 }
 
 // Release implements [provider.Queue].
-func (q *RecvQueue) Release() {
+func (q *recvQueue) Release() {
 	q.Stop(true)
 	if q.shared != nil {
 		q.shared.release()

@@ -32,7 +32,7 @@ func TestReceives(t *testing.T) {
 	p := f.qp(t, verbs.RC, cq, verbs.QPCap{MaxRecvWR: 16, MaxRecvSGE: 4}, nil)
 	q := p.recv
 	sgl := []verbs.SGE{{Addr: 1, Length: 2, LKey: 3}, {Addr: 1 << 63, Length: 1<<31 - 1, LKey: 1<<32 - 1}, {Addr: 9, Length: 1, LKey: 9}, {Addr: 8, Length: 4, LKey: 6}}
-	q.maxMsg = 1 << 32
+	q.MaxMessage = 1 << 32
 	var id uint64
 	for range 10 {
 		wrs := make([]verbs.RecvWR, 20)

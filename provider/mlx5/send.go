@@ -11,34 +11,26 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// SendQueue is an mlx5 QP's send queue. It is exported so that uverbs can call it
-// without an interface, through which the caller's work requests would escape
-// to the heap.
+// sendQueue is the send queue of a QP.
 //
 // Requests are counted in two ways: the device counts blocks, of which a request takes one or more,
 // and the queue's room is in requests; a long UMR request counts as several. The room of a request is free
 // when its completion, or that of a later one, has been polled.
-type SendQueue struct {
-	provider.Gate
-	qp        *queuePair
-	base      unsafe.Pointer
-	mask      uint32 // blocks - 1
-	bytes     uintptr
-	put       uint32 // blocks posted
-	most      uint32 // requests that the queue takes
-	size      uint32 // blocks of the longest request that is not UMR
-	known     uint32 // tail as last read: another processor may have written it
-	head      atomic.Uint32
-	record    *atomic.Uint32
-	maxSGE    int
-	maxInline int
-	maxMsg    uint64
-	maxFirst  uint32 // maxMsg, of a message that is one segment
-	typ       verbs.QPType
-	accepts   uint8 // the bit of typ, or 0 behind a UMR request: see postRare
-	signalAll bool
-	num       uint32
-	sent      []sent // by a request's first block
+type sendQueue struct {
+	provider.Sends
+	qp       *queuePair
+	base     unsafe.Pointer
+	mask     uint32 // blocks - 1
+	bytes    uintptr
+	put      uint32 // blocks posted
+	most     uint32 // requests that the queue takes
+	size     uint32 // blocks of the longest request that is not UMR
+	known    uint32 // tail as last read: another processor may have written it
+	head     atomic.Uint32
+	record   *atomic.Uint32
+	maxFirst uint32 // maxMsg, of a message that is one segment
+	accepts  uint8  // the bit of typ, or 0 behind a UMR request: see postRare
+	sent     []sent // by a request's first block
 
 	_    [64]byte      // Poll writes what follows, perhaps on another processor
 	tail atomic.Uint32 // requests completed
@@ -50,27 +42,23 @@ type sent struct {
 	number uint32 // of the request; of UMR requests it has a mark
 }
 
-func newSendQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit) *SendQueue {
-	port := &p.ctx.dev.Port
-	q := &SendQueue{
-		Gate: provider.Gate{SingleThreaded: init.SingleThreaded}, qp: p, base: unsafe.Pointer(unsafe.SliceData(mem)),
+func newSendQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit, info provider.QPInfo) *sendQueue {
+	q := &sendQueue{
+		qp: p, base: unsafe.Pointer(unsafe.SliceData(mem)),
 		mask: uint32(max(size.entries, 1) - 1), bytes: uintptr(size.entries) * block, most: uint32(size.requests), size: uint32(sendSize(init.Type, init.Cap.MaxSendSGE, init.Cap.MaxInline) / block),
-		record: mmap.Word(p.record, sendWord), maxSGE: init.Cap.MaxSendSGE, maxInline: init.Cap.MaxInline,
-		maxMsg: uint64(uint32(port.MaxMessage)), typ: init.Type, accepts: 1 << init.Type, signalAll: init.SignalAll, num: p.num, sent: make([]sent, size.entries),
+		record: mmap.Word(p.record, sendWord), maxFirst: min(uint32(p.ctx.dev.Port.MaxMessage), maxSegment), accepts: 1 << init.Type, sent: make([]sent, size.entries),
 	}
-	q.maxFirst = uint32(min(q.maxMsg, maxSegment))
+	q.InitSends(p.ctx.dev, init, info)
+	q.MaxSGE, q.MaxInline = init.Cap.MaxSendSGE, init.Cap.MaxInline // the kernel returns more
 	for i := range q.sent {
 		q.sent[i].number = 1<<32 - 1 // none
-	}
-	if init.Type == verbs.UD {
-		q.maxMsg = uint64(port.ActiveMTU.Bytes())
 	}
 	return q
 }
 
 // Post implements [provider.SendQueue]. What is posted most, a request with one segment, is posted without
 // calls, so that nothing has to be saved across them.
-func (q *SendQueue) Post(wrs []verbs.SendWR) (int, error) {
+func (q *sendQueue) Post(wrs []verbs.SendWR) (int, error) {
 	if len(wrs) != 1 {
 		return q.postList(wrs)
 	}
@@ -90,7 +78,7 @@ func (q *SendQueue) Post(wrs []verbs.SendWR) (int, error) {
 	p := unsafe.Add(q.base, uintptr(i)*block)
 	at, imm := q.encodeHead(p, wr, o)
 	putSegment(unsafe.Add(p, at), &wr.SGL[0])
-	putControl(p, o.opcode, uint16(put), q.num, int(at/unit)+1, q.flags(wr.Flags), imm)
+	putControl(p, o.opcode, uint16(put), q.Num, int(at/unit)+1, q.flags(wr.Flags), imm)
 	q.sent[i] = sent{wr.ID, head}
 	q.put = put + 1
 	mmap.StoreRelease(&q.head, head+1) // Poll finds the request in sent
@@ -100,16 +88,16 @@ func (q *SendQueue) Post(wrs []verbs.SendWR) (int, error) {
 }
 
 // postShort posts a request with inline data, if that fits in the block.
-func (q *SendQueue) postShort(wrs []verbs.SendWR) (int, error) {
+func (q *sendQueue) postShort(wrs []verbs.SendWR) (int, error) {
 	wr := &wrs[0]
 	o, length := operationOf(wr.Opcode), len(wr.Inline)
 	at := uintptr(o.head)
 	n := (inlineHead + length + 7) / 8
-	if length > q.maxInline || at+uintptr(n*8) > block || o.reads || len(wr.SGL)|len(wr.InlineList) != 0 {
+	if length > q.MaxInline || at+uintptr(n*8) > block || o.reads || len(wr.SGL)|len(wr.InlineList) != 0 {
 		return q.postList(wrs)
 	}
 	// The data is read without the lock, as that may panic. It is put together in words, as the copy to the
-	// register would wait for parts of one. Both processors of OrdersDevice are little-endian.
+	// register would wait for parts of one; zeros behind it, which the device does not read, fill the last. Both processors of OrdersDevice are little-endian.
 	var words [block/8 + 1]uint64
 	data, last, k := wr.Inline, uint64(swap32(uint32(length)|inlineBit)), 0
 	for ; len(data) >= 8; data = data[8:] {
@@ -137,14 +125,10 @@ func (q *SendQueue) postShort(wrs []verbs.SendWR) (int, error) {
 	i := put & q.mask
 	p := unsafe.Add(q.base, uintptr(i)*block)
 	_, imm := q.encodeHead(p, wr, o)
-	// What is behind the data stays as it was, as with libmlx5.
-	if rest := 8 * (inlineHead + length) & 63; rest != 0 {
-		words[(n-1)&7] |= *(*uint64)(unsafe.Add(p, at+uintptr(n-1)*8)) >> rest << rest
-	}
 	for k, w := range words[:n] {
 		*(*uint64)(unsafe.Add(p, at+uintptr(k)*8)) = w
 	}
-	putControl(p, o.opcode, uint16(put), q.num, (int(at)+inlineHead+length+unit-1)/unit, q.flags(wr.Flags), imm)
+	putControl(p, o.opcode, uint16(put), q.Num, (int(at)+inlineHead+length+unit-1)/unit, q.flags(wr.Flags), imm)
 	q.sent[i] = sent{wr.ID, head}
 	q.put = put + 1
 	mmap.StoreRelease(&q.head, head+1)
@@ -155,7 +139,7 @@ func (q *SendQueue) postShort(wrs []verbs.SendWR) (int, error) {
 
 // ring rings the doorbell for requests, of which the last, in the block p, is copied to the register if it is
 // the only one.
-func (q *SendQueue) ring(p unsafe.Pointer, count uint32, single bool) {
+func (q *sendQueue) ring(p unsafe.Pointer, count uint32, single bool) {
 	// The record before the register, from which the device goes to the record. The store to it
 	// may be combined with others, so no barrier for memory is enough (libmlx5: mmio_wc_start). It leaves
 	// the processor before the lock is released: else that of a later request, by another processor,
@@ -172,7 +156,7 @@ func (q *SendQueue) ring(p unsafe.Pointer, count uint32, single bool) {
 }
 
 // postList is Post of any list. From the first request with inline data on it leaves all to postInline.
-func (q *SendQueue) postList(wrs []verbs.SendWR) (int, error) {
+func (q *sendQueue) postList(wrs []verbs.SendWR) (int, error) {
 	q.Lock() // a deferred call would take longer; only postInline can panic
 	head, put, n := q.head.Load(), q.put, 0
 	first, room := put, q.room(len(wrs))
@@ -187,7 +171,7 @@ func (q *SendQueue) postList(wrs []verbs.SendWR) (int, error) {
 			p := unsafe.Add(q.base, uintptr(i)*block)
 			at, imm := q.encodeHead(p, wr, o)
 			putSegment(unsafe.Add(p, at), &wr.SGL[0])
-			putControl(p, o.opcode, uint16(put), q.num, int(at/unit)+1, q.flags(wr.Flags), imm)
+			putControl(p, o.opcode, uint16(put), q.Num, int(at/unit)+1, q.flags(wr.Flags), imm)
 		} else if blocks, err = q.encode(put, wr); err != nil {
 			if err == errRare {
 				return q.postRare(wrs, n, put, first)
@@ -202,7 +186,7 @@ func (q *SendQueue) postList(wrs []verbs.SendWR) (int, error) {
 }
 
 // postInline is the rest of Post from request n on.
-func (q *SendQueue) postInline(wrs []verbs.SendWR, n, room int, put, first uint32) (_ int, err error) {
+func (q *sendQueue) postInline(wrs []verbs.SendWR, n, room int, put, first uint32) (_ int, err error) {
 	copied := false
 	defer func() {
 		if !copied { // the caller's memory may be gone; the queue is as it was
@@ -214,12 +198,12 @@ func (q *SendQueue) postInline(wrs []verbs.SendWR, n, room int, put, first uint3
 		blocks := uint32(1)
 		o, length := operationOf(wr.Opcode), len(wr.Inline)
 		if at := int(o.head); o.simple&q.accepts != 0 && !o.reads && len(wr.SGL)|len(wr.InlineList) == 0 &&
-			length > 0 && length <= min(q.maxInline, block-inlineHead-at) {
+			length > 0 && length <= min(q.MaxInline, block-inlineHead-at) {
 			p := unsafe.Add(q.base, uintptr(i)*block)
 			_, imm := q.encodeHead(p, wr, o)
 			put32(unsafe.Add(p, at), uint32(length)|inlineBit)
 			copy(unsafe.Slice((*byte)(unsafe.Add(p, at+inlineHead)), length), wr.Inline)
-			putControl(p, o.opcode, uint16(put), q.num, (at+inlineHead+length+unit-1)/unit, q.flags(wr.Flags), imm)
+			putControl(p, o.opcode, uint16(put), q.Num, (at+inlineHead+length+unit-1)/unit, q.flags(wr.Flags), imm)
 		} else if blocks, err = q.encode(put, wr); err != nil {
 			if copied = true; err == errRare {
 				return q.postRare(wrs, n, put, first)
@@ -235,7 +219,7 @@ func (q *SendQueue) postInline(wrs []verbs.SendWR, n, room int, put, first uint3
 }
 
 // room returns how many of n requests can be posted.
-func (q *SendQueue) room(n int) int {
+func (q *sendQueue) room(n int) int {
 	head := q.head.Load()
 	if uint64(q.most-(head-q.known)) < uint64(n) {
 		q.known = q.tail.Load()
@@ -248,7 +232,7 @@ func (q *SendQueue) room(n int) int {
 
 // encodeHead writes what a simple request has between the control segment and the data, and returns where
 // that ends, and the immediate.
-func (q *SendQueue) encodeHead(p unsafe.Pointer, wr *verbs.SendWR, o *operation) (at uintptr, imm uint32) {
+func (q *sendQueue) encodeHead(p unsafe.Pointer, wr *verbs.SendWR, o *operation) (at uintptr, imm uint32) {
 	at = ctrlSize
 	if o.remote {
 		putRemote(unsafe.Add(p, ctrlSize), wr.RemoteAddr, wr.RKey)
@@ -262,7 +246,7 @@ func (q *SendQueue) encodeHead(p unsafe.Pointer, wr *verbs.SendWR, o *operation)
 
 // finish ends Post after n requests, of which the last begins at block first, and err refused the next one. It
 // tells the device that there are requests up to put, and unlocks the queue.
-func (q *SendQueue) finish(wrs []verbs.SendWR, n int, put, first uint32, err error) (int, error) {
+func (q *sendQueue) finish(wrs []verbs.SendWR, n int, put, first uint32, err error) (int, error) {
 	if n > 0 {
 		q.put = put
 		mmap.StoreRelease(&q.head, q.head.Load()+uint32(n)) // Poll finds the requests in sent
@@ -281,7 +265,7 @@ func (q *SendQueue) finish(wrs []verbs.SendWR, n int, put, first uint32, err err
 }
 
 // copyBlocks is ring for a request of several blocks that is copied to the register.
-func (q *SendQueue) copyBlocks(first, blocks, count uint32) {
+func (q *sendQueue) copyBlocks(first, blocks, count uint32) {
 	mmap.BarrierToDevice()
 	mmap.StoreRelease(q.record, count)
 	mmap.FlushDevice()
@@ -297,7 +281,7 @@ func (q *SendQueue) copyBlocks(first, blocks, count uint32) {
 // refused returns why request n was not posted.
 //
 //go:noinline
-func (q *SendQueue) refused(wrs []verbs.SendWR, n int, err error) error {
+func (q *sendQueue) refused(wrs []verbs.SendWR, n int, err error) error {
 	switch {
 	case q.Closed:
 		return q.Err()
@@ -309,18 +293,18 @@ func (q *SendQueue) refused(wrs []verbs.SendWR, n int, err error) error {
 	case q.most == 0:
 		err = verbs.ErrNoSendRoom
 	default:
-		return verbs.ErrQueueFull
+		err = verbs.ErrQueueFull
 	}
 	if n == len(wrs) {
 		return err
 	}
-	return &verbs.PostError{Op: "post send", QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
+	return q.Refused(n, wrs[n].ID, err)
 }
 
 // flags returns the flags of a request's control segment.
-func (q *SendQueue) flags(f verbs.SendFlags) uint8 {
+func (q *sendQueue) flags(f verbs.SendFlags) uint8 {
 	v := flagsOf[f&(verbs.SendFence|verbs.SendSignaled|verbs.SendSolicited)]
-	if q.signalAll {
+	if q.SignalAll {
 		v |= flagSignaled
 	}
 	return v
@@ -328,7 +312,7 @@ func (q *SendQueue) flags(f verbs.SendFlags) uint8 {
 
 // encode writes a request at block put, and returns how many blocks it takes. Only its data may wrap
 // around: a block has room for all that precedes it. It returns errRare for what it leaves to postRare.
-func (q *SendQueue) encode(put uint32, wr *verbs.SendWR) (blocks uint32, err error) {
+func (q *sendQueue) encode(put uint32, wr *verbs.SendWR) (blocks uint32, err error) {
 	o := operationOf(wr.Opcode)
 	if o.types&q.accepts == 0 {
 		return 0, errRare
@@ -351,7 +335,7 @@ func (q *SendQueue) encode(put uint32, wr *verbs.SendWR) (blocks uint32, err err
 	case verbs.OpFetchAdd: // which has nothing to compare
 		put64(unsafe.Add(p, ctrlSize+remoteSize), wr.CompareAdd)
 	}
-	if q.typ == verbs.UD {
+	if q.Type == verbs.UD {
 		a := q.qp.ctx.ahs.get(wr.To.AH)
 		if a == nil {
 			return 0, fmt.Errorf("there is no address handle with number %d", wr.To.AH)
@@ -369,13 +353,13 @@ func (q *SendQueue) encode(put uint32, wr *verbs.SendWR) (blocks uint32, err err
 		return 0, err
 	}
 	units := (size + n + unit - 1) / unit
-	putControl(p, o.opcode, uint16(put), q.num, units, q.flags(wr.Flags), imm)
+	putControl(p, o.opcode, uint16(put), q.Num, units, q.flags(wr.Flags), imm)
 	return uint32(units*unit+block-1) / block, nil
 }
 
 // encodeSGL writes the data segments, and returns how many bytes they take.
-func (q *SendQueue) encodeSGL(off uintptr, wr *verbs.SendWR) (int, error) {
-	if len(wr.SGL) > q.maxSGE {
+func (q *sendQueue) encodeSGL(off uintptr, wr *verbs.SendWR) (int, error) {
+	if len(wr.SGL) > q.MaxSGE {
 		return 0, verbs.ErrTooManySGEs
 	}
 	var length uint64
@@ -393,7 +377,7 @@ func (q *SendQueue) encodeSGL(off uintptr, wr *verbs.SendWR) (int, error) {
 		n += segmentSize
 	}
 	switch {
-	case length > q.maxMsg:
+	case length > q.MaxMessage:
 		return 0, verbs.ErrMessageTooLong
 	case length != 8 && (wr.Opcode == verbs.OpCompareSwap || wr.Opcode == verbs.OpFetchAdd):
 		return 0, verbs.ErrAtomicSGL
@@ -403,7 +387,7 @@ func (q *SendQueue) encodeSGL(off uintptr, wr *verbs.SendWR) (int, error) {
 
 // encodeInline copies the data, which may wrap around, behind struct mlx5_wqe_inline_seg, and returns
 // how many bytes both take.
-func (q *SendQueue) encodeInline(off uintptr, wr *verbs.SendWR, o *operation) (int, error) {
+func (q *sendQueue) encodeInline(off uintptr, wr *verbs.SendWR, o *operation) (int, error) {
 	switch {
 	case len(wr.SGL) > 0:
 		return 0, verbs.ErrInlineSGL
@@ -421,7 +405,7 @@ func (q *SendQueue) encodeInline(off uintptr, wr *verbs.SendWR, o *operation) (i
 			return 0, verbs.ErrInlineTooLong
 		}
 	}
-	if uint64(n) > q.maxMsg {
+	if uint64(n) > q.MaxMessage {
 		return 0, verbs.ErrMessageTooLong
 	}
 	if n == 0 { // no segment: planQP leaves no room for one in a queue without inline data
@@ -433,8 +417,8 @@ func (q *SendQueue) encodeInline(off uintptr, wr *verbs.SendWR, o *operation) (i
 
 // copyInline copies b to the ring, behind n bytes, and returns where it ends and how many bytes there are
 // then, or -1 if that is too many.
-func (q *SendQueue) copyInline(ring []byte, at uintptr, n int, b []byte) (uintptr, int) {
-	if len(b) > q.maxInline-n {
+func (q *sendQueue) copyInline(ring []byte, at uintptr, n int, b []byte) (uintptr, int) {
+	if len(b) > q.MaxInline-n {
 		return at, -1
 	}
 	k := copy(ring[at:], b)
@@ -448,7 +432,7 @@ func (q *SendQueue) copyInline(ring []byte, at uintptr, n int, b []byte) (uintpt
 // complete returns the ID of the request that begins at a block, of which the device has counted 16
 // bits, and frees its room and that of all before it. It reports false if no such request is in flight.
 // The caller holds the CQ's lock.
-func (q *SendQueue) complete(counter uint16) (id uint64, ok bool) {
+func (q *sendQueue) complete(counter uint16) (id uint64, ok bool) {
 	i := int(uint32(counter) & q.mask)
 	head, tail := q.head.Load(), q.tail.Load()
 	if i >= len(q.sent) {
@@ -464,7 +448,7 @@ func (q *SendQueue) complete(counter uint16) (id uint64, ok bool) {
 }
 
 // Flush implements [provider.Flusher].
-func (q *SendQueue) Flush() (wcs []verbs.WC) {
+func (q *sendQueue) Flush() (wcs []verbs.WC) {
 	defer q.Unlock()
 	if !q.Lose() {
 		return nil
@@ -475,7 +459,7 @@ func (q *SendQueue) Flush() (wcs []verbs.WC) {
 	for i := range uint32(len(q.sent)) {
 		s := &q.sent[(q.put+i)&q.mask]
 		if _, _, ok := s.inFlight(head, tail); ok {
-			wcs = append(wcs, verbs.WC{ID: s.id, Status: verbs.WCFlushErr, QPNum: q.num})
+			wcs = append(wcs, verbs.WC{ID: s.id, Status: verbs.WCFlushErr, QPNum: q.Num})
 		}
 	}
 	q.tail.Store(head)
@@ -483,10 +467,10 @@ func (q *SendQueue) Flush() (wcs []verbs.WC) {
 }
 
 // Cap implements [provider.SendQueue].
-func (q *SendQueue) Cap() int { return int(q.most) }
+func (q *sendQueue) Cap() int { return int(q.most) }
 
 // Modify implements [provider.SendQueue]. It notes the port, which completions of datagrams name.
-func (q *SendQueue) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask, modify func(provider.UHW) error) error {
+func (q *sendQueue) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask, modify func(provider.UHW) error) error {
 	err := modify(provider.UHW{})
 	if err == nil && mask&verbs.MaskPort != 0 {
 		q.qp.port.Store(uint32(attr.Port))
@@ -496,7 +480,7 @@ func (q *SendQueue) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask, modify func
 
 // Settle implements [provider.Stateful]. It is called before that of the receive queue, while both are
 // suspended. A QP that has been reset begins with block 0 again, as the device does.
-func (q *SendQueue) Settle(s verbs.QPState, moved bool) {
+func (q *sendQueue) Settle(s verbs.QPState, moved bool) {
 	if moved && s == verbs.StateReset && !q.Closed {
 		q.qp.clean()
 		q.put, q.known = 0, q.head.Load() // numbers go on, so that those in sent stay old ones
@@ -507,7 +491,7 @@ func (q *SendQueue) Settle(s verbs.QPState, moved bool) {
 }
 
 // Release implements [provider.Queue].
-func (q *SendQueue) Release() {
+func (q *sendQueue) Release() {
 	q.Stop(true)
 	q.qp.release()
 }

@@ -69,12 +69,12 @@ func (c *context) CreateSRQ(init *provider.SRQInit, create func(provider.UHW) (p
 		s.release()
 		return nil, err
 	}
-	q := &RecvQueue{
-		Gate: provider.Gate{State: verbs.StateInit}, op: verbs.OpPostSRQ, shared: s,
-		base: unsafe.Pointer(unsafe.SliceData(s.buf.Bytes())), stride: uintptr(stride), mask: uint32(n - 1), most: uint32(n - 1),
-		record: mmap.Word(s.record, recvWord), maxSGE: init.MaxSGE, maxMsg: uint64(uint32(c.dev.Port.MaxMessage)),
-		num: info.Handle, ids: make([]uint64, n),
+	q := &recvQueue{
+		shared: s,
+		base:   unsafe.Pointer(unsafe.SliceData(s.buf.Bytes())), stride: uintptr(stride), mask: uint32(n - 1), most: uint32(n - 1),
+		record: mmap.Word(s.record, recvWord), ids: make([]uint64, n),
 	}
+	q.InitShared(c.dev, info.Handle, init.MaxSGE)
 	for i := range uint32(n) {
 		s.next[i].Store(listed)
 		q.link(i, (i+1)&q.mask)
@@ -88,21 +88,21 @@ func (s *shared) release() {
 }
 
 // entry returns the memory of a receive.
-func (q *RecvQueue) entry(i uint32) unsafe.Pointer {
+func (q *recvQueue) entry(i uint32) unsafe.Pointer {
 	return unsafe.Add(q.base, uintptr(i&q.mask)*q.stride)
 }
 
 // link makes receive to the one after receive i.
-func (q *RecvQueue) link(i, to uint32) {
+func (q *recvQueue) link(i, to uint32) {
 	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Add(q.entry(i), srqNextIndex))[:], uint16(to))
 }
 
 // following returns the receive after i. Only this process writes it.
-func (q *RecvQueue) following(i uint32) uint32 {
+func (q *recvQueue) following(i uint32) uint32 {
 	return uint32(binary.BigEndian.Uint16((*[2]byte)(unsafe.Add(q.entry(i), srqNextIndex))[:])) & q.mask
 }
 
-func (q *RecvQueue) postShared(wrs []verbs.RecvWR) (n int, err error) {
+func (q *recvQueue) postShared(wrs []verbs.RecvWR) (n int, err error) {
 	s := q.shared
 	for ; n < len(wrs); n++ {
 		if s.first == s.last && !q.takeBack() {
@@ -125,7 +125,7 @@ func (q *RecvQueue) postShared(wrs []verbs.RecvWR) (n int, err error) {
 }
 
 // takeBack appends what has completed to the list, and reports whether that is anything.
-func (q *RecvQueue) takeBack() bool {
+func (q *recvQueue) takeBack() bool {
 	s := q.shared
 	i := s.taken.Swap(0)
 	if i == 0 {
@@ -142,7 +142,7 @@ func (q *RecvQueue) takeBack() bool {
 }
 
 // completeShared is complete for an SRQ. Several CQs may call it at once.
-func (q *RecvQueue) completeShared(index uint16) (id uint64, ok bool) {
+func (q *recvQueue) completeShared(index uint16) (id uint64, ok bool) {
 	s, i := q.shared, int(index)
 	if i >= len(s.next) || s.next[i].Load() != inFlight {
 		return 0, false

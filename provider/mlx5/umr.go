@@ -59,7 +59,7 @@ var errRare = errors.New("rare request")
 
 // postRare is the rest of Post from the first request on that is UMR, or behind such a one. So the others need not
 // be checked for either.
-func (q *SendQueue) postRare(wrs []verbs.SendWR, n int, put, first uint32) (_ int, err error) {
+func (q *sendQueue) postRare(wrs []verbs.SendWR, n int, put, first uint32) (_ int, err error) {
 	copied := false
 	defer func() {
 		if !copied { // inline data may be gone; the request posted last may be UMR
@@ -71,7 +71,7 @@ func (q *SendQueue) postRare(wrs []verbs.SendWR, n int, put, first uint32) (_ in
 	head := q.head.Load()
 	for ; n < len(wrs); n++ {
 		wr, number := &wrs[n], head+uint32(n)
-		if isUMR(wr, q.typ) {
+		if isUMR(wr, q.Type) {
 			number += (umrBlocks(wr)+q.size-1)/q.size - 1
 		}
 		if number-q.known >= q.most {
@@ -104,9 +104,9 @@ func umrBlocks(wr *verbs.SendWR) uint32 {
 }
 
 // encodeRare encodes a request of any kind, and notes it in sent with a number.
-func (q *SendQueue) encodeRare(put uint32, wr *verbs.SendWR, number uint32) (blocks uint32, err error) {
-	behind, umr := q.accepts == 0, isUMR(wr, q.typ)
-	q.accepts = 1 << q.typ
+func (q *sendQueue) encodeRare(put uint32, wr *verbs.SendWR, number uint32) (blocks uint32, err error) {
+	behind, umr := q.accepts == 0, isUMR(wr, q.Type)
+	q.accepts = 1 << q.Type
 	if umr {
 		if number += bindMark; wr.Opcode == verbs.OpLocalInv {
 			number += invalidateMark - bindMark
@@ -129,7 +129,7 @@ func (q *SendQueue) encodeRare(put uint32, wr *verbs.SendWR, number uint32) (blo
 }
 
 // encodeUMR writes a UMR request at block put, as mlx5_bind_mw and set_bind_wr of libmlx5 do.
-func (q *SendQueue) encodeUMR(put uint32, wr *verbs.SendWR) (blocks uint32, err error) {
+func (q *sendQueue) encodeUMR(put uint32, wr *verbs.SendWR) (blocks uint32, err error) {
 	b := &verbs.MWBind{RKey: wr.InvalidateRKey}
 	if wr.Opcode == verbs.OpBindMW {
 		b = wr.Bind
@@ -159,7 +159,7 @@ func (q *SendQueue) encodeUMR(put uint32, wr *verbs.SendWR) (blocks uint32, err 
 		wqe[keyFree] = keyIsFree
 	} else {
 		if b.Type != verbs.MWType1 {
-			umr, qpn = umr&^umrCheckQP|umrCheckFree, q.num
+			umr, qpn = umr&^umrCheckQP|umrCheckFree, q.Num
 		}
 		mask |= changeRange
 		wqe[umrOctowords+1] = block / unit
@@ -178,7 +178,7 @@ func (q *SendQueue) encodeUMR(put uint32, wr *verbs.SendWR) (blocks uint32, err 
 	wqe[ctrlSize] = umr
 	put64(unsafe.Add(p, umrMask), mask)
 	put32(unsafe.Add(p, keyQPN), qpn<<8|b.NewRKey&0xff)
-	putControl(p, opUMR, uint16(put), q.num, int(size*block/unit), q.flags(wr.Flags), b.RKey)
+	putControl(p, opUMR, uint16(put), q.Num, int(size*block/unit), q.flags(wr.Flags), b.RKey)
 	for i := range size {
 		*(*[block]byte)(unsafe.Add(q.base, uintptr((put+i)&q.mask)*block)) = [block]byte(wqe[i*block:])
 	}
@@ -207,7 +207,7 @@ func (s *sent) inFlight(head, tail uint32) (number uint32, op verbs.WCOpcode, ok
 }
 
 // completeUMR is complete for UMR requests: it sets ID and Opcode of wc.
-func (q *SendQueue) completeUMR(counter uint16, wc *verbs.WC) (ok bool) {
+func (q *sendQueue) completeUMR(counter uint16, wc *verbs.WC) (ok bool) {
 	i := int(uint32(counter) & q.mask)
 	if i >= len(q.sent) {
 		return false

@@ -15,82 +15,43 @@ import (
 // the fields by a test.
 var _ [unsafe.Sizeof(verbs.WC{})]byte = [unsafe.Sizeof(abi.IbUverbsWc{})]byte{}
 
-// CompletionQueue is an rxe CQ; see [SendQueue] for why it is exported.
-type CompletionQueue struct {
-	dev *provider.Device
-	provider.Gate
+// completionQueue is an rxe CQ.
+type completionQueue struct {
+	provider.Completions
+	dev    *provider.Device
 	ring   ring
 	cons   uint32 // ours; the shared word is its copy
-	prod   uint32 // the kernel's, as last read
 	notify provider.Notify
 }
 
-func newCompletionQueue(r ring, n provider.Notify, dev *provider.Device, single bool) *CompletionQueue {
-	return &CompletionQueue{Gate: provider.Gate{SingleThreaded: single}, dev: dev, ring: r, cons: r.LoadConsumer(), prod: r.LoadProducer(), notify: n}
+func newCompletionQueue(r ring, n provider.Notify, dev *provider.Device, single bool) *completionQueue {
+	q := &completionQueue{dev: dev, notify: n}
+	q.SingleThreaded, q.Mask = single, ^uint32(0)
+	q.use(r)
+	return q
 }
 
-// Poll implements [provider.CompletionQueue].
-func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
-	q.Lock() // nothing below panics, and a deferred call would take longer
-	n := q.Available(len(wcs))
-	if n > 0 {
-		q.Take(wcs[:n])
-	} else {
-		q.Unlock()
-	}
-	return n
+// use makes r the ring. It is empty as long as the kernel's index is ours.
+func (q *completionQueue) use(r ring) {
+	q.ring, q.cons = r, r.LoadConsumer()
+	q.Word, q.None = r.Producer(), q.cons
 }
 
-// Available returns how many completions there are, at most most. The caller holds the
-// lock. It reads the kernel's index, at the cost of a cache miss, only if the known
-// completions are not enough.
-func (q *CompletionQueue) Available(most int) int {
-	if q.Closed {
-		return 0
-	}
-	n := int(q.ring.Used(q.prod, q.cons))
-	if n < most {
-		q.prod = q.ring.LoadProducer()
-		n = int(q.ring.Used(q.prod, q.cons))
-	}
-	return min(n, most)
-}
-
-// HasCompletions implements [provider.Peeker].
-func (q *CompletionQueue) HasCompletions() bool {
-	q.Lock()
-	defer q.Unlock()
-	return q.Available(1) > 0
-}
-
-// Take fills wcs with completions that are available, and unlocks the queue.
-func (q *CompletionQueue) Take(wcs []verbs.WC) {
+// Take implements [provider.CompletionQueue].
+func (q *completionQueue) Take(wcs []verbs.WC) int {
 	slots, cons := q.ring.Slots, q.cons
-	for i := range wcs {
+	n := min(len(wcs), int(slots.Used(q.ring.Producer().Load(), cons)))
+	for i := range wcs[:n] {
 		wcs[i] = *(*verbs.WC)(slots.Slot(cons))
 		if wcs[i].Flags&kernelWithInv != 0 {
 			wcs[i].Flags = wcs[i].Flags&^kernelWithInv | verbs.WCWithInv
 		}
 		cons = slots.Next(cons)
 	}
-	q.cons = cons
+	q.cons, q.None = cons, cons
 	q.ring.StoreConsumer(cons)
 	q.Unlock()
-}
-
-// Detach implements [provider.Detacher]. Like the kernel, it drops what the queue has no room for.
-func (q *CompletionQueue) Detach(wcs []verbs.WC) {
-	q.Lock()
-	defer q.Unlock()
-	if q.Closed {
-		return
-	}
-	prod := q.ring.LoadProducer()
-	for i := range wcs[:min(len(wcs), int(q.ring.Free(prod, q.cons)))] {
-		*(*verbs.WC)(q.ring.Slot(prod)) = wcs[i]
-		prod = q.ring.Next(prod)
-	}
-	q.ring.StoreProducer(prod)
+	return n
 }
 
 // kernelWithInv is IB_WC_WITH_INVALIDATE of the kernel's internal enum ib_wc_flags, which
@@ -98,7 +59,7 @@ func (q *CompletionQueue) Detach(wcs []verbs.WC) {
 const kernelWithInv verbs.WCFlags = 1 << 2
 
 // Arm implements [provider.CompletionQueue].
-func (q *CompletionQueue) Arm(solicitedOnly bool) error {
+func (q *completionQueue) Arm(solicitedOnly bool) error {
 	q.Lock()
 	defer q.Unlock()
 	if q.Closed {
@@ -108,14 +69,14 @@ func (q *CompletionQueue) Arm(solicitedOnly bool) error {
 }
 
 // Cap implements [provider.CompletionQueue].
-func (q *CompletionQueue) Cap() int {
+func (q *completionQueue) Cap() int {
 	q.Lock()
 	defer q.Unlock()
 	return q.ring.Cap()
 }
 
 // Resize implements [provider.Resizer].
-func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error) error {
+func (q *completionQueue) Resize(size int, resize func(int, provider.UHW) error) error {
 	q.Lock()
 	defer q.Unlock()
 	if q.Closed {
@@ -129,12 +90,12 @@ func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error)
 		q.Fail(fmt.Errorf("resized, but map: %w", err))
 		return q.Err()
 	}
-	q.cons, q.prod = q.ring.LoadConsumer(), q.ring.LoadProducer()
+	q.use(q.ring)
 	return nil
 }
 
 // Recycle implements [provider.CompletionQueue].
-func (q *CompletionQueue) Recycle() provider.CompletionQueue {
+func (q *completionQueue) Recycle() provider.CompletionQueue {
 	q.Stop(true)
 	q.ring.StoreConsumer(q.ring.LoadProducer())
 	next := newCompletionQueue(q.ring, q.notify, q.dev, q.SingleThreaded)
@@ -145,7 +106,7 @@ func (q *CompletionQueue) Recycle() provider.CompletionQueue {
 }
 
 // Release implements [provider.Queue].
-func (q *CompletionQueue) Release() {
+func (q *completionQueue) Release() {
 	q.Stop(true)
 	q.notify.Close()
 	q.ring.region.Close()

@@ -30,14 +30,6 @@ func copySGLSlow(dst unsafe.Pointer, sgl []verbs.SGE) (length uint64) {
 	return length
 }
 
-// sglLength returns the sum of the lengths.
-func sglLength(sgl []verbs.SGE) (n uint64) {
-	for i := range sgl {
-		n += uint64(sgl[i].Length)
-	}
-	return n
-}
-
 func setDMA(d *abi.RxeDmaInfo, length uint64, numSGE int) {
 	d.Length = uint32(length)
 	d.Resid = uint32(length)

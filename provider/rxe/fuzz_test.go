@@ -111,7 +111,7 @@ func FuzzCompletionQueue(f *testing.F) {
 			h.set(0, p, cons) // the consumer's word is ours: its value changes nothing
 			total := 0
 			for {
-				n := cq.Poll(wcs)
+				n := provider.Poll(cq, wcs)
 				if n < 0 || n > len(wcs) || n > cq.Cap() {
 					t.Fatalf("polled %d of %d into %d", n, cq.Cap(), len(wcs))
 				}
@@ -154,7 +154,7 @@ func FuzzPost(f *testing.F) {
 		}
 		defer sq.Release()
 		defer rq.Release()
-		sq.(*SendQueue).State, rq.(*RecvQueue).State = verbs.StateRTS, verbs.StateRTS
+		sq.(*sendQueue).State, rq.(*recvQueue).State = verbs.StateRTS, verbs.StateRTS
 		for len(ops) > 0 {
 			n := min(len(ops), 8)
 			op := append(make([]byte, 0, 8), ops[:n]...)[:8]

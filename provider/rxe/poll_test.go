@@ -15,7 +15,7 @@ func TestPollReleased(t *testing.T) {
 	cq.ring.StoreProducer(1)
 	cq.Release()
 	var wcs [2]verbs.WC
-	if n := cq.Poll(wcs[:]); n != 0 || !cq.TryLock() {
+	if n := provider.Poll(cq, wcs[:]); n != 0 || !cq.TryLock() {
 		t.Errorf("%d completions, or the lock is held", n)
 	}
 }
@@ -31,7 +31,7 @@ func BenchmarkPoll(b *testing.B) {
 				if n > 0 {
 					cq.ring.StoreProducer(cq.cons + uint32(n))
 				}
-				if got := cq.Poll(wcs[:]); got != n {
+				if got := provider.Poll(cq, wcs[:]); got != n {
 					b.Fatalf("polled %d, not %d", got, n)
 				}
 			}

@@ -15,7 +15,7 @@ import (
 
 // fakeQueue returns a send queue in a file, with a doorbell that writes to /dev/null. It
 // shows what posting costs in user space, on any machine.
-func fakeQueue(b testing.TB, depth uint32) *SendQueue {
+func fakeQueue(b testing.TB, depth uint32) *sendQueue {
 	const header, log2 = 384, 9
 	f, err := os.Create(filepath.Join(b.TempDir(), "queue"))
 	if err != nil {
@@ -51,12 +51,12 @@ func fakeQueue(b testing.TB, depth uint32) *SendQueue {
 // batch is a batch builder such as ibv_wr_start: requests are written to the queue one by
 // one and published together.
 type batch struct {
-	q    *SendQueue
+	q    *sendQueue
 	prod uint32
 	free uint32
 }
 
-func (q *SendQueue) start() batch {
+func (q *sendQueue) start() batch {
 	q.Lock()
 	return batch{q, q.prod, q.ring.Free(q.prod, q.ring.LoadConsumer())}
 }
@@ -92,7 +92,7 @@ func (b *batch) complete() error {
 func BenchmarkPost(b *testing.B) {
 	sge := verbs.SGE{Addr: 1 << 20, Length: 64, LKey: 5}
 	sgl := []verbs.SGE{sge}
-	run := func(name string, n int, post func(q *SendQueue) error) {
+	run := func(name string, n int, post func(q *sendQueue) error) {
 		b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
 			q := fakeQueue(b, 128)
 			b.ReportAllocs()
@@ -112,20 +112,20 @@ func BenchmarkPost(b *testing.B) {
 				wrs[i] = verbs.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: 1 << 30, RKey: 7, SGL: sgl}
 			}
 		}
-		run("slice", n, func(q *SendQueue) error {
+		run("slice", n, func(q *sendQueue) error {
 			fill()
 			_, err := q.Post(wrs)
 			return err
 		})
 		fill()
-		run("reused slice", n, func(q *SendQueue) error {
+		run("reused slice", n, func(q *sendQueue) error {
 			for i := range wrs {
 				wrs[i].ID++
 			}
 			_, err := q.Post(wrs)
 			return err
 		})
-		run("builder", n, func(q *SendQueue) error {
+		run("builder", n, func(q *sendQueue) error {
 			batch := q.start()
 			for i := range n {
 				if err := batch.write(uint64(i), verbs.SendSignaled, 1<<30, 7, sge); err != nil {
@@ -135,5 +135,5 @@ func BenchmarkPost(b *testing.B) {
 			return batch.complete()
 		})
 	}
-	run("doorbell", 1, func(q *SendQueue) error { return q.doorbell.Ring() })
+	run("doorbell", 1, func(q *sendQueue) error { return q.doorbell.Ring() })
 }

@@ -11,38 +11,29 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// RecvQueue is an rxe QP's receive queue, or an SRQ; see [SendQueue] for why it
-// is exported.
-type RecvQueue struct {
-	dev *provider.Device
-	op  string
-	provider.Gate
+// recvQueue is the receive queue of a QP, or an SRQ.
+type recvQueue struct {
+	provider.Requests
+	dev    *provider.Device
 	ring   ring
 	prod   uint32
-	num    uint32 // of the QP or SRQ
 	handle uint32 // of the QP
-	maxSGE int
-	maxMsg uint64
 }
 
-func newRecvQueue(r ring, init *provider.QPInit, info provider.QPInfo, dev *provider.Device) *RecvQueue {
-	return &RecvQueue{
-		Gate: provider.Gate{SingleThreaded: init.SingleThreaded},
-		dev:  dev, op: "post recv", ring: r, prod: r.LoadProducer(), num: info.QPNum, handle: info.Handle,
-		maxSGE: int(info.Cap.MaxRecvSGE), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
-	}
+func newRecvQueue(r ring, init *provider.QPInit, info provider.QPInfo, dev *provider.Device) *recvQueue {
+	q := &recvQueue{dev: dev, ring: r, prod: r.LoadProducer(), handle: info.Handle}
+	q.InitReceives(dev, init, info)
+	return q
 }
 
-func newSRQ(r ring, num uint32, info provider.SRQInfo, dev *provider.Device) *RecvQueue {
-	return &RecvQueue{
-		Gate: provider.Gate{State: verbs.StateInit},
-		dev:  dev, op: verbs.OpPostSRQ, ring: r, prod: r.LoadProducer(), num: num,
-		maxSGE: info.MaxSGE, maxMsg: uint64(uint32(dev.Port.MaxMessage)),
-	}
+func newSRQ(r ring, num uint32, info provider.SRQInfo, dev *provider.Device) *recvQueue {
+	q := &recvQueue{dev: dev, ring: r, prod: r.LoadProducer()}
+	q.InitShared(dev, num, info.MaxSGE)
+	return q
 }
 
 // Post implements [provider.RecvQueue].
-func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
+func (q *recvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	q.Lock() // nothing below panics, and a deferred call would take longer
 	slots, prod := q.ring.Slots, q.prod
 	free := 0
@@ -52,12 +43,12 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	n := 0
 	for ; n < len(wrs) && n < free; n++ {
 		wr := &wrs[n]
-		if len(wr.SGL) > q.maxSGE {
+		if len(wr.SGL) > q.MaxSGE {
 			break
 		}
 		wqe := (*abi.RxeRecvWqe)(slots.Slot(prod))
 		length := copySGL(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe)), wr.SGL)
-		if length > q.maxMsg {
+		if length > q.MaxMessage {
 			break
 		}
 		wqe.WrId = wr.ID
@@ -78,54 +69,41 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 
 // postSlow handles the rare cases after n requests have been posted, and returns the error
 // for the others.
-func (q *RecvQueue) postSlow(wrs []verbs.RecvWR, n int) error {
+func (q *recvQueue) postSlow(wrs []verbs.RecvWR, n int) error {
 	if q.Closed {
 		return q.Err()
 	}
 	if n > 0 && q.State == verbs.StateErr {
 		if err := q.flush(); err != nil {
-			q.Fail(fmt.Errorf("flush receives of QP %d: %w", q.num, err))
+			q.Fail(fmt.Errorf("flush receives of QP %d: %w", q.Num, err))
 		}
 	}
 	if n == len(wrs) {
 		return nil
 	}
-	err := verbs.ErrQueueFull
-	switch {
-	case q.State == verbs.StateReset:
-		err = verbs.ErrState
-	case q.ring.Cap() == 0:
-		err = verbs.ErrNoRecvRoom
-	case len(wrs[n].SGL) > q.maxSGE:
-		err = verbs.ErrTooManySGEs
-	case sglLength(wrs[n].SGL) > q.maxMsg:
-		err = verbs.ErrMessageTooLong
-	default:
-		return err
-	}
-	return &verbs.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
+	return q.Refuse(wrs, n, q.ring.Cap())
 }
 
 // flush makes the kernel complete the receives of a failed QP: it looks at them only when
 // a message comes, and none will come.
-func (q *RecvQueue) flush() error { return provider.FlushQP(q.dev, q.handle) }
+func (q *recvQueue) flush() error { return provider.FlushQP(q.dev, q.handle) }
 
 // Flush implements [provider.Flusher].
-func (q *RecvQueue) Flush() (wcs []verbs.WC) {
+func (q *recvQueue) Flush() (wcs []verbs.WC) {
 	defer q.Unlock()
 	if !q.Lose() {
 		return nil
 	}
 	for i := q.ring.LoadConsumer(); i != q.prod; i = q.ring.Next(i) {
 		wqe := (*abi.RxeRecvWqe)(q.ring.Slot(i))
-		wcs = append(wcs, verbs.WC{ID: wqe.WrId, Status: verbs.WCFlushErr, Opcode: verbs.WCRecv, QPNum: q.num})
+		wcs = append(wcs, verbs.WC{ID: wqe.WrId, Status: verbs.WCFlushErr, Opcode: verbs.WCRecv, QPNum: q.Num})
 	}
 	q.ring.StoreConsumer(q.prod)
 	return wcs
 }
 
 // Cap implements [provider.RecvQueue].
-func (q *RecvQueue) Cap() int {
+func (q *recvQueue) Cap() int {
 	q.Lock()
 	defer q.Unlock()
 	return q.ring.Cap()
@@ -133,7 +111,7 @@ func (q *RecvQueue) Cap() int {
 
 // Resize implements [provider.Resizer] for an SRQ. The kernel's driver writes its answer
 // to an address in the request, not to the verb's response.
-func (q *RecvQueue) Resize(size int, resize func(int, provider.UHW) error) error {
+func (q *recvQueue) Resize(size int, resize func(int, provider.UHW) error) error {
 	q.Lock()
 	defer q.Unlock()
 	if q.Closed {
@@ -146,7 +124,7 @@ func (q *RecvQueue) Resize(size int, resize func(int, provider.UHW) error) error
 	if err := resize(size, provider.UHW{In: mmap.Bytes(&cmd)}); err != nil || mi.Size == 0 {
 		return err
 	}
-	elem := unsafe.Sizeof(abi.RxeRecvWqe{}) + uintptr(q.maxSGE)*unsafe.Sizeof(abi.RxeSge{})
+	elem := unsafe.Sizeof(abi.RxeRecvWqe{}) + uintptr(q.MaxSGE)*unsafe.Sizeof(abi.RxeSge{})
 	if err := q.ring.remap(q.dev, &mi, elem); err != nil {
 		q.Fail(fmt.Errorf("resized, but map: %w", err))
 		return q.Err()
@@ -157,13 +135,13 @@ func (q *RecvQueue) Resize(size int, resize func(int, provider.UHW) error) error
 
 // SetLimit implements [provider.RecvQueue] for an SRQ. The kernel's driver requires the
 // structure although it writes no answer.
-func (q *RecvQueue) SetLimit(_ int, set func(provider.UHW) error) error {
+func (q *recvQueue) SetLimit(_ int, set func(provider.UHW) error) error {
 	var cmd abi.RxeModifySrqCmd
 	return set(provider.UHW{In: mmap.Bytes(&cmd)})
 }
 
 // Release implements [provider.Queue].
-func (q *RecvQueue) Release() {
+func (q *recvQueue) Release() {
 	q.Stop(true)
 	q.ring.region.Close()
 }

@@ -26,7 +26,7 @@ func TestResizeMapFails(t *testing.T) {
 		}
 	}
 	cq.ring.StoreProducer(1)
-	if n := cq.Poll(make([]verbs.WC, 1)); n != 0 {
+	if n := provider.Poll(cq, make([]verbs.WC, 1)); n != 0 {
 		t.Errorf("polled %d completions of a failed CQ", n)
 	}
 

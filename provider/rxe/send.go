@@ -12,35 +12,21 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// SendQueue is an rxe QP's send queue. It is exported so that uverbs can call
-// it without an interface, through which the caller's work requests would
-// escape to the heap.
-type SendQueue struct {
-	provider.Gate
+// sendQueue is the send queue of a QP.
+type sendQueue struct {
+	provider.Sends
 	dev         *provider.Device
 	ring        ring
 	doorbell    provider.Doorbell
 	prod        uint32 // ours; the shared word is its copy
-	typ         verbs.QPType
-	qpn         uint32
 	handle      uint32
-	maxSGE      int
 	payloadSize int // bytes for SGEs or inline data in a slot
-	caps        uint64
-	maxInline   int // inline bytes
-	maxMsg      uint64
 }
 
 // newSendQueue takes over the mapped ring.
-func newSendQueue(r ring, init *provider.QPInit, info provider.QPInfo, dev *provider.Device) (*SendQueue, error) {
-	q := &SendQueue{
-		Gate: provider.Gate{SingleThreaded: init.SingleThreaded},
-		dev:  dev, handle: info.Handle, typ: init.Type, caps: dev.Attr.CapFlags, ring: r, payloadSize: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), prod: r.LoadProducer(), qpn: info.QPNum,
-		maxSGE: int(info.Cap.MaxSendSGE), maxInline: int(info.Cap.MaxInline), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
-	}
-	if init.Type == verbs.UD { // the kernel drops longer ones without an error
-		q.maxMsg = uint64(dev.Port.ActiveMTU.Bytes())
-	}
+func newSendQueue(r ring, init *provider.QPInit, info provider.QPInfo, dev *provider.Device) (*sendQueue, error) {
+	q := &sendQueue{dev: dev, handle: info.Handle, ring: r, payloadSize: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), prod: r.LoadProducer()}
+	q.InitSends(dev, init, info)
 	var err error
 	if q.doorbell, err = provider.NewDoorbell(dev, info.Handle, sendsInDoorbell(kernelRelease())); err != nil {
 		q.Release()
@@ -81,14 +67,14 @@ var qpTypes = [...]uint16{
 }
 
 // Post implements [provider.SendQueue].
-func (q *SendQueue) Post(wrs []verbs.SendWR) (int, error) {
+func (q *sendQueue) Post(wrs []verbs.SendWR) (int, error) {
 	q.Lock() // a deferred call would take longer; only encodeData can panic
 	n, err := q.post(wrs)
 	q.Unlock()
 	return n, err
 }
 
-func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
+func (q *sendQueue) post(wrs []verbs.SendWR) (int, error) {
 	if q.Closed {
 		return 0, q.Err()
 	}
@@ -123,8 +109,8 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 			q.handleDoorbellError(derr)
 		}
 	}
-	if err != nil && err != verbs.ErrQueueFull && len(wrs) > 0 {
-		err = q.postError(wrs, n, err)
+	if n < len(wrs) {
+		err = q.Refused(n, wrs[n].ID, err)
 	}
 	return n, err
 }
@@ -133,14 +119,10 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 // index when it has processed earlier requests (rxe_requester), so published requests cannot be
 // withdrawn: the QP is moved to the error state, in which the kernel completes all
 // requests.
-func (q *SendQueue) handleDoorbellError(err error) {
+func (q *sendQueue) handleDoorbellError(err error) {
 	if ferr := provider.FlushQP(q.dev, q.handle); ferr != nil {
-		q.Fail(fmt.Errorf("doorbell of QP %d: %w; move to ERR: %w", q.qpn, err, ferr))
+		q.Fail(fmt.Errorf("doorbell of QP %d: %w; move to ERR: %w", q.Num, err, ferr))
 	}
-}
-
-func (q *SendQueue) postError(wrs []verbs.SendWR, i int, err error) error {
-	return &verbs.PostError{Op: "post send", QPNum: q.qpn, Index: i, ID: wrs[i].ID, Err: err}
 }
 
 // requiredCaps contains the capabilities that some opcodes require and older kernels lack.
@@ -151,18 +133,18 @@ var requiredCaps = [len(qpTypes)]uint64{
 
 // encode writes wr into a free slot. The other fields are the kernel's scratch space,
 // which the kernel sets before it reads them.
-func (q *SendQueue) encode(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
+func (q *sendQueue) encode(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	simple := wr.Opcode == verbs.OpRDMAWrite || wr.Opcode == verbs.OpSend || wr.Opcode == verbs.OpRDMARead
-	if simple && q.typ == verbs.RC && len(wr.SGL) == 1 && q.maxSGE > 0 && len(wr.Inline) == 0 && len(wr.InlineList) == 0 {
+	if simple && q.Type == verbs.RC && len(wr.SGL) == 1 && q.MaxSGE > 0 && len(wr.Inline) == 0 && len(wr.InlineList) == 0 {
 		return q.encodeSimple(wqe, wr)
 	}
-	if int(wr.Opcode) >= len(qpTypes) || qpTypes[wr.Opcode]&(1<<q.typ) == 0 || q.caps&requiredCaps[wr.Opcode] != requiredCaps[wr.Opcode] {
+	if int(wr.Opcode) >= len(qpTypes) || qpTypes[wr.Opcode]&(1<<q.Type) == 0 || q.dev.Attr.CapFlags&requiredCaps[wr.Opcode] != requiredCaps[wr.Opcode] {
 		return provider.RefuseOpcode(wr.Opcode)
 	}
 	if err := encodeOperation(wqe, wr); err != nil {
 		return err
 	}
-	if q.typ == verbs.UD {
+	if q.Type == verbs.UD {
 		ud := wqe.Wr.Wr.Ud()
 		ud.RemoteQpn = wr.To.QPNum
 		ud.RemoteQkey = wr.To.QKey
@@ -185,9 +167,9 @@ func (q *SendQueue) encode(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 
 // encodeSimple is encode for the most frequent requests, in two thirds of the time
 // (BenchmarkPost).
-func (q *SendQueue) encodeSimple(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
+func (q *sendQueue) encodeSimple(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	sge := &wr.SGL[0]
-	if uint64(sge.Length) > q.maxMsg {
+	if uint64(sge.Length) > q.MaxMessage {
 		return verbs.ErrMessageTooLong
 	}
 	rdma := wqe.Wr.Wr.Rdma() // which a SEND ignores
@@ -247,7 +229,7 @@ func encodeOperation(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 }
 
 // encodeData writes the payload, or its SGEs, directly after the WQE.
-func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.SendFlags, error) {
+func (q *sendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.SendFlags, error) {
 	payload := unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))
 	flags := wr.Flags &^ provider.SendInline
 	if returnsData[wr.Opcode] || wr.Opcode == verbs.OpAtomicWrite {
@@ -277,37 +259,19 @@ func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.Sen
 		return flags, nil
 	}
 	if len(wr.Inline) > 0 || len(wr.InlineList) > 0 {
-		switch {
-		case len(wr.SGL) > 0:
-			return 0, verbs.ErrInlineSGL
-		case returnsData[wr.Opcode]:
-			return 0, verbs.ErrInlineOp
-		}
-		defer q.UnlockIfPanicking() // the caller's memory may be gone
-		dst := unsafe.Slice((*byte)(payload), q.maxInline)
-		n := len(wr.Inline)
-		if n > len(dst) {
-			return 0, verbs.ErrInlineTooLong
-		}
-		copy(dst, wr.Inline)
-		for _, b := range wr.InlineList {
-			if len(b) > len(dst)-n {
-				return 0, verbs.ErrInlineTooLong
-			}
-			n += copy(dst[n:], b)
-		}
-		if uint64(n) > q.maxMsg {
-			return 0, verbs.ErrMessageTooLong
+		n, err := q.CopyInline(unsafe.Slice((*byte)(payload), q.MaxInline), wr, !returnsData[wr.Opcode])
+		if err != nil {
+			return 0, err
 		}
 		setDMA(&wqe.Dma, uint64(n), 0)
 		return flags | provider.SendInline, nil
 	}
-	if len(wr.SGL) > q.maxSGE {
+	if len(wr.SGL) > q.MaxSGE {
 		return 0, verbs.ErrTooManySGEs
 	}
 	length := copySGL(payload, wr.SGL)
 	switch {
-	case length > q.maxMsg:
+	case length > q.MaxMessage:
 		return 0, verbs.ErrMessageTooLong
 	case length != 8 && (wr.Opcode == verbs.OpCompareSwap || wr.Opcode == verbs.OpFetchAdd):
 		return 0, verbs.ErrAtomicSGL
@@ -325,28 +289,28 @@ func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.Sen
 var returnsData = [len(qpTypes)]bool{verbs.OpRDMARead: true, verbs.OpCompareSwap: true, verbs.OpFetchAdd: true}
 
 // Flush implements [provider.Flusher].
-func (q *SendQueue) Flush() (wcs []verbs.WC) {
+func (q *sendQueue) Flush() (wcs []verbs.WC) {
 	defer q.Unlock()
 	if !q.Lose() {
 		return nil
 	}
 	for i := q.ring.LoadConsumer(); i != q.prod; i = q.ring.Next(i) {
 		wqe := (*abi.RxeSendWqe)(q.ring.Slot(i))
-		wcs = append(wcs, verbs.WC{ID: wqe.Wr.WrId, Status: verbs.WCFlushErr, QPNum: q.qpn})
+		wcs = append(wcs, verbs.WC{ID: wqe.Wr.WrId, Status: verbs.WCFlushErr, QPNum: q.Num})
 	}
 	q.ring.StoreConsumer(q.prod)
 	return wcs
 }
 
 // Cap implements [provider.SendQueue].
-func (q *SendQueue) Cap() int {
+func (q *sendQueue) Cap() int {
 	q.Lock()
 	defer q.Unlock()
 	return q.ring.Cap()
 }
 
 // Release implements [provider.Queue].
-func (q *SendQueue) Release() {
+func (q *sendQueue) Release() {
 	q.Stop(true)
 	q.doorbell.Close()
 	q.ring.region.Close()

@@ -1,7 +1,6 @@
 package siw
 
 import (
-	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -11,25 +10,21 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// CompletionQueue is a siw CQ; see [SendQueue] for why it is exported.
-type CompletionQueue struct {
-	provider.Gate
+// completionQueue is a siw CQ.
+type completionQueue struct {
+	provider.Completions
 	queue array[abi.SiwCqe]
 	get   uint32
 	arm   *atomic.Uint32 // shared with the kernel, which disarms
 	wake  func()
-
-	flushedLen atomic.Int64 // the length of flushed
-	flushedMu  sync.Mutex
-	flushed    []verbs.WC // completions of flush, returned after the kernel's
 }
 
-func newCompletionQueue(a array[abi.SiwCqe], init *provider.CQInit) *CompletionQueue {
+func newCompletionQueue(a array[abi.SiwCqe], init *provider.CQInit) *completionQueue {
 	ctrl := unsafe.Add(unsafe.Pointer(a.at(a.mask)), unsafe.Sizeof(abi.SiwCqe{}))
-	return &CompletionQueue{
-		Gate:  provider.Gate{SingleThreaded: init.SingleThreaded},
-		queue: a, wake: init.Wake, arm: (*atomic.Uint32)(unsafe.Pointer(&(*abi.SiwCqCtrl)(ctrl).Flags)),
-	}
+	q := &completionQueue{queue: a, wake: init.Wake, arm: (*atomic.Uint32)(unsafe.Pointer(&(*abi.SiwCqCtrl)(ctrl).Flags))}
+	q.SingleThreaded, q.Mask = init.SingleThreaded, word(abi.SIW_WQE_VALID, 0, 0)
+	q.Word = cqeWord(a.at(0))
+	return q
 }
 
 var opcodes = [...]verbs.WCOpcode{
@@ -63,23 +58,8 @@ type cqeHead struct {
 	status        uint16
 }
 
-// Poll implements [provider.CompletionQueue].
-func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
-	q.Lock() // nothing below panics, and a deferred call would take longer
-	return q.Take(wcs)
-}
-
-// Available reports whether there are completions. The caller holds the lock.
-func (q *CompletionQueue) Available() bool {
-	return !q.Closed && (isValid(cqeWord(q.queue.at(q.get)).Load()) || q.flushedLen.Load() > 0)
-}
-
-// Take moves completions into wcs, returns how many, and unlocks the queue.
-func (q *CompletionQueue) Take(wcs []verbs.WC) int {
-	if q.Closed {
-		q.Unlock()
-		return 0
-	}
+// Take implements [provider.CompletionQueue].
+func (q *completionQueue) Take(wcs []verbs.WC) int {
 	queue, get, n := q.queue.slots, q.get, 0
 	for n < len(wcs) {
 		cqe := queue.at(get)
@@ -107,39 +87,23 @@ func (q *CompletionQueue) Take(wcs []verbs.WC) int {
 		}
 		n++
 	}
-	q.get = get
-	if n < len(wcs) && q.flushedLen.Load() > 0 {
-		n += q.popFlushed(wcs[n:])
-	}
+	q.get, q.Word = get, cqeWord(queue.at(get))
 	q.Unlock()
-	return n
-}
-
-// popFlushed moves completions from flushed to wcs and returns how many.
-func (q *CompletionQueue) popFlushed(wcs []verbs.WC) int {
-	q.flushedMu.Lock()
-	defer q.flushedMu.Unlock()
-	n := copy(wcs, q.flushed)
-	q.flushed = q.flushed[n:]
-	q.flushedLen.Store(int64(len(q.flushed)))
 	return n
 }
 
 // flush adds a completion of a request that the kernel ignores. QPs call it: they are
 // closed before the CQ, and their calls may overlap those of the CQ.
-func (q *CompletionQueue) flush(id uint64, qpNum uint32, op verbs.WCOpcode) {
-	q.flushedMu.Lock()
-	q.flushed = append(q.flushed, verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: op, QPNum: qpNum})
-	q.flushedLen.Store(int64(len(q.flushed)))
+func (q *completionQueue) flush(id uint64, qpNum uint32, op verbs.WCOpcode) {
+	q.Add(verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: op, QPNum: qpNum})
 	armed := q.arm.Swap(abi.SIW_NOTIFY_NOT) != abi.SIW_NOTIFY_NOT
-	q.flushedMu.Unlock()
 	if armed && q.wake != nil {
 		q.wake()
 	}
 }
 
 // Arm implements [provider.CompletionQueue].
-func (q *CompletionQueue) Arm(solicitedOnly bool) error {
+func (q *completionQueue) Arm(solicitedOnly bool) error {
 	q.Lock()
 	defer q.Unlock()
 	if q.Closed {
@@ -154,27 +118,28 @@ func (q *CompletionQueue) Arm(solicitedOnly bool) error {
 }
 
 // Cap implements [provider.CompletionQueue].
-func (q *CompletionQueue) Cap() int { return int(q.queue.mask) + 1 }
+func (q *completionQueue) Cap() int { return int(q.queue.mask) + 1 }
 
 // Resize implements [provider.Resizer]: it lets the kernel refuse.
-func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error) error {
+func (q *completionQueue) Resize(size int, resize func(int, provider.UHW) error) error {
 	return resize(size, provider.UHW{})
 }
 
 // Recycle implements [provider.CompletionQueue].
-func (q *CompletionQueue) Recycle() provider.CompletionQueue {
+func (q *completionQueue) Recycle() provider.CompletionQueue {
 	q.Stop(true)
-	next := &CompletionQueue{Gate: provider.Gate{SingleThreaded: q.SingleThreaded}, queue: q.queue, get: q.get, arm: q.arm}
+	next := &completionQueue{queue: q.queue, get: q.get, arm: q.arm}
+	next.SingleThreaded, next.Mask = q.SingleThreaded, q.Mask
 	next.arm.Store(abi.SIW_NOTIFY_NOT)
-	for w := cqeWord(next.queue.at(next.get)); isValid(w.Load()); w = cqeWord(next.queue.at(next.get)) {
-		w.Store(0)
+	for next.Word = cqeWord(next.queue.at(next.get)); isValid(next.Word.Load()); next.Word = cqeWord(next.queue.at(next.get)) {
+		next.Word.Store(0)
 		next.get++
 	}
 	return next
 }
 
 // Release implements [provider.Queue].
-func (q *CompletionQueue) Release() {
+func (q *completionQueue) Release() {
 	q.Stop(true)
 	q.queue.region.Close()
 }

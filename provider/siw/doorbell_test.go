@@ -23,7 +23,7 @@ func TestPostDoorbellFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cq.Release()
-	create := func() *SendQueue {
+	create := func() *sendQueue {
 		sq, rq, err := h.createQP(cq, size, size, verbs.QPCap{MaxSendSGE: 2})
 		if err != nil {
 			t.Fatal(err)
@@ -45,7 +45,7 @@ func TestPostDoorbellFails(t *testing.T) {
 			t.Errorf("post %d: %d, %v", i, n, err)
 		}
 		wcs := make([]verbs.WC, size)
-		if n := cq.Poll(wcs); n != 2 || wcs[0].ID != 1 || wcs[1].ID != 2 || wcs[1].Status != verbs.WCFlushErr {
+		if n := provider.Poll(cq, wcs); n != 2 || wcs[0].ID != 1 || wcs[1].ID != 2 || wcs[1].Status != verbs.WCFlushErr {
 			t.Errorf("post %d: completions %+v", i, wcs[:n])
 		}
 	}

@@ -156,7 +156,7 @@ func (c context) CreateQP(init *provider.QPInit, create func(provider.UHW) (prov
 		return sq, nil, nil
 	}
 	if resp.NumRqe == 0 { // nothing to map: it is always full
-		sq.recv = &RecvQueue{num: info.QPNum, op: "post recv"}
+		sq.recv = newRecvQueue(array[abi.SiwRqe]{}, 0, init, info, c.dev)
 		return sq, sq.recv, nil
 	}
 	ra, err := mapArray[abi.SiwRqe](c.dev, resp.RqKey, resp.NumRqe, 0)

@@ -66,18 +66,18 @@ func TestEmptySGEs(t *testing.T) {
 				}
 			}
 		}
-		for _, q := range []*RecvQueue{rq, srq} {
+		for _, q := range []*recvQueue{rq, srq} {
 			q.put, q.taken = 0, 0
 			for i := range uint32(size) {
 				*q.queue.at(i) = abi.SiwRqe{}
 			}
 			wr := verbs.RecvWR{SGL: test.posts}
 			if n, err := q.Post([]verbs.RecvWR{wr, wr}); n != 2 || err != nil {
-				t.Fatalf("%s, %s: posted %d: %v", test.name, q.op, n, err)
+				t.Fatalf("%s, %s: posted %d: %v", test.name, q.Op, n, err)
 			}
 			for i := range uint32(2) {
 				if rqe := q.queue.at(i); !sgesEqual(rqe.Sge[:rqe.NumSge], test.gets) {
-					t.Errorf("%s, %s, request %d: %+v, want %+v", test.name, q.op, i, rqe.Sge[:rqe.NumSge], test.gets)
+					t.Errorf("%s, %s, request %d: %+v, want %+v", test.name, q.Op, i, rqe.Sge[:rqe.NumSge], test.gets)
 				}
 			}
 		}

@@ -66,7 +66,7 @@ func (h *fakeDevice) check(t *testing.T, i, size int) {
 	}
 }
 
-func (h *fakeDevice) createCQ(n uint32) (*CompletionQueue, int, error) {
+func (h *fakeDevice) createCQ(n uint32) (*completionQueue, int, error) {
 	size := int(n)*int(unsafe.Sizeof(abi.SiwCqe{})) + int(unsafe.Sizeof(abi.SiwCqCtrl{}))
 	cq, err := context{h.dev}.CreateCQ(&provider.CQInit{}, func(u provider.UHW) (provider.CQInfo, error) {
 		copy(u.Out, mmap.Bytes(&abi.SiwUrespCreateCq{NumCqe: n}))
@@ -75,10 +75,10 @@ func (h *fakeDevice) createCQ(n uint32) (*CompletionQueue, int, error) {
 	if err != nil {
 		return nil, size, err
 	}
-	return cq.(*CompletionQueue), size, nil
+	return cq.(*completionQueue), size, nil
 }
 
-func (h *fakeDevice) createQP(cq *CompletionQueue, sqes, rqes uint32, limits verbs.QPCap) (*SendQueue, *RecvQueue, error) {
+func (h *fakeDevice) createQP(cq *completionQueue, sqes, rqes uint32, limits verbs.QPCap) (*sendQueue, *recvQueue, error) {
 	init := &provider.QPInit{
 		Type: verbs.RC, SendCQ: cq, RecvCQ: cq,
 		Cap: verbs.QPCap{MaxSendWR: int(sqes)/2 + 1, MaxRecvWR: int(rqes)/2 + 1},
@@ -90,15 +90,15 @@ func (h *fakeDevice) createQP(cq *CompletionQueue, sqes, rqes uint32, limits ver
 	if err != nil {
 		return nil, nil, err
 	}
-	return sq.(*SendQueue), rq.(*RecvQueue), nil
+	return sq.(*sendQueue), rq.(*recvQueue), nil
 }
 
 // drain polls until the CQ is empty, and fails after more than room completions.
-func drain(t *testing.T, cq *CompletionQueue, batch, room int) {
+func drain(t *testing.T, cq *completionQueue, batch, room int) {
 	t.Helper()
 	wcs := make([]verbs.WC, batch)
 	for total := 0; ; {
-		n := cq.Poll(wcs)
+		n := provider.Poll(cq, wcs)
 		if n == 0 {
 			return
 		}

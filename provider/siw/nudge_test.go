@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/provider"
 )
 
 const (
@@ -19,7 +20,7 @@ const (
 
 // newConnection makes the queues of a QP whose requests are all signaled, with two
 // receives posted.
-func newConnection(t *testing.T) (*CompletionQueue, *SendQueue, *RecvQueue) {
+func newConnection(t *testing.T) (*completionQueue, *sendQueue, *recvQueue) {
 	t.Helper()
 	h := newFakeDevice(t)
 	cq, _, err := h.createCQ(8)
@@ -33,7 +34,7 @@ func newConnection(t *testing.T) (*CompletionQueue, *SendQueue, *RecvQueue) {
 	}
 	t.Cleanup(sq.Release)
 	t.Cleanup(rq.Release)
-	sq.State, rq.State, sq.signalAll = verbs.StateRTS, verbs.StateRTS, true
+	sq.State, rq.State, sq.SignalAll = verbs.StateRTS, verbs.StateRTS, true
 	if n, err := rq.Post(make([]verbs.RecvWR, 2)); n != 2 || err != nil {
 		t.Fatal(n, err)
 	}
@@ -41,7 +42,7 @@ func newConnection(t *testing.T) (*CompletionQueue, *SendQueue, *RecvQueue) {
 }
 
 // send posts one request, which the kernel takes if taken is set.
-func send(t *testing.T, sq *SendQueue, taken bool) {
+func send(t *testing.T, sq *sendQueue, taken bool) {
 	t.Helper()
 	if n, err := sq.Post([]verbs.SendWR{{ID: 1, Opcode: verbs.OpSend}}); n != 1 || err != nil {
 		t.Fatal(n, err)
@@ -52,7 +53,7 @@ func send(t *testing.T, sq *SendQueue, taken bool) {
 }
 
 // waitPosted reports whether the queue has had n requests within a time.
-func waitPosted(sq *SendQueue, n uint32, atMost time.Duration) bool {
+func waitPosted(sq *sendQueue, n uint32, atMost time.Duration) bool {
 	for end := time.Now().Add(atMost); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		sq.Lock()
 		put := sq.put
@@ -93,7 +94,7 @@ func TestNudge(t *testing.T) {
 		*cq.queue.at(uint32(i)) = cqe
 	}
 	var wcs [8]verbs.WC
-	if n := cq.Poll(wcs[:]); n != 2 || wcs[0].ID != 7 || wcs[0].Status != verbs.WCFlushErr || wcs[1].ID != 8 || wcs[1].Status != verbs.WCSuccess {
+	if n := provider.Poll(cq, wcs[:]); n != 2 || wcs[0].ID != 7 || wcs[0].Status != verbs.WCFlushErr || wcs[1].ID != 8 || wcs[1].Status != verbs.WCSuccess {
 		t.Errorf("completions %+v", wcs[:n])
 	}
 }

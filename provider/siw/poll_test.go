@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/provider"
 )
 
 // TestPollReleased polls a CQ whose memory is gone.
@@ -19,7 +20,7 @@ func TestPollReleased(t *testing.T) {
 	}
 	cq.Release()
 	var wcs [2]verbs.WC
-	if n := cq.Poll(wcs[:]); n != 0 || !cq.TryLock() {
+	if n := provider.Poll(cq, wcs[:]); n != 0 || !cq.TryLock() {
 		t.Errorf("%d completions, or the lock is held", n)
 	}
 }
@@ -42,7 +43,7 @@ func BenchmarkPoll(b *testing.B) {
 				for i := range uint32(n) {
 					cqes[(cq.get+i)%size].Flags = abi.SIW_WQE_VALID
 				}
-				if got := cq.Poll(wcs[:]); got != n {
+				if got := provider.Poll(cq, wcs[:]); got != n {
 					b.Fatalf("polled %d, not %d", got, n)
 				}
 			}

@@ -7,39 +7,33 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// RecvQueue is a siw QP's receive queue, or an SRQ; see [SendQueue] for why it
-// is exported.
-type RecvQueue struct {
-	op string
-	provider.Gate
-	queue  array[abi.SiwRqe] // no region if the QP takes no receives
-	cq     *CompletionQueue  // nil for an SRQ
-	put    uint32
-	taken  uint32 // as in a SendQueue
-	size   uint32 // how many elements are used; see withSpare
-	num    uint32 // of the QP or SRQ
-	maxSGE int
-	maxMsg uint64
+// recvQueue is the receive queue of a QP, or an SRQ.
+type recvQueue struct {
+	provider.Requests
+	queue array[abi.SiwRqe] // no region if the QP takes no receives
+	cq    *completionQueue  // nil for an SRQ
+	put   uint32
+	taken uint32 // as in a sendQueue
+	size  uint32 // how many elements are used; see withSpare
 }
 
-func newRecvQueue(a array[abi.SiwRqe], size int, init *provider.QPInit, info provider.QPInfo, dev *provider.Device) *RecvQueue {
-	cq, _ := init.RecvCQ.(*CompletionQueue)
-	return &RecvQueue{
-		op: "post recv", queue: a, size: min(uint32(size), a.mask+1), cq: cq, num: info.QPNum,
-		maxSGE: min(int(info.Cap.MaxRecvSGE), abi.SIW_MAX_SGE), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
-	}
+func newRecvQueue(a array[abi.SiwRqe], size int, init *provider.QPInit, info provider.QPInfo, dev *provider.Device) *recvQueue {
+	cq, _ := init.RecvCQ.(*completionQueue)
+	q := &recvQueue{queue: a, size: min(uint32(size), a.mask+1), cq: cq}
+	q.InitReceives(dev, init, info)
+	q.SingleThreaded = false // until the send queue disables the locks
+	q.MaxSGE = min(q.MaxSGE, abi.SIW_MAX_SGE)
+	return q
 }
 
-func newSRQ(a array[abi.SiwRqe], info provider.SRQInfo, dev *provider.Device) *RecvQueue {
-	return &RecvQueue{
-		Gate: provider.Gate{State: verbs.StateInit},
-		op:   verbs.OpPostSRQ, queue: a, size: a.mask + 1, num: info.Handle,
-		maxSGE: min(info.MaxSGE, abi.SIW_MAX_SGE), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
-	}
+func newSRQ(a array[abi.SiwRqe], info provider.SRQInfo, dev *provider.Device) *recvQueue {
+	q := &recvQueue{queue: a, size: a.mask + 1}
+	q.InitShared(dev, info.Handle, min(info.MaxSGE, abi.SIW_MAX_SGE))
+	return q
 }
 
 // Post implements [provider.RecvQueue].
-func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
+func (q *recvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	q.Lock() // nothing below panics, and a deferred call would take longer
 	queue, most := q.queue.slots, min(len(wrs), int(q.size))
 	if q.Closed || q.State == verbs.StateErr || q.State == verbs.StateReset || q.queue.region == nil {
@@ -53,11 +47,11 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	n := 0
 	for ; n < most; n++ {
 		wr, rqe := &wrs[n], queue.at(put+uint32(n))
-		if len(wr.SGL) > q.maxSGE {
+		if len(wr.SGL) > q.MaxSGE {
 			break
 		}
 		sges, length := copySGL(&rqe.Sge, wr.SGL)
-		if length > q.maxMsg {
+		if length > q.MaxMessage {
 			break
 		}
 		rqe.Id = wr.ID
@@ -79,8 +73,8 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	return n, err
 }
 
-// freeSlots returns how many of n requests fit, like [SendQueue.freeSlots].
-func (q *RecvQueue) freeSlots(n int) int {
+// freeSlots returns how many of n requests fit, like [sendQueue.freeSlots].
+func (q *recvQueue) freeSlots(n int) int {
 	if !isValid(rqeWord(q.queue.at(q.put - 1)).Load()) {
 		q.taken = q.put
 		return n
@@ -94,34 +88,21 @@ func (q *RecvQueue) freeSlots(n int) int {
 
 // postSlow handles the requests that Post has not posted, all but n. It returns how many
 // have been posted, and the error for the others.
-func (q *RecvQueue) postSlow(wrs []verbs.RecvWR, n int) (int, error) {
+func (q *recvQueue) postSlow(wrs []verbs.RecvWR, n int) (int, error) {
 	if q.Closed {
 		return 0, q.Err()
 	}
 	if q.State == verbs.StateErr {
 		for i := range wrs {
-			q.cq.flush(wrs[i].ID, q.num, verbs.WCRecv)
+			q.cq.flush(wrs[i].ID, q.Num, verbs.WCRecv)
 		}
 		return len(wrs), nil
 	}
-	err := verbs.ErrQueueFull
-	switch {
-	case q.queue.region == nil:
-		err = verbs.ErrNoRecvRoom
-	case q.State == verbs.StateReset:
-		err = verbs.ErrState
-	case len(wrs[n].SGL) > q.maxSGE:
-		err = verbs.ErrTooManySGEs
-	case sglLength(wrs[n].SGL) > q.maxMsg:
-		err = verbs.ErrMessageTooLong
-	default:
-		return n, err
-	}
-	return n, &verbs.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
+	return n, q.Refuse(wrs, n, int(q.size))
 }
 
 // hasReceived reports whether a message has used a receive.
-func (q *RecvQueue) hasReceived() bool {
+func (q *recvQueue) hasReceived() bool {
 	if !q.TryLock() { // a change of state, which waits for the send queue, holds the lock
 		return false
 	}
@@ -130,10 +111,10 @@ func (q *RecvQueue) hasReceived() bool {
 }
 
 // Cap implements [provider.RecvQueue].
-func (q *RecvQueue) Cap() int { return int(q.size) }
+func (q *recvQueue) Cap() int { return int(q.size) }
 
 // Settle implements [provider.Stateful].
-func (q *RecvQueue) Settle(s verbs.QPState, moved bool) {
+func (q *recvQueue) Settle(s verbs.QPState, moved bool) {
 	if moved && s == verbs.StateErr && !q.Closed {
 		q.flush()
 	}
@@ -141,7 +122,7 @@ func (q *RecvQueue) Settle(s verbs.QPState, moved bool) {
 }
 
 // flush completes all requests that the kernel has left in the queue of a failed QP.
-func (q *RecvQueue) flush() {
+func (q *recvQueue) flush() {
 	if q.queue.region == nil {
 		return
 	}
@@ -149,21 +130,21 @@ func (q *RecvQueue) flush() {
 		rqe := q.queue.at(i)
 		if w := rqeWord(rqe); isValid(w.Load()) {
 			w.Store(0)
-			q.cq.flush(rqe.Id, q.num, verbs.WCRecv)
+			q.cq.flush(rqe.Id, q.Num, verbs.WCRecv)
 		}
 	}
 }
 
 // Resize implements [provider.Resizer]: it lets the kernel refuse.
-func (q *RecvQueue) Resize(size int, resize func(int, provider.UHW) error) error {
+func (q *recvQueue) Resize(size int, resize func(int, provider.UHW) error) error {
 	return resize(size, provider.UHW{})
 }
 
 // SetLimit implements [provider.RecvQueue] for an SRQ.
-func (q *RecvQueue) SetLimit(_ int, set func(provider.UHW) error) error { return set(provider.UHW{}) }
+func (q *recvQueue) SetLimit(_ int, set func(provider.UHW) error) error { return set(provider.UHW{}) }
 
 // Release implements [provider.Queue].
-func (q *RecvQueue) Release() {
+func (q *recvQueue) Release() {
 	q.Stop(true)
 	q.queue.region.Close()
 }

@@ -14,26 +14,19 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// SendQueue is a siw QP's send queue. It is exported so that uverbs can call it
-// without an interface, through which the caller's work requests would escape
-// to the heap.
-type SendQueue struct {
-	provider.Gate
+// sendQueue is the send queue of a QP.
+type sendQueue struct {
+	provider.Sends
 	queue             array[abi.SiwSqe]
 	doorbell          provider.Doorbell
 	query             provider.StateQuery
 	dev               *provider.Device
 	handle            uint32
-	cq                *CompletionQueue
+	cq                *completionQueue
 	put               uint32
-	taken             uint32 // the kernel has taken the requests before this place
-	size              uint32 // how many elements are used; see withSpare
-	num               uint32 // of the QP
-	maxSGE            int
-	maxData           int // inline bytes
-	maxMsg            uint64
-	signalAll         bool
-	recv              *RecvQueue    // of the same QP; nil if that uses an SRQ
+	taken             uint32        // the kernel has taken the requests before this place
+	size              uint32        // how many elements are used; see withSpare
+	recv              *recvQueue    // of the same QP; nil if that uses an SRQ
 	holdUntil         time.Time     // end of Hold; see there
 	nudgeTimer        *time.Timer   // calls nudge
 	nudgeDelay        time.Duration // before the next call
@@ -43,15 +36,14 @@ type SendQueue struct {
 }
 
 // newSendQueue takes over the mapped array.
-func newSendQueue(a array[abi.SiwSqe], size int, init *provider.QPInit, info provider.QPInfo, dev *provider.Device) (*SendQueue, error) {
-	cq, _ := init.SendCQ.(*CompletionQueue)
-	q := &SendQueue{
-		disableLocksLater: init.SingleThreaded,
-		queue:             a, size: min(uint32(size), a.mask+1), dev: dev, handle: info.Handle, cq: cq, num: info.QPNum, signalAll: init.SignalAll,
-		maxSGE: min(int(info.Cap.MaxSendSGE), abi.SIW_MAX_SGE), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
-		maxData: min(int(info.Cap.MaxInline), maxInline),
-		query:   provider.NewStateQuery(dev, info.Handle),
+func newSendQueue(a array[abi.SiwSqe], size int, init *provider.QPInit, info provider.QPInfo, dev *provider.Device) (*sendQueue, error) {
+	cq, _ := init.SendCQ.(*completionQueue)
+	q := &sendQueue{
+		disableLocksLater: init.SingleThreaded, queue: a, size: min(uint32(size), a.mask+1), dev: dev, handle: info.Handle, cq: cq,
+		query: provider.NewStateQuery(dev, info.Handle),
 	}
+	q.InitSends(dev, init, info)
+	q.SingleThreaded, q.MaxSGE, q.MaxInline = false, min(q.MaxSGE, abi.SIW_MAX_SGE), min(q.MaxInline, maxInline)
 	var err error
 	q.doorbell, err = provider.NewDoorbell(dev, info.Handle, true)
 	if err != nil {
@@ -65,15 +57,15 @@ func newSendQueue(a array[abi.SiwSqe], size int, init *provider.QPInit, info pro
 const maxInline = int((abi.SIW_MAX_SGE - 1) * unsafe.Sizeof(abi.SiwSge{}))
 
 // Hold implements [provider.Holder].
-func (q *SendQueue) Hold(t time.Time) {
+func (q *sendQueue) Hold(t time.Time) {
 	q.Lock()
 	q.holdUntil = t
 	q.Unlock()
 }
 
 // Post implements [provider.SendQueue].
-func (q *SendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
-	q.Lock() // a deferred call would take longer; only encodeInline can panic
+func (q *sendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
+	q.Lock() // a deferred call would take longer; only CopyInline can panic
 	if q.put != 0 {
 		n, err = q.post(wrs)
 	} else {
@@ -88,7 +80,7 @@ func (q *SendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 }
 
 // postFirst is post for a queue that has had no requests.
-func (q *SendQueue) postFirst(wrs []verbs.SendWR) (int, error) {
+func (q *sendQueue) postFirst(wrs []verbs.SendWR) (int, error) {
 	for time.Now().Before(q.holdUntil) && q.recv != nil && !q.recv.hasReceived() {
 		time.Sleep(20 * time.Microsecond)
 	}
@@ -102,7 +94,7 @@ func (q *SendQueue) postFirst(wrs []verbs.SendWR) (int, error) {
 
 // disableLocks disables the locks of the queues of a single-threaded QP. The caller is
 // the only one, holds no lock, and knows that nudge will not be called again.
-func (q *SendQueue) disableLocks() {
+func (q *sendQueue) disableLocks() {
 	q.disableLocksLater, q.SingleThreaded = false, true
 	if q.recv != nil {
 		q.recv.SingleThreaded = true
@@ -116,7 +108,7 @@ var nudgeID = rand.Uint64()
 // accepts may leave the first message unread until more data comes (see
 // docs/kernels.md). The WRITE is not signaled; if it fails, its completion is
 // dropped. Callers lose no element to it; see nudgeQueued.
-func (q *SendQueue) nudge() {
+func (q *sendQueue) nudge() {
 	q.Lock()
 	defer q.Unlock()
 	q.nudgePending = false
@@ -138,13 +130,13 @@ func (q *SendQueue) nudge() {
 	}
 }
 
-func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
+func (q *sendQueue) post(wrs []verbs.SendWR) (int, error) {
 	if q.Closed {
 		return 0, q.Err()
 	}
 	if q.State == verbs.StateErr {
 		for i := range wrs {
-			q.cq.flush(wrs[i].ID, q.num, 0)
+			q.cq.flush(wrs[i].ID, q.Num, 0)
 		}
 		return len(wrs), nil
 	}
@@ -176,18 +168,18 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 		sqeWord(q.queue.at(q.put)).Store(first)
 		posted, rerr := q.submit(uint32(n))
 		if rerr != nil {
-			return posted, q.postError(wrs, posted, rerr)
+			return posted, q.Refused(posted, wrs[posted].ID, rerr)
 		}
 	}
-	if err != nil && err != verbs.ErrQueueFull && len(wrs) > 0 {
-		err = q.postError(wrs, n, err)
+	if n < len(wrs) {
+		err = q.Refused(n, wrs[n].ID, err)
 	}
 	return n, err
 }
 
 // freeSlots returns how many of n requests fit, if that is not known from taken: it looks at
 // elements that far ahead, which the cache may not have. The kernel takes requests in order.
-func (q *SendQueue) freeSlots(n int) int {
+func (q *sendQueue) freeSlots(n int) int {
 	size := q.size
 	n = min(n, int(size))
 	if !isValid(sqeWord(q.queue.at(q.put - 1)).Load()) {
@@ -207,7 +199,7 @@ func (q *SendQueue) freeSlots(n int) int {
 
 // inUse reports whether the element is in use that the n-th new request gets in a queue of
 // size elements.
-func (q *SendQueue) inUse(n int, size uint32) bool {
+func (q *sendQueue) inUse(n int, size uint32) bool {
 	return isValid(sqeWord(q.queue.at(q.put + uint32(n) - 1 - size)).Load())
 }
 
@@ -215,18 +207,14 @@ func (q *SendQueue) inUse(n int, size uint32) bool {
 // element for it besides those of callers. It may still be there when all requests
 // before it have completed: a READ completes with its response, while the kernel may be
 // busy with a response to the peer.
-func (q *SendQueue) nudgeQueued() bool {
+func (q *sendQueue) nudgeQueued() bool {
 	sqe := q.queue.at(q.nudged)
 	return q.size < q.queue.mask && isValid(sqeWord(sqe).Load()) && sqe.Id == nudgeID
 }
 
-func (q *SendQueue) postError(wrs []verbs.SendWR, i int, err error) error {
-	return &verbs.PostError{Op: "post send", QPNum: q.num, Index: i, ID: wrs[i].ID, Err: err}
-}
-
 // submit makes the kernel work on the n requests written at put. If the kernel refuses,
 // it returns how many were taken.
-func (q *SendQueue) submit(n uint32) (int, error) {
+func (q *sendQueue) submit(n uint32) (int, error) {
 	first := q.put
 	q.put += n
 	before := sqeWord(q.queue.at(first - 1))
@@ -256,7 +244,7 @@ func (q *SendQueue) submit(n uint32) (int, error) {
 // resolveDoorbell determines why a doorbell did not start requests. While the kernel ends a
 // connection it refuses doorbells, and then it completes the requests that it finds in
 // the queue. These are not known before, and must not be taken back.
-func (q *SendQueue) resolveDoorbell(err error) error {
+func (q *sendQueue) resolveDoorbell(err error) error {
 	var deadline time.Time // set on the first retry
 	for ; ; time.Sleep(20 * time.Microsecond) {
 		state, qerr := q.query.Ask()
@@ -265,7 +253,7 @@ func (q *SendQueue) resolveDoorbell(err error) error {
 			// A change of state waits for the current one. If the driver did not get the
 			// doorbell, it may still find the requests.
 			if ferr := provider.FlushQP(q.dev, q.handle); ferr != nil {
-				q.Fail(fmt.Errorf("move QP %d to ERR: %w", q.num, ferr))
+				q.Fail(fmt.Errorf("move QP %d to ERR: %w", q.Num, ferr))
 			} else {
 				q.flush()
 			}
@@ -282,14 +270,14 @@ func (q *SendQueue) resolveDoorbell(err error) error {
 }
 
 // flush completes all requests that the kernel has left in the queue of a failed QP.
-func (q *SendQueue) flush() {
+func (q *sendQueue) flush() {
 	q.State = verbs.StateErr
 	for i := q.put - q.queue.mask - 1; i != q.put; i++ {
 		sqe := q.queue.at(i)
 		if w := sqeWord(sqe); isValid(w.Load()) {
 			w.Store(0)
 			if sqe.Id != nudgeID {
-				q.cq.flush(sqe.Id, q.num, opcodes[min(int(sqe.Opcode), len(opcodes)-1)])
+				q.cq.flush(sqe.Id, q.Num, opcodes[min(int(sqe.Opcode), len(opcodes)-1)])
 			}
 		}
 	}
@@ -297,9 +285,9 @@ func (q *SendQueue) flush() {
 
 // encode writes wr into a free element and returns the word that makes it valid. later
 // reports whether other requests precede it in the batch.
-func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint32, error) {
+func (q *sendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint32, error) {
 	var flags uint16 = abi.SIW_WQE_VALID
-	if q.signalAll || wr.Flags&verbs.SendSignaled != 0 {
+	if q.SignalAll || wr.Flags&verbs.SendSignaled != 0 {
 		flags |= abi.SIW_WQE_SIGNALLED
 	}
 	if wr.Flags&verbs.SendSolicited != 0 {
@@ -308,7 +296,7 @@ func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint3
 	if wr.Flags&verbs.SendFence != 0 {
 		flags |= abi.SIW_WQE_READ_FENCE
 	}
-	maxSGE := q.maxSGE
+	maxSGE := q.MaxSGE
 	var op uint8
 	switch wr.Opcode {
 	case verbs.OpSend:
@@ -333,23 +321,14 @@ func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint3
 	}
 	sqe.Id = wr.ID
 	if len(wr.Inline) > 0 || len(wr.InlineList) > 0 {
-		switch {
-		case len(wr.SGL) > 0:
-			return 0, verbs.ErrInlineSGL
-		case op != abi.SIW_OP_SEND && op != abi.SIW_OP_WRITE:
-			return 0, verbs.ErrInlineOp
-		}
-		if err := q.encodeInline(sqe, wr); err != nil {
-			return 0, err
-		}
-		return word(flags|abi.SIW_WQE_INLINE, 1, op), nil
+		return word(flags|abi.SIW_WQE_INLINE, 1, op), q.encodeInline(sqe, wr, op)
 	}
 	if len(wr.SGL) > maxSGE {
 		return 0, verbs.ErrTooManySGEs
 	}
 	sqe.Sge()[0] = abi.SiwSge{} // of a read without data
 	n, length := copySGL(sqe.Sge(), wr.SGL)
-	if length > q.maxMsg {
+	if length > q.MaxMessage {
 		return 0, verbs.ErrMessageTooLong
 	}
 	if n == 1 && maxSGE > 1 && needsSecondSGE(&sqe.Sge()[0], later) {
@@ -357,6 +336,16 @@ func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint3
 		n = 2
 	}
 	return word(flags, uint8(n), op), nil
+}
+
+// encodeInline copies the data to the place of all SGEs but the first.
+//
+//go:noinline
+func (q *sendQueue) encodeInline(sqe *abi.SiwSqe, wr *verbs.SendWR, op uint8) error {
+	dst := unsafe.Slice((*byte)(unsafe.Pointer(&sqe.Sge()[1])), q.MaxInline)
+	n, err := q.CopyInline(dst, wr, op == abi.SIW_OP_SEND || op == abi.SIW_OP_WRITE)
+	sqe.Sge()[0] = abi.SiwSge{Length: uint32(n)}
+	return err
 }
 
 // needsSecondSGE reports whether the kernel may send the few bytes of a single SGE wrong,
@@ -375,25 +364,6 @@ func needsSecondSGE(s *abi.SiwSge, later bool) bool {
 }
 
 var pageSize = uint32(os.Getpagesize())
-
-// encodeInline copies the data to the place of all SGEs but the first.
-func (q *SendQueue) encodeInline(sqe *abi.SiwSqe, wr *verbs.SendWR) error {
-	dst := unsafe.Slice((*byte)(unsafe.Pointer(&sqe.Sge()[1])), q.maxData)
-	n := len(wr.Inline)
-	if n > len(dst) {
-		return verbs.ErrInlineTooLong
-	}
-	defer q.UnlockIfPanicking() // the caller's memory may be gone
-	copy(dst, wr.Inline)
-	for _, b := range wr.InlineList {
-		if len(b) > len(dst)-n {
-			return verbs.ErrInlineTooLong
-		}
-		n += copy(dst[n:], b)
-	}
-	sqe.Sge()[0] = abi.SiwSge{Length: uint32(n)}
-	return nil
-}
 
 // verbs.SGE is laid out as struct siw_sge; the size is checked here, the fields by a
 // test.
@@ -420,19 +390,11 @@ func copySGL(dst *[abi.SIW_MAX_SGE]abi.SiwSge, sgl []verbs.SGE) (n int, length u
 	return n, length
 }
 
-// sglLength returns the sum of the lengths.
-func sglLength(sgl []verbs.SGE) (n uint64) {
-	for i := range sgl {
-		n += uint64(sgl[i].Length)
-	}
-	return n
-}
-
 // Cap implements [provider.SendQueue].
-func (q *SendQueue) Cap() int { return int(q.size) }
+func (q *sendQueue) Cap() int { return int(q.size) }
 
 // Settle implements [provider.Stateful].
-func (q *SendQueue) Settle(s verbs.QPState, moved bool) {
+func (q *sendQueue) Settle(s verbs.QPState, moved bool) {
 	if moved && s == verbs.StateErr && !q.Closed {
 		q.flush()
 	}
@@ -440,7 +402,7 @@ func (q *SendQueue) Settle(s verbs.QPState, moved bool) {
 }
 
 // Release implements [provider.Queue].
-func (q *SendQueue) Release() {
+func (q *sendQueue) Release() {
 	q.Stop(true)
 	if q.nudgeTimer != nil {
 		q.nudgeTimer.Stop()

@@ -12,20 +12,20 @@ import (
 
 // completionQueue is a CQ.
 type completionQueue struct {
-	provider.Gate
+	provider.Completions
 	ring
 	dev    *provider.Device
 	notify provider.Notify
 }
 
-// Poll implements [provider.CompletionQueue].
-func (q *completionQueue) Poll(wcs []verbs.WC) (n int) {
-	q.Lock()
-	defer q.Unlock()
-	if q.Closed {
-		return 0
-	}
-	q.index = q.consumer()
+// look sets where the next completion will be seen: the CQ is empty as long as the kernel's index is
+// ours.
+func (q *completionQueue) look() {
+	q.Word, q.Mask, q.None = mmap.Word(mmap.Bytes(&q.header.ProducerIndex), 0), q.mask, q.index
+}
+
+// Take implements [provider.CompletionQueue].
+func (q *completionQueue) Take(wcs []verbs.WC) (n int) {
 	for end := q.producer(); n < len(wcs) && q.index != end; n++ {
 		c := &mmap.Slice[abi.IbUverbsWc](q.slot(q.index), 0, 1)[0]
 		wcs[n] = verbs.WC{
@@ -39,6 +39,8 @@ func (q *completionQueue) Poll(wcs []verbs.WC) (n int) {
 		q.index = q.advance(q.index)
 	}
 	q.consume()
+	q.look()
+	q.Unlock()
 	return n
 }
 
@@ -67,6 +69,8 @@ func (q *completionQueue) Resize(size int, resize func(int, provider.UHW) error)
 		q.Fail(err)
 		return q.Err()
 	}
+	q.index = q.consumer()
+	q.look()
 	return nil
 }
 
@@ -76,6 +80,7 @@ func (q *completionQueue) Recycle() provider.CompletionQueue {
 	next := &completionQueue{dev: q.dev, ring: q.ring, notify: q.notify}
 	next.index = next.producer()
 	next.consume()
+	next.look()
 	return next
 }
 

@@ -120,6 +120,8 @@ func (d device) CreateCQ(_ *provider.CQInit, create func(provider.UHW) (provider
 	if q.ring, err = mapRing(d.Device, &resp.Mi, wcSize); err != nil {
 		return nil, err
 	}
+	q.index = q.consumer()
+	q.look()
 	live.Add(1)
 	return q, nil
 }
@@ -130,8 +132,8 @@ func (d device) CreateSRQ(_ *provider.SRQInit, create func(provider.UHW) (provid
 	if err != nil {
 		return nil, err
 	}
-	q := &recvQueue{dev: d.Device, op: verbs.OpPostSRQ, num: resp.SrqNum, maxSGE: info.MaxSGE}
-	q.State = verbs.StateInit // accepts receives
+	q := &recvQueue{dev: d.Device}
+	q.InitShared(d.Device, resp.SrqNum, info.MaxSGE)
 	if q.ring, err = mapRing(d.Device, &resp.Mi, recvSize+info.MaxSGE*sgeSize); err != nil {
 		return nil, err
 	}
@@ -148,8 +150,9 @@ func (d device) CreateQP(init *provider.QPInit, create func(provider.UHW) (provi
 	if err != nil {
 		return nil, nil, err
 	}
-	sq := &sendQueue{dev: d.Device, typ: init.Type, num: info.QPNum, handle: info.Handle, maxSGE: info.Cap.MaxSendSGE, maxInline: info.Cap.MaxInline}
-	if sq.ring, err = mapRing(d.Device, &resp.SqMi, sendSize+max(sq.maxSGE*sgeSize, sq.maxInline)); err != nil {
+	sq := &sendQueue{dev: d.Device, handle: info.Handle}
+	sq.InitSends(d.Device, init, info)
+	if sq.ring, err = mapRing(d.Device, &resp.SqMi, sendSize+max(sq.MaxSGE*sgeSize, sq.MaxInline)); err != nil {
 		return nil, nil, err
 	}
 	if sq.doorbell, err = provider.NewDoorbell(d.Device, info.Handle, true); err != nil {
@@ -160,8 +163,9 @@ func (d device) CreateQP(init *provider.QPInit, create func(provider.UHW) (provi
 		live.Add(1)
 		return sq, nil, nil
 	}
-	rq := &recvQueue{dev: d.Device, op: "post recv", num: info.QPNum, handle: info.Handle, maxSGE: info.Cap.MaxRecvSGE}
-	if rq.ring, err = mapRing(d.Device, &resp.RqMi, recvSize+rq.maxSGE*sgeSize); err != nil {
+	rq := &recvQueue{dev: d.Device, handle: info.Handle}
+	rq.InitReceives(d.Device, init, info)
+	if rq.ring, err = mapRing(d.Device, &resp.RqMi, recvSize+rq.MaxSGE*sgeSize); err != nil {
 		sq.doorbell.Close()
 		sq.region.Close()
 		return nil, nil, err

@@ -75,10 +75,14 @@ func (failing) CreateQP(_ *provider.QPInit, create func(provider.UHW) (provider.
 func (failing) Release() {}
 
 // idleCQ is a CQ without completions.
-type idleCQ struct{ provider.CompletionQueue }
+type idleCQ struct {
+	provider.CompletionQueue
+	common provider.Completions
+}
 
-func (*idleCQ) Stop(bool) {}
-func (*idleCQ) Release()  {}
+func (q *idleCQ) Common() *provider.Completions { return &q.common }
+func (*idleCQ) Stop(bool)                       {}
+func (*idleCQ) Release()                        {}
 
 // TestFailing opens siw with a driver that fails after each verb: the kernel's objects must
 // be destroyed, otherwise their parents could not be closed.

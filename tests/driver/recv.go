@@ -11,12 +11,10 @@ import (
 
 // recvQueue is the receive queue of a QP, or an SRQ.
 type recvQueue struct {
-	provider.Gate
+	provider.Requests
 	ring
-	dev         *provider.Device
-	op          string
-	num, handle uint32
-	maxSGE      int
+	dev    *provider.Device
+	handle uint32
 }
 
 // Post implements [provider.RecvQueue]. There is no doorbell: the kernel looks for receives
@@ -29,15 +27,8 @@ func (q *recvQueue) Post(wrs []verbs.RecvWR) (n int, err error) {
 	}
 	for ; n < len(wrs); n++ {
 		wr := &wrs[n]
-		switch {
-		case q.State == verbs.StateReset:
-			err = verbs.ErrState
-		case q.full(q.index):
-			err = verbs.ErrQueueFull
-		case len(wr.SGL) > q.maxSGE:
-			err = verbs.ErrTooManySGEs
-		}
-		if err != nil {
+		if q.State == verbs.StateReset || q.full(q.index) || len(wr.SGL) > q.MaxSGE {
+			err = q.Refuse(wrs, n, int(q.mask))
 			break
 		}
 		slot := q.slot(q.index)
@@ -53,9 +44,6 @@ func (q *recvQueue) Post(wrs []verbs.RecvWR) (n int, err error) {
 		if ferr := provider.FlushQP(q.dev, q.handle); ferr != nil {
 			q.Fail(ferr)
 		}
-	}
-	if err != nil && err != verbs.ErrQueueFull {
-		err = &verbs.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
 	}
 	return n, err
 }
@@ -74,7 +62,7 @@ func (q *recvQueue) Resize(size int, resize func(int, provider.UHW) error) error
 	if err := resize(size, provider.UHW{In: mmap.Bytes(&cmd)}); err != nil {
 		return err
 	}
-	if err := q.replace(q.dev, mi, recvSize+q.maxSGE*sgeSize); err != nil {
+	if err := q.replace(q.dev, mi, recvSize+q.MaxSGE*sgeSize); err != nil {
 		q.Fail(err)
 		return q.Err()
 	}

@@ -10,16 +10,13 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// sendQueue is the send queue of a QP. The Gate holds its lock and its state.
+// sendQueue is the send queue of a QP.
 type sendQueue struct {
-	provider.Gate
+	provider.Sends
 	ring
-	dev         *provider.Device
-	doorbell    provider.Doorbell
-	typ         verbs.QPType
-	num, handle uint32
-	maxSGE      int
-	maxInline   int
+	dev      *provider.Device
+	doorbell provider.Doorbell
+	handle   uint32
 }
 
 // Post implements [provider.SendQueue].
@@ -49,12 +46,12 @@ func (q *sendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 		q.publish()
 		if derr := q.doorbell.Ring(); derr != nil {
 			if ferr := provider.FlushQP(q.dev, q.handle); ferr != nil {
-				q.Fail(fmt.Errorf("doorbell of QP %d: %w; move to ERR: %w", q.num, derr, ferr))
+				q.Fail(fmt.Errorf("doorbell of QP %d: %w; move to ERR: %w", q.Num, derr, ferr))
 			}
 		}
 	}
-	if err != nil && err != verbs.ErrQueueFull {
-		err = &verbs.PostError{Op: "post send", QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
+	if n < len(wrs) {
+		err = q.Refused(n, wrs[n].ID, err)
 	}
 	return n, err
 }
@@ -62,7 +59,7 @@ func (q *sendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 // encode writes a request into a slot.
 func (q *sendQueue) encode(slot []byte, wr *verbs.SendWR) error {
 	wqe := &mmap.Slice[abi.RxeSendWqe](slot, 0, 1)[0]
-	rc := q.typ == verbs.RC
+	rc := q.Type == verbs.RC
 	switch {
 	case wr.Opcode == verbs.OpSend:
 	case wr.Opcode == verbs.OpSendImm:
@@ -77,33 +74,24 @@ func (q *sendQueue) encode(slot []byte, wr *verbs.SendWR) error {
 	default:
 		return provider.RefuseOpcode(wr.Opcode)
 	}
-	if q.typ == verbs.UD {
+	if q.Type == verbs.UD {
 		*wqe.Wr.Wr.Ud() = abi.RxeSendWrWrUd{RemoteQpn: wr.To.QPNum, RemoteQkey: wr.To.QKey, AhNum: wr.To.AH}
 	}
-	flags, length := wr.Flags&^provider.SendInline, uint64(len(wr.Inline))
+	flags, length := wr.Flags&^provider.SendInline, uint64(0)
 	switch {
-	case len(wr.InlineList) > 0:
-		return fmt.Errorf("softroce: a list of inline data: %w", verbs.ErrInlineOp)
-	case len(wr.Inline) > 0 && len(wr.SGL) > 0:
-		return verbs.ErrInlineSGL
-	case len(wr.Inline) > q.maxInline:
-		return verbs.ErrInlineTooLong
-	case len(wr.Inline) > 0 && (wr.Opcode == verbs.OpRDMARead || wr.Opcode == verbs.OpCompareSwap || wr.Opcode == verbs.OpFetchAdd):
-		return verbs.ErrInlineOp
-	case len(wr.SGL) > q.maxSGE:
+	case len(wr.Inline) > 0 || len(wr.InlineList) > 0:
+		returns := wr.Opcode == verbs.OpRDMARead || wr.Opcode == verbs.OpCompareSwap || wr.Opcode == verbs.OpFetchAdd
+		n, err := q.CopyInline(slot[sendSize:][:q.MaxInline], wr, !returns)
+		if err != nil {
+			return err
+		}
+		flags, length = flags|provider.SendInline, uint64(n)
+	case len(wr.SGL) > q.MaxSGE:
 		return verbs.ErrTooManySGEs
-	case len(wr.Inline) > 0:
-		copy(slot[sendSize:], wr.Inline)
-		flags |= provider.SendInline
 	default:
-		length = putSGL(slot, sendSize, wr.SGL)
-	}
-	most := q.dev.Port.MaxMessage
-	if q.typ == verbs.UD {
-		most = q.dev.Port.ActiveMTU.Bytes()
-	}
-	if length > uint64(most) {
-		return verbs.ErrMessageTooLong
+		if length = putSGL(slot, sendSize, wr.SGL); length > q.MaxMessage {
+			return verbs.ErrMessageTooLong
+		}
 	}
 	wqe.Wr.WrId, wqe.Wr.Opcode, wqe.Wr.SendFlags = wr.ID, uint32(wr.Opcode-1), uint32(flags)
 	wqe.Status, wqe.State, wqe.Iova, wqe.HasRdAtomic = 0, 0, wr.RemoteAddr, 0

@@ -1,0 +1,98 @@
+package provider
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/goverbs/verbs"
+)
+
+// Completions is the common part of completion queues: a [Gate], where the next completion will
+// be seen, and completions that the device does not write. CQs embed it and set Word, Mask and
+// None when they are made and whenever they have taken completions.
+type Completions struct {
+	Gate
+	// There are no completions as long as Word.Load()&Mask == None. uverbs looks there before it
+	// calls Take, so that polls of an empty queue are short.
+	Word       *atomic.Uint32
+	Mask, None uint32
+
+	special atomic.Uint32 // not 0 if the queue is closed, or if there are added completions
+	addedMu sync.Mutex
+	added   []verbs.WC
+}
+
+// Common implements [CompletionQueue].
+func (c *Completions) Common() *Completions { return c }
+
+// Plain reports whether the queue is not closed, and all there is comes from Take. The caller holds
+// the lock.
+func (c *Completions) Plain() bool { return c.special.Load() == 0 }
+
+// Empty reports whether there is nothing to take from a queue that is Plain. The caller holds the
+// lock.
+func (c *Completions) Empty() bool { return c.Word.Load()&c.Mask == c.None }
+
+// HasCompletions reports whether a poll would return a completion.
+func (c *Completions) HasCompletions() bool {
+	c.Lock()
+	defer c.Unlock()
+	c.addedMu.Lock()
+	defer c.addedMu.Unlock()
+	return !c.stopped && len(c.added) > 0 || !c.Closed && !c.Empty()
+}
+
+// Add adds completions, which polls return after those of the device. It may be called while
+// others use the queue.
+func (c *Completions) Add(wcs ...verbs.WC) {
+	c.addedMu.Lock()
+	defer c.addedMu.Unlock()
+	c.added = append(c.added, wcs...)
+	c.special.Store(1)
+}
+
+// Stop implements [Queue].
+func (c *Completions) Stop(stop bool) {
+	c.special.Store(1) // until a poll finds out that there is no reason
+	c.Gate.Stop(stop)
+}
+
+// Fail is that of [Gate].
+func (c *Completions) Fail(err error) {
+	c.special.Store(1)
+	c.Gate.Fail(err)
+}
+
+// Detach fails the queue of a lost device, which adds no more completions, and adds those of
+// [Flusher]. It leaves alone a queue that is SingleThreaded, and one that has been stopped.
+func (c *Completions) Detach(wcs []verbs.WC) {
+	defer c.Unlock()
+	if c.Lose() {
+		c.Add(wcs...)
+	}
+}
+
+// Poll moves up to len(wcs) completions of a queue into wcs and returns how many. uverbs calls it
+// if the queue is locked, or is not Plain.
+func Poll(q CompletionQueue, wcs []verbs.WC) (n int) {
+	c := q.Common()
+	c.Lock() // nothing below panics
+	if c.Plain() {
+		return q.Take(wcs)
+	}
+	if !c.Closed {
+		n = q.Take(wcs)
+		c.Lock()
+	}
+	c.addedMu.Lock()
+	defer c.addedMu.Unlock()
+	if !c.stopped {
+		moved := copy(wcs[n:], c.added)
+		n, c.added = n+moved, c.added[moved:]
+	}
+	if len(c.added) == 0 && !c.Closed {
+		c.special.Store(0)
+	}
+	c.Unlock()
+	return n
+}

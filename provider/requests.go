@@ -1,0 +1,117 @@
+package provider
+
+import "github.com/goverbs/verbs"
+
+// OpPostSRQ is the Op of a [verbs.PostError] of an SRQ.
+const OpPostSRQ = "post SRQ recv"
+
+// Requests is the common part of receive queues and SRQs, which embed it, and of [Sends].
+type Requests struct {
+	Gate
+	Op         string // for errors
+	Num        uint32 // of the QP or SRQ
+	MaxSGE     int
+	MaxMessage uint64 // bytes
+}
+
+func (q *Requests) init(op string, dev *Device, num uint32, maxSGE int) {
+	q.Op, q.Num, q.MaxSGE, q.MaxMessage = op, num, maxSGE, uint64(uint32(dev.Port.MaxMessage))
+}
+
+// InitReceives sets the fields for the receive queue of a QP.
+func (q *Requests) InitReceives(dev *Device, init *QPInit, info QPInfo) {
+	q.init("post recv", dev, info.QPNum, info.Cap.MaxRecvSGE)
+	q.SingleThreaded = init.SingleThreaded
+}
+
+// InitShared sets the fields for an SRQ, which always accepts receives.
+func (q *Requests) InitShared(dev *Device, num uint32, maxSGE int) {
+	q.init(OpPostSRQ, dev, num, maxSGE)
+	q.State = verbs.StateInit
+}
+
+// Refused returns the error for request i, whose ID is id, that was not posted because of err.
+//
+//go:noinline
+func (q *Requests) Refused(i int, id uint64, err error) error {
+	if err == verbs.ErrQueueFull {
+		return err
+	}
+	return &verbs.PostError{Op: q.Op, QPNum: q.Num, Index: i, ID: id, Err: err}
+}
+
+// Sends is the common part of send queues, which embed it.
+type Sends struct {
+	Requests
+	Type      verbs.QPType
+	MaxInline int // bytes
+	SignalAll bool
+}
+
+// InitSends sets the fields for the send queue of a QP.
+func (q *Sends) InitSends(dev *Device, init *QPInit, info QPInfo) {
+	q.init("post send", dev, info.QPNum, info.Cap.MaxSendSGE)
+	q.SingleThreaded = init.SingleThreaded
+	q.Type, q.MaxInline, q.SignalAll = init.Type, info.Cap.MaxInline, init.SignalAll
+	if init.Type == verbs.UD { // kernels drop longer datagrams without an error
+		q.MaxMessage = uint64(dev.Port.ActiveMTU.Bytes())
+	}
+}
+
+// CopyInline copies a request's inline data to dst, which has room for MaxInline bytes, and
+// returns how many they are. takes reports whether the operation takes inline data. If the caller's
+// memory is gone, it unlocks the queue and panics.
+func (q *Sends) CopyInline(dst []byte, wr *verbs.SendWR, takes bool) (n int, err error) {
+	switch {
+	case len(wr.SGL) > 0:
+		return 0, verbs.ErrInlineSGL
+	case !takes:
+		return 0, verbs.ErrInlineOp
+	case len(wr.Inline) > len(dst):
+		return 0, verbs.ErrInlineTooLong
+	}
+	defer q.UnlockIfPanicking()
+	n = copy(dst, wr.Inline)
+	for _, b := range wr.InlineList {
+		if len(b) > len(dst)-n {
+			return 0, verbs.ErrInlineTooLong
+		}
+		n += copy(dst[n:], b)
+	}
+	if uint64(n) > q.MaxMessage {
+		return 0, verbs.ErrMessageTooLong
+	}
+	return n, nil
+}
+
+// RefuseOpcode returns the error for an opcode that a QP does not accept.
+func RefuseOpcode(o verbs.Opcode) error {
+	if o == 0 {
+		return verbs.ErrNoOpcode
+	}
+	return verbs.ErrOpcode
+}
+
+// Refuse returns the error for receive i of wrs, which was not posted to a queue of a size.
+func (q *Requests) Refuse(wrs []verbs.RecvWR, i, size int) error {
+	sgl, err := wrs[i].SGL, verbs.ErrQueueFull
+	switch {
+	case size == 0:
+		err = verbs.ErrNoRecvRoom
+	case q.State == verbs.StateReset:
+		err = verbs.ErrState
+	case len(sgl) > q.MaxSGE:
+		err = verbs.ErrTooManySGEs
+	case SumLengths(sgl) > q.MaxMessage:
+		err = verbs.ErrMessageTooLong
+	}
+	return q.Refused(i, wrs[i].ID, err)
+}
+
+// SumLengths returns the length of the message that a list holds.
+func SumLengths(sgl []verbs.SGE) (n uint64) {
+	for i := range sgl {
+		n += uint64(sgl[i].Length)
+	}
+	return n
+}
