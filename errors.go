@@ -129,18 +129,15 @@ func (e *Error) Unwrap() error { return e.Err }
 // PostError describes a work request that was refused. The requests before it in the
 // batch were posted.
 type PostError struct {
-	Op    string // "post send", "post recv", or OpPostSRQ
+	Op    string // "post send", "post recv", or "post SRQ recv"
 	QPNum uint32 // or the SRQ's
 	Index int    // in the batch
 	ID    uint64 // of the work request
 	Err   error  // the reason
 }
 
-// OpPostSRQ is the Op of a [PostError] of a shared receive queue.
-const OpPostSRQ = "post SRQ recv"
-
 func (e *PostError) Error() string {
-	if e.Op == OpPostSRQ {
+	if e.Op == "post SRQ recv" {
 		return fmt.Sprintf("post recv on SRQ %d: work request %d (ID %#x): %v", e.QPNum, e.Index, e.ID, e.Err)
 	}
 	return fmt.Sprintf("%s on QP %d: work request %d (ID %#x): %v", e.Op, e.QPNum, e.Index, e.ID, e.Err)

@@ -211,10 +211,3 @@ func RateOf(mbps int) Rate {
 // GRHSize is the number of bytes at the start of every UD receive's buffer that are
 // reserved for the global route header.
 const GRHSize = 40
-
-// UDPSourcePort returns the UDP source port from which a RoCE v2 device sends packets
-// with a flow label. Networks with several paths spread flows by this port. The result is
-// that of the kernel's rdma_flow_label_to_udp_sport.
-func UDPSourcePort(flowLabel uint32) uint16 {
-	return 0xc000 | uint16(flowLabel&0x3fff^flowLabel>>14&0x3f)
-}

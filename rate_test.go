@@ -18,11 +18,3 @@ func TestRates(t *testing.T) {
 		}
 	}
 }
-
-func TestUDPSourcePort(t *testing.T) {
-	for label, want := range map[uint32]uint16{0: 0xc000, 1: 0xc001, 0x3fff: 0xffff, 0x4000: 0xc001, 0xfffff: 0xffc0, 0xabcde: 0xfcf4} {
-		if got := verbs.UDPSourcePort(label); got != want {
-			t.Errorf("flow label %#x: port %#x, want %#x", label, got, want)
-		}
-	}
-}

@@ -388,7 +388,7 @@ func (e *Endpoint) AllocMR(size int, access verbs.Access) (*uverbs.MR, error) {
 
 // RegisterMR is [uverbs.PD.RegisterMR] for a region that is closed with the endpoint at the latest.
 func (e *Endpoint) RegisterMR(mem []byte, access verbs.Access) (*uverbs.MR, error) {
-	mr, err := e.PD.RegisterMR(mem, access)
+	mr, err := e.PD.RegisterMR(mem, access, uverbs.MROptions{})
 	return e.trackMR(mr, err)
 }
 

@@ -175,7 +175,7 @@ func TestSharedPD(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		pd := labtest.Made(labtest.OpenDevice(t, device).AllocPD())(t)
 		shared := labtest.Must(allocIn(pd, 4096, uverbs.MROptions{}))(t)
-		mine := NewRegion(pd, labtest.Must(pd.RegisterMR(make([]byte, 4096), LocalWrite))(t), LocalWrite)
+		mine := NewRegion(pd, labtest.Must(pd.RegisterMR(make([]byte, 4096), LocalWrite, uverbs.MROptions{}))(t), LocalWrite)
 		t.Run("conns", func(t *testing.T) {
 			var first *Conn
 			for i := range 3 {

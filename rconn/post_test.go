@@ -438,7 +438,7 @@ func TestEndpoint(t *testing.T) {
 		remote := labtest.Must(a.AwaitAdvert(testContext(t)))(t)
 
 		mem := []byte("memory registered by hand")
-		own := labtest.Must(a.Endpoint().PD.RegisterMR(mem, LocalWrite))(t)
+		own := labtest.Must(a.Endpoint().PD.RegisterMR(mem, LocalWrite, uverbs.MROptions{}))(t)
 		check(t, a.Post(Op{SendWR: verbs.SendWR{ID: 10, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{own.SGE(0, 6), own.SGE(7, 4)}}}))
 		check(t, a.Post(Op{SendWR: verbs.SendWR{ID: 11, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, SGL: []verbs.SGE{own.SGE(0, len(mem))}}, At: remote.At(4)}))
 		check(t, a.Post(Op{SendWR: verbs.SendWR{ID: 12, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: remote.Addr + 50, RKey: remote.Key, Inline: []byte("by address")}}))

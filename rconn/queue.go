@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/event"
 	"github.com/goverbs/verbs/internal/spin"
 	"github.com/goverbs/verbs/uverbs"
@@ -256,11 +257,11 @@ type eventSource struct{ c *Conn }
 func (s eventSource) Arm() error { return errors.Join(s.c.send.arm(), s.c.recv.arm()) }
 
 func (s eventSource) Sleep(ctx context.Context, until time.Time) error {
-	_, err := s.c.channel.Sleep(ctx, until)
+	_, err := bridge.Sleep(s.c.channel, ctx, until)
 	return err
 }
 
-func (s eventSource) Wake() { s.c.channel.Wake() }
+func (s eventSource) Wake() { bridge.Wake(s.c.channel) }
 
 var _ event.Source = eventSource{}
 

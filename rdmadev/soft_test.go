@@ -112,7 +112,7 @@ func TestSoftObjects(t *testing.T) {
 	must(err)
 	pd, err := ctx.AllocPD()
 	must(err)
-	mr, err := pd.RegisterMR(make([]byte, 5000), verbs.AccessLocalWrite)
+	mr, err := pd.RegisterMR(make([]byte, 5000), verbs.AccessLocalWrite, uverbs.MROptions{})
 	must(err)
 	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 100})
 	must(err)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/event"
 	"github.com/goverbs/verbs/internal/spin"
 	"github.com/goverbs/verbs/uverbs"
@@ -62,7 +63,7 @@ type source struct{ *Conn }
 func (s source) Arm() error { return nil }
 
 func (s source) Sleep(ctx context.Context, until time.Time) error {
-	events, err := s.events.Sleep(ctx, until)
+	events, err := bridge.Sleep(s.events, ctx, until)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if events > 0 {
@@ -77,7 +78,7 @@ func (s source) Sleep(ctx context.Context, until time.Time) error {
 	return err
 }
 
-func (s source) Wake() { s.events.Wake() }
+func (s source) Wake() { bridge.Wake(s.events) }
 
 // waits counts waits.
 type waits struct {

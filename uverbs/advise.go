@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// Advise passes hints about parts of regions registered with AccessOnDemand to the kernel
-// (ibv_advise_mr(3)). With wait it returns when the kernel has acted on them.
+// Advise passes hints about regions with AccessOnDemand to the kernel (ibv_advise_mr(3)). With wait
+// it returns when the kernel has acted on them.
 func (p *PD) Advise(advice verbs.Advice, wait bool, sgl ...verbs.SGE) error {
 	const op = "advise MRs of"
 	if err := p.obj.enter(op); err != nil {

@@ -11,8 +11,7 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// AH is an address handle: the path to a port, for UD QPs of its [PD]. It must not be
-// closed before the requests that use it have completed.
+// AH is the path to a port, for UD QPs of its [PD]. Close it after their requests.
 type AH struct {
 	pd  *PD
 	obj *object
@@ -59,9 +58,8 @@ func (p *PD) CreateAH(av verbs.AddressVector) (*AH, error) {
 	return a, nil
 }
 
-// CreateReplyAH makes the address handle for the answer to a datagram, from its
-// completion and the first [verbs.GRHSize] bytes of its buffer
-// (ibv_create_ah_from_wc(3)).
+// CreateReplyAH makes the address handle for answering a datagram, from its completion and the GRH
+// in its buffer (ibv_create_ah_from_wc(3)).
 func (p *PD) CreateReplyAH(port int, wc *verbs.WC, grh []byte) (*AH, error) {
 	av, err := p.ctx.replyVector(port, wc, grh)
 	if err != nil {
@@ -104,10 +102,10 @@ func (c *Context) replyVector(port int, wc *verbs.WC, grh []byte) (verbs.Address
 	return av, nil
 }
 
-// Attr returns the attributes that the handle was made with. The kernel offers no query.
+// Attr returns the attributes that the handle was made with.
 func (a *AH) Attr() verbs.AddressVector { return a.av }
 
-// To returns the address of a QP at the handle's port. qkey must be the QP's.
+// To returns the address of a QP at the handle's port, which has qkey.
 func (a *AH) To(qpNum, qkey uint32) verbs.UDAddr {
 	return verbs.UDAddr{AH: a.num, QPNum: qpNum, QKey: qkey}
 }

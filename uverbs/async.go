@@ -11,9 +11,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// AsyncEvent is an event that does not belong to a work request. At most one of QP, CQ,
-// SRQ and Port is set. None is set if the event concerns the device, or if its object has
-// been closed.
+// AsyncEvent is an event of a QP, a CQ, an SRQ or a Port. None is set if it concerns the device, or
+// an object that has been closed.
 type AsyncEvent struct {
 	Type verbs.AsyncEventType
 	QP   *QP
@@ -22,8 +21,7 @@ type AsyncEvent struct {
 	Port int
 }
 
-// AsyncEvents yields the device's asynchronous events until ctx ends, the Context is
-// closed, or the loop is left. An error is yielded last.
+// AsyncEvents yields asynchronous events until ctx ends, or an error.
 func (c *Context) AsyncEvents(ctx context.Context) iter.Seq2[AsyncEvent, error] {
 	return func(yield func(AsyncEvent, error) bool) {
 		for {
@@ -35,9 +33,8 @@ func (c *Context) AsyncEvents(ctx context.Context) iter.Seq2[AsyncEvent, error] 
 	}
 }
 
-// NextAsyncEvent waits for the next asynchronous event of the device. Several goroutines
-// may wait; each event is returned to one of them. No event follows [verbs.EventDeviceFatal] of a
-// device that has been removed. Queues fail without a call of NextAsyncEvent.
+// NextAsyncEvent waits for the device's next asynchronous event. No event follows
+// [verbs.EventDeviceFatal] of a device that was removed.
 func (c *Context) NextAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	const op = "wait for asynchronous event"
 	select {

@@ -9,15 +9,15 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/event"
 	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
 
-// CompChannel delivers the events of armed CQs (ibv_create_comp_channel(3)). A channel
-// may serve any number of CQs, which must be closed before it. Events need no
-// acknowledgement.
+// CompChannel delivers the events of armed CQs (ibv_create_comp_channel(3)). CQs that use it are
+// closed before it. Events need no acknowledgement.
 type CompChannel struct {
 	ctx *Context
 	obj *object
@@ -34,7 +34,7 @@ type channel struct {
 	cqs        map[uint64]*cqEvents // by the CQ's number
 	pending    map[uint64]int       // events read and not yet returned to a waiter, by CQ
 	anyPending event.Cond           // signaled when there are pending events
-	injected   int                  // number of events added by drivers, for Sleep
+	injected   int                  // number of events added by drivers, for sleep
 
 	// Used by the goroutine that sleeps.
 	buf                     [16]abi.IbUverbsCompEventDesc
@@ -74,7 +74,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	return cc, nil
 }
 
-// Close closes the channel. It fails with [verbs.ErrInUse] while CQs use it.
+// Close closes the channel. It fails while CQs use it.
 func (c *CompChannel) Close() error {
 	if c == nil {
 		return verbs.ErrClosed
@@ -91,50 +91,36 @@ func newChannel(file host.EventFile) *channel {
 	return c
 }
 
-// FD returns the channel's file descriptor, for event loops that wait for many files at
-// once. poll(2) and epoll(7) report it as readable when an armed CQ has completions. It
-// is valid until Close. For a device in user space it is not a file of the operating system,
-// which does not take it. [CompChannel.TryWait] takes an event. A program may also read
-// events (struct ib_uverbs_comp_event_desc) from the file, discard them and poll all CQs.
-// Methods that wait do not see the events that it reads.
-//
-// A request that siw flushes while it is posted to a QP that has already failed, or while
-// its QP is moved to the error state, adds no event to the file and disarms the CQ. Arm
-// the CQ again when a QP has ended.
+// FD returns the channel's file descriptor, for event loops: it is readable when an armed CQ has
+// completions, and valid until Close. [CompChannel.TryWait] takes an event, or the program reads
+// some (struct ib_uverbs_comp_event_desc) and polls all CQs. docs/kernels.md says when to arm a CQ
+// of siw again.
 func (c *CompChannel) FD() int { return c.ch.file.FD() }
 
-// Wait waits for an event of any of the channel's CQs and returns that CQ. It takes
-// events away from calls that wait for a single CQ.
-func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
+// TryWait takes an event and returns its CQ, or nil if there is none. Call it until then when
+// [CompChannel.FD] is readable. [CQ.Wait] does not see the event.
+func (c *CompChannel) TryWait() (*CQ, error) {
 	ch := c.ch
 	for {
 		var id uint64
 		ch.mu.Lock()
-		err := ch.anyPending.Wait(ctx, &ch.mu, nil, func() bool {
+		err := ch.anyPending.Wait(canceledContext, &ch.mu, nil, func() bool {
 			for id = range ch.pending {
 				return ch.take(id)
 			}
 			return false
 		})
 		ch.mu.Unlock()
-		if err != nil {
+		switch {
+		case errors.Is(err, context.Canceled):
+			return nil, nil
+		case err != nil:
 			return nil, c.obj.fail("wait on", err)
 		}
 		if cq := c.ctx.registry.get(id).cq.Value(); cq != nil {
 			return cq, nil
 		}
 	}
-}
-
-// TryWait is like [CompChannel.Wait] but does not wait: it returns nil if there is no
-// event. One read of the file may return events of several CQs, so programs that wait
-// until [CompChannel.FD] is readable must call TryWait until it returns nil.
-func (c *CompChannel) TryWait() (*CQ, error) {
-	cq, err := c.Wait(canceledContext)
-	if errors.Is(err, context.Canceled) {
-		return nil, nil
-	}
-	return cq, err
 }
 
 // canceledContext is a context that has ended.
@@ -144,15 +130,9 @@ var canceledContext = func() context.Context {
 	return ctx
 }()
 
-// Sleep waits until one of the channel's CQs has an event, [CompChannel.Wake] is called,
-// ctx ends, or the deadline until passes, if it is not zero. It returns the number of
-// events, which is 0 after Wake, and [os.ErrDeadlineExceeded] after the deadline. It does
-// not report which CQs the events belong to: poll and arm every CQ that was armed.
-//
-// Sleep is for programs that wait often and for several things at once. It does not
-// allocate as long as ctx stays the same. One goroutine at a time may call it, and no
-// other method that waits for the channel or its CQs may be used.
-func (c *CompChannel) Sleep(ctx context.Context, until time.Time) (events int, err error) {
+// sleep waits until one of the channel's CQs has an event, or the channel is woken, ctx ends, or the
+// deadline until passes, if it is not zero. See [bridge.Sleep].
+func (c *CompChannel) sleep(ctx context.Context, until time.Time) (events int, err error) {
 	ch := c.ch
 	ch.lastRead = 0
 	err = ch.file.Sleep(ctx, until, ch.countEvents)
@@ -175,8 +155,12 @@ func (c *CompChannel) Sleep(ctx context.Context, until time.Time) (events int, e
 	return 0, nil
 }
 
-// Wake ends the current call of [CompChannel.Sleep], or else the next.
-func (c *CompChannel) Wake() { c.ch.Wake() }
+func init() {
+	bridge.Sleep = func(channel any, ctx context.Context, until time.Time) (int, error) {
+		return channel.(*CompChannel).sleep(ctx, until)
+	}
+	bridge.Wake = func(channel any) { channel.(*CompChannel).ch.Wake() }
+}
 
 // wait waits for an event of a CQ.
 func (c *channel) wait(ctx context.Context, cq *cqEvents) error {
@@ -256,7 +240,7 @@ func (c *channel) inject(id uint64) {
 	defer c.mu.Unlock()
 	c.addPending(id)
 	c.injected++
-	c.file.Wake() // ends CompChannel.Sleep
+	c.file.Wake() // ends sleep
 }
 
 // addCQ registers a CQ with the channel.

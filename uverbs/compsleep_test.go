@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rdmatest"
 )
@@ -21,7 +22,7 @@ func TestSleep(t *testing.T) {
 		ch := b.RecvCQ.Channel()
 		sleep := func(until time.Time, events bool, want error) {
 			t.Helper()
-			if n, err := ch.Sleep(t.Context(), until); (n > 0) != events || !errors.Is(err, want) {
+			if n, err := bridge.Sleep(ch, t.Context(), until); (n > 0) != events || !errors.Is(err, want) {
 				t.Fatalf("%d events, %v", n, err)
 			}
 		}
@@ -42,7 +43,7 @@ func TestSleep(t *testing.T) {
 		}
 		past, never := time.Unix(2, 0), time.Time{}
 		sleep(past, false, os.ErrDeadlineExceeded)
-		ch.Wake()
+		bridge.Wake(ch)
 		sleep(never, false, nil)
 		for _, until := range []time.Time{never, time.Now().Add(time.Hour), never} {
 			if err := b.RecvCQ.Arm(false); err != nil {
@@ -53,7 +54,7 @@ func TestSleep(t *testing.T) {
 			poll()
 			go func() {
 				time.Sleep(10 * time.Millisecond) // most often it sleeps by then
-				ch.Wake()
+				bridge.Wake(ch)
 			}()
 			sleep(until, false, nil)
 			sleep(time.Now().Add(10*time.Millisecond), false, os.ErrDeadlineExceeded)
@@ -67,7 +68,7 @@ func TestSleep(t *testing.T) {
 		}
 		go b.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 		sleep(never, true, nil)
-		if allocs := testing.AllocsPerRun(100, func() { ch.Wake(); ch.Sleep(t.Context(), never) }); allocs != 0 {
+		if allocs := testing.AllocsPerRun(100, func() { bridge.Wake(ch); bridge.Sleep(ch, t.Context(), never) }); allocs != 0 {
 			t.Errorf("%v allocations", allocs)
 		}
 	})

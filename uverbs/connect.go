@@ -10,17 +10,14 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// ConnectOptions contains the attributes of a connection. The zero value is suitable for
-// messages; a peer that writes, reads or uses atomics needs Access. For numbers, zero
-// selects the default and a negative value selects 0. Values out of range are refused
-// with [verbs.ErrRange].
+// ConnectOptions contains the attributes of a connection. A peer that writes, reads or uses atomics
+// needs Access. A negative number is 0.
 type ConnectOptions struct {
 	Access  verbs.Access // granted to the peer, where the MR grants it as well; by default the peer can only send
 	PathMTU verbs.MTU    // by default the port's active MTU
 
-	// MaxRDAtomic is the number of RDMA READs and atomics that this side has in flight,
-	// MaxDestRDAtomic the number of the peer's that it serves at a time; by default 16.
-	MaxRDAtomic, MaxDestRDAtomic int
+	MaxRDAtomic     int // RDMA READs and atomics that this side has in flight; by default 16
+	MaxDestRDAtomic int // those of the peer that it serves at a time; by default 16
 
 	Timeout     int // of an acknowledgement, 4.096 µs * 2^Timeout; by default 14 (67 ms), at most 31; 0 is infinite
 	RetryCount  int // retries without an acknowledgement; by default 6, at most 7, which rxe takes as infinite
@@ -64,8 +61,7 @@ func (o *ConnectOptions) attrs(av verbs.AddressVector) (a verbs.QPAttr, err erro
 	return a, err
 }
 
-// Addr returns the QP's address on a port, with the port's best GID and a random PSN,
-// which the caller may change.
+// Addr returns the QP's address, with a port's best GID and a random PSN.
 func (q *QP) Addr(port int) (verbs.QPAddr, error) {
 	gid, err := q.pd.ctx.FindGID(port, anyAddr)
 	if err != nil {
@@ -74,7 +70,7 @@ func (q *QP) Addr(port int) (verbs.QPAddr, error) {
 	return q.AddrOn(gid)
 }
 
-// AddrOn returns the QP's address with an entry of the GID table and a random PSN.
+// AddrOn returns the QP's address with a GID and a random PSN.
 func (q *QP) AddrOn(gid verbs.GIDEntry) (verbs.QPAddr, error) {
 	p, err := q.pd.ctx.QueryPort(gid.Port)
 	if err != nil {
@@ -85,9 +81,9 @@ func (q *QP) AddrOn(gid verbs.GIDEntry) (verbs.QPAddr, error) {
 	}, nil
 }
 
-// Connect moves an RC or UC QP from RESET to RTS and connects it to remote. local is the
-// address that remote connects to. A QP in RESET accepts no receives: post them after
-// Connect and before remote sends. On iWARP only package cm can connect.
+// Connect moves an RC or UC QP from RESET to RTS and connects it to remote, which connects to
+// local. Post receives after it, and before remote sends: RESET takes none. On iWARP only package
+// cm connects.
 func (q *QP) Connect(local, remote verbs.QPAddr, opt ConnectOptions) error {
 	const op = "connect"
 	if q.pd.ctx.device.IWARP() {
@@ -143,7 +139,7 @@ func familiesOf(local, remote verbs.GID) string {
 	return fmt.Sprintf(" (no path from %v, which is %s, to %v, which is %s: use a local GID of that family, see Context.FindGID)", a, family(a), b, family(b))
 }
 
-// StartUD moves a UD QP from RESET to RTS on a port. Peers must use qkey to reach it.
+// StartUD moves a UD QP from RESET to RTS on a port. Peers reach it with qkey.
 func (q *QP) StartUD(port int, qkey uint32) error {
 	a := verbs.QPAttr{Port: uint8(port), QKey: qkey}
 	for i, mask := range []verbs.QPAttrMask{verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskQKey, 0, verbs.MaskSQPSN} {

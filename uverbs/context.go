@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// Context is an open device. It must be closed after all objects made from it.
+// Context is an open device. Objects made from it are closed before it.
 type Context struct {
 	*contextCore
 	obj *object
@@ -128,12 +128,11 @@ func (c *Context) Driver() string { return c.driver.Name() }
 // CompVectors returns the number of completion vectors, see [CQOptions].
 func (c *Context) CompVectors() int { return int(c.vectors) }
 
-// SetLogger sets the logger to which the Context reports, at level Warn, objects that
-// became unreachable without being closed and failures to destroy them. Nil disables it.
+// SetLogger sets where objects are reported, at level Warn, that became unreachable without Close,
+// and failures to destroy them; nil disables it.
 func (c *Context) SetLogger(l *slog.Logger) { c.obj.tree.log.Store(l) }
 
-// Close closes the device. It fails with [verbs.ErrInUse] while objects made from it
-// are open.
+// Close closes the device. It fails while objects made from it are open.
 func (c *Context) Close() error {
 	if c == nil {
 		return verbs.ErrClosed

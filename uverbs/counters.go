@@ -9,10 +9,8 @@ import (
 	"github.com/goverbs/verbs/internal/host"
 )
 
-// Counters returns the statistics of a port by their names in sysfs: those of the driver
-// ("sent_pkts", "rcvd_pkts" on rxe) and, if there are any, the standard ones
-// ("port_xmit_data"). rdma-statistic(8) shows the same values. They may be up to 10 ms
-// old.
+// Counters returns the statistics of a port by their names in sysfs, as rdma-statistic(8): those of
+// the driver ("sent_pkts" on rxe) and the standard ones ("port_xmit_data"). They may be 10 ms old.
 func (c *Context) Counters(port int) (map[string]uint64, error) {
 	const op = "read counters"
 	if err := c.checkPort(port); err != nil {

@@ -15,8 +15,7 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// CQ is a completion queue. It belongs to a [Context] and must be closed after the QPs
-// that use it.
+// CQ is a completion queue, which is closed after its QPs.
 type CQ struct {
 	ctx     *Context
 	obj     *object
@@ -35,17 +34,13 @@ type CQ struct {
 type CQOptions struct {
 	// Depth is the minimum number of completions that the CQ holds. A CQ that overflows
 	// fails: leave room for every signaled request and every receive.
-	Depth int
-	// Channel delivers the CQ's events. A CQ without a channel can only be polled.
-	Channel *CompChannel
-	// Vector is the completion vector, less than [Context.CompVectors].
-	Vector int
+	Depth   int
+	Channel *CompChannel // delivers the CQ's events; without one it can only be polled
+	Vector  int          // completion vector, less than [Context.CompVectors]
 	// SingleThreaded disables the lock (IBV_CREATE_CQ_ATTR_SINGLE_THREADED of
-	// ibv_create_cq_ex(3)): the program guarantees that calls of the CQ's methods,
-	// including Close, do not overlap. Calls of the QPs that use the CQ may. A poll takes
-	// half the time. The race detector reports calls that are not ordered. If the device is
-	// lost, requests are not flushed to it, see [QPOptions]. mlx5 keeps the lock: QPs that are
-	// reset or closed take their completions out of the CQ.
+	// ibv_create_cq_ex(3)): the program guarantees that calls of the CQ's methods, including
+	// Close, do not overlap. Calls of its QPs may: for these mlx5 keeps a lock. A poll takes
+	// half the time. If the device is lost, requests are not flushed to the CQ.
 	SingleThreaded bool
 }
 
@@ -173,9 +168,9 @@ func (q *CQ) Channel() *CompChannel { return q.channel }
 // Cap returns the number of completions that the CQ holds.
 func (q *CQ) Cap() int { return q.queue.Cap() }
 
-// Arm requests one event for the next completion or, with solicitedOnly, for the next one
-// that a peer solicited or that failed (ibv_req_notify_cq(3)). Completions already in the
-// CQ cause no event, so poll again after arming and before waiting.
+// Arm requests one event for the next completion or, with solicitedOnly, for the next that a peer
+// solicited or that failed (ibv_req_notify_cq(3)). Completions that are there cause none: poll
+// again before waiting.
 func (q *CQ) Arm(solicitedOnly bool) error {
 	if q.channel == nil {
 		return q.obj.fail("arm", verbs.ErrNoChannel)
@@ -186,28 +181,22 @@ func (q *CQ) Arm(solicitedOnly bool) error {
 	return nil
 }
 
-// Wait waits for an event of the CQ that [CQ.Arm] requested.
+// Wait waits for the event that [CQ.Arm] requested (ibv_get_cq_event(3)).
 func (q *CQ) Wait(ctx context.Context) error {
-	if err := q.wait(ctx); err != nil {
+	err := verbs.ErrNoChannel
+	if q.channel != nil {
+		err = q.channel.ch.wait(ctx, q.events)
+	}
+	if err != nil {
 		return q.obj.fail("wait on", err)
 	}
 	return nil
 }
 
-func (q *CQ) wait(ctx context.Context) error {
-	if q.channel == nil {
-		return verbs.ErrNoChannel
-	}
-	return q.channel.ch.wait(ctx, q.events)
-}
-
-// PollWait is like [CQ.Poll] but waits until there is a completion. Several goroutines
-// may call it; each completion is returned to one of them. If it returns an error, it has
-// taken no completion.
-//
-// Before it sleeps it polls for 10 us, or for twice the time that recent calls waited, if
-// that was less than 50 us and no other wait of the process polls for so long. Programs that
-// must not poll use [CQ.Arm] and [CQ.Wait].
+// PollWait is like [CQ.Poll] but waits until there is a completion; after an error it has taken
+// none. Before it sleeps it polls for 10 µs, or for twice the time of recent waits if that was less
+// than 50 µs and no other wait of the process polls for so long. [CQ.Arm] and [CQ.Wait] do not
+// poll.
 func (q *CQ) PollWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	for {
 		if n := q.Poll(wcs); n > 0 || len(wcs) == 0 {
@@ -219,10 +208,8 @@ func (q *CQ) PollWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	}
 }
 
-// Next waits for one completion and returns it. If the request failed, the error is that
-// of [verbs.WC.Err], a [*verbs.WCError]; after any other error no completion was taken.
-// For connections of package cm, the Reason method of the endpoint reports whether the
-// connection has ended.
+// Next waits for one completion and returns it. If its request failed, the error is a
+// [*verbs.WCError]; after any other error no completion was taken.
 func (q *CQ) Next(ctx context.Context) (verbs.WC, error) {
 	var wcs [1]verbs.WC
 	if _, err := q.PollWait(ctx, wcs[:]); err != nil {
@@ -262,10 +249,8 @@ func (q *CQ) pollArmWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	return 0, q.Wait(ctx)
 }
 
-// Resize changes the size to at least depth completions, more or fewer than before
-// (ibv_resize_cq(3)). Completions in the CQ are preserved. If it returns
-// [verbs.ErrQueueFailed], the CQ is unusable: Arm and PollWait return that error, Poll
-// returns no completions.
+// Resize changes the size to at least depth completions, and keeps those in the CQ
+// (ibv_resize_cq(3)). After [verbs.ErrQueueFailed] the CQ is unusable.
 func (q *CQ) Resize(depth int) error {
 	const op = "resize"
 	if depth < 1 || int(uint32(depth)) != depth {
@@ -287,8 +272,8 @@ func (q *CQ) Resize(depth int) error {
 	return nil
 }
 
-// Moderate requests at most one event in count completions or period microseconds
-// (ibv_modify_cq(3)). rxe and siw do not support it.
+// Moderate requests at most one event in count completions or period µs (ibv_modify_cq(3)). rxe and
+// siw do not support it.
 func (q *CQ) Moderate(count, period uint16) error {
 	const op = "moderate"
 	if err := q.obj.enter(op); err != nil {
@@ -303,8 +288,7 @@ func (q *CQ) Moderate(count, period uint16) error {
 	return nil
 }
 
-// Close destroys the CQ. Calls that wait for it return [verbs.ErrClosed]. Close fails
-// with [verbs.ErrInUse] while QPs use the CQ.
+// Close destroys the CQ, and ends calls that wait. It fails while QPs use it.
 func (q *CQ) Close() error {
 	if q == nil {
 		return verbs.ErrClosed

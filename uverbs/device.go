@@ -15,8 +15,7 @@ import (
 	"github.com/goverbs/verbs/internal/host"
 )
 
-// Device is an RDMA device as sysfs describes it, or one in user space that package soft has
-// made.
+// Device is an RDMA device of the kernel, or one that package soft has made.
 type Device struct {
 	Name     string // "rxe0"
 	Node     string // "/dev/infiniband/uverbs0"; "virtual:..." in user space
@@ -27,11 +26,10 @@ type Device struct {
 	Board    string     // board_id; often empty
 	Ports    int
 	ABI      int   // version of the driver's ABI
-	NodeErr  error // why Node cannot be used; matches ErrNoNode if it is missing
+	NodeErr  error // why Node cannot be used; matches [verbs.ErrNoNode] if there is none
 }
 
-// IWARP reports whether the device speaks iWARP (RFC 5040), as siw does, rather than
-// InfiniBand or RoCE.
+// IWARP reports whether it speaks iWARP, as siw, not InfiniBand or RoCE.
 func (d Device) IWARP() bool { return strings.HasSuffix(d.NodeType, "RNIC") }
 
 // Folders in which the kernel shows devices. Tests replace them.
@@ -40,10 +38,8 @@ var (
 	devDir   = "/dev/infiniband"
 )
 
-// Devices lists the RDMA devices of this network namespace in order of their uverbs
-// number, and then those that package soft has made in this process. A device whose node is
-// missing is listed, with its NodeErr set. On a machine without RDMA the list is empty and the
-// error nil.
+// Devices lists the RDMA devices of this network namespace by the number of their uverbs node, and
+// then those that package soft has made in this process. Without RDMA the list is empty.
 func Devices() ([]Device, error) {
 	class := filepath.Join(sysClass, "infiniband_verbs")
 	names, err := host.ListAttrs(class)

@@ -6,9 +6,8 @@ import (
 	"github.com/goverbs/verbs/internal/sys"
 )
 
-// RegisterDMABuf registers size bytes, from offset, of the memory behind a DMA-BUF file,
-// to which SGEs and peers refer by iova (ibv_reg_dmabuf_mr(3)). The memory belongs to a
-// device: [MR.Bytes] returns nil.
+// RegisterDMABuf registers a part of a DMA-BUF file, a device's memory, which SGEs and peers name
+// by iova (ibv_reg_dmabuf_mr(3)). [MR.Bytes] returns nil.
 func (p *PD) RegisterDMABuf(fd int, offset, size int, iova uint64, access verbs.Access) (*MR, error) {
 	const op = "register DMA-BUF in"
 	if err := p.obj.enter(op); err != nil {

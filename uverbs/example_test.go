@@ -99,7 +99,7 @@ func ExampleOpen() {
 }
 
 func ExampleContext_Probe() {
-	if err := dev.Probe(uverbs.FeatureUD); errors.Is(err, errors.ErrUnsupported) {
+	if err := dev.Probe("UD"); errors.Is(err, errors.ErrUnsupported) {
 		fmt.Println("no datagrams:", err)
 	} else if err == nil {
 		fmt.Println("datagrams")
@@ -114,7 +114,7 @@ func ExamplePD_RegisterMR() {
 		log.Fatal(err)
 	}
 	defer buf.Close()
-	mr, err := pd.RegisterMR(buf.Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	mr, err := pd.RegisterMR(buf.Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteWrite, uverbs.MROptions{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -18,18 +18,16 @@ import (
 	"github.com/goverbs/verbs/internal/nldev"
 )
 
-// Find returns the device that spec describes:
+// Find returns the device that spec describes. These are tried in this order:
 //
-//	"rxe0"                 a device, by its name
-//	"505400fffe123456"     by its node GUID, in any form that [verbs.ParseGUID] takes
-//	"eth0", "eth0.100"     the device of a network interface, or of one below it
-//	"10.9.0.1", "fd00::1"  the device in user space with this address, or the device of
-//	                       the interface with this address of the machine
-//	""                     the first device that has a node
+//	"rxe0"                 its name
+//	"505400fffe123456"     its node GUID, in any form that [verbs.ParseGUID] takes
+//	"eth0", "eth0.100"     its network interface, or one above that
+//	"10.9.0.1", "fd00::1"  the address of one in user space, or of its interface
+//	""                     the first that has a node
 //
-// They are tried in this order. The error matches [verbs.ErrNoDevice] if no device
-// matches and [verbs.ErrAmbiguous] if several do, and lists the devices. Use cm.Lookup to
-// find the device that leads to a remote address.
+// The error lists the devices, and matches [verbs.ErrNoDevice] or [verbs.ErrAmbiguous]. cm.Lookup
+// finds the device that leads to a remote address.
 func Find(spec string) (Device, error) { return find("find", spec) }
 
 // Open opens the device that spec describes, as [Find] does.
@@ -148,9 +146,8 @@ func addLowerInterfaces(names []string) []string {
 	return names
 }
 
-// Interfaces returns the names of the network interfaces with the GIDs of the device's ports, without
-// opening it. It reads sysfs, which has them for RoCE and since Linux 6.4 for iWARP, or
-// else uses netlink, which has them for both.
+// Interfaces returns the network interfaces of the device's ports. It reads sysfs, or uses netlink
+// for iWARP before Linux 6.4.
 func (d Device) Interfaces() (names []string) {
 	for port := 1; port <= d.Ports; port++ {
 		dir := filepath.Join(sysClass, "infiniband", d.Name, "ports", strconv.Itoa(port), "gid_attrs", "ndevs")

@@ -11,11 +11,9 @@ import (
 	"github.com/goverbs/verbs/internal/sys"
 )
 
-// ImportContext makes a Context of an open device file, such as one that another process
-// passed over a Unix socket (ibv_import_device(3)). fd is a descriptor that [Context.FD]
-// returned, and is duplicated. All processes that have the file open share its objects,
-// which live until the last of them closes it. The file of a device in user space has no meaning
-// in other processes.
+// ImportContext makes a Context of the descriptor of another (ibv_import_device(3)), which it
+// duplicates. The objects of a device file belong to all processes that have it open, and live
+// until the last closes it.
 func ImportContext(fd int) (*Context, error) {
 	fail := func(err error) (*Context, error) {
 		return nil, &verbs.Error{Op: "import", Object: fmt.Sprintf("file %d", fd), Err: err}
@@ -44,16 +42,15 @@ func ImportContext(fd int) (*Context, error) {
 	return c, nil
 }
 
-// FD returns the device's file descriptor, for [ImportContext] in another process. It is
-// valid until Close. For a device in user space it is a number that only ImportContext in this
-// process takes.
+// FD returns the device's file descriptor, for [ImportContext], also by a process that has got it
+// over a socket. It is valid until Close.
 func (c *Context) FD() int { return c.file.FD }
 
 // Handle returns the kernel's handle of the PD, for [Context.ImportPD].
 func (p *PD) Handle() uint32 { return p.handle }
 
-// ImportPD makes a PD of one that another Context of the same file has
-// (ibv_import_pd(3)). Close does not destroy the kernel's PD: its creator does so, later.
+// ImportPD makes a PD of another Context's of the same file (ibv_import_pd(3)). Close leaves the
+// kernel's PD to its creator.
 func (c *Context) ImportPD(handle uint32) (*PD, error) {
 	const op = "import PD to"
 	if err := c.obj.enter(op); err != nil {
@@ -69,9 +66,9 @@ func (c *Context) ImportPD(handle uint32) (*PD, error) {
 // Handle returns the kernel's handle of the MR, for [PD.ImportMR].
 func (m *MR) Handle() uint32 { return m.state.handle }
 
-// ImportMR makes an MR of one that another Context of the same file has
-// (ibv_import_mr(3)). handle must belong to the PD. The memory may belong to another
-// process, so [MR.Bytes] returns nil. Close does not destroy the kernel's MR.
+// ImportMR makes an MR of one of the PD that another Context of the same file has
+// (ibv_import_mr(3)). Its memory may be another process's: [MR.Bytes] returns nil. Close leaves the
+// kernel's MR to its creator.
 func (p *PD) ImportMR(handle uint32) (*MR, error) {
 	const op = "import MR to"
 	if err := p.obj.enter(op); err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/goverbs/verbs/internal/nldev"
 )
 
-// Index returns the kernel's number of the device, which stays the same when the device
-// is renamed and is not used again for another (ibv_get_device_index(3)).
+// Index returns the kernel's number of the device, which stays when the device is renamed and is
+// never used again (ibv_get_device_index(3)).
 func (d Device) Index() (int, error) {
 	index, err := 0, error(verbs.ErrNoDevice)
 	derr := nldev.Dump(abi.RDMA_NLDEV_CMD_GET, nil, func(a nldev.Attrs) error { // sysfs does not have it

@@ -44,7 +44,7 @@ func TestUnreachableClosed(t *testing.T) {
 		ch := labtest.Must(ctx.CreateCompChannel())(t)
 		cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 10, Channel: ch}))(t)
 		labtest.Must(pd.AllocMR(4096, verbs.AccessAll, uverbs.MROptions{}))(t)
-		labtest.Must(pd.RegisterMR(make([]byte, 10000), verbs.AccessAll))(t)
+		labtest.Must(pd.RegisterMR(make([]byte, 10000), verbs.AccessAll, uverbs.MROptions{}))(t)
 		qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
 		return []any{qp}
 	}
@@ -119,9 +119,9 @@ func TestCallerMemory(t *testing.T) {
 	labtest.RequireBoth(t)
 	a, b := labtest.NewPair(t, "", rdmatest.PairOptions{})
 	src, dst := []byte("from the Go heap, at any address"), make([]byte, 64)
-	from := labtest.Must(a.PD.RegisterMR(src, 0))(t)
+	from := labtest.Must(a.PD.RegisterMR(src, 0, uverbs.MROptions{}))(t)
 	defer from.Close()
-	to := labtest.Must(b.PD.RegisterMR(dst[3:], verbs.AccessAll))(t)
+	to := labtest.Must(b.PD.RegisterMR(dst[3:], verbs.AccessAll, uverbs.MROptions{}))(t)
 	defer to.Close()
 	runtime.GC()
 	send(t, a.QP, verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: to.Addr(), RKey: to.RKey(), SGL: []verbs.SGE{from.SGE(0, len(src))}})
@@ -236,8 +236,8 @@ func TestSolicited(t *testing.T) {
 	}
 }
 
-// TestSharedChannel waits for two CQs of one channel in two goroutines, and then for any
-// of them.
+// TestSharedChannel waits for two CQs of one channel in two goroutines, and then takes the event of
+// any of them.
 func TestSharedChannel(t *testing.T) {
 	labtest.RequireBoth(t)
 	ctx := labtest.Open(t)
@@ -283,15 +283,10 @@ func TestSharedChannel(t *testing.T) {
 		t.Fatal(err)
 	}
 	send(t, qps[1], write)
-	for {
-		cq, err := ch.Wait(wait)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if cq == cqs[1] && cq.Poll(make([]verbs.WC, 1)) == 1 {
-			return
-		}
-	}
+	labtest.Until(t, "the event of a CQ", func() bool {
+		cq := labtest.Must(ch.TryWait())(t)
+		return cq == cqs[1] && cq.Poll(make([]verbs.WC, 1)) == 1
+	})
 }
 
 // TestAsyncEvents takes the link down and up.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestMemoryKinds registers memory of each kind. What a device cannot be given fails with
@@ -73,7 +74,7 @@ func TestMemoryKinds(t *testing.T) {
 			if labtest.Race && labtest.Soft && test.want == "read-only" {
 				continue // the device does not write to memory to probe it
 			}
-			mr, err := pd.RegisterMR(test.mem, test.access)
+			mr, err := pd.RegisterMR(test.mem, test.access, uverbs.MROptions{})
 			if err == nil {
 				mr.Close()
 			}

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -14,8 +15,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// MR is a memory region: memory that the device may access, and its keys. It belongs to a
-// [PD] and lives until it is closed, or its PD becomes unreachable.
+// MR is memory that the device may access, and its keys. It belongs to a [PD] and lives until it is
+// closed, or its PD becomes unreachable.
 type MR struct {
 	pd         *PD
 	obj        *object
@@ -27,57 +28,42 @@ type MR struct {
 	state      *mrState
 }
 
-// MROptions contains options for [PD.AllocMR]. The zero value suits most programs.
+// MROptions contains options for [PD.AllocMR] and [PD.RegisterMR].
 type MROptions struct {
-	// HugePages takes the memory from the pool of pages of 2 MiB that the system has
-	// reserved (vm.nr_hugepages), and rounds its size up to such pages. A device's page
-	// tables are then smaller. It fails with ENOMEM if the pool has too few.
+	// HugePages allocates reserved pages of 2 MiB (vm.nr_hugepages), and rounds up to such. A
+	// device's page tables are then smaller. It fails with ENOMEM if there are too few.
 	HugePages bool
-	// IOVA, if not 0, is the address by which SGEs and peers refer to the first byte. On
-	// rxe its offset in a page must equal that of the memory. siw supports only the
-	// memory's own address.
+	// IOVA is the address of the first byte for SGEs and peers (ibv_reg_mr_iova(3)); 0 is the
+	// memory's, which siw requires. Of rxe both have the same offset in a page.
 	IOVA uint64
 }
 
-// AllocMR registers size bytes of new, zeroed, page-aligned memory outside the Go heap.
-// Close frees the memory: slices of [MR.Bytes] must not be used after that.
+// AllocMR registers size bytes of new, zeroed, page-aligned memory outside the Go heap. After
+// Close, slices of [MR.Bytes] must not be used.
 func (p *PD) AllocMR(size int, access verbs.Access, opt MROptions) (*MR, error) {
 	buf, err := mmap.NewBuffer(size, mmap.BufferOptions{HugePages: opt.HugePages})
 	if err != nil {
 		return nil, p.obj.fail("allocate MR in", err)
 	}
-	iova := opt.IOVA
-	if iova == 0 {
-		iova = buf.Addr()
-	}
-	mr, err := p.register(buf.Bytes(), buf.Addr(), iova, access, buf.Close)
+	mr, err := p.register(buf.Bytes(), buf.Addr(), opt.IOVA, access, buf.Close)
 	if err != nil {
 		buf.Close()
 	}
 	return mr, err
 }
 
-// RegisterMR registers the caller's memory, which is pinned, and not collected, until the
-// region is closed. It must not be empty and must not contain Go pointers. It may be
-// registered any number of times. Besides memory of Go it may be a mapping, but if devices
-// may write to it, not of a file on a disk (MAP_SHARED); docs/deploy.md has a table. With [verbs.AccessRemoteWrite], peers that have the key
-// can write to it at any time: read it only after a completion or a message that reports
-// the write.
-func (p *PD) RegisterMR(mem []byte, access verbs.Access) (*MR, error) {
-	return p.RegisterMRIOVA(mem, 0, access)
-}
-
-// RegisterMRIOVA is like [PD.RegisterMR], with an address by which SGEs and peers refer
-// to the first byte, see [MROptions] (ibv_reg_mr_iova(3)).
-func (p *PD) RegisterMRIOVA(mem []byte, iova uint64, access verbs.Access) (*MR, error) {
-	if len(mem) == 0 {
+// RegisterMR registers the caller's memory, without Go pointers, and pins it until Close.
+// docs/deploy.md has a table of mappings that can be registered. With [verbs.AccessRemoteWrite]
+// peers can write at any time: read only after a completion or a message that reports the write.
+func (p *PD) RegisterMR(mem []byte, access verbs.Access, opt MROptions) (*MR, error) {
+	switch {
+	case len(mem) == 0:
 		return nil, p.obj.fail(opRegister, fmt.Errorf("empty memory: %w", syscall.EINVAL))
+	case opt.HugePages:
+		return nil, p.obj.fail(opRegister, fmt.Errorf("HugePages of memory that exists, as only AllocMR chooses pages: %w", syscall.EINVAL))
 	}
 	addr, unpin := pin(mem)
-	if iova == 0 {
-		iova = addr
-	}
-	mr, err := p.register(mem, addr, iova, access, unpin)
+	mr, err := p.register(mem, addr, opt.IOVA, access, unpin)
 	if err != nil {
 		unpin()
 	}
@@ -95,13 +81,14 @@ const odpSupport = 1 << 0
 
 const opRegister = "register MR in"
 
-// register registers memory. If it succeeds, it takes over the memory and releases it
-// with free.
+// register registers memory; iova 0 is addr. If it succeeds, it takes over the memory and releases
+// it with free.
 func (p *PD) register(mem []byte, addr, iova uint64, access verbs.Access, free func() error) (*MR, error) {
 	if err := p.obj.enter(opRegister); err != nil {
 		return nil, err
 	}
 	defer p.obj.exit()
+	iova = cmp.Or(iova, addr)
 	req := abi.IbUverbsRegMr{
 		Start:       addr,
 		Length:      uint64(len(mem)),
@@ -164,9 +151,8 @@ func (m *MR) Bytes() []byte {
 	return m.mem
 }
 
-// Word returns the 4 bytes at off as an atomic in the host's byte order, for programs
-// that poll memory to which a peer writes. It panics if they are not inside the region,
-// or not aligned. The result must not be used after Close.
+// Word returns the 4 aligned bytes at off as an atomic in the host's byte order, for polling memory
+// to which a peer writes, until Close.
 func (m *MR) Word(off int) *atomic.Uint32 { return mmap.Word(m.Bytes(), off) }
 
 // Len returns the length of the region in bytes.
@@ -181,8 +167,8 @@ func (m *MR) LKey() uint32 { return m.lkey }
 // RKey returns the key for peers.
 func (m *MR) RKey() uint32 { return m.rkey }
 
-// SGE returns an SGE for n bytes of the region from off. It panics, as slicing does, if
-// they are not inside the region, or if n is 4 GiB or more, which is too long for an SGE.
+// SGE returns an SGE for n bytes of the region from off. It panics, as slicing does, if they are
+// not inside, or if n is 4 GiB or more.
 func (m *MR) SGE(off, n int) verbs.SGE {
 	if off < 0 || n < 0 || off > m.size-n {
 		panic(fmt.Sprintf("uverbs: SGE [%d:%d+%d] of an MR of %d bytes", off, off, n, m.size))
@@ -193,8 +179,7 @@ func (m *MR) SGE(off, n int) verbs.SGE {
 	return verbs.SGE{Addr: m.addr + uint64(off), Length: uint32(n), LKey: m.lkey}
 }
 
-// Close deregisters the region and frees or unpins its memory. Work requests
-// and peers that still use it fail with an access error.
+// Close deregisters the region and frees or unpins its memory.
 func (m *MR) Close() error {
 	if m == nil {
 		return verbs.ErrClosed

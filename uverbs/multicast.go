@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// AttachMulticast makes a UD QP receive the datagrams of a multicast group
-// (ibv_attach_mcast(3)). mlid is for InfiniBand only. Close detaches the QP.
+// AttachMulticast makes a UD QP receive the datagrams of a group, until Close
+// (ibv_attach_mcast(3)). mlid is for InfiniBand only.
 func (q *QP) AttachMulticast(group verbs.GID, mlid uint16) error {
 	return q.multicast("attach to multicast group", (*groups).attach, membership{group, mlid})
 }

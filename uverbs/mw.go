@@ -11,11 +11,9 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// MW is a memory window: a key to part of a memory region that work requests grant and
-// revoke, without registration. It belongs to a [PD].
-//
-// The kernel's rxe (6.1 to 7.2) enforces the window's access and key, but not its bounds:
-// peers can access the whole region.
+// MW is a memory window: a key to part of a region that work requests grant and revoke. It belongs
+// to a [PD]. The kernel's rxe (6.1 to 7.2) checks its access and key, but not its bounds: peers can
+// access the whole region.
 type MW struct {
 	pd  *PD
 	obj *object
@@ -55,9 +53,6 @@ func (m *MW) RKey() uint32 {
 	return m.rkey
 }
 
-// Type returns the type of the window.
-func (m *MW) Type() verbs.MWType { return m.typ }
-
 // Close frees the window. Its key becomes invalid.
 func (m *MW) Close() error {
 	if m == nil {
@@ -76,9 +71,8 @@ type BindOptions struct {
 	Access verbs.Access
 }
 
-// BindMW posts the request that binds a window of either type to part of a region, with a
-// new key, and returns that key (ibv_bind_mw(3)). The key is valid once the request has
-// completed.
+// BindMW posts the request that binds a window to part of a region with a new key, and returns it.
+// It is valid on completion (ibv_bind_mw(3)).
 func (q *QP) BindMW(mw *MW, opt BindOptions) (rkey uint32, err error) {
 	const op = "bind MW on"
 	bind := verbs.MWBind{Type: mw.typ, Access: opt.Access}

@@ -7,8 +7,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// PD is a protection domain: QPs and the memory regions that they may use. It belongs to
-// a [Context] and must be closed after all objects made from it.
+// PD is a protection domain: QPs and the memory regions that they may use. Objects made from it are
+// closed before it.
 type PD struct {
 	ctx      *Context
 	obj      *object
@@ -46,8 +46,7 @@ func (c *Context) AllocPD() (*PD, error) {
 // Context returns the Context that the PD was made from.
 func (p *PD) Context() *Context { return p.ctx }
 
-// Close releases the PD. It fails with [verbs.ErrInUse] while objects made from it are
-// open.
+// Close releases the PD. It fails while objects made from it are open.
 func (p *PD) Close() error {
 	if p == nil {
 		return verbs.ErrClosed

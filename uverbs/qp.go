@@ -15,8 +15,7 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// QP is a queue pair: a send queue and a receive queue. It belongs to a [PD] and must be
-// closed before its CQs.
+// QP is a send queue and a receive queue. It is closed before its CQs.
 type QP struct {
 	pd     *PD
 	obj    *object
@@ -33,24 +32,17 @@ type QP struct {
 	recv provider.RecvQueue // nil if there is an SRQ
 }
 
-// QPOptions contains options for [PD.CreateQP]. A zero Type is RC; the CQs may be the
-// same.
+// QPOptions contains options for [PD.CreateQP].
 type QPOptions struct {
-	Type   verbs.QPType
-	SendCQ *CQ
-	RecvCQ *CQ
-	// SRQ, if set, is the shared receive queue that the QP uses.
-	SRQ *SRQ
-	// Cap is the minimum size of the queues. Fields that are zero have defaults, see
-	// [verbs.QPCap.WithDefaults].
-	Cap verbs.QPCap
-	// SignalAll makes every send request signaled.
-	SignalAll bool
+	Type           verbs.QPType // zero is RC
+	SendCQ, RecvCQ *CQ          // may be the same
+	SRQ            *SRQ         // that the QP uses; nil if it has a receive queue of its own
+	Cap            verbs.QPCap  // minimum size of the queues, see [verbs.QPCap.WithDefaults]
+	SignalAll      bool         // every send request is signaled
 	// SingleThreaded disables the locks of the queues, as a thread domain does
 	// (ibv_alloc_td(3)): the program guarantees that calls of the QP's methods, including
-	// Modify and Close, do not overlap. The race detector reports calls that are not
-	// ordered. If the device is lost, nothing completes the requests any more: the
-	// program stops to wait for them when the Context reports [verbs.EventDeviceFatal].
+	// Modify and Close, do not overlap. If the device is lost, nothing completes the requests:
+	// stop waiting for them when the Context reports [verbs.EventDeviceFatal].
 	SingleThreaded bool
 }
 
@@ -187,13 +179,13 @@ func init() {
 	}
 }
 
-// Num returns the QP number, by which peers address the QP.
+// Num returns the QP number.
 func (q *QP) Num() uint32 { return q.num }
 
 // Type returns the QP's transport.
 func (q *QP) Type() verbs.QPType { return q.typ }
 
-// Cap returns the size of the queues, which is at least the requested one.
+// Cap returns the size of the queues, at least the requested one.
 func (q *QP) Cap() verbs.QPCap { return q.cap }
 
 // PD, SendCQ, RecvCQ and SRQ return the objects that the QP was made from.

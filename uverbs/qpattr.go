@@ -11,9 +11,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// Modify changes the attributes in mask. With [verbs.MaskState] it moves the QP to
-// another state; ibv_modify_qp(3) has the table of what each transition requires. A QP
-// that is moved to RESET discards its requests.
+// Modify changes the attributes in mask. With [verbs.MaskState] it moves the QP, by the table of
+// ibv_modify_qp(3). RESET discards all requests.
 func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	const op = "modify"
 	if err := q.obj.enter(op); err != nil {

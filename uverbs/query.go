@@ -15,7 +15,7 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// QueryDevice returns the device's limits and capabilities (ibv_query_device_ex(3)).
+// QueryDevice returns the device's limits (ibv_query_device_ex(3)).
 func (c *Context) QueryDevice() (*verbs.DeviceAttr, error) {
 	const op = "query device"
 	if err := c.obj.enter(op); err != nil {
@@ -87,8 +87,7 @@ func deviceAttr(r *abi.IbUverbsExQueryDeviceResp) *verbs.DeviceAttr {
 // anyAddr makes FindGID return the best entry of the port.
 var anyAddr netip.Addr
 
-// QueryPort returns the state and the limits of a port (ibv_query_port(3)). Ports are
-// numbered from 1.
+// QueryPort returns state and limits of a port, from 1 (ibv_query_port(3)).
 func (c *Context) QueryPort(port int) (*verbs.PortAttr, error) {
 	const op = "query port"
 	if err := c.obj.enter(op); err != nil {
@@ -212,10 +211,8 @@ func gidEntry(e *abi.IbUverbsGidEntry) verbs.GIDEntry {
 	return g
 }
 
-// FindGID returns the GID for traffic from addr: the entry with that address, for RoCE v2
-// if there are several. For the zero Addr it returns the best entry of the port: it
-// prefers addresses that are not loopback ones, then RoCE v2, then addresses that are not
-// link-local, then IPv4.
+// FindGID returns the GID for traffic from addr, for RoCE v2 if there are several. For the zero
+// Addr it is the port's best: rather not loopback, then RoCE v2, then not link-local, then IPv4.
 func (c *Context) FindGID(port int, addr netip.Addr) (verbs.GIDEntry, error) {
 	table, err := c.GIDTable()
 	if err != nil {
@@ -271,8 +268,7 @@ func (c *Context) PKeys(port int) ([]uint16, error) {
 	}
 }
 
-// PKeyIndex returns the index of a partition key in a port's table
-// (ibv_get_pkey_index(3)).
+// PKeyIndex returns where a port's table has a key (ibv_get_pkey_index(3)).
 func (c *Context) PKeyIndex(port int, key uint16) (int, error) {
 	keys, err := c.PKeys(port)
 	if err != nil {

@@ -9,16 +9,15 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// ReregOptions contains the changes that [MR.Rereg] makes. Nil fields change nothing.
+// ReregOptions contains the changes of [MR.Rereg]. Nil fields change nothing.
 type ReregOptions struct {
 	PD     *PD
 	Access *verbs.Access
-	// Memory replaces the region's memory, as for [PD.RegisterMR].
-	Memory []byte
+	Memory []byte // as for [PD.RegisterMR]
 }
 
-// Rereg changes a region without destroying it (ibv_rereg_mr(3)). Its keys may change.
-// Meanwhile the region must not be in use, and its other methods must not be called.
+// Rereg changes a region that is not in use (ibv_rereg_mr(3)). Its keys may change. No other method
+// may be called meanwhile.
 func (m *MR) Rereg(opt ReregOptions) error {
 	const op = "reregister"
 	const trans, pd, access = 1, 2, 4 // enum ib_mr_rereg_flags

@@ -14,8 +14,7 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// SRQ is a shared receive queue: receives for any number of QPs. It belongs to a [PD] and
-// must be closed after the QPs that use it.
+// SRQ is a receive queue that several QPs share. It is closed after them.
 type SRQ struct {
 	pd     *PD
 	obj    *object
@@ -29,9 +28,7 @@ type SRQ struct {
 type SRQOptions struct {
 	MaxWR  int // minimum size; zero is 64
 	MaxSGE int // of a work request; zero is 2
-	// Limit, if not 0, requests one [verbs.EventSRQLimitReached] when fewer receives than
-	// this are left.
-	Limit int
+	Limit  int // see [SRQ.SetLimit]
 }
 
 // CreateSRQ makes a shared receive queue (ibv_create_srq(3)).
@@ -111,12 +108,8 @@ func (s *SRQ) ensureLimit(n int) error {
 	return err
 }
 
-// PD returns the PD that the SRQ was made from.
-func (s *SRQ) PD() *PD { return s.pd }
-
-// Resize changes the size to at least maxWR receives, more or fewer than before. Receives
-// in the SRQ are preserved. If it returns [verbs.ErrQueueFailed], PostRecv does so from
-// then on.
+// Resize changes the size to at least maxWR receives, and keeps those in the SRQ. After
+// [verbs.ErrQueueFailed], PostRecv returns it too.
 func (s *SRQ) Resize(maxWR int) error {
 	const mask = 1 << 0 // enum ib_srq_attr_mask
 	return s.modify("resize", func() limit { return limit{"MaxWR", maxWR, s.pd.ctx.dev.Attr.MaxSRQWR} }, func(modify func(abi.IbUverbsModifySrq, provider.UHW) error) error {
@@ -126,8 +119,7 @@ func (s *SRQ) Resize(maxWR int) error {
 	})
 }
 
-// SetLimit requests one [verbs.EventSRQLimitReached] when fewer than n receives are
-// left; 0 requests none.
+// SetLimit requests one [verbs.EventSRQLimitReached] at fewer than n receives.
 func (s *SRQ) SetLimit(n int) error {
 	const mask = 1 << 1
 	return s.modify("set limit of", func() limit { return limit{"limit", n, s.queue.Cap()} }, func(modify func(abi.IbUverbsModifySrq, provider.UHW) error) error {
@@ -154,7 +146,7 @@ func (s *SRQ) modify(op string, size func() limit, run func(func(abi.IbUverbsMod
 	return nil
 }
 
-// Query returns the size of the SRQ and the limit that is armed (ibv_query_srq(3)).
+// Query returns the SRQ's size and armed limit (ibv_query_srq(3)).
 func (s *SRQ) Query() (SRQOptions, error) {
 	const op = "query"
 	if err := s.obj.enter(op); err != nil {
@@ -169,7 +161,7 @@ func (s *SRQ) Query() (SRQOptions, error) {
 	return SRQOptions{MaxWR: int(resp.MaxWr), MaxSGE: int(resp.MaxSge), Limit: int(resp.SrqLimit)}, nil
 }
 
-// Close destroys the SRQ. It fails with [verbs.ErrInUse] while QPs use it.
+// Close destroys the SRQ. It fails while QPs use it.
 func (s *SRQ) Close() error {
 	if s == nil {
 		return verbs.ErrClosed

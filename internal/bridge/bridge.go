@@ -2,7 +2,10 @@
 // which programs cannot call.
 package bridge
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // RecycleCQ closes a *uverbs.CQ that has no channel and returns a new, empty one with
 // the same kernel object. That takes a small part of the time of destroying a CQ and
@@ -16,3 +19,13 @@ var HasCompletions func(cq any) bool
 // t, on devices where the accepting side must not send first (iWARP). It has no effect on other
 // devices, or on QPs with an SRQ.
 var HoldSends func(qp any, t time.Time)
+
+// Sleep waits until a CQ of a *uverbs.CompChannel has an event, Wake is called, ctx ends, or the
+// deadline until passes, if it is not zero. It returns the number of events, which is 0 after Wake,
+// and [os.ErrDeadlineExceeded] after the deadline. It does not report whose events they are: poll
+// and arm every CQ that was armed. It does not allocate as long as ctx stays the same. One
+// goroutine at a time may call it, and none may wait for the channel or its CQs otherwise.
+var Sleep func(channel any, ctx context.Context, until time.Time) (events int, err error)
+
+// Wake ends the current call of Sleep, or else the next.
+var Wake func(channel any)

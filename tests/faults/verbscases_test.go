@@ -35,7 +35,7 @@ var verbsCases = []verbsCase{
 	{"MR of huge pages there are none of", func(s *verbsEnv) error {
 		return errOf(s.pd.AllocMR(1<<30, 0, uverbs.MROptions{HugePages: true}))
 	}, unix.ENOMEM},
-	{"MR of empty memory", func(s *verbsEnv) error { return errOf(s.pd.RegisterMR(nil, 0)) }, unix.EINVAL},
+	{"MR of empty memory", func(s *verbsEnv) error { return errOf(s.pd.RegisterMR(nil, 0, uverbs.MROptions{})) }, unix.EINVAL},
 	{"MR writable from remote only", func(s *verbsEnv) error {
 		return errOf(s.pd.AllocMR(4096, verbs.AccessRemoteWrite, uverbs.MROptions{}))
 	}, unix.EINVAL},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rconn"
 	"github.com/goverbs/verbs/rmsg"
@@ -49,20 +50,11 @@ var blockingCalls = map[string]func(t *testing.T, device string) blockingCall{
 			after: func() { check(t, ch.Close(), ctx.Close()) },
 		}
 	},
-	"uverbs: CompChannel.Wait, closing it": func(t *testing.T, device string) blockingCall {
+	"uverbs: Sleep on a CompChannel, closing it": func(t *testing.T, device string) blockingCall {
 		ctx := labtest.Must(uverbs.Open(device))(t)
 		ch := labtest.Must(ctx.CreateCompChannel())(t)
 		return blockingCall{
-			call:  func() error { _, err := ch.Wait(context.Background()); return err },
-			end:   ch.Close,
-			after: func() { check(t, ctx.Close()) },
-		}
-	},
-	"uverbs: CompChannel.Sleep, closing it": func(t *testing.T, device string) blockingCall {
-		ctx := labtest.Must(uverbs.Open(device))(t)
-		ch := labtest.Must(ctx.CreateCompChannel())(t)
-		return blockingCall{
-			call:  func() error { _, err := ch.Sleep(context.Background(), time.Time{}); return err },
+			call:  func() error { _, err := bridge.Sleep(ch, context.Background(), time.Time{}); return err },
 			end:   ch.Close,
 			after: func() { check(t, ctx.Close()) },
 		}

@@ -96,7 +96,7 @@ func dropWindow(t *testing.T, closing bool) {
 	qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1}}))(t)
 	self := labtest.Must(qp.Addr(1))(t)
 	check(t, qp.Connect(self, self, uverbs.ConnectOptions{}))
-	mr := labtest.Must(pd.RegisterMR(make([]byte, 4096), verbs.AccessLocalWrite|verbs.AccessMWBind))(t)
+	mr := labtest.Must(pd.RegisterMR(make([]byte, 4096), verbs.AccessLocalWrite|verbs.AccessMWBind, uverbs.MROptions{}))(t)
 	mw := labtest.Must(pd.AllocMW(verbs.MWType1))(t)
 	labtest.Must(qp.BindMW(mw, uverbs.BindOptions{Flags: verbs.SendSignaled, MR: mr, Length: mr.Len(), Access: verbs.AccessRemoteWrite}))(t)
 	var wc [1]verbs.WC

@@ -16,6 +16,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/tests/workload"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestMain does nothing in the processes that TestUnderPressure starts.
@@ -101,8 +102,8 @@ func verbsWork(heap bool) func(t *testing.T, device string) (func(int) error, fu
 		end := func() {}
 		if heap {
 			src, dst = make([]byte, size), make([]byte, size)
-			from = labtest.Must(a.PD.RegisterMR(src, verbs.AccessLocalWrite))(t)
-			to = labtest.Must(b.PD.RegisterMR(dst, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead))(t)
+			from = labtest.Must(a.PD.RegisterMR(src, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+			to = labtest.Must(b.PD.RegisterMR(dst, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead, uverbs.MROptions{}))(t)
 			end = func() { check(t, from.Close(), to.Close()) }
 		}
 		post := func(op verbs.Opcode) error {

@@ -228,7 +228,7 @@ var cqEvents = []scenario{
 // ud exchanges datagrams of n bytes.
 func (e *env) ud(events bool, n int) error {
 	if e.siw {
-		return e.ctx.Probe(uverbs.FeatureUD)
+		return e.ctx.Probe("UD")
 	}
 	a, b := e.pair(rdmatest.PairOptions{Type: verbs.UD, Events: events})
 	return e.traffic(a, b, 20, n, events)
@@ -291,7 +291,7 @@ var parentDomain = []scenario{
 	{"parent_domain/mem_align_rc_traffic", everywhere, func(e *env) error {
 		a, b := e.pair(rdmatest.PairOptions{})
 		mem := make([]byte, 8192)
-		mr, err := a.PD.RegisterMR(mem[1:], e.access())
+		mr, err := a.PD.RegisterMR(mem[1:], e.access(), uverbs.MROptions{})
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -230,7 +231,7 @@ func (e *end) await(cq *uverbs.CQ, n int, sleep bool) (int, error) {
 			}
 			armed = true
 		default:
-			if _, err := cq.Channel().Sleep(context.Background(), time.Time{}); err != nil {
+			if _, err := bridge.Sleep(cq.Channel(), context.Background(), time.Time{}); err != nil {
 				return 0, err
 			}
 			armed = false

@@ -31,7 +31,7 @@ type options struct {
 	noIWARP  string       // why iWARP does not have it
 	extra    verbs.Access // to memory
 	memory   int          // bytes; 64 KiB if zero
-	features []uverbs.Feature
+	features []string
 }
 
 // port is where the QPs are.
@@ -80,7 +80,7 @@ func (e *end) open(o options) {
 		e.must(fmt.Errorf("%s: %w", o.noIWARP, errors.ErrUnsupported))
 	}
 	e.access = verbs.AccessAll
-	if e.dev.Probe(uverbs.FeatureAtomics) != nil {
+	if e.dev.Probe("atomics") != nil {
 		e.access &^= verbs.AccessRemoteAtomic
 	}
 	memory := e.access | o.extra

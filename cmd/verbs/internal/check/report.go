@@ -29,17 +29,17 @@ type report struct {
 // machine is what an end runs on.
 type machine struct {
 	cli.Build
-	Platform string           `json:"platform"`
-	Device   string           `json:"device"`
-	Driver   string           `json:"driver"`   // of the kernel
-	Provider string           `json:"provider"` // of this program
-	Firmware string           `json:"firmware,omitempty"`
-	Board    string           `json:"board,omitempty"`
-	Model    string           `json:"model,omitempty"`
-	PCI      string           `json:"pci,omitempty"` // IDs
-	VF       bool             `json:"virtual_function"`
-	Features []uverbs.Feature `json:"features"`
-	Ports    []portInfo       `json:"ports"`
+	Platform string     `json:"platform"`
+	Device   string     `json:"device"`
+	Driver   string     `json:"driver"`   // of the kernel
+	Provider string     `json:"provider"` // of this program
+	Firmware string     `json:"firmware,omitempty"`
+	Board    string     `json:"board,omitempty"`
+	Model    string     `json:"model,omitempty"`
+	PCI      string     `json:"pci,omitempty"` // IDs
+	VF       bool       `json:"virtual_function"`
+	Features []string   `json:"features"`
+	Ports    []portInfo `json:"ports"`
 }
 
 type portInfo struct {
@@ -59,7 +59,7 @@ func (p port) describe() (*machine, error) {
 	d := p.dev.Device()
 	m := &machine{
 		Build: cli.ThisBuild(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
-		Device: d.Name, Provider: p.dev.Driver(), Firmware: d.Firmware, Board: d.Board, Features: []uverbs.Feature{},
+		Device: d.Name, Provider: p.dev.Driver(), Firmware: d.Firmware, Board: d.Board, Features: []string{},
 	}
 	if r, err := rdmadev.Find(d.Name); err == nil {
 		m.Driver, m.Model, m.VF = r.Driver, r.Model, r.PCI.PhysFn != ""

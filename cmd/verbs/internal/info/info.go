@@ -190,9 +190,9 @@ func number(name string, v int) field { return field{name, v, fmt.Sprint(v)} }
 func featureFields(ctx *uverbs.Context) (f fields) {
 	for _, feature := range uverbs.Features() {
 		if err := ctx.Probe(feature); err != nil {
-			f.add(string(feature), refusal(err))
+			f.add(feature, refusal(err))
 		} else {
-			f.addf(string(feature), true, "yes")
+			f.addf(feature, true, "yes")
 		}
 	}
 	return f

@@ -11,6 +11,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -44,7 +45,7 @@ func newRemote(ctx context.Context, ctl *control) *remote {
 func (r *remote) wakeBy(c *uverbs.CompChannel) {
 	r.sleeper = c
 	// The flag is set first: a test that wakes must find it.
-	context.AfterFunc(r.ctx, func() { r.failed.Store(true); c.Wake() })
+	context.AfterFunc(r.ctx, func() { r.failed.Store(true); bridge.Wake(c) })
 }
 
 // fail ends the run; the first reason counts.
@@ -83,7 +84,7 @@ func (r *remote) readMessages() {
 				r.peerDone.Store(true)
 				close(r.done)
 				if r.sleeper != nil {
-					r.sleeper.Wake()
+					bridge.Wake(r.sleeper)
 				}
 			case m.Report != nil:
 				r.reports <- *m.Report

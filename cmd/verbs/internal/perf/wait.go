@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -78,7 +79,7 @@ func (s *session) idle(armed *bool, until time.Time, cqs ...*uverbs.CQ) error {
 		}
 		return nil
 	}
-	_, err := s.channel.Sleep(s.ctx, until)
+	_, err := bridge.Sleep(s.channel, s.ctx, until)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}
