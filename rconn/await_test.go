@@ -63,7 +63,7 @@ func TestAwaitCancelled(t *testing.T) {
 			go func() { done <- b.Await(ctx, Recvs, wcs[:]) }()
 			for { // until the waiter has collected what is there
 				b.recv.mu.Lock()
-				n, asleep := b.recv.ready.len(), b.recv.waiting > 0
+				n, asleep := b.recv.ready.Len(), b.recv.waiting > 0
 				b.recv.mu.Unlock()
 				if n == have && asleep {
 					break
@@ -209,7 +209,7 @@ func TestQueueFull(t *testing.T) {
 		for { // until the completion is there, not taken
 			b.recv.mu.Lock()
 			b.recv.poll()
-			n := b.recv.ready.len()
+			n := b.recv.ready.Len()
 			b.recv.mu.Unlock()
 			if n == 1 {
 				break

@@ -11,6 +11,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/event"
+	"github.com/goverbs/verbs/internal/fifo"
 	"github.com/goverbs/verbs/internal/spin"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -33,7 +34,7 @@ type queue struct {
 	sge     []verbs.SGE
 
 	wcs     [16]verbs.WC // scratch
-	ready   fifo[verbs.WC]
+	ready   fifo.Queue[verbs.WC]
 	pending int // completions that are certain to arrive
 	waiters
 	stats QueueStats // only the counters, and Most
@@ -147,7 +148,7 @@ func (q *queue) releaseAll() {
 		q.release(slot)
 	}
 	q.tail = q.head
-	q.ready = fifo[verbs.WC]{}
+	q.ready = fifo.Queue[verbs.WC]{}
 }
 
 // advance moves tail over the requests that have completed.
@@ -203,11 +204,11 @@ func (q *queue) waitErr() error {
 
 // take fills out from ready if that has enough, and reports whether it did.
 func (q *queue) take(out []verbs.WC) bool {
-	if q.ready.len() < len(out) {
+	if q.ready.Len() < len(out) {
 		return false
 	}
 	for i := range out {
-		out[i] = q.ready.pop()
+		out[i] = q.ready.Pop()
 	}
 	q.stats.Taken += uint64(len(out))
 	return true
@@ -245,7 +246,7 @@ func (c *Conn) Poll(d Direction, out []verbs.WC) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.poll()
-	n := min(len(out), q.ready.len())
+	n := min(len(out), q.ready.Len())
 	q.take(out[:n])
 	return n
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/fifo"
 )
 
 // advertSlots is the number of receives for advertisements that may be posted at once.
@@ -23,7 +24,7 @@ type receiver struct {
 	slots         *LocalRegion // for advertisements
 	nextSlot      int          // the next slot
 	advertsPosted int          // receives for advertisements
-	adverts       fifo[advert]
+	adverts       fifo.Queue[advert]
 
 	received       Traffic
 	valid, invalid uint64 // advertisements
@@ -119,7 +120,7 @@ func (r *receiver) isFull(advert bool) bool {
 	if r.head-r.tail >= r.depth {
 		return true
 	}
-	return !advert && r.pending-r.advertsPosted+r.ready.len() >= r.userLimit
+	return !advert && r.pending-r.advertsPosted+r.ready.Len() >= r.userLimit
 }
 
 // handleCompletion accounts for a completion and passes it on.
@@ -136,7 +137,7 @@ func (r *receiver) handleCompletion(wc *verbs.WC) {
 			r.received.add(int(wc.ByteLen))
 		}
 		wc.ID = e.id
-		r.ready.push(*wc)
+		r.ready.Push(*wc)
 		return
 	}
 	r.advertsPosted--
@@ -149,7 +150,7 @@ func (r *receiver) handleCompletion(wc *verbs.WC) {
 	} else {
 		r.invalid++
 	}
-	r.adverts.push(advert{region, err})
+	r.adverts.Push(advert{region, err})
 }
 
 // parse returns the advertisement in the slot at off.
@@ -181,8 +182,8 @@ func (c *Conn) AwaitAdvert(ctx context.Context) (RemoteRegion, error) {
 	r := &c.recv
 	var a advert
 	err := r.wait(ctx, func() bool {
-		if r.adverts.len() > 0 {
-			a = r.adverts.pop()
+		if r.adverts.Len() > 0 {
+			a = r.adverts.Pop()
 			return true
 		}
 		a.err = ErrNotExpected

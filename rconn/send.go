@@ -206,7 +206,7 @@ func (s *sender) checkRoom(n int, o *Op, call *call) error {
 		return fmt.Errorf("%d requests in a queue for %d: %w", n, s.depth, verbs.ErrRange)
 	case s.head-s.tail+uint64(n) > s.depth:
 		return verbs.ErrQueueFull
-	case call == nil && o.Flags&verbs.SendSignaled != 0 && uint64(s.userPending+s.ready.len()) >= s.depth:
+	case call == nil && o.Flags&verbs.SendSignaled != 0 && uint64(s.userPending+s.ready.Len()) >= s.depth:
 		return fmt.Errorf("%w of completions that were not taken", verbs.ErrQueueFull)
 	}
 	return nil
@@ -291,6 +291,6 @@ func (s *sender) handleCompletion(wc *verbs.WC) {
 		e.call.wc, e.call.done = *wc, true
 	case e.forUser || wc.Status != verbs.WCSuccess:
 		wc.ID = e.id
-		s.ready.push(*wc)
+		s.ready.Push(*wc)
 	}
 }

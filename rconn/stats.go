@@ -69,7 +69,7 @@ func (c *Conn) Stats() Stats {
 // current returns the statistics of a queue. The caller holds mu.
 func (q *queue) current() QueueStats {
 	s := q.stats
-	s.Depth, s.Now, s.Ready, s.Posted = int(q.depth), int(q.head-q.tail), q.ready.len(), q.head
+	s.Depth, s.Now, s.Ready, s.Posted = int(q.depth), int(q.head-q.tail), q.ready.Len(), q.head
 	return s
 }
 

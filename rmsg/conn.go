@@ -82,7 +82,7 @@ func newConn(l *Loop, addr string, dialed bool) *Conn {
 		l: l, addr: addr, dialed: dialed, establishedCh: make(chan struct{}), done: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(l.ctx)
-	c.out.init(c, l.opt.SendQueue)
+	c.out.init(c)
 	c.in.init(c, l.opt.Credits)
 	return c
 }

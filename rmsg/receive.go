@@ -131,7 +131,7 @@ func (c *Conn) complete(r request, i int, wc *verbs.WC) {
 			return
 		}
 	case reqMessage:
-		c.out.completed(c.out.inFlight.pop(), Sent)
+		c.out.completed(c.out.inFlight.Pop(), Sent)
 	case reqRead:
 		c.in.handleRead(&c.in.ring[i])
 	case reqAck:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/fifo"
 )
 
 // sender is the sending half of a connection. A message passes through these queues:
@@ -14,9 +15,9 @@ import (
 //	announced  until the peer reports that it has read them
 type sender struct {
 	c         *Conn
-	queue     fifo
-	inFlight  fifo
-	announced fifo
+	queue     fifo.Queue[*Buffer]
+	inFlight  fifo.Queue[*Buffer]
+	announced fifo.Queue[*Buffer]
 	pending   int // in all three
 	eager     int // largest message that is sent at once, in bytes
 
@@ -36,32 +37,8 @@ type sender struct {
 	sendRoom chan struct{} // room in the arena for Send, see arena.wakeAt
 }
 
-func (q *sender) init(c *Conn, size int) {
+func (q *sender) init(c *Conn) {
 	q.c, q.writable, q.sendRoom = c, make(chan struct{}, 1), make(chan struct{}, 1)
-	q.queue.ring = make([]*Buffer, size)
-	q.inFlight.ring = make([]*Buffer, size)
-	q.announced.ring = make([]*Buffer, maxAnnounced)
-}
-
-// fifo is a queue of buffers in a ring of fixed size.
-type fifo struct {
-	ring     []*Buffer
-	first, n int
-}
-
-func (q *fifo) at(i int) **Buffer { return &q.ring[(q.first+i)%len(q.ring)] }
-
-func (q *fifo) push(b *Buffer) {
-	*q.at(q.n) = b
-	q.n++
-}
-
-// pop removes and returns the oldest buffer.
-func (q *fifo) pop() *Buffer {
-	b := *q.at(0)
-	*q.at(0) = nil
-	q.first, q.n = (q.first+1)%len(q.ring), q.n-1
-	return b
 }
 
 // Alloc returns a buffer for a message of n bytes. The program may send it any number of times,
@@ -115,13 +92,13 @@ func (q *sender) post(b *Buffer) error {
 		return fmt.Errorf("%w: it is %v", ErrBuffer, b.Status())
 	case uint32(b.n) > q.c.peer.max:
 		return fmt.Errorf("%w: %d bytes of at most %d", ErrTooLarge, b.n, q.c.peer.max)
-	case q.pending == len(q.queue.ring):
+	case q.pending == q.c.l.opt.SendQueue:
 		q.blocked = true
 		q.c.stats.WouldBlock++
 		return ErrWouldBlock
 	}
 	b.set(Queued)
-	q.queue.push(b)
+	q.queue.Push(b)
 	q.pending++
 	q.flush()
 	return nil
@@ -153,10 +130,10 @@ func (r *receiver) markReported() { r.reportedGrants, r.reportedReads = r.grants
 // flush sends the queued messages that the peer has room for, several with one
 // doorbell.
 func (q *sender) flush() {
-	for q.queue.n > 0 && q.c.err == nil {
-		n, offers := 0, q.announced.n
-		for n < min(q.queue.n, maxBatch) {
-			b := *q.queue.at(n)
+	for q.queue.Len() > 0 && q.c.err == nil {
+		n, offers := 0, q.announced.Len()
+		for n < min(q.queue.Len(), maxBatch) {
+			b := q.queue.At(n)
 			if b.n > q.eager {
 				offers++
 			}
@@ -179,12 +156,12 @@ func (q *sender) flush() {
 			q.c.in.markReported()
 		}
 		for range posted {
-			b := q.queue.pop()
+			b := q.queue.Pop()
 			q.sent++
 			if b.n <= q.eager {
-				q.inFlight.push(b)
+				q.inFlight.Push(b)
 			} else {
-				q.announced.push(b)
+				q.announced.Push(b)
 				q.c.stats.LargeSent++
 			}
 		}
@@ -276,7 +253,7 @@ func (q *sender) completed(b *Buffer, st Status) {
 			q.c.l.work.sent = append(q.c.l.work.sent, b)
 		}
 	}
-	if q.blocked && q.pending <= len(q.queue.ring)/2 {
+	if q.blocked && q.pending <= q.c.l.opt.SendQueue/2 {
 		q.blocked = false
 		q.c.l.work.writable = true
 	}
@@ -287,12 +264,12 @@ func (q *sender) applyCounts(f *frame) error {
 	if f.granted-q.granted > q.c.peer.credits || f.granted-q.sent > q.c.peer.credits {
 		return protocol("it grants %d messages when %d were granted and %d sent", f.granted, q.granted, q.sent)
 	}
-	if f.read-q.announcedRead > uint32(q.announced.n) {
-		return protocol("it read %d messages when it had read %d of %d more", f.read, q.announcedRead, q.announced.n)
+	if f.read-q.announcedRead > uint32(q.announced.Len()) {
+		return protocol("it read %d messages when it had read %d of %d more", f.read, q.announcedRead, q.announced.Len())
 	}
 	q.granted = f.granted
 	for ; q.announcedRead != f.read; q.announcedRead++ {
-		q.completed(q.announced.pop(), Sent)
+		q.completed(q.announced.Pop(), Sent)
 	}
 	return nil
 }
@@ -300,9 +277,9 @@ func (q *sender) applyCounts(f *frame) error {
 // failAll fails all messages that have not been sent.
 func (q *sender) failAll() {
 	q.blocked = false
-	for _, f := range []*fifo{&q.inFlight, &q.announced, &q.queue} {
-		for f.n > 0 {
-			q.completed(f.pop(), Failed)
+	for _, f := range []*fifo.Queue[*Buffer]{&q.inFlight, &q.announced, &q.queue} {
+		for f.Len() > 0 {
+			q.completed(f.Pop(), Failed)
 		}
 	}
 }
