@@ -1,3 +1,5 @@
+//go:build linux
+
 package cm_test
 
 import (
@@ -15,19 +17,15 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// The examples use these variables. TestExamples sets them.
-var (
-	ctx = context.Background()
-	dev uverbs.Device
-)
+// The examples use a device in user space in this process, or the lab's rxe0: its address is 10.9.0.1.
+var ctx = context.Background()
 
-// This example is a server that prints what its clients send, until they disconnect.
-func ExampleListen() {
-	l, err := cm.Listen(ctx, ":7471")
+// A server that prints what its clients send, until they disconnect, and a client.
+func Example() {
+	l, err := cm.Listen(ctx, "10.9.0.1:0") // any free port
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer l.Close()
 	serve := func(req *cm.Request) error {
 		var inbox *uverbs.MR
 		post := func(e *cm.Endpoint) error {
@@ -61,28 +59,24 @@ func ExampleListen() {
 		}
 	}
 	var serving sync.WaitGroup
-	defer serving.Wait()
-	for {
-		req, err := l.Accept(ctx)
-		if err != nil { // for example ctx.Err()
-			log.Print(err)
-			return
-		}
-		serving.Go(func() {
-			if err := serve(req); err != nil {
-				log.Print(err)
+	serving.Go(func() {
+		for {
+			req, err := l.Accept(ctx)
+			if err != nil { // when l is closed
+				return
 			}
-		})
-	}
-}
+			serving.Go(func() {
+				if err := serve(req); err != nil {
+					log.Print(err)
+				}
+			})
+		}
+	})
 
-// This example is a client of the server in the example of Listen.
-func ExampleDial() {
-	conn, err := cm.Dial(ctx, "10.9.0.1:7471")
+	conn, err := cm.Dial(ctx, l.Addr().String())
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer conn.Close()
 	send := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte("hello")}
 	if _, err := conn.QP.PostSend(send); err != nil {
 		log.Fatal(err)
@@ -91,6 +85,10 @@ func ExampleDial() {
 	if _, err := conn.SendCQ.Next(ctx); err != nil {
 		log.Fatal(err)
 	}
+	conn.Close()
+	l.Close()
+	serving.Wait()
+	// Output: hello
 }
 
 // This example exchanges private data: the client sends its version, and the server
@@ -134,6 +132,9 @@ func ExampleDialer_Dial() {
 		fmt.Printf("%s: accepted: %s\n", version, bytes.TrimRight(conn.PrivateData, "\x00"))
 		conn.Close()
 	}
+	// Output:
+	// v1: rejected: speak v2
+	// v2: accepted: welcome
 }
 
 // This example makes and ends many connections in one goroutine.
@@ -193,14 +194,229 @@ func ExampleChannel() {
 			log.Fatal(err)
 		}
 	}
+	// Unordered output:
+	// client 0 has gone
+	// client 1 has gone
+	// client 2 has gone
 }
 
+// The addresses of this machine that lead to a device.
 func ExampleDeviceAddrs() {
+	dev, err := uverbs.Find("10.9.0.1")
+	if err != nil {
+		log.Fatal(err)
+	}
 	addrs, err := cm.DeviceAddrs(dev)
 	if err != nil {
 		log.Fatal(err)
 	}
 	for _, a := range addrs {
-		fmt.Println(netip.AddrPortFrom(a, 7471))
+		if !a.IsLinkLocalUnicast() {
+			fmt.Println(netip.AddrPortFrom(a, 7471))
+		}
 	}
+	// Output:
+	// 10.9.0.1:7471
+	// [fd00:9::1]:7471
+}
+
+// connected returns the two ends of a connection.
+func connected(dial, accept cm.Options) (client, server *cm.Endpoint) {
+	l, err := cm.Listen(ctx, "10.9.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	accepted := make(chan *cm.Endpoint)
+	go func() {
+		req, err := l.Accept(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		e, err := req.Accept(ctx, accept)
+		if err != nil {
+			log.Fatal(err)
+		}
+		accepted <- e
+	}()
+	d := cm.Dialer{Options: dial}
+	client, err = d.Dial(ctx, l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	return client, <-accepted
+}
+
+// Which device, port and address a connection would use.
+func ExampleLookup() {
+	path, err := cm.Lookup(ctx, "10.9.0.1")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(path.Device.Name, path.Port, path.GID)
+	_, err = cm.Lookup(ctx, "127.0.0.1")
+	fmt.Println(errors.Is(err, verbs.ErrNoRoute), errors.Is(err, verbs.ErrNoRDMA))
+	// Output:
+	// rxe0 1 ::ffff:10.9.0.1
+	// true true
+}
+
+// The server announces memory when it accepts. The client reads it.
+func ExampleEndpoint_Announce() {
+	client, server := connected(cm.Options{}, cm.Options{Setup: func(e *cm.Endpoint) error {
+		mr, err := e.AllocMR(64, verbs.AccessRemoteRead)
+		if err != nil {
+			return err
+		}
+		copy(mr.Bytes(), "read me")
+		return e.Announce(fmt.Appendf(nil, "%x %x", mr.Addr(), mr.RKey()))
+	}})
+	defer client.Close()
+	defer server.Close()
+	var addr uint64
+	var key uint32
+	if _, err := fmt.Sscanf(string(bytes.TrimRight(client.PrivateData, "\x00")), "%x %x", &addr, &key); err != nil {
+		log.Fatal(err)
+	}
+	mine, err := client.AllocMR(64, verbs.AccessLocalWrite)
+	if err != nil {
+		log.Fatal(err)
+	}
+	read := verbs.SendWR{
+		Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, SGL: []verbs.SGE{mine.SGE(0, 7)},
+		RemoteAddr: addr, RKey: key,
+	}
+	if _, err := client.QP.PostSend(read); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := client.SendCQ.Next(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", mine.Bytes()[:7])
+	// Output: read me
+}
+
+// Why a connection ended: here the peer closed it.
+func ExampleEndpoint_Err() {
+	client, server := connected(cm.Options{}, cm.Options{})
+	defer client.Close()
+	server.Close()
+	<-client.Done()
+	fmt.Println(client.Err(), errors.Is(client.Err(), verbs.ErrDisconnected))
+	// Output: peer disconnected true
+}
+
+// Connections of one program that can use each other's memory regions, one with small queues.
+func ExampleOptions() {
+	a, b := connected(cm.Options{SharePD: true}, cm.Options{SharePD: true, Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 16, MaxInline: -1}})
+	defer a.Close()
+	defer b.Close()
+	fmt.Println("one protection domain:", a.PD == b.PD)
+	fmt.Println(b.QP.Cap().MaxSendWR >= 8, b.QP.Cap().MaxRecvWR >= 16)
+	// Output:
+	// one protection domain: true
+	// true true
+}
+
+// A transport of its own has its own devices, and can be closed.
+func ExampleTransport() {
+	transport := &cm.Transport{Host: cm.DefaultTransport().Host, IdleTimeout: -1}
+	l, err := (&cm.ListenConfig{Transport: transport}).Listen(ctx, "10.9.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("in use:", errors.Is(transport.Close(), verbs.ErrInUse))
+	l.Close()
+	fmt.Println(transport.Close())
+	// Output:
+	// in use: true
+	// <nil>
+}
+
+// A server that ends: it accepts no more and waits for its connections.
+func ExampleListener_Shutdown() {
+	l, err := cm.Listen(ctx, "10.9.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	accepted := make(chan bool)
+	go func() {
+		req, err := l.Accept(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		e, err := req.Accept(ctx, cm.Options{})
+		if err != nil {
+			log.Fatal(err)
+		}
+		accepted <- true
+		<-e.Done()
+		e.Close()
+	}()
+	client, err := cm.Dial(ctx, l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	<-accepted
+	time.AfterFunc(10*time.Millisecond, func() { client.Close() })
+	fmt.Println(l.Shutdown(ctx))
+	fmt.Println(l.Stats().Accepted, "accepted,", l.Stats().Open, "open")
+	// Output:
+	// <nil>
+	// 1 accepted, 0 open
+}
+
+// Datagrams: one endpoint hears from any number of senders, and answers them.
+func ExampleDatagrams() {
+	const size = 1000 // of the largest message
+	l, err := (&cm.ListenConfig{PortSpace: cm.PortSpaceUDP}).Listen(ctx, "10.9.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	var served sync.WaitGroup
+	served.Go(func() {
+		req, err := l.Accept(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		var d *cm.Datagrams
+		e, err := req.Accept(ctx, cm.Options{Setup: func(e *cm.Endpoint) (err error) {
+			d, err = cm.NewDatagrams(e, size)
+			return err
+		}})
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer e.Close()
+		b := make([]byte, size)
+		m, err := d.Recv(ctx, b)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := d.Reply(ctx, m.From, append([]byte("heard: "), b[:m.Len]...)); err != nil {
+			log.Fatal(err)
+		}
+	})
+
+	var d *cm.Datagrams
+	e, err := (&cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: cm.Options{Setup: func(e *cm.Endpoint) (err error) {
+		d, err = cm.NewDatagrams(e, size)
+		return err
+	}}}).Dial(ctx, l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer e.Close()
+	if err := d.Send(ctx, e.Peer, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	b := make([]byte, size)
+	m, err := d.Recv(ctx, b)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", b[:m.Len])
+	served.Wait()
+	// Output: heard: hello
 }
