@@ -168,11 +168,13 @@ func (r Route) usable() error {
 // describeInterface describes a network interface: " on v0 (10.9.0.1)", and reports whether its addresses
 // lead to a device on it.
 func describeInterface(name string) (text string, reachable bool) {
-	ifi, err := net.InterfaceByName(name)
-	if err != nil {
+	interfaces, _ := host.Interfaces()
+	i := slices.IndexFunc(interfaces, func(ifi host.Interface) bool { return ifi.Name == name })
+	if i < 0 {
 		return "", false
 	}
-	addrs, _ := interfaceAddrs(ifi)
+	ifi := &interfaces[i]
+	addrs := ifi.Addrs()
 	addrs = slices.DeleteFunc(addrs, netip.Addr.IsLoopback) // by which the kernel finds no device
 	if len(addrs) == 0 && ifi.Flags&net.FlagLoopback != 0 {
 		return " on " + ifi.Name + ", whose addresses lead to no device", false
@@ -248,30 +250,11 @@ func DeviceAddrs(d uverbs.Device) (found []netip.Addr, err error) {
 
 // localAddrs returns the addresses of this machine's network interfaces.
 func localAddrs() (all []netip.Addr, err error) {
-	interfaces, err := net.Interfaces()
-	for i := 0; i < len(interfaces) && err == nil; i++ {
-		var addrs []netip.Addr
-		addrs, err = interfaceAddrs(&interfaces[i])
-		all = append(all, addrs...)
+	interfaces, err := host.Interfaces()
+	for _, ifi := range interfaces {
+		all = append(all, ifi.Addrs()...)
 	}
 	return all, err
-}
-
-// interfaceAddrs returns the addresses of a network interface, those of the link with its zone.
-func interfaceAddrs(ifi *net.Interface) (addrs []netip.Addr, err error) {
-	all, err := ifi.Addrs()
-	for _, a := range all {
-		p, err := netip.ParsePrefix(a.String())
-		if err != nil {
-			return nil, err
-		}
-		addr := p.Addr()
-		if addr.IsLinkLocalUnicast() && addr.Is6() {
-			addr = addr.WithZone(ifi.Name)
-		}
-		addrs = append(addrs, addr)
-	}
-	return addrs, err
 }
 
 // routeFrom returns the route of an ID that is bound to an address: a zero Device if no device has it.

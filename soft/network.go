@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/netif"
 )
 
@@ -28,38 +29,21 @@ type Packet = netif.Packet
 type TooLargeError = netif.TooLargeError
 
 // hostAddrs returns the unicast addresses of this machine's interfaces that are up.
-func hostAddrs() ([]netip.Addr, error) {
-	interfaces, err := net.Interfaces()
-	if err != nil {
-		return nil, err
-	}
-	var all []netip.Addr
+func hostAddrs() (all []netip.Addr, err error) {
+	interfaces, err := host.Interfaces()
 	seen := map[netip.Addr]bool{}
 	for _, ifi := range interfaces {
 		if ifi.Flags&net.FlagUp == 0 {
 			continue
 		}
-		addrs, err := ifi.Addrs()
-		if err != nil {
-			return nil, err
-		}
-		for _, a := range addrs {
-			p, err := netip.ParsePrefix(a.String())
-			if err != nil {
-				continue // not an IP address
+		for _, addr := range ifi.Addrs() {
+			if plain := addr.WithZone(""); !seen[plain] && !addr.IsMulticast() && !addr.IsUnspecified() {
+				seen[plain] = true
+				all = append(all, addr)
 			}
-			addr := p.Addr().Unmap()
-			if seen[addr] || addr.IsMulticast() || addr.IsUnspecified() {
-				continue
-			}
-			seen[addr] = true
-			if addr.Is6() && addr.IsLinkLocalUnicast() {
-				addr = addr.WithZone(ifi.Name)
-			}
-			all = append(all, addr)
 		}
 	}
-	return all, nil
+	return all, err
 }
 
 // removable is a port that the network can take away.

@@ -3,7 +3,6 @@ package uverbs
 import (
 	"errors"
 	"io/fs"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -119,14 +118,11 @@ func formatDevices(devs []Device) string {
 
 // interfacesWith returns the network interfaces that have an address.
 func interfacesWith(addr netip.Addr) (names []string) {
-	all, _ := net.Interfaces()
+	all, _ := host.Interfaces()
 	for _, ifi := range all {
-		addrs, _ := ifi.Addrs()
-		for _, a := range addrs {
-			p, err := netip.ParsePrefix(a.String())
-			if err == nil && p.Addr().Unmap() == addr.WithZone("") && (addr.Zone() == "" || addr.Zone() == ifi.Name || addr.Zone() == strconv.Itoa(ifi.Index)) {
-				names = append(names, ifi.Name)
-			}
+		has := slices.ContainsFunc(ifi.Prefixes, func(p netip.Prefix) bool { return p.Addr().Unmap() == addr.WithZone("") })
+		if has && (addr.Zone() == "" || addr.Zone() == ifi.Name || addr.Zone() == strconv.Itoa(ifi.Index)) {
+			names = append(names, ifi.Name)
 		}
 	}
 	return names

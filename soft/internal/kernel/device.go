@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -37,13 +36,10 @@ func NewDevice(e *engine.Device) *Device {
 // interfaces returns the indexes of the machine's network interfaces by their addresses.
 func interfaces() map[netip.Addr]int {
 	index := map[netip.Addr]int{}
-	all, _ := net.Interfaces()
+	all, _ := host.Interfaces()
 	for _, ifi := range all {
-		addrs, _ := ifi.Addrs()
-		for _, a := range addrs {
-			if p, err := netip.ParsePrefix(a.String()); err == nil {
-				index[p.Addr().Unmap()] = ifi.Index
-			}
+		for _, p := range ifi.Prefixes {
+			index[p.Addr().Unmap()] = ifi.Index
 		}
 	}
 	return index

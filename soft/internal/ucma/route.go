@@ -8,6 +8,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/roce"
 )
 
@@ -40,25 +41,10 @@ func SystemRoute(dst netip.Addr, devices []netip.Addr) (netip.Addr, error) {
 
 // networksWith returns the networks of the interface that has an address.
 func networksWith(addr netip.Addr) []netip.Prefix {
-	interfaces, err := net.Interfaces()
-	if err != nil {
-		return nil
-	}
+	interfaces, _ := host.Interfaces()
 	for _, ifi := range interfaces {
-		addrs, err := ifi.Addrs()
-		if err != nil {
-			continue
-		}
-		var networks []netip.Prefix
-		has := false
-		for _, a := range addrs {
-			if p, err := netip.ParsePrefix(a.String()); err == nil {
-				networks = append(networks, p)
-				has = has || p.Addr() == addr
-			}
-		}
-		if has {
-			return networks
+		if slices.ContainsFunc(ifi.Prefixes, func(p netip.Prefix) bool { return p.Addr() == addr }) {
+			return ifi.Prefixes
 		}
 	}
 	return nil
