@@ -18,17 +18,22 @@ func Features() []string {
 // Probe tests whether programs can use a feature, with objects of its own. The error matches
 // errors.ErrUnsupported if the driver or this package lacks it.
 func (c *Context) Probe(feature string) error {
+	op := "probe " + feature
+	if err := c.obj.enter(op); err != nil {
+		return err
+	}
+	c.obj.exit()
 	probe, ok := probes[feature]
 	switch {
 	case slices.Contains(uncalled, feature):
-		return c.obj.fail("probe "+feature, fmt.Errorf("package uverbs has no calls for it: %w", errors.ErrUnsupported))
+		return c.obj.fail(op, fmt.Errorf("package uverbs has no calls for it: %w", errors.ErrUnsupported))
 	case !ok:
-		return c.obj.fail("probe "+feature, fmt.Errorf("no such feature: %w", verbs.ErrRange))
+		return c.obj.fail(op, fmt.Errorf("no such feature: %w", verbs.ErrRange))
 	}
 	p := prober{c: c}
 	defer p.close()
 	if err := p.run(probe); err != nil {
-		return c.obj.fail("probe "+feature, err)
+		return c.obj.fail(op, err)
 	}
 	return nil
 }

@@ -43,7 +43,7 @@ func argsByType(t *testing.T, device string) (map[reflect.Type]any, func()) {
 	args := []any{
 		[]byte("12345678"), 1, uint32(1), time.Second,
 		[]verbs.SendWR{{Opcode: verbs.OpSend}}, []verbs.RecvWR{{}}, make([]verbs.WC, 2), &verbs.WC{}, s.mw, ch,
-		uverbs.CQOptions{Depth: 4}, uverbs.Features()[0], uverbs.SRQOptions{MaxWR: 1, MaxSGE: 1}, uverbs.BindOptions{MR: s.mr, Length: 8}, netip.MustParseAddrPort(labtest.AddrOf(device) + ":0"), netip.MustParseAddr("239.1.2.3"),
+		uverbs.CQOptions{Depth: 4}, uverbs.SRQOptions{MaxWR: 1, MaxSGE: 1}, uverbs.BindOptions{MR: s.mr, Length: 8}, netip.MustParseAddrPort(labtest.AddrOf(device) + ":0"), netip.MustParseAddr("239.1.2.3"),
 		labtest.AddrOf(device) + ":1", time.Now().Add(time.Second), verbs.StateErr,
 	}
 	byType := map[reflect.Type]any{
