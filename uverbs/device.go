@@ -79,11 +79,10 @@ func readDevice(dir string) (Device, error) {
 		return Device{}, fmt.Errorf("its ibdev attribute names %q, which does not exist", name)
 	}
 	class := filepath.Join(sysClass, "infiniband", name)
-	ports, err := host.ListAttrs(filepath.Join(class, "ports"))
-	if err != nil {
+	if _, err := host.ListAttrs(class); err != nil {
 		return Device{}, err
 	}
-	d := Device{Name: name, Ports: len(ports)}
+	d := Device{Name: name}
 	// Attributes that a driver lacks are left empty. Having no files left is an error:
 	// the device would not be found by its GUID.
 	attr := func(dir, name string) string {
@@ -93,6 +92,11 @@ func readDevice(dir string) (Device, error) {
 		}
 		return text
 	}
+	ports, e := host.ListAttrs(filepath.Join(class, "ports"))
+	if isTooManyFiles(e) {
+		err = e
+	}
+	d.Ports = len(ports)
 	d.ABI, _ = strconv.Atoi(attr(dir, "abi_version"))
 	d.NodeType = attr(class, "node_type")
 	d.Firmware = attr(class, "fw_ver")
