@@ -3,44 +3,28 @@
 package labtest
 
 import (
-	"bufio"
+	"io"
 	"os"
 	"testing"
 )
 
-// Lines returns the lines that are written to the standard output until end is
-// called.
-func Lines(t testing.TB) (lines <-chan string, end func()) {
+// Output returns what f writes to the standard output.
+func Output(t testing.TB, f func()) string {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ch := make(chan string, 1000)
-	go func() {
-		defer close(ch)
-		defer r.Close()
-		for s := bufio.NewScanner(r); s.Scan(); {
-			ch <- s.Text()
-		}
-	}()
+	defer r.Close()
 	stdout := os.Stdout
 	os.Stdout = w
-	return ch, func() {
-		os.Stdout = stdout
-		w.Close()
-	}
-}
-
-// Output returns what f writes to the standard output.
-func Output(t testing.TB, f func()) string {
-	t.Helper()
-	lines, end := Lines(t)
+	all := make(chan string)
+	go func() {
+		b, _ := io.ReadAll(r)
+		all <- string(b)
+	}()
 	f()
-	end()
-	var all string
-	for line := range lines {
-		all += line + "\n"
-	}
-	return all
+	os.Stdout = stdout
+	w.Close()
+	return <-all
 }
