@@ -91,7 +91,9 @@ func (p passive) run() (time.Duration, *latency.Histogram, error) {
 
 func (s *session) drive() (took time.Duration, hist *latency.Histogram, err error) {
 	defer s.watch()()
-	defer s.lockThread()()
+	if s.sends() || s.receives() { // else it does not poll
+		defer s.lockThread()()
+	}
 	if took, hist, err = s.test().run(); err != nil {
 		err = s.cause(err) // the watch may know the cause
 	}
