@@ -94,8 +94,7 @@ func (e *RejectedError) Is(target error) bool {
 }
 
 // SendError returns wc.Err() for a completion from a send queue. The error also matches
-// [verbs.ErrDisconnected] if the peer does not answer, the link is down, or iWARP's TCP connection
-// has ended, which completions may report before the Disconnected event.
+// [verbs.ErrDisconnected] if the peer, the link or iWARP's TCP connection is gone.
 func SendError(wc *verbs.WC) error {
 	if wc.Status == verbs.WCRetryExcErr || wc.Status == verbs.WCLocQPOpErr {
 		return fmt.Errorf("%w: %w", verbs.ErrDisconnected, wc.Err())

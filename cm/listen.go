@@ -84,8 +84,7 @@ type ListenConfig struct {
 
 // Listen listens for connections on addr: "10.9.0.1:7471", ":7471" or "[::]:7471" for all
 // addresses, or "0.0.0.0:7471" for all of IPv4. Port 0 selects a free port. The error matches
-// [verbs.ErrNoRDMA] if no connection could ever come: no device serves the address, as with
-// 127.0.0.1 or in a container without its host's interfaces, or this process can open none that does.
+// [verbs.ErrNoRDMA] if no device that this process can open serves the address, as with 127.0.0.1.
 func Listen(ctx context.Context, addr string) (*Listener, error) {
 	return new(ListenConfig).Listen(ctx, addr)
 }

@@ -219,7 +219,7 @@ func describeDevices() (all []string, reachable bool) {
 }
 
 // DeviceAddrs returns the addresses of this machine that lead to a device, to listen on. It fails
-// if there are none. They come from the connection manager, as GIDs contain them on RoCE only.
+// if there are none.
 func DeviceAddrs(d uverbs.Device) (found []netip.Addr, err error) {
 	defer wrap(&err, "find addresses of", d.Name)
 	if addrs := host.Addrs(d.Node); addrs != nil {
