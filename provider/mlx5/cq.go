@@ -26,6 +26,7 @@ type completionQueue struct {
 	arm    *atomic.Uint32 // its second: the last request for an event
 	events atomic.Uint32  // that have been read, which requests are numbered with
 	num    uint32
+	taking provider.Gate // if the queue is SingleThreaded: QPs drop completions from another goroutine
 }
 
 // cqes is the ring of CQEs, whose length is a power of two. Who owns one is shown by a bit that
@@ -99,9 +100,8 @@ func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (pro
 	}
 	n := roundUp(init.Depth + 1)
 	init.Depth = n - 1
-	// There is a lock in any case, also if calls of the queue never overlap: those of QPs may, and drop
-	// completions.
 	q := &completionQueue{ctx: c}
+	q.SingleThreaded = init.SingleThreaded
 	var err error
 	if q.buf, q.cqes, err = newCQEs(n, c.bounds.cqeSize); err != nil {
 		return nil, err
@@ -124,8 +124,28 @@ func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (pro
 	return q, nil
 }
 
+// exclude excludes Take, and allow ends that.
+func (q *completionQueue) exclude() {
+	if q.SingleThreaded {
+		q.taking.Lock()
+	} else {
+		q.Lock()
+	}
+}
+
+func (q *completionQueue) allow() {
+	if q.SingleThreaded {
+		q.taking.Unlock()
+	} else {
+		q.Unlock()
+	}
+}
+
 // Take implements [provider.CompletionQueue].
 func (q *completionQueue) Take(wcs []verbs.WC) int {
+	if q.SingleThreaded {
+		q.taking.Lock()
+	}
 	ring, next, n := q.cqes, q.next, 0
 	var qp *queuePair // of the completion before, and of the next one as well, more often than not
 	for n < len(wcs) {
@@ -161,15 +181,15 @@ func (q *completionQueue) Take(wcs []verbs.WC) int {
 		mmap.StoreRelease(q.record, swap32(next&indexMask))
 		q.look()
 	}
-	q.Unlock()
+	q.allow()
 	return n
 }
 
 // drop makes Poll skip the completions of a QP, which will get no more: the QP has been destroyed or reset. Receives
 // of an SRQ go back to it.
 func (q *completionQueue) drop(qp *queuePair) {
-	q.Lock()
-	defer q.Unlock()
+	q.exclude()
+	defer q.allow()
 	if q.base == nil {
 		return
 	}
@@ -232,8 +252,8 @@ func (q *completionQueue) Cap() int {
 // one. The CQEs before that, which have not been polled, are copied. They move on by one, as the
 // device has counted that CQE too.
 func (q *completionQueue) Resize(size int, resize func(int, provider.UHW) error) error {
-	q.Lock()
-	defer q.Unlock()
+	q.exclude()
+	defer q.allow()
 	if q.Closed {
 		return q.Err()
 	}
@@ -285,7 +305,7 @@ func (q *completionQueue) Resize(size int, resize func(int, provider.UHW) error)
 func (q *completionQueue) Recycle() provider.CompletionQueue {
 	q.Stop(true)
 	r := &completionQueue{cqes: q.cqes, next: q.next, ctx: q.ctx, buf: q.buf, rec: q.rec, record: q.record, arm: q.arm, num: q.num}
-	r.first, r.Mask, r.None = q.first, q.Mask, q.None
+	r.SingleThreaded, r.first, r.Mask, r.None = q.SingleThreaded, q.first, q.Mask, q.None
 	r.events.Store(q.events.Load())
 	if err := q.Err(); errors.Is(err, verbs.ErrQueueFailed) {
 		r.Fail(err)
@@ -301,8 +321,8 @@ func (q *completionQueue) Recycle() provider.CompletionQueue {
 // Release implements [provider.Queue].
 func (q *completionQueue) Release() {
 	q.Stop(true)
-	q.Lock()
-	defer q.Unlock()
+	q.exclude()
+	defer q.allow()
 	q.buf.Close()
 	q.base = nil
 	q.ctx.records.put(q.rec)

@@ -186,8 +186,8 @@ func (q *recvQueue) Flush() (wcs []verbs.WC) {
 		return nil
 	}
 	if q.shared == nil {
-		q.qp.recvCQ.Lock() // for complete
-		defer q.qp.recvCQ.Unlock()
+		q.qp.recvCQ.exclude() // for complete
+		defer q.qp.recvCQ.allow()
 	}
 	for i := range q.ids {
 		if id, ok := q.complete(uint16(i)); ok {

@@ -453,8 +453,8 @@ func (q *sendQueue) Flush() (wcs []verbs.WC) {
 	if !q.Lose() {
 		return nil
 	}
-	q.qp.sendCQ.Lock() // for tail
-	defer q.qp.sendCQ.Unlock()
+	q.qp.sendCQ.exclude() // for tail
+	defer q.qp.sendCQ.allow()
 	head, tail := q.head.Load(), q.tail.Load()
 	for i := range uint32(len(q.sent)) {
 		s := &q.sent[(q.put+i)&q.mask]
