@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -115,13 +114,12 @@ func findEmulator(ctx context.Context, on arch) (emulator, error) {
 
 // adapterArgs returns what a machine needs so that adapters can be plugged in: memory that another
 // process can map, and ports of the PCI bus. The adapters come when it runs, as they cannot be saved.
-func adapterArgs(o options, dir string) []string {
+func adapterArgs(o options) []string {
 	if len(o.nics) == 0 {
 		return nil
 	}
 	args := []string{
 		"-object", fmt.Sprintf("memory-backend-memfd,id=mem,size=%dM,share=on", o.mem), "-machine", "memory-backend=mem",
-		"-qmp", "unix:" + qemuValue(filepath.Join(dir, "qmp")) + ",server=on,wait=off",
 	}
 	for i := range maxAdapters {
 		args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=slot%d,chassis=%d,slot=%d,pref64-reserve=64M", i, i+1, i+1))
@@ -149,12 +147,14 @@ func (m *machine) plug() error {
 	if len(m.opt.nics) == 0 {
 		return nil
 	}
-	q, err := dialQMP(filepath.Join(m.dir, "qmp"))
+	q, err := dialQMP(filepath.Join(m.dir, qmpSocket))
 	if err != nil {
 		return err
 	}
 	defer q.conn.Close()
-	if err := q.awaitRunning(); err != nil {
+	// What is plugged in before QEMU has loaded the state of a machine that it restores would be hidden
+	// from the guest by that of the slots.
+	if _, err := q.await("query-status", running); err != nil {
 		return err
 	}
 	record, err := recorder(m.opt)
@@ -298,73 +298,6 @@ func serveAdapter(ctx context.Context, l *net.UnixListener, cfg connectx.Config)
 		err = errors.Join(err, d.Close())
 	}
 	return err
-}
-
-// qmp is a connection to QEMU's monitor for machines.
-type qmp struct {
-	conn net.Conn
-	in   *json.Decoder
-}
-
-func dialQMP(path string) (*qmp, error) {
-	conn, err := net.Dial("unix", path)
-	if err != nil {
-		return nil, err
-	}
-	conn.SetDeadline(time.Now().Add(bootLimit)) // of all commands
-	q := &qmp{conn, json.NewDecoder(conn)}
-	var greeting map[string]any
-	if err = q.in.Decode(&greeting); err == nil {
-		_, err = q.do("qmp_capabilities", nil)
-	}
-	if err != nil {
-		conn.Close()
-		return nil, err
-	}
-	return q, nil
-}
-
-// do executes a command and returns what QEMU answers.
-func (q *qmp) do(command string, args map[string]any) (json.RawMessage, error) {
-	msg := map[string]any{"execute": command}
-	if args != nil {
-		msg["arguments"] = args
-	}
-	if err := json.NewEncoder(q.conn).Encode(msg); err != nil {
-		return nil, err
-	}
-	for {
-		var answer struct {
-			Return json.RawMessage
-			Error  *struct{ Desc string }
-			Event  string
-		}
-		if err := q.in.Decode(&answer); err != nil {
-			return nil, fmt.Errorf("QEMU, %s: %w", command, err)
-		}
-		switch {
-		case answer.Error != nil:
-			return nil, fmt.Errorf("QEMU, %s: %s", command, answer.Error.Desc)
-		case answer.Event == "":
-			return answer.Return, nil
-		}
-	}
-}
-
-// awaitRunning waits until QEMU has loaded the state of a machine that it restores: that of the slots
-// would hide from the guest what is plugged in before.
-func (q *qmp) awaitRunning() error {
-	for {
-		answer, err := q.do("query-status", nil)
-		if err != nil {
-			return err
-		}
-		var s struct{ Running bool }
-		if err := json.Unmarshal(answer, &s); err != nil || s.Running {
-			return err
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
 }
 
 // parseAdapters returns the adapters that --nic names.

@@ -92,9 +92,10 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 		"-kernel", k.image, "-initrd", initramfs,
 		"-append", "console="+k.arch.console+" loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on "+singleCPUBoot+dil.kernel,
 		"-serial", "chardev:console", "-chardev", "file,id=console,path="+qemuValue(filepath.Join(dir, "console")),
+		"-qmp", "unix:"+qemuValue(filepath.Join(dir, qmpSocket))+",server=on,wait=off",
 		"-device", "virtio-rng-"+k.arch.bus, "-device", "virtio-serial-"+k.arch.bus,
 	)
-	args = append(args, adapterArgs(o, dir)...)
+	args = append(args, adapterArgs(o)...)
 	args = append(args, icount...)
 	args = append(args, share("root", "/", "on")...)
 	if write != "" {

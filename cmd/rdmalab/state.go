@@ -3,17 +3,14 @@
 package main
 
 import (
-	"bufio"
 	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -30,10 +27,9 @@ import (
 type state struct {
 	file       string
 	restored   bool
-	mapped     bool           // the file has a hole for each empty page
-	unfinished string         // what is saved before it gets the name file
-	monitor    io.WriteCloser // QEMU's; nil if the machine is not to be saved
-	answers    io.Reader
+	mapped     bool   // the file has a hole for each empty page
+	unfinished string // what is saved before it gets the name file
+	monitor    string // QEMU's socket; "" if the machine is not to be saved
 }
 
 // newState makes vm restore its state, or be saved when it is ready. Other machines boot each
@@ -83,13 +79,9 @@ func newState(k kernel, opt options, vm *exec.Cmd, dir string) (*state, error) {
 		return s, nil
 	}
 	s.unfinished = filepath.Join(debian.CacheDir(), statePrefix(k, opt)+"new")
+	s.monitor = filepath.Join(dir, qmpSocket)
 	vm.Env = append(vm.Environ(), stateVariable+s.unfinished)
-	vm.Args = append(vm.Args, "-monitor", "stdio")
-	if s.monitor, err = vm.StdinPipe(); err != nil {
-		return nil, err
-	}
-	s.answers, err = vm.StdoutPipe()
-	return s, err
+	return s, nil
 }
 
 // uri returns where QEMU reads or writes a state: a shell's command, or a file.
@@ -117,7 +109,7 @@ func statePrefix(k kernel, opt options) string {
 
 // save saves the machine, which must be ready, if that is wanted and no other lab has done it.
 func (s *state) save() error {
-	if s.monitor == nil || exist(s.file) {
+	if s.monitor == "" || exist(s.file) {
 		return nil
 	}
 	f, err := os.OpenFile(s.unfinished, os.O_CREATE|os.O_EXCL, 0o600)
@@ -144,37 +136,31 @@ func (s *state) save() error {
 	return errors.Join(err, os.Rename(s.unfinished, s.file))
 }
 
-var (
-	reMigration = regexp.MustCompile(`(?i)^(?:migration )?status:\s+(\S+)`) // "Migration status: " before QEMU 10
-	reMachine   = regexp.MustCompile(`^VM status: (\S+)`)
-)
-
-// migrate writes the state, and lets the machine go on. QEMU 11 returns from migrate before the
-// migration has its final status, and until then refuses to let the machine go on.
+// migrate writes the state, and lets the machine go on, which QEMU refuses until the migration has its
+// final status.
 func (s *state) migrate() error {
-	lines := bufio.NewScanner(s.answers)
-	ask := func(command string, answer *regexp.Regexp) (string, error) {
-		if _, err := fmt.Fprintln(s.monitor, command); err != nil {
-			return "", err
-		}
-		for lines.Scan() {
-			if m := answer.FindStringSubmatch(lines.Text()); m != nil {
-				return m[1], nil
-			}
-		}
-		return "", errors.Join(errors.New("QEMU has closed its monitor"), lines.Err())
+	q, err := dialQMP(s.monitor)
+	if err != nil {
+		return err
 	}
-	migration, err := ask(fmt.Sprintf("migrate_set_parameter max-bandwidth 100G\nmigrate %q\ninfo migrate", s.uri("cat >", s.unfinished)), reMigration)
-	for err == nil && !slices.Contains([]string{"completed", "failed", "cancelled"}, migration) {
-		time.Sleep(10 * time.Millisecond)
-		migration, err = ask("info migrate", reMigration)
+	defer q.conn.Close()
+	if _, err := q.do("migrate-set-parameters", map[string]any{"max-bandwidth": int64(100 << 30)}); err != nil {
+		return err
 	}
-	for machine := ""; err == nil && machine != "running"; {
-		machine, err = ask("cont\ninfo status", reMachine)
+	if _, err := q.do("migrate", map[string]any{"uri": s.uri("cat >", s.unfinished)}); err != nil {
+		return err
 	}
-	if err == nil && migration != "completed" {
-		err = fmt.Errorf("QEMU: its migration is %s", migration)
+	migration, err := q.await("query-migrate", "completed", "failed", "cancelled")
+	if err != nil {
+		return err
 	}
+	if _, err := q.do("cont", nil); err != nil {
+		return err
+	}
+	if migration != "completed" {
+		return fmt.Errorf("QEMU: its migration is %s", migration)
+	}
+	_, err = q.await("query-status", running)
 	return err
 }
 
