@@ -276,15 +276,14 @@ type cache struct {
 	mu      sync.Mutex
 	limit   int
 	bytes   int
-	regions []cached // the oldest first
-	expiry  *time.Timer
+	regions []*cached // the oldest first
 }
 
 type cached struct {
 	a        *arena
 	mr       *uverbs.MR
 	readable bool
-	since    time.Time
+	expiry   *time.Timer
 }
 
 const cacheTime = time.Second
@@ -295,6 +294,7 @@ func (c *cache) take(a *arena, size int, readable bool) *uverbs.MR {
 	defer c.mu.Unlock()
 	for i, r := range slices.Backward(c.regions) {
 		if r.a == a && r.mr.Len() == size && r.readable == readable {
+			r.expiry.Stop()
 			c.regions = slices.Delete(c.regions, i, i+1)
 			c.bytes -= size
 			return r.mr
@@ -311,45 +311,31 @@ func (c *cache) put(a *arena, mr *uverbs.MR, readable bool) {
 		a.close(mr)
 		return
 	}
-	c.evict(func(cached) bool { return c.bytes+mr.Len() > c.limit })
-	c.regions = append(c.regions, cached{a, mr, readable, time.Now()})
+	c.evict(func(*cached) bool { return c.bytes+mr.Len() > c.limit })
+	r := &cached{a: a, mr: mr, readable: readable}
+	r.expiry = time.AfterFunc(cacheTime, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.evict(func(x *cached) bool { return x == r })
+	})
+	c.regions = append(c.regions, r)
 	c.bytes += mr.Len()
-	if len(c.regions) == 1 {
-		c.expire()
-	}
 }
 
 // drop closes the cached regions of an arena.
 func (c *cache) drop(a *arena) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.evict(func(r cached) bool { return r.a == a })
-}
-
-// expire closes the regions older than cacheTime, and sets the timer for the next.
-func (c *cache) expire() {
-	c.evict(func(r cached) bool { return time.Since(r.since) >= cacheTime })
-	if len(c.regions) == 0 {
-		return
-	}
-	left := cacheTime - time.Since(c.regions[0].since)
-	if c.expiry == nil {
-		c.expiry = time.AfterFunc(left, func() {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.expire()
-		})
-	} else {
-		c.expiry.Reset(left)
-	}
+	c.evict(func(r *cached) bool { return r.a == a })
 }
 
 // evict closes the regions that which selects, from the oldest on.
-func (c *cache) evict(which func(cached) bool) {
-	c.regions = slices.DeleteFunc(c.regions, func(r cached) bool {
+func (c *cache) evict(which func(*cached) bool) {
+	c.regions = slices.DeleteFunc(c.regions, func(r *cached) bool {
 		if !which(r) {
 			return false
 		}
+		r.expiry.Stop()
 		c.bytes -= r.mr.Len()
 		r.a.close(r.mr)
 		return true
