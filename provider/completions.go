@@ -18,7 +18,7 @@ type Completions struct {
 	Mask, None uint32
 
 	special atomic.Uint32 // not 0 if the queue is closed, or if there are added completions
-	addedMu sync.Mutex
+	addedMu sync.Mutex    // locked before the queue
 	added   []verbs.WC
 }
 
@@ -35,10 +35,10 @@ func (c *Completions) Empty() bool { return c.Word.Load()&c.Mask == c.None }
 
 // HasCompletions reports whether a poll would return a completion.
 func (c *Completions) HasCompletions() bool {
-	c.Lock()
-	defer c.Unlock()
 	c.addedMu.Lock()
 	defer c.addedMu.Unlock()
+	c.Lock()
+	defer c.Unlock()
 	return !c.stopped && len(c.added) > 0 || !c.Closed && !c.Empty()
 }
 
@@ -53,7 +53,9 @@ func (c *Completions) Add(wcs ...verbs.WC) {
 
 // Stop implements [Queue].
 func (c *Completions) Stop(stop bool) {
-	c.special.Store(1) // until a poll finds out that there is no reason
+	c.addedMu.Lock() // until the queue is stopped no poll finds out that there is no reason
+	defer c.addedMu.Unlock()
+	c.special.Store(1)
 	c.Gate.Stop(stop)
 }
 
@@ -63,13 +65,38 @@ func (c *Completions) Fail(err error) {
 	c.Gate.Fail(err)
 }
 
+// Drain makes added completions of those that the device has written, before a lost device's queues
+// are flushed. Polls meanwhile see either all of them or none.
+func Drain(q CompletionQueue) {
+	c := q.Common()
+	c.addedMu.Lock()
+	defer c.addedMu.Unlock()
+	c.special.Store(1)
+	var wcs [32]verbs.WC
+	for {
+		c.Lock()
+		if c.Closed {
+			c.Unlock()
+			return
+		}
+		n := q.Take(wcs[:]) // unlocks
+		if n == 0 {
+			return
+		}
+		c.added = append(c.added, wcs[:n]...)
+	}
+}
+
 // Detach fails the queue of a lost device, which adds no more completions, and adds those of
 // [Flusher]. It leaves alone a queue that is SingleThreaded, and one that has been stopped.
 func (c *Completions) Detach(wcs []verbs.WC) {
-	defer c.Unlock()
+	c.addedMu.Lock()
+	defer c.addedMu.Unlock()
+	c.special.Store(1)
 	if c.Lose() {
-		c.Add(wcs...)
+		c.added = append(c.added, wcs...)
 	}
+	c.Unlock()
 }
 
 // Poll moves up to len(wcs) completions of a queue into wcs and returns how many. uverbs calls it
@@ -80,12 +107,14 @@ func Poll(q CompletionQueue, wcs []verbs.WC) (n int) {
 	if c.Plain() {
 		return q.Take(wcs)
 	}
+	c.Unlock()
+	c.addedMu.Lock()
+	defer c.addedMu.Unlock()
+	c.Lock()
 	if !c.Closed {
 		n = q.Take(wcs)
 		c.Lock()
 	}
-	c.addedMu.Lock()
-	defer c.addedMu.Unlock()
 	if !c.stopped {
 		moved := copy(wcs[n:], c.added)
 		n, c.added = n+moved, c.added[moved:]

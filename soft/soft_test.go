@@ -225,7 +225,7 @@ func within(t *testing.T) context.Context {
 }
 
 // TestRemoval closes a device with an open context, while a goroutine waits for a completion:
-// requests are flushed, calls fail with EIO, and objects can be closed.
+// requests are flushed, calls fail with ErrDeviceRemoved, and objects can be closed.
 func TestRemoval(t *testing.T) {
 	d := newDevice(t, soft.Options{})
 	a, b := pair(t, d, d)
@@ -240,7 +240,7 @@ func TestRemoval(t *testing.T) {
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-waited; !errors.Is(err, syscall.EIO) {
+	if err := <-waited; !errors.Is(err, verbs.ErrDeviceRemoved) {
 		t.Errorf("wait for a completion: %v", err)
 	}
 	var wcs [2]verbs.WC
@@ -266,7 +266,7 @@ func TestRemoval(t *testing.T) {
 		"channel":      func() error { _, err := a.ctx.CreateCompChannel(); return err },
 		"resize":       func() error { return a.cq.Resize(64) },
 	} {
-		if err := call(); !errors.Is(err, syscall.EIO) {
+		if err := call(); !errors.Is(err, verbs.ErrDeviceRemoved) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -59,11 +59,7 @@ func (c *contextCore) lose() {
 			continue
 		}
 		cqs = append(cqs, q)
-		// What the device has completed comes first, and is not flushed.
-		var wcs [32]verbs.WC
-		for n := q.Poll(wcs[:]); n > 0; n = q.Poll(wcs[:]) {
-			rest[q] = append(rest[q], wcs[:n]...)
-		}
+		provider.Drain(q.queue) // what the device has completed comes first, and is not flushed
 	}
 	flush := func(q any) []verbs.WC {
 		if f, ok := q.(provider.Flusher); ok {
