@@ -26,7 +26,7 @@ const (
 	maxMessage    = 1 << 31
 	gidTableLen   = 1024
 	defaultPKey   = 0xffff
-	gsiQKey       = 0x80010000
+	gsiQKey       = 0x80010000 // of QP 1, see roce.GSIQKey
 	multicastQPN  = 0xffffff
 	madSize       = 256
 	vendorID      = 0xffffff

@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/internal/roce"
 )
 
-// mads is the receiving part of QP 1: a queue of datagrams, which one goroutine passes to
-// the handler.
+// mads is the receiving part of QP 1, the general service interface, where the connection managers of
+// devices talk to each other: a queue of datagrams, which one goroutine passes to the handler.
 type mads struct {
 	mu      sync.Mutex
 	wait    *sync.Cond
@@ -74,6 +74,7 @@ func (d *Device) receiveMAD(p *packet) {
 	if !p.Opcode.Has(roce.HasDETH) || !d.checkPKey(p) {
 		return
 	}
+	// QP 1 has a Q_Key that all know, with the bit that keeps programs from using it themselves.
 	if p.DETH.QKey != gsiQKey {
 		saturate(&d.violations.qkeys)
 		return

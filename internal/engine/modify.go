@@ -14,7 +14,9 @@ const accessQP = accessMR
 // HZ=250. Shorter timeouts would expire when the machine is busy.
 const tick = 4 * time.Millisecond
 
-// Modify changes attributes, as rxe_modify_qp with the checks of ib_modify_qp_is_ok.
+// Modify changes attributes, as rxe_modify_qp with the checks of ib_modify_qp_is_ok. A connection is made by it: the
+// program, or the connection manager, gives both QPs the number, the address and the first PSN of the other,
+// and moves them from INIT over RTR, where they receive, to RTS, where they also send (IBA, 10.3.1).
 func (qp *QP) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err := qp.dev.usable(); err != nil {
 		return err
@@ -130,6 +132,7 @@ func (qp *QP) enter(s verbs.QPState) {
 	case verbs.StateReset:
 		qp.state = s
 		qp.reset()
+	// All requests complete as flushed, also those that are posted later; only a reset leaves the state.
 	case verbs.StateErr:
 		if qp.state == verbs.StateErr { // flush what was posted since
 			qp.requester.flush()
@@ -139,10 +142,12 @@ func (qp *QP) enter(s verbs.QPState) {
 		qp.setError()
 	case verbs.StateSQD:
 		qp.state = s
+		// The requester reports when it has ended the messages that it has begun.
 		qp.attr.SQDraining = true
 		qp.requester.run()
 	default:
 		if s == verbs.StateRTS && qp.state == verbs.StateRTR {
+			// Nothing is known of the new path.
 			qp.requester.window = window{}
 		}
 		qp.state = s

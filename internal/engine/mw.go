@@ -10,7 +10,9 @@ import (
 // accessMW contains the rights that a window can have.
 const accessMW = accessMR | verbs.AccessZeroBased
 
-// MW is a memory window: a key for a part of an MR.
+// MW is a memory window: a key for a part of an MR, which a QP binds and takes back by work requests, in the order
+// of its other requests and without a system call. Of type 1, bound by ibv_bind_mw, the key is good for all
+// QPs of the PD; of type 2, bound by a posted request, for the QP that has bound it (type 2B).
 type MW struct {
 	dev *Device
 	pd  *PD
@@ -118,10 +120,12 @@ func (qp *QP) bindMW(b *binding) bool {
 	}
 	switch mw.typ {
 	case verbs.MWType1:
+		// A type 1 window may be bound again, or unbound by a length of 0 (rxe_check_bind_mw).
 		if mw.state != mwValid || b.access&verbs.AccessZeroBased != 0 {
 			return false
 		}
 	case verbs.MWType2:
+		// One of type 2 has to be invalidated first.
 		if mw.state != mwFree || mr == nil {
 			return false
 		}
@@ -130,6 +134,8 @@ func (qp *QP) bindMW(b *binding) bool {
 		return false
 	}
 	mw.unbind()
+	// The program chooses the last byte anew with each binding, so that a key given to a peer before is
+	// void.
 	mw.key = mw.key&^0xff | b.newKey&0xff
 	mw.state = mwValid
 	mw.access, mw.addr, mw.length, mw.mr = b.access, b.addr, b.length, mr
@@ -147,6 +153,7 @@ func (mr *MR) bind(pd *PD, b *binding) bool {
 	switch {
 	case !mr.valid, mr.pd != pd,
 		mr.access&verbs.AccessMWBind == 0,
+		// A window cannot give a right to write that the region itself has not.
 		writes && mr.access&verbs.AccessLocalWrite == 0, mr.parts != nil,
 		!mr.inRange(b.addr, b.length):
 		return false

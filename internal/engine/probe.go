@@ -24,7 +24,8 @@ const (
 	maxShift = 10
 )
 
-// interval returns how long to wait for an acknowledgement, or 0 if that is not known.
+// interval returns how long to wait for an acknowledgement, or 0 if that is not known: some round trips,
+// doubled for each probe without an answer.
 func (p *lossProbe) interval() time.Duration {
 	if p.trip == 0 {
 		return 0
@@ -49,6 +50,7 @@ func (p *lossProbe) acked(psn roce.PSN, now time.Duration) {
 	if d := now - p.from; p.trip == 0 {
 		p.trip = max(d, 1)
 	} else {
+		// The moving average of TCP's SRTT (RFC 6298), with the same weight.
 		p.trip += (d - p.trip) / 8
 	}
 }

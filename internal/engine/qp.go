@@ -51,8 +51,9 @@ type QPInit struct {
 	// For device models:
 	Num   uint32 // 1 makes QP 1, a UD QP that gets the datagrams of OnMAD; 0 selects a number
 	Owner any    // of Completion
-	// Strict makes failures complete as the InfiniBand Architecture demands (10.10.3): those of local
-	// keys as WCLocProtErr, messages that are too long as WCLocLenErr. Those of rxe are WCLocQPOpErr.
+	// Strict makes failures complete as adapters report them, by the names of the InfiniBand Architecture:
+	// those of local keys as WCLocProtErr (local protection error), messages that are too long for a receive
+	// as WCLocLenErr (local length error). rxe reports both as WCLocQPOpErr (RESPST_ERR_MALFORMED_WQE).
 	Strict bool
 	// RefillSend and RefillRecv, if not nil, are called with the QP locked when a ring is empty, to
 	// add requests by NextSend or NextRecv and Publish.
@@ -225,8 +226,8 @@ func (qp *QP) unlock() {
 	qp.mu.Unlock()
 }
 
-// failOversize fails the request that a packet belonged to that was too large for its link. The
-// peer's request fails if it was a response.
+// failOversize fails the request that a packet belonged to that was too large for its link, as repeating
+// it would fail as well. The peer's request fails if it was a response.
 func (qp *QP) failOversize() {
 	o := qp.out.oversize
 	qp.out.oversize = oversize{}
@@ -266,6 +267,7 @@ func (qp *QP) fail() {
 
 // setError is rxe_qp_error.
 func (qp *QP) setError() {
+	// The peer must not repeat, nor report as failed, what has been executed.
 	qp.responder.sendAck() // of requests that have been executed
 	qp.state = verbs.StateErr
 	qp.attr.SQDraining = false
@@ -273,6 +275,8 @@ func (qp *QP) setError() {
 	qp.requester.flush()
 	qp.responder.flush()
 	if qp.init.SRQ != nil {
+		// The QP takes no more receives of the SRQ: from now on the program may destroy it without losing
+		// one (IBA, 10.3.1).
 		qp.report(verbs.EventQPLastWQEReached)
 	}
 }

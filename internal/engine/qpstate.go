@@ -19,6 +19,9 @@ const (
 
 // transitions is the kernel's qp_state_table (drivers/infiniband/core/verbs.c), except the
 // transitions to RESET and ERR, which all states but those allow without attributes.
+//
+//	RESET ─► INIT ─► RTR ─────► RTS ◄─► SQD         SQE ─► RTS
+//	                 receives   sends    drains      of UC and UD, after a send that failed
 var transitions = map[states]transition{
 	{verbs.StateReset, verbs.StateInit}: {
 		required: map[verbs.QPType]verbs.QPAttrMask{verbs.UD: maskUD, verbs.UC: maskInit, verbs.RC: maskInit},

@@ -8,7 +8,16 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// responder executes a peer's requests, answers them, and completes receives.
+// responder is the receiving half of a QP (rxe_responder): it executes a peer's requests in the order of their
+// PSNs, answers them, and completes receives. Packets go through these steps:
+//
+//	handle ─► checkPSN ─► checkSequence ─► checkRequest ─► execute ─► acknowledgement or answer
+//	             │              └───────────────┴─────────────┴─────► refuse: NAK, or nothing
+//	             └─► repeat, of what has been executed before
+//
+// Unlike a TCP receiver it keeps nothing that comes early, and does not see message boundaries in lengths
+// but in opcodes. So its state is small: the expected PSN, the place in the message, and the answers that
+// it may have to give again.
 type responder struct {
 	qp   *QP
 	init *QPInit
@@ -16,7 +25,7 @@ type responder struct {
 	ring *Ring // the receive queue; nil with an SRQ
 
 	psn       roce.PSN    // expected
-	msn       uint32      // requests completed
+	msn       uint32      // requests completed, which each answer tells
 	opcode    roce.Opcode // of the previous packet of the message, if inMessage
 	inMessage bool
 	dropping  bool // UC: until the next message
@@ -35,7 +44,8 @@ type responder struct {
 	waiting []*packet // requests behind the reply
 }
 
-// ack is the acknowledgement that is due.
+// ack is the acknowledgement that is due. It is sent when a series of packets has been handled, so one answers
+// all that were received together (IBA, 9.7.5.1.2).
 type ack struct {
 	due  bool
 	of   roce.PSN
@@ -53,6 +63,8 @@ type writing struct {
 // set applies attributes that have changed. The QP has rounded the number of READs.
 func (r *responder) set(a *verbs.QPAttr, mask verbs.QPAttrMask) {
 	if mask&verbs.MaskMaxDestRDAtomic != 0 {
+		// The resources are those of the attribute's value, and a reply in progress belongs to an old
+		// one.
 		r.drop()
 		r.history = history{list: make([]resource, r.qp.attr.MaxDestRDAtomic)}
 	}
@@ -73,10 +85,15 @@ func (r *responder) reset() {
 
 // handle processes a request (rxe_receiver).
 func (r *responder) handle(p *packet) {
+	// A packet proves that the peer is ready to send, though its message that says so (RTU, of the
+	// connection manager) may be lost. The program can pass the event on to the connection manager, see
+	// package ibcm's CommEstablished.
 	if r.qp.state == verbs.StateRTR && !r.reported && r.init.Type != verbs.UD {
 		r.reported = true
 		r.qp.report(verbs.EventCommEst)
 	}
+	// Answers have to come in the order of the requests, so whatever follows a READ waits until its long
+	// answer has been sent.
 	if r.reply.active {
 		r.delay(p)
 		return
@@ -87,7 +104,7 @@ func (r *responder) handle(p *packet) {
 // delay keeps a copy of a request until the reply in progress has been sent.
 func (r *responder) delay(p *packet) {
 	if len(r.waiting) == backlog {
-		return // it will be repeated
+		return // as a packet that the network has lost: the requester will repeat it
 	}
 	// Of a payload that is too long, enough is kept to be refused: a packet may have 64 KiB.
 	c := r.qp.dev.getPacket(min(len(p.Payload), r.qp.mtu+1))
@@ -110,10 +127,10 @@ func (r *responder) drop() {
 	r.ack.due = false
 }
 
-// handleNow validates a request in the order of the specification, and executes it (IBA, 9.7.4; for UC
-// 9.8.2, for UD 9.8.3): the PSN first, since a duplicate is answered again whatever it asks for, then
-// the sequence of opcodes, the operation and its resources, the length, and last, where memory is used,
-// the key. The first check that fails decides the answer: see refuse.
+// handleNow validates a request in the order of rxe_responder, and executes it (IBA, 9.7.4, has the
+// checks; for UD 9.8.3): the PSN first, since a duplicate is answered again whatever it asks for, then
+// the sequence of opcodes, the operation and its resources, the length (IBA, 9.7.4.1.6), and last, where
+// memory is used, the key (IBA, 9.7.4.1.5). The first check that fails decides the answer: see refuse.
 func (r *responder) handleNow(p *packet) {
 	fresh := r.checkPSN(p)
 	if !fresh {
@@ -131,12 +148,12 @@ func (r *responder) handleNow(p *packet) {
 	}
 }
 
-// checkPSN reports whether a request is the expected one. It answers others (IBA, 9.7.4 and 9.7.5). On
-// RC a PSN behind the expected one tells of a loss: one NAK names the expected PSN, and no other is
-// sent until that has arrived, as each would make the requester go back once more. A PSN before
-// it is of a request that has been executed, whose answer the requester has not got. UC has no
-// answers: a gap makes the rest of a message useless, and the next message is taken with whatever PSN
-// it has. UD looks at no PSN.
+// checkPSN reports whether a request is the expected one. It answers others (IBA, 9.7.5.1.3; check_psn).
+// On RC a PSN behind the expected one tells of a loss: one NAK names the expected PSN, and no other is
+// sent until that has arrived, as each would make the requester go back once more. A PSN before it is of
+// a request that has been executed, whose answer the requester has not got. UC has no answers: a gap
+// makes the rest of a message useless, and the next message is taken with whatever PSN it has. UD looks
+// at no PSN.
 func (r *responder) checkPSN(p *packet) bool {
 	diff := p.PSN.Sub(r.psn)
 	switch r.init.Type {
@@ -168,7 +185,7 @@ func (r *responder) checkPSN(p *packet) bool {
 }
 
 // checkSequence checks that the packet continues the message in progress, or starts one: FIRST, any
-// number of MIDDLE, LAST, all of the same operation, or ONLY (IBA, 9.7.4). Packets of RC are in order
+// number of MIDDLE, LAST, all of the same operation, or ONLY (check_op_seq). Packets of RC are in order
 // here, so that another sequence is the peer's mistake. On UC it is a loss.
 func (r *responder) checkSequence(p *packet) fault {
 	if r.init.Type == verbs.UD {
@@ -185,6 +202,7 @@ func (r *responder) checkSequence(p *packet) fault {
 		}
 		return faultInvalid
 	}
+	// Messages of several packets are SENDs and WRITEs only: READs, atomics and FLUSHes are one packet.
 	const kinds = roce.IsSend | roce.IsWrite
 	if !starts && p.Opcode.Flags()&kinds == r.opcode.Flags()&kinds {
 		return noFault
@@ -193,6 +211,9 @@ func (r *responder) checkSequence(p *packet) fault {
 		return faultInvalid
 	}
 	// UC: the rest of the message is lost.
+	// The receive of the broken message stays at the head of the QP's queue, and the next message takes
+	// it. One of an SRQ has left its queue, and completes with an error (classes D1 and E of
+	// do_class_d1e_error).
 	r.inMessage = false
 	switch {
 	case !starts:
@@ -209,6 +230,8 @@ func (r *responder) checkSequence(p *packet) fault {
 // needed.
 func (r *responder) checkRequest(p *packet) fault {
 	f := p.Opcode.Flags()
+	// The QP's own rights come first: they hold for all memory. A key's rights are checked when it is
+	// used.
 	if !r.allowed(p, f) {
 		if r.init.Type == verbs.UC {
 			r.dropping = true
@@ -216,9 +239,13 @@ func (r *responder) checkRequest(p *packet) fault {
 		}
 		return faultInvalid
 	}
+	// A QP with MaxDestRDAtomic 0 has no place to remember an answer, so it serves no such requests. It
+	// is the requester's task not to exceed other values (check_resource).
 	if f&(roce.IsRead|roce.IsAtomic|roce.IsAtomicWrite) != 0 && len(r.history.list) == 0 {
 		return faultInvalid
 	}
+	// A SEND takes its receive with the first packet, as that has data; a WRITE with immediate data with
+	// the last, as only then something completes.
 	if f&roce.TakesReceive != 0 {
 		switch r.takeReceive() {
 		case takeEmpty:
@@ -228,6 +255,8 @@ func (r *responder) checkRequest(p *packet) fault {
 		}
 	}
 	if r.init.Type == verbs.UD {
+		// A receive for datagrams begins with 40 bytes for the header (Annex A17.4.5.2). One that is too
+		// short drops the datagram (C9-205).
 		if uint64(len(p.Payload))+verbs.GRHSize > r.recv.room() {
 			return faultLength
 		}
@@ -236,6 +265,7 @@ func (r *responder) checkRequest(p *packet) fault {
 	if f&roce.HasPayload != 0 && !p.Opcode.PayloadFits(len(p.Payload), r.qp.mtu) {
 		return faultLength
 	}
+	// No message has more than 2³¹ bytes (IBA, 9.4.3 and 9.4.4).
 	if f&roce.HasRETH != 0 && p.RETH.Length > maxMessage {
 		return faultLength
 	}
@@ -298,9 +328,11 @@ func (r *responder) execute(p *packet) fault {
 	if f&roce.HasIETH != 0 && !r.qp.invalidate(p.IETH) {
 		return faultKey
 	}
+	// The message sequence number counts complete messages, where the PSN counts packets.
 	if f&roce.Ends != 0 {
-		r.msn++ // in each AETH: the requester sees how many messages are complete (IBA, 9.7.7)
+		r.msn++
 	}
+	// From here on the packet is a duplicate if it comes again.
 	r.psn = p.PSN.Add(1)
 	r.ack.next = r.psn
 	r.opcode, r.inMessage = p.Opcode, f&roce.Ends == 0
@@ -308,7 +340,7 @@ func (r *responder) execute(p *packet) fault {
 		r.qp.setError() // rxe's class G: the CQ has overflowed
 		return noFault
 	}
-	if r.init.Type == verbs.RC && p.AckReq { // later ones may be part of the same acknowledgement (IBA, 9.7.5)
+	if r.init.Type == verbs.RC && p.AckReq { // later ones may be part of the same acknowledgement (IBA, 9.7.5.1.2)
 		r.ack.due, r.ack.of = true, p.PSN
 	}
 	return noFault
@@ -317,8 +349,8 @@ func (r *responder) execute(p *packet) fault {
 // hopLimit is that of received packets, which networks do not report.
 const hopLimit = 64
 
-// receiveData copies the payload of a SEND, after the GRH if it is a datagram. Without one there are
-// 40 bytes that are not defined.
+// receiveData copies the payload of a SEND, after the GRH if it is a datagram, so that the program can
+// answer (Annex A17.4.5.2). Without one there are 40 bytes that are not defined.
 func (r *responder) receiveData(p *packet) fault {
 	if r.init.Type == verbs.UD {
 		var grh [verbs.GRHSize]byte
@@ -348,6 +380,7 @@ func (r *responder) scatter(data []byte) fault {
 	switch r.qp.copySGL(recv.sges, &recv.cursor, data, true) {
 	case copyInvalid:
 		return faultReceive
+	// The list has less room than the request claims.
 	case copyEnd:
 		return faultLength
 	}
@@ -355,12 +388,14 @@ func (r *responder) scatter(data []byte) fault {
 	return noFault
 }
 
-// write copies the payload of an RDMA WRITE.
+// write copies the payload of an RDMA WRITE. Only the first packet has the address; from there on it
+// advances. The key is looked up for each packet, as the program may revoke it in between.
 func (r *responder) write(p *packet, f roce.Flags) fault {
 	w := &r.writing
 	if f&roce.HasRETH != 0 {
 		*w = writing{va: p.RETH.VA, rkey: p.RETH.RKey, left: p.RETH.Length, length: p.RETH.Length}
 	}
+	// Length and opcodes have to end the message at the same byte.
 	n := uint32(len(p.Payload))
 	if n > w.left || f&roce.Ends != 0 != (n == w.left) {
 		return faultLength
@@ -394,6 +429,7 @@ func (r *responder) completeReceive(p *packet, status verbs.WCStatus) bool {
 		r.received = true
 		wc.Opcode, wc.ByteLen = uint32(verbs.WCRecv), recv.got
 		if f&roce.IsWrite != 0 {
+			// A WRITE uses a receive only to announce itself: its data is elsewhere.
 			wc.Opcode, wc.ByteLen = uint32(verbs.WCRecvRDMAImm), r.writing.length
 		}
 		wc.WcFlags = uint32(verbs.WCGRH)
@@ -429,7 +465,8 @@ func (r *responder) endReceive() {
 	}
 }
 
-// flushReceives completes all receive requests of the QP.
+// flush completes all receive requests of the QP as flushed. Those of an SRQ stay, for its other QPs, except one
+// that a message was using: it has left the queue.
 func (r *responder) flush() {
 	recv := &r.recv
 	if r.init.SRQ != nil {

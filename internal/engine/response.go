@@ -7,7 +7,7 @@ import (
 	"github.com/goverbs/verbs/internal/roce"
 )
 
-// resource is a READ, atomic or FLUSH that the peer may repeat.
+// resource is a READ, atomic or FLUSH that the peer may repeat, because its answer may be lost (rxe's struct resp_res).
 type resource struct {
 	kind   opKind // opUnknown: not in use
 	first  roce.PSN
@@ -28,9 +28,10 @@ type reply struct {
 	psn    roce.PSN
 }
 
-// history contains the READs, atomics and FLUSHes that the peer may repeat, the newest before next:
-// as many as the QP's attribute MaxDestRDAtomic (IBA, 9.4.4 and 9.4.5: a repeated atomic must not be
-// executed again, its result is replayed).
+// history contains the READs, atomics and FLUSHes that the peer may repeat, the newest before next: as
+// many as the QP's attribute MaxDestRDAtomic (IBA, 9.4.4 and 9.4.5). A repeated READ is executed again,
+// as it changes nothing. A repeated atomic must not be: adding twice is wrong, so its result is kept and
+// replayed. SENDs and WRITEs need no place: they are acknowledged again by their PSN alone.
 type history struct {
 	list []resource
 	next int
@@ -39,6 +40,7 @@ type history struct {
 // keep makes p a resource, which replaces the oldest one.
 func (h *history) keep(p *packet, kind opKind, packets int) *resource {
 	if len(h.list) == 0 {
+		// MaxDestRDAtomic is 0.
 		return new(resource) // a FLUSH needs none
 	}
 	res := &h.list[h.next]
@@ -60,11 +62,13 @@ func (h *history) at(psn roce.PSN) *resource {
 	return nil
 }
 
-// read starts the answer to a READ. Its packets have the PSNs from that of the request on, so that the
-// expected PSN is behind them at once (IBA, 9.7.5).
+// read starts the answer to a READ. Its packets have the PSNs from that of the request on (rxe_prepare_res), so
+// that the expected PSN is behind them at once: the next request may come before the answer is sent.
 func (r *responder) read(p *packet) fault {
 	length := p.RETH.Length
 	if length > 0 {
+		// The whole range is checked before anything is answered. The key of a READ of nothing is not
+		// (C9-88).
 		at := r.qp.remote(p.RETH.RKey, verbs.AccessRemoteRead, p.RETH.VA, uint64(length), uint64(length))
 		if at.mr == nil {
 			return faultAccess
@@ -74,6 +78,7 @@ func (r *responder) read(p *packet) fault {
 	packets := max(1, int((uint64(length)+uint64(r.qp.mtu)-1)/uint64(r.qp.mtu)))
 	res := r.history.keep(p, opRead, packets)
 	res.va, res.length, res.rkey = p.RETH.VA, length, p.RETH.RKey
+	// A READ counts as complete when it is accepted (C9-148).
 	r.msn++
 	r.psn = p.PSN.Add(packets)
 	r.inMessage = false
@@ -86,6 +91,7 @@ func (r *responder) read(p *packet) fault {
 // that wait behind it.
 func (r *responder) continueReply() {
 	for sent := 0; r.reply.active; sent++ {
+		// A READ may have 2³¹ bytes: let other QPs work meanwhile.
 		if sent == burst {
 			r.qp.yield()
 			return
@@ -97,6 +103,7 @@ func (r *responder) continueReply() {
 	if len(r.waiting) == 0 {
 		return
 	}
+	// Requests that waited may be READs as well: then the rest waits on.
 	waiting := r.waiting
 	r.waiting = nil
 	for i, p := range waiting {
@@ -120,6 +127,8 @@ func (r *responder) continueReply() {
 func (r *responder) replyPacket() bool {
 	rep := &r.reply
 	n := min(rep.left, uint32(r.qp.mtu))
+	// ACKUnlimited: this responder does not take part in end-to-end flow control (IBA, 9.7.7.2), in which
+	// it would tell how many receives it has. It refuses with RNR NAKs instead, as rxe does.
 	h := roce.Packet{
 		DestQP: r.qp.attr.DestQPNum, PSN: rep.psn,
 		AETH: roce.AETH{Syndrome: roce.ACKUnlimited, MSN: r.msn},
@@ -137,6 +146,8 @@ func (r *responder) replyPacket() bool {
 	o := r.out.begin(r.qp.path, &h, int(n))
 	if !r.readMemory(rep, o.payload) {
 		r.out.abort(&o)
+		// The program has revoked the key, or unmapped the memory, since the request was accepted. The
+		// NAK has the PSN of the response that is missing (IBA, 9.7.5.2.4).
 		psn := rep.psn
 		r.qp.report(verbs.EventQPAccessErr)
 		r.sendNAK(roce.NAKRemoteAccess, psn)
@@ -144,7 +155,7 @@ func (r *responder) replyPacket() bool {
 		return false
 	}
 	r.out.send(&o, &h)
-	r.ack.due = false // implied
+	r.ack.due = false // a response acknowledges all requests before it
 	rep.first = false
 	rep.left -= n
 	rep.psn = rep.psn.Add(1)
@@ -155,6 +166,7 @@ func (r *responder) replyPacket() bool {
 // readMemory fills a packet of the answer to a READ.
 func (r *responder) readMemory(rep *reply, payload []byte) bool {
 	for len(payload) > 0 {
+		// The key is looked up for each packet, as it may be revoked in between (rxe_recheck_mr).
 		n := uint64(len(payload))
 		at := r.qp.remote(rep.rkey, verbs.AccessRemoteRead, rep.va, n, n)
 		if at.mr == nil {
@@ -179,7 +191,8 @@ func (r *responder) done(p *packet) {
 	r.inMessage = false
 }
 
-// atomic executes a COMPARE SWAP or FETCH ADD.
+// atomic executes a COMPARE SWAP or FETCH ADD. It is atomic to the program's own atomics too, see
+// compareSwap, which is more than an adapter guarantees (IBV_ATOMIC_HCA).
 func (r *responder) atomic(p *packet) fault {
 	a := &p.Atomic
 	at := r.qp.remote(a.RKey, verbs.AccessRemoteAtomic, a.VA, 8, 8)
@@ -188,6 +201,7 @@ func (r *responder) atomic(p *packet) fault {
 	}
 	defer at.unlock()
 	w := word(at.mem)
+	// Operands of 8 bytes have to be aligned (IBA, 9.4.5).
 	if w == nil {
 		return faultInvalid
 	}
@@ -208,7 +222,7 @@ func (r *responder) atomic(p *packet) fault {
 	return noFault
 }
 
-// atomicWrite executes an ATOMIC WRITE.
+// atomicWrite executes an ATOMIC WRITE (Annex A19): 8 bytes that readers see all at once.
 func (r *responder) atomicWrite(p *packet) fault {
 	if p.RETH.Length != 8 {
 		return faultLength
@@ -231,8 +245,8 @@ func (r *responder) atomicWrite(p *packet) fault {
 	return noFault
 }
 
-// flush executes a FLUSH. Memory is visible to all once it has been written, so there is
-// nothing to do but to check.
+// flushMemory executes a FLUSH (Annex A19), which the peer sends after WRITEs to know that their data has got as
+// far as it asks for. Memory is visible to all once it has been written, so there is nothing to do but to check.
 func (r *responder) flushMemory(p *packet) fault {
 	va, length := p.RETH.VA, uint64(p.RETH.Length)
 	if p.FETH.Selectivity == roce.FlushRegion { // the range has no meaning
@@ -252,10 +266,14 @@ func (r *responder) flushMemory(p *packet) fault {
 	return noFault
 }
 
-// repeat answers a request that has been executed before (duplicate_request).
+// repeat answers a request that has been executed before (duplicate_request; IBA, 9.7.5.1.3). Its answer
+// was lost, or it is late and the requester has sent again. What is not remembered is dropped: the peer
+// has exceeded MaxDestRDAtomic, or has gone on since.
 func (r *responder) repeat(p *packet) {
 	f := p.Opcode.Flags()
 	if f&(roce.IsSend|roce.IsWrite) != 0 {
+		// The data is not taken again. The acknowledgement is of the newest request, which covers this
+		// one (C9-105).
 		r.ack.due, r.ack.of = true, r.ack.next.Add(-1)
 		return
 	}
@@ -270,6 +288,7 @@ func (r *responder) repeat(p *packet) {
 		}
 	case f&roce.IsAtomic != 0:
 		if res.kind == opAtomic {
+			// The result of the first time, without another look at the memory.
 			r.sendResponse(roce.RCAtomicAcknowledge, p.PSN, roce.ACKUnlimited, res.orig)
 		}
 	case res.kind == opAtomicWrite || res.kind == opFlush:
@@ -277,8 +296,10 @@ func (r *responder) repeat(p *packet) {
 	}
 }
 
-// repeatRead answers a READ, or the rest of one, again. The answer begins with a FIRST or an ONLY in
-// both cases: rxe's requester may have forgotten that it has seen the FIRST of the READ.
+// repeatRead answers a READ, or the rest of one, again: a request for the rest has the PSN and the
+// address of the first byte that is missing, which must be within the READ that is remembered. The answer
+// begins with a FIRST or an ONLY in both cases: rxe's requester may have forgotten that it has seen the
+// FIRST of the READ.
 func (r *responder) repeatRead(p *packet, res *resource) {
 	h := &p.RETH
 	off := h.VA - res.va
@@ -296,8 +317,8 @@ func (r *responder) sendAck() {
 	}
 }
 
-// sendNAK sends a negative acknowledgement. It implies the acknowledgement that is due, but only
-// the latter makes rxe count its retries from the beginning.
+// sendNAK sends a negative acknowledgement (IBA, 9.7.5.2). It implies the acknowledgement that is due, as
+// it acknowledges all before its PSN, but only the latter makes rxe count its retries from the beginning.
 func (r *responder) sendNAK(s roce.Syndrome, psn roce.PSN) {
 	r.sendAck()
 	r.sendResponse(roce.RCAcknowledge, psn, s, 0)
