@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -15,22 +14,22 @@ import (
 	"github.com/goverbs/verbs/internal/host"
 )
 
-// Device is an RDMA device of the kernel, or one that package soft has made.
+// Device is an RDMA device that can be opened: one of the kernel, or one that package soft has made.
+// [rdmadev.Find] describes it, its ports and its hardware.
+//
+// [rdmadev.Find]: https://pkg.go.dev/github.com/goverbs/verbs/rdmadev#Find
 type Device struct {
-	Name     string // "rxe0"
-	Node     string // "/dev/infiniband/uverbs0"; "virtual:..." in user space
-	NodeType string // "1: CA", "4: RNIC" for iWARP
-	GUID     verbs.GUID
-	SysGUID  verbs.GUID // of the whole system
-	Firmware string     // version
-	Board    string     // board_id; often empty
-	Ports    int
-	ABI      int   // version of the driver's ABI
-	NodeErr  error // why Node cannot be used; matches [verbs.ErrNoNode] if there is none
+	Name    string // "rxe0"
+	Node    string // "/dev/infiniband/uverbs0"; "virtual:..." in user space
+	GUID    verbs.GUID
+	NodeErr error // why Node cannot be used; matches [verbs.ErrNoNode] if there is none
+
+	iwarp bool
+	ports int
 }
 
 // IWARP reports whether it speaks iWARP, as siw, not InfiniBand or RoCE.
-func (d Device) IWARP() bool { return strings.HasSuffix(d.NodeType, "RNIC") }
+func (d Device) IWARP() bool { return d.iwarp }
 
 // Folders in which the kernel shows devices. Tests replace them.
 var (
@@ -96,13 +95,9 @@ func readDevice(dir string) (Device, error) {
 	if isTooManyFiles(e) {
 		err = e
 	}
-	d.Ports = len(ports)
-	d.ABI, _ = strconv.Atoi(attr(dir, "abi_version"))
-	d.NodeType = attr(class, "node_type")
-	d.Firmware = attr(class, "fw_ver")
-	d.Board = attr(class, "board_id")
+	d.ports = len(ports)
+	d.iwarp = strings.HasSuffix(attr(class, "node_type"), "RNIC") // "4: RNIC"
 	d.GUID, _ = verbs.ParseGUID(attr(class, "node_guid"))
-	d.SysGUID, _ = verbs.ParseGUID(attr(class, "sys_image_guid"))
 	if err != nil {
 		return Device{}, err
 	}

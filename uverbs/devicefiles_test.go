@@ -32,7 +32,7 @@ func TestDevicesOutOfFiles(t *testing.T) {
 		devs, err := Devices()
 		unix.Prlimit(0, unix.RLIMIT_NOFILE, &old, nil)
 		if err == nil {
-			if len(devs) != 1 || devs[0].GUID == (verbs.GUID{}) || devs[0].Ports != 1 {
+			if len(devs) != 1 || devs[0].GUID == (verbs.GUID{}) || devs[0].ports != 1 {
 				t.Errorf("with %d files: %+v", limit, devs)
 			}
 			break

@@ -122,10 +122,10 @@ func ExampleDevices() {
 	}
 	for _, d := range devices {
 		if d.Name == "rxe0" {
-			fmt.Println(d.Name, d.NodeType)
+			fmt.Println(d.Name, d.IWARP())
 		}
 	}
-	// Output: rxe0 1: CA
+	// Output: rxe0 false
 }
 
 func ExampleOpen() {

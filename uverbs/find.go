@@ -145,7 +145,7 @@ func addLowerInterfaces(names []string) []string {
 // Interfaces returns the network interfaces of the device's ports. It reads sysfs, or uses netlink
 // for iWARP before Linux 6.4.
 func (d Device) Interfaces() (names []string) {
-	for port := 1; port <= d.Ports; port++ {
+	for port := 1; port <= d.ports; port++ {
 		dir := filepath.Join(sysClass, "infiniband", d.Name, "ports", strconv.Itoa(port), "gid_attrs", "ndevs")
 		for i := 0; ; i++ {
 			name, err := readAttr(dir, strconv.Itoa(i))

@@ -38,7 +38,7 @@ func FuzzDevices(f *testing.F) {
 			if _, err := os.Stat(filepath.Join(sysClass, "infiniband", d.Name)); err != nil {
 				t.Fatal(err)
 			}
-			if d.Ports != 1 || d.NodeErr != nil {
+			if d.ports != 1 || d.NodeErr != nil {
 				t.Fatalf("%+v", d)
 			}
 			if again, err := verbs.ParseGUID(d.GUID.String()); err != nil || again != d.GUID {

@@ -136,8 +136,8 @@ func portAttr(r *abi.IbUverbsQueryPortRespEx) *verbs.PortAttr {
 }
 
 func (c *Context) checkPort(port int) error {
-	if port < 1 || port > c.device.Ports {
-		return fmt.Errorf("port %d of %d: %w", port, c.device.Ports, verbs.ErrRange)
+	if port < 1 || port > c.device.ports {
+		return fmt.Errorf("port %d of %d: %w", port, c.device.ports, verbs.ErrRange)
 	}
 	return nil
 }
@@ -146,7 +146,7 @@ func (c *Context) checkPort(port int) error {
 func (c *Context) GIDTable() ([]verbs.GIDEntry, error) {
 	const op = "query GID table"
 	size := 0
-	for port := 1; port <= c.device.Ports; port++ {
+	for port := 1; port <= c.device.ports; port++ {
 		p, err := c.QueryPort(port)
 		if err != nil {
 			return nil, err

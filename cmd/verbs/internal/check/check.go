@@ -24,6 +24,7 @@ import (
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/cmd/verbs/internal/perf"
+	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -89,9 +90,13 @@ func (c *Cmd) open(ctx context.Context) (p port, err error) {
 		}
 	}()
 	p.num = c.IBPort
-	for num := 1; num <= p.dev.Device().Ports && p.num == 0; num++ {
-		if a, err := p.dev.QueryPort(num); err == nil && a.State == verbs.PortActive {
-			p.num = num
+	d, err := rdmadev.Find(p.dev.Device().Name)
+	if err != nil {
+		return p, err
+	}
+	for _, port := range d.Ports {
+		if port.State == verbs.PortActive && p.num == 0 {
+			p.num = port.Num
 		}
 	}
 	switch {

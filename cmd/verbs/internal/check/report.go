@@ -56,23 +56,25 @@ type portInfo struct {
 
 // describe describes the machine of a port.
 func (p port) describe() (*machine, error) {
-	d := p.dev.Device()
+	d, err := rdmadev.Find(p.dev.Device().Name)
+	if err != nil {
+		return nil, err
+	}
 	m := &machine{
 		Build: cli.ThisBuild(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		Device: d.Name, Provider: p.dev.Driver(), Firmware: d.Firmware, Board: d.Board, Features: []string{},
+		Driver: d.Driver, Model: d.Model, VF: d.PCI.PhysFn != "",
 	}
-	if r, err := rdmadev.Find(d.Name); err == nil {
-		m.Driver, m.Model, m.VF = r.Driver, r.Model, r.PCI.PhysFn != ""
-		if r.PCI.Addr != "" {
-			m.PCI = fmt.Sprintf("%04x:%04x, subsystem %04x:%04x", r.PCI.Vendor, r.PCI.Device, r.PCI.SubsysVendor, r.PCI.SubsysDevice)
-		}
+	if d.PCI.Addr != "" {
+		m.PCI = fmt.Sprintf("%04x:%04x, subsystem %04x:%04x", d.PCI.Vendor, d.PCI.Device, d.PCI.SubsysVendor, d.PCI.SubsysDevice)
 	}
 	for _, f := range uverbs.Features() {
 		if p.dev.Probe(f) == nil {
 			m.Features = append(m.Features, f)
 		}
 	}
-	for num := 1; num <= d.Ports; num++ {
+	for _, port := range d.Ports {
+		num := port.Num
 		a, err := p.dev.QueryPort(num)
 		if err != nil {
 			return nil, err
@@ -81,7 +83,7 @@ func (p port) describe() (*machine, error) {
 			Port: num, State: a.State.String(), LinkLayer: a.LinkLayer.String(),
 			MTU: a.ActiveMTU.Bytes(), Mbps: a.Speed(), Used: num == p.num,
 		}
-		if info.Used && !d.IWARP() {
+		if info.Used && d.Protocol != rdmadev.IWARP {
 			info.GID, info.GIDIndex, info.GIDType = p.gid.GID.String(), p.gid.Index, p.gid.Type.String()
 		}
 		m.Ports = append(m.Ports, info)

@@ -74,24 +74,25 @@ func deviceFields(d uverbs.Device) (f fields, err error) {
 		return nil, err
 	}
 	f.add("hca_id", d.Name)
+	r, err := rdmadev.Find(d.Name)
+	if err != nil {
+		return nil, err
+	}
 	driver := ctx.Driver()
-	if r, err := rdmadev.Find(d.Name); err == nil && r.Driver == "soft" { // whose queues are those of rxe
+	if r.Driver == "soft" { // whose queues are those of rxe
 		driver = r.Driver
 	}
 	f.add("driver", driver)
-	name, number := transport(d)
+	name, number := transport(r.Type)
 	f.addf("transport", name, "%s (%d)", name, number)
-	if d.Firmware == "" { // software devices report it only here
-		d.Firmware = a.Firmware()
-	}
-	f.add("fw_ver", d.Firmware)
+	f.add("fw_ver", cmp.Or(r.Firmware, a.Firmware())) // software devices report it only to verbs
 	f.add("node_guid", colons(d.GUID))
-	f.add("sys_image_guid", colons(d.SysGUID))
+	f.add("sys_image_guid", colons(r.SystemGUID))
 	f.addf("vendor_id", a.VendorID, "0x%04x", a.VendorID)
 	f.add("vendor_part_id", a.VendorPartID)
 	f.addf("hw_ver", a.HWVersion, "0x%X", a.HWVersion)
-	if d.Board != "" {
-		f.add("board_id", d.Board)
+	if r.Board != "" {
+		f.add("board_id", r.Board)
 	}
 	f.add("phys_port_cnt", a.Ports)
 	f.addf("max_mr_size", a.MaxMRSize, "0x%x", a.MaxMRSize)

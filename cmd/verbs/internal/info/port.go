@@ -1,20 +1,18 @@
 package info
 
 import (
-	"fmt"
 	"math/bits"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// transport returns the transport of a device's node type (enum rdma_node_type), and its
-// number in ibv_devinfo (enum ibv_transport_type).
-func transport(d uverbs.Device) (name string, number int) {
-	var node int
-	fmt.Sscanf(d.NodeType, "%d:", &node)
+// transport returns the transport of a type of device, and its number in ibv_devinfo
+// (enum ibv_transport_type).
+func transport(node rdmadev.NodeType) (name string, number int) {
 	names := []string{"InfiniBand", "iWARP", "usNIC", "usNIC UDP", "unspecified"}
-	number = max(0, node-3) // InfiniBand's channel adapters, switches and routers are 1 to 3
+	number = max(0, int(node)-3) // InfiniBand's channel adapters, switches and routers are 1 to 3
 	if node < 1 || number >= len(names) {
 		return "invalid transport", -1
 	}
