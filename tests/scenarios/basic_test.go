@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -92,8 +93,9 @@ var device = []scenario{
 		return nil
 	}},
 	{"device/phys_port_cnt_ex", everywhere, func(e *env) error {
-		if n := e.attr.Ports; n != e.ctx.Device().Ports {
-			return fmt.Errorf("%d ports, sysfs has %d", n, e.ctx.Device().Ports)
+		d, err := rdmadev.Find(e.ctx.Device().Name)
+		if n := e.attr.Ports; err != nil || n != len(d.Ports) {
+			return fmt.Errorf("%d ports, sysfs has %d, %v", n, len(d.Ports), err)
 		}
 		return nil
 	}},
