@@ -96,14 +96,14 @@ const (
 func (s Source) Devices() ([]Device, error) {
 	dir := s.class("infiniband")
 	for try := 1; ; try++ {
-		nl, nodes := s.netlinkDevices(), s.nodes()
-		names, err := host.ListAttrs(dir)
+		names, err := host.ListAttrs(dir) // first, as it makes the device that VERBS_SOFT requests
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
 		}
 		if err != nil {
 			return nil, &verbs.Error{Op: "list", Object: "RDMA devices", Err: err}
 		}
+		nl, nodes := s.netlinkDevices(), s.nodes()
 		var devices []Device
 		same := len(names) == len(nl)
 		for _, name := range names {
