@@ -30,7 +30,7 @@ var (
 	ErrNoNode error = noRDMA("RDMA device has no device node")
 	// ErrNoDriver is returned when no registered driver supports a device. It matches
 	// ErrNoRDMA and errors.ErrUnsupported.
-	ErrNoDriver error = noDriver{noRDMA("no provider for the device's driver")}
+	ErrNoDriver error = noDriver{noRDMA("no driver package for the device")}
 	// ErrNoCM is returned when the connection manager's node, /dev/infiniband/rdma_cm,
 	// is missing. It matches ErrNoRDMA.
 	ErrNoCM error = noRDMA("RDMA connection manager has no device node")
@@ -51,7 +51,7 @@ var (
 	// fail with this error, and what was posted completes with WCFlushErr; see package uverbs.
 	ErrDeviceRemoved = errors.New("RDMA device was removed")
 	// ErrNoGRH is returned when a datagram has no usable global route header.
-	ErrNoGRH = errors.New("no global route header that can be answered")
+	ErrNoGRH = errors.New("cannot reply: the datagram has no usable GRH")
 )
 
 // Errors of work requests that are refused before they reach a queue. They are wrapped in
@@ -59,19 +59,19 @@ var (
 // returned as it is. ErrNoSendRoom and ErrNoRecvRoom are not back-pressure: polling makes no room.
 var (
 	ErrQueueFull      = errors.New("queue is full")
-	ErrNoSendRoom     = errors.New("the queue has no room for any request: it was made with MaxSendWR 0")
-	ErrNoRecvRoom     = errors.New("the queue has no room for any request: it was made with MaxRecvWR 0")
+	ErrNoSendRoom     = errors.New("the QP was created with MaxSendWR 0")
+	ErrNoRecvRoom     = errors.New("the QP was created with MaxRecvWR 0")
 	ErrTooManySGEs    = errors.New("more SGEs than the queue takes")
 	ErrInlineTooLong  = errors.New("more inline data than the queue takes")
-	ErrInlineSGL      = errors.New("inline data together with an SGL")
+	ErrInlineSGL      = errors.New("the work request has inline data and an SGL")
 	ErrInlineOp       = errors.New("operation takes no inline data")
 	ErrMessageTooLong = errors.New("message is longer than the port carries")
 	ErrBind           = errors.New("BIND_MW request has no Bind parameters")
 	ErrAtomicWrite    = errors.New("ATOMIC_WRITE takes 8 bytes of inline data")
-	ErrAtomicSGL      = errors.New("atomic operations return exactly 8 bytes")
+	ErrAtomicSGL      = errors.New("an atomic operation needs an SGL of 8 bytes")
 	ErrNoOpcode       = errors.New("work request has no opcode: set Opcode")
 	ErrOpcode         = fmt.Errorf("opcode: %w", errors.ErrUnsupported)
-	ErrState          = errors.New("QP is not in a state that takes this work request")
+	ErrState          = errors.New("the QP's state does not allow this work request")
 )
 
 // ErrQueueFailed is returned by every use of a queue that the kernel no longer serves.

@@ -120,7 +120,7 @@ func Example() {
 	}
 	// Output:
 	// true no such RDMA device
-	// true no provider for the device's driver
+	// true no driver package for the device
 	// true no RDMA device on route
 	// false permission denied
 }

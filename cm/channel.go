@@ -104,7 +104,7 @@ func (c *Channel) Accept(e Event, opt Options) (*Endpoint, error) {
 // check refuses events of another channel or of another type.
 func (c *Channel) check(e *Event, want EventType) error {
 	if e.Type != want || e.ID == nil || e.ID.m != c.m {
-		return fmt.Errorf("event %q, or of another channel: %w", e.Type, syscall.EINVAL)
+		return fmt.Errorf("event %q cannot be used here, or belongs to another channel: %w", e.Type, syscall.EINVAL)
 	}
 	return nil
 }

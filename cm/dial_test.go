@@ -163,7 +163,7 @@ func TestPermission(t *testing.T) {
 		}
 		failed <- err
 	}()
-	if err := <-failed; !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "this user may not open the device node") {
+	if err := <-failed; !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "give this user access to the device node") {
 		t.Error(err)
 	}
 }

@@ -134,7 +134,7 @@ func fail(op, addr string, err error) error {
 	case op == "open" && errors.Is(err, syscall.ENOENT):
 		e.Hint = host.Remedy(addr, "modprobe rdma_ucm, or pass the node into this container")
 	case op == "open" && errors.Is(err, fs.ErrPermission):
-		e.Hint = "this user may not open the device node"
+		e.Hint = "give this user access to the device node"
 	case errors.Is(err, verbs.ErrNoRoute): // its text lists the devices
 	case errors.Is(err, syscall.ENODEV):
 		e.Hint = "no RDMA device serves this address: see verbs devices"

@@ -36,7 +36,7 @@ const (
 // withDefaults returns the options with their zero values replaced.
 func (o Options) withDefaults() (Options, error) {
 	if o.SendCQ != nil || o.RecvCQ != nil || o.SRQ != nil || o.Polled || o.SignalAll || o.SingleThreaded {
-		return o, fmt.Errorf("an option is set that rconn does not take (SendCQ, RecvCQ, SRQ, Polled, SignalAll, SingleThreaded): %w", errors.ErrUnsupported)
+		return o, fmt.Errorf("rconn does not support SendCQ, RecvCQ, SRQ, Polled, SignalAll and SingleThreaded: %w", errors.ErrUnsupported)
 	}
 	size, recvs := &o.Cap, o.Cap.MaxRecvWR
 	err := option.Set(

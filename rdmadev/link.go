@@ -20,9 +20,9 @@ func AddLink(name, typ, netInterface string) error {
 		e := &verbs.Error{Op: "add", Object: typ + " device " + name, Err: err}
 		switch {
 		case errors.Is(err, syscall.EINVAL):
-			e.Hint = "is there a module of this type, and the interface neither loopback nor in use?"
+			e.Hint = "the kernel may lack the module, or the interface is loopback or in use"
 		case errors.Is(err, syscall.ENODEV):
-			e.Hint = "there is no network interface " + netInterface
+			e.Hint = "no such network interface: " + netInterface
 		}
 		return e
 	}

@@ -28,7 +28,7 @@ var (
 	// ErrVersion is returned when the peer has only other versions of the protocol.
 	ErrVersion = fmt.Errorf("no protocol version in common: %w", errors.ErrUnsupported)
 	// ErrDispatching is returned by Dispatch and Run while another of these calls runs.
-	ErrDispatching = errors.New("loop is being dispatched already")
+	ErrDispatching = errors.New("the loop is already being dispatched")
 	// ErrNotRunning is added to errors of calls that nothing ran the loop for.
 	ErrNotRunning = errors.New("nothing runs the loop: call Loop.Run")
 	// ErrTimeout is returned when a handshake, or a Disconnect, took too long.

@@ -189,7 +189,7 @@ func (r *Request) PrivateData() []byte { return r.peer.private }
 func (r *Request) dispatch() {
 	ln := r.ln
 	if cb := ln.l.opt.Callbacks.Request; cb != nil {
-		defer r.reject(errors.New("the callback has not accepted it")) // also if it panics
+		defer r.reject(errors.New("the callback did not accept it")) // also if it panics
 		cb(r)
 		return
 	}

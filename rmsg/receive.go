@@ -145,7 +145,7 @@ func (c *Conn) complete(r request, i int, wc *verbs.WC) {
 // broken returns the connection's error for a failed request.
 func broken(r request, wc *verbs.WC) error {
 	if r == reqReceive {
-		return fmt.Errorf("%w: a frame does not fit: %w", ErrProtocol, wc.Err())
+		return fmt.Errorf("%w: a frame is longer than the receive: %w", ErrProtocol, wc.Err())
 	}
 	err := cm.SendError(wc)
 	if r == reqRead && !errors.Is(err, verbs.ErrDisconnected) {

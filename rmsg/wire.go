@@ -42,7 +42,7 @@ func parseHello(b []byte) (hello, error) {
 	}
 	h := hello{version: b[4], min: b[5]}
 	if h.version < minVersion || h.min > version || h.min > h.version {
-		return h, fmt.Errorf("%w: its are %d to %d, this side's %d to %d", ErrVersion, h.min, h.version, minVersion, version)
+		return h, fmt.Errorf("%w: the peer's are %d to %d, this side's %d to %d", ErrVersion, h.min, h.version, minVersion, version)
 	}
 	h.credits = binary.BigEndian.Uint32(b[8:])
 	h.eager = binary.BigEndian.Uint32(b[12:])

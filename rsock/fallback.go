@@ -81,7 +81,7 @@ func tcpNetwork(name string) string { return strings.Replace(name, network, "tcp
 // errIWARP is the reason why FallbackAlways avoids iWARP devices. A plain TCP server on
 // the dialed port would get iWARP's handshake, and may not answer for 10 s; if it sends
 // something else, siw crashes the kernel (kmemdup in cm_event_handler, Linux 6.1 to 7.2).
-var errIWARP = fmt.Errorf("%w: iWARP's ports are TCP's, see FallbackAlways", verbs.ErrNoRDMA)
+var errIWARP = fmt.Errorf("%w: FallbackAlways uses TCP on iWARP devices", verbs.ErrNoRDMA)
 
 // rejectIWARP is a [cm.Options.Prepare].
 func rejectIWARP(r cm.Route, _ *cm.Options) error {

@@ -96,7 +96,7 @@ func (lc *ListenConfig) listenPacket(ctx context.Context, network, addr string) 
 		return nil, err
 	}
 	if lc.Fallback != FallbackNone {
-		return nil, fmt.Errorf("datagrams fall back to nothing: %w", errors.ErrUnsupported)
+		return nil, fmt.Errorf("datagrams have no fallback: %w", errors.ErrUnsupported)
 	}
 	addrs, err := lookup(ctx, nil, network, addr)
 	if err != nil {

@@ -51,7 +51,7 @@ func (c *PacketConn) peer(addr netip.AddrPort) (*packetPeer, error) {
 	p := c.peers[addr]
 	if p == nil {
 		if p = c.addPeer(addr); p == nil {
-			return nil, fmt.Errorf("%d other peers, the most that are known, were in use in the last %v: %w", maxPeers, inUse, syscall.ENOBUFS)
+			return nil, fmt.Errorf("too many peers: %d others were in use in the last %v: %w", maxPeers, inUse, syscall.ENOBUFS)
 		}
 		c.wg.Go(func() { c.resolve(p) })
 	}

@@ -87,7 +87,7 @@ func (q *QP) AddrOn(gid verbs.GIDEntry) (verbs.QPAddr, error) {
 func (q *QP) Connect(local, remote verbs.QPAddr, opt ConnectOptions) error {
 	const op = "connect"
 	if q.pd.ctx.device.IWARP() {
-		return q.obj.fail(op, fmt.Errorf("on iWARP only package cm can: %w", errors.ErrUnsupported))
+		return q.obj.fail(op, fmt.Errorf("iWARP QPs need package cm to connect: %w", errors.ErrUnsupported))
 	}
 	if opt.PathMTU == 0 {
 		p, err := q.pd.ctx.QueryPort(local.Port)

@@ -15,7 +15,7 @@ func hint(op string, err error) string {
 	}
 	switch {
 	case op == "open" && errors.Is(err, syscall.EACCES):
-		return "this user may not open the device node"
+		return "give this user access to the device node"
 	case op == "open" && errors.Is(err, syscall.ENOENT):
 		return "pass the device node into this container, or load ib_uverbs"
 	case errors.Is(err, verbs.ErrNoDriver):

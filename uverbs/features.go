@@ -26,7 +26,7 @@ func (c *Context) Probe(feature string) error {
 	probe, ok := probes[feature]
 	switch {
 	case slices.Contains(uncalled, feature):
-		return c.obj.fail(op, fmt.Errorf("package uverbs has no calls for it: %w", errors.ErrUnsupported))
+		return c.obj.fail(op, fmt.Errorf("package uverbs does not support it: %w", errors.ErrUnsupported))
 	case !ok:
 		return c.obj.fail(op, fmt.Errorf("no such feature: %w", verbs.ErrRange))
 	}

@@ -72,7 +72,7 @@ func find(op, spec string) (Device, error) {
 	default:
 		e.Hint = "modprobe rdma_rxe; verbs link add rxe0 rxe DEV (or rdma link add rxe0 type rxe netdev DEV); or the same with siw"
 		if _, err := os.Stat(sysClass); errors.Is(err, fs.ErrNotExist) {
-			e.Hint = sysClass + " is missing: mount sysfs, without which no device is found"
+			e.Hint = sysClass + " is missing: mount sysfs to find devices"
 		}
 	}
 	return Device{}, e

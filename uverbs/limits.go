@@ -36,7 +36,7 @@ func (o *object) failSize(op string, err error, mostName string, most int, limit
 	}
 	e := o.fail(op, err)
 	if err == syscall.EINVAL && mostName != "" { // which nothing has explained
-		e.Hint = fmt.Sprintf("no size exceeds the device's limits: it may have no more objects, %s is %d", mostName, most)
+		e.Hint = fmt.Sprintf("all sizes are within the device's limits, but it may have run out of objects: %s is %d", mostName, most)
 	}
 	if err == syscall.ENOMEM && mostName != "" {
 		e.Hint = fmt.Sprintf("the kernel lacks memory, or the device has no more objects: %s is %d", mostName, most)

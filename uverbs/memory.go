@@ -23,7 +23,7 @@ func (c *contextCore) failMemory(o *object, op string, err error, addr, length u
 	case errors.Is(err, syscall.EFAULT):
 		e := o.fail(op, err)
 		if e.Hint = maps.Problem(addr, length, access&accessWritable != 0); e.Hint == "" {
-			e.Hint = "devices cannot be given this memory: it may map a file that is shorter, or a device"
+			e.Hint = "this memory cannot be registered: it may map a device, or a file beyond its end"
 		}
 		return e
 	case errors.Is(err, syscall.ENOMEM):

@@ -60,7 +60,7 @@ func (p *PD) RegisterMR(mem []byte, access verbs.Access, opt MROptions) (*MR, er
 	case len(mem) == 0:
 		return nil, p.obj.fail(opRegister, fmt.Errorf("empty memory: %w", syscall.EINVAL))
 	case opt.HugePages:
-		return nil, p.obj.fail(opRegister, fmt.Errorf("HugePages of memory that exists, as only AllocMR chooses pages: %w", syscall.EINVAL))
+		return nil, p.obj.fail(opRegister, fmt.Errorf("HugePages is an option of AllocMR only: %w", syscall.EINVAL))
 	}
 	addr, unpin := pin(mem)
 	mr, err := p.register(mem, addr, opt.IOVA, access, unpin)

@@ -82,7 +82,7 @@ func (q *QP) BindMW(mw *MW, opt BindOptions) (rkey uint32, err error) {
 		}
 		bind.LKey, bind.Addr, bind.Length = opt.MR.LKey(), opt.MR.Addr()+uint64(opt.Offset), uint64(opt.Length)
 	} else if mw.typ == verbs.MWType2 {
-		return 0, q.obj.fail(op, fmt.Errorf("a type 2 window is bound to a region: %w", syscall.EINVAL))
+		return 0, q.obj.fail(op, fmt.Errorf("a type 2 window needs an MR: invalidate it with OpLocalInv: %w", syscall.EINVAL))
 	}
 	mw.mu.Lock()
 	defer mw.mu.Unlock()

@@ -115,7 +115,7 @@ func TestLink(t *testing.T) {
 	if out, err := command(t, "link", "del", "cli1").CombinedOutput(); err == nil || !strings.Contains(string(out), "no such RDMA device") {
 		t.Errorf("a device that does not exist: %v\n%s", err, out)
 	}
-	if out, err := command(t, "link", "add", "cli1", "rxe", "nosuch").CombinedOutput(); err == nil || !strings.Contains(string(out), "there is no network interface nosuch") {
+	if out, err := command(t, "link", "add", "cli1", "rxe", "nosuch").CombinedOutput(); err == nil || !strings.Contains(string(out), "no such network interface: nosuch") {
 		t.Errorf("an interface that does not exist: %v\n%s", err, out)
 	}
 }

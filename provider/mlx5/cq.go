@@ -282,7 +282,7 @@ func (q *completionQueue) Resize(size int, resize func(int, provider.UHW) error)
 			break
 		}
 		if !from.written(i, w) || i-q.next >= min(from.mask, to.mask) {
-			q.Fail(errors.New("resized, but the old ring does not say where it ends"))
+			q.Fail(errors.New("resize: the old ring has no end mark"))
 			break
 		}
 		mmap.BarrierFromDevice() // the rest of the CQE is read after the owner bit

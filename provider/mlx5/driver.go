@@ -86,7 +86,7 @@ func (d Driver) ImportContext(dev *provider.Device, query func(provider.UHW) err
 
 func supported() error {
 	if !mmap.OrdersDevice {
-		return fmt.Errorf("mlx5 runs on amd64 and arm64, as no barriers for devices are known here: %w", errors.ErrUnsupported)
+		return fmt.Errorf("mlx5 supports amd64 and arm64 only: %w", errors.ErrUnsupported)
 	}
 	return nil
 }

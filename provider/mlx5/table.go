@@ -46,7 +46,7 @@ func (t *table[T]) reserve(most uint32) (uint32, error) {
 		t.next++
 		i = t.next
 	default:
-		return 0, fmt.Errorf("there are %d already, the most of a context: %w", most, syscall.EINVAL)
+		return 0, fmt.Errorf("the context has %d already, the maximum: %w", most, syscall.EINVAL)
 	}
 	s := t.slots.Load()
 	if s == nil || int(i) >= len(*s) {

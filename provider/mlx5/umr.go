@@ -144,9 +144,9 @@ func (q *sendQueue) encodeUMR(put uint32, wr *verbs.SendWR) (blocks uint32, err 
 	case b.Length > maxWindow:
 		return 0, fmt.Errorf("memory window of %d bytes: mlx5 binds at most %d: %w", b.Length, maxWindow, errors.ErrUnsupported)
 	case b.Access&verbs.AccessZeroBased != 0 && b.Type == verbs.MWType1:
-		return 0, fmt.Errorf("memory window of type 1 that begins at 0: use type 2: %w", syscall.EINVAL)
+		return 0, fmt.Errorf("a type 1 window cannot begin at address 0: use type 2: %w", syscall.EINVAL)
 	case b.Length == 0 && b.Type != verbs.MWType1 && wr.Opcode == verbs.OpBindMW:
-		return 0, fmt.Errorf("memory window of type 2 and 0 bytes: invalidate it with OpLocalInv: %w", syscall.EINVAL)
+		return 0, fmt.Errorf("a type 2 window cannot be bound to 0 bytes: invalidate it with OpLocalInv: %w", syscall.EINVAL)
 	}
 	var wqe [bindSize]byte
 	p := unsafe.Pointer(&wqe)

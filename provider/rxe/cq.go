@@ -87,7 +87,7 @@ func (q *completionQueue) Resize(size int, resize func(int, provider.UHW) error)
 		return err
 	}
 	if err := q.ring.remap(q.dev, &resp.Mi, unsafe.Sizeof(abi.IbUverbsWc{})); err != nil {
-		q.Fail(fmt.Errorf("resized, but map: %w", err))
+		q.Fail(fmt.Errorf("map the resized queue: %w", err))
 		return q.Err()
 	}
 	q.use(q.ring)

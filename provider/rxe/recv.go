@@ -126,7 +126,7 @@ func (q *recvQueue) Resize(size int, resize func(int, provider.UHW) error) error
 	}
 	elem := unsafe.Sizeof(abi.RxeRecvWqe{}) + uintptr(q.MaxSGE)*unsafe.Sizeof(abi.RxeSge{})
 	if err := q.ring.remap(q.dev, &mi, elem); err != nil {
-		q.Fail(fmt.Errorf("resized, but map: %w", err))
+		q.Fail(fmt.Errorf("map the resized queue: %w", err))
 		return q.Err()
 	}
 	q.prod = q.ring.LoadProducer()

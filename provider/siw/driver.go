@@ -204,7 +204,7 @@ func (context) CreateAH(_ *provider.AHInit, create func(provider.UHW) error) (ui
 // addresses other than that of the memory, which siw's kernel side accepts and ignores.
 func (context) RegisterMR(init *provider.MRInit, register func(provider.UHW) error) (provider.Object, error) {
 	if init.IOVA != init.Start || init.Access&abi.IB_UVERBS_ACCESS_ZERO_BASED != 0 {
-		return nil, fmt.Errorf("a region named otherwise than by its address: %w", syscall.EOPNOTSUPP)
+		return nil, fmt.Errorf("siw has no IOVA: a region has the address of its memory: %w", syscall.EOPNOTSUPP)
 	}
 	req := abi.SiwUreqRegMr{StagKey: uint8(rand.Uint32())}
 	var resp abi.SiwUrespRegMr
