@@ -45,6 +45,7 @@ test-all: ## run every test: all kernels, long rounds, faults, two machines, rac
 
 test-host: deps-test build ## run the tests that need no kernel, on a device in user space
 	$(GO) run ./gen -check -out abi
+	$(GO) run ./gen/ifc -check -out internal/connectx
 	$(GO) test work
 
 test-race: ## run the tests of drivers, and random calls of the verbs, under the race detector
