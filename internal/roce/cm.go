@@ -1,8 +1,8 @@
 package roce
 
 // The sizes of the private data in each message of the communication manager, and of the
-// additional information in REJ and SIDR_REP. The wire has no length for private data:
-// decoded messages have all bytes of the field.
+// additional information in REJ and SIDR_REP. A datagram has 256 bytes, so they are what the other fields
+// leave. The wire has no length for private data: decoded messages have all bytes of the field.
 const (
 	REQPrivateData     = 92
 	MRAPrivateData     = 222
@@ -37,7 +37,9 @@ const (
 	AnswersOther Answered = 2 // MRA: LAP
 )
 
-// REQ asks for a connection. Its many fields are those of the message (specification, 12.6.5).
+// REQ asks for a connection. The type is wide because the message is: its fields are those of the standard's table
+// (IBA, 12.6.5, table 106). A REQ carries all that the peer needs for its QP: the number and first PSN of this
+// side's, the path, what the transport may keep open, and how long to try.
 type REQ struct {
 	LocalCommID             uint32
 	VendorID                uint32 // 24 bits; ECE
@@ -46,16 +48,16 @@ type REQ struct {
 	LocalCAGUID             uint64
 	LocalQKey               uint32
 	LocalQPN                uint32 // 24 bits
-	ResponderResources      uint8
-	LocalEECN               uint32 // 24 bits
-	InitiatorDepth          uint8
+	ResponderResources      uint8  // READs and atomics of the peer that this side serves at a time
+	LocalEECN               uint32 // 24 bits; of reliable datagrams, which Linux does not have
+	InitiatorDepth          uint8  // READs and atomics that this side starts at a time
 	RemoteEECN              uint32 // 24 bits
-	RemoteCMResponseTimeout uint8  // 5 bits, see [Timeout]
+	RemoteCMResponseTimeout uint8  // 5 bits, see [Timeout]: within which the peer is to answer
 	Transport               CMTransport
 	FlowControl             bool   // end to end
 	StartingPSN             uint32 // 24 bits
-	LocalCMResponseTimeout  uint8  // 5 bits, see [Timeout]
-	RetryCount              uint8  // 3 bits
+	LocalCMResponseTimeout  uint8  // 5 bits, see [Timeout]: within which this side answers, so the peer repeats after it
+	RetryCount              uint8  // 3 bits; that the peer's QP is to use, as RNRRetryCount
 	PKey                    uint16
 	PathMTU                 uint8 // 4 bits: enum ib_mtu
 	RDCExists               bool
@@ -78,10 +80,11 @@ type CMPath struct {
 	HopLimit            uint8
 	SL                  uint8 // 4 bits
 	SubnetLocal         bool
-	LocalACKTimeout     uint8 // 5 bits, see [Timeout]
+	LocalACKTimeout     uint8 // 5 bits, see [Timeout]: twice the packet lifetime and the CA's delay (IBA, 12.7.34)
 }
 
-// MRA acknowledges a message whose answer takes longer.
+// MRA acknowledges a message whose answer takes longer, so that its sender waits instead of repeating it until it
+// gives up (table 107).
 type MRA struct {
 	LocalCommID    uint32
 	RemoteCommID   uint32
@@ -90,7 +93,7 @@ type MRA struct {
 	PrivateData    []byte
 }
 
-// REJ rejects a connection.
+// REJ rejects a connection, with a reason (IBA, 12.6.7.2) that may have details: the MTU or the GID that would do.
 type REJ struct {
 	LocalCommID  uint32
 	RemoteCommID uint32
@@ -100,7 +103,7 @@ type REJ struct {
 	PrivateData  []byte
 }
 
-// REP accepts a connection.
+// REP accepts a connection (IBA, 12.6.8). From here on both sides know the other's QP.
 type REP struct {
 	LocalCommID        uint32
 	RemoteCommID       uint32
@@ -121,14 +124,16 @@ type REP struct {
 	PrivateData        []byte
 }
 
-// RTU completes the establishment of a connection.
+// RTU completes the establishment of a connection: the peer may send. It is not answered. If it is lost, the first
+// packet of the QP does as well, or the repeated REP fetches another.
 type RTU struct {
 	LocalCommID  uint32
 	RemoteCommID uint32
 	PrivateData  []byte
 }
 
-// DREQ asks to disconnect.
+// DREQ asks to disconnect (IBA, 12.6.10 and 12.10.8). The QP number guards against one that is late, as
+// communication IDs are used again.
 type DREQ struct {
 	LocalCommID  uint32
 	RemoteCommID uint32
@@ -136,14 +141,15 @@ type DREQ struct {
 	PrivateData  []byte
 }
 
-// DREP acknowledges a DREQ.
+// DREP acknowledges a DREQ (IBA, 12.6.11).
 type DREP struct {
 	LocalCommID  uint32
 	RemoteCommID uint32
 	PrivateData  []byte
 }
 
-// SIDRREQ asks for the datagram QP of a service.
+// SIDRREQ asks for the datagram QP of a service (table 119). There is no connection: the answer has the number and
+// the Q_Key to send to, and that is all.
 type SIDRREQ struct {
 	RequestID   uint32
 	PKey        uint16

@@ -7,9 +7,9 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// GRH is what a UD receive has before the payload: the header of InfiniBand, or the IP header that
-// RoCE has in its place. For IPv4 that is the last 20 bytes, and the first 20 bytes are not defined;
-// rxe has zeros there.
+// GRH is what a UD receive has before the payload: the header of InfiniBand (IBA, 11.4.1.2), or the IP header
+// that RoCE has in its place, by which the program finds the sender. For IPv4 that is the last 20 bytes, and the
+// first 20 bytes are not defined (Annex A17.4.5.2); rxe has zeros there.
 type GRH struct {
 	Src, Dst     netip.Addr // of one family
 	TrafficClass uint8      // or TOS
@@ -23,7 +23,7 @@ const (
 	ipv4Size    = 20
 	udpSize     = 8
 	protocolUDP = 17
-	protocolIBA = 0x1b // InfiniBand Architecture, 8.3: a BTH follows
+	protocolIBA = 0x1b // a BTH follows (C8-7 in 8.4.1; IB_GRH_NEXT_HDR)
 	dfFlag      = 0x40
 )
 

@@ -11,10 +11,13 @@ import (
 var ErrFamily = errors.New("addresses are not of one family")
 
 // A Flow has what the ICRC of all packets from one UDP endpoint to another one covers of
-// their IP and UDP headers. Flows are small values: keep one per QP, or make one per packet.
+// their IP and UDP headers (Annex A17.3.3, and 7.8.1 of the specification). It protects them end to end, beyond
+// the checksums of links: a packet for another host or port does not pass. Flows are small values: keep one per
+// QP, or make one per packet.
 //
-// The ICRC covers neither the IP header's TOS or traffic class, flow label, TTL or hop limit
-// and checksum, nor the UDP checksum, nor FECN, BECN and the reserved bits next to them.
+// Routers may change some fields, so the ICRC covers neither the IP header's TOS or traffic class, flow label,
+// TTL or hop limit and checksum, nor the UDP checksum, nor FECN, BECN and the reserved bits next to them:
+// all of them count as ones.
 type Flow struct {
 	crc  uint32 // the register after the headers, with lengths and identification 0
 	kind flowKind
@@ -29,7 +32,7 @@ const (
 )
 
 // The register before the IP header: after the local route header of InfiniBand, for which
-// RoCEv2 has 8 bytes of ones.
+// RoCEv2 has 8 bytes of ones (CA17-22), so that adapters need one circuit for both.
 const startRegister = 0xdebb20e3
 
 // dontFragment is the flag in the IPv4 header, in the order of a little endian word from the
@@ -37,7 +40,7 @@ const startRegister = 0xdebb20e3
 const dontFragment = 0x40 << 16
 
 // NewFlow returns the flow from src to dst. Addresses that map IPv4 to IPv6 are IPv4.
-// IPv4 packets have the flag "don't fragment", as those of rxe, and no options.
+// IPv4 packets have the flag "don't fragment" (CA17-7), as those of rxe, and no options (CA17-3).
 func NewFlow(src, dst netip.AddrPort) (Flow, error) {
 	tablesOnce.Do(makeTables)
 	s, d := src.Addr().Unmap(), dst.Addr().Unmap()

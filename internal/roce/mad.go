@@ -13,7 +13,8 @@ const (
 )
 
 // The queue pair of the general services, its Q_Key, and the numbers in the header of the
-// communication manager's datagrams.
+// communication manager's datagrams. The Q_Key is known to all: its upper bit marks those that only
+// privileged programs may send with. Class 7 is communication management (IBA, 13.4.4).
 const (
 	GSIQP   = 1
 	GSIQKey = 0x80010000
@@ -46,7 +47,13 @@ type MADHeader struct {
 }
 
 // CMAttr is the attribute of a management datagram. The communication manager has one for
-// each message.
+// each message (IBA, 16.7.3). Datagrams may be lost, so each is repeated until its answer comes, as TCP's SYN is:
+//
+//	REQ ──► ◄── REP, RTU ──►       a connection
+//	    REJ answers any of them    it is refused
+//	    MRA answers REQ and REP    the answer takes longer, do not repeat
+//	DREQ ──► ◄── DREP              its end
+//	SIDR_REQ ──► ◄── SIDR_REP      the QP of a service for datagrams
 type CMAttr uint16
 
 const (

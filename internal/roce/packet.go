@@ -18,17 +18,25 @@ const DefaultPKey = 0xffff
 
 // Packet is a decoded packet: the BTH, the headers that the opcode has, and the payload.
 // The other headers are zero after Decode, and are not encoded.
+//
+//	BTH 12 bytes: opcode │ SE M pad version │ P_Key │ FECN BECN DestQP │ AckReq PSN
+//	DETH 8   every datagram: who may send it (Q_Key), and from which QP
+//	RETH 16  the first packet of a WRITE, a READ request, FLUSH: where, with which key, how much
+//	AtomicETH 28, AtomicAckETH 8: the operands, and the value that was there
+//	AETH 4   answers: ACK or NAK, and how many messages are complete
+//	ImmDt 4, IETH 4: the last packet with immediate data, or that invalidates a key
+//	payload │ padding to 4 bytes │ ICRC 4
 type Packet struct {
 	Opcode    Opcode
-	Solicited bool  // SE: the receiver's completion is an event for those armed for solicited ones
-	Migrated  bool  // M
-	Pad       uint8 // bytes of padding after the payload, 0 to 3
-	FECN      bool  // the network was congested on the way of this packet
-	BECN      bool  // the network was congested on the way of the other direction
-	AckReq    bool  // the responder has to acknowledge
-	PKey      uint16
+	Solicited bool   // SE: the receiver's completion is an event for those armed for solicited ones
+	Migrated  bool   // M: the path is the one in use, of two; RoCE has one
+	Pad       uint8  // bytes of padding after the payload, 0 to 3
+	FECN      bool   // the network was congested on the way of this packet
+	BECN      bool   // the network was congested on the way of the other direction
+	AckReq    bool   // the responder has to acknowledge
+	PKey      uint16 // the partition, as a VLAN of QPs; the upper bit tells a full member
 	DestQP    uint32 // 24 bits
-	PSN       PSN
+	PSN       PSN    // of a response: that of the request, or the part of a READ, which it answers
 
 	AETH   AETH
 	RETH   RETH
@@ -43,7 +51,7 @@ type Packet struct {
 	Payload []byte
 }
 
-// RETH names the memory of an RDMA operation.
+// RETH names the memory of an RDMA operation. A requester has its address and key from the peer's program.
 type RETH struct {
 	VA     uint64
 	RKey   uint32
@@ -53,10 +61,10 @@ type RETH struct {
 // AETH is the header of acknowledgements.
 type AETH struct {
 	Syndrome Syndrome
-	MSN      uint32 // 24 bits: the number of requests that the responder has completed
+	MSN      uint32 // 24 bits: the number of requests that the responder has completed; a READ counts once it is accepted (C9-148)
 }
 
-// AtomicETH has the operands of COMPARE SWAP and FETCH ADD.
+// AtomicETH has the operands of COMPARE SWAP and FETCH ADD (IBA, 9.4.5), which work on 8 aligned bytes.
 type AtomicETH struct {
 	VA      uint64
 	RKey    uint32
@@ -64,13 +72,13 @@ type AtomicETH struct {
 	Compare uint64
 }
 
-// DETH is the header of datagrams.
+// DETH is the header of datagrams. The receiver drops those whose Q_Key is not that of its QP, and answers to SrcQP.
 type DETH struct {
 	QKey  uint32
 	SrcQP uint32 // 24 bits
 }
 
-// FETH has what FLUSH flushes, and how far.
+// FETH has what FLUSH flushes, and how far (Annex A19.4.1.1 and A19.4.1.2).
 type FETH struct {
 	Placement   uint8 // 4 bits: FlushGlobal, FlushPersistent
 	Selectivity uint8 // 2 bits: FlushRange, FlushRegion
@@ -150,6 +158,7 @@ func (p *Packet) AppendHeaders(dst []byte) []byte {
 	dst = be.AppendUint32(dst, psn)
 
 	f := p.Opcode.Flags()
+	// The order of the headers is fixed, so an opcode's set of them tells the layout.
 	if f&HasDETH != 0 {
 		dst = be.AppendUint32(dst, p.DETH.QKey)
 		dst = be.AppendUint32(dst, p.DETH.SrcQP&mask24)
@@ -199,6 +208,8 @@ func (p *Packet) Decode(b []byte) error {
 		return ErrVersion
 	}
 	pad := int(b[1] >> bthPadShift & 3)
+	// The packet has no length of its own: it ends where the UDP datagram does, less ICRC and padding,
+	// which BTH tells (Annex A17.3.2.3).
 	end := len(b) - ICRCSize - pad
 	if len(b) < size+ICRCSize {
 		return ErrShort
