@@ -10,24 +10,15 @@ import (
 )
 
 // createAH is the write command CREATE_AH.
-func createAH(c command) syscall.Errno {
-	req, errno := requestOf[abi.IbUverbsCreateAh](c)
-	if errno != 0 {
-		return errno
-	}
+func createAH(c command, req abi.IbUverbsCreateAh) syscall.Errno {
 	if req.Attr.PortNum != 1 {
 		return syscall.EINVAL
 	}
-	handle, o, errno := c.file.create(abi.UVERBS_OBJECT_AH, []ref{pdRef(req.PdHandle)}, func(o *object, of []*object) error {
+	return create(c.file, abi.UVERBS_OBJECT_AH, []ref{pdRef(req.PdHandle)}, func(_ *object, of []*object) (*engine.AH, func() error, error) {
 		ah, err := pdOf(of[0]).CreateAH(attr.OfAH(&req.Attr))
-		if err == nil {
-			o.value, o.destroy = ah, ah.Destroy
-		}
-		return err
+		return ah, ah.Destroy, err
+	}, func(_ *object, ah *engine.AH, handle uint32) syscall.Errno {
+		driver := abi.RxeCreateAhResp{AhNum: ah.Num()}
+		return first(c.driverOut.write(mmap.Bytes(&driver)), respond(c, &abi.IbUverbsCreateAhResp{AhHandle: handle}))
 	})
-	if errno != 0 {
-		return errno
-	}
-	driver := abi.RxeCreateAhResp{AhNum: o.value.(*engine.AH).Num()}
-	return c.file.finish(o, handle, first(c.driverOut.write(mmap.Bytes(&driver)), respond(c, &abi.IbUverbsCreateAhResp{AhHandle: handle})))
 }

@@ -27,10 +27,7 @@ var cqMethods = map[methodID]method{
 }
 
 // createCompChannel is the write command CREATE_COMP_CHANNEL.
-func createCompChannel(c command) syscall.Errno {
-	if _, errno := requestOf[abi.IbUverbsCreateCompChannel](c); errno != 0 {
-		return errno
-	}
+func createCompChannel(c command, _ abi.IbUverbsCreateCompChannel) syscall.Errno {
 	fd, errno := c.file.newEventFile(compEventSize)
 	if errno != 0 {
 		return errno
@@ -44,21 +41,12 @@ func createCompChannel(c command) syscall.Errno {
 
 func createCQ(c *call) syscall.Errno {
 	f := c.file
-	entries, errno := value[uint32](c, abi.UVERBS_ATTR_CREATE_CQ_CQE)
-	if errno != 0 {
-		return errno
-	}
-	vector, errno := value[uint32](c, abi.UVERBS_ATTR_CREATE_CQ_COMP_VECTOR)
-	if errno != 0 {
-		return errno
-	}
-	userHandle, errno := value[uint64](c, abi.UVERBS_ATTR_CREATE_CQ_USER_HANDLE)
-	if errno != 0 {
-		return errno
-	}
+	entries, vector := number[uint32](c, abi.UVERBS_ATTR_CREATE_CQ_CQE), number[uint32](c, abi.UVERBS_ATTR_CREATE_CQ_COMP_VECTOR)
+	userHandle := number[uint64](c, abi.UVERBS_ATTR_CREATE_CQ_USER_HANDLE)
 	flags := c.constant(abi.UVERBS_ATTR_CREATE_CQ_FLAGS)
 	const knownFlags = abi.IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION | abi.IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN
 	comp, async := eventSource{userHandle: userHandle}, eventSource{userHandle: userHandle}
+	var errno syscall.Errno
 	if c.attr(abi.UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL) != nil {
 		if comp.file, errno = f.eventFileAt(int(c.handle(abi.UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL)), compEventSize); errno != 0 {
 			return errno
@@ -74,29 +62,24 @@ func createCQ(c *call) syscall.Errno {
 	case flags != 0:
 		return syscall.EOPNOTSUPP
 	}
-	handle, o, errno := f.create(abi.UVERBS_OBJECT_CQ, nil, func(o *object, _ []*object) error {
+	return create(f, abi.UVERBS_OBJECT_CQ, nil, func(o *object, _ []*object) (*engine.CQ, func() error, error) {
 		o.comp, o.async = comp, async
 		init := engine.CQInit{Entries: int(int32(entries)), Event: o.async.raise}
 		if comp.file != nil {
 			init.Notify = o.comp.complete
 		}
 		cq, err := f.device.engine.CreateCQ(init)
-		if err == nil {
-			o.value, o.destroy = cq, cq.Destroy
-		}
-		return err
+		return cq, cq.Destroy, err
+	}, func(o *object, cq *engine.CQ, handle uint32) syscall.Errno {
+		ring := cq.Ring()
+		resp := abi.RxeCreateCqResp{Mi: f.offer(o, ring)}
+		got := uint32(ring.Cap())
+		c.setHandle(abi.UVERBS_ATTR_CREATE_CQ_HANDLE, handle)
+		return first(
+			driver.write(mmap.Bytes(&resp)),
+			c.put(abi.UVERBS_ATTR_CREATE_CQ_RESP_CQE, mmap.Bytes(&got)),
+		)
 	})
-	if errno != 0 {
-		return errno
-	}
-	ring := o.value.(*engine.CQ).Ring()
-	resp := abi.RxeCreateCqResp{Mi: f.offer(o, ring)}
-	got := uint32(ring.Cap())
-	c.setHandle(abi.UVERBS_ATTR_CREATE_CQ_HANDLE, handle)
-	return f.finish(o, handle, first(
-		driver.write(mmap.Bytes(&resp)),
-		c.put(abi.UVERBS_ATTR_CREATE_CQ_RESP_CQE, mmap.Bytes(&got)),
-	))
 }
 
 // first returns the first error number that is not 0.
@@ -109,22 +92,9 @@ func first(all ...syscall.Errno) syscall.Errno {
 	return 0
 }
 
-// finish destroys a new object if errno is not 0 because its response could not be returned. It
-// returns errno.
-func (f *file) finish(o *object, handle uint32, errno syscall.Errno) syscall.Errno {
-	if errno != 0 {
-		f.destroy(o.kind, handle)
-	}
-	return errno
-}
-
 // resizeCQ is the write command RESIZE_CQ.
-func resizeCQ(c command) syscall.Errno {
+func resizeCQ(c command, req abi.IbUverbsResizeCq) syscall.Errno {
 	f := c.file
-	req, errno := requestOf[abi.IbUverbsResizeCq](c)
-	if errno != 0 {
-		return errno
-	}
 	if c.driverOut.size < sizeOf[abi.RxeResizeCqResp]() {
 		return syscall.EINVAL
 	}
@@ -150,11 +120,7 @@ func (f *file) releaseHeld(held []*object) {
 }
 
 // reqNotifyCQ is the write command REQ_NOTIFY_CQ.
-func reqNotifyCQ(c command) syscall.Errno {
-	req, errno := requestOf[abi.IbUverbsReqNotifyCq](c)
-	if errno != 0 {
-		return errno
-	}
+func reqNotifyCQ(c command, req abi.IbUverbsReqNotifyCq) syscall.Errno {
 	cq, errno := get[*engine.CQ](c.file, abi.UVERBS_OBJECT_CQ, req.CqHandle)
 	if errno != 0 {
 		return errno

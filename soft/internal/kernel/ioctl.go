@@ -210,11 +210,10 @@ func (c *call) in(id uint16) ([]byte, syscall.Errno) {
 	return b, user{a.data(), a.size()}.read(b)
 }
 
-// value returns an attribute of the size of T.
-func value[T any](c *call, id uint16) (v T, errno syscall.Errno) {
-	b, errno := c.in(id)
-	copy(mmap.Bytes(&v), b)
-	return v, errno
+// number returns a number that the call has.
+func number[T uint32 | uint64](c *call, id uint16) (v T) {
+	copy(mmap.Bytes(&v), c.attr(id)[8:])
+	return v
 }
 
 // out returns the memory of an attribute for results, which is empty if the call does not have it.

@@ -15,21 +15,13 @@ func pdRef(handle uint32) ref { return ref{abi.UVERBS_OBJECT_PD, handle} }
 func pdOf(o *object) *engine.PD { return o.value.(*engine.PD) }
 
 // allocPD is the write command ALLOC_PD.
-func allocPD(c command) syscall.Errno {
-	if _, errno := requestOf[abi.IbUverbsAllocPd](c); errno != 0 {
-		return errno
-	}
-	handle, o, errno := c.file.create(abi.UVERBS_OBJECT_PD, nil, func(o *object, _ []*object) error {
+func allocPD(c command, _ abi.IbUverbsAllocPd) syscall.Errno {
+	return create(c.file, abi.UVERBS_OBJECT_PD, nil, func(*object, []*object) (*engine.PD, func() error, error) {
 		pd, err := c.file.device.engine.AllocPD()
-		if err == nil {
-			o.value, o.destroy = pd, pd.Dealloc
-		}
-		return err
+		return pd, pd.Dealloc, err
+	}, func(_ *object, _ *engine.PD, handle uint32) syscall.Errno {
+		return respond(c, &abi.IbUverbsAllocPdResp{PdHandle: handle})
 	})
-	if errno != 0 {
-		return errno
-	}
-	return c.file.finish(o, handle, respond(c, &abi.IbUverbsAllocPdResp{PdHandle: handle}))
 }
 
 // mr is a region.
@@ -39,35 +31,22 @@ type mr struct {
 }
 
 // regMR is the write command REG_MR.
-func regMR(c command) syscall.Errno {
-	req, errno := requestOf[abi.IbUverbsRegMr](c)
-	if errno != 0 {
-		return errno
-	}
+func regMR(c command, req abi.IbUverbsRegMr) syscall.Errno {
 	if req.Start%pageSize != req.HcaVa%pageSize {
 		return syscall.EINVAL
 	}
-	handle, o, errno := c.file.create(abi.UVERBS_OBJECT_MR, []ref{pdRef(req.PdHandle)}, func(o *object, of []*object) error {
+	return create(c.file, abi.UVERBS_OBJECT_MR, []ref{pdRef(req.PdHandle)}, func(_ *object, of []*object) (mr, func() error, error) {
 		m, err := pdOf(of[0]).RegisterMR(req.Start, req.Length, req.HcaVa, verbs.Access(req.AccessFlags))
-		if err == nil {
-			o.value, o.destroy = mr{m, req.HcaVa}, m.Dereg
-		}
-		return err
+		return mr{m, req.HcaVa}, m.Dereg, err
+	}, func(_ *object, m mr, handle uint32) syscall.Errno {
+		return respond(c, &abi.IbUverbsRegMrResp{MrHandle: handle, Lkey: m.LKey(), Rkey: m.RKey()})
 	})
-	if errno != 0 {
-		return errno
-	}
-	m := o.value.(mr)
-	return c.file.finish(o, handle, respond(c, &abi.IbUverbsRegMrResp{MrHandle: handle, Lkey: m.LKey(), Rkey: m.RKey()}))
 }
 
 // reregMR is the write command REREG_MR, for another PD or other access.
-func reregMR(c command) syscall.Errno {
+func reregMR(c command, req abi.IbUverbsReregMr) syscall.Errno {
 	const trans, otherPD, access = 1, 2, 4 // enum ib_mr_rereg_flags
-	req, errno := requestOf[abi.IbUverbsReregMr](c)
 	switch {
-	case errno != 0:
-		return errno
 	case req.Flags == 0:
 		return syscall.EINVAL
 	case req.Flags&^(trans|otherPD|access) != 0:
@@ -119,26 +98,17 @@ func (f *file) moveMR(m mr, handle, pd uint32, access *verbs.Access) syscall.Err
 }
 
 // allocMW is the write command ALLOC_MW.
-func allocMW(c command) syscall.Errno {
-	req, errno := requestOf[abi.IbUverbsAllocMw](c)
-	if errno != 0 {
-		return errno
-	}
+func allocMW(c command, req abi.IbUverbsAllocMw) syscall.Errno {
 	typ := verbs.MWType(req.MwType)
-	handle, o, errno := c.file.create(abi.UVERBS_OBJECT_MW, []ref{pdRef(req.PdHandle)}, func(o *object, of []*object) error {
+	return create(c.file, abi.UVERBS_OBJECT_MW, []ref{pdRef(req.PdHandle)}, func(_ *object, of []*object) (*engine.MW, func() error, error) {
 		if typ != verbs.MWType1 && typ != verbs.MWType2 {
-			return syscall.EINVAL
+			return nil, nil, syscall.EINVAL
 		}
 		m, err := pdOf(of[0]).AllocMW(typ)
-		if err == nil {
-			o.value, o.destroy = m, m.Dealloc
-		}
-		return err
+		return m, m.Dealloc, err
+	}, func(_ *object, m *engine.MW, handle uint32) syscall.Errno {
+		return respond(c, &abi.IbUverbsAllocMwResp{MwHandle: handle, Rkey: m.RKey()})
 	})
-	if errno != 0 {
-		return errno
-	}
-	return c.file.finish(o, handle, respond(c, &abi.IbUverbsAllocMwResp{MwHandle: handle, Rkey: o.value.(*engine.MW).RKey()}))
 }
 
 var mrMethods = map[methodID]method{
@@ -174,15 +144,12 @@ func queryMR(c *call) syscall.Errno {
 		return errno
 	}
 	lkey, rkey, length, iova := m.LKey(), m.RKey(), m.Length(), m.iova
-	for id, b := range map[uint16][]byte{
-		abi.UVERBS_ATTR_QUERY_MR_RESP_LKEY: mmap.Bytes(&lkey), abi.UVERBS_ATTR_QUERY_MR_RESP_RKEY: mmap.Bytes(&rkey),
-		abi.UVERBS_ATTR_QUERY_MR_RESP_LENGTH: mmap.Bytes(&length), abi.UVERBS_ATTR_QUERY_MR_RESP_IOVA: mmap.Bytes(&iova),
-	} {
-		if errno := c.put(id, b); errno != 0 {
-			return errno
-		}
-	}
-	return 0
+	return first(
+		c.put(abi.UVERBS_ATTR_QUERY_MR_RESP_LKEY, mmap.Bytes(&lkey)),
+		c.put(abi.UVERBS_ATTR_QUERY_MR_RESP_RKEY, mmap.Bytes(&rkey)),
+		c.put(abi.UVERBS_ATTR_QUERY_MR_RESP_LENGTH, mmap.Bytes(&length)),
+		c.put(abi.UVERBS_ATTR_QUERY_MR_RESP_IOVA, mmap.Bytes(&iova)),
+	)
 }
 
 // unsupportedOfPD returns the handler of a method on a PD that rxe does not support.

@@ -89,25 +89,31 @@ type ref struct {
 	handle uint32
 }
 
-// create makes an object of others, which cannot be destroyed before it. make sets value and
-// destroy.
-func (f *file) create(kind uint16, of []ref, make func(o *object, parents []*object) error) (uint32, *object, syscall.Errno) {
+// create makes an object of others, which cannot be destroyed before it: make returns its value and what
+// destroys that. It destroys the object if respond cannot return the handle.
+func create[T any](f *file, kind uint16, of []ref, make func(o *object, parents []*object) (T, func() error, error),
+	respond func(o *object, v T, handle uint32) syscall.Errno) syscall.Errno {
 	parents, errno := f.hold(of)
 	if errno != 0 {
-		return 0, nil, errno
+		return errno
 	}
 	o := &object{kind: kind, parents: parents}
-	if err := make(o, parents); err != nil {
+	v, destroy, err := make(o, parents)
+	if err != nil {
 		f.release(o)
-		return 0, nil, errnoOf(err)
+		return errnoOf(err)
 	}
+	o.value, o.destroy = v, destroy
 	handle, errno := f.insert(o)
 	if errno != 0 {
 		o.destroy()
 		f.release(o)
-		return 0, nil, errno
+		return errno
 	}
-	return handle, o, 0
+	if errno = respond(o, v, handle); errno != 0 {
+		f.destroy(kind, handle)
+	}
+	return errno
 }
 
 // hold makes users of objects, or of none.

@@ -85,28 +85,26 @@ func createQP(c *call) syscall.Errno {
 			return syscall.ENOENT
 		}
 	}
-	want, errno := value[abi.IbUverbsQpCap](c, abi.UVERBS_ATTR_CREATE_QP_CAP)
+	size, errno := c.in(abi.UVERBS_ATTR_CREATE_QP_CAP)
 	if errno != 0 {
 		return errno
 	}
-	userHandle, errno := value[uint64](c, abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE)
-	if errno != 0 {
-		return errno
-	}
+	var want abi.IbUverbsQpCap
+	copy(mmap.Bytes(&want), size)
 	async, errno := f.asyncFile(c, abi.UVERBS_ATTR_CREATE_QP_EVENT_FD)
 	if errno != 0 {
 		return errno
 	}
 	typ, flags := c.constant(abi.UVERBS_ATTR_CREATE_QP_TYPE), c.constant(abi.UVERBS_ATTR_CREATE_QP_FLAGS)
 	driver := c.out(abi.UVERBS_ATTR_UHW_OUT)
-	handle, o, errno := f.create(abi.UVERBS_OBJECT_QP, refs, func(o *object, of []*object) error {
+	return create(f, abi.UVERBS_OBJECT_QP, refs, func(o *object, of []*object) (*qp, func() error, error) {
 		if errno := checkQP(typ, flags); errno != 0 {
-			return errno
+			return nil, nil, errno
 		}
 		if driver.size < sizeOf[abi.RxeCreateQpResp]() {
-			return syscall.EINVAL
+			return nil, nil, syscall.EINVAL
 		}
-		o.async = eventSource{file: async, userHandle: userHandle}
+		o.async = eventSource{file: async, userHandle: number[uint64](c, abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE)}
 		init := engine.QPInit{
 			Type: verbs.QPType(typ), SendCQ: of[1].value.(*engine.CQ), RecvCQ: of[2].value.(*engine.CQ),
 			Cap: verbs.QPCap{
@@ -119,27 +117,21 @@ func createQP(c *call) syscall.Errno {
 			init.SRQ = of[3].value.(*engine.SRQ)
 		}
 		e, err := pdOf(of[0]).CreateQP(init)
-		if err == nil {
-			q := &qp{QP: e, typ: init.Type}
-			o.value, o.destroy = q, q.destroy
+		q := &qp{QP: e, typ: init.Type}
+		return q, q.destroy, err
+	}, func(o *object, q *qp, handle uint32) syscall.Errno {
+		got, num := capOf(q.Cap()), q.Num()
+		resp := abi.RxeCreateQpResp{SqMi: f.offer(o, q.SendRing())}
+		if r := q.RecvRing(); r != nil {
+			resp.RqMi = f.offer(o, r)
 		}
-		return err
+		c.setHandle(abi.UVERBS_ATTR_CREATE_QP_HANDLE, handle)
+		return first(
+			driver.write(mmap.Bytes(&resp)),
+			c.put(abi.UVERBS_ATTR_CREATE_QP_RESP_CAP, mmap.Bytes(&got)),
+			c.put(abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, mmap.Bytes(&num)),
+		)
 	})
-	if errno != 0 {
-		return errno
-	}
-	q := o.value.(*qp)
-	got, num := capOf(q.Cap()), q.Num()
-	resp := abi.RxeCreateQpResp{SqMi: f.offer(o, q.SendRing())}
-	if r := q.RecvRing(); r != nil {
-		resp.RqMi = f.offer(o, r)
-	}
-	c.setHandle(abi.UVERBS_ATTR_CREATE_QP_HANDLE, handle)
-	return f.finish(o, handle, first(
-		driver.write(mmap.Bytes(&resp)),
-		c.put(abi.UVERBS_ATTR_CREATE_QP_RESP_CAP, mmap.Bytes(&got)),
-		c.put(abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, mmap.Bytes(&num)),
-	))
 }
 
 func capOf(c verbs.QPCap) abi.IbUverbsQpCap {
@@ -171,13 +163,9 @@ func (q *qp) detachAll() {
 }
 
 // modifyQP is the write command MODIFY_QP.
-func modifyQP(c command) syscall.Errno {
+func modifyQP(c command, req abi.IbUverbsModifyQp) syscall.Errno {
 	const standard = 1<<21 - 1 // IB_QP_ATTR_STANDARD_BITS
-	req, errno := requestOf[abi.IbUverbsModifyQp](c)
-	switch {
-	case errno != 0:
-		return errno
-	case req.AttrMask&^standard != 0:
+	if req.AttrMask&^standard != 0 {
 		return syscall.EOPNOTSUPP
 	}
 	return c.file.modifyQP(&req)
@@ -185,12 +173,8 @@ func modifyQP(c command) syscall.Errno {
 
 // modifyQPExtended is the write command EX_MODIFY_QP. rxe does not support the attribute that it
 // adds, the rate limit.
-func modifyQPExtended(c command) syscall.Errno {
+func modifyQPExtended(c command, req abi.IbUverbsExModifyQp) syscall.Errno {
 	const rateLimit = 1 << 25 // enum ib_qp_attr_mask
-	req, errno := requestOf[abi.IbUverbsExModifyQp](c)
-	if errno != 0 {
-		return errno
-	}
 	if req.Base.AttrMask&^(1<<21-1|rateLimit) != 0 {
 		return syscall.EOPNOTSUPP
 	}
@@ -243,11 +227,7 @@ func (f *file) modifyQP(req *abi.IbUverbsModifyQp) syscall.Errno {
 }
 
 // queryQP is the write command QUERY_QP.
-func queryQP(c command) syscall.Errno {
-	req, errno := requestOf[abi.IbUverbsQueryQp](c)
-	if errno != 0 {
-		return errno
-	}
+func queryQP(c command, req abi.IbUverbsQueryQp) syscall.Errno {
 	q, errno := get[*qp](c.file, abi.UVERBS_OBJECT_QP, req.QpHandle)
 	if errno != 0 {
 		return errno
@@ -293,8 +273,8 @@ func postSend(c command) syscall.Errno {
 }
 
 // attachMulticast is the write command ATTACH_MCAST.
-func attachMulticast(c command) syscall.Errno {
-	q, g, errno := groupOf(c)
+func attachMulticast(c command, req abi.IbUverbsAttachMcast) syscall.Errno {
+	q, g, errno := groupOf(c, req)
 	if errno != 0 {
 		return errno
 	}
@@ -317,8 +297,8 @@ func attachMulticast(c command) syscall.Errno {
 }
 
 // detachMulticast is the write command DETACH_MCAST.
-func detachMulticast(c command) syscall.Errno {
-	q, g, errno := groupOf(c)
+func detachMulticast(c command, req abi.IbUverbsAttachMcast) syscall.Errno {
+	q, g, errno := groupOf(c, req)
 	if errno != 0 {
 		return errno
 	}
@@ -335,11 +315,7 @@ func detachMulticast(c command) syscall.Errno {
 	return errnoOf(q.DetachMulticast(g.gid))
 }
 
-func groupOf(c command) (*qp, group, syscall.Errno) {
-	req, errno := requestOf[abi.IbUverbsAttachMcast](c)
-	if errno != 0 {
-		return nil, group{}, errno
-	}
+func groupOf(c command, req abi.IbUverbsAttachMcast) (*qp, group, syscall.Errno) {
 	q, errno := get[*qp](c.file, abi.UVERBS_OBJECT_QP, req.QpHandle)
 	return q, group{req.Gid, req.Mlid}, errno
 }

@@ -52,10 +52,10 @@ func compVectors() uint32 { return uint32(runtime.NumCPU()) }
 
 func getContext(c *call) syscall.Errno {
 	vectors, support := compVectors(), uint64(abi.IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS)
-	if errno := c.put(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, mmap.Bytes(&vectors)); errno != 0 {
-		return errno
-	}
-	if errno := c.put(abi.UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, mmap.Bytes(&support)); errno != 0 {
+	if errno := first(
+		c.put(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, mmap.Bytes(&vectors)),
+		c.put(abi.UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, mmap.Bytes(&support)),
+	); errno != 0 {
 		return errno
 	}
 	f := c.file
@@ -88,12 +88,8 @@ func (f *file) checkUsable() syscall.Errno {
 func guid(g verbs.GUID) uint64 { return binary.NativeEndian.Uint64(g[:]) }
 
 // queryDevice is the write command EX_QUERY_DEVICE.
-func queryDevice(c command) syscall.Errno {
+func queryDevice(c command, req abi.IbUverbsExQueryDevice) syscall.Errno {
 	if errno := c.file.checkUsable(); errno != 0 {
-		return errno
-	}
-	req, errno := requestOf[abi.IbUverbsExQueryDevice](c)
-	if errno != 0 {
 		return errno
 	}
 	if req.CompMask != 0 || req.Reserved != 0 || len(c.driverIn) > 0 || c.driverOut.size > 0 {
@@ -182,10 +178,10 @@ func queryGIDTable(c *call) syscall.Errno {
 		copy(table[n*size:][:size], mmap.Bytes(&e))
 		n++
 	}
-	if errno := c.put(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, table); errno != 0 {
-		return errno
-	}
-	return c.put(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, mmap.Bytes(&n))
+	return first(
+		c.put(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, table),
+		c.put(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, mmap.Bytes(&n)),
+	)
 }
 
 func queryGIDEntry(c *call) syscall.Errno {

@@ -33,16 +33,10 @@ var srqMethods = map[methodID]method{
 
 func createSRQ(c *call) syscall.Errno {
 	f := c.file
-	var numbers [3]uint32 // requests, SGEs, limit
-	for i, id := range []uint16{abi.UVERBS_ATTR_CREATE_SRQ_MAX_WR, abi.UVERBS_ATTR_CREATE_SRQ_MAX_SGE, abi.UVERBS_ATTR_CREATE_SRQ_LIMIT} {
-		var errno syscall.Errno
-		if numbers[i], errno = value[uint32](c, id); errno != 0 {
-			return errno
-		}
-	}
-	userHandle, errno := value[uint64](c, abi.UVERBS_ATTR_CREATE_SRQ_USER_HANDLE)
-	if errno != 0 {
-		return errno
+	init := engine.SRQInit{
+		MaxWR:  int(number[uint32](c, abi.UVERBS_ATTR_CREATE_SRQ_MAX_WR)),
+		MaxSGE: int(number[uint32](c, abi.UVERBS_ATTR_CREATE_SRQ_MAX_SGE)),
+		Limit:  int(number[uint32](c, abi.UVERBS_ATTR_CREATE_SRQ_LIMIT)),
 	}
 	async, errno := f.asyncFile(c, abi.UVERBS_ATTR_CREATE_SRQ_EVENT_FD)
 	if errno != 0 {
@@ -50,46 +44,35 @@ func createSRQ(c *call) syscall.Errno {
 	}
 	driver := c.out(abi.UVERBS_ATTR_UHW_OUT)
 	pd := c.ref(abi.UVERBS_OBJECT_PD, abi.UVERBS_ATTR_CREATE_SRQ_PD_HANDLE)
-	handle, o, errno := f.create(abi.UVERBS_OBJECT_SRQ, []ref{pd}, func(o *object, of []*object) error {
+	return create(f, abi.UVERBS_OBJECT_SRQ, []ref{pd}, func(o *object, of []*object) (*engine.SRQ, func() error, error) {
 		switch typ := c.constant(abi.UVERBS_ATTR_CREATE_SRQ_TYPE); {
 		case typ != abi.IB_UVERBS_SRQT_BASIC && typ != abi.IB_UVERBS_SRQT_TM, driver.size < sizeOf[abi.RxeCreateSrqResp]():
-			return syscall.EINVAL
+			return nil, nil, syscall.EINVAL
 		case typ == abi.IB_UVERBS_SRQT_TM:
-			return syscall.EOPNOTSUPP
+			return nil, nil, syscall.EOPNOTSUPP
 		}
-		o.async = eventSource{file: async, userHandle: userHandle}
-		s, err := pdOf(of[0]).CreateSRQ(engine.SRQInit{
-			MaxWR: int(numbers[0]), MaxSGE: int(numbers[1]), Limit: int(numbers[2]), Event: o.async.raise,
-		})
-		if err == nil {
-			o.value, o.destroy = s, s.Destroy
-		}
-		return err
+		o.async = eventSource{file: async, userHandle: number[uint64](c, abi.UVERBS_ATTR_CREATE_SRQ_USER_HANDLE)}
+		init.Event = o.async.raise
+		s, err := pdOf(of[0]).CreateSRQ(init)
+		return s, s.Destroy, err
+	}, func(o *object, s *engine.SRQ, handle uint32) syscall.Errno {
+		maxWR, maxSGE, _ := s.Query()
+		gotWR, gotSGE := uint32(maxWR), uint32(maxSGE)
+		resp := abi.RxeCreateSrqResp{Mi: f.offer(o, s.Ring()), SrqNum: s.Num()}
+		c.setHandle(abi.UVERBS_ATTR_CREATE_SRQ_HANDLE, handle)
+		return first(
+			driver.write(mmap.Bytes(&resp)),
+			c.put(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, mmap.Bytes(&gotWR)),
+			c.put(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, mmap.Bytes(&gotSGE)),
+		)
 	})
-	if errno != 0 {
-		return errno
-	}
-	s := o.value.(*engine.SRQ)
-	maxWR, maxSGE, _ := s.Query()
-	numbers[0], numbers[1] = uint32(maxWR), uint32(maxSGE)
-	resp := abi.RxeCreateSrqResp{Mi: f.offer(o, s.Ring()), SrqNum: s.Num()}
-	c.setHandle(abi.UVERBS_ATTR_CREATE_SRQ_HANDLE, handle)
-	return f.finish(o, handle, first(
-		driver.write(mmap.Bytes(&resp)),
-		c.put(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, mmap.Bytes(&numbers[0])),
-		c.put(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, mmap.Bytes(&numbers[1])),
-	))
 }
 
 // modifySRQ is the write command MODIFY_SRQ. The driver's part has the address at which rxe
 // returns the new queue.
-func modifySRQ(c command) syscall.Errno {
+func modifySRQ(c command, req abi.IbUverbsModifySrq) syscall.Errno {
 	const maxWR, limit = 1, 2 // enum ib_srq_attr_mask
 	f := c.file
-	req, errno := requestOf[abi.IbUverbsModifySrq](c)
-	if errno != 0 {
-		return errno
-	}
 	var driver abi.RxeModifySrqCmd
 	if copy(mmap.Bytes(&driver), c.driverIn) < sizeOf[abi.RxeModifySrqCmd]() {
 		return syscall.EINVAL
@@ -117,11 +100,7 @@ func modifySRQ(c command) syscall.Errno {
 }
 
 // querySRQ is the write command QUERY_SRQ.
-func querySRQ(c command) syscall.Errno {
-	req, errno := requestOf[abi.IbUverbsQuerySrq](c)
-	if errno != 0 {
-		return errno
-	}
+func querySRQ(c command, req abi.IbUverbsQuerySrq) syscall.Errno {
 	s, errno := get[*engine.SRQ](c.file, abi.UVERBS_OBJECT_SRQ, req.SrqHandle)
 	if errno != 0 {
 		return errno

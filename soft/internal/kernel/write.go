@@ -32,25 +32,44 @@ func sizeOf[T any]() int {
 
 // commands has the write commands (uverbs_def_write_intf of uverbs_cmd.c), by number.
 var commands = map[uint32]writeMethod{
-	abi.IB_USER_VERBS_CMD_ALLOC_PD:            {sizeOf[abi.IbUverbsAllocPd](), sizeOf[abi.IbUverbsAllocPdResp](), true, allocPD},
-	abi.IB_USER_VERBS_CMD_REG_MR:              {sizeOf[abi.IbUverbsRegMr](), sizeOf[abi.IbUverbsRegMrResp](), true, regMR},
-	abi.IB_USER_VERBS_CMD_REREG_MR:            {sizeOf[abi.IbUverbsReregMr](), sizeOf[abi.IbUverbsReregMrResp](), true, reregMR},
-	abi.IB_USER_VERBS_CMD_ALLOC_MW:            {sizeOf[abi.IbUverbsAllocMw](), sizeOf[abi.IbUverbsAllocMwResp](), true, allocMW},
-	abi.IB_USER_VERBS_CMD_CREATE_AH:           {sizeOf[abi.IbUverbsCreateAh](), sizeOf[abi.IbUverbsCreateAhResp](), true, createAH},
-	abi.IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL: {sizeOf[abi.IbUverbsCreateCompChannel](), sizeOf[abi.IbUverbsCreateCompChannelResp](), false, createCompChannel},
-	abi.IB_USER_VERBS_CMD_RESIZE_CQ:           {sizeOf[abi.IbUverbsResizeCq](), sizeOf[abi.IbUverbsResizeCqResp](), true, resizeCQ},
-	abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ:       {sizeOf[abi.IbUverbsReqNotifyCq](), 0, false, reqNotifyCQ},
-	abi.IB_USER_VERBS_CMD_MODIFY_QP:           {sizeOf[abi.IbUverbsModifyQp](), 0, false, modifyQP},
-	abi.IB_USER_VERBS_CMD_QUERY_QP:            {sizeOf[abi.IbUverbsQueryQp](), sizeOf[abi.IbUverbsQueryQpResp](), false, queryQP},
+	abi.IB_USER_VERBS_CMD_ALLOC_PD:            write[abi.IbUverbsAllocPd, abi.IbUverbsAllocPdResp](true, allocPD),
+	abi.IB_USER_VERBS_CMD_REG_MR:              write[abi.IbUverbsRegMr, abi.IbUverbsRegMrResp](true, regMR),
+	abi.IB_USER_VERBS_CMD_REREG_MR:            write[abi.IbUverbsReregMr, abi.IbUverbsReregMrResp](true, reregMR),
+	abi.IB_USER_VERBS_CMD_ALLOC_MW:            write[abi.IbUverbsAllocMw, abi.IbUverbsAllocMwResp](true, allocMW),
+	abi.IB_USER_VERBS_CMD_CREATE_AH:           write[abi.IbUverbsCreateAh, abi.IbUverbsCreateAhResp](true, createAH),
+	abi.IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL: write[abi.IbUverbsCreateCompChannel, abi.IbUverbsCreateCompChannelResp](false, createCompChannel),
+	abi.IB_USER_VERBS_CMD_RESIZE_CQ:           write[abi.IbUverbsResizeCq, abi.IbUverbsResizeCqResp](true, resizeCQ),
+	abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ:       write[abi.IbUverbsReqNotifyCq, struct{}](false, reqNotifyCQ),
+	abi.IB_USER_VERBS_CMD_MODIFY_QP:           write[abi.IbUverbsModifyQp, struct{}](false, modifyQP),
+	abi.IB_USER_VERBS_CMD_QUERY_QP:            write[abi.IbUverbsQueryQp, abi.IbUverbsQueryQpResp](false, queryQP),
 	abi.IB_USER_VERBS_CMD_POST_SEND:           {sizeOf[abi.IbUverbsPostSend](), sizeOf[abi.IbUverbsPostSendResp](), false, postSend},
-	abi.IB_USER_VERBS_CMD_ATTACH_MCAST:        {sizeOf[abi.IbUverbsAttachMcast](), 0, false, attachMulticast},
-	abi.IB_USER_VERBS_CMD_DETACH_MCAST:        {sizeOf[abi.IbUverbsAttachMcast](), 0, false, detachMulticast},
-	abi.IB_USER_VERBS_CMD_MODIFY_SRQ:          {sizeOf[abi.IbUverbsModifySrq](), 0, true, modifySRQ},
-	abi.IB_USER_VERBS_CMD_QUERY_SRQ:           {sizeOf[abi.IbUverbsQuerySrq](), sizeOf[abi.IbUverbsQuerySrqResp](), false, querySRQ},
+	abi.IB_USER_VERBS_CMD_ATTACH_MCAST:        write[abi.IbUverbsAttachMcast, struct{}](false, attachMulticast),
+	abi.IB_USER_VERBS_CMD_DETACH_MCAST:        write[abi.IbUverbsAttachMcast, struct{}](false, detachMulticast),
+	abi.IB_USER_VERBS_CMD_MODIFY_SRQ:          write[abi.IbUverbsModifySrq, struct{}](true, modifySRQ),
+	abi.IB_USER_VERBS_CMD_QUERY_SRQ:           write[abi.IbUverbsQuerySrq, abi.IbUverbsQuerySrqResp](false, querySRQ),
 
 	// The kernel does not check the sizes of extended commands (uapi_create_write).
-	extended | abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE: {run: queryDevice},
-	extended | abi.IB_USER_VERBS_EX_CMD_MODIFY_QP:    {run: modifyQPExtended},
+	extended | abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE: {run: request(queryDevice)},
+	extended | abi.IB_USER_VERBS_EX_CMD_MODIFY_QP:    {run: request(modifyQPExtended)},
+}
+
+// write is a command with a request and, unless Resp has no fields, a response.
+func write[Req, Resp any](driver bool, run func(command, Req) syscall.Errno) writeMethod {
+	return writeMethod{sizeOf[Req](), sizeOf[Resp](), driver, request(run)}
+}
+
+// request decodes the request. A longer one must have zeros at the end (uverbs_request).
+func request[Req any](run func(command, Req) syscall.Errno) func(command) syscall.Errno {
+	return func(c command) syscall.Errno {
+		var req Req
+		n := copy(mmap.Bytes(&req), c.request)
+		for _, x := range c.request[n:] {
+			if x != 0 {
+				return syscall.EOPNOTSUPP
+			}
+		}
+		return run(c, req)
+	}
 }
 
 const (
@@ -171,17 +190,6 @@ func invokeWrite(c *call) syscall.Errno {
 		out.setValid()
 	}
 	return 0
-}
-
-// requestOf returns the request. A longer one must have zeros at the end (uverbs_request).
-func requestOf[T any](c command) (v T, errno syscall.Errno) {
-	n := copy(mmap.Bytes(&v), c.request)
-	for _, x := range c.request[n:] {
-		if x != 0 {
-			return v, syscall.EOPNOTSUPP
-		}
-	}
-	return v, 0
 }
 
 // respond returns a response.
