@@ -6,6 +6,7 @@ import (
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/host"
+	"github.com/goverbs/verbs/soft/internal/uapi"
 )
 
 // file is an open device file.
@@ -18,11 +19,10 @@ type file struct {
 	hasContext bool
 	removed    bool // the device has been removed
 	closed     bool
-	ending     bool      // destroyAll is running
-	ended      sync.Cond // it has ended
-	objects    []*object // by handle; nil if it is free
-	free       int       // no handle below it is free
-	created    uint64    // number of objects that have been created
+	ending     bool               // destroyAll is running
+	ended      sync.Cond          // it has ended
+	objects    uapi.Table[object] // by handle
+	created    uint64             // number of objects that have been created
 	mappings   map[int64][]byte
 	nextOffset int64
 	eventFiles map[*eventFile]struct{}

@@ -52,7 +52,7 @@ func (f *file) lookup(kind uint16, handle uint32) (*object, syscall.Errno) {
 	if errno := f.usable(); errno != 0 {
 		return nil, errno
 	}
-	o := f.at(handle)
+	o := f.objects.Get(handle)
 	switch {
 	case o == nil:
 		return nil, syscall.ENOENT
@@ -62,13 +62,6 @@ func (f *file) lookup(kind uint16, handle uint32) (*object, syscall.Errno) {
 		return nil, syscall.EBUSY
 	}
 	return o, 0
-}
-
-func (f *file) at(handle uint32) *object {
-	if uint64(handle) < uint64(len(f.objects)) {
-		return f.objects[handle]
-	}
-	return nil
 }
 
 // get returns the engine's object of a handle. It may be destroyed meanwhile, after which the
@@ -151,14 +144,7 @@ func (f *file) insert(o *object) (uint32, syscall.Errno) {
 	}
 	f.created++
 	o.created, o.num = f.created, f.device.lastNum.Add(1)
-	for f.free < len(f.objects) && f.objects[f.free] != nil {
-		f.free++
-	}
-	if f.free == len(f.objects) {
-		f.objects = append(f.objects, nil)
-	}
-	f.objects[f.free] = o
-	return uint32(f.free), 0
+	return f.objects.Add(o), 0
 }
 
 // release releases what a destroyed object, or one that was not made, used.
@@ -197,8 +183,7 @@ func (f *file) destroy(kind uint16, handle uint32) (*object, syscall.Errno) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.objects[handle] = nil
-	f.free = min(f.free, int(handle))
+	f.objects.Remove(handle)
 	f.releaseLocked(o)
 	return o, 0
 }
@@ -210,7 +195,7 @@ func (f *file) startDestroy(kind uint16, handle uint32) (o *object, removed bool
 	for f.ending {
 		f.ended.Wait()
 	}
-	o = f.at(handle)
+	o = f.objects.Get(handle)
 	switch {
 	case !f.hasContext:
 		return nil, false, syscall.EINVAL
@@ -266,7 +251,7 @@ func (f *file) setEnding(ending bool) {
 func (f *file) destroyable() (all []*object) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, o := range f.objects {
+	for _, o := range f.objects.Values {
 		if o != nil && o.users == 0 && !o.dying && !o.gone {
 			o.dying = true
 			all = append(all, o)

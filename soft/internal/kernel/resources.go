@@ -37,7 +37,7 @@ func (f *file) count(counts map[string]int) {
 	if f.hasContext {
 		counts["ctx"]++
 	}
-	for _, o := range f.objects {
+	for _, o := range f.objects.Values {
 		if o != nil && !o.gone {
 			counts[resourceNames[o.kind]]++
 		}
@@ -90,7 +90,7 @@ func (f *file) list(kind uint16) (all []described) {
 		return []described{{num: f.num}}
 	}
 	srqs := map[*object][]uint32{}
-	for _, o := range f.objects {
+	for _, o := range f.objects.Values {
 		if o == nil || o.gone || o.kind != abi.UVERBS_OBJECT_QP {
 			continue
 		}
@@ -98,7 +98,7 @@ func (f *file) list(kind uint16) (all []described) {
 			srqs[srq] = append(srqs[srq], o.value.(*qp).Num())
 		}
 	}
-	for _, o := range f.objects {
+	for _, o := range f.objects.Values {
 		if o == nil || o.gone || o.kind != kind {
 			continue
 		}

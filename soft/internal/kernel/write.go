@@ -6,6 +6,7 @@ import (
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/soft/internal/uapi"
 )
 
 // writeMethod is a write command: of the write interface, or wrapped in the ioctl INVOKE_WRITE.
@@ -160,6 +161,22 @@ func (c *command) decodeExtended(b []byte, in, out int) syscall.Errno {
 	c.request, c.driverIn = b[headers:][:in*8], b[headers+in*8:]
 	c.response, c.driverOut = user{hdr.Response, (out + driverOut) * 8}.split(out * 8)
 	return 0
+}
+
+// user is memory of the process that a command names by its address.
+type user struct {
+	addr uint64
+	size int
+}
+
+// read copies memory to dst, of at most u.size bytes.
+func (u user) read(dst []byte) syscall.Errno {
+	return uapi.Access(u.addr, len(dst), func(mem []byte) { copy(dst, mem) })
+}
+
+// write copies src to memory, as much as there is room for, and clears the rest of it.
+func (u user) write(src []byte) syscall.Errno {
+	return uapi.Access(u.addr, u.size, func(mem []byte) { clear(mem[copy(mem, src):]) })
 }
 
 // split returns the first n bytes of the memory and the rest.

@@ -105,12 +105,12 @@ func checkEmpty(t *testing.T, m *Manager) {
 	for _, space := range m.spaces {
 		left += len(space)
 	}
-	for _, c := range m.contexts.values {
+	for _, c := range m.contexts.Values {
 		if c != nil {
 			left++
 		}
 	}
-	for _, g := range m.groups.values {
+	for _, g := range m.groups.Values {
 		if g != nil {
 			left++
 		}

@@ -26,14 +26,14 @@ type context struct {
 func (f *File) newContext(i *id) *context {
 	c := &context{file: f, id: i}
 	i.handler = c.handle
-	c.num = f.m.contexts.add(c)
+	c.num = f.m.contexts.Add(c)
 	f.contexts = append(f.contexts, c)
 	return c
 }
 
 // context returns the context with a number (ucma_get_ctx).
 func (f *File) context(num uint32) (*context, syscall.Errno) {
-	c := f.m.contexts.get(num)
+	c := f.m.contexts.Get(num)
 	switch {
 	case c == nil:
 		return nil, syscall.ENOENT
@@ -105,11 +105,11 @@ func (c *context) destroy() (reported uint32) {
 		r.context.backlog++
 	}
 	for _, g := range c.groups {
-		f.m.groups.remove(g.num)
+		f.m.groups.Remove(g.num)
 	}
 	c.groups = nil
 	f.contexts = slices.DeleteFunc(f.contexts, func(x *context) bool { return x == c })
-	f.m.contexts.remove(c.num)
+	f.m.contexts.Remove(c.num)
 	for _, r := range requests {
 		r.destroy()
 	}
@@ -145,7 +145,7 @@ func (f *File) destroyID(in *abi.RdmaUcmDestroyId, out int) syscall.Errno {
 		if errno != syscall.ENXIO {
 			return errno
 		}
-		c = f.m.contexts.get(in.Id)
+		c = f.m.contexts.Get(in.Id)
 	}
 	return respond(in.Response, out, &abi.RdmaUcmDestroyIdResp{EventsReported: c.destroy()})
 }

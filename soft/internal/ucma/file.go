@@ -7,6 +7,7 @@ import (
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/soft/internal/uapi"
 )
 
 // File is an open /dev/infiniband/rdma_cm (struct ucma_file). It is never in blocking mode.
@@ -119,6 +120,11 @@ func decode[T any](b []byte) *T {
 // respond writes an answer to the address that the request has for it.
 func respond[T any](addr uint64, out int, answer *T) syscall.Errno {
 	return copyOut(addr, out, mmap.Bytes(answer))
+}
+
+// copyOut copies an answer to the caller's memory, as much of it as there is room for.
+func copyOut(addr uint64, room int, answer []byte) syscall.Errno {
+	return uapi.Access(addr, min(room, len(answer)), func(mem []byte) { copy(mem, answer) })
 }
 
 // headerSize is the size of abi.RdmaUcmCmdHdr.

@@ -18,7 +18,7 @@ var stateNumbers = [...]uint8{
 func (d *Device) Objects() (all [][]byte) {
 	d.m.lock()
 	defer d.m.unlock()
-	for num, c := range d.m.contexts.values {
+	for num, c := range d.m.contexts.Values {
 		if c == nil || c.id == nil || c.id.device != d && (c.id.device != nil || c.id.state != listening) {
 			continue
 		}

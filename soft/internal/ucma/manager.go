@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/soft/internal/ibcm"
+	"github.com/goverbs/verbs/soft/internal/uapi"
 )
 
 // Manager is the connection manager of one machine.
@@ -17,8 +18,8 @@ type Manager struct {
 
 	// The lock of cm guards all that follows.
 	devices  []*Device
-	contexts table[context]
-	groups   table[group]
+	contexts uapi.Table[context]
+	groups   uapi.Table[group]
 	spaces   map[uint16]map[uint16]*bindList // ports in use, by port space
 	lastPort uint16                          // that was chosen for an ID
 	anywhere map[*id]struct{}                // listeners on all devices
@@ -93,7 +94,7 @@ func (d *Device) Remove() {
 	for i := range m.anywhere {
 		i.stopListeningOn(d)
 	}
-	for _, c := range m.contexts.values {
+	for _, c := range m.contexts.Values {
 		if c != nil && c.id != nil && c.id.device == d {
 			c.id.state = removed
 			c.handle(c.id, &event{typ: deviceRemoval})

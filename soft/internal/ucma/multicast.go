@@ -46,9 +46,9 @@ func (f *File) joinGroup(num uint32, uid uint64, addr sockaddr, response uint64,
 		return errno
 	}
 	g := &group{context: c, uid: uid}
-	g.num = f.m.groups.add(g)
+	g.num = f.m.groups.Add(g)
 	if errno := respond(response, out, &abi.RdmaUcmCreateIdResp{Id: g.num}); errno != 0 {
-		f.m.groups.remove(g.num)
+		f.m.groups.Remove(g.num)
 		return errno
 	}
 	c.groups = append(c.groups, g)
@@ -92,7 +92,7 @@ func (i *id) setDefaultQKey() {
 
 // leave is LEAVE_MCAST.
 func (f *File) leave(in *abi.RdmaUcmDestroyId, out int) syscall.Errno {
-	g := f.m.groups.get(in.Id)
+	g := f.m.groups.Get(in.Id)
 	switch {
 	case g == nil:
 		return syscall.ENOENT
@@ -103,7 +103,7 @@ func (f *File) leave(in *abi.RdmaUcmDestroyId, out int) syscall.Errno {
 	}
 	c := g.context
 	c.groups = slices.DeleteFunc(c.groups, func(x *group) bool { return x == g })
-	f.m.groups.remove(g.num)
+	f.m.groups.Remove(g.num)
 	f.drop(func(p *pending) bool { return p.group == g })
 	return respond(in.Response, out, &abi.RdmaUcmDestroyIdResp{EventsReported: g.reported})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/soft/internal/uapi"
 )
 
 // maxOption is the most bytes of an option (KMALLOC_MAX_SIZE).
@@ -22,8 +23,8 @@ func (f *File) setOption(in *abi.RdmaUcmSetOption) syscall.Errno {
 	if errno != 0 {
 		return errno
 	}
-	value, errno := copyIn(in.Optval, int(in.Optlen))
-	if errno != 0 {
+	value := make([]byte, in.Optlen)
+	if errno := uapi.Access(in.Optval, len(value), func(mem []byte) { copy(value, mem) }); errno != 0 {
 		return errno
 	}
 	switch {
