@@ -1,7 +1,6 @@
 // Package abi contains the kernel's RDMA uAPI in Go: structures, enumerations and ioctl
 // numbers of /dev/infiniband/uverbsN and rdma_cm, the queue layouts of rxe and siw, and
-// the private structures of mlx5.
-// All of it is generated.
+// the private structures of mlx5. All of it is generated:
 //
 //	Debian's linux-libc-dev ─► gen ─► zabi_<header>.go
 //	                                  zabi_layout.txt      sizes, offsets, values
@@ -11,7 +10,7 @@
 // have the same names, as in golang.org/x/sys/unix, and are untyped. An unnamed struct
 // inside another is named after the path to it.
 //
-// Members of unions and flexible arrays have a method in Go and no field. It returns a
+// Members of unions and flexible arrays are methods in Go. They return a
 // pointer into the structure, or for a flexible array to the memory after it, which the
 // caller must provide. Padding is explicit. Integers are in host byte order unless their
 // comment states big endian.

@@ -18,12 +18,12 @@
 // A [Transport] owns what connections share, such as open devices. Most programs need only
 // [DefaultTransport], which closes what has been idle for 250 ms.
 //
-// Every call that waits takes a context. A call that is cancelled, at any stage, leaks no
-// ID, QP or file. One goroutine of a transport, or of a channel, passes on the kernel's events.
+// Every call that waits takes a context. A cancelled call releases its ID, QP and files at any
+// stage. One goroutine of a transport, or of a channel, passes on the kernel's events.
 //
 // # Logging
 //
-// [Options].Logger and [ListenConfig].Logger log at level Debug how connections are made and
+// [Options].Logger and [ListenConfig].Logger log at level Debug how connections begin and
 // end, and repeated attempts; at level Warn rejected requests and failures that no call returns.
 // The attributes are "device", "local", "remote", "err", and "elapsed" since the attempt began.
 package cm

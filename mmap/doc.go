@@ -19,9 +19,8 @@
 //
 // The barriers order this processor's accesses to memory that it shares with a device:
 // main memory that the device reads and writes by itself (DMA), and registers of the
-// device that are mapped into the process (MMIO), often with write combining. The
-// kernel's software drivers need none of them: there the other side is a processor as
-// well, and sync/atomic is enough.
+// device that are mapped into the process (MMIO), often with write combining. For the
+// kernel's software drivers sync/atomic is enough: the other side is a processor as well.
 //
 // A driver for hardware posts requests like this:
 //
@@ -40,13 +39,13 @@
 //	BarrierToDevice()
 //	store the consumer index  // in main memory
 //
-// On amd64 and arm64 they are the instructions of rdma-core's util/udma_barrier.h.
-// Elsewhere they are atomic operations, which order main memory, but are not known
-// to order accesses to device memory: see [OrdersDevice].
+// On arm64 they are the instructions of rdma-core's util/udma_barrier.h, on amd64 those of the
+// kernel's dma_wmb, dma_rmb and wmb. Elsewhere they are atomic operations, which order main memory,
+// but perhaps not device memory: see [OrdersDevice].
 //
 //	                   amd64                     arm64
 //	BarrierToDevice    none, stores are ordered  DMB OSHST
-//	BarrierFromDevice  LFENCE                    DMB OSHLD
+//	BarrierFromDevice  none, loads are ordered   DMB OSHLD
 //	FlushDevice        SFENCE                    DSB ST
 //	StoreDevice        MOVQ                      STR
 package mmap

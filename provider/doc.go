@@ -1,5 +1,5 @@
 // Package provider defines the interface between package uverbs and the drivers
-// of RDMA devices. Programs do not need it; authors of drivers do.
+// of RDMA devices. It is for authors of drivers.
 //
 //	uverbs           Open ──► PD, CQ, SRQ, QP, AH, MR          Post, Poll, Arm
 //	                  │             │                                 │
@@ -14,12 +14,11 @@
 // verb. Package uverbs runs all verbs and manages objects, handles, lifetimes, events and
 // errors of the control path.
 //
-// A driver's package calls [Register] in its init function. Programs import it for
-// that effect:
+// A driver's package calls [Register] in its init function, so that programs only import it:
 //
 //	import _ "example.com/rdma/irdma"
 //
-// Drivers for rxe, siw and mlx5 are part of package uverbs. A driver that is registered
-// for one of them is used instead of the built-in one. docs/drivers.md is the
+// Drivers for rxe, siw and mlx5 are part of package uverbs. A driver registered
+// for one of them replaces it. docs/drivers.md is the
 // guide for authors.
 package provider

@@ -1,6 +1,6 @@
-// Package rconn provides RDMA connections that manage their own protection domain, queue
-// pair, completion queues and memory regions: a [Conn] knows the memory of both sides and
-// tracks all requests in flight.
+// Package rconn provides RDMA connections with memory regions: a [Conn] manages its protection
+// domain, queue pair, completion queues and regions, knows the memory that the peer has
+// advertised, and tracks all requests in flight.
 //
 //	initiator                                    responder
 //	Dial ──────── private data, adverts ───────► Listen, Accept ─► Request
@@ -14,7 +14,7 @@
 //	  Await(Sends)                                 Await(Recvs)
 //	  AwaitDelivery; Disconnect ───────────────►   AwaitDisconnect
 //
-// A server that shares memory, and a client that writes and reads it (examples/kv is a
+// A server shares memory, and a client writes and reads it (examples/kv is a
 // complete program):
 //
 //	l, err := rconn.Listen(ctx, "10.9.0.1:7471")
@@ -53,23 +53,23 @@
 // siw. The receiver finds immediates and invalidated keys in the completion of its
 // receive. Posting and waiting do not allocate.
 //
-// Bounds and access rights of local and remote memory are checked before a request is
-// posted, against what was allocated and advertised. A region cannot be closed while a
+// Posting first checks bounds and access rights, of local memory against its region and of remote
+// memory against its advertisement. A region cannot be closed while a
 // request in flight uses it. A cancelled wait consumes no completion. If the peer dies, all
 // requests in flight complete with an error, and waiting for more fails.
 //
 // # Messages and advertisements
 //
-// Both are SENDs and consume the receives of the other side in order. No header
-// distinguishes them, so peers need not use this package; both sides must agree on their
-// order, as they must on the lengths of messages. Usually advertisements come first: for
-// these, [Options].Adverts posts receives before the peer can send. Advertisements that the
-// peer needs at once can be sent in the private data, see [Conn.Announce].
+// Both are SENDs without a header and consume the receives of the other side in order. So any
+// RDMA program can be the peer, but both sides must agree on the
+// order, and on the lengths of messages. Usually advertisements come first: for
+// these, [Options].Adverts posts receives before the peer can send. [Conn.Announce] sends those that
+// the peer needs at once in the private data.
 //
 // # For users of libiwarp
 //
 // libiwarp is a C library for the same purpose (linux-rdma mailing list, message 02623).
-// The table lists the names in its README, and the tests that show what is here instead.
+// The table lists the names in its README, their counterparts, and the tests that use them.
 //
 //	iw_ctx_conn, iw_ctx_alloc         Conn, Listener; Dialer, Options     TestConnect
 //	qp_capacity                       Options.Cap                         TestQueueFull, TestOptions
@@ -98,7 +98,6 @@
 //	libibverbs, librdmacm             Op, Conn.Endpoint                   TestPost, TestEndpoint
 //
 // A program that uses libiwarp cannot be the peer: its advertisements have another format.
-// A connection has its own protection domain by default, its queues also count completions
-// that were not taken, so no CQ overflows, and it must be closed after AwaitDisconnect, which
-// also frees the regions that it made.
+// By default each connection has its own protection domain. Completions that the program has not
+// taken count as queued, so no CQ overflows. Close a connection after AwaitDisconnect: that frees its regions.
 package rconn

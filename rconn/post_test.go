@@ -57,7 +57,7 @@ func rights(t *testing.T, device string) (access verbs.Access, caps uint64) {
 	return access, caps
 }
 
-// TestPost posts every operation with Post and PostTo: it completes and has its effect,
+// TestPost posts every operation: it completes and has its effect,
 // or the device lacks it and the error reports that.
 func TestPost(t *testing.T) {
 	labtest.RequireBoth(t)

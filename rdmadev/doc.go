@@ -1,6 +1,6 @@
 // Package rdmadev describes the RDMA devices of a machine: their ports, addresses and
-// counters. It works with the devices of every driver, and needs no device node, no
-// privilege and no opened device.
+// counters. It works with the devices of every driver, without device nodes, privileges and
+// opened devices.
 //
 //	/sys/class/infiniband ─┬─► Devices, Find, Watch ──► Device ──► Port ──► GIDs, PKeys, Counters
 //	                       │                              │
@@ -11,15 +11,14 @@
 // something require CAP_NET_ADMIN.
 //
 // Drivers differ in the attributes that they have, and some fail when an attribute is read.
-// An attribute that is missing is left at its zero value, or what its documentation states;
-// one that cannot be read is too, and the error is added to Errs of the device or the port.
-// Neither hides the others.
+// A missing or unreadable attribute has its zero value, or the value that its documentation states;
+// the error of an unreadable one is in Errs of the device or the port.
 //
-// On systems without RDMA, and on other systems than Linux, there are no devices, and what
-// needs the kernel fails with an error that matches [verbs.ErrNoRDMA].
+// On systems without RDMA, and on other systems than Linux, there are no devices, and functions that
+// need the kernel fail with an error that matches [verbs.ErrNoRDMA].
 //
-// Devices in user space, see package soft, are listed by the process that has them, with their
-// ports, counters and resources; what else asks netlink fails with errors.ErrUnsupported.
+// A process lists its own devices in user space, see package soft, with their
+// ports, counters and resources; other netlink functions fail for them with errors.ErrUnsupported.
 //
-// A device that is listed here can be opened with package uverbs if a driver supports it.
+// Package uverbs opens a device if a driver supports it.
 package rdmadev

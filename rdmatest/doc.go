@@ -9,14 +9,14 @@
 //		})
 //	}
 //
-// Where there is no RDMA, such tests are skipped, or fail if the environment has
+// Without RDMA these tests are skipped, or fail if the environment has
 // RDMATEST=require. The command rdmalab runs them on a kernel with RDMA, in a virtual machine;
 // with VERBS_SOFT they run on a device in user space, see package soft:
 //
 //	go test -exec rdmalab ./...
 //	VERBS_SOFT=127.0.0.1 go test -p 1 ./...
 //
-// -p 1 is necessary because two programs cannot have a device on one address.
+// -p 1 is necessary because an address belongs to the device of one program.
 package rdmatest
 
 import _ "github.com/goverbs/verbs/soft" // for VERBS_SOFT

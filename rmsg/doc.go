@@ -28,43 +28,43 @@
 // [Loop.Run] calls [Loop.Dispatch] again and again. A program with its own epoll(7) or poll(2)
 // loop calls Dispatch when [Loop.FD] is readable.
 //
-// Connections make progress, and callbacks run, only in there, one callback at a time. Methods
-// of all types except Buffer may be called by any goroutine, and by callbacks those that take no
-// context: the others wait for the loop, and so a callback that calls them waits for itself, as a
-// handler does that calls Shutdown of its http.Server.
+// Connections make progress, and callbacks run, only inside Dispatch, one callback at a time. Any
+// goroutine may call methods of all types except Buffer. Callbacks may call methods without a
+// context only: the others wait for the loop, so a callback would wait for itself, like a
+// handler that calls Shutdown of its http.Server.
 //
 // # Back-pressure
 //
 // Each connection has Options.Credits receives for the messages of its peer, of
 // Options.Eager bytes each. The peer may send again when the program has freed messages,
-// so a slow receiver slows down only its sender: there is always a receive for an
-// arriving frame. A sender may queue Options.SendQueue messages; then Post returns
+// so a slow receiver slows down only its sender, and each arriving frame finds a
+// receive. A sender may queue Options.SendQueue messages; then Post returns
 // [ErrWouldBlock] until Writable is called, and Send waits.
 //
 // # Memory
 //
 // With default [Options] a connection itself has at most 432 KiB of registered memory: (Credits +
 // 10) * (Eager + 24) bytes for receives, and SendBuffer from the first message on. In addition
-// each message above Eager has its own, those that the program holds and those in transit: in each
-// direction at most the larger of Window and one message, and the buffers of Alloc. When such a
-// buffer is freed, its memory is cached for at most a second, up to Options.Cache bytes for all
-// connections of the loop together. The memory of queues is the kernel's, but on adapters locked
+// each message above Eager has its own memory while the program holds it or it is in transit: in each
+// direction at most the larger of Window and one message, and the buffers of Alloc. The loop caches
+// the memory of freed buffers for at most a second, up to Options.Cache bytes for all
+// its connections. The memory of queues is the kernel's, but on adapters locked
 // memory of the process: 20 KiB for a connection, and 256 KiB to 1 MiB for a CQ that many share.
 // [Conn.Stats] and [Loop.Stats] report the memory in use.
 //
-// A [Buffer] is owned by the program, or by the connection while its Status is Queued. Its memory
-// is in the protection domain of one connection, whose peer can read the buffers that Alloc
-// returned for messages above Eager while the connection is up, even before they are posted.
+// The program owns a [Buffer], except while its Status is Queued: then the connection does. Its memory
+// is in the protection domain of one connection. While the connection is up, the peer can read
+// buffers of Alloc above Eager, even before they are posted.
 // Buffers stay valid until they are freed, even after their connection and loop have been closed.
 //
 // # Disconnecting
 //
-// [Conn.Disconnect] lets both sides send what they have posted; [Conn.Close] does not. In both
+// [Conn.Disconnect] first lets both sides send their posted messages; [Conn.Close] drops them. In both
 // cases each posted buffer becomes Sent or Failed, and Disconnected is the last callback of a
 // connection. Sent means that the peer has read a message above Eager, and that a smaller one has
 // reached the peer's device (RoCE) or TCP (iWARP). If a side calls Disconnect and ends with
-// [verbs.ErrClosed], the peer has received all of its messages. The failure of a peer's machine is
-// noticed when something is sent to it.
+// [verbs.ErrClosed], the peer has received all of its messages. Only sending reveals that a peer's
+// machine has failed.
 //
 // Connections on a device that is removed end with [verbs.ErrDeviceRemoved]. The loop closes a
 // device a quarter of a second after the last connection on it has ended and the program has freed
@@ -106,13 +106,13 @@
 //	IBMSG_MAX_MSGSIZE                    Options.MaxMessage, ErrTooLarge    TestSizes, TestBuffers
 //	IBMSG_SEND_, RECV_COMPLETION         Callbacks.Sent, Message            TestCallbacks
 //
-// Its error codes are errors of type [verbs.Error] here, which match errno values: they are
-// returned by the function of the same purpose, and by Conn.Err where ibmsg sets IBMSG_ERROR.
+// Instead of error codes, the counterpart of a function returns a [verbs.Error] that matches an errno,
+// and so does Conn.Err where ibmsg sets IBMSG_ERROR.
 // event_channel, the event_descriptions, mr and IBMSG_CMA are internal here.
 //
 // Without a callback for requests ibmsg rejects them, and without one for messages it frees
-// them; here they wait for [Listener.Accept] and [Conn.Recv], and messages that are not received
-// block their sender. Messages of ibmsg have at most 4096 bytes and are sent from the connecting
+// them; here they wait for [Listener.Accept] and [Conn.Recv], and unreceived messages
+// block their sender. Messages of ibmsg have at most 4096 bytes and go from the connecting
 // to the accepting side; here both sides send. ibmsg has one receive for each connection and no
 // flow control. The wire formats differ: a program that uses ibmsg cannot be the peer.
 package rmsg

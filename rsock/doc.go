@@ -8,9 +8,9 @@
 //
 // # Fallback to TCP
 //
-// Errors of dialing and listening match [verbs.ErrNoRDMA] if RDMA is missing: there is no
-// device, device node, module or driver, or no device leads to the address, as with
-// 127.0.0.1. With a [Fallback] TCP is used then:
+// Dialing and listening fail with an error that matches [verbs.ErrNoRDMA] if there is no
+// device, device node, module or driver, or if no device leads to the address, as with
+// 127.0.0.1. With a [Fallback] they use TCP then:
 //
 //	d := rsock.Dialer{Fallback: rsock.FallbackMissing}
 //	lc := rsock.ListenConfig{Fallback: rsock.FallbackMissing}
@@ -26,8 +26,8 @@
 //	Always (both)    RDMA               RDMA               TCP
 //
 // On a machine with RDMA, a listener with FallbackMissing uses RDMA only, so nothing
-// listens on 127.0.0.1; elsewhere it uses TCP only. (*) A machine without RDMA does not
-// refuse the request but never answers: TCP is tried after Dialer.FallbackDelay.
+// listens on 127.0.0.1; elsewhere it uses TCP only. (*) A machine without RDMA never answers
+// the request, so the dialer tries TCP after Dialer.FallbackDelay.
 //
 // RoCE and InfiniBand have their own port space, so a listener with FallbackAlways can
 // use the same port number for RDMA and TCP. iWARP shares TCP's ports: a port serves one
@@ -37,13 +37,12 @@
 // devices, in both Dialer and Listener: a listener at an iWARP device's address listens
 // on TCP only, and a listener at all addresses, on a machine with an iWARP device,
 // listens for RDMA at the addresses that the other devices have at that time. To use
-// iWARP, set FallbackMissing or FallbackNone on both sides, and do not dial TCP servers.
+// iWARP, set FallbackMissing or FallbackNone on both sides, and dial only RDMA servers.
 //
 // # Data
 //
-// Each side has a receive ring, in two halves, that the peer writes to by RDMA,
-// and an array of two descriptors, also written by the peer, which describe the parts of
-// the peer's ring to write to next:
+// Each side has a receive ring, in two halves, and an array of two descriptors. The peer writes data to
+// the ring by RDMA, and to the descriptors which parts of its own ring to write to next:
 //
 //	writer                                               reader
 //	                                       DATA n
@@ -57,18 +56,18 @@
 //	   └─────────────────────────┘
 //	     the peer's ring, as offered
 //
-// The offered space bounds bytes, credits bound messages: each message consumes a receive
+// The offered space limits bytes, credits limit messages: each message consumes a receive
 // of the reader, which has posted RecvQueue of them and grants credits up to a sequence
 // number, modulo 2^16. This package posts a receive again when it has polled the message,
-// so credits bound bursts only; a reader that does not read stops the writer when its
-// ring is full. The end of a direction is also a message: SHUTDOWN means that the sender
+// so credits only limit bursts; a reader that does not read stops the writer when its
+// ring is full. A direction ends with a message, too: SHUTDOWN means that the sender
 // writes no more, DISCONNECT that it also reads no more.
 //
 // # Progress
 //
-// No goroutine moves a connection's data. A Conn makes progress only while one of its
+// A Conn has no goroutine: it makes progress only while one of its
 // methods runs. Both Read and Write process all completions: a Write that waits for the
-// peer also handles incoming data, so two sides that both write do not block each other
+// peer also handles incoming data, so two sides that both write can continue
 // while their rings have room. One of the waiting calls sleeps in the runtime's netpoller
 // and wakes the others. While no call runs, the peer's data stays in the ring, and the
 // peer waits when the ring is full.
@@ -84,10 +83,10 @@
 // with ENOMEM, and a listener rejects the connection and reports it, see
 // [Listener.Accept]. The private data of the rejection carries the reason, which this
 // package's Dial reports and C's rsockets ignore. The queues take some 125 KiB of kernel
-// memory with rxe, 50 KiB with siw, which the limit does not count, and on adapters 68 KiB of
+// memory with rxe and 50 KiB with siw, outside the limit, and on adapters 68 KiB of
 // locked memory, or as little as 20 with a limit. Each connection has
-// a protection domain of its own: a peer that guesses keys reaches only the memory that
-// it was offered.
+// a protection domain of its own: a peer that guesses keys reaches only the memory
+// offered to it.
 //
 // # Logging and statistics
 //

@@ -1,6 +1,6 @@
-// Package verbstest is a network in memory for tests of programs that use RDMA. Devices in user
-// space, those of package soft, are attached to it instead of UDP. Tests need no hardware, no
-// kernel with RDMA and no privileges.
+// Package verbstest is a network in memory for tests of programs that use RDMA. It connects devices
+// of package soft in place of UDP, so tests run without hardware, RDMA in the
+// kernel and privileges.
 //
 //	network := verbstest.NewNetwork(verbstest.Options{})
 //	verbstest.TraceOnFailure(t, network)
@@ -15,7 +15,7 @@
 //
 // # Faults
 //
-// A [Network] is perfect by default. A test makes faults by:
+// A [Network] is perfect by default. A test makes faults with:
 //
 //   - A [Link] with delay, jitter, bandwidth, loss, duplication, corruption or reordering, for all
 //     addresses or for one direction between two of them ([Network.SetLink]).
@@ -23,10 +23,9 @@
 //     example the third acknowledgement ([Nth]).
 //   - [Network.Partition], which separates addresses until [Network.Heal].
 //   - [Network.SetReceiver], which makes a device slow and limits its receive queue.
-//   - [Network.Remove], which takes a device away: its peers get no answer any more, and the programs
-//     that use it see that the device is removed. To see a peer die, a test looks at the one side; to
-//     see a device being removed under a program, at the other. [Network.Partition] leaves both devices
-//     as they are.
+//   - [Network.Remove], which removes a device: its peers get no more answers, and the programs
+//     that use it see the removal. To test a dying peer, check the peer's side; to test device
+//     removal, check the removed side. [Network.Partition] leaves both devices as they are.
 //
 // # Traces
 //
@@ -37,10 +36,10 @@
 //
 // Delays use package time. Within a bubble of testing/synctest, which has a fake clock, they cost no
 // time, and a test of timeouts takes milliseconds. There, each packet needs at least about one
-// microsecond, and packets that devices send at one moment are handled together, in an order that
-// does not depend on the scheduler: the same seed and the same test give the same trace. Devices
+// microsecond, and packets that devices send at one moment are handled together, in an order
+// independent of the scheduler: the same seed and the same test give the same trace. Devices
 // choose keys and packet sequence numbers at random; testing/cryptotest.SetGlobalRandom makes
-// them repeatable as well. The network must be made within the bubble.
+// them repeatable as well. Make the network within the bubble.
 //
 // With a real clock, packets arrive at once if the link has no delay. The order of packets, and
 // so the effect of random faults, then depends on the scheduler. In both cases goroutines only

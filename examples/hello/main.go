@@ -50,7 +50,7 @@ func run(device string) error {
 		return err
 	}
 	defer qp.Close()
-	// Peers exchange their addresses, see QPAddr.Exchange; this QP is its own peer.
+	// Peers exchange their addresses, see QPAddr.Offer; this QP is its own peer.
 	addr, err := qp.Addr(1)
 	if err != nil {
 		return err

@@ -47,7 +47,7 @@ type capability struct {
 	value uint64
 }
 
-// maxInlineWQE is the largest send request: 16 blocks.
+// maxSendWQE is the largest send request: 16 blocks.
 const maxSendWQE = 1024
 
 var generalCaps = []capability{

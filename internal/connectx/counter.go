@@ -19,7 +19,7 @@ const (
 // traffic counts frames of a class, struct traffic_counter.
 type traffic struct {
 	packets, octets atomic.Uint64
-	sizes           [10]atomic.Uint64 // of sizesOf
+	sizes           [10]atomic.Uint64 // see sizeOf
 }
 
 func (t *traffic) add(frame []byte) {

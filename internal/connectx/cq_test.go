@@ -14,7 +14,7 @@ func (q *testQP) nops(n int) {
 	}
 }
 
-// cqPair makes a QP in RTS that has one CQ for both.
+// withCQ makes a QP in RTS that has one CQ for both.
 func (m *machine) withCQ(q *testCQ) *testQP {
 	x := m.createQP(qpTypeUd, q, q)
 	x.connect(0, m.addr())

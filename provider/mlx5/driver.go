@@ -5,17 +5,17 @@
 //	                                                                     │
 //	Poll ◄── owner bit ◄── CQE in the ring ◄──────────────────────── ConnectX
 //
-// All queues are memory of the process that the kernel pins. What is in them is big-endian and is no
+// All queues are memory of the process that the kernel pins. Their contents are big-endian and no
 // uAPI: the layouts here are those of the kernel's include/linux/mlx5/{qp.h,device.h,cq.h}, each field
-// beside its name there, and were compared with what rdma-core's libmlx5 writes and reads. A
+// beside its name there, compared in tests with rdma-core's libmlx5. A
 // doorbell is a store to a page of the device (a UAR) that is mapped into the process, so posting,
 // polling and arming make no system call.
 //
-// What the device writes is checked before it is used: a completion names a queue by a user index
+// Poll checks the device's writes: a completion names a queue by a user index
 // and a request by a counter, and is dropped if no such request is in flight.
 //
-// Not supported, and refused with an error that matches [errors.ErrUnsupported]: DC and XRC, raw
-// packets and flow steering, tag matching, and striding receive queues.
+// DC and XRC, raw packets and flow steering, tag matching, and striding receive queues fail with an
+// error that matches [errors.ErrUnsupported].
 package mlx5
 
 import (

@@ -25,7 +25,7 @@ type recvQueue struct {
 	known    uint32 // tail as last read
 	head     atomic.Uint32
 	record   *atomic.Uint32
-	maxFirst uint32 // maxMsg, of a receive of one segment; 0 if there is no room for one
+	maxFirst uint32 // longest receive of one segment; 0 if there is no room for one
 	ids      []uint64
 	qp       *queuePair // nil for an SRQ
 	shared   *shared    // of an SRQ

@@ -28,7 +28,7 @@ type sendQueue struct {
 	known    uint32 // tail as last read: another processor may have written it
 	head     atomic.Uint32
 	record   *atomic.Uint32
-	maxFirst uint32 // maxMsg, of a message that is one segment
+	maxFirst uint32 // longest message of one segment
 	accepts  uint8  // the bit of typ, or 0 behind a UMR request: see postRare
 	sent     []sent // by a request's first block
 

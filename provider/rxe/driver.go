@@ -7,8 +7,8 @@
 //
 // Each queue is a struct rxe_queue_buf (uAPI rdma_user_rxe.h): a header with the slot
 // size and the two index words, then the slots. The kernel consumes receive requests when
-// messages arrive, so a receive queue has no doorbell. Only if the QP is in the error
-// state, a system call makes the kernel flush them.
+// messages arrive, so a receive queue has no doorbell. Only in the error
+// state of the QP does a system call make the kernel flush them.
 package rxe
 
 import (

@@ -134,10 +134,9 @@ func TestPairs(t *testing.T) {
 // be called concurrently with others, or not without a memory window.
 func safeMethods(o closer, s *objectSet) (names []string) {
 	exclusive := map[string]bool{
-		"MR.Rereg":          true,
-		"MR.Word":           true, // panics after Close
-		"CompChannel.Sleep": true,
-		"QP.BindMW":         s.mw == nil,
+		"MR.Rereg":  true,
+		"MR.Word":   true, // panics after Close
+		"QP.BindMW": s.mw == nil,
 	}
 	typ := reflect.TypeOf(o)
 	for i := range typ.NumMethod() {
