@@ -97,7 +97,7 @@ func findEmulator(ctx context.Context, on arch) (emulator, error) {
 			err = os.Rename(tmp, root)
 		}
 		if err != nil {
-			return emulator{}, fmt.Errorf("QEMU of at least %d.%d, which this machine does not have: %w", qemuMajor, qemuMinor, err)
+			return emulator{}, fmt.Errorf("fetch QEMU, because this machine has none of version %d.%d or later: %w", qemuMajor, qemuMinor, err)
 		}
 	}
 	usr := func(path string) string { return filepath.Join(root, "usr", path) }

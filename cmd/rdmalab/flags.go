@@ -41,20 +41,20 @@ func (c *config) flags() *flag.FlagSet {
 	fs.SetOutput(io.Discard) // the caller prints errors
 	fs.Usage = func() {}
 	c.kernel, c.arch, c.mem, c.factor, c.parallel = kernels[0].name, runtime.GOARCH, 2048, 40, -1
-	fs.StringVar(&c.kernel, "kernel", c.kernel, "`name` of the kernel: "+strings.Join(kernelNames(), ", ")+"; uml is User-mode Linux of about 7.3, which boots in a second once its first use has built it for many minutes, runs programs at full speed and makes system calls slow, and has no modules, BPF or cgroups; those with 16k have pages of 16 KiB, for arm64")
+	fs.StringVar(&c.kernel, "kernel", c.kernel, "`name` of the kernel: "+strings.Join(kernelNames(), ", ")+"; uml is User-mode Linux of about 7.3: its first use builds it for many minutes, later it boots in a second; programs run at full speed, but system calls are slow, and modules, BPF and cgroups are missing; 16k kernels, for arm64, have pages of 16 KiB")
 	fs.StringVar(&c.peer, "peer", "", "`name` of the kernel of a second machine, which runs the program as well (default none)")
 	fs.StringVar(&c.arch, "arch", c.arch, "`name` of the architecture: "+strings.Join(archNames(), ", ")+"; a foreign one is emulated, and needs a userland")
-	fs.StringVar(&c.nic, "nic", "", "emulated `adapters`, at most two with a comma between: connectx (a virtual function, RoCE v2), connectx-pf (a physical one), connectx-ib (InfiniBand); the kernel's own mlx5 drivers make mlx5_0 of it (default none)")
-	fs.StringVar(&c.socket, "socket", "", "nic: `paths` of the sockets that are made, with a comma between; their adapters share a wire")
-	fs.TextVar(&c.udp, "udp", netip.Addr{}, "IPv4 `address` of this machine that mlx5_0 has as well, and from which it reaches RoCE devices of other machines, and those of package soft on this one, by UDP (default none)")
-	fs.StringVar(&c.niclog, "niclog", "", "`file` that gets what happens between the drivers and the adapters, an event a line")
-	fs.StringVar(&c.suite, "userland", "", "`suite` of Debian whose programs and libraries hide this machine's: sid, say, for the newest C peers (default none, or bookworm-security if the architecture is foreign)")
+	fs.StringVar(&c.nic, "nic", "", "emulated `adapters`, at most two with a comma between: connectx (a virtual function, RoCE v2), connectx-pf (a physical one), connectx-ib (InfiniBand); the kernel's own mlx5 drivers drive the first as mlx5_0 (default none)")
+	fs.StringVar(&c.socket, "socket", "", "nic: `paths` of the sockets to make, with a comma between; their adapters share a wire")
+	fs.TextVar(&c.udp, "udp", netip.Addr{}, "IPv4 `address` of this machine that mlx5_0 shares: from it mlx5_0 reaches, by UDP, RoCE devices of other machines and those of package soft on this one (default none)")
+	fs.StringVar(&c.niclog, "niclog", "", "`file` for a log of what happens between the drivers and the adapters, an event a line")
+	fs.StringVar(&c.suite, "userland", "", "Debian `suite` whose programs and libraries replace this machine's, such as sid for the newest C peers (default none, or bookworm-security if the architecture is foreign)")
 	fs.StringVar(&c.accel, "accel", "", "`how` QEMU runs: kvm, tcg, icount or dilated (default kvm if a probe boots, or else tcg); icount is tcg with a clock that advances with every instruction, so that measurements repeat to a percent; dilated is tcg with slow clocks, for latencies like those of a real machine (go doc rdmalab)")
 	fs.Float64Var(&c.factor, "factor", c.factor, "`factor` of dilation, 1 to 100")
 	fs.IntVar(&c.mem, "mem", c.mem, "guest memory in `MiB`")
 	fs.IntVar(&c.cpus, "cpus", 0, "`number` of guest processors (default 2, or 4 if time is dilated)")
 	fs.DurationVar(&c.timeout, "timeout", c.timeout, "longest run (default 20m, or none with test, where each package has the -timeout of go test)")
-	fs.IntVar(&c.parallel, "parallel", c.parallel, "`number` of machines that run at a time, for all users of one cache; others take turns; 0 is no limit, -1 is by processors and memory")
+	fs.IntVar(&c.parallel, "parallel", c.parallel, "`number` of machines that run at a time, for all users of one cache; others wait; 0 is no limit, -1 depends on processors and memory")
 	fs.StringVar(&c.write, "write", "", "`folder` in which the guest's changes to files are permanent")
 	fs.BoolVar(&c.host, "host", false, "run on this machine's own RDMA devices instead")
 	fs.BoolVar(&c.all, "all", false, "fetch: all kernels")
@@ -132,11 +132,11 @@ func (c *config) check() error {
 	}
 	switch {
 	case c.kernel == umlName && c.suite != "":
-		return errors.New("--userland: not on User-mode Linux")
+		return errors.New("--userland does not work on User-mode Linux")
 	case c.arch != "amd64" && (c.accel == dilated || c.accel == icountAccel):
 		return fmt.Errorf("--arch %s: dilated and icount are for amd64 only", c.arch)
 	case c.accel == "kvm" && archByName(c.arch).foreign():
-		return fmt.Errorf("--accel kvm: not for the foreign architecture %s", c.arch)
+		return fmt.Errorf("--accel kvm does not work for the foreign architecture %s", c.arch)
 	case !(c.factor >= 1 && c.factor <= 100):
 		return fmt.Errorf("--factor %g: not in 1..100", c.factor)
 	case c.mem < 256:
@@ -155,7 +155,7 @@ func (c *config) checkUDP(command string) error {
 	case !c.udp.Is4() || c.udp.IsUnspecified() || c.udp.IsLoopback() || c.udp.IsMulticast():
 		return fmt.Errorf("--udp %v: not an IPv4 address that a link of a guest can have", c.udp)
 	case c.peer != "":
-		return errors.New("--udp: not with --peer, as one machine alone can have the address")
+		return errors.New("--udp does not work with --peer: only one machine can have the address")
 	case command == "nic" && len(c.nics) == 0:
 		return nil
 	case len(c.nics) == 0 || adapters[c.nics[0]].InfiniBand:
@@ -172,10 +172,10 @@ func printHelp(w io.Writer) {
 this machine's files. What the program writes is gone at the end.
 
 usage:
-  rdmalab [FLAG ...] [run] PROGRAM [ARGUMENT ...]  run a program; its exit status is rdmalab's
+  rdmalab [FLAG ...] [run] PROGRAM [ARGUMENT ...]  run a program and exit with its status
   rdmalab [FLAG ...] test [FLAG OF GO TEST ...] [PACKAGE ...]
                                                    run go test, with one machine for all packages
-  rdmalab [FLAG ...] fetch                         only fetch the kernel, or with --all each one
+  rdmalab [FLAG ...] fetch                         fetch the kernel, or with --all each one
   rdmalab nic --socket PATH                        serve an emulated ConnectX to any QEMU
 
 The devices are rxe0 (RoCE v2, 10.9.0.1, fd00:9::1) and siw0 (iWARP, 10.9.1.1, fd00:9:1::1);

@@ -48,7 +48,7 @@ func TestBadFlags(t *testing.T) {
 		"--nic connectx --udp fd00::1 x":              "--udp fd00::1: not an IPv4 address",
 		"--nic connectx --udp 127.0.0.1 x":            "--udp 127.0.0.1: not an IPv4 address",
 		"--nic connectx --udp me x":                   `invalid value "me"`,
-		"--nic connectx --udp 10.9.2.1 --peer 6.12 x": "--udp: not with --peer",
+		"--nic connectx --udp 10.9.2.1 --peer 6.12 x": "--udp does not work with --peer",
 		"--kernel":                                    "needs an argument",
 		"run --kernel 1 ls":                           "--kernel 1: ",
 	} {

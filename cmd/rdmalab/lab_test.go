@@ -323,7 +323,7 @@ func TestTimeout(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), first.Path, first.Args[1:]...)
 		cmd.Env = append(first.Env, "LAB_TIMEOUT="+limit.String())
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), fmt.Sprintf("no end after %v (--timeout)", limit)) {
+		if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), fmt.Sprintf("timeout of %v exceeded (--timeout)", limit)) {
 			t.Fatalf("exit status %d, stderr %q", code, &stderr)
 		}
 		if stdout.String() == "up\n" {

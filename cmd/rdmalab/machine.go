@@ -269,11 +269,11 @@ func (w *watch) late() {
 	switch {
 	case w.running && !w.asked:
 		w.asked = true
-		fmt.Fprintf(w.std.err, "lab: no end after %v, its stacks:\n", w.job.limit)
+		fmt.Fprintf(w.std.err, "lab: timeout of %v exceeded; the program's stacks:\n", w.job.limit)
 		w.signal(unix.SIGQUIT)
 	case w.running:
 		w.running = false
-		fmt.Fprintln(w.std.err, "lab: no end after SIGQUIT: killed")
+		fmt.Fprintln(w.std.err, "lab: still running after SIGQUIT: killed")
 		w.signal(unix.SIGKILL)
 	default:
 		w.fail(fmt.Errorf("%w: it does not answer", errDown))
@@ -417,11 +417,11 @@ func (n *runner) run(ctx context.Context, j job, std stdio) (r result, err error
 		r, err = n.once(ctx, j, std)
 		switch {
 		case errors.Is(err, errBoot):
-			fmt.Fprintln(os.Stderr, "lab: the kernel did not come up; once more")
+			fmt.Fprintln(os.Stderr, "lab: the kernel did not come up; trying again")
 		case errors.Is(err, errClock):
-			fmt.Fprintf(os.Stderr, "lab: %v; once more\n", err)
+			fmt.Fprintf(os.Stderr, "lab: %v; trying again\n", err)
 		case errors.Is(err, errPatched) && j.Host == 0 && strings.HasSuffix(j.Args[0], ".test"):
-			fmt.Fprintf(os.Stderr, "lab: %v; once more\n", errPatched)
+			fmt.Fprintf(os.Stderr, "lab: %v; trying again\n", errPatched)
 		default:
 			return r, err
 		}
@@ -432,7 +432,7 @@ func (n *runner) run(ctx context.Context, j job, std stdio) (r result, err error
 func (n *runner) once(ctx context.Context, j job, std stdio) (r result, err error) {
 	if limit := n.opt.timeout; limit > 0 { // of each attempt
 		var cancel func()
-		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("no end after %v (--timeout)", limit))
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("timeout of %v exceeded (--timeout)", limit))
 		defer cancel()
 	}
 	if n.machine == nil {

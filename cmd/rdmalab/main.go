@@ -188,7 +188,7 @@ func run(ctx context.Context, args []string, std stdio) (int, error) {
 		return exitCode(err), err
 	}
 	if len(args) == 0 && command == "run" {
-		return exitLab, errors.New("run what? see rdmalab --help")
+		return exitLab, errors.New("no program to run: see rdmalab --help")
 	}
 	if c.host {
 		return runOnHost(ctx, args)

@@ -146,7 +146,7 @@ func hostID() string {
 // runOnHost runs the program on this machine, if it has an RDMA device.
 func runOnHost(ctx context.Context, args []string) (int, error) {
 	if devices, _ := filepath.Glob("/sys/class/infiniband/*"); len(devices) == 0 {
-		return exitLab, errors.New("--host, but this machine has no RDMA device: modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV")
+		return exitLab, errors.New("--host: this machine has no RDMA device: modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV")
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr

@@ -62,7 +62,7 @@ type message struct {
 // test runs go test.
 func test(ctx context.Context, c config, args []string) (int, error) {
 	if c.peer != "" {
-		return exitLab, errors.New("test: not with --peer: run go test -exec rdmalab for a package that needs two machines")
+		return exitLab, errors.New("test does not work with --peer: run go test -exec rdmalab for a package that needs two machines")
 	}
 	limit, args, err := takeTimeout(args)
 	if err != nil {
@@ -70,7 +70,7 @@ func test(ctx context.Context, c config, args []string) (int, error) {
 	}
 	if c.timeout > 0 {
 		var cancel func()
-		ctx, cancel = context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("no end after %v (--timeout)", c.timeout))
+		ctx, cancel = context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("timeout of %v exceeded (--timeout)", c.timeout))
 		defer cancel()
 	}
 	s := &session{c: c, limit: limit}
@@ -218,7 +218,7 @@ func (s *session) run(ctx context.Context, req request, std stdio) (int, error) 
 		return exitLab, err
 	}
 	if len(r.Left) > 0 {
-		fmt.Fprintf(std.err, "lab: the next package has a new machine, as this one has left\n%s\n", strings.Join(r.Left, "\n"))
+		fmt.Fprintf(std.err, "lab: a new machine for the next package, because this one left\n%s\n", strings.Join(r.Left, "\n"))
 	}
 	if err := r.keep(j.Keep); err != nil {
 		return exitLab, err

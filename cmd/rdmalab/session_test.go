@@ -91,7 +91,7 @@ func TestSession(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"device rxe0, port 4: ACTIVE", "WARNING: of a test", "panic: test timed out after 30s", "no end after SIGQUIT: killed", errDown.Error(),
+		"device rxe0, port 4: ACTIVE", "WARNING: of a test", "panic: test timed out after 30s", "still running after SIGQUIT: killed", errDown.Error(),
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no %q", want)
@@ -137,7 +137,7 @@ func TestSessionJSON(t *testing.T) {
 
 func TestSessionRefuses(t *testing.T) {
 	cmd, _, stderr := command(t, "--peer", "6.1", "test", "./...")
-	if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), "test: not with --peer") {
+	if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), "test does not work with --peer") {
 		t.Errorf("exit status %d: %s", code, stderr)
 	}
 }

@@ -85,7 +85,7 @@ func testState(t *testing.T, nic string) {
 		t.Fatal(err)
 	}
 	booted, _, complaints := run()
-	if booted == saved || !strings.Contains(complaints, "once more") {
+	if booted == saved || !strings.Contains(complaints, "trying again") {
 		t.Errorf("a damaged state was restored: %s", complaints)
 	}
 }

@@ -63,7 +63,7 @@ type commands struct {
 	Link       dev.Link         `cmd:"" help:"Create, remove, rename and move devices, which requires CAP_NET_ADMIN."`
 	Monitor    dev.Monitor      `cmd:"" help:"Print changes to devices and ports."`
 	Doctor     doctor.Cmd       `cmd:"" help:"Check what RDMA programs need, and show remedies."`
-	Check      check.Cmd        `cmd:"" help:"Check all that a device does, in loopback and with a peer, and measure it: a report of hardware."`
+	Check      check.Cmd        `cmd:"" help:"Check and measure a device, in loopback and with a peer, for a report."`
 	ABI        abi.Cmd          `cmd:"" name:"abi" help:"Compare the structures that programs and this kernel exchange, and show the effect of differences."`
 	Demo       demo.Cmd         `cmd:"" help:"Connect a client to a server, write and read its memory, and compare."`
 	Ping       ping.Cmd         `cmd:"" help:"Exchange data with a peer, or with rping."`
@@ -76,14 +76,14 @@ type commands struct {
 
 // Help returns the rule for the output and the exit status of all commands.
 func (c *commands) Help() string {
-	return `Results are printed on the standard output; errors, warnings and progress on the
-standard error. With --json the standard output is one JSON value, or one value a line
-of what goes on until it is interrupted: monitor, counters --watch, ping -s and perf
-server. It is empty if the command fails before it has a result.
+	return `Results go to standard output; errors, warnings and progress to standard error. With
+--json the output is one JSON value. Commands that run until interrupted (monitor,
+counters --watch, ping -s and perf server) print one value a line. The output is empty if
+the command fails before it has a result.
 
 The exit status is 0 for success, 1 if the command failed or its answer is no (no
-device, a problem that doctor found, a limit of perf that is not kept), and 2 for a
-mistake in the command line. To interrupt what goes on until then is success.`
+device, a problem that doctor found, a limit of perf that was missed), and 2 for a
+mistake in the command line. Interrupting a command that runs until interrupted is success.`
 }
 
 func main() {

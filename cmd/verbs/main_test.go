@@ -51,7 +51,7 @@ func TestUsageErrors(t *testing.T) {
 		"perf send lat -s 1Q 127.0.0.1": `"1Q" is not a size`,
 		"ping":                          `verbs: missing flags`,
 		"ping -c -S 1":                  `verbs: size (-S): 1 is not in`,
-		"ping -c":                       `verbs: address (-a): a client needs one`,
+		"ping -c":                       `verbs: address (-a): required for a client`,
 		"demo --text=":                  `verbs: text (-s)`,
 		"completion powershell":         `must be one of`,
 	} {

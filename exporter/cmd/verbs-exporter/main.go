@@ -50,8 +50,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	once := app.Flag("once", "Print the metrics and exit.").Bool()
 	processes := app.Flag("processes", "Also export QPs and MRs by process, and the states of QPs.").Bool()
 	include := app.Flag("device.include", "Only devices whose whole names match this expression.").PlaceHolder("REGEXP").Regexp()
-	exclude := app.Flag("device.exclude", "No devices whose whole names match; nothing of them is read.").PlaceHolder("REGEXP").Regexp()
-	sys := app.Flag("path.sysfs", "Where the host's sysfs is mounted, if not at /sys. Resources are not exported then.").PlaceHolder("DIR").String()
+	exclude := app.Flag("device.exclude", "Skip devices whose whole names match, without reading them.").PlaceHolder("REGEXP").Regexp()
+	sys := app.Flag("path.sysfs", "Mount point of the host's sysfs, if not /sys. Without resources.").PlaceHolder("DIR").String()
 	webFlags := webflag.AddFlags(app, ":9879")
 	logConfig := promslog.Config{Writer: stderr}
 	logflag.AddFlags(app, &logConfig)

@@ -20,7 +20,7 @@ type Cmd struct {
 }
 
 func (c *Cmd) Help() string {
-	return `It compares with the types in /sys/kernel/btf, and needs no RDMA device.
+	return `Compares with the types in /sys/kernel/btf; works without an RDMA device.
 
 Examples:
 

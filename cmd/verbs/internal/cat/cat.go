@@ -15,15 +15,15 @@ import (
 
 // Cmd copies the standard input to a connection, and the connection to the standard output.
 type Cmd struct {
-	Addr    string        `arg:"" placeholder:"HOST[:PORT]" help:"Where to connect, or with -l where to listen: :PORT is all addresses. The port is 7471 if not given."`
+	Addr    string        `arg:"" placeholder:"HOST[:PORT]" help:"Address to connect to, or with -l to listen on: :PORT is all addresses. The default port is 7471."`
 	Listen  bool          `short:"l" help:"Accept one connection instead of making one."`
 	Timeout time.Duration `short:"w" placeholder:"TIME" help:"Give up connecting, or waiting for a connection, after this long."`
 	Buffer  cli.Size      `short:"B" placeholder:"BYTES" help:"Size of the buffers, each way."`
 }
 
 func (c *Cmd) Help() string {
-	return `The end of the input ends that direction only: verbs cat continues until the peer
-has ended the other. The peer may be a program of C's rsockets, or a TCP program
+	return `The end of the input ends this direction only: verbs cat continues until the peer
+has ended the other. The peer may be a C program on rsockets, or a TCP program
 run with librspreload.so.
 
 Examples:

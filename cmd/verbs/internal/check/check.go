@@ -30,11 +30,11 @@ import (
 
 // Cmd is verbs check, for kong.
 type Cmd struct {
-	Peer     string        `arg:"" optional:"" placeholder:"PEER[:PORT]" help:"Machine that runs verbs check -s; without one only loopback is checked."`
+	Peer     string        `arg:"" optional:"" placeholder:"PEER[:PORT]" help:"Machine that runs verbs check -s; by default only loopback is checked."`
 	Device   string        `short:"d" placeholder:"DEVICE" help:"Device, by name, GUID, interface or address (default: the one that leads to the peer, or the first)."`
 	IBPort   int           `short:"i" name:"ib-port" placeholder:"NUMBER" help:"Port of the device (default: the first that is active)."`
-	GIDIndex *int          `short:"x" name:"gid-index" placeholder:"INDEX" help:"GID of the port (default: the best, of RoCE v2 if there is one)."`
-	Server   bool          `short:"s" help:"Be the peer of others, until interrupted."`
+	GIDIndex *int          `short:"x" name:"gid-index" placeholder:"INDEX" help:"GID of the port (default: the best, preferably of RoCE v2)."`
+	Server   bool          `short:"s" help:"Serve as the peer of other machines, until interrupted."`
 	Port     int           `short:"p" default:"18516" help:"TCP port of the peer."`
 	Duration time.Duration `default:"1s" help:"How long to measure each latency and bandwidth; 0 measures none."`
 	JSON     bool          `help:"Print the report as JSON."`
@@ -42,10 +42,10 @@ type Cmd struct {
 
 func (c *Cmd) Help() string {
 	return `Runs some 30 scenarios between two QPs of the device, and then with the peer's, measures
-latency and bandwidth, and prints a report, which an issue about hardware should have. It
-has the address of the port, as its GID. A scenario is refused if the device does not have
-the feature. The exit status is 1 if one fails. Nothing is changed on the machine, and
-programs that use the device are not disturbed, but by the load.
+latency and bandwidth, and prints a report; attach it to issues about hardware. The report
+shows the address of the port, in its GID. A scenario is refused if the device lacks
+the feature. The exit status is 1 if one fails. The command changes nothing on the machine;
+other programs on the device only notice the load.
 
 Examples:
 

@@ -15,7 +15,7 @@ import (
 const LongestLine = 64 << 10
 
 // ErrProtocol reports an unexpected message from the peer.
-var ErrProtocol = errors.New("protocol violation by the peer: is it of another version?")
+var ErrProtocol = errors.New("protocol violation by the peer: does it run another version?")
 
 // Lines is a connection that carries messages of type M as lines of JSON. One goroutine may send and one may
 // receive at a time.

@@ -23,7 +23,7 @@ type Cmd struct {
 	Addr string `short:"a" placeholder:"ADDR" help:"Address to use (default: that of the first device)."`
 	Soft bool   `help:"Use a device in user space, on any machine (default address: 127.0.0.1)."`
 
-	JSON bool `help:"Print JSON: what was done, at the end."`
+	JSON bool `help:"Print the result as JSON, at the end."`
 }
 
 func (c *Cmd) Help() string {

@@ -14,7 +14,7 @@ import (
 // Counters is verbs counters, for kong.
 type Counters struct {
 	Device   string        `arg:"" optional:"" placeholder:"DEVICE" help:"Name of a device; all by default."`
-	All      bool          `short:"a" help:"Also show counters that are 0, or do not change."`
+	All      bool          `short:"a" help:"Also show counters that are 0 or do not change."`
 	Watch    bool          `short:"w" help:"Print how fast counters grow, until interrupted."`
 	Interval time.Duration `default:"1s" help:"Time between two lists of --watch."`
 	Count    int           `short:"n" help:"End --watch after so many lists."`
@@ -22,9 +22,9 @@ type Counters struct {
 }
 
 func (c *Counters) Help() string {
-	return `Shows the counters of ports, of devices of every driver: those that the InfiniBand
-specification defines, and those of the driver, marked with *. A counter that has stopped at
-its largest value is marked with +.
+	return `Shows the counters of ports, for devices of every driver: those of the InfiniBand
+specification, and those of the driver, marked with *. The mark + means that a counter has
+stopped at its largest value.
 
 Examples:
 

@@ -22,9 +22,8 @@ type Devices struct {
 }
 
 func (c *Devices) Help() string {
-	return `Lists devices of every driver, without opening them. The list has the state of each port, the
-network interfaces, and the addresses that lead to the device: those to listen on and to
-dial.
+	return `Lists devices of every driver, without opening them, with the state of each port, the
+network interfaces, and the addresses of the device: listen on these and dial them.
 
 Examples:
 

@@ -14,12 +14,12 @@ import (
 
 // Monitor is verbs monitor, for kong.
 type Monitor struct {
-	Interval time.Duration `default:"1s" help:"How often states of ports are read."`
+	Interval time.Duration `default:"1s" help:"Time between two looks at the ports."`
 	JSON     bool          `help:"Print JSON, a line for each change."`
 }
 
 func (c *Monitor) Help() string {
-	return `Prints the devices that exist, and then what changes: devices that come, go and are renamed,
+	return `Prints the devices, and then each change: devices that come, go and are renamed,
 ports whose state or link changes, network interfaces that ports get and lose.
 
 Examples:

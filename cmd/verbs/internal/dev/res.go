@@ -16,15 +16,15 @@ import (
 
 // Res is verbs res, for kong.
 type Res struct {
-	Kind   string `arg:"" optional:"" enum:"all,qp,cq,mr,pd,srq,cm_id,ctx" default:"all" help:"What to list: qp, cq, mr, pd, srq, cm_id or ctx. By default, the numbers of all are shown."`
+	Kind   string `arg:"" optional:"" enum:"all,qp,cq,mr,pd,srq,cm_id,ctx" default:"all" help:"What to list: qp, cq, mr, pd, srq, cm_id or ctx; by default the number of each."`
 	Device string `short:"d" placeholder:"DEVICE" help:"Name of a device; all by default."`
 	PID    int    `name:"pid" help:"Only resources of this process."`
 	JSON   bool   `help:"Print JSON."`
 }
 
 func (c *Res) Help() string {
-	return `Shows the resources of devices of every driver: those of all processes that this PID
-namespace has, and the kernel's own, as "rdma resource" does. MRs' keys require
+	return `Shows the resources of devices of every driver, like "rdma resource": those of all
+processes of this PID namespace, and the kernel's own. MRs' keys require
 CAP_NET_ADMIN.
 
 Examples:

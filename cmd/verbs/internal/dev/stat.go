@@ -17,7 +17,7 @@ import (
 type Stat struct {
 	Show     StatShow     `cmd:"" default:"withargs" help:"Show counters of ports, QPs and MRs, and how QPs are counted (default)."`
 	Auto     StatAuto     `cmd:"" help:"Count new QPs of a port by type, process or both, or no longer."`
-	Bind     StatBind     `cmd:"" help:"Count a QP by a set of counters of its own, or of others."`
+	Bind     StatBind     `cmd:"" help:"Count a QP by a set of counters of its own, or by that of other QPs."`
 	Unbind   StatUnbind   `cmd:"" help:"Count a QP by the counters of its port again."`
 	Optional StatOptional `cmd:"" help:"Show the optional counters of a port, or switch them on and off."`
 }
@@ -41,8 +41,8 @@ type StatShow struct {
 }
 
 func (c *StatShow) Help() string {
-	return `A row begins with the port, the set of counters of QPs, or the MR that it is about. Counters
-that are 0 are left out.
+	return `A row begins with its port, set of counters of QPs, or MR. Counters that are 0 are left
+out.
 
 Examples:
 
@@ -144,7 +144,7 @@ type StatAuto struct {
 }
 
 func (c *StatAuto) Help() string {
-	return "With neither option, new QPs are counted by the port again.\n\nExamples:\n\n  verbs stat auto mlx5_0 1 --type --pid\n  verbs stat auto mlx5_0 1"
+	return "With neither option, the port counts new QPs again.\n\nExamples:\n\n  verbs stat auto mlx5_0 1 --type --pid\n  verbs stat auto mlx5_0 1"
 }
 
 func (c *StatAuto) Run(context.Context) error {

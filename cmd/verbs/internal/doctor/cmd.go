@@ -22,8 +22,8 @@ func (c *Cmd) Help() string {
 	return `Checks the kernel's modules, the device nodes and their permissions, the limit of locked
 memory, network namespaces, the state, GIDs and addresses of each device, and that a
 connection from each device to itself carries data. Each finding comes with its remedy. The
-exit status is 1 if RDMA cannot be used, or a device cannot, and if the checks were
-interrupted. With VERBS_SOFT set, only the device in user space is checked.
+exit status is 1 if RDMA or a device cannot be used, or if the checks were
+interrupted. With VERBS_SOFT set, doctor checks only the device in user space.
 
 Examples:
 
@@ -36,8 +36,8 @@ func (c *Cmd) Run(ctx context.Context) error { return c.run(ctx, os.Stdout) }
 
 // The errors of runs whose findings have been printed.
 var (
-	errProblems    = errors.New("RDMA cannot be used as it is: see the problems above")
-	errInterrupted = errors.New("interrupted: the findings above are those until then")
+	errProblems    = errors.New("RDMA cannot be used: see the problems above")
+	errInterrupted = errors.New("interrupted: the findings above are incomplete")
 )
 
 func (c *Cmd) run(ctx context.Context, w io.Writer) error {

@@ -19,7 +19,7 @@ import (
 
 // Cmd is verbs info, for kong.
 type Cmd struct {
-	Device string `arg:"" optional:"" placeholder:"DEVICE" help:"Device, by name, GUID, interface or address; all if not given."`
+	Device string `arg:"" optional:"" placeholder:"DEVICE" help:"Device, by name, GUID, interface or address; all by default."`
 	JSON   bool   `help:"Print JSON, with the names that ibv_devinfo uses."`
 }
 
@@ -28,7 +28,7 @@ func (c *Cmd) Help() string {
 
   verbs info                    all devices
   verbs info rxe0               one of them
-  verbs info eth1 --json        that of a network interface, as JSON`
+  verbs info eth1 --json        the device of a network interface, as JSON`
 }
 
 func (c *Cmd) Run() error {

@@ -16,10 +16,10 @@ import (
 
 // Cmd is verbs perf, for kong. Options have perftest's letters.
 type Cmd struct {
-	Server   serverCmd `cmd:"" help:"Serve clients, whatever they test, until interrupted."`
+	Server   serverCmd `cmd:"" help:"Serve clients, with any test, until interrupted."`
 	Send     op        `kong:"cmd,set='op=send',set='what=SENDs',set='lat=2',set='bw=65536',help='SEND: ib_send_lat and ib_send_bw.'"`
 	Write    op        `kong:"cmd,set='op=write',set='what=RDMA WRITEs',set='lat=2',set='bw=65536',help='RDMA WRITE: ib_write_lat and ib_write_bw.'"`
-	WriteImm op        `kong:"cmd,name='write-imm',set='op=write-imm',set='what=RDMA WRITEs with immediate',set='lat=2',set='bw=65536',help='RDMA WRITE with immediate, which takes a receive of the other side.'"`
+	WriteImm op        `kong:"cmd,name='write-imm',set='op=write-imm',set='what=RDMA WRITEs with immediate',set='lat=2',set='bw=65536',help='RDMA WRITE with immediate, which takes a receive of the peer.'"`
 	Read     op        `kong:"cmd,set='op=read',set='what=RDMA READs',set='lat=2',set='bw=65536',help='RDMA READ: ib_read_lat and ib_read_bw.'"`
 	FetchAdd op        `kong:"cmd,name='fetch-add',set='op=fetch-add',set='what=atomic fetch and add',set='lat=8',set='bw=8',help='Atomic fetch and add: ib_atomic_lat and ib_atomic_bw -A FETCH_AND_ADD.'"`
 	CmpSwap  op        `kong:"cmd,name='cmp-swap',set='op=cmp-swap',set='what=atomic compare and swap',set='lat=8',set='bw=8',help='Atomic compare and swap: ib_atomic_lat and ib_atomic_bw -A CMP_AND_SWAP.'"`
@@ -36,30 +36,30 @@ type commonFlags struct {
 	Port    int    `short:"p" default:"18515" help:"The server's port."`
 	Device  string `short:"d" name:"ib-dev" placeholder:"DEVICE" help:"Device, by name, GUID, interface or address (default: routing's choice; a server's: all)."`
 	JSON    bool   `help:"Print results as JSON."`
-	Verbose bool   `short:"v" help:"Print when a run begins, on standard error."`
+	Verbose bool   `short:"v" help:"Print on standard error when a run begins."`
 	Once    bool   `help:"As a server, serve one client and end."`
 }
 
 type flags struct {
-	Host string `arg:"" optional:"" placeholder:"HOST[:PORT]" help:"Server to connect to; without one be a server."`
+	Host string `arg:"" optional:"" placeholder:"HOST[:PORT]" help:"Server to connect to; without it, be the server."`
 	commonFlags
 	All      bool          `short:"a" help:"Test all sizes, powers of 2 from 2 to 8 MiB; of datagrams to the MTU."`
 	Iters    int           `short:"n" default:"${iters}" help:"Messages to send on each QP."`
 	Duration seconds       `short:"D" placeholder:"SECONDS" help:"Send for this long, instead of -n."`
-	Events   bool          `short:"e" help:"Sleep until there is a completion, rather than poll for it."`
+	Events   bool          `short:"e" help:"Sleep until a completion arrives instead of polling."`
 	Inline   cli.Size      `short:"I" default:"0" placeholder:"BYTES" help:"Copy messages of at most this many bytes into the request."`
 	TClass   uint8         `name:"tclass" default:"0" help:"Traffic class of the packets."`
 	Timeout  time.Duration `default:"30s" help:"Give up when nothing moves for this long."`
-	Interval seconds       `placeholder:"SECONDS" help:"Report each time that so much of the run has passed what this side has sent."`
+	Interval seconds       `placeholder:"SECONDS" help:"Report at this interval what this side has sent."`
 }
 
 type depthFlags struct {
 	QPs     int  `short:"q" name:"qp" default:"1" help:"QPs to use."`
-	TxDepth int  `short:"t" default:"128" help:"Messages under way on each QP."`
+	TxDepth int  `short:"t" default:"128" help:"Messages in flight on each QP."`
 	RxDepth int  `short:"r" default:"512" help:"Receives posted on each QP."`
 	List    int  `short:"l" name:"post-list" default:"1" help:"Messages to post at a time."`
 	CQMod   *int `short:"Q" name:"cq-mod" help:"Messages a completion; at most the tx-depth (default: 100, or 1 of more than 8 KiB)."`
-	Both    bool `short:"b" name:"bidirectional" help:"Have the server send as well."`
+	Both    bool `short:"b" name:"bidirectional" help:"Let the server send as well."`
 }
 
 type latCmd struct {
@@ -185,7 +185,7 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size int, depth depthF
 	}
 	switch {
 	case c.Once:
-		return cli.Usage(errors.New("once: only a server serves a client"))
+		return cli.Usage(errors.New("once: for servers only"))
 	case c.Interval < 0:
 		return cli.Usage(fmt.Errorf("interval: %v is below 0", time.Duration(c.Interval)))
 	}

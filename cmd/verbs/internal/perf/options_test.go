@@ -36,7 +36,7 @@ func TestOptions(t *testing.T) {
 		"send twice":                      "unexpected argument twice",
 		"cmp-swap lat 10.9.0.1 and more":  "unexpected argument and",
 		"send lat --tclass 256 127.0.0.1": "256",
-		"send lat --once":                 "only a server",
+		"send lat --once":                 "for servers only",
 		"send lat --interval=-1":          "interval: -1s is below 0",
 	} {
 		err := command(t.Context(), io.Discard, io.Discard, append(strings.Fields(args), "127.0.0.1")...)

@@ -19,11 +19,11 @@ type Cmd struct {
 	Addr       string     `short:"a" placeholder:"HOST[:PORT]" help:"Address to connect to, or to listen on (default: all)."`
 	Source     netip.Addr `short:"I" placeholder:"ADDR" help:"Address to connect from (default: routing's choice)."`
 	Port       int        `short:"p" default:"7174" help:"Port."`
-	Count      int        `short:"C" help:"Rounds; 0 is until interrupted. The client's choice."`
-	Size       cli.Size   `short:"S" default:"64" help:"Bytes a round, ${pingMin} to 65535. The client's choice."`
+	Count      int        `short:"C" help:"Rounds, set by the client; 0 is until interrupted."`
+	Size       cli.Size   `short:"S" default:"64" help:"Bytes a round, ${pingMin} to 65535. Set by the client."`
 	Verbose    bool       `short:"v" help:"Print the data."`
-	Check      bool       `short:"V" name:"validate" help:"Compare what comes back with what was sent."`
-	Persistent bool       `short:"P" help:"Serve any number of clients, at once, until interrupted."`
+	Check      bool       `short:"V" name:"validate" help:"Compare the data that comes back with the data sent."`
+	Persistent bool       `short:"P" help:"Serve any number of clients at a time, until interrupted."`
 	Debug      bool       `short:"d" help:"Print every message and connection, on standard error."`
 	JSON       bool       `help:"Print the result as JSON, as a server one line for each client; the data goes to standard error."`
 }
@@ -54,9 +54,9 @@ func (c *Cmd) check() error {
 	case c.Count < 0:
 		return fmt.Errorf("rounds (-C): %d is below 0", c.Count)
 	case c.Client && c.Persistent:
-		return errors.New("persistent (-P): only a server can be")
+		return errors.New("persistent (-P): for servers only")
 	case c.Client && c.Addr == "":
-		return errors.New("address (-a): a client needs one")
+		return errors.New("address (-a): required for a client")
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func TestOptions(t *testing.T) {
 		{Cmd{Client: true, Size: MinSize - 1}, "size (-S): 22 is not in 23..65535"},
 		{Cmd{Client: true, Size: maxSize + 1}, "size (-S): 65536 is not in 23..65535"},
 		{Cmd{Client: true, Size: 64, Count: -1}, "rounds (-C): -1 is below 0"},
-		{Cmd{Client: true, Size: 64, Persistent: true}, "persistent (-P): only a server can be"},
+		{Cmd{Client: true, Size: 64, Persistent: true}, "persistent (-P): for servers only"},
 	} {
 		if err := c.cmd.Run(t.Context()); err == nil || err.Error() != c.want {
 			t.Errorf("%+v: %v", c.cmd, err)
