@@ -15,10 +15,10 @@ var (
 	ErrClosed error = closedError{}
 	// ErrInUse is returned by Close while other objects depend on the receiver.
 	ErrInUse = errors.New("object is in use")
-	// ErrNoRDMA is matched by every error that means that RDMA cannot be used here or
+	// ErrNoRDMA matches every error that means that RDMA cannot be used here or
 	// to the requested address: there is no device, device node, kernel module or
 	// driver, or no device leads to the address, as with 127.0.0.1. Programs that can
-	// use TCP instead check for it. Lack of permission does not match.
+	// use TCP instead test for it. Missing permissions do not match.
 	ErrNoRDMA = errors.New("RDMA is not available")
 	// ErrNoDevice is returned when there is no RDMA device, or none matches the request.
 	// It matches ErrNoRDMA.
@@ -46,17 +46,17 @@ var (
 	// ErrDisconnected is the reason reported when the peer ended the connection.
 	ErrDisconnected = errors.New("peer disconnected")
 	// ErrDeviceRemoved is the reason reported for everything on a device that was
-	// removed. Some drivers' devices go when all programs have closed what they have open on
-	// them. If a driver does not wait (mlx5, and rxe since Linux 7.3), waits, calls and posts
-	// fail with this error, and what was posted completes with WCFlushErr; see package uverbs.
+	// removed. Some drivers wait until all programs have closed their objects on the
+	// device. With the others (mlx5, and rxe since Linux 7.3), waits, calls and posts
+	// fail with this error, and posted requests complete with WCFlushErr; see package uverbs.
 	ErrDeviceRemoved = errors.New("RDMA device was removed")
 	// ErrNoGRH is returned when a datagram has no usable global route header.
 	ErrNoGRH = errors.New("cannot reply: the datagram has no usable GRH")
 )
 
 // Errors of work requests that are refused before they reach a queue. They are wrapped in
-// a [*PostError], except ErrQueueFull, which is back-pressure and not a failure, and is
-// returned as it is. ErrNoSendRoom and ErrNoRecvRoom are not back-pressure: polling makes no room.
+// a [*PostError]. Only ErrQueueFull, which is back-pressure, is returned as it is: poll, then
+// post again. With ErrNoSendRoom and ErrNoRecvRoom polling never makes room.
 var (
 	ErrQueueFull      = errors.New("queue is full")
 	ErrNoSendRoom     = errors.New("the QP was created with MaxSendWR 0")

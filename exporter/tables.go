@@ -76,15 +76,15 @@ var rmsgListener = []metric[rmsg.ListenerStats]{
 	count("connection_requests_total", requests, func(s *rmsg.ListenerStats) uint64 { return s.Requests }),
 	count("accepted_total", accepted, func(s *rmsg.ListenerStats) uint64 { return s.Accepted }),
 	count("rejected_total", rejected, func(s *rmsg.ListenerStats) uint64 { return s.Rejected }),
-	count("failed_total", "Accepted sockets that were never established.", func(s *rmsg.ListenerStats) uint64 { return s.Failed }),
+	count("failed_total", "Accepted connections that were never established.", func(s *rmsg.ListenerStats) uint64 { return s.Failed }),
 	level("waiting_connection_requests", waiting, func(s *rmsg.ListenerStats) int { return s.Waiting }),
-	level("open_sockets", open, func(s *rmsg.ListenerStats) int { return s.Open }),
+	level("open_connections", open, func(s *rmsg.ListenerStats) int { return s.Open }),
 }
 
 var rmsgDialer = []metric[rmsg.DialerStats]{
 	count("dials_total", dials, func(s *rmsg.DialerStats) uint64 { return s.Dials }),
 	count("dial_failures_total", dialsFail, func(s *rmsg.DialerStats) uint64 { return s.Failed }),
-	level("open_sockets", open, func(s *rmsg.DialerStats) int { return s.Open }),
+	level("open_connections", open, func(s *rmsg.DialerStats) int { return s.Open }),
 }
 
 var rmsgSockets = []metric[rmsg.ConnStats]{
@@ -101,14 +101,14 @@ var rmsgSockets = []metric[rmsg.ConnStats]{
 	count("credit_waits_total", "Times that a message waited for credits.", func(s *rmsg.ConnStats) uint64 { return s.CreditWaits }),
 	level("queued_messages", "Messages that are posted and not sent yet.", func(s *rmsg.ConnStats) int { return s.Queued }),
 	level("unread_messages", "Messages that have arrived and were not taken.", func(s *rmsg.ConnStats) int { return s.Unread }),
-	level("memory_bytes", "Memory registered for open sockets.", func(s *rmsg.ConnStats) int { return s.Memory }),
+	level("memory_bytes", "Memory registered for open connections.", func(s *rmsg.ConnStats) int { return s.Memory }),
 }
 
 var rmsgLoop = []metric[rmsg.LoopStats]{
 	count("dispatches_total", "Calls of Dispatch.", func(s *rmsg.LoopStats) uint64 { return s.Dispatches }),
 	count("wakeups_total", "Times that the loop slept and was woken.", func(s *rmsg.LoopStats) uint64 { return s.Wakeups }),
 	count("events_total", "Events handled.", func(s *rmsg.LoopStats) uint64 { return s.Handled }),
-	level("sockets", "Sockets of the loop.", func(s *rmsg.LoopStats) int { return s.Conns }),
+	level("connections", "Connections of the loop.", func(s *rmsg.LoopStats) int { return s.Conns }),
 	level("listeners", "Listeners of the loop.", func(s *rmsg.LoopStats) int { return s.Listeners }),
 	level("devices", "Devices that are open.", func(s *rmsg.LoopStats) int { return s.Devices }),
 	level("cache_bytes", "Registered memory in the cache.", func(s *rmsg.LoopStats) int { return s.Cached }),

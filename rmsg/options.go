@@ -32,7 +32,7 @@ type Callbacks struct {
 	// Writable is called when a connection whose Post returned ErrWouldBlock has room.
 	Writable func(*Conn)
 	// Disconnected is called when a connection has ended or failed to connect.
-	Disconnected func(s *Conn, why error)
+	Disconnected func(c *Conn, why error)
 }
 
 // Options configures a loop and its connections. The zero value is usable. In numbers, zero

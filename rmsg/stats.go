@@ -50,7 +50,7 @@ type LoopStats struct {
 	// the times that Run or Dispatch slept and was woken.
 	Dispatches, Wakeups, Handled uint64
 
-	// Connections, Listeners and Devices are the numbers of those that are open.
+	// Conns, Listeners and Devices are the numbers of those that are open.
 	Conns, Listeners, Devices int
 	// Cached is the number of bytes of registered memory in the cache.
 	Cached int
@@ -83,7 +83,7 @@ type ListenerStats struct {
 	// not ended.
 	Waiting, Open int
 
-	// Connections has the sums of the accepted connections.
+	// Conns has the sums of the accepted connections.
 	Conns ConnStats
 }
 
@@ -109,7 +109,7 @@ type DialerStats struct {
 	// Open is the number of connections that have not ended, including those that connect.
 	Open int
 
-	// Connections has the sums of the connections.
+	// Conns has the sums of the connections.
 	Conns ConnStats
 }
 

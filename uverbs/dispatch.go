@@ -30,7 +30,7 @@ func drivers() []provider.Driver {
 // on drivers to keep nothing of the arguments, see [provider.SendQueue].
 
 // PostSend posts requests in order and rings one doorbell: a system call on rxe, and sometimes on
-// siw. It returns how many were posted, which will complete, and if these are not all,
+// siw. It returns the number of posted requests, which will complete, and if some are missing,
 // [verbs.ErrQueueFull], [verbs.ErrClosed], [verbs.ErrQueueFailed] or a [*verbs.PostError] for the
 // next. The QP fails if the doorbell does.
 func (q *QP) PostSend(wrs ...verbs.SendWR) (int, error) { return q.send.Post(noescape.Slice(wrs)) }

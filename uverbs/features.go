@@ -9,7 +9,7 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// Features returns the features that some kernel drivers have and others do not, sorted: "MR IOVA",
+// Features returns the features that only some kernel drivers have, sorted: "MR IOVA",
 // "UC", "atomics", .... [Context.Probe] takes them.
 func Features() []string {
 	return slices.Sorted(slices.Values(slices.AppendSeq(slices.Clone(uncalled), maps.Keys(probes))))

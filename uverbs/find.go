@@ -22,8 +22,8 @@ import (
 //	"rxe0"                 its name
 //	"505400fffe123456"     its node GUID, in any form that [verbs.ParseGUID] takes
 //	"eth0", "eth0.100"     its network interface, or one above that
-//	"10.9.0.1", "fd00::1"  the address of one in user space, or of its interface
-//	""                     the first that has a node
+//	"10.9.0.1", "fd00::1"  its address in user space, or the address of its interface
+//	""                     the first device with a node
 //
 // The error lists the devices, and matches [verbs.ErrNoDevice] or [verbs.ErrAmbiguous]. cm.Lookup
 // finds the device that leads to a remote address.

@@ -34,7 +34,7 @@ type MROptions struct {
 	// device's page tables are then smaller. It fails with ENOMEM if there are too few.
 	HugePages bool
 	// IOVA is the address of the first byte for SGEs and peers (ibv_reg_mr_iova(3)); 0 is the
-	// memory's, which siw requires. Of rxe both have the same offset in a page.
+	// memory's, which siw requires. On rxe give both the same offset in a page.
 	IOVA uint64
 }
 

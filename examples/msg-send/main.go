@@ -39,24 +39,24 @@ func run(addr, text string) (err error) {
 	defer func() { err = errors.Join(err, loop.Close()) }()
 
 	// Connect
-	socket, err := (&rmsg.Dialer{Loop: loop}).Connect(addr)
+	conn, err := (&rmsg.Dialer{Loop: loop}).Connect(addr)
 	if err != nil {
 		return err
 	}
-	if err := dispatchWhile(loop, func() bool { return socket.State() == rmsg.Connecting }); err != nil {
+	if err := dispatchWhile(loop, func() bool { return conn.State() == rmsg.Connecting }); err != nil {
 		return err
 	}
-	if err := socket.Err(); err != nil {
+	if err := conn.Err(); err != nil {
 		return err
 	}
 
 	// Data transfer
-	buf, err := socket.Alloc(len(text))
+	buf, err := conn.Alloc(len(text))
 	if err != nil {
 		return err
 	}
 	copy(buf.Bytes(), text)
-	if err := socket.Post(buf); err != nil {
+	if err := conn.Post(buf); err != nil {
 		return err
 	}
 	if err := dispatchWhile(loop, func() bool { return buf.Status() == rmsg.Queued }); err != nil {
@@ -67,11 +67,11 @@ func run(addr, text string) (err error) {
 	}
 
 	// Disconnect, when the other side has everything
-	socket.Disconnect()
-	if err := dispatchWhile(loop, func() bool { return socket.State() != rmsg.Disconnected }); err != nil {
+	conn.Disconnect()
+	if err := dispatchWhile(loop, func() bool { return conn.State() != rmsg.Disconnected }); err != nil {
 		return err
 	}
-	if err := socket.Err(); !errors.Is(err, verbs.ErrClosed) {
+	if err := conn.Err(); !errors.Is(err, verbs.ErrClosed) {
 		return err
 	}
 	fmt.Printf("%d bytes sent\n", len(text))

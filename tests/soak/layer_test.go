@@ -60,7 +60,7 @@ func roundsLayer(l *workload.Layer, workers, most int) layer {
 	}}
 }
 
-// dial connects; sockets of rmsg share a loop.
+// dial connects; connections of rmsg share a loop.
 func (s *side) dial(ctx context.Context, l *workload.Layer, addr string) (workload.Session, error) {
 	if l == workload.RMsg {
 		return workload.DialMsg(ctx, s.loop, addr)

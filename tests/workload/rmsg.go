@@ -14,7 +14,7 @@ import (
 )
 
 // RMsg uses package rmsg: both sides send messages of all sizes while they receive, some
-// copied and some from buffers of the socket.
+// copied and some from buffers of the connection.
 var RMsg = &Layer{
 	Name: "rmsg", Listen: listenMsg,
 	Dial: func(ctx context.Context, addr string) (Session, error) {
@@ -221,7 +221,7 @@ func (p *Socket) Poke() {
 // Shutdown sends queued messages and waits until the server has seen the end.
 func (p *Socket) Shutdown(ctx context.Context) error { return p.Conn.Shutdown(ctx) }
 
-// Close closes the socket, and the loop if the socket has its own.
+// Close closes the connection, and the loop if it has its own.
 func (p *Socket) Close() error {
 	if p.end == nil {
 		return p.Conn.Close()
