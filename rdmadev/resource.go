@@ -140,24 +140,23 @@ func (d Device) Counts() (Counts, error) {
 }
 
 // QPs returns the device's queue pairs, including the kernel's own.
-func (d Device) QPs() (list []QP, err error) {
-	err = d.resources("QPs", abi.RDMA_NLDEV_CMD_RES_QP_GET, abi.RDMA_NLDEV_ATTR_RES_QP, nil, func(e entry) {
-		list = append(list, QP{
+func (d Device) QPs() ([]QP, error) {
+	return list(d, "QPs", abi.RDMA_NLDEV_CMD_RES_QP_GET, abi.RDMA_NLDEV_ATTR_RES_QP, nil, func(e entry) QP {
+		return QP{
 			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_LQPN),
 			Port: e.int(abi.RDMA_NLDEV_ATTR_PORT_INDEX), PD: e.uint32(abi.RDMA_NLDEV_ATTR_RES_PDN),
 			Type:      verbs.QPType(e.uint32(abi.RDMA_NLDEV_ATTR_RES_TYPE)),
 			State:     verbs.QPState(e.uint32(abi.RDMA_NLDEV_ATTR_RES_STATE)),
 			RemoteNum: e.uint32(abi.RDMA_NLDEV_ATTR_RES_RQPN),
 			RecvPSN:   e.uint32(abi.RDMA_NLDEV_ATTR_RES_RQ_PSN), SendPSN: e.uint32(abi.RDMA_NLDEV_ATTR_RES_SQ_PSN),
-		})
+		}
 	})
-	return list, err
 }
 
 // CQs returns the device's completion queues.
-func (d Device) CQs() (list []CQ, err error) {
+func (d Device) CQs() ([]CQ, error) {
 	contexts := []string{"direct", "softirq", "workqueue", "unbound workqueue"} // enum ib_poll_context
-	err = d.resources("CQs", abi.RDMA_NLDEV_CMD_RES_CQ_GET, abi.RDMA_NLDEV_ATTR_RES_CQ, nil, func(e entry) {
+	return list(d, "CQs", abi.RDMA_NLDEV_CMD_RES_CQ_GET, abi.RDMA_NLDEV_ATTR_RES_CQ, nil, func(e entry) CQ {
 		q := CQ{
 			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_CQN), Context: e.uint32(abi.RDMA_NLDEV_ATTR_RES_CTXN),
 			Depth: e.int(abi.RDMA_NLDEV_ATTR_RES_CQE), Users: e.int(abi.RDMA_NLDEV_ATTR_RES_USECNT),
@@ -166,60 +165,55 @@ func (d Device) CQs() (list []CQ, err error) {
 		if v, ok := e[abi.RDMA_NLDEV_ATTR_RES_POLL_CTX]; ok {
 			q.PollContext = nameOf(contexts, v.Uint())
 		}
-		list = append(list, q)
+		return q
 	})
-	return list, err
 }
 
 // MRs returns the device's memory regions.
-func (d Device) MRs() (list []MR, err error) {
-	err = d.resources("MRs", abi.RDMA_NLDEV_CMD_RES_MR_GET, abi.RDMA_NLDEV_ATTR_RES_MR, nil, func(e entry) {
-		list = append(list, MR{
+func (d Device) MRs() ([]MR, error) {
+	return list(d, "MRs", abi.RDMA_NLDEV_CMD_RES_MR_GET, abi.RDMA_NLDEV_ATTR_RES_MR, nil, func(e entry) MR {
+		return MR{
 			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_MRN), PD: e.uint32(abi.RDMA_NLDEV_ATTR_RES_PDN),
 			Length: e[abi.RDMA_NLDEV_ATTR_RES_MRLEN].Uint(),
 			LKey:   e.uint32(abi.RDMA_NLDEV_ATTR_RES_LKEY), RKey: e.uint32(abi.RDMA_NLDEV_ATTR_RES_RKEY),
-		})
+		}
 	})
-	return list, err
 }
 
 // PDs returns the device's protection domains.
-func (d Device) PDs() (list []PD, err error) {
-	err = d.resources("PDs", abi.RDMA_NLDEV_CMD_RES_PD_GET, abi.RDMA_NLDEV_ATTR_RES_PD, nil, func(e entry) {
-		list = append(list, PD{
+func (d Device) PDs() ([]PD, error) {
+	return list(d, "PDs", abi.RDMA_NLDEV_CMD_RES_PD_GET, abi.RDMA_NLDEV_ATTR_RES_PD, nil, func(e entry) PD {
+		return PD{
 			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_PDN), Context: e.uint32(abi.RDMA_NLDEV_ATTR_RES_CTXN),
 			Users: e.int(abi.RDMA_NLDEV_ATTR_RES_USECNT), LocalDMALKey: e.uint32(abi.RDMA_NLDEV_ATTR_RES_LOCAL_DMA_LKEY),
 			UnsafeGlobalRKey: e.uint32(abi.RDMA_NLDEV_ATTR_RES_UNSAFE_GLOBAL_RKEY),
-		})
+		}
 	})
-	return list, err
 }
 
 // Contexts returns the open files of the device.
-func (d Device) Contexts() (list []Context, err error) {
-	err = d.resources("contexts", abi.RDMA_NLDEV_CMD_RES_CTX_GET, abi.RDMA_NLDEV_ATTR_RES_CTX, nil, func(e entry) {
-		list = append(list, Context{e.owner(), e.uint32(abi.RDMA_NLDEV_ATTR_RES_CTXN)})
+func (d Device) Contexts() ([]Context, error) {
+	return list(d, "contexts", abi.RDMA_NLDEV_CMD_RES_CTX_GET, abi.RDMA_NLDEV_ATTR_RES_CTX, nil, func(e entry) Context {
+		return Context{e.owner(), e.uint32(abi.RDMA_NLDEV_ATTR_RES_CTXN)}
 	})
-	return list, err
 }
 
 // CMIDs returns the identifiers of the connection manager that are bound to the device.
-func (d Device) CMIDs() (list []CMID, err error) {
-	err = d.resources("CM IDs", abi.RDMA_NLDEV_CMD_RES_CM_ID_GET, abi.RDMA_NLDEV_ATTR_RES_CM_ID, nil, func(e entry) {
-		list = append(list, CMID{
+func (d Device) CMIDs() ([]CMID, error) {
+	return list(d, "CM IDs", abi.RDMA_NLDEV_CMD_RES_CM_ID_GET, abi.RDMA_NLDEV_ATTR_RES_CM_ID, nil, func(e entry) CMID {
+		return CMID{
 			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_CM_IDN), Port: e.int(abi.RDMA_NLDEV_ATTR_PORT_INDEX),
 			QP: e.uint32(abi.RDMA_NLDEV_ATTR_RES_LQPN), QPType: verbs.QPType(e.uint32(abi.RDMA_NLDEV_ATTR_RES_TYPE)),
 			PortSpace: portSpace(e.uint32(abi.RDMA_NLDEV_ATTR_RES_PS)), State: cmState(e[abi.RDMA_NLDEV_ATTR_RES_STATE].Uint()),
 			Local: sockaddr(e[abi.RDMA_NLDEV_ATTR_RES_SRC_ADDR]), Remote: sockaddr(e[abi.RDMA_NLDEV_ATTR_RES_DST_ADDR]),
-		})
+		}
 	})
-	return list, err
 }
 
 // SRQs returns the device's shared receive queues.
-func (d Device) SRQs() (list []SRQ, err error) {
+func (d Device) SRQs() ([]SRQ, error) {
 	types := []string{"BASIC", "XRC", "TM"} // enum ib_srq_type
-	err = d.resources("SRQs", abi.RDMA_NLDEV_CMD_RES_SRQ_GET, abi.RDMA_NLDEV_ATTR_RES_SRQ, nil, func(e entry) {
+	return list(d, "SRQs", abi.RDMA_NLDEV_CMD_RES_SRQ_GET, abi.RDMA_NLDEV_ATTR_RES_SRQ, nil, func(e entry) SRQ {
 		q := SRQ{
 			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_SRQN),
 			PD: e.uint32(abi.RDMA_NLDEV_ATTR_RES_PDN), CQ: e.uint32(abi.RDMA_NLDEV_ATTR_RES_CQN),
@@ -233,24 +227,23 @@ func (d Device) SRQs() (list []SRQ, err error) {
 				q.QPs = append(q.QPs, Range{r.uint32(abi.RDMA_NLDEV_ATTR_MIN_RANGE), r.uint32(abi.RDMA_NLDEV_ATTR_MAX_RANGE)})
 			}
 		}
-		list = append(list, q)
+		return q
 	})
-	return list, err
 }
 
-// resources sends a command with attributes, and calls each with every entry of a table
+// list sends a command with attributes, and returns what decode makes of every entry of a table
 // that is answered.
 //
 // The kernel answers with as many parts as it needs, and continues a list by the number of
 // entries that it has passed (res_get_common_dumpit): an object that is made meanwhile may make
 // it repeat another, one that is destroyed may make it leave another out, and it does not say so.
 // So a list of several parts is read twice, and has what was in either reading.
-func (d Device) resources(what string, cmd, table int, attrs nldev.Attrs, each func(entry)) error {
+func list[T any](d Device, what string, cmd, table int, attrs nldev.Attrs, decode func(entry) T) (all []T, err error) {
 	if objects, ok := host.Objects(d.Index, table); ok {
 		for _, o := range objects {
-			each(nldev.Attrs(o).Map())
+			all = append(all, decode(nldev.Attrs(o).Map()))
 		}
-		return nil
+		return all, nil
 	}
 	var entries []entry
 	places := map[string]int{} // in entries, by what identifies an object
@@ -272,17 +265,17 @@ func (d Device) resources(what string, cmd, table int, attrs nldev.Attrs, each f
 			return nil
 		})
 	}
-	err := read()
+	err = read()
 	if err == nil && parts > 1 {
 		err = read()
 	}
 	if err != nil {
-		return d.error("list", what, err)
+		return nil, d.error("list", what, err)
 	}
 	for _, e := range entries {
-		each(e)
+		all = append(all, decode(e))
 	}
-	return nil
+	return all, nil
 }
 
 // identities are the attributes that identify an entry of a table. QPs 0 and 1 exist at each port.

@@ -75,8 +75,8 @@ func portAttr(port int) nldev.Attrs {
 }
 
 // QPCounters returns the sets of counters to which QPs are bound.
-func (d Device) QPCounters() (list []QPCounter, err error) {
-	err = d.stats("QP counters", abi.RDMA_NLDEV_ATTR_RES_QP, abi.RDMA_NLDEV_ATTR_STAT_COUNTER, func(e entry) {
+func (d Device) QPCounters() ([]QPCounter, error) {
+	return list(d, "QP counters", abi.RDMA_NLDEV_CMD_STAT_GET, abi.RDMA_NLDEV_ATTR_STAT_COUNTER, statResource(abi.RDMA_NLDEV_ATTR_RES_QP), func(e entry) QPCounter {
 		c := QPCounter{
 			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_STAT_COUNTER_ID), Port: e.int(abi.RDMA_NLDEV_ATTR_PORT_INDEX),
 			Mode: CounterMode{
@@ -91,9 +91,8 @@ func (d Device) QPCounters() (list []QPCounter, err error) {
 		for _, qp := range e[abi.RDMA_NLDEV_ATTR_RES_QP].Attrs().All() {
 			c.QPs = append(c.QPs, entry(qp.Attrs().Map()).uint32(abi.RDMA_NLDEV_ATTR_RES_LQPN))
 		}
-		list = append(list, c)
+		return c
 	})
-	return list, err
 }
 
 // MRCounters holds the counters of a memory region, such as page faults of memory that is
@@ -104,18 +103,16 @@ type MRCounters struct {
 }
 
 // MRCounters returns the counters of the memory regions that have any.
-func (d Device) MRCounters() (list []MRCounters, err error) {
-	err = d.stats("MR counters", abi.RDMA_NLDEV_ATTR_RES_MR, abi.RDMA_NLDEV_ATTR_RES_MR, func(e entry) {
-		if counters := hwCounters(e[abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS]); counters != nil {
-			list = append(list, MRCounters{e.uint32(abi.RDMA_NLDEV_ATTR_RES_MRN), counters})
-		}
+func (d Device) MRCounters() (found []MRCounters, err error) {
+	all, err := list(d, "MR counters", abi.RDMA_NLDEV_CMD_STAT_GET, abi.RDMA_NLDEV_ATTR_RES_MR, statResource(abi.RDMA_NLDEV_ATTR_RES_MR), func(e entry) MRCounters {
+		return MRCounters{e.uint32(abi.RDMA_NLDEV_ATTR_RES_MRN), hwCounters(e[abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS])}
 	})
-	return list, err
-}
-
-// stats is resources for counters of a kind of resource.
-func (d Device) stats(what string, resource, table int, each func(entry)) error {
-	return d.resources(what, abi.RDMA_NLDEV_CMD_STAT_GET, table, statResource(resource), each)
+	for _, m := range all {
+		if m.Counters != nil {
+			found = append(found, m)
+		}
+	}
+	return found, err
 }
 
 func statResource(resource int) nldev.Attrs {
