@@ -14,25 +14,22 @@ import (
 // Advise passes hints about regions with AccessOnDemand to the kernel (ibv_advise_mr(3)). With wait
 // it returns when the kernel has acted on them.
 func (p *PD) Advise(advice verbs.Advice, wait bool, sgl ...verbs.SGE) error {
-	const op = "advise MRs of"
-	if err := p.obj.enter(op); err != nil {
-		return err
-	}
-	defer p.obj.exit()
-	var flags uint64
-	if wait {
-		flags = abi.IB_UVERBS_ADVISE_MR_FLAG_FLUSH
-	}
-	if len(sgl) == 0 {
-		return p.obj.fail(op, fmt.Errorf("no SGEs: %w", syscall.EINVAL))
-	}
-	maxSGEs := sys.MaxAttr / len(mmap.Bytes(&sgl[0]))
-	for part := range slices.Chunk(sgl, maxSGEs) {
-		if err := p.advise(advice, flags, part); err != nil {
-			return p.obj.fail(op, err)
+	return p.obj.do("advise MRs of", func() error {
+		var flags uint64
+		if wait {
+			flags = abi.IB_UVERBS_ADVISE_MR_FLAG_FLUSH
 		}
-	}
-	return nil
+		if len(sgl) == 0 {
+			return fmt.Errorf("no SGEs: %w", syscall.EINVAL)
+		}
+		maxSGEs := sys.MaxAttr / len(mmap.Bytes(&sgl[0]))
+		for part := range slices.Chunk(sgl, maxSGEs) {
+			if err := p.advise(advice, flags, part); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func (p *PD) advise(advice verbs.Advice, flags uint64, sgl []verbs.SGE) error {

@@ -275,17 +275,11 @@ func (q *CQ) Resize(depth int) error {
 // Moderate requests at most one event in count completions or period µs (ibv_modify_cq(3)). rxe and
 // siw do not support it.
 func (q *CQ) Moderate(count, period uint16) error {
-	const op = "moderate"
-	if err := q.obj.enter(op); err != nil {
-		return err
-	}
-	defer q.obj.exit()
 	const moderate = 1 << 0 // enum ib_cq_attr_mask
 	req := abi.IbUverbsExModifyCq{CqHandle: q.handle, AttrMask: moderate, Attr: abi.IbUverbsCqModeration{CqCount: count, CqPeriod: period}}
-	if err := q.ctx.file.Invoke(abi.IB_USER_VERBS_EX_CMD_MODIFY_CQ|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, mmap.Bytes(&req), nil, nil, nil); err != nil {
-		return q.obj.fail(op, err)
-	}
-	return nil
+	return q.obj.do("moderate", func() error {
+		return q.ctx.file.Invoke(abi.IB_USER_VERBS_EX_CMD_MODIFY_CQ|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, mmap.Bytes(&req), nil, nil, nil)
+	})
 }
 
 // Close destroys the CQ, and ends calls that wait. It fails while QPs use it.

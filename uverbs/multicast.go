@@ -21,14 +21,7 @@ func (q *QP) DetachMulticast(group verbs.GID, mlid uint16) error {
 }
 
 func (q *QP) multicast(op string, run func(*groups, membership) error, m membership) error {
-	if err := q.obj.enter(op); err != nil {
-		return err
-	}
-	defer q.obj.exit()
-	if err := run(q.groups, m); err != nil {
-		return q.obj.fail(op, err)
-	}
-	return nil
+	return q.obj.do(op, func() error { return run(q.groups, m) })
 }
 
 // membership is a group that a QP is attached to.

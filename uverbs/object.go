@@ -122,6 +122,18 @@ func (o *object) enter(op string) error {
 
 func (o *object) exit() { o.mu.RUnlock() }
 
+// do runs f for op, during which the object cannot be closed.
+func (o *object) do(op string, f func() error) error {
+	if err := o.enter(op); err != nil {
+		return err
+	}
+	defer o.exit()
+	if err := f(); err != nil {
+		return o.fail(op, err)
+	}
+	return nil
+}
+
 // enterAll sorts objects of a context by the order of their creation and enters them. A
 // waiting Close blocks further readers, so two calls that entered the same objects in
 // different orders could block each other, and so could a call that entered an object

@@ -79,17 +79,12 @@ func wrapNoRoute(av *verbs.AddressVector, err error) error {
 }
 
 // Query returns all attributes of the QP (ibv_query_qp(3)).
-func (q *QP) Query() (verbs.QPAttr, error) {
-	const op = "query"
-	if err := q.obj.enter(op); err != nil {
-		return verbs.QPAttr{}, err
-	}
-	defer q.obj.exit()
-	a, err := q.query()
-	if err != nil {
-		return verbs.QPAttr{}, q.obj.fail(op, err)
-	}
-	return a, nil
+func (q *QP) Query() (a verbs.QPAttr, err error) {
+	err = q.obj.do("query", func() (err error) {
+		a, err = q.query()
+		return err
+	})
+	return a, err
 }
 
 func (q *QP) query() (verbs.QPAttr, error) {

@@ -16,17 +16,12 @@ import (
 )
 
 // QueryDevice returns the device's limits (ibv_query_device_ex(3)).
-func (c *Context) QueryDevice() (*verbs.DeviceAttr, error) {
-	const op = "query device"
-	if err := c.obj.enter(op); err != nil {
-		return nil, err
-	}
-	defer c.obj.exit()
-	a, err := c.queryDevice()
-	if err != nil {
-		return nil, c.obj.fail(op, err)
-	}
-	return a, nil
+func (c *Context) QueryDevice() (a *verbs.DeviceAttr, err error) {
+	err = c.obj.do("query device", func() (err error) {
+		a, err = c.queryDevice()
+		return err
+	})
+	return a, err
 }
 
 func (c *contextCore) queryDevice() (*verbs.DeviceAttr, error) {
@@ -88,20 +83,14 @@ func deviceAttr(r *abi.IbUverbsExQueryDeviceResp) *verbs.DeviceAttr {
 var anyAddr netip.Addr
 
 // QueryPort returns state and limits of a port, from 1 (ibv_query_port(3)).
-func (c *Context) QueryPort(port int) (*verbs.PortAttr, error) {
-	const op = "query port"
-	if err := c.obj.enter(op); err != nil {
-		return nil, err
-	}
-	defer c.obj.exit()
-	if err := c.checkPort(port); err != nil {
-		return nil, c.obj.fail(op, err)
-	}
-	p, err := c.queryPort(port)
-	if err != nil {
-		return nil, c.obj.fail(op, err)
-	}
-	return p, nil
+func (c *Context) QueryPort(port int) (p *verbs.PortAttr, err error) {
+	err = c.obj.do("query port", func() (err error) {
+		if err = c.checkPort(port); err == nil {
+			p, err = c.queryPort(port)
+		}
+		return err
+	})
+	return p, err
 }
 
 func (c *contextCore) queryPort(port int) (*verbs.PortAttr, error) {
@@ -144,7 +133,6 @@ func (c *Context) checkPort(port int) error {
 
 // GIDTable returns the valid entries of all ports' GID tables.
 func (c *Context) GIDTable() ([]verbs.GIDEntry, error) {
-	const op = "query GID table"
 	size := 0
 	for port := 1; port <= c.device.ports; port++ {
 		p, err := c.QueryPort(port)
@@ -156,22 +144,20 @@ func (c *Context) GIDTable() ([]verbs.GIDEntry, error) {
 	if size == 0 {
 		return nil, nil
 	}
-	if err := c.obj.enter(op); err != nil { // not before QueryPort, which enters as well
-		return nil, err
-	}
-	defer c.obj.exit()
 	entrySize := len(mmap.Bytes(new(abi.IbUverbsGidEntry)))
 	size = min(size, sys.MaxAttr/entrySize)
 	raw := make([]byte, size*entrySize)
 	var n uint64
-	err := c.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_GID_TABLE, Attrs: []sys.Attr{
-		sys.Const(abi.UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE, uint64(entrySize)),
-		sys.Const(abi.UVERBS_ATTR_QUERY_GID_TABLE_FLAGS, 0),
-		sys.OutBytes(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, raw),
-		sys.Out(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, &n),
-	}})
+	err := c.obj.do("query GID table", func() error { // QueryPort enters as well
+		return c.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_GID_TABLE, Attrs: []sys.Attr{
+			sys.Const(abi.UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE, uint64(entrySize)),
+			sys.Const(abi.UVERBS_ATTR_QUERY_GID_TABLE_FLAGS, 0),
+			sys.OutBytes(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, raw),
+			sys.Out(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, &n),
+		}})
+	})
 	if err != nil {
-		return nil, c.obj.fail(op, err)
+		return nil, err
 	}
 	table := make([]verbs.GIDEntry, min(int(n), size))
 	for i := range table {
@@ -184,25 +170,19 @@ func (c *Context) GIDTable() ([]verbs.GIDEntry, error) {
 
 // QueryGID returns an entry of a port's GID table (ibv_query_gid_ex(3)).
 func (c *Context) QueryGID(port, index int) (verbs.GIDEntry, error) {
-	const op = "query GID"
-	if err := c.checkPort(port); err != nil {
-		return verbs.GIDEntry{}, c.obj.fail(op, err)
-	}
-	if err := c.obj.enter(op); err != nil {
-		return verbs.GIDEntry{}, err
-	}
-	defer c.obj.exit()
 	var e abi.IbUverbsGidEntry
-	err := c.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_GID_ENTRY, Attrs: []sys.Attr{
-		sys.Const(abi.UVERBS_ATTR_QUERY_GID_ENTRY_PORT, uint64(port)),
-		sys.Const(abi.UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX, uint64(uint32(index))),
-		sys.Const(abi.UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS, 0),
-		sys.Out(abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, &e),
-	}})
-	if err != nil {
-		return verbs.GIDEntry{}, c.obj.fail(op, err)
-	}
-	return gidEntry(&e), nil
+	err := c.obj.do("query GID", func() error {
+		if err := c.checkPort(port); err != nil {
+			return err
+		}
+		return c.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_GID_ENTRY, Attrs: []sys.Attr{
+			sys.Const(abi.UVERBS_ATTR_QUERY_GID_ENTRY_PORT, uint64(port)),
+			sys.Const(abi.UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX, uint64(uint32(index))),
+			sys.Const(abi.UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS, 0),
+			sys.Out(abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, &e),
+		}})
+	})
+	return gidEntry(&e), err
 }
 
 func gidEntry(e *abi.IbUverbsGidEntry) verbs.GIDEntry {

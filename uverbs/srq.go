@@ -148,17 +148,12 @@ func (s *SRQ) modify(op string, size func() limit, run func(func(abi.IbUverbsMod
 
 // Query returns the SRQ's size and armed limit (ibv_query_srq(3)).
 func (s *SRQ) Query() (SRQOptions, error) {
-	const op = "query"
-	if err := s.obj.enter(op); err != nil {
-		return SRQOptions{}, err
-	}
-	defer s.obj.exit()
 	req := abi.IbUverbsQuerySrq{SrqHandle: s.handle}
 	var resp abi.IbUverbsQuerySrqResp
-	if err := s.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_QUERY_SRQ, mmap.Bytes(&req), mmap.Bytes(&resp), nil, nil); err != nil {
-		return SRQOptions{}, s.obj.fail(op, err)
-	}
-	return SRQOptions{MaxWR: int(resp.MaxWr), MaxSGE: int(resp.MaxSge), Limit: int(resp.SrqLimit)}, nil
+	err := s.obj.do("query", func() error {
+		return s.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_QUERY_SRQ, mmap.Bytes(&req), mmap.Bytes(&resp), nil, nil)
+	})
+	return SRQOptions{MaxWR: int(resp.MaxWr), MaxSGE: int(resp.MaxSge), Limit: int(resp.SrqLimit)}, err
 }
 
 // Close destroys the SRQ. It fails while QPs use it.
