@@ -122,13 +122,18 @@ func (s *socket) readRefusals(fd uintptr, refused func(dst netip.AddrPort, quote
 // isRefusal reports whether the control messages of an error are about a host that has refused a
 // packet (struct sock_extended_err).
 func isRefusal(control []byte) bool {
-	for m, rest, ok := nextControl(control); ok; m, rest, ok = nextControl(rest) {
-		ip4 := m.level == unix.IPPROTO_IP && m.kind == unix.IP_RECVERR
-		ip6 := m.level == unix.IPPROTO_IPV6 && m.kind == unix.IPV6_RECVERR
-		if !ip4 && !ip6 || len(m.data) < 16 || unix.Errno(binary.NativeEndian.Uint32(m.data)) != unix.ECONNREFUSED {
+	for len(control) > 0 {
+		h, data, rest, err := unix.ParseOneSocketControlMessage(control)
+		if err != nil {
+			break
+		}
+		control = rest
+		ip4 := h.Level == unix.IPPROTO_IP && h.Type == unix.IP_RECVERR
+		ip6 := h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_RECVERR
+		if !ip4 && !ip6 || len(data) < 16 || unix.Errno(binary.NativeEndian.Uint32(data)) != unix.ECONNREFUSED {
 			continue
 		}
-		if origin := m.data[4]; origin == unix.SO_EE_ORIGIN_ICMP || origin == unix.SO_EE_ORIGIN_ICMP6 {
+		if origin := data[4]; origin == unix.SO_EE_ORIGIN_ICMP || origin == unix.SO_EE_ORIGIN_ICMP6 {
 			return true
 		}
 	}

@@ -430,7 +430,7 @@ func (o *sender) encode(s *socket, pkts []netif.Packet, plain bool) {
 			control = putControl(control, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, uint32(p.TOS))
 		}
 		if run > 1 {
-			control = putControl16(control, unix.SOL_UDP, unix.UDP_SEGMENT, uint16(len(p.Data)))
+			control = putControl(control, unix.SOL_UDP, unix.UDP_SEGMENT, uint16(len(p.Data)))
 		}
 		m.SetControllen(len(control))
 		o.packets[o.n] = run
@@ -605,16 +605,21 @@ func (s *socket) decode() []netif.Packet {
 
 // parse returns what the control messages of a received message say, and counts lost ones.
 func (s *socket) parse(control []byte) (tos uint8, segment int) {
-	for m, rest, ok := nextControl(control); ok; m, rest, ok = nextControl(rest) {
+	for len(control) > 0 {
+		h, data, rest, err := unix.ParseOneSocketControlMessage(control)
+		if err != nil {
+			break
+		}
+		control = rest
 		switch {
-		case m.level == unix.IPPROTO_IP && m.kind == unix.IP_TOS && len(m.data) >= 1:
-			tos = m.data[0]
-		case m.level == unix.IPPROTO_IPV6 && m.kind == unix.IPV6_TCLASS && len(m.data) >= 4:
-			tos = uint8(binary.NativeEndian.Uint32(m.data))
-		case m.level == unix.SOL_UDP && m.kind == unix.UDP_GRO && len(m.data) >= 4:
-			segment = int(binary.NativeEndian.Uint32(m.data))
-		case m.level == unix.SOL_SOCKET && m.kind == unix.SO_RXQ_OVFL && len(m.data) >= 4:
-			lost := binary.NativeEndian.Uint32(m.data)
+		case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_TOS && len(data) >= 1:
+			tos = data[0]
+		case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_TCLASS && len(data) >= 4:
+			tos = uint8(binary.NativeEndian.Uint32(data))
+		case h.Level == unix.SOL_UDP && h.Type == unix.UDP_GRO && len(data) >= 4:
+			segment = int(binary.NativeEndian.Uint32(data))
+		case h.Level == unix.SOL_SOCKET && h.Type == unix.SO_RXQ_OVFL && len(data) >= 4:
+			lost := binary.NativeEndian.Uint32(data)
 			s.counters.dropped.Add(uint64(lost - s.in.lost))
 			s.in.lost = lost
 		}
@@ -622,62 +627,15 @@ func (s *socket) parse(control []byte) (tos uint8, segment int) {
 	return tos, segment
 }
 
-// controlMessage is a control message of a received message.
-type controlMessage struct {
-	level, kind uint32
-	data        []byte
-}
-
-// nextControl returns the first of the control messages, and those after it.
-func nextControl(control []byte) (m controlMessage, rest []byte, ok bool) {
-	if len(control) < unix.SizeofCmsghdr {
-		return m, nil, false
-	}
-	size := cmsgLen(control)
-	if size < unix.SizeofCmsghdr || size > len(control) {
-		return m, nil, false
-	}
-	m.level = binary.NativeEndian.Uint32(control[unix.SizeofCmsghdr-8:])
-	m.kind = binary.NativeEndian.Uint32(control[unix.SizeofCmsghdr-4:])
-	m.data = control[unix.CmsgLen(0):size]
-	return m, control[min(unix.CmsgSpace(size-unix.CmsgLen(0)), len(control)):], true
-}
-
-// longHeader is set if the length in struct cmsghdr has 64 bits.
-const longHeader = unix.SizeofCmsghdr == 16
-
-func cmsgLen(b []byte) int {
-	if longHeader {
-		return int(binary.NativeEndian.Uint64(b))
-	}
-	return int(binary.NativeEndian.Uint32(b))
-}
-
-// putHeader appends a control message with room for size bytes, and returns these as well.
-func putHeader(b []byte, level, kind uint32, size int) (all, data []byte) {
-	begin := len(b)
-	all = b[:begin+unix.CmsgSpace(size)]
-	h := all[begin:]
-	if longHeader {
-		binary.NativeEndian.PutUint64(h, uint64(unix.CmsgLen(size)))
-	} else {
-		binary.NativeEndian.PutUint32(h, uint32(unix.CmsgLen(size)))
-	}
-	binary.NativeEndian.PutUint32(h[unix.SizeofCmsghdr-8:], level)
-	binary.NativeEndian.PutUint32(h[unix.SizeofCmsghdr-4:], kind)
-	return all, h[unix.CmsgLen(0):]
-}
-
-func putControl(b []byte, level, kind, value uint32) []byte {
-	all, data := putHeader(b, level, kind, 4)
-	binary.NativeEndian.PutUint32(data, value)
-	return all
-}
-
-func putControl16(b []byte, level, kind uint32, value uint16) []byte {
-	all, data := putHeader(b, level, kind, 2)
-	binary.NativeEndian.PutUint16(data, value)
-	return all
+// putControl appends a control message.
+func putControl[T uint16 | uint32](b []byte, level, kind int32, value T) []byte {
+	begin, size := len(b), int(unsafe.Sizeof(value))
+	b = b[:begin+unix.CmsgSpace(size)]
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&b[begin]))
+	h.Level, h.Type = level, kind
+	h.SetLen(unix.CmsgLen(size))
+	*(*T)(unsafe.Pointer(&b[begin+unix.CmsgLen(0)])) = value
+	return b
 }
 
 // putName encodes a socket address and returns its size.
