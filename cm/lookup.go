@@ -3,7 +3,6 @@ package cm
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/attr"
 	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/uverbs"
@@ -289,22 +289,6 @@ type PathRecord struct {
 	kernel abi.IbPathRecData // of PathRecords, or zero
 }
 
-// Offsets in a record, in bytes.
-const (
-	pathServiceID = 0
-	pathDGID      = 8
-	pathSGID      = 24
-	pathDLID      = 40
-	pathSLID      = 42
-	pathFlow      = 44 // raw traffic, flow label, hop limit
-	pathTClass    = 48
-	pathPKey      = 50
-	pathSL        = 53 // below 4 bits of the QoS class
-	pathMTU       = 54 // 6 bits below a selector, as the next two
-	pathRate      = 55
-	pathLifetime  = 56
-)
-
 // encode makes a record that the program has filled in itself the primary path, in both directions,
 // as ucma_set_ib_path demands.
 func (p *PathRecord) encode() abi.IbPathRecData {
@@ -312,34 +296,21 @@ func (p *PathRecord) encode() abi.IbPathRecData {
 	if r.Flags == 0 {
 		r.Flags = abi.IB_PATH_GMP | abi.IB_PATH_PRIMARY | abi.IB_PATH_BIDIRECTIONAL
 	}
-	b, be := mmap.Bytes(&r.PathRec), binary.BigEndian
-	be.PutUint64(b[pathServiceID:], p.ServiceID)
-	copy(b[pathDGID:], p.DGID[:])
-	copy(b[pathSGID:], p.SGID[:])
-	be.PutUint16(b[pathDLID:], p.DLID)
-	be.PutUint16(b[pathSLID:], p.SLID)
-	be.PutUint32(b[pathFlow:], be.Uint32(b[pathFlow:])&^0xfffffff|p.FlowLabel&0xfffff<<8|uint32(p.HopLimit))
-	b[pathTClass] = p.TrafficClass
-	be.PutUint16(b[pathPKey:], p.PKey)
-	low := func(at int, mask, v byte) { b[at] = b[at]&^mask | v&mask }
-	low(pathSL, 0xf, p.SL)
-	low(pathMTU, 0x3f, byte(p.MTU))
-	low(pathRate, 0x3f, byte(p.Rate))
-	low(pathLifetime, 0x3f, p.Lifetime)
+	b := mmap.Bytes(&r.PathRec)
+	record := attr.UnpackPath(b)
+	record.ServiceID, record.DGID, record.SGID, record.DLID, record.SLID = p.ServiceID, p.DGID, p.SGID, p.DLID, p.SLID
+	record.FlowLabel, record.HopLimit, record.TrafficClass, record.PKey, record.SL = p.FlowLabel, p.HopLimit, p.TrafficClass, p.PKey, p.SL
+	record.MTU, record.Rate, record.Lifetime = p.MTU, uint8(p.Rate), p.Lifetime
+	record.Pack(b)
 	return r
 }
 
 func (p *PathRecord) decode(r *abi.IbPathRecData) {
-	b, be := mmap.Bytes(&r.PathRec), binary.BigEndian
-	flow := be.Uint32(b[pathFlow:])
+	d := attr.UnpackPath(mmap.Bytes(&r.PathRec))
 	*p = PathRecord{
-		ServiceID: be.Uint64(b[pathServiceID:]),
-		DGID:      verbs.GID(b[pathDGID:]), SGID: verbs.GID(b[pathSGID:]),
-		DLID: be.Uint16(b[pathDLID:]), SLID: be.Uint16(b[pathSLID:]),
-		FlowLabel: flow >> 8 & 0xfffff, HopLimit: uint8(flow), TrafficClass: b[pathTClass],
-		PKey: be.Uint16(b[pathPKey:]), SL: b[pathSL] & 0xf,
-		MTU: verbs.MTU(b[pathMTU] & 0x3f), Rate: verbs.Rate(b[pathRate] & 0x3f), Lifetime: b[pathLifetime] & 0x3f,
-		kernel: *r,
+		ServiceID: d.ServiceID, DGID: d.DGID, SGID: d.SGID, DLID: d.DLID, SLID: d.SLID,
+		FlowLabel: d.FlowLabel, HopLimit: d.HopLimit, TrafficClass: d.TrafficClass, PKey: d.PKey, SL: d.SL,
+		MTU: d.MTU, Rate: verbs.Rate(d.Rate), Lifetime: d.Lifetime, kernel: *r,
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/attr"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -27,15 +28,7 @@ func (p *PD) CreateAH(av verbs.AddressVector) (*AH, error) {
 	}
 	defer p.obj.exit()
 	core := p.ctx.contextCore
-	req := abi.IbUverbsCreateAh{UserHandle: core.lastID.Add(1), PdHandle: p.handle, Attr: abi.IbUverbsAhAttr{
-		Grh: abi.IbUverbsGlobalRoute{
-			Dgid: av.DGID, FlowLabel: av.FlowLabel, SgidIndex: av.SGIDIndex, HopLimit: av.HopLimit, TrafficClass: av.TrafficClass,
-		},
-		Dlid: av.DLID, Sl: av.SL, SrcPathBits: av.SrcPathBits, StaticRate: uint8(av.StaticRate), PortNum: av.Port,
-	}}
-	if av.Global {
-		req.Attr.IsGlobal = 1
-	}
+	req := abi.IbUverbsCreateAh{UserHandle: core.lastID.Add(1), PdHandle: p.handle, Attr: attr.AH(&av)}
 	var resp abi.IbUverbsCreateAhResp
 	created := false
 	num, part, err := core.driverContext.CreateAH(&provider.AHInit{PD: p.driverPD, AV: av},

@@ -30,6 +30,20 @@ func OfDest(d *abi.IbUverbsQpDest) verbs.AddressVector {
 	}
 }
 
+// AH returns the structure of an address vector in commands on address handles, and in events of rdma_cm.
+func AH(av *verbs.AddressVector) abi.IbUverbsAhAttr {
+	a := abi.IbUverbsAhAttr{
+		Grh: abi.IbUverbsGlobalRoute{
+			Dgid: av.DGID, FlowLabel: av.FlowLabel, SgidIndex: av.SGIDIndex, HopLimit: av.HopLimit, TrafficClass: av.TrafficClass,
+		},
+		Dlid: av.DLID, Sl: av.SL, SrcPathBits: av.SrcPathBits, StaticRate: uint8(av.StaticRate), PortNum: av.Port,
+	}
+	if av.Global {
+		a.IsGlobal = 1
+	}
+	return a
+}
+
 // OfAH returns the address vector in an event of rdma_cm.
 func OfAH(a *abi.IbUverbsAhAttr) verbs.AddressVector {
 	return verbs.AddressVector{

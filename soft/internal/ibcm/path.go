@@ -1,41 +1,15 @@
 package ibcm
 
-import "github.com/goverbs/verbs"
+import (
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/attr"
+)
 
 // Path is a path to a peer (struct sa_path_rec).
-type Path struct {
-	ServiceID        uint64
-	DGID, SGID       verbs.GID
-	DLID, SLID       uint16
-	RawTraffic       bool
-	FlowLabel        uint32
-	HopLimit         uint8
-	TrafficClass     uint8
-	Reversible       bool
-	NumbPath         uint8
-	PKey             uint16
-	QoSClass         uint16
-	SL               uint8
-	MTUSelector      uint8
-	MTU              verbs.MTU
-	RateSelector     uint8
-	Rate             uint8
-	LifetimeSelector uint8
-	Lifetime         uint8 // packet lifetime, 4.096 µs * 2^Lifetime
-	Preference       uint8
-}
+type Path = attr.Path
 
 // SelectEqual is the selector of an exact value in a path (IB_SA_EQ).
 const SelectEqual = 2
-
-// AddressVector returns the address vector of the path from GID sgidIndex of the device's
-// port (ib_init_ah_attr_from_path).
-func (p *Path) AddressVector(sgidIndex int) verbs.AddressVector {
-	return verbs.AddressVector{
-		Global: true, DGID: p.DGID, FlowLabel: p.FlowLabel, SGIDIndex: uint8(sgidIndex), HopLimit: p.HopLimit,
-		TrafficClass: p.TrafficClass, SL: p.SL, StaticRate: verbs.Rate(p.Rate), Port: 1,
-	}
-}
 
 // av is the address vector of an ID (struct cm_av).
 type av struct {

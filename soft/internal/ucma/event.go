@@ -3,6 +3,7 @@ package ucma
 import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/attr"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/soft/internal/ibcm"
 )
@@ -69,7 +70,7 @@ func (c *context) encode(e *event) *pending {
 	r.Ece = abi.RdmaUcmEce{VendorId: e.ece.VendorID, AttrMod: e.ece.AttrMod}
 	if c.id.datagram() {
 		ud := r.Param.Ud()
-		ud.QpNum, ud.Qkey, ud.AhAttr = e.param.qpNum, e.qkey, ahAttr(&e.av)
+		ud.QpNum, ud.Qkey, ud.AhAttr = e.param.qpNum, e.qkey, attr.AH(&e.av)
 		ud.PrivateDataLen = uint8(copy(ud.PrivateData[:], e.privateData))
 		return p
 	}
@@ -87,16 +88,6 @@ func flag(set bool) uint8 {
 		return 1
 	}
 	return 0
-}
-
-// ahAttr returns an address vector in the kernel's form (ib_copy_ah_attr_to_user).
-func ahAttr(av *verbs.AddressVector) abi.IbUverbsAhAttr {
-	return abi.IbUverbsAhAttr{
-		Grh: abi.IbUverbsGlobalRoute{
-			Dgid: av.DGID, FlowLabel: av.FlowLabel, SgidIndex: av.SGIDIndex, HopLimit: av.HopLimit, TrafficClass: av.TrafficClass,
-		},
-		Dlid: av.DLID, Sl: av.SL, SrcPathBits: av.SrcPathBits, StaticRate: uint8(av.StaticRate), IsGlobal: flag(av.Global), PortNum: av.Port,
-	}
 }
 
 // bytes returns the event as the program reads it.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/attr"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/soft/internal/uapi"
 )
@@ -91,7 +92,7 @@ func (i *id) setPath(value []byte) syscall.Errno {
 		case !i.hasRoute():
 			return syscall.ENODEV
 		}
-		i.path = unpackPath(mmap.Bytes(&data.PathRec))
+		i.path = attr.UnpackPath(mmap.Bytes(&data.PathRec))
 		i.state = routeKnown
 		i.handler(i, &event{typ: routeResolved})
 		return 0

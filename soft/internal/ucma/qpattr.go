@@ -5,6 +5,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/attr"
 )
 
 // initQPAttr is INIT_QP_ATTR.
@@ -17,11 +18,11 @@ func (f *File) initQPAttr(in *abi.RdmaUcmInitQpAttr, out int) syscall.Errno {
 	if errno != 0 {
 		return errno
 	}
-	attr, mask, err := c.id.qpAttr(state)
+	a, mask, err := c.id.qpAttr(state)
 	if err != nil {
 		return errnoFrom(err)
 	}
-	return respond(in.Response, out, qpAttr(&attr, mask))
+	return respond(in.Response, out, qpAttr(&a, mask))
 }
 
 // qpAttr returns the attributes with which the program's QP moves to a state
@@ -52,7 +53,7 @@ func (i *id) qpAttr(state verbs.QPState) (attr verbs.QPAttr, mask verbs.QPAttrMa
 func qpAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) *abi.IbUverbsQpAttr {
 	return &abi.IbUverbsQpAttr{
 		QpAttrMask: uint32(mask), QpState: uint32(a.State), PathMtu: uint32(a.PathMTU), Qkey: a.QKey, RqPsn: a.RQPSN, SqPsn: a.SQPSN,
-		DestQpNum: a.DestQPNum, QpAccessFlags: uint32(a.Access), AhAttr: ahAttr(&a.AV), PkeyIndex: a.PKeyIndex,
+		DestQpNum: a.DestQPNum, QpAccessFlags: uint32(a.Access), AhAttr: attr.AH(&a.AV), PkeyIndex: a.PKeyIndex,
 		MaxRdAtomic: a.MaxRDAtomic, MaxDestRdAtomic: a.MaxDestRDAtomic, MinRnrTimer: a.MinRNRTimer, PortNum: a.Port,
 		Timeout: a.Timeout, RetryCnt: a.RetryCount, RnrRetry: a.RNRRetry,
 	}

@@ -138,7 +138,7 @@ func (i *id) queryPath(addr uint64, out int) syscall.Errno {
 			b = b[:head]
 		}
 		r.path.Flags = abi.IB_PATH_GMP | abi.IB_PATH_PRIMARY | abi.IB_PATH_BIDIRECTIONAL
-		packPath(mmap.Bytes(&r.path.PathRec), i.path)
+		i.path.Pack(mmap.Bytes(&r.path.PathRec))
 	}
 	return copyOut(addr, len(b), b)
 }

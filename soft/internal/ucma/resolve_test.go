@@ -11,6 +11,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/attr"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -240,13 +241,13 @@ func TestQuery(t *testing.T) {
 		req := abi.RdmaUcmQuery{Id: c.num, Option: abi.RDMA_USER_CM_QUERY_PATH}
 		p, err := ask[pathResp](a, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response)
 		a.must(err)
-		record := unpackPath(mmap.Bytes(&p.path.PathRec))
+		record := attr.UnpackPath(mmap.Bytes(&p.path.PathRec))
 		if p.head.NumPaths != 1 || p.path.Flags != abi.IB_PATH_GMP|abi.IB_PATH_PRIMARY|abi.IB_PATH_BIDIRECTIONAL ||
 			record.SGID != gid("10.0.0.1") || record.TrafficClass != 0x68 || record.PKey != 0xffff || record.FlowLabel == 0 {
 			t.Errorf("%+v, %+v", p, record)
 		}
 		var again [64]byte
-		packPath(again[:], record)
+		record.Pack(again[:])
 		if again != [64]byte(mmap.Bytes(&p.path.PathRec)) {
 			t.Errorf("%x becomes %x", mmap.Bytes(&p.path.PathRec), again)
 		}
