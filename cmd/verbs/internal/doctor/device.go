@@ -92,7 +92,7 @@ func (p *patient) port(d rdmadev.Device, port rdmadev.Port) bool {
 		case port.LinkLayer == verbs.LinkEthernet && len(port.Interfaces) > 0:
 			remedy = "ip link set " + port.Interfaces[0] + " up; then " + remedy
 		case port.State == verbs.PortInit || port.State == verbs.PortArmed:
-			remedy = "a subnet manager must activate it: is opensm, or the switch's, running?"
+			remedy = "a subnet manager must activate it: run opensm, or the switch's"
 		}
 		p.find(Problem, subject, fmt.Sprintf("is %v (%v)", port.State, port.PhysState), remedy)
 		return false
@@ -136,7 +136,7 @@ func connect(examination context.Context, device string, addr netip.Addr) Findin
 		}
 		remedy := ""
 		if errors.Is(err, context.DeadlineExceeded) {
-			remedy = "does the interface, its address or a firewall drop what it sends to itself?"
+			remedy = "check whether a firewall or the interface drops packets to its own address"
 		}
 		return Finding{Problem, subject, "a connection to itself failed: " + err.Error(), remedy}
 	}

@@ -127,7 +127,7 @@ func (p *patient) kernel() {
 	p.release = release
 	var major, minor int
 	if fmt.Sscanf(release, "%d.%d", &major, &minor); major < 6 || major == 6 && minor < 1 {
-		p.find(Note, "kernel", release+" is older than 6.1, with which this program is tested", "")
+		p.find(Note, "kernel", release+" is older than 6.1, the oldest kernel that is tested", "")
 		return
 	}
 	p.find(OK, "kernel", release, "")
@@ -179,7 +179,7 @@ func (p *patient) memlock() {
 	case limit == sys.Unlimited:
 		p.find(OK, subject, "unlimited", "")
 	case sys.LocksFreely():
-		p.find(OK, subject, text+", from which CAP_IPC_LOCK exempts on most kernels", "")
+		p.find(OK, subject, text+"; CAP_IPC_LOCK exempts this process on most kernels", "")
 	case limit < 64<<10:
 		p.find(Problem, subject, text+" are too little for a connection", remedy)
 	case limit < 64<<20:
@@ -196,7 +196,7 @@ func (p *patient) namespace() {
 	case err != nil:
 		p.find(Note, "network namespaces", strings.TrimSpace(err.Error()), "")
 	case s.SharedDevices:
-		p.find(OK, "network namespaces", "all see every device, and use those that have an address in them", "")
+		p.find(OK, "network namespaces", "all see every device, and use those with an address in them", "")
 	default:
 		p.find(OK, "network namespaces", "each sees its own devices only", "")
 	}
