@@ -58,10 +58,10 @@ type metric[S any] struct {
 	labels     []string // pairs of a name and a value
 }
 
-// within returns the metrics of statistics that are part of others.
-func within[S, Part any](metrics []metric[Part], part func(*S) *Part) (list []metric[S]) {
+// within returns the metrics of statistics that are part of others, with more labels.
+func within[S, Part any](metrics []metric[Part], part func(*S) *Part, labels ...string) (list []metric[S]) {
 	for _, m := range metrics {
-		list = append(list, metric[S]{m.name, m.help, m.typ, func(s *S) float64 { return m.value(part(s)) }, m.labels})
+		list = append(list, metric[S]{m.name, m.help, m.typ, func(s *S) float64 { return m.value(part(s)) }, slices.Concat(m.labels, labels)})
 	}
 	return list
 }

@@ -1,6 +1,8 @@
 package exporter
 
 import (
+	"slices"
+
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/rconn"
 	"github.com/goverbs/verbs/rmsg"
@@ -25,15 +27,7 @@ const (
 	acks       = "Frames without a message, which grant credits or confirm messages."
 	large      = "Messages above Eager, which the receiver reads by itself."
 	posted     = "Requests posted, by kind, those of Put, Get and others included."
-	postedSize = "Local memory that requests send or fill, when posted."
 	adverts    = "Advertisements of regions, by what became of them."
-	completed  = "Completions of requests."
-	completedE = "Completions with an error."
-	stalls     = "Posts that found the queue full."
-	connWaits  = "Calls that waited for completions."
-	connWakes  = "Times that a call that waited for completions was woken."
-	inFlight   = "Requests in flight."
-	ready      = "Completions that wait for Await or Poll."
 )
 
 var rsockListener = []metric[rsock.ListenerStats]{
@@ -120,35 +114,35 @@ var rconnDialer = []metric[rconn.DialerStats]{
 	level("open_connections", open, func(s *rconn.DialerStats) int { return s.Open }),
 }
 
-var rconnConns = []metric[rconn.Stats]{
-	count("requests_total", posted, func(s *rconn.Stats) uint64 { return s.Sends.Requests }, "kind", "send"),
-	count("requests_total", posted, func(s *rconn.Stats) uint64 { return s.Writes.Requests }, "kind", "write"),
-	count("requests_total", posted, func(s *rconn.Stats) uint64 { return s.Reads.Requests }, "kind", "read"),
-	count("requests_total", posted, func(s *rconn.Stats) uint64 { return s.Atomics.Requests }, "kind", "atomic"),
-	count("requests_total", posted, func(s *rconn.Stats) uint64 { return s.Others }, "kind", "other"),
-	count("request_bytes_total", postedSize, func(s *rconn.Stats) uint64 { return s.Sends.Bytes }, "kind", "send"),
-	count("request_bytes_total", postedSize, func(s *rconn.Stats) uint64 { return s.Writes.Bytes }, "kind", "write"),
-	count("request_bytes_total", postedSize, func(s *rconn.Stats) uint64 { return s.Reads.Bytes }, "kind", "read"),
-	count("request_bytes_total", postedSize, func(s *rconn.Stats) uint64 { return s.Atomics.Bytes }, "kind", "atomic"),
-	count("received_messages_total", "Messages and WRITEs with an immediate of peers.", func(s *rconn.Stats) uint64 { return s.Received.Requests }),
-	count("received_bytes_total", "Size of the received messages and WRITEs with an immediate.", func(s *rconn.Stats) uint64 { return s.Received.Bytes }),
-	count("adverts_total", adverts, func(s *rconn.Stats) uint64 { return s.AdvertsSent }, "result", "sent"),
-	count("adverts_total", adverts, func(s *rconn.Stats) uint64 { return s.AdvertsReceived }, "result", "received"),
-	count("adverts_total", adverts, func(s *rconn.Stats) uint64 { return s.AdvertsInvalid }, "result", "invalid"),
-	count("completions_total", completed, func(s *rconn.Stats) uint64 { return s.SendQueue.Completed }, "queue", "send"),
-	count("completions_total", completed, func(s *rconn.Stats) uint64 { return s.RecvQueue.Completed }, "queue", "receive"),
-	count("completion_errors_total", completedE, func(s *rconn.Stats) uint64 { return s.SendQueue.Failed }, "queue", "send"),
-	count("completion_errors_total", completedE, func(s *rconn.Stats) uint64 { return s.RecvQueue.Failed }, "queue", "receive"),
-	count("stalls_total", stalls, func(s *rconn.Stats) uint64 { return s.SendQueue.Stalls }, "queue", "send"),
-	count("stalls_total", stalls, func(s *rconn.Stats) uint64 { return s.RecvQueue.Stalls }, "queue", "receive"),
-	count("waits_total", connWaits, func(s *rconn.Stats) uint64 { return s.SendQueue.Waits }, "queue", "send"),
-	count("waits_total", connWaits, func(s *rconn.Stats) uint64 { return s.RecvQueue.Waits }, "queue", "receive"),
-	count("wakeups_total", connWakes, func(s *rconn.Stats) uint64 { return s.SendQueue.Wakeups }, "queue", "send"),
-	count("wakeups_total", connWakes, func(s *rconn.Stats) uint64 { return s.RecvQueue.Wakeups }, "queue", "receive"),
-	level("requests_in_flight", inFlight, func(s *rconn.Stats) int { return s.SendQueue.Now }, "queue", "send"),
-	level("requests_in_flight", inFlight, func(s *rconn.Stats) int { return s.RecvQueue.Now }, "queue", "receive"),
-	level("ready_completions", ready, func(s *rconn.Stats) int { return s.SendQueue.Ready }, "queue", "send"),
-	level("ready_completions", ready, func(s *rconn.Stats) int { return s.RecvQueue.Ready }, "queue", "receive"),
+var rconnConns = slices.Concat(
+	within(rconnTraffic, func(s *rconn.Stats) *rconn.Traffic { return &s.Sends }, "kind", "send"),
+	within(rconnTraffic, func(s *rconn.Stats) *rconn.Traffic { return &s.Writes }, "kind", "write"),
+	within(rconnTraffic, func(s *rconn.Stats) *rconn.Traffic { return &s.Reads }, "kind", "read"),
+	within(rconnTraffic, func(s *rconn.Stats) *rconn.Traffic { return &s.Atomics }, "kind", "atomic"),
+	within(rconnQueue, func(s *rconn.Stats) *rconn.QueueStats { return &s.SendQueue }, "queue", "send"),
+	within(rconnQueue, func(s *rconn.Stats) *rconn.QueueStats { return &s.RecvQueue }, "queue", "receive"),
+	[]metric[rconn.Stats]{
+		count("requests_total", posted, func(s *rconn.Stats) uint64 { return s.Others }, "kind", "other"),
+		count("received_messages_total", "Messages and WRITEs with an immediate of peers.", func(s *rconn.Stats) uint64 { return s.Received.Requests }),
+		count("received_bytes_total", "Size of the received messages and WRITEs with an immediate.", func(s *rconn.Stats) uint64 { return s.Received.Bytes }),
+		count("adverts_total", adverts, func(s *rconn.Stats) uint64 { return s.AdvertsSent }, "result", "sent"),
+		count("adverts_total", adverts, func(s *rconn.Stats) uint64 { return s.AdvertsReceived }, "result", "received"),
+		count("adverts_total", adverts, func(s *rconn.Stats) uint64 { return s.AdvertsInvalid }, "result", "invalid"),
+	})
+
+var rconnTraffic = []metric[rconn.Traffic]{
+	count("requests_total", posted, func(s *rconn.Traffic) uint64 { return s.Requests }),
+	count("request_bytes_total", "Local memory that requests send or fill, when posted.", func(s *rconn.Traffic) uint64 { return s.Bytes }),
+}
+
+var rconnQueue = []metric[rconn.QueueStats]{
+	count("completions_total", "Completions of requests.", func(s *rconn.QueueStats) uint64 { return s.Completed }),
+	count("completion_errors_total", "Completions with an error.", func(s *rconn.QueueStats) uint64 { return s.Failed }),
+	count("stalls_total", "Posts that found the queue full.", func(s *rconn.QueueStats) uint64 { return s.Stalls }),
+	count("waits_total", "Calls that waited for completions.", func(s *rconn.QueueStats) uint64 { return s.Waits }),
+	count("wakeups_total", "Times that a call that waited for completions was woken.", func(s *rconn.QueueStats) uint64 { return s.Wakeups }),
+	level("requests_in_flight", "Requests in flight.", func(s *rconn.QueueStats) int { return s.Now }),
+	level("ready_completions", "Completions that wait for Await or Poll.", func(s *rconn.QueueStats) int { return s.Ready }),
 }
 
 var cmListener = []metric[cm.ListenerStats]{
