@@ -111,7 +111,7 @@ func (d *Device) release() {
 	d.flame.reset()
 	d.eth.reset()
 	d.t.reset()
-	d.eqs.reset()
+	d.eqs.clear((*eq).close)
 	d.port.init(d.cfg)
 	d.res.reset()
 }

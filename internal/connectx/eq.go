@@ -86,12 +86,6 @@ func (q *eq) close() status {
 	return statusOk
 }
 
-func (t *eqTable) reset() {
-	for _, q := range t.clear() {
-		q.close()
-	}
-}
-
 // subscribed returns the EQ that gets a type of events, or nil.
 func (t *eqTable) subscribed(typ uint8) *eq {
 	for _, q := range t.all() {

@@ -124,15 +124,11 @@ func (e *ethernet) end() {
 
 func (e *ethernet) reset() {
 	e.rss.Store(0)
-	e.tirs.clear()
-	e.tises.clear()
-	e.rqts.clear()
-	for _, q := range e.sqs.clear() {
-		q.close()
-	}
-	for _, q := range e.rqs.clear() {
-		q.close()
-	}
+	e.tirs.clear(nil)
+	e.tises.clear(nil)
+	e.rqts.clear(nil)
+	e.sqs.clear((*sendQueue).close)
+	e.rqs.clear((*receiveQueue).close)
 	e.flow.reset()
 }
 

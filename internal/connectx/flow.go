@@ -50,7 +50,7 @@ func (f *flowTables) reset() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.tables, f.roots, f.next = nil, nil, 0
-	f.counters.clear()
+	f.counters.clear(nil)
 }
 
 func (f *flowTables) create(c *call) status {

@@ -2,7 +2,11 @@
 
 package connectx
 
-import "sync"
+import (
+	"maps"
+	"slices"
+	"sync"
+)
 
 // objects numbers the objects of a kind, as the driver sees them. Its lock is held for the table
 // alone.
@@ -72,24 +76,23 @@ func (o *objects[T]) remove(num uint32) (v T, ok bool) {
 }
 
 // all returns the objects, in no order.
-func (o *objects[T]) all() (list []T) {
+func (o *objects[T]) all() []T {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
-	for _, v := range o.m {
-		list = append(list, v)
-	}
-	return list
+	return slices.Collect(maps.Values(o.m))
 }
 
-// clear takes all objects out and returns them.
-func (o *objects[T]) clear() (list []T) {
+// clear takes all objects out. end, if not nil, ends what each holds.
+func (o *objects[T]) clear(end func(T) status) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, v := range o.m {
-		list = append(list, v)
-	}
+	all := o.m
 	o.m, o.next = nil, 0
-	return list
+	o.mu.Unlock()
+	if end != nil {
+		for _, v := range all {
+			end(v)
+		}
+	}
 }
 
 // give is add, with the number for the driver in a field of the output.

@@ -226,11 +226,10 @@ func (t *transport) destroyQP(c *call) status {
 	if !ok {
 		return statusBadResErr
 	}
-	q.destroy()
-	return statusOk
+	return q.destroy()
 }
 
-func (q *qp) destroy() {
+func (q *qp) destroy() status {
 	if q.e.Destroy() != nil { // it is attached to multicast groups
 		for _, gid := range q.groups {
 			q.e.DetachMulticast(gid)
@@ -241,6 +240,7 @@ func (q *qp) destroy() {
 	q.paths.forget()
 	q.closeQueues()
 	q.t.numQPs--
+	return statusOk
 }
 
 // failed makes the flusher watch for receives that the guest posts from now on.

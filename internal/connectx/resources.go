@@ -30,11 +30,9 @@ var resourceCommands = map[uint16]func(*resources, *call) status{
 }
 
 func (r *resources) reset() {
-	for _, pd := range r.pds.clear() {
-		pd.Dealloc()
-	}
+	r.pds.clear(deallocPD)
 	for _, o := range []*objects[struct{}]{&r.uars, &r.uarPages, &r.tds, &r.xrcds, &r.counters} {
-		o.clear()
+		o.clear(nil)
 	}
 }
 

@@ -77,18 +77,10 @@ func newTransport(d *Device) (*transport, error) {
 
 // reset destroys all objects, of which PDs come after. No command is being executed.
 func (t *transport) reset() {
-	for _, q := range t.qps.clear() {
-		q.destroy()
-	}
-	for _, s := range t.srqs.clear() {
-		s.destroy()
-	}
-	for _, c := range t.cqs.clear() {
-		c.destroy()
-	}
-	for _, k := range t.mkeys.clear() {
-		k.destroy()
-	}
+	t.qps.clear((*qp).destroy)
+	t.srqs.clear((*srq).destroy)
+	t.cqs.clear((*cq).destroy)
+	t.mkeys.clear((*mkey).destroy)
 	if t.all != nil {
 		t.all.Close()
 		t.all = nil
