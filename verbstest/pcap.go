@@ -5,7 +5,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/roce"
 )
 
@@ -42,7 +41,7 @@ func (n *Network) WritePcap(w io.Writer) error {
 	n.last(func(e *entry) {
 		b = appendBlock(b, enhancedPacket, func(b []byte) []byte {
 			at := uint64(n.begin.Add(e.sent).Sub(time.Unix(0, 0)))
-			ip := appendIP(nil, e)
+			ip := roce.AppendIP(nil, e.src, e.dst, e.tos, e.data)
 			b = le.AppendUint32(b, 0) // interface
 			b = le.AppendUint32(b, uint32(at>>32))
 			b = le.AppendUint32(b, uint32(at))
@@ -78,20 +77,3 @@ func appendOption(b []byte, code uint16, value []byte) []byte {
 
 // pad appends zeros after n bytes up to a multiple of 4.
 func pad(b []byte, n int) []byte { return append(b, make([]byte, -n&3)...) }
-
-// appendIP appends the IP packet, whose identification is 0, and so is the checksum of UDP, as adapters and rxe
-// send it.
-func appendIP(b []byte, e *entry) []byte {
-	g := roce.GRH{Src: e.src.Addr(), Dst: e.dst.Addr(), TrafficClass: e.tos, HopLimit: 64, Length: len(e.data)}
-	var header [verbs.GRHSize]byte
-	g.Put(&header)
-	ip := header[:]
-	if e.dst.Addr().Is4() {
-		ip = header[20:]
-	}
-	b = append(b, ip...)
-	b = binary.BigEndian.AppendUint16(b, e.src.Port())
-	b = binary.BigEndian.AppendUint16(b, e.dst.Port())
-	b = binary.BigEndian.AppendUint16(b, uint16(8+len(e.data)))
-	return append(append(b, 0, 0), e.data...)
-}

@@ -34,7 +34,7 @@ func (e *ethernet) ring(q *sendQueue, b []byte, one bool) {
 	}
 	q.shown.ring(b, one, &q.ring)
 	for end := q.shown.to(); q.head != end; {
-		wqe, ok := e.request(q)
+		wqe, ok := e.request(q, end-q.head)
 		if !ok || !e.execute(q, wqe) {
 			q.fail(syndromes[verbs.WCLocQPOpErr])
 			return
@@ -64,18 +64,11 @@ func (q *ethQueue) fail(syndrome byte) {
 	q.cq.put(&c, cqeRequestError, true)
 }
 
-// request returns a copy of the request at the head, which may wrap. The guest cannot change the
-// copy.
-func (e *ethernet) request(q *sendQueue) (wqe []byte, ok bool) {
-	first := q.ring.at(uint32(q.head))
-	ds := int(be.Uint32(first[4:]) & 0x3f)
-	if ds == 0 || ds*16 > maxSendWQE || ds*16 > len(q.ring.mem) {
+// request returns a copy of the request at the head, behind which the guest has posted blocks.
+func (e *ethernet) request(q *sendQueue, blocks uint16) (wqe []byte, ok bool) {
+	var b [maxWQE]byte
+	if wqe = b[:q.ring.request(&b, q.head, blocks)]; len(wqe) == 0 {
 		return nil, false
-	}
-	wqe = make([]byte, 0, ds*16)
-	for i := uint32(0); len(wqe) < ds*16; i++ {
-		b := q.ring.at(uint32(q.head) + i)
-		wqe = append(wqe, b[:min(len(b), ds*16-len(wqe))]...)
 	}
 	e.d.record(Event{Kind: RecordWQE, Number: q.num, Offset: int(q.head), In: wqe})
 	// The control segment names its queue and its place.
@@ -414,24 +407,13 @@ func flowHash(f []byte) uint32 {
 // packetFrame returns the frame of a RoCE packet, whose ICRC is for "don't fragment" and the
 // identification 0.
 func packetFrame(k netif.Packet, src, dst mac) []byte {
-	const udpSize, ttl = 8, 64
-	from, to := k.Src.Addr().Unmap(), k.Dst.Addr().Unmap()
-	size := udpSize + len(k.Data)
-	f := append(append(make([]byte, 0, etherSize+40+size), dst[:]...), src[:]...)
-	if to.Is4() {
-		f = be.AppendUint16(f, typeIPv4)
-		f = be.AppendUint16(append(f, 0x45, k.TOS), uint16(20+size))
-		f = append(f, 0, 0, 0x40, 0, ttl, protoUDP, 0, 0)
-	} else {
-		f = be.AppendUint16(f, typeIPv6)
-		f = be.AppendUint16(append(f, 0x60|k.TOS>>4, k.TOS<<4, 0, 0), uint16(size))
-		f = append(f, protoUDP, ttl)
+	typ := uint16(typeIPv6)
+	if k.Dst.Addr().Unmap().Is4() {
+		typ = typeIPv4
 	}
-	f = append(append(f, from.AsSlice()...), to.AsSlice()...)
-	f = be.AppendUint16(be.AppendUint16(f, k.Src.Port()), k.Dst.Port())
-	f = be.AppendUint16(f, uint16(size))
-	f = append(append(f, 0, 0), k.Data...)
-	fillChecksums(f, true, true)
+	f := append(append(make([]byte, 0, etherSize+48+len(k.Data)), dst[:]...), src[:]...)
+	f = roce.AppendIP(be.AppendUint16(f, typ), k.Src, k.Dst, k.TOS, k.Data)
+	fillChecksums(f, false, true)
 	return append(f, make([]byte, max(minFrame-len(f), 0))...)
 }
 

@@ -54,7 +54,7 @@ func (q *qp) snapshot() {
 		if n == 0 {
 			return
 		}
-		size := q.read(&wqe, r.end, n)
+		size := q.sq.request(&wqe, r.end, n)
 		q.t.d.record(Event{Kind: RecordWQE, Number: q.num, Offset: int(r.end), In: wqe[:size]})
 		if r.end += uint16((size + sendBlock - 1) / sendBlock); size == 0 {
 			r.end += n
@@ -78,7 +78,7 @@ func (q *qp) refillSend(r *engine.Ring) {
 			return
 		}
 		var wqe [maxWQE]byte
-		size := q.read(&wqe, q.sq.taken, n)
+		size := q.sq.request(&wqe, q.sq.taken, n)
 		agree := q.shown.use(q.sq.taken, wqe[:size])
 		w.Wr, w.Dma = abi.RxeSendWr{}, abi.RxeDmaInfo{}
 		w.Wr.WrId = sendID(q.sq.taken, wqe[ctrlOpcode])
@@ -94,16 +94,16 @@ func (q *qp) refillSend(r *engine.Ring) {
 	}
 }
 
-// read copies the request at an index, behind which the guest has posted blocks, and returns its size,
-// or 0 if it is larger than that or than the queue. The copy is what is checked: the guest may go on to write.
-func (q *qp) read(wqe *[maxWQE]byte, index, blocks uint16) int {
-	copy(wqe[:], q.sq.at(uint32(index)))
+// request copies the request of a send queue at an index, behind which the guest has posted blocks, and returns its
+// size, or 0 if it is larger than that or than the queue. The copy is what is checked: the guest may go on to write.
+func (r *ring) request(wqe *[maxWQE]byte, index, blocks uint16) int {
+	copy(wqe[:], r.at(uint32(index)))
 	size := int(be.Uint32(wqe[ctrlQPNDS:])&0x3f) * segment
-	if size == 0 || uint32(blocks) > q.sq.count || size > int(blocks)*sendBlock {
+	if size == 0 || uint32(blocks) > r.count || size > int(blocks)*sendBlock {
 		return 0
 	}
 	for done := sendBlock; done < size; done += sendBlock {
-		copy(wqe[done:], q.sq.at(uint32(index)+uint32(done/sendBlock))) // wraps around
+		copy(wqe[done:], r.at(uint32(index)+uint32(done/sendBlock))) // wraps around
 	}
 	return size
 }

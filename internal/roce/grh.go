@@ -58,6 +58,23 @@ func (g *GRH) Put(b *[verbs.GRHSize]byte) {
 	be.PutUint16(ip[10:], ^OnesSum(ip, 0))
 }
 
+// AppendIP appends the IP packet with the headers of IP and UDP before data, from BTH to ICRC. The identification is
+// 0, and so is the checksum of UDP, as adapters and rxe send it.
+func AppendIP(b []byte, src, dst netip.AddrPort, tos uint8, data []byte) []byte {
+	be := binary.BigEndian
+	g := GRH{Src: src.Addr(), Dst: dst.Addr(), TrafficClass: tos, HopLimit: 64, Length: len(data)}
+	var header [verbs.GRHSize]byte
+	g.Put(&header)
+	ip := header[:]
+	if g.Dst.Unmap().Is4() {
+		ip = header[verbs.GRHSize-ipv4Size:]
+	}
+	b = append(b, ip...)
+	b = be.AppendUint16(be.AppendUint16(b, src.Port()), dst.Port())
+	b = be.AppendUint16(b, uint16(udpSize+len(data)))
+	return append(append(b, 0, 0), data...)
+}
+
 // OnesSum returns the ones' complement sum of the 16 bit words of b and of sum: the Internet checksum
 // without its complement (RFC 1071), of at most 128 KiB. Of an odd number of bytes the last is the upper
 // half of a word.
