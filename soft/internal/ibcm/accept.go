@@ -19,7 +19,8 @@ type Reply struct {
 }
 
 // Accept sends a REP. ReadyToUse, Rejected, DisconnectRequested or ReplyFailed follows. It
-// fails with EINVAL (ib_send_cm_rep).
+// fails with EINVAL (ib_send_cm_rep). The QP is to be in RTR before, as the peer may send once it has the REP. This
+// side sends after the RTU: before, the peer's QP may not receive yet.
 func (id *ID) Accept(r *Reply) error {
 	if len(r.PrivateData) > roce.REPPrivateData || id.state != RequestRcvd && id.state != MRARequestSent {
 		return syscall.EINVAL
@@ -27,6 +28,7 @@ func (id *ID) Accept(r *Reply) error {
 	id.initiatorDepth, id.responderResources = r.InitiatorDepth, r.ResponderResources
 	id.rqPSN, id.localQP = r.StartingPSN&mask24, r.QPNum&mask24
 	id.state = ReplySent
+	// Until the RTU comes, or the peer's first packet stands for it.
 	id.sendRepeated(&roce.REP{
 		LocalCommID: id.local, RemoteCommID: id.remote, LocalQPN: r.QPNum, VendorID: r.ECE.VendorID, ECEOptions: r.ECE.AttrMod,
 		StartingPSN: r.StartingPSN, ResponderResources: r.ResponderResources, InitiatorDepth: r.InitiatorDepth,
@@ -36,7 +38,8 @@ func (id *ID) Accept(r *Reply) error {
 	return nil
 }
 
-// handleREP handles a reply (cm_rep_handler).
+// handleREP handles a reply (cm_rep_handler). The ID does not know the peer's communication ID when the first one
+// comes, and does when it is repeated, which tells the two apart.
 func (m *message) handleREP(r *roce.REP) {
 	manager := m.device.manager
 	id := manager.find(r.RemoteCommID, 0)
@@ -46,11 +49,14 @@ func (m *message) handleREP(r *roce.REP) {
 		}
 		return
 	}
+	// Too late: the request has failed or has been withdrawn.
 	if id.state != RequestSent && id.state != MRARequestRcvd {
 		return
 	}
 	id.peerGUID, id.peerGID, id.remote, id.peerQP = r.LocalCAGUID, m.reply.DGID, r.LocalCommID, r.LocalQPN
+	// As in handleREQ, the peer's QP may be known as that of another connection.
 	if duplicate, stale := id.addRemote(); duplicate != nil || stale != nil {
+		// The request goes on to wait: another REP may be right.
 		id.remote = 0
 		if stale != nil {
 			m.answer(&roce.REJ{LocalCommID: r.RemoteCommID, RemoteCommID: r.LocalCommID, Message: roce.AnswersREP, Reason: roce.RejStaleConn})
@@ -60,8 +66,10 @@ func (m *message) handleREP(r *roce.REP) {
 	}
 	id.cancel()
 	id.state = ReplyRcvd
+	// The peer may have lowered what the REQ asked for; turned around again.
 	id.initiatorDepth, id.responderResources = r.ResponderResources, r.InitiatorDepth
 	id.sqPSN, id.rnrRetryCount = r.StartingPSN, r.RNRRetryCount
+	// Only now is it known how long the peer's device takes to acknowledge.
 	id.av.timeout = ackTimeout(r.TargetACKDelay, id.av.timeout-1)
 	id.handle(&Event{Type: ReplyReceived, Reply: &ReceivedReply{
 		QPNum: r.LocalQPN, ResponderResources: r.InitiatorDepth, InitiatorDepth: r.ResponderResources,
@@ -69,7 +77,7 @@ func (m *message) handleREP(r *roce.REP) {
 	}, PrivateData: r.PrivateData})
 }
 
-// handleRepeatedREP answers a repeated reply: the answer was lost, or is not sent yet
+// handleRepeatedREP answers a repeated reply: the RTU was lost, which is sent once otherwise, or is not sent yet
 // (cm_dup_rep_handler).
 func (id *ID) handleRepeatedREP(m *message) {
 	switch id.state {
@@ -82,7 +90,7 @@ func (id *ID) handleRepeatedREP(m *message) {
 
 func (id *ID) rtu() *roce.RTU { return &roce.RTU{LocalCommID: id.local, RemoteCommID: id.remote} }
 
-// Establish sends an RTU: the connection is up. It fails with EINVAL (ib_send_cm_rtu).
+// Establish sends an RTU: the connection is up. The QP is to be in RTS before. It fails with EINVAL (ib_send_cm_rtu).
 func (id *ID) Establish() error {
 	if id.state != ReplyRcvd && id.state != MRAReplySent {
 		return syscall.EINVAL
@@ -92,7 +100,8 @@ func (id *ID) Establish() error {
 	return nil
 }
 
-// handleRTU handles the confirmation of a reply (cm_rtu_handler).
+// handleRTU handles the confirmation of a reply (cm_rtu_handler). In other states it is late: the peer's first packet
+// has stood for it, or the connection is ending.
 func (m *Manager) handleRTU(r *roce.RTU) {
 	if id := m.find(r.RemoteCommID, r.LocalCommID); id != nil && (id.state == ReplySent || id.state == MRAReplyRcvd) {
 		id.establish()
@@ -106,7 +115,8 @@ func (id *ID) establish() {
 }
 
 // CommEstablished reports that the peer's first message has arrived before the RTU, and
-// stands for it. It fails with EISCONN or EINVAL (cm_establish).
+// stands for it: a peer sends when it has got the REP, which is what an RTU says (IB_EVENT_COMM_EST). It
+// fails with EISCONN or EINVAL (cm_establish).
 func (id *ID) CommEstablished() error {
 	switch id.state {
 	case ReplySent, MRAReplyRcvd:

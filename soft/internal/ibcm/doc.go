@@ -15,6 +15,23 @@
 // time announces that with an MRA ([ID.Delay]) when it gets a message again. All timers are of
 // package time, and there are no goroutines besides theirs.
 //
+// Compared to TCP, REQ is the SYN, REP the SYN and ACK, RTU the ACK, DREQ and DREP the FINs of both
+// sides at once, and REJ the RST. But these messages go from device to device, not along the
+// connection: its packets may overtake them, so that data may come before the RTU, and the QPs end
+// whether a DREQ arrives or not. And because each message may be lost, be repeated or come late, most of the
+// code is about messages that do not fit the state.
+//
+// The states and what leads from one to another are those of the standard (IBA, 12.9.7.1 for the active and
+// 12.9.7.2 for the passive side):
+//
+//	active    Idle ─ REQ ► RequestSent ─ ◄ REP ► ReplyRcvd ─ RTU ► Established
+//	passive   RequestRcvd ─ REP ► ReplySent ─ ◄ RTU ► Established
+//	end       Established ─ DREQ ► DisconnectSent ─ ◄ DREP ► Timewait ► Idle
+//	          Established ─ ◄ DREQ ► DisconnectRcvd ─ DREP ► Timewait ► Idle
+//
+// MRARequestRcvd and MRAReplyRcvd are RequestSent and ReplySent of a side that has been told to wait longer;
+// MRARequestSent and MRAReplySent are RequestRcvd and ReplyRcvd of the side that has told it.
+//
 // # Concurrency
 //
 // A [Manager] has one lock, which its user shares, see [Manager.Lock]. Messages are sent after

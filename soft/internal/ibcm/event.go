@@ -40,7 +40,8 @@ type Event struct {
 	Answer     *ReceivedAnswer     // of Resolved
 }
 
-// ReceivedRequest contains the parameters of a REQ, from the receiver's point of view.
+// ReceivedRequest contains the parameters of a REQ, from the receiver's point of view: ResponderResources are what the
+// peer would start, which is InitiatorDepth in its REQ (cm_format_req_event).
 type ReceivedRequest struct {
 	Path                      Path
 	ServiceID                 uint64
@@ -79,7 +80,8 @@ type ReceivedAnswer struct {
 	QKey   uint32
 }
 
-// ECE is the offer of enhanced connection establishment (struct rdma_ucm_ece).
+// ECE is the offer of enhanced connection establishment (struct rdma_ucm_ece): options of one vendor's devices, which
+// others leave at zero.
 type ECE struct {
 	VendorID uint32 // 24 bits
 	AttrMod  uint32

@@ -6,7 +6,7 @@ type serviceKey struct {
 	service uint64
 }
 
-// Listener receives the requests for a service ID on a device. Its users share it.
+// Listener receives the requests for a service ID on a device (IBA, 12.7.3). Its users share it.
 type Listener struct {
 	key     serviceKey
 	handler Handler

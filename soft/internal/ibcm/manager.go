@@ -29,17 +29,21 @@ type Transport interface {
 type Manager struct {
 	mu sync.Mutex
 
+	// Messages name the connection by the number that their receiver has given it, so ids finds it. A REQ
+	// has none yet: whether it is new, or repeated, or of a peer that has forgotten a connection, is
+	// found by the peer's numbers.
 	ids       map[uint32]*ID // by local communication ID
 	listeners map[serviceKey]*Listener
-	remoteIDs map[remoteKey]*ID // connections by the peer and its communication ID
-	remoteQPs map[remoteKey]*ID // connections by the peer and its QP number
+	remoteIDs map[remoteKey]*ID // connections by the peer and its communication ID: repeated REQs and REPs
+	remoteQPs map[remoteKey]*ID // connections by the peer and its QP number: stale connections
 	requests  map[requestKey]*ID
 	tidHigh   uint32
 
 	unsent []*Device // have messages to send since Lock
 }
 
-// remoteKey names a communication ID, or a QP, of a peer. Unlike the kernel's it has the address
+// remoteKey names a communication ID, or a QP, of a peer. Both are numbers that each device gives out by itself, so the
+// device is part of the key. Unlike the kernel's it has the address
 // that the peer's messages come from, so that a host that knows numbers of another one cannot
 // end its connections.
 type remoteKey struct {
@@ -48,7 +52,7 @@ type remoteKey struct {
 	number uint32
 }
 
-// requestKey names a SIDR request of a peer.
+// requestKey names a SIDR request of a peer, so that a repeated one is known.
 type requestKey struct {
 	device *Device
 	gid    verbs.GID
@@ -101,7 +105,8 @@ type datagram struct {
 	mad      []byte
 }
 
-// AddDevice adds a device. The caller passes what the device receives to Receive.
+// AddDevice adds a device. The caller passes what the device receives to Receive. Its GUID names it to peers in REQ and
+// REP, and its delay in acknowledging goes into their timeouts.
 func (m *Manager) AddDevice(t Transport) *Device {
 	attr := t.Attr()
 	const flush = abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL | abi.IB_UVERBS_DEVICE_FLUSH_PERSISTENT
@@ -140,7 +145,7 @@ func (d *Device) send(to *verbs.AddressVector, tid uint64, m roce.CMMessage) {
 }
 
 // sendQueue sends the queue, in order, unless another goroutine does. It is called without
-// the manager's lock.
+// the manager's lock: SendMAD to a device of this machine may call Receive, which takes it.
 func (d *Device) sendQueue() {
 	m := d.manager
 	m.mu.Lock()
@@ -171,7 +176,7 @@ func random() uint32 {
 	return binary.NativeEndian.Uint32(b[:])
 }
 
-// newLocalID returns a communication ID that is not in use.
+// newLocalID returns a communication ID that is not in use. 0 means none in messages.
 func (m *Manager) newLocalID() uint32 {
 	for {
 		if id := random(); id != 0 && m.ids[id] == nil {
@@ -181,12 +186,14 @@ func (m *Manager) newLocalID() uint32 {
 }
 
 // duration converts a time in InfiniBand's coding, 4.096 µs * 2^t, as ib_cm does
-// (cm_convert_to_ms).
+// (cm_convert_to_ms): 2^8 of the unit are about a millisecond, and shorter times are one.
 func duration(t uint8) time.Duration {
 	return time.Millisecond << max(int(t&31)-8, 0)
 }
 
-// ackTimeout returns the local ACK timeout in InfiniBand's coding (cm_ack_timeout).
+// ackTimeout returns the local ACK timeout in InfiniBand's coding (cm_ack_timeout). It is to be twice the lifetime
+// of a packet, there and back, and the delay of the peer's device (IBA, 12.7.34). As the times are exponents,
+// adding one doubles, and the sum of two is about the larger one, or the next if the other is close.
 func ackTimeout(ackDelay, lifetime uint8) uint8 {
 	timeout := lifetime + 1
 	switch {

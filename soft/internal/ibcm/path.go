@@ -24,5 +24,6 @@ func (d *Device) pathAV(p *Path) (av, bool) {
 	if i < 0 || p.SGID.Addr().Is4() != p.DGID.Addr().Is4() {
 		return av{}, false
 	}
+	// There and back takes twice the lifetime, which one more in the exponent is.
 	return av{p.AddressVector(i), p.Lifetime + 1}, true
 }

@@ -7,7 +7,8 @@ import (
 )
 
 // QPAttr returns the attributes with which the connection's QP moves to a state, INIT, RTR
-// or RTS. It fails with EINVAL (ib_cm_init_qp_attr).
+// or RTS. It fails with EINVAL (ib_cm_init_qp_attr). RTR needs what is known of the peer, its QP and first PSN, so
+// the active side can leave INIT only after the REP; RTS needs this side's first PSN.
 func (id *ID) QPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	requested := id.state == RequestSent || id.state == MRARequestRcvd
 	if !requested && (id.state < RequestRcvd || id.state > Established) {
@@ -17,6 +18,7 @@ func (id *ID) QPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error
 	switch {
 	case state == verbs.StateInit:
 		attr.Port = 1
+		// A QP that serves no READs and atomics grants no right to them.
 		attr.Access = verbs.AccessRemoteWrite
 		if id.responderResources > 0 {
 			attr.Access |= verbs.AccessRemoteRead | verbs.AccessRemoteAtomic

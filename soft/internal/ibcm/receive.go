@@ -36,6 +36,7 @@ func (d *Device) Receive(from Source, mad []byte) {
 	m := d.manager
 	m.Lock()
 	defer m.Unlock()
+	// Answers go to the address that the datagram came from, whatever is in it.
 	reply, ok := d.replyAV(&from)
 	if d.removed || !ok {
 		return
@@ -76,6 +77,7 @@ func (d *Device) Refused(dst netip.Addr, mad []byte) {
 	m.Lock()
 	defer m.Unlock()
 	id := m.ids[uint32(tid)]
+	// The lower half of a transaction ID is the communication ID, see newTID.
 	if id == nil || id.device != d || id.tid != tid || id.pending == nil || id.pending.to.DGID.Addr() != dst.Unmap() {
 		return
 	}
