@@ -49,6 +49,8 @@ func (e *closer) endLocked(s side) error {
 	c.group.SignalAll()
 	e.awaitWrite()
 	m := msgShutdown
+	// There is a message for the end of writing and one for the end of both. The end of reading alone is
+	// not told: the peer's data is taken and dropped.
 	switch c.local &^ closed {
 	case readEnded:
 		return nil
@@ -59,7 +61,8 @@ func (e *closer) endLocked(s side) error {
 }
 
 // awaitWrite waits until a Write that can write no more has returned, so that nothing is
-// posted after the end. The caller holds mu, which is unlocked during the wait.
+// posted after the end: RC and TCP keep the order, so the peer has all data when it sees the end. The caller holds mu,
+// which is unlocked during the wait.
 func (e *closer) awaitWrite() {
 	if c := e.c; !c.local.canWrite() {
 		c.mu.Unlock()
@@ -81,7 +84,8 @@ func (e *closer) send(m message, deadline time.Time) error {
 	return c.err
 }
 
-// isAcked reports whether everything posted has reached the peer, or never will.
+// isAcked reports whether everything posted has reached the peer, or never will. Control messages are signaled, and
+// the last one completes after all data before it: on RoCE when the peer's device has acknowledged it.
 func (c *Conn) isAcked() bool {
 	c.writer.reap()
 	return c.isOver() || c.control.used == 0
@@ -130,11 +134,13 @@ func (e *closer) disconnect(deadline time.Time) error {
 		c.mu.Unlock()
 		select {
 		case <-c.ep.Done():
+		// The peer is to end it; if it does not, this side has nothing to lose.
 		case <-time.After(lastAckTimeout):
 		}
 		c.mu.Lock()
 		return nil
 	}
+	// Both directions have ended by SHUTDOWN: nothing is left to tell.
 	ended := !c.peer.canWrite() && c.local&writeEnded != 0
 	if !ended {
 		if err := e.send(msgDisconnect, deadline); err != nil {

@@ -66,11 +66,14 @@ func (c *Conn) allocRings(e *cm.Endpoint) error {
 		c.reader.queue.init(local, c.opt.WriteBuffer)
 	}
 	c.control.offer = sge{addr: remote.Addr(), key: remote.RKey(), length: uint32(half)}
+	// The hello offers half 0 of the ring, which the peer has as its target 0; the first offer is half 1,
+	// in entry 1.
 	c.control.next, c.control.half = 1, 1
 	return nil
 }
 
-// allocMRs allocates the region that the peer writes to, and the one for this side only.
+// allocMRs allocates the region that the peer writes to, and the one for this side only: a key gives access to its
+// whole region, so the peer's has nothing but the ring and the table of descriptors.
 func (c *Conn) allocMRs(e *cm.Endpoint) (remote, local *uverbs.MR, err error) {
 	remote, err = e.AllocMR(c.opt.ReadBuffer+sgeCount*sgeSize, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
@@ -150,8 +153,9 @@ func (c *Conn) connected(peer hello, l *Listener) {
 	for _, w := range c.waiters() {
 		w.start(c)
 	}
-	// Over iWARP the first message is the dialing side's (RFC 5044, 7.1.1): the
-	// endpoint delays this side's data until that has arrived, or for a limited time.
+	// Over iWARP the first message is the dialing side's (RFC 5044, 7.1.2): the
+	// endpoint delays this side's data until that has arrived, or for a limited time. Credits can wait for it, as
+	// the peer begins with those of the hello.
 	c.control.mayGrant = !c.iwarp || l == nil
 	c.mu.Lock()
 	c.control.startProbes(c.opt.KeepAlive)

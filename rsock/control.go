@@ -6,8 +6,10 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// control is the state of control messages. They have their own share of the send queue.
-// Each message is signaled, and its ID is ctrlID plus its number of requests.
+// control is the state of control messages: credits, offers of space, SHUTDOWN, DISCONNECT and keepalives. They have
+// their own share of the send queue, as RS_QP_CTRL_SIZE in C: if data could fill it, two sides that both wait for
+// credits would never send them. They take no credit, for the same reason; the receives that they need are spare
+// ones. Each message is signaled, and its ID is ctrlID plus its number of requests.
 type control struct {
 	c        *Conn
 	mayGrant bool // grant may send: a message has arrived, or need not arrive first
@@ -26,18 +28,23 @@ type control struct {
 const ctrlID = 1 << 63
 
 // grant offers the peer space or credits once half the ring, or half the receives, can be
-// offered (C: rs_give_credits). The caller holds mu.
+// offered (C: rs_give_credits): few messages, as TCP updates its window, but before the peer has used up the other
+// half. The caller holds mu.
 func (t *control) grant() {
 	c := t.c
 	r := &c.reader.ring
 	for t.mayGrant && !c.isOver() && !c.isClosed() && c.peer.canWrite() {
+		// offered counts bytes of both halves since the start. If what is offered and not yet read fits
+		// in one half, the other has been read and can be offered again.
 		space := r.offered-r.consumed <= uint64(t.offer.length)
+		// Credits are told as the sequence number up to which the peer may send, not as an increment, so
+		// a message that is merged with a later one loses nothing.
 		limit := r.seq + uint16(c.opt.RecvQueue)
 		if !space && int(limit-r.limit) < c.opt.RecvQueue/2 {
 			return
 		}
 		cost := 1
-		if space && c.iwarp {
+		if space && c.iwarp { // the descriptor's WRITE, and the SEND that announces it
 			cost = 2
 		}
 		if !t.has(cost) {
@@ -58,7 +65,8 @@ func (t *control) has(n int) bool {
 }
 
 // post posts a message, and with offer the descriptor of the next half of the
-// receive ring.
+// receive ring: a WRITE to the peer's table, with the message as its immediate, so that the descriptor is there
+// when the message is. It is in the peer's byte order, as the peer reads its memory.
 func (t *control) post(m message, offer bool) {
 	c := t.c
 	w := &t.requests.wrs[0]
@@ -66,10 +74,13 @@ func (t *control) post(m message, offer bool) {
 	if offer {
 		half := t.offer
 		half.addr += uint64(t.half) * uint64(half.length)
+		// The halves take turns, as they do at the peer.
 		t.half ^= 1
 		c.reader.ring.offered += uint64(half.length)
 		half.put(t.sge[:], c.hello.order())
 		w.Inline = t.sge[:]
+		// The entry is free: the peer has used up the descriptor that was there, or it would not have
+		// filled the half.
 		w.RemoteAddr, w.RKey = c.hello.sgl.addr+uint64(t.next)*sgeSize, c.hello.sgl.key
 		t.next = (t.next + 1) % c.hello.sgl.length
 	}
@@ -117,7 +128,8 @@ func (t *control) startProbes(d time.Duration) {
 	}
 }
 
-// probe sends a keepalive. The timer calls it.
+// probe sends a keepalive. The timer calls it. The WRITE of nothing needs no memory and no receive at the peer, but its
+// device acknowledges it, or the connection fails.
 func (t *control) probe() {
 	c := t.c
 	if c.enter(nil) != nil {
@@ -128,6 +140,7 @@ func (t *control) probe() {
 	if t.probePeriod == 0 || c.isOver() {
 		return
 	}
+	// A request in flight tests the connection as well: it completes, or the connection fails.
 	if t.used == 0 { // otherwise a request is in flight already
 		t.requests.wrs[0] = verbs.SendWR{Opcode: verbs.OpRDMAWrite}
 		t.postSignaled(t.requests.wrs[:1])

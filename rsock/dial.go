@@ -214,6 +214,7 @@ func (d *Dialer) dialAddr(ctx context.Context, addr netip.AddrPort) (*Conn, erro
 	if err != nil {
 		return nil, err
 	}
+	// The peer's memory is known from here on. A peer without a hello is a server of another protocol.
 	peer, err := parseHello(ep.PrivateData)
 	if err != nil {
 		c.logFailure(err)

@@ -75,7 +75,7 @@ func (s *life) isClosed() bool { return s.local&closed != 0 }
 func (s *life) isOver() bool { return s.err != nil || s.peer == bothEnded }
 
 // ignoresMessages reports whether messages are no longer processed: there cannot be any,
-// or the peer cannot be trusted.
+// or the peer cannot be trusted. After other failures they are: data that has arrived before can still be read.
 func (s *life) ignoresMessages() bool { return s.peer == bothEnded || errors.Is(s.err, ErrProtocol) }
 
 // readErr returns why no more data arrives, or nil if it may.

@@ -259,6 +259,7 @@ func (l *Listener) handshake(req *cm.Request) (*Conn, error) {
 		ctx, cancel = context.WithTimeout(ctx, l.conf.HandshakeTimeout)
 		defer cancel()
 	}
+	// The hello is in the request, so peers of other protocols are refused before they cost memory.
 	peer, err := parseHello(req.PrivateData())
 	if err != nil {
 		req.Reject(nil)

@@ -146,6 +146,8 @@ func (c *PacketConn) destination(p *packetPeer) uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
+	// A peer that has started again has another QP, and drops what comes for the old one without a word.
+	// So one datagram goes by UDP, which a new process at the same port answers with its QP.
 	if p.qpn != 0 && now.Sub(p.heard) > silence {
 		p.heard = now
 		return 0

@@ -15,7 +15,8 @@ import (
 )
 
 // packetQueue is a UD QP of a PacketConn. Its memory consists of the slots of the receives, each
-// for a GRH and a message, and of those of the sends.
+// for a GRH and a message, and of those of the sends. The device puts the 40 bytes of the GRH before each
+// message (Annex A17.4.5.2), whether anyone wants it or not.
 type packetQueue struct {
 	c          *PacketConn
 	local      netip.Addr // by which peers reach it

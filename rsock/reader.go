@@ -24,7 +24,13 @@ type reader struct {
 }
 
 // recvRing is the memory that the peer writes to. received, consumed and offered count
-// bytes since the start.
+// bytes since the start:
+//
+//	consumed         received            offered
+//	   │ to be read      │ the peer may write │
+//
+// The peer's device writes without asking, so the counts are checked when a message tells of the data: a peer that
+// writes where nothing was offered harms only its own stream.
 type recvRing struct {
 	buf      []byte
 	copying  bool // Read copies from buf, without the Conn's mu
@@ -55,6 +61,8 @@ func (r *recvRing) discard() {
 // arrived accounts for a message of n bytes.
 func (r *recvRing) arrived(n int) error {
 	switch {
+	// Both limits are the peer's duty. A connection that goes on after a violation would read old bytes,
+	// or run out of receives.
 	case n == 0 || r.received+uint64(n) > r.offered:
 		return protocolError("%d bytes where %d were offered", n, r.offered-r.received)
 	case r.seq == r.limit:
@@ -66,7 +74,9 @@ func (r *recvRing) arrived(n int) error {
 	return nil
 }
 
-// recvQueue is the receive queue. Each message consumes a receive.
+// recvQueue is the receive queue. Each message consumes a receive, in the order of the messages. On RoCE receives
+// have no memory: the message is the immediate in the completion. A message that finds no receive is what credits
+// exist to avoid.
 type recvQueue struct {
 	size int    // number of posted receives
 	next int    // the next to be posted
@@ -141,6 +151,7 @@ func (r *reader) read(p []byte) (n int, err error) {
 	}
 	n = r.copyUnread(p)
 	r.discard()
+	// What has been read can be written to again.
 	r.c.control.grant()
 	return n, nil
 }
@@ -180,6 +191,7 @@ func (r *reader) progress() {
 				taken++
 			}
 		}
+		// The receives are there again before grant tells the peer of new credits.
 		if taken > 0 && !r.c.isOver() {
 			if err := r.queue.post(r.c.qp, taken); err != nil {
 				r.c.fail(&resetError{err})
@@ -188,9 +200,12 @@ func (r *reader) progress() {
 	}
 }
 
-// handle handles the completion of a receive and reports whether it has a message.
+// handle handles the completion of a receive and reports whether it has a message. A message is complete after the
+// WRITE before it: RC and iWARP both deliver in order, so the data is in the ring when its message is seen.
 func (r *reader) handle(wc *verbs.WC) bool {
 	c := r.c
+	// The connection has ended, and the device gives back the receives. After DISCONNECT that is what
+	// both sides expect.
 	if wc.Status == verbs.WCFlushErr {
 		if !c.isOver() {
 			c.writer.reap() // the error of a failed request is more precise
@@ -208,6 +223,7 @@ func (r *reader) handle(wc *verbs.WC) bool {
 	case !c.iwarp && wc.Flags&verbs.WCWithImm != 0:
 		m = message(wc.Imm())
 	case c.iwarp && wc.ByteLen == messageSize:
+		// C sends the 4 bytes in the byte order of its host.
 		m = message(c.hello.order().Uint32(r.queue.buf[messageSize*wc.ID:]))
 	default:
 		err = protocolError("a message of %d bytes", wc.ByteLen)

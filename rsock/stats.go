@@ -7,7 +7,8 @@ import (
 )
 
 // ConnStats contains statistics of a [Conn] since it was made, or their sums: see
-// [ListenerStats] and [DialerStats].
+// [ListenerStats] and [DialerStats]. It is one wide struct, as [database/sql.DBStats] is, so that all numbers
+// are of one moment.
 type ConnStats struct {
 	BytesReceived    uint64 // written by the peer, read or not
 	BytesSent        uint64 // passed to the device
