@@ -43,7 +43,7 @@ type thread struct {
 	// by commands that run on other threads and while IDs are added.
 	renewMu  sync.RWMutex
 	renewals int
-	old      []int // former files; IDs of connection requests not yet delivered may be on them
+	old      []int // former files, the oldest first; IDs of connection requests not yet delivered may be on them
 	failed   error // of the last renewal
 }
 
@@ -52,7 +52,8 @@ func (t *thread) init() {
 	t.stop = sync.OnceFunc(func() { close(t.done) })
 }
 
-// run runs a command and reads its answer.
+// run runs a command and reads its answer. Most programs never change credentials, so the thread exists only after the
+// first refusal.
 func (m *manager) run(msg message, answer []byte) error {
 	err := m.runOnCaller(msg, answer)
 	if err == sys.ErrRefused {
@@ -67,6 +68,7 @@ func (m *manager) runOnCaller(msg message, answer []byte) error {
 	t := &m.thread
 	t.renewMu.RLock()
 	defer t.renewMu.RUnlock()
+	// The file belongs to the thread now, and each other thread would be refused.
 	if t.renewals > 0 {
 		return sys.ErrRefused
 	}
@@ -110,6 +112,7 @@ func (m *manager) onThread(f func(fd int) error) error {
 }
 
 func (t *thread) serve() {
+	// The file is good for this thread's structure of credentials only, so the goroutine may not move to another.
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	for {
 		select {
@@ -162,6 +165,8 @@ func (m *manager) renew(fd int) (err error) {
 		return m.notRenewed("encode migration to", err)
 	}
 	defer move.free()
+	// syscall.Setuid and the like change the credentials of all threads, this one's too, at any time:
+	// also between the opening of a file and the first command on it.
 	for err = sys.ErrRefused; err == sys.ErrRefused; {
 		err = m.renewOnce(fd, &move)
 	}
@@ -193,6 +198,7 @@ func (m *manager) renewOnce(fd int, move *migration) error {
 		t.old = append(t.old, old)
 		m.mu.Lock()
 		defer m.mu.Unlock()
+		// Events of an ID that has not been moved yet stay on the former file, and move with it.
 		for _, id := range m.ids {
 			if !id.detached {
 				if err := t.migrate(fd, move, id.handle); err != nil {
@@ -222,6 +228,8 @@ func (m *manager) notRenewed(op string, err error) error {
 // migrate moves an ID that is on a former file to fd. It fails with [sys.ErrRefused] if the
 // thread's credentials have changed again.
 func (t *thread) migrate(fd int, move *migration, handle uint32) error {
+	// The kernel wants to know which file the ID is on (ucma_get_ctx fails for another); mostly it is the
+	// last one.
 	for _, from := range slices.Backward(t.old) {
 		if err := move.run(fd, from, handle); err == nil || err == sys.ErrRefused {
 			return err
@@ -245,7 +253,8 @@ func (m *manager) migrateNew(handle uint32) {
 	})
 }
 
-// migration is the command MIGRATE_ID.
+// migration is the command MIGRATE_ID, which takes an ID from any file that the process has open. It is encoded before
+// it is needed: memory that cannot be had would leave IDs behind.
 type migration struct {
 	message
 	req *abi.RdmaUcmMigrateId
@@ -308,6 +317,8 @@ func (m *manager) runBlocking(id *ID, cmd uint32, req []byte) error {
 			break
 		}
 		if err = move.run(file, idFD, id.handle); err == nil {
+			// The ID stays on the caller's own file for the command, and goes to the manager's
+			// afterwards.
 			file, idFD = idFD, file
 			renewals = -1
 			err = sys.WriteCommand(idFD, msg.bytes())
@@ -317,6 +328,8 @@ func (m *manager) runBlocking(id *ID, cmd uint32, req []byte) error {
 	if m.attach(id, renewals) {
 		return translateErrno(err)
 	}
+	// The ID is on a file that waits for no events. It must get to the manager's, or its events would
+	// never be read.
 	back := m.onThread(func(fd int) error {
 		move.req.Id, move.req.Fd = id.handle, uint32(idFD)
 		defer func() { id.detached = false }()

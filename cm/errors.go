@@ -23,7 +23,8 @@ var (
 
 // MaxPrivateData is the most private data that the kernel accepts, in bytes; iWARP carries it at
 // its exact length. RoCE carries 56 in a connection request, 196 in its acceptance and 148 in its
-// rejection (IBTA 12.6, less rdma_cm's header), for datagrams 180 and 136, padded with zeros.
+// rejection (IBTA tables 106, 110 and 108, less rdma_cm's header), for datagrams 180 and 136 (119 and 120), padded
+// with zeros.
 const MaxPrivateData = 255
 
 // The most private data that RoCE carries, in bytes.
@@ -54,7 +55,7 @@ type RejectedError struct {
 	PrivateData []byte
 }
 
-// Reject reasons that occur in practice (IBTA table 106).
+// Reject reasons that occur in practice (IBTA 12.6.7.2; enum ib_cm_rej_reason).
 const (
 	rejectInvalidServiceID = 8  // no listener
 	rejectStaleConn        = 10 // a late packet of an older connection

@@ -12,9 +12,13 @@ import (
 // There are no retries and no RNR: a message that finds no receive ends the
 // connection, and disconnecting loses messages in flight. After the handshake
 // the first message must come from the side that dialed (RFC 5044, section
-// 7.1.1). Ports are TCP's: a port that a TCP socket listens on is in use
-// (EADDRINUSE), and the kernel handles peers that connect by TCP and send
-// nothing, or something other than MPA: they never become a Request.
+// 7.1.2): MPA puts frames into TCP's stream, and a dialing side that gets the
+// reply and a frame in one piece may not know yet how to read the latter. With
+// RFC 6581 the devices exchange an empty first message by themselves, but siw
+// does not ask for that (peer_to_peer). Ports are TCP's: a port that a TCP
+// socket listens on is in use (EADDRINUSE), and the kernel handles peers that
+// connect by TCP and send nothing, or something other than MPA: they never
+// become a Request.
 
 // connectIWARP connects and waits for the answer. On siw, ID.Connect waits for TCP's handshake
 // and cannot be cancelled: it takes up to two minutes if nothing answers, and until MPA's
@@ -38,6 +42,7 @@ func connectIWARP(ctx context.Context, t *Transport, e *Endpoint) (_ Event, aban
 	select {
 	case <-done:
 		return ev, false, err
+	// Nobody waits for the result any more, but the kernel does: the endpoint lives until it has one.
 	case <-ctx.Done():
 		go func() {
 			<-done

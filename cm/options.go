@@ -112,7 +112,7 @@ func newPlan(opt *Options, space PortSpace, route Route, accepting bool) (p plan
 
 // setDepths sets the most READs and atomics in flight. A number of the program's that the device does not
 // take is refused, the default is lowered. The accepting side does not start more than the peer serves,
-// nor serve more than it starts (IBTA 12.7.29, 12.7.30).
+// nor serve more than it starts (IBTA table 106, Responder Resources and Initiator Depth; rdma_accept(3)).
 func (p *plan) setDepths(attr *verbs.DeviceAttr, device string, request *Event) (err error) {
 	limit := func(name string, given, most int, peer uint8) uint8 {
 		n := int(optionValue(given, defaultReadDepth))

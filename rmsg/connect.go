@@ -164,7 +164,7 @@ func (c *Conn) setup(e *cm.Endpoint) (err error) {
 }
 
 // exchangeHello waits until both sides have sent hello: the dialing side first, as iWARP
-// requires (RFC 5044, section 7.1.1).
+// requires (RFC 5044, section 7.1.2).
 func (c *Conn) exchangeHello(ctx context.Context, e *cm.Endpoint) error {
 	c.mu.Lock()
 	c.local, c.remote = e.LocalAddr(), e.RemoteAddr()

@@ -7,7 +7,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// recvQueue is the receive queue of a QP, or an SRQ.
+// recvQueue is the receive queue of a QP, or an SRQ. The kernel looks for receives when messages come, so posting
+// takes no doorbell.
 type recvQueue struct {
 	provider.Requests
 	queue array[abi.SiwRqe] // no region if the QP takes no receives
@@ -92,6 +93,7 @@ func (q *recvQueue) postSlow(wrs []verbs.RecvWR, n int) (int, error) {
 	if q.Closed {
 		return 0, q.Err()
 	}
+	// As with sends, the kernel ignores receives of a QP in the error state.
 	if q.State == verbs.StateErr {
 		for i := range wrs {
 			q.cq.flush(wrs[i].ID, q.Num, verbs.WCRecv)
@@ -101,7 +103,8 @@ func (q *recvQueue) postSlow(wrs []verbs.RecvWR, n int) (int, error) {
 	return n, q.Refuse(wrs, n, int(q.size))
 }
 
-// hasReceived reports whether a message has used a receive.
+// hasReceived reports whether a message has used a receive: the first element has been used, and is free or has been
+// posted again. No completion is needed for that, which only the program polls.
 func (q *recvQueue) hasReceived() bool {
 	if !q.TryLock() { // a change of state, which waits for the send queue, holds the lock
 		return false
@@ -121,7 +124,8 @@ func (q *recvQueue) Settle(s verbs.QPState, moved bool) {
 	q.Gate.Settle(s, moved)
 }
 
-// flush completes all requests that the kernel has left in the queue of a failed QP.
+// flush completes all requests that the kernel has left in the queue of a failed QP (siw_rq_flush may have run before
+// they were posted).
 func (q *recvQueue) flush() {
 	if q.queue.region == nil {
 		return

@@ -79,12 +79,17 @@ func (q *sendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 	return n, err
 }
 
-// postFirst is post for a queue that has had no requests.
+// postFirst is post for a queue that has had no requests. Over iWARP the side that accepts must not send before it
+// has received: the dialing side is the first to send (RFC 5044, 7.1.2), and a siw that dials takes
+// whatever comes right behind MPA's reply for a violation (siw_recv_mpa_rr). RDMA programs know no such rule, so the
+// package keeps it for them: package cm says until when to hold, and a message that has come ends the wait.
 func (q *sendQueue) postFirst(wrs []verbs.SendWR) (int, error) {
 	for time.Now().Before(q.holdUntil) && q.recv != nil && !q.recv.hasReceived() {
 		time.Sleep(20 * time.Microsecond)
 	}
 	n, err := q.post(wrs)
+	// The dialing side's first message, or this one if the peer has sent nothing, may stay unread: see
+	// nudge.
 	if q.put != 0 && (q.recv == nil || !q.recv.hasReceived()) {
 		q.nudgeDelay, q.nudgePending = time.Millisecond, true
 		q.nudgeTimer = time.AfterFunc(q.nudgeDelay, q.nudge)
@@ -106,8 +111,9 @@ var nudgeID = rand.Uint64()
 
 // nudge sends the peer an empty WRITE, repeatedly until a message has come: a siw that
 // accepts may leave the first message unread until more data comes (see
-// docs/kernels.md). The WRITE is not signaled; if it fails, its completion is
-// dropped. Callers lose no element to it; see nudgeQueued.
+// docs/kernels.md). A WRITE of nothing touches no memory and takes no receive, so the peer's program does not
+// see it (RFC 6581 lets it be the first message for the same reason). It is not signaled; if it fails, its
+// completion is dropped. Callers lose no element to it; see nudgeQueued.
 func (q *sendQueue) nudge() {
 	q.Lock()
 	defer q.Unlock()
@@ -134,6 +140,8 @@ func (q *sendQueue) post(wrs []verbs.SendWR) (int, error) {
 	if q.Closed {
 		return 0, q.Err()
 	}
+	// The kernel takes no doorbell for a QP in the error state, and completes nothing that is posted to
+	// it (siw_post_send). Verbs promise a flushed completion for each request, so they are made here.
 	if q.State == verbs.StateErr {
 		for i := range wrs {
 			q.cq.flush(wrs[i].ID, q.Num, 0)
@@ -217,6 +225,8 @@ func (q *sendQueue) nudgeQueued() bool {
 func (q *sendQueue) submit(n uint32) (int, error) {
 	first := q.put
 	q.put += n
+	// siw takes requests one by one and clears each one's flag when it does. While the one before is
+	// still valid, it has not looked at these, and will.
 	before := sqeWord(q.queue.at(first - 1))
 	if n <= q.queue.mask && isValid(before.Load()) {
 		return int(n), nil // the kernel has not taken the previous request, so it will find these
@@ -230,7 +240,7 @@ func (q *sendQueue) submit(n uint32) (int, error) {
 	if err = q.resolveDoorbell(err); err == nil {
 		return int(n), nil
 	}
-	// Take back the requests that the kernel did not take.
+	// Take back the requests that the kernel did not take: from the last one on, as it takes them in order.
 	for q.put != first && isValid(sqeWord(q.queue.at(q.put-1)).Load()) {
 		q.put--
 		sqeWord(q.queue.at(q.put)).Store(0)
@@ -249,6 +259,8 @@ func (q *sendQueue) resolveDoorbell(err error) error {
 	for ; ; time.Sleep(20 * time.Microsecond) {
 		state, qerr := q.query.Ask()
 		switch {
+		// The connection has ended, or the driver has not got the doorbell at all: the QP is to end, and
+		// what the kernel has not flushed is flushed here.
 		case qerr == nil && state == verbs.StateErr, err != nil && !errors.Is(err, syscall.ENOTCONN) && !errors.Is(err, syscall.EINVAL):
 			// A change of state waits for the current one. If the driver did not get the
 			// doorbell, it may still find the requests.
@@ -258,10 +270,13 @@ func (q *sendQueue) resolveDoorbell(err error) error {
 				q.flush()
 			}
 			return nil
+		// The doorbell has been taken (no error), or the kernel refuses the request itself (EINVAL).
 		case !errors.Is(err, syscall.ENOTCONN):
 			return err
 		case qerr != nil, state != verbs.StateRTS && state != verbs.StateSQE, !deadline.IsZero() && time.Now().After(deadline):
 			return verbs.ErrState
+		// The QP is in RTS and yet refuses: its connection is ending or just beginning. Either is over
+		// soon.
 		case deadline.IsZero():
 			deadline = time.Now().Add(time.Second)
 		}
@@ -269,7 +284,8 @@ func (q *sendQueue) resolveDoorbell(err error) error {
 	}
 }
 
-// flush completes all requests that the kernel has left in the queue of a failed QP.
+// flush completes all requests that the kernel has left in the queue of a failed QP: those that were posted while it
+// flushed what it had (siw_sq_flush). The kernel works on the queue no more, so what is still valid is this side's.
 func (q *sendQueue) flush() {
 	q.State = verbs.StateErr
 	for i := q.put - q.queue.mask - 1; i != q.put; i++ {
