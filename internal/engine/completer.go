@@ -261,6 +261,8 @@ func (q *requester) completeHead(status verbs.WCStatus) {
 	if q.next == q.ring.index {
 		q.next = q.ring.next(q.next)
 	}
+	// The ring's element is the program's again once it is consumed, so what the completion needs is
+	// copied before.
 	signaled := q.init.SignalAll || r.flags&uint32(verbs.SendSignaled) != 0
 	var flags uint32
 	if r.info.imm {

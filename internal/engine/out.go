@@ -51,6 +51,8 @@ type outgoing struct {
 func (o *out) begin(p *path, h *roce.Packet, n int) (g outgoing) {
 	g.path = p
 	h.Pad = roce.PadLen(n)
+	// All packets are of the default partition: RoCE has no subnet manager that would set up others
+	// (Annex A17.7.1).
 	h.PKey = defaultPKey
 	if p.local {
 		g.pkt = o.dev.getPacket(n)
@@ -105,6 +107,8 @@ func (pkt *packet) setAddrs(p *path) {
 func (o *out) sendBuffer(p *path, buf []byte, n int) {
 	b := o.batch
 	buf = append(buf, roce.Padding(n)...)
+	// The kernel chooses the identification of an IPv4 packet when it sends it, and the ICRC covers it: 0
+	// stands for it until the port knows.
 	buf = p.flow.AppendICRC(buf, 0)
 	b.pkts = append(b.pkts, netif.Packet{Src: p.src, Dst: p.dst, TOS: p.av.TrafficClass, Data: buf})
 	if len(b.pkts) == batchSize {

@@ -85,7 +85,8 @@ func (r *receiver) release(qp *QP, few bool) {
 }
 
 // answer sends acknowledgements, together. Before, it lets programs run that messages may have
-// woken: the acknowledgement goes with the answer then, and takes no system call of either side.
+// woken: the acknowledgement goes with the answer then, and takes no system call of either side, as TCP's delayed
+// acknowledgements do, but without a timer.
 // A QP has no reply to a READ in progress that it could overtake: that would imply it.
 func (r *receiver) answer() {
 	if r.late {

@@ -325,6 +325,8 @@ func (r *responder) execute(p *packet) fault {
 	case f&roce.IsFlush != 0:
 		return r.flushMemory(p)
 	}
+	// SEND with invalidate: the peer gives back the key that this side has lent it, before the message is
+	// seen.
 	if f&roce.HasIETH != 0 && !r.qp.invalidate(p.IETH) {
 		return faultKey
 	}
@@ -419,7 +421,7 @@ func (r *responder) write(p *packet, f roce.Flags) fault {
 }
 
 // completeReceive completes the receive request in use. It reports false if the CQ has no
-// room.
+// room. Completions with errors count as solicited: a program that sleeps until such a message comes must hear of them.
 func (r *responder) completeReceive(p *packet, status verbs.WCStatus) bool {
 	recv := &r.recv
 	wc := r.qp.newWC(recv.id, status)
@@ -457,7 +459,8 @@ func (r *responder) completeReceive(p *packet, status verbs.WCStatus) bool {
 // rxe uses instead of that of the user interface.
 const wcWithInvalidate = 1 << 2
 
-// endReceive frees the receive request in use.
+// endReceive frees the receive request in use. One of the QP's own queue has stayed there until now, so that a message
+// that breaks off on UC leaves it for the next; one of an SRQ was copied and removed when it was taken.
 func (r *responder) endReceive() {
 	r.recv.active = false
 	if r.init.SRQ == nil {
