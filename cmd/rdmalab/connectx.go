@@ -78,27 +78,8 @@ func findEmulator(ctx context.Context, on arch) (emulator, error) {
 		}
 	}
 	root := filepath.Join(debian.CacheDir(), "qemu-"+on.name)
-	unlock, err := debian.Lock(ctx, root+".lock")
-	if err != nil {
-		return emulator{}, err
-	}
-	defer unlock()
-	if !exist(root) {
-		tmp := root + ".new" // always the same, so that the next run removes it
-		if err := os.RemoveAll(tmp); err != nil {
-			return emulator{}, err
-		}
-		archive := debian.Archive{Suite: qemuSuite, Log: os.Stderr}
-		list, err := archive.Closure(ctx, nil, on.pkg)
-		if err == nil {
-			err = archive.Extract(ctx, tmp, list)
-		}
-		if err == nil {
-			err = os.Rename(tmp, root)
-		}
-		if err != nil {
-			return emulator{}, fmt.Errorf("fetch QEMU, because this machine has none of version %d.%d or later: %w", qemuMajor, qemuMinor, err)
-		}
+	if err := unpackOnce(ctx, debian.Archive{Suite: qemuSuite, Log: os.Stderr}, root, nil, on.pkg); err != nil {
+		return emulator{}, fmt.Errorf("fetch QEMU, because this machine has none of version %d.%d or later: %w", qemuMajor, qemuMinor, err)
 	}
 	usr := func(path string) string { return filepath.Join(root, "usr", path) }
 	loaders, _ := filepath.Glob(usr("lib*/ld-linux-*.so.*"))

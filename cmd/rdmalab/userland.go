@@ -30,33 +30,39 @@ func fetchUserland(ctx context.Context, suite string, on arch) (string, error) {
 	// A new list of packages takes a new folder, as others may run with the old one.
 	sum := sha256.Sum256([]byte(strings.Join(userlandPackages, " ")))
 	root := filepath.Join(debian.CacheDir(), fmt.Sprintf("userland-%s-%s-%x", suite, on.name, sum[:4]))
+	archive := debian.Archive{Suite: suite, Arch: on.name, Log: os.Stderr}
+	return root, unpackOnce(ctx, archive, root, []string{"bin", "sbin", "lib", "lib64"}, userlandPackages...)
+}
+
+// unpackOnce unpacks packages, and what they need, into a folder, unless that has been done. Folders whose names are
+// merged are those of /usr.
+func unpackOnce(ctx context.Context, a debian.Archive, root string, merged []string, packages ...string) error {
 	unlock, err := debian.Lock(ctx, root+".lock")
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer unlock()
-	if _, err := os.Stat(root); err == nil {
-		return root, nil
+	if exist(root) {
+		return nil
 	}
 	tmp := root + ".new" // always the same, so that the next run removes it
 	if err := os.RemoveAll(tmp); err != nil {
-		return "", err
+		return err
 	}
-	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
+	for _, dir := range merged {
 		if err := os.MkdirAll(filepath.Join(tmp, "usr", dir), 0o755); err != nil {
-			return "", err
+			return err
 		}
 		if err := os.Symlink("usr/"+dir, filepath.Join(tmp, dir)); err != nil {
-			return "", err
+			return err
 		}
 	}
-	archive := debian.Archive{Suite: suite, Arch: on.name, Log: os.Stderr}
-	list, err := archive.Closure(ctx, nil, userlandPackages...)
+	list, err := a.Closure(ctx, nil, packages...)
 	if err == nil {
-		err = archive.Extract(ctx, tmp, list)
+		err = a.Extract(ctx, tmp, list)
 	}
 	if err != nil {
-		return "", err
+		return err
 	}
-	return root, os.Rename(tmp, root)
+	return os.Rename(tmp, root)
 }

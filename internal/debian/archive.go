@@ -1,6 +1,7 @@
 package debian
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,22 +49,14 @@ func CacheDir() string {
 }
 
 func (a Archive) dir() string {
-	base := a.Dir
-	if base == "" {
-		base = CacheDir()
-	}
+	base := cmp.Or(a.Dir, CacheDir())
 	if arch := a.arch(); arch != "amd64" {
 		return filepath.Join(base, "debian", a.Suite+"_"+arch)
 	}
 	return filepath.Join(base, "debian", a.Suite)
 }
 
-func (a Archive) arch() string {
-	if a.Arch == "" {
-		return "amd64"
-	}
-	return a.Arch
-}
+func (a Archive) arch() string { return cmp.Or(a.Arch, "amd64") }
 
 func (a Archive) logf(format string, args ...any) {
 	if a.Log != nil {
@@ -177,7 +170,12 @@ func (a Archive) extract(ctx context.Context, dir string, list []Package) error 
 }
 
 func (a Archive) extractPackage(ctx context.Context, dir string, r record) error {
-	a.logf("fetching %s %s, %d KiB", r.name, r.version, (r.size+1023)/1024)
+	return a.fetchFile(ctx, "", r, func(f *os.File) error { return unpackDeb(ctx, f, dir) })
+}
+
+// fetchFile fetches the file of a record and calls use with it.
+func (a Archive) fetchFile(ctx context.Context, what string, r record, use func(*os.File) error) error {
+	a.logf("fetching %s%s %s, %d KiB", what, r.name, r.version, (r.size+1023)/1024)
 	f, err := os.CreateTemp(a.dir(), tmpPrefix)
 	if err != nil {
 		return err
@@ -187,7 +185,7 @@ func (a Archive) extractPackage(ctx context.Context, dir string, r record) error
 	if err := a.fetch(ctx, r.mirror+"/"+r.file, r.sha256, f); err != nil {
 		return err
 	}
-	return unpackDeb(ctx, f, dir)
+	return use(f)
 }
 
 // retry calls do with the package lists. They may name a version that the mirror no longer

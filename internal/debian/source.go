@@ -22,20 +22,12 @@ func (a Archive) Source(ctx context.Context, name, dir string) (version string, 
 	if err != nil {
 		return "", fmt.Errorf("sources of %s: %w", name, err)
 	}
-	a.logf("fetching sources of %s %s, %d KiB", name, r.version, (r.size+1023)/1024)
-	f, err := os.CreateTemp(a.dir(), tmpPrefix)
-	if err != nil {
-		return "", err
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	if err := a.fetch(ctx, r.mirror+"/"+r.file, r.sha256, f); err != nil {
-		return "", err
-	}
-	if _, err := f.Seek(0, 0); err != nil {
-		return "", err
-	}
-	return r.version, unpackTar(ctx, path.Ext(r.file), f, dir)
+	return r.version, a.fetchFile(ctx, "sources of ", r, func(f *os.File) error {
+		if _, err := f.Seek(0, 0); err != nil {
+			return err
+		}
+		return unpackTar(ctx, path.Ext(r.file), f, dir)
+	})
 }
 
 // findSource finds the archive of upstream's sources in the newest version of a source package.
