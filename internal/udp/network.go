@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"syscall"
 
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/netif"
 )
 
@@ -57,24 +58,10 @@ func (n *Network) open(addr netip.AddrPort) (*Port, error) {
 	return p, nil
 }
 
-func (n *Network) readBuffer() int {
-	if n.ReadBuffer > 0 {
-		return n.ReadBuffer
-	}
-	return 8 << 20
-}
-
-func (n *Network) writeBuffer() int {
-	if n.WriteBuffer > 0 {
-		return n.WriteBuffer
-	}
-	return 4 << 20
-}
-
 // interfaceOf returns the interface with an address, or, for an address like 127.0.0.2, the one
 // whose network has it.
 func interfaceOf(ip netip.Addr) (*net.Interface, error) {
-	all, err := net.Interfaces()
+	all, err := host.Interfaces()
 	if err != nil {
 		return nil, fmt.Errorf("udp: interfaces: %w", err)
 	}
@@ -84,20 +71,12 @@ func interfaceOf(ip netip.Addr) (*net.Interface, error) {
 		if zone := ip.Zone(); zone != "" && zone != ifi.Name && zone != fmt.Sprint(ifi.Index) {
 			continue
 		}
-		addrs, err := ifi.Addrs()
-		if err != nil {
-			continue // The interface has been removed.
-		}
-		for _, a := range addrs {
-			prefix, ok := a.(*net.IPNet)
-			if !ok {
-				continue
+		for _, p := range ifi.Prefixes {
+			if p.Addr().Unmap() == ip.WithZone("") {
+				return &ifi.Interface, nil
 			}
-			if own, ok := netip.AddrFromSlice(prefix.IP); ok && own.Unmap() == ip.WithZone("") {
-				return ifi, nil
-			}
-			if ifi.Flags&net.FlagLoopback != 0 && prefix.Contains(ip.AsSlice()) {
-				within = ifi
+			if ifi.Flags&net.FlagLoopback != 0 && p.Contains(ip.WithZone("")) {
+				within = &ifi.Interface
 			}
 		}
 	}

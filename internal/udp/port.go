@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -45,7 +46,7 @@ type config struct {
 func (p *Port) config(group netip.Addr) config {
 	return config{
 		addr: p.addr, group: group, ifi: p.ifi, mtu: p.mtu,
-		readBuffer: p.options.readBuffer(), writeBuffer: p.options.writeBuffer(), offload: !p.options.NoOffload,
+		readBuffer: cmp.Or(max(p.options.ReadBuffer, 0), 8<<20), writeBuffer: cmp.Or(max(p.options.WriteBuffer, 0), 4<<20), offload: !p.options.NoOffload,
 	}
 }
 
