@@ -7,7 +7,6 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/attr"
-	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -37,9 +36,7 @@ func (p *PD) CreateAH(av verbs.AddressVector) (*AH, error) {
 		if !created { // the driver's kernel side has none
 			return nil
 		}
-		return core.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_AH, Method: abi.UVERBS_METHOD_AH_DESTROY, Attrs: []sys.Attr{
-			sys.Handle(abi.UVERBS_ATTR_DESTROY_AH_HANDLE, resp.AhHandle),
-		}})
+		return core.destroy(abi.UVERBS_OBJECT_AH, abi.UVERBS_METHOD_AH_DESTROY, abi.UVERBS_ATTR_DESTROY_AH_HANDLE, 0, resp.AhHandle, nil)
 	}
 	if err != nil {
 		destroy()

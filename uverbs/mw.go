@@ -7,7 +7,6 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -38,9 +37,7 @@ func (p *PD) AllocMW(typ verbs.MWType) (*MW, error) {
 	}
 	m := &MW{pd: p, typ: typ, rkey: resp.Rkey}
 	m.obj = newObject(p.obj.device, objectName{"MW %#x", resp.Rkey}, func() error {
-		return core.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_MW, Method: abi.UVERBS_METHOD_MW_DESTROY, Attrs: []sys.Attr{
-			sys.Handle(abi.UVERBS_ATTR_DESTROY_MW_HANDLE, resp.MwHandle),
-		}})
+		return core.destroy(abi.UVERBS_OBJECT_MW, abi.UVERBS_METHOD_MW_DESTROY, abi.UVERBS_ATTR_DESTROY_MW_HANDLE, 0, resp.MwHandle, nil)
 	}, p.obj)
 	addCleanup(m, m.obj)
 	return m, nil

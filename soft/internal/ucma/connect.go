@@ -64,7 +64,7 @@ func (i *id) connect(p *abi.RdmaUcmConnParam, ece ibcm.ECE) syscall.Errno {
 	}
 	if err != nil {
 		cm.Destroy()
-		return errnoFrom(err)
+		return errnoOf(err)
 	}
 	i.cm = cm
 	i.state = connecting
@@ -119,7 +119,7 @@ func (i *id) accept(p *abi.RdmaUcmConnParam, ece ibcm.ECE) syscall.Errno {
 	if err != nil {
 		i.reject(roce.RejConsumerDefined, nil)
 	}
-	return errnoFrom(err)
+	return errnoOf(err)
 }
 
 // answer answers a request for a datagram QP (cma_send_sidr_rep).
@@ -149,7 +149,7 @@ func (f *File) reject(in *abi.RdmaUcmReject) syscall.Errno {
 	if errno != 0 {
 		return errno
 	}
-	return errnoFrom(c.id.reject(reason, in.PrivateData[:in.PrivateDataLen]))
+	return errnoOf(c.id.reject(reason, in.PrivateData[:in.PrivateDataLen]))
 }
 
 // reject rejects a request or a reply (rdma_reject).
@@ -187,7 +187,7 @@ func (f *File) notify(in *abi.RdmaUcmNotify) syscall.Errno {
 	case c.id.device == nil || c.id.cm == nil || verbs.AsyncEventType(in.Event) != verbs.EventCommEst:
 		return syscall.EINVAL
 	}
-	return errnoFrom(c.id.cm.CommEstablished())
+	return errnoOf(c.id.cm.CommEstablished())
 }
 
 // handleEvent handles an event of a connection, or of a request for a datagram QP

@@ -1,7 +1,6 @@
 package ucma
 
 import (
-	"errors"
 	"slices"
 	"syscall"
 
@@ -148,13 +147,4 @@ func (f *File) destroyID(in *abi.RdmaUcmDestroyId, out int) syscall.Errno {
 		c = f.m.contexts.Get(in.Id)
 	}
 	return respond(in.Response, out, &abi.RdmaUcmDestroyIdResp{EventsReported: c.destroy()})
-}
-
-// errnoFrom returns the errno of an error of package ibcm.
-func errnoFrom(err error) syscall.Errno {
-	if err == nil {
-		return 0
-	}
-	errno, _ := errors.AsType[syscall.Errno](err)
-	return errno
 }

@@ -20,7 +20,7 @@ func (f *File) initQPAttr(in *abi.RdmaUcmInitQpAttr, out int) syscall.Errno {
 	}
 	a, mask, err := c.id.qpAttr(state)
 	if err != nil {
-		return errnoFrom(err)
+		return errnoOf(err)
 	}
 	return respond(in.Response, out, qpAttr(&a, mask))
 }

@@ -80,7 +80,7 @@ func commonBits(a, b netip.Addr) (n int) {
 	return n
 }
 
-// errnoOf returns the errno of a Router's error, or 0 if there is none.
+// errnoOf returns the errno of an error of a Router or of package ibcm, or 0 if there is none.
 func errnoOf(err error) syscall.Errno {
 	if err == nil {
 		return 0

@@ -199,11 +199,7 @@ func (p *printer) machine(title string, m *machine) {
 		}
 		p.line(fmt.Sprintf("port %d", port.Port), text)
 	}
-	var features []string
-	for _, f := range m.Features {
-		features = append(features, string(f))
-	}
-	p.line("features", strings.Join(features, "; "))
+	p.line("features", strings.Join(m.Features, "; "))
 	fmt.Fprintln(p.w)
 }
 
