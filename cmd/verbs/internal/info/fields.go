@@ -26,11 +26,11 @@ func (f *fields) addf(name string, value any, format string, args ...any) {
 }
 
 // flags adds a set of flags, as a number in JSON and by name in the text.
-func (f *fields) flags(name string, value uint64, width int, table []flagName) {
+func (f *fields) flags(name string, value uint64, width int, names []string) {
 	text := fmt.Sprintf("0x%0*x", width, value)
-	for _, flag := range table {
-		if value&flag.bit != 0 {
-			text += " " + flag.name
+	for i, name := range names {
+		if name != "" && value>>i&1 != 0 {
+			text += " " + name
 		}
 	}
 	*f = append(*f, field{name, value, text})
