@@ -268,9 +268,7 @@ func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (pro
 		return fail(err)
 	}
 	req.Uidx = p.index
-	if p.reg, err = c.regs.get(&req); err != nil {
-		return fail(err)
-	}
+	p.reg = c.regs.get(&req)
 	var resp abi.Mlx5IbCreateQpResp
 	info, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp), Pins: pins(length)})
 	if err != nil {

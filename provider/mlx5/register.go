@@ -170,9 +170,9 @@ func (r *registers) destroy(u *uar) {
 
 // get returns a register for a QP and writes the page of it to the request, or returns nil if the kernel will
 // name one.
-func (r *registers) get(req *abi.Mlx5IbCreateQp) (*register, error) {
+func (r *registers) get(req *abi.Mlx5IbCreateQp) *register {
 	if r.static != nil {
-		return nil, nil
+		return nil
 	}
 	reg := r.plain
 	if r.blueFlame {
@@ -180,7 +180,7 @@ func (r *registers) get(req *abi.Mlx5IbCreateQp) (*register, error) {
 	}
 	req.Flags |= abi.MLX5_QP_FLAG_UAR_PAGE_INDEX
 	req.BfregIndex = reg.page
-	return reg, nil
+	return reg
 }
 
 // getBlueFlame returns a register with halves, or the plain one if there are no more.
