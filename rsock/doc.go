@@ -33,7 +33,7 @@
 // use the same port number for RDMA and TCP. iWARP shares TCP's ports: a port serves one
 // of the two, and a client cannot know which. A TCP server that an iWARP device dials may
 // not answer the handshake for 10 s, and if it sends first, the siw driver crashes the
-// client's kernel (Linux 6.1 to 7.2). Therefore FallbackAlways uses only TCP on iWARP
+// client's kernel (Linux 6.1 to 7.3). Therefore FallbackAlways uses only TCP on iWARP
 // devices, in both Dialer and Listener: a listener at an iWARP device's address listens
 // on TCP only, and a listener at all addresses, on a machine with an iWARP device,
 // listens for RDMA at the addresses that the other devices have at that time. To use

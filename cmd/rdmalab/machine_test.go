@@ -43,7 +43,7 @@ func TestLate(t *testing.T) {
 		}
 	}
 	w.late()
-	if !killed || !errors.Is(w.failed, errDown) || !strings.Contains(errs.String(), "its stacks") || !strings.Contains(errs.String(), "killed") {
+	if !killed || !errors.Is(w.failed, errDown) || !strings.Contains(errs.String(), "the program's stacks") || !strings.Contains(errs.String(), "killed") {
 		t.Errorf("killed %v, %v, %s", killed, w.failed, &errs)
 	}
 }
