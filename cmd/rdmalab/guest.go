@@ -449,11 +449,8 @@ func openPort(name string) (*os.File, error) {
 		return openLine(slices.Index(ports, name))
 	}
 	for range 100 {
-		names, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
-		for _, n := range names {
-			if b, err := os.ReadFile(n); err == nil && strings.TrimSpace(string(b)) == name {
-				return os.OpenFile("/dev/"+filepath.Base(filepath.Dir(n)), os.O_RDWR, 0)
-			}
+		if port := findInSysfs("virtio-ports", "name", name); port != "" {
+			return os.OpenFile("/dev/"+port, os.O_RDWR, 0)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

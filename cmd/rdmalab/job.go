@@ -156,10 +156,7 @@ func (j job) onHost(host int, k, other kernel) job {
 func writeInitramfs(file string, k kernel, s setup, others ...string) error {
 	var early []string
 	if !k.uml() {
-		names := slices.Clip(rdmaModules)
-		if len(s.NICs) > 0 {
-			names = append(names, adapterModules...)
-		}
+		names := slices.Clip(options{nics: s.NICs}.modules())
 		if s.Host != 0 {
 			names = append(names, "virtio_net")
 		}

@@ -144,20 +144,20 @@ func waitActive(device string) error {
 	var state, node string
 	for begun := time.Now(); time.Since(begun) < readyLimit; time.Sleep(20 * time.Millisecond) {
 		b, _ := os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/state")
-		state, node = strings.TrimSpace(string(b)), uverbs(device)
-		if state == "4: ACTIVE" && exist(node, "/dev/infiniband/rdma_cm") {
+		state, node = strings.TrimSpace(string(b)), findInSysfs("infiniband_verbs", "ibdev", device)
+		if state == "4: ACTIVE" && node != "" && exist("/dev/infiniband/"+node, "/dev/infiniband/rdma_cm") {
 			return nil
 		}
 	}
 	return fmt.Errorf("%s is not ready: port %q, node %q", device, state, node)
 }
 
-// uverbs returns the path of a device's node, or "" if there is none yet.
-func uverbs(device string) string {
-	files, _ := filepath.Glob("/sys/class/infiniband_verbs/uverbs*/ibdev")
+// findInSysfs returns the name of the object of a class whose attribute has a value, or "" if there is none.
+func findInSysfs(class, attr, value string) string {
+	files, _ := filepath.Glob("/sys/class/" + class + "/*/" + attr)
 	for _, f := range files {
-		if b, _ := os.ReadFile(f); strings.TrimSpace(string(b)) == device {
-			return "/dev/infiniband/" + filepath.Base(filepath.Dir(f))
+		if b, _ := os.ReadFile(f); strings.TrimSpace(string(b)) == value {
+			return filepath.Base(filepath.Dir(f))
 		}
 	}
 	return ""

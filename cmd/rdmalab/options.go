@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,9 +16,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs/internal/connectx"
+	"github.com/goverbs/verbs/internal/sys"
 )
 
 // options describe a machine.
@@ -136,13 +134,6 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 // qemuValue returns a value as QEMU's options want it, where a comma begins the next.
 func qemuValue(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
-// hostID identifies this machine as far as KVM is concerned.
-func hostID() string {
-	var u unix.Utsname
-	unix.Uname(&u)
-	return string(bytes.TrimRight(u.Release[:], "\x00"))
-}
-
 // runOnHost runs the program on this machine, if it has an RDMA device.
 func runOnHost(ctx context.Context, args []string) (int, error) {
 	if devices, _ := filepath.Glob("/sys/class/infiniband/*"); len(devices) == 0 {
@@ -150,7 +141,7 @@ func runOnHost(ctx context.Context, args []string) (int, error) {
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), "VERBS_LAB="+hostID())
+	cmd.Env = append(os.Environ(), "VERBS_LAB="+sys.KernelRelease())
 	err := cmd.Run()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exitStatus(exit.Sys().(syscall.WaitStatus)), nil

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/goverbs/verbs/internal/sys"
 )
 
 type stdio struct {
@@ -106,7 +108,7 @@ func accelerator(ctx context.Context, k kernel, opt options) string {
 	} else {
 		f.Close()
 	}
-	cacheFile := filepath.Join(k.root, "kvm-"+hostID())
+	cacheFile := filepath.Join(k.root, "kvm-"+sys.KernelRelease())
 	if b, err := os.ReadFile(cacheFile); err == nil {
 		return string(b)
 	}
