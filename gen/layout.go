@@ -147,7 +147,7 @@ func (b *builder) accessors(g *goType, members []btf.Member, base uint32) error 
 func (b *builder) field(g *goType, m btf.Member, off uint32) (f goField, flexible bool, err error) {
 	f = goField{name: camel(m.Name), off: off, align: alignOf(m.Type), c: m.Name}
 	t := m.Type
-	if a, ok := underlying(t).(*btf.Array); ok && a.Nelems == 0 {
+	if a, ok := btf.UnderlyingType(t).(*btf.Array); ok && a.Nelems == 0 {
 		t, flexible = a.Type, true
 		f.c += "[0]"
 		f.note = "flexible array: its first element"
@@ -165,7 +165,7 @@ func (b *builder) field(g *goType, m btf.Member, off uint32) (f goField, flexibl
 }
 
 func (b *builder) typeName(g *goType, f *goField, cpath string, t btf.Type) (string, error) {
-	switch t := underlying(t).(type) {
+	switch t := btf.UnderlyingType(t).(type) {
 	case *btf.Int:
 		if t.Encoding == btf.Signed {
 			return fmt.Sprintf("int%d", t.Size*8), nil
@@ -216,9 +216,6 @@ func unionField(name string, off, size, align uint32) goField {
 	return goField{name: name, off: off, size: size, align: 1, typ: fmt.Sprintf("[%d]byte", size)}
 }
 
-// underlying resolves typedefs and qualifiers.
-func underlying(t btf.Type) btf.Type { return btf.UnderlyingType(t) }
-
 func bigEndian(t btf.Type) bool {
 	for {
 		switch v := t.(type) {
@@ -236,7 +233,7 @@ func bigEndian(t btf.Type) bool {
 }
 
 func composite(t btf.Type) (kind, tag string, size uint32, members []btf.Member) {
-	switch t := underlying(t).(type) {
+	switch t := btf.UnderlyingType(t).(type) {
 	case *btf.Struct:
 		return "struct", t.Name, t.Size, t.Members
 	case *btf.Union:
@@ -246,7 +243,7 @@ func composite(t btf.Type) (kind, tag string, size uint32, members []btf.Member)
 }
 
 func alignOf(t btf.Type) uint32 {
-	switch t := underlying(t).(type) {
+	switch t := btf.UnderlyingType(t).(type) {
 	case *btf.Int:
 		return t.Size
 	case *btf.Enum:

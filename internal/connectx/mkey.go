@@ -44,17 +44,17 @@ const (
 	maxXLT   = 1 << 27 // bytes of all translation entries: of 64 GiB in small pages
 )
 
-// mkeyAccess returns the rights of an mkey.
-func mkeyAccess(ctx []byte) (a verbs.Access) {
-	for _, r := range []struct {
-		f field
-		a verbs.Access
-	}{
-		{mkcLw, verbs.AccessLocalWrite}, {mkcRw, verbs.AccessRemoteWrite}, {mkcRr, verbs.AccessRemoteRead},
-		{mkcA, verbs.AccessRemoteAtomic},
-	} {
-		if r.f.is(ctx) {
-			a |= r.a
+// rights are the flags of a context that grant access.
+type rights map[field]verbs.Access
+
+var mkeyRights = rights{
+	mkcLw: verbs.AccessLocalWrite, mkcRw: verbs.AccessRemoteWrite, mkcRr: verbs.AccessRemoteRead, mkcA: verbs.AccessRemoteAtomic,
+}
+
+func (r rights) of(ctx []byte) (a verbs.Access) {
+	for f, granted := range r {
+		if f.is(ctx) {
+			a |= granted
 		}
 	}
 	return a
@@ -111,7 +111,7 @@ func (k *mkey) enable() status {
 	if !ok {
 		return statusBadResErr
 	}
-	key, access := k.index<<8|mkcMkey70.u32(ctx), mkeyAccess(ctx)
+	key, access := k.index<<8|mkcMkey70.u32(ctx), mkeyRights.of(ctx)
 	start, length := mkcStartAddr.get(ctx), mkcLen.get(ctx)
 	var mem []byte
 	var err error

@@ -113,6 +113,8 @@ func (q *qp) modify(c *call) status {
 	return statusOk
 }
 
+var qpRights = rights{qpcRre: verbs.AccessRemoteRead, qpcRwe: verbs.AccessRemoteWrite, qpcRae: verbs.AccessRemoteAtomic}
+
 // attributes returns what a transition changes, as the engine has it.
 func (q *qp) attributes(ctx []byte, t transition, mask uint64) (*verbs.QPAttr, verbs.QPAttrMask) {
 	path := qpcPrimaryAddressPath.at(ctx)
@@ -121,15 +123,7 @@ func (q *qp) attributes(ctx []byte, t transition, mask uint64) (*verbs.QPAttr, v
 		DestQPNum: qpcRemoteQpn.u32(ctx), RQPSN: qpcNextRcvPsn.u32(ctx), SQPSN: qpcNextSendPsn.u32(ctx),
 		MaxDestRDAtomic: 1 << qpcLogRraMax.get(ctx), MaxRDAtomic: 1 << qpcLogSraMax.get(ctx),
 		MinRNRTimer: uint8(qpcMinRnrNak.get(ctx)), RetryCount: uint8(qpcRetryCount.get(ctx)), RNRRetry: uint8(qpcRnrRetry.get(ctx)),
-		Timeout: uint8(adsAckTimeout.get(path)),
-	}
-	for _, r := range []struct {
-		f field
-		a verbs.Access
-	}{{qpcRre, verbs.AccessRemoteRead}, {qpcRwe, verbs.AccessRemoteWrite}, {qpcRae, verbs.AccessRemoteAtomic}} {
-		if r.f.is(ctx) {
-			a.Access |= r.a
-		}
+		Timeout: uint8(adsAckTimeout.get(path)), Access: qpRights.of(ctx),
 	}
 	if q.st == qpTypeQp1 {
 		a.QKey = gsiQKey
