@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/deaf"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rdmatest"
+	"github.com/goverbs/verbs/tests/bench/deaf"
 	"github.com/goverbs/verbs/uverbs"
 )
 

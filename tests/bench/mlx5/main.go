@@ -29,8 +29,8 @@ import (
 	"slices"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/deaf"
 	"github.com/goverbs/verbs/internal/tsc"
+	"github.com/goverbs/verbs/tests/bench/deaf"
 	"github.com/goverbs/verbs/tests/bench/self"
 	"github.com/goverbs/verbs/tests/bench/ticks"
 	"github.com/goverbs/verbs/uverbs"

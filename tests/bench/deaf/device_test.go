@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/deaf"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/tests/bench/deaf"
 	"github.com/goverbs/verbs/uverbs"
 )
 
