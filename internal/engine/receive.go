@@ -178,7 +178,7 @@ func (qp *QP) accepts(p *packet) bool {
 	return true
 }
 
-// handle processes a packet. The QP is locked; finish follows the last packet. The packet's
+// handle processes a packet. The QP is locked; finish or release follows the last packet. The packet's
 // memory is not used afterwards.
 func (qp *QP) handle(p *packet) {
 	if !qp.accepts(p) {
