@@ -15,9 +15,7 @@ import (
 )
 
 // Device is an RDMA device that can be opened: one of the kernel, or one that package soft has made.
-// [rdmadev.Find] describes it, its ports and its hardware.
-//
-// [rdmadev.Find]: https://pkg.go.dev/github.com/goverbs/verbs/rdmadev#Find
+// Package rdmadev describes its hardware and its ports.
 type Device struct {
 	Name    string // "rxe0"
 	Node    string // "/dev/infiniband/uverbs0"; "virtual:..." in user space
