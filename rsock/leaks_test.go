@@ -3,10 +3,7 @@
 package rsock_test
 
 import (
-	"fmt"
 	"io"
-	"maps"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -14,14 +11,6 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rsock"
 )
-
-// inventory is labtest.Inventory without mappings that the runtime itself may add.
-func inventory(t *testing.T) map[string]int {
-	t.Helper()
-	inv := labtest.Inventory(t)
-	delete(inv, labtest.Anonymous)
-	return inv
-}
 
 // TestLeaks tests that connections leave nothing behind, however they end.
 func TestLeaks(t *testing.T) {
@@ -55,24 +44,10 @@ func TestLeaks(t *testing.T) {
 			func(a, b *rsock.Conn) { a.SetKeepAlivePeriod(time.Millisecond); time.Sleep(20 * time.Millisecond) },
 		}
 		use(rsock.Options{}, ends[0]) // opens the runtime's own files and goroutines
-		time.Sleep(time.Second)       // until the state shared by connections is released
-		before := inventory(t)
+		before := labtest.SettledInventory(t)
 		for _, end := range ends {
 			use(rsock.Options{}, end)
 		}
-		var now map[string]int
-		for range 200 {
-			if now = inventory(t); maps.Equal(now, before) {
-				return
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
-		for name, n := range now {
-			if before[name] != n {
-				t.Errorf("%s: were %d, are %d", name, before[name], n)
-			}
-		}
-		buf := make([]byte, 1<<20)
-		fmt.Printf("%s\n", buf[:runtime.Stack(buf, true)])
+		labtest.CheckLeaks(t, before)
 	})
 }
