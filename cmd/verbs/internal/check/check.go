@@ -90,11 +90,10 @@ func (c *Cmd) open(ctx context.Context) (p port, err error) {
 		}
 	}()
 	p.num = c.IBPort
-	d, err := rdmadev.Find(p.dev.Device().Name)
-	if err != nil {
+	if p.desc, err = rdmadev.Find(p.dev.Device().Name); err != nil {
 		return p, err
 	}
-	for _, port := range d.Ports {
+	for _, port := range p.desc.Ports {
 		if port.State == verbs.PortActive && p.num == 0 {
 			p.num = port.Num
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -36,9 +37,10 @@ type options struct {
 
 // port is where the QPs are.
 type port struct {
-	dev *uverbs.Context
-	num int
-	gid verbs.GIDEntry // not on iWARP
+	dev  *uverbs.Context
+	desc rdmadev.Device // of dev
+	num  int
+	gid  verbs.GIDEntry // not on iWARP
 }
 
 // end is one of the two ends of a scenario. The active one sends, writes and reads.

@@ -56,10 +56,7 @@ type portInfo struct {
 
 // describe describes the machine of a port.
 func (p port) describe() (*machine, error) {
-	d, err := rdmadev.Find(p.dev.Device().Name)
-	if err != nil {
-		return nil, err
-	}
+	d := p.desc
 	m := &machine{
 		Build: cli.ThisBuild(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		Device: d.Name, Provider: p.dev.Driver(), Firmware: d.Firmware, Board: d.Board, Features: []string{},
