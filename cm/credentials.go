@@ -15,8 +15,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// thread runs the commands of a manager after a change of credentials. The virtual rdma_cm
-// accepts commands from all threads.
+// thread runs the commands of a manager after a change of credentials. An rdma_cm of this
+// process accepts commands from all threads.
 //
 // The kernel accepts commands to rdma_cm only from threads that have the credentials
 // with which the file was opened (ucma_write; ib_safe_file_access compares the pointers

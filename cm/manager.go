@@ -21,7 +21,7 @@ import (
 // manager is a connection to rdma_cm, the connection manager: its file, the IDs on it, and a
 // goroutine that reads their events and puts each into the queue of its ID.
 type manager struct {
-	node    string // rdma_cm's device: the kernel's or the virtual one
+	node    string // rdma_cm's device: the kernel's or one of this process
 	file    host.EventFile
 	channel *Channel      // whose queue gets the events of all IDs; nil: each ID or listener has a queue
 	done    chan struct{} // closed when dispatch has ended

@@ -41,7 +41,7 @@ var devices struct {
 const FirstIndex = 1 << 30
 
 // Reserve sets the Node and Index of a device that Register will add. If d has no name, it gets
-// the next free "softN". It fails if there is a virtual device with the name.
+// the next free "softN". It fails if a device of this process has the name.
 func Reserve(d *Device) error {
 	devices.Lock()
 	defer devices.Unlock()

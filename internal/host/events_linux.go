@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// kernelEvents is an [EventFile] of the polling.
+// kernelEvents is an [EventFile] of a file of the kernel.
 type kernelEvents struct {
 	relays bool
 	f      *os.File // not in the runtime's netpoller
