@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,10 +31,11 @@ type kernelEvents struct {
 	controlFunc func(uintptr) // sleepInKernel and tryOrWatch, made once
 	readFunc    func(uintptr) bool
 
+	state  atomic.Int32 // a sleepState
+	woken  atomic.Bool  // the current Sleep, or the next one, must end
+	closed atomic.Bool
+
 	mu       sync.Mutex
-	state    sleepState
-	woken    bool // the current Sleep, or the next one, must end
-	closed   bool
 	deadline time.Time // that is set in the netpoller
 
 	// The context whose end calls Wake. It stays registered until Sleep is called with
@@ -42,11 +44,13 @@ type kernelEvents struct {
 	stop func() bool
 }
 
-// sleepState is where a Sleep waits.
-type sleepState int
+// sleepState is where a Sleep waits. A Sleep that does not wait looks at woken before it does. So
+// Wake, which sets woken, makes a system call only for one that waits, and none when op has an
+// event for the very goroutine that called it.
+type sleepState = int32
 
 const (
-	notSleeping sleepState = iota
+	notWaiting sleepState = iota
 	inKernel
 	inNetpoller
 )
@@ -88,7 +92,7 @@ func (f *kernelEvents) Sleep(ctx context.Context, until time.Time, op func(fd in
 	switch {
 	case f.opDone:
 		return f.err
-	case f.isClosed():
+	case f.closed.Load():
 		return verbs.ErrClosed
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -101,54 +105,48 @@ func (f *kernelEvents) Sleep(ctx context.Context, until time.Time, op func(fd in
 // sleep returns when op has returned anything other than EAGAIN, at the time, and if woken.
 func (f *kernelEvents) sleep() (woken bool) {
 	if !f.relays && polling.tryAcquire() {
-		if f.enter(inKernel) {
-			f.raw.Control(f.controlFunc)
-			woken = f.leave()
-		}
+		f.raw.Control(f.controlFunc)
 		polling.release()
-		if f.opDone || woken {
-			return woken
+		if f.opDone || f.woken.Load() {
+			return f.leave()
 		}
 	}
-	if f.enter(inNetpoller) {
+	f.setDeadline()
+	if f.await(inNetpoller) {
 		f.watch.raw.Read(f.readFunc)
 	}
 	return f.leave()
 }
 
-// enter records where the Sleep waits. It returns false if the Sleep must end.
-func (f *kernelEvents) enter(s sleepState) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.woken {
-		return false
-	}
-	f.state = s
-	if s == inNetpoller && !f.deadline.Equal(f.until) {
-		f.deadline = f.until
-		f.watch.set.SetReadDeadline(f.until)
-	}
-	return true
+// await records where the Sleep waits from now on. It returns false if the Sleep must end.
+func (f *kernelEvents) await(s sleepState) bool {
+	f.state.Store(s)
+	return !f.woken.Load()
 }
 
-// leave undoes enter, and reports whether Wake has been called.
+// leave ends the Sleep, and reports whether Wake has been called.
 func (f *kernelEvents) leave() (woken bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	woken = f.woken
-	f.state, f.woken = notSleeping, f.closed
+	f.state.Store(notWaiting)
+	woken = f.woken.Swap(false)
+	if f.closed.Load() {
+		f.woken.Store(true)
+	}
 	return woken
 }
 
-func (f *kernelEvents) isClosed() bool {
+// setDeadline sets the time in the netpoller.
+func (f *kernelEvents) setDeadline() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.closed
+	if !f.deadline.Equal(f.until) {
+		f.deadline = f.until
+		f.watch.set.SetReadDeadline(f.until)
+	}
 }
 
 // tryOrWatch calls op, and adds the file to the netpoller if op must be called again.
 func (f *kernelEvents) tryOrWatch() (over bool) {
-	if f.try() {
+	if f.try(inNetpoller) {
 		return true
 	}
 	if err := f.watch.setEnabled(true); err != nil {
@@ -157,33 +155,31 @@ func (f *kernelEvents) tryOrWatch() (over bool) {
 	return f.opDone
 }
 
-// try calls op and reports whether it returned anything other than EAGAIN.
-func (f *kernelEvents) try() bool {
+// try calls op, and reports whether the Sleep is over, which waits at s otherwise.
+func (f *kernelEvents) try(s sleepState) (over bool) {
+	f.state.Store(notWaiting)
 	err := error(syscall.EINTR)
 	for err == syscall.EINTR {
 		err = f.op(f.fd)
 	}
 	f.opDone, f.err = err != syscall.EAGAIN, err
-	return f.opDone
+	return f.opDone || !f.await(s)
 }
 
 func (f *kernelEvents) Wake() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.wake()
-}
-
-func (f *kernelEvents) wake() {
-	if f.woken {
+	if f.woken.Swap(true) {
 		return
 	}
-	f.woken = true
-	switch f.state {
+	switch f.state.Load() {
 	case inKernel:
 		polling.wake()
 	case inNetpoller:
-		f.deadline = time.Unix(1, 0)
-		f.watch.set.SetReadDeadline(f.deadline)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.woken.Load() { // or that Sleep has ended, and this may be another
+			f.deadline = time.Unix(1, 0)
+			f.watch.set.SetReadDeadline(f.deadline)
+		}
 	}
 }
 
@@ -195,7 +191,7 @@ func (f *kernelEvents) watchContext(ctx context.Context) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if done == f.done || f.closed {
+	if done == f.done || f.closed.Load() {
 		return
 	}
 	f.unwatchContext()
@@ -224,10 +220,10 @@ func (f *kernelEvents) Replace(r func() error) error { return f.watch.replace(r)
 
 func (f *kernelEvents) Close() error {
 	f.mu.Lock()
-	f.closed = true
-	f.wake()
+	f.closed.Store(true)
 	f.unwatchContext()
 	f.mu.Unlock()
+	f.Wake()
 	f.watch.set.Close() // waits for the functions that watch.raw calls
 	return f.f.Close()
 }

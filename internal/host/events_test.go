@@ -69,9 +69,7 @@ func sleepOn(t *testing.T) *kernelEvents {
 func waitUntil(t *testing.T, f *kernelEvents, s sleepState) {
 	t.Helper()
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
-		f.mu.Lock()
-		is := f.state
-		f.mu.Unlock()
+		is := f.state.Load()
 		if is == s {
 			return
 		}
@@ -180,6 +178,51 @@ func TestWakeBeforeSleep(t *testing.T) {
 			t.Fatal(err, b)
 		}
 		b[0] = 0
+	}
+}
+
+// TestWakeItself lets op wake the Sleep that calls it, as it does when it has an event for the
+// goroutine that sleeps: no other Sleep is woken, and the kernel is not asked to.
+func TestWakeItself(t *testing.T) {
+	f, w := pipe(t)
+	for range 3 {
+		unix.Write(w, make([]byte, 8))
+		err := f.Sleep(t.Context(), time.Time{}, func(fd int) error {
+			f.Wake()
+			return into(make([]byte, 8))(fd)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := unix.Read(polling.wakeFD, make([]byte, 8)); err != unix.EAGAIN {
+			t.Errorf("the eventfd has been written: %v", err)
+		}
+		if err := f.Sleep(t.Context(), time.Now().Add(time.Millisecond), into(make([]byte, 8))); err != os.ErrDeadlineExceeded {
+			t.Errorf("the next Sleep: %v", err)
+		}
+	}
+	unix.Write(w, make([]byte, 8))
+	err := f.Sleep(t.Context(), time.Time{}, func(int) error {
+		f.Wake()
+		return unix.EAGAIN
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLateWake makes the eventfd readable for a Sleep that has ended. The next one sleeps on.
+func TestLateWake(t *testing.T) {
+	f, _ := pipe(t)
+	for _, wait := range []time.Duration{10 * time.Millisecond, 2 * maxKernelWait} {
+		ended := make(chan error)
+		until := time.Now().Add(wait)
+		go func() { ended <- f.Sleep(t.Context(), until, into(make([]byte, 8))) }()
+		waitUntil(t, f, inKernel)
+		polling.wake()
+		if err := <-ended; err != os.ErrDeadlineExceeded || time.Now().Before(until) {
+			t.Errorf("%v, %v early", err, time.Until(until))
+		}
 	}
 }
 

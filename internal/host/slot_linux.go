@@ -28,6 +28,8 @@ type slot struct {
 	wakeFD int // an eventfd that ends the wait; negative if there is none
 	waits  atomic.Uint64
 
+	makeWay atomic.Bool // the wait that holds the slot must move; contend sets it
+
 	mu    sync.Mutex
 	seen  uint64    // waits when another Sleep last found the slot busy
 	since time.Time // when seen was set
@@ -66,6 +68,7 @@ func (s *slot) contend() {
 	case n != s.seen:
 		s.seen, s.since = n, time.Now()
 	case n > 0 && time.Since(s.since) > maxKernelWait: // if n is 0, there is no wakeFD yet
+		s.makeWay.Store(true)
 		s.wake()
 	}
 }
@@ -75,28 +78,31 @@ var one = [8]byte{1}
 func (s *slot) wake() { unix.Write(s.wakeFD, one[:]) }
 
 // sleepInKernel calls op when the file is readable. It returns when op has returned anything
-// other than EAGAIN, when wakeFD is signaled, and at the time.
+// other than EAGAIN, when the Sleep is woken or must make way, and at the time.
 func (f *kernelEvents) sleepInKernel() {
-	if f.watch.setEnabled(false) != nil {
+	if f.watch.setEnabled(false) != nil || !f.await(inKernel) {
 		return
 	}
-	var limit *unix.Timespec
-	if !f.until.IsZero() {
-		t := unix.NsecToTimespec(int64(max(time.Until(f.until), 0)))
-		limit = &t
-	}
 	for {
+		var limit *unix.Timespec
+		if !f.until.IsZero() {
+			t := unix.NsecToTimespec(int64(max(time.Until(f.until), 0)))
+			limit = &t
+		}
 		fds := [2]unix.PollFd{{Fd: int32(f.fd), Events: unix.POLLIN}, {Fd: int32(polling.wakeFD), Events: unix.POLLIN}}
 		n, err := unix.Ppoll(fds[:], limit, nil)
-		woken := fds[1].Revents != 0 // perhaps for an earlier Sleep
-		if woken {
+		if err == syscall.EINTR {
+			continue
+		}
+		if n <= 0 || fds[0].Revents != 0 && f.try(inKernel) {
+			return
+		}
+		if fds[1].Revents != 0 { // perhaps for a Sleep that has ended
 			var count [8]byte
 			unix.Read(polling.wakeFD, count[:])
-		}
-		switch {
-		case err == syscall.EINTR:
-		case n <= 0 || fds[0].Revents == 0 || f.try() || woken:
-			return
+			if polling.makeWay.Swap(false) || f.woken.Load() {
+				return
+			}
 		}
 	}
 }

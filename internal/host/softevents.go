@@ -46,14 +46,22 @@ func put(c chan struct{}) {
 	}
 }
 
+// take takes the token of c, and reports whether there was one.
+func take(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 func (v *softEvents) Sleep(ctx context.Context, until time.Time, op func(fd int) error) error {
 	if late, err := tryLate(v, ctx, until, op); late {
 		return err
 	}
-	select {
-	case <-v.wake:
+	if take(v.wake) {
 		return nil
-	default:
 	}
 	var late <-chan time.Time
 	if !until.IsZero() {
@@ -67,6 +75,7 @@ func (v *softEvents) Sleep(ctx context.Context, until time.Time, op func(fd int)
 	}
 	for {
 		if err := v.Try(op); err != syscall.EAGAIN {
+			take(v.wake) // op itself calls Wake when it has an event for this goroutine
 			return err
 		}
 		select {
