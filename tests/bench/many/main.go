@@ -20,7 +20,6 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/tests/bench/self"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -271,7 +270,7 @@ func (m *many) await(wcs []verbs.WC) (n int, err error) {
 		if !armed {
 			err = m.cq.Arm(false)
 		} else {
-			_, err = bridge.Sleep(m.ch, context.Background(), time.Time{})
+			err = m.cq.Wait(context.Background())
 		}
 		if err != nil {
 			return 0, err

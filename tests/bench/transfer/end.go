@@ -8,7 +8,6 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -231,7 +230,7 @@ func (e *end) await(cq *uverbs.CQ, n int, sleep bool) (int, error) {
 			}
 			armed = true
 		default:
-			if _, err := bridge.Sleep(cq.Channel(), context.Background(), time.Time{}); err != nil {
+			if err := cq.Wait(context.Background()); err != nil {
 				return 0, err
 			}
 			armed = false
