@@ -43,7 +43,7 @@ test-all: ## run every test: all kernels, long rounds, faults, two machines, rac
 	$(MAKE) soak DURATION=5m
 	$(MAKE) lint test-builds fuzz ALL=1
 
-test-host: deps-test build ## run the tests that need no kernel, on a device in user space
+test-host: deps-test build build/promtool ## run the tests that need no kernel, on a device in user space
 	$(GO) run ./gen -check -out abi
 	$(GO) run ./gen/ifc -check -out internal/connectx
 	$(GO) test work
@@ -277,6 +277,12 @@ build/c/%: tests/bench/c/%.c $(wildcard tests/bench/c/*.h)
 build/c/libmlx5: provider/mlx5/testdata/libmlx5.c
 	@mkdir -p build/c
 	gcc -O2 -Wall -Werror -o $@ $< -lmlx5 -libverbs
+
+# Debian's package would also start a server.
+build/promtool:
+	@mkdir -p build/prometheus
+	cd build/prometheus && { apt-get download prometheus || { $(SUDO) apt-get update && apt-get download prometheus; } } && dpkg-deb -x prometheus_*.deb .
+	mv build/prometheus/usr/bin/promtool $@ && rm -r build/prometheus
 
 build: ## build the programs into build/
 	@mkdir -p build
