@@ -18,13 +18,18 @@ import (
 // TestCQsAgain makes connections one after the other that reuse the CQs of closed ones:
 // a reused CQ is empty, and the closed endpoint cannot use it any more.
 func TestCQsAgain(t *testing.T) {
+	t.Run("polled", func(t *testing.T) { testCQsAgain(t, true) })
+	t.Run("events", func(t *testing.T) { testCQsAgain(t, false) })
+}
+
+func testCQsAgain(t *testing.T, polled bool) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		const rounds, messages = 12, 4
 		var gone []*uverbs.CQ
 		cqs := "kernel cq of " + device
 		before := labtest.SettledInventory(t)[cqs]
 		for round := range rounds {
-			client, server := messageRound(t, device, uint64(round*100), messages)
+			client, server := messageRound(t, device, polled, uint64(round*100), messages)
 			if n := labtest.Inventory(t)[cqs] - before; n != 4 {
 				t.Errorf("round %d: the kernel has %d CQs more, not two for each end", round, n)
 			}
@@ -38,7 +43,7 @@ func TestCQsAgain(t *testing.T) {
 				}
 			}
 		}
-		client, server := messageRound(t, device, rounds*100, messages)
+		client, server := messageRound(t, device, polled, rounds*100, messages)
 		for _, cq := range gone {
 			if n := cq.Poll(make([]verbs.WC, 1)); n != 0 {
 				t.Errorf("a CQ of a connection that is gone has completions")
@@ -56,14 +61,60 @@ func TestCQsAgain(t *testing.T) {
 	})
 }
 
+// TestChannelsAgain makes connections one after the other that reuse the channels of closed ones, with
+// events that nobody has taken, and a request for one. They do not end a wait of the next connection.
+func TestChannelsAgain(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		const rounds = 6
+		for round := range rounds {
+			ctx := within(t, 20*time.Second)
+			client, server := labtest.Connect(ctx, t, labtest.AddrOf(device)+":0", cm.Options{}, cm.Options{Setup: func(e *cm.Endpoint) error {
+				_, err := e.QP.PostRecv(verbs.RecvWR{}, verbs.RecvWR{})
+				return err
+			}})
+			cq := client.SendCQ
+			if err := cq.Wait(within(t, 10*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("round %d: waiting before there is an event: %v", round, err)
+			}
+			send := func(id uint64) {
+				t.Helper()
+				labtest.Check(t, cq.Arm(false))
+				if _, err := client.QP.PostSend(verbs.SendWR{ID: id, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			send(1)
+			labtest.Check(t, cq.Wait(ctx))
+			expectIDs(t, cq, 1, 1)
+			send(2)
+			expectIDs(t, cq, 2, 1)
+			if round%2 == 0 {
+				labtest.Check(t, cq.Arm(false))
+			}
+			last := round == rounds-1
+			if last && cq.Channel() == nil {
+				t.Error("the CQ has no channel")
+			}
+			labtest.Check(t, errors.Join(client.Close(), server.Close()))
+			if err := cq.Wait(ctx); !errors.Is(err, verbs.ErrClosed) {
+				t.Errorf("waiting for a closed CQ: %v", err)
+			}
+			// A channel is not used again if the program has it.
+			if again := cq.Channel() == nil; again == last {
+				t.Errorf("round %d: the channel is used again: %t", round, again)
+			}
+		}
+	})
+}
+
 // messageRound connects, sends messages numbered from first, and polls the completions
 // of all but the last at the server. It leaves the client's completions in the CQ.
-func messageRound(t *testing.T, device string, first uint64, messages int) (client, server *cm.Endpoint) {
+func messageRound(t *testing.T, device string, polled bool, first uint64, messages int) (client, server *cm.Endpoint) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	size := verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}
-	client, server = labtest.Connect(ctx, t, labtest.AddrOf(device)+":0", cm.Options{Cap: size, Polled: true}, cm.Options{Cap: size, Polled: true, Setup: func(e *cm.Endpoint) error {
+	client, server = labtest.Connect(ctx, t, labtest.AddrOf(device)+":0", cm.Options{Cap: size, Polled: polled}, cm.Options{Cap: size, Polled: polled, Setup: func(e *cm.Endpoint) error {
 		mr, err := e.AllocMR(64, verbs.AccessLocalWrite)
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -176,41 +177,32 @@ func (e *Endpoint) qpAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, 
 }
 
 // makeCQs makes the CQs that the options do not contain.
-func (e *Endpoint) makeCQs() error {
+func (e *Endpoint) makeCQs() (err error) {
 	p := &e.plan
-	size, events := p.Cap.WithDefaults(), (*uverbs.CompChannel)(nil)
-	if !p.Polled && (p.SendCQ == nil || p.RecvCQ == nil) {
-		ch, err := e.PD.Context().CreateCompChannel()
-		if err != nil {
-			return err
-		}
-		e.own.add(ch.Close)
-		events = ch
+	e.SendCQ, e.RecvCQ = p.SendCQ, p.RecvCQ
+	size, kind := p.Cap.WithDefaults(), cqKind{polled: p.Polled, singleThreaded: p.SingleThreaded}
+	if p.SendCQ == nil {
+		kind.send = size.MaxSendWR + 1
 	}
-	create := func(given *uverbs.CQ, requests int) (*uverbs.CQ, error) {
-		if given != nil {
-			return given, nil
-		}
-		opt := uverbs.CQOptions{Depth: requests + 1, Channel: events, SingleThreaded: p.SingleThreaded}
-		if e.own.device != nil && events == nil && !p.SingleThreaded {
-			cq, release, err := e.own.device.createCQ(opt.Depth)
-			if err == nil {
-				e.own.add(release)
-			}
-			return cq, err
-		}
-		cq, err := e.PD.Context().CreateCQ(opt)
-		if err == nil {
-			e.own.add(cq.Close)
-		}
-		return cq, err
+	if p.RecvCQ == nil {
+		kind.recv = size.MaxRecvWR + 1
 	}
-	var err error
-	if e.SendCQ, err = create(p.SendCQ, size.MaxSendWR); err != nil {
+	if kind.send == 0 && kind.recv == 0 {
+		return nil
+	}
+	var s *cqSet
+	if d := e.own.device; d != nil && !p.SingleThreaded {
+		if s, err = d.cqs(kind); err == nil {
+			e.own.add(func() error { return d.releaseCQs(s) })
+		}
+	} else if s, err = newCQSet(e.PD.Context(), kind); err == nil {
+		e.own.add(s.close)
+	}
+	if err != nil {
 		return err
 	}
-	e.RecvCQ, err = create(p.RecvCQ, size.MaxRecvWR)
-	return err
+	e.SendCQ, e.RecvCQ = cmp.Or(p.SendCQ, s.send), cmp.Or(p.RecvCQ, s.recv)
+	return nil
 }
 
 // connect sends the connection request.

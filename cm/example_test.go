@@ -318,6 +318,68 @@ func ExampleOptions() {
 	// true true
 }
 
+// Two connections take their receives from one queue: a server with many connections needs memory for
+// the messages in flight only, and its QPs have no receive queues.
+func ExampleOptions_sharedReceives() {
+	path, err := cm.Lookup(ctx, "10.9.0.1")
+	if err != nil {
+		log.Fatal(err)
+	}
+	dev, err := path.Device.Open()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer dev.Close()
+	pd, err := dev.AllocPD()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pd.Close()
+	events, err := dev.CreateCompChannel()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer events.Close()
+	cq, err := dev.CreateCQ(uverbs.CQOptions{Depth: 64, Channel: events})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer cq.Close()
+	srq, err := pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 16, MaxSGE: 1})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer srq.Close()
+	inbox, err := pd.AllocMR(16*64, verbs.AccessLocalWrite, uverbs.MROptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer inbox.Close()
+	for i := range 16 {
+		if _, err := srq.PostRecv(verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{inbox.SGE(64*i, 64)}}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	shared := cm.Options{PD: pd, SRQ: srq, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 4}}
+	for i := range 2 {
+		client, server := connected(cm.Options{}, shared)
+		defer client.Close()
+		defer server.Close()
+		hello := verbs.SendWR{Opcode: verbs.OpSend, Inline: fmt.Appendf(nil, "hello from %d", i)}
+		if _, err := client.QP.PostSend(hello); err != nil {
+			log.Fatal(err)
+		}
+		wc, err := cq.Next(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%s, on the server's connection: %t\n", inbox.Bytes()[64*wc.ID:][:wc.ByteLen], wc.QPNum == server.QP.Num())
+	}
+	// Output:
+	// hello from 0, on the server's connection: true
+	// hello from 1, on the server's connection: true
+}
+
 // A transport of its own has its own devices, and can be closed.
 func ExampleTransport() {
 	transport := &cm.Transport{Host: cm.DefaultTransport().Host, IdleTimeout: -1}

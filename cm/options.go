@@ -26,7 +26,8 @@ type Options struct {
 	// If the network has lost the peer's confirmation, a first message makes Accept return
 	// only in a RecvCQ that is made here, or if the program calls [ID.Notify].
 	SendCQ, RecvCQ *uverbs.CQ
-	// SRQ, if set, is the queue that the QP takes its receives from.
+	// SRQ, if set, is the queue, of the PD's device, that the QP takes its receives from, and the QP has
+	// no receive queue of its own.
 	SRQ *uverbs.SRQ
 	// SignalAll makes every send request signaled.
 	SignalAll bool

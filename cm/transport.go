@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -72,7 +71,7 @@ func (t *Transport) stats() TransportStats {
 }
 
 // CloseIdle closes what is not in use: connections to rdma_cm, devices without endpoints or objects
-// of the program, and up to 64 CQs a device of closed endpoints with [Options].Polled.
+// of the program, and the CQs and completion channels of up to 32 closed endpoints a device.
 func (t *Transport) CloseIdle() {
 	t.closeManagers()
 	t.mu.Lock()
@@ -191,7 +190,7 @@ func (t *Transport) closeDevices() (err error) {
 		if d.users == 0 {
 			err = errors.Join(err, d.close())
 		} else {
-			err = errors.Join(err, d.closeCQs())
+			err = errors.Join(err, d.closeIdleCQs())
 		}
 	}
 	return err
@@ -210,18 +209,8 @@ type device struct {
 	idle      *time.Timer // closes the device
 	hasLogger bool        // ctx has a connection's logger
 
-	idleCQs []idleCQ
+	idleCQs []*cqSet
 }
-
-// idleCQ is a CQ of a closed endpoint, for reuse: making and mapping CQs takes a tenth or
-// more of the time that it takes to make a connection.
-type idleCQ struct {
-	*uverbs.CQ
-	depth int // that it was made with
-}
-
-// maxIdleCQs is the most idle CQs of a device.
-const maxIdleCQs = 64
 
 // device returns the device that a route leads to, and counts a user until release. The
 // device's context logs to the first log that is not nil.
@@ -274,53 +263,6 @@ func (d *device) sharedPD() (_ *uverbs.PD, err error) {
 	return d.pd, err
 }
 
-// createCQ returns a CQ without a channel, and a function that releases it.
-func (d *device) createCQ(depth int) (cq *uverbs.CQ, release func() error, err error) {
-	d.t.mu.Lock()
-	if i := slices.IndexFunc(d.idleCQs, func(c idleCQ) bool { return c.depth == depth }); i >= 0 {
-		cq = d.idleCQs[i].CQ
-		d.idleCQs = slices.Delete(d.idleCQs, i, i+1)
-	}
-	d.t.mu.Unlock()
-	if cq == nil {
-		if cq, err = d.ctx.CreateCQ(uverbs.CQOptions{Depth: depth}); err != nil {
-			return nil, nil, err
-		}
-	}
-	size := cq.Cap()
-	return cq, func() error { return d.releaseCQ(cq, depth, size) }, nil
-}
-
-func (d *device) releaseCQ(cq *uverbs.CQ, depth, size int) error {
-	if cq.Cap() != size { // the program has resized it
-		return cq.Close()
-	}
-	next, err := bridge.RecycleCQ(cq)
-	if errors.Is(err, verbs.ErrClosed) { // the program has closed it
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	d.t.mu.Lock()
-	defer d.t.mu.Unlock()
-	if len(d.idleCQs) == maxIdleCQs {
-		return next.(*uverbs.CQ).Close()
-	}
-	d.idleCQs = append(d.idleCQs, idleCQ{next.(*uverbs.CQ), depth})
-	return nil
-}
-
-// closeCQs closes the idle CQs.
-func (d *device) closeCQs() (err error) {
-	d.idleCQs = slices.DeleteFunc(d.idleCQs, func(c idleCQ) bool {
-		cerr := c.Close()
-		err = errors.Join(err, cerr)
-		return cerr == nil
-	})
-	return err
-}
-
 // release ends one use of the device. After the last use the device is closed when IdleTimeout
 // has passed, or at once if it has been removed.
 func (d *device) release(removed bool) {
@@ -347,7 +289,7 @@ func (d *device) expire() {
 
 // close closes the device. It fails if the program has objects on it.
 func (d *device) close() error {
-	if err := d.closeCQs(); err != nil {
+	if err := d.closeIdleCQs(); err != nil {
 		return err
 	}
 	if d.pd != nil {

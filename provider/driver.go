@@ -252,8 +252,8 @@ type CompletionQueue interface {
 	Arm(solicitedOnly bool) error
 	// Cap returns the number of completions that the queue holds.
 	Cap() int
-	// Recycle closes the queue and returns an empty one for the same kernel CQ. No QP
-	// uses the CQ, and it has no channel. Recycle is called instead of Release.
+	// Recycle closes the queue and returns an empty one for the same kernel CQ, which no QP uses. A
+	// request for an event may be left. Recycle is called instead of Release.
 	Recycle() CompletionQueue
 	Resizer
 	Queue

@@ -11,7 +11,6 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/event"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // Conn is one end of a connection: a protection domain, a queue pair, completion queues
@@ -30,7 +29,6 @@ type Conn struct {
 	recv receiver
 	copy copier
 
-	channel *uverbs.CompChannel
 	waiters event.Group
 
 	windowsMu sync.Mutex
@@ -46,7 +44,6 @@ type Conn struct {
 // newConn makes a Conn of the endpoint that cm made, before the connection is up.
 func newConn(ep *cm.Endpoint, opt *Options) (*Conn, error) {
 	c := &Conn{ep: ep, iwarp: ep.PD.Context().Device().IWARP(), logger: opt.Logger, private: opt.PrivateData}
-	c.channel = ep.SendCQ.Channel()
 	c.waiters.Init(eventSource{c})
 	c.send.init(c, opt.Cap)
 	c.recv.init(c, opt)

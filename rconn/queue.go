@@ -258,11 +258,11 @@ type eventSource struct{ c *Conn }
 func (s eventSource) Arm() error { return errors.Join(s.c.send.arm(), s.c.recv.arm()) }
 
 func (s eventSource) Sleep(ctx context.Context, until time.Time) error {
-	_, err := bridge.Sleep(s.c.channel, ctx, until)
+	_, err := bridge.Sleep(s.c.recv.cq, ctx, until)
 	return err
 }
 
-func (s eventSource) Wake() { bridge.Wake(s.c.channel) }
+func (s eventSource) Wake() { bridge.Wake(s.c.recv.cq) }
 
 var _ event.Source = eventSource{}
 

@@ -24,7 +24,6 @@ type Conn struct {
 	tally      *tally // of its Dialer or Listener; nil before Accept
 	ep         *cm.Endpoint
 	qp         *uverbs.QP
-	events     *uverbs.CompChannel
 	localAddr  net.Addr
 	remoteAddr net.Addr
 	opt        Options
@@ -122,7 +121,6 @@ func newConn(opt Options, log *slog.Logger) (*Conn, cm.Options, error) {
 // setup allocates and posts what the peer needs before it can send.
 func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
 	c.ep, c.qp, c.reader.cq, c.writer.cq = e, e.QP, e.RecvCQ, e.SendCQ
-	c.events = e.RecvCQ.Channel()
 	d := e.PD.Context().Device()
 	c.iwarp = d.IWARP()
 	c.opt.SpinTime = max(cmp.Or(c.opt.SpinTime, spin.Limit(d.Node, defaultSpin)), 0)

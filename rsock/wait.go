@@ -63,7 +63,7 @@ type source struct{ *Conn }
 func (s source) Arm() error { return nil }
 
 func (s source) Sleep(ctx context.Context, until time.Time) error {
-	events, err := bridge.Sleep(s.events, ctx, until)
+	events, err := bridge.Sleep(s.reader.cq, ctx, until)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if events > 0 {
@@ -78,7 +78,7 @@ func (s source) Sleep(ctx context.Context, until time.Time) error {
 	return err
 }
 
-func (s source) Wake() { bridge.Wake(s.events) }
+func (s source) Wake() { bridge.Wake(s.reader.cq) }
 
 // waits counts waits.
 type waits struct {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -35,12 +36,16 @@ type channel struct {
 	pending    map[uint64]int       // events read and not yet returned to a waiter, by CQ
 	anyPending event.Cond           // signaled when there are pending events
 	injected   int                  // number of events added by drivers, for sleep
+	sleeping   bool                 // a goroutine is in sleep
+	exposed    bool                 // the program may have the CompChannel
 
 	// Used by the goroutine that sleeps.
-	buf                     [16]abi.IbUverbsCompEventDesc
+	buf                     eventBuffer
 	lastRead                int // number of events of the last read
 	readEvents, countEvents func(fd int) error
 }
+
+type eventBuffer [16]abi.IbUverbsCompEventDesc
 
 // cqEvents is the channel's state of a CQ.
 type cqEvents struct {
@@ -48,6 +53,7 @@ type cqEvents struct {
 	counter provider.EventCounter // may be nil
 	pending event.Cond            // signaled when the CQ has pending events, or is closed
 	closed  bool
+	retired bool // another CQ has its number now, see [bridge.RecycleCQ]
 }
 
 // CreateCompChannel makes a completion channel.
@@ -67,8 +73,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	if err != nil {
 		return nil, c.obj.fail(op, err)
 	}
-	ch := newChannel(file)
-	cc := &CompChannel{ctx: c, ch: ch}
+	cc := &CompChannel{ctx: c, ch: newChannel(file)}
 	cc.obj = newObject(c.device.Name, objectName{format: "completion channel"}, file.Close, c.obj)
 	addCleanup(cc, cc.obj)
 	return cc, nil
@@ -86,8 +91,14 @@ func newChannel(file host.EventFile) *channel {
 	c := &channel{file: file, cqs: map[uint64]*cqEvents{}, pending: map[uint64]int{}}
 	c.group.Init(c)
 	c.anyPending.Init(&c.group)
-	c.readEvents = func(fd int) error { return c.read(fd, c.deliver) }
-	c.countEvents = func(fd int) error { return c.read(fd, func([]abi.IbUverbsCompEventDesc) {}) }
+	c.readEvents = func(fd int) (err error) {
+		c.lastRead, err = c.read(fd, &c.buf, c.deliver)
+		return err
+	}
+	c.countEvents = func(fd int) (err error) {
+		c.lastRead, err = c.read(fd, &c.buf, func([]abi.IbUverbsCompEventDesc) {})
+		return err
+	}
 	return c
 }
 
@@ -130,36 +141,40 @@ var canceledContext = func() context.Context {
 	return ctx
 }()
 
-// sleep waits until one of the channel's CQs has an event, or the channel is woken, ctx ends, or the
-// deadline until passes, if it is not zero. See [bridge.Sleep].
-func (c *CompChannel) sleep(ctx context.Context, until time.Time) (events int, err error) {
-	ch := c.ch
-	ch.lastRead = 0
-	err = ch.file.Sleep(ctx, until, ch.countEvents)
-	ch.mu.Lock()
-	events = ch.lastRead + ch.injected
-	ch.injected = 0
-	ch.mu.Unlock()
+// sleep implements [bridge.Sleep] for a CQ.
+func (c *channel) sleep(ctx context.Context, until time.Time, cq *cqEvents) (events int, err error) {
+	c.mu.Lock()
+	if cq.closed {
+		c.mu.Unlock()
+		return 0, verbs.ErrClosed
+	}
+	c.sleeping = true
+	c.mu.Unlock()
+	c.lastRead = 0
+	err = c.file.Sleep(ctx, until, c.countEvents)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sleeping = false
+	events, c.injected = c.lastRead+c.injected, 0
 	switch {
 	case events > 0:
 		return events, nil
-	case err == os.ErrDeadlineExceeded:
-		return 0, err
-	case err != nil:
-		return 0, c.obj.fail("wait on", err)
+	case err == nil && cq.closed:
+		return 0, verbs.ErrClosed
 	}
-	if err := c.obj.enter("wait on"); err != nil { // woken, perhaps because a CQ and then the channel were closed
-		return 0, err
-	}
-	c.obj.exit()
-	return 0, nil
+	return 0, err
 }
 
 func init() {
-	bridge.Sleep = func(channel any, ctx context.Context, until time.Time) (int, error) {
-		return channel.(*CompChannel).sleep(ctx, until)
+	bridge.Sleep = func(cq any, ctx context.Context, until time.Time) (int, error) {
+		q := cq.(*CQ)
+		events, err := q.channel.ch.sleep(ctx, until, q.events)
+		if err != nil && err != os.ErrDeadlineExceeded {
+			err = q.obj.fail("wait on", err)
+		}
+		return events, err
 	}
-	bridge.Wake = func(channel any) { channel.(*CompChannel).ch.Wake() }
+	bridge.Wake = func(cq any) { cq.(*CQ).channel.ch.Wake() }
 }
 
 // wait waits for an event of a CQ.
@@ -201,21 +216,21 @@ func (c *channel) Sleep(ctx context.Context, until time.Time) error {
 func (c *channel) Wake() { c.file.Wake() }
 
 // read reads events, reports them to the drivers that count them, and calls f with them.
-func (c *channel) read(fd int, f func([]abi.IbUverbsCompEventDesc)) error {
-	n, err := host.Read(fd, mmap.Bytes(&c.buf))
+func (c *channel) read(fd int, buf *eventBuffer, f func([]abi.IbUverbsCompEventDesc)) (events int, err error) {
+	n, err := host.Read(fd, mmap.Bytes(buf))
 	if err != nil {
-		return err
+		return 0, err
 	}
-	c.lastRead = n / len(mmap.Bytes(&c.buf[0]))
+	events = n / len(mmap.Bytes(&buf[0]))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, e := range c.buf[:c.lastRead] {
+	for _, e := range buf[:events] {
 		if cq := c.cqs[e.CqHandle]; cq != nil && cq.counter != nil {
 			cq.counter.CountEvent()
 		}
 	}
-	f(c.buf[:c.lastRead])
-	return nil
+	f(buf[:events])
+	return events, nil
 }
 
 // deliver passes events to the goroutines that wait for them. The caller holds mu.
@@ -261,4 +276,61 @@ func (c *channel) removeCQ(cq *cqEvents) {
 	delete(c.cqs, cq.id)
 	cq.closed = true
 	cq.pending.Signal()
+	if c.sleeping {
+		c.file.Wake()
+	}
+}
+
+// retireCQ ends a CQ that no QP uses, so that another one can have its number, and discards its events.
+// A request for an event may be left in the kernel. It makes one event for the next user's completions,
+// as that user's own request does, or an event too many, if the user polls before it makes a request.
+func (c *channel) retireCQ(cq *cqEvents) error {
+	if c.busy() {
+		return verbs.ErrInUse
+	}
+	if err := c.drain(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.busyLocked() { // by what has begun since
+		return verbs.ErrInUse
+	}
+	delete(c.pending, cq.id)
+	c.injected = 0
+	cq.closed, cq.retired = true, true
+	return nil
+}
+
+// busy reports whether goroutines wait, or the program may take events.
+func (c *channel) busy() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.busyLocked()
+}
+
+func (c *channel) busyLocked() bool { return c.exposed || c.sleeping || !c.group.Empty() }
+
+// drain delivers the events that the kernel has.
+func (c *channel) drain() error {
+	var buf eventBuffer
+	err := c.file.Try(func(fd int) error {
+		for {
+			if n, err := c.read(fd, &buf, c.deliver); n < len(buf) {
+				return err
+			}
+		}
+	})
+	if errors.Is(err, syscall.EAGAIN) {
+		return nil
+	}
+	return err
+}
+
+// expose notes that the program gets the CompChannel by a CQ, unless that is retired.
+func (c *channel) expose(cq *cqEvents) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.exposed = c.exposed || !cq.retired
+	return !cq.retired
 }

@@ -19,10 +19,9 @@ func TestSleep(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Events: true})
-		ch := b.RecvCQ.Channel()
 		sleep := func(until time.Time, events bool, want error) {
 			t.Helper()
-			if n, err := bridge.Sleep(ch, t.Context(), until); (n > 0) != events || !errors.Is(err, want) {
+			if n, err := bridge.Sleep(b.RecvCQ, t.Context(), until); (n > 0) != events || !errors.Is(err, want) {
 				t.Fatalf("%d events, %v", n, err)
 			}
 		}
@@ -43,7 +42,7 @@ func TestSleep(t *testing.T) {
 		}
 		past, never := time.Unix(2, 0), time.Time{}
 		sleep(past, false, os.ErrDeadlineExceeded)
-		bridge.Wake(ch)
+		bridge.Wake(b.RecvCQ)
 		sleep(never, false, nil)
 		for _, until := range []time.Time{never, time.Now().Add(time.Hour), never} {
 			if err := b.RecvCQ.Arm(false); err != nil {
@@ -54,7 +53,7 @@ func TestSleep(t *testing.T) {
 			poll()
 			go func() {
 				time.Sleep(10 * time.Millisecond) // most often it sleeps by then
-				bridge.Wake(ch)
+				bridge.Wake(b.RecvCQ)
 			}()
 			sleep(until, false, nil)
 			sleep(time.Now().Add(10*time.Millisecond), false, os.ErrDeadlineExceeded)
@@ -68,7 +67,7 @@ func TestSleep(t *testing.T) {
 		}
 		go b.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 		sleep(never, true, nil)
-		if allocs := testing.AllocsPerRun(100, func() { bridge.Wake(ch); bridge.Sleep(ch, t.Context(), never) }); allocs != 0 {
+		if allocs := testing.AllocsPerRun(100, func() { bridge.Wake(b.RecvCQ); bridge.Sleep(b.RecvCQ, t.Context(), never) }); allocs != 0 {
 			t.Errorf("%v allocations", allocs)
 		}
 	})

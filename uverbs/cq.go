@@ -64,9 +64,6 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 
 	core, id := c.contextCore, c.lastID.Add(1)
 	cq := &CQ{ctx: c, channel: opt.Channel, id: id}
-	if opt.Channel != nil {
-		cq.waitSem, cq.closed = make(chan struct{}, 1), make(chan struct{})
-	}
 	init := &provider.CQInit{Depth: opt.Depth, Wake: func() {}, SingleThreaded: opt.SingleThreaded}
 	if opt.Channel != nil {
 		events := opt.Channel.ch
@@ -117,14 +114,14 @@ func (c *contextCore) destroyCQ(handle uint32) error {
 // register sets the CQ's queue and registers the CQ with its parents.
 func (q *CQ) register(queue provider.CompletionQueue, parents []*object) {
 	q.queue, q.common = queue, queue.Common()
-	core, handle, id, closed := q.ctx.contextCore, q.handle, q.id, q.closed
-	var ch *channel
+	id, ch := q.id, (*channel)(nil)
 	if q.channel != nil {
+		q.waitSem, q.closed = make(chan struct{}, 1), make(chan struct{})
 		counter, _ := queue.(provider.EventCounter)
 		ch = q.channel.ch
 		q.events = ch.addCQ(id, counter)
 	}
-	events := q.events
+	core, handle, closed, events := q.ctx.contextCore, q.handle, q.closed, q.events
 	q.obj = newObject(core.device.Name, objectName{"CQ %d", handle}, func() error {
 		if err := stopAndDestroy(func() error { return core.destroyCQ(handle) }, queue); err != nil {
 			return err
@@ -148,10 +145,13 @@ func init() {
 // recycle implements [bridge.RecycleCQ].
 func (q *CQ) recycle() (*CQ, error) {
 	const op = "recycle"
-	next := &CQ{ctx: q.ctx, handle: q.handle, id: q.id}
+	next := &CQ{ctx: q.ctx, channel: q.channel, handle: q.handle, id: q.id}
 	err := q.obj.transfer(op, func(parents []*object) error {
 		if q.channel != nil {
-			return fmt.Errorf("CQ with a channel: %w", syscall.EINVAL)
+			if err := q.channel.ch.retireCQ(q.events); err != nil {
+				return err
+			}
+			close(q.closed)
 		}
 		next.register(q.queue.Recycle(), parents)
 		return nil
@@ -163,7 +163,12 @@ func (q *CQ) recycle() (*CQ, error) {
 }
 
 // Channel returns the channel that delivers the CQ's events, or nil.
-func (q *CQ) Channel() *CompChannel { return q.channel }
+func (q *CQ) Channel() *CompChannel {
+	if q.channel == nil || !q.channel.ch.expose(q.events) {
+		return nil
+	}
+	return q.channel
+}
 
 // Cap returns the number of completions that the CQ holds.
 func (q *CQ) Cap() int { return q.queue.Cap() }
@@ -181,7 +186,8 @@ func (q *CQ) Arm(solicitedOnly bool) error {
 	return nil
 }
 
-// Wait waits for the event that [CQ.Arm] requested (ibv_get_cq_event(3)).
+// Wait waits for the event that [CQ.Arm] requested (ibv_get_cq_event(3)). The completions that caused
+// it may have been polled already.
 func (q *CQ) Wait(ctx context.Context) error {
 	err := verbs.ErrNoChannel
 	if q.channel != nil {

@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// RecycleCQ closes a *uverbs.CQ that has no channel and returns a new, empty one with
-// the same kernel object. That takes a small part of the time of destroying a CQ and
-// making another. It fails with verbs.ErrInUse while QPs use the CQ.
+// RecycleCQ closes a *uverbs.CQ and returns a new, empty one with the same kernel object and
+// channel, which gets no event of the former. That takes a small part of the time of destroying
+// a CQ and making another. It fails with verbs.ErrInUse while QPs use the CQ or goroutines wait for
+// its channel, and if a program has called CQ.Channel: it may still use the channel, or its file.
 var RecycleCQ func(cq any) (next any, err error)
 
 // HasCompletions reports whether a poll of a *uverbs.CQ would return a completion.
@@ -20,12 +21,13 @@ var HasCompletions func(cq any) bool
 // devices, or on QPs with an SRQ.
 var HoldSends func(qp any, t time.Time)
 
-// Sleep waits until a CQ of a *uverbs.CompChannel has an event, Wake is called, ctx ends, or the
-// deadline until passes, if it is not zero. It returns the number of events, which is 0 after Wake,
-// and [os.ErrDeadlineExceeded] after the deadline. It does not report whose events they are: poll
-// and arm every CQ that was armed. It does not allocate as long as ctx stays the same. One
-// goroutine at a time may call it, and none may wait for the channel or its CQs otherwise.
-var Sleep func(channel any, ctx context.Context, until time.Time) (events int, err error)
+// Sleep waits until a *uverbs.CQ, or another one of its channel, has an event, Wake is called, ctx
+// ends, the CQ is closed, or the deadline until passes, if it is not zero. It returns the number of
+// events, which is 0 after Wake, and [os.ErrDeadlineExceeded] after the deadline. It does not report
+// whose events they are: poll and arm every CQ that was armed. It does not allocate as long as ctx
+// stays the same. One goroutine at a time may call it, and none may wait for the channel or its CQs
+// otherwise.
+var Sleep func(cq any, ctx context.Context, until time.Time) (events int, err error)
 
-// Wake ends the current call of Sleep, or else the next.
-var Wake func(channel any)
+// Wake ends the current call of Sleep for the CQ's channel, or else the next.
+var Wake func(cq any)

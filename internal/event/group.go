@@ -126,6 +126,13 @@ func (g *Group) SignalAll() {
 	}
 }
 
+// Empty reports whether no goroutine waits for any condition of the group.
+func (g *Group) Empty() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.first == nil
+}
+
 // join adds the goroutine to the group.
 func (c *Cond) join() *waiter {
 	g := c.g

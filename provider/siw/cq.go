@@ -132,7 +132,7 @@ func (q *completionQueue) Resize(size int, resize func(int, provider.UHW) error)
 // Recycle implements [provider.CompletionQueue].
 func (q *completionQueue) Recycle() provider.CompletionQueue {
 	q.Stop(true)
-	next := &completionQueue{queue: q.queue, get: q.get, arm: q.arm}
+	next := &completionQueue{queue: q.queue, get: q.get, arm: q.arm, wake: q.wake}
 	next.SingleThreaded, next.Mask = q.SingleThreaded, q.Mask
 	next.arm.Store(abi.SIW_NOTIFY_NOT)
 	for next.Word = cqeWord(next.queue.at(next.get)); isValid(next.Word.Load()); next.Word = cqeWord(next.queue.at(next.get)) {

@@ -50,13 +50,14 @@ var blockingCalls = map[string]func(t *testing.T, device string) blockingCall{
 			after: func() { check(t, ch.Close(), ctx.Close()) },
 		}
 	},
-	"uverbs: Sleep on a CompChannel, closing it": func(t *testing.T, device string) blockingCall {
+	"uverbs: Sleep for a CQ, closing it": func(t *testing.T, device string) blockingCall {
 		ctx := labtest.Must(uverbs.Open(device))(t)
 		ch := labtest.Must(ctx.CreateCompChannel())(t)
+		cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: ch}))(t)
 		return blockingCall{
-			call:  func() error { _, err := bridge.Sleep(ch, context.Background(), time.Time{}); return err },
-			end:   ch.Close,
-			after: func() { check(t, ctx.Close()) },
+			call:  func() error { _, err := bridge.Sleep(cq, context.Background(), time.Time{}); return err },
+			end:   cq.Close,
+			after: func() { check(t, ch.Close(), ctx.Close()) },
 		}
 	},
 	"uverbs: Context.NextAsyncEvent, closing it": func(t *testing.T, device string) blockingCall {

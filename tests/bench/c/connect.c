@@ -1,8 +1,10 @@
 // Makes connections with librdmacm, as connect/main.go does with package cm,
 // and prints how long that took. Both take the same arguments and print the same.
 //
-//	connect -s ADDR PORT      serve until the standard input ends
-//	connect    ADDR PORT N P  N connections, P under way at a time
+//	connect [-e] -s ADDR PORT  serve until the standard input ends
+//	connect [-e] ADDR PORT N P  N connections, P under way at a time
+//
+// With -e each connection has a completion channel.
 //
 // The client makes the connections once for each line of its standard input, and closes each
 // when it is established. Before that it sleeps, so that the server has nothing left of the
@@ -17,12 +19,14 @@ enum {
 static struct rdma_event_channel *events;
 static struct ibv_pd *pd;
 static struct ibv_context *pd_device;
+static int with_channel;
 static struct rdma_conn_param param = {
 	.responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7,
 };
 
 struct conn {
 	struct rdma_cm_id *id;
+	struct ibv_comp_channel *channel; // or NULL
 	struct ibv_cq *send_cq, *recv_cq;
 	int tries;
 };
@@ -41,8 +45,10 @@ static void make_qp(struct conn *c)
 	}
 	if (!pd)
 		die("alloc pd");
-	attr.send_cq = c->send_cq = ibv_create_cq(c->id->verbs, QUEUE, NULL, NULL, 0);
-	attr.recv_cq = c->recv_cq = ibv_create_cq(c->id->verbs, QUEUE, NULL, NULL, 0);
+	if (with_channel && !(c->channel = ibv_create_comp_channel(c->id->verbs)))
+		die("create channel");
+	attr.send_cq = c->send_cq = ibv_create_cq(c->id->verbs, QUEUE, NULL, c->channel, 0);
+	attr.recv_cq = c->recv_cq = ibv_create_cq(c->id->verbs, QUEUE, NULL, c->channel, 0);
 	if (!c->send_cq || !c->recv_cq)
 		die("create cq");
 	must(rdma_create_qp(c->id, pd, &attr), "create qp");
@@ -56,6 +62,8 @@ static void release(struct conn *c)
 		must(ibv_destroy_cq(c->send_cq), "destroy cq");
 	if (c->recv_cq)
 		must(ibv_destroy_cq(c->recv_cq), "destroy cq");
+	if (c->channel)
+		must(ibv_destroy_comp_channel(c->channel), "destroy channel");
 	must(rdma_destroy_id(c->id), "destroy id");
 }
 
@@ -150,11 +158,16 @@ int main(int argc, char **argv)
 	struct addrinfo *to;
 	int n, p;
 
+	if (argc > 1 && !strcmp(argv[1], "-e")) {
+		with_channel = 1;
+		argv++;
+		argc--;
+	}
 	events = new_channel();
 	if (argc == 4 && !strcmp(argv[1], "-s"))
 		serve(argv[2], argv[3]);
 	if (argc != 5) {
-		fprintf(stderr, "usage: connect -s ADDR PORT | ADDR PORT N P\n");
+		fprintf(stderr, "usage: connect [-e] -s ADDR PORT | [-e] ADDR PORT N P\n");
 		return 1;
 	}
 	to = lookup(argv[1], argv[2]);

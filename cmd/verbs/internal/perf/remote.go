@@ -24,7 +24,7 @@ type remote struct {
 	ctx      context.Context // ends with the run
 	cancel   context.CancelCauseFunc
 	failed   atomic.Bool
-	sleeper  *uverbs.CompChannel // on which the test sleeps; nil when polling
+	sleeper  *uverbs.CQ // for which the test sleeps; nil when polling
 	reader   sync.WaitGroup
 	started  chan start
 	done     chan struct{} // closed when the peer sends no more
@@ -41,11 +41,11 @@ func newRemote(ctx context.Context, ctl *control) *remote {
 	return r
 }
 
-// wakeBy lets the end of the run, and of the peer's part, wake a test that sleeps on a channel.
-func (r *remote) wakeBy(c *uverbs.CompChannel) {
-	r.sleeper = c
+// wakeBy lets the end of the run, and of the peer's part, wake a test that sleeps for a CQ.
+func (r *remote) wakeBy(cq *uverbs.CQ) {
+	r.sleeper = cq
 	// The flag is set first: a test that wakes must find it.
-	context.AfterFunc(r.ctx, func() { r.failed.Store(true); bridge.Wake(c) })
+	context.AfterFunc(r.ctx, func() { r.failed.Store(true); bridge.Wake(cq) })
 }
 
 // fail ends the run; the first reason counts.

@@ -25,8 +25,7 @@ type session struct {
 
 	path    cm.Path
 	dev     *uverbs.Context
-	channel *uverbs.CompChannel // nil when polling
-	opt     cm.Options          // of each connection: the PD, both CQs, and the device's limits
+	opt     cm.Options // of each connection: the PD, both CQs, and the device's limits
 	mr      *uverbs.MR
 	lanes   []*lane
 	objects cli.Closers
@@ -86,21 +85,23 @@ func (s *session) setUp() (err error) {
 	if s.opt.PD, err = cli.Own(s.dev.AllocPD())(&s.objects); err != nil {
 		return err
 	}
-	if s.Events {
-		if s.channel, err = cli.Own(s.dev.CreateCompChannel())(&s.objects); err != nil {
-			return err
-		}
-		s.wakeBy(s.channel)
-	}
 	s.opt.Cap = s.cap()
 	s.opt.ResponderResources, s.opt.InitiatorDepth = min(attr.MaxQPRDAtomic, 255), min(attr.MaxQPInitRDAtomic, 255)
-	cq := uverbs.CQOptions{Channel: s.channel, Depth: s.QPs * s.opt.Cap.MaxSendWR}
+	cq := uverbs.CQOptions{Depth: s.QPs * s.opt.Cap.MaxSendWR}
+	if s.Events {
+		if cq.Channel, err = cli.Own(s.dev.CreateCompChannel())(&s.objects); err != nil {
+			return err
+		}
+	}
 	if s.opt.SendCQ, err = cli.Own(s.dev.CreateCQ(cq))(&s.objects); err != nil {
 		return err
 	}
 	cq.Depth = s.QPs * s.opt.Cap.MaxRecvWR
 	if s.opt.RecvCQ, err = cli.Own(s.dev.CreateCQ(cq))(&s.objects); err != nil {
 		return err
+	}
+	if s.Events {
+		s.wakeBy(s.opt.RecvCQ)
 	}
 	access := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
 	if s.op.atomic {

@@ -49,7 +49,7 @@ func (s *session) await(cq *uverbs.CQ, wcs []verbs.WC, until time.Time) (n int, 
 			}
 			return n, nil
 		}
-		if s.channel == nil && i%16 != 0 {
+		if !s.Events && i%16 != 0 {
 			continue
 		}
 		if err := s.checkEnd(); err != nil {
@@ -68,7 +68,7 @@ func (s *session) await(cq *uverbs.CQ, wcs []verbs.WC, until time.Time) (n int, 
 // Otherwise it arms the CQs on the first call, after which the loop must poll them once
 // more, and sleeps on the next until an event of one of them or another wakeup.
 func (s *session) idle(armed *bool, until time.Time, cqs ...*uverbs.CQ) error {
-	if s.channel == nil {
+	if !s.Events {
 		return nil
 	}
 	if *armed = !*armed; *armed {
@@ -79,7 +79,7 @@ func (s *session) idle(armed *bool, until time.Time, cqs ...*uverbs.CQ) error {
 		}
 		return nil
 	}
-	_, err := bridge.Sleep(s.channel, s.ctx, until)
+	_, err := bridge.Sleep(s.opt.RecvCQ, s.ctx, until)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}
