@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -58,12 +59,17 @@ type usage struct {
 	pkts   int64
 }
 
-func (u *usage) now() (n usage) {
+// processorTime returns what the process has used.
+func processorTime() time.Duration {
 	var r syscall.Rusage
 	syscall.Getrusage(syscall.RUSAGE_SELF, &r) // cannot fail
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
+func (u *usage) now() (n usage) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	n.cpu = time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	n.cpu = processorTime()
 	n.allocs = m.Mallocs
 	for _, d := range u.devs {
 		n.pkts += int64(d.Stats()["sent_pkts"])
@@ -158,66 +164,108 @@ func (s *benchSide) next(ctx context.Context, wcs []verbs.WC) error {
 	return err
 }
 
-// BenchmarkLatency sends 8 bytes there and back.
+// BenchmarkLatency sends 8 bytes there and back, by each device and by TCP in turns, so that other load
+// of the machine disturbs all alike. Reported are the medians of the turns, of the time and the
+// processor time of a round trip, and of the ratio of its time to TCP's in the same turn.
 func BenchmarkLatency(b *testing.B) {
-	for _, n := range benchNetworks {
-		b.Run(n.name, func(b *testing.B) {
-			devs := benchDevices(b, n.network())
-			x, y := benchPair(b, devs, 4096)
-			ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
-			defer cancel()
-			for _, s := range []*benchSide{x, y} {
-				if err := s.recv(8); err != nil {
-					b.Fatal(err)
-				}
-			}
-			echoed := make(chan error, 1)
-			message := []byte("8 bytes.")
-			go func() {
-				var wcs [1]verbs.WC
-				var err error
-				for i := 0; i < b.N && err == nil; i++ {
-					if err = y.next(ctx, wcs[:]); err == nil {
-						if err = y.recv(1); err == nil {
-							err = y.send(message)
-						}
-					}
-				}
-				echoed <- err
-			}()
-			var wcs [1]verbs.WC
-			u := usage{devs: devs[:]}
-			u.begin(b)
-			for range b.N {
-				if err := x.send(message); err != nil {
-					b.Fatal(err)
-				}
-				if err := x.next(ctx, wcs[:]); err != nil {
-					b.Fatal(err)
-				}
-				if err := x.recv(1); err != nil {
-					b.Fatal(err)
-				}
-			}
-			u.report(b, 8)
-			if err := <-echoed; err != nil {
-				b.Fatal(err)
-			}
-		})
+	const turn = 256 // round trips
+	type end struct {
+		name      string
+		exchange  func() error
+		took, cpu []float64 // µs of each turn
 	}
-	b.Run("tcp", func(b *testing.B) {
-		c := benchTCP(b)
-		go echo(c[1], 8)
-		var u usage
-		u.begin(b)
-		buf := make([]byte, 8)
-		for range b.N {
-			if err := exchange(c[0], buf); err != nil {
+	var ends []*end
+	for _, n := range benchNetworks {
+		devs := benchDevices(b, n.network())
+		x, y := benchPair(b, devs, 4096)
+		message := []byte("8 bytes.")
+		for _, s := range []*benchSide{x, y} {
+			if err := s.recv(8); err != nil {
 				b.Fatal(err)
 			}
 		}
-		u.report(b, 8)
-	})
+		go y.echo(b.Context(), message)
+		c, peer := benchRsock(b, devs)
+		go echo(peer, 8)
+		buf := make([]byte, 8)
+		ends = append(ends,
+			&end{name: n.name, exchange: func() error { return x.exchange(b.Context(), message) }},
+			&end{name: n.name + "-rsock", exchange: func() error { return exchange(c, buf) }})
+	}
+	c := benchTCP(b)
+	go echo(c[1], 8)
+	buf := make([]byte, 8)
+	ends = append(ends, &end{name: "tcp", exchange: func() error { return exchange(c[0], buf) }})
+	for b.Loop() {
+		for _, e := range ends {
+			before, begin := processorTime(), time.Now()
+			for range turn {
+				if err := e.exchange(); err != nil {
+					b.Fatal(e.name, err)
+				}
+			}
+			took := time.Since(begin)
+			e.took = append(e.took, float64(took.Nanoseconds())/1e3/turn)
+			e.cpu = append(e.cpu, float64((processorTime()-before).Nanoseconds())/1e3/turn)
+		}
+	}
+	tcp := ends[len(ends)-1]
+	for _, e := range ends {
+		ratio := make([]float64, len(e.took))
+		for i := range ratio {
+			ratio[i] = e.took[i] / tcp.took[i]
+		}
+		b.ReportMetric(median(e.took), e.name+"-µs")
+		b.ReportMetric(median(e.cpu), e.name+"-cpu-µs")
+		if e != tcp {
+			b.ReportMetric(median(ratio), e.name+"/tcp")
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// median sorts the samples.
+func median(samples []float64) float64 {
+	slices.Sort(samples)
+	return samples[len(samples)/2]
+}
+
+// exchange sends a message and waits for the one that comes back.
+func (s *benchSide) exchange(ctx context.Context, message []byte) error {
+	if err := s.send(message); err != nil {
+		return err
+	}
+	var wcs [1]verbs.WC
+	if err := s.next(ctx, wcs[:]); err != nil {
+		return err
+	}
+	return s.recv(1)
+}
+
+// echo answers messages until the device is closed.
+func (s *benchSide) echo(ctx context.Context, message []byte) {
+	for {
+		var wcs [1]verbs.WC
+		if s.next(ctx, wcs[:]) != nil || s.recv(1) != nil || s.send(message) != nil {
+			return
+		}
+	}
+}
+
+// benchRsock connects two devices by package rsock.
+func benchRsock(b *testing.B, devs [2]*soft.Device) (x, y net.Conn) {
+	b.Helper()
+	var transports [2]*cm.Transport
+	for i, d := range devs {
+		transports[i] = &cm.Transport{Host: d}
+		b.Cleanup(func() { transports[i].Close() })
+	}
+	l := must((&rsock.ListenConfig{Transport: transports[1]}).Listen(b.Context(), "rdma", benchB+":7471"))(b)
+	defer l.Close()
+	x = must((&rsock.Dialer{Transport: transports[0]}).Dial("rdma", benchB+":7471"))(b)
+	y = must(l.Accept())(b)
+	b.Cleanup(func() { x.Close(); y.Close() })
+	return x, y
 }
 
 // BenchmarkBandwidth transfers 64 KiB at a time, 16 at most before the first has arrived.
