@@ -1,10 +1,10 @@
 // Makes connections with librdmacm, as connect/main.go does with package cm,
 // and prints how long that took. Both take the same arguments and print the same.
 //
-//	connect [-e] -s ADDR PORT  serve until the standard input ends
-//	connect [-e] ADDR PORT N P  N connections, P under way at a time
+//	connect -s ADDR PORT      serve until the standard input ends
+//	connect    ADDR PORT N P  N connections, P under way at a time
 //
-// With -e each connection has a completion channel.
+// Each connection has a completion channel, as those of package cm do.
 //
 // The client makes the connections once for each line of its standard input, and closes each
 // when it is established. Before that it sleeps, so that the server has nothing left of the
@@ -19,14 +19,13 @@ enum {
 static struct rdma_event_channel *events;
 static struct ibv_pd *pd;
 static struct ibv_context *pd_device;
-static int with_channel;
 static struct rdma_conn_param param = {
 	.responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7,
 };
 
 struct conn {
 	struct rdma_cm_id *id;
-	struct ibv_comp_channel *channel; // or NULL
+	struct ibv_comp_channel *channel;
 	struct ibv_cq *send_cq, *recv_cq;
 	int tries;
 };
@@ -45,7 +44,7 @@ static void make_qp(struct conn *c)
 	}
 	if (!pd)
 		die("alloc pd");
-	if (with_channel && !(c->channel = ibv_create_comp_channel(c->id->verbs)))
+	if (!(c->channel = ibv_create_comp_channel(c->id->verbs)))
 		die("create channel");
 	attr.send_cq = c->send_cq = ibv_create_cq(c->id->verbs, QUEUE, NULL, c->channel, 0);
 	attr.recv_cq = c->recv_cq = ibv_create_cq(c->id->verbs, QUEUE, NULL, c->channel, 0);
@@ -158,16 +157,11 @@ int main(int argc, char **argv)
 	struct addrinfo *to;
 	int n, p;
 
-	if (argc > 1 && !strcmp(argv[1], "-e")) {
-		with_channel = 1;
-		argv++;
-		argc--;
-	}
 	events = new_channel();
 	if (argc == 4 && !strcmp(argv[1], "-s"))
 		serve(argv[2], argv[3]);
 	if (argc != 5) {
-		fprintf(stderr, "usage: connect [-e] -s ADDR PORT | [-e] ADDR PORT N P\n");
+		fprintf(stderr, "usage: connect -s ADDR PORT | ADDR PORT N P\n");
 		return 1;
 	}
 	to = lookup(argv[1], argv[2]);

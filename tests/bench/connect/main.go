@@ -23,7 +23,6 @@ import (
 
 var options = cm.Options{
 	SharePD:            true,
-	Polled:             true,
 	Cap:                verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: -1},
 	ResponderResources: 1,
 	InitiatorDepth:     1,
@@ -40,15 +39,11 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) > 0 && args[0] == "-e" {
-		options.Polled = false
-		args = args[1:]
-	}
 	if len(args) == 3 && args[0] == "-s" {
 		return serve(net.JoinHostPort(args[1], args[2]))
 	}
 	if len(args) != 4 {
-		return errors.New("usage: connect [-e] -s ADDR PORT | [-e] ADDR PORT N P")
+		return errors.New("usage: connect -s ADDR PORT | ADDR PORT N P")
 	}
 	addr := net.JoinHostPort(args[0], args[1])
 	n, err1 := strconv.Atoi(args[2])
