@@ -18,15 +18,16 @@ type Layout struct {
 // Slots describes the slots of a [Ring]. Loops copy it so that it stays in registers.
 type Slots struct {
 	data unsafe.Pointer
+	size uintptr // of a slot
 	mask uint32
-	log2 uint32
 }
 
 // Ring is a circular queue with one producer and one consumer, one of which
 // is the kernel. It is empty when the indices are equal, so it holds at most
 // Mask entries. The zero Ring is not usable.
 //
-// Indices are positions modulo the number of slots.
+// Indices are positions modulo the number of slots: those that LoadProducer, LoadConsumer, Next and
+// After return.
 type Ring struct {
 	Slots
 	prod *atomic.Uint32
@@ -48,7 +49,7 @@ func NewRing(r *Region, l Layout) (Ring, error) {
 	}
 	base := unsafe.Pointer(unsafe.SliceData(r.mem))
 	return Ring{
-		Slots: Slots{data: unsafe.Add(base, l.Data), mask: l.Mask, log2: l.Log2Slot},
+		Slots: Slots{data: unsafe.Add(base, l.Data), size: 1 << l.Log2Slot, mask: l.Mask},
 		prod:  (*atomic.Uint32)(unsafe.Add(base, l.Producer)),
 		cons:  (*atomic.Uint32)(unsafe.Add(base, l.Consumer)),
 	}, nil
@@ -58,15 +59,18 @@ func NewRing(r *Region, l Layout) (Ring, error) {
 func (s Slots) Cap() int { return int(s.mask) }
 
 // SlotSize returns the size of a slot in bytes.
-func (s Slots) SlotSize() int { return 1 << s.log2 }
+func (s Slots) SlotSize() int { return int(s.size) }
 
 // Slot returns the address of slot i modulo the number of slots.
 func (s Slots) Slot(i uint32) unsafe.Pointer {
-	return unsafe.Add(s.data, uintptr(i&s.mask)<<(s.log2&63)) // & 63 spares a check for larger shifts
+	return unsafe.Add(s.data, uintptr(i&s.mask)*s.size) // a shift would take a certain register
 }
 
 // Next returns the index after i.
-func (s Slots) Next(i uint32) uint32 { return (i + 1) & s.mask }
+func (s Slots) Next(i uint32) uint32 { return s.After(i, 1) }
+
+// After returns the index n slots after i.
+func (s Slots) After(i, n uint32) uint32 { return (i + n) & s.mask }
 
 // Used returns the number of entries between the two indices.
 func (s Slots) Used(prod, cons uint32) uint32 { return (prod - cons) & s.mask }
@@ -80,11 +84,11 @@ func (r *Ring) LoadProducer() uint32 { return r.prod.Load() & r.mask }
 // Producer returns the word of the producer index, which the kernel may set to any value.
 func (r *Ring) Producer() *atomic.Uint32 { return r.prod }
 
-// StoreProducer publishes entries before i with release.
-func (r *Ring) StoreProducer(i uint32) { StoreRelease(r.prod, i&r.mask) }
+// StoreProducer publishes entries before index i with release.
+func (r *Ring) StoreProducer(i uint32) { StoreRelease(r.prod, i) }
 
 // LoadConsumer loads the consumer index with acquire: slots before it may be overwritten.
 func (r *Ring) LoadConsumer() uint32 { return r.cons.Load() & r.mask }
 
-// StoreConsumer frees the slots before i with release.
-func (r *Ring) StoreConsumer(i uint32) { StoreRelease(r.cons, i&r.mask) }
+// StoreConsumer frees the slots before index i with release.
+func (r *Ring) StoreConsumer(i uint32) { StoreRelease(r.cons, i) }

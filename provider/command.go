@@ -72,15 +72,17 @@ func (m *invocation) add(id uint16, size int, data uint64) {
 }
 
 func (c *command) run() error {
-	if c.useIoctl.Load() {
-		return c.runIoctl()
+	if !c.useIoctl.Load() {
+		switch errno := c.write(); errno {
+		case 0:
+			return nil
+		case syscall.EACCES:
+			c.useIoctl.Store(true)
+		default:
+			return sysError("write", errno)
+		}
 	}
-	errno := c.write()
-	if errno == syscall.EACCES {
-		c.useIoctl.Store(true)
-		return c.runIoctl()
-	}
-	return sysError("write", errno)
+	return c.runIoctl()
 }
 
 func sysError(call string, errno syscall.Errno) error {

@@ -23,7 +23,7 @@ type Gate struct {
 	uses           uint // written by every call of such a queue, for the race detector
 
 	held     atomic.Uint32 // state of the lock, see below
-	starving atomic.Uint32 // 1 if the next goroutine has waited long
+	starving atomic.Uint32 // reserved if the next goroutine has waited long, or else free
 	queueMu  sync.Mutex    // held by the goroutine that gets the lock next
 
 	State   verbs.QPState
@@ -69,21 +69,21 @@ func (g *Gate) lockSlow() {
 		switch {
 		case tries < spins:
 		case tries == spins:
-			g.starving.Store(1)
+			g.starving.Store(reserved)
 		case tries < 2*spins:
 			runtime.Gosched()
 		default:
 			time.Sleep(20 * time.Microsecond)
 		}
 	}
-	g.starving.Store(0)
+	g.starving.Store(free)
 	g.queueMu.Unlock()
 }
 
 // Unlock releases the lock.
 func (g *Gate) Unlock() {
 	if !g.SingleThreaded {
-		mmap.StoreRelease(&g.held, g.starving.Load()*reserved)
+		mmap.StoreRelease(&g.held, g.starving.Load())
 	}
 }
 

@@ -19,8 +19,7 @@ var _ [unsafe.Sizeof(verbs.WC{})]byte = [unsafe.Sizeof(abi.IbUverbsWc{})]byte{}
 type completionQueue struct {
 	provider.Completions
 	dev    *provider.Device
-	ring   ring
-	cons   uint32 // ours; the shared word is its copy
+	ring   ring // None is the consumer index, the shared word its copy
 	notify provider.Notify
 }
 
@@ -33,23 +32,22 @@ func newCompletionQueue(r ring, n provider.Notify, dev *provider.Device, single 
 
 // use makes r the ring. It is empty as long as the kernel's index is ours.
 func (q *completionQueue) use(r ring) {
-	q.ring, q.cons = r, r.LoadConsumer()
-	q.Word, q.None = r.Producer(), q.cons
+	q.ring, q.Word, q.None = r, r.Producer(), r.LoadConsumer()
 }
 
 // Take implements [provider.CompletionQueue].
 func (q *completionQueue) Take(wcs []verbs.WC) int {
-	slots, cons := q.ring.Slots, q.cons
+	slots, cons := q.ring.Slots, q.None
 	n := min(len(wcs), int(slots.Used(q.ring.Producer().Load(), cons)))
 	for i := range wcs[:n] {
-		wcs[i] = *(*verbs.WC)(slots.Slot(cons))
-		if wcs[i].Flags&kernelWithInv != 0 {
-			wcs[i].Flags = wcs[i].Flags&^kernelWithInv | verbs.WCWithInv
+		wc := &wcs[i]
+		*wc = *(*verbs.WC)(slots.Slot(cons + uint32(i)))
+		if wc.Flags&kernelWithInv != 0 {
+			wc.Flags = wc.Flags&^kernelWithInv | verbs.WCWithInv
 		}
-		cons = slots.Next(cons)
 	}
-	q.cons, q.None = cons, cons
-	q.ring.StoreConsumer(cons)
+	q.None = slots.After(cons, uint32(n))
+	q.ring.StoreConsumer(q.None)
 	q.Unlock()
 	return n
 }

@@ -13,21 +13,16 @@ var _ [unsafe.Sizeof(verbs.SGE{})]byte = [unsafe.Sizeof(abi.RxeSge{})]byte{}
 
 // copySGL writes sgl to dst, which has room for it, and returns the sum of
 // its lengths.
-func copySGL(dst unsafe.Pointer, sgl []verbs.SGE) uint64 {
-	if len(sgl) == 1 { // as most are
-		*(*verbs.SGE)(dst) = sgl[0]
-		return uint64(sgl[0].Length)
-	}
-	return copySGLSlow(dst, sgl)
-}
-
-//go:noinline
-func copySGLSlow(dst unsafe.Pointer, sgl []verbs.SGE) (length uint64) {
+func copySGL(dst unsafe.Pointer, sgl []verbs.SGE) (length uint64) {
 	for i := range sgl {
-		*(*verbs.SGE)(unsafe.Add(dst, uintptr(i)*unsafe.Sizeof(sgl[0]))) = sgl[i]
-		length += uint64(sgl[i].Length)
+		length += copySGE(unsafe.Add(dst, uintptr(i)*unsafe.Sizeof(sgl[0])), &sgl[i])
 	}
 	return length
+}
+
+func copySGE(dst unsafe.Pointer, sge *verbs.SGE) uint64 {
+	*(*verbs.SGE)(dst) = *sge
+	return uint64(sge.Length)
 }
 
 func setDMA(d *abi.RxeDmaInfo, length uint64, numSGE int) {

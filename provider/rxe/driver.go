@@ -91,6 +91,33 @@ func (r *ring) remap(dev *provider.Device, mi *abi.Mminfo, elem uintptr) error {
 	return nil
 }
 
+// producer is a ring of requests, which the kernel consumes.
+type producer struct {
+	ring
+	prod uint32 // ours; the shared word is its copy
+	free int    // slots that are known to be free
+}
+
+// use makes r the ring.
+func (p *producer) use(r ring) { p.ring, p.prod, p.free = r, r.LoadProducer(), 0 }
+
+// room returns how many of n requests fit. It reads the kernel's index, which another processor may have written,
+// only if n are not known to.
+func (p *producer) room(n int) int {
+	if n > p.free {
+		p.free = int(p.Free(p.prod, p.LoadConsumer()))
+		n = min(n, p.free)
+	}
+	return n
+}
+
+// publish makes the next n requests visible to the kernel.
+func (p *producer) publish(n int) {
+	p.prod = p.After(p.prod, uint32(n))
+	p.free -= n
+	p.StoreProducer(p.prod)
+}
+
 // MaxInline implements [provider.InlineLimiter]: inline data take the place of the SGEs
 // (RXE_MAX_INLINE_DATA).
 func (c context) MaxInline() int { return c.dev.Attr.MaxSGE * int(unsafe.Sizeof(abi.RxeSge{})) }

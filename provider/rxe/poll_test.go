@@ -29,7 +29,7 @@ func BenchmarkPoll(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if n > 0 {
-					cq.ring.StoreProducer(cq.cons + uint32(n))
+					cq.ring.StoreProducer(cq.ring.After(cq.None, uint32(n)))
 				}
 				if got := provider.Poll(cq, wcs[:]); got != n {
 					b.Fatalf("polled %d, not %d", got, n)

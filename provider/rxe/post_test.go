@@ -1,6 +1,7 @@
 package rxe
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -46,6 +47,47 @@ func fakeQueue(b testing.TB, depth uint32) *sendQueue {
 	b.Cleanup(q.Release)
 	q.State = verbs.StateRTS
 	return q
+}
+
+// TestPostReleased posts to queues whose memory is gone, also nothing.
+func TestPostReleased(t *testing.T) {
+	sq := fakeQueue(t, 8)
+	rq := newRecvQueue(fakeQueue(t, 8).ring, &provider.QPInit{}, provider.QPInfo{}, &provider.Device{})
+	rq.State = verbs.StateRTS
+	sq.Release()
+	rq.Release()
+	for n := range 2 {
+		_, serr := sq.Post(make([]verbs.SendWR, n))
+		_, rerr := rq.Post(make([]verbs.RecvWR, n))
+		if !errors.Is(serr, verbs.ErrClosed) || !errors.Is(rerr, verbs.ErrClosed) {
+			t.Errorf("%d requests: %v, %v", n, serr, rerr)
+		}
+	}
+}
+
+// TestPostFull fills queues again and again while the kernel takes what it is given in parts: there is room for
+// what it has taken, and no more.
+func TestPostFull(t *testing.T) {
+	sq := fakeQueue(t, 8)
+	rq := newRecvQueue(fakeQueue(t, 8).ring, &provider.QPInit{}, provider.QPInfo{Cap: verbs.QPCap{MaxRecvSGE: 1}}, &provider.Device{Port: verbs.PortAttr{MaxMessage: 1 << 30}})
+	rq.State = verbs.StateRTS
+	sgl := []verbs.SGE{{Length: 8}}
+	sends, recvs := make([]verbs.SendWR, 8), make([]verbs.RecvWR, 8)
+	for i := range sends {
+		sends[i], recvs[i] = verbs.SendWR{Opcode: verbs.OpSend, SGL: sgl}, verbs.RecvWR{SGL: sgl}
+	}
+	want := 7
+	for i := range 40 {
+		ns, serr := sq.Post(sends)
+		nr, rerr := rq.Post(recvs)
+		if ns != want || nr != want || serr != verbs.ErrQueueFull || rerr != verbs.ErrQueueFull {
+			t.Fatalf("round %d: posted %d (%v) and %d (%v), not %d", i, ns, serr, nr, rerr, want)
+		}
+		want = i % 8
+		for _, r := range []*ring{&sq.ring, &rq.ring} {
+			r.StoreConsumer(r.After(r.LoadConsumer(), uint32(want)))
+		}
+	}
 }
 
 // batch is a batch builder such as ibv_wr_start: requests are written to the queue one by

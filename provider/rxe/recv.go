@@ -14,74 +14,85 @@ import (
 // recvQueue is the receive queue of a QP, or an SRQ.
 type recvQueue struct {
 	provider.Requests
-	dev    *provider.Device
-	ring   ring
-	prod   uint32
-	handle uint32 // of the QP
+	producer
+	dev       *provider.Device
+	handle    uint32 // of the QP
+	maxSimple uint32 // longest receive with one SGE; 0 if there are none
 }
 
 func newRecvQueue(r ring, init *provider.QPInit, info provider.QPInfo, dev *provider.Device) *recvQueue {
-	q := &recvQueue{dev: dev, ring: r, prod: r.LoadProducer(), handle: info.Handle}
+	q := &recvQueue{dev: dev, handle: info.Handle}
 	q.InitReceives(dev, init, info)
-	return q
+	return q.start(r)
 }
 
 func newSRQ(r ring, num uint32, info provider.SRQInfo, dev *provider.Device) *recvQueue {
-	q := &recvQueue{dev: dev, ring: r, prod: r.LoadProducer()}
+	q := &recvQueue{dev: dev}
 	q.InitShared(dev, num, info.MaxSGE)
+	return q.start(r)
+}
+
+func (q *recvQueue) start(r ring) *recvQueue {
+	q.use(r)
+	if q.MaxSGE > 0 {
+		q.maxSimple = uint32(q.MaxMessage)
+	}
 	return q
 }
 
-// Post implements [provider.RecvQueue].
-func (q *recvQueue) Post(wrs []verbs.RecvWR) (int, error) {
+// Post implements [provider.RecvQueue]. Receives with one SGE, which are the most frequent, are written without a call.
+func (q *recvQueue) Post(wrs []verbs.RecvWR) (n int, err error) {
 	q.Lock() // nothing below panics, and a deferred call would take longer
-	slots, prod := q.ring.Slots, q.prod
-	free := 0
-	if !q.Closed && q.State != verbs.StateReset {
-		free = int(slots.Free(prod, q.ring.LoadConsumer()))
+	room, slots, prod := 0, q.Slots, q.prod
+	if q.State != verbs.StateReset && q.State != verbs.StateErr && !q.Closed {
+		room = q.room(len(wrs))
 	}
-	n := 0
-	for ; n < len(wrs) && n < free; n++ {
+	for ; n < room; n++ {
 		wr := &wrs[n]
-		if len(wr.SGL) > q.MaxSGE {
+		if len(wr.SGL) != 1 {
 			break
 		}
-		wqe := (*abi.RxeRecvWqe)(slots.Slot(prod))
-		length := copySGL(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe)), wr.SGL)
-		if length > q.MaxMessage {
+		sge := &wr.SGL[0]
+		if sge.Length-1 >= q.maxSimple {
 			break
 		}
+		wqe := (*abi.RxeRecvWqe)(slots.Slot(prod + uint32(n)))
+		setDMA(&wqe.Dma, copySGE(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe)), sge), 1)
 		wqe.WrId = wr.ID
-		setDMA(&wqe.Dma, length, len(wr.SGL))
-		prod = slots.Next(prod)
 	}
-	if n > 0 {
-		q.prod = prod
-		q.ring.StoreProducer(prod)
-	}
-	var err error
-	if n < len(wrs) || q.Closed || q.State == verbs.StateErr {
-		err = q.postSlow(wrs, n)
+	if n == len(wrs) && n > 0 {
+		q.publish(n)
+	} else {
+		n, err = q.postRest(wrs, n)
 	}
 	q.Unlock()
 	return n, err
 }
 
-// postSlow handles the rare cases after n requests have been posted, and returns the error
-// for the others.
-func (q *recvQueue) postSlow(wrs []verbs.RecvWR, n int) error {
+// postRest posts the receives of which the first n have been written.
+func (q *recvQueue) postRest(wrs []verbs.RecvWR, n int) (int, error) {
 	if q.Closed {
-		return q.Err()
+		return 0, q.Err()
 	}
+	for room := q.room(len(wrs)); n < room && q.State != verbs.StateReset && len(wrs[n].SGL) <= q.MaxSGE; n++ {
+		wr, wqe := &wrs[n], (*abi.RxeRecvWqe)(q.Slot(q.prod+uint32(n)))
+		length := copySGL(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe)), wr.SGL)
+		if length > q.MaxMessage {
+			break
+		}
+		setDMA(&wqe.Dma, length, len(wr.SGL))
+		wqe.WrId = wr.ID
+	}
+	q.publish(n)
 	if n > 0 && q.State == verbs.StateErr {
 		if err := q.flush(); err != nil {
 			q.Fail(fmt.Errorf("flush receives of QP %d: %w", q.Num, err))
 		}
 	}
 	if n == len(wrs) {
-		return nil
+		return n, nil
 	}
-	return q.Refuse(wrs, n, q.ring.Cap())
+	return n, q.Refuse(wrs, n, q.ring.Cap())
 }
 
 // flush makes the kernel complete the receives of a failed QP: it looks at them only when
@@ -94,11 +105,11 @@ func (q *recvQueue) Flush() (wcs []verbs.WC) {
 	if !q.Lose() {
 		return nil
 	}
-	for i := q.ring.LoadConsumer(); i != q.prod; i = q.ring.Next(i) {
-		wqe := (*abi.RxeRecvWqe)(q.ring.Slot(i))
+	for i := q.LoadConsumer(); i != q.prod; i = q.Next(i) {
+		wqe := (*abi.RxeRecvWqe)(q.Slot(i))
 		wcs = append(wcs, verbs.WC{ID: wqe.WrId, Status: verbs.WCFlushErr, Opcode: verbs.WCRecv, QPNum: q.Num})
 	}
-	q.ring.StoreConsumer(q.prod)
+	q.StoreConsumer(q.prod)
 	return wcs
 }
 
@@ -129,7 +140,7 @@ func (q *recvQueue) Resize(size int, resize func(int, provider.UHW) error) error
 		q.Fail(fmt.Errorf("map the resized queue: %w", err))
 		return q.Err()
 	}
-	q.prod = q.ring.LoadProducer()
+	q.use(q.ring)
 	return nil
 }
 
@@ -143,5 +154,5 @@ func (q *recvQueue) SetLimit(_ int, set func(provider.UHW) error) error {
 // Release implements [provider.Queue].
 func (q *recvQueue) Release() {
 	q.Stop(true)
-	q.ring.region.Close()
+	q.region.Close()
 }

@@ -3,6 +3,7 @@ package rxe
 import (
 	"encoding/binary"
 	"fmt"
+	"sync"
 	"unsafe"
 
 	"github.com/goverbs/verbs"
@@ -15,18 +16,22 @@ import (
 // sendQueue is the send queue of a QP.
 type sendQueue struct {
 	provider.Sends
+	producer
 	dev         *provider.Device
-	ring        ring
 	doorbell    provider.Doorbell
-	prod        uint32 // ours; the shared word is its copy
 	handle      uint32
-	payloadSize int // bytes for SGEs or inline data in a slot
+	maxSimple   uint32 // longest message of a simple request; 0 if none is simple
+	payloadSize int    // bytes for SGEs or inline data in a slot
 }
 
 // newSendQueue takes over the mapped ring.
 func newSendQueue(r ring, init *provider.QPInit, info provider.QPInfo, dev *provider.Device) (*sendQueue, error) {
-	q := &sendQueue{dev: dev, handle: info.Handle, ring: r, payloadSize: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), prod: r.LoadProducer()}
+	q := &sendQueue{dev: dev, handle: info.Handle, payloadSize: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{}))}
 	q.InitSends(dev, init, info)
+	q.use(r)
+	if q.Type == verbs.RC && q.MaxSGE > 0 {
+		q.maxSimple = uint32(q.MaxMessage)
+	}
 	var err error
 	if q.doorbell, err = provider.NewDoorbell(dev, info.Handle, sendsInDoorbell(kernelRelease())); err != nil {
 		q.Release()
@@ -36,9 +41,7 @@ func newSendQueue(r ring, init *provider.QPInit, info provider.QPInfo, dev *prov
 }
 
 // kernelRelease returns the kernel release, such as "6.12.57-amd64".
-func kernelRelease() string {
-	return sys.KernelRelease()
-}
+var kernelRelease = sync.OnceValue(sys.KernelRelease)
 
 // sendsInDoorbell reports whether a kernel sends in the caller of rxe_post_send, which
 // may take milliseconds, as before Linux 6.10. Newer kernels queue the work. With older
@@ -66,47 +69,60 @@ var qpTypes = [...]uint16{
 	verbs.OpAtomicWrite:  1 << verbs.RC,
 }
 
-// Post implements [provider.SendQueue].
-func (q *sendQueue) Post(wrs []verbs.SendWR) (int, error) {
-	q.Lock() // a deferred call would take longer; only encodeData can panic
-	n, err := q.post(wrs)
+// Post implements [provider.SendQueue]. Simple requests, which are the most frequent, are written without a call.
+func (q *sendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
+	q.Lock() // a deferred call would take longer; only postRest can panic
+	room, slots, prod := 0, q.Slots, q.prod
+	if q.State >= verbs.StateRTS && !q.Closed {
+		room = q.room(len(wrs))
+	}
+	for ; n < room; n++ {
+		wr := &wrs[n]
+		if wr.Opcode != verbs.OpSend && wr.Opcode != verbs.OpRDMAWrite && wr.Opcode != verbs.OpRDMARead ||
+			wr.Flags&(verbs.SendFence|provider.SendInline) != 0 || len(wr.Inline)|len(wr.InlineList) != 0 || len(wr.SGL) != 1 {
+			break
+		}
+		sge := &wr.SGL[0]
+		if sge.Length-1 >= q.maxSimple {
+			break
+		}
+		wqe := (*abi.RxeSendWqe)(slots.Slot(prod + uint32(n)))
+		rdma := wqe.Wr.Wr.Rdma() // which a SEND ignores
+		rdma.RemoteAddr, rdma.Rkey = wr.RemoteAddr, wr.RKey
+		setDMA(&wqe.Dma, copySGE(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe)), sge), 1)
+		encodeHead(wqe, wr, wr.Flags)
+	}
+	if n < len(wrs) || n == 0 {
+		n, err = q.postRest(wrs, n)
+	}
+	if n > 0 {
+		q.publish(n)
+		if derr := q.doorbell.Ring(); derr != nil {
+			q.handleDoorbellError(derr)
+		}
+	}
 	q.Unlock()
 	return n, err
 }
 
-func (q *sendQueue) post(wrs []verbs.SendWR) (int, error) {
+// postRest writes the requests from n on. It returns how many have been written, and why the others have not.
+func (q *sendQueue) postRest(wrs []verbs.SendWR, n int) (_ int, err error) {
 	if q.Closed {
 		return 0, q.Err()
 	}
-	var (
-		n    int
-		err  error
-		ring = q.ring.Slots
-		prod = q.prod
-		free = ring.Free(prod, q.ring.LoadConsumer())
-	)
+	room := q.room(len(wrs))
 	if q.State < verbs.StateRTS {
 		err = verbs.ErrState
 	}
 	for ; err == nil && n < len(wrs); n++ {
-		if free == 0 {
-			if err = verbs.ErrQueueFull; ring.Cap() == 0 {
+		if n == room {
+			if err = verbs.ErrQueueFull; q.ring.Cap() == 0 {
 				err = verbs.ErrNoSendRoom
 			}
 			break
 		}
-		wr := &wrs[n]
-		if err = q.encode((*abi.RxeSendWqe)(ring.Slot(prod)), wr); err != nil {
+		if err = q.encode((*abi.RxeSendWqe)(q.Slot(q.prod+uint32(n))), &wrs[n]); err != nil {
 			break
-		}
-		prod = ring.Next(prod)
-		free--
-	}
-	if n > 0 {
-		q.prod = prod
-		q.ring.StoreProducer(prod)
-		if derr := q.doorbell.Ring(); derr != nil {
-			q.handleDoorbellError(derr)
 		}
 	}
 	if n < len(wrs) {
@@ -131,13 +147,8 @@ var requiredCaps = [len(qpTypes)]uint64{
 	verbs.OpAtomicWrite: abi.IB_UVERBS_DEVICE_ATOMIC_WRITE,
 }
 
-// encode writes wr into a free slot. The other fields are the kernel's scratch space,
-// which the kernel sets before it reads them.
+// encode writes any request into a free slot.
 func (q *sendQueue) encode(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
-	simple := wr.Opcode == verbs.OpRDMAWrite || wr.Opcode == verbs.OpSend || wr.Opcode == verbs.OpRDMARead
-	if simple && q.Type == verbs.RC && len(wr.SGL) == 1 && q.MaxSGE > 0 && len(wr.Inline) == 0 && len(wr.InlineList) == 0 {
-		return q.encodeSimple(wqe, wr)
-	}
 	if int(wr.Opcode) >= len(qpTypes) || qpTypes[wr.Opcode]&(1<<q.Type) == 0 || q.dev.Attr.CapFlags&requiredCaps[wr.Opcode] != requiredCaps[wr.Opcode] {
 		return provider.RefuseOpcode(wr.Opcode)
 	}
@@ -151,38 +162,23 @@ func (q *sendQueue) encode(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 		ud.PkeyIndex = 0
 		ud.AhNum = wr.To.AH
 	}
-	flags, err := q.encodeData(wqe, wr)
+	inline, err := q.encodeData(wqe, wr)
 	if err != nil {
 		return err
 	}
-	wqe.Wr.WrId = wr.ID
-	wqe.Wr.Opcode = uint32(wr.Opcode - 1)
-	wqe.Wr.SendFlags = uint32(flags)
-	wqe.Status = 0
-	wqe.State = 0 // posted
-	wqe.Iova = wr.RemoteAddr
-	wqe.HasRdAtomic = 0
+	flags := wr.Flags&^provider.SendInline | inline
+	if neverFenced&(1<<wr.Opcode) != 0 {
+		flags &^= verbs.SendFence
+	}
+	encodeHead(wqe, wr, flags)
 	return nil
 }
 
-// encodeSimple is encode for the most frequent requests, in two thirds of the time
-// (BenchmarkPost).
-func (q *sendQueue) encodeSimple(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
-	sge := &wr.SGL[0]
-	if uint64(sge.Length) > q.MaxMessage {
-		return verbs.ErrMessageTooLong
-	}
-	rdma := wqe.Wr.Wr.Rdma() // which a SEND ignores
-	rdma.RemoteAddr, rdma.Rkey = wr.RemoteAddr, wr.RKey
-	*(*verbs.SGE)(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))) = *sge
-	setDMA(&wqe.Dma, uint64(sge.Length), 1)
-	flags := wr.Flags &^ provider.SendInline
-	if wr.Opcode == verbs.OpRDMARead {
-		flags &^= verbs.SendFence // see returnsData
-	}
+// encodeHead writes what all requests have. The other fields are the kernel's scratch space, which the kernel sets
+// before it reads them.
+func encodeHead(wqe *abi.RxeSendWqe, wr *verbs.SendWR, flags verbs.SendFlags) {
 	wqe.Wr.WrId, wqe.Wr.Opcode, wqe.Wr.SendFlags = wr.ID, uint32(wr.Opcode-1), uint32(flags)
-	wqe.Status, wqe.State, wqe.Iova, wqe.HasRdAtomic = 0, 0, wr.RemoteAddr, 0
-	return nil
+	wqe.Status, wqe.State, wqe.Iova, wqe.HasRdAtomic = 0, 0, wr.RemoteAddr, 0 // state 0: posted
 }
 
 // encodeOperation writes the fields that are specific to an opcode.
@@ -228,13 +224,9 @@ func encodeOperation(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	return nil
 }
 
-// encodeData writes the payload, or its SGEs, directly after the WQE.
+// encodeData writes the payload, or its SGEs, directly after the WQE. It returns the flag of inline data.
 func (q *sendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.SendFlags, error) {
 	payload := unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))
-	flags := wr.Flags &^ provider.SendInline
-	if returnsData[wr.Opcode] || wr.Opcode == verbs.OpAtomicWrite {
-		flags &^= verbs.SendFence
-	}
 	switch wr.Opcode {
 	case verbs.OpLocalInv, verbs.OpBindMW, verbs.OpFlush:
 		switch {
@@ -248,7 +240,7 @@ func (q *sendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.Sen
 			length = uint64(wr.Flush.Length)
 		}
 		setDMA(&wqe.Dma, length, 0)
-		return flags, nil
+		return 0, nil
 	case verbs.OpAtomicWrite:
 		if len(wr.Inline) != 8 || len(wr.InlineList) > 0 || len(wr.SGL) > 0 || q.payloadSize < 8 {
 			return 0, verbs.ErrAtomicWrite
@@ -256,15 +248,15 @@ func (q *sendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.Sen
 		defer q.UnlockIfPanicking()
 		copy(unsafe.Slice((*byte)(payload), 8), wr.Inline)
 		setDMA(&wqe.Dma, 8, 0)
-		return flags, nil
+		return 0, nil
 	}
 	if len(wr.Inline) > 0 || len(wr.InlineList) > 0 {
-		n, err := q.CopyInline(unsafe.Slice((*byte)(payload), q.MaxInline), wr, !returnsData[wr.Opcode])
+		n, err := q.CopyInline(unsafe.Slice((*byte)(payload), q.MaxInline), wr, returnsData&(1<<wr.Opcode) == 0)
 		if err != nil {
 			return 0, err
 		}
 		setDMA(&wqe.Dma, uint64(n), 0)
-		return flags | provider.SendInline, nil
+		return provider.SendInline, nil
 	}
 	if len(wr.SGL) > q.MaxSGE {
 		return 0, verbs.ErrTooManySGEs
@@ -277,16 +269,17 @@ func (q *sendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.Sen
 		return 0, verbs.ErrAtomicSGL
 	}
 	setDMA(&wqe.Dma, length, len(wr.SGL))
-	return flags, nil
+	return 0, nil
 }
 
-// returnsData contains the operations that return data and need memory for it.
-//
-// They, and OpAtomicWrite, are never fenced. The kernel counts them among the requests
-// that a fence waits for, so one that is sent again, for example after its packet was
+// returnsData contains, as bits, the operations that return data and need memory for it.
+const returnsData = 1<<verbs.OpRDMARead | 1<<verbs.OpCompareSwap | 1<<verbs.OpFetchAdd
+
+// neverFenced contains the operations that are never fenced. The kernel counts them among the
+// requests that a fence waits for, so one that is sent again, for example after its packet was
 // lost, waits for itself without end. They need no fence: they read no memory here, and
 // are answered in order.
-var returnsData = [len(qpTypes)]bool{verbs.OpRDMARead: true, verbs.OpCompareSwap: true, verbs.OpFetchAdd: true}
+const neverFenced = returnsData | 1<<verbs.OpAtomicWrite
 
 // Flush implements [provider.Flusher].
 func (q *sendQueue) Flush() (wcs []verbs.WC) {
@@ -294,11 +287,11 @@ func (q *sendQueue) Flush() (wcs []verbs.WC) {
 	if !q.Lose() {
 		return nil
 	}
-	for i := q.ring.LoadConsumer(); i != q.prod; i = q.ring.Next(i) {
-		wqe := (*abi.RxeSendWqe)(q.ring.Slot(i))
+	for i := q.LoadConsumer(); i != q.prod; i = q.Next(i) {
+		wqe := (*abi.RxeSendWqe)(q.Slot(i))
 		wcs = append(wcs, verbs.WC{ID: wqe.Wr.WrId, Status: verbs.WCFlushErr, QPNum: q.Num})
 	}
-	q.ring.StoreConsumer(q.prod)
+	q.StoreConsumer(q.prod)
 	return wcs
 }
 
@@ -313,5 +306,5 @@ func (q *sendQueue) Cap() int {
 func (q *sendQueue) Release() {
 	q.Stop(true)
 	q.doorbell.Close()
-	q.ring.region.Close()
+	q.region.Close()
 }

@@ -16,6 +16,8 @@ type recvQueue struct {
 	put   uint32
 	taken uint32 // as in a sendQueue
 	size  uint32 // how many elements are used; see withSpare
+
+	maxSimple uint32 // longest receive with one SGE; 0 if there are none
 }
 
 func newRecvQueue(a array[abi.SiwRqe], size int, init *provider.QPInit, info provider.QPInfo, dev *provider.Device) *recvQueue {
@@ -24,38 +26,78 @@ func newRecvQueue(a array[abi.SiwRqe], size int, init *provider.QPInit, info pro
 	q.InitReceives(dev, init, info)
 	q.SingleThreaded = false // until the send queue disables the locks
 	q.MaxSGE = min(q.MaxSGE, abi.SIW_MAX_SGE)
-	return q
+	return q.start()
 }
 
 func newSRQ(a array[abi.SiwRqe], info provider.SRQInfo, dev *provider.Device) *recvQueue {
 	q := &recvQueue{queue: a, size: a.mask + 1}
 	q.InitShared(dev, info.Handle, min(info.MaxSGE, abi.SIW_MAX_SGE))
+	return q.start()
+}
+
+func (q *recvQueue) start() *recvQueue {
+	if q.MaxSGE > 0 {
+		q.maxSimple = uint32(q.MaxMessage)
+	}
 	return q
 }
 
-// Post implements [provider.RecvQueue].
-func (q *recvQueue) Post(wrs []verbs.RecvWR) (int, error) {
+// Post implements [provider.RecvQueue]. Receives with one SGE, which are the most frequent, are written without a call.
+func (q *recvQueue) Post(wrs []verbs.RecvWR) (n int, err error) {
 	q.Lock() // nothing below panics, and a deferred call would take longer
-	queue, most := q.queue.slots, min(len(wrs), int(q.size))
-	if q.Closed || q.State == verbs.StateErr || q.State == verbs.StateReset || q.queue.region == nil {
-		most = 0
+	room, queue, put := 0, q.queue.slots, q.put
+	if q.State != verbs.StateReset && q.State != verbs.StateErr && !q.Closed {
+		room = q.room(len(wrs))
 	}
-	if most > 0 && most > int(q.size)-int(q.put-q.taken) {
-		most = q.freeSlots(most)
-	}
-	put := q.put
 	var first uint32 // the word that publishes the batch
-	n := 0
-	for ; n < most; n++ {
-		wr, rqe := &wrs[n], queue.at(put+uint32(n))
-		if len(wr.SGL) > q.MaxSGE {
+	for ; n < room; n++ {
+		wr := &wrs[n]
+		if len(wr.SGL) != 1 {
 			break
 		}
-		sges, length := copySGL(&rqe.Sge, wr.SGL)
+		sge := &wr.SGL[0]
+		if sge.Length-1 >= q.maxSimple {
+			break
+		}
+		rqe := queue.at(put + uint32(n))
+		rqe.Id = wr.ID
+		copySGE(&rqe.Sge[0], sge)
+		if v := word(abi.SIW_WQE_VALID, 1, 0); n == 0 {
+			first = v
+		} else {
+			fillRqe(rqe, v)
+		}
+	}
+	if n == len(wrs) && n > 0 {
+		q.publish(n, first)
+	} else {
+		n, err = q.postRest(wrs, n, first)
+	}
+	q.Unlock()
+	return n, err
+}
+
+// postRest posts receives of which the first n have been written, and first is the word of the first. It returns how
+// many have been posted, and why the others have not.
+func (q *recvQueue) postRest(wrs []verbs.RecvWR, n int, first uint32) (int, error) {
+	switch {
+	case q.Closed:
+		return 0, q.Err()
+	case q.State == verbs.StateErr: // as with sends, the kernel ignores receives
+		for i := range wrs {
+			q.cq.flush(wrs[i].ID, q.Num, verbs.WCRecv)
+		}
+		return len(wrs), nil
+	case q.State == verbs.StateReset:
+		return 0, q.refuse(wrs, 0)
+	}
+	for room := q.room(len(wrs)); n < room && len(wrs[n].SGL) <= q.MaxSGE; n++ {
+		rqe := q.queue.at(q.put + uint32(n))
+		sges, length := copySGL(&rqe.Sge, wrs[n].SGL)
 		if length > q.MaxMessage {
 			break
 		}
-		rqe.Id = wr.ID
+		rqe.Id = wrs[n].ID
 		if v := word(abi.SIW_WQE_VALID, uint8(sges), 0); n == 0 {
 			first = v
 		} else {
@@ -63,19 +105,38 @@ func (q *recvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 		}
 	}
 	if n > 0 {
-		mmap.StoreRelease(rqeWord(queue.at(q.put)), first)
-		q.put += uint32(n)
+		q.publish(n, first)
 	}
-	var err error
-	if n < len(wrs) || q.Closed {
-		n, err = q.postSlow(wrs, n)
+	return n, q.refuse(wrs, n)
+}
+
+// publish makes n receives visible to the kernel, of which first is the word of the first.
+func (q *recvQueue) publish(n int, first uint32) {
+	mmap.StoreRelease(rqeWord(q.queue.at(q.put)), first)
+	q.put += uint32(n)
+}
+
+// refuse returns why the receives from n on, if there are any, were not posted.
+func (q *recvQueue) refuse(wrs []verbs.RecvWR, n int) error {
+	if n == len(wrs) {
+		return nil
 	}
-	q.Unlock()
-	return n, err
+	return q.Refuse(wrs, n, int(q.size))
+}
+
+// room returns how many of n receives fit.
+func (q *recvQueue) room(n int) int {
+	if n > int(q.size)-int(q.put-q.taken) {
+		n = q.freeSlots(n)
+	}
+	return n
 }
 
 // freeSlots returns how many of n requests fit, like [sendQueue.freeSlots].
 func (q *recvQueue) freeSlots(n int) int {
+	if n = min(n, int(q.size)); n == 0 {
+		return 0
+	}
 	if !isValid(rqeWord(q.queue.at(q.put - 1)).Load()) {
 		q.taken = q.put
 		return n
@@ -85,22 +146,6 @@ func (q *recvQueue) freeSlots(n int) int {
 	}
 	q.taken = q.put + uint32(n) - q.size
 	return n
-}
-
-// postSlow handles the requests that Post has not posted, all but n. It returns how many
-// have been posted, and the error for the others.
-func (q *recvQueue) postSlow(wrs []verbs.RecvWR, n int) (int, error) {
-	if q.Closed {
-		return 0, q.Err()
-	}
-	// As with sends, the kernel ignores receives of a QP in the error state.
-	if q.State == verbs.StateErr {
-		for i := range wrs {
-			q.cq.flush(wrs[i].ID, q.Num, verbs.WCRecv)
-		}
-		return len(wrs), nil
-	}
-	return n, q.Refuse(wrs, n, int(q.size))
 }
 
 // hasReceived reports whether a message has used a receive: the first element has been used, and is free or has been

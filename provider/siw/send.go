@@ -25,6 +25,8 @@ type sendQueue struct {
 	cq                *completionQueue
 	put               uint32
 	taken             uint32        // the kernel has taken the requests before this place
+	flags             uint16        // of each request
+	maxSimple         uint32        // messages of at least minSimple bytes, and less than as many more, are simple
 	size              uint32        // how many elements are used; see withSpare
 	recv              *recvQueue    // of the same QP; nil if that uses an SRQ
 	holdUntil         time.Time     // end of Hold; see there
@@ -44,6 +46,12 @@ func newSendQueue(a array[abi.SiwSqe], size int, init *provider.QPInit, info pro
 	}
 	q.InitSends(dev, init, info)
 	q.SingleThreaded, q.MaxSGE, q.MaxInline = false, min(q.MaxSGE, abi.SIW_MAX_SGE), min(q.MaxInline, maxInline)
+	if q.flags = abi.SIW_WQE_VALID; q.SignalAll {
+		q.flags |= abi.SIW_WQE_SIGNALLED
+	}
+	if q.MaxSGE > 0 {
+		q.maxSimple = uint32(max(q.MaxMessage+1, minSimple) - minSimple)
+	}
 	var err error
 	q.doorbell, err = provider.NewDoorbell(dev, info.Handle, true)
 	if err != nil {
@@ -63,12 +71,42 @@ func (q *sendQueue) Hold(t time.Time) {
 	q.Unlock()
 }
 
-// Post implements [provider.SendQueue].
+// Post implements [provider.SendQueue]. Simple requests, which are the most frequent, are written without a call.
 func (q *sendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 	q.Lock() // a deferred call would take longer; only CopyInline can panic
-	if q.put != 0 {
-		n, err = q.post(wrs)
-	} else {
+	room, queue, put := 0, q.queue.slots, q.put
+	if put != 0 && q.State != verbs.StateErr && !q.Closed {
+		room = q.room(len(wrs))
+	}
+	var first uint32 // the word that publishes the batch
+	for ; n < room; n++ {
+		wr := &wrs[n]
+		op := simpleOps[min(int(wr.Opcode), len(simpleOps)-1)]
+		if op == 0 || wr.Flags&verbs.SendFence != 0 || len(wr.Inline)|len(wr.InlineList) != 0 || len(wr.SGL) != 1 {
+			break
+		}
+		sge := &wr.SGL[0]
+		if sge.Length-minSimple >= q.maxSimple {
+			break
+		}
+		sqe := queue.at(put + uint32(n))
+		sqe.Id, sqe.Rkey, *sqe.Raddr() = wr.ID, wr.RKey, wr.RemoteAddr // a SEND ignores the latter
+		copySGE(&sqe.Sge()[0], sge)
+		v := word(q.flags|kernelFlags(wr.Flags), 1, op-1)
+		if n == 0 {
+			first = v
+		} else {
+			fillSqe(sqe, v)
+		}
+	}
+	switch {
+	case n == len(wrs) && n > 0:
+		if n, err = q.submit(n, first); err != nil {
+			err = q.Refused(n, wrs[n].ID, err)
+		}
+	case put != 0:
+		n, err = q.postRest(wrs, n, first)
+	default:
 		n, err = q.postFirst(wrs)
 	}
 	disable := q.disableLocksLater && !q.nudgePending && q.put != 0
@@ -79,7 +117,7 @@ func (q *sendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 	return n, err
 }
 
-// postFirst is post for a queue that has had no requests. Over iWARP the side that accepts must not send before it
+// postFirst posts to a queue that has had no requests. Over iWARP the side that accepts must not send before it
 // has received: the dialing side is the first to send (RFC 5044, 7.1.2), and a siw that dials takes
 // whatever comes right behind MPA's reply for a violation (siw_recv_mpa_rr). RDMA programs know no such rule, so the
 // package keeps it for them: package cm says until when to hold, and a message that has come ends the wait.
@@ -87,7 +125,7 @@ func (q *sendQueue) postFirst(wrs []verbs.SendWR) (int, error) {
 	for time.Now().Before(q.holdUntil) && q.recv != nil && !q.recv.hasReceived() {
 		time.Sleep(20 * time.Microsecond)
 	}
-	n, err := q.post(wrs)
+	n, err := q.postRest(wrs, 0, 0)
 	// The dialing side's first message, or this one if the peer has sent nothing, may stay unread: see
 	// nudge.
 	if q.put != 0 && (q.recv == nil || !q.recv.hasReceived()) {
@@ -125,8 +163,7 @@ func (q *sendQueue) nudge() {
 	if !isValid(sqeWord(sqe).Load() | sqeWord(q.queue.at(q.put-1)).Load()) { // otherwise more is queued
 		q.nudged = q.put
 		sqe.Id, sqe.Rkey, *sqe.Raddr() = nudgeID, 0, 0
-		sqeWord(sqe).Store(word(abi.SIW_WQE_VALID, 0, abi.SIW_OP_WRITE))
-		if _, err := q.submit(1); err != nil {
+		if _, err := q.submit(1, word(abi.SIW_WQE_VALID, 0, abi.SIW_OP_WRITE)); err != nil {
 			return
 		}
 	}
@@ -136,7 +173,8 @@ func (q *sendQueue) nudge() {
 	}
 }
 
-func (q *sendQueue) post(wrs []verbs.SendWR) (int, error) {
+// postRest posts requests of which the first n have been written, and first is the word of the first.
+func (q *sendQueue) postRest(wrs []verbs.SendWR, n int, first uint32) (int, error) {
 	if q.Closed {
 		return 0, q.Err()
 	}
@@ -150,12 +188,8 @@ func (q *sendQueue) post(wrs []verbs.SendWR) (int, error) {
 	}
 	// Only the kernel knows whether the QP accepts requests yet: the connection manager
 	// moves it to RTS.
-	n, room := 0, len(wrs)
-	if room > int(q.size)-int(q.put-q.taken) {
-		room = q.freeSlots(room)
-	}
+	room := q.room(len(wrs))
 	var err error
-	var first uint32 // the word that publishes the batch
 	for ; n < len(wrs); n++ {
 		if n == room {
 			err = verbs.ErrQueueFull
@@ -173,16 +207,23 @@ func (q *sendQueue) post(wrs []verbs.SendWR) (int, error) {
 		}
 	}
 	if n > 0 {
-		sqeWord(q.queue.at(q.put)).Store(first)
-		posted, rerr := q.submit(uint32(n))
-		if rerr != nil {
-			return posted, q.Refused(posted, wrs[posted].ID, rerr)
+		posted, serr := q.submit(n, first)
+		if serr != nil {
+			return posted, q.Refused(posted, wrs[posted].ID, serr)
 		}
 	}
 	if n < len(wrs) {
 		err = q.Refused(n, wrs[n].ID, err)
 	}
 	return n, err
+}
+
+// room returns how many of n requests fit.
+func (q *sendQueue) room(n int) int {
+	if n > int(q.size)-int(q.put-q.taken) {
+		n = q.freeSlots(n)
+	}
+	return n
 }
 
 // freeSlots returns how many of n requests fit, if that is not known from taken: it looks at
@@ -220,33 +261,38 @@ func (q *sendQueue) nudgeQueued() bool {
 	return q.size < q.queue.mask && isValid(sqeWord(sqe).Load()) && sqe.Id == nudgeID
 }
 
-// submit makes the kernel work on the n requests written at put. If the kernel refuses,
-// it returns how many were taken.
-func (q *sendQueue) submit(n uint32) (int, error) {
-	first := q.put
-	q.put += n
+// submit makes the kernel work on the n requests written at put, of which first is the word of the first. If the
+// kernel refuses, it returns how many were taken.
+func (q *sendQueue) submit(n int, first uint32) (int, error) {
+	put := q.put
+	sqeWord(q.queue.at(put)).Store(first)
+	q.put += uint32(n)
 	// siw takes requests one by one and clears each one's flag when it does. While the one before is
 	// still valid, it has not looked at these, and will.
-	before := sqeWord(q.queue.at(first - 1))
-	if n <= q.queue.mask && isValid(before.Load()) {
-		return int(n), nil // the kernel has not taken the previous request, so it will find these
+	if n <= int(q.queue.mask) && isValid(sqeWord(q.queue.at(put-1)).Load()) {
+		return n, nil
 	}
+	return q.ringDoorbell(put, n)
+}
+
+// ringDoorbell is the rest of submit, for a kernel that may have run out of work.
+func (q *sendQueue) ringDoorbell(first uint32, n int) (int, error) {
 	err := q.doorbell.Ring()
 	if err == nil && !isValid(sqeWord(q.queue.at(first)).Load()) {
-		return int(n), nil
+		return n, nil
 	}
 	// Either the kernel is busy with an earlier request, or it refuses this one, or the
 	// connection is ending or has ended, or there is none.
 	if err = q.resolveDoorbell(err); err == nil {
-		return int(n), nil
+		return n, nil
 	}
 	// Take back the requests that the kernel did not take: from the last one on, as it takes them in order.
 	for q.put != first && isValid(sqeWord(q.queue.at(q.put-1)).Load()) {
 		q.put--
 		sqeWord(q.queue.at(q.put)).Store(0)
 	}
-	if q.put == first+n {
-		return int(n), nil
+	if q.put == first+uint32(n) {
+		return n, nil
 	}
 	return int(q.put - first), err
 }
@@ -302,13 +348,7 @@ func (q *sendQueue) flush() {
 // encode writes wr into a free element and returns the word that makes it valid. later
 // reports whether other requests precede it in the batch.
 func (q *sendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint32, error) {
-	var flags uint16 = abi.SIW_WQE_VALID
-	if q.SignalAll || wr.Flags&verbs.SendSignaled != 0 {
-		flags |= abi.SIW_WQE_SIGNALLED
-	}
-	if wr.Flags&verbs.SendSolicited != 0 {
-		flags |= abi.SIW_WQE_SOLICITED
-	}
+	flags := q.flags | kernelFlags(wr.Flags)
 	if wr.Flags&verbs.SendFence != 0 {
 		flags |= abi.SIW_WQE_READ_FENCE
 	}
@@ -354,6 +394,23 @@ func (q *sendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint3
 	return word(flags, uint8(n), op), nil
 }
 
+// kernelFlags returns the flags of a request, except that of a fence: those of package verbs are one bit lower.
+func kernelFlags(f verbs.SendFlags) uint16 {
+	return uint16(f<<1) & (abi.SIW_WQE_SIGNALLED | abi.SIW_WQE_SOLICITED)
+}
+
+var _ = [1]struct{}{}[(verbs.SendSignaled<<1^abi.SIW_WQE_SIGNALLED)|(verbs.SendSolicited<<1^abi.SIW_WQE_SOLICITED)]
+
+// simpleOps has the opcodes of simple requests, plus one.
+var simpleOps = [verbs.OpRDMARead + 2]uint8{
+	verbs.OpSend:      abi.SIW_OP_SEND + 1,
+	verbs.OpRDMAWrite: abi.SIW_OP_WRITE + 1,
+	verbs.OpRDMARead:  abi.SIW_OP_READ + 1,
+}
+
+// minSimple is the shortest message of a simple request: those of one SGE that [needsSecondSGE] accepts.
+const minSimple = maxHdrInline + 1
+
 // encodeInline copies the data to the place of all SGEs but the first.
 //
 //go:noinline
@@ -375,9 +432,10 @@ func (q *sendQueue) encodeInline(sqe *abi.SiwSqe, wr *verbs.SendWR, op uint8) er
 // address space, in which it does not run. So only the first request of a doorbell is
 // safe.
 func needsSecondSGE(s *abi.SiwSge, later bool) bool {
-	const maxHdrInline = 32 // MAX_HDR_INLINE
 	return s.Length > 0 && s.Length <= maxHdrInline && (later || s.Length > pageSize-uint32(s.Laddr)%pageSize)
 }
+
+const maxHdrInline = 32 // MAX_HDR_INLINE
 
 var pageSize = uint32(os.Getpagesize())
 
@@ -392,18 +450,22 @@ var _ [unsafe.Sizeof(verbs.SGE{})]byte = [unsafe.Sizeof(abi.SiwSge{})]byte{}
 // first SGE without (Linux 6.1 to 7.3).
 func copySGL(dst *[abi.SIW_MAX_SGE]abi.SiwSge, sgl []verbs.SGE) (n int, length uint64) {
 	if len(sgl) == 1 { // a loop takes a fifth longer
-		dst[0] = abi.SiwSge{Laddr: sgl[0].Addr, Length: sgl[0].Length, Lkey: sgl[0].LKey}
+		copySGE(&dst[0], &sgl[0])
 		return 1, uint64(sgl[0].Length)
 	}
 	for i := range sgl {
 		if sgl[i].Length == 0 {
 			continue
 		}
-		dst[n] = abi.SiwSge{Laddr: sgl[i].Addr, Length: sgl[i].Length, Lkey: sgl[i].LKey}
+		copySGE(&dst[n], &sgl[i])
 		n++
 		length += uint64(sgl[i].Length)
 	}
 	return n, length
+}
+
+func copySGE(dst *abi.SiwSge, sge *verbs.SGE) {
+	*dst = abi.SiwSge{Laddr: sge.Addr, Length: sge.Length, Lkey: sge.LKey}
 }
 
 // Cap implements [provider.SendQueue].
