@@ -5,6 +5,7 @@ package cm_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -104,6 +105,50 @@ func TestChannelsAgain(t *testing.T) {
 				t.Errorf("round %d: the channel is used again: %t", round, again)
 			}
 		}
+	})
+}
+
+// TestChannelsAfterWaits closes connections while goroutines wait for their CQs. The waits end, and take
+// no events of the next connections.
+func TestChannelsAfterWaits(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		rounds := 50
+		if testing.Short() {
+			rounds = 10
+		}
+		var waits sync.WaitGroup
+		for range rounds {
+			ctx := within(t, 20*time.Second)
+			client, server := labtest.Connect(ctx, t, labtest.AddrOf(device)+":0", cm.Options{}, cm.Options{Setup: func(e *cm.Endpoint) error {
+				_, err := e.QP.PostRecv(verbs.RecvWR{})
+				return err
+			}})
+			received := make(chan struct{})
+			waits.Go(func() {
+				wc, err := server.RecvCQ.Next(ctx)
+				if err != nil || wc.Opcode != verbs.WCRecv {
+					t.Errorf("%+v, %v", wc, err)
+				}
+				close(received)
+				if _, err := server.RecvCQ.Next(ctx); !errors.Is(err, verbs.ErrClosed) {
+					t.Errorf("waiting for a CQ that is closed: %v", err)
+				}
+			})
+			waits.Go(func() {
+				if err := client.RecvCQ.Wait(ctx); !errors.Is(err, verbs.ErrClosed) {
+					t.Errorf("waiting for a CQ that is closed: %v", err)
+				}
+			})
+			if _, err := client.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := client.SendCQ.Next(ctx); err != nil {
+				t.Fatal(err)
+			}
+			<-received
+			labtest.Check(t, errors.Join(client.Close(), server.Close()))
+		}
+		waits.Wait()
 	})
 }
 
