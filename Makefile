@@ -289,6 +289,25 @@ build: ## build the programs into build/
 	$(GO) build -o $(LAB) ./cmd/rdmalab
 	$(GO) build -o build/ ./tests/bench/... ./cmd/verbs ./examples/... ./examples/grpc ./examples/valkey ./exporter/cmd/...
 
+# Programs without C, and for RDMA in the kernel the lab and the exporter too. SBOM lists the modules that a binary has.
+RELEASE   = linux/amd64 linux/arm64 darwin/arm64 windows/amd64
+SBOM      = $(GO) run github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0 bin -json -noserial -notimestamp -std -version v$(shell sed -n 's/^const Version = "\(.*\)"$$/\1/p' version.go)
+RELEASEGO = GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags='-s -w'
+
+release: ## build the programs of a release, with their parts and checksums, into build/release
+	rm -rf build/release && mkdir -p build/release
+	@set -e; for p in $(RELEASE); do \
+		export GOOS=$${p%/*} GOARCH=$${p#*/}; name=$$GOOS-$$GOARCH$$(test $$GOOS != windows || echo .exe); echo "$$p"; \
+		$(RELEASEGO) -o build/release/verbs-$$name ./cmd/verbs; test $$GOOS = linux || continue; \
+		$(RELEASEGO) -o build/release/rdmalab-$$name ./cmd/rdmalab; \
+		(cd exporter && $(RELEASEGO) -o ../build/release/verbs-exporter-$$name ./cmd/verbs-exporter); \
+	done
+	@$(if $(SBOM),for f in build/release/*-linux-*; do $(SBOM) -output $$f.cdx.json $$f || exit 1; done)
+	cd build/release && sha256sum * >SHA256SUMS
+
+release-check: release ## try a release: build it twice, check it, install and import the module from a proxy in a folder
+	GO=$(GO) .github/release-check.sh
+
 clean: ## remove what was built
 	rm -rf build
 
@@ -307,4 +326,4 @@ deps-test:
 deps-native:
 	$(call need,$(NATIVE_DEBS))
 
-.PHONY: help demo test test-all test-host test-race test-builds test-lab test-hosts test-nic nic adapter test-kernels test-arm64 test-peers valkey soak race lint vet-platforms cover api-diff fuzz hosts faults adapter-table generate bench bench-native bench-mlx5 bench-quick native-go bench-c build clean deps-lab deps-test deps-native
+.PHONY: help demo test test-all test-host test-race test-builds test-lab test-hosts test-nic nic adapter test-kernels test-arm64 test-peers valkey soak race lint vet-platforms cover api-diff fuzz hosts faults adapter-table generate bench bench-native bench-mlx5 bench-quick native-go bench-c build release release-check clean deps-lab deps-test deps-native

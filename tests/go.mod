@@ -4,7 +4,7 @@ go 1.26.0
 
 require (
 	github.com/cilium/ebpf v0.22.0
-	github.com/goverbs/verbs v0.0.0
+	github.com/goverbs/verbs v0.1.0
 	github.com/goverbs/verbs/exporter v0.0.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3

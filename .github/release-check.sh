@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Checks what make release has built from the commit that is checked out, and the module as users will get it:
+# from a proxy, here a folder. make release-check runs it.
+set -euo pipefail
+go=${GO:-go}
+module=github.com/goverbs/verbs
+name=$(sed -n 's/^const Version = "\(.*\)"$/\1/p' version.go) # 0.1.0, or 0.1.0-dev before the release
+version=v${name%-dev}
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+export CGO_ENABLED=0 GOWORK=off GOFLAGS=-modcacherw
+
+echo "== artifacts of $version"
+(cd build/release && sha256sum --check --quiet SHA256SUMS)
+arch=$($go env GOARCH)
+build/release/verbs-linux-"$arch" --version | tee "$tmp/version"
+grep -q "^verbs $name, go.*, linux/$arch$" "$tmp/version"
+for f in build/release/verbs-* build/release/rdmalab-*; do
+	case $f in *.json) continue ;; esac
+	$go version -m "$f" >"$tmp/info"
+	grep -q 'CGO_ENABLED=0$' "$tmp/info" && grep -q -- '-trimpath=true$' "$tmp/info" || { echo "$f is built otherwise"; exit 1; }
+done
+
+echo "== built again elsewhere, from nothing"
+mkdir "$tmp/src"
+git archive HEAD | tar x -C "$tmp/src"
+(cd "$tmp/src" && GOCACHE=$tmp/cache make -s release GO="$go" SBOM=)
+(cd build/release && grep -v '\.json$' SHA256SUMS) | diff - "$tmp/src/build/release/SHA256SUMS" || { echo "commit your changes, or the build is not reproducible"; exit 1; }
+
+# zip puts a module, or one in a folder, into the proxy. A module's archive lacks the modules in its folders.
+zip() {
+	local path=$module${1:+/$1} dir=$tmp/proxy/$module${1:+/$1}/@v
+	mkdir -p "$dir"
+	git show "HEAD:${1:+$1/}go.mod" >"$dir/$version.mod"
+	echo "{\"Version\":\"$version\"}" >"$dir/$version.info"
+	echo "$version" >"$dir/list"
+	local inner=()
+	for m in $(git ls-files '*/go.mod'); do
+		[ "$m" = "${1:+$1/}go.mod" ] || inner+=(":!$(dirname "$m")")
+	done
+	git archive --format zip --prefix "$path@$version/" -o "$dir/$version.zip" "HEAD${1:+:$1}" -- . $([ "$1" ] || printf '%s\n' "${inner[@]}")
+	[ -z "$1" ] || return 0
+}
+zip ""
+zip exporter
+GOPROXY="file://$tmp/proxy,file://$($go env GOMODCACHE)/cache/download,$($go env GOPROXY)"
+export GOPROXY GOMODCACHE="$tmp/mod" GONOSUMDB=$module GOTOOLCHAIN=local
+
+echo "== go install $module/cmd/verbs@$version"
+GOBIN=$tmp/bin $go install $module/cmd/verbs@"$version"
+"$tmp/bin/verbs" --version | tee "$tmp/version"
+grep -q "^verbs $name," "$tmp/version"
+
+# sums makes a program that imports a package of a module, and prints what its go.sum names.
+sums() {
+	mkdir -p "$tmp/$2" && cd "$tmp/$2"
+	printf 'package main\n\nimport _ "%s"\n\nfunc main() {}\n' "$1" >main.go
+	$go mod init example.com/"$2" 2>/dev/null
+	$go mod edit -require "$3@$version"
+	$go mod tidy
+	$go build .
+	cut -d ' ' -f 1 go.sum | sort -u
+}
+echo "== what an importer of rsock depends on"
+(sums $module/rsock importer $module) | tee "$tmp/sums"
+printf '%s\n' $module golang.org/x/sys | diff - "$tmp/sums"
+
+echo "== an importer of the exporter"
+(sums $module/exporter metrics $module/exporter) >"$tmp/sums"
+echo "all is well"
