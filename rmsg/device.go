@@ -62,10 +62,10 @@ type shard struct {
 // shardSize is the largest number of connections that share a CQ. There is room for twice
 // their requests: completions of destroyed QPs may still be in the CQ. The first CQ, beyond which
 // most loops never get, is for fewer: on adapters it is locked memory, 256 KiB with the
-// default options where one of shardSize takes 1 MiB.
+// default options where one of shardSize takes 1 MiB; one connection more would double either.
 const (
-	shardSize  = 64
-	firstShard = 16
+	shardSize  = 62
+	firstShard = 15
 )
 
 // device returns the loop's device that a route leads to, and opens it if necessary.

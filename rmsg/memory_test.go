@@ -20,7 +20,7 @@ func TestMemory(t *testing.T) {
 	labtest.RequireKernel(t)
 	conns := labtest.Rounds(25, 5)
 	labtest.Each(t, func(t *testing.T, device string) {
-		most, cqs := 432<<10, 0
+		most, cqs := 464<<10, 0
 		if device == labtest.MLX5 { // where queues are registered as well, see shardSize
 			most, cqs = most+(20<<10), 5<<18
 		}

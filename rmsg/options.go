@@ -87,8 +87,9 @@ const (
 	// maxBatch is the most messages that are posted with one doorbell.
 	maxBatch = 8
 	// maxAnnounced is the most messages above Eager that a connection has announced and
-	// the peer has not read.
-	maxAnnounced = 4
+	// the peer has not read. The more, the more often one wake-up of either side finds several
+	// messages to read, or acks of several; each takes another receive, see extraReceives.
+	maxAnnounced = 8
 	// maxReads is the most RDMA READs that a connection has in flight, readSize the most
 	// bytes of each.
 	maxReads = 4
