@@ -8,9 +8,17 @@ import (
 	"net"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"github.com/goverbs/verbs"
 )
+
+// TestSendWRSize bounds the size of requests, of which programs fill many.
+func TestSendWRSize(t *testing.T) {
+	if size := unsafe.Sizeof(verbs.SendWR{}); size > 96 {
+		t.Errorf("%d bytes", size)
+	}
+}
 
 // TestIdentifiers formats GIDs and GUIDs as text and parses them again.
 func TestIdentifiers(t *testing.T) {

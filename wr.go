@@ -3,7 +3,7 @@ package verbs
 // Opcode is the operation of a [SendWR]. Its values are those of the kernel's enum
 // ib_uverbs_wr_opcode plus one, so that the zero Opcode is none: posting it fails with
 // [ErrNoOpcode].
-type Opcode uint32
+type Opcode uint16
 
 const (
 	OpRDMAWrite    Opcode = 1
@@ -55,7 +55,7 @@ func (o Opcode) String() string { return name(opcodeNames, o) }
 
 // SendFlags modify a [SendWR]. Values are those of the kernel's enum ib_send_flags;
 // inline data has no flag, see [SendWR.Inline].
-type SendFlags uint32
+type SendFlags uint16
 
 const (
 	// SendFence delays the request until all earlier RDMA READs and atomics of the
@@ -88,39 +88,43 @@ type SendWR struct {
 	Opcode Opcode
 	Flags  SendFlags
 
-	// SGL is local memory: the source of sends and writes, the destination of reads
-	// and atomics.
-	SGL []SGE
-	// Inline and InlineList are data that posting copies into the request, in this
-	// order. They need no memory region and are free for reuse at once. They are at
-	// most the QP's MaxInline bytes, cannot be combined with SGL, and do not work for
-	// reads.
-	Inline     []byte
-	InlineList [][]byte
-
 	// Imm is the immediate of the Imm operations, in host byte order.
 	Imm uint32
 
+	// SGL is local memory: the source of sends and writes, the destination of reads
+	// and atomics.
+	SGL []SGE
+	// Inline is data that posting copies into the request. It needs no memory region and
+	// is free for reuse at once. It has at most the QP's MaxInline bytes, cannot be
+	// combined with SGL, and does not work for reads.
+	Inline []byte
+
 	// RemoteAddr and RKey name the peer's memory for RDMA operations, atomics and
-	// flushes.
+	// flushes. RKey is also the key that OpSendInv and OpLocalInv invalidate.
 	RemoteAddr uint64
 	RKey       uint32
 
-	// InvalidateRKey is the key that the Inv operations invalidate.
-	InvalidateRKey uint32
+	// To is the destination, on UD QPs only.
+	To UDAddr
 
+	// Args has what few requests need. Nil is as all zero.
+	Args *SendArgs
+}
+
+// SendArgs has the arguments of a [SendWR] that few requests need.
+type SendArgs struct {
 	// CompareAdd is the value that OpCompareSwap compares with, or that OpFetchAdd
 	// adds. Swap is the value that OpCompareSwap stores.
 	CompareAdd, Swap uint64
-
-	// To is the destination, on UD QPs only.
-	To UDAddr
 
 	// Bind describes the binding of OpBindMW.
 	Bind *MWBind
 
 	// Flush describes OpFlush.
 	Flush Flush
+
+	// InlineList is more inline data, behind [SendWR.Inline].
+	InlineList [][]byte
 }
 
 // UDAddr is the destination of a datagram: the driver's number of an address handle, and

@@ -72,7 +72,7 @@ func (q *Sends) CopyInline(dst []byte, wr *verbs.SendWR, takes bool) (n int, err
 	}
 	defer q.UnlockIfPanicking()
 	n = copy(dst, wr.Inline)
-	for _, b := range wr.InlineList {
+	for _, b := range Args(wr).InlineList {
 		if len(b) > len(dst)-n {
 			return 0, verbs.ErrInlineTooLong
 		}
@@ -83,6 +83,19 @@ func (q *Sends) CopyInline(dst []byte, wr *verbs.SendWR, takes bool) (n int, err
 	}
 	return n, nil
 }
+
+// Args returns the arguments of a request, also of one that has none.
+func Args(wr *verbs.SendWR) *verbs.SendArgs {
+	if wr.Args != nil {
+		return wr.Args
+	}
+	return &noArgs
+}
+
+var noArgs verbs.SendArgs
+
+// HasInline reports whether a request has inline data.
+func HasInline(wr *verbs.SendWR) bool { return len(wr.Inline) > 0 || len(Args(wr).InlineList) > 0 }
 
 // RefuseOpcode returns the error for an opcode that a QP does not accept.
 func RefuseOpcode(o verbs.Opcode) error {

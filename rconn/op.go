@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/provider"
 )
 
 // Op is a request for [Conn.Post]. [Send], [Write], [Read] and the functions beside them make
@@ -49,7 +50,7 @@ func SendImm(imm uint32, spans ...Span) Op {
 // [Invalidate] does. On RoCE the peer's completion has [verbs.WCWithInv] in its Flags, and its
 // InvalidatedRKey method returns the key. A key that cannot be invalidated breaks the connection.
 func SendInv(key uint32, spans ...Span) Op {
-	return Op{SendWR: verbs.SendWR{Opcode: verbs.OpSendInv, InvalidateRKey: key}, Spans: spans}
+	return Op{SendWR: verbs.SendWR{Opcode: verbs.OpSendInv, RKey: key}, Spans: spans}
 }
 
 // Advert advertises a part of a region to the peer, which must have posted a receive for it:
@@ -85,19 +86,19 @@ func Read(from Target, spans ...Span) Op {
 // FetchAdd adds to 8 bytes of the peer's memory, see [Counter], and stores their previous value
 // in old, which has 8 bytes.
 func FetchAdd(at Target, add uint64, old Span) Op {
-	return Op{SendWR: verbs.SendWR{Opcode: verbs.OpFetchAdd, CompareAdd: add}, At: at, Spans: []Span{old}}
+	return Op{SendWR: verbs.SendWR{Opcode: verbs.OpFetchAdd, Args: &verbs.SendArgs{CompareAdd: add}}, At: at, Spans: []Span{old}}
 }
 
 // CompareSwap is as [FetchAdd], and sets the bytes to swap if they equal compare.
 func CompareSwap(at Target, compare, swap uint64, old Span) Op {
-	return Op{SendWR: verbs.SendWR{Opcode: verbs.OpCompareSwap, CompareAdd: compare, Swap: swap}, At: at, Spans: []Span{old}}
+	return Op{SendWR: verbs.SendWR{Opcode: verbs.OpCompareSwap, Args: &verbs.SendArgs{CompareAdd: compare, Swap: swap}}, At: at, Spans: []Span{old}}
 }
 
 // Invalidate invalidates one of this side's keys: that of a memory window, see [Bind], or on
 // iWARP that of a region, which can then only be closed. Use [verbs.SendFence] if earlier
 // READs may still be filling the region.
 func Invalidate(key uint32) Op {
-	return Op{SendWR: verbs.SendWR{Opcode: verbs.OpLocalInv, InvalidateRKey: key}}
+	return Op{SendWR: verbs.SendWR{Opcode: verbs.OpLocalInv, RKey: key}}
 }
 
 // Bind binds a window to a part of a region made with [verbs.AccessMWBind], for the peer to
@@ -111,6 +112,8 @@ func Bind(w *Window, part Span, access verbs.Access) Op {
 	return Op{SendWR: verbs.SendWR{Opcode: verbs.OpBindMW}, Spans: []Span{part}, window: w, access: access}
 }
 
+func (o *Op) args() *verbs.SendArgs { return provider.Args(&o.SendWR) }
+
 // requiredAccess returns the access to its spans and to the peer's memory that a request needs.
 func requiredAccess(wr *verbs.SendWR) (local, remote verbs.Access) {
 	switch wr.Opcode {
@@ -123,10 +126,10 @@ func requiredAccess(wr *verbs.SendWR) (local, remote verbs.Access) {
 	case verbs.OpBindMW:
 		return verbs.AccessMWBind, 0
 	case verbs.OpFlush:
-		if wr.Flush.Type&verbs.FlushGlobal != 0 {
+		if provider.Args(wr).Flush.Type&verbs.FlushGlobal != 0 {
 			remote |= verbs.AccessFlushGlobal
 		}
-		if wr.Flush.Type&verbs.FlushPersistent != 0 {
+		if provider.Args(wr).Flush.Type&verbs.FlushPersistent != 0 {
 			remote |= verbs.AccessFlushPersistent
 		}
 	}
@@ -140,7 +143,7 @@ func (o *Op) checkTarget(n int, need verbs.Access) error {
 	case verbs.OpCompareSwap, verbs.OpFetchAdd, verbs.OpAtomicWrite:
 		align = 8
 	case verbs.OpFlush:
-		n = int(o.Flush.Length)
+		n = int(o.args().Flush.Length)
 	}
 	if need == 0 {
 		return fmt.Errorf("%v has no target: %w", o.Opcode, verbs.ErrRange)

@@ -93,7 +93,7 @@ func TestPost(t *testing.T) {
 			{verbs.SendWR{Opcode: verbs.OpSendImm, Imm: 0xcafe0001}, nil, []Span{data}, all, verbs.WCSend, func() {
 				received(10, verbs.WCRecv, 0xcafe0001)
 			}},
-			{verbs.SendWR{Opcode: verbs.OpSend, InlineList: [][]byte{[]byte("in"), []byte("line")}}, nil, nil, true, verbs.WCSend, func() {
+			{verbs.SendWR{Opcode: verbs.OpSend, Args: &verbs.SendArgs{InlineList: [][]byte{[]byte("in"), []byte("line")}}}, nil, nil, true, verbs.WCSend, func() {
 				received(6, verbs.WCRecv, 0)
 				if got := p.inbox.Bytes()[100*(receives-1):][:6]; string(got) != "inline" {
 					t.Errorf("%q came", got)
@@ -111,12 +111,12 @@ func TestPost(t *testing.T) {
 					t.Errorf("%q was read", got)
 				}
 			}},
-			{verbs.SendWR{Opcode: verbs.OpFetchAdd, CompareAdd: 2}, new(p.remote.At(8)), []Span{result}, all, verbs.WCFetchAdd, func() {
+			{verbs.SendWR{Opcode: verbs.OpFetchAdd, Args: &verbs.SendArgs{CompareAdd: 2}}, new(p.remote.At(8)), []Span{result}, all, verbs.WCFetchAdd, func() {
 				if was := binary.NativeEndian.Uint64(result.bytes()); was != 40 || word(8) != 42 {
 					t.Errorf("%d became %d", was, word(8))
 				}
 			}},
-			{verbs.SendWR{Opcode: verbs.OpCompareSwap, CompareAdd: 42, Swap: 50}, new(p.remote.At(8)), []Span{result}, all, verbs.WCCompareSwap, func() {
+			{verbs.SendWR{Opcode: verbs.OpCompareSwap, Args: &verbs.SendArgs{CompareAdd: 42, Swap: 50}}, new(p.remote.At(8)), []Span{result}, all, verbs.WCCompareSwap, func() {
 				if was := binary.NativeEndian.Uint64(result.bytes()); was != 42 || word(8) != 50 {
 					t.Errorf("%d became %d", was, word(8))
 				}
@@ -126,7 +126,7 @@ func TestPost(t *testing.T) {
 					t.Errorf("%q was written", got)
 				}
 			}},
-			{verbs.SendWR{Opcode: verbs.OpFlush, Flush: verbs.Flush{Length: 4096, Type: verbs.FlushGlobal}}, new(p.remote.At(0)), nil, caps&abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL != 0, verbs.WCFlush, nil},
+			{verbs.SendWR{Opcode: verbs.OpFlush, Args: &verbs.SendArgs{Flush: verbs.Flush{Length: 4096, Type: verbs.FlushGlobal}}}, new(p.remote.At(0)), nil, caps&abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL != 0, verbs.WCFlush, nil},
 		} {
 			c.wr.ID, c.wr.Flags = 1000+uint64(c.wr.Opcode), verbs.SendSignaled
 			var err error
@@ -240,15 +240,15 @@ func TestPostRefused(t *testing.T) {
 			"spans and inline":      {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("x")}, Spans: []Span{data}}), verbs.ErrInlineSGL},
 			"READ inline":           {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: verbs.OpRDMARead, Inline: []byte("x")}, At: p.remote.At(0)}), verbs.ErrInlineOp},
 			"inline beyond":         {p.a.Post(WriteInline(p.remote.At(4090), []byte("1234567"))), verbs.ErrRange},
-			"inline list beyond":    {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: verbs.OpRDMAWrite, InlineList: [][]byte{[]byte("1234"), []byte("567")}}, At: p.remote.At(4090)}), verbs.ErrRange},
+			"inline list beyond":    {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: verbs.OpRDMAWrite, Args: &verbs.SendArgs{InlineList: [][]byte{[]byte("1234"), []byte("567")}}}, At: p.remote.At(4090)}), verbs.ErrRange},
 			"WRITE of SGL beyond":   {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{p.mine.MR().SGE(0, 7)}}, At: p.remote.At(4090)}), verbs.ErrRange},
 			"WRITE_IMM beyond":      {p.a.Post(WriteImm(1, p.remote.At(4090), data)), verbs.ErrRange},
 			"WRITE_IMM to readable": {p.a.Post(WriteImm(1, readable.At(0), data)), ErrAccess},
 			"atomic, not aligned":   {p.a.Post(FetchAdd(p.remote.At(4), 1, data)), verbs.ErrRange},
 			"atomic to readable":    {p.a.Post(CompareSwap(readable.At(8), 1, 2, data)), ErrAccess},
 			"atomic to read-only":   {p.a.Post(FetchAdd(p.remote.At(0), 1, plain.Span(0, 8))), ErrAccess},
-			"flush beyond":          {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: verbs.OpFlush, Flush: verbs.Flush{Length: 4096, Type: verbs.FlushGlobal}}, At: p.remote.At(1)}), verbs.ErrRange},
-			"flush to readable":     {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: verbs.OpFlush, Flush: verbs.Flush{Length: 1, Type: verbs.FlushPersistent}}, At: readable.At(0)}), ErrAccess},
+			"flush beyond":          {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: verbs.OpFlush, Args: &verbs.SendArgs{Flush: verbs.Flush{Length: 4096, Type: verbs.FlushGlobal}}}, At: p.remote.At(1)}), verbs.ErrRange},
+			"flush to readable":     {p.a.Post(Op{SendWR: verbs.SendWR{Opcode: verbs.OpFlush, Args: &verbs.SendArgs{Flush: verbs.Flush{Length: 1, Type: verbs.FlushPersistent}}}, At: readable.At(0)}), ErrAccess},
 		} {
 			if !errors.Is(c.err, c.want) {
 				t.Errorf("%s: %v, want %v", name, c.err, c.want)

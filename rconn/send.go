@@ -19,6 +19,7 @@ type sender struct {
 	// The request to post. It does not refer to the caller's memory, which thus need not
 	// be on the heap.
 	wr     [1]verbs.SendWR
+	args   verbs.SendArgs
 	bind   verbs.MWBind
 	inline []byte
 
@@ -70,8 +71,12 @@ func (s *sender) post(o *Op, call *call) error {
 	}
 	wr, spans := &s.wr[0], o.Spans
 	*wr = verbs.SendWR{
-		Opcode: o.Opcode, Imm: o.Imm, RemoteAddr: o.RemoteAddr, RKey: o.RKey, InvalidateRKey: o.InvalidateRKey,
-		CompareAdd: o.CompareAdd, Swap: o.Swap, Flush: o.Flush,
+		Opcode: o.Opcode, Imm: o.Imm, RemoteAddr: o.RemoteAddr, RKey: o.RKey,
+	}
+	s.args = verbs.SendArgs{}
+	if a := o.Args; a != nil {
+		s.args.CompareAdd, s.args.Swap, s.args.Flush = a.CompareAdd, a.Swap, a.Flush
+		wr.Args = &s.args
 	}
 	if o.advert {
 		if wr.Inline, err = appendAdvert(s.inline[:0], o.Imm, spans[0]); err != nil {
@@ -83,7 +88,7 @@ func (s *sender) post(o *Op, call *call) error {
 	} else {
 		size += n
 	}
-	if o.RemoteAddr == 0 && o.RKey == 0 && (remote != 0 || o.At != (Target{})) {
+	if remote != 0 && o.RemoteAddr == 0 && o.RKey == 0 || remote == 0 && o.At != (Target{}) {
 		if err := o.checkTarget(size, remote); err != nil {
 			return err
 		}
@@ -93,11 +98,11 @@ func (s *sender) post(o *Op, call *call) error {
 		return s.postReads(o, call, size)
 	}
 	var bound RemoteRegion
-	if wr.Opcode == verbs.OpBindMW && o.Bind == nil {
+	if wr.Opcode == verbs.OpBindMW && o.args().Bind == nil {
 		if bound, err = o.binding(s.c, &s.bind); err != nil {
 			return err
 		}
-		size, wr.Bind = 0, &s.bind
+		size, s.args.Bind, wr.Args = 0, &s.bind, &s.args
 	}
 	if err := s.checkRoom(1, o, call); err != nil {
 		return err
@@ -114,7 +119,7 @@ func (s *sender) post(o *Op, call *call) error {
 	return nil
 }
 
-// copyData copies what the request's SGL, Inline, InlineList and Bind refer to, and returns the
+// copyData copies what the request's SGL, Inline, and InlineList and Bind of its Args refer to, and returns the
 // length of its data.
 func (s *sender) copyData(o *Op) (size int, err error) {
 	wr := &s.wr[0]
@@ -128,7 +133,7 @@ func (s *sender) copyData(o *Op) (size int, err error) {
 		}
 	}
 	n := len(o.Inline)
-	for _, b := range o.InlineList {
+	for _, b := range o.args().InlineList {
 		n += len(b)
 	}
 	if n > len(s.inline) {
@@ -136,13 +141,13 @@ func (s *sender) copyData(o *Op) (size int, err error) {
 	}
 	if n > 0 {
 		wr.Inline = append(s.inline[:0], o.Inline...)
-		for _, b := range o.InlineList {
+		for _, b := range o.args().InlineList {
 			wr.Inline = append(wr.Inline, b...)
 		}
 	}
-	if o.Bind != nil {
-		s.bind = *o.Bind
-		wr.Bind = &s.bind
+	if b := o.args().Bind; b != nil {
+		s.bind = *b
+		s.args.Bind = &s.bind
 	}
 	return size + n, nil
 }

@@ -21,7 +21,7 @@ type externalSends struct {
 func (q *externalSends) Post(wrs []verbs.SendWR) (int, error) {
 	for i := range wrs {
 		q.data += len(wrs[i].Inline)
-		for _, b := range wrs[i].InlineList {
+		for _, b := range provider.Args(&wrs[i]).InlineList {
 			q.data += len(b)
 		}
 	}
@@ -94,7 +94,7 @@ func TestExternalAllocations(t *testing.T) {
 	qp, cq := &QP{send: sends}, &CQ{queue: q, common: q.Common()}
 	if n := testing.AllocsPerRun(100, func() {
 		data := [...]byte{1, 2, 3}
-		qp.PostSend(verbs.SendWR{Inline: data[:]}, verbs.SendWR{InlineList: [][]byte{data[1:]}})
+		qp.PostSend(verbs.SendWR{Inline: data[:]}, verbs.SendWR{Args: &verbs.SendArgs{InlineList: [][]byte{data[1:]}}})
 		q.done.Add(1)
 		var wcs [2]verbs.WC
 		if got := cq.Poll(wcs[:]); got != 1 {

@@ -241,7 +241,7 @@ func ExampleQP_PostSend_atomic() {
 	defer use()()
 	// The peer's memory starts with a counter. The request returns its old value.
 	add := verbs.SendWR{
-		Opcode: verbs.OpFetchAdd, CompareAdd: 1, RemoteAddr: peerAddr, RKey: peerRKey,
+		Opcode: verbs.OpFetchAdd, Args: &verbs.SendArgs{CompareAdd: 1}, RemoteAddr: peerAddr, RKey: peerRKey,
 		Flags: verbs.SendSignaled, SGL: []verbs.SGE{mr.SGE(0, 8)},
 	}
 	for range 3 {
@@ -279,7 +279,7 @@ func ExampleQP_BindMW() {
 	fmt.Println("the peer may write with the window's key:", key == window.RKey())
 
 	// Revoke the key.
-	revoke := verbs.SendWR{Opcode: verbs.OpLocalInv, InvalidateRKey: key, Flags: verbs.SendSignaled}
+	revoke := verbs.SendWR{Opcode: verbs.OpLocalInv, RKey: key, Flags: verbs.SendSignaled}
 	if _, err := qp.PostSend(revoke); err != nil {
 		log.Fatal(err)
 	}

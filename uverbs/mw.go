@@ -84,7 +84,7 @@ func (q *QP) BindMW(mw *MW, opt BindOptions) (rkey uint32, err error) {
 	mw.mu.Lock()
 	defer mw.mu.Unlock()
 	bind.RKey, bind.NewRKey = mw.rkey, verbs.NextRKey(mw.rkey)
-	if _, err := q.PostSend(verbs.SendWR{ID: opt.ID, Opcode: verbs.OpBindMW, Flags: opt.Flags, Bind: &bind}); err != nil {
+	if _, err := q.PostSend(verbs.SendWR{ID: opt.ID, Opcode: verbs.OpBindMW, Flags: opt.Flags, Args: &verbs.SendArgs{Bind: &bind}}); err != nil {
 		return 0, err
 	}
 	mw.rkey = bind.NewRKey

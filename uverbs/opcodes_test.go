@@ -184,7 +184,7 @@ func (m *opMatrix) one(op opcode, p payload, signaled bool) error {
 	}
 	wr.SGL, wr.Inline = m.source(p, n)
 	if refuse != nil {
-		wr.Bind = &verbs.MWBind{}
+		wr.Args = &verbs.SendArgs{Bind: &verbs.MWBind{}}
 		if _, err := m.a.QP.PostSend(wr); !errors.Is(err, refuse) {
 			return fmt.Errorf("post: %v, want %v", err, refuse)
 		}
@@ -264,8 +264,8 @@ func (m *opMatrix) received(op opcode, wr *verbs.SendWR, n int) error {
 		return fmt.Errorf("receive %+v (%v, %v), want ID %d, opcode %v, QP %d, %d bytes, flags %#x", wc, wc.Status, wc.Opcode, 1000+m.id, op.recv, m.b.QP.Num(), size, flags)
 	case flags&verbs.WCWithImm != 0 && wc.Imm() != wr.Imm:
 		return fmt.Errorf("immediate %#x, want %#x", wc.Imm(), wr.Imm)
-	case flags&verbs.WCWithInv != 0 && wc.InvalidatedRKey() != wr.InvalidateRKey:
-		return fmt.Errorf("invalidated %#x, want %#x", wc.InvalidatedRKey(), wr.InvalidateRKey)
+	case flags&verbs.WCWithInv != 0 && wc.InvalidatedRKey() != wr.RKey:
+		return fmt.Errorf("invalidated %#x, want %#x", wc.InvalidatedRKey(), wr.RKey)
 	case m.typ == verbs.UD && (wc.SrcQP != m.a.QP.Num() || wc.Port != 1):
 		return fmt.Errorf("from QP %d at port %d, want %d, 1", wc.SrcQP, wc.Port, m.a.QP.Num())
 	}
@@ -336,9 +336,9 @@ func setAtomic(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 	binary.NativeEndian.PutUint64(word, before)
 	wr.RemoteAddr, wr.RKey = m.b.MR.Addr()+at, m.b.MR.RKey()
 	want := before + 77
-	wr.CompareAdd = 77
+	wr.Args = &verbs.SendArgs{CompareAdd: 77}
 	if wr.Opcode == verbs.OpCompareSwap {
-		wr.CompareAdd, wr.Swap = before, want
+		wr.Args = &verbs.SendArgs{CompareAdd: before, Swap: want}
 	}
 	return func() error {
 		got, was := binary.NativeEndian.Uint64(word), binary.NativeEndian.Uint64(m.a.MR.Bytes())
@@ -366,12 +366,12 @@ func (m *opMatrix) window(s *rdmatest.Side) (rkey uint32) {
 }
 
 func setSendInv(m *opMatrix, wr *verbs.SendWR, n int) func() error {
-	wr.InvalidateRKey = m.window(m.b)
+	wr.RKey = m.window(m.b)
 	return m.expectData(n, verbs.GRHSize)
 }
 
 func setLocalInv(m *opMatrix, wr *verbs.SendWR, n int) func() error {
-	wr.InvalidateRKey = m.window(m.a)
+	wr.RKey = m.window(m.a)
 	return nil
 }
 
@@ -391,15 +391,15 @@ func setReadInv(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 func setBind(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 	mw := labtest.Must(m.a.PD.AllocMW(verbs.MWType2))(m.t)
 	m.t.Cleanup(func() { mw.Close() })
-	wr.Bind = &verbs.MWBind{
+	wr.Args = &verbs.SendArgs{Bind: &verbs.MWBind{
 		RKey: mw.RKey(), NewRKey: verbs.NextRKey(mw.RKey()), LKey: m.a.MR.LKey(), Addr: m.a.MR.Addr(), Length: 64,
 		Access: verbs.AccessRemoteWrite,
-	}
+	}}
 	return nil
 }
 
 func setFlush(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 	wr.RemoteAddr, wr.RKey = m.b.MR.Addr(), m.b.MR.RKey()
-	wr.Flush = verbs.Flush{Length: 4096, Type: verbs.FlushGlobal, Level: verbs.FlushRange}
+	wr.Args = &verbs.SendArgs{Flush: verbs.Flush{Length: 4096, Type: verbs.FlushGlobal, Level: verbs.FlushRange}}
 	return nil
 }

@@ -108,7 +108,7 @@ func TestRequestErrors(t *testing.T) {
 			name: "flush, not permitted",
 			attr: func(a *verbs.QPAttr) { a.Access = verbs.AccessRemoteRead },
 			wr: func(x, y *conn) verbs.SendWR {
-				return verbs.SendWR{Opcode: verbs.OpFlush, RemoteAddr: y.n.addr(0), RKey: y.n.mr.RKey(), Flush: verbs.Flush{Type: verbs.FlushGlobal, Length: 8}}
+				return verbs.SendWR{Opcode: verbs.OpFlush, RemoteAddr: y.n.addr(0), RKey: y.n.mr.RKey(), Args: &verbs.SendArgs{Flush: verbs.Flush{Type: verbs.FlushGlobal, Length: 8}}}
 			},
 			status: verbs.WCRemInvReqErr, peer: none, event: verbs.EventQPReqErr,
 		},
@@ -140,7 +140,7 @@ func TestRequestErrors(t *testing.T) {
 			name: "send, invalidates the key of a region",
 			recv: func(y *conn) []verbs.SGE { return []verbs.SGE{y.n.sge(0, 8)} },
 			wr: func(x, y *conn) verbs.SendWR {
-				return verbs.SendWR{Opcode: verbs.OpSendInv, InvalidateRKey: y.n.mr.RKey(), SGL: []verbs.SGE{x.n.sge(0, 8)}}
+				return verbs.SendWR{Opcode: verbs.OpSendInv, RKey: y.n.mr.RKey(), SGL: []verbs.SGE{x.n.sge(0, 8)}}
 			},
 			status: verbs.WCSuccess, peer: verbs.WCRemInvReqErr,
 		},
@@ -166,7 +166,7 @@ func TestRequestErrors(t *testing.T) {
 		{
 			name: "local invalidate of a region",
 			wr: func(x, y *conn) verbs.SendWR {
-				return verbs.SendWR{Opcode: verbs.OpLocalInv, InvalidateRKey: x.n.mr.LKey()}
+				return verbs.SendWR{Opcode: verbs.OpLocalInv, RKey: x.n.mr.LKey()}
 			},
 			status: verbs.WCLocQPOpErr, peer: none,
 		},
@@ -174,7 +174,7 @@ func TestRequestErrors(t *testing.T) {
 			name: "bind to a wrong region",
 			wr: func(x, y *conn) verbs.SendWR {
 				mw := must(x.n.pd.AllocMW(verbs.MWType2))(x.n.t)
-				return verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{RKey: mw.RKey(), NewRKey: mw.RKey() + 1, LKey: 5, Addr: x.n.addr(0), Length: 8}}
+				return verbs.SendWR{Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &verbs.MWBind{RKey: mw.RKey(), NewRKey: mw.RKey() + 1, LKey: 5, Addr: x.n.addr(0), Length: 8}}}
 			},
 			status: verbs.WCMWBindErr, peer: none,
 		},

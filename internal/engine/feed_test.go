@@ -600,9 +600,9 @@ func TestInvalidateInARow(t *testing.T) {
 	var wrs []verbs.SendWR
 	for range 3 {
 		mw := must(n.pd.AllocMW(verbs.MWType2))(t)
-		wrs = append(wrs, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{
-			RKey: mw.RKey(), NewRKey: mw.RKey(), LKey: n.mr.LKey(), Addr: n.addr(0), Length: 8, Access: verbs.AccessRemoteRead}})
-		wrs = append(wrs, verbs.SendWR{Opcode: verbs.OpLocalInv, InvalidateRKey: mw.RKey()})
+		wrs = append(wrs, verbs.SendWR{Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &verbs.MWBind{
+			RKey: mw.RKey(), NewRKey: mw.RKey(), LKey: n.mr.LKey(), Addr: n.addr(0), Length: 8, Access: verbs.AccessRemoteRead}}})
+		wrs = append(wrs, verbs.SendWR{Opcode: verbs.OpLocalInv, RKey: mw.RKey()})
 	}
 	wrs[1], wrs[2], wrs[3], wrs[4] = wrs[2], wrs[4], wrs[1], wrs[3] // all are bound first
 	for i := range wrs {

@@ -250,23 +250,26 @@ func (c *conn) put(wr *verbs.SendWR) {
 	w := r.sendWQE(prod)
 	*w = abi.RxeSendWqe{}
 	w.Wr.WrId, w.Wr.Opcode, w.Wr.SendFlags = wr.ID, uint32(wr.Opcode-1), uint32(wr.Flags)
-	payload := r.elem(prod)[sendWQESize:]
+	payload, args := r.elem(prod)[sendWQESize:], wr.Args
+	if args == nil {
+		args = new(verbs.SendArgs)
+	}
 	switch wr.Opcode {
 	case verbs.OpSendImm, verbs.OpRDMAWriteImm:
 		binary.BigEndian.PutUint32(mmap.Bytes(w.Wr.Ex.ImmData()), wr.Imm)
 	case verbs.OpSendInv, verbs.OpLocalInv:
-		*w.Wr.Ex.InvalidateRkey() = wr.InvalidateRKey
+		*w.Wr.Ex.InvalidateRkey() = wr.RKey
 	}
 	switch wr.Opcode {
 	case verbs.OpRDMAWrite, verbs.OpRDMAWriteImm, verbs.OpRDMARead, verbs.OpAtomicWrite:
 		w.Wr.Wr.Rdma().RemoteAddr, w.Wr.Wr.Rdma().Rkey = wr.RemoteAddr, wr.RKey
 	case verbs.OpCompareSwap, verbs.OpFetchAdd:
-		*w.Wr.Wr.Atomic() = abi.RxeSendWrWrAtomic{RemoteAddr: wr.RemoteAddr, CompareAdd: wr.CompareAdd, Swap: wr.Swap, Rkey: wr.RKey}
+		*w.Wr.Wr.Atomic() = abi.RxeSendWrWrAtomic{RemoteAddr: wr.RemoteAddr, CompareAdd: args.CompareAdd, Swap: args.Swap, Rkey: wr.RKey}
 	case verbs.OpFlush:
-		*w.Wr.Wr.Flush() = abi.RxeSendWrWrFlush{RemoteAddr: wr.RemoteAddr, Length: wr.Flush.Length, Rkey: wr.RKey, Type: uint8(wr.Flush.Type), Level: uint8(wr.Flush.Level)}
-		w.Dma.Length = wr.Flush.Length
+		*w.Wr.Wr.Flush() = abi.RxeSendWrWrFlush{RemoteAddr: wr.RemoteAddr, Length: args.Flush.Length, Rkey: wr.RKey, Type: uint8(args.Flush.Type), Level: uint8(args.Flush.Level)}
+		w.Dma.Length = args.Flush.Length
 	case verbs.OpBindMW:
-		*w.Wr.Wr.Mw() = abi.RxeSendWrWrMw{Addr: wr.Bind.Addr, Length: wr.Bind.Length, MrLkey: wr.Bind.LKey, MwRkey: wr.Bind.RKey, Rkey: wr.Bind.NewRKey, Access: uint32(wr.Bind.Access)}
+		*w.Wr.Wr.Mw() = abi.RxeSendWrWrMw{Addr: args.Bind.Addr, Length: args.Bind.Length, MrLkey: args.Bind.LKey, MwRkey: args.Bind.RKey, Rkey: args.Bind.NewRKey, Access: uint32(args.Bind.Access)}
 	}
 	if c.init.Type == verbs.UD {
 		ud := w.Wr.Wr.Ud()

@@ -167,8 +167,8 @@ func (s *modelSide) post(peer *modelSide, limit uint64) {
 			off &^= 7
 			wr.RemoteAddr = s.peer.n.addr(targetAt + off)
 			op.want = bytes.Clone(s.target[off : off+8])
-			wr.Opcode, wr.CompareAdd = verbs.OpFetchAdd, s.rng.Uint64()
-			binary.NativeEndian.PutUint64(s.target[off:], binary.NativeEndian.Uint64(op.want)+wr.CompareAdd)
+			wr.Opcode, wr.Args = verbs.OpFetchAdd, &verbs.SendArgs{CompareAdd: s.rng.Uint64()}
+			binary.NativeEndian.PutUint64(s.target[off:], binary.NativeEndian.Uint64(op.want)+wr.Args.CompareAdd)
 		}
 		op.op = wr.Opcode
 		s.slots[slot] = op

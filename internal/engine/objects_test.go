@@ -15,9 +15,9 @@ import (
 
 // bind returns a request that binds a window.
 func bind(mw *MW, mr *MR, addr, length uint64, access verbs.Access) verbs.SendWR {
-	return verbs.SendWR{ID: 1, Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{
+	return verbs.SendWR{ID: 1, Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &verbs.MWBind{
 		RKey: mw.RKey(), NewRKey: verbs.NextRKey(mw.RKey()), LKey: mr.LKey(), Addr: addr, Length: length, Access: access,
-	}}
+	}}}
 }
 
 // TestWindows binds, uses and invalidates memory windows.
@@ -85,7 +85,7 @@ func TestInvalidate(t *testing.T) {
 		b.cq.expect(t, 1, verbs.WCSuccess)
 		y.postRecv(5)
 		x.post(verbs.SendWR{ID: 2, Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.sge(0, 8)}, RemoteAddr: 16, RKey: mw.RKey()},
-			verbs.SendWR{ID: 3, Opcode: verbs.OpSendInv, InvalidateRKey: mw.RKey()})
+			verbs.SendWR{ID: 3, Opcode: verbs.OpSendInv, RKey: mw.RKey()})
 		a.cq.expect(t, 2, verbs.WCSuccess)
 		a.cq.expect(t, 3, verbs.WCSuccess)
 		if wc := b.rcq.expect(t, 5, verbs.WCSuccess); wc.Flags != verbs.WCGRH|wcWithInvalidate || wc.InvalidatedRKey() != mw.RKey() {
@@ -105,15 +105,15 @@ func TestInvalidate(t *testing.T) {
 			local, _ := pair(b, a, verbs.RC)
 			b.pd = own
 			to.postRecv(8)
-			other.post(verbs.SendWR{ID: 9, Opcode: verbs.OpSendInv, InvalidateRKey: mw.RKey()})
+			other.post(verbs.SendWR{ID: 9, Opcode: verbs.OpSendInv, RKey: mw.RKey()})
 			a.cq.expect(t, 9, verbs.WCSuccess) // as for any key that cannot be invalidated
 			b.rcq.expect(t, 8, verbs.WCRemInvReqErr)
-			local.post(verbs.SendWR{ID: 10, Opcode: verbs.OpLocalInv, InvalidateRKey: mw.RKey()})
+			local.post(verbs.SendWR{ID: 10, Opcode: verbs.OpLocalInv, RKey: mw.RKey()})
 			b.cq.expect(t, 10, verbs.WCLocQPOpErr)
 			x.post(verbs.SendWR{ID: 11, Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.sge(0, 8)}, RemoteAddr: b.addr(0), RKey: mw.RKey()})
 			a.cq.expect(t, 11, verbs.WCSuccess)
 		}
-		y.post(verbs.SendWR{ID: 6, Opcode: verbs.OpLocalInv, InvalidateRKey: mw.RKey()})
+		y.post(verbs.SendWR{ID: 6, Opcode: verbs.OpLocalInv, RKey: mw.RKey()})
 		b.cq.expect(t, 6, verbs.WCSuccess)
 		x.post(verbs.SendWR{ID: 7, Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.sge(0, 8)}, RemoteAddr: b.addr(0), RKey: mw.RKey()})
 		a.cq.expect(t, 7, verbs.WCRemAccessErr)

@@ -153,7 +153,7 @@ func TestAtomics(t *testing.T) {
 		ne.PutUint64(y.n.mem[16:], 1000)
 		atomic := func(op verbs.Opcode, compareAdd, swap, old, after uint64) {
 			t.Helper()
-			x.post(verbs.SendWR{ID: 1, Opcode: op, CompareAdd: compareAdd, Swap: swap, RemoteAddr: y.n.addr(16), RKey: y.n.mr.RKey(), SGL: []verbs.SGE{x.n.sge(8, 8)}})
+			x.post(verbs.SendWR{ID: 1, Opcode: op, Args: &verbs.SendArgs{CompareAdd: compareAdd, Swap: swap}, RemoteAddr: y.n.addr(16), RKey: y.n.mr.RKey(), SGL: []verbs.SGE{x.n.sge(8, 8)}})
 			x.n.cq.expect(t, 1, verbs.WCSuccess)
 			if got := ne.Uint64(x.n.mem[8:]); got != old {
 				t.Errorf("%v returned %d, want %d", op, got, old)
@@ -170,8 +170,8 @@ func TestAtomics(t *testing.T) {
 		var value [8]byte
 		ne.PutUint64(value[:], 77)
 		x.post(verbs.SendWR{ID: 2, Opcode: verbs.OpAtomicWrite, Inline: value[:], RemoteAddr: y.n.addr(16), RKey: y.n.mr.RKey()},
-			verbs.SendWR{ID: 3, Opcode: verbs.OpFlush, RemoteAddr: y.n.addr(0), RKey: y.n.mr.RKey(), Flush: verbs.Flush{Length: 64, Type: verbs.FlushGlobal}},
-			verbs.SendWR{ID: 4, Opcode: verbs.OpFlush, RKey: y.n.mr.RKey(), Flush: verbs.Flush{Type: verbs.FlushGlobal, Level: verbs.FlushMR}})
+			verbs.SendWR{ID: 3, Opcode: verbs.OpFlush, RemoteAddr: y.n.addr(0), RKey: y.n.mr.RKey(), Args: &verbs.SendArgs{Flush: verbs.Flush{Length: 64, Type: verbs.FlushGlobal}}},
+			verbs.SendWR{ID: 4, Opcode: verbs.OpFlush, RKey: y.n.mr.RKey(), Args: &verbs.SendArgs{Flush: verbs.Flush{Type: verbs.FlushGlobal, Level: verbs.FlushMR}}})
 		if wc := x.n.cq.expect(t, 2, verbs.WCSuccess); wc.Opcode != verbs.WCAtomicWrite {
 			t.Errorf("opcode %v", wc.Opcode)
 		}

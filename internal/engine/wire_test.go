@@ -542,7 +542,7 @@ func TestWireRequester(t *testing.T) {
 		}},
 		{name: "credits for READs", change: func(a *verbs.QPAttr) { a.MaxRDAtomic = 1 }, run: func(w *wire) {
 			read := verbs.SendWR{ID: 1, Opcode: verbs.OpRDMARead, SGL: []verbs.SGE{w.n.sge(0, 8)}}
-			add := verbs.SendWR{ID: 2, Opcode: verbs.OpFetchAdd, SGL: []verbs.SGE{w.n.sge(0, 8)}, CompareAdd: 7, RemoteAddr: 64}
+			add := verbs.SendWR{ID: 2, Opcode: verbs.OpFetchAdd, SGL: []verbs.SGE{w.n.sge(0, 8)}, Args: &verbs.SendArgs{CompareAdd: 7}, RemoteAddr: 64}
 			fenced := send(3)
 			fenced.Flags = verbs.SendFence
 			w.qp.post(read, add, fenced)

@@ -92,13 +92,13 @@ func (x *transfer) next() {
 	}
 	wr := verbs.SendWR{
 		ID: x.id, Opcode: op, Flags: verbs.SendSignaled, Imm: r.Uint32(), To: x.a.Peer, RemoteAddr: x.b.MR.Addr() + uint64(head), RKey: x.b.MR.RKey(),
-		SGL: []verbs.SGE{x.a.MR.SGE(0, cut), x.a.MR.SGE(cut, n-cut)}, CompareAdd: r.Uint64(), Swap: r.Uint64(),
+		SGL: []verbs.SGE{x.a.MR.SGE(0, cut), x.a.MR.SGE(cut, n-cut)}, Args: &verbs.SendArgs{CompareAdd: r.Uint64(), Swap: r.Uint64()},
 	}
 	if atomic {
 		wr.SGL = []verbs.SGE{x.a.MR.SGE(0, 8)}
 	}
 	if inlined := !atomic && op != verbs.OpRDMARead && n <= 64 && r.IntN(2) == 0; inlined {
-		wr.SGL, wr.Inline, wr.InlineList = nil, from[:cut], [][]byte{from[cut:]}
+		wr.SGL, wr.Inline, wr.Args.InlineList = nil, from[:cut], [][]byte{from[cut:]}
 	}
 	receives := op == verbs.OpSend || op == verbs.OpSendImm || op == verbs.OpRDMAWriteImm
 	if receives {

@@ -921,7 +921,7 @@ func (x *comparison) request() (w verbs.SendWR, inline []verbs.SGE) {
 	x.id++
 	w = verbs.SendWR{
 		ID: x.id, Opcode: ops[r.IntN(len(ops))], Imm: r.Uint32(), RemoteAddr: r.Uint64(), RKey: r.Uint32(),
-		InvalidateRKey: r.Uint32(), CompareAdd: r.Uint64(), Swap: r.Uint64(),
+		Args: &verbs.SendArgs{CompareAdd: r.Uint64(), Swap: r.Uint64()},
 	}
 	if r.IntN(10) < x.signaled {
 		w.Flags |= verbs.SendSignaled
@@ -935,7 +935,7 @@ func (x *comparison) request() (w verbs.SendWR, inline []verbs.SGE) {
 	atomic := w.Opcode == verbs.OpCompareSwap || w.Opcode == verbs.OpFetchAdd
 	switch {
 	case w.Opcode == verbs.OpBindMW:
-		w.Bind = x.window()
+		w.Args.Bind = x.window()
 	case w.Opcode == verbs.OpLocalInv:
 	case atomic:
 		w.SGL = make([]verbs.SGE, 1+r.IntN(x.cap.MaxSendSGE))
@@ -952,7 +952,7 @@ func (x *comparison) request() (w verbs.SendWR, inline []verbs.SGE) {
 			if b := x.data[at:][:n]; i == 0 && r.IntN(2) == 0 {
 				w.Inline = b
 			} else {
-				w.InlineList = append(w.InlineList, b)
+				w.Args.InlineList = append(w.Args.InlineList, b)
 			}
 			inline = append(inline, verbs.SGE{Addr: uint64(placeData + at), Length: uint32(n)})
 		}
@@ -994,13 +994,13 @@ func (x *comparison) postSend(p *comparedQP) (compare func()) {
 	}
 	switch i := r.IntN(n); r.IntN(100) {
 	case 0: // too many elements, or too much data
-		wrs[i].Inline, wrs[i].InlineList, sizes[i], wrs[i].SGL = nil, nil, nil, make([]verbs.SGE, 30)
+		wrs[i].Inline, wrs[i].Args.InlineList, sizes[i], wrs[i].SGL = nil, nil, nil, make([]verbs.SGE, 30)
 	case 1:
 		if wrs[i].SGL == nil {
-			wrs[i].Inline, wrs[i].InlineList, sizes[i] = x.data[:1200], nil, []verbs.SGE{{Addr: placeData, Length: 1200}}
+			wrs[i].Inline, wrs[i].Args.InlineList, sizes[i] = x.data[:1200], nil, []verbs.SGE{{Addr: placeData, Length: 1200}}
 		}
 	case 2:
-		if b := wrs[i].Bind; b != nil {
+		if b := wrs[i].Args.Bind; b != nil {
 			b.Length += maxWindow
 		}
 	}
@@ -1018,9 +1018,9 @@ func (x *comparison) postSend(p *comparedQP) (compare func()) {
 		if x.typ == verbs.UD {
 			ah = x.handles[slices.IndexFunc(x.handles, func(h handle) bool { return h.num == w.To.AH })].index
 		}
-		x.put(w.ID, uint64(w.Opcode-1), uint64(flags), uint64(w.Imm), uint64(w.InvalidateRKey), w.RemoteAddr, uint64(w.RKey), w.CompareAdd, w.Swap,
+		x.put(w.ID, uint64(w.Opcode-1), uint64(flags), uint64(w.Imm), uint64(w.RKey), w.RemoteAddr, uint64(w.RKey), w.Args.CompareAdd, w.Args.Swap,
 			ah, uint64(w.To.QPNum), uint64(w.To.QKey))
-		if b := w.Bind; b != nil {
+		if b := w.Args.Bind; b != nil {
 			typ := verbs.MWType2
 			if b.Type == verbs.MWType1 {
 				typ = b.Type
@@ -1101,7 +1101,7 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 // segment. No device reads it: libmlx5 leaves there what was in the queue.
 func (q *sendQueue) blank(ring []byte, first uint32, wr *verbs.SendWR) {
 	n := len(wr.Inline)
-	for _, b := range wr.InlineList {
+	for _, b := range provider.Args(wr).InlineList {
 		n += len(b)
 	}
 	if n == 0 {
@@ -1133,7 +1133,7 @@ func blocksOf(b []byte) uint32 { return uint32(int(b[7]&0x3f)*unit+block-1) / bl
 
 // begun reports whether libmlx5 has written to the queue before it refuses a request.
 func begun(wr *verbs.SendWR) bool {
-	return len(wr.Inline) > 0 || len(wr.SGL) == 0 && wr.Bind != nil
+	return len(wr.Inline) > 0 || len(wr.SGL) == 0 && provider.Args(wr).Bind != nil
 }
 
 // unwritten zeroes what set_umr_mkey_seg of libmlx5 leaves as it was before, if a request is UMR.

@@ -167,7 +167,7 @@ func FuzzSendRequests(f *testing.F) {
 			if q.put != first+blocks {
 				t.Fatalf("%d blocks, and the next begins behind %d", blocks, q.put-first)
 			}
-			want := decoded{opcode: operations[w.Opcode].opcode, inline: slices.Concat(append([][]byte{w.Inline}, w.InlineList...)...)}
+			want := decoded{opcode: operations[w.Opcode].opcode, inline: slices.Concat(append([][]byte{w.Inline}, w.Args.InlineList...)...)}
 			for _, s := range w.SGL {
 				if s.Length > 0 {
 					want.sgl = append(want.sgl, s)
@@ -184,9 +184,9 @@ func FuzzSendRequests(f *testing.F) {
 			behindUMR = false
 			switch w.Opcode {
 			case verbs.OpBindMW, verbs.OpLocalInv:
-				behindUMR, want.opcode, want.imm, want.bind = true, 0x25, w.InvalidateRKey, verbs.MWBind{Type: verbs.MWType2}
-				if w.Bind != nil {
-					want.imm, want.bind = w.Bind.RKey, *w.Bind
+				behindUMR, want.opcode, want.imm, want.bind = true, 0x25, w.RKey, verbs.MWBind{Type: verbs.MWType2}
+				if w.Args.Bind != nil {
+					want.imm, want.bind = w.Args.Bind.RKey, *w.Args.Bind
 					if want.bind.Type == 0 {
 						want.bind.Type = verbs.MWType2
 					}
@@ -199,11 +199,11 @@ func FuzzSendRequests(f *testing.F) {
 			case verbs.OpSendImm, verbs.OpRDMAWriteImm:
 				want.imm = w.Imm
 			case verbs.OpSendInv:
-				want.imm = w.InvalidateRKey
+				want.imm = w.RKey
 			case verbs.OpCompareSwap:
-				want.swap, want.compare = w.Swap, w.CompareAdd
+				want.swap, want.compare = w.Args.Swap, w.Args.CompareAdd
 			case verbs.OpFetchAdd:
-				want.swap, want.compare = w.CompareAdd, d.compare // which is not read
+				want.swap, want.compare = w.Args.CompareAdd, d.compare // which is not read
 			}
 			if operations[w.Opcode].remote {
 				want.addr, want.key = w.RemoteAddr, w.RKey

@@ -65,7 +65,7 @@ func (q *sendQueue) Post(wrs []verbs.SendWR) (int, error) {
 	if len(wrs[0].Inline) > 0 {
 		return q.postShort(wrs)
 	}
-	if len(wrs[0].SGL) != 1 || len(wrs[0].InlineList) != 0 || !q.TryLock() {
+	if len(wrs[0].SGL) != 1 || wrs[0].Args != nil || !q.TryLock() {
 		return q.postList(wrs)
 	}
 	wr := &wrs[0]
@@ -93,7 +93,7 @@ func (q *sendQueue) postShort(wrs []verbs.SendWR) (int, error) {
 	o, length := operationOf(wr.Opcode), len(wr.Inline)
 	at := uintptr(o.head)
 	n := (inlineHead + length + 7) / 8
-	if length > q.MaxInline || at+uintptr(n*8) > block || o.reads || len(wr.SGL)|len(wr.InlineList) != 0 {
+	if length > q.MaxInline || at+uintptr(n*8) > block || o.reads || len(wr.SGL) != 0 || wr.Args != nil {
 		return q.postList(wrs)
 	}
 	// The data is read without the lock, as that may panic. It is put together in words, as the copy to the
@@ -163,7 +163,7 @@ func (q *sendQueue) postList(wrs []verbs.SendWR) (int, error) {
 	var err error
 	for ; n < room; n++ {
 		wr, i := &wrs[n], put&q.mask
-		if len(wr.Inline)|len(wr.InlineList) != 0 {
+		if provider.HasInline(wr) {
 			return q.postInline(wrs, n, room, put, first)
 		}
 		blocks := uint32(1)
@@ -197,7 +197,7 @@ func (q *sendQueue) postInline(wrs []verbs.SendWR, n, room int, put, first uint3
 		wr, i := &wrs[n], put&q.mask
 		blocks := uint32(1)
 		o, length := operationOf(wr.Opcode), len(wr.Inline)
-		if at := int(o.head); o.simple&q.accepts != 0 && !o.reads && len(wr.SGL)|len(wr.InlineList) == 0 &&
+		if at := int(o.head); o.simple&q.accepts != 0 && !o.reads && len(wr.SGL) == 0 && wr.Args == nil &&
 			length > 0 && length <= min(q.MaxInline, block-inlineHead-at) {
 			p := unsafe.Add(q.base, uintptr(i)*block)
 			_, imm := q.encodeHead(p, wr, o)
@@ -328,12 +328,12 @@ func (q *sendQueue) encode(put uint32, wr *verbs.SendWR) (blocks uint32, err err
 	case verbs.OpSendImm, verbs.OpRDMAWriteImm:
 		imm = wr.Imm
 	case verbs.OpSendInv:
-		imm = wr.InvalidateRKey
+		imm = wr.RKey
 	case verbs.OpCompareSwap: // struct mlx5_wqe_atomic_seg: swap_add, compare
-		put64(unsafe.Add(p, ctrlSize+remoteSize), wr.Swap)
-		put64(unsafe.Add(p, ctrlSize+remoteSize+8), wr.CompareAdd)
+		put64(unsafe.Add(p, ctrlSize+remoteSize), provider.Args(wr).Swap)
+		put64(unsafe.Add(p, ctrlSize+remoteSize+8), provider.Args(wr).CompareAdd)
 	case verbs.OpFetchAdd: // which has nothing to compare
-		put64(unsafe.Add(p, ctrlSize+remoteSize), wr.CompareAdd)
+		put64(unsafe.Add(p, ctrlSize+remoteSize), provider.Args(wr).CompareAdd)
 	}
 	if q.Type == verbs.UD {
 		a := q.qp.ctx.ahs.get(wr.To.AH)
@@ -344,7 +344,7 @@ func (q *sendQueue) encode(put uint32, wr *verbs.SendWR) (blocks uint32, err err
 		size += avSize
 	}
 	var n int
-	if len(wr.Inline) > 0 || len(wr.InlineList) > 0 {
+	if provider.HasInline(wr) {
 		n, err = q.encodeInline(off+uintptr(size), wr, o)
 	} else {
 		n, err = q.encodeSGL(off+uintptr(size), wr)
@@ -400,7 +400,7 @@ func (q *sendQueue) encodeInline(off uintptr, wr *verbs.SendWR, o *operation) (i
 	if at, n = q.copyInline(ring, at, n, wr.Inline); n < 0 {
 		return 0, verbs.ErrInlineTooLong
 	}
-	for _, b := range wr.InlineList {
+	for _, b := range provider.Args(wr).InlineList {
 		if at, n = q.copyInline(ring, at, n, b); n < 0 {
 			return 0, verbs.ErrInlineTooLong
 		}

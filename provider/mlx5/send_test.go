@@ -51,19 +51,19 @@ func TestSendRequests(t *testing.T) {
 			Opcode: verbs.OpSend, SGL: two, Flags: verbs.SendSignaled | verbs.SendSolicited | verbs.SendFence,
 		}, "0a 0a0b0c03 0000008a 00000000" + segment},
 		{"immediate", verbs.RC, verbs.SendWR{Opcode: verbs.OpSendImm, Imm: 0x01020304}, "0b 0a0b0c01 00000000 01020304"},
-		{"invalidate", verbs.RC, verbs.SendWR{Opcode: verbs.OpSendInv, InvalidateRKey: 0x05060708}, "01 0a0b0c01 00000000 05060708"},
+		{"invalidate", verbs.RC, verbs.SendWR{Opcode: verbs.OpSendInv}, "01 0a0b0c01 00000000 0a0a0b0b"},
 		{"write", verbs.UC, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: two}, "08 0a0b0c04 00000000 00000000" + remote + segment},
 		{"write with immediate", verbs.RC, verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: 5}, "09 0a0b0c02 00000000 00000005" + remote},
 		{"read", verbs.RC, verbs.SendWR{Opcode: verbs.OpRDMARead, SGL: two[1:]}, "10 0a0b0c03 00000000 00000000" + remote + segment[36:]},
-		{"compare and swap", verbs.RC, verbs.SendWR{Opcode: verbs.OpCompareSwap, CompareAdd: 2, Swap: 3, SGL: eight},
+		{"compare and swap", verbs.RC, verbs.SendWR{Opcode: verbs.OpCompareSwap, Args: &verbs.SendArgs{CompareAdd: 2, Swap: 3}, SGL: eight},
 			"11 0a0b0c04 00000000 00000000" + remote + "0000000000000003 0000000000000002 00000008 00000009 0000000000000040"},
-		{"fetch and add", verbs.RC, verbs.SendWR{Opcode: verbs.OpFetchAdd, CompareAdd: 2, Swap: 3, SGL: eight},
+		{"fetch and add", verbs.RC, verbs.SendWR{Opcode: verbs.OpFetchAdd, Args: &verbs.SendArgs{CompareAdd: 2, Swap: 3}, SGL: eight},
 			"12 0a0b0c04 00000000 00000000" + remote + "0000000000000002 0000000000000000 00000008 00000009 0000000000000040"},
 		{"without empty SGEs", verbs.RC, verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{{LKey: 5}, two[1], {Addr: 1}}},
 			"0a 0a0b0c02 00000000 00000000" + segment[36:]},
-		{"inline", verbs.RC, verbs.SendWR{Opcode: verbs.OpRDMAWrite, Inline: []byte("abc"), InlineList: [][]byte{[]byte("d"), nil, []byte("ef")}},
+		{"inline", verbs.RC, verbs.SendWR{Opcode: verbs.OpRDMAWrite, Inline: []byte("abc"), Args: &verbs.SendArgs{InlineList: [][]byte{[]byte("d"), nil, []byte("ef")}}},
 			"08 0a0b0c03 00000000 00000000" + remote + "80000006 616263646566"},
-		{"inline without data", verbs.RC, verbs.SendWR{Opcode: verbs.OpSend, InlineList: [][]byte{nil, {}}}, "0a 0a0b0c01 00000000 00000000"},
+		{"inline without data", verbs.RC, verbs.SendWR{Opcode: verbs.OpSend, Args: &verbs.SendArgs{InlineList: [][]byte{nil, {}}}}, "0a 0a0b0c01 00000000 00000000"},
 		{"datagram", verbs.UD, verbs.SendWR{Opcode: verbs.OpSendImm, Imm: 4, SGL: two[1:], To: verbs.UDAddr{AH: 1, QPNum: 0x112233, QKey: 0x8899aabb}},
 			"0b 0a0b0c05 00000000 00000004  8899aabb 00000000 80112233 86 00 d555 00000000 020304050607 09 40" +
 				"00301555 20010db8000000000000000000000001" + segment[36:]},
@@ -156,7 +156,7 @@ func TestSendWrap(t *testing.T) {
 	for i := range 200 {
 		wr, size := verbs.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWrite, SGL: sgl[:1+i%8]}, ctrlSize+remoteSize+segmentSize*(1+i%8)
 		if i%3 == 0 {
-			wr = verbs.SendWR{ID: uint64(i), Opcode: verbs.OpSend, Inline: data[:i%50], InlineList: [][]byte{data[i%50 : 100]}}
+			wr = verbs.SendWR{ID: uint64(i), Opcode: verbs.OpSend, Inline: data[:i%50], Args: &verbs.SendArgs{InlineList: [][]byte{data[i%50 : 100]}}}
 			size = ctrlSize + inlineHead + 100
 		}
 		from := q.put
@@ -222,15 +222,15 @@ func TestPostRefused(t *testing.T) {
 		{verbs.RC, verbs.SendWR{}, verbs.ErrNoOpcode},
 		{verbs.RC, verbs.SendWR{Opcode: 99}, errors.ErrUnsupported},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW}, verbs.ErrBind},
-		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{Length: 1<<31 + 1}}, errors.ErrUnsupported},
-		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{}}, unix.EINVAL},
-		{verbs.UC, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{Type: verbs.MWType2}}, unix.EINVAL},
-		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{Type: verbs.MWType1, Length: 1, Access: verbs.AccessZeroBased}}, unix.EINVAL},
-		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{Length: 1}, SGL: []verbs.SGE{sge}}, verbs.ErrTooManySGEs},
-		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{Length: 1}, InlineList: [][]byte{{1}}}, verbs.ErrInlineOp},
+		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &verbs.MWBind{Length: 1<<31 + 1}}}, errors.ErrUnsupported},
+		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &verbs.MWBind{}}}, unix.EINVAL},
+		{verbs.UC, verbs.SendWR{Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &verbs.MWBind{Type: verbs.MWType2}}}, unix.EINVAL},
+		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &verbs.MWBind{Type: verbs.MWType1, Length: 1, Access: verbs.AccessZeroBased}}}, unix.EINVAL},
+		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &verbs.MWBind{Length: 1}}, SGL: []verbs.SGE{sge}}, verbs.ErrTooManySGEs},
+		{verbs.RC, verbs.SendWR{Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &verbs.MWBind{Length: 1}, InlineList: [][]byte{{1}}}}, verbs.ErrInlineOp},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpLocalInv, Inline: []byte{1}}, verbs.ErrInlineOp},
 		{verbs.UD, verbs.SendWR{Opcode: verbs.OpLocalInv}, errors.ErrUnsupported},
-		{verbs.UD, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{Length: 1}}, errors.ErrUnsupported},
+		{verbs.UD, verbs.SendWR{Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &verbs.MWBind{Length: 1}}}, errors.ErrUnsupported},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpRDMAReadInv}, errors.ErrUnsupported},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpFlush}, errors.ErrUnsupported},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpAtomicWrite, Inline: make([]byte, 8)}, errors.ErrUnsupported},
@@ -241,7 +241,7 @@ func TestPostRefused(t *testing.T) {
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{long, {Length: 1}}}, verbs.ErrMessageTooLong},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{{Length: 1 << 31}}}, verbs.ErrMessageTooLong},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpSend, Inline: make([]byte, 33)}, verbs.ErrInlineTooLong},
-		{verbs.RC, verbs.SendWR{Opcode: verbs.OpSend, InlineList: [][]byte{make([]byte, 32), {1}}}, verbs.ErrInlineTooLong},
+		{verbs.RC, verbs.SendWR{Opcode: verbs.OpSend, Args: &verbs.SendArgs{InlineList: [][]byte{make([]byte, 32), {1}}}}, verbs.ErrInlineTooLong},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte{1}, SGL: []verbs.SGE{sge}}, verbs.ErrInlineSGL},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpRDMARead, Inline: []byte{1}}, verbs.ErrInlineOp},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpFetchAdd, SGL: []verbs.SGE{sge, sge}}, verbs.ErrAtomicSGL},

@@ -97,7 +97,7 @@ func isUMR(wr *verbs.SendWR, t verbs.QPType) bool {
 
 // umrBlocks returns how many blocks a UMR request takes.
 func umrBlocks(wr *verbs.SendWR) uint32 {
-	if b := wr.Bind; b != nil && b.Length > 0 && wr.Opcode == verbs.OpBindMW {
+	if b := provider.Args(wr).Bind; b != nil && b.Length > 0 && wr.Opcode == verbs.OpBindMW {
 		return bindSize / block
 	}
 	return unbindSize / block
@@ -130,14 +130,14 @@ func (q *sendQueue) encodeRare(put uint32, wr *verbs.SendWR, number uint32) (blo
 
 // encodeUMR writes a UMR request at block put, as mlx5_bind_mw and set_bind_wr of libmlx5 do.
 func (q *sendQueue) encodeUMR(put uint32, wr *verbs.SendWR) (blocks uint32, err error) {
-	b := &verbs.MWBind{RKey: wr.InvalidateRKey}
+	b := &verbs.MWBind{RKey: wr.RKey}
 	if wr.Opcode == verbs.OpBindMW {
-		b = wr.Bind
+		b = provider.Args(wr).Bind
 	}
 	switch {
 	case len(wr.SGL) > 0:
 		return 0, verbs.ErrTooManySGEs
-	case len(wr.Inline) > 0 || len(wr.InlineList) > 0:
+	case provider.HasInline(wr):
 		return 0, verbs.ErrInlineOp
 	case b == nil:
 		return 0, verbs.ErrBind

@@ -34,17 +34,17 @@ func TestUMRRequests(t *testing.T) {
 		wr   verbs.SendWR
 		want string // behind the control segment
 	}{
-		{"type 2", verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &bind}, "b0000000 00040000 00000000203c6041" + pad + pad +
+		{"type 2", verbs.SendWR{Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &bind}}, "b0000000 00040000 00000000203c6041" + pad + pad +
 			"00002000 0a0b0c05 00000000 00000000 1122334455667788 0000000080000000" + list},
-		{"all rights", verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &all}, "b0000000 00040000 00000000203c6041" + pad + pad +
+		{"all rights", verbs.SendWR{Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &all}}, "b0000000 00040000 00000000203c6041" + pad + pad +
 			"00007800 0a0b0c05 00000000 00000000 1122334455667788 0000000080000000" + list},
-		{"from 0 on", verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &zeroBased}, "b0000000 00040000 00000000203c6041" + pad + pad +
+		{"from 0 on", verbs.SendWR{Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &zeroBased}}, "b0000000 00040000 00000000203c6041" + pad + pad +
 			"00001000 0a0b0c05 00000000 00000000 0000000000000000 0000000080000000" + list},
-		{"type 1", verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &type1}, "90000000 00040000 00000000203c2041" + pad + pad +
+		{"type 1", verbs.SendWR{Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &type1}}, "90000000 00040000 00000000203c2041" + pad + pad +
 			"00002000 ffffff05 00000000 00000000 1122334455667788 0000000080000000" + list},
-		{"type 1 without a range", verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &unbind}, "90000000 00000000 0000000020002000" + pad + pad +
+		{"type 1 without a range", verbs.SendWR{Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &unbind}}, "90000000 00000000 0000000020002000" + pad + pad +
 			"40000000 ffffff05" + free[18:]},
-		{"invalidate", verbs.SendWR{Opcode: verbs.OpLocalInv, InvalidateRKey: 0x01020304}, "98000000 00000000 0000000020006000" + pad + pad + free},
+		{"invalidate", verbs.SendWR{Opcode: verbs.OpLocalInv, RKey: 0x01020304}, "98000000 00000000 0000000020006000" + pad + pad + free},
 	} {
 		for _, typ := range []verbs.QPType{verbs.RC, verbs.UC} {
 			f := newFake(t, Driver{})
@@ -165,7 +165,7 @@ func TestUMRRoom(t *testing.T) {
 				for i := range wrs {
 					switch wrs[i].ID = id + uint64(i); r.IntN(3) {
 					case 0:
-						wrs[i].Opcode, wrs[i].Bind = verbs.OpBindMW, &verbs.MWBind{Length: 1}
+						wrs[i].Opcode, wrs[i].Args = verbs.OpBindMW, &verbs.SendArgs{Bind: &verbs.MWBind{Length: 1}}
 					case 1:
 						wrs[i].Opcode = verbs.OpLocalInv
 					case 2:

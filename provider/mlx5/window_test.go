@@ -79,7 +79,7 @@ func (p *windowPair) write(key uint32, off int, want verbs.WCStatus) {
 // invalidate posts LOCAL_INV.
 func (p *windowPair) invalidate(key uint32, want verbs.WCStatus) {
 	p.t.Helper()
-	if wc := p.post(p.b, verbs.SendWR{Opcode: verbs.OpLocalInv, InvalidateRKey: key}); wc.Status != want || want == verbs.WCSuccess && wc.Opcode != verbs.WCLocalInv {
+	if wc := p.post(p.b, verbs.SendWR{Opcode: verbs.OpLocalInv, RKey: key}); wc.Status != want || want == verbs.WCSuccess && wc.Opcode != verbs.WCLocalInv {
 		p.t.Fatalf("LOCAL_INV of %#x: %+v, want %v", key, wc, want)
 	}
 }
@@ -125,7 +125,7 @@ func TestWindows(t *testing.T) {
 			"from 0 on": func(p *windowPair) {
 				mw := p.alloc(verbs.MWType2)
 				b := verbs.MWBind{RKey: mw.RKey(), NewRKey: verbs.NextRKey(mw.RKey()), LKey: p.b.MR.LKey(), Addr: p.b.MR.Addr() + 1000, Length: 100, Access: verbs.AccessRemoteWrite | verbs.AccessZeroBased}
-				if wc := p.post(p.b, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &b}); wc.Status != ok {
+				if wc := p.post(p.b, verbs.SendWR{Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &b}}); wc.Status != ok {
 					p.t.Fatal(wc.Status)
 				}
 				copy(p.a.MR.Bytes(), "zero-based")
@@ -151,7 +151,7 @@ func TestWindows(t *testing.T) {
 					if _, err := p.b.PostRecv(verbs.RecvWR{ID: 9}); err != nil {
 						p.t.Fatal(err)
 					}
-					if wc := p.post(p.a, verbs.SendWR{Opcode: verbs.OpSendInv, InvalidateRKey: key}); wc.Status != ok {
+					if wc := p.post(p.a, verbs.SendWR{Opcode: verbs.OpSendInv, RKey: key}); wc.Status != ok {
 						p.t.Fatal(wc.Status)
 					}
 					if wc := poll(p.t, p.b.RecvCQ); wc.ID != 9 || wc.Status != ok || wc.Flags&verbs.WCWithInv == 0 || wc.InvalidatedRKey() != key {
@@ -176,7 +176,7 @@ func TestWindows(t *testing.T) {
 				if _, err := p.b.PostRecv(verbs.RecvWR{}); err != nil {
 					p.t.Fatal(err)
 				}
-				p.post(p.a, verbs.SendWR{Opcode: verbs.OpSendInv, InvalidateRKey: p.b.MR.RKey()})
+				p.post(p.a, verbs.SendWR{Opcode: verbs.OpSendInv, RKey: p.b.MR.RKey()})
 				if wc := poll(p.t, p.b.RecvCQ); wc.Status != verbs.WCRemInvReqErr {
 					p.t.Fatalf("%+v: the key of a region has been invalidated", wc)
 				}
@@ -220,12 +220,12 @@ func listsOfWindows(p *windowPair) {
 		var wrs []verbs.SendWR
 		for range 1 + i%30 {
 			if bound {
-				wrs = append(wrs, verbs.SendWR{Opcode: verbs.OpLocalInv, InvalidateRKey: key})
+				wrs = append(wrs, verbs.SendWR{Opcode: verbs.OpLocalInv, RKey: key})
 			} else {
 				next := verbs.NextRKey(key)
-				wrs = append(wrs, verbs.SendWR{Opcode: verbs.OpBindMW, Bind: &verbs.MWBind{
+				wrs = append(wrs, verbs.SendWR{Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &verbs.MWBind{
 					RKey: key, NewRKey: next, LKey: p.b.MR.LKey(), Addr: p.b.MR.Addr() + uint64(10*i), Length: 10, Access: verbs.AccessRemoteWrite,
-				}})
+				}}})
 				key = next
 			}
 			bound = !bound

@@ -168,7 +168,7 @@ func FuzzPost(f *testing.F) {
 				wr.SGL, wr.Inline = nil, make([]byte, binary.LittleEndian.Uint16(op[4:])%1024)
 			}
 			if op[2]&2 != 0 {
-				wr.InlineList = [][]byte{make([]byte, op[6]), make([]byte, op[7])}
+				wr.Args = &verbs.SendArgs{InlineList: [][]byte{make([]byte, op[6]), make([]byte, op[7])}}
 			}
 			posted, err := sq.Post([]verbs.SendWR{wr, wr, wr})
 			checkPost(t, posted, sq.Cap(), err)

@@ -79,7 +79,7 @@ func (q *sendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 	for ; n < room; n++ {
 		wr := &wrs[n]
 		if wr.Opcode != verbs.OpSend && wr.Opcode != verbs.OpRDMAWrite && wr.Opcode != verbs.OpRDMARead ||
-			wr.Flags&(verbs.SendFence|provider.SendInline) != 0 || len(wr.Inline)|len(wr.InlineList) != 0 || len(wr.SGL) != 1 {
+			wr.Flags&(verbs.SendFence|provider.SendInline) != 0 || len(wr.Inline) != 0 || len(wr.SGL) != 1 || wr.Args != nil {
 			break
 		}
 		sge := &wr.SGL[0]
@@ -188,7 +188,7 @@ func encodeOperation(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	case verbs.OpSendImm:
 		binary.BigEndian.PutUint32(mmap.Bytes(wqe.Wr.Ex.ImmData()), wr.Imm)
 	case verbs.OpSendInv, verbs.OpLocalInv:
-		*wqe.Wr.Ex.InvalidateRkey() = wr.InvalidateRKey
+		*wqe.Wr.Ex.InvalidateRkey() = wr.RKey
 	case verbs.OpRDMAWriteImm:
 		binary.BigEndian.PutUint32(mmap.Bytes(wqe.Wr.Ex.ImmData()), wr.Imm)
 		fallthrough
@@ -199,27 +199,30 @@ func encodeOperation(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	case verbs.OpCompareSwap, verbs.OpFetchAdd:
 		atomic := wqe.Wr.Wr.Atomic()
 		atomic.RemoteAddr = wr.RemoteAddr
-		atomic.CompareAdd = wr.CompareAdd
-		atomic.Swap = wr.Swap
+		args := provider.Args(wr)
+		atomic.CompareAdd = args.CompareAdd
+		atomic.Swap = args.Swap
 		atomic.Rkey = wr.RKey
 	case verbs.OpFlush:
 		flush := wqe.Wr.Wr.Flush()
+		args := provider.Args(wr).Flush
 		flush.RemoteAddr = wr.RemoteAddr
-		flush.Length = wr.Flush.Length
+		flush.Length = args.Length
 		flush.Rkey = wr.RKey
-		flush.Type = uint8(wr.Flush.Type)
-		flush.Level = uint8(wr.Flush.Level)
+		flush.Type = uint8(args.Type)
+		flush.Level = uint8(args.Level)
 	case verbs.OpBindMW:
-		if wr.Bind == nil {
+		bind := provider.Args(wr).Bind
+		if bind == nil {
 			return verbs.ErrBind
 		}
 		mw := wqe.Wr.Wr.Mw()
-		mw.Addr = wr.Bind.Addr
-		mw.Length = wr.Bind.Length
-		mw.MrLkey = wr.Bind.LKey
-		mw.MwRkey = wr.Bind.RKey
-		mw.Rkey = wr.Bind.NewRKey
-		mw.Access = uint32(wr.Bind.Access)
+		mw.Addr = bind.Addr
+		mw.Length = bind.Length
+		mw.MrLkey = bind.LKey
+		mw.MwRkey = bind.RKey
+		mw.Rkey = bind.NewRKey
+		mw.Access = uint32(bind.Access)
 	}
 	return nil
 }
@@ -232,17 +235,17 @@ func (q *sendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.Sen
 		switch {
 		case len(wr.SGL) > 0:
 			return 0, verbs.ErrTooManySGEs
-		case len(wr.Inline) > 0 || len(wr.InlineList) > 0:
+		case provider.HasInline(wr):
 			return 0, verbs.ErrInlineOp
 		}
 		var length uint64
 		if wr.Opcode == verbs.OpFlush {
-			length = uint64(wr.Flush.Length)
+			length = uint64(provider.Args(wr).Flush.Length)
 		}
 		setDMA(&wqe.Dma, length, 0)
 		return 0, nil
 	case verbs.OpAtomicWrite:
-		if len(wr.Inline) != 8 || len(wr.InlineList) > 0 || len(wr.SGL) > 0 || q.payloadSize < 8 {
+		if len(wr.Inline) != 8 || len(provider.Args(wr).InlineList) > 0 || len(wr.SGL) > 0 || q.payloadSize < 8 {
 			return 0, verbs.ErrAtomicWrite
 		}
 		defer q.UnlockIfPanicking()
@@ -250,7 +253,7 @@ func (q *sendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.Sen
 		setDMA(&wqe.Dma, 8, 0)
 		return 0, nil
 	}
-	if len(wr.Inline) > 0 || len(wr.InlineList) > 0 {
+	if provider.HasInline(wr) {
 		n, err := q.CopyInline(unsafe.Slice((*byte)(payload), q.MaxInline), wr, returnsData&(1<<wr.Opcode) == 0)
 		if err != nil {
 			return 0, err

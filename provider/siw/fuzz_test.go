@@ -180,7 +180,7 @@ func FuzzPost(f *testing.F) {
 			}
 			wr := verbs.SendWR{ID: 1, Opcode: verbs.Opcode(ops[0] % 32), Flags: verbs.SendFlags(ops[0]), SGL: sgl}
 			if ops[1]&0x80 != 0 {
-				wr.SGL, wr.InlineList = nil, [][]byte{make([]byte, ops[1]&0x7f), make([]byte, ops[0])}
+				wr.SGL, wr.Args = nil, &verbs.SendArgs{InlineList: [][]byte{make([]byte, ops[1]&0x7f), make([]byte, ops[0])}}
 			}
 			posted, err := sq.Post([]verbs.SendWR{wr, wr, wr})
 			checkPost(t, posted, sq.Cap(), err)

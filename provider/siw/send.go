@@ -82,7 +82,7 @@ func (q *sendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 	for ; n < room; n++ {
 		wr := &wrs[n]
 		op := simpleOps[min(int(wr.Opcode), len(simpleOps)-1)]
-		if op == 0 || wr.Flags&verbs.SendFence != 0 || len(wr.Inline)|len(wr.InlineList) != 0 || len(wr.SGL) != 1 {
+		if op == 0 || wr.Flags&verbs.SendFence != 0 || len(wr.Inline) != 0 || len(wr.SGL) != 1 || wr.Args != nil {
 			break
 		}
 		sge := &wr.SGL[0]
@@ -358,7 +358,7 @@ func (q *sendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint3
 	case verbs.OpSend:
 		op = abi.SIW_OP_SEND
 	case verbs.OpSendInv:
-		op, sqe.Rkey = abi.SIW_OP_SEND_REMOTE_INV, wr.InvalidateRKey
+		op, sqe.Rkey = abi.SIW_OP_SEND_REMOTE_INV, wr.RKey
 	case verbs.OpRDMAWrite:
 		op, sqe.Rkey = abi.SIW_OP_WRITE, wr.RKey
 		*sqe.Raddr() = wr.RemoteAddr
@@ -371,12 +371,12 @@ func (q *sendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint3
 		// The kernel refuses fenced reads. Reads are answered in order anyway.
 		flags &^= abi.SIW_WQE_READ_FENCE
 	case verbs.OpLocalInv:
-		op, sqe.Rkey, maxSGE = abi.SIW_OP_INVAL_STAG, wr.InvalidateRKey, 0
+		op, sqe.Rkey, maxSGE = abi.SIW_OP_INVAL_STAG, wr.RKey, 0
 	default:
 		return 0, provider.RefuseOpcode(wr.Opcode)
 	}
 	sqe.Id = wr.ID
-	if len(wr.Inline) > 0 || len(wr.InlineList) > 0 {
+	if provider.HasInline(wr) {
 		return word(flags|abi.SIW_WQE_INLINE, 1, op), q.encodeInline(sqe, wr, op)
 	}
 	if len(wr.SGL) > maxSGE {

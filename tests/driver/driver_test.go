@@ -166,7 +166,7 @@ func TestRC(t *testing.T) {
 	before := softroce.Events()
 	check(t, b.cq.Arm(false))
 	receive(1)
-	a.post(t, verbs.SendWR{ID: 2, Opcode: verbs.OpSend, Inline: []byte("hello "), InlineList: [][]byte{[]byte("wor"), []byte("ld")}})
+	a.post(t, verbs.SendWR{ID: 2, Opcode: verbs.OpSend, Inline: []byte("hello "), Args: &verbs.SendArgs{InlineList: [][]byte{[]byte("wor"), []byte("ld")}}})
 	a.next(t, 2, verbs.WCSend)
 	check(t, b.cq.Wait(shortContext(t)))
 	if softroce.Events() == before {
@@ -209,7 +209,7 @@ func TestRC(t *testing.T) {
 
 	binary.NativeEndian.PutUint64(b.mr.Bytes()[64:], 40)
 	a.post(t, verbs.SendWR{
-		ID: 7, Opcode: verbs.OpFetchAdd, CompareAdd: 2, SGL: []verbs.SGE{a.mr.SGE(0, 8)},
+		ID: 7, Opcode: verbs.OpFetchAdd, Args: &verbs.SendArgs{CompareAdd: 2}, SGL: []verbs.SGE{a.mr.SGE(0, 8)},
 		RemoteAddr: b.mr.Addr() + 64, RKey: b.mr.RKey(),
 	})
 	a.next(t, 7, verbs.WCFetchAdd)

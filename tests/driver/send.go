@@ -70,7 +70,7 @@ func (q *sendQueue) encode(slot []byte, wr *verbs.SendWR) error {
 	case rc && (wr.Opcode == verbs.OpRDMAWrite || wr.Opcode == verbs.OpRDMARead):
 		*wqe.Wr.Wr.Rdma() = abi.RxeSendWrWrRdma{RemoteAddr: wr.RemoteAddr, Rkey: wr.RKey}
 	case rc && (wr.Opcode == verbs.OpCompareSwap || wr.Opcode == verbs.OpFetchAdd):
-		*wqe.Wr.Wr.Atomic() = abi.RxeSendWrWrAtomic{RemoteAddr: wr.RemoteAddr, CompareAdd: wr.CompareAdd, Swap: wr.Swap, Rkey: wr.RKey}
+		*wqe.Wr.Wr.Atomic() = abi.RxeSendWrWrAtomic{RemoteAddr: wr.RemoteAddr, CompareAdd: provider.Args(wr).CompareAdd, Swap: provider.Args(wr).Swap, Rkey: wr.RKey}
 	default:
 		return provider.RefuseOpcode(wr.Opcode)
 	}
@@ -79,7 +79,7 @@ func (q *sendQueue) encode(slot []byte, wr *verbs.SendWR) error {
 	}
 	flags, length := wr.Flags&^provider.SendInline, uint64(0)
 	switch {
-	case len(wr.Inline) > 0 || len(wr.InlineList) > 0:
+	case provider.HasInline(wr):
 		returns := wr.Opcode == verbs.OpRDMARead || wr.Opcode == verbs.OpCompareSwap || wr.Opcode == verbs.OpFetchAdd
 		n, err := q.CopyInline(slot[sendSize:][:q.MaxInline], wr, !returns)
 		if err != nil {

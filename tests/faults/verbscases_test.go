@@ -132,7 +132,7 @@ var verbsCases = []verbsCase{
 	}, verbs.ErrInlineTooLong},
 	{"inline list too long", func(s *verbsEnv) error {
 		half := make([]byte, s.qp.Cap().MaxInline/2+1)
-		return s.rts().post(verbs.SendWR{Opcode: verbs.OpSend, InlineList: [][]byte{half, half}})
+		return s.rts().post(verbs.SendWR{Opcode: verbs.OpSend, Args: &verbs.SendArgs{InlineList: [][]byte{half, half}}})
 	}, verbs.ErrInlineTooLong},
 	{"inline and SGL", func(s *verbsEnv) error {
 		return s.rts().post(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("x"), SGL: []verbs.SGE{s.mr.SGE(0, 1)}})

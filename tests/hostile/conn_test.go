@@ -197,7 +197,7 @@ var connAttacks = []attack{
 	}},
 	{name: "an advertisement that invalidates a key that nothing has", want: append([]error{rconn.ErrBroken}, errsRequest...), do: func(p *peer) {
 		n := copy(p.mem.Bytes()[sendAt:recvAt], advertWith(p, func(*advert) {}))
-		p.post(verbs.SendWR{Opcode: verbs.OpSendInv, InvalidateRKey: 0x12345678, SGL: []verbs.SGE{p.mem.SGE(sendAt, n)}})
+		p.post(verbs.SendWR{Opcode: verbs.OpSendInv, RKey: 0x12345678, SGL: []verbs.SGE{p.mem.SGE(sendAt, n)}})
 	}},
 	{name: "a message that is too long", want: []error{rconn.ErrBroken, verbs.ErrDisconnected}, do: func(p *peer) { p.send(testData(33)) }},
 	// On RoCE messages without a receive wait, at the peer's own cost.

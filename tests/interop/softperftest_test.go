@@ -228,7 +228,7 @@ func (s *perftestPeer) post(ctx context.Context) error {
 			}
 			if _, err := s.qp.PostSend(verbs.SendWR{
 				ID: uint64(posted), Opcode: s.opcode, Flags: verbs.SendSignaled, SGL: []verbs.SGE{sge},
-				RemoteAddr: s.addr, RKey: s.key, CompareAdd: 1,
+				RemoteAddr: s.addr, RKey: s.key, Args: &verbs.SendArgs{CompareAdd: 1},
 			}); err != nil {
 				return err
 			}

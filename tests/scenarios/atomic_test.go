@@ -16,7 +16,7 @@ func (e *env) atomicOp(op verbs.Opcode, a, b *rdmatest.Side, off int, sge verbs.
 	word := b.MR.Bytes()[off:][:8]
 	binary.NativeEndian.PutUint64(word, 5)
 	err := e.do(a, verbs.SendWR{
-		Opcode: op, SGL: []verbs.SGE{sge}, RemoteAddr: b.MR.Addr() + uint64(off), RKey: rkey, CompareAdd: 5, Swap: 10,
+		Opcode: op, SGL: []verbs.SGE{sge}, RemoteAddr: b.MR.Addr() + uint64(off), RKey: rkey, Args: &verbs.SendArgs{CompareAdd: 5, Swap: 10},
 	})
 	if err != nil {
 		return err

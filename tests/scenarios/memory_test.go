@@ -160,13 +160,13 @@ var mw = []scenario{
 		return err
 	})},
 	{"mr/mw_type2_invalidate_local", with("MW type 2"), window(verbs.MWType2, func(e *env, a, b *rdmatest.Side, mw *uverbs.MW) error {
-		return e.do(b, verbs.SendWR{Opcode: verbs.OpLocalInv, InvalidateRKey: mw.RKey()})
+		return e.do(b, verbs.SendWR{Opcode: verbs.OpLocalInv, RKey: mw.RKey()})
 	})},
 	{"mr/mw_type2_invalidate_remote", with("MW type 2"), window(verbs.MWType2, func(e *env, a, b *rdmatest.Side, mw *uverbs.MW) error {
 		if _, err := b.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 10)}}); err != nil {
 			return err
 		}
-		if err := e.do(a, verbs.SendWR{Opcode: verbs.OpSendInv, InvalidateRKey: mw.RKey(), Inline: []byte("bye")}); err != nil {
+		if err := e.do(a, verbs.SendWR{Opcode: verbs.OpSendInv, RKey: mw.RKey(), Inline: []byte("bye")}); err != nil {
 			return err
 		}
 		wc, err := e.wait(b.RecvCQ, false)

@@ -170,7 +170,7 @@ var qpEx = []scenario{
 		a, b := e.pair(rdmatest.PairOptions{Access: access, RC: uverbs.ConnectOptions{Access: access}})
 		wrs := []verbs.SendWR{
 			{ID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: []byte("flushed"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()},
-			{ID: 2, Opcode: verbs.OpFlush, Flags: verbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Flush: verbs.Flush{Length: 7, Type: verbs.FlushGlobal}},
+			{ID: 2, Opcode: verbs.OpFlush, Flags: verbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Args: &verbs.SendArgs{Flush: verbs.Flush{Length: 7, Type: verbs.FlushGlobal}}},
 		}
 		if _, err := a.QP.PostSend(wrs...); err != nil {
 			return err
@@ -191,7 +191,7 @@ var qpEx = []scenario{
 		}
 		a, b := e.pair(rdmatest.PairOptions{}) // its region does not allow FLUSH
 		return fails(e.do(a, verbs.SendWR{
-			Opcode: verbs.OpFlush, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Flush: verbs.Flush{Length: 7, Type: verbs.FlushGlobal},
+			Opcode: verbs.OpFlush, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Args: &verbs.SendArgs{Flush: verbs.Flush{Length: 7, Type: verbs.FlushGlobal}},
 		}), verbs.WCRemAccessErr, verbs.WCRemInvReqErr)
 	}},
 	{"qpex/qp_ex_rc_atomic_write", with("ATOMIC_WRITE"), rdmaTest(func(e *env, a, b *rdmatest.Side) error {

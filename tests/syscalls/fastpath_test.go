@@ -249,7 +249,7 @@ func allocs(t *testing.T, device string) {
 	if n := testing.AllocsPerRun(400, func() {
 		_, err := a.QP.PostSend([]verbs.SendWR{
 			{ID: 1, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{a.MR.SGE(0, 8), a.MR.SGE(8, 8)}},
-			{ID: 2, Opcode: withImm, Imm: 3, Inline: []byte("abc"), InlineList: [][]byte{[]byte("def")}},
+			{ID: 2, Opcode: withImm, Imm: 3, Inline: []byte("abc"), Args: &verbs.SendArgs{InlineList: [][]byte{[]byte("def")}}},
 			{ID: 3, Opcode: verbs.OpRDMAWrite, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), SGL: []verbs.SGE{a.MR.SGE(0, 8)}},
 			{ID: 4, Opcode: verbs.OpRDMARead, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), SGL: []verbs.SGE{a.MR.SGE(0, 8)}},
 		}...)

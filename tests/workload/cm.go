@@ -240,9 +240,9 @@ func (p *Endpoint) Round(ctx context.Context, n int) error {
 		return binary.NativeEndian.Uint64(p.local.Bytes()[2*memSize:]), err
 	}
 	return p.checkAtomics(&p.counter, func(delta uint64) (uint64, error) {
-		return atomic(verbs.SendWR{Opcode: verbs.OpFetchAdd, CompareAdd: delta})
+		return atomic(verbs.SendWR{Opcode: verbs.OpFetchAdd, Args: &verbs.SendArgs{CompareAdd: delta}})
 	}, func(old, value uint64) (uint64, error) {
-		return atomic(verbs.SendWR{Opcode: verbs.OpCompareSwap, CompareAdd: old, Swap: value})
+		return atomic(verbs.SendWR{Opcode: verbs.OpCompareSwap, Args: &verbs.SendArgs{CompareAdd: old, Swap: value}})
 	})
 }
 

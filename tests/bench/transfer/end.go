@@ -119,7 +119,7 @@ func (e *end) prepareRequests() {
 	case e.Op == verbs.OpRDMARead:
 		wr.SGL, wr.RemoteAddr = []verbs.SGE{e.mr.SGE(e.stride, int(e.Size))}, e.peer.Addr
 	case e.Op == verbs.OpFetchAdd:
-		wr.SGL, wr.RemoteAddr, wr.CompareAdd = []verbs.SGE{e.mr.SGE(0, int(e.Size))}, e.peer.Addr+2*stride, 1
+		wr.SGL, wr.RemoteAddr, wr.Args = []verbs.SGE{e.mr.SGE(0, int(e.Size))}, e.peer.Addr+2*stride, &verbs.SendArgs{CompareAdd: 1}
 	case e.Size <= inline:
 		wr.Inline, wr.RemoteAddr = e.out, e.peer.Addr+stride
 	default:

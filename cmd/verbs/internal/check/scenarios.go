@@ -106,7 +106,7 @@ func sendSGL(e *end) {
 // sendInvalidate revokes the key of a window of the peer's by a message.
 func sendInvalidate(e *end) {
 	mw, key := e.bind(verbs.MWType2, 1000)
-	wc := e.message(10, 1, func(wr *verbs.SendWR) { wr.Opcode, wr.InvalidateRKey = verbs.OpSendInv, key })
+	wc := e.message(10, 1, func(wr *verbs.SendWR) { wr.Opcode, wr.RKey = verbs.OpSendInv, key })
 	if !e.active && (wc.Flags&verbs.WCWithInv == 0 || wc.InvalidatedRKey() != mw.RKey()) {
 		e.must(fmt.Errorf("the receive has flags %#x and the invalidated key %#x, not %#x", wc.Flags, wc.InvalidatedRKey(), mw.RKey()))
 	}
@@ -152,9 +152,9 @@ func (e *end) atomics(last uint64, wrs ...verbs.SendWR) {
 		}
 		switch {
 		case wr.Opcode == verbs.OpFetchAdd:
-			want += wr.CompareAdd
-		case wr.CompareAdd == want:
-			want = wr.Swap
+			want += wr.Args.CompareAdd
+		case wr.Args.CompareAdd == want:
+			want = wr.Args.Swap
 		}
 	}
 	e.sync()
@@ -162,13 +162,13 @@ func (e *end) atomics(last uint64, wrs ...verbs.SendWR) {
 
 func compareSwap(e *end) {
 	cas := func(compare, swap uint64) verbs.SendWR {
-		return verbs.SendWR{Opcode: verbs.OpCompareSwap, CompareAdd: compare, Swap: swap}
+		return verbs.SendWR{Opcode: verbs.OpCompareSwap, Args: &verbs.SendArgs{CompareAdd: compare, Swap: swap}}
 	}
 	e.atomics(1<<40+7, cas(5, 10), cas(5, 11), cas(10, 1<<40+7), cas(0, 0))
 }
 
 func fetchAdd(e *end) {
-	add := verbs.SendWR{Opcode: verbs.OpFetchAdd, CompareAdd: 1<<33 + 1}
+	add := verbs.SendWR{Opcode: verbs.OpFetchAdd, Args: &verbs.SendArgs{CompareAdd: 1<<33 + 1}}
 	e.atomics(5+3*(1<<33+1), add, add, add)
 }
 
@@ -319,7 +319,7 @@ func windowType1(e *end) {
 
 func windowType2(e *end) {
 	e.window(verbs.MWType2, func(mw *uverbs.MW) {
-		e.post(verbs.SendWR{Opcode: verbs.OpLocalInv, InvalidateRKey: mw.RKey()})
+		e.post(verbs.SendWR{Opcode: verbs.OpLocalInv, RKey: mw.RKey()})
 	})
 }
 

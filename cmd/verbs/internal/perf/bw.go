@@ -238,8 +238,8 @@ func (b *bw) post(l *lane, n int) error {
 	}
 	if b.op.opcode == verbs.OpCompareSwap { // each finds the value that the last one stored
 		for i := range batch {
-			batch[i].CompareAdd = l.posted + uint64(i)
-			batch[i].Swap = l.posted + uint64(i) + 1
+			value := l.posted + uint64(i)
+			batch[i].Args.CompareAdd, batch[i].Args.Swap = value, value+1
 		}
 	}
 	_, err := l.qp.PostSend(batch...)

@@ -182,7 +182,7 @@ func (s *session) build(ah *uverbs.AH) error {
 		case s.op.opcode == verbs.OpRDMARead:
 			wr.RemoteAddr, wr.SGL = s.peer.Addr, []verbs.SGE{s.mr.SGE(at, s.Size)}
 		case s.op.atomic:
-			wr.RemoteAddr, wr.SGL, wr.CompareAdd = s.peer.Addr+uint64(at), []verbs.SGE{s.mr.SGE(0, 8)}, 1
+			wr.RemoteAddr, wr.SGL = s.peer.Addr+uint64(at), []verbs.SGE{s.mr.SGE(0, 8)}
 		case s.Size <= s.Inline:
 			wr.RemoteAddr, wr.Inline = s.peer.Addr+uint64(at), s.out()
 		default:
@@ -192,6 +192,9 @@ func (s *session) build(ah *uverbs.AH) error {
 			wr.To = ah.To(s.peer.QPs[i].QPNum, s.token)
 		}
 		for range s.List {
+			if s.op.atomic {
+				wr.Args = &verbs.SendArgs{CompareAdd: 1}
+			}
 			l.batch = append(l.batch, wr)
 		}
 	}

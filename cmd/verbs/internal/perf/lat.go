@@ -109,7 +109,7 @@ func (t *lat) post(n uint64) error {
 	case verbs.OpRDMAWrite:
 		*t.lastSent = seqByte(n)
 	case verbs.OpCompareSwap:
-		wr.CompareAdd, wr.Swap = n, n+1
+		wr.Args.CompareAdd, wr.Args.Swap = n, n+1
 	case verbs.OpSendImm:
 		if t.client {
 			wr.Imm = uint32(n)
