@@ -6,16 +6,16 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"reflect"
 	"syscall"
 	"testing"
-	"unsafe"
 
 	"github.com/goverbs/verbs"
 )
 
 // TestSendWRSize bounds the size of requests, of which programs fill many.
 func TestSendWRSize(t *testing.T) {
-	if size := unsafe.Sizeof(verbs.SendWR{}); size > 96 {
+	if size := reflect.TypeFor[verbs.SendWR]().Size(); size > 96 {
 		t.Errorf("%d bytes", size)
 	}
 }
