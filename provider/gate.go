@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -73,7 +74,7 @@ func (g *Gate) lockSlow() {
 		case tries < 2*spins:
 			runtime.Gosched()
 		default:
-			time.Sleep(20 * time.Microsecond)
+			sys.Nap() // as others may wait for queueMu
 		}
 	}
 	g.starving.Store(free)

@@ -4,7 +4,10 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/goverbs/verbs/internal/sys"
 )
 
 // TestGateWaits takes a lock that other goroutines hold most of the time: waiting for a
@@ -55,6 +58,27 @@ func measureWaits(l sync.Locker, steps int) time.Duration {
 	l.Unlock()
 	pollers.Wait()
 	return all
+}
+
+// TestGateInBubble takes a lock in a bubble of testing/synctest, whose clock stands still while a goroutine waits
+// for a mutex: the goroutine that gets the lock next must not need that clock.
+func TestGateInBubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g Gate
+		g.Lock()
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				g.Lock()
+				g.Unlock()
+			})
+		}
+		for range 500 { // until one naps, and the others wait for it
+			sys.Nap()
+		}
+		g.Unlock()
+		wg.Wait()
+	})
 }
 
 // TestLoseSingleThreaded checks that a queue without a lock is left to its owner.

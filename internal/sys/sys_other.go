@@ -2,7 +2,10 @@
 
 package sys
 
-import "syscall"
+import (
+	"runtime"
+	"syscall"
+)
 
 func Uninterrupted(f func() error) error { return f() }
 func memlockLimit() uint64               { return Unlimited }
@@ -10,3 +13,4 @@ func LocksFreely() bool                  { return false }
 func KernelRelease() string              { return "" }
 func ErrnoName(syscall.Errno) string     { return "" }
 func Yield()                             {}
+func Nap()                               { runtime.Gosched() }
