@@ -27,7 +27,7 @@ func TestPortFlaps(t *testing.T) {
 }
 
 // TestFirmwareStops stops the firmware of an adapter: data moves on, if no memory is registered for it as rmsg
-// does, and who dials waits until the firmware goes on.
+// and rconn may, and who dials waits until the firmware goes on.
 func TestFirmwareStops(t *testing.T) {
 	runFault(t, fault{title: "the adapter's firmware answers no command for a second", quick: "cm rconn rmsg rsock", device: labtest.MLX5, run: func(e *env) {
 		c, l := e.startLoad()
@@ -35,7 +35,7 @@ func TestFirmwareStops(t *testing.T) {
 		resume := func() { labtest.Inject(e, dir, connectx.FaultNone, 0) }
 		labtest.Inject(e, dir, connectx.FaultFirmware, 0)
 		defer resume()
-		registers := e.layer.Name == "rmsg"
+		registers := e.layer.Name == "rmsg" || e.layer.Name == "rconn"
 		if registers {
 			time.AfterFunc(time.Second, resume)
 		}
