@@ -351,6 +351,9 @@ func nameAdapters(kinds []string, host int) (links []string, err error) {
 	err = errors.Join(
 		number("mlx5_", devices, func(from, to string) error {
 			d, err := rdmadev.Find(from)
+			for begun := time.Now(); err == nil && d.Index < 0 && time.Since(begun) < readyLimit; d, err = rdmadev.Find(from) {
+				time.Sleep(20 * time.Millisecond) // it is in sysfs before netlink has it (ib_register_device)
+			}
 			if err != nil {
 				return err
 			}
