@@ -146,13 +146,17 @@ func (q *sendQueue) ring(p unsafe.Pointer, count uint32, single bool) {
 	// might overtake it (mmio_flush_writes).
 	mmap.BarrierToDevice() // a device that sees the record's count sees the requests
 	reg := q.qp.reg
+	if reg.half == 0 { // QPs share it: a write to it here would also take its cache line from the others
+		mmap.StoreDoorbell(q.record, count, (*uint64)(reg.mem), *(*uint64)(p))
+		return
+	}
 	to := unsafe.Add(reg.mem, reg.offset)
-	if single && reg.half != 0 {
+	if single {
 		mmap.CopyDoorbell(q.record, count, (*[block]byte)(to), (*[block]byte)(p))
 	} else {
 		mmap.StoreDoorbell(q.record, count, (*uint64)(to), *(*uint64)(p))
 	}
-	reg.offset ^= reg.half // 0 if other QPs share it
+	reg.offset ^= reg.half
 }
 
 // postList is Post of any list. From the first request with inline data on it leaves all to postInline.
