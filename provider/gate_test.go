@@ -67,9 +67,11 @@ func TestGateInBubble(t *testing.T) {
 		var g Gate
 		g.Lock()
 		var wg sync.WaitGroup
+		taken := 0
 		for range 3 {
 			wg.Go(func() {
 				g.Lock()
+				taken++
 				g.Unlock()
 			})
 		}
@@ -78,6 +80,9 @@ func TestGateInBubble(t *testing.T) {
 		}
 		g.Unlock()
 		wg.Wait()
+		if taken != 3 {
+			t.Errorf("taken %d times", taken)
+		}
 	})
 }
 
