@@ -30,6 +30,14 @@ func (q *Requests) InitShared(dev *Device, num uint32, maxSGE int) {
 	q.State = verbs.StateInit
 }
 
+// MaxOneSGE returns the most bytes of a request with one SGE, 0 if requests have none.
+func (q *Requests) MaxOneSGE() uint32 {
+	if q.MaxSGE <= 0 {
+		return 0
+	}
+	return uint32(q.MaxMessage)
+}
+
 // Refused returns the error for request i, whose ID is id, that was not posted because of err.
 //
 //go:noinline

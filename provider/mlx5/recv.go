@@ -40,9 +40,8 @@ func newRecvQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit, in
 		record: mmap.Word(p.record, recvWord), ids: make([]uint64, size.entries),
 	}
 	q.InitReceives(p.ctx.dev, init, info)
-	if q.MaxSGE = init.Cap.MaxRecvSGE; q.MaxSGE > 0 {
-		q.maxFirst = uint32(min(q.MaxMessage, maxSegment))
-	}
+	q.MaxSGE = init.Cap.MaxRecvSGE
+	q.maxFirst = min(q.MaxOneSGE(), maxSegment)
 	return q
 }
 

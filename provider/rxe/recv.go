@@ -34,9 +34,7 @@ func newSRQ(r ring, num uint32, info provider.SRQInfo, dev *provider.Device) *re
 
 func (q *recvQueue) start(r ring) *recvQueue {
 	q.use(r)
-	if q.MaxSGE > 0 {
-		q.maxSimple = uint32(q.MaxMessage)
-	}
+	q.maxSimple = q.MaxOneSGE()
 	return q
 }
 

@@ -29,8 +29,8 @@ func newSendQueue(r ring, init *provider.QPInit, info provider.QPInfo, dev *prov
 	q := &sendQueue{dev: dev, handle: info.Handle, payloadSize: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{}))}
 	q.InitSends(dev, init, info)
 	q.use(r)
-	if q.Type == verbs.RC && q.MaxSGE > 0 {
-		q.maxSimple = uint32(q.MaxMessage)
+	if q.Type == verbs.RC {
+		q.maxSimple = q.MaxOneSGE()
 	}
 	var err error
 	if q.doorbell, err = provider.NewDoorbell(dev, info.Handle, sendsInDoorbell(kernelRelease())); err != nil {

@@ -26,19 +26,14 @@ func newRecvQueue(a array[abi.SiwRqe], size int, init *provider.QPInit, info pro
 	q.InitReceives(dev, init, info)
 	q.SingleThreaded = false // until the send queue disables the locks
 	q.MaxSGE = min(q.MaxSGE, abi.SIW_MAX_SGE)
-	return q.start()
+	q.maxSimple = q.MaxOneSGE()
+	return q
 }
 
 func newSRQ(a array[abi.SiwRqe], info provider.SRQInfo, dev *provider.Device) *recvQueue {
 	q := &recvQueue{queue: a, size: a.mask + 1}
 	q.InitShared(dev, info.Handle, min(info.MaxSGE, abi.SIW_MAX_SGE))
-	return q.start()
-}
-
-func (q *recvQueue) start() *recvQueue {
-	if q.MaxSGE > 0 {
-		q.maxSimple = uint32(q.MaxMessage)
-	}
+	q.maxSimple = q.MaxOneSGE()
 	return q
 }
 
