@@ -41,7 +41,7 @@ type channel struct {
 
 	// Used by the goroutine that sleeps.
 	buf                     eventBuffer
-	lastRead                int // number of events of the last read
+	lastRead                int // number of events of the last read by countEvents
 	readEvents, countEvents func(fd int) error
 }
 
@@ -91,8 +91,8 @@ func newChannel(file host.EventFile) *channel {
 	c := &channel{file: file, cqs: map[uint64]*cqEvents{}, pending: map[uint64]int{}}
 	c.group.Init(c)
 	c.anyPending.Init(&c.group)
-	c.readEvents = func(fd int) (err error) {
-		c.lastRead, err = c.read(fd, &c.buf, c.deliver)
+	c.readEvents = func(fd int) error {
+		_, err := c.read(fd, &c.buf, c.deliver)
 		return err
 	}
 	c.countEvents = func(fd int) (err error) {
