@@ -104,7 +104,7 @@ func TestLinks(t *testing.T) {
 }
 
 // TestBlocks: programs in documents are compiled, excerpts occur in the file that they
-// name, and the shell accepts its commands, whose targets and files are there.
+// name, systemd accepts its units, and the shell its commands, whose targets and files are there.
 func TestBlocks(t *testing.T) {
 	makefile := read(t, "Makefile")
 	makes := regexp.MustCompile(`\bmake ([a-z][a-z-]*)`)
@@ -123,6 +123,17 @@ func TestBlocks(t *testing.T) {
 					program := filepath.Join(t.TempDir(), "main.go")
 					labtest.Check(t, os.WriteFile(program, []byte(b.text), 0o666))
 					if out, err := exec.Command("go", "vet", program).CombinedOutput(); err != nil {
+						t.Errorf("%v\n%s", err, out)
+					}
+				case "ini":
+					if !strings.Contains(b.text, "[Service]") {
+						return
+					}
+					// The unit's programs need not be installed.
+					text := regexp.MustCompile(`(?m)^(Exec\w+=)\S+`).ReplaceAllString(b.text, "${1}/bin/true")
+					unit := filepath.Join(t.TempDir(), "test.service")
+					labtest.Check(t, os.WriteFile(unit, []byte(text), 0o666))
+					if out, err := exec.Command(tool.Path(t, "systemd-analyze"), "verify", "--man=no", unit).CombinedOutput(); err != nil || len(out) > 0 {
 						t.Errorf("%v\n%s", err, out)
 					}
 				case "sh":

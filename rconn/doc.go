@@ -2,6 +2,8 @@
 // domain, queue pair, completion queues and regions, knows the memory that the peer has
 // advertised, and tracks all requests in flight.
 //
+// The package is experimental: its API and its wire protocol may change with any release.
+//
 //	initiator                                    responder
 //	Dial ──────── private data, adverts ───────► Listen, Accept ─► Request
 //	  Options.Setup: regions, receives             Adverts, PrivateData

@@ -1,6 +1,8 @@
 // Package rmsg sends and receives messages over RDMA: with blocking calls, or asynchronously,
 // with an event loop, callbacks, and buffers in registered memory.
 //
+// The package is experimental: its API and its wire protocol may change with any release.
+//
 //	Post(buffer) ─► queue ─► SEND ═══════════════════► receive ─► ring ─► Message callback,
 //	  Queued          ▲    up to Eager bytes, at once            ▲          or Recv
 //	                  │                                          │           │
