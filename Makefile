@@ -39,7 +39,7 @@ test: test-host test-race test-lab test-hosts test-nic bench-quick ## run the te
 test-all: ## run every test: all kernels, long rounds, faults, two machines, races, arm64, the newest C peers
 	LAB_TEST_BOOT=1 $(MAKE) test-host FLAGS=
 	$(MAKE) test-kernels FLAGS=
-	$(MAKE) hosts adapter nic faults race test-arm64 test-peers bench-quick
+	$(MAKE) hosts adapter nic faults race test-arm64 test-peers upstream bench-quick
 	$(MAKE) soak DURATION=5m
 	$(MAKE) lint test-builds fuzz ALL=1
 
@@ -147,6 +147,10 @@ race: deps-test build ## vet all code for the race detector, and run the tests o
 	CGO_ENABLED=1 $(GO) vet -race work
 	CGO_ENABLED=1 $(GO) test -race -count 1 ./provider/...
 	CGO_ENABLED=1 $(GO) test -race -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(RACE_PKGS)
+
+upstream: deps-test build ## run the programs of docs/upstream, which show defects of the kernel: some crash the lab's machine
+	for k in $(KERNELS); do $(LAB) --kernel $$k fetch || exit 1; done
+	$(GO) test -v -count 1 -timeout 30m ./docs/upstream -lab "$(CURDIR)/$(LAB)"
 
 # What programs import.
 LIB_PKGS = . ./abi ./cm ./mmap ./rconn ./rdmadev ./rdmatest ./rmsg ./provider/... ./rsock ./soft ./uverbs ./verbstest
@@ -326,4 +330,4 @@ deps-test:
 deps-native:
 	$(call need,$(NATIVE_DEBS))
 
-.PHONY: help demo test test-all test-host test-race test-builds test-lab test-hosts test-nic nic adapter test-kernels test-arm64 test-peers valkey soak race lint vet-platforms cover api-diff fuzz hosts faults adapter-table generate bench bench-native bench-mlx5 bench-quick native-go bench-c build release release-check clean deps-lab deps-test deps-native
+.PHONY: help demo test test-all test-host test-race test-builds test-lab test-hosts test-nic nic adapter test-kernels test-arm64 test-peers valkey soak race lint vet-platforms cover api-diff upstream fuzz hosts faults adapter-table generate bench bench-native bench-mlx5 bench-quick native-go bench-c build release release-check clean deps-lab deps-test deps-native
