@@ -229,7 +229,7 @@ hosts: deps-test build ## put two machines on a wire and cause faults there, all
 		$(GO) test -v -count 1 -timeout 60m $(if $(RUN),-run '$(RUN)') -exec "$(CURDIR)/$(LAB)" ./tests/hosts || exit 1; \
 	done
 	LAB_NIC=connectx LAB_PEER=6.12 LAB_TIMEOUT=60m \
-	$(GO) test -v -count 1 -timeout 60m -run '$(if $(RUN),$(RUN),TestConnectX|TestCheck)' -exec "$(CURDIR)/$(LAB)" ./tests/hosts
+	$(GO) test -v -count 1 -timeout 60m -run '$(if $(RUN),$(RUN),TestConnectX|TestCheck|TestPingMesh)' -exec "$(CURDIR)/$(LAB)" ./tests/hosts
 
 generate: deps-test ## regenerate package abi, and the layouts of package connectx
 	$(GO) generate ./abi ./internal/connectx
