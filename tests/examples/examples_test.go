@@ -78,7 +78,7 @@ func TestAll(t *testing.T) {
 	dirs := labtest.Must(os.ReadDir("../../examples"))(t)
 	known := map[string]bool{
 		"rdma-example": true, "rdmacm-connect": true, "msg-send": true, "msg-recv": true,
-		"echo": true, "http": true, "grpc": true, "fetch": true, "kv": true, "pingmesh": true, "container": true, "valkey": true,
+		"echo": true, "http": true, "grpc": true, "fetch": true, "kv": true, "pingmesh": true, "container": true, "valkey": true, "s3": true,
 	}
 	for _, p := range programs {
 		known[p.name] = true
