@@ -358,7 +358,8 @@ func (e *Endpoint) end(reason error, flush bool) {
 }
 
 // Done returns a channel that is closed when the connection has ended. Requests complete with
-// WCFlushErr then.
+// WCFlushErr then. On RoCE and InfiniBand a request that fails moves the queue pair to ERR and does not end the
+// connection: the program that sees its completion closes the Endpoint, which the peer sees by its Done.
 func (e *Endpoint) Done() <-chan struct{} { return e.life.done }
 
 // Err returns why the connection ended, [verbs.ErrDisconnected], [verbs.ErrDeviceRemoved] or

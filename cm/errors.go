@@ -107,6 +107,9 @@ func SendError(wc *verbs.WC) error {
 // ended, if the request failed because of that: it matches [verbs.ErrDisconnected],
 // [verbs.ErrClosed] or [verbs.ErrDeviceRemoved] then. As a request is flushed shortly before the
 // end is known, Reason waits for Done, a second at most.
+//
+// The status WCLocQPOpErr of a send means that the link is down (rxe) or the connection has ended (siw). That of a
+// receive can mean that the message was longer, which Reason cannot tell apart.
 func (e *Endpoint) Reason(err error) error {
 	switch {
 	case errors.Is(err, verbs.WCRetryExcErr), errors.Is(err, verbs.WCLocQPOpErr):

@@ -15,6 +15,7 @@ type closer struct {
 	c      *Conn
 	mu     sync.Mutex // held by CloseRead, CloseWrite and Close, before that of the Conn
 	linger time.Duration
+	behind bool // Close returns before what was written has arrived
 	waiter waiter
 }
 
@@ -92,9 +93,12 @@ func (c *Conn) isAcked() bool {
 }
 
 // Close ends the connection. Written data is delivered first: Close waits for that for up
-// to 10 s, or as long as set by [Conn.SetLinger], and returns an error if it fails or the
+// to 10 s, or as [Conn.SetLinger] says, and returns an error if it fails or the
 // connection breaks meanwhile. Running and later calls of Read and Write fail with
 // net.ErrClosed, as does another Close.
+//
+// Unlike TCP, which the kernel runs, the connection ends with the process. Therefore Close waits
+// unless SetLinger allows otherwise.
 func (c *Conn) Close() error {
 	if c == nil {
 		return verbs.ErrClosed
@@ -105,12 +109,26 @@ func (c *Conn) Close() error {
 	c.local |= closed
 	c.control.startProbes(0)
 	c.group.SignalAll()
+	behind := c.closer.behind
 	deadline := time.Now().Add(c.closer.linger)
 	c.mu.Unlock()
-	c.closer.mu.Lock() // a running CloseRead or CloseWrite ends soon
-	c.mu.Lock()
-	err := c.closer.disconnect(deadline)
-	return c.wrap("close", cmp.Or(err, c.leave(&c.closer.mu)))
+	if !behind {
+		return c.wrap("close", c.closer.finish(deadline))
+	}
+	go func() {
+		if err := c.closer.finish(deadline); err != nil {
+			c.logFailure(c.wrap("close", err))
+		}
+	}()
+	return nil
+}
+
+// finish delivers what was written, and ends the call of Close.
+func (e *closer) finish(deadline time.Time) error {
+	e.mu.Lock() // a running CloseRead or CloseWrite ends soon
+	e.c.mu.Lock()
+	err := e.disconnect(deadline)
+	return cmp.Or(err, e.c.leave(&e.mu))
 }
 
 // disconnect sends DISCONNECT and waits until it, and all before it, has arrived. A peer
@@ -177,9 +195,16 @@ func (e *closer) wait(deadline time.Time, ready func(*Conn) bool) error {
 
 // SetLinger sets how many seconds Close waits for what was written to arrive. With 0,
 // Close does not wait and breaks the connection: the peer's calls fail with ECONNRESET.
-// With a negative value, Close waits up to 10 s.
+// With a negative value, Close returns at once, as that of a [net.TCPConn], and what was written is delivered in
+// the background for up to 10 s. What fails is logged then, and a program that exits meanwhile
+// loses it.
+//
+// Package net/http closes connections while it holds locks, so that one dead peer keeps others
+// waiting. A server that is to shut down in time, or whose test runs in a bubble of
+// testing/synctest, calls SetLinger(-1) in http.Server.ConnContext, and a client in http.Transport.DialContext.
 func (c *Conn) SetLinger(sec int) error {
 	return c.set(func() {
+		c.closer.behind = sec < 0
 		c.closer.linger = time.Duration(sec) * time.Second
 		if sec < 0 {
 			c.closer.linger = linger

@@ -15,7 +15,8 @@
 //	d := rsock.Dialer{Fallback: rsock.FallbackMissing}
 //	lc := rsock.ListenConfig{Fallback: rsock.FallbackMissing}
 //
-// Connections are a [*Conn] or a [*net.TCPConn], and the Network method of their addresses
+// Here "RDMA" is that of the Transport, whose device may be one of package soft. Connections are a [*Conn] or
+// a [*net.TCPConn], and the Network method of their addresses
 // returns "rdma" or "tcp". A [Dialer]'s Timeout, LocalAddr, Resolver and KeepAlive apply to
 // both.
 //

@@ -23,9 +23,8 @@
 //     example the third acknowledgement ([Nth]).
 //   - [Network.Partition], which separates addresses until [Network.Heal].
 //   - [Network.SetReceiver], which makes a device slow and limits its receive queue.
-//   - [Network.Remove], which removes a device: its peers get no more answers, and the programs
-//     that use it see the removal. To test a dying peer, check the peer's side; to test device
-//     removal, check the removed side. [Network.Partition] leaves both devices as they are.
+//   - [Network.Remove], which removes a device: its peers get no more answers, as from a machine that has
+//     died, and programs that use the device see its removal. [Network.Partition] leaves both devices as they are.
 //
 // # Traces
 //
@@ -37,9 +36,13 @@
 // Delays use package time. Within a bubble of testing/synctest, which has a fake clock, they cost no
 // time, and a test of timeouts takes milliseconds. There, each packet needs at least about one
 // microsecond, and packets that devices send at one moment are handled together, in an order
-// independent of the scheduler: the same seed and the same test give the same trace. Devices
+// independent of the scheduler: the same seed and the same test give the same trace, but for the
+// addresses of memory regions. Devices
 // choose keys and packet sequence numbers at random; testing/cryptotest.SetGlobalRandom makes
 // them repeatable as well. Make the network within the bubble.
+//
+// A bubble's clock stands still while a goroutine waits for a mutex. Programs that close an rsock.Conn with a mutex
+// held, as net/http does, call its SetLinger(-1). An rsock.Fallback dials and listens by real TCP, outside the network.
 //
 // With a real clock, packets arrive at once if the link has no delay. The order of packets, and
 // so the effect of random faults, then depends on the scheduler. In both cases goroutines only

@@ -134,7 +134,11 @@ func (s *server) accept(ctx context.Context, l *cm.Listener, pd *uverbs.PD, clie
 	return nil
 }
 
-// serve answers n requests with their text in capitals.
+// answered is the ID of all answers. Receives have the numbers of their slots.
+const answered = 1 << 63
+
+// serve answers n requests with their text in capitals. What fails ends one connection, not the others. Only
+// status, QP number and ID are valid in a completion that failed, so the ID tells what it was.
 func (s *server) serve(ctx context.Context, n int) error {
 	var wcs [16]verbs.WC
 	for n > 0 {
@@ -146,27 +150,34 @@ func (s *server) serve(ctx context.Context, n int) error {
 			s.mu.Lock()
 			conn := s.conns[wc.QPNum]
 			s.mu.Unlock()
+			err := conn.Reason(wc.Err())
+			if wc.ID != answered {
+				if err == nil {
+					err = s.answer(conn, wc)
+					n--
+				}
+				if err := s.post(int(wc.ID)); err != nil { // also that of a client that failed: the queue is shared
+					return err
+				}
+			}
 			// A client that has its last answer may disconnect before the
 			// send of that completes: the send is flushed or fails then.
-			if err := conn.Reason(wc.Err()); err != nil && !errors.Is(err, verbs.ErrDisconnected) {
-				return err
+			if err != nil {
+				if !errors.Is(err, verbs.ErrDisconnected) {
+					log.Printf("%v: %v", conn.RemoteAddr(), err)
+				}
+				conn.Disconnect()
 			}
-			if wc.Opcode != verbs.WCRecv {
-				continue
-			}
-			slot := int(wc.ID)
-			answer := bytes.ToUpper(s.mr.Bytes()[slot*room:][:wc.ByteLen])
-			if err := s.post(slot); err != nil {
-				return err
-			}
-			send := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: answer}
-			if _, err := conn.QP.PostSend(send); err != nil {
-				return err
-			}
-			n--
 		}
 	}
 	return nil
+}
+
+// answer sends a copy of the slot, as inline data is, so that the slot can be posted again.
+func (s *server) answer(conn *cm.Endpoint, wc verbs.WC) error {
+	text := bytes.ToUpper(s.mr.Bytes()[int(wc.ID)*room:][:wc.ByteLen])
+	_, err := conn.QP.PostSend(verbs.SendWR{ID: answered, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: text})
+	return err
 }
 
 func (s *server) post(slot int) error {

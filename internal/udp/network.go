@@ -102,7 +102,7 @@ func openError(addr netip.AddrPort, err error) error {
 		if addr.Port() == DefaultPort {
 			owner = "another program, or the kernel's rxe driver, which owns it in its network namespace"
 		}
-		return fmt.Errorf("udp: port %d of %v is already in use by %s: use another port or network namespace: %w", addr.Port(), addr.Addr(), owner, err)
+		return fmt.Errorf("udp: port %d of %v is already in use by %s: use another address, port or network namespace: %w", addr.Port(), addr.Addr(), owner, err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("udp: no interface has the address %v, or it is not yet usable%s: %w", addr.Addr(), aliasHint(runtime.GOOS, addr.Addr()), err)
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
