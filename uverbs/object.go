@@ -33,10 +33,10 @@ type object struct {
 	stack  []byte
 
 	// Guarded by the tree's mutex:
-	parents     []*object
-	children    map[*object]struct{}
-	unreachable bool // to be closed when nothing depends on it
-	detached    bool // detached from its parents, as it is closed
+	parents     []link
+	children    *link // the first
+	unreachable bool  // to be closed when nothing depends on it
+	detached    bool  // detached from its parents, as it is closed
 }
 
 // objectName is the name of an object, such as "QP 17", which is formatted when it is needed.
@@ -56,10 +56,37 @@ func (n objectName) String() string {
 // the context has no logger.
 var debugLeaks = strings.Contains(os.Getenv("VERBS_DEBUG"), "leaks")
 
+// link joins an object to one of its parents, in the list of which it is.
+type link struct {
+	parent, child *object
+	prev, next    *link
+}
+
+// join adds the child to its parent. The caller holds the tree's mutex.
+func (l *link) join() {
+	if l.next = l.parent.children; l.next != nil {
+		l.next.prev = l
+	}
+	l.parent.children = l
+}
+
+// leave removes the child from its parent. The caller holds the tree's mutex.
+func (l *link) leave() {
+	if l.prev != nil {
+		l.prev.next = l.next
+	} else {
+		l.parent.children = l.next
+	}
+	if l.next != nil {
+		l.next.prev = l.prev
+	}
+	l.prev, l.next = nil, nil
+}
+
 // newObject makes an object that destroy destroys, below its parents. Callers have
 // entered the parents.
 func newObject(device string, name objectName, destroy func() error, parents ...*object) *object {
-	o := &object{device: device, name: name, destroy: destroy, parents: parents}
+	o := &object{device: device, name: name, destroy: destroy}
 	if debugLeaks {
 		o.stack = debug.Stack()
 	}
@@ -75,18 +102,12 @@ func newObject(device string, name objectName, destroy func() error, parents ...
 	defer o.tree.mu.Unlock()
 	o.tree.lastNum++
 	o.num = o.tree.lastNum
-	for _, p := range parents {
-		p.addChild(o)
+	o.parents = make([]link, len(parents))
+	for i, p := range parents {
+		o.parents[i] = link{parent: p, child: o}
+		o.parents[i].join()
 	}
 	return o
-}
-
-// addChild adds a child. The caller holds the tree's mutex.
-func (o *object) addChild(child *object) {
-	if o.children == nil {
-		o.children = map[*object]struct{}{}
-	}
-	o.children[child] = struct{}{}
 }
 
 // stopAndDestroy stops the queues, some of which may be nil, and runs destroy. If it
@@ -196,7 +217,11 @@ func (o *object) transfer(op string, take func(parents []*object) error) error {
 	if err := o.checkUnused(op); err != nil {
 		return err
 	}
-	if err := take(o.parents); err != nil {
+	parents := make([]*object, len(o.parents))
+	for i := range parents {
+		parents[i] = o.parents[i].parent
+	}
+	if err := take(parents); err != nil {
 		return o.fail(op, err)
 	}
 	o.closed = true
@@ -207,14 +232,15 @@ func (o *object) transfer(op string, take func(parents []*object) error) error {
 func (o *object) checkUnused(op string) error {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
-	if len(o.children) == 0 {
+	if o.children == nil {
 		return nil
 	}
 	var names []string
-	for c := range o.children {
-		names = append(names, c.name.String())
+	for l := o.children; l != nil; l = l.next {
+		names = append(names, l.child.name.String())
 	}
 	slices.Sort(names)
+	names = slices.Compact(names) // a CQ may be of both queues of a QP
 	return o.fail(op, fmt.Errorf("%w by %s", verbs.ErrInUse, strings.Join(names, ", ")))
 }
 
@@ -224,10 +250,11 @@ func (o *object) detach() {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
 	o.detached = true
-	for _, p := range o.parents {
-		delete(p.children, o)
-		if !o.pinned || len(p.children) == 0 { // other pinned children are closable already
-			o.tree.closeAsync(p.closable())
+	for i := range o.parents {
+		l := &o.parents[i]
+		l.leave()
+		if !o.pinned || l.parent.children == nil { // other pinned children are closable already
+			o.tree.closeAsync(l.parent.closable())
 		}
 	}
 }
@@ -236,9 +263,10 @@ func (o *object) detach() {
 func (o *object) reparent(from, to *object) {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
-	delete(from.children, o)
-	to.addChild(o)
-	o.parents[slices.Index(o.parents, from)] = to
+	l := &o.parents[slices.IndexFunc(o.parents, func(l link) bool { return l.parent == from })]
+	l.leave()
+	l.parent = to
+	l.join()
 }
 
 // closable returns what can be closed once an object is unreachable: itself if it has no
@@ -247,15 +275,15 @@ func (o *object) closable() []*object {
 	if !o.unreachable {
 		return nil
 	}
-	if len(o.children) == 0 {
+	if o.children == nil {
 		return []*object{o}
 	}
 	var pinned []*object
-	for c := range o.children {
-		if !c.pinned {
+	for l := o.children; l != nil; l = l.next {
+		if !l.child.pinned {
 			return nil
 		}
-		pinned = append(pinned, c)
+		pinned = append(pinned, l.child)
 	}
 	return pinned
 }

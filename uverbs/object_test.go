@@ -4,6 +4,7 @@ import (
 	"errors"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -159,5 +160,45 @@ func TestSRQOrder(t *testing.T) {
 	s.queue = lockCheckQueue{t: t, srq: s.obj}
 	if err := errors.Join(s.Resize(8), s.SetLimit(1)); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestChildren makes objects that are in use by others, closes those in many orders, and moves one to another parent.
+func TestChildren(t *testing.T) {
+	nothing := func() error { return nil }
+	ctx, a := newTree()
+	b := newObject("dev0", objectName{format: "other PD"}, nothing, ctx)
+	users := func(o *object) string {
+		if err := o.checkUnused("close"); err != nil {
+			_, names, _ := strings.Cut(err.Error(), "in use by ")
+			return names
+		}
+		return ""
+	}
+	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}} {
+		var children []*object
+		for i, parents := range [][]*object{{a}, {a, a}, {a, b}, {a}} { // the second as a QP with one CQ
+			children = append(children, newObject("dev0", objectName{"MR %d", uint32(i)}, nothing, parents...))
+		}
+		children[3].reparent(a, b)
+		inA, inB := []string{"MR 0", "MR 1", "MR 2"}, []string{"MR 2", "MR 3"}
+		for _, i := range order {
+			if got, want := users(a), strings.Join(inA, ", "); got != want {
+				t.Fatalf("order %d: in use by %q, want %q", order, got, want)
+			}
+			if got, want := users(b), strings.Join(inB, ", "); got != want {
+				t.Fatalf("order %d: the other in use by %q, want %q", order, got, want)
+			}
+			if err := children[i].close(); err != nil {
+				t.Fatal(err)
+			}
+			closed := func(name string) bool { return name == children[i].name.String() }
+			inA, inB = slices.DeleteFunc(inA, closed), slices.DeleteFunc(inB, closed)
+		}
+	}
+	for _, o := range []*object{a, b, ctx} {
+		if err := o.close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
