@@ -41,4 +41,9 @@ func TestLayoutAgainstKernel(t *testing.T) {
 	if same < 500 {
 		t.Errorf("only %d members were compared", same)
 	}
+	for _, r := range k.Used() {
+		if r.Breaks {
+			t.Errorf("%s breaks: %s", r.Type, r.Why)
+		}
+	}
 }
