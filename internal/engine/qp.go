@@ -184,13 +184,28 @@ func (qp *QP) Destroy() error {
 		qp.unlock()
 		return err
 	}
+	qp.responder.sendAck()
 	qp.ended = true
 	qp.responder.drop()
 	qp.dev.qps.remove(qp.num)
 	qp.unlock()
+	qp.dev.drain(drainWork)
 	qp.dev.timers.remove(qp)
 	qp.release()
 	return nil
+}
+
+// Acknowledge sends the acknowledgement that a QP owes: the peer is about to learn that the connection ends,
+// and would take what has been executed for lost. The caller holds no lock of a QP.
+func (d *Device) Acknowledge(num uint32) {
+	qp := d.qps.get(num)
+	if qp == nil {
+		return
+	}
+	qp.lock()
+	qp.responder.sendAck()
+	qp.unlock()
+	d.drain(drainWork)
 }
 
 // Doorbell processes the send queue after requests were added to it, and flushes the

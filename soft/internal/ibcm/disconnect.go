@@ -14,6 +14,7 @@ func (id *ID) Disconnect() error {
 	case Established:
 		id.tid = id.newTID()
 		id.state = DisconnectSent
+		id.device.enqueue(datagram{qp: id.localQP})
 		id.sendRepeated(&roce.DREQ{LocalCommID: id.local, RemoteCommID: id.remote, RemoteQPN: id.peerQP})
 	case DisconnectRcvd:
 		// The answer goes out once. If it is lost, the peer repeats its DREQ, which is answered without

@@ -17,6 +17,8 @@ type sink struct {
 	mads [][]byte
 }
 
+func (*sink) Acknowledge(uint32) {}
+
 func (s *sink) SendMAD(_ int, _ netip.Addr, mad []byte) error {
 	s.mads = append(s.mads, mad)
 	return nil

@@ -17,6 +17,9 @@ type Transport interface {
 	// SendMAD sends a datagram from QP 1 to QP 1 of the device with address dst. It is
 	// called without locks, and may call Receive.
 	SendMAD(gidIndex int, dst netip.Addr, mad []byte) error
+	// Acknowledge sends what the QP owes its peer, which takes what is not acknowledged for lost when it
+	// learns that the connection has ended. It is called without locks.
+	Acknowledge(qp uint32)
 	// GIDIndex returns the index of the GID for a local address, or -1.
 	GIDIndex(addr netip.Addr) int
 	// GID returns an entry of the GID table.
@@ -98,11 +101,12 @@ type Device struct {
 	sending chan struct{} // closed when the goroutine that sends the queue has ended; nil if there is none
 }
 
-// datagram is a message to send.
+// datagram is a message to send, or if mad is nil the acknowledgement that a QP owes.
 type datagram struct {
 	gidIndex int
 	dst      netip.Addr
 	mad      []byte
+	qp       uint32
 }
 
 // AddDevice adds a device. The caller passes what the device receives to Receive. Its GUID names it to peers in REQ and
@@ -135,13 +139,19 @@ func (d *Device) Remove() {
 // send queues a message, whose variable parts are not too long.
 func (d *Device) send(to *verbs.AddressVector, tid uint64, m roce.CMMessage) {
 	mad, err := roce.AppendCM(nil, tid, m)
-	if err != nil || d.removed {
+	if err == nil {
+		d.enqueue(datagram{gidIndex: int(to.SGIDIndex), dst: to.DGID.Addr(), mad: mad})
+	}
+}
+
+func (d *Device) enqueue(g datagram) {
+	if d.removed {
 		return
 	}
 	if len(d.queue) == 0 {
 		d.manager.unsent = append(d.manager.unsent, d)
 	}
-	d.queue = append(d.queue, datagram{int(to.SGIDIndex), to.DGID.Addr(), mad})
+	d.queue = append(d.queue, g)
 }
 
 // sendQueue sends the queue, in order, unless another goroutine does. It is called without
@@ -160,6 +170,10 @@ func (d *Device) sendQueue() {
 		d.queue = nil
 		m.mu.Unlock()
 		for _, g := range queue {
+			if g.mad == nil {
+				d.transport.Acknowledge(g.qp)
+				continue
+			}
 			d.transport.SendMAD(g.gidIndex, g.dst, g.mad) // an error is like a loss
 		}
 		m.mu.Lock()

@@ -107,6 +107,8 @@ func (h *host) Attr() verbs.DeviceAttr {
 	return verbs.DeviceAttr{NodeGUID: h.guid, LocalCAAckDelay: 15}
 }
 
+func (*host) Acknowledge(uint32) {}
+
 func (h *host) SendMAD(i int, dst netip.Addr, mad []byte) error {
 	h.net.send(h.addrs[i], dst, mad)
 	return nil

@@ -24,6 +24,8 @@ type wire struct {
 	device *ucma.Device
 }
 
+func (*wire) Acknowledge(uint32) {}
+
 func (w *wire) SendMAD(i int, dst netip.Addr, mad []byte) error {
 	if w.GIDIndex(dst) >= 0 {
 		w.device.Receive(ibcm.Source{GIDIndex: w.GIDIndex(dst), Addr: w.addrs[i]}, mad)

@@ -51,6 +51,8 @@ func (n *network) device(m *Manager, index byte, addrs ...string) *device {
 	return d
 }
 
+func (*device) Acknowledge(uint32) {}
+
 func (d *device) SendMAD(i int, dst netip.Addr, mad []byte) error {
 	n, mad := d.net, slices.Clone(mad)
 	_, msg, err := roce.DecodeCM(mad)
