@@ -234,12 +234,15 @@ func portInUse(id *ID, local netip.AddrPort, err error) error {
 // Addr returns the address that the listener listens on.
 func (l *Listener) Addr() Addr { return l.addr }
 
-// Accept waits for a connection request. None delays another.
+// Accept waits for a connection request. None delays another. It fails with [verbs.ErrClosed] after Close, and
+// with [verbs.ErrDeviceRemoved] when the device has been removed, from then on.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	for {
 		ev, err := l.events.next(ctx)
 		if err == nil {
-			err = ev.Err()
+			if err = ev.Err(); errors.Is(err, verbs.ErrDeviceRemoved) {
+				l.events.unpop(ev) // for other calls
+			}
 		}
 		if err != nil {
 			return nil, fail("accept on", l.addr.String(), err)

@@ -44,7 +44,7 @@ func fail(op, object string, err error) error {
 		return nil
 	}
 	verb, object := sys.SplitOp(op, object)
-	if e, ok := err.(*verbs.Error); ok && e.Op == "dial" && e.Object == object {
+	if e, ok := err.(*verbs.Error); ok && e.Op == verb && e.Object == object {
 		return err // it has the same operation and address
 	}
 	e := &verbs.Error{Op: verb, Object: object, Err: err}

@@ -21,8 +21,9 @@ type Listener struct {
 	backlog int
 	waiting chan *Request // for Accept
 	once    sync.Once
-	closed  chan struct{}
-	err     error
+	closed  chan struct{} // closed after why is set
+	why     error         // Accept fails
+	err     error         // of Close
 
 	unanswered                   atomic.Int32 // requests
 	requests, accepted, rejected atomic.Uint64
@@ -101,11 +102,16 @@ func (ln *Listener) Close() error {
 	if ln == nil {
 		return verbs.ErrClosed
 	}
+	ln.end(verbs.ErrClosed)
+	return ln.err
+}
+
+func (ln *Listener) end(why error) {
 	ln.once.Do(func() {
 		ln.l.mu.Lock()
 		delete(ln.l.listeners, ln)
 		ln.l.mu.Unlock()
-		ln.err = ln.cm.Close()
+		ln.why, ln.err = why, ln.cm.Close()
 		close(ln.closed)
 		for more := true; more; {
 			select {
@@ -117,7 +123,6 @@ func (ln *Listener) Close() error {
 		}
 		ln.l.closeUnused()
 	})
-	return ln.err
 }
 
 // serve receives requests until the listener is closed.
@@ -125,13 +130,15 @@ func (ln *Listener) serve() {
 	for {
 		lower, err := ln.cm.Accept(ln.l.ctx)
 		if err != nil {
+			why := verbs.ErrClosed
 			select {
 			case <-ln.closed:
 			case <-ln.l.ctx.Done():
 			default:
 				ln.l.log(slog.LevelWarn, "listener failed", slog.Any("local", ln.Addr()), slog.Any("err", err))
+				why = err
 			}
-			ln.Close() // otherwise Accept would block forever
+			ln.end(why) // otherwise Accept would block forever
 			return
 		}
 		r := &Request{ln: ln, cm: lower}
@@ -150,7 +157,8 @@ func (ln *Listener) serve() {
 
 // Accept waits for a request and accepts it. The connection may not be established yet: Send
 // and Recv wait until it is, so a slow peer does not delay others. Accept is for loops
-// without a Request callback.
+// without a Request callback. It fails with [verbs.ErrClosed] after Close, and with what has ended the
+// listener, such as [verbs.ErrDeviceRemoved], which does not pass: listen again then.
 func (ln *Listener) Accept(ctx context.Context) (*Conn, error) {
 	const op = "accept on"
 	for {
@@ -160,7 +168,7 @@ func (ln *Listener) Accept(ctx context.Context) (*Conn, error) {
 				return c, nil
 			} // otherwise it waited too long
 		case <-ln.closed:
-			return nil, fail(op, ln.Addr().String(), verbs.ErrClosed)
+			return nil, fail(op, ln.Addr().String(), ln.why)
 		case <-ctx.Done():
 			return nil, fail(op, ln.Addr().String(), ln.l.addNotRunning(ctx.Err()))
 		}

@@ -296,7 +296,8 @@ func (e *acceptError) Timeout() bool   { return false }
 func (e *acceptError) Temporary() bool { return true }
 
 // Accept waits for a connection, which is a [*Conn], or a [*net.TCPConn] if it uses TCP.
-// It fails with net.ErrClosed after Close.
+// It fails with net.ErrClosed after Close, and with [verbs.ErrDeviceRemoved] after the device's removal. Only
+// errors that say so by Temporary pass; after others, close the listener and listen again.
 //
 // If this process lacks what a connection needs, such as locked memory or files, the
 // peer's connection is rejected, and Accept returns a [net.Error] whose method Temporary

@@ -12,6 +12,8 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/rconn"
+	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/rsock"
 	"github.com/goverbs/verbs/soft"
 	"github.com/goverbs/verbs/uverbs"
@@ -168,6 +170,43 @@ func TestRemovalByFilter(t *testing.T) {
 		begin := time.Now()
 		if sent, err := transfer(t, ctx, client, 100, 10); sent != 4 || err == nil || time.Since(begin) > time.Second {
 			t.Errorf("sent %d messages in %v: %v", sent, time.Since(begin), err)
+		}
+	})
+}
+
+// TestRemovalEndsListeners removes the device of a listener of each package: Accept says so.
+func TestRemovalEndsListeners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := verbstest.NewNetwork(verbstest.Options{})
+		transport := verbstest.NewHost(t, network, "10.0.0.1")
+		streams, err := (&rsock.ListenConfig{Transport: transport}).Listen(t.Context(), "rdma", "10.0.0.1:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer streams.Close()
+		messages, err := (&rmsg.ListenConfig{Options: rmsg.Options{Transport: transport}}).Listen(t.Context(), "10.0.0.1:2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer messages.Close()
+		regions, err := (&rconn.ListenConfig{Transport: transport}).Listen(t.Context(), "10.0.0.1:3")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer regions.Close()
+		network.Remove(netip.MustParseAddr("10.0.0.1"))
+		for name, accept := range map[string]func() error{
+			"rsock": func() error { _, err := streams.Accept(); return err },
+			"rmsg":  func() error { _, err := messages.Accept(t.Context()); return err },
+			"rconn": func() error { _, err := regions.Accept(t.Context()); return err },
+		} {
+			for range 2 {
+				if err := accept(); !errors.Is(err, verbs.ErrDeviceRemoved) || errors.Is(err, verbs.ErrClosed) {
+					t.Errorf("%s: %v", name, err)
+				} else {
+					t.Logf("%s: %v", name, err)
+				}
+			}
 		}
 	})
 }
