@@ -157,7 +157,11 @@ type WCError struct {
 }
 
 func (e *WCError) Error() string {
-	return fmt.Sprintf("work request %#x on QP %d: %v (vendor error %#x)", e.ID, e.QPNum, e.Status.String(), e.VendorErr)
+	s := fmt.Sprintf("work request %#x on QP %d: %v", e.ID, e.QPNum, e.Status.String())
+	if e.VendorErr != 0 {
+		s += fmt.Sprintf(" (vendor error %#x)", e.VendorErr)
+	}
+	return s
 }
 
 func (e *WCError) Unwrap() error { return e.Status }

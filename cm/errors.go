@@ -136,7 +136,7 @@ func fail(op, addr string, err error) error {
 	e := &verbs.Error{Op: verb, Object: object, Err: err}
 	switch {
 	case op == "open" && errors.Is(err, syscall.ENOENT):
-		e.Hint = host.Remedy(addr, "modprobe rdma_ucm, or pass the node into this container")
+		e.Hint = host.Remedy(addr, "modprobe rdma_ucm, or pass the node into this container, or set VERBS_SOFT=1 for a device in user space")
 	case op == "open" && errors.Is(err, fs.ErrPermission):
 		e.Hint = "give this user access to the device node"
 	case errors.Is(err, verbs.ErrNoRoute): // its text lists the devices
@@ -144,6 +144,9 @@ func fail(op, addr string, err error) error {
 		e.Hint = "no RDMA device serves this address: see verbs devices"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		e.Hint = "no interface here has this address"
+	}
+	if inner, ok := errors.AsType[*verbs.Error](err); ok && inner.Hint == e.Hint {
+		e.Hint = "" // said already
 	}
 	return e
 }

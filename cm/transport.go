@@ -88,7 +88,7 @@ func (t *Transport) Close() (err error) {
 	}
 	t.mu.Lock()
 	if s := t.stats(); s.IDs+s.Endpoints > 0 {
-		err = fmt.Errorf("%w: %d IDs and %d endpoints are open", verbs.ErrInUse, s.IDs, s.Endpoints)
+		err = fmt.Errorf("%w by %d endpoints and %d IDs: each endpoint, listener, request and dial has one", verbs.ErrInUse, s.Endpoints, s.IDs)
 	} else if err = t.closeDevices(); err == nil {
 		t.closed = true
 	}

@@ -13,7 +13,7 @@
 //	  Post(Send(span)) ─── message ────────────►   PostRecv
 //	  Post(Write(to, span)) ── bytes ──────────►   (memory of a RemoteRegion)
 //	  Post(Read(from, span)) ◄── bytes ─────────
-//	  Await(Sends)                                 Await(Recvs)
+//	  Await(Sends), those that are signaled        Await(Recvs)
 //	  AwaitDelivery; Disconnect ───────────────►   AwaitDisconnect
 //
 // A server shares memory, and a client writes and reads it (examples/kv is a
@@ -36,6 +36,11 @@
 //	err = conn.Get(ctx, buffer, board.At(100))
 //
 // # Requests
+//
+// A request of [Conn.Post] has a completion, which Await waits for, if it is signaled, or fails:
+//
+//	err = conn.Post(rconn.Write(board, span).With(7, verbs.SendSignaled))
+//	err = conn.Await(ctx, rconn.Sends, wcs[:1])
 //
 // A request that the device does not support fails with an error that matches
 // [errors.ErrUnsupported]:

@@ -8,7 +8,8 @@ import (
 )
 
 // Op is a request for [Conn.Post]. [Send], [Write], [Read] and the functions beside them make
-// the common ones, with any number of spans up to Options.Cap.MaxSendSGE. Others are literals:
+// the common ones, with any number of spans up to Options.Cap.MaxSendSGE. They are not signaled unless [Op.With]
+// says so: [Conn.Await] does not see them complete. Others are literals:
 //
 //	rconn.Op{SendWR: verbs.SendWR{Opcode: verbs.OpAtomicWrite, Inline: word}, At: region.At(8)}
 type Op struct {
@@ -28,7 +29,7 @@ type Op struct {
 	advert bool         // send an advertisement of the span, with the tag in Imm
 }
 
-// With returns the request with an ID and flags.
+// With returns the request with an ID and flags, such as [verbs.SendSignaled].
 func (o Op) With(id uint64, flags verbs.SendFlags) Op {
 	o.ID, o.Flags = id, flags
 	return o

@@ -58,6 +58,9 @@ func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, erro
 	const op = "listen on"
 	transport := c.Transport
 	if c.Loop != nil {
+		if err := c.Loop.check(c.Options); err != nil {
+			return nil, fail(op, addr, err)
+		}
 		transport = c.Loop.opt.Transport
 	}
 	backlog := c.Backlog

@@ -97,7 +97,7 @@ func NewLoop(opt Options) (*Loop, error) {
 // loopOrNew returns l, or a new loop that runs until its connections and listeners have ended.
 func loopOrNew(l *Loop, opt Options) (*Loop, error) {
 	if l != nil {
-		return l, nil
+		return l, l.check(opt)
 	}
 	l, err := NewLoop(opt)
 	if err != nil {
@@ -106,6 +106,14 @@ func loopOrNew(l *Loop, opt Options) (*Loop, error) {
 	l.owned = true
 	go l.Run(context.Background())
 	return l, nil
+}
+
+// check refuses the Transport of a Dialer or ListenConfig with a loop, which has its own.
+func (l *Loop) check(opt Options) error {
+	if opt.Transport != nil && opt.Transport != l.opt.Transport {
+		return fmt.Errorf("%w: option Transport differs from that of the Loop, which counts", verbs.ErrRange)
+	}
+	return nil
 }
 
 // closeUnused makes Run close the loop if it is one of loopOrNew's and nothing uses it.

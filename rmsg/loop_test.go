@@ -418,3 +418,19 @@ func TestLoopClose(t *testing.T) {
 }
 
 func errOf[T any](_ T, err error) error { return err }
+
+// TestOtherTransport dials and listens with a loop and a Transport that is not the loop's.
+func TestOtherTransport(t *testing.T) {
+	l, err := rmsg.NewLoop(rmsg.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	opt := rmsg.Options{Transport: new(cm.Transport)}
+	if _, err := (&rmsg.Dialer{Loop: l, Options: opt}).Dial(t.Context(), "127.0.0.1:1"); !errors.Is(err, verbs.ErrRange) {
+		t.Errorf("dial: %v", err)
+	}
+	if _, err := (&rmsg.ListenConfig{Loop: l, Options: opt}).Listen(t.Context(), "127.0.0.1:1"); !errors.Is(err, verbs.ErrRange) {
+		t.Errorf("listen: %v", err)
+	}
+}

@@ -70,7 +70,7 @@ func find(op, spec string) (Device, error) {
 	case runtime.GOOS != "linux":
 		e.Hint = "only Linux has RDMA devices"
 	default:
-		e.Hint = "modprobe rdma_rxe; verbs link add rxe0 rxe DEV (or rdma link add rxe0 type rxe netdev DEV); or the same with siw"
+		e.Hint = "modprobe rdma_rxe; verbs link add rxe0 rxe DEV (or rdma link add rxe0 type rxe netdev DEV); or the same with siw; or VERBS_SOFT=1 for a device in user space"
 		if _, err := os.Stat(sysClass); errors.Is(err, fs.ErrNotExist) {
 			e.Hint = sysClass + " is missing: mount sysfs to find devices"
 		}

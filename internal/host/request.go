@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-
-	"github.com/goverbs/verbs"
 )
 
 // Env is the environment variable that requests a device in user space, unless it is empty or 0.
@@ -18,8 +16,9 @@ func Requested() bool {
 	return v != "" && v != "0"
 }
 
-// ErrNoSoft is returned for a request in a program that has no code for devices in user space.
-var ErrNoSoft = fmt.Errorf("%w: this program does not import github.com/goverbs/verbs/soft: %w", verbs.ErrNoRDMA, errors.ErrUnsupported)
+// ErrNoSoft is returned for a request in a program that has no code for devices in user space. It is a mistake, which
+// no fallback to TCP is to hide, so it does not match [verbs.ErrNoRDMA].
+var ErrNoSoft = fmt.Errorf(`this program does not import _ "github.com/goverbs/verbs/soft": %w`, errors.ErrUnsupported)
 
 var request struct {
 	sync.Mutex

@@ -95,7 +95,7 @@ func netlinkNames() (names []string) {
 	return names
 }
 
-const useSoft = "VERBS_SOFT=1 gives a program a device in user space (docs/soft.md)"
+const useSoft = "VERBS_SOFT=1 gives a program a device in user space, and VERBS_SOFT=127.0.0.2 a second one (docs/soft.md)"
 
 // makeDevice returns how to get a device.
 func (p *patient) makeDevice() string {
