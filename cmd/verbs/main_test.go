@@ -92,6 +92,9 @@ func leaves(t *testing.T) []*kong.Node {
 
 // TestHelp checks that each command has examples, whose options exist.
 func TestHelp(t *testing.T) {
+	if testing.Short() && os.Getenv("VERBS_LAB") != "" {
+		t.Skip("passes on the host or fails there")
+	}
 	t.Setenv("COLUMNS", "80")
 	for _, path := range []string{"", "link", "perf", "stat"} {
 		if _, stdout, _ := try(t, append(strings.Fields(path), "--help")...); !cli.Fits(stdout, 80) {
