@@ -150,9 +150,9 @@ func TestDropInUse(t *testing.T) {
 			stop = append(stop, startRounds(t, c))
 		}
 		dropPrivileges(t)
-		connectMany(t, s, labtest.Rounds(100, 12))
+		connectMany(t, s, labtest.Rounds(100, 4))
 		setCredentials(t)
-		connectMany(t, s, labtest.Rounds(20, 8))
+		connectMany(t, s, labtest.Rounds(20, 3))
 		changing := make(chan struct{})
 		go func() {
 			defer close(changing)
@@ -161,12 +161,12 @@ func TestDropInUse(t *testing.T) {
 				time.Sleep(10 * time.Millisecond)
 			}
 		}()
-		connectMany(t, s, labtest.Rounds(40, 12))
+		connectMany(t, s, labtest.Rounds(40, 6))
 		<-changing
 		for _, stop := range stop {
 			stop()
 		}
-		connectMany(t, serve(t, device), labtest.Rounds(20, 8))
+		connectMany(t, serve(t, device), labtest.Rounds(20, 3))
 	})
 }
 
@@ -175,9 +175,9 @@ func TestDropFirst(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
 		dropPrivileges(t)
 		s := serve(t, device)
-		connectMany(t, s, labtest.Rounds(100, 12))
+		connectMany(t, s, labtest.Rounds(100, 4))
 		setCredentials(t)
-		connectMany(t, s, labtest.Rounds(20, 8))
+		connectMany(t, s, labtest.Rounds(20, 3))
 	})
 }
 
