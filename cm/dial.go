@@ -222,7 +222,9 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 	case within.Err() != nil && ctx.Err() == nil:
 		err = fmt.Errorf("no answer within %v: %w", timeout, err)
 	case ctx.Err() != nil && err == ctx.Err():
-		err = context.Cause(ctx) // which may say what has not come in time
+		if err = context.Cause(ctx); err == context.DeadlineExceeded { // others say what has not come in time
+			err = fmt.Errorf("no answer in time: %w", err)
+		}
 	}
 	if err != nil {
 		err = fmt.Errorf("connect: %w", err)
