@@ -1,6 +1,7 @@
 package rmsg
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/host"
 )
 
@@ -110,7 +112,7 @@ func loopOrNew(l *Loop, opt Options) (*Loop, error) {
 
 // check refuses the Transport of a Dialer or ListenConfig with a loop, which has its own.
 func (l *Loop) check(opt Options) error {
-	if opt.Transport != nil && opt.Transport != l.opt.Transport {
+	if t := opt.Transport; t != nil && t != cmp.Or(l.opt.Transport, cm.DefaultTransport()) {
 		return fmt.Errorf("%w: option Transport differs from that of the Loop, which counts", verbs.ErrRange)
 	}
 	return nil

@@ -433,4 +433,8 @@ func TestOtherTransport(t *testing.T) {
 	if _, err := (&rmsg.ListenConfig{Loop: l, Options: opt}).Listen(t.Context(), "127.0.0.1:1"); !errors.Is(err, verbs.ErrRange) {
 		t.Errorf("listen: %v", err)
 	}
+	opt.Transport = cm.DefaultTransport() // is the loop's
+	if _, err := (&rmsg.Dialer{Loop: l, Options: opt}).Connect("127.0.0.1:1"); errors.Is(err, verbs.ErrRange) {
+		t.Errorf("dial by the loop's transport: %v", err)
+	}
 }

@@ -32,10 +32,15 @@ func (c *Conn) CloseWrite() error { return c.closer.end(writeEnded) }
 
 func (e *closer) end(s side) error {
 	c := e.c
-	if err := c.enter(&e.mu); err != nil {
+	err := c.enter(nil)
+	if err == nil { // not closed; after Close, mu is held for as long as that delivers
+		c.leave(nil)
+		err = c.enter(&e.mu)
+	}
+	if err != nil {
 		return c.wrap("close", err)
 	}
-	err := e.endLocked(s)
+	err = e.endLocked(s)
 	c.leave(&e.mu)
 	return c.wrap("close", err)
 }
@@ -197,7 +202,7 @@ func (e *closer) wait(deadline time.Time, ready func(*Conn) bool) error {
 // Close does not wait and breaks the connection: the peer's calls fail with ECONNRESET.
 // With a negative value, Close returns at once, as that of a [net.TCPConn], and what was written is delivered in
 // the background for up to 10 s. What fails is logged then, and a program that exits meanwhile
-// loses it.
+// loses it: [ListenerStats].Open tells how many connections are not yet closed.
 //
 // Package net/http closes connections while it holds locks, so that one dead peer keeps others
 // waiting. A server that is to shut down in time, or whose test runs in a bubble of

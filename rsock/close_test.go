@@ -206,6 +206,27 @@ func TestClose(t *testing.T) {
 			_, err := b.Write([]byte("x"))
 			want(t, "write to one that does not read", err, syscall.ECONNRESET)
 		})
+		t.Run("in the background", func(t *testing.T) {
+			a, b := connect(t, device, rsock.Options{})
+			a.SetLinger(-1)
+			data := randomBytes(60000) // fits in b's first offer
+			if _, err := a.Write(data); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.Close(); err != nil {
+				t.Error(err)
+			}
+			closed := make(chan error, 3)
+			for _, call := range []func() error{a.Close, a.CloseWrite, a.CloseRead} { // wait for nothing
+				go func() { closed <- call() }()
+			}
+			for range cap(closed) {
+				want(t, "call after close", <-closed, net.ErrClosed)
+			}
+			if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, data) {
+				t.Errorf("%v, %d bytes of %d, or others", err, len(got), len(data))
+			}
+		})
 		t.Run("linger 0", func(t *testing.T) {
 			a, b := connect(t, device, rsock.Options{})
 			a.SetLinger(0)

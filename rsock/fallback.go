@@ -14,6 +14,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -72,7 +73,7 @@ func (f Fallback) check() error {
 
 // applies reports whether a dial or listen that failed with err falls back to TCP.
 func (f Fallback) applies(err error) bool {
-	return f == FallbackAlways || f == FallbackMissing && errors.Is(err, verbs.ErrNoRDMA)
+	return f == FallbackAlways && !errors.Is(err, host.ErrNoSoft) || f == FallbackMissing && errors.Is(err, verbs.ErrNoRDMA)
 }
 
 // tcpNetwork returns package net's name of a network.

@@ -119,7 +119,7 @@ func (s *server) accept(ctx context.Context, l *cm.Listener, pd *uverbs.PD, clie
 		if err != nil {
 			return err
 		}
-		if _, err := req.Accept(ctx, cm.Options{
+		_, err = req.Accept(ctx, cm.Options{
 			PD: pd, SRQ: s.srq, SendCQ: s.cq, RecvCQ: s.cq,
 			Setup: func(e *cm.Endpoint) error { // before the first request
 				s.mu.Lock()
@@ -127,8 +127,9 @@ func (s *server) accept(ctx context.Context, l *cm.Listener, pd *uverbs.PD, clie
 				s.conns[e.QP.Num()] = e
 				return nil
 			},
-		}); err != nil {
-			return err
+		})
+		if err != nil { // the client's own error ends the others
+			log.Printf("accept: %v", err)
 		}
 	}
 	return nil

@@ -153,10 +153,13 @@ func (d *Device) SendMAD(gidIndex int, dst netip.Addr, mad []byte) error {
 		DETH: roce.DETH{QKey: gsiQKey, SrcQP: 1}, Payload: mad,
 	}}
 	d.counters.add(sentPackets, 1)
-	if p.local {
-		pkt.buf = mad
-		pkt.setAddrs(p)
-		d.receiveMAD(pkt)
+	if p.local { // behind the packets that the device's QPs have sent: the end of a connection behind its data
+		own := d.getPacket(len(mad))
+		own.Packet = pkt.Packet
+		copy(own.buf, mad)
+		own.setAddrs(p)
+		d.push([]work{{pkt: own}})
+		d.drain(drainWork)
 		return nil
 	}
 	if r, ok := p.port.net.(netif.Refusals); ok {

@@ -185,6 +185,8 @@ func (qp *QP) Destroy() error {
 		return err
 	}
 	qp.responder.sendAck()
+	qp.out.flush() // before Acknowledge can miss the QP
+	qp.out.close()
 	qp.ended = true
 	qp.responder.drop()
 	qp.dev.qps.remove(qp.num)

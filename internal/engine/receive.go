@@ -3,6 +3,7 @@ package engine
 import (
 	"net/netip"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -16,7 +17,7 @@ type receiver struct {
 	port *port
 	pkt  packet
 	acks *batch // acknowledgements of several QPs
-	due  []*QP  // that have acknowledgements to send, see answer
+	due  []*QP  // that have acknowledgements to send, each once, see answer
 	late bool   // they wait for programs
 
 	src, dst netip.AddrPort // of flow
@@ -77,14 +78,17 @@ func (r *receiver) release(qp *QP, few bool) {
 	}
 	qp.requester.run()
 	if qp.responder.ack.due {
-		r.due = append(r.due, qp)
+		if !slices.Contains(r.due, qp) {
+			r.due = append(r.due, qp)
+		}
 		r.late = r.late || few && qp.responder.received
 	}
 	qp.responder.received = false
 	qp.unlock()
 }
 
-// answer sends acknowledgements, together. Before, it lets programs run that messages may have
+// answer sends acknowledgements, together, with their QPs locked: none is under way while its QP is destroyed, or
+// its connection ended by a message that would overtake it. Nobody else locks several QPs. Before, it lets programs run that messages may have
 // woken: the acknowledgement goes with the answer then, and takes no system call of either side, as TCP's delayed
 // acknowledgements do, but without a timer.
 // A QP has no reply to a READ in progress that it could overtake: that would imply it.
@@ -102,11 +106,13 @@ func (r *receiver) answer() {
 		} else {
 			qp.responder.sendAck()
 		}
+	}
+	r.acks.flush(r.dev)
+	for _, qp := range r.due {
 		qp.unlock()
 	}
 	clear(r.due)
 	r.due = r.due[:0]
-	r.acks.flush(r.dev)
 }
 
 // decode checks what does not depend on the QP, and returns the packet or nil. Packets that fail are

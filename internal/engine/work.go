@@ -18,7 +18,7 @@ type packet struct {
 }
 
 // work is a packet for a QP of the device. Without a packet the QP continues what it has
-// interrupted.
+// interrupted; without a QP the packet is for QP 1.
 type work struct {
 	qp  *QP
 	pkt *packet
@@ -49,7 +49,7 @@ func (d *Device) push(list []work) {
 		return
 	}
 	for _, w := range list {
-		if w.pkt != nil && len(q.items) >= localQueue && w.pkt.Opcode.Transport() != roce.RC {
+		if w.pkt != nil && w.qp != nil && len(q.items) >= localQueue && w.pkt.Opcode.Transport() != roce.RC {
 			d.counters.add(sendErrors, 1)
 			d.putPacket(w.pkt)
 			continue
@@ -112,6 +112,11 @@ func (d *Device) drain(most int) {
 // processQP processes the first items, which are for one QP, and returns their number.
 func (d *Device) processQP(items []work) int {
 	qp := items[0].qp
+	if qp == nil {
+		d.receiveMAD(items[0].pkt)
+		d.putPacket(items[0].pkt)
+		return 1
+	}
 	qp.lock()
 	n := 0
 	for ; n < len(items) && items[n].qp == qp; n++ {
