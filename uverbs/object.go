@@ -83,7 +83,7 @@ func (l *link) leave() {
 	l.prev, l.next = nil, nil
 }
 
-// newObject makes an object that destroy destroys, below its parents. Callers have
+// newObject makes an object that destroy destroys, below its parents, each of which is named once. Callers have
 // entered the parents.
 func newObject(device string, name objectName, destroy func() error, parents ...*object) *object {
 	o := &object{device: device, name: name, destroy: destroy}
@@ -240,7 +240,6 @@ func (o *object) checkUnused(op string) error {
 		names = append(names, l.child.name.String())
 	}
 	slices.Sort(names)
-	names = slices.Compact(names) // a CQ may be of both queues of a QP
 	return o.fail(op, fmt.Errorf("%w by %s", verbs.ErrInUse, strings.Join(names, ", ")))
 }
 

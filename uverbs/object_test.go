@@ -177,7 +177,7 @@ func TestChildren(t *testing.T) {
 	}
 	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}} {
 		var children []*object
-		for i, parents := range [][]*object{{a}, {a, a}, {a, b}, {a}} { // the second as a QP with one CQ
+		for i, parents := range [][]*object{{a}, {a}, {a, b}, {a}} {
 			children = append(children, newObject("dev0", objectName{"MR %d", uint32(i)}, nothing, parents...))
 		}
 		children[3].reparent(a, b)

@@ -185,12 +185,10 @@ func (qp *QP) Destroy() error {
 		return err
 	}
 	qp.responder.sendAck()
-	qp.out.flush() // before Acknowledge can miss the QP
-	qp.out.close()
 	qp.ended = true
 	qp.responder.drop()
-	qp.dev.qps.remove(qp.num)
 	qp.unlock()
+	qp.dev.qps.remove(qp.num) // Acknowledge takes a QP that is missing for one that owes nothing
 	qp.dev.drain(drainWork)
 	qp.dev.timers.remove(qp)
 	qp.release()

@@ -88,9 +88,10 @@ func (r *receiver) release(qp *QP, few bool) {
 }
 
 // answer sends acknowledgements, together, with their QPs locked: none is under way while its QP is destroyed, or
-// its connection ended by a message that would overtake it. Nobody else locks several QPs. Before, it lets programs run that messages may have
-// woken: the acknowledgement goes with the answer then, and takes no system call of either side, as TCP's delayed
-// acknowledgements do, but without a timer.
+// its connection ended by a message that would overtake it. Nobody else locks several QPs.
+//
+// Before, it lets programs run that messages may have woken: the acknowledgement goes with the answer then, and
+// takes no system call of either side, as TCP's delayed acknowledgements do, but without a timer.
 // A QP has no reply to a READ in progress that it could overtake: that would imply it.
 func (r *receiver) answer() {
 	if r.late {
