@@ -29,9 +29,10 @@ import (
 
 // adapters are the values of --nic.
 var adapters = map[string]connectx.Config{
-	"connectx":    {},
-	"connectx-pf": {PF: true},
-	"connectx-ib": {InfiniBand: true},
+	"connectx":        {},
+	"connectx-pf":     {PF: true},
+	"connectx-ib":     {InfiniBand: true},
+	"connectx-noguid": {NoNodeGUID: true},
 }
 
 // maxAdapters bounds a machine's adapters, each of which has a port of the PCI bus.
@@ -289,7 +290,7 @@ func parseAdapters(list string) (names []string, err error) {
 	names = strings.Split(list, ",")
 	for _, n := range names {
 		if _, ok := adapters[n]; !ok {
-			return nil, fmt.Errorf("--nic %s: not one of connectx, connectx-pf, connectx-ib", n)
+			return nil, fmt.Errorf("--nic %s: not one of connectx, connectx-pf, connectx-ib, connectx-noguid", n)
 		}
 	}
 	if len(names) > maxAdapters {
@@ -379,10 +380,10 @@ func number(prefix string, names []string, rename func(from, to string) error) e
 	return nil
 }
 
-// waitGUID waits for a device with a node GUID, and returns its name.
+// waitGUID waits for a device with a system image GUID, and returns its name. The node GUID may be zero.
 func waitGUID(guid string) (string, error) {
 	for begun := time.Now(); time.Since(begun) < readyLimit; time.Sleep(20 * time.Millisecond) {
-		files, _ := filepath.Glob("/sys/class/infiniband/*/node_guid")
+		files, _ := filepath.Glob("/sys/class/infiniband/*/sys_image_guid")
 		for _, f := range files {
 			if b, _ := os.ReadFile(f); strings.TrimSpace(string(b)) == guid {
 				return filepath.Base(filepath.Dir(f)), nil

@@ -30,6 +30,7 @@ func TestAdapter(t *testing.T) {
 		"connectx-pf":          {"mlx5_0 mlx5_core 0x101b 0015:b3ff:fe09:0001 Ethernet 4: ACTIVE 0x0 " + first},
 		"connectx,connectx":    {"mlx5_0 mlx5_core 0x101c 0015:b3ff:fe09:0001 Ethernet 4: ACTIVE 0x0 " + first, "mlx5_1 mlx5_core 0x101c 0015:b3ff:fe09:0101 Ethernet 4: ACTIVE 0x0 " + second},
 		"connectx,connectx-ib": {"mlx5_0 mlx5_core 0x101c 0015:b3ff:fe09:0001 Ethernet 4: ACTIVE 0x0 " + first, "mlx5_1 mlx5_core 0x101c 0015:b3ff:fe09:0101 InfiniBand 4: ACTIVE 0x101"},
+		"connectx-noguid":      {"mlx5_0 mlx5_core 0x101c 0000:0000:0000:0000 Ethernet 4: ACTIVE 0x0 " + first},
 	} {
 		t.Run(nic, func(t *testing.T) {
 			cmd, stdout, stderr := lab(t, "--nic", nic, "sh", "-c", script)

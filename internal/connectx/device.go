@@ -17,6 +17,7 @@ type Config struct {
 	Name       string
 	PF         bool             // a physical function; a virtual one, as in a cloud's machines, if false
 	InfiniBand bool             // the link layer; Ethernet, so RoCE v2, if false
+	NoNodeGUID bool             // the node GUID is zero, as of a VF to which no administrator has given one
 	MAC        net.HardwareAddr // permanent address, of which the GUIDs are made
 	Network    netif.Network    // carries RoCE's packets
 	Wire       *Wire            // carries Ethernet frames; may be nil

@@ -8,6 +8,7 @@ import "sync"
 type port struct {
 	mu    sync.Mutex
 	guid  uint64
+	node  uint64 // node GUID
 	lid   uint64
 	vport []byte                // struct nic_vport_context
 	addrs [roceAddresses][]byte // struct roce_addr_layout
@@ -35,7 +36,12 @@ func (p *port) init(cfg Config) {
 	p.lid = uint64(cfg.lid())
 	p.vport = make([]byte, nicVportContextSize)
 	nicVportContextMtu.set(p.vport, 1500)
-	for _, f := range []field{nicVportContextSystemImageGuid, nicVportContextNodeGuid, nicVportContextPortGuid} {
+	p.node = p.guid
+	if cfg.NoNodeGUID {
+		p.node = 0
+	}
+	nicVportContextNodeGuid.set(p.vport, p.node)
+	for _, f := range []field{nicVportContextSystemImageGuid, nicVportContextPortGuid} {
 		f.set(p.vport, p.guid)
 	}
 	nicVportContextRoceEn.set(p.vport, 1)
@@ -237,7 +243,8 @@ func (p *port) queryHCAVport(c *call) status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ctx := queryHcaVportContextOutHcaVportContext.at(c.out)
-	for _, f := range []field{hcaVportContextSystemImageGuid, hcaVportContextPortGuid, hcaVportContextNodeGuid} {
+	hcaVportContextNodeGuid.set(ctx, p.node)
+	for _, f := range []field{hcaVportContextSystemImageGuid, hcaVportContextPortGuid} {
 		f.set(ctx, p.guid)
 	}
 	physical, state := uint64(physicalUp), uint64(stateActive)
