@@ -379,6 +379,11 @@ func TestBadFrames(t *testing.T) {
 		"shorter than Ethernet": func() { a.send(opcodeSend, eth, seg(13, a.key, buf.addr[0])) },
 		"segments of nothing":   func() { a.send(opcodeLso, ethSeg(0, 0, tcpFrame(false, 0, nil), 0), frame) },
 		"segments of no TCP":    func() { a.send(opcodeLso, ethSeg(0, 100, make([]byte, 54), 0), frame) },
+		"header without its IP": func() { a.send(opcodeLso, ethSeg(0, 1, tcpFrame(false, 0, nil)[:33], 0), frame) },
+		"header without its tag": func() {
+			a.send(opcodeLso, ethSeg(0, 1, []byte{12: typeVLAN >> 8, 13: typeVLAN & 0xff}, 0), frame)
+		},
+		"header behind data": func() { a.send(opcodeLso, ethSeg(0, 1, append(tcpFrame(false, 0, nil), 0), 0), frame) },
 	} {
 		at := a.pi
 		post()
@@ -395,6 +400,65 @@ func TestBadFrames(t *testing.T) {
 	b.recvCQ.empty()
 	n := a.send(opcodeNop)
 	a.sendCQ.expect(cqeRequest, n, 0)
+}
+
+// FuzzFrames has functions read what a guest may send: nothing crashes, and the checksums that they fill in
+// are those that they expect.
+func FuzzFrames(f *testing.F) {
+	f.Add(tcpFrame(false, 0x10, []byte("data")), uint16(54), uint16(2))
+	f.Add(tcpFrame(true, 0x18, []byte("data")), uint16(74), uint16(1))
+	f.Add([]byte{12: typeVLAN >> 8, 13: typeVLAN & 0xff, 20: 0}, uint16(14), uint16(1))
+	f.Add(append(arpReply(make([]byte, 64), mac{2}), "padding"...), uint16(0), uint16(0))
+	f.Fuzz(func(t *testing.T, frame []byte, header, mss uint16) {
+		if len(frame) < etherSize {
+			return
+		}
+		source(frame)
+		framePacket(frame)
+		flowHash(frame)
+		inspect(frame)
+		filled := bytes.Clone(frame)
+		fillChecksums(filled, true, true)
+		if h := inspect(filled); h.l3Type != 0 && h.l3OK == 0 || h.l4Type != 0 && h.l4OK == 0 {
+			t.Errorf("headers %+v of % x", h, filled)
+		}
+		e := &ethernet{d: &Device{}}
+		if sent := len(frame) - int(header); e.segment(bytes.Clone(frame), int(header), int(mss)) && sent > 0 {
+			packets, octets := sumOf(e.tx[:])
+			if want := uint64((sent + int(mss) - 1) / int(mss)); packets != want || octets < uint64(sent)+want*uint64(header) {
+				t.Errorf("%d bytes in segments of %d with headers of %d: %d frames of %d bytes, want %d", sent, mss, header, packets, octets, want)
+			}
+		}
+	})
+}
+
+// FuzzNetdev has a guest that posts anything to its network function's queues, for frames that another
+// receives in buffers of any sizes: each request completes.
+func FuzzNetdev(f *testing.F) {
+	const both = ethWqeL3Csum | ethWqeL4Csum
+	f.Add(byte(opcodeSend), byte(both), uint16(0), uint16(0), tcpFrame(false, 0x10, nil), uint16(1000), []byte(nil), []byte{64})
+	f.Add(byte(opcodeSend), byte(both), uint16(0), uint16(insertVLAN), []byte{0x20, 7}, uint16(100), inlineSeg([]byte("behind")), []byte{1, 2, 3, 255})
+	f.Add(byte(opcodeLso), byte(both), uint16(100), uint16(54), tcpFrame(false, 0x10, nil), uint16(1000), []byte(nil), []byte{0, 255, 255})
+	f.Add(byte(opcodeLso), byte(0), uint16(1), uint16(14), []byte{12: typeVLAN >> 8, 13: typeVLAN & 0xff}, uint16(2), []byte(nil), []byte{16})
+	f.Fuzz(func(t *testing.T, op, flags byte, mss, size uint16, header []byte, length uint16, rest, receives []byte) {
+		h := newHub()
+		a, b := newMachine(t, h, 1).newNetdev(), newMachine(t, h, 2).newNetdev()
+		for i := 0; i < len(receives)-1; i++ {
+			n := i / 2 & (1<<netdevLog - 1)
+			copy(b.rq.at(n*rqStride+i&1*16, 16), seg(int(receives[i]), b.key, b.data.addr[n]))
+		}
+		eth := ethSeg(flags, mss, header[:min(len(header), 256)], 0)
+		be.PutUint16(eth[12:], size)
+		a.put(a.request(op, wqeCtrlCqUpdate, eth, seg(int(length), a.key, a.data.addr[0]), append(rest[:min(len(rest), 512)], make([]byte, -min(len(rest), 512)&15)...)))
+		a.m.dev.doorbell(a.m.uar, uarSend, be.AppendUint32(make([]byte, 4), a.sqn<<8))
+		if e := a.sendCQ.next(); e[cqeOpOwn]>>4 == cqeRequest {
+			n := a.send(opcodeNop)
+			a.sendCQ.expect(cqeRequest, n, 0)
+		} else if e[cqeOpOwn]>>4 != cqeRequestError {
+			t.Errorf("completion % x", e)
+		}
+		a.m.dev.doorbell(a.m.uar, uarSend, rest)
+	})
 }
 
 // TestReceiveErrors receives what does not fit.

@@ -142,33 +142,29 @@ func (e *ethernet) execute(q *sendQueue, wqe []byte) bool {
 	return true
 }
 
-// segment sends data behind a TCP header in frames with mss bytes of it each.
+// segment sends data behind a TCP header in frames with mss bytes of it each. It reports false if the
+// header is not one of Ethernet, IP and TCP and nothing else.
 func (e *ethernet) segment(frame []byte, header, mss int) bool {
-	if header < etherSize || mss == 0 {
+	if header < etherSize || header > len(frame) || mss == 0 {
+		return false
+	}
+	template, data := frame[:header:header], frame[header:]
+	at, _ := network(template)
+	if header-at < 40 { // IPv4 and TCP without options
+		return false
+	}
+	setIPSize(template[at:]) // which the driver leaves to the adapter
+	h := parse(template)
+	if h.proto != 6 || h.checksumAt() == 0 || h.l4+int(template[h.l4+12]>>4)*4 != header {
 		return false
 	}
 	const fin, psh, cwr = 0x01, 0x08, 0x80
-	// The length of the IP packet is wrong until it is cut, so that parse needs one that is right.
-	at := etherSize
-	if be.Uint16(frame[12:]) == typeVLAN {
-		at += vlanSize
-	}
-	template, data := frame[:header:header], frame[header:]
 	for i := 0; len(data) > 0; i++ {
 		n := min(mss, len(data))
 		f := append(template, data[:n]...) // a copy
-		switch ip := f[at:]; {
-		case len(ip) >= 40 && ip[0]>>4 == 4:
-			be.PutUint16(ip[2:], uint16(len(ip)))
-			be.PutUint16(ip[4:], be.Uint16(ip[4:])+uint16(i))
-		case len(ip) >= 60 && ip[0]>>4 == 6:
-			be.PutUint16(ip[4:], uint16(len(ip)-40))
-		default:
-			return false
-		}
-		h := parse(f)
-		if h.proto != 6 || h.checksumAt() == 0 || h.l4+int(f[h.l4+12]>>4)*4 != header {
-			return false
+		setIPSize(f[at:])
+		if h.l3Type == 2 {
+			be.PutUint16(f[at+4:], be.Uint16(f[at+4:])+uint16(i))
 		}
 		tcp := f[h.l4:]
 		be.PutUint32(tcp[4:], be.Uint32(tcp[4:])+uint32(i*mss))
@@ -183,6 +179,15 @@ func (e *ethernet) segment(frame []byte, header, mss int) bool {
 		data = data[n:]
 	}
 	return true
+}
+
+// setIPSize writes the size of an IP packet of at least 40 bytes to its header.
+func setIPSize(ip []byte) {
+	if ip[0]>>4 == 4 {
+		be.PutUint16(ip[2:], uint16(len(ip)))
+	} else {
+		be.PutUint16(ip[4:], uint16(len(ip)-40))
+	}
 }
 
 func class(frame []byte) int {
@@ -291,14 +296,20 @@ type headers struct {
 	pseudo         uint32
 }
 
+// network returns where the header behind that of Ethernet is, and its type. A frame has at least etherSize bytes.
+func network(f []byte) (at int, typ uint16) {
+	at, typ = etherSize, be.Uint16(f[12:])
+	if typ == typeVLAN && len(f) >= etherSize+vlanSize {
+		at, typ = etherSize+vlanSize, be.Uint16(f[16:])
+	}
+	return at, typ
+}
+
 // parse finds the headers. l3 is 0 if the frame has no IP header, l4 if it has no TCP or UDP header
 // that is whole.
 func parse(f []byte) (h headers) {
-	at, typ := etherSize, be.Uint16(f[12:])
-	if typ == typeVLAN && len(f) >= etherSize+vlanSize {
-		h.vlan = true
-		at, typ = etherSize+vlanSize, be.Uint16(f[16:])
-	}
+	at, typ := network(f)
+	h.vlan = at > etherSize
 	ip := f[at:]
 	switch {
 	case typ == typeIPv4 && len(ip) >= 20 && ip[0]>>4 == 4:
