@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"net/netip"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/netif"
@@ -121,4 +124,45 @@ func TestAcknowledgementOfRepeated(t *testing.T) {
 	w.expect(roce.RCAtomicAcknowledge, wirePSN+1)
 	w.send(write)
 	w.expectAck(wirePSN, roce.ACKUnlimited)
+}
+
+// TestAnswersOfTwoAddresses lets both addresses of a device receive packets for the same QPs, in opposite order. A
+// stranger sends those to the second address, which no QP takes; the acknowledgements that they owe are sent nevertheless.
+func TestAnswersOfTwoAddresses(t *testing.T) {
+	const rounds, qps = 20_000, 8
+	second := netip.MustParseAddr("10.0.1.1")
+	n := newNode(t, newTestNetwork(1, faults{loss: 1}), 64, addrA, second)
+	var own, strange [qps]netif.Packet
+	src := netip.AddrPortFrom(addrB, roce.Port)
+	packet := func(to netip.Addr, qp *conn) netif.Packet {
+		dst := netip.AddrPortFrom(to, roce.Port)
+		p := roce.Packet{Opcode: roce.RCWriteOnly, PSN: wirePSN - 1, AckReq: true, PKey: defaultPKey, DestQP: qp.Num()}
+		return netif.Packet{Src: src, Dst: dst, Data: must(roce.NewFlow(src, dst))(t).AppendICRC(p.Append(nil), 0), IDKnown: true}
+	}
+	for i := range qps {
+		qp := n.newQP(verbs.RC)
+		qp.connectTo(qp.attrs(qp, func(a *verbs.QPAttr) { a.AV.DGID = addrB.As16() }))
+		own[i], strange[qps-1-i] = packet(addrA, qp), packet(second, qp)
+	}
+	var over atomic.Bool
+	var receivers sync.WaitGroup
+	receivers.Go(func() {
+		defer over.Store(true)
+		r := newReceiver(n.dev, n.dev.gids.at(0))
+		for range rounds {
+			r.receive(own[:])
+		}
+	})
+	receivers.Go(func() {
+		for r := newReceiver(n.dev, n.dev.gids.at(1)); !over.Load(); {
+			r.receive(strange[:])
+		}
+	})
+	done := make(chan struct{})
+	go func() { receivers.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		panic("the receivers wait for each other") // and so would Close of the device
+	}
 }
