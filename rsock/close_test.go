@@ -83,6 +83,19 @@ func TestClose(t *testing.T) {
 				}
 			}
 		})
+		t.Run("a peer that only writes", func(t *testing.T) {
+			a, b := connect(t, device, rsock.Options{})
+			if err := a.Close(); err != nil {
+				t.Fatal(err)
+			}
+			// On RoCE the message has arrived when Close returns; on iWARP it may be under way.
+			_, err := b.Write([]byte("x"))
+			for i := 0; err == nil && device == labtest.SIW && i < 100; i++ {
+				time.Sleep(time.Millisecond)
+				_, err = b.Write([]byte("x"))
+			}
+			want(t, "write to one that is closed", err, syscall.ECONNRESET)
+		})
 		t.Run("delivers to a peer that sends credits", func(t *testing.T) {
 			data := randomBytes(400000)
 			for i := range 20 {

@@ -272,6 +272,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 }
 
 func (w *writer) write(p []byte) (n int, err error) {
+	// As long as there is room, nothing else would tell a program that only writes that its peer has closed.
+	w.c.reader.progress()
 	if err := w.c.writeErr(); err != nil {
 		return 0, err
 	}
