@@ -118,3 +118,18 @@ func TestEachFailureCounts(t *testing.T) {
 		t.Errorf("%v, %v", counters, err)
 	}
 }
+
+// BenchmarkOwners lists the 1,000 QPs of one process.
+func BenchmarkOwners(b *testing.B) {
+	var table nldev.Attrs
+	for n := range uint32(1000) {
+		table = table.Nested(abi.RDMA_NLDEV_ATTR_RES_QP_ENTRY, nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_ATTR_RES_LQPN, n).Uint32(abi.RDMA_NLDEV_ATTR_RES_PID, uint32(os.Getpid())))
+	}
+	answer := nldev.Attrs{}.Nested(abi.RDMA_NLDEV_ATTR_RES_QP, table)
+	d := Device{Name: "rxe0", src: Source{ask: func(_ int, _ bool, _ nldev.Attrs, each func(nldev.Attrs) error) error { return each(answer) }}}
+	for b.Loop() {
+		if qps, err := d.QPs(); err != nil || len(qps) != 1000 || qps[999].PID != os.Getpid() || qps[999].Comm == "" {
+			b.Fatalf("%d QPs, %v", len(qps), err)
+		}
+	}
+}

@@ -239,9 +239,16 @@ func (d Device) SRQs() ([]SRQ, error) {
 // it repeat another, one that is destroyed may make it leave another out, and it does not say so.
 // So a list of several parts is read twice, and has what was in either reading.
 func list[T any](d Device, what string, cmd, table int, attrs nldev.Attrs, decode func(entry) T) (all []T, err error) {
+	known := map[int]Owner{}
+	add := func(e entry) {
+		all = append(all, decode(e))
+		if o, ok := any(&all[len(all)-1]).(interface{ resolve(map[int]Owner) }); ok {
+			o.resolve(known)
+		}
+	}
 	if objects, ok := host.Objects(d.Index, table); ok {
 		for _, o := range objects {
-			all = append(all, decode(nldev.Attrs(o).Map()))
+			add(nldev.Attrs(o).Map())
 		}
 		return all, nil
 	}
@@ -273,7 +280,7 @@ func list[T any](d Device, what string, cmd, table int, attrs nldev.Attrs, decod
 		return nil, d.error("list", what, err)
 	}
 	for _, e := range entries {
-		all = append(all, decode(e))
+		add(e)
 	}
 	return all, nil
 }
@@ -348,13 +355,28 @@ type entry map[int]nldev.Value
 func (e entry) uint32(attr int) uint32 { return uint32(e[attr].Uint()) }
 func (e entry) int(attr int) int       { return int(e[attr].Uint()) }
 
+// owner returns the thread or the part of the kernel that an entry names. list looks up the thread.
 func (e entry) owner() Owner {
-	o := Owner{TID: e.int(abi.RDMA_NLDEV_ATTR_RES_PID), Kernel: e[abi.RDMA_NLDEV_ATTR_RES_KERN_NAME].String()}
+	return Owner{TID: e.int(abi.RDMA_NLDEV_ATTR_RES_PID), Kernel: e[abi.RDMA_NLDEV_ATTR_RES_KERN_NAME].String()}
+}
+
+// resolve looks up the process of the thread, once for all objects of a list: most have the same owner.
+func (o *Owner) resolve(known map[int]Owner) {
 	if o.TID == 0 {
-		return o
+		return
 	}
-	// The kernel notes the thread that created the resource (rdma_restrack_attach_task).
-	status, _ := host.ReadAttr("/proc/" + strconv.Itoa(o.TID) + "/status") // it may have ended
+	p, ok := known[o.TID]
+	if !ok {
+		p = process(o.TID)
+		known[o.TID] = p
+	}
+	o.PID, o.Comm = p.PID, p.Comm
+}
+
+// process returns the process and name of a thread: the kernel notes the thread that created the resource
+// (rdma_restrack_attach_task).
+func process(tid int) (o Owner) {
+	status, _ := host.ReadAttr("/proc/" + strconv.Itoa(tid) + "/status") // it may have ended
 	for line := range strings.Lines(status) {
 		name, value, _ := strings.Cut(line, ":")
 		switch value = strings.TrimSpace(value); name {
@@ -364,8 +386,8 @@ func (e entry) owner() Owner {
 			o.PID, _ = strconv.Atoi(value)
 		}
 	}
-	if o.PID == 0 && o.TID == os.Getpid() { // a system without /proc
-		o.PID, o.Comm = o.TID, filepath.Base(os.Args[0])
+	if o.PID == 0 && tid == os.Getpid() { // a system without /proc
+		o.PID, o.Comm = tid, filepath.Base(os.Args[0])
 	}
 	return o
 }
