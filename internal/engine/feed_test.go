@@ -564,7 +564,6 @@ func TestLocalRequestsInARow(t *testing.T) {
 	}
 }
 
-// TestInvalidateInARow binds windows and invalidates them by one doorbell.
 // TestManyRequestsAtOnce sends more requests by one doorbell than a ring holds, of the types whose
 // requests wait for no answer.
 func TestManyRequestsAtOnce(t *testing.T) {

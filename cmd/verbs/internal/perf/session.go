@@ -60,7 +60,7 @@ type lane struct {
 // errMTU reports that a datagram is too long.
 var errMTU = errors.New("a datagram is one packet")
 
-// newSide creates all objects except the QPs. The caller must call close, also after an error.
+// newSession creates all objects except the QPs. The caller must call close, also after an error.
 func newSession(ctx context.Context, w work, ctl *control, client bool) (*session, error) {
 	s := &session{work: w, remote: newRemote(ctx, ctl), op: w.operation(), client: client}
 	s.requested = !client
