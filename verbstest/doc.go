@@ -38,7 +38,7 @@
 // microsecond, and packets that devices send at one moment are handled together, in an order
 // independent of the scheduler: the same seed and the same test give the same trace, but for the
 // addresses of memory regions. Devices
-// choose keys and packet sequence numbers at random; testing/cryptotest.SetGlobalRandom makes
+// choose keys, packet sequence numbers and communication IDs at random; testing/cryptotest.SetGlobalRandom makes
 // them repeatable as well. Make the network within the bubble.
 //
 // A bubble's clock stands still while a goroutine waits for a mutex. Programs that close an rsock.Conn with a mutex

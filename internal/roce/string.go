@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"encoding/binary"
 	"fmt"
 	"strings"
 )
@@ -8,7 +9,7 @@ import (
 // String returns a line for logs with what the packet has:
 //
 //	RC WRITE_FIRST qp 0x11 psn 5 ackreq va 0x7f00 rkey 0x204 len 4096 + 1024 bytes
-//	UD SEND_ONLY qp 0x1 psn 0 qkey 0x80010000 from 0x1 + 256 bytes CM REQ
+//	UD SEND_ONLY qp 0x1 psn 0 qkey 0x80010000 from 0x1 + 256 bytes CM REP id 4dbc8962 to f1d6e5db
 func (p *Packet) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%v qp %#x psn %d", p.Opcode, p.DestQP, p.PSN)
@@ -66,7 +67,8 @@ func (p *Packet) String() string {
 	return b.String()
 }
 
-// message returns the name of the management datagram that p carries, if it does.
+// message returns the name of the management datagram that p carries, if it does, with the communication IDs of sender and
+// receiver, by which the messages of a connection are told from others.
 func (p *Packet) message() string {
 	var h MADHeader
 	if p.DestQP != GSIQP || !p.Opcode.Has(HasDETH) || h.Decode(p.Payload) != nil {
@@ -75,5 +77,11 @@ func (p *Packet) message() string {
 	if h.Class != CMClass {
 		return fmt.Sprintf("MAD class %#02x", h.Class)
 	}
-	return "CM " + h.Attr.String()
+	ids := p.Payload[MADHeaderSize:]
+	local, remote := binary.BigEndian.Uint32(ids), binary.BigEndian.Uint32(ids[4:])
+	switch h.Attr {
+	case AttrREQ, AttrSIDRREQ, AttrSIDRREP: // they have one, see cmWire.ids
+		return fmt.Sprintf("CM %v id %08x", h.Attr, local)
+	}
+	return fmt.Sprintf("CM %v id %08x to %08x", h.Attr, local, remote)
 }

@@ -43,8 +43,12 @@ func TestString(t *testing.T) {
 			"UC SEND_ONLY_IMM qp 0x2 psn 0 imm 0x00010203 + 0 bytes",
 		},
 		{
-			Packet{Opcode: UDSendOnly, PKey: DefaultPKey, DestQP: GSIQP, DETH: DETH{GSIQKey, 1}, Payload: must(AppendCM(nil, 0, &SIDRREP{}))},
-			"UD SEND_ONLY qp 0x1 psn 0 qkey 0x80010000 from 0x1 + 256 bytes CM SIDR_REP",
+			Packet{Opcode: UDSendOnly, PKey: DefaultPKey, DestQP: GSIQP, DETH: DETH{GSIQKey, 1}, Payload: must(AppendCM(nil, 0, &SIDRREP{RequestID: 7}))},
+			"UD SEND_ONLY qp 0x1 psn 0 qkey 0x80010000 from 0x1 + 256 bytes CM SIDR_REP id 00000007",
+		},
+		{
+			Packet{Opcode: UDSendOnly, PKey: DefaultPKey, DestQP: GSIQP, DETH: DETH{GSIQKey, 1}, Payload: must(AppendCM(nil, 0, &REP{LocalCommID: 0x4dbc8962, RemoteCommID: 0xf1d6e5db}))},
+			"UD SEND_ONLY qp 0x1 psn 0 qkey 0x80010000 from 0x1 + 256 bytes CM REP id 4dbc8962 to f1d6e5db",
 		},
 		{
 			Packet{Opcode: UDSendOnly, PKey: DefaultPKey, DestQP: GSIQP, DETH: DETH{GSIQKey, 1}, Payload: make([]byte, MADSize)},
