@@ -217,12 +217,15 @@ func (d *Device) Addrs() []netip.Addr { return slices.Clone(d.node.Addrs) }
 func (d *Device) CM() string { return d.host.node }
 
 // Stats returns the device's counters by their names, which are those of rxe: "sent_pkts",
-// "rcvd_pkts" and others. It may be called after Close.
+// "rcvd_pkts" and others; and those of what the device has received and dropped: "out_of_buffer", packets that found
+// no receive, or a full queue of the device; "rx_drops", packets for which the socket had no room; "listen_drops",
+// connection requests beyond the backlog of their listener, which the peer repeats. It may be called after Close.
 func (d *Device) Stats() map[string]uint64 {
 	values := map[string]uint64{}
 	for _, c := range d.engine.Counters() {
 		values[c.Name] = c.Value
 	}
+	values["listen_drops"] = d.cm.ListenDrops()
 	return values
 }
 

@@ -370,6 +370,9 @@ func TestNoRoom(t *testing.T) {
 		if n.count(roce.AttrREQ) != 4 || n.count(roce.AttrREJ) != 0 {
 			t.Errorf("messages %v", n.sent)
 		}
+		if d := b.device.NoRoom(); d != 3 {
+			t.Errorf("%d requests are counted, want 3", d)
+		}
 	})
 }
 

@@ -44,5 +44,10 @@
 //     another address with the GUID and QP of a connected peer does not end its connection.
 //   - Equal SIDR requests of two peers are different requests.
 //   - A DREQ for a connection that has ended is answered also after timewait.
+//   - Requests that found no room at their listener are counted.
 //   - There are no alternate paths (LAP, APR), which ib_cm does not support on RoCE.
+//
+// A REP for a connection that this side has forgotten gets no answer, as from ib_cm (cm_rep_handler), although the standard
+// has a REJ with reason 6 for it (IBA, 12.6.7.2): the peer learns of it when it has repeated the REP for the last time.
+// Programs must expect that of kernels, and what they are tested with must not be kinder.
 package ibcm

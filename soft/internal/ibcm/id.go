@@ -111,9 +111,11 @@ func (id *ID) destroy(why error) {
 		id.reject(roce.RejTimeout, binary.BigEndian.AppendUint64(nil, id.device.guid), nil)
 	case RequestRcvd:
 		// Without an answer the peer repeats its REQ, and may find room then.
-		if why != ErrNoRoom {
-			id.reject(roce.RejConsumerDefined, nil, nil)
+		if why == ErrNoRoom {
+			id.device.noRoom++
+			break
 		}
+		id.reject(roce.RejConsumerDefined, nil, nil)
 	case ReplySent, MRAReplyRcvd, MRARequestSent, ReplyRcvd, MRAReplySent:
 		id.reject(roce.RejConsumerDefined, nil, nil)
 	case Established, DisconnectRcvd:

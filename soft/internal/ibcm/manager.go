@@ -96,6 +96,7 @@ type Device struct {
 	ackDelay  uint8
 	flush     bool // the device supports FLUSH
 	removed   bool
+	noRoom    uint64 // connection requests that handlers had no room for
 
 	queue   []datagram    // guarded by the manager's lock
 	sending chan struct{} // closed when the goroutine that sends the queue has ended; nil if there is none
@@ -134,6 +135,13 @@ func (d *Device) Remove() {
 	if sending != nil {
 		<-sending
 	}
+}
+
+// NoRoom returns how many connection requests were dropped with [ErrNoRoom]. It is called without the manager's lock.
+func (d *Device) NoRoom() uint64 {
+	d.manager.mu.Lock()
+	defer d.manager.mu.Unlock()
+	return d.noRoom
 }
 
 // send queues a message, whose variable parts are not too long.
