@@ -21,6 +21,9 @@ import (
 const rxeCounters = "sent_pkts rcvd_pkts duplicate_request out_of_seq_request rcvd_rnr_err send_rnr_err rcvd_seq_err ack_deferred retry_exceeded_err " +
 	"retry_rnr_exceeded_err completer_retry_err send_err link_downed rdma_sends rdma_recvs sent_bytes rcvd_bytes"
 
+// softCounters are those that package soft has beside them.
+const softCounters = "rx_drops listen_drops"
+
 var (
 	rowOfPage  = regexp.MustCompile("(?m)^\\| `((?:verbs|rdma)_[a-z_]+)`")
 	metricUsed = regexp.MustCompile(`\b(?:node_infiniband|rdma|verbs)_[a-z0-9_]+\b`)
@@ -28,7 +31,7 @@ var (
 )
 
 // exported returns the names of all metrics: those of a machine with each counter that has a name
-// here, or is rxe's, and those that TestPage finds on the page.
+// here, or is rxe's or soft's, and those that TestPage finds on the page.
 func exported(t *testing.T) map[string]bool {
 	t.Helper()
 	files := map[string]string{"x0/ports/1/state": "4: ACTIVE"}
@@ -38,7 +41,7 @@ func exported(t *testing.T) map[string]bool {
 	for c := range hwNames {
 		files["x0/ports/1/hw_counters/"+c] = "1"
 	}
-	for c := range strings.FieldsSeq(rxeCounters) {
+	for c := range strings.FieldsSeq(rxeCounters + " " + softCounters) {
 		files["x0/ports/1/hw_counters/"+c] = "1"
 	}
 	text := gather(t, NewDeviceCollector(DeviceOptions{Source: sysfs(t, files), Timeout: time.Minute}))

@@ -21,7 +21,9 @@ const (
 	linkDowned
 	sends
 	receives
-	rxeCounters
+	outOfBuffer // packets that found no place in a queue of the device: no receive, or a full queue
+	rxDrops     // packets for which the port had no room
+	portCounters
 
 	// of device models
 	ackTimeouts counter = iota - 1
@@ -34,11 +36,13 @@ const (
 	numCounters
 )
 
-// counterNames are those of rxe_hw_counters.c, and those of device models.
+// counterNames are those of rxe_hw_counters.c, those of what rxe cannot lose or does not count, by the names that mlx5 and
+// efa have for it, and those of device models.
 var counterNames = [numCounters]string{
 	"sent_pkts", "rcvd_pkts", "duplicate_request", "out_of_seq_request", "rcvd_rnr_err", "send_rnr_err",
 	"rcvd_seq_err", "ack_deferred", "retry_exceeded_err", "retry_rnr_exceeded_err", "completer_retry_err",
 	"send_err", "link_downed", "rdma_sends", "rdma_recvs",
+	"out_of_buffer", "rx_drops",
 	"ack_timeouts", "implied_naks", "write_requests", "read_requests", "atomic_requests", "sent_bytes", "rcvd_bytes",
 }
 
@@ -52,8 +56,8 @@ type Counter struct {
 	Value uint64
 }
 
-// Counters returns the counters of port 1, in rxe's order and with its names.
-func (d *Device) Counters() []Counter { return d.ModelCounters()[:rxeCounters] }
+// Counters returns the counters of port 1: rxe's, in its order and with its names, and those of dropped packets.
+func (d *Device) Counters() []Counter { return d.ModelCounters()[:portCounters] }
 
 // ModelCounters returns them and others, for device models.
 func (d *Device) ModelCounters() []Counter {

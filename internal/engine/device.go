@@ -136,7 +136,14 @@ func (d *Device) openPort(i int, addr netip.Addr) (*port, error) {
 		return nil, err
 	}
 	queue, _ := np.(netif.Backlog)
-	return &port{index: i, addr: addr.WithZone(""), local: np.Addr(), net: np, queue: queue}, nil
+	drops, ok := np.(netif.Drops)
+	if ok {
+		drops.OnDrop(func(sent, received int) {
+			d.counters.add(sendErrors, sent)
+			d.counters.add(rxDrops, received)
+		})
+	}
+	return &port{index: i, addr: addr.WithZone(""), local: np.Addr(), net: np, queue: queue, drops: ok}, nil
 }
 
 // SetGID makes entry i of the table of GIDs that of an address, or removes it if the address is not

@@ -330,6 +330,11 @@ func TestQKey(t *testing.T) {
 	if wc, ok := n.rcq.poll(); ok {
 		t.Errorf("completion %+v", wc)
 	}
+	x.post(verbs.SendWR{ID: 5, Opcode: verbs.OpSend, To: to}) // finds no receive
+	n.cq.expect(t, 5, verbs.WCSuccess)
+	if d := n.counter("out_of_buffer"); d != 1 {
+		t.Errorf("%d datagrams are counted as dropped, want 1", d)
+	}
 	ah.Destroy()
 	x.post(verbs.SendWR{ID: 4, Opcode: verbs.OpSend, To: to})
 	n.cq.expect(t, 4, verbs.WCLocQPOpErr)

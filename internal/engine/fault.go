@@ -90,6 +90,8 @@ func (r *responder) refuseUnreliable(p *packet, f fault) {
 		return
 	case faultDrop:
 		return
+	case faultNotReady:
+		r.qp.dev.counters.add(outOfBuffer, 1)
 	}
 	// The rest of the message comes in vain: skip it up to the next FIRST or ONLY.
 	r.inMessage = false

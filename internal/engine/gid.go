@@ -15,6 +15,16 @@ type port struct {
 	local netip.AddrPort // source of packets
 	net   netif.Port
 	queue netif.Backlog // net, or nil if that does not know its backlog
+	drops bool          // net counts what it drops
+}
+
+// send sends packets. An error is counted, unless the port does that, and better: several packets may have been dropped.
+func (p *port) send(d *Device, pkts []netif.Packet) error {
+	err := p.net.Send(pkts)
+	if err != nil && !p.drops {
+		d.counters.add(sendErrors, 1)
+	}
+	return err
 }
 
 // gidTable has the addresses of a device by index. Some may be nil.

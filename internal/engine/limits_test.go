@@ -84,6 +84,9 @@ func TestDelayedMemory(t *testing.T) {
 	if n := len(qp.responder.waiting); n != backlog || memory > backlog*(qp.mtu+1) {
 		t.Errorf("%d requests with %d bytes are kept; the MTU is %d", n, memory, qp.mtu)
 	}
+	if n := w.n.counter("out_of_buffer"); n != backlog {
+		t.Errorf("%d requests are counted as dropped, want %d", n, backlog)
+	}
 	qp.responder.drop()
 	qp.unlock()
 

@@ -30,13 +30,19 @@ func (m *mads) setHandler(f func(*MAD)) {
 	m.handler = f
 }
 
-func (m *mads) add(mad *MAD) {
+// add queues a datagram. It reports false if the queue is full.
+func (m *mads) add(mad *MAD) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.handler != nil && !m.closed && len(m.queue) < madQueue {
-		m.queue = append(m.queue, mad)
-		m.wait.Signal()
+	if m.handler == nil || m.closed {
+		return true
 	}
+	if len(m.queue) == madQueue {
+		return false
+	}
+	m.queue = append(m.queue, mad)
+	m.wait.Signal()
+	return true
 }
 
 // serve calls the handler until the device is closed.
@@ -84,10 +90,13 @@ func (d *Device) receiveMAD(p *packet) {
 		return
 	}
 	d.counters.add(receivedPackets, 1)
-	d.mads.add(&MAD{
+	mad := &MAD{
 		GIDIndex: port.index, Src: p.src, SrcQP: p.DETH.SrcQP, TrafficClass: p.tos,
 		Data: append([]byte(nil), p.Payload...),
-	})
+	}
+	if !d.mads.add(mad) {
+		d.counters.add(outOfBuffer, 1)
+	}
 }
 
 // MAD is a received management datagram.
@@ -166,8 +175,6 @@ func (d *Device) SendMAD(gidIndex int, dst netip.Addr, mad []byte) error {
 		r.WatchRefusals()
 	}
 	buf := p.flow.AppendICRC(pkt.Append(make([]byte, 0, pkt.Len())), 0)
-	if err := p.port.net.Send([]netif.Packet{{Src: p.src, Dst: p.dst, Data: buf}}); err != nil {
-		d.counters.add(sendErrors, 1)
-	}
+	p.port.send(d, []netif.Packet{{Src: p.src, Dst: p.dst, Data: buf}})
 	return nil
 }

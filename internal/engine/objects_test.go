@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/netif"
 )
 
 // bind returns a request that binds a window.
@@ -457,6 +458,71 @@ func TestMADs(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestMADQueue sends more datagrams than wait for the handler: those that are dropped are counted.
+func TestMADQueue(t *testing.T) {
+	n := newNode(t, newTestNetwork(1, faults{}), 64, addrA)
+	first, proceed, handled := make(chan struct{}), make(chan struct{}), 0
+	n.dev.OnMAD(func(*MAD) {
+		if handled++; handled == 1 {
+			close(first)
+			<-proceed
+		}
+	})
+	self, _ := n.dev.GID(0)
+	send := func() {
+		if err := n.dev.SendMAD(0, self.Addr(), make([]byte, 256)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send()
+	<-first
+	defer close(proceed)
+	for range madQueue + 10 {
+		send()
+	}
+	if c := n.counter("out_of_buffer"); c != 10 {
+		t.Errorf("%d datagrams are counted as dropped, want 10", c)
+	}
+}
+
+// droppingPort is a port that drops all packets, and says so.
+type droppingPort struct {
+	netif.Port
+	dropped func(sent, received int)
+}
+
+func (p *droppingPort) OnDrop(dropped func(sent, received int)) { p.dropped = dropped }
+
+func (p *droppingPort) Send(pkts []netif.Packet) error {
+	p.dropped(len(pkts), 0)
+	return syscall.ENOBUFS
+}
+
+// droppingNetwork is a network of such ports.
+type droppingNetwork struct {
+	*testNetwork
+	port droppingPort
+}
+
+func (n *droppingNetwork) Open(addr netip.AddrPort) (netif.Port, error) {
+	p, err := n.testNetwork.Open(addr)
+	n.port.Port = p
+	return &n.port, err
+}
+
+// TestDrops counts what a port drops: each packet, not each call.
+func TestDrops(t *testing.T) {
+	net := &droppingNetwork{testNetwork: newTestNetwork(1, faults{})}
+	dev := must(New(Config{Name: "soft0", Network: net, Addrs: []netip.Addr{addrA}}))(t)
+	t.Cleanup(func() { dev.Close() })
+	dev.gids.at(0).send(dev, make([]netif.Packet, 3))
+	net.port.dropped(0, 2)
+	n := &node{t: t, dev: dev}
+	if sent, received := n.counter("send_err"), n.counter("rx_drops"); sent != 3 || received != 2 {
+		t.Errorf("%d sent and %d received packets are counted as dropped, want 3 and 2", sent, received)
+	}
 }
 
 // TestUCLoss drops packets: messages arrive whole or not at all.

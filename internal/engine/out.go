@@ -172,8 +172,7 @@ func (b *batch) flush(d *Device) (o oversize) {
 	if len(b.pkts) == 0 {
 		return o
 	}
-	if err := b.port.net.Send(b.pkts); err != nil {
-		d.counters.add(sendErrors, 1)
+	if err := b.port.send(d, b.pkts); err != nil {
 		o = oversizeOf(b.pkts, err)
 	}
 	clear(b.pkts)

@@ -104,6 +104,7 @@ func (r *responder) handle(p *packet) {
 // delay keeps a copy of a request until the reply in progress has been sent.
 func (r *responder) delay(p *packet) {
 	if len(r.waiting) == backlog {
+		r.qp.dev.counters.add(outOfBuffer, 1)
 		return // as a packet that the network has lost: the requester will repeat it
 	}
 	// Of a payload that is too long, enough is kept to be refused: a packet may have 64 KiB.

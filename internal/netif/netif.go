@@ -56,6 +56,14 @@ type Backlog interface {
 	Handled(position uint64) bool
 }
 
+// Drops is a [Port] that tells which packets it drops, so that the device can count them.
+type Drops interface {
+	Port
+	// OnDrop sets a function, before anything else is called. It is called with the numbers of packets that Send has
+	// dropped, at once or later, and of received packets for which there was no room. It must not wait.
+	OnDrop(dropped func(sent, received int))
+}
+
 // Refusals is a [Port] that learns when a host has nothing that receives its packets.
 type Refusals interface {
 	Port

@@ -258,6 +258,8 @@ func TestDropsAreCounted(t *testing.T) {
 			return
 		}
 		defer b.Close()
+		reported := 0
+		b.OnDrop(func(sent, received int) { reported += sent + received })
 		const count = 200
 		p := []netif.Packet{packet(a.Addr(), b.Addr(), 1044, 1)}
 		for range count {
@@ -271,6 +273,10 @@ func TestDropsAreCounted(t *testing.T) {
 		}
 		if s := b.Stats(); s.Dropped == 0 || s.Dropped >= count || s.Dropped+s.Received < count {
 			t.Errorf("%d packets: %+v", count+1, s)
+		}
+		b.Close()
+		if s := b.Stats(); uint64(reported) != s.Dropped {
+			t.Errorf("%d are reported, %d dropped", reported, s.Dropped)
 		}
 	})
 }

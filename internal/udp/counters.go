@@ -18,6 +18,24 @@ type counters struct {
 	sent, sentCalls, sentSegments, sendErrors atomic.Uint64
 	received, receivedCalls, receivedSegments atomic.Uint64
 	dropped, truncated                        atomic.Uint64
+
+	onDrop func(sent, received int) // or nil
+}
+
+// dropSent counts packets that could not be sent.
+func (c *counters) dropSent(n int) {
+	c.sendErrors.Add(uint64(n))
+	if c.onDrop != nil {
+		c.onDrop(n, 0)
+	}
+}
+
+// dropReceived counts packets for which a receive buffer had no room.
+func (c *counters) dropReceived(n int) {
+	c.dropped.Add(uint64(n))
+	if c.onDrop != nil {
+		c.onDrop(0, n)
+	}
 }
 
 // Stats returns the port's counters.

@@ -99,6 +99,9 @@ func (p *Port) Start(receive func(pkts []netif.Packet)) {
 	}
 }
 
+// OnDrop implements [netif.Drops].
+func (p *Port) OnDrop(dropped func(sent, received int)) { p.counters.onDrop = dropped }
+
 // OnRefused implements [netif.Refusals].
 func (p *Port) OnRefused(refused func(dst netip.AddrPort, quoted []byte)) {
 	p.mu.Lock()

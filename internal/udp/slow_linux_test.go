@@ -119,6 +119,8 @@ func TestStoppedLink(t *testing.T) {
 			batch = append(batch, packet(a.Addr(), b.Addr(), 1000, 0))
 		}
 		var err error
+		reported := 0
+		a.OnDrop(func(sent, received int) { reported += sent + received })
 		if !inTime(t, "Send", func() {
 			for range 1000 {
 				if e := a.Send(batch); e != nil {
@@ -134,6 +136,9 @@ func TestStoppedLink(t *testing.T) {
 		a.socket.sending.Lock()
 		if got := a.socket.backlog.bytes; got > maxBacklog || got < maxBacklog/2 {
 			t.Errorf("%d bytes wait", got)
+		}
+		if n := len(a.socket.backlog.packets); uint64(reported+n)+a.Stats().Sent != 20_000 {
+			t.Errorf("of 20000 packets %d were sent, %d wait, and %d are reported as dropped", a.Stats().Sent, n, reported)
 		}
 		a.socket.sending.Unlock()
 		inTime(t, "Close", func() {

@@ -285,7 +285,7 @@ func (s *socket) sendNow(pkts []netif.Packet) (rest []netif.Packet, first error)
 	defer func() { clear(o.vector[:vectors]) }()
 	for len(pkts) > 0 {
 		if err := s.check(&pkts[0]); err != nil {
-			s.counters.sendErrors.Add(1)
+			s.counters.dropSent(1)
 			first = firstError(first, err, count-len(pkts))
 			pkts = pkts[1:]
 			continue
@@ -294,6 +294,7 @@ func (s *socket) sendNow(pkts []netif.Packet) (rest []netif.Packet, first error)
 		plain, vectors = false, max(vectors, o.vectors)
 		for o.next < o.n {
 			if s.raw.Control(o.transmit) != nil {
+				s.counters.dropSent(len(pkts))
 				return nil, net.ErrClosed
 			}
 			pkts = pkts[s.count():]
@@ -317,7 +318,7 @@ func (s *socket) sendNow(pkts []netif.Packet) (rest []netif.Packet, first error)
 				o.errno = unix.ENOBUFS
 			}
 			again = 0
-			s.counters.sendErrors.Add(1)
+			s.counters.dropSent(1)
 			first = firstError(first, fmt.Errorf("to %v: %w", pkts[0].Dst, os.NewSyscallError("sendmmsg", o.errno)), count-len(pkts))
 			o.next++
 			pkts = pkts[1:]
@@ -330,6 +331,7 @@ func (s *socket) sendNow(pkts []netif.Packet) (rest []netif.Packet, first error)
 func (s *socket) postpone(pkts []netif.Packet) error {
 	b := &s.backlog
 	if b.closed {
+		s.counters.dropSent(len(pkts))
 		return net.ErrClosed
 	}
 	if len(b.packets) == 0 {
@@ -337,7 +339,7 @@ func (s *socket) postpone(pkts []netif.Packet) error {
 	}
 	for i, p := range pkts {
 		if b.bytes+len(p.Data)+packetCost > maxBacklog {
-			s.counters.sendErrors.Add(uint64(len(pkts) - i))
+			s.counters.dropSent(len(pkts) - i)
 			return fmt.Errorf("to %v: the link is slower than the device, and %d bytes wait for it: %w", p.Dst, b.bytes, unix.ENOBUFS)
 		}
 		b.bytes += len(p.Data) + packetCost
@@ -620,7 +622,7 @@ func (s *socket) parse(control []byte) (tos uint8, segment int) {
 			segment = int(binary.NativeEndian.Uint32(data))
 		case h.Level == unix.SOL_SOCKET && h.Type == unix.SO_RXQ_OVFL && len(data) >= 4:
 			lost := binary.NativeEndian.Uint32(data)
-			s.counters.dropped.Add(uint64(lost - s.in.lost))
+			s.counters.dropReceived(int(lost - s.in.lost))
 			s.in.lost = lost
 		}
 	}

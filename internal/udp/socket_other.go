@@ -97,6 +97,7 @@ func (s *socket) send(pkts []netif.Packet) error {
 			s.counters.sent.Add(1)
 			timeouts = 0
 		case errors.Is(err, net.ErrClosed):
+			s.counters.dropSent(len(pkts) - i)
 			return err
 		case errors.Is(err, os.ErrDeadlineExceeded) && timeouts < sendTries:
 			// The deadline also passes while a long batch is sent, or while this goroutine does
@@ -105,7 +106,7 @@ func (s *socket) send(pkts []netif.Packet) error {
 			s.conn.SetWriteDeadline(time.Now().Add(sendWait))
 			i--
 		default:
-			s.counters.sendErrors.Add(1)
+			s.counters.dropSent(1)
 			first = firstError(first, err, i)
 		}
 	}
