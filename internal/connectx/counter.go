@@ -112,7 +112,7 @@ func (d *Device) queryQCounter(c *call) status {
 	}
 	queryQCounterOutCqOverflow.set(c.out, d.t.overflows.Load())
 	f := queryQCounterOutOutOfBuffer
-	f.set(c.out, f.get(c.out)+uint64(d.eth.noBuffer.Load()))
+	f.set(c.out, f.get(c.out)+uint64(d.eth.noBuffer.Load())+d.t.counter("out_of_buffer"))
 	return statusOk
 }
 
@@ -179,7 +179,7 @@ func (d *Device) portCounters(in, out []byte) status {
 		set(eth2863CntrsGrpDataLayoutIfInUcastPktsHigh, e.rx[unicast].packets.Load())
 		set(eth2863CntrsGrpDataLayoutIfInMulticastPktsHigh, e.rx[multicast].packets.Load())
 		set(eth2863CntrsGrpDataLayoutIfInBroadcastPktsHigh, e.rx[broadcast].packets.Load())
-		set(eth2863CntrsGrpDataLayoutIfInDiscardsHigh, uint64(e.noBuffer.Load()))
+		set(eth2863CntrsGrpDataLayoutIfInDiscardsHigh, uint64(e.noBuffer.Load())+uint64(e.discards.Load())+d.t.counter("rx_drops"))
 		set(eth2863CntrsGrpDataLayoutIfOutOctetsHigh, txOctets)
 		set(eth2863CntrsGrpDataLayoutIfOutUcastPktsHigh, e.tx[unicast].packets.Load())
 		set(eth2863CntrsGrpDataLayoutIfOutMulticastPktsHigh, e.tx[multicast].packets.Load())

@@ -24,6 +24,7 @@ type ethernet struct {
 	rss      atomic.Uint32 // number of the RQT whose TIRs hash, 0 without
 	rx, tx   [3]traffic    // by class
 	noBuffer atomic.Uint32 // frames for which no receive was posted
+	discards atomic.Uint32 // frames for which the wire had no room
 }
 
 // tis is what the requests of send queues go through. It has nothing to tell of its own here.
@@ -112,7 +113,7 @@ func ignore[T any](T, *call) status { return statusOk }
 func (e *ethernet) init(d *Device) {
 	e.d = d
 	if d.cfg.Wire != nil && !d.cfg.InfiniBand {
-		e.wire = d.cfg.Wire.attach(d.cfg.MAC, e.receive)
+		e.wire = d.cfg.Wire.attach(d.cfg.MAC, e.receive, func() { e.discards.Add(1) })
 	}
 }
 

@@ -59,6 +59,8 @@ type queue[T any] struct {
 	list   []T
 	closed bool
 	done   chan struct{} // closed when the receiver has ended; nil without one
+
+	dropped func() // called, with mu held, for what finds no room; or nil
 }
 
 func newQueue[T any]() *queue[T] {
@@ -70,9 +72,13 @@ func newQueue[T any]() *queue[T] {
 func (q *queue[T]) put(v T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.list) < wireQueue && !q.closed {
+	switch {
+	case q.closed:
+	case len(q.list) < wireQueue:
 		q.list = append(q.list, v)
 		q.change.Signal()
+	case q.dropped != nil:
+		q.dropped()
 	}
 }
 
@@ -242,6 +248,14 @@ func (p *wirePort) Leave(group netip.Addr) error {
 	return nil
 }
 
+// OnDrop implements [netif.Drops]. The wire drops no packet that is sent, but the socket may.
+func (p *wirePort) OnDrop(dropped func(sent, received int)) {
+	p.dropped = func() { dropped(0, 1) }
+	if d, ok := p.udp.(netif.Drops); ok {
+		d.OnDrop(dropped)
+	}
+}
+
 func (p *wirePort) Start(receive func([]netif.Packet)) {
 	p.start(receive)
 	if p.udp != nil {
@@ -274,9 +288,10 @@ type frames struct {
 }
 
 // attach makes the end of an adapter with a MAC address, at which receive is called for the frames of
-// the others.
-func (w *Wire) attach(addr net.HardwareAddr, receive func([][]byte)) *frames {
+// the others, and dropped for each for which there is no room.
+func (w *Wire) attach(addr net.HardwareAddr, receive func([][]byte), dropped func()) *frames {
 	f := &frames{w, mac(addr), newQueue[[]byte]()}
+	f.dropped = dropped
 	w.mu.Lock()
 	w.frames[f] = struct{}{}
 	w.mu.Unlock()

@@ -6,11 +6,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"syscall"
 	"testing"
 
+	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/internal/roce"
 )
 
@@ -85,6 +87,40 @@ func TestForeignRoCE(t *testing.T) {
 			x.send.expect(cqeRequest, 0, 0)
 		})
 	}
+}
+
+// TestFullWire sends more packets and frames than the wire keeps for a receiver that does not take them: each that is
+// dropped is reported.
+func TestFullWire(t *testing.T) {
+	const extra = 5
+	w := NewWire()
+	a, b := netip.MustParseAddrPort("10.0.0.1:4791"), netip.MustParseAddrPort("10.0.0.2:4791")
+	from, err := w.Network(nil).Open(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := w.Network(nil).Open(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	packets, frames := 0, 0
+	to.(netif.Drops).OnDrop(func(sent, received int) { packets += sent + received })
+	sender := w.attach(net.HardwareAddr{2, 5: 1}, func([][]byte) {}, nil)
+	defer sender.detach()
+	first, proceed := make(chan bool, 1), make(chan bool)
+	receiver := w.attach(net.HardwareAddr{2, 5: 2}, func([][]byte) { first <- true; <-proceed }, func() { frames++ })
+	frame := make([]byte, 60)
+	sender.send(frame)
+	<-first // it takes no more from now on
+	for range wireQueue + extra {
+		from.Send([]netif.Packet{{Src: a, Dst: b, Data: []byte{1}}})
+		sender.send(frame)
+	}
+	if packets != extra || frames != extra {
+		t.Errorf("%d packets and %d frames were dropped, want %d of each", packets, frames, extra)
+	}
+	close(proceed)
+	receiver.detach()
 }
 
 // TestUDPWire connects adapters of two wires by UDP alone.
