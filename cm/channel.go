@@ -147,7 +147,7 @@ func (e *Event) process(c *Channel) {
 		err = ep.handleEstablished(e)
 		e.Type = Established
 	case Disconnected, DeviceRemoval:
-		ep.end(e.Err(), true)
+		ep.end(e.Err(), true, true)
 	default:
 		ep.logStep(slog.LevelDebug, e.Type.String(), e.Err())
 	}

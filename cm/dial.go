@@ -120,6 +120,7 @@ func (d *Dialer) dialOnce(ctx context.Context, dst netip.AddrPort, path *PathRec
 		return e, err
 	}
 	t := d.Transport.orDefault()
+	t.leaving.endPort(d.LocalAddr.Port())
 	id, err := t.newID(d.PortSpace, nil)
 	if err != nil {
 		return e, err

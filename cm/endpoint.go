@@ -38,21 +38,25 @@ type Endpoint struct {
 	life     life
 	own      owned
 	listener *Listener // that accepted the connection, or nil
+
+	transport *Transport
 }
 
 // life is how far a connection has come.
 type life struct {
-	up     atomic.Bool
-	ending atomic.Bool
-	once   sync.Once
-	done   chan struct{} // closed after reason is set
-	reason error
-	logged atomic.Bool // the end has been logged
+	up           atomic.Bool
+	ending       atomic.Bool
+	once         sync.Once
+	disconnected bool          // the peer has been told
+	done         chan struct{} // closed after reason is set
+	reason       error
+	logged       atomic.Bool // the end has been logged
 }
 
 // owned is what an endpoint has made and releases in the end.
 type owned struct {
 	closing sync.Mutex // held by free
+	left    bool       // the transport has the ID
 	detach  func()     // detaches the QP from its multicast group; nil if it is in none
 
 	mu      sync.Mutex
@@ -81,7 +85,7 @@ func (o *owned) use(f func()) error {
 // newEndpoint plans and builds an endpoint for id, which it closes if it fails. request is what the
 // endpoint answers, or nil. A zero route is looked up.
 func newEndpoint(id *ID, route Route, request *Event, opt *Options, j connLogger, t *Transport) (*Endpoint, error) {
-	e := &Endpoint{id: id, route: route, log: j, life: life{done: make(chan struct{})}}
+	e := &Endpoint{id: id, route: route, log: j, life: life{done: make(chan struct{})}, transport: t}
 	err := e.build(opt, request, t)
 	if err == nil {
 		return e, nil
@@ -330,24 +334,22 @@ func (e *Endpoint) watchEvents() {
 			err = ev.Err()
 		}
 		if err != nil && !e.life.ending.Load() {
-			go e.end(err, true) // not here: it makes system calls, and must not delay other IDs' events
+			go e.end(err, true, true) // not here: it makes system calls, and must not delay other IDs' events
 		}
 	})
 }
 
 // end closes e.done. If flush is set, it moves the QP to the error state before, which
-// flushes posted requests.
-func (e *Endpoint) end(reason error, flush bool) {
+// flushes posted requests, and with tell it tells the peer.
+func (e *Endpoint) end(reason error, flush, tell bool) {
 	l := &e.life
 	l.once.Do(func() {
 		l.ending.Store(true)
-		if flush {
-			if !e.plan.SingleThreaded || reason == verbs.ErrClosed { // ErrClosed: the program called
-				e.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
-			}
-			if l.up.Load() && e.plan.typ == verbs.RC {
-				e.id.Disconnect()
-			}
+		if flush && (!e.plan.SingleThreaded || reason == verbs.ErrClosed) { // ErrClosed: the program called
+			e.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
+		}
+		if tell && l.up.Load() && e.plan.typ == verbs.RC {
+			l.disconnected = e.id.Disconnect() == nil
 		}
 		l.reason = reason
 		close(l.done)
@@ -422,21 +424,26 @@ func (e *Endpoint) Announce(privateData []byte) error {
 }
 
 // Disconnect ends the connection for both sides. Requests that have not completed are flushed.
-func (e *Endpoint) Disconnect() { e.end(verbs.ErrClosed, true) }
+func (e *Endpoint) Disconnect() { e.end(verbs.ErrClosed, true, true) }
 
 // Close disconnects and releases what the endpoint has made. The program must first close its own
 // regions in PD. Requests that have not completed get a completion only if their CQ is shared.
 // After a failure Close can be called again.
 //
 // The side that received the last message should answer it or wait for Done: rxe completes a receive
-// before it acknowledges the message, and the peer's send would fail. On RoCE and InfiniBand the end may
-// get lost: the kernel repeats it every 4 s until Close, so a peer that only waits needs a deadline.
+// before it acknowledges the message, and the peer's send would fail.
+//
+// The network may lose what tells the peer. On RoCE and InfiniBand the [Transport] repeats it after Close,
+// every 4 s and for a minute at most, until the peer has answered. It does so for up to 64 peers at a time;
+// of more than that, those that have waited for a second are told once, as by a program that exits after
+// Close. [Transport.Close] waits for answers before an exit.
 func (e *Endpoint) Close() error {
 	if e == nil {
 		return verbs.ErrClosed
 	}
 	p := &e.plan
-	e.end(verbs.ErrClosed, p.SRQ != nil || p.SendCQ != nil || p.RecvCQ != nil) // shared ones outlive the endpoint: flush
+	shared := p.SRQ != nil || p.SendCQ != nil || p.RecvCQ != nil // which outlive the endpoint: flush
+	e.end(verbs.ErrClosed, shared, shared && e.iwarp)
 	err := e.free()
 	if e.listener != nil {
 		e.listener.update(func() { delete(e.listener.conns, e) })
@@ -444,8 +451,18 @@ func (e *Endpoint) Close() error {
 	return err
 }
 
+// leave lets the transport tell the peer that this side has ended the connection. It returns false if
+// there is nothing to tell, or the end of the ID does: on iWARP, where TCP repeats it, and for a peer that
+// has not confirmed the connection.
+func (e *Endpoint) leave() bool {
+	l := &e.life
+	return l.up.Load() && l.reason == verbs.ErrClosed && e.plan.typ == verbs.RC && !e.iwarp &&
+		e.transport.leaving.add(e.id, e.route.Local.Port(), l.disconnected)
+}
+
 // free undoes newEndpoint. It closes the ID first, so that the kernel no longer
-// changes the QP, and then the QP, so that the device no longer uses memory.
+// changes the QP, and then the QP, so that the device no longer uses memory. A connection manager of
+// InfiniBand and RoCE does not change it, so the ID may live on.
 func (e *Endpoint) free() (err error) {
 	o := &e.own
 	o.closing.Lock()
@@ -455,7 +472,9 @@ func (e *Endpoint) free() (err error) {
 		err = errors.Join(err, ferr)
 		return ferr == nil
 	}
-	closed(e.id.Close)
+	if o.left = o.left || e.leave(); !o.left {
+		closed(e.id.Close)
+	}
 	if o.detach != nil {
 		o.detach()
 		o.detach = nil

@@ -39,6 +39,11 @@ var eventNames = [...]string{
 	"multicast join", "multicast error", "address change", "timewait exit",
 }
 
+// ends reports whether the connection is over after such an event.
+func (t EventType) ends() bool {
+	return t == Disconnected || t == DeviceRemoval || t == Rejected || t == Unreachable || t == ConnectError
+}
+
 func (t EventType) String() string {
 	if int(t) < len(eventNames) {
 		return eventNames[t]

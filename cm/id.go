@@ -38,12 +38,15 @@ type ID struct {
 	closing   sync.Mutex
 	destroyed bool
 
+	leaving       atomic.Bool              // its endpoint is closed
 	endpoint      atomic.Pointer[Endpoint] // of Channel.Connect or Channel.Accept
 	ackTimeoutSet atomic.Bool              // by SetAckTimeout
 	groups        sync.Map                 // the handles of multicast groups, by address
 
 	// Guarded by events.mu:
 	ended   bool     // it gets no more events
+	over    bool     // an event has said that its connection has ended
+	left    func()   // see queue.leave
 	backlog *backlog // of a listener
 }
 

@@ -196,6 +196,7 @@ func (c *ListenConfig) openID(l *Listener, local netip.AddrPort, only6 bool) (*I
 		err = id.SetAFOnly(true)
 	}
 	if err == nil {
+		l.transport.leaving.endPort(local.Port())
 		err = portInUse(id, local, id.bind(local))
 	}
 	if err == nil {
@@ -351,7 +352,7 @@ func (r *Request) Accept(ctx context.Context, opt Options) (e *Endpoint, err err
 	})
 	e.watchEvents()
 	if ended {
-		e.end(verbs.ErrDisconnected, true)
+		e.end(verbs.ErrDisconnected, true, true)
 	}
 	return e, nil
 }

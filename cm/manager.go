@@ -129,13 +129,19 @@ func (m *manager) hasEnded() bool {
 	return m.err != nil
 }
 
-// countIDs returns the number of IDs that are not closed.
-func (m *manager) countIDs() int {
+// countIDs returns the numbers of IDs that are not closed, and of those that the program has closed and
+// the transport has not, see leaving.
+func (m *manager) countIDs() (used, left int) {
 	m.deliverMu.Lock() // so that no event is in delivery whose NewID the listener will refuse
 	defer m.deliverMu.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.ids)
+	for _, id := range m.ids {
+		if id.leaving.Load() {
+			left++
+		}
+	}
+	return len(m.ids) - left, left
 }
 
 // notifyUnused calls onUnused if there are no IDs. The caller holds m.mu.

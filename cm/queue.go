@@ -33,6 +33,13 @@ func (q *queue) push(e Event) bool {
 	if q.err != nil || e.ID.ended {
 		return false
 	}
+	e.ID.over = e.ID.over || e.Type.ends()
+	if left := e.ID.left; left != nil {
+		if e.ID.over {
+			left()
+		}
+		return true
+	}
 	if f := q.handler; f != nil {
 		q.mu.Unlock()
 		defer q.mu.Lock()
@@ -161,15 +168,22 @@ func (q *queue) handle(f func(Event, error)) {
 	}
 }
 
-// end ends an ID: its events that have not been taken are dropped.
-func (q *queue) end(id *ID, why error) {
+// leave registers f to be called, with mu held, when the connection of an ID is over at both sides or the
+// ID ends; the ID's events are dropped. It returns false if that has happened.
+func (q *queue) leave(id *ID, f func()) bool {
 	q.mu.Lock()
-	if id.ended {
-		q.mu.Unlock()
-		return
+	defer q.mu.Unlock()
+	if q.err != nil || id.ended || id.over {
+		return false
 	}
-	id.ended = true
-	var dropped []*ID
+	q.drop(id)
+	id.left = f
+	return true
+}
+
+// drop drops the events of an ID. It returns the new IDs in them, which the caller must close without
+// mu, which it holds.
+func (q *queue) drop(id *ID) (dropped []*ID) {
 	q.events = slices.DeleteFunc(q.events, func(e Event) bool {
 		if e.ID != id {
 			return false
@@ -181,6 +195,21 @@ func (q *queue) end(id *ID, why error) {
 		return true
 	})
 	q.update()
+	return dropped
+}
+
+// end ends an ID: its events that have not been taken are dropped.
+func (q *queue) end(id *ID, why error) {
+	q.mu.Lock()
+	if id.ended {
+		q.mu.Unlock()
+		return
+	}
+	id.ended = true
+	dropped := q.drop(id)
+	if id.left != nil {
+		id.left()
+	}
 	q.users--
 	last := q.users == 0
 	q.mu.Unlock()

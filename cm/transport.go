@@ -37,6 +37,8 @@ type Transport struct {
 	managers []*manager      // the last is for new IDs, unless it has ended
 	devices  map[int]*device // by index: a device that is deleted and added again has the same GUID
 	peers    map[netip.AddrPort]*peer
+
+	leaving leaving
 }
 
 var defaultTransport Transport
@@ -48,6 +50,7 @@ func DefaultTransport() *Transport { return &defaultTransport }
 type TransportStats struct {
 	Channels  int // connections to rdma_cm: more than one only if the kernel has ended some
 	IDs       int // listeners, connections, and requests without an answer
+	Leaving   int // connections that were closed here and whose peers have not answered yet
 	Devices   int
 	Endpoints int // endpoints whose PD the transport has made
 }
@@ -62,7 +65,9 @@ func (t *Transport) Stats() TransportStats {
 func (t *Transport) stats() TransportStats {
 	s := TransportStats{Channels: len(t.managers), Devices: len(t.devices)}
 	for _, m := range t.managers {
-		s.IDs += m.countIDs()
+		used, left := m.countIDs()
+		s.IDs += used
+		s.Leaving += left
 	}
 	for _, d := range t.devices {
 		s.Endpoints += d.users
@@ -71,8 +76,10 @@ func (t *Transport) stats() TransportStats {
 }
 
 // CloseIdle closes what is not in use: connections to rdma_cm, devices without endpoints or objects
-// of the program, and the CQs and completion channels of up to 32 closed endpoints a device.
+// of the program, and the CQs and completion channels of up to 32 closed endpoints a device. It no
+// longer repeats the ends of closed connections to peers that have not answered.
 func (t *Transport) CloseIdle() {
+	t.leaving.endAll(func(*leave) bool { return true })
 	t.closeManagers()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -81,7 +88,8 @@ func (t *Transport) CloseIdle() {
 
 // Close closes the transport: later dials fail with [verbs.ErrClosed]. It fails with
 // [verbs.ErrInUse] while endpoints, listeners, requests, or the program's objects on a device use
-// the transport, and can be called again.
+// the transport, and can be called again. It waits up to a second for the peers of closed connections,
+// see [Endpoint.Close].
 func (t *Transport) Close() (err error) {
 	if t == nil {
 		return verbs.ErrClosed
@@ -94,6 +102,7 @@ func (t *Transport) Close() (err error) {
 	}
 	t.mu.Unlock()
 	if err == nil {
+		t.leaving.close()
 		t.closeManagers()
 	}
 	return fail("close", "transport", err)
@@ -173,7 +182,8 @@ func (t *Transport) closeManagers() {
 func (t *Transport) closeManager(m *manager) {
 	t.mu.Lock()
 	at := slices.Index(t.managers, m)
-	unused := at >= 0 && m.countIDs() == 0
+	used, left := m.countIDs()
+	unused := at >= 0 && used+left == 0
 	if unused {
 		t.managers = slices.Delete(t.managers, at, at+1)
 	}

@@ -158,6 +158,7 @@ var cmListener = []metric[cm.ListenerStats]{
 var cmTransport = []metric[cm.TransportStats]{
 	level("channels", "Connections to rdma_cm.", func(s *cm.TransportStats) int { return s.Channels }),
 	level("ids", "Listeners, connections, and requests without an answer.", func(s *cm.TransportStats) int { return s.IDs }),
+	level("leaving_connections", "Connections that were closed here and whose peers have not answered yet.", func(s *cm.TransportStats) int { return s.Leaving }),
 	level("devices", "Devices that are open.", func(s *cm.TransportStats) int { return s.Devices }),
 	level("endpoints", "Endpoints whose PD the transport has made.", func(s *cm.TransportStats) int { return s.Endpoints }),
 }

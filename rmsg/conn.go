@@ -161,8 +161,8 @@ func (c *Conn) Disconnect() {
 	}
 }
 
-// startDisconnect starts to disconnect. A peer that has all may leave without a sign: the
-// network may lose the message that ends the connection, which is sent once. goodEnd is
+// startDisconnect starts to disconnect. A peer that has all may leave without a sign: its process may exit
+// before the message that ends the connection, which the network may lose, is repeated. goodEnd is
 // [verbs.ErrClosed] if this side disconnects, and io.EOF if the peer does.
 func (c *Conn) startDisconnect(goodEnd error) {
 	c.state, c.goodEnd = Disconnecting, goodEnd

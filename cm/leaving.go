@@ -1,0 +1,164 @@
+package cm
+
+import (
+	"sync"
+	"time"
+
+	"github.com/goverbs/verbs/internal/fifo"
+)
+
+// leaving has the IDs of connections that this side has ended, until their peers know: the connection
+// manager repeats its request (DREQ) only while there is the ID. Everything else of the connection is
+// released by then, as a TCP socket in FIN-WAIT-1 outlives its descriptor.
+//
+//	add ──► asked ──── answer, last repetition or askLimit ────► destroyed
+//	  └──► waiting ──► asked
+//	          └─────── waitLimit ──────────────────────────────► destroyed, which sends one request
+//
+// At most maxAsked peers are asked at a time. Linux 7.3 lets 128 requests of a port wait for answers, of
+// dials too, and queues all others (ib_post_send_mad): a thousand peers of a machine that has died must
+// not hold up every dial. A burst does not fill the peers' receive queues either. What waits in vain
+// loses only the repetitions: destroying an ID that was not asked sends a request that no queue holds
+// (cm_issue_dreq), also when the process ends.
+type leaving struct {
+	mu      sync.Mutex
+	closed  bool
+	ids     map[*ID]*leave
+	asked   int
+	waiting fifo.Queue[*leave]
+	empty   chan struct{} // closed when there are no IDs; nil unless close waits
+}
+
+// leave is an ID that is leaving.
+type leave struct {
+	id    *ID
+	port  uint16 // the local one
+	asked bool
+	gone  bool
+	timer *time.Timer // destroys it
+}
+
+const (
+	maxLeaving = 4096 // a bound for the kernel's memory, and for local ports, of which it has 28,000
+	maxAsked   = 64
+	askLimit   = 70 * time.Second // the kernel asks 16 times, 4 s apart
+	waitLimit  = time.Second
+	// answerTime is how long the end of a Transport waits for answers: a network takes a millisecond,
+	// a peer's program that is busy some more.
+	answerTime = time.Second
+)
+
+// add takes over an ID that is up, or, if asked, has been disconnected. It returns false if the caller
+// must close the ID: the connection has ended at both sides, or there are too many.
+func (l *leaving) add(id *ID, port uint16, asked bool) bool {
+	l.mu.Lock()
+	// Events come from the dispatcher, which must not wait for system calls.
+	if l.closed || len(l.ids) >= maxLeaving || !id.events.leave(id, func() { go l.end(id) }) {
+		l.mu.Unlock()
+		return false
+	}
+	if l.ids == nil {
+		l.ids = map[*ID]*leave{}
+	}
+	id.leaving.Store(true)
+	s := &leave{id: id, port: port}
+	l.ids[id] = s
+	ask := !asked && l.asked < maxAsked
+	if s.asked = asked || ask; s.asked {
+		l.asked++
+		s.timer = time.AfterFunc(askLimit, func() { l.end(id) })
+	} else {
+		l.waiting.Push(s)
+		s.timer = time.AfterFunc(waitLimit, func() { l.end(id) })
+	}
+	l.mu.Unlock()
+	if ask {
+		l.ask(id)
+	}
+	return true
+}
+
+func (l *leaving) ask(id *ID) {
+	if id.Disconnect() != nil {
+		l.end(id)
+	}
+}
+
+// end destroys an ID, and asks the peer of another one instead.
+func (l *leaving) end(id *ID) {
+	id.Close() // before the ID leaves the set: Transport.Close returns after it
+	l.mu.Lock()
+	s := l.ids[id]
+	if s == nil {
+		l.mu.Unlock()
+		return
+	}
+	delete(l.ids, id)
+	s.gone = true
+	s.timer.Stop()
+	if s.asked {
+		l.asked--
+	}
+	var next *leave
+	for next == nil && l.asked < maxAsked && l.waiting.Len() > 0 {
+		if w := l.waiting.Pop(); !w.gone {
+			next = w
+			next.asked = true
+			next.timer.Reset(askLimit)
+			l.asked++
+		}
+	}
+	if len(l.ids) == 0 && l.empty != nil {
+		close(l.empty)
+		l.empty = nil
+	}
+	l.mu.Unlock()
+	if next != nil {
+		l.ask(next.id)
+	}
+}
+
+// endPort destroys the IDs with a local port, which the program wants to use again; 0 is none.
+func (l *leaving) endPort(port uint16) {
+	if port != 0 {
+		l.endAll(func(s *leave) bool { return s.port == port })
+	}
+}
+
+// endAll destroys the IDs for which match returns true.
+func (l *leaving) endAll(match func(*leave) bool) {
+	var ids []*ID
+	l.mu.Lock()
+	for _, asked := range []bool{false, true} { // so that none is asked in the place of another
+		for id, s := range l.ids {
+			if s.asked == asked && match(s) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	l.mu.Unlock()
+	for _, id := range ids {
+		l.end(id)
+	}
+}
+
+// close waits for answers, not long, and destroys what is left. add refuses all from now on.
+func (l *leaving) close() {
+	l.mu.Lock()
+	l.closed = true
+	if l.empty == nil && len(l.ids) > 0 {
+		l.empty = make(chan struct{})
+	}
+	empty := l.empty
+	l.mu.Unlock()
+	if empty == nil {
+		return
+	}
+	late := time.NewTimer(answerTime)
+	defer late.Stop()
+	select {
+	case <-empty:
+	case <-late.C:
+	}
+	l.endAll(func(*leave) bool { return true })
+}
