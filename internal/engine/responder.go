@@ -70,6 +70,7 @@ func (r *responder) set(a *verbs.QPAttr, mask verbs.QPAttrMask) {
 	}
 	if mask&verbs.MaskRQPSN != 0 {
 		r.psn = roce.PSN(a.RQPSN) & roce.PSNMask
+		r.ack.next = r.psn // nothing of what comes has been executed, so what is before it is all that an answer may cover
 	}
 }
 
