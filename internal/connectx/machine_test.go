@@ -109,13 +109,16 @@ const pageBytes = 4096
 func newMachine(t testing.TB, h *hub, n byte, change ...func(*Config)) *machine {
 	t.Helper()
 	const size = 32 << 20
-	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC)
+	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		t.Fatal(err)
 	}
 	file := os.NewFile(uintptr(fd), "guest")
 	defer file.Close()
 	if err := file.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
 		t.Fatal(err)
 	}
 	m := &machine{t: t, next: base}

@@ -5,9 +5,11 @@ package vfiouser
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"sort"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -21,14 +23,15 @@ var ErrUnmapped = errors.New("address is not mapped for DMA")
 // Memory is the memory of the guest that a device may access. The client maps and unmaps it at any
 // time.
 //
-// A device copies by ReadAt and WriteAt, or makes a [View]. A view stays valid memory of this
+// A device copies by ReadAt and WriteAt, or makes a [View]. A view of pages stays valid memory of this
 // process until it is closed: what the client unmaps is replaced by private memory in one step, so
 // that accesses under way reach neither the guest nor a fault.
 type Memory struct {
-	mu      sync.RWMutex
-	mapped  int       // parts of views, see maxMapped
-	regions []*region // by address
-	views   map[*View]struct{}
+	mu       sync.RWMutex
+	mapped   int       // regions and parts of views, see maxMapped
+	reserved uint64    // bytes of views, see maxReserved
+	regions  []*region // by address
+	views    map[*View]struct{}
 }
 
 // region is what one DMA_MAP mapped.
@@ -47,7 +50,7 @@ type View struct {
 	m      *Memory
 	mem    []byte
 	parts  []part // that are mapped
-	placed int    // parts that have been mapped, of which some may be gone
+	placed int    // mappings that count in m.mapped: parts, and what has replaced them
 	whole  bool   // follows what is mapped later: see All
 }
 
@@ -63,6 +66,9 @@ var pageSize = uint64(os.Getpagesize())
 
 // maxAddress bounds guest addresses: those of the processors' page tables.
 const maxAddress = 1 << 52
+
+// errUnsealed refuses memory that its owner could take away.
+var errUnsealed = fmt.Errorf("the file of the guest's memory can be truncated: use QEMU's memory-backend-memfd, with its default seal=on: %w", unix.EPERM)
 
 // add maps a part of a file. A region without a file is accepted, as the client may do without for
 // memory that it does not share, but cannot be accessed.
@@ -81,10 +87,16 @@ func (m *Memory) add(addr, size uint64, offset int64, prot int, file *os.File) e
 	}
 	r := &region{addr: addr, size: size, offset: offset, file: file, prot: prot}
 	if file != nil && prot != 0 {
-		// Memory beyond the end of a file faults when it is accessed.
+		// An access beyond the end of a file ends the process, so that the end must stay where it is.
+		if seals, err := unix.FcntlInt(file.Fd(), unix.F_GET_SEALS, 0); err != nil || seals&unix.F_SEAL_SHRINK == 0 {
+			return fmt.Errorf("map %#x+%#x: %w", addr, size, errUnsealed)
+		}
 		info, err := file.Stat()
 		if err != nil {
 			return err
+		}
+		if m.mapped >= maxMapped {
+			return fmt.Errorf("map %#x+%#x: %d runs of pages are mapped: %w", addr, size, maxMapped, unix.ENOSPC)
 		}
 		if info.Size() < offset || uint64(info.Size()-offset) < size {
 			return fmt.Errorf("map %#x+%#x at offset %#x: the file has %#x bytes: %w", addr, size, offset, info.Size(), unix.EINVAL)
@@ -92,6 +104,7 @@ func (m *Memory) add(addr, size uint64, offset int64, prot int, file *os.File) e
 		if r.mem, err = unix.Mmap(int(file.Fd()), offset, int(size), prot, unix.MAP_SHARED|unix.MAP_NORESERVE); err != nil {
 			return os.NewSyscallError("mmap", err)
 		}
+		m.mapped++
 		for v := range m.views {
 			if v.whole {
 				v.follow(r)
@@ -122,7 +135,7 @@ func (m *Memory) remove(addr, size uint64) error {
 	}
 	m.regions = kept
 	for _, r := range gone {
-		r.close(m.views)
+		r.close(m)
 	}
 	return nil
 }
@@ -132,17 +145,19 @@ func (m *Memory) removeAll() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range m.regions {
-		r.close(m.views)
+		r.close(m)
 	}
 	m.regions = nil
 }
 
-func (r *region) close(views map[*View]struct{}) {
-	for v := range views {
+// close unmaps a region of m.
+func (r *region) close(m *Memory) {
+	for v := range m.views {
 		v.forget(r)
 	}
 	if r.mem != nil {
 		unix.Munmap(r.mem)
+		m.mapped--
 	}
 	if r.file != nil {
 		r.file.Close()
@@ -199,15 +214,22 @@ func (m *Memory) WriteAt(b []byte, addr uint64) error {
 // Pages maps pages of the guest one after the other. Their size is a power of two and at least
 // this machine's page. It fails with [ErrUnmapped] if the guest has no such memory.
 func (m *Memory) Pages(addrs []uint64, size uint64) (*View, error) {
+	return m.Part(addrs, size, 0, uint64(len(addrs))*size)
+}
+
+// Part is Pages for length bytes from off of their memory alone, which must be the guest's. Both are
+// multiples of this machine's page.
+func (m *Memory) Part(addrs []uint64, size, off, length uint64) (*View, error) {
 	if size < pageSize || size&(size-1) != 0 || size > 1<<40 {
 		return nil, fmt.Errorf("pages of %d bytes: this machine maps pages of %d: %w", size, pageSize, unix.EINVAL)
 	}
-	if len(addrs) == 0 || uint64(len(addrs)) > maxView/size {
-		return nil, fmt.Errorf("%d pages of %d bytes: a view has at most %d: %w", len(addrs), size, uint64(maxView), unix.EINVAL)
+	end := off + length
+	if length == 0 || length > maxView || end < off || (end-1)/size >= uint64(len(addrs)) || (off|length)%pageSize != 0 {
+		return nil, fmt.Errorf("%#x bytes from %#x of %d pages of %#x: a view has at most %#x: %w", length, off, len(addrs), size, uint64(maxView), unix.EINVAL)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	v, err := m.reserve(uint64(len(addrs)) * size)
+	v, err := m.reserve(length)
 	if err != nil {
 		return nil, err
 	}
@@ -217,9 +239,11 @@ func (m *Memory) Pages(addrs []uint64, size uint64) (*View, error) {
 		for j < len(addrs) && addrs[j] == addrs[j-1]+size {
 			j++
 		}
-		if err := v.place(uint64(i)*size, addrs[i], uint64(j-i)*size); err != nil {
-			v.close()
-			return nil, err
+		if from, to := max(uint64(i)*size, off), min(uint64(j)*size, end); from < to {
+			if err := v.place(from-off, addrs[i]+from-uint64(i)*size, to-from); err != nil {
+				v.close()
+				return nil, err
+			}
 		}
 		i = j
 	}
@@ -231,15 +255,16 @@ func (m *Memory) Pages(addrs []uint64, size uint64) (*View, error) {
 // (vm.max_map_count): with none left, Go's own memory could not grow.
 const maxMapped = 1 << 14
 
-// maxView is the size of the largest view: what a processor's address space has room for, many
-// times. maxRegions bounds DMA_MAP.
+// maxView is the size of the largest view, and maxReserved that of all views of a guest: a processor's
+// address space has 1<<47 bytes, for other guests and for Go as well. maxRegions bounds DMA_MAP.
 const (
-	maxView    = 1 << 42
-	maxRegions = 1<<16 - 1 // as QEMU demands
+	maxView     = 1 << 42
+	maxReserved = 1 << 44
+	maxRegions  = 1<<16 - 1 // as QEMU demands
 )
 
 // All maps all memory of the guest at its address: that of the guest's address 0 is at the start.
-// The view follows what the client maps and unmaps. Where the guest has never had memory an access
+// The view follows what the client maps and unmaps. Where the guest has no memory an access
 // faults, so that the guest cannot make this process take memory for that.
 func (m *Memory) All(size uint64) (*View, error) {
 	m.mu.Lock()
@@ -280,15 +305,23 @@ const reserved = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
 // reserve reserves addresses. What cannot be accessed is not counted as memory either, so that this
 // works with vm.overcommit_memory=2, where MAP_NORESERVE does not help.
 func (m *Memory) reserve(size uint64) (*View, error) {
+	if size > math.MaxInt {
+		return nil, fmt.Errorf("a view of %#x bytes: addresses of this process have %d bits: %w", size, strconv.IntSize, unix.ENOMEM)
+	}
+	if size > maxReserved-m.reserved {
+		return nil, fmt.Errorf("a view of %#x bytes: the guest's views have %#x of %#x: %w", size, m.reserved, uint64(maxReserved), unix.ENOSPC)
+	}
 	p, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_NONE, reserved)
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
+	m.reserved += size
 	return &View{m: m, mem: unsafe.Slice((*byte)(p), size)}, nil
 }
 
 func (v *View) close() {
 	v.m.mapped -= v.placed
+	v.m.reserved -= uint64(len(v.mem))
 	unix.MunmapPtr(unsafe.Pointer(&v.mem[0]), uintptr(len(v.mem)))
 }
 
@@ -343,15 +376,24 @@ func (v *View) follow(r *region) {
 	_ = v.mapFixed(r, r.addr, r.addr, min(r.size, uint64(len(v.mem))-r.addr))
 }
 
-// forget replaces what the view has of a region by private memory.
+// forget replaces what the view has of a region by private memory, which is another mapping, or by
+// addresses that are reserved again: those join their neighbours.
 func (v *View) forget(r *region) {
+	prot := unix.PROT_READ | unix.PROT_WRITE
+	if v.whole {
+		prot = unix.PROT_NONE
+	}
 	v.parts = slices.DeleteFunc(v.parts, func(p part) bool {
 		if p.addr < r.addr || p.addr >= r.end() {
 			return false
 		}
-		if _, err := unix.MmapPtr(-1, 0, unsafe.Pointer(&v.mem[p.at]), uintptr(p.size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_FIXED|reserved); err != nil {
+		if _, err := unix.MmapPtr(-1, 0, unsafe.Pointer(&v.mem[p.at]), uintptr(p.size), prot, unix.MAP_FIXED|reserved); err != nil {
 			// The kernel has no memory for its lists. To go on would write into the guest.
 			panic(os.NewSyscallError("mmap", err))
+		}
+		if v.whole {
+			v.placed--
+			v.m.mapped--
 		}
 		return true
 	})

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"runtime/debug"
+	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +16,16 @@ import (
 // memfd returns a file like that of a virtual machine's memory.
 func memfd(t testing.TB, size int) *os.File {
 	t.Helper()
-	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC)
+	f := unsealed(t, size)
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func unsealed(t testing.TB, size int) *os.File {
+	t.Helper()
+	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +136,10 @@ func TestUnmapInUse(t *testing.T) {
 	if err := m.remove(1<<20, 16*4096); err != nil {
 		t.Fatal(err)
 	}
-	v.Bytes()[0], all.Bytes()[1<<20+1], v.Bytes()[4096] = 2, 2, 2
+	v.Bytes()[0], v.Bytes()[4096] = 2, 2
+	if !faults(func() { all.Bytes()[1<<20+1] = 2 }) {
+		t.Error("a store to where the guest has no memory has taken memory of this process")
+	}
 	var b [2]byte
 	f.ReadAt(b[:], 16*4096)
 	if b != [2]byte{1, 1} {
@@ -144,6 +158,105 @@ func TestUnmapInUse(t *testing.T) {
 	if got := all.Bytes()[1<<20]; got != 2 {
 		t.Errorf("the view has %d, want 2", got)
 	}
+}
+
+// faults reports whether do accesses memory that is not there.
+func faults(do func()) (yes bool) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() { yes = recover() != nil }()
+	do()
+	return false
+}
+
+// TestPart maps a part of pages that are larger than the guest's memory.
+func TestPart(t *testing.T) {
+	m, f := guest(t)
+	f.WriteAt([]byte{5}, 5*4096)
+	f.WriteAt([]byte{16}, 16*4096)
+	v, err := m.Part([]uint64{0, 1 << 20}, 1<<20, 5*4096, 11*4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := v.Bytes(); len(b) != 11*4096 || b[0] != 5 {
+		t.Errorf("%d bytes, the first %d", len(b), b[0])
+	}
+	v.Close()
+	v, err = m.Part([]uint64{1 << 20, 0, 1 << 20}, 16*4096, 15*4096, 18*4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := v.Bytes(); b[6*4096] != 5 || b[17*4096] != 16 {
+		t.Errorf("pages %d and %d, want 5 and 16", b[6*4096], b[17*4096])
+	}
+	v.Close()
+	for _, bad := range []struct{ size, off, length uint64 }{
+		{1 << 20, 5 * 4096, 12 * 4096}, {4096, 0, 3 * 4096}, {4096, 2 * 4096, 4096}, {4096, 1, 4096}, {4096, 0, 1},
+		{1 << 40, 1<<64 - 4096, 8192}, {1 << 40, 0, maxView + 4096}, {4096, 4096, 0},
+	} {
+		if v, err := m.Part([]uint64{0, 4096}, bad.size, bad.off, bad.length); err == nil {
+			v.Close()
+			t.Errorf("%+v has been mapped", bad)
+		}
+	}
+	if m.mapped != 2 || m.reserved != 0 {
+		t.Errorf("%d mappings and %d bytes are counted, without views", m.mapped, m.reserved)
+	}
+}
+
+// TestRemaps maps and unmaps a page as often as in a long life of a guest, with a view of all memory.
+func TestRemaps(t *testing.T) {
+	m, f := guest(t)
+	v, err := m.All(1 << 30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	for range maxMapped {
+		if err := m.add(1<<24, 4096, 0, rw, dup(t, f)); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.remove(1<<24, 4096); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := m.Pages([]uint64{0}, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Close()
+	if err := m.add(1<<24, 4096, 0, rw, dup(t, f)); err != nil {
+		t.Fatal(err)
+	}
+	if faults(func() { v.Bytes()[1<<24] = 1 }) {
+		t.Error("the view does not show memory that was mapped last")
+	}
+}
+
+// TestTooManyViews takes addresses of this process until they are refused.
+func TestTooManyViews(t *testing.T) {
+	if strconv.IntSize == 32 {
+		t.Skip("a process of 32 bits has no room for a view that large")
+	}
+	m, _ := guest(t)
+	var views []*View
+	for range maxReserved / maxView {
+		v, err := m.All(maxView)
+		if err != nil {
+			t.Fatal(err)
+		}
+		views = append(views, v)
+	}
+	if _, err := m.Pages([]uint64{0}, 4096); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("one more: %v", err)
+	}
+	for _, v := range views {
+		v.Close()
+	}
+	v, err := m.Pages([]uint64{0}, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Close()
 }
 
 func TestReadOnly(t *testing.T) {
@@ -207,7 +320,7 @@ func TestBadMap(t *testing.T) {
 // it gives some back.
 func TestTooManyMappings(t *testing.T) {
 	m, _ := guest(t)
-	addrs := make([]uint64, maxMapped)
+	addrs := make([]uint64, maxMapped-2) // the regions count, too
 	for i := range addrs {
 		addrs[i] = uint64(i%2) * 2 * 4096 // no two of them are one run
 	}
@@ -226,8 +339,8 @@ func TestTooManyMappings(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.Close()
-	if m.mapped != 0 {
-		t.Errorf("%d mappings are counted", m.mapped)
+	if m.mapped != 2 {
+		t.Errorf("%d mappings are counted, want those of the regions", m.mapped)
 	}
 }
 
@@ -245,6 +358,12 @@ func TestReservedAddressesAreNotMemory(t *testing.T) {
 	}
 	defer unix.Setrlimit(unix.RLIMIT_DATA, &old)
 	v, err := m.All(1 << 40)
+	if strconv.IntSize == 32 {
+		if !errors.Is(err, unix.ENOMEM) {
+			t.Errorf("a view that has no room in this process: %v", err)
+		}
+		return
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@
 package vfiouser
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -53,7 +54,8 @@ func (b *Bus) Interrupt(vector int) {
 	if vector < len(b.vectors) && b.vectors[vector] != nil {
 		var one [8]byte
 		binary.NativeEndian.PutUint64(one[:], 1)
-		unix.Write(int(b.vectors[vector].Fd()), one[:]) // fails only if 2^64 interrupts are pending
+		// It does not wait, and fails only if 2^64 interrupts are pending: see checkEventfd.
+		unix.Write(int(b.vectors[vector].Fd()), one[:])
 	}
 }
 
@@ -159,9 +161,19 @@ func (c *Conn) message() error {
 		return fmt.Errorf("vfio-user command %d before a version", cmd)
 	}
 	answer, err := c.handle(cmd, body)
-	if flags&flagNoReply != 0 {
-		return nil
+	if flags&flagNoReply == 0 {
+		if err := c.reply(id, cmd, answer, err); err != nil {
+			return err
+		}
 	}
+	if errors.Is(err, errUnsealed) { // the client is told a number, and who runs the server the reason
+		return err
+	}
+	return nil
+}
+
+// reply answers a message.
+func (c *Conn) reply(id, cmd uint16, answer []byte, err error) error {
 	reply := make([]byte, headerSize, headerSize+len(answer))
 	le.PutUint16(reply[0:], id)
 	le.PutUint16(reply[2:], cmd)
@@ -195,7 +207,7 @@ func (c *Conn) read(b []byte) error {
 		case n == 0:
 			return io.EOF
 		case flags&unix.MSG_CTRUNC != 0:
-			return fmt.Errorf("a vfio-user message with more than %d files", maxFDs)
+			return errFiles
 		}
 		b = b[n:]
 	}
@@ -216,8 +228,13 @@ func (c *Conn) keep(oob []byte) error {
 			c.files = append(c.files, os.NewFile(uintptr(fd), "vfio-user"))
 		}
 	}
+	if len(c.files) > maxFDs {
+		return errFiles
+	}
 	return nil
 }
+
+var errFiles = fmt.Errorf("a vfio-user message with more than %d files", maxFDs)
 
 func (c *Conn) closeFiles() {
 	for _, f := range c.files {
@@ -369,12 +386,30 @@ func (c *Conn) setIRQs(b []byte) error {
 	case flags&dataNone != 0 && count == 0: // all off
 		c.bus.setVectors(0, int(n), nil)
 	case flags&dataEventfd != 0 && len(c.files) <= int(count):
+		for _, f := range c.files {
+			if err := checkEventfd(f); err != nil {
+				return err
+			}
+		}
 		c.bus.setVectors(int(start), int(count), c.files)
 		c.files = nil
 	default:
 		return unix.EINVAL
 	}
 	return nil
+}
+
+// checkEventfd refuses what is no eventfd, and makes writes to one not wait: Interrupt holds locks. QEMU's
+// do not wait either.
+func checkEventfd(f *os.File) error {
+	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", f.Fd()))
+	if err == nil && !bytes.Contains(info, []byte("\neventfd-count:")) {
+		err = unix.EINVAL
+	}
+	if err != nil {
+		return fmt.Errorf("an interrupt by a file that is no eventfd: %w", err)
+	}
+	return unix.SetNonblock(int(f.Fd()), true)
 }
 
 // access checks the place of an access: offset, region, count.

@@ -232,6 +232,73 @@ func TestAccess(t *testing.T) {
 	}
 }
 
+func eventfd(t testing.TB) *os.File {
+	t.Helper()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "eventfd")
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// TestFullEventfd interrupts by an eventfd that has no room, and by a pipe: neither waits.
+func TestFullEventfd(t *testing.T) {
+	c := newClient(t)
+	c.version()
+	irq := eventfd(t)
+	var most [8]byte
+	binary.NativeEndian.PutUint64(most[:], 1<<64-2)
+	if _, err := irq.Write(most[:]); err != nil {
+		t.Fatal(err)
+	}
+	c.do(cmdSetIRQs, words(24, 4|1<<5, irqMSIX, 1, 1), irq)
+	c.do(cmdRegionWrite, access(0, BAR0, 1, 0))
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	c.refuse(unix.EINVAL, cmdSetIRQs, words(24, 4|1<<5, irqMSIX, 1, 1), w)
+	c.conn.Close()
+	if err := <-c.end; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTruncatedMemory refuses memory whose file can be truncated, and ends the connection with the reason.
+func TestTruncatedMemory(t *testing.T) {
+	c := newClient(t)
+	c.version()
+	c.refuse(unix.EPERM, cmdDMAMap, mapping(0, 0, 4096), unsealed(t, 4096))
+	if err := <-c.end; !errors.Is(err, errUnsealed) {
+		t.Errorf("the server has ended with %v", err)
+	}
+}
+
+// TestTooManyFiles sends a message in parts, each with as many files as the message may have.
+func TestTooManyFiles(t *testing.T) {
+	c := newClient(t)
+	c.version()
+	mem, fds := memfd(t, 4096), []int(nil)
+	for range maxFDs {
+		fds = append(fds, int(mem.Fd()))
+	}
+	head := make([]byte, headerSize)
+	le.PutUint16(head[2:], cmdDMAMap)
+	le.PutUint32(head[4:], maxMessage)
+	for part := head; ; part = head[:1] {
+		if _, _, err := c.conn.WriteMsgUnix(part, unix.UnixRights(fds...), nil); err != nil {
+			break // the server has closed the connection
+		}
+	}
+	if err := <-c.end; !errors.Is(err, errFiles) {
+		t.Errorf("the server has ended with %v", err)
+	}
+}
+
 func TestDMA(t *testing.T) {
 	c := newClient(t)
 	c.version()
@@ -242,12 +309,7 @@ func TestDMA(t *testing.T) {
 	c.refuse(unix.EEXIST, cmdDMAMap, mapping(0, 4096, 4096), mem)
 	c.refuse(unix.EINVAL, cmdDMAMap, mapping(4096, 2<<20, 4*4096), mem) // beyond the file
 	c.refuse(unix.EINVAL, cmdDMAMap, mapping(0, 2<<20, 4096), mem, mem)
-	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	irq := os.NewFile(uintptr(event), "eventfd")
-	defer irq.Close()
+	irq := eventfd(t)
 	c.do(cmdSetIRQs, words(24, 4|1<<5, irqMSIX, 1, 1), irq)
 	c.do(cmdRegionWrite, access(0, BAR0, 1, 0))
 	if out := c.do(cmdRegionRead, access(32, BAR0, 14)); string(out[16:]) != "from the guest" {
@@ -279,13 +341,14 @@ func TestFilesAreClosed(t *testing.T) {
 		list, _ := filepath.Glob("/proc/self/fd/*")
 		return len(list)
 	}
-	mem := memfd(t, 4096)
+	mem, irq := memfd(t, 4096), eventfd(t)
 	before := count()
 	for range 10 {
 		c := newClient(t)
 		c.version()
 		c.do(cmdDMAMap, mapping(0, 0, 4096), mem)
-		c.do(cmdSetIRQs, words(24, 4|1<<5, irqMSIX, 0, 2), mem, mem)
+		c.do(cmdSetIRQs, words(24, 4|1<<5, irqMSIX, 0, 2), irq, irq)
+		c.refuse(unix.EINVAL, cmdSetIRQs, words(24, 4|1<<5, irqMSIX, 0, 2), irq, mem)
 		c.send(cmdGetInfo, 0, words(16), mem, mem)
 		c.answer()
 		c.conn.Close()
@@ -324,32 +387,49 @@ func TestBadMessage(t *testing.T) {
 	}
 }
 
-// FuzzMessages sends messages, each with a size that is right, so that their contents are reached.
+// FuzzMessages sends messages, each with a size that is right, so that their contents are reached, and with
+// files of several kinds. All files are closed in the end.
 func FuzzMessages(f *testing.F) {
 	for _, m := range [][]byte{
 		mapping(0, 0, 4096), access(0, BAR0, 4, 1, 2, 3, 4), words(24, 4|1<<5, irqMSIX, 0, 1), slices.Concat(words(24, 2), quads(0, 0)),
 	} {
 		for cmd := range byte(16) {
-			f.Add(append([]byte{cmd, byte(len(m))}, m...), cmd%2 == 0)
+			f.Add(append([]byte{cmd, byte(len(m))}, m...), cmd%2*2)
 		}
 	}
-	f.Fuzz(func(t *testing.T, data []byte, file bool) {
+	f.Add(slices.Concat([]byte{cmdSetIRQs, 24}, words(24, 4|1<<5, irqMSIX, 1, 1), []byte{cmdRegionWrite, 20}, access(0, BAR0, 4, 1, 2, 3, 4)), byte(3))
+	f.Fuzz(func(t *testing.T, data []byte, which byte) {
+		before, _ := filepath.Glob("/proc/self/fd/*")
 		c := newClient(t)
 		c.version()
-		mem := memfd(t, 8*4096)
-		for len(data) >= 2 {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		kinds := [][]*os.File{nil, nil, {memfd(t, 8*4096)}, {eventfd(t)}, {w}, {r}, {unsealed(t, 8*4096)}, {eventfd(t), w, memfd(t, 4096)}}
+		ended := false
+		for len(data) >= 2 && !ended {
 			cmd, n := uint16(data[0]), min(int(data[1]), len(data)-2)
-			var files []*os.File
-			if file {
-				files = append(files, mem)
-			}
+			files := kinds[which&7]
+			which = which>>3 | which<<5
 			c.send(cmd, 0, data[2:2+n], files...)
-			c.answer()
+			_, errno := c.answer()
+			ended = errno == unix.EPERM && cmd == cmdDMAMap
 			data = data[2+n:]
 		}
 		c.conn.Close()
-		if err := <-c.end; err != nil {
+		if err := <-c.end; err != nil && !ended {
 			t.Error(err)
+		}
+		r.Close()
+		w.Close()
+		for _, list := range kinds {
+			for _, f := range list {
+				f.Close()
+			}
+		}
+		if after, _ := filepath.Glob("/proc/self/fd/*"); len(after) > len(before) {
+			t.Errorf("%d files are open, %d before", len(after), len(before))
 		}
 	})
 }
