@@ -64,7 +64,7 @@ var generalCaps = []capability{
 	{cmdHcaCapLogMaxMkey, 20},
 	{cmdHcaCapMaxIndirection, 1},
 	{cmdHcaCapLogMaxMrwSz, 32},
-	{cmdHcaCapLogMaxKlmListSize, 16},
+	{cmdHcaCapLogMaxKlmListSize, logMaxKLMs},
 	{cmdHcaCapLogMaxRaReqQp, 4},
 	{cmdHcaCapLogMaxRaResQp, 4},
 	{cmdHcaCapMaxQpCnt, 64},
@@ -128,7 +128,7 @@ var ethernetCaps = []capability{
 	{cmdHcaCapLogMaxSq, 16},
 	{cmdHcaCapLogMaxTir, 16},
 	{cmdHcaCapLogMaxTis, 16},
-	{cmdHcaCapLogMaxRqt, 16},
+	{cmdHcaCapLogMaxRqt, logRQTs},
 	{cmdHcaCapLogMaxRqtSize, 11},
 	{cmdHcaCapLogMaxRmp, 16},
 	{cmdHcaCapBasicCyclicRcvWqe, 1},
@@ -188,11 +188,11 @@ func flowTableCaps() []byte {
 			{flowTablePropLayoutIdentifiedMissTableMode, 1},
 			{flowTablePropLayoutFlowTableModify, 1},
 			{flowTablePropLayoutFlowCounter, 1},
-			{flowTablePropLayoutLogMaxFtSize, 20},
+			{flowTablePropLayoutLogMaxFtSize, logTableSize},
 			{flowTablePropLayoutMaxFtLevel, 64},
-			{flowTablePropLayoutLogMaxFtNum, 12},
+			{flowTablePropLayoutLogMaxFtNum, logTables},
 			{flowTablePropLayoutLogMaxDestination, 12},
-			{flowTablePropLayoutLogMaxFlow, 12},
+			{flowTablePropLayoutLogMaxFlow, logFlows},
 		} {
 			v.f.set(p, v.value)
 		}

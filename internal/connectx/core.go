@@ -123,9 +123,16 @@ func (f *firmwarePages) reset() {
 	f.pages = nil
 }
 
+// What the firmware asks for, and so the most that it takes.
+const (
+	bootPages = 8
+	initPages = 16
+	maxPages  = bootPages + initPages
+)
+
 func queryPages(_ *Device, c *call) status {
 	const boot, initialize, regular = 1, 2, 3
-	n := map[uint16]uint64{boot: 8, initialize: 16, regular: 0}
+	n := map[uint16]uint64{boot: bootPages, initialize: initPages, regular: 0}
 	v, ok := n[c.mod]
 	if !ok {
 		return statusBadParamErr
@@ -145,14 +152,19 @@ func (f *firmwarePages) manage(mem *vfiouser.Memory, c *call) status {
 		if n > len(list)/8 {
 			return statusBadInpLenErr
 		}
+		if n > maxPages-len(f.pages) {
+			return statusLimErr
+		}
 		var first [1]byte
+		given := f.pages
 		for ; n > 0; n, list = n-1, list[8:] {
 			a := be.Uint64(list)
 			if a&0xfff != 0 || mem.ReadAt(first[:], a) != nil {
 				return statusBadParamErr
 			}
-			f.pages = append(f.pages, a)
+			given = append(given, a)
 		}
+		f.pages = given
 	case pagesTake:
 		list := managePagesOutPas.at(c.out)
 		n = min(n, len(f.pages), len(list)/8)

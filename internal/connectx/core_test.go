@@ -106,6 +106,11 @@ func TestTeardown(t *testing.T) {
 		return out
 	}
 	lend(pagesGive, 1, m.pages(base, 1)...)
+	for _, n := range []int{maxPages, 1 << 16} { // more than the firmware has asked for
+		if _, st := m.run(opManagePages, pagesGive, func(in []byte) { managePagesInInputNumEntries.set(in, uint64(n)) }, m.pages(base, n)...); st != statusLimErr {
+			t.Errorf("%d pages given, and 1 before: status %#x", n, st)
+		}
+	}
 	teardown(0)()
 	in := make([]byte, layouts[opManagePages].in)
 	be.PutUint16(in, opManagePages)

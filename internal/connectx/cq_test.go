@@ -4,6 +4,7 @@ package connectx
 
 import (
 	"bytes"
+	"runtime"
 	"testing"
 )
 
@@ -216,6 +217,16 @@ func TestBadCommands(t *testing.T) {
 		{"mkey of small pages", mkey(0, 4096, m.pages(base, 2), set(mkcLogPageSize, 11)), statusBadParamErr},
 		{"mkey of large pages", mkey(0, 4096, m.pages(base, 2), set(mkcLogPageSize, 63)), statusBadParamErr},
 		{"mkey of keys", mkey(0, 4096, m.pages(base, 2), set(mkcAccessMode10, mkcModeKlms)), statusBadParamErr},
+		{"mkey of too many keys", mkey(0, 1<<logMaxKLMs+1, bytes.Repeat(seg(1, m.key, base), 1<<logMaxKLMs+4), set(mkcAccessMode10, mkcModeKlms)), statusBadParamErr},
+		{"mkey of large pages that are not there", func() status {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			st := mkey(0, 1<<42, make([]byte, 64), set(mkcLogPageSize, 40))()
+			if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > 1<<20 {
+				t.Errorf("a key of 5 entries has taken %d bytes of memory", after.TotalAlloc-before.TotalAlloc)
+			}
+			return st
+		}, statusBadParamErr},
 		{"mkey in a large page whose end is not there", mkey(base+size-4096, 4096, m.pages(32<<20, 2), set(mkcLogPageSize, 21)), statusOk},
 		{"CQ of an EQ that is not there", cq(set(cqcCEqnOrApuElement, 63)), statusBadResErr},
 		{"CQ of a UAR that is not there", cq(set(cqcUarPage, 3)), statusBadResErr},

@@ -3,8 +3,11 @@
 package connectx
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -57,6 +60,10 @@ type Device struct {
 func New(cfg Config, bus *vfiouser.Bus) (*Device, error) {
 	if len(cfg.MAC) != 6 {
 		return nil, fmt.Errorf("adapter %s: its MAC address %q is not of 6 bytes", cfg.Name, cfg.MAC)
+	}
+	// A guest has queues in pages of 4 KiB, and all of its memory for physical keys.
+	if size := os.Getpagesize(); size != 4096 || strconv.IntSize == 32 {
+		return nil, fmt.Errorf("adapter %s: this machine has pages of %d bytes and addresses of %d bits: run it on a kernel with pages of 4096 in a process of 64 bits: %w", cfg.Name, size, strconv.IntSize, errors.ErrUnsupported)
 	}
 	d := &Device{cfg: cfg, bus: bus, mem: bus.Memory, start: time.Now()}
 	d.eqs.d, d.res.d, d.eth.flow.e = d, d, &d.eth

@@ -35,12 +35,15 @@ type tis struct {
 
 // rqt is a table of receive queues.
 type rqt struct {
-	e   *ethernet
-	num uint32
+	e    *ethernet
+	num  uint32
+	most int // queues
 
 	mu   sync.Mutex
 	rqns []uint32
 }
+
+const logRQTs = 10 // mlx5e makes some for each of its queues
 
 // States of send and receive queues, MLX5_SQC_STATE_* and MLX5_RQC_STATE_*.
 const (
@@ -186,37 +189,41 @@ func (e *ethernet) createTIR(c *call) status {
 }
 
 // queuesOf returns the queues that the context of an RQT names, which are behind it.
-func (e *ethernet) queuesOf(ctx []byte) (rqns []uint32, st status) {
+func (e *ethernet) queuesOf(ctx []byte, most int) (rqns []uint32, st status) {
 	n, rest := rqtcRqtActualSize.int(ctx), ctx[rqtcSize:]
-	if n == 0 || n > len(rest)/4 {
+	switch {
+	case n > most:
+		return nil, statusBadParamErr
+	case n == 0 || n > len(rest)/4:
 		return nil, statusBadInpLenErr
 	}
-	for i := range n {
-		num := be.Uint32(rest[i*4:]) & 0xffffff
-		if !e.rqs.has(num) {
+	rqns = make([]uint32, n)
+	for i := range rqns {
+		rqns[i] = be.Uint32(rest[i*4:]) & 0xffffff
+		if !e.rqs.has(rqns[i]) {
 			return nil, statusBadResErr
 		}
-		rqns = append(rqns, num)
 	}
 	return rqns, statusOk
 }
 
 func (e *ethernet) createRQT(c *call) status {
 	ctx := createRqtInRqtContext.from(c.in)
-	if rqtcRqtMaxSize.int(ctx) > 1<<e.d.caps.int(capGeneral, cmdHcaCapLogMaxRqtSize) || rqtcRqtActualSize.get(ctx) > rqtcRqtMaxSize.get(ctx) {
+	most := rqtcRqtMaxSize.int(ctx)
+	if most > 1<<e.d.caps.int(capGeneral, cmdHcaCapLogMaxRqtSize) {
 		return statusBadParamErr
 	}
-	rqns, st := e.queuesOf(ctx)
+	rqns, st := e.queuesOf(ctx, most)
 	if st != statusOk {
 		return st
 	}
-	t := &rqt{e: e, rqns: rqns}
-	t.num, st = e.rqts.give(t, 1, 1<<16, c, createRqtOutRqtn)
+	t := &rqt{e: e, most: most, rqns: rqns}
+	t.num, st = e.rqts.give(t, 1, 1<<logRQTs, c, createRqtOutRqtn)
 	return st
 }
 
 func (t *rqt) modify(c *call) status {
-	rqns, st := t.e.queuesOf(modifyRqtInCtx.from(c.in))
+	rqns, st := t.e.queuesOf(modifyRqtInCtx.from(c.in), t.most)
 	if st != statusOk {
 		return st
 	}

@@ -379,6 +379,9 @@ func TestBadFrames(t *testing.T) {
 		"shorter than Ethernet": func() { a.send(opcodeSend, eth, seg(13, a.key, buf.addr[0])) },
 		"segments of nothing":   func() { a.send(opcodeLso, ethSeg(0, 0, tcpFrame(false, 0, nil), 0), frame) },
 		"segments of no TCP":    func() { a.send(opcodeLso, ethSeg(0, 100, make([]byte, 54), 0), frame) },
+		"segments beyond a frame": func() {
+			a.send(opcodeLso, ethSeg(0, maxFrame, tcpFrame(false, 0, nil), 0), seg(maxFrame, a.key, buf.addr[0]))
+		},
 		"header without its IP": func() { a.send(opcodeLso, ethSeg(0, 1, tcpFrame(false, 0, nil)[:33], 0), frame) },
 		"header without its tag": func() {
 			a.send(opcodeLso, ethSeg(0, 1, []byte{12: typeVLAN >> 8, 13: typeVLAN & 0xff}, 0), frame)
@@ -519,6 +522,70 @@ func TestNoRawPackets(t *testing.T) {
 	}
 	if _, st := m.run(opCreateTir, 0, func(in []byte) { tircInlineRqn.set(createTirInCtx.at(in), uint64(n.rqn)) }); st != statusBadResErr {
 		t.Errorf("TIR: status %#x", st)
+	}
+}
+
+// TestModifyRQT makes a table larger than it may be.
+func TestModifyRQT(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	n := m.newNetdev()
+	modify := func(size int) status {
+		_, st := m.run(opModifyRqt, 0, func(in []byte) {
+			modifyRqtInRqtn.set(in, uint64(n.rqt))
+			rqtcRqtActualSize.set(modifyRqtInCtx.at(in), uint64(size))
+		}, bytes.Repeat(be.AppendUint32(nil, n.rqn), size)...)
+		return st
+	}
+	for size, want := range map[int]status{1: statusOk, 2: statusBadParamErr, 1<<16 - 1: statusBadParamErr} {
+		if st := modify(size); st != want {
+			t.Errorf("%d queues in a table of at most 1: status %#x, want %#x", size, st, want)
+		}
+	}
+}
+
+// TestFlowLimits fills tables with entries, and one with groups.
+func TestFlowLimits(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	var table uint64
+	groups, entries := 0, 0
+	group := func(first, last uint64) (num uint64, st status) {
+		out, st := m.run(opCreateFlowGroup, 0, func(in []byte) {
+			createFlowGroupInTableId.set(in, table)
+			createFlowGroupInStartFlowIndex.set(in, first)
+			createFlowGroupInEndFlowIndex.set(in, last)
+		})
+		if st == statusOk {
+			groups++
+		}
+		return createFlowGroupOutGroupId.get(out), st
+	}
+	for range maxFlowEntries>>logFlows + 1 {
+		out, _ := m.mustRun(opCreateFlowTable, 0, func(in []byte) { flowTableContextLogSize.set(createFlowTableInFlowTableContext.at(in), logTableSize) })
+		table = createFlowTableOutTableId.get(out)
+		num, st := group(0, 1<<logFlows)
+		for i := uint64(0); st == statusOk; i++ {
+			_, st = m.run(opSetFlowTableEntry, 0, func(in []byte) {
+				setFteInTableId.set(in, table)
+				setFteInFlowIndex.set(in, i)
+				flowContextGroupId.set(setFteInFlowContext.at(in), num)
+				flowContextAction.set(setFteInFlowContext.at(in), 1)
+			})
+			if st == statusOk {
+				entries++
+			} else if st != statusNoResErr || i > 1<<logFlows {
+				t.Fatalf("entry %d: status %#x", i, st)
+			}
+		}
+	}
+	if entries != maxFlowEntries {
+		t.Errorf("%d entries in all tables, want %d", entries, maxFlowEntries)
+	}
+	st := statusOk
+	for i := uint64(1<<logFlows + 1); st == statusOk; i++ {
+		_, st = group(i, i)
+	}
+	if groups != maxFlowGroups || st != statusNoResErr {
+		t.Errorf("group %d: status %#x", groups+1, st)
 	}
 }
 

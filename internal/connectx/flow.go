@@ -10,6 +10,8 @@ type flowTables struct {
 	e        *ethernet
 	mu       sync.Mutex
 	next     uint32
+	groups   int // of all tables, as entries
+	entries  int
 	tables   map[uint32]*flowTable
 	roots    map[int]uint32 // by type
 	counters objects[struct{}]
@@ -21,6 +23,16 @@ type flowTable struct {
 	groups  map[uint32]flowGroup
 	entries map[uint64]struct{}
 }
+
+const (
+	logTableSize = 20
+	logTables    = 12
+	logFlows     = 12 // of a table
+
+	// Of all tables: mlx5e has a few groups in each, and an entry for a protocol, a VLAN or an address.
+	maxFlowGroups  = 1 << 12
+	maxFlowEntries = 1 << 16
+)
 
 type flowGroup struct{ first, last uint64 }
 
@@ -49,7 +61,7 @@ const (
 func (f *flowTables) reset() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.tables, f.roots, f.next = nil, nil, 0
+	f.tables, f.roots, f.next, f.groups, f.entries = nil, nil, 0, 0, 0
 	f.counters.clear(nil)
 }
 
@@ -58,13 +70,13 @@ func (f *flowTables) create(c *call) status {
 	defer f.mu.Unlock()
 	typ := createFlowTableInTableType.int(c.in)
 	log := flowTableContextLogSize.int(createFlowTableInFlowTableContext.at(c.in))
-	if typ != tableNICReceive && typ != tableNICTransmit || log > 20 || createFlowTableInOtherVport.is(c.in) {
+	if typ != tableNICReceive && typ != tableNICTransmit || log > logTableSize || createFlowTableInOtherVport.is(c.in) {
 		return statusBadParamErr
 	}
 	if f.tables == nil {
 		f.tables, f.roots = map[uint32]*flowTable{}, map[int]uint32{}
 	}
-	if len(f.tables) >= 1<<12 {
+	if len(f.tables) >= 1<<logTables {
 		return statusNoResErr
 	}
 	f.next++
@@ -127,13 +139,17 @@ func (f *flowTables) createGroup(t *flowTable, c *call) status {
 			return statusBadParamErr
 		}
 	}
+	if f.groups >= maxFlowGroups {
+		return statusNoResErr
+	}
 	f.next++
+	f.groups++
 	t.groups[f.next] = g
 	createFlowGroupOutGroupId.set(c.out, uint64(f.next))
 	return statusOk
 }
 
-func (*flowTables) destroyGroup(t *flowTable, c *call) status {
+func (f *flowTables) destroyGroup(t *flowTable, c *call) status {
 	num := destroyFlowGroupInGroupId.u32(c.in)
 	g, ok := t.groups[num]
 	if !ok {
@@ -144,6 +160,7 @@ func (*flowTables) destroyGroup(t *flowTable, c *call) status {
 			return statusBadResStateErr
 		}
 	}
+	f.groups--
 	delete(t.groups, num)
 	return statusOk
 }
@@ -159,6 +176,12 @@ func (f *flowTables) setEntry(t *flowTable, c *call) status {
 	}
 	if st := f.checkActions(ctx, flowContextDestination.from(setFteInFlowContext.from(c.in))); st != statusOk {
 		return st
+	}
+	if _, ok := t.entries[index]; !ok {
+		if len(t.entries) >= 1<<logFlows || f.entries >= maxFlowEntries {
+			return statusNoResErr
+		}
+		f.entries++
 	}
 	t.entries[index] = struct{}{}
 	return statusOk
@@ -196,11 +219,12 @@ func (f *flowTables) checkActions(ctx, list []byte) status {
 	return statusOk
 }
 
-func (*flowTables) deleteEntry(t *flowTable, c *call) status {
+func (f *flowTables) deleteEntry(t *flowTable, c *call) status {
 	index := deleteFteInFlowIndex.get(c.in)
 	if _, ok := t.entries[index]; !ok {
 		return statusBadResErr
 	}
+	f.entries--
 	delete(t.entries, index)
 	return statusOk
 }

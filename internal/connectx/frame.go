@@ -145,7 +145,7 @@ func (e *ethernet) execute(q *sendQueue, wqe []byte) bool {
 // segment sends data behind a TCP header in frames with mss bytes of it each. It reports false if the
 // header is not one of Ethernet, IP and TCP and nothing else.
 func (e *ethernet) segment(frame []byte, header, mss int) bool {
-	if header < etherSize || header > len(frame) || mss == 0 {
+	if header < etherSize || header > len(frame) || mss == 0 || header+min(mss, len(frame)) > maxFrame {
 		return false
 	}
 	template, data := frame[:header:header], frame[header:]

@@ -40,8 +40,9 @@ const (
 
 	physicalSize = 1 << 40 // of guests' memory that physical keys reach
 
-	octoword = 16      // unit of translation entries
-	maxXLT   = 1 << 27 // bytes of all translation entries: of 64 GiB in small pages
+	octoword   = 16      // unit of translation entries
+	maxXLT     = 1 << 27 // bytes of all translation entries: of 64 GiB in small pages
+	logMaxKLMs = 16      // parts of a key of keys, each of which the engine gets again when the key changes
 )
 
 // rights are the flags of a context that grant access.
@@ -196,7 +197,7 @@ func (k *mkey) query(c *call) status {
 
 // parts returns what the entries of a key of keys name (struct mlx5_klm), up to its length.
 func (k *mkey) parts(length uint64) (list []engine.Part, ok bool) {
-	for b := k.xlt; length > 0; b = b[octoword:] {
+	for b := k.xlt[:min(len(k.xlt), octoword<<logMaxKLMs)]; length > 0; b = b[octoword:] {
 		if len(b) < octoword || be.Uint32(b) == 0 {
 			return nil, false
 		}
@@ -234,16 +235,15 @@ func (k *mkey) mapPages(start, length uint64) ([]byte, status) {
 	if n > uint64(len(k.xlt))/8 {
 		return nil, statusBadInpLenErr
 	}
-	small := off >> 12 << 12
-	addrs := make([]uint64, 0, (off+length-small+0xfff)>>12)
-	for p := small; p < off+length; p += 4096 {
-		a := be.Uint64(k.xlt[p>>shift*8:]) &^ flags
-		if a&(1<<shift-1) != 0 {
+	addrs := make([]uint64, n)
+	for i := range addrs {
+		addrs[i] = be.Uint64(k.xlt[i*8:]) &^ flags
+		if addrs[i]&(1<<shift-1) != 0 {
 			return nil, statusBadParamErr
 		}
-		addrs = append(addrs, a+p&(1<<shift-1))
 	}
-	v, err := k.t.d.mem.Pages(addrs, 4096)
+	small := off >> 12 << 12
+	v, err := k.t.d.mem.Part(addrs, 1<<shift, small, (off+length+0xfff)>>12<<12-small)
 	if err != nil {
 		return nil, statusBadParamErr
 	}
