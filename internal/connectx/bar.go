@@ -157,9 +157,9 @@ func (d *Device) doorbell(uar uint32, off int, b []byte) {
 	}
 	switch {
 	case off == uarEQArm, off == uarEQ:
-		d.eqs.doorbell(be.Uint32(b), off == uarEQArm)
+		d.eqs.doorbell(uar, be.Uint32(b), off == uarEQArm)
 	case off == uarCQ && len(b) == 8:
-		d.t.armCQ(be.Uint32(b), be.Uint32(b[4:]))
+		d.t.armCQ(uar, be.Uint32(b), be.Uint32(b[4:]))
 	case off >= uarSend:
 		d.flame.store(uar, off, b)
 	}

@@ -131,9 +131,10 @@ func (f *blueFlame) reset() {
 // all that the doorbell record shows.
 func (d *Device) send(uar uint32, b []byte, one bool) {
 	num := be.Uint32(b[ctrlQPNDS:]) >> 8
-	if q, ok := d.eth.sqs.get(num); ok {
+	// A queue of another UAR is another process's.
+	if q, ok := d.eth.sqs.get(num); ok && q.uar == uar {
 		d.eth.ring(q, b, one)
-	} else if q, ok := d.t.qps.get(num); ok && q.uar == uar && q.sq.count > 0 { // that of another UAR is another process's
+	} else if q, ok := d.t.qps.get(num); ok && q.uar == uar && q.sq.count > 0 {
 		q.ring(b, one)
 	}
 }

@@ -24,6 +24,7 @@ var cqCommands = map[uint16]func(*transport, *call) status{
 // bits.
 type cq struct {
 	num uint32
+	uar uint32 // whose doorbells are its
 	d   *Device
 	e   *engine.CQ
 
@@ -66,12 +67,12 @@ const (
 
 func (t *transport) createCQ(c *call) status {
 	d, ctx := t.d, bytes.Clone(createCqInCqContext.at(c.in))
-	q := &cq{d: d, context: ctx, logSize: cqcLogCqSize.int(ctx), eqn: cqcCEqnOrApuElement.u32(ctx)}
+	q := &cq{d: d, uar: cqcUarPage.u32(ctx), context: ctx, logSize: cqcLogCqSize.int(ctx), eqn: cqcCEqnOrApuElement.u32(ctx)}
 	switch {
 	case createCqInCqUmemValid.is(c.in), cqcCqeSz.int(ctx) > 1, cqcCqeCompEn.is(ctx), cqcApuCq.is(ctx), cqcDbrUmemValid.is(ctx),
 		q.logSize > d.caps.int(capGeneral, cmdHcaCapLogMaxCqSz):
 		return statusBadParamErr
-	case !d.eqs.has(q.eqn), !d.res.uars.has(cqcUarPage.u32(ctx)):
+	case !d.eqs.has(q.eqn), !d.res.uars.has(q.uar):
 		return statusBadResErr
 	}
 	if st := q.mapRing(&q.ring, ctx, createCqInPas.at(c.in), cqcDbrAddr.get(ctx)); st != statusOk {
@@ -314,9 +315,9 @@ func (q *cq) fire() {
 }
 
 // armCQ takes the two words of a CQ's doorbell (libmlx5's mlx5_arm_cq).
-func (t *transport) armCQ(cmd, cqn uint32) {
+func (t *transport) armCQ(uar, cmd, cqn uint32) {
 	const solicitedOnly = 1 << 24
-	if q, ok := t.cqs.get(cqn & indexMask); ok {
+	if q, ok := t.cqs.get(cqn & indexMask); ok && q.uar == uar {
 		q.arm(cmd&indexMask, cmd&solicitedOnly != 0)
 	}
 }

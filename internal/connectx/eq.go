@@ -20,6 +20,7 @@ var eqCommands = map[uint16]func(*eqTable, *call) status{
 // driver that it is new, and an interrupt.
 type eq struct {
 	num     uint32
+	uar     uint32 // whose doorbells are its
 	vector  int
 	mask    [4]uint64 // of the asynchronous events that it gets
 	context []byte    // struct eqc
@@ -44,7 +45,7 @@ const maxEQs = 64
 
 func (t *eqTable) create(c *call) status {
 	d, ctx := t.d, createEqInEqContextEntry.at(c.in)
-	q := &eq{vector: eqcIntr.int(ctx), logSize: eqcLogEqSize.int(ctx), context: append([]byte(nil), ctx...)}
+	q := &eq{uar: eqcUarPage.u32(ctx), vector: eqcIntr.int(ctx), logSize: eqcLogEqSize.int(ctx), context: append([]byte(nil), ctx...)}
 	for i := range q.mask {
 		q.mask[i] = be.Uint64(createEqInEventBitmask.at(c.in)[i*8:])
 	}
@@ -52,7 +53,7 @@ func (t *eqTable) create(c *call) status {
 	if q.vector >= vectors || q.logSize > d.caps.int(capGeneral, cmdHcaCapLogMaxEqSz) || eqcPageOffset.is(ctx) {
 		return statusBadParamErr
 	}
-	if !d.res.uars.has(eqcUarPage.u32(ctx)) {
+	if !d.res.uars.has(q.uar) {
 		return statusBadResErr
 	}
 	size := eqeSize << q.logSize
@@ -140,9 +141,9 @@ func (t *eqTable) post(q *eq, typ, subtype uint8, data []byte) {
 
 // doorbell takes the driver's consumer index, and interrupts it again if it arms a queue that has
 // more.
-func (t *eqTable) doorbell(value uint32, arm bool) {
+func (t *eqTable) doorbell(uar, value uint32, arm bool) {
 	q, ok := t.get(value >> 24)
-	if !ok {
+	if !ok || q.uar != uar {
 		return
 	}
 	q.mu.Lock()

@@ -73,6 +73,7 @@ type ethQueue struct {
 
 type sendQueue struct {
 	ethQueue
+	uar   uint32 // whose doorbells are its
 	shown shown
 }
 
@@ -301,7 +302,7 @@ func (e *ethernet) createSQ(c *call) status {
 	case wqLogWqStride.int(w) != 6:
 		return statusBadParamErr
 	}
-	q := &sendQueue{ethQueue: ethQueue{context: bytes.Clone(ctx[:sqcSize])}}
+	q := &sendQueue{ethQueue: ethQueue{context: bytes.Clone(ctx[:sqcSize])}, uar: wqUarPage.u32(w)}
 	st := q.open(e.d, w, sqcCqn.u32(ctx))
 	if st != statusOk {
 		return st

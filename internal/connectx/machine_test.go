@@ -450,14 +450,15 @@ func (q *testCQ) empty() {
 	}
 }
 
-func (q *testCQ) arm(solicitedOnly bool) {
+// arm arms the queue by its UAR, or by another.
+func (q *testCQ) arm(solicitedOnly bool, uar ...uint32) {
 	var b [8]byte
 	be.PutUint32(b[:], q.ci&indexMask)
 	if solicitedOnly {
 		b[0] |= 1
 	}
 	be.PutUint32(b[4:], q.num)
-	q.m.dev.doorbell(q.m.uar, uarCQ, b[:])
+	q.m.dev.doorbell(append(uar, q.m.uar)[0], uarCQ, b[:])
 }
 
 // testQP is a QP as a driver has it.

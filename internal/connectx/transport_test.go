@@ -795,6 +795,33 @@ func TestDoorbellOfAnotherUAR(t *testing.T) {
 	x.send.empty()
 	m.dev.doorbell(m.uar, uarSend+flameSize, bell)
 	x.send.expect(cqeRequest, 0, 0)
+
+	// A store of a whole request that the send queue of the network function has not, and would fail for.
+	n := m.newNetdev()
+	request := n.request(opcodeNop, wqeCtrlCqUpdate)
+	n.put(request)
+	junk := append(bytes.Clone(request), make([]byte, 48)...)
+	junk[ctrlFlags] = 0xff
+	m.dev.doorbell(other, uarSend, junk)
+	m.dev.doorbell(other, uarSend+flameSize, junk[:8])
+	n.sendCQ.empty()
+	m.dev.doorbell(m.uar, uarSend, request[:8])
+	n.sendCQ.expect(cqeRequest, 0, 0)
+
+	// Completion and event queues.
+	x.send.arm(false, other)
+	x.nops(1)
+	m.noEvent()
+	x.send.arm(false)
+	m.expectEvent(eventComp, x.send.num)
+	q := m.dev.eqs.all()[0]
+	before := q.ci
+	index := be.AppendUint32(nil, m.eqn<<24|(before-1)&indexMask)
+	m.dev.doorbell(other, uarEQ, index)
+	m.dev.doorbell(other, uarEQArm, index)
+	if q.ci != before {
+		t.Errorf("the index of the event queue is %d, was %d", q.ci, before)
+	}
 }
 
 // TestResetDuringTraffic resets the adapter under a transfer: nothing is written afterwards, and the
