@@ -11,7 +11,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// AH is the path to a port, for UD QPs of its [PD]. Close it after their requests.
+// AH is the path to a port, for UD QPs of its [PD]. Close it after their requests. It lives until it is
+// closed, or its PD becomes unreachable: a [verbs.UDAddr] is no pointer to it.
 type AH struct {
 	pd  *PD
 	obj *object
@@ -44,7 +45,7 @@ func (p *PD) CreateAH(av verbs.AddressVector) (*AH, error) {
 	}
 	a := &AH{pd: p, av: av, num: num}
 	a.obj = newObject(p.obj.device, objectName{"AH %d", num}, withRelease(destroy, part), p.obj)
-	addCleanup(a, a.obj)
+	a.obj.pinned = true // a verbs.UDAddr names it by its number
 	return a, nil
 }
 

@@ -83,7 +83,7 @@ func (q *QP) AddrOn(gid verbs.GIDEntry) (verbs.QPAddr, error) {
 
 // Connect moves an RC or UC QP from RESET to RTS and connects it to remote, which connects to
 // local. Post receives after it, and before remote sends: RESET takes none. On iWARP only package
-// cm connects.
+// cm connects. A connected QP lives until it is closed, see [QP.Modify].
 func (q *QP) Connect(local, remote verbs.QPAddr, opt ConnectOptions) error {
 	const op = "connect"
 	if q.pd.ctx.device.IWARP() {

@@ -11,7 +11,7 @@ import (
 )
 
 // MW is a memory window: a key to part of a region that work requests grant and revoke. It belongs
-// to a [PD]. The kernel's rxe (6.1 to 7.2) checks its access and key, but not its bounds: peers can
+// to a [PD] and lives as a region does, see [MR]. The kernel's rxe (6.1 to 7.2) checks its access and key, but not its bounds: peers can
 // access the whole region.
 type MW struct {
 	pd  *PD
@@ -39,7 +39,7 @@ func (p *PD) AllocMW(typ verbs.MWType) (*MW, error) {
 	m.obj = newObject(p.obj.device, objectName{"MW %#x", resp.Rkey}, func() error {
 		return core.destroy(abi.UVERBS_OBJECT_MW, abi.UVERBS_METHOD_MW_DESTROY, abi.UVERBS_ATTR_DESTROY_MW_HANDLE, 0, resp.MwHandle, nil)
 	}, p.obj)
-	addCleanup(m, m.obj)
+	m.obj.pinned = true // as a region: a peer may have its key
 	return m, nil
 }
 

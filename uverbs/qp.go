@@ -19,6 +19,7 @@ import (
 type QP struct {
 	pd     *PD
 	obj    *object
+	id     uint64 // in the registry
 	num    uint32
 	typ    verbs.QPType
 	handle uint32
@@ -79,7 +80,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	defer exitAll(parents)
 
 	core, id, asked := p.ctx.contextCore, p.ctx.lastID.Add(1), opt.Cap // the driver may raise that of init
-	q := &QP{pd: p, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ}
+	q := &QP{pd: p, id: id, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ}
 	init := &provider.QPInit{
 		Type: opt.Type, Cap: opt.Cap, SignalAll: opt.SignalAll, SingleThreaded: opt.SingleThreaded, PD: p.driverPD,
 		SendCQ: opt.SendCQ.queue, RecvCQ: opt.RecvCQ.queue,

@@ -12,7 +12,8 @@ import (
 )
 
 // Modify changes the attributes in mask. With [verbs.MaskState] it moves the QP, by the table of
-// ibv_modify_qp(3). RESET discards all requests.
+// ibv_modify_qp(3). RESET discards all requests. From RTR on the QP lives until Close, or until Modify
+// moves it to RESET or ERR: its peer may use it although the program has no pointer to it.
 func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	const op = "modify"
 	if err := q.obj.enter(op); err != nil {
@@ -43,6 +44,9 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	err := q.send.Modify(a, mask, q.pd.ctx.invokeFunc(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, &moved))
 	if err == nil {
+		if mask&verbs.MaskState != 0 {
+			q.pd.ctx.registry.hold(q.id, q, q.reachable(a.State))
+		}
 		return nil
 	}
 	if errors.Is(err, syscall.EINVAL) && !q.pd.ctx.device.IWARP() { // iWARP drivers have rules of their own
@@ -67,6 +71,12 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 		limits = append(limits, limit{"MaxDestRDAtomic", int(a.MaxDestRDAtomic), q.pd.ctx.dev.Attr.MaxQPRDAtomic})
 	}
 	return q.obj.failSize(op, err, "", 0, limits...)
+}
+
+// reachable reports whether a peer can use the QP in a state. On iWARP the kernel moves a QP on from INIT, when
+// the connection manager, which knows it by its number, connects it.
+func (q *QP) reachable(s verbs.QPState) bool {
+	return s >= verbs.StateRTR && s != verbs.StateErr || s == verbs.StateInit && q.pd.ctx.device.IWARP()
 }
 
 // wrapNoRoute adds the GIDs to an error that means that a RoCE peer does not answer. The

@@ -15,18 +15,34 @@ type registry struct {
 	entries map[uint64]entry
 }
 
-// entry is an object. One of its pointers is set.
+// entry is an object. One of its weak pointers is set.
 type entry struct {
 	obj *object
 	qp  weak.Pointer[QP]
 	cq  weak.Pointer[CQ]
 	srq weak.Pointer[SRQ]
+
+	held *QP // see hold
 }
 
 func (r *registry) add(id uint64, e entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.entries[id] = e
+}
+
+// hold keeps a QP, and so what it was made from, reachable until it is not held any more, or is removed, or
+// the device is lost: as long as the goroutine of watchLoss refers to the registry.
+func (r *registry) hold(id uint64, q *QP, hold bool) {
+	if !hold {
+		q = nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e, ok := r.entries[id]; ok {
+		e.held = q
+		r.entries[id] = e
+	}
 }
 
 func (r *registry) remove(id uint64) {

@@ -107,6 +107,7 @@ func dropWindow(t *testing.T, closing bool) {
 			t.Error("a region was closed under its window")
 		}
 	}
+	check(t, qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)) // or its peer could use it
 }
 
 // TestImportedClose closes contexts of one file, and the objects created from them, in any
