@@ -74,7 +74,8 @@ var (
 	ErrState          = errors.New("the QP's state does not allow this work request")
 )
 
-// ErrQueueFailed is returned by every use of a queue that the kernel no longer serves.
+// ErrQueueFailed is returned by every use of a queue that the kernel no longer serves, and by waits for a CQ
+// that has lost completions as it was full.
 // The reason follows in the text. Close the QP, SRQ or CQ.
 var ErrQueueFailed = errors.New("queue has failed")
 

@@ -131,6 +131,11 @@ func (e *Endpoint) build(opt *Options, request *Event, t *Transport) (err error)
 	if err != nil {
 		return err
 	}
+	bridge.OnOverrun(e.QP, func(err error) {
+		if !e.life.ending.Load() {
+			go e.end(err, true, true) // not here: it makes system calls
+		}
+	})
 	attr, mask, err := e.qpAttr(verbs.StateInit)
 	if err == nil {
 		err = e.QP.Modify(attr, mask)
@@ -190,6 +195,9 @@ func (e *Endpoint) makeCQs() (err error) {
 	}
 	if p.RecvCQ == nil {
 		kind.recv = size.MaxRecvWR + 1
+		if p.SRQ != nil {
+			kind.recv = p.SRQ.Cap() + 1
+		}
 	}
 	if kind.send == 0 && kind.recv == 0 {
 		return nil
@@ -365,7 +373,7 @@ func (e *Endpoint) end(reason error, flush, tell bool) {
 func (e *Endpoint) Done() <-chan struct{} { return e.life.done }
 
 // Err returns why the connection ended, [verbs.ErrDisconnected], [verbs.ErrDeviceRemoved] or
-// [verbs.ErrClosed], or nil.
+// [verbs.ErrClosed], or [verbs.ErrQueueFailed] if one of its CQs has overflowed; or nil.
 func (e *Endpoint) Err() error {
 	select {
 	case <-e.life.done:

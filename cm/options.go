@@ -22,7 +22,8 @@ type Options struct {
 	Cap verbs.QPCap
 	// Polled makes CQs faster, without a completion channel: PollWait fails.
 	Polled bool
-	// SendCQ and RecvCQ are CQs to share; nil makes one with room for the QP's requests.
+	// SendCQ and RecvCQ are CQs to share; nil makes one with room for the QP's
+	// requests, and for as many receives as the SRQ holds now.
 	// If the network has lost the peer's confirmation, a first message makes Accept return
 	// only in a RecvCQ that is made here, or if the program calls [ID.Notify].
 	SendCQ, RecvCQ *uverbs.CQ
@@ -49,7 +50,7 @@ type Options struct {
 	// receive posted. The default and the most are 7: without end.
 	RNRRetryCount int
 	// Prepare, if set, is called when the device that leads to the peer is known. It may
-	// set PD, SendCQ, RecvCQ and Cap for it. A dial calls it and Setup for each address.
+	// set PD, SendCQ, RecvCQ, SRQ and Cap for it. A dial calls it and Setup for each address.
 	Prepare func(Route, *Options) error
 	// Setup, if set, is called before the peer can send. It may post receives and announce
 	// memory with [Endpoint.Announce]. If it fails, Dial or Accept fails.

@@ -90,7 +90,7 @@ func NewPair(t testing.TB, ctxA, ctxB *uverbs.Context, opt PairOptions) (a, b *S
 func newSide(t testing.TB, ctx *uverbs.Context, opt PairOptions) *Side {
 	t.Helper()
 	s := &Side{PD: made(ctx.AllocPD())(t)}
-	cqopt := uverbs.CQOptions{Depth: cmp.Or(opt.Depth, opt.Cap.MaxSendWR+opt.Cap.MaxRecvWR+1)}
+	cqopt := uverbs.CQOptions{Depth: cmp.Or(opt.Depth, 2*(opt.Cap.MaxSendWR+opt.Cap.MaxRecvWR)+1)} // drivers round queues up, at most to twice the size
 	if opt.Events {
 		cqopt.Channel = made(ctx.CreateCompChannel())(t)
 	}

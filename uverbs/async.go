@@ -44,12 +44,19 @@ func (c *Context) NextAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 		return AsyncEvent{}, c.obj.fail(op, ctx.Err())
 	}
 	var desc abi.IbUverbsAsyncEventDesc
-	err := c.async.Sleep(ctx, time.Time{}, func(fd int) error {
-		_, err := host.Read(fd, mmap.Bytes(&desc))
-		return err
-	})
-	if err != nil {
-		return AsyncEvent{}, c.obj.fail(op, err)
+	for got := false; !got; {
+		if desc.Element, got = c.overruns.take(); got {
+			desc.EventType = uint32(verbs.EventCQErr)
+			break
+		}
+		err := c.async.Sleep(ctx, time.Time{}, func(fd int) error {
+			_, err := host.Read(fd, mmap.Bytes(&desc))
+			got = err == nil
+			return err
+		})
+		if err != nil {
+			return AsyncEvent{}, c.obj.fail(op, err)
+		}
 	}
 	e := AsyncEvent{Type: verbs.AsyncEventType(desc.EventType)}
 	switch e.Type {

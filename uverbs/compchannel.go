@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -53,6 +54,7 @@ type cqEvents struct {
 	counter provider.EventCounter // may be nil
 	pending event.Cond            // signaled when the CQ has pending events, or is closed
 	closed  bool
+	failed  bool // see [CQ.overrun]
 	retired bool // another CQ has its number now, see [bridge.RecycleCQ]
 }
 
@@ -148,6 +150,10 @@ func (c *channel) sleep(ctx context.Context, until time.Time, cq *cqEvents) (eve
 		c.mu.Unlock()
 		return 0, verbs.ErrClosed
 	}
+	if cq.failed {
+		c.mu.Unlock()
+		return 0, errOverrun
+	}
 	c.sleeping = true
 	c.mu.Unlock()
 	c.lastRead = 0
@@ -161,6 +167,8 @@ func (c *channel) sleep(ctx context.Context, until time.Time, cq *cqEvents) (eve
 		return events, nil
 	case err == nil && cq.closed:
 		return 0, verbs.ErrClosed
+	case err == nil && cq.failed:
+		return 0, errOverrun
 	}
 	return 0, err
 }
@@ -181,15 +189,28 @@ func init() {
 func (c *channel) wait(ctx context.Context, cq *cqEvents) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	closed := false
+	var end error
 	err := cq.pending.Wait(ctx, &c.mu, nil, func() bool {
-		closed = cq.closed
-		return closed || c.take(cq.id)
+		switch {
+		case cq.closed:
+			end = verbs.ErrClosed
+		case cq.failed:
+			end = errOverrun
+		}
+		return end != nil || c.take(cq.id)
 	})
-	if err == nil && closed {
-		return verbs.ErrClosed
+	return cmp.Or(err, end)
+}
+
+// fail ends the calls that wait for a CQ that has overrun.
+func (c *channel) fail(cq *cqEvents) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cq.failed = true
+	cq.pending.Signal()
+	if c.sleeping {
+		c.file.Wake()
 	}
-	return err
 }
 
 // take takes a pending event of a CQ, if there is one. The caller holds mu.

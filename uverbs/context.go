@@ -26,12 +26,13 @@ type contextCore struct {
 	dev           *provider.Device
 	driverContext provider.Context // the driver's
 	async         host.EventFile
-	loss          host.EventFile // see watchLoss
-	watched       chan struct{}  // closed when watchLoss has ended
+	loss          host.EventFile // see watch
+	watched       chan struct{}  // closed when watch has ended
 	lost          atomic.Bool
 	vectors       uint32
 
 	asyncSem chan struct{} // has a token while a goroutine reads async
+	overruns overruns
 
 	lastID   atomic.Uint64 // of the registry
 	registry *registry
@@ -77,7 +78,7 @@ func (d Device) open(fd int, imported bool) (*Context, error) {
 		return nil
 	})
 	addCleanup(c, c.obj)
-	go core.watchLoss()
+	go core.watch()
 	return c, nil
 }
 
@@ -96,7 +97,7 @@ func (c *contextCore) setup(imported bool) (err error) {
 	if err != nil {
 		return err
 	}
-	// The first such file gets the events of objects, and both those of the device.
+	// The first such file gets the events of objects but CQs, the second those of CQs, and both those of the device.
 	if c.async, err = allocAsync(c.file); err == nil {
 		if c.loss, err = allocAsync(c.file); err == nil {
 			c.loss.Relay()

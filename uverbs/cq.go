@@ -3,6 +3,7 @@ package uverbs
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"syscall"
 	"weak"
 
@@ -28,12 +29,14 @@ type CQ struct {
 	waitSem chan struct{} // has a token while a goroutine is in pollArmWait; nil without a channel
 	waits   spin.History  // of the goroutine that holds waitSem
 	closed  chan struct{} // closed with the CQ; nil without a channel
+	failed  atomic.Bool   // see overrun
 }
 
 // CQOptions contains options for [Context.CreateCQ].
 type CQOptions struct {
 	// Depth is the minimum number of completions that the CQ holds. A CQ that overflows
-	// fails: leave room for every signaled request and every receive.
+	// fails, see [CQ.PollWait]: leave room for every signaled request and every receive of its
+	// QPs, of an SRQ for all that it holds.
 	Depth   int
 	Channel *CompChannel // delivers the CQ's events; without one it can only be polled
 	Vector  int          // completion vector, less than [Context.CompVectors]
@@ -81,6 +84,7 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 				sys.FD(abi.UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, fd).If(opt.Channel != nil),
 				sys.In(abi.UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, &vector),
 				sys.Out(abi.UVERBS_ATTR_CREATE_CQ_RESP_CQE, &got),
+				sys.FD(abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD, core.loss.FD()), // whose events watch reads
 				sys.InBytes(abi.UVERBS_ATTR_UHW_IN, uhw.In),
 				sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, uhw.Out),
 			}})
@@ -147,6 +151,9 @@ func (q *CQ) recycle() (*CQ, error) {
 	const op = "recycle"
 	next := &CQ{ctx: q.ctx, channel: q.channel, handle: q.handle, id: q.id}
 	err := q.obj.transfer(op, func(parents []*object) error {
+		if q.failed.Load() {
+			return errOverrun
+		}
 		if q.channel != nil {
 			if err := q.channel.ch.retireCQ(q.events); err != nil {
 				return err
@@ -203,6 +210,10 @@ func (q *CQ) Wait(ctx context.Context) error {
 // none. Before it sleeps it polls for 10 µs, or for twice the time of recent waits if that was less
 // than 50 µs and no other wait of the process polls for so long. [CQ.Arm] and [CQ.Wait] do not
 // poll.
+//
+// The error matches [verbs.ErrQueueFailed] when there are no completions left and the CQ has overflowed: some are
+// lost. [CQ.Wait] and [CQ.Next] fail the same, and [Context.AsyncEvents] yields [verbs.EventCQErr] for those
+// who only poll.
 func (q *CQ) PollWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	for {
 		if n := q.Poll(wcs); n > 0 || len(wcs) == 0 {
@@ -239,6 +250,12 @@ func (q *CQ) pollArmWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	case <-q.closed:
 		return 0, q.obj.fail(op, verbs.ErrClosed)
 	}
+	if q.failed.Load() {
+		if n := q.Poll(wcs); n > 0 { // what came before the failure
+			return n, nil
+		}
+		return 0, q.obj.do(op, func() error { return errOverrun })
+	}
 	wait := q.waits.Wait(spin.Limit(q.ctx.device.Node, spin.MaxTime), true)
 	defer wait.Done()
 	for wait.More() {
@@ -252,7 +269,10 @@ func (q *CQ) pollArmWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	if n := q.Poll(wcs); n > 0 {
 		return n, nil
 	}
-	return 0, q.Wait(ctx)
+	if err := q.Wait(ctx); !q.failed.Load() {
+		return 0, err
+	}
+	return 0, nil // there may be completions from before the failure
 }
 
 // Resize changes the size to at least depth completions, and keeps those in the CQ

@@ -12,10 +12,10 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// watchLoss waits until the device is lost, and then fails its queues, or until the Context is
-// closed. Of a removed device, the kernel destroys the files of events last: it does not
+// watch fails CQs that have overrun, until the device is lost, and then fails its queues, or until the Context
+// is closed. Of a removed device, the kernel destroys the files of events last: it does not
 // touch the queues any more.
-func (c *contextCore) watchLoss() {
+func (c *contextCore) watch() {
 	defer close(c.watched)
 	var desc abi.IbUverbsAsyncEventDesc
 	for verbs.AsyncEventType(desc.EventType) != verbs.EventDeviceFatal {
@@ -25,6 +25,9 @@ func (c *contextCore) watchLoss() {
 		})
 		if err != nil {
 			return
+		}
+		if verbs.AsyncEventType(desc.EventType) == verbs.EventCQErr {
+			c.overrun(desc.Element)
 		}
 	}
 	c.lost.Store(true)

@@ -3,6 +3,7 @@ package uverbs
 import (
 	"fmt"
 	"math"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"weak"
@@ -28,6 +29,8 @@ type QP struct {
 	recvCQ *CQ
 	srq    *SRQ
 	groups *groups
+
+	onOverrun atomic.Pointer[func(error)] // see [bridge.OnOverrun]
 
 	send provider.SendQueue
 	recv provider.RecvQueue // nil if there is an SRQ

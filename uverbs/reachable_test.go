@@ -89,6 +89,7 @@ func leave(t *testing.T, f forgotten, to verbs.QPState) {
 // TestReachableIWARP drops a QP that the connection manager connects by its number.
 func TestReachableIWARP(t *testing.T) {
 	labtest.RequireKernel(t)
+	before := kernelObjects(t)
 	q := forget(t, labtest.SIW, uverbs.QPOptions{}, func(q *uverbs.QP, _ verbs.QPAddr) error {
 		return q.Modify(verbs.QPAttr{State: verbs.StateInit, Port: 1}, verbs.MaskState|verbs.MaskPort|verbs.MaskPKeyIndex|verbs.MaskAccess)
 	})
@@ -98,6 +99,8 @@ func TestReachableIWARP(t *testing.T) {
 		t.Fatal("a QP in INIT was collected")
 	}
 	labtest.Check(t, qp.Close())
+	qp = nil
+	labtest.Until(t, "the release of what it was made from", func() bool { runtime.GC(); return kernelObjects(t) == before })
 }
 
 // TestForgottenHandle drops a peer's address handle, which a [verbs.UDAddr] names by its number.

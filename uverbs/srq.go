@@ -147,6 +147,9 @@ func (s *SRQ) modify(op string, size func() limit, run func(func(abi.IbUverbsMod
 	return nil
 }
 
+// Cap returns the number of receives that the SRQ holds, at least the requested one.
+func (s *SRQ) Cap() int { return s.queue.Cap() }
+
 // Query returns the SRQ's size and armed limit (ibv_query_srq(3)).
 func (s *SRQ) Query() (SRQOptions, error) {
 	req := abi.IbUverbsQuerySrq{SrqHandle: s.handle}

@@ -13,6 +13,10 @@ import (
 // its channel, and if a program has called CQ.Channel: it may still use the channel, or its file.
 var RecycleCQ func(cq any) (next any, err error)
 
+// OnOverrun makes f be called with the error, at once or later, perhaps twice, when a CQ of a *uverbs.QP has overrun. f must
+// not block.
+var OnOverrun func(qp any, f func(error))
+
 // HasCompletions reports whether a poll of a *uverbs.CQ would return a completion.
 var HasCompletions func(cq any) bool
 
