@@ -116,11 +116,7 @@ func (e *Endpoint) build(opt *Options, request *Event, t *Transport) (err error)
 	}
 	e.iwarp = e.PD.Context().Device().IWARP()
 	if p.typ == verbs.RC {
-		attr, err := e.PD.Context().QueryDevice()
-		if err != nil {
-			return err
-		}
-		if err := p.setDepths(attr, e.PD.Context().Device().Name, request); err != nil {
+		if err := p.setDepths(bridge.DeviceAttr(e.PD.Context()), e.PD.Context().Device().Name, request); err != nil {
 			return err
 		}
 	}

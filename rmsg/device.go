@@ -12,6 +12,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -117,12 +118,8 @@ func (l *Loop) openDevice(r cm.Route) (*device, error) {
 	if d.ctx, err = found.Open(); err != nil {
 		return nil, err
 	}
-	attr, err := d.ctx.QueryDevice()
-	if err == nil {
-		d.depth = attr.MaxCQE
-		d.ch, err = d.ctx.CreateCompChannel()
-	}
-	if err != nil {
+	d.depth = bridge.DeviceAttr(d.ctx).MaxCQE
+	if d.ch, err = d.ctx.CreateCompChannel(); err != nil {
 		d.close()
 		return nil, err
 	}

@@ -11,9 +11,14 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/attr"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 )
+
+func init() {
+	bridge.DeviceAttr = func(ctx any) *verbs.DeviceAttr { return &ctx.(*Context).dev.Attr }
+}
 
 // QueryDevice returns the device's limits (ibv_query_device_ex(3)).
 func (c *Context) QueryDevice() (a *verbs.DeviceAttr, err error) {

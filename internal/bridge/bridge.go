@@ -5,7 +5,12 @@ package bridge
 import (
 	"context"
 	"time"
+
+	"github.com/goverbs/verbs"
 )
+
+// DeviceAttr returns what a *uverbs.Context read when it was opened. It does not change, and mlx5 asks the firmware.
+var DeviceAttr func(ctx any) *verbs.DeviceAttr
 
 // RecycleCQ closes a *uverbs.CQ and returns a new, empty one with the same kernel object and
 // channel, which gets no event of the former. That takes a small part of the time of destroying

@@ -1,4 +1,4 @@
 package rxe
 
 // SendsInDoorbell reports whether the running kernel sends in doorbells.
-func SendsInDoorbell() bool { return sendsInDoorbell(kernelRelease()) }
+func SendsInDoorbell() bool { return inDoorbell() }

@@ -33,15 +33,15 @@ func newSendQueue(r ring, init *provider.QPInit, info provider.QPInfo, dev *prov
 		q.maxSimple = q.MaxOneSGE()
 	}
 	var err error
-	if q.doorbell, err = provider.NewDoorbell(dev, info.Handle, sendsInDoorbell(kernelRelease())); err != nil {
+	if q.doorbell, err = provider.NewDoorbell(dev, info.Handle, inDoorbell()); err != nil {
 		q.Release()
 		return nil, err
 	}
 	return q, nil
 }
 
-// kernelRelease returns the kernel release, such as "6.12.57-amd64".
-var kernelRelease = sync.OnceValue(sys.KernelRelease)
+// inDoorbell is sendsInDoorbell of this kernel.
+var inDoorbell = sync.OnceValue(func() bool { return sendsInDoorbell(sys.KernelRelease()) })
 
 // sendsInDoorbell reports whether a kernel sends in the caller of rxe_post_send, which
 // may take milliseconds, as before Linux 6.10. Newer kernels queue the work. With older
