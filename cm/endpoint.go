@@ -369,7 +369,7 @@ func (e *Endpoint) end(reason error, flush, tell bool) {
 func (e *Endpoint) Done() <-chan struct{} { return e.life.done }
 
 // Err returns why the connection ended, [verbs.ErrDisconnected], [verbs.ErrDeviceRemoved] or
-// [verbs.ErrClosed], or [verbs.ErrQueueFailed] if one of its CQs has overflowed; or nil.
+// [verbs.ErrClosed], or [verbs.ErrQueueFailed] if one of its CQs has overflowed (on siw perhaps ErrDisconnected); or nil.
 func (e *Endpoint) Err() error {
 	select {
 	case <-e.life.done:

@@ -70,4 +70,3 @@ func TestRoomyPair(t *testing.T) {
 		}
 	}
 }
-

@@ -291,7 +291,8 @@ func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (pro
 	return p.send, p.recv, nil
 }
 
-// plan is the size of a queue: how many entries of how many bytes, and how many requests it takes.
+// plan is the size of a queue: how many entries of how many bytes, and how many requests it takes, one less
+// than entries if the program asked for less: a CQ for as many as it asked for has one completion less than entries.
 type plan struct{ entries, stride, requests int }
 
 // planQP determines the sizes of a QP's queues, and raises those in init.
@@ -313,8 +314,8 @@ func (c *context) planQP(init *provider.QPInit) (sends, recvs plan, err error) {
 		if init.Type != verbs.UD {
 			sends.entries = max(sends.entries, roundUp(bindSize/block)) // for one UMR request
 		}
-		sends.requests = sends.entries / (size / block)
-		init.Cap.MaxSendWR = sends.requests
+		init.Cap.MaxSendWR = sends.entries / (size / block)
+		sends.requests = max(n, init.Cap.MaxSendWR-1)
 	}
 	if init.SRQ != nil || init.Cap.MaxRecvWR == 0 {
 		return sends, recvs, nil // the kernel demands sizes of 0
@@ -326,8 +327,8 @@ func (c *context) planQP(init *provider.QPInit) (sends, recvs plan, err error) {
 	}
 	// The queue is at least a block long, where that of sends begins.
 	recvs.entries = roundUp(max(init.Cap.MaxRecvWR, block/recvs.stride))
-	recvs.requests = recvs.entries
-	init.Cap.MaxRecvWR = recvs.requests
+	recvs.requests = max(init.Cap.MaxRecvWR, recvs.entries-1)
+	init.Cap.MaxRecvWR = recvs.entries
 	return sends, recvs, nil
 }
 

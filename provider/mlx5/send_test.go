@@ -107,7 +107,7 @@ func TestSendRequests(t *testing.T) {
 func TestInline(t *testing.T) {
 	f := newFake(t, Driver{})
 	cq := f.cq(t, 16)
-	p := f.qp(t, verbs.RC, cq, verbs.QPCap{MaxSendWR: 8, MaxInline: 100}, nil)
+	p := f.qp(t, verbs.RC, cq, verbs.QPCap{MaxSendWR: 10, MaxInline: 100}, nil)
 	data := make([]byte, 100)
 	for i := range data {
 		data[i] = byte(i + 1)
@@ -190,7 +190,7 @@ func TestSendWrap(t *testing.T) {
 func TestSendRoom(t *testing.T) {
 	f := newFake(t, Driver{})
 	cq := f.cq(t, 16)
-	p := f.qp(t, verbs.RC, cq, verbs.QPCap{MaxSendWR: 5, MaxSendSGE: 4}, nil) // of two blocks each
+	p := f.qp(t, verbs.RC, cq, verbs.QPCap{MaxSendWR: 8, MaxSendSGE: 4}, nil) // of two blocks each
 	q, wrs := p.send, make([]verbs.SendWR, 20)
 	for i := range wrs {
 		wrs[i] = verbs.SendWR{ID: uint64(i), Opcode: verbs.OpSend, SGL: []verbs.SGE{{Length: 1}}}
@@ -387,13 +387,13 @@ func TestSizes(t *testing.T) {
 		cap                       verbs.QPCap
 		sends, recvs, shift, room int
 	}{
-		{verbs.RC, verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 500, MaxSendSGE: 1, MaxRecvSGE: 1}, 4, 512, 4, 4},
+		{verbs.RC, verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 500, MaxSendSGE: 1, MaxRecvSGE: 1}, 4, 512, 4, 3},
 		{verbs.RC, verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 1, MaxSendSGE: 2, MaxRecvSGE: 3}, 64, 1, 6, 64},
 		{verbs.RC, verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 3, MaxSendSGE: 3, MaxRecvSGE: 2}, 128, 4, 5, 64},
-		{verbs.RC, verbs.QPCap{MaxSendWR: 3, MaxRecvWR: 1, MaxSendSGE: 30, MaxRecvSGE: 32}, 32, 1, 9, 4},
-		{verbs.UD, verbs.QPCap{MaxSendWR: 100, MaxRecvWR: 1, MaxSendSGE: 1}, 256, 4, 4, 128},
-		{verbs.UD, verbs.QPCap{MaxSendWR: 10, MaxInline: 940}, 256, 0, 0, 16},
-		{verbs.RC, verbs.QPCap{MaxSendWR: 10, MaxInline: 972}, 256, 0, 0, 16},
+		{verbs.RC, verbs.QPCap{MaxSendWR: 3, MaxRecvWR: 1, MaxSendSGE: 30, MaxRecvSGE: 32}, 32, 1, 9, 3},
+		{verbs.UD, verbs.QPCap{MaxSendWR: 100, MaxRecvWR: 1, MaxSendSGE: 1}, 256, 4, 4, 127},
+		{verbs.UD, verbs.QPCap{MaxSendWR: 10, MaxInline: 940}, 256, 0, 0, 15},
+		{verbs.RC, verbs.QPCap{MaxSendWR: 10, MaxInline: 972}, 256, 0, 0, 15},
 		{verbs.RC, verbs.QPCap{}, 0, 0, 0, 0},
 	} {
 		sends, recvs, err := f.planQP(initOf(test.typ, test.cap))
