@@ -417,7 +417,7 @@ func TestQP1OfADeviceModel(t *testing.T) {
 	mads := make(chan *MAD, 1)
 	soft.dev.OnMAD(func(m *MAD) { mads <- m })
 	a.recv(1, a.n.sge(0, 512))
-	if err := soft.dev.SendMAD(0, addrA, make([]byte, 256)); err != nil {
+	if err := soft.dev.SendMAD(0, addrA, 0, make([]byte, 256)); err != nil {
 		t.Fatal(err)
 	}
 	if c := a.expect(0, verbs.WCSuccess, true); c.SrcQp != 1 || c.ByteLen != 256+verbs.GRHSize || c.Src != addrB {

@@ -138,10 +138,10 @@ func (d *Device) refused(dst netip.AddrPort, quoted []byte) {
 }
 
 // SendMAD sends a datagram from QP 1 to QP 1 of the device with address dst, from the
-// address with index gidIndex. The datagram may be for the device itself. Like the network,
+// address with index gidIndex, with a traffic class. The datagram may be for the device itself. Like the network,
 // it may lose datagrams without an error. It fails with EINVAL if there is no such GID, the
 // address is of the other family, or mad has more than 256 bytes.
-func (d *Device) SendMAD(gidIndex int, dst netip.Addr, mad []byte) error {
+func (d *Device) SendMAD(gidIndex int, dst netip.Addr, tos uint8, mad []byte) error {
 	if err := d.usable(); err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (d *Device) SendMAD(gidIndex int, dst netip.Addr, mad []byte) error {
 	if from == nil || len(mad) > madSize {
 		return syscall.EINVAL
 	}
-	p, err := d.pathTo(from, dst.Unmap().WithZone(""), verbs.AddressVector{})
+	p, err := d.pathTo(from, dst.Unmap().WithZone(""), verbs.AddressVector{TrafficClass: tos})
 	if err != nil {
 		return err
 	}
@@ -175,6 +175,6 @@ func (d *Device) SendMAD(gidIndex int, dst netip.Addr, mad []byte) error {
 		r.WatchRefusals()
 	}
 	buf := p.flow.AppendICRC(pkt.Append(make([]byte, 0, pkt.Len())), 0)
-	p.port.send(d, []netif.Packet{{Src: p.src, Dst: p.dst, Data: buf}})
+	p.port.send(d, []netif.Packet{{Src: p.src, Dst: p.dst, TOS: tos, Data: buf}})
 	return nil
 }

@@ -427,7 +427,7 @@ func TestMADs(t *testing.T) {
 			c.Data = bytes.Clone(m.Data)
 			got <- c
 			if len(m.Data) == 256 { // the engine may be called
-				b.dev.SendMAD(m.GIDIndex, m.Src, []byte("answer"))
+				b.dev.SendMAD(m.GIDIndex, m.Src, 0, []byte("answer"))
 			}
 		})
 		answers := got
@@ -438,7 +438,7 @@ func TestMADs(t *testing.T) {
 		data := make([]byte, 256)
 		fill(data, 3)
 		dst, _ := b.dev.GID(0)
-		if err := a.dev.SendMAD(0, dst.Addr(), data); err != nil {
+		if err := a.dev.SendMAD(0, dst.Addr(), 0, data); err != nil {
 			t.Fatal(err)
 		}
 		src, _ := a.dev.GID(0)
@@ -453,7 +453,7 @@ func TestMADs(t *testing.T) {
 			dst  netip.Addr
 			size int
 		}{{1, addrB, 1}, {-1, addrB, 1}, {0, netip.MustParseAddr("fe80::1"), 1}, {0, addrB, 257}} {
-			if err := a.dev.SendMAD(tt.gid, tt.dst, make([]byte, tt.size)); !errors.Is(err, syscall.EINVAL) {
+			if err := a.dev.SendMAD(tt.gid, tt.dst, 0, make([]byte, tt.size)); !errors.Is(err, syscall.EINVAL) {
 				t.Errorf("%+v: %v", tt, err)
 			}
 		}
@@ -472,7 +472,7 @@ func TestMADQueue(t *testing.T) {
 	})
 	self, _ := n.dev.GID(0)
 	send := func() {
-		if err := n.dev.SendMAD(0, self.Addr(), make([]byte, 256)); err != nil {
+		if err := n.dev.SendMAD(0, self.Addr(), 0, make([]byte, 256)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -19,7 +19,7 @@ type sink struct {
 
 func (*sink) Acknowledge(uint32) {}
 
-func (s *sink) SendMAD(_ int, _ netip.Addr, mad []byte) error {
+func (s *sink) SendMAD(_ int, _ netip.Addr, _ uint8, mad []byte) error {
 	s.mads = append(s.mads, mad)
 	return nil
 }

@@ -14,9 +14,9 @@ import (
 
 // Transport is what a [Manager] needs of a device. Package engine's Device implements it.
 type Transport interface {
-	// SendMAD sends a datagram from QP 1 to QP 1 of the device with address dst. It is
+	// SendMAD sends a datagram from QP 1 to QP 1 of the device with address dst, with a traffic class. It is
 	// called without locks, and may call Receive.
-	SendMAD(gidIndex int, dst netip.Addr, mad []byte) error
+	SendMAD(gidIndex int, dst netip.Addr, tos uint8, mad []byte) error
 	// Acknowledge sends what the QP owes its peer, which takes what is not acknowledged for lost when it
 	// learns that the connection has ended. It is called without locks.
 	Acknowledge(qp uint32)
@@ -106,6 +106,7 @@ type Device struct {
 type datagram struct {
 	gidIndex int
 	dst      netip.Addr
+	tos      uint8
 	mad      []byte
 	qp       uint32
 }
@@ -144,11 +145,12 @@ func (d *Device) NoRoom() uint64 {
 	return d.noRoom
 }
 
-// send queues a message, whose variable parts are not too long.
+// send queues a message, whose variable parts are not too long. It travels in the traffic class of its connection
+// (cm_alloc_msg makes its address handle of the ID's), so that a network that treats classes apart does so with both.
 func (d *Device) send(to *verbs.AddressVector, tid uint64, m roce.CMMessage) {
 	mad, err := roce.AppendCM(nil, tid, m)
 	if err == nil {
-		d.enqueue(datagram{gidIndex: int(to.SGIDIndex), dst: to.DGID.Addr(), mad: mad})
+		d.enqueue(datagram{gidIndex: int(to.SGIDIndex), dst: to.DGID.Addr(), tos: to.TrafficClass, mad: mad})
 	}
 }
 
@@ -182,7 +184,7 @@ func (d *Device) sendQueue() {
 				d.transport.Acknowledge(g.qp)
 				continue
 			}
-			d.transport.SendMAD(g.gidIndex, g.dst, g.mad) // an error is like a loss
+			d.transport.SendMAD(g.gidIndex, g.dst, g.tos, g.mad) // an error is like a loss
 		}
 		m.mu.Lock()
 	}

@@ -109,7 +109,7 @@ func (h *host) Attr() verbs.DeviceAttr {
 
 func (*host) Acknowledge(uint32) {}
 
-func (h *host) SendMAD(i int, dst netip.Addr, mad []byte) error {
+func (h *host) SendMAD(i int, dst netip.Addr, _ uint8, mad []byte) error {
 	h.net.send(h.addrs[i], dst, mad)
 	return nil
 }

@@ -26,7 +26,7 @@ type wire struct {
 
 func (*wire) Acknowledge(uint32) {}
 
-func (w *wire) SendMAD(i int, dst netip.Addr, mad []byte) error {
+func (w *wire) SendMAD(i int, dst netip.Addr, _ uint8, mad []byte) error {
 	if w.GIDIndex(dst) >= 0 {
 		w.device.Receive(ibcm.Source{GIDIndex: w.GIDIndex(dst), Addr: w.addrs[i]}, mad)
 	}

@@ -505,5 +505,5 @@ func (d *device) send(t *testing.T, to netip.Addr, m roce.CMMessage) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.SendMAD(d.GIDIndex(d.addrs[0]), to, mad)
+	d.SendMAD(d.GIDIndex(d.addrs[0]), to, 0, mad)
 }

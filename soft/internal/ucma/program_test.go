@@ -53,7 +53,7 @@ func (n *network) device(m *Manager, index byte, addrs ...string) *device {
 
 func (*device) Acknowledge(uint32) {}
 
-func (d *device) SendMAD(i int, dst netip.Addr, mad []byte) error {
+func (d *device) SendMAD(i int, dst netip.Addr, _ uint8, mad []byte) error {
 	n, mad := d.net, slices.Clone(mad)
 	_, msg, err := roce.DecodeCM(mad)
 	if err != nil {
