@@ -52,6 +52,7 @@ func TestReproduce(t *testing.T) {
 		run            string // with $P, the program
 		sign           string // in what it and the kernel print
 	}{
+		{"cm-dreq-backlog", "7.3", "$P 10.9.0.1", `(?m)^0 of 50`},
 		{"rxe-mw-bounds", "6.12", "$P 10.9.0.1", `(?m)^<nil>\s+"out of bounds"`},
 		{"rxe-mw-pd", "6.1", "$P rxe0", `(?m)^<nil>`},
 		{"rxe-odp-copy", "7.3", "$P 10.9.0.1", `at 0: "at offset 1000"`},
