@@ -90,8 +90,8 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, j connLogger
 	if err == nil {
 		return e, nil
 	}
-	if request != nil && errors.Is(err, syscall.ENOMEM) {
-		id.reject([]byte(memoryRejection))
+	if request != nil {
+		id.rejectFor(err)
 	}
 	e.free()
 	return nil, err
@@ -450,7 +450,7 @@ func (e *Endpoint) Close() error {
 	e.end(verbs.ErrClosed, shared, shared && e.iwarp)
 	err := e.free()
 	if e.listener != nil {
-		e.listener.update(func() { delete(e.listener.conns, e) })
+		e.listener.closed(e)
 	}
 	return err
 }

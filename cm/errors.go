@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"syscall"
 	"time"
 
@@ -64,13 +65,35 @@ const (
 	rejectVendorOption     = 35 // the program does not accept the offered extensions
 )
 
-// memoryRejection begins the private data of a rejection because the accepting process lacks memory, which
-// mostly is a limit of locked memory.
-const memoryRejection = "verbs: no memory\x00"
+// shortage is what the accepting process lacks. Its code begins the private data of the rejection.
+type shortage struct {
+	code, text string
+	errs       []error // that mean it
+}
+
+// shortages contains the most exact first.
+var shortages = []shortage{
+	{code: "verbs: no room\x00", text: "it has as many connections as it takes, see ListenConfig.MaxConns"},
+	{code: "verbs: no mappings\x00", text: "it has too many mappings: raise its vm.max_map_count", errs: []error{host.ErrMappings}},
+	{code: "verbs: no memory\x00", text: "it lacks locked memory: raise its limit, see ulimit -l", errs: []error{syscall.ENOMEM}},
+	{code: "verbs: no files\x00", text: "it has too many open files: raise its limit, see ulimit -n", errs: []error{syscall.EMFILE, syscall.ENFILE}},
+}
+
+// rejectFor rejects a request because of an error, and tells the peer if that is a shortage.
+func (id *ID) rejectFor(err error) {
+	for _, s := range shortages {
+		if slices.ContainsFunc(s.errs, func(target error) bool { return errors.Is(err, target) }) {
+			id.reject([]byte(s.code))
+			return
+		}
+	}
+}
 
 func (e *RejectedError) Error() string {
-	if bytes.HasPrefix(e.PrivateData, []byte(memoryRejection)) {
-		return "connection rejected by the peer: it lacks locked memory: raise its limit, see ulimit -l"
+	for _, s := range shortages {
+		if bytes.HasPrefix(e.PrivateData, []byte(s.code)) {
+			return "connection rejected by the peer: " + s.text
+		}
 	}
 	switch e.Reason {
 	case rejectInvalidServiceID:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -32,13 +33,15 @@ type Listener struct {
 
 	mu    sync.Mutex
 	conns map[*Endpoint]struct{} // accepted and not yet closed
-	stats ListenerStats          // Accepted, Rejected, Failed
+	taken int                    // conns, and requests that Accept has returned and nobody has answered
+	most  int                    // of taken
+	stats ListenerStats          // Accepted, Rejected, Failed, and TurnedAway because of most
 }
 
 // ListenerStats contains a listener's counters.
 type ListenerStats struct {
 	Requests   uint64 // connection requests received
-	TurnedAway uint64 // requests beyond Backlog
+	TurnedAway uint64 // requests beyond Backlog or MaxConns
 	Accepted   uint64 // connections made by Request.Accept
 	Rejected   uint64 // requests rejected by Request.Reject
 	Failed     uint64 // handshakes that failed, and requests whose peer was gone before Accept returned them
@@ -54,7 +57,8 @@ func (l *Listener) Stats() ListenerStats {
 	l.mu.Unlock()
 	l.events.mu.Lock()
 	defer l.events.mu.Unlock()
-	s.Requests, s.TurnedAway, s.Waiting = l.backlog.requests, l.backlog.turnedAway, l.backlog.waiting
+	s.Requests, s.Waiting = l.backlog.requests, l.backlog.waiting
+	s.TurnedAway += l.backlog.turnedAway
 	return s
 }
 
@@ -65,11 +69,37 @@ func (l *Listener) update(f func()) {
 	f()
 }
 
+// take counts a request that Accept returns, unless it is one too many.
+func (l *Listener) take() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.taken >= l.most {
+		l.stats.TurnedAway++
+		return false
+	}
+	l.taken++
+	return true
+}
+
+// closed forgets an accepted connection.
+func (l *Listener) closed(e *Endpoint) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.conns[e]; ok {
+		delete(l.conns, e)
+		l.taken--
+	}
+}
+
 // ListenConfig contains options for listening. The zero value listens as [Listen] does.
 type ListenConfig struct {
 	// Backlog is the number of requests that may wait for [Listener.Accept]; zero is
 	// 1024. Further requests are turned away.
 	Backlog int
+	// MaxConns is the number of connections that may be open, from Accept to [Endpoint.Close]; zero is an eighth of
+	// what the kernel allows in mappings (vm.max_map_count), 8191 of 65530, as each takes four unless it
+	// shares CQs; negative is no limit. Further requests are turned away.
+	MaxConns int
 	// PortSpace is as in [Dialer].
 	PortSpace PortSpace
 	// ReuseAddr allows a port that other IDs are bound to, if none of them listens.
@@ -92,7 +122,7 @@ func Listen(ctx context.Context, addr string) (*Listener, error) {
 // Listen is like the function [Listen], with options.
 func (c *ListenConfig) Listen(ctx context.Context, addr string) (l *Listener, err error) {
 	defer wrap(&err, "listen", addr)
-	l = &Listener{log: c.Logger, transport: c.Transport.orDefault(), conns: map[*Endpoint]struct{}{}, backlog: &backlog{log: c.Logger}}
+	l = &Listener{log: c.Logger, transport: c.Transport.orDefault(), conns: map[*Endpoint]struct{}{}, most: c.maxConns(), backlog: &backlog{log: c.Logger}}
 	addrs, err := resolve(ctx, nil, addr)
 	if err != nil {
 		return nil, err
@@ -118,6 +148,14 @@ func (c *ListenConfig) Listen(ctx context.Context, addr string) (l *Listener, er
 		return nil, noAddress(local.Addr(), c.IPv6Only)
 	}
 	return l, nil
+}
+
+// maxConns returns what MaxConns means.
+func (c *ListenConfig) maxConns() int {
+	if c.MaxConns < 0 {
+		return math.MaxInt
+	}
+	return cmp.Or(c.MaxConns, max(host.MaxMappings()/8, 1))
 }
 
 // reachable reports whether a device has an address of a wildcard's family, which is any for [::], in
@@ -257,6 +295,14 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 			l.update(func() { l.stats.Failed++ })
 			continue
 		}
+		if !l.take() {
+			ev.NewID.reject([]byte(shortages[0].code))
+			ev.NewID.Close()
+			if l.log != nil {
+				l.log.Warn("connection request turned away: too many connections", "remote", route.Remote.String(), "maxConns", l.most)
+			}
+			continue
+		}
 		if l.log != nil {
 			l.log.Debug("connection requested", "local", route.Local.String(), "remote", route.Remote.String())
 		}
@@ -328,7 +374,7 @@ func (r *Request) Accept(ctx context.Context, opt Options) (e *Endpoint, err err
 	j := newConnLogger(opt.Logger)
 	defer func() {
 		if err = gaveUp(err); err != nil {
-			r.l.update(func() { r.l.stats.Failed++ })
+			r.l.update(func() { r.l.stats.Failed++; r.l.taken-- })
 			j.log(slog.LevelDebug, "accepting failed", "", r.route.Local, r.route.Remote, err)
 		}
 	}()
@@ -430,7 +476,7 @@ func (r *Request) Reject(privateData []byte) (err error) {
 	if r.answered.Swap(true) {
 		return verbs.ErrClosed
 	}
-	r.l.update(func() { r.l.stats.Rejected++ })
+	r.l.update(func() { r.l.stats.Rejected++; r.l.taken-- })
 	err = r.id.reject(privateData)
 	err = cmp.Or(err, r.id.Close())
 	if r.l.log != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
@@ -35,10 +36,20 @@ func TestECE(t *testing.T) {
 	})
 }
 
-// TestRejectForMemory: a peer learns that its request was rejected because the accepting process
-// lacks memory.
-func TestRejectForMemory(t *testing.T) {
+// TestRejectForShortage: a peer learns what the accepting process lacks that rejected its request.
+func TestRejectForShortage(t *testing.T) {
 	labtest.RequireBoth(t)
+	for text, why := range map[string]error{
+		"it lacks locked memory":     syscall.ENOMEM,
+		"raise its vm.max_map_count": host.ErrMappings,
+		"it has too many open files": syscall.EMFILE,
+		"connection rejected":        errors.New("another reason"),
+	} {
+		t.Run(why.Error(), func(t *testing.T) { testRejectFor(t, why, text) })
+	}
+}
+
+func testRejectFor(t *testing.T, why error, text string) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
 		l := labtest.Made(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
@@ -46,15 +57,15 @@ func TestRejectForMemory(t *testing.T) {
 		go func() {
 			r, err := l.Accept(ctx)
 			if err == nil {
-				_, err = r.Accept(ctx, cm.Options{Setup: func(*cm.Endpoint) error { return syscall.ENOMEM }})
+				_, err = r.Accept(ctx, cm.Options{Setup: func(*cm.Endpoint) error { return why }})
 			}
 			accepted <- err
 		}()
 		_, err := (&cm.Dialer{}).Dial(ctx, l.Addr().String())
-		if !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "it lacks locked memory") {
+		if !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), text) {
 			t.Errorf("dial: %v", err)
 		}
-		if err := <-accepted; !errors.Is(err, syscall.ENOMEM) {
+		if err := <-accepted; !errors.Is(err, why) {
 			t.Errorf("accept: %v", err)
 		}
 	})

@@ -27,6 +27,7 @@ const hugePage = 2 << 20
 type Buffer struct {
 	mem  []byte // the whole mapping
 	size int
+	huge bool
 }
 
 // NewBuffer makes a buffer of size bytes.
@@ -38,7 +39,15 @@ func NewBuffer(size int, opt BufferOptions) (*Buffer, error) {
 	if opt.HugePages {
 		length = (size + hugePage - 1) &^ (hugePage - 1)
 	}
+	if opt.HugePages {
+		if err := host.TakeMapping(); err != nil {
+			return nil, fmt.Errorf("mmap: %w", err)
+		}
+	}
 	mem, err := host.MapMemory(length, opt.HugePages)
+	if err != nil && opt.HugePages {
+		host.ReturnMapping()
+	}
 	if opt.HugePages && err == syscall.ENOMEM {
 		return nil, fmt.Errorf("mmap: buffer of %d huge pages of 2 MiB, of which %s are free: reserve more, as root: echo NUMBER > %s/nr_hugepages: %w",
 			length/hugePage, freeHugePages(), hugePages, os.NewSyscallError("mmap", err))
@@ -46,7 +55,7 @@ func NewBuffer(size int, opt BufferOptions) (*Buffer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mmap: buffer of %d bytes: %w", length, os.NewSyscallError("mmap", err))
 	}
-	return &Buffer{mem, size}, nil
+	return &Buffer{mem, size, opt.HugePages}, nil
 }
 
 const hugePages = "/sys/kernel/mm/hugepages/hugepages-2048kB"
@@ -82,5 +91,8 @@ func (b *Buffer) Close() error {
 	}
 	mem := b.mem
 	b.mem = nil
+	if b.huge {
+		host.ReturnMapping()
+	}
 	return os.NewSyscallError("munmap", host.Unmap(mem))
 }

@@ -3,8 +3,6 @@ package rconn
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 
 	"github.com/goverbs/verbs"
@@ -18,8 +16,15 @@ type Listener struct {
 	tally tally
 }
 
-// ListenConfig has the options of package cm. The port space must be that of TCP.
-type ListenConfig cm.ListenConfig
+// ListenConfig contains options for listening, as [cm.ListenConfig] has them. The zero value listens as [Listen] does.
+type ListenConfig struct {
+	Backlog   int // requests that may wait for [Listener.Accept]; zero is 1024
+	MaxConns  int // connections that may be open
+	ReuseAddr bool
+	IPv6Only  bool
+	Logger    *slog.Logger  // also that of connections whose [Options] have none
+	Transport *cm.Transport // nil is [cm.DefaultTransport]
+}
 
 // Listen listens on addr, as [cm.Listen] does; port 0 chooses a free one.
 func Listen(ctx context.Context, addr string) (*Listener, error) {
@@ -28,10 +33,9 @@ func Listen(ctx context.Context, addr string) (*Listener, error) {
 
 // Listen is the function [Listen] with options.
 func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
-	if c.PortSpace != 0 && c.PortSpace != cm.PortSpaceTCP {
-		return nil, &verbs.Error{Op: "listen on", Object: addr, Err: fmt.Errorf("port space %v: %w", c.PortSpace, errors.ErrUnsupported)}
-	}
-	l, err := (*cm.ListenConfig)(c).Listen(ctx, addr)
+	l, err := (&cm.ListenConfig{
+		Backlog: c.Backlog, MaxConns: c.MaxConns, ReuseAddr: c.ReuseAddr, IPv6Only: c.IPv6Only, Logger: c.Logger, Transport: c.Transport,
+	}).Listen(ctx, addr)
 	if err != nil {
 		return nil, err
 	}

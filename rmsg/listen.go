@@ -41,7 +41,8 @@ type ListenConfig struct {
 	// 3 s; a negative value means no limit. Other requests are rejected.
 	Backlog       int
 	AnswerTimeout time.Duration
-	// ReuseAddr and IPv6Only are as in [cm.ListenConfig].
+	// MaxConns, ReuseAddr and IPv6Only are as in [cm.ListenConfig].
+	MaxConns  int
 	ReuseAddr bool
 	IPv6Only  bool
 }
@@ -67,7 +68,7 @@ func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, erro
 	if err := option.Set(option.Size("Backlog", &backlog, 128, 1, maxBacklog)); err != nil {
 		return nil, fail(op, addr, err)
 	}
-	lower, err := (&cm.ListenConfig{Backlog: backlog, ReuseAddr: c.ReuseAddr, IPv6Only: c.IPv6Only, Transport: transport}).Listen(ctx, addr)
+	lower, err := (&cm.ListenConfig{Backlog: backlog, MaxConns: c.MaxConns, ReuseAddr: c.ReuseAddr, IPv6Only: c.IPv6Only, Transport: transport}).Listen(ctx, addr)
 	if err != nil {
 		return nil, err
 	}

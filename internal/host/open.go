@@ -142,8 +142,20 @@ func Ioctl(fd int, request uint32, msg []byte) syscall.Errno {
 // Map maps length bytes of a file, and returns the function that unmaps them.
 func Map(fd int, offset int64, length int) (mem []byte, unmap func([]byte) error, err error) {
 	if fd < base {
-		mem, err = mapKernel(fd, offset, length)
-		return mem, Unmap, err
+		if err := TakeMapping(); err != nil {
+			return nil, nil, err
+		}
+		if mem, err = mapKernel(fd, offset, length); err != nil {
+			ReturnMapping()
+			if err == syscall.ENOMEM {
+				err = fmt.Errorf("%w (vm.max_map_count, or address space, ulimit -v)", ErrMappings)
+			}
+			return nil, nil, err
+		}
+		return mem, func(mem []byte) error {
+			ReturnMapping()
+			return Unmap(mem)
+		}, nil
 	}
 	mem, errno := fileAt(fd).Mmap(offset, length)
 	return mem, func([]byte) error { return nil }, errorOf(errno) // the garbage collector frees it
