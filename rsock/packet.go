@@ -172,7 +172,7 @@ func (c *PacketConn) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err
 // resolved; if no device leads to it, the error matches [verbs.ErrNoRDMA]. A datagram has at
 // most [PacketConn.MaxPayload] bytes: a longer one fails with EMSGSIZE. Of 2048 peers, a new one takes
 // the place of the one that was idle for the longest time; it fails with ENOBUFS if all were in use
-// in the last second.
+// in the last second, or have datagrams that are not yet sent.
 func (c *PacketConn) WriteTo(b []byte, addr net.Addr) (int, error) {
 	switch a := addr.(type) {
 	case cm.Addr:
@@ -196,10 +196,14 @@ func (c *PacketConn) writeTo(b []byte, addr netip.AddrPort) error {
 		return fmt.Errorf("address: %w", syscall.EINVAL)
 	}
 	for {
-		p, err := c.resolved(addr)
-		if err == nil {
+		p, err := c.peer(addr)
+		if err != nil {
+			return err
+		}
+		if err = c.await(p); err == nil {
 			err = c.sendTo(p, b)
 		}
+		p.users.Add(-1)
 		if err != errQueueClosed {
 			return err
 		}
@@ -209,16 +213,12 @@ func (c *PacketConn) writeTo(b []byte, addr netip.AddrPort) error {
 	}
 }
 
-// resolved waits until a peer is resolved.
-func (c *PacketConn) resolved(addr netip.AddrPort) (*packetPeer, error) {
-	p, err := c.peer(addr)
-	if err != nil {
-		return nil, err
-	}
+// await waits until a peer is resolved.
+func (c *PacketConn) await(p *packetPeer) error {
 	if _, err := wait(&c.write, p.resolved); err != nil {
-		return nil, err
+		return err
 	}
-	return p, p.err // p is needed to wait for the end of its queue
+	return p.err
 }
 
 func (c *PacketConn) sendTo(p *packetPeer, b []byte) error {
@@ -226,7 +226,7 @@ func (c *PacketConn) sendTo(p *packetPeer, b []byte) error {
 		return fmt.Errorf("%d bytes, at most %d: %w: %w", len(b), most, syscall.EMSGSIZE, verbs.ErrMessageTooLong)
 	}
 	if qpn := c.destination(p); qpn != 0 {
-		return p.queue.send(b, p.ah.To(qpn, packetQKey))
+		return p.queue.send(b, p, qpn)
 	}
 	return c.sendUDP(p, udpData, b)
 }
@@ -234,7 +234,11 @@ func (c *PacketConn) sendTo(p *packetPeer, b []byte) error {
 // MaxPayload returns how many bytes a datagram to a peer can have: what fits in a packet of its
 // device, at most 2032 (2020 over IPv6). It waits as WriteTo does.
 func (c *PacketConn) MaxPayload(addr netip.AddrPort) (int, error) {
-	p, err := c.resolved(unmap(addr))
+	p, err := c.peer(unmap(addr))
+	if err == nil {
+		err = c.await(p)
+		p.users.Add(-1)
+	}
 	if err != nil {
 		return 0, c.wrap("route", cm.Addr{AddrPort: addr}, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,8 +21,8 @@ const (
 	// maxPeers is how many peers a PacketConn knows, each with an address handle. A new one takes
 	// the place of the one that was not used for the longest time.
 	maxPeers = 2048
-	// inUse is the time after a use in which a peer is not forgotten: a datagram to it may be in
-	// the send queue.
+	// inUse is the time after a use in which a peer is not forgotten: those that send or are sent to stay known if
+	// strangers come.
 	inUse = time.Second
 	// maxResolves is how many peers are resolved at a time because they sent something.
 	maxResolves = 64
@@ -34,6 +35,9 @@ type packetPeer struct {
 	queue    *packetQueue  // that leads to it
 	ah       *uverbs.AH
 	err      error
+	// users counts the calls that have the peer, and the requests in flight, which name its handle by a number
+	// that another peer's may have later. It rises with PacketConn.mu held, or if it is not 0.
+	users atomic.Int32
 
 	// Guarded by PacketConn.mu:
 	qpn   uint32    // of its QP; 0 if unknown
@@ -41,7 +45,8 @@ type packetPeer struct {
 	used  time.Time // when something was sent to it, or came from it by UDP
 }
 
-// peer returns the peer with an address. If it is new, its route is resolved in the background.
+// peer returns the peer with an address, and counts the caller as its user. If it is new, its route is resolved
+// in the background.
 func (c *PacketConn) peer(addr netip.AddrPort) (*packetPeer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,6 +60,7 @@ func (c *PacketConn) peer(addr netip.AddrPort) (*packetPeer, error) {
 		}
 		c.wg.Go(func() { c.resolve(p) })
 	}
+	p.users.Add(1)
 	p.used = time.Now()
 	return p, nil
 }
@@ -70,16 +76,22 @@ func (c *PacketConn) addPeer(addr netip.AddrPort) *packetPeer {
 	return p
 }
 
-// forgetIdle forgets an eighth of the peers at most, those that were not used for the longest time. It
-// reports false if all are in use. The caller holds mu.
+// forgetIdle forgets an eighth of the peers at most, those without users that were not used for the longest
+// time. It reports false if all are in use. The caller holds mu.
 func (c *PacketConn) forgetIdle() bool {
 	now := time.Now()
 	if now.Sub(c.inUse) < inUse/8 { // a search that found none, of which senders could cause many
 		return false
 	}
+	for _, q := range c.queues {
+		if q.sending.TryLock() { // or a call that sends is about to do it
+			q.reap()
+			q.sending.Unlock()
+		}
+	}
 	var idle []*packetPeer
 	for _, p := range c.peers {
-		if now.Sub(p.used) > inUse && p.isResolved() {
+		if now.Sub(p.used) > inUse && p.users.Load() == 0 && p.isResolved() {
 			idle = append(idle, p)
 		}
 	}

@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/soft"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // newPacketConn opens a PacketConn on a device of its own.
@@ -36,6 +38,12 @@ func newPacketConn(t *testing.T, opt Options) (*PacketConn, *soft.Device) {
 	return c.(*PacketConn), d
 }
 
+func skipInLab(t *testing.T) {
+	if testing.Short() && os.Getenv("VERBS_LAB") != "" { // labtest is for Linux only
+		t.Skip("has run outside of the lab")
+	}
+}
+
 // numbered returns different addresses of loopback interfaces.
 func numbered(i int) netip.AddrPort {
 	b := [4]byte{127, 1}
@@ -56,9 +64,7 @@ func (c *PacketConn) age() {
 // TestPacketPeers writes to more addresses, and receives from more, than a PacketConn knows: peers and
 // address handles are limited, and new peers take the place of idle ones.
 func TestPacketPeers(t *testing.T) {
-	if testing.Short() && os.Getenv("VERBS_LAB") != "" { // labtest is for Linux only
-		t.Skip("has run outside of the lab")
-	}
+	skipInLab(t)
 	c, d := newPacketConn(t, Options{})
 	limited := func() {
 		t.Helper()
@@ -115,6 +121,120 @@ func TestPacketPeers(t *testing.T) {
 		}
 	}
 	limited()
+}
+
+// TestPacketPeerInUse writes to more peers than a PacketConn knows while another datagram waits for room in the send
+// queue, and again when it is in the queue: the address handle of its peer, which is idle otherwise, stays.
+func TestPacketPeerInUse(t *testing.T) {
+	skipInLab(t)
+	c, _ := newPacketConn(t, Options{SendQueue: 16})
+	to := netip.AddrPortFrom(c.local.Addr(), 9)
+	write := func(to netip.AddrPort) {
+		t.Helper()
+		if _, err := c.WriteToAddrPort([]byte("x"), to); err != nil {
+			t.Error(to, err)
+		}
+	}
+	next := 0
+	crowd := func() { // takes the place of all peers that are idle
+		c.age()
+		for range maxPeers - 1 {
+			write(numbered(next))
+			next++
+		}
+	}
+	write(to)
+	c.mu.Lock()
+	p := c.peers[to]
+	p.qpn, p.heard, p.used = 17, time.Now(), time.Time{}
+	c.mu.Unlock()
+	known := func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.peers[to] == p
+	}
+	q := p.queue
+	q.sending.Lock() // as another WriteTo, which waits for room
+	result := make(chan error, 1)
+	go func() {
+		_, err := c.WriteToAddrPort([]byte("x"), to)
+		result <- err
+	}()
+	for begun := false; !begun; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		begun = !p.used.IsZero()
+		c.mu.Unlock()
+	}
+	crowd()
+	crowd()
+	if !known() {
+		t.Error("the peer of a call is forgotten")
+	}
+	q.sending.Unlock()
+	if err := <-result; err != nil {
+		t.Error(err)
+	}
+	crowd()
+	crowd() // which finds the request complete
+	if known() {
+		t.Error("an idle peer is not forgotten")
+	}
+	q.sending.Lock()
+	defer q.sending.Unlock()
+	for len(q.free) < 16 { // until all have completed
+		var wcs [1]verbs.WC
+		n, err := q.sendCQ.PollWait(t.Context(), wcs[:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := wcs[0].Err(); err != nil {
+			t.Fatal(err)
+		}
+		q.completed(wcs[:n])
+	}
+}
+
+// TestPacketForged tells a PacketConn another number of its peer's QP, as a UDP datagram with a forged source does: it
+// stays with the peer's address, and asks the peer again when it has heard nothing of that QP for a while.
+func TestPacketForged(t *testing.T) {
+	c, _ := newPacketConn(t, Options{})
+	conn, err := (&ListenConfig{Transport: c.transport}).ListenPacket(t.Context(), "rdma", c.local.Addr().String()+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	b := conn.(*PacketConn)
+	right := b.queues[b.local.Addr()].qp.Num()
+	peer := func() (qpn uint32, ah *uverbs.AH) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.peers[b.local].qpn, c.peers[b.local].ah
+	}
+	write := func() {
+		t.Helper()
+		if _, err := c.WriteToAddrPort([]byte("x"), b.local); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := b.ReadFrom(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		end := time.Now().Add(10 * time.Second)
+		for qpn := uint32(0); qpn != right; time.Sleep(time.Millisecond) {
+			if qpn, _ = peer(); time.Now().After(end) {
+				t.Fatalf("the peer's QP is %d, and known as %d", right, qpn)
+			}
+		}
+	}
+	write()
+	_, before := peer()
+	c.learn(b.local, 99, false)
+	if qpn, ah := peer(); qpn != 99 || ah != before {
+		t.Errorf("after a forged datagram: QP %d, another handle: %t", qpn, ah != before)
+	}
+	c.mu.Lock()
+	c.peers[b.local].heard = time.Now().Add(-silence - time.Second)
+	c.mu.Unlock()
+	write()
 }
 
 // TestPacketWriteDeadline waits for room in the send queue of a device that completes nothing.

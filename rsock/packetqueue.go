@@ -39,7 +39,8 @@ type packetQueue struct {
 	done   chan struct{} // closed when the peers of the queue are forgotten
 
 	sending sync.Mutex
-	free    []int // slots of sends
+	free    []int         // slots of sends
+	sends   []*packetPeer // to whom the request of each slot goes
 }
 
 const recvSlot = verbs.GRHSize + maxMessage
@@ -118,9 +119,10 @@ func (q *packetQueue) open(path *cm.Path) (err error) {
 			return err
 		}
 	}
+	q.sends = make([]*packetPeer, sends)
 	for i := range sends {
-		q.free = append(q.free, recvs*recvSlot+i*maxMessage)
-		copy(q.mr.Bytes()[q.free[i]:], q.header)
+		q.free = append(q.free, i)
+		copy(q.mr.Bytes()[q.sendSlot(i):], q.header)
 	}
 	return nil
 }
@@ -134,6 +136,9 @@ func own[T interface{ Close() error }](v T, err error) func(*packetQueue) (T, er
 		return v, err
 	}
 }
+
+// sendSlot returns where the memory of a slot of sends begins.
+func (q *packetQueue) sendSlot(slot int) int { return q.c.opt.RecvQueue*recvSlot + slot*maxMessage }
 
 func (q *packetQueue) post(slot int) error {
 	_, err := q.qp.PostRecv(verbs.RecvWR{ID: uint64(slot), SGL: []verbs.SGE{q.mr.SGE(slot*recvSlot, recvSlot)}})
@@ -227,8 +232,8 @@ func (q *packetQueue) take(p packet, b []byte) (n int, ok bool) {
 // errQueueClosed is the error of a queue that has failed. Another takes its place.
 var errQueueClosed = errors.New("queue pair has failed")
 
-// send sends a message, and returns when the device has it.
-func (q *packetQueue) send(data []byte, to verbs.UDAddr) error {
+// send sends a message to a peer, of which the caller is a user, and returns when the device has it.
+func (q *packetQueue) send(data []byte, to *packetPeer, qpn uint32) error {
 	q.using.RLock()
 	defer q.using.RUnlock()
 	q.sending.Lock()
@@ -236,19 +241,17 @@ func (q *packetQueue) send(data []byte, to verbs.UDAddr) error {
 	if q.closed || q.ctx.Err() != nil {
 		return errQueueClosed
 	}
-	switch err := q.reclaim(); err {
-	case nil:
-	case context.DeadlineExceeded:
+	if err := q.reclaim(); err != nil {
 		return err
-	default:
-		q.fail(err)
-		return errQueueClosed
 	}
-	at := q.free[len(q.free)-1]
+	slot := q.free[len(q.free)-1]
 	q.free = q.free[:len(q.free)-1]
+	q.sends[slot] = to
+	to.users.Add(1)
+	at := q.sendSlot(slot)
 	size := copy(q.mr.Bytes()[at+len(q.header):], data)
 	_, err := q.qp.PostSend(verbs.SendWR{
-		ID: uint64(at), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, To: to,
+		ID: uint64(slot), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, To: to.ah.To(qpn, packetQKey),
 		SGL: []verbs.SGE{q.mr.SGE(at, len(q.header)+size)},
 	})
 	if err != nil {
@@ -257,25 +260,48 @@ func (q *packetQueue) send(data []byte, to verbs.UDAddr) error {
 	return err
 }
 
-// reclaim frees the slots of completed sends, and waits until there is one. It fails with
-// [context.DeadlineExceeded] at the write deadline. The caller holds sending.
-func (q *packetQueue) reclaim() error {
+// reap frees the slots of completed sends. The caller holds sending.
+func (q *packetQueue) reap() {
 	var wcs [16]verbs.WC
-	for n := q.sendCQ.Poll(wcs[:]); ; {
-		for i := range wcs[:n] {
-			if err := wcs[i].Err(); err != nil {
-				return err
-			}
-			q.free = append(q.free, int(wcs[i].ID))
+	for n := len(wcs); n == len(wcs); {
+		n = q.sendCQ.Poll(wcs[:])
+		q.completed(wcs[:n])
+	}
+}
+
+// completed frees the slots of sends. The caller holds sending.
+func (q *packetQueue) completed(wcs []verbs.WC) {
+	for i := range wcs {
+		if err := wcs[i].Err(); err != nil {
+			q.fail(err)
+			return
 		}
-		if len(q.free) > 0 {
-			return nil
-		}
-		var err error
-		if n, err = q.await(wcs[:]); err != nil {
+		slot := int(wcs[i].ID)
+		q.sends[slot].users.Add(-1)
+		q.free = append(q.free, slot)
+	}
+}
+
+// reclaim frees the slots of completed sends, and waits until there is one. It fails with
+// [context.DeadlineExceeded] at the write deadline, and with errQueueClosed if the queue has failed. The caller
+// holds sending.
+func (q *packetQueue) reclaim() error {
+	q.reap()
+	for len(q.free) == 0 && q.ctx.Err() == nil {
+		var wcs [16]verbs.WC
+		n, err := q.await(wcs[:])
+		if err == context.DeadlineExceeded {
 			return err
 		}
+		if err != nil {
+			q.fail(err)
+		}
+		q.completed(wcs[:n])
 	}
+	if q.ctx.Err() != nil {
+		return errQueueClosed
+	}
+	return nil
 }
 
 // await waits for completions of sends until the queue fails or the write deadline has passed.
