@@ -76,20 +76,39 @@ func written(layer *os.Root, paths []string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// keep writes the files that the program wrote at the paths.
+// keep writes the files that the program wrote at the paths. The guest chooses their names, so that each
+// is one of the paths or a file inside of the folder that one is.
 func (r *result) keep(paths []string) error {
 	for name, data := range r.Files {
-		if !slices.ContainsFunc(paths, func(p string) bool { return name == p || strings.HasPrefix(name, p+"/") }) {
-			return fmt.Errorf("the guest sent %s", name)
+		i := slices.IndexFunc(paths, func(p string) bool { return name == p || strings.HasPrefix(name, p+"/") })
+		if i < 0 {
+			return fmt.Errorf("the guest sent %q, which is not to be kept", name)
 		}
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			return err
+		dir, file := filepath.Dir(paths[i]), filepath.Base(paths[i])
+		if name != paths[i] {
+			dir, file = paths[i], name[len(paths[i])+1:]
 		}
-		if err := os.WriteFile(name, data, 0o644); err != nil {
-			return err
+		if err := writeIn(dir, file, data); err != nil {
+			return fmt.Errorf("file %q of the guest: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// writeIn writes a file inside of a folder, which it makes.
+func writeIn(dir, file string, data []byte) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := root.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	return root.WriteFile(file, data, 0o644)
 }
 
 const timeoutFlag = "-test.timeout="

@@ -71,6 +71,34 @@ func TestKeep(t *testing.T) {
 	}
 }
 
+// FuzzKeep has a guest that sends a file with any name, where the folder that is kept has links out of
+// it: what is outside stays as it was.
+func FuzzKeep(f *testing.F) {
+	for _, name := range []string{"", "/a", "/a/b", "/../outside", "/a/../../outside", "//outside", "/link/outside", "/file", "/.", "/../kept/a", "\x00", "/\x00"} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		dir := t.TempDir()
+		kept, outside, profile := filepath.Join(dir, "kept"), filepath.Join(dir, "outside"), filepath.Join(dir, "profile")
+		for _, err := range []error{
+			os.Mkdir(kept, 0o755), os.WriteFile(outside, []byte("of the host"), 0o644),
+			os.Symlink(dir, filepath.Join(kept, "link")), os.Symlink(outside, filepath.Join(kept, "file")),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := result{Files: map[string][]byte{kept + name: []byte("of the guest"), profile: []byte("a profile")}}
+		r.keep([]string{kept, profile})
+		os.RemoveAll(kept)
+		os.Remove(profile)
+		left, err := os.ReadDir(dir)
+		if b, _ := os.ReadFile(outside); err != nil || len(left) != 1 || string(b) != "of the host" {
+			t.Errorf("beside the folder there is %v, %v; a file of the host has %q", left, err, b)
+		}
+	})
+}
+
 func TestShorten(t *testing.T) {
 	for _, test := range []struct {
 		timeout      string

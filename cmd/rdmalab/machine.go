@@ -94,7 +94,7 @@ func startMachine(k kernel, s setup, write string, opt options) (_ *machine, err
 	})
 	m.serve(listeners[1], func(c net.Conn) { io.Copy(&m.stdout, c) })
 	m.serve(listeners[2], func(c net.Conn) { io.Copy(&m.stderr, c) })
-	m.serve(listeners[3], m.receive)
+	m.serve(listeners[3], func(c net.Conn) { m.receive(c, maxReport) })
 	started := make(chan error)
 	go m.live(started, listeners)
 	if err := <-started; err != nil {
@@ -137,14 +137,23 @@ func (m *machine) serve(l net.Listener, use func(net.Conn)) {
 	})
 }
 
-// receive receives the guest's reports.
-func (m *machine) receive(c net.Conn) {
+// maxReport bounds a report, which has the files that a program wrote.
+const maxReport = 1 << 29
+
+// receive receives the guest's reports, each of at most a number of bytes.
+func (m *machine) receive(c net.Conn, most int64) {
 	m.port = c
 	if m.state.restored {
 		m.reports <- ready // which it has reported before it was saved
 	}
-	for in := bufio.NewReader(c); ; {
+	limit := &io.LimitedReader{R: c}
+	for in := bufio.NewReader(limit); ; {
+		limit.N = most
 		line, err := in.ReadString('\n')
+		if err != nil && limit.N == 0 {
+			fmt.Fprintf(os.Stderr, "lab: the guest's report has more than %d bytes: the machine is killed\n", most)
+			m.kill()
+		}
 		if err != nil { // the machine is gone
 			return
 		}
@@ -174,9 +183,18 @@ func (m *machine) discard() {
 	os.RemoveAll(m.dir)
 }
 
-// console returns the kernel's log.
+// console returns the end of the kernel's log.
 func (m *machine) console() []byte {
-	b, _ := os.ReadFile(filepath.Join(m.dir, "console"))
+	const most = 16 << 20
+	f, err := os.Open(filepath.Join(m.dir, "console"))
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Size() > most {
+		f.Seek(-most, io.SeekEnd)
+	}
+	b, _ := io.ReadAll(io.LimitReader(f, most))
 	return b
 }
 
@@ -205,31 +223,42 @@ func (m *machine) run(ctx context.Context, j job, std stdio) (result, error) {
 	if m.ready {
 		w.give()
 	}
-	for done := ctx.Done(); !w.over; {
+	for done := ctx.Done(); !w.done; {
 		select {
 		case <-done:
 			done = nil
 			w.fail(fmt.Errorf("stopped: %w", context.Cause(ctx)))
 		case <-boot.C:
-			if !w.running {
+			if w.phase == phaseWaiting {
 				w.fail(fmt.Errorf("%w in %v", errBoot, limit))
 			}
 		case <-w.signals:
-			w.asked = true
+			w.phase = max(w.phase, phaseAsked)
 			w.signal(unix.SIGQUIT)
 		case <-w.overdue:
 			w.late()
 		case line, ok := <-m.reports:
 			if !ok {
 				m.ready = false
-				return w.result, m.verdict(w.failed, w.running || w.asked)
+				return w.result, m.verdict(w.failed, w.phase != phaseWaiting)
 			}
 			w.report(line)
 		}
 	}
-	m.await(out+w.result.Out, errs+w.result.Err)
-	return w.result, nil
+	return w.result, m.await(ctx, out+w.result.Out, errs+w.result.Err)
 }
+
+// phase is how far a program is. The guest reports the start and the end; between them the host may ask the
+// program to end.
+type phase uint8
+
+const (
+	phaseWaiting phase = iota
+	phaseRunning
+	phaseAsked  // by SIGQUIT, for stacks
+	phaseKilled // by SIGKILL
+	phaseOver   // it has ended, and the guest is cleaned
+)
 
 // watch follows a program from the job to the result.
 type watch struct {
@@ -237,9 +266,8 @@ type watch struct {
 	job     *job
 	std     stdio
 	clock   clockCheck
-	running bool
-	asked   bool             // for stacks, or the program has ended
-	over    bool             // there is a result
+	phase   phase
+	done    bool             // there is a result
 	failed  error            // why the machine is killed
 	signals <-chan os.Signal // nil until the program runs
 	overdue <-chan time.Time // of the program, or of what it is to do after a signal
@@ -267,12 +295,12 @@ func (w *watch) signal(sig unix.Signal) {
 // late asks a program for its stacks, and then kills it, and then the machine.
 func (w *watch) late() {
 	switch {
-	case w.running && !w.asked:
-		w.asked = true
+	case w.phase == phaseRunning:
+		w.phase = phaseAsked
 		fmt.Fprintf(w.std.err, "lab: timeout of %v exceeded; the program's stacks:\n", w.job.limit)
 		w.signal(unix.SIGQUIT)
-	case w.running:
-		w.running = false
+	case w.phase == phaseAsked:
+		w.phase = phaseKilled
 		fmt.Fprintln(w.std.err, "lab: still running after SIGQUIT: killed")
 		w.signal(unix.SIGKILL)
 	default:
@@ -280,10 +308,11 @@ func (w *watch) late() {
 	}
 }
 
-// report takes what the guest reports.
+// report takes what the guest reports. What it reports out of turn comes from a program that has taken the
+// port: the state of a machine that has run one, for example, is not to be saved.
 func (w *watch) report(line string) {
 	switch m := w.m; {
-	case line == ready:
+	case line == ready && !m.ready:
 		m.ready = true
 		if err := m.state.save(); err != nil {
 			fmt.Fprintf(os.Stderr, "lab: the machine could not be saved: %v\n", err)
@@ -296,8 +325,8 @@ func (w *watch) report(line string) {
 				w.fail(err)
 			}
 		}
-	case line == started:
-		w.running, w.signals = true, w.std.signals
+	case line == started && w.phase == phaseWaiting:
+		w.phase, w.signals = phaseRunning, w.std.signals
 		if w.job.limit > 0 {
 			w.overdue = time.After(w.job.limit + w.job.patience())
 		}
@@ -306,8 +335,8 @@ func (w *watch) report(line string) {
 				feed(<-m.stdin, w.std.in)
 			}()
 		}
-	case line == ended:
-		w.running, w.signals, w.asked = false, nil, true
+	case line == ended && w.phase != phaseWaiting && w.phase != phaseOver:
+		w.phase, w.signals = phaseOver, nil
 		if w.job.limit > 0 {
 			w.overdue = time.After(time.Minute) // in which the guest is cleaned
 		}
@@ -317,11 +346,11 @@ func (w *watch) report(line string) {
 		}
 	default:
 		if err := json.Unmarshal([]byte(line), &w.result); err != nil {
-			w.fail(fmt.Errorf("result %q: %w", line, err))
+			w.fail(fmt.Errorf("the guest reports %.100q: %w", line, err))
 		} else if w.result.Error != "" {
 			w.fail(fmt.Errorf("in the guest: %s", w.result.Error))
 		} else {
-			w.over = true
+			w.done = true
 		}
 	}
 }
@@ -339,15 +368,18 @@ func (m *machine) give(j *job) error {
 	return nil
 }
 
-// await waits until all output of a program has arrived.
-func (m *machine) await(stdout, stderr int64) {
+// await waits until all output of a program has arrived, of which the guest has told the size.
+func (m *machine) await(ctx context.Context, stdout, stderr int64) error {
 	for m.stdout.n.Load() < stdout || m.stderr.n.Load() < stderr {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-m.gone:
-			return
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("stopped: %w", context.Cause(ctx))
 		}
 	}
+	return nil
 }
 
 // verdict returns why a machine is gone, which has started a program or not.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"net"
@@ -33,7 +34,7 @@ func TestLate(t *testing.T) {
 	killed := false
 	w := &watch{m: &machine{port: host, kill: func() { killed = true }}, job: &job{limit: time.Hour}, std: stdio{err: &errs}}
 	w.report(started)
-	if !w.running || w.overdue == nil {
+	if w.phase != phaseRunning || w.overdue == nil {
 		t.Fatalf("the program does not run, or has no limit: %+v", w)
 	}
 	for _, want := range []unix.Signal{unix.SIGQUIT, unix.SIGKILL} {
@@ -55,15 +56,49 @@ func TestReport(t *testing.T) {
 	for _, line := range []string{started, ended, `{"Exit":3}` + "\n"} {
 		w.report(line)
 	}
-	if w.running || !w.over || w.result.Exit != 3 || killed {
+	if w.phase != phaseOver || !w.done || w.result.Exit != 3 || killed {
 		t.Errorf("%+v, killed %v", w, killed)
 	}
 	w = &watch{m: w.m, job: &job{}}
 	w.report(`{"Error":"no disk"}` + "\n")
-	if w.over || !killed || !strings.Contains(w.failed.Error(), "no disk") {
+	if w.done || !killed || !strings.Contains(w.failed.Error(), "no disk") {
 		t.Errorf("%+v, killed %v", w, killed)
+	}
+	for _, lines := range [][]string{{started, started}, {ended}, {started, ended, ended}, {started, ended, started}, {started, ready}} {
+		killed = false
+		w := &watch{m: &machine{ready: true, kill: func() { killed = true }}, job: &job{}}
+		for _, line := range lines {
+			w.report(line)
+		}
+		if !killed || w.failed == nil {
+			t.Errorf("%q is not refused", lines)
+		}
 	}
 	if w.report("?\n"); !strings.Contains(w.failed.Error(), "no disk") {
 		t.Errorf("a later failure hides the first: %v", w.failed)
+	}
+}
+
+// TestLongReport has a guest that reports without an end.
+func TestLongReport(t *testing.T) {
+	host, guest := net.Pipe()
+	killed := make(chan struct{})
+	m := &machine{reports: make(chan string, 1), gone: make(chan struct{}), state: &state{}, kill: func() { close(killed) }}
+	m.copiers.Go(func() { m.receive(host, 1<<20); host.Close() })
+	part := bytes.Repeat([]byte("x"), 1<<16)
+	for err := error(nil); err == nil; {
+		_, err = guest.Write(part)
+	}
+	<-killed
+	m.copiers.Wait()
+}
+
+// TestAwait has a guest that reports more output than there is.
+func TestAwait(t *testing.T) {
+	m := &machine{gone: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.await(ctx, 1<<62, 0); !errors.Is(err, context.Canceled) {
+		t.Errorf("waiting has ended with %v", err)
 	}
 }

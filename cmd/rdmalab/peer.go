@@ -76,6 +76,8 @@ func runPeer(ctx context.Context, k kernel, j job, opt options, std stdio) error
 	}
 }
 
+const maxLine = 64 << 10 // what is longer is written in parts
+
 // prefixWriter writes lines with a prefix.
 type prefixWriter struct {
 	w      io.Writer
@@ -91,8 +93,10 @@ func (p *prefixWriter) Write(b []byte) (int, error) {
 	p.line = append(p.line, b...)
 	for {
 		i := bytes.IndexByte(p.line, '\n')
-		if i < 0 {
+		if i < 0 && len(p.line) < maxLine {
 			return len(b), nil
+		} else if i < 0 {
+			i = len(p.line) - 1
 		}
 		if _, err := fmt.Fprintf(p.w, "%s%s", p.prefix, p.line[:i+1]); err != nil {
 			return 0, err

@@ -144,7 +144,7 @@ func TestSessionRefuses(t *testing.T) {
 
 // TestStacks checks that a test that hangs shows its stacks when it gets SIGQUIT.
 func TestStacks(t *testing.T) {
-	dir := testModule(t, map[string]string{"a": `fmt.Println("up"); select {}`})
+	dir := testModule(t, map[string]string{"a": `fmt.Println("up"); time.Sleep(time.Hour)`})
 	build := exec.Command("go", "test", "-c", "-o", "a.test", "./a")
 	build.Dir, build.Env = dir, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=")
 	if out, err := build.CombinedOutput(); err != nil {
