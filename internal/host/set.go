@@ -122,16 +122,16 @@ func (s *Set) addSoft(fd int, id int32) error {
 		return syscall.EBADF
 	}
 	m := &member{set: s, id: id}
+	m.stop = file.Watch(m.changed) // without mu, which changed takes, and before Close and Remove know of it
 	s.mu.Lock()
-	closed := s.closed
-	if !closed {
-		s.soft[fd] = m
-	}
-	s.mu.Unlock()
-	if closed {
+	if s.closed {
+		s.mu.Unlock()
+		m.stop()
 		return os.ErrClosed
 	}
-	m.stop = file.Watch(m.changed) // without mu, which changed takes
+	s.soft[fd] = m
+	s.update(m.state != Idle)
+	s.mu.Unlock()
 	return nil
 }
 

@@ -1,6 +1,8 @@
 package host
 
 import (
+	"errors"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -91,4 +93,38 @@ func TestVirtualSet(t *testing.T) {
 			t.Error("a closed set takes files")
 		}
 	})
+}
+
+// watchedFile calls a function while it is added to a set.
+type watchedFile struct {
+	file
+	added func()
+}
+
+func (f *watchedFile) Watch(changed func(State)) func() {
+	f.added()
+	return f.file.Watch(changed)
+}
+
+// TestCloseDuringAdd closes a set, or removes a file, while the file is being added.
+func TestCloseDuringAdd(t *testing.T) {
+	f := &watchedFile{}
+	fd, errno := Install(f, "test")
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	defer Close(fd)
+	s := NewSet()
+	f.added = func() { s.Remove(fd) }
+	if err := s.Add(fd, 1); err != nil {
+		t.Error(err)
+	}
+	s.Remove(fd)
+	f.added = s.Close
+	if err := s.Add(fd, 1); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("%v, want %v", err, os.ErrClosed)
+	}
+	if n := len(f.watchers); n != 0 {
+		t.Errorf("the set watches %d times", n)
+	}
 }
