@@ -2,6 +2,7 @@ package engine
 
 import (
 	"testing"
+	"testing/synctest"
 
 	"github.com/goverbs/verbs"
 )
@@ -33,42 +34,44 @@ func TestOversize(t *testing.T) {
 		}, verbs.WCRemOpErr, verbs.StateErr},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			net := newTestNetwork(1, faults{limit: 600})
-			a, b := newNode(t, net, 8192, addrA), newNode(t, net, 8192, addrB)
-			var x, y *conn
-			var to verbs.UDAddr
-			if tt.typ == verbs.UD {
-				x, y = a.newQP(verbs.UD), b.newQP(verbs.UD)
-				x.connect(y)
-				y.connect(x)
-				ah := must(a.pd.CreateAH(x.attrs(y).AV))(t)
-				to = verbs.UDAddr{AH: ah.Num(), QPNum: y.Num(), QKey: testQKey}
-			} else {
-				x, y = pair(a, b, tt.typ)
-			}
-			for id := range uint64(3) {
-				y.postRecv(id, b.sge(0, 4096))
-			}
-			wrs := []verbs.SendWR{send(1, small)(x, y), tt.large(x, y), send(3, small)(x, y)}
-			for i := range wrs {
-				wrs[i].To = to
-			}
-			x.post(wrs[0])
-			a.cq.expect(t, 1, verbs.WCSuccess)
-			b.rcq.expect(t, 0, verbs.WCSuccess)
-			x.post(wrs[1:]...)
-			a.cq.expect(t, 2, tt.status)
-			a.cq.expect(t, 3, verbs.WCFlushErr)
-			if s := x.Query().State; s != verbs.StateErr {
-				t.Errorf("the QP is in state %v", s)
-			}
-			if s := y.Query().State; s != tt.peer {
-				t.Errorf("the peer's QP is in state %v", s)
-			}
-			// A READ may be repeated: the acknowledgement of the SEND after it comes first.
-			if n := a.counter("completer_retry_err"); n != 0 && tt.status != verbs.WCRemOpErr {
-				t.Errorf("%d retries", n)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				net := newTestNetwork(1, faults{limit: 600})
+				a, b := newNode(t, net, 8192, addrA), newNode(t, net, 8192, addrB)
+				var x, y *conn
+				var to verbs.UDAddr
+				if tt.typ == verbs.UD {
+					x, y = a.newQP(verbs.UD), b.newQP(verbs.UD)
+					x.connect(y)
+					y.connect(x)
+					ah := must(a.pd.CreateAH(x.attrs(y).AV))(t)
+					to = verbs.UDAddr{AH: ah.Num(), QPNum: y.Num(), QKey: testQKey}
+				} else {
+					x, y = pair(a, b, tt.typ)
+				}
+				for id := range uint64(3) {
+					y.postRecv(id, b.sge(0, 4096))
+				}
+				wrs := []verbs.SendWR{send(1, small)(x, y), tt.large(x, y), send(3, small)(x, y)}
+				for i := range wrs {
+					wrs[i].To = to
+				}
+				x.post(wrs[0])
+				a.cq.expect(t, 1, verbs.WCSuccess)
+				b.rcq.expect(t, 0, verbs.WCSuccess)
+				x.post(wrs[1:]...)
+				a.cq.expect(t, 2, tt.status)
+				a.cq.expect(t, 3, verbs.WCFlushErr)
+				if s := x.Query().State; s != verbs.StateErr {
+					t.Errorf("the QP is in state %v", s)
+				}
+				if s := y.Query().State; s != tt.peer {
+					t.Errorf("the peer's QP is in state %v", s)
+				}
+				// A READ may be repeated: the acknowledgement of the SEND after it comes first.
+				if n := a.counter("completer_retry_err"); n != 0 && tt.status != verbs.WCRemOpErr {
+					t.Errorf("%d retries", n)
+				}
+			})
 		})
 	}
 }
