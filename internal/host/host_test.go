@@ -237,6 +237,7 @@ func TestRequest(t *testing.T) {
 	if err := host.Prepare(); !errors.Is(err, host.ErrNoSoft) || errors.Is(err, verbs.ErrNoRDMA) {
 		t.Errorf("request without package soft: %v", err)
 	}
+	defer host.OnRequest(nil)
 	host.OnRequest(func(value string) error { values = append(values, value); return failure })
 	if err := host.Prepare(); !errors.Is(err, failure) {
 		t.Errorf("request that fails: %v", err)

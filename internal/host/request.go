@@ -28,8 +28,8 @@ var request struct {
 	made    chan error
 }
 
-// OnRequest sets the function that makes the device that the environment requests. Package soft
-// calls it.
+// OnRequest sets the function that makes the device that the environment requests, and forgets one that has been made.
+// Package soft calls it. Nil sets none.
 //
 // The device's goroutines must not be those of the testing/synctest bubble that happens to list devices
 // first, whose clock would stop as long as they wait for packets. So a goroutine of its own, which is
@@ -37,16 +37,26 @@ var request struct {
 func OnRequest(fulfill func(value string) error) {
 	request.Lock()
 	defer request.Unlock()
-	request.fulfill = fulfill
-	if !Requested() {
+	request.fulfill, request.done = fulfill, false
+	endMaker()
+	if fulfill == nil || !Requested() {
 		return
 	}
-	request.make, request.made = make(chan struct{}), make(chan error)
+	asked, made := make(chan struct{}), make(chan error)
+	request.make, request.made = asked, made
 	go func() {
-		for range request.make {
-			request.made <- fulfill(os.Getenv(Env))
+		for range asked {
+			made <- fulfill(os.Getenv(Env))
 		}
 	}()
+}
+
+// endMaker ends the goroutine of OnRequest. The caller holds the lock.
+func endMaker() {
+	if request.make != nil {
+		close(request.make)
+		request.make = nil
+	}
 }
 
 // Prepare makes the device that the environment requests, if it does and the device has not
@@ -68,8 +78,8 @@ func Prepare() error {
 	case request.fulfill != nil:
 		err = request.fulfill(os.Getenv(Env))
 	}
-	if request.done = err == nil; request.done && request.make != nil {
-		close(request.make)
+	if request.done = err == nil; request.done {
+		endMaker()
 	}
 	if err != nil {
 		return fmt.Errorf("%s=%s: %w", Env, os.Getenv(Env), err)
