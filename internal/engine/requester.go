@@ -224,7 +224,8 @@ func (q *requester) advance(r *request, n uint32, packets int) {
 	}
 	r.sent += n
 	q.psn = q.psn.Add(packets)
-	if q.psn.After(q.top) {
+	fresh := q.psn.After(q.top)
+	if fresh {
 		q.top = q.psn
 	}
 	r.state = requestSending
@@ -237,7 +238,7 @@ func (q *requester) advance(r *request, n uint32, packets int) {
 		q.next = q.ring.next(q.next)
 	}
 	if q.timeout > 0 {
-		q.time(q.psn == q.top)
+		q.time(fresh)
 	}
 }
 

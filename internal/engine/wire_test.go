@@ -624,3 +624,58 @@ func TestWireRequester(t *testing.T) {
 		})
 	}
 }
+
+// TestRoundTripOfRepeated repeats a packet for each reason there is. As the acknowledgement may be one of either, no round trip
+// is measured by it (Karn's algorithm); the next packet that is sent once is measured.
+func TestRoundTripOfRepeated(t *testing.T) {
+	const trip = 3 * time.Millisecond
+	for _, tt := range []struct {
+		name   string
+		known  bool // the round trip, so that a probe comes before the timeout
+		repeat func(w *wire)
+	}{
+		{"timeout", false, func(*wire) {}},
+		{"NAK", false, func(w *wire) { w.ack(wirePSN, roce.NAKSequence) }},
+		{"RNR NAK", false, func(w *wire) { w.ack(wirePSN, roce.RNRNAK(1)) }},
+		{"probe", true, func(*wire) {}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWire(t, verbs.RC, func(a *verbs.QPAttr) { a.Timeout = 14 }) // 67 ms
+				probe := func() lossProbe {
+					synctest.Wait()
+					w.qp.lock()
+					defer w.qp.unlock()
+					return w.qp.requester.comp.probe
+				}
+				psn := roce.PSN(wirePSN)
+				exchange := func(repeat bool) {
+					w.qp.post(verbs.SendWR{Opcode: verbs.OpSend})
+					w.expect(roce.RCSendOnly, psn)
+					if repeat {
+						tt.repeat(w)
+						w.expect(roce.RCSendOnly, psn)
+						time.Sleep(trip)
+					}
+					time.Sleep(trip)
+					w.ack(psn, roce.ACKUnlimited)
+					w.n.cq.expect(t, 0, verbs.WCSuccess)
+					psn = psn.Add(1)
+				}
+				want := time.Duration(0)
+				if tt.known {
+					exchange(false)
+					want = trip
+				}
+				exchange(true)
+				if p := probe(); p.trip != want || p.timing {
+					t.Errorf("the round trip is %v, after a repetition, and being measured: %v; want %v", p.trip, p.timing, want)
+				}
+				exchange(false)
+				if p := probe(); p.trip != trip {
+					t.Errorf("the round trip is %v, want %v", p.trip, trip)
+				}
+			})
+		})
+	}
+}
