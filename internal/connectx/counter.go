@@ -158,7 +158,7 @@ const (
 )
 
 // portCounters fills in the counters of a group of register PPCNT. Those that the adapter has no
-// events for are zero, as are groups that it does not know.
+// events for are zero, as are groups that it does not know. The caller holds the port's mu.
 func (d *Device) portCounters(in, out []byte) status {
 	e := &d.eth
 	rx, rxOctets := sumOf(e.rx[:])
@@ -205,7 +205,7 @@ func (d *Device) portCounters(in, out []byte) status {
 		set(ethPerPrioGrpDataLayoutTxOctetsHigh, txOctets)
 		set(ethPerPrioGrpDataLayoutTxFramesHigh, tx)
 	case groupIB:
-		ibPortCntrsGrpDataLayoutLinkDownedCounter.set(out, min(d.t.counter("link_downed"), 0xff))
+		ibPortCntrsGrpDataLayoutLinkDownedCounter.set(out, min(d.port.downs, 0xff))
 	case groupIBExtends: // data in words of 4 bytes
 		set(ibExtPortCntrsGrpDataLayoutPortXmitDataHigh, d.t.counter("sent_bytes")/4)
 		set(ibExtPortCntrsGrpDataLayoutPortRcvDataHigh, d.t.counter("rcvd_bytes")/4)

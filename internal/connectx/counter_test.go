@@ -130,6 +130,48 @@ func TestQCounters(t *testing.T) {
 	}
 }
 
+// readRegister reads a register by ACCESS_REG.
+func (m *machine) readRegister(id uint64, size int, prepare func(reg []byte)) []byte {
+	m.t.Helper()
+	l := layouts[opAccessReg]
+	in := make([]byte, l.in+size)
+	be.PutUint16(in, opAccessReg)
+	be.PutUint16(in[6:], 1) // read
+	accessRegisterInRegisterId.set(in, id)
+	prepare(accessRegisterInRegisterData.at(in))
+	out := m.dev.execute(in, l.out+size)
+	if status(out[0]) != statusOk {
+		m.t.Fatalf("register %#x: % x", id, out[:32])
+	}
+	return accessRegisterOutRegisterData.at(out)
+}
+
+// portCounters reads a group of the port's counters.
+func (m *machine) portCounters(grp, prio uint64) []byte {
+	m.t.Helper()
+	reg := m.readRegister(regPpcnt, ppcntRegSize, func(reg []byte) {
+		ppcntRegGrp.set(reg, grp)
+		ppcntRegPrioTc.set(reg, prio)
+		ppcntRegLocalPort.set(reg, 1)
+	})
+	if ppcntRegGrp.get(reg) != grp || ppcntRegLocalPort.get(reg) != 1 {
+		m.t.Fatalf("PPCNT % x", reg[:32])
+	}
+	return ppcntRegCounterSet.at(reg)
+}
+
+// TestFrameSizes sorts frames by their size with the check sequence of 4 bytes (RFC 2819, etherStatsPkts64Octets and further).
+func TestFrameSizes(t *testing.T) {
+	for class, last := range []int{64, 127, 255, 511, 1023, 1518, 2047, 4095, 8191, 10239} {
+		if got := sizeOf(last - 4); got != class {
+			t.Errorf("%d bytes are of class %d, want %d", last, got, class)
+		}
+		if got := sizeOf(last + 1 - 4); got != min(class+1, 9) {
+			t.Errorf("%d bytes are of class %d, want %d", last+1, got, min(class+1, 9))
+		}
+	}
+}
+
 func TestPortCounters(t *testing.T) {
 	h := newHub()
 	a, b := newMachine(t, h, 1).newNetdev(), newMachine(t, h, 2).newNetdev()
@@ -149,23 +191,6 @@ func TestPortCounters(t *testing.T) {
 		a.sendCQ.expect(cqeRequest, a.send(opcodeSend, ethSeg(0, 0, nil, 0), seg(f.size, a.key, data)), 0)
 		b.receive()
 		octets += uint64(f.size)
-	}
-	group := func(m *machine, grp, prio uint64) []byte {
-		t.Helper()
-		l := layouts[opAccessReg]
-		in := make([]byte, l.in+ppcntRegSize)
-		be.PutUint16(in, opAccessReg)
-		be.PutUint16(in[6:], 1)
-		accessRegisterInRegisterId.set(in, regPpcnt)
-		reg := accessRegisterInRegisterData.at(in)
-		ppcntRegGrp.set(reg, grp)
-		ppcntRegPrioTc.set(reg, prio)
-		ppcntRegLocalPort.set(reg, 1)
-		out := m.dev.execute(in, l.out+ppcntRegSize)
-		if reg := accessRegisterOutRegisterData.at(out); out[0] != 0 || ppcntRegGrp.get(reg) != grp || ppcntRegLocalPort.get(reg) != 1 {
-			t.Fatalf("PPCNT % x", out[:32])
-		}
-		return ppcntRegCounterSet.at(accessRegisterOutRegisterData.at(out))
 	}
 	type high = field
 	for _, c := range []struct {
@@ -195,7 +220,7 @@ func TestPortCounters(t *testing.T) {
 		{b.m, groupPriority, 3, ethPerPrioGrpDataLayoutRxFramesHigh, 0},
 		{b.m, 0x3f, 0, eth8023CntrsGrpDataLayoutAFramesTransmittedOkHigh, 0},
 	} {
-		if got := (c.f&^0xffff | 64).get(group(c.m, c.grp, c.prio)); got != c.want {
+		if got := (c.f&^0xffff | 64).get(c.m.portCounters(c.grp, c.prio)); got != c.want {
 			t.Errorf("group %#x, counter at %#x: %d, want %d", c.grp, c.f.off(), got, c.want)
 		}
 	}
@@ -210,7 +235,7 @@ func TestPortCounters(t *testing.T) {
 	if p, o := trafficCounterPackets.get(sent), trafficCounterOctets.get(sent); p != 1 || o != 116 {
 		t.Errorf("%d packets of %d octets", p, o)
 	}
-	ext := group(b.m, groupIBExtends, 0)
+	ext := b.m.portCounters(groupIBExtends, 0)
 	if n := (ibExtPortCntrsGrpDataLayoutPortRcvDataHigh&^0xffff | 64).get(ext); n != 116/4 {
 		t.Errorf("%d words have been received", n)
 	}

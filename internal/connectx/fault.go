@@ -175,6 +175,9 @@ func (f *faults) event() {
 // setLink brings the link up or down, of which the driver gets an event.
 func (d *Device) setLink(up bool) {
 	d.port.mu.Lock()
+	if !up && !d.port.down {
+		d.port.downs++
+	}
 	d.port.down = !up
 	d.port.mu.Unlock()
 	if up {

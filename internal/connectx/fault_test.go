@@ -211,14 +211,8 @@ func TestLateEntries(t *testing.T) {
 // TestInfiniBandLink reads the link of an InfiniBand port, which has four lanes and can be down.
 func TestInfiniBandLink(t *testing.T) {
 	m := newMachine(t, newHub(), 1, func(c *Config) { c.InfiniBand = true })
-	l := layouts[opAccessReg]
-	in := make([]byte, l.in+ptysRegSize)
-	be.PutUint16(in, opAccessReg)
-	be.PutUint16(in[6:], 1) // read
-	accessRegisterInRegisterId.set(in, regPtys)
-	out := m.dev.execute(in, l.out+ptysRegSize)
 	const width4X = 1 << 2 // MLX5_PTYS_WIDTH_4X
-	if w := ptysRegIbLinkWidthOper.get(accessRegisterOutRegisterData.at(out)); status(out[0]) != statusOk || w != width4X {
+	if w := ptysRegIbLinkWidthOper.get(m.readRegister(regPtys, ptysRegSize, func([]byte) {})); w != width4X {
 		t.Errorf("width %#x, want %#x", w, width4X)
 	}
 	for _, want := range []struct {
@@ -231,5 +225,35 @@ func TestInfiniBandLink(t *testing.T) {
 		if state, physical := hcaVportContextPortState.get(ctx), hcaVportContextPortPhysicalState.get(ctx); state != want.state || physical != want.physical {
 			t.Errorf("fault %d: state %d, physical %d; want %d and %d", want.fault, state, physical, want.state, want.physical)
 		}
+	}
+}
+
+// TestLinkDowned takes the link down and up: register PAOS shows it, and each time that it went down is counted, as far as the
+// field of 8 bits goes.
+func TestLinkDowned(t *testing.T) {
+	for _, infiniBand := range []bool{false, true} {
+		m := newMachine(t, newHub(), 1, func(c *Config) { c.InfiniBand = infiniBand })
+		expect := func(state, downs uint64) {
+			t.Helper()
+			if s := paosRegOperStatus.get(m.readRegister(regPaos, paosRegSize, func([]byte) {})); s != state {
+				t.Errorf("the port is in state %d, want %d", s, state)
+			}
+			if n := ibPortCntrsGrpDataLayoutLinkDownedCounter.get(m.portCounters(groupIB, 0)); n != downs {
+				t.Errorf("link_downed is %d, want %d", n, downs)
+			}
+		}
+		expect(portUp, 0)
+		for n := range uint64(3) {
+			m.inject(FaultPortDown, 0, 0)
+			m.inject(FaultPortDown, 0, 0) // it is already
+			expect(portDown, n+1)
+			m.inject(FaultPortUp, 0, 0)
+			expect(portUp, n+1)
+		}
+		for range 300 {
+			m.inject(FaultPortDown, 0, 0)
+			m.inject(FaultPortUp, 0, 0)
+		}
+		expect(portUp, 255)
 	}
 }

@@ -14,6 +14,7 @@ type port struct {
 	addrs [roceAddresses][]byte // struct roce_addr_layout
 	caps  uint32                // of an InfiniBand port
 	down  bool
+	downs uint64 // how often it went down
 }
 
 var portCommands = map[uint16]func(*port, *call) status{

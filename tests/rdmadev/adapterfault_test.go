@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,16 +89,31 @@ func (a adapter) same(t *testing.T) {
 	a.testGIDs(t, d.Ports[0])
 }
 
+// linkDowned returns how often the port has gone down, of which the kernel keeps 8 bits.
+func linkDowned(t *testing.T, a adapter) uint64 {
+	t.Helper()
+	counters := labtest.Must(labtest.Must(rdmadev.Find(a.name))(t).Ports[0].Counters())(t)
+	i := slices.IndexFunc(counters, func(c rdmadev.Counter) bool { return c.Name == "link_downed" })
+	if i < 0 {
+		t.Fatalf("no counter link_downed in %v", counters)
+	}
+	return counters[i].Value
+}
+
 // TestAdapterPort brings the port of an adapter down and up.
 func TestAdapterPort(t *testing.T) {
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)
 		dir := labtest.PCIDir(t, a.name)
 		t.Cleanup(func() { labtest.Inject(t, dir, connectx.FaultPortUp, 0) })
-		for range labtest.Rounds(20, 2) {
+		before := linkDowned(t, a)
+		for n := range labtest.Rounds(20, 2) {
 			labtest.Inject(t, dir, connectx.FaultPortDown, 0)
 			if d := a.wait(t, verbs.PortDown); d.Ports[0].PhysState == verbs.PhysLinkUp {
 				t.Errorf("the port is down and its physical state %v", d.Ports[0].PhysState)
+			}
+			if got, want := linkDowned(t, a), min(before+uint64(n)+1, 255); got != want {
+				t.Errorf("link_downed is %d, want %d", got, want)
 			}
 			labtest.Inject(t, dir, connectx.FaultPortUp, 0)
 			a.wait(t, verbs.PortActive)
