@@ -10,6 +10,7 @@ import (
 	"io"
 	"log"
 	"os"
+	"time"
 
 	"github.com/goverbs/verbs/rsock"
 	_ "github.com/goverbs/verbs/soft" // VERBS_SOFT makes a device in user space
@@ -39,6 +40,11 @@ func serve(addr string) error {
 	fmt.Println("listening on", l.Addr())
 	for {
 		conn, err := l.Accept() // a net.Conn
+		if e, ok := err.(interface{ Temporary() bool }); ok && e.Temporary() {
+			log.Print(err) // of this connection, or for lack of files: the listener continues
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
 		if err != nil {
 			return err
 		}

@@ -122,23 +122,13 @@ func (c *Cmd) check(ctx context.Context, k *kong.Context, p port) error {
 		out.w = io.Discard
 	}
 	out.machine("verbs", here)
-	var peer *link
-	if c.Peer != "" { // before loopback takes its time
-		conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", cli.JoinPort(c.Peer, c.Port))
+	if c.Peer != "" { // before loopback takes its time, for which the peer does not wait
+		peer, err := c.dial(ctx, here)
 		if err != nil {
-			return fmt.Errorf("%w (is verbs check -s running there?)", err)
+			return err
 		}
-		defer conn.Close()
-		peer = newLink(conn, true)
-		defer peer.cancelWith(ctx)()
-		m, err := peer.swap(message{Hello: here})
-		if err == nil && m.Hello == nil {
-			err = cli.ErrProtocol
-		}
-		if err != nil {
-			return cli.Cause(ctx, err)
-		}
-		r.Peer = m.Hello
+		peer.Conn.Close()
+		r.Peer = peer.machine
 		out.machine("peer", r.Peer)
 	}
 	counts := map[string]int{}
@@ -157,14 +147,16 @@ func (c *Cmd) check(ctx context.Context, k *kong.Context, p port) error {
 		newLink(b, false).answer(ctx, p)
 	}()
 	err = loop.runAll(ctx, p, each("loopback"))
-	if err == nil && peer != nil {
-		err = peer.runAll(ctx, p, each("peer"))
+	with, l := "loopback", loop
+	if err == nil && r.Peer != nil {
+		with = "peer"
+		if l, err = c.dial(ctx, here); err == nil {
+			defer l.Conn.Close()
+			defer l.cancelWith(ctx)()
+			err = l.runAll(ctx, p, each(with))
+		}
 	}
 	if err == nil && c.Duration > 0 {
-		with, l := "loopback", loop
-		if peer != nil {
-			with, l = "peer", peer
-		}
 		r.Measured, r.Figures = with, l.measure(ctx, p, c.Duration)
 		out.figures(with, r.Figures)
 	}
@@ -178,6 +170,29 @@ func (c *Cmd) check(ctx context.Context, k *kong.Context, p port) error {
 		err = errors.Join(err, fmt.Errorf("%d of %d scenarios failed on %s", n, len(r.Scenarios), cli.Printable(here.Device)))
 	}
 	return cli.Cause(ctx, err)
+}
+
+// dial connects to the peer, and tells it what this machine is.
+func (c *Cmd) dial(ctx context.Context, here *machine) (*link, error) {
+	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", cli.JoinPort(c.Peer, c.Port))
+	if err != nil {
+		return nil, fmt.Errorf("%w (is verbs check -s running there?)", err)
+	}
+	l := newLink(conn, true)
+	defer l.cancelWith(ctx)()
+	m, err := l.swap(message{Hello: here})
+	switch {
+	case l.peers != nil:
+		err = fmt.Errorf("peer %v: %s", conn.RemoteAddr(), l.peers.Error)
+	case err == nil && m.Hello == nil:
+		err = cli.ErrProtocol
+	}
+	if err != nil {
+		conn.Close()
+		return nil, cli.Cause(ctx, err)
+	}
+	l.machine = m.Hello
+	return l, nil
 }
 
 // runAll runs all scenarios with the passive end of the link. An error is one of the link.
@@ -209,11 +224,18 @@ func (l *link) run(ctx context.Context, p port, s *scenario) (mine, peers verdic
 	return mine, peers, err
 }
 
-// answer is the passive end: it does what the active one asks for, until that closes the link.
+// What strangers can take of a server: see docs/security.md.
+const (
+	maxClients   = 4
+	refusalLimit = time.Second
+	measureLimit = time.Hour // of measuring, for which the client chooses a time
+)
+
+// answer is the passive end: it does what the active one asks for, until that closes the link or
+// asks for nothing.
 func (l *link) answer(ctx context.Context, p port) error {
 	for {
-		l.Conn.SetDeadline(time.Time{}) // the active end may have something else to do
-		m, err := l.next()
+		m, err := l.receive()
 		if err != nil {
 			return err
 		}
@@ -253,7 +275,7 @@ func (l *link) serveFigures(ctx context.Context, p port) error {
 	if err := l.send(answer); err != nil {
 		return err
 	}
-	l.Conn.SetDeadline(time.Time{})
+	l.Conn.SetReadDeadline(time.Now().Add(measureLimit))
 	_, err = l.next() // when it has measured
 	return err
 }
@@ -287,13 +309,25 @@ func (c *Cmd) serve(ctx context.Context, k *kong.Context, p port) error {
 		return err
 	}
 	fmt.Fprintf(k.Stderr, "listening on %v, with %s\n", l.Addr(), cli.Printable(here.Device))
-	return cli.Serve(ctx, l, func(ctx context.Context, conn net.Conn) {
-		peer := newLink(conn, false)
-		defer peer.cancelWith(ctx)()
-		if _, err := peer.swap(message{Hello: here}); err != nil {
-			fmt.Fprintf(k.Stderr, "client %v: %v\n", conn.RemoteAddr(), err)
-			return
-		}
-		peer.answer(ctx, p)
-	})
+	s := cli.Server{
+		Most: maxClients,
+		Handle: func(ctx context.Context, conn net.Conn) {
+			peer := newLink(conn, false)
+			defer peer.cancelWith(ctx)()
+			if _, err := peer.swap(message{Hello: here}); err != nil {
+				fmt.Fprintf(k.Stderr, "client %v: %v\n", conn.RemoteAddr(), err)
+				return
+			}
+			peer.answer(ctx, p)
+		},
+		Refuse: func(conn net.Conn, why error) {
+			peer := newLink(conn, false)
+			conn.SetReadDeadline(time.Now().Add(refusalLimit))
+			if _, err := peer.next(); err == nil {
+				peer.Send(message{End: &verdict{Error: why.Error()}}, refusalLimit)
+			}
+		},
+		Log: func(err error) { cli.Warn(k.Stderr, err) },
+	}
+	return s.Serve(ctx, l)
 }

@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -107,6 +109,46 @@ func serve(t *testing.T, device string) (addr string) {
 		stderr.Close()
 	})
 	return fmt.Sprintf("127.0.0.1:%d", port)
+}
+
+// TestIdleClients has clients that ask for nothing, and for one scenario after whose end they send without an end.
+func TestIdleClients(t *testing.T) {
+	for _, lines := range []string{"", `{"scenario":"none"}` + "\n"} {
+		synctest.Test(t, func(t *testing.T) {
+			conn, end := net.Pipe()
+			ended := make(chan error, 1)
+			go func() {
+				ended <- newLink(end, false).answer(t.Context(), port{})
+				end.Close()
+			}()
+			go io.Copy(io.Discard, conn)
+			begun := time.Now()
+			for err := error(nil); err == nil && lines != ""; time.Sleep(time.Second) {
+				_, err = io.WriteString(conn, lines)
+				lines = "{}\n"
+			}
+			err := <-ended
+			if took := time.Since(begun); err == nil || took > 3*patience {
+				t.Errorf("the server has ended with %v after %v", err, took)
+			}
+		})
+	}
+}
+
+// TestTooManyClients refuses the client that is one too many, and tells it why.
+func TestTooManyClients(t *testing.T) {
+	labtest.Require(t)
+	addr := serve(t, labtest.RoCE)
+	for range maxClients {
+		c := labtest.Must(net.Dial("tcp", addr))(t)
+		defer c.Close()
+		l := newLink(c, true)
+		labtest.Must(l.swap(message{Hello: &machine{}}))(t)
+	}
+	_, err := (&Cmd{Peer: addr}).dial(t.Context(), &machine{})
+	if err == nil || !strings.Contains(err.Error(), "the server has 4 clients") {
+		t.Errorf("client %d: %v", maxClients+1, err)
+	}
 }
 
 // TestPeer runs them with a peer as well, which serves client after client.

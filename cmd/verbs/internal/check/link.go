@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"time"
 
@@ -32,8 +33,9 @@ var errEnded = errors.New("the other end has ended the scenario")
 // first, so that a pipe without a buffer is enough.
 type link struct {
 	cli.Lines[message]
-	active bool
-	peers  *verdict // of the scenario, once it has ended there
+	active  bool
+	machine *machine // of the other end, if that is one of others
+	peers   *verdict // of the scenario, once it has ended there
 }
 
 func newLink(conn net.Conn, active bool) *link {
@@ -93,7 +95,10 @@ func (l *link) finish(mine verdict) (peers verdict, err error) {
 	if l.active || l.peers != nil {
 		err, sent = l.send(end), true
 	}
-	for err == nil && l.peers == nil { // what was sent before the end is skipped
+	for until := time.Now().Add(patience); err == nil && l.peers == nil; { // what was sent before the end is skipped
+		if time.Now().After(until) {
+			return peers, fmt.Errorf("the other end has not ended the scenario within %v", patience)
+		}
 		if _, err = l.receive(); err == nil && !sent {
 			err, sent = l.send(end), true
 		}

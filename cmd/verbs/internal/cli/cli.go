@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
@@ -93,34 +92,5 @@ func Own[T io.Closer](obj T, err error) func(c *Closers) (T, error) {
 			*c = append(*c, obj)
 		}
 		return obj, err
-	}
-}
-
-// Serve calls handle for each connection that l accepts, on a goroutine of its own, until
-// ctx ends, and returns when all calls have returned. It closes l and the connections, and
-// cancels the context of the calls.
-func Serve(ctx context.Context, l net.Listener, handle func(context.Context, net.Conn)) error {
-	calls, cancel := context.WithCancelCause(ctx)
-	var clients sync.WaitGroup
-	defer clients.Wait()
-	defer cancel(nil)
-	defer l.Close()
-	defer context.AfterFunc(ctx, func() { l.Close() })()
-	for {
-		conn, err := l.Accept()
-		if ctx.Err() != nil {
-			if err == nil {
-				conn.Close()
-			}
-			return nil
-		}
-		if err != nil {
-			cancel(err)
-			return err
-		}
-		clients.Go(func() {
-			defer conn.Close()
-			handle(calls, conn)
-		})
 	}
 }

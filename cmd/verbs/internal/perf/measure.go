@@ -62,11 +62,11 @@ func Serve(ctx context.Context, addr string) (at net.Addr, ended <-chan struct{}
 	if err != nil {
 		return nil, nil, err
 	}
-	v := server{onStart: noProgress, report: func(*result) {}}
+	v := server{onStart: noProgress, report: func(*result) {}, log: func(string, ...any) {}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		cli.Serve(ctx, l, func(ctx context.Context, conn net.Conn) { v.client(ctx, conn) })
+		v.serveAll(ctx, l, 2) // the next may come before the last is gone
 	}()
 	return l.Addr(), done, nil
 }

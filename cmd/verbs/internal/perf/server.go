@@ -8,18 +8,29 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"sync/atomic"
+	"time"
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/rsock"
 )
 
-// server serves any number of clients concurrently, until ctx ends.
+// server serves clients concurrently, until ctx ends.
 type server struct {
 	log     func(format string, args ...any)
 	onStart func(*session) (onEnd func())
 	report  func(*result)
+	memory  atomic.Int64 // bytes of all runs
 }
+
+// What all clients together can take: see docs/security.md.
+const (
+	maxClients   = 64
+	maxServed    = 4 << 30 // bytes of memory
+	idleLimit    = time.Minute
+	refusalLimit = time.Second
+)
 
 func (v *server) serve(ctx context.Context, addr string, once bool) error {
 	l, err := (&rsock.ListenConfig{Options: controlOptions, Logger: slog.New(clientErrorLog{slog.DiscardHandler, v.log})}).Listen(ctx, "rdma", addr)
@@ -30,11 +41,29 @@ func (v *server) serve(ctx context.Context, addr string, once bool) error {
 	if once {
 		return v.serveOne(ctx, l)
 	}
-	return cli.Serve(ctx, l, func(ctx context.Context, conn net.Conn) {
-		if err := v.client(ctx, conn); err != nil && ctx.Err() == nil {
-			v.log("%v", err)
-		}
-	})
+	return v.serveAll(ctx, l, maxClients)
+}
+
+// serveAll serves at most a number of clients at a time.
+func (v *server) serveAll(ctx context.Context, l net.Listener, most int) error {
+	s := cli.Server{
+		Most: most,
+		Handle: func(ctx context.Context, conn net.Conn) {
+			if err := v.client(ctx, conn); err != nil && ctx.Err() == nil {
+				v.log("%v", err)
+			}
+		},
+		Refuse: func(conn net.Conn, why error) {
+			ctl := newControl(conn)
+			ctx, cancel := context.WithTimeout(ctx, refusalLimit)
+			defer cancel()
+			if _, err := ctl.receive(ctx); err == nil {
+				ctl.sendError(why)
+			}
+		},
+		Log: func(err error) { v.log("%v", err) },
+	}
+	return s.Serve(ctx, l)
 }
 
 // serveOne serves the first client, whose failure is its own.
@@ -82,7 +111,9 @@ func (s clientErrorLog) Handle(_ context.Context, r slog.Record) error {
 func (v *server) client(ctx context.Context, conn net.Conn) error {
 	ctl := newControl(conn)
 	for {
-		m, err := ctl.receive(ctx)
+		idle, cancel := context.WithTimeoutCause(ctx, idleLimit, fmt.Errorf("no run for %v", idleLimit))
+		m, err := ctl.receive(idle)
+		cancel()
 		if errors.Is(err, io.EOF) || ctx.Err() != nil {
 			return nil
 		}
@@ -95,15 +126,28 @@ func (v *server) client(ctx context.Context, conn net.Conn) error {
 		if err != nil {
 			ctl.sendError(err)
 		} else {
-			var r *result
-			if r, err = run(ctx, *m.Work, ctl, false, v.onStart); r != nil {
-				v.report(r)
-			}
+			err = v.run(ctx, *m.Work, ctl)
 		}
 		if err != nil {
 			return fmt.Errorf("client %v: %w", conn.RemoteAddr(), err)
 		}
 	}
+}
+
+// run makes a run, if there is memory for it.
+func (v *server) run(ctx context.Context, w work, ctl *control) error {
+	need := w.memory()
+	defer v.memory.Add(-need)
+	if all := v.memory.Add(need); all > maxServed {
+		err := fmt.Errorf("%v needs %d bytes of memory, and the runs of others have %d of %d: try again later", &w, need, all-need, int64(maxServed))
+		ctl.sendError(err)
+		return err
+	}
+	r, err := run(ctx, w, ctl, false, v.onStart)
+	if r != nil {
+		v.report(r)
+	}
+	return err
 }
 
 // offer accepts the client's connections, on a port of their own, or creates the QPs for

@@ -128,7 +128,8 @@ func (w *work) validate() error {
 		check(w.Events && w.Op == "write" && w.Mode == modeLat,
 			"events (-e): an RDMA WRITE causes no event at the peer; use write-imm"),
 		check(w.Timeout <= 0 || w.Timeout > maxTimeout, "timeout: %v is not in 1ns..%v", w.Timeout, maxTimeout),
-		check(uint(w.layout().total) > maxMemory, "%d QPs of %d bytes need more than %d bytes of memory", w.QPs, w.Size, maxMemory),
+		check(uint64(w.memory()) > maxMemory, "%d QPs with messages of %d bytes and queues of %d and %d requests need more than %d bytes of memory",
+			w.QPs, w.Size, w.TxDepth, w.RxDepth, maxMemory),
 	)
 }
 
@@ -192,6 +193,12 @@ func (w *work) layout() (l layout) {
 	l.stride = align(l.head + w.Size)
 	l.total = l.in + w.QPs*l.stride
 	return l
+}
+
+// memory returns the bytes of a side's memory and its queues, each of whose requests takes some 250 here and in the
+// QP.
+func (w *work) memory() int64 {
+	return int64(w.layout().total) + int64(w.QPs)*int64(w.TxDepth+w.RxDepth)*256
 }
 
 func (l layout) inOf(lane int) int { return l.in + lane*l.stride }

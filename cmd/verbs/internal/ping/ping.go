@@ -23,7 +23,7 @@ type Cmd struct {
 	Size       cli.Size   `short:"S" default:"64" help:"Bytes a round, ${pingMin} to 65535. Set by the client."`
 	Verbose    bool       `short:"v" help:"Print the data."`
 	Check      bool       `short:"V" name:"validate" help:"Compare the data that comes back with the data sent."`
-	Persistent bool       `short:"P" help:"Serve any number of clients at a time, until interrupted."`
+	Persistent bool       `short:"P" help:"Serve up to 64 clients at a time, until interrupted."`
 	Debug      bool       `short:"d" help:"Print every message and connection, on standard error."`
 	JSON       bool       `help:"Print the result as JSON, as a server one line for each client; the data goes to standard error."`
 }

@@ -30,10 +30,13 @@ func (c *Cmd) server(ctx context.Context, addr string) error {
 	return c.serve(ctx, request)
 }
 
-// serveAll serves all clients concurrently. The failure of one does not affect the others.
+const maxClients = 64 // of a server: others are rejected
+
+// serveAll serves clients concurrently. The failure of one does not affect the others.
 func (c *Cmd) serveAll(ctx context.Context, l *cm.Listener) error {
 	var clients sync.WaitGroup
 	defer clients.Wait()
+	slots := make(chan struct{}, maxClients)
 	for {
 		request, err := l.Accept(ctx)
 		if ctx.Err() != nil {
@@ -45,7 +48,14 @@ func (c *Cmd) serveAll(ctx context.Context, l *cm.Listener) error {
 		if err != nil {
 			return err
 		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			request.Reject(nil)
+			continue
+		}
 		clients.Go(func() {
+			defer func() { <-slots }()
 			if err := c.serve(ctx, request); err != nil && ctx.Err() == nil {
 				cli.Warn(os.Stderr, err)
 			}
