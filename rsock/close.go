@@ -3,6 +3,7 @@ package rsock
 import (
 	"cmp"
 	"errors"
+	"math"
 	"sync"
 	"syscall"
 	"time"
@@ -97,13 +98,17 @@ func (c *Conn) isAcked() bool {
 	return c.isOver() || c.control.used == 0
 }
 
-// Close ends the connection. Written data is delivered first: Close waits for that for up
-// to 10 s, or as [Conn.SetLinger] says, and returns an error if it fails or the
-// connection breaks meanwhile. Running and later calls of Read and Write fail with
-// net.ErrClosed, as does another Close.
+// Close ends the connection. Running and later calls of Read and Write fail with net.ErrClosed, as does another
+// Close. What was written is delivered first, as by TCP, but not by the kernel: a process that exits meanwhile loses
+// it. Therefore Close of a connection that was dialed waits for that, up to 10 s, and returns an error if it fails or
+// the connection breaks meanwhile: programs write, close and exit.
 //
-// Unlike TCP, which the kernel runs, the connection ends with the process. Therefore Close waits
-// unless SetLinger allows otherwise.
+// Close of a connection that was accepted returns at once, as servers close many while they hold locks: one client
+// whose machine has died would keep net/http and gRPC waiting until the device gives up, 4 s. Delivery goes on in
+// the background for up to 10 s; what fails is logged. [Listener.Shutdown] waits for it.
+//
+// What was written is with the device, and in a ring that the peer has offered: delivery does not wait until the
+// peer's program reads, and takes no longer than the network. Options.Linger and [Conn.SetLinger] choose otherwise.
 func (c *Conn) Close() error {
 	if c == nil {
 		return verbs.ErrClosed
@@ -201,18 +206,16 @@ func (e *closer) wait(deadline time.Time, ready func(*Conn) bool) error {
 // SetLinger sets how many seconds Close waits for what was written to arrive. With 0,
 // Close does not wait and breaks the connection: the peer's calls fail with ECONNRESET.
 // With a negative value, Close returns at once, as that of a [net.TCPConn], and what was written is delivered in
-// the background for up to 10 s. What fails is logged then, and a program that exits meanwhile
-// loses it: [ListenerStats].Open tells how many connections are not yet closed.
-//
-// Package net/http closes connections while it holds locks, so that one dead peer keeps others
-// waiting. A server that is to shut down in time, or whose test runs in a bubble of
-// testing/synctest, calls SetLinger(-1) in http.Server.ConnContext, and a client in http.Transport.DialContext.
+// the background for up to 10 s. Options.Linger does the same for all connections.
 func (c *Conn) SetLinger(sec int) error {
-	return c.set(func() {
-		c.closer.behind = sec < 0
-		c.closer.linger = time.Duration(sec) * time.Second
-		if sec < 0 {
-			c.closer.linger = linger
-		}
-	})
+	d := time.Duration(min(max(int64(sec), -1), math.MaxInt64/int64(time.Second))) * time.Second
+	return c.set(func() { c.closer.setLinger(d) })
+}
+
+// setLinger sets how long Close waits, where a negative time means that it does not.
+func (e *closer) setLinger(d time.Duration) {
+	e.linger, e.behind = d, d < 0
+	if e.behind {
+		e.linger = linger
+	}
 }

@@ -93,7 +93,7 @@ func makeConn(opt Options) *Conn {
 	c := &Conn{opt: opt}
 	c.reader.c, c.writer.c, c.closer.c, c.control.c = c, c, c, c
 	c.reader.queue.size = opt.RecvQueue + spareRecvs
-	c.closer.linger = linger
+	c.closer.setLinger(cmp.Or(opt.Linger, linger))
 	return c
 }
 

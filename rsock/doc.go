@@ -107,6 +107,6 @@
 //	RDMA_SQSIZE, RDMA_RQSIZE   Options.SendQueue, Options.RecvQueue
 //	RDMA_INLINE                Options.Inline
 //	SO_KEEPALIVE, TCP_KEEPIDLE Options.KeepAlive, Conn.SetKeepAlivePeriod
-//	SO_LINGER                  Conn.SetLinger
+//	SO_LINGER                  Options.Linger, Conn.SetLinger
 //	TCP_NODELAY                Conn.SetNoDelay (no effect)
 package rsock

@@ -14,7 +14,7 @@ import (
 // end the connection: rxe may not have acknowledged it yet, and would not after the end.
 func TestLastAck(t *testing.T) {
 	labtest.RequireBoth(t)
-	l := labtest.Must(Listen("rdma", labtest.Addr+":0"))(t)
+	l := labtest.Must((&ListenConfig{Options: Options{Linger: time.Minute}}).Listen(t.Context(), "rdma", labtest.Addr+":0"))(t)
 	defer l.Close()
 	for _, peerCloses := range []bool{true, false} {
 		peer := dialHostile(t, labtest.RoCE, l.Addr().String(), validHello)

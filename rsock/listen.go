@@ -86,6 +86,7 @@ func Listen(network, addr string) (net.Listener, error) {
 func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (net.Listener, error) {
 	conf := *lc
 	conf.HandshakeTimeout = cmp.Or(conf.HandshakeTimeout, 10*time.Second)
+	conf.Linger = cmp.Or(conf.Linger, -1)
 	_, err := conf.withDefaults()
 	if err == nil {
 		err = conf.Fallback.check()
@@ -371,6 +372,23 @@ func (l *Listener) Close() (err error) {
 		err = opError("close", nil, l.addr, err)
 	}
 	return err
+}
+
+// Shutdown stops listening, unless Close has, and waits until the connections that Accept returned have ended, or ctx
+// has. It ends none. What was written is delivered then: a server calls Shutdown before its process exits, after
+// http.Server.Shutdown or gRPC's GracefulStop, which close the connections. Those by TCP are the kernel's.
+func (l *Listener) Shutdown(ctx context.Context) error {
+	if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	for _, c := range l.tally.Open() {
+		select {
+		case <-c.ep.Done():
+		case <-ctx.Done():
+			return opError("shutdown", nil, l.addr, ctx.Err())
+		}
+	}
+	return nil
 }
 
 // Addr returns the address of the listener, of type [cm.Addr], or [*net.TCPAddr] if it

@@ -38,6 +38,10 @@ type Options struct {
 	// KeepAlive is the interval of the test of an idle connection. Zero means 15 s, a
 	// negative value disables the test. See [Conn.SetKeepAlivePeriod].
 	KeepAlive time.Duration
+	// Linger bounds the wait of Close for what was written to arrive. If it is negative, Close does not wait, and
+	// what was written is delivered in the background. Zero means that for the connections of a Listener, and
+	// 10 s for those of a Dialer. See [Conn.Close], [Conn.SetLinger] and [Listener.Shutdown].
+	Linger time.Duration
 }
 
 const (
@@ -51,7 +55,7 @@ const (
 	defaultSpin      = time.Millisecond
 	defaultKeepAlive = 15 * time.Second
 
-	// linger bounds Close: C's waits without a limit for a peer that does not read.
+	// linger bounds the delivery after Close: C's waits without a limit for a peer that does not answer.
 	linger = 10 * time.Second
 	// disconnectTimeout is how long Close waits on iWARP for the peer to end a
 	// connection after TCP has taken everything.

@@ -41,8 +41,8 @@
 // choose keys, packet sequence numbers and communication IDs at random; testing/cryptotest.SetGlobalRandom makes
 // them repeatable as well. Make the network within the bubble.
 //
-// A bubble's clock stands still while a goroutine waits for a mutex. Programs that close an rsock.Conn with a mutex
-// held, as net/http does, call its SetLinger(-1). An rsock.Fallback dials and listens by real TCP, outside the network.
+// A bubble's clock stands still while a goroutine waits for a mutex. Programs that close dialed connections of rsock
+// with a mutex held, as net/http and gRPC do, set Linger to -1 in the options of the rsock.Dialer. An rsock.Fallback dials and listens by real TCP, outside the network.
 //
 // With a real clock, packets arrive at once if the link has no delay. The order of packets, and
 // so the effect of random faults, then depends on the scheduler. In both cases goroutines only

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"testing"
@@ -15,17 +14,12 @@ import (
 	"github.com/goverbs/verbs/verbstest"
 )
 
-// TestHTTP shuts a server of net/http down, whose client has died. Its Close goes on in the background, since
-// net/http closes connections while it holds a lock, on which no bubble's clock can advance.
+// TestHTTP shuts a server of net/http down, of whose three clients two have died. Connections are closed in the
+// background, those of clients by an option: net/http closes them while it holds a lock, on which no bubble's clock
+// can advance.
 func TestHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := verbstest.NewNetwork(verbstest.Options{Link: verbstest.Link{Delay: 10 * time.Microsecond}})
-		behind := func(c net.Conn) net.Conn {
-			if err := c.(*rsock.Conn).SetLinger(-1); err != nil {
-				t.Error(err)
-			}
-			return c
-		}
 		lc := rsock.ListenConfig{Transport: verbstest.NewHost(t, network, "10.0.0.1")}
 		l, err := lc.Listen(t.Context(), "rdma", "10.0.0.1:80")
 		if err != nil {
@@ -33,23 +27,13 @@ func TestHTTP(t *testing.T) {
 		}
 		server := http.Server{
 			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello ", r.URL.Path) }),
-			ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-				behind(c)
-				return ctx
-			},
 		}
 		go server.Serve(l)
 		var clients []*http.Transport
 		for i := range 3 {
 			addr := fmt.Sprintf("10.0.1.%d", i)
-			d := rsock.Dialer{Transport: verbstest.NewHost(t, network, addr)}
-			transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-				c, err := d.DialContext(ctx, "rdma", address)
-				if err != nil {
-					return nil, err
-				}
-				return behind(c), nil
-			}}
+			d := rsock.Dialer{Transport: verbstest.NewHost(t, network, addr), Options: rsock.Options{Linger: -1}}
+			transport := &http.Transport{DialContext: d.DialContext}
 			clients = append(clients, transport)
 			resp, err := (&http.Client{Transport: transport}).Get("http://10.0.0.1/" + addr)
 			if err != nil {
@@ -68,6 +52,11 @@ func TestHTTP(t *testing.T) {
 		begin := time.Now()
 		if err := server.Shutdown(ctx); err != nil {
 			t.Errorf("shutdown: %v after %v", err, time.Since(begin))
+		}
+		within, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		if err := l.(*rsock.Listener).Shutdown(within); err != nil || time.Since(begin) < time.Second {
+			t.Errorf("the listener's shutdown: %v after %v; the device gives up later", err, time.Since(begin))
 		}
 		for _, c := range clients {
 			c.CloseIdleConnections()

@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -59,7 +60,7 @@ func serve(addr string) error {
 	context.AfterFunc(ctx, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second) // docker kills after 10
 		defer cancel()
-		ended <- server.Shutdown(ctx)
+		ended <- errors.Join(server.Shutdown(ctx), l.(*rsock.Listener).Shutdown(ctx))
 	})
 	if err := server.Serve(l); err != http.ErrServerClosed {
 		return err

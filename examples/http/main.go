@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -52,7 +53,7 @@ func serve(addr string) error {
 		fmt.Println("shutting down")
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		done <- server.Shutdown(ctx)
+		done <- errors.Join(server.Shutdown(ctx), l.(*rsock.Listener).Shutdown(ctx))
 	})
 	if err := server.Serve(l); err != http.ErrServerClosed {
 		return err

@@ -52,7 +52,8 @@ func (c *Cmd) connect(ctx context.Context) (net.Conn, error) {
 		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
 	}
-	opt := rsock.Options{ReadBuffer: int(c.Buffer), WriteBuffer: int(c.Buffer)}
+	// The process exits after Close, also with -l.
+	opt := rsock.Options{ReadBuffer: int(c.Buffer), WriteBuffer: int(c.Buffer), Linger: 10 * time.Second}
 	addr := cli.JoinPort(c.Addr, 7471)
 	if !c.Listen {
 		return (&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", addr)

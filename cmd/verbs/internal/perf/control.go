@@ -66,15 +66,11 @@ const peerTimeout = 15 * time.Second // for an answer that requires no work
 // control is the connection on which the sides agree on runs.
 type control struct{ cli.Lines[message] }
 
-// controlOptions disable polling, which would disturb the run that is measured.
-var controlOptions = rsock.Options{SpinTime: -1}
+// controlOptions disable polling, which would disturb the run that is measured, and limit the wait for a peer that
+// does not answer.
+var controlOptions = rsock.Options{SpinTime: -1, Linger: 2 * time.Second}
 
-func newControl(conn net.Conn) *control {
-	if r, ok := conn.(*rsock.Conn); ok {
-		r.SetLinger(2) // limits the wait for a peer that does not answer
-	}
-	return &control{cli.NewLines[message](conn)}
-}
+func newControl(conn net.Conn) *control { return &control{cli.NewLines[message](conn)} }
 
 func (c *control) local() netip.Addr  { return c.Conn.LocalAddr().(cm.Addr).Addr() }
 func (c *control) remote() netip.Addr { return c.Conn.RemoteAddr().(cm.Addr).Addr() }
