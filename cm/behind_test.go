@@ -17,7 +17,7 @@ import (
 // TestEndBehindRequests closes connections with shared CQs while requests of the port wait for answers: Linux
 // 7.3 sends 128 at a time, and drops the DREQ of an ID that is destroyed meanwhile.
 func TestEndBehindRequests(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireBoth(t)
 	const conns, requests = 50, 200
 	ctx := labtest.Within(t, time.Minute)
 	addr := labtest.AddrOf(labtest.RoCE) + ":0"

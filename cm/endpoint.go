@@ -40,6 +40,7 @@ type Endpoint struct {
 	listener *Listener // that accepted the connection, or nil
 
 	transport *Transport
+	keepAlive keepAlive
 }
 
 // life is how far a connection has come.
@@ -273,6 +274,7 @@ func (e *Endpoint) handleEstablished(ev *Event) error {
 		}
 	}
 	e.logStep(slog.LevelDebug, "connection established", nil)
+	e.startKeepAlive(e.plan.KeepAlive, e.test)
 	return nil
 }
 
@@ -358,6 +360,7 @@ func (e *Endpoint) end(reason error, flush, tell bool) {
 		l.reason = reason
 		close(l.done)
 	})
+	e.startKeepAlive(0, nil)
 	if e.log.logger != nil && l.up.Load() && !l.logged.Swap(true) {
 		e.logStep(slog.LevelDebug, "connection ended", l.reason)
 	}
@@ -460,7 +463,7 @@ func (e *Endpoint) Close() error {
 // has not confirmed the connection.
 func (e *Endpoint) leave() bool {
 	l := &e.life
-	return l.up.Load() && l.reason == verbs.ErrClosed && e.plan.typ == verbs.RC && !e.iwarp &&
+	return l.up.Load() && e.plan.typ == verbs.RC && !e.iwarp &&
 		e.transport.leaving.add(e.id, e.route.Local.Port(), l.disconnected)
 }
 

@@ -1,9 +1,11 @@
 package cm
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
@@ -49,6 +51,12 @@ type Options struct {
 	// RNRRetryCount is how often the peer repeats a request for which this side has no
 	// receive posted. The default and the most are 7: without end.
 	RNRRetryCount int
+	// KeepAlive, if positive, is the interval of a test of the connection: an RDMA WRITE of no bytes, which the
+	// peer's program does not see. If it fails, as the peer's machine is gone, the connection ends with
+	// [verbs.ErrDisconnected] 5 s later on RoCE, and on iWARP when TCP gives up. Its completion comes in SendCQ,
+	// which the program must poll, with the ID [KeepAliveID]. Therefore there is no test by default. The test has a
+	// place of its own in the send queue. It needs a connection that is not SingleThreaded.
+	KeepAlive time.Duration
 	// Prepare, if set, is called when the device that leads to the peer is known. It may
 	// set PD, SendCQ, RecvCQ, SRQ and Cap for it. A dial calls it and Setup for each address.
 	Prepare func(Route, *Options) error
@@ -84,6 +92,8 @@ func (opt *Options) check() error {
 		return fmt.Errorf("ResponderResources %d, InitiatorDepth %d: %w", opt.ResponderResources, opt.InitiatorDepth, verbs.ErrRange)
 	case max(opt.RetryCount, opt.RNRRetryCount) > 7:
 		return fmt.Errorf("RetryCount %d, RNRRetryCount %d: %w", opt.RetryCount, opt.RNRRetryCount, verbs.ErrRange)
+	case opt.KeepAlive > 0 && opt.SingleThreaded:
+		return fmt.Errorf("KeepAlive with SingleThreaded: %w", errors.ErrUnsupported)
 	}
 	return nil
 }
@@ -108,6 +118,12 @@ func newPlan(opt *Options, space PortSpace, route Route, accepting bool) (p plan
 	}
 	if err == nil {
 		err = p.check()
+	}
+	if p.KeepAlive > 0 {
+		if err == nil && p.typ != verbs.RC {
+			err = fmt.Errorf("KeepAlive of datagrams: %w", errors.ErrUnsupported)
+		}
+		p.Cap.MaxSendWR = p.Cap.WithDefaults().MaxSendWR + 1
 	}
 	return p, err
 }

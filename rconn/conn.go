@@ -7,9 +7,11 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/event"
 )
 
@@ -21,6 +23,7 @@ type Conn struct {
 	iwarp  bool
 	logger *slog.Logger
 
+	keepAlive time.Duration  // 0 is none
 	adverts   []RemoteRegion // from the peer's private data
 	private   []byte         // the rest of it; while connecting, this side's
 	announced []byte         // advertisements to be sent in private data
@@ -43,7 +46,7 @@ type Conn struct {
 
 // newConn makes a Conn of the endpoint that cm made, before the connection is up.
 func newConn(ep *cm.Endpoint, opt *Options) (*Conn, error) {
-	c := &Conn{ep: ep, iwarp: ep.PD.Context().Device().IWARP(), logger: opt.Logger, private: opt.PrivateData}
+	c := &Conn{ep: ep, iwarp: ep.PD.Context().Device().IWARP(), logger: opt.Logger, private: opt.PrivateData, keepAlive: opt.KeepAlive}
 	c.waiters.Init(eventSource{c})
 	c.send.init(c, opt.Cap)
 	c.recv.init(c, opt)
@@ -64,6 +67,7 @@ func (c *Conn) established(t *tally) *Conn {
 	c.tally = t
 	t.Add(c)
 	c.adverts, c.private = parseAdverts(c.ep.PrivateData)
+	bridge.KeepAlive(c.ep, c.keepAlive, c.test)
 	go func() {
 		<-c.ep.Done()
 		c.waiters.SignalAll()

@@ -19,6 +19,8 @@ type Options struct {
 	// A request may have MaxSendSGE or MaxRecvSGE spans, by default 4. MaxInline is at least
 	// [AdvertSize], by default 64. Prepare finds these defaults in its options. Logger also
 	// logs failed requests at level Debug, and invalid advertisements at level Warn.
+	//
+	// KeepAlive is 15 s if zero, and none if negative: nothing of it is seen but the end of the connection.
 	cm.Options
 	// Adverts is the number of advertisements that the peer sends before any other message,
 	// at most 128. Receives for them are posted before it can send, ahead of all others.
@@ -50,6 +52,7 @@ func (o Options) withDefaults() (Options, error) {
 	if size.MaxRecvWR = recvs; recvs == 0 {
 		size.MaxRecvWR = -1 // none
 	}
+	o.KeepAlive = option.KeepAlive(o.KeepAlive)
 	return o, err
 }
 
@@ -57,6 +60,8 @@ func (o Options) withDefaults() (Options, error) {
 func (o Options) lower(c **Conn) (cm.Options, error) {
 	o, err := o.withDefaults()
 	low := o.Options
+	low.KeepAlive = 0   // the Conn's own
+	low.Cap.MaxSendWR++ // for it
 	if low.Cap.MaxRecvWR = max(low.Cap.MaxRecvWR, 0) + o.Adverts; low.Cap.MaxRecvWR == 0 {
 		low.Cap.MaxRecvWR = -1 // none
 	}

@@ -23,12 +23,15 @@ type sender struct {
 	bind   verbs.MWBind
 	inline []byte
 
+	testing call // the last of Conn.test, busy until it has completed
+
 	scratch     *LocalRegion // for a byte that is read and not used
 	scratchSpan [1]Span
 }
 
 func (s *sender) init(c *Conn, size verbs.QPCap) {
-	s.queue.init(c, c.ep.SendCQ, s.handleCompletion, size.MaxSendWR, size.MaxSendSGE)
+	s.queue.init(c, c.ep.SendCQ, s.handleCompletion, size.MaxSendWR+1, size.MaxSendSGE)
+	s.depth-- // one place is that of a test
 	s.inline = make([]byte, c.ep.QP.Cap().MaxInline)
 }
 
@@ -203,17 +206,51 @@ func (s *sender) postReads(o *Op, call *call, total int) error {
 
 // checkRoom returns an error if there is no room for n more requests.
 func (s *sender) checkRoom(n int, o *Op, call *call) error {
-	if s.head-s.tail+uint64(n) > s.depth {
+	if !s.hasRoom(n) {
 		s.poll()
 	}
 	switch {
 	case uint64(n) > s.depth:
 		return fmt.Errorf("%d requests in a queue for %d: %w", n, s.depth, verbs.ErrRange)
-	case s.head-s.tail+uint64(n) > s.depth:
+	case !s.hasRoom(n):
 		return verbs.ErrQueueFull
 	case call == nil && o.Flags&verbs.SendSignaled != 0 && uint64(s.userPending+s.ready.Len()) >= s.depth:
 		return fmt.Errorf("%w of completions that were not taken", verbs.ErrQueueFull)
 	}
+	return nil
+}
+
+func (s *sender) hasRoom(n int) bool {
+	used := s.head - s.tail
+	if s.testing.busy {
+		used--
+	}
+	return used+uint64(n) <= s.depth
+}
+
+// test is the test of the connection for [bridge.KeepAlive]: a WRITE of no bytes, unless a request in flight tests it as
+// well. Nobody else may poll, so it looks for failures of all requests.
+func (c *Conn) test(post bool) error {
+	s := &c.send
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.poll()
+	if err := c.brokenErr(); errors.Is(err, verbs.ErrDisconnected) {
+		return err
+	}
+	if !post || s.pending > 0 || c.checkUsable() != nil {
+		return nil
+	}
+	s.testing = call{busy: true}
+	s.entries[s.slot(s.head)] = entry{call: &s.testing, signaled: true}
+	s.wr[0] = verbs.SendWR{ID: s.head, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
+	if _, err := s.c.ep.QP.PostSend(s.wr[:]...); err != nil { // it is closed, or lost with its device
+		s.testing.busy = false
+		return nil
+	}
+	s.posted()
+	s.unsignaled = 0
+	s.pending++
 	return nil
 }
 
@@ -292,6 +329,8 @@ func (s *sender) handleCompletion(wc *verbs.WC) {
 		wc.ByteLen = 0
 	}
 	switch {
+	case e.call == &s.testing:
+		s.testing.busy = false
 	case e.call != nil:
 		e.call.wc, e.call.done = *wc, true
 	case e.forUser || wc.Status != verbs.WCSuccess:

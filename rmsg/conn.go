@@ -52,6 +52,7 @@ type Conn struct {
 	link
 	peer          hello
 	helloReceived bool // the peer's hello frame has arrived
+	testing       bool // a test is in flight
 
 	out sender
 	in  receiver
@@ -205,6 +206,21 @@ func (c *Conn) fail(err error) {
 		c.err = err
 		c.cancel()
 	}
+}
+
+// test is the test of the connection for [bridge.KeepAlive]: a WRITE of no bytes. The loop handles its completion.
+func (c *Conn) test(post bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !post || c.testing || c.state != Established || c.err != nil {
+		return nil
+	}
+	c.out.wrs[0] = verbs.SendWR{ID: c.wrID(reqTest, 0), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
+	_, err := c.qp.PostSend(c.out.wrs[:1]...)
+	if c.testing = err == nil; !c.testing {
+		c.out.postError(err)
+	}
+	return nil
 }
 
 // sendBye says bye, or answers it, when no messages are left, and ends the connection when that is

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/bridge"
 )
 
 // connector makes a connection's connection.
@@ -41,6 +42,7 @@ func (c *Conn) run(connect connector) {
 	e, abandoned, err := c.connect(ctx, connect)
 	if err == nil {
 		if err = c.exchangeHello(ctx, e); err == nil {
+			bridge.KeepAlive(e, c.l.opt.KeepAlive, c.test)
 			select {
 			case <-e.Done():
 				err = e.Err()

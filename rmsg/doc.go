@@ -66,7 +66,7 @@
 // connection. Sent means that the peer has read a message above Eager, and that a smaller one has
 // reached the peer's device (RoCE) or TCP (iWARP). If a side calls Disconnect and ends with
 // [verbs.ErrClosed], the peer has received all of its messages. Only sending reveals that a peer's
-// machine has failed: a program that only receives sends an empty message at intervals.
+// machine has failed, so the loop tests idle connections, see [Options].KeepAlive.
 //
 // Connections on a device that is removed end with [verbs.ErrDeviceRemoved]. The loop closes a
 // device a quarter of a second after the last connection on it has ended and the program has freed

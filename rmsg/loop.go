@@ -417,6 +417,7 @@ const (
 	reqAck                      // resets ackInFlight
 	reqByeAnswer                // sets byeDelivered
 	reqAnnounce                 // its completion is ignored
+	reqTest                     // resets testing
 )
 
 func (c *Conn) wrID(r request, index int) uint64 {

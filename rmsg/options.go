@@ -71,6 +71,12 @@ type Options struct {
 	// limit. It may also pass if the peer's last packet is lost: that is no error.
 	Linger time.Duration
 
+	// KeepAlive is the interval of the test of a connection, which the peer's program does not see: an idle
+	// connection does not notice otherwise that its peer's machine is gone. Zero means 15 s, a negative value
+	// disables the test. Its failure ends the connection with [verbs.ErrDisconnected]: on RoCE some 4 s later, on
+	// iWARP when TCP gives up. A goroutine must run the loop.
+	KeepAlive time.Duration
+
 	// Transport selects the RDMA devices; nil means [cm.DefaultTransport].
 	Transport *cm.Transport
 	// Logger, if set, logs established and ended connections at level Debug, and at level
@@ -105,6 +111,7 @@ const defaultEager = 8 << 10
 func (o Options) withDefaults() (Options, error) {
 	o.ConnectTimeout = timeout(o.ConnectTimeout, 10*time.Second)
 	o.Linger = timeout(o.Linger, 10*time.Second)
+	o.KeepAlive = option.KeepAlive(o.KeepAlive)
 	return o, option.Set(
 		option.Size("Credits", &o.Credits, 32, 1, maxCount),
 		option.Size("Eager", &o.Eager, defaultEager, minEager, maxEager),
@@ -130,6 +137,6 @@ const extraReceives = maxAnnounced + 3 + 1 + 2
 
 // sends and receives return the sizes of a connection's queues.
 func (o *Options) sends() int {
-	return o.SendQueue + maxAnnounced + 2*maxReads + 1 + 4
+	return o.SendQueue + maxAnnounced + 2*maxReads + 1 + 4 + 1
 }
 func (o *Options) receives() int { return o.Credits + extraReceives }

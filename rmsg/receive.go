@@ -138,6 +138,8 @@ func (c *Conn) complete(r request, i int, wc *verbs.WC) {
 		c.in.ackInFlight = false
 	case reqByeAnswer:
 		c.byeDelivered = true
+	case reqTest:
+		c.testing = false
 	}
 	c.progress()
 }

@@ -109,8 +109,7 @@ func (c *Conn) awaitRoom(ctx context.Context, room <-chan struct{}) error {
 
 // Recv waits for a message, on loops without a Message callback. The program frees the buffer,
 // which lets the peer send more. After the end of the connection, Recv returns the messages
-// received before and then the connection's Err: io.EOF if the peer disconnected. If the peer's machine has died,
-// nothing comes: give ctx a deadline, or send something at intervals.
+// received before and then the connection's Err: io.EOF if the peer disconnected.
 func (c *Conn) Recv(ctx context.Context) (*Buffer, error) {
 	const op = "receive from"
 	for {

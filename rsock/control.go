@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/bridge"
+	"github.com/goverbs/verbs/internal/option"
 )
 
 // control is the state of control messages: credits, offers of space, SHUTDOWN, DISCONNECT and keepalives. They have
@@ -20,9 +22,6 @@ type control struct {
 	half     int    // which half is offered next
 	next     uint32 // which of the peer's descriptors is written next
 	sge      [sgeSize]byte
-
-	probeTimer  *time.Timer
-	probePeriod time.Duration
 }
 
 const ctrlID = 1 << 63
@@ -101,7 +100,7 @@ func (t *control) postSignaled(wrs []verbs.SendWR) {
 // [Conn.SetKeepAlivePeriod].
 func (c *Conn) SetKeepAlive(on bool) error {
 	if on {
-		return c.SetKeepAlivePeriod(defaultKeepAlive)
+		return c.SetKeepAlivePeriod(option.DefaultKeepAlive)
 	}
 	return c.SetKeepAlivePeriod(0)
 }
@@ -116,36 +115,23 @@ func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 }
 
 // startProbes starts to send keepalives every d, or stops if d is 0.
-func (t *control) startProbes(d time.Duration) {
-	t.probePeriod = max(d, 0)
-	switch {
-	case t.probeTimer == nil && d > 0:
-		t.probeTimer = time.AfterFunc(d, t.probe)
-	case t.probeTimer != nil && d > 0:
-		t.probeTimer.Reset(d)
-	case t.probeTimer != nil:
-		t.probeTimer.Stop()
-	}
-}
+func (t *control) startProbes(d time.Duration) { bridge.KeepAlive(t.c.ep, d, t.probe) }
 
-// probe sends a keepalive. The timer calls it. The WRITE of nothing needs no memory and no receive at the peer, but its
-// device acknowledges it, or the connection fails.
-func (t *control) probe() {
+// probe sends a keepalive, or looks for its failure. The WRITE of nothing needs no memory and no receive at the peer,
+// but its device acknowledges it, or the connection fails.
+func (t *control) probe(post bool) error {
 	c := t.c
 	if c.enter(nil) != nil {
-		return
+		return nil
 	}
 	defer c.leave(nil)
 	c.writer.reap()
-	if t.probePeriod == 0 || c.isOver() {
-		return
-	}
 	// A request in flight tests the connection as well: it completes, or the connection fails.
-	if t.used == 0 { // otherwise a request is in flight already
+	if post && !c.isOver() && t.used == 0 {
 		t.requests.wrs[0] = verbs.SendWR{Opcode: verbs.OpRDMAWrite}
 		t.postSignaled(t.requests.wrs[:1])
 	}
-	t.probeTimer.Reset(t.probePeriod)
+	return nil
 }
 
 // SetNoDelay has no effect: data is never delayed.

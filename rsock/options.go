@@ -1,7 +1,6 @@
 package rsock
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/goverbs/verbs/internal/option"
@@ -45,15 +44,14 @@ type Options struct {
 }
 
 const (
-	defaultBuffer    = 256 << 10
-	minBuffer        = 4 << 10
-	maxBuffer        = 512 << 20 // a message can carry half of it
-	minQueue         = 16
-	maxQueue         = 0xfffe
-	defaultInline    = 64
-	maxInline        = 64 << 10
-	defaultSpin      = time.Millisecond
-	defaultKeepAlive = 15 * time.Second
+	defaultBuffer = 256 << 10
+	minBuffer     = 4 << 10
+	maxBuffer     = 512 << 20 // a message can carry half of it
+	minQueue      = 16
+	maxQueue      = 0xfffe
+	defaultInline = 64
+	maxInline     = 64 << 10
+	defaultSpin   = time.Millisecond
 
 	// linger bounds the delivery after Close: C's waits without a limit for a peer that does not answer.
 	linger = 10 * time.Second
@@ -83,7 +81,7 @@ func (o Options) withDefaults() (Options, error) {
 		option.Size("Inline", &o.Inline, defaultInline, 0, maxInline),
 	)
 	o.ReadBuffer, o.WriteBuffer = pages(o.ReadBuffer), pages(o.WriteBuffer)
-	o.KeepAlive = max(cmp.Or(o.KeepAlive, defaultKeepAlive), 0)
+	o.KeepAlive = option.KeepAlive(o.KeepAlive)
 	return o, err
 }
 

@@ -1,4 +1,4 @@
-// Package bridge contains functions of package uverbs for other packages of this module,
+// Package bridge contains functions of packages uverbs and cm for other packages of this module,
 // which programs cannot call.
 package bridge
 
@@ -37,6 +37,11 @@ var HoldSends func(qp any, t time.Time)
 // stays the same. One goroutine at a time may call it, and none may wait for the channel or its CQs
 // otherwise.
 var Sleep func(cq any, ctx context.Context, until time.Time) (events int, err error)
+
+// KeepAlive calls test with post set every d, for a request that tests the connection of a *cm.Endpoint, and some
+// seconds after that without, to look for its failure, until the connection ends. The first error ends it and is
+// its reason. It replaces the earlier test, without a new one if d is 0.
+var KeepAlive func(endpoint any, d time.Duration, test func(post bool) error)
 
 // Wake ends the current call of Sleep for the CQ's channel, or else the next.
 var Wake func(cq any)

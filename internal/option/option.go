@@ -1,8 +1,10 @@
-// Package option checks the sizes among the options of the layers above the connection manager.
+// Package option checks the options that the layers above the connection manager have in common.
 package option
 
 import (
+	"cmp"
 	"fmt"
+	"time"
 
 	"github.com/goverbs/verbs"
 )
@@ -13,6 +15,12 @@ type Option struct {
 	v             *int
 	def, min, max int
 }
+
+// KeepAlive returns the interval that an option of the layers means, 0 for none.
+func KeepAlive(d time.Duration) time.Duration { return max(cmp.Or(d, DefaultKeepAlive), 0) }
+
+// DefaultKeepAlive is the interval of the test of an idle connection.
+const DefaultKeepAlive = 15 * time.Second
 
 // Size returns the option whose value is v.
 func Size(name string, v *int, def, min, max int) Option { return Option{name, v, def, min, max} }
