@@ -161,14 +161,14 @@ func TestBuffer(t *testing.T) {
 }
 
 // TestHugePages allocates huge pages if the system has any, and otherwise expects the
-// kernel to refuse them.
+// kernel to refuse them. In the lab it reserves some; the pool of another machine is not the test's.
 func TestHugePages(t *testing.T) {
 	const pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 	before, err := os.ReadFile(pool)
 	if err != nil {
 		t.Skip("this kernel has no huge pages of 2 MiB")
 	}
-	if os.WriteFile(pool, []byte("4"), 0o644) == nil {
+	if os.Getenv("VERBS_LAB") != "" && os.WriteFile(pool, []byte("4"), 0o644) == nil { // as labtest.Lab
 		t.Cleanup(func() { os.WriteFile(pool, before, 0o644) })
 	}
 	now, _ := os.ReadFile(pool)
