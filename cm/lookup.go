@@ -121,21 +121,16 @@ func noRouteTo(dst netip.Addr, devices []string, reachable bool, err error) erro
 // FindDevice returns the device that the route leads to. A process that may not use netlink, which
 // reports indexes, finds only devices whose GUID is unique: two on one interface have the same.
 func (r Route) FindDevice() (uverbs.Device, error) {
-	devs, err := uverbs.Devices()
-	if err != nil {
-		return uverbs.Device{}, err
+	d, err := uverbs.FindIndex(r.Index)
+	if err == nil || errors.Is(err, verbs.ErrNoDevice) {
+		return d, err
+	}
+	devs, derr := uverbs.Devices()
+	if derr != nil {
+		return uverbs.Device{}, derr
 	}
 	devs = slices.DeleteFunc(devs, func(d uverbs.Device) bool { return d.GUID != r.Device })
-	err = verbs.ErrNoDevice
-	for _, d := range devs {
-		switch i, ierr := d.Index(); {
-		case ierr == nil && i == r.Index:
-			return d, nil
-		case ierr != nil && !errors.Is(ierr, verbs.ErrNoDevice):
-			err = ierr
-		}
-	}
-	if len(devs) == 1 && err != verbs.ErrNoDevice {
+	if len(devs) == 1 {
 		return devs[0], nil
 	}
 	return uverbs.Device{}, fail("find", fmt.Sprintf("device %d with GUID %v", r.Index, r.Device), err)

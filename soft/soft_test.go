@@ -66,6 +66,10 @@ func TestDevice(t *testing.T) {
 	if i, err := found.Index(); err != nil || i < 1<<30 {
 		t.Errorf("index %d, %v", i, err)
 	}
+	index, _ := found.Index()
+	if other, err := uverbs.FindIndex(index); err != nil || other != found {
+		t.Errorf("device %d: %+v, %v", index, other, err)
+	}
 	if addrs, err := cm.DeviceAddrs(found); err != nil || !slices.Equal(addrs, d.Addrs()) {
 		t.Errorf("addresses %v, %v", addrs, err)
 	}
@@ -93,6 +97,9 @@ func TestDevice(t *testing.T) {
 	}
 	if _, err := uverbs.Find(d.Name()); !errors.Is(err, verbs.ErrNoDevice) {
 		t.Errorf("found a closed device: %v", err)
+	}
+	if _, err := uverbs.FindIndex(index); !errors.Is(err, verbs.ErrNoDevice) {
+		t.Errorf("found a closed device by its index: %v", err)
 	}
 	if _, err := found.Open(); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("opened a closed device: %v", err)

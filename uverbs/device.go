@@ -38,6 +38,26 @@ var (
 // Devices lists the RDMA devices of this network namespace by the number of their uverbs node, and
 // then those that package soft has made in this process. Without RDMA the list is empty.
 func Devices() ([]Device, error) {
+	dirs, err := deviceDirs()
+	if err != nil {
+		return nil, err
+	}
+	var devs []Device
+	for _, dir := range dirs {
+		d, err := readDevice(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile, or in another namespace
+		}
+		if err != nil {
+			return nil, &verbs.Error{Op: "list", Object: "device in " + dir, Err: err}
+		}
+		devs = append(devs, d)
+	}
+	return devs, nil
+}
+
+// deviceDirs returns the folders of devices in class/infiniband_verbs.
+func deviceDirs() ([]string, error) {
 	class := filepath.Join(sysClass, "infiniband_verbs")
 	names, err := host.ListAttrs(class)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -49,22 +69,11 @@ func Devices() ([]Device, error) {
 	slices.SortFunc(names, func(a, b string) int { // uverbs10 after uverbs9, devices in user space last
 		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 	})
-	var devs []Device
-	for _, name := range names {
-		if name == "abi_version" {
-			continue
-		}
-		dir := filepath.Join(class, name)
-		d, err := readDevice(dir)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile, or in another namespace
-		}
-		if err != nil {
-			return nil, &verbs.Error{Op: "list", Object: "device in " + dir, Err: err}
-		}
-		devs = append(devs, d)
+	names = slices.DeleteFunc(names, func(name string) bool { return name == "abi_version" })
+	for i, name := range names {
+		names[i] = filepath.Join(class, name)
 	}
-	return devs, nil
+	return names, nil
 }
 
 func readDevice(dir string) (Device, error) {

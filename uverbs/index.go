@@ -1,8 +1,15 @@
 package uverbs
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"syscall"
+
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/nldev"
 )
 
@@ -23,4 +30,37 @@ func (d Device) Index() (int, error) {
 		return 0, &verbs.Error{Op: "find", Object: "index", Device: d.Name, Err: err}
 	}
 	return index, nil
+}
+
+// FindIndex returns the device with an index, see [Device.Index]. It reads no other device's attributes. If there is none, the
+// error matches [verbs.ErrNoDevice].
+func FindIndex(index int) (d Device, err error) {
+	a, err := nldev.Do(abi.RDMA_NLDEV_CMD_GET, nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_ATTR_DEV_INDEX, uint32(index)))
+	if err == nil {
+		d, err = named(a.Map()[abi.RDMA_NLDEV_ATTR_DEV_NAME].String(), index >= host.FirstIndex)
+	}
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, fs.ErrNotExist) { // nldev_get_doit, or removed meanwhile
+		err = verbs.ErrNoDevice
+	}
+	if err != nil {
+		return Device{}, &verbs.Error{Op: "find", Object: fmt.Sprintf("device %d", index), Err: err}
+	}
+	return d, nil
+}
+
+// named returns the device of the kernel, or of this process, with a name.
+func named(name string, ofProcess bool) (Device, error) {
+	if ofProcess {
+		return readDevice(filepath.Join(sysClass, "infiniband_verbs", host.Scheme+name))
+	}
+	dirs, err := deviceDirs()
+	if err != nil {
+		return Device{}, err
+	}
+	for _, dir := range dirs {
+		if s, err := readAttr(dir, "ibdev"); err == nil && s == name {
+			return readDevice(dir)
+		}
+	}
+	return Device{}, verbs.ErrNoDevice
 }

@@ -27,8 +27,14 @@ func TestIndex(t *testing.T) {
 		if i, err := d.Index(); err != nil || i != want[0].Index {
 			t.Errorf("%s: %d, %v, want %d", d.Name, i, err, want[0].Index)
 		}
+		if found, err := uverbs.FindIndex(want[0].Index); err != nil || found != d {
+			t.Errorf("device %d: %+v, %v, want %+v", want[0].Index, found, err, d)
+		}
 	}
 	if _, err := (uverbs.Device{Name: "nosuch"}).Index(); !errors.Is(err, verbs.ErrNoDevice) {
 		t.Errorf("no such device: %v", err)
+	}
+	if _, err := uverbs.FindIndex(1 << 20); !errors.Is(err, verbs.ErrNoDevice) {
+		t.Errorf("no device with that index: %v", err)
 	}
 }
