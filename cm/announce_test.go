@@ -5,6 +5,8 @@ package cm_test
 import (
 	"bytes"
 	"errors"
+	"net/netip"
+	"syscall"
 	"testing"
 
 	"github.com/goverbs/verbs/cm"
@@ -49,5 +51,25 @@ func TestAnnounce(t *testing.T) {
 		if !bytes.HasPrefix(client.PrivateData, []byte("from the server")) || !bytes.HasPrefix(server.PrivateData, []byte("from the client")) {
 			t.Errorf("the client heard %q, the server %q", client.PrivateData, server.PrivateData)
 		}
+		for _, e := range []*cm.Endpoint{client, server} {
+			if err := e.Announce([]byte("late")); !errors.Is(err, syscall.EISCONN) {
+				t.Errorf("announcing after Setup: %v", err)
+			}
+		}
 	})
+}
+
+// TestAnnounceToGroup announces to a multicast group, which no private data reaches.
+func TestAnnounceToGroup(t *testing.T) {
+	labtest.Require(t)
+	local := netip.AddrPortFrom(netip.MustParseAddr(labtest.AddrOf(labtest.RoCE)), 0)
+	for name, opt := range map[string]cm.Options{
+		"option":   {PrivateData: []byte("x")},
+		"announce": {Setup: func(e *cm.Endpoint) error { return e.Announce([]byte("x")) }},
+	} {
+		e, err := (&cm.Dialer{Options: opt, LocalAddr: local}).Join(t.Context(), "239.1.2.3", false)
+		if !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("%s: %v, %v", name, e, err)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package cm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -305,7 +306,12 @@ func (d *Dialer) Join(ctx context.Context, group string, sendOnly bool) (e *Endp
 	if err != nil {
 		return nil, err
 	}
-	if err := e.join(ctx, addr, sendOnly); err != nil {
+	if n := len(e.announce.take()); n > 0 {
+		err = fmt.Errorf("%d bytes of private data for a multicast group: %w", n, errors.ErrUnsupported)
+	} else {
+		err = e.join(ctx, addr, sendOnly)
+	}
+	if err != nil {
 		e.Close()
 		return nil, err
 	}

@@ -33,7 +33,7 @@ type Endpoint struct {
 	route    Route
 	plan     plan
 	iwarp    bool
-	announce []byte // private data for the peer
+	announce announcement
 	log      connLogger
 	life     life
 	own      owned
@@ -140,7 +140,7 @@ func (e *Endpoint) build(opt *Options, request *Event, t *Transport) (err error)
 	if err == nil && p.typ == verbs.UD {
 		err = e.activateUD()
 	}
-	e.announce = p.PrivateData
+	e.announce.data = p.PrivateData
 	if err == nil && p.Setup != nil {
 		err = p.Setup(e)
 	}
@@ -327,7 +327,7 @@ const minRNRTimer = 12
 func (e *Endpoint) connParam() ConnParam {
 	p := &e.plan
 	return ConnParam{
-		QPNum: e.QP.Num(), SRQ: p.SRQ != nil, PrivateData: e.announce,
+		QPNum: e.QP.Num(), SRQ: p.SRQ != nil, PrivateData: e.announce.take(),
 		ResponderResources: p.resources, InitiatorDepth: p.depth,
 		RetryCount: optionValue(p.RetryCount, defaultRetryCount), RNRRetryCount: optionValue(p.RNRRetryCount, defaultRNRRetryCount),
 	}
@@ -421,13 +421,36 @@ func (e *Endpoint) LocalAddr() Addr  { return Addr{e.route.Local} }
 func (e *Endpoint) RemoteAddr() Addr { return Addr{e.route.Remote} }
 
 // Announce replaces [Options].PrivateData, for data that does not exist before the QP, such as
-// keys. It may only be called in Options.Setup.
+// keys. Options.Setup calls it: later it fails with an error that matches EISCONN, as the data has been sent.
 func (e *Endpoint) Announce(privateData []byte) error {
-	if len(privateData) > MaxPrivateData {
-		return fail("announce to", e.RemoteAddr().String(), ErrPrivateData)
+	return fail("announce to", e.RemoteAddr().String(), e.announce.set(privateData))
+}
+
+// announcement is the private data for the peer.
+type announcement struct {
+	mu   sync.Mutex
+	data []byte
+	sent bool
+}
+
+func (a *announcement) set(data []byte) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case len(data) > MaxPrivateData:
+		return fmt.Errorf("%w: %d bytes of at most %d", ErrPrivateData, len(data), MaxPrivateData)
+	case a.sent:
+		return fmt.Errorf("the private data has been sent, announce in Options.Setup or send a message: %w", syscall.EISCONN)
 	}
-	e.announce = privateData
+	a.data = data
 	return nil
+}
+
+func (a *announcement) take() []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sent = true
+	return a.data
 }
 
 // Disconnect ends the connection for both sides. Requests that have not completed are flushed.

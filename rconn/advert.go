@@ -2,10 +2,12 @@ package rconn
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"math"
 	"slices"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 )
@@ -119,12 +121,16 @@ func parseAdverts(b []byte) (adverts []RemoteRegion, rest []byte) {
 
 // Announce, called by Options.Setup, adds the advertisement of a part of a region to the private
 // data, before Options.PrivateData and after those announced earlier. RoCE has room for one
-// in a request for a connection, and for six in its acceptance; iWARP has room for seven.
+// in a request for a connection, and for six in its acceptance; iWARP has room for seven. On a connection that is up
+// it fails with an error that matches EISCONN: use [Conn.Post] of an [Advert].
 func (c *Conn) Announce(tag uint32, s Span) error {
 	b, err := appendAdvert(c.announced, tag, s)
 	if err == nil {
-		c.announced = b
-		err = c.ep.Announce(slices.Concat(b, c.private))
+		if err = c.ep.Announce(slices.Concat(b, c.private)); err == nil {
+			c.announced = b
+		} else if errors.Is(err, syscall.EISCONN) {
+			err = fmt.Errorf("the private data has been sent, announce in Options.Setup or Post(Advert(...)): %w", syscall.EISCONN)
+		}
 	}
 	return c.fail("announce to", err)
 }

@@ -8,6 +8,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -186,4 +188,16 @@ func FuzzParseAdvert(f *testing.F) {
 			t.Errorf("%+v", r)
 		}
 	})
+}
+
+// TestLateAnnounce announces a region when the private data has been sent.
+func TestLateAnnounce(t *testing.T) {
+	labtest.Require(t)
+	a, b := newPair(t, labtest.RoCE, Options{}, Options{})
+	for _, c := range []*Conn{a, b} {
+		r := labtest.Must(c.Alloc(4096, ReadWrite))(t)
+		if err := c.Announce(1, r.All()); !errors.Is(err, syscall.EISCONN) || !strings.Contains(err.Error(), "Post(Advert") {
+			t.Error(err)
+		}
+	}
 }
