@@ -33,7 +33,8 @@ const (
 	cqeImm       = 36 // or the key that has been invalidated, or the P_Key of QP 1
 	cqeByteCount = 44
 	cqeTime      = 48
-	cqeSyndrome  = 55 // of an error
+	cqeVendor    = 54 // of an error, as cqeSyndrome
+	cqeSyndrome  = 55
 	cqeOpQPN     = 56 // opcode of the request in the upper byte
 	cqeCounter   = 60
 	cqeOpOwn     = 63
@@ -45,6 +46,16 @@ var syndromes = [...]byte{
 	verbs.WCMWBindErr: 0x06, verbs.WCBadRespErr: 0x10, verbs.WCLocAccessErr: 0x11, verbs.WCRemInvReqErr: 0x12,
 	verbs.WCRemAccessErr: 0x13, verbs.WCRemOpErr: 0x14, verbs.WCRetryExcErr: 0x15, verbs.WCRNRRetryExcErr: 0x16,
 	verbs.WCRemAbortErr: 0x22,
+}
+
+// setSyndrome sets what an error is. The vendor error is that of ConnectX in logs of UCX and NCCL that users have
+// published. Nothing public says what else it may be; with other syndromes it is 0 here.
+func (e *cqe) setSyndrome(syndrome byte) {
+	e[cqeSyndrome] = syndrome
+	e[cqeVendor] = map[byte]byte{
+		syndromes[verbs.WCFlushErr]: 0xf9, syndromes[verbs.WCRetryExcErr]: 0x81,
+		syndromes[verbs.WCRemAccessErr]: 0x88, syndromes[verbs.WCRemOpErr]: 0x89,
+	}[syndrome]
 }
 
 // The engine's ID of a request is its counter, and the opcode of a send request.
@@ -71,9 +82,9 @@ func (c *cq) deliver(w engine.Completion) bool {
 		if w.Status < uint32(len(syndromes)) {
 			q.t.failures[side][w.Status].Add(1)
 		}
-		e[cqeSyndrome] = syndromes[verbs.WCFlushErr]
+		e.setSyndrome(syndromes[verbs.WCFlushErr])
 		if w.Status < uint32(len(syndromes)) && syndromes[w.Status] != 0 {
-			e[cqeSyndrome] = syndromes[w.Status]
+			e.setSyndrome(syndromes[w.Status])
 		}
 		return q.delivered(c.put(&e, op, true))
 	}

@@ -125,7 +125,7 @@ func (f *faults) completion(e *cqe, op byte) (byte, bool) {
 		return op, false
 	}
 	if syndrome, ok := f.take(FaultCompletion); ok {
-		e[cqeSyndrome] = syndrome
+		e.setSyndrome(syndrome)
 		if op == cqeRequest {
 			return cqeRequestError, true
 		}

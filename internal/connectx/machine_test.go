@@ -440,6 +440,9 @@ func (q *testCQ) expect(op byte, counter uint16, syndrome byte) cqe {
 	if e[cqeOpOwn]>>4 != op || be.Uint16(e[cqeCounter:]) != counter || got != syndrome {
 		q.m.t.Fatalf("entry with opcode %d, counter %d, syndrome %#x; want %d, %d, %#x\n% x", e[cqeOpOwn]>>4, be.Uint16(e[cqeCounter:]), got, op, counter, syndrome, e)
 	}
+	if want := map[byte]byte{0x05: 0xf9, 0x13: 0x88, 0x14: 0x89, 0x15: 0x81}[got]; e[cqeVendor] != want && got != 0 {
+		q.m.t.Errorf("vendor error %#x with syndrome %#x, want %#x", e[cqeVendor], got, want)
+	}
 	return e
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -227,8 +228,14 @@ func TestEventsOfCompletions(t *testing.T) {
 	})
 }
 
+// vendorError reports whether the error of a completion has a vendor error, in its text as well.
+func vendorError(wc verbs.WC, want uint32) bool {
+	var e *verbs.WCError
+	return errors.As(wc.Err(), &e) && e.VendorErr == want && strings.Contains(e.Error(), fmt.Sprintf("%#x", want))
+}
+
 // TestFailedRequests checks that a request to memory that is not the peer's fails, and those after it
-// are flushed, on both sides, and that the QPs can be reset and used again.
+// are flushed, on both sides, with the adapter's vendor errors, and that the QPs can be reset and used again.
 func TestFailedRequests(t *testing.T) {
 	kinds(t, func(t *testing.T) {
 		a, b := labtest.NewPair(t, labtest.MLX5, rdmatest.PairOptions{All: true})
@@ -240,10 +247,10 @@ func TestFailedRequests(t *testing.T) {
 			if _, err := a.QP.PostSend(write, verbs.SendWR{ID: 2, Opcode: verbs.OpSend}); err != nil {
 				t.Fatal(err)
 			}
-			if wc := poll(t, a.SendCQ); wc.ID != 1 || wc.Status != verbs.WCRemAccessErr {
+			if wc := poll(t, a.SendCQ); wc.ID != 1 || wc.Status != verbs.WCRemAccessErr || !vendorError(wc, 0x88) {
 				t.Fatalf("%+v", wc)
 			}
-			if wc := poll(t, a.SendCQ); wc.ID != 2 || wc.Status != verbs.WCFlushErr {
+			if wc := poll(t, a.SendCQ); wc.ID != 2 || wc.Status != verbs.WCFlushErr || !vendorError(wc, 0xf9) {
 				t.Fatalf("%+v", wc)
 			}
 			if _, err := a.QP.PostSend(verbs.SendWR{ID: 3, Opcode: verbs.OpSend}); err != nil {
@@ -252,7 +259,7 @@ func TestFailedRequests(t *testing.T) {
 			if wc := poll(t, a.SendCQ); wc.ID != 3 || wc.Status != verbs.WCFlushErr {
 				t.Fatalf("%+v", wc)
 			}
-			if wc := poll(t, b.RecvCQ); wc.ID != 9 || wc.Status != verbs.WCFlushErr {
+			if wc := poll(t, b.RecvCQ); wc.ID != 9 || wc.Status != verbs.WCFlushErr || !vendorError(wc, 0xf9) {
 				t.Fatalf("%+v", wc)
 			}
 			for _, s := range []*rdmatest.Side{a, b} {
