@@ -3,6 +3,7 @@ package verbs
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 )
 
 // WCStatus is the outcome of a work request (enum ib_wc_status).
@@ -109,6 +110,11 @@ const (
 	WCGRH     WCFlags = 1 << 0 // a GRH is in the first 40 bytes of the buffer
 	WCWithImm WCFlags = 1 << 1 // see [WC.Imm]
 	WCWithInv WCFlags = 1 << 3 // see [WC.InvalidatedRKey]
+
+	// WCIPv4 and WCIPv6 are set by devices that know which header the GRH is (mlx5 on Ethernet). The kernel's interface has
+	// no such flags.
+	WCIPv4 WCFlags = 1 << 6
+	WCIPv6 WCFlags = 1 << 7
 )
 
 // WC is a work completion. Unless Status is [WCSuccess] only ID, Status, VendorErr and
@@ -130,6 +136,41 @@ type WC struct {
 	PathBits  uint8
 	Port      uint8
 	_         uint8
+}
+
+// GRHAddrs returns the addresses in the GRH of a datagram, the first [GRHSize] bytes of its buffer. They are invalid if grh
+// is no header. IPv4's has 20 bytes, the last of the GRH; those before are undefined (annex A17.4.5.2), and
+// may be the rest of an IPv6 header. So without WCIPv4 or WCIPv6 a valid checksum means IPv4, as for ibv_init_ah_from_wc(3).
+func (w *WC) GRHAddrs(grh []byte) (src, dst netip.Addr) {
+	if w.Flags&WCGRH == 0 || len(grh) < GRHSize {
+		return src, dst
+	}
+	ip := grh[20:GRHSize]
+	v4, v6 := ip[0]>>4 == 4, grh[0]>>4 == 6
+	switch {
+	case w.Flags&WCIPv4 != 0:
+		v6 = false
+	case w.Flags&WCIPv6 != 0:
+		v4 = false
+	case v4 && v6:
+		v4 = ip[0] == 0x45 && validIPv4(ip)
+	}
+	switch {
+	case v4:
+		return netip.AddrFrom4([4]byte(ip[12:])), netip.AddrFrom4([4]byte(ip[16:]))
+	case v6:
+		return netip.AddrFrom16([16]byte(grh[8:])), netip.AddrFrom16([16]byte(grh[24:]))
+	}
+	return src, dst
+}
+
+// validIPv4 reports whether the checksum of an IPv4 header is right.
+func validIPv4(ip []byte) bool {
+	var sum uint32
+	for i := 0; i < len(ip); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(ip[i:]))
+	}
+	return sum>>16+sum&0xffff == 0xffff
 }
 
 // Imm returns the immediate, in host byte order. It is valid if Flags has [WCWithImm].

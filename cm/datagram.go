@@ -125,10 +125,7 @@ func (d *Datagrams) wait(ctx context.Context, cq *uverbs.CQ, wc []verbs.WC) erro
 // replyAH makes the address handle for answers to a sender. It takes up to a second
 // if the sender's address does not answer ARP or neighbour discovery.
 func (d *Datagrams) replyAH(h header) (*uverbs.AH, error) {
-	wc := verbs.WC{SLID: h.slid, SL: h.sl, PathBits: h.pathBits}
-	if h.global {
-		wc.Flags = verbs.WCGRH
-	}
+	wc := verbs.WC{Flags: h.flags, SLID: h.slid, SL: h.sl, PathBits: h.pathBits}
 	return d.e.PD.CreateReplyAH(d.e.route.Port, &wc, h.grh[:])
 }
 
@@ -210,43 +207,38 @@ type Sender struct {
 // header identifies the path to a sender.
 type header struct {
 	grh      [verbs.GRHSize]byte
-	global   bool // grh is set
+	flags    verbs.WCFlags // what grh is, if any
 	slid     uint16
 	sl       uint8
 	pathBits uint8
 }
 
 func senderOf(wc *verbs.WC, grh []byte) Sender {
-	h := header{global: wc.Flags&verbs.WCGRH != 0, slid: wc.SLID, sl: wc.SL, pathBits: wc.PathBits}
-	if h.global {
+	h := header{slid: wc.SLID, sl: wc.SL, pathBits: wc.PathBits}
+	src, _ := wc.GRHAddrs(grh)
+	// Fields that differ between packets of one sender are left out: payload length and
+	// hop limit, or IPv4's length, identification, fragment, time to live and checksum, and what is before its header.
+	switch {
+	case src.Is4():
+		h.flags = verbs.WCGRH | verbs.WCIPv4
+		copy(h.grh[20:22], grh[20:])
+		h.grh[29] = grh[29]
+		copy(h.grh[32:], grh[32:])
+	case src.IsValid():
+		h.flags = verbs.WCGRH | verbs.WCIPv6
 		copy(h.grh[:], grh)
-	}
-	// Fields that differ between packets of one sender are cleared: payload length and
-	// hop limit, or IPv4's identification, fragment, time to live and checksum.
-	if h.v4() {
-		clear(h.grh[22:26])
-		clear(h.grh[28:29])
-		clear(h.grh[30:32])
-	} else {
 		clear(h.grh[4:6])
 		clear(h.grh[7:8])
+	default:
+		h.flags = wc.Flags & verbs.WCGRH
 	}
 	return Sender{QPNum: wc.SrcQP, header: h}
 }
 
-// v4 reports whether the header is that of IPv4, in the last 20 bytes, and not an
-// IPv6 header with an address that looks like one.
-func (h *header) v4() bool { return h.grh[0]>>4 != 6 && h.grh[20]>>4 == 4 }
-
 // Addr returns the sender's address. It is invalid without a GRH, as within InfiniBand's subnets.
 func (s Sender) Addr() netip.Addr {
-	switch {
-	case !s.header.global:
-		return netip.Addr{}
-	case s.header.v4():
-		return netip.AddrFrom4([4]byte(s.header.grh[32:36]))
-	}
-	return netip.AddrFrom16([16]byte(s.header.grh[8:24]))
+	addr, _ := (&verbs.WC{Flags: s.header.flags}).GRHAddrs(s.header.grh[:])
+	return addr
 }
 
 // Join starts to join a multicast group (rdma_join_multicast(3)) from an ID that is bound to a

@@ -2,7 +2,6 @@ package uverbs
 
 import (
 	"fmt"
-	"net/netip"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
@@ -68,19 +67,15 @@ func (c *Context) replyVector(port int, wc *verbs.WC, grh []byte) (verbs.Address
 	if len(grh) < verbs.GRHSize {
 		return av, c.obj.fail(op, fmt.Errorf("header of %d bytes: %w", len(grh), verbs.ErrNoGRH))
 	}
-	// RoCE v2 over IPv4 leaves the packet's IPv4 header in the last 20 bytes. The end of
-	// an IPv6 header may look like one, so IPv6 is checked first.
-	var src, dst netip.Addr
+	src, dst := wc.GRHAddrs(grh)
 	switch {
-	case grh[0]>>4 == 6:
-		src, dst = netip.AddrFrom16([16]byte(grh[8:24])), netip.AddrFrom16([16]byte(grh[24:40]))
-		av.TrafficClass = grh[0]<<4 | grh[1]>>4
-		av.FlowLabel = uint32(grh[1]&0xf)<<16 | uint32(grh[2])<<8 | uint32(grh[3])
-	case grh[20]>>4 == 4 && grh[20]&0xf >= 5:
-		src, dst = netip.AddrFrom4([4]byte(grh[32:36])), netip.AddrFrom4([4]byte(grh[36:40]))
+	case !src.IsValid():
+		return av, c.obj.fail(op, verbs.ErrNoGRH)
+	case src.Is4():
 		av.TrafficClass = grh[21]
 	default:
-		return av, c.obj.fail(op, verbs.ErrNoGRH)
+		av.TrafficClass = grh[0]<<4 | grh[1]>>4
+		av.FlowLabel = uint32(grh[1]&0xf)<<16 | uint32(grh[2])<<8 | uint32(grh[3])
 	}
 	if dst.IsMulticast() { // members of a group answer from any of their addresses
 		dst = anyAddr

@@ -318,7 +318,7 @@ func (e *endpoint) take(wc *verbs.WC, polled int64) error {
 		e.bad.Add(1)
 		return nil
 	}
-	gid, ok := source(buf)
+	gid, ok := source(wc, buf)
 	m, valid := parse(buf[verbs.GRHSize:])
 	from := e.table.Load().from[key{gid, wc.SrcQP}]
 	switch {

@@ -48,15 +48,11 @@ func parse(b []byte) (m message, ok bool) {
 	return m, m.kind >= kindProbe && m.kind <= kindDelay && m.path < maxPaths && m.delay >= 0
 }
 
-// source returns the sender's GID. RoCE v2 over IPv4 leaves the IPv4 header in the last 20 bytes of the GRH.
-func source(grh []byte) (g verbs.GID, ok bool) {
-	switch {
-	case grh[0]>>4 == 6:
-		return verbs.GID(grh[8:24]), true
-	case grh[20]>>4 == 4:
-		g = verbs.GID{10: 0xff, 11: 0xff}
-		copy(g[12:], grh[32:36])
-		return g, true
+// source returns the sender's GID.
+func source(wc *verbs.WC, grh []byte) (g verbs.GID, ok bool) {
+	addr, _ := wc.GRHAddrs(grh)
+	if !addr.IsValid() {
+		return g, false
 	}
-	return g, false
+	return addr.As16(), true
 }

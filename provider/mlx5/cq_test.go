@@ -122,6 +122,8 @@ func TestDatagramSource(t *testing.T) {
 		want := verbs.WC{Opcode: verbs.WCRecv, QPNum: fakeQPN, Flags: verbs.WCGRH, SrcQP: 0x112233, Port: 2}
 		if link == verbs.LinkInfiniBand {
 			want.SLID, want.SL, want.PathBits = 0x1234, 2, 5
+		} else {
+			want.Flags |= verbs.WCIPv4
 		}
 		if wcs := cq.poll(); len(wcs) != 1 || wcs[0] != want {
 			t.Errorf("%v: %+v, want %+v", link, wcs, want)

@@ -158,11 +158,23 @@ func (q *completionQueue) decode(p unsafe.Pointer, w last, qp *queuePair, wc *ve
 	return false
 }
 
+// Types of the L3 header (MLX5_CQE_ROCE_L3_HEADER_TYPE_IPV6 and _IPV4 of the kernel's mlx5_ib).
+const (
+	l3IPv6 = 1
+	l3IPv4 = 2
+)
+
 // setSource sets what is known of a datagram's sender.
 func setSource(wc *verbs.WC, p unsafe.Pointer, flags uint32, qp *queuePair) {
 	wc.SrcQP, wc.Port = flags&indexMask, uint8(qp.port.Load())
 	if qp.ctx.dev.Port.LinkLayer == verbs.LinkEthernet {
-		return // there the bits of the service level are the type of the L3 header
+		switch flags >> 24 & 3 { // there the bits of the service level are the type of the L3 header; 0 is RoCE v1's
+		case l3IPv6:
+			wc.Flags |= verbs.WCIPv6
+		case l3IPv4:
+			wc.Flags |= verbs.WCIPv4
+		}
+		return
 	}
 	wc.SLID = uint16(get32(unsafe.Add(p, cqeSLID-2)))
 	wc.SL, wc.PathBits = uint8(flags>>24&0xf), *(*uint8)(unsafe.Add(p, cqeSLPath))&0x7f
