@@ -103,6 +103,7 @@ adapter: deps-test build build/c/libmlx5 ## run the tests of the driver for Conn
 	$(LAB) --userland sid fetch
 	$(LAB) --nic connectx --userland sid test -v -timeout 20m -run AgainstC ./provider/mlx5
 	$(LAB) --nic connectx-ib test -v -timeout 20m -run AgainstC ./provider/mlx5
+	$(LAB) --nic connectx-noguid,connectx-noguid test -run TestNoNodeGUID ./cm
 
 test-kernels: bench-c native-go ## run test-lab on every kernel
 	@failed=; for k in $(KERNELS); do \

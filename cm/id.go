@@ -308,12 +308,15 @@ func (id *ID) InitQPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, e
 
 // Route is the route of an ID: the device, and the addresses of both ends.
 type Route struct {
-	Device        verbs.GUID // zero if not yet known
+	Device        verbs.GUID // of the device; virtual functions may have a zero one
 	Index         int        // the kernel's index of the device, see [uverbs.Device.Index]
-	Port          int
+	Port          int        // of the device; zero as long as none is known
 	PKey          uint16
 	Local, Remote netip.AddrPort
 }
+
+// hasDevice reports whether the device is known. Its GUID and its index may be zero.
+func (r Route) hasDevice() bool { return r.Port != 0 }
 
 // Route returns what is known of the route so far.
 func (id *ID) Route() (Route, error) {

@@ -174,7 +174,7 @@ func (t *Transport) reachable(wildcard netip.Addr, ipv6Only bool) bool {
 		if a.Is4() && ipv6Only || wildcard.Is4() && !a.Is4() {
 			continue
 		}
-		if r, err := t.routeFrom(a); r.Device != (verbs.GUID{}) || err != nil {
+		if r, err := t.routeFrom(a); r.hasDevice() || err != nil {
 			return true
 		}
 	}

@@ -141,7 +141,7 @@ func (r Route) FindDevice() (uverbs.Device, error) {
 // kernel listens nevertheless.
 func (r Route) usable() error {
 	devs, err := uverbs.Devices()
-	if r.Device != (verbs.GUID{}) {
+	if r.hasDevice() {
 		devs = make([]uverbs.Device, 1)
 		devs[0], err = r.FindDevice()
 	}
@@ -233,7 +233,7 @@ func DeviceAddrs(d uverbs.Device) (found []netip.Addr, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if r.Device != (verbs.GUID{}) && r.Index == index {
+		if r.hasDevice() && r.Index == index {
 			found = append(found, addr)
 		}
 	}
@@ -252,7 +252,7 @@ func localAddrs() (all []netip.Addr, err error) {
 	return all, err
 }
 
-// routeFrom returns the route of an ID that is bound to an address: a zero Device if no device has it.
+// routeFrom returns the route of an ID that is bound to an address: without a device if none has it.
 func (t *Transport) routeFrom(addr netip.Addr) (Route, error) {
 	id, err := t.newID(PortSpaceTCP, nil)
 	if err != nil {
