@@ -95,6 +95,9 @@ func (q *queue) check(spans []Span, need verbs.Access) (total int, err error) {
 		if err := spans[i].check(q.c.ep.PD, need); err != nil {
 			return 0, err
 		}
+		if uint64(spans[i].Len) > maxSpan {
+			return 0, fmt.Errorf("%d bytes of %v in one request: %w: at most %d", spans[i].Len, spans[i].Region, verbs.ErrRange, uint64(maxSpan))
+		}
 		total += spans[i].Len
 	}
 	return total, nil

@@ -130,7 +130,7 @@ func (s Span) check(pd *uverbs.PD, need verbs.Access) error {
 		return fmt.Errorf("span without a region: %w", verbs.ErrRange)
 	case r.pd != pd:
 		return fmt.Errorf("%v: %w", r, ErrForeign)
-	case s.Off < 0 || s.Len < 0 || s.Off > r.Len()-s.Len || uint64(s.Len) > math.MaxUint32:
+	case s.Off < 0 || s.Len < 0 || s.Off > r.Len()-s.Len:
 		return fmt.Errorf("bytes %d to %d+%d of %v: %w", s.Off, s.Off, s.Len, r, verbs.ErrRange)
 	case r.access&need != need:
 		return fmt.Errorf("%v: %w", r, ErrAccess)
@@ -139,6 +139,9 @@ func (s Span) check(pd *uverbs.PD, need verbs.Access) error {
 	}
 	return nil
 }
+
+// maxSpan is the most that a request takes of a region at a time.
+const maxSpan = math.MaxUint32
 
 // acquire prevents the region from being closed until release.
 func (r *LocalRegion) acquire() error {

@@ -2,7 +2,6 @@ package rconn
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/goverbs/verbs"
 )
@@ -36,7 +35,7 @@ type Target struct {
 // accessed.
 func (t Target) check(n int, need verbs.Access) error {
 	switch {
-	case t.Off < 0 || uint64(n) > math.MaxUint32 || t.Off > t.Region.Len-n:
+	case t.Off < 0 || n < 0 || t.Off > t.Region.Len-n:
 		return fmt.Errorf("bytes %d to %d+%d of %v: %w", t.Off, t.Off, n, t.Region, verbs.ErrRange)
 	case n > 0 && t.Region.Access&need != need:
 		return fmt.Errorf("%v: %w", t.Region, ErrAccess)
