@@ -100,6 +100,8 @@ func noRoute(err error, dst netip.Addr) error {
 	errno, _ := errors.AsType[syscall.Errno](err)
 	switch {
 	case errno == syscall.ENODEV || errno == syscall.ENETUNREACH || errno == syscall.EHOSTUNREACH:
+	case errno == syscall.EADDRINUSE || slices.ContainsFunc(host.Devices(), func(d *host.Device) bool { return slices.Contains(d.Addrs, dst) }):
+		return err // a device leads there, or the local port is the cause
 	case errno != 0 && dst.IsLoopback(): // EINVAL if siw is the first device, ENOENT if siw is on lo
 	default:
 		return err
