@@ -88,7 +88,11 @@ func (d *Dialer) dial(ctx context.Context, network, addr string) (net.Conn, erro
 		return nil, err
 	}
 	logger(d.Logger).Info("falling back to TCP", "addr", addr, "err", err)
-	return d.dialTCP(ctx, network, addr)
+	tcp, terr := d.dialTCP(ctx, network, addr)
+	if terr != nil {
+		return nil, afterFallback(terr, err)
+	}
+	return tcp, nil
 }
 
 // lookup checks the Dialer and finds the addresses to dial.

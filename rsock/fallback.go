@@ -35,6 +35,30 @@ const (
 	FallbackAlways
 )
 
+// fallbackError is why TCP has failed, and why it was tried.
+type fallbackError struct{ tcp, rdma error }
+
+// afterFallback adds why TCP was tried to the [net.OpError] of a dial: what matches is the error of TCP.
+func afterFallback(err, rdma error) error {
+	op, ok := err.(*net.OpError)
+	if !ok {
+		return err
+	}
+	if why, ok := rdma.(*net.OpError); ok { // of the same address
+		rdma = why.Err
+	}
+	with := *op
+	with.Err = &fallbackError{op.Err, rdma}
+	return &with
+}
+
+func (e *fallbackError) Error() string {
+	return fmt.Sprintf("%v (TCP was tried because RDMA failed: %v)", e.tcp, e.rdma)
+}
+func (e *fallbackError) Unwrap() error   { return e.tcp }
+func (e *fallbackError) Timeout() bool   { return (&net.OpError{Err: e.tcp}).Timeout() }
+func (e *fallbackError) Temporary() bool { return (&net.OpError{Err: e.tcp}).Temporary() }
+
 var fallbacks = [...]string{FallbackNone: "none", FallbackMissing: "missing", FallbackAlways: "always"}
 
 // String returns "none", "missing" or "always".

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -344,4 +345,31 @@ func TestFallbackAlways(t *testing.T) {
 		_, err := d.Dial("rdma", l.Addr().String())
 		wantOp(t, err, "dial", cm.Addr{AddrPort: local}, l.Addr(), context.DeadlineExceeded)
 	})
+}
+
+// TestFallbackReason dials by TCP where nobody listens: the error is TCP's, and says why TCP was tried.
+func TestFallbackReason(t *testing.T) {
+	l := labtest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	addr := l.Addr().String()
+	labtest.Check(t, l.Close())
+	_, err := (&rsock.Dialer{Fallback: rsock.FallbackMissing}).Dial("rdma", addr)
+	_, plain := net.Dial("tcp", addr)
+	var op *net.OpError
+	var sys *os.SyscallError
+	if !errors.As(err, &op) || op.Net != "tcp" || !errors.As(err, &sys) || !errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, verbs.ErrNoRDMA) {
+		t.Errorf("%v is no error of TCP", err)
+	}
+	if !strings.Contains(err.Error(), plain.Error()) || !strings.Contains(err.Error(), "TCP was tried because RDMA failed: ") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%v; of TCP alone: %v", err, plain)
+	}
+	if op.Timeout() {
+		t.Errorf("%v is no timeout", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+	defer cancel()
+	<-ctx.Done()
+	_, err = (&rsock.Dialer{Fallback: rsock.FallbackMissing}).DialContext(ctx, "rdma", addr)
+	if errors.As(err, &op); !op.Timeout() {
+		t.Errorf("%v is a timeout", err)
+	}
 }
