@@ -16,9 +16,13 @@ func (c *Context) Counters(port int) (map[string]uint64, error) {
 	if err := c.checkPort(port); err != nil {
 		return nil, c.obj.fail(op, err)
 	}
+	folder, err := c.portFolder(port)
+	if err != nil {
+		return nil, c.obj.fail(op, err)
+	}
 	values := map[string]uint64{}
 	for _, kind := range []string{"counters", "hw_counters"} {
-		dir := filepath.Join(sysClass, "infiniband", c.device.Name, "ports", strconv.Itoa(port), kind)
+		dir := filepath.Join(folder, kind)
 		names, err := host.ListAttrs(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

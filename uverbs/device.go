@@ -24,6 +24,22 @@ type Device struct {
 
 	iwarp bool
 	ports int
+	verbs string // "uverbs0", its name in the class of nodes
+}
+
+// folder returns the device's folder in sysfs. If the device has been renamed, as udev does at boot, its node leads to
+// it, unless that is another device's now.
+func (d Device) folder(elem ...string) string {
+	name := d.Name
+	dir := filepath.Join(sysClass, "infiniband_verbs", d.verbs)
+	if now, err := readAttr(dir, "ibdev"); err == nil && now != name && d.verbs != "" && filepath.Base(now) == now {
+		if guid, err := readAttr(filepath.Join(sysClass, "infiniband", now), "node_guid"); err == nil {
+			if guid, err := verbs.ParseGUID(guid); err == nil && guid == d.GUID {
+				name = now
+			}
+		}
+	}
+	return filepath.Join(append([]string{sysClass, "infiniband", name}, elem...)...)
 }
 
 // IWARP reports whether it speaks iWARP, as siw, not InfiniBand or RoCE.
@@ -88,7 +104,7 @@ func readDevice(dir string) (Device, error) {
 	if _, err := host.ListAttrs(class); err != nil {
 		return Device{}, err
 	}
-	d := Device{Name: name}
+	d := Device{Name: name, verbs: filepath.Base(dir)}
 	// Attributes that a driver lacks are left empty. Having no files left is an error:
 	// the device would not be found by its GUID.
 	attr := func(dir, name string) string {

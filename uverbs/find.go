@@ -146,7 +146,7 @@ func addLowerInterfaces(names []string) []string {
 // for iWARP before Linux 6.4.
 func (d Device) Interfaces() (names []string) {
 	for port := 1; port <= d.ports; port++ {
-		dir := filepath.Join(sysClass, "infiniband", d.Name, "ports", strconv.Itoa(port), "gid_attrs", "ndevs")
+		dir := d.folder("ports", strconv.Itoa(port), "gid_attrs", "ndevs")
 		for i := 0; ; i++ {
 			name, err := readAttr(dir, strconv.Itoa(i))
 			if err != nil { // past the GIDs in use

@@ -16,9 +16,9 @@ import (
 // Index returns the kernel's number of the device, which stays when the device is renamed and is
 // never used again (ibv_get_device_index(3)).
 func (d Device) Index() (int, error) {
-	index, err := 0, error(verbs.ErrNoDevice)
+	index, err, name := 0, error(verbs.ErrNoDevice), filepath.Base(d.folder())
 	derr := nldev.Dump(abi.RDMA_NLDEV_CMD_GET, nil, func(a nldev.Attrs) error { // sysfs does not have it
-		if device := a.Map(); device[abi.RDMA_NLDEV_ATTR_DEV_NAME].String() == d.Name {
+		if device := a.Map(); device[abi.RDMA_NLDEV_ATTR_DEV_NAME].String() == name {
 			index, err = int(device[abi.RDMA_NLDEV_ATTR_DEV_INDEX].Uint()), nil
 		}
 		return nil

@@ -3,15 +3,18 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/attr"
 	"github.com/goverbs/verbs/internal/bridge"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 )
@@ -238,12 +241,18 @@ func (c *Context) PKeys(port int) ([]uint16, error) {
 	if err := c.checkPort(port); err != nil {
 		return nil, c.obj.fail("query P_Keys", err)
 	}
-	dir := filepath.Join(sysClass, "infiniband", c.device.Name, "ports", strconv.Itoa(port), "pkeys")
+	dir, err := c.portFolder(port)
+	if err != nil {
+		return nil, c.obj.fail("query P_Keys", err)
+	}
 	var keys []uint16
 	for i := 0; ; i++ {
-		text, err := readAttr(dir, strconv.Itoa(i))
-		if err != nil {
+		text, err := readAttr(filepath.Join(dir, "pkeys"), strconv.Itoa(i))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EINVAL) {
 			return keys, nil // past the last; iWARP has none
+		}
+		if err != nil {
+			return nil, c.obj.fail("query P_Keys", err)
 		}
 		v, err := strconv.ParseUint(text, 0, 16)
 		if err != nil {
@@ -251,6 +260,15 @@ func (c *Context) PKeys(port int) ([]uint16, error) {
 		}
 		keys = append(keys, uint16(v))
 	}
+}
+
+// portFolder returns the folder of a port in sysfs, which exists.
+func (c *Context) portFolder(port int) (string, error) {
+	dir := c.device.folder("ports", strconv.Itoa(port))
+	if _, err := host.ListAttrs(dir); err != nil {
+		return "", fmt.Errorf("%w: %w", verbs.ErrNoDevice, err)
+	}
+	return dir, nil
 }
 
 // PKeyIndex returns where a port's table has a key (ibv_get_pkey_index(3)).
