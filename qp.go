@@ -79,7 +79,7 @@ type QPAttr struct {
 	State           QPState
 	CurState        QPState
 	PathMTU         MTU
-	PathMigState    uint8 // enum ib_mig_state
+	PathMigState    PathMigState
 	QKey            uint32
 	RQPSN, SQPSN    uint32 // 24 bits
 	DestQPNum       uint32 // 24 bits
@@ -167,12 +167,31 @@ type AddressVector struct {
 	Port        uint8
 }
 
-// MTU is a path MTU in InfiniBand's coding: 1 is 256 bytes, 5 is 4096.
+// PathMigState is the state of the migration to an alternate path, which InfiniBand has (enum ib_mig_state).
+type PathMigState uint8
+
+const (
+	PathMigrated PathMigState = iota
+	PathRearm
+	PathArmed
+)
+
+func (s PathMigState) String() string { return pick(int(s), "MIGRATED", "REARM", "ARMED") }
+
+// MTU is a path MTU in InfiniBand's coding (enum ib_mtu).
 type MTU uint8
+
+const (
+	MTU256 MTU = 1 + iota
+	MTU512
+	MTU1024
+	MTU2048
+	MTU4096
+)
 
 // Bytes returns the MTU in bytes, or 0 if it is invalid.
 func (m MTU) Bytes() int {
-	if m < 1 || m > 5 {
+	if m < MTU256 || m > MTU4096 {
 		return 0
 	}
 	return 128 << m

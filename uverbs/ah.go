@@ -40,7 +40,7 @@ func (p *PD) CreateAH(av verbs.AddressVector) (*AH, error) {
 	}
 	if err != nil {
 		destroy()
-		return nil, p.obj.failSize(op, wrapNoRoute(&av, err), "MaxAH", core.dev.Attr.MaxAH)
+		return nil, p.obj.failSize(op, p.ctx.explainVector(&av, err), "MaxAH", core.dev.Attr.MaxAH)
 	}
 	a := &AH{pd: p, av: av, num: num}
 	a.obj = newObject(p.obj.device, objectName{"AH %d", num}, withRelease(destroy, part), p.obj)

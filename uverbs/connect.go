@@ -55,7 +55,7 @@ func (o *ConnectOptions) attrs(av verbs.AddressVector) (a verbs.QPAttr, err erro
 	a.AV.SL, a.AV.TrafficClass, a.AV.FlowLabel = o.SL, o.TrafficClass, o.FlowLabel
 	a.AV.HopLimit = number("HopLimit", o.HopLimit, int(av.HopLimit), 255)
 	if o.PKeyIndex < 0 || o.PKeyIndex > math.MaxUint16 {
-		return a, fmt.Errorf("PKeyIndex %d: %w", o.PKeyIndex, verbs.ErrRange)
+		return a, rangeError("PKeyIndex", o.PKeyIndex, 0, math.MaxUint16)
 	}
 	a.PKeyIndex = uint16(o.PKeyIndex)
 	return a, err
@@ -117,7 +117,7 @@ func (q *QP) Connect(local, remote verbs.QPAddr, opt ConnectOptions) error {
 	for i, mask := range masks {
 		a.State = verbs.StateInit + verbs.QPState(i)
 		if err := q.Modify(a, mask|verbs.MaskState); err != nil {
-			return fmt.Errorf("connect to QP %d: %w%s", remote.QPNum, err, familiesOf(local.GID, remote.GID))
+			return fmt.Errorf("connect to QP %d: %w", remote.QPNum, err)
 		}
 	}
 	return nil
@@ -141,6 +141,9 @@ func familiesOf(local, remote verbs.GID) string {
 
 // StartUD moves a UD QP from RESET to RTS on a port. Peers reach it with qkey.
 func (q *QP) StartUD(port int, qkey uint32) error {
+	if err := q.pd.ctx.checkPort(port); err != nil {
+		return q.obj.fail("start", err)
+	}
 	a := verbs.QPAttr{Port: uint8(port), QKey: qkey}
 	for i, mask := range []verbs.QPAttrMask{verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskQKey, 0, verbs.MaskSQPSN} {
 		a.State = verbs.StateInit + verbs.QPState(i)

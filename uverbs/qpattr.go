@@ -20,13 +20,16 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 		return err
 	}
 	defer q.obj.exit()
+	if err := q.checkAttr(&a, mask); err != nil {
+		return q.obj.fail(op, err)
+	}
 	req := abi.IbUverbsModifyQp{
 		Dest: attr.Dest(&a.AV), AltDest: attr.Dest(&a.AltAV),
 		QpHandle: q.handle, AttrMask: uint32(mask),
 		Qkey: a.QKey, RqPsn: a.RQPSN, SqPsn: a.SQPSN, DestQpNum: a.DestQPNum,
 		QpAccessFlags: uint32(a.Access), PkeyIndex: a.PKeyIndex, AltPkeyIndex: a.AltPKeyIndex,
 		QpState: uint8(a.State), CurQpState: uint8(a.CurState), PathMtu: uint8(a.PathMTU),
-		PathMigState: a.PathMigState, MaxRdAtomic: a.MaxRDAtomic, MaxDestRdAtomic: a.MaxDestRDAtomic,
+		PathMigState: uint8(a.PathMigState), MaxRdAtomic: a.MaxRDAtomic, MaxDestRdAtomic: a.MaxDestRDAtomic,
 		MinRnrTimer: a.MinRNRTimer, PortNum: a.Port, Timeout: a.Timeout, RetryCnt: a.RetryCount,
 		RnrRetry: a.RNRRetry, AltPortNum: a.AltPort, AltTimeout: a.AltTimeout,
 	}
@@ -61,16 +64,19 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 		}
 	}
 	if mask&verbs.MaskAV != 0 {
-		err = wrapNoRoute(&a.AV, err)
+		err = q.pd.ctx.explainVector(&a.AV, err)
 	}
-	var limits []limit
-	if mask&verbs.MaskMaxRDAtomic != 0 {
-		limits = append(limits, limit{"MaxRDAtomic", int(a.MaxRDAtomic), q.pd.ctx.dev.Attr.MaxQPInitRDAtomic})
+	if errors.Is(err, syscall.EINVAL) {
+		var limits []limit
+		if mask&verbs.MaskMaxRDAtomic != 0 {
+			limits = append(limits, limit{"MaxRDAtomic", int(a.MaxRDAtomic), q.pd.ctx.dev.Attr.MaxQPInitRDAtomic})
+		}
+		if mask&verbs.MaskMaxDestRDAtomic != 0 {
+			limits = append(limits, limit{"MaxDestRDAtomic", int(a.MaxDestRDAtomic), q.pd.ctx.dev.Attr.MaxQPRDAtomic})
+		}
+		err = nameLimits(limits, err)
 	}
-	if mask&verbs.MaskMaxDestRDAtomic != 0 {
-		limits = append(limits, limit{"MaxDestRDAtomic", int(a.MaxDestRDAtomic), q.pd.ctx.dev.Attr.MaxQPRDAtomic})
-	}
-	return q.obj.failSize(op, err, "", 0, limits...)
+	return q.obj.fail(op, err)
 }
 
 // reachable reports whether a peer can use the QP in a state. On iWARP the kernel moves a QP on from INIT, when
@@ -105,7 +111,7 @@ func (q *QP) query() (verbs.QPAttr, error) {
 	}
 	return verbs.QPAttr{
 		State: verbs.QPState(r.QpState), CurState: verbs.QPState(r.CurQpState), PathMTU: verbs.MTU(r.PathMtu),
-		PathMigState: r.PathMigState, QKey: r.Qkey, RQPSN: r.RqPsn, SQPSN: r.SqPsn,
+		PathMigState: verbs.PathMigState(r.PathMigState), QKey: r.Qkey, RQPSN: r.RqPsn, SQPSN: r.SqPsn,
 		DestQPNum: r.DestQpNum, Access: verbs.Access(r.QpAccessFlags),
 		AV: attr.OfDest(&r.Dest), AltAV: attr.OfDest(&r.AltDest),
 		PKeyIndex: r.PkeyIndex, AltPKeyIndex: r.AltPkeyIndex, SQDraining: r.SqDraining != 0,

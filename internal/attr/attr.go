@@ -57,7 +57,7 @@ func OfAH(a *abi.IbUverbsAhAttr) verbs.AddressVector {
 func OfQP(a *abi.IbUverbsQpAttr) (verbs.QPAttr, verbs.QPAttrMask) {
 	return verbs.QPAttr{
 		State: verbs.QPState(a.QpState), CurState: verbs.QPState(a.CurQpState), PathMTU: verbs.MTU(a.PathMtu),
-		PathMigState: uint8(a.PathMigState), QKey: a.Qkey, RQPSN: a.RqPsn, SQPSN: a.SqPsn,
+		PathMigState: verbs.PathMigState(a.PathMigState), QKey: a.Qkey, RQPSN: a.RqPsn, SQPSN: a.SqPsn,
 		DestQPNum: a.DestQpNum, Access: verbs.Access(a.QpAccessFlags),
 		AV: OfAH(&a.AhAttr), AltAV: OfAH(&a.AltAhAttr),
 		PKeyIndex: a.PkeyIndex, AltPKeyIndex: a.AltPkeyIndex, SQDAsyncNotify: a.EnSqdAsyncNotify != 0,

@@ -308,7 +308,7 @@ func (c *context) planQP(init *provider.QPInit) (sends, recvs plan, err error) {
 	if n := init.Cap.MaxSendWR; n > 0 {
 		most := c.bounds.sendBlocks / (size / block)
 		if n > most {
-			return sends, recvs, fmt.Errorf("MaxSendWR %d: the adapter takes %d requests of %d bytes: %w", n, most, size, syscall.EINVAL)
+			return sends, recvs, fmt.Errorf("MaxSendWR %d of at most %d, which are of %d bytes each: %w", n, most, size, syscall.EINVAL)
 		}
 		sends.entries = roundUp(n * (size / block))
 		if init.Type != verbs.UD {
@@ -322,8 +322,8 @@ func (c *context) planQP(init *provider.QPInit) (sends, recvs plan, err error) {
 	}
 	recvs.stride = roundUp(segmentSize * max(init.Cap.MaxRecvSGE, 1))
 	if n := init.Cap.MaxRecvWR; n > c.bounds.recvs || init.Cap.MaxRecvSGE > maxUnits || recvs.stride > c.bounds.recvBytes {
-		return sends, recvs, fmt.Errorf("MaxRecvWR %d, MaxRecvSGE %d: the adapter takes %d receives of %d bytes: %w",
-			n, init.Cap.MaxRecvSGE, c.bounds.recvs, c.bounds.recvBytes, syscall.EINVAL)
+		return sends, recvs, fmt.Errorf("MaxRecvWR %d of at most %d, or MaxRecvSGE %d of more than %d bytes: %w",
+			n, c.bounds.recvs, init.Cap.MaxRecvSGE, c.bounds.recvBytes, syscall.EINVAL)
 	}
 	// The queue is at least a block long, where that of sends begins.
 	recvs.entries = roundUp(max(init.Cap.MaxRecvWR, block/recvs.stride))

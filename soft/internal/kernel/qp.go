@@ -216,7 +216,7 @@ func (f *file) modifyQP(req *abi.IbUverbsModifyQp) syscall.Errno {
 	}
 	a := verbs.QPAttr{
 		State: verbs.QPState(req.QpState), CurState: verbs.QPState(req.CurQpState), PathMTU: verbs.MTU(req.PathMtu),
-		PathMigState: req.PathMigState, QKey: req.Qkey, RQPSN: req.RqPsn, SQPSN: req.SqPsn, DestQPNum: req.DestQpNum,
+		PathMigState: verbs.PathMigState(req.PathMigState), QKey: req.Qkey, RQPSN: req.RqPsn, SQPSN: req.SqPsn, DestQPNum: req.DestQpNum,
 		Access: verbs.Access(req.QpAccessFlags), AV: attr.OfDest(&req.Dest), AltAV: attr.OfDest(&req.AltDest),
 		PKeyIndex: req.PkeyIndex, AltPKeyIndex: req.AltPkeyIndex, SQDAsyncNotify: req.EnSqdAsyncNotify != 0,
 		MaxRDAtomic: req.MaxRdAtomic, MaxDestRDAtomic: req.MaxDestRdAtomic, MinRNRTimer: req.MinRnrTimer,
@@ -246,7 +246,7 @@ func queryQP(c command, req abi.IbUverbsQueryQp) syscall.Errno {
 		MaxInlineData: size.MaxInlineData,
 		Qkey:          a.QKey, RqPsn: a.RQPSN, SqPsn: a.SQPSN, DestQpNum: a.DestQPNum, QpAccessFlags: uint32(a.Access),
 		PkeyIndex: a.PKeyIndex, AltPkeyIndex: a.AltPKeyIndex, QpState: uint8(a.State), CurQpState: uint8(a.CurState),
-		PathMtu: uint8(a.PathMTU), PathMigState: a.PathMigState, SqDraining: flag(a.SQDraining),
+		PathMtu: uint8(a.PathMTU), PathMigState: uint8(a.PathMigState), SqDraining: flag(a.SQDraining),
 		MaxRdAtomic: a.MaxRDAtomic, MaxDestRdAtomic: a.MaxDestRDAtomic, MinRnrTimer: a.MinRNRTimer,
 		PortNum: a.Port, Timeout: a.Timeout, RetryCnt: a.RetryCount, RnrRetry: a.RNRRetry,
 		AltPortNum: a.AltPort, AltTimeout: a.AltTimeout, SqSigAll: flag(a.SignalAll),

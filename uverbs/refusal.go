@@ -1,0 +1,72 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/goverbs/verbs"
+)
+
+// checkAttr refuses attributes in mask that no device takes. The kernel says EINVAL, and nothing of which it is, or takes
+// them, and drivers cut them to the bits of the standard.
+func (q *QP) checkAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	ctx := q.pd.ctx
+	pkeys := ctx.dev.Port.PKeys
+	if ctx.device.iwarp || pkeys == 0 { // iWARP has none and ignores it
+		pkeys = 1 << 16
+	}
+	for _, field := range []struct {
+		mask            verbs.QPAttrMask
+		name            string
+		value, min, max int
+	}{
+		{verbs.MaskPort, "Port", int(a.Port), 1, ctx.device.ports},
+		{verbs.MaskPKeyIndex, "PKeyIndex", int(a.PKeyIndex), 0, pkeys - 1},
+		{verbs.MaskAV, "AV.Port", int(a.AV.Port), 1, ctx.device.ports},
+		{verbs.MaskPathMTU, "PathMTU", int(a.PathMTU), int(verbs.MTU256), int(verbs.MTU4096)},
+		{verbs.MaskTimeout, "Timeout", int(a.Timeout), 0, 31},
+		{verbs.MaskRetryCount, "RetryCount", int(a.RetryCount), 0, 7},
+		{verbs.MaskRNRRetry, "RNRRetry", int(a.RNRRetry), 0, 7},
+		{verbs.MaskMinRNRTimer, "MinRNRTimer", int(a.MinRNRTimer), 0, 31},
+		{verbs.MaskAltPath, "AltPort", int(a.AltPort), 1, ctx.device.ports},
+		{verbs.MaskAltPath, "AltTimeout", int(a.AltTimeout), 0, 31},
+	} {
+		if mask&field.mask != 0 && (field.value < field.min || field.value > field.max) {
+			return rangeError(field.name, field.value, field.min, field.max)
+		}
+	}
+	return nil
+}
+
+// rangeError is the error of a field whose range is known. It also matches EINVAL, which the kernel would return.
+func rangeError(name string, value, min, max int) error {
+	return fmt.Errorf("%s %d: %w: %d to %d: %w", name, value, verbs.ErrRange, min, max, syscall.EINVAL)
+}
+
+// explainVector adds to an error of the kernel's what is wrong with an address vector, if that is found.
+func (c *Context) explainVector(av *verbs.AddressVector, err error) error {
+	if !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENODATA) && !errors.Is(err, syscall.ENOENT) {
+		return wrapNoRoute(av, err)
+	}
+	if port := int(av.Port); port < 1 || port > c.device.ports {
+		return rangeError("Port", port, 1, c.device.ports)
+	}
+	roce := c.dev.Port.LinkLayer == verbs.LinkEthernet && !c.device.iwarp
+	if !av.Global {
+		if roce {
+			err = fmt.Errorf("RoCE needs Global, DGID and SGIDIndex: %w", err)
+		}
+		return err
+	}
+	local, qerr := c.QueryGID(int(av.Port), int(av.SGIDIndex))
+	switch {
+	case qerr != nil || local.GID == (verbs.GID{}):
+		return fmt.Errorf("no GID %d (SGIDIndex) on port %d, see Context.GIDTable: %w", av.SGIDIndex, av.Port, err)
+	case av.DGID == (verbs.GID{}):
+		return fmt.Errorf("DGID is zero: %w", err)
+	case roce:
+		return fmt.Errorf("%w%s", err, familiesOf(local.GID, av.DGID))
+	}
+	return err
+}
