@@ -34,6 +34,7 @@ type Cmd struct {
 	Device   string        `short:"d" placeholder:"DEVICE" help:"Device, by name, GUID, interface or address (default: the one that leads to the peer, or the first)."`
 	IBPort   int           `short:"i" name:"ib-port" placeholder:"NUMBER" help:"Port of the device (default: the first that is active)."`
 	GIDIndex *int          `short:"x" name:"gid-index" placeholder:"INDEX" help:"GID of the port (default: the best, preferably of RoCE v2)."`
+	TClass   uint8         `name:"tclass" placeholder:"NUMBER" help:"Traffic class, or type of service, of the packets; the server sets its own."`
 	Server   bool          `short:"s" help:"Serve as the peer of other machines, until interrupted."`
 	Port     int           `short:"p" default:"18516" help:"TCP port of the peer."`
 	Duration time.Duration `default:"1s" help:"How long to measure each latency and bandwidth; 0 measures none."`
@@ -89,7 +90,7 @@ func (c *Cmd) open(ctx context.Context) (p port, err error) {
 			p.dev.Close()
 		}
 	}()
-	p.num = c.IBPort
+	p.num, p.tclass = c.IBPort, c.TClass
 	if p.desc, err = rdmadev.Find(p.dev.Device().Name); err != nil {
 		return p, err
 	}

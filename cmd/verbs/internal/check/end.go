@@ -37,10 +37,11 @@ type options struct {
 
 // port is where the QPs are.
 type port struct {
-	dev  *uverbs.Context
-	desc rdmadev.Device // of dev
-	num  int
-	gid  verbs.GIDEntry // not on iWARP
+	dev    *uverbs.Context
+	desc   rdmadev.Device // of dev
+	num    int
+	gid    verbs.GIDEntry // not on iWARP
+	tclass uint8
 }
 
 // end is one of the two ends of a scenario. The active one sends, writes and reads.
@@ -131,13 +132,15 @@ func (e *end) connect(o options, limits verbs.QPCap) {
 	}
 	if o.typ == verbs.UD {
 		e.must(e.qp.StartUD(e.num, qkey))
-		ah, err := e.pd.CreateAH(e.peer.QP.PathFrom(local))
+		path := e.peer.QP.PathFrom(local)
+		path.TrafficClass = e.tclass
+		ah, err := e.pd.CreateAH(path)
 		e.must(err)
 		e.objects = slices.Insert(e.objects, len(e.objects)-1, io.Closer(ah)) // closed after the QP, which uses it
 		e.to = ah.To(e.peer.QP.QPNum, qkey)
 		return
 	}
-	opt := uverbs.ConnectOptions{Access: e.access, PathMTU: min(attr.ActiveMTU, e.peer.MTU)}
+	opt := uverbs.ConnectOptions{Access: e.access, PathMTU: min(attr.ActiveMTU, e.peer.MTU), TrafficClass: e.tclass}
 	if o.noRNR {
 		opt.RNRRetry = -1
 	}
@@ -158,7 +161,7 @@ func (e *end) connectByCM(limits verbs.QPCap) {
 	var ep *cm.Endpoint
 	if e.active {
 		e.peer = e.share(here)
-		d := cm.Dialer{Options: opt, LocalAddr: netip.AddrPortFrom(addrs[0], 0)}
+		d := cm.Dialer{Options: opt, LocalAddr: netip.AddrPortFrom(addrs[0], 0), TOS: e.tclass}
 		ep, err = d.Dial(ctx, e.peer.CM)
 	} else {
 		l, lerr := cm.Listen(ctx, netip.AddrPortFrom(addrs[0], 0).String())

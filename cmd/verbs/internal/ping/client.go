@@ -16,7 +16,7 @@ import (
 
 func (c *Cmd) client(ctx context.Context, addr string) (err error) {
 	p := &peer{debug: c.Debug}
-	d := cm.Dialer{Options: p.options(), LocalAddr: netip.AddrPortFrom(c.Source, 0)}
+	d := cm.Dialer{Options: p.options(), LocalAddr: netip.AddrPortFrom(c.Source, 0), TOS: c.TOS}
 	if _, err := d.Dial(ctx, addr); err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ type Cmd struct {
 	Client     bool       `short:"c" xor:"side" required:"" help:"Connect to a server."`
 	Addr       string     `short:"a" placeholder:"HOST[:PORT]" help:"Address to connect to, or to listen on (default: all)."`
 	Source     netip.Addr `short:"I" placeholder:"ADDR" help:"Address to connect from (default: routing's choice)."`
+	TOS        uint8      `name:"tos" placeholder:"NUMBER" help:"Type of service, or traffic class, of the packets; set by the client (default: the system's)."`
 	Port       int        `short:"p" default:"7174" help:"Port."`
 	Count      int        `short:"C" help:"Rounds, set by the client; 0 is until interrupted."`
 	Size       cli.Size   `short:"S" default:"64" help:"Bytes a round, ${pingMin} to 65535. Set by the client."`
@@ -66,7 +67,7 @@ func (c *Cmd) Help() string {
 
   verbs ping -s                            serve a client, ours or rping
   verbs ping -c -a 10.9.0.1 -C 10 -v -V    10 rounds; show and compare data
-  verbs ping -s -P -a 10.9.0.1:7175        serve any number, on another port`
+  verbs ping -s -P -a 10.9.0.1:7175        serve many, on another port`
 }
 
 // printData prints the text of a round.
