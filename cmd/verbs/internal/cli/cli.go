@@ -55,21 +55,30 @@ func Cause(ctx context.Context, err error) error {
 	return err
 }
 
-// DeviceAddr returns an address that leads to the device that spec describes, see
-// [uverbs.Find]: spec itself if it is one.
+// DeviceAddr returns the first of [DeviceAddrs].
 func DeviceAddr(spec string) (netip.Addr, error) {
-	d, err := uverbs.Find(spec)
+	addrs, err := DeviceAddrs(spec)
 	if err != nil {
 		return netip.Addr{}, err
+	}
+	return addrs[0], nil
+}
+
+// DeviceAddrs returns the addresses of the device that spec describes, of which there is at least one, see
+// [uverbs.Find]: only spec itself if it is one.
+func DeviceAddrs(spec string) ([]netip.Addr, error) {
+	d, err := uverbs.Find(spec)
+	if err != nil {
+		return nil, err
 	}
 	addrs, err := cm.DeviceAddrs(d)
 	if err != nil {
-		return netip.Addr{}, err
+		return nil, err
 	}
 	if asked, err := netip.ParseAddr(spec); err == nil && slices.Contains(addrs, asked) {
-		return asked, nil
+		return []netip.Addr{asked}, nil
 	}
-	return addrs[0], nil
+	return addrs, nil
 }
 
 // Closers are objects in the order of their creation. Close closes the last one first.

@@ -80,3 +80,66 @@ func (s *Server) accept(ctx context.Context, l net.Listener) (net.Conn, error) {
 		}
 	}
 }
+
+// Join returns a listener that accepts what any of several does, and closes them. Its address is that of the first.
+func Join(listeners ...net.Listener) net.Listener {
+	if len(listeners) == 1 {
+		return listeners[0]
+	}
+	j := &joined{listeners: listeners, accepted: make(chan accepted), done: make(chan struct{})}
+	for _, l := range listeners {
+		j.loops.Go(func() { j.loop(l) })
+	}
+	return j
+}
+
+type joined struct {
+	listeners []net.Listener
+	accepted  chan accepted
+	done      chan struct{} // closed by Close
+	close     sync.Once
+	loops     sync.WaitGroup
+}
+
+// accepted is what Accept of a listener has returned.
+type accepted struct {
+	conn net.Conn
+	err  error
+}
+
+func (j *joined) loop(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		select {
+		case j.accepted <- accepted{conn, err}:
+		case <-j.done:
+			if err == nil {
+				conn.Close()
+			}
+			return
+		}
+	}
+}
+
+func (j *joined) Accept() (net.Conn, error) {
+	select {
+	case a := <-j.accepted:
+		return a.conn, a.err
+	case <-j.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (j *joined) Addr() net.Addr { return j.listeners[0].Addr() }
+
+func (j *joined) Close() error {
+	var errs []error
+	j.close.Do(func() {
+		close(j.done)
+		for _, l := range j.listeners {
+			errs = append(errs, l.Close())
+		}
+		j.loops.Wait()
+	})
+	return errors.Join(errs...)
+}

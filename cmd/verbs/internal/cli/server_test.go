@@ -73,3 +73,32 @@ func TestServer(t *testing.T) {
 		t.Errorf("a listener that is closed: %v", err)
 	}
 }
+
+// TestJoin accepts connections of two listeners, and ends with a connection that nobody has taken.
+func TestJoin(t *testing.T) {
+	a, b := labtest.Must(net.Listen("tcp", "127.0.0.1:0"))(t), labtest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	l := Join(a, b)
+	if l.Addr() != a.Addr() {
+		t.Errorf("address %v, want %v", l.Addr(), a.Addr())
+	}
+	for _, from := range []net.Listener{b, a, b} {
+		c := labtest.Must(net.Dial("tcp", from.Addr().String()))(t)
+		defer c.Close()
+		got := labtest.Must(l.Accept())(t)
+		if got.RemoteAddr().String() != c.LocalAddr().String() {
+			t.Errorf("connection of %v, want %v", got.RemoteAddr(), c.LocalAddr())
+		}
+		got.Close()
+	}
+	c := labtest.Must(net.Dial("tcp", a.Addr().String()))(t)
+	defer c.Close()
+	if err := errors.Join(l.Close(), l.Close()); err != nil {
+		t.Error(err)
+	}
+	if n, err := c.Read(make([]byte, 1)); err == nil {
+		t.Errorf("%d bytes of a connection that nobody has taken", n)
+	}
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+}

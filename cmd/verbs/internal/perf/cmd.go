@@ -260,13 +260,19 @@ func (c *serverCmd) Help() string {
 func (c *serverCmd) Run(ctx context.Context, k *kong.Context) error { return c.serve(ctx, k) }
 
 func (c *commonFlags) serve(ctx context.Context, k *kong.Context) error {
-	addr := fmt.Sprintf(":%d", c.Port)
+	addrs := []string{fmt.Sprintf(":%d", c.Port)}
 	if c.Device != "" {
-		local, err := cli.DeviceAddr(c.Device)
+		locals, err := cli.DeviceAddrs(c.Device)
 		if err != nil {
 			return err
 		}
-		addr = netip.AddrPortFrom(local, uint16(c.Port)).String()
+		addrs = nil
+		for _, a := range locals {
+			if a.IsLinkLocalUnicast() && len(locals) > 1 { // which has no zone, and which nobody dials
+				continue
+			}
+			addrs = append(addrs, netip.AddrPortFrom(a, uint16(c.Port)).String())
+		}
 	}
 	var mu sync.Mutex
 	v := server{
@@ -282,5 +288,5 @@ func (c *commonFlags) serve(ctx context.Context, k *kong.Context) error {
 			}
 		},
 	}
-	return v.serve(ctx, addr, c.Once)
+	return v.serve(ctx, addrs, c.Once)
 }

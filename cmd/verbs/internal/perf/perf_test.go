@@ -216,6 +216,19 @@ func measure(t *testing.T, device, port string, args ...string) (*result, error)
 	return got.Results[0], nil
 }
 
+// TestServerOfDevice serves clients by all addresses of a device.
+func TestServerOfDevice(t *testing.T) {
+	labtest.Require(t)
+	labtest.Each(t, func(t *testing.T, device string) {
+		_, port := serve(t, device)
+		for _, addr := range []string{labtest.AddrOf(device), labtest.Addr6Of(device)} {
+			if err := command(t.Context(), io.Discard, t.Output(), "send", "lat", addr, "-p", port, "-n", "1"); err != nil {
+				t.Errorf("%s: %v", addr, err)
+			}
+		}
+	})
+}
+
 // TestOps makes runs of all kinds with every operation, and compares the results of both
 // sides.
 func TestOps(t *testing.T) {

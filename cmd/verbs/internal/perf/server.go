@@ -32,12 +32,23 @@ const (
 	refusalLimit = time.Second
 )
 
-func (v *server) serve(ctx context.Context, addr string, once bool) error {
-	l, err := (&rsock.ListenConfig{Options: controlOptions, Logger: slog.New(clientErrorLog{slog.DiscardHandler, v.log})}).Listen(ctx, "rdma", addr)
-	if err != nil {
-		return err
+func (v *server) serve(ctx context.Context, addrs []string, once bool) error {
+	config := rsock.ListenConfig{Options: controlOptions, Logger: slog.New(clientErrorLog{slog.DiscardHandler, v.log})}
+	var all []net.Listener
+	for _, addr := range addrs {
+		l, err := config.Listen(ctx, "rdma", addr)
+		if err != nil {
+			for _, l := range all {
+				l.Close()
+			}
+			return err
+		}
+		all = append(all, l)
 	}
-	v.log("listening on %v", l.Addr())
+	for _, l := range all {
+		v.log("listening on %v", l.Addr())
+	}
+	l := cli.Join(all...)
 	if once {
 		return v.serveOne(ctx, l)
 	}
