@@ -216,8 +216,9 @@ type device struct {
 	// removed is set if the removal of the device has ended an endpoint. The ends of other
 	// endpoints may have another reason, if their peer was such an endpoint.
 	removed   bool
-	idle      *time.Timer // closes the device
-	hasLogger bool        // ctx has a connection's logger
+	idle      *time.Timer   // closes the device
+	retry     time.Duration // after which idle tries again, if the program has objects on the device
+	hasLogger bool          // ctx has a connection's logger
 
 	idleCQs []*cqSet
 }
@@ -254,7 +255,7 @@ func (t *Transport) open(r Route) (*device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &device{t: t, index: r.Index, ctx: ctx}
+	d := &device{t: t, index: r.Index, ctx: ctx, retry: t.timeout()}
 	d.idle = time.AfterFunc(t.timeout(), d.expire)
 	if t.devices == nil {
 		t.devices = map[int]*device{}
@@ -286,14 +287,21 @@ func (d *device) release(removed bool) {
 	if d.removed && d.close() == nil {
 		return
 	}
-	d.idle.Reset(d.t.timeout())
+	d.retry = d.t.timeout()
+	d.idle.Reset(d.retry)
 }
+
+// maxRetry bounds the time after which a device is found unused that the program had objects on.
+const maxRetry = time.Minute
 
 func (d *device) expire() {
 	d.t.mu.Lock()
 	defer d.t.mu.Unlock()
 	if d.users == 0 && d.t.devices[d.index] == d && d.close() != nil {
-		d.idle.Reset(d.t.timeout())
+		if d.retry < maxRetry { // looking takes long if there are many
+			d.retry = min(2*d.retry, maxRetry)
+		}
+		d.idle.Reset(d.retry)
 	}
 }
 

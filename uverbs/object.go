@@ -235,11 +235,20 @@ func (o *object) checkUnused(op string) error {
 	if o.children == nil {
 		return nil
 	}
+	const most = 16 // a PD may have 100,000 regions
 	var names []string
+	others := 0
 	for l := o.children; l != nil; l = l.next {
-		names = append(names, l.child.name.String())
+		if len(names) < most {
+			names = append(names, l.child.name.String())
+		} else {
+			others++
+		}
 	}
 	slices.Sort(names)
+	if others > 0 {
+		names = append(names, fmt.Sprintf("%d more", others))
+	}
 	return o.fail(op, fmt.Errorf("%w by %s", verbs.ErrInUse, strings.Join(names, ", ")))
 }
 

@@ -211,3 +211,14 @@ func TestChildren(t *testing.T) {
 		}
 	}
 }
+
+// TestManyChildren closes what very many use: the error names some of them.
+func TestManyChildren(t *testing.T) {
+	_, pd := newTree()
+	for i := range 1000 {
+		newObject("dev0", objectName{"MR %d", uint32(i)}, func() error { return nil }, pd)
+	}
+	if err := pd.close(); err == nil || strings.Count(err.Error(), "MR ") != 16 || !strings.HasSuffix(err.Error(), ", 984 more") {
+		t.Error(err)
+	}
+}

@@ -3,11 +3,16 @@ package verbstest_test
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rconn"
 	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestMaxConnsOfLayers dials twice a listener that takes one connection, by each layer.
@@ -51,4 +56,24 @@ func TestMaxConnsOfLayers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRegionsOutlive keeps a region in the PD of endpoints that share one: the device stays open, and is closed some time
+// after the region.
+func TestRegionsOutlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachines(t)
+		client, server := m.connect(t, cm.Dialer{Options: cm.Options{SharePD: true}})
+		mr := labtest.Must(client.PD.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+		labtest.Check(t, client.Close(), server.Close())
+		time.Sleep(time.Hour)
+		if n := m.client.Stats().Devices; n != 1 {
+			t.Errorf("%d devices are open with a region", n)
+		}
+		labtest.Check(t, mr.Close())
+		time.Sleep(2 * time.Minute)
+		if n := m.client.Stats().Devices; n != 0 {
+			t.Errorf("%d devices are open without", n)
+		}
+	})
 }
