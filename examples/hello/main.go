@@ -25,22 +25,22 @@ func main() {
 }
 
 func run(device string) error {
-	ctx, err := uverbs.Open(device)
+	dev, err := uverbs.Open(device)
 	if err != nil {
 		return err
 	}
-	defer ctx.Close()
-	events, err := ctx.CreateCompChannel()
+	defer dev.Close()
+	events, err := dev.CreateCompChannel()
 	if err != nil {
 		return err
 	}
 	defer events.Close()
-	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 2, Channel: events})
+	cq, err := dev.CreateCQ(uverbs.CQOptions{Depth: 2, Channel: events})
 	if err != nil {
 		return err
 	}
 	defer cq.Close()
-	pd, err := ctx.AllocPD()
+	pd, err := dev.AllocPD()
 	if err != nil {
 		return err
 	}

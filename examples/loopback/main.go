@@ -33,22 +33,22 @@ type side struct {
 }
 
 func run(device string) error {
-	ctx, err := uverbs.Open(device)
+	dev, err := uverbs.Open(device)
 	if err != nil {
 		return err
 	}
-	defer ctx.Close()
-	pd, err := ctx.AllocPD()
+	defer dev.Close()
+	pd, err := dev.AllocPD()
 	if err != nil {
 		return err
 	}
 	defer pd.Close()
-	events, err := ctx.CreateCompChannel()
+	events, err := dev.CreateCompChannel()
 	if err != nil {
 		return err
 	}
 	defer events.Close()
-	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 16, Channel: events}) // for both sides
+	cq, err := dev.CreateCQ(uverbs.CQOptions{Depth: 16, Channel: events}) // for both sides
 	if err != nil {
 		return err
 	}

@@ -39,22 +39,22 @@ type peer struct {
 }
 
 func run(device string, count int) error {
-	ctx, err := uverbs.Open(device)
+	dev, err := uverbs.Open(device)
 	if err != nil {
 		return err
 	}
-	defer ctx.Close()
-	pd, err := ctx.AllocPD()
+	defer dev.Close()
+	pd, err := dev.AllocPD()
 	if err != nil {
 		return err
 	}
 	defer pd.Close()
-	events, err := ctx.CreateCompChannel()
+	events, err := dev.CreateCompChannel()
 	if err != nil {
 		return err
 	}
 	defer events.Close()
-	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: events}) // for both peers
+	cq, err := dev.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: events}) // for both peers
 	if err != nil {
 		return err
 	}
