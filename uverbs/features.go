@@ -9,16 +9,48 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// Features returns the features that only some kernel drivers have, sorted: "MR IOVA",
-// "UC", "atomics", .... [Context.Probe] takes them.
-func Features() []string {
+// Feature is something that only some kernel drivers have, see [Context.Probe].
+type Feature string
+
+// The features that this package has calls for. [Features] returns others, too.
+const (
+	FeatureRC              Feature = "RC"
+	FeatureUC              Feature = "UC"
+	FeatureUD              Feature = "UD"
+	FeatureRawPacket       Feature = "raw packet QP"
+	FeatureDriverQP        Feature = "driver QP"
+	FeatureMWType1         Feature = "MW type 1"
+	FeatureMWType2         Feature = "MW type 2"
+	FeatureFlush           Feature = "FLUSH"
+	FeaturePersistentFlush Feature = "persistent FLUSH"
+	FeatureAtomicWrite     Feature = "ATOMIC_WRITE"
+	FeatureInvalidate      Feature = "LOCAL_INV, SEND_WITH_INV"
+	FeatureAtomics         Feature = "atomics"
+	FeaturePKeys           Feature = "P_Keys"
+	FeatureOnDemand        Feature = "on-demand paging"
+	FeatureSRQ             Feature = "SRQ"
+	FeatureSRQResize       Feature = "SRQ resize"
+	FeatureAH              Feature = "address handles"
+	FeatureMulticast       Feature = "multicast"
+	FeatureCQResize        Feature = "CQ resize"
+	FeatureCQModeration    Feature = "CQ moderation"
+	FeatureReregAccess     Feature = "MR rereg, access"
+	FeatureReregPD         Feature = "MR rereg, PD"
+	FeatureReregMemory     Feature = "MR rereg, memory"
+	FeatureIOVA            Feature = "MR IOVA"
+	FeatureAdvice          Feature = "MR advice"
+	FeatureDMABuf          Feature = "DMA-BUF MR"
+)
+
+// Features returns all features, sorted.
+func Features() []Feature {
 	return slices.Sorted(slices.Values(slices.AppendSeq(slices.Clone(uncalled), maps.Keys(probes))))
 }
 
 // Probe tests whether programs can use a feature, with objects of its own. The error matches
 // errors.ErrUnsupported if the driver or this package lacks it.
-func (c *Context) Probe(feature string) error {
-	op := "probe " + feature
+func (c *Context) Probe(feature Feature) error {
+	op := "probe " + string(feature)
 	if err := c.obj.enter(op); err != nil {
 		return err
 	}

@@ -150,14 +150,21 @@ func (s *SRQ) modify(op string, size func() limit, run func(func(abi.IbUverbsMod
 // Cap returns the number of receives that the SRQ holds, at least the requested one.
 func (s *SRQ) Cap() int { return s.queue.Cap() }
 
-// Query returns the SRQ's size and armed limit (ibv_query_srq(3)).
-func (s *SRQ) Query() (SRQOptions, error) {
+// SRQAttr contains the attributes of an SRQ.
+type SRQAttr struct {
+	MaxWR  int // size
+	MaxSGE int // of a receive
+	Limit  int // armed by [SRQ.SetLimit]; 0 after its event
+}
+
+// Query returns the SRQ's attributes (ibv_query_srq(3)).
+func (s *SRQ) Query() (SRQAttr, error) {
 	req := abi.IbUverbsQuerySrq{SrqHandle: s.handle}
 	var resp abi.IbUverbsQuerySrqResp
 	err := s.obj.do("query", func() error {
 		return s.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_QUERY_SRQ, mmap.Bytes(&req), mmap.Bytes(&resp), nil, nil)
 	})
-	return SRQOptions{MaxWR: int(resp.MaxWr), MaxSGE: int(resp.MaxSge), Limit: int(resp.SrqLimit)}, err
+	return SRQAttr{MaxWR: int(resp.MaxWr), MaxSGE: int(resp.MaxSge), Limit: int(resp.SrqLimit)}, err
 }
 
 // Close destroys the SRQ. It fails while QPs use it.

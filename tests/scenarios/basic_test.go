@@ -230,7 +230,7 @@ var cqEvents = []scenario{
 // ud exchanges datagrams of n bytes.
 func (e *env) ud(events bool, n int) error {
 	if e.siw {
-		return e.ctx.Probe("UD")
+		return e.ctx.Probe(uverbs.FeatureUD)
 	}
 	a, b := e.pair(rdmatest.PairOptions{Type: verbs.UD, Events: events})
 	return e.traffic(a, b, 20, n, events)

@@ -93,7 +93,7 @@ var mr = []scenario{
 		pd := e.pd()
 		for _, access := range []verbs.Access{verbs.AccessRemoteWrite, verbs.AccessRemoteAtomic} {
 			if _, err := pd.AllocMR(4096, access, uverbs.MROptions{}); refused(err, unix.EINVAL, unix.EOPNOTSUPP) != nil {
-				return fmt.Errorf("access %#x without local write: %w", access, err)
+				return fmt.Errorf("access %v without local write: %w", access, err)
 			}
 		}
 		return nil
@@ -178,7 +178,7 @@ var mw = []scenario{
 	{"mr/mw_type2_invalidate_dealloc", with("MW type 2"), window(verbs.MWType2, func(e *env, a, b *rdmatest.Side, mw *uverbs.MW) error { return mw.Close() })},
 	{"mr/reg_mw_wrong_type", notOnSIW, func(e *env) error {
 		if e.siw {
-			return e.ctx.Probe("MW type 1")
+			return e.ctx.Probe(uverbs.FeatureMWType1)
 		}
 		_, err := e.pd().AllocMW(7)
 		return refused(err, unix.EINVAL)
@@ -231,7 +231,7 @@ func udmabuf(e *env, size int) (*os.File, []byte, error) {
 func (e *env) dmabufMR(s *rdmatest.Side, access verbs.Access) (*rdmatest.Side, []byte, error) {
 	buf, mem, err := udmabuf(e, 16384)
 	if errors.Is(err, os.ErrNotExist) { // nothing can make one, as this kernel lacks udmabuf
-		err = cmp.Or(e.ctx.Probe("DMA-BUF MR"), err)
+		err = cmp.Or(e.ctx.Probe(uverbs.FeatureDMABuf), err)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -334,7 +334,7 @@ var odp = []scenario{
 		return e.traffic(a, &pinned, 20, odpSize, false)
 	})},
 	{"odp/odp_ud_traffic", onDemand, func(e *env) error {
-		if err := e.ctx.Probe("on-demand paging"); err != nil {
+		if err := e.ctx.Probe(uverbs.FeatureOnDemand); err != nil {
 			return err
 		}
 		a, b := e.pair(rdmatest.PairOptions{Type: verbs.UD, Access: e.access() | verbs.AccessOnDemand})

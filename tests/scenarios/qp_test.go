@@ -163,7 +163,7 @@ var qpEx = []scenario{
 	{"qpex/qp_ex_rc_send_imm", notOnSIW, sendOp(verbs.SendWR{Opcode: verbs.OpSendImm, Inline: []byte("send"), Imm: 0x01020304})},
 	{"qpex/qp_ex_xrc_send", nowhere, probe("XRC domain")},
 	{"qpex/qp_ex_rc_flush", with("FLUSH"), func(e *env) error {
-		if err := e.ctx.Probe("FLUSH"); err != nil {
+		if err := e.ctx.Probe(uverbs.FeatureFlush); err != nil {
 			return err
 		}
 		access := e.access() | verbs.AccessFlushGlobal
@@ -186,7 +186,7 @@ var qpEx = []scenario{
 		return nil
 	}},
 	{"qpex/qp_ex_rc_flush_type_violate", with("FLUSH"), func(e *env) error {
-		if err := e.ctx.Probe("FLUSH"); err != nil {
+		if err := e.ctx.Probe(uverbs.FeatureFlush); err != nil {
 			return err
 		}
 		a, b := e.pair(rdmatest.PairOptions{}) // its region does not allow FLUSH

@@ -34,7 +34,7 @@ type scenario struct {
 func everywhere(*env) bool { return true }
 func nowhere(*env) bool    { return false }
 func notOnSIW(e *env) bool { return !e.siw }
-func with(f string) func(*env) bool {
+func with(f uverbs.Feature) func(*env) bool {
 	return func(e *env) bool { return e.ctx.Probe(f) == nil }
 }
 
@@ -91,7 +91,7 @@ func featureTable(t *testing.T) (yes map[string]bool, columns []string) {
 			columns = cells
 		case line == "":
 			return yes, columns
-		case i > 1 && !slices.Contains(uverbs.Features(), cells[0]):
+		case i > 1 && !slices.Contains(uverbs.Features(), uverbs.Feature(cells[0])):
 			t.Errorf("docs/kernels.md: no feature %q", cells[0])
 		case i > 1:
 			for j, cell := range cells[1:] {
@@ -276,6 +276,6 @@ func refused(err error, want ...error) error {
 }
 
 // probe returns the scenario of a feature that the kernel refuses.
-func probe(f string) func(*env) error {
+func probe(f uverbs.Feature) func(*env) error {
 	return func(e *env) error { return e.ctx.Probe(f) }
 }

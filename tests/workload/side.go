@@ -201,7 +201,7 @@ func (p *side) randomOffset(siw bool, n int) int {
 // remoteAccess returns the access rights of memory for the peer, with atomics if supported.
 func remoteAccess(c *uverbs.Context) (a verbs.Access, atomics bool) {
 	a = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
-	if atomics = c.Probe("atomics") == nil; atomics {
+	if atomics = c.Probe(uverbs.FeatureAtomics) == nil; atomics {
 		a |= verbs.AccessRemoteAtomic
 	}
 	return a, atomics

@@ -26,6 +26,7 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/soft"
+	"github.com/goverbs/verbs/uverbs"
 	"github.com/goverbs/verbs/verbstest"
 )
 
@@ -73,7 +74,7 @@ func TestLoopback(t *testing.T) {
 		for _, o := range r.Scenarios {
 			s := scenarios[slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == o.Scenario })]
 			missing := s.cm && noCM != nil || s.noIWARP != "" && device == labtest.SIW ||
-				slices.ContainsFunc(s.features, func(f string) bool { return !slices.Contains(r.Machine.Features, f) })
+				slices.ContainsFunc(s.features, func(f uverbs.Feature) bool { return !slices.Contains(r.Machine.Features, string(f)) })
 			if missing != (o.Result == refused) {
 				t.Errorf("%s: %s, and the device lacks a feature: %v", o.Scenario, o.Result, missing)
 			}

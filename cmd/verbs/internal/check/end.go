@@ -32,7 +32,7 @@ type options struct {
 	noIWARP  string       // why iWARP does not have it
 	extra    verbs.Access // to memory
 	memory   int          // bytes; 64 KiB if zero
-	features []string
+	features []uverbs.Feature
 }
 
 // port is where the QPs are.
@@ -83,7 +83,7 @@ func (e *end) open(o options) {
 		e.must(fmt.Errorf("%s: %w", o.noIWARP, errors.ErrUnsupported))
 	}
 	e.access = verbs.AccessAll
-	if e.dev.Probe("atomics") != nil {
+	if e.dev.Probe(uverbs.FeatureAtomics) != nil {
 		e.access &^= verbs.AccessRemoteAtomic
 	}
 	memory := e.access | o.extra

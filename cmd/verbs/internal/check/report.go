@@ -67,7 +67,7 @@ func (p port) describe() (*machine, error) {
 	}
 	for _, f := range uverbs.Features() {
 		if p.dev.Probe(f) == nil {
-			m.Features = append(m.Features, f)
+			m.Features = append(m.Features, string(f))
 		}
 	}
 	for _, port := range d.Ports {

@@ -17,7 +17,7 @@ type scenario struct {
 	run func(*end)
 }
 
-func needs(features ...string) options { return options{features: features} }
+func needs(features ...uverbs.Feature) options { return options{features: features} }
 
 var scenarios = []scenario{
 	{"SEND", options{}, send(1000)},
@@ -26,29 +26,29 @@ var scenarios = []scenario{
 	{"SEND of the most SGEs", options{maxSGL: true}, sendSGL},
 	{"SEND of 0 bytes", options{}, send(0)},
 	{"SEND of 1 MiB", options{memory: 2 << 20}, send(1 << 20)},
-	{"SEND with invalidate", options{extra: verbs.AccessMWBind, features: []string{"LOCAL_INV, SEND_WITH_INV", "MW type 2"}}, sendInvalidate},
+	{"SEND with invalidate", options{extra: verbs.AccessMWBind, features: []uverbs.Feature{uverbs.FeatureInvalidate, uverbs.FeatureMWType2}}, sendInvalidate},
 	{"RDMA WRITE", options{}, write(20000)},
 	{"RDMA WRITE with immediate", options{noIWARP: "iWARP has no immediates"}, writeImm},
 	{"RDMA WRITE of 1 MiB", options{memory: 2 << 20}, write(1 << 20)},
 	{"RDMA READ", options{}, read(20000)},
 	{"RDMA READ of 1 MiB", options{memory: 2 << 20}, read(1 << 20)},
-	{"atomic compare and swap", needs("atomics"), compareSwap},
-	{"atomic fetch and add", needs("atomics"), fetchAdd},
+	{"atomic compare and swap", needs(uverbs.FeatureAtomics), compareSwap},
+	{"atomic fetch and add", needs(uverbs.FeatureAtomics), fetchAdd},
 	{"fence behind a READ", options{}, fence},
 	{"512 messages through queues of 16", options{}, rounds(1)},
 	{"512 messages, 1 in 16 signaled", options{}, rounds(depth)},
-	{"512 messages to an SRQ", options{srq: true, features: []string{"SRQ"}}, rounds(1)},
-	{"UC", options{typ: verbs.UC, features: []string{"UC"}}, unreliable},
-	{"UD, answered", options{typ: verbs.UD, features: []string{"UD", "address handles"}}, datagrams},
+	{"512 messages to an SRQ", options{srq: true, features: []uverbs.Feature{uverbs.FeatureSRQ}}, rounds(1)},
+	{"UC", options{typ: verbs.UC, features: []uverbs.Feature{uverbs.FeatureUC}}, unreliable},
+	{"UD, answered", options{typ: verbs.UD, features: []uverbs.Feature{uverbs.FeatureUD, uverbs.FeatureAH}}, datagrams},
 	{"CQ events", options{events: true}, events},
 	{"CQ resize", needs("CQ resize"), resize},
-	{"memory window of type 1", options{extra: verbs.AccessMWBind, features: []string{"MW type 1"}}, windowType1},
-	{"memory window of type 2", options{extra: verbs.AccessMWBind, features: []string{"MW type 2"}}, windowType2},
+	{"memory window of type 1", options{extra: verbs.AccessMWBind, features: []uverbs.Feature{uverbs.FeatureMWType1}}, windowType1},
+	{"memory window of type 2", options{extra: verbs.AccessMWBind, features: []uverbs.Feature{uverbs.FeatureMWType2}}, windowType2},
 	{"wrong key", options{}, func(e *end) {
 		e.refused(e.remote(verbs.OpRDMARead, e.peer.RKey^0x5500, e.mr.SGE(0, 64)))
 	}},
 	{"receiver not ready", options{noRNR: true, noIWARP: "iWARP ends the connection"}, notReady},
-	{"memory registered again with other rights", options{local: true, features: []string{"MR rereg, access"}}, reregister},
+	{"memory registered again with other rights", options{local: true, features: []uverbs.Feature{uverbs.FeatureReregAccess}}, reregister},
 	{"256 memory regions", options{}, regions},
 	{"connection manager", options{cm: true}, send(1000)},
 }

@@ -191,9 +191,9 @@ func number(name string, v int) field { return field{name, v, fmt.Sprint(v)} }
 func featureFields(ctx *uverbs.Context) (f fields) {
 	for _, feature := range uverbs.Features() {
 		if err := ctx.Probe(feature); err != nil {
-			f.add(feature, refusal(err))
+			f.add(string(feature), refusal(err))
 		} else {
-			f.addf(feature, true, "yes")
+			f.addf(string(feature), true, "yes")
 		}
 	}
 	return f

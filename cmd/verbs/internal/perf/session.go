@@ -130,9 +130,9 @@ func (s *session) supported() error {
 	switch {
 	case s.op.opcode == verbs.OpRDMAWriteImm && iwarp:
 		return lacks("RDMA WRITE with immediate")
-	case s.op.atomic && s.dev.Probe("atomics") != nil:
+	case s.op.atomic && s.dev.Probe(uverbs.FeatureAtomics) != nil:
 		return lacks("atomics")
-	case s.op.datagram && s.dev.Probe("UD") != nil:
+	case s.op.datagram && s.dev.Probe(uverbs.FeatureUD) != nil:
 		return lacks("UD QPs")
 	}
 	if s.op.datagram {
