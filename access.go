@@ -1,5 +1,10 @@
 package verbs
 
+import (
+	"fmt"
+	"strings"
+)
+
 // Access is the set of operations allowed on memory, or to a QP's peer (enum
 // ib_uverbs_access_flags). Local reads are always allowed. siw does not check
 // AccessRemoteRead: it always allows remote reads.
@@ -11,12 +16,12 @@ const (
 	AccessRemoteRead   Access = 1 << 2
 	AccessRemoteAtomic Access = 1 << 3 // requires AccessLocalWrite
 	AccessMWBind       Access = 1 << 4 // memory windows may be bound to the region
-	AccessZeroBased    Access = 1 << 5
+	AccessZeroBased    Access = 1 << 5 // peers count addresses of a type 2 window from 0
 	// AccessOnDemand pages memory in on access instead of pinning it. The rxe of Linux
 	// 7.2 supports it only for single packets at the start of a page, and otherwise
 	// corrupts data: rxe_odp_mr_copy ignores offsets.
 	AccessOnDemand Access = 1 << 6
-	AccessHugeTLB  Access = 1 << 7
+	AccessHugeTLB  Access = 1 << 7 // with AccessOnDemand: the memory has huge pages, see hugetlbfs
 	// AccessFlushGlobal and AccessFlushPersistent allow peers to flush, see [Flush].
 	AccessFlushGlobal     Access = 1 << 8
 	AccessFlushPersistent Access = 1 << 9
@@ -28,6 +33,29 @@ const (
 	// AccessAll contains all rights that most programs grant a peer.
 	AccessAll = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
 )
+
+var accessNames = map[int]string{
+	0: "LocalWrite", 1: "RemoteWrite", 2: "RemoteRead", 3: "RemoteAtomic", 4: "MWBind", 5: "ZeroBased", 6: "OnDemand", 7: "HugeTLB",
+	8: "FlushGlobal", 9: "FlushPersistent", 20: "RelaxedOrdering",
+}
+
+// String returns the names of the rights: LocalWrite|RemoteRead.
+func (a Access) String() string { return bitNames(uint64(a), accessNames) }
+
+// bitNames returns the names of the bits that are set in v, and those without one as a number.
+func bitNames(v uint64, names map[int]string) string {
+	var all []string
+	for i := range 64 {
+		if name := names[i]; v&(1<<i) != 0 && name != "" {
+			all = append(all, name)
+			v &^= 1 << i
+		}
+	}
+	if v != 0 || all == nil {
+		all = append(all, fmt.Sprintf("%#x", v))
+	}
+	return strings.Join(all, "|")
+}
 
 // MWType is the type of a memory window (enum ib_mw_type).
 type MWType uint8

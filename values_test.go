@@ -107,3 +107,24 @@ func TestErrors(t *testing.T) {
 		t.Errorf("%v", wc.Err())
 	}
 }
+
+// TestNames prints what programs log.
+func TestNames(t *testing.T) {
+	for _, test := range []struct {
+		v    any
+		want string
+	}{
+		{verbs.Access(0), "0x0"},
+		{verbs.AccessAll, "LocalWrite|RemoteWrite|RemoteRead|RemoteAtomic"},
+		{verbs.AccessRelaxedOrdering | verbs.AccessHugeTLB | 1<<30, "HugeTLB|RelaxedOrdering|0x40000000"},
+		{verbs.SendFence | verbs.SendSignaled, "Fence|Signaled"},
+		{verbs.SendFlags(1 << 9), "0x200"},
+		{verbs.MTU4096, "4096 (5)"},
+		{verbs.PathArmed, "ARMED"},
+		{verbs.PathMigState(9), "unknown"},
+	} {
+		if got := fmt.Sprint(test.v); got != test.want {
+			t.Errorf("%q, want %q", got, test.want)
+		}
+	}
+}

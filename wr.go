@@ -72,6 +72,11 @@ const (
 	SendSolicited SendFlags = 1 << 2
 )
 
+var sendFlagNames = map[int]string{0: "Fence", 1: "Signaled", 2: "Solicited"}
+
+// String returns the names of the flags: Fence|Signaled.
+func (f SendFlags) String() string { return bitNames(uint64(f), sendFlagNames) }
+
 // SGE is a scatter/gather element: Length bytes of registered memory at Addr, under
 // LKey.
 type SGE struct {

@@ -128,7 +128,7 @@ func benchPair(b *testing.B, devs [2]*soft.Device, memory int) (x, y *benchSide)
 	b.Helper()
 	x, y = newBenchSide(b, devs[0], memory), newBenchSide(b, devs[1], memory)
 	ex, ey := must(x.qp.Addr(1))(b), must(y.qp.Addr(1))(b)
-	o := uverbs.ConnectOptions{Access: verbs.AccessAll, PathMTU: 5, MaxRDAtomic: 16}
+	o := uverbs.ConnectOptions{Access: verbs.AccessAll, PathMTU: verbs.MTU4096, MaxRDAtomic: 16}
 	for _, err := range []error{x.qp.Connect(ex, ey, o), y.qp.Connect(ey, ex, o)} {
 		if err != nil {
 			b.Fatal(err)

@@ -150,7 +150,7 @@ func ExampleOpen() {
 
 func ExampleContext_Probe() {
 	defer use()()
-	if err := dev.Probe("UD"); errors.Is(err, errors.ErrUnsupported) {
+	if err := dev.Probe(uverbs.FeatureUD); errors.Is(err, errors.ErrUnsupported) {
 		fmt.Println("no datagrams:", err)
 	} else if err == nil {
 		fmt.Println("datagrams")
@@ -243,7 +243,7 @@ func ExampleQP_Modify() {
 		verbs.MaskState | verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess,
 	}, {
 		verbs.QPAttr{
-			State: verbs.StateRTR, AV: peer.PathFrom(peer), PathMTU: 3, DestQPNum: peer.QPNum, RQPSN: peer.PSN,
+			State: verbs.StateRTR, AV: peer.PathFrom(peer), PathMTU: verbs.MTU1024, DestQPNum: peer.QPNum, RQPSN: peer.PSN,
 			MaxDestRDAtomic: 1, MinRNRTimer: 12,
 		},
 		verbs.MaskState | verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN |
@@ -299,7 +299,7 @@ func ExampleQP_PostSend_atomic() {
 		if _, err := cq.Next(ctx); err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println(binary.NativeEndian.Uint64(mr.Bytes()))
+		fmt.Println(mr.Word64(0).Load())
 	}
 	// Output:
 	// 0

@@ -108,7 +108,7 @@ func TestRemoteWriteAlone(t *testing.T) {
 		for _, access := range []verbs.Access{verbs.AccessRemoteWrite, verbs.AccessRemoteAtomic | verbs.AccessRemoteRead} {
 			_, err := pd.AllocMR(4096, access, uverbs.MROptions{})
 			if !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "need AccessLocalWrite") {
-				t.Errorf("access %#x: %v", access, err)
+				t.Errorf("access %v: %v", access, err)
 			}
 		}
 	})

@@ -41,7 +41,7 @@ func TestModifyRefused(t *testing.T) {
 		make := func(step int) (*uverbs.QP, verbs.QPAttr) {
 			qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq}))(t)
 			self := labtest.Must(qp.Addr(1))(t)
-			a := verbs.QPAttr{Port: 1, PathMTU: 3, DestQPNum: qp.Num(), MaxRDAtomic: 1, MaxDestRDAtomic: 1, AV: self.PathFrom(self)}
+			a := verbs.QPAttr{Port: 1, PathMTU: verbs.MTU1024, DestQPNum: qp.Num(), MaxRDAtomic: 1, MaxDestRDAtomic: 1, AV: self.PathFrom(self)}
 			for i, mask := range needs[:step] {
 				a.State = verbs.StateInit + verbs.QPState(i)
 				if err := qp.Modify(a, mask|verbs.MaskState); err != nil {

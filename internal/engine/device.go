@@ -210,7 +210,7 @@ const maxHeaders = 40 + 8 + roce.BTHSize + roce.RETHSize + roce.ImmDtSize + roce
 // setMTU checks the active MTU, or selects the largest that all ports carry, as rxe's
 // eth_mtu_int_to_enum.
 func (d *Device) setMTU() error {
-	largest := verbs.MTU(5)
+	largest := verbs.MTU4096
 	for _, p := range d.gids.all() {
 		for largest > 1 && p.net.MTU() < largest.Bytes()+maxHeaders {
 			largest--

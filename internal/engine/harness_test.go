@@ -182,7 +182,7 @@ func (c *conn) attrs(to *conn, change ...func(*verbs.QPAttr)) *verbs.QPAttr {
 	a := &verbs.QPAttr{
 		Port: 1, Access: verbs.AccessAll | verbs.AccessFlushGlobal, QKey: testQKey,
 		AV:      verbs.AddressVector{Global: true, DGID: gid, Port: 1, HopLimit: 64},
-		PathMTU: 3, DestQPNum: to.Num(), RQPSN: 0xfffff0, SQPSN: 0xfffff0,
+		PathMTU: verbs.MTU1024, DestQPNum: to.Num(), RQPSN: 0xfffff0, SQPSN: 0xfffff0,
 		MaxDestRDAtomic: 4, MaxRDAtomic: 4, MinRNRTimer: 1, Timeout: 10, RetryCount: 7, RNRRetry: 7,
 	}
 	for _, f := range change {

@@ -73,7 +73,7 @@ func (pd *PD) CreateQP(init QPInit) (*QP, error) {
 	if err := d.usable(); err != nil {
 		return nil, err
 	}
-	qp := &QP{dev: d, pd: pd, init: init, mtu: verbs.MTU(1).Bytes(), attr: verbs.QPAttr{PathMTU: 1}}
+	qp := &QP{dev: d, pd: pd, init: init, mtu: verbs.MTU256.Bytes(), attr: verbs.QPAttr{PathMTU: verbs.MTU256}}
 	qp.out.dev = d
 	qp.requester.qp, qp.requester.init, qp.requester.out = qp, &qp.init, &qp.out
 	qp.responder.qp, qp.responder.init, qp.responder.out = qp, &qp.init, &qp.out

@@ -105,7 +105,7 @@ var verbsCases = []verbsCase{
 	{"modify to RTR with no such GID index", func(s *verbsEnv) error {
 		s.state(verbs.StateInit)
 		e := labtest.Must(s.qp.Addr(1))(s)
-		return s.qp.Modify(verbs.QPAttr{State: verbs.StateRTR, PathMTU: 3, DestQPNum: e.QPNum, MaxDestRDAtomic: 1,
+		return s.qp.Modify(verbs.QPAttr{State: verbs.StateRTR, PathMTU: verbs.MTU1024, DestQPNum: e.QPNum, MaxDestRDAtomic: 1,
 			AV: verbs.AddressVector{Global: true, DGID: e.GID, SGIDIndex: 200, HopLimit: 64, Port: 1}},
 			verbs.MaskState|verbs.MaskAV|verbs.MaskPathMTU|verbs.MaskDestQPNum|verbs.MaskRQPSN|verbs.MaskMaxDestRDAtomic|verbs.MaskMinRNRTimer)
 	}, oneOf{unix.ENODATA, unix.EINVAL}},

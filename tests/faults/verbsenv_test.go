@@ -50,7 +50,7 @@ func (s *verbsEnv) state(st verbs.QPState) *verbsEnv {
 	}{
 		{verbs.QPAttr{State: verbs.StateInit, Port: 1, Access: verbs.AccessAll},
 			verbs.MaskState | verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess},
-		{verbs.QPAttr{State: verbs.StateRTR, PathMTU: 3, DestQPNum: e.QPNum, MaxDestRDAtomic: 1, MinRNRTimer: 1,
+		{verbs.QPAttr{State: verbs.StateRTR, PathMTU: verbs.MTU1024, DestQPNum: e.QPNum, MaxDestRDAtomic: 1, MinRNRTimer: 1,
 			AV: e.PathFrom(e)},
 			verbs.MaskState | verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN | verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer},
 	}

@@ -189,7 +189,7 @@ func (s *side) connect(peers ...verbs.QPAddr) error {
 
 func (s *side) connectOne(l *lane, peer verbs.QPAddr) error {
 	if s.Type != "ud" {
-		return l.qp.Connect(l.local, peer, uverbs.ConnectOptions{PathMTU: 3}) // C's default, 1024 bytes
+		return l.qp.Connect(l.local, peer, uverbs.ConnectOptions{PathMTU: verbs.MTU1024}) // C's default
 	}
 	if err := l.qp.StartUD(1, qKey); err != nil {
 		return err
