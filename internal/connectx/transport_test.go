@@ -447,7 +447,7 @@ func TestQueryQP(t *testing.T) {
 		{"next_send_psn", qpcNextSendPsn, qpc, 0xfffff3}, {"next_rcv_psn", qpcNextRcvPsn, qpc, 0xfffff0},
 		{"rre", qpcRre, qpc, 1}, {"rwe", qpcRwe, qpc, 1}, {"rae", qpcRae, qpc, 1}, {"log_rra_max", qpcLogRraMax, qpc, 2}, {"log_sra_max", qpcLogSraMax, qpc, 2},
 		{"min_rnr_nak", qpcMinRnrNak, qpc, 1}, {"retry_count", qpcRetryCount, qpc, 7}, {"rnr_retry", qpcRnrRetry, qpc, 7},
-		{"ack_timeout", adsAckTimeout, path, 10}, {"hop_limit", adsHopLimit, path, 64}, {"vhca_port_num", adsVhcaPortNum, path, 1}, {"grh", adsGrh, path, 1},
+		{"ack_timeout", adsAckTimeout, path, 21}, {"hop_limit", adsHopLimit, path, 64}, {"vhca_port_num", adsVhcaPortNum, path, 1}, {"grh", adsGrh, path, 1},
 		{"q_key", qpcQKey, qpc, testQKey}, {"pd", qpcPd, qpc, uint64(m.pd)}, {"cqn_snd", qpcCqnSnd, qpc, uint64(x.send.num)}, {"user_index", qpcUserIndex, qpc, 0x1234},
 		{"sw_sq_wqebb_counter", qpcSwSqWqebbCounter, qpc, 3}, {"sw_rq_counter", qpcSwRqCounter, qpc, 0},
 	} {
