@@ -5,6 +5,7 @@ package dev
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 
@@ -35,6 +36,9 @@ func devices(w io.Writer, json bool, name string) ([]rdmadev.Device, error) {
 		if err := cli.WriteJSON(w, []any{}); err != nil {
 			return nil, err
 		}
+	}
+	if s, serr := rdmadev.ReadSystem(); serr == nil && !s.SharedDevices {
+		return nil, fmt.Errorf("%w in this network namespace, which does not see those of others (verbs doctor has the remedies)", verbs.ErrNoDevice)
 	}
 	_, err = uverbs.Find("") // with a remedy
 	return nil, cmp.Or(err, error(verbs.ErrNoDevice))

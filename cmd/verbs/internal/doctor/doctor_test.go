@@ -38,6 +38,27 @@ func TestNoSysfs(t *testing.T) {
 	}
 }
 
+// TestNoDevices tells why there are no devices: nothing has made one, another network namespace has them, or
+// something hides them.
+func TestNoDevices(t *testing.T) {
+	for _, test := range []struct {
+		owns         bool
+		listed       []string
+		text, remedy string
+	}{
+		{false, nil, "there are none", "VERBS_SOFT"},
+		{true, nil, "does not see those of others", "netns shared"},
+		{false, []string{"mlx5_0", "rxe0"}, "the kernel has mlx5_0, rxe0, and /none/class/infiniband does not show them", "findmnt"},
+		{true, []string{"mlx5_0"}, "the kernel has mlx5_0", "findmnt"},
+	} {
+		p := &patient{sys: "/none", owns: test.owns}
+		p.noDevices(test.listed)
+		if f := p.findings[0]; f.Level != Problem || !strings.Contains(f.Text, test.text) || !strings.Contains(f.Remedy, test.remedy) {
+			t.Errorf("%+v: %+v", test, f)
+		}
+	}
+}
+
 // TestModule looks for a module that is loaded, that can be loaded, that the kernel was built without,
 // and of which nothing is known.
 func TestModule(t *testing.T) {

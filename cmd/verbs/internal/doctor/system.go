@@ -22,6 +22,7 @@ type patient struct {
 	sys     string // where sysfs is mounted
 	modules string // the folder of the kernels' modules
 	release string // of the kernel
+	owns    bool   // this network namespace sees its own devices only
 
 	findings []Finding
 }
@@ -54,7 +55,7 @@ func (p *patient) examine(ctx context.Context, device string) {
 	case err != nil:
 		p.find(Problem, "devices", err.Error(), "")
 	case len(devices) == 0:
-		p.find(Problem, "devices", "there are none in this network namespace", p.makeDevice())
+		p.noDevices(netlinkNames())
 	}
 	found := device == ""
 	for _, d := range devices {
@@ -65,6 +66,21 @@ func (p *patient) examine(ctx context.Context, device string) {
 	}
 	if !found && ctx.Err() == nil {
 		p.find(Problem, device, "there is no such device", "verbs devices lists them")
+	}
+}
+
+// noDevices reports that sysfs has no devices, where netlink lists some or none.
+func (p *patient) noDevices(listed []string) {
+	dir := filepath.Join(p.sys, "class/infiniband")
+	switch {
+	case len(listed) > 0:
+		p.find(Problem, "devices", "the kernel has "+strings.Join(listed, ", ")+", and "+dir+" does not show them",
+			"look for what is mounted over it (findmnt -R "+p.sys+"); in a container, let the runtime show all of "+p.sys)
+	case p.owns:
+		p.find(Problem, "devices", "there are none in this network namespace, and it does not see those of others",
+			"let all namespaces see all (rdma system set netns shared), or move an adapter here (verbs link move, from its namespace); in the machine's own namespace "+p.makeDevice())
+	default:
+		p.find(Problem, "devices", "there are none", p.makeDevice())
 	}
 }
 
@@ -198,6 +214,7 @@ func (p *patient) namespace() {
 	case s.SharedDevices:
 		p.find(OK, "network namespaces", "all see every device, and use those with an address in them", "")
 	default:
+		p.owns = true
 		p.find(OK, "network namespaces", "each sees its own devices only", "")
 	}
 }
