@@ -62,7 +62,7 @@ func (c *Cmd) Run() error {
 }
 
 // deviceFields returns what ibv_devinfo -v shows about a device, with the same names and
-// order, and also values that ibv_devinfo leaves out if zero, the driver and the features.
+// order, and also values that ibv_devinfo leaves out if zero, the driver, the place of a PCI device and the features.
 func deviceFields(d uverbs.Device) (f fields, err error) {
 	ctx, err := d.Open()
 	if err != nil {
@@ -94,6 +94,7 @@ func deviceFields(d uverbs.Device) (f fields, err error) {
 	if r.Board != "" {
 		f.add("board_id", r.Board)
 	}
+	f.pci(r)
 	f.add("phys_port_cnt", a.Ports)
 	f.addf("max_mr_size", a.MaxMRSize, "0x%x", a.MaxMRSize)
 	f.addf("page_size_cap", a.PageSizeCap, "0x%x", a.PageSizeCap)
@@ -141,6 +142,21 @@ func deviceFields(d uverbs.Device) (f fields, err error) {
 	f.add("features", featureFields(ctx))
 	f.add("ports", ports)
 	return f, nil
+}
+
+// pci adds where a device is in the machine, which software devices are not.
+func (f *fields) pci(d rdmadev.Device) {
+	if d.PCI.Addr == "" {
+		return
+	}
+	f.add("pci_addr", d.PCI.Addr)
+	switch p := d.PCI; {
+	case p.PhysFn != "":
+		f.addf("pci_physfn", p.PhysFn, "%s, of which this is a virtual function", p.PhysFn)
+	case p.MaxVirtFns > 0:
+		f.addf("pci_virtfns", len(p.VirtFns), "%d of at most %d", len(p.VirtFns), p.MaxVirtFns)
+	}
+	f.add("numa_node", d.NUMANode)
 }
 
 // extended adds the attributes of ibv_query_device_ex. Segmentation offload, hash functions
