@@ -128,6 +128,17 @@ func TestAlerts(t *testing.T) {
 			}
 		}
 	}
+	page := string(labtest.Must(os.ReadFile("../docs/prometheus.md"))(t))
+	rules := strings.Split(string(labtest.Must(os.ReadFile("alerts.yml"))(t)), "- alert: ")[1:]
+	for _, rule := range rules {
+		name, _, _ := strings.Cut(rule, "\n")
+		_, anchor, ok := strings.Cut(rule, "runbook_url: https://github.com/goverbs/verbs/blob/main/docs/prometheus.md#")
+		anchor, _, _ = strings.Cut(anchor, "\n")
+		heading := "\n### " + strings.ReplaceAll(anchor, "-", " ") + "\n"
+		if !ok || !strings.Contains(strings.ToLower(page), heading) || !strings.Contains(page, "`"+name+"`") {
+			t.Errorf("%s: its runbook is no section of docs/prometheus.md", name)
+		}
+	}
 	promtool(t, "check", "rules", "alerts.yml")
 	promtool(t, "test", "rules", "alerts_test.yml")
 }
