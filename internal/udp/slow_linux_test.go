@@ -146,6 +146,9 @@ func TestStoppedLink(t *testing.T) {
 				t.Error(err)
 			}
 		})
+		if sent := a.Stats().Sent; uint64(reported)+sent != 20_000 {
+			t.Errorf("of 20000 packets %d were sent, and %d are reported as dropped", sent, reported)
+		}
 	})
 }
 

@@ -223,7 +223,7 @@ func join(fd int, c config) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, mreq))
 }
 
-// close closes the socket. It waits for a call of deliver in read.
+// close closes the socket. It waits for a call of deliver in read. Packets that still wait for the socket are lost.
 func (s *socket) close() error {
 	s.closed.Store(true)
 	s.sending.Lock()
@@ -232,6 +232,7 @@ func (s *socket) close() error {
 	s.refusals.close()
 	err := s.file.Close()
 	s.backlog.sender.Wait()
+	s.counters.dropSent(len(s.backlog.packets))
 	return err
 }
 
