@@ -117,6 +117,15 @@ func (e *RejectedError) Is(target error) bool {
 	return target == syscall.ECONNREFUSED || e.Reason < 0 && target == syscall.Errno(-e.Reason)
 }
 
+// As finds ECONNREFUSED as a [syscall.Errno].
+func (e *RejectedError) As(target any) bool {
+	errno, ok := target.(*syscall.Errno)
+	if ok {
+		*errno = syscall.ECONNREFUSED
+	}
+	return ok
+}
+
 // SendError returns wc.Err() for a completion from a send queue. The error also matches
 // [verbs.ErrDisconnected] if the peer, the link or iWARP's TCP connection is gone.
 func SendError(wc *verbs.WC) error {

@@ -28,7 +28,8 @@ func (c *Conn) CloseRead() error { return c.closer.end(readEnded) }
 // CloseWrite ends writing: the peer reads what was written, then io.EOF, and may continue
 // to write. Running and later calls of Write fail with EPIPE. CloseWrite does not wait
 // for the peer to read. It waits for room for its message, 10 s at most; deadlines do not
-// apply. A [*net.TCPConn] has the same method.
+// apply. Once both sides have ended writing, CloseRead and CloseWrite fail with ENOTCONN. A [*net.TCPConn] has the
+// same methods.
 func (c *Conn) CloseWrite() error { return c.closer.end(writeEnded) }
 
 func (e *closer) end(s side) error {
@@ -48,8 +49,11 @@ func (e *closer) end(s side) error {
 
 func (e *closer) endLocked(s side) error {
 	c := e.c
-	if c.local&s != 0 {
+	switch { // as shutdown(2)
+	case c.local&writeEnded != 0 && !c.peer.canWrite():
 		return syscall.ENOTCONN
+	case c.local&s != 0:
+		return nil
 	}
 	c.local |= s
 	c.reader.discard()
@@ -79,16 +83,19 @@ func (e *closer) awaitWrite() {
 	}
 }
 
-// send posts SHUTDOWN or DISCONNECT, after all data. It waits for room until deadline.
-// The caller holds mu, which is unlocked during the wait.
+// send posts SHUTDOWN or DISCONNECT, after all data.
 func (e *closer) send(m message, deadline time.Time) error {
+	return e.post(func(t *control) { t.post(m, false) }, deadline)
+}
+
+// post calls post when there is room for a control message. The caller holds mu, which is unlocked during the wait.
+func (e *closer) post(post func(*control), deadline time.Time) error {
 	c := e.c
 	err := e.wait(deadline, func(c *Conn) bool { return c.isOver() || c.control.has(1) })
-	if err != nil || c.isOver() {
-		return cmp.Or(err, c.err)
+	if err == nil && !c.isOver() {
+		post(&c.control)
 	}
-	c.control.post(m, false)
-	return c.err
+	return cmp.Or(err, c.err)
 }
 
 // isAcked reports whether everything posted has reached the peer, or never will. Control messages are signaled, and
@@ -98,7 +105,8 @@ func (c *Conn) isAcked() bool {
 	return c.isOver() || c.control.used == 0
 }
 
-// Close ends the connection. Running and later calls of Read and Write fail with net.ErrClosed, as does another
+// Close ends the connection. The peer reads what was written, and then io.EOF, or ECONNRESET if this side has not read
+// all that has arrived. Running and later calls of Read and Write fail with net.ErrClosed, as does another
 // Close. What was written is delivered first, as by TCP, but not by the kernel: a process that exits meanwhile loses
 // it. Therefore Close of a connection that was dialed waits for that, up to 10 s, and returns an error if it fails or
 // the connection breaks meanwhile: programs write, close and exit.
@@ -170,13 +178,21 @@ func (e *closer) disconnect(deadline time.Time) error {
 	}
 	// Both directions have ended by SHUTDOWN: nothing is left to tell.
 	ended := !c.peer.canWrite() && c.local&writeEnded != 0
-	if !ended {
-		if err := e.send(msgDisconnect, deadline); err != nil {
-			return err
-		}
+	// As TCP, which resets a connection that is closed with unread data: the peer is not to take it for read. What was
+	// written is delivered before, which a request of no bytes tells.
+	reset := c.reader.ring.unread() > 0
+	var err error
+	switch {
+	case reset:
+		err = e.post((*control).ping, deadline)
+	case !ended:
+		err = e.send(msgDisconnect, deadline)
 	}
-	err := e.wait(deadline, (*Conn).isAcked)
-	if c.iwarp && err == nil && !c.isOver() {
+	if err != nil {
+		return err
+	}
+	err = e.wait(deadline, (*Conn).isAcked)
+	if c.iwarp && !reset && err == nil && !c.isOver() {
 		if ended {
 			e.send(msgDisconnect, deadline) // the peer may still wait for it
 		}

@@ -67,7 +67,7 @@ func TestClose(t *testing.T) {
 					t.Errorf("%v, %d bytes of %d, or others", err, len(got), size)
 				}
 				_, err = b.Write([]byte("x"))
-				want(t, "write to one that is closed", err, syscall.ECONNRESET)
+				want(t, "write to one that is closed", err, syscall.EPIPE)
 				want(t, "second close", a.Close(), net.ErrClosed)
 				_, err = a.Read(make([]byte, 1))
 				want(t, "read after close", err, net.ErrClosed)
@@ -94,7 +94,7 @@ func TestClose(t *testing.T) {
 				time.Sleep(time.Millisecond)
 				_, err = b.Write([]byte("x"))
 			}
-			want(t, "write to one that is closed", err, syscall.ECONNRESET)
+			want(t, "write to one that is closed", err, syscall.EPIPE)
 		})
 		t.Run("delivers to a peer that sends credits", func(t *testing.T) {
 			data := randomBytes(400000)
@@ -173,6 +173,9 @@ func TestClose(t *testing.T) {
 			if got, err := io.ReadAll(b); string(got) != "question" || err != nil {
 				t.Fatalf("%q, %v", got, err)
 			}
+			if err := a.CloseWrite(); err != nil {
+				t.Errorf("second CloseWrite: %v", err)
+			}
 			answer := randomBytes(300000)
 			go func() {
 				b.Write(answer)
@@ -181,9 +184,10 @@ func TestClose(t *testing.T) {
 			if got, err := io.ReadAll(a); !bytes.Equal(got, answer) || err != nil {
 				t.Errorf("%d bytes, %v", len(got), err)
 			}
+			want(t, "CloseWrite of both", a.CloseWrite(), syscall.ENOTCONN)
+			want(t, "CloseRead of both", a.CloseRead(), syscall.ENOTCONN)
 			_, err := a.Write([]byte("x"))
 			want(t, "write after CloseWrite", err, syscall.EPIPE)
-			want(t, "second CloseWrite", a.CloseWrite(), syscall.ENOTCONN)
 			for _, c := range []*rsock.Conn{a, b} {
 				if err := c.Close(); err != nil {
 					t.Error(err)
@@ -217,7 +221,7 @@ func TestClose(t *testing.T) {
 				t.Error(err)
 			}
 			_, err := b.Write([]byte("x"))
-			want(t, "write to one that does not read", err, syscall.ECONNRESET)
+			want(t, "write to one that does not read", err, syscall.EPIPE)
 		})
 		t.Run("in the background", func(t *testing.T) {
 			a, b := connect(t, device, rsock.Options{})
@@ -239,6 +243,28 @@ func TestClose(t *testing.T) {
 			if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, data) {
 				t.Errorf("%v, %d bytes of %d, or others", err, len(got), len(data))
 			}
+		})
+		t.Run("unread data", func(t *testing.T) {
+			a, b := connect(t, device, rsock.Options{})
+			data := randomBytes(100000)
+			for _, c := range []*rsock.Conn{b, a} {
+				if _, err := c.Write(data); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// a has b's data before it closes: as TCP, b reads what a has written, and then ECONNRESET.
+			if _, err := io.ReadFull(a, make([]byte, 10)); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.Close(); err != nil {
+				t.Error(err)
+			}
+			got, err := io.ReadAll(b)
+			want(t, "read", err, syscall.ECONNRESET)
+			if !bytes.Equal(got, data) {
+				t.Errorf("%d bytes of %d, or others", len(got), len(data))
+			}
+			b.Close()
 		})
 		t.Run("linger 0", func(t *testing.T) {
 			a, b := connect(t, device, rsock.Options{})

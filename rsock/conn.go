@@ -145,7 +145,7 @@ func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
 // connected starts the connection when the peer's hello is known. l is nil for a dial.
 func (c *Conn) connected(peer hello, l *Listener) {
 	c.hello = peer
-	c.localAddr, c.remoteAddr = c.ep.LocalAddr(), c.ep.RemoteAddr()
+	c.localAddr, c.remoteAddr = net.TCPAddrFromAddrPort(c.ep.LocalAddr().AddrPort), net.TCPAddrFromAddrPort(c.ep.RemoteAddr().AddrPort)
 	c.writer.start(peer)
 	c.group.Init(source{c})
 	for _, w := range c.waiters() {
@@ -167,10 +167,11 @@ func (c *Conn) connected(peer hello, l *Listener) {
 		"read_buffer", c.opt.ReadBuffer, "write_buffer", c.opt.WriteBuffer)
 }
 
-// LocalAddr returns the address of this end, of type [cm.Addr].
+// LocalAddr returns the address of this end, a [*net.TCPAddr]: programs take IP and port from that type, as for limits per
+// client, and let others pass. Whether a [net.Conn] is RDMA its own type tells, and the Net of a [net.OpError].
 func (c *Conn) LocalAddr() net.Addr { return c.localAddr }
 
-// RemoteAddr returns the address of the peer's end, of type [cm.Addr].
+// RemoteAddr returns the address of the peer's end, a [*net.TCPAddr].
 func (c *Conn) RemoteAddr() net.Addr { return c.remoteAddr }
 
 // enter starts a call: it locks kind, unless that is nil, and mu. Memory is not released

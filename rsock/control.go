@@ -1,6 +1,8 @@
 package rsock
 
 import (
+	"cmp"
+	"net"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -128,11 +130,31 @@ func (t *control) probe(post bool) error {
 	c.writer.reap()
 	// A request in flight tests the connection as well: it completes, or the connection fails.
 	if post && !c.isOver() && t.used == 0 {
-		t.requests.wrs[0] = verbs.SendWR{Opcode: verbs.OpRDMAWrite}
-		t.postSignaled(t.requests.wrs[:1])
+		t.ping()
 	}
 	return nil
 }
+
+// ping posts a WRITE of no bytes.
+func (t *control) ping() {
+	t.requests.wrs[0] = verbs.SendWR{Opcode: verbs.OpRDMAWrite}
+	t.postSignaled(t.requests.wrs[:1])
+}
+
+// SetKeepAliveConfig is [Conn.SetKeepAlivePeriod] for programs that configure TCP: the test has cfg.Idle, 15 s if that is 0.
+// Interval and Count are those of the device, see SetKeepAlivePeriod.
+func (c *Conn) SetKeepAliveConfig(cfg net.KeepAliveConfig) error {
+	if !cfg.Enable {
+		return c.SetKeepAlivePeriod(0)
+	}
+	return c.SetKeepAlivePeriod(cmp.Or(cfg.Idle, option.DefaultKeepAlive))
+}
+
+// SetReadBuffer and SetWriteBuffer have no effect: the rings are made with the connection, see [Options].
+func (c *Conn) SetReadBuffer(int) error { return c.set(func() {}) }
+
+// SetWriteBuffer has no effect, see SetReadBuffer.
+func (c *Conn) SetWriteBuffer(int) error { return c.set(func() {}) }
 
 // SetNoDelay has no effect: data is never delayed.
 func (c *Conn) SetNoDelay(bool) error { return c.set(func() {}) }

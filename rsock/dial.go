@@ -122,7 +122,7 @@ func (d *Dialer) dialRDMA(ctx context.Context, addrs []netip.AddrPort) (*Conn, e
 	}
 	var source net.Addr
 	if d.LocalAddr.IsValid() {
-		source = cm.Addr{AddrPort: d.LocalAddr}
+		source = net.TCPAddrFromAddrPort(d.LocalAddr)
 	}
 	var firstErr error
 	for _, a := range addrs {
@@ -131,7 +131,7 @@ func (d *Dialer) dialRDMA(ctx context.Context, addrs []netip.AddrPort) (*Conn, e
 			return c, nil
 		}
 		if firstErr == nil || errors.Is(firstErr, verbs.ErrNoRDMA) && !errors.Is(err, verbs.ErrNoRDMA) {
-			firstErr = opError("dial", source, cm.Addr{AddrPort: a}, err)
+			firstErr = opError("dial", source, net.TCPAddrFromAddrPort(a), err)
 		}
 	}
 	return nil, firstErr

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"syscall"
 
 	"github.com/goverbs/verbs"
@@ -14,21 +15,26 @@ import (
 // network is the name of the RDMA network, as in [net.Addr].
 const network = "rdma"
 
-// wrap returns the error of a call as a [net.OpError].
+// wrap returns the error of a call as a [net.OpError], and an errno in it as an [os.SyscallError], as package net does: programs
+// look for both, some without errors.As.
 func (c *Conn) wrap(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
+	}
+	if _, ok := errors.AsType[syscall.Errno](err); ok {
+		err = &os.SyscallError{Syscall: op, Err: err}
 	}
 	return &net.OpError{Op: op, Net: network, Source: c.localAddr, Addr: c.remoteAddr, Err: err}
 }
 
 // opError returns an error that does not belong to a Conn as a [net.OpError].
 func opError(op string, source, addr net.Addr, err error) error {
-	return &net.OpError{Op: op, Net: network, Source: source, Addr: addr, Err: &opCause{err, addr}}
+	return &net.OpError{Op: op, Net: network, Source: source, Addr: addr, Err: &opCause{op, err, addr}}
 }
 
 // opCause is why an operation on addr failed.
 type opCause struct {
+	op   string
 	err  error
 	addr net.Addr
 }
@@ -46,6 +52,20 @@ func (c *opCause) Error() string {
 }
 
 func (c *opCause) Unwrap() error { return c.err }
+
+// As finds an [os.SyscallError] where package net has one, beside the cause that the text states.
+func (c *opCause) As(target any) bool {
+	t, ok := target.(**os.SyscallError)
+	errno, is := errors.AsType[syscall.Errno](c.err)
+	if !ok || !is {
+		return false
+	}
+	*t = &os.SyscallError{Syscall: map[string]string{"dial": "connect", "listen": "bind"}[c.op], Err: errno}
+	return true
+}
+
+// Temporary reports true for timeouts, as those of package net do.
+func (c *opCause) Temporary() bool { return c.Timeout() }
 
 func (c *opCause) Timeout() bool {
 	return errors.Is(c.err, context.DeadlineExceeded) || errors.Is(c.err, syscall.ETIMEDOUT)

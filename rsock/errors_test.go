@@ -49,7 +49,7 @@ func wantOp(t *testing.T, err error, op string, source, addr net.Addr, match ...
 	}
 }
 
-func addrOf(s string) cm.Addr { return cm.Addr{AddrPort: netip.MustParseAddrPort(s)} }
+func addrOf(s string) net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(s)) }
 
 // TestErrors tests errors of lookups, dials and listens that need no device.
 func TestErrors(t *testing.T) {
@@ -71,7 +71,7 @@ func TestErrors(t *testing.T) {
 	if os.Getenv("VERBS_LAB") == "" {
 		local := netip.MustParseAddrPort("10.9.0.2:0")
 		_, err = (&rsock.Dialer{LocalAddr: local}).Dial("rdma", "10.9.0.1:1")
-		wantOp(t, err, "dial", cm.Addr{AddrPort: local}, addrOf("10.9.0.1:1"), fs.ErrNotExist)
+		wantOp(t, err, "dial", net.TCPAddrFromAddrPort(local), addrOf("10.9.0.1:1"), fs.ErrNotExist)
 		_, err = rsock.Listen("tcp", ":1")
 		wantOp(t, err, "listen", nil, addrOf("[::]:1"), fs.ErrNotExist)
 		_, err = rsock.Listen("tcp6", ":1")
@@ -100,7 +100,7 @@ func TestErrorsOfDevices(t *testing.T) {
 		wantOp(t, err, "dial", nil, addr, syscall.ECONNREFUSED)
 		local := netip.AddrPortFrom(netip.MustParseAddr(host), 0)
 		_, err = (&rsock.Dialer{LocalAddr: local}).Dial("rdma", addr.String())
-		wantOp(t, err, "dial", cm.Addr{AddrPort: local}, addr, syscall.ECONNREFUSED)
+		wantOp(t, err, "dial", net.TCPAddrFromAddrPort(local), addr, syscall.ECONNREFUSED)
 		_, err = (&rsock.Dialer{Timeout: 100 * time.Millisecond}).Dial("rdma", "192.0.2.1:1") // no route, or no answer
 		wantOp(t, err, "dial", nil, addrOf("192.0.2.1:1"))
 
@@ -134,4 +134,84 @@ func TestErrorsOfDevices(t *testing.T) {
 		_, err = b.Write(make([]byte, 1))
 		wantOp(t, err, "write", b.LocalAddr(), b.RemoteAddr(), syscall.ECONNRESET)
 	})
+}
+
+// TestErrorsAsNet compares what programs find in errors with what package net has there.
+func TestErrorsAsNet(t *testing.T) {
+	labtest.RequireBoth(t)
+	labtest.Each(t, func(t *testing.T, device string) {
+		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
+		defer l.Close()
+		a, b := connect(t, device, rsock.Options{})
+		a.SetLinger(0)
+		labtest.Check(t, a.Close())
+		_, read := b.Read(make([]byte, 1))
+		b.CloseWrite() // which fails: the connection is broken
+		_, write := b.Write([]byte("x"))
+		_, listen := rsock.Listen("rdma", l.Addr().String())
+		addr := l.Addr().String()
+		labtest.Check(t, l.Close())
+		_, dial := rsock.Dial("rdma", addr)
+		for _, e := range []struct {
+			err   error
+			call  string
+			errno syscall.Errno
+		}{
+			{read, "read", syscall.ECONNRESET}, {write, "write", syscall.EPIPE},
+			{listen, "bind", syscall.EADDRINUSE}, {dial, "connect", syscall.ECONNREFUSED},
+		} {
+			s, ok := errors.AsType[*os.SyscallError](e.err)
+			if !ok || s.Syscall != e.call || !errors.Is(s, e.errno) {
+				t.Errorf("%v: %+v", e.err, s)
+			}
+		}
+		for _, err := range []error{read, write} { // without errors.As, as older programs look
+			if s, ok := err.(*net.OpError).Err.(*os.SyscallError); !ok || !strings.Contains(s.Error(), errnoOf(err).Error()) {
+				t.Errorf("%v: %T", err, err.(*net.OpError).Err)
+			}
+		}
+		ended, cancel := context.WithDeadline(ctx, time.Unix(1, 0))
+		defer cancel()
+		_, err := new(rsock.Dialer).DialContext(ended, "rdma", addr)
+		if e, ok := errors.AsType[net.Error](err); !ok || !e.Timeout() || !e.Temporary() {
+			t.Errorf("%v: a timeout is temporary", err)
+		}
+	})
+}
+
+func errnoOf(err error) syscall.Errno {
+	errno, _ := errors.AsType[syscall.Errno](err)
+	return errno
+}
+
+// TestAcceptDeadline ends calls of Accept by deadlines, set before and while they wait, and goes on without one.
+func TestAcceptDeadline(t *testing.T) {
+	labtest.RequireBoth(t)
+	l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(labtest.RoCE)+":0"))(t).(*rsock.Listener)
+	defer l.Close()
+	accept := func() error {
+		c, err := l.Accept()
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}
+	labtest.Check(t, l.SetDeadline(time.Unix(1, 0)))
+	wantOp(t, accept(), "accept", nil, l.Addr(), os.ErrDeadlineExceeded)
+	labtest.Check(t, l.SetDeadline(time.Time{}))
+	accepted := make(chan error)
+	go func() { accepted <- accept() }()
+	select {
+	case err := <-accepted:
+		t.Errorf("accept: %v", err)
+	case <-time.After(10 * time.Millisecond):
+	}
+	labtest.Check(t, l.SetDeadline(time.Now()))
+	wantOp(t, <-accepted, "accept", nil, l.Addr(), os.ErrDeadlineExceeded)
+	labtest.Check(t, l.SetDeadline(time.Time{}))
+	go func() { accepted <- accept() }()
+	labtest.Check(t, labtest.Must(rsock.Dial("rdma", l.Addr().String()))(t).Close(), <-accepted, l.Close())
+	if err := l.SetDeadline(time.Time{}); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
 }

@@ -98,7 +98,7 @@ func ExampleListen() {
 		log.Fatal(err)
 	}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintln(w, tls.VersionName(r.TLS.Version), "by", l.Addr().Network())
+		fmt.Fprintln(w, tls.VersionName(r.TLS.Version), "from", l.Addr())
 	}))
 	server.Listener.Close()
 	server.Listener = l
@@ -115,7 +115,7 @@ func ExampleListen() {
 	}
 	defer resp.Body.Close()
 	io.Copy(os.Stdout, resp.Body)
-	// Output: TLS 1.3 by rdma
+	// Output: TLS 1.3 from 10.9.0.1:7471
 }
 
 // Both sides use RDMA if it is available, else TCP. On loopback there is no RDMA.
@@ -145,10 +145,10 @@ func ExampleFallback() {
 	case *net.TCPConn:
 		fmt.Println("TCP")
 	}
-	fmt.Println(c.RemoteAddr().Network())
+	fmt.Println("the listener has RDMA:", l.(*rsock.Listener).RDMA())
 	// Output:
 	// TCP
-	// tcp
+	// the listener has RDMA: false
 }
 
 // Options for many small connections: little memory for each, and no polling.
@@ -166,8 +166,8 @@ func ExampleListenConfig_Listen() {
 	}
 	defer l.Close()
 	var _ net.Listener = l
-	fmt.Println(l.Addr().Network(), l.Addr())
-	// Output: rdma 10.9.0.1:7471
+	fmt.Println(l.Addr())
+	// Output: 10.9.0.1:7471
 }
 
 // serve accepts connections at a free port, and passes each to handle.

@@ -181,7 +181,7 @@ func (lc *ListenConfig) listenBoth(ctx context.Context, network, addr string, lo
 		for _, l := range rdma {
 			l.Close()
 		}
-		return nil, nil, nil, opError("listen", nil, cm.Addr{AddrPort: local}, err)
+		return nil, nil, nil, opError("listen", nil, net.TCPAddrFromAddrPort(local), err)
 	}
 	return rdma, tcp, cmp.Or(err, missing), nil
 }

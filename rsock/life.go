@@ -94,12 +94,8 @@ func (s *life) writeErr() error {
 	switch {
 	case s.isClosed():
 		return net.ErrClosed
-	case !s.local.canWrite():
+	case !s.local.canWrite(), !s.peer.canRead():
 		return syscall.EPIPE
-	case s.err != nil:
-		return s.err
-	case !s.peer.canRead():
-		return syscall.ECONNRESET
 	}
-	return nil
+	return s.err
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -54,6 +55,7 @@ type Listener struct {
 	log      *slog.Logger
 	ctx      context.Context // ends when Accept can return no more; its cause is the reason
 	cancel   context.CancelCauseFunc
+	accept   deadline      // of Accept
 	slots    chan struct{} // one for each connection up to Accept
 	making   chan struct{} // one for each connection whose objects are made, see handshake
 	conns    chan *Conn
@@ -116,6 +118,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (net.L
 	l.slots, l.conns = make(chan struct{}, slots), make(chan *Conn, slots)
 	l.making = make(chan struct{}, maxMaking)
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	l.accept.init(l.ctx)
 	for _, r := range l.rdma {
 		l.wg.Go(func() { l.serve(r) })
 	}
@@ -150,7 +153,7 @@ func (l *Listener) open(ctx context.Context, network, addr string, local netip.A
 			l.rdma = []*cm.Listener{r}
 			break
 		}
-		err = opError("listen", nil, cm.Addr{AddrPort: local}, err)
+		err = opError("listen", nil, net.TCPAddrFromAddrPort(local), err)
 		if lc.Fallback.applies(err) {
 			missing = err
 			l.tcp, err = lc.listenTCP(ctx, network, addr)
@@ -164,7 +167,7 @@ func (l *Listener) open(ctx context.Context, network, addr string, local netip.A
 		l.log.Info("listening on TCP only", "addr", l.addr, "err", missing)
 		return nil
 	}
-	l.addr = cm.Addr{AddrPort: netip.AddrPortFrom(local.Addr(), l.rdma[0].Addr().Port())}
+	l.addr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(local.Addr(), l.rdma[0].Addr().Port()))
 	l.log.Debug("listening", "addr", l.addr, "tcp", l.tcp != nil)
 	return nil
 }
@@ -310,26 +313,50 @@ func (e *acceptError) Temporary() bool { return true }
 // the first. Connections that fail because of the peer are not reported, but logged and
 // counted.
 func (l *Listener) Accept() (net.Conn, error) {
-	if l.ctx.Err() != nil {
-		return nil, l.acceptErr()
+	for {
+		ctx := l.accept.current()
+		switch {
+		case l.ctx.Err() != nil:
+			return nil, l.acceptErr()
+		case ctx.Err() == context.DeadlineExceeded:
+			return nil, &net.OpError{Op: "accept", Net: network, Addr: l.addr, Err: os.ErrDeadlineExceeded}
+		}
+		c, err, ok := l.next(ctx)
+		if ok {
+			return c, err
+		}
 	}
+}
+
+// SetDeadline sets the time at which running and later calls of Accept fail with [os.ErrDeadlineExceeded]. The zero
+// value means never.
+func (l *Listener) SetDeadline(t time.Time) error {
+	if l == nil || l.closed.Load() {
+		return opError("set", nil, l.Addr(), net.ErrClosed)
+	}
+	l.accept.set(t)
+	return nil
+}
+
+// next waits for a result of Accept. It reports false if ctx ends first.
+func (l *Listener) next(ctx context.Context) (net.Conn, error, bool) {
 	select {
 	case c := <-l.conns:
 		<-l.slots
 		c.tally = &l.tally
 		l.tally.Add(c)
 		l.count(func(s *ListenerStats) { s.Pending--; s.Accepted++ })
-		return c, nil
+		return c, nil, true
 	case a := <-l.tcpConns:
 		if a.err == nil {
 			l.count(func(s *ListenerStats) { s.AcceptedTCP++ })
 			l.log.Debug("accepted by TCP", "local", a.c.LocalAddr(), "remote", a.c.RemoteAddr())
 		}
-		return a.c, a.err
+		return a.c, a.err, true
 	case err := <-l.failed:
-		return nil, &net.OpError{Op: "accept", Net: network, Addr: l.addr, Err: err}
-	case <-l.ctx.Done():
-		return nil, l.acceptErr()
+		return nil, &net.OpError{Op: "accept", Net: network, Addr: l.addr, Err: err}, true
+	case <-ctx.Done():
+		return nil, nil, false
 	}
 }
 
@@ -391,8 +418,10 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Addr returns the address of the listener, of type [cm.Addr], or [*net.TCPAddr] if it
-// listens on TCP only.
+// Addr returns the address of the listener, a [*net.TCPAddr], by RDMA and by TCP.
 func (l *Listener) Addr() net.Addr { return l.addr }
+
+// RDMA reports whether the listener serves RDMA: false if Fallback applied, and it listens on TCP only.
+func (l *Listener) RDMA() bool { return len(l.rdma) > 0 }
 
 var _ net.Listener = (*Listener)(nil)

@@ -142,13 +142,13 @@ func (lc *ListenConfig) listenPacket(ctx context.Context, network, addr string) 
 func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
 // ReadFrom waits for a datagram and copies it to b; what does not fit is lost. The address is
-// a [cm.Addr].
+// a [*net.UDPAddr].
 func (c *PacketConn) ReadFrom(b []byte) (n int, from net.Addr, err error) {
 	n, addr, err := c.ReadFromAddrPort(b)
 	if err != nil {
 		return n, nil, err
 	}
-	return n, cm.Addr{AddrPort: addr}, nil
+	return n, net.UDPAddrFromAddrPort(addr), nil
 }
 
 // ReadFromAddrPort is [PacketConn.ReadFrom] without allocations.
@@ -167,17 +167,14 @@ func (c *PacketConn) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err
 	}
 }
 
-// WriteTo sends a datagram, and returns when the device has it. The address is that of
-// ReadFrom, or a [*net.UDPAddr]. The first datagram to a peer waits until its route is
+// WriteTo sends a datagram, and returns when the device has it. The address is a [*net.UDPAddr],
+// or another type with its method AddrPort. The first datagram to a peer waits until its route is
 // resolved; if no device leads to it, the error matches [verbs.ErrNoRDMA]. A datagram has at
 // most [PacketConn.MaxPayload] bytes: a longer one fails with EMSGSIZE. Of 2048 peers, a new one takes
 // the place of the one that was idle for the longest time; it fails with ENOBUFS if all were in use
 // in the last second, or have datagrams that are not yet sent.
 func (c *PacketConn) WriteTo(b []byte, addr net.Addr) (int, error) {
-	switch a := addr.(type) {
-	case cm.Addr:
-		return c.WriteToAddrPort(b, a.AddrPort)
-	case interface{ AddrPort() netip.AddrPort }:
+	if a, ok := addr.(interface{ AddrPort() netip.AddrPort }); ok {
 		return c.WriteToAddrPort(b, a.AddrPort())
 	}
 	return 0, c.wrap("write", addr, &net.AddrError{Err: fmt.Sprintf("address of type %T", addr), Addr: fmt.Sprint(addr)})
@@ -186,7 +183,7 @@ func (c *PacketConn) WriteTo(b []byte, addr net.Addr) (int, error) {
 // WriteToAddrPort is [PacketConn.WriteTo] without allocations.
 func (c *PacketConn) WriteToAddrPort(b []byte, addr netip.AddrPort) (int, error) {
 	if err := c.writeTo(b, unmap(addr)); err != nil {
-		return 0, c.wrap("write", cm.Addr{AddrPort: addr}, err)
+		return 0, c.wrap("write", net.UDPAddrFromAddrPort(addr), err)
 	}
 	return len(b), nil
 }
@@ -240,7 +237,7 @@ func (c *PacketConn) MaxPayload(addr netip.AddrPort) (int, error) {
 		p.users.Add(-1)
 	}
 	if err != nil {
-		return 0, c.wrap("route", cm.Addr{AddrPort: addr}, err)
+		return 0, c.wrap("route", net.UDPAddrFromAddrPort(addr), err)
 	}
 	return p.queue.maxPayload, nil
 }
@@ -254,8 +251,14 @@ func (c *PacketConn) wrap(op string, addr net.Addr, err error) error {
 	return opError(op, c.LocalAddr(), addr, err)
 }
 
-// LocalAddr returns the address, a [cm.Addr]. It is the wildcard if that was given.
-func (c *PacketConn) LocalAddr() net.Addr { return cm.Addr{AddrPort: c.local} }
+// SetReadBuffer and SetWriteBuffer set the buffers of the UDP socket; those of the queue pairs are in [Options].
+func (c *PacketConn) SetReadBuffer(bytes int) error { return c.udp.SetReadBuffer(bytes) }
+
+// SetWriteBuffer is SetReadBuffer for what is sent.
+func (c *PacketConn) SetWriteBuffer(bytes int) error { return c.udp.SetWriteBuffer(bytes) }
+
+// LocalAddr returns the address, a [*net.UDPAddr]. It is the wildcard if that was given.
+func (c *PacketConn) LocalAddr() net.Addr { return net.UDPAddrFromAddrPort(c.local) }
 
 // SetDeadline sets the time at which running and later calls fail with
 // [os.ErrDeadlineExceeded]. The zero value means never.

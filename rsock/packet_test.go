@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rsock"
 )
@@ -31,7 +30,7 @@ func listenPacket(t *testing.T, addr string, lc rsock.ListenConfig) *rsock.Packe
 	return c
 }
 
-func addrPort(c net.PacketConn) netip.AddrPort { return c.LocalAddr().(cm.Addr).AddrPort }
+func addrPort(c net.PacketConn) netip.AddrPort { return c.LocalAddr().(*net.UDPAddr).AddrPort() }
 
 // exchangePacket sends a datagram and checks that it arrives, from a's address.
 func exchangePacket(t *testing.T, a, b *rsock.PacketConn, data []byte) {

@@ -260,7 +260,7 @@ func (r *requests) fill(m message, iwarp bool) []verbs.SendWR {
 
 // Write writes all of p, and waits for the peer to read if there is no room. It returns
 // when the last of p has been passed to the device. Errors match net.ErrClosed after
-// Close, EPIPE after CloseWrite, ECONNRESET if the peer no longer reads or the connection
+// Close, EPIPE after CloseWrite or if the peer has closed, ECONNRESET if the connection
 // broke, and ETIMEDOUT if the peer does not answer.
 func (c *Conn) Write(p []byte) (int, error) {
 	if err := c.enter(&c.writer.mu); err != nil {

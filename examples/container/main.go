@@ -55,7 +55,10 @@ func serve(addr string) error {
 		fmt.Fprintf(w, "hello %s\n", r.URL.Path[1:])
 	})
 	slog.Info("serving", "addr", l.Addr().String())
-	var server http.Server
+	server := http.Server{ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+		_, rdma := c.(*rsock.Conn)
+		return context.WithValue(ctx, byRDMA{}, rdma)
+	}}
 	ended := make(chan error, 1)
 	context.AfterFunc(ctx, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second) // docker kills after 10
@@ -69,9 +72,15 @@ func serve(addr string) error {
 	return <-ended
 }
 
+// byRDMA is the key of whether a request has come by RDMA.
+type byRDMA struct{}
+
 // network returns by which network a request has come: "rdma" or "tcp".
 func network(r *http.Request) string {
-	return r.Context().Value(http.LocalAddrContextKey).(net.Addr).Network()
+	if r.Context().Value(byRDMA{}) == true {
+		return "rdma"
+	}
+	return "tcp"
 }
 
 func check(addr string) error {

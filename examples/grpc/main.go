@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/peer"
 
 	"github.com/goverbs/verbs/rsock"
 	_ "github.com/goverbs/verbs/soft" // VERBS_SOFT makes a device in user space
@@ -45,8 +44,11 @@ func serve(ctx context.Context, addr string) error {
 	}
 	fmt.Println("listening on", l.Addr())
 	server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, in any, call *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-		client, _ := peer.FromContext(ctx)
-		fmt.Println(call.FullMethod, "by", client.Addr.Network())
+		by := "tcp"
+		if l.(*rsock.Listener).RDMA() {
+			by = "rdma"
+		}
+		fmt.Println(call.FullMethod, "by", by)
 		return next(ctx, in)
 	}))
 	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
@@ -66,11 +68,14 @@ func check(ctx context.Context, addr string) error {
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	var server peer.Peer
-	answer, err := grpc_health_v1.NewHealthClient(client).Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.Peer(&server))
+	answer, err := grpc_health_v1.NewHealthClient(client).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 	if err != nil {
 		return err
 	}
-	fmt.Println(answer.Status, "by", server.Addr.Network())
+	by := "rdma"
+	if dialer.Stats().DialedTCP > 0 {
+		by = "tcp"
+	}
+	fmt.Println(answer.Status, "by", by)
 	return nil
 }

@@ -45,7 +45,9 @@ func serve(addr string) error {
 		return err
 	}
 	fmt.Println("listening on", l.Addr())
-	server := http.Server{Handler: http.HandlerFunc(answer)}
+	server := http.Server{Handler: http.HandlerFunc(answer), ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+		return context.WithValue(ctx, network{}, networkOf(c))
+	}}
 	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	done := make(chan error, 1)
@@ -61,10 +63,20 @@ func serve(addr string) error {
 	return <-done
 }
 
+// network is the key of the network by which a request has come.
+type network struct{}
+
+// networkOf tells RDMA from TCP, whose addresses have the same type.
+func networkOf(c net.Conn) string {
+	if _, ok := c.(*rsock.Conn); ok {
+		return "rdma"
+	}
+	return "tcp"
+}
+
 // answer waits for as long as the request has in its parameter wait.
 func answer(w http.ResponseWriter, r *http.Request) {
-	by := r.Context().Value(http.LocalAddrContextKey).(net.Addr).Network()
-	fmt.Println(r.URL.Path, "by", by)
+	fmt.Println(r.URL.Path, "by", r.Context().Value(network{}))
 	if wait, err := time.ParseDuration(r.FormValue("wait")); err == nil {
 		time.Sleep(wait)
 	}
@@ -77,7 +89,7 @@ func get(url string) error {
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			c, err := dialer.DialContext(ctx, network, addr)
 			if err == nil {
-				fmt.Println("connected by", c.RemoteAddr().Network())
+				fmt.Println("connected by", networkOf(c))
 			}
 			return c, err
 		},

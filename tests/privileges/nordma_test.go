@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -189,8 +188,8 @@ func TestNoDevice(t *testing.T) {
 	for _, host := range []string{"", "0.0.0.0", "[::]"} {
 		checkNoRDMA(t, listenAll(within(t), host+":0"), verbs.ErrNoDevice)
 		l := labtest.Must((&rsock.ListenConfig{Fallback: rsock.FallbackMissing}).Listen(within(t), "rdma", host+":0"))(t)
-		if _, ok := l.Addr().(*net.TCPAddr); !ok {
-			t.Errorf("listens at %v of network %s", l.Addr(), l.Addr().Network())
+		if l.(*rsock.Listener).RDMA() {
+			t.Errorf("listens at %v by RDMA", l.Addr())
 		}
 		l.Close()
 	}

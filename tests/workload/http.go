@@ -17,7 +17,7 @@ import (
 
 // HTTP uses net/http over rsock. net/http repeats a request on a new connection if an idle
 // one has ended.
-var HTTP = &Layer{Name: "net/http", Listen: listenHTTP, Dial: dialHTTP, PeerGoneErrors: []error{syscall.ECONNRESET, syscall.ETIMEDOUT, syscall.ECONNREFUSED}}
+var HTTP = &Layer{Name: "net/http", Listen: listenHTTP, Dial: dialHTTP, PeerGoneErrors: []error{syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT, syscall.ECONNREFUSED}}
 
 // listenHTTP answers GET with the data of a key and a number, and POST with the body, while
 // it is received.

@@ -15,7 +15,7 @@ import (
 )
 
 // RSock uses package rsock: bytes in both directions at the same time, in pieces of all sizes.
-var RSock = &Layer{Name: "rsock", Listen: listenStreams, Dial: dialStream, PeerGoneErrors: []error{syscall.ECONNRESET, syscall.ETIMEDOUT}}
+var RSock = &Layer{Name: "rsock", Listen: listenStreams, Dial: dialStream, PeerGoneErrors: []error{syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT}}
 
 // Stream is an end of layer RSock.
 type Stream struct {

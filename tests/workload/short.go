@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -33,7 +34,7 @@ func Short(ctx context.Context, transport *cm.Transport, host string, client fun
 		return err
 	}
 	defer rl.Close()
-	wait = client(rl.Addr().(cm.Addr).Port(), "-r")
+	wait = client(uint16(rl.Addr().(*net.TCPAddr).Port), "-r")
 	conn, err := rl.Accept()
 	if err != nil {
 		return err

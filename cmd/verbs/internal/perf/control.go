@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/rsock"
 )
@@ -72,8 +71,10 @@ var controlOptions = rsock.Options{SpinTime: -1, Linger: 2 * time.Second}
 
 func newControl(conn net.Conn) *control { return &control{cli.NewLines[message](conn)} }
 
-func (c *control) local() netip.Addr  { return c.Conn.LocalAddr().(cm.Addr).Addr() }
-func (c *control) remote() netip.Addr { return c.Conn.RemoteAddr().(cm.Addr).Addr() }
+func (c *control) local() netip.Addr  { return addrOf(c.Conn.LocalAddr()) }
+func (c *control) remote() netip.Addr { return addrOf(c.Conn.RemoteAddr()) }
+
+func addrOf(a net.Addr) netip.Addr { return a.(*net.TCPAddr).AddrPort().Addr() }
 
 func (c *control) send(m message) error { return c.Send(m, peerTimeout) }
 
