@@ -60,8 +60,8 @@ var rsockConns = []metric[rsock.ConnStats]{
 	count("waits_total", callWaits, func(s *rsock.ConnStats) uint64 { return s.Sleeps }, "by", "sleeping"),
 	count("wakeups_total", "Times that a sleeping call was woken.", func(s *rsock.ConnStats) uint64 { return s.Wakeups }),
 	level("unread_bytes", "Data that has arrived and was not read.", func(s *rsock.ConnStats) int { return s.Unread }),
-	level("unsent_bytes", "Data that the device may still need.", func(s *rsock.ConnStats) int { return s.Unsent }),
-	level("queued_requests", "Requests in send queues.", func(s *rsock.ConnStats) int { return s.SendQueued }),
+	level("unsent_bytes", "Data that is not known to have arrived, of which up to a quarter of each ring may have.", func(s *rsock.ConnStats) int { return s.Unsent }),
+	level("queued_requests", "Requests in send queues that are not known to be complete.", func(s *rsock.ConnStats) int { return s.SendQueued }),
 	level("buffer_bytes", bufferSize, func(s *rsock.ConnStats) int { return s.ReadBuffer }, "ring", "read"),
 	level("buffer_bytes", bufferSize, func(s *rsock.ConnStats) int { return s.WriteBuffer }, "ring", "write"),
 }

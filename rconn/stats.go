@@ -51,23 +51,25 @@ type QueueStats struct {
 	Wakeups   uint64 // times that an event or another call woke such a call
 }
 
-// Stats returns the connection's statistics. It may be called at any time, also after
-// Close.
+// Stats returns the connection's statistics of this moment: completions that have arrived are counted, and wait for
+// Await and Poll. It may be called at any time, also after Close.
 func (c *Conn) Stats() Stats {
 	s, r := &c.send, &c.recv
 	s.mu.Lock()
+	send := s.current()
 	stats := s.counts
-	stats.SendQueue = s.current()
+	stats.SendQueue = send
 	s.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	stats.Received, stats.AdvertsReceived, stats.AdvertsInvalid = r.received, r.valid, r.invalid
 	stats.RecvQueue = r.current()
+	stats.Received, stats.AdvertsReceived, stats.AdvertsInvalid = r.received, r.valid, r.invalid
 	return stats
 }
 
-// current returns the statistics of a queue. The caller holds mu.
+// current returns the statistics of a queue, with what has completed by now. The caller holds mu.
 func (q *queue) current() QueueStats {
+	q.poll()
 	s := q.stats
 	s.Depth, s.Now, s.Ready, s.Posted = int(q.depth), int(q.head-q.tail), q.ready.Len(), q.head
 	return s

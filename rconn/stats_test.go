@@ -148,6 +148,25 @@ func (l *logBuffer) await(t *testing.T, words ...string) {
 	t.Errorf("no line with %q in\n%s", words, text)
 }
 
+// TestQuietStats reads the statistics of two ends whose programs call nothing: what has completed is counted, and waits
+// for them.
+func TestQuietStats(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		a, b := newPair(t, device, Options{}, Options{Setup: func(c *Conn) error {
+			r, err := c.Alloc(100, LocalWrite)
+			if err != nil {
+				return err
+			}
+			return c.PostRecv(1, r.All())
+		}})
+		check(t, a.Post(SendInline(make([]byte, 5)).With(2, verbs.SendSignaled)))
+		labtest.Until(t, "the message", func() bool { s := b.Stats(); return s.Received.Bytes == 5 && s.RecvQueue.Ready == 1 })
+		labtest.Until(t, "the completion", func() bool { s := a.Stats().SendQueue; return s.Completed == 1 && s.Ready == 1 && s.Now == 0 })
+		await(t, a, Sends, 1)
+		await(t, b, Recvs, 1)
+	})
+}
+
 // TestLogger tests what is logged about a connection.
 func TestLogger(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {

@@ -57,7 +57,7 @@ func (s *life) end() (last bool, failed error) {
 	if s.unlogged {
 		s.unlogged, failed = false, s.err
 	}
-	return s.calls == 0 && s.isClosed(), failed
+	return s.released(), failed
 }
 
 // fail records why the connection ends, and reports whether that is the first reason.
@@ -68,6 +68,9 @@ func (s *life) fail(err error) bool {
 	s.err, s.unlogged = err, true
 	return true
 }
+
+// released reports whether the memory is released, or about to be, as the last call of a closed connection has ended.
+func (s *life) released() bool { return s.isClosed() && s.calls == 0 }
 
 func (s *life) isClosed() bool { return s.local&closed != 0 }
 

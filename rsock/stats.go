@@ -25,11 +25,13 @@ type ConnStats struct {
 	Wakeups uint64 // of sleeping calls; exceeds Sleeps if some slept again
 
 	// The state of now. Sums have that of open connections.
-	Unread     int // bytes received and not read
-	Unsent     int // bytes of the send ring that the device may still need; 0 after Close if nothing failed
+	Unread int // bytes received and not read
+	// Unsent and SendQueued are what is not known to have arrived, or on iWARP to be with TCP: as completions tell,
+	// which each cover up to a quarter of the ring or the queue. After Close they are 0 if nothing failed.
+	Unsent     int // bytes of the send ring
+	SendQueued int // requests in the send queue
 	PeerRoom   int // bytes that may be written before the peer reads
 	Credits    int // messages that may be sent before the peer grants more
-	SendQueued int // requests in the send queue not known to be complete; 0 after Close as Unsent
 
 	ReadBuffer  int // bytes of the receive ring
 	WriteBuffer int // bytes of the send ring
@@ -38,10 +40,14 @@ type ConnStats struct {
 }
 
 // Stats returns the connection's statistics. It may be called at any time, also after
-// Close. Calls update them: what has arrived since the last call is not counted yet.
+// Close. They are those of this moment: what has arrived is counted even if no call is in progress.
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.released() {
+		c.progress()
+		c.writer.reap()
+	}
 	in, out, w := &c.reader.ring, &c.writer, &c.waits
 	return ConnStats{
 		BytesReceived: in.received, BytesSent: out.sent,

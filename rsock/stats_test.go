@@ -32,6 +32,9 @@ func TestConnStats(t *testing.T) {
 		if s := a.Stats(); s.BytesSent < 8<<10 || s.BytesSent > 16<<10 || s.PeerRoom != 0 || s.PeerWaits == 0 || s.PeerWaitTime == 0 {
 			t.Errorf("while the peer does not read: %+v", s)
 		}
+		if s := b.Stats(); s.BytesReceived < 8<<10 || s.BytesReceived != uint64(s.Unread) || s.MessagesReceived == 0 {
+			t.Errorf("the peer, which has called nothing: %+v", s)
+		}
 		if _, err := io.CopyN(io.Discard, b, total); err != nil {
 			t.Fatal(err)
 		}
@@ -64,6 +67,16 @@ func TestConnStats(t *testing.T) {
 		if after := a.Stats(); after.BytesSent != total || after.Unsent != 0 || after.SendQueued != 0 {
 			t.Errorf("after Close: %+v", after)
 		}
+	})
+}
+
+// TestQuietStats reads the statistics of two ends whose programs call nothing: what has arrived is counted.
+func TestQuietStats(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		a, b := connect(t, device, rsock.Options{WriteBuffer: 8 << 10, KeepAlive: -1})
+		labtest.Must(a.Write(randomBytes(8 << 10)))(t) // in four messages, of which each is signaled
+		labtest.Until(t, "the data to arrive", func() bool { return b.Stats().Unread == 8<<10 })
+		labtest.Until(t, "its acknowledgement", func() bool { s := a.Stats(); return s.Unsent == 0 && s.SendQueued == 0 })
 	})
 }
 
