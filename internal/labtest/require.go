@@ -3,6 +3,7 @@
 package labtest
 
 import (
+	"flag"
 	"os"
 	"path"
 	"sync"
@@ -15,6 +16,16 @@ var Lab = os.Getenv("VERBS_LAB") != ""
 // Soft reports whether tests run on a device in user space, as they do outside of the lab. A program
 // that has one by VERBS_SOFT has no other, and runs no test that requires one here.
 var Soft = !Lab && os.Getenv("VERBS_SOFT") == ""
+
+// Main runs the tests of a package whose examples need a device of the lab: with VERBS_SOFT they are skipped, as such
+// tests are.
+func Main(m *testing.M) {
+	flag.Parse()
+	if !Lab && !Soft {
+		flag.Set("test.skip", "^Example")
+	}
+	os.Exit(m.Run())
+}
 
 // Where a test runs is decided by what it calls first, Require being the default that [Each],
 // [Open] and their kin call:

@@ -1,0 +1,11 @@
+//go:build linux
+
+package rconn_test
+
+import (
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+func TestMain(m *testing.M) { labtest.Main(m) }
