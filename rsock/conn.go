@@ -174,6 +174,13 @@ func (c *Conn) LocalAddr() net.Addr { return c.localAddr }
 // RemoteAddr returns the address of the peer's end, a [*net.TCPAddr].
 func (c *Conn) RemoteAddr() net.Addr { return c.remoteAddr }
 
+// QPNum returns the number of the connection's queue pair, by which counters, captures and the command "verbs res qp" name
+// it.
+func (c *Conn) QPNum() uint32 { return c.qp.Num() }
+
+// Device returns the device that carries the connection.
+func (c *Conn) Device() uverbs.Device { return c.ep.PD.Context().Device() }
+
 // enter starts a call: it locks kind, unless that is nil, and mu. Memory is not released
 // until leave, which unlocks both.
 func (c *Conn) enter(kind *sync.Mutex) error {

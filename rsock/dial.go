@@ -31,6 +31,9 @@ type Dialer struct {
 	// Timeout bounds a dial, as its context does. Zero means 30 s for the handshake
 	// with each address; if it is negative, only context and kernel limit it.
 	Timeout time.Duration
+	// TOS is the type of service, or traffic class, of packets: six bits of DSCP and two of ECN. Zero is the
+	// system's setting. On RoCE what the peer sends on the connection has it, too. TCP's packets do not.
+	TOS uint8
 	// Resolver resolves names. Nil means net.DefaultResolver.
 	Resolver *net.Resolver
 	// Transport selects the RDMA devices, see [cm.Transport]. Nil means
@@ -213,7 +216,7 @@ func (d *Dialer) dialAddr(ctx context.Context, addr netip.AddrPort) (*Conn, erro
 	if d.Fallback == FallbackAlways {
 		opt.Prepare = rejectIWARP
 	}
-	dialer := cm.Dialer{Options: opt, LocalAddr: d.LocalAddr, ConnectTimeout: d.Timeout, Transport: d.Transport}
+	dialer := cm.Dialer{Options: opt, LocalAddr: d.LocalAddr, ConnectTimeout: d.Timeout, TOS: d.TOS, Transport: d.Transport}
 	ep, err := dialer.Dial(ctx, addr.String())
 	if err != nil {
 		return nil, err

@@ -68,7 +68,7 @@ func (c *opCause) As(target any) bool {
 func (c *opCause) Temporary() bool { return c.Timeout() }
 
 func (c *opCause) Timeout() bool {
-	return errors.Is(c.err, context.DeadlineExceeded) || errors.Is(c.err, syscall.ETIMEDOUT)
+	return errors.Is(c.err, context.DeadlineExceeded) || errors.Is(c.err, os.ErrDeadlineExceeded) || errors.Is(c.err, syscall.ETIMEDOUT)
 }
 
 // resetError is the error of a connection that ended without an orderly shutdown. It

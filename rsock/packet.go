@@ -169,8 +169,9 @@ func (c *PacketConn) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err
 
 // WriteTo sends a datagram, and returns when the device has it. The address is a [*net.UDPAddr],
 // or another type with its method AddrPort. The first datagram to a peer waits until its route is
-// resolved; if no device leads to it, the error matches [verbs.ErrNoRDMA]. A datagram has at
-// most [PacketConn.MaxPayload] bytes: a longer one fails with EMSGSIZE. Of 2048 peers, a new one takes
+// resolved; if no device leads to it, the error matches [verbs.ErrNoRDMA]. A datagram of more than
+// [PacketConn.MaxPayload] bytes goes by the UDP socket, as QUIC's first ones do if the RDMA MTU is 1024; one of more
+// than 2032 (2020 over IPv6) fails with EMSGSIZE, as C's peers read no more. Of 2048 peers, a new one takes
 // the place of the one that was idle for the longest time; it fails with ENOBUFS if all were in use
 // in the last second, or have datagrams that are not yet sent.
 func (c *PacketConn) WriteTo(b []byte, addr net.Addr) (int, error) {
@@ -219,16 +220,20 @@ func (c *PacketConn) await(p *packetPeer) error {
 }
 
 func (c *PacketConn) sendTo(p *packetPeer, b []byte) error {
-	if most := p.queue.maxPayload; len(b) > most {
-		return fmt.Errorf("%d bytes, at most %d: %w: %w", len(b), most, syscall.EMSGSIZE, verbs.ErrMessageTooLong)
+	q := p.queue
+	switch {
+	case len(b) > q.maxUDP:
+		return fmt.Errorf("%d bytes, at most %d: %w: %w", len(b), q.maxUDP, syscall.EMSGSIZE, verbs.ErrMessageTooLong)
+	case len(b) > q.maxPayload:
+		return c.sendUDP(p, udpData, b)
 	}
 	if qpn := c.destination(p); qpn != 0 {
-		return p.queue.send(b, p, qpn)
+		return q.send(b, p, qpn)
 	}
 	return c.sendUDP(p, udpData, b)
 }
 
-// MaxPayload returns how many bytes a datagram to a peer can have: what fits in a packet of its
+// MaxPayload returns how many bytes a datagram to a peer can have to go by RDMA: what fits in a packet of its
 // device, at most 2032 (2020 over IPv6). It waits as WriteTo does.
 func (c *PacketConn) MaxPayload(addr netip.AddrPort) (int, error) {
 	p, err := c.peer(unmap(addr))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"syscall"
@@ -16,11 +17,11 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// newPacketConn opens a PacketConn on a device of its own.
+// newPacketConn opens a PacketConn on a device of its own, with packets of 1024 bytes as on most Ethernets.
 func newPacketConn(t *testing.T, opt Options) (*PacketConn, *soft.Device) {
 	t.Helper()
 	addr := netip.MustParseAddr("127.0.0.21")
-	d, err := soft.New(soft.Options{Host: t.Name(), Addrs: []netip.Addr{addr}, Port: 14794})
+	d, err := soft.New(soft.Options{Host: t.Name(), Addrs: []netip.Addr{addr}, Port: 14794, MTU: 3})
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {
 		t.Skip(err) // not all systems have all of 127.0.0.0/8
 	}
@@ -235,6 +236,31 @@ func TestPacketForged(t *testing.T) {
 	c.peers[b.local].heard = time.Now().Add(-silence - time.Second)
 	c.mu.Unlock()
 	write()
+}
+
+// TestPacketUDP sends datagrams of sizes that go by UDP alone, as they exceed the packets of the device.
+func TestPacketUDP(t *testing.T) {
+	c, _ := newPacketConn(t, Options{})
+	if most, err := c.MaxPayload(c.local); err != nil || most >= 1200 {
+		t.Fatal(most, err)
+	}
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	for _, size := range []int{1, 1200, 2032} {
+		if _, err := c.WriteToAddrPort(make([]byte, size), c.local); err != nil {
+			t.Fatal(size, err)
+		}
+		if n, from, err := c.ReadFromAddrPort(make([]byte, 4096)); n != size || err != nil || from != c.local {
+			t.Errorf("%d bytes of %d from %v, %v", n, size, from, err)
+		}
+	}
+	if _, err := c.WriteToAddrPort(make([]byte, 2033), c.local); !errors.Is(err, syscall.EMSGSIZE) {
+		t.Error(err)
+	}
+	c.SetReadDeadline(time.Now())
+	_, _, err := c.ReadFrom(make([]byte, 1))
+	if e, ok := errors.AsType[net.Error](err); !ok || !e.Timeout() {
+		t.Errorf("a read whose deadline has passed: %v", err)
+	}
 }
 
 // TestPacketWriteDeadline waits for room in the send queue of a device that completes nothing.

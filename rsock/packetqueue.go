@@ -22,7 +22,8 @@ type packetQueue struct {
 	local      netip.Addr // by which peers reach it
 	header     []byte     // of the messages that it sends
 	zone       string     // of the interface, for link-local peers
-	maxPayload int
+	maxPayload int        // of a datagram by RDMA
+	maxUDP     int        // of one by UDP
 
 	ctx     context.Context // ends when the queue has failed or the PacketConn is closed
 	fail    context.CancelCauseFunc
@@ -85,8 +86,8 @@ func (q *packetQueue) open(path *cm.Path) (err error) {
 		return err
 	}
 	q.header = appendHeader(nil, netip.AddrPortFrom(q.local, q.c.local.Port()))
-	udpHeader := len(appendUDPHeader(nil, q.local, udpData, 0))
-	q.maxPayload = min(maxMessage-udpHeader, port.ActiveMTU.Bytes()-len(q.header))
+	q.maxUDP = maxMessage - len(appendUDPHeader(nil, q.local, udpData, 0))
+	q.maxPayload = min(q.maxUDP, port.ActiveMTU.Bytes()-len(q.header))
 	if q.pd, err = own(q.dev.AllocPD())(q); err != nil {
 		return err
 	}
