@@ -44,10 +44,11 @@ type ID struct {
 	groups        sync.Map                 // the handles of multicast groups, by address
 
 	// Guarded by events.mu:
-	ended   bool     // it gets no more events
-	over    bool     // an event has said that its connection has ended
-	left    func()   // see queue.leave
-	backlog *backlog // of a listener
+	ended       bool     // it gets no more events
+	over        bool     // an event has said that its connection has ended
+	established func()   // called when the peer has confirmed that its request was accepted
+	left        func()   // see queue.leave
+	backlog     *backlog // of a listener
 }
 
 // PortSpace is the set of ports for one kind of connection (rdma_create_id(3)).

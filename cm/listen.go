@@ -351,6 +351,15 @@ type Request struct {
 	answered atomic.Bool
 }
 
+func init() {
+	bridge.OnEstablished = func(request any, f func()) {
+		id := request.(*Request).id
+		id.events.mu.Lock()
+		defer id.events.mu.Unlock()
+		id.established = f
+	}
+}
+
 // RemoteAddr returns the peer's address.
 func (r *Request) RemoteAddr() Addr { return Addr{r.route.Remote} }
 

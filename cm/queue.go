@@ -34,6 +34,9 @@ func (q *queue) push(e Event) bool {
 		return false
 	}
 	e.ID.over = e.ID.over || e.Type.ends()
+	if f := e.ID.established; f != nil && e.Type == Established {
+		f()
+	}
 	if left := e.ID.left; left != nil {
 		if e.ID.over {
 			left()

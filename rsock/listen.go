@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/option"
 )
 
@@ -57,6 +58,7 @@ type Listener struct {
 	cancel   context.CancelCauseFunc
 	accept   deadline      // of Accept
 	slots    chan struct{} // one for each connection up to Accept
+	order    order
 	making   chan struct{} // one for each connection whose objects are made, see handshake
 	conns    chan *Conn
 	failed   chan error    // the first failure since Accept returned one
@@ -191,8 +193,10 @@ func (l *Listener) serve(r *cm.Listener) {
 			l.cancel(err)
 			return
 		}
+		t := l.order.enter(req)
 		l.count(func(s *ListenerStats) { s.Handshakes++ })
 		l.wg.Go(func() {
+			defer t.leave()
 			c, err := l.handshake(req)
 			l.count(func(s *ListenerStats) {
 				s.Handshakes--
@@ -201,6 +205,7 @@ func (l *Listener) serve(r *cm.Listener) {
 				}
 			})
 			if err == nil {
+				t.await()
 				l.conns <- c
 				return
 			}
@@ -208,6 +213,51 @@ func (l *Listener) serve(r *cm.Listener) {
 			l.handshakeFailed(req, err)
 		})
 	}
+}
+
+// order lets Accept return connections in the order in which their peers were connected, as TCP does: a peer that is
+// connected may dial a second time, or tell another to dial.
+type order struct {
+	mu   sync.Mutex
+	last *turn // of the peer that was connected last
+}
+
+// turn is the place of a handshake.
+type turn struct {
+	order  *order
+	before *turn         // guarded by order.mu
+	over   chan struct{} // closed, with order.mu held, when the connection waits for Accept or the handshake has failed
+}
+
+func (o *order) enter(req *cm.Request) *turn {
+	t := &turn{order: o, over: make(chan struct{})}
+	bridge.OnEstablished(req, func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		select {
+		case <-t.over: // it is up by other signs
+		default:
+			t.before, o.last = o.last, t
+		}
+	})
+	return t
+}
+
+// await waits for the handshake before it, whose peer is connected: what is left to do there is this side's.
+func (t *turn) await() {
+	t.order.mu.Lock()
+	before := t.before
+	t.order.mu.Unlock()
+	if before != nil {
+		<-before.over
+	}
+}
+
+func (t *turn) leave() {
+	t.order.mu.Lock()
+	defer t.order.mu.Unlock()
+	t.before = nil // and all those before it
+	close(t.over)
 }
 
 // handshakeFailed counts, logs and, if resources are scarce, reports a failed handshake.

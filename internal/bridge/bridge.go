@@ -43,5 +43,9 @@ var Sleep func(cq any, ctx context.Context, until time.Time) (events int, err er
 // its reason. It replaces the earlier test, without a new one if d is 0.
 var KeepAlive func(endpoint any, d time.Duration, test func(post bool) error)
 
+// OnEstablished makes f be called when the peer of a *cm.Request has confirmed that it is connected, before Accept knows
+// of it: in the order of these events, by the goroutine that reads them. f must not block.
+var OnEstablished func(request any, f func())
+
 // Wake ends the current call of Sleep for the CQ's channel, or else the next.
 var Wake func(cq any)
