@@ -29,7 +29,7 @@ func TestAcceptOrder(t *testing.T) {
 			return c
 		}
 		const each = 10
-		for range labtest.Rounds(10, 2) {
+		for range labtest.Rounds(4, 2) {
 			var dialers sync.WaitGroup
 			for i := range 4 {
 				dialers.Go(func() {
