@@ -260,7 +260,7 @@ func (m *opMatrix) received(op opcode, wr *verbs.SendWR, n int) error {
 		size += verbs.GRHSize
 	}
 	switch {
-	case wc.Err() != nil, wc.ID != 1000+m.id, wc.Opcode != op.recv, wc.QPNum != m.b.QP.Num(), int(wc.ByteLen) != size, wc.Flags != flags, wc.VendorErr != 0:
+	case wc.Err() != nil, wc.ID != 1000+m.id, wc.Opcode != op.recv, wc.QPNum != m.b.QP.Num(), int(wc.ByteLen) != size, wc.Flags&^(verbs.WCIPv4|verbs.WCIPv6) != flags, wc.VendorErr != 0:
 		return fmt.Errorf("receive %+v (%v, %v), want ID %d, opcode %v, QP %d, %d bytes, flags %#x", wc, wc.Status, wc.Opcode, 1000+m.id, op.recv, m.b.QP.Num(), size, flags)
 	case flags&verbs.WCWithImm != 0 && wc.Imm() != wr.Imm:
 		return fmt.Errorf("immediate %#x, want %#x", wc.Imm(), wr.Imm)

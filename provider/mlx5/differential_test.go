@@ -700,6 +700,12 @@ func (x *comparison) comparePoll(q *comparedCQ, wcs []verbs.WC) {
 		case x.typ == verbs.UD:
 			c.Port = 1 // libmlx5 has none
 			if x.fake.dev.Port.LinkLayer == verbs.LinkEthernet {
+				switch c.SL & 3 { // the type of the L3 header
+				case l3IPv6:
+					c.Flags |= verbs.WCIPv6
+				case l3IPv4:
+					c.Flags |= verbs.WCIPv4
+				}
 				c.SLID, c.SL, c.PathBits = 0, 0, 0 // bits of another meaning
 			}
 		default:
