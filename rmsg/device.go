@@ -170,11 +170,12 @@ func (d *device) cqs() []*shard {
 	return d.shards
 }
 
-// drain discards the channel's events: the CQs are polled anyway.
+// drain discards the channel's events: the CQs are polled anyway. A read returns one event, and none may be left, or
+// the next event would make no edge.
 func (d *device) drain() {
-	var b [512]byte
+	var b [16]byte
 	for {
-		if n, err := host.Read(d.fd, b[:]); n < len(b) || err != nil {
+		if n, err := host.Read(d.fd, b[:]); n <= 0 || err != nil {
 			break
 		}
 	}

@@ -376,3 +376,76 @@ func TestLogger(t *testing.T) {
 		}
 	})
 }
+
+// TestEdgeOfEachEvent waits for edges of a loop whose connections have several CQs: events of all of them come before
+// the loop gets to run, and one more afterwards.
+func TestEdgeOfEachEvent(t *testing.T) {
+	labtest.RequireBoth(t)
+	labtest.Each(t, func(t *testing.T, device string) {
+		// Each has a CQ of its own on rxe and siw. dispatchAll, which calls Dispatch at least twice, would leave an event.
+		const conns, rounds = 4, 3
+		large := rmsg.Options{KeepAlive: -1, Credits: 4096, SendQueue: 4096, Eager: 64}
+		server := run(t, large)
+		ln := listen(t, server, device)
+		got := 0
+		large.Callbacks.Message = func(_ *rmsg.Conn, b *rmsg.Buffer) { got++; b.Free() }
+		l := labtest.Must(rmsg.NewLoop(large))(t)
+		labtest.Close(t, l)
+		var peers []*rmsg.Conn
+		for range conns {
+			c := labtest.Must((&rmsg.Dialer{Loop: l}).Connect(ln.Addr().String()))(t)
+			accepted := make(chan *rmsg.Conn, 1)
+			go func() { accepted <- labtest.Must(ln.Accept(within(t)))(t) }()
+			poll(t, func() bool { return c.State() != rmsg.Connecting }, l)
+			peers = append(peers, <-accepted)
+		}
+		set := labtest.Must(unix.EpollCreate1(unix.EPOLL_CLOEXEC))(t)
+		defer unix.Close(set)
+		labtest.Check(t, unix.EpollCtl(set, unix.EPOLL_CTL_ADD, l.FD(), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}))
+		edge := func(wait time.Duration) bool {
+			for {
+				n, err := unix.EpollWait(set, make([]unix.EpollEvent, 1), int(wait.Milliseconds()))
+				if err != unix.EINTR {
+					return n > 0
+				}
+			}
+		}
+		dispatchAll := func() {
+			for {
+				if n := labtest.Must(dispatch(l))(t); n == 0 {
+					return
+				}
+			}
+		}
+		send := func(p *rmsg.Conn) {
+			n := p.Stats().MessagesSent
+			if err := p.Send(within(t), []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			labtest.Until(t, "the message to arrive", func() bool { return p.Stats().MessagesSent > n })
+		}
+		for range rounds {
+			dispatchAll()
+			for edge(0) {
+				dispatchAll()
+			}
+			for _, p := range peers {
+				send(p)
+			}
+			for want := got + conns; got < want; dispatchAll() {
+				if !edge(patience) {
+					t.Fatalf("no edge; %d of %d messages were handled", want-got, conns)
+				}
+			}
+			for edge(0) { // of acks
+				dispatchAll()
+			}
+			before := got
+			send(peers[0])
+			if !edge(10 * time.Second) {
+				dispatchAll()
+				t.Fatalf("no edge for a message after Dispatch, which then handles %d", got-before)
+			}
+		}
+	})
+}

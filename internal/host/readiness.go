@@ -17,10 +17,16 @@ type watcher struct{ changed func(State) }
 
 // Set sets the state and reports a change to the watchers. So that they see the changes in
 // order, the file calls Set while it holds the lock that guards its events.
-func (r *Readiness) Set(s State) {
+func (r *Readiness) Set(s State) { r.set(s, false) }
+
+// Event sets the state Readable for a new event. It reports it also if earlier events have not been read, as the
+// kernel wakes pollers for each: those who wait for edges may have read as many as they knew of.
+func (r *Readiness) Event() { r.set(Readable, true) }
+
+func (r *Readiness) set(s State, report bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state == s {
+	if r.state == s && !report {
 		return
 	}
 	r.state = s

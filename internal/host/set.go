@@ -139,9 +139,8 @@ func (s *Set) addSoft(fd int, id int32) error {
 func (m *member) changed(state State) {
 	m.set.mu.Lock()
 	defer m.set.mu.Unlock()
-	before := m.state
 	m.state = state
-	m.set.update(before == Idle && state != Idle)
+	m.set.update(state != Idle)
 }
 
 // update passes a change of woken, or of a file of this process, to those who wait. news is set if

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestSet waits for a file, for Wake, and for Close, and checks what the set returns.
@@ -118,5 +120,33 @@ func TestCloseDuringWait(t *testing.T) {
 		time.Sleep(50 * time.Microsecond)
 		s.Close()
 		<-ended
+	}
+}
+
+// TestEdgeOfEachEvent waits for edges of a set with a virtual file: each event makes one, also if none has been read.
+func TestEdgeOfEachEvent(t *testing.T) {
+	s := NewSet()
+	defer s.Close()
+	f, fd := installFile(t)
+	if err := s.Add(fd, 7); err != nil {
+		t.Fatal(err)
+	}
+	set, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(set)
+	if err := unix.EpollCtl(set, unix.EPOLL_CTL_ADD, s.FD(), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		f.Event()
+		if n, err := unix.EpollWait(set, make([]unix.EpollEvent, 1), 0); n != 1 || err != nil {
+			t.Errorf("event %d: %d edges, %v", i, n, err)
+		}
+	}
+	f.Set(Readable) // as one of several events is read
+	if n, err := unix.EpollWait(set, make([]unix.EpollEvent, 1), 0); n != 0 || err != nil {
+		t.Errorf("%d edges without an event, %v", n, err)
 	}
 }

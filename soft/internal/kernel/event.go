@@ -79,7 +79,7 @@ func (f *eventFile) add(e event) {
 		f.events, f.taken = f.events[:0], 0
 	}
 	f.events = append(f.events, e)
-	f.update()
+	f.readiness.Event()
 }
 
 // update updates the readiness. The caller holds mu.
