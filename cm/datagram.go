@@ -42,10 +42,20 @@ type Datagrams struct {
 	senders *ahCache
 }
 
-// NewDatagrams fills the endpoint's receive queue with buffers of size bytes, at most the port's
+// NewDatagrams fills the endpoint's receive queue with buffers of size bytes, from 1 to the port's
 // MTU. Call it in [Options].Setup: a message that arrives before it is lost.
 func NewDatagrams(e *Endpoint, size int) (d *Datagrams, err error) {
 	defer wrap(&err, "prepare datagrams on", e.LocalAddr().String())
+	port, err := e.PD.Context().QueryPort(max(e.route.Port, 1))
+	if err != nil {
+		return nil, err
+	}
+	switch mtu := port.ActiveMTU.Bytes(); {
+	case size < 1 || size > mtu:
+		return nil, fmt.Errorf("buffers of %d bytes: %w: 1 to %d, the port's MTU", size, verbs.ErrRange, mtu)
+	case e.plan.SRQ != nil:
+		return nil, fmt.Errorf("the endpoint receives by an SRQ: %w", errors.ErrUnsupported)
+	}
 	n := int(e.QP.Cap().MaxRecvWR)
 	d = &Datagrams{e: e, slotSize: size + verbs.GRHSize, sending: make(chan struct{}, 1)}
 	d.senders = newAHCache(d.replyAH)
@@ -233,6 +243,14 @@ func senderOf(wc *verbs.WC, grh []byte) Sender {
 		h.flags = wc.Flags & verbs.WCGRH
 	}
 	return Sender{QPNum: wc.SrcQP, header: h}
+}
+
+// String returns the queue pair and its address.
+func (s Sender) String() string {
+	if a := s.Addr(); a.IsValid() {
+		return fmt.Sprintf("QP %d of %v", s.QPNum, a)
+	}
+	return fmt.Sprintf("QP %d of LID %d", s.QPNum, s.header.slid)
 }
 
 // Addr returns the sender's address. It is invalid without a GRH, as within InfiniBand's subnets.

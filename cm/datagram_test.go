@@ -58,8 +58,12 @@ func TestDatagrams(t *testing.T) {
 				t.Fatalf("%d: %+v, %v", i, m, err)
 			}
 		}
-		if m, err := immediate(ctx, d, e.Peer); err != nil || !m.WithImm || m.Imm != 0x12345678 || m.From.QPNum != e.Peer.QPNum {
+		m, err := immediate(ctx, d, e.Peer)
+		if err != nil || !m.WithImm || m.Imm != 0x12345678 || m.From.QPNum != e.Peer.QPNum {
 			t.Errorf("a message with an immediate came back as %+v, %v", m, err)
+		}
+		if want := fmt.Sprintf("QP %d of %v", e.Peer.QPNum, labtest.AddrOf(device)); m.From.String() != want {
+			t.Errorf("the sender is %v, not %s", m.From, want)
 		}
 		if err := d.Send(ctx, e.Peer, []byte("end")); err != nil {
 			t.Error(err)
@@ -272,4 +276,35 @@ func TestMulticast(t *testing.T) {
 			t.Errorf("%q, %v", buf[:m.Len], err)
 		}
 	})
+}
+
+// TestDatagramSize asks for buffers that cannot work.
+func TestDatagramSize(t *testing.T) {
+	labtest.Require(t)
+	l := labtest.Made((&cm.ListenConfig{PortSpace: cm.PortSpaceUDP}).Listen(t.Context(), labtest.AddrOf(labtest.RoCE)+":0"))(t)
+	sized := func(size func(mtu int) int) error {
+		_, err := (&cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: cm.Options{Setup: func(e *cm.Endpoint) error {
+			port := labtest.Must(e.PD.Context().QueryPort(1))(t)
+			if _, err := cm.NewDatagrams(e, size(port.ActiveMTU.Bytes())); err != nil {
+				return err
+			}
+			return errors.ErrUnsupported // enough
+		}}}).Dial(t.Context(), l.Addr().String())
+		return err
+	}
+	for name, c := range map[string]struct {
+		size func(mtu int) int
+		want error
+	}{
+		"less than a GRH": {func(int) int { return -verbs.GRHSize - 1 }, verbs.ErrRange},
+		"negative":        {func(int) int { return -1 }, verbs.ErrRange},
+		"zero":            {func(int) int { return 0 }, verbs.ErrRange},
+		"one":             {func(int) int { return 1 }, errors.ErrUnsupported},
+		"MTU":             {func(mtu int) int { return mtu }, errors.ErrUnsupported},
+		"above the MTU":   {func(mtu int) int { return mtu + 1 }, verbs.ErrRange},
+	} {
+		if err := sized(c.size); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

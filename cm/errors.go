@@ -2,6 +2,7 @@ package cm
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -127,31 +128,38 @@ func (e *RejectedError) As(target any) bool {
 }
 
 // SendError returns wc.Err() for a completion from a send queue. The error also matches
-// [verbs.ErrDisconnected] if the peer, the link or iWARP's TCP connection is gone.
-func SendError(wc *verbs.WC) error {
-	if wc.Status == verbs.WCRetryExcErr || wc.Status == verbs.WCLocQPOpErr {
-		return fmt.Errorf("%w: %w", verbs.ErrDisconnected, wc.Err())
-	}
-	return wc.Err()
-}
+// [verbs.ErrDisconnected] if the peer, the link or iWARP's TCP connection is gone. It is what
+// [Endpoint.Reason] can tell without the endpoint.
+func SendError(wc *verbs.WC) error { return gone(wc.Err()) }
 
 // Reason adds to err, that of a completion ([verbs.WC.Err], [uverbs.CQ.Next]), why the connection
 // ended, if the request failed because of that: it matches [verbs.ErrDisconnected],
 // [verbs.ErrClosed] or [verbs.ErrDeviceRemoved] then. As a request is flushed shortly before the
-// end is known, Reason waits for Done, a second at most.
+// end is known, Reason waits for Done until ctx ends, and a second at most: a queue pair that has failed by itself flushes
+// its requests without an end. With a ctx that has ended it does not wait.
 //
 // The status WCLocQPOpErr of a send means that the link is down (rxe) or the connection has ended (siw). That of a
 // receive can mean that the message was longer, which Reason cannot tell apart.
-func (e *Endpoint) Reason(err error) error {
-	switch {
-	case errors.Is(err, verbs.WCRetryExcErr), errors.Is(err, verbs.WCLocQPOpErr):
+func (e *Endpoint) Reason(ctx context.Context, err error) error {
+	if !errors.Is(err, verbs.WCFlushErr) {
+		return gone(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	select {
+	case <-e.life.done:
+	case <-ctx.Done():
+	}
+	if why := e.Err(); why != nil {
+		return fmt.Errorf("%w: %w", why, err)
+	}
+	return err
+}
+
+// gone adds [verbs.ErrDisconnected] to the error of a completion whose status means that the peer is gone.
+func gone(err error) error {
+	if errors.Is(err, verbs.WCRetryExcErr) || errors.Is(err, verbs.WCLocQPOpErr) {
 		return fmt.Errorf("%w: %w", verbs.ErrDisconnected, err)
-	case errors.Is(err, verbs.WCFlushErr):
-		select {
-		case <-e.life.done:
-			return fmt.Errorf("%w: %w", e.life.reason, err)
-		case <-time.After(time.Second):
-		}
 	}
 	return err
 }

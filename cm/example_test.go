@@ -46,7 +46,7 @@ func Example() {
 		defer conn.Close()
 		for {
 			wc, err := conn.RecvCQ.Next(ctx)
-			if err = conn.Reason(err); errors.Is(err, verbs.ErrDisconnected) {
+			if err = conn.Reason(ctx, err); errors.Is(err, verbs.ErrDisconnected) {
 				return nil
 			}
 			if err != nil {

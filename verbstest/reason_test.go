@@ -1,6 +1,7 @@
 package verbstest_test
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"testing"
@@ -54,7 +55,7 @@ func TestReason(t *testing.T) {
 						return
 					}
 					_, err = e.RecvCQ.Next(t.Context())
-					ended <- e.Reason(err)
+					ended <- e.Reason(t.Context(), err)
 				}()
 				c, err := (&cm.Dialer{Transport: client}).Dial(t.Context(), addr)
 				if err != nil {
@@ -75,8 +76,15 @@ func TestReason(t *testing.T) {
 				if test.want == nil && (errors.Is(err, verbs.ErrDisconnected) || time.Since(begin) > 2*time.Second) {
 					t.Errorf("after %v: %v", time.Since(begin), err)
 				}
-				if err := e.Reason(nil); err != nil {
+				if err := e.Reason(t.Context(), nil); err != nil {
 					t.Errorf("no error became %v", err)
+				}
+				// With a context that has ended it says what is known, and does not wait.
+				over, cancel := context.WithCancel(t.Context())
+				cancel()
+				begin = time.Now()
+				if err := e.Reason(over, verbs.WCFlushErr); !errors.Is(err, verbs.WCFlushErr) || e.Err() != nil && !errors.Is(err, e.Err()) || time.Since(begin) > 0 {
+					t.Errorf("at once: %v after %v", err, time.Since(begin))
 				}
 			})
 		})

@@ -190,7 +190,7 @@ func (c *client) awaitWrites(ctx context.Context, n int) error {
 		_, err = c.ep.QP.PostRecv(verbs.RecvWR{})
 	}
 	if err != nil {
-		return c.abandon(c.ep.Reason(err))
+		return c.abandon(c.ep.Reason(ctx, err))
 	}
 	return nil
 }

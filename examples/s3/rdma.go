@@ -162,7 +162,7 @@ func (d *dataPlane) serve(ctx context.Context, req *cm.Request) error {
 	defer ep.Close()
 	// The client sends an empty message first: on iWARP the side that dialed must (RFC 5044, 7.1.2).
 	if _, err := ep.RecvCQ.Next(starting); err != nil {
-		return fmt.Errorf("first message of the client: %w", ep.Reason(err))
+		return fmt.Errorf("first message of the client: %w", ep.Reason(starting, err))
 	}
 	<-s.turn
 	select {
@@ -213,7 +213,7 @@ func (d *dataPlane) transfer(ctx context.Context, t token, op verbs.Opcode, data
 	}
 	err := d.move(ctx, s.ep, t, op, data, held)
 	if err != nil {
-		err = s.ep.Reason(err)
+		err = s.ep.Reason(ctx, err)
 		// Requests may be in flight. They use the regions, and the client's memory, until the QP is destroyed.
 		if cerr := s.ep.Close(); cerr != nil {
 			return fmt.Errorf("%w; %d staging regions are lost: %w", err, len(held), cerr)

@@ -151,7 +151,7 @@ func (s *server) serve(ctx context.Context, n int) error {
 			s.mu.Lock()
 			conn := s.conns[wc.QPNum]
 			s.mu.Unlock()
-			err := conn.Reason(wc.Err())
+			err := conn.Reason(ctx, wc.Err())
 			if wc.ID != answered {
 				if err == nil {
 					err = s.answer(conn, wc)

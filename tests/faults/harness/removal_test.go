@@ -96,7 +96,7 @@ func polledPair(t *testing.T) connPair {
 				for ctx.Err() == nil {
 					var wcs [16]verbs.WC
 					if n := e.RecvCQ.Poll(wcs[:]); n > 0 {
-						return errors.Join(e.Reason(wcs[0].Err()), e.Close())
+						return errors.Join(e.Reason(ctx, wcs[0].Err()), e.Close())
 					}
 					time.Sleep(time.Millisecond)
 				}
