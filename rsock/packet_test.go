@@ -40,7 +40,7 @@ func exchangePacket(t *testing.T, a, b *rsock.PacketConn, data []byte) {
 	}
 	buf := make([]byte, 4096)
 	n, from, err := b.ReadFrom(buf)
-	if err != nil || !bytes.Equal(buf[:n], data) || from != a.LocalAddr() {
+	if err != nil || !bytes.Equal(buf[:n], data) || from.String() != a.LocalAddr().String() {
 		t.Fatalf("%d bytes from %v, %v", n, from, err)
 	}
 }

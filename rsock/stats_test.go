@@ -76,7 +76,11 @@ func TestQuietStats(t *testing.T) {
 		a, b := connect(t, device, rsock.Options{WriteBuffer: 8 << 10, KeepAlive: -1})
 		labtest.Must(a.Write(randomBytes(8 << 10)))(t) // in four messages, of which each is signaled
 		labtest.Until(t, "the data to arrive", func() bool { return b.Stats().Unread == 8<<10 })
-		labtest.Until(t, "its acknowledgement", func() bool { s := a.Stats(); return s.Unsent == 0 && s.SendQueued == 0 })
+		labtest.Until(t, "its acknowledgement", func() bool {
+			s := a.Stats()
+			// On iWARP the last message, behind the data, has no completion.
+			return s.Unsent == 0 && (s.SendQueued == 0 || s.SendQueued == 1 && device == labtest.SIW)
+		})
 	})
 }
 
