@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"os"
 	"path"
 	"path/filepath"
@@ -92,4 +93,18 @@ func TestFuzzTests(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestOptions: the page of options has a row for each of package cm.
+func TestOptions(t *testing.T) {
+	text := read(t, "docs/options.md")
+	pkg := packages(t)["cm"]
+	for _, name := range []string{"Dialer", "ListenConfig", "Options"} {
+		s := pkg.Scope().Lookup(name).Type().Underlying().(*types.Struct)
+		for i := range s.NumFields() {
+			if f := s.Field(i); f.Exported() && !f.Embedded() && !strings.Contains(text, "\n| `cm."+name+"."+f.Name()+"` |") {
+				t.Errorf("docs/options.md has no row for cm.%s.%s", name, f.Name())
+			}
+		}
+	}
 }

@@ -379,3 +379,23 @@ func TestLeaks(t *testing.T) {
 		labtest.CheckLeaks(t, before)
 	})
 }
+
+// TestShutdown waits for an accepted connection to end.
+func TestShutdown(t *testing.T) {
+	labtest.RequireBoth(t)
+	l := labtest.Must(Listen(t.Context(), labtest.Addr+":0"))(t)
+	accepted := make(chan *Conn, 1)
+	go func() {
+		if r, err := l.Accept(testContext(t)); err == nil {
+			c, _ := r.Accept(testContext(t), Options{})
+			accepted <- c
+		}
+	}()
+	client := labtest.Must(dial(testContext(t), l.Addr().String(), Options{}))(t)
+	labtest.Close(t, <-accepted)
+	if err := l.Shutdown(ended(t)); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a connection up: %v", err)
+	}
+	go client.Close()
+	check(t, l.Shutdown(testContext(t)))
+}

@@ -65,6 +65,9 @@ func (l *Listener) Close() error {
 	return l.l.Close()
 }
 
+// Shutdown stops listening and waits until the accepted connections have ended, which it does not end itself, or ctx has.
+func (l *Listener) Shutdown(ctx context.Context) error { return l.l.Shutdown(ctx) }
+
 // Request is a peer's request for a connection, as in package cm. It must be accepted or
 // rejected, exactly once.
 type Request struct {

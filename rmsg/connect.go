@@ -82,8 +82,8 @@ func (c *Conn) connect(ctx context.Context, connect connector) (e *cm.Endpoint, 
 		defer abort()
 		defer stop()
 		e, err := connect(dialCtx, cm.Options{
-			Logger: opt.Logger,
-			Cap:    verbs.QPCap{MaxSendWR: opt.sends(), MaxRecvWR: opt.receives(), MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
+			Logger: opt.Logger, RetryCount: opt.RetryCount,
+			Cap: verbs.QPCap{MaxSendWR: opt.sends(), MaxRecvWR: opt.receives(), MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
 			Prepare: func(r cm.Route, o *cm.Options) error {
 				err := c.prepare(r, o)
 				if err == nil && c.arena.dev.iwarp {

@@ -71,6 +71,9 @@ type Options struct {
 	// limit. It may also pass if the peer's last packet is lost: that is no error.
 	Linger time.Duration
 
+	// RetryCount is how often a request to a peer that does not answer is repeated, as in [cm.Options]: 6 by default, at
+	// most 7. With less, a dead peer is noticed sooner, and a bad network ends connections sooner.
+	RetryCount int
 	// KeepAlive is the interval of the test of a connection, which the peer's program does not see: an idle
 	// connection does not notice otherwise that its peer's machine is gone. Zero means 15 s, a negative value
 	// disables the test. Its failure ends the connection with [verbs.ErrDisconnected]: on RoCE some 4 s later, on
@@ -112,12 +115,14 @@ func (o Options) withDefaults() (Options, error) {
 	o.ConnectTimeout = timeout(o.ConnectTimeout, 10*time.Second)
 	o.Linger = timeout(o.Linger, 10*time.Second)
 	o.KeepAlive = option.KeepAlive(o.KeepAlive)
+	retries := o.RetryCount // which package cm replaces
 	return o, option.Set(
 		option.Size("Credits", &o.Credits, 32, 1, maxCount),
 		option.Size("Eager", &o.Eager, defaultEager, minEager, maxEager),
 		option.Size("MaxMessage", &o.MaxMessage, 16<<20, 0, maxSize),
 		option.Size("Window", &o.Window, 1<<20, 0, maxSize),
 		option.Size("SendQueue", &o.SendQueue, 64, 1, maxCount),
+		option.Size("RetryCount", &retries, 0, 0, 7),
 		option.Size("SendBuffer", &o.SendBuffer, max(64<<10, 3*o.Eager), 4<<10, maxSize),
 		option.Size("Cache", &o.Cache, 4<<20, 0, maxSize),
 	)

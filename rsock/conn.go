@@ -109,6 +109,7 @@ func newConn(opt Options, log *slog.Logger) (*Conn, cm.Options, error) {
 	return c, cm.Options{
 		PrivateData:        private,
 		Logger:             log,
+		RetryCount:         opt.RetryCount,
 		ResponderResources: -1, InitiatorDepth: -1,
 		Cap: verbs.QPCap{
 			MaxSendWR: c.opt.SendQueue, MaxRecvWR: c.reader.queue.size,

@@ -30,6 +30,8 @@ type ListenConfig struct {
 	// for Accept, each with its memory. Zero means 128, the most is 65535. Peers
 	// beyond it wait until there is room.
 	Backlog int
+	// ReuseAddr allows a port that dials are bound to, as in [cm.ListenConfig].
+	ReuseAddr bool
 	// MaxConns is the number of RDMA connections that may be open, as in [cm.ListenConfig].
 	MaxConns int
 	// HandshakeTimeout bounds the handshake of a connection, without the time in which
@@ -177,7 +179,7 @@ func (l *Listener) open(ctx context.Context, network, addr string, local netip.A
 // listenRDMA listens as package net does, for which tcp6 is IPv6 only.
 func (lc *ListenConfig) listenRDMA(ctx context.Context, network string, local netip.AddrPort) (*cm.Listener, error) {
 	only6 := strings.HasSuffix(network, "6")
-	return (&cm.ListenConfig{MaxConns: lc.MaxConns, Transport: lc.Transport, IPv6Only: only6}).Listen(ctx, local.String())
+	return (&cm.ListenConfig{MaxConns: lc.MaxConns, ReuseAddr: lc.ReuseAddr, Transport: lc.Transport, IPv6Only: only6}).Listen(ctx, local.String())
 }
 
 // serve starts a handshake for each request.

@@ -34,6 +34,9 @@ type Options struct {
 	// of the process does so at a time, and none polls while other programs want the
 	// processors.
 	SpinTime time.Duration
+	// RetryCount is how often a request to a peer that does not answer is repeated, as in [cm.Options]: 6 by default, at
+	// most 7. With less, a dead peer is noticed sooner, and a bad network ends connections sooner.
+	RetryCount int
 	// KeepAlive is the interval of the test of an idle connection. Zero means 15 s, a
 	// negative value disables the test. See [Conn.SetKeepAlivePeriod].
 	KeepAlive time.Duration
@@ -73,12 +76,14 @@ const (
 func (o Options) withDefaults() (Options, error) {
 	bufSize := defaultBufferSize()
 	sends, recvs := queueSizes(bufSize)
+	retries := o.RetryCount // which package cm replaces
 	err := option.Set(
 		option.Size("ReadBuffer", &o.ReadBuffer, bufSize, minBuffer, maxBuffer),
 		option.Size("WriteBuffer", &o.WriteBuffer, bufSize, minBuffer, maxBuffer),
 		option.Size("SendQueue", &o.SendQueue, sends, minQueue, maxQueue),
 		option.Size("RecvQueue", &o.RecvQueue, recvs, minQueue, maxQueue),
 		option.Size("Inline", &o.Inline, defaultInline, 0, maxInline),
+		option.Size("RetryCount", &retries, 0, 0, 7),
 	)
 	o.ReadBuffer, o.WriteBuffer = pages(o.ReadBuffer), pages(o.WriteBuffer)
 	o.KeepAlive = option.KeepAlive(o.KeepAlive)
