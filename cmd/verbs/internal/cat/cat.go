@@ -18,6 +18,7 @@ type Cmd struct {
 	Addr    string        `arg:"" placeholder:"HOST[:PORT]" help:"Address to connect to, or with -l to listen on: :PORT is all addresses. The default port is 7471."`
 	Listen  bool          `short:"l" help:"Accept one connection instead of making one."`
 	Timeout time.Duration `short:"w" placeholder:"TIME" help:"Give up connecting, or waiting for a connection, after this long."`
+	TOS     uint8         `name:"tos" placeholder:"NUMBER" help:"Type of service, or traffic class, of the packets; set by the side that connects (default: the system's)."`
 	Buffer  cli.Size      `short:"B" placeholder:"BYTES" help:"Size of the buffers, each way."`
 }
 
@@ -56,7 +57,7 @@ func (c *Cmd) connect(ctx context.Context) (net.Conn, error) {
 	opt := rsock.Options{ReadBuffer: int(c.Buffer), WriteBuffer: int(c.Buffer), Linger: 10 * time.Second}
 	addr := cli.JoinPort(c.Addr, 7471)
 	if !c.Listen {
-		return (&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", addr)
+		return (&rsock.Dialer{Options: opt, TOS: c.TOS}).DialContext(ctx, "rdma", addr)
 	}
 	l, err := (&rsock.ListenConfig{Options: opt}).Listen(ctx, "rdma", addr)
 	if err != nil {
