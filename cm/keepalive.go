@@ -61,13 +61,14 @@ func init() {
 }
 
 // test is the test of [Options].KeepAlive. The completion is the program's, so the state of the QP tells whether
-// the test has failed. A full queue has requests in flight, which test the connection as well.
+// the test has failed. A full queue has requests in flight, which test the connection as well. While completions wait in
+// SendCQ there is no test: those of a program that does not poll would fill the CQ, and end a connection that is well.
 func (e *Endpoint) test(post bool) error {
 	attr, err := e.QP.Query()
 	switch {
 	case err == nil && attr.State == verbs.StateErr:
 		return fmt.Errorf("%w: the queue pair has failed", verbs.ErrDisconnected)
-	case err == nil && post:
+	case err == nil && post && !bridge.HasCompletions(e.SendCQ):
 		_, err = e.QP.PostSend(verbs.SendWR{ID: KeepAliveID, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled})
 	}
 	if err != nil && !errors.Is(err, verbs.ErrQueueFull) {

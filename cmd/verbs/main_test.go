@@ -160,7 +160,7 @@ func TestCompletion(t *testing.T) {
 		"p":                   "perf ping ports",
 		"perf write-imm ":     "bw lat",
 		"perf send lat --max": "--max-lat --max-p99",
-		"ping --size 256 -":   "--addr --client --count --debug --help --json --persistent --port --server --size --source --validate --verbose --version",
+		"ping --size 256 -":   "--addr --client --count --debug --help --json --persistent --port --server --size --source --tos --validate --verbose --version",
 		"completion ":         "bash fish zsh",
 		"cat ":                "",
 		"devices --jso":       "--json",
