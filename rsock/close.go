@@ -180,7 +180,8 @@ func (e *closer) disconnect(deadline time.Time) error {
 	ended := !c.peer.canWrite() && c.local&writeEnded != 0
 	// As TCP, which resets a connection that is closed with unread data: the peer is not to take it for read. What was
 	// written is delivered before, which a request of no bytes tells.
-	reset := c.reader.ring.unread() > 0
+	c.reader.progress()
+	reset := c.reader.ring.unread() > 0 && !c.isOver()
 	var err error
 	switch {
 	case reset:

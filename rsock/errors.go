@@ -22,7 +22,16 @@ func (c *Conn) wrap(op string, err error) error {
 		return err
 	}
 	if _, ok := errors.AsType[syscall.Errno](err); ok {
-		err = &os.SyscallError{Syscall: op, Err: err}
+		call := op
+		switch op {
+		case "writeto":
+			call = "read"
+		case "readfrom":
+			call = "write"
+		case "close":
+			call = "shutdown"
+		}
+		err = &os.SyscallError{Syscall: call, Err: err}
 	}
 	return &net.OpError{Op: op, Net: network, Source: c.localAddr, Addr: c.remoteAddr, Err: err}
 }

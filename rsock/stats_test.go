@@ -215,6 +215,7 @@ func TestSums(t *testing.T) {
 		}
 		close(done)
 		watchers.Wait()
+		labtest.Until(t, "the background to close what was accepted", func() bool { return l.Stats().Open == 0 })
 		ls, ds := l.Stats(), d.Stats()
 		if ls.Open != 0 || ls.Accepted != conns+1 || ds.Open != 0 || ds.Dials != conns+2 || ds.Failed != 1 || ds.DialedTCP != 0 {
 			t.Errorf("%+v, %+v", ls, ds)
