@@ -423,7 +423,9 @@ func (e *Endpoint) RemoteAddr() Addr { return Addr{e.route.Remote} }
 // Announce replaces [Options].PrivateData, for data that does not exist before the QP, such as
 // keys. Options.Setup calls it: later it fails with an error that matches EISCONN, as the data has been sent.
 func (e *Endpoint) Announce(privateData []byte) error {
-	return fail("announce to", e.RemoteAddr().String(), e.announce.set(privateData))
+	var err error
+	closed := e.own.use(func() { err = e.announce.set(privateData) })
+	return fail("announce to", e.RemoteAddr().String(), cmp.Or(closed, err))
 }
 
 // announcement is the private data for the peer.

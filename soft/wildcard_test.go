@@ -30,18 +30,14 @@ func TestWildcard(t *testing.T) {
 			if (err == nil) != want || err != nil && (!errors.Is(err, verbs.ErrNoRDMA) || !strings.Contains(err.Error(), "no device has an IPv4 address")) {
 				t.Errorf("a device with %s listens on %s: %v", addr, wildcard, err)
 			}
-			network := "tcp"
-			if want {
-				network = "rdma"
-			}
 			lc := rsock.ListenConfig{Transport: transport, Fallback: rsock.FallbackMissing}
 			rl, err := lc.Listen(t.Context(), "rdma", wildcard)
 			if err != nil {
 				t.Errorf("rsock: %v", err)
 				continue
 			}
-			if got := rl.Addr().Network(); got != network {
-				t.Errorf("a device with %s: rsock listens on %s by %s, not %s", addr, wildcard, got, network)
+			if got := rl.(*rsock.Listener).RDMA(); got != want {
+				t.Errorf("a device with %s: rsock listens on %s by RDMA: %v", addr, wildcard, got)
 			}
 			rl.Close()
 		}

@@ -136,6 +136,7 @@ func safeMethods(o closer, s *objectSet) (names []string) {
 	exclusive := map[string]bool{
 		"MR.Rereg":  true,
 		"MR.Word":   true, // panics after Close
+		"MR.Word64": true,
 		"QP.BindMW": s.mw == nil,
 	}
 	typ := reflect.TypeOf(o)
