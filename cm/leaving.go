@@ -49,7 +49,8 @@ const (
 )
 
 // add takes over an ID that is up, or, if asked, has been disconnected. It returns false if the caller
-// must close the ID: the connection has ended at both sides, or there are too many.
+// must close the ID: the connection has ended at both sides, there are too many, or the kernel refuses to ask the
+// peer, which the caller then reports.
 func (l *leaving) add(id *ID, port uint16, asked bool) bool {
 	l.mu.Lock()
 	// Events come from the dispatcher, which must not wait for system calls.
@@ -72,21 +73,31 @@ func (l *leaving) add(id *ID, port uint16, asked bool) bool {
 		s.timer = time.AfterFunc(waitLimit, func() { l.end(id) })
 	}
 	l.mu.Unlock()
-	if ask {
-		l.ask(id)
+	if ask && id.Disconnect() != nil {
+		id.leaving.Store(false)
+		l.remove(id)
+		return false
 	}
 	return true
 }
 
-func (l *leaving) ask(id *ID) {
-	if id.Disconnect() != nil {
-		l.end(id)
+// end destroys an ID, and asks the peer of another one instead. If the kernel refuses, it is tried again later.
+func (l *leaving) end(id *ID) {
+	err := id.Close() // before the ID leaves the set: Transport.Close returns after it
+	l.mu.Lock()
+	s := l.ids[id]
+	again := s != nil && err != nil && !l.closed
+	if again {
+		s.timer.Reset(askLimit)
+	}
+	l.mu.Unlock()
+	if !again {
+		l.remove(id)
 	}
 }
 
-// end destroys an ID, and asks the peer of another one instead.
-func (l *leaving) end(id *ID) {
-	id.Close() // before the ID leaves the set: Transport.Close returns after it
+// remove forgets an ID, and asks the peer of another one instead.
+func (l *leaving) remove(id *ID) {
 	l.mu.Lock()
 	s := l.ids[id]
 	if s == nil {
@@ -113,8 +124,8 @@ func (l *leaving) end(id *ID) {
 		l.empty = nil
 	}
 	l.mu.Unlock()
-	if next != nil {
-		l.ask(next.id)
+	if next != nil && next.id.Disconnect() != nil {
+		l.end(next.id)
 	}
 }
 

@@ -67,7 +67,8 @@ func (p *Stream) readUint64() (uint64, error) {
 }
 
 func listenStreams(ctx context.Context, addr string, report func(error)) (*Server, error) {
-	l, err := rsock.Listen("rdma", addr)
+	// Close waits, so that its errors are reported, as those of the dialing side.
+	l, err := (&rsock.ListenConfig{Options: rsock.Options{Linger: 10 * time.Second}}).Listen(ctx, "rdma", addr)
 	if err != nil {
 		return nil, err
 	}
