@@ -5,15 +5,11 @@ package labtest
 
 import (
 	"cmp"
-	"context"
-	"errors"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/goverbs/verbs/internal/labtest/labdev"
 	"github.com/goverbs/verbs/uverbs"
@@ -97,16 +93,6 @@ func OpenDevice(t testing.TB, name string) *uverbs.Context {
 	return Made(uverbs.Open(cmp.Or(name, only)))(t)
 }
 
-// Close closes c when the test ends. The test fails if that fails.
-func Close(t testing.TB, c interface{ Close() error }) {
-	t.Helper()
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 // EachClean is like Each, and compares the inventories before and after a test.
 func EachClean(t *testing.T, test func(t *testing.T, device string)) {
 	t.Helper()
@@ -117,23 +103,6 @@ func EachClean(t *testing.T, test func(t *testing.T, device string)) {
 	})
 }
 
-// Within returns a context that ends with the test, or after d.
-func Within(t testing.TB, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// Until waits until ok returns true, and ends the test if that takes a minute.
-func Until(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited too long for %s", what)
-		}
-	}
-}
-
 // UntilActive waits until the device's port is active.
 func UntilActive(t testing.TB, device string) {
 	t.Helper()
@@ -141,56 +110,6 @@ func UntilActive(t testing.TB, device string) {
 		b, _ := os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/state")
 		return strings.Contains(string(b), "ACTIVE")
 	})
-}
-
-// Check ends the test if one of the errors is not nil.
-func Check(t testing.TB, errs ...error) {
-	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// DialAccept calls dial and accept at the same time, and returns both ends.
-func DialAccept[T any](t testing.TB, dial, accept func() (T, error)) (dialed, accepted T) {
-	t.Helper()
-	done := make(chan error, 1)
-	go func() {
-		var err error
-		accepted, err = accept()
-		done <- err
-	}()
-	dialed = Must(dial())(t)
-	Check(t, <-done)
-	return dialed, accepted
-}
-
-// RandomBytes returns n random bytes, which are the same for the same seed.
-func RandomBytes(seed, n int) []byte {
-	b := make([]byte, n)
-	rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}).Read(b)
-	return b
-}
-
-// Must returns a function that returns v, or ends the test if err is not nil.
-func Must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-// Made is like Must, and closes v when the test ends, as Close does.
-func Made[T interface{ Close() error }](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		Must(v, err)(t)
-		Close(t, v)
-		return v
-	}
 }
 
 // ExpectWarning makes the lab ignore warnings of the kernel that contain text, which
