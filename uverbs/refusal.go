@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // checkAttr refuses attributes in mask that no device takes. The kernel says EINVAL, and nothing of which it is, or takes
@@ -46,7 +47,7 @@ func rangeError(name string, value, min, max int) error {
 
 // explainVector adds to an error of the kernel's what is wrong with an address vector, if that is found.
 func (c *Context) explainVector(av *verbs.AddressVector, err error) error {
-	if !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENODATA) && !errors.Is(err, syscall.ENOENT) {
+	if !errors.Is(err, syscall.EINVAL) && !errors.Is(err, host.ENODATA) && !errors.Is(err, syscall.ENOENT) {
 		return wrapNoRoute(av, err)
 	}
 	if port := int(av.Port); port < 1 || port > c.device.ports {
