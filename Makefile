@@ -17,7 +17,7 @@ NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 # Packages with tests that want a real kernel, and the kernels. What lies deeper in tests than
 # these is programs and their own tests. tests/driver is a module of its own, tests/hosts
 # needs two machines, and tests/nic an adapter.
-LAB_PKGS = ./internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
+LAB_PKGS = ./internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/suites/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
 KERNELS  = 6.1 6.12 7.3
 KERNEL   = 6.12
 FLAGS    = -short
@@ -39,7 +39,7 @@ test: test-host test-race test-lab test-hosts test-nic bench-quick ## run the te
 test-all: ## run every test: all kernels, long rounds, faults, two machines, races, arm64, the newest C peers
 	LAB_TEST_BOOT=1 $(MAKE) test-host FLAGS=
 	$(MAKE) test-kernels FLAGS=
-	$(MAKE) hosts adapter nic faults race test-arm64 test-peers upstream bench-quick
+	$(MAKE) hosts adapter nic faults race test-arm64 test-peers upstream suites bench-quick
 	$(MAKE) soak DURATION=5m
 	$(MAKE) lint test-builds fuzz ALL=1
 
@@ -125,6 +125,10 @@ test-arm64: deps-test build ## run the tests that need a kernel on an emulated a
 test-peers: deps-test build ## run the tests against C with the newest release of rdma-core, of Debian sid
 	$(LAB) --userland sid fetch
 	SOFT_PEERS=all LAB_USERLAND=sid $(GO) test $(FLAGS) -count 1 -timeout 30m -exec "$(CURDIR)/$(LAB)" ./tests/interop
+
+# Modules are fetched, and the toolchain is copied and changed, below build/suites.
+suites: ## run the test suites of net/http, crypto/tls and other projects over package rsock, beside TCP
+	$(GO) test -v -count 1 -timeout 60m $(if $(RUN),-run '$(RUN)') ./tests/suites -suites
 
 valkey: deps-test build ## load a valkey-server over RDMA, beside TCP and then for 10 minutes, with valkey-go and go-redis
 	cd examples/valkey && $(GO) run ./server "$(CURDIR)/build/valkey-server"
@@ -331,4 +335,4 @@ deps-test:
 deps-native:
 	$(call need,$(NATIVE_DEBS))
 
-.PHONY: help demo test test-all test-host test-race test-builds test-lab test-hosts test-nic nic adapter test-kernels test-arm64 test-peers valkey soak race lint vet-platforms cover api-diff upstream fuzz hosts faults adapter-table generate bench bench-native bench-mlx5 bench-quick native-go bench-c build release release-check clean deps-lab deps-test deps-native
+.PHONY: help demo test test-all test-host test-race test-builds test-lab test-hosts test-nic nic adapter test-kernels test-arm64 test-peers suites valkey soak race lint vet-platforms cover api-diff upstream fuzz hosts faults adapter-table generate bench bench-native bench-mlx5 bench-quick native-go bench-c build release release-check clean deps-lab deps-test deps-native
