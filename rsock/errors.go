@@ -22,18 +22,26 @@ func (c *Conn) wrap(op string, err error) error {
 		return err
 	}
 	if _, ok := errors.AsType[syscall.Errno](err); ok {
-		call := op
-		switch op {
-		case "writeto":
-			call = "read"
-		case "readfrom":
-			call = "write"
-		case "close":
-			call = "shutdown"
-		}
-		err = &os.SyscallError{Syscall: call, Err: err}
+		err = &os.SyscallError{Syscall: callOf(op), Err: err}
 	}
 	return &net.OpError{Op: op, Net: network, Source: c.localAddr, Addr: c.remoteAddr, Err: err}
+}
+
+// callOf returns the system call that package net names in the errors of an operation.
+func callOf(op string) string {
+	switch op {
+	case "dial":
+		return "connect"
+	case "listen":
+		return "bind"
+	case "writeto":
+		return "read"
+	case "readfrom":
+		return "write"
+	case "close":
+		return "shutdown"
+	}
+	return op
 }
 
 // opError returns an error that does not belong to a Conn as a [net.OpError].
@@ -69,7 +77,7 @@ func (c *opCause) As(target any) bool {
 	if !ok || !is {
 		return false
 	}
-	*t = &os.SyscallError{Syscall: map[string]string{"dial": "connect", "listen": "bind"}[c.op], Err: errno}
+	*t = &os.SyscallError{Syscall: callOf(c.op), Err: errno}
 	return true
 }
 

@@ -383,7 +383,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 // SetDeadline sets the time at which running and later calls of Accept fail with [os.ErrDeadlineExceeded]. The zero
 // value means never.
 func (l *Listener) SetDeadline(t time.Time) error {
-	if l == nil || l.closed.Load() {
+	if l.closed.Load() {
 		return opError("set", nil, l.Addr(), net.ErrClosed)
 	}
 	l.accept.set(t)
