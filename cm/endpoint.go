@@ -488,7 +488,7 @@ func (e *Endpoint) Close() error {
 // has not confirmed the connection.
 func (e *Endpoint) leave() bool {
 	l := &e.life
-	return l.up.Load() && e.plan.typ == verbs.RC && !e.iwarp &&
+	return (l.up.Load() || e.id.notified.Load()) && e.plan.typ == verbs.RC && !e.iwarp &&
 		e.transport.leaving.add(e.id, e.route.Local.Port(), l.disconnected)
 }
 

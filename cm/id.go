@@ -39,6 +39,7 @@ type ID struct {
 	destroyed bool
 
 	leaving       atomic.Bool              // its endpoint is closed
+	notified      atomic.Bool              // Notify has established the connection
 	endpoint      atomic.Pointer[Endpoint] // of Channel.Connect or Channel.Accept
 	ackTimeoutSet atomic.Bool              // by SetAckTimeout
 	groups        sync.Map                 // the handles of multicast groups, by address
@@ -370,9 +371,15 @@ func (id *ID) setOption(what string, level, name uint32, value []byte) error {
 }
 
 // Notify reports an event of the connection's QP to the connection manager (rdma_notify(3)):
-// EventCommEst, when a message has come before Established, which then follows at once.
+// EventCommEst, when a message has come before Established, which then follows at once. It fails when the
+// confirmation has come, too. If the end has come and Linux does not know it yet, Linux goes on to
+// repeat the acceptance, and [ID.Close] waits for a minute until it gives up. An [Endpoint] does not wait.
 func (id *ID) Notify(event verbs.AsyncEventType) error {
-	return fail("notify ID", "", idCommand(id, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)}))
+	err := idCommand(id, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)})
+	if err == nil {
+		id.notified.Store(true)
+	}
+	return fail("notify ID", "", err)
 }
 
 func (id *ID) query(option uint32) (r abi.RdmaUcmQueryAddrResp, err error) {

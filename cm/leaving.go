@@ -50,11 +50,17 @@ const (
 
 // add takes over an ID that is up, or, if asked, has been disconnected. It returns false if the caller
 // must close the ID: the connection has ended at both sides, there are too many, or the kernel refuses to ask the
-// peer, which the caller then reports.
+// peer, which the caller then reports. An ID that was established by [ID.Notify] it takes in any case, as
+// the kernel may destroy it slowly.
 func (l *leaving) add(id *ID, port uint16, asked bool) bool {
 	l.mu.Lock()
+	if l.closed || len(l.ids) >= maxLeaving {
+		l.mu.Unlock()
+		return false
+	}
 	// Events come from the dispatcher, which must not wait for system calls.
-	if l.closed || len(l.ids) >= maxLeaving || !id.events.leave(id, func() { go l.end(id) }) {
+	over := !id.events.leave(id, func() { go l.end(id) })
+	if over && !id.notified.Load() {
 		l.mu.Unlock()
 		return false
 	}
@@ -64,13 +70,17 @@ func (l *leaving) add(id *ID, port uint16, asked bool) bool {
 	id.leaving.Store(true)
 	s := &leave{id: id, port: port}
 	l.ids[id] = s
-	ask := !asked && l.asked < maxAsked
-	if s.asked = asked || ask; s.asked {
+	ask := !over && !asked && l.asked < maxAsked
+	end := func() { l.end(id) }
+	switch s.asked = !over && (asked || ask); {
+	case over:
+		s.timer = time.AfterFunc(0, end)
+	case s.asked:
 		l.asked++
-		s.timer = time.AfterFunc(askLimit, func() { l.end(id) })
-	} else {
+		s.timer = time.AfterFunc(askLimit, end)
+	default:
 		l.waiting.Push(s)
-		s.timer = time.AfterFunc(waitLimit, func() { l.end(id) })
+		s.timer = time.AfterFunc(waitLimit, end)
 	}
 	l.mu.Unlock()
 	if ask && id.Disconnect() != nil {

@@ -461,6 +461,7 @@ var errNotConfirmed = fmt.Errorf("the peer has not confirmed the connection with
 
 // awaitPeer is awaitEstablished without a limit, not for iWARP.
 func (e *Endpoint) awaitPeer(ctx context.Context, ownCQ bool) (Event, error) {
+	var passed bool // a message has come, which may have passed the confirmation
 	for wait := time.Millisecond; ownCQ; wait = min(2*wait, 100*time.Millisecond) {
 		within, cancel := context.WithTimeout(ctx, wait)
 		ev, err := e.id.events.await(within, Established, Disconnected)
@@ -468,9 +469,12 @@ func (e *Endpoint) awaitPeer(ctx context.Context, ownCQ bool) (Event, error) {
 		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 			return ev, err
 		}
-		if bridge.HasCompletions(e.RecvCQ) {
+		switch {
+		case passed:
 			e.id.Notify(verbs.EventCommEst) // fails if the confirmation has just come
 			ownCQ = false
+		case bridge.HasCompletions(e.RecvCQ):
+			passed, wait = true, 10*time.Millisecond
 		}
 	}
 	return e.id.events.await(ctx, Established, Disconnected)
