@@ -68,7 +68,7 @@ func TestOverrunEnds(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := labtest.Within(t, 30*time.Second)
 		client, server := srqConnection(ctx, t, device, 64, func(dev *uverbs.Context) *uverbs.CQ {
-			return labtest.Made(dev.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
+			return labtest.Made(dev.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: labtest.Made(dev.CreateCompChannel())(t)}))(t)
 		})
 		for range 32 {
 			labtest.Must(client.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("message")}))(t)
