@@ -17,7 +17,7 @@ NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 # Packages with tests that want a real kernel, and the kernels. What lies deeper in tests than
 # these is programs and their own tests. tests/driver is a module of its own, tests/hosts
 # needs two machines, and tests/nic an adapter.
-LAB_PKGS = ./internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/suites/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
+LAB_PKGS = ./cmd/verbs/internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/suites/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
 KERNELS  = 6.1 6.12 7.3
 KERNEL   = 6.12
 FLAGS    = -short
@@ -45,7 +45,7 @@ test-all: ## run every test: all kernels, long rounds, faults, two machines, rac
 
 test-host: deps-test build build/promtool ## run the tests that need no kernel, on a device in user space
 	$(GO) run ./gen -check -out abi
-	$(GO) run ./gen/ifc -check -out internal/connectx
+	$(GO) run ./gen/ifc -check -out lab/connectx
 	$(GO) test work
 
 test-race: ## run the tests of drivers, and random calls of the verbs, under the race detector
@@ -68,7 +68,7 @@ NIC_USERLANDS = bookworm-security sid
 
 test-nic: deps-test build build/c/libmlx5 ## run C programs and rdma-core's tests on an emulated ConnectX, the shortest pass of each
 	$(LAB) --userland $(firstword $(NIC_USERLANDS)) fetch
-	$(LAB) --nic $(firstword $(NICS)) --userland $(firstword $(NIC_USERLANDS)) test -short -timeout 10m ./internal/abicheck ./tests/nic ./provider/mlx5
+	$(LAB) --nic $(firstword $(NICS)) --userland $(firstword $(NIC_USERLANDS)) test -short -timeout 10m ./cmd/verbs/internal/abicheck ./tests/nic ./provider/mlx5
 	$(LAB) --nic connectx,connectx-ib --userland $(firstword $(NIC_USERLANDS)) test -short -timeout 10m -run TestAdapter ./tests/rdmadev
 
 # Runs go test with $(2) on KERNELS and NICS, and with each of $(1), which are options of the lab. $(3) are the packages, $(4)
@@ -87,7 +87,7 @@ nic: deps-test build ## run them on KERNELS, with releases of libmlx5 and link l
 # Packages whose tests run on an adapter, and those that need no address, as on InfiniBand. In place of each device of
 # the lab, tests have the adapter.
 ADAPTER_PKGS = ./provider/mlx5 $(filter-out ./tests/bench/ ./tests/soak/,$(LAB_PKGS))
-IB_PKGS      = ./internal/abicheck ./provider/mlx5 ./uverbs ./cmd/verbs/internal/info ./tests/model ./tests/rdmadev ./tests/scenarios
+IB_PKGS      = ./cmd/verbs/internal/abicheck ./provider/mlx5 ./uverbs ./cmd/verbs/internal/info ./tests/model ./tests/rdmadev ./tests/scenarios
 
 adapter-table: export LABTEST_DEVICE = mlx5_0
 adapter-table: deps-test build build/c/libmlx5 ## run the tests of all packages on an emulated ConnectX, on KERNELS and both link layers, and write build/adapter-table.md; FLAGS= for long rounds
@@ -96,7 +96,7 @@ adapter-table: deps-test build build/c/libmlx5 ## run the tests of all packages 
 # The last two compare with the newest release of libmlx5, and on InfiniBand.
 adapter: deps-test build build/c/libmlx5 ## run the tests of the driver for ConnectX, and of its faults, on KERNELS with an emulated one
 	@failed=; for k in $(KERNELS); do \
-		run="--kernel $$k --nic connectx"; echo "== $$run"; $(LAB) --kernel $$k fetch && $(LAB) $$run test -timeout 20m ./internal/abicheck ./provider/mlx5 && \
+		run="--kernel $$k --nic connectx"; echo "== $$run"; $(LAB) --kernel $$k fetch && $(LAB) $$run test -timeout 20m ./cmd/verbs/internal/abicheck ./provider/mlx5 && \
 		LABTEST_DEVICE=mlx5_0 $(LAB) $$run test -timeout 20m -run 'TestPingPong$$|TestAdapterRemoval' ./tests/interop ./tests/faults/harness && \
 		$(LAB) --kernel $$k --nic connectx,connectx-ib test -timeout 20m -run TestAdapter ./tests/rdmadev || failed="$$failed $$k"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
@@ -117,8 +117,8 @@ test-arm64: deps-test build ## run the tests that need a kernel on an emulated a
 	$(call need,qemu-system-arm)
 	$(call need,qemu-user)
 	for size in 4096 16384; do GOARCH=arm64 $(GO) test $(FLAGS) -count 1 -skip AgainstC -exec "qemu-aarch64 -p $$size" ./provider/mlx5 || exit 1; done
-	GOARCH=arm64 $(GO) build -o build/lab-arm64 ./cmd/rdmalab
-	GOARCH=arm64 $(GO) build -o build/arm64/ ./tests/bench/... ./cmd/verbs ./examples/... ./examples/grpc ./examples/valkey ./exporter/cmd/...
+	GOARCH=arm64 $(GO) build -o build/lab-arm64 ./lab/rdmalab
+	GOARCH=arm64 $(GO) build -o build/arm64/ ./tests/bench/... ./cmd/verbs ./examples/... ./exporter/cmd/...
 	LAB_ARCH=arm64 $(LAB) fetch
 	LAB_ARCH=arm64 GOARCH=arm64 $(GO) test $(FLAGS) -p 1 -count 1 -timeout 40m -skip BarrierInstructions -exec "$(CURDIR)/$(LAB)" $(ARCH_PKGS)
 
@@ -170,12 +170,17 @@ PLATFORMS = linux/arm64 linux/arm linux/s390x darwin/arm64 freebsd/amd64 windows
 lint: vet-platforms ## gofmt, modules, vet, staticcheck, other platforms, known vulnerabilities
 	@test -z "$$(gofmt -l .)" || { gofmt -l . ; echo "run gofmt -w on these"; exit 1; }
 	@mkdir -p build
-	@for m in $$($(GO) list -m -f '{{.Dir}}') tests/driver; do echo "cd $$m && go mod tidy -diff"; (cd $$m && GOWORK=off $(GO) mod tidy -diff) || exit 1; done
+	GO=$(GO) .github/modules.sh -diff
+	cd tests/driver && GOWORK=off $(GO) mod tidy -diff
 	$(GO) vet work
 	$(GO) tool staticcheck work
 	@if curl -sSfm 10 -o /dev/null https://vuln.go.dev/index/db.json; then \
 		$(GO) run golang.org/x/vuln/cmd/govulncheck@latest work; s=$$?; test $$s -ne 3 || exit $$s; \
 	else echo "govulncheck skipped: its database cannot be reached"; fi
+
+tidy: ## go mod tidy, of all modules
+	GO=$(GO) .github/modules.sh -tidy
+	cd tests/driver && GOWORK=off $(GO) mod tidy
 
 test-builds: ## run the tests that need no kernel with checks of pointers, without the kernel's devices, and on 386
 	@mkdir -p build
@@ -237,7 +242,7 @@ hosts: deps-test build ## put two machines on a wire and cause faults there, all
 	$(GO) test -v -count 1 -timeout 60m -run '$(if $(RUN),$(RUN),TestConnectX|TestCheck|TestPingMesh)' -exec "$(CURDIR)/$(LAB)" ./tests/hosts
 
 generate: deps-test ## regenerate package abi, and the layouts of package connectx
-	$(GO) generate ./abi ./internal/connectx
+	$(GO) generate ./abi ./lab/connectx
 
 # What fails is "not measured" on the page.
 bench: deps-test build bench-c ## measure in the lab with dilated time, beside C, and write docs/benchmarks.md
@@ -295,21 +300,22 @@ build/promtool:
 
 build: ## build the programs into build/
 	@mkdir -p build
-	$(GO) build -o $(LAB) ./cmd/rdmalab
-	$(GO) build -o build/ ./tests/bench/... ./cmd/verbs ./examples/... ./examples/grpc ./examples/valkey ./exporter/cmd/...
+	$(GO) build -o $(LAB) ./lab/rdmalab
+	$(GO) build -o build/ ./tests/bench/... ./cmd/verbs ./examples/... ./exporter/cmd/...
 
 # Programs without C, and for RDMA in the kernel the lab and the exporter too. SBOM lists the modules that a binary has.
 RELEASE   = linux/amd64 linux/arm64 darwin/arm64 windows/amd64
 SBOM      = $(GO) run github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0 bin -json -noserial -notimestamp -std -version v$(shell sed -n 's/^const Version = "\(.*\)"$$/\1/p' version.go)
-RELEASEGO = GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags='-s -w'
+RELEASEGO = GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags='-s -w' -o $(CURDIR)/build/release/
 
 release: ## build the programs of a release, with their parts and checksums, into build/release
 	rm -rf build/release && mkdir -p build/release
+	GO=$(GO) .github/modules.sh
 	@set -e; for p in $(RELEASE); do \
 		export GOOS=$${p%/*} GOARCH=$${p#*/}; name=$$GOOS-$$GOARCH$$(test $$GOOS != windows || echo .exe); echo "$$p"; \
-		$(RELEASEGO) -o build/release/verbs-$$name ./cmd/verbs; test $$GOOS = linux || continue; \
-		$(RELEASEGO) -o build/release/rdmalab-$$name ./cmd/rdmalab; \
-		(cd exporter && $(RELEASEGO) -o ../build/release/verbs-exporter-$$name ./cmd/verbs-exporter); \
+		(cd cmd/verbs && $(RELEASEGO)verbs-$$name -modfile $(CURDIR)/build/mod/cmd-verbs.mod .); test $$GOOS = linux || continue; \
+		(cd lab && $(RELEASEGO)rdmalab-$$name -modfile $(CURDIR)/build/mod/lab.mod ./rdmalab); \
+		(cd exporter && $(RELEASEGO)verbs-exporter-$$name -modfile $(CURDIR)/build/mod/exporter.mod ./cmd/verbs-exporter); \
 	done
 	@$(if $(SBOM),for f in build/release/*-linux-*; do $(SBOM) -output $$f.cdx.json $$f || exit 1; done)
 	cd build/release && sha256sum * >SHA256SUMS
@@ -335,4 +341,4 @@ deps-test:
 deps-native:
 	$(call need,$(NATIVE_DEBS))
 
-.PHONY: help demo test test-all test-host test-race test-builds test-lab test-hosts test-nic nic adapter test-kernels test-arm64 test-peers suites valkey soak race lint vet-platforms cover api-diff upstream fuzz hosts faults adapter-table generate bench bench-native bench-mlx5 bench-quick native-go bench-c build release release-check clean deps-lab deps-test deps-native
+.PHONY: help demo test test-all test-host test-race test-builds test-lab test-hosts test-nic nic adapter test-kernels test-arm64 test-peers suites valkey soak race lint tidy vet-platforms cover api-diff upstream fuzz hosts faults adapter-table generate bench bench-native bench-mlx5 bench-quick native-go bench-c build release release-check clean deps-lab deps-test deps-native

@@ -42,12 +42,16 @@ zip() {
 	[ -z "$1" ] || return 0
 }
 zip ""
-zip exporter
+for m in cmd/verbs exporter lab; do zip $m; done
 GOPROXY="file://$tmp/proxy,file://$($go env GOMODCACHE)/cache/download,$($go env GOPROXY)"
 export GOPROXY GOMODCACHE="$tmp/mod" GONOSUMDB=$module GOTOOLCHAIN=local
 
-echo "== go install $module/cmd/verbs@$version"
-GOBIN=$tmp/bin $go install $module/cmd/verbs@"$version"
+for p in cmd/verbs lab/rdmalab exporter/cmd/verbs-exporter; do
+	echo "== go install $module/$p@$version"
+	GOBIN=$tmp/bin $go install $module/$p@"$version"
+done
+"$tmp/bin/rdmalab" --help >"$tmp/help" 2>&1
+"$tmp/bin/verbs-exporter" --help >>"$tmp/help" 2>&1
 "$tmp/bin/verbs" --version | tee "$tmp/version"
 grep -q "^verbs $name," "$tmp/version"
 
@@ -64,6 +68,20 @@ sums() {
 echo "== what an importer of rsock depends on"
 (sums $module/rsock importer $module) | tee "$tmp/sums"
 printf '%s\n' $module golang.org/x/sys | diff - "$tmp/sums"
+
+echo "== a program with older modules keeps them"
+mkdir "$tmp/older" && cd "$tmp/older"
+printf 'package main\n\nimport (\n\t_ "github.com/alecthomas/kong"\n\t_ "github.com/cilium/ebpf"\n)\n\nfunc main() {}\n' >main.go
+$go mod init example.com/older 2>/dev/null
+$go mod edit -require github.com/cilium/ebpf@v0.19.0 -require github.com/alecthomas/kong@v1.12.0
+$go mod tidy
+sed 's/^import (/&\n\t_ "github.com\/goverbs\/verbs\/rsock"/' -i main.go
+$go mod edit -require $module@"$version"
+$go mod tidy
+$go build .
+$go list -m all | grep -E '^github.com/(cilium/ebpf v0.19.0|alecthomas/kong v1.12.0)$' | tee "$tmp/kept"
+[ "$(wc -l <"$tmp/kept")" = 2 ] || { cat go.mod; exit 1; }
+cd "$OLDPWD"
 
 echo "== an importer of the exporter"
 (sums $module/exporter metrics $module/exporter) >"$tmp/sums"

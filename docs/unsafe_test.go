@@ -22,7 +22,7 @@ var unsafeIn = map[string]string{
 	"internal/host":      "addresses of mappings, which mmap(2) takes and returns",
 	"internal/noescape":  "slices that the compiler takes to escape",
 	"internal/engine":    "registered memory, and elements of queues",
-	"internal/vfiouser":  "memory of a guest, which mmap(2) places inside of a reserved range",
+	"lab/vfiouser":       "memory of a guest, which mmap(2) places inside of a reserved range",
 	"soft/internal/uapi": "memory of the process that commands name by its address",
 	"soft/internal/ucma": "the same, in its tests",
 	"internal/udp":       "messages of sendmmsg(2) and recvmmsg(2)",

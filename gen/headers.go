@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/goverbs/verbs/internal/debian"
+	"github.com/goverbs/verbs/lab/debian"
 )
 
 // Source of the headers. The version is pinned only here.

@@ -1,7 +1,7 @@
 // Command gen writes package abi: the kernel's RDMA uAPI as Go.
 //
 //	linux-libc-dev ─► clang -target bpf -g ─► BTF ─► structs, unions  ─┐
-//	(internal/debian)  clang -E -dM ─► values ────► macros, enums     ─┴► abi/zabi_*.go
+//	(lab/debian)  clang -E -dM ─► values ────► macros, enums     ─┴► abi/zabi_*.go
 //
 // The package version is pinned (see headers.go), so the output is the same on every
 // machine. With -check nothing is written, and a difference is an error. If a mirror no
@@ -20,7 +20,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/goverbs/verbs/internal/debian"
+	"github.com/goverbs/verbs/lab/debian"
 )
 
 func main() {

@@ -5,7 +5,8 @@ go 1.26.0
 require (
 	github.com/cilium/ebpf v0.22.0
 	github.com/goverbs/verbs v0.1.0
-	github.com/goverbs/verbs/exporter v0.0.0
+	github.com/goverbs/verbs/exporter v0.1.0
+	github.com/goverbs/verbs/lab v0.1.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3
 	github.com/vishvananda/netlink v1.3.1
@@ -35,9 +36,5 @@ require (
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect
 	honnef.co/go/tools v0.8.2 // indirect
 )
-
-replace github.com/goverbs/verbs => ../
-
-replace github.com/goverbs/verbs/exporter => ../exporter
 
 tool honnef.co/go/tools/cmd/staticcheck

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goverbs/verbs/internal/connectx"
 	"github.com/goverbs/verbs/internal/labtest/labdev"
 )
 
@@ -31,14 +30,6 @@ func EachAdapter(t *testing.T, test func(t *testing.T, device string, infiniBand
 		device := labdev.Adapter(i)
 		t.Run(device, func(t *testing.T) { test(t, device, kind == "connectx-ib") })
 	}
-}
-
-// Inject causes a fault of an adapter, count times where that has a meaning.
-func Inject(t testing.TB, pciDir string, fault connectx.Fault, count uint16) {
-	t.Helper()
-	f := Must(os.OpenFile(pciDir+"/config", os.O_WRONLY, 0))(t)
-	defer f.Close()
-	Must(f.WriteAt([]byte{byte(fault), 0, byte(count), byte(count >> 8)}, 0x44))(t)
 }
 
 // PCIDir returns the folder in sysfs of an adapter's PCI device, which stays while the kernel has no RDMA

@@ -5,7 +5,7 @@
 //	        └──────────────────────────────┴──────────────────────┴──────────────┘
 //	                                   libibverbs, libmlx5
 //	                                   mlx5_ib, mlx5_core          in the guest
-//	                                   internal/connectx           in the lab
+//	                                   lab/connectx           in the lab
 //
 // Both sides of a test are on one adapter, mlx5_0. Each test also fails if the drivers have written a
 // warning to the kernel's log.

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/connectx"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/lab/connectx"
 	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
@@ -105,24 +105,24 @@ func TestAdapterPort(t *testing.T) {
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)
 		dir := labtest.PCIDir(t, a.name)
-		t.Cleanup(func() { labtest.Inject(t, dir, connectx.FaultPortUp, 0) })
+		t.Cleanup(func() { labtest.Check(t, connectx.Inject(dir, connectx.FaultPortUp, 0)) })
 		before := linkDowned(t, a)
 		for n := range labtest.Rounds(20, 2) {
-			labtest.Inject(t, dir, connectx.FaultPortDown, 0)
+			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortDown, 0))
 			if d := a.wait(t, verbs.PortDown); d.Ports[0].PhysState == verbs.PhysLinkUp {
 				t.Errorf("the port is down and its physical state %v", d.Ports[0].PhysState)
 			}
 			if got, want := linkDowned(t, a), min(before+uint64(n)+1, 255); got != want {
 				t.Errorf("link_downed is %d, want %d", got, want)
 			}
-			labtest.Inject(t, dir, connectx.FaultPortUp, 0)
+			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortUp, 0))
 			a.wait(t, verbs.PortActive)
 		}
 		for range labtest.Rounds(1000, 10) { // faster than anybody looks
-			labtest.Inject(t, dir, connectx.FaultPortDown, 0)
-			labtest.Inject(t, dir, connectx.FaultPortUp, 0)
+			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortDown, 0))
+			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortUp, 0))
 		}
-		labtest.Inject(t, dir, connectx.FaultStorm, 1000)
+		labtest.Check(t, connectx.Inject(dir, connectx.FaultStorm, 1000))
 		a.same(t)
 	})
 }
@@ -225,8 +225,8 @@ func TestAdapterFirmware(t *testing.T) {
 			return n
 		}
 		before := reports()
-		t.Cleanup(func() { labtest.Inject(t, dir, connectx.FaultNone, 0) })
-		labtest.Inject(t, dir, connectx.FaultFirmware, 0)
+		t.Cleanup(func() { labtest.Check(t, connectx.Inject(dir, connectx.FaultNone, 0)) })
+		labtest.Check(t, connectx.Inject(dir, connectx.FaultFirmware, 0))
 		answered := make(chan error, 1)
 		go func() {
 			pd, err := ctx.AllocPD()
@@ -242,7 +242,7 @@ func TestAdapterFirmware(t *testing.T) {
 			answered <- nil
 		default:
 		}
-		labtest.Inject(t, dir, connectx.FaultNone, 0)
+		labtest.Check(t, connectx.Inject(dir, connectx.FaultNone, 0))
 		if err := <-answered; err != nil {
 			t.Errorf("a command that has waited: %v", err)
 		}
@@ -258,7 +258,7 @@ func TestAdapterFatal(t *testing.T) {
 		before := labtest.Must(rdmadev.Find(device))(t)
 		ctx := labtest.Must(uverbs.Open(device))(t)
 		defer ctx.Close()
-		labtest.Inject(t, labtest.PCIDir(t, a.name), connectx.FaultFatal, 0)
+		labtest.Check(t, connectx.Inject(labtest.PCIDir(t, a.name), connectx.FaultFatal, 0))
 		for {
 			if e := labtest.Must(ctx.NextAsyncEvent(t.Context()))(t); e.Type == verbs.EventDeviceFatal {
 				break

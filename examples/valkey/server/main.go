@@ -11,7 +11,7 @@ import (
 	"runtime"
 	"strconv"
 
-	"github.com/goverbs/verbs/internal/debian"
+	"github.com/goverbs/verbs/lab/debian"
 )
 
 func main() {

@@ -29,7 +29,7 @@ import (
 	"slices"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/tsc"
+	"github.com/goverbs/verbs/lab/tsc"
 	"github.com/goverbs/verbs/tests/bench/deaf"
 	"github.com/goverbs/verbs/tests/bench/self"
 	"github.com/goverbs/verbs/tests/bench/ticks"

@@ -27,7 +27,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/goverbs/verbs/internal/tsc"
+	"github.com/goverbs/verbs/lab/tsc"
 	"github.com/goverbs/verbs/tests/bench/ticks"
 )
 

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/goverbs/verbs/internal/tsc"
+	"github.com/goverbs/verbs/lab/tsc"
 )
 
 // Meter has the times of calls.

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/goverbs/verbs/cmd/verbs/internal/abicheck"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
-	"github.com/goverbs/verbs/internal/abicheck"
 )
 
 // Cmd is verbs abi, for kong.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goverbs/verbs/internal/abicheck"
+	"github.com/goverbs/verbs/cmd/verbs/internal/abicheck"
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
@@ -16,7 +16,7 @@ import (
 func TestABI(t *testing.T) {
 	labtest.RequireKernel(t)
 	if testing.Short() {
-		t.Skip("reading the kernel's types once more takes a while, and internal/abicheck compares them")
+		t.Skip("reading the kernel's types once more takes a while, and cmd/verbs/internal/abicheck compares them")
 	}
 	k, err := abicheck.Open()
 	if err != nil {

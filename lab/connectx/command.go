@@ -1,0 +1,318 @@
+//go:build linux
+
+package connectx
+
+import (
+	"encoding/binary"
+	"maps"
+	"math/bits"
+	"sync"
+
+	"github.com/goverbs/verbs/lab/vfiouser"
+)
+
+// call is a command under execution.
+type call struct {
+	op, mod  uint16
+	in       []byte // at least as long as the structure
+	out      []byte // at least as long as the structure; the handler writes behind the first 8 bytes
+	syndrome uint32 // tells the reason of an error
+}
+
+// handlers execute the commands: those of each part of the adapter stand with it.
+var handlers = func() map[uint16]func(*Device, *call) status {
+	all := maps.Clone(coreCommands)
+	add(all, func(d *Device) *capabilities { return &d.caps }, capCommands)
+	add(all, func(d *Device) *port { return &d.port }, portCommands)
+	add(all, func(d *Device) *resources { return &d.res }, resourceCommands)
+	add(all, func(d *Device) *eqTable { return &d.eqs }, eqCommands)
+	add(all, func(d *Device) *ethernet { return &d.eth }, ethCommands)
+	add(all, func(d *Device) *flowTables { return &d.eth.flow }, flowCommands)
+	for _, m := range []map[uint16]func(*transport, *call) status{mkeyCommands, cqCommands, qpCommands, srqCommands} {
+		add(all, func(d *Device) *transport { return d.t }, m)
+	}
+	return all
+}()
+
+// add adds the handlers of a part.
+func add[P any](all map[uint16]func(*Device, *call) status, part func(*Device) *P, commands map[uint16]func(*P, *call) status) {
+	for op, run := range commands {
+		all[op] = func(d *Device, c *call) status { return run(part(d), c) }
+	}
+}
+
+// commandQueue is the driver's queue of commands: up to 32 entries of 64 bytes, each with a bit of
+// the doorbell (struct mlx5_cmd_layout).
+type commandQueue struct {
+	d    *Device
+	done chan struct{} // closed when the goroutine has ended
+
+	mu      sync.Mutex
+	change  sync.Cond
+	addr    uint64
+	view    *vfiouser.View // of the page at
+	at      uint64
+	pending uint32
+	busy    bool
+	ended   bool
+}
+
+const (
+	logCommands      = 5
+	logCommandStride = 6
+	commandSize      = 1 << logCommandStride
+	inlineSize       = 16 // of input and output, in the entry
+
+	leastOut = 8 // status and syndrome
+
+	// A block of the rest (struct mlx5_cmd_prot_block).
+	blockSize = 576
+	blockData = 512
+
+	// maxCommand bounds inputs and outputs: the driver has none larger than a few MiB, for page lists.
+	maxCommand = 32 << 20
+)
+
+// Delivery status, of a command that is not executed (mlx5_core's cmd.c).
+const (
+	deliveryToken       = 0x2
+	deliveryBlockNumber = 0x3
+	deliveryOutAlign    = 0x4
+	deliveryInAlign     = 0x5
+	deliveryInLength    = 0x7
+	deliveryOutLength   = 0x8
+	deliveryReserved    = 0x9
+	deliveryDescriptor  = 0x10
+)
+
+func (q *commandQueue) begin(d *Device) {
+	q.d, q.done, q.change.L = d, make(chan struct{}), &q.mu
+	go q.run()
+}
+
+// end ends the goroutine.
+func (q *commandQueue) end() {
+	q.mu.Lock()
+	q.ended = true
+	q.change.Broadcast()
+	q.mu.Unlock()
+	<-q.done
+}
+
+// quiesce forgets the pending commands and calls do when none is executed.
+func (q *commandQueue) quiesce(do func()) {
+	q.mu.Lock()
+	q.pending = 0
+	for q.busy {
+		q.change.Wait()
+	}
+	q.busy = true // nobody else executes
+	q.mu.Unlock()
+	do()
+	q.mu.Lock()
+	q.busy = false
+	q.change.Broadcast()
+	q.mu.Unlock()
+}
+
+// unmap forgets where the queue is.
+func (q *commandQueue) unmap() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.view != nil {
+		q.view.Close()
+	}
+	q.view, q.addr, q.pending = nil, 0, 0
+}
+
+// setAddress takes the upper or lower half of the queue's address.
+func (q *commandQueue) setAddress(mask, value uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.addr = q.addr&^mask | value&mask
+}
+
+func (q *commandQueue) address() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.addr
+}
+
+// ring executes the commands whose bits are set.
+func (q *commandQueue) ring(mask uint32) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.pending |= mask
+	q.change.Broadcast()
+}
+
+func (q *commandQueue) run() {
+	defer close(q.done)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for {
+		for (q.pending == 0 || q.busy || q.d.faults.dead()) && !q.ended {
+			q.change.Wait()
+		}
+		if q.ended {
+			return
+		}
+		slot := bits.TrailingZeros32(q.pending)
+		q.pending &^= 1 << slot
+		if q.view != nil && q.at != q.addr {
+			q.view.Close()
+			q.view = nil
+		}
+		if q.view == nil {
+			// Without memory there is nowhere to answer: the driver's timeout tells.
+			v, err := q.d.mem.Pages([]uint64{q.addr}, 4096)
+			if err != nil {
+				continue
+			}
+			q.view, q.at = v, q.addr
+		}
+		view := q.view
+		q.busy = true
+		q.mu.Unlock()
+		q.execute(view, slot)
+		q.mu.Lock()
+		q.busy = false
+		q.change.Broadcast()
+	}
+}
+
+// execute executes the command of an entry, and hands the entry back to the driver.
+func (q *commandQueue) execute(view *vfiouser.View, slot int) {
+	at := slot * commandSize
+	entry := view.Bytes()[at : at+commandSize]
+	own := view.Word(at + 60)
+	if bigEndian(own.Load())&1 == 0 { // it is the driver's
+		return
+	}
+	// The EQ of this command's completion is the one that exists now: a completion of the very
+	// CREATE_EQ that makes it would be counted twice, as the driver polls for that one.
+	eq := q.d.eqs.subscribed(eventCmd)
+	desc := append([]byte(nil), entry...)
+	delivery := q.deliver(desc, entry)
+	own.Store(bigEndian(uint32(desc[60])<<24 | uint32(delivery)<<1))
+	if eq != nil {
+		var data [28]byte
+		be.PutUint32(data[:], 1<<slot)
+		q.d.eqs.post(eq, eventCmd, 0, data[:])
+	}
+}
+
+// deliver reads the input, executes the command and writes the output.
+func (q *commandQueue) deliver(desc, entry []byte) (delivery byte) {
+	const xport = 7 // MLX5_PCI_CMD_XPORT
+	inLen, outLen := int(be.Uint32(desc[4:])), int(be.Uint32(desc[56:]))
+	inPtr, outPtr, token := be.Uint64(desc[8:]), be.Uint64(desc[48:]), desc[60]
+	switch {
+	case desc[0] != xport:
+		return deliveryDescriptor
+	case desc[1]|desc[2]|desc[3]|desc[62] != 0:
+		return deliveryReserved
+	case inLen < inlineSize || inLen > maxCommand:
+		return deliveryInLength
+	case outLen < leastOut || outLen > maxCommand:
+		return deliveryOutLength
+	case inPtr&0x1ff != 0:
+		return deliveryInAlign
+	case outPtr&0x1ff != 0:
+		return deliveryOutAlign
+	}
+	in := append(make([]byte, 0, inLen), desc[16:32]...)
+	delivery = q.blocks(inPtr, inLen-inlineSize, token, func(_ uint64, data []byte) { in = append(in, data...) })
+	if delivery != 0 {
+		return delivery
+	}
+	out := q.d.execute(in, outLen)
+	copy(entry[32:48], out)
+	out = out[min(len(out), inlineSize):]
+	return q.blocks(outPtr, len(out), token, func(addr uint64, data []byte) {
+		q.d.mem.WriteAt(out[:len(data)], addr)
+		out = out[len(data):]
+	})
+}
+
+// blocks calls do for each block of a chain with its address and data.
+func (q *commandQueue) blocks(addr uint64, left int, token byte, do func(addr uint64, data []byte)) (delivery byte) {
+	var block [blockSize]byte
+	for n := uint32(0); left > 0; n++ {
+		if q.d.mem.ReadAt(block[:], addr) != nil {
+			return deliveryDescriptor
+		}
+		if be.Uint32(block[568:]) != n {
+			return deliveryBlockNumber
+		}
+		if block[573] != token {
+			return deliveryToken
+		}
+		size := min(left, blockData)
+		do(addr, block[:size])
+		left -= size
+		addr = be.Uint64(block[560:])
+	}
+	return 0
+}
+
+// execute executes a command, of which in is the whole input, and returns outLen bytes of output.
+func (d *Device) execute(in []byte, outLen int) []byte {
+	c := &call{op: be.Uint16(in), mod: be.Uint16(in[6:]), in: in, out: make([]byte, outLen)}
+	st := d.dispatch(c)
+	out := c.out[:outLen]
+	if st != statusOk {
+		clear(out)
+	}
+	out[0] = byte(st)
+	be.PutUint32(out[4:], c.syndrome)
+	d.record(Event{Kind: RecordCommand, Number: uint32(c.op), Status: byte(st), In: in, Out: out})
+	return out
+}
+
+// shorter has the sizes of commands whose structures have grown since Linux 6.1.
+var shorter = map[uint16]layout{
+	opCreateFlowTable:      {in: 64, out: 16},
+	opQueryQp:              {in: 16, out: 272},
+	opQuerySpecialContexts: {in: 16, out: 16},
+}
+
+// dispatch checks what all commands have in common, and calls the handler.
+func (d *Device) dispatch(c *call) status {
+	if st, ok := d.faults.take(FaultCommand); ok {
+		return status(st)
+	}
+	run, l := handlers[c.op], layouts[c.op]
+	if run == nil {
+		return statusBadOpErr
+	}
+	least := l
+	if s, ok := shorter[c.op]; ok {
+		least = s
+	}
+	switch {
+	case len(c.in) < least.in:
+		return statusBadInpLenErr
+	case len(c.out) < least.out:
+		return statusBadOutpLenErr
+	}
+	// What an older driver lacks is zero.
+	c.in = append(c.in, make([]byte, max(l.in-len(c.in), 0))...)
+	c.out = append(c.out, make([]byte, max(l.out-len(c.out), 0))...)
+	for _, f := range l.reserved {
+		if !f.zero(c.in) {
+			return statusBadParamErr
+		}
+	}
+	if !d.hca.allowed(c.op) {
+		return statusBadSysStateErr
+	}
+	return run(d, c)
+}
+
+// bigEndian turns a word as it is in memory into its value, and back.
+func bigEndian(v uint32) uint32 {
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], v)
+	return be.Uint32(b[:])
+}

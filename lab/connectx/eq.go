@@ -1,0 +1,158 @@
+//go:build linux
+
+package connectx
+
+import (
+	"sync"
+
+	"github.com/goverbs/verbs/lab/vfiouser"
+)
+
+func eqs(t *eqTable) *objects[*eq] { return &t.objects }
+
+var eqCommands = map[uint16]func(*eqTable, *call) status{
+	opCreateEq:  (*eqTable).create,
+	opDestroyEq: drop(eqs, destroyEqInEqNumber, (*eq).close),
+	opQueryEq:   on(eqs, queryEqInEqNumber, (*eq).query),
+}
+
+// eq is an event queue. An event is an entry of 64 bytes in a ring, whose owner bit tells the
+// driver that it is new, and an interrupt.
+type eq struct {
+	num     uint32
+	uar     uint32 // whose doorbells are its
+	vector  int
+	mask    [4]uint64 // of the asynchronous events that it gets
+	context []byte    // struct eqc
+
+	mu      sync.Mutex
+	view    *vfiouser.View // nil when it has been destroyed
+	logSize int
+	pi, ci  uint32
+	lost    uint32 // events for which there was no room
+}
+
+const eqeSize = 64
+
+// eqTable has the device's event queues.
+type eqTable struct {
+	d *Device
+	objects[*eq]
+}
+
+// maxEQs bounds the number of EQs, as capability max_num_eqs.
+const maxEQs = 64
+
+func (t *eqTable) create(c *call) status {
+	d, ctx := t.d, createEqInEqContextEntry.at(c.in)
+	q := &eq{uar: eqcUarPage.u32(ctx), vector: eqcIntr.int(ctx), logSize: eqcLogEqSize.int(ctx), context: append([]byte(nil), ctx...)}
+	for i := range q.mask {
+		q.mask[i] = be.Uint64(createEqInEventBitmask.at(c.in)[i*8:])
+	}
+	shift := 12 + eqcLogPageSize.int(ctx)
+	if q.vector >= vectors || q.logSize > d.caps.int(capGeneral, cmdHcaCapLogMaxEqSz) || eqcPageOffset.is(ctx) {
+		return statusBadParamErr
+	}
+	if !d.res.uars.has(q.uar) {
+		return statusBadResErr
+	}
+	size := eqeSize << q.logSize
+	var st status
+	if q.view, st = d.pages(createEqInPas.at(c.in), (size+1<<shift-1)>>shift, shift, 0); st != statusOk {
+		return st
+	}
+	if q.num, st = t.give(q, 1, maxEQs, c, createEqOutEqNumber); st != statusOk {
+		q.view.Close()
+	}
+	return st
+}
+
+func (q *eq) query(c *call) status {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	ctx := queryEqOutEqContextEntry.at(c.out)
+	copy(ctx, q.context)
+	eqcConsumerCounter.set(ctx, uint64(q.ci))
+	eqcProducerCounter.set(ctx, uint64(q.pi))
+	return statusOk
+}
+
+func (q *eq) close() status {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.view != nil {
+		q.view.Close()
+		q.view = nil
+	}
+	return statusOk
+}
+
+// subscribed returns the EQ that gets a type of events, or nil.
+func (t *eqTable) subscribed(typ uint8) *eq {
+	for _, q := range t.all() {
+		if q.mask[typ/64]>>(typ%64)&1 != 0 {
+			return q
+		}
+	}
+	return nil
+}
+
+// event raises an asynchronous event: at the EQ that the driver chose for its type. data is that of
+// struct mlx5_eqe, of at most 28 bytes.
+func (t *eqTable) event(typ, subtype uint8, data []byte) {
+	if q := t.subscribed(typ); q != nil {
+		t.post(q, typ, subtype, data)
+	}
+}
+
+// completion raises the event that a CQ has completions, at the CQ's EQ.
+func (t *eqTable) completion(eqn, cqn uint32) {
+	if q, ok := t.get(eqn); ok {
+		t.post(q, eventComp, 0, eventOfQueue(cqn)) // struct mlx5_eqe_comp
+	}
+}
+
+// post writes an event and interrupts the driver. It takes no lock but the queue's.
+func (t *eqTable) post(q *eq, typ, subtype uint8, data []byte) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.view == nil {
+		return
+	}
+	size := uint32(1) << q.logSize
+	if q.pi-q.ci >= size {
+		q.lost++ // the driver makes its EQs large enough
+		return
+	}
+	at := int(q.pi&(size-1)) * eqeSize
+	e := q.view.Bytes()[at : at+eqeSize]
+	clear(e[:60])
+	e[1], e[3] = typ, subtype
+	copy(e[32:60], data)
+	owner := q.pi >> q.logSize & 1
+	q.pi++
+	q.view.Word(at + 60).Store(bigEndian(owner)) // signature, owner: the rest is there before
+	t.d.record(Event{Kind: RecordEQE, Number: q.num, Offset: at, In: e})
+	t.d.bus.Interrupt(q.vector)
+	if typ != eventCmd {
+		t.d.faults.event()
+	}
+}
+
+// doorbell takes the driver's consumer index, and interrupts it again if it arms a queue that has
+// more.
+func (t *eqTable) doorbell(uar, value uint32, arm bool) {
+	q, ok := t.get(value >> 24)
+	if !ok || q.uar != uar {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	// The index has 24 bits.
+	if ci := q.pi - (q.pi-value)&0xffffff; q.pi-ci <= q.pi-q.ci {
+		q.ci = ci
+	}
+	if arm && q.pi != q.ci {
+		t.d.bus.Interrupt(q.vector)
+	}
+}

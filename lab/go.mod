@@ -1,0 +1,15 @@
+module github.com/goverbs/verbs/lab
+
+go 1.26.0
+
+require (
+	github.com/ProtonMail/go-crypto v1.5.2
+	github.com/cavaliergopher/cpio v1.0.1
+	github.com/goverbs/verbs v0.1.0
+	golang.org/x/sys v0.49.0
+)
+
+require (
+	github.com/cloudflare/circl v1.6.3 // indirect
+	golang.org/x/crypto v0.58.0 // indirect
+)

@@ -1,0 +1,59 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+)
+
+// arch is a processor architecture of guests. Its name is that of Go and of Debian.
+type arch struct {
+	name    string
+	qemu    string // the program, which is in a package
+	pkg     string
+	machine string
+	cpu     string // that is emulated
+	console string
+	bus     string // of virtio devices, the end of their names
+	gcc     string // the end of the name of the cross-compiler's package
+}
+
+var arches = []arch{
+	// Without CX16 the kernel's allocator does not use CMPXCHG16B, which may leave wrong
+	// flags in an emulated processor: kernels have crashed there.
+	{"amd64", "qemu-system-x86_64", "qemu-system-x86", "q35", "max,-cx16", "ttyS0", "pci", "x86-64-linux-gnu"},
+	{"arm64", "qemu-system-aarch64", "qemu-system-arm", "virt,gic-version=3", "max,pauth-impdef=on", "ttyAMA0", "pci", "aarch64-linux-gnu"},
+	{"s390x", "qemu-system-s390x", "qemu-system-misc", "s390-ccw-virtio", "max", "ttysclp0", "ccw", "s390x-linux-gnu"},
+}
+
+func archNames() (names []string) {
+	for _, a := range arches {
+		names = append(names, a.name)
+	}
+	return names
+}
+
+// archByName returns an architecture whose name has been checked.
+func archByName(name string) arch { return arches[slices.Index(archNames(), name)] }
+
+// foreign reports whether programs of the architecture cannot run on this machine.
+func (a arch) foreign() bool { return a.name != runtime.GOARCH }
+
+// self returns the file of this program for the guest.
+func (a arch) self() (string, error) {
+	if !a.foreign() {
+		return "/proc/self/exe", nil
+	}
+	own, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	file := own + "-" + a.name
+	if _, err := os.Stat(file); err != nil {
+		return "", fmt.Errorf("%w: CGO_ENABLED=0 GOARCH=%s go build -o %s github.com/goverbs/verbs/lab/rdmalab", err, a.name, file)
+	}
+	return file, nil
+}

@@ -1,0 +1,135 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/lab/debian"
+)
+
+//go:embed siw.sh
+var siwScript string
+
+// buildSiw builds siw.ko for a kernel and puts it among its modules.
+func buildSiw(ctx context.Context, a debian.Archive, image debian.Package, k kernel) error {
+	root := k.root + ".build" // always the same, so that the next build removes it
+	if err := os.RemoveAll(root); err != nil {
+		return err
+	}
+	defer os.RemoveAll(root)
+	if err := unpackBuild(ctx, a, image, k, root); err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "lab: building siw for %s\n", k.release)
+	prefix := ""
+	if k.arch.foreign() {
+		prefix = k.arch.gcc + "-"
+	}
+	cmd, err := chroot(ctx, root, "sh", "-c", siwScript, "siw.sh", k.release, prefix)
+	if err != nil {
+		return err
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	into := filepath.Join(k.modules, "updates")
+	if err := os.MkdirAll(into, 0o755); err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(root, "build/siw.ko"), filepath.Join(into, "siw.ko"))
+}
+
+// unpackBuild unpacks a kernel's headers, the sources of its modules, and the
+// tools to build them.
+func unpackBuild(ctx context.Context, a debian.Archive, image debian.Package, k kernel, root string) error {
+	v := strings.SplitN(image.Version, ".", 3)
+	if len(v) < 3 {
+		return fmt.Errorf("kernel version %s is not MAJOR.MINOR.PATCH", image.Version)
+	}
+	headers := debian.Package{Name: "linux-headers-" + k.release, Version: image.Version}
+	packages := []string{
+		"linux-source-" + v[0] + "." + v[1] + "=" + image.Version,
+		"bash", "coreutils", "dash", "findutils", "grep", "make", "mawk", "sed", "tar", "xz-utils",
+	}
+	if !k.arch.foreign() {
+		list, err := a.Closure(ctx, []debian.Package{image}, append(packages, headers.Name+"="+headers.Version)...)
+		if err != nil {
+			return err
+		}
+		return a.Extract(ctx, root, list)
+	}
+	// Of the foreign packages only the headers themselves are needed: what they depend on, such
+	// as the compiler, must run here.
+	deps, err := a.Depends(ctx, headers.Name)
+	if err != nil {
+		return err
+	}
+	for _, d := range deps {
+		switch gcc := gccPackage.FindString(d); {
+		case gcc != "":
+			packages = append(packages, gcc+"-"+k.arch.gcc)
+		case strings.HasPrefix(d, "linux-headers-"), strings.HasPrefix(d, "linux-kbuild-"):
+			packages = append(packages, d)
+		}
+	}
+	own := a
+	own.Arch = runtime.GOARCH
+	list, err := own.Closure(ctx, nil, packages...)
+	if err != nil {
+		return err
+	}
+	if err := own.Extract(ctx, root, list); err != nil {
+		return err
+	}
+	return a.Extract(ctx, root, []debian.Package{headers})
+}
+
+// gccPackage matches the compiler in the names of gcc-12, linux-compiler-gcc-12-arm and
+// gcc-14-for-host.
+var gccPackage = regexp.MustCompile(`gcc-\d+`)
+
+// chroot returns a command that runs inside a folder. It works both for root in a
+// container, who may not mount, and for ordinary users, who may not create devices.
+func chroot(ctx context.Context, root string, args ...string) (*exec.Cmd, error) {
+	// objtool reads the end of its stack from here, to distinguish overflows from
+	// other faults.
+	self := filepath.Join(root, "proc/self")
+	if err := os.MkdirAll(self, 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(self, "maps"), []byte("0-0 [stack]\n"), 0o644); err != nil {
+		return nil, err
+	}
+	null := filepath.Join(root, "dev/null")
+	attr := &syscall.SysProcAttr{Setpgid: true}
+	enter := `exec chroot "$0" "$@"`
+	if uid := os.Getuid(); uid == 0 {
+		if err := unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
+			return nil, err
+		}
+	} else {
+		if err := os.WriteFile(null, nil, 0o644); err != nil {
+			return nil, err
+		}
+		enter = `mount --bind /dev/null "$0/dev/null" && ` + enter
+		attr.Cloneflags = unix.CLONE_NEWUSER | unix.CLONE_NEWNS
+		attr.UidMappings = []syscall.SysProcIDMap{{HostID: uid, Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
+	}
+	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", enter, root}, args...)...)
+	cmd.SysProcAttr = attr
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) } // make has children
+	return cmd, nil
+}

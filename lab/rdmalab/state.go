@@ -1,0 +1,196 @@
+//go:build linux
+
+package main
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/lab/debian"
+)
+
+// A state is that of a machine that is ready for a job, in a file. The first run with a kernel
+// and options saves it, and later ones restore it: that takes a second, and booting several.
+// It is of use for the same files, command line and QEMU until this machine restarts, as a
+// guest has measured the frequency of this machine's time stamp counter.
+type state struct {
+	file       string
+	restored   bool
+	mapped     bool   // the file has a hole for each empty page
+	unfinished string // what is saved before it gets the name file
+	monitor    string // QEMU's socket; "" if the machine is not to be saved
+}
+
+// newState makes vm restore its state, or be saved when it is ready. Other machines boot each
+// time. KVM's boot quickly, and the clocks of dilated and icount would go on from another start.
+// One of two machines may go down and boot again, and must not repeat the numbers of its
+// connections. With --debug the user sees the boot.
+func newState(k kernel, opt options, vm *exec.Cmd, dir string) (*state, error) {
+	if opt.accel != "tcg" || k.uml() || opt.net != nil || opt.debug {
+		return &state{}, nil
+	}
+	sum := sha256.New()
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, err
+	}
+	initramfs, err := os.ReadFile(filepath.Join(dir, "initramfs"))
+	if err != nil {
+		return nil, err
+	}
+	args := slices.DeleteFunc(slices.Clone(vm.Args), func(arg string) bool { return strings.Contains(arg, "mount_tag=write") })
+	fmt.Fprintf(sum, "%s%s%s", boot, initramfs, strings.NewReplacer(dir, "", qemuValue(dir), "").Replace(strings.Join(args, " ")))
+	drivers, err := k.moduleFiles(opt.modules()...)
+	if err != nil {
+		return nil, err
+	}
+	files := []string{vm.Path, k.image}
+	for _, d := range drivers {
+		files = append(files, filepath.Join(k.modules, d))
+	}
+	for _, f := range files {
+		info, err := os.Stat(f)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(sum, "%s %d %d", f, info.Size(), info.ModTime().UnixNano())
+	}
+	s := &state{file: filepath.Join(debian.CacheDir(), fmt.Sprintf("%s%x", statePrefix(k, opt), sum.Sum(nil)[:8]))}
+	// A machine with adapters shares its memory with them, where QEMU's look at an empty page allocates
+	// it: that would take seconds. The QEMU of such machines can skip these pages.
+	if s.mapped = len(opt.nics) > 0; s.mapped {
+		vm.Args = append(vm.Args, "-global", "migration.mapped-ram=on")
+	}
+	if exist(s.file) {
+		s.restored = true
+		vm.Env = append(vm.Environ(), stateVariable+s.file)
+		vm.Args = append(vm.Args, "-incoming", s.uri("cat ", s.file))
+		return s, nil
+	}
+	s.unfinished = filepath.Join(debian.CacheDir(), statePrefix(k, opt)+"new")
+	s.monitor = filepath.Join(dir, qmpSocket)
+	vm.Env = append(vm.Environ(), stateVariable+s.unfinished)
+	return s, nil
+}
+
+// uri returns where QEMU reads or writes a state: a shell's command, or a file.
+func (s *state) uri(command, file string) string {
+	if s.mapped {
+		return "file:" + file
+	}
+	return "exec:" + command + stateFile
+}
+
+// QEMU passes a variable to the shell that reads or writes a state.
+const (
+	stateVariable = "LAB_STATE="
+	stateFile     = `"$LAB_STATE"`
+)
+
+// statePrefix begins the names of the states of a kernel with options. There is only one.
+func statePrefix(k kernel, opt options) string {
+	kind := ""
+	if len(opt.nics) > 0 {
+		kind = "nic-"
+	}
+	return fmt.Sprintf("state-%s%s-%s-%d-%d-", kind, k.arch.name, k.release, opt.mem, opt.cpus)
+}
+
+// save saves the machine, which must be ready, if that is wanted and no other lab has done it.
+func (s *state) save() error {
+	if s.monitor == "" || exist(s.file) {
+		return nil
+	}
+	f, err := os.OpenFile(s.unfinished, os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) { // another lab saves its machine, or was killed
+		if info, err := os.Stat(s.unfinished); err == nil && time.Since(info.ModTime()) > time.Minute {
+			os.Remove(s.unfinished)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	f.Close()
+	if err := s.migrate(); err != nil {
+		os.Remove(s.unfinished)
+		return err
+	}
+	old, err := filepath.Glob(strings.TrimSuffix(s.unfinished, "new") + "*")
+	for _, f := range old {
+		if f != s.unfinished {
+			err = errors.Join(err, os.Remove(f))
+		}
+	}
+	return errors.Join(err, os.Rename(s.unfinished, s.file))
+}
+
+// migrate writes the state, and lets the machine go on, which QEMU refuses until the migration has its
+// final status.
+func (s *state) migrate() error {
+	q, err := dialQMP(s.monitor)
+	if err != nil {
+		return err
+	}
+	defer q.conn.Close()
+	if _, err := q.do("migrate-set-parameters", map[string]any{"max-bandwidth": int64(100 << 30)}); err != nil {
+		return err
+	}
+	if _, err := q.do("migrate", map[string]any{"uri": s.uri("cat >", s.unfinished)}); err != nil {
+		return err
+	}
+	migration, err := q.await("query-migrate", "completed", "failed", "cancelled")
+	if err != nil {
+		return err
+	}
+	if _, err := q.do("cont", nil); err != nil {
+		return err
+	}
+	if migration != "completed" {
+		return fmt.Errorf("QEMU: its migration is %s", migration)
+	}
+	_, err = q.await("query-status", running)
+	return err
+}
+
+// fresh is what a machine needs that has not booted by itself but has been restored.
+type fresh struct {
+	Time time.Time
+	Seed []byte // of the kernel's random numbers
+}
+
+// newFresh returns what a machine needs that is restored now.
+func newFresh() *fresh {
+	f := &fresh{Time: time.Now(), Seed: make([]byte, 32)}
+	rand.Read(f.Seed)
+	return f
+}
+
+// apply sets the guest's clock and makes its random numbers differ from those of other machines
+// with the same state.
+func (f *fresh) apply() error {
+	now := unix.NsecToTimespec(f.Time.UnixNano())
+	if err := unix.ClockSettime(unix.CLOCK_REALTIME, &now); err != nil {
+		return os.NewSyscallError("clock_settime", err)
+	}
+	random, err := os.OpenFile("/dev/urandom", os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer random.Close()
+	if _, err := random.Write(f.Seed); err != nil {
+		return err
+	}
+	return os.NewSyscallError("RNDRESEEDCRNG", unix.IoctlSetInt(int(random.Fd()), unix.RNDRESEEDCRNG, 0))
+}

@@ -1,0 +1,156 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/lab/debian"
+)
+
+// User-mode Linux is a kernel that is an ordinary program. It runs the code of its
+// processes on this machine's processor at full speed, whereas QEMU's emulation takes
+// ten times as long and not in proportion. But a system call takes some 50 µs, and the
+// threads of a process never run at the same time.
+
+//go:embed uml.config
+var umlConfig string
+
+//go:embed uml.sh
+var umlScript string
+
+// uml reports whether the kernel is User-mode Linux: it has no modules, since everything
+// is built in.
+func (k kernel) uml() bool { return k.modules == "" }
+
+// umlPrefix begins the names of the folders that hold User-mode Linux.
+const umlPrefix = "uml_"
+
+// newestUML builds the sources that a meta package depends on.
+func newestUML(ctx context.Context, a debian.Archive, meta string) (kernel, error) {
+	source, err := a.Find(ctx, meta)
+	if err != nil {
+		return kernel{}, err
+	}
+	v := strings.SplitN(source.Version, ".", 3)
+	if len(v) < 3 {
+		return kernel{}, fmt.Errorf("kernel version %s is not MAJOR.MINOR.PATCH", source.Version)
+	}
+	root := filepath.Join(debian.CacheDir(), umlPrefix+source.Version+"_"+umlKey())
+	unlock, err := debian.Lock(ctx, root+".lock")
+	if err != nil {
+		return kernel{}, err
+	}
+	defer unlock()
+	if k, err := openUML(root); err == nil {
+		return k, nil
+	}
+	build := root + ".build" // always the same, so that the next build removes it
+	if err := os.RemoveAll(build); err != nil {
+		return kernel{}, err
+	}
+	defer func() {
+		if ctx.Err() != nil {
+			fmt.Fprintln(os.Stderr, "lab: removing what was unpacked for the build, which takes a minute")
+		}
+		os.RemoveAll(build)
+	}()
+	fmt.Fprintf(os.Stderr, "lab: fetching a compiler and the kernel's sources, to build User-mode Linux %s once\n", source.Version)
+	list, err := a.Closure(ctx, nil, "linux-source-"+v[0]+"."+v[1]+"="+source.Version,
+		"bash", "bc", "bison", "coreutils", "dash", "diffutils", "findutils", "flex", "gcc", "grep",
+		"gzip", "libc6-dev", "make", "mawk", "perl-base", "sed", "tar", "xz-utils")
+	if err != nil {
+		return kernel{}, err
+	}
+	if err := a.Extract(ctx, build, list); err != nil {
+		return kernel{}, err
+	}
+	if err := os.WriteFile(filepath.Join(build, "uml.config"), []byte(umlConfig), 0o644); err != nil {
+		return kernel{}, err
+	}
+	fmt.Fprintf(os.Stderr, "lab: building User-mode Linux %s, which takes many minutes\n", source.Version)
+	cmd, err := chroot(ctx, build, "sh", "-c", umlScript)
+	if err != nil {
+		return kernel{}, err
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return kernel{}, fmt.Errorf("%w\n%s", err, tail(out))
+	}
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return kernel{}, err
+	}
+	for _, f := range []string{"linux", "release"} { // release is last: openUML requires it
+		if err := os.Rename(filepath.Join(build, "build", f), filepath.Join(root, f)); err != nil {
+			return kernel{}, err
+		}
+	}
+	return openUML(root)
+}
+
+// umlKey returns a key of the configuration and script with which the kernel is built.
+func umlKey() string {
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(umlConfig+umlScript)))[:12]
+}
+
+// openUML opens a built kernel. It fails if the configuration has changed since.
+func openUML(root string) (kernel, error) {
+	if !strings.HasSuffix(root, umlKey()) {
+		return kernel{}, fmt.Errorf("%s has another configuration", root)
+	}
+	release, err := os.ReadFile(filepath.Join(root, "release"))
+	return kernel{root: root, arch: archByName("amd64"), image: filepath.Join(root, "linux"), release: strings.TrimSpace(string(release))}, err
+}
+
+// umlCommand returns the command that runs the machine. Its ports are serial lines, in
+// order, on connections to the sockets that it inherits. LAB_UML is not known to the
+// kernel, which therefore passes it to process 1 as an environment variable.
+func umlCommand(ctx context.Context, k kernel, opt options, dir, initramfs, _ string) (*exec.Cmd, error) {
+	console, err := os.Create(filepath.Join(dir, "console"))
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, k.image, "mem="+strconv.Itoa(opt.mem)+"M", "ncpus="+strconv.Itoa(opt.cpus),
+		"seccomp=on", "initrd="+initramfs, "uml_dir="+dir, "umid=machine", "con=null", "con0=null,fd:1",
+		"console=tty0", "loglevel=5", "panic=-1", "oops=panic", "LAB_UML=1")
+	cmd.Stdout = console
+	for i, name := range ports {
+		c, err := net.Dial("unix", filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		f, err := c.(*net.UnixConn).File()
+		c.Close()
+		if err != nil {
+			return nil, err
+		}
+		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
+		cmd.Args = append(cmd.Args, fmt.Sprintf("ssl%d=fd:%d", i, 3+i))
+	}
+	return cmd, nil
+}
+
+// openLine opens the serial line of a port, in the guest.
+func openLine(port int) (*os.File, error) {
+	f, err := os.OpenFile(fmt.Sprintf("/dev/ttyS%d", port), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	raw := unix.Termios{Cflag: unix.CS8 | unix.CREAD | unix.CLOCAL | unix.B38400}
+	raw.Cc[unix.VMIN] = 1
+	if err := unix.IoctlSetTermios(int(f.Fd()), unix.TCSETS, &raw); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return f, nil
+}
