@@ -131,7 +131,7 @@ suites: ## run the test suites of net/http, crypto/tls and other projects over p
 	$(GO) test -v -count 1 -timeout 60m $(if $(RUN),-run '$(RUN)') ./tests/suites -suites
 
 valkey: deps-test build ## load a valkey-server over RDMA, beside TCP and then for 10 minutes, with valkey-go and go-redis
-	cd examples/valkey && $(GO) run ./server "$(CURDIR)/build/valkey-server"
+	cd examples/valkey && $(GO) run ./mkserver "$(CURDIR)/build/valkey-server"
 	$(LAB) --accel dilated --timeout 30m sh examples/valkey/load.sh compare 1s
 	$(LAB) --timeout 30m sh examples/valkey/load.sh last 10m
 

@@ -1,4 +1,4 @@
-// Command server builds valkey-server with RDMA from Debian's sources, into a folder. It needs gcc,
+// Command mkserver builds valkey-server with RDMA from Debian's sources, into a folder. It needs gcc,
 // make, and the headers of librdmacm and libibverbs.
 package main
 
@@ -16,11 +16,11 @@ import (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: server FOLDER")
+		fmt.Fprintln(os.Stderr, "usage: mkserver FOLDER")
 		os.Exit(2)
 	}
 	if err := build(context.Background(), os.Args[1]); err != nil {
-		fmt.Fprintln(os.Stderr, "server:", err)
+		fmt.Fprintln(os.Stderr, "mkserver:", err)
 		os.Exit(1)
 	}
 }
