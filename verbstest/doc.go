@@ -1,6 +1,6 @@
 // Package verbstest is a network in memory for tests of programs that use RDMA. It connects devices
 // of package soft in place of UDP, so tests run without hardware, RDMA in the
-// kernel and privileges.
+// kernel and privileges. Package rdmatest is for tests on the devices of the machine.
 //
 //	network := verbstest.NewNetwork(verbstest.Options{})
 //	verbstest.TraceOnFailure(t, network)
