@@ -112,6 +112,9 @@ func (c *Conn) Put(ctx context.Context, to Target, b []byte) error {
 
 func (p *copier) put(ctx context.Context, to Target, b []byte) error {
 	for i := 0; len(b) > 0; i = (i + 1) % chunks {
+		if err := ctx.Err(); err != nil { // a wait does not look if the completion is there
+			return err
+		}
 		if err := p.finish(ctx, i); err != nil {
 			return err
 		}
@@ -142,6 +145,9 @@ func (c *Conn) Get(ctx context.Context, b []byte, from Target) error {
 func (p *copier) get(ctx context.Context, b []byte, from Target) error {
 	// sent counts the bytes requested, got those that have arrived.
 	for i, sent, got := 0, 0, 0; got < len(b); i = (i + 1) % chunks {
+		if err := ctx.Err(); err != nil { // a wait does not look if the completion is there
+			return err
+		}
 		if p.calls[i].busy {
 			if err := p.finish(ctx, i); err != nil {
 				return err
