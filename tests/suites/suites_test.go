@@ -257,7 +257,8 @@ func (s *suite) run(t *testing.T, binary, dir, network string, args ...string) r
 			r.failed[m[2]] = true
 		}
 	}
-	if err != nil && len(r.failed) == 0 {
+	// After PASS, a suite's TestMain has counted goroutines, and found those of the device in user space.
+	if err != nil && len(r.failed) == 0 && !strings.Contains(r.text, "\nPASS\n") {
 		t.Errorf("%v: %v\n%s", cmd.Args, err, tail(r.text))
 	}
 	return r
