@@ -76,7 +76,7 @@ type shortage struct {
 var shortages = []shortage{
 	{code: "verbs: no room\x00", text: "it has as many connections as it takes, see ListenConfig.MaxConns"},
 	{code: "verbs: no mappings\x00", text: "it has too many mappings: raise its vm.max_map_count", errs: []error{host.ErrMappings}},
-	{code: "verbs: no memory\x00", text: "it lacks locked memory: raise its limit, see ulimit -l", errs: []error{syscall.ENOMEM}},
+	{code: "verbs: no memory\x00", text: "it lacks locked memory: raise its limit, see ulimit -l, unless its own error names another", errs: []error{syscall.ENOMEM}},
 	{code: "verbs: no files\x00", text: "it has too many open files: raise its limit, see ulimit -n", errs: []error{syscall.EMFILE, syscall.ENFILE}},
 }
 
