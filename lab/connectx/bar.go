@@ -15,13 +15,10 @@ var le = binary.LittleEndian
 // The only BAR has the initialization segment in its first page, MSI-X (of which the hypervisor
 // takes care), and a page of doorbells for each UAR.
 const (
-	barSize       = 32 << 20
-	logUARs       = 13 // pages of the BAR
-	firstUAR      = 16
-	maxLogUARPage = 4 // log_uar_page_sz: pages of 64 KiB
-	vectors       = 8
-	msixTable     = 0x2000
-	msixPBA       = 0x3000
+	barSize   = 32 << 20
+	firstUAR  = 16
+	msixTable = 0x2000
+	msixPBA   = 0x3000
 )
 
 // Places in a UAR (libmlx5's wqe.h and cq.c, mlx5_core's eq.c).

@@ -34,9 +34,8 @@ type register struct {
 }
 
 const (
-	logRegister = 9 // capability log_bf_reg_size: of both halves
-	flameSize   = 1 << logRegister / 2
-	flameWait   = 500 * time.Microsecond
+	flameSize = 1 << logRegister / 2
+	flameWait = 500 * time.Microsecond
 )
 
 // store takes a store to a register of send queues.
@@ -83,18 +82,6 @@ func (f *blueFlame) store(uar uint32, off int, b []byte) {
 	}
 }
 
-// requestBlocks returns the size of a request that fits in a register, of which b is the start, or 0.
-func requestBlocks(b []byte) int {
-	if len(b) < 8 {
-		return 0
-	}
-	n := (int(b[7]&0x3f)*segment + sendBlock - 1) / sendBlock
-	if n*sendBlock > flameSize {
-		return 0
-	}
-	return n
-}
-
 // give returns what has been stored.
 func (r *register) give(whole bool) []byte {
 	b := r.start
@@ -127,86 +114,8 @@ func (f *blueFlame) reset() {
 	f.registers = nil
 }
 
-// send executes a doorbell, which is the start of a request or all of it: of that one alone, or of
-// all that the doorbell record shows.
-func (d *Device) send(uar uint32, b []byte, one bool) {
-	num := be.Uint32(b[ctrlQPNDS:]) >> 8
-	// A queue of another UAR is another process's.
-	if q, ok := d.eth.sqs.get(num); ok && q.uar == uar {
-		d.eth.ring(q, b, one)
-	} else if q, ok := d.t.qps.get(num); ok && q.uar == uar && q.sq.count > 0 {
-		q.ring(b, one)
-	}
-}
-
 func (q *qp) ring(b []byte, one bool) {
 	q.shown.ring(b, one, &q.sq)
 	q.snapshot()
 	q.e.Doorbell() // it is ignored before RTS
-}
-
-// shown is what doorbells have shown of a send queue. A driver that is ahead of its stores has more in
-// its doorbell record, whose requests may have copies yet to come.
-type shown struct {
-	mu     sync.Mutex
-	closed bool              // the queue's memory is gone
-	end    uint16            // index behind the last request
-	copies map[uint16][]byte // that came by BlueFlame, by the request's index
-}
-
-const maxCopies = 16 // of a queue: others are read from memory
-
-// ring takes a doorbell of a queue.
-func (s *shown) ring(b []byte, one bool, r *ring) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return
-	}
-	record := uint16(r.posted(sendRecord))
-	index := be.Uint16(b[ctrlIndex:])
-	end := index + uint16(requestBlocks(b))
-	switch {
-	case !one, end == index, int16(record-end) < 0:
-		s.end = record
-	case int16(index-s.end) >= 0:
-		s.end = end
-		if len(b) >= sendBlock && len(s.copies) < maxCopies {
-			if s.copies == nil {
-				s.copies = map[uint16][]byte{}
-			}
-			s.copies[index] = b
-		}
-	}
-}
-
-func (s *shown) to() uint16 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.end
-}
-
-// use replaces a request that has been read from memory by its copy, if there is one. Both must agree,
-// but for the completion that the copy may ask for: by that mlx5_core finds out which of them is
-// executed (wc.c). It reports false if they do not.
-func (s *shown) use(index uint16, wqe []byte) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	b := s.copies[index]
-	if b == nil {
-		return true
-	}
-	delete(s.copies, index)
-	for i := range min(len(wqe), len(b)) {
-		if diff := wqe[i] ^ b[i]; diff != 0 && (i != ctrlFlags || diff&^wqeCtrlCqUpdateAndEqe != 0) {
-			return false
-		}
-	}
-	return copy(wqe, b) == len(wqe)
-}
-
-func (s *shown) reset() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.end, s.copies = 0, nil
 }

@@ -47,8 +47,23 @@ type capability struct {
 	value uint64
 }
 
-// maxSendWQE is the largest send request: 16 blocks.
-const maxSendWQE = 1024
+// Limits that the capabilities tell, and the parts of the adapter keep.
+const (
+	maxEQs        = 64
+	maxSendWQE    = 1024 // bytes of a send request: 16 blocks
+	logRegister   = 9    // of BlueFlame, both halves
+	logUARs       = 13   // pages of the BAR
+	maxLogUARPage = 4    // log_uar_page_sz: pages of 64 KiB
+	logMaxKLMs    = 16   // parts of a key of keys, each of which the engine gets again when the key changes
+	logMaxLSO     = 16   // bytes of what is cut into segments
+	logRQTs       = 10   // mlx5e makes some for each of its queues
+	roceAddresses = 64   // GIDs
+
+	// Of flow tables: entries of one, tables, and entries in use of one.
+	logTableSize = 20
+	logTables    = 12
+	logFlows     = 12
+)
 
 var generalCaps = []capability{
 	{cmdHcaCapVhcaId, 1},
@@ -155,9 +170,6 @@ var offloadCaps = []capability{
 	{perProtocolNetworkingOffloadCapsWqeVlanInsert, 1},
 	{perProtocolNetworkingOffloadCapsWqeInlineMode, 2},
 }
-
-// roceAddresses is the number of GIDs.
-const roceAddresses = 64
 
 // With other versions than RoCE v2, and both types of addresses, mlx5_ib registers the port
 // without RoCE, and the kernel warns.

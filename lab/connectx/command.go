@@ -3,21 +3,12 @@
 package connectx
 
 import (
-	"encoding/binary"
 	"maps"
 	"math/bits"
 	"sync"
 
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
-
-// call is a command under execution.
-type call struct {
-	op, mod  uint16
-	in       []byte // at least as long as the structure
-	out      []byte // at least as long as the structure; the handler writes behind the first 8 bytes
-	syndrome uint32 // tells the reason of an error
-}
 
 // handlers execute the commands: those of each part of the adapter stand with it.
 var handlers = func() map[uint16]func(*Device, *call) status {
@@ -308,11 +299,4 @@ func (d *Device) dispatch(c *call) status {
 		return statusBadSysStateErr
 	}
 	return run(d, c)
-}
-
-// bigEndian turns a word as it is in memory into its value, and back.
-func bigEndian(v uint32) uint32 {
-	var b [4]byte
-	binary.NativeEndian.PutUint32(b[:], v)
-	return be.Uint32(b[:])
 }

@@ -3,55 +3,10 @@
 package connectx
 
 import (
-	"math/bits"
 	"sync/atomic"
 
 	"github.com/goverbs/verbs"
 )
-
-// Classes of frames, by their destination.
-const (
-	unicast = iota
-	multicast
-	broadcast
-)
-
-// traffic counts frames of a class, struct traffic_counter.
-type traffic struct {
-	packets, octets atomic.Uint64
-	sizes           [10]atomic.Uint64 // see sizeOf
-}
-
-func (t *traffic) add(frame []byte) {
-	t.packets.Add(1)
-	t.octets.Add(uint64(len(frame)))
-	t.sizes[sizeOf(len(frame))].Add(1)
-}
-
-// sizeOf returns the index of a frame's size in the counters of RFC 2819, which count the check
-// sequence of 4 bytes: to 64, 127, 255, 511, 1023, 1518, 2047, 4095, 8191 and 10239 bytes.
-func sizeOf(n int) int {
-	n += 4
-	switch i := max(bits.Len(uint(n))-6, 0); {
-	case n <= 64:
-		return 0
-	case n <= 1518:
-		return min(i, 5)
-	case n <= 2047:
-		return 6
-	default:
-		return min(i+1, 9)
-	}
-}
-
-// sum returns what is counted of classes.
-func sumOf(list []traffic) (packets, octets uint64) {
-	for i := range list {
-		packets += list[i].packets.Load()
-		octets += list[i].octets.Load()
-	}
-	return packets, octets
-}
 
 // failures counts completions with errors.
 type failures [len(syndromes)]atomic.Uint64

@@ -209,11 +209,11 @@ func (q *cq) put(e *cqe, op byte, solicited bool) bool {
 		q.d.eqs.event(eventCqError, 0, data[:])
 		return false
 	}
-	op, ok := q.d.faults.completion(e, op)
+	op, ok := e.spoil(&q.d.faults, op)
 	if !ok {
 		return true
 	}
-	if q.d.faults.late(q) || len(q.late) > 0 {
+	if q.d.faults.late(q.writeLate) || len(q.late) > 0 {
 		q.late = append(q.late, lateEntry{*e, op, solicited})
 		return true
 	}

@@ -130,3 +130,28 @@ func (q *qp) received(e *cqe, w *engine.Completion) (op byte) {
 	be.PutUint32(e[cqeFlagsRQPN:], flags)
 	return op
 }
+
+// spoil changes an entry of a CQ as the faults say. It reports false if that is not to be written.
+func (e *cqe) spoil(f *faults, op byte) (byte, bool) {
+	if _, ok := f.take(FaultLost); ok {
+		return op, false
+	}
+	if syndrome, ok := f.take(FaultCompletion); ok {
+		e.setSyndrome(syndrome)
+		if op == cqeRequest {
+			return cqeRequestError, true
+		}
+		return cqeReceiveError, true
+	}
+	if n, ok := f.take(FaultOpcode); ok {
+		op = n & 0xf
+	}
+	if n, ok := f.take(FaultQPN); ok {
+		word := be.Uint32(e[cqeOpQPN:])
+		be.PutUint32(e[cqeOpQPN:], word&^indexMask|(word+uint32(n))&indexMask)
+	}
+	if n, ok := f.take(FaultCounter); ok {
+		be.PutUint16(e[cqeCounter:], be.Uint16(e[cqeCounter:])+uint16(n))
+	}
+	return op, true
+}

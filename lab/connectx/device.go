@@ -5,30 +5,13 @@ package connectx
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strconv"
 	"sync"
 	"time"
 
-	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
-
-// Config describes an adapter.
-type Config struct {
-	Name       string
-	PF         bool             // a physical function; a virtual one, as in a cloud's machines, if false
-	InfiniBand bool             // the link layer; Ethernet, so RoCE v2, if false
-	NoNodeGUID bool             // the node GUID is zero, as of a VF to which no administrator has given one
-	MAC        net.HardwareAddr // permanent address, of which the GUIDs are made
-	Network    netif.Network    // carries RoCE's packets
-	Wire       *Wire            // carries Ethernet frames; may be nil
-
-	// Record, if not nil, is called for what happens, by several goroutines and with locks held. It
-	// must not call the device.
-	Record func(Event)
-}
 
 // Device is an adapter in a slot of a virtual machine. It is a [vfiouser.Device].
 //
@@ -36,10 +19,8 @@ type Config struct {
 // Commands are executed one after the other by a goroutine of the device, as the driver's accesses
 // may not wait for them. Events come from any goroutine of the engine.
 type Device struct {
-	cfg   Config
-	bus   *vfiouser.Bus
-	mem   *vfiouser.Memory
-	start time.Time
+	cfg Config
+	env
 
 	config   configSpace
 	seg      initSegment
@@ -50,7 +31,6 @@ type Device struct {
 	port     port
 	res      resources
 	eth      ethernet
-	faults   faults
 	flame    blueFlame
 	hca      hcaState // of commands alone
 	t        *transport
@@ -65,7 +45,7 @@ func New(cfg Config, bus *vfiouser.Bus) (*Device, error) {
 	if size := os.Getpagesize(); size != 4096 || strconv.IntSize == 32 {
 		return nil, fmt.Errorf("adapter %s: this machine has pages of %d bytes and addresses of %d bits: run it on a kernel with pages of 4096 in a process of 64 bits: %w", cfg.Name, size, strconv.IntSize, errors.ErrUnsupported)
 	}
-	d := &Device{cfg: cfg, bus: bus, mem: bus.Memory, start: time.Now()}
+	d := &Device{cfg: cfg, env: env{mem: bus.Memory, interrupt: bus.Interrupt, recorder: cfg.Record, start: time.Now()}}
 	d.eqs.d, d.res.d, d.eth.flow.e = d, d, &d.eth
 	d.flame.d, d.flame.wait = d, flameWait
 	d.config.init(cfg)
@@ -124,48 +104,20 @@ func (d *Device) release() {
 	d.res.reset()
 }
 
-// pages maps a list of pages of 1<<shift bytes, as a command has it at the end of its input. The
-// lower bits of each address must be zero, except for those in flags.
-func (d *Device) pages(list []byte, count, shift int, flags uint64) (*vfiouser.View, status) {
-	if count <= 0 || count > len(list)/8 {
-		return nil, statusBadInpLenErr
-	}
-	if shift < 12 || shift > 30 {
-		return nil, statusBadParamErr
-	}
-	addrs := make([]uint64, count)
-	for i := range addrs {
-		a := be.Uint64(list[i*8:]) &^ flags
-		if a&(1<<shift-1) != 0 {
-			return nil, statusBadParamErr
-		}
-		addrs[i] = a
-	}
-	v, err := d.mem.Pages(addrs, 1<<shift)
-	if err != nil {
-		return nil, statusBadParamErr
-	}
-	return v, statusOk
-}
-
-// doorbellRecord maps a doorbell record: two big endian words at an address of eight bytes' alignment, of
-// which the view has the first at the offset that is returned.
-func (d *Device) doorbellRecord(addr uint64) (v *vfiouser.View, off int, st status) {
-	if addr%8 != 0 {
-		return nil, 0, statusBadParamErr
-	}
-	v, err := d.mem.Pages([]uint64{addr &^ 0xfff}, 4096)
-	if err != nil {
-		return nil, 0, statusBadParamErr
-	}
-	return v, int(addr & 0xfff), statusOk
-}
-
-// clock is the adapter's timer, which counts nanoseconds.
-func (d *Device) clock() uint64 { return uint64(time.Since(d.start).Nanoseconds()) }
-
 // configSpace is the PCI configuration.
 type configSpace struct {
 	mu    sync.Mutex
 	bytes [4096]byte
+}
+
+// send executes a doorbell, which is the start of a request or all of it: of that one alone, or of
+// all that the doorbell record shows.
+func (d *Device) send(uar uint32, b []byte, one bool) {
+	num := be.Uint32(b[ctrlQPNDS:]) >> 8
+	// A queue of another UAR is another process's.
+	if q, ok := d.eth.sqs.get(num); ok && q.uar == uar {
+		d.eth.ring(q, b, one)
+	} else if q, ok := d.t.qps.get(num); ok && q.uar == uar && q.sq.count > 0 {
+		q.ring(b, one)
+	}
 }

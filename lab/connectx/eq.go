@@ -32,16 +32,16 @@ type eq struct {
 	lost    uint32 // events for which there was no room
 }
 
-const eqeSize = 64
+const (
+	eqeSize = 64
+	vectors = 8 // of MSI-X
+)
 
 // eqTable has the device's event queues.
 type eqTable struct {
 	d *Device
 	objects[*eq]
 }
-
-// maxEQs bounds the number of EQs, as capability max_num_eqs.
-const maxEQs = 64
 
 func (t *eqTable) create(c *call) status {
 	d, ctx := t.d, createEqInEqContextEntry.at(c.in)
@@ -133,7 +133,7 @@ func (t *eqTable) post(q *eq, typ, subtype uint8, data []byte) {
 	q.pi++
 	q.view.Word(at + 60).Store(bigEndian(owner)) // signature, owner: the rest is there before
 	t.d.record(Event{Kind: RecordEQE, Number: q.num, Offset: at, In: e})
-	t.d.bus.Interrupt(q.vector)
+	t.d.interrupt(q.vector)
 	if typ != eventCmd {
 		t.d.faults.event()
 	}
@@ -153,6 +153,12 @@ func (t *eqTable) doorbell(uar, value uint32, arm bool) {
 		q.ci = ci
 	}
 	if arm && q.pi != q.ci {
-		t.d.bus.Interrupt(q.vector)
+		t.d.interrupt(q.vector)
 	}
+}
+
+func eventOfQueue(num uint32) []byte {
+	data := make([]byte, 28)
+	be.PutUint32(data[24:], num)
+	return data
 }

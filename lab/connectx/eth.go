@@ -43,8 +43,6 @@ type rqt struct {
 	rqns []uint32
 }
 
-const logRQTs = 10 // mlx5e makes some for each of its queues
-
 // States of send and receive queues, MLX5_SQC_STATE_* and MLX5_RQC_STATE_*.
 const (
 	stateReset = 0

@@ -60,8 +60,8 @@ type faults struct {
 	any      atomic.Bool // one has been pending: the usual path takes no lock
 	mu       sync.Mutex
 	pending  map[Fault]fault
-	firmware bool  // has ended
-	waiting  []*cq // for an event
+	firmware bool     // has ended
+	waiting  []func() // write what waits for an event
 }
 
 type fault struct {
@@ -97,77 +97,16 @@ func (f *faults) reset() {
 	f.pending, f.firmware, f.waiting = nil, false, nil
 }
 
-// Inject causes a fault, count times where that has a meaning.
-func (d *Device) Inject(kind Fault, arg byte, count int) {
-	switch kind {
-	case FaultNone:
-		d.faults.event()
-		d.faults.reset()
-		d.commands.ring(0) // those that have waited for the firmware
-	case FaultPortDown, FaultPortUp:
-		d.setLink(kind == FaultPortUp)
-	case FaultStorm:
-		for range count {
-			d.portEvent(portChangeActive)
-		}
-	case FaultFirmware:
-		d.faults.mu.Lock()
-		d.faults.firmware = true
-		d.faults.mu.Unlock()
-	case FaultFatal:
-		d.seg.setState(nicDisabled)
-		d.commands.quiesce(d.disable)
-	case FaultCommand, FaultCompletion, FaultLost, FaultOpcode, FaultQPN, FaultCounter, FaultLate, FaultAfterEvent:
-		// mlx5_core of a physical function takes the capability for its gateway to the adapter's
-		// memory, and writes a number to the word (lib/pci_vsc.c): how often it is to happen is 0.
-		if count == 0 {
-			return
-		}
-		d.faults.mu.Lock()
-		defer d.faults.mu.Unlock()
-		if d.faults.pending == nil {
-			d.faults.pending = map[Fault]fault{}
-		}
-		d.faults.any.Store(true)
-		d.faults.pending[kind] = fault{arg, count}
-	}
-}
-
-// completion changes an entry of a CQ. It reports false if that is not to be written.
-func (f *faults) completion(e *cqe, op byte) (byte, bool) {
-	if _, ok := f.take(FaultLost); ok {
-		return op, false
-	}
-	if syndrome, ok := f.take(FaultCompletion); ok {
-		e.setSyndrome(syndrome)
-		if op == cqeRequest {
-			return cqeRequestError, true
-		}
-		return cqeReceiveError, true
-	}
-	if n, ok := f.take(FaultOpcode); ok {
-		op = n & 0xf
-	}
-	if n, ok := f.take(FaultQPN); ok {
-		word := be.Uint32(e[cqeOpQPN:])
-		be.PutUint32(e[cqeOpQPN:], word&^indexMask|(word+uint32(n))&indexMask)
-	}
-	if n, ok := f.take(FaultCounter); ok {
-		be.PutUint16(e[cqeCounter:], be.Uint16(e[cqeCounter:])+uint16(n))
-	}
-	return op, true
-}
-
-// late reports whether the next entry of a CQ is late, and sees to it that it comes. The CQ is locked.
-func (f *faults) late(q *cq) bool {
+// late reports whether the next entry of a CQ is late, and sees to it that write is called. The CQ is locked.
+func (f *faults) late(write func()) bool {
 	if ms, ok := f.take(FaultLate); ok {
-		time.AfterFunc(time.Duration(ms)*time.Millisecond, q.writeLate)
+		time.AfterFunc(time.Duration(ms)*time.Millisecond, write)
 		return true
 	}
 	if _, ok := f.take(FaultAfterEvent); ok {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.waiting = append(f.waiting, q)
+		f.waiting = append(f.waiting, write)
 		return true
 	}
 	return false
@@ -180,29 +119,8 @@ func (f *faults) event() {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, q := range f.waiting {
-		go q.writeLate()
+	for _, write := range f.waiting {
+		go write()
 	}
 	f.waiting = nil
-}
-
-// setLink brings the link up or down, of which the driver gets an event.
-func (d *Device) setLink(up bool) {
-	d.port.mu.Lock()
-	if !up && !d.port.down {
-		d.port.downs++
-	}
-	d.port.down = !up
-	d.port.mu.Unlock()
-	if up {
-		d.portEvent(portChangeActive)
-	} else {
-		d.portEvent(portChangeDown)
-	}
-}
-
-func (d *Device) portEvent(subtype uint8) {
-	var data [28]byte
-	data[8] = 1 << 4 // struct mlx5_eqe_port_state: the port
-	d.eqs.event(eventPortChange, subtype, data[:])
 }

@@ -82,3 +82,10 @@ type layout struct {
 // status is that of a command, as the driver gets it. The kernel makes errno values of them in
 // mlx5_cmd.c, cmd_status_to_err.
 type status uint8
+
+// bigEndian turns a word as it is in memory into its value, and back.
+func bigEndian(v uint32) uint32 {
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], v)
+	return be.Uint32(b[:])
+}

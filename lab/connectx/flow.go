@@ -25,10 +25,6 @@ type flowTable struct {
 }
 
 const (
-	logTableSize = 20
-	logTables    = 12
-	logFlows     = 12 // of a table
-
 	// Of all tables: mlx5e has a few groups in each, and an entry for a protocol, a VLAN or an address.
 	maxFlowGroups  = 1 << 12
 	maxFlowEntries = 1 << 16

@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	logMaxLSO  = 16       // of what is cut into segments
 	maxFrame   = 10 << 10 // what mlx5e may send with the largest MTU
 	minFrame   = 60       // shorter ones are padded on the wire
 	etherSize  = 14

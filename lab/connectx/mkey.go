@@ -40,9 +40,8 @@ const (
 
 	physicalSize = 1 << 40 // of guests' memory that physical keys reach
 
-	octoword   = 16      // unit of translation entries
-	maxXLT     = 1 << 27 // bytes of all translation entries: of 64 GiB in small pages
-	logMaxKLMs = 16      // parts of a key of keys, each of which the engine gets again when the key changes
+	octoword = 16      // unit of translation entries
+	maxXLT   = 1 << 27 // bytes of all translation entries: of 64 GiB in small pages
 )
 
 // rights are the flags of a context that grant access.

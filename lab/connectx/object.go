@@ -141,3 +141,11 @@ func drop[P, T any](of func(*P) *objects[T], num field, end func(T) status) func
 		return statusOk
 	}
 }
+
+// call is a command under execution.
+type call struct {
+	op, mod  uint16
+	in       []byte // at least as long as the structure
+	out      []byte // at least as long as the structure; the handler writes behind the first 8 bytes
+	syndrome uint32 // tells the reason of an error
+}

@@ -237,9 +237,6 @@ const (
 	subnetTimeout   = 18
 )
 
-// lid is the LID of an InfiniBand port.
-func (c *Config) lid() uint16 { return lidOf(c.MAC[4:]) }
-
 func (p *port) queryHCAVport(c *call) status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -294,4 +291,25 @@ func (*port) queryHCAVportPKey(c *call) status {
 		be.PutUint32(list, defaultPKey)
 	}
 	return statusOk
+}
+
+// setLink brings the link up or down, of which the driver gets an event.
+func (d *Device) setLink(up bool) {
+	d.port.mu.Lock()
+	if !up && !d.port.down {
+		d.port.downs++
+	}
+	d.port.down = !up
+	d.port.mu.Unlock()
+	if up {
+		d.portEvent(portChangeActive)
+	} else {
+		d.portEvent(portChangeDown)
+	}
+}
+
+func (d *Device) portEvent(subtype uint8) {
+	var data [28]byte
+	data[8] = 1 << 4 // struct mlx5_eqe_port_state: the port
+	d.eqs.event(eventPortChange, subtype, data[:])
 }

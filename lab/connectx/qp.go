@@ -73,10 +73,6 @@ type paths struct {
 }
 
 const (
-	sendBlock  = 64
-	recvRecord = 0 // words of the doorbell record
-	sendRecord = 1
-
 	// Sizes of the engine's rings, which need not hold all that the guest posts.
 	engineSends = 31
 	engineRecvs = 15
@@ -279,12 +275,6 @@ func (q *qp) event(t verbs.AsyncEventType) {
 	if typ, ok := qpEvents[t]; ok {
 		q.t.d.eqs.event(typ, 0, eventOfQueue(q.num))
 	}
-}
-
-func eventOfQueue(num uint32) []byte {
-	data := make([]byte, 28)
-	be.PutUint32(data[24:], num)
-	return data
 }
 
 // qpStates are qpc.state by the engine's state.

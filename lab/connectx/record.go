@@ -56,10 +56,3 @@ func (e Event) String() string {
 	}
 	return b.String()
 }
-
-// record gives an event to the configuration's function.
-func (d *Device) record(e Event) {
-	if d.cfg.Record != nil {
-		d.cfg.Record(e)
-	}
-}

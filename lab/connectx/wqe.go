@@ -9,23 +9,7 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// Send requests (WQEs) are a control segment and others that depend on the opcode, in units of 16
-// bytes, and begin at blocks of 64 (mlx5_ib's wr.c, libmlx5's qp.c).
-const (
-	maxSGEs = 62 // of a request: its size has 6 bits, of which the control segment takes one
-
-	segment = 16
-	avSize  = 48
-	maxWQE  = (maxSGEs + 1) * segment
-
-	ctrlOpcode = 3 // behind the modifier and the index
-	ctrlIndex  = 1
-	ctrlQPNDS  = 4
-	ctrlFlags  = 11 // fm_ce_se
-	ctrlImm    = 12
-
-	inlineBit = 1 << 31 // of a data segment's length
-)
+const inlineBit = 1 << 31 // of a data segment's length
 
 // sendOps are the requests that the engine executes, by their opcode.
 var sendOps = map[byte]uint32{
@@ -42,7 +26,7 @@ const invalidOp = 0xffff
 
 // snapshot records the requests that a doorbell shows, as they are now.
 func (q *qp) snapshot() {
-	if q.t.d.cfg.Record == nil {
+	if q.t.d.recorder == nil {
 		return
 	}
 	r := &q.recorded
@@ -92,20 +76,6 @@ func (q *qp) refillSend(r *engine.Ring) {
 		}
 		r.Publish()
 	}
-}
-
-// request copies the request of a send queue at an index, behind which the guest has posted blocks, and returns its
-// size, or 0 if it is larger than that or than the queue. The copy is what is checked: the guest may go on to write.
-func (r *ring) request(wqe *[maxWQE]byte, index, blocks uint16) int {
-	copy(wqe[:], r.at(uint32(index)))
-	size := int(be.Uint32(wqe[ctrlQPNDS:])&0x3f) * segment
-	if size == 0 || uint32(blocks) > r.count || size > int(blocks)*sendBlock {
-		return 0
-	}
-	for done := sendBlock; done < size; done += sendBlock {
-		copy(wqe[done:], r.at(uint32(index)+uint32(done/sendBlock))) // wraps around
-	}
-	return size
 }
 
 // translate makes the engine's request of a WQE. It reports false if that is malformed.
@@ -219,6 +189,7 @@ func gatherList(dma *abi.RxeDmaInfo, sges []abi.RxeSge, list []byte) bool {
 
 // Places in an address vector, struct mlx5_av.
 const (
+	avSize    = 48
 	avQKey    = 0
 	avQPN     = 8
 	avLID     = 14

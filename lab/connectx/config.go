@@ -1,0 +1,27 @@
+//go:build linux
+
+package connectx
+
+import (
+	"net"
+
+	"github.com/goverbs/verbs/internal/netif"
+)
+
+// Config describes an adapter.
+type Config struct {
+	Name       string
+	PF         bool             // a physical function; a virtual one, as in a cloud's machines, if false
+	InfiniBand bool             // the link layer; Ethernet, so RoCE v2, if false
+	NoNodeGUID bool             // the node GUID is zero, as of a VF to which no administrator has given one
+	MAC        net.HardwareAddr // permanent address, of which the GUIDs are made
+	Network    netif.Network    // carries RoCE's packets
+	Wire       *Wire            // carries Ethernet frames; may be nil
+
+	// Record, if not nil, is called for what happens, by several goroutines and with locks held. It
+	// must not call the device.
+	Record func(Event)
+}
+
+// lid is the LID of an InfiniBand port.
+func (c *Config) lid() uint16 { return lidOf(c.MAC[4:]) }

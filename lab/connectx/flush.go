@@ -1,0 +1,78 @@
+//go:build linux
+
+package connectx
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/goverbs/verbs"
+)
+
+// flusher flushes receives that the guest posts to QPs in the error state: a receive has no
+// doorbell. It runs while there are such QPs.
+type flusher struct {
+	mu      sync.Mutex
+	qps     map[*qp]struct{}
+	running bool
+	ended   bool
+	done    sync.WaitGroup
+}
+
+const flushInterval = 2 * time.Millisecond
+
+// add makes the flusher watch a QP. It may be called with locks of the engine held.
+func (f *flusher) add(q *qp) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ended {
+		return
+	}
+	if f.qps == nil {
+		f.qps = map[*qp]struct{}{}
+	}
+	f.qps[q] = struct{}{}
+	if !f.running {
+		f.running = true
+		f.done.Go(f.run)
+	}
+}
+
+func (f *flusher) remove(q *qp) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.qps, q)
+}
+
+func (f *flusher) end() {
+	f.mu.Lock()
+	f.ended = true
+	clear(f.qps)
+	f.mu.Unlock()
+	f.done.Wait()
+}
+
+func (f *flusher) run() {
+	for {
+		time.Sleep(flushInterval)
+		f.mu.Lock()
+		if len(f.qps) == 0 {
+			f.running = false
+			f.mu.Unlock()
+			return
+		}
+		list := slices.Collect(maps.Keys(f.qps))
+		f.mu.Unlock()
+		for _, q := range list {
+			if q.overrun.Load() {
+				q.e.Modify(&verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
+			}
+			q.e.Doorbell()
+			if q.e.Query().State != verbs.StateErr {
+				f.remove(q)
+			}
+		}
+	}
+}
