@@ -16,7 +16,6 @@ var le = binary.LittleEndian
 // takes care), and a page of doorbells for each UAR.
 const (
 	barSize   = 32 << 20
-	firstUAR  = 16
 	msixTable = 0x2000
 	msixPBA   = 0x3000
 )
@@ -156,7 +155,7 @@ func (d *Device) doorbell(uar uint32, off int, b []byte) {
 	case off == uarEQArm, off == uarEQ:
 		d.eqs.doorbell(uar, be.Uint32(b), off == uarEQArm)
 	case off == uarCQ && len(b) == 8:
-		d.t.armCQ(uar, be.Uint32(b), be.Uint32(b[4:]))
+		d.t.cqs.arm(uar, be.Uint32(b), be.Uint32(b[4:]))
 	case off >= uarSend:
 		d.flame.store(uar, off, b)
 	}

@@ -17,8 +17,8 @@ import (
 // does not come in time, or comes in another order, the store was a doorbell: the request is read from
 // memory, where it is in any case.
 type blueFlame struct {
-	d    *Device
-	wait time.Duration // for the rest of a request
+	send func(uar uint32, b []byte, one bool) // executes a doorbell
+	wait time.Duration                        // for the rest of a request
 
 	mu        sync.Mutex
 	registers map[uint32]*register // by UAR and offset
@@ -78,7 +78,7 @@ func (f *blueFlame) store(uar uint32, off int, b []byte) {
 	}
 	f.mu.Unlock()
 	for _, d := range ring {
-		f.d.send(uar, d.b, d.one)
+		f.send(uar, d.b, d.one)
 	}
 }
 
@@ -99,7 +99,7 @@ func (f *blueFlame) expire(r *register) {
 	}
 	f.mu.Unlock()
 	if b != nil {
-		f.d.send(r.uar, b[:8], true)
+		f.send(r.uar, b[:8], true)
 	}
 }
 
@@ -112,10 +112,4 @@ func (f *blueFlame) reset() {
 		}
 	}
 	f.registers = nil
-}
-
-func (q *qp) ring(b []byte, one bool) {
-	q.shown.ring(b, one, &q.sq)
-	q.snapshot()
-	q.e.Doorbell() // it is ignored before RTS
 }

@@ -19,9 +19,12 @@ var handlers = func() map[uint16]func(*Device, *call) status {
 	add(all, func(d *Device) *eqTable { return &d.eqs }, eqCommands)
 	add(all, func(d *Device) *ethernet { return &d.eth }, ethCommands)
 	add(all, func(d *Device) *flowTables { return &d.eth.flow }, flowCommands)
-	for _, m := range []map[uint16]func(*transport, *call) status{mkeyCommands, cqCommands, qpCommands, srqCommands} {
-		add(all, func(d *Device) *transport { return d.t }, m)
-	}
+	add(all, func(d *Device) *pdTable { return &d.t.pds }, pdCommands)
+	add(all, func(d *Device) *keyTable { return &d.t.mkeys }, mkeyCommands)
+	add(all, func(d *Device) *cqTable { return &d.t.cqs }, cqCommands)
+	add(all, func(d *Device) *srqTable { return &d.t.srqs }, srqCommands)
+	add(all, func(d *Device) *qpTable { return &d.t.qps }, qpCommands)
+	add(all, func(d *Device) *qpTable { return &d.t.qps }, transitionCommands)
 	return all
 }()
 

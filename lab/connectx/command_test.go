@@ -222,7 +222,7 @@ func TestReset(t *testing.T) {
 		m.dev.Reset()
 	}
 	for name, n := range map[string]int{
-		"EQs": len(m.dev.eqs.all()), "PDs": len(m.dev.res.pds.all()), "UARs": len(m.dev.res.uars.all()), "TISs": len(m.dev.eth.tises.all()),
+		"EQs": len(m.dev.eqs.all()), "PDs": len(m.dev.t.pds.all()), "UARs": len(m.dev.res.uars.all()), "TISs": len(m.dev.eth.tises.all()),
 		"SQs": len(m.dev.eth.sqs.all()), "CQs": len(m.dev.t.cqs.all()), "mkeys": len(m.dev.t.mkeys.all()),
 	} {
 		if n > 0 {

@@ -3,6 +3,7 @@
 package connectx
 
 import (
+	"bytes"
 	"slices"
 	"sync"
 
@@ -32,6 +33,40 @@ var coreCommands = map[uint16]func(*Device, *call) status{
 }
 
 func done(*Device, *call) status { return statusOk }
+
+func (d *Device) accessRegister(c *call) status {
+	id := accessRegisterInRegisterId.int(c.in)
+	in, out := accessRegisterInRegisterData.at(c.in), accessRegisterOutRegisterData.at(c.out)
+	size, known := registers[id]
+	switch {
+	case !known, c.mod > 1:
+		return statusBadParamErr
+	case len(in) < size:
+		return statusBadInpLenErr
+	case len(out) < size:
+		return statusBadOutpLenErr
+	case id == regPpcnt:
+		copy(out[:8], in)
+		d.portCounters(in, ppcntRegCounterSet.at(out))
+	default:
+		d.port.readRegister(id, in, out)
+	}
+	return statusOk
+}
+
+// setRoCEAddress sets or, if all is zero, removes a GID.
+func (d *Device) setRoCEAddress(c *call) status {
+	i := setRoceAddressInRoceAddressIndex.int(c.in)
+	if i >= roceAddresses || setRoceAddressInVhcaPortNum.get(c.in) > 1 {
+		return statusBadParamErr
+	}
+	a := bytes.Clone(setRoceAddressInRoceAddress.at(c.in))
+	st := d.t.setAddress(i, a)
+	if st == statusOk {
+		d.port.setAddress(i, a)
+	}
+	return st
+}
 
 // hcaState is how far a driver has brought up the adapter.
 type hcaState uint8

@@ -43,9 +43,9 @@ func TestStates(t *testing.T) {
 func (m *machine) objects() map[string]int {
 	d := m.dev
 	n := map[string]int{
-		"EQs": len(d.eqs.all()), "PDs": len(d.res.pds.all()), "UARs": len(d.res.uars.all()), "TISs": len(d.eth.tises.all()), "SQs": len(d.eth.sqs.all()),
+		"EQs": len(d.eqs.all()), "PDs": len(d.t.pds.all()), "UARs": len(d.res.uars.all()), "TISs": len(d.eth.tises.all()), "SQs": len(d.eth.sqs.all()),
 		"RQs": len(d.eth.rqs.all()), "TIRs": len(d.eth.tirs.all()), "CQs": len(d.t.cqs.all()), "QPs": len(d.t.qps.all()), "SRQs": len(d.t.srqs.all()),
-		"mkeys": len(d.t.mkeys.all()), "GIDs": len(d.t.eng.GIDs()), "transport domains": len(d.res.tds.all()), "entries": int(d.t.xlt.Load()),
+		"mkeys": len(d.t.mkeys.all()), "GIDs": len(d.t.eng.GIDs()), "transport domains": len(d.res.tds.all()), "entries": int(d.t.mkeys.xlt.Load()),
 	}
 	for name, v := range n {
 		if v == 0 {

@@ -3,17 +3,7 @@
 package connectx
 
 import (
-	"sync/atomic"
-
 	"github.com/goverbs/verbs"
-)
-
-// failures counts completions with errors.
-type failures [len(syndromes)]atomic.Uint64
-
-const (
-	failedRequests = 0
-	failedReceives = 1
 )
 
 // failureFields are the counters of QUERY_Q_COUNTER for completions with errors.
@@ -53,8 +43,8 @@ func (d *Device) queryQCounter(c *call) status {
 	}
 	for side, of := range failureFields {
 		var all uint64
-		for status := range d.t.failures[side] {
-			n := d.t.failures[side][status].Load()
+		for status := range d.t.qps.failures[side] {
+			n := d.t.qps.failures[side][status].Load()
 			if f, ok := of[verbs.WCStatus(status)]; ok {
 				f.set(c.out, n)
 			}
@@ -63,9 +53,9 @@ func (d *Device) queryQCounter(c *call) status {
 		[2]field{queryQCounterOutReqCqeError, queryQCounterOutRespCqeError}[side].set(c.out, all)
 	}
 	for i, f := range []field{queryQCounterOutRespRemoteInvalidRequest, queryQCounterOutRespRemoteAccessErrors} {
-		f.set(c.out, f.get(c.out)+d.t.refused[i].Load())
+		f.set(c.out, f.get(c.out)+d.t.qps.refused[i].Load())
 	}
-	queryQCounterOutCqOverflow.set(c.out, d.t.overflows.Load())
+	queryQCounterOutCqOverflow.set(c.out, d.t.cqs.overflows.Load())
 	f := queryQCounterOutOutOfBuffer
 	f.set(c.out, f.get(c.out)+uint64(d.eth.noBuffer.Load())+d.t.counter("out_of_buffer"))
 	return statusOk
@@ -113,8 +103,8 @@ const (
 )
 
 // portCounters fills in the counters of a group of register PPCNT. Those that the adapter has no
-// events for are zero, as are groups that it does not know. The caller holds the port's mu.
-func (d *Device) portCounters(in, out []byte) status {
+// events for are zero, as are groups that it does not know.
+func (d *Device) portCounters(in, out []byte) {
 	e := &d.eth
 	rx, rxOctets := sumOf(e.rx[:])
 	tx, txOctets := sumOf(e.tx[:])
@@ -160,7 +150,7 @@ func (d *Device) portCounters(in, out []byte) status {
 		set(ethPerPrioGrpDataLayoutTxOctetsHigh, txOctets)
 		set(ethPerPrioGrpDataLayoutTxFramesHigh, tx)
 	case groupIB:
-		ibPortCntrsGrpDataLayoutLinkDownedCounter.set(out, min(d.port.downs, 0xff))
+		ibPortCntrsGrpDataLayoutLinkDownedCounter.set(out, min(d.port.linkDowns(), 0xff))
 	case groupIBExtends: // data in words of 4 bytes
 		set(ibExtPortCntrsGrpDataLayoutPortXmitDataHigh, d.t.counter("sent_bytes")/4)
 		set(ibExtPortCntrsGrpDataLayoutPortRcvDataHigh, d.t.counter("rcvd_bytes")/4)
@@ -171,5 +161,4 @@ func (d *Device) portCounters(in, out []byte) status {
 			set(f, d.t.counter("rcvd_pkts"))
 		}
 	}
-	return statusOk
 }

@@ -5,18 +5,31 @@ package connectx
 import (
 	"bytes"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/verbs/internal/engine"
 )
 
-func cqs(t *transport) *objects[*cq] { return &t.cqs }
+func cqs(t *cqTable) *objects[*cq] { return &t.objects }
 
-var cqCommands = map[uint16]func(*transport, *call) status{
-	opCreateCq:  (*transport).createCQ,
+var cqCommands = map[uint16]func(*cqTable, *call) status{
+	opCreateCq:  (*cqTable).create,
 	opDestroyCq: drop(cqs, destroyCqInCqn, (*cq).destroy),
 	opQueryCq:   on(cqs, queryCqInCqn, (*cq).query),
 	opModifyCq:  on(cqs, modifyCqInCqn, (*cq).modify),
+}
+
+// cqTable has the completion queues.
+type cqTable struct {
+	env  *env
+	caps *capabilities
+	uars *objects[struct{}]
+	eqs  *eqTable
+	eng  *engine.Device
+	objects[*cq]
+
+	overflows atomic.Uint64
 }
 
 // cq is a completion queue: a ring of entries whose owner bit changes with each round. Word 0 of
@@ -25,7 +38,7 @@ var cqCommands = map[uint16]func(*transport, *call) status{
 type cq struct {
 	num uint32
 	uar uint32 // whose doorbells are its
-	d   *Device
+	t   *cqTable
 	e   *engine.CQ
 
 	mu        sync.Mutex
@@ -65,14 +78,14 @@ const (
 	cqErrOverrun = 1   // syndrome of the event
 )
 
-func (t *transport) createCQ(c *call) status {
-	d, ctx := t.d, bytes.Clone(createCqInCqContext.at(c.in))
-	q := &cq{d: d, uar: cqcUarPage.u32(ctx), context: ctx, logSize: cqcLogCqSize.int(ctx), eqn: cqcCEqnOrApuElement.u32(ctx)}
+func (t *cqTable) create(c *call) status {
+	ctx := bytes.Clone(createCqInCqContext.at(c.in))
+	q := &cq{t: t, uar: cqcUarPage.u32(ctx), context: ctx, logSize: cqcLogCqSize.int(ctx), eqn: cqcCEqnOrApuElement.u32(ctx)}
 	switch {
 	case createCqInCqUmemValid.is(c.in), cqcCqeSz.int(ctx) > 1, cqcCqeCompEn.is(ctx), cqcApuCq.is(ctx), cqcDbrUmemValid.is(ctx),
-		q.logSize > d.caps.int(capGeneral, cmdHcaCapLogMaxCqSz):
+		q.logSize > t.caps.int(capGeneral, cmdHcaCapLogMaxCqSz):
 		return statusBadParamErr
-	case !d.eqs.has(q.eqn), !d.res.uars.has(q.uar):
+	case !t.eqs.has(q.eqn), !t.uars.has(q.uar):
 		return statusBadResErr
 	}
 	if st := q.mapRing(&q.ring, ctx, createCqInPas.at(c.in), cqcDbrAddr.get(ctx)); st != statusOk {
@@ -86,7 +99,7 @@ func (t *transport) createCQ(c *call) status {
 	// The engine knows the queue first, as a completion may come as soon as a QP has it.
 	q.mu.Lock() // a doorbell may guess the number
 	var st status
-	q.num, st = t.cqs.give(q, 1, maxCQs-1, c, createCqOutCqn)
+	q.num, st = t.give(q, 1, maxCQs-1, c, createCqOutCqn)
 	q.mu.Unlock()
 	if st != statusOk {
 		q.e.Destroy()
@@ -95,9 +108,17 @@ func (t *transport) createCQ(c *call) status {
 	return st
 }
 
+// completer is what the engine knows as the owner of a completion: a QP.
+type completer interface {
+	complete(*cq, engine.Completion) bool
+}
+
+// deliver takes a completion. The engine's QP is locked.
+func (q *cq) deliver(w engine.Completion) bool { return w.Owner.(completer).complete(q, w) }
+
 func (q *cq) mapRing(r *ring, ctx, list []byte, record uint64) status {
 	r.count, r.stride = 1<<cqcLogCqSize.int(ctx), 64<<cqcCqeSz.int(ctx)
-	return q.d.mapRing(r, list, cqcLogPageSize.int(ctx), cqcPageOffset.int(ctx), record)
+	return q.t.env.mapRing(r, list, cqcLogPageSize.int(ctx), cqcPageOffset.int(ctx), record)
 }
 
 // destroy ends the queue. Nothing is written to it afterwards.
@@ -165,7 +186,7 @@ func (q *cq) modify(c *call) status {
 // resize moves the queue to another ring. Its last entry in the old one tells the driver, which
 // copies what it has not taken to the places behind theirs.
 func (q *cq) resize(ctx, list []byte) status {
-	if cqcLogCqSize.int(ctx) > q.d.caps.int(capGeneral, cmdHcaCapLogMaxCqSz) || cqcCqeSz.int(ctx) > 1 || cqcCqeSz.get(ctx) != cqcCqeSz.get(q.context) {
+	if cqcLogCqSize.int(ctx) > q.t.caps.int(capGeneral, cmdHcaCapLogMaxCqSz) || cqcCqeSz.int(ctx) > 1 || cqcCqeSz.get(ctx) != cqcCqeSz.get(q.context) {
 		return statusBadParamErr
 	}
 	var to ring
@@ -202,18 +223,18 @@ func (q *cq) put(e *cqe, op byte, solicited bool) bool {
 	}
 	if q.used()+uint32(len(q.late)) >= q.ring.count && !cqcOi.is(q.context) {
 		q.failed = true
-		q.d.t.overflows.Add(1)
+		q.t.overflows.Add(1)
 		var data [12]byte // struct mlx5_eqe_cq_err
 		be.PutUint32(data[:], q.num)
 		data[11] = cqErrOverrun
-		q.d.eqs.event(eventCqError, 0, data[:])
+		q.t.eqs.event(eventCqError, 0, data[:])
 		return false
 	}
-	op, ok := e.spoil(&q.d.faults, op)
+	op, ok := e.spoil(&q.t.env.faults, op)
 	if !ok {
 		return true
 	}
-	if q.d.faults.late(q.writeLate) || len(q.late) > 0 {
+	if q.t.env.faults.late(q.writeLate) || len(q.late) > 0 {
 		q.late = append(q.late, lateEntry{*e, op, solicited})
 		return true
 	}
@@ -256,7 +277,7 @@ func (q *cq) write(e *cqe, op byte, solicited bool) {
 		q.solicited = q.pi
 	}
 	copy(to[:60], e[:60])
-	q.d.record(Event{Kind: RecordCQE, Number: q.num, Offset: int(i), In: e[:]})
+	q.t.env.record(Event{Kind: RecordCQE, Number: q.num, Offset: int(i), In: e[:]})
 	last := q.ring.start + int(i+1)*q.ring.stride - 4
 	q.ring.view.Word(last).Store(bigEndian(be.Uint32(e[60:])))
 }
@@ -311,13 +332,13 @@ func after(a, b uint32) bool {
 
 func (q *cq) fire() {
 	q.armed, q.count, q.notified = notArmed, 0, q.pi
-	q.d.eqs.completion(q.eqn, q.num)
+	q.t.eqs.completion(q.eqn, q.num)
 }
 
-// armCQ takes the two words of a CQ's doorbell (libmlx5's mlx5_arm_cq).
-func (t *transport) armCQ(uar, cmd, cqn uint32) {
+// arm takes the two words of a CQ's doorbell (libmlx5's mlx5_arm_cq).
+func (t *cqTable) arm(uar, cmd, cqn uint32) {
 	const solicitedOnly = 1 << 24
-	if q, ok := t.cqs.get(cqn & indexMask); ok && q.uar == uar {
+	if q, ok := t.get(cqn & indexMask); ok && q.uar == uar {
 		q.arm(cmd&indexMask, cmd&solicitedOnly != 0)
 	}
 }

@@ -46,12 +46,13 @@ func New(cfg Config, bus *vfiouser.Bus) (*Device, error) {
 		return nil, fmt.Errorf("adapter %s: this machine has pages of %d bytes and addresses of %d bits: run it on a kernel with pages of 4096 in a process of 64 bits: %w", cfg.Name, size, strconv.IntSize, errors.ErrUnsupported)
 	}
 	d := &Device{cfg: cfg, env: env{mem: bus.Memory, interrupt: bus.Interrupt, recorder: cfg.Record, start: time.Now()}}
-	d.eqs.d, d.res.d, d.eth.flow.e = d, d, &d.eth
-	d.flame.d, d.flame.wait = d, flameWait
+	d.eqs.env, d.eqs.caps, d.eqs.uars = &d.env, &d.caps, &d.res.uars
+	d.res.caps, d.port.eqs, d.eth.flow.e = &d.caps, &d.eqs, &d.eth
+	d.flame.send, d.flame.wait = d.send, flameWait
 	d.config.init(cfg)
 	d.caps.init(cfg)
 	d.port.init(cfg) // has the GUID
-	t, err := newTransport(d)
+	t, err := newTransport(cfg, d.port.guid, &d.env, &d.caps, &d.res.uars, &d.eqs)
 	if err != nil {
 		return nil, fmt.Errorf("adapter %s: %w", cfg.Name, err)
 	}

@@ -37,28 +37,30 @@ const (
 	vectors = 8 // of MSI-X
 )
 
-// eqTable has the device's event queues.
+// eqTable has the adapter's event queues.
 type eqTable struct {
-	d *Device
+	env  *env
+	caps *capabilities
+	uars *objects[struct{}]
 	objects[*eq]
 }
 
 func (t *eqTable) create(c *call) status {
-	d, ctx := t.d, createEqInEqContextEntry.at(c.in)
+	ctx := createEqInEqContextEntry.at(c.in)
 	q := &eq{uar: eqcUarPage.u32(ctx), vector: eqcIntr.int(ctx), logSize: eqcLogEqSize.int(ctx), context: append([]byte(nil), ctx...)}
 	for i := range q.mask {
 		q.mask[i] = be.Uint64(createEqInEventBitmask.at(c.in)[i*8:])
 	}
 	shift := 12 + eqcLogPageSize.int(ctx)
-	if q.vector >= vectors || q.logSize > d.caps.int(capGeneral, cmdHcaCapLogMaxEqSz) || eqcPageOffset.is(ctx) {
+	if q.vector >= vectors || q.logSize > t.caps.int(capGeneral, cmdHcaCapLogMaxEqSz) || eqcPageOffset.is(ctx) {
 		return statusBadParamErr
 	}
-	if !d.res.uars.has(q.uar) {
+	if !t.uars.has(q.uar) {
 		return statusBadResErr
 	}
 	size := eqeSize << q.logSize
 	var st status
-	if q.view, st = d.pages(createEqInPas.at(c.in), (size+1<<shift-1)>>shift, shift, 0); st != statusOk {
+	if q.view, st = t.env.pages(createEqInPas.at(c.in), (size+1<<shift-1)>>shift, shift, 0); st != statusOk {
 		return st
 	}
 	if q.num, st = t.give(q, 1, maxEQs, c, createEqOutEqNumber); st != statusOk {
@@ -132,10 +134,10 @@ func (t *eqTable) post(q *eq, typ, subtype uint8, data []byte) {
 	owner := q.pi >> q.logSize & 1
 	q.pi++
 	q.view.Word(at + 60).Store(bigEndian(owner)) // signature, owner: the rest is there before
-	t.d.record(Event{Kind: RecordEQE, Number: q.num, Offset: at, In: e})
-	t.d.interrupt(q.vector)
+	t.env.record(Event{Kind: RecordEQE, Number: q.num, Offset: at, In: e})
+	t.env.interrupt(q.vector)
 	if typ != eventCmd {
-		t.d.faults.event()
+		t.env.faults.event()
 	}
 }
 
@@ -153,7 +155,7 @@ func (t *eqTable) doorbell(uar, value uint32, arm bool) {
 		q.ci = ci
 	}
 	if arm && q.pi != q.ci {
-		t.d.interrupt(q.vector)
+		t.env.interrupt(q.vector)
 	}
 }
 

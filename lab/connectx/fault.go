@@ -85,6 +85,25 @@ func (f *faults) take(kind Fault) (arg byte, ok bool) {
 	return p.arg, true
 }
 
+// add makes a fault pending.
+func (f *faults) add(kind Fault, arg byte, count int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.pending == nil {
+		f.pending = map[Fault]fault{}
+	}
+	f.any.Store(true)
+	f.pending[kind] = fault{arg, count}
+}
+
+// kill ends the firmware.
+func (f *faults) kill() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.firmware = true
+}
+
+// dead reports whether the firmware has ended.
 func (f *faults) dead() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

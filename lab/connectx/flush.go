@@ -7,15 +7,19 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/goverbs/verbs"
 )
+
+// failing is a QP in the error state, or on its way there.
+type failing interface {
+	// flush flushes the receives that have been posted. It reports false if the QP has left the state.
+	flush() bool
+}
 
 // flusher flushes receives that the guest posts to QPs in the error state: a receive has no
 // doorbell. It runs while there are such QPs.
 type flusher struct {
 	mu      sync.Mutex
-	qps     map[*qp]struct{}
+	qps     map[failing]struct{}
 	running bool
 	ended   bool
 	done    sync.WaitGroup
@@ -24,14 +28,14 @@ type flusher struct {
 const flushInterval = 2 * time.Millisecond
 
 // add makes the flusher watch a QP. It may be called with locks of the engine held.
-func (f *flusher) add(q *qp) {
+func (f *flusher) add(q failing) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.ended {
 		return
 	}
 	if f.qps == nil {
-		f.qps = map[*qp]struct{}{}
+		f.qps = map[failing]struct{}{}
 	}
 	f.qps[q] = struct{}{}
 	if !f.running {
@@ -40,7 +44,7 @@ func (f *flusher) add(q *qp) {
 	}
 }
 
-func (f *flusher) remove(q *qp) {
+func (f *flusher) remove(q failing) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.qps, q)
@@ -66,11 +70,7 @@ func (f *flusher) run() {
 		list := slices.Collect(maps.Keys(f.qps))
 		f.mu.Unlock()
 		for _, q := range list {
-			if q.overrun.Load() {
-				q.e.Modify(&verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
-			}
-			q.e.Doorbell()
-			if q.e.Query().State != verbs.StateErr {
+			if !q.flush() {
 				f.remove(q)
 			}
 		}

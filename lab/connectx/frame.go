@@ -121,7 +121,7 @@ func (e *ethernet) execute(q *sendQueue, wqe []byte) bool {
 		} else if n > 0 {
 			at := len(frame)
 			frame = append(frame, make([]byte, n)...)
-			if !e.d.t.physical(be.Uint32(rest[4:]), q.pd, false) || e.d.mem.ReadAt(frame[at:], be.Uint64(rest[8:])) != nil {
+			if !e.d.t.mkeys.physical(be.Uint32(rest[4:]), q.pd, false) || e.d.mem.ReadAt(frame[at:], be.Uint64(rest[8:])) != nil {
 				return false
 			}
 		}
@@ -257,7 +257,7 @@ func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 			break
 		}
 		n = min(n, len(rest))
-		if !e.d.t.physical(key, q.pd, true) || e.d.mem.WriteAt(rest[:n], be.Uint64(s[8:])) != nil {
+		if !e.d.t.mkeys.physical(key, q.pd, true) || e.d.mem.WriteAt(rest[:n], be.Uint64(s[8:])) != nil {
 			q.fail(syndromes[verbs.WCLocProtErr])
 			return false
 		}

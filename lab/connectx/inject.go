@@ -10,30 +10,21 @@ func (d *Device) Inject(kind Fault, arg byte, count int) {
 		d.faults.reset()
 		d.commands.ring(0) // those that have waited for the firmware
 	case FaultPortDown, FaultPortUp:
-		d.setLink(kind == FaultPortUp)
+		d.port.setLink(kind == FaultPortUp)
 	case FaultStorm:
 		for range count {
-			d.portEvent(portChangeActive)
+			d.port.event(portChangeActive)
 		}
 	case FaultFirmware:
-		d.faults.mu.Lock()
-		d.faults.firmware = true
-		d.faults.mu.Unlock()
+		d.faults.kill()
 	case FaultFatal:
 		d.seg.setState(nicDisabled)
 		d.commands.quiesce(d.disable)
 	case FaultCommand, FaultCompletion, FaultLost, FaultOpcode, FaultQPN, FaultCounter, FaultLate, FaultAfterEvent:
 		// mlx5_core of a physical function takes the capability for its gateway to the adapter's
 		// memory, and writes a number to the word (lib/pci_vsc.c): how often it is to happen is 0.
-		if count == 0 {
-			return
+		if count > 0 {
+			d.faults.add(kind, arg, count)
 		}
-		d.faults.mu.Lock()
-		defer d.faults.mu.Unlock()
-		if d.faults.pending == nil {
-			d.faults.pending = map[Fault]fault{}
-		}
-		d.faults.any.Store(true)
-		d.faults.pending[kind] = fault{arg, count}
 	}
 }

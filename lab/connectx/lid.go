@@ -4,9 +4,12 @@ package connectx
 
 import (
 	"net/netip"
+	"sync/atomic"
 
 	"github.com/goverbs/verbs"
 )
+
+const subnetPrefix = 0xfe80000000000000 // of GIDs: the link-local one
 
 // lids are the addresses that the engine has for LIDs. InfiniBand's packets go over the same networks
 // as those of RoCE v2: between LIDs, or with a GRH between GIDs.
@@ -22,10 +25,16 @@ func lidAddr(lid uint16) netip.Addr {
 // adapters on a wire have different ones.
 func lidOf(end []byte) uint16 { return max(be.Uint16(end)&0x7fff, 1) }
 
-// addressVector returns the path to a GID or, on InfiniBand without a GRH, to a LID.
-func (t *transport) addressVector(gid []byte, lid uint16, grh bool, index, tclass, hops uint8) verbs.AddressVector {
+// addressing is how the adapter's QPs name their peers.
+type addressing struct {
+	infiniBand bool
+	turn       atomic.Uint32 // changes with the GIDs, of which address handles are made
+}
+
+// vector returns the path to a GID or, on InfiniBand without a GRH, to a LID.
+func (a *addressing) vector(gid []byte, lid uint16, grh bool, index, tclass, hops uint8) verbs.AddressVector {
 	av := verbs.AddressVector{Global: true, Port: 1, SGIDIndex: index, TrafficClass: tclass, HopLimit: hops, DGID: verbs.GID(gid)}
-	if !t.d.cfg.InfiniBand {
+	if !a.infiniBand {
 		return av
 	}
 	const firstGroup = 0xc000 // the LIDs of multicast groups

@@ -5,24 +5,44 @@ package connectx
 import (
 	"bytes"
 	"sync"
+	"sync/atomic"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/engine"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
-func mkeys(t *transport) *objects[*mkey] { return &t.mkeys }
+func mkeys(t *keyTable) *objects[*mkey] { return &t.objects }
 
-var mkeyCommands = map[uint16]func(*transport, *call) status{
-	opCreateMkey:  (*transport).createMkey,
+var mkeyCommands = map[uint16]func(*keyTable, *call) status{
+	opCreateMkey:  (*keyTable).create,
 	opDestroyMkey: drop(mkeys, destroyMkeyInMkeyIndex, (*mkey).destroy),
 	opQueryMkey:   on(mkeys, queryMkeyInMkeyIndex, (*mkey).query),
+}
+
+// keyTable has the memory keys.
+type keyTable struct {
+	env *env
+	pds *objects[*engine.PD]
+	objects[*mkey]
+
+	xlt     atomic.Int64 // bytes of translation entries
+	guestMu sync.Mutex
+	guest   *vfiouser.View // all memory of the guest, for physical keys; made when needed
+}
+
+func (t *keyTable) reset() {
+	t.clear((*mkey).destroy)
+	if t.guest != nil {
+		t.guest.Close()
+		t.guest = nil
+	}
 }
 
 // mkey is a memory key. One that is free grants nothing: UMR requests configure it. Its lock is taken
 // with that of a QP held, and is held while the engine's regions are made and ended.
 type mkey struct {
-	t     *transport
+	t     *keyTable
 	index uint32
 
 	mu      sync.Mutex
@@ -60,7 +80,7 @@ func (r rights) of(ctx []byte) (a verbs.Access) {
 	return a
 }
 
-func (t *transport) createMkey(c *call) status {
+func (t *keyTable) create(c *call) status {
 	ctx := bytes.Clone(createMkeyInMemoryKeyMkeyEntry.at(c.in))
 	list, octwords := createMkeyInKlmPasMtt.at(c.in), createMkeyInTranslationsOctwordActualSize.int(c.in)
 	switch {
@@ -77,9 +97,9 @@ func (t *transport) createMkey(c *call) status {
 	}
 	copy(k.xlt, list)
 	var st status
-	if k.index, st = t.mkeys.give(k, minMkey, maxMkey-1, c, createMkeyOutMkeyIndex); st == statusOk && !mkcFree.is(ctx) {
+	if k.index, st = t.give(k, minMkey, maxMkey-1, c, createMkeyOutMkeyIndex); st == statusOk && !mkcFree.is(ctx) {
 		if st = k.enable(); st != statusOk {
-			t.mkeys.remove(k.index)
+			t.remove(k.index)
 		}
 	}
 	if st != statusOk {
@@ -107,7 +127,7 @@ func (k *mkey) grow(size int) bool {
 // enable makes the engine's region of a key.
 func (k *mkey) enable() status {
 	t, ctx := k.t, k.context
-	pd, ok := t.d.res.pds.get(mkcPd.u32(ctx))
+	pd, ok := t.pds.get(mkcPd.u32(ctx))
 	if !ok {
 		return statusBadResErr
 	}
@@ -208,17 +228,17 @@ func (k *mkey) parts(length uint64) (list []engine.Part, ok bool) {
 }
 
 // physicalMemory maps all memory of the guest, once.
-func (t *transport) physicalMemory() ([]byte, error) {
-	t.allMu.Lock()
-	defer t.allMu.Unlock()
-	if t.all == nil {
-		v, err := t.d.mem.All(physicalSize)
+func (t *keyTable) physicalMemory() ([]byte, error) {
+	t.guestMu.Lock()
+	defer t.guestMu.Unlock()
+	if t.guest == nil {
+		v, err := t.env.mem.All(physicalSize)
 		if err != nil {
 			return nil, err
 		}
-		t.all = v
+		t.guest = v
 	}
-	return t.all.Bytes(), nil
+	return t.guest.Bytes(), nil
 }
 
 // mapPages maps the memory of a key. Its pages may be larger than the memory, so that only the parts
@@ -242,7 +262,7 @@ func (k *mkey) mapPages(start, length uint64) ([]byte, status) {
 		}
 	}
 	small := off >> 12 << 12
-	v, err := k.t.d.mem.Part(addrs, 1<<shift, small, (off+length+0xfff)>>12<<12-small)
+	v, err := k.t.env.mem.Part(addrs, 1<<shift, small, (off+length+0xfff)>>12<<12-small)
 	if err != nil {
 		return nil, statusBadParamErr
 	}
@@ -253,8 +273,8 @@ func (k *mkey) mapPages(start, length uint64) ([]byte, status) {
 const anyPD = 1<<32 - 1
 
 // physical reports whether a key is one of physical addresses of a PD, as the driver's own are.
-func (t *transport) physical(key, pd uint32, write bool) bool {
-	k, ok := t.mkeys.get(key >> 8)
+func (t *keyTable) physical(key, pd uint32, write bool) bool {
+	k, ok := t.get(key >> 8)
 	if !ok {
 		return false
 	}

@@ -6,6 +6,9 @@ import "sync"
 
 // port is the adapter's port and the function's place on it, the vport.
 type port struct {
+	eqs        *eqTable
+	infiniBand bool
+
 	mu    sync.Mutex
 	guid  uint64
 	node  uint64 // node GUID
@@ -33,6 +36,7 @@ func (p *port) init(cfg Config) {
 	defer p.mu.Unlock()
 	var eui [8]byte // EUI-64 of the MAC address
 	copy(eui[:], []byte{cfg.MAC[0] ^ 2, cfg.MAC[1], cfg.MAC[2], 0xff, 0xfe, cfg.MAC[3], cfg.MAC[4], cfg.MAC[5]})
+	p.infiniBand = cfg.InfiniBand
 	p.guid = be.Uint64(eui[:])
 	p.lid = uint64(cfg.lid())
 	p.vport = make([]byte, nicVportContextSize)
@@ -59,29 +63,19 @@ const (
 	maxMTUInfiniBand     = 4096
 )
 
-func (d *Device) accessRegister(c *call) status {
-	d.port.mu.Lock()
-	defer d.port.mu.Unlock()
-	in, out := accessRegisterInRegisterData.at(c.in), accessRegisterOutRegisterData.at(c.out)
-	size, known := registers[accessRegisterInRegisterId.int(c.in)]
-	if !known || c.mod > 1 {
-		return statusBadParamErr
-	}
-	if len(in) < size {
-		return statusBadInpLenErr
-	}
-	if len(out) < size {
-		return statusBadOutpLenErr
-	}
+// readRegister answers for a register of the port, as mlx5_core's port.c reads them.
+func (p *port) readRegister(id int, in, out []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	up := uint64(portUp)
-	if d.port.down {
+	if p.down {
 		up = portDown
 	}
-	switch accessRegisterInRegisterId.int(c.in) {
+	switch id {
 	case regPtys:
 		ptysRegLocalPort.set(out, 1)
 		ptysRegProtoMask.set(out, ptysRegProtoMask.get(in))
-		if d.cfg.InfiniBand {
+		if p.infiniBand {
 			ptysRegIbLinkWidthCapability.set(out, ibWidth4)
 			ptysRegIbProtoCapability.set(out, ibSpeedEDR)
 			ptysRegIbLinkWidthOper.set(out, ibWidth4)
@@ -93,7 +87,7 @@ func (d *Device) accessRegister(c *call) status {
 		}
 	case regPmtu:
 		mtu := uint64(maxMTUEthernet)
-		if d.cfg.InfiniBand {
+		if p.infiniBand {
 			mtu = maxMTUInfiniBand
 		}
 		pmtuRegLocalPort.set(out, 1)
@@ -104,20 +98,16 @@ func (d *Device) accessRegister(c *call) status {
 		paosRegLocalPort.set(out, 1)
 		paosRegAdminStatus.set(out, portUp)
 		paosRegOperStatus.set(out, up)
-	case regPpcnt:
-		copy(out[:8], in)
-		return d.portCounters(in, ppcntRegCounterSet.at(out))
 	case regPvlc:
 		pvlcRegLocalPort.set(out, 1)
 		pvlcRegVlHwCap.set(out, 4)
 		pvlcRegVlAdmin.set(out, 4)
 		pvlcRegVlOperational.set(out, 4)
 	}
-	return statusOk
 }
 
-// registers are those of ACCESS_REG, with the least size of their data. Those without a case above
-// read as zero.
+// registers are those of ACCESS_REG, with the least size of their data. Those that neither
+// [port.readRegister] nor [Device.portCounters] has read as zero.
 var registers = map[int]int{
 	regPtys: ptysRegSize, regPmtu: pmtuRegSize, regPaos: paosRegSize, regPvlc: pvlcRegSize,
 	regPfcc: 16, regPpcnt: ppcntRegSize, regNodeDesc: 16, regHostEndianness: 16,
@@ -188,26 +178,24 @@ func (p *port) modifyNICVport(c *call) status {
 	return statusOk
 }
 
+// linkDowns returns how often the link went down.
+func (p *port) linkDowns() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.downs
+}
+
 func (p *port) isDown() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.down
 }
 
-// setRoCEAddress sets or, if all is zero, removes a GID.
-func (d *Device) setRoCEAddress(c *call) status {
-	i := setRoceAddressInRoceAddressIndex.int(c.in)
-	if i >= roceAddresses || setRoceAddressInVhcaPortNum.get(c.in) > 1 {
-		return statusBadParamErr
-	}
-	a := append([]byte(nil), setRoceAddressInRoceAddress.at(c.in)...)
-	if st := d.t.setAddress(i, a); st != statusOk {
-		return st
-	}
-	d.port.mu.Lock()
-	defer d.port.mu.Unlock()
-	d.port.addrs[i] = a
-	return statusOk
+// setAddress keeps a struct roce_addr_layout for queries.
+func (p *port) setAddress(i int, a []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.addrs[i] = a
 }
 
 func (p *port) queryRoCEAddress(c *call) status {
@@ -221,12 +209,11 @@ func (p *port) queryRoCEAddress(c *call) status {
 	return statusOk
 }
 
-// Of an InfiniBand port: its link-local prefix, its LID, and those of the subnet manager, which is
+// Of an InfiniBand port: its P_Key, its capabilities, and those of the subnet manager, which is
 // the adapter itself.
 const (
-	subnetPrefix = 0xfe80000000000000
-	defaultPKey  = 0xffff
-	capMask      = 0x02010048 | 1<<15
+	defaultPKey = 0xffff
+	capMask     = 0x02010048 | 1<<15
 
 	// What the driver may set: IB_PORT_CM_SUP, by the kernel's CM.
 	capMaskSettable = 1 << 16
@@ -294,22 +281,22 @@ func (*port) queryHCAVportPKey(c *call) status {
 }
 
 // setLink brings the link up or down, of which the driver gets an event.
-func (d *Device) setLink(up bool) {
-	d.port.mu.Lock()
-	if !up && !d.port.down {
-		d.port.downs++
+func (p *port) setLink(up bool) {
+	p.mu.Lock()
+	if !up && !p.down {
+		p.downs++
 	}
-	d.port.down = !up
-	d.port.mu.Unlock()
+	p.down = !up
+	p.mu.Unlock()
 	if up {
-		d.portEvent(portChangeActive)
+		p.event(portChangeActive)
 	} else {
-		d.portEvent(portChangeDown)
+		p.event(portChangeDown)
 	}
 }
 
-func (d *Device) portEvent(subtype uint8) {
+func (p *port) event(subtype uint8) {
 	var data [28]byte
 	data[8] = 1 << 4 // struct mlx5_eqe_port_state: the port
-	d.eqs.event(eventPortChange, subtype, data[:])
+	p.eqs.event(eventPortChange, subtype, data[:])
 }

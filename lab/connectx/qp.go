@@ -5,28 +5,41 @@ package connectx
 import (
 	"bytes"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/engine"
 )
 
-func qps(t *transport) *objects[*qp] { return &t.qps }
+func qps(t *qpTable) *objects[*qp] { return &t.objects }
 
-var qpCommands = func() map[uint16]func(*transport, *call) status {
-	all := map[uint16]func(*transport, *call) status{
-		opCreateQp:      (*transport).createQP,
-		opDestroyQp:     (*transport).destroyQP,
-		opQueryQp:       on(qps, queryQpInQpn, (*qp).query),
-		opAttachToMcg:   on(qps, attachToMcgInQpn, (*qp).attachMulticast),
-		opDetachFromMcg: on(qps, detachFromMcgInQpn, (*qp).attachMulticast),
-	}
-	for op := range transitions { // all have the QP's number at the same place
-		all[op] = on(qps, rst2initQpInQpn, (*qp).modify)
-	}
-	return all
-}()
+var qpCommands = map[uint16]func(*qpTable, *call) status{
+	opCreateQp:      (*qpTable).create,
+	opDestroyQp:     (*qpTable).destroy,
+	opQueryQp:       on(qps, queryQpInQpn, (*qp).query),
+	opAttachToMcg:   on(qps, attachToMcgInQpn, (*qp).attachMulticast),
+	opDetachFromMcg: on(qps, detachFromMcgInQpn, (*qp).attachMulticast),
+}
+
+// qpTable has the queue pairs.
+type qpTable struct {
+	env   *env
+	caps  *capabilities
+	uars  *objects[struct{}]
+	eqs   *eqTable
+	pds   *objects[*engine.PD]
+	umrPD *engine.PD // of QPs for UMR requests
+	keys  *keyTable
+	cqs   *cqTable
+	srqs  *srqTable
+	paths *addressing
+	objects[*qp]
+
+	count    int              // of commands alone
+	failures [2]failures      // of requests and receives
+	refused  [2]atomic.Uint64 // requests of peers that no receive completes with: invalid, and without rights
+	flusher  flusher
+}
 
 // qp is a queue pair. The send queue follows the receive queue in the guest's memory; the doorbell
 // record has the number of receives that are posted, and that of blocks of 64 bytes of send requests,
@@ -35,41 +48,19 @@ var qpCommands = func() map[uint16]func(*transport, *call) status {
 // QPs of other types than RC, UC and UD, which the kernel makes for management and for UMR requests,
 // are UD QPs of the engine, of which the driver uses the local operations alone, except for QP 1.
 type qp struct {
-	t         *transport
+	t         *qpTable
 	num       uint32
 	st        int // service type, qpType*
 	uar       uint32
 	userIndex uint32
 	e         *engine.QP
-	pd        *engine.PD
-	pdn       uint32
-	fastReg   bool // may load lists of pages, qpc.fre
 	srq       *srq
 	context   []byte      // struct qpc, of commands alone
 	groups    []verbs.GID // that it has joined, of commands alone
 
-	rq, sq  ring
-	overrun atomic.Bool   // a CQ had no room
-	qkey    atomic.Uint32 // that of context
-	shown   shown
-
-	recorded recorded
-
-	// Of the functions that the engine calls, under its lock of the QP, as are the numbers of receives
-	// and of blocks of send requests that are taken:
-	paths paths
-}
-
-// recorded is how far a send queue has been recorded.
-type recorded struct {
-	mu  sync.Mutex
-	end uint16 // index behind the last request
-}
-
-// paths are the engine's handles of the paths that datagrams have taken.
-type paths struct {
-	ahs  map[[avSize]byte]*engine.AH
-	turn uint32 // of transport.gidTurn
+	sq      sender
+	rq      receiver
+	overrun atomic.Bool // a CQ had no room
 }
 
 const (
@@ -95,32 +86,37 @@ var engineTypes = map[int]verbs.QPType{
 	qpTypeQp0: verbs.UD, qpTypeQp1: verbs.UD, qpTypeRegUmr: verbs.UD,
 }
 
-func (t *transport) createQP(c *call) status {
-	d, ctx := t.d, bytes.Clone(createQpInQpc.at(c.in))
-	q := &qp{
-		t: t, st: qpcSt.int(ctx), uar: qpcUarPage.u32(ctx), userIndex: qpcUserIndex.u32(ctx), context: ctx,
-		pdn: qpcPd.u32(ctx), fastReg: qpcFre.is(ctx), paths: paths{ahs: map[[avSize]byte]*engine.AH{}},
-	}
-	typ, ok := engineTypes[q.st]
+func (t *qpTable) create(c *call) status {
+	ctx := bytes.Clone(createQpInQpc.at(c.in))
+	st, pdn := qpcSt.int(ctx), qpcPd.u32(ctx)
+	typ, ok := engineTypes[st]
 	switch {
 	case !ok, createQpInWqUmemValid.is(c.in), createQpInQpcExt.is(c.in), qpcDbrUmemValid.is(ctx), qpcWqSignature.is(ctx),
 		qpcCsReq.is(ctx), qpcCsRes.is(ctx), qpcState.is(ctx):
 		return statusBadParamErr
 	}
-	if q.st == qpTypeRegUmr { // mlx5_ib gives its QP none: create_kernel_qp
-		q.pd = t.umrPD
-	} else if q.pd, ok = d.res.pds.get(q.pdn); !ok {
+	pd := t.umrPD
+	if st != qpTypeRegUmr { // mlx5_ib gives its QP none: create_kernel_qp
+		if pd, ok = t.pds.get(pdn); !ok {
+			return statusBadResErr
+		}
+	}
+	q := &qp{t: t, st: st, uar: qpcUarPage.u32(ctx), userIndex: qpcUserIndex.u32(ctx), context: ctx}
+	if !t.uars.has(q.uar) && !qpcNoSq.is(ctx) {
 		return statusBadResErr
 	}
-	if !d.res.uars.has(q.uar) && !qpcNoSq.is(ctx) {
-		return statusBadResErr
+	q.sq = sender{
+		env: t.env, datagram: typ == verbs.UD, paths: paths{addressing: t.paths, pd: pd, ahs: map[[avSize]byte]*engine.AH{}},
+		updates: updater{
+			env: t.env, keys: t.keys, pdn: pdn, kernel: st == qpTypeRegUmr, datagram: typ == verbs.UD && st != qpTypeRegUmr, fastReg: qpcFre.is(ctx),
+		},
 	}
 	init := engine.QPInit{
-		Type: typ, Owner: q, Strict: true, Event: q.event, Execute: q.execute, Invalidate: q.invalidate,
-		RefillSend: q.refillSend, RefillRecv: q.refillRecv,
+		Type: typ, Owner: q, Strict: true, Event: q.event, Execute: q.sq.execute, Invalidate: q.sq.updates.invalidate,
+		RefillSend: q.sq.refill, RefillRecv: q.rq.refill,
 		Cap: verbs.QPCap{MaxSendWR: engineSends, MaxRecvWR: engineRecvs, MaxSendSGE: maxSGEs, MaxInline: maxWQE},
 	}
-	if t.numQPs >= maxQPs {
+	if t.count >= maxQPs {
 		return statusNoResErr
 	}
 	if st := q.attachCQs(&init); st != statusOk {
@@ -133,7 +129,7 @@ func (t *transport) createQP(c *call) status {
 		init.Num = 1
 	}
 	var err error
-	if q.e, err = q.pd.CreateQP(init); err != nil {
+	if q.e, err = pd.CreateQP(init); err != nil {
 		q.closeQueues()
 		return statusNoResErr
 	}
@@ -141,8 +137,9 @@ func (t *transport) createQP(c *call) status {
 	if q.st == qpTypeQp0 {
 		q.num = 0
 	}
-	t.numQPs++
-	if !t.qps.put(q.num, q) {
+	q.sq.num, q.sq.updates.qpn = q.num, q.num
+	t.count++
+	if !t.put(q.num, q) {
 		q.destroy()
 		return statusNoResErr
 	}
@@ -168,14 +165,14 @@ func (q *qp) attachCQs(init *engine.QPInit) status {
 
 // mapQueues maps the queues, or finds the SRQ.
 func (q *qp) mapQueues(pas []byte, init *engine.QPInit) status {
-	ctx, d := q.context, q.t.d
+	ctx, t := q.context, q.t
 	recvs, stride := 0, 16<<qpcLogRqStride.int(ctx)
 	switch qpcRqType.int(ctx) {
 	case rqOwn:
 		recvs = 1 << qpcLogRqSize.int(ctx)
 		init.Cap.MaxRecvSGE = min(stride/16, maxSGEs)
 	case rqSRQ:
-		s, ok := q.t.srqs.get(qpcSrqnRmpnXrqn.u32(ctx))
+		s, ok := t.srqs.get(qpcSrqnRmpnXrqn.u32(ctx))
 		if !ok {
 			return statusBadResErr
 		}
@@ -188,7 +185,7 @@ func (q *qp) mapQueues(pas []byte, init *engine.QPInit) status {
 	if qpcNoSq.is(ctx) {
 		sends = 0
 	}
-	most := 1 << d.caps.int(capGeneral, cmdHcaCapLogMaxQpSz)
+	most := 1 << t.caps.int(capGeneral, cmdHcaCapLogMaxQpSz)
 	if recvs > most || sends > most {
 		return statusBadParamErr
 	}
@@ -197,10 +194,10 @@ func (q *qp) mapQueues(pas []byte, init *engine.QPInit) status {
 	}
 	// One ring has the pages of both; it is that of the receive queue if there is one.
 	both := ring{count: uint32(recvs*stride + sends*sendBlock), stride: 1}
-	if st := d.mapRing(&both, pas, qpcLogPageSize.int(ctx), qpcPageOffset.int(ctx), qpcDbrAddr.get(ctx)); st != statusOk {
+	if st := t.env.mapRing(&both, pas, qpcLogPageSize.int(ctx), qpcPageOffset.int(ctx), qpcDbrAddr.get(ctx)); st != statusOk {
 		return st
 	}
-	q.rq, q.sq = both, both
+	q.rq.ring, q.sq.ring = both, both
 	q.rq.count, q.rq.stride, q.rq.mem = uint32(recvs), stride, both.mem[:recvs*stride]
 	q.sq.count, q.sq.stride, q.sq.mem = uint32(sends), sendBlock, both.mem[recvs*stride:]
 	return statusOk
@@ -208,17 +205,12 @@ func (q *qp) mapQueues(pas []byte, init *engine.QPInit) status {
 
 // closeQueues unmaps the queues. A doorbell may have found the QP before.
 func (q *qp) closeQueues() {
-	q.recorded.mu.Lock()
-	defer q.recorded.mu.Unlock()
-	q.shown.mu.Lock()
-	defer q.shown.mu.Unlock()
-	q.shown.closed, q.recorded.end = true, q.shown.end
-	q.rq.close() // the send queue is in the same memory
+	q.sq.close(&q.rq.ring) // both are in the same memory
 }
 
-// destroyQP takes the QP out first, so that doorbells do not find it any more.
-func (t *transport) destroyQP(c *call) status {
-	q, ok := t.qps.remove(destroyQpInQpn.u32(c.in))
+// destroy takes the QP out first, so that doorbells do not find it any more.
+func (t *qpTable) destroy(c *call) status {
+	q, ok := t.remove(destroyQpInQpn.u32(c.in))
 	if !ok {
 		return statusBadResErr
 	}
@@ -233,9 +225,9 @@ func (q *qp) destroy() status {
 		q.e.Destroy()
 	}
 	q.t.flusher.remove(q)
-	q.paths.forget()
+	q.sq.paths.forget()
 	q.closeQueues()
-	q.t.numQPs--
+	q.t.count--
 	return statusOk
 }
 
@@ -252,6 +244,21 @@ func (q *qp) delivered(ok bool) bool {
 		q.t.flusher.add(q)
 	}
 	return ok
+}
+
+// flush implements [failing]: a CQ that had no room ends the QP.
+func (q *qp) flush() bool {
+	if q.overrun.Load() {
+		q.e.Modify(&verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
+	}
+	q.e.Doorbell()
+	return q.e.Query().State == verbs.StateErr
+}
+
+// ring takes a doorbell of the send queue.
+func (q *qp) ring(b []byte, one bool) {
+	q.sq.show(b, one)
+	q.e.Doorbell() // it is ignored before RTS
 }
 
 // qpEvents are the types of events, by the engine's.
@@ -273,7 +280,7 @@ func (q *qp) event(t verbs.AsyncEventType) {
 		q.t.refused[1].Add(1)
 	}
 	if typ, ok := qpEvents[t]; ok {
-		q.t.d.eqs.event(typ, 0, eventOfQueue(q.num))
+		q.t.eqs.event(typ, 0, eventOfQueue(q.num))
 	}
 }
 

@@ -63,6 +63,14 @@ var transitions = map[uint16]transition{
 	op2rstQp:      {any: true, to: verbs.StateReset},
 }
 
+var transitionCommands = func() map[uint16]func(*qpTable, *call) status {
+	all := map[uint16]func(*qpTable, *call) status{}
+	for op := range transitions { // all have the QP's number at the same place
+		all[op] = on(qps, rst2initQpInQpn, (*qp).modify)
+	}
+	return all
+}()
+
 // modify executes a transition. All of them have the mask and the context at the same places; those
 // to the error and reset states have neither.
 func (q *qp) modify(c *call) status {
@@ -93,19 +101,15 @@ func (q *qp) modify(c *call) status {
 		}
 	}
 	attr, known := q.attributes(next, t, mask)
-	q.qkey.Store(attr.QKey)
+	q.sq.qkey.Store(attr.QKey)
 	if err := q.e.Modify(attr, known); err != nil {
 		return statusBadParamErr
 	}
 	q.context = next
 	switch t.to {
 	case verbs.StateReset:
-		// Nothing calls the engine's functions that use them, until INIT.
-		q.sq.taken, q.rq.taken = 0, 0
-		q.shown.reset()
-		q.recorded.mu.Lock()
-		q.recorded.end = 0
-		q.recorded.mu.Unlock()
+		q.sq.reset()
+		q.rq.taken = 0
 		q.overrun.Store(false)
 	case verbs.StateErr:
 		q.failed()
@@ -148,7 +152,7 @@ func (q *qp) attributes(ctx []byte, t transition, mask uint64) (*verbs.QPAttr, v
 	case t.to == verbs.StateInit:
 		known |= verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess
 	case t.to == verbs.StateRTR && !ud:
-		a.AV = q.t.addressVector(adsRgidRip.at(path), uint16(adsRlid.get(path)), adsGrh.is(path), uint8(adsSrcAddrIndex.get(path)), uint8(adsTclass.get(path)), uint8(adsHopLimit.get(path)))
+		a.AV = q.t.paths.vector(adsRgidRip.at(path), uint16(adsRlid.get(path)), adsGrh.is(path), uint8(adsSrcAddrIndex.get(path)), uint8(adsTclass.get(path)), uint8(adsHopLimit.get(path)))
 		known |= verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN
 		if rc {
 			known |= verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer

@@ -2,23 +2,17 @@
 
 package connectx
 
-import "github.com/goverbs/verbs/internal/engine"
-
-// resources are objects that have nothing but a number, and PDs.
+// resources are objects that have nothing but a number.
 type resources struct {
-	d                                    *Device
+	caps                                 *capabilities
 	uars, uarPages, tds, xrcds, counters objects[struct{}]
-	pds                                  objects[*engine.PD]
 }
 
-func pds(r *resources) *objects[*engine.PD]    { return &r.pds }
 func tds(r *resources) *objects[struct{}]      { return &r.tds }
 func xrcds(r *resources) *objects[struct{}]    { return &r.xrcds }
 func counters(r *resources) *objects[struct{}] { return &r.counters }
 
 var resourceCommands = map[uint16]func(*resources, *call) status{
-	opAllocPd:                (*resources).allocPD,
-	opDeallocPd:              drop(pds, deallocPdInPd, deallocPD),
 	opAllocUar:               (*resources).allocUAR,
 	opDeallocUar:             (*resources).deallocUAR,
 	opAllocTransportDomain:   alloc(tds, 1, 1, allocTransportDomainOutTransportDomain),
@@ -30,34 +24,16 @@ var resourceCommands = map[uint16]func(*resources, *call) status{
 }
 
 func (r *resources) reset() {
-	r.pds.clear(deallocPD)
 	for _, o := range []*objects[struct{}]{&r.uars, &r.uarPages, &r.tds, &r.xrcds, &r.counters} {
 		o.clear(nil)
 	}
 }
 
-func (r *resources) allocPD(c *call) status {
-	pd, err := r.d.t.eng.AllocPD()
-	if err != nil {
-		return statusNoResErr
-	}
-	_, st := r.pds.give(pd, 1, 1<<16, c, allocPdOutPd)
-	if st != statusOk {
-		pd.Dealloc()
-	}
-	return st
-}
-
-func deallocPD(pd *engine.PD) status {
-	if pd.Dealloc() != nil { // objects depend on it
-		return statusBadResStateErr
-	}
-	return statusOk
-}
+const firstUAR = 16 // of the pages of the BAR: the others are the initialization segment's and MSI-X's
 
 // allocUAR gives out the first UAR of a page of the driver's processor, which maps all that are in it.
 func (r *resources) allocUAR(c *call) status {
-	n := r.d.caps.uarsPerPage()
+	n := r.caps.uarsPerPage()
 	page, ok := r.uarPages.add(struct{}{}, firstUAR/n, (1<<logUARs-1)/n)
 	if !ok {
 		return statusNoResErr
@@ -70,7 +46,7 @@ func (r *resources) allocUAR(c *call) status {
 }
 
 func (r *resources) deallocUAR(c *call) status {
-	n, first := r.d.caps.uarsPerPage(), deallocUarInUar.u32(c.in)
+	n, first := r.caps.uarsPerPage(), deallocUarInUar.u32(c.in)
 	if !r.uarPages.has(first/n) || first%n != 0 {
 		return statusBadResErr
 	}

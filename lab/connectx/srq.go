@@ -10,16 +10,16 @@ import (
 	"github.com/goverbs/verbs/internal/engine"
 )
 
-func srqs(t *transport) *objects[*srq] { return &t.srqs }
+func srqs(t *srqTable) *objects[*srq] { return &t.objects }
 
-var srqCommands = map[uint16]func(*transport, *call) status{
-	opCreateXrcSrq:  (*transport).createXRCSRQ,
+var srqCommands = map[uint16]func(*srqTable, *call) status{
+	opCreateXrcSrq:  (*srqTable).createXRCSRQ,
 	opDestroyXrcSrq: drop(srqs, destroyXrcSrqInXrcSrqn, (*srq).destroy),
 	opQueryXrcSrq: on(srqs, queryXrcSrqInXrcSrqn, func(s *srq, c *call) status {
 		return s.query(queryXrcSrqOutXrcSrqContextEntry.at(c.out), xrcSrqcLwm)
 	}),
 	opArmXrcSrq:  on(srqs, armXrcSrqInXrcSrqn, func(s *srq, c *call) status { return s.arm(armXrcSrqInLwm.int(c.in)) }),
-	opCreateRmp:  (*transport).createRMP,
+	opCreateRmp:  (*srqTable).createRMP,
 	opDestroyRmp: drop(srqs, destroyRmpInRmpn, (*srq).destroy),
 	opQueryRmp: on(srqs, queryRmpInRmpn, func(s *srq, c *call) status {
 		return s.query(queryRmpOutRmpContext.at(c.out), field(uint32(rmpcWq)&^0xffff+uint32(wqLwm)))
@@ -27,11 +27,22 @@ var srqCommands = map[uint16]func(*transport, *call) status{
 	opModifyRmp: on(srqs, modifyRmpInRmpn, (*srq).modifyRMP),
 }
 
+// srqTable has the shared receive queues.
+type srqTable struct {
+	env  *env
+	caps *capabilities
+	pds  *objects[*engine.PD]
+	eqs  *eqTable
+	objects[*srq]
+
+	receives int // entries of all; of commands alone
+}
+
 // srq is a shared receive queue: a list that is linked through the first 16 bytes of its entries
 // (struct mlx5_wqe_srq_next_seg). Word 0 of the doorbell record counts the receives that are posted.
 // Drivers make them as RMPs, or as XRC SRQs, of which the domain has no meaning here.
 type srq struct {
-	t       *transport
+	t       *srqTable
 	num     uint32
 	e       *engine.SRQ
 	context []byte // struct xrc_srqc or rmpc
@@ -47,7 +58,7 @@ const (
 	rmpReady  = 1 // rmpc.state
 )
 
-func (t *transport) createXRCSRQ(c *call) status {
+func (t *srqTable) createXRCSRQ(c *call) status {
 	ctx := bytes.Clone(createXrcSrqInXrcSrqContextEntry.at(c.in))
 	if createXrcSrqInXrcSrqUmemValid.is(c.in) || xrcSrqcWqSignature.is(ctx) || xrcSrqcDbrUmemValid.is(ctx) || xrcSrqcBasicCyclicRcvWqe.is(ctx) || xrcSrqcState.is(ctx) {
 		return statusBadParamErr
@@ -57,7 +68,7 @@ func (t *transport) createXRCSRQ(c *call) status {
 	return s.create(c, createXrcSrqOutXrcSrqn, createXrcSrqInPas.at(c.in), xrcSrqcLogPageSize.int(ctx), xrcSrqcPageOffset.int(ctx), record, xrcSrqcPd.u32(ctx), xrcSrqcLwm.int(ctx))
 }
 
-func (t *transport) createRMP(c *call) status {
+func (t *srqTable) createRMP(c *call) status {
 	const linkedList = 0 // wq.wq_type
 	ctx := bytes.Clone(createRmpInCtx.at(c.in))
 	wq := rmpcWq.at(ctx)
@@ -73,28 +84,28 @@ func (t *transport) createRMP(c *call) status {
 // create maps an SRQ and makes that of the engine. Its ring there holds all receives, as the limit is
 // compared with their number.
 func (s *srq) create(c *call, num field, list []byte, logPage, offset int, record uint64, pdn uint32, limit int) status {
-	t, d := s.t, s.t.d
-	pd, ok := d.res.pds.get(pdn)
+	t := s.t
+	pd, ok := t.pds.get(pdn)
 	if !ok {
 		return statusBadResErr
 	}
-	if s.ring.stride < 2*srqHeader || s.ring.count > 1<<d.caps.int(capGeneral, cmdHcaCapLogMaxSrqSz) || limit > int(s.ring.count) {
+	if s.ring.stride < 2*srqHeader || s.ring.count > 1<<t.caps.int(capGeneral, cmdHcaCapLogMaxSrqSz) || limit > int(s.ring.count) {
 		return statusBadParamErr
 	}
-	if t.numRecvs+int(s.ring.count) > maxRecvs {
+	if t.receives+int(s.ring.count) > maxRecvs {
 		return statusNoResErr
 	}
-	if st := d.mapRing(&s.ring, list, logPage, offset, record); st != statusOk {
+	if st := t.env.mapRing(&s.ring, list, logPage, offset, record); st != statusOk {
 		return st
 	}
 	st, err := statusNoResErr, error(nil)
 	s.e, err = pd.CreateSRQ(engine.SRQInit{
 		MaxWR: int(s.ring.count), MaxSGE: min((s.ring.stride-srqHeader)/16, maxSGEs), Limit: limit, Refill: s.refill,
-		Event: func(verbs.AsyncEventType) { d.eqs.event(eventSrqRqLimit, 0, eventOfQueue(s.num)) },
+		Event: func(verbs.AsyncEventType) { t.eqs.event(eventSrqRqLimit, 0, eventOfQueue(s.num)) },
 	})
 	if err == nil {
-		if s.num, st = t.srqs.give(s, 1, maxSRQs-1, c, num); st == statusOk {
-			t.numRecvs += int(s.ring.count)
+		if s.num, st = t.give(s, 1, maxSRQs-1, c, num); st == statusOk {
+			t.receives += int(s.ring.count)
 			return statusOk
 		}
 		s.e.Destroy()
@@ -107,7 +118,7 @@ func (s *srq) destroy() status {
 	if s.e.Destroy() != nil {
 		return statusResBusy
 	}
-	s.t.numRecvs -= int(s.ring.count)
+	s.t.receives -= int(s.ring.count)
 	s.ring.close()
 	return statusOk
 }

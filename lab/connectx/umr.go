@@ -52,11 +52,21 @@ var umrKnown = func() (all uint64) {
 	return all
 }()
 
-// umrWellFormed reports whether a request is one that the QP may make. Page lists are for the
+// updater executes the UMR requests of a QP.
+type updater struct {
+	env      *env
+	keys     *keyTable
+	qpn, pdn uint32
+	kernel   bool // the kernel's own QP of such requests, which has no PD
+	datagram bool // of UD, which has none
+	fastReg  bool // may load lists of pages, qpc.fre
+}
+
+// wellFormed reports whether a request is one that the QP may make. Page lists are for the
 // kernel's queues (qpc.fre), and so is another PD for its own QP of such requests: with these a
 // program would reach all memory.
-func (q *qp) umrWellFormed(wqe []byte) bool {
-	if len(wqe) < umrLeast || engineTypes[q.st] == verbs.UD && q.st != qpTypeRegUmr {
+func (q *updater) wellFormed(wqe []byte) bool {
+	if len(wqe) < umrLeast || q.datagram {
 		return false
 	}
 	c := wqe[segment:][:umrCtrlSize]
@@ -66,7 +76,7 @@ func (q *qp) umrWellFormed(wqe []byte) bool {
 	case c[0]&^(umrCheckQPN|umrOffsetValid|umrCheckNotFree|umrCheckFree|umrInline) != 0, c[0]&(umrCheckFree|umrCheckNotFree) == umrCheckFree|umrCheckNotFree,
 		c[1]|c[2]|c[3] != 0, !field(umrReserved*8<<16 | (umrCtrlSize-umrReserved)*8).zero(c), offset != 0 && c[0]&umrOffsetValid == 0,
 		mask&^umrKnown != 0, octwords%4 != 0,
-		mask&mkeyMaskPd != 0 && q.st != qpTypeRegUmr, mask&mkeyMaskPageSize != 0 && !q.fastReg:
+		mask&mkeyMaskPd != 0 && !q.kernel, mask&mkeyMaskPageSize != 0 && !q.fastReg:
 		return false
 	case octwords == 0:
 		return true
@@ -76,28 +86,28 @@ func (q *qp) umrWellFormed(wqe []byte) bool {
 	return len(wqe) == umrLeast+segment && int64(be.Uint32(wqe[umrLeast:])) >= int64(octwords*octoword)
 }
 
-// umrEntries returns the translation entries of a request.
-func (q *qp) umrEntries(wqe []byte) (list []byte, ok bool) {
+// entries returns the translation entries of a request.
+func (q *updater) entries(wqe []byte) (list []byte, ok bool) {
 	size := int(be.Uint16(wqe[segment+umrOctowords:])) * octoword
 	if size == 0 || wqe[segment]&umrInline != 0 {
 		return wqe[umrLeast:][:size], true
 	}
 	at, key, pd := wqe[umrLeast:], be.Uint32(wqe[umrLeast+4:]), q.pdn
-	if q.st == qpTypeRegUmr { // it has none
+	if q.kernel { // it has none
 		pd = anyPD
 	}
 	list = make([]byte, size)
-	return list, q.t.physical(key, pd, false) && q.t.d.mem.ReadAt(list, be.Uint64(at[8:])) == nil
+	return list, q.keys.physical(key, pd, false) && q.env.mem.ReadAt(list, be.Uint64(at[8:])) == nil
 }
 
-// umr executes a request that is well-formed. The engine's QP is locked.
-func (q *qp) umr(wqe []byte) verbs.WCStatus {
+// execute executes a request that is well-formed. The engine's QP is locked.
+func (q *updater) execute(wqe []byte) verbs.WCStatus {
 	c, in, key := wqe[segment:][:umrCtrlSize], wqe[segment+umrCtrlSize:][:mkcSize], be.Uint32(wqe[ctrlImm:])
-	list, ok := q.umrEntries(wqe)
+	list, ok := q.entries(wqe)
 	if !ok {
 		return verbs.WCLocProtErr
 	}
-	k, ok := q.t.mkeys.get(key >> 8)
+	k, ok := q.keys.get(key >> 8)
 	if !ok {
 		return verbs.WCMWBindErr
 	}
@@ -116,9 +126,9 @@ func (q *qp) umr(wqe []byte) verbs.WCStatus {
 	offset := (int(be.Uint32(c[umrOffsetTop:]))<<16 | int(be.Uint16(c[umrOffset:]))) * octoword
 	mode := mkeyMode(old)
 	switch {
-	case k.gone, !mkcUmrEn.is(old), q.st != qpTypeRegUmr && mkcPd.u32(old) != q.pdn,
-		flags&umrCheckNotFree != 0 && !free, flags&umrCheckFree != 0 && free, flags&umrCheckQPN != 0 && only != q.num,
-		only != anyQP && only != q.num && !free, mask&mkeyMaskQpn != 0 && mkcQpn.u32(next) != anyQP && mkcQpn.u32(next) != q.num,
+	case k.gone, !mkcUmrEn.is(old), !q.kernel && mkcPd.u32(old) != q.pdn,
+		flags&umrCheckNotFree != 0 && !free, flags&umrCheckFree != 0 && free, flags&umrCheckQPN != 0 && only != q.qpn,
+		only != anyQP && only != q.qpn && !free, mask&mkeyMaskQpn != 0 && mkcQpn.u32(next) != anyQP && mkcQpn.u32(next) != q.qpn,
 		// A key that gets a new variant is named by either.
 		(mask&mkeyMaskKey == 0 || mkcFree.is(next)) && mkcMkey70.u32(old) != key&0xff,
 		len(list) > 0 && mode != mkcModeKlms && (mode != mkcModeMtt || !q.fastReg),
@@ -141,15 +151,15 @@ func (q *qp) umr(wqe []byte) verbs.WCStatus {
 }
 
 // invalidate makes a key free, which a peer's SEND names. The engine's QP is locked.
-func (q *qp) invalidate(key uint32) bool {
-	k, ok := q.t.mkeys.get(key >> 8)
+func (q *updater) invalidate(key uint32) bool {
+	k, ok := q.keys.get(key >> 8)
 	if !ok {
 		return false
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	c := k.context
-	if only := mkcQpn.u32(c); k.gone || mkcFree.is(c) || !mkcEnRinval.is(c) || mkcMkey70.u32(c) != key&0xff || mkcPd.u32(c) != q.pdn || only != anyQP && only != q.num {
+	if only := mkcQpn.u32(c); k.gone || mkcFree.is(c) || !mkcEnRinval.is(c) || mkcMkey70.u32(c) != key&0xff || mkcPd.u32(c) != q.pdn || only != anyQP && only != q.qpn {
 		return false
 	}
 	k.disable()

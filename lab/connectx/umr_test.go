@@ -486,7 +486,7 @@ func TestTranslationEntriesAreBounded(t *testing.T) {
 	var keys []uint32
 	list := m.bytes(base, 64)
 	const octowords = 1 << 21
-	fit := int(maxXLT-m.dev.t.xlt.Load()) / (octowords * octoword)
+	fit := int(maxXLT-m.dev.t.mkeys.xlt.Load()) / (octowords * octoword)
 	for len(keys) < fit+2 {
 		keys = append(keys, m.freeKey(mkcModeMtt, octowords))
 	}
@@ -498,14 +498,14 @@ func TestTranslationEntriesAreBounded(t *testing.T) {
 			q = m.umrQP()
 		}
 	}
-	if refused != 2 || m.dev.t.xlt.Load() > maxXLT {
-		t.Errorf("%d of %d lists refused, %d bytes", refused, len(keys), m.dev.t.xlt.Load())
+	if refused != 2 || m.dev.t.mkeys.xlt.Load() > maxXLT {
+		t.Errorf("%d of %d lists refused, %d bytes", refused, len(keys), m.dev.t.mkeys.xlt.Load())
 	}
 	for _, k := range keys {
 		m.mustRun(opDestroyMkey, 0, func(in []byte) { destroyMkeyInMkeyIndex.set(in, uint64(k>>8)) })
 	}
 	m.dev.Reset()
-	if n := m.dev.t.xlt.Load(); n != 0 {
+	if n := m.dev.t.mkeys.xlt.Load(); n != 0 {
 		t.Errorf("%d bytes are left", n)
 	}
 }

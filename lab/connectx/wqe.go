@@ -3,6 +3,9 @@
 package connectx
 
 import (
+	"sync"
+	"sync/atomic"
+
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/engine"
@@ -24,9 +27,54 @@ var sendOps = map[byte]uint32{
 // WCLocQPOpErr.
 const invalidOp = 0xffff
 
+// sender is the send queue of a QP, whose requests it translates for the engine. What it has taken
+// of the ring, and the paths, are of the functions that the engine calls, under its lock of the QP.
+type sender struct {
+	env      *env
+	num      uint32 // of the QP
+	datagram bool   // of UD, as the engine has it
+	ring
+	shown    shown
+	recorded recorded
+	qkey     atomic.Uint32 // that of the QP's context
+	paths    paths
+	updates  updater
+}
+
+// recorded is how far a send queue has been recorded.
+type recorded struct {
+	mu  sync.Mutex
+	end uint16 // index behind the last request
+}
+
+// show takes a doorbell.
+func (q *sender) show(b []byte, one bool) {
+	q.shown.ring(b, one, &q.ring)
+	q.snapshot()
+}
+
+// reset forgets what has been posted. Nothing calls the functions for the engine, until INIT.
+func (q *sender) reset() {
+	q.taken = 0
+	q.shown.reset()
+	q.recorded.mu.Lock()
+	defer q.recorded.mu.Unlock()
+	q.recorded.end = 0
+}
+
+// close unmaps the ring that has the requests. A doorbell may have found the QP before.
+func (q *sender) close(r *ring) {
+	q.recorded.mu.Lock()
+	defer q.recorded.mu.Unlock()
+	q.shown.mu.Lock()
+	defer q.shown.mu.Unlock()
+	q.shown.closed, q.recorded.end = true, q.shown.end
+	r.close()
+}
+
 // snapshot records the requests that a doorbell shows, as they are now.
-func (q *qp) snapshot() {
-	if q.t.d.recorder == nil {
+func (q *sender) snapshot() {
+	if q.env.recorder == nil {
 		return
 	}
 	r := &q.recorded
@@ -38,22 +86,22 @@ func (q *qp) snapshot() {
 		if n == 0 {
 			return
 		}
-		size := q.sq.request(&wqe, r.end, n)
-		q.t.d.record(Event{Kind: RecordWQE, Number: q.num, Offset: int(r.end), In: wqe[:size]})
+		size := q.request(&wqe, r.end, n)
+		q.env.record(Event{Kind: RecordWQE, Number: q.num, Offset: int(r.end), In: wqe[:size]})
 		if r.end += uint16((size + sendBlock - 1) / sendBlock); size == 0 {
 			r.end += n
 		}
 	}
 }
 
-// refillSend translates the requests that a doorbell has shown. The engine's QP is locked.
-func (q *qp) refillSend(r *engine.Ring) {
-	if q.sq.count == 0 {
+// refill translates the requests that a doorbell has shown. The engine's QP is locked.
+func (q *sender) refill(r *engine.Ring) {
+	if q.count == 0 {
 		return
 	}
-	q.paths.refresh(q.t.gidTurn.Load())
+	q.paths.refresh()
 	for {
-		n := q.shown.to() - q.sq.taken // blocks
+		n := q.shown.to() - q.taken // blocks
 		if n == 0 {
 			return
 		}
@@ -62,29 +110,29 @@ func (q *qp) refillSend(r *engine.Ring) {
 			return
 		}
 		var wqe [maxWQE]byte
-		size := q.sq.request(&wqe, q.sq.taken, n)
-		agree := q.shown.use(q.sq.taken, wqe[:size])
+		size := q.request(&wqe, q.taken, n)
+		agree := q.shown.use(q.taken, wqe[:size])
 		w.Wr, w.Dma = abi.RxeSendWr{}, abi.RxeDmaInfo{}
-		w.Wr.WrId = sendID(q.sq.taken, wqe[ctrlOpcode])
+		w.Wr.WrId = sendID(q.taken, wqe[ctrlOpcode])
 		if size == 0 || !agree || !q.translate(w, wqe[:size], sges, inline) {
 			w.Wr.Opcode = invalidOp
 		}
 		if size == 0 {
-			q.sq.taken += n // what follows cannot be found
+			q.taken += n // what follows cannot be found
 		} else {
-			q.sq.taken += uint16((size + sendBlock - 1) / sendBlock)
+			q.taken += uint16((size + sendBlock - 1) / sendBlock)
 		}
 		r.Publish()
 	}
 }
 
 // translate makes the engine's request of a WQE. It reports false if that is malformed.
-func (q *qp) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inline []byte) bool {
+func (q *sender) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inline []byte) bool {
 	opcode, flags := wqe[ctrlOpcode], wqe[ctrlFlags]
 	op, known := sendOps[opcode]
 	switch {
 	case !known, wqe[0] != 0, // modifier
-		be.Uint16(wqe[ctrlIndex:]) != q.sq.taken, be.Uint32(wqe[ctrlQPNDS:])>>8 != q.num, wqe[7]&0xc0 != 0,
+		be.Uint16(wqe[ctrlIndex:]) != q.taken, be.Uint32(wqe[ctrlQPNDS:])>>8 != q.num, wqe[7]&0xc0 != 0,
 		flags&0x11 != 0, flags&0x0c == 0x04: // reserved
 		return false
 	}
@@ -103,7 +151,7 @@ func (q *qp) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inline 
 		return true
 	case opcodeUmr:
 		copy(inline, wqe)
-		return q.umrWellFormed(wqe)
+		return q.updates.wellFormed(wqe)
 	case opcodeSendInval:
 		*w.Wr.Ex.InvalidateRkey() = be.Uint32(wqe[ctrlImm:])
 	case opcodeSendImm, opcodeRdmaWriteImm:
@@ -129,7 +177,7 @@ func (q *qp) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inline 
 			w.Wr.Wr.Atomic().Swap, w.Wr.Wr.Atomic().CompareAdd = be.Uint64(b[16:]), be.Uint64(b[24:])
 		}
 	}
-	if engineTypes[q.st] == verbs.UD {
+	if q.datagram {
 		if opcode != opcodeSend && opcode != opcodeSendImm {
 			return false
 		}
@@ -141,7 +189,7 @@ func (q *qp) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inline 
 }
 
 // data translates the data segments: lists of memory, or inline data, but not both.
-func (q *qp) data(w *abi.RxeSendWqe, rest []byte, sges []abi.RxeSge, inline []byte) bool {
+func (q *sender) data(w *abi.RxeSendWqe, rest []byte, sges []abi.RxeSge, inline []byte) bool {
 	got := 0
 	for len(rest) >= segment && be.Uint32(rest)&inlineBit != 0 {
 		n := int(be.Uint32(rest) & 0x3ff)
@@ -201,7 +249,7 @@ const (
 
 // address fills in the destination of a datagram. The engine's handles of paths are kept for later
 // requests.
-func (q *qp) address(to *abi.RxeSendWrWrUd, av [avSize]byte) bool {
+func (q *sender) address(to *abi.RxeSendWrWrUd, av [avSize]byte) bool {
 	const extended = 1 << 31
 	qpn := be.Uint32(av[avQPN:])
 	if qpn&extended == 0 || qpn&0x7f000000 != 0 {
@@ -217,7 +265,7 @@ func (q *qp) address(to *abi.RxeSendWrWrUd, av [avSize]byte) bool {
 	if ah == nil {
 		flow := be.Uint32(av[avGRHFlow:])
 		var err error
-		ah, err = q.pd.CreateAH(q.t.addressVector(av[avGID:], be.Uint16(av[avLID:]), flow&(1<<30) != 0, uint8(flow>>20), av[avTClass], av[avHops]))
+		ah, err = q.paths.pd.CreateAH(q.paths.vector(av[avGID:], be.Uint16(av[avLID:]), flow&(1<<30) != 0, uint8(flow>>20), av[avTClass], av[avHops]))
 		if err != nil {
 			return false
 		}
@@ -227,13 +275,21 @@ func (q *qp) address(to *abi.RxeSendWrWrUd, av [avSize]byte) bool {
 	return true
 }
 
+// paths are the engine's handles of the paths that datagrams have taken.
+type paths struct {
+	*addressing
+	pd   *engine.PD
+	ahs  map[[avSize]byte]*engine.AH
+	turn uint32 // of addressing, when they were made
+}
+
 // maxPaths bounds the address handles of a QP.
 const maxPaths = 256
 
 // refresh forgets the handles when there are many, or the GIDs have changed. No request has one: the
 // engine asks for requests when it has sent all others.
-func (p *paths) refresh(turn uint32) {
-	if len(p.ahs) >= maxPaths || p.turn != turn {
+func (p *paths) refresh() {
+	if turn := p.addressing.turn.Load(); len(p.ahs) >= maxPaths || p.turn != turn {
 		p.forget()
 		p.turn = turn
 	}
@@ -247,28 +303,31 @@ func (p *paths) forget() {
 }
 
 // execute executes a NOP, or a UMR request, which translate has copied.
-func (q *qp) execute(id uint64, wqe []byte) verbs.WCStatus {
+func (q *sender) execute(id uint64, wqe []byte) verbs.WCStatus {
 	if byte(id>>idOpcode) == opcodeUmr {
-		return q.umr(wqe[:int(wqe[ctrlQPNDS+3]&0x3f)*segment])
+		return q.updates.execute(wqe[:int(wqe[ctrlQPNDS+3]&0x3f)*segment])
 	}
 	return verbs.WCSuccess
 }
 
-// refillRecv translates the receives that the doorbell record shows. The engine's QP is locked.
-func (q *qp) refillRecv(r *engine.Ring) {
-	if q.rq.count == 0 {
+// receiver is the receive queue of a QP.
+type receiver struct{ ring }
+
+// refill translates the receives that the doorbell record shows. The engine's QP is locked.
+func (q *receiver) refill(r *engine.Ring) {
+	if q.count == 0 {
 		return
 	}
-	for range q.rq.waiting() {
+	for range q.waiting() {
 		w, sges := r.NextRecv()
 		if w == nil {
 			return
 		}
-		*w = abi.RxeRecvWqe{WrId: uint64(q.rq.taken)}
-		if !gatherList(&w.Dma, sges, q.rq.at(uint32(q.rq.taken))) {
+		*w = abi.RxeRecvWqe{WrId: uint64(q.taken)}
+		if !gatherList(&w.Dma, sges, q.at(uint32(q.taken))) {
 			w.Dma.NumSge = 1 << 16 // it is malformed
 		}
-		q.rq.taken++
+		q.taken++
 		r.Publish()
 	}
 }
