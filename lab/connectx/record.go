@@ -17,10 +17,11 @@ const (
 	RecordCQE                       // a completion, as the driver finds it
 	RecordEQE                       // an event, as the driver finds it
 	RecordReset                     // a function level reset
+	RecordRefusal                   // why a request that configures a key is refused
 )
 
 func (k EventKind) String() string {
-	return [...]string{"command", "doorbell", "wqe", "cqe", "eqe", "reset"}[k]
+	return [...]string{"command", "doorbell", "wqe", "cqe", "eqe", "reset", "refusal"}[k]
 }
 
 // Event is something that happens between the driver and the adapter, for [Config].Record. In and Out are
@@ -28,10 +29,11 @@ func (k EventKind) String() string {
 type Event struct {
 	Kind   EventKind
 	Number uint32 // opcode of a command, UAR of a doorbell, number of the queue
-	Offset int    // of a doorbell in its page, of an entry in its queue
+	Offset int    // of a doorbell in its page, of an entry in its queue, of a request that is refused
 	Status uint8  // of a command
 	In     []byte // of a command, what has been stored, or the entry
 	Out    []byte // of a command
+	Reason string // of a refusal
 }
 
 // String returns the event on a line, with at most 256 bytes of In and Out each.
@@ -45,6 +47,9 @@ func (e Event) String() string {
 	}
 	if e.Status != 0 {
 		fmt.Fprintf(&b, " status %#x", e.Status)
+	}
+	if e.Reason != "" {
+		fmt.Fprintf(&b, ": %s", e.Reason)
 	}
 	for _, part := range []struct {
 		name string

@@ -34,6 +34,9 @@ const (
 	umrCheckNotFree = 1 << 5 // fails if the key is not free
 	umrCheckFree    = 2 << 5 // fails if it is
 	umrInline       = 1 << 7 // the entries are in the request
+
+	umrChecks = umrCheckNotFree | umrCheckFree
+	umrFlags  = umrCheckQPN | umrOffsetValid | umrChecks | umrInline
 )
 
 // umrFields are the fields that a bit of the mask selects.
@@ -62,89 +65,162 @@ type updater struct {
 	fastReg  bool // may load lists of pages, qpc.fre
 }
 
-// wellFormed reports whether a request is one that the QP may make. Page lists are for the
-// kernel's queues (qpc.fre), and so is another PD for its own QP of such requests: with these a
-// program would reach all memory.
-func (q *updater) wellFormed(wqe []byte) bool {
-	if len(wqe) < umrLeast || q.datagram {
-		return false
+// keyUpdate is a request. Those of the fields that describe the key are set when it has been found.
+type keyUpdate struct {
+	*updater
+	wqe, ctrl, mkc []byte
+	key            uint32
+	flags          byte
+	mask           uint64
+	offset, size   int // bytes, of the translation entries
+
+	k         *mkey // locked
+	old, next []byte
+	free      bool
+	only      uint32 // QP that has the key
+}
+
+// refusal is a reason to refuse a request. Its name is for the recorder.
+type refusal struct {
+	name    string
+	refuses func(u *keyUpdate) bool
+}
+
+// malformed are the reasons for which a QP may not make a request. The driver makes none of these.
+// Lists of pages are for the kernel's queues (qpc.fre), and so is another PD for its own QP of such
+// requests: with these a program would reach all memory.
+var malformed = []refusal{
+	{"the QP is of UD", func(u *keyUpdate) bool { return u.datagram }},
+	{"unknown flags", func(u *keyUpdate) bool { return u.flags&^umrFlags != 0 }},
+	{"the key is to be free, and not to be", func(u *keyUpdate) bool { return u.flags&umrChecks == umrChecks }},
+	{"reserved bits", func(u *keyUpdate) bool {
+		return u.ctrl[1]|u.ctrl[2]|u.ctrl[3] != 0 || !field(umrReserved*8<<16|(umrCtrlSize-umrReserved)*8).zero(u.ctrl)
+	}},
+	{"an offset without its flag", func(u *keyUpdate) bool { return u.offset != 0 && u.flags&umrOffsetValid == 0 }},
+	{"unknown fields", func(u *keyUpdate) bool { return u.mask&^umrKnown != 0 }},
+	{"entries are not in units of 64 bytes", func(u *keyUpdate) bool { return u.size%64 != 0 }},
+	{"only the QP for such requests may set the PD", func(u *keyUpdate) bool { return u.mask&mkeyMaskPd != 0 && !u.kernel }},
+	{"the QP may not set the size of pages", func(u *keyUpdate) bool { return u.mask&mkeyMaskPageSize != 0 && !u.fastReg }},
+	{"entries are behind the request's end", func(u *keyUpdate) bool {
+		return u.size > 0 && u.flags&umrInline != 0 && len(u.wqe)-umrLeast < u.size
+	}},
+	{"no segment for the entries", func(u *keyUpdate) bool {
+		return u.size > 0 && u.flags&umrInline == 0 && (len(u.wqe) != umrLeast+segment || int64(be.Uint32(u.wqe[umrLeast:])) < int64(u.size))
+	}},
+}
+
+// conflicts are the reasons for which a key is not changed: it fails with a memory window bind error.
+var conflicts = []refusal{
+	{"the key has been destroyed", func(u *keyUpdate) bool { return u.k.gone }},
+	{"the key is not for such requests", func(u *keyUpdate) bool { return !mkcUmrEn.is(u.old) }},
+	{"the key is of another PD", func(u *keyUpdate) bool { return !u.kernel && mkcPd.u32(u.old) != u.pdn }},
+	{"the key is not free", func(u *keyUpdate) bool { return u.flags&umrCheckNotFree != 0 && !u.free }},
+	{"the key is free", func(u *keyUpdate) bool { return u.flags&umrCheckFree != 0 && u.free }},
+	{"the key is not bound to the QP", func(u *keyUpdate) bool { return u.flags&umrCheckQPN != 0 && u.only != u.qpn }},
+	{"the key is bound to another QP", func(u *keyUpdate) bool { return u.only != anyQP && u.only != u.qpn && !u.free }},
+	{"the key is to be another QP's", func(u *keyUpdate) bool {
+		to := mkcQpn.u32(u.next)
+		return u.mask&mkeyMaskQpn != 0 && to != anyQP && to != u.qpn
+	}},
+	{"the key is of another variant", func(u *keyUpdate) bool { // one that gets a new variant is named by either
+		return (u.mask&mkeyMaskKey == 0 || mkcFree.is(u.next)) && mkcMkey70.u32(u.old) != u.key&0xff
+	}},
+	{"the QP may not load a list of pages", func(u *keyUpdate) bool {
+		mode := mkeyMode(u.old)
+		return u.size > 0 && mode != mkcModeKlms && (mode != mkcModeMtt || !u.fastReg)
+	}},
+	{"the key has no room for the entries", func(u *keyUpdate) bool { // updates have units of 64 bytes
+		return u.size > 0 && u.offset+u.size > (int(mkcTranslationsOctwordSize.u32(u.old))+3)&^3*octoword
+	}},
+}
+
+// refused reports whether one of the reasons applies, and records the first that does.
+func (u *keyUpdate) refused(reasons []refusal) bool {
+	for _, r := range reasons {
+		if r.refuses(u) {
+			u.record(u.wqe, r.name)
+			return true
+		}
 	}
+	return false
+}
+
+func (q *updater) record(wqe []byte, reason string) {
+	q.env.record(Event{Kind: RecordRefusal, Number: q.qpn, Offset: int(be.Uint16(wqe[ctrlIndex:])), Reason: reason})
+}
+
+// parse returns a request, of which wqe has at least umrLeast bytes.
+func (q *updater) parse(wqe []byte) *keyUpdate {
 	c := wqe[segment:][:umrCtrlSize]
-	mask, octwords := be.Uint64(c[umrMask:]), int(be.Uint16(c[umrOctowords:]))
-	offset := c[umrOffset] | c[umrOffset+1] | c[umrOffsetTop] | c[umrOffsetTop+1] | c[umrOffsetTop+2] | c[umrOffsetTop+3]
-	switch {
-	case c[0]&^(umrCheckQPN|umrOffsetValid|umrCheckNotFree|umrCheckFree|umrInline) != 0, c[0]&(umrCheckFree|umrCheckNotFree) == umrCheckFree|umrCheckNotFree,
-		c[1]|c[2]|c[3] != 0, !field(umrReserved*8<<16 | (umrCtrlSize-umrReserved)*8).zero(c), offset != 0 && c[0]&umrOffsetValid == 0,
-		mask&^umrKnown != 0, octwords%4 != 0,
-		mask&mkeyMaskPd != 0 && !q.kernel, mask&mkeyMaskPageSize != 0 && !q.fastReg:
-		return false
-	case octwords == 0:
-		return true
-	case c[0]&umrInline != 0:
-		return len(wqe)-umrLeast >= octwords*octoword
+	return &keyUpdate{
+		updater: q, wqe: wqe, ctrl: c, mkc: wqe[segment+umrCtrlSize:][:mkcSize],
+		key: be.Uint32(wqe[ctrlImm:]), flags: c[0], mask: be.Uint64(c[umrMask:]),
+		offset: (int(be.Uint32(c[umrOffsetTop:]))<<16 | int(be.Uint16(c[umrOffset:]))) * octoword,
+		size:   int(be.Uint16(c[umrOctowords:])) * octoword,
 	}
-	return len(wqe) == umrLeast+segment && int64(be.Uint32(wqe[umrLeast:])) >= int64(octwords*octoword)
+}
+
+// wellFormed reports whether a request is one that the QP may make.
+func (q *updater) wellFormed(wqe []byte) bool {
+	if len(wqe) < umrLeast {
+		q.record(wqe, "the request is too short")
+		return false
+	}
+	return !q.parse(wqe).refused(malformed)
 }
 
 // entries returns the translation entries of a request.
-func (q *updater) entries(wqe []byte) (list []byte, ok bool) {
-	size := int(be.Uint16(wqe[segment+umrOctowords:])) * octoword
-	if size == 0 || wqe[segment]&umrInline != 0 {
-		return wqe[umrLeast:][:size], true
+func (u *keyUpdate) entries() (list []byte, ok bool) {
+	if u.size == 0 || u.flags&umrInline != 0 {
+		return u.wqe[umrLeast:][:u.size], true
 	}
-	at, key, pd := wqe[umrLeast:], be.Uint32(wqe[umrLeast+4:]), q.pdn
-	if q.kernel { // it has none
+	at, key, pd := u.wqe[umrLeast:], be.Uint32(u.wqe[umrLeast+4:]), u.pdn
+	if u.kernel {
 		pd = anyPD
 	}
-	list = make([]byte, size)
-	return list, q.keys.physical(key, pd, false) && q.env.mem.ReadAt(list, be.Uint64(at[8:])) == nil
+	list = make([]byte, u.size)
+	return list, u.keys.physical(key, pd, false) && u.env.mem.ReadAt(list, be.Uint64(at[8:])) == nil
 }
 
 // execute executes a request that is well-formed. The engine's QP is locked.
 func (q *updater) execute(wqe []byte) verbs.WCStatus {
-	c, in, key := wqe[segment:][:umrCtrlSize], wqe[segment+umrCtrlSize:][:mkcSize], be.Uint32(wqe[ctrlImm:])
-	list, ok := q.entries(wqe)
+	u := q.parse(wqe)
+	list, ok := u.entries()
 	if !ok {
+		q.record(wqe, "the entries cannot be read")
 		return verbs.WCLocProtErr
 	}
-	k, ok := q.keys.get(key >> 8)
+	k, ok := u.keys.get(u.key >> 8)
 	if !ok {
+		q.record(wqe, "there is no such key")
 		return verbs.WCMWBindErr
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	mask, flags, old := be.Uint64(c[umrMask:]), c[0], k.context
-	next := bytes.Clone(old)
+	u.k, u.old, u.next = k, k.context, bytes.Clone(k.context)
+	u.free, u.only = mkcFree.is(u.old), mkcQpn.u32(u.old)
 	for bit, fields := range umrFields {
 		for _, f := range fields {
-			if mask&bit != 0 {
-				f.set(next, f.get(in))
+			if u.mask&bit != 0 {
+				f.set(u.next, f.get(u.mkc))
 			}
 		}
 	}
-	free, only := mkcFree.is(old), mkcQpn.u32(old)
-	offset := (int(be.Uint32(c[umrOffsetTop:]))<<16 | int(be.Uint16(c[umrOffset:]))) * octoword
-	mode := mkeyMode(old)
-	switch {
-	case k.gone, !mkcUmrEn.is(old), !q.kernel && mkcPd.u32(old) != q.pdn,
-		flags&umrCheckNotFree != 0 && !free, flags&umrCheckFree != 0 && free, flags&umrCheckQPN != 0 && only != q.qpn,
-		only != anyQP && only != q.qpn && !free, mask&mkeyMaskQpn != 0 && mkcQpn.u32(next) != anyQP && mkcQpn.u32(next) != q.qpn,
-		// A key that gets a new variant is named by either.
-		(mask&mkeyMaskKey == 0 || mkcFree.is(next)) && mkcMkey70.u32(old) != key&0xff,
-		len(list) > 0 && mode != mkcModeKlms && (mode != mkcModeMtt || !q.fastReg),
-		len(list) > 0 && offset+len(list) > (int(mkcTranslationsOctwordSize.u32(old))+3)&^3*octoword: // updates have units of 64 bytes
+	if u.refused(conflicts) {
 		return verbs.WCMWBindErr
 	}
 	if len(list) > 0 {
-		if !k.grow(offset + len(list)) {
+		if !k.grow(u.offset + len(list)) {
+			q.record(wqe, "there is no memory for the entries")
 			return verbs.WCMWBindErr
 		}
-		copy(k.xlt[offset:], list)
+		copy(k.xlt[u.offset:], list)
 	}
 	k.disable()
-	k.context = next
-	if !mkcFree.is(next) && k.enable() != statusOk {
-		mkcFree.set(next, 1)
+	k.context = u.next
+	if !mkcFree.is(k.context) && k.enable() != statusOk {
+		q.record(wqe, "the key cannot be enabled")
+		mkcFree.set(k.context, 1)
 		return verbs.WCMWBindErr
 	}
 	return verbs.WCSuccess

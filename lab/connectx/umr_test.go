@@ -5,6 +5,7 @@ package connectx
 import (
 	"bytes"
 	"encoding/binary"
+	"sync/atomic"
 	"testing"
 )
 
@@ -190,7 +191,14 @@ func TestUMRRegisters(t *testing.T) {
 
 // TestUMRRefuses posts what a queue may not do to a key, each from a new QP.
 func TestUMRRefuses(t *testing.T) {
-	m := newMachine(t, newHub(), 1)
+	var reason atomic.Value // of the last refusal
+	m := newMachine(t, newHub(), 1, func(c *Config) {
+		c.Record = func(e Event) {
+			if e.Kind == RecordRefusal {
+				reason.Store(e.Reason)
+			}
+		}
+	})
 	all := m.physicalKey()
 	entries := make([]byte, 64)
 	be.PutUint64(entries, base|3)
@@ -209,48 +217,52 @@ func TestUMRRefuses(t *testing.T) {
 	}
 	user, kernel := func() *testQP { x, _ := pair(m, m, qpTypeRc); return x }, func() *testQP { x, _ := kernelPair(m, qpTypeRc); return x }
 	for _, tt := range []struct {
-		name string
-		qp   func() *testQP
-		umr  umr
-		want byte
+		name   string
+		qp     func() *testQP
+		umr    umr
+		want   byte
+		reason string
 	}{
-		{"reserved flag", kernel, umr{key: mtt(), flags: 1}, opErr},
-		{"both checks", kernel, umr{key: mtt(), flags: umrCheckFree | umrCheckNotFree}, opErr},
-		{"unknown bit of the mask", kernel, umr{key: mtt(), mask: mkeyMaskEnSigerr}, opErr},
-		{"signatures", kernel, umr{key: mtt(), mask: mkeyMaskBsfEn}, opErr},
-		{"entries that are no multiple of 64 bytes", kernel, umr{key: mtt(), flags: umrInline, list: entries[:16]}, opErr},
-		{"entries beyond the request", kernel, umr{key: mtt(), flags: umrInline, list: entries, at: base, lkey: all}, opErr},
-		{"entries without a data segment", kernel, umr{key: mtt(), list: entries}, opErr},
-		{"offset that is not valid", kernel, umr{key: mtt(), flags: umrInline, offset: 4}, opErr},
-		{"datagram QP", func() *testQP { return m.withCQ(m.createCQ(4, 64)) }, umr{key: mtt(), flags: umrInline}, opErr},
-		{"PD by a QP of a program", user, umr{key: mtt(), flags: umrInline, mask: mkeyMaskPd}, opErr},
-		{"PD by a QP of the kernel", kernel, umr{key: mtt(), flags: umrInline, mask: mkeyMaskPd}, opErr},
-		{"page size by a QP of a program", user, umr{key: mtt(), flags: umrInline, mask: mkeyMaskPageSize}, opErr},
-		{"pages by a QP of a program", user, umr{key: mtt(), flags: umrInline, list: entries}, bindErr},
-		{"pages of a key of keys", kernel, umr{key: m.freeKey(mkcModeKsm, 4), flags: umrInline, list: entries}, bindErr},
-		{"entries behind the end", kernel, umr{key: mtt(), flags: umrInline | umrOffsetValid, offset: 4, list: entries}, bindErr},
-		{"entries far behind the end", kernel, umr{key: mtt(), flags: umrInline | umrOffsetValid, offset: 1<<48 - 4, list: entries}, bindErr},
-		{"entries by a key that is not physical", kernel, umr{key: mtt(), list: entries, at: base, lkey: m.key}, protErr},
-		{"entries that are not there", kernel, umr{key: mtt(), list: entries, at: base + uint64(len(m.mem)) - 63, lkey: all}, protErr},
-		{"key that does not exist", kernel, umr{key: 0xfffff00, flags: umrInline}, bindErr},
-		{"another variant of the key", kernel, umr{key: mtt() ^ 1, flags: umrInline, mask: mkeyMaskFree, mkc: set(mkcFree)}, bindErr},
-		{"key that UMR may not change", kernel, umr{key: m.key, flags: umrInline, mask: mkeyMaskLw}, bindErr},
-		{"key that is not free", kernel, umr{key: m.windowOn(64, anyQP), flags: umrInline | umrCheckNotFree}, bindErr},
-		{"key that is free", kernel, umr{key: mtt(), flags: umrInline | umrCheckFree}, bindErr},
-		{"key of another QP", user, umr{key: m.windowOn(64, 0x12345), flags: umrInline, mask: mkeyMaskFree, mkc: set(mkcFree)}, bindErr},
-		{"check of the QP", user, umr{key: m.windowOn(64, anyQP), flags: umrInline | umrCheckQPN, mask: mkeyMaskFree, mkc: set(mkcFree)}, bindErr},
-		{"window for another QP", user, umr{key: m.freeKey(mkcModeKlms, 4), flags: umrInline, mask: mkeyMaskQpn, mkc: set(mkcQpn)}, bindErr},
+		{"reserved flag", kernel, umr{key: mtt(), flags: 1}, opErr, "unknown flags"},
+		{"both checks", kernel, umr{key: mtt(), flags: umrCheckFree | umrCheckNotFree}, opErr, "the key is to be free, and not to be"},
+		{"unknown bit of the mask", kernel, umr{key: mtt(), mask: mkeyMaskEnSigerr}, opErr, "unknown fields"},
+		{"signatures", kernel, umr{key: mtt(), mask: mkeyMaskBsfEn}, opErr, "unknown fields"},
+		{"entries that are no multiple of 64 bytes", kernel, umr{key: mtt(), flags: umrInline, list: entries[:16]}, opErr, "entries are not in units of 64 bytes"},
+		{"entries beyond the request", kernel, umr{key: mtt(), flags: umrInline, list: entries, at: base, lkey: all}, opErr, "entries are behind the request's end"},
+		{"entries without a data segment", kernel, umr{key: mtt(), list: entries}, opErr, "no segment for the entries"},
+		{"offset that is not valid", kernel, umr{key: mtt(), flags: umrInline, offset: 4}, opErr, "an offset without its flag"},
+		{"datagram QP", func() *testQP { return m.withCQ(m.createCQ(4, 64)) }, umr{key: mtt(), flags: umrInline}, opErr, "the QP is of UD"},
+		{"PD by a QP of a program", user, umr{key: mtt(), flags: umrInline, mask: mkeyMaskPd}, opErr, "only the QP for such requests may set the PD"},
+		{"PD by a QP of the kernel", kernel, umr{key: mtt(), flags: umrInline, mask: mkeyMaskPd}, opErr, "only the QP for such requests may set the PD"},
+		{"page size by a QP of a program", user, umr{key: mtt(), flags: umrInline, mask: mkeyMaskPageSize}, opErr, "the QP may not set the size of pages"},
+		{"pages by a QP of a program", user, umr{key: mtt(), flags: umrInline, list: entries}, bindErr, "the QP may not load a list of pages"},
+		{"pages of a key of keys", kernel, umr{key: m.freeKey(mkcModeKsm, 4), flags: umrInline, list: entries}, bindErr, "the QP may not load a list of pages"},
+		{"entries behind the end", kernel, umr{key: mtt(), flags: umrInline | umrOffsetValid, offset: 4, list: entries}, bindErr, "the key has no room for the entries"},
+		{"entries far behind the end", kernel, umr{key: mtt(), flags: umrInline | umrOffsetValid, offset: 1<<48 - 4, list: entries}, bindErr, "the key has no room for the entries"},
+		{"entries by a key that is not physical", kernel, umr{key: mtt(), list: entries, at: base, lkey: m.key}, protErr, "the entries cannot be read"},
+		{"entries that are not there", kernel, umr{key: mtt(), list: entries, at: base + uint64(len(m.mem)) - 63, lkey: all}, protErr, "the entries cannot be read"},
+		{"key that does not exist", kernel, umr{key: 0xfffff00, flags: umrInline}, bindErr, "there is no such key"},
+		{"another variant of the key", kernel, umr{key: mtt() ^ 1, flags: umrInline, mask: mkeyMaskFree, mkc: set(mkcFree)}, bindErr, "the key is of another variant"},
+		{"key that UMR may not change", kernel, umr{key: m.key, flags: umrInline, mask: mkeyMaskLw}, bindErr, "the key is not for such requests"},
+		{"key that is not free", kernel, umr{key: m.windowOn(64, anyQP), flags: umrInline | umrCheckNotFree}, bindErr, "the key is not free"},
+		{"key that is free", kernel, umr{key: mtt(), flags: umrInline | umrCheckFree}, bindErr, "the key is free"},
+		{"key of another QP", user, umr{key: m.windowOn(64, 0x12345), flags: umrInline, mask: mkeyMaskFree, mkc: set(mkcFree)}, bindErr, "the key is bound to another QP"},
+		{"check of the QP", user, umr{key: m.windowOn(64, anyQP), flags: umrInline | umrCheckQPN, mask: mkeyMaskFree, mkc: set(mkcFree)}, bindErr, "the key is not bound to the QP"},
+		{"window for another QP", user, umr{key: m.freeKey(mkcModeKlms, 4), flags: umrInline, mask: mkeyMaskQpn, mkc: set(mkcQpn)}, bindErr, "the key is to be another QP's"},
 		{"pages that are not there", kernel, umr{key: mtt(), flags: umrInline, list: make([]byte, 64), mask: maskPlace | mkeyMaskFree, mkc: func(mkc []byte) {
 			mkcLen.set(mkc, 8)
 			mkcLogPageSize.set(mkc, 12)
-		}}, bindErr},
+		}}, bindErr, "the key cannot be enabled"},
 		{"list of keys that is too short", user, umr{key: m.freeKey(mkcModeKlms, 4), flags: umrInline, list: klm(7, m.key), mask: mkeyMaskLen | mkeyMaskFree, mkc: func(mkc []byte) {
 			mkcLen.set(mkc, 8)
-		}}, bindErr},
+		}}, bindErr, "the key cannot be enabled"},
 	} {
 		q := tt.qp()
 		if got := tt.umr.post(q); got != tt.want {
 			t.Errorf("%s: syndrome %#x, want %#x", tt.name, got, tt.want)
+		}
+		if got := reason.Load(); got != tt.reason {
+			t.Errorf("%s: the reason is %q, want %q", tt.name, got, tt.reason)
 		}
 	}
 	// A key of another PD.
