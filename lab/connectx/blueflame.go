@@ -33,10 +33,7 @@ type register struct {
 	timer *time.Timer
 }
 
-const (
-	flameSize = 1 << logRegister / 2
-	flameWait = 500 * time.Microsecond
-)
+const flameWait = 500 * time.Microsecond
 
 // store takes a store to a register of send queues.
 func (f *blueFlame) store(uar uint32, off int, b []byte) {

@@ -8,11 +8,6 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// The engine's ID of a request is its counter, and the opcode of a send request.
-const idOpcode = 32
-
-func sendID(counter uint16, opcode byte) uint64 { return uint64(opcode)<<idOpcode | uint64(counter) }
-
 // complete makes an entry of a completion. The engine's QP is locked.
 func (q *qp) complete(c *cq, w engine.Completion) bool {
 	var e cqe

@@ -222,13 +222,6 @@ func queryAdapter(_ *Device, c *call) status {
 	return statusOk
 }
 
-// Keys with a meaning of their own.
-const (
-	reservedLKey  = 0x100
-	nullMKey      = 0x200
-	terminateLKey = 0x300
-)
-
 func querySpecialContexts(_ *Device, c *call) status {
 	querySpecialContextsOutResdLkey.set(c.out, reservedLKey)
 	querySpecialContextsOutNullMkey.set(c.out, nullMKey)

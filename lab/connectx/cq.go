@@ -72,10 +72,9 @@ const (
 
 const (
 	maxCQs       = 1 << 18 // log_max_cq
-	indexMask    = 0xffffff
-	cqRecord     = 0   // word of the record
-	cqOverflow   = 0x9 // cqc.status
-	cqErrOverrun = 1   // syndrome of the event
+	cqRecord     = 0       // word of the record
+	cqOverflow   = 0x9     // cqc.status
+	cqErrOverrun = 1       // syndrome of the event
 )
 
 func (t *cqTable) create(c *call) status {

@@ -8,6 +8,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
+const indexMask = 0xffffff // of entries, and of numbers of queues
+
 // cqe is an entry of a CQ, struct mlx5_cqe64. One that tells an error has another layout behind
 // byte 36, struct mlx5_err_cqe.
 type cqe [64]byte

@@ -47,7 +47,7 @@ func New(cfg Config, bus *vfiouser.Bus) (*Device, error) {
 	}
 	d := &Device{cfg: cfg, env: env{mem: bus.Memory, interrupt: bus.Interrupt, recorder: cfg.Record, start: time.Now()}}
 	d.eqs.env, d.eqs.caps, d.eqs.uars = &d.env, &d.caps, &d.res.uars
-	d.res.caps, d.port.eqs, d.eth.flow.e = &d.caps, &d.eqs, &d.eth
+	d.res.caps, d.port.eqs = &d.caps, &d.eqs
 	d.flame.send, d.flame.wait = d.send, flameWait
 	d.config.init(cfg)
 	d.caps.init(cfg)
@@ -57,14 +57,18 @@ func New(cfg Config, bus *vfiouser.Bus) (*Device, error) {
 		return nil, fmt.Errorf("adapter %s: %w", cfg.Name, err)
 	}
 	d.t = t
-	d.eth.init(d)
+	e := &d.eth
+	e.env, e.caps, e.uars, e.tds, e.cqs, e.keys, e.port, e.flow.tirs = &d.env, &d.caps, &d.res.uars, &d.res.tds, &t.cqs, &t.mkeys, &d.port, &e.tirs
+	if cfg.Wire != nil && !cfg.InfiniBand {
+		e.attach(cfg.Wire, cfg.MAC)
+	}
 	d.commands.begin(d)
 	return d, nil
 }
 
 // Close ends the adapter. The connection must have ended.
 func (d *Device) Close() error {
-	d.eth.end()
+	d.eth.detach()
 	d.commands.end()
 	d.reset()
 	return d.t.close()

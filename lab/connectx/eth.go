@@ -11,7 +11,13 @@ import (
 // ethernet is the network function: what mlx5e drives. Requests of its send queues go to the wire,
 // and frames from there to the receive queue that the indirection table has for their flow.
 type ethernet struct {
-	d    *Device
+	env  *env
+	caps *capabilities
+	uars *objects[struct{}]
+	tds  *objects[struct{}]
+	cqs  *cqTable
+	keys *keyTable
+	port *port
 	wire *frames // nil without one
 
 	tises objects[*tis]
@@ -110,21 +116,6 @@ var ethCommands = map[uint16]func(*ethernet, *call) status{
 	}),
 }
 
-func ignore[T any](T, *call) status { return statusOk }
-
-func (e *ethernet) init(d *Device) {
-	e.d = d
-	if d.cfg.Wire != nil && !d.cfg.InfiniBand {
-		e.wire = d.cfg.Wire.attach(d.cfg.MAC, e.receive, func() { e.discards.Add(1) })
-	}
-}
-
-func (e *ethernet) end() {
-	if e.wire != nil {
-		e.wire.detach()
-	}
-}
-
 func (e *ethernet) reset() {
 	e.rss.Store(0)
 	e.tirs.clear(nil)
@@ -145,7 +136,7 @@ func (q *ethQueue) close() status {
 
 func (e *ethernet) createTIS(c *call) status {
 	ctx := createTisInCtx.at(c.in)
-	if !e.d.res.tds.has(tiscTransportDomain.u32(ctx)) {
+	if !e.tds.has(tiscTransportDomain.u32(ctx)) {
 		return statusBadResErr
 	}
 	if tiscTlsEn.is(ctx) || tiscUnderlayQpn.is(ctx) {
@@ -174,7 +165,7 @@ const (
 func (e *ethernet) createTIR(c *call) status {
 	ctx := bytes.Clone(createTirInCtx.at(c.in))
 	switch typ := tircDispType.int(ctx); {
-	case !e.d.res.tds.has(tircTransportDomain.u32(ctx)),
+	case !e.tds.has(tircTransportDomain.u32(ctx)),
 		typ == tirDirect && !e.rqs.has(tircInlineRqn.u32(ctx)), typ == tirIndirect && !e.rqts.has(tircIndirectTable.u32(ctx)):
 		return statusBadResErr
 	case typ != tirDirect && typ != tirIndirect:
@@ -209,7 +200,7 @@ func (e *ethernet) queuesOf(ctx []byte, most int) (rqns []uint32, st status) {
 func (e *ethernet) createRQT(c *call) status {
 	ctx := createRqtInRqtContext.from(c.in)
 	most := rqtcRqtMaxSize.int(ctx)
-	if most > 1<<e.d.caps.int(capGeneral, cmdHcaCapLogMaxRqtSize) {
+	if most > 1<<e.caps.int(capGeneral, cmdHcaCapLogMaxRqtSize) {
 		return statusBadParamErr
 	}
 	rqns, st := e.queuesOf(ctx, most)
@@ -246,20 +237,20 @@ const wqCyclic = 1
 
 // open maps the ring of a queue whose context has w as its struct wq, which the list of pages
 // follows.
-func (q *ethQueue) open(d *Device, w []byte, cqn uint32) status {
+func (q *ethQueue) open(e *ethernet, w []byte, cqn uint32) status {
 	var ok bool
-	if q.cq, ok = d.t.cqs.get(cqn); !ok {
+	if q.cq, ok = e.cqs.get(cqn); !ok {
 		return statusBadResErr
 	}
 	logSize, logStride := wqLogWqSz.int(w), wqLogWqStride.int(w)
 	switch {
 	case wqWqType.int(w) != wqCyclic, wqWqSignature.is(w), wqDbrUmemValid.is(w), wqWqUmemValid.is(w),
-		logSize > d.caps.int(capGeneral, cmdHcaCapLogMaxWqSz), logStride < 4, logStride > 10:
+		logSize > e.caps.int(capGeneral, cmdHcaCapLogMaxWqSz), logStride < 4, logStride > 10:
 		return statusBadParamErr
 	}
 	q.pd = wqPd.u32(w) // of a queue that drops everything, it is none
 	q.ring.count, q.ring.stride = 1<<logSize, 1<<logStride
-	return d.mapRing(&q.ring, wqPas.at(w), wqLogWqPgSz.int(w), wqPageOffset.int(w), wqDbrAddr.get(w))
+	return e.env.mapRing(&q.ring, wqPas.at(w), wqLogWqPgSz.int(w), wqPageOffset.int(w), wqDbrAddr.get(w))
 }
 
 // move changes a queue's state: from reset to ready, from anywhere to error and to reset.
@@ -295,13 +286,13 @@ func (e *ethernet) createSQ(c *call) status {
 	switch {
 	case sqcHairpin.is(ctx), sqcAllowMultiPktSendWqe.is(ctx):
 		return statusBadParamErr
-	case sqcTisLstSz.is(ctx) && !e.tises.has(sqcTisNum0.u32(ctx)), !e.d.res.uars.has(wqUarPage.u32(w)):
+	case sqcTisLstSz.is(ctx) && !e.tises.has(sqcTisNum0.u32(ctx)), !e.uars.has(wqUarPage.u32(w)):
 		return statusBadResErr
 	case wqLogWqStride.int(w) != 6:
 		return statusBadParamErr
 	}
 	q := &sendQueue{ethQueue: ethQueue{context: bytes.Clone(ctx[:sqcSize])}, uar: wqUarPage.u32(w)}
-	st := q.open(e.d, w, sqcCqn.u32(ctx))
+	st := q.open(e, w, sqcCqn.u32(ctx))
 	if st != statusOk {
 		return st
 	}
@@ -326,7 +317,7 @@ func (e *ethernet) createRQ(c *call) status {
 		return statusBadParamErr
 	}
 	q := &receiveQueue{ethQueue: ethQueue{context: bytes.Clone(ctx[:rqcSize])}, keepVLAN: rqcVsd.is(ctx)}
-	st := q.open(e.d, rqcWq.from(ctx), rqcCqn.u32(ctx))
+	st := q.open(e, rqcWq.from(ctx), rqcCqn.u32(ctx))
 	if st != statusOk {
 		return st
 	}

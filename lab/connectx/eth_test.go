@@ -425,7 +425,7 @@ func FuzzFrames(f *testing.F) {
 		if h := inspect(filled); h.l3Type != 0 && h.l3OK == 0 || h.l4Type != 0 && h.l4OK == 0 {
 			t.Errorf("headers %+v of % x", h, filled)
 		}
-		e := &ethernet{d: &Device{}}
+		e := &ethernet{port: &port{}}
 		if sent := len(frame) - int(header); e.segment(bytes.Clone(frame), int(header), int(mss)) && sent > 0 {
 			packets, octets := sumOf(e.tx[:])
 			if want := uint64((sent + int(mss) - 1) / int(mss)); packets != want || octets < uint64(sent)+want*uint64(header) {

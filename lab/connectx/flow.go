@@ -7,7 +7,8 @@ import "sync"
 // flowTables are what the driver steers frames with. The adapter keeps them, so that it refuses
 // what real ones refuse, but does not match frames: all that arrive go to the receive queues.
 type flowTables struct {
-	e        *ethernet
+	tirs *objects[[]byte]
+
 	mu       sync.Mutex
 	next     uint32
 	groups   int // of all tables, as entries
@@ -204,7 +205,7 @@ func (f *flowTables) checkActions(ctx, list []byte) status {
 		case typ == toTable:
 			ok = f.tables[num] != nil
 		case typ == toTIR:
-			ok = f.e.tirs.has(num)
+			ok = f.tirs.has(num)
 		default:
 			return statusBadParamErr
 		}

@@ -3,26 +3,27 @@
 package connectx
 
 import (
-	"bytes"
-	"hash/fnv"
-	"net/netip"
+	"net"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/internal/roce"
 )
 
 const (
 	maxFrame   = 10 << 10 // what mlx5e may send with the largest MTU
-	minFrame   = 60       // shorter ones are padded on the wire
-	etherSize  = 14
-	typeIPv4   = 0x0800
-	typeIPv6   = 0x86dd
-	typeVLAN   = 0x8100
-	vlanSize   = 4
-	typeARP    = 0x0806
-	insertVLAN = 1 << 15 // in the size of the inline header
+	insertVLAN = 1 << 15  // in the size of the inline header
 )
+
+// attach connects the adapter with a wire.
+func (e *ethernet) attach(w *Wire, mac net.HardwareAddr) {
+	e.wire = w.attach(mac, e.receive, func() { e.discards.Add(1) })
+}
+
+func (e *ethernet) detach() {
+	if e.wire != nil {
+		e.wire.detach()
+	}
+}
 
 // ring executes the requests of a send queue that a doorbell shows.
 func (e *ethernet) ring(q *sendQueue, b []byte, one bool) {
@@ -43,7 +44,7 @@ func (e *ethernet) ring(q *sendQueue, b []byte, one bool) {
 			var c cqe
 			be.PutUint16(c[cqeCounter:], q.head)
 			be.PutUint32(c[cqeOpQPN:], uint32(wqe[3])<<24|q.num)
-			be.PutUint64(c[cqeTime:], e.d.clock())
+			be.PutUint64(c[cqeTime:], e.env.clock())
 			if !q.cq.put(&c, cqeRequest, false) {
 				q.state = stateError
 				return
@@ -69,7 +70,7 @@ func (e *ethernet) request(q *sendQueue, blocks uint16) (wqe []byte, ok bool) {
 	if wqe = b[:q.ring.request(&b, q.head, blocks)]; len(wqe) == 0 {
 		return nil, false
 	}
-	e.d.record(Event{Kind: RecordWQE, Number: q.num, Offset: int(q.head), In: wqe})
+	e.env.record(Event{Kind: RecordWQE, Number: q.num, Offset: int(q.head), In: wqe})
 	// The control segment names its queue and its place.
 	return wqe, q.shown.use(q.head, wqe) && be.Uint32(wqe[4:])>>8 == q.num && be.Uint16(wqe[1:]) == q.head
 }
@@ -121,7 +122,7 @@ func (e *ethernet) execute(q *sendQueue, wqe []byte) bool {
 		} else if n > 0 {
 			at := len(frame)
 			frame = append(frame, make([]byte, n)...)
-			if !e.d.t.mkeys.physical(be.Uint32(rest[4:]), q.pd, false) || e.d.mem.ReadAt(frame[at:], be.Uint64(rest[8:])) != nil {
+			if !e.keys.physical(be.Uint32(rest[4:]), q.pd, false) || e.env.mem.ReadAt(frame[at:], be.Uint64(rest[8:])) != nil {
 				return false
 			}
 		}
@@ -189,20 +190,10 @@ func setIPSize(ip []byte) {
 	}
 }
 
-func class(frame []byte) int {
-	switch {
-	case bytes.Equal(frame[:6], []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}):
-		return broadcast
-	case frame[0]&1 != 0:
-		return multicast
-	}
-	return unicast
-}
-
 func (e *ethernet) send(frame []byte) {
 	frame = append(frame, make([]byte, max(minFrame-len(frame), 0))...)
 	e.tx[class(frame)].add(frame)
-	if e.wire != nil && !e.d.port.isDown() {
+	if e.wire != nil && !e.port.isDown() {
 		e.wire.send(frame)
 	}
 }
@@ -210,7 +201,7 @@ func (e *ethernet) send(frame []byte) {
 // receive takes frames from the wire.
 func (e *ethernet) receive(list [][]byte) {
 	for _, frame := range list {
-		if e.d.port.isDown() {
+		if e.port.isDown() {
 			continue
 		}
 		if q := e.queueOf(frame); q != nil && e.deliver(q, frame) {
@@ -257,7 +248,7 @@ func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 			break
 		}
 		n = min(n, len(rest))
-		if !e.d.t.mkeys.physical(key, q.pd, true) || e.d.mem.WriteAt(rest[:n], be.Uint64(s[8:])) != nil {
+		if !e.keys.physical(key, q.pd, true) || e.env.mem.WriteAt(rest[:n], be.Uint64(s[8:])) != nil {
 			q.fail(syndromes[verbs.WCLocProtErr])
 			return false
 		}
@@ -270,7 +261,7 @@ func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 	be.PutUint32(c[cqeByteCount:], uint32(len(frame)))
 	be.PutUint16(c[cqeCounter:], q.head)
 	be.PutUint32(c[cqeOpQPN:], q.num)
-	be.PutUint64(c[cqeTime:], e.d.clock())
+	be.PutUint64(c[cqeTime:], e.env.clock())
 	be.PutUint16(c[20:], roce.OnesSum(frame[etherSize:], 0)) // of all behind the Ethernet header
 	c[28] = 1 | l.l3OK<<1 | l.l4OK<<2                        // headers that are in order
 	c[29] |= l.l3Type<<2 | l.l4Type<<4
@@ -284,216 +275,3 @@ func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 
 // terminateKey ends the list of a receive request, MLX5_TERMINATE_SCATTER_LIST_LKEY.
 const terminateKey = 0x100
-
-// headers are what a frame's headers are and where.
-type headers struct {
-	l3, l4, end    int // offsets: of the IP header, of what follows it, and of its end
-	proto          byte
-	vlan           bool
-	l3Type, l4Type byte // as in CQEs
-	l3OK, l4OK     byte
-	pseudo         uint32
-}
-
-// network returns where the header behind that of Ethernet is, and its type. A frame has at least etherSize bytes.
-func network(f []byte) (at int, typ uint16) {
-	at, typ = etherSize, be.Uint16(f[12:])
-	if typ == typeVLAN && len(f) >= etherSize+vlanSize {
-		at, typ = etherSize+vlanSize, be.Uint16(f[16:])
-	}
-	return at, typ
-}
-
-// parse finds the headers. l3 is 0 if the frame has no IP header, l4 if it has no TCP or UDP header
-// that is whole.
-func parse(f []byte) (h headers) {
-	at, typ := network(f)
-	h.vlan = at > etherSize
-	ip := f[at:]
-	switch {
-	case typ == typeIPv4 && len(ip) >= 20 && ip[0]>>4 == 4:
-		size, total := int(ip[0]&15)*4, int(be.Uint16(ip[2:]))
-		if size < 20 || total < size || total > len(ip) {
-			return h
-		}
-		h.l3, h.l4, h.end, h.l3Type = at, at+size, at+total, 2
-		if be.Uint16(ip[6:])&0x3fff == 0 { // whole
-			h.proto = ip[9]
-		}
-		h.pseudo = uint32(roce.OnesSum(ip[12:20], 0))
-	case typ == typeIPv6 && len(ip) >= 40 && ip[0]>>4 == 6:
-		total := 40 + int(be.Uint16(ip[4:]))
-		if total > len(ip) {
-			return h
-		}
-		h.l3, h.l4, h.end, h.l3Type, h.proto = at, at+40, at+total, 1, ip[6]
-		h.pseudo = uint32(roce.OnesSum(ip[8:40], 0))
-	default:
-		return h
-	}
-	h.pseudo += uint32(h.proto) + uint32(h.end-h.l4)
-	return h
-}
-
-// checksumAt returns the offset of the checksum in a TCP or UDP header, or 0 if there is no such
-// header.
-func (h *headers) checksumAt() int {
-	least, at := 0, 0
-	switch h.proto {
-	case 6:
-		least, at = 20, 16
-	case 17:
-		least, at = 8, 6
-	}
-	if at == 0 || h.end-h.l4 < least {
-		return 0
-	}
-	return h.l4 + at
-}
-
-// inspect is parse, with the checks of what has been received.
-func inspect(f []byte) headers {
-	h := parse(f)
-	if h.l3Type == 1 || h.l3Type == 2 && roce.OnesSum(f[h.l3:h.l4], 0) == 0xffff {
-		h.l3OK = 1
-	}
-	if at := h.checksumAt(); at > 0 {
-		h.l4Type = 2
-		if h.proto == 6 {
-			h.l4Type = 1
-			if f[h.l4+13]&0x10 != 0 { // ACK, without or with data
-				h.l4Type = 3
-				if h.end > h.l4+int(f[h.l4+12]>>4)*4 {
-					h.l4Type = 4
-				}
-			}
-		}
-		none := h.proto == 17 && h.l3Type == 2 && be.Uint16(f[at:]) == 0
-		if none || roce.OnesSum(f[h.l4:h.end], h.pseudo) == 0xffff {
-			h.l4OK = 1
-		}
-	}
-	return h
-}
-
-// fillChecksums writes the checksums that the driver leaves to the adapter.
-func fillChecksums(f []byte, l3, l4 bool) {
-	if !l3 && !l4 {
-		return
-	}
-	h := parse(f)
-	if l3 && h.l3Type == 2 {
-		be.PutUint16(f[h.l3+10:], 0)
-		be.PutUint16(f[h.l3+10:], ^roce.OnesSum(f[h.l3:h.l4], 0))
-	}
-	if at := h.checksumAt(); l4 && at > 0 {
-		be.PutUint16(f[at:], 0)
-		s := ^roce.OnesSum(f[h.l4:h.end], h.pseudo)
-		if s == 0 && h.proto == 17 { // zero says that there is none
-			s = 0xffff
-		}
-		be.PutUint16(f[at:], s)
-	}
-}
-
-// flowHash is the same for the frames of a flow.
-func flowHash(f []byte) uint32 {
-	h := parse(f)
-	if h.l3Type == 0 {
-		return 0
-	}
-	sum := fnv.New32a()
-	if h.l3Type == 2 {
-		sum.Write(f[h.l3+12 : h.l3+20])
-	} else {
-		sum.Write(f[h.l3+8 : h.l3+40])
-	}
-	if h.checksumAt() > 0 {
-		sum.Write(f[h.l4 : h.l4+4])
-	}
-	return sum.Sum32()
-}
-
-// packetFrame returns the frame of a RoCE packet, whose ICRC is for "don't fragment" and the
-// identification 0.
-func packetFrame(k netif.Packet, src, dst mac) []byte {
-	typ := uint16(typeIPv6)
-	if k.Dst.Addr().Unmap().Is4() {
-		typ = typeIPv4
-	}
-	f := append(append(make([]byte, 0, etherSize+48+len(k.Data)), dst[:]...), src[:]...)
-	f = roce.AppendIP(be.AppendUint16(f, typ), k.Src, k.Dst, k.TOS, k.Data)
-	fillChecksums(f, false, true)
-	return append(f, make([]byte, max(minFrame-len(f), 0))...)
-}
-
-// groupMAC returns the MAC address of a multicast group (RFC 1112, 6.4, and RFC 2464, 7).
-func groupMAC(group netip.Addr) mac {
-	a := group.As16()
-	if group.Is4() {
-		return mac{0x01, 0x00, 0x5e, a[13] & 0x7f, a[14], a[15]}
-	}
-	return mac{0x33, 0x33, a[12], a[13], a[14], a[15]}
-}
-
-// framePacket returns the RoCE packet in a frame, of which it is a part.
-func framePacket(f []byte) (k netif.Packet, ok bool) {
-	h := parse(f)
-	if h.proto != protoUDP || h.checksumAt() == 0 {
-		return k, false
-	}
-	ip, datagram := f[h.l3:h.l4], f[h.l4:h.end]
-	size := int(be.Uint16(datagram[4:]))
-	if be.Uint16(datagram[2:]) != roce.Port || size < 8 || size > len(datagram) {
-		return k, false
-	}
-	src, dst := h.addrs(f)
-	k.Src, k.Dst = netip.AddrPortFrom(src, be.Uint16(datagram)), netip.AddrPortFrom(dst, roce.Port)
-	k.Data, k.IDKnown = datagram[8:size], true
-	if h.l3Type == 2 {
-		k.TOS, k.ID = ip[1], be.Uint16(ip[4:])
-	} else {
-		k.TOS = ip[0]<<4 | ip[1]>>4
-	}
-	return k, true
-}
-
-// addrs returns the addresses of an IP packet.
-func (h *headers) addrs(f []byte) (src, dst netip.Addr) {
-	if h.l3Type == 2 {
-		return netip.AddrFrom4([4]byte(f[h.l3+12:])), netip.AddrFrom4([4]byte(f[h.l3+16:]))
-	}
-	return netip.AddrFrom16([16]byte(f[h.l3+8:])), netip.AddrFrom16([16]byte(f[h.l3+24:]))
-}
-
-// source returns the address of the host that sends a frame, if that is to be seen, and of a request
-// of ARP what it asks for. A host that probes an address, or announces its own, asks for nothing.
-func source(f []byte) (from, target netip.Addr, request bool) {
-	if arp := f[etherSize:]; be.Uint16(f[12:]) == typeARP && len(arp) >= arpSize {
-		from, target = netip.AddrFrom4([4]byte(arp[14:])), netip.AddrFrom4([4]byte(arp[24:]))
-		request = be.Uint16(arp[6:]) == arpRequest && from != target
-	} else if h := parse(f); h.l3Type != 0 {
-		from, _ = h.addrs(f)
-	}
-	if from.IsUnspecified() || from.IsMulticast() {
-		return netip.Addr{}, target, false
-	}
-	return from, target, request
-}
-
-const (
-	protoUDP    = 17
-	arpSize     = 28
-	arpRequest  = 1
-	arpResponse = 2
-)
-
-// arpReply returns the answer to a request of ARP.
-func arpReply(request []byte, addr mac) []byte {
-	f := append(make([]byte, 0, minFrame), request[6:12]...)
-	f = append(append(f, addr[:]...), request[12:20]...) // from the type to the lengths of addresses
-	f = append(be.AppendUint16(f, arpResponse), addr[:]...)
-	f = append(f, request[etherSize+24:etherSize+28]...)
-	f = append(f, request[etherSize+8:etherSize+18]...)
-	return append(f, make([]byte, minFrame-len(f))...)
-}

@@ -34,6 +34,18 @@ func (r *ring) request(wqe *[maxWQE]byte, index, blocks uint16) int {
 	return size
 }
 
+// Keys with a meaning of their own.
+const (
+	reservedLKey  = 0x100
+	nullMKey      = 0x200
+	terminateLKey = 0x300
+)
+
+// The engine's ID of a request is its counter, and the opcode of a send request.
+const idOpcode = 32
+
+func sendID(counter uint16, opcode byte) uint64 { return uint64(opcode)<<idOpcode | uint64(counter) }
+
 // shown is what doorbells have shown of a send queue. A driver that is ahead of its stores has more in
 // its doorbell record, whose requests may have copies yet to come.
 type shown struct {
@@ -99,6 +111,8 @@ func (s *shown) reset() {
 	defer s.mu.Unlock()
 	s.end, s.copies = 0, nil
 }
+
+const flameSize = 1 << logRegister / 2
 
 // requestBlocks returns the size of a request that fits in a register, of which b is the start, or 0.
 func requestBlocks(b []byte) int {

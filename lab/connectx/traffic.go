@@ -3,15 +3,9 @@
 package connectx
 
 import (
+	"bytes"
 	"math/bits"
 	"sync/atomic"
-)
-
-// Classes of frames, by their destination.
-const (
-	unicast = iota
-	multicast
-	broadcast
 )
 
 // traffic counts frames of a class, struct traffic_counter.
@@ -50,3 +44,20 @@ func sumOf(list []traffic) (packets, octets uint64) {
 	}
 	return packets, octets
 }
+
+func class(frame []byte) int {
+	switch {
+	case bytes.Equal(frame[:6], []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}):
+		return broadcast
+	case frame[0]&1 != 0:
+		return multicast
+	}
+	return unicast
+}
+
+// Classes of frames, by their destination.
+const (
+	unicast = iota
+	multicast
+	broadcast
+)

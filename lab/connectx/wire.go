@@ -47,8 +47,6 @@ const (
 	wireHosts = 1 << 10 // whose MAC addresses are known
 )
 
-type mac = [6]byte
-
 // gatewayMAC is that of all hosts beyond the UDP socket.
 var gatewayMAC = mac{0x02, 0x15, 0xb3, 0x09, 0xff, 0xff}
 
