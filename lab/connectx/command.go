@@ -3,43 +3,19 @@
 package connectx
 
 import (
-	"maps"
 	"math/bits"
 	"sync"
 
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
-// handlers execute the commands: those of each part of the adapter stand with it.
-var handlers = func() map[uint16]func(*Device, *call) status {
-	all := maps.Clone(coreCommands)
-	add(all, func(d *Device) *capabilities { return &d.caps }, capCommands)
-	add(all, func(d *Device) *port { return &d.port }, portCommands)
-	add(all, func(d *Device) *resources { return &d.res }, resourceCommands)
-	add(all, func(d *Device) *eqTable { return &d.eqs }, eqCommands)
-	add(all, func(d *Device) *ethernet { return &d.eth }, ethCommands)
-	add(all, func(d *Device) *flowTables { return &d.eth.flow }, flowCommands)
-	add(all, func(d *Device) *pdTable { return &d.t.pds }, pdCommands)
-	add(all, func(d *Device) *keyTable { return &d.t.mkeys }, mkeyCommands)
-	add(all, func(d *Device) *cqTable { return &d.t.cqs }, cqCommands)
-	add(all, func(d *Device) *srqTable { return &d.t.srqs }, srqCommands)
-	add(all, func(d *Device) *qpTable { return &d.t.qps }, qpCommands)
-	add(all, func(d *Device) *qpTable { return &d.t.qps }, transitionCommands)
-	return all
-}()
-
-// add adds the handlers of a part.
-func add[P any](all map[uint16]func(*Device, *call) status, part func(*Device) *P, commands map[uint16]func(*P, *call) status) {
-	for op, run := range commands {
-		all[op] = func(d *Device, c *call) status { return run(part(d), c) }
-	}
-}
-
 // commandQueue is the driver's queue of commands: up to 32 entries of 64 bytes, each with a bit of
 // the doorbell (struct mlx5_cmd_layout).
 type commandQueue struct {
-	d    *Device
-	done chan struct{} // closed when the goroutine has ended
+	env     *env
+	eqs     *eqTable
+	execute func(in []byte, outLen int) []byte
+	done    chan struct{} // closed when the goroutine has ended
 
 	mu      sync.Mutex
 	change  sync.Cond
@@ -79,8 +55,8 @@ const (
 	deliveryDescriptor  = 0x10
 )
 
-func (q *commandQueue) begin(d *Device) {
-	q.d, q.done, q.change.L = d, make(chan struct{}), &q.mu
+func (q *commandQueue) begin() {
+	q.done, q.change.L = make(chan struct{}), &q.mu
 	go q.run()
 }
 
@@ -145,7 +121,7 @@ func (q *commandQueue) run() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for {
-		for (q.pending == 0 || q.busy || q.d.faults.dead()) && !q.ended {
+		for (q.pending == 0 || q.busy || q.env.faults.dead()) && !q.ended {
 			q.change.Wait()
 		}
 		if q.ended {
@@ -159,7 +135,7 @@ func (q *commandQueue) run() {
 		}
 		if q.view == nil {
 			// Without memory there is nowhere to answer: the driver's timeout tells.
-			v, err := q.d.mem.Pages([]uint64{q.addr}, 4096)
+			v, err := q.env.mem.Pages([]uint64{q.addr}, 4096)
 			if err != nil {
 				continue
 			}
@@ -168,15 +144,15 @@ func (q *commandQueue) run() {
 		view := q.view
 		q.busy = true
 		q.mu.Unlock()
-		q.execute(view, slot)
+		q.take(view, slot)
 		q.mu.Lock()
 		q.busy = false
 		q.change.Broadcast()
 	}
 }
 
-// execute executes the command of an entry, and hands the entry back to the driver.
-func (q *commandQueue) execute(view *vfiouser.View, slot int) {
+// take executes the command of an entry, and hands the entry back to the driver.
+func (q *commandQueue) take(view *vfiouser.View, slot int) {
 	at := slot * commandSize
 	entry := view.Bytes()[at : at+commandSize]
 	own := view.Word(at + 60)
@@ -185,14 +161,14 @@ func (q *commandQueue) execute(view *vfiouser.View, slot int) {
 	}
 	// The EQ of this command's completion is the one that exists now: a completion of the very
 	// CREATE_EQ that makes it would be counted twice, as the driver polls for that one.
-	eq := q.d.eqs.subscribed(eventCmd)
+	eq := q.eqs.subscribed(eventCmd)
 	desc := append([]byte(nil), entry...)
 	delivery := q.deliver(desc, entry)
 	own.Store(bigEndian(uint32(desc[60])<<24 | uint32(delivery)<<1))
 	if eq != nil {
 		var data [28]byte
 		be.PutUint32(data[:], 1<<slot)
-		q.d.eqs.post(eq, eventCmd, 0, data[:])
+		q.eqs.post(eq, eventCmd, 0, data[:])
 	}
 }
 
@@ -220,11 +196,11 @@ func (q *commandQueue) deliver(desc, entry []byte) (delivery byte) {
 	if delivery != 0 {
 		return delivery
 	}
-	out := q.d.execute(in, outLen)
+	out := q.execute(in, outLen)
 	copy(entry[32:48], out)
 	out = out[min(len(out), inlineSize):]
 	return q.blocks(outPtr, len(out), token, func(addr uint64, data []byte) {
-		q.d.mem.WriteAt(out[:len(data)], addr)
+		q.env.mem.WriteAt(out[:len(data)], addr)
 		out = out[len(data):]
 	})
 }
@@ -233,7 +209,7 @@ func (q *commandQueue) deliver(desc, entry []byte) (delivery byte) {
 func (q *commandQueue) blocks(addr uint64, left int, token byte, do func(addr uint64, data []byte)) (delivery byte) {
 	var block [blockSize]byte
 	for n := uint32(0); left > 0; n++ {
-		if q.d.mem.ReadAt(block[:], addr) != nil {
+		if q.env.mem.ReadAt(block[:], addr) != nil {
 			return deliveryDescriptor
 		}
 		if be.Uint32(block[568:]) != n {
@@ -248,58 +224,4 @@ func (q *commandQueue) blocks(addr uint64, left int, token byte, do func(addr ui
 		addr = be.Uint64(block[560:])
 	}
 	return 0
-}
-
-// execute executes a command, of which in is the whole input, and returns outLen bytes of output.
-func (d *Device) execute(in []byte, outLen int) []byte {
-	c := &call{op: be.Uint16(in), mod: be.Uint16(in[6:]), in: in, out: make([]byte, outLen)}
-	st := d.dispatch(c)
-	out := c.out[:outLen]
-	if st != statusOk {
-		clear(out)
-	}
-	out[0] = byte(st)
-	be.PutUint32(out[4:], c.syndrome)
-	d.record(Event{Kind: RecordCommand, Number: uint32(c.op), Status: byte(st), In: in, Out: out})
-	return out
-}
-
-// shorter has the sizes of commands whose structures have grown since Linux 6.1.
-var shorter = map[uint16]layout{
-	opCreateFlowTable:      {in: 64, out: 16},
-	opQueryQp:              {in: 16, out: 272},
-	opQuerySpecialContexts: {in: 16, out: 16},
-}
-
-// dispatch checks what all commands have in common, and calls the handler.
-func (d *Device) dispatch(c *call) status {
-	if st, ok := d.faults.take(FaultCommand); ok {
-		return status(st)
-	}
-	run, l := handlers[c.op], layouts[c.op]
-	if run == nil {
-		return statusBadOpErr
-	}
-	least := l
-	if s, ok := shorter[c.op]; ok {
-		least = s
-	}
-	switch {
-	case len(c.in) < least.in:
-		return statusBadInpLenErr
-	case len(c.out) < least.out:
-		return statusBadOutpLenErr
-	}
-	// What an older driver lacks is zero.
-	c.in = append(c.in, make([]byte, max(l.in-len(c.in), 0))...)
-	c.out = append(c.out, make([]byte, max(l.out-len(c.out), 0))...)
-	for _, f := range l.reserved {
-		if !f.zero(c.in) {
-			return statusBadParamErr
-		}
-	}
-	if !d.hca.allowed(c.op) {
-		return statusBadSysStateErr
-	}
-	return run(d, c)
 }

@@ -4,10 +4,7 @@ package connectx
 
 import (
 	"bytes"
-	"slices"
-	"sync"
-
-	"github.com/goverbs/verbs/lab/vfiouser"
+	"maps"
 )
 
 // coreCommands are those that bring the adapter up, and those of more than one part of it.
@@ -68,30 +65,6 @@ func (d *Device) setRoCEAddress(c *call) status {
 	return st
 }
 
-// hcaState is how far a driver has brought up the adapter.
-type hcaState uint8
-
-const (
-	hcaDisabled hcaState = iota // after a reset
-	hcaEnabled                  // by ENABLE_HCA: the driver sets capabilities and lends memory
-	hcaReady                    // by INIT_HCA: there may be objects
-)
-
-// hcaStates are the commands that are for other states than hcaReady (mlx5_core's main.c,
-// mlx5_function_setup).
-var hcaStates = map[uint16][]hcaState{
-	opEnableHca: {hcaDisabled}, opDisableHca: {hcaEnabled}, opInitHca: {hcaEnabled},
-	opQueryIssi: {hcaEnabled, hcaReady}, opSetIssi: {hcaEnabled, hcaReady}, opQueryPages: {hcaEnabled, hcaReady},
-	opManagePages: {hcaEnabled, hcaReady}, opQueryHcaCap: {hcaEnabled, hcaReady}, opSetHcaCap: {hcaEnabled, hcaReady},
-	opQueryAdapter: {hcaEnabled, hcaReady}, opAccessReg: {hcaEnabled, hcaReady},
-}
-
-// allowed reports whether a command is one for the state.
-func (s hcaState) allowed(op uint16) bool {
-	states, ok := hcaStates[op]
-	return !ok && s == hcaReady || slices.Contains(states, s)
-}
-
 func (d *Device) enableHCA(c *call) status {
 	if enableHcaInFunctionId.is(c.in) || enableHcaInEmbeddedCpuFunction.is(c.in) {
 		return statusBadParamErr
@@ -138,33 +111,6 @@ func setISSI(_ *Device, c *call) status {
 	return statusOk
 }
 
-// firmwarePages are the pages that the driver lends to the firmware, which needs none: it asks for
-// some, so that the driver's side is used, and gives the same back.
-type firmwarePages struct {
-	mu    sync.Mutex
-	pages []uint64
-}
-
-// Operations of MANAGE_PAGES, mlx5_core's pagealloc.c.
-const (
-	pagesCannotGive = 0
-	pagesGive       = 1
-	pagesTake       = 2
-)
-
-func (f *firmwarePages) reset() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.pages = nil
-}
-
-// What the firmware asks for, and so the most that it takes.
-const (
-	bootPages = 8
-	initPages = 16
-	maxPages  = bootPages + initPages
-)
-
 func queryPages(_ *Device, c *call) status {
 	const boot, initialize, regular = 1, 2, 3
 	n := map[uint16]uint64{boot: bootPages, initialize: initPages, regular: 0}
@@ -173,45 +119,6 @@ func queryPages(_ *Device, c *call) status {
 		return statusBadParamErr
 	}
 	queryPagesOutNumPages.set(c.out, v)
-	return statusOk
-}
-
-func (f *firmwarePages) manage(mem *vfiouser.Memory, c *call) status {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := managePagesInInputNumEntries.int(c.in)
-	switch c.mod {
-	case pagesCannotGive:
-	case pagesGive:
-		list := managePagesInPas.at(c.in)
-		if n > len(list)/8 {
-			return statusBadInpLenErr
-		}
-		if n > maxPages-len(f.pages) {
-			return statusLimErr
-		}
-		var first [1]byte
-		given := f.pages
-		for ; n > 0; n, list = n-1, list[8:] {
-			a := be.Uint64(list)
-			if a&0xfff != 0 || mem.ReadAt(first[:], a) != nil {
-				return statusBadParamErr
-			}
-			given = append(given, a)
-		}
-		f.pages = given
-	case pagesTake:
-		list := managePagesOutPas.at(c.out)
-		n = min(n, len(f.pages), len(list)/8)
-		keep := len(f.pages) - n
-		for i, a := range f.pages[keep:] {
-			be.PutUint64(list[i*8:], a)
-		}
-		f.pages = f.pages[:keep]
-		managePagesOutOutputNumEntries.set(c.out, uint64(n))
-	default:
-		return statusBadParamErr
-	}
 	return statusOk
 }
 
@@ -227,4 +134,83 @@ func querySpecialContexts(_ *Device, c *call) status {
 	querySpecialContextsOutNullMkey.set(c.out, nullMKey)
 	querySpecialContextsOutTerminateScatterListMkey.set(c.out, terminateLKey)
 	return statusOk
+}
+
+// handlers execute the commands: those of each part of the adapter stand with it.
+var handlers = func() map[uint16]func(*Device, *call) status {
+	all := maps.Clone(coreCommands)
+	add(all, func(d *Device) *capabilities { return &d.caps }, capCommands)
+	add(all, func(d *Device) *port { return &d.port }, portCommands)
+	add(all, func(d *Device) *resources { return &d.res }, resourceCommands)
+	add(all, func(d *Device) *eqTable { return &d.eqs }, eqCommands)
+	add(all, func(d *Device) *ethernet { return &d.eth }, ethCommands)
+	add(all, func(d *Device) *flowTables { return &d.eth.flow }, flowCommands)
+	add(all, func(d *Device) *pdTable { return &d.t.pds }, pdCommands)
+	add(all, func(d *Device) *keyTable { return &d.t.mkeys }, mkeyCommands)
+	add(all, func(d *Device) *cqTable { return &d.t.cqs }, cqCommands)
+	add(all, func(d *Device) *srqTable { return &d.t.srqs }, srqCommands)
+	add(all, func(d *Device) *qpTable { return &d.t.qps }, qpCommands)
+	add(all, func(d *Device) *qpTable { return &d.t.qps }, transitionCommands)
+	return all
+}()
+
+// add adds the handlers of a part.
+func add[P any](all map[uint16]func(*Device, *call) status, part func(*Device) *P, commands map[uint16]func(*P, *call) status) {
+	for op, run := range commands {
+		all[op] = func(d *Device, c *call) status { return run(part(d), c) }
+	}
+}
+
+// execute executes a command, of which in is the whole input, and returns outLen bytes of output.
+func (d *Device) execute(in []byte, outLen int) []byte {
+	c := &call{op: be.Uint16(in), mod: be.Uint16(in[6:]), in: in, out: make([]byte, outLen)}
+	st := d.dispatch(c)
+	out := c.out[:outLen]
+	if st != statusOk {
+		clear(out)
+	}
+	out[0] = byte(st)
+	be.PutUint32(out[4:], c.syndrome)
+	d.record(Event{Kind: RecordCommand, Number: uint32(c.op), Status: byte(st), In: in, Out: out})
+	return out
+}
+
+// shorter has the sizes of commands whose structures have grown since Linux 6.1.
+var shorter = map[uint16]layout{
+	opCreateFlowTable:      {in: 64, out: 16},
+	opQueryQp:              {in: 16, out: 272},
+	opQuerySpecialContexts: {in: 16, out: 16},
+}
+
+// dispatch checks what all commands have in common, and calls the handler.
+func (d *Device) dispatch(c *call) status {
+	if st, ok := d.faults.take(FaultCommand); ok {
+		return status(st)
+	}
+	run, l := handlers[c.op], layouts[c.op]
+	if run == nil {
+		return statusBadOpErr
+	}
+	least := l
+	if s, ok := shorter[c.op]; ok {
+		least = s
+	}
+	switch {
+	case len(c.in) < least.in:
+		return statusBadInpLenErr
+	case len(c.out) < least.out:
+		return statusBadOutpLenErr
+	}
+	// What an older driver lacks is zero.
+	c.in = append(c.in, make([]byte, max(l.in-len(c.in), 0))...)
+	c.out = append(c.out, make([]byte, max(l.out-len(c.out), 0))...)
+	for _, f := range l.reserved {
+		if !f.zero(c.in) {
+			return statusBadParamErr
+		}
+	}
+	if !d.hca.allowed(c.op) {
+		return statusBadSysStateErr
+	}
+	return run(d, c)
 }

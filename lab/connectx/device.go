@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/goverbs/verbs/lab/vfiouser"
@@ -62,7 +61,8 @@ func New(cfg Config, bus *vfiouser.Bus) (*Device, error) {
 	if cfg.Wire != nil && !cfg.InfiniBand {
 		e.attach(cfg.Wire, cfg.MAC)
 	}
-	d.commands.begin(d)
+	d.commands.env, d.commands.eqs, d.commands.execute = &d.env, &d.eqs, d.execute
+	d.commands.begin()
 	return d, nil
 }
 
@@ -107,12 +107,6 @@ func (d *Device) release() {
 	d.eqs.clear((*eq).close)
 	d.port.init(d.cfg)
 	d.res.reset()
-}
-
-// configSpace is the PCI configuration.
-type configSpace struct {
-	mu    sync.Mutex
-	bytes [4096]byte
 }
 
 // send executes a doorbell, which is the start of a request or all of it: of that one alone, or of
