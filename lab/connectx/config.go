@@ -6,6 +6,7 @@ import (
 	"net"
 
 	"github.com/goverbs/verbs/internal/netif"
+	"github.com/goverbs/verbs/lab/connectx/internal/wire"
 )
 
 // Config describes an adapter.
@@ -25,3 +26,9 @@ type Config struct {
 
 // lid is the LID of an InfiniBand port.
 func (c *Config) lid() uint16 { return lidOf(c.MAC[4:]) }
+
+// Wire is an Ethernet that connects adapters of this process.
+type Wire = wire.Wire
+
+// NewWire makes a wire.
+func NewWire() *Wire { return wire.New() }

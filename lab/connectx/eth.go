@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"sync"
 	"sync/atomic"
+
+	"github.com/goverbs/verbs/lab/connectx/internal/wire"
 )
 
 // ethernet is the network function: what mlx5e drives. Requests of its send queues go to the wire,
@@ -18,7 +20,7 @@ type ethernet struct {
 	cqs  *cqTable
 	keys *keyTable
 	port *port
-	wire *frames // nil without one
+	wire *wire.End // nil without one
 
 	tises objects[*tis]
 	tirs  objects[[]byte] // contexts

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/lab/connectx/internal/wire"
 )
 
 // netdev is a network function as mlx5e has it: a send queue and a receive queue.
@@ -384,7 +385,7 @@ func TestBadFrames(t *testing.T) {
 		},
 		"header without its IP": func() { a.send(opcodeLso, ethSeg(0, 1, tcpFrame(false, 0, nil)[:33], 0), frame) },
 		"header without its tag": func() {
-			a.send(opcodeLso, ethSeg(0, 1, []byte{12: typeVLAN >> 8, 13: typeVLAN & 0xff}, 0), frame)
+			a.send(opcodeLso, ethSeg(0, 1, []byte{12: wire.TypeVLAN >> 8, 13: wire.TypeVLAN & 0xff}, 0), frame)
 		},
 		"header behind data": func() { a.send(opcodeLso, ethSeg(0, 1, append(tcpFrame(false, 0, nil), 0), 0), frame) },
 	} {
@@ -405,25 +406,14 @@ func TestBadFrames(t *testing.T) {
 	a.sendCQ.expect(cqeRequest, n, 0)
 }
 
-// FuzzFrames has functions read what a guest may send: nothing crashes, and the checksums that they fill in
-// are those that they expect.
+// FuzzFrames cuts what a guest may send into segments: nothing is lost, or it is refused.
 func FuzzFrames(f *testing.F) {
 	f.Add(tcpFrame(false, 0x10, []byte("data")), uint16(54), uint16(2))
 	f.Add(tcpFrame(true, 0x18, []byte("data")), uint16(74), uint16(1))
-	f.Add([]byte{12: typeVLAN >> 8, 13: typeVLAN & 0xff, 20: 0}, uint16(14), uint16(1))
-	f.Add(append(arpReply(make([]byte, 64), mac{2}), "padding"...), uint16(0), uint16(0))
+	f.Add([]byte{12: wire.TypeVLAN >> 8, 13: wire.TypeVLAN & 0xff, 20: 0}, uint16(14), uint16(1))
 	f.Fuzz(func(t *testing.T, frame []byte, header, mss uint16) {
-		if len(frame) < etherSize {
+		if len(frame) < wire.EtherSize {
 			return
-		}
-		source(frame)
-		framePacket(frame)
-		flowHash(frame)
-		inspect(frame)
-		filled := bytes.Clone(frame)
-		fillChecksums(filled, true, true)
-		if h := inspect(filled); h.l3Type != 0 && h.l3OK == 0 || h.l4Type != 0 && h.l4OK == 0 {
-			t.Errorf("headers %+v of % x", h, filled)
 		}
 		e := &ethernet{port: &port{}}
 		if sent := len(frame) - int(header); e.segment(bytes.Clone(frame), int(header), int(mss)) && sent > 0 {
@@ -442,7 +432,7 @@ func FuzzNetdev(f *testing.F) {
 	f.Add(byte(opcodeSend), byte(both), uint16(0), uint16(0), tcpFrame(false, 0x10, nil), uint16(1000), []byte(nil), []byte{64})
 	f.Add(byte(opcodeSend), byte(both), uint16(0), uint16(insertVLAN), []byte{0x20, 7}, uint16(100), inlineSeg([]byte("behind")), []byte{1, 2, 3, 255})
 	f.Add(byte(opcodeLso), byte(both), uint16(100), uint16(54), tcpFrame(false, 0x10, nil), uint16(1000), []byte(nil), []byte{0, 255, 255})
-	f.Add(byte(opcodeLso), byte(0), uint16(1), uint16(14), []byte{12: typeVLAN >> 8, 13: typeVLAN & 0xff}, uint16(2), []byte(nil), []byte{16})
+	f.Add(byte(opcodeLso), byte(0), uint16(1), uint16(14), []byte{12: wire.TypeVLAN >> 8, 13: wire.TypeVLAN & 0xff}, uint16(2), []byte(nil), []byte{16})
 	f.Fuzz(func(t *testing.T, op, flags byte, mss, size uint16, header []byte, length uint16, rest, receives []byte) {
 		h := newHub()
 		a, b := newMachine(t, h, 1).newNetdev(), newMachine(t, h, 2).newNetdev()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/lab/connectx/internal/wire"
 )
 
 const (
@@ -15,13 +16,13 @@ const (
 )
 
 // attach connects the adapter with a wire.
-func (e *ethernet) attach(w *Wire, mac net.HardwareAddr) {
-	e.wire = w.attach(mac, e.receive, func() { e.discards.Add(1) })
+func (e *ethernet) attach(w *wire.Wire, mac net.HardwareAddr) {
+	e.wire = w.Attach(mac, e.receive, func() { e.discards.Add(1) })
 }
 
 func (e *ethernet) detach() {
 	if e.wire != nil {
-		e.wire.detach()
+		e.wire.Detach()
 	}
 }
 
@@ -98,10 +99,10 @@ func (e *ethernet) execute(q *sendQueue, wqe []byte) bool {
 	frame := make([]byte, 0, 2048)
 	vlan, rest := []byte(nil), wqe[32:]
 	if size&insertVLAN != 0 {
-		vlan, size = []byte{typeVLAN >> 8, typeVLAN & 0xff, eth[14], eth[15]}, 0
+		vlan, size = []byte{wire.TypeVLAN >> 8, wire.TypeVLAN & 0xff, eth[14], eth[15]}, 0
 	}
 	if size > 0 {
-		if size > len(eth)-etherSize {
+		if size > len(eth)-wire.EtherSize {
 			return false
 		}
 		frame = append(frame, eth[14:14+size]...)
@@ -131,13 +132,13 @@ func (e *ethernet) execute(q *sendQueue, wqe []byte) bool {
 	if wqe[3] == opcodeLso {
 		return e.segment(frame, size, int(be.Uint16(eth[6:])&0x3fff))
 	}
-	if len(frame) < etherSize {
+	if len(frame) < wire.EtherSize {
 		return false
 	}
 	if vlan != nil {
 		frame = append(frame[:12:12], append(vlan, frame[12:]...)...)
 	}
-	fillChecksums(frame, flags&ethWqeL3Csum != 0, flags&ethWqeL4Csum != 0)
+	wire.FillChecksums(frame, flags&ethWqeL3Csum != 0, flags&ethWqeL4Csum != 0)
 	e.send(frame)
 	return true
 }
@@ -145,17 +146,17 @@ func (e *ethernet) execute(q *sendQueue, wqe []byte) bool {
 // segment sends data behind a TCP header in frames with mss bytes of it each. It reports false if the
 // header is not one of Ethernet, IP and TCP and nothing else.
 func (e *ethernet) segment(frame []byte, header, mss int) bool {
-	if header < etherSize || header > len(frame) || mss == 0 || header+min(mss, len(frame)) > maxFrame {
+	if header < wire.EtherSize || header > len(frame) || mss == 0 || header+min(mss, len(frame)) > maxFrame {
 		return false
 	}
 	template, data := frame[:header:header], frame[header:]
-	at, _ := network(template)
+	at, _ := wire.Network(template)
 	if header-at < 40 { // IPv4 and TCP without options
 		return false
 	}
 	setIPSize(template[at:]) // which the driver leaves to the adapter
-	h := parse(template)
-	if h.proto != 6 || h.checksumAt() == 0 || h.l4+int(template[h.l4+12]>>4)*4 != header {
+	h := wire.Parse(template)
+	if h.Proto != 6 || h.ChecksumAt() == 0 || h.L4+int(template[h.L4+12]>>4)*4 != header {
 		return false
 	}
 	const fin, psh, cwr = 0x01, 0x08, 0x80
@@ -163,10 +164,10 @@ func (e *ethernet) segment(frame []byte, header, mss int) bool {
 		n := min(mss, len(data))
 		f := append(template, data[:n]...) // a copy
 		setIPSize(f[at:])
-		if h.l3Type == 2 {
+		if h.L3Type == 2 {
 			be.PutUint16(f[at+4:], be.Uint16(f[at+4:])+uint16(i))
 		}
-		tcp := f[h.l4:]
+		tcp := f[h.L4:]
 		be.PutUint32(tcp[4:], be.Uint32(tcp[4:])+uint32(i*mss))
 		if n < len(data) {
 			tcp[13] &^= fin | psh
@@ -174,7 +175,7 @@ func (e *ethernet) segment(frame []byte, header, mss int) bool {
 		if i > 0 {
 			tcp[13] &^= cwr
 		}
-		fillChecksums(f, true, true)
+		wire.FillChecksums(f, true, true)
 		e.send(f)
 		data = data[n:]
 	}
@@ -191,10 +192,10 @@ func setIPSize(ip []byte) {
 }
 
 func (e *ethernet) send(frame []byte) {
-	frame = append(frame, make([]byte, max(minFrame-len(frame), 0))...)
+	frame = append(frame, make([]byte, max(wire.MinFrame-len(frame), 0))...)
 	e.tx[class(frame)].add(frame)
 	if e.wire != nil && !e.port.isDown() {
-		e.wire.send(frame)
+		e.wire.Send(frame)
 	}
 }
 
@@ -217,7 +218,7 @@ func (e *ethernet) queueOf(frame []byte) *receiveQueue {
 		return nil
 	}
 	t.mu.Lock()
-	num := t.rqns[flowHash(frame)%uint32(len(t.rqns))]
+	num := t.rqns[wire.FlowHash(frame)%uint32(len(t.rqns))]
 	t.mu.Unlock()
 	q, _ := e.rqs.get(num)
 	return q
@@ -235,11 +236,11 @@ func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 		return false
 	}
 	var c cqe
-	l := inspect(frame)
-	if l.vlan && !q.keepVLAN {
-		copy(c[30:32], frame[etherSize:]) // vlan_info
+	l := wire.Inspect(frame)
+	if l.VLAN && !q.keepVLAN {
+		copy(c[30:32], frame[wire.EtherSize:]) // vlan_info
 		c[29] |= 1
-		frame = append(frame[:12:12], frame[12+vlanSize:]...)
+		frame = append(frame[:12:12], frame[12+wire.VLANSize:]...)
 	}
 	rest := frame
 	for s := q.ring.at(uint32(q.head)); len(s) >= 16 && len(rest) > 0; s = s[16:] {
@@ -262,9 +263,9 @@ func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 	be.PutUint16(c[cqeCounter:], q.head)
 	be.PutUint32(c[cqeOpQPN:], q.num)
 	be.PutUint64(c[cqeTime:], e.env.clock())
-	be.PutUint16(c[20:], roce.OnesSum(frame[etherSize:], 0)) // of all behind the Ethernet header
-	c[28] = 1 | l.l3OK<<1 | l.l4OK<<2                        // headers that are in order
-	c[29] |= l.l3Type<<2 | l.l4Type<<4
+	be.PutUint16(c[20:], roce.OnesSum(frame[wire.EtherSize:], 0)) // of all behind the Ethernet header
+	c[28] = 1 | l.L3OK<<1 | l.L4OK<<2                             // headers that are in order
+	c[29] |= l.L3Type<<2 | l.L4Type<<4
 	q.head++
 	if !q.cq.put(&c, cqeSend, false) {
 		q.state = stateError

@@ -1,6 +1,8 @@
 //go:build linux
 
-package connectx
+// Package wire is the network of emulated adapters: an Ethernet between them, and what the headers of
+// its frames say.
+package wire
 
 import (
 	"errors"
@@ -26,14 +28,14 @@ import (
 type Wire struct {
 	mu     sync.Mutex
 	ports  map[netip.AddrPort]*wirePort
-	frames map[*frames]struct{}
+	frames map[*End]struct{}
 	macs   map[netip.Addr]mac // of other hosts, by the last frame from their address
 	udp    netip.Addr         // of UseUDP
 }
 
-// NewWire makes a wire.
-func NewWire() *Wire {
-	return &Wire{ports: map[netip.AddrPort]*wirePort{}, frames: map[*frames]struct{}{}, macs: map[netip.Addr]mac{}}
+// New makes a wire.
+func New() *Wire {
+	return &Wire{ports: map[netip.AddrPort]*wirePort{}, frames: map[*End]struct{}{}, macs: map[netip.Addr]mac{}}
 }
 
 // UseUDP gives an adapter with an IPv4 address, which this machine must have as well, a UDP socket:
@@ -278,17 +280,17 @@ func (p *wirePort) Close() error {
 	return err
 }
 
-// frames is the end of a wire that carries Ethernet frames.
-type frames struct {
+// End is the end of a wire that carries Ethernet frames.
+type End struct {
 	w   *Wire
 	mac mac
 	*queue[[]byte]
 }
 
-// attach makes the end of an adapter with a MAC address, at which receive is called for the frames of
+// Attach makes the end of an adapter with a MAC address, at which receive is called for the frames of
 // the others, and dropped for each for which there is no room.
-func (w *Wire) attach(addr net.HardwareAddr, receive func([][]byte), dropped func()) *frames {
-	f := &frames{w, mac(addr), newQueue[[]byte]()}
+func (w *Wire) Attach(addr net.HardwareAddr, receive func([][]byte), dropped func()) *End {
+	f := &End{w, mac(addr), newQueue[[]byte]()}
 	f.dropped = dropped
 	w.mu.Lock()
 	w.frames[f] = struct{}{}
@@ -297,8 +299,8 @@ func (w *Wire) attach(addr net.HardwareAddr, receive func([][]byte), dropped fun
 	return f
 }
 
-// send sends a frame, which the caller does not change afterwards.
-func (f *frames) send(frame []byte) {
+// Send sends a frame, which the caller does not change afterwards.
+func (f *End) Send(frame []byte) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	from, target, request := source(frame)
@@ -347,7 +349,8 @@ func (w *Wire) broadcast(from mac, frame []byte) {
 	}
 }
 
-func (f *frames) detach() {
+// Detach takes the end off the wire.
+func (f *End) Detach() {
 	f.w.mu.Lock()
 	delete(f.w.frames, f)
 	f.w.mu.Unlock()

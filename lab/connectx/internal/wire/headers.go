@@ -1,8 +1,9 @@
 //go:build linux
 
-package connectx
+package wire
 
 import (
+	"encoding/binary"
 	"hash/fnv"
 	"net/netip"
 
@@ -10,13 +11,15 @@ import (
 	"github.com/goverbs/verbs/internal/roce"
 )
 
+var be = binary.BigEndian
+
 const (
-	minFrame  = 60 // shorter ones are padded on the wire
-	etherSize = 14
+	MinFrame  = 60 // shorter ones are padded on the wire
+	EtherSize = 14
 	typeIPv4  = 0x0800
 	typeIPv6  = 0x86dd
-	typeVLAN  = 0x8100
-	vlanSize  = 4
+	TypeVLAN  = 0x8100
+	VLANSize  = 4
 	typeARP   = 0x0806
 )
 
@@ -29,30 +32,30 @@ const (
 
 type mac = [6]byte
 
-// headers are what a frame's headers are and where.
+// Headers are what a frame's headers are and where.
 type headers struct {
-	l3, l4, end    int // offsets: of the IP header, of what follows it, and of its end
-	proto          byte
-	vlan           bool
-	l3Type, l4Type byte // as in CQEs
-	l3OK, l4OK     byte
+	l3, L4, End    int // offsets: of the IP header, of what follows it, and of its end
+	Proto          byte
+	VLAN           bool
+	L3Type, L4Type byte // as in CQEs
+	L3OK, L4OK     byte
 	pseudo         uint32
 }
 
-// network returns where the header behind that of Ethernet is, and its type. A frame has at least etherSize bytes.
-func network(f []byte) (at int, typ uint16) {
-	at, typ = etherSize, be.Uint16(f[12:])
-	if typ == typeVLAN && len(f) >= etherSize+vlanSize {
-		at, typ = etherSize+vlanSize, be.Uint16(f[16:])
+// Network returns where the header behind that of Ethernet is, and its type. A frame has at least EtherSize bytes.
+func Network(f []byte) (at int, typ uint16) {
+	at, typ = EtherSize, be.Uint16(f[12:])
+	if typ == TypeVLAN && len(f) >= EtherSize+VLANSize {
+		at, typ = EtherSize+VLANSize, be.Uint16(f[16:])
 	}
 	return at, typ
 }
 
-// parse finds the headers. l3 is 0 if the frame has no IP header, l4 if it has no TCP or UDP header
+// Parse finds the headers. L3 is 0 if the frame has no IP header, L4 if it has no TCP or UDP header
 // that is whole.
-func parse(f []byte) (h headers) {
-	at, typ := network(f)
-	h.vlan = at > etherSize
+func Parse(f []byte) (h headers) {
+	at, typ := Network(f)
+	h.VLAN = at > EtherSize
 	ip := f[at:]
 	switch {
 	case typ == typeIPv4 && len(ip) >= 20 && ip[0]>>4 == 4:
@@ -60,9 +63,9 @@ func parse(f []byte) (h headers) {
 		if size < 20 || total < size || total > len(ip) {
 			return h
 		}
-		h.l3, h.l4, h.end, h.l3Type = at, at+size, at+total, 2
+		h.l3, h.L4, h.End, h.L3Type = at, at+size, at+total, 2
 		if be.Uint16(ip[6:])&0x3fff == 0 { // whole
-			h.proto = ip[9]
+			h.Proto = ip[9]
 		}
 		h.pseudo = uint32(roce.OnesSum(ip[12:20], 0))
 	case typ == typeIPv6 && len(ip) >= 40 && ip[0]>>4 == 6:
@@ -70,98 +73,98 @@ func parse(f []byte) (h headers) {
 		if total > len(ip) {
 			return h
 		}
-		h.l3, h.l4, h.end, h.l3Type, h.proto = at, at+40, at+total, 1, ip[6]
+		h.l3, h.L4, h.End, h.L3Type, h.Proto = at, at+40, at+total, 1, ip[6]
 		h.pseudo = uint32(roce.OnesSum(ip[8:40], 0))
 	default:
 		return h
 	}
-	h.pseudo += uint32(h.proto) + uint32(h.end-h.l4)
+	h.pseudo += uint32(h.Proto) + uint32(h.End-h.L4)
 	return h
 }
 
-// checksumAt returns the offset of the checksum in a TCP or UDP header, or 0 if there is no such
+// ChecksumAt returns the offset of the checksum in a TCP or UDP header, or 0 if there is no such
 // header.
-func (h *headers) checksumAt() int {
+func (h *headers) ChecksumAt() int {
 	least, at := 0, 0
-	switch h.proto {
+	switch h.Proto {
 	case 6:
 		least, at = 20, 16
 	case 17:
 		least, at = 8, 6
 	}
-	if at == 0 || h.end-h.l4 < least {
+	if at == 0 || h.End-h.L4 < least {
 		return 0
 	}
-	return h.l4 + at
+	return h.L4 + at
 }
 
-// addrs returns the addresses of an IP packet.
-func (h *headers) addrs(f []byte) (src, dst netip.Addr) {
-	if h.l3Type == 2 {
+// Addrs returns the addresses of an IP packet.
+func (h *headers) Addrs(f []byte) (src, dst netip.Addr) {
+	if h.L3Type == 2 {
 		return netip.AddrFrom4([4]byte(f[h.l3+12:])), netip.AddrFrom4([4]byte(f[h.l3+16:]))
 	}
 	return netip.AddrFrom16([16]byte(f[h.l3+8:])), netip.AddrFrom16([16]byte(f[h.l3+24:]))
 }
 
-// inspect is parse, with the checks of what has been received.
-func inspect(f []byte) headers {
-	h := parse(f)
-	if h.l3Type == 1 || h.l3Type == 2 && roce.OnesSum(f[h.l3:h.l4], 0) == 0xffff {
-		h.l3OK = 1
+// Inspect is Parse, with the checks of what has been received.
+func Inspect(f []byte) headers {
+	h := Parse(f)
+	if h.L3Type == 1 || h.L3Type == 2 && roce.OnesSum(f[h.l3:h.L4], 0) == 0xffff {
+		h.L3OK = 1
 	}
-	if at := h.checksumAt(); at > 0 {
-		h.l4Type = 2
-		if h.proto == 6 {
-			h.l4Type = 1
-			if f[h.l4+13]&0x10 != 0 { // ACK, without or with data
-				h.l4Type = 3
-				if h.end > h.l4+int(f[h.l4+12]>>4)*4 {
-					h.l4Type = 4
+	if at := h.ChecksumAt(); at > 0 {
+		h.L4Type = 2
+		if h.Proto == 6 {
+			h.L4Type = 1
+			if f[h.L4+13]&0x10 != 0 { // ACK, without or with data
+				h.L4Type = 3
+				if h.End > h.L4+int(f[h.L4+12]>>4)*4 {
+					h.L4Type = 4
 				}
 			}
 		}
-		none := h.proto == 17 && h.l3Type == 2 && be.Uint16(f[at:]) == 0
-		if none || roce.OnesSum(f[h.l4:h.end], h.pseudo) == 0xffff {
-			h.l4OK = 1
+		none := h.Proto == 17 && h.L3Type == 2 && be.Uint16(f[at:]) == 0
+		if none || roce.OnesSum(f[h.L4:h.End], h.pseudo) == 0xffff {
+			h.L4OK = 1
 		}
 	}
 	return h
 }
 
-// fillChecksums writes the checksums that the driver leaves to the adapter.
-func fillChecksums(f []byte, l3, l4 bool) {
+// FillChecksums writes the checksums that the driver leaves to the adapter.
+func FillChecksums(f []byte, l3, l4 bool) {
 	if !l3 && !l4 {
 		return
 	}
-	h := parse(f)
-	if l3 && h.l3Type == 2 {
+	h := Parse(f)
+	if l3 && h.L3Type == 2 {
 		be.PutUint16(f[h.l3+10:], 0)
-		be.PutUint16(f[h.l3+10:], ^roce.OnesSum(f[h.l3:h.l4], 0))
+		be.PutUint16(f[h.l3+10:], ^roce.OnesSum(f[h.l3:h.L4], 0))
 	}
-	if at := h.checksumAt(); l4 && at > 0 {
+	if at := h.ChecksumAt(); l4 && at > 0 {
 		be.PutUint16(f[at:], 0)
-		s := ^roce.OnesSum(f[h.l4:h.end], h.pseudo)
-		if s == 0 && h.proto == 17 { // zero says that there is none
+		s := ^roce.OnesSum(f[h.L4:h.End], h.pseudo)
+		if s == 0 && h.Proto == 17 { // zero says that there is none
 			s = 0xffff
 		}
 		be.PutUint16(f[at:], s)
 	}
 }
 
-// flowHash is the same for the frames of a flow.
-func flowHash(f []byte) uint32 {
-	h := parse(f)
-	if h.l3Type == 0 {
+// FlowHash is the same for the frames of a flow.
+func FlowHash(f []byte) uint32 {
+	h := Parse(f)
+	if h.L3Type == 0 {
 		return 0
 	}
 	sum := fnv.New32a()
-	if h.l3Type == 2 {
+	if h.L3Type == 2 {
 		sum.Write(f[h.l3+12 : h.l3+20])
 	} else {
 		sum.Write(f[h.l3+8 : h.l3+40])
 	}
-	if h.checksumAt() > 0 {
-		sum.Write(f[h.l4 : h.l4+4])
+	if h.ChecksumAt() > 0 {
+		sum.Write(f[h.L4 : h.L4+4])
 	}
 	return sum.Sum32()
 }
@@ -173,27 +176,27 @@ func packetFrame(k netif.Packet, src, dst mac) []byte {
 	if k.Dst.Addr().Unmap().Is4() {
 		typ = typeIPv4
 	}
-	f := append(append(make([]byte, 0, etherSize+48+len(k.Data)), dst[:]...), src[:]...)
+	f := append(append(make([]byte, 0, EtherSize+48+len(k.Data)), dst[:]...), src[:]...)
 	f = roce.AppendIP(be.AppendUint16(f, typ), k.Src, k.Dst, k.TOS, k.Data)
-	fillChecksums(f, false, true)
-	return append(f, make([]byte, max(minFrame-len(f), 0))...)
+	FillChecksums(f, false, true)
+	return append(f, make([]byte, max(MinFrame-len(f), 0))...)
 }
 
 // framePacket returns the RoCE packet in a frame, of which it is a part.
 func framePacket(f []byte) (k netif.Packet, ok bool) {
-	h := parse(f)
-	if h.proto != protoUDP || h.checksumAt() == 0 {
+	h := Parse(f)
+	if h.Proto != protoUDP || h.ChecksumAt() == 0 {
 		return k, false
 	}
-	ip, datagram := f[h.l3:h.l4], f[h.l4:h.end]
+	ip, datagram := f[h.l3:h.L4], f[h.L4:h.End]
 	size := int(be.Uint16(datagram[4:]))
 	if be.Uint16(datagram[2:]) != roce.Port || size < 8 || size > len(datagram) {
 		return k, false
 	}
-	src, dst := h.addrs(f)
+	src, dst := h.Addrs(f)
 	k.Src, k.Dst = netip.AddrPortFrom(src, be.Uint16(datagram)), netip.AddrPortFrom(dst, roce.Port)
 	k.Data, k.IDKnown = datagram[8:size], true
-	if h.l3Type == 2 {
+	if h.L3Type == 2 {
 		k.TOS, k.ID = ip[1], be.Uint16(ip[4:])
 	} else {
 		k.TOS = ip[0]<<4 | ip[1]>>4
@@ -213,11 +216,11 @@ func groupMAC(group netip.Addr) mac {
 // source returns the address of the host that sends a frame, if that is to be seen, and of a request
 // of ARP what it asks for. A host that probes an address, or announces its own, asks for nothing.
 func source(f []byte) (from, target netip.Addr, request bool) {
-	if arp := f[etherSize:]; be.Uint16(f[12:]) == typeARP && len(arp) >= arpSize {
+	if arp := f[EtherSize:]; be.Uint16(f[12:]) == typeARP && len(arp) >= arpSize {
 		from, target = netip.AddrFrom4([4]byte(arp[14:])), netip.AddrFrom4([4]byte(arp[24:]))
 		request = be.Uint16(arp[6:]) == arpRequest && from != target
-	} else if h := parse(f); h.l3Type != 0 {
-		from, _ = h.addrs(f)
+	} else if h := Parse(f); h.L3Type != 0 {
+		from, _ = h.Addrs(f)
 	}
 	if from.IsUnspecified() || from.IsMulticast() {
 		return netip.Addr{}, target, false
@@ -227,10 +230,10 @@ func source(f []byte) (from, target netip.Addr, request bool) {
 
 // arpReply returns the answer to a request of ARP.
 func arpReply(request []byte, addr mac) []byte {
-	f := append(make([]byte, 0, minFrame), request[6:12]...)
+	f := append(make([]byte, 0, MinFrame), request[6:12]...)
 	f = append(append(f, addr[:]...), request[12:20]...) // from the type to the lengths of addresses
 	f = append(be.AppendUint16(f, arpResponse), addr[:]...)
-	f = append(f, request[etherSize+24:etherSize+28]...)
-	f = append(f, request[etherSize+8:etherSize+18]...)
-	return append(f, make([]byte, minFrame-len(f))...)
+	f = append(f, request[EtherSize+24:EtherSize+28]...)
+	f = append(f, request[EtherSize+8:EtherSize+18]...)
+	return append(f, make([]byte, MinFrame-len(f))...)
 }

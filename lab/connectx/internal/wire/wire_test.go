@@ -1,0 +1,70 @@
+//go:build linux
+
+package wire
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/netif"
+)
+
+// TestFullWire sends more packets and frames than the wire keeps for a receiver that does not take them: each that is
+// dropped is reported.
+func TestFullWire(t *testing.T) {
+	const extra = 5
+	w := New()
+	a, b := netip.MustParseAddrPort("10.0.0.1:4791"), netip.MustParseAddrPort("10.0.0.2:4791")
+	from, err := w.Network(nil).Open(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := w.Network(nil).Open(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	packets, frames := 0, 0
+	to.(netif.Drops).OnDrop(func(sent, received int) { packets += sent + received })
+	sender := w.Attach(net.HardwareAddr{2, 5: 1}, func([][]byte) {}, nil)
+	defer sender.Detach()
+	first, proceed := make(chan bool, 1), make(chan bool)
+	receiver := w.Attach(net.HardwareAddr{2, 5: 2}, func([][]byte) { first <- true; <-proceed }, func() { frames++ })
+	frame := make([]byte, 60)
+	sender.Send(frame)
+	<-first // it takes no more from now on
+	for range wireQueue + extra {
+		from.Send([]netif.Packet{{Src: a, Dst: b, Data: []byte{1}}})
+		sender.Send(frame)
+	}
+	if packets != extra || frames != extra {
+		t.Errorf("%d packets and %d frames were dropped, want %d of each", packets, frames, extra)
+	}
+	close(proceed)
+	receiver.Detach()
+}
+
+// FuzzHeaders reads what a guest may send: nothing crashes, and the checksums that are filled in are
+// those that are expected.
+func FuzzHeaders(f *testing.F) {
+	ipv4 := []byte{0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0x12, 0xb7, 0x12, 0xb7, 0, 10, 0, 0, 1, 2}
+	f.Add(append([]byte{12: typeIPv4 >> 8, 13: typeIPv4 & 0xff}, ipv4...))
+	f.Add(append([]byte{12: TypeVLAN >> 8, 13: TypeVLAN & 0xff, 16: typeIPv4 >> 8, 17: typeIPv4 & 0xff}, ipv4...))
+	f.Add([]byte{12: typeIPv6 >> 8, 13: typeIPv6 & 0xff, 14: 0x60, 19: 20, 20: 6, 53: 0, 66: 0x50, 73: 0})
+	f.Add(append(arpReply(make([]byte, 64), mac{2}), "padding"...))
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		if len(frame) < EtherSize {
+			return
+		}
+		source(frame)
+		framePacket(frame)
+		FlowHash(frame)
+		Inspect(frame)
+		filled := bytes.Clone(frame)
+		FillChecksums(filled, true, true)
+		if h := Inspect(filled); h.L3Type != 0 && h.L3OK == 0 || h.L4Type != 0 && h.L4OK == 0 {
+			t.Errorf("headers %+v of % x", h, filled)
+		}
+	})
+}
