@@ -3,10 +3,13 @@
 package connectx
 
 import (
+	"encoding/binary"
 	"time"
 
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
+
+var be = binary.BigEndian
 
 // env is what the parts of an adapter have of the machine around them.
 type env struct {
@@ -49,4 +52,11 @@ func (e *env) record(event Event) {
 	if e.recorder != nil {
 		e.recorder(event)
 	}
+}
+
+// bigEndian turns a word as it is in memory into its value, and back.
+func bigEndian(v uint32) uint32 {
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], v)
+	return be.Uint32(b[:])
 }

@@ -2,10 +2,6 @@
 
 package connectx
 
-import "encoding/binary"
-
-var be = binary.BigEndian
-
 // field is the place of a field in a structure of mlx5_ifc.h: the offset in bits from its start in
 // the upper half, and the number of bits. Bit 0 is the highest of the first byte.
 type field uint32
@@ -83,9 +79,11 @@ type layout struct {
 // mlx5_cmd.c, cmd_status_to_err.
 type status uint8
 
-// bigEndian turns a word as it is in memory into its value, and back.
-func bigEndian(v uint32) uint32 {
-	var b [4]byte
-	binary.NativeEndian.PutUint32(b[:], v)
-	return be.Uint32(b[:])
+// copy copies a field of any size that begins and ends at bytes, or of at most 64 bits.
+func (f field) copy(to, from []byte) {
+	if f.bits() > 64 {
+		copy(f.at(to), f.at(from))
+		return
+	}
+	f.set(to, f.get(from))
 }

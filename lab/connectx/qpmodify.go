@@ -165,12 +165,3 @@ func (q *qp) attributes(ctx []byte, t transition, mask uint64) (*verbs.QPAttr, v
 	}
 	return a, known
 }
-
-// copy copies a field of any size that begins and ends at bytes, or of at most 64 bits.
-func (f field) copy(to, from []byte) {
-	if f.bits() > 64 {
-		copy(f.at(to), f.at(from))
-		return
-	}
-	f.set(to, f.get(from))
-}
