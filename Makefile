@@ -45,7 +45,7 @@ test-all: ## run every test: all kernels, long rounds, faults, two machines, rac
 
 test-host: deps-test build build/promtool ## run the tests that need no kernel, on a device in user space
 	$(GO) run ./gen -check -out abi
-	$(GO) run ./gen/ifc -check -out lab/connectx
+	$(GO) run ./gen/ifc -check -out lab/connectx/internal/ifc
 	$(GO) test work
 
 test-race: ## run the tests of drivers, and random calls of the verbs, under the race detector
@@ -241,8 +241,8 @@ hosts: deps-test build ## put two machines on a wire and cause faults there, all
 	LAB_NIC=connectx LAB_PEER=6.12 LAB_TIMEOUT=60m \
 	$(GO) test -v -count 1 -timeout 60m -run '$(if $(RUN),$(RUN),TestConnectX|TestCheck|TestPingMesh)' -exec "$(CURDIR)/$(LAB)" ./tests/hosts
 
-generate: deps-test ## regenerate package abi, and the layouts of package connectx
-	$(GO) generate ./abi ./lab/connectx
+generate: deps-test ## regenerate package abi, and the layouts of the emulated adapter
+	$(GO) generate ./abi ./lab/connectx/internal/ifc
 
 # What fails is "not measured" on the page.
 bench: deps-test build bench-c ## measure in the lab with dilated time, beside C, and write docs/benchmarks.md

@@ -18,7 +18,7 @@ type header struct {
 	structs map[string]*ifcStruct
 	names   []string // of structs, in their order in the headers
 	enums   []enumerator
-	used    map[string]bool // the identifiers of the package, which are what is written
+	used    map[string]bool // the identifiers of the adapter, which are what is written
 }
 
 type enumerator struct {
@@ -179,11 +179,11 @@ func (h *header) writeEnum(b *bytes.Buffer, prefix enum) error {
 // writeStruct writes the places of a structure's fields, and its size in bytes.
 func (h *header) writeStruct(b *bytes.Buffer, name string) error {
 	s := h.structs[name]
-	prefix := lower(camel(name))
+	prefix := camel(name)
 	var fields strings.Builder
 	for _, f := range s.fields {
 		if c := prefix + camel(f.name); h.used[c] {
-			fmt.Fprintf(&fields, "%s field = %s\n", c, place(f.off, f.bits()))
+			fmt.Fprintf(&fields, "%s Field = %s\n", c, place(f.off, f.bits()))
 		}
 	}
 	if c := prefix + "Size"; h.used[c] {
@@ -204,17 +204,17 @@ const opPrefix = "MLX5_CMD_OP_"
 // writeCommands writes, of the commands in use, the name, the sizes of input and output, and what is
 // reserved in the input.
 func (h *header) writeCommands(b *bytes.Buffer) error {
-	b.WriteString("// layouts are those of the commands' input and output.\nvar layouts = map[uint16]layout{\n")
+	b.WriteString("// Layouts are those of the commands' input and output.\nvar Layouts = map[uint16]Layout{\n")
 	for _, e := range h.enums {
 		op, ok := strings.CutPrefix(e.name, opPrefix)
-		if !ok || !h.used["op"+camel(op)] {
+		if !ok || !h.used["Op"+camel(op)] {
 			continue
 		}
 		in, out := h.structs[structOf(op)+"_in"], h.structs[structOf(op)+"_out"]
 		if in == nil || out == nil {
 			return fmt.Errorf("command %s has no structures %s_in and _out", op, structOf(op))
 		}
-		fmt.Fprintf(b, "op%s: {%q, %#x, %#x, %s},\n", camel(op), op, in.bits/8, out.bits/8, runs(h.reserved(structOf(op)+"_in", 0)))
+		fmt.Fprintf(b, "Op%s: {%q, %#x, %#x, %s},\n", camel(op), op, in.bits/8, out.bits/8, runs(h.reserved(structOf(op)+"_in", 0)))
 	}
 	b.WriteString("}\n")
 	return nil
@@ -233,7 +233,7 @@ func structOf(op string) string {
 
 func runs(list [][2]int) string {
 	var b strings.Builder
-	b.WriteString("[]field{")
+	b.WriteString("[]Field{")
 	for i, r := range list {
 		if i > 0 {
 			b.WriteString(", ")
@@ -264,5 +264,3 @@ func camel(c string) string {
 	}
 	return b.String()
 }
-
-func lower(s string) string { return strings.ToLower(s[:1]) + s[1:] }

@@ -36,7 +36,7 @@ struct mlx5_ifc_around_bits {
 `
 
 func TestHeader(t *testing.T) {
-	h := newHeader(sample, map[string]bool{"aroundOther": true, "outerInner": true, "outerSize": true})
+	h := newHeader(sample, map[string]bool{"AroundOther": true, "OuterInner": true, "OuterSize": true})
 	s := h.structs["outer"]
 	if s == nil || s.bits != 0x60 || s.missing != "" {
 		t.Fatalf("outer: %+v", s)
@@ -45,7 +45,7 @@ func TestHeader(t *testing.T) {
 		t.Errorf("a structure is missing: %v", err)
 	}
 	var written bytes.Buffer
-	if err := h.writeStruct(&written, "outer"); err != nil || written.String() != "\n// struct mlx5_ifc_outer_bits\nouterInner field = 0x20<<16 | 0x20\nouterSize = 0xc\n" {
+	if err := h.writeStruct(&written, "outer"); err != nil || written.String() != "\n// struct mlx5_ifc_outer_bits\nOuterInner Field = 0x20<<16 | 0x20\nOuterSize = 0xc\n" {
 		t.Errorf("outer, of which two are used: %v, %s", err, &written)
 	}
 	want := map[string][2]int{"first": {0, 1}, "inner": {0x20, 0x20}, "variant": {0x40, 0x10}, "list": {0x60, 0}}
@@ -59,7 +59,7 @@ func TestHeader(t *testing.T) {
 		t.Errorf("missing: %v", want)
 	}
 	// Of the union nothing is known to be reserved.
-	if got, want := runs(h.reserved("outer", 0)), "[]field{0x1<<16 | 0x1f, 0x20<<16 | 0x4, 0x28<<16 | 0x8, 0x30<<16 | 0x4, 0x38<<16 | 0x8, 0x50<<16 | 0x10}"; got != want {
+	if got, want := runs(h.reserved("outer", 0)), "[]Field{0x1<<16 | 0x1f, 0x20<<16 | 0x4, 0x28<<16 | 0x8, 0x30<<16 | 0x4, 0x38<<16 | 0x8, 0x50<<16 | 0x10}"; got != want {
 		t.Errorf("reserved: %s, want %s", got, want)
 	}
 	var enums []string

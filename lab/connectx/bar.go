@@ -3,6 +3,7 @@
 package connectx
 
 import (
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
@@ -120,7 +121,7 @@ func (d *Device) Inject(kind Fault, arg byte, count int) {
 		d.port.setLink(kind == FaultPortUp)
 	case FaultStorm:
 		for range count {
-			d.port.event(portChangeActive)
+			d.port.event(ifc.PortChangeActive)
 		}
 	case FaultFirmware:
 		d.faults.kill()

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"testing"
 	"time"
+
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
 // flame stores b to a register in parts of 8 bytes, as a hypervisor passes it on.
@@ -32,7 +34,7 @@ func (q *testQP) publish() { be.PutUint32(q.record.at(4, 4), uint32(q.pi)) }
 func TestBlueFlame(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	m.dev.flame.wait = time.Hour
-	x, y := pair(m, m, qpTypeRc)
+	x, y := pair(m, m, ifc.QpTypeRc)
 	buf := m.next
 	m.next += pageBytes
 	first := [2]bool{true, true} // of a register, by which nobody knows that there is more to come
@@ -41,7 +43,7 @@ func TestBlueFlame(t *testing.T) {
 		data := bytes.Repeat([]byte{byte(i)}, i%4*64+1)
 		y.postRecv(seg(pageBytes, m.key, buf))
 		index := x.pi
-		x.put(opcodeSend, 0, 0, inlineSeg(data))
+		x.put(ifc.OpcodeSend, 0, 0, inlineSeg(data))
 		x.publish()
 		request := x.blocks(index, int(x.pi-index))
 		request[ctrlFlags] |= update
@@ -67,17 +69,17 @@ func TestBlueFlameBehindTheRecord(t *testing.T) {
 	x := m.withCQ(m.createCQ(6, 64))
 	n := m.newNetdev()
 	for range 2 { // the registers learn
-		x.put(opcodeNop, 0, 0)
+		x.put(ifc.OpcodeNop, 0, 0)
 		x.publish()
 		m.flame(uarSend, x.blocks(x.pi-1, 1))
-		wqe := n.request(opcodeNop, 0, make([]byte, 48))
+		wqe := n.request(ifc.OpcodeNop, 0, make([]byte, 48))
 		n.put(wqe)
 		m.flame(uarSend+flameSize, wqe)
 	}
 	var wqes [][]byte
 	for range 5 {
-		x.put(opcodeNop, 0, 0)
-		wqes = append(wqes, n.request(opcodeNop, 0, make([]byte, 48)))
+		x.put(ifc.OpcodeNop, 0, 0)
+		wqes = append(wqes, n.request(ifc.OpcodeNop, 0, make([]byte, 48)))
 		n.put(wqes[len(wqes)-1])
 	}
 	x.publish()
@@ -98,7 +100,7 @@ func TestBlueFlameOfOneStore(t *testing.T) {
 	x := m.withCQ(m.createCQ(4, 64))
 	for range 3 {
 		index := x.pi
-		x.put(opcodeNop, 0, 0)
+		x.put(ifc.OpcodeNop, 0, 0)
 		x.publish()
 		request := x.blocks(index, 1)
 		request[ctrlFlags] |= update
@@ -115,7 +117,7 @@ func TestBlueFlameMustAgree(t *testing.T) {
 		}
 		m := newMachine(t, newHub(), 1)
 		x := m.withCQ(m.createCQ(4, 64))
-		x.put(opcodeNop, update, 0, make([]byte, 48))
+		x.put(ifc.OpcodeNop, update, 0, make([]byte, 48))
 		x.publish()
 		request := x.blocks(0, 1)
 		request[i] ^= 0x10
@@ -152,13 +154,13 @@ func TestPartsOfBlueFlame(t *testing.T) {
 		x := m.withCQ(m.createCQ(4, 64))
 		for range 2 { // the register has had whole requests
 			index := x.pi
-			x.put(opcodeNop, update, 0)
+			x.put(ifc.OpcodeNop, update, 0)
 			x.publish()
 			m.flame(uarSend, x.blocks(index, 1))
 			x.send.expect(cqeRequest, index, 0)
 		}
 		index := x.pi
-		x.put(opcodeNop, update, 0)
+		x.put(ifc.OpcodeNop, update, 0)
 		x.publish()
 		tt.store(m, x.blocks(index, 1))
 		x.send.expect(cqeRequest, index, 0)
@@ -178,7 +180,7 @@ func TestBlueFlameOfFrames(t *testing.T) {
 	n := m.newNetdev()
 	done := false
 	for i := range 10 {
-		request := n.request(opcodeNop, 0, make([]byte, 48))
+		request := n.request(ifc.OpcodeNop, 0, make([]byte, 48))
 		n.put(request)
 		request[ctrlFlags] |= update
 		m.flame(uarSend+i%2*flameSize, request)
@@ -201,12 +203,12 @@ func TestRecordOfRequests(t *testing.T) {
 			}
 		}
 	})
-	x, _ := pair(m, m, qpTypeRc)
-	x.mustModify(op2errQp, nil) // executes nothing
-	x.put(opcodeSend, 0, 0, inlineSeg(bytes.Repeat([]byte{7}, 100)))
-	x.put(opcodeNop, 0, 5)
+	x, _ := pair(m, m, ifc.QpTypeRc)
+	x.mustModify(ifc.Op2errQp, nil) // executes nothing
+	x.put(ifc.OpcodeSend, 0, 0, inlineSeg(bytes.Repeat([]byte{7}, 100)))
+	x.put(ifc.OpcodeNop, 0, 5)
 	x.ring()
-	x.put(opcodeRdmaWrite, 0, 0, remoteSeg(1, 2))
+	x.put(ifc.OpcodeRdmaWrite, 0, 0, remoteSeg(1, 2))
 	x.ring()
 	if len(wqes) != 3 {
 		t.Fatalf("%d requests are recorded", len(wqes))
@@ -214,14 +216,14 @@ func TestRecordOfRequests(t *testing.T) {
 	for i, want := range []struct {
 		offset, size int
 		opcode       byte
-	}{{0, 128, opcodeSend}, {2, 16, opcodeNop}, {3, 32, opcodeRdmaWrite}} {
+	}{{0, 128, ifc.OpcodeSend}, {2, 16, ifc.OpcodeNop}, {3, 32, ifc.OpcodeRdmaWrite}} {
 		if e := wqes[i]; e.Number != x.num || e.Offset != want.offset || len(e.In) != want.size || e.In[ctrlOpcode] != want.opcode {
 			t.Errorf("request %d: %v", i, e)
 		}
 	}
 	n := m.newNetdev()
 	wqes = nil
-	n.send(opcodeNop)
+	n.send(ifc.OpcodeNop)
 	if len(wqes) != 1 || wqes[0].Number != n.sqn || len(wqes[0].In) != 16 {
 		t.Errorf("of frames: %v", wqes)
 	}
@@ -233,9 +235,9 @@ func TestNoDoorbell(t *testing.T) {
 	x := m.withCQ(m.createCQ(4, 64))
 	x.nops(1)
 	x.send.expect(cqeRequest, 0, 0)
-	x.put(opcodeNop, update, 0)
+	x.put(ifc.OpcodeNop, update, 0)
 	x.publish()
-	x.mustModify(opRts2rtsQp, nil) // has the queue looked at
+	x.mustModify(ifc.OpRts2rtsQp, nil) // has the queue looked at
 	x.send.empty()
 	x.ring()
 	x.send.expect(cqeRequest, 1, 0)
@@ -249,6 +251,6 @@ func TestDoorbellOfDestroyedQP(t *testing.T) {
 	if !ok {
 		t.Fatal("no QP")
 	}
-	m.mustRun(opDestroyQp, 0, func(in []byte) { destroyQpInQpn.set(in, uint64(x.num)) })
+	m.mustRun(ifc.OpDestroyQp, 0, func(in []byte) { ifc.DestroyQpInQpn.Set(in, uint64(x.num)) })
 	q.ring(make([]byte, 8), false)
 }

@@ -2,6 +2,8 @@
 
 package connectx
 
+import "github.com/goverbs/verbs/lab/connectx/internal/ifc"
+
 import "bytes"
 
 // capabilities are what QUERY_HCA_CAP tells. They decide what the drivers use: what is not set
@@ -12,30 +14,30 @@ type capabilities struct {
 
 const capabilitySize = 0x1000
 
-func (c *capabilities) int(typ int, f field) int { return f.int(c.now[typ]) }
+func (c *capabilities) int(typ int, f ifc.Field) int { return f.Int(c.now[typ]) }
 
 // uarsPerPage returns how many UARs a page of the driver's processor has, as SET_HCA_CAP has told.
 func (c *capabilities) uarsPerPage() uint32 {
-	return uint32(c.int(capGeneral, cmdHcaCapNumOfUarsPerPage))
+	return uint32(c.int(ifc.CapGeneral, ifc.CmdHcaCapNumOfUarsPerPage))
 }
 
 func (c *capabilities) init(cfg Config) {
 	c.most, c.now = map[int][]byte{}, map[int][]byte{}
-	sets := map[int][]capability{capGeneral: generalCaps, capAtomic: atomicCaps}
+	sets := map[int][]capability{ifc.CapGeneral: generalCaps, ifc.CapAtomic: atomicCaps}
 	if cfg.InfiniBand {
-		sets[capGeneral] = append(sets[capGeneral][:len(generalCaps):len(generalCaps)], infiniBandCaps...)
+		sets[ifc.CapGeneral] = append(sets[ifc.CapGeneral][:len(generalCaps):len(generalCaps)], infiniBandCaps...)
 	} else {
-		sets[capGeneral] = append(sets[capGeneral][:len(generalCaps):len(generalCaps)], ethernetCaps...)
-		sets[capEthernetOffloads], sets[capRoce] = offloadCaps, roceCaps
+		sets[ifc.CapGeneral] = append(sets[ifc.CapGeneral][:len(generalCaps):len(generalCaps)], ethernetCaps...)
+		sets[ifc.CapEthernetOffloads], sets[ifc.CapRoce] = offloadCaps, roceCaps
 	}
 	for typ, list := range sets {
 		c.most[typ] = make([]byte, capabilitySize)
 		for _, v := range list {
-			v.f.set(c.most[typ], v.value)
+			v.f.Set(c.most[typ], v.value)
 		}
 	}
 	if !cfg.InfiniBand {
-		c.most[capFlowTable] = flowTableCaps()
+		c.most[ifc.CapFlowTable] = flowTableCaps()
 	}
 	for typ, b := range c.most {
 		c.now[typ] = bytes.Clone(b)
@@ -43,7 +45,7 @@ func (c *capabilities) init(cfg Config) {
 }
 
 type capability struct {
-	f     field
+	f     ifc.Field
 	value uint64
 }
 
@@ -66,216 +68,216 @@ const (
 )
 
 var generalCaps = []capability{
-	{cmdHcaCapVhcaId, 1},
-	{cmdHcaCapLogMaxSrqSz, 15},
-	{cmdHcaCapLogMaxQpSz, 15},
-	{cmdHcaCapLogMaxQp, 18},
-	{cmdHcaCapLogMaxSrq, 16},
-	{cmdHcaCapLogMaxCqSz, 22},
-	{cmdHcaCapLogMaxCq, 18},
-	{cmdHcaCapLogMaxEqSz, 16},
-	{cmdHcaCapLogMaxEq, 6},
-	{cmdHcaCapMaxNumEqs, maxEQs},
-	{cmdHcaCapLogMaxMkey, 20},
-	{cmdHcaCapMaxIndirection, 1},
-	{cmdHcaCapLogMaxMrwSz, 32},
-	{cmdHcaCapLogMaxKlmListSize, logMaxKLMs},
-	{cmdHcaCapLogMaxRaReqQp, 4},
-	{cmdHcaCapLogMaxRaResQp, 4},
-	{cmdHcaCapMaxQpCnt, 64},
-	{cmdHcaCapOutOfSeqCnt, 1},
-	{cmdHcaCapRetransmissionQCounters, 1},
-	{cmdHcaCapEnhancedErrorQCounters, 1},
-	{cmdHcaCapLocalCaAckDelay, 16},
-	{cmdHcaCapNumPorts, 1},
-	{cmdHcaCapNativePortNum, 1},
-	{cmdHcaCapLogMaxMsg, 30},
-	{cmdHcaCapCqeVersion, 1},
-	{cmdHcaCapCompactAddressVector, 1},
-	{cmdHcaCapUmrExtendedTranslationOffset, 1},
-	{cmdHcaCapDrainSigerr, 1},
-	{cmdHcaCapCqResize, 1},
-	{cmdHcaCapCqModeration, 1},
-	{cmdHcaCapCqPeriodModeModify, 1},
-	{cmdHcaCapBlockLbMc, 1},
-	{cmdHcaCapImaicl, 1},
-	{cmdHcaCapQkv, 1},
-	{cmdHcaCapPkv, 1},
-	{cmdHcaCapRc, 1},
-	{cmdHcaCapUc, 1},
-	{cmdHcaCapUd, 1},
+	{ifc.CmdHcaCapVhcaId, 1},
+	{ifc.CmdHcaCapLogMaxSrqSz, 15},
+	{ifc.CmdHcaCapLogMaxQpSz, 15},
+	{ifc.CmdHcaCapLogMaxQp, 18},
+	{ifc.CmdHcaCapLogMaxSrq, 16},
+	{ifc.CmdHcaCapLogMaxCqSz, 22},
+	{ifc.CmdHcaCapLogMaxCq, 18},
+	{ifc.CmdHcaCapLogMaxEqSz, 16},
+	{ifc.CmdHcaCapLogMaxEq, 6},
+	{ifc.CmdHcaCapMaxNumEqs, maxEQs},
+	{ifc.CmdHcaCapLogMaxMkey, 20},
+	{ifc.CmdHcaCapMaxIndirection, 1},
+	{ifc.CmdHcaCapLogMaxMrwSz, 32},
+	{ifc.CmdHcaCapLogMaxKlmListSize, logMaxKLMs},
+	{ifc.CmdHcaCapLogMaxRaReqQp, 4},
+	{ifc.CmdHcaCapLogMaxRaResQp, 4},
+	{ifc.CmdHcaCapMaxQpCnt, 64},
+	{ifc.CmdHcaCapOutOfSeqCnt, 1},
+	{ifc.CmdHcaCapRetransmissionQCounters, 1},
+	{ifc.CmdHcaCapEnhancedErrorQCounters, 1},
+	{ifc.CmdHcaCapLocalCaAckDelay, 16},
+	{ifc.CmdHcaCapNumPorts, 1},
+	{ifc.CmdHcaCapNativePortNum, 1},
+	{ifc.CmdHcaCapLogMaxMsg, 30},
+	{ifc.CmdHcaCapCqeVersion, 1},
+	{ifc.CmdHcaCapCompactAddressVector, 1},
+	{ifc.CmdHcaCapUmrExtendedTranslationOffset, 1},
+	{ifc.CmdHcaCapDrainSigerr, 1},
+	{ifc.CmdHcaCapCqResize, 1},
+	{ifc.CmdHcaCapCqModeration, 1},
+	{ifc.CmdHcaCapCqPeriodModeModify, 1},
+	{ifc.CmdHcaCapBlockLbMc, 1},
+	{ifc.CmdHcaCapImaicl, 1},
+	{ifc.CmdHcaCapQkv, 1},
+	{ifc.CmdHcaCapPkv, 1},
+	{ifc.CmdHcaCapRc, 1},
+	{ifc.CmdHcaCapUc, 1},
+	{ifc.CmdHcaCapUd, 1},
 	// Without XRC mlx5_ib does not come up: mlx5_ib_dev_res_init.
-	{cmdHcaCapXrc, 1},
-	{cmdHcaCapLogMaxXrcd, 16},
-	{cmdHcaCapUar4k, 1},
-	{cmdHcaCapUarSz, 5}, // MiB of the BAR, as a power of 2
-	{cmdHcaCapLogPgSz, 12},
-	{cmdHcaCapNumOfUarsPerPage, 1},
-	{cmdHcaCapBf, 1},
-	{cmdHcaCapLogBfRegSize, logRegister},
-	{cmdHcaCapForceTeardown, 1},
-	{cmdHcaCapMaxWqeSzSq, maxSendWQE},
-	{cmdHcaCapMaxWqeSzRq, 512},
-	{cmdHcaCapMaxQpMcg, 64},
-	{cmdHcaCapLogMaxMcg, 13},
+	{ifc.CmdHcaCapXrc, 1},
+	{ifc.CmdHcaCapLogMaxXrcd, 16},
+	{ifc.CmdHcaCapUar4k, 1},
+	{ifc.CmdHcaCapUarSz, 5}, // MiB of the BAR, as a power of 2
+	{ifc.CmdHcaCapLogPgSz, 12},
+	{ifc.CmdHcaCapNumOfUarsPerPage, 1},
+	{ifc.CmdHcaCapBf, 1},
+	{ifc.CmdHcaCapLogBfRegSize, logRegister},
+	{ifc.CmdHcaCapForceTeardown, 1},
+	{ifc.CmdHcaCapMaxWqeSzSq, maxSendWQE},
+	{ifc.CmdHcaCapMaxWqeSzRq, 512},
+	{ifc.CmdHcaCapMaxQpMcg, 64},
+	{ifc.CmdHcaCapLogMaxMcg, 13},
 	// There is one, which mlx5e takes, so that programs get none of their own, and no raw packet QPs.
 	// Those would need flows to receive.
-	{cmdHcaCapLogMaxTransportDomain, 0},
-	{cmdHcaCapLogMaxPd, 16},
-	{cmdHcaCapDeviceFrequencyKhz, 1000000},
-	{cmdHcaCapDeviceFrequencyMhz, 1000},
-	{cmdHcaCapAtomic, 1},
-	{cmdHcaCapMaxSglForOptimizedPerformance, 4},
-	{cmdHcaCapEthVirt, 1},
-	{cmdHcaCapIbVirt, 1},
-	{cmdHcaCapVportCounters, 1},
+	{ifc.CmdHcaCapLogMaxTransportDomain, 0},
+	{ifc.CmdHcaCapLogMaxPd, 16},
+	{ifc.CmdHcaCapDeviceFrequencyKhz, 1000000},
+	{ifc.CmdHcaCapDeviceFrequencyMhz, 1000},
+	{ifc.CmdHcaCapAtomic, 1},
+	{ifc.CmdHcaCapMaxSglForOptimizedPerformance, 4},
+	{ifc.CmdHcaCapEthVirt, 1},
+	{ifc.CmdHcaCapIbVirt, 1},
+	{ifc.CmdHcaCapVportCounters, 1},
 }
 
-var infiniBandCaps = []capability{{cmdHcaCapPortType, 0}}
+var infiniBandCaps = []capability{{ifc.CmdHcaCapPortType, 0}}
 
 var ethernetCaps = []capability{
-	{cmdHcaCapPortType, 1},
-	{cmdHcaCapRoce, 1},
-	{cmdHcaCapEthNetOffloads, 1},
-	{cmdHcaCapNicFlowTable, 1},
-	{cmdHcaCapMaxTc, 8},
-	{cmdHcaCapLogMaxRq, 16},
-	{cmdHcaCapLogMaxSq, 16},
-	{cmdHcaCapLogMaxTir, 16},
-	{cmdHcaCapLogMaxTis, 16},
-	{cmdHcaCapLogMaxRqt, logRQTs},
-	{cmdHcaCapLogMaxRqtSize, 11},
-	{cmdHcaCapLogMaxRmp, 16},
-	{cmdHcaCapBasicCyclicRcvWqe, 1},
-	{cmdHcaCapLogMaxTisPerSq, 3},
-	{cmdHcaCapLogMaxStrideSzRq, 10},
-	{cmdHcaCapLogMaxStrideSzSq, 10},
-	{cmdHcaCapLogMinStrideSzRq, 4},
-	{cmdHcaCapLogMinStrideSzSq, 4},
-	{cmdHcaCapLogMaxWqSz, 15},
-	{cmdHcaCapLogMaxVlanList, 9},
-	{cmdHcaCapLogMaxCurrentMcList, 11},
-	{cmdHcaCapLogMaxCurrentUcList, 7},
-	{cmdHcaCapDisableLocalLbUc, 1},
-	{cmdHcaCapDisableLocalLbMc, 1},
-	{cmdHcaCapMaxFlowCounter150, 1024},
+	{ifc.CmdHcaCapPortType, 1},
+	{ifc.CmdHcaCapRoce, 1},
+	{ifc.CmdHcaCapEthNetOffloads, 1},
+	{ifc.CmdHcaCapNicFlowTable, 1},
+	{ifc.CmdHcaCapMaxTc, 8},
+	{ifc.CmdHcaCapLogMaxRq, 16},
+	{ifc.CmdHcaCapLogMaxSq, 16},
+	{ifc.CmdHcaCapLogMaxTir, 16},
+	{ifc.CmdHcaCapLogMaxTis, 16},
+	{ifc.CmdHcaCapLogMaxRqt, logRQTs},
+	{ifc.CmdHcaCapLogMaxRqtSize, 11},
+	{ifc.CmdHcaCapLogMaxRmp, 16},
+	{ifc.CmdHcaCapBasicCyclicRcvWqe, 1},
+	{ifc.CmdHcaCapLogMaxTisPerSq, 3},
+	{ifc.CmdHcaCapLogMaxStrideSzRq, 10},
+	{ifc.CmdHcaCapLogMaxStrideSzSq, 10},
+	{ifc.CmdHcaCapLogMinStrideSzRq, 4},
+	{ifc.CmdHcaCapLogMinStrideSzSq, 4},
+	{ifc.CmdHcaCapLogMaxWqSz, 15},
+	{ifc.CmdHcaCapLogMaxVlanList, 9},
+	{ifc.CmdHcaCapLogMaxCurrentMcList, 11},
+	{ifc.CmdHcaCapLogMaxCurrentUcList, 7},
+	{ifc.CmdHcaCapDisableLocalLbUc, 1},
+	{ifc.CmdHcaCapDisableLocalLbMc, 1},
+	{ifc.CmdHcaCapMaxFlowCounter150, 1024},
 }
 
 var offloadCaps = []capability{
-	{perProtocolNetworkingOffloadCapsCsumCap, 1},
-	{perProtocolNetworkingOffloadCapsVlanCap, 1},
-	{perProtocolNetworkingOffloadCapsMaxLsoCap, logMaxLSO},
-	{perProtocolNetworkingOffloadCapsRssIndTblCap, 8},
-	{perProtocolNetworkingOffloadCapsSelfLbEnModifiable, 1},
-	{perProtocolNetworkingOffloadCapsWqeVlanInsert, 1},
-	{perProtocolNetworkingOffloadCapsWqeInlineMode, 2},
+	{ifc.PerProtocolNetworkingOffloadCapsCsumCap, 1},
+	{ifc.PerProtocolNetworkingOffloadCapsVlanCap, 1},
+	{ifc.PerProtocolNetworkingOffloadCapsMaxLsoCap, logMaxLSO},
+	{ifc.PerProtocolNetworkingOffloadCapsRssIndTblCap, 8},
+	{ifc.PerProtocolNetworkingOffloadCapsSelfLbEnModifiable, 1},
+	{ifc.PerProtocolNetworkingOffloadCapsWqeVlanInsert, 1},
+	{ifc.PerProtocolNetworkingOffloadCapsWqeInlineMode, 2},
 }
 
 // With other versions than RoCE v2, and both types of addresses, mlx5_ib registers the port
 // without RoCE, and the kernel warns.
 var roceCaps = []capability{
-	{roceCapL3Type, 6},
-	{roceCapRoceVersion, 4},
-	{roceCapRRoceDestUdpPort, 4791},
-	{roceCapRRoceMinSrcUdpPort, 0xc000},
-	{roceCapRRoceMaxSrcUdpPort, 0xffff},
-	{roceCapRoceAddressTableSize, roceAddresses},
+	{ifc.RoceCapL3Type, 6},
+	{ifc.RoceCapRoceVersion, 4},
+	{ifc.RoceCapRRoceDestUdpPort, 4791},
+	{ifc.RoceCapRRoceMinSrcUdpPort, 0xc000},
+	{ifc.RoceCapRRoceMaxSrcUdpPort, 0xffff},
+	{ifc.RoceCapRoceAddressTableSize, roceAddresses},
 }
 
 var atomicCaps = []capability{
-	{atomicCapsAtomicOperations, 3}, // compare and swap, fetch and add
-	{atomicCapsAtomicSizeQp, 8},
-	{atomicCapsSupportedAtomicReq8bEndiannessMode1, 1},
+	{ifc.AtomicCapsAtomicOperations, 3}, // compare and swap, fetch and add
+	{ifc.AtomicCapsAtomicSizeQp, 8},
+	{ifc.AtomicCapsSupportedAtomicReq8bEndiannessMode1, 1},
 }
 
 // flowTableCaps lets mlx5e make its tables, with matches on all fields.
 func flowTableCaps() []byte {
 	b := make([]byte, capabilitySize)
-	for _, dir := range []field{flowTableNicCapFlowTablePropertiesNicReceive, flowTableNicCapFlowTablePropertiesNicTransmit} {
-		p := dir.at(b)
+	for _, dir := range []ifc.Field{ifc.FlowTableNicCapFlowTablePropertiesNicReceive, ifc.FlowTableNicCapFlowTablePropertiesNicTransmit} {
+		p := dir.At(b)
 		for _, v := range []capability{
-			{flowTablePropLayoutFtSupport, 1},
-			{flowTablePropLayoutFlowModifyEn, 1},
-			{flowTablePropLayoutModifyRoot, 1},
-			{flowTablePropLayoutIdentifiedMissTableMode, 1},
-			{flowTablePropLayoutFlowTableModify, 1},
-			{flowTablePropLayoutFlowCounter, 1},
-			{flowTablePropLayoutLogMaxFtSize, logTableSize},
-			{flowTablePropLayoutMaxFtLevel, 64},
-			{flowTablePropLayoutLogMaxFtNum, logTables},
-			{flowTablePropLayoutLogMaxDestination, 12},
-			{flowTablePropLayoutLogMaxFlow, logFlows},
+			{ifc.FlowTablePropLayoutFtSupport, 1},
+			{ifc.FlowTablePropLayoutFlowModifyEn, 1},
+			{ifc.FlowTablePropLayoutModifyRoot, 1},
+			{ifc.FlowTablePropLayoutIdentifiedMissTableMode, 1},
+			{ifc.FlowTablePropLayoutFlowTableModify, 1},
+			{ifc.FlowTablePropLayoutFlowCounter, 1},
+			{ifc.FlowTablePropLayoutLogMaxFtSize, logTableSize},
+			{ifc.FlowTablePropLayoutMaxFtLevel, 64},
+			{ifc.FlowTablePropLayoutLogMaxFtNum, logTables},
+			{ifc.FlowTablePropLayoutLogMaxDestination, 12},
+			{ifc.FlowTablePropLayoutLogMaxFlow, logFlows},
 		} {
-			v.f.set(p, v.value)
+			v.f.Set(p, v.value)
 		}
 	}
-	p := flowTableNicCapFlowTablePropertiesNicReceive.at(b)
-	for _, f := range []field{flowTablePropLayoutFtFieldSupport, flowTablePropLayoutFtFieldBitmaskSupport} {
-		known := f.at(p)
+	p := ifc.FlowTableNicCapFlowTablePropertiesNicReceive.At(b)
+	for _, f := range []ifc.Field{ifc.FlowTablePropLayoutFtFieldSupport, ifc.FlowTablePropLayoutFtFieldBitmaskSupport} {
+		known := f.At(p)
 		for i := range known {
 			known[i] = 0xff
 		}
-		for _, r := range flowTableFieldsSupportedReserved {
-			r.clear(known)
+		for _, r := range ifc.FlowTableFieldsSupportedReserved {
+			r.Clear(known)
 		}
 	}
 	return b
 }
 
-var capCommands = map[uint16]func(*capabilities, *call) status{
-	opQueryHcaCap: (*capabilities).query,
-	opSetHcaCap:   (*capabilities).set,
+var capCommands = map[uint16]func(*capabilities, *call) ifc.Status{
+	ifc.OpQueryHcaCap: (*capabilities).query,
+	ifc.OpSetHcaCap:   (*capabilities).set,
 }
 
-func (caps *capabilities) query(c *call) status {
+func (caps *capabilities) query(c *call) ifc.Status {
 	set := caps.most
 	if c.mod&1 != 0 {
 		set = caps.now
 	}
-	if queryHcaCapInOtherFunction.is(c.in) || c.mod>>1 > capTlpEmulation {
-		return statusBadParamErr
+	if ifc.QueryHcaCapInOtherFunction.Is(c.in) || c.mod>>1 > ifc.CapTlpEmulation {
+		return ifc.StatusBadParamErr
 	}
-	copy(queryHcaCapOutCapability.at(c.out), set[int(c.mod>>1)]) // without the type, all is zero
-	return statusOk
+	copy(ifc.QueryHcaCapOutCapability.At(c.out), set[int(c.mod>>1)]) // without the type, all is zero
+	return ifc.StatusOk
 }
 
 // settable are the fields that SET_HCA_CAP may change. handle_hca_cap of mlx5_core writes all
 // others as they are.
-var settable = map[int][]field{
-	capGeneral: {
-		cmdHcaCapPkeyTableSize, cmdHcaCapLogMaxQp, cmdHcaCapCmdifChecksum, cmdHcaCapUar4k, cmdHcaCapLogUarPageSz,
-		cmdHcaCapNumVhcaPorts, cmdHcaCapDrainSigerr, cmdHcaCapCacheLine128byte, cmdHcaCapRoce, cmdHcaCapLogMaxCurrentUcList,
+var settable = map[int][]ifc.Field{
+	ifc.CapGeneral: {
+		ifc.CmdHcaCapPkeyTableSize, ifc.CmdHcaCapLogMaxQp, ifc.CmdHcaCapCmdifChecksum, ifc.CmdHcaCapUar4k, ifc.CmdHcaCapLogUarPageSz,
+		ifc.CmdHcaCapNumVhcaPorts, ifc.CmdHcaCapDrainSigerr, ifc.CmdHcaCapCacheLine128byte, ifc.CmdHcaCapRoce, ifc.CmdHcaCapLogMaxCurrentUcList,
 	},
-	capRoce: {roceCapSwRRoceSrcUdpPort},
+	ifc.CapRoce: {ifc.RoceCapSwRRoceSrcUdpPort},
 }
 
-func (caps *capabilities) set(c *call) status {
+func (caps *capabilities) set(c *call) ifc.Status {
 	typ := int(c.mod) >> 1
-	in, now := setHcaCapInCapability.at(c.in), caps.now[typ]
-	if now == nil || setHcaCapInOtherFunction.is(c.in) {
-		return statusBadParamErr
+	in, now := ifc.SetHcaCapInCapability.At(c.in), caps.now[typ]
+	if now == nil || ifc.SetHcaCapInOtherFunction.Is(c.in) {
+		return ifc.StatusBadParamErr
 	}
-	if typ == capAtomic { // the rest is read-only, and zero here
-		mode := atomicCapsAtomicReq8bEndiannessMode
-		mode.set(now, mode.get(in))
-		return statusOk
+	if typ == ifc.CapAtomic { // the rest is read-only, and zero here
+		mode := ifc.AtomicCapsAtomicReq8bEndiannessMode
+		mode.Set(now, mode.Get(in))
+		return ifc.StatusOk
 	}
 	changed := bytes.Clone(in)
 	for _, f := range settable[typ] {
-		f.set(changed, f.get(now))
+		f.Set(changed, f.Get(now))
 	}
 	if !bytes.Equal(changed, now) {
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
-	if typ != capGeneral {
+	if typ != ifc.CapGeneral {
 		copy(now, in)
-		return statusOk
+		return ifc.StatusOk
 	}
-	log := cmdHcaCapLogUarPageSz.int(in)
-	if log > maxLogUARPage || log > 0 && !cmdHcaCapUar4k.is(in) { // the latter would take a page for each UAR
-		return statusBadParamErr
+	log := ifc.CmdHcaCapLogUarPageSz.Int(in)
+	if log > maxLogUARPage || log > 0 && !ifc.CmdHcaCapUar4k.Is(in) { // the latter would take a page for each UAR
+		return ifc.StatusBadParamErr
 	}
 	copy(now, in)
-	cmdHcaCapNumOfUarsPerPage.set(now, 1<<log)
-	return statusOk
+	ifc.CmdHcaCapNumOfUarsPerPage.Set(now, 1<<log)
+	return ifc.StatusOk
 }

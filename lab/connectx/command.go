@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"sync"
 
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
@@ -161,14 +162,14 @@ func (q *commandQueue) take(view *vfiouser.View, slot int) {
 	}
 	// The EQ of this command's completion is the one that exists now: a completion of the very
 	// CREATE_EQ that makes it would be counted twice, as the driver polls for that one.
-	eq := q.eqs.subscribed(eventCmd)
+	eq := q.eqs.subscribed(ifc.EventCmd)
 	desc := append([]byte(nil), entry...)
 	delivery := q.deliver(desc, entry)
 	own.Store(bigEndian(uint32(desc[60])<<24 | uint32(delivery)<<1))
 	if eq != nil {
 		var data [28]byte
 		be.PutUint32(data[:], 1<<slot)
-		q.eqs.post(eq, eventCmd, 0, data[:])
+		q.eqs.post(eq, ifc.EventCmd, 0, data[:])
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
 // entry is an entry of the command queue, as a driver fills it in.
@@ -99,31 +101,31 @@ func (e *entry) output() []byte {
 
 func queryCap(typ uint16) []byte {
 	in := make([]byte, 16)
-	be.PutUint16(in, opQueryHcaCap)
+	be.PutUint16(in, ifc.OpQueryHcaCap)
 	be.PutUint16(in[6:], typ<<1|1)
 	return in
 }
 
 func TestCommandQueue(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
-	e := m.newEntry(31, queryCap(capGeneral), 4112)
+	e := m.newEntry(31, queryCap(ifc.CapGeneral), 4112)
 	if d := e.ring(); d != 0 {
 		t.Fatalf("delivery %#x", d)
 	}
 	out := e.output()
-	if out[0] != 0 || !bytes.Equal(out[16:], m.dev.caps.now[capGeneral]) {
+	if out[0] != 0 || !bytes.Equal(out[16:], m.dev.caps.now[ifc.CapGeneral]) {
 		t.Errorf("QUERY_HCA_CAP over %d blocks: %x", len(e.out.addr), out[:64])
 	}
 	// Its input is longer than an entry, too.
-	in := make([]byte, layouts[opSetHcaCap].in)
-	be.PutUint16(in, opSetHcaCap)
-	copy(in[16:], m.dev.caps.now[capGeneral])
-	cmdHcaCapLogMaxQp.set(in[16:], 10)
+	in := make([]byte, ifc.Layouts[ifc.OpSetHcaCap].In)
+	be.PutUint16(in, ifc.OpSetHcaCap)
+	copy(in[16:], m.dev.caps.now[ifc.CapGeneral])
+	ifc.CmdHcaCapLogMaxQp.Set(in[16:], 10)
 	e = m.newEntry(0, in, 16)
 	if d := e.ring(); d != 0 || e.output()[0] != 0 {
 		t.Fatalf("SET_HCA_CAP: delivery %#x, status %#x", d, e.output()[0])
 	}
-	if n := m.dev.caps.int(capGeneral, cmdHcaCapLogMaxQp); n != 10 {
+	if n := m.dev.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxQp); n != 10 {
 		t.Errorf("log_max_qp is %d, want 10", n)
 	}
 }
@@ -166,17 +168,17 @@ func TestCommandDelivery(t *testing.T) {
 // TestReservedBits sets each reserved bit of each command, which refuses it before it does anything.
 func TestReservedBits(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
-	for op, l := range layouts {
+	for op, l := range ifc.Layouts {
 		if handlers[op] == nil {
 			continue
 		}
-		for _, f := range l.reserved {
-			for _, bit := range []int{f.off(), f.off() + f.bits() - 1} {
-				in := make([]byte, l.in)
+		for _, f := range l.Reserved {
+			for _, bit := range []int{f.Off(), f.Off() + f.Bits() - 1} {
+				in := make([]byte, l.In)
 				be.PutUint16(in, op)
 				in[bit/8] |= 0x80 >> (bit % 8)
-				if out := m.dev.execute(in, l.out); out[0] != byte(statusBadParamErr) {
-					t.Errorf("%s with bit %#x: status %#x", layouts[op].name, bit, out[0])
+				if out := m.dev.execute(in, l.Out); out[0] != byte(ifc.StatusBadParamErr) {
+					t.Errorf("%s with bit %#x: status %#x", ifc.Layouts[op].Name, bit, out[0])
 				}
 			}
 		}
@@ -185,17 +187,17 @@ func TestReservedBits(t *testing.T) {
 
 func TestCommandLengths(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
-	for op, l := range layouts {
+	for op, l := range ifc.Layouts {
 		if s, ok := shorter[op]; ok {
 			l = s
 		}
-		if handlers[op] == nil || l.in <= 16 {
+		if handlers[op] == nil || l.In <= 16 {
 			continue
 		}
-		in := make([]byte, l.in-1)
+		in := make([]byte, l.In-1)
 		be.PutUint16(in, op)
-		if out := m.dev.execute(in, max(l.out, 16)); out[0] != byte(statusBadInpLenErr) {
-			t.Errorf("%s of %d bytes: status %#x", layouts[op].name, len(in), out[0])
+		if out := m.dev.execute(in, max(l.Out, 16)); out[0] != byte(ifc.StatusBadInpLenErr) {
+			t.Errorf("%s of %d bytes: status %#x", ifc.Layouts[op].Name, len(in), out[0])
 		}
 	}
 	for op := range uint16(0x1000) {
@@ -204,7 +206,7 @@ func TestCommandLengths(t *testing.T) {
 		}
 		in := make([]byte, 64)
 		be.PutUint16(in, op)
-		if out := m.dev.execute(in, 16); out[0] != byte(statusBadOpErr) {
+		if out := m.dev.execute(in, 16); out[0] != byte(ifc.StatusBadOpErr) {
 			t.Errorf("command %#x: status %#x", op, out[0])
 		}
 	}
@@ -250,19 +252,19 @@ func FuzzCommands(f *testing.F) {
 		m.newNetdev()
 		for len(data) > 4 {
 			op := ops[int(data[0])%len(ops)]
-			l, n := layouts[op], min(int(data[1])+1, len(data)-4)
-			in := make([]byte, l.in+int(data[2]&3)*64)
+			l, n := ifc.Layouts[op], min(int(data[1])+1, len(data)-4)
+			in := make([]byte, l.In+int(data[2]&3)*64)
 			at := int(data[3]) % max(len(in)-n, 1)
 			copy(in[max(at, 8):], data[4:4+n])
 			be.PutUint16(in, op)
 			be.PutUint16(in[6:], uint16(data[2]>>4))
-			for _, r := range l.reserved {
-				if r.off()+r.bits() <= len(in)*8 {
-					r.clear(in)
+			for _, r := range l.Reserved {
+				if r.Off()+r.Bits() <= len(in)*8 {
+					r.Clear(in)
 				}
 			}
-			if out := m.dev.execute(in, max(l.out, 16)+int(data[2]&4)*128); len(out) < 16 {
-				t.Fatalf("%s: %d bytes of output", layouts[op].name, len(out))
+			if out := m.dev.execute(in, max(l.Out, 16)+int(data[2]&4)*128); len(out) < 16 {
+				t.Fatalf("%s: %d bytes of output", ifc.Layouts[op].Name, len(out))
 			}
 			data = data[4+n:]
 		}

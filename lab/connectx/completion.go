@@ -5,6 +5,7 @@ package connectx
 import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/engine"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -55,7 +56,7 @@ func (q *qp) received(e *cqe, w *engine.Completion) (op byte) {
 			op = cqeWriteImm
 		}
 		copy(e[cqeImm:], mmap.Bytes(w.Ex.ImmData()))
-	case q.st == qpTypeQp1:
+	case q.st == ifc.QpTypeQp1:
 		be.PutUint32(e[cqeImm:], defaultPKey)
 	}
 	flags := w.SrcQp & 0xffffff
@@ -67,9 +68,9 @@ func (q *qp) received(e *cqe, w *engine.Completion) (op byte) {
 			flags |= 1 << 28
 		}
 	case w.Src.Is4():
-		flags |= 1<<28 | cqeRoceL3HeaderTypeIpv4<<24
+		flags |= 1<<28 | ifc.CqeRoceL3HeaderTypeIpv4<<24
 	default:
-		flags |= 1<<28 | cqeRoceL3HeaderTypeIpv6<<24
+		flags |= 1<<28 | ifc.CqeRoceL3HeaderTypeIpv6<<24
 	}
 	be.PutUint32(e[cqeFlagsRQPN:], flags)
 	return op

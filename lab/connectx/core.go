@@ -5,139 +5,141 @@ package connectx
 import (
 	"bytes"
 	"maps"
+
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
 // coreCommands are those that bring the adapter up, and those of more than one part of it.
-var coreCommands = map[uint16]func(*Device, *call) status{
-	opEnableHca:            (*Device).enableHCA,
-	opDisableHca:           (*Device).disableHCA,
-	opInitHca:              (*Device).initHCA,
-	opTeardownHca:          (*Device).teardownHCA,
-	opSetDriverVersion:     done,
-	opNop:                  done,
-	opSetL2TableEntry:      done,
-	opDeleteL2TableEntry:   done,
-	opQueryIssi:            queryISSI,
-	opSetIssi:              setISSI,
-	opQueryPages:           queryPages,
-	opManagePages:          func(d *Device, c *call) status { return d.fw.manage(d.mem, c) },
-	opQueryAdapter:         queryAdapter,
-	opQuerySpecialContexts: querySpecialContexts,
-	opQueryQCounter:        (*Device).queryQCounter,
-	opAccessReg:            (*Device).accessRegister,
-	opQueryVportCounter:    (*Device).queryVportCounter,
-	opSetRoceAddress:       (*Device).setRoCEAddress,
+var coreCommands = map[uint16]func(*Device, *call) ifc.Status{
+	ifc.OpEnableHca:            (*Device).enableHCA,
+	ifc.OpDisableHca:           (*Device).disableHCA,
+	ifc.OpInitHca:              (*Device).initHCA,
+	ifc.OpTeardownHca:          (*Device).teardownHCA,
+	ifc.OpSetDriverVersion:     done,
+	ifc.OpNop:                  done,
+	ifc.OpSetL2TableEntry:      done,
+	ifc.OpDeleteL2TableEntry:   done,
+	ifc.OpQueryIssi:            queryISSI,
+	ifc.OpSetIssi:              setISSI,
+	ifc.OpQueryPages:           queryPages,
+	ifc.OpManagePages:          func(d *Device, c *call) ifc.Status { return d.fw.manage(d.mem, c) },
+	ifc.OpQueryAdapter:         queryAdapter,
+	ifc.OpQuerySpecialContexts: querySpecialContexts,
+	ifc.OpQueryQCounter:        (*Device).queryQCounter,
+	ifc.OpAccessReg:            (*Device).accessRegister,
+	ifc.OpQueryVportCounter:    (*Device).queryVportCounter,
+	ifc.OpSetRoceAddress:       (*Device).setRoCEAddress,
 }
 
-func done(*Device, *call) status { return statusOk }
+func done(*Device, *call) ifc.Status { return ifc.StatusOk }
 
-func (d *Device) accessRegister(c *call) status {
-	id := accessRegisterInRegisterId.int(c.in)
-	in, out := accessRegisterInRegisterData.at(c.in), accessRegisterOutRegisterData.at(c.out)
+func (d *Device) accessRegister(c *call) ifc.Status {
+	id := ifc.AccessRegisterInRegisterId.Int(c.in)
+	in, out := ifc.AccessRegisterInRegisterData.At(c.in), ifc.AccessRegisterOutRegisterData.At(c.out)
 	size, known := registers[id]
 	switch {
 	case !known, c.mod > 1:
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	case len(in) < size:
-		return statusBadInpLenErr
+		return ifc.StatusBadInpLenErr
 	case len(out) < size:
-		return statusBadOutpLenErr
-	case id == regPpcnt:
+		return ifc.StatusBadOutpLenErr
+	case id == ifc.RegPpcnt:
 		copy(out[:8], in)
-		d.portCounters(in, ppcntRegCounterSet.at(out))
+		d.portCounters(in, ifc.PpcntRegCounterSet.At(out))
 	default:
 		d.port.readRegister(id, in, out)
 	}
-	return statusOk
+	return ifc.StatusOk
 }
 
 // setRoCEAddress sets or, if all is zero, removes a GID.
-func (d *Device) setRoCEAddress(c *call) status {
-	i := setRoceAddressInRoceAddressIndex.int(c.in)
-	if i >= roceAddresses || setRoceAddressInVhcaPortNum.get(c.in) > 1 {
-		return statusBadParamErr
+func (d *Device) setRoCEAddress(c *call) ifc.Status {
+	i := ifc.SetRoceAddressInRoceAddressIndex.Int(c.in)
+	if i >= roceAddresses || ifc.SetRoceAddressInVhcaPortNum.Get(c.in) > 1 {
+		return ifc.StatusBadParamErr
 	}
-	a := bytes.Clone(setRoceAddressInRoceAddress.at(c.in))
+	a := bytes.Clone(ifc.SetRoceAddressInRoceAddress.At(c.in))
 	st := d.t.setAddress(i, a)
-	if st == statusOk {
+	if st == ifc.StatusOk {
 		d.port.setAddress(i, a)
 	}
 	return st
 }
 
-func (d *Device) enableHCA(c *call) status {
-	if enableHcaInFunctionId.is(c.in) || enableHcaInEmbeddedCpuFunction.is(c.in) {
-		return statusBadParamErr
+func (d *Device) enableHCA(c *call) ifc.Status {
+	if ifc.EnableHcaInFunctionId.Is(c.in) || ifc.EnableHcaInEmbeddedCpuFunction.Is(c.in) {
+		return ifc.StatusBadParamErr
 	}
 	d.hca = hcaEnabled
-	return statusOk
+	return ifc.StatusOk
 }
 
-func (d *Device) disableHCA(c *call) status {
-	if disableHcaInFunctionId.is(c.in) || disableHcaInEmbeddedCpuFunction.is(c.in) {
-		return statusBadParamErr
+func (d *Device) disableHCA(c *call) ifc.Status {
+	if ifc.DisableHcaInFunctionId.Is(c.in) || ifc.DisableHcaInEmbeddedCpuFunction.Is(c.in) {
+		return ifc.StatusBadParamErr
 	}
 	d.disable()
-	return statusOk
+	return ifc.StatusOk
 }
 
-func (d *Device) initHCA(*call) status {
+func (d *Device) initHCA(*call) ifc.Status {
 	d.hca = hcaReady
-	return statusOk
+	return ifc.StatusOk
 }
 
 // teardownHCA removes what the driver has left, in the graceful profile as in the forced one. The
 // pages that the driver has lent are still the firmware's.
-func (d *Device) teardownHCA(c *call) status {
+func (d *Device) teardownHCA(c *call) ifc.Status {
 	const graceful, force = 0, 1
-	switch teardownHcaInProfile.get(c.in) {
+	switch ifc.TeardownHcaInProfile.Get(c.in) {
 	case graceful, force:
 		d.release()
 		d.hca = hcaEnabled
-		return statusOk
+		return ifc.StatusOk
 	}
-	return statusBadParamErr
+	return ifc.StatusBadParamErr
 }
 
-func queryISSI(_ *Device, c *call) status {
-	queryIssiOutSupportedIssiDw0.set(c.out, 1<<1|1<<0)
-	return statusOk
+func queryISSI(_ *Device, c *call) ifc.Status {
+	ifc.QueryIssiOutSupportedIssiDw0.Set(c.out, 1<<1|1<<0)
+	return ifc.StatusOk
 }
 
-func setISSI(_ *Device, c *call) status {
-	if setIssiInCurrentIssi.get(c.in) > 1 {
-		return statusBadParamErr
+func setISSI(_ *Device, c *call) ifc.Status {
+	if ifc.SetIssiInCurrentIssi.Get(c.in) > 1 {
+		return ifc.StatusBadParamErr
 	}
-	return statusOk
+	return ifc.StatusOk
 }
 
-func queryPages(_ *Device, c *call) status {
+func queryPages(_ *Device, c *call) ifc.Status {
 	const boot, initialize, regular = 1, 2, 3
 	n := map[uint16]uint64{boot: bootPages, initialize: initPages, regular: 0}
 	v, ok := n[c.mod]
 	if !ok {
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
-	queryPagesOutNumPages.set(c.out, v)
-	return statusOk
+	ifc.QueryPagesOutNumPages.Set(c.out, v)
+	return ifc.StatusOk
 }
 
-func queryAdapter(_ *Device, c *call) status {
-	p := queryAdapterOutQueryAdapterStruct.at(c.out)
-	queryAdapterParamBlockIeeeVendorId.set(p, 0x2c9)
-	copy(queryAdapterParamBlockVsdContdPsid.at(p), "GOV0000000001")
-	return statusOk
+func queryAdapter(_ *Device, c *call) ifc.Status {
+	p := ifc.QueryAdapterOutQueryAdapterStruct.At(c.out)
+	ifc.QueryAdapterParamBlockIeeeVendorId.Set(p, 0x2c9)
+	copy(ifc.QueryAdapterParamBlockVsdContdPsid.At(p), "GOV0000000001")
+	return ifc.StatusOk
 }
 
-func querySpecialContexts(_ *Device, c *call) status {
-	querySpecialContextsOutResdLkey.set(c.out, reservedLKey)
-	querySpecialContextsOutNullMkey.set(c.out, nullMKey)
-	querySpecialContextsOutTerminateScatterListMkey.set(c.out, terminateLKey)
-	return statusOk
+func querySpecialContexts(_ *Device, c *call) ifc.Status {
+	ifc.QuerySpecialContextsOutResdLkey.Set(c.out, reservedLKey)
+	ifc.QuerySpecialContextsOutNullMkey.Set(c.out, nullMKey)
+	ifc.QuerySpecialContextsOutTerminateScatterListMkey.Set(c.out, terminateLKey)
+	return ifc.StatusOk
 }
 
 // handlers execute the commands: those of each part of the adapter stand with it.
-var handlers = func() map[uint16]func(*Device, *call) status {
+var handlers = func() map[uint16]func(*Device, *call) ifc.Status {
 	all := maps.Clone(coreCommands)
 	add(all, func(d *Device) *capabilities { return &d.caps }, capCommands)
 	add(all, func(d *Device) *port { return &d.port }, portCommands)
@@ -155,9 +157,9 @@ var handlers = func() map[uint16]func(*Device, *call) status {
 }()
 
 // add adds the handlers of a part.
-func add[P any](all map[uint16]func(*Device, *call) status, part func(*Device) *P, commands map[uint16]func(*P, *call) status) {
+func add[P any](all map[uint16]func(*Device, *call) ifc.Status, part func(*Device) *P, commands map[uint16]func(*P, *call) ifc.Status) {
 	for op, run := range commands {
-		all[op] = func(d *Device, c *call) status { return run(part(d), c) }
+		all[op] = func(d *Device, c *call) ifc.Status { return run(part(d), c) }
 	}
 }
 
@@ -166,7 +168,7 @@ func (d *Device) execute(in []byte, outLen int) []byte {
 	c := &call{op: be.Uint16(in), mod: be.Uint16(in[6:]), in: in, out: make([]byte, outLen)}
 	st := d.dispatch(c)
 	out := c.out[:outLen]
-	if st != statusOk {
+	if st != ifc.StatusOk {
 		clear(out)
 	}
 	out[0] = byte(st)
@@ -176,41 +178,41 @@ func (d *Device) execute(in []byte, outLen int) []byte {
 }
 
 // shorter has the sizes of commands whose structures have grown since Linux 6.1.
-var shorter = map[uint16]layout{
-	opCreateFlowTable:      {in: 64, out: 16},
-	opQueryQp:              {in: 16, out: 272},
-	opQuerySpecialContexts: {in: 16, out: 16},
+var shorter = map[uint16]ifc.Layout{
+	ifc.OpCreateFlowTable:      {In: 64, Out: 16},
+	ifc.OpQueryQp:              {In: 16, Out: 272},
+	ifc.OpQuerySpecialContexts: {In: 16, Out: 16},
 }
 
 // dispatch checks what all commands have in common, and calls the handler.
-func (d *Device) dispatch(c *call) status {
+func (d *Device) dispatch(c *call) ifc.Status {
 	if st, ok := d.faults.take(FaultCommand); ok {
-		return status(st)
+		return ifc.Status(st)
 	}
-	run, l := handlers[c.op], layouts[c.op]
+	run, l := handlers[c.op], ifc.Layouts[c.op]
 	if run == nil {
-		return statusBadOpErr
+		return ifc.StatusBadOpErr
 	}
 	least := l
 	if s, ok := shorter[c.op]; ok {
 		least = s
 	}
 	switch {
-	case len(c.in) < least.in:
-		return statusBadInpLenErr
-	case len(c.out) < least.out:
-		return statusBadOutpLenErr
+	case len(c.in) < least.In:
+		return ifc.StatusBadInpLenErr
+	case len(c.out) < least.Out:
+		return ifc.StatusBadOutpLenErr
 	}
 	// What an older driver lacks is zero.
-	c.in = append(c.in, make([]byte, max(l.in-len(c.in), 0))...)
-	c.out = append(c.out, make([]byte, max(l.out-len(c.out), 0))...)
-	for _, f := range l.reserved {
-		if !f.zero(c.in) {
-			return statusBadParamErr
+	c.in = append(c.in, make([]byte, max(l.In-len(c.in), 0))...)
+	c.out = append(c.out, make([]byte, max(l.Out-len(c.out), 0))...)
+	for _, f := range l.Reserved {
+		if !f.Zero(c.in) {
+			return ifc.StatusBadParamErr
 		}
 	}
 	if !d.hca.allowed(c.op) {
-		return statusBadSysStateErr
+		return ifc.StatusBadSysStateErr
 	}
 	return run(d, c)
 }

@@ -5,34 +5,36 @@ package connectx
 import (
 	"slices"
 	"testing"
+
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
 // TestStates runs each command in each state of the adapter.
 func TestStates(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	start := []uint16{
-		opQueryIssi, opSetIssi, opQueryPages, opManagePages, opQueryHcaCap, opSetHcaCap, opQueryAdapter, opAccessReg,
+		ifc.OpQueryIssi, ifc.OpSetIssi, ifc.OpQueryPages, ifc.OpManagePages, ifc.OpQueryHcaCap, ifc.OpSetHcaCap, ifc.OpQueryAdapter, ifc.OpAccessReg,
 	}
 	for _, s := range []struct {
 		state   hcaState
 		allowed []uint16 // nil: all but those that follow
 		not     []uint16
 	}{
-		{hcaDisabled, []uint16{opEnableHca}, nil},
-		{hcaEnabled, append(start, opDisableHca, opInitHca), nil},
-		{hcaReady, nil, []uint16{opEnableHca, opDisableHca, opInitHca}},
+		{hcaDisabled, []uint16{ifc.OpEnableHca}, nil},
+		{hcaEnabled, append(start, ifc.OpDisableHca, ifc.OpInitHca), nil},
+		{hcaReady, nil, []uint16{ifc.OpEnableHca, ifc.OpDisableHca, ifc.OpInitHca}},
 	} {
-		for op, l := range layouts {
+		for op, l := range ifc.Layouts {
 			if handlers[op] == nil {
 				continue
 			}
 			m.dev.hca = s.state
-			in := make([]byte, l.in)
+			in := make([]byte, l.In)
 			be.PutUint16(in, op)
-			st := status(m.dev.execute(in, max(l.out, 16))[0])
+			st := ifc.Status(m.dev.execute(in, max(l.Out, 16))[0])
 			want := !slices.Contains(s.not, op) && (s.allowed == nil || slices.Contains(s.allowed, op))
-			if got := st != statusBadSysStateErr; got != want {
-				t.Errorf("state %d: %s has status %#x", s.state, layouts[op].name, st)
+			if got := st != ifc.StatusBadSysStateErr; got != want {
+				t.Errorf("state %d: %s has status %#x", s.state, ifc.Layouts[op].Name, st)
 			}
 		}
 	}
@@ -60,7 +62,7 @@ func (m *machine) objects() map[string]int {
 func TestTeardown(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	teardown := func(profile uint64) func() {
-		return func() { m.mustRun(opTeardownHca, 0, func(in []byte) { teardownHcaInProfile.set(in, profile) }) }
+		return func() { m.mustRun(ifc.OpTeardownHca, 0, func(in []byte) { ifc.TeardownHcaInProfile.Set(in, profile) }) }
 	}
 	for _, tt := range []struct {
 		name string
@@ -81,9 +83,9 @@ func TestTeardown(t *testing.T) {
 		clear(m.mem)
 		m.newNetdev()
 		m.createSRQ(true)
-		x, y := pair(m, m, qpTypeRc)
+		x, y := pair(m, m, ifc.QpTypeRc)
 		y.postRecv(seg(8, m.key, base))
-		x.post(opcodeSend, update, 0, inlineSeg([]byte("x")))
+		x.post(ifc.OpcodeSend, update, 0, inlineSeg([]byte("x")))
 		x.send.expect(cqeRequest, 0, 0)
 		y.recv.expect(cqeSend, 0, 0)
 		tt.end()
@@ -92,31 +94,31 @@ func TestTeardown(t *testing.T) {
 		}
 		x.ring() // of a UAR that is gone
 		if m.dev.hca == hcaEnabled {
-			m.mustRun(opDisableHca, 0, nil)
+			m.mustRun(ifc.OpDisableHca, 0, nil)
 		}
 		m.eqIndex = 0
 		m.begin(1)
 	}
-	if _, st := m.run(opTeardownHca, 0, func(in []byte) { teardownHcaInProfile.set(in, 2) }); st != statusBadParamErr {
+	if _, st := m.run(ifc.OpTeardownHca, 0, func(in []byte) { ifc.TeardownHcaInProfile.Set(in, 2) }); st != ifc.StatusBadParamErr {
 		t.Errorf("fast teardown: status %#x", st)
 	}
 	// The pages that the driver has lent outlive a teardown, as it takes them back after that.
 	lend := func(op uint16, n uint64, pas ...byte) []byte {
-		out, _ := m.mustRun(opManagePages, op, func(in []byte) { managePagesInInputNumEntries.set(in, n) }, pas...)
+		out, _ := m.mustRun(ifc.OpManagePages, op, func(in []byte) { ifc.ManagePagesInInputNumEntries.Set(in, n) }, pas...)
 		return out
 	}
 	lend(pagesGive, 1, m.pages(base, 1)...)
 	for _, n := range []int{maxPages, 1 << 16} { // more than the firmware has asked for
-		if _, st := m.run(opManagePages, pagesGive, func(in []byte) { managePagesInInputNumEntries.set(in, uint64(n)) }, m.pages(base, n)...); st != statusLimErr {
+		if _, st := m.run(ifc.OpManagePages, pagesGive, func(in []byte) { ifc.ManagePagesInInputNumEntries.Set(in, uint64(n)) }, m.pages(base, n)...); st != ifc.StatusLimErr {
 			t.Errorf("%d pages given, and 1 before: status %#x", n, st)
 		}
 	}
 	teardown(0)()
-	in := make([]byte, layouts[opManagePages].in)
-	be.PutUint16(in, opManagePages)
+	in := make([]byte, ifc.Layouts[ifc.OpManagePages].In)
+	be.PutUint16(in, ifc.OpManagePages)
 	be.PutUint16(in[6:], pagesTake)
-	managePagesInInputNumEntries.set(in, 8)
-	if out := m.dev.execute(in, layouts[opManagePages].out+64); managePagesOutOutputNumEntries.get(out) != 1 || be.Uint64(managePagesOutPas.at(out)) != base {
+	ifc.ManagePagesInInputNumEntries.Set(in, 8)
+	if out := m.dev.execute(in, ifc.Layouts[ifc.OpManagePages].Out+64); ifc.ManagePagesOutOutputNumEntries.Get(out) != 1 || be.Uint64(ifc.ManagePagesOutPas.At(out)) != base {
 		t.Errorf("pages % x", out)
 	}
 }
@@ -148,24 +150,24 @@ func TestLargePages(t *testing.T) {
 		for i := range 1 << cq.log {
 			cq.mem.at(i*64, 64)[63] = cqeInvalid<<4 | 1
 		}
-		out, _ := m.mustRun(opCreateCq, 0, func(in []byte) {
-			ctx := createCqInCqContext.at(in)
+		out, _ := m.mustRun(ifc.OpCreateCq, 0, func(in []byte) {
+			ctx := ifc.CreateCqInCqContext.At(in)
 			cq.fill(ctx)
-			cqcLogPageSize.set(ctx, log-12)
+			ifc.CqcLogPageSize.Set(ctx, log-12)
 		}, list(first, second)...)
-		cq.num = createCqOutCqn.u32(out)
+		cq.num = ifc.CreateCqOutCqn.U32(out)
 		// A QP that begins in the middle of its page.
 		page := take()
-		x := &testQP{m: m, st: qpTypeUd, send: cq, recv: cq, logRecv: 4, logSend: 4, record: m.alloc(8)}
+		x := &testQP{m: m, st: ifc.QpTypeUd, send: cq, recv: cq, logRecv: 4, logSend: 4, record: m.alloc(8)}
 		m.next = (m.next + 1<<16 - 1) &^ (1<<16 - 1)
 		x.mem = buffer{m, []uint64{page + size/64*8}}
-		out, _ = m.mustRun(opCreateQp, 0, func(in []byte) {
-			ctx := createQpInQpc.at(in)
+		out, _ = m.mustRun(ifc.OpCreateQp, 0, func(in []byte) {
+			ctx := ifc.CreateQpInQpc.At(in)
 			x.fill(ctx)
-			qpcLogPageSize.set(ctx, log-12)
-			qpcPageOffset.set(ctx, 8)
+			ifc.QpcLogPageSize.Set(ctx, log-12)
+			ifc.QpcPageOffset.Set(ctx, 8)
 		}, list(page)...)
-		x.num = createQpOutQpn.u32(out)
+		x.num = ifc.CreateQpOutQpn.U32(out)
 		x.connect(0, m.addr())
 		for i := range uint16(2<<cq.log + 3) {
 			x.nops(1)
@@ -173,12 +175,12 @@ func TestLargePages(t *testing.T) {
 		}
 		// A region of three pages.
 		a, b, c := take(), take(), take()
-		key := m.register(size/2, 2*size, list(b, c, a, 0), func(mkc []byte) { mkcLogPageSize.set(mkc, log) })
-		y, _ := pair(m, m, qpTypeRc)
+		key := m.register(size/2, 2*size, list(b, c, a, 0), func(mkc []byte) { ifc.MkcLogPageSize.Set(mkc, log) })
+		y, _ := pair(m, m, ifc.QpTypeRc)
 		src := m.next
 		m.next += 2 * size
 		fillPattern(m.bytes(src, int(2*size)), int(log))
-		y.post(opcodeRdmaWrite, update, 0, remoteSeg(size/2, key), seg(int(2*size), m.key, src))
+		y.post(ifc.OpcodeRdmaWrite, update, 0, remoteSeg(size/2, key), seg(int(2*size), m.key, src))
 		y.send.expect(cqeRequest, 0, 0)
 		got := slices.Concat(m.bytes(b+size/2, int(size/2)), m.bytes(c, int(size)), m.bytes(a, int(size/2)))
 		if !slices.Equal(got, m.bytes(src, int(2*size))) {
@@ -191,33 +193,33 @@ func TestLargePages(t *testing.T) {
 func TestUARPages(t *testing.T) {
 	for _, log := range []uint64{0, 2, 4} {
 		m := newMachine(t, newHub(), 1)
-		m.mustRun(opDeallocUar, 0, func(in []byte) { deallocUarInUar.set(in, uint64(m.uar)) })
-		set := func(log uint64, fourK uint64) status {
-			_, st := m.run(opSetHcaCap, capGeneral<<1, func(in []byte) {
-				b := setHcaCapInCapability.at(in)
-				copy(b, m.dev.caps.now[capGeneral])
-				cmdHcaCapLogUarPageSz.set(b, log)
-				cmdHcaCapUar4k.set(b, fourK)
+		m.mustRun(ifc.OpDeallocUar, 0, func(in []byte) { ifc.DeallocUarInUar.Set(in, uint64(m.uar)) })
+		set := func(log uint64, fourK uint64) ifc.Status {
+			_, st := m.run(ifc.OpSetHcaCap, ifc.CapGeneral<<1, func(in []byte) {
+				b := ifc.SetHcaCapInCapability.At(in)
+				copy(b, m.dev.caps.now[ifc.CapGeneral])
+				ifc.CmdHcaCapLogUarPageSz.Set(b, log)
+				ifc.CmdHcaCapUar4k.Set(b, fourK)
 			})
 			return st
 		}
-		if st := set(log, 1); st != statusOk {
+		if st := set(log, 1); st != ifc.StatusOk {
 			t.Fatalf("log_uar_page_sz %d: status %#x", log, st)
 		}
-		if set(5, 1) != statusBadParamErr || set(2, 0) != statusBadParamErr {
+		if set(5, 1) != ifc.StatusBadParamErr || set(2, 0) != ifc.StatusBadParamErr {
 			t.Error("pages of 128 KiB, or with one UAR each, are not refused")
 		}
-		n := uint32(m.dev.caps.int(capGeneral, cmdHcaCapNumOfUarsPerPage))
+		n := uint32(m.dev.caps.int(ifc.CapGeneral, ifc.CmdHcaCapNumOfUarsPerPage))
 		if n != 1<<log {
 			t.Fatalf("%d UARs in a page of %d bytes", n, 4096<<log)
 		}
 		pages := map[uint32]bool{}
 		for {
-			out, st := m.run(opAllocUar, 0, nil)
-			if st != statusOk {
+			out, st := m.run(ifc.OpAllocUar, 0, nil)
+			if st != ifc.StatusOk {
 				break
 			}
-			m.uar = allocUarOutUar.u32(out)
+			m.uar = ifc.AllocUarOutUar.U32(out)
 			pages[m.uar] = true
 			if m.uar < firstUAR || m.uar%n != 0 || m.uar+n > 1<<logUARs {
 				t.Fatalf("UAR %d is not the first of %d in a page", m.uar, n)
@@ -229,18 +231,18 @@ func TestUARPages(t *testing.T) {
 		// The last UAR of a page takes doorbells as the first does.
 		page := m.uar
 		m.uar += n - 1
-		x, y := pair(m, m, qpTypeRc)
+		x, y := pair(m, m, ifc.QpTypeRc)
 		y.postRecv(seg(8, m.key, base))
-		x.post(opcodeSend, update, 0, inlineSeg([]byte("x")))
+		x.post(ifc.OpcodeSend, update, 0, inlineSeg([]byte("x")))
 		x.send.expect(cqeRequest, 0, 0)
-		dealloc := func(num uint32) status {
-			_, st := m.run(opDeallocUar, 0, func(in []byte) { deallocUarInUar.set(in, uint64(num)) })
+		dealloc := func(num uint32) ifc.Status {
+			_, st := m.run(ifc.OpDeallocUar, 0, func(in []byte) { ifc.DeallocUarInUar.Set(in, uint64(num)) })
 			return st
 		}
-		if n > 1 && dealloc(m.uar) != statusBadResErr {
+		if n > 1 && dealloc(m.uar) != ifc.StatusBadResErr {
 			t.Error("a UAR that is not the first of its page is taken back")
 		}
-		if dealloc(page) != statusOk || dealloc(page) != statusBadResErr {
+		if dealloc(page) != ifc.StatusOk || dealloc(page) != ifc.StatusBadResErr {
 			t.Error("a page of UARs cannot be taken back, or can be twice")
 		}
 		if _, ok := m.dev.res.uars.get(m.uar); ok {
@@ -252,13 +254,13 @@ func TestUARPages(t *testing.T) {
 // TestRegistersOfLinks reads the registers that ethtool, and a bridge by its functions, wants of a link.
 func TestRegistersOfLinks(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
-	for _, id := range []uint64{regPtys, regPfcc} {
-		l := layouts[opAccessReg]
-		in := make([]byte, l.in+ptysRegSize)
-		be.PutUint16(in, opAccessReg)
+	for _, id := range []uint64{ifc.RegPtys, ifc.RegPfcc} {
+		l := ifc.Layouts[ifc.OpAccessReg]
+		in := make([]byte, l.In+ifc.PtysRegSize)
+		be.PutUint16(in, ifc.OpAccessReg)
 		be.PutUint16(in[6:], 1)
-		accessRegisterInRegisterId.set(in, id)
-		if out := m.dev.execute(in, l.out+ptysRegSize); out[0] != 0 {
+		ifc.AccessRegisterInRegisterId.Set(in, id)
+		if out := m.dev.execute(in, l.Out+ifc.PtysRegSize); out[0] != 0 {
 			t.Errorf("register %#x: status %#x", id, out[0])
 		}
 	}

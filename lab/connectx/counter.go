@@ -4,61 +4,62 @@ package connectx
 
 import (
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
 // failureFields are the counters of QUERY_Q_COUNTER for completions with errors.
-var failureFields = [2]map[verbs.WCStatus]field{
+var failureFields = [2]map[verbs.WCStatus]ifc.Field{
 	failedRequests: {
-		verbs.WCLocLenErr: queryQCounterOutReqLocalLengthError, verbs.WCLocQPOpErr: queryQCounterOutLocalOperationError,
-		verbs.WCLocProtErr: queryQCounterOutReqLocalProtection, verbs.WCFlushErr: queryQCounterOutReqCqeFlushError,
-		verbs.WCMWBindErr: queryQCounterOutReqMwBinding, verbs.WCBadRespErr: queryQCounterOutReqBadResponse,
-		verbs.WCRemInvReqErr: queryQCounterOutReqRemoteInvalidRequest, verbs.WCRemAccessErr: queryQCounterOutReqRemoteAccessErrors,
-		verbs.WCRemOpErr: queryQCounterOutReqRemoteOperationErrors, verbs.WCRetryExcErr: queryQCounterOutReqTransportRetriesExceeded,
-		verbs.WCRNRRetryExcErr: queryQCounterOutReqRnrRetriesExceeded,
+		verbs.WCLocLenErr: ifc.QueryQCounterOutReqLocalLengthError, verbs.WCLocQPOpErr: ifc.QueryQCounterOutLocalOperationError,
+		verbs.WCLocProtErr: ifc.QueryQCounterOutReqLocalProtection, verbs.WCFlushErr: ifc.QueryQCounterOutReqCqeFlushError,
+		verbs.WCMWBindErr: ifc.QueryQCounterOutReqMwBinding, verbs.WCBadRespErr: ifc.QueryQCounterOutReqBadResponse,
+		verbs.WCRemInvReqErr: ifc.QueryQCounterOutReqRemoteInvalidRequest, verbs.WCRemAccessErr: ifc.QueryQCounterOutReqRemoteAccessErrors,
+		verbs.WCRemOpErr: ifc.QueryQCounterOutReqRemoteOperationErrors, verbs.WCRetryExcErr: ifc.QueryQCounterOutReqTransportRetriesExceeded,
+		verbs.WCRNRRetryExcErr: ifc.QueryQCounterOutReqRnrRetriesExceeded,
 	},
 	failedReceives: {
-		verbs.WCLocLenErr: queryQCounterOutRespLocalLengthError, verbs.WCLocQPOpErr: queryQCounterOutRespLocalQpError,
-		verbs.WCLocProtErr: queryQCounterOutRespLocalProtection, verbs.WCFlushErr: queryQCounterOutRespCqeFlushError,
-		verbs.WCRemInvReqErr: queryQCounterOutRespRemoteInvalidRequest, verbs.WCRemAccessErr: queryQCounterOutRespRemoteAccessErrors,
+		verbs.WCLocLenErr: ifc.QueryQCounterOutRespLocalLengthError, verbs.WCLocQPOpErr: ifc.QueryQCounterOutRespLocalQpError,
+		verbs.WCLocProtErr: ifc.QueryQCounterOutRespLocalProtection, verbs.WCFlushErr: ifc.QueryQCounterOutRespCqeFlushError,
+		verbs.WCRemInvReqErr: ifc.QueryQCounterOutRespRemoteInvalidRequest, verbs.WCRemAccessErr: ifc.QueryQCounterOutRespRemoteAccessErrors,
 	},
 }
 
 // engineFields are those that the engine counts.
-var engineFields = map[string]field{
-	"write_requests": queryQCounterOutRxWriteRequests, "read_requests": queryQCounterOutRxReadRequests,
-	"atomic_requests": queryQCounterOutRxAtomicRequests, "duplicate_request": queryQCounterOutDuplicateRequest,
-	"out_of_seq_request": queryQCounterOutOutOfSequence, "send_rnr_err": queryQCounterOutOutOfBuffer,
-	"rcvd_rnr_err": queryQCounterOutRnrNakRetryErr, "rcvd_seq_err": queryQCounterOutPacketSeqErr,
-	"implied_naks": queryQCounterOutImpliedNakSeqErr, "ack_timeouts": queryQCounterOutLocalAckTimeoutErr,
+var engineFields = map[string]ifc.Field{
+	"write_requests": ifc.QueryQCounterOutRxWriteRequests, "read_requests": ifc.QueryQCounterOutRxReadRequests,
+	"atomic_requests": ifc.QueryQCounterOutRxAtomicRequests, "duplicate_request": ifc.QueryQCounterOutDuplicateRequest,
+	"out_of_seq_request": ifc.QueryQCounterOutOutOfSequence, "send_rnr_err": ifc.QueryQCounterOutOutOfBuffer,
+	"rcvd_rnr_err": ifc.QueryQCounterOutRnrNakRetryErr, "rcvd_seq_err": ifc.QueryQCounterOutPacketSeqErr,
+	"implied_naks": ifc.QueryQCounterOutImpliedNakSeqErr, "ack_timeouts": ifc.QueryQCounterOutLocalAckTimeoutErr,
 }
 
 // queryQCounter answers for all counter sets alike: those of the adapter.
-func (d *Device) queryQCounter(c *call) status {
-	n := queryQCounterInCounterSetId.u32(c.in)
-	if !d.res.counters.has(n) && n != 0 && !queryQCounterInAggregate.is(c.in) {
-		return statusBadResErr
+func (d *Device) queryQCounter(c *call) ifc.Status {
+	n := ifc.QueryQCounterInCounterSetId.U32(c.in)
+	if !d.res.counters.has(n) && n != 0 && !ifc.QueryQCounterInAggregate.Is(c.in) {
+		return ifc.StatusBadResErr
 	}
 	for name, f := range engineFields {
-		f.set(c.out, d.t.counter(name))
+		f.Set(c.out, d.t.counter(name))
 	}
 	for side, of := range failureFields {
 		var all uint64
 		for status := range d.t.qps.failures[side] {
 			n := d.t.qps.failures[side][status].Load()
 			if f, ok := of[verbs.WCStatus(status)]; ok {
-				f.set(c.out, n)
+				f.Set(c.out, n)
 			}
 			all += n
 		}
-		[2]field{queryQCounterOutReqCqeError, queryQCounterOutRespCqeError}[side].set(c.out, all)
+		[2]ifc.Field{ifc.QueryQCounterOutReqCqeError, ifc.QueryQCounterOutRespCqeError}[side].Set(c.out, all)
 	}
-	for i, f := range []field{queryQCounterOutRespRemoteInvalidRequest, queryQCounterOutRespRemoteAccessErrors} {
-		f.set(c.out, f.get(c.out)+d.t.qps.refused[i].Load())
+	for i, f := range []ifc.Field{ifc.QueryQCounterOutRespRemoteInvalidRequest, ifc.QueryQCounterOutRespRemoteAccessErrors} {
+		f.Set(c.out, f.Get(c.out)+d.t.qps.refused[i].Load())
 	}
-	queryQCounterOutCqOverflow.set(c.out, d.t.cqs.overflows.Load())
-	f := queryQCounterOutOutOfBuffer
-	f.set(c.out, f.get(c.out)+uint64(d.eth.noBuffer.Load())+d.t.counter("out_of_buffer"))
-	return statusOk
+	ifc.QueryQCounterOutCqOverflow.Set(c.out, d.t.cqs.overflows.Load())
+	f := ifc.QueryQCounterOutOutOfBuffer
+	f.Set(c.out, f.Get(c.out)+uint64(d.eth.noBuffer.Load())+d.t.counter("out_of_buffer"))
+	return ifc.StatusOk
 }
 
 // counter returns a counter of the engine.
@@ -71,25 +72,25 @@ func (t *transport) counter(name string) uint64 {
 	return 0
 }
 
-func (d *Device) queryVportCounter(c *call) status {
-	if queryVportCounterInOtherVport.is(c.in) {
-		return statusBadParamErr
+func (d *Device) queryVportCounter(c *call) ifc.Status {
+	if ifc.QueryVportCounterInOtherVport.Is(c.in) {
+		return ifc.StatusBadParamErr
 	}
-	set := func(f field, packets, octets uint64) {
-		trafficCounterPackets.set(f.at(c.out), packets)
-		trafficCounterOctets.set(f.at(c.out), octets)
+	set := func(f ifc.Field, packets, octets uint64) {
+		ifc.TrafficCounterPackets.Set(f.At(c.out), packets)
+		ifc.TrafficCounterOctets.Set(f.At(c.out), octets)
 	}
-	for i, f := range [][2]field{
-		{queryVportCounterOutReceivedEthUnicast, queryVportCounterOutTransmittedEthUnicast},
-		{queryVportCounterOutReceivedEthMulticast, queryVportCounterOutTransmittedEthMulticast},
-		{queryVportCounterOutReceivedEthBroadcast, queryVportCounterOutTransmittedEthBroadcast},
+	for i, f := range [][2]ifc.Field{
+		{ifc.QueryVportCounterOutReceivedEthUnicast, ifc.QueryVportCounterOutTransmittedEthUnicast},
+		{ifc.QueryVportCounterOutReceivedEthMulticast, ifc.QueryVportCounterOutTransmittedEthMulticast},
+		{ifc.QueryVportCounterOutReceivedEthBroadcast, ifc.QueryVportCounterOutTransmittedEthBroadcast},
 	} {
 		set(f[0], d.eth.rx[i].packets.Load(), d.eth.rx[i].octets.Load())
 		set(f[1], d.eth.tx[i].packets.Load(), d.eth.tx[i].octets.Load())
 	}
-	set(queryVportCounterOutReceivedIbUnicast, d.t.counter("rcvd_pkts"), d.t.counter("rcvd_bytes"))
-	set(queryVportCounterOutTransmittedIbUnicast, d.t.counter("sent_pkts"), d.t.counter("sent_bytes"))
-	return statusOk
+	set(ifc.QueryVportCounterOutReceivedIbUnicast, d.t.counter("rcvd_pkts"), d.t.counter("rcvd_bytes"))
+	set(ifc.QueryVportCounterOutTransmittedIbUnicast, d.t.counter("sent_pkts"), d.t.counter("sent_bytes"))
+	return ifc.StatusOk
 }
 
 // Groups of the port's counters, MLX5_*_COUNTERS_GROUP.
@@ -108,56 +109,56 @@ func (d *Device) portCounters(in, out []byte) {
 	e := &d.eth
 	rx, rxOctets := sumOf(e.rx[:])
 	tx, txOctets := sumOf(e.tx[:])
-	set := func(high field, v uint64) { (high&^0xffff | 64).set(out, v) } // the field of its lower half follows
-	switch ppcntRegGrp.int(in) {
+	set := func(high ifc.Field, v uint64) { (high&^0xffff | 64).Set(out, v) } // the field of its lower half follows
+	switch ifc.PpcntRegGrp.Int(in) {
 	case group8023:
-		set(eth8023CntrsGrpDataLayoutAFramesTransmittedOkHigh, tx)
-		set(eth8023CntrsGrpDataLayoutAFramesReceivedOkHigh, rx)
-		set(eth8023CntrsGrpDataLayoutAOctetsTransmittedOkHigh, txOctets)
-		set(eth8023CntrsGrpDataLayoutAOctetsReceivedOkHigh, rxOctets)
-		set(eth8023CntrsGrpDataLayoutAMulticastFramesXmittedOkHigh, e.tx[multicast].packets.Load())
-		set(eth8023CntrsGrpDataLayoutABroadcastFramesXmittedOkHigh, e.tx[broadcast].packets.Load())
-		set(eth8023CntrsGrpDataLayoutAMulticastFramesReceivedOkHigh, e.rx[multicast].packets.Load())
-		set(eth8023CntrsGrpDataLayoutABroadcastFramesReceivedOkHigh, e.rx[broadcast].packets.Load())
+		set(ifc.Eth8023CntrsGrpDataLayoutAFramesTransmittedOkHigh, tx)
+		set(ifc.Eth8023CntrsGrpDataLayoutAFramesReceivedOkHigh, rx)
+		set(ifc.Eth8023CntrsGrpDataLayoutAOctetsTransmittedOkHigh, txOctets)
+		set(ifc.Eth8023CntrsGrpDataLayoutAOctetsReceivedOkHigh, rxOctets)
+		set(ifc.Eth8023CntrsGrpDataLayoutAMulticastFramesXmittedOkHigh, e.tx[multicast].packets.Load())
+		set(ifc.Eth8023CntrsGrpDataLayoutABroadcastFramesXmittedOkHigh, e.tx[broadcast].packets.Load())
+		set(ifc.Eth8023CntrsGrpDataLayoutAMulticastFramesReceivedOkHigh, e.rx[multicast].packets.Load())
+		set(ifc.Eth8023CntrsGrpDataLayoutABroadcastFramesReceivedOkHigh, e.rx[broadcast].packets.Load())
 	case group2863:
-		set(eth2863CntrsGrpDataLayoutIfInOctetsHigh, rxOctets)
-		set(eth2863CntrsGrpDataLayoutIfInUcastPktsHigh, e.rx[unicast].packets.Load())
-		set(eth2863CntrsGrpDataLayoutIfInMulticastPktsHigh, e.rx[multicast].packets.Load())
-		set(eth2863CntrsGrpDataLayoutIfInBroadcastPktsHigh, e.rx[broadcast].packets.Load())
-		set(eth2863CntrsGrpDataLayoutIfInDiscardsHigh, uint64(e.noBuffer.Load())+uint64(e.discards.Load())+d.t.counter("rx_drops"))
-		set(eth2863CntrsGrpDataLayoutIfOutOctetsHigh, txOctets)
-		set(eth2863CntrsGrpDataLayoutIfOutUcastPktsHigh, e.tx[unicast].packets.Load())
-		set(eth2863CntrsGrpDataLayoutIfOutMulticastPktsHigh, e.tx[multicast].packets.Load())
-		set(eth2863CntrsGrpDataLayoutIfOutBroadcastPktsHigh, e.tx[broadcast].packets.Load())
+		set(ifc.Eth2863CntrsGrpDataLayoutIfInOctetsHigh, rxOctets)
+		set(ifc.Eth2863CntrsGrpDataLayoutIfInUcastPktsHigh, e.rx[unicast].packets.Load())
+		set(ifc.Eth2863CntrsGrpDataLayoutIfInMulticastPktsHigh, e.rx[multicast].packets.Load())
+		set(ifc.Eth2863CntrsGrpDataLayoutIfInBroadcastPktsHigh, e.rx[broadcast].packets.Load())
+		set(ifc.Eth2863CntrsGrpDataLayoutIfInDiscardsHigh, uint64(e.noBuffer.Load())+uint64(e.discards.Load())+d.t.counter("rx_drops"))
+		set(ifc.Eth2863CntrsGrpDataLayoutIfOutOctetsHigh, txOctets)
+		set(ifc.Eth2863CntrsGrpDataLayoutIfOutUcastPktsHigh, e.tx[unicast].packets.Load())
+		set(ifc.Eth2863CntrsGrpDataLayoutIfOutMulticastPktsHigh, e.tx[multicast].packets.Load())
+		set(ifc.Eth2863CntrsGrpDataLayoutIfOutBroadcastPktsHigh, e.tx[broadcast].packets.Load())
 	case group2819: // of what has been received
-		set(eth2819CntrsGrpDataLayoutEtherStatsOctetsHigh, rxOctets)
-		set(eth2819CntrsGrpDataLayoutEtherStatsPktsHigh, rx)
-		set(eth2819CntrsGrpDataLayoutEtherStatsMulticastPktsHigh, e.rx[multicast].packets.Load())
-		set(eth2819CntrsGrpDataLayoutEtherStatsBroadcastPktsHigh, e.rx[broadcast].packets.Load())
+		set(ifc.Eth2819CntrsGrpDataLayoutEtherStatsOctetsHigh, rxOctets)
+		set(ifc.Eth2819CntrsGrpDataLayoutEtherStatsPktsHigh, rx)
+		set(ifc.Eth2819CntrsGrpDataLayoutEtherStatsMulticastPktsHigh, e.rx[multicast].packets.Load())
+		set(ifc.Eth2819CntrsGrpDataLayoutEtherStatsBroadcastPktsHigh, e.rx[broadcast].packets.Load())
 		for i := range e.rx[0].sizes {
 			var n uint64
 			for c := range e.rx {
 				n += e.rx[c].sizes[i].Load()
 			}
-			set(eth2819CntrsGrpDataLayoutEtherStatsPkts64octetsHigh+field(i)<<22, n)
+			set(ifc.Eth2819CntrsGrpDataLayoutEtherStatsPkts64octetsHigh+ifc.Field(i)<<22, n)
 		}
 	case groupPriority:
-		if ppcntRegPrioTc.is(in) { // frames have no priority here
+		if ifc.PpcntRegPrioTc.Is(in) { // frames have no priority here
 			break
 		}
-		set(ethPerPrioGrpDataLayoutRxOctetsHigh, rxOctets)
-		set(ethPerPrioGrpDataLayoutRxFramesHigh, rx)
-		set(ethPerPrioGrpDataLayoutTxOctetsHigh, txOctets)
-		set(ethPerPrioGrpDataLayoutTxFramesHigh, tx)
+		set(ifc.EthPerPrioGrpDataLayoutRxOctetsHigh, rxOctets)
+		set(ifc.EthPerPrioGrpDataLayoutRxFramesHigh, rx)
+		set(ifc.EthPerPrioGrpDataLayoutTxOctetsHigh, txOctets)
+		set(ifc.EthPerPrioGrpDataLayoutTxFramesHigh, tx)
 	case groupIB:
-		ibPortCntrsGrpDataLayoutLinkDownedCounter.set(out, min(d.port.linkDowns(), 0xff))
+		ifc.IbPortCntrsGrpDataLayoutLinkDownedCounter.Set(out, min(d.port.linkDowns(), 0xff))
 	case groupIBExtends: // data in words of 4 bytes
-		set(ibExtPortCntrsGrpDataLayoutPortXmitDataHigh, d.t.counter("sent_bytes")/4)
-		set(ibExtPortCntrsGrpDataLayoutPortRcvDataHigh, d.t.counter("rcvd_bytes")/4)
-		for _, f := range []field{ibExtPortCntrsGrpDataLayoutPortXmitPktsHigh, ibExtPortCntrsGrpDataLayoutPortUnicastXmitPktsHigh} {
+		set(ifc.IbExtPortCntrsGrpDataLayoutPortXmitDataHigh, d.t.counter("sent_bytes")/4)
+		set(ifc.IbExtPortCntrsGrpDataLayoutPortRcvDataHigh, d.t.counter("rcvd_bytes")/4)
+		for _, f := range []ifc.Field{ifc.IbExtPortCntrsGrpDataLayoutPortXmitPktsHigh, ifc.IbExtPortCntrsGrpDataLayoutPortUnicastXmitPktsHigh} {
 			set(f, d.t.counter("sent_pkts"))
 		}
-		for _, f := range []field{ibExtPortCntrsGrpDataLayoutPortRcvPktsHigh, ibExtPortCntrsGrpDataLayoutPortUnicastRcvPktsHigh} {
+		for _, f := range []ifc.Field{ifc.IbExtPortCntrsGrpDataLayoutPortRcvPktsHigh, ifc.IbExtPortCntrsGrpDataLayoutPortUnicastRcvPktsHigh} {
 			set(f, d.t.counter("rcvd_pkts"))
 		}
 	}

@@ -9,15 +9,16 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/engine"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
 func cqs(t *cqTable) *objects[*cq] { return &t.objects }
 
-var cqCommands = map[uint16]func(*cqTable, *call) status{
-	opCreateCq:  (*cqTable).create,
-	opDestroyCq: drop(cqs, destroyCqInCqn, (*cq).destroy),
-	opQueryCq:   on(cqs, queryCqInCqn, (*cq).query),
-	opModifyCq:  on(cqs, modifyCqInCqn, (*cq).modify),
+var cqCommands = map[uint16]func(*cqTable, *call) ifc.Status{
+	ifc.OpCreateCq:  (*cqTable).create,
+	ifc.OpDestroyCq: drop(cqs, ifc.DestroyCqInCqn, (*cq).destroy),
+	ifc.OpQueryCq:   on(cqs, ifc.QueryCqInCqn, (*cq).query),
+	ifc.OpModifyCq:  on(cqs, ifc.ModifyCqInCqn, (*cq).modify),
 }
 
 // cqTable has the completion queues.
@@ -77,30 +78,30 @@ const (
 	cqErrOverrun = 1       // syndrome of the event
 )
 
-func (t *cqTable) create(c *call) status {
-	ctx := bytes.Clone(createCqInCqContext.at(c.in))
-	q := &cq{t: t, uar: cqcUarPage.u32(ctx), context: ctx, logSize: cqcLogCqSize.int(ctx), eqn: cqcCEqnOrApuElement.u32(ctx)}
+func (t *cqTable) create(c *call) ifc.Status {
+	ctx := bytes.Clone(ifc.CreateCqInCqContext.At(c.in))
+	q := &cq{t: t, uar: ifc.CqcUarPage.U32(ctx), context: ctx, logSize: ifc.CqcLogCqSize.Int(ctx), eqn: ifc.CqcCEqnOrApuElement.U32(ctx)}
 	switch {
-	case createCqInCqUmemValid.is(c.in), cqcCqeSz.int(ctx) > 1, cqcCqeCompEn.is(ctx), cqcApuCq.is(ctx), cqcDbrUmemValid.is(ctx),
-		q.logSize > t.caps.int(capGeneral, cmdHcaCapLogMaxCqSz):
-		return statusBadParamErr
+	case ifc.CreateCqInCqUmemValid.Is(c.in), ifc.CqcCqeSz.Int(ctx) > 1, ifc.CqcCqeCompEn.Is(ctx), ifc.CqcApuCq.Is(ctx), ifc.CqcDbrUmemValid.Is(ctx),
+		q.logSize > t.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxCqSz):
+		return ifc.StatusBadParamErr
 	case !t.eqs.has(q.eqn), !t.uars.has(q.uar):
-		return statusBadResErr
+		return ifc.StatusBadResErr
 	}
-	if st := q.mapRing(&q.ring, ctx, createCqInPas.at(c.in), cqcDbrAddr.get(ctx)); st != statusOk {
+	if st := q.mapRing(&q.ring, ctx, ifc.CreateCqInPas.At(c.in), ifc.CqcDbrAddr.Get(ctx)); st != ifc.StatusOk {
 		return st
 	}
 	var err error
 	if q.e, err = t.eng.CreateCQ(engine.CQInit{Deliver: q.deliver}); err != nil {
 		q.ring.close()
-		return statusNoResErr
+		return ifc.StatusNoResErr
 	}
 	// The engine knows the queue first, as a completion may come as soon as a QP has it.
 	q.mu.Lock() // a doorbell may guess the number
-	var st status
-	q.num, st = t.give(q, 1, maxCQs-1, c, createCqOutCqn)
+	var st ifc.Status
+	q.num, st = t.give(q, 1, maxCQs-1, c, ifc.CreateCqOutCqn)
 	q.mu.Unlock()
-	if st != statusOk {
+	if st != ifc.StatusOk {
 		q.e.Destroy()
 		q.ring.close()
 	}
@@ -115,15 +116,15 @@ type completer interface {
 // deliver takes a completion. The engine's QP is locked.
 func (q *cq) deliver(w engine.Completion) bool { return w.Owner.(completer).complete(q, w) }
 
-func (q *cq) mapRing(r *ring, ctx, list []byte, record uint64) status {
-	r.count, r.stride = 1<<cqcLogCqSize.int(ctx), 64<<cqcCqeSz.int(ctx)
-	return q.t.env.mapRing(r, list, cqcLogPageSize.int(ctx), cqcPageOffset.int(ctx), record)
+func (q *cq) mapRing(r *ring, ctx, list []byte, record uint64) ifc.Status {
+	r.count, r.stride = 1<<ifc.CqcLogCqSize.Int(ctx), 64<<ifc.CqcCqeSz.Int(ctx)
+	return q.t.env.mapRing(r, list, ifc.CqcLogPageSize.Int(ctx), ifc.CqcPageOffset.Int(ctx), record)
 }
 
 // destroy ends the queue. Nothing is written to it afterwards.
-func (q *cq) destroy() status {
+func (q *cq) destroy() ifc.Status {
 	if q.e.Destroy() != nil {
-		return statusResBusy
+		return ifc.StatusResBusy
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -132,23 +133,23 @@ func (q *cq) destroy() status {
 	}
 	q.ring.close()
 	q.armed, q.late = notArmed, nil
-	return statusOk
+	return ifc.StatusOk
 }
 
-func (q *cq) query(c *call) status {
+func (q *cq) query(c *call) ifc.Status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	ctx := queryCqOutCqContext.at(c.out)
+	ctx := ifc.QueryCqOutCqContext.At(c.out)
 	copy(ctx, q.context)
-	cqcProducerCounter.set(ctx, uint64(q.pi))
-	cqcConsumerCounter.set(ctx, uint64(q.ring.posted(cqRecord)))
-	cqcLastSolicitIndex.set(ctx, uint64(q.solicited))
-	cqcLastNotifiedIndex.set(ctx, uint64(q.notified))
-	cqcSt.set(ctx, uint64([...]int{notArmed: 10, armedSolicited: 6, armedAny: 9}[q.armed]))
+	ifc.CqcProducerCounter.Set(ctx, uint64(q.pi))
+	ifc.CqcConsumerCounter.Set(ctx, uint64(q.ring.posted(cqRecord)))
+	ifc.CqcLastSolicitIndex.Set(ctx, uint64(q.solicited))
+	ifc.CqcLastNotifiedIndex.Set(ctx, uint64(q.notified))
+	ifc.CqcSt.Set(ctx, uint64([...]int{notArmed: 10, armedSolicited: 6, armedAny: 9}[q.armed]))
 	if q.failed {
-		cqcStatus.set(ctx, cqOverflow)
+		ifc.CqcStatus.Set(ctx, cqOverflow)
 	}
-	return statusOk
+	return ifc.StatusOk
 }
 
 // Bits of modify_field_select, MLX5_MODIFY_CQ_MASK_* of a resize and MLX5_CQ_MODIFY_* of others.
@@ -161,51 +162,51 @@ const (
 	cqPeriodMode = 1 << 4
 )
 
-func (q *cq) modify(c *call) status {
-	ctx, mask := modifyCqInCqContext.at(c.in), modifyCqInModifyFieldSelectResizeFieldSelect.int(c.in)
+func (q *cq) modify(c *call) ifc.Status {
+	ctx, mask := ifc.ModifyCqInCqContext.At(c.in), ifc.ModifyCqInModifyFieldSelectResizeFieldSelect.Int(c.in)
 	if c.mod == cqResize {
 		if mask&cqSelectSize != cqSelectSize || mask&^cqSelectSize != 0 {
-			return statusBadParamErr
+			return ifc.StatusBadParamErr
 		}
-		return q.resize(ctx, modifyCqInPas.at(c.in))
+		return q.resize(ctx, ifc.ModifyCqInPas.At(c.in))
 	}
 	if c.mod != 0 || mask&^(cqPeriod|cqCount|cqOverrun|cqPeriodMode) != 0 {
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for bit, f := range map[int]field{cqPeriod: cqcCqPeriod, cqCount: cqcCqMaxCount, cqOverrun: cqcOi, cqPeriodMode: cqcCqPeriodMode} {
+	for bit, f := range map[int]ifc.Field{cqPeriod: ifc.CqcCqPeriod, cqCount: ifc.CqcCqMaxCount, cqOverrun: ifc.CqcOi, cqPeriodMode: ifc.CqcCqPeriodMode} {
 		if mask&bit != 0 {
-			f.set(q.context, f.get(ctx))
+			f.Set(q.context, f.Get(ctx))
 		}
 	}
-	return statusOk
+	return ifc.StatusOk
 }
 
 // resize moves the queue to another ring. Its last entry in the old one tells the driver, which
 // copies what it has not taken to the places behind theirs.
-func (q *cq) resize(ctx, list []byte) status {
-	if cqcLogCqSize.int(ctx) > q.t.caps.int(capGeneral, cmdHcaCapLogMaxCqSz) || cqcCqeSz.int(ctx) > 1 || cqcCqeSz.get(ctx) != cqcCqeSz.get(q.context) {
-		return statusBadParamErr
+func (q *cq) resize(ctx, list []byte) ifc.Status {
+	if ifc.CqcLogCqSize.Int(ctx) > q.t.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxCqSz) || ifc.CqcCqeSz.Int(ctx) > 1 || ifc.CqcCqeSz.Get(ctx) != ifc.CqcCqeSz.Get(q.context) {
+		return ifc.StatusBadParamErr
 	}
 	var to ring
-	if st := q.mapRing(&to, ctx, list, cqcDbrAddr.get(q.context)); st != statusOk {
+	if st := q.mapRing(&to, ctx, list, ifc.CqcDbrAddr.Get(q.context)); st != ifc.StatusOk {
 		return st
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if n := q.used() + uint32(len(q.late)); n >= to.count || n >= q.ring.count || q.failed {
 		to.close()
-		return statusBadSizeOutsCqesErr
+		return ifc.StatusBadSizeOutsCqesErr
 	}
 	q.flushLate()
 	q.write(new(cqe), cqeResize, false)
 	q.ring.close()
-	q.ring, q.logSize = to, cqcLogCqSize.int(ctx)
-	for _, f := range []field{cqcLogCqSize, cqcLogPageSize, cqcPageOffset} {
-		f.set(q.context, f.get(ctx))
+	q.ring, q.logSize = to, ifc.CqcLogCqSize.Int(ctx)
+	for _, f := range []ifc.Field{ifc.CqcLogCqSize, ifc.CqcLogPageSize, ifc.CqcPageOffset} {
+		f.Set(q.context, f.Get(ctx))
 	}
-	return statusOk
+	return ifc.StatusOk
 }
 
 // used returns the number of entries that the guest has not taken. A number that is larger than the
@@ -220,13 +221,13 @@ func (q *cq) put(e *cqe, op byte, solicited bool) bool {
 	if q.ring.view == nil || q.failed {
 		return false
 	}
-	if q.used()+uint32(len(q.late)) >= q.ring.count && !cqcOi.is(q.context) {
+	if q.used()+uint32(len(q.late)) >= q.ring.count && !ifc.CqcOi.Is(q.context) {
 		q.failed = true
 		q.t.overflows.Add(1)
 		var data [12]byte // struct mlx5_eqe_cq_err
 		be.PutUint32(data[:], q.num)
 		data[11] = cqErrOverrun
-		q.t.eqs.event(eventCqError, 0, data[:])
+		q.t.eqs.event(ifc.EventCqError, 0, data[:])
 		return false
 	}
 	op, ok := e.spoil(&q.t.env.faults, op)
@@ -306,7 +307,7 @@ func (q *cq) notify() {
 	if q.armed == notArmed || q.armed == armedSolicited && q.solicited != q.pi {
 		return
 	}
-	most, period := cqcCqMaxCount.u32(q.context), cqcCqPeriod.int(q.context)
+	most, period := ifc.CqcCqMaxCount.U32(q.context), ifc.CqcCqPeriod.Int(q.context)
 	if most <= 1 || period == 0 || q.count >= most {
 		q.fire()
 		return

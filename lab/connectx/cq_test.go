@@ -6,18 +6,20 @@ import (
 	"bytes"
 	"runtime"
 	"testing"
+
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
 // nops completes n NOPs.
 func (q *testQP) nops(n int) {
 	for range n {
-		q.post(opcodeNop, update, 0)
+		q.post(ifc.OpcodeNop, update, 0)
 	}
 }
 
 // withCQ makes a QP in RTS that has one CQ for both.
 func (m *machine) withCQ(q *testCQ) *testQP {
-	x := m.createQP(qpTypeUd, q, q)
+	x := m.createQP(ifc.QpTypeUd, q, q)
 	x.connect(0, m.addr())
 	return x
 }
@@ -43,20 +45,20 @@ func TestArm(t *testing.T) {
 	x.nops(1) // not armed
 	m.noEvent()
 	q.arm(false) // there is an entry already
-	m.expectEvent(eventComp, q.num)
+	m.expectEvent(ifc.EventComp, q.num)
 	q.arm(false) // the event was about that entry
 	m.noEvent()
 	x.nops(1)
-	m.expectEvent(eventComp, q.num)
+	m.expectEvent(ifc.EventComp, q.num)
 	x.nops(1) // one event for each time it is armed
 	m.noEvent()
 	q.arm(false) // the event was not about the last entry
-	m.expectEvent(eventComp, q.num)
+	m.expectEvent(ifc.EventComp, q.num)
 	q.drain()
 	q.arm(false)
 	m.noEvent()
 	x.nops(1)
-	m.expectEvent(eventComp, q.num)
+	m.expectEvent(ifc.EventComp, q.num)
 	q.drain()
 	q.arm(true) // for solicited entries: not those of requests
 	x.nops(1)
@@ -66,7 +68,7 @@ func TestArm(t *testing.T) {
 	x.post(0x3f, 0, 0) // errors are solicited
 	q.next()
 	q.expect(cqeRequestError, counter, 0x02)
-	m.expectEvent(eventComp, q.num)
+	m.expectEvent(ifc.EventComp, q.num)
 }
 
 func TestModeration(t *testing.T) {
@@ -74,22 +76,22 @@ func TestModeration(t *testing.T) {
 	q := m.createCQ(6, 64)
 	x := m.withCQ(q)
 	modify := func(count, period uint64) {
-		m.mustRun(opModifyCq, 0, func(in []byte) {
-			modifyCqInCqn.set(in, uint64(q.num))
-			modifyCqInModifyFieldSelectResizeFieldSelect.set(in, cqPeriod|cqCount)
-			cqcCqMaxCount.set(modifyCqInCqContext.at(in), count)
-			cqcCqPeriod.set(modifyCqInCqContext.at(in), period)
+		m.mustRun(ifc.OpModifyCq, 0, func(in []byte) {
+			ifc.ModifyCqInCqn.Set(in, uint64(q.num))
+			ifc.ModifyCqInModifyFieldSelectResizeFieldSelect.Set(in, cqPeriod|cqCount)
+			ifc.CqcCqMaxCount.Set(ifc.ModifyCqInCqContext.At(in), count)
+			ifc.CqcCqPeriod.Set(ifc.ModifyCqInCqContext.At(in), period)
 		})
 	}
 	modify(3, 4095) // 4 ms: it may only be late
 	q.arm(false)
 	x.nops(1)
-	m.expectEvent(eventComp, q.num)
+	m.expectEvent(ifc.EventComp, q.num)
 	q.drain()
 	modify(3, 0)
 	q.arm(false)
 	x.nops(1)
-	m.expectEvent(eventComp, q.num)
+	m.expectEvent(ifc.EventComp, q.num)
 }
 
 func TestResize(t *testing.T) {
@@ -109,21 +111,21 @@ func TestResize(t *testing.T) {
 	for i := range 16 {
 		to.mem.at(i*64, 64)[63] = cqeInvalid<<4 | 1
 	}
-	resize := func(log uint64) status {
-		_, st := m.run(opModifyCq, cqResize, func(in []byte) {
-			modifyCqInCqn.set(in, uint64(q.num))
-			modifyCqInModifyFieldSelectResizeFieldSelect.set(in, cqSelectSize)
-			cqcLogCqSize.set(modifyCqInCqContext.at(in), log)
+	resize := func(log uint64) ifc.Status {
+		_, st := m.run(ifc.OpModifyCq, cqResize, func(in []byte) {
+			ifc.ModifyCqInCqn.Set(in, uint64(q.num))
+			ifc.ModifyCqInModifyFieldSelectResizeFieldSelect.Set(in, cqSelectSize)
+			ifc.CqcLogCqSize.Set(ifc.ModifyCqInCqContext.At(in), log)
 		}, to.mem.list()...)
 		return st
 	}
-	if st := resize(1); st != statusBadSizeOutsCqesErr {
+	if st := resize(1); st != ifc.StatusBadSizeOutsCqesErr {
 		t.Errorf("2 entries for 2: status %#x", st)
 	}
-	if st := resize(23); st != statusBadParamErr {
+	if st := resize(23); st != ifc.StatusBadParamErr {
 		t.Errorf("2^23 entries: status %#x", st)
 	}
-	if st := resize(4); st != statusOk {
+	if st := resize(4); st != ifc.StatusOk {
 		t.Fatalf("status %#x", st)
 	}
 	x.nops(3)
@@ -143,24 +145,24 @@ func TestResize(t *testing.T) {
 func TestOverrun(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	q, other := m.createCQ(2, 64), m.createCQ(2, 64)
-	x := m.createQP(qpTypeUd, q, other)
+	x := m.createQP(ifc.QpTypeUd, q, other)
 	x.connect(0, m.addr())
 	x.nops(4)
 	m.noEvent()
 	x.postRecv()
 	x.nops(1)
-	m.expectEvent(eventCqError, q.num)
+	m.expectEvent(ifc.EventCqError, q.num)
 	other.expect(cqeReceiveError, 0, 0x05) // the QP has failed
-	out, _ := m.mustRun(opQueryCq, 0, func(in []byte) { queryCqInCqn.set(in, uint64(q.num)) })
-	if ctx := queryCqOutCqContext.at(out); cqcStatus.get(ctx) != cqOverflow || cqcProducerCounter.get(ctx) != 4 {
-		t.Errorf("status %#x, producer %d", cqcStatus.get(ctx), cqcProducerCounter.get(ctx))
+	out, _ := m.mustRun(ifc.OpQueryCq, 0, func(in []byte) { ifc.QueryCqInCqn.Set(in, uint64(q.num)) })
+	if ctx := ifc.QueryCqOutCqContext.At(out); ifc.CqcStatus.Get(ctx) != cqOverflow || ifc.CqcProducerCounter.Get(ctx) != 4 {
+		t.Errorf("status %#x, producer %d", ifc.CqcStatus.Get(ctx), ifc.CqcProducerCounter.Get(ctx))
 	}
 	for range 4 {
 		q.next()
 	}
 	q.empty()
 	// Unless the driver says that it does not matter.
-	q = m.createCQ(2, 64, func(ctx []byte) { cqcOi.set(ctx, 1) })
+	q = m.createCQ(2, 64, func(ctx []byte) { ifc.CqcOi.Set(ctx, 1) })
 	x = m.withCQ(q)
 	x.nops(9)
 	m.noEvent()
@@ -170,96 +172,96 @@ func TestBadCommands(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	q := m.createCQ(4, 64)
 	x := m.withCQ(q)
-	unbound := m.createQP(qpTypeRc, q, q)
+	unbound := m.createQP(ifc.QpTypeRc, q, q)
 	size := uint64(len(m.mem))
-	mkey := func(start, length uint64, pas []byte, change func(mkc []byte)) func() status {
-		return func() status {
-			_, st := m.run(opCreateMkey, 0, func(in []byte) { m.fillMkey(in, start, length, len(pas), change) }, pas...)
+	mkey := func(start, length uint64, pas []byte, change func(mkc []byte)) func() ifc.Status {
+		return func() ifc.Status {
+			_, st := m.run(ifc.OpCreateMkey, 0, func(in []byte) { m.fillMkey(in, start, length, len(pas), change) }, pas...)
 			return st
 		}
 	}
 	keep := func([]byte) {}
-	qp := func(change func(ctx []byte)) func() status {
-		return func() status {
-			_, st := m.run(opCreateQp, 0, func(in []byte) {
-				x.fill(createQpInQpc.at(in))
-				change(createQpInQpc.at(in))
+	qp := func(change func(ctx []byte)) func() ifc.Status {
+		return func() ifc.Status {
+			_, st := m.run(ifc.OpCreateQp, 0, func(in []byte) {
+				x.fill(ifc.CreateQpInQpc.At(in))
+				change(ifc.CreateQpInQpc.At(in))
 			}, x.mem.list()...)
 			return st
 		}
 	}
-	cq := func(change func(ctx []byte)) func() status {
-		return func() status {
-			_, st := m.run(opCreateCq, 0, func(in []byte) {
-				q.fill(createCqInCqContext.at(in))
-				change(createCqInCqContext.at(in))
+	cq := func(change func(ctx []byte)) func() ifc.Status {
+		return func() ifc.Status {
+			_, st := m.run(ifc.OpCreateCq, 0, func(in []byte) {
+				q.fill(ifc.CreateCqInCqContext.At(in))
+				change(ifc.CreateCqInCqContext.At(in))
 			}, q.mem.list()...)
 			return st
 		}
 	}
-	set := func(f field, v uint64) func([]byte) { return func(ctx []byte) { f.set(ctx, v) } }
-	simple := func(op uint16, f field, v uint64) func() status {
-		return func() status {
-			_, st := m.run(op, 0, func(in []byte) { f.set(in, v) })
+	set := func(f ifc.Field, v uint64) func([]byte) { return func(ctx []byte) { f.Set(ctx, v) } }
+	simple := func(op uint16, f ifc.Field, v uint64) func() ifc.Status {
+		return func() ifc.Status {
+			_, st := m.run(op, 0, func(in []byte) { f.Set(in, v) })
 			return st
 		}
 	}
 	for _, tt := range []struct {
 		name string
-		run  func() status
-		want status
+		run  func() ifc.Status
+		want ifc.Status
 	}{
-		{"mkey of memory that is not there", mkey(0, 4096, m.pages(base+size, 2), keep), statusBadParamErr},
-		{"mkey with fewer pages than it needs", mkey(0, 3*4096, m.pages(base, 2), keep), statusBadInpLenErr},
-		{"mkey of a page that is not aligned", mkey(0, 4096, m.pages(base+8, 2), keep), statusBadParamErr},
-		{"mkey that wraps around", mkey(1<<64-4096, 8192, m.pages(base, 2), keep), statusBadParamErr},
-		{"mkey of a PD that is not there", mkey(0, 4096, m.pages(base, 2), set(mkcPd, 99)), statusBadResErr},
-		{"mkey of small pages", mkey(0, 4096, m.pages(base, 2), set(mkcLogPageSize, 11)), statusBadParamErr},
-		{"mkey of large pages", mkey(0, 4096, m.pages(base, 2), set(mkcLogPageSize, 63)), statusBadParamErr},
-		{"mkey of keys", mkey(0, 4096, m.pages(base, 2), set(mkcAccessMode10, mkcModeKlms)), statusBadParamErr},
-		{"mkey of too many keys", mkey(0, 1<<logMaxKLMs+1, bytes.Repeat(seg(1, m.key, base), 1<<logMaxKLMs+4), set(mkcAccessMode10, mkcModeKlms)), statusBadParamErr},
-		{"mkey of large pages that are not there", func() status {
+		{"mkey of memory that is not there", mkey(0, 4096, m.pages(base+size, 2), keep), ifc.StatusBadParamErr},
+		{"mkey with fewer pages than it needs", mkey(0, 3*4096, m.pages(base, 2), keep), ifc.StatusBadInpLenErr},
+		{"mkey of a page that is not aligned", mkey(0, 4096, m.pages(base+8, 2), keep), ifc.StatusBadParamErr},
+		{"mkey that wraps around", mkey(1<<64-4096, 8192, m.pages(base, 2), keep), ifc.StatusBadParamErr},
+		{"mkey of a PD that is not there", mkey(0, 4096, m.pages(base, 2), set(ifc.MkcPd, 99)), ifc.StatusBadResErr},
+		{"mkey of small pages", mkey(0, 4096, m.pages(base, 2), set(ifc.MkcLogPageSize, 11)), ifc.StatusBadParamErr},
+		{"mkey of large pages", mkey(0, 4096, m.pages(base, 2), set(ifc.MkcLogPageSize, 63)), ifc.StatusBadParamErr},
+		{"mkey of keys", mkey(0, 4096, m.pages(base, 2), set(ifc.MkcAccessMode10, ifc.MkcModeKlms)), ifc.StatusBadParamErr},
+		{"mkey of too many keys", mkey(0, 1<<logMaxKLMs+1, bytes.Repeat(seg(1, m.key, base), 1<<logMaxKLMs+4), set(ifc.MkcAccessMode10, ifc.MkcModeKlms)), ifc.StatusBadParamErr},
+		{"mkey of large pages that are not there", func() ifc.Status {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			st := mkey(0, 1<<42, make([]byte, 64), set(mkcLogPageSize, 40))()
+			st := mkey(0, 1<<42, make([]byte, 64), set(ifc.MkcLogPageSize, 40))()
 			if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > 1<<20 {
 				t.Errorf("a key of 5 entries has taken %d bytes of memory", after.TotalAlloc-before.TotalAlloc)
 			}
 			return st
-		}, statusBadParamErr},
-		{"mkey in a large page whose end is not there", mkey(base+size-4096, 4096, m.pages(32<<20, 2), set(mkcLogPageSize, 21)), statusOk},
-		{"CQ of an EQ that is not there", cq(set(cqcCEqnOrApuElement, 63)), statusBadResErr},
-		{"CQ of a UAR that is not there", cq(set(cqcUarPage, 3)), statusBadResErr},
-		{"CQ that is compressed", cq(set(cqcCqeCompEn, 1)), statusBadParamErr},
-		{"CQ of 256 bytes an entry", cq(set(cqcCqeSz, 2)), statusBadParamErr},
-		{"CQ with fewer pages than it needs", cq(set(cqcLogCqSize, 9)), statusBadInpLenErr},
-		{"CQ with a record that is not there", cq(set(cqcDbrAddr, 8)), statusBadParamErr},
-		{"CQ with a record that is not aligned", cq(set(cqcDbrAddr, base+4)), statusBadParamErr},
-		{"CQ in use", simple(opDestroyCq, destroyCqInCqn, uint64(q.num)), statusResBusy},
-		{"CQ that is not there", simple(opDestroyCq, destroyCqInCqn, 999), statusBadResErr},
-		{"QP for UMR requests, which the kernel gives no PD", qp(func(ctx []byte) { qpcSt.set(ctx, qpTypeRegUmr); qpcPd.set(ctx, 0) }), statusOk},
-		{"QP of a type that is not there", qp(set(qpcSt, qpTypeXrc)), statusBadParamErr},
-		{"QP of a PD that is not there", qp(set(qpcPd, 99)), statusBadResErr},
-		{"QP of CQs that are not there", qp(func(ctx []byte) { qpcCqnSnd.set(ctx, 99); qpcCqnRcv.set(ctx, 99) }), statusBadResErr},
-		{"QP of an SRQ that is not there", qp(func(ctx []byte) { qpcRqType.set(ctx, rqSRQ); qpcSrqnRmpnXrqn.set(ctx, 9) }), statusBadResErr},
-		{"QP that scatters to CQEs", qp(set(qpcCsRes, 1)), statusBadParamErr},
-		{"QP with fewer pages than it needs", qp(set(qpcLogSqSize, 10)), statusBadInpLenErr},
-		{"QP 1 twice", func() status { qp(set(qpcSt, qpTypeQp1))(); return qp(set(qpcSt, qpTypeQp1))() }, statusNoResErr},
-		{"QP that is not there", simple(opDestroyQp, destroyQpInQpn, 0xfff), statusBadResErr},
-		{"PD in use", simple(opDeallocPd, deallocPdInPd, uint64(m.pd)), statusBadResStateErr},
-		{"RTS from RESET", func() status { return unbound.modify(opRtr2rtsQp, nil) }, statusBadQpStateErr},
-		{"ERR from RESET", func() status { return unbound.modify(op2errQp, nil) }, statusBadQpStateErr},
-		{"INIT from RTS", func() status { return x.modify(opRst2initQp, nil) }, statusBadQpStateErr},
-		{"a bit of the mask that is not there", func() status {
-			return x.modify(opRts2rtsQp, func(in, _ []byte) { rst2initQpInOptParamMask.set(in, 1<<31) })
-		}, statusBadParamErr},
+		}, ifc.StatusBadParamErr},
+		{"mkey in a large page whose end is not there", mkey(base+size-4096, 4096, m.pages(32<<20, 2), set(ifc.MkcLogPageSize, 21)), ifc.StatusOk},
+		{"CQ of an EQ that is not there", cq(set(ifc.CqcCEqnOrApuElement, 63)), ifc.StatusBadResErr},
+		{"CQ of a UAR that is not there", cq(set(ifc.CqcUarPage, 3)), ifc.StatusBadResErr},
+		{"CQ that is compressed", cq(set(ifc.CqcCqeCompEn, 1)), ifc.StatusBadParamErr},
+		{"CQ of 256 bytes an entry", cq(set(ifc.CqcCqeSz, 2)), ifc.StatusBadParamErr},
+		{"CQ with fewer pages than it needs", cq(set(ifc.CqcLogCqSize, 9)), ifc.StatusBadInpLenErr},
+		{"CQ with a record that is not there", cq(set(ifc.CqcDbrAddr, 8)), ifc.StatusBadParamErr},
+		{"CQ with a record that is not aligned", cq(set(ifc.CqcDbrAddr, base+4)), ifc.StatusBadParamErr},
+		{"CQ in use", simple(ifc.OpDestroyCq, ifc.DestroyCqInCqn, uint64(q.num)), ifc.StatusResBusy},
+		{"CQ that is not there", simple(ifc.OpDestroyCq, ifc.DestroyCqInCqn, 999), ifc.StatusBadResErr},
+		{"QP for UMR requests, which the kernel gives no PD", qp(func(ctx []byte) { ifc.QpcSt.Set(ctx, ifc.QpTypeRegUmr); ifc.QpcPd.Set(ctx, 0) }), ifc.StatusOk},
+		{"QP of a type that is not there", qp(set(ifc.QpcSt, ifc.QpTypeXrc)), ifc.StatusBadParamErr},
+		{"QP of a PD that is not there", qp(set(ifc.QpcPd, 99)), ifc.StatusBadResErr},
+		{"QP of CQs that are not there", qp(func(ctx []byte) { ifc.QpcCqnSnd.Set(ctx, 99); ifc.QpcCqnRcv.Set(ctx, 99) }), ifc.StatusBadResErr},
+		{"QP of an SRQ that is not there", qp(func(ctx []byte) { ifc.QpcRqType.Set(ctx, rqSRQ); ifc.QpcSrqnRmpnXrqn.Set(ctx, 9) }), ifc.StatusBadResErr},
+		{"QP that scatters to CQEs", qp(set(ifc.QpcCsRes, 1)), ifc.StatusBadParamErr},
+		{"QP with fewer pages than it needs", qp(set(ifc.QpcLogSqSize, 10)), ifc.StatusBadInpLenErr},
+		{"QP 1 twice", func() ifc.Status { qp(set(ifc.QpcSt, ifc.QpTypeQp1))(); return qp(set(ifc.QpcSt, ifc.QpTypeQp1))() }, ifc.StatusNoResErr},
+		{"QP that is not there", simple(ifc.OpDestroyQp, ifc.DestroyQpInQpn, 0xfff), ifc.StatusBadResErr},
+		{"PD in use", simple(ifc.OpDeallocPd, ifc.DeallocPdInPd, uint64(m.pd)), ifc.StatusBadResStateErr},
+		{"RTS from RESET", func() ifc.Status { return unbound.modify(ifc.OpRtr2rtsQp, nil) }, ifc.StatusBadQpStateErr},
+		{"ERR from RESET", func() ifc.Status { return unbound.modify(ifc.Op2errQp, nil) }, ifc.StatusBadQpStateErr},
+		{"INIT from RTS", func() ifc.Status { return x.modify(ifc.OpRst2initQp, nil) }, ifc.StatusBadQpStateErr},
+		{"a bit of the mask that is not there", func() ifc.Status {
+			return x.modify(ifc.OpRts2rtsQp, func(in, _ []byte) { ifc.Rst2initQpInOptParamMask.Set(in, 1<<31) })
+		}, ifc.StatusBadParamErr},
 	} {
 		if st := tt.run(); st != tt.want {
 			t.Errorf("%s: status %#x, want %#x", tt.name, st, tt.want)
 		}
 	}
-	unbound.mustModify(opRst2initQp, nil)
-	if st := unbound.modify(opInit2rtrQp, nil); st != statusBadParamErr { // no path, no MTU
+	unbound.mustModify(ifc.OpRst2initQp, nil)
+	if st := unbound.modify(ifc.OpInit2rtrQp, nil); st != ifc.StatusBadParamErr { // no path, no MTU
 		t.Errorf("RTR without a path: status %#x", st)
 	}
 }
@@ -268,32 +270,32 @@ func TestBadCommands(t *testing.T) {
 func TestQPWithoutQueues(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	for _, change := range []func(ctx []byte){
-		func(ctx []byte) { qpcNoSq.set(ctx, 1) },
-		func(ctx []byte) { qpcRqType.set(ctx, rqNone) },
-		func(ctx []byte) { qpcNoSq.set(ctx, 1); qpcRqType.set(ctx, rqNone) },
+		func(ctx []byte) { ifc.QpcNoSq.Set(ctx, 1) },
+		func(ctx []byte) { ifc.QpcRqType.Set(ctx, rqNone) },
+		func(ctx []byte) { ifc.QpcNoSq.Set(ctx, 1); ifc.QpcRqType.Set(ctx, rqNone) },
 	} {
-		for _, st := range []int{qpTypeRc, qpTypeUd} {
+		for _, st := range []int{ifc.QpTypeRc, ifc.QpTypeUd} {
 			x := m.createQP(st, m.createCQ(4, 64), m.createCQ(4, 64), change)
 			x.connect(x.num, m.addr())
 			x.ring()
 			x.query()
-			x.mustModify(op2errQp, nil)
+			x.mustModify(ifc.Op2errQp, nil)
 			x.query()
-			m.mustRun(opDestroyQp, 0, func(in []byte) { destroyQpInQpn.set(in, uint64(x.num)) })
+			m.mustRun(ifc.OpDestroyQp, 0, func(in []byte) { ifc.DestroyQpInQpn.Set(in, uint64(x.num)) })
 		}
 	}
 }
 
 func TestKeys(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
-	x, _ := pair(m, m, qpTypeRc)
+	x, _ := pair(m, m, ifc.QpTypeRc)
 	// Pages in any order, an address that is not aligned, and rights.
 	scattered := m.alloc(4 * pageBytes)
-	key := m.register(0x7000_0000_0123, 3*pageBytes, scattered.list(), func(mkc []byte) { mkcRr.set(mkc, 0) })
+	key := m.register(0x7000_0000_0123, 3*pageBytes, scattered.list(), func(mkc []byte) { ifc.MkcRr.Set(mkc, 0) })
 	src := m.next
 	m.next += 4 * pageBytes
 	fillPattern(m.bytes(src, 3*pageBytes), 1)
-	x.post(opcodeRdmaWrite, update, 0, remoteSeg(0x7000_0000_0123, key), seg(3*pageBytes, m.key, src))
+	x.post(ifc.OpcodeRdmaWrite, update, 0, remoteSeg(0x7000_0000_0123, key), seg(3*pageBytes, m.key, src))
 	x.send.expect(cqeRequest, 0, 0)
 	var got []byte
 	for i := range 4 {
@@ -302,17 +304,17 @@ func TestKeys(t *testing.T) {
 	if !bytes.Equal(got[0x123:0x123+3*pageBytes], m.bytes(src, 3*pageBytes)) || !bytes.Equal(got[:0x123], make([]byte, 0x123)) {
 		t.Error("contents differ")
 	}
-	x.post(opcodeRdmaRead, update, 0, remoteSeg(0x7000_0000_0123, key), seg(8, m.key, src))
+	x.post(ifc.OpcodeRdmaRead, update, 0, remoteSeg(0x7000_0000_0123, key), seg(8, m.key, src))
 	x.send.expect(cqeRequestError, 1, 0x13)
-	x, y := pair(m, m, qpTypeRc)
+	x, y := pair(m, m, ifc.QpTypeRc)
 	// All memory by its addresses.
 	all := m.register(0, 0, nil, func(mkc []byte) {
-		mkcAccessMode10.set(mkc, mkcModePa)
-		mkcLength64.set(mkc, 1)
+		ifc.MkcAccessMode10.Set(mkc, ifc.MkcModePa)
+		ifc.MkcLength64.Set(mkc, 1)
 	})
-	x.post(opcodeSend, 0, 0, seg(8, all, src))
+	x.post(ifc.OpcodeSend, 0, 0, seg(8, all, src))
 	counter := x.pi
-	x.post(opcodeRdmaWrite, update, 0, remoteSeg(src+pageBytes, all), seg(16, all, src))
+	x.post(ifc.OpcodeRdmaWrite, update, 0, remoteSeg(src+pageBytes, all), seg(16, all, src))
 	y.postRecv(seg(8, all, src+2*pageBytes))
 	x.send.expect(cqeRequest, counter, 0)
 	y.recv.expect(cqeSend, 0, 0)
@@ -321,15 +323,15 @@ func TestKeys(t *testing.T) {
 	}
 	// There is no memory at address 0, nor at the end.
 	for _, addr := range []uint64{0, base + uint64(len(m.mem)), physicalSize - 8} {
-		x, _ := pair(m, m, qpTypeRc)
-		x.post(opcodeRdmaWrite, 0, 0, remoteSeg(addr, all), seg(8, all, src))
+		x, _ := pair(m, m, ifc.QpTypeRc)
+		x.post(ifc.OpcodeRdmaWrite, 0, 0, remoteSeg(addr, all), seg(8, all, src))
 		x.send.expect(cqeRequestError, 0, 0x13)
-		x, _ = pair(m, m, qpTypeRc)
-		x.post(opcodeRdmaWrite, 0, 0, remoteSeg(src, all), seg(8, all, addr))
+		x, _ = pair(m, m, ifc.QpTypeRc)
+		x.post(ifc.OpcodeRdmaWrite, 0, 0, remoteSeg(src, all), seg(8, all, addr))
 		x.send.expect(cqeRequestError, 0, 0x04)
 	}
-	m.mustRun(opDestroyMkey, 0, func(in []byte) { destroyMkeyInMkeyIndex.set(in, uint64(all>>8)) })
-	if _, st := m.run(opDestroyMkey, 0, func(in []byte) { destroyMkeyInMkeyIndex.set(in, uint64(all>>8)) }); st != statusBadResErr {
+	m.mustRun(ifc.OpDestroyMkey, 0, func(in []byte) { ifc.DestroyMkeyInMkeyIndex.Set(in, uint64(all>>8)) })
+	if _, st := m.run(ifc.OpDestroyMkey, 0, func(in []byte) { ifc.DestroyMkeyInMkeyIndex.Set(in, uint64(all>>8)) }); st != ifc.StatusBadResErr {
 		t.Errorf("destroyed twice: status %#x", st)
 	}
 }
@@ -342,10 +344,10 @@ func FuzzRequests(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{0xff}, 1024), uint32(0xffffffff), uint32(0x8000))
 	f.Fuzz(func(t *testing.T, data []byte, sends, recvs uint32) {
 		m := newMachine(t, newHub(), 1)
-		x, y := pair(m, m, qpTypeRc)
+		x, y := pair(m, m, ifc.QpTypeRc)
 		u := m.withCQ(m.createCQ(4, 128))
 		// The guest's own memory ends here: the last page is not registered, and nobody's queue.
-		m.mustRun(opDestroyMkey, 0, func(in []byte) { destroyMkeyInMkeyIndex.set(in, uint64(m.key>>8)) })
+		m.mustRun(ifc.OpDestroyMkey, 0, func(in []byte) { ifc.DestroyMkeyInMkeyIndex.Set(in, uint64(m.key>>8)) })
 		n := len(m.mem)/pageBytes - 1
 		m.key = m.register(base, uint64(n)*pageBytes, m.pages(base, n+n%2), func([]byte) {})
 		canary := m.mem[n*pageBytes:]

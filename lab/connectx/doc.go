@@ -10,7 +10,5 @@
 //	            mkey.go, cq.go, qp.go, srq.go ─► wqe.go ─► engine ─► cqe.go
 //
 // The layouts of commands, contexts and registers are generated from the kernel's mlx5_ifc.h
-// (zifc.go). The sources of what they mean are Linux' drivers and rdma-core's libmlx5.
+// (package ifc). The sources of what they mean are Linux' drivers and rdma-core's libmlx5.
 package connectx
-
-//go:generate go run ../../gen/ifc

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
@@ -22,26 +23,26 @@ type env struct {
 
 // pages maps a list of pages of 1<<shift bytes, as a command has it at the end of its input. The
 // lower bits of each address must be zero, except for those in flags.
-func (e *env) pages(list []byte, count, shift int, flags uint64) (*vfiouser.View, status) {
+func (e *env) pages(list []byte, count, shift int, flags uint64) (*vfiouser.View, ifc.Status) {
 	if count <= 0 || count > len(list)/8 {
-		return nil, statusBadInpLenErr
+		return nil, ifc.StatusBadInpLenErr
 	}
 	if shift < 12 || shift > 30 {
-		return nil, statusBadParamErr
+		return nil, ifc.StatusBadParamErr
 	}
 	addrs := make([]uint64, count)
 	for i := range addrs {
 		a := be.Uint64(list[i*8:]) &^ flags
 		if a&(1<<shift-1) != 0 {
-			return nil, statusBadParamErr
+			return nil, ifc.StatusBadParamErr
 		}
 		addrs[i] = a
 	}
 	v, err := e.mem.Pages(addrs, 1<<shift)
 	if err != nil {
-		return nil, statusBadParamErr
+		return nil, ifc.StatusBadParamErr
 	}
-	return v, statusOk
+	return v, ifc.StatusOk
 }
 
 // clock is the adapter's timer, which counts nanoseconds.

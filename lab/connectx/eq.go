@@ -5,15 +5,16 @@ package connectx
 import (
 	"sync"
 
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
 func eqs(t *eqTable) *objects[*eq] { return &t.objects }
 
-var eqCommands = map[uint16]func(*eqTable, *call) status{
-	opCreateEq:  (*eqTable).create,
-	opDestroyEq: drop(eqs, destroyEqInEqNumber, (*eq).close),
-	opQueryEq:   on(eqs, queryEqInEqNumber, (*eq).query),
+var eqCommands = map[uint16]func(*eqTable, *call) ifc.Status{
+	ifc.OpCreateEq:  (*eqTable).create,
+	ifc.OpDestroyEq: drop(eqs, ifc.DestroyEqInEqNumber, (*eq).close),
+	ifc.OpQueryEq:   on(eqs, ifc.QueryEqInEqNumber, (*eq).query),
 }
 
 // eq is an event queue. An event is an entry of 64 bytes in a ring, whose owner bit tells the
@@ -45,48 +46,48 @@ type eqTable struct {
 	objects[*eq]
 }
 
-func (t *eqTable) create(c *call) status {
-	ctx := createEqInEqContextEntry.at(c.in)
-	q := &eq{uar: eqcUarPage.u32(ctx), vector: eqcIntr.int(ctx), logSize: eqcLogEqSize.int(ctx), context: append([]byte(nil), ctx...)}
+func (t *eqTable) create(c *call) ifc.Status {
+	ctx := ifc.CreateEqInEqContextEntry.At(c.in)
+	q := &eq{uar: ifc.EqcUarPage.U32(ctx), vector: ifc.EqcIntr.Int(ctx), logSize: ifc.EqcLogEqSize.Int(ctx), context: append([]byte(nil), ctx...)}
 	for i := range q.mask {
-		q.mask[i] = be.Uint64(createEqInEventBitmask.at(c.in)[i*8:])
+		q.mask[i] = be.Uint64(ifc.CreateEqInEventBitmask.At(c.in)[i*8:])
 	}
-	shift := 12 + eqcLogPageSize.int(ctx)
-	if q.vector >= vectors || q.logSize > t.caps.int(capGeneral, cmdHcaCapLogMaxEqSz) || eqcPageOffset.is(ctx) {
-		return statusBadParamErr
+	shift := 12 + ifc.EqcLogPageSize.Int(ctx)
+	if q.vector >= vectors || q.logSize > t.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxEqSz) || ifc.EqcPageOffset.Is(ctx) {
+		return ifc.StatusBadParamErr
 	}
 	if !t.uars.has(q.uar) {
-		return statusBadResErr
+		return ifc.StatusBadResErr
 	}
 	size := eqeSize << q.logSize
-	var st status
-	if q.view, st = t.env.pages(createEqInPas.at(c.in), (size+1<<shift-1)>>shift, shift, 0); st != statusOk {
+	var st ifc.Status
+	if q.view, st = t.env.pages(ifc.CreateEqInPas.At(c.in), (size+1<<shift-1)>>shift, shift, 0); st != ifc.StatusOk {
 		return st
 	}
-	if q.num, st = t.give(q, 1, maxEQs, c, createEqOutEqNumber); st != statusOk {
+	if q.num, st = t.give(q, 1, maxEQs, c, ifc.CreateEqOutEqNumber); st != ifc.StatusOk {
 		q.view.Close()
 	}
 	return st
 }
 
-func (q *eq) query(c *call) status {
+func (q *eq) query(c *call) ifc.Status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	ctx := queryEqOutEqContextEntry.at(c.out)
+	ctx := ifc.QueryEqOutEqContextEntry.At(c.out)
 	copy(ctx, q.context)
-	eqcConsumerCounter.set(ctx, uint64(q.ci))
-	eqcProducerCounter.set(ctx, uint64(q.pi))
-	return statusOk
+	ifc.EqcConsumerCounter.Set(ctx, uint64(q.ci))
+	ifc.EqcProducerCounter.Set(ctx, uint64(q.pi))
+	return ifc.StatusOk
 }
 
-func (q *eq) close() status {
+func (q *eq) close() ifc.Status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.view != nil {
 		q.view.Close()
 		q.view = nil
 	}
-	return statusOk
+	return ifc.StatusOk
 }
 
 // subscribed returns the EQ that gets a type of events, or nil.
@@ -110,7 +111,7 @@ func (t *eqTable) event(typ, subtype uint8, data []byte) {
 // completion raises the event that a CQ has completions, at the CQ's EQ.
 func (t *eqTable) completion(eqn, cqn uint32) {
 	if q, ok := t.get(eqn); ok {
-		t.post(q, eventComp, 0, eventOfQueue(cqn)) // struct mlx5_eqe_comp
+		t.post(q, ifc.EventComp, 0, eventOfQueue(cqn)) // struct mlx5_eqe_comp
 	}
 }
 
@@ -136,7 +137,7 @@ func (t *eqTable) post(q *eq, typ, subtype uint8, data []byte) {
 	q.view.Word(at + 60).Store(bigEndian(owner)) // signature, owner: the rest is there before
 	t.env.record(Event{Kind: RecordEQE, Number: q.num, Offset: at, In: e})
 	t.env.interrupt(q.vector)
-	if typ != eventCmd {
+	if typ != ifc.EventCmd {
 		t.env.faults.event()
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/lab/connectx/internal/wire"
 )
 
@@ -94,27 +95,27 @@ func rqts(e *ethernet) *objects[*rqt]         { return &e.rqts }
 func sqs(e *ethernet) *objects[*sendQueue]    { return &e.sqs }
 func rqs(e *ethernet) *objects[*receiveQueue] { return &e.rqs }
 
-var ethCommands = map[uint16]func(*ethernet, *call) status{
-	opCreateTis:  (*ethernet).createTIS,
-	opModifyTis:  on(tises, modifyTisInTisn, ignore), // its priority and port: there is one of each
-	opDestroyTis: drop(tises, destroyTisInTisn, (*tis).end),
-	opCreateTir:  (*ethernet).createTIR,
-	opModifyTir:  on(tirs, modifyTirInTirn, ignore), // hashing, loopback and aggregation: frames here show nothing of them
-	opDestroyTir: drop(tirs, destroyTirInTirn, nil),
-	opCreateRqt:  (*ethernet).createRQT,
-	opModifyRqt:  on(rqts, modifyRqtInRqtn, (*rqt).modify),
-	opDestroyRqt: drop(rqts, destroyRqtInRqtn, (*rqt).end),
-	opCreateSq:   (*ethernet).createSQ,
-	opModifySq:   on(sqs, modifySqInSqn, (*sendQueue).modify),
-	opDestroySq:  drop(sqs, destroySqInSqn, (*sendQueue).close),
-	opQuerySq: on(sqs, querySqInSqn, func(q *sendQueue, c *call) status {
-		return q.query(querySqOutSqContext.at(c.out), sqcState, sqcWq)
+var ethCommands = map[uint16]func(*ethernet, *call) ifc.Status{
+	ifc.OpCreateTis:  (*ethernet).createTIS,
+	ifc.OpModifyTis:  on(tises, ifc.ModifyTisInTisn, ignore), // its priority and port: there is one of each
+	ifc.OpDestroyTis: drop(tises, ifc.DestroyTisInTisn, (*tis).end),
+	ifc.OpCreateTir:  (*ethernet).createTIR,
+	ifc.OpModifyTir:  on(tirs, ifc.ModifyTirInTirn, ignore), // hashing, loopback and aggregation: frames here show nothing of them
+	ifc.OpDestroyTir: drop(tirs, ifc.DestroyTirInTirn, nil),
+	ifc.OpCreateRqt:  (*ethernet).createRQT,
+	ifc.OpModifyRqt:  on(rqts, ifc.ModifyRqtInRqtn, (*rqt).modify),
+	ifc.OpDestroyRqt: drop(rqts, ifc.DestroyRqtInRqtn, (*rqt).end),
+	ifc.OpCreateSq:   (*ethernet).createSQ,
+	ifc.OpModifySq:   on(sqs, ifc.ModifySqInSqn, (*sendQueue).modify),
+	ifc.OpDestroySq:  drop(sqs, ifc.DestroySqInSqn, (*sendQueue).close),
+	ifc.OpQuerySq: on(sqs, ifc.QuerySqInSqn, func(q *sendQueue, c *call) ifc.Status {
+		return q.query(ifc.QuerySqOutSqContext.At(c.out), ifc.SqcState, ifc.SqcWq)
 	}),
-	opCreateRq:  (*ethernet).createRQ,
-	opModifyRq:  on(rqs, modifyRqInRqn, (*receiveQueue).modify),
-	opDestroyRq: drop(rqs, destroyRqInRqn, (*receiveQueue).close),
-	opQueryRq: on(rqs, queryRqInRqn, func(q *receiveQueue, c *call) status {
-		return q.query(queryRqOutRqContext.at(c.out), rqcState, rqcWq)
+	ifc.OpCreateRq:  (*ethernet).createRQ,
+	ifc.OpModifyRq:  on(rqs, ifc.ModifyRqInRqn, (*receiveQueue).modify),
+	ifc.OpDestroyRq: drop(rqs, ifc.DestroyRqInRqn, (*receiveQueue).close),
+	ifc.OpQueryRq: on(rqs, ifc.QueryRqInRqn, func(q *receiveQueue, c *call) ifc.Status {
+		return q.query(ifc.QueryRqOutRqContext.At(c.out), ifc.RqcState, ifc.RqcWq)
 	}),
 }
 
@@ -128,34 +129,34 @@ func (e *ethernet) reset() {
 	e.flow.reset()
 }
 
-func (q *ethQueue) close() status {
+func (q *ethQueue) close() ifc.Status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.state = stateReset
 	q.ring.close()
-	return statusOk
+	return ifc.StatusOk
 }
 
-func (e *ethernet) createTIS(c *call) status {
-	ctx := createTisInCtx.at(c.in)
-	if !e.tds.has(tiscTransportDomain.u32(ctx)) {
-		return statusBadResErr
+func (e *ethernet) createTIS(c *call) ifc.Status {
+	ctx := ifc.CreateTisInCtx.At(c.in)
+	if !e.tds.has(ifc.TiscTransportDomain.U32(ctx)) {
+		return ifc.StatusBadResErr
 	}
-	if tiscTlsEn.is(ctx) || tiscUnderlayQpn.is(ctx) {
-		return statusBadParamErr
+	if ifc.TiscTlsEn.Is(ctx) || ifc.TiscUnderlayQpn.Is(ctx) {
+		return ifc.StatusBadParamErr
 	}
-	t, st := &tis{e: e}, statusOk
-	t.num, st = e.tises.give(t, 1, 1<<16, c, createTisOutTisn)
+	t, st := &tis{e: e}, ifc.StatusOk
+	t.num, st = e.tises.give(t, 1, 1<<16, c, ifc.CreateTisOutTisn)
 	return st
 }
 
-func (t *tis) end() status {
+func (t *tis) end() ifc.Status {
 	for _, q := range t.e.sqs.all() {
-		if sqcTisLstSz.is(q.context) && sqcTisNum0.u32(q.context) == t.num {
-			return statusBadResStateErr
+		if ifc.SqcTisLstSz.Is(q.context) && ifc.SqcTisNum0.U32(q.context) == t.num {
+			return ifc.StatusBadResStateErr
 		}
 	}
-	return statusOk
+	return ifc.StatusOk
 }
 
 // Values of tirc.disp_type.
@@ -164,74 +165,74 @@ const (
 	tirIndirect = 1
 )
 
-func (e *ethernet) createTIR(c *call) status {
-	ctx := bytes.Clone(createTirInCtx.at(c.in))
-	switch typ := tircDispType.int(ctx); {
-	case !e.tds.has(tircTransportDomain.u32(ctx)),
-		typ == tirDirect && !e.rqs.has(tircInlineRqn.u32(ctx)), typ == tirIndirect && !e.rqts.has(tircIndirectTable.u32(ctx)):
-		return statusBadResErr
+func (e *ethernet) createTIR(c *call) ifc.Status {
+	ctx := bytes.Clone(ifc.CreateTirInCtx.At(c.in))
+	switch typ := ifc.TircDispType.Int(ctx); {
+	case !e.tds.has(ifc.TircTransportDomain.U32(ctx)),
+		typ == tirDirect && !e.rqs.has(ifc.TircInlineRqn.U32(ctx)), typ == tirIndirect && !e.rqts.has(ifc.TircIndirectTable.U32(ctx)):
+		return ifc.StatusBadResErr
 	case typ != tirDirect && typ != tirIndirect:
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
-	_, st := e.tirs.give(ctx, 1, 1<<16, c, createTirOutTirn)
-	if st == statusOk && tircRxHashFieldSelectorOuter.is(ctx) { // those of single queues have a function without fields
-		e.rss.Store(tircIndirectTable.u32(ctx))
+	_, st := e.tirs.give(ctx, 1, 1<<16, c, ifc.CreateTirOutTirn)
+	if st == ifc.StatusOk && ifc.TircRxHashFieldSelectorOuter.Is(ctx) { // those of single queues have a function without fields
+		e.rss.Store(ifc.TircIndirectTable.U32(ctx))
 	}
 	return st
 }
 
 // queuesOf returns the queues that the context of an RQT names, which are behind it.
-func (e *ethernet) queuesOf(ctx []byte, most int) (rqns []uint32, st status) {
-	n, rest := rqtcRqtActualSize.int(ctx), ctx[rqtcSize:]
+func (e *ethernet) queuesOf(ctx []byte, most int) (rqns []uint32, st ifc.Status) {
+	n, rest := ifc.RqtcRqtActualSize.Int(ctx), ctx[ifc.RqtcSize:]
 	switch {
 	case n > most:
-		return nil, statusBadParamErr
+		return nil, ifc.StatusBadParamErr
 	case n == 0 || n > len(rest)/4:
-		return nil, statusBadInpLenErr
+		return nil, ifc.StatusBadInpLenErr
 	}
 	rqns = make([]uint32, n)
 	for i := range rqns {
 		rqns[i] = be.Uint32(rest[i*4:]) & 0xffffff
 		if !e.rqs.has(rqns[i]) {
-			return nil, statusBadResErr
+			return nil, ifc.StatusBadResErr
 		}
 	}
-	return rqns, statusOk
+	return rqns, ifc.StatusOk
 }
 
-func (e *ethernet) createRQT(c *call) status {
-	ctx := createRqtInRqtContext.from(c.in)
-	most := rqtcRqtMaxSize.int(ctx)
-	if most > 1<<e.caps.int(capGeneral, cmdHcaCapLogMaxRqtSize) {
-		return statusBadParamErr
+func (e *ethernet) createRQT(c *call) ifc.Status {
+	ctx := ifc.CreateRqtInRqtContext.From(c.in)
+	most := ifc.RqtcRqtMaxSize.Int(ctx)
+	if most > 1<<e.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxRqtSize) {
+		return ifc.StatusBadParamErr
 	}
 	rqns, st := e.queuesOf(ctx, most)
-	if st != statusOk {
+	if st != ifc.StatusOk {
 		return st
 	}
 	t := &rqt{e: e, most: most, rqns: rqns}
-	t.num, st = e.rqts.give(t, 1, 1<<logRQTs, c, createRqtOutRqtn)
+	t.num, st = e.rqts.give(t, 1, 1<<logRQTs, c, ifc.CreateRqtOutRqtn)
 	return st
 }
 
-func (t *rqt) modify(c *call) status {
-	rqns, st := t.e.queuesOf(modifyRqtInCtx.from(c.in), t.most)
-	if st != statusOk {
+func (t *rqt) modify(c *call) ifc.Status {
+	rqns, st := t.e.queuesOf(ifc.ModifyRqtInCtx.From(c.in), t.most)
+	if st != ifc.StatusOk {
 		return st
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.rqns = rqns
-	return statusOk
+	return ifc.StatusOk
 }
 
-func (t *rqt) end() status {
+func (t *rqt) end() ifc.Status {
 	for _, ctx := range t.e.tirs.all() {
-		if tircDispType.int(ctx) == tirIndirect && tircIndirectTable.u32(ctx) == t.num {
-			return statusBadResStateErr
+		if ifc.TircDispType.Int(ctx) == tirIndirect && ifc.TircIndirectTable.U32(ctx) == t.num {
+			return ifc.StatusBadResStateErr
 		}
 	}
-	return statusOk
+	return ifc.StatusOk
 }
 
 // Values of wq.wq_type.
@@ -239,109 +240,109 @@ const wqCyclic = 1
 
 // open maps the ring of a queue whose context has w as its struct wq, which the list of pages
 // follows.
-func (q *ethQueue) open(e *ethernet, w []byte, cqn uint32) status {
+func (q *ethQueue) open(e *ethernet, w []byte, cqn uint32) ifc.Status {
 	var ok bool
 	if q.cq, ok = e.cqs.get(cqn); !ok {
-		return statusBadResErr
+		return ifc.StatusBadResErr
 	}
-	logSize, logStride := wqLogWqSz.int(w), wqLogWqStride.int(w)
+	logSize, logStride := ifc.WqLogWqSz.Int(w), ifc.WqLogWqStride.Int(w)
 	switch {
-	case wqWqType.int(w) != wqCyclic, wqWqSignature.is(w), wqDbrUmemValid.is(w), wqWqUmemValid.is(w),
-		logSize > e.caps.int(capGeneral, cmdHcaCapLogMaxWqSz), logStride < 4, logStride > 10:
-		return statusBadParamErr
+	case ifc.WqWqType.Int(w) != wqCyclic, ifc.WqWqSignature.Is(w), ifc.WqDbrUmemValid.Is(w), ifc.WqWqUmemValid.Is(w),
+		logSize > e.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxWqSz), logStride < 4, logStride > 10:
+		return ifc.StatusBadParamErr
 	}
-	q.pd = wqPd.u32(w) // of a queue that drops everything, it is none
+	q.pd = ifc.WqPd.U32(w) // of a queue that drops everything, it is none
 	q.ring.count, q.ring.stride = 1<<logSize, 1<<logStride
-	return e.env.mapRing(&q.ring, wqPas.at(w), wqLogWqPgSz.int(w), wqPageOffset.int(w), wqDbrAddr.get(w))
+	return e.env.mapRing(&q.ring, ifc.WqPas.At(w), ifc.WqLogWqPgSz.Int(w), ifc.WqPageOffset.Int(w), ifc.WqDbrAddr.Get(w))
 }
 
 // move changes a queue's state: from reset to ready, from anywhere to error and to reset.
-func (q *ethQueue) move(from, to int) status {
+func (q *ethQueue) move(from, to int) ifc.Status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
 	case q.state != from:
-		return statusBadResStateErr
+		return ifc.StatusBadResStateErr
 	case to == from:
 	case to == stateReset:
 		q.head = 0
 	case to == stateReady && from != stateReset, to != stateReady && to != stateError:
-		return statusBadResStateErr
+		return ifc.StatusBadResStateErr
 	}
 	q.state = to
-	return statusOk
+	return ifc.StatusOk
 }
 
 // query writes the context of a queue, with its state and work queue as they are now.
-func (q *ethQueue) query(ctx []byte, state, wq field) status {
+func (q *ethQueue) query(ctx []byte, state, wq ifc.Field) ifc.Status {
 	copy(ctx, q.context)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	state.set(ctx, uint64(q.state))
-	wqHwCounter.set(wq.at(ctx), uint64(q.head))
-	return statusOk
+	state.Set(ctx, uint64(q.state))
+	ifc.WqHwCounter.Set(wq.At(ctx), uint64(q.head))
+	return ifc.StatusOk
 }
 
-func (e *ethernet) createSQ(c *call) status {
-	ctx := createSqInCtx.from(c.in)
-	w := sqcWq.from(ctx)
+func (e *ethernet) createSQ(c *call) ifc.Status {
+	ctx := ifc.CreateSqInCtx.From(c.in)
+	w := ifc.SqcWq.From(ctx)
 	switch {
-	case sqcHairpin.is(ctx), sqcAllowMultiPktSendWqe.is(ctx):
-		return statusBadParamErr
-	case sqcTisLstSz.is(ctx) && !e.tises.has(sqcTisNum0.u32(ctx)), !e.uars.has(wqUarPage.u32(w)):
-		return statusBadResErr
-	case wqLogWqStride.int(w) != 6:
-		return statusBadParamErr
+	case ifc.SqcHairpin.Is(ctx), ifc.SqcAllowMultiPktSendWqe.Is(ctx):
+		return ifc.StatusBadParamErr
+	case ifc.SqcTisLstSz.Is(ctx) && !e.tises.has(ifc.SqcTisNum0.U32(ctx)), !e.uars.has(ifc.WqUarPage.U32(w)):
+		return ifc.StatusBadResErr
+	case ifc.WqLogWqStride.Int(w) != 6:
+		return ifc.StatusBadParamErr
 	}
-	q := &sendQueue{ethQueue: ethQueue{context: bytes.Clone(ctx[:sqcSize])}, uar: wqUarPage.u32(w)}
-	st := q.open(e, w, sqcCqn.u32(ctx))
-	if st != statusOk {
+	q := &sendQueue{ethQueue: ethQueue{context: bytes.Clone(ctx[:ifc.SqcSize])}, uar: ifc.WqUarPage.U32(w)}
+	st := q.open(e, w, ifc.SqcCqn.U32(ctx))
+	if st != ifc.StatusOk {
 		return st
 	}
-	if q.num, st = e.sqs.give(q, minSQ, maxSQ, c, createSqOutSqn); st != statusOk {
+	if q.num, st = e.sqs.give(q, minSQ, maxSQ, c, ifc.CreateSqOutSqn); st != ifc.StatusOk {
 		q.close()
 	}
 	return st
 }
 
-func (q *sendQueue) modify(c *call) status {
-	to := sqcState.int(modifySqInCtx.at(c.in))
-	st := q.move(modifySqInSqState.int(c.in), to)
-	if st == statusOk && to == stateReset {
+func (q *sendQueue) modify(c *call) ifc.Status {
+	to := ifc.SqcState.Int(ifc.ModifySqInCtx.At(c.in))
+	st := q.move(ifc.ModifySqInSqState.Int(c.in), to)
+	if st == ifc.StatusOk && to == stateReset {
 		q.shown.reset()
 	}
 	return st
 }
 
-func (e *ethernet) createRQ(c *call) status {
-	ctx := createRqInCtx.from(c.in)
-	if rqcHairpin.is(ctx) || rqcMemRqType.is(ctx) || rqcScatterFcs.is(ctx) {
-		return statusBadParamErr
+func (e *ethernet) createRQ(c *call) ifc.Status {
+	ctx := ifc.CreateRqInCtx.From(c.in)
+	if ifc.RqcHairpin.Is(ctx) || ifc.RqcMemRqType.Is(ctx) || ifc.RqcScatterFcs.Is(ctx) {
+		return ifc.StatusBadParamErr
 	}
-	q := &receiveQueue{ethQueue: ethQueue{context: bytes.Clone(ctx[:rqcSize])}, keepVLAN: rqcVsd.is(ctx)}
-	st := q.open(e, rqcWq.from(ctx), rqcCqn.u32(ctx))
-	if st != statusOk {
+	q := &receiveQueue{ethQueue: ethQueue{context: bytes.Clone(ctx[:ifc.RqcSize])}, keepVLAN: ifc.RqcVsd.Is(ctx)}
+	st := q.open(e, ifc.RqcWq.From(ctx), ifc.RqcCqn.U32(ctx))
+	if st != ifc.StatusOk {
 		return st
 	}
-	if q.num, st = e.rqs.give(q, minRQ, maxRQ, c, createRqOutRqn); st != statusOk {
+	if q.num, st = e.rqs.give(q, minRQ, maxRQ, c, ifc.CreateRqOutRqn); st != ifc.StatusOk {
 		q.close()
 	}
 	return st
 }
 
-func (q *receiveQueue) modify(c *call) status {
+func (q *receiveQueue) modify(c *call) ifc.Status {
 	const selectVSD, selectCounters = 1 << 1, 1 << 3 // modify_bitmask
-	mask := modifyRqInModifyBitmask.get(c.in)
+	mask := ifc.ModifyRqInModifyBitmask.Get(c.in)
 	if mask&^(selectVSD|selectCounters) != 0 {
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
-	if st := q.move(modifyRqInRqState.int(c.in), rqcState.int(modifyRqInCtx.at(c.in))); st != statusOk {
+	if st := q.move(ifc.ModifyRqInRqState.Int(c.in), ifc.RqcState.Int(ifc.ModifyRqInCtx.At(c.in))); st != ifc.StatusOk {
 		return st
 	}
 	if mask&selectVSD != 0 {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		q.keepVLAN = rqcVsd.is(modifyRqInCtx.at(c.in))
+		q.keepVLAN = ifc.RqcVsd.Is(ifc.ModifyRqInCtx.At(c.in))
 	}
-	return statusOk
+	return ifc.StatusOk
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/lab/connectx/internal/wire"
 )
 
@@ -33,8 +34,8 @@ const (
 
 func (m *machine) physicalKey() uint32 {
 	return m.register(0, 0, nil, func(mkc []byte) {
-		mkcAccessMode10.set(mkc, mkcModePa)
-		mkcLength64.set(mkc, 1)
+		ifc.MkcAccessMode10.Set(mkc, ifc.MkcModePa)
+		ifc.MkcLength64.Set(mkc, 1)
 	})
 }
 
@@ -45,59 +46,59 @@ func (m *machine) newNetdev() *netdev {
 		sq: m.alloc(64 << netdevLog), rq: m.alloc(rqStride << netdevLog), sqRecord: m.alloc(8), rqRecord: m.alloc(8),
 		data: m.alloc(pageBytes << netdevLog),
 	}
-	out, _ := m.mustRun(opAllocTransportDomain, 0, nil)
-	n.td = allocTransportDomainOutTransportDomain.u32(out)
-	out, _ = m.mustRun(opCreateTis, 0, func(in []byte) { tiscTransportDomain.set(createTisInCtx.at(in), uint64(n.td)) })
-	n.tis = createTisOutTisn.u32(out)
-	out, _ = m.mustRun(opCreateSq, 0, func(in []byte) {
-		ctx := createSqInCtx.at(in)
-		sqcCqn.set(ctx, uint64(n.sendCQ.num))
-		sqcTisLstSz.set(ctx, 1)
-		sqcTisNum0.set(ctx, uint64(n.tis))
-		n.fill(sqcWq.at(ctx), n.sqRecord, 6)
+	out, _ := m.mustRun(ifc.OpAllocTransportDomain, 0, nil)
+	n.td = ifc.AllocTransportDomainOutTransportDomain.U32(out)
+	out, _ = m.mustRun(ifc.OpCreateTis, 0, func(in []byte) { ifc.TiscTransportDomain.Set(ifc.CreateTisInCtx.At(in), uint64(n.td)) })
+	n.tis = ifc.CreateTisOutTisn.U32(out)
+	out, _ = m.mustRun(ifc.OpCreateSq, 0, func(in []byte) {
+		ctx := ifc.CreateSqInCtx.At(in)
+		ifc.SqcCqn.Set(ctx, uint64(n.sendCQ.num))
+		ifc.SqcTisLstSz.Set(ctx, 1)
+		ifc.SqcTisNum0.Set(ctx, uint64(n.tis))
+		n.fill(ifc.SqcWq.At(ctx), n.sqRecord, 6)
 	}, n.sq.list()...)
-	n.sqn = createSqOutSqn.u32(out)
-	out, _ = m.mustRun(opCreateRq, 0, func(in []byte) {
-		ctx := createRqInCtx.at(in)
-		rqcCqn.set(ctx, uint64(n.recvCQ.num))
-		n.fill(rqcWq.at(ctx), n.rqRecord, 5)
+	n.sqn = ifc.CreateSqOutSqn.U32(out)
+	out, _ = m.mustRun(ifc.OpCreateRq, 0, func(in []byte) {
+		ctx := ifc.CreateRqInCtx.At(in)
+		ifc.RqcCqn.Set(ctx, uint64(n.recvCQ.num))
+		n.fill(ifc.RqcWq.At(ctx), n.rqRecord, 5)
 	}, n.rq.list()...)
-	n.rqn = createRqOutRqn.u32(out)
-	out, _ = m.mustRun(opCreateRqt, 0, func(in []byte) {
-		ctx := createRqtInRqtContext.at(in)
-		rqtcRqtMaxSize.set(ctx, 1)
-		rqtcRqtActualSize.set(ctx, 1)
+	n.rqn = ifc.CreateRqOutRqn.U32(out)
+	out, _ = m.mustRun(ifc.OpCreateRqt, 0, func(in []byte) {
+		ctx := ifc.CreateRqtInRqtContext.At(in)
+		ifc.RqtcRqtMaxSize.Set(ctx, 1)
+		ifc.RqtcRqtActualSize.Set(ctx, 1)
 	}, be.AppendUint32(nil, n.rqn)...)
-	n.rqt = createRqtOutRqtn.u32(out)
-	out, _ = m.mustRun(opCreateTir, 0, func(in []byte) {
-		ctx := createTirInCtx.at(in)
-		tircDispType.set(ctx, tirIndirect)
-		tircIndirectTable.set(ctx, uint64(n.rqt))
-		tircRxHashFn.set(ctx, 2)
-		tircRxHashFieldSelectorOuter.set(ctx, 3)
-		tircTransportDomain.set(ctx, uint64(n.td))
+	n.rqt = ifc.CreateRqtOutRqtn.U32(out)
+	out, _ = m.mustRun(ifc.OpCreateTir, 0, func(in []byte) {
+		ctx := ifc.CreateTirInCtx.At(in)
+		ifc.TircDispType.Set(ctx, tirIndirect)
+		ifc.TircIndirectTable.Set(ctx, uint64(n.rqt))
+		ifc.TircRxHashFn.Set(ctx, 2)
+		ifc.TircRxHashFieldSelectorOuter.Set(ctx, 3)
+		ifc.TircTransportDomain.Set(ctx, uint64(n.td))
 	})
-	n.tir = createTirOutTirn.u32(out)
+	n.tir = ifc.CreateTirOutTirn.U32(out)
 	// As mlx5e does, another for a single queue, which here is one that receives nothing.
-	out, _ = m.mustRun(opCreateRq, 0, func(in []byte) {
-		ctx := createRqInCtx.at(in)
-		rqcCqn.set(ctx, uint64(n.recvCQ.num))
-		n.fill(rqcWq.at(ctx), n.rqRecord, 5)
+	out, _ = m.mustRun(ifc.OpCreateRq, 0, func(in []byte) {
+		ctx := ifc.CreateRqInCtx.At(in)
+		ifc.RqcCqn.Set(ctx, uint64(n.recvCQ.num))
+		n.fill(ifc.RqcWq.At(ctx), n.rqRecord, 5)
 	}, n.rq.list()...)
-	single := createRqOutRqn.u32(out)
-	out, _ = m.mustRun(opCreateRqt, 0, func(in []byte) {
-		ctx := createRqtInRqtContext.at(in)
-		rqtcRqtMaxSize.set(ctx, 1)
-		rqtcRqtActualSize.set(ctx, 1)
+	single := ifc.CreateRqOutRqn.U32(out)
+	out, _ = m.mustRun(ifc.OpCreateRqt, 0, func(in []byte) {
+		ctx := ifc.CreateRqtInRqtContext.At(in)
+		ifc.RqtcRqtMaxSize.Set(ctx, 1)
+		ifc.RqtcRqtActualSize.Set(ctx, 1)
 	}, be.AppendUint32(nil, single)...)
-	m.mustRun(opCreateTir, 0, func(in []byte) {
-		ctx := createTirInCtx.at(in)
-		tircDispType.set(ctx, tirIndirect)
-		tircIndirectTable.set(ctx, createRqtOutRqtn.get(out))
-		tircRxHashFn.set(ctx, 1)
-		tircTransportDomain.set(ctx, uint64(n.td))
+	m.mustRun(ifc.OpCreateTir, 0, func(in []byte) {
+		ctx := ifc.CreateTirInCtx.At(in)
+		ifc.TircDispType.Set(ctx, tirIndirect)
+		ifc.TircIndirectTable.Set(ctx, ifc.CreateRqtOutRqtn.Get(out))
+		ifc.TircRxHashFn.Set(ctx, 1)
+		ifc.TircTransportDomain.Set(ctx, uint64(n.td))
 	})
-	n.modifySQ(stateReset, stateReady, statusOk)
+	n.modifySQ(stateReset, stateReady, ifc.StatusOk)
 	n.modifyRQ(stateReset, stateReady, 0, false)
 	for range 1 << netdevLog {
 		n.post()
@@ -106,20 +107,20 @@ func (m *machine) newNetdev() *netdev {
 }
 
 func (n *netdev) fill(w []byte, record buffer, stride uint64) {
-	wqWqType.set(w, wqCyclic)
-	wqPd.set(w, uint64(n.m.pd))
-	wqUarPage.set(w, uint64(n.m.uar))
-	wqDbrAddr.set(w, record.addr[0])
-	wqLogWqSz.set(w, netdevLog)
-	wqLogWqStride.set(w, stride)
+	ifc.WqWqType.Set(w, wqCyclic)
+	ifc.WqPd.Set(w, uint64(n.m.pd))
+	ifc.WqUarPage.Set(w, uint64(n.m.uar))
+	ifc.WqDbrAddr.Set(w, record.addr[0])
+	ifc.WqLogWqSz.Set(w, netdevLog)
+	ifc.WqLogWqStride.Set(w, stride)
 }
 
-func (n *netdev) modifySQ(from, to int, want status) {
+func (n *netdev) modifySQ(from, to int, want ifc.Status) {
 	n.m.t.Helper()
-	_, st := n.m.run(opModifySq, 0, func(in []byte) {
-		modifySqInSqn.set(in, uint64(n.sqn))
-		modifySqInSqState.set(in, uint64(from))
-		sqcState.set(modifySqInCtx.at(in), uint64(to))
+	_, st := n.m.run(ifc.OpModifySq, 0, func(in []byte) {
+		ifc.ModifySqInSqn.Set(in, uint64(n.sqn))
+		ifc.ModifySqInSqState.Set(in, uint64(from))
+		ifc.SqcState.Set(ifc.ModifySqInCtx.At(in), uint64(to))
 	})
 	if st != want {
 		n.m.t.Fatalf("send queue from %d to %d: status %#x, want %#x", from, to, st, want)
@@ -128,13 +129,13 @@ func (n *netdev) modifySQ(from, to int, want status) {
 
 func (n *netdev) modifyRQ(from, to int, mask uint64, keepVLAN bool) {
 	n.m.t.Helper()
-	n.m.mustRun(opModifyRq, 0, func(in []byte) {
-		modifyRqInRqn.set(in, uint64(n.rqn))
-		modifyRqInRqState.set(in, uint64(from))
-		modifyRqInModifyBitmask.set(in, mask)
-		rqcState.set(modifyRqInCtx.at(in), uint64(to))
+	n.m.mustRun(ifc.OpModifyRq, 0, func(in []byte) {
+		ifc.ModifyRqInRqn.Set(in, uint64(n.rqn))
+		ifc.ModifyRqInRqState.Set(in, uint64(from))
+		ifc.ModifyRqInModifyBitmask.Set(in, mask)
+		ifc.RqcState.Set(ifc.ModifyRqInCtx.At(in), uint64(to))
 		if keepVLAN {
-			rqcVsd.set(modifyRqInCtx.at(in), 1)
+			ifc.RqcVsd.Set(ifc.ModifyRqInCtx.At(in), 1)
 		}
 	})
 }
@@ -152,7 +153,7 @@ func (n *netdev) post() {
 func (n *netdev) send(opcode byte, segs ...[]byte) (counter uint16) {
 	n.m.t.Helper()
 	counter = n.pi
-	n.raw(n.request(opcode, wqeCtrlCqUpdate, segs...))
+	n.raw(n.request(opcode, ifc.WqeCtrlCqUpdate, segs...))
 	return counter
 }
 
@@ -258,7 +259,7 @@ func twoNetdevs(t *testing.T) (a, b *netdev) {
 
 func TestFrames(t *testing.T) {
 	a, b := twoNetdevs(t)
-	const both = ethWqeL3Csum | ethWqeL4Csum
+	const both = ifc.EthWqeL3Csum | ifc.EthWqeL4Csum
 	payload := bytes.Repeat([]byte("0123456789abcdef"), 40)
 	buf := a.m.alloc(pageBytes)
 	place := func(f []byte) []byte {
@@ -271,7 +272,7 @@ func TestFrames(t *testing.T) {
 	taggedWant := slices.Concat(v4[:12], []byte{0x81, 0, 0x20, 7}, checked(v4, false)[12:])
 	send := func(name string, want []byte, flags byte, segs ...[]byte) cqe {
 		t.Helper()
-		n := a.send(opcodeSend, segs...)
+		n := a.send(ifc.OpcodeSend, segs...)
 		a.sendCQ.expect(cqeRequest, n, 0)
 		got, e := b.receive()
 		if !bytes.Equal(got, want) {
@@ -299,28 +300,28 @@ func TestFrames(t *testing.T) {
 	send("short, inline", append(bytes.Clone(short), make([]byte, 60-len(short))...), 1, ethSeg(0, 0, nil, 0), inlineSeg(short))
 
 	// Tags are inserted, and taken out unless the driver wants them.
-	n := a.send(opcodeSend, ethSeg(both, 0, nil, 0x2007), place(v4))
+	n := a.send(ifc.OpcodeSend, ethSeg(both, 0, nil, 0x2007), place(v4))
 	a.sendCQ.expect(cqeRequest, n, 0)
 	got, e := b.receive()
 	if !bytes.Equal(got, checked(v4, false)) || e[29]&1 == 0 || be.Uint16(e[30:]) != 0x2007 {
 		t.Errorf("tagged: flags %#x, tag %#x\n% x", e[29], be.Uint16(e[30:]), got)
 	}
 	b.modifyRQ(stateReady, stateReady, 1<<1, true)
-	a.send(opcodeSend, ethSeg(both, 0, nil, 0x2007), place(v4))
+	a.send(ifc.OpcodeSend, ethSeg(both, 0, nil, 0x2007), place(v4))
 	if got, e := b.receive(); !bytes.Equal(got, taggedWant) || e[29]&1 != 0 {
 		t.Errorf("tagged and kept: flags %#x\n% x, want\n% x", e[29], got, taggedWant)
 	}
 
 	// Counters of both sides.
-	out, _ := b.m.mustRun(opQueryVportCounter, 0, nil)
-	if n := trafficCounterPackets.get(queryVportCounterOutReceivedEthUnicast.at(out)); n != 6 {
+	out, _ := b.m.mustRun(ifc.OpQueryVportCounter, 0, nil)
+	if n := ifc.TrafficCounterPackets.Get(ifc.QueryVportCounterOutReceivedEthUnicast.At(out)); n != 6 {
 		t.Errorf("%d frames have been received, want 6", n)
 	}
-	if n := trafficCounterPackets.get(queryVportCounterOutReceivedEthBroadcast.at(out)); n != 1 {
+	if n := ifc.TrafficCounterPackets.Get(ifc.QueryVportCounterOutReceivedEthBroadcast.At(out)); n != 1 {
 		t.Errorf("%d broadcasts have been received, want 1", n)
 	}
-	out, _ = a.m.mustRun(opQueryVportCounter, 0, nil)
-	if n := trafficCounterPackets.get(queryVportCounterOutTransmittedEthUnicast.at(out)); n != 6 {
+	out, _ = a.m.mustRun(ifc.OpQueryVportCounter, 0, nil)
+	if n := ifc.TrafficCounterPackets.Get(ifc.QueryVportCounterOutTransmittedEthUnicast.At(out)); n != 6 {
 		t.Errorf("%d frames have been sent, want 6", n)
 	}
 }
@@ -335,7 +336,7 @@ func TestSegmentation(t *testing.T) {
 	copy(a.m.bytes(buf.addr[0], len(payload)), payload)
 	for _, v6 := range []bool{false, true} {
 		head := len(tcpFrame(v6, 0, nil))
-		n := a.send(opcodeLso, ethSeg(ethWqeL3Csum|ethWqeL4Csum, 1000, tcpFrame(v6, 0x19, payload)[:head], 0), seg(len(payload), a.key, buf.addr[0]))
+		n := a.send(ifc.OpcodeLso, ethSeg(ifc.EthWqeL3Csum|ifc.EthWqeL4Csum, 1000, tcpFrame(v6, 0x19, payload)[:head], 0), seg(len(payload), a.key, buf.addr[0]))
 		for i := range 3 {
 			flags := byte(0x10) // FIN and PSH are for the last
 			if i == 2 {
@@ -366,28 +367,28 @@ func TestBadFrames(t *testing.T) {
 		return w
 	}
 	for name, post := range map[string]func(){
-		"opcode":                func() { a.send(opcodeRdmaWrite, eth, frame) },
-		"no Ethernet segment":   func() { a.send(opcodeSend) },
-		"size zero":             func() { a.raw(ctrl(0, a.sqn, a.pi, opcodeSend)) },
-		"other queue":           func() { a.raw(slices.Concat(ctrl(3, a.sqn+1, a.pi, opcodeSend), eth, frame)) },
-		"other index":           func() { a.raw(slices.Concat(ctrl(3, a.sqn, a.pi+1, opcodeSend), eth, frame)) },
-		"key":                   func() { a.send(opcodeSend, eth, seg(100, a.key+1, buf.addr[0])) },
-		"key of other memory":   func() { a.send(opcodeSend, eth, seg(100, a.m.key, buf.addr[0])) },
-		"address":               func() { a.send(opcodeSend, eth, seg(100, a.key, 1<<50)) },
-		"too long":              func() { a.send(opcodeSend, eth, seg(1<<20, a.key, buf.addr[0])) },
-		"inline beyond":         func() { a.send(opcodeSend, eth, be.AppendUint32(nil, 1<<31|100), make([]byte, 12)) },
-		"inline header beyond":  func() { a.send(opcodeSend, append([]byte{12: 3, 13: 0xff}, 0, 0)) },
-		"shorter than Ethernet": func() { a.send(opcodeSend, eth, seg(13, a.key, buf.addr[0])) },
-		"segments of nothing":   func() { a.send(opcodeLso, ethSeg(0, 0, tcpFrame(false, 0, nil), 0), frame) },
-		"segments of no TCP":    func() { a.send(opcodeLso, ethSeg(0, 100, make([]byte, 54), 0), frame) },
+		"opcode":                func() { a.send(ifc.OpcodeRdmaWrite, eth, frame) },
+		"no Ethernet segment":   func() { a.send(ifc.OpcodeSend) },
+		"size zero":             func() { a.raw(ctrl(0, a.sqn, a.pi, ifc.OpcodeSend)) },
+		"other queue":           func() { a.raw(slices.Concat(ctrl(3, a.sqn+1, a.pi, ifc.OpcodeSend), eth, frame)) },
+		"other index":           func() { a.raw(slices.Concat(ctrl(3, a.sqn, a.pi+1, ifc.OpcodeSend), eth, frame)) },
+		"key":                   func() { a.send(ifc.OpcodeSend, eth, seg(100, a.key+1, buf.addr[0])) },
+		"key of other memory":   func() { a.send(ifc.OpcodeSend, eth, seg(100, a.m.key, buf.addr[0])) },
+		"address":               func() { a.send(ifc.OpcodeSend, eth, seg(100, a.key, 1<<50)) },
+		"too long":              func() { a.send(ifc.OpcodeSend, eth, seg(1<<20, a.key, buf.addr[0])) },
+		"inline beyond":         func() { a.send(ifc.OpcodeSend, eth, be.AppendUint32(nil, 1<<31|100), make([]byte, 12)) },
+		"inline header beyond":  func() { a.send(ifc.OpcodeSend, append([]byte{12: 3, 13: 0xff}, 0, 0)) },
+		"shorter than Ethernet": func() { a.send(ifc.OpcodeSend, eth, seg(13, a.key, buf.addr[0])) },
+		"segments of nothing":   func() { a.send(ifc.OpcodeLso, ethSeg(0, 0, tcpFrame(false, 0, nil), 0), frame) },
+		"segments of no TCP":    func() { a.send(ifc.OpcodeLso, ethSeg(0, 100, make([]byte, 54), 0), frame) },
 		"segments beyond a frame": func() {
-			a.send(opcodeLso, ethSeg(0, maxFrame, tcpFrame(false, 0, nil), 0), seg(maxFrame, a.key, buf.addr[0]))
+			a.send(ifc.OpcodeLso, ethSeg(0, maxFrame, tcpFrame(false, 0, nil), 0), seg(maxFrame, a.key, buf.addr[0]))
 		},
-		"header without its IP": func() { a.send(opcodeLso, ethSeg(0, 1, tcpFrame(false, 0, nil)[:33], 0), frame) },
+		"header without its IP": func() { a.send(ifc.OpcodeLso, ethSeg(0, 1, tcpFrame(false, 0, nil)[:33], 0), frame) },
 		"header without its tag": func() {
-			a.send(opcodeLso, ethSeg(0, 1, []byte{12: wire.TypeVLAN >> 8, 13: wire.TypeVLAN & 0xff}, 0), frame)
+			a.send(ifc.OpcodeLso, ethSeg(0, 1, []byte{12: wire.TypeVLAN >> 8, 13: wire.TypeVLAN & 0xff}, 0), frame)
 		},
-		"header behind data": func() { a.send(opcodeLso, ethSeg(0, 1, append(tcpFrame(false, 0, nil), 0), 0), frame) },
+		"header behind data": func() { a.send(ifc.OpcodeLso, ethSeg(0, 1, append(tcpFrame(false, 0, nil), 0), 0), frame) },
 	} {
 		at := a.pi
 		post()
@@ -395,14 +396,14 @@ func TestBadFrames(t *testing.T) {
 		if e[cqeOpOwn]>>4 != cqeRequestError || be.Uint16(e[cqeCounter:]) != at || e[cqeSyndrome] != 2 {
 			t.Errorf("%s: % x", name, e)
 		}
-		a.modifySQ(stateReady, stateReset, statusBadResStateErr)
-		a.modifySQ(stateError, stateReset, statusOk)
+		a.modifySQ(stateReady, stateReset, ifc.StatusBadResStateErr)
+		a.modifySQ(stateError, stateReset, ifc.StatusOk)
 		a.pi = 0
 		be.PutUint32(a.sqRecord.at(4, 4), 0)
-		a.modifySQ(stateReset, stateReady, statusOk)
+		a.modifySQ(stateReset, stateReady, ifc.StatusOk)
 	}
 	b.recvCQ.empty()
-	n := a.send(opcodeNop)
+	n := a.send(ifc.OpcodeNop)
 	a.sendCQ.expect(cqeRequest, n, 0)
 }
 
@@ -428,11 +429,11 @@ func FuzzFrames(f *testing.F) {
 // FuzzNetdev has a guest that posts anything to its network function's queues, for frames that another
 // receives in buffers of any sizes: each request completes.
 func FuzzNetdev(f *testing.F) {
-	const both = ethWqeL3Csum | ethWqeL4Csum
-	f.Add(byte(opcodeSend), byte(both), uint16(0), uint16(0), tcpFrame(false, 0x10, nil), uint16(1000), []byte(nil), []byte{64})
-	f.Add(byte(opcodeSend), byte(both), uint16(0), uint16(insertVLAN), []byte{0x20, 7}, uint16(100), inlineSeg([]byte("behind")), []byte{1, 2, 3, 255})
-	f.Add(byte(opcodeLso), byte(both), uint16(100), uint16(54), tcpFrame(false, 0x10, nil), uint16(1000), []byte(nil), []byte{0, 255, 255})
-	f.Add(byte(opcodeLso), byte(0), uint16(1), uint16(14), []byte{12: wire.TypeVLAN >> 8, 13: wire.TypeVLAN & 0xff}, uint16(2), []byte(nil), []byte{16})
+	const both = ifc.EthWqeL3Csum | ifc.EthWqeL4Csum
+	f.Add(byte(ifc.OpcodeSend), byte(both), uint16(0), uint16(0), tcpFrame(false, 0x10, nil), uint16(1000), []byte(nil), []byte{64})
+	f.Add(byte(ifc.OpcodeSend), byte(both), uint16(0), uint16(insertVLAN), []byte{0x20, 7}, uint16(100), inlineSeg([]byte("behind")), []byte{1, 2, 3, 255})
+	f.Add(byte(ifc.OpcodeLso), byte(both), uint16(100), uint16(54), tcpFrame(false, 0x10, nil), uint16(1000), []byte(nil), []byte{0, 255, 255})
+	f.Add(byte(ifc.OpcodeLso), byte(0), uint16(1), uint16(14), []byte{12: wire.TypeVLAN >> 8, 13: wire.TypeVLAN & 0xff}, uint16(2), []byte(nil), []byte{16})
 	f.Fuzz(func(t *testing.T, op, flags byte, mss, size uint16, header []byte, length uint16, rest, receives []byte) {
 		h := newHub()
 		a, b := newMachine(t, h, 1).newNetdev(), newMachine(t, h, 2).newNetdev()
@@ -442,10 +443,10 @@ func FuzzNetdev(f *testing.F) {
 		}
 		eth := ethSeg(flags, mss, header[:min(len(header), 256)], 0)
 		be.PutUint16(eth[12:], size)
-		a.put(a.request(op, wqeCtrlCqUpdate, eth, seg(int(length), a.key, a.data.addr[0]), append(rest[:min(len(rest), 512)], make([]byte, -min(len(rest), 512)&15)...)))
+		a.put(a.request(op, ifc.WqeCtrlCqUpdate, eth, seg(int(length), a.key, a.data.addr[0]), append(rest[:min(len(rest), 512)], make([]byte, -min(len(rest), 512)&15)...)))
 		a.m.dev.doorbell(a.m.uar, uarSend, be.AppendUint32(make([]byte, 4), a.sqn<<8))
 		if e := a.sendCQ.next(); e[cqeOpOwn]>>4 == cqeRequest {
-			n := a.send(opcodeNop)
+			n := a.send(ifc.OpcodeNop)
 			a.sendCQ.expect(cqeRequest, n, 0)
 		} else if e[cqeOpOwn]>>4 != cqeRequestError {
 			t.Errorf("completion % x", e)
@@ -458,7 +459,7 @@ func FuzzNetdev(f *testing.F) {
 func TestReceiveErrors(t *testing.T) {
 	a, b := twoNetdevs(t)
 	buf := a.m.alloc(pageBytes)
-	send := func(n int) { a.send(opcodeSend, ethSeg(0, 0, nil, 0), seg(n, a.key, buf.addr[0])) }
+	send := func(n int) { a.send(ifc.OpcodeSend, ethSeg(0, 0, nil, 0), seg(n, a.key, buf.addr[0])) }
 	for range 1 << netdevLog {
 		send(100)
 		b.recvCQ.next() // and no receive posted again
@@ -479,23 +480,23 @@ func TestReceiveErrors(t *testing.T) {
 func TestNetworkObjects(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	n := m.newNetdev()
-	expect := func(want status, op uint16, num field, v uint32) {
+	expect := func(want ifc.Status, op uint16, num ifc.Field, v uint32) {
 		t.Helper()
-		if _, st := m.run(op, 0, func(in []byte) { num.set(in, uint64(v)) }); st != want {
-			t.Errorf("%s %#x: status %#x, want %#x", layouts[op].name, v, st, want)
+		if _, st := m.run(op, 0, func(in []byte) { num.Set(in, uint64(v)) }); st != want {
+			t.Errorf("%s %#x: status %#x, want %#x", ifc.Layouts[op].Name, v, st, want)
 		}
 	}
-	expect(statusBadResStateErr, opDestroyTis, destroyTisInTisn, n.tis)
-	expect(statusBadResStateErr, opDestroyRqt, destroyRqtInRqtn, n.rqt)
-	expect(statusBadResErr, opDestroyTir, destroyTirInTirn, n.tir+100)
-	expect(statusOk, opDestroyTir, destroyTirInTirn, n.tir)
-	expect(statusOk, opDestroyRqt, destroyRqtInRqtn, n.rqt)
-	expect(statusOk, opDestroySq, destroySqInSqn, n.sqn)
-	expect(statusBadResErr, opDestroySq, destroySqInSqn, n.sqn)
-	expect(statusOk, opDestroyTis, destroyTisInTisn, n.tis)
-	expect(statusOk, opDestroyRq, destroyRqInRqn, n.rqn)
-	expect(statusBadResErr, opModifyTis, modifyTisInTisn, n.tis)
-	if _, st := m.run(opCreateTis, 0, nil); st != statusBadResErr {
+	expect(ifc.StatusBadResStateErr, ifc.OpDestroyTis, ifc.DestroyTisInTisn, n.tis)
+	expect(ifc.StatusBadResStateErr, ifc.OpDestroyRqt, ifc.DestroyRqtInRqtn, n.rqt)
+	expect(ifc.StatusBadResErr, ifc.OpDestroyTir, ifc.DestroyTirInTirn, n.tir+100)
+	expect(ifc.StatusOk, ifc.OpDestroyTir, ifc.DestroyTirInTirn, n.tir)
+	expect(ifc.StatusOk, ifc.OpDestroyRqt, ifc.DestroyRqtInRqtn, n.rqt)
+	expect(ifc.StatusOk, ifc.OpDestroySq, ifc.DestroySqInSqn, n.sqn)
+	expect(ifc.StatusBadResErr, ifc.OpDestroySq, ifc.DestroySqInSqn, n.sqn)
+	expect(ifc.StatusOk, ifc.OpDestroyTis, ifc.DestroyTisInTisn, n.tis)
+	expect(ifc.StatusOk, ifc.OpDestroyRq, ifc.DestroyRqInRqn, n.rqn)
+	expect(ifc.StatusBadResErr, ifc.OpModifyTis, ifc.ModifyTisInTisn, n.tis)
+	if _, st := m.run(ifc.OpCreateTis, 0, nil); st != ifc.StatusBadResErr {
 		t.Errorf("TIS without a transport domain: status %#x", st)
 	}
 }
@@ -504,13 +505,13 @@ func TestNetworkObjects(t *testing.T) {
 func TestNoRawPackets(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	n := m.newNetdev()
-	if _, st := m.run(opAllocTransportDomain, 0, nil); st != statusNoResErr {
+	if _, st := m.run(ifc.OpAllocTransportDomain, 0, nil); st != ifc.StatusNoResErr {
 		t.Errorf("a second transport domain: status %#x", st)
 	}
-	if _, st := m.run(opCreateTis, 0, nil); st != statusBadResErr {
+	if _, st := m.run(ifc.OpCreateTis, 0, nil); st != ifc.StatusBadResErr {
 		t.Errorf("TIS: status %#x", st)
 	}
-	if _, st := m.run(opCreateTir, 0, func(in []byte) { tircInlineRqn.set(createTirInCtx.at(in), uint64(n.rqn)) }); st != statusBadResErr {
+	if _, st := m.run(ifc.OpCreateTir, 0, func(in []byte) { ifc.TircInlineRqn.Set(ifc.CreateTirInCtx.At(in), uint64(n.rqn)) }); st != ifc.StatusBadResErr {
 		t.Errorf("TIR: status %#x", st)
 	}
 }
@@ -519,14 +520,14 @@ func TestNoRawPackets(t *testing.T) {
 func TestModifyRQT(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	n := m.newNetdev()
-	modify := func(size int) status {
-		_, st := m.run(opModifyRqt, 0, func(in []byte) {
-			modifyRqtInRqtn.set(in, uint64(n.rqt))
-			rqtcRqtActualSize.set(modifyRqtInCtx.at(in), uint64(size))
+	modify := func(size int) ifc.Status {
+		_, st := m.run(ifc.OpModifyRqt, 0, func(in []byte) {
+			ifc.ModifyRqtInRqtn.Set(in, uint64(n.rqt))
+			ifc.RqtcRqtActualSize.Set(ifc.ModifyRqtInCtx.At(in), uint64(size))
 		}, bytes.Repeat(be.AppendUint32(nil, n.rqn), size)...)
 		return st
 	}
-	for size, want := range map[int]status{1: statusOk, 2: statusBadParamErr, 1<<16 - 1: statusBadParamErr} {
+	for size, want := range map[int]ifc.Status{1: ifc.StatusOk, 2: ifc.StatusBadParamErr, 1<<16 - 1: ifc.StatusBadParamErr} {
 		if st := modify(size); st != want {
 			t.Errorf("%d queues in a table of at most 1: status %#x, want %#x", size, st, want)
 		}
@@ -538,31 +539,33 @@ func TestFlowLimits(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	var table uint64
 	groups, entries := 0, 0
-	group := func(first, last uint64) (num uint64, st status) {
-		out, st := m.run(opCreateFlowGroup, 0, func(in []byte) {
-			createFlowGroupInTableId.set(in, table)
-			createFlowGroupInStartFlowIndex.set(in, first)
-			createFlowGroupInEndFlowIndex.set(in, last)
+	group := func(first, last uint64) (num uint64, st ifc.Status) {
+		out, st := m.run(ifc.OpCreateFlowGroup, 0, func(in []byte) {
+			ifc.CreateFlowGroupInTableId.Set(in, table)
+			ifc.CreateFlowGroupInStartFlowIndex.Set(in, first)
+			ifc.CreateFlowGroupInEndFlowIndex.Set(in, last)
 		})
-		if st == statusOk {
+		if st == ifc.StatusOk {
 			groups++
 		}
-		return createFlowGroupOutGroupId.get(out), st
+		return ifc.CreateFlowGroupOutGroupId.Get(out), st
 	}
 	for range maxFlowEntries>>logFlows + 1 {
-		out, _ := m.mustRun(opCreateFlowTable, 0, func(in []byte) { flowTableContextLogSize.set(createFlowTableInFlowTableContext.at(in), logTableSize) })
-		table = createFlowTableOutTableId.get(out)
+		out, _ := m.mustRun(ifc.OpCreateFlowTable, 0, func(in []byte) {
+			ifc.FlowTableContextLogSize.Set(ifc.CreateFlowTableInFlowTableContext.At(in), logTableSize)
+		})
+		table = ifc.CreateFlowTableOutTableId.Get(out)
 		num, st := group(0, 1<<logFlows)
-		for i := uint64(0); st == statusOk; i++ {
-			_, st = m.run(opSetFlowTableEntry, 0, func(in []byte) {
-				setFteInTableId.set(in, table)
-				setFteInFlowIndex.set(in, i)
-				flowContextGroupId.set(setFteInFlowContext.at(in), num)
-				flowContextAction.set(setFteInFlowContext.at(in), 1)
+		for i := uint64(0); st == ifc.StatusOk; i++ {
+			_, st = m.run(ifc.OpSetFlowTableEntry, 0, func(in []byte) {
+				ifc.SetFteInTableId.Set(in, table)
+				ifc.SetFteInFlowIndex.Set(in, i)
+				ifc.FlowContextGroupId.Set(ifc.SetFteInFlowContext.At(in), num)
+				ifc.FlowContextAction.Set(ifc.SetFteInFlowContext.At(in), 1)
 			})
-			if st == statusOk {
+			if st == ifc.StatusOk {
 				entries++
-			} else if st != statusNoResErr || i > 1<<logFlows {
+			} else if st != ifc.StatusNoResErr || i > 1<<logFlows {
 				t.Fatalf("entry %d: status %#x", i, st)
 			}
 		}
@@ -570,98 +573,98 @@ func TestFlowLimits(t *testing.T) {
 	if entries != maxFlowEntries {
 		t.Errorf("%d entries in all tables, want %d", entries, maxFlowEntries)
 	}
-	st := statusOk
-	for i := uint64(1<<logFlows + 1); st == statusOk; i++ {
+	st := ifc.StatusOk
+	for i := uint64(1<<logFlows + 1); st == ifc.StatusOk; i++ {
 		_, st = group(i, i)
 	}
-	if groups != maxFlowGroups || st != statusNoResErr {
+	if groups != maxFlowGroups || st != ifc.StatusNoResErr {
 		t.Errorf("group %d: status %#x", groups+1, st)
 	}
 }
 
 func TestFlowTables(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
-	out, _ := m.mustRun(opCreateFlowTable, 0, func(in []byte) { flowTableContextLogSize.set(createFlowTableInFlowTableContext.at(in), 3) })
-	table := createFlowTableOutTableId.u32(out)
-	group := func(first, last uint64) (uint32, status) {
-		out, st := m.run(opCreateFlowGroup, 0, func(in []byte) {
-			createFlowGroupInTableId.set(in, uint64(table))
-			createFlowGroupInStartFlowIndex.set(in, first)
-			createFlowGroupInEndFlowIndex.set(in, last)
+	out, _ := m.mustRun(ifc.OpCreateFlowTable, 0, func(in []byte) { ifc.FlowTableContextLogSize.Set(ifc.CreateFlowTableInFlowTableContext.At(in), 3) })
+	table := ifc.CreateFlowTableOutTableId.U32(out)
+	group := func(first, last uint64) (uint32, ifc.Status) {
+		out, st := m.run(ifc.OpCreateFlowGroup, 0, func(in []byte) {
+			ifc.CreateFlowGroupInTableId.Set(in, uint64(table))
+			ifc.CreateFlowGroupInStartFlowIndex.Set(in, first)
+			ifc.CreateFlowGroupInEndFlowIndex.Set(in, last)
 		})
-		return createFlowGroupOutGroupId.u32(out), st
+		return ifc.CreateFlowGroupOutGroupId.U32(out), st
 	}
 	g, st := group(0, 3)
-	if st != statusOk {
+	if st != ifc.StatusOk {
 		t.Fatalf("group: status %#x", st)
 	}
 	for _, c := range [][2]uint64{{3, 4}, {5, 4}, {4, 8}} {
-		if _, st := group(c[0], c[1]); st != statusBadParamErr {
+		if _, st := group(c[0], c[1]); st != ifc.StatusBadParamErr {
 			t.Errorf("group %d to %d: status %#x", c[0], c[1], st)
 		}
 	}
 	n := m.newNetdev()
-	out, _ = m.mustRun(opAllocFlowCounter, 0, nil)
-	counter := allocFlowCounterOutFlowCounterId.u32(out)
-	actions := func(index uint64, group, action uint32, to, counters int, list ...uint32) status {
+	out, _ = m.mustRun(ifc.OpAllocFlowCounter, 0, nil)
+	counter := ifc.AllocFlowCounterOutFlowCounterId.U32(out)
+	actions := func(index uint64, group, action uint32, to, counters int, list ...uint32) ifc.Status {
 		var b []byte
 		for _, v := range list {
 			b = append(be.AppendUint32(b, v), 0, 0, 0, 0)
 		}
-		_, st := m.run(opSetFlowTableEntry, 0, func(in []byte) {
-			setFteInTableId.set(in, uint64(table))
-			setFteInFlowIndex.set(in, index)
-			ctx := setFteInFlowContext.at(in)
-			flowContextGroupId.set(ctx, uint64(group))
-			flowContextAction.set(ctx, uint64(action))
-			flowContextDestinationListSize.set(ctx, uint64(to))
-			flowContextFlowCounterListSize.set(ctx, uint64(counters))
+		_, st := m.run(ifc.OpSetFlowTableEntry, 0, func(in []byte) {
+			ifc.SetFteInTableId.Set(in, uint64(table))
+			ifc.SetFteInFlowIndex.Set(in, index)
+			ctx := ifc.SetFteInFlowContext.At(in)
+			ifc.FlowContextGroupId.Set(ctx, uint64(group))
+			ifc.FlowContextAction.Set(ctx, uint64(action))
+			ifc.FlowContextDestinationListSize.Set(ctx, uint64(to))
+			ifc.FlowContextFlowCounterListSize.Set(ctx, uint64(counters))
 		}, b...)
 		return st
 	}
-	entry := func(index uint64, group uint32) status { return actions(index, group, 1, 0, 0) }
-	destroyGroup := func() status {
-		_, st := m.run(opDestroyFlowGroup, 0, func(in []byte) {
-			destroyFlowGroupInTableId.set(in, uint64(table))
-			destroyFlowGroupInGroupId.set(in, uint64(g))
+	entry := func(index uint64, group uint32) ifc.Status { return actions(index, group, 1, 0, 0) }
+	destroyGroup := func() ifc.Status {
+		_, st := m.run(ifc.OpDestroyFlowGroup, 0, func(in []byte) {
+			ifc.DestroyFlowGroupInTableId.Set(in, uint64(table))
+			ifc.DestroyFlowGroupInGroupId.Set(in, uint64(g))
 		})
 		return st
 	}
-	destroyTable := func() status {
-		_, st := m.run(opDestroyFlowTable, 0, func(in []byte) { destroyFlowTableInTableId.set(in, uint64(table)) })
+	destroyTable := func() ifc.Status {
+		_, st := m.run(ifc.OpDestroyFlowTable, 0, func(in []byte) { ifc.DestroyFlowTableInTableId.Set(in, uint64(table)) })
 		return st
 	}
-	deleteEntry := func() status {
-		_, st := m.run(opDeleteFlowTableEntry, 0, func(in []byte) {
-			deleteFteInTableId.set(in, uint64(table))
-			deleteFteInFlowIndex.set(in, 2)
+	deleteEntry := func() ifc.Status {
+		_, st := m.run(ifc.OpDeleteFlowTableEntry, 0, func(in []byte) {
+			ifc.DeleteFteInTableId.Set(in, uint64(table))
+			ifc.DeleteFteInFlowIndex.Set(in, 2)
 		})
 		return st
 	}
 	for _, c := range []struct {
 		name      string
-		got, want status
+		got, want ifc.Status
 	}{
-		{"entry outside of its group", entry(4, g), statusBadParamErr},
-		{"entry of no group", entry(2, g+1), statusBadResErr},
-		{"entry to a TIR, a table and a counter", actions(2, g, 4|8, 2, 1, 2<<24|n.tir, 1<<24|table, counter), statusOk},
-		{"entry to no TIR", actions(2, g, 4, 1, 0, 2<<24|n.tir+100), statusBadResErr},
-		{"entry to no table", actions(2, g, 4, 1, 0, 1<<24|table+100), statusBadResErr},
-		{"entry to no counter", actions(2, g, 8, 0, 1, counter+100), statusBadResErr},
-		{"entry to a vport", actions(2, g, 4, 1, 0, 0), statusBadParamErr},
-		{"destinations without the action", actions(2, g, 1, 1, 0, 2<<24|n.tir), statusBadParamErr},
-		{"counters without the action", actions(2, g, 1, 0, 1, counter), statusBadParamErr},
-		{"decapsulation", actions(2, g, 0x20, 0, 0), statusBadParamErr},
-		{"destinations behind the end", actions(2, g, 4, 2, 0, 2<<24|n.tir), statusBadInpLenErr},
-		{"entry", entry(2, g), statusOk},
-		{"table with groups", destroyTable(), statusBadResStateErr},
-		{"group with entries", destroyGroup(), statusBadResStateErr},
-		{"delete entry", deleteEntry(), statusOk},
-		{"delete it again", deleteEntry(), statusBadResErr},
-		{"group", destroyGroup(), statusOk},
-		{"group again", destroyGroup(), statusBadResErr},
-		{"table", destroyTable(), statusOk},
-		{"table again", destroyTable(), statusBadResErr},
+		{"entry outside of its group", entry(4, g), ifc.StatusBadParamErr},
+		{"entry of no group", entry(2, g+1), ifc.StatusBadResErr},
+		{"entry to a TIR, a table and a counter", actions(2, g, 4|8, 2, 1, 2<<24|n.tir, 1<<24|table, counter), ifc.StatusOk},
+		{"entry to no TIR", actions(2, g, 4, 1, 0, 2<<24|n.tir+100), ifc.StatusBadResErr},
+		{"entry to no table", actions(2, g, 4, 1, 0, 1<<24|table+100), ifc.StatusBadResErr},
+		{"entry to no counter", actions(2, g, 8, 0, 1, counter+100), ifc.StatusBadResErr},
+		{"entry to a vport", actions(2, g, 4, 1, 0, 0), ifc.StatusBadParamErr},
+		{"destinations without the action", actions(2, g, 1, 1, 0, 2<<24|n.tir), ifc.StatusBadParamErr},
+		{"counters without the action", actions(2, g, 1, 0, 1, counter), ifc.StatusBadParamErr},
+		{"decapsulation", actions(2, g, 0x20, 0, 0), ifc.StatusBadParamErr},
+		{"destinations behind the end", actions(2, g, 4, 2, 0, 2<<24|n.tir), ifc.StatusBadInpLenErr},
+		{"entry", entry(2, g), ifc.StatusOk},
+		{"table with groups", destroyTable(), ifc.StatusBadResStateErr},
+		{"group with entries", destroyGroup(), ifc.StatusBadResStateErr},
+		{"delete entry", deleteEntry(), ifc.StatusOk},
+		{"delete it again", deleteEntry(), ifc.StatusBadResErr},
+		{"group", destroyGroup(), ifc.StatusOk},
+		{"group again", destroyGroup(), ifc.StatusBadResErr},
+		{"table", destroyTable(), ifc.StatusOk},
+		{"table again", destroyTable(), ifc.StatusBadResErr},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: status %#x, want %#x", c.name, c.got, c.want)

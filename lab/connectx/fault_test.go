@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
@@ -34,7 +35,7 @@ func TestFaults(t *testing.T) {
 	h := newHub()
 	a, b := newMachine(t, h, 1).newNetdev(), newMachine(t, h, 2).newNetdev()
 	frame := append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 8, 6}, make([]byte, 2)...)
-	send := func() uint16 { return a.send(opcodeSend, ethSeg(0, 0, nil, 0), inlineSeg(frame)) }
+	send := func() uint16 { return a.send(ifc.OpcodeSend, ethSeg(0, 0, nil, 0), inlineSeg(frame)) }
 
 	a.m.inject(FaultCompletion, 0x15, 1)
 	a.sendCQ.expect(cqeRequestError, send(), 0x15)
@@ -45,9 +46,9 @@ func TestFaults(t *testing.T) {
 	a.sendCQ.expect(cqeRequest, send(), 0) // the one before is lost
 	b.receive()
 
-	a.m.inject(FaultCommand, byte(statusLimErr), 2)
-	for _, want := range []status{statusLimErr, statusLimErr, statusOk} {
-		if _, st := a.m.run(opAllocXrcd, 0, nil); st != want {
+	a.m.inject(FaultCommand, byte(ifc.StatusLimErr), 2)
+	for _, want := range []ifc.Status{ifc.StatusLimErr, ifc.StatusLimErr, ifc.StatusOk} {
+		if _, st := a.m.run(ifc.OpAllocXrcd, 0, nil); st != want {
 			t.Errorf("status %#x, want %#x", st, want)
 		}
 	}
@@ -61,7 +62,7 @@ func TestFaults(t *testing.T) {
 			if !ok {
 				t.Fatalf("no event of the port, subtype %d", subtype)
 			}
-			if typ == eventPortChange {
+			if typ == ifc.EventPortChange {
 				if got := a.m.eq.at(at, 1)[0]; got != subtype || data[8] != 1<<4 {
 					t.Errorf("port %#x: subtype %d, want %d", data[8], got, subtype)
 				}
@@ -70,17 +71,17 @@ func TestFaults(t *testing.T) {
 		}
 	}
 	a.m.inject(FaultPortDown, 0, 0)
-	port(portChangeDown)
-	out, _ := a.m.mustRun(opQueryVportState, 0, nil)
-	if queryVportStateOutState.is(out) {
+	port(ifc.PortChangeDown)
+	out, _ := a.m.mustRun(ifc.OpQueryVportState, 0, nil)
+	if ifc.QueryVportStateOutState.Is(out) {
 		t.Error("the vport is up")
 	}
 	a.sendCQ.expect(cqeRequest, send(), 0)
 	a.m.inject(FaultPortUp, 0, 0)
-	port(portChangeActive)
+	port(ifc.PortChangeActive)
 	a.m.inject(FaultStorm, 0, 3)
 	for range 3 {
-		port(portChangeActive)
+		port(ifc.PortChangeActive)
 	}
 	a.sendCQ.expect(cqeRequest, send(), 0)
 	b.receive()
@@ -178,8 +179,8 @@ func TestLateEntries(t *testing.T) {
 	m.inject(FaultStorm, 0, 1)
 	q.expect(cqeRequest, 0, 0)
 	q.expect(cqeRequest, 1, 0)
-	m.expectEvent(eventPortChange, 0)
-	m.expectEvent(eventComp, q.num)
+	m.expectEvent(ifc.EventPortChange, 0)
+	m.expectEvent(ifc.EventComp, q.num)
 	// After a time.
 	m.inject(FaultLate, 30, 1)
 	start := time.Now()
@@ -200,19 +201,19 @@ func TestLateEntries(t *testing.T) {
 	}
 	m.inject(FaultAfterEvent, 0, 1)
 	x.nops(5)
-	m.expectEvent(eventCqError, q.num)
+	m.expectEvent(ifc.EventCqError, q.num)
 	// A queue that goes with its entries.
 	m.inject(FaultLate, 1, 1)
 	y.nops(1)
-	m.mustRun(opDestroyQp, 0, func(in []byte) { destroyQpInQpn.set(in, uint64(y.num)) })
-	m.mustRun(opDestroyCq, 0, func(in []byte) { destroyCqInCqn.set(in, uint64(other.num)) })
+	m.mustRun(ifc.OpDestroyQp, 0, func(in []byte) { ifc.DestroyQpInQpn.Set(in, uint64(y.num)) })
+	m.mustRun(ifc.OpDestroyCq, 0, func(in []byte) { ifc.DestroyCqInCqn.Set(in, uint64(other.num)) })
 }
 
 // TestInfiniBandLink reads the link of an InfiniBand port, which has four lanes and can be down.
 func TestInfiniBandLink(t *testing.T) {
 	m := newMachine(t, newHub(), 1, func(c *Config) { c.InfiniBand = true })
 	const width4X = 1 << 2 // MLX5_PTYS_WIDTH_4X
-	if w := ptysRegIbLinkWidthOper.get(m.readRegister(regPtys, ptysRegSize, func([]byte) {})); w != width4X {
+	if w := ifc.PtysRegIbLinkWidthOper.Get(m.readRegister(ifc.RegPtys, ifc.PtysRegSize, func([]byte) {})); w != width4X {
 		t.Errorf("width %#x, want %#x", w, width4X)
 	}
 	for _, want := range []struct {
@@ -220,9 +221,9 @@ func TestInfiniBandLink(t *testing.T) {
 		state, physical uint64
 	}{{FaultPortDown, stateDown, physicalPolling}, {FaultPortUp, stateActive, physicalUp}} {
 		m.inject(want.fault, 0, 0)
-		out, _ := m.mustRun(opQueryHcaVportContext, 0, nil)
-		ctx := queryHcaVportContextOutHcaVportContext.at(out)
-		if state, physical := hcaVportContextPortState.get(ctx), hcaVportContextPortPhysicalState.get(ctx); state != want.state || physical != want.physical {
+		out, _ := m.mustRun(ifc.OpQueryHcaVportContext, 0, nil)
+		ctx := ifc.QueryHcaVportContextOutHcaVportContext.At(out)
+		if state, physical := ifc.HcaVportContextPortState.Get(ctx), ifc.HcaVportContextPortPhysicalState.Get(ctx); state != want.state || physical != want.physical {
 			t.Errorf("fault %d: state %d, physical %d; want %d and %d", want.fault, state, physical, want.state, want.physical)
 		}
 	}
@@ -235,10 +236,10 @@ func TestLinkDowned(t *testing.T) {
 		m := newMachine(t, newHub(), 1, func(c *Config) { c.InfiniBand = infiniBand })
 		expect := func(state, downs uint64) {
 			t.Helper()
-			if s := paosRegOperStatus.get(m.readRegister(regPaos, paosRegSize, func([]byte) {})); s != state {
+			if s := ifc.PaosRegOperStatus.Get(m.readRegister(ifc.RegPaos, ifc.PaosRegSize, func([]byte) {})); s != state {
 				t.Errorf("the port is in state %d, want %d", s, state)
 			}
-			if n := ibPortCntrsGrpDataLayoutLinkDownedCounter.get(m.portCounters(groupIB, 0)); n != downs {
+			if n := ifc.IbPortCntrsGrpDataLayoutLinkDownedCounter.Get(m.portCounters(groupIB, 0)); n != downs {
 				t.Errorf("link_downed is %d, want %d", n, downs)
 			}
 		}

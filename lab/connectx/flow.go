@@ -2,6 +2,8 @@
 
 package connectx
 
+import "github.com/goverbs/verbs/lab/connectx/internal/ifc"
+
 import "sync"
 
 // flowTables are what the driver steers frames with. The adapter keeps them, so that it refuses
@@ -35,18 +37,18 @@ type flowGroup struct{ first, last uint64 }
 
 func flowCounters(f *flowTables) *objects[struct{}] { return &f.counters }
 
-var flowCommands = map[uint16]func(*flowTables, *call) status{
-	opCreateFlowTable:      (*flowTables).create,
-	opModifyFlowTable:      onTable(modifyFlowTableInTableType, modifyFlowTableInTableId, keepTable),
-	opDestroyFlowTable:     onTable(destroyFlowTableInTableType, destroyFlowTableInTableId, (*flowTables).destroy),
-	opSetFlowTableRoot:     (*flowTables).setRoot,
-	opCreateFlowGroup:      onTable(createFlowGroupInTableType, createFlowGroupInTableId, (*flowTables).createGroup),
-	opDestroyFlowGroup:     onTable(destroyFlowGroupInTableType, destroyFlowGroupInTableId, (*flowTables).destroyGroup),
-	opSetFlowTableEntry:    onTable(setFteInTableType, setFteInTableId, (*flowTables).setEntry),
-	opDeleteFlowTableEntry: onTable(deleteFteInTableType, deleteFteInTableId, (*flowTables).deleteEntry),
-	opAllocFlowCounter:     alloc(flowCounters, 1, 1024, allocFlowCounterOutFlowCounterId),
-	opDeallocFlowCounter:   drop(flowCounters, deallocFlowCounterInFlowCounterId, nil),
-	opQueryFlowCounter:     on(flowCounters, queryFlowCounterInFlowCounterId, ignore), // zeros, as no flow is matched
+var flowCommands = map[uint16]func(*flowTables, *call) ifc.Status{
+	ifc.OpCreateFlowTable:      (*flowTables).create,
+	ifc.OpModifyFlowTable:      onTable(ifc.ModifyFlowTableInTableType, ifc.ModifyFlowTableInTableId, keepTable),
+	ifc.OpDestroyFlowTable:     onTable(ifc.DestroyFlowTableInTableType, ifc.DestroyFlowTableInTableId, (*flowTables).destroy),
+	ifc.OpSetFlowTableRoot:     (*flowTables).setRoot,
+	ifc.OpCreateFlowGroup:      onTable(ifc.CreateFlowGroupInTableType, ifc.CreateFlowGroupInTableId, (*flowTables).createGroup),
+	ifc.OpDestroyFlowGroup:     onTable(ifc.DestroyFlowGroupInTableType, ifc.DestroyFlowGroupInTableId, (*flowTables).destroyGroup),
+	ifc.OpSetFlowTableEntry:    onTable(ifc.SetFteInTableType, ifc.SetFteInTableId, (*flowTables).setEntry),
+	ifc.OpDeleteFlowTableEntry: onTable(ifc.DeleteFteInTableType, ifc.DeleteFteInTableId, (*flowTables).deleteEntry),
+	ifc.OpAllocFlowCounter:     alloc(flowCounters, 1, 1024, ifc.AllocFlowCounterOutFlowCounterId),
+	ifc.OpDeallocFlowCounter:   drop(flowCounters, ifc.DeallocFlowCounterInFlowCounterId, nil),
+	ifc.OpQueryFlowCounter:     on(flowCounters, ifc.QueryFlowCounterInFlowCounterId, ignore), // zeros, as no flow is matched
 }
 
 // Types of tables, enum fs_flow_table_type.
@@ -62,143 +64,143 @@ func (f *flowTables) reset() {
 	f.counters.clear(nil)
 }
 
-func (f *flowTables) create(c *call) status {
+func (f *flowTables) create(c *call) ifc.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	typ := createFlowTableInTableType.int(c.in)
-	log := flowTableContextLogSize.int(createFlowTableInFlowTableContext.at(c.in))
-	if typ != tableNICReceive && typ != tableNICTransmit || log > logTableSize || createFlowTableInOtherVport.is(c.in) {
-		return statusBadParamErr
+	typ := ifc.CreateFlowTableInTableType.Int(c.in)
+	log := ifc.FlowTableContextLogSize.Int(ifc.CreateFlowTableInFlowTableContext.At(c.in))
+	if typ != tableNICReceive && typ != tableNICTransmit || log > logTableSize || ifc.CreateFlowTableInOtherVport.Is(c.in) {
+		return ifc.StatusBadParamErr
 	}
 	if f.tables == nil {
 		f.tables, f.roots = map[uint32]*flowTable{}, map[int]uint32{}
 	}
 	if len(f.tables) >= 1<<logTables {
-		return statusNoResErr
+		return ifc.StatusNoResErr
 	}
 	f.next++
 	f.tables[f.next] = &flowTable{typ: typ, size: 1 << log, groups: map[uint32]flowGroup{}, entries: map[uint64]struct{}{}}
-	createFlowTableOutTableId.set(c.out, uint64(f.next))
-	return statusOk
+	ifc.CreateFlowTableOutTableId.Set(c.out, uint64(f.next))
+	return ifc.StatusOk
 }
 
 // onTable returns the handler of a command that names a table by its type and number. It is called
 // with the tables locked.
-func onTable(typ, id field, do func(*flowTables, *flowTable, *call) status) func(*flowTables, *call) status {
-	return func(f *flowTables, c *call) status {
+func onTable(typ, id ifc.Field, do func(*flowTables, *flowTable, *call) ifc.Status) func(*flowTables, *call) ifc.Status {
+	return func(f *flowTables, c *call) ifc.Status {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		t := f.tables[id.u32(c.in)]
-		if t == nil || t.typ != typ.int(c.in) {
-			return statusBadResErr
+		t := f.tables[id.U32(c.in)]
+		if t == nil || t.typ != typ.Int(c.in) {
+			return ifc.StatusBadResErr
 		}
 		return do(f, t, c)
 	}
 }
 
-func keepTable(*flowTables, *flowTable, *call) status { return statusOk }
+func keepTable(*flowTables, *flowTable, *call) ifc.Status { return ifc.StatusOk }
 
-func (f *flowTables) destroy(t *flowTable, c *call) status {
+func (f *flowTables) destroy(t *flowTable, c *call) ifc.Status {
 	if len(t.groups) > 0 {
-		return statusBadResStateErr
+		return ifc.StatusBadResStateErr
 	}
-	num := destroyFlowTableInTableId.u32(c.in)
+	num := ifc.DestroyFlowTableInTableId.U32(c.in)
 	if f.roots[t.typ] == num {
 		delete(f.roots, t.typ)
 	}
 	delete(f.tables, num)
-	return statusOk
+	return ifc.StatusOk
 }
 
-func (f *flowTables) setRoot(c *call) status {
+func (f *flowTables) setRoot(c *call) ifc.Status {
 	const disconnect = 1 // op_mod
 	if c.mod == disconnect {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		delete(f.roots, setFlowTableRootInTableType.int(c.in))
-		return statusOk
+		delete(f.roots, ifc.SetFlowTableRootInTableType.Int(c.in))
+		return ifc.StatusOk
 	}
 	return connectRoot(f, c)
 }
 
-var connectRoot = onTable(setFlowTableRootInTableType, setFlowTableRootInTableId, func(f *flowTables, t *flowTable, c *call) status {
-	f.roots[t.typ] = setFlowTableRootInTableId.u32(c.in)
-	return statusOk
+var connectRoot = onTable(ifc.SetFlowTableRootInTableType, ifc.SetFlowTableRootInTableId, func(f *flowTables, t *flowTable, c *call) ifc.Status {
+	f.roots[t.typ] = ifc.SetFlowTableRootInTableId.U32(c.in)
+	return ifc.StatusOk
 })
 
-func (f *flowTables) createGroup(t *flowTable, c *call) status {
-	g := flowGroup{createFlowGroupInStartFlowIndex.get(c.in), createFlowGroupInEndFlowIndex.get(c.in)}
+func (f *flowTables) createGroup(t *flowTable, c *call) ifc.Status {
+	g := flowGroup{ifc.CreateFlowGroupInStartFlowIndex.Get(c.in), ifc.CreateFlowGroupInEndFlowIndex.Get(c.in)}
 	if g.first > g.last || g.last >= t.size {
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
 	for _, other := range t.groups {
 		if g.first <= other.last && other.first <= g.last {
-			return statusBadParamErr
+			return ifc.StatusBadParamErr
 		}
 	}
 	if f.groups >= maxFlowGroups {
-		return statusNoResErr
+		return ifc.StatusNoResErr
 	}
 	f.next++
 	f.groups++
 	t.groups[f.next] = g
-	createFlowGroupOutGroupId.set(c.out, uint64(f.next))
-	return statusOk
+	ifc.CreateFlowGroupOutGroupId.Set(c.out, uint64(f.next))
+	return ifc.StatusOk
 }
 
-func (f *flowTables) destroyGroup(t *flowTable, c *call) status {
-	num := destroyFlowGroupInGroupId.u32(c.in)
+func (f *flowTables) destroyGroup(t *flowTable, c *call) ifc.Status {
+	num := ifc.DestroyFlowGroupInGroupId.U32(c.in)
 	g, ok := t.groups[num]
 	if !ok {
-		return statusBadResErr
+		return ifc.StatusBadResErr
 	}
 	for i := range t.entries {
 		if i >= g.first && i <= g.last {
-			return statusBadResStateErr
+			return ifc.StatusBadResStateErr
 		}
 	}
 	f.groups--
 	delete(t.groups, num)
-	return statusOk
+	return ifc.StatusOk
 }
 
-func (f *flowTables) setEntry(t *flowTable, c *call) status {
-	ctx, index := setFteInFlowContext.at(c.in), setFteInFlowIndex.get(c.in)
-	g, ok := t.groups[flowContextGroupId.u32(ctx)]
+func (f *flowTables) setEntry(t *flowTable, c *call) ifc.Status {
+	ctx, index := ifc.SetFteInFlowContext.At(c.in), ifc.SetFteInFlowIndex.Get(c.in)
+	g, ok := t.groups[ifc.FlowContextGroupId.U32(ctx)]
 	if !ok {
-		return statusBadResErr
+		return ifc.StatusBadResErr
 	}
 	if index < g.first || index > g.last {
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
-	if st := f.checkActions(ctx, flowContextDestination.from(setFteInFlowContext.from(c.in))); st != statusOk {
+	if st := f.checkActions(ctx, ifc.FlowContextDestination.From(ifc.SetFteInFlowContext.From(c.in))); st != ifc.StatusOk {
 		return st
 	}
 	if _, ok := t.entries[index]; !ok {
 		if len(t.entries) >= 1<<logFlows || f.entries >= maxFlowEntries {
-			return statusNoResErr
+			return ifc.StatusNoResErr
 		}
 		f.entries++
 	}
 	t.entries[index] = struct{}{}
-	return statusOk
+	return ifc.StatusOk
 }
 
 // checkActions checks what an entry does with frames, of which list has the destinations, and then the
 // counters. The tables are locked.
-func (f *flowTables) checkActions(ctx, list []byte) status {
+func (f *flowTables) checkActions(ctx, list []byte) ifc.Status {
 	const allow, drop, forward, count = 1, 2, 4, 8 // MLX5_FLOW_CONTEXT_ACTION_*
 	const toTable, toTIR = 1, 2                    // MLX5_IFC_FLOW_DESTINATION_TYPE_*
-	action, to, counters := flowContextAction.int(ctx), flowContextDestinationListSize.int(ctx), flowContextFlowCounterListSize.int(ctx)
+	action, to, counters := ifc.FlowContextAction.Int(ctx), ifc.FlowContextDestinationListSize.Int(ctx), ifc.FlowContextFlowCounterListSize.Int(ctx)
 	switch {
 	case action&^(allow|drop|forward|count) != 0, action&forward == 0 && to > 0, action&count == 0 && counters > 0:
-		return statusBadParamErr
-	case to+counters > len(list)/destFormatSize:
-		return statusBadInpLenErr
+		return ifc.StatusBadParamErr
+	case to+counters > len(list)/ifc.DestFormatSize:
+		return ifc.StatusBadInpLenErr
 	}
 	for i := range to + counters {
-		e := list[i*destFormatSize:]
-		typ, num, ok := destFormatDestinationType.int(e), destFormatDestinationId.u32(e), false
+		e := list[i*ifc.DestFormatSize:]
+		typ, num, ok := ifc.DestFormatDestinationType.Int(e), ifc.DestFormatDestinationId.U32(e), false
 		switch {
 		case i >= to: // struct mlx5_ifc_flow_counter_list_bits
 			ok = f.counters.has(be.Uint32(e))
@@ -207,21 +209,21 @@ func (f *flowTables) checkActions(ctx, list []byte) status {
 		case typ == toTIR:
 			ok = f.tirs.has(num)
 		default:
-			return statusBadParamErr
+			return ifc.StatusBadParamErr
 		}
 		if !ok {
-			return statusBadResErr
+			return ifc.StatusBadResErr
 		}
 	}
-	return statusOk
+	return ifc.StatusOk
 }
 
-func (f *flowTables) deleteEntry(t *flowTable, c *call) status {
-	index := deleteFteInFlowIndex.get(c.in)
+func (f *flowTables) deleteEntry(t *flowTable, c *call) ifc.Status {
+	index := ifc.DeleteFteInFlowIndex.Get(c.in)
 	if _, ok := t.entries[index]; !ok {
-		return statusBadResErr
+		return ifc.StatusBadResErr
 	}
 	f.entries--
 	delete(t.entries, index)
-	return statusOk
+	return ifc.StatusOk
 }

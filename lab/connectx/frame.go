@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/lab/connectx/internal/wire"
 )
 
@@ -41,7 +42,7 @@ func (e *ethernet) ring(q *sendQueue, b []byte, one bool) {
 			return
 		}
 		blocks := uint16(len(wqe)+63) / 64
-		if wqe[11]&wqeCtrlCqUpdate != 0 {
+		if wqe[11]&ifc.WqeCtrlCqUpdate != 0 {
 			var c cqe
 			be.PutUint16(c[cqeCounter:], q.head)
 			be.PutUint32(c[cqeOpQPN:], uint32(wqe[3])<<24|q.num)
@@ -79,9 +80,9 @@ func (e *ethernet) request(q *sendQueue, blocks uint16) (wqe []byte, ok bool) {
 // execute executes a request. It reports false if that is malformed or not supported.
 func (e *ethernet) execute(q *sendQueue, wqe []byte) bool {
 	switch wqe[3] {
-	case opcodeNop:
+	case ifc.OpcodeNop:
 		return true
-	case opcodeSend, opcodeLso:
+	case ifc.OpcodeSend, ifc.OpcodeLso:
 	default:
 		return false
 	}
@@ -89,7 +90,7 @@ func (e *ethernet) execute(q *sendQueue, wqe []byte) bool {
 		return false
 	}
 	limit := maxFrame
-	if wqe[3] == opcodeLso {
+	if wqe[3] == ifc.OpcodeLso {
 		limit = 1<<logMaxLSO + 256 // with headers
 	}
 	// The Ethernet segment, struct mlx5_wqe_eth_seg: checksums at 4, a VLAN tag, or the size of a
@@ -129,7 +130,7 @@ func (e *ethernet) execute(q *sendQueue, wqe []byte) bool {
 		}
 		rest = rest[16:]
 	}
-	if wqe[3] == opcodeLso {
+	if wqe[3] == ifc.OpcodeLso {
 		return e.segment(frame, size, int(be.Uint16(eth[6:])&0x3fff))
 	}
 	if len(frame) < wire.EtherSize {
@@ -138,7 +139,7 @@ func (e *ethernet) execute(q *sendQueue, wqe []byte) bool {
 	if vlan != nil {
 		frame = append(frame[:12:12], append(vlan, frame[12:]...)...)
 	}
-	wire.FillChecksums(frame, flags&ethWqeL3Csum != 0, flags&ethWqeL4Csum != 0)
+	wire.FillChecksums(frame, flags&ifc.EthWqeL3Csum != 0, flags&ifc.EthWqeL4Csum != 0)
 	e.send(frame)
 	return true
 }

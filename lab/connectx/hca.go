@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
@@ -21,10 +22,10 @@ const (
 // hcaStates are the commands that are for other states than hcaReady (mlx5_core's main.c,
 // mlx5_function_setup).
 var hcaStates = map[uint16][]hcaState{
-	opEnableHca: {hcaDisabled}, opDisableHca: {hcaEnabled}, opInitHca: {hcaEnabled},
-	opQueryIssi: {hcaEnabled, hcaReady}, opSetIssi: {hcaEnabled, hcaReady}, opQueryPages: {hcaEnabled, hcaReady},
-	opManagePages: {hcaEnabled, hcaReady}, opQueryHcaCap: {hcaEnabled, hcaReady}, opSetHcaCap: {hcaEnabled, hcaReady},
-	opQueryAdapter: {hcaEnabled, hcaReady}, opAccessReg: {hcaEnabled, hcaReady},
+	ifc.OpEnableHca: {hcaDisabled}, ifc.OpDisableHca: {hcaEnabled}, ifc.OpInitHca: {hcaEnabled},
+	ifc.OpQueryIssi: {hcaEnabled, hcaReady}, ifc.OpSetIssi: {hcaEnabled, hcaReady}, ifc.OpQueryPages: {hcaEnabled, hcaReady},
+	ifc.OpManagePages: {hcaEnabled, hcaReady}, ifc.OpQueryHcaCap: {hcaEnabled, hcaReady}, ifc.OpSetHcaCap: {hcaEnabled, hcaReady},
+	ifc.OpQueryAdapter: {hcaEnabled, hcaReady}, ifc.OpAccessReg: {hcaEnabled, hcaReady},
 }
 
 // allowed reports whether a command is one for the state.
@@ -60,41 +61,41 @@ const (
 	maxPages  = bootPages + initPages
 )
 
-func (f *firmwarePages) manage(mem *vfiouser.Memory, c *call) status {
+func (f *firmwarePages) manage(mem *vfiouser.Memory, c *call) ifc.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := managePagesInInputNumEntries.int(c.in)
+	n := ifc.ManagePagesInInputNumEntries.Int(c.in)
 	switch c.mod {
 	case pagesCannotGive:
 	case pagesGive:
-		list := managePagesInPas.at(c.in)
+		list := ifc.ManagePagesInPas.At(c.in)
 		if n > len(list)/8 {
-			return statusBadInpLenErr
+			return ifc.StatusBadInpLenErr
 		}
 		if n > maxPages-len(f.pages) {
-			return statusLimErr
+			return ifc.StatusLimErr
 		}
 		var first [1]byte
 		given := f.pages
 		for ; n > 0; n, list = n-1, list[8:] {
 			a := be.Uint64(list)
 			if a&0xfff != 0 || mem.ReadAt(first[:], a) != nil {
-				return statusBadParamErr
+				return ifc.StatusBadParamErr
 			}
 			given = append(given, a)
 		}
 		f.pages = given
 	case pagesTake:
-		list := managePagesOutPas.at(c.out)
+		list := ifc.ManagePagesOutPas.At(c.out)
 		n = min(n, len(f.pages), len(list)/8)
 		keep := len(f.pages) - n
 		for i, a := range f.pages[keep:] {
 			be.PutUint64(list[i*8:], a)
 		}
 		f.pages = f.pages[:keep]
-		managePagesOutOutputNumEntries.set(c.out, uint64(n))
+		ifc.ManagePagesOutOutputNumEntries.Set(c.out, uint64(n))
 	default:
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
-	return statusOk
+	return ifc.StatusOk
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/netif"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/lab/vfiouser"
 	"golang.org/x/sys/unix"
 )
@@ -137,16 +138,16 @@ func newMachine(t testing.TB, h *hub, n byte, change ...func(*Config)) *machine 
 // begin makes what all tests need.
 func (m *machine) begin(n byte) {
 	m.t.Helper()
-	m.mustRun(opEnableHca, 0, nil)
-	m.mustRun(opInitHca, 0, nil)
+	m.mustRun(ifc.OpEnableHca, 0, nil)
+	m.mustRun(ifc.OpInitHca, 0, nil)
 	if !m.dev.cfg.InfiniBand {
 		m.setAddress(0, netip.AddrFrom4([4]byte{10, 0, 0, n}))
 	}
-	out, _ := m.mustRun(opAllocUar, 0, nil)
-	m.uar = allocUarOutUar.u32(out)
+	out, _ := m.mustRun(ifc.OpAllocUar, 0, nil)
+	m.uar = ifc.AllocUarOutUar.U32(out)
 	m.createEQ()
-	out, _ = m.mustRun(opAllocPd, 0, nil)
-	m.pd = allocPdOutPd.u32(out)
+	out, _ = m.mustRun(ifc.OpAllocPd, 0, nil)
+	m.pd = ifc.AllocPdOutPd.U32(out)
 	m.key = m.register(base, uint64(len(m.mem)), m.pages(base, len(m.mem)/pageBytes), func([]byte) {})
 }
 
@@ -256,40 +257,40 @@ func (b buffer) list() (list []byte) {
 }
 
 // run executes a command, whose input fill completes; pas follows it.
-func (m *machine) run(op, mod uint16, fill func(in []byte), pas ...byte) (out []byte, st status) {
+func (m *machine) run(op, mod uint16, fill func(in []byte), pas ...byte) (out []byte, st ifc.Status) {
 	m.t.Helper()
-	l, ok := layouts[op]
+	l, ok := ifc.Layouts[op]
 	if !ok {
 		m.t.Fatalf("no command %#x", op)
 	}
-	in := append(make([]byte, l.in), pas...)
+	in := append(make([]byte, l.In), pas...)
 	be.PutUint16(in, op)
 	be.PutUint16(in[6:], mod)
 	if fill != nil {
 		fill(in)
 	}
-	out = m.dev.execute(in, l.out)
-	return out, status(out[0])
+	out = m.dev.execute(in, l.Out)
+	return out, ifc.Status(out[0])
 }
 
-func (m *machine) mustRun(op, mod uint16, fill func(in []byte), pas ...byte) (out []byte, st status) {
+func (m *machine) mustRun(op, mod uint16, fill func(in []byte), pas ...byte) (out []byte, st ifc.Status) {
 	m.t.Helper()
 	out, st = m.run(op, mod, fill, pas...)
-	if st != statusOk {
-		m.t.Fatalf("command %s: status %#x", layouts[op].name, st)
+	if st != ifc.StatusOk {
+		m.t.Fatalf("command %s: status %#x", ifc.Layouts[op].Name, st)
 	}
 	return out, st
 }
 
 func (m *machine) setAddress(i int, addr netip.Addr) {
 	m.t.Helper()
-	m.mustRun(opSetRoceAddress, 0, func(in []byte) {
-		setRoceAddressInRoceAddressIndex.set(in, uint64(i))
-		a := setRoceAddressInRoceAddress.at(in)
+	m.mustRun(ifc.OpSetRoceAddress, 0, func(in []byte) {
+		ifc.SetRoceAddressInRoceAddressIndex.Set(in, uint64(i))
+		a := ifc.SetRoceAddressInRoceAddress.At(in)
 		if addr.IsValid() {
 			ip := addr.As16()
 			copy(a, ip[:])
-			roceAddrLayoutRoceVersion.set(a, 2)
+			ifc.RoceAddrLayoutRoceVersion.Set(a, 2)
 		}
 	})
 }
@@ -297,13 +298,13 @@ func (m *machine) setAddress(i int, addr netip.Addr) {
 func (m *machine) createEQ() {
 	m.t.Helper()
 	m.eq = m.alloc(16 << 10)
-	out, _ := m.mustRun(opCreateEq, 0, func(in []byte) {
-		ctx := createEqInEqContextEntry.at(in)
-		eqcLogEqSize.set(ctx, 8)
-		eqcUarPage.set(ctx, uint64(m.uar))
-		be.PutUint64(createEqInEventBitmask.at(in), ^uint64(1<<eventCmd))
+	out, _ := m.mustRun(ifc.OpCreateEq, 0, func(in []byte) {
+		ctx := ifc.CreateEqInEqContextEntry.At(in)
+		ifc.EqcLogEqSize.Set(ctx, 8)
+		ifc.EqcUarPage.Set(ctx, uint64(m.uar))
+		be.PutUint64(ifc.CreateEqInEventBitmask.At(in), ^uint64(1<<ifc.EventCmd))
 	}, m.eq.list()...)
-	m.eqn = createEqOutEqNumber.u32(out)
+	m.eqn = ifc.CreateEqOutEqNumber.U32(out)
 }
 
 // event returns the next event, if there is one.
@@ -346,23 +347,23 @@ func (m *machine) noEvent() {
 func (m *machine) register(start, length uint64, pas []byte, change func(mkc []byte)) uint32 {
 	m.t.Helper()
 	m.keys++
-	out, _ := m.mustRun(opCreateMkey, 0, func(in []byte) { m.fillMkey(in, start, length, len(pas), change) }, pas...)
-	return createMkeyOutMkeyIndex.u32(out)<<8 | m.keys&0xff
+	out, _ := m.mustRun(ifc.OpCreateMkey, 0, func(in []byte) { m.fillMkey(in, start, length, len(pas), change) }, pas...)
+	return ifc.CreateMkeyOutMkeyIndex.U32(out)<<8 | m.keys&0xff
 }
 
 func (m *machine) fillMkey(in []byte, start, length uint64, pas int, change func(mkc []byte)) {
-	mkc := createMkeyInMemoryKeyMkeyEntry.at(in)
-	for _, f := range []field{mkcA, mkcRw, mkcRr, mkcLw, mkcLr} {
-		f.set(mkc, 1)
+	mkc := ifc.CreateMkeyInMemoryKeyMkeyEntry.At(in)
+	for _, f := range []ifc.Field{ifc.MkcA, ifc.MkcRw, ifc.MkcRr, ifc.MkcLw, ifc.MkcLr} {
+		f.Set(mkc, 1)
 	}
-	mkcAccessMode10.set(mkc, mkcModeMtt)
-	mkcMkey70.set(mkc, uint64(m.keys&0xff))
-	mkcQpn.set(mkc, 0xffffff)
-	mkcPd.set(mkc, uint64(m.pd))
-	mkcStartAddr.set(mkc, start)
-	mkcLen.set(mkc, length)
-	mkcLogPageSize.set(mkc, 12)
-	createMkeyInTranslationsOctwordActualSize.set(in, uint64(pas/16))
+	ifc.MkcAccessMode10.Set(mkc, ifc.MkcModeMtt)
+	ifc.MkcMkey70.Set(mkc, uint64(m.keys&0xff))
+	ifc.MkcQpn.Set(mkc, 0xffffff)
+	ifc.MkcPd.Set(mkc, uint64(m.pd))
+	ifc.MkcStartAddr.Set(mkc, start)
+	ifc.MkcLen.Set(mkc, length)
+	ifc.MkcLogPageSize.Set(mkc, 12)
+	ifc.CreateMkeyInTranslationsOctwordActualSize.Set(in, uint64(pas/16))
 	change(mkc)
 }
 
@@ -383,23 +384,23 @@ func (m *machine) createCQ(log, size int, change ...func(cqc []byte)) *testCQ {
 	for i := range 1 << log {
 		q.mem.at(i*size, size)[size-1] = cqeInvalid<<4 | 1
 	}
-	out, _ := m.mustRun(opCreateCq, 0, func(in []byte) {
-		ctx := createCqInCqContext.at(in)
+	out, _ := m.mustRun(ifc.OpCreateCq, 0, func(in []byte) {
+		ctx := ifc.CreateCqInCqContext.At(in)
 		q.fill(ctx)
 		for _, f := range change {
 			f(ctx)
 		}
 	}, q.mem.list()...)
-	q.num = createCqOutCqn.u32(out)
+	q.num = ifc.CreateCqOutCqn.U32(out)
 	return q
 }
 
 func (q *testCQ) fill(ctx []byte) {
-	cqcLogCqSize.set(ctx, uint64(q.log))
-	cqcCqeSz.set(ctx, uint64(q.size/128))
-	cqcUarPage.set(ctx, uint64(q.m.uar))
-	cqcCEqnOrApuElement.set(ctx, uint64(q.m.eqn))
-	cqcDbrAddr.set(ctx, q.record.addr[0])
+	ifc.CqcLogCqSize.Set(ctx, uint64(q.log))
+	ifc.CqcCqeSz.Set(ctx, uint64(q.size/128))
+	ifc.CqcUarPage.Set(ctx, uint64(q.m.uar))
+	ifc.CqcCEqnOrApuElement.Set(ctx, uint64(q.m.eqn))
+	ifc.CqcDbrAddr.Set(ctx, q.record.addr[0])
 }
 
 // poll takes an entry.
@@ -488,37 +489,37 @@ func (m *machine) createQP(st int, send, recv *testCQ, change ...func(qpc []byte
 	m.t.Helper()
 	q := &testQP{m: m, st: st, send: send, recv: recv, logRecv: 4, logSend: 4, record: m.alloc(8)}
 	q.mem = m.alloc(testStride<<q.logRecv + sendBlock<<q.logSend)
-	out, _ := m.mustRun(opCreateQp, 0, func(in []byte) {
-		ctx := createQpInQpc.at(in)
+	out, _ := m.mustRun(ifc.OpCreateQp, 0, func(in []byte) {
+		ctx := ifc.CreateQpInQpc.At(in)
 		q.fill(ctx)
 		for _, f := range change {
 			f(ctx)
 		}
 	}, q.mem.list()...)
-	q.num = createQpOutQpn.u32(out)
+	q.num = ifc.CreateQpOutQpn.U32(out)
 	return q
 }
 
 func (q *testQP) fill(ctx []byte) {
-	qpcSt.set(ctx, uint64(q.st))
-	qpcPd.set(ctx, uint64(q.m.pd))
-	qpcUarPage.set(ctx, uint64(q.m.uar))
-	qpcUserIndex.set(ctx, 0x1234)
-	qpcLogRqSize.set(ctx, uint64(q.logRecv))
-	qpcLogRqStride.set(ctx, 2)
-	qpcLogSqSize.set(ctx, uint64(q.logSend))
-	qpcCqnSnd.set(ctx, uint64(q.send.num))
-	qpcCqnRcv.set(ctx, uint64(q.recv.num))
-	qpcDbrAddr.set(ctx, q.record.addr[0])
+	ifc.QpcSt.Set(ctx, uint64(q.st))
+	ifc.QpcPd.Set(ctx, uint64(q.m.pd))
+	ifc.QpcUarPage.Set(ctx, uint64(q.m.uar))
+	ifc.QpcUserIndex.Set(ctx, 0x1234)
+	ifc.QpcLogRqSize.Set(ctx, uint64(q.logRecv))
+	ifc.QpcLogRqStride.Set(ctx, 2)
+	ifc.QpcLogSqSize.Set(ctx, uint64(q.logSend))
+	ifc.QpcCqnSnd.Set(ctx, uint64(q.send.num))
+	ifc.QpcCqnRcv.Set(ctx, uint64(q.recv.num))
+	ifc.QpcDbrAddr.Set(ctx, q.record.addr[0])
 }
 
 // modify runs a transition.
-func (q *testQP) modify(op uint16, change func(in, qpc []byte)) status {
+func (q *testQP) modify(op uint16, change func(in, qpc []byte)) ifc.Status {
 	q.m.t.Helper()
 	_, st := q.m.run(op, 0, func(in []byte) {
-		rst2initQpInQpn.set(in, uint64(q.num))
+		ifc.Rst2initQpInQpn.Set(in, uint64(q.num))
 		if change != nil {
-			change(in, rst2initQpInQpc.at(in))
+			change(in, ifc.Rst2initQpInQpc.At(in))
 		}
 	})
 	return st
@@ -526,8 +527,8 @@ func (q *testQP) modify(op uint16, change func(in, qpc []byte)) status {
 
 func (q *testQP) mustModify(op uint16, change func(in, qpc []byte)) {
 	q.m.t.Helper()
-	if st := q.modify(op, change); st != statusOk {
-		q.m.t.Fatalf("QP %#x: command %s: status %#x", q.num, layouts[op].name, st)
+	if st := q.modify(op, change); st != ifc.StatusOk {
+		q.m.t.Fatalf("QP %#x: command %s: status %#x", q.num, ifc.Layouts[op].Name, st)
 	}
 }
 
@@ -537,37 +538,37 @@ const testQKey = 0x1111
 func (q *testQP) connect(remote uint32, to netip.Addr) {
 	q.m.t.Helper()
 	q.remote, q.to = remote, to
-	q.mustModify(opRst2initQp, func(_, ctx []byte) {
-		for _, f := range []field{qpcRre, qpcRwe, qpcRae, inPath(adsVhcaPortNum)} {
-			f.set(ctx, 1)
+	q.mustModify(ifc.OpRst2initQp, func(_, ctx []byte) {
+		for _, f := range []ifc.Field{ifc.QpcRre, ifc.QpcRwe, ifc.QpcRae, inPath(ifc.AdsVhcaPortNum)} {
+			f.Set(ctx, 1)
 		}
-		qpcQKey.set(ctx, testQKey)
+		ifc.QpcQKey.Set(ctx, testQKey)
 	})
-	q.mustModify(opInit2rtrQp, func(_, ctx []byte) {
-		qpcMtu.set(ctx, 3)
-		qpcRemoteQpn.set(ctx, uint64(remote))
-		qpcNextRcvPsn.set(ctx, 0xfffff0)
-		qpcLogRraMax.set(ctx, 2)
-		qpcMinRnrNak.set(ctx, 1)
-		path := qpcPrimaryAddressPath.at(ctx)
+	q.mustModify(ifc.OpInit2rtrQp, func(_, ctx []byte) {
+		ifc.QpcMtu.Set(ctx, 3)
+		ifc.QpcRemoteQpn.Set(ctx, uint64(remote))
+		ifc.QpcNextRcvPsn.Set(ctx, 0xfffff0)
+		ifc.QpcLogRraMax.Set(ctx, 2)
+		ifc.QpcMinRnrNak.Set(ctx, 1)
+		path := ifc.QpcPrimaryAddressPath.At(ctx)
 		gid := to.As16()
-		copy(adsRgidRip.at(path), gid[:])
+		copy(ifc.AdsRgidRip.At(path), gid[:])
 		if !lids.Contains(to) {
-			adsGrh.set(path, 1)
+			ifc.AdsGrh.Set(path, 1)
 		}
-		adsRlid.set(path, uint64(lidOf(gid[14:]))) // of InfiniBand
-		adsHopLimit.set(path, 64)
+		ifc.AdsRlid.Set(path, uint64(lidOf(gid[14:]))) // of InfiniBand
+		ifc.AdsHopLimit.Set(path, 64)
 	})
-	q.mustModify(opRtr2rtsQp, func(_, ctx []byte) {
-		qpcNextSendPsn.set(ctx, 0xfffff0)
-		qpcLogSraMax.set(ctx, 2)
-		qpcRetryCount.set(ctx, cmp.Or(q.retries, 7))
-		qpcRnrRetry.set(ctx, cmp.Or(q.rnrRetry, 7))
+	q.mustModify(ifc.OpRtr2rtsQp, func(_, ctx []byte) {
+		ifc.QpcNextSendPsn.Set(ctx, 0xfffff0)
+		ifc.QpcLogSraMax.Set(ctx, 2)
+		ifc.QpcRetryCount.Set(ctx, cmp.Or(q.retries, 7))
+		ifc.QpcRnrRetry.Set(ctx, cmp.Or(q.rnrRetry, 7))
 		timeout := uint64(21) // 8.6 s: tests count packets, of which a busy machine must cause none
 		if q.retries != 0 {
 			timeout = 10 // 4.2 ms
 		}
-		inPath(adsAckTimeout).set(ctx, timeout)
+		inPath(ifc.AdsAckTimeout).Set(ctx, timeout)
 	})
 }
 

@@ -9,15 +9,16 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/engine"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
 func mkeys(t *keyTable) *objects[*mkey] { return &t.objects }
 
-var mkeyCommands = map[uint16]func(*keyTable, *call) status{
-	opCreateMkey:  (*keyTable).create,
-	opDestroyMkey: drop(mkeys, destroyMkeyInMkeyIndex, (*mkey).destroy),
-	opQueryMkey:   on(mkeys, queryMkeyInMkeyIndex, (*mkey).query),
+var mkeyCommands = map[uint16]func(*keyTable, *call) ifc.Status{
+	ifc.OpCreateMkey:  (*keyTable).create,
+	ifc.OpDestroyMkey: drop(mkeys, ifc.DestroyMkeyInMkeyIndex, (*mkey).destroy),
+	ifc.OpQueryMkey:   on(mkeys, ifc.QueryMkeyInMkeyIndex, (*mkey).query),
 }
 
 // keyTable has the memory keys.
@@ -65,50 +66,50 @@ const (
 )
 
 // rights are the flags of a context that grant access.
-type rights map[field]verbs.Access
+type rights map[ifc.Field]verbs.Access
 
 var mkeyRights = rights{
-	mkcLw: verbs.AccessLocalWrite, mkcRw: verbs.AccessRemoteWrite, mkcRr: verbs.AccessRemoteRead, mkcA: verbs.AccessRemoteAtomic,
+	ifc.MkcLw: verbs.AccessLocalWrite, ifc.MkcRw: verbs.AccessRemoteWrite, ifc.MkcRr: verbs.AccessRemoteRead, ifc.MkcA: verbs.AccessRemoteAtomic,
 }
 
 func (r rights) of(ctx []byte) (a verbs.Access) {
 	for f, granted := range r {
-		if f.is(ctx) {
+		if f.Is(ctx) {
 			a |= granted
 		}
 	}
 	return a
 }
 
-func (t *keyTable) create(c *call) status {
-	ctx := bytes.Clone(createMkeyInMemoryKeyMkeyEntry.at(c.in))
-	list, octwords := createMkeyInKlmPasMtt.at(c.in), createMkeyInTranslationsOctwordActualSize.int(c.in)
+func (t *keyTable) create(c *call) ifc.Status {
+	ctx := bytes.Clone(ifc.CreateMkeyInMemoryKeyMkeyEntry.At(c.in))
+	list, octwords := ifc.CreateMkeyInKlmPasMtt.At(c.in), ifc.CreateMkeyInTranslationsOctwordActualSize.Int(c.in)
 	switch {
-	case createMkeyInMkeyUmemValid.is(c.in), createMkeyInPgAccess.is(c.in), mkcBsfEn.is(ctx), mkeyMode(ctx) > mkcModeKsm:
-		return statusBadParamErr
+	case ifc.CreateMkeyInMkeyUmemValid.Is(c.in), ifc.CreateMkeyInPgAccess.Is(c.in), ifc.MkcBsfEn.Is(ctx), mkeyMode(ctx) > ifc.MkcModeKsm:
+		return ifc.StatusBadParamErr
 	case octwords > len(list)/octoword:
-		return statusBadInpLenErr
+		return ifc.StatusBadInpLenErr
 	}
 	k := &mkey{t: t, context: ctx}
 	k.mu.Lock() // a request may guess the number
 	defer k.mu.Unlock()
 	if !k.grow(octwords * octoword) {
-		return statusNoResErr
+		return ifc.StatusNoResErr
 	}
 	copy(k.xlt, list)
-	var st status
-	if k.index, st = t.give(k, minMkey, maxMkey-1, c, createMkeyOutMkeyIndex); st == statusOk && !mkcFree.is(ctx) {
-		if st = k.enable(); st != statusOk {
+	var st ifc.Status
+	if k.index, st = t.give(k, minMkey, maxMkey-1, c, ifc.CreateMkeyOutMkeyIndex); st == ifc.StatusOk && !ifc.MkcFree.Is(ctx) {
+		if st = k.enable(); st != ifc.StatusOk {
 			t.remove(k.index)
 		}
 	}
-	if st != statusOk {
+	if st != ifc.StatusOk {
 		k.end()
 	}
 	return st
 }
 
-func mkeyMode(ctx []byte) int { return mkcAccessMode10.int(ctx) | mkcAccessMode42.int(ctx)<<2 }
+func mkeyMode(ctx []byte) int { return ifc.MkcAccessMode10.Int(ctx) | ifc.MkcAccessMode42.Int(ctx)<<2 }
 
 // grow makes room for translation entries.
 func (k *mkey) grow(size int) bool {
@@ -125,58 +126,58 @@ func (k *mkey) grow(size int) bool {
 }
 
 // enable makes the engine's region of a key.
-func (k *mkey) enable() status {
+func (k *mkey) enable() ifc.Status {
 	t, ctx := k.t, k.context
-	pd, ok := t.pds.get(mkcPd.u32(ctx))
+	pd, ok := t.pds.get(ifc.MkcPd.U32(ctx))
 	if !ok {
-		return statusBadResErr
+		return ifc.StatusBadResErr
 	}
-	key, access := k.index<<8|mkcMkey70.u32(ctx), mkeyRights.of(ctx)
-	start, length := mkcStartAddr.get(ctx), mkcLen.get(ctx)
+	key, access := k.index<<8|ifc.MkcMkey70.U32(ctx), mkeyRights.of(ctx)
+	start, length := ifc.MkcStartAddr.Get(ctx), ifc.MkcLen.Get(ctx)
 	var mem []byte
 	var err error
 	switch mkeyMode(ctx) {
-	case mkcModePa:
+	case ifc.MkcModePa:
 		if mem, err = t.physicalMemory(); err != nil {
-			return statusNoResErr
+			return ifc.StatusNoResErr
 		}
-		if mkcLength64.is(ctx) {
+		if ifc.MkcLength64.Is(ctx) {
 			start = 0
 			break
 		}
 		if start > uint64(len(mem)) || length > uint64(len(mem))-start {
-			return statusBadParamErr
+			return ifc.StatusBadParamErr
 		}
 		mem = mem[start : start+length]
-	case mkcModeMtt:
+	case ifc.MkcModeMtt:
 		if length == 0 && len(k.xlt) == 0 {
 			break
 		}
-		var st status
-		if mem, st = k.mapPages(start, length); st != statusOk {
+		var st ifc.Status
+		if mem, st = k.mapPages(start, length); st != ifc.StatusOk {
 			return st
 		}
-	case mkcModeKlms:
+	case ifc.MkcModeKlms:
 		parts, ok := k.parts(length)
 		if !ok {
-			return statusBadParamErr
+			return ifc.StatusBadParamErr
 		}
-		only := mkcQpn.u32(ctx)
+		only := ifc.MkcQpn.U32(ctx)
 		if only == anyQP {
 			only = 0
 		}
 		if k.mr, err = pd.RegisterParts(key, parts, start, access, only); err != nil {
-			return statusBadParamErr
+			return ifc.StatusBadParamErr
 		}
-		return statusOk
+		return ifc.StatusOk
 	default:
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
 	if k.mr, err = pd.RegisterKey(key, mem, start, access); err != nil {
 		k.disable()
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
-	return statusOk
+	return ifc.StatusOk
 }
 
 const anyQP = 0xffffff // mkc.qpn
@@ -200,18 +201,18 @@ func (k *mkey) end() {
 	k.xlt = nil
 }
 
-func (k *mkey) destroy() status {
+func (k *mkey) destroy() ifc.Status {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.end()
-	return statusOk
+	return ifc.StatusOk
 }
 
-func (k *mkey) query(c *call) status {
+func (k *mkey) query(c *call) ifc.Status {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	copy(queryMkeyOutMemoryKeyMkeyEntry.at(c.out), k.context)
-	return statusOk
+	copy(ifc.QueryMkeyOutMemoryKeyMkeyEntry.At(c.out), k.context)
+	return ifc.StatusOk
 }
 
 // parts returns what the entries of a key of keys name (struct mlx5_klm), up to its length.
@@ -243,31 +244,31 @@ func (t *keyTable) physicalMemory() ([]byte, error) {
 
 // mapPages maps the memory of a key. Its pages may be larger than the memory, so that only the parts
 // of them that belong to it need to be the guest's.
-func (k *mkey) mapPages(start, length uint64) ([]byte, status) {
+func (k *mkey) mapPages(start, length uint64) ([]byte, ifc.Status) {
 	const flags = 3 // of an entry: may be read, may be written
-	shift := mkcLogPageSize.int(k.context)
+	shift := ifc.MkcLogPageSize.Int(k.context)
 	if shift < 12 || shift > 40 || length == 0 || start+length < start || length > 1<<42 {
-		return nil, statusBadParamErr
+		return nil, ifc.StatusBadParamErr
 	}
 	off := start & (1<<shift - 1)
 	n := (off + length + 1<<shift - 1) >> shift
 	if n > uint64(len(k.xlt))/8 {
-		return nil, statusBadInpLenErr
+		return nil, ifc.StatusBadInpLenErr
 	}
 	addrs := make([]uint64, n)
 	for i := range addrs {
 		addrs[i] = be.Uint64(k.xlt[i*8:]) &^ flags
 		if addrs[i]&(1<<shift-1) != 0 {
-			return nil, statusBadParamErr
+			return nil, ifc.StatusBadParamErr
 		}
 	}
 	small := off >> 12 << 12
 	v, err := k.t.env.mem.Part(addrs, 1<<shift, small, (off+length+0xfff)>>12<<12-small)
 	if err != nil {
-		return nil, statusBadParamErr
+		return nil, ifc.StatusBadParamErr
 	}
 	k.view = v
-	return v.Bytes()[off-small:][:length], statusOk
+	return v.Bytes()[off-small:][:length], ifc.StatusOk
 }
 
 const anyPD = 1<<32 - 1
@@ -281,6 +282,6 @@ func (t *keyTable) physical(key, pd uint32, write bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	c := k.context
-	return !mkcFree.is(c) && mkeyMode(c) == mkcModePa && mkcMkey70.u32(c) == key&0xff && (pd == anyPD || mkcPd.u32(c) == pd) &&
-		mkcLength64.is(c) && (!write || mkcLw.is(c))
+	return !ifc.MkcFree.Is(c) && mkeyMode(c) == ifc.MkcModePa && ifc.MkcMkey70.U32(c) == key&0xff && (pd == anyPD || ifc.MkcPd.U32(c) == pd) &&
+		ifc.MkcLength64.Is(c) && (!write || ifc.MkcLw.Is(c))
 }

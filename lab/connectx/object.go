@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
 // objects numbers the objects of a kind, as the driver sees them. Its lock is held for the table
@@ -83,7 +85,7 @@ func (o *objects[T]) all() []T {
 }
 
 // clear takes all objects out. end, if not nil, ends what each holds.
-func (o *objects[T]) clear(end func(T) status) {
+func (o *objects[T]) clear(end func(T) ifc.Status) {
 	o.mu.Lock()
 	all := o.m
 	o.m, o.next = nil, 0
@@ -96,29 +98,29 @@ func (o *objects[T]) clear(end func(T) status) {
 }
 
 // give is add, with the number for the driver in a field of the output.
-func (o *objects[T]) give(v T, first, last uint32, c *call, num field) (uint32, status) {
+func (o *objects[T]) give(v T, first, last uint32, c *call, num ifc.Field) (uint32, ifc.Status) {
 	n, ok := o.add(v, first, last)
 	if !ok {
-		return 0, statusNoResErr
+		return 0, ifc.StatusNoResErr
 	}
-	num.set(c.out, uint64(n))
-	return n, statusOk
+	num.Set(c.out, uint64(n))
+	return n, ifc.StatusOk
 }
 
 // alloc returns the handler of a part P that gives out a number.
-func alloc[P any](of func(*P) *objects[struct{}], first, last uint32, num field) func(*P, *call) status {
-	return func(p *P, c *call) status {
+func alloc[P any](of func(*P) *objects[struct{}], first, last uint32, num ifc.Field) func(*P, *call) ifc.Status {
+	return func(p *P, c *call) ifc.Status {
 		_, st := of(p).give(struct{}{}, first, last, c, num)
 		return st
 	}
 }
 
 // on returns the handler of a command that names an object of a part P by its number.
-func on[P, T any](of func(*P) *objects[T], num field, do func(T, *call) status) func(*P, *call) status {
-	return func(p *P, c *call) status {
-		v, ok := of(p).get(num.u32(c.in))
+func on[P, T any](of func(*P) *objects[T], num ifc.Field, do func(T, *call) ifc.Status) func(*P, *call) ifc.Status {
+	return func(p *P, c *call) ifc.Status {
+		v, ok := of(p).get(num.U32(c.in))
 		if !ok {
-			return statusBadResErr
+			return ifc.StatusBadResErr
 		}
 		return do(v, c)
 	}
@@ -126,19 +128,19 @@ func on[P, T any](of func(*P) *objects[T], num field, do func(T, *call) status) 
 
 // drop returns the handler of a command that ends an object. end, if not nil, refuses that or ends what
 // the object holds.
-func drop[P, T any](of func(*P) *objects[T], num field, end func(T) status) func(*P, *call) status {
-	return func(p *P, c *call) status {
-		v, ok := of(p).get(num.u32(c.in))
+func drop[P, T any](of func(*P) *objects[T], num ifc.Field, end func(T) ifc.Status) func(*P, *call) ifc.Status {
+	return func(p *P, c *call) ifc.Status {
+		v, ok := of(p).get(num.U32(c.in))
 		if !ok {
-			return statusBadResErr
+			return ifc.StatusBadResErr
 		}
 		if end != nil {
-			if st := end(v); st != statusOk {
+			if st := end(v); st != ifc.StatusOk {
 				return st
 			}
 		}
-		of(p).remove(num.u32(c.in))
-		return statusOk
+		of(p).remove(num.U32(c.in))
+		return ifc.StatusOk
 	}
 }
 
@@ -151,4 +153,4 @@ type call struct {
 }
 
 // ignore is what such a command does if nothing of it shows here.
-func ignore[T any](T, *call) status { return statusOk }
+func ignore[T any](T, *call) ifc.Status { return ifc.StatusOk }

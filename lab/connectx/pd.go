@@ -2,6 +2,8 @@
 
 package connectx
 
+import "github.com/goverbs/verbs/lab/connectx/internal/ifc"
+
 import "github.com/goverbs/verbs/internal/engine"
 
 // pdTable has the protection domains, which are the engine's.
@@ -12,26 +14,26 @@ type pdTable struct {
 
 func pds(t *pdTable) *objects[*engine.PD] { return &t.objects }
 
-var pdCommands = map[uint16]func(*pdTable, *call) status{
-	opAllocPd:   (*pdTable).alloc,
-	opDeallocPd: drop(pds, deallocPdInPd, deallocPD),
+var pdCommands = map[uint16]func(*pdTable, *call) ifc.Status{
+	ifc.OpAllocPd:   (*pdTable).alloc,
+	ifc.OpDeallocPd: drop(pds, ifc.DeallocPdInPd, deallocPD),
 }
 
-func (t *pdTable) alloc(c *call) status {
+func (t *pdTable) alloc(c *call) ifc.Status {
 	pd, err := t.eng.AllocPD()
 	if err != nil {
-		return statusNoResErr
+		return ifc.StatusNoResErr
 	}
-	_, st := t.give(pd, 1, 1<<16, c, allocPdOutPd)
-	if st != statusOk {
+	_, st := t.give(pd, 1, 1<<16, c, ifc.AllocPdOutPd)
+	if st != ifc.StatusOk {
 		pd.Dealloc()
 	}
 	return st
 }
 
-func deallocPD(pd *engine.PD) status {
+func deallocPD(pd *engine.PD) ifc.Status {
 	if pd.Dealloc() != nil { // objects depend on it
-		return statusBadResStateErr
+		return ifc.StatusBadResStateErr
 	}
-	return statusOk
+	return ifc.StatusOk
 }

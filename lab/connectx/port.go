@@ -2,6 +2,8 @@
 
 package connectx
 
+import "github.com/goverbs/verbs/lab/connectx/internal/ifc"
+
 import "sync"
 
 // port is the adapter's port and the function's place on it, the vport.
@@ -20,15 +22,15 @@ type port struct {
 	downs uint64 // how often it went down
 }
 
-var portCommands = map[uint16]func(*port, *call) status{
-	opQueryVportState:       (*port).queryVportState,
-	opQueryNicVportContext:  (*port).queryNICVport,
-	opModifyNicVportContext: (*port).modifyNICVport,
-	opQueryRoceAddress:      (*port).queryRoCEAddress,
-	opQueryHcaVportContext:  (*port).queryHCAVport,
-	opModifyHcaVportContext: (*port).modifyHCAVport,
-	opQueryHcaVportGid:      (*port).queryHCAVportGID,
-	opQueryHcaVportPkey:     (*port).queryHCAVportPKey,
+var portCommands = map[uint16]func(*port, *call) ifc.Status{
+	ifc.OpQueryVportState:       (*port).queryVportState,
+	ifc.OpQueryNicVportContext:  (*port).queryNICVport,
+	ifc.OpModifyNicVportContext: (*port).modifyNICVport,
+	ifc.OpQueryRoceAddress:      (*port).queryRoCEAddress,
+	ifc.OpQueryHcaVportContext:  (*port).queryHCAVport,
+	ifc.OpModifyHcaVportContext: (*port).modifyHCAVport,
+	ifc.OpQueryHcaVportGid:      (*port).queryHCAVportGID,
+	ifc.OpQueryHcaVportPkey:     (*port).queryHCAVportPKey,
 }
 
 func (p *port) init(cfg Config) {
@@ -39,18 +41,18 @@ func (p *port) init(cfg Config) {
 	p.infiniBand = cfg.InfiniBand
 	p.guid = be.Uint64(eui[:])
 	p.lid = uint64(cfg.lid())
-	p.vport = make([]byte, nicVportContextSize)
-	nicVportContextMtu.set(p.vport, 1500)
+	p.vport = make([]byte, ifc.NicVportContextSize)
+	ifc.NicVportContextMtu.Set(p.vport, 1500)
 	p.node = p.guid
 	if cfg.NoNodeGUID {
 		p.node = 0
 	}
-	nicVportContextNodeGuid.set(p.vport, p.node)
-	for _, f := range []field{nicVportContextSystemImageGuid, nicVportContextPortGuid} {
-		f.set(p.vport, p.guid)
+	ifc.NicVportContextNodeGuid.Set(p.vport, p.node)
+	for _, f := range []ifc.Field{ifc.NicVportContextSystemImageGuid, ifc.NicVportContextPortGuid} {
+		f.Set(p.vport, p.guid)
 	}
-	nicVportContextRoceEn.set(p.vport, 1)
-	copy(nicVportContextPermanentAddress.at(p.vport)[2:], cfg.MAC)
+	ifc.NicVportContextRoceEn.Set(p.vport, 1)
+	copy(ifc.NicVportContextPermanentAddress.At(p.vport)[2:], cfg.MAC)
 	p.addrs = [roceAddresses][]byte{}
 	p.caps, p.down = capMask, false
 }
@@ -72,110 +74,110 @@ func (p *port) readRegister(id int, in, out []byte) {
 		up = portDown
 	}
 	switch id {
-	case regPtys:
-		ptysRegLocalPort.set(out, 1)
-		ptysRegProtoMask.set(out, ptysRegProtoMask.get(in))
+	case ifc.RegPtys:
+		ifc.PtysRegLocalPort.Set(out, 1)
+		ifc.PtysRegProtoMask.Set(out, ifc.PtysRegProtoMask.Get(in))
 		if p.infiniBand {
-			ptysRegIbLinkWidthCapability.set(out, ibWidth4)
-			ptysRegIbProtoCapability.set(out, ibSpeedEDR)
-			ptysRegIbLinkWidthOper.set(out, ibWidth4)
-			ptysRegIbProtoOper.set(out, ibSpeedEDR)
+			ifc.PtysRegIbLinkWidthCapability.Set(out, ibWidth4)
+			ifc.PtysRegIbProtoCapability.Set(out, ibSpeedEDR)
+			ifc.PtysRegIbLinkWidthOper.Set(out, ibWidth4)
+			ifc.PtysRegIbProtoOper.Set(out, ibSpeedEDR)
 		} else {
-			ptysRegEthProtoCapability.set(out, eth100G)
-			ptysRegEthProtoAdmin.set(out, eth100G)
-			ptysRegEthProtoOper.set(out, eth100G)
+			ifc.PtysRegEthProtoCapability.Set(out, eth100G)
+			ifc.PtysRegEthProtoAdmin.Set(out, eth100G)
+			ifc.PtysRegEthProtoOper.Set(out, eth100G)
 		}
-	case regPmtu:
+	case ifc.RegPmtu:
 		mtu := uint64(maxMTUEthernet)
 		if p.infiniBand {
 			mtu = maxMTUInfiniBand
 		}
-		pmtuRegLocalPort.set(out, 1)
-		pmtuRegMaxMtu.set(out, mtu)
-		pmtuRegAdminMtu.set(out, mtu)
-		pmtuRegOperMtu.set(out, mtu)
-	case regPaos:
-		paosRegLocalPort.set(out, 1)
-		paosRegAdminStatus.set(out, portUp)
-		paosRegOperStatus.set(out, up)
-	case regPvlc:
-		pvlcRegLocalPort.set(out, 1)
-		pvlcRegVlHwCap.set(out, 4)
-		pvlcRegVlAdmin.set(out, 4)
-		pvlcRegVlOperational.set(out, 4)
+		ifc.PmtuRegLocalPort.Set(out, 1)
+		ifc.PmtuRegMaxMtu.Set(out, mtu)
+		ifc.PmtuRegAdminMtu.Set(out, mtu)
+		ifc.PmtuRegOperMtu.Set(out, mtu)
+	case ifc.RegPaos:
+		ifc.PaosRegLocalPort.Set(out, 1)
+		ifc.PaosRegAdminStatus.Set(out, portUp)
+		ifc.PaosRegOperStatus.Set(out, up)
+	case ifc.RegPvlc:
+		ifc.PvlcRegLocalPort.Set(out, 1)
+		ifc.PvlcRegVlHwCap.Set(out, 4)
+		ifc.PvlcRegVlAdmin.Set(out, 4)
+		ifc.PvlcRegVlOperational.Set(out, 4)
 	}
 }
 
 // registers are those of ACCESS_REG, with the least size of their data. Those that neither
 // [port.readRegister] nor [Device.portCounters] has read as zero.
 var registers = map[int]int{
-	regPtys: ptysRegSize, regPmtu: pmtuRegSize, regPaos: paosRegSize, regPvlc: pvlcRegSize,
-	regPfcc: 16, regPpcnt: ppcntRegSize, regNodeDesc: 16, regHostEndianness: 16,
+	ifc.RegPtys: ifc.PtysRegSize, ifc.RegPmtu: ifc.PmtuRegSize, ifc.RegPaos: ifc.PaosRegSize, ifc.RegPvlc: ifc.PvlcRegSize,
+	ifc.RegPfcc: 16, ifc.RegPpcnt: ifc.PpcntRegSize, ifc.RegNodeDesc: 16, ifc.RegHostEndianness: 16,
 }
 
-func (p *port) queryVportState(c *call) status {
+func (p *port) queryVportState(c *call) ifc.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if queryVportStateInOtherVport.is(c.in) {
-		return statusBadParamErr
+	if ifc.QueryVportStateInOtherVport.Is(c.in) {
+		return ifc.StatusBadParamErr
 	}
-	queryVportStateOutAdminState.set(c.out, 1)
+	ifc.QueryVportStateOutAdminState.Set(c.out, 1)
 	if !p.down {
-		queryVportStateOutState.set(c.out, 1)
+		ifc.QueryVportStateOutState.Set(c.out, 1)
 	}
-	return statusOk
+	return ifc.StatusOk
 }
 
-func (p *port) queryNICVport(c *call) status {
+func (p *port) queryNICVport(c *call) ifc.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if queryNicVportContextInOtherVport.is(c.in) {
-		return statusBadParamErr
+	if ifc.QueryNicVportContextInOtherVport.Is(c.in) {
+		return ifc.StatusBadParamErr
 	}
-	copy(queryNicVportContextOutNicVportContext.at(c.out), p.vport)
-	return statusOk
+	copy(ifc.QueryNicVportContextOutNicVportContext.At(c.out), p.vport)
+	return ifc.StatusOk
 }
 
 // vportFields are what MODIFY_NIC_VPORT_CONTEXT sets, by the bits of its field_select.
-var vportFields = map[field][]field{
-	modifyNicVportFieldSelectRoceEn:           {nicVportContextRoceEn},
-	modifyNicVportFieldSelectMtu:              {nicVportContextMtu},
-	modifyNicVportFieldSelectPromisc:          {nicVportContextPromiscUc, nicVportContextPromiscMc, nicVportContextPromiscAll},
-	modifyNicVportFieldSelectPermanentAddress: {nicVportContextPermanentAddress},
-	modifyNicVportFieldSelectNodeGuid:         {nicVportContextNodeGuid},
-	modifyNicVportFieldSelectPortGuid:         {nicVportContextPortGuid},
-	modifyNicVportFieldSelectDisableUcLocalLb: {nicVportContextDisableUcLocalLb},
-	modifyNicVportFieldSelectDisableMcLocalLb: {nicVportContextDisableMcLocalLb},
-	modifyNicVportFieldSelectChangeEvent: {
-		nicVportContextArmChangeEvent, nicVportContextEventOnMtu, nicVportContextEventOnPromiscChange,
-		nicVportContextEventOnVlanChange, nicVportContextEventOnMcAddressChange, nicVportContextEventOnUcAddressChange,
+var vportFields = map[ifc.Field][]ifc.Field{
+	ifc.ModifyNicVportFieldSelectRoceEn:           {ifc.NicVportContextRoceEn},
+	ifc.ModifyNicVportFieldSelectMtu:              {ifc.NicVportContextMtu},
+	ifc.ModifyNicVportFieldSelectPromisc:          {ifc.NicVportContextPromiscUc, ifc.NicVportContextPromiscMc, ifc.NicVportContextPromiscAll},
+	ifc.ModifyNicVportFieldSelectPermanentAddress: {ifc.NicVportContextPermanentAddress},
+	ifc.ModifyNicVportFieldSelectNodeGuid:         {ifc.NicVportContextNodeGuid},
+	ifc.ModifyNicVportFieldSelectPortGuid:         {ifc.NicVportContextPortGuid},
+	ifc.ModifyNicVportFieldSelectDisableUcLocalLb: {ifc.NicVportContextDisableUcLocalLb},
+	ifc.ModifyNicVportFieldSelectDisableMcLocalLb: {ifc.NicVportContextDisableMcLocalLb},
+	ifc.ModifyNicVportFieldSelectChangeEvent: {
+		ifc.NicVportContextArmChangeEvent, ifc.NicVportContextEventOnMtu, ifc.NicVportContextEventOnPromiscChange,
+		ifc.NicVportContextEventOnVlanChange, ifc.NicVportContextEventOnMcAddressChange, ifc.NicVportContextEventOnUcAddressChange,
 	},
 	// The lists of addresses say what to receive. They are not kept: every frame on the wire is received.
-	modifyNicVportFieldSelectAddressesList: nil,
+	ifc.ModifyNicVportFieldSelectAddressesList: nil,
 }
 
-func (p *port) modifyNICVport(c *call) status {
+func (p *port) modifyNICVport(c *call) ifc.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	selected := modifyNicVportContextInFieldSelect.at(c.in)
-	in := modifyNicVportContextInNicVportContext.at(c.in)
-	if modifyNicVportContextInOtherVport.is(c.in) {
-		return statusBadParamErr
+	selected := ifc.ModifyNicVportContextInFieldSelect.At(c.in)
+	in := ifc.ModifyNicVportContextInNicVportContext.At(c.in)
+	if ifc.ModifyNicVportContextInOtherVport.Is(c.in) {
+		return ifc.StatusBadParamErr
 	}
 	left := uint32(be.Uint32(selected))
 	for bit, fields := range vportFields {
-		if !bit.is(selected) {
+		if !bit.Is(selected) {
 			continue
 		}
-		left &^= 1 << (31 - bit.off())
+		left &^= 1 << (31 - bit.Off())
 		for _, f := range fields {
-			f.set(p.vport, f.get(in))
+			f.Set(p.vport, f.Get(in))
 		}
 	}
 	if left != 0 { // bits that select nothing here
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
-	return statusOk
+	return ifc.StatusOk
 }
 
 // linkDowns returns how often the link went down.
@@ -198,15 +200,15 @@ func (p *port) setAddress(i int, a []byte) {
 	p.addrs[i] = a
 }
 
-func (p *port) queryRoCEAddress(c *call) status {
-	i := queryRoceAddressInRoceAddressIndex.int(c.in)
+func (p *port) queryRoCEAddress(c *call) ifc.Status {
+	i := ifc.QueryRoceAddressInRoceAddressIndex.Int(c.in)
 	if i >= roceAddresses {
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	copy(queryRoceAddressOutRoceAddress.at(c.out), p.addrs[i])
-	return statusOk
+	copy(ifc.QueryRoceAddressOutRoceAddress.At(c.out), p.addrs[i])
+	return ifc.StatusOk
 }
 
 // Of an InfiniBand port: its P_Key, its capabilities, and those of the subnet manager, which is
@@ -224,60 +226,60 @@ const (
 	subnetTimeout   = 18
 )
 
-func (p *port) queryHCAVport(c *call) status {
+func (p *port) queryHCAVport(c *call) ifc.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	ctx := queryHcaVportContextOutHcaVportContext.at(c.out)
-	hcaVportContextNodeGuid.set(ctx, p.node)
-	for _, f := range []field{hcaVportContextSystemImageGuid, hcaVportContextPortGuid} {
-		f.set(ctx, p.guid)
+	ctx := ifc.QueryHcaVportContextOutHcaVportContext.At(c.out)
+	ifc.HcaVportContextNodeGuid.Set(ctx, p.node)
+	for _, f := range []ifc.Field{ifc.HcaVportContextSystemImageGuid, ifc.HcaVportContextPortGuid} {
+		f.Set(ctx, p.guid)
 	}
 	physical, state := uint64(physicalUp), uint64(stateActive)
 	if p.down {
 		physical, state = physicalPolling, stateDown
 	}
-	hcaVportContextPortPhysicalState.set(ctx, physical)
-	hcaVportContextPortState.set(ctx, state)
-	hcaVportContextVportState.set(ctx, state)
-	hcaVportContextCapMask1.set(ctx, uint64(p.caps))
-	hcaVportContextCapMask1FieldSelect.set(ctx, capMaskSettable)
-	hcaVportContextLid.set(ctx, p.lid)
-	hcaVportContextSmLid.set(ctx, p.lid)
-	hcaVportContextSubnetTimeout.set(ctx, subnetTimeout)
-	return statusOk
+	ifc.HcaVportContextPortPhysicalState.Set(ctx, physical)
+	ifc.HcaVportContextPortState.Set(ctx, state)
+	ifc.HcaVportContextVportState.Set(ctx, state)
+	ifc.HcaVportContextCapMask1.Set(ctx, uint64(p.caps))
+	ifc.HcaVportContextCapMask1FieldSelect.Set(ctx, capMaskSettable)
+	ifc.HcaVportContextLid.Set(ctx, p.lid)
+	ifc.HcaVportContextSmLid.Set(ctx, p.lid)
+	ifc.HcaVportContextSubnetTimeout.Set(ctx, subnetTimeout)
+	return ifc.StatusOk
 }
 
 // modifyHCAVport sets bits of the port's capabilities.
-func (p *port) modifyHCAVport(c *call) status {
-	ctx := modifyHcaVportContextInHcaVportContext.at(c.in)
-	mask := hcaVportContextCapMask1FieldSelect.u32(ctx)
-	if modifyHcaVportContextInOtherVport.is(c.in) || mask&^capMaskSettable != 0 {
-		return statusBadParamErr
+func (p *port) modifyHCAVport(c *call) ifc.Status {
+	ctx := ifc.ModifyHcaVportContextInHcaVportContext.At(c.in)
+	mask := ifc.HcaVportContextCapMask1FieldSelect.U32(ctx)
+	if ifc.ModifyHcaVportContextInOtherVport.Is(c.in) || mask&^capMaskSettable != 0 {
+		return ifc.StatusBadParamErr
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.caps = p.caps&^mask | hcaVportContextCapMask1.u32(ctx)&mask
-	return statusOk
+	p.caps = p.caps&^mask | ifc.HcaVportContextCapMask1.U32(ctx)&mask
+	return ifc.StatusOk
 }
 
-func (p *port) queryHCAVportGID(c *call) status {
-	queryHcaVportGidOutGidsNum.set(c.out, 1)
-	if gid := queryHcaVportGidOutGid.at(c.out); queryHcaVportGidInGidIndex.int(c.in) == 0 && len(gid) >= 16 {
+func (p *port) queryHCAVportGID(c *call) ifc.Status {
+	ifc.QueryHcaVportGidOutGidsNum.Set(c.out, 1)
+	if gid := ifc.QueryHcaVportGidOutGid.At(c.out); ifc.QueryHcaVportGidInGidIndex.Int(c.in) == 0 && len(gid) >= 16 {
 		be.PutUint64(gid, subnetPrefix)
 		be.PutUint64(gid[8:], p.guid)
 	}
-	return statusOk
+	return ifc.StatusOk
 }
 
-func (*port) queryHCAVportPKey(c *call) status {
-	first := queryHcaVportPkeyInPkeyIndex.int(c.in)
+func (*port) queryHCAVportPKey(c *call) ifc.Status {
+	first := ifc.QueryHcaVportPkeyInPkeyIndex.Int(c.in)
 	if first == 0xffff { // all
 		first = 0
 	}
-	if list := queryHcaVportPkeyOutPkey.at(c.out); first == 0 && len(list) >= 4 {
+	if list := ifc.QueryHcaVportPkeyOutPkey.At(c.out); first == 0 && len(list) >= 4 {
 		be.PutUint32(list, defaultPKey)
 	}
-	return statusOk
+	return ifc.StatusOk
 }
 
 // setLink brings the link up or down, of which the driver gets an event.
@@ -289,14 +291,14 @@ func (p *port) setLink(up bool) {
 	p.down = !up
 	p.mu.Unlock()
 	if up {
-		p.event(portChangeActive)
+		p.event(ifc.PortChangeActive)
 	} else {
-		p.event(portChangeDown)
+		p.event(ifc.PortChangeDown)
 	}
 }
 
 func (p *port) event(subtype uint8) {
 	var data [28]byte
 	data[8] = 1 << 4 // struct mlx5_eqe_port_state: the port
-	p.eqs.event(eventPortChange, subtype, data[:])
+	p.eqs.event(ifc.EventPortChange, subtype, data[:])
 }

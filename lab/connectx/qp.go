@@ -9,16 +9,17 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/engine"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
 func qps(t *qpTable) *objects[*qp] { return &t.objects }
 
-var qpCommands = map[uint16]func(*qpTable, *call) status{
-	opCreateQp:      (*qpTable).create,
-	opDestroyQp:     (*qpTable).destroy,
-	opQueryQp:       on(qps, queryQpInQpn, (*qp).query),
-	opAttachToMcg:   on(qps, attachToMcgInQpn, (*qp).attachMulticast),
-	opDetachFromMcg: on(qps, detachFromMcgInQpn, (*qp).attachMulticast),
+var qpCommands = map[uint16]func(*qpTable, *call) ifc.Status{
+	ifc.OpCreateQp:      (*qpTable).create,
+	ifc.OpDestroyQp:     (*qpTable).destroy,
+	ifc.OpQueryQp:       on(qps, ifc.QueryQpInQpn, (*qp).query),
+	ifc.OpAttachToMcg:   on(qps, ifc.AttachToMcgInQpn, (*qp).attachMulticast),
+	ifc.OpDetachFromMcg: on(qps, ifc.DetachFromMcgInQpn, (*qp).attachMulticast),
 }
 
 // qpTable has the queue pairs.
@@ -82,33 +83,33 @@ const (
 
 // engineTypes are the engine's types of QPs.
 var engineTypes = map[int]verbs.QPType{
-	qpTypeRc: verbs.RC, qpTypeUc: verbs.UC, qpTypeUd: verbs.UD,
-	qpTypeQp0: verbs.UD, qpTypeQp1: verbs.UD, qpTypeRegUmr: verbs.UD,
+	ifc.QpTypeRc: verbs.RC, ifc.QpTypeUc: verbs.UC, ifc.QpTypeUd: verbs.UD,
+	ifc.QpTypeQp0: verbs.UD, ifc.QpTypeQp1: verbs.UD, ifc.QpTypeRegUmr: verbs.UD,
 }
 
-func (t *qpTable) create(c *call) status {
-	ctx := bytes.Clone(createQpInQpc.at(c.in))
-	st, pdn := qpcSt.int(ctx), qpcPd.u32(ctx)
+func (t *qpTable) create(c *call) ifc.Status {
+	ctx := bytes.Clone(ifc.CreateQpInQpc.At(c.in))
+	st, pdn := ifc.QpcSt.Int(ctx), ifc.QpcPd.U32(ctx)
 	typ, ok := engineTypes[st]
 	switch {
-	case !ok, createQpInWqUmemValid.is(c.in), createQpInQpcExt.is(c.in), qpcDbrUmemValid.is(ctx), qpcWqSignature.is(ctx),
-		qpcCsReq.is(ctx), qpcCsRes.is(ctx), qpcState.is(ctx):
-		return statusBadParamErr
+	case !ok, ifc.CreateQpInWqUmemValid.Is(c.in), ifc.CreateQpInQpcExt.Is(c.in), ifc.QpcDbrUmemValid.Is(ctx), ifc.QpcWqSignature.Is(ctx),
+		ifc.QpcCsReq.Is(ctx), ifc.QpcCsRes.Is(ctx), ifc.QpcState.Is(ctx):
+		return ifc.StatusBadParamErr
 	}
 	pd := t.umrPD
-	if st != qpTypeRegUmr { // mlx5_ib gives its QP none: create_kernel_qp
+	if st != ifc.QpTypeRegUmr { // mlx5_ib gives its QP none: create_kernel_qp
 		if pd, ok = t.pds.get(pdn); !ok {
-			return statusBadResErr
+			return ifc.StatusBadResErr
 		}
 	}
-	q := &qp{t: t, st: st, uar: qpcUarPage.u32(ctx), userIndex: qpcUserIndex.u32(ctx), context: ctx}
-	if !t.uars.has(q.uar) && !qpcNoSq.is(ctx) {
-		return statusBadResErr
+	q := &qp{t: t, st: st, uar: ifc.QpcUarPage.U32(ctx), userIndex: ifc.QpcUserIndex.U32(ctx), context: ctx}
+	if !t.uars.has(q.uar) && !ifc.QpcNoSq.Is(ctx) {
+		return ifc.StatusBadResErr
 	}
 	q.sq = sender{
 		env: t.env, datagram: typ == verbs.UD, paths: paths{addressing: t.paths, pd: pd, ahs: map[[avSize]byte]*engine.AH{}},
 		updates: updater{
-			env: t.env, keys: t.keys, pdn: pdn, kernel: st == qpTypeRegUmr, datagram: typ == verbs.UD && st != qpTypeRegUmr, fastReg: qpcFre.is(ctx),
+			env: t.env, keys: t.keys, pdn: pdn, kernel: st == ifc.QpTypeRegUmr, datagram: typ == verbs.UD && st != ifc.QpTypeRegUmr, fastReg: ifc.QpcFre.Is(ctx),
 		},
 	}
 	init := engine.QPInit{
@@ -117,90 +118,90 @@ func (t *qpTable) create(c *call) status {
 		Cap: verbs.QPCap{MaxSendWR: engineSends, MaxRecvWR: engineRecvs, MaxSendSGE: maxSGEs, MaxInline: maxWQE},
 	}
 	if t.count >= maxQPs {
-		return statusNoResErr
+		return ifc.StatusNoResErr
 	}
-	if st := q.attachCQs(&init); st != statusOk {
+	if st := q.attachCQs(&init); st != ifc.StatusOk {
 		return st
 	}
-	if st := q.mapQueues(createQpInPas.at(c.in), &init); st != statusOk {
+	if st := q.mapQueues(ifc.CreateQpInPas.At(c.in), &init); st != ifc.StatusOk {
 		return st
 	}
-	if q.st == qpTypeQp1 {
+	if q.st == ifc.QpTypeQp1 {
 		init.Num = 1
 	}
 	var err error
 	if q.e, err = pd.CreateQP(init); err != nil {
 		q.closeQueues()
-		return statusNoResErr
+		return ifc.StatusNoResErr
 	}
 	q.num = q.e.Num()
-	if q.st == qpTypeQp0 {
+	if q.st == ifc.QpTypeQp0 {
 		q.num = 0
 	}
 	q.sq.num, q.sq.updates.qpn = q.num, q.num
 	t.count++
 	if !t.put(q.num, q) {
 		q.destroy()
-		return statusNoResErr
+		return ifc.StatusNoResErr
 	}
-	createQpOutQpn.set(c.out, uint64(q.num))
-	return statusOk
+	ifc.CreateQpOutQpn.Set(c.out, uint64(q.num))
+	return ifc.StatusOk
 }
 
 // attachCQs finds the CQs. A QP may have only one.
-func (q *qp) attachCQs(init *engine.QPInit) status {
-	send, okSend := q.t.cqs.get(qpcCqnSnd.u32(q.context))
-	recv, okRecv := q.t.cqs.get(qpcCqnRcv.u32(q.context))
+func (q *qp) attachCQs(init *engine.QPInit) ifc.Status {
+	send, okSend := q.t.cqs.get(ifc.QpcCqnSnd.U32(q.context))
+	recv, okRecv := q.t.cqs.get(ifc.QpcCqnRcv.U32(q.context))
 	switch {
 	case !okSend && !okRecv:
-		return statusBadResErr
+		return ifc.StatusBadResErr
 	case !okSend:
 		send = recv
 	case !okRecv:
 		recv = send
 	}
 	init.SendCQ, init.RecvCQ = send.e, recv.e
-	return statusOk
+	return ifc.StatusOk
 }
 
 // mapQueues maps the queues, or finds the SRQ.
-func (q *qp) mapQueues(pas []byte, init *engine.QPInit) status {
+func (q *qp) mapQueues(pas []byte, init *engine.QPInit) ifc.Status {
 	ctx, t := q.context, q.t
-	recvs, stride := 0, 16<<qpcLogRqStride.int(ctx)
-	switch qpcRqType.int(ctx) {
+	recvs, stride := 0, 16<<ifc.QpcLogRqStride.Int(ctx)
+	switch ifc.QpcRqType.Int(ctx) {
 	case rqOwn:
-		recvs = 1 << qpcLogRqSize.int(ctx)
+		recvs = 1 << ifc.QpcLogRqSize.Int(ctx)
 		init.Cap.MaxRecvSGE = min(stride/16, maxSGEs)
 	case rqSRQ:
-		s, ok := t.srqs.get(qpcSrqnRmpnXrqn.u32(ctx))
+		s, ok := t.srqs.get(ifc.QpcSrqnRmpnXrqn.U32(ctx))
 		if !ok {
-			return statusBadResErr
+			return ifc.StatusBadResErr
 		}
 		q.srq, init.SRQ, init.RefillRecv = s, s.e, nil
 	case rqNone:
 	default:
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
-	sends := 1 << qpcLogSqSize.int(ctx)
-	if qpcNoSq.is(ctx) {
+	sends := 1 << ifc.QpcLogSqSize.Int(ctx)
+	if ifc.QpcNoSq.Is(ctx) {
 		sends = 0
 	}
-	most := 1 << t.caps.int(capGeneral, cmdHcaCapLogMaxQpSz)
+	most := 1 << t.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxQpSz)
 	if recvs > most || sends > most {
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
 	if recvs+sends == 0 {
-		return statusOk
+		return ifc.StatusOk
 	}
 	// One ring has the pages of both; it is that of the receive queue if there is one.
 	both := ring{count: uint32(recvs*stride + sends*sendBlock), stride: 1}
-	if st := t.env.mapRing(&both, pas, qpcLogPageSize.int(ctx), qpcPageOffset.int(ctx), qpcDbrAddr.get(ctx)); st != statusOk {
+	if st := t.env.mapRing(&both, pas, ifc.QpcLogPageSize.Int(ctx), ifc.QpcPageOffset.Int(ctx), ifc.QpcDbrAddr.Get(ctx)); st != ifc.StatusOk {
 		return st
 	}
 	q.rq.ring, q.sq.ring = both, both
 	q.rq.count, q.rq.stride, q.rq.mem = uint32(recvs), stride, both.mem[:recvs*stride]
 	q.sq.count, q.sq.stride, q.sq.mem = uint32(sends), sendBlock, both.mem[recvs*stride:]
-	return statusOk
+	return ifc.StatusOk
 }
 
 // closeQueues unmaps the queues. A doorbell may have found the QP before.
@@ -209,15 +210,15 @@ func (q *qp) closeQueues() {
 }
 
 // destroy takes the QP out first, so that doorbells do not find it any more.
-func (t *qpTable) destroy(c *call) status {
-	q, ok := t.remove(destroyQpInQpn.u32(c.in))
+func (t *qpTable) destroy(c *call) ifc.Status {
+	q, ok := t.remove(ifc.DestroyQpInQpn.U32(c.in))
 	if !ok {
-		return statusBadResErr
+		return ifc.StatusBadResErr
 	}
 	return q.destroy()
 }
 
-func (q *qp) destroy() status {
+func (q *qp) destroy() ifc.Status {
 	if q.e.Destroy() != nil { // it is attached to multicast groups
 		for _, gid := range q.groups {
 			q.e.DetachMulticast(gid)
@@ -228,7 +229,7 @@ func (q *qp) destroy() status {
 	q.sq.paths.forget()
 	q.closeQueues()
 	q.t.count--
-	return statusOk
+	return ifc.StatusOk
 }
 
 // failed makes the flusher watch for receives that the guest posts from now on.
@@ -263,9 +264,9 @@ func (q *qp) ring(b []byte, one bool) {
 
 // qpEvents are the types of events, by the engine's.
 var qpEvents = map[verbs.AsyncEventType]uint8{
-	verbs.EventCommEst: eventCommEst, verbs.EventSQDrained: eventSqDrained, verbs.EventQPFatal: eventWqCatasError,
-	verbs.EventQPReqErr: eventWqInvalReqError, verbs.EventQPAccessErr: eventWqAccessError,
-	verbs.EventQPLastWQEReached: eventSrqLastWqe,
+	verbs.EventCommEst: ifc.EventCommEst, verbs.EventSQDrained: ifc.EventSqDrained, verbs.EventQPFatal: ifc.EventWqCatasError,
+	verbs.EventQPReqErr: ifc.EventWqInvalReqError, verbs.EventQPAccessErr: ifc.EventWqAccessError,
+	verbs.EventQPLastWQEReached: ifc.EventSrqLastWqe,
 }
 
 // event raises an event of the QP (struct mlx5_eqe_qp_srq). The engine's QP is locked.
@@ -286,40 +287,40 @@ func (q *qp) event(t verbs.AsyncEventType) {
 
 // qpStates are qpc.state by the engine's state.
 var qpStates = map[verbs.QPState]int{
-	verbs.StateReset: qpStateRst, verbs.StateInit: qpStateInit, verbs.StateRTR: qpStateRtr, verbs.StateRTS: qpStateRts,
-	verbs.StateSQD: qpStateSqd, verbs.StateSQE: qpStateSqer, verbs.StateErr: qpStateErr,
+	verbs.StateReset: ifc.QpStateRst, verbs.StateInit: ifc.QpStateInit, verbs.StateRTR: ifc.QpStateRtr, verbs.StateRTS: ifc.QpStateRts,
+	verbs.StateSQD: ifc.QpStateSqd, verbs.StateSQE: ifc.QpStateSqer, verbs.StateErr: ifc.QpStateErr,
 }
 
-func (q *qp) query(c *call) status {
+func (q *qp) query(c *call) ifc.Status {
 	a := q.e.Query()
-	ctx := queryQpOutQpc.at(c.out)
+	ctx := ifc.QueryQpOutQpc.At(c.out)
 	copy(ctx, q.context)
-	qpcState.set(ctx, uint64(qpStates[a.State]))
-	qpcNextSendPsn.set(ctx, uint64(a.SQPSN))
-	qpcNextRcvPsn.set(ctx, uint64(a.RQPSN))
+	ifc.QpcState.Set(ctx, uint64(qpStates[a.State]))
+	ifc.QpcNextSendPsn.Set(ctx, uint64(a.SQPSN))
+	ifc.QpcNextRcvPsn.Set(ctx, uint64(a.RQPSN))
 	if q.sq.count > 0 {
-		qpcSwSqWqebbCounter.set(ctx, uint64(q.sq.posted(sendRecord)))
+		ifc.QpcSwSqWqebbCounter.Set(ctx, uint64(q.sq.posted(sendRecord)))
 	}
 	if q.rq.count > 0 {
-		qpcSwRqCounter.set(ctx, uint64(q.rq.posted(recvRecord)))
+		ifc.QpcSwRqCounter.Set(ctx, uint64(q.rq.posted(recvRecord)))
 	}
-	return statusOk
+	return ifc.StatusOk
 }
 
-func (q *qp) attachMulticast(c *call) status {
-	gid := verbs.GID(attachToMcgInMulticastGid.at(c.in))
-	if c.op == opDetachFromMcg {
+func (q *qp) attachMulticast(c *call) ifc.Status {
+	gid := verbs.GID(ifc.AttachToMcgInMulticastGid.At(c.in))
+	if c.op == ifc.OpDetachFromMcg {
 		if q.e.DetachMulticast(gid) != nil {
-			return statusBadParamErr
+			return ifc.StatusBadParamErr
 		}
 		q.groups = slices.DeleteFunc(q.groups, func(g verbs.GID) bool { return g == gid })
-		return statusOk
+		return ifc.StatusOk
 	}
 	if q.e.AttachMulticast(gid) != nil {
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
 	if !slices.Contains(q.groups, gid) {
 		q.groups = append(q.groups, gid)
 	}
-	return statusOk
+	return ifc.StatusOk
 }

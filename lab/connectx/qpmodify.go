@@ -6,89 +6,92 @@ import (
 	"bytes"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
 // transition is a command that changes a QP's state.
 type transition struct {
 	from, to verbs.QPState
-	any      bool    // from any state
-	takes    []field // of the context, always
-	takesRC  []field // of RC alone
-	optional uint64  // bits of opt_param_mask that it knows
+	any      bool        // from any state
+	takes    []ifc.Field // of the context, always
+	takesRC  []ifc.Field // of RC alone
+	optional uint64      // bits of opt_param_mask that it knows
 }
 
 // optional are the fields that a bit of opt_param_mask selects.
-var optional = map[uint64][]field{
-	optparRre: {qpcRre}, optparRae: {qpcRae, qpcAtomicMode}, optparRwe: {qpcRwe},
-	optparPkeyIndex: {inPath(adsPkeyIndex)}, optparQKey: {qpcQKey}, optparRnrTimeout: {qpcMinRnrNak},
-	optparPrimaryAddrPath: {qpcPrimaryAddressPath}, optparAltAddrPath: {qpcSecondaryAddressPath},
-	optparSraMax: {qpcLogSraMax}, optparRraMax: {qpcLogRraMax}, optparPmState: {qpcPmState},
-	optparRetryCount: {qpcRetryCount}, optparRnrRetry: {qpcRnrRetry}, optparAckTimeout: {inPath(adsAckTimeout)},
-	optparPriPort: {inPath(adsVhcaPortNum)}, optparCounterSetId: {qpcCounterSetId},
-	optparLagTxAff: {qpcLagTxPortAffinity}, optparPpIndex: {qpcPacketPacingRateLimitIndex},
+var optional = map[uint64][]ifc.Field{
+	ifc.OptparRre: {ifc.QpcRre}, ifc.OptparRae: {ifc.QpcRae, ifc.QpcAtomicMode}, ifc.OptparRwe: {ifc.QpcRwe},
+	ifc.OptparPkeyIndex: {inPath(ifc.AdsPkeyIndex)}, ifc.OptparQKey: {ifc.QpcQKey}, ifc.OptparRnrTimeout: {ifc.QpcMinRnrNak},
+	ifc.OptparPrimaryAddrPath: {ifc.QpcPrimaryAddressPath}, ifc.OptparAltAddrPath: {ifc.QpcSecondaryAddressPath},
+	ifc.OptparSraMax: {ifc.QpcLogSraMax}, ifc.OptparRraMax: {ifc.QpcLogRraMax}, ifc.OptparPmState: {ifc.QpcPmState},
+	ifc.OptparRetryCount: {ifc.QpcRetryCount}, ifc.OptparRnrRetry: {ifc.QpcRnrRetry}, ifc.OptparAckTimeout: {inPath(ifc.AdsAckTimeout)},
+	ifc.OptparPriPort: {inPath(ifc.AdsVhcaPortNum)}, ifc.OptparCounterSetId: {ifc.QpcCounterSetId},
+	ifc.OptparLagTxAff: {ifc.QpcLagTxPortAffinity}, ifc.OptparPpIndex: {ifc.QpcPacketPacingRateLimitIndex},
 }
 
 const (
-	optparRights = optparRre | optparRae | optparRwe
-	optparUsual  = optparRights | optparPmState | optparRnrTimeout | optparAltAddrPath | optparQKey | optparCounterSetId | optparLagTxAff | optparPpIndex
+	optparRights = ifc.OptparRre | ifc.OptparRae | ifc.OptparRwe
+	optparUsual  = optparRights | ifc.OptparPmState | ifc.OptparRnrTimeout | ifc.OptparAltAddrPath | ifc.OptparQKey | ifc.OptparCounterSetId | ifc.OptparLagTxAff | ifc.OptparPpIndex
 )
 
 // inPath returns the place in the context of a field of its primary path.
-func inPath(f field) field { return field(uint32(qpcPrimaryAddressPath)&^0xffff + uint32(f)) }
+func inPath(f ifc.Field) ifc.Field {
+	return ifc.Field(uint32(ifc.QpcPrimaryAddressPath)&^0xffff + uint32(f))
+}
 
 // transitions are the commands, with what the kernel's __mlx5_ib_modify_qp gives them.
 var transitions = map[uint16]transition{
-	opRst2initQp: {
-		from: verbs.StateReset, to: verbs.StateInit, optional: optparUsual | optparPkeyIndex | optparPriPort,
-		takes: []field{qpcPmState, inPath(adsPkeyIndex), inPath(adsVhcaPortNum), qpcQKey, qpcRre, qpcRwe, qpcRae, qpcAtomicMode, qpcCounterSetId},
+	ifc.OpRst2initQp: {
+		from: verbs.StateReset, to: verbs.StateInit, optional: optparUsual | ifc.OptparPkeyIndex | ifc.OptparPriPort,
+		takes: []ifc.Field{ifc.QpcPmState, inPath(ifc.AdsPkeyIndex), inPath(ifc.AdsVhcaPortNum), ifc.QpcQKey, ifc.QpcRre, ifc.QpcRwe, ifc.QpcRae, ifc.QpcAtomicMode, ifc.QpcCounterSetId},
 	},
-	opInit2initQp: {from: verbs.StateInit, to: verbs.StateInit, optional: optparUsual | optparPkeyIndex | optparPriPort},
-	opInit2rtrQp: {
-		from: verbs.StateInit, to: verbs.StateRTR, optional: optparUsual | optparPkeyIndex | optparRraMax,
-		takes: []field{
-			inPath(adsGrh), inPath(adsMlid), inPath(adsRlid), inPath(adsSrcAddrIndex), inPath(adsStatRate), inPath(adsHopLimit),
-			inPath(adsTclass), inPath(adsFlowLabel), inPath(adsRgidRip), inPath(adsDscp), inPath(adsUdpSport), inPath(adsEthPrio), inPath(adsSl),
-			inPath(adsRmac4732), inPath(adsRmac310), qpcMtu, qpcLogMsgMax, qpcRemoteQpn, qpcNextRcvPsn,
+	ifc.OpInit2initQp: {from: verbs.StateInit, to: verbs.StateInit, optional: optparUsual | ifc.OptparPkeyIndex | ifc.OptparPriPort},
+	ifc.OpInit2rtrQp: {
+		from: verbs.StateInit, to: verbs.StateRTR, optional: optparUsual | ifc.OptparPkeyIndex | ifc.OptparRraMax,
+		takes: []ifc.Field{
+			inPath(ifc.AdsGrh), inPath(ifc.AdsMlid), inPath(ifc.AdsRlid), inPath(ifc.AdsSrcAddrIndex), inPath(ifc.AdsStatRate), inPath(ifc.AdsHopLimit),
+			inPath(ifc.AdsTclass), inPath(ifc.AdsFlowLabel), inPath(ifc.AdsRgidRip), inPath(ifc.AdsDscp), inPath(ifc.AdsUdpSport), inPath(ifc.AdsEthPrio), inPath(ifc.AdsSl),
+			inPath(ifc.AdsRmac4732), inPath(ifc.AdsRmac310), ifc.QpcMtu, ifc.QpcLogMsgMax, ifc.QpcRemoteQpn, ifc.QpcNextRcvPsn,
 		},
-		takesRC: []field{qpcLogRraMax, qpcMinRnrNak},
+		takesRC: []ifc.Field{ifc.QpcLogRraMax, ifc.QpcMinRnrNak},
 	},
-	opRtr2rtsQp: {
-		from: verbs.StateRTR, to: verbs.StateRTS, optional: optparUsual | optparSraMax | optparRetryCount | optparRnrRetry | optparAckTimeout,
-		takes:   []field{qpcNextSendPsn},
-		takesRC: []field{qpcLogSraMax, qpcRetryCount, qpcRnrRetry, qpcLogAckReqFreq, inPath(adsAckTimeout)},
+	ifc.OpRtr2rtsQp: {
+		from: verbs.StateRTR, to: verbs.StateRTS, optional: optparUsual | ifc.OptparSraMax | ifc.OptparRetryCount | ifc.OptparRnrRetry | ifc.OptparAckTimeout,
+		takes:   []ifc.Field{ifc.QpcNextSendPsn},
+		takesRC: []ifc.Field{ifc.QpcLogSraMax, ifc.QpcRetryCount, ifc.QpcRnrRetry, ifc.QpcLogAckReqFreq, inPath(ifc.AdsAckTimeout)},
 	},
-	opRts2rtsQp:   {from: verbs.StateRTS, to: verbs.StateRTS, optional: optparUsual},
-	opSqerr2rtsQp: {from: verbs.StateSQE, to: verbs.StateRTS, optional: optparUsual},
-	op2errQp:      {any: true, to: verbs.StateErr},
-	op2rstQp:      {any: true, to: verbs.StateReset},
+	ifc.OpRts2rtsQp:   {from: verbs.StateRTS, to: verbs.StateRTS, optional: optparUsual},
+	ifc.OpSqerr2rtsQp: {from: verbs.StateSQE, to: verbs.StateRTS, optional: optparUsual},
+	ifc.Op2errQp:      {any: true, to: verbs.StateErr},
+	ifc.Op2rstQp:      {any: true, to: verbs.StateReset},
 }
 
-var transitionCommands = func() map[uint16]func(*qpTable, *call) status {
-	all := map[uint16]func(*qpTable, *call) status{}
+var transitionCommands = func() map[uint16]func(*qpTable, *call) ifc.Status {
+	all := map[uint16]func(*qpTable, *call) ifc.Status{}
 	for op := range transitions { // all have the QP's number at the same place
-		all[op] = on(qps, rst2initQpInQpn, (*qp).modify)
+		all[op] = on(qps, ifc.Rst2initQpInQpn, (*qp).modify)
 	}
 	return all
 }()
 
 // modify executes a transition. All of them have the mask and the context at the same places; those
 // to the error and reset states have neither.
-func (q *qp) modify(c *call) status {
+func (q *qp) modify(c *call) ifc.Status {
 	t := transitions[c.op]
 	now := q.e.Query().State
 	if !t.any && now != t.from || t.to == verbs.StateErr && now == verbs.StateReset {
-		return statusBadQpStateErr
+		return ifc.StatusBadQpStateErr
 	}
 	next := bytes.Clone(q.context)
 	var mask uint64
 	if !t.any {
-		in := rst2initQpInQpc.at(c.in)
-		mask = rst2initQpInOptParamMask.get(c.in)
+		in := ifc.Rst2initQpInQpc.At(c.in)
+		mask = ifc.Rst2initQpInOptParamMask.Get(c.in)
 		if mask&^t.optional != 0 {
-			return statusBadParamErr
+			return ifc.StatusBadParamErr
 		}
 		fields := t.takes
-		if q.st == qpTypeRc {
+		if q.st == ifc.QpTypeRc {
 			fields = append(fields[:len(fields):len(fields)], t.takesRC...)
 		}
 		for bit, f := range optional {
@@ -97,13 +100,13 @@ func (q *qp) modify(c *call) status {
 			}
 		}
 		for _, f := range fields {
-			f.copy(next, in)
+			f.Copy(next, in)
 		}
 	}
 	attr, known := q.attributes(next, t, mask)
 	q.sq.qkey.Store(attr.QKey)
 	if err := q.e.Modify(attr, known); err != nil {
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
 	q.context = next
 	switch t.to {
@@ -114,36 +117,36 @@ func (q *qp) modify(c *call) status {
 	case verbs.StateErr:
 		q.failed()
 	}
-	return statusOk
+	return ifc.StatusOk
 }
 
-var qpRights = rights{qpcRre: verbs.AccessRemoteRead, qpcRwe: verbs.AccessRemoteWrite, qpcRae: verbs.AccessRemoteAtomic}
+var qpRights = rights{ifc.QpcRre: verbs.AccessRemoteRead, ifc.QpcRwe: verbs.AccessRemoteWrite, ifc.QpcRae: verbs.AccessRemoteAtomic}
 
 // attributes returns what a transition changes, as the engine has it.
 func (q *qp) attributes(ctx []byte, t transition, mask uint64) (*verbs.QPAttr, verbs.QPAttrMask) {
-	path := qpcPrimaryAddressPath.at(ctx)
+	path := ifc.QpcPrimaryAddressPath.At(ctx)
 	a := &verbs.QPAttr{
-		State: t.to, Port: 1, QKey: qpcQKey.u32(ctx), PathMTU: verbs.MTU(qpcMtu.get(ctx)),
-		DestQPNum: qpcRemoteQpn.u32(ctx), RQPSN: qpcNextRcvPsn.u32(ctx), SQPSN: qpcNextSendPsn.u32(ctx),
-		MaxDestRDAtomic: 1 << qpcLogRraMax.get(ctx), MaxRDAtomic: 1 << qpcLogSraMax.get(ctx),
-		MinRNRTimer: uint8(qpcMinRnrNak.get(ctx)), RetryCount: uint8(qpcRetryCount.get(ctx)), RNRRetry: uint8(qpcRnrRetry.get(ctx)),
-		Timeout: uint8(adsAckTimeout.get(path)), Access: qpRights.of(ctx),
+		State: t.to, Port: 1, QKey: ifc.QpcQKey.U32(ctx), PathMTU: verbs.MTU(ifc.QpcMtu.Get(ctx)),
+		DestQPNum: ifc.QpcRemoteQpn.U32(ctx), RQPSN: ifc.QpcNextRcvPsn.U32(ctx), SQPSN: ifc.QpcNextSendPsn.U32(ctx),
+		MaxDestRDAtomic: 1 << ifc.QpcLogRraMax.Get(ctx), MaxRDAtomic: 1 << ifc.QpcLogSraMax.Get(ctx),
+		MinRNRTimer: uint8(ifc.QpcMinRnrNak.Get(ctx)), RetryCount: uint8(ifc.QpcRetryCount.Get(ctx)), RNRRetry: uint8(ifc.QpcRnrRetry.Get(ctx)),
+		Timeout: uint8(ifc.AdsAckTimeout.Get(path)), Access: qpRights.of(ctx),
 	}
-	if q.st == qpTypeQp1 {
+	if q.st == ifc.QpTypeQp1 {
 		a.QKey = gsiQKey
 	}
 	known := verbs.MaskState
 	if t.any {
 		return a, known
 	}
-	rc, ud := q.st == qpTypeRc, engineTypes[q.st] == verbs.UD
+	rc, ud := q.st == ifc.QpTypeRc, engineTypes[q.st] == verbs.UD
 	if !ud && mask&optparRights != 0 {
 		known |= verbs.MaskAccess
 	}
-	if rc && mask&optparRnrTimeout != 0 && t.from != verbs.StateInit {
+	if rc && mask&ifc.OptparRnrTimeout != 0 && t.from != verbs.StateInit {
 		known |= verbs.MaskMinRNRTimer
 	}
-	if ud && mask&optparQKey != 0 {
+	if ud && mask&ifc.OptparQKey != 0 {
 		known |= verbs.MaskQKey
 	}
 	switch {
@@ -152,7 +155,7 @@ func (q *qp) attributes(ctx []byte, t transition, mask uint64) (*verbs.QPAttr, v
 	case t.to == verbs.StateInit:
 		known |= verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess
 	case t.to == verbs.StateRTR && !ud:
-		a.AV = q.t.paths.vector(adsRgidRip.at(path), uint16(adsRlid.get(path)), adsGrh.is(path), uint8(adsSrcAddrIndex.get(path)), uint8(adsTclass.get(path)), uint8(adsHopLimit.get(path)))
+		a.AV = q.t.paths.vector(ifc.AdsRgidRip.At(path), uint16(ifc.AdsRlid.Get(path)), ifc.AdsGrh.Is(path), uint8(ifc.AdsSrcAddrIndex.Get(path)), uint8(ifc.AdsTclass.Get(path)), uint8(ifc.AdsHopLimit.Get(path)))
 		known |= verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN
 		if rc {
 			known |= verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer

@@ -5,6 +5,8 @@ package connectx
 import (
 	"fmt"
 	"strings"
+
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
 // EventKind is a kind of [Event].
@@ -41,7 +43,7 @@ func (e Event) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%v %#x", e.Kind, e.Number)
 	if e.Kind == RecordCommand { // the driver's own log names those that the adapter does not have
-		fmt.Fprintf(&b, " %s", layouts[uint16(e.Number)].name)
+		fmt.Fprintf(&b, " %s", ifc.Layouts[uint16(e.Number)].Name)
 	} else {
 		fmt.Fprintf(&b, " +%#x", e.Offset)
 	}

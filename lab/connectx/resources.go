@@ -2,6 +2,8 @@
 
 package connectx
 
+import "github.com/goverbs/verbs/lab/connectx/internal/ifc"
+
 // resources are objects that have nothing but a number.
 type resources struct {
 	caps                                 *capabilities
@@ -12,15 +14,15 @@ func tds(r *resources) *objects[struct{}]      { return &r.tds }
 func xrcds(r *resources) *objects[struct{}]    { return &r.xrcds }
 func counters(r *resources) *objects[struct{}] { return &r.counters }
 
-var resourceCommands = map[uint16]func(*resources, *call) status{
-	opAllocUar:               (*resources).allocUAR,
-	opDeallocUar:             (*resources).deallocUAR,
-	opAllocTransportDomain:   alloc(tds, 1, 1, allocTransportDomainOutTransportDomain),
-	opDeallocTransportDomain: drop(tds, deallocTransportDomainInTransportDomain, nil),
-	opAllocXrcd:              alloc(xrcds, 1, 1<<16, allocXrcdOutXrcd),
-	opDeallocXrcd:            drop(xrcds, deallocXrcdInXrcd, nil),
-	opAllocQCounter:          alloc(counters, 1, 255, allocQCounterOutCounterSetId),
-	opDeallocQCounter:        drop(counters, deallocQCounterInCounterSetId, nil),
+var resourceCommands = map[uint16]func(*resources, *call) ifc.Status{
+	ifc.OpAllocUar:               (*resources).allocUAR,
+	ifc.OpDeallocUar:             (*resources).deallocUAR,
+	ifc.OpAllocTransportDomain:   alloc(tds, 1, 1, ifc.AllocTransportDomainOutTransportDomain),
+	ifc.OpDeallocTransportDomain: drop(tds, ifc.DeallocTransportDomainInTransportDomain, nil),
+	ifc.OpAllocXrcd:              alloc(xrcds, 1, 1<<16, ifc.AllocXrcdOutXrcd),
+	ifc.OpDeallocXrcd:            drop(xrcds, ifc.DeallocXrcdInXrcd, nil),
+	ifc.OpAllocQCounter:          alloc(counters, 1, 255, ifc.AllocQCounterOutCounterSetId),
+	ifc.OpDeallocQCounter:        drop(counters, ifc.DeallocQCounterInCounterSetId, nil),
 }
 
 func (r *resources) reset() {
@@ -32,27 +34,27 @@ func (r *resources) reset() {
 const firstUAR = 16 // of the pages of the BAR: the others are the initialization segment's and MSI-X's
 
 // allocUAR gives out the first UAR of a page of the driver's processor, which maps all that are in it.
-func (r *resources) allocUAR(c *call) status {
+func (r *resources) allocUAR(c *call) ifc.Status {
 	n := r.caps.uarsPerPage()
 	page, ok := r.uarPages.add(struct{}{}, firstUAR/n, (1<<logUARs-1)/n)
 	if !ok {
-		return statusNoResErr
+		return ifc.StatusNoResErr
 	}
 	for i := range n {
 		r.uars.put(page*n+i, struct{}{})
 	}
-	allocUarOutUar.set(c.out, uint64(page*n))
-	return statusOk
+	ifc.AllocUarOutUar.Set(c.out, uint64(page*n))
+	return ifc.StatusOk
 }
 
-func (r *resources) deallocUAR(c *call) status {
-	n, first := r.caps.uarsPerPage(), deallocUarInUar.u32(c.in)
+func (r *resources) deallocUAR(c *call) ifc.Status {
+	n, first := r.caps.uarsPerPage(), ifc.DeallocUarInUar.U32(c.in)
 	if !r.uarPages.has(first/n) || first%n != 0 {
-		return statusBadResErr
+		return ifc.StatusBadResErr
 	}
 	r.uarPages.remove(first / n)
 	for i := range n {
 		r.uars.remove(first + i)
 	}
-	return statusOk
+	return ifc.StatusOk
 }

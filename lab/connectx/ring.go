@@ -2,6 +2,8 @@
 
 package connectx
 
+import "github.com/goverbs/verbs/lab/connectx/internal/ifc"
+
 import "github.com/goverbs/verbs/lab/vfiouser"
 
 // Words of a queue's doorbell record.
@@ -47,24 +49,24 @@ func (r *ring) waiting() int {
 
 // mapRing maps a ring of count entries of stride bytes from a list of pages. The offset within the
 // first page has units of 1/64 of it.
-func (e *env) mapRing(r *ring, list []byte, logPage, offset int, record uint64) status {
+func (e *env) mapRing(r *ring, list []byte, logPage, offset int, record uint64) ifc.Status {
 	shift := 12 + logPage
 	if shift > 30 {
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
 	start := offset << shift / 64
 	size := int(r.count) * r.stride
-	var st status
-	if r.view, st = e.pages(list, (start+size+1<<shift-1)>>shift, shift, 0); st != statusOk {
+	var st ifc.Status
+	if r.view, st = e.pages(list, (start+size+1<<shift-1)>>shift, shift, 0); st != ifc.StatusOk {
 		return st
 	}
 	r.start, r.mem = start, r.view.Bytes()[start:start+size]
 	if start%16 != 0 {
-		st = statusBadParamErr
+		st = ifc.StatusBadParamErr
 	} else {
 		r.record, r.recordOff, st = e.doorbellRecord(record)
 	}
-	if st != statusOk {
+	if st != ifc.StatusOk {
 		r.close()
 	}
 	return st
@@ -72,13 +74,13 @@ func (e *env) mapRing(r *ring, list []byte, logPage, offset int, record uint64) 
 
 // doorbellRecord maps a doorbell record: two big endian words at an address of eight bytes' alignment, of
 // which the view has the first at the offset that is returned.
-func (e *env) doorbellRecord(addr uint64) (v *vfiouser.View, off int, st status) {
+func (e *env) doorbellRecord(addr uint64) (v *vfiouser.View, off int, st ifc.Status) {
 	if addr%8 != 0 {
-		return nil, 0, statusBadParamErr
+		return nil, 0, ifc.StatusBadParamErr
 	}
 	v, err := e.mem.Pages([]uint64{addr &^ 0xfff}, 4096)
 	if err != nil {
-		return nil, 0, statusBadParamErr
+		return nil, 0, ifc.StatusBadParamErr
 	}
-	return v, int(addr & 0xfff), statusOk
+	return v, int(addr & 0xfff), ifc.StatusOk
 }

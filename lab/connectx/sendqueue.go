@@ -2,6 +2,8 @@
 
 package connectx
 
+import "github.com/goverbs/verbs/lab/connectx/internal/ifc"
+
 import "sync"
 
 // Send requests (WQEs) are a control segment and others that depend on the opcode, in units of 16
@@ -99,7 +101,7 @@ func (s *shown) use(index uint16, wqe []byte) bool {
 	}
 	delete(s.copies, index)
 	for i := range min(len(wqe), len(b)) {
-		if diff := wqe[i] ^ b[i]; diff != 0 && (i != ctrlFlags || diff&^wqeCtrlCqUpdateAndEqe != 0) {
+		if diff := wqe[i] ^ b[i]; diff != 0 && (i != ctrlFlags || diff&^ifc.WqeCtrlCqUpdateAndEqe != 0) {
 			return false
 		}
 	}

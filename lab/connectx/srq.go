@@ -8,23 +8,24 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/engine"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
 func srqs(t *srqTable) *objects[*srq] { return &t.objects }
 
-var srqCommands = map[uint16]func(*srqTable, *call) status{
-	opCreateXrcSrq:  (*srqTable).createXRCSRQ,
-	opDestroyXrcSrq: drop(srqs, destroyXrcSrqInXrcSrqn, (*srq).destroy),
-	opQueryXrcSrq: on(srqs, queryXrcSrqInXrcSrqn, func(s *srq, c *call) status {
-		return s.query(queryXrcSrqOutXrcSrqContextEntry.at(c.out), xrcSrqcLwm)
+var srqCommands = map[uint16]func(*srqTable, *call) ifc.Status{
+	ifc.OpCreateXrcSrq:  (*srqTable).createXRCSRQ,
+	ifc.OpDestroyXrcSrq: drop(srqs, ifc.DestroyXrcSrqInXrcSrqn, (*srq).destroy),
+	ifc.OpQueryXrcSrq: on(srqs, ifc.QueryXrcSrqInXrcSrqn, func(s *srq, c *call) ifc.Status {
+		return s.query(ifc.QueryXrcSrqOutXrcSrqContextEntry.At(c.out), ifc.XrcSrqcLwm)
 	}),
-	opArmXrcSrq:  on(srqs, armXrcSrqInXrcSrqn, func(s *srq, c *call) status { return s.arm(armXrcSrqInLwm.int(c.in)) }),
-	opCreateRmp:  (*srqTable).createRMP,
-	opDestroyRmp: drop(srqs, destroyRmpInRmpn, (*srq).destroy),
-	opQueryRmp: on(srqs, queryRmpInRmpn, func(s *srq, c *call) status {
-		return s.query(queryRmpOutRmpContext.at(c.out), field(uint32(rmpcWq)&^0xffff+uint32(wqLwm)))
+	ifc.OpArmXrcSrq:  on(srqs, ifc.ArmXrcSrqInXrcSrqn, func(s *srq, c *call) ifc.Status { return s.arm(ifc.ArmXrcSrqInLwm.Int(c.in)) }),
+	ifc.OpCreateRmp:  (*srqTable).createRMP,
+	ifc.OpDestroyRmp: drop(srqs, ifc.DestroyRmpInRmpn, (*srq).destroy),
+	ifc.OpQueryRmp: on(srqs, ifc.QueryRmpInRmpn, func(s *srq, c *call) ifc.Status {
+		return s.query(ifc.QueryRmpOutRmpContext.At(c.out), ifc.Field(uint32(ifc.RmpcWq)&^0xffff+uint32(ifc.WqLwm)))
 	}),
-	opModifyRmp: on(srqs, modifyRmpInRmpn, (*srq).modifyRMP),
+	ifc.OpModifyRmp: on(srqs, ifc.ModifyRmpInRmpn, (*srq).modifyRMP),
 }
 
 // srqTable has the shared receive queues.
@@ -58,55 +59,55 @@ const (
 	rmpReady  = 1 // rmpc.state
 )
 
-func (t *srqTable) createXRCSRQ(c *call) status {
-	ctx := bytes.Clone(createXrcSrqInXrcSrqContextEntry.at(c.in))
-	if createXrcSrqInXrcSrqUmemValid.is(c.in) || xrcSrqcWqSignature.is(ctx) || xrcSrqcDbrUmemValid.is(ctx) || xrcSrqcBasicCyclicRcvWqe.is(ctx) || xrcSrqcState.is(ctx) {
-		return statusBadParamErr
+func (t *srqTable) createXRCSRQ(c *call) ifc.Status {
+	ctx := bytes.Clone(ifc.CreateXrcSrqInXrcSrqContextEntry.At(c.in))
+	if ifc.CreateXrcSrqInXrcSrqUmemValid.Is(c.in) || ifc.XrcSrqcWqSignature.Is(ctx) || ifc.XrcSrqcDbrUmemValid.Is(ctx) || ifc.XrcSrqcBasicCyclicRcvWqe.Is(ctx) || ifc.XrcSrqcState.Is(ctx) {
+		return ifc.StatusBadParamErr
 	}
-	record := xrcSrqcDbRecordAddrH.get(ctx)<<32 | xrcSrqcDbRecordAddrL.get(ctx)<<2
-	s := &srq{t: t, context: ctx, ring: ring{count: 1 << xrcSrqcLogXrcSrqSize.int(ctx), stride: 16 << xrcSrqcLogRqStride.int(ctx)}}
-	return s.create(c, createXrcSrqOutXrcSrqn, createXrcSrqInPas.at(c.in), xrcSrqcLogPageSize.int(ctx), xrcSrqcPageOffset.int(ctx), record, xrcSrqcPd.u32(ctx), xrcSrqcLwm.int(ctx))
+	record := ifc.XrcSrqcDbRecordAddrH.Get(ctx)<<32 | ifc.XrcSrqcDbRecordAddrL.Get(ctx)<<2
+	s := &srq{t: t, context: ctx, ring: ring{count: 1 << ifc.XrcSrqcLogXrcSrqSize.Int(ctx), stride: 16 << ifc.XrcSrqcLogRqStride.Int(ctx)}}
+	return s.create(c, ifc.CreateXrcSrqOutXrcSrqn, ifc.CreateXrcSrqInPas.At(c.in), ifc.XrcSrqcLogPageSize.Int(ctx), ifc.XrcSrqcPageOffset.Int(ctx), record, ifc.XrcSrqcPd.U32(ctx), ifc.XrcSrqcLwm.Int(ctx))
 }
 
-func (t *srqTable) createRMP(c *call) status {
+func (t *srqTable) createRMP(c *call) ifc.Status {
 	const linkedList = 0 // wq.wq_type
-	ctx := bytes.Clone(createRmpInCtx.at(c.in))
-	wq := rmpcWq.at(ctx)
-	if wqWqType.get(wq) != linkedList || rmpcBasicCyclicRcvWqe.is(ctx) || rmpcState.get(ctx) != rmpReady || wqWqSignature.is(wq) ||
-		wqDbrUmemValid.is(wq) || wqWqUmemValid.is(wq) || wqLogWqSz.int(wq) > 16 || wqLogWqStride.int(wq) > 12 {
-		return statusBadParamErr
+	ctx := bytes.Clone(ifc.CreateRmpInCtx.At(c.in))
+	wq := ifc.RmpcWq.At(ctx)
+	if ifc.WqWqType.Get(wq) != linkedList || ifc.RmpcBasicCyclicRcvWqe.Is(ctx) || ifc.RmpcState.Get(ctx) != rmpReady || ifc.WqWqSignature.Is(wq) ||
+		ifc.WqDbrUmemValid.Is(wq) || ifc.WqWqUmemValid.Is(wq) || ifc.WqLogWqSz.Int(wq) > 16 || ifc.WqLogWqStride.Int(wq) > 12 {
+		return ifc.StatusBadParamErr
 	}
-	s := &srq{t: t, context: ctx, ring: ring{count: 1 << wqLogWqSz.int(wq), stride: 1 << wqLogWqStride.int(wq)}}
-	list := field(createRmpInCtx.off()+rmpcWq.off()+wqPas.off()) << 16
-	return s.create(c, createRmpOutRmpn, list.at(c.in), wqLogWqPgSz.int(wq), wqPageOffset.int(wq), wqDbrAddr.get(wq), wqPd.u32(wq), wqLwm.int(wq))
+	s := &srq{t: t, context: ctx, ring: ring{count: 1 << ifc.WqLogWqSz.Int(wq), stride: 1 << ifc.WqLogWqStride.Int(wq)}}
+	list := ifc.Field(ifc.CreateRmpInCtx.Off()+ifc.RmpcWq.Off()+ifc.WqPas.Off()) << 16
+	return s.create(c, ifc.CreateRmpOutRmpn, list.At(c.in), ifc.WqLogWqPgSz.Int(wq), ifc.WqPageOffset.Int(wq), ifc.WqDbrAddr.Get(wq), ifc.WqPd.U32(wq), ifc.WqLwm.Int(wq))
 }
 
 // create maps an SRQ and makes that of the engine. Its ring there holds all receives, as the limit is
 // compared with their number.
-func (s *srq) create(c *call, num field, list []byte, logPage, offset int, record uint64, pdn uint32, limit int) status {
+func (s *srq) create(c *call, num ifc.Field, list []byte, logPage, offset int, record uint64, pdn uint32, limit int) ifc.Status {
 	t := s.t
 	pd, ok := t.pds.get(pdn)
 	if !ok {
-		return statusBadResErr
+		return ifc.StatusBadResErr
 	}
-	if s.ring.stride < 2*srqHeader || s.ring.count > 1<<t.caps.int(capGeneral, cmdHcaCapLogMaxSrqSz) || limit > int(s.ring.count) {
-		return statusBadParamErr
+	if s.ring.stride < 2*srqHeader || s.ring.count > 1<<t.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxSrqSz) || limit > int(s.ring.count) {
+		return ifc.StatusBadParamErr
 	}
 	if t.receives+int(s.ring.count) > maxRecvs {
-		return statusNoResErr
+		return ifc.StatusNoResErr
 	}
-	if st := t.env.mapRing(&s.ring, list, logPage, offset, record); st != statusOk {
+	if st := t.env.mapRing(&s.ring, list, logPage, offset, record); st != ifc.StatusOk {
 		return st
 	}
-	st, err := statusNoResErr, error(nil)
+	st, err := ifc.StatusNoResErr, error(nil)
 	s.e, err = pd.CreateSRQ(engine.SRQInit{
 		MaxWR: int(s.ring.count), MaxSGE: min((s.ring.stride-srqHeader)/16, maxSGEs), Limit: limit, Refill: s.refill,
-		Event: func(verbs.AsyncEventType) { t.eqs.event(eventSrqRqLimit, 0, eventOfQueue(s.num)) },
+		Event: func(verbs.AsyncEventType) { t.eqs.event(ifc.EventSrqRqLimit, 0, eventOfQueue(s.num)) },
 	})
 	if err == nil {
-		if s.num, st = t.give(s, 1, maxSRQs-1, c, num); st == statusOk {
+		if s.num, st = t.give(s, 1, maxSRQs-1, c, num); st == ifc.StatusOk {
 			t.receives += int(s.ring.count)
-			return statusOk
+			return ifc.StatusOk
 		}
 		s.e.Destroy()
 	}
@@ -114,36 +115,36 @@ func (s *srq) create(c *call, num field, list []byte, logPage, offset int, recor
 	return st
 }
 
-func (s *srq) destroy() status {
+func (s *srq) destroy() ifc.Status {
 	if s.e.Destroy() != nil {
-		return statusResBusy
+		return ifc.StatusResBusy
 	}
 	s.t.receives -= int(s.ring.count)
 	s.ring.close()
-	return statusOk
+	return ifc.StatusOk
 }
 
-func (s *srq) query(out []byte, lwm field) status {
+func (s *srq) query(out []byte, lwm ifc.Field) ifc.Status {
 	copy(out, s.context)
 	_, _, limit := s.e.Query()
-	lwm.set(out, uint64(limit))
-	return statusOk
+	lwm.Set(out, uint64(limit))
+	return ifc.StatusOk
 }
 
-func (s *srq) arm(limit int) status {
+func (s *srq) arm(limit int) ifc.Status {
 	if limit > int(s.ring.count) || s.e.SetLimit(limit) != nil {
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
-	return statusOk
+	return ifc.StatusOk
 }
 
-func (s *srq) modifyRMP(c *call) status {
+func (s *srq) modifyRMP(c *call) ifc.Status {
 	const lwm = 1 // of the bitmask
-	ctx := modifyRmpInCtx.at(c.in)
-	if modifyRmpInBitmask.get(c.in) != lwm || modifyRmpInRmpState.get(c.in) != rmpReady || rmpcState.get(ctx) != rmpReady {
-		return statusBadParamErr
+	ctx := ifc.ModifyRmpInCtx.At(c.in)
+	if ifc.ModifyRmpInBitmask.Get(c.in) != lwm || ifc.ModifyRmpInRmpState.Get(c.in) != rmpReady || ifc.RmpcState.Get(ctx) != rmpReady {
+		return ifc.StatusBadParamErr
 	}
-	return s.arm(wqLwm.int(rmpcWq.at(ctx)))
+	return s.arm(ifc.WqLwm.Int(ifc.RmpcWq.At(ctx)))
 }
 
 // refill takes the receives that the doorbell record shows. The engine's SRQ is locked.

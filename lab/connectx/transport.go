@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/engine"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
 // transport is the RDMA half of the adapter: memory keys, CQs, QPs and SRQs, which engine executes.
@@ -87,16 +88,16 @@ func (t *transport) close() error {
 }
 
 // setAddress sets GID i to that of a struct roce_addr_layout, or removes it if that is zero.
-func (t *transport) setAddress(i int, addr []byte) status {
+func (t *transport) setAddress(i int, addr []byte) ifc.Status {
 	const roceV2 = 2
-	a := netip.AddrFrom16([16]byte(roceAddrLayoutSourceL3Address.at(addr))).Unmap()
-	if a.IsUnspecified() || a == netip.IPv4Unspecified() || roceAddrLayoutRoceVersion.get(addr) != roceV2 {
+	a := netip.AddrFrom16([16]byte(ifc.RoceAddrLayoutSourceL3Address.At(addr))).Unmap()
+	if a.IsUnspecified() || a == netip.IPv4Unspecified() || ifc.RoceAddrLayoutRoceVersion.Get(addr) != roceV2 {
 		a = netip.Addr{}
 	}
 	t.paths.turn.Add(1)
 	// A network that needs the zone of a link-local address goes without this GID.
 	if err := t.eng.SetGID(i, a); err != nil && !a.IsLinkLocalUnicast() {
-		return statusBadParamErr
+		return ifc.StatusBadParamErr
 	}
-	return statusOk
+	return ifc.StatusOk
 }

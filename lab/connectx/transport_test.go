@@ -8,9 +8,11 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
-const update = wqeCtrlCqUpdate
+const update = ifc.WqeCtrlCqUpdate
 
 func fillPattern(b []byte, seed int) {
 	for i := range b {
@@ -22,7 +24,7 @@ func fillPattern(b []byte, seed int) {
 // memory.
 func TestSendRequests(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
-	x, y := pair(m, m, qpTypeRc)
+	x, y := pair(m, m, ifc.QpTypeRc)
 	src, dst := m.next, m.next+pageBytes
 	m.next += 2 * pageBytes
 	data, got := m.bytes(src, pageBytes), m.bytes(dst, pageBytes)
@@ -41,26 +43,26 @@ func TestSendRequests(t *testing.T) {
 		sendLen uint32
 		check   func() bool
 	}{
-		{"SEND", opcodeSend, update, 0, [][]byte{sge(0, 100)}, cqeSend, 100, 100, func() bool { return bytes.Equal(got[:100], data[:100]) }},
-		{"SEND of nothing", opcodeSend, update, 0, nil, cqeSend, 0, 0, nil},
-		{"SEND with immediate", opcodeSendImm, update | wqeCtrlSolicited, 0x12345678, [][]byte{sge(1, 7), sge(50, 60)}, cqeSendImm, 67, 67, func() bool {
+		{"SEND", ifc.OpcodeSend, update, 0, [][]byte{sge(0, 100)}, cqeSend, 100, 100, func() bool { return bytes.Equal(got[:100], data[:100]) }},
+		{"SEND of nothing", ifc.OpcodeSend, update, 0, nil, cqeSend, 0, 0, nil},
+		{"SEND with immediate", ifc.OpcodeSendImm, update | ifc.WqeCtrlSolicited, 0x12345678, [][]byte{sge(1, 7), sge(50, 60)}, cqeSendImm, 67, 67, func() bool {
 			return bytes.Equal(got[:7], data[1:8]) && bytes.Equal(got[7:67], data[50:110])
 		}},
-		{"SEND of inline data", opcodeSend, update, 0, [][]byte{inlineSeg([]byte("inline data"))}, cqeSend, 11, 11, func() bool { return string(got[:11]) == "inline data" }},
-		{"SEND of 972 inline bytes", opcodeSend, update, 0, [][]byte{inlineSeg(long)}, cqeSend, 972, 972, func() bool { return bytes.Equal(got[:972], long) }},
-		{"WRITE", opcodeRdmaWrite, update, 0, [][]byte{at(5), sge(3, 2000)}, 0, 0, 2000, func() bool { return bytes.Equal(got[5:2005], data[3:2003]) }},
-		{"WRITE of 972 inline bytes", opcodeRdmaWrite, update, 0, [][]byte{at(100), inlineSeg(long)}, 0, 0, 972, func() bool { return bytes.Equal(got[100:1072], long) }},
-		{"WRITE with immediate", opcodeRdmaWriteImm, update, 9, [][]byte{at(0), sge(0, 4000)}, cqeWriteImm, 4000, 4000, func() bool { return bytes.Equal(got[:4000], data[:4000]) }},
-		{"READ", opcodeRdmaRead, update | fenceFence, 0, [][]byte{remoteSeg(src, m.key), seg(10, m.key, dst), seg(3000, m.key, dst+50)}, 0, 0, 3010, func() bool {
+		{"SEND of inline data", ifc.OpcodeSend, update, 0, [][]byte{inlineSeg([]byte("inline data"))}, cqeSend, 11, 11, func() bool { return string(got[:11]) == "inline data" }},
+		{"SEND of 972 inline bytes", ifc.OpcodeSend, update, 0, [][]byte{inlineSeg(long)}, cqeSend, 972, 972, func() bool { return bytes.Equal(got[:972], long) }},
+		{"WRITE", ifc.OpcodeRdmaWrite, update, 0, [][]byte{at(5), sge(3, 2000)}, 0, 0, 2000, func() bool { return bytes.Equal(got[5:2005], data[3:2003]) }},
+		{"WRITE of 972 inline bytes", ifc.OpcodeRdmaWrite, update, 0, [][]byte{at(100), inlineSeg(long)}, 0, 0, 972, func() bool { return bytes.Equal(got[100:1072], long) }},
+		{"WRITE with immediate", ifc.OpcodeRdmaWriteImm, update, 9, [][]byte{at(0), sge(0, 4000)}, cqeWriteImm, 4000, 4000, func() bool { return bytes.Equal(got[:4000], data[:4000]) }},
+		{"READ", ifc.OpcodeRdmaRead, update | ifc.FenceFence, 0, [][]byte{remoteSeg(src, m.key), seg(10, m.key, dst), seg(3000, m.key, dst+50)}, 0, 0, 3010, func() bool {
 			return bytes.Equal(got[:10], data[:10]) && bytes.Equal(got[50:3050], data[10:3010])
 		}},
-		{"compare and swap", opcodeAtomicCs, update, 0, [][]byte{at(0), be.AppendUint64(be.AppendUint64(nil, 77), 0), seg(8, m.key, dst+8)}, 0, 0, 8, func() bool {
+		{"compare and swap", ifc.OpcodeAtomicCs, update, 0, [][]byte{at(0), be.AppendUint64(be.AppendUint64(nil, 77), 0), seg(8, m.key, dst+8)}, 0, 0, 8, func() bool {
 			return le.Uint64(got) == 77 && le.Uint64(got[8:]) == 0
 		}},
-		{"fetch and add", opcodeAtomicFa, update, 0, [][]byte{at(0), be.AppendUint64(be.AppendUint64(nil, 3), 0), seg(8, m.key, dst+8)}, 0, 0, 8, func() bool {
+		{"fetch and add", ifc.OpcodeAtomicFa, update, 0, [][]byte{at(0), be.AppendUint64(be.AppendUint64(nil, 3), 0), seg(8, m.key, dst+8)}, 0, 0, 8, func() bool {
 			return le.Uint64(got) == 3 && le.Uint64(got[8:]) == 0
 		}},
-		{"NOP", opcodeNop, update, 0, nil, 0, 0, 0, nil},
+		{"NOP", ifc.OpcodeNop, update, 0, nil, 0, 0, 0, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m.t, x.m.t = t, t
@@ -86,7 +88,7 @@ func TestSendRequests(t *testing.T) {
 			if tt.recvOp != 0 {
 				e := y.recv.expect(tt.recvOp, y.rpi-1, 0)
 				var want cqe
-				be.PutUint32(want[cqeFlagsRQPN:], 1<<28|cqeRoceL3HeaderTypeIpv4<<24)
+				be.PutUint32(want[cqeFlagsRQPN:], 1<<28|ifc.CqeRoceL3HeaderTypeIpv4<<24)
 				be.PutUint32(want[cqeUserIndex:], 0x1234)
 				be.PutUint32(want[cqeImm:], tt.imm)
 				be.PutUint32(want[cqeByteCount:], tt.size)
@@ -94,7 +96,7 @@ func TestSendRequests(t *testing.T) {
 				be.PutUint32(want[cqeOpQPN:], y.num)
 				be.PutUint16(want[cqeCounter:], y.rpi-1)
 				want[cqeOpOwn] = tt.recvOp<<4 | byte((y.recv.ci-1)>>6&1)
-				if tt.flags&wqeCtrlSolicited != 0 {
+				if tt.flags&ifc.WqeCtrlSolicited != 0 {
 					want[cqeOpOwn] |= 2
 				}
 				if e != want {
@@ -107,9 +109,9 @@ func TestSendRequests(t *testing.T) {
 		})
 	}
 	// Without CQ_UPDATE there is no entry.
-	x.put(opcodeRdmaWrite, 0, 0, at(0), sge(0, 8))
+	x.put(ifc.OpcodeRdmaWrite, 0, 0, at(0), sge(0, 8))
 	counter := x.pi
-	x.post(opcodeNop, update, 0)
+	x.post(ifc.OpcodeNop, update, 0)
 	x.send.expect(cqeRequest, counter, 0)
 	x.send.empty()
 	y.recv.empty()
@@ -129,41 +131,41 @@ func TestBadSendRequests(t *testing.T) {
 		syndrome byte
 		peer     byte // syndrome of the peer's receive; 0: none
 	}{
-		{"opcode", qpTypeRc, func(x *testQP, m *machine) { x.put(0x3f, 0, 0) }, opErr, 0},
-		{"LSO", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeLso, 0, 0) }, opErr, 0},
-		{"modifier", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeSend, 0, 0); x.ctrl()[0] = 1 }, opErr, 0},
-		{"index", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeSend, 0, 0); x.ctrl()[2]++ }, opErr, 0},
-		{"QP", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeSend, 0, 0); x.ctrl()[6]++ }, opErr, 0},
-		{"reserved bits of the size", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeSend, 0, 0); x.ctrl()[7] |= 0x80 }, opErr, 0},
-		{"reserved flags", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeSend, 1, 0) }, opErr, 0},
-		{"half a remote address", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeRdmaWrite, 0, 0) }, opErr, 0},
-		{"half an atomic", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeAtomicFa, 0, 0, remoteSeg(base, m.key)) }, opErr, 0},
-		{"atomic of 4 bytes", qpTypeRc, func(x *testQP, m *machine) {
-			x.put(opcodeAtomicFa, 0, 0, remoteSeg(base, m.key), make([]byte, 16), seg(4, m.key, base))
+		{"opcode", ifc.QpTypeRc, func(x *testQP, m *machine) { x.put(0x3f, 0, 0) }, opErr, 0},
+		{"LSO", ifc.QpTypeRc, func(x *testQP, m *machine) { x.put(ifc.OpcodeLso, 0, 0) }, opErr, 0},
+		{"modifier", ifc.QpTypeRc, func(x *testQP, m *machine) { x.put(ifc.OpcodeSend, 0, 0); x.ctrl()[0] = 1 }, opErr, 0},
+		{"index", ifc.QpTypeRc, func(x *testQP, m *machine) { x.put(ifc.OpcodeSend, 0, 0); x.ctrl()[2]++ }, opErr, 0},
+		{"QP", ifc.QpTypeRc, func(x *testQP, m *machine) { x.put(ifc.OpcodeSend, 0, 0); x.ctrl()[6]++ }, opErr, 0},
+		{"reserved bits of the size", ifc.QpTypeRc, func(x *testQP, m *machine) { x.put(ifc.OpcodeSend, 0, 0); x.ctrl()[7] |= 0x80 }, opErr, 0},
+		{"reserved flags", ifc.QpTypeRc, func(x *testQP, m *machine) { x.put(ifc.OpcodeSend, 1, 0) }, opErr, 0},
+		{"half a remote address", ifc.QpTypeRc, func(x *testQP, m *machine) { x.put(ifc.OpcodeRdmaWrite, 0, 0) }, opErr, 0},
+		{"half an atomic", ifc.QpTypeRc, func(x *testQP, m *machine) { x.put(ifc.OpcodeAtomicFa, 0, 0, remoteSeg(base, m.key)) }, opErr, 0},
+		{"atomic of 4 bytes", ifc.QpTypeRc, func(x *testQP, m *machine) {
+			x.put(ifc.OpcodeAtomicFa, 0, 0, remoteSeg(base, m.key), make([]byte, 16), seg(4, m.key, base))
 		}, opErr, 0},
-		{"inline data beyond the request", qpTypeRc, func(x *testQP, m *machine) {
-			x.put(opcodeSend, 0, 0, be.AppendUint32(nil, 13|inlineBit), make([]byte, 12))
+		{"inline data beyond the request", ifc.QpTypeRc, func(x *testQP, m *machine) {
+			x.put(ifc.OpcodeSend, 0, 0, be.AppendUint32(nil, 13|inlineBit), make([]byte, 12))
 		}, opErr, 0},
-		{"inline READ", qpTypeRc, func(x *testQP, m *machine) {
-			x.put(opcodeRdmaRead, 0, 0, remoteSeg(base, m.key), inlineSeg(make([]byte, 8)))
+		{"inline READ", ifc.QpTypeRc, func(x *testQP, m *machine) {
+			x.put(ifc.OpcodeRdmaRead, 0, 0, remoteSeg(base, m.key), inlineSeg(make([]byte, 8)))
 		}, opErr, 0},
-		{"READ on UC", qpTypeUc, func(x *testQP, m *machine) {
-			x.put(opcodeRdmaRead, 0, 0, remoteSeg(base, m.key), seg(8, m.key, base))
+		{"READ on UC", ifc.QpTypeUc, func(x *testQP, m *machine) {
+			x.put(ifc.OpcodeRdmaRead, 0, 0, remoteSeg(base, m.key), seg(8, m.key, base))
 		}, opErr, 0},
-		{"local key", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeSend, 0, 0, seg(8, m.key^1, base)) }, protErr, 0},
-		{"local address", qpTypeRc, func(x *testQP, m *machine) {
-			x.put(opcodeSend, 0, 0, seg(8, m.key, base+uint64(len(m.mem))-7))
+		{"local key", ifc.QpTypeRc, func(x *testQP, m *machine) { x.put(ifc.OpcodeSend, 0, 0, seg(8, m.key^1, base)) }, protErr, 0},
+		{"local address", ifc.QpTypeRc, func(x *testQP, m *machine) {
+			x.put(ifc.OpcodeSend, 0, 0, seg(8, m.key, base+uint64(len(m.mem))-7))
 		}, protErr, 0},
-		{"length of 0, which means 2 GiB", qpTypeRc, func(x *testQP, m *machine) {
-			x.put(opcodeSend, 0, 0, seg(0, m.key, base+uint64(len(m.mem))-8))
+		{"length of 0, which means 2 GiB", ifc.QpTypeRc, func(x *testQP, m *machine) {
+			x.put(ifc.OpcodeSend, 0, 0, seg(0, m.key, base+uint64(len(m.mem))-8))
 		}, protErr, 0},
-		{"remote key", qpTypeRc, func(x *testQP, m *machine) {
-			x.put(opcodeRdmaWrite, 0, 0, remoteSeg(base, m.key^1), seg(8, m.key, base))
+		{"remote key", ifc.QpTypeRc, func(x *testQP, m *machine) {
+			x.put(ifc.OpcodeRdmaWrite, 0, 0, remoteSeg(base, m.key^1), seg(8, m.key, base))
 		}, access, 0},
-		{"remote address", qpTypeRc, func(x *testQP, m *machine) {
-			x.put(opcodeRdmaRead, 0, 0, remoteSeg(base-1, m.key), seg(8, m.key, base))
+		{"remote address", ifc.QpTypeRc, func(x *testQP, m *machine) {
+			x.put(ifc.OpcodeRdmaRead, 0, 0, remoteSeg(base-1, m.key), seg(8, m.key, base))
 		}, access, 0},
-		{"message longer than the receive", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeSend, 0, 0, seg(101, m.key, base)) }, invReq, lenErr},
+		{"message longer than the receive", ifc.QpTypeRc, func(x *testQP, m *machine) { x.put(ifc.OpcodeSend, 0, 0, seg(101, m.key, base)) }, invReq, lenErr},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := newMachine(t, newHub(), 1)
@@ -173,7 +175,7 @@ func TestBadSendRequests(t *testing.T) {
 			}
 			tt.post(x, m)
 			next := x.pi
-			x.post(opcodeSend, 0, 0)
+			x.post(ifc.OpcodeSend, 0, 0)
 			e := x.send.expect(cqeRequestError, 0, tt.syndrome)
 			if n := be.Uint32(e[cqeOpQPN:]) & indexMask; n != x.num {
 				t.Errorf("error of QP %#x", n)
@@ -182,36 +184,36 @@ func TestBadSendRequests(t *testing.T) {
 			if tt.peer != 0 {
 				y.recv.expect(cqeReceiveError, 0, tt.peer)
 			}
-			want := qpStateErr
-			if tt.st == qpTypeUc {
-				want = qpStateSqer
+			want := ifc.QpStateErr
+			if tt.st == ifc.QpTypeUc {
+				want = ifc.QpStateSqer
 			}
-			if _, qpc := x.query(); qpcState.int(qpc) != want {
-				t.Errorf("state %d, want %d", qpcState.int(qpc), want)
+			if _, qpc := x.query(); ifc.QpcState.Int(qpc) != want {
+				t.Errorf("state %d, want %d", ifc.QpcState.Int(qpc), want)
 			}
 		})
 	}
 	t.Run("size 0", func(t *testing.T) { // what follows cannot be found
 		m := newMachine(t, newHub(), 1)
-		x, _ := pair(m, m, qpTypeRc)
-		x.put(opcodeSend, 0, 0)
+		x, _ := pair(m, m, ifc.QpTypeRc)
+		x.put(ifc.OpcodeSend, 0, 0)
 		x.ctrl()[7] = 0
-		x.post(opcodeSend, 0, 0)
+		x.post(ifc.OpcodeSend, 0, 0)
 		x.send.expect(cqeRequestError, 0, opErr)
 		x.send.empty()
 	})
 	t.Run("size beyond what is posted", func(t *testing.T) {
 		m := newMachine(t, newHub(), 1)
-		x, _ := pair(m, m, qpTypeRc)
-		x.put(opcodeSend, 0, 0)
+		x, _ := pair(m, m, ifc.QpTypeRc)
+		x.put(ifc.OpcodeSend, 0, 0)
 		x.ctrl()[7] = 5
 		x.ring()
 		x.send.expect(cqeRequestError, 0, opErr)
 	})
 	t.Run("more than the queue holds", func(t *testing.T) {
 		m := newMachine(t, newHub(), 1)
-		x, _ := pair(m, m, qpTypeRc)
-		x.put(opcodeNop, update, 0)
+		x, _ := pair(m, m, ifc.QpTypeRc)
+		x.put(ifc.OpcodeNop, update, 0)
 		x.pi += 16
 		x.ring()
 		x.send.expect(cqeRequestError, 0, opErr)
@@ -221,7 +223,7 @@ func TestBadSendRequests(t *testing.T) {
 
 // TestSendQueueErrorState fails a request of QPs without acknowledgements, and goes on behind it.
 func TestSendQueueErrorState(t *testing.T) {
-	for _, st := range []int{qpTypeUc, qpTypeUd} {
+	for _, st := range []int{ifc.QpTypeUc, ifc.QpTypeUd} {
 		m := newMachine(t, newHub(), 1)
 		x, y := pair(m, m, st)
 		av := make([]byte, avSize)
@@ -230,36 +232,36 @@ func TestSendQueueErrorState(t *testing.T) {
 		be.PutUint32(av[avGRHFlow:], 1<<30)
 		gid := m.addr().As16()
 		copy(av[avGID:], gid[:])
-		if st == qpTypeUc {
+		if st == ifc.QpTypeUc {
 			av = nil
 		}
 		state := func(want int) {
 			t.Helper()
-			if _, qpc := x.query(); qpcState.int(qpc) != want {
-				t.Errorf("type %d: state %d, want %d", st, qpcState.int(qpc), want)
+			if _, qpc := x.query(); ifc.QpcState.Int(qpc) != want {
+				t.Errorf("type %d: state %d, want %d", st, ifc.QpcState.Int(qpc), want)
 			}
 		}
-		if st := x.modify(opSqerr2rtsQp, nil); st != statusBadQpStateErr {
+		if st := x.modify(ifc.OpSqerr2rtsQp, nil); st != ifc.StatusBadQpStateErr {
 			t.Errorf("SQERR2RTS in RTS: status %#x", st)
 		}
 		for i := range uint16(3) { // around the ring
 			bad := x.pi
-			x.post(opcodeSend, 0, 0, av, seg(8, m.key^1, base))
+			x.post(ifc.OpcodeSend, 0, 0, av, seg(8, m.key^1, base))
 			x.send.expect(cqeRequestError, bad, 0x04)
-			state(qpStateSqer)
+			state(ifc.QpStateSqer)
 			flushed := x.pi
-			x.post(opcodeSend, 0, 0, av, seg(8, m.key, base))
+			x.post(ifc.OpcodeSend, 0, 0, av, seg(8, m.key, base))
 			x.send.expect(cqeRequestError, flushed, 0x05)
-			x.mustModify(opSqerr2rtsQp, func(in, ctx []byte) {
-				if st == qpTypeUd {
-					rst2initQpInOptParamMask.set(in, optparQKey)
-					qpcQKey.set(ctx, testQKey)
+			x.mustModify(ifc.OpSqerr2rtsQp, func(in, ctx []byte) {
+				if st == ifc.QpTypeUd {
+					ifc.Rst2initQpInOptParamMask.Set(in, ifc.OptparQKey)
+					ifc.QpcQKey.Set(ctx, testQKey)
 				}
 			})
-			state(qpStateRts)
+			state(ifc.QpStateRts)
 			y.postRecv(seg(100, m.key, base))
 			good := x.pi
-			x.post(opcodeSend, update, 0, av, seg(8, m.key, base))
+			x.post(ifc.OpcodeSend, update, 0, av, seg(8, m.key, base))
 			x.send.expect(cqeRequest, good, 0)
 			y.recv.expect(cqeSend, i, 0)
 		}
@@ -273,13 +275,13 @@ func (q *testQP) ctrl() []byte {
 
 func (q *testQP) query() (out, qpc []byte) {
 	q.m.t.Helper()
-	out, _ = q.m.mustRun(opQueryQp, 0, func(in []byte) { queryQpInQpn.set(in, uint64(q.num)) })
-	return out, queryQpOutQpc.at(out)
+	out, _ = q.m.mustRun(ifc.OpQueryQp, 0, func(in []byte) { ifc.QueryQpInQpn.Set(in, uint64(q.num)) })
+	return out, ifc.QueryQpOutQpc.At(out)
 }
 
 func TestRequestsGoAroundTheRing(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
-	x, y := pair(m, m, qpTypeRc)
+	x, y := pair(m, m, ifc.QpTypeRc)
 	buf := m.next
 	m.next += pageBytes
 	for i := range 100 { // sizes of 1 to 5 blocks, at each place of the ring
@@ -287,7 +289,7 @@ func TestRequestsGoAroundTheRing(t *testing.T) {
 		fillPattern(data, i)
 		y.postRecv(seg(pageBytes, m.key, buf))
 		counter := x.pi
-		x.post(opcodeSend, update, 0, inlineSeg(data))
+		x.post(ifc.OpcodeSend, update, 0, inlineSeg(data))
 		x.send.expect(cqeRequest, counter, 0)
 		if e := y.recv.expect(cqeSend, uint16(i), 0); be.Uint32(e[cqeByteCount:]) != uint32(len(data)) || !bytes.Equal(m.bytes(buf, len(data)), data) {
 			t.Fatalf("message %d of %d bytes: entry % x", i, len(data), e)
@@ -297,15 +299,15 @@ func TestRequestsGoAroundTheRing(t *testing.T) {
 
 func TestDatagrams(t *testing.T) {
 	for _, six := range []bool{false, true} {
-		for _, st := range []int{qpTypeUd, qpTypeQp1} {
+		for _, st := range []int{ifc.QpTypeUd, ifc.QpTypeQp1} {
 			t.Run(fmt.Sprintf("type %d IPv6 %v", st, six), func(t *testing.T) {
 				h := newHub()
 				a, b := newMachine(t, h, 1), newMachine(t, h, 2)
-				l3 := uint32(cqeRoceL3HeaderTypeIpv4)
+				l3 := uint32(ifc.CqeRoceL3HeaderTypeIpv4)
 				index := 0
 				to := b.addr()
 				if six {
-					l3, index = cqeRoceL3HeaderTypeIpv6, 5
+					l3, index = ifc.CqeRoceL3HeaderTypeIpv6, 5
 					a.setAddress(5, netip.MustParseAddr("fd00::1"))
 					to = netip.MustParseAddr("fd00::2")
 					b.setAddress(7, to)
@@ -318,14 +320,14 @@ func TestDatagrams(t *testing.T) {
 				av := make([]byte, avSize)
 				be.PutUint32(av[avQKey:], testQKey)
 				be.PutUint32(av[avQPN:], 1<<31|y.num)
-				if st == qpTypeQp1 {
+				if st == ifc.QpTypeQp1 {
 					be.PutUint32(av[avQKey:], 1<<31) // the QP's own
 				}
 				av[avTClass], av[avHops] = 0x40, 64
 				be.PutUint32(av[avGRHFlow:], 1<<30|uint32(index)<<20)
 				gid := to.As16()
 				copy(av[avGID:], gid[:])
-				x.post(opcodeSend, update, 0, av, inlineSeg([]byte("datagram")))
+				x.post(ifc.OpcodeSend, update, 0, av, inlineSeg([]byte("datagram")))
 				x.send.expect(cqeRequest, 0, 0)
 				e := y.recv.expect(cqeSend, 0, 0)
 				if flags := be.Uint32(e[cqeFlagsRQPN:]); flags != 1<<28|l3<<24|x.num {
@@ -334,13 +336,13 @@ func TestDatagrams(t *testing.T) {
 				if n := be.Uint32(e[cqeByteCount:]); n != 48 || string(b.bytes(buf+40, 8)) != "datagram" {
 					t.Errorf("%d bytes, %q", n, b.bytes(buf+40, 8))
 				}
-				if pkey := be.Uint32(e[cqeImm:]); st == qpTypeQp1 && (pkey != defaultPKey || y.num != 1) {
+				if pkey := be.Uint32(e[cqeImm:]); st == ifc.QpTypeQp1 && (pkey != defaultPKey || y.num != 1) {
 					t.Errorf("QP %d: P_Key %#x", y.num, pkey)
 				}
 				// The GID goes, and with it the path that is kept.
 				a.setAddress(index, netip.Addr{})
 				counter := x.pi
-				x.post(opcodeSend, update, 0, av, inlineSeg([]byte("datagram")))
+				x.post(ifc.OpcodeSend, update, 0, av, inlineSeg([]byte("datagram")))
 				x.send.expect(cqeRequestError, counter, 0x02)
 			})
 		}
@@ -356,18 +358,18 @@ func datagramsToAGroup(t *testing.T, infiniBand bool, addr string) {
 	h := newHub()
 	ib := func(c *Config) { c.InfiniBand = infiniBand }
 	a, b := newMachine(t, h, 1, ib), newMachine(t, h, 2, ib)
-	x, y := a.createQP(qpTypeUd, a.createCQ(4, 64), a.createCQ(4, 64)), b.createQP(qpTypeUd, b.createCQ(4, 64), b.createCQ(4, 64))
+	x, y := a.createQP(ifc.QpTypeUd, a.createCQ(4, 64), a.createCQ(4, 64)), b.createQP(ifc.QpTypeUd, b.createCQ(4, 64), b.createCQ(4, 64))
 	x.connect(0, b.addr())
 	y.connect(0, a.addr())
 	group := netip.MustParseAddr(addr).As16()
-	attach := func(op uint16) status {
+	attach := func(op uint16) ifc.Status {
 		_, st := b.run(op, 0, func(in []byte) {
-			attachToMcgInQpn.set(in, uint64(y.num))
-			copy(attachToMcgInMulticastGid.at(in), group[:])
+			ifc.AttachToMcgInQpn.Set(in, uint64(y.num))
+			copy(ifc.AttachToMcgInMulticastGid.At(in), group[:])
 		})
 		return st
 	}
-	if st := attach(opAttachToMcg); st != statusOk {
+	if st := attach(ifc.OpAttachToMcg); st != ifc.StatusOk {
 		t.Fatalf("attach: status %#x", st)
 	}
 	buf := b.next
@@ -378,23 +380,23 @@ func datagramsToAGroup(t *testing.T, infiniBand bool, addr string) {
 	be.PutUint16(av[avLID:], 0xc001)
 	be.PutUint32(av[avGRHFlow:], 1<<30)
 	copy(av[avGID:], group[:])
-	x.post(opcodeSend, update, 0, av, inlineSeg([]byte("all")))
+	x.post(ifc.OpcodeSend, update, 0, av, inlineSeg([]byte("all")))
 	y.recv.expect(cqeSend, 0, 0)
-	if st := attach(opDetachFromMcg); st != statusOk {
+	if st := attach(ifc.OpDetachFromMcg); st != ifc.StatusOk {
 		t.Errorf("detach: status %#x", st)
 	}
-	if st := attach(opDetachFromMcg); st != statusBadParamErr {
+	if st := attach(ifc.OpDetachFromMcg); st != ifc.StatusBadParamErr {
 		t.Errorf("detach again: status %#x", st)
 	}
-	attach(opAttachToMcg) // destroyed with the QP
-	b.mustRun(opDestroyQp, 0, func(in []byte) { destroyQpInQpn.set(in, uint64(y.num)) })
+	attach(ifc.OpAttachToMcg) // destroyed with the QP
+	b.mustRun(ifc.OpDestroyQp, 0, func(in []byte) { ifc.DestroyQpInQpn.Set(in, uint64(y.num)) })
 }
 
 func TestReceivesPostedToAFailedQPAreFlushed(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
-	x, y := pair(m, m, qpTypeRc)
+	x, y := pair(m, m, ifc.QpTypeRc)
 	y.postRecv()
-	y.mustModify(op2errQp, nil)
+	y.mustModify(ifc.Op2errQp, nil)
 	y.recv.expect(cqeReceiveError, 0, 0x05)
 	for i := range uint16(3) { // nothing tells the device
 		y.postRecv(seg(8, m.key, base))
@@ -408,7 +410,7 @@ func TestReceivesPostedToAFailedQPAreFlushed(t *testing.T) {
 	x.recv.expect(cqeReceiveError, 1, 0x05)
 	// After reset, counters begin at 0 again.
 	for _, q := range []*testQP{x, y} {
-		q.mustModify(op2rstQp, nil)
+		q.mustModify(ifc.Op2rstQp, nil)
 		q.pi, q.rpi = 0, 0
 		clear(q.record.at(0, 8))
 		q.send.drain()
@@ -416,7 +418,7 @@ func TestReceivesPostedToAFailedQPAreFlushed(t *testing.T) {
 	x.connect(y.num, m.addr())
 	y.connect(x.num, m.addr())
 	y.postRecv(seg(8, m.key, base))
-	x.post(opcodeSend, update, 0, inlineSeg([]byte("x")))
+	x.post(ifc.OpcodeSend, update, 0, inlineSeg([]byte("x")))
 	x.send.expect(cqeRequest, 0, 0)
 	y.recv.expect(cqeSend, 0, 0)
 }
@@ -429,44 +431,44 @@ func (q *testCQ) drain() {
 
 func TestQueryQP(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
-	x, y := pair(m, m, qpTypeRc)
+	x, y := pair(m, m, ifc.QpTypeRc)
 	for range 3 {
 		y.postRecv(seg(8, m.key, base))
-		x.post(opcodeSend, update, 0, inlineSeg([]byte("x")))
+		x.post(ifc.OpcodeSend, update, 0, inlineSeg([]byte("x")))
 	}
 	_, qpc := x.query()
-	path := qpcPrimaryAddressPath.at(qpc)
+	path := ifc.QpcPrimaryAddressPath.At(qpc)
 	gid := m.addr().As16()
 	for _, f := range []struct {
 		name string
-		f    field
+		f    ifc.Field
 		b    []byte
 		want uint64
 	}{
-		{"state", qpcState, qpc, qpStateRts}, {"st", qpcSt, qpc, qpTypeRc}, {"mtu", qpcMtu, qpc, 3}, {"remote_qpn", qpcRemoteQpn, qpc, uint64(y.num)},
-		{"next_send_psn", qpcNextSendPsn, qpc, 0xfffff3}, {"next_rcv_psn", qpcNextRcvPsn, qpc, 0xfffff0},
-		{"rre", qpcRre, qpc, 1}, {"rwe", qpcRwe, qpc, 1}, {"rae", qpcRae, qpc, 1}, {"log_rra_max", qpcLogRraMax, qpc, 2}, {"log_sra_max", qpcLogSraMax, qpc, 2},
-		{"min_rnr_nak", qpcMinRnrNak, qpc, 1}, {"retry_count", qpcRetryCount, qpc, 7}, {"rnr_retry", qpcRnrRetry, qpc, 7},
-		{"ack_timeout", adsAckTimeout, path, 21}, {"hop_limit", adsHopLimit, path, 64}, {"vhca_port_num", adsVhcaPortNum, path, 1}, {"grh", adsGrh, path, 1},
-		{"q_key", qpcQKey, qpc, testQKey}, {"pd", qpcPd, qpc, uint64(m.pd)}, {"cqn_snd", qpcCqnSnd, qpc, uint64(x.send.num)}, {"user_index", qpcUserIndex, qpc, 0x1234},
-		{"sw_sq_wqebb_counter", qpcSwSqWqebbCounter, qpc, 3}, {"sw_rq_counter", qpcSwRqCounter, qpc, 0},
+		{"state", ifc.QpcState, qpc, ifc.QpStateRts}, {"st", ifc.QpcSt, qpc, ifc.QpTypeRc}, {"mtu", ifc.QpcMtu, qpc, 3}, {"remote_qpn", ifc.QpcRemoteQpn, qpc, uint64(y.num)},
+		{"next_send_psn", ifc.QpcNextSendPsn, qpc, 0xfffff3}, {"next_rcv_psn", ifc.QpcNextRcvPsn, qpc, 0xfffff0},
+		{"rre", ifc.QpcRre, qpc, 1}, {"rwe", ifc.QpcRwe, qpc, 1}, {"rae", ifc.QpcRae, qpc, 1}, {"log_rra_max", ifc.QpcLogRraMax, qpc, 2}, {"log_sra_max", ifc.QpcLogSraMax, qpc, 2},
+		{"min_rnr_nak", ifc.QpcMinRnrNak, qpc, 1}, {"retry_count", ifc.QpcRetryCount, qpc, 7}, {"rnr_retry", ifc.QpcRnrRetry, qpc, 7},
+		{"ack_timeout", ifc.AdsAckTimeout, path, 21}, {"hop_limit", ifc.AdsHopLimit, path, 64}, {"vhca_port_num", ifc.AdsVhcaPortNum, path, 1}, {"grh", ifc.AdsGrh, path, 1},
+		{"q_key", ifc.QpcQKey, qpc, testQKey}, {"pd", ifc.QpcPd, qpc, uint64(m.pd)}, {"cqn_snd", ifc.QpcCqnSnd, qpc, uint64(x.send.num)}, {"user_index", ifc.QpcUserIndex, qpc, 0x1234},
+		{"sw_sq_wqebb_counter", ifc.QpcSwSqWqebbCounter, qpc, 3}, {"sw_rq_counter", ifc.QpcSwRqCounter, qpc, 0},
 	} {
-		if got := f.f.get(f.b); got != f.want {
+		if got := f.f.Get(f.b); got != f.want {
 			t.Errorf("%s: %#x, want %#x", f.name, got, f.want)
 		}
 	}
-	if !bytes.Equal(adsRgidRip.at(path), gid[:]) {
-		t.Errorf("rgid % x", adsRgidRip.at(path))
+	if !bytes.Equal(ifc.AdsRgidRip.At(path), gid[:]) {
+		t.Errorf("rgid % x", ifc.AdsRgidRip.At(path))
 	}
 	// RTS2RTS changes what the mask names, and nothing else.
-	x.mustModify(opRts2rtsQp, func(in, ctx []byte) {
-		rst2initQpInOptParamMask.set(in, optparRwe|optparRnrTimeout)
-		qpcMinRnrNak.set(ctx, 9)
-		qpcRre.set(ctx, 0)
-		qpcQKey.set(ctx, 7)
+	x.mustModify(ifc.OpRts2rtsQp, func(in, ctx []byte) {
+		ifc.Rst2initQpInOptParamMask.Set(in, ifc.OptparRwe|ifc.OptparRnrTimeout)
+		ifc.QpcMinRnrNak.Set(ctx, 9)
+		ifc.QpcRre.Set(ctx, 0)
+		ifc.QpcQKey.Set(ctx, 7)
 	})
 	_, qpc = x.query()
-	if qpcMinRnrNak.get(qpc) != 9 || qpcRwe.is(qpc) || !qpcRre.is(qpc) || qpcQKey.get(qpc) != testQKey {
+	if ifc.QpcMinRnrNak.Get(qpc) != 9 || ifc.QpcRwe.Is(qpc) || !ifc.QpcRre.Is(qpc) || ifc.QpcQKey.Get(qpc) != testQKey {
 		t.Errorf("after RTS2RTS: % x", qpc)
 	}
 }
@@ -477,10 +479,10 @@ func TestSharedReceives(t *testing.T) {
 			m := newMachine(t, newHub(), 1)
 			s := m.createSRQ(rmp)
 			scq, rcq := m.createCQ(6, 64), m.createCQ(6, 64)
-			x := m.createQP(qpTypeRc, scq, rcq)
-			y := m.createQP(qpTypeRc, scq, rcq, func(ctx []byte) {
-				qpcRqType.set(ctx, rqSRQ)
-				qpcSrqnRmpnXrqn.set(ctx, uint64(s.num))
+			x := m.createQP(ifc.QpTypeRc, scq, rcq)
+			y := m.createQP(ifc.QpTypeRc, scq, rcq, func(ctx []byte) {
+				ifc.QpcRqType.Set(ctx, rqSRQ)
+				ifc.QpcSrqnRmpnXrqn.Set(ctx, uint64(s.num))
 			})
 			y.logRecv = -20 // its send queue is at the start; it sends nothing
 			x.connect(y.num, m.addr())
@@ -489,20 +491,20 @@ func TestSharedReceives(t *testing.T) {
 			for i := range 6 {
 				s.post(seg(64, m.key, buf+uint64(i)*64))
 			}
-			s.arm(4, statusOk)
-			s.arm(17, statusBadParamErr)
+			s.arm(4, ifc.StatusOk)
+			s.arm(17, ifc.StatusBadParamErr)
 			order := []uint16{0, 1, 2, 3, 4, 5}
 			for i, index := range order {
-				x.post(opcodeSend, 0, 0, inlineSeg([]byte{byte(i), 1}))
+				x.post(ifc.OpcodeSend, 0, 0, inlineSeg([]byte{byte(i), 1}))
 				rcq.expect(cqeSend, index, 0)
 				if b := m.bytes(buf+uint64(i)*64, 1)[0]; b != byte(i) {
 					t.Errorf("receive %d has the message %d", i, b)
 				}
 				if i == 2 { // 3 are left
-					m.expectEvent(eventSrqRqLimit, s.num)
+					m.expectEvent(ifc.EventSrqRqLimit, s.num)
 				}
 			}
-			m.expectEventOrNone(eventCommEst)
+			m.expectEventOrNone(ifc.EventCommEst)
 			// Entries come back in another order, and the list goes through them.
 			for _, i := range []int{3, 1, 5} {
 				s.free(i)
@@ -511,14 +513,14 @@ func TestSharedReceives(t *testing.T) {
 				s.post(seg(64, m.key, buf+uint64(i)*64))
 			}
 			for _, want := range []uint16{6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 3, 1, 5} {
-				x.post(opcodeSend, 0, 0, inlineSeg([]byte("x")))
+				x.post(ifc.OpcodeSend, 0, 0, inlineSeg([]byte("x")))
 				rcq.expect(cqeSend, want, 0)
 			}
-			if st := s.destroy(); st != statusResBusy {
+			if st := s.destroy(); st != ifc.StatusResBusy {
 				t.Errorf("destroyed in use: status %#x", st)
 			}
-			m.mustRun(opDestroyQp, 0, func(in []byte) { destroyQpInQpn.set(in, uint64(y.num)) })
-			if st := s.destroy(); st != statusOk {
+			m.mustRun(ifc.OpDestroyQp, 0, func(in []byte) { ifc.DestroyQpInQpn.Set(in, uint64(y.num)) })
+			if st := s.destroy(); st != ifc.StatusOk {
 				t.Errorf("destroyed: status %#x", st)
 			}
 		})
@@ -556,27 +558,27 @@ func (m *machine) createSRQ(rmp bool) *testSRQ {
 		be.PutUint16(s.mem.at(i*testStride+2, 2), uint16(i+1)&15)
 	}
 	if rmp {
-		out, _ := m.mustRun(opCreateRmp, 0, func(in []byte) {
-			ctx := createRmpInCtx.at(in)
-			rmpcState.set(ctx, rmpReady)
-			wq := rmpcWq.at(ctx)
-			wqLogWqSz.set(wq, 4)
-			wqLogWqStride.set(wq, 6)
-			wqPd.set(wq, uint64(m.pd))
-			wqDbrAddr.set(wq, s.record.addr[0])
+		out, _ := m.mustRun(ifc.OpCreateRmp, 0, func(in []byte) {
+			ctx := ifc.CreateRmpInCtx.At(in)
+			ifc.RmpcState.Set(ctx, rmpReady)
+			wq := ifc.RmpcWq.At(ctx)
+			ifc.WqLogWqSz.Set(wq, 4)
+			ifc.WqLogWqStride.Set(wq, 6)
+			ifc.WqPd.Set(wq, uint64(m.pd))
+			ifc.WqDbrAddr.Set(wq, s.record.addr[0])
 		}, s.mem.list()...)
-		s.num = createRmpOutRmpn.u32(out)
+		s.num = ifc.CreateRmpOutRmpn.U32(out)
 		return s
 	}
-	out, _ := m.mustRun(opCreateXrcSrq, 0, func(in []byte) {
-		ctx := createXrcSrqInXrcSrqContextEntry.at(in)
-		xrcSrqcLogXrcSrqSize.set(ctx, 4)
-		xrcSrqcLogRqStride.set(ctx, 2)
-		xrcSrqcPd.set(ctx, uint64(m.pd))
-		xrcSrqcDbRecordAddrH.set(ctx, s.record.addr[0]>>32)
-		xrcSrqcDbRecordAddrL.set(ctx, s.record.addr[0]>>2)
+	out, _ := m.mustRun(ifc.OpCreateXrcSrq, 0, func(in []byte) {
+		ctx := ifc.CreateXrcSrqInXrcSrqContextEntry.At(in)
+		ifc.XrcSrqcLogXrcSrqSize.Set(ctx, 4)
+		ifc.XrcSrqcLogRqStride.Set(ctx, 2)
+		ifc.XrcSrqcPd.Set(ctx, uint64(m.pd))
+		ifc.XrcSrqcDbRecordAddrH.Set(ctx, s.record.addr[0]>>32)
+		ifc.XrcSrqcDbRecordAddrL.Set(ctx, s.record.addr[0]>>2)
 	}, s.mem.list()...)
-	s.num = createXrcSrqOutXrcSrqn.u32(out)
+	s.num = ifc.CreateXrcSrqOutXrcSrqn.U32(out)
 	return s
 }
 
@@ -597,19 +599,19 @@ func (s *testSRQ) free(i int) {
 	s.tail = i
 }
 
-func (s *testSRQ) arm(limit uint64, want status) {
+func (s *testSRQ) arm(limit uint64, want ifc.Status) {
 	s.m.t.Helper()
-	op, fill := uint16(opArmXrcSrq), func(in []byte) {
-		armXrcSrqInXrcSrqn.set(in, uint64(s.num))
-		armXrcSrqInLwm.set(in, limit)
+	op, fill := uint16(ifc.OpArmXrcSrq), func(in []byte) {
+		ifc.ArmXrcSrqInXrcSrqn.Set(in, uint64(s.num))
+		ifc.ArmXrcSrqInLwm.Set(in, limit)
 	}
 	if s.rmp {
-		op, fill = opModifyRmp, func(in []byte) {
-			modifyRmpInRmpn.set(in, uint64(s.num))
-			modifyRmpInRmpState.set(in, rmpReady)
-			modifyRmpInBitmask.set(in, 1)
-			rmpcState.set(modifyRmpInCtx.at(in), rmpReady)
-			wqLwm.set(rmpcWq.at(modifyRmpInCtx.at(in)), limit)
+		op, fill = ifc.OpModifyRmp, func(in []byte) {
+			ifc.ModifyRmpInRmpn.Set(in, uint64(s.num))
+			ifc.ModifyRmpInRmpState.Set(in, rmpReady)
+			ifc.ModifyRmpInBitmask.Set(in, 1)
+			ifc.RmpcState.Set(ifc.ModifyRmpInCtx.At(in), rmpReady)
+			ifc.WqLwm.Set(ifc.RmpcWq.At(ifc.ModifyRmpInCtx.At(in)), limit)
 		}
 	}
 	if _, st := s.m.run(op, 0, fill); st != want {
@@ -617,11 +619,11 @@ func (s *testSRQ) arm(limit uint64, want status) {
 	}
 }
 
-func (s *testSRQ) destroy() (st status) {
+func (s *testSRQ) destroy() (st ifc.Status) {
 	if s.rmp {
-		_, st = s.m.run(opDestroyRmp, 0, func(in []byte) { destroyRmpInRmpn.set(in, uint64(s.num)) })
+		_, st = s.m.run(ifc.OpDestroyRmp, 0, func(in []byte) { ifc.DestroyRmpInRmpn.Set(in, uint64(s.num)) })
 	} else {
-		_, st = s.m.run(opDestroyXrcSrq, 0, func(in []byte) { destroyXrcSrqInXrcSrqn.set(in, uint64(s.num)) })
+		_, st = s.m.run(ifc.OpDestroyXrcSrq, 0, func(in []byte) { ifc.DestroyXrcSrqInXrcSrqn.Set(in, uint64(s.num)) })
 	}
 	return st
 }
@@ -641,7 +643,7 @@ func TestPairs(t *testing.T) {
 	}
 	var ends [pairs][2]end
 	for i := range ends {
-		x, y := pair(a, b, qpTypeRc)
+		x, y := pair(a, b, ifc.QpTypeRc)
 		for k, q := range []*testQP{x, y} {
 			ends[i][k] = end{q, q.m.next}
 			q.m.next += 2 * 16 * pageBytes
@@ -656,7 +658,7 @@ func TestPairs(t *testing.T) {
 		}
 		for i := range ends {
 			for _, e := range ends[i] {
-				e.q.post(opcodeSend, update, 0, seg(size, e.q.m.key, e.buf))
+				e.q.post(ifc.OpcodeSend, update, 0, seg(size, e.q.m.key, e.buf))
 			}
 		}
 		for i := range ends {
@@ -691,16 +693,16 @@ func TestInfiniBand(t *testing.T) {
 					t.Errorf("entry % x", e)
 				}
 			}
-			for _, st := range []int{qpTypeRc, qpTypeUc} {
+			for _, st := range []int{ifc.QpTypeRc, ifc.QpTypeUc} {
 				x, y := a.createQP(st, a.createCQ(4, 64), a.createCQ(4, 64)), b.createQP(st, b.createCQ(4, 64), b.createCQ(4, 64))
 				x.connect(y.num, to)
 				y.connect(x.num, from)
 				y.postRecv(seg(200, b.key, buf))
-				x.post(opcodeSend, update, 0, inlineSeg([]byte("connected")))
+				x.post(ifc.OpcodeSend, update, 0, inlineSeg([]byte("connected")))
 				x.send.expect(cqeRequest, 0, 0)
 				received(y, 0)
 			}
-			u, v := a.createQP(qpTypeUd, a.createCQ(4, 64), a.createCQ(4, 64)), b.createQP(qpTypeUd, b.createCQ(4, 64), b.createCQ(4, 64))
+			u, v := a.createQP(ifc.QpTypeUd, a.createCQ(4, 64), a.createCQ(4, 64)), b.createQP(ifc.QpTypeUd, b.createCQ(4, 64), b.createCQ(4, 64))
 			u.connect(0, to)
 			v.connect(0, from)
 			fillPattern(b.bytes(buf, 200), 1)
@@ -720,7 +722,7 @@ func TestInfiniBand(t *testing.T) {
 				copy(want[8:], src[:])
 				copy(want[24:], gid[:])
 			}
-			u.post(opcodeSend, update, 0, av, inlineSeg([]byte("datagram two")))
+			u.post(ifc.OpcodeSend, update, 0, av, inlineSeg([]byte("datagram two")))
 			u.send.expect(cqeRequest, 0, 0)
 			received(v, u.num)
 			if got := b.bytes(buf, 52); !bytes.Equal(got[:40], want) || string(got[40:]) != "datagram two" {
@@ -728,12 +730,12 @@ func TestInfiniBand(t *testing.T) {
 			}
 			v.postRecv(seg(200, b.key, buf))
 			be.PutUint16(av[avLID:], 3) // nobody's
-			u.post(opcodeSend, update, 0, av, inlineSeg([]byte("datagram two")))
+			u.post(ifc.OpcodeSend, update, 0, av, inlineSeg([]byte("datagram two")))
 			u.send.expect(cqeRequest, 2, 0)
 			if grh {
 				be.PutUint32(av[avGRHFlow:], 1<<30|1<<20) // there is one GID
 				counter := u.pi
-				u.post(opcodeSend, update, 0, av, inlineSeg([]byte("datagram two")))
+				u.post(ifc.OpcodeSend, update, 0, av, inlineSeg([]byte("datagram two")))
 				u.send.expect(cqeRequestError, counter, 0x02)
 			}
 			v.recv.empty()
@@ -744,33 +746,33 @@ func TestInfiniBand(t *testing.T) {
 func TestQueries(t *testing.T) {
 	h := newHub()
 	m := newMachine(t, h, 1)
-	out, _ := m.mustRun(opQueryMkey, 0, func(in []byte) { queryMkeyInMkeyIndex.set(in, uint64(m.key>>8)) })
-	if ctx := queryMkeyOutMemoryKeyMkeyEntry.at(out); mkcStartAddr.get(ctx) != base || mkcLen.get(ctx) != uint64(len(m.mem)) || mkcPd.u32(ctx) != m.pd {
+	out, _ := m.mustRun(ifc.OpQueryMkey, 0, func(in []byte) { ifc.QueryMkeyInMkeyIndex.Set(in, uint64(m.key>>8)) })
+	if ctx := ifc.QueryMkeyOutMemoryKeyMkeyEntry.At(out); ifc.MkcStartAddr.Get(ctx) != base || ifc.MkcLen.Get(ctx) != uint64(len(m.mem)) || ifc.MkcPd.U32(ctx) != m.pd {
 		t.Errorf("mkey % x", ctx)
 	}
 	for _, rmp := range []bool{false, true} {
 		s := m.createSRQ(rmp)
-		s.arm(7, statusOk)
+		s.arm(7, ifc.StatusOk)
 		var lwm, size uint64
 		if rmp {
-			out, _ := m.mustRun(opQueryRmp, 0, func(in []byte) { queryRmpInRmpn.set(in, uint64(s.num)) })
-			wq := rmpcWq.at(queryRmpOutRmpContext.at(out))
-			lwm, size = wqLwm.get(wq), wqLogWqSz.get(wq)
+			out, _ := m.mustRun(ifc.OpQueryRmp, 0, func(in []byte) { ifc.QueryRmpInRmpn.Set(in, uint64(s.num)) })
+			wq := ifc.RmpcWq.At(ifc.QueryRmpOutRmpContext.At(out))
+			lwm, size = ifc.WqLwm.Get(wq), ifc.WqLogWqSz.Get(wq)
 		} else {
-			out, _ := m.mustRun(opQueryXrcSrq, 0, func(in []byte) { queryXrcSrqInXrcSrqn.set(in, uint64(s.num)) })
-			ctx := queryXrcSrqOutXrcSrqContextEntry.at(out)
-			lwm, size = xrcSrqcLwm.get(ctx), xrcSrqcLogXrcSrqSize.get(ctx)
+			out, _ := m.mustRun(ifc.OpQueryXrcSrq, 0, func(in []byte) { ifc.QueryXrcSrqInXrcSrqn.Set(in, uint64(s.num)) })
+			ctx := ifc.QueryXrcSrqOutXrcSrqContextEntry.At(out)
+			lwm, size = ifc.XrcSrqcLwm.Get(ctx), ifc.XrcSrqcLogXrcSrqSize.Get(ctx)
 		}
 		if lwm != 7 || size != 4 {
 			t.Errorf("RMP %v: limit %d, size %d", rmp, lwm, size)
 		}
 	}
 	// Receives that are missing are counted.
-	x, y := pair(m, m, qpTypeRc)
-	x.post(opcodeSend, update, 0)
+	x, y := pair(m, m, ifc.QpTypeRc)
+	x.post(ifc.OpcodeSend, update, 0)
 	counter := func() uint64 {
-		out, _ := m.mustRun(opQueryQCounter, 0, nil)
-		return queryQCounterOutOutOfBuffer.get(out)
+		out, _ := m.mustRun(ifc.OpQueryQCounter, 0, nil)
+		return ifc.QueryQCounterOutOutOfBuffer.Get(out)
 	}
 	if n := counter(); n == 0 {
 		t.Error("out_of_buffer is 0")
@@ -783,9 +785,9 @@ func TestQueries(t *testing.T) {
 func TestDoorbellOfAnotherUAR(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	x := m.withCQ(m.createCQ(4, 64))
-	out, _ := m.mustRun(opAllocUar, 0, nil)
-	other := allocUarOutUar.u32(out)
-	x.put(opcodeNop, update, 0)
+	out, _ := m.mustRun(ifc.OpAllocUar, 0, nil)
+	other := ifc.AllocUarOutUar.U32(out)
+	x.put(ifc.OpcodeNop, update, 0)
 	be.PutUint32(x.record.at(4, 4), uint32(x.pi))
 	bell := make([]byte, 8)
 	be.PutUint32(bell[4:], x.num<<8)
@@ -798,7 +800,7 @@ func TestDoorbellOfAnotherUAR(t *testing.T) {
 
 	// A store of a whole request that the send queue of the network function has not, and would fail for.
 	n := m.newNetdev()
-	request := n.request(opcodeNop, wqeCtrlCqUpdate)
+	request := n.request(ifc.OpcodeNop, ifc.WqeCtrlCqUpdate)
 	n.put(request)
 	junk := append(bytes.Clone(request), make([]byte, 48)...)
 	junk[ctrlFlags] = 0xff
@@ -813,7 +815,7 @@ func TestDoorbellOfAnotherUAR(t *testing.T) {
 	x.nops(1)
 	m.noEvent()
 	x.send.arm(false)
-	m.expectEvent(eventComp, x.send.num)
+	m.expectEvent(ifc.EventComp, x.send.num)
 	q := m.dev.eqs.all()[0]
 	before := q.ci
 	index := be.AppendUint32(nil, m.eqn<<24|(before-1)&indexMask)
@@ -829,10 +831,10 @@ func TestDoorbellOfAnotherUAR(t *testing.T) {
 func TestResetDuringTraffic(t *testing.T) {
 	h := newHub()
 	a, b := newMachine(t, h, 1), newMachine(t, h, 2)
-	x, _ := pair(a, b, qpTypeRc)
+	x, _ := pair(a, b, ifc.QpTypeRc)
 	target := a.bytes(base+16<<20, 8<<20)
 	for range 8 {
-		x.put(opcodeRdmaRead, 0, 0, remoteSeg(base+1<<20, b.key), seg(8<<20, a.key, base+16<<20))
+		x.put(ifc.OpcodeRdmaRead, 0, 0, remoteSeg(base+1<<20, b.key), seg(8<<20, a.key, base+16<<20))
 	}
 	fillPattern(b.mem, 1)
 	x.ring()
@@ -843,9 +845,9 @@ func TestResetDuringTraffic(t *testing.T) {
 	}
 	a.eqIndex = 0
 	a.begin(1)
-	x, y := pair(a, a, qpTypeRc)
+	x, y := pair(a, a, ifc.QpTypeRc)
 	y.postRecv(seg(8, a.key, base))
-	x.post(opcodeSend, update, 0, inlineSeg([]byte("again")))
+	x.post(ifc.OpcodeSend, update, 0, inlineSeg([]byte("again")))
 	x.send.expect(cqeRequest, 0, 0)
 	if i := slices.IndexFunc(target, func(c byte) bool { return c != 0 }); i >= 0 {
 		t.Errorf("byte %d is written after the reset", i)

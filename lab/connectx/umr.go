@@ -6,6 +6,7 @@ import (
 	"bytes"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
 // A UMR request configures an mkey: it registers memory, binds a memory window or invalidates either.
@@ -18,7 +19,7 @@ import (
 // as mlx5_ib's umr.c and wr.c and libmlx5's set_bind_wr post them.
 const (
 	umrCtrlSize = 48
-	umrLeast    = segment + umrCtrlSize + mkcSize
+	umrLeast    = segment + umrCtrlSize + ifc.MkcSize
 
 	umrOctowords = 4  // of entries
 	umrOffset    = 6  // of the first one, in octowords: the lower 16 bits
@@ -40,11 +41,11 @@ const (
 )
 
 // umrFields are the fields that a bit of the mask selects.
-var umrFields = map[uint64][]field{
-	mkeyMaskLen: {mkcLen, mkcLength64}, mkeyMaskPageSize: {mkcLogPageSize}, mkeyMaskStartAddr: {mkcStartAddr}, mkeyMaskPd: {mkcPd},
-	mkeyMaskEnRinval: {mkcEnRinval}, mkeyMaskKey: {mkcMkey70}, mkeyMaskQpn: {mkcQpn}, mkeyMaskLr: {mkcLr}, mkeyMaskLw: {mkcLw},
-	mkeyMaskRr: {mkcRr}, mkeyMaskRw: {mkcRw}, mkeyMaskA: {mkcA}, mkeyMaskSmallFence: {mkcSmallFenceOnRdmaReadResponse},
-	mkeyMaskFree: {mkcFree},
+var umrFields = map[uint64][]ifc.Field{
+	ifc.MkeyMaskLen: {ifc.MkcLen, ifc.MkcLength64}, ifc.MkeyMaskPageSize: {ifc.MkcLogPageSize}, ifc.MkeyMaskStartAddr: {ifc.MkcStartAddr}, ifc.MkeyMaskPd: {ifc.MkcPd},
+	ifc.MkeyMaskEnRinval: {ifc.MkcEnRinval}, ifc.MkeyMaskKey: {ifc.MkcMkey70}, ifc.MkeyMaskQpn: {ifc.MkcQpn}, ifc.MkeyMaskLr: {ifc.MkcLr}, ifc.MkeyMaskLw: {ifc.MkcLw},
+	ifc.MkeyMaskRr: {ifc.MkcRr}, ifc.MkeyMaskRw: {ifc.MkcRw}, ifc.MkeyMaskA: {ifc.MkcA}, ifc.MkeyMaskSmallFence: {ifc.MkcSmallFenceOnRdmaReadResponse},
+	ifc.MkeyMaskFree: {ifc.MkcFree},
 }
 
 // umrKnown are all bits of the mask.
@@ -94,13 +95,13 @@ var malformed = []refusal{
 	{"unknown flags", func(u *keyUpdate) bool { return u.flags&^umrFlags != 0 }},
 	{"the key is to be free, and not to be", func(u *keyUpdate) bool { return u.flags&umrChecks == umrChecks }},
 	{"reserved bits", func(u *keyUpdate) bool {
-		return u.ctrl[1]|u.ctrl[2]|u.ctrl[3] != 0 || !field(umrReserved*8<<16|(umrCtrlSize-umrReserved)*8).zero(u.ctrl)
+		return u.ctrl[1]|u.ctrl[2]|u.ctrl[3] != 0 || !ifc.Field(umrReserved*8<<16|(umrCtrlSize-umrReserved)*8).Zero(u.ctrl)
 	}},
 	{"an offset without its flag", func(u *keyUpdate) bool { return u.offset != 0 && u.flags&umrOffsetValid == 0 }},
 	{"unknown fields", func(u *keyUpdate) bool { return u.mask&^umrKnown != 0 }},
 	{"entries are not in units of 64 bytes", func(u *keyUpdate) bool { return u.size%64 != 0 }},
-	{"only the QP for such requests may set the PD", func(u *keyUpdate) bool { return u.mask&mkeyMaskPd != 0 && !u.kernel }},
-	{"the QP may not set the size of pages", func(u *keyUpdate) bool { return u.mask&mkeyMaskPageSize != 0 && !u.fastReg }},
+	{"only the QP for such requests may set the PD", func(u *keyUpdate) bool { return u.mask&ifc.MkeyMaskPd != 0 && !u.kernel }},
+	{"the QP may not set the size of pages", func(u *keyUpdate) bool { return u.mask&ifc.MkeyMaskPageSize != 0 && !u.fastReg }},
 	{"entries are behind the request's end", func(u *keyUpdate) bool {
 		return u.size > 0 && u.flags&umrInline != 0 && len(u.wqe)-umrLeast < u.size
 	}},
@@ -112,25 +113,25 @@ var malformed = []refusal{
 // conflicts are the reasons for which a key is not changed: it fails with a memory window bind error.
 var conflicts = []refusal{
 	{"the key has been destroyed", func(u *keyUpdate) bool { return u.k.gone }},
-	{"the key is not for such requests", func(u *keyUpdate) bool { return !mkcUmrEn.is(u.old) }},
-	{"the key is of another PD", func(u *keyUpdate) bool { return !u.kernel && mkcPd.u32(u.old) != u.pdn }},
+	{"the key is not for such requests", func(u *keyUpdate) bool { return !ifc.MkcUmrEn.Is(u.old) }},
+	{"the key is of another PD", func(u *keyUpdate) bool { return !u.kernel && ifc.MkcPd.U32(u.old) != u.pdn }},
 	{"the key is not free", func(u *keyUpdate) bool { return u.flags&umrCheckNotFree != 0 && !u.free }},
 	{"the key is free", func(u *keyUpdate) bool { return u.flags&umrCheckFree != 0 && u.free }},
 	{"the key is not bound to the QP", func(u *keyUpdate) bool { return u.flags&umrCheckQPN != 0 && u.only != u.qpn }},
 	{"the key is bound to another QP", func(u *keyUpdate) bool { return u.only != anyQP && u.only != u.qpn && !u.free }},
 	{"the key is to be another QP's", func(u *keyUpdate) bool {
-		to := mkcQpn.u32(u.next)
-		return u.mask&mkeyMaskQpn != 0 && to != anyQP && to != u.qpn
+		to := ifc.MkcQpn.U32(u.next)
+		return u.mask&ifc.MkeyMaskQpn != 0 && to != anyQP && to != u.qpn
 	}},
 	{"the key is of another variant", func(u *keyUpdate) bool { // one that gets a new variant is named by either
-		return (u.mask&mkeyMaskKey == 0 || mkcFree.is(u.next)) && mkcMkey70.u32(u.old) != u.key&0xff
+		return (u.mask&ifc.MkeyMaskKey == 0 || ifc.MkcFree.Is(u.next)) && ifc.MkcMkey70.U32(u.old) != u.key&0xff
 	}},
 	{"the QP may not load a list of pages", func(u *keyUpdate) bool {
 		mode := mkeyMode(u.old)
-		return u.size > 0 && mode != mkcModeKlms && (mode != mkcModeMtt || !u.fastReg)
+		return u.size > 0 && mode != ifc.MkcModeKlms && (mode != ifc.MkcModeMtt || !u.fastReg)
 	}},
 	{"the key has no room for the entries", func(u *keyUpdate) bool { // updates have units of 64 bytes
-		return u.size > 0 && u.offset+u.size > (int(mkcTranslationsOctwordSize.u32(u.old))+3)&^3*octoword
+		return u.size > 0 && u.offset+u.size > (int(ifc.MkcTranslationsOctwordSize.U32(u.old))+3)&^3*octoword
 	}},
 }
 
@@ -153,7 +154,7 @@ func (q *updater) record(wqe []byte, reason string) {
 func (q *updater) parse(wqe []byte) *keyUpdate {
 	c := wqe[segment:][:umrCtrlSize]
 	return &keyUpdate{
-		updater: q, wqe: wqe, ctrl: c, mkc: wqe[segment+umrCtrlSize:][:mkcSize],
+		updater: q, wqe: wqe, ctrl: c, mkc: wqe[segment+umrCtrlSize:][:ifc.MkcSize],
 		key: be.Uint32(wqe[ctrlImm:]), flags: c[0], mask: be.Uint64(c[umrMask:]),
 		offset: (int(be.Uint32(c[umrOffsetTop:]))<<16 | int(be.Uint16(c[umrOffset:]))) * octoword,
 		size:   int(be.Uint16(c[umrOctowords:])) * octoword,
@@ -198,11 +199,11 @@ func (q *updater) execute(wqe []byte) verbs.WCStatus {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	u.k, u.old, u.next = k, k.context, bytes.Clone(k.context)
-	u.free, u.only = mkcFree.is(u.old), mkcQpn.u32(u.old)
+	u.free, u.only = ifc.MkcFree.Is(u.old), ifc.MkcQpn.U32(u.old)
 	for bit, fields := range umrFields {
 		for _, f := range fields {
 			if u.mask&bit != 0 {
-				f.set(u.next, f.get(u.mkc))
+				f.Set(u.next, f.Get(u.mkc))
 			}
 		}
 	}
@@ -218,9 +219,9 @@ func (q *updater) execute(wqe []byte) verbs.WCStatus {
 	}
 	k.disable()
 	k.context = u.next
-	if !mkcFree.is(k.context) && k.enable() != statusOk {
+	if !ifc.MkcFree.Is(k.context) && k.enable() != ifc.StatusOk {
 		q.record(wqe, "the key cannot be enabled")
-		mkcFree.set(k.context, 1)
+		ifc.MkcFree.Set(k.context, 1)
 		return verbs.WCMWBindErr
 	}
 	return verbs.WCSuccess
@@ -235,10 +236,10 @@ func (q *updater) invalidate(key uint32) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	c := k.context
-	if only := mkcQpn.u32(c); k.gone || mkcFree.is(c) || !mkcEnRinval.is(c) || mkcMkey70.u32(c) != key&0xff || mkcPd.u32(c) != q.pdn || only != anyQP && only != q.qpn {
+	if only := ifc.MkcQpn.U32(c); k.gone || ifc.MkcFree.Is(c) || !ifc.MkcEnRinval.Is(c) || ifc.MkcMkey70.U32(c) != key&0xff || ifc.MkcPd.U32(c) != q.pdn || only != anyQP && only != q.qpn {
 		return false
 	}
 	k.disable()
-	mkcFree.set(c, 1)
+	ifc.MkcFree.Set(c, 1)
 	return true
 }

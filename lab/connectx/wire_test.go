@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/lab/connectx/internal/wire"
 )
 
@@ -27,7 +28,7 @@ func (n *netdev) frame(f []byte) {
 		n.page = n.m.alloc(pageBytes).addr[0]
 	}
 	copy(n.m.bytes(n.page, len(f)), f)
-	n.sendCQ.expect(cqeRequest, n.send(opcodeSend, ethSeg(0, 0, nil, 0), seg(len(f), n.key, n.page)), 0)
+	n.sendCQ.expect(cqeRequest, n.send(ifc.OpcodeSend, ethSeg(0, 0, nil, 0), seg(len(f), n.key, n.page)), 0)
 }
 
 // TestForeignRoCE exchanges packets with a RoCE device that is no adapter: a host behind the network
@@ -41,7 +42,7 @@ func TestForeignRoCE(t *testing.T) {
 			hostMAC := []byte{6, 7, 8, 9, 10, 11}
 			host, own := netip.MustParseAddr(tt.host), netip.MustParseAddr(tt.own)
 			m.setAddress(0, own)
-			x := m.createQP(qpTypeRc, m.createCQ(6, 64), m.createCQ(6, 64))
+			x := m.createQP(ifc.QpTypeRc, m.createCQ(6, 64), m.createCQ(6, 64))
 			x.connect(0x4321, host)
 
 			// fromHost returns the frame of a packet from the host, whose identification is not that of the adapter.
@@ -58,7 +59,7 @@ func TestForeignRoCE(t *testing.T) {
 			n.frame(fromHost(roce.Port, []byte("no RoCE packet, of which the wire learns where the host is")))
 			data := m.alloc(pageBytes)
 			fillPattern(data.at(0, 100), 3)
-			x.post(opcodeSend, update, 0, seg(100, m.key, data.addr[0]))
+			x.post(ifc.OpcodeSend, update, 0, seg(100, m.key, data.addr[0]))
 			got, e := n.receive()
 			if e[28] != 7 {
 				t.Errorf("checksums of the frame: %#x, want 7", e[28])
@@ -108,7 +109,7 @@ func TestUDPWire(t *testing.T) {
 		m[i] = newMachine(t, newHub(), byte(i+1), onWire(w))
 		m[i].setAddress(0, a)
 	}
-	x, y := pair(m[0], m[1], qpTypeRc)
+	x, y := pair(m[0], m[1], ifc.QpTypeRc)
 	src, dst := m[0].alloc(4*pageBytes), m[1].alloc(4*pageBytes)
 	const size = 4 * pageBytes
 	for i := range 4 {
@@ -116,14 +117,14 @@ func TestUDPWire(t *testing.T) {
 	}
 	first := slices.Min(src.addr) // the pages are neighbours, the last of them first
 	y.postRecv(seg(size, m[1].key, slices.Min(dst.addr)))
-	x.post(opcodeSend, update, 0, seg(size, m[0].key, first))
+	x.post(ifc.OpcodeSend, update, 0, seg(size, m[0].key, first))
 	x.send.expect(cqeRequest, 0, 0)
 	y.recv.expect(cqeSend, 0, 0)
 	if !bytes.Equal(m[0].bytes(first, size), m[1].bytes(slices.Min(dst.addr), size)) {
 		t.Error("SEND: the memories differ")
 	}
 	clear(m[0].bytes(first, size))
-	x.post(opcodeRdmaRead, update, 0, remoteSeg(slices.Min(dst.addr), m[1].key), seg(size, m[0].key, first))
+	x.post(ifc.OpcodeRdmaRead, update, 0, remoteSeg(slices.Min(dst.addr), m[1].key), seg(size, m[0].key, first))
 	x.send.expect(cqeRequest, 1, 0)
 	if !bytes.Equal(m[0].bytes(first, size), m[1].bytes(slices.Min(dst.addr), size)) {
 		t.Error("READ: the memories differ")
@@ -165,7 +166,7 @@ func TestGroupsOnTheWire(t *testing.T) {
 				}
 				m[i].setAddress(1, netip.MustParseAddr(fmt.Sprintf("10.0.0.%d", 11+i)))
 				m[i].setAddress(2, netip.MustParseAddr(fmt.Sprintf("fd00::%d", 11+i)))
-				q[i] = m[i].createQP(qpTypeUd, m[i].createCQ(4, 64), m[i].createCQ(4, 64))
+				q[i] = m[i].createQP(ifc.QpTypeUd, m[i].createCQ(4, 64), m[i].createCQ(4, 64))
 				q[i].connect(0, m[i].addr())
 				for range 4 {
 					q[i].postRecv(seg(200, m[i].key, m[i].alloc(pageBytes).addr[0]))
@@ -173,8 +174,8 @@ func TestGroupsOnTheWire(t *testing.T) {
 			}
 			member := func(op uint16, i int) {
 				m[i].mustRun(op, 0, func(in []byte) {
-					attachToMcgInQpn.set(in, uint64(q[i].num))
-					copy(attachToMcgInMulticastGid.at(in), gid[:])
+					ifc.AttachToMcgInQpn.Set(in, uint64(q[i].num))
+					copy(ifc.AttachToMcgInMulticastGid.At(in), gid[:])
 				})
 			}
 			n := m[2].newNetdev()
@@ -183,8 +184,8 @@ func TestGroupsOnTheWire(t *testing.T) {
 			be.PutUint32(av[avQPN:], 1<<31|0xffffff)
 			be.PutUint32(av[avGRHFlow:], 1<<30)
 			copy(av[avGID:], gid[:])
-			member(opAttachToMcg, 1)
-			q[0].post(opcodeSend, update, 0, av, inlineSeg([]byte("all")))
+			member(ifc.OpAttachToMcg, 1)
+			q[0].post(ifc.OpcodeSend, update, 0, av, inlineSeg([]byte("all")))
 			frame, e := n.receive()
 			want := [6]byte{0x01, 0x00, 0x5e, 1, 2, 3}
 			if group.Is6() {
@@ -193,8 +194,8 @@ func TestGroupsOnTheWire(t *testing.T) {
 			if [6]byte(frame) != want || e[28] != 7 {
 				t.Errorf("a frame to % x, with checksums %#x", frame[:6], e[28])
 			}
-			member(opAttachToMcg, 2) // and in the frame, for which it was no member
-			q[0].post(opcodeSend, update, 0, av, inlineSeg([]byte("two")))
+			member(ifc.OpAttachToMcg, 2) // and in the frame, for which it was no member
+			q[0].post(ifc.OpcodeSend, update, 0, av, inlineSeg([]byte("two")))
 			q[2].recv.expect(cqeSend, 0, 0)
 			n.receive()
 			// What the link of an adapter sends, as rxe behind a bridge does, is for all members.
@@ -204,8 +205,8 @@ func TestGroupsOnTheWire(t *testing.T) {
 			for counter := range uint16(3) {
 				q[1].recv.expect(cqeSend, counter, 0)
 			}
-			member(opDetachFromMcg, 1)
-			q[0].post(opcodeSend, update, 0, av, inlineSeg([]byte("one")))
+			member(ifc.OpDetachFromMcg, 1)
+			q[0].post(ifc.OpcodeSend, update, 0, av, inlineSeg([]byte("one")))
 			q[2].recv.expect(cqeSend, 2, 0)
 			for i := range 3 {
 				q[i].recv.empty()

@@ -9,6 +9,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/engine"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -16,11 +17,11 @@ const inlineBit = 1 << 31 // of a data segment's length
 
 // sendOps are the requests that the engine executes, by their opcode.
 var sendOps = map[byte]uint32{
-	opcodeSendInval: abi.IB_UVERBS_WR_SEND_WITH_INV, opcodeRdmaWrite: abi.IB_UVERBS_WR_RDMA_WRITE,
-	opcodeRdmaWriteImm: abi.IB_UVERBS_WR_RDMA_WRITE_WITH_IMM, opcodeSend: abi.IB_UVERBS_WR_SEND,
-	opcodeSendImm: abi.IB_UVERBS_WR_SEND_WITH_IMM, opcodeRdmaRead: abi.IB_UVERBS_WR_RDMA_READ,
-	opcodeAtomicCs: abi.IB_UVERBS_WR_ATOMIC_CMP_AND_SWP, opcodeAtomicFa: abi.IB_UVERBS_WR_ATOMIC_FETCH_AND_ADD,
-	opcodeNop: engine.OpDevice, opcodeUmr: engine.OpDevice,
+	ifc.OpcodeSendInval: abi.IB_UVERBS_WR_SEND_WITH_INV, ifc.OpcodeRdmaWrite: abi.IB_UVERBS_WR_RDMA_WRITE,
+	ifc.OpcodeRdmaWriteImm: abi.IB_UVERBS_WR_RDMA_WRITE_WITH_IMM, ifc.OpcodeSend: abi.IB_UVERBS_WR_SEND,
+	ifc.OpcodeSendImm: abi.IB_UVERBS_WR_SEND_WITH_IMM, ifc.OpcodeRdmaRead: abi.IB_UVERBS_WR_RDMA_READ,
+	ifc.OpcodeAtomicCs: abi.IB_UVERBS_WR_ATOMIC_CMP_AND_SWP, ifc.OpcodeAtomicFa: abi.IB_UVERBS_WR_ATOMIC_FETCH_AND_ADD,
+	ifc.OpcodeNop: engine.OpDevice, ifc.OpcodeUmr: engine.OpDevice,
 }
 
 // invalidOp is an opcode that the engine does not have: the request fails in its turn with
@@ -137,24 +138,24 @@ func (q *sender) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inl
 		return false
 	}
 	w.Wr.Opcode = op
-	if flags&wqeCtrlCqUpdate != 0 {
+	if flags&ifc.WqeCtrlCqUpdate != 0 {
 		w.Wr.SendFlags |= uint32(verbs.SendSignaled)
 	}
-	if flags&wqeCtrlSolicited != 0 {
+	if flags&ifc.WqeCtrlSolicited != 0 {
 		w.Wr.SendFlags |= uint32(verbs.SendSolicited)
 	}
-	if fence := flags & 0xe0; fence > fenceInitiatorSmall {
+	if fence := flags & 0xe0; fence > ifc.FenceInitiatorSmall {
 		w.Wr.SendFlags |= uint32(verbs.SendFence)
 	}
 	switch opcode {
-	case opcodeNop:
+	case ifc.OpcodeNop:
 		return true
-	case opcodeUmr:
+	case ifc.OpcodeUmr:
 		copy(inline, wqe)
 		return q.updates.wellFormed(wqe)
-	case opcodeSendInval:
+	case ifc.OpcodeSendInval:
 		*w.Wr.Ex.InvalidateRkey() = be.Uint32(wqe[ctrlImm:])
-	case opcodeSendImm, opcodeRdmaWriteImm:
+	case ifc.OpcodeSendImm, ifc.OpcodeRdmaWriteImm:
 		copy(mmap.Bytes(w.Wr.Ex.ImmData()), wqe[ctrlImm:])
 	}
 	rest, ok := wqe[segment:], true
@@ -167,18 +168,18 @@ func (q *sender) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inl
 		return b
 	}
 	switch opcode {
-	case opcodeRdmaWrite, opcodeRdmaWriteImm, opcodeRdmaRead:
+	case ifc.OpcodeRdmaWrite, ifc.OpcodeRdmaWriteImm, ifc.OpcodeRdmaRead:
 		b := take(segment)
 		*w.Wr.Wr.Rdma() = abi.RxeSendWrWrRdma{RemoteAddr: be.Uint64(b), Rkey: be.Uint32(b[8:])}
-	case opcodeAtomicCs, opcodeAtomicFa:
+	case ifc.OpcodeAtomicCs, ifc.OpcodeAtomicFa:
 		b := take(2 * segment)
 		*w.Wr.Wr.Atomic() = abi.RxeSendWrWrAtomic{RemoteAddr: be.Uint64(b), Rkey: be.Uint32(b[8:]), CompareAdd: be.Uint64(b[16:])}
-		if opcode == opcodeAtomicCs {
+		if opcode == ifc.OpcodeAtomicCs {
 			w.Wr.Wr.Atomic().Swap, w.Wr.Wr.Atomic().CompareAdd = be.Uint64(b[16:]), be.Uint64(b[24:])
 		}
 	}
 	if q.datagram {
-		if opcode != opcodeSend && opcode != opcodeSendImm {
+		if opcode != ifc.OpcodeSend && opcode != ifc.OpcodeSendImm {
 			return false
 		}
 		if av := take(avSize); !ok || !q.address(w.Wr.Wr.Ud(), [avSize]byte(av)) {
@@ -304,7 +305,7 @@ func (p *paths) forget() {
 
 // execute executes a NOP, or a UMR request, which translate has copied.
 func (q *sender) execute(id uint64, wqe []byte) verbs.WCStatus {
-	if byte(id>>idOpcode) == opcodeUmr {
+	if byte(id>>idOpcode) == ifc.OpcodeUmr {
 		return q.updates.execute(wqe[:int(wqe[ctrlQPNDS+3]&0x3f)*segment])
 	}
 	return verbs.WCSuccess

@@ -1,6 +1,6 @@
 //go:build linux
 
-package connectx
+package ifc
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 func TestField(t *testing.T) {
 	b := bytes.Repeat([]byte{0xff}, 24)
 	for _, c := range []struct {
-		f    field
+		f    Field
 		v    uint64
 		want []byte // from the field's first byte
 	}{
@@ -23,33 +23,33 @@ func TestField(t *testing.T) {
 		{0x44<<16 | 4, 0x1234, []byte{0xf4, 0xff}}, // takes what fits
 	} {
 		s := bytes.Clone(b)
-		c.f.set(s, c.v)
-		if got := s[c.f.off()/8:][:len(c.want)]; !bytes.Equal(got, c.want) {
+		c.f.Set(s, c.v)
+		if got := s[c.f.Off()/8:][:len(c.want)]; !bytes.Equal(got, c.want) {
 			t.Errorf("field %#x set to %#x: % x, want % x", c.f, c.v, got, c.want)
 		}
-		if got, want := c.f.get(s), c.v&(1<<c.f.bits()-1); got != want {
+		if got, want := c.f.Get(s), c.v&(1<<c.f.Bits()-1); got != want {
 			t.Errorf("field %#x: %#x, want %#x", c.f, got, want)
 		}
 		before := bytes.Count(s, []byte{0xff})
-		if c.f.set(s, 1<<c.f.bits()-1); !bytes.Equal(s, b) {
+		if c.f.Set(s, 1<<c.f.Bits()-1); !bytes.Equal(s, b) {
 			t.Errorf("field %#x: others have changed (%d)", c.f, before)
 		}
 	}
 }
 
 func TestFieldZero(t *testing.T) {
-	f := field(0xc<<16 | 0x45)
+	f := Field(0xc<<16 | 0x45)
 	for bit := range 0x60 {
 		b := make([]byte, 12)
 		b[bit/8] = 0x80 >> (bit % 8)
-		if got, want := f.zero(b), bit < 0xc || bit >= 0xc+0x45; got != want {
+		if got, want := f.Zero(b), bit < 0xc || bit >= 0xc+0x45; got != want {
 			t.Errorf("bit %#x: %v, want %v", bit, got, want)
 		}
-		if f.clear(b); !f.zero(b) || (b[bit/8] != 0) != (bit < 0xc || bit >= 0xc+0x45) {
+		if f.Clear(b); !f.Zero(b) || (b[bit/8] != 0) != (bit < 0xc || bit >= 0xc+0x45) {
 			t.Errorf("bit %#x: % x after clear", bit, b)
 		}
 	}
-	if !f.zero(nil) {
+	if !f.Zero(nil) {
 		t.Error("a field beyond the end is not zero")
 	}
 }
@@ -58,27 +58,27 @@ func TestFieldZero(t *testing.T) {
 func TestLayout(t *testing.T) {
 	for _, c := range []struct {
 		name      string
-		f         field
+		f         Field
 		off, bits int
 	}{
-		{"create_eq_in.eq_context_entry", createEqInEqContextEntry, 0x80, 0x200},
-		{"create_eq_out.eq_number", createEqOutEqNumber, 0x58, 8},
-		{"query_pages_out.num_pages", queryPagesOutNumPages, 0x60, 0x20},
-		{"manage_pages_in.pas", managePagesInPas, 0x80, 0},
-		{"cqc.dbr_addr", cqcDbrAddr, 0x1c0, 0x40},
+		{"create_eq_in.eq_context_entry", CreateEqInEqContextEntry, 0x80, 0x200},
+		{"create_eq_out.eq_number", CreateEqOutEqNumber, 0x58, 8},
+		{"query_pages_out.num_pages", QueryPagesOutNumPages, 0x60, 0x20},
+		{"manage_pages_in.pas", ManagePagesInPas, 0x80, 0},
+		{"cqc.dbr_addr", CqcDbrAddr, 0x1c0, 0x40},
 	} {
-		if c.f.off() != c.off || c.f.bits() != c.bits {
-			t.Errorf("%s is %#x bits at %#x, want %#x at %#x", c.name, c.f.bits(), c.f.off(), c.bits, c.off)
+		if c.f.Off() != c.off || c.f.Bits() != c.bits {
+			t.Errorf("%s is %#x bits at %#x, want %#x at %#x", c.name, c.f.Bits(), c.f.Off(), c.bits, c.off)
 		}
 	}
 	// The sizes that the headers' macros give.
-	if got := [...]int{qpcSize, cqcSize, eqcSize, mkcSize, cmdHcaCapSize}; got != [...]int{232, 64, 64, 64, 256} {
+	if got := [...]int{QpcSize, CqcSize, EqcSize, MkcSize, CmdHcaCapSize}; got != [...]int{232, 64, 64, 64, 256} {
 		t.Errorf("sizes of contexts: %d", got)
 	}
-	if l := layouts[opQueryHcaCap]; l.in != 16 || l.out != 4112 {
-		t.Errorf("QUERY_HCA_CAP: %d and %d bytes", l.in, l.out)
+	if l := Layouts[OpQueryHcaCap]; l.In != 16 || l.Out != 4112 {
+		t.Errorf("QUERY_HCA_CAP: %d and %d bytes", l.In, l.Out)
 	}
-	if layouts[opCreateQp].name != "CREATE_QP" {
-		t.Errorf("command %#x is %q", opCreateQp, layouts[opCreateQp].name)
+	if Layouts[OpCreateQp].Name != "CREATE_QP" {
+		t.Errorf("command %#x is %q", OpCreateQp, Layouts[OpCreateQp].Name)
 	}
 }
