@@ -234,7 +234,7 @@ func (q *cq) put(e *cqe, op byte, solicited bool) bool {
 	if !ok {
 		return true
 	}
-	if q.t.env.faults.late(q.writeLate) || len(q.late) > 0 {
+	if q.t.env.faults.late(q) || len(q.late) > 0 {
 		q.late = append(q.late, lateEntry{*e, op, solicited})
 		return true
 	}

@@ -55,13 +55,16 @@ func Inject(pciDir string, fault Fault, count uint16) error {
 	return errors.Join(err, f.Close())
 }
 
+// delayed is what has entries that are late: a CQ.
+type delayed interface{ writeLate() }
+
 // faults are those that are pending.
 type faults struct {
 	any      atomic.Bool // one has been pending: the usual path takes no lock
 	mu       sync.Mutex
 	pending  map[Fault]fault
-	firmware bool     // has ended
-	waiting  []func() // write what waits for an event
+	firmware bool      // has ended
+	waiting  []delayed // for an event
 }
 
 type fault struct {
@@ -116,16 +119,16 @@ func (f *faults) reset() {
 	f.pending, f.firmware, f.waiting = nil, false, nil
 }
 
-// late reports whether the next entry of a CQ is late, and sees to it that write is called. The CQ is locked.
-func (f *faults) late(write func()) bool {
+// late reports whether the next entry of a CQ is late, and sees to it that it comes. The CQ is locked.
+func (f *faults) late(q delayed) bool {
 	if ms, ok := f.take(FaultLate); ok {
-		time.AfterFunc(time.Duration(ms)*time.Millisecond, write)
+		time.AfterFunc(time.Duration(ms)*time.Millisecond, q.writeLate)
 		return true
 	}
 	if _, ok := f.take(FaultAfterEvent); ok {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.waiting = append(f.waiting, write)
+		f.waiting = append(f.waiting, q)
 		return true
 	}
 	return false
@@ -138,8 +141,8 @@ func (f *faults) event() {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, write := range f.waiting {
-		go write()
+	for _, q := range f.waiting {
+		go q.writeLate()
 	}
 	f.waiting = nil
 }

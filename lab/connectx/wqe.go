@@ -151,8 +151,7 @@ func (q *sender) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inl
 	case ifc.OpcodeNop:
 		return true
 	case ifc.OpcodeUmr:
-		copy(inline, wqe)
-		return q.updates.wellFormed(wqe)
+		return q.updates.wellFormed(inline[:copy(inline, wqe)])
 	case ifc.OpcodeSendInval:
 		*w.Wr.Ex.InvalidateRkey() = be.Uint32(wqe[ctrlImm:])
 	case ifc.OpcodeSendImm, ifc.OpcodeRdmaWriteImm:
