@@ -2,9 +2,11 @@
 
 package connectx
 
-import "github.com/goverbs/verbs/lab/connectx/internal/ifc"
+import (
+	"bytes"
 
-import "bytes"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+)
 
 // capabilities are what QUERY_HCA_CAP tells. They decide what the drivers use: what is not set
 // here is not implemented.

@@ -45,8 +45,9 @@ func New(cfg Config, bus *vfiouser.Bus) (*Device, error) {
 		return nil, fmt.Errorf("adapter %s: this machine has pages of %d bytes and addresses of %d bits: run it on a kernel with pages of 4096 in a process of 64 bits: %w", cfg.Name, size, strconv.IntSize, errors.ErrUnsupported)
 	}
 	d := &Device{cfg: cfg, env: env{mem: bus.Memory, interrupt: bus.Interrupt, recorder: cfg.Record, start: time.Now()}}
-	d.eqs.env, d.eqs.caps, d.eqs.uars = &d.env, &d.caps, &d.res.uars
-	d.res.caps, d.port.eqs = &d.caps, &d.eqs
+	d.res.caps = &d.caps
+	d.eqs = eqTable{env: &d.env, caps: &d.caps, uars: &d.res.uars}
+	d.port.eqs = &d.eqs
 	d.flame.send, d.flame.wait = d.send, flameWait
 	d.config.init(cfg)
 	d.caps.init(cfg)
@@ -56,12 +57,12 @@ func New(cfg Config, bus *vfiouser.Bus) (*Device, error) {
 		return nil, fmt.Errorf("adapter %s: %w", cfg.Name, err)
 	}
 	d.t = t
-	e := &d.eth
-	e.env, e.caps, e.uars, e.tds, e.cqs, e.keys, e.port, e.flow.tirs = &d.env, &d.caps, &d.res.uars, &d.res.tds, &t.cqs, &t.mkeys, &d.port, &e.tirs
+	d.eth = ethernet{env: &d.env, caps: &d.caps, uars: &d.res.uars, tds: &d.res.tds, cqs: &t.cqs, keys: &t.mkeys, port: &d.port}
+	d.eth.flow.tirs = &d.eth.tirs
 	if cfg.Wire != nil && !cfg.InfiniBand {
-		e.attach(cfg.Wire, cfg.MAC)
+		d.eth.attach(cfg.Wire, cfg.MAC)
 	}
-	d.commands.env, d.commands.eqs, d.commands.execute = &d.env, &d.eqs, d.execute
+	d.commands = commandQueue{env: &d.env, eqs: &d.eqs, execute: d.execute}
 	d.commands.begin()
 	return d, nil
 }

@@ -2,9 +2,11 @@
 
 package connectx
 
-import "github.com/goverbs/verbs/lab/connectx/internal/ifc"
+import (
+	"sync"
 
-import "sync"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+)
 
 // flowTables are what the driver steers frames with. The adapter keeps them, so that it refuses
 // what real ones refuse, but does not match frames: all that arrive go to the receive queues.

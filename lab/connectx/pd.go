@@ -2,9 +2,10 @@
 
 package connectx
 
-import "github.com/goverbs/verbs/lab/connectx/internal/ifc"
-
-import "github.com/goverbs/verbs/internal/engine"
+import (
+	"github.com/goverbs/verbs/internal/engine"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+)
 
 // pdTable has the protection domains, which are the engine's.
 type pdTable struct {

@@ -2,9 +2,11 @@
 
 package connectx
 
-import "github.com/goverbs/verbs/lab/connectx/internal/ifc"
+import (
+	"sync"
 
-import "sync"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+)
 
 // port is the adapter's port and the function's place on it, the vport.
 type port struct {

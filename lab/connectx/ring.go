@@ -2,9 +2,10 @@
 
 package connectx
 
-import "github.com/goverbs/verbs/lab/connectx/internal/ifc"
-
-import "github.com/goverbs/verbs/lab/vfiouser"
+import (
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+	"github.com/goverbs/verbs/lab/vfiouser"
+)
 
 // Words of a queue's doorbell record.
 const (

@@ -2,9 +2,11 @@
 
 package connectx
 
-import "github.com/goverbs/verbs/lab/connectx/internal/ifc"
+import (
+	"sync"
 
-import "sync"
+	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+)
 
 // Send requests (WQEs) are a control segment and others that depend on the opcode, in units of 16
 // bytes, and begin at blocks of 64 (mlx5_ib's wr.c, libmlx5's qp.c).

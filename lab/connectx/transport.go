@@ -12,10 +12,11 @@ import (
 
 // transport is the RDMA half of the adapter: memory keys, CQs, QPs and SRQs, which engine executes.
 //
-// The engine reads the guest's queues through the refill functions and hands completions to deliver, with its locks held: that of the QP and, for an SRQ, that too. These functions take
-// cq.mu and then eq.mu, and the locks of tables. So no lock of this package is held while the
-// engine is called; a table's is held for the table alone. What a doorbell needs of a QP belongs to
-// the engine's lock of the QP, as the functions that use it are called with that.
+// The engine reads the guest's queues through the refill functions and hands completions to deliver,
+// with its locks held: that of the QP and, for an SRQ, that too. These functions take cq.mu and then
+// eq.mu, and the locks of tables. So no lock of this package is held while the engine is called; a
+// table's is held for the table alone. What a doorbell needs of a QP belongs to the engine's lock of
+// the QP, as the functions that use it are called with that.
 type transport struct {
 	infiniBand bool
 	eng        *engine.Device
@@ -53,16 +54,15 @@ func newTransport(cfg Config, guid uint64, env *env, caps *capabilities, uars *o
 			}
 		}
 	}
-	t := &transport{infiniBand: cfg.InfiniBand, eng: eng}
-	t.paths.infiniBand = cfg.InfiniBand
+	t := &transport{infiniBand: cfg.InfiniBand, eng: eng, paths: addressing{infiniBand: cfg.InfiniBand}, pds: pdTable{eng: eng}}
 	pds := &t.pds.objects
-	t.pds.eng = eng
-	t.mkeys.env, t.mkeys.pds = env, pds
-	t.cqs.env, t.cqs.caps, t.cqs.uars, t.cqs.eqs, t.cqs.eng = env, caps, uars, eqs, eng
-	t.srqs.env, t.srqs.caps, t.srqs.pds, t.srqs.eqs = env, caps, pds, eqs
-	q := &t.qps
-	q.env, q.caps, q.uars, q.eqs, q.pds, q.umrPD = env, caps, uars, eqs, pds, umrPD
-	q.keys, q.cqs, q.srqs, q.paths = &t.mkeys, &t.cqs, &t.srqs, &t.paths
+	t.mkeys = keyTable{env: env, pds: pds}
+	t.cqs = cqTable{env: env, caps: caps, uars: uars, eqs: eqs, eng: eng}
+	t.srqs = srqTable{env: env, caps: caps, pds: pds, eqs: eqs}
+	t.qps = qpTable{
+		env: env, caps: caps, uars: uars, eqs: eqs, pds: pds, umrPD: umrPD,
+		keys: &t.mkeys, cqs: &t.cqs, srqs: &t.srqs, paths: &t.paths,
+	}
 	return t, nil
 }
 
