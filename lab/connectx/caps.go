@@ -87,6 +87,7 @@ var generalCaps = []capability{
 	{ifc.CmdHcaCapLogMaxRaReqQp, 4},
 	{ifc.CmdHcaCapLogMaxRaResQp, 4},
 	{ifc.CmdHcaCapMaxQpCnt, 64},
+	// Which counters mlx5_ib's counters.c offers.
 	{ifc.CmdHcaCapOutOfSeqCnt, 1},
 	{ifc.CmdHcaCapRetransmissionQCounters, 1},
 	{ifc.CmdHcaCapEnhancedErrorQCounters, 1},
@@ -94,8 +95,10 @@ var generalCaps = []capability{
 	{ifc.CmdHcaCapNumPorts, 1},
 	{ifc.CmdHcaCapNativePortNum, 1},
 	{ifc.CmdHcaCapLogMaxMsg, 30},
+	// CQEs with the user index, by which libmlx5 finds the QP.
 	{ifc.CmdHcaCapCqeVersion, 1},
 	{ifc.CmdHcaCapCompactAddressVector, 1},
+	// Offsets of more than 16 bits in UMR requests (mlx5_ib's umr.h, mlx5r_umr_can_load_pas).
 	{ifc.CmdHcaCapUmrExtendedTranslationOffset, 1},
 	{ifc.CmdHcaCapDrainSigerr, 1},
 	{ifc.CmdHcaCapCqResize, 1},
@@ -111,12 +114,14 @@ var generalCaps = []capability{
 	// Without XRC mlx5_ib does not come up: mlx5_ib_dev_res_init.
 	{ifc.CmdHcaCapXrc, 1},
 	{ifc.CmdHcaCapLogMaxXrcd, 16},
+	// UARs of 4 KiB whatever the pages of the processor: handle_hca_cap asks for them.
 	{ifc.CmdHcaCapUar4k, 1},
 	{ifc.CmdHcaCapUarSz, 5}, // MiB of the BAR, as a power of 2
 	{ifc.CmdHcaCapLogPgSz, 12},
 	{ifc.CmdHcaCapNumOfUarsPerPage, 1},
 	{ifc.CmdHcaCapBf, 1},
 	{ifc.CmdHcaCapLogBfRegSize, logRegister},
+	// For mlx5_try_fast_unload, when the machine shuts down.
 	{ifc.CmdHcaCapForceTeardown, 1},
 	{ifc.CmdHcaCapMaxWqeSzSq, maxSendWQE},
 	{ifc.CmdHcaCapMaxWqeSzRq, 512},
@@ -126,6 +131,7 @@ var generalCaps = []capability{
 	// Those would need flows to receive.
 	{ifc.CmdHcaCapLogMaxTransportDomain, 0},
 	{ifc.CmdHcaCapLogMaxPd, 16},
+	// Of the timer, which counts nanoseconds: mlx5_core's lib/clock.c, and timestamps of completions.
 	{ifc.CmdHcaCapDeviceFrequencyKhz, 1000000},
 	{ifc.CmdHcaCapDeviceFrequencyMhz, 1000},
 	{ifc.CmdHcaCapAtomic, 1},
@@ -135,10 +141,10 @@ var generalCaps = []capability{
 	{ifc.CmdHcaCapVportCounters, 1},
 }
 
-var infiniBandCaps = []capability{{ifc.CmdHcaCapPortType, 0}}
+var infiniBandCaps = []capability{{ifc.CmdHcaCapPortType, 0}} // MLX5_CAP_PORT_TYPE_IB
 
 var ethernetCaps = []capability{
-	{ifc.CmdHcaCapPortType, 1},
+	{ifc.CmdHcaCapPortType, 1}, // MLX5_CAP_PORT_TYPE_ETH
 	{ifc.CmdHcaCapRoce, 1},
 	{ifc.CmdHcaCapEthNetOffloads, 1},
 	{ifc.CmdHcaCapNicFlowTable, 1},
@@ -150,6 +156,7 @@ var ethernetCaps = []capability{
 	{ifc.CmdHcaCapLogMaxRqt, logRQTs},
 	{ifc.CmdHcaCapLogMaxRqtSize, 11},
 	{ifc.CmdHcaCapLogMaxRmp, 16},
+	// The receive queues of mlx5e without striding.
 	{ifc.CmdHcaCapBasicCyclicRcvWqe, 1},
 	{ifc.CmdHcaCapLogMaxTisPerSq, 3},
 	{ifc.CmdHcaCapLogMaxStrideSzRq, 10},
@@ -172,14 +179,15 @@ var offloadCaps = []capability{
 	{ifc.PerProtocolNetworkingOffloadCapsRssIndTblCap, 8},
 	{ifc.PerProtocolNetworkingOffloadCapsSelfLbEnModifiable, 1},
 	{ifc.PerProtocolNetworkingOffloadCapsWqeVlanInsert, 1},
+	// MLX5_CAP_INLINE_MODE_NOT_REQUIRED: a frame's headers need not be in the request.
 	{ifc.PerProtocolNetworkingOffloadCapsWqeInlineMode, 2},
 }
 
 // With other versions than RoCE v2, and both types of addresses, mlx5_ib registers the port
 // without RoCE, and the kernel warns.
 var roceCaps = []capability{
-	{ifc.RoceCapL3Type, 6},
-	{ifc.RoceCapRoceVersion, 4},
+	{ifc.RoceCapL3Type, 6},      // MLX5_ROCE_L3_TYPE_IPV4_CAP and _IPV6_CAP
+	{ifc.RoceCapRoceVersion, 4}, // MLX5_ROCE_VERSION_2_CAP
 	{ifc.RoceCapRRoceDestUdpPort, 4791},
 	{ifc.RoceCapRRoceMinSrcUdpPort, 0xc000},
 	{ifc.RoceCapRRoceMaxSrcUdpPort, 0xffff},

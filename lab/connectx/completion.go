@@ -12,6 +12,8 @@ import (
 // complete makes an entry of a completion. The engine's QP is locked.
 func (q *qp) complete(c *cq, w engine.Completion) bool {
 	var e cqe
+	// What both layouts have. Drivers find the QP by its user index or its number, and the request by the
+	// counter (mlx5_ib's cq.c, mlx5_poll_one; libmlx5's cq.c with version 1 of CQEs).
 	be.PutUint32(e[cqeUserIndex:], q.userIndex)
 	be.PutUint32(e[cqeOpQPN:], q.num)
 	if !w.Recv {
@@ -19,6 +21,7 @@ func (q *qp) complete(c *cq, w engine.Completion) bool {
 	}
 	be.PutUint16(e[cqeCounter:], uint16(w.WrId))
 	if w.Status != uint32(verbs.WCSuccess) {
+		// A QP that completes with an error is in the error state: all that follows is flushed.
 		q.failed()
 		op, side := byte(cqeRequestError), failedRequests
 		if w.Recv {
@@ -33,6 +36,7 @@ func (q *qp) complete(c *cq, w engine.Completion) bool {
 		}
 		return q.delivered(c.put(&e, op, true))
 	}
+	// Programs read the time as IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, in units of device_frequency_khz.
 	be.PutUint64(e[cqeTime:], q.t.env.clock())
 	be.PutUint32(e[cqeByteCount:], w.ByteLen)
 	op := byte(cqeRequest)
@@ -56,9 +60,11 @@ func (q *qp) received(e *cqe, w *engine.Completion) (op byte) {
 			op = cqeWriteImm
 		}
 		copy(e[cqeImm:], mmap.Bytes(w.Ex.ImmData()))
+	// The kernel looks up the index of this P_Key for its MADs (mlx5_ib's cq.c, handle_responder).
 	case q.st == ifc.QpTypeQp1:
 		be.PutUint32(e[cqeImm:], defaultPKey)
 	}
+	// flags_rqpn. With RoCE v2 there is always a GRH, which holds the IP header.
 	flags := w.SrcQp & 0xffffff
 	switch {
 	case q.t.paths.infiniBand:

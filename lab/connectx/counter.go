@@ -39,6 +39,7 @@ func (d *Device) queryQCounter(c *call) ifc.Status {
 	if !d.res.counters.has(n) && n != 0 && !ifc.QueryQCounterInAggregate.Is(c.in) {
 		return ifc.StatusBadResErr
 	}
+	// mlx5_ib's counters.c reads all of these for sysfs' hw_counters.
 	for name, f := range engineFields {
 		f.Set(c.out, d.t.counter(name))
 	}
@@ -111,6 +112,7 @@ func (d *Device) portCounters(in, out []byte) {
 	tx, txOctets := sumOf(e.tx[:])
 	set := func(high ifc.Field, v uint64) { (high&^0xffff | 64).Set(out, v) } // the field of its lower half follows
 	switch ifc.PpcntRegGrp.Int(in) {
+	// mlx5e's en_stats.c reads the groups for ethtool -S, whether all are there or not.
 	case group8023:
 		set(ifc.Eth8023CntrsGrpDataLayoutAFramesTransmittedOkHigh, tx)
 		set(ifc.Eth8023CntrsGrpDataLayoutAFramesReceivedOkHigh, rx)

@@ -82,6 +82,8 @@ func (t *cqTable) create(c *call) ifc.Status {
 	ctx := bytes.Clone(ifc.CreateCqInCqContext.At(c.in))
 	q := &cq{t: t, uar: ifc.CqcUarPage.U32(ctx), context: ctx, logSize: ifc.CqcLogCqSize.Int(ctx), eqn: ifc.CqcCEqnOrApuElement.U32(ctx)}
 	switch {
+	// Without what the adapter has not: memory by umem, entries of other sizes than 64 and 128 bytes,
+	// compression, and the CQs of DPA (apu).
 	case ifc.CreateCqInCqUmemValid.Is(c.in), ifc.CqcCqeSz.Int(ctx) > 1, ifc.CqcCqeCompEn.Is(ctx), ifc.CqcApuCq.Is(ctx), ifc.CqcDbrUmemValid.Is(ctx),
 		q.logSize > t.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxCqSz):
 		return ifc.StatusBadParamErr
@@ -145,6 +147,7 @@ func (q *cq) query(c *call) ifc.Status {
 	ifc.CqcConsumerCounter.Set(ctx, uint64(q.ring.posted(cqRecord)))
 	ifc.CqcLastSolicitIndex.Set(ctx, uint64(q.solicited))
 	ifc.CqcLastNotifiedIndex.Set(ctx, uint64(q.notified))
+	// MLX5_CQC_ST_FIRED, _SOLICITED_NOTIFICATION_REQUEST_ARMED and _NOTIFICATION_REQUEST_ARMED.
 	ifc.CqcSt.Set(ctx, uint64([...]int{notArmed: 10, armedSolicited: 6, armedAny: 9}[q.armed]))
 	if q.failed {
 		ifc.CqcStatus.Set(ctx, cqOverflow)
@@ -184,7 +187,8 @@ func (q *cq) modify(c *call) ifc.Status {
 }
 
 // resize moves the queue to another ring. Its last entry in the old one tells the driver, which
-// copies what it has not taken to the places behind theirs.
+// copies what it has not taken to the places behind theirs (mlx5_ib's copy_resize_cqes, libmlx5's
+// mlx5_cq_resize_copy_cqes: both look for MLX5_CQE_RESIZE_CQ).
 func (q *cq) resize(ctx, list []byte) ifc.Status {
 	if ifc.CqcLogCqSize.Int(ctx) > q.t.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxCqSz) || ifc.CqcCqeSz.Int(ctx) > 1 || ifc.CqcCqeSz.Get(ctx) != ifc.CqcCqeSz.Get(q.context) {
 		return ifc.StatusBadParamErr
@@ -224,6 +228,7 @@ func (q *cq) put(e *cqe, op byte, solicited bool) bool {
 	if q.used()+uint32(len(q.late)) >= q.ring.count && !ifc.CqcOi.Is(q.context) {
 		q.failed = true
 		q.t.overflows.Add(1)
+		// mlx5_core logs it (eq.c, cq_err_event_notifier) and mlx5_ib tells the program: IBV_EVENT_CQ_ERR.
 		var data [12]byte // struct mlx5_eqe_cq_err
 		be.PutUint32(data[:], q.num)
 		data[11] = cqErrOverrun
@@ -264,8 +269,9 @@ func (q *cq) flushLate() {
 	q.late = nil
 }
 
-// write writes an entry: the word with the owner bit last. In entries of 128 bytes it is the upper
-// half, with the owner bit at the very end.
+// write writes an entry: the word with the owner bit last. The bit changes with each round through the
+// ring, so that a driver knows a new entry from an old one (mlx5_ib's get_sw_cqe).
+// In entries of 128 bytes it is the upper half, with the owner bit at the very end.
 func (q *cq) write(e *cqe, op byte, solicited bool) {
 	i := q.pi & (q.ring.count - 1)
 	to := q.ring.at(i)
@@ -307,6 +313,7 @@ func (q *cq) notify() {
 	if q.armed == notArmed || q.armed == armedSolicited && q.solicited != q.pi {
 		return
 	}
+	// As mlx5_core_modify_cq_moderation and mlx5e's net_dim set them: zero of either is no moderation.
 	most, period := ifc.CqcCqMaxCount.U32(q.context), ifc.CqcCqPeriod.Int(q.context)
 	if most <= 1 || period == 0 || q.count >= most {
 		q.fire()

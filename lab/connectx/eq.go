@@ -53,6 +53,7 @@ func (t *eqTable) create(c *call) ifc.Status {
 		q.mask[i] = be.Uint64(ifc.CreateEqInEventBitmask.At(c.in)[i*8:])
 	}
 	shift := 12 + ifc.EqcLogPageSize.Int(ctx)
+	// mlx5_core's create_map_eq makes no others.
 	if q.vector >= vectors || q.logSize > t.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxEqSz) || ifc.EqcPageOffset.Is(ctx) {
 		return ifc.StatusBadParamErr
 	}
@@ -132,7 +133,7 @@ func (t *eqTable) post(q *eq, typ, subtype uint8, data []byte) {
 	clear(e[:60])
 	e[1], e[3] = typ, subtype
 	copy(e[32:60], data)
-	owner := q.pi >> q.logSize & 1
+	owner := q.pi >> q.logSize & 1 // 0 in the first round: init_eq_buf sets it to 1 (next_eqe_sw)
 	q.pi++
 	q.view.Word(at + 60).Store(bigEndian(owner)) // signature, owner: the rest is there before
 	t.env.record(Event{Kind: RecordEQE, Number: q.num, Offset: at, In: e})
@@ -152,6 +153,7 @@ func (t *eqTable) doorbell(uar, value uint32, arm bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	// The index has 24 bits.
+	// The driver rings it with a part of its events taken as well (mlx5_core's mlx5_eq_update_ci).
 	if ci := q.pi - (q.pi-value)&0xffffff; q.pi-ci <= q.pi-q.ci {
 		q.ci = ci
 	}

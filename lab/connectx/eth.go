@@ -159,7 +159,7 @@ func (t *tis) end() ifc.Status {
 	return ifc.StatusOk
 }
 
-// Values of tirc.disp_type.
+// Values of tirc.disp_type, MLX5_TIRC_DISP_TYPE_*.
 const (
 	tirDirect   = 0
 	tirIndirect = 1
@@ -175,6 +175,8 @@ func (e *ethernet) createTIR(c *call) ifc.Status {
 		return ifc.StatusBadParamErr
 	}
 	_, st := e.tirs.give(ctx, 1, 1<<16, c, ifc.CreateTirOutTirn)
+	// mlx5e makes TIRs for each type of packets with one table of queues: its RSS. Its TIRs of single queues
+	// have a table as well, but do not hash.
 	if st == ifc.StatusOk && ifc.TircRxHashFieldSelectorOuter.Is(ctx) { // those of single queues have a function without fields
 		e.rss.Store(ifc.TircIndirectTable.U32(ctx))
 	}
@@ -235,7 +237,7 @@ func (t *rqt) end() ifc.Status {
 	return ifc.StatusOk
 }
 
-// Values of wq.wq_type.
+// wqCyclic is MLX5_WQ_TYPE_CYCLIC of wq.wq_type. Striding queues are not among the capabilities.
 const wqCyclic = 1
 
 // open maps the ring of a queue whose context has w as its struct wq, which the list of pages
@@ -256,13 +258,16 @@ func (q *ethQueue) open(e *ethernet, w []byte, cqn uint32) ifc.Status {
 	return e.env.mapRing(&q.ring, ifc.WqPas.At(w), ifc.WqLogWqPgSz.Int(w), ifc.WqPageOffset.Int(w), ifc.WqDbrAddr.Get(w))
 }
 
-// move changes a queue's state: from reset to ready, from anywhere to error and to reset.
+// move changes a queue's state: from reset to ready, from anywhere to error and to reset. The driver
+// names the state that it takes the queue to be in, and gets an error if that is not so.
 func (q *ethQueue) move(from, to int) ifc.Status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
 	case q.state != from:
 		return ifc.StatusBadResStateErr
+	// A queue goes to the error state by itself, and mlx5e brings it back by way of reset
+	// (mlx5e_health_sq_to_ready and mlx5e_rq_to_ready).
 	case to == from:
 	case to == stateReset:
 		q.head = 0
@@ -291,7 +296,7 @@ func (e *ethernet) createSQ(c *call) ifc.Status {
 		return ifc.StatusBadParamErr
 	case ifc.SqcTisLstSz.Is(ctx) && !e.tises.has(ifc.SqcTisNum0.U32(ctx)), !e.uars.has(ifc.WqUarPage.U32(w)):
 		return ifc.StatusBadResErr
-	case ifc.WqLogWqStride.Int(w) != 6:
+	case ifc.WqLogWqStride.Int(w) != 6: // MLX5_SEND_WQE_BB, 64 bytes
 		return ifc.StatusBadParamErr
 	}
 	q := &sendQueue{ethQueue: ethQueue{context: bytes.Clone(ctx[:ifc.SqcSize])}, uar: ifc.WqUarPage.U32(w)}
@@ -331,7 +336,7 @@ func (e *ethernet) createRQ(c *call) ifc.Status {
 }
 
 func (q *receiveQueue) modify(c *call) ifc.Status {
-	const selectVSD, selectCounters = 1 << 1, 1 << 3 // modify_bitmask
+	const selectVSD, selectCounters = 1 << 1, 1 << 3 // MLX5_MODIFY_RQ_IN_MODIFY_BITMASK_*: mlx5e_modify_rq_vsd
 	mask := ifc.ModifyRqInModifyBitmask.Get(c.in)
 	if mask&^(selectVSD|selectCounters) != 0 {
 		return ifc.StatusBadParamErr

@@ -103,6 +103,7 @@ func onTable(typ, id ifc.Field, do func(*flowTables, *flowTable, *call) ifc.Stat
 func keepTable(*flowTables, *flowTable, *call) ifc.Status { return ifc.StatusOk }
 
 func (f *flowTables) destroy(t *flowTable, c *call) ifc.Status {
+	// fs_core removes a table's groups, and a group's entries, before it.
 	if len(t.groups) > 0 {
 		return ifc.StatusBadResStateErr
 	}
@@ -115,7 +116,7 @@ func (f *flowTables) destroy(t *flowTable, c *call) ifc.Status {
 }
 
 func (f *flowTables) setRoot(c *call) ifc.Status {
-	const disconnect = 1 // op_mod
+	const disconnect = 1 // op_mod, of mlx5_cmd_update_root_ft for the last table
 	if c.mod == disconnect {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -135,6 +136,7 @@ func (f *flowTables) createGroup(t *flowTable, c *call) ifc.Status {
 	if g.first > g.last || g.last >= t.size {
 		return ifc.StatusBadParamErr
 	}
+	// Groups divide a table: an entry's index says which one it is in.
 	for _, other := range t.groups {
 		if g.first <= other.last && other.first <= g.last {
 			return ifc.StatusBadParamErr
@@ -178,6 +180,7 @@ func (f *flowTables) setEntry(t *flowTable, c *call) ifc.Status {
 	if st := f.checkActions(ctx, ifc.FlowContextDestination.From(ifc.SetFteInFlowContext.From(c.in))); st != ifc.StatusOk {
 		return st
 	}
+	// SET_FLOW_TABLE_ENTRY changes an entry that exists (mlx5_cmd_update_fte).
 	if _, ok := t.entries[index]; !ok {
 		if len(t.entries) >= 1<<logFlows || f.entries >= maxFlowEntries {
 			return ifc.StatusNoResErr
@@ -189,7 +192,7 @@ func (f *flowTables) setEntry(t *flowTable, c *call) ifc.Status {
 }
 
 // checkActions checks what an entry does with frames, of which list has the destinations, and then the
-// counters. The tables are locked.
+// counters, as mlx5_cmd_set_fte writes them. The tables are locked.
 func (f *flowTables) checkActions(ctx, list []byte) ifc.Status {
 	const allow, drop, forward, count = 1, 2, 4, 8 // MLX5_FLOW_CONTEXT_ACTION_*
 	const toTable, toTIR = 1, 2                    // MLX5_IFC_FLOW_DESTINATION_TYPE_*

@@ -89,6 +89,7 @@ func (e *ethernet) execute(q *sendQueue, wqe []byte) bool {
 	if len(wqe) < 32 {
 		return false
 	}
+	// mlx5e sends no more than its MTU in a frame, and 64 KiB to be cut.
 	limit := maxFrame
 	if wqe[3] == ifc.OpcodeLso {
 		limit = 1<<logMaxLSO + 256 // with headers
@@ -232,7 +233,7 @@ func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 	if q.state != stateReady {
 		return false
 	}
-	if q.head == uint16(q.ring.posted(recvRecord)) {
+	if q.head == uint16(q.ring.posted(recvRecord)) { // counted as rx_out_of_buffer
 		e.noBuffer.Add(1)
 		return false
 	}
@@ -240,10 +241,12 @@ func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 	l := wire.Inspect(frame)
 	if l.VLAN && !q.keepVLAN {
 		copy(c[30:32], frame[wire.EtherSize:]) // vlan_info
-		c[29] |= 1
+		c[29] |= 1                             // cqe_has_vlan
 		frame = append(frame[:12:12], frame[12+wire.VLANSize:]...)
 	}
 	rest := frame
+	// Receives have data segments up to the first of no length, or that with the terminating key
+	// (mlx5e_alloc_rq ends a list so).
 	for s := q.ring.at(uint32(q.head)); len(s) >= 16 && len(rest) > 0; s = s[16:] {
 		n, key := int(be.Uint32(s)&0x7fffffff), be.Uint32(s[4:])
 		if n == 0 || key == terminateKey {
@@ -264,6 +267,8 @@ func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 	be.PutUint16(c[cqeCounter:], q.head)
 	be.PutUint32(c[cqeOpQPN:], q.num)
 	be.PutUint64(c[cqeTime:], e.env.clock())
+	// check_sum, for CHECKSUM_COMPLETE; hds_ip_ext with CQE_L3_OK and CQE_L4_OK; l4_l3_hdr_type with the
+	// types CQE_L3_HDR_TYPE_* and CQE_L4_HDR_TYPE_* (mlx5e_handle_csum).
 	be.PutUint16(c[20:], roce.OnesSum(frame[wire.EtherSize:], 0)) // of all behind the Ethernet header
 	c[28] = 1 | l.L3OK<<1 | l.L4OK<<2                             // headers that are in order
 	c[29] |= l.L3Type<<2 | l.L4Type<<4

@@ -137,6 +137,8 @@ func (k *mkey) enable() ifc.Status {
 	var mem []byte
 	var err error
 	switch mkeyMode(ctx) {
+	// Physical addresses: the driver's own keys, and mlx5e's, whose length64 stands for all memory
+	// (mlx5_ib's mlx5_ib_get_dma_mr, mlx5e_create_mkey).
 	case ifc.MkcModePa:
 		if mem, err = t.physicalMemory(); err != nil {
 			return ifc.StatusNoResErr
@@ -149,6 +151,7 @@ func (k *mkey) enable() ifc.Status {
 			return ifc.StatusBadParamErr
 		}
 		mem = mem[start : start+length]
+	// A list of pages of one size: memory regions of programs.
 	case ifc.MkcModeMtt:
 		if length == 0 && len(k.xlt) == 0 {
 			break
@@ -157,6 +160,7 @@ func (k *mkey) enable() ifc.Status {
 		if mem, st = k.mapPages(start, length); st != ifc.StatusOk {
 			return st
 		}
+	// Parts of other keys, as memory windows have (mlx5_ib_alloc_mw).
 	case ifc.MkcModeKlms:
 		parts, ok := k.parts(length)
 		if !ok {
@@ -180,7 +184,7 @@ func (k *mkey) enable() ifc.Status {
 	return ifc.StatusOk
 }
 
-const anyQP = 0xffffff // mkc.qpn
+const anyQP = 0xffffff // mkc.qpn: no QP in particular (mlx5_ib's set_mkc_access_pd_addr_fields)
 
 // disable ends the region. When it has returned, nobody uses the key.
 func (k *mkey) disable() {
@@ -245,7 +249,7 @@ func (t *keyTable) physicalMemory() ([]byte, error) {
 // mapPages maps the memory of a key. Its pages may be larger than the memory, so that only the parts
 // of them that belong to it need to be the guest's.
 func (k *mkey) mapPages(start, length uint64) ([]byte, ifc.Status) {
-	const flags = 3 // of an entry: may be read, may be written
+	const flags = 3 // of an entry: MLX5_IB_MTT_READ and MLX5_IB_MTT_WRITE, which say what the key's rights do
 	shift := ifc.MkcLogPageSize.Int(k.context)
 	if shift < 12 || shift > 40 || length == 0 || start+length < start || length > 1<<42 {
 		return nil, ifc.StatusBadParamErr

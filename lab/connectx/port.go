@@ -76,6 +76,7 @@ func (p *port) readRegister(id int, in, out []byte) {
 		up = portDown
 	}
 	switch id {
+	// The driver asks for one protocol, by proto_mask (mlx5_core's port.c, mlx5_query_port_ptys).
 	case ifc.RegPtys:
 		ifc.PtysRegLocalPort.Set(out, 1)
 		ifc.PtysRegProtoMask.Set(out, ifc.PtysRegProtoMask.Get(in))
@@ -89,6 +90,7 @@ func (p *port) readRegister(id int, in, out []byte) {
 			ifc.PtysRegEthProtoAdmin.Set(out, eth100G)
 			ifc.PtysRegEthProtoOper.Set(out, eth100G)
 		}
+	// In bytes, with which mlx5e bounds the interface's MTU (mlx5_query_port_max_mtu).
 	case ifc.RegPmtu:
 		mtu := uint64(maxMTUEthernet)
 		if p.infiniBand {
@@ -102,6 +104,7 @@ func (p *port) readRegister(id int, in, out []byte) {
 		ifc.PaosRegLocalPort.Set(out, 1)
 		ifc.PaosRegAdminStatus.Set(out, portUp)
 		ifc.PaosRegOperStatus.Set(out, up)
+	// mlx5_ib reports this number of virtual lanes (mlx5_query_port_vl_hw_cap).
 	case ifc.RegPvlc:
 		ifc.PvlcRegLocalPort.Set(out, 1)
 		ifc.PvlcRegVlHwCap.Set(out, 4)
@@ -275,6 +278,7 @@ func (p *port) queryHCAVportGID(c *call) ifc.Status {
 
 func (*port) queryHCAVportPKey(c *call) ifc.Status {
 	first := ifc.QueryHcaVportPkeyInPkeyIndex.Int(c.in)
+	// mlx5_core's vport.c, mlx5_query_hca_vport_pkey, reads all keys at once or one.
 	if first == 0xffff { // all
 		first = 0
 	}

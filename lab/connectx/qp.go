@@ -71,10 +71,10 @@ const (
 
 	maxQPs = 1 << 14 // each takes some 100 KiB here
 
-	gsiQKey = 0x80010000
+	gsiQKey = 0x80010000 // IB_QP1_QKEY, which the driver does not set
 )
 
-// Types of receive queues, qpc.rq_type.
+// Types of receive queues, qpc.rq_type: MLX5_NON_ZERO_RQ, MLX5_SRQ_RQ and MLX5_ZERO_LEN_RQ of mlx5_ib.
 const (
 	rqOwn  = 0
 	rqSRQ  = 1
@@ -92,6 +92,7 @@ func (t *qpTable) create(c *call) ifc.Status {
 	st, pdn := ifc.QpcSt.Int(ctx), ifc.QpcPd.U32(ctx)
 	typ, ok := engineTypes[st]
 	switch {
+	// Without what the capabilities do not have: umem, signatures, and CQEs that scatter data (cs_req).
 	case !ok, ifc.CreateQpInWqUmemValid.Is(c.in), ifc.CreateQpInQpcExt.Is(c.in), ifc.QpcDbrUmemValid.Is(ctx), ifc.QpcWqSignature.Is(ctx),
 		ifc.QpcCsReq.Is(ctx), ifc.QpcCsRes.Is(ctx), ifc.QpcState.Is(ctx):
 		return ifc.StatusBadParamErr
@@ -126,6 +127,7 @@ func (t *qpTable) create(c *call) ifc.Status {
 	if st := q.mapQueues(ifc.CreateQpInPas.At(c.in), &init); st != ifc.StatusOk {
 		return st
 	}
+	// The general services interface is QP 1 of every port.
 	if q.st == ifc.QpTypeQp1 {
 		init.Num = 1
 	}
@@ -182,6 +184,7 @@ func (q *qp) mapQueues(pas []byte, init *engine.QPInit) ifc.Status {
 	default:
 		return ifc.StatusBadParamErr
 	}
+	// In units of 64 bytes, MLX5_SEND_WQE_BB.
 	sends := 1 << ifc.QpcLogSqSize.Int(ctx)
 	if ifc.QpcNoSq.Is(ctx) {
 		sends = 0

@@ -35,6 +35,7 @@ const firstUAR = 16 // of the pages of the BAR: the others are the initializatio
 
 // allocUAR gives out the first UAR of a page of the driver's processor, which maps all that are in it.
 func (r *resources) allocUAR(c *call) ifc.Status {
+	// mlx5_core's alloc_uars_page maps a page and counts on all UARs that are in it.
 	n := r.caps.uarsPerPage()
 	page, ok := r.uarPages.add(struct{}{}, firstUAR/n, (1<<logUARs-1)/n)
 	if !ok {

@@ -90,6 +90,7 @@ func (s *srq) create(c *call, num ifc.Field, list []byte, logPage, offset int, r
 	if !ok {
 		return ifc.StatusBadResErr
 	}
+	// An entry has its header and at least one data segment.
 	if s.ring.stride < 2*srqHeader || s.ring.count > 1<<t.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxSrqSz) || limit > int(s.ring.count) {
 		return ifc.StatusBadParamErr
 	}
@@ -149,6 +150,8 @@ func (s *srq) modifyRMP(c *call) ifc.Status {
 
 // refill takes the receives that the doorbell record shows. The engine's SRQ is locked.
 func (s *srq) refill(r *engine.Ring) {
+	// The driver has linked the entries in the order in which it posts them, and the adapter follows the
+	// links (mlx5_ib's and libmlx5's srq.c).
 	for range s.ring.waiting() {
 		w, sges := r.NextRecv()
 		if w == nil {
