@@ -1,9 +1,10 @@
-// Package abi contains the kernel's RDMA uAPI in Go: structures, enumerations and ioctl
-// numbers of /dev/infiniband/uverbsN and rdma_cm, the queue layouts of rxe and siw, and
-// the private structures of mlx5. All of it is generated:
+// Package abi contains the kernel's RDMA uAPI in Go, as far as this repository uses it:
+// structures and numbers of /dev/infiniband/uverbsN and rdma_cm, the queue layouts of rxe and
+// siw, and the private structures of mlx5. All of it is generated:
 //
-//	Debian's linux-libc-dev ─► gen ─► zabi_<header>.go
-//	                                  zabi_layout.txt      sizes, offsets, values
+//	Debian's linux-libc-dev ─┐
+//	names that the code uses ┴► gen ─► zabi_<header>.go
+//	                                   zabi_layout.txt      sizes, offsets, values
 //
 // Names are derived from C. A struct or union is named after its tag in camel case
 // (ib_uverbs_create_cq_resp is [IbUverbsCreateCqResp]), and so is a member. Constants

@@ -2,15 +2,9 @@
 
 package abi
 
-const (
-	IB_UVERBS_ACCESS_OPTIONAL_FIRST = 0x100000
-	IB_UVERBS_ACCESS_OPTIONAL_LAST  = 0x20000000
-)
-
 // enum ib_uverbs_core_support
 const (
 	IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS = 1
-	IB_UVERBS_CORE_SUPPORT_ROBUST_UDATA       = 2
 )
 
 // enum ib_uverbs_access_flags
@@ -26,27 +20,12 @@ const (
 	IB_UVERBS_ACCESS_FLUSH_GLOBAL     = 256
 	IB_UVERBS_ACCESS_FLUSH_PERSISTENT = 512
 	IB_UVERBS_ACCESS_RELAXED_ORDERING = 1048576
-	IB_UVERBS_ACCESS_OPTIONAL_RANGE   = 1072693248
 )
 
 // enum ib_uverbs_srq_type
 const (
 	IB_UVERBS_SRQT_BASIC = 0
-	IB_UVERBS_SRQT_XRC   = 1
 	IB_UVERBS_SRQT_TM    = 2
-)
-
-// enum ib_uverbs_wq_type
-const (
-	IB_UVERBS_WQT_RQ = 0
-)
-
-// enum ib_uverbs_wq_flags
-const (
-	IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING       = 1
-	IB_UVERBS_WQ_FLAGS_SCATTER_FCS           = 2
-	IB_UVERBS_WQ_FLAGS_DELAY_DROP            = 4
-	IB_UVERBS_WQ_FLAGS_PCI_WRITE_END_PADDING = 8
 )
 
 // enum ib_uverbs_qp_type
@@ -71,72 +50,12 @@ const (
 
 // enum ib_uverbs_query_port_cap_flags
 const (
-	IB_UVERBS_PCF_SM                              = 2
-	IB_UVERBS_PCF_NOTICE_SUP                      = 4
-	IB_UVERBS_PCF_TRAP_SUP                        = 8
-	IB_UVERBS_PCF_OPT_IPD_SUP                     = 16
-	IB_UVERBS_PCF_AUTO_MIGR_SUP                   = 32
-	IB_UVERBS_PCF_SL_MAP_SUP                      = 64
-	IB_UVERBS_PCF_MKEY_NVRAM                      = 128
-	IB_UVERBS_PCF_PKEY_NVRAM                      = 256
-	IB_UVERBS_PCF_LED_INFO_SUP                    = 512
-	IB_UVERBS_PCF_SM_DISABLED                     = 1024
-	IB_UVERBS_PCF_SYS_IMAGE_GUID_SUP              = 2048
-	IB_UVERBS_PCF_PKEY_SW_EXT_PORT_TRAP_SUP       = 4096
-	IB_UVERBS_PCF_EXTENDED_SPEEDS_SUP             = 16384
-	IB_UVERBS_PCF_CM_SUP                          = 65536
-	IB_UVERBS_PCF_SNMP_TUNNEL_SUP                 = 131072
-	IB_UVERBS_PCF_REINIT_SUP                      = 262144
-	IB_UVERBS_PCF_DEVICE_MGMT_SUP                 = 524288
-	IB_UVERBS_PCF_VENDOR_CLASS_SUP                = 1048576
-	IB_UVERBS_PCF_DR_NOTICE_SUP                   = 2097152
-	IB_UVERBS_PCF_CAP_MASK_NOTICE_SUP             = 4194304
-	IB_UVERBS_PCF_BOOT_MGMT_SUP                   = 8388608
-	IB_UVERBS_PCF_LINK_LATENCY_SUP                = 16777216
-	IB_UVERBS_PCF_CLIENT_REG_SUP                  = 33554432
-	IB_UVERBS_PCF_LINK_SPEED_WIDTH_TABLE_SUP      = 134217728
-	IB_UVERBS_PCF_VENDOR_SPECIFIC_MADS_TABLE_SUP  = 268435456
-	IB_UVERBS_PCF_MCAST_PKEY_TRAP_SUPPRESSION_SUP = 536870912
-	IB_UVERBS_PCF_MCAST_FDB_TOP_SUP               = 1073741824
-	IB_UVERBS_PCF_HIERARCHY_INFO_SUP              = 2147483648
-	IB_UVERBS_PCF_IP_BASED_GIDS                   = 67108864
+	IB_UVERBS_PCF_CM_SUP = 65536
 )
 
 // enum ib_uverbs_query_port_flags
 const (
 	IB_UVERBS_QPF_GRH_REQUIRED = 1
-)
-
-// enum ib_uverbs_flow_action_esp_keymat
-const (
-	IB_UVERBS_FLOW_ACTION_ESP_KEYMAT_AES_GCM = 0
-)
-
-// enum ib_uverbs_flow_action_esp_keymat_aes_gcm_iv_algo
-const (
-	IB_UVERBS_FLOW_ACTION_IV_ALGO_SEQ = 0
-)
-
-// enum ib_uverbs_flow_action_esp_replay
-const (
-	IB_UVERBS_FLOW_ACTION_ESP_REPLAY_NONE = 0
-	IB_UVERBS_FLOW_ACTION_ESP_REPLAY_BMP  = 1
-)
-
-// enum ib_uverbs_flow_action_esp_flags
-const (
-	IB_UVERBS_FLOW_ACTION_ESP_FLAGS_INLINE_CRYPTO  = 0
-	IB_UVERBS_FLOW_ACTION_ESP_FLAGS_FULL_OFFLOAD   = 1
-	IB_UVERBS_FLOW_ACTION_ESP_FLAGS_TUNNEL         = 0
-	IB_UVERBS_FLOW_ACTION_ESP_FLAGS_TRANSPORT      = 2
-	IB_UVERBS_FLOW_ACTION_ESP_FLAGS_DECRYPT        = 0
-	IB_UVERBS_FLOW_ACTION_ESP_FLAGS_ENCRYPT        = 4
-	IB_UVERBS_FLOW_ACTION_ESP_FLAGS_ESN_NEW_WINDOW = 8
-)
-
-// enum ib_uverbs_read_counters_flags
-const (
-	IB_UVERBS_READ_COUNTERS_PREFER_CACHED = 1
 )
 
 // enum ib_uverbs_advise_mr_advice
@@ -153,7 +72,6 @@ const (
 
 // enum rdma_driver_id
 const (
-	RDMA_DRIVER_UNKNOWN    = 0
 	RDMA_DRIVER_MLX5       = 1
 	RDMA_DRIVER_MLX4       = 2
 	RDMA_DRIVER_CXGB3      = 3
@@ -162,7 +80,6 @@ const (
 	RDMA_DRIVER_BNXT_RE    = 6
 	RDMA_DRIVER_OCRDMA     = 7
 	RDMA_DRIVER_NES        = 8
-	RDMA_DRIVER_I40IW      = 9
 	RDMA_DRIVER_IRDMA      = 9
 	RDMA_DRIVER_VMW_PVRDMA = 10
 	RDMA_DRIVER_QEDR       = 11
@@ -184,45 +101,6 @@ const (
 	IB_UVERBS_GID_TYPE_ROCE_V1 = 1
 	IB_UVERBS_GID_TYPE_ROCE_V2 = 2
 )
-
-// enum ib_uverbs_buffer_type
-const (
-	IB_UVERBS_BUFFER_TYPE_DMABUF = 0
-	IB_UVERBS_BUFFER_TYPE_VA     = 1
-)
-
-// IbUverbsFlowActionEspKeymatAesGcm is struct ib_uverbs_flow_action_esp_keymat_aes_gcm (rdma/ib_user_ioctl_verbs.h).
-type IbUverbsFlowActionEspKeymatAesGcm struct {
-	Iv     uint64
-	IvAlgo uint32
-	Salt   uint32
-	IcvLen uint32
-	KeyLen uint32
-	AesKey [8]uint32
-}
-
-// IbUverbsFlowActionEspReplayBmp is struct ib_uverbs_flow_action_esp_replay_bmp (rdma/ib_user_ioctl_verbs.h).
-type IbUverbsFlowActionEspReplayBmp struct {
-	Size uint32
-}
-
-// IbUverbsFlowActionEspEncap is struct ib_uverbs_flow_action_esp_encap (rdma/ib_user_ioctl_verbs.h).
-type IbUverbsFlowActionEspEncap struct {
-	ValPtr  uint64
-	NextPtr uint64
-	Len     uint16
-	Type    uint16
-	_       [4]byte
-}
-
-// IbUverbsFlowActionEsp is struct ib_uverbs_flow_action_esp (rdma/ib_user_ioctl_verbs.h).
-type IbUverbsFlowActionEsp struct {
-	Spi           uint32
-	Seq           uint32
-	TfcPad        uint32
-	Flags         uint32
-	HardLimitPkts uint64
-}
 
 // IbUverbsQueryPortRespEx is struct ib_uverbs_query_port_resp_ex (rdma/ib_user_ioctl_verbs.h).
 type IbUverbsQueryPortRespEx struct {
@@ -274,14 +152,4 @@ type IbUverbsGidEntry struct {
 	PortNum       uint32
 	GidType       uint32
 	NetdevIfindex uint32
-}
-
-// IbUverbsBufferDesc is struct ib_uverbs_buffer_desc (rdma/ib_user_ioctl_verbs.h).
-type IbUverbsBufferDesc struct {
-	Type          uint32
-	Fd            int32
-	Flags         uint32
-	OptionalFlags uint32
-	Addr          uint64
-	Length        uint64
 }

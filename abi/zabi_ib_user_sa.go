@@ -3,13 +3,9 @@
 package abi
 
 const (
-	IB_PATH_GMP             = 1
-	IB_PATH_PRIMARY         = 2
-	IB_PATH_ALTERNATE       = 4
-	IB_PATH_OUTBOUND        = 8
-	IB_PATH_INBOUND         = 16
-	IB_PATH_INBOUND_REVERSE = 32
-	IB_PATH_BIDIRECTIONAL   = 40
+	IB_PATH_GMP           = 1
+	IB_PATH_PRIMARY       = 2
+	IB_PATH_BIDIRECTIONAL = 40
 )
 
 // IbPathRecData is struct ib_path_rec_data (rdma/ib_user_sa.h).
@@ -40,19 +36,4 @@ type IbUserPathRec struct {
 	PacketLifeTimeSelector uint8
 	PacketLifeTime         uint8
 	Preference             uint8
-}
-
-// IbUserServiceRec is struct ib_user_service_rec (rdma/ib_user_sa.h).
-type IbUserServiceRec struct {
-	Id       uint64 // big endian
-	Gid      [16]uint8
-	Pkey     uint16 // big endian
-	Reserved [2]uint8
-	Lease    uint32 // big endian
-	Key      [16]uint8
-	Name     [64]uint8
-	Data8    [16]uint8
-	Data16   [8]uint16 // big endian
-	Data32   [4]uint32 // big endian
-	Data64   [2]uint64 // big endian
 }

@@ -4,69 +4,31 @@ package abi
 
 import "unsafe"
 
-const (
-	IB_USER_VERBS_ABI_VERSION   = 6
-	IB_USER_VERBS_CMD_THRESHOLD = 50
-)
-
 // enum ib_uverbs_write_cmds
 const (
-	IB_USER_VERBS_CMD_GET_CONTEXT         = 0
-	IB_USER_VERBS_CMD_QUERY_DEVICE        = 1
-	IB_USER_VERBS_CMD_QUERY_PORT          = 2
 	IB_USER_VERBS_CMD_ALLOC_PD            = 3
-	IB_USER_VERBS_CMD_DEALLOC_PD          = 4
 	IB_USER_VERBS_CMD_CREATE_AH           = 5
-	IB_USER_VERBS_CMD_MODIFY_AH           = 6
-	IB_USER_VERBS_CMD_QUERY_AH            = 7
-	IB_USER_VERBS_CMD_DESTROY_AH          = 8
 	IB_USER_VERBS_CMD_REG_MR              = 9
-	IB_USER_VERBS_CMD_REG_SMR             = 10
 	IB_USER_VERBS_CMD_REREG_MR            = 11
-	IB_USER_VERBS_CMD_QUERY_MR            = 12
-	IB_USER_VERBS_CMD_DEREG_MR            = 13
 	IB_USER_VERBS_CMD_ALLOC_MW            = 14
-	IB_USER_VERBS_CMD_BIND_MW             = 15
-	IB_USER_VERBS_CMD_DEALLOC_MW          = 16
 	IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL = 17
-	IB_USER_VERBS_CMD_CREATE_CQ           = 18
 	IB_USER_VERBS_CMD_RESIZE_CQ           = 19
-	IB_USER_VERBS_CMD_DESTROY_CQ          = 20
 	IB_USER_VERBS_CMD_POLL_CQ             = 21
-	IB_USER_VERBS_CMD_PEEK_CQ             = 22
 	IB_USER_VERBS_CMD_REQ_NOTIFY_CQ       = 23
-	IB_USER_VERBS_CMD_CREATE_QP           = 24
 	IB_USER_VERBS_CMD_QUERY_QP            = 25
 	IB_USER_VERBS_CMD_MODIFY_QP           = 26
-	IB_USER_VERBS_CMD_DESTROY_QP          = 27
 	IB_USER_VERBS_CMD_POST_SEND           = 28
-	IB_USER_VERBS_CMD_POST_RECV           = 29
 	IB_USER_VERBS_CMD_ATTACH_MCAST        = 30
 	IB_USER_VERBS_CMD_DETACH_MCAST        = 31
-	IB_USER_VERBS_CMD_CREATE_SRQ          = 32
 	IB_USER_VERBS_CMD_MODIFY_SRQ          = 33
 	IB_USER_VERBS_CMD_QUERY_SRQ           = 34
-	IB_USER_VERBS_CMD_DESTROY_SRQ         = 35
-	IB_USER_VERBS_CMD_POST_SRQ_RECV       = 36
-	IB_USER_VERBS_CMD_OPEN_XRCD           = 37
-	IB_USER_VERBS_CMD_CLOSE_XRCD          = 38
-	IB_USER_VERBS_CMD_CREATE_XSRQ         = 39
-	IB_USER_VERBS_CMD_OPEN_QP             = 40
 )
 
 const (
-	IB_USER_VERBS_EX_CMD_QUERY_DEVICE        = 1
-	IB_USER_VERBS_EX_CMD_CREATE_CQ           = 18
-	IB_USER_VERBS_EX_CMD_CREATE_QP           = 24
-	IB_USER_VERBS_EX_CMD_MODIFY_QP           = 26
-	IB_USER_VERBS_EX_CMD_CREATE_FLOW         = 50
-	IB_USER_VERBS_EX_CMD_DESTROY_FLOW        = 51
-	IB_USER_VERBS_EX_CMD_CREATE_WQ           = 52
-	IB_USER_VERBS_EX_CMD_MODIFY_WQ           = 53
-	IB_USER_VERBS_EX_CMD_DESTROY_WQ          = 54
-	IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL  = 55
-	IB_USER_VERBS_EX_CMD_DESTROY_RWQ_IND_TBL = 56
-	IB_USER_VERBS_EX_CMD_MODIFY_CQ           = 57
+	IB_USER_VERBS_EX_CMD_QUERY_DEVICE = 1
+	IB_USER_VERBS_EX_CMD_MODIFY_QP    = 26
+	IB_USER_VERBS_EX_CMD_CREATE_FLOW  = 50
+	IB_USER_VERBS_EX_CMD_MODIFY_CQ    = 57
 )
 
 // enum ib_placement_type
@@ -82,7 +44,6 @@ const (
 )
 
 const (
-	IB_USER_VERBS_CMD_COMMAND_MASK  = 255
 	IB_USER_VERBS_CMD_FLAG_EXTENDED = 0x80000000
 )
 
@@ -119,43 +80,25 @@ const (
 	IB_UVERBS_WC_FETCH_ADD    = 4
 	IB_UVERBS_WC_BIND_MW      = 5
 	IB_UVERBS_WC_LOCAL_INV    = 6
-	IB_UVERBS_WC_TSO          = 7
 	IB_UVERBS_WC_FLUSH        = 8
 	IB_UVERBS_WC_ATOMIC_WRITE = 9
 )
 
-// enum ib_uverbs_create_qp_mask
-const (
-	IB_UVERBS_CREATE_QP_MASK_IND_TABLE = 1
-)
-
-const (
-	IB_UVERBS_CREATE_QP_SUP_COMP_MASK = 1
-)
-
 // enum ib_uverbs_wr_opcode
 const (
-	IB_UVERBS_WR_RDMA_WRITE                  = 0
-	IB_UVERBS_WR_RDMA_WRITE_WITH_IMM         = 1
-	IB_UVERBS_WR_SEND                        = 2
-	IB_UVERBS_WR_SEND_WITH_IMM               = 3
-	IB_UVERBS_WR_RDMA_READ                   = 4
-	IB_UVERBS_WR_ATOMIC_CMP_AND_SWP          = 5
-	IB_UVERBS_WR_ATOMIC_FETCH_AND_ADD        = 6
-	IB_UVERBS_WR_LOCAL_INV                   = 7
-	IB_UVERBS_WR_BIND_MW                     = 8
-	IB_UVERBS_WR_SEND_WITH_INV               = 9
-	IB_UVERBS_WR_TSO                         = 10
-	IB_UVERBS_WR_RDMA_READ_WITH_INV          = 11
-	IB_UVERBS_WR_MASKED_ATOMIC_CMP_AND_SWP   = 12
-	IB_UVERBS_WR_MASKED_ATOMIC_FETCH_AND_ADD = 13
-	IB_UVERBS_WR_FLUSH                       = 14
-	IB_UVERBS_WR_ATOMIC_WRITE                = 15
-)
-
-const (
-	IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE = 13
-	IB_DEVICE_NAME_MAX                 = 64
+	IB_UVERBS_WR_RDMA_WRITE           = 0
+	IB_UVERBS_WR_RDMA_WRITE_WITH_IMM  = 1
+	IB_UVERBS_WR_SEND                 = 2
+	IB_UVERBS_WR_SEND_WITH_IMM        = 3
+	IB_UVERBS_WR_RDMA_READ            = 4
+	IB_UVERBS_WR_ATOMIC_CMP_AND_SWP   = 5
+	IB_UVERBS_WR_ATOMIC_FETCH_AND_ADD = 6
+	IB_UVERBS_WR_LOCAL_INV            = 7
+	IB_UVERBS_WR_BIND_MW              = 8
+	IB_UVERBS_WR_SEND_WITH_INV        = 9
+	IB_UVERBS_WR_RDMA_READ_WITH_INV   = 11
+	IB_UVERBS_WR_FLUSH                = 14
+	IB_UVERBS_WR_ATOMIC_WRITE         = 15
 )
 
 // enum ib_uverbs_device_cap_flags
@@ -188,7 +131,6 @@ const (
 	IB_UVERBS_DEVICE_FLUSH_GLOBAL          = 274877906944
 	IB_UVERBS_DEVICE_FLUSH_PERSISTENT      = 549755813888
 	IB_UVERBS_DEVICE_ATOMIC_WRITE          = 1099511627776
-	IB_UVERBS_DEVICE_CC_DMA_BOUNCE         = 2199023255552
 )
 
 // enum ib_uverbs_raw_packet_caps
@@ -211,13 +153,6 @@ type IbUverbsCompEventDesc struct {
 	CqHandle uint64
 }
 
-// IbUverbsCqModerationCaps is struct ib_uverbs_cq_moderation_caps (rdma/ib_user_verbs.h).
-type IbUverbsCqModerationCaps struct {
-	MaxCqModerationCount  uint16
-	MaxCqModerationPeriod uint16
-	Reserved              uint32
-}
-
 // IbUverbsCmdHdr is struct ib_uverbs_cmd_hdr (rdma/ib_user_verbs.h).
 type IbUverbsCmdHdr struct {
 	Command  uint32
@@ -231,36 +166,6 @@ type IbUverbsExCmdHdr struct {
 	ProviderInWords  uint16
 	ProviderOutWords uint16
 	CmdHdrReserved   uint32
-}
-
-// IbUverbsGetContext is struct ib_uverbs_get_context (rdma/ib_user_verbs.h).
-type IbUverbsGetContext struct {
-	Response uint64
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsGetContext) DriverData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 8)) }
-
-// IbUverbsGetContextResp is struct ib_uverbs_get_context_resp (rdma/ib_user_verbs.h).
-type IbUverbsGetContextResp struct {
-	_              [0]uint64
-	AsyncFd        uint32
-	NumCompVectors uint32
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsGetContextResp) DriverData() *uint64 {
-	return (*uint64)(unsafe.Add(unsafe.Pointer(s), 8))
-}
-
-// IbUverbsQueryDevice is struct ib_uverbs_query_device (rdma/ib_user_verbs.h).
-type IbUverbsQueryDevice struct {
-	Response uint64
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsQueryDevice) DriverData() *uint64 {
-	return (*uint64)(unsafe.Add(unsafe.Pointer(s), 8))
 }
 
 // IbUverbsQueryDeviceResp is struct ib_uverbs_query_device_resp (rdma/ib_user_verbs.h).
@@ -314,6 +219,25 @@ type IbUverbsExQueryDevice struct {
 	Reserved uint32
 }
 
+// IbUverbsExQueryDeviceResp is struct ib_uverbs_ex_query_device_resp (rdma/ib_user_verbs.h).
+type IbUverbsExQueryDeviceResp struct {
+	Base             IbUverbsQueryDeviceResp
+	CompMask         uint32
+	ResponseLength   uint32
+	OdpCaps          IbUverbsOdpCaps
+	TimestampMask    uint64
+	HcaCoreClock     uint64
+	DeviceCapFlagsEx uint64
+	RssCaps          IbUverbsRssCaps
+	MaxWqTypeRq      uint32
+	RawPacketCaps    uint32
+	TmCaps           IbUverbsTmCaps
+	CqModerationCaps IbUverbsCqModerationCaps
+	MaxDmSize        uint64
+	XrcOdpCaps       uint32
+	Reserved         uint32
+}
+
 // IbUverbsOdpCaps is struct ib_uverbs_odp_caps (rdma/ib_user_verbs.h).
 type IbUverbsOdpCaps struct {
 	GeneralCaps      uint64
@@ -346,34 +270,12 @@ type IbUverbsTmCaps struct {
 	Reserved       uint32
 }
 
-// IbUverbsExQueryDeviceResp is struct ib_uverbs_ex_query_device_resp (rdma/ib_user_verbs.h).
-type IbUverbsExQueryDeviceResp struct {
-	Base             IbUverbsQueryDeviceResp
-	CompMask         uint32
-	ResponseLength   uint32
-	OdpCaps          IbUverbsOdpCaps
-	TimestampMask    uint64
-	HcaCoreClock     uint64
-	DeviceCapFlagsEx uint64
-	RssCaps          IbUverbsRssCaps
-	MaxWqTypeRq      uint32
-	RawPacketCaps    uint32
-	TmCaps           IbUverbsTmCaps
-	CqModerationCaps IbUverbsCqModerationCaps
-	MaxDmSize        uint64
-	XrcOdpCaps       uint32
-	Reserved         uint32
+// IbUverbsCqModerationCaps is struct ib_uverbs_cq_moderation_caps (rdma/ib_user_verbs.h).
+type IbUverbsCqModerationCaps struct {
+	MaxCqModerationCount  uint16
+	MaxCqModerationPeriod uint16
+	Reserved              uint32
 }
-
-// IbUverbsQueryPort is struct ib_uverbs_query_port (rdma/ib_user_verbs.h).
-type IbUverbsQueryPort struct {
-	Response uint64
-	PortNum  uint8
-	Reserved [7]uint8
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsQueryPort) DriverData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 16)) }
 
 // IbUverbsAllocPd is struct ib_uverbs_alloc_pd (rdma/ib_user_verbs.h).
 type IbUverbsAllocPd struct {
@@ -391,36 +293,6 @@ type IbUverbsAllocPdResp struct {
 // DriverData is the member driver_data[0] (flexible array: its first element).
 func (s *IbUverbsAllocPdResp) DriverData() *uint32 {
 	return (*uint32)(unsafe.Add(unsafe.Pointer(s), 4))
-}
-
-// IbUverbsDeallocPd is struct ib_uverbs_dealloc_pd (rdma/ib_user_verbs.h).
-type IbUverbsDeallocPd struct {
-	PdHandle uint32
-}
-
-// IbUverbsOpenXrcd is struct ib_uverbs_open_xrcd (rdma/ib_user_verbs.h).
-type IbUverbsOpenXrcd struct {
-	Response uint64
-	Fd       uint32
-	Oflags   uint32
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsOpenXrcd) DriverData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 16)) }
-
-// IbUverbsOpenXrcdResp is struct ib_uverbs_open_xrcd_resp (rdma/ib_user_verbs.h).
-type IbUverbsOpenXrcdResp struct {
-	XrcdHandle uint32
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsOpenXrcdResp) DriverData() *uint32 {
-	return (*uint32)(unsafe.Add(unsafe.Pointer(s), 4))
-}
-
-// IbUverbsCloseXrcd is struct ib_uverbs_close_xrcd (rdma/ib_user_verbs.h).
-type IbUverbsCloseXrcd struct {
-	XrcdHandle uint32
 }
 
 // IbUverbsRegMr is struct ib_uverbs_reg_mr (rdma/ib_user_verbs.h).
@@ -473,11 +345,6 @@ func (s *IbUverbsReregMrResp) DriverData() *uint64 {
 	return (*uint64)(unsafe.Add(unsafe.Pointer(s), 8))
 }
 
-// IbUverbsDeregMr is struct ib_uverbs_dereg_mr (rdma/ib_user_verbs.h).
-type IbUverbsDeregMr struct {
-	MrHandle uint32
-}
-
 // IbUverbsAllocMw is struct ib_uverbs_alloc_mw (rdma/ib_user_verbs.h).
 type IbUverbsAllocMw struct {
 	Response uint64
@@ -501,11 +368,6 @@ func (s *IbUverbsAllocMwResp) DriverData() *uint64 {
 	return (*uint64)(unsafe.Add(unsafe.Pointer(s), 8))
 }
 
-// IbUverbsDeallocMw is struct ib_uverbs_dealloc_mw (rdma/ib_user_verbs.h).
-type IbUverbsDeallocMw struct {
-	MwHandle uint32
-}
-
 // IbUverbsCreateCompChannel is struct ib_uverbs_create_comp_channel (rdma/ib_user_verbs.h).
 type IbUverbsCreateCompChannel struct {
 	Response uint64
@@ -514,49 +376,6 @@ type IbUverbsCreateCompChannel struct {
 // IbUverbsCreateCompChannelResp is struct ib_uverbs_create_comp_channel_resp (rdma/ib_user_verbs.h).
 type IbUverbsCreateCompChannelResp struct {
 	Fd uint32
-}
-
-// IbUverbsCreateCq is struct ib_uverbs_create_cq (rdma/ib_user_verbs.h).
-type IbUverbsCreateCq struct {
-	Response    uint64
-	UserHandle  uint64
-	Cqe         uint32
-	CompVector  uint32
-	CompChannel int32
-	Reserved    uint32
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsCreateCq) DriverData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 32)) }
-
-// IbUverbsExCreateCq is struct ib_uverbs_ex_create_cq (rdma/ib_user_verbs.h).
-type IbUverbsExCreateCq struct {
-	UserHandle  uint64
-	Cqe         uint32
-	CompVector  uint32
-	CompChannel int32
-	CompMask    uint32
-	Flags       uint32
-	Reserved    uint32
-}
-
-// IbUverbsCreateCqResp is struct ib_uverbs_create_cq_resp (rdma/ib_user_verbs.h).
-type IbUverbsCreateCqResp struct {
-	_        [0]uint64
-	CqHandle uint32
-	Cqe      uint32
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsCreateCqResp) DriverData() *uint64 {
-	return (*uint64)(unsafe.Add(unsafe.Pointer(s), 8))
-}
-
-// IbUverbsExCreateCqResp is struct ib_uverbs_ex_create_cq_resp (rdma/ib_user_verbs.h).
-type IbUverbsExCreateCqResp struct {
-	Base           IbUverbsCreateCqResp
-	CompMask       uint32
-	ResponseLength uint32
 }
 
 // IbUverbsResizeCq is struct ib_uverbs_resize_cq (rdma/ib_user_verbs.h).
@@ -579,13 +398,6 @@ type IbUverbsResizeCqResp struct {
 // DriverData is the member driver_data[0] (flexible array: its first element).
 func (s *IbUverbsResizeCqResp) DriverData() *uint64 {
 	return (*uint64)(unsafe.Add(unsafe.Pointer(s), 8))
-}
-
-// IbUverbsPollCq is struct ib_uverbs_poll_cq (rdma/ib_user_verbs.h).
-type IbUverbsPollCq struct {
-	Response uint64
-	CqHandle uint32
-	Ne       uint32
 }
 
 // IbUverbsWc is struct ib_uverbs_wc (rdma/ib_user_verbs.h).
@@ -621,27 +433,10 @@ func (s *IbUverbsWcEx) ImmData() *uint32 { return (*uint32)(unsafe.Add(unsafe.Po
 // InvalidateRkey is the member invalidate_rkey.
 func (s *IbUverbsWcEx) InvalidateRkey() *uint32 { return (*uint32)(unsafe.Add(unsafe.Pointer(s), 0)) }
 
-// IbUverbsPollCqResp is struct ib_uverbs_poll_cq_resp (rdma/ib_user_verbs.h).
-type IbUverbsPollCqResp struct {
-	_        [0]uint64
-	Count    uint32
-	Reserved uint32
-}
-
-// Wc is the member wc[0] (flexible array: its first element).
-func (s *IbUverbsPollCqResp) Wc() *IbUverbsWc { return (*IbUverbsWc)(unsafe.Add(unsafe.Pointer(s), 8)) }
-
 // IbUverbsReqNotifyCq is struct ib_uverbs_req_notify_cq (rdma/ib_user_verbs.h).
 type IbUverbsReqNotifyCq struct {
 	CqHandle      uint32
 	SolicitedOnly uint32
-}
-
-// IbUverbsDestroyCq is struct ib_uverbs_destroy_cq (rdma/ib_user_verbs.h).
-type IbUverbsDestroyCq struct {
-	Response uint64
-	CqHandle uint32
-	Reserved uint32
 }
 
 // IbUverbsDestroyCqResp is struct ib_uverbs_destroy_cq_resp (rdma/ib_user_verbs.h).
@@ -705,87 +500,6 @@ type IbUverbsQpAttr struct {
 	AltPortNum       uint8
 	AltTimeout       uint8
 	Reserved         [5]uint8
-}
-
-// IbUverbsCreateQp is struct ib_uverbs_create_qp (rdma/ib_user_verbs.h).
-type IbUverbsCreateQp struct {
-	Response      uint64
-	UserHandle    uint64
-	PdHandle      uint32
-	SendCqHandle  uint32
-	RecvCqHandle  uint32
-	SrqHandle     uint32
-	MaxSendWr     uint32
-	MaxRecvWr     uint32
-	MaxSendSge    uint32
-	MaxRecvSge    uint32
-	MaxInlineData uint32
-	SqSigAll      uint8
-	QpType        uint8
-	IsSrq         uint8
-	Reserved      uint8
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsCreateQp) DriverData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 56)) }
-
-// IbUverbsExCreateQp is struct ib_uverbs_ex_create_qp (rdma/ib_user_verbs.h).
-type IbUverbsExCreateQp struct {
-	UserHandle      uint64
-	PdHandle        uint32
-	SendCqHandle    uint32
-	RecvCqHandle    uint32
-	SrqHandle       uint32
-	MaxSendWr       uint32
-	MaxRecvWr       uint32
-	MaxSendSge      uint32
-	MaxRecvSge      uint32
-	MaxInlineData   uint32
-	SqSigAll        uint8
-	QpType          uint8
-	IsSrq           uint8
-	Reserved        uint8
-	CompMask        uint32
-	CreateFlags     uint32
-	RwqIndTblHandle uint32
-	SourceQpn       uint32
-}
-
-// IbUverbsOpenQp is struct ib_uverbs_open_qp (rdma/ib_user_verbs.h).
-type IbUverbsOpenQp struct {
-	Response   uint64
-	UserHandle uint64
-	PdHandle   uint32
-	Qpn        uint32
-	QpType     uint8
-	Reserved   [7]uint8
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsOpenQp) DriverData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 32)) }
-
-// IbUverbsCreateQpResp is struct ib_uverbs_create_qp_resp (rdma/ib_user_verbs.h).
-type IbUverbsCreateQpResp struct {
-	QpHandle      uint32
-	Qpn           uint32
-	MaxSendWr     uint32
-	MaxRecvWr     uint32
-	MaxSendSge    uint32
-	MaxRecvSge    uint32
-	MaxInlineData uint32
-	Reserved      uint32
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsCreateQpResp) DriverData() *uint32 {
-	return (*uint32)(unsafe.Add(unsafe.Pointer(s), 32))
-}
-
-// IbUverbsExCreateQpResp is struct ib_uverbs_ex_create_qp_resp (rdma/ib_user_verbs.h).
-type IbUverbsExCreateQpResp struct {
-	Base           IbUverbsCreateQpResp
-	CompMask       uint32
-	ResponseLength uint32
 }
 
 // IbUverbsQpDest is struct ib_uverbs_qp_dest (rdma/ib_user_verbs.h).
@@ -901,23 +615,9 @@ type IbUverbsExModifyQpResp struct {
 	ResponseLength uint32
 }
 
-// IbUverbsDestroyQp is struct ib_uverbs_destroy_qp (rdma/ib_user_verbs.h).
-type IbUverbsDestroyQp struct {
-	Response uint64
-	QpHandle uint32
-	Reserved uint32
-}
-
 // IbUverbsDestroyQpResp is struct ib_uverbs_destroy_qp_resp (rdma/ib_user_verbs.h).
 type IbUverbsDestroyQpResp struct {
 	EventsReported uint32
-}
-
-// IbUverbsSge is struct ib_uverbs_sge (rdma/ib_user_verbs.h).
-type IbUverbsSge struct {
-	Addr   uint64
-	Length uint32
-	Lkey   uint32
 }
 
 // IbUverbsSendWr is struct ib_uverbs_send_wr (rdma/ib_user_verbs.h).
@@ -1012,51 +712,6 @@ type IbUverbsPostSendResp struct {
 	BadWr uint32
 }
 
-// IbUverbsRecvWr is struct ib_uverbs_recv_wr (rdma/ib_user_verbs.h).
-type IbUverbsRecvWr struct {
-	WrId     uint64
-	NumSge   uint32
-	Reserved uint32
-}
-
-// IbUverbsPostRecv is struct ib_uverbs_post_recv (rdma/ib_user_verbs.h).
-type IbUverbsPostRecv struct {
-	Response uint64
-	QpHandle uint32
-	WrCount  uint32
-	SgeCount uint32
-	WqeSize  uint32
-}
-
-// RecvWr is the member recv_wr[0] (flexible array: its first element).
-func (s *IbUverbsPostRecv) RecvWr() *IbUverbsRecvWr {
-	return (*IbUverbsRecvWr)(unsafe.Add(unsafe.Pointer(s), 24))
-}
-
-// IbUverbsPostRecvResp is struct ib_uverbs_post_recv_resp (rdma/ib_user_verbs.h).
-type IbUverbsPostRecvResp struct {
-	BadWr uint32
-}
-
-// IbUverbsPostSrqRecv is struct ib_uverbs_post_srq_recv (rdma/ib_user_verbs.h).
-type IbUverbsPostSrqRecv struct {
-	Response  uint64
-	SrqHandle uint32
-	WrCount   uint32
-	SgeCount  uint32
-	WqeSize   uint32
-}
-
-// Recv is the member recv[0] (flexible array: its first element).
-func (s *IbUverbsPostSrqRecv) Recv() *IbUverbsRecvWr {
-	return (*IbUverbsRecvWr)(unsafe.Add(unsafe.Pointer(s), 24))
-}
-
-// IbUverbsPostSrqRecvResp is struct ib_uverbs_post_srq_recv_resp (rdma/ib_user_verbs.h).
-type IbUverbsPostSrqRecvResp struct {
-	BadWr uint32
-}
-
 // IbUverbsCreateAh is struct ib_uverbs_create_ah (rdma/ib_user_verbs.h).
 type IbUverbsCreateAh struct {
 	Response   uint64
@@ -1079,11 +734,6 @@ func (s *IbUverbsCreateAhResp) DriverData() *uint32 {
 	return (*uint32)(unsafe.Add(unsafe.Pointer(s), 4))
 }
 
-// IbUverbsDestroyAh is struct ib_uverbs_destroy_ah (rdma/ib_user_verbs.h).
-type IbUverbsDestroyAh struct {
-	AhHandle uint32
-}
-
 // IbUverbsAttachMcast is struct ib_uverbs_attach_mcast (rdma/ib_user_verbs.h).
 type IbUverbsAttachMcast struct {
 	_        [0]uint64
@@ -1096,486 +746,6 @@ type IbUverbsAttachMcast struct {
 // DriverData is the member driver_data[0] (flexible array: its first element).
 func (s *IbUverbsAttachMcast) DriverData() *uint64 {
 	return (*uint64)(unsafe.Add(unsafe.Pointer(s), 24))
-}
-
-// IbUverbsDetachMcast is struct ib_uverbs_detach_mcast (rdma/ib_user_verbs.h).
-type IbUverbsDetachMcast struct {
-	_        [0]uint64
-	Gid      [16]uint8
-	QpHandle uint32
-	Mlid     uint16
-	Reserved uint16
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsDetachMcast) DriverData() *uint64 {
-	return (*uint64)(unsafe.Add(unsafe.Pointer(s), 24))
-}
-
-// IbUverbsFlowSpecHdr is struct ib_uverbs_flow_spec_hdr (rdma/ib_user_verbs.h).
-type IbUverbsFlowSpecHdr struct {
-	_        [0]uint64
-	Type     uint32
-	Size     uint16
-	Reserved uint16
-}
-
-// FlowSpecData is the member flow_spec_data[0] (flexible array: its first element).
-func (s *IbUverbsFlowSpecHdr) FlowSpecData() *uint64 {
-	return (*uint64)(unsafe.Add(unsafe.Pointer(s), 8))
-}
-
-// IbUverbsFlowEthFilter is struct ib_uverbs_flow_eth_filter (rdma/ib_user_verbs.h).
-type IbUverbsFlowEthFilter struct {
-	DstMac    [6]uint8
-	SrcMac    [6]uint8
-	EtherType uint16 // big endian
-	VlanTag   uint16 // big endian
-}
-
-// IbUverbsFlowSpecEth is struct ib_uverbs_flow_spec_eth (rdma/ib_user_verbs.h).
-type IbUverbsFlowSpecEth struct {
-	union0 struct {
-		_   [0]uint64
-		mem [8]byte
-	}
-	Val  IbUverbsFlowEthFilter
-	Mask IbUverbsFlowEthFilter
-}
-
-// Hdr is the member hdr.
-func (s *IbUverbsFlowSpecEth) Hdr() *IbUverbsFlowSpecHdr {
-	return (*IbUverbsFlowSpecHdr)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Type is the member type.
-func (s *IbUverbsFlowSpecEth) Type() *uint32 { return (*uint32)(unsafe.Add(unsafe.Pointer(s), 0)) }
-
-// Size is the member size.
-func (s *IbUverbsFlowSpecEth) Size() *uint16 { return (*uint16)(unsafe.Add(unsafe.Pointer(s), 4)) }
-
-// Reserved is the member reserved.
-func (s *IbUverbsFlowSpecEth) Reserved() *uint16 { return (*uint16)(unsafe.Add(unsafe.Pointer(s), 6)) }
-
-// IbUverbsFlowIpv4Filter is struct ib_uverbs_flow_ipv4_filter (rdma/ib_user_verbs.h).
-type IbUverbsFlowIpv4Filter struct {
-	SrcIp uint32 // big endian
-	DstIp uint32 // big endian
-	Proto uint8
-	Tos   uint8
-	Ttl   uint8
-	Flags uint8
-}
-
-// IbUverbsFlowSpecIpv4 is struct ib_uverbs_flow_spec_ipv4 (rdma/ib_user_verbs.h).
-type IbUverbsFlowSpecIpv4 struct {
-	union0 struct {
-		_   [0]uint64
-		mem [8]byte
-	}
-	Val  IbUverbsFlowIpv4Filter
-	Mask IbUverbsFlowIpv4Filter
-}
-
-// Hdr is the member hdr.
-func (s *IbUverbsFlowSpecIpv4) Hdr() *IbUverbsFlowSpecHdr {
-	return (*IbUverbsFlowSpecHdr)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Type is the member type.
-func (s *IbUverbsFlowSpecIpv4) Type() *uint32 { return (*uint32)(unsafe.Add(unsafe.Pointer(s), 0)) }
-
-// Size is the member size.
-func (s *IbUverbsFlowSpecIpv4) Size() *uint16 { return (*uint16)(unsafe.Add(unsafe.Pointer(s), 4)) }
-
-// Reserved is the member reserved.
-func (s *IbUverbsFlowSpecIpv4) Reserved() *uint16 { return (*uint16)(unsafe.Add(unsafe.Pointer(s), 6)) }
-
-// IbUverbsFlowTcpUdpFilter is struct ib_uverbs_flow_tcp_udp_filter (rdma/ib_user_verbs.h).
-type IbUverbsFlowTcpUdpFilter struct {
-	DstPort uint16 // big endian
-	SrcPort uint16 // big endian
-}
-
-// IbUverbsFlowSpecTcpUdp is struct ib_uverbs_flow_spec_tcp_udp (rdma/ib_user_verbs.h).
-type IbUverbsFlowSpecTcpUdp struct {
-	union0 struct {
-		_   [0]uint64
-		mem [8]byte
-	}
-	Val  IbUverbsFlowTcpUdpFilter
-	Mask IbUverbsFlowTcpUdpFilter
-}
-
-// Hdr is the member hdr.
-func (s *IbUverbsFlowSpecTcpUdp) Hdr() *IbUverbsFlowSpecHdr {
-	return (*IbUverbsFlowSpecHdr)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Type is the member type.
-func (s *IbUverbsFlowSpecTcpUdp) Type() *uint32 { return (*uint32)(unsafe.Add(unsafe.Pointer(s), 0)) }
-
-// Size is the member size.
-func (s *IbUverbsFlowSpecTcpUdp) Size() *uint16 { return (*uint16)(unsafe.Add(unsafe.Pointer(s), 4)) }
-
-// Reserved is the member reserved.
-func (s *IbUverbsFlowSpecTcpUdp) Reserved() *uint16 {
-	return (*uint16)(unsafe.Add(unsafe.Pointer(s), 6))
-}
-
-// IbUverbsFlowIpv6Filter is struct ib_uverbs_flow_ipv6_filter (rdma/ib_user_verbs.h).
-type IbUverbsFlowIpv6Filter struct {
-	SrcIp        [16]uint8
-	DstIp        [16]uint8
-	FlowLabel    uint32 // big endian
-	NextHdr      uint8
-	TrafficClass uint8
-	HopLimit     uint8
-	Reserved     uint8
-}
-
-// IbUverbsFlowSpecIpv6 is struct ib_uverbs_flow_spec_ipv6 (rdma/ib_user_verbs.h).
-type IbUverbsFlowSpecIpv6 struct {
-	union0 struct {
-		_   [0]uint64
-		mem [8]byte
-	}
-	Val  IbUverbsFlowIpv6Filter
-	Mask IbUverbsFlowIpv6Filter
-}
-
-// Hdr is the member hdr.
-func (s *IbUverbsFlowSpecIpv6) Hdr() *IbUverbsFlowSpecHdr {
-	return (*IbUverbsFlowSpecHdr)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Type is the member type.
-func (s *IbUverbsFlowSpecIpv6) Type() *uint32 { return (*uint32)(unsafe.Add(unsafe.Pointer(s), 0)) }
-
-// Size is the member size.
-func (s *IbUverbsFlowSpecIpv6) Size() *uint16 { return (*uint16)(unsafe.Add(unsafe.Pointer(s), 4)) }
-
-// Reserved is the member reserved.
-func (s *IbUverbsFlowSpecIpv6) Reserved() *uint16 { return (*uint16)(unsafe.Add(unsafe.Pointer(s), 6)) }
-
-// IbUverbsFlowSpecActionTag is struct ib_uverbs_flow_spec_action_tag (rdma/ib_user_verbs.h).
-type IbUverbsFlowSpecActionTag struct {
-	union0 struct {
-		_   [0]uint64
-		mem [8]byte
-	}
-	TagId     uint32
-	Reserved1 uint32
-}
-
-// Hdr is the member hdr.
-func (s *IbUverbsFlowSpecActionTag) Hdr() *IbUverbsFlowSpecHdr {
-	return (*IbUverbsFlowSpecHdr)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Type is the member type.
-func (s *IbUverbsFlowSpecActionTag) Type() *uint32 {
-	return (*uint32)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Size is the member size.
-func (s *IbUverbsFlowSpecActionTag) Size() *uint16 {
-	return (*uint16)(unsafe.Add(unsafe.Pointer(s), 4))
-}
-
-// Reserved is the member reserved.
-func (s *IbUverbsFlowSpecActionTag) Reserved() *uint16 {
-	return (*uint16)(unsafe.Add(unsafe.Pointer(s), 6))
-}
-
-// IbUverbsFlowSpecActionDrop is struct ib_uverbs_flow_spec_action_drop (rdma/ib_user_verbs.h).
-type IbUverbsFlowSpecActionDrop struct {
-	union0 struct {
-		_   [0]uint64
-		mem [8]byte
-	}
-}
-
-// Hdr is the member hdr.
-func (s *IbUverbsFlowSpecActionDrop) Hdr() *IbUverbsFlowSpecHdr {
-	return (*IbUverbsFlowSpecHdr)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Type is the member type.
-func (s *IbUverbsFlowSpecActionDrop) Type() *uint32 {
-	return (*uint32)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Size is the member size.
-func (s *IbUverbsFlowSpecActionDrop) Size() *uint16 {
-	return (*uint16)(unsafe.Add(unsafe.Pointer(s), 4))
-}
-
-// Reserved is the member reserved.
-func (s *IbUverbsFlowSpecActionDrop) Reserved() *uint16 {
-	return (*uint16)(unsafe.Add(unsafe.Pointer(s), 6))
-}
-
-// IbUverbsFlowSpecActionHandle is struct ib_uverbs_flow_spec_action_handle (rdma/ib_user_verbs.h).
-type IbUverbsFlowSpecActionHandle struct {
-	union0 struct {
-		_   [0]uint64
-		mem [8]byte
-	}
-	Handle    uint32
-	Reserved1 uint32
-}
-
-// Hdr is the member hdr.
-func (s *IbUverbsFlowSpecActionHandle) Hdr() *IbUverbsFlowSpecHdr {
-	return (*IbUverbsFlowSpecHdr)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Type is the member type.
-func (s *IbUverbsFlowSpecActionHandle) Type() *uint32 {
-	return (*uint32)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Size is the member size.
-func (s *IbUverbsFlowSpecActionHandle) Size() *uint16 {
-	return (*uint16)(unsafe.Add(unsafe.Pointer(s), 4))
-}
-
-// Reserved is the member reserved.
-func (s *IbUverbsFlowSpecActionHandle) Reserved() *uint16 {
-	return (*uint16)(unsafe.Add(unsafe.Pointer(s), 6))
-}
-
-// IbUverbsFlowSpecActionCount is struct ib_uverbs_flow_spec_action_count (rdma/ib_user_verbs.h).
-type IbUverbsFlowSpecActionCount struct {
-	union0 struct {
-		_   [0]uint64
-		mem [8]byte
-	}
-	Handle    uint32
-	Reserved1 uint32
-}
-
-// Hdr is the member hdr.
-func (s *IbUverbsFlowSpecActionCount) Hdr() *IbUverbsFlowSpecHdr {
-	return (*IbUverbsFlowSpecHdr)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Type is the member type.
-func (s *IbUverbsFlowSpecActionCount) Type() *uint32 {
-	return (*uint32)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Size is the member size.
-func (s *IbUverbsFlowSpecActionCount) Size() *uint16 {
-	return (*uint16)(unsafe.Add(unsafe.Pointer(s), 4))
-}
-
-// Reserved is the member reserved.
-func (s *IbUverbsFlowSpecActionCount) Reserved() *uint16 {
-	return (*uint16)(unsafe.Add(unsafe.Pointer(s), 6))
-}
-
-// IbUverbsFlowTunnelFilter is struct ib_uverbs_flow_tunnel_filter (rdma/ib_user_verbs.h).
-type IbUverbsFlowTunnelFilter struct {
-	TunnelId uint32 // big endian
-}
-
-// IbUverbsFlowSpecTunnel is struct ib_uverbs_flow_spec_tunnel (rdma/ib_user_verbs.h).
-type IbUverbsFlowSpecTunnel struct {
-	union0 struct {
-		_   [0]uint64
-		mem [8]byte
-	}
-	Val  IbUverbsFlowTunnelFilter
-	Mask IbUverbsFlowTunnelFilter
-}
-
-// Hdr is the member hdr.
-func (s *IbUverbsFlowSpecTunnel) Hdr() *IbUverbsFlowSpecHdr {
-	return (*IbUverbsFlowSpecHdr)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Type is the member type.
-func (s *IbUverbsFlowSpecTunnel) Type() *uint32 { return (*uint32)(unsafe.Add(unsafe.Pointer(s), 0)) }
-
-// Size is the member size.
-func (s *IbUverbsFlowSpecTunnel) Size() *uint16 { return (*uint16)(unsafe.Add(unsafe.Pointer(s), 4)) }
-
-// Reserved is the member reserved.
-func (s *IbUverbsFlowSpecTunnel) Reserved() *uint16 {
-	return (*uint16)(unsafe.Add(unsafe.Pointer(s), 6))
-}
-
-// IbUverbsFlowSpecEspFilter is struct ib_uverbs_flow_spec_esp_filter (rdma/ib_user_verbs.h).
-type IbUverbsFlowSpecEspFilter struct {
-	Spi uint32
-	Seq uint32
-}
-
-// IbUverbsFlowSpecEsp is struct ib_uverbs_flow_spec_esp (rdma/ib_user_verbs.h).
-type IbUverbsFlowSpecEsp struct {
-	union0 struct {
-		_   [0]uint64
-		mem [8]byte
-	}
-	Val  IbUverbsFlowSpecEspFilter
-	Mask IbUverbsFlowSpecEspFilter
-}
-
-// Hdr is the member hdr.
-func (s *IbUverbsFlowSpecEsp) Hdr() *IbUverbsFlowSpecHdr {
-	return (*IbUverbsFlowSpecHdr)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Type is the member type.
-func (s *IbUverbsFlowSpecEsp) Type() *uint32 { return (*uint32)(unsafe.Add(unsafe.Pointer(s), 0)) }
-
-// Size is the member size.
-func (s *IbUverbsFlowSpecEsp) Size() *uint16 { return (*uint16)(unsafe.Add(unsafe.Pointer(s), 4)) }
-
-// Reserved is the member reserved.
-func (s *IbUverbsFlowSpecEsp) Reserved() *uint16 { return (*uint16)(unsafe.Add(unsafe.Pointer(s), 6)) }
-
-// IbUverbsFlowGreFilter is struct ib_uverbs_flow_gre_filter (rdma/ib_user_verbs.h).
-type IbUverbsFlowGreFilter struct {
-	CKsRes0Ver uint16 // big endian
-	Protocol   uint16 // big endian
-	Key        uint32 // big endian
-}
-
-// IbUverbsFlowSpecGre is struct ib_uverbs_flow_spec_gre (rdma/ib_user_verbs.h).
-type IbUverbsFlowSpecGre struct {
-	union0 struct {
-		_   [0]uint64
-		mem [8]byte
-	}
-	Val  IbUverbsFlowGreFilter
-	Mask IbUverbsFlowGreFilter
-}
-
-// Hdr is the member hdr.
-func (s *IbUverbsFlowSpecGre) Hdr() *IbUverbsFlowSpecHdr {
-	return (*IbUverbsFlowSpecHdr)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Type is the member type.
-func (s *IbUverbsFlowSpecGre) Type() *uint32 { return (*uint32)(unsafe.Add(unsafe.Pointer(s), 0)) }
-
-// Size is the member size.
-func (s *IbUverbsFlowSpecGre) Size() *uint16 { return (*uint16)(unsafe.Add(unsafe.Pointer(s), 4)) }
-
-// Reserved is the member reserved.
-func (s *IbUverbsFlowSpecGre) Reserved() *uint16 { return (*uint16)(unsafe.Add(unsafe.Pointer(s), 6)) }
-
-// IbUverbsFlowMplsFilter is struct ib_uverbs_flow_mpls_filter (rdma/ib_user_verbs.h).
-type IbUverbsFlowMplsFilter struct {
-	Label uint32 // big endian
-}
-
-// IbUverbsFlowSpecMpls is struct ib_uverbs_flow_spec_mpls (rdma/ib_user_verbs.h).
-type IbUverbsFlowSpecMpls struct {
-	union0 struct {
-		_   [0]uint64
-		mem [8]byte
-	}
-	Val  IbUverbsFlowMplsFilter
-	Mask IbUverbsFlowMplsFilter
-}
-
-// Hdr is the member hdr.
-func (s *IbUverbsFlowSpecMpls) Hdr() *IbUverbsFlowSpecHdr {
-	return (*IbUverbsFlowSpecHdr)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Type is the member type.
-func (s *IbUverbsFlowSpecMpls) Type() *uint32 { return (*uint32)(unsafe.Add(unsafe.Pointer(s), 0)) }
-
-// Size is the member size.
-func (s *IbUverbsFlowSpecMpls) Size() *uint16 { return (*uint16)(unsafe.Add(unsafe.Pointer(s), 4)) }
-
-// Reserved is the member reserved.
-func (s *IbUverbsFlowSpecMpls) Reserved() *uint16 { return (*uint16)(unsafe.Add(unsafe.Pointer(s), 6)) }
-
-// IbUverbsFlowAttr is struct ib_uverbs_flow_attr (rdma/ib_user_verbs.h).
-type IbUverbsFlowAttr struct {
-	_          [0]uint64
-	Type       uint32
-	Size       uint16
-	Priority   uint16
-	NumOfSpecs uint8
-	Reserved   [2]uint8
-	Port       uint8
-	Flags      uint32
-}
-
-// FlowSpecs is the member flow_specs[0] (flexible array: its first element).
-func (s *IbUverbsFlowAttr) FlowSpecs() *IbUverbsFlowSpecHdr {
-	return (*IbUverbsFlowSpecHdr)(unsafe.Add(unsafe.Pointer(s), 16))
-}
-
-// IbUverbsCreateFlow is struct ib_uverbs_create_flow (rdma/ib_user_verbs.h).
-type IbUverbsCreateFlow struct {
-	CompMask uint32
-	QpHandle uint32
-	FlowAttr IbUverbsFlowAttr
-}
-
-// IbUverbsCreateFlowResp is struct ib_uverbs_create_flow_resp (rdma/ib_user_verbs.h).
-type IbUverbsCreateFlowResp struct {
-	CompMask   uint32
-	FlowHandle uint32
-}
-
-// IbUverbsDestroyFlow is struct ib_uverbs_destroy_flow (rdma/ib_user_verbs.h).
-type IbUverbsDestroyFlow struct {
-	CompMask   uint32
-	FlowHandle uint32
-}
-
-// IbUverbsCreateSrq is struct ib_uverbs_create_srq (rdma/ib_user_verbs.h).
-type IbUverbsCreateSrq struct {
-	Response   uint64
-	UserHandle uint64
-	PdHandle   uint32
-	MaxWr      uint32
-	MaxSge     uint32
-	SrqLimit   uint32
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsCreateSrq) DriverData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 32)) }
-
-// IbUverbsCreateXsrq is struct ib_uverbs_create_xsrq (rdma/ib_user_verbs.h).
-type IbUverbsCreateXsrq struct {
-	Response   uint64
-	UserHandle uint64
-	SrqType    uint32
-	PdHandle   uint32
-	MaxWr      uint32
-	MaxSge     uint32
-	SrqLimit   uint32
-	MaxNumTags uint32
-	XrcdHandle uint32
-	CqHandle   uint32
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsCreateXsrq) DriverData() *uint64 {
-	return (*uint64)(unsafe.Add(unsafe.Pointer(s), 48))
-}
-
-// IbUverbsCreateSrqResp is struct ib_uverbs_create_srq_resp (rdma/ib_user_verbs.h).
-type IbUverbsCreateSrqResp struct {
-	SrqHandle uint32
-	MaxWr     uint32
-	MaxSge    uint32
-	Srqn      uint32
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsCreateSrqResp) DriverData() *uint32 {
-	return (*uint32)(unsafe.Add(unsafe.Pointer(s), 16))
 }
 
 // IbUverbsModifySrq is struct ib_uverbs_modify_srq (rdma/ib_user_verbs.h).
@@ -1608,88 +778,9 @@ type IbUverbsQuerySrqResp struct {
 	Reserved uint32
 }
 
-// IbUverbsDestroySrq is struct ib_uverbs_destroy_srq (rdma/ib_user_verbs.h).
-type IbUverbsDestroySrq struct {
-	Response  uint64
-	SrqHandle uint32
-	Reserved  uint32
-}
-
 // IbUverbsDestroySrqResp is struct ib_uverbs_destroy_srq_resp (rdma/ib_user_verbs.h).
 type IbUverbsDestroySrqResp struct {
 	EventsReported uint32
-}
-
-// IbUverbsExCreateWq is struct ib_uverbs_ex_create_wq (rdma/ib_user_verbs.h).
-type IbUverbsExCreateWq struct {
-	CompMask    uint32
-	WqType      uint32
-	UserHandle  uint64
-	PdHandle    uint32
-	CqHandle    uint32
-	MaxWr       uint32
-	MaxSge      uint32
-	CreateFlags uint32
-	Reserved    uint32
-}
-
-// IbUverbsExCreateWqResp is struct ib_uverbs_ex_create_wq_resp (rdma/ib_user_verbs.h).
-type IbUverbsExCreateWqResp struct {
-	CompMask       uint32
-	ResponseLength uint32
-	WqHandle       uint32
-	MaxWr          uint32
-	MaxSge         uint32
-	Wqn            uint32
-}
-
-// IbUverbsExDestroyWq is struct ib_uverbs_ex_destroy_wq (rdma/ib_user_verbs.h).
-type IbUverbsExDestroyWq struct {
-	CompMask uint32
-	WqHandle uint32
-}
-
-// IbUverbsExDestroyWqResp is struct ib_uverbs_ex_destroy_wq_resp (rdma/ib_user_verbs.h).
-type IbUverbsExDestroyWqResp struct {
-	CompMask       uint32
-	ResponseLength uint32
-	EventsReported uint32
-	Reserved       uint32
-}
-
-// IbUverbsExModifyWq is struct ib_uverbs_ex_modify_wq (rdma/ib_user_verbs.h).
-type IbUverbsExModifyWq struct {
-	AttrMask    uint32
-	WqHandle    uint32
-	WqState     uint32
-	CurrWqState uint32
-	Flags       uint32
-	FlagsMask   uint32
-}
-
-// IbUverbsExCreateRwqIndTable is struct ib_uverbs_ex_create_rwq_ind_table (rdma/ib_user_verbs.h).
-type IbUverbsExCreateRwqIndTable struct {
-	CompMask      uint32
-	LogIndTblSize uint32
-}
-
-// WqHandles is the member wq_handles[0] (flexible array: its first element).
-func (s *IbUverbsExCreateRwqIndTable) WqHandles() *uint32 {
-	return (*uint32)(unsafe.Add(unsafe.Pointer(s), 8))
-}
-
-// IbUverbsExCreateRwqIndTableResp is struct ib_uverbs_ex_create_rwq_ind_table_resp (rdma/ib_user_verbs.h).
-type IbUverbsExCreateRwqIndTableResp struct {
-	CompMask       uint32
-	ResponseLength uint32
-	IndTblHandle   uint32
-	IndTblNum      uint32
-}
-
-// IbUverbsExDestroyRwqIndTable is struct ib_uverbs_ex_destroy_rwq_ind_table (rdma/ib_user_verbs.h).
-type IbUverbsExDestroyRwqIndTable struct {
-	CompMask     uint32
-	IndTblHandle uint32
 }
 
 // IbUverbsCqModeration is struct ib_uverbs_cq_moderation (rdma/ib_user_verbs.h).

@@ -5,21 +5,7 @@ package abi
 import "unsafe"
 
 const (
-	MLX5_QP_FLAG_SIGNATURE                = 1
-	MLX5_QP_FLAG_SCATTER_CQE              = 2
-	MLX5_QP_FLAG_TUNNEL_OFFLOADS          = 4
-	MLX5_QP_FLAG_BFREG_INDEX              = 8
-	MLX5_QP_FLAG_TYPE_DCT                 = 16
-	MLX5_QP_FLAG_TYPE_DCI                 = 32
-	MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_UC     = 64
-	MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC     = 128
-	MLX5_QP_FLAG_ALLOW_SCATTER_CQE        = 256
-	MLX5_QP_FLAG_PACKET_BASED_CREDIT_MODE = 512
-	MLX5_QP_FLAG_UAR_PAGE_INDEX           = 1024
-	MLX5_QP_FLAG_DCI_STREAM               = 2048
-	MLX5_SRQ_FLAG_SIGNATURE               = 1
-	MLX5_WQ_FLAG_SIGNATURE                = 1
-	MLX5_IB_UVERBS_ABI_VERSION            = 1
+	MLX5_QP_FLAG_UAR_PAGE_INDEX = 1024
 )
 
 // enum mlx5_lib_caps
@@ -28,155 +14,10 @@ const (
 	MLX5_LIB_CAP_DYN_UAR = 2
 )
 
-// enum mlx5_ib_alloc_uctx_v2_flags
-const (
-	MLX5_IB_ALLOC_UCTX_DEVX = 1
-)
-
-// enum mlx5_ib_alloc_ucontext_resp_mask
-const (
-	MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_CORE_CLOCK_OFFSET = 1
-	MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY    = 2
-	MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_ECE               = 4
-	MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_SQD2RTS           = 8
-	MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS      = 16
-	MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_MKEY_UPDATE_TAG   = 32
-)
-
-// enum mlx5_user_cmds_supp_uhw
-const (
-	MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE = 1
-	MLX5_USER_CMDS_SUPP_UHW_CREATE_AH    = 2
-)
-
-// enum mlx5_user_inline_mode
-const (
-	MLX5_USER_INLINE_MODE_NA      = 0
-	MLX5_USER_INLINE_MODE_NONE    = 1
-	MLX5_USER_INLINE_MODE_L2      = 2
-	MLX5_USER_INLINE_MODE_IP      = 3
-	MLX5_USER_INLINE_MODE_TCP_UDP = 4
-)
-
-const (
-	MLX5_USER_ALLOC_UCONTEXT_FLOW_ACTION_FLAGS_ESP_AES_GCM              = 1
-	MLX5_USER_ALLOC_UCONTEXT_FLOW_ACTION_FLAGS_ESP_AES_GCM_REQ_METADATA = 2
-	MLX5_USER_ALLOC_UCONTEXT_FLOW_ACTION_FLAGS_ESP_AES_GCM_SPI_STEERING = 4
-	MLX5_USER_ALLOC_UCONTEXT_FLOW_ACTION_FLAGS_ESP_AES_GCM_FULL_OFFLOAD = 8
-	MLX5_USER_ALLOC_UCONTEXT_FLOW_ACTION_FLAGS_ESP_AES_GCM_TX_IV_IS_ESN = 16
-)
-
-// enum mlx5_ib_cqe_comp_res_format
-const (
-	MLX5_IB_CQE_RES_FORMAT_HASH        = 1
-	MLX5_IB_CQE_RES_FORMAT_CSUM        = 2
-	MLX5_IB_CQE_RES_FORMAT_CSUM_STRIDX = 4
-)
-
-// enum mlx5_ib_packet_pacing_cap_flags
-const (
-	MLX5_IB_PP_SUPPORT_BURST = 1
-)
-
-// enum mlx5_ib_mpw_caps
-const (
-	MPW_RESERVED         = 1
-	MLX5_IB_ALLOW_MPW    = 2
-	MLX5_IB_SUPPORT_EMPW = 4
-)
-
-// enum mlx5_ib_sw_parsing_offloads
-const (
-	MLX5_IB_SW_PARSING      = 1
-	MLX5_IB_SW_PARSING_CSUM = 2
-	MLX5_IB_SW_PARSING_LSO  = 4
-)
-
-// enum mlx5_ib_query_dev_resp_flags
-const (
-	MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_COMP      = 1
-	MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD       = 2
-	MLX5_IB_QUERY_DEV_RESP_PACKET_BASED_CREDIT_MODE = 4
-	MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT       = 8
-	MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP             = 16
-)
-
-// enum mlx5_ib_tunnel_offloads
-const (
-	MLX5_IB_TUNNELED_OFFLOADS_VXLAN    = 1
-	MLX5_IB_TUNNELED_OFFLOADS_GRE      = 2
-	MLX5_IB_TUNNELED_OFFLOADS_GENEVE   = 4
-	MLX5_IB_TUNNELED_OFFLOADS_MPLS_GRE = 8
-	MLX5_IB_TUNNELED_OFFLOADS_MPLS_UDP = 16
-)
-
 // enum mlx5_ib_create_cq_flags
 const (
-	MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD   = 1
 	MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX = 2
-	MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS   = 4
 )
-
-// enum mlx5_rx_hash_function_flags
-const (
-	MLX5_RX_HASH_FUNC_TOEPLITZ = 1
-)
-
-// enum mlx5_rx_hash_fields
-const (
-	MLX5_RX_HASH_SRC_IPV4     = 1
-	MLX5_RX_HASH_DST_IPV4     = 2
-	MLX5_RX_HASH_SRC_IPV6     = 4
-	MLX5_RX_HASH_DST_IPV6     = 8
-	MLX5_RX_HASH_SRC_PORT_TCP = 16
-	MLX5_RX_HASH_DST_PORT_TCP = 32
-	MLX5_RX_HASH_SRC_PORT_UDP = 64
-	MLX5_RX_HASH_DST_PORT_UDP = 128
-	MLX5_RX_HASH_IPSEC_SPI    = 256
-	MLX5_RX_HASH_INNER        = 2147483648
-)
-
-// enum mlx5_ib_create_qp_resp_mask
-const (
-	MLX5_IB_CREATE_QP_RESP_MASK_TIRN         = 1
-	MLX5_IB_CREATE_QP_RESP_MASK_TISN         = 2
-	MLX5_IB_CREATE_QP_RESP_MASK_RQN          = 4
-	MLX5_IB_CREATE_QP_RESP_MASK_SQN          = 8
-	MLX5_IB_CREATE_QP_RESP_MASK_TIR_ICM_ADDR = 16
-)
-
-// enum mlx5_ib_create_wq_mask
-const (
-	MLX5_IB_CREATE_WQ_STRIDING_RQ = 1
-)
-
-// enum mlx5_ib_modify_qp_mask
-const (
-	MLX5_IB_MODIFY_QP_OOO_DP = 1
-)
-
-// enum mlx5_ib_mmap_cmd
-const (
-	MLX5_IB_MMAP_REGULAR_PAGE         = 0
-	MLX5_IB_MMAP_GET_CONTIGUOUS_PAGES = 1
-	MLX5_IB_MMAP_WC_PAGE              = 2
-	MLX5_IB_MMAP_NC_PAGE              = 3
-	MLX5_IB_MMAP_CORE_CLOCK           = 5
-	MLX5_IB_MMAP_ALLOC_WC             = 6
-	MLX5_IB_MMAP_CLOCK_INFO           = 7
-	MLX5_IB_MMAP_DEVICE_MEM           = 8
-)
-
-const (
-	MLX5_IB_CLOCK_INFO_KERNEL_UPDATING = 1
-	MLX5_IB_CLOCK_INFO_V1              = 0
-)
-
-// Mlx5IbAllocUcontextReq is struct mlx5_ib_alloc_ucontext_req (rdma/mlx5-abi.h).
-type Mlx5IbAllocUcontextReq struct {
-	TotalNumBfregs      uint32
-	NumLowLatencyBfregs uint32
-}
 
 // Mlx5IbAllocUcontextReqV2 is struct mlx5_ib_alloc_ucontext_req_v2 (rdma/mlx5-abi.h).
 type Mlx5IbAllocUcontextReqV2 struct {
@@ -222,80 +63,6 @@ type Mlx5IbAllocPdResp struct {
 	Pdn uint32
 }
 
-// Mlx5IbTsoCaps is struct mlx5_ib_tso_caps (rdma/mlx5-abi.h).
-type Mlx5IbTsoCaps struct {
-	MaxTso        uint32
-	SupportedQpts uint32
-}
-
-// Mlx5IbRssCaps is struct mlx5_ib_rss_caps (rdma/mlx5-abi.h).
-type Mlx5IbRssCaps struct {
-	RxHashFieldsMask uint64
-	RxHashFunction   uint8
-	Reserved         [7]uint8
-}
-
-// Mlx5IbCqeCompCaps is struct mlx5_ib_cqe_comp_caps (rdma/mlx5-abi.h).
-type Mlx5IbCqeCompCaps struct {
-	MaxNum          uint32
-	SupportedFormat uint32
-}
-
-// Mlx5PacketPacingCaps is struct mlx5_packet_pacing_caps (rdma/mlx5-abi.h).
-type Mlx5PacketPacingCaps struct {
-	QpRateLimitMin uint32
-	QpRateLimitMax uint32
-	SupportedQpts  uint32
-	CapFlags       uint8
-	Reserved       [3]uint8
-}
-
-// Mlx5IbSwParsingCaps is struct mlx5_ib_sw_parsing_caps (rdma/mlx5-abi.h).
-type Mlx5IbSwParsingCaps struct {
-	SwParsingOffloads uint32
-	SupportedQpts     uint32
-}
-
-// Mlx5IbStridingRqCaps is struct mlx5_ib_striding_rq_caps (rdma/mlx5-abi.h).
-type Mlx5IbStridingRqCaps struct {
-	MinSingleStrideLogNumOfBytes uint32
-	MaxSingleStrideLogNumOfBytes uint32
-	MinSingleWqeLogNumOfStrides  uint32
-	MaxSingleWqeLogNumOfStrides  uint32
-	SupportedQpts                uint32
-	Reserved                     uint32
-}
-
-// Mlx5IbDciStreamsCaps is struct mlx5_ib_dci_streams_caps (rdma/mlx5-abi.h).
-type Mlx5IbDciStreamsCaps struct {
-	MaxLogNumConcurent uint8
-	MaxLogNumErrored   uint8
-}
-
-// Mlx5IbQueryDeviceResp is struct mlx5_ib_query_device_resp (rdma/mlx5-abi.h).
-type Mlx5IbQueryDeviceResp struct {
-	CompMask                      uint32
-	ResponseLength                uint32
-	TsoCaps                       Mlx5IbTsoCaps
-	RssCaps                       Mlx5IbRssCaps
-	CqeCompCaps                   Mlx5IbCqeCompCaps
-	PacketPacingCaps              Mlx5PacketPacingCaps
-	Mlx5IbSupportMultiPktSendWqes uint32
-	Flags                         uint32
-	SwParsingCaps                 Mlx5IbSwParsingCaps
-	StridingRqCaps                Mlx5IbStridingRqCaps
-	TunnelOffloadsCaps            uint32
-	DciStreamsCaps                Mlx5IbDciStreamsCaps
-	Reserved                      uint16
-	RegC0                         Mlx5IbUapiReg
-}
-
-// Mlx5IbUapiReg is struct mlx5_ib_uapi_reg (rdma/mlx5-abi.h).
-type Mlx5IbUapiReg struct {
-	Value uint32
-	Mask  uint32
-}
-
 // Mlx5IbCreateCq is struct mlx5_ib_create_cq (rdma/mlx5-abi.h).
 type Mlx5IbCreateCq struct {
 	BufAddr          uint64
@@ -339,12 +106,6 @@ type Mlx5IbCreateSrqResp struct {
 	Reserved uint32
 }
 
-// Mlx5IbCreateQpDciStreams is struct mlx5_ib_create_qp_dci_streams (rdma/mlx5-abi.h).
-type Mlx5IbCreateQpDciStreams struct {
-	LogNumConcurent uint8
-	LogNumErrored   uint8
-}
-
 // Mlx5IbCreateQp is struct mlx5_ib_create_qp (rdma/mlx5-abi.h).
 type Mlx5IbCreateQp struct {
 	BufAddr    uint64
@@ -370,15 +131,10 @@ func (s *Mlx5IbCreateQp) SqBufAddr() *uint64 { return (*uint64)(unsafe.Add(unsaf
 // AccessKey is the member access_key.
 func (s *Mlx5IbCreateQp) AccessKey() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 40)) }
 
-// Mlx5IbCreateQpRss is struct mlx5_ib_create_qp_rss (rdma/mlx5-abi.h).
-type Mlx5IbCreateQpRss struct {
-	RxHashFieldsMask uint64
-	RxHashFunction   uint8
-	RxKeyLen         uint8
-	Reserved         [6]uint8
-	RxHashKey        [128]uint8
-	CompMask         uint32
-	Flags            uint32
+// Mlx5IbCreateQpDciStreams is struct mlx5_ib_create_qp_dci_streams (rdma/mlx5-abi.h).
+type Mlx5IbCreateQpDciStreams struct {
+	LogNumConcurent uint8
+	LogNumErrored   uint8
 }
 
 // Mlx5IbCreateQpResp is struct mlx5_ib_create_qp_resp (rdma/mlx5-abi.h).
@@ -394,109 +150,9 @@ type Mlx5IbCreateQpResp struct {
 	TirIcmAddr uint64
 }
 
-// Mlx5IbAllocMw is struct mlx5_ib_alloc_mw (rdma/mlx5-abi.h).
-type Mlx5IbAllocMw struct {
-	CompMask  uint32
-	NumKlms   uint8
-	Reserved1 uint8
-	Reserved2 uint16
-}
-
-// Mlx5IbCreateWq is struct mlx5_ib_create_wq (rdma/mlx5-abi.h).
-type Mlx5IbCreateWq struct {
-	BufAddr                   uint64
-	DbAddr                    uint64
-	RqWqeCount                uint32
-	RqWqeShift                uint32
-	UserIndex                 uint32
-	Flags                     uint32
-	CompMask                  uint32
-	SingleStrideLogNumOfBytes uint32
-	SingleWqeLogNumOfStrides  uint32
-	TwoByteShiftEn            uint32
-}
-
 // Mlx5IbCreateAhResp is struct mlx5_ib_create_ah_resp (rdma/mlx5-abi.h).
 type Mlx5IbCreateAhResp struct {
 	ResponseLength uint32
 	Dmac           [6]uint8
 	Reserved       [6]uint8
-}
-
-// Mlx5IbBurstInfo is struct mlx5_ib_burst_info (rdma/mlx5-abi.h).
-type Mlx5IbBurstInfo struct {
-	MaxBurstSz   uint32
-	TypicalPktSz uint16
-	Reserved     uint16
-}
-
-// Mlx5IbModifyQp is struct mlx5_ib_modify_qp (rdma/mlx5-abi.h).
-type Mlx5IbModifyQp struct {
-	CompMask   uint32
-	BurstInfo  Mlx5IbBurstInfo
-	EceOptions uint32
-}
-
-// Mlx5IbModifyQpResp is struct mlx5_ib_modify_qp_resp (rdma/mlx5-abi.h).
-type Mlx5IbModifyQpResp struct {
-	ResponseLength uint32
-	Dctn           uint32
-	EceOptions     uint32
-	Reserved       uint32
-}
-
-// Mlx5IbCreateWqResp is struct mlx5_ib_create_wq_resp (rdma/mlx5-abi.h).
-type Mlx5IbCreateWqResp struct {
-	ResponseLength uint32
-	Reserved       uint32
-}
-
-// Mlx5IbCreateRwqIndTblResp is struct mlx5_ib_create_rwq_ind_tbl_resp (rdma/mlx5-abi.h).
-type Mlx5IbCreateRwqIndTblResp struct {
-	ResponseLength uint32
-	Reserved       uint32
-}
-
-// Mlx5IbModifyWq is struct mlx5_ib_modify_wq (rdma/mlx5-abi.h).
-type Mlx5IbModifyWq struct {
-	CompMask uint32
-	Reserved uint32
-}
-
-// Mlx5IbClockInfo is struct mlx5_ib_clock_info (rdma/mlx5-abi.h).
-type Mlx5IbClockInfo struct {
-	Sign           uint32
-	Resv           uint32
-	Nsec           uint64
-	Cycles         uint64
-	Frac           uint64
-	Mult           uint32
-	Shift          uint32
-	Mask           uint64
-	OverflowPeriod uint64
-}
-
-// Mlx5IbFlowCountersDesc is struct mlx5_ib_flow_counters_desc (rdma/mlx5-abi.h).
-type Mlx5IbFlowCountersDesc struct {
-	Description uint32
-	Index       uint32
-}
-
-// Mlx5IbFlowCountersData is struct mlx5_ib_flow_counters_data (rdma/mlx5-abi.h).
-type Mlx5IbFlowCountersData struct {
-	CountersData uint64
-	Ncounters    uint32
-	Reserved     uint32
-}
-
-// Mlx5IbCreateFlow is struct mlx5_ib_create_flow (rdma/mlx5-abi.h).
-type Mlx5IbCreateFlow struct {
-	_             [0]uint64
-	NcountersData uint32
-	Reserved      uint32
-}
-
-// Data is the member data[0] (flexible array: its first element).
-func (s *Mlx5IbCreateFlow) Data() *Mlx5IbFlowCountersData {
-	return (*Mlx5IbFlowCountersData)(unsafe.Add(unsafe.Pointer(s), 8))
 }

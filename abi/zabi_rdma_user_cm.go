@@ -5,33 +5,31 @@ package abi
 import "unsafe"
 
 const (
-	RDMA_USER_CM_ABI_VERSION            = 4
-	RDMA_MAX_PRIVATE_DATA               = 256
-	RDMA_USER_CM_CMD_CREATE_ID          = 0
-	RDMA_USER_CM_CMD_DESTROY_ID         = 1
-	RDMA_USER_CM_CMD_BIND_IP            = 2
-	RDMA_USER_CM_CMD_RESOLVE_IP         = 3
-	RDMA_USER_CM_CMD_RESOLVE_ROUTE      = 4
-	RDMA_USER_CM_CMD_QUERY_ROUTE        = 5
-	RDMA_USER_CM_CMD_CONNECT            = 6
-	RDMA_USER_CM_CMD_LISTEN             = 7
-	RDMA_USER_CM_CMD_ACCEPT             = 8
-	RDMA_USER_CM_CMD_REJECT             = 9
-	RDMA_USER_CM_CMD_DISCONNECT         = 10
-	RDMA_USER_CM_CMD_INIT_QP_ATTR       = 11
-	RDMA_USER_CM_CMD_GET_EVENT          = 12
-	RDMA_USER_CM_CMD_GET_OPTION         = 13
-	RDMA_USER_CM_CMD_SET_OPTION         = 14
-	RDMA_USER_CM_CMD_NOTIFY             = 15
-	RDMA_USER_CM_CMD_JOIN_IP_MCAST      = 16
-	RDMA_USER_CM_CMD_LEAVE_MCAST        = 17
-	RDMA_USER_CM_CMD_MIGRATE_ID         = 18
-	RDMA_USER_CM_CMD_QUERY              = 19
-	RDMA_USER_CM_CMD_BIND               = 20
-	RDMA_USER_CM_CMD_RESOLVE_ADDR       = 21
-	RDMA_USER_CM_CMD_JOIN_MCAST         = 22
-	RDMA_USER_CM_CMD_RESOLVE_IB_SERVICE = 23
-	RDMA_USER_CM_CMD_WRITE_CM_EVENT     = 24
+	RDMA_MAX_PRIVATE_DATA           = 256
+	RDMA_USER_CM_CMD_CREATE_ID      = 0
+	RDMA_USER_CM_CMD_DESTROY_ID     = 1
+	RDMA_USER_CM_CMD_BIND_IP        = 2
+	RDMA_USER_CM_CMD_RESOLVE_IP     = 3
+	RDMA_USER_CM_CMD_RESOLVE_ROUTE  = 4
+	RDMA_USER_CM_CMD_QUERY_ROUTE    = 5
+	RDMA_USER_CM_CMD_CONNECT        = 6
+	RDMA_USER_CM_CMD_LISTEN         = 7
+	RDMA_USER_CM_CMD_ACCEPT         = 8
+	RDMA_USER_CM_CMD_REJECT         = 9
+	RDMA_USER_CM_CMD_DISCONNECT     = 10
+	RDMA_USER_CM_CMD_INIT_QP_ATTR   = 11
+	RDMA_USER_CM_CMD_GET_EVENT      = 12
+	RDMA_USER_CM_CMD_GET_OPTION     = 13
+	RDMA_USER_CM_CMD_SET_OPTION     = 14
+	RDMA_USER_CM_CMD_NOTIFY         = 15
+	RDMA_USER_CM_CMD_JOIN_IP_MCAST  = 16
+	RDMA_USER_CM_CMD_LEAVE_MCAST    = 17
+	RDMA_USER_CM_CMD_MIGRATE_ID     = 18
+	RDMA_USER_CM_CMD_QUERY          = 19
+	RDMA_USER_CM_CMD_BIND           = 20
+	RDMA_USER_CM_CMD_RESOLVE_ADDR   = 21
+	RDMA_USER_CM_CMD_JOIN_MCAST     = 22
+	RDMA_USER_CM_CMD_WRITE_CM_EVENT = 24
 )
 
 // enum rdma_ucm_port_space
@@ -46,10 +44,8 @@ const (
 	RDMA_USER_CM_QUERY_ADDR               = 0
 	RDMA_USER_CM_QUERY_PATH               = 1
 	RDMA_USER_CM_QUERY_GID                = 2
-	RDMA_USER_CM_QUERY_IB_SERVICE         = 3
 	RDMA_MC_JOIN_FLAG_FULLMEMBER          = 0
 	RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER = 1
-	RDMA_MC_JOIN_FLAG_RESERVED            = 2
 	RDMA_OPTION_ID                        = 0
 	RDMA_OPTION_IB                        = 1
 	RDMA_OPTION_ID_TOS                    = 0
@@ -57,9 +53,6 @@ const (
 	RDMA_OPTION_ID_AFONLY                 = 2
 	RDMA_OPTION_ID_ACK_TIMEOUT            = 3
 	RDMA_OPTION_IB_PATH                   = 1
-	RDMA_USER_CM_IB_SERVICE_FLAG_ID       = 1
-	RDMA_USER_CM_IB_SERVICE_FLAG_NAME     = 2
-	RDMA_USER_CM_IB_SERVICE_NAME_SIZE     = 64
 )
 
 // RdmaUcmCmdHdr is struct rdma_ucm_cmd_hdr (rdma/rdma_user_cm.h).
@@ -180,18 +173,6 @@ func (s *RdmaUcmQueryPathResp) PathData() *IbPathRecData {
 	return (*IbPathRecData)(unsafe.Add(unsafe.Pointer(s), 8))
 }
 
-// RdmaUcmQueryIbServiceResp is struct rdma_ucm_query_ib_service_resp (rdma/rdma_user_cm.h).
-type RdmaUcmQueryIbServiceResp struct {
-	_              [0]uint64
-	NumServiceRecs uint32
-	Reserved       uint32
-}
-
-// Recs is the member recs[0] (flexible array: its first element).
-func (s *RdmaUcmQueryIbServiceResp) Recs() *IbUserServiceRec {
-	return (*IbUserServiceRec)(unsafe.Add(unsafe.Pointer(s), 8))
-}
-
 // RdmaUcmConnParam is struct rdma_ucm_conn_param (rdma/rdma_user_cm.h).
 type RdmaUcmConnParam struct {
 	QpNum              uint32
@@ -205,16 +186,6 @@ type RdmaUcmConnParam struct {
 	RetryCount         uint8
 	RnrRetryCount      uint8
 	Valid              uint8
-}
-
-// RdmaUcmUdParam is struct rdma_ucm_ud_param (rdma/rdma_user_cm.h).
-type RdmaUcmUdParam struct {
-	QpNum          uint32
-	Qkey           uint32
-	AhAttr         IbUverbsAhAttr
-	PrivateData    [256]uint8
-	PrivateDataLen uint8
-	Reserved       [7]uint8
 }
 
 // RdmaUcmEce is struct rdma_ucm_ece (rdma/rdma_user_cm.h).
@@ -330,6 +301,16 @@ func (s *RdmaUcmEventRespParam) Arg32() *[2]uint32 {
 	return (*[2]uint32)(unsafe.Add(unsafe.Pointer(s), 0))
 }
 
+// RdmaUcmUdParam is struct rdma_ucm_ud_param (rdma/rdma_user_cm.h).
+type RdmaUcmUdParam struct {
+	QpNum          uint32
+	Qkey           uint32
+	AhAttr         IbUverbsAhAttr
+	PrivateData    [256]uint8
+	PrivateDataLen uint8
+	Reserved       [7]uint8
+}
+
 // RdmaUcmSetOption is struct rdma_ucm_set_option (rdma/rdma_user_cm.h).
 type RdmaUcmSetOption struct {
 	Optval  uint64
@@ -349,21 +330,6 @@ type RdmaUcmMigrateId struct {
 // RdmaUcmMigrateResp is struct rdma_ucm_migrate_resp (rdma/rdma_user_cm.h).
 type RdmaUcmMigrateResp struct {
 	EventsReported uint32
-}
-
-// RdmaUcmIbService is struct rdma_ucm_ib_service (rdma/rdma_user_cm.h).
-type RdmaUcmIbService struct {
-	ServiceId   uint64
-	ServiceName [64]uint8
-	Flags       uint32
-	Reserved    uint32
-}
-
-// RdmaUcmResolveIbService is struct rdma_ucm_resolve_ib_service (rdma/rdma_user_cm.h).
-type RdmaUcmResolveIbService struct {
-	Id       uint32
-	Reserved uint32
-	Ibs      RdmaUcmIbService
 }
 
 // RdmaUcmWriteCmEvent is struct rdma_ucm_write_cm_event (rdma/rdma_user_cm.h).

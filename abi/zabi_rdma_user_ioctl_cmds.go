@@ -5,7 +5,6 @@ package abi
 import "unsafe"
 
 const (
-	RDMA_IOCTL_MAGIC           = 27
 	RDMA_VERBS_IOCTL           = 0xc0181b01
 	UVERBS_ATTR_F_MANDATORY    = 1
 	UVERBS_ATTR_F_VALID_OUTPUT = 2

@@ -4,87 +4,6 @@ package abi
 
 import "unsafe"
 
-const (
-	RXE_NETWORK_TYPE_IPV4 = 1
-	RXE_NETWORK_TYPE_IPV6 = 2
-)
-
-// RxeGid is union rxe_gid (rdma/rdma_user_rxe.h).
-type RxeGid struct {
-	raw struct {
-		_   [0]uint64
-		mem [16]byte
-	}
-}
-
-// Raw is the member raw.
-func (s *RxeGid) Raw() *[16]uint8 { return (*[16]uint8)(unsafe.Add(unsafe.Pointer(s), 0)) }
-
-// Global is the member global.
-func (s *RxeGid) Global() *RxeGidGlobal { return (*RxeGidGlobal)(unsafe.Add(unsafe.Pointer(s), 0)) }
-
-// RxeGidGlobal is union rxe_gid, member global (rdma/rdma_user_rxe.h).
-type RxeGidGlobal struct {
-	SubnetPrefix uint64 // big endian
-	InterfaceId  uint64 // big endian
-}
-
-// RxeGlobalRoute is struct rxe_global_route (rdma/rdma_user_rxe.h).
-type RxeGlobalRoute struct {
-	Dgid         RxeGid
-	FlowLabel    uint32
-	SgidIndex    uint8
-	HopLimit     uint8
-	TrafficClass uint8
-	_            [1]byte
-}
-
-// RxeAv is struct rxe_av (rdma/rdma_user_rxe.h).
-type RxeAv struct {
-	PortNum     uint8
-	NetworkType uint8
-	Dmac        [6]uint8
-	Grh         RxeGlobalRoute
-	SgidAddr    RxeAvSgidAddr
-	DgidAddr    RxeAvDgidAddr
-}
-
-// RxeAvSgidAddr is struct rxe_av, member sgid_addr (rdma/rdma_user_rxe.h).
-type RxeAvSgidAddr struct {
-	raw struct {
-		_   [0]uint32
-		mem [28]byte
-	}
-}
-
-// SockaddrIn is the member _sockaddr_in.
-func (s *RxeAvSgidAddr) SockaddrIn() *SockaddrIn {
-	return (*SockaddrIn)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// SockaddrIn6 is the member _sockaddr_in6.
-func (s *RxeAvSgidAddr) SockaddrIn6() *SockaddrIn6 {
-	return (*SockaddrIn6)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// RxeAvDgidAddr is struct rxe_av, member dgid_addr (rdma/rdma_user_rxe.h).
-type RxeAvDgidAddr struct {
-	raw struct {
-		_   [0]uint32
-		mem [28]byte
-	}
-}
-
-// SockaddrIn is the member _sockaddr_in.
-func (s *RxeAvDgidAddr) SockaddrIn() *SockaddrIn {
-	return (*SockaddrIn)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// SockaddrIn6 is the member _sockaddr_in6.
-func (s *RxeAvDgidAddr) SockaddrIn6() *SockaddrIn6 {
-	return (*SockaddrIn6)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
 // RxeSendWr is struct rxe_send_wr (rdma/rdma_user_rxe.h).
 type RxeSendWr struct {
 	WrId      uint64
@@ -173,6 +92,82 @@ type RxeSendWrWrUd struct {
 	AhNum      uint32
 	Pad        [4]uint32
 	Av         RxeAv
+}
+
+// RxeAv is struct rxe_av (rdma/rdma_user_rxe.h).
+type RxeAv struct {
+	PortNum     uint8
+	NetworkType uint8
+	Dmac        [6]uint8
+	Grh         RxeGlobalRoute
+	SgidAddr    RxeAvSgidAddr
+	DgidAddr    RxeAvDgidAddr
+}
+
+// RxeGlobalRoute is struct rxe_global_route (rdma/rdma_user_rxe.h).
+type RxeGlobalRoute struct {
+	Dgid         RxeGid
+	FlowLabel    uint32
+	SgidIndex    uint8
+	HopLimit     uint8
+	TrafficClass uint8
+	_            [1]byte
+}
+
+// RxeGid is union rxe_gid (rdma/rdma_user_rxe.h).
+type RxeGid struct {
+	raw struct {
+		_   [0]uint64
+		mem [16]byte
+	}
+}
+
+// Raw is the member raw.
+func (s *RxeGid) Raw() *[16]uint8 { return (*[16]uint8)(unsafe.Add(unsafe.Pointer(s), 0)) }
+
+// Global is the member global.
+func (s *RxeGid) Global() *RxeGidGlobal { return (*RxeGidGlobal)(unsafe.Add(unsafe.Pointer(s), 0)) }
+
+// RxeGidGlobal is union rxe_gid, member global (rdma/rdma_user_rxe.h).
+type RxeGidGlobal struct {
+	SubnetPrefix uint64 // big endian
+	InterfaceId  uint64 // big endian
+}
+
+// RxeAvSgidAddr is struct rxe_av, member sgid_addr (rdma/rdma_user_rxe.h).
+type RxeAvSgidAddr struct {
+	raw struct {
+		_   [0]uint32
+		mem [28]byte
+	}
+}
+
+// SockaddrIn is the member _sockaddr_in.
+func (s *RxeAvSgidAddr) SockaddrIn() *SockaddrIn {
+	return (*SockaddrIn)(unsafe.Add(unsafe.Pointer(s), 0))
+}
+
+// SockaddrIn6 is the member _sockaddr_in6.
+func (s *RxeAvSgidAddr) SockaddrIn6() *SockaddrIn6 {
+	return (*SockaddrIn6)(unsafe.Add(unsafe.Pointer(s), 0))
+}
+
+// RxeAvDgidAddr is struct rxe_av, member dgid_addr (rdma/rdma_user_rxe.h).
+type RxeAvDgidAddr struct {
+	raw struct {
+		_   [0]uint32
+		mem [28]byte
+	}
+}
+
+// SockaddrIn is the member _sockaddr_in.
+func (s *RxeAvDgidAddr) SockaddrIn() *SockaddrIn {
+	return (*SockaddrIn)(unsafe.Add(unsafe.Pointer(s), 0))
+}
+
+// SockaddrIn6 is the member _sockaddr_in6.
+func (s *RxeAvDgidAddr) SockaddrIn6() *SockaddrIn6 {
+	return (*SockaddrIn6)(unsafe.Add(unsafe.Pointer(s), 0))
 }
 
 // RxeSendWrWrMw is struct rxe_send_wr, member wr.mw (rdma/rdma_user_rxe.h).

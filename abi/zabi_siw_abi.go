@@ -5,10 +5,7 @@ package abi
 import "unsafe"
 
 const (
-	SIW_ABI_VERSION    = 1
-	SIW_MAX_SGE        = 6
-	SIW_UOBJ_MAX_KEY   = 0x8ffff
-	SIW_INVAL_UOBJ_KEY = 0x90000
+	SIW_MAX_SGE = 6
 )
 
 // enum siw_opcode
@@ -19,17 +16,9 @@ const (
 	SIW_OP_SEND            = 3
 	SIW_OP_SEND_WITH_IMM   = 4
 	SIW_OP_SEND_REMOTE_INV = 5
-	SIW_OP_FETCH_AND_ADD   = 6
-	SIW_OP_COMP_AND_SWAP   = 7
 	SIW_OP_RECEIVE         = 8
-	SIW_OP_READ_RESPONSE   = 9
 	SIW_OP_INVAL_STAG      = 10
 	SIW_OP_REG_MR          = 11
-	SIW_NUM_OPCODES        = 12
-)
-
-const (
-	SIW_MAX_INLINE = 80
 )
 
 // enum siw_wqe_flags
@@ -39,17 +28,13 @@ const (
 	SIW_WQE_SIGNALLED  = 4
 	SIW_WQE_SOLICITED  = 8
 	SIW_WQE_READ_FENCE = 16
-	SIW_WQE_REM_INVAL  = 32
-	SIW_WQE_COMPLETED  = 64
 )
 
 // enum siw_notify_flags
 const (
-	SIW_NOTIFY_NOT             = 0
-	SIW_NOTIFY_SOLICITED       = 1
-	SIW_NOTIFY_NEXT_COMPLETION = 2
-	SIW_NOTIFY_MISSED_EVENTS   = 4
-	SIW_NOTIFY_ALL             = 7
+	SIW_NOTIFY_NOT       = 0
+	SIW_NOTIFY_SOLICITED = 1
+	SIW_NOTIFY_ALL       = 7
 )
 
 // enum siw_wc_status
@@ -64,7 +49,6 @@ const (
 	SIW_WC_REM_ACCESS_ERR  = 7
 	SIW_WC_REM_INV_REQ_ERR = 8
 	SIW_WC_GENERAL_ERR     = 9
-	SIW_NUM_WC_STATUS      = 10
 )
 
 // SiwUrespCreateCq is struct siw_uresp_create_cq (rdma/siw-abi.h).

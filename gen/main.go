@@ -1,7 +1,10 @@
-// Command gen writes package abi: the kernel's RDMA uAPI as Go.
+// Command gen writes package abi: what this repository uses of the kernel's RDMA uAPI, as Go.
 //
 //	linux-libc-dev ─► clang -target bpf -g ─► BTF ─► structs, unions  ─┐
 //	(lab/debian)  clang -E -dM ─► values ────► macros, enums     ─┴► abi/zabi_*.go
+//
+// It writes the constants and types that Go files of the repository name, and the types inside
+// those. To use another one, name it in the code, then run go generate ./abi.
 //
 // The package version is pinned (see headers.go), so the output is the same on every
 // machine. With -check nothing is written, and a difference is an error. If a mirror no
@@ -44,7 +47,11 @@ func run(ctx context.Context, out string, check bool) error {
 	if err != nil {
 		return err
 	}
-	files, err := generate(h, version)
+	used, err := usedNames(filepath.Join(out, ".."))
+	if err != nil {
+		return err
+	}
+	files, err := generate(h, version, func(name string) bool { return used[name] })
 	if err != nil {
 		return err
 	}
@@ -91,7 +98,7 @@ func checkFiles(dir string, files map[string][]byte) error {
 		if err != nil {
 			errs = append(errs, err)
 		} else if !bytes.Equal(old, text) {
-			errs = append(errs, fmt.Errorf("%s differs from what the headers give; run go generate ./abi", name))
+			errs = append(errs, fmt.Errorf("%s differs from what the headers give and the code uses; run go generate ./abi", name))
 		}
 	}
 	return errors.Join(errs...)
