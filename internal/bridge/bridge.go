@@ -1,5 +1,9 @@
 // Package bridge contains functions of packages uverbs and cm for other packages of this module,
 // which programs cannot call.
+//
+// Those packages set them when they start, and import this one, so objects have the type any here. The
+// alternatives are exported methods, which programs could call, or types embedded in the objects
+// whose only purpose is to name them here. An argument of a wrong type panics in the first call.
 package bridge
 
 import (
