@@ -64,15 +64,42 @@ func (s *sender) post(o *Op, call *call) error {
 	if err := s.c.checkUsable(); err != nil {
 		return err
 	}
-	local, remote := requiredAccess(&o.SendWR)
-	size, err := s.check(o.Spans, local)
+	size, err := s.prepare(o)
 	if err != nil {
 		return err
 	}
-	if len(o.Spans) > 0 && len(o.SGL) > 0 {
-		return fmt.Errorf("spans together with an SGL: %w", verbs.ErrRange)
-	}
 	wr, spans := &s.wr[0], o.Spans
+	if s.c.iwarp && wr.Opcode == verbs.OpRDMARead && len(wr.SGL)+len(wr.Inline) == 0 {
+		return s.postReads(o, call, size)
+	}
+	if err := s.checkRoom(1, o, call); err != nil {
+		return err
+	}
+	if o.advert {
+		spans = nil
+	}
+	if err := s.postOne(o, call, spans, o.Flags, size); err != nil {
+		return err
+	}
+	switch {
+	case o.advert:
+		s.counts.AdvertsSent++
+	case o.window != nil:
+		o.window.bound = bound(&s.bind)
+	}
+	return nil
+}
+
+// prepare checks a request, sets s.wr to it, but for what postOne sets, and returns the length of its data.
+func (s *sender) prepare(o *Op) (size int, err error) {
+	local, remote := requiredAccess(&o.SendWR)
+	if size, err = s.check(o.Spans, local); err != nil {
+		return 0, err
+	}
+	if len(o.Spans) > 0 && len(o.SGL) > 0 {
+		return 0, fmt.Errorf("spans together with an SGL: %w", verbs.ErrRange)
+	}
+	wr := &s.wr[0]
 	*wr = verbs.SendWR{
 		Opcode: o.Opcode, Imm: o.Imm, RemoteAddr: o.RemoteAddr, RKey: o.RKey,
 	}
@@ -81,45 +108,23 @@ func (s *sender) post(o *Op, call *call) error {
 		s.args.CompareAdd, s.args.Swap, s.args.Flush = a.CompareAdd, a.Swap, a.Flush
 		wr.Args = &s.args
 	}
-	if o.advert {
-		if wr.Inline, err = appendAdvert(s.inline[:0], o.Imm, spans[0]); err != nil {
-			return err
-		}
-		size, spans = AdvertSize, nil
-	} else if n, err := s.copyData(o); err != nil {
-		return err
-	} else {
+	switch {
+	case o.advert:
+		size = AdvertSize
+		wr.Inline, err = appendAdvert(s.inline[:0], o.Imm, o.Spans[0])
+	case wr.Opcode == verbs.OpBindMW && o.args().Bind == nil:
+		size, wr.Args, s.args.Bind = 0, &s.args, &s.bind
+		s.bind, err = o.binding(s.c)
+	default:
+		var n int
+		n, err = s.copyData(o)
 		size += n
 	}
-	if remote != 0 && o.RemoteAddr == 0 && o.RKey == 0 || remote == 0 && o.At != (Target{}) {
-		if err := o.checkTarget(size, remote); err != nil {
-			return err
-		}
+	if err == nil && (remote != 0 && o.RemoteAddr == 0 && o.RKey == 0 || remote == 0 && o.At != (Target{})) {
 		wr.RemoteAddr, wr.RKey = o.At.addr(), o.At.Region.Key
+		err = o.checkTarget(size, remote)
 	}
-	if s.c.iwarp && wr.Opcode == verbs.OpRDMARead && len(wr.SGL)+len(wr.Inline) == 0 {
-		return s.postReads(o, call, size)
-	}
-	var bound RemoteRegion
-	if wr.Opcode == verbs.OpBindMW && o.args().Bind == nil {
-		if bound, err = o.binding(s.c, &s.bind); err != nil {
-			return err
-		}
-		size, s.args.Bind, wr.Args = 0, &s.bind, &s.args
-	}
-	if err := s.checkRoom(1, o, call); err != nil {
-		return err
-	}
-	if err := s.postOne(o, call, spans, o.Flags, size); err != nil {
-		return err
-	}
-	if o.advert {
-		s.counts.AdvertsSent++
-	}
-	if o.window != nil {
-		o.window.bound = bound
-	}
-	return nil
+	return size, err
 }
 
 // copyData copies what the request's SGL, Inline, and InlineList and Bind of its Args refer to, and returns the

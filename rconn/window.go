@@ -61,16 +61,16 @@ func (w *Window) Region() RemoteRegion {
 	return w.bound
 }
 
-// binding checks what [Bind] asks for, describes it in b, and returns what the peer may use then.
-func (o *Op) binding(c *Conn, b *verbs.MWBind) (RemoteRegion, error) {
+// binding checks what [Bind] asks for, and describes it.
+func (o *Op) binding(c *Conn) (verbs.MWBind, error) {
 	w := o.window
 	switch {
 	case w == nil:
-		return RemoteRegion{}, fmt.Errorf("no window: %w", verbs.ErrRange)
+		return verbs.MWBind{}, fmt.Errorf("no window: %w", verbs.ErrRange)
 	case w.c != c:
-		return RemoteRegion{}, fmt.Errorf("window of another connection: %w", ErrForeign)
+		return verbs.MWBind{}, fmt.Errorf("window of another connection: %w", ErrForeign)
 	case o.Spans[0].Len < 1:
-		return RemoteRegion{}, fmt.Errorf("window of %d bytes: %w", o.Spans[0].Len, verbs.ErrRange)
+		return verbs.MWBind{}, fmt.Errorf("window of %d bytes: %w", o.Spans[0].Len, verbs.ErrRange)
 	}
 	part := o.Spans[0]
 	need := o.access & verbs.AccessLocalWrite
@@ -78,13 +78,20 @@ func (o *Op) binding(c *Conn, b *verbs.MWBind) (RemoteRegion, error) {
 		need = verbs.AccessLocalWrite
 	}
 	if part.Region.access&need != need {
-		return RemoteRegion{}, fmt.Errorf("%v: %w", part.Region, ErrAccess)
+		return verbs.MWBind{}, fmt.Errorf("%v: %w", part.Region, ErrAccess)
+	}
+	access := o.access & remoteAccess
+	if access == 0 {
+		return verbs.MWBind{}, fmt.Errorf("window without access for the peer: %w", ErrAccess)
 	}
 	mr := part.Region.mr
-	r := RemoteRegion{Addr: mr.Addr() + uint64(part.Off), Len: part.Len, Key: verbs.NextRKey(w.bound.Key), Access: o.access & remoteAccess}
-	if r.Access == 0 {
-		return RemoteRegion{}, fmt.Errorf("window without access for the peer: %w", ErrAccess)
-	}
-	*b = verbs.MWBind{RKey: w.bound.Key, NewRKey: r.Key, LKey: mr.LKey(), Addr: r.Addr, Length: uint64(r.Len), Access: r.Access}
-	return r, nil
+	return verbs.MWBind{
+		RKey: w.bound.Key, NewRKey: verbs.NextRKey(w.bound.Key), LKey: mr.LKey(),
+		Addr: mr.Addr() + uint64(part.Off), Length: uint64(part.Len), Access: access,
+	}, nil
+}
+
+// bound returns what the peer may use after a binding.
+func bound(b *verbs.MWBind) RemoteRegion {
+	return RemoteRegion{Addr: b.Addr, Len: int(b.Length), Key: b.NewRKey, Access: b.Access}
 }
