@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/provider"
 )
 
 // Op is a request for [Conn.Post]. [Send], [Write], [Read] and the functions beside them make
@@ -113,11 +112,19 @@ func Bind(w *Window, part Span, access verbs.Access) Op {
 	return Op{SendWR: verbs.SendWR{Opcode: verbs.OpBindMW}, Spans: []Span{part}, window: w, access: access}
 }
 
-func (o *Op) args() *verbs.SendArgs { return provider.Args(&o.SendWR) }
+var noArgs verbs.SendArgs
+
+// args returns Args, or empty ones, which nobody may change.
+func (o *Op) args() *verbs.SendArgs {
+	if o.Args == nil {
+		return &noArgs
+	}
+	return o.Args
+}
 
 // requiredAccess returns the access to its spans and to the peer's memory that a request needs.
-func requiredAccess(wr *verbs.SendWR) (local, remote verbs.Access) {
-	switch wr.Opcode {
+func (o *Op) requiredAccess() (local, remote verbs.Access) {
+	switch o.Opcode {
 	case verbs.OpRDMAWrite, verbs.OpRDMAWriteImm, verbs.OpAtomicWrite:
 		return 0, verbs.AccessRemoteWrite
 	case verbs.OpRDMARead, verbs.OpRDMAReadInv:
@@ -127,10 +134,10 @@ func requiredAccess(wr *verbs.SendWR) (local, remote verbs.Access) {
 	case verbs.OpBindMW:
 		return verbs.AccessMWBind, 0
 	case verbs.OpFlush:
-		if provider.Args(wr).Flush.Type&verbs.FlushGlobal != 0 {
+		if o.args().Flush.Type&verbs.FlushGlobal != 0 {
 			remote |= verbs.AccessFlushGlobal
 		}
-		if provider.Args(wr).Flush.Type&verbs.FlushPersistent != 0 {
+		if o.args().Flush.Type&verbs.FlushPersistent != 0 {
 			remote |= verbs.AccessFlushPersistent
 		}
 	}

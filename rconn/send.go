@@ -92,7 +92,7 @@ func (s *sender) post(o *Op, call *call) error {
 
 // prepare checks a request, sets s.wr to it, but for what postOne sets, and returns the length of its data.
 func (s *sender) prepare(o *Op) (size int, err error) {
-	local, remote := requiredAccess(&o.SendWR)
+	local, remote := o.requiredAccess()
 	if size, err = s.check(o.Spans, local); err != nil {
 		return 0, err
 	}
