@@ -122,12 +122,16 @@ type limit struct {
 	of    func(*result) float64
 }
 
-// check returns an error if the result is worse than the limit.
-func (l limit) check(r *result) error {
-	if v := l.of(r); l.bound != 0 && (v < l.bound && l.least || v > l.bound && !l.least) {
-		return fmt.Errorf(l.text, v, l.bound)
+// failures returns an error for each result that is worse than a limit.
+func failures(results []*result, limits []limit) (errs []error) {
+	for _, r := range results {
+		for _, l := range limits {
+			if v := l.of(r); l.bound != 0 && (v < l.bound && l.least || v > l.bound && !l.least) {
+				errs = append(errs, fmt.Errorf(l.text, v, l.bound))
+			}
+		}
 	}
-	return nil
+	return errs
 }
 
 // cqMod returns how many messages share a completion: by default as many as in perftest, and
@@ -166,69 +170,18 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size int, depth depthF
 	if c.Host == "" {
 		return c.serve(ctx, k)
 	}
-	sizes := []int{size}
-	if c.All {
-		sizes = powers()
-	}
-	w := work{
-		Version: version, Op: k.Selected().Parent.Name, Mode: k.Selected().Name, Size: sizes[0],
-		Iters: c.Iters, Duration: time.Duration(c.Duration),
-		QPs: depth.QPs, TxDepth: depth.TxDepth, RxDepth: depth.RxDepth, List: depth.List,
-		CQMod: depth.cqMod(c.All || size > 8<<10), Inline: int(c.Inline), Both: depth.Both, Events: c.Events,
-		TClass: c.TClass, Timeout: c.Timeout,
-	}
-	if c.Duration != 0 {
-		w.Iters = 0
-	}
-	if err := w.validate(); err != nil {
+	w, err := c.work(k, size, depth)
+	if err != nil {
 		return cli.Usage(err)
 	}
-	switch {
-	case c.Once:
-		return cli.Usage(errors.New("once: for servers only"))
-	case c.Interval < 0:
-		return cli.Usage(fmt.Errorf("interval: %v is below 0", time.Duration(c.Interval)))
-	}
-	period := time.Duration(c.Interval)
-	doc := newDocument(k.Args, w, c.All, period, limits)
+	doc := newDocument(k.Args, w, c.All, time.Duration(c.Interval), limits)
 	ctl, err := connect(ctx, c.Device, cli.JoinPort(c.Host, c.Port))
 	if err != nil {
 		return err
 	}
 	defer ctl.Conn.Close()
-	text := k.Stdout
-	if c.JSON {
-		text = io.Discard
-	}
-	fmt.Fprintln(text, heading(w.Op, w.Mode))
-	var intervals []interval
-	onStart := func(s *session) (onEnd func()) {
-		c.logStart(k, s)
-		intervals = nil
-		return s.reportIntervals(period, func(i interval) {
-			intervals = append(intervals, i)
-			fmt.Fprintln(text, i)
-		})
-	}
-	var failed []error
-	for _, w.Size = range sizes {
-		var r *result
-		r, err = run(ctx, w, ctl, true, onStart)
-		if err != nil {
-			if c.All && errors.Is(err, errMTU) && len(doc.Results) > 0 {
-				err = nil
-			}
-			break
-		}
-		r.Intervals = intervals
-		doc.Results = append(doc.Results, r)
-		for _, l := range limits {
-			if err := l.check(r); err != nil {
-				failed = append(failed, err)
-			}
-		}
-		fmt.Fprintln(text, r.line(cli.Width(k.Stdout)))
-	}
+	doc.Results, err = c.runAll(ctx, k, w, ctl)
+	failed := failures(doc.Results, limits)
 	if err != nil {
 		failed = append(failed, err)
 	}
@@ -239,6 +192,68 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size int, depth depthF
 		failed = append(failed, cli.WriteJSON(k.Stdout, doc))
 	}
 	return errors.Join(failed...)
+}
+
+// work returns the first run. Its errors are of usage.
+func (c *flags) work(k *kong.Context, size int, depth depthFlags) (work, error) {
+	w := work{
+		Version: version, Op: k.Selected().Parent.Name, Mode: k.Selected().Name, Size: size,
+		Iters: c.Iters, Duration: time.Duration(c.Duration),
+		QPs: depth.QPs, TxDepth: depth.TxDepth, RxDepth: depth.RxDepth, List: depth.List,
+		CQMod: depth.cqMod(c.All || size > 8<<10), Inline: int(c.Inline), Both: depth.Both, Events: c.Events,
+		TClass: c.TClass, Timeout: c.Timeout,
+	}
+	if c.All {
+		w.Size = powers()[0]
+	}
+	if c.Duration != 0 {
+		w.Iters = 0
+	}
+	if err := w.validate(); err != nil {
+		return w, err
+	}
+	switch {
+	case c.Once:
+		return w, errors.New("once: for servers only")
+	case c.Interval < 0:
+		return w, fmt.Errorf("interval: %v is below 0", time.Duration(c.Interval))
+	}
+	return w, nil
+}
+
+// runAll makes a run of w, or with --all one of each size, and prints the results as they come.
+func (c *flags) runAll(ctx context.Context, k *kong.Context, w work, ctl *control) (results []*result, err error) {
+	text := k.Stdout
+	if c.JSON {
+		text = io.Discard
+	}
+	fmt.Fprintln(text, heading(w.Op, w.Mode))
+	var intervals []interval
+	onStart := func(s *session) (onEnd func()) {
+		c.logStart(k, s)
+		intervals = nil
+		return s.reportIntervals(time.Duration(c.Interval), func(i interval) {
+			intervals = append(intervals, i)
+			fmt.Fprintln(text, i)
+		})
+	}
+	sizes := []int{w.Size}
+	if c.All {
+		sizes = powers()
+	}
+	for _, w.Size = range sizes {
+		r, err := run(ctx, w, ctl, true, onStart)
+		switch {
+		case c.All && errors.Is(err, errMTU) && len(results) > 0:
+			return results, nil
+		case err != nil:
+			return results, err
+		}
+		r.Intervals = intervals
+		results = append(results, r)
+		fmt.Fprintln(text, r.line(cli.Width(k.Stdout)))
+	}
+	return results, nil
 }
 
 func (c *commonFlags) logStart(k *kong.Context, s *session) {

@@ -100,18 +100,17 @@ func heading(op, mode string) string {
 
 // line returns the result for a terminal of width columns, which 0 does not limit.
 func (r *result) line(width int) string {
-	s := fmt.Sprintf("%9d %11d ", r.Size, r.Sent)
-	switch l := r.Latency; {
-	case l != nil && width > 0 && width < tableWidth:
+	var s string
+	switch l, b := r.Latency, r.Bandwidth; {
+	case b != nil:
+		s = fmt.Sprintf("%9d %11d %12.2f %12.3f %12.6f", r.Size, r.Sent, b.Mebi, b.Gbit, b.Messages/1e6)
+	case width > 0 && width < tableWidth:
 		s = cli.Wrap("", fmt.Sprintf("%d bytes, %d times, %v", r.Size, r.Sent, l), width, "  ")
-	case l != nil:
+	default:
 		s = fmt.Sprintf("%7d %8d", r.Size, r.Sent)
 		for _, us := range []float64{l.Min, l.Mean, l.P50, l.P90, l.P99, l.P999, l.Max} {
 			s += fmt.Sprintf(" %8.2f", us)
 		}
-	}
-	if b := r.Bandwidth; b != nil {
-		s += fmt.Sprintf("%12.2f %12.3f %12.6f", b.Mebi, b.Gbit, b.Messages/1e6)
 	}
 	if r.Lost > 0 {
 		s += fmt.Sprintf("   %d lost", r.Lost)
