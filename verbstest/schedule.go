@@ -227,11 +227,7 @@ func (n *Network) flow(pk *packet) *flow {
 func (n *Network) judge(pk *packet, now time.Duration) {
 	n.record(pk)
 	f := n.flow(pk)
-	// Each packet takes the same number of random numbers, so that a change of one
-	// probability does not change the others' results.
-	lost, doubled, damaged, late := f.random.Float64(), f.random.Float64(), f.random.Float64(), f.random.Float64()
-	jitter, bit := f.random.Float64(), f.random.Uint64()
-
+	c := draw(f.random)
 	var act Action
 	if filter := n.opt.Filter; filter != nil {
 		view := &n.trace.viewed
@@ -243,52 +239,94 @@ func (n *Network) judge(pk *packet, now time.Duration) {
 	if !ok {
 		l = n.opt.Link
 	}
+	var v verdict
 	switch {
 	case act.Drop:
-		n.drop(pk, "filter")
-		return
+		v.drop = "filter"
 	case n.separated(d):
-		n.drop(pk, "partition")
-		return
-	case lost < l.Loss:
-		n.drop(pk, "loss")
-		return
+		v.drop = "partition"
+	default:
+		v = f.decide(l, act, c, pk, now, n.step)
+	}
+	n.execute(v, pk, now)
+}
+
+// chances are random numbers, one for each probability of a link.
+type chances struct {
+	loss, duplicate, corrupt, reorder, jitter float64
+	bit                                       uint64 // to change
+}
+
+// draw takes the same number of random numbers for each packet, so that a change of one probability
+// does not change the others' results.
+func draw(r *rand.Rand) chances {
+	return chances{r.Float64(), r.Float64(), r.Float64(), r.Float64(), r.Float64(), r.Uint64()}
+}
+
+// verdict is what happens to a packet.
+type verdict struct {
+	drop      string // why, or ""
+	due       time.Duration
+	overtaken time.Duration // the part of the delay in which later packets overtake it
+	reordered bool          // by the link
+	copies    int
+	corrupt   bool
+	bit       uint64
+}
+
+// decide returns what a link does to a packet for which the filter said act. It changes only the flow.
+func (f *flow) decide(l Link, act Action, c chances, pk *packet, now, step time.Duration) verdict {
+	if c.loss < l.Loss {
+		return verdict{drop: "loss"}
 	}
 	depart, ok := f.depart(l, now, ipSize(pk))
 	if !ok {
-		n.drop(pk, "link queue is full")
+		return verdict{drop: "link queue is full"}
+	}
+	v := verdict{
+		overtaken: max(act.Delay, 0), reordered: c.reorder < l.Reorder,
+		copies: act.Copies, corrupt: act.Corrupt || c.corrupt < l.Corrupt, bit: c.bit,
+	}
+	if v.reordered {
+		v.overtaken += ReorderDelay
+	}
+	if c.duplicate < l.Duplicate {
+		v.copies++
+	}
+	v.due = max(depart, pk.sent) + l.Delay + time.Duration(c.jitter*float64(l.Jitter))
+	if step > 0 {
+		v.due -= min(l.Delay, now-pk.sent) // The step is part of the delay.
+	}
+	v.due = max(v.due, f.last, now)
+	if v.overtaken == 0 {
+		f.last = v.due
+	}
+	v.due += v.overtaken
+	return v
+}
+
+// execute does to a packet what was decided.
+func (n *Network) execute(v verdict, pk *packet, now time.Duration) {
+	if v.drop != "" {
+		n.drop(pk, v.drop)
 		return
 	}
-	due := max(depart, pk.sent) + l.Delay + time.Duration(jitter*float64(l.Jitter))
-	if n.step > 0 {
-		due -= min(l.Delay, now-pk.sent) // The step is part of the delay.
+	if v.reordered {
+		n.stats.Reordered++
 	}
-	due = max(due, f.last, now)
-	if late < l.Reorder || act.Delay > 0 {
-		extra := act.Delay
-		if late < l.Reorder {
-			n.stats.Reordered++
-			extra += ReorderDelay
-		}
-		due += extra
-		n.note(pk, "delayed by %v", extra)
-	} else {
-		f.last = due
+	if v.overtaken > 0 {
+		n.note(pk, "delayed by %v", v.overtaken)
 	}
-	copies := act.Copies
-	if doubled < l.Duplicate {
-		copies++
-	}
-	for range copies {
+	for range v.copies {
 		n.stats.Duplicated++
 		n.note(pk, "duplicated")
-		n.forward(n.copyOf(pk), due, now)
+		n.forward(n.copyOf(pk), v.due, now)
 	}
-	if damaged < l.Corrupt || act.Corrupt {
+	if v.corrupt {
 		n.stats.Corrupted++
-		n.note(pk, "bit %d changed", corrupt(pk.data, bit))
+		n.note(pk, "bit %d changed", corrupt(pk.data, v.bit))
 	}
-	n.forward(pk, due, now)
+	n.forward(pk, v.due, now)
 }
 
 // unlocked calls f without n.mu, and locks it again even if f panics or ends the test.
