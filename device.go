@@ -3,7 +3,7 @@ package verbs
 import "fmt"
 
 // DeviceAttr contains the limits and capabilities of a device (ibv_query_device_ex(3)).
-// Limits that a driver does not have are 0. It is wide as it has all that the kernel reports, in one answer: struct
+// Limits that a driver does not have are 0. The fields are those of the kernel's struct
 // ib_uverbs_query_device_resp and its extensions.
 type DeviceAttr struct {
 	FirmwareVersion uint64 // major, minor and patch of 16 bits each, see Firmware

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// PortAttr contains the state and the limits of a port (ibv_query_port(3)). It is wide as it is the kernel's struct
+// PortAttr contains the state and the limits of a port (ibv_query_port(3)), as the kernel's struct
 // ib_uverbs_query_port_resp.
 type PortAttr struct {
 	State          PortState

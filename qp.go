@@ -73,8 +73,8 @@ func (c QPCap) WithDefaults() QPCap {
 	}
 }
 
-// QPAttr contains the attributes of a QP (ibv_modify_qp(3), ibv_query_qp(3)). It is wide as the standard's modify verb
-// sets any of them at once, as a mask selects (struct ibv_qp_attr).
+// QPAttr contains the attributes of a QP (ibv_modify_qp(3), ibv_query_qp(3)). A [QPAttrMask] selects
+// those that a call sets.
 type QPAttr struct {
 	State           QPState
 	CurState        QPState

@@ -286,7 +286,3 @@ type Holder interface {
 	// Hold makes the first Post wait for a message from the peer, at most until t.
 	Hold(t time.Time)
 }
-
-// SendInline is the flag that drivers set in requests with inline data (enum
-// ib_send_flags).
-const SendInline verbs.SendFlags = 1 << 3
