@@ -103,7 +103,7 @@ func (g *groups) add(group netip.Addr, qp *QP) bool {
 	return true
 }
 
-// DetachMulticast ends that. It fails with EINVAL if the QP is not attached.
+// DetachMulticast removes the QP from the group. It fails with EINVAL if the QP is not attached.
 func (qp *QP) DetachMulticast(gid verbs.GID) error {
 	d, group := qp.dev, gid.Addr()
 	g := &d.groups

@@ -56,8 +56,8 @@ func newSendQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit, in
 	return q
 }
 
-// Post implements [provider.SendQueue]. What is posted most, a request with one segment, is posted without
-// calls, so that nothing has to be saved across them.
+// Post implements [provider.SendQueue]. The common case, one request with one segment, makes no calls,
+// so nothing is spilled.
 func (q *sendQueue) Post(wrs []verbs.SendWR) (int, error) {
 	if len(wrs) != 1 {
 		return q.postList(wrs)
