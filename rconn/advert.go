@@ -119,8 +119,8 @@ func parseAdverts(b []byte) (adverts []RemoteRegion, rest []byte) {
 	return adverts, b
 }
 
-// Announce, called by Options.Setup, adds the advertisement of a part of a region to the private
-// data, before Options.PrivateData and after those announced earlier. RoCE has room for one
+// Announce adds the advertisement of a part of a region to the private data, before
+// Options.PrivateData and after those announced earlier. Options.Setup calls it. RoCE has room for one
 // in a request for a connection, and for six in its acceptance; iWARP has room for seven. On a connection that is up
 // it fails with an error that matches EISCONN: use [Conn.Post] of an [Advert].
 func (c *Conn) Announce(tag uint32, s Span) error {

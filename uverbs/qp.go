@@ -192,11 +192,17 @@ func (q *QP) Type() verbs.QPType { return q.typ }
 // Cap returns the size of the queues, at least the requested one.
 func (q *QP) Cap() verbs.QPCap { return q.cap }
 
-// PD, SendCQ, RecvCQ and SRQ return the objects that the QP was made from.
-func (q *QP) PD() *PD     { return q.pd }
+// PD returns the PD that the QP was made in.
+func (q *QP) PD() *PD { return q.pd }
+
+// SendCQ returns the CQ of its sends.
 func (q *QP) SendCQ() *CQ { return q.sendCQ }
+
+// RecvCQ returns the CQ of its receives.
 func (q *QP) RecvCQ() *CQ { return q.recvCQ }
-func (q *QP) SRQ() *SRQ   { return q.srq }
+
+// SRQ returns the SRQ that it takes receives from, or nil.
+func (q *QP) SRQ() *SRQ { return q.srq }
 
 // Close destroys the QP. Requests that have not completed will never complete.
 func (q *QP) Close() error {

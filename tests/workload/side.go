@@ -122,8 +122,8 @@ func (p *side) clientRound(ctx context.Context, m messenger, t task, most, windo
 	return nil
 }
 
-// Idle, if not 0, is how long the servers of layers without a message for the end of a
-// connection wait for the next round. The datagram that reports the end may be lost, see
+// Idle is how long the servers of layers without a message for the end of a connection
+// wait for the next round, or 0 for no limit. The datagram that reports the end may be lost, see
 // cm.Endpoint.Close, and UD has none.
 var Idle time.Duration
 
