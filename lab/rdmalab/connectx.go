@@ -51,6 +51,14 @@ func adapterGUID(i, host int) string {
 	return fmt.Sprintf("%02x%02x:%02xff:fe%02x:%02x%02x", m[0]^2, m[1], m[2], m[3], m[4], m[5])
 }
 
+// machineAdapters returns what the guest of a machine is told of its adapters.
+func machineAdapters(kinds []string, host int) (all []adapter) {
+	for i, kind := range kinds {
+		all = append(all, adapter{adapterGUID(i, host), adapters[kind].InfiniBand})
+	}
+	return all
+}
+
 // The first QEMU that has vfio-user-pci.
 const qemuMajor, qemuMinor = 10, 1
 
@@ -302,14 +310,14 @@ func parseAdapters(list string) (names []string, err error) {
 // addAdapters waits for the adapters in the guest, whose driver has been loaded, names them in their
 // order, and configures their links. The first has the address of --udp as well, if there is one, from
 // which it reaches all others.
-func addAdapters(names []string, host int, udp netip.Addr) error {
-	links, err := nameAdapters(names, max(host, 1))
+func addAdapters(all []adapter, host int, udp netip.Addr) error {
+	links, err := nameAdapters(all)
 	if err != nil {
 		return err
 	}
-	for i, kind := range names {
+	for i, a := range all {
 		device := labdev.Adapter(i)
-		if !adapters[kind].InfiniBand {
+		if !a.InfiniBand {
 			link, addrs := links[0], addrs(device, host)
 			links = links[1:]
 			if i == 0 && udp.IsValid() && !strings.HasPrefix(addrs[0], udp.String()+"/") {
@@ -333,15 +341,15 @@ func addAdapters(names []string, host int, udp netip.Addr) error {
 
 // nameAdapters waits for adapters. The kernel has numbered them and their links in the order in which
 // it found them, which may be another: hot-plug has no order. It returns the names of the links.
-func nameAdapters(kinds []string, host int) (links []string, err error) {
+func nameAdapters(all []adapter) (links []string, err error) {
 	var devices []string
-	for i, kind := range kinds {
-		device, err := waitGUID(adapterGUID(i, host))
+	for _, a := range all {
+		device, err := waitGUID(a.GUID)
 		if err != nil {
 			return nil, err
 		}
 		devices = append(devices, device)
-		if !adapters[kind].InfiniBand {
+		if !a.InfiniBand {
 			link, err := waitFor("/sys/class/infiniband/" + device + "/device/net/*")
 			if err != nil {
 				return nil, err

@@ -165,7 +165,7 @@ func TestNIC(t *testing.T) {
 	}
 	initramfs := filepath.Join(dir, "initramfs")
 	if err == nil {
-		err = writeInitramfs(initramfs, k, setup{}, append([]string{"rdma_ucm"}, adapterModules...)...)
+		err = writeInitramfs(initramfs, k, setup{}, rdmaModules, append([]string{"rdma_ucm"}, adapterModules...)...)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -271,7 +271,7 @@ func newWorker(j job, port *os.File) (*worker, error) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 65536, Max: 65536}); err != nil {
 		return nil, err
 	}
-	if err := addAdapters(j.NICs, j.Host, j.UDP); err != nil {
+	if err := addAdapters(j.Adapters, j.Host, j.UDP); err != nil {
 		return nil, err
 	}
 	var files [3]*os.File

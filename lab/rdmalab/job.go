@@ -28,7 +28,6 @@ type setup struct {
 	Late     []string // module files that are loaded from the host's root, relative to Modules
 	Probe    bool     // only check that the kernel boots
 	Userland bool     // programs are shared that hide the host's
-	NICs     []string // adapters that are plugged in when the machine runs
 	Host     int      // which of two machines this is; 0 if there is no other
 }
 
@@ -44,10 +43,17 @@ type job struct {
 	Shared   bool       // other programs will run on this machine
 	Dilated  bool       // check the clock
 	Restored *fresh     // set if the machine was saved
+	Adapters []adapter  // that are plugged in when the machine runs, in their order
 	UDP      netip.Addr // of --udp
 
 	begun time.Time     // if set, the time since then is a part of the test's
 	limit time.Duration // of the program; 0 is none
+}
+
+// adapter is an emulated adapter of a machine.
+type adapter struct {
+	GUID       string // of its system image, as sysfs shows it
+	InfiniBand bool
 }
 
 // patience is how long a program may take to end after a signal.
@@ -124,13 +130,14 @@ func jobIn(k kernel, c config, args, env []string, dir string) (job, error) {
 		return job{}, err
 	}
 	j := job{
-		setup:   setup{Release: k.release, Modules: k.modules, Userland: c.userland != "", NICs: c.nics},
-		Args:    append([]string{path}, args[1:]...),
-		Env:     append(slices.Clip(env), "VERBS_LAB="+k.release),
-		Dir:     dir,
-		Keep:    keptPaths(args, env, dir),
-		Dilated: c.accel == dilated,
-		UDP:     c.udp,
+		setup:    setup{Release: k.release, Modules: k.modules, Userland: c.userland != ""},
+		Args:     append([]string{path}, args[1:]...),
+		Env:      append(slices.Clip(env), "VERBS_LAB="+k.release),
+		Dir:      dir,
+		Keep:     keptPaths(args, env, dir),
+		Dilated:  c.accel == dilated,
+		Adapters: machineAdapters(c.nics, 1),
+		UDP:      c.udp,
 	}
 	if len(c.nics) > 0 {
 		j.Env = append(j.Env, "VERBS_NIC="+strings.Join(c.nics, ","))
@@ -144,27 +151,27 @@ func jobIn(k kernel, c config, args, env []string, dir string) (job, error) {
 }
 
 // onHost returns the job for one of two machines, whose peer runs the kernel other.
-func (j job) onHost(host int, k, other kernel) job {
+func (j job) onHost(host int, k, other kernel, nics []string) job {
 	j.Env = append(slices.DeleteFunc(slices.Clone(j.Env), func(s string) bool { return strings.HasPrefix(s, "VERBS_LAB=") }),
 		"VERBS_LAB="+k.release, fmt.Sprintf("VERBS_HOST=%d", host), "VERBS_PEER="+other.release)
-	j.Host, j.Release, j.Modules = host, k.release, k.modules
+	j.Host, j.Release, j.Modules, j.Adapters = host, k.release, k.modules, machineAdapters(nics, host)
 	return j
 }
 
-// writeInitramfs writes a root with this program as /init, the modules that are
-// needed to mount the host's root, others by their names, and the setup.
-func writeInitramfs(file string, k kernel, s setup, others ...string) error {
+// writeInitramfs writes a root with this program as /init, the setup, and the modules that are
+// needed to mount the host's root, with others by their names. Those of the devices are loaded
+// from there.
+func writeInitramfs(file string, k kernel, s setup, devices []string, others ...string) error {
 	var early []string
 	if !k.uml() {
-		names := slices.Clip(options{nics: s.NICs}.modules())
 		if s.Host != 0 {
-			names = append(names, "virtio_net")
+			devices = append(slices.Clip(devices), "virtio_net")
 		}
 		var err error
 		if early, err = k.moduleFiles(slices.Concat(rootModules, others)...); err != nil {
 			return err
 		}
-		if s.Late, err = k.moduleFiles(names...); err != nil {
+		if s.Late, err = k.moduleFiles(devices...); err != nil {
 			return err
 		}
 	}
@@ -203,7 +210,6 @@ func writeInitramfs(file string, k kernel, s setup, others ...string) error {
 	if err := add("init", cpio.TypeReg|0o755, self); err != nil {
 		return err
 	}
-	s.NICs = nil // the job has them: one saved machine serves all values of --nic
 	text, err := json.Marshal(s)
 	if err != nil {
 		return err

@@ -63,7 +63,7 @@ func startMachine(k kernel, s setup, write string, opt options) (_ *machine, err
 		return nil, err
 	}
 	initramfs := filepath.Join(m.dir, "initramfs")
-	if err := writeInitramfs(initramfs, k, s); err != nil {
+	if err := writeInitramfs(initramfs, k, s, opt.modules()); err != nil {
 		return nil, err
 	}
 	for _, name := range ports {

@@ -36,7 +36,7 @@ func bootPair(ctx context.Context, k, other kernel, j job, opt options, std stdi
 	peer := make(chan error, 1)
 	go func() {
 		log := &prefixWriter{w: std.err, prefix: "peer: "}
-		err := runPeer(ctx, other, j.onHost(peerHost, other, k), opt.on(net, peerHost), stdio{in: strings.NewReader(""), out: log, err: log})
+		err := runPeer(ctx, other, j.onHost(peerHost, other, k, opt.nics), opt.on(net, peerHost), stdio{in: strings.NewReader(""), out: log, err: log})
 		if errors.Is(err, ended) && !errors.Is(err, errWarned) {
 			err = nil
 		}
@@ -46,7 +46,7 @@ func bootPair(ctx context.Context, k, other kernel, j job, opt options, std stdi
 		}
 		peer <- err
 	}()
-	code, err := runAlone(ctx, k, j.onHost(firstHost, k, other), opt.on(net, firstHost), std)
+	code, err := runAlone(ctx, k, j.onHost(firstHost, k, other, opt.nics), opt.on(net, firstHost), std)
 	stop(ended)
 	if perr := <-peer; perr != nil {
 		if !errors.Is(err, perr) {
