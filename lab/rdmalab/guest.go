@@ -4,7 +4,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -128,7 +127,7 @@ func obey(s setup, port *os.File) error {
 // addDevices loads the drivers and makes the devices, with the modules and programs of the
 // host. It leaves nothing mounted, as a machine that has mounted the host's root cannot be saved.
 func addDevices(s setup) error {
-	leave, err := enterRoot(job{setup: s}, nil)
+	r, err := enterRoot(rootMounts(s, ""))
 	if err != nil {
 		return err
 	}
@@ -141,23 +140,7 @@ func addDevices(s setup) error {
 	if err := setupNetwork(s.Host); err != nil {
 		return err
 	}
-	return leave()
-}
-
-type mount struct{ source, target, fstype, data string }
-
-func (m mount) do() error {
-	if err := os.MkdirAll(m.target, 0o755); err != nil {
-		return err
-	}
-	var flags uintptr
-	if m.fstype == "bind" {
-		flags = unix.MS_BIND
-	}
-	if err := unix.Mount(m.source, m.target, m.fstype, flags, m.data); err != nil {
-		return fmt.Errorf("mount %s on %s: %w", m.fstype, m.target, err)
-	}
-	return nil
+	return r.leave()
 }
 
 func loadModule(file string) error {
@@ -176,88 +159,21 @@ func loadModule(file string) error {
 	return nil
 }
 
-// enterRoot changes to the host's root, under a layer that holds writes, which it opens unless layer
-// is nil. leave undoes that.
-func enterRoot(j job, layer **os.Root) (leave func() error, err error) {
-	const opts9P = "trans=virtio,version=9p2000.L,msize=512000"
-	host, write := mount{"root", "/host", "9p", opts9P + ",ro,cache=loose"}, mount{"write", "/root" + j.Write, "9p", opts9P}
-	if j.Modules == "" {
-		host, write = mount{"root", "/host", "hostfs", "/"}, mount{"write", write.target, "hostfs", j.Write}
-	}
-	mounts := []mount{host, {"layer", "/layer", "tmpfs", "size=75%"}}
-	lower := "/host"
-	if j.Userland {
-		lower = "/userland:/host" // a folder within /host would be refused
-		mounts = append(mounts, mount{"userland", "/userland", "9p", opts9P + ",ro,cache=loose"})
-	}
-	mounts = append(mounts,
-		mount{"root", "/root", "overlay", "lowerdir=" + lower + ",upperdir=/layer/upper,workdir=/layer/work"},
-		mount{"devtmpfs", "/root/dev", "devtmpfs", ""},
-		mount{"devpts", "/root/dev/pts", "devpts", ""},
-		mount{"shm", "/root/dev/shm", "tmpfs", ""},
-		mount{"proc", "/root/proc", "proc", ""},
-		mount{"sysfs", "/root/sys", "sysfs", ""},
-		mount{"debugfs", "/root/sys/kernel/debug", "debugfs", ""},
-		mount{"run", "/root/run", "tmpfs", ""})
-	if j.Modules != "" {
-		mounts = append(mounts,
-			mount{"tracefs", "/root/sys/kernel/tracing", "tracefs", ""},
-			mount{"bpf", "/root/sys/fs/bpf", "bpf", ""},
-			mount{"cgroup2", "/root/sys/fs/cgroup", "cgroup2", ""},
-			mount{"/root" + j.Modules, "/root/lib/modules/" + j.Release, "bind", ""})
-	}
-	if j.Write != "" {
-		mounts = append(mounts, write)
-	}
-	for _, m := range mounts {
-		if m.fstype == "overlay" {
-			for _, d := range []string{"/layer/upper", "/layer/work"} {
-				if err := os.Mkdir(d, 0o755); err != nil {
-					return nil, err
-				}
-			}
-		}
-		if err := m.do(); err != nil {
-			return nil, err
-		}
-	}
-	if layer != nil {
-		if *layer, err = os.OpenRoot("/layer/upper"); err != nil {
-			return nil, err
-		}
-	}
-	old, err := os.Open("/")
-	if err != nil {
-		return nil, err
-	}
-	return func() error {
-		defer old.Close()
-		if err := errors.Join(old.Chdir(), unix.Chroot(".")); err != nil {
-			return err
-		}
-		for _, m := range slices.Backward(mounts) {
-			if err := unix.Unmount(m.target, 0); err != nil {
-				return fmt.Errorf("unmount %s: %w", m.target, err)
-			}
-		}
-		return nil
-	}, errors.Join(unix.Chroot("/root"), unix.Chdir("/"))
-}
-
 // worker runs programs with the ports as their standard streams.
 type worker struct {
 	port     *os.File // for reports
 	stdin    *os.File
 	out, err outlet
 	log      *os.File // the kernel's
-	layer    *os.Root // what this machine has written
+	root     *root
 	before   []string // see inventory
 }
 
 // newWorker enters the host's root.
 func newWorker(j job, port *os.File) (*worker, error) {
 	w := &worker{port: port}
-	if _, err := enterRoot(j, &w.layer); err != nil {
+	var err error
+	if w.root, err = enterRoot(rootMounts(j.setup, j.Write)); err != nil {
 		return nil, err
 	}
 	if j.Dilated {
@@ -283,7 +199,6 @@ func newWorker(j job, port *os.File) (*worker, error) {
 		files[i] = f
 	}
 	w.stdin, w.out.w, w.err.w = files[0], files[1], files[2]
-	var err error
 	if w.log, err = os.OpenFile("/dev/kmsg", os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
 		return nil, err
 	}
@@ -346,7 +261,7 @@ func (w *worker) do(j job, orders <-chan order, r *result) error {
 	r.Out, r.Err = w.out.n.Load()-out, w.err.n.Load()-errs
 	r.Kernel = append(r.Kernel, kernelWarnings(w.log)...)
 	var err error
-	r.Files, err = written(w.layer, j.Keep)
+	r.Files, err = written(w.root.layer, j.Keep)
 	return err
 }
 

@@ -1,0 +1,55 @@
+//go:build linux
+
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestRootMounts mounts nothing before that which it is in, and for each kind of machine what is its own.
+func TestRootMounts(t *testing.T) {
+	qemu := setup{Release: "6.12", Modules: "/cache/lib/modules/6.12"}
+	foreign := qemu
+	foreign.Userland = true
+	for _, test := range []struct {
+		name   string
+		s      setup
+		write  string
+		has    []mount
+		lacks  string // a target
+		layers string
+	}{
+		{"QEMU", qemu, "", []mount{{"/root/cache/lib/modules/6.12", "/root/lib/modules/6.12", "bind", ""}, {"cgroup2", "/root/sys/fs/cgroup", "cgroup2", ""}}, "/userland", "lowerdir=/host,"},
+		{"userland", foreign, "", nil, "", "lowerdir=/userland:/host,"},
+		{"a folder", qemu, "/tmp/w", []mount{{"write", "/root/tmp/w", "9p", "trans=virtio,version=9p2000.L,msize=512000"}}, "/userland", "lowerdir=/host,"},
+		{"User-mode Linux", setup{Release: "7.3"}, "/tmp/w", []mount{{"root", "/host", "hostfs", "/"}, {"write", "/root/tmp/w", "hostfs", "/tmp/w"}}, "/root/sys/fs/bpf", "lowerdir=/host,"},
+	} {
+		mounts := rootMounts(test.s, test.write)
+		at := func(target string) int {
+			return slices.IndexFunc(mounts, func(m mount) bool { return m.target == target })
+		}
+		for _, m := range test.has {
+			if !slices.Contains(mounts, m) {
+				t.Errorf("%s: no %q in %q", test.name, m, mounts)
+			}
+		}
+		if at(test.lacks) >= 0 {
+			t.Errorf("%s: %s is mounted", test.name, test.lacks)
+		}
+		for i, m := range mounts {
+			inside := slices.IndexFunc(mounts, func(o mount) bool { return strings.HasPrefix(o.target, m.target+"/") })
+			if inside >= 0 && inside < i {
+				t.Errorf("%s: %s hides %s", test.name, m.target, mounts[inside].target)
+			}
+			if m.fstype == "9p" && m.source != "write" && !strings.Contains(m.data, ",ro,") {
+				t.Errorf("%s: %s can be written", test.name, m.target)
+			}
+		}
+		root := mounts[at("/root")]
+		if !strings.HasPrefix(root.data, test.layers) || at("/host") > at("/root") || at("/layer") > at("/root") {
+			t.Errorf("%s: %q", test.name, mounts)
+		}
+	}
+}
