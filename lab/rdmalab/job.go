@@ -80,11 +80,18 @@ const (
 // result is the guest's report of a program's end. The guest then waits for an order.
 type result struct {
 	Exit       int
-	Out, Err   int64             // bytes that the program wrote
-	Error      string            // the lab's own failure inside the guest
-	Kernel     []string          // warnings in the kernel's log
-	Files      map[string][]byte // what the program wrote at the paths that are kept
-	Lost, Left []string          // what is no longer there, or is new, on a machine that is shared
+	Out, Err   int64    // bytes that the program wrote
+	Error      string   // the lab's own failure inside the guest
+	Kernel     []string // warnings in the kernel's log
+	Files      []kept   // what the program wrote at the paths of job.Keep, in their order
+	Lost, Left []string // what is no longer there, or is new, on a machine that is shared
+}
+
+// kept is what a program has written at a path that is kept: a file, or the files in a folder, by their
+// names there. A guest names no other path.
+type kept struct {
+	File   []byte
+	Folder map[string][]byte
 }
 
 // status returns the exit status of the lab.

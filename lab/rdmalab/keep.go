@@ -60,12 +60,21 @@ func keptPaths(args, env []string, dir string) (paths []string) {
 }
 
 // written returns the files at the paths below the layer that holds the guest's writes.
-func written(layer *os.Root, paths []string) (map[string][]byte, error) {
-	files := map[string][]byte{}
-	for _, p := range paths {
-		err := fs.WalkDir(layer.FS(), strings.TrimPrefix(p, "/"), func(name string, d fs.DirEntry, err error) error {
-			if err == nil && d.Type().IsRegular() {
-				files["/"+name], err = fs.ReadFile(layer.FS(), name)
+func written(layer *os.Root, paths []string) ([]kept, error) {
+	all := make([]kept, len(paths))
+	for i, p := range paths {
+		top := strings.TrimPrefix(p, "/")
+		err := fs.WalkDir(layer.FS(), top, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			data, err := fs.ReadFile(layer.FS(), name)
+			if inside, ok := strings.CutPrefix(name, top+"/"); !ok {
+				all[i].File = data
+			} else if all[i].Folder == nil {
+				all[i].Folder = map[string][]byte{inside: data}
+			} else {
+				all[i].Folder[inside] = data
 			}
 			return err
 		})
@@ -73,30 +82,33 @@ func written(layer *os.Root, paths []string) (map[string][]byte, error) {
 			return nil, err
 		}
 	}
-	return files, nil
+	return all, nil
 }
 
-// keep writes the files that the program wrote at the paths. The guest chooses their names, so that each
-// is one of the paths or a file inside of the folder that one is.
-func (r *result) keep(paths []string) error {
-	for name, data := range r.Files {
-		i := slices.IndexFunc(paths, func(p string) bool { return name == p || strings.HasPrefix(name, p+"/") })
-		if i < 0 {
-			return fmt.Errorf("the guest sent %q, which is not to be kept", name)
+// keep writes the files that the program wrote at the paths. The guest chooses the names of those in a folder.
+func keep(paths []string, files []kept) error {
+	if len(files) != len(paths) {
+		return fmt.Errorf("the guest sent files of %d paths, not of %d", len(files), len(paths))
+	}
+	for i, path := range paths {
+		if data := files[i].File; data != nil {
+			if err := writeIn(filepath.Dir(path), map[string][]byte{filepath.Base(path): data}); err != nil {
+				return fmt.Errorf("file %q of the guest: %w", path, err)
+			}
 		}
-		dir, file := filepath.Dir(paths[i]), filepath.Base(paths[i])
-		if name != paths[i] {
-			dir, file = paths[i], name[len(paths[i])+1:]
-		}
-		if err := writeIn(dir, file, data); err != nil {
-			return fmt.Errorf("file %q of the guest: %w", name, err)
+		if err := writeIn(path, files[i].Folder); err != nil {
+			return fmt.Errorf("folder %q of the guest: %w", path, err)
 		}
 	}
 	return nil
 }
 
-// writeIn writes a file inside of a folder, which it makes.
-func writeIn(dir, file string, data []byte) error {
+// writeIn writes files by their names in a folder, which it makes if there are some. Names and links that
+// lead out of the folder are errors.
+func writeIn(dir string, files map[string][]byte) error {
+	if len(files) == 0 {
+		return nil
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -105,10 +117,15 @@ func writeIn(dir, file string, data []byte) error {
 		return err
 	}
 	defer root.Close()
-	if err := root.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return err
+	for name, data := range files {
+		if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		if err := root.WriteFile(name, data, 0o644); err != nil {
+			return err
+		}
 	}
-	return root.WriteFile(file, data, 0o644)
+	return nil
 }
 
 const timeoutFlag = "-test.timeout="

@@ -49,7 +49,7 @@ func runAlone(ctx context.Context, k kernel, j job, opt options, std stdio) (int
 	if err != nil {
 		return exitLab, err
 	}
-	if err := r.keep(j.Keep); err != nil {
+	if err := keep(j.Keep, r.Files); err != nil {
 		return exitLab, err
 	}
 	return r.status()

@@ -220,7 +220,7 @@ func (s *session) run(ctx context.Context, req request, std stdio) (int, error) 
 	if len(r.Left) > 0 {
 		fmt.Fprintf(std.err, "lab: a new machine for the next package, because this one left\n%s\n", strings.Join(r.Left, "\n"))
 	}
-	if err := r.keep(j.Keep); err != nil {
+	if err := keep(j.Keep, r.Files); err != nil {
 		return exitLab, err
 	}
 	return r.status()
