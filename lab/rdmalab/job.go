@@ -7,15 +7,11 @@ import (
 	"debug/elf"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
-	"time"
 
 	"github.com/cavaliergopher/cpio"
 )
@@ -45,23 +41,12 @@ type job struct {
 	Restored *fresh     // set if the machine was saved
 	Adapters []adapter  // that are plugged in when the machine runs, in their order
 	UDP      netip.Addr // of --udp
-
-	begun time.Time     // if set, the time since then is a part of the test's
-	limit time.Duration // of the program; 0 is none
 }
 
 // adapter is an emulated adapter of a machine.
 type adapter struct {
 	GUID       string // of its system image, as sysfs shows it
 	InfiniBand bool
-}
-
-// patience is how long a program may take to end after a signal.
-func (j *job) patience() time.Duration {
-	if j.limit == 0 {
-		return 20 * time.Second
-	}
-	return min(max(j.limit/10, 5*time.Second), 30*time.Second)
 }
 
 // order is what the host sends to the guest: a job, or a signal for its program.
@@ -94,21 +79,6 @@ type kept struct {
 	Folder map[string][]byte
 }
 
-// status returns the exit status of the lab.
-func (r *result) status() (int, error) {
-	var err error
-	switch {
-	case len(r.Kernel) > 0:
-		err = fmt.Errorf("%w:\n%s", errWarned, strings.Join(r.Kernel, "\n"))
-	case len(r.Lost) > 0:
-		err = fmt.Errorf("the program has left the machine without\n%s", strings.Join(r.Lost, "\n"))
-	}
-	if err != nil && r.Exit == 0 {
-		r.Exit = exitLab
-	}
-	return r.Exit, err
-}
-
 // exitStatus returns the exit status of a program that has ended. As in a shell, it is 128
 // plus the number of a signal.
 func exitStatus(s syscall.WaitStatus) int {
@@ -116,53 +86,6 @@ func exitStatus(s syscall.WaitStatus) int {
 		return 128 + int(s.Signal())
 	}
 	return s.ExitStatus()
-}
-
-// newJob returns the job that runs a program in this process's folder and environment.
-func newJob(k kernel, c config, args []string) (job, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return job{}, err
-	}
-	return jobIn(k, c, args, os.Environ(), dir)
-}
-
-// jobIn returns the job that runs a program in a folder.
-func jobIn(k kernel, c config, args, env []string, dir string) (job, error) {
-	path, err := exec.LookPath(args[0])
-	if err != nil {
-		return job{}, err
-	}
-	if path, err = filepath.Abs(path); err != nil {
-		return job{}, err
-	}
-	j := job{
-		setup:    setup{Release: k.release, Modules: k.modules, Userland: c.userland != ""},
-		Args:     append([]string{path}, args[1:]...),
-		Env:      append(slices.Clip(env), "VERBS_LAB="+k.release),
-		Dir:      dir,
-		Keep:     keptPaths(args, env, dir),
-		Dilated:  c.accel == dilated,
-		Adapters: machineAdapters(c.nics, 1),
-		UDP:      c.udp,
-	}
-	if len(c.nics) > 0 {
-		j.Env = append(j.Env, "VERBS_NIC="+strings.Join(c.nics, ","))
-	}
-	if c.write != "" {
-		if j.Write, err = filepath.Abs(c.write); err != nil {
-			return job{}, err
-		}
-	}
-	return j, nil
-}
-
-// onHost returns the job for one of two machines, whose peer runs the kernel other.
-func (j job) onHost(host int, k, other kernel, nics []string) job {
-	j.Env = append(slices.DeleteFunc(slices.Clone(j.Env), func(s string) bool { return strings.HasPrefix(s, "VERBS_LAB=") }),
-		"VERBS_LAB="+k.release, fmt.Sprintf("VERBS_HOST=%d", host), "VERBS_PEER="+other.release)
-	j.Host, j.Release, j.Modules, j.Adapters = host, k.release, k.modules, machineAdapters(nics, host)
-	return j
 }
 
 // writeInitramfs writes a root with this program as /init, the setup, and the modules that are

@@ -206,20 +206,20 @@ const (
 )
 
 // run runs a program. It fails if the machine is of no more use.
-func (m *machine) run(ctx context.Context, j job, std stdio) (result, error) {
+func (m *machine) run(ctx context.Context, t task, std stdio) (result, error) {
 	m.stdout.to(std.out)
 	m.stderr.to(std.err)
 	defer m.stdout.to(io.Discard)
 	defer m.stderr.to(io.Discard)
 	out, errs := m.stdout.n.Load(), m.stderr.n.Load()
-	j.Stdin = std.in != nil
+	t.Stdin = std.in != nil
 	limit := bootLimit
 	if m.opt.net != nil {
 		limit = pairBootLimit
 	}
 	boot := time.NewTimer(limit)
 	defer boot.Stop()
-	w := &watch{m: m, job: &j, std: std, clock: clockCheck{factor: m.opt.factor}}
+	w := &watch{m: m, task: &t, std: std, clock: clockCheck{factor: m.opt.factor}}
 	if m.ready {
 		w.give()
 	}
@@ -263,7 +263,7 @@ const (
 // watch follows a program from the job to the result.
 type watch struct {
 	m       *machine
-	job     *job
+	task    *task
 	std     stdio
 	clock   clockCheck
 	phase   phase
@@ -282,14 +282,14 @@ func (w *watch) fail(err error) {
 }
 
 func (w *watch) give() {
-	if err := w.m.give(w.job); err != nil {
+	if err := w.m.give(w.task); err != nil {
 		w.fail(err)
 	}
 }
 
 func (w *watch) signal(sig unix.Signal) {
 	json.NewEncoder(w.m.port).Encode(order{Signal: int(sig)})
-	w.overdue = time.After(w.job.patience())
+	w.overdue = time.After(w.task.patience())
 }
 
 // late asks a program for its stacks, and then kills it, and then the machine.
@@ -297,7 +297,7 @@ func (w *watch) late() {
 	switch {
 	case w.phase == phaseRunning:
 		w.phase = phaseAsked
-		fmt.Fprintf(w.std.err, "lab: timeout of %v exceeded; the program's stacks:\n", w.job.limit)
+		fmt.Fprintf(w.std.err, "lab: timeout of %v exceeded; the program's stacks:\n", w.task.limit)
 		w.signal(unix.SIGQUIT)
 	case w.phase == phaseAsked:
 		w.phase = phaseKilled
@@ -327,8 +327,8 @@ func (w *watch) report(line string) {
 		}
 	case line == started && w.phase == phaseWaiting:
 		w.phase, w.signals = phaseRunning, w.std.signals
-		if w.job.limit > 0 {
-			w.overdue = time.After(w.job.limit + w.job.patience())
+		if w.task.limit > 0 {
+			w.overdue = time.After(w.task.limit + w.task.patience())
 		}
 		if w.std.in != nil {
 			go func() { // not waited for: stdin may block forever
@@ -337,7 +337,7 @@ func (w *watch) report(line string) {
 		}
 	case line == ended && w.phase != phaseWaiting && w.phase != phaseOver:
 		w.phase, w.signals = phaseOver, nil
-		if w.job.limit > 0 {
+		if w.task.limit > 0 {
 			w.overdue = time.After(time.Minute) // in which the guest is cleaned
 		}
 	case strings.HasPrefix(line, clockMark):
@@ -356,15 +356,15 @@ func (w *watch) report(line string) {
 }
 
 // give gives the guest a job.
-func (m *machine) give(j *job) error {
+func (m *machine) give(t *task) error {
 	if m.state.restored {
-		j.Restored = newFresh()
+		t.Restored = newFresh()
 	}
 	var err error
-	if j.Args, err = shorten(j.Args, j.begun); err != nil {
+	if t.Args, err = shorten(t.Args, t.begun); err != nil {
 		return err
 	}
-	json.NewEncoder(m.port).Encode(order{Job: j}) // it fails if the machine is gone, which the end of reports shows
+	json.NewEncoder(m.port).Encode(order{Job: &t.job}) // it fails if the machine is gone, which the end of reports shows
 	return nil
 }
 
@@ -444,15 +444,15 @@ func (n *runner) stop() {
 // frequent during boot, and the kernel crashes. When the kernel crashes so under tests,
 // and its log shows the cause, they are run again too: tests have no input and may be
 // repeated.
-func (n *runner) run(ctx context.Context, j job, std stdio) (r result, err error) {
+func (n *runner) run(ctx context.Context, t task, std stdio) (r result, err error) {
 	for range 4 {
-		r, err = n.once(ctx, j, std)
+		r, err = n.once(ctx, t, std)
 		switch {
 		case errors.Is(err, errBoot):
 			fmt.Fprintln(os.Stderr, "lab: the kernel did not come up; trying again")
 		case errors.Is(err, errClock):
 			fmt.Fprintf(os.Stderr, "lab: %v; trying again\n", err)
-		case errors.Is(err, errPatched) && j.Host == 0 && strings.HasSuffix(j.Args[0], ".test"):
+		case errors.Is(err, errPatched) && t.Host == 0 && strings.HasSuffix(t.Args[0], ".test"):
 			fmt.Fprintf(os.Stderr, "lab: %v; trying again\n", errPatched)
 		default:
 			return r, err
@@ -461,19 +461,19 @@ func (n *runner) run(ctx context.Context, j job, std stdio) (r result, err error
 	return r, err
 }
 
-func (n *runner) once(ctx context.Context, j job, std stdio) (r result, err error) {
+func (n *runner) once(ctx context.Context, t task, std stdio) (r result, err error) {
 	if limit := n.opt.timeout; limit > 0 { // of each attempt
 		var cancel func()
 		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("timeout of %v exceeded (--timeout)", limit))
 		defer cancel()
 	}
 	if n.machine == nil {
-		if n.machine, err = startMachine(n.k, j.setup, j.Write, n.opt); err != nil {
+		if n.machine, err = startMachine(n.k, t.setup, t.Write, n.opt); err != nil {
 			return r, err
 		}
 	}
-	r, err = n.machine.run(ctx, j, std)
-	if j.Host == peerHost { // the guest may have ended without reading its log
+	r, err = n.machine.run(ctx, t, std)
+	if t.Host == peerHost { // the guest may have ended without reading its log
 		if w := warnings(strings.Lines(string(n.machine.console()))); len(w) > 0 {
 			err = fmt.Errorf("%w:\n%s", errWarned, strings.Join(w, "\n"))
 		}

@@ -32,7 +32,7 @@ func TestLate(t *testing.T) {
 	}()
 	var errs bytes.Buffer
 	killed := false
-	w := &watch{m: &machine{port: host, kill: func() { killed = true }}, job: &job{limit: time.Hour}, std: stdio{err: &errs}}
+	w := &watch{m: &machine{port: host, kill: func() { killed = true }}, task: &task{limit: time.Hour}, std: stdio{err: &errs}}
 	w.report(started)
 	if w.phase != phaseRunning || w.overdue == nil {
 		t.Fatalf("the program does not run, or has no limit: %+v", w)
@@ -52,21 +52,21 @@ func TestLate(t *testing.T) {
 // TestReport takes what the guest reports of a program that ends, and of one that the lab fails to run.
 func TestReport(t *testing.T) {
 	killed := false
-	w := &watch{m: &machine{kill: func() { killed = true }}, job: &job{}}
+	w := &watch{m: &machine{kill: func() { killed = true }}, task: &task{}}
 	for _, line := range []string{started, ended, `{"Exit":3}` + "\n"} {
 		w.report(line)
 	}
 	if w.phase != phaseOver || !w.done || w.result.Exit != 3 || killed {
 		t.Errorf("%+v, killed %v", w, killed)
 	}
-	w = &watch{m: w.m, job: &job{}}
+	w = &watch{m: w.m, task: &task{}}
 	w.report(`{"Error":"no disk"}` + "\n")
 	if w.done || !killed || !strings.Contains(w.failed.Error(), "no disk") {
 		t.Errorf("%+v, killed %v", w, killed)
 	}
 	for _, lines := range [][]string{{started, started}, {ended}, {started, ended, ended}, {started, ended, started}, {started, ready}} {
 		killed = false
-		w := &watch{m: &machine{ready: true, kill: func() { killed = true }}, job: &job{}}
+		w := &watch{m: &machine{ready: true, kill: func() { killed = true }}, task: &task{}}
 		for _, line := range lines {
 			w.report(line)
 		}

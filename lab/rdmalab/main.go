@@ -214,11 +214,15 @@ func runInLab(ctx context.Context, c config, args []string, std stdio, begun tim
 	if err != nil {
 		return exitLab, err
 	}
-	j, err := newJob(k, c, args)
+	dir, err := os.Getwd()
 	if err != nil {
 		return exitLab, err
 	}
-	j.begun = begun
+	t, err := newTask(k, c.options, c.write, args, os.Environ(), dir)
+	if err != nil {
+		return exitLab, err
+	}
+	t.begun = begun
 	done, err := takeTurn(ctx, c.parallel)
 	if err != nil {
 		return exitLab, err
@@ -226,7 +230,7 @@ func runInLab(ctx context.Context, c config, args []string, std stdio, begun tim
 	defer done()
 	c.choose(ctx, k)
 	if c.peer == "" {
-		return runAlone(ctx, k, j, c.options, std)
+		return runAlone(ctx, k, t, c.options, std)
 	}
 	peer, err := fetchKernel(ctx, c.peer, archByName(c.arch))
 	if err == nil && (k.uml() || peer.uml()) {
@@ -238,7 +242,7 @@ func runInLab(ctx context.Context, c config, args []string, std stdio, begun tim
 	if err != nil {
 		return exitLab, err
 	}
-	return bootPair(ctx, k, peer, j, c.options, std)
+	return bootPair(ctx, k, peer, t, c.options, std)
 }
 
 // prepare fetches the kernel and the userland.

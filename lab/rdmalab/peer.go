@@ -21,10 +21,10 @@ const (
 // errDown reports a kernel that went down, or was powered off, while a program ran.
 var errDown = errors.New("the kernel went down before the program ended")
 
-// bootPair runs j on k, and at the same time on other as the peer. The run ends with
+// bootPair runs t on k, and at the same time on other as the peer. The run ends with
 // the first machine. A peer whose kernel goes down is booted again; one whose program
 // ends is not.
-func bootPair(ctx context.Context, k, other kernel, j job, opt options, std stdio) (int, error) {
+func bootPair(ctx context.Context, k, other kernel, t task, opt options, std stdio) (int, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	net, err := newNetwork()
@@ -36,7 +36,7 @@ func bootPair(ctx context.Context, k, other kernel, j job, opt options, std stdi
 	peer := make(chan error, 1)
 	go func() {
 		log := &prefixWriter{w: std.err, prefix: "peer: "}
-		err := runPeer(ctx, other, j.onHost(peerHost, other, k, opt.nics), opt.on(net, peerHost), stdio{in: strings.NewReader(""), out: log, err: log})
+		err := runPeer(ctx, other, t.onHost(peerHost, other, k, opt.nics), opt.on(net, peerHost), stdio{in: strings.NewReader(""), out: log, err: log})
 		if errors.Is(err, ended) && !errors.Is(err, errWarned) {
 			err = nil
 		}
@@ -46,7 +46,7 @@ func bootPair(ctx context.Context, k, other kernel, j job, opt options, std stdi
 		}
 		peer <- err
 	}()
-	code, err := runAlone(ctx, k, j.onHost(firstHost, k, other, opt.nics), opt.on(net, firstHost), std)
+	code, err := runAlone(ctx, k, t.onHost(firstHost, k, other, opt.nics), opt.on(net, firstHost), std)
 	stop(ended)
 	if perr := <-peer; perr != nil {
 		if !errors.Is(err, perr) {
@@ -60,9 +60,9 @@ func bootPair(ctx context.Context, k, other kernel, j job, opt options, std stdi
 }
 
 // runPeer keeps the peer running until its program or ctx ends.
-func runPeer(ctx context.Context, k kernel, j job, opt options, std stdio) error {
+func runPeer(ctx context.Context, k kernel, t task, opt options, std stdio) error {
 	for {
-		code, err := runAlone(ctx, k, j, opt, std)
+		code, err := runAlone(ctx, k, t, opt, std)
 		switch {
 		case errors.Is(err, errDown) && !errors.Is(err, errWarned) && ctx.Err() == nil:
 			fmt.Fprintln(std.err, "went down, and is booted again")

@@ -42,17 +42,14 @@ var errPatched = errors.New("the kernel ran code that it had just patched")
 var errWarned = errors.New("the kernel warned")
 
 // runAlone runs a program on a machine of its own, and returns its exit status.
-func runAlone(ctx context.Context, k kernel, j job, opt options, std stdio) (int, error) {
+func runAlone(ctx context.Context, k kernel, t task, opt options, std stdio) (int, error) {
 	n := runner{k: k, opt: opt}
 	defer n.stop()
-	r, err := n.run(ctx, j, std)
+	r, err := n.run(ctx, t, std)
 	if err != nil {
 		return exitLab, err
 	}
-	if err := keep(j.Keep, r.Files); err != nil {
-		return exitLab, err
-	}
-	return r.status()
+	return t.finish(r)
 }
 
 // feed sends stdin as frames of a two-byte length and data, with an empty frame
@@ -115,7 +112,7 @@ func accelerator(ctx context.Context, k kernel, opt options) string {
 	fmt.Fprintln(os.Stderr, "lab: trying KVM, once")
 	opt.accel, opt.timeout = "kvm", 10*time.Second
 	accel := "tcg"
-	code, err := runAlone(ctx, k, job{setup: setup{Probe: true, Release: k.release}}, opt, stdio{out: io.Discard, err: io.Discard})
+	code, err := runAlone(ctx, k, task{job: job{setup: setup{Probe: true, Release: k.release}}}, opt, stdio{out: io.Discard, err: io.Discard})
 	if err == nil && code == 0 {
 		accel = "kvm"
 	}

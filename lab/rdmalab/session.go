@@ -208,22 +208,19 @@ func (s *session) run(ctx context.Context, req request, std stdio) (int, error) 
 	if s.limit > 0 {
 		args = slices.Insert(args, 1, timeoutFlag+s.limit.String())
 	}
-	j, err := jobIn(s.runner.k, s.c, args, req.Env, req.Dir)
+	t, err := newTask(s.runner.k, s.c.options, s.c.write, args, req.Env, req.Dir)
 	if err != nil {
 		return exitLab, err
 	}
-	j.Shared, j.limit = true, s.limit
-	r, err := s.runner.run(ctx, j, std)
+	t.Shared, t.limit = true, s.limit
+	r, err := s.runner.run(ctx, t, std)
 	if err != nil {
 		return exitLab, err
 	}
 	if len(r.Left) > 0 {
 		fmt.Fprintf(std.err, "lab: a new machine for the next package, because this one left\n%s\n", strings.Join(r.Left, "\n"))
 	}
-	if err := keep(j.Keep, r.Files); err != nil {
-		return exitLab, err
-	}
-	return r.status()
+	return t.finish(r)
 }
 
 // messages sends messages of several goroutines.

@@ -1,0 +1,82 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// task is a job with what only the host knows of it.
+type task struct {
+	job
+	begun time.Time     // if set, the time since then is a part of the test's
+	limit time.Duration // of the program; 0 is none
+}
+
+// newTask returns the task that runs a program in a folder. write is the folder of --write, if any.
+func newTask(k kernel, opt options, write string, args, env []string, dir string) (task, error) {
+	path, err := exec.LookPath(args[0])
+	if err != nil {
+		return task{}, err
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return task{}, err
+	}
+	j := job{
+		setup:    setup{Release: k.release, Modules: k.modules, Userland: opt.userland != ""},
+		Args:     append([]string{path}, args[1:]...),
+		Env:      append(slices.Clip(env), "VERBS_LAB="+k.release),
+		Dir:      dir,
+		Keep:     keptPaths(args, env, dir),
+		Dilated:  opt.accel == dilated,
+		Adapters: machineAdapters(opt.nics, 1),
+		UDP:      opt.udp,
+	}
+	if len(opt.nics) > 0 {
+		j.Env = append(j.Env, "VERBS_NIC="+strings.Join(opt.nics, ","))
+	}
+	if write != "" {
+		if j.Write, err = filepath.Abs(write); err != nil {
+			return task{}, err
+		}
+	}
+	return task{job: j}, nil
+}
+
+// onHost returns the task for one of two machines, whose peer runs the kernel other.
+func (t task) onHost(host int, k, other kernel, nics []string) task {
+	t.Env = append(slices.DeleteFunc(slices.Clone(t.Env), func(s string) bool { return strings.HasPrefix(s, "VERBS_LAB=") }),
+		"VERBS_LAB="+k.release, fmt.Sprintf("VERBS_HOST=%d", host), "VERBS_PEER="+other.release)
+	t.Host, t.Release, t.Modules, t.Adapters = host, k.release, k.modules, machineAdapters(nics, host)
+	return t
+}
+
+// patience is how long a program may take to end after a signal.
+func (t *task) patience() time.Duration {
+	if t.limit == 0 {
+		return 20 * time.Second
+	}
+	return min(max(t.limit/10, 5*time.Second), 30*time.Second)
+}
+
+// finish keeps the files of a program that has ended, and returns the exit status of the lab.
+func (t *task) finish(r result) (int, error) {
+	err := keep(t.Keep, r.Files)
+	switch {
+	case err != nil:
+		return exitLab, err
+	case len(r.Kernel) > 0:
+		err = fmt.Errorf("%w:\n%s", errWarned, strings.Join(r.Kernel, "\n"))
+	case len(r.Lost) > 0:
+		err = fmt.Errorf("the program has left the machine without\n%s", strings.Join(r.Lost, "\n"))
+	}
+	if err != nil && r.Exit == 0 {
+		r.Exit = exitLab
+	}
+	return r.Exit, err
+}
