@@ -3,6 +3,9 @@
 package main
 
 import (
+	"bytes"
+	"debug/elf"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -57,3 +60,28 @@ func (a arch) self() (string, error) {
 	}
 	return file, nil
 }
+
+// readSelf reads this program, for an architecture. It fails if the program is dynamically linked.
+func readSelf(a arch) ([]byte, error) {
+	file, err := a.self()
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	f, err := elf.NewFile(bytes.NewReader(self))
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return nil, errors.New("rdmalab itself is dynamically linked: build it with CGO_ENABLED=0")
+		}
+	}
+	return self, nil
+}
+
+// umlName is the name of the kernel that is a program: User-mode Linux.
+const umlName = "uml"

@@ -6,13 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/lab/tsc"
 )
@@ -51,42 +47,11 @@ var ticksPerSecond = sync.OnceValue(func() float64 {
 	return float64(tsc.Read()-ticks) / time.Since(start).Seconds()
 })
 
-// clockSleep is how long the guest sleeps, by its own clock, for the check of the clock.
-const clockSleep = 50 * time.Millisecond
-
-// clockMark begins the lines that the guest writes before it sleeps, and afterwards with
-// its measurements.
-const clockMark = "clock"
-
-// measureClock sleeps and reports the measurements with which the host checks the clock.
-func measureClock(port *os.File) error {
-	source, err := os.ReadFile("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-	if err != nil {
-		return err
-	}
-	if !strings.HasPrefix(string(source), "tsc") {
-		return fmt.Errorf("the kernel's clock is %s, not the time stamp counter", strings.TrimSpace(string(source)))
-	}
-	fmt.Fprintln(port, clockMark)
-	start, ticks := time.Now(), tsc.Read()
-	sleep := unix.NsecToTimespec(clockSleep.Nanoseconds())
-	if err := unix.Nanosleep(&sleep, nil); err != nil {
-		return err
-	}
-	slept, ticked := time.Since(start), tsc.Read()-ticks
-	_, err = fmt.Fprintln(port, clockMark, slept.Nanoseconds(), ticked)
-	return err
-}
-
 // clockCheck compares the guest's clock with this machine's.
 type clockCheck struct {
 	factor float64
 	start  time.Time
 }
-
-// errClock reports a guest whose clocks run at wrong speeds, so that its measurements are
-// meaningless.
-var errClock = errors.New("the clocks of the guest disagree")
 
 // mark handles a line from the guest.
 func (c *clockCheck) mark(line string) error {

@@ -3,18 +3,16 @@
 package main
 
 import (
-	"bytes"
-	"debug/elf"
-	"encoding/json"
-	"errors"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"slices"
 	"syscall"
-
-	"github.com/cavaliergopher/cpio"
+	"time"
 )
+
+// setupFile is the file of the setup in the initramfs.
+const setupFile = "setup.json"
+
+// umlVariable is set in User-mode Linux, for process 1.
+const umlVariable = "LAB_UML"
 
 // setup is what the guest knows when it boots. It is in the initramfs.
 type setup struct {
@@ -88,89 +86,25 @@ func exitStatus(s syscall.WaitStatus) int {
 	return s.ExitStatus()
 }
 
-// writeInitramfs writes a root with this program as /init, the setup, and the modules that are
-// needed to mount the host's root, with others by their names. Those of the devices are loaded
-// from there.
-func writeInitramfs(file string, k kernel, s setup, devices []string, others ...string) error {
-	var early []string
-	if !k.uml() {
-		if s.Host != 0 {
-			devices = append(slices.Clip(devices), "virtio_net")
-		}
-		var err error
-		if early, err = k.moduleFiles(slices.Concat(rootModules, others)...); err != nil {
-			return err
-		}
-		if s.Late, err = k.moduleFiles(devices...); err != nil {
-			return err
-		}
-	}
-	f, err := os.Create(file)
+// exitLab is the exit status for failures of the lab itself.
+const exitLab = 125
+
+func exitCode(err error) int {
 	if err != nil {
-		return err
+		return exitLab
 	}
-	defer f.Close()
-	w := cpio.NewWriter(f)
-	add := func(name string, mode cpio.FileMode, data []byte) error {
-		if err := w.WriteHeader(&cpio.Header{Name: name, Mode: mode, Size: int64(len(data))}); err != nil {
-			return err
-		}
-		_, err := w.Write(data)
-		return err
-	}
-	for _, dir := range []string{"userland", "dev", "proc", "sys", "host", "layer", "root"} {
-		if err := add(dir, cpio.TypeDir|0o755, nil); err != nil {
-			return err
-		}
-	}
-	for _, m := range early {
-		data, err := os.ReadFile(filepath.Join(k.modules, m))
-		if err != nil {
-			return err
-		}
-		if err := add(filepath.Base(m), cpio.TypeReg|0o644, data); err != nil {
-			return err
-		}
-		s.Early = append(slices.Clip(s.Early), filepath.Base(m))
-	}
-	self, err := readSelf(k.arch)
-	if err != nil {
-		return err
-	}
-	if err := add("init", cpio.TypeReg|0o755, self); err != nil {
-		return err
-	}
-	text, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	if err := add("setup.json", cpio.TypeReg|0o644, text); err != nil {
-		return err
-	}
-	if err := w.Close(); err != nil {
-		return err
-	}
-	return f.Close()
+	return 0
 }
 
-// readSelf reads this program, for an architecture. It fails if the program is dynamically linked.
-func readSelf(a arch) ([]byte, error) {
-	file, err := a.self()
-	if err != nil {
-		return nil, err
-	}
-	self, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	f, err := elf.NewFile(bytes.NewReader(self))
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range f.Progs {
-		if p.Type == elf.PT_INTERP {
-			return nil, errors.New("rdmalab itself is dynamically linked: build it with CGO_ENABLED=0")
-		}
-	}
-	return self, nil
+// clockSleep is how long the guest sleeps, by its own clock, for the check of the clock.
+const clockSleep = 50 * time.Millisecond
+
+// clockMark begins the lines that the guest writes before it sleeps, and afterwards with
+// its measurements.
+const clockMark = "clock"
+
+// fresh is what a machine needs that has not booted by itself but has been restored.
+type fresh struct {
+	Time time.Time
+	Seed []byte // of the kernel's random numbers
 }

@@ -3,14 +3,10 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"time"
 )
 
 // keptFlags are the flags of tests that name files, in the folder -test.outputdir.
@@ -59,32 +55,6 @@ func keptPaths(args, env []string, dir string) (paths []string) {
 	return paths
 }
 
-// written returns the files at the paths below the layer that holds the guest's writes.
-func written(layer *os.Root, paths []string) ([]kept, error) {
-	all := make([]kept, len(paths))
-	for i, p := range paths {
-		top := strings.TrimPrefix(p, "/")
-		err := fs.WalkDir(layer.FS(), top, func(name string, d fs.DirEntry, err error) error {
-			if err != nil || !d.Type().IsRegular() {
-				return err
-			}
-			data, err := fs.ReadFile(layer.FS(), name)
-			if inside, ok := strings.CutPrefix(name, top+"/"); !ok {
-				all[i].File = data
-			} else if all[i].Folder == nil {
-				all[i].Folder = map[string][]byte{inside: data}
-			} else {
-				all[i].Folder[inside] = data
-			}
-			return err
-		})
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-	}
-	return all, nil
-}
-
 // keep writes the files that the program wrote at the paths. The guest chooses the names of those in a folder.
 func keep(paths []string, files []kept) error {
 	if len(files) != len(paths) {
@@ -126,26 +96,4 @@ func writeIn(dir string, files map[string][]byte) error {
 		}
 	}
 	return nil
-}
-
-const timeoutFlag = "-test.timeout="
-
-// shorten reduces a test's time by what has passed since begun, so that it ends by itself, and
-// prints its stacks, before go test loses patience.
-func shorten(args []string, begun time.Time) ([]string, error) {
-	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, timeoutFlag) })
-	if i < 0 || begun.IsZero() {
-		return args, nil
-	}
-	whole, err := time.ParseDuration(strings.TrimPrefix(args[i], timeoutFlag))
-	if err != nil || whole <= 0 {
-		return args, nil
-	}
-	left := (whole - time.Since(begun)).Truncate(time.Millisecond)
-	if left <= 0 {
-		return nil, fmt.Errorf("the test's time of %v has passed before it could start", whole)
-	}
-	args = slices.Clone(args)
-	args[i] = timeoutFlag + left.String()
-	return args, nil
 }

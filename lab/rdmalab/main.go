@@ -136,9 +136,6 @@ func main() {
 	os.Exit(code)
 }
 
-// exitLab is the exit status for failures of the lab itself.
-const exitLab = 125
-
 // withSignals returns the standard streams of this process and what gets its SIGQUIT, while a program
 // runs that can answer with its stacks. Otherwise the signal ends the context.
 func withSignals(ctx context.Context) (context.Context, stdio) {
@@ -184,7 +181,7 @@ func run(ctx context.Context, args []string, std stdio) (int, error) {
 	case "fetch":
 		return fetch(ctx, c)
 	case "nic":
-		err := serveSockets(ctx, c)
+		err := serveSockets(ctx, c.socket, c.options)
 		return exitCode(err), err
 	}
 	if len(args) == 0 && command == "run" {
@@ -207,70 +204,6 @@ func run(ctx context.Context, args []string, std stdio) (int, error) {
 		return exitLab, err
 	}
 	return runInLab(ctx, c, args, std, begun)
-}
-
-func runInLab(ctx context.Context, c config, args []string, std stdio, begun time.Time) (int, error) {
-	k, err := c.prepare(ctx)
-	if err != nil {
-		return exitLab, err
-	}
-	dir, err := os.Getwd()
-	if err != nil {
-		return exitLab, err
-	}
-	t, err := newTask(k, c.options, c.write, args, os.Environ(), dir)
-	if err != nil {
-		return exitLab, err
-	}
-	t.begun = begun
-	done, err := takeTurn(ctx, c.parallel)
-	if err != nil {
-		return exitLab, err
-	}
-	defer done()
-	c.choose(ctx, k)
-	if c.peer == "" {
-		return runAlone(ctx, k, t, c.options, std)
-	}
-	peer, err := fetchKernel(ctx, c.peer, archByName(c.arch))
-	if err == nil && (k.uml() || peer.uml()) {
-		err = errors.New("--peer: User-mode Linux has no wire to another machine")
-	}
-	if err == nil && len(c.nics) > 0 {
-		err = peer.unpackLater(ctx, adapterModules)
-	}
-	if err != nil {
-		return exitLab, err
-	}
-	return bootPair(ctx, k, peer, t, c.options, std)
-}
-
-// prepare fetches the kernel and the userland.
-func (c *config) prepare(ctx context.Context) (kernel, error) {
-	on := archByName(c.arch)
-	k, err := fetchKernel(ctx, c.kernel, on)
-	if err == nil && c.suite != "" {
-		c.userland, err = fetchUserland(ctx, c.suite, on)
-	}
-	if err == nil && len(c.nics) > 0 {
-		if c.adapterWire, err = newWire(c.options); err == nil {
-			c.emulator, err = findEmulator(ctx, on)
-		}
-		if err == nil {
-			err = k.unpackLater(ctx, adapterModules)
-		}
-	}
-	return k, err
-}
-
-// choose chooses the accelerator. It may boot a machine.
-func (c *config) choose(ctx context.Context, k kernel) {
-	if k.arch.foreign() {
-		c.accel = "tcg"
-	}
-	if c.accel == "" && !k.uml() {
-		c.accel = accelerator(ctx, k, c.options)
-	}
 }
 
 // fetch fetches the chosen kernels, or all.
@@ -300,11 +233,4 @@ func fetch(ctx context.Context, c config) (int, error) {
 	}
 	err := errors.Join(errs...)
 	return exitCode(err), err
-}
-
-func exitCode(err error) int {
-	if err != nil {
-		return exitLab
-	}
-	return 0
 }

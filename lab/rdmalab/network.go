@@ -8,10 +8,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -123,51 +121,4 @@ func linkUp(name string) error {
 		return fmt.Errorf("bring up %s: %w", name, err)
 	}
 	return nil
-}
-
-// readyLimit bounds the wait for a device, which an emulated machine with other work beside it makes
-// slowly.
-const readyLimit = 2 * time.Minute
-
-// waitFor waits for a file of the kernel's, and returns its path.
-func waitFor(pattern string) (string, error) {
-	for begun := time.Now(); time.Since(begun) < readyLimit; time.Sleep(20 * time.Millisecond) {
-		if files, _ := filepath.Glob(pattern); len(files) > 0 {
-			return files[0], nil
-		}
-	}
-	return "", fmt.Errorf("%s does not appear in %v", pattern, readyLimit)
-}
-
-// waitActive waits for the device's nodes and for its port.
-func waitActive(device string) error {
-	var state, node string
-	for begun := time.Now(); time.Since(begun) < readyLimit; time.Sleep(20 * time.Millisecond) {
-		b, _ := os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/state")
-		state, node = strings.TrimSpace(string(b)), findInSysfs("infiniband_verbs", "ibdev", device)
-		if state == "4: ACTIVE" && node != "" && exist("/dev/infiniband/"+node, "/dev/infiniband/rdma_cm") {
-			return nil
-		}
-	}
-	return fmt.Errorf("%s is not ready: port %q, node %q", device, state, node)
-}
-
-// findInSysfs returns the name of the object of a class whose attribute has a value, or "" if there is none.
-func findInSysfs(class, attr, value string) string {
-	files, _ := filepath.Glob("/sys/class/" + class + "/*/" + attr)
-	for _, f := range files {
-		if b, _ := os.ReadFile(f); strings.TrimSpace(string(b)) == value {
-			return filepath.Base(filepath.Dir(f))
-		}
-	}
-	return ""
-}
-
-func exist(files ...string) bool {
-	for _, f := range files {
-		if _, err := os.Stat(f); err != nil {
-			return false
-		}
-	}
-	return true
 }

@@ -12,15 +12,6 @@ import (
 	"sync"
 )
 
-// The numbers of the two machines of a pair. A single machine has number 0.
-const (
-	firstHost = 1
-	peerHost  = 2
-)
-
-// errDown reports a kernel that went down, or was powered off, while a program ran.
-var errDown = errors.New("the kernel went down before the program ended")
-
 // bootPair runs t on k, and at the same time on other as the peer. The run ends with
 // the first machine. A peer whose kernel goes down is booted again; one whose program
 // ends is not.

@@ -3,122 +3,94 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
-	"time"
-
-	"github.com/goverbs/verbs/internal/sys"
 )
 
-type stdio struct {
-	in       io.Reader
-	out, err io.Writer
-	signals  <-chan os.Signal // SIGQUIT, for the program
-}
+// singleCPUBoot makes the kernel boot on one processor, where patching its own code is
+// safe; see runner.run. The others are brought up when most of the patching is done.
+const singleCPUBoot = "maxcpus=1 noreplace-smp"
 
-// The ports between host and guest, by name.
-const (
-	portIn     = "stdin"
-	portOut    = "stdout"
-	portErr    = "stderr"
-	portResult = "result"
-)
+// icountAccel is the accelerator whose clock advances by 1 ns with every instruction.
+const icountAccel = "icount"
 
-var ports = []string{portIn, portOut, portErr, portResult}
-
-// errBoot reports a kernel that went down before the program started.
-var errBoot = errors.New("the kernel did not come up")
-
-// errPatched reports a kernel that ran into a breakpoint of its own: see runner.run.
-var errPatched = errors.New("the kernel ran code that it had just patched")
-
-// errWarned reports a kernel that logged a bug of its own.
-var errWarned = errors.New("the kernel warned")
-
-// runAlone runs a program on a machine of its own, and returns its exit status.
-func runAlone(ctx context.Context, k kernel, t task, opt options, std stdio) (int, error) {
-	n := runner{k: k, opt: opt}
-	defer n.stop()
-	r, err := n.run(ctx, t, std)
-	if err != nil {
-		return exitLab, err
-	}
-	return t.finish(r)
-}
-
-// feed sends stdin as frames of a two-byte length and data, with an empty frame
-// as its end: a serial port has no end of file.
-func feed(w io.Writer, r io.Reader) {
-	buf := make([]byte, 2+4096)
-	for {
-		n, err := r.Read(buf[2:])
-		if n > 0 {
-			buf[0], buf[1] = byte(n>>8), byte(n)
-			if _, err := w.Write(buf[:2+n]); err != nil {
-				return
-			}
+// qemuCommand returns the command that runs the machine. Its ports are virtio-serial
+// ports on sockets in dir.
+func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write string) (*exec.Cmd, error) {
+	cpu, accel, icount := k.arch.cpu, "tcg,thread=multi", []string(nil)
+	var dil dilation
+	switch o.accel {
+	case dilated:
+		var err error
+		if dil, err = newDilation(o.factor); err != nil {
+			return nil, err
 		}
-		if err != nil {
-			w.Write([]byte{0, 0})
-			return
+	case "kvm":
+		cpu, accel = "host", "kvm"
+	case icountAccel:
+		// Without ERMS no code copies memory byte by byte, where each byte would count.
+		cpu, accel, icount = cpu+",-erms", "tcg,thread=single", []string{"-icount", "shift=0"}
+	}
+	share := func(tag, path, readonly string) []string {
+		return []string{"-virtfs", "local,path=" + qemuValue(path) + ",mount_tag=" + tag + ",security_model=none,multidevs=remap,readonly=" + readonly}
+	}
+	emulator := o.emulator
+	if emulator.args == nil {
+		emulator.args = []string{k.arch.qemu}
+	}
+	args := append(slices.Clone(emulator.args[1:]),
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-machine", k.arch.machine, "-accel", accel, "-cpu", cpu,
+		"-m", strconv.Itoa(o.mem), "-smp", strconv.Itoa(o.cpus),
+		"-kernel", k.image, "-initrd", initramfs,
+		"-append", "console="+k.arch.console+" loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on "+singleCPUBoot+dil.kernel,
+		"-serial", "chardev:console", "-chardev", "file,id=console,path="+qemuValue(filepath.Join(dir, "console")),
+		"-qmp", "unix:"+qemuValue(filepath.Join(dir, qmpSocket))+",server=on,wait=off",
+		"-device", "virtio-rng-"+k.arch.bus, "-device", "virtio-serial-"+k.arch.bus,
+	)
+	args = append(args, adapterArgs(o)...)
+	args = append(args, icount...)
+	args = append(args, share("root", "/", "on")...)
+	if write != "" {
+		args = append(args, share("write", write, "off")...)
+	} else { // a machine is saved with this device
+		args = append(args, share("write", dir, "on")...)
+	}
+	if o.userland != "" {
+		args = append(args, share("userland", o.userland, "on")...)
+	}
+	for _, name := range ports {
+		args = append(args, "-chardev", "socket,id="+name+",path="+qemuValue(filepath.Join(dir, name)),
+			"-device", "virtserialport,chardev="+name+",name="+name)
+	}
+	noROM := ""
+	if k.arch.bus == "pci" {
+		noROM = ",romfile="
+	}
+	var files []*os.File
+	if o.net != nil {
+		var err error
+		if files, err = o.net.attach(o.host); err != nil {
+			return nil, err
 		}
 	}
+	for i := range files {
+		args = append(args, "-netdev", fmt.Sprintf("socket,id=%s,fd=%d", wires[i], 3+i),
+			"-device", fmt.Sprintf("virtio-net-%s,netdev=%s,mac=%s", k.arch.bus, wires[i], mac(i, o.host))+noROM)
+	}
+	cmd := exec.CommandContext(ctx, emulator.args[0], args...)
+	cmd.ExtraFiles = files
+	if env := append(dil.env, emulator.env...); env != nil {
+		cmd.Env = append(os.Environ(), env...)
+	}
+	return cmd, nil
 }
 
-// tail returns the end of the kernel's console, for an error message.
-func tail(console []byte) string {
-	const limit = 4 << 10
-	if len(console) > limit {
-		console = console[len(console)-limit:]
-	}
-	if len(bytes.TrimSpace(console)) == 0 {
-		return ""
-	}
-	return "\n--- kernel console ---\n" + strings.TrimSpace(string(console))
-}
-
-// follow copies a file that is being written.
-func follow(ctx context.Context, file string, w io.Writer) {
-	var f *os.File
-	for ctx.Err() == nil {
-		if f == nil {
-			f, _ = os.Open(file)
-		}
-		if f != nil {
-			io.Copy(w, f)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-}
-
-// accelerator boots the kernel under KVM once and records whether it succeeds: in a
-// nested machine /dev/kvm may exist although guests hang.
-func accelerator(ctx context.Context, k kernel, opt options) string {
-	if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err != nil {
-		return "tcg"
-	} else {
-		f.Close()
-	}
-	cacheFile := filepath.Join(k.root, "kvm-"+sys.KernelRelease())
-	if b, err := os.ReadFile(cacheFile); err == nil {
-		return string(b)
-	}
-	fmt.Fprintln(os.Stderr, "lab: trying KVM, once")
-	opt.accel, opt.timeout = "kvm", 10*time.Second
-	accel := "tcg"
-	code, err := runAlone(ctx, k, task{job: job{setup: setup{Probe: true, Release: k.release}}}, opt, stdio{out: io.Discard, err: io.Discard})
-	if err == nil && code == 0 {
-		accel = "kvm"
-	}
-	if !errors.Is(ctx.Err(), context.Canceled) {
-		os.WriteFile(cacheFile, []byte(accel), 0o644)
-	}
-	fmt.Fprintf(os.Stderr, "lab: using %s\n", accel)
-	return accel
-}
+// qemuValue returns a value as QEMU's options want it, where a comma begins the next.
+func qemuValue(s string) string { return strings.ReplaceAll(s, ",", ",,") }

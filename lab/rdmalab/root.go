@@ -5,8 +5,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -111,4 +113,30 @@ func (r *root) leave() error {
 		}
 	}
 	return nil
+}
+
+// written returns what this machine has written at the paths.
+func (r *root) written(paths []string) ([]kept, error) {
+	all := make([]kept, len(paths))
+	for i, p := range paths {
+		top := strings.TrimPrefix(p, "/")
+		err := fs.WalkDir(r.layer.FS(), top, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			data, err := fs.ReadFile(r.layer.FS(), name)
+			if inside, ok := strings.CutPrefix(name, top+"/"); !ok {
+				all[i].File = data
+			} else if all[i].Folder == nil {
+				all[i].Folder = map[string][]byte{inside: data}
+			} else {
+				all[i].Folder[inside] = data
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return all, nil
 }

@@ -3,6 +3,9 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -51,5 +54,29 @@ func TestRootMounts(t *testing.T) {
 		if !strings.HasPrefix(root.data, test.layers) || at("/host") > at("/root") || at("/layer") > at("/root") {
 			t.Errorf("%s: %q", test.name, mounts)
 		}
+	}
+}
+
+// TestWritten finds at the paths that are kept what is in the layer, and nothing beside them.
+func TestWritten(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"tmp/profile", "tmp/cover/a", "tmp/cover/deep/b", "tmp/coverage", "other"} {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	layer, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer layer.Close()
+	files, err := (&root{layer: layer}).written([]string{"/tmp/profile", "/tmp/cover", "/tmp/none"})
+	want := []kept{{File: []byte("tmp/profile")}, {Folder: map[string][]byte{"a": []byte("tmp/cover/a"), "deep/b": []byte("tmp/cover/deep/b")}}, {}}
+	if err != nil || !reflect.DeepEqual(files, want) {
+		t.Errorf("%q: %v", files, err)
 	}
 }

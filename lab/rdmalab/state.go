@@ -15,8 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs/lab/debian"
 )
 
@@ -164,33 +162,9 @@ func (s *state) migrate() error {
 	return err
 }
 
-// fresh is what a machine needs that has not booted by itself but has been restored.
-type fresh struct {
-	Time time.Time
-	Seed []byte // of the kernel's random numbers
-}
-
 // newFresh returns what a machine needs that is restored now.
 func newFresh() *fresh {
 	f := &fresh{Time: time.Now(), Seed: make([]byte, 32)}
 	rand.Read(f.Seed)
 	return f
-}
-
-// apply sets the guest's clock and makes its random numbers differ from those of other machines
-// with the same state.
-func (f *fresh) apply() error {
-	now := unix.NsecToTimespec(f.Time.UnixNano())
-	if err := unix.ClockSettime(unix.CLOCK_REALTIME, &now); err != nil {
-		return os.NewSyscallError("clock_settime", err)
-	}
-	random, err := os.OpenFile("/dev/urandom", os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer random.Close()
-	if _, err := random.Write(f.Seed); err != nil {
-		return err
-	}
-	return os.NewSyscallError("RNDRESEEDCRNG", unix.IoctlSetInt(int(random.Fd()), unix.RNDRESEEDCRNG, 0))
 }

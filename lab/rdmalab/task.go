@@ -80,3 +80,25 @@ func (t *task) finish(r result) (int, error) {
 	}
 	return r.Exit, err
 }
+
+const timeoutFlag = "-test.timeout="
+
+// shorten reduces a test's time by what has passed since begun, so that it ends by itself, and
+// prints its stacks, before go test loses patience.
+func shorten(args []string, begun time.Time) ([]string, error) {
+	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, timeoutFlag) })
+	if i < 0 || begun.IsZero() {
+		return args, nil
+	}
+	whole, err := time.ParseDuration(strings.TrimPrefix(args[i], timeoutFlag))
+	if err != nil || whole <= 0 {
+		return args, nil
+	}
+	left := (whole - time.Since(begun)).Truncate(time.Millisecond)
+	if left <= 0 {
+		return nil, fmt.Errorf("the test's time of %v has passed before it could start", whole)
+	}
+	args = slices.Clone(args)
+	args[i] = timeoutFlag + left.String()
+	return args, nil
+}

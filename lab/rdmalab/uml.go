@@ -7,14 +7,9 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/lab/debian"
 )
@@ -29,10 +24,6 @@ var umlConfig string
 
 //go:embed uml.sh
 var umlScript string
-
-// uml reports whether the kernel is User-mode Linux: it has no modules, since everything
-// is built in.
-func (k kernel) uml() bool { return k.modules == "" }
 
 // umlPrefix begins the names of the folders that hold User-mode Linux.
 const umlPrefix = "uml_"
@@ -110,47 +101,4 @@ func openUML(root string) (kernel, error) {
 	}
 	release, err := os.ReadFile(filepath.Join(root, "release"))
 	return kernel{root: root, arch: archByName("amd64"), image: filepath.Join(root, "linux"), release: strings.TrimSpace(string(release))}, err
-}
-
-// umlCommand returns the command that runs the machine. Its ports are serial lines, in
-// order, on connections to the sockets that it inherits. LAB_UML is not known to the
-// kernel, which therefore passes it to process 1 as an environment variable.
-func umlCommand(ctx context.Context, k kernel, opt options, dir, initramfs, _ string) (*exec.Cmd, error) {
-	console, err := os.Create(filepath.Join(dir, "console"))
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.CommandContext(ctx, k.image, "mem="+strconv.Itoa(opt.mem)+"M", "ncpus="+strconv.Itoa(opt.cpus),
-		"seccomp=on", "initrd="+initramfs, "uml_dir="+dir, "umid=machine", "con=null", "con0=null,fd:1",
-		"console=tty0", "loglevel=5", "panic=-1", "oops=panic", "LAB_UML=1")
-	cmd.Stdout = console
-	for i, name := range ports {
-		c, err := net.Dial("unix", filepath.Join(dir, name))
-		if err != nil {
-			return nil, err
-		}
-		f, err := c.(*net.UnixConn).File()
-		c.Close()
-		if err != nil {
-			return nil, err
-		}
-		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
-		cmd.Args = append(cmd.Args, fmt.Sprintf("ssl%d=fd:%d", i, 3+i))
-	}
-	return cmd, nil
-}
-
-// openLine opens the serial line of a port, in the guest.
-func openLine(port int) (*os.File, error) {
-	f, err := os.OpenFile(fmt.Sprintf("/dev/ttyS%d", port), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		return nil, err
-	}
-	raw := unix.Termios{Cflag: unix.CS8 | unix.CREAD | unix.CLOCAL | unix.B38400}
-	raw.Cc[unix.VMIN] = 1
-	if err := unix.IoctlSetTermios(int(f.Fd()), unix.TCSETS, &raw); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("%s: %w", f.Name(), err)
-	}
-	return f, nil
 }

@@ -41,9 +41,6 @@ func unpackImage(ctx context.Context, image, file string) error {
 	return decompressTo(ctx, file, ext, bytes.NewReader(packed))
 }
 
-// packed reports whether a module's file is compressed.
-func packed(name string) bool { return filepath.Ext(name) != ".ko" }
-
 // unpackModules decompresses module files that are loaded at each boot, relative to k.modules.
 func (k kernel) unpackModules(ctx context.Context, files []string) error {
 	for _, name := range files {

@@ -13,10 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// singleCPUBoot makes the kernel boot on one processor, where patching its own code is
-// safe; see runner.run. The others are brought up when most of the patching is done.
-const singleCPUBoot = "maxcpus=1 noreplace-smp"
-
 // warmUp makes the kernel patch itself before other processors run, as it does at the
 // first use of TCP, which siw uses, and of UDP encapsulation, by which rxe receives.
 func warmUp() error {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"fmt"
 	"net"
 	"os"
 	"sync"
@@ -12,18 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 )
-
-// wires are the wires between two machines, by the name of the link at both ends.
-var wires = []string{rxeWire, siwWire, controlWire}
-
-const (
-	rxeWire     = "w0"
-	siwWire     = "w1"
-	controlWire = "c0"
-)
-
-// mac returns the MAC address of a machine's card on a wire.
-func mac(wire, host int) string { return fmt.Sprintf("52:54:00:09:%02x:%02x", wire, host) }
 
 // network holds the wires between two machines. Their cards are datagram sockets to
 // this program, which stay open when a machine ends.

@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -117,16 +116,8 @@ func nicGuest() {
 			panic(err)
 		}
 	}
-	for _, m := range []mount{{"devtmpfs", "/dev", "devtmpfs", ""}, {"proc", "/proc", "proc", ""}, {"sysfs", "/sys", "sysfs", ""}} {
-		check(m.do())
-	}
-	text, err := os.ReadFile("/setup.json")
+	_, err := bootGuest()
 	check(err)
-	var s setup
-	check(json.Unmarshal(text, &s))
-	for _, m := range s.Early {
-		check(loadModule("/" + m))
-	}
 	for i := range 2 {
 		device, err := waitGUID(adapterGUID(i, i+1))
 		check(err)
@@ -239,65 +230,6 @@ func waitUntil(t *testing.T, what string, ok func() bool) {
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited too long for %s", what)
-		}
-	}
-}
-
-// TestListenAdapter replaces only a socket that nobody serves.
-func TestListenAdapter(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "nic")
-	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if l, err := listenAdapter(path); err == nil || !strings.Contains(err.Error(), "is no socket") {
-		t.Errorf("a file has been replaced by %v: %v", l, err)
-	}
-	if b, err := os.ReadFile(path); string(b) != "precious" {
-		t.Errorf("the file has %q, %v", b, err)
-	}
-	os.Remove(path)
-	l, err := listenAdapter(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again, err := listenAdapter(path); err == nil || !strings.Contains(err.Error(), "another process") {
-		t.Errorf("a socket in use has been replaced by %v: %v", again, err)
-	}
-	l.SetUnlinkOnClose(false)
-	l.Close()
-	if l, err = listenAdapter(path); err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	if exist(path) {
-		t.Error("the socket is left")
-	}
-}
-
-func TestNumber(t *testing.T) {
-	for _, names := range [][]string{{"eth0", "eth1"}, {"eth1", "eth0"}, {"eth1"}, {"eth2", "eth0", "eth1"}, {"eth0", "eth2"}, nil} {
-		now := map[string]int{}
-		for i, name := range names {
-			now[name] = i
-		}
-		if err := number("eth", append([]string(nil), names...), func(from, to string) error {
-			if _, taken := now[to]; taken {
-				t.Errorf("%v: %s is taken", names, to)
-			}
-			i, ok := now[from]
-			if !ok {
-				t.Errorf("%v: there is no %s", names, from)
-			}
-			delete(now, from)
-			now[to] = i
-			return nil
-		}); err != nil {
-			t.Error(err)
-		}
-		for i := range names {
-			if n, ok := now[fmt.Sprint("eth", i)]; !ok || n != i {
-				t.Errorf("%v became %v", names, now)
-			}
 		}
 	}
 }

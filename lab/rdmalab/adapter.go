@@ -1,0 +1,210 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/goverbs/verbs/internal/labtest/labdev"
+	"github.com/goverbs/verbs/internal/udp"
+	"github.com/goverbs/verbs/lab/connectx"
+	"github.com/goverbs/verbs/lab/vfiouser"
+)
+
+// adapters are the values of --nic.
+var adapters = map[string]connectx.Config{
+	"connectx":        {},
+	"connectx-pf":     {PF: true},
+	"connectx-ib":     {InfiniBand: true},
+	"connectx-noguid": {NoNodeGUID: true},
+}
+
+// maxAdapters bounds a machine's adapters, each of which has a port of the PCI bus.
+const maxAdapters = 2
+
+func adapterMAC(i, host int) net.HardwareAddr {
+	return net.HardwareAddr{0x02, 0x15, 0xb3, 0x09, byte(i), byte(host)}
+}
+
+// adapterGUID returns the GUID that adapter i has from its MAC address, as sysfs shows it.
+func adapterGUID(i, host int) string {
+	m := adapterMAC(i, host)
+	return fmt.Sprintf("%02x%02x:%02xff:fe%02x:%02x%02x", m[0]^2, m[1], m[2], m[3], m[4], m[5])
+}
+
+// machineAdapters returns what the guest of a machine is told of its adapters.
+func machineAdapters(kinds []string, host int) (all []adapter) {
+	for i, kind := range kinds {
+		all = append(all, adapter{adapterGUID(i, host), adapters[kind].InfiniBand})
+	}
+	return all
+}
+
+// adapterArgs returns what a machine needs so that adapters can be plugged in: memory that another
+// process can map, and ports of the PCI bus. The adapters come when it runs, as they cannot be saved.
+func adapterArgs(o options) []string {
+	if len(o.nics) == 0 {
+		return nil
+	}
+	args := []string{
+		"-object", fmt.Sprintf("memory-backend-memfd,id=mem,size=%dM,share=on", o.mem), "-machine", "memory-backend=mem",
+	}
+	for i := range maxAdapters {
+		args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=slot%d,chassis=%d,slot=%d,pref64-reserve=64M", i, i+1, i+1))
+	}
+	return args
+}
+
+// adapterConfig returns the configuration of adapter i in a machine.
+func adapterConfig(kind string, i, host int, wire *connectx.Wire, record *log.Logger) connectx.Config {
+	cfg := adapters[kind]
+	cfg.Name = labdev.Adapter(i)
+	cfg.MAC = adapterMAC(i, host)
+	cfg.Wire, cfg.Network = wire, wire.Network(cfg.MAC)
+	if cfg.InfiniBand {
+		cfg.Network = wire.Network(nil)
+	}
+	if record != nil {
+		cfg.Record = func(e connectx.Event) { record.Print(cfg.Name, " ", e) }
+	}
+	return cfg
+}
+
+// serveSockets serves adapters to machines of somebody else until ctx ends, each to one machine after
+// the other.
+func serveSockets(ctx context.Context, sockets string, opt options) error {
+	if sockets == "" {
+		return errors.New("nic: no --socket, the path of the socket for QEMU")
+	}
+	if len(opt.nics) == 0 {
+		opt.nics = []string{"connectx"}
+	}
+	record, err := recorder(opt)
+	if err != nil {
+		return err
+	}
+	wire, err := newWire(opt)
+	if err != nil {
+		return err
+	}
+	var listeners []net.Listener
+	var served sync.WaitGroup
+	defer served.Wait()
+	defer func() {
+		for _, l := range listeners {
+			l.Close()
+		}
+	}()
+	for i, path := range strings.Split(sockets, ",") {
+		cfg := adapterConfig(opt.nics[min(i, len(opt.nics)-1)], i, i+1, wire, record)
+		l, err := listenAdapter(path)
+		if err != nil {
+			return err
+		}
+		listeners = append(listeners, l)
+		served.Go(func() {
+			for {
+				err := serveAdapter(ctx, l, cfg)
+				if errors.Is(err, net.ErrClosed) {
+					return
+				}
+				if err != nil {
+					fmt.Fprintf(os.Stderr, "lab: %s: %v\n", path, err)
+				}
+			}
+		})
+		fmt.Fprintf(os.Stderr, `lab: QEMU needs "-object memory-backend-memfd,id=mem,size=...,share=on -machine memory-backend=mem" and
+-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":%q}}'`+"\n", path)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// newWire returns the wire of a run's adapters.
+func newWire(o options) (*connectx.Wire, error) {
+	w := connectx.NewWire()
+	if !o.udp.IsValid() {
+		return w, nil
+	}
+	// The guest would only be told that its address is wrong.
+	p, err := new(udp.Network).Open(netip.AddrPortFrom(o.udp, udp.DefaultPort))
+	if err != nil {
+		return nil, fmt.Errorf("--udp: %w", err)
+	}
+	w.UseUDP(o.udp)
+	return w, p.Close()
+}
+
+// recorder returns what writes the file of --niclog, or nil.
+func recorder(o options) (*log.Logger, error) {
+	if o.niclog == "" {
+		return nil, nil
+	}
+	f, err := os.OpenFile(o.niclog, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	return log.New(f, "", log.Lmicroseconds), nil
+}
+
+// listenAdapter makes a socket for QEMU. It replaces one that a process which was killed has left, and
+// no other file.
+func listenAdapter(path string) (*net.UnixListener, error) {
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode()&fs.ModeSocket == 0 {
+			return nil, fmt.Errorf("--socket %s: there is a file that is no socket", path)
+		}
+		if c, err := net.Dial("unix", path); err == nil {
+			c.Close()
+			return nil, fmt.Errorf("--socket %s: another process serves it", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+}
+
+// serveAdapter serves an adapter to the next machine that connects, until that is gone or ctx ends.
+func serveAdapter(ctx context.Context, l *net.UnixListener, cfg connectx.Config) error {
+	conn, err := l.AcceptUnix()
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	var d *connectx.Device
+	err = vfiouser.Serve(conn, func(bus *vfiouser.Bus) (vfiouser.Device, error) {
+		d, err = connectx.New(cfg, bus)
+		return d, err
+	})
+	if d != nil {
+		err = errors.Join(err, d.Close())
+	}
+	return err
+}
+
+// parseAdapters returns the adapters that --nic names.
+func parseAdapters(list string) (names []string, err error) {
+	if list == "" {
+		return nil, nil
+	}
+	names = strings.Split(list, ",")
+	for _, n := range names {
+		if _, ok := adapters[n]; !ok {
+			return nil, fmt.Errorf("--nic %s: not one of connectx, connectx-pf, connectx-ib, connectx-noguid", n)
+		}
+	}
+	if len(names) > maxAdapters {
+		return nil, fmt.Errorf("--nic %s: a machine has at most %d", list, maxAdapters)
+	}
+	return names, nil
+}

@@ -1,0 +1,52 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/lab/tsc"
+)
+
+// measureClock sleeps and reports the measurements with which the host checks the clock.
+func measureClock(port *os.File) error {
+	source, err := os.ReadFile("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(string(source), "tsc") {
+		return fmt.Errorf("the kernel's clock is %s, not the time stamp counter", strings.TrimSpace(string(source)))
+	}
+	fmt.Fprintln(port, clockMark)
+	start, ticks := time.Now(), tsc.Read()
+	sleep := unix.NsecToTimespec(clockSleep.Nanoseconds())
+	if err := unix.Nanosleep(&sleep, nil); err != nil {
+		return err
+	}
+	slept, ticked := time.Since(start), tsc.Read()-ticks
+	_, err = fmt.Fprintln(port, clockMark, slept.Nanoseconds(), ticked)
+	return err
+}
+
+// freshen sets the guest's clock and makes its random numbers differ from those of other machines
+// with the same state.
+func freshen(f fresh) error {
+	now := unix.NsecToTimespec(f.Time.UnixNano())
+	if err := unix.ClockSettime(unix.CLOCK_REALTIME, &now); err != nil {
+		return os.NewSyscallError("clock_settime", err)
+	}
+	random, err := os.OpenFile("/dev/urandom", os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer random.Close()
+	if _, err := random.Write(f.Seed); err != nil {
+		return err
+	}
+	return os.NewSyscallError("RNDRESEEDCRNG", unix.IoctlSetInt(int(random.Fd()), unix.RNDRESEEDCRNG, 0))
+}

@@ -1,0 +1,77 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cavaliergopher/cpio"
+)
+
+// writeInitramfs writes a root with this program as /init, the setup, and the modules that are
+// needed to mount the host's root, with others by their names. Those of the devices are loaded
+// from there.
+func writeInitramfs(file string, k kernel, s setup, devices []string, others ...string) error {
+	var early []string
+	if !k.uml() {
+		if s.Host != 0 {
+			devices = append(slices.Clip(devices), "virtio_net")
+		}
+		var err error
+		if early, err = k.moduleFiles(slices.Concat(rootModules, others)...); err != nil {
+			return err
+		}
+		if s.Late, err = k.moduleFiles(devices...); err != nil {
+			return err
+		}
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	w := cpio.NewWriter(f)
+	add := func(name string, mode cpio.FileMode, data []byte) error {
+		if err := w.WriteHeader(&cpio.Header{Name: name, Mode: mode, Size: int64(len(data))}); err != nil {
+			return err
+		}
+		_, err := w.Write(data)
+		return err
+	}
+	for _, dir := range []string{"userland", "dev", "proc", "sys", "host", "layer", "root"} {
+		if err := add(dir, cpio.TypeDir|0o755, nil); err != nil {
+			return err
+		}
+	}
+	for _, m := range early {
+		data, err := os.ReadFile(filepath.Join(k.modules, m))
+		if err != nil {
+			return err
+		}
+		if err := add(filepath.Base(m), cpio.TypeReg|0o644, data); err != nil {
+			return err
+		}
+		s.Early = append(slices.Clip(s.Early), filepath.Base(m))
+	}
+	self, err := readSelf(k.arch)
+	if err != nil {
+		return err
+	}
+	if err := add("init", cpio.TypeReg|0o755, self); err != nil {
+		return err
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	if err := add(setupFile, cpio.TypeReg|0o644, text); err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return f.Close()
+}

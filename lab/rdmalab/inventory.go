@@ -1,0 +1,52 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+func without(list, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(others, s) })
+}
+
+// inventory returns the devices, links and processes of this machine, with what is of importance to
+// tests. Addresses of links are left out, since the kernel adds them by itself.
+func inventory() (all []string) {
+	states, _ := filepath.Glob("/sys/class/infiniband/*/ports/1/state")
+	for _, s := range states {
+		b, _ := os.ReadFile(s)
+		all = append(all, fmt.Sprintf("device %s, port %s", strings.Split(s, "/")[4], strings.TrimSpace(string(b))))
+	}
+	links, _ := net.Interfaces()
+	for _, l := range links {
+		up := "down"
+		if l.Flags&net.FlagUp != 0 {
+			up = "up"
+		}
+		all = append(all, fmt.Sprintf("link %s, %s, MTU %d", l.Name, up, l.MTU))
+		addrs, _ := l.Addrs()
+		for _, a := range addrs {
+			if ip, _, err := net.ParseCIDR(a.String()); err == nil && !ip.IsLinkLocalUnicast() {
+				all = append(all, fmt.Sprintf("address %s of %s", a, l.Name))
+			}
+		}
+	}
+	return append(all, processes()...)
+}
+
+// processes returns the other processes that are not threads of the kernel, and not zombies.
+func processes() (all []string) {
+	dirs, _ := filepath.Glob("/proc/[1-9]*")
+	for _, d := range dirs {
+		if b, err := os.ReadFile(d + "/cmdline"); err == nil && len(b) > 0 && d != "/proc/1" {
+			all = append(all, "process "+strings.TrimSpace(strings.ReplaceAll(string(b), "\x00", " ")))
+		}
+	}
+	return all
+}

@@ -1,0 +1,79 @@
+//go:build linux
+
+package main
+
+import (
+	"io"
+	"sync"
+	"sync/atomic"
+)
+
+// The ports between host and guest, by name.
+const (
+	portIn     = "stdin"
+	portOut    = "stdout"
+	portErr    = "stderr"
+	portResult = "result"
+)
+
+var ports = []string{portIn, portOut, portErr, portResult}
+
+// outlet is where a port's output goes. A closed output does not block the guest.
+type outlet struct {
+	mu sync.Mutex
+	w  io.Writer
+	n  atomic.Int64 // bytes that have arrived
+}
+
+func (o *outlet) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	if o.w != nil {
+		o.w.Write(b)
+	}
+	o.mu.Unlock()
+	o.n.Add(int64(len(b)))
+	return len(b), nil
+}
+
+func (o *outlet) to(w io.Writer) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.w = w
+}
+
+// feed sends stdin as frames of a two-byte length and data, with an empty frame
+// as its end: a serial port has no end of file.
+func feed(w io.Writer, r io.Reader) {
+	buf := make([]byte, 2+4096)
+	for {
+		n, err := r.Read(buf[2:])
+		if n > 0 {
+			buf[0], buf[1] = byte(n>>8), byte(n)
+			if _, err := w.Write(buf[:2+n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			w.Write([]byte{0, 0})
+			return
+		}
+	}
+}
+
+// receive decodes the frames of feed.
+func receive(w io.WriteCloser, r io.Reader) {
+	defer w.Close()
+	var head [2]byte
+	for {
+		if _, err := io.ReadFull(r, head[:]); err != nil {
+			return
+		}
+		n := int64(head[0])<<8 | int64(head[1])
+		if n == 0 {
+			return
+		}
+		if _, err := io.CopyN(w, r, n); err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,74 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+)
+
+func runInLab(ctx context.Context, c config, args []string, std stdio, begun time.Time) (int, error) {
+	k, err := c.prepare(ctx)
+	if err != nil {
+		return exitLab, err
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return exitLab, err
+	}
+	t, err := newTask(k, c.options, c.write, args, os.Environ(), dir)
+	if err != nil {
+		return exitLab, err
+	}
+	t.begun = begun
+	done, err := takeTurn(ctx, c.parallel)
+	if err != nil {
+		return exitLab, err
+	}
+	defer done()
+	c.choose(ctx, k)
+	if c.peer == "" {
+		return runAlone(ctx, k, t, c.options, std)
+	}
+	peer, err := fetchKernel(ctx, c.peer, archByName(c.arch))
+	if err == nil && (k.uml() || peer.uml()) {
+		err = errors.New("--peer: User-mode Linux has no wire to another machine")
+	}
+	if err == nil && len(c.nics) > 0 {
+		err = peer.unpackLater(ctx, adapterModules)
+	}
+	if err != nil {
+		return exitLab, err
+	}
+	return bootPair(ctx, k, peer, t, c.options, std)
+}
+
+// prepare fetches the kernel and the userland.
+func (c *config) prepare(ctx context.Context) (kernel, error) {
+	on := archByName(c.arch)
+	k, err := fetchKernel(ctx, c.kernel, on)
+	if err == nil && c.suite != "" {
+		c.userland, err = fetchUserland(ctx, c.suite, on)
+	}
+	if err == nil && len(c.nics) > 0 {
+		if c.adapterWire, err = newWire(c.options); err == nil {
+			c.emulator, err = findEmulator(ctx, on)
+		}
+		if err == nil {
+			err = k.unpackLater(ctx, adapterModules)
+		}
+	}
+	return k, err
+}
+
+// choose chooses the accelerator. It may boot a machine.
+func (c *config) choose(ctx context.Context, k kernel) {
+	if k.arch.foreign() {
+		c.accel = "tcg"
+	}
+	if c.accel == "" && !k.uml() {
+		c.accel = accelerator(ctx, k, c.options)
+	}
+}

@@ -1,0 +1,113 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/goverbs/verbs/internal/sys"
+)
+
+// runner runs programs on a machine, which it boots when it is needed.
+type runner struct {
+	k       kernel
+	opt     options
+	machine *machine
+}
+
+// stop ends the machine, if there is one.
+func (n *runner) stop() {
+	if n.machine != nil {
+		n.machine.stop()
+		n.machine = nil
+	}
+}
+
+// run runs a program, and again if the kernel does not come up. QEMU's emulation of
+// several processors sometimes runs code that the kernel has just patched, which is
+// frequent during boot, and the kernel crashes. When the kernel crashes so under tests,
+// and its log shows the cause, they are run again too: tests have no input and may be
+// repeated.
+func (n *runner) run(ctx context.Context, t task, std stdio) (r result, err error) {
+	for range 4 {
+		r, err = n.once(ctx, t, std)
+		switch {
+		case errors.Is(err, errBoot):
+			fmt.Fprintln(os.Stderr, "lab: the kernel did not come up; trying again")
+		case errors.Is(err, errClock):
+			fmt.Fprintf(os.Stderr, "lab: %v; trying again\n", err)
+		case errors.Is(err, errPatched) && t.Host == 0 && strings.HasSuffix(t.Args[0], ".test"):
+			fmt.Fprintf(os.Stderr, "lab: %v; trying again\n", errPatched)
+		default:
+			return r, err
+		}
+	}
+	return r, err
+}
+
+func (n *runner) once(ctx context.Context, t task, std stdio) (r result, err error) {
+	if limit := n.opt.timeout; limit > 0 { // of each attempt
+		var cancel func()
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("timeout of %v exceeded (--timeout)", limit))
+		defer cancel()
+	}
+	if n.machine == nil {
+		if n.machine, err = startMachine(n.k, t.setup, t.Write, n.opt); err != nil {
+			return r, err
+		}
+	}
+	r, err = n.machine.run(ctx, t, std)
+	if t.Host == peerHost { // the guest may have ended without reading its log
+		if w := warnings(strings.Lines(string(n.machine.console()))); len(w) > 0 {
+			err = fmt.Errorf("%w:\n%s", errWarned, strings.Join(w, "\n"))
+		}
+	}
+	if err != nil || len(r.Kernel) > 0 || len(r.Lost) > 0 || len(r.Left) > 0 {
+		n.stop()
+	}
+	return r, err
+}
+
+// runAlone runs a program on a machine of its own, and returns its exit status.
+func runAlone(ctx context.Context, k kernel, t task, opt options, std stdio) (int, error) {
+	n := runner{k: k, opt: opt}
+	defer n.stop()
+	r, err := n.run(ctx, t, std)
+	if err != nil {
+		return exitLab, err
+	}
+	return t.finish(r)
+}
+
+// accelerator boots the kernel under KVM once and records whether it succeeds: in a
+// nested machine /dev/kvm may exist although guests hang.
+func accelerator(ctx context.Context, k kernel, opt options) string {
+	if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err != nil {
+		return "tcg"
+	} else {
+		f.Close()
+	}
+	cacheFile := filepath.Join(k.root, "kvm-"+sys.KernelRelease())
+	if b, err := os.ReadFile(cacheFile); err == nil {
+		return string(b)
+	}
+	fmt.Fprintln(os.Stderr, "lab: trying KVM, once")
+	opt.accel, opt.timeout = "kvm", 10*time.Second
+	accel := "tcg"
+	code, err := runAlone(ctx, k, task{job: job{setup: setup{Probe: true, Release: k.release}}}, opt, stdio{out: io.Discard, err: io.Discard})
+	if err == nil && code == 0 {
+		accel = "kvm"
+	}
+	if !errors.Is(ctx.Err(), context.Canceled) {
+		os.WriteFile(cacheFile, []byte(accel), 0o644)
+	}
+	fmt.Fprintf(os.Stderr, "lab: using %s\n", accel)
+	return accel
+}

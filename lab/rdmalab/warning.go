@@ -1,0 +1,38 @@
+//go:build linux
+
+package main
+
+import (
+	"iter"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// "general protection fault ip:" is not matched: it reports a program that crashed.
+var reWarning = regexp.MustCompile(`WARNING: |BUG: |Oops|KASAN|general protection fault[:,]|refcount_t`)
+
+// expectPrefix begins a line that a program writes to the kernel's log. A part of the warning
+// that the program will cause follows.
+const expectPrefix = "lab: expect warning: "
+
+// warnings returns the lines of a kernel's log that report an unexpected bug, each with the
+// trace that follows it.
+func warnings(log iter.Seq[string]) (found []string) {
+	var known []string
+	follow := 0
+	for line := range log {
+		if _, text, ok := strings.Cut(line, expectPrefix); ok {
+			known = append(known, strings.TrimSpace(text))
+			continue
+		}
+		if reWarning.MatchString(line) && !slices.ContainsFunc(known, func(text string) bool { return strings.Contains(line, text) }) {
+			follow = 30
+		}
+		if follow > 0 {
+			follow--
+			found = append(found, strings.TrimSpace(line))
+		}
+	}
+	return found
+}

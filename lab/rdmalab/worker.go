@@ -1,0 +1,180 @@
+//go:build linux
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// worker runs programs with the ports as their standard streams.
+type worker struct {
+	port     *os.File // for reports
+	stdin    *os.File
+	out, err outlet
+	log      *os.File // the kernel's
+	root     *root
+	before   []string // see inventory
+}
+
+// newWorker enters the host's root.
+func newWorker(j job, port *os.File) (*worker, error) {
+	w := &worker{port: port}
+	var err error
+	if w.root, err = enterRoot(rootMounts(j.setup, j.Write)); err != nil {
+		return nil, err
+	}
+	if j.Dilated {
+		if err := measureClock(port); err != nil {
+			return nil, err
+		}
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}); err != nil {
+		return nil, err
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 65536, Max: 65536}); err != nil {
+		return nil, err
+	}
+	if err := addAdapters(j.Adapters, j.Host, j.UDP); err != nil {
+		return nil, err
+	}
+	var files [3]*os.File
+	for i, name := range ports[:3] {
+		f, err := openPort(name)
+		if err != nil {
+			return nil, err
+		}
+		files[i] = f
+	}
+	w.stdin, w.out.w, w.err.w = files[0], files[1], files[2]
+	if w.log, err = os.OpenFile("/dev/kmsg", os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
+		return nil, err
+	}
+	if j.Shared {
+		w.before = inventory()
+	}
+	return w, nil
+}
+
+// do runs a program, to which it passes signals.
+func (w *worker) do(j job, orders <-chan order, r *result) error {
+	out, errs := w.out.n.Load(), w.err.n.Load()
+	if _, err := w.port.WriteString(started); err != nil {
+		return err
+	}
+	cmd := exec.Command(j.Args[0], j.Args[1:]...)
+	cmd.Env, cmd.Dir = j.Env, j.Dir
+	if j.Stdin {
+		// A pipe, since a port has no end of file and cannot be shared by processes.
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			return err
+		}
+		go receive(in, w.stdin)
+	}
+	// As these are not files, os/exec connects them by pipes.
+	cmd.Stdout, cmd.Stderr = &w.out, &w.err
+	cmd.WaitDelay = 2 * time.Second // for children that hold the pipes open
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	var status syscall.WaitStatus
+	exited := make(chan error)
+	go func() {
+		var err error
+		status, err = reap(cmd.Process.Pid)
+		exited <- err
+	}()
+	for running := true; running; {
+		select {
+		case err := <-exited:
+			if err != nil {
+				return err
+			}
+			running = false
+		case o := <-orders:
+			if o.Signal != 0 {
+				unix.Kill(cmd.Process.Pid, unix.Signal(o.Signal))
+			}
+		}
+	}
+	if _, err := w.port.WriteString(ended); err != nil {
+		return err
+	}
+	if j.Shared {
+		w.clean(r)
+	}
+	cmd.Wait() // for the rest of its output; reap has waited for the process
+	r.Exit = exitStatus(status)
+	r.Out, r.Err = w.out.n.Load()-out, w.err.n.Load()-errs
+	r.Kernel = append(r.Kernel, kernelWarnings(w.log)...)
+	var err error
+	r.Files, err = w.root.written(j.Keep)
+	return err
+}
+
+// clean ends the processes that a program has left, and finds what else is not as before.
+func (w *worker) clean(r *result) {
+	unix.Kill(-1, unix.SIGKILL) // all processes but this one
+	var now []string
+	for begun := time.Now(); ; {
+		for {
+			if pid, err := syscall.Wait4(-1, nil, unix.WNOHANG, nil); pid == 0 || err != nil && err != unix.EINTR {
+				break
+			}
+		}
+		now = inventory()
+		if slices.Equal(now, w.before) || time.Since(begun) > 3*time.Second {
+			break
+		}
+		time.Sleep(100 * time.Millisecond) // the kernel ends a process and a network namespace some time later
+	}
+	r.Lost, r.Left = without(w.before, now), without(now, w.before)
+	for _, p := range processes() {
+		r.Kernel = append(r.Kernel, p+" cannot be killed")
+	}
+	// A warning that the kernel reports once is reported to the next program as well.
+	os.WriteFile("/sys/kernel/debug/clear_warn_once", []byte("1"), 0)
+}
+
+// reap waits for the program and, as process 1 must, for all processes whose
+// parent ends in the meantime.
+func reap(program int) (status syscall.WaitStatus, err error) {
+	for {
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		if pid == program || err != nil && err != syscall.EINTR {
+			return status, err
+		}
+	}
+}
+
+// kernelWarnings returns the warnings of the running kernel that have not been read yet.
+func kernelWarnings(f *os.File) []string {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var log []string
+	buf := make([]byte, 8192)
+	raw.Control(func(fd uintptr) {
+		for {
+			n, err := unix.Read(int(fd), buf)
+			if err == unix.EPIPE {
+				continue // overwritten while reading
+			}
+			if err != nil {
+				return
+			}
+			_, line, _ := strings.Cut(string(buf[:n]), ";")
+			line, _, _ = strings.Cut(line, "\n")
+			log = append(log, line)
+		}
+	})
+	return warnings(slices.Values(log))
+}
