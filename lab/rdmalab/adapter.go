@@ -17,6 +17,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest/labdev"
 	"github.com/goverbs/verbs/internal/udp"
 	"github.com/goverbs/verbs/lab/connectx"
+	"github.com/goverbs/verbs/lab/internal/job"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
@@ -42,9 +43,9 @@ func adapterGUID(i, host int) string {
 }
 
 // machineAdapters returns what the guest of a machine is told of its adapters.
-func machineAdapters(kinds []string, host int) (all []adapter) {
+func machineAdapters(kinds []string, host int) (all []job.Adapter) {
 	for i, kind := range kinds {
-		all = append(all, adapter{adapterGUID(i, host), adapters[kind].InfiniBand})
+		all = append(all, job.Adapter{GUID: adapterGUID(i, host), InfiniBand: adapters[kind].InfiniBand})
 	}
 	return all
 }

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // TestAdapter finds emulated adapters, driven by the kernel.
@@ -68,7 +70,7 @@ func TestAdapterKilled(t *testing.T) {
 				syscall.Kill(child(t, cmd.Process.Pid), test.sig)
 			}
 			begun := time.Now()
-			if code := status(t, cmd.Wait()); code != exitLab {
+			if code := status(t, cmd.Wait()); code != job.ExitLab {
 				t.Errorf("exit status %d: %s", code, stderr)
 			}
 			if took := time.Since(begun); took > 30*time.Second {
@@ -156,7 +158,7 @@ func TestNIC(t *testing.T) {
 	}
 	initramfs := filepath.Join(dir, "initramfs")
 	if err == nil {
-		err = writeInitramfs(initramfs, k, setup{}, rdmaModules, append([]string{"rdma_ucm"}, adapterModules...)...)
+		err = writeInitramfs(initramfs, k, job.Setup{}, rdmaModules, append([]string{"rdma_ucm"}, adapterModules...)...)
 	}
 	if err != nil {
 		t.Fatal(err)

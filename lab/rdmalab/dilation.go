@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/goverbs/verbs/lab/internal/job"
 	"github.com/goverbs/verbs/lab/tsc"
 )
 
@@ -56,7 +57,7 @@ type clockCheck struct {
 // mark handles a line from the guest.
 func (c *clockCheck) mark(line string) error {
 	var slept, ticks float64
-	if n, _ := fmt.Sscanf(line, clockMark+" %f %f\n", &slept, &ticks); n != 2 {
+	if n, _ := fmt.Sscanf(line, job.ClockMark+" %f %f\n", &slept, &ticks); n != 2 {
 		c.start = time.Now()
 		return nil
 	}
@@ -72,7 +73,7 @@ func (c *clockCheck) compare(hostTime, guestTime, ticks float64) error {
 	}{
 		{"clock", hostTime / guestTime, c.factor},
 		{"time stamp counter", ticks / guestTime, ticksPerSecond() * c.factor},
-		{"timer", guestTime, clockSleep.Seconds()},
+		{"timer", guestTime, job.ClockSleep.Seconds()},
 	} {
 		if off := f.got/f.want - 1; math.Abs(off) > 0.01 {
 			return fmt.Errorf("%w: its %s is off by %.1f %% at factor %g; this machine may be too busy: try a greater LAB_FACTOR", errClock, f.of, 100*off, c.factor)

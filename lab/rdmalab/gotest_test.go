@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // testModule writes a module of packages, each with a test of the given body, and returns its folder.
@@ -137,7 +139,7 @@ func TestSessionJSON(t *testing.T) {
 
 func TestSessionRefuses(t *testing.T) {
 	cmd, _, stderr := command(t, "--peer", "6.1", "test", "./...")
-	if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), "test does not work with --peer") {
+	if code := status(t, cmd.Run()); code != job.ExitLab || !strings.Contains(stderr.String(), "test does not work with --peer") {
 		t.Errorf("exit status %d: %s", code, stderr)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // guestMain is the guest's /init. If that fails, it powers the machine off.
@@ -27,7 +29,7 @@ func guest() error {
 	if err != nil {
 		return err
 	}
-	port, err := openPort(portResult)
+	port, err := openPort(job.PortResult)
 	if err != nil {
 		return err
 	}
@@ -35,9 +37,9 @@ func guest() error {
 		err = obey(s, port)
 	}
 	if s.Probe || err != nil {
-		r := result{}
+		r := job.Result{}
 		if err != nil {
-			r.Exit, r.Error = exitLab, err.Error()
+			r.Exit, r.Error = job.ExitLab, err.Error()
 		}
 		json.NewEncoder(port).Encode(r)
 		port.Read(make([]byte, 1)) // until the host has read it
@@ -46,8 +48,8 @@ func guest() error {
 }
 
 // bootGuest reads the setup, brings the machine up, and loads the modules of the initramfs.
-func bootGuest() (s setup, err error) {
-	text, err := os.ReadFile("/" + setupFile)
+func bootGuest() (s job.Setup, err error) {
+	text, err := os.ReadFile("/" + job.SetupFile)
 	if err != nil {
 		return s, err
 	}
@@ -76,15 +78,15 @@ func bootGuest() (s setup, err error) {
 }
 
 // obey makes the devices, reports that this machine is ready, and does its jobs.
-func obey(s setup, port *os.File) error {
+func obey(s job.Setup, port *os.File) error {
 	if err := addDevices(s); err != nil {
 		return err
 	}
-	if _, err := port.WriteString(ready); err != nil {
+	if _, err := port.WriteString(job.Ready); err != nil {
 		return err
 	}
 	orders := json.NewDecoder(port)
-	var first order
+	var first job.Order
 	if err := orders.Decode(&first); err != nil || first.Job == nil {
 		return err
 	}
@@ -97,12 +99,12 @@ func obey(s setup, port *os.File) error {
 	if err != nil {
 		return err
 	}
-	queue := make(chan order)
+	queue := make(chan job.Order)
 	go func() {
 		defer close(queue)
 		queue <- first
 		for {
-			var o order
+			var o job.Order
 			if orders.Decode(&o) != nil {
 				return
 			}
@@ -113,7 +115,7 @@ func obey(s setup, port *os.File) error {
 		if o.Job == nil { // a signal for a program that has ended
 			continue
 		}
-		r := result{Exit: exitLab}
+		r := job.Result{Exit: job.ExitLab}
 		if err := w.do(*o.Job, queue, &r); err != nil {
 			return err
 		}
@@ -126,7 +128,7 @@ func obey(s setup, port *os.File) error {
 
 // addDevices loads the drivers and makes the devices, with the modules and programs of the
 // host. It leaves nothing mounted, as a machine that has mounted the host's root cannot be saved.
-func addDevices(s setup) error {
+func addDevices(s job.Setup) error {
 	r, err := enterRoot(rootMounts(s, ""))
 	if err != nil {
 		return err

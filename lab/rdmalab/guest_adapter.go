@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/labtest/labdev"
+	"github.com/goverbs/verbs/lab/internal/job"
 	"github.com/goverbs/verbs/rdmadev"
 )
 
 // addAdapters waits for the adapters in the guest, whose driver has been loaded, names them in their
 // order, and configures their links. The first has the address of --udp as well, if there is one, from
 // which it reaches all others.
-func addAdapters(all []adapter, host int, udp netip.Addr) error {
+func addAdapters(all []job.Adapter, host int, udp netip.Addr) error {
 	links, err := nameAdapters(all)
 	if err != nil {
 		return err
@@ -49,7 +50,7 @@ func addAdapters(all []adapter, host int, udp netip.Addr) error {
 
 // nameAdapters waits for adapters. The kernel has numbered them and their links in the order in which
 // it found them, which may be another: hot-plug has no order. It returns the names of the links.
-func nameAdapters(all []adapter) (links []string, err error) {
+func nameAdapters(all []job.Adapter) (links []string, err error) {
 	var devices []string
 	for _, a := range all {
 		device, err := waitGUID(a.GUID)

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs/lab/internal/job"
 	"github.com/goverbs/verbs/lab/tsc"
 )
 
@@ -22,20 +23,20 @@ func measureClock(port *os.File) error {
 	if !strings.HasPrefix(string(source), "tsc") {
 		return fmt.Errorf("the kernel's clock is %s, not the time stamp counter", strings.TrimSpace(string(source)))
 	}
-	fmt.Fprintln(port, clockMark)
+	fmt.Fprintln(port, job.ClockMark)
 	start, ticks := time.Now(), tsc.Read()
-	sleep := unix.NsecToTimespec(clockSleep.Nanoseconds())
+	sleep := unix.NsecToTimespec(job.ClockSleep.Nanoseconds())
 	if err := unix.Nanosleep(&sleep, nil); err != nil {
 		return err
 	}
 	slept, ticked := time.Since(start), tsc.Read()-ticks
-	_, err = fmt.Fprintln(port, clockMark, slept.Nanoseconds(), ticked)
+	_, err = fmt.Fprintln(port, job.ClockMark, slept.Nanoseconds(), ticked)
 	return err
 }
 
 // freshen sets the guest's clock and makes its random numbers differ from those of other machines
 // with the same state.
-func freshen(f fresh) error {
+func freshen(f job.Fresh) error {
 	now := unix.NsecToTimespec(f.Time.UnixNano())
 	if err := unix.ClockSettime(unix.CLOCK_REALTIME, &now); err != nil {
 		return os.NewSyscallError("clock_settime", err)

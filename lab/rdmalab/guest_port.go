@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // openPort opens a port by name: a virtio-serial port, or a serial line.
 func openPort(name string) (*os.File, error) {
-	if os.Getenv(umlVariable) != "" {
-		return openLine(slices.Index(ports, name))
+	if os.Getenv(job.UML) != "" {
+		return openLine(slices.Index(job.Ports, name))
 	}
 	for range 100 {
 		if port := findInSysfs("virtio-ports", "name", name); port != "" {

@@ -9,12 +9,14 @@ import (
 	"slices"
 
 	"github.com/cavaliergopher/cpio"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // writeInitramfs writes a root with this program as /init, the setup, and the modules that are
 // needed to mount the host's root, with others by their names. Those of the devices are loaded
 // from there.
-func writeInitramfs(file string, k kernel, s setup, devices []string, others ...string) error {
+func writeInitramfs(file string, k kernel, s job.Setup, devices []string, others ...string) error {
 	var early []string
 	if !k.uml() {
 		if s.Host != 0 {
@@ -67,7 +69,7 @@ func writeInitramfs(file string, k kernel, s setup, devices []string, others ...
 	if err != nil {
 		return err
 	}
-	if err := add(setupFile, cpio.TypeReg|0o644, text); err != nil {
+	if err := add(job.SetupFile, cpio.TypeReg|0o644, text); err != nil {
 		return err
 	}
 	if err := w.Close(); err != nil {

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // keptFlags are the flags of tests that name files, in the folder -test.outputdir.
@@ -56,7 +58,7 @@ func keptPaths(args, env []string, dir string) (paths []string) {
 }
 
 // keep writes the files that the program wrote at the paths. The guest chooses the names of those in a folder.
-func keep(paths []string, files []kept) error {
+func keep(paths []string, files []job.Kept) error {
 	if len(files) != len(paths) {
 		return fmt.Errorf("the guest sent files of %d paths, not of %d", len(files), len(paths))
 	}

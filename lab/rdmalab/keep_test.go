@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 func TestKeptPaths(t *testing.T) {
@@ -36,7 +38,7 @@ func TestKeptPaths(t *testing.T) {
 func TestKeep(t *testing.T) {
 	host := t.TempDir()
 	paths := []string{host + "/profile", host + "/cover", host + "/none"}
-	files := []kept{{File: []byte("profile")}, {Folder: map[string][]byte{"a": []byte("cover/a"), "deep/b": []byte("cover/deep/b")}}, {}}
+	files := []job.Kept{{File: []byte("profile")}, {Folder: map[string][]byte{"a": []byte("cover/a"), "deep/b": []byte("cover/deep/b")}}, {}}
 	if err := keep(paths, files); err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +72,7 @@ func FuzzKeep(f *testing.F) {
 				t.Fatal(err)
 			}
 		}
-		keep([]string{folder, profile}, []kept{{Folder: map[string][]byte{name: []byte("of the guest")}}, {File: []byte("a profile")}})
+		keep([]string{folder, profile}, []job.Kept{{Folder: map[string][]byte{name: []byte("of the guest")}}, {File: []byte("a profile")}})
 		os.RemoveAll(folder)
 		os.Remove(profile)
 		left, err := os.ReadDir(dir)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // TestMain lets the test binary run as the lab, on the host and in the guest.
@@ -77,7 +78,7 @@ func command(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buf
 func status(t *testing.T, err error) int {
 	t.Helper()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return exitStatus(exit.Sys().(syscall.WaitStatus))
+		return job.ExitStatus(exit.Sys().(syscall.WaitStatus))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -260,8 +261,8 @@ func TestExits(t *testing.T) {
 		{"signal", "kill -KILL $$", 128 + 9, ""},
 		{"orphans", "(sleep 0.1 &) ; sleep 1; ! grep -s '^State:.Z' /proc/[0-9]*/status", 0, ""},
 		{"daemon", "sleep 1000 & exit 4", 4, ""},
-		{"panic", "echo c >/proc/sysrq-trigger; sleep 100", exitLab, "the kernel went down before the program ended"},
-		{"warning", "echo 'WARNING: of a test' >/dev/kmsg", exitLab, "the kernel warned:\nWARNING: of a test"},
+		{"panic", "echo c >/proc/sysrq-trigger; sleep 100", job.ExitLab, "the kernel went down before the program ended"},
+		{"warning", "echo 'WARNING: of a test' >/dev/kmsg", job.ExitLab, "the kernel warned:\nWARNING: of a test"},
 		{"expected warning", "for l in 'lab: expect warning: of a test' 'WARNING: of a test'; do echo $l >/dev/kmsg; done", 0, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -279,7 +280,7 @@ func TestExits(t *testing.T) {
 // TestPatched makes a kernel crash as it sometimes does in QEMU: tests are run again,
 // and other programs are not.
 func TestPatched(t *testing.T) {
-	for name, want := range map[string]int{"some.test": 0, "program": exitLab} {
+	for name, want := range map[string]int{"some.test": 0, "program": job.ExitLab} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			file, been := filepath.Join(dir, name), filepath.Join(dir, "been")
@@ -298,7 +299,7 @@ func TestPatched(t *testing.T) {
 
 func TestNoProgram(t *testing.T) {
 	cmd, _, stderr := command(t, "/no/such/program")
-	if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), "/no/such/program: no such file") {
+	if code := status(t, cmd.Run()); code != job.ExitLab || !strings.Contains(stderr.String(), "/no/such/program: no such file") {
 		t.Errorf("exit status %d, stderr %q", code, stderr)
 	}
 }
@@ -308,7 +309,7 @@ func TestBadSettings(t *testing.T) {
 		t.Run(set, func(t *testing.T) {
 			cmd, _, stderr := command(t, "true")
 			cmd.Env = append(cmd.Env, set)
-			if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), want) {
+			if code := status(t, cmd.Run()); code != job.ExitLab || !strings.Contains(stderr.String(), want) {
 				t.Errorf("exit status %d, stderr %q", code, stderr)
 			}
 		})
@@ -323,7 +324,7 @@ func TestTimeout(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), first.Path, first.Args[1:]...)
 		cmd.Env = append(first.Env, "LAB_TIMEOUT="+limit.String())
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), fmt.Sprintf("timeout of %v exceeded (--timeout)", limit)) {
+		if code := status(t, cmd.Run()); code != job.ExitLab || !strings.Contains(stderr.String(), fmt.Sprintf("timeout of %v exceeded (--timeout)", limit)) {
 			t.Fatalf("exit status %d, stderr %q", code, &stderr)
 		}
 		if stdout.String() == "up\n" {
@@ -342,8 +343,8 @@ func TestInterrupt(t *testing.T) {
 			startUp(t, cmd, stderr)
 			cmd.Process.Signal(sig)
 			start := time.Now()
-			if code := status(t, cmd.Wait()); code != exitLab {
-				t.Errorf("exit status %d, want %d", code, exitLab)
+			if code := status(t, cmd.Wait()); code != job.ExitLab {
+				t.Errorf("exit status %d, want %d", code, job.ExitLab)
 			}
 			if took := time.Since(start); took > 5*time.Second {
 				t.Errorf("ended after %v", took)
@@ -356,7 +357,7 @@ func TestHost(t *testing.T) {
 	if devices, _ := filepath.Glob("/sys/class/infiniband/*"); len(devices) == 0 {
 		cmd, _, stderr := command(t, "true")
 		cmd.Env = append(cmd.Env, "LAB_HOST=1")
-		if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), "has no RDMA device") {
+		if code := status(t, cmd.Run()); code != job.ExitLab || !strings.Contains(stderr.String(), "has no RDMA device") {
 			t.Errorf("exit status %d, stderr %q", code, stderr)
 		}
 		return

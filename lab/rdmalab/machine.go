@@ -16,6 +16,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // machine is a virtual machine. It runs programs one after the other.
@@ -28,7 +30,7 @@ type machine struct {
 	state *state
 	kill  func() // ends the machine at once
 
-	stdout, stderr outlet
+	stdout, stderr job.Outlet
 	stdin          chan net.Conn // gets the port
 	port           net.Conn      // of orders and reports, set before the first report
 	reports        chan string   // lines; closed when the machine is gone and all output has arrived
@@ -39,7 +41,7 @@ type machine struct {
 }
 
 // startMachine starts a machine, which boots while the caller goes on. The caller stops it.
-func startMachine(k kernel, s setup, write string, opt options) (_ *machine, err error) {
+func startMachine(k kernel, s job.Setup, write string, opt options) (_ *machine, err error) {
 	m := &machine{k: k, opt: opt, stdin: make(chan net.Conn, 1), reports: make(chan string, 16), gone: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	m.kill = cancel
@@ -60,7 +62,7 @@ func startMachine(k kernel, s setup, write string, opt options) (_ *machine, err
 	if err := writeInitramfs(initramfs, k, s, opt.modules()); err != nil {
 		return nil, err
 	}
-	for _, name := range ports {
+	for _, name := range job.Ports {
 		l, err := net.Listen("unix", filepath.Join(m.dir, name))
 		if err != nil {
 			return nil, err
@@ -138,7 +140,7 @@ const maxReport = 1 << 29
 func (m *machine) receive(c net.Conn, most int64) {
 	m.port = c
 	if m.state.restored {
-		m.reports <- ready // which it has reported before it was saved
+		m.reports <- job.Ready // which it has reported before it was saved
 	}
 	limit := &io.LimitedReader{R: c}
 	for in := bufio.NewReader(limit); ; {

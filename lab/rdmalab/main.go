@@ -120,6 +120,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 func main() {
@@ -168,10 +170,10 @@ func run(ctx context.Context, args []string, std stdio) (int, error) {
 	}
 	if errors.Is(err, errNoProgram) {
 		printHelp(os.Stderr)
-		return exitLab, nil
+		return job.ExitLab, nil
 	}
 	if err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	command := "run"
 	if !strings.Contains(args[0], "/") && slices.Contains(commands, args[0]) {
@@ -182,26 +184,26 @@ func run(ctx context.Context, args []string, std stdio) (int, error) {
 		return fetch(ctx, c)
 	case "nic":
 		err := serveSockets(ctx, c.socket, c.options)
-		return exitCode(err), err
+		return job.ExitCode(err), err
 	}
 	if len(args) == 0 && command == "run" {
-		return exitLab, errors.New("no program to run: see rdmalab --help")
+		return job.ExitLab, errors.New("no program to run: see rdmalab --help")
 	}
 	if c.host {
 		return runOnHost(ctx, args)
 	}
 	on := archByName(c.arch)
 	if err := needMachine(c.kernel, on); err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	if _, err := readSelf(on); err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	if command == "test" {
 		return test(ctx, c, args)
 	}
 	if _, err := exec.LookPath(args[0]); err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	return runInLab(ctx, c, args, std, begun)
 }
@@ -209,7 +211,7 @@ func run(ctx context.Context, args []string, std stdio) (int, error) {
 // fetch fetches the chosen kernels, or all.
 func fetch(ctx context.Context, c config) (int, error) {
 	if err := needMachine(c.kernel, archByName(c.arch)); err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	on, names := archByName(c.arch), []string{c.kernel}
 	if c.peer != "" {
@@ -232,5 +234,5 @@ func fetch(ctx context.Context, c config) (int, error) {
 		errs = append(errs, err)
 	}
 	err := errors.Join(errs...)
-	return exitCode(err), err
+	return job.ExitCode(err), err
 }

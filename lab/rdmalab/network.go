@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/internal/labtest/labdev"
+	"github.com/goverbs/verbs/lab/internal/job"
 	"github.com/goverbs/verbs/rdmadev"
 )
 
@@ -34,8 +35,8 @@ func devicesOf(host int) ([]device, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i, name := range wires {
-		at := slices.IndexFunc(links, func(l net.Interface) bool { return l.HardwareAddr.String() == mac(i, host) })
+	for i, name := range job.Wires {
+		at := slices.IndexFunc(links, func(l net.Interface) bool { return l.HardwareAddr.String() == job.MAC(i, host) })
 		if at < 0 {
 			return nil, fmt.Errorf("no network card for %s", name)
 		}
@@ -43,12 +44,12 @@ func devicesOf(host int) ([]device, error) {
 			return nil, err
 		}
 	}
-	if err := configure(controlWire, []string{fmt.Sprintf("10.9.9.%d/24", host)}); err != nil {
+	if err := configure(job.ControlWire, []string{fmt.Sprintf("10.9.9.%d/24", host)}); err != nil {
 		return nil, err
 	}
 	var all []device
 	for i, d := range devices {
-		all = append(all, device{d.name, wires[i]})
+		all = append(all, device{d.name, job.Wires[i]})
 	}
 	return all, nil
 }

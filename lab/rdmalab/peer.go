@@ -10,6 +10,8 @@ import (
 	"io"
 	"strings"
 	"sync"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // bootPair runs t on k, and at the same time on other as the peer. The run ends with
@@ -20,7 +22,7 @@ func bootPair(ctx context.Context, k, other kernel, t task, opt options, std std
 	defer stop(nil)
 	net, err := newNetwork()
 	if err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	defer net.close()
 	ended := errors.New("the first machine has ended")
@@ -44,7 +46,7 @@ func bootPair(ctx context.Context, k, other kernel, t task, opt options, std std
 			err = errors.Join(err, perr)
 		}
 		if code == 0 {
-			code = exitLab
+			code = job.ExitLab
 		}
 	}
 	return code, err

@@ -5,6 +5,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // TestPair runs a peer whose kernel goes down while the first machine waits for it, and
@@ -43,8 +45,8 @@ func TestPeerFails(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			cmd, _, stderr := lab(t, "sh", "-c", "[ $VERBS_HOST = 1 ] && sleep 1000; "+test.script)
 			cmd.Env = append(cmd.Env, "LAB_PEER="+kernels[0].name)
-			if code := status(t, cmd.Run()); code != exitLab {
-				t.Errorf("exit status %d, want %d", code, exitLab)
+			if code := status(t, cmd.Run()); code != job.ExitLab {
+				t.Errorf("exit status %d, want %d", code, job.ExitLab)
 			}
 			if !strings.Contains(stderr.String(), test.stderr) || strings.Contains(stderr.String(), "booted again") {
 				t.Errorf("stderr %q, want %q", stderr, test.stderr)

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // singleCPUBoot makes the kernel boot on one processor, where patching its own code is
@@ -65,7 +67,7 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 	if o.userland != "" {
 		args = append(args, share("userland", o.userland, "on")...)
 	}
-	for _, name := range ports {
+	for _, name := range job.Ports {
 		args = append(args, "-chardev", "socket,id="+name+",path="+qemuValue(filepath.Join(dir, name)),
 			"-device", "virtserialport,chardev="+name+",name="+name)
 	}
@@ -81,8 +83,8 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 		}
 	}
 	for i := range files {
-		args = append(args, "-netdev", fmt.Sprintf("socket,id=%s,fd=%d", wires[i], 3+i),
-			"-device", fmt.Sprintf("virtio-net-%s,netdev=%s,mac=%s", k.arch.bus, wires[i], mac(i, o.host))+noROM)
+		args = append(args, "-netdev", fmt.Sprintf("socket,id=%s,fd=%d", job.Wires[i], 3+i),
+			"-device", fmt.Sprintf("virtio-net-%s,netdev=%s,mac=%s", k.arch.bus, job.Wires[i], job.MAC(i, o.host))+noROM)
 	}
 	cmd := exec.CommandContext(ctx, emulator.args[0], args...)
 	cmd.ExtraFiles = files

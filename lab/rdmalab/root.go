@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 type mount struct{ source, target, fstype, data string }
@@ -38,7 +40,7 @@ const (
 
 // rootMounts returns what the root of programs consists of, in the order of mounting: the host's root
 // under a layer that holds writes, and a folder of the host, write, that is not under it, if not empty.
-func rootMounts(s setup, write string) []mount {
+func rootMounts(s job.Setup, write string) []mount {
 	const opts9P = "trans=virtio,version=9p2000.L,msize=512000"
 	host, folder := mount{"root", "/host", "9p", opts9P + ",ro,cache=loose"}, mount{"write", newRoot + write, "9p", opts9P}
 	uml := s.Modules == ""
@@ -116,8 +118,8 @@ func (r *root) leave() error {
 }
 
 // written returns what this machine has written at the paths.
-func (r *root) written(paths []string) ([]kept, error) {
-	all := make([]kept, len(paths))
+func (r *root) written(paths []string) ([]job.Kept, error) {
+	all := make([]job.Kept, len(paths))
 	for i, p := range paths {
 		top := strings.TrimPrefix(p, "/")
 		err := fs.WalkDir(r.layer.FS(), top, func(name string, d fs.DirEntry, err error) error {

@@ -9,16 +9,18 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // TestRootMounts mounts nothing before that which it is in, and for each kind of machine what is its own.
 func TestRootMounts(t *testing.T) {
-	qemu := setup{Release: "6.12", Modules: "/cache/lib/modules/6.12"}
+	qemu := job.Setup{Release: "6.12", Modules: "/cache/lib/modules/6.12"}
 	foreign := qemu
 	foreign.Userland = true
 	for _, test := range []struct {
 		name   string
-		s      setup
+		s      job.Setup
 		write  string
 		has    []mount
 		lacks  string // a target
@@ -27,7 +29,7 @@ func TestRootMounts(t *testing.T) {
 		{"QEMU", qemu, "", []mount{{"/root/cache/lib/modules/6.12", "/root/lib/modules/6.12", "bind", ""}, {"cgroup2", "/root/sys/fs/cgroup", "cgroup2", ""}}, "/userland", "lowerdir=/host,"},
 		{"userland", foreign, "", nil, "", "lowerdir=/userland:/host,"},
 		{"a folder", qemu, "/tmp/w", []mount{{"write", "/root/tmp/w", "9p", "trans=virtio,version=9p2000.L,msize=512000"}}, "/userland", "lowerdir=/host,"},
-		{"User-mode Linux", setup{Release: "7.3"}, "/tmp/w", []mount{{"root", "/host", "hostfs", "/"}, {"write", "/root/tmp/w", "hostfs", "/tmp/w"}}, "/root/sys/fs/bpf", "lowerdir=/host,"},
+		{"User-mode Linux", job.Setup{Release: "7.3"}, "/tmp/w", []mount{{"root", "/host", "hostfs", "/"}, {"write", "/root/tmp/w", "hostfs", "/tmp/w"}}, "/root/sys/fs/bpf", "lowerdir=/host,"},
 	} {
 		mounts := rootMounts(test.s, test.write)
 		at := func(target string) int {
@@ -75,7 +77,7 @@ func TestWritten(t *testing.T) {
 	}
 	defer layer.Close()
 	files, err := (&root{layer: layer}).written([]string{"/tmp/profile", "/tmp/cover", "/tmp/none"})
-	want := []kept{{File: []byte("tmp/profile")}, {Folder: map[string][]byte{"a": []byte("tmp/cover/a"), "deep/b": []byte("tmp/cover/deep/b")}}, {}}
+	want := []job.Kept{{File: []byte("tmp/profile")}, {Folder: map[string][]byte{"a": []byte("tmp/cover/a"), "deep/b": []byte("tmp/cover/deep/b")}}, {}}
 	if err != nil || !reflect.DeepEqual(files, want) {
 		t.Errorf("%q: %v", files, err)
 	}

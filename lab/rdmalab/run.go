@@ -7,25 +7,27 @@ import (
 	"errors"
 	"os"
 	"time"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 func runInLab(ctx context.Context, c config, args []string, std stdio, begun time.Time) (int, error) {
 	k, err := c.prepare(ctx)
 	if err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	dir, err := os.Getwd()
 	if err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	t, err := newTask(k, c.options, c.write, args, os.Environ(), dir)
 	if err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	t.begun = begun
 	done, err := takeTurn(ctx, c.parallel)
 	if err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	defer done()
 	c.choose(ctx, k)
@@ -40,7 +42,7 @@ func runInLab(ctx context.Context, c config, args []string, std stdio, begun tim
 		err = peer.unpackLater(ctx, adapterModules)
 	}
 	if err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	return bootPair(ctx, k, peer, t, c.options, std)
 }

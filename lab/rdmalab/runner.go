@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // runner runs programs on a machine, which it boots when it is needed.
@@ -35,7 +36,7 @@ func (n *runner) stop() {
 // frequent during boot, and the kernel crashes. When the kernel crashes so under tests,
 // and its log shows the cause, they are run again too: tests have no input and may be
 // repeated.
-func (n *runner) run(ctx context.Context, t task, std stdio) (r result, err error) {
+func (n *runner) run(ctx context.Context, t task, std stdio) (r job.Result, err error) {
 	for range 4 {
 		r, err = n.once(ctx, t, std)
 		switch {
@@ -52,20 +53,20 @@ func (n *runner) run(ctx context.Context, t task, std stdio) (r result, err erro
 	return r, err
 }
 
-func (n *runner) once(ctx context.Context, t task, std stdio) (r result, err error) {
+func (n *runner) once(ctx context.Context, t task, std stdio) (r job.Result, err error) {
 	if limit := n.opt.timeout; limit > 0 { // of each attempt
 		var cancel func()
 		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("timeout of %v exceeded (--timeout)", limit))
 		defer cancel()
 	}
 	if n.machine == nil {
-		if n.machine, err = startMachine(n.k, t.setup, t.Write, n.opt); err != nil {
+		if n.machine, err = startMachine(n.k, t.Setup, t.Write, n.opt); err != nil {
 			return r, err
 		}
 	}
 	r, err = n.machine.run(ctx, t, std)
 	if t.Host == peerHost { // the guest may have ended without reading its log
-		if w := warnings(strings.Lines(string(n.machine.console()))); len(w) > 0 {
+		if w := job.Warnings(strings.Lines(string(n.machine.console()))); len(w) > 0 {
 			err = fmt.Errorf("%w:\n%s", errWarned, strings.Join(w, "\n"))
 		}
 	}
@@ -81,7 +82,7 @@ func runAlone(ctx context.Context, k kernel, t task, opt options, std stdio) (in
 	defer n.stop()
 	r, err := n.run(ctx, t, std)
 	if err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	return t.finish(r)
 }
@@ -101,7 +102,7 @@ func accelerator(ctx context.Context, k kernel, opt options) string {
 	fmt.Fprintln(os.Stderr, "lab: trying KVM, once")
 	opt.accel, opt.timeout = "kvm", 10*time.Second
 	accel := "tcg"
-	code, err := runAlone(ctx, k, task{job: job{setup: setup{Probe: true, Release: k.release}}}, opt, stdio{out: io.Discard, err: io.Discard})
+	code, err := runAlone(ctx, k, task{Job: job.Job{Setup: job.Setup{Probe: true, Release: k.release}}}, opt, stdio{out: io.Discard, err: io.Discard})
 	if err == nil && code == 0 {
 		accel = "kvm"
 	}

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // rdmalab test is go test -exec rdmalab with one machine for all packages. The rdmalab that go test
@@ -62,11 +64,11 @@ type message struct {
 // test runs go test.
 func test(ctx context.Context, c config, args []string) (int, error) {
 	if c.peer != "" {
-		return exitLab, errors.New("test does not work with --peer: run go test -exec rdmalab for a package that needs two machines")
+		return job.ExitLab, errors.New("test does not work with --peer: run go test -exec rdmalab for a package that needs two machines")
 	}
 	limit, args, err := takeTimeout(args)
 	if err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	if c.timeout > 0 {
 		var cancel func()
@@ -75,21 +77,21 @@ func test(ctx context.Context, c config, args []string) (int, error) {
 	}
 	s := &session{c: c, limit: limit}
 	if s.runner.k, err = s.c.prepare(ctx); err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	dir, err := os.MkdirTemp("", "lab-session-")
 	if err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	defer os.RemoveAll(dir)
 	socket := filepath.Join(dir, "socket")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	// The limit is the session's, as one for go test would begin while a package waits for another.
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-exec", "'" + self + "'", "-timeout", "0"}, args...)...)
@@ -101,7 +103,7 @@ func test(ctx context.Context, c config, args []string) (int, error) {
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Start(); err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	var programs sync.WaitGroup
 	go s.accept(ctx, l, &programs)
@@ -113,12 +115,12 @@ func test(ctx context.Context, c config, args []string) (int, error) {
 		s.endTurn()
 	}
 	if ctx.Err() != nil {
-		return exitLab, fmt.Errorf("stopped: %w", context.Cause(ctx))
+		return job.ExitLab, fmt.Errorf("stopped: %w", context.Cause(ctx))
 	}
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return exitStatus(exit.Sys().(syscall.WaitStatus)), nil
+		return job.ExitStatus(exit.Sys().(syscall.WaitStatus)), nil
 	}
-	return exitCode(err), err
+	return job.ExitCode(err), err
 }
 
 // takeTimeout takes -timeout from the arguments of go test.
@@ -193,12 +195,12 @@ func (s *session) serve(ctx context.Context, c net.Conn) {
 // run runs a program on the session's machine.
 func (s *session) run(ctx context.Context, req request, std stdio) (int, error) {
 	if ctx.Err() != nil {
-		return exitLab, context.Cause(ctx)
+		return job.ExitLab, context.Cause(ctx)
 	}
 	if s.endTurn == nil {
 		var err error
 		if s.endTurn, err = takeTurn(ctx, s.c.parallel); err != nil {
-			return exitLab, err
+			return job.ExitLab, err
 		}
 		s.c.choose(ctx, s.runner.k)
 		s.runner.opt = s.c.options
@@ -210,12 +212,12 @@ func (s *session) run(ctx context.Context, req request, std stdio) (int, error) 
 	}
 	t, err := newTask(s.runner.k, s.c.options, s.c.write, args, req.Env, req.Dir)
 	if err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	t.Shared, t.limit = true, s.limit
 	r, err := s.runner.run(ctx, t, std)
 	if err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	if len(r.Left) > 0 {
 		fmt.Fprintf(std.err, "lab: a new machine for the next package, because this one left\n%s\n", strings.Join(r.Left, "\n"))
@@ -247,19 +249,19 @@ func (w writer) Write(b []byte) (int, error) { return len(b), w(b) }
 func join(ctx context.Context, socket string, args []string, std stdio) (int, error) {
 	c, err := net.Dial("unix", socket)
 	if err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
 	dir, err := os.Getwd()
 	if err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	out, in := json.NewEncoder(c), json.NewDecoder(c)
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, sessionVariable+"=") })
 	if err := out.Encode(request{Args: args, Env: env, Dir: dir}); err != nil {
-		return exitLab, err
+		return job.ExitLab, err
 	}
 	go func() {
 		for sig := range std.signals {
@@ -274,7 +276,7 @@ func join(ctx context.Context, socket string, args []string, std stdio) (int, er
 			} else if errors.Is(err, io.EOF) {
 				err = errors.New("the session has ended")
 			}
-			return exitLab, err
+			return job.ExitLab, err
 		}
 		std.out.Write(m.Out)
 		std.err.Write(m.Err)

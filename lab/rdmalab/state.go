@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/lab/debian"
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // A state is that of a machine that is ready for a job, in a file. The first run with a kernel
@@ -163,8 +164,8 @@ func (s *state) migrate() error {
 }
 
 // newFresh returns what a machine needs that is restored now.
-func newFresh() *fresh {
-	f := &fresh{Time: time.Now(), Seed: make([]byte, 32)}
+func newFresh() *job.Fresh {
+	f := &job.Fresh{Time: time.Now(), Seed: make([]byte, 32)}
 	rand.Read(f.Seed)
 	return f
 }

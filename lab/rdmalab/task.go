@@ -9,11 +9,13 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // task is a job with what only the host knows of it.
 type task struct {
-	job
+	job.Job
 	begun time.Time     // if set, the time since then is a part of the test's
 	limit time.Duration // of the program; 0 is none
 }
@@ -27,8 +29,8 @@ func newTask(k kernel, opt options, write string, args, env []string, dir string
 	if path, err = filepath.Abs(path); err != nil {
 		return task{}, err
 	}
-	j := job{
-		setup:    setup{Release: k.release, Modules: k.modules, Userland: opt.userland != ""},
+	j := job.Job{
+		Setup:    job.Setup{Release: k.release, Modules: k.modules, Userland: opt.userland != ""},
 		Args:     append([]string{path}, args[1:]...),
 		Env:      append(slices.Clip(env), "VERBS_LAB="+k.release),
 		Dir:      dir,
@@ -45,7 +47,7 @@ func newTask(k kernel, opt options, write string, args, env []string, dir string
 			return task{}, err
 		}
 	}
-	return task{job: j}, nil
+	return task{Job: j}, nil
 }
 
 // onHost returns the task for one of two machines, whose peer runs the kernel other.
@@ -65,18 +67,18 @@ func (t *task) patience() time.Duration {
 }
 
 // finish keeps the files of a program that has ended, and returns the exit status of the lab.
-func (t *task) finish(r result) (int, error) {
+func (t *task) finish(r job.Result) (int, error) {
 	err := keep(t.Keep, r.Files)
 	switch {
 	case err != nil:
-		return exitLab, err
+		return job.ExitLab, err
 	case len(r.Kernel) > 0:
 		err = fmt.Errorf("%w:\n%s", errWarned, strings.Join(r.Kernel, "\n"))
 	case len(r.Lost) > 0:
 		err = fmt.Errorf("the program has left the machine without\n%s", strings.Join(r.Lost, "\n"))
 	}
 	if err != nil && r.Exit == 0 {
-		r.Exit = exitLab
+		r.Exit = job.ExitLab
 	}
 	return r.Exit, err
 }

@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // umlCommand returns the command that runs the machine. Its ports are serial lines, in
@@ -22,9 +24,9 @@ func umlCommand(ctx context.Context, k kernel, opt options, dir, initramfs, _ st
 	}
 	cmd := exec.CommandContext(ctx, k.image, "mem="+strconv.Itoa(opt.mem)+"M", "ncpus="+strconv.Itoa(opt.cpus),
 		"seccomp=on", "initrd="+initramfs, "uml_dir="+dir, "umid=machine", "con=null", "con0=null,fd:1",
-		"console=tty0", "loglevel=5", "panic=-1", "oops=panic", umlVariable+"=1")
+		"console=tty0", "loglevel=5", "panic=-1", "oops=panic", job.UML+"=1")
 	cmd.Stdout = console
-	for i, name := range ports {
+	for i, name := range job.Ports {
 		c, err := net.Dial("unix", filepath.Join(dir, name))
 		if err != nil {
 			return nil, err

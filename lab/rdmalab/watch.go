@@ -13,15 +13,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // run runs a program. It fails if the machine is of no more use.
-func (m *machine) run(ctx context.Context, t task, std stdio) (result, error) {
-	m.stdout.to(std.out)
-	m.stderr.to(std.err)
-	defer m.stdout.to(io.Discard)
-	defer m.stderr.to(io.Discard)
-	out, errs := m.stdout.n.Load(), m.stderr.n.Load()
+func (m *machine) run(ctx context.Context, t task, std stdio) (job.Result, error) {
+	m.stdout.To(std.out)
+	m.stderr.To(std.err)
+	defer m.stdout.To(io.Discard)
+	defer m.stderr.To(io.Discard)
+	out, errs := m.stdout.N.Load(), m.stderr.N.Load()
 	t.Stdin = std.in != nil
 	limit := bootLimit
 	if m.opt.net != nil {
@@ -81,7 +83,7 @@ type watch struct {
 	failed  error            // why the machine is killed
 	signals <-chan os.Signal // nil until the program runs
 	overdue <-chan time.Time // of the program, or of what it is to do after a signal
-	result  result
+	result  job.Result
 }
 
 func (w *watch) fail(err error) {
@@ -98,7 +100,7 @@ func (w *watch) give() {
 }
 
 func (w *watch) signal(sig unix.Signal) {
-	json.NewEncoder(w.m.port).Encode(order{Signal: int(sig)})
+	json.NewEncoder(w.m.port).Encode(job.Order{Signal: int(sig)})
 	w.overdue = time.After(w.task.patience())
 }
 
@@ -122,7 +124,7 @@ func (w *watch) late() {
 // port: the state of a machine that has run one, for example, is not to be saved.
 func (w *watch) report(line string) {
 	switch m := w.m; {
-	case line == ready && !m.ready:
+	case line == job.Ready && !m.ready:
 		m.ready = true
 		if err := m.state.save(); err != nil {
 			fmt.Fprintf(os.Stderr, "lab: the machine could not be saved: %v\n", err)
@@ -135,22 +137,22 @@ func (w *watch) report(line string) {
 				w.fail(err)
 			}
 		}
-	case line == started && w.phase == phaseWaiting:
+	case line == job.Started && w.phase == phaseWaiting:
 		w.phase, w.signals = phaseRunning, w.std.signals
 		if w.task.limit > 0 {
 			w.overdue = time.After(w.task.limit + w.task.patience())
 		}
 		if w.std.in != nil {
 			go func() { // not waited for: stdin may block forever
-				feed(<-m.stdin, w.std.in)
+				job.FeedStdin(<-m.stdin, w.std.in)
 			}()
 		}
-	case line == ended && w.phase != phaseWaiting && w.phase != phaseOver:
+	case line == job.Ended && w.phase != phaseWaiting && w.phase != phaseOver:
 		w.phase, w.signals = phaseOver, nil
 		if w.task.limit > 0 {
 			w.overdue = time.After(time.Minute) // in which the guest is cleaned
 		}
-	case strings.HasPrefix(line, clockMark):
+	case strings.HasPrefix(line, job.ClockMark):
 		if err := w.clock.mark(line); err != nil {
 			w.fail(err)
 		}
@@ -174,13 +176,13 @@ func (m *machine) give(t *task) error {
 	if t.Args, err = shorten(t.Args, t.begun); err != nil {
 		return err
 	}
-	json.NewEncoder(m.port).Encode(order{Job: &t.job}) // it fails if the machine is gone, which the end of reports shows
+	json.NewEncoder(m.port).Encode(job.Order{Job: &t.Job}) // it fails if the machine is gone, which the end of reports shows
 	return nil
 }
 
 // await waits until all output of a program has arrived, of which the guest has told the size.
 func (m *machine) await(ctx context.Context, stdout, stderr int64) error {
-	for m.stdout.n.Load() < stdout || m.stderr.n.Load() < stderr {
+	for m.stdout.N.Load() < stdout || m.stderr.N.Load() < stderr {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-m.gone:

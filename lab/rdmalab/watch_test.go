@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // TestLate has a program that answers no signal, in a guest that does not either.
@@ -20,10 +22,10 @@ func TestLate(t *testing.T) {
 	host, guest := net.Pipe()
 	defer host.Close()
 	defer guest.Close()
-	orders := make(chan order, 4)
+	orders := make(chan job.Order, 4)
 	go func() {
 		for in := json.NewDecoder(guest); ; {
-			var o order
+			var o job.Order
 			if in.Decode(&o) != nil {
 				return
 			}
@@ -33,7 +35,7 @@ func TestLate(t *testing.T) {
 	var errs bytes.Buffer
 	killed := false
 	w := &watch{m: &machine{port: host, kill: func() { killed = true }}, task: &task{limit: time.Hour}, std: stdio{err: &errs}}
-	w.report(started)
+	w.report(job.Started)
 	if w.phase != phaseRunning || w.overdue == nil {
 		t.Fatalf("the program does not run, or has no limit: %+v", w)
 	}
@@ -53,7 +55,7 @@ func TestLate(t *testing.T) {
 func TestReport(t *testing.T) {
 	killed := false
 	w := &watch{m: &machine{kill: func() { killed = true }}, task: &task{}}
-	for _, line := range []string{started, ended, `{"Exit":3}` + "\n"} {
+	for _, line := range []string{job.Started, job.Ended, `{"Exit":3}` + "\n"} {
 		w.report(line)
 	}
 	if w.phase != phaseOver || !w.done || w.result.Exit != 3 || killed {
@@ -64,7 +66,7 @@ func TestReport(t *testing.T) {
 	if w.done || !killed || !strings.Contains(w.failed.Error(), "no disk") {
 		t.Errorf("%+v, killed %v", w, killed)
 	}
-	for _, lines := range [][]string{{started, started}, {ended}, {started, ended, ended}, {started, ended, started}, {started, ready}} {
+	for _, lines := range [][]string{{job.Started, job.Started}, {job.Ended}, {job.Started, job.Ended, job.Ended}, {job.Started, job.Ended, job.Started}, {job.Started, job.Ready}} {
 		killed = false
 		w := &watch{m: &machine{ready: true, kill: func() { killed = true }}, task: &task{}}
 		for _, line := range lines {

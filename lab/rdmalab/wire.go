@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // network holds the wires between two machines. Their cards are datagram sockets to
@@ -28,7 +30,7 @@ type nic struct {
 
 func newNetwork() (*network, error) {
 	n := &network{}
-	for range wires {
+	for range job.Wires {
 		var ends [2]*nic
 		for i := range ends {
 			c, err := newNIC()

@@ -11,23 +11,25 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // worker runs programs with the ports as their standard streams.
 type worker struct {
 	port     *os.File // for reports
 	stdin    *os.File
-	out, err outlet
+	out, err job.Outlet
 	log      *os.File // the kernel's
 	root     *root
 	before   []string // see inventory
 }
 
 // newWorker enters the host's root.
-func newWorker(j job, port *os.File) (*worker, error) {
+func newWorker(j job.Job, port *os.File) (*worker, error) {
 	w := &worker{port: port}
 	var err error
-	if w.root, err = enterRoot(rootMounts(j.setup, j.Write)); err != nil {
+	if w.root, err = enterRoot(rootMounts(j.Setup, j.Write)); err != nil {
 		return nil, err
 	}
 	if j.Dilated {
@@ -45,14 +47,16 @@ func newWorker(j job, port *os.File) (*worker, error) {
 		return nil, err
 	}
 	var files [3]*os.File
-	for i, name := range ports[:3] {
+	for i, name := range job.Ports[:3] {
 		f, err := openPort(name)
 		if err != nil {
 			return nil, err
 		}
 		files[i] = f
 	}
-	w.stdin, w.out.w, w.err.w = files[0], files[1], files[2]
+	w.stdin = files[0]
+	w.out.To(files[1])
+	w.err.To(files[2])
 	if w.log, err = os.OpenFile("/dev/kmsg", os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
 		return nil, err
 	}
@@ -63,9 +67,9 @@ func newWorker(j job, port *os.File) (*worker, error) {
 }
 
 // do runs a program, to which it passes signals.
-func (w *worker) do(j job, orders <-chan order, r *result) error {
-	out, errs := w.out.n.Load(), w.err.n.Load()
-	if _, err := w.port.WriteString(started); err != nil {
+func (w *worker) do(j job.Job, orders <-chan job.Order, r *job.Result) error {
+	out, errs := w.out.N.Load(), w.err.N.Load()
+	if _, err := w.port.WriteString(job.Started); err != nil {
 		return err
 	}
 	cmd := exec.Command(j.Args[0], j.Args[1:]...)
@@ -76,7 +80,7 @@ func (w *worker) do(j job, orders <-chan order, r *result) error {
 		if err != nil {
 			return err
 		}
-		go receive(in, w.stdin)
+		go job.ReceiveStdin(in, w.stdin)
 	}
 	// As these are not files, os/exec connects them by pipes.
 	cmd.Stdout, cmd.Stderr = &w.out, &w.err
@@ -104,15 +108,15 @@ func (w *worker) do(j job, orders <-chan order, r *result) error {
 			}
 		}
 	}
-	if _, err := w.port.WriteString(ended); err != nil {
+	if _, err := w.port.WriteString(job.Ended); err != nil {
 		return err
 	}
 	if j.Shared {
 		w.clean(r)
 	}
 	cmd.Wait() // for the rest of its output; reap has waited for the process
-	r.Exit = exitStatus(status)
-	r.Out, r.Err = w.out.n.Load()-out, w.err.n.Load()-errs
+	r.Exit = job.ExitStatus(status)
+	r.Out, r.Err = w.out.N.Load()-out, w.err.N.Load()-errs
 	r.Kernel = append(r.Kernel, kernelWarnings(w.log)...)
 	var err error
 	r.Files, err = w.root.written(j.Keep)
@@ -120,7 +124,7 @@ func (w *worker) do(j job, orders <-chan order, r *result) error {
 }
 
 // clean ends the processes that a program has left, and finds what else is not as before.
-func (w *worker) clean(r *result) {
+func (w *worker) clean(r *job.Result) {
 	unix.Kill(-1, unix.SIGKILL) // all processes but this one
 	var now []string
 	for begun := time.Now(); ; {
@@ -176,5 +180,5 @@ func kernelWarnings(f *os.File) []string {
 			log = append(log, line)
 		}
 	})
-	return warnings(slices.Values(log))
+	return job.Warnings(slices.Values(log))
 }

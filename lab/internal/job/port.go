@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package job
 
 import (
 	"io"
@@ -13,37 +13,37 @@ const (
 	portIn     = "stdin"
 	portOut    = "stdout"
 	portErr    = "stderr"
-	portResult = "result"
+	PortResult = "result"
 )
 
-var ports = []string{portIn, portOut, portErr, portResult}
+var Ports = []string{portIn, portOut, portErr, PortResult}
 
-// outlet is where a port's output goes. A closed output does not block the guest.
-type outlet struct {
+// Outlet is where a port's output goes. A closed output does not block the guest.
+type Outlet struct {
 	mu sync.Mutex
 	w  io.Writer
-	n  atomic.Int64 // bytes that have arrived
+	N  atomic.Int64 // bytes that have arrived
 }
 
-func (o *outlet) Write(b []byte) (int, error) {
+func (o *Outlet) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	if o.w != nil {
 		o.w.Write(b)
 	}
 	o.mu.Unlock()
-	o.n.Add(int64(len(b)))
+	o.N.Add(int64(len(b)))
 	return len(b), nil
 }
 
-func (o *outlet) to(w io.Writer) {
+func (o *Outlet) To(w io.Writer) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.w = w
 }
 
-// feed sends stdin as frames of a two-byte length and data, with an empty frame
+// FeedStdin sends stdin as frames of a two-byte length and data, with an empty frame
 // as its end: a serial port has no end of file.
-func feed(w io.Writer, r io.Reader) {
+func FeedStdin(w io.Writer, r io.Reader) {
 	buf := make([]byte, 2+4096)
 	for {
 		n, err := r.Read(buf[2:])
@@ -60,8 +60,8 @@ func feed(w io.Writer, r io.Reader) {
 	}
 }
 
-// receive decodes the frames of feed.
-func receive(w io.WriteCloser, r io.Reader) {
+// ReceiveStdin decodes the frames of feed.
+func ReceiveStdin(w io.WriteCloser, r io.Reader) {
 	defer w.Close()
 	var head [2]byte
 	for {

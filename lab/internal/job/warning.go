@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package job
 
 import (
 	"iter"
@@ -16,9 +16,9 @@ var reWarning = regexp.MustCompile(`WARNING: |BUG: |Oops|KASAN|general protectio
 // that the program will cause follows.
 const expectPrefix = "lab: expect warning: "
 
-// warnings returns the lines of a kernel's log that report an unexpected bug, each with the
+// Warnings returns the lines of a kernel's log that report an unexpected bug, each with the
 // trace that follows it.
-func warnings(log iter.Seq[string]) (found []string) {
+func Warnings(log iter.Seq[string]) (found []string) {
 	var known []string
 	follow := 0
 	for line := range log {

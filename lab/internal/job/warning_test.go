@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package job
 
 import (
 	"slices"
@@ -18,7 +18,7 @@ func TestWarnings(t *testing.T) {
 		{"[    6.1] traps: ib_send_lat[409] general protection fault ip:7f97 sp:7ffe error:0 in librdmacm.so.1", false},
 		{"[    6.1] rdma_rxe: loaded", false},
 	} {
-		if got := len(warnings(slices.Values([]string{test.line}))) > 0; got != test.want {
+		if got := len(Warnings(slices.Values([]string{test.line}))) > 0; got != test.want {
 			t.Errorf("%q is a warning: %v, want %v", test.line, got, test.want)
 		}
 	}

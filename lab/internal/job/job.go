@@ -1,0 +1,112 @@
+//go:build linux
+
+// Package job is what the lab says to a machine and what the guest answers: jobs, orders and results on one port, and
+// the program's streams on the others. Host and guest are one program, so both have the same version.
+package job
+
+import (
+	"net/netip"
+	"syscall"
+	"time"
+)
+
+// SetupFile is the file of the setup in the initramfs.
+const SetupFile = "setup.json"
+
+// UML is set in User-mode Linux, for process 1.
+const UML = "LAB_UML"
+
+// Setup is what the guest knows when it boots. It is in the initramfs.
+type Setup struct {
+	Release  string
+	Modules  string   // path of the kernel's modules on the host; none for User-mode Linux
+	Early    []string // module files in the initramfs, in loading order
+	Late     []string // module files that are loaded from the host's root, relative to Modules
+	Probe    bool     // only check that the kernel boots
+	Userland bool     // programs are shared that hide the host's
+	Host     int      // which of two machines this is; 0 if there is no other
+}
+
+// Job describes the guest's work. The guest gets it when it is ready.
+type Job struct {
+	Setup
+	Args     []string
+	Env      []string
+	Dir      string
+	Write    string     // of --write
+	Stdin    bool       // the program has input
+	Keep     []string   // paths at which files that the program writes are kept
+	Shared   bool       // other programs will run on this machine
+	Dilated  bool       // check the clock
+	Restored *Fresh     // set if the machine was saved
+	Adapters []Adapter  // that are plugged in when the machine runs, in their order
+	UDP      netip.Addr // of --udp
+}
+
+// Adapter is an emulated adapter of a machine.
+type Adapter struct {
+	GUID       string // of its system image, as sysfs shows it
+	InfiniBand bool
+}
+
+// Order is what the host sends to the guest: a job, or a signal for its program.
+type Order struct {
+	Job    *Job
+	Signal int
+}
+
+// What the guest reports when it can take a job, before it runs the program, and when that has ended.
+const (
+	Ready   = "ready\n"
+	Started = "started\n"
+	Ended   = "ended\n"
+)
+
+// Result is the guest's report of a program's end. The guest then waits for an order.
+type Result struct {
+	Exit       int
+	Out, Err   int64    // bytes that the program wrote
+	Error      string   // the lab's own failure inside the guest
+	Kernel     []string // warnings in the kernel's log
+	Files      []Kept   // what the program wrote at the paths of job.Keep, in their order
+	Lost, Left []string // what is no longer there, or is new, on a machine that is shared
+}
+
+// Kept is what a program has written at a path that is kept: a file, or the files in a folder, by their
+// names there. A guest names no other path.
+type Kept struct {
+	File   []byte
+	Folder map[string][]byte
+}
+
+// ExitStatus returns the exit status of a program that has ended. As in a shell, it is 128
+// plus the number of a signal.
+func ExitStatus(s syscall.WaitStatus) int {
+	if s.Signaled() {
+		return 128 + int(s.Signal())
+	}
+	return s.ExitStatus()
+}
+
+// ExitLab is the exit status for failures of the lab itself.
+const ExitLab = 125
+
+func ExitCode(err error) int {
+	if err != nil {
+		return ExitLab
+	}
+	return 0
+}
+
+// ClockSleep is how long the guest sleeps, by its own clock, for the check of the clock.
+const ClockSleep = 50 * time.Millisecond
+
+// ClockMark begins the lines that the guest writes before it sleeps, and afterwards with
+// its measurements.
+const ClockMark = "clock"
+
+// Fresh is what a machine needs that has not booted by itself but has been restored.
+type Fresh struct {
+	Time time.Time
+	Seed []byte // of the kernel's random numbers
+}
