@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs/lab/internal/guest"
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
@@ -118,16 +119,16 @@ func nicGuest() {
 			panic(err)
 		}
 	}
-	_, err := bootGuest()
+	_, err := guest.Boot()
 	check(err)
 	for i := range 2 {
-		device, err := waitGUID(adapterGUID(i, i+1))
+		device, err := guest.WaitGUID(adapterGUID(i, i+1))
 		check(err)
 		at := "/sys/class/infiniband/" + device + "/device/"
-		link, err := waitFor(at + "net/*")
+		link, err := guest.WaitFor(at + "net/*")
 		check(err)
-		check(linkUp(filepath.Base(link)))
-		check(waitActive(device))
+		check(guest.LinkUp(filepath.Base(link)))
+		check(guest.WaitActive(device))
 		id, err := os.ReadFile(at + "device")
 		check(err)
 		fmt.Printf("adapter %d is active: %s\n", i, id)

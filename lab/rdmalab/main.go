@@ -121,12 +121,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs/lab/internal/guest"
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 func main() {
 	if os.Getpid() == 1 {
-		guestMain() // does not return
+		guest.Main() // does not return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE)
 	ctx, std := withSignals(ctx)

@@ -1,6 +1,8 @@
 //go:build linux
 
-package main
+// Package guest is process 1 of a machine: it loads the drivers, makes the devices and does the jobs that the host
+// gives. It knows the host only by package job.
+package guest
 
 import (
 	"encoding/json"
@@ -14,8 +16,8 @@ import (
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
-// guestMain is the guest's /init. If that fails, it powers the machine off.
-func guestMain() {
+// Main is the guest's /init. If that fails, it powers the machine off.
+func Main() {
 	if err := guest(); err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err) // stderr is the console
 		unix.Sync()
@@ -25,7 +27,7 @@ func guestMain() {
 }
 
 func guest() error {
-	s, err := bootGuest()
+	s, err := Boot()
 	if err != nil {
 		return err
 	}
@@ -47,8 +49,8 @@ func guest() error {
 	return err
 }
 
-// bootGuest reads the setup, brings the machine up, and loads the modules of the initramfs.
-func bootGuest() (s job.Setup, err error) {
+// Boot reads the setup, brings the machine up, and loads the modules of the initramfs.
+func Boot() (s job.Setup, err error) {
 	text, err := os.ReadFile("/" + job.SetupFile)
 	if err != nil {
 		return s, err

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package guest
 
 import (
 	"bytes"
@@ -73,7 +73,7 @@ func setupNetwork(host int) error {
 		}
 	}
 	for _, d := range found {
-		if err := waitActive(d.name); err != nil {
+		if err := WaitActive(d.name); err != nil {
 			return err
 		}
 	}
@@ -103,8 +103,8 @@ func ip(commands ...string) error {
 	return nil
 }
 
-// linkUp brings a link up. It runs no command, as lo is brought up before there are any.
-func linkUp(name string) error {
+// LinkUp brings a link up. It runs no command, as lo is brought up before there are any.
+func LinkUp(name string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("socket", err)

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package guest
 
 import (
 	"errors"
@@ -41,7 +41,7 @@ func addAdapters(all []job.Adapter, host int, udp netip.Addr) error {
 				}
 			}
 		}
-		if err := waitActive(device); err != nil {
+		if err := WaitActive(device); err != nil {
 			return err
 		}
 	}
@@ -53,13 +53,13 @@ func addAdapters(all []job.Adapter, host int, udp netip.Addr) error {
 func nameAdapters(all []job.Adapter) (links []string, err error) {
 	var devices []string
 	for _, a := range all {
-		device, err := waitGUID(a.GUID)
+		device, err := WaitGUID(a.GUID)
 		if err != nil {
 			return nil, err
 		}
 		devices = append(devices, device)
 		if !a.InfiniBand {
-			link, err := waitFor("/sys/class/infiniband/" + device + "/device/net/*")
+			link, err := WaitFor("/sys/class/infiniband/" + device + "/device/net/*")
 			if err != nil {
 				return nil, err
 			}
@@ -97,8 +97,8 @@ func number(prefix string, names []string, rename func(from, to string) error) e
 	return nil
 }
 
-// waitGUID waits for a device with a system image GUID, and returns its name. The node GUID may be zero.
-func waitGUID(guid string) (string, error) {
+// WaitGUID waits for a device with a system image GUID, and returns its name. The node GUID may be zero.
+func WaitGUID(guid string) (string, error) {
 	for begun := time.Now(); time.Since(begun) < readyLimit; time.Sleep(20 * time.Millisecond) {
 		files, _ := filepath.Glob("/sys/class/infiniband/*/sys_image_guid")
 		for _, f := range files {

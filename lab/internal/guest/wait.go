@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package guest
 
 import (
 	"fmt"
@@ -14,8 +14,8 @@ import (
 // slowly.
 const readyLimit = 2 * time.Minute
 
-// waitFor waits for a file of the kernel's, and returns its path.
-func waitFor(pattern string) (string, error) {
+// WaitFor waits for a file of the kernel's, and returns its path.
+func WaitFor(pattern string) (string, error) {
 	for begun := time.Now(); time.Since(begun) < readyLimit; time.Sleep(20 * time.Millisecond) {
 		if files, _ := filepath.Glob(pattern); len(files) > 0 {
 			return files[0], nil
@@ -24,8 +24,8 @@ func waitFor(pattern string) (string, error) {
 	return "", fmt.Errorf("%s does not appear in %v", pattern, readyLimit)
 }
 
-// waitActive waits for the device's nodes and for its port.
-func waitActive(device string) error {
+// WaitActive waits for the device's nodes and for its port.
+func WaitActive(device string) error {
 	var state, node string
 	for begun := time.Now(); time.Since(begun) < readyLimit; time.Sleep(20 * time.Millisecond) {
 		b, _ := os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/state")

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package guest
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ import (
 // warmUp makes the kernel patch itself before other processors run, as it does at the
 // first use of TCP, which siw uses, and of UDP encapsulation, by which rxe receives.
 func warmUp() error {
-	if err := linkUp("lo"); err != nil {
+	if err := LinkUp("lo"); err != nil {
 		return err
 	}
 	for _, addr := range []string{"127.0.0.1:0", "[::1]:0"} {
