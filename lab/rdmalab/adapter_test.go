@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/lab/internal/guest"
+	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
@@ -148,18 +149,18 @@ func TestNIC(t *testing.T) {
 		l.Close()
 	}
 	cmd, _, stderr := lab(t, "nic", "--socket", strings.Join(paths, ","), "--nic", "connectx,connectx-pf")
-	on := archByName(runtime.GOARCH)
-	qemu, err := findEmulator(t.Context(), on)
+	on := image.ArchByName(runtime.GOARCH)
+	qemu, err := image.FindEmulator(t.Context(), on)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := cachedKernel(kernels[0].name, on)
+	k, err := image.Cached(image.Kernels[0].Name, on)
 	if err == nil {
-		err = k.unpackLater(t.Context(), adapterModules)
+		err = k.UnpackLater(t.Context(), image.AdapterModules)
 	}
 	initramfs := filepath.Join(dir, "initramfs")
 	if err == nil {
-		err = writeInitramfs(initramfs, k, job.Setup{}, rdmaModules, append([]string{"rdma_ucm"}, adapterModules...)...)
+		err = image.WriteInitramfs(initramfs, k, job.Setup{}, image.RDMAModules, append([]string{"rdma_ucm"}, image.AdapterModules...)...)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -176,17 +177,17 @@ func TestNIC(t *testing.T) {
 				t.Fatalf("the server has ended: %v: %s", err, stderr)
 			default:
 			}
-			return exist(paths[1])
+			return image.Exist(paths[1])
 		})
 		console := filepath.Join(dir, fmt.Sprintf("console%d", try))
-		args := append(qemu.args[1:len(qemu.args):len(qemu.args)], "-nodefaults", "-no-reboot", "-display", "none", "-cpu", on.cpu,
-			"-kernel", k.image, "-initrd", initramfs, "-append", "console="+on.console+" panic=-1 "+nicGuestVariable+"=1 "+singleCPUBoot, "-serial", "file:"+console,
-			"-m", "2048", "-object", "memory-backend-memfd,id=mem,size=2048M,share=on", "-machine", on.machine+",memory-backend=mem")
+		args := append(qemu.Args[1:len(qemu.Args):len(qemu.Args)], "-nodefaults", "-no-reboot", "-display", "none", "-cpu", on.CPU,
+			"-kernel", k.Image, "-initrd", initramfs, "-append", "console="+on.Console+" panic=-1 "+nicGuestVariable+"=1 "+singleCPUBoot, "-serial", "file:"+console,
+			"-m", "2048", "-object", "memory-backend-memfd,id=mem,size=2048M,share=on", "-machine", on.Machine+",memory-backend=mem")
 		for _, path := range paths {
 			args = append(args, "-device", fmt.Sprintf(`{"driver":"vfio-user-pci","socket":{"type":"unix","path":"%s"}}`, path))
 		}
-		vm := exec.CommandContext(t.Context(), qemu.args[0], args...)
-		vm.Env = append(os.Environ(), qemu.env...)
+		vm := exec.CommandContext(t.Context(), qemu.Args[0], args...)
+		vm.Env = append(os.Environ(), qemu.Env...)
 		var log bytes.Buffer
 		vm.Stderr = &log
 		if err := vm.Start(); err != nil {
@@ -199,7 +200,7 @@ func TestNIC(t *testing.T) {
 			b, _ := os.ReadFile(console)
 			select {
 			case <-gone:
-				t.Fatalf("QEMU has ended: %s%s", &log, tail(b))
+				t.Fatalf("QEMU has ended: %s%s", &log, image.Tail(b))
 			default:
 			}
 			return bytes.Contains(b, []byte("adapter 0 is active: 0x101c")) && bytes.Contains(b, []byte("adapter 1 is active: 0x101b"))
@@ -221,7 +222,7 @@ func TestNIC(t *testing.T) {
 		<-ended
 	}
 	for _, path := range paths {
-		if exist(path) {
+		if image.Exist(path) {
 			t.Errorf("%s is left", path)
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/goverbs/verbs/lab/internal/image"
 )
 
 // config describes a run.
@@ -40,10 +42,10 @@ func (c *config) flags() *flag.FlagSet {
 	fs := flag.NewFlagSet("rdmalab", flag.ContinueOnError)
 	fs.SetOutput(io.Discard) // the caller prints errors
 	fs.Usage = func() {}
-	c.kernel, c.arch, c.mem, c.factor, c.parallel = kernels[0].name, runtime.GOARCH, 2048, 40, -1
-	fs.StringVar(&c.kernel, "kernel", c.kernel, "`name` of the kernel: "+strings.Join(kernelNames(), ", ")+"; uml is User-mode Linux of about 7.3: its first use builds it for many minutes, later it boots in a second; programs run at full speed, but system calls are slow, and modules, BPF and cgroups are missing; 16k kernels, for arm64, have pages of 16 KiB")
+	c.kernel, c.arch, c.mem, c.factor, c.parallel = image.Kernels[0].Name, runtime.GOARCH, 2048, 40, -1
+	fs.StringVar(&c.kernel, "kernel", c.kernel, "`name` of the kernel: "+strings.Join(image.Names(), ", ")+"; uml is User-mode Linux of about 7.3: its first use builds it for many minutes, later it boots in a second; programs run at full speed, but system calls are slow, and modules, BPF and cgroups are missing; 16k kernels, for arm64, have pages of 16 KiB")
 	fs.StringVar(&c.peer, "peer", "", "`name` of the kernel of a second machine, which runs the program as well (default none)")
-	fs.StringVar(&c.arch, "arch", c.arch, "`name` of the architecture: "+strings.Join(archNames(), ", ")+"; a foreign one is emulated, and needs a userland")
+	fs.StringVar(&c.arch, "arch", c.arch, "`name` of the architecture: "+strings.Join(image.ArchNames(), ", ")+"; a foreign one is emulated, and needs a userland")
 	fs.StringVar(&c.nic, "nic", "", "emulated `adapters`, at most two with a comma between: connectx (a virtual function, RoCE v2), connectx-pf (a physical one), connectx-ib (InfiniBand), connectx-noguid (a virtual function whose node GUID is zero); the kernel's own mlx5 drivers drive the first as mlx5_0 (default none)")
 	fs.StringVar(&c.socket, "socket", "", "nic: `paths` of the sockets to make, with a comma between; their adapters share a wire")
 	fs.TextVar(&c.udp, "udp", netip.Addr{}, "IPv4 `address` of this machine that mlx5_0 shares: from it mlx5_0 reaches, by UDP, RoCE devices of other machines and those of package soft on this one (default none)")
@@ -109,8 +111,8 @@ func parse(args []string) (c config, rest []string, err error) {
 	if err := c.checkUDP(rest[0]); err != nil {
 		return c, nil, err
 	}
-	if c.suite == "" && archByName(c.arch).foreign() {
-		c.suite = defaultUserland
+	if c.suite == "" && image.ArchByName(c.arch).Foreign() {
+		c.suite = image.DefaultUserland
 	}
 	return c, rest, nil
 }
@@ -120,22 +122,22 @@ func (c *config) check() error {
 		name, value string
 		values      []string
 		optional    bool
-	}{{"kernel", c.kernel, kernelNames(), false}, {"peer", c.peer, kernelNames(), true}, {"arch", c.arch, archNames(), false}, {"accel", c.accel, accelerators, true}} {
+	}{{"kernel", c.kernel, image.Names(), false}, {"peer", c.peer, image.Names(), true}, {"arch", c.arch, image.ArchNames(), false}, {"accel", c.accel, accelerators, true}} {
 		if (f.value != "" || !f.optional) && !slices.Contains(f.values, f.value) {
 			return fmt.Errorf("--%s %s: not one of %s", f.name, f.value, strings.Join(f.values, ", "))
 		}
 	}
 	for flag, name := range map[string]string{"kernel": c.kernel, "peer": c.peer} {
-		if err := fits(name, archByName(c.arch)); err != nil {
+		if err := image.Fits(name, image.ArchByName(c.arch)); err != nil {
 			return fmt.Errorf("--%s %s: %w", flag, name, err)
 		}
 	}
 	switch {
-	case c.kernel == umlName && c.suite != "":
+	case c.kernel == image.UML && c.suite != "":
 		return errors.New("--userland does not work on User-mode Linux")
 	case c.arch != "amd64" && (c.accel == dilated || c.accel == icountAccel):
 		return fmt.Errorf("--arch %s: dilated and icount are for amd64 only", c.arch)
-	case c.accel == "kvm" && archByName(c.arch).foreign():
+	case c.accel == "kvm" && image.ArchByName(c.arch).Foreign():
 		return fmt.Errorf("--accel kvm does not work for the foreign architecture %s", c.arch)
 	case !(c.factor >= 1 && c.factor <= 100):
 		return fmt.Errorf("--factor %g: not in 1..100", c.factor)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
@@ -38,7 +39,7 @@ func lab(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer)
 	if os.Getenv("LAB_TEST_BOOT") == "" || testing.Short() {
 		t.Skip("boots a machine, which takes up to a minute: run by make test-all, or with LAB_TEST_BOOT=1")
 	}
-	if _, err := cachedKernel(kernels[0].name, archByName(runtime.GOARCH)); err != nil {
+	if _, err := image.Cached(image.Kernels[0].Name, image.ArchByName(runtime.GOARCH)); err != nil {
 		t.Skipf("run rdmalab fetch: %v", err)
 	}
 	return command(t, args...)
@@ -49,10 +50,10 @@ func command(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buf
 	if os.Getenv("VERBS_LAB") != "" {
 		t.Skip("in the lab already")
 	}
-	if err := needMachine(kernels[0].name, archByName(runtime.GOARCH)); err != nil {
+	if err := image.NeedMachine(image.Kernels[0].Name, image.ArchByName(runtime.GOARCH)); err != nil {
 		t.Skip(err)
 	}
-	if _, err := readSelf(archByName(runtime.GOARCH)); err != nil {
+	if _, err := image.ReadSelf(image.ArchByName(runtime.GOARCH)); err != nil {
 		t.Skip(err)
 	}
 	t.Parallel()
@@ -202,13 +203,13 @@ func TestProgram(t *testing.T) {
 
 // TestKernels boots all kernels that have been fetched.
 func TestKernels(t *testing.T) {
-	for _, row := range kernels {
-		t.Run(row.name, func(t *testing.T) {
-			if _, err := cachedKernel(row.name, archByName(runtime.GOARCH)); err != nil {
+	for _, row := range image.Kernels {
+		t.Run(row.Name, func(t *testing.T) {
+			if _, err := image.Cached(row.Name, image.ArchByName(runtime.GOARCH)); err != nil {
 				t.Skip(err)
 			}
 			cmd, stdout, stderr := lab(t, "sh", "-c", "uname -r; cd /sys/class/infiniband; grep . */ports/1/state; ls /dev/infiniband")
-			cmd.Env = append(cmd.Env, "LAB_KERNEL="+row.name, "LAB_TIMEOUT=5m")
+			cmd.Env = append(cmd.Env, "LAB_KERNEL="+row.Name, "LAB_TIMEOUT=5m")
 			if code := status(t, cmd.Run()); code != 0 {
 				t.Fatalf("exit status %d: %s", code, stderr)
 			}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs/lab/internal/image"
 )
 
 // TestListenAdapter replaces only a socket that nobody serves.
@@ -35,7 +37,7 @@ func TestListenAdapter(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close()
-	if exist(path) {
+	if image.Exist(path) {
 		t.Error("the socket is left")
 	}
 }

@@ -17,12 +17,13 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // machine is a virtual machine. It runs programs one after the other.
 type machine struct {
-	k     kernel
+	k     image.Kernel
 	opt   options
 	dir   string // of its sockets and console
 	cmd   *exec.Cmd
@@ -41,7 +42,7 @@ type machine struct {
 }
 
 // startMachine starts a machine, which boots while the caller goes on. The caller stops it.
-func startMachine(k kernel, s job.Setup, write string, opt options) (_ *machine, err error) {
+func startMachine(k image.Kernel, s job.Setup, write string, opt options) (_ *machine, err error) {
 	m := &machine{k: k, opt: opt, stdin: make(chan net.Conn, 1), reports: make(chan string, 16), gone: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	m.kill = cancel
@@ -59,7 +60,7 @@ func startMachine(k kernel, s job.Setup, write string, opt options) (_ *machine,
 		return nil, err
 	}
 	initramfs := filepath.Join(m.dir, "initramfs")
-	if err := writeInitramfs(initramfs, k, s, opt.modules()); err != nil {
+	if err := image.WriteInitramfs(initramfs, k, s, opt.modules()); err != nil {
 		return nil, err
 	}
 	for _, name := range job.Ports {
@@ -70,7 +71,7 @@ func startMachine(k kernel, s job.Setup, write string, opt options) (_ *machine,
 		listeners = append(listeners, l)
 	}
 	command := qemuCommand
-	if k.uml() {
+	if k.UML() {
 		command = umlCommand
 	}
 	if m.cmd, err = command(ctx, k, opt, m.dir, initramfs, write); err != nil {

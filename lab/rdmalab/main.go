@@ -122,6 +122,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/lab/internal/guest"
+	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
@@ -193,11 +194,11 @@ func run(ctx context.Context, args []string, std stdio) (int, error) {
 	if c.host {
 		return runOnHost(ctx, args)
 	}
-	on := archByName(c.arch)
-	if err := needMachine(c.kernel, on); err != nil {
+	on := image.ArchByName(c.arch)
+	if err := image.NeedMachine(c.kernel, on); err != nil {
 		return job.ExitLab, err
 	}
-	if _, err := readSelf(on); err != nil {
+	if _, err := image.ReadSelf(on); err != nil {
 		return job.ExitLab, err
 	}
 	if command == "test" {
@@ -211,27 +212,27 @@ func run(ctx context.Context, args []string, std stdio) (int, error) {
 
 // fetch fetches the chosen kernels, or all.
 func fetch(ctx context.Context, c config) (int, error) {
-	if err := needMachine(c.kernel, archByName(c.arch)); err != nil {
+	if err := image.NeedMachine(c.kernel, image.ArchByName(c.arch)); err != nil {
 		return job.ExitLab, err
 	}
-	on, names := archByName(c.arch), []string{c.kernel}
+	on, names := image.ArchByName(c.arch), []string{c.kernel}
 	if c.peer != "" {
 		names = append(names, c.peer)
 	}
 	if c.all {
-		names = slices.DeleteFunc(kernelNames(), func(name string) bool { return fits(name, on) != nil })
+		names = slices.DeleteFunc(image.Names(), func(name string) bool { return image.Fits(name, on) != nil })
 	}
 	var errs []error
 	for _, name := range names {
-		_, err := fetchKernel(ctx, name, on)
+		_, err := image.Fetch(ctx, name, on)
 		errs = append(errs, err)
 	}
 	if c.suite != "" {
-		_, err := fetchUserland(ctx, c.suite, on)
+		_, err := image.FetchUserland(ctx, c.suite, on)
 		errs = append(errs, err)
 	}
 	if len(c.nics) > 0 {
-		_, err := findEmulator(ctx, on)
+		_, err := image.FindEmulator(ctx, on)
 		errs = append(errs, err)
 	}
 	err := errors.Join(errs...)

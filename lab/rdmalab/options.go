@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/lab/connectx"
+	"github.com/goverbs/verbs/lab/internal/image"
 )
 
 // options describe a machine.
@@ -25,7 +26,7 @@ type options struct {
 	niclog      string
 	udp         netip.Addr     // of --udp
 	adapterWire *connectx.Wire // of all adapters: the guest may number them in another order
-	emulator    emulator       // QEMU; that of the architecture if it has no program
+	emulator    image.Emulator // QEMU; that of the architecture if it has no program
 
 	userland string // a folder whose programs hide this machine's; none if empty
 
@@ -43,9 +44,9 @@ func (o options) on(net *network, host int) options {
 // modules returns the modules of the machine's devices.
 func (o options) modules() []string {
 	if len(o.nics) == 0 {
-		return rdmaModules
+		return image.RDMAModules
 	}
-	return slices.Concat(rdmaModules, adapterModules)
+	return slices.Concat(image.RDMAModules, image.AdapterModules)
 }
 
 // The numbers of the two machines of a pair. A single machine has number 0.

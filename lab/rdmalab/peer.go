@@ -11,13 +11,14 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // bootPair runs t on k, and at the same time on other as the peer. The run ends with
 // the first machine. A peer whose kernel goes down is booted again; one whose program
 // ends is not.
-func bootPair(ctx context.Context, k, other kernel, t task, opt options, std stdio) (int, error) {
+func bootPair(ctx context.Context, k, other image.Kernel, t task, opt options, std stdio) (int, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	net, err := newNetwork()
@@ -53,7 +54,7 @@ func bootPair(ctx context.Context, k, other kernel, t task, opt options, std std
 }
 
 // runPeer keeps the peer running until its program or ctx ends.
-func runPeer(ctx context.Context, k kernel, t task, opt options, std stdio) error {
+func runPeer(ctx context.Context, k image.Kernel, t task, opt options, std stdio) error {
 	for {
 		code, err := runAlone(ctx, k, t, opt, std)
 		switch {

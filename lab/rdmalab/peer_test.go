@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
@@ -23,12 +24,12 @@ func TestPair(t *testing.T) {
 		exit 3`
 	cmd, stdout, stderr := lab(t, "bash", "-c", script)
 	cmd.Dir = t.TempDir()
-	cmd.Env = append(cmd.Env, "LAB_PEER="+kernels[0].name, "LAB_WRITE="+cmd.Dir)
+	cmd.Env = append(cmd.Env, "LAB_PEER="+image.Kernels[0].Name, "LAB_WRITE="+cmd.Dir)
 	if code := status(t, cmd.Run()); code != 3 {
 		t.Errorf("exit status %d, want 3", code)
 	}
 	first, peer, _ := strings.Cut(stdout.String(), "\n")
-	if first == "" || !strings.HasPrefix(peer, kernels[0].name+".") {
+	if first == "" || !strings.HasPrefix(peer, image.Kernels[0].Name+".") {
 		t.Errorf("stdout %q", stdout)
 	}
 	if want := "peer: went down, and is booted again\npeer: again\n"; !strings.HasSuffix(stderr.String(), want) {
@@ -44,7 +45,7 @@ func TestPeerFails(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cmd, _, stderr := lab(t, "sh", "-c", "[ $VERBS_HOST = 1 ] && sleep 1000; "+test.script)
-			cmd.Env = append(cmd.Env, "LAB_PEER="+kernels[0].name)
+			cmd.Env = append(cmd.Env, "LAB_PEER="+image.Kernels[0].Name)
 			if code := status(t, cmd.Run()); code != job.ExitLab {
 				t.Errorf("exit status %d, want %d", code, job.ExitLab)
 			}

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
@@ -24,8 +25,8 @@ const icountAccel = "icount"
 
 // qemuCommand returns the command that runs the machine. Its ports are virtio-serial
 // ports on sockets in dir.
-func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write string) (*exec.Cmd, error) {
-	cpu, accel, icount := k.arch.cpu, "tcg,thread=multi", []string(nil)
+func qemuCommand(ctx context.Context, k image.Kernel, o options, dir, initramfs, write string) (*exec.Cmd, error) {
+	cpu, accel, icount := k.Arch.CPU, "tcg,thread=multi", []string(nil)
 	var dil dilation
 	switch o.accel {
 	case dilated:
@@ -43,18 +44,18 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 		return []string{"-virtfs", "local,path=" + qemuValue(path) + ",mount_tag=" + tag + ",security_model=none,multidevs=remap,readonly=" + readonly}
 	}
 	emulator := o.emulator
-	if emulator.args == nil {
-		emulator.args = []string{k.arch.qemu}
+	if emulator.Args == nil {
+		emulator.Args = []string{k.Arch.QEMU}
 	}
-	args := append(slices.Clone(emulator.args[1:]),
+	args := append(slices.Clone(emulator.Args[1:]),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-machine", k.arch.machine, "-accel", accel, "-cpu", cpu,
+		"-machine", k.Arch.Machine, "-accel", accel, "-cpu", cpu,
 		"-m", strconv.Itoa(o.mem), "-smp", strconv.Itoa(o.cpus),
-		"-kernel", k.image, "-initrd", initramfs,
-		"-append", "console="+k.arch.console+" loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on "+singleCPUBoot+dil.kernel,
+		"-kernel", k.Image, "-initrd", initramfs,
+		"-append", "console="+k.Arch.Console+" loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on "+singleCPUBoot+dil.kernel,
 		"-serial", "chardev:console", "-chardev", "file,id=console,path="+qemuValue(filepath.Join(dir, "console")),
 		"-qmp", "unix:"+qemuValue(filepath.Join(dir, qmpSocket))+",server=on,wait=off",
-		"-device", "virtio-rng-"+k.arch.bus, "-device", "virtio-serial-"+k.arch.bus,
+		"-device", "virtio-rng-"+k.Arch.Bus, "-device", "virtio-serial-"+k.Arch.Bus,
 	)
 	args = append(args, adapterArgs(o)...)
 	args = append(args, icount...)
@@ -72,7 +73,7 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 			"-device", "virtserialport,chardev="+name+",name="+name)
 	}
 	noROM := ""
-	if k.arch.bus == "pci" {
+	if k.Arch.Bus == "pci" {
 		noROM = ",romfile="
 	}
 	var files []*os.File
@@ -84,11 +85,11 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 	}
 	for i := range files {
 		args = append(args, "-netdev", fmt.Sprintf("socket,id=%s,fd=%d", job.Wires[i], 3+i),
-			"-device", fmt.Sprintf("virtio-net-%s,netdev=%s,mac=%s", k.arch.bus, job.Wires[i], job.MAC(i, o.host))+noROM)
+			"-device", fmt.Sprintf("virtio-net-%s,netdev=%s,mac=%s", k.Arch.Bus, job.Wires[i], job.MAC(i, o.host))+noROM)
 	}
-	cmd := exec.CommandContext(ctx, emulator.args[0], args...)
+	cmd := exec.CommandContext(ctx, emulator.Args[0], args...)
 	cmd.ExtraFiles = files
-	if env := append(dil.env, emulator.env...); env != nil {
+	if env := append(dil.env, emulator.Env...); env != nil {
 		cmd.Env = append(os.Environ(), env...)
 	}
 	return cmd, nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
@@ -34,12 +35,12 @@ func runInLab(ctx context.Context, c config, args []string, std stdio, begun tim
 	if c.peer == "" {
 		return runAlone(ctx, k, t, c.options, std)
 	}
-	peer, err := fetchKernel(ctx, c.peer, archByName(c.arch))
-	if err == nil && (k.uml() || peer.uml()) {
+	peer, err := image.Fetch(ctx, c.peer, image.ArchByName(c.arch))
+	if err == nil && (k.UML() || peer.UML()) {
 		err = errors.New("--peer: User-mode Linux has no wire to another machine")
 	}
 	if err == nil && len(c.nics) > 0 {
-		err = peer.unpackLater(ctx, adapterModules)
+		err = peer.UnpackLater(ctx, image.AdapterModules)
 	}
 	if err != nil {
 		return job.ExitLab, err
@@ -48,29 +49,29 @@ func runInLab(ctx context.Context, c config, args []string, std stdio, begun tim
 }
 
 // prepare fetches the kernel and the userland.
-func (c *config) prepare(ctx context.Context) (kernel, error) {
-	on := archByName(c.arch)
-	k, err := fetchKernel(ctx, c.kernel, on)
+func (c *config) prepare(ctx context.Context) (image.Kernel, error) {
+	on := image.ArchByName(c.arch)
+	k, err := image.Fetch(ctx, c.kernel, on)
 	if err == nil && c.suite != "" {
-		c.userland, err = fetchUserland(ctx, c.suite, on)
+		c.userland, err = image.FetchUserland(ctx, c.suite, on)
 	}
 	if err == nil && len(c.nics) > 0 {
 		if c.adapterWire, err = newWire(c.options); err == nil {
-			c.emulator, err = findEmulator(ctx, on)
+			c.emulator, err = image.FindEmulator(ctx, on)
 		}
 		if err == nil {
-			err = k.unpackLater(ctx, adapterModules)
+			err = k.UnpackLater(ctx, image.AdapterModules)
 		}
 	}
 	return k, err
 }
 
 // choose chooses the accelerator. It may boot a machine.
-func (c *config) choose(ctx context.Context, k kernel) {
-	if k.arch.foreign() {
+func (c *config) choose(ctx context.Context, k image.Kernel) {
+	if k.Arch.Foreign() {
 		c.accel = "tcg"
 	}
-	if c.accel == "" && !k.uml() {
+	if c.accel == "" && !k.UML() {
 		c.accel = accelerator(ctx, k, c.options)
 	}
 }

@@ -13,12 +13,13 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // runner runs programs on a machine, which it boots when it is needed.
 type runner struct {
-	k       kernel
+	k       image.Kernel
 	opt     options
 	machine *machine
 }
@@ -77,7 +78,7 @@ func (n *runner) once(ctx context.Context, t task, std stdio) (r job.Result, err
 }
 
 // runAlone runs a program on a machine of its own, and returns its exit status.
-func runAlone(ctx context.Context, k kernel, t task, opt options, std stdio) (int, error) {
+func runAlone(ctx context.Context, k image.Kernel, t task, opt options, std stdio) (int, error) {
 	n := runner{k: k, opt: opt}
 	defer n.stop()
 	r, err := n.run(ctx, t, std)
@@ -89,20 +90,20 @@ func runAlone(ctx context.Context, k kernel, t task, opt options, std stdio) (in
 
 // accelerator boots the kernel under KVM once and records whether it succeeds: in a
 // nested machine /dev/kvm may exist although guests hang.
-func accelerator(ctx context.Context, k kernel, opt options) string {
+func accelerator(ctx context.Context, k image.Kernel, opt options) string {
 	if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err != nil {
 		return "tcg"
 	} else {
 		f.Close()
 	}
-	cacheFile := filepath.Join(k.root, "kvm-"+sys.KernelRelease())
+	cacheFile := filepath.Join(k.Root, "kvm-"+sys.KernelRelease())
 	if b, err := os.ReadFile(cacheFile); err == nil {
 		return string(b)
 	}
 	fmt.Fprintln(os.Stderr, "lab: trying KVM, once")
 	opt.accel, opt.timeout = "kvm", 10*time.Second
 	accel := "tcg"
-	code, err := runAlone(ctx, k, task{Job: job.Job{Setup: job.Setup{Probe: true, Release: k.release}}}, opt, stdio{out: io.Discard, err: io.Discard})
+	code, err := runAlone(ctx, k, task{Job: job.Job{Setup: job.Setup{Probe: true, Release: k.Release}}}, opt, stdio{out: io.Discard, err: io.Discard})
 	if err == nil && code == 0 {
 		accel = "kvm"
 	}

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
@@ -96,7 +97,7 @@ func test(ctx context.Context, c config, args []string) (int, error) {
 	// The limit is the session's, as one for go test would begin while a package waits for another.
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-exec", "'" + self + "'", "-timeout", "0"}, args...)...)
 	cmd.Env = append(os.Environ(), sessionVariable+"="+socket)
-	if archByName(c.arch).foreign() {
+	if image.ArchByName(c.arch).Foreign() {
 		cmd.Env = append(cmd.Env, "GOARCH="+c.arch)
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/lab/debian"
+	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
@@ -35,8 +36,8 @@ type state struct {
 // time. KVM's boot quickly, and the clocks of dilated and icount would go on from another start.
 // One of two machines may go down and boot again, and must not repeat the numbers of its
 // connections. With --debug the user sees the boot.
-func newState(k kernel, opt options, vm *exec.Cmd, dir string) (*state, error) {
-	if opt.accel != "tcg" || k.uml() || opt.net != nil || opt.debug {
+func newState(k image.Kernel, opt options, vm *exec.Cmd, dir string) (*state, error) {
+	if opt.accel != "tcg" || k.UML() || opt.net != nil || opt.debug {
 		return &state{}, nil
 	}
 	sum := sha256.New()
@@ -50,13 +51,13 @@ func newState(k kernel, opt options, vm *exec.Cmd, dir string) (*state, error) {
 	}
 	args := slices.DeleteFunc(slices.Clone(vm.Args), func(arg string) bool { return strings.Contains(arg, "mount_tag=write") })
 	fmt.Fprintf(sum, "%s%s%s", boot, initramfs, strings.NewReplacer(dir, "", qemuValue(dir), "").Replace(strings.Join(args, " ")))
-	drivers, err := k.moduleFiles(opt.modules()...)
+	drivers, err := k.ModuleFiles(opt.modules()...)
 	if err != nil {
 		return nil, err
 	}
-	files := []string{vm.Path, k.image}
+	files := []string{vm.Path, k.Image}
 	for _, d := range drivers {
-		files = append(files, filepath.Join(k.modules, d))
+		files = append(files, filepath.Join(k.Modules, d))
 	}
 	for _, f := range files {
 		info, err := os.Stat(f)
@@ -71,7 +72,7 @@ func newState(k kernel, opt options, vm *exec.Cmd, dir string) (*state, error) {
 	if s.mapped = len(opt.nics) > 0; s.mapped {
 		vm.Args = append(vm.Args, "-global", "migration.mapped-ram=on")
 	}
-	if exist(s.file) {
+	if image.Exist(s.file) {
 		s.restored = true
 		vm.Env = append(vm.Environ(), stateVariable+s.file)
 		vm.Args = append(vm.Args, "-incoming", s.uri("cat ", s.file))
@@ -98,17 +99,17 @@ const (
 )
 
 // statePrefix begins the names of the states of a kernel with options. There is only one.
-func statePrefix(k kernel, opt options) string {
+func statePrefix(k image.Kernel, opt options) string {
 	kind := ""
 	if len(opt.nics) > 0 {
 		kind = "nic-"
 	}
-	return fmt.Sprintf("state-%s%s-%s-%d-%d-", kind, k.arch.name, k.release, opt.mem, opt.cpus)
+	return fmt.Sprintf("state-%s%s-%s-%d-%d-", kind, k.Arch.Name, k.Release, opt.mem, opt.cpus)
 }
 
 // save saves the machine, which must be ready, if that is wanted and no other lab has done it.
 func (s *state) save() error {
-	if s.monitor == "" || exist(s.file) {
+	if s.monitor == "" || image.Exist(s.file) {
 		return nil
 	}
 	f, err := os.OpenFile(s.unfinished, os.O_CREATE|os.O_EXCL, 0o600)

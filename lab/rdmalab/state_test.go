@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/lab/debian"
+	"github.com/goverbs/verbs/lab/internal/image"
 )
 
 // TestState saves a machine, restores it, and boots another when its state is damaged.
@@ -26,7 +27,7 @@ func TestState(t *testing.T) {
 
 func testState(t *testing.T, nic string) {
 	first, _, _ := lab(t, "sh", "-c", "dmesg | head -n 200 | md5sum; cat /proc/sys/kernel/random/uuid; date +%s")
-	k, err := cachedKernel(kernels[0].name, archByName(runtime.GOARCH))
+	k, err := image.Cached(image.Kernels[0].Name, image.ArchByName(runtime.GOARCH))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
@@ -21,7 +22,7 @@ type task struct {
 }
 
 // newTask returns the task that runs a program in a folder. write is the folder of --write, if any.
-func newTask(k kernel, opt options, write string, args, env []string, dir string) (task, error) {
+func newTask(k image.Kernel, opt options, write string, args, env []string, dir string) (task, error) {
 	path, err := exec.LookPath(args[0])
 	if err != nil {
 		return task{}, err
@@ -30,9 +31,9 @@ func newTask(k kernel, opt options, write string, args, env []string, dir string
 		return task{}, err
 	}
 	j := job.Job{
-		Setup:    job.Setup{Release: k.release, Modules: k.modules, Userland: opt.userland != ""},
+		Setup:    job.Setup{Release: k.Release, Modules: k.Modules, Userland: opt.userland != ""},
 		Args:     append([]string{path}, args[1:]...),
-		Env:      append(slices.Clip(env), "VERBS_LAB="+k.release),
+		Env:      append(slices.Clip(env), "VERBS_LAB="+k.Release),
 		Dir:      dir,
 		Keep:     keptPaths(args, env, dir),
 		Dilated:  opt.accel == dilated,
@@ -51,10 +52,10 @@ func newTask(k kernel, opt options, write string, args, env []string, dir string
 }
 
 // onHost returns the task for one of two machines, whose peer runs the kernel other.
-func (t task) onHost(host int, k, other kernel, nics []string) task {
+func (t task) onHost(host int, k, other image.Kernel, nics []string) task {
 	t.Env = append(slices.DeleteFunc(slices.Clone(t.Env), func(s string) bool { return strings.HasPrefix(s, "VERBS_LAB=") }),
-		"VERBS_LAB="+k.release, fmt.Sprintf("VERBS_HOST=%d", host), "VERBS_PEER="+other.release)
-	t.Host, t.Release, t.Modules, t.Adapters = host, k.release, k.modules, machineAdapters(nics, host)
+		"VERBS_LAB="+k.Release, fmt.Sprintf("VERBS_HOST=%d", host), "VERBS_PEER="+other.Release)
+	t.Host, t.Release, t.Modules, t.Adapters = host, k.Release, k.Modules, machineAdapters(nics, host)
 	return t
 }
 

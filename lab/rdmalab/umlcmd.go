@@ -11,18 +11,19 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // umlCommand returns the command that runs the machine. Its ports are serial lines, in
 // order, on connections to the sockets that it inherits. LAB_UML is not known to the
 // kernel, which therefore passes it to process 1 as an environment variable.
-func umlCommand(ctx context.Context, k kernel, opt options, dir, initramfs, _ string) (*exec.Cmd, error) {
+func umlCommand(ctx context.Context, k image.Kernel, opt options, dir, initramfs, _ string) (*exec.Cmd, error) {
 	console, err := os.Create(filepath.Join(dir, "console"))
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, k.image, "mem="+strconv.Itoa(opt.mem)+"M", "ncpus="+strconv.Itoa(opt.cpus),
+	cmd := exec.CommandContext(ctx, k.Image, "mem="+strconv.Itoa(opt.mem)+"M", "ncpus="+strconv.Itoa(opt.cpus),
 		"seccomp=on", "initrd="+initramfs, "uml_dir="+dir, "umid=machine", "con=null", "con0=null,fd:1",
 		"console=tty0", "loglevel=5", "panic=-1", "oops=panic", job.UML+"=1")
 	cmd.Stdout = console

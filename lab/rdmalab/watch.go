@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
@@ -199,16 +200,16 @@ func (m *machine) verdict(failed error, started bool) error {
 	console := m.console()
 	switch {
 	case failed != nil:
-		return fmt.Errorf("%w%s", failed, tail(console))
+		return fmt.Errorf("%w%s", failed, image.Tail(console))
 	case !started && m.state.restored:
 		os.Remove(m.state.file)
-		return fmt.Errorf("%w: %s is of no use: %s%s", errBoot, m.state.file, m.log.Bytes(), tail(console))
+		return fmt.Errorf("%w: %s is of no use: %s%s", errBoot, m.state.file, m.log.Bytes(), image.Tail(console))
 	case !started && m.err != nil:
-		return fmt.Errorf("machine: %w\n%s%s", m.err, m.log.Bytes(), tail(console))
+		return fmt.Errorf("machine: %w\n%s%s", m.err, m.log.Bytes(), image.Tail(console))
 	case !started:
-		return fmt.Errorf("%w%s", errBoot, tail(console))
+		return fmt.Errorf("%w%s", errBoot, image.Tail(console))
 	case bytes.Contains(console, []byte("Oops: int3: ")):
-		return fmt.Errorf("%w: %w%s", errDown, errPatched, tail(console))
+		return fmt.Errorf("%w: %w%s", errDown, errPatched, image.Tail(console))
 	}
-	return fmt.Errorf("%w%s", errDown, tail(console))
+	return fmt.Errorf("%w%s", errDown, image.Tail(console))
 }

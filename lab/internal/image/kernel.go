@@ -1,6 +1,8 @@
 //go:build linux
 
-package main
+// Package image has what machines consist of: kernels with siw and User-mode Linux, programs of a Debian suite,
+// QEMU, and the initramfs. It fetches and builds them once, and knows no machine.
+package image
 
 import (
 	"bufio"
@@ -13,20 +15,20 @@ import (
 	"strings"
 )
 
-// kernel is a kernel that has been fetched.
-type kernel struct {
-	root    string // the folder it was unpacked in
-	release string // uname -r
+// Kernel is a kernel that has been fetched.
+type Kernel struct {
+	Root    string // the folder it was unpacked in
+	Release string // uname -r
 	packed  string // Debian's image
-	image   string // what boots: that, or the kernel unpacked from it
-	arch    arch
-	modules string // the guest's /lib/modules/RELEASE; empty for User-mode Linux
+	Image   string // what boots: that, or the kernel unpacked from it
+	Arch    arch
+	Modules string // the guest's /lib/modules/RELEASE; empty for User-mode Linux
 }
 
 // depmod writes the modules' dependencies.
-func (k kernel) depmod(ctx context.Context) error {
-	base := strings.TrimSuffix(k.modules, "/lib/modules/"+k.release)
-	if out, err := exec.CommandContext(ctx, "depmod", "-b", base, k.release).CombinedOutput(); err != nil {
+func (k Kernel) depmod(ctx context.Context) error {
+	base := strings.TrimSuffix(k.Modules, "/lib/modules/"+k.Release)
+	if out, err := exec.CommandContext(ctx, "depmod", "-b", base, k.Release).CombinedOutput(); err != nil {
 		return fmt.Errorf("depmod: %w\n%s", err, out)
 	}
 	return nil
@@ -34,7 +36,7 @@ func (k kernel) depmod(ctx context.Context) error {
 
 // openKernel finds the parts of an unpacked kernel. Newer ones are in /usr, with the
 // image among the modules.
-func openKernel(root string, on arch) (kernel, error) {
+func openKernel(root string, on arch) (Kernel, error) {
 	find := func(old, merged string) string {
 		for _, p := range []string{old, merged} {
 			if m, _ := filepath.Glob(filepath.Join(root, p)); len(m) == 1 {
@@ -43,40 +45,40 @@ func openKernel(root string, on arch) (kernel, error) {
 		}
 		return ""
 	}
-	k := kernel{
-		root:    root,
-		arch:    on,
+	k := Kernel{
+		Root:    root,
+		Arch:    on,
 		packed:  find("boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz"),
-		modules: find("lib/modules/*", "usr/lib/modules/*"),
+		Modules: find("lib/modules/*", "usr/lib/modules/*"),
 	}
-	if k.packed == "" || k.modules == "" {
-		return kernel{}, fmt.Errorf("%s holds no kernel", root)
+	if k.packed == "" || k.Modules == "" {
+		return Kernel{}, fmt.Errorf("%s holds no kernel", root)
 	}
-	k.image = k.packed
-	if on.name == "amd64" {
-		k.image = filepath.Join(root, "vmlinux")
+	k.Image = k.packed
+	if on.Name == "amd64" {
+		k.Image = filepath.Join(root, "vmlinux")
 	}
-	k.release = filepath.Base(k.modules)
+	k.Release = filepath.Base(k.Modules)
 	return k, nil
 }
 
 // complete reports whether the kernel has been prepared, as far as the last steps.
-func (k kernel) complete() bool {
-	files, err := k.moduleFiles(rdmaModules...)
-	return err == nil && exist(k.image) && !slices.ContainsFunc(files, packed)
+func (k Kernel) complete() bool {
+	files, err := k.ModuleFiles(RDMAModules...)
+	return err == nil && Exist(k.Image) && !slices.ContainsFunc(files, packed)
 }
 
 // rootModules are needed to mount the real root, rdmaModules for the devices.
 var (
 	rootModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"}
-	rdmaModules = []string{"ib_uverbs", "rdma_ucm", "rdma_rxe", "siw", "veth", "dummy"}
+	RDMAModules = []string{"ib_uverbs", "rdma_ucm", "rdma_rxe", "siw", "veth", "dummy"}
 )
 
-// moduleFiles returns the files of the named modules and of those they need,
+// ModuleFiles returns the files of the named modules and of those they need,
 // in loading order, relative to k.modules. Modules built into the kernel are
 // left out.
-func (k kernel) moduleFiles(names ...string) ([]string, error) {
-	f, err := os.Open(filepath.Join(k.modules, "modules.dep"))
+func (k Kernel) ModuleFiles(names ...string) ([]string, error) {
+	f, err := os.Open(filepath.Join(k.Modules, "modules.dep"))
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +91,7 @@ func (k kernel) moduleFiles(names ...string) ([]string, error) {
 		file[strings.ReplaceAll(name, "-", "_")] = path
 		deps[path] = strings.Fields(needs)
 	}
-	builtin, err := os.ReadFile(filepath.Join(k.modules, "modules.builtin"))
+	builtin, err := os.ReadFile(filepath.Join(k.Modules, "modules.builtin"))
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +102,7 @@ func (k kernel) moduleFiles(names ...string) ([]string, error) {
 			if strings.Contains(string(builtin), "/"+name+".ko") {
 				continue
 			}
-			return nil, fmt.Errorf("kernel %s has no module %s", k.release, name)
+			return nil, fmt.Errorf("kernel %s has no module %s", k.Release, name)
 		}
 		need := slices.Clone(deps[path])
 		slices.Reverse(need)
@@ -113,12 +115,12 @@ func (k kernel) moduleFiles(names ...string) ([]string, error) {
 	return order, nil
 }
 
-// uml reports whether the kernel is User-mode Linux: it has no modules, since everything
+// UML reports whether the kernel is User-mode Linux: it has no modules, since everything
 // is built in.
-func (k kernel) uml() bool { return k.modules == "" }
+func (k Kernel) UML() bool { return k.Modules == "" }
 
 // packed reports whether a module's file is compressed.
 func packed(name string) bool { return filepath.Ext(name) != ".ko" }
 
-// adapterModules are the drivers of adapters.
-var adapterModules = []string{"mlx5_ib"}
+// AdapterModules are the drivers of adapters.
+var AdapterModules = []string{"mlx5_ib"}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package image
 
 import (
 	"context"
@@ -13,63 +13,63 @@ import (
 	"github.com/goverbs/verbs/lab/debian"
 )
 
-// kernels are the kernels that the lab can boot, the default first. Exact package
+// Kernels are the kernels that the lab can boot, the default first. Exact package
 // names change with every update, so a row names the meta package. Those of 7.3 and
 // of User-mode Linux will change to later versions.
 // The architecture's name and the flavour are added to the names of images.
-var kernels = []struct{ name, suite, meta, flavour string }{
+var Kernels = []struct{ Name, suite, meta, flavour string }{
 	{"6.12", "bookworm-security", "linux-image-6.12-", ""},
 	{"6.1", "bookworm-security", "linux-image-", ""},
 	{"7.3", "trixie-backports", "linux-image-", ""},
 	{"6.12" + pages16K, "bookworm-security", "linux-image-6.12-", pages16K},
 	{"7.3" + pages16K, "trixie-backports", "linux-image-", pages16K},
-	{umlName, "trixie-backports", "linux-source", ""},
+	{UML, "trixie-backports", "linux-source", ""},
 }
 
 // pages16K ends the names of kernels with pages of 16 KiB, which are for arm64.
 const pages16K = "-16k"
 
-// fits returns an error if there is no such kernel for an architecture.
-func fits(kernel string, on arch) error {
+// Fits returns an error if there is no such kernel for an architecture.
+func Fits(kernel string, on arch) error {
 	switch {
-	case kernel == umlName && on.name != "amd64":
-		return fmt.Errorf("not for --arch %s: User-mode Linux is for amd64 only", on.name)
-	case strings.HasSuffix(kernel, pages16K) && on.name != "arm64":
-		return fmt.Errorf("not for --arch %s: kernels with pages of 16 KiB are for arm64 only", on.name)
+	case kernel == UML && on.Name != "amd64":
+		return fmt.Errorf("not for --arch %s: User-mode Linux is for amd64 only", on.Name)
+	case strings.HasSuffix(kernel, pages16K) && on.Name != "arm64":
+		return fmt.Errorf("not for --arch %s: kernels with pages of 16 KiB are for arm64 only", on.Name)
 	}
 	return nil
 }
 
-// fetchKernel fetches and prepares a kernel, unless that has been done.
-func fetchKernel(ctx context.Context, name string, on arch) (kernel, error) {
-	if k, err := cachedKernel(name, on); err == nil {
+// Fetch fetches and prepares a kernel, unless that has been done.
+func Fetch(ctx context.Context, name string, on arch) (Kernel, error) {
+	if k, err := Cached(name, on); err == nil {
 		return k, nil
 	}
-	row := kernels[slices.Index(kernelNames(), name)]
-	newest, meta := newestKernel, row.meta+on.name+row.flavour
-	if name == umlName {
+	row := Kernels[slices.Index(Names(), name)]
+	newest, meta := newestKernel, row.meta+on.Name+row.flavour
+	if name == UML {
 		newest, meta = newestUML, row.meta
 	}
-	k, err := newest(ctx, debian.Archive{Suite: row.suite, Arch: on.name, Log: os.Stderr}, meta)
+	k, err := newest(ctx, debian.Archive{Suite: row.suite, Arch: on.Name, Log: os.Stderr}, meta)
 	if err != nil {
-		return kernel{}, fmt.Errorf("kernel %s: %w", name, err)
+		return Kernel{}, fmt.Errorf("kernel %s: %w", name, err)
 	}
-	return k, os.WriteFile(pin(name, on), []byte(k.root), 0o644)
+	return k, os.WriteFile(pin(name, on), []byte(k.Root), 0o644)
 }
 
 // pin returns the file that names the folder of a kernel that has been fetched.
 func pin(name string, on arch) string {
-	if on.name != "amd64" {
-		name += "-" + on.name
+	if on.Name != "amd64" {
+		name += "-" + on.Name
 	}
 	return filepath.Join(debian.CacheDir(), "kernel-"+name)
 }
 
-// cachedKernel returns a kernel that has been fetched.
-func cachedKernel(name string, on arch) (kernel, error) {
+// Cached returns a kernel that has been fetched.
+func Cached(name string, on arch) (Kernel, error) {
 	b, err := os.ReadFile(pin(name, on))
 	if err != nil {
-		return kernel{}, err
+		return Kernel{}, err
 	}
 	root := string(b)
 	if strings.HasPrefix(filepath.Base(root), umlPrefix) {
@@ -77,66 +77,66 @@ func cachedKernel(name string, on arch) (kernel, error) {
 	}
 	k, err := openKernel(root, on)
 	if err == nil && !k.complete() {
-		err = fmt.Errorf("%s is incomplete", k.root)
+		err = fmt.Errorf("%s is incomplete", k.Root)
 	}
 	return k, err
 }
 
-// kernelNames returns the names of all kernels.
-func kernelNames() (names []string) {
-	for _, row := range kernels {
-		names = append(names, row.name)
+// Names returns the names of all kernels.
+func Names() (names []string) {
+	for _, row := range Kernels {
+		names = append(names, row.Name)
 	}
 	return names
 }
 
 // newestKernel unpacks the image that a meta package depends on, and adds siw, which
 // Debian's kernels lack.
-func newestKernel(ctx context.Context, a debian.Archive, meta string) (kernel, error) {
+func newestKernel(ctx context.Context, a debian.Archive, meta string) (Kernel, error) {
 	deps, err := a.Depends(ctx, meta)
 	if err != nil {
-		return kernel{}, err
+		return Kernel{}, err
 	}
 	i := slices.IndexFunc(deps, func(d string) bool { return strings.HasPrefix(d, "linux-image-") })
 	if i < 0 {
-		return kernel{}, fmt.Errorf("%s depends on no kernel image", meta)
+		return Kernel{}, fmt.Errorf("%s depends on no kernel image", meta)
 	}
 	image, err := a.Find(ctx, deps[i])
 	if err != nil {
-		return kernel{}, err
+		return Kernel{}, err
 	}
 	parts, err := imageParts(ctx, a, image)
 	if err != nil {
-		return kernel{}, err
+		return Kernel{}, err
 	}
 	root, err := a.Unpack(ctx, image, parts...)
 	if err != nil {
-		return kernel{}, err
+		return Kernel{}, err
 	}
 	unlock, err := debian.Lock(ctx, root+".lock")
 	if err != nil {
-		return kernel{}, err
+		return Kernel{}, err
 	}
 	defer unlock()
-	k, err := openKernel(root, archByName(a.Arch))
+	k, err := openKernel(root, ArchByName(a.Arch))
 	if err != nil || k.complete() {
 		return k, err
 	}
 	if err := buildSiw(ctx, a, image, k); err != nil {
-		return kernel{}, fmt.Errorf("siw: %w", err)
+		return Kernel{}, fmt.Errorf("siw: %w", err)
 	}
 	if err := k.depmod(ctx); err != nil {
-		return kernel{}, err
+		return Kernel{}, err
 	}
-	files, err := k.moduleFiles(slices.Concat(rootModules, rdmaModules)...)
+	files, err := k.ModuleFiles(slices.Concat(rootModules, RDMAModules)...)
 	if err == nil {
 		err = k.unpackModules(ctx, files)
 	}
 	if err == nil {
 		err = k.depmod(ctx)
 	}
-	if err == nil && k.image != k.packed {
-		err = unpackImage(ctx, k.packed, k.image)
+	if err == nil && k.Image != k.packed {
+		err = unpackImage(ctx, k.packed, k.Image)
 	}
 	return k, err
 }

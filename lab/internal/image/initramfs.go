@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package image
 
 import (
 	"encoding/json"
@@ -13,20 +13,20 @@ import (
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
-// writeInitramfs writes a root with this program as /init, the setup, and the modules that are
+// WriteInitramfs writes a root with this program as /init, the setup, and the modules that are
 // needed to mount the host's root, with others by their names. Those of the devices are loaded
 // from there.
-func writeInitramfs(file string, k kernel, s job.Setup, devices []string, others ...string) error {
+func WriteInitramfs(file string, k Kernel, s job.Setup, devices []string, others ...string) error {
 	var early []string
-	if !k.uml() {
+	if !k.UML() {
 		if s.Host != 0 {
 			devices = append(slices.Clip(devices), "virtio_net")
 		}
 		var err error
-		if early, err = k.moduleFiles(slices.Concat(rootModules, others)...); err != nil {
+		if early, err = k.ModuleFiles(slices.Concat(rootModules, others)...); err != nil {
 			return err
 		}
-		if s.Late, err = k.moduleFiles(devices...); err != nil {
+		if s.Late, err = k.ModuleFiles(devices...); err != nil {
 			return err
 		}
 	}
@@ -49,7 +49,7 @@ func writeInitramfs(file string, k kernel, s job.Setup, devices []string, others
 		}
 	}
 	for _, m := range early {
-		data, err := os.ReadFile(filepath.Join(k.modules, m))
+		data, err := os.ReadFile(filepath.Join(k.Modules, m))
 		if err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func writeInitramfs(file string, k kernel, s job.Setup, devices []string, others
 		}
 		s.Early = append(slices.Clip(s.Early), filepath.Base(m))
 	}
-	self, err := readSelf(k.arch)
+	self, err := ReadSelf(k.Arch)
 	if err != nil {
 		return err
 	}

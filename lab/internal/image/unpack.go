@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package image
 
 import (
 	"bytes"
@@ -42,13 +42,13 @@ func unpackImage(ctx context.Context, image, file string) error {
 }
 
 // unpackModules decompresses module files that are loaded at each boot, relative to k.modules.
-func (k kernel) unpackModules(ctx context.Context, files []string) error {
+func (k Kernel) unpackModules(ctx context.Context, files []string) error {
 	for _, name := range files {
 		if !packed(name) {
 			continue
 		}
 		ext := filepath.Ext(name)
-		file := filepath.Join(k.modules, name)
+		file := filepath.Join(k.Modules, name)
 		f, err := os.Open(file)
 		if err != nil {
 			return err
@@ -65,14 +65,14 @@ func (k kernel) unpackModules(ctx context.Context, files []string) error {
 	return nil
 }
 
-// unpackLater decompresses the files of modules of a kernel that has been prepared, if need be.
-func (k kernel) unpackLater(ctx context.Context, names []string) error {
-	unlock, err := debian.Lock(ctx, k.root+".lock")
+// UnpackLater decompresses the files of modules of a kernel that has been prepared, if need be.
+func (k Kernel) UnpackLater(ctx context.Context, names []string) error {
+	unlock, err := debian.Lock(ctx, k.Root+".lock")
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	files, err := k.moduleFiles(names...)
+	files, err := k.ModuleFiles(names...)
 	if err != nil || !slices.ContainsFunc(files, packed) {
 		return err
 	}

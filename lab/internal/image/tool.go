@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package image
 
 import (
 	"bytes"
@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// needMachine returns an error if tools that a kernel requires are missing.
-func needMachine(kernel string, on arch) error {
-	if kernel == umlName {
+// NeedMachine returns an error if tools that a kernel requires are missing.
+func NeedMachine(kernel string, on arch) error {
+	if kernel == UML {
 		return needTools("ip", "xz")
 	}
-	if on.foreign() { // it has the other programs of its own
-		return needTools(on.qemu, "depmod", "xz")
+	if on.Foreign() { // it has the other programs of its own
+		return needTools(on.QEMU, "depmod", "xz")
 	}
-	return needTools(on.qemu, "depmod", "ip", "xz", "zstd")
+	return needTools(on.QEMU, "depmod", "ip", "xz", "zstd")
 }
 
 // needTools returns an error with the packages of missing tools.
@@ -47,7 +47,7 @@ func needTools(tools ...string) error {
 	return errors.Join(errs...)
 }
 
-func exist(files ...string) bool {
+func Exist(files ...string) bool {
 	for _, f := range files {
 		if _, err := os.Stat(f); err != nil {
 			return false
@@ -56,8 +56,8 @@ func exist(files ...string) bool {
 	return true
 }
 
-// tail returns the end of the kernel's console, for an error message.
-func tail(console []byte) string {
+// Tail returns the end of the kernel's console, for an error message.
+func Tail(console []byte) string {
 	const limit = 4 << 10
 	if len(console) > limit {
 		console = console[len(console)-limit:]

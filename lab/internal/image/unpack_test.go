@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package image
 
 import (
 	"bytes"
@@ -41,7 +41,7 @@ func TestUnpackImage(t *testing.T) {
 		if err := unpack(b); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, not %s", err, want)
 		}
-		if exist(file) {
+		if Exist(file) {
 			t.Errorf("%s: there is a kernel", want)
 		}
 	}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package image
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"github.com/goverbs/verbs/lab/debian"
 )
 
-// defaultUserland is the suite whose programs a foreign guest has.
-const defaultUserland = "bookworm-security"
+// DefaultUserland is the suite whose programs a foreign guest has.
+const DefaultUserland = "bookworm-security"
 
 // userlandPackages are the packages of a userland: what the lab itself and scripts need, C's
 // compiler, and the peers of this project's tests.
@@ -24,13 +24,13 @@ var userlandPackages = []string{
 	"crun", "curl", "ibverbs-providers", "ibverbs-utils", "perftest", "python3-pyverbs", "rdmacm-utils", "wget",
 }
 
-// fetchUserland returns a folder with the programs and libraries of a Debian suite, which hide
+// FetchUserland returns a folder with the programs and libraries of a Debian suite, which hide
 // this machine's. No package's scripts are run.
-func fetchUserland(ctx context.Context, suite string, on arch) (string, error) {
+func FetchUserland(ctx context.Context, suite string, on arch) (string, error) {
 	// A new list of packages takes a new folder, as others may run with the old one.
 	sum := sha256.Sum256([]byte(strings.Join(userlandPackages, " ")))
-	root := filepath.Join(debian.CacheDir(), fmt.Sprintf("userland-%s-%s-%x", suite, on.name, sum[:4]))
-	archive := debian.Archive{Suite: suite, Arch: on.name, Log: os.Stderr}
+	root := filepath.Join(debian.CacheDir(), fmt.Sprintf("userland-%s-%s-%x", suite, on.Name, sum[:4]))
+	archive := debian.Archive{Suite: suite, Arch: on.Name, Log: os.Stderr}
 	return root, unpackOnce(ctx, archive, root, []string{"bin", "sbin", "lib", "lib64"}, userlandPackages...)
 }
 
@@ -42,7 +42,7 @@ func unpackOnce(ctx context.Context, a debian.Archive, root string, merged []str
 		return err
 	}
 	defer unlock()
-	if exist(root) {
+	if Exist(root) {
 		return nil
 	}
 	tmp := root + ".new" // always the same, so that the next run removes it

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package image
 
 import (
 	"context"
@@ -29,19 +29,19 @@ var umlScript string
 const umlPrefix = "uml_"
 
 // newestUML builds the sources that a meta package depends on.
-func newestUML(ctx context.Context, a debian.Archive, meta string) (kernel, error) {
+func newestUML(ctx context.Context, a debian.Archive, meta string) (Kernel, error) {
 	source, err := a.Find(ctx, meta)
 	if err != nil {
-		return kernel{}, err
+		return Kernel{}, err
 	}
 	v := strings.SplitN(source.Version, ".", 3)
 	if len(v) < 3 {
-		return kernel{}, fmt.Errorf("kernel version %s is not MAJOR.MINOR.PATCH", source.Version)
+		return Kernel{}, fmt.Errorf("kernel version %s is not MAJOR.MINOR.PATCH", source.Version)
 	}
 	root := filepath.Join(debian.CacheDir(), umlPrefix+source.Version+"_"+umlKey())
 	unlock, err := debian.Lock(ctx, root+".lock")
 	if err != nil {
-		return kernel{}, err
+		return Kernel{}, err
 	}
 	defer unlock()
 	if k, err := openUML(root); err == nil {
@@ -49,7 +49,7 @@ func newestUML(ctx context.Context, a debian.Archive, meta string) (kernel, erro
 	}
 	build := root + ".build" // always the same, so that the next build removes it
 	if err := os.RemoveAll(build); err != nil {
-		return kernel{}, err
+		return Kernel{}, err
 	}
 	defer func() {
 		if ctx.Err() != nil {
@@ -62,28 +62,28 @@ func newestUML(ctx context.Context, a debian.Archive, meta string) (kernel, erro
 		"bash", "bc", "bison", "coreutils", "dash", "diffutils", "findutils", "flex", "gcc", "grep",
 		"gzip", "libc6-dev", "make", "mawk", "perl-base", "sed", "tar", "xz-utils")
 	if err != nil {
-		return kernel{}, err
+		return Kernel{}, err
 	}
 	if err := a.Extract(ctx, build, list); err != nil {
-		return kernel{}, err
+		return Kernel{}, err
 	}
 	if err := os.WriteFile(filepath.Join(build, "uml.config"), []byte(umlConfig), 0o644); err != nil {
-		return kernel{}, err
+		return Kernel{}, err
 	}
 	fmt.Fprintf(os.Stderr, "lab: building User-mode Linux %s, which takes many minutes\n", source.Version)
 	cmd, err := chroot(ctx, build, "sh", "-c", umlScript)
 	if err != nil {
-		return kernel{}, err
+		return Kernel{}, err
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return kernel{}, fmt.Errorf("%w\n%s", err, tail(out))
+		return Kernel{}, fmt.Errorf("%w\n%s", err, Tail(out))
 	}
 	if err := os.MkdirAll(root, 0o755); err != nil {
-		return kernel{}, err
+		return Kernel{}, err
 	}
 	for _, f := range []string{"linux", "release"} { // release is last: openUML requires it
 		if err := os.Rename(filepath.Join(build, "build", f), filepath.Join(root, f)); err != nil {
-			return kernel{}, err
+			return Kernel{}, err
 		}
 	}
 	return openUML(root)
@@ -95,10 +95,10 @@ func umlKey() string {
 }
 
 // openUML opens a built kernel. It fails if the configuration has changed since.
-func openUML(root string) (kernel, error) {
+func openUML(root string) (Kernel, error) {
 	if !strings.HasSuffix(root, umlKey()) {
-		return kernel{}, fmt.Errorf("%s has another configuration", root)
+		return Kernel{}, fmt.Errorf("%s has another configuration", root)
 	}
 	release, err := os.ReadFile(filepath.Join(root, "release"))
-	return kernel{root: root, arch: archByName("amd64"), image: filepath.Join(root, "linux"), release: strings.TrimSpace(string(release))}, err
+	return Kernel{Root: root, Arch: ArchByName("amd64"), Image: filepath.Join(root, "linux"), Release: strings.TrimSpace(string(release))}, err
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package image
 
 import (
 	"bytes"
@@ -14,13 +14,13 @@ import (
 
 // arch is a processor architecture of guests. Its name is that of Go and of Debian.
 type arch struct {
-	name    string
-	qemu    string // the program, which is in a package
+	Name    string
+	QEMU    string // the program, which is in a package
 	pkg     string
-	machine string
-	cpu     string // that is emulated
-	console string
-	bus     string // of virtio devices, the end of their names
+	Machine string
+	CPU     string // that is emulated
+	Console string
+	Bus     string // of virtio devices, the end of their names
 	gcc     string // the end of the name of the cross-compiler's package
 }
 
@@ -32,37 +32,37 @@ var arches = []arch{
 	{"s390x", "qemu-system-s390x", "qemu-system-misc", "s390-ccw-virtio", "max", "ttysclp0", "ccw", "s390x-linux-gnu"},
 }
 
-func archNames() (names []string) {
+func ArchNames() (names []string) {
 	for _, a := range arches {
-		names = append(names, a.name)
+		names = append(names, a.Name)
 	}
 	return names
 }
 
-// archByName returns an architecture whose name has been checked.
-func archByName(name string) arch { return arches[slices.Index(archNames(), name)] }
+// ArchByName returns an architecture whose name has been checked.
+func ArchByName(name string) arch { return arches[slices.Index(ArchNames(), name)] }
 
-// foreign reports whether programs of the architecture cannot run on this machine.
-func (a arch) foreign() bool { return a.name != runtime.GOARCH }
+// Foreign reports whether programs of the architecture cannot run on this machine.
+func (a arch) Foreign() bool { return a.Name != runtime.GOARCH }
 
 // self returns the file of this program for the guest.
 func (a arch) self() (string, error) {
-	if !a.foreign() {
+	if !a.Foreign() {
 		return "/proc/self/exe", nil
 	}
 	own, err := os.Executable()
 	if err != nil {
 		return "", err
 	}
-	file := own + "-" + a.name
+	file := own + "-" + a.Name
 	if _, err := os.Stat(file); err != nil {
-		return "", fmt.Errorf("%w: CGO_ENABLED=0 GOARCH=%s go build -o %s github.com/goverbs/verbs/lab/rdmalab", err, a.name, file)
+		return "", fmt.Errorf("%w: CGO_ENABLED=0 GOARCH=%s go build -o %s github.com/goverbs/verbs/lab/rdmalab", err, a.Name, file)
 	}
 	return file, nil
 }
 
-// readSelf reads this program, for an architecture. It fails if the program is dynamically linked.
-func readSelf(a arch) ([]byte, error) {
+// ReadSelf reads this program, for an architecture. It fails if the program is dynamically linked.
+func ReadSelf(a arch) ([]byte, error) {
 	file, err := a.self()
 	if err != nil {
 		return nil, err
@@ -83,5 +83,5 @@ func readSelf(a arch) ([]byte, error) {
 	return self, nil
 }
 
-// umlName is the name of the kernel that is a program: User-mode Linux.
-const umlName = "uml"
+// UML is the name of the kernel that is a program: User-mode Linux.
+const UML = "uml"

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package image
 
 import (
 	"context"
@@ -23,8 +23,8 @@ import (
 var siwScript string
 
 // buildSiw builds siw.ko for a kernel and puts it among its modules.
-func buildSiw(ctx context.Context, a debian.Archive, image debian.Package, k kernel) error {
-	root := k.root + ".build" // always the same, so that the next build removes it
+func buildSiw(ctx context.Context, a debian.Archive, image debian.Package, k Kernel) error {
+	root := k.Root + ".build" // always the same, so that the next build removes it
 	if err := os.RemoveAll(root); err != nil {
 		return err
 	}
@@ -32,19 +32,19 @@ func buildSiw(ctx context.Context, a debian.Archive, image debian.Package, k ker
 	if err := unpackBuild(ctx, a, image, k, root); err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "lab: building siw for %s\n", k.release)
+	fmt.Fprintf(os.Stderr, "lab: building siw for %s\n", k.Release)
 	prefix := ""
-	if k.arch.foreign() {
-		prefix = k.arch.gcc + "-"
+	if k.Arch.Foreign() {
+		prefix = k.Arch.gcc + "-"
 	}
-	cmd, err := chroot(ctx, root, "sh", "-c", siwScript, "siw.sh", k.release, prefix)
+	cmd, err := chroot(ctx, root, "sh", "-c", siwScript, "siw.sh", k.Release, prefix)
 	if err != nil {
 		return err
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
-	into := filepath.Join(k.modules, "updates")
+	into := filepath.Join(k.Modules, "updates")
 	if err := os.MkdirAll(into, 0o755); err != nil {
 		return err
 	}
@@ -53,17 +53,17 @@ func buildSiw(ctx context.Context, a debian.Archive, image debian.Package, k ker
 
 // unpackBuild unpacks a kernel's headers, the sources of its modules, and the
 // tools to build them.
-func unpackBuild(ctx context.Context, a debian.Archive, image debian.Package, k kernel, root string) error {
+func unpackBuild(ctx context.Context, a debian.Archive, image debian.Package, k Kernel, root string) error {
 	v := strings.SplitN(image.Version, ".", 3)
 	if len(v) < 3 {
 		return fmt.Errorf("kernel version %s is not MAJOR.MINOR.PATCH", image.Version)
 	}
-	headers := debian.Package{Name: "linux-headers-" + k.release, Version: image.Version}
+	headers := debian.Package{Name: "linux-headers-" + k.Release, Version: image.Version}
 	packages := []string{
 		"linux-source-" + v[0] + "." + v[1] + "=" + image.Version,
 		"bash", "coreutils", "dash", "findutils", "grep", "make", "mawk", "sed", "tar", "xz-utils",
 	}
-	if !k.arch.foreign() {
+	if !k.Arch.Foreign() {
 		list, err := a.Closure(ctx, []debian.Package{image}, append(packages, headers.Name+"="+headers.Version)...)
 		if err != nil {
 			return err
@@ -79,7 +79,7 @@ func unpackBuild(ctx context.Context, a debian.Archive, image debian.Package, k 
 	for _, d := range deps {
 		switch gcc := gccPackage.FindString(d); {
 		case gcc != "":
-			packages = append(packages, gcc+"-"+k.arch.gcc)
+			packages = append(packages, gcc+"-"+k.Arch.gcc)
 		case strings.HasPrefix(d, "linux-headers-"), strings.HasPrefix(d, "linux-kbuild-"):
 			packages = append(packages, d)
 		}
