@@ -20,6 +20,7 @@ import (
 	"github.com/goverbs/verbs/lab/internal/guest"
 	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
+	"github.com/goverbs/verbs/lab/internal/machine"
 )
 
 // TestAdapter finds emulated adapters, driven by the kernel.
@@ -123,7 +124,7 @@ func nicGuest() {
 	_, err := guest.Boot()
 	check(err)
 	for i := range 2 {
-		device, err := guest.WaitGUID(adapterGUID(i, i+1))
+		device, err := guest.WaitGUID(machine.AdapterGUID(i, i+1))
 		check(err)
 		at := "/sys/class/infiniband/" + device + "/device/"
 		link, err := guest.WaitFor(at + "net/*")
@@ -181,7 +182,7 @@ func TestNIC(t *testing.T) {
 		})
 		console := filepath.Join(dir, fmt.Sprintf("console%d", try))
 		args := append(qemu.Args[1:len(qemu.Args):len(qemu.Args)], "-nodefaults", "-no-reboot", "-display", "none", "-cpu", on.CPU,
-			"-kernel", k.Image, "-initrd", initramfs, "-append", "console="+on.Console+" panic=-1 "+nicGuestVariable+"=1 "+singleCPUBoot, "-serial", "file:"+console,
+			"-kernel", k.Image, "-initrd", initramfs, "-append", "console="+on.Console+" panic=-1 "+nicGuestVariable+"=1 "+machine.SingleCPUBoot, "-serial", "file:"+console,
 			"-m", "2048", "-object", "memory-backend-memfd,id=mem,size=2048M,share=on", "-machine", on.Machine+",memory-backend=mem")
 		for _, path := range paths {
 			args = append(args, "-device", fmt.Sprintf(`{"driver":"vfio-user-pci","socket":{"type":"unix","path":"%s"}}`, path))

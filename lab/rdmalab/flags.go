@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/lab/internal/image"
+	"github.com/goverbs/verbs/lab/internal/machine"
 )
 
 // config describes a run.
@@ -29,12 +30,12 @@ type config struct {
 	all          bool // fetch all kernels
 	nic          string
 	socket       string
-	options
+	machine.Options
 }
 
 var (
 	commands     = []string{"run", "test", "fetch", "nic"}
-	accelerators = []string{"kvm", "tcg", icountAccel, dilated}
+	accelerators = []string{"kvm", "tcg", machine.ICount, machine.Dilated}
 )
 
 // flags returns the flags that set c. Their defaults are c's values.
@@ -42,25 +43,25 @@ func (c *config) flags() *flag.FlagSet {
 	fs := flag.NewFlagSet("rdmalab", flag.ContinueOnError)
 	fs.SetOutput(io.Discard) // the caller prints errors
 	fs.Usage = func() {}
-	c.kernel, c.arch, c.mem, c.factor, c.parallel = image.Kernels[0].Name, runtime.GOARCH, 2048, 40, -1
+	c.kernel, c.arch, c.Mem, c.Factor, c.parallel = image.Kernels[0].Name, runtime.GOARCH, 2048, 40, -1
 	fs.StringVar(&c.kernel, "kernel", c.kernel, "`name` of the kernel: "+strings.Join(image.Names(), ", ")+"; uml is User-mode Linux of about 7.3: its first use builds it for many minutes, later it boots in a second; programs run at full speed, but system calls are slow, and modules, BPF and cgroups are missing; 16k kernels, for arm64, have pages of 16 KiB")
 	fs.StringVar(&c.peer, "peer", "", "`name` of the kernel of a second machine, which runs the program as well (default none)")
 	fs.StringVar(&c.arch, "arch", c.arch, "`name` of the architecture: "+strings.Join(image.ArchNames(), ", ")+"; a foreign one is emulated, and needs a userland")
 	fs.StringVar(&c.nic, "nic", "", "emulated `adapters`, at most two with a comma between: connectx (a virtual function, RoCE v2), connectx-pf (a physical one), connectx-ib (InfiniBand), connectx-noguid (a virtual function whose node GUID is zero); the kernel's own mlx5 drivers drive the first as mlx5_0 (default none)")
 	fs.StringVar(&c.socket, "socket", "", "nic: `paths` of the sockets to make, with a comma between; their adapters share a wire")
-	fs.TextVar(&c.udp, "udp", netip.Addr{}, "IPv4 `address` of this machine that mlx5_0 shares: from it mlx5_0 reaches, by UDP, RoCE devices of other machines and those of package soft on this one (default none)")
-	fs.StringVar(&c.niclog, "niclog", "", "`file` for a log of what happens between the drivers and the adapters, an event a line")
+	fs.TextVar(&c.UDP, "udp", netip.Addr{}, "IPv4 `address` of this machine that mlx5_0 shares: from it mlx5_0 reaches, by UDP, RoCE devices of other machines and those of package soft on this one (default none)")
+	fs.StringVar(&c.NICLog, "niclog", "", "`file` for a log of what happens between the drivers and the adapters, an event a line")
 	fs.StringVar(&c.suite, "userland", "", "Debian `suite` whose programs and libraries replace this machine's, such as sid for the newest C peers (default none, or bookworm-security if the architecture is foreign)")
-	fs.StringVar(&c.accel, "accel", "", "`how` QEMU runs: kvm, tcg, icount or dilated (default kvm if a probe boots, or else tcg); icount is tcg with a clock that advances with every instruction, so that measurements repeat to a percent; dilated is tcg with slow clocks, for latencies like those of a real machine (go doc rdmalab)")
-	fs.Float64Var(&c.factor, "factor", c.factor, "`factor` of dilation, 1 to 100")
-	fs.IntVar(&c.mem, "mem", c.mem, "guest memory in `MiB`")
-	fs.IntVar(&c.cpus, "cpus", 0, "`number` of guest processors (default 2, or 4 if time is dilated)")
-	fs.DurationVar(&c.timeout, "timeout", c.timeout, "longest run (default 20m, or none with test, where each package has the -timeout of go test)")
+	fs.StringVar(&c.Accel, "accel", "", "`how` QEMU runs: kvm, tcg, icount or dilated (default kvm if a probe boots, or else tcg); icount is tcg with a clock that advances with every instruction, so that measurements repeat to a percent; dilated is tcg with slow clocks, for latencies like those of a real machine (go doc rdmalab)")
+	fs.Float64Var(&c.Factor, "factor", c.Factor, "`factor` of dilation, 1 to 100")
+	fs.IntVar(&c.Mem, "mem", c.Mem, "guest memory in `MiB`")
+	fs.IntVar(&c.CPUs, "cpus", 0, "`number` of guest processors (default 2, or 4 if time is dilated)")
+	fs.DurationVar(&c.Timeout, "timeout", c.Timeout, "longest run (default 20m, or none with test, where each package has the -timeout of go test)")
 	fs.IntVar(&c.parallel, "parallel", c.parallel, "`number` of machines that run at a time, for all users of one cache; others wait; 0 is no limit, -1 depends on processors and memory")
 	fs.StringVar(&c.write, "write", "", "`folder` in which the guest's changes to files are permanent")
 	fs.BoolVar(&c.host, "host", false, "run on this machine's own RDMA devices instead")
 	fs.BoolVar(&c.all, "all", false, "fetch: all kernels")
-	fs.BoolVar(&c.debug, "debug", false, "show the kernel's console")
+	fs.BoolVar(&c.Debug, "debug", false, "show the kernel's console")
 	return fs
 }
 
@@ -93,19 +94,19 @@ func parse(args []string) (c config, rest []string, err error) {
 	if len(rest) == 0 {
 		return c, nil, errNoProgram
 	}
-	if c.timeout == 0 && rest[0] != "test" {
-		c.timeout = 20 * time.Minute
+	if c.Timeout == 0 && rest[0] != "test" {
+		c.Timeout = 20 * time.Minute
 	}
-	if c.cpus == 0 {
-		c.cpus = 2
-		if c.accel == dilated {
-			c.cpus = 4
+	if c.CPUs == 0 {
+		c.CPUs = 2
+		if c.Accel == machine.Dilated {
+			c.CPUs = 4
 		}
 	}
 	if err := c.check(); err != nil {
 		return c, nil, err
 	}
-	if c.nics, err = parseAdapters(c.nic); err != nil {
+	if c.NICs, err = machine.ParseAdapters(c.nic); err != nil {
 		return c, nil, err
 	}
 	if err := c.checkUDP(rest[0]); err != nil {
@@ -122,7 +123,7 @@ func (c *config) check() error {
 		name, value string
 		values      []string
 		optional    bool
-	}{{"kernel", c.kernel, image.Names(), false}, {"peer", c.peer, image.Names(), true}, {"arch", c.arch, image.ArchNames(), false}, {"accel", c.accel, accelerators, true}} {
+	}{{"kernel", c.kernel, image.Names(), false}, {"peer", c.peer, image.Names(), true}, {"arch", c.arch, image.ArchNames(), false}, {"accel", c.Accel, accelerators, true}} {
 		if (f.value != "" || !f.optional) && !slices.Contains(f.values, f.value) {
 			return fmt.Errorf("--%s %s: not one of %s", f.name, f.value, strings.Join(f.values, ", "))
 		}
@@ -135,16 +136,16 @@ func (c *config) check() error {
 	switch {
 	case c.kernel == image.UML && c.suite != "":
 		return errors.New("--userland does not work on User-mode Linux")
-	case c.arch != "amd64" && (c.accel == dilated || c.accel == icountAccel):
+	case c.arch != "amd64" && (c.Accel == machine.Dilated || c.Accel == machine.ICount):
 		return fmt.Errorf("--arch %s: dilated and icount are for amd64 only", c.arch)
-	case c.accel == "kvm" && image.ArchByName(c.arch).Foreign():
+	case c.Accel == "kvm" && image.ArchByName(c.arch).Foreign():
 		return fmt.Errorf("--accel kvm does not work for the foreign architecture %s", c.arch)
-	case !(c.factor >= 1 && c.factor <= 100):
-		return fmt.Errorf("--factor %g: not in 1..100", c.factor)
-	case c.mem < 256:
-		return fmt.Errorf("--mem %d: at least 256 MiB are needed", c.mem)
-	case c.cpus < 1:
-		return fmt.Errorf("--cpus %d: at least 1 is needed", c.cpus)
+	case !(c.Factor >= 1 && c.Factor <= 100):
+		return fmt.Errorf("--factor %g: not in 1..100", c.Factor)
+	case c.Mem < 256:
+		return fmt.Errorf("--mem %d: at least 256 MiB are needed", c.Mem)
+	case c.CPUs < 1:
+		return fmt.Errorf("--cpus %d: at least 1 is needed", c.CPUs)
 	}
 	return nil
 }
@@ -152,15 +153,15 @@ func (c *config) check() error {
 // checkUDP checks --udp, which needs an adapter with RoCE.
 func (c *config) checkUDP(command string) error {
 	switch {
-	case !c.udp.IsValid():
+	case !c.UDP.IsValid():
 		return nil
-	case !c.udp.Is4() || c.udp.IsUnspecified() || c.udp.IsLoopback() || c.udp.IsMulticast():
-		return fmt.Errorf("--udp %v: not an IPv4 address that a link of a guest can have", c.udp)
+	case !c.UDP.Is4() || c.UDP.IsUnspecified() || c.UDP.IsLoopback() || c.UDP.IsMulticast():
+		return fmt.Errorf("--udp %v: not an IPv4 address that a link of a guest can have", c.UDP)
 	case c.peer != "":
 		return errors.New("--udp does not work with --peer: only one machine can have the address")
-	case command == "nic" && len(c.nics) == 0:
+	case command == "nic" && len(c.NICs) == 0:
 		return nil
-	case len(c.nics) == 0 || adapters[c.nics[0]].InfiniBand:
+	case len(c.NICs) == 0 || machine.Adapters[c.NICs[0]].InfiniBand:
 		return errors.New("--udp: the first adapter has no RoCE: add --nic connectx")
 	}
 	return nil

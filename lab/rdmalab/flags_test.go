@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/goverbs/verbs/lab/internal/machine"
 )
 
 // TestFlags checks that flags come before variables, may follow a command, and end at the program.
@@ -20,10 +22,10 @@ func TestFlags(t *testing.T) {
 	if err != nil || !slices.Equal(rest, []string{"run", "prog", "--kernel", "x"}) {
 		t.Fatal(rest, err)
 	}
-	if c.kernel != "6.1" || c.mem != 512 || c.peer != "6.12" || c.cpus != 2 || c.timeout != 20*time.Minute {
+	if c.kernel != "6.1" || c.Mem != 512 || c.peer != "6.12" || c.CPUs != 2 || c.Timeout != 20*time.Minute {
 		t.Errorf("%+v", c)
 	}
-	if c, _, err := parse([]string{"--accel", dilated, "x"}); err != nil || c.cpus != 4 {
+	if c, _, err := parse([]string{"--accel", machine.Dilated, "x"}); err != nil || c.CPUs != 4 {
 		t.Errorf("%+v, %v", c, err)
 	}
 }

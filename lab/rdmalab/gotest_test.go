@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/verbs/lab/internal/job"
+	"github.com/goverbs/verbs/lab/internal/machine"
 )
 
 // testModule writes a module of packages, each with a test of the given body, and returns its folder.
@@ -93,7 +94,7 @@ func TestSession(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"device rxe0, port 4: ACTIVE", "WARNING: of a test", "panic: test timed out after 30s", "still running after SIGQUIT: killed", errDown.Error(),
+		"device rxe0, port 4: ACTIVE", "WARNING: of a test", "panic: test timed out after 30s", "still running after SIGQUIT: killed", machine.ErrDown.Error(),
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no %q", want)

@@ -20,6 +20,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
+	"github.com/goverbs/verbs/lab/internal/machine"
 )
 
 // TestMain lets the test binary run as the lab, on the host and in the guest.
@@ -291,7 +292,7 @@ func TestPatched(t *testing.T) {
 			}
 			cmd, _, stderr := lab(t, file)
 			cmd.Env = append(cmd.Env, "LAB_WRITE="+dir)
-			if code := status(t, cmd.Run()); code != want || !strings.Contains(stderr.String(), errPatched.Error()) {
+			if code := status(t, cmd.Run()); code != want || !strings.Contains(stderr.String(), machine.ErrPatched.Error()) {
 				t.Errorf("exit status %d, stderr %q", code, stderr)
 			}
 		})

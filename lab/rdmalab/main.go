@@ -124,6 +124,7 @@ import (
 	"github.com/goverbs/verbs/lab/internal/guest"
 	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
+	"github.com/goverbs/verbs/lab/internal/machine"
 )
 
 func main() {
@@ -142,7 +143,7 @@ func main() {
 
 // withSignals returns the standard streams of this process and what gets its SIGQUIT, while a program
 // runs that can answer with its stacks. Otherwise the signal ends the context.
-func withSignals(ctx context.Context) (context.Context, stdio) {
+func withSignals(ctx context.Context) (context.Context, machine.Stdio) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	got, quits := make(chan os.Signal, 1), make(chan os.Signal)
 	signal.Notify(got, unix.SIGQUIT)
@@ -155,12 +156,12 @@ func withSignals(ctx context.Context) (context.Context, stdio) {
 			}
 		}
 	}()
-	return ctx, stdio{in: os.Stdin, out: os.Stdout, err: os.Stderr, signals: quits}
+	return ctx, machine.Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Signals: quits}
 }
 
 var errQuit = errors.New("SIGQUIT")
 
-func run(ctx context.Context, args []string, std stdio) (int, error) {
+func run(ctx context.Context, args []string, std machine.Stdio) (int, error) {
 	begun := time.Now()
 	if socket := os.Getenv(sessionVariable); socket != "" {
 		return join(ctx, socket, args, std)
@@ -185,7 +186,7 @@ func run(ctx context.Context, args []string, std stdio) (int, error) {
 	case "fetch":
 		return fetch(ctx, c)
 	case "nic":
-		err := serveSockets(ctx, c.socket, c.options)
+		err := machine.ServeSockets(ctx, c.socket, c.Options)
 		return job.ExitCode(err), err
 	}
 	if len(args) == 0 && command == "run" {
@@ -231,7 +232,7 @@ func fetch(ctx context.Context, c config) (int, error) {
 		_, err := image.FetchUserland(ctx, c.suite, on)
 		errs = append(errs, err)
 	}
-	if len(c.nics) > 0 {
+	if len(c.NICs) > 0 {
 		_, err := image.FindEmulator(ctx, on)
 		errs = append(errs, err)
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
+	"github.com/goverbs/verbs/lab/internal/machine"
 )
 
 // rdmalab test is go test -exec rdmalab with one machine for all packages. The rdmalab that go test
@@ -44,7 +45,7 @@ type session struct {
 	limit time.Duration // of each program
 
 	mu      sync.Mutex // held while a program runs
-	runner  runner
+	runner  machine.Runner
 	endTurn func() // set when the session has its turn
 }
 
@@ -71,13 +72,13 @@ func test(ctx context.Context, c config, args []string) (int, error) {
 	if err != nil {
 		return job.ExitLab, err
 	}
-	if c.timeout > 0 {
+	if c.Timeout > 0 {
 		var cancel func()
-		ctx, cancel = context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("timeout of %v exceeded (--timeout)", c.timeout))
+		ctx, cancel = context.WithTimeoutCause(ctx, c.Timeout, fmt.Errorf("timeout of %v exceeded (--timeout)", c.Timeout))
 		defer cancel()
 	}
 	s := &session{c: c, limit: limit}
-	if s.runner.k, err = s.c.prepare(ctx); err != nil {
+	if s.runner.Kernel, err = s.c.prepare(ctx); err != nil {
 		return job.ExitLab, err
 	}
 	dir, err := os.MkdirTemp("", "lab-session-")
@@ -111,7 +112,7 @@ func test(ctx context.Context, c config, args []string) (int, error) {
 	err = cmd.Wait()
 	l.Close()
 	programs.Wait()
-	s.runner.stop()
+	s.runner.Stop()
 	if s.endTurn != nil {
 		s.endTurn()
 	}
@@ -186,7 +187,7 @@ func (s *session) serve(ctx context.Context, c net.Conn) {
 	defer s.mu.Unlock()
 	end := message{End: true}
 	var err error
-	end.Exit, err = s.run(ctx, req, stdio{out: writer(out.stdout), err: writer(out.stderr), signals: signals})
+	end.Exit, err = s.run(ctx, req, machine.Stdio{Out: writer(out.stdout), Err: writer(out.stderr), Signals: signals})
 	if err != nil {
 		end.Error = err.Error()
 	}
@@ -194,7 +195,7 @@ func (s *session) serve(ctx context.Context, c net.Conn) {
 }
 
 // run runs a program on the session's machine.
-func (s *session) run(ctx context.Context, req request, std stdio) (int, error) {
+func (s *session) run(ctx context.Context, req request, std machine.Stdio) (int, error) {
 	if ctx.Err() != nil {
 		return job.ExitLab, context.Cause(ctx)
 	}
@@ -203,27 +204,27 @@ func (s *session) run(ctx context.Context, req request, std stdio) (int, error) 
 		if s.endTurn, err = takeTurn(ctx, s.c.parallel); err != nil {
 			return job.ExitLab, err
 		}
-		s.c.choose(ctx, s.runner.k)
-		s.runner.opt = s.c.options
+		s.c.choose(ctx, s.runner.Kernel)
+		s.runner.Options = s.c.Options
 	}
-	isTimeout := func(a string) bool { return strings.HasPrefix(a, timeoutFlag) }
+	isTimeout := func(a string) bool { return strings.HasPrefix(a, machine.TimeoutFlag) }
 	args := slices.DeleteFunc(req.Args, isTimeout)
 	if s.limit > 0 {
-		args = slices.Insert(args, 1, timeoutFlag+s.limit.String())
+		args = slices.Insert(args, 1, machine.TimeoutFlag+s.limit.String())
 	}
-	t, err := newTask(s.runner.k, s.c.options, s.c.write, args, req.Env, req.Dir)
+	t, err := machine.NewTask(s.runner.Kernel, s.c.Options, s.c.write, args, req.Env, req.Dir)
 	if err != nil {
 		return job.ExitLab, err
 	}
-	t.Shared, t.limit = true, s.limit
-	r, err := s.runner.run(ctx, t, std)
+	t.Shared, t.Limit = true, s.limit
+	r, err := s.runner.Run(ctx, t, std)
 	if err != nil {
 		return job.ExitLab, err
 	}
 	if len(r.Left) > 0 {
-		fmt.Fprintf(std.err, "lab: a new machine for the next package, because this one left\n%s\n", strings.Join(r.Left, "\n"))
+		fmt.Fprintf(std.Err, "lab: a new machine for the next package, because this one left\n%s\n", strings.Join(r.Left, "\n"))
 	}
-	return t.finish(r)
+	return t.Finish(r)
 }
 
 // messages sends messages of several goroutines.
@@ -247,7 +248,7 @@ type writer func([]byte) error
 func (w writer) Write(b []byte) (int, error) { return len(b), w(b) }
 
 // join runs a program in a session.
-func join(ctx context.Context, socket string, args []string, std stdio) (int, error) {
+func join(ctx context.Context, socket string, args []string, std machine.Stdio) (int, error) {
 	c, err := net.Dial("unix", socket)
 	if err != nil {
 		return job.ExitLab, err
@@ -265,7 +266,7 @@ func join(ctx context.Context, socket string, args []string, std stdio) (int, er
 		return job.ExitLab, err
 	}
 	go func() {
-		for sig := range std.signals {
+		for sig := range std.Signals {
 			out.Encode(int(sig.(unix.Signal)))
 		}
 	}()
@@ -279,8 +280,8 @@ func join(ctx context.Context, socket string, args []string, std stdio) (int, er
 			}
 			return job.ExitLab, err
 		}
-		std.out.Write(m.Out)
-		std.err.Write(m.Err)
+		std.Out.Write(m.Out)
+		std.Err.Write(m.Err)
 		if m.End {
 			if m.Error != "" {
 				err = errors.New(m.Error)

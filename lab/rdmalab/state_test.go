@@ -16,6 +16,7 @@ import (
 
 	"github.com/goverbs/verbs/lab/debian"
 	"github.com/goverbs/verbs/lab/internal/image"
+	"github.com/goverbs/verbs/lab/internal/machine"
 )
 
 // TestState saves a machine, restores it, and boots another when its state is damaged.
@@ -31,12 +32,12 @@ func testState(t *testing.T, nic string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opt := options{mem: 520, cpus: 2}
-	if opt.nics, err = parseAdapters(nic); err != nil {
+	opt := machine.Options{Mem: 520, CPUs: 2}
+	if opt.NICs, err = machine.ParseAdapters(nic); err != nil {
 		t.Fatal(err)
 	}
 	find := func() []string {
-		files, err := filepath.Glob(filepath.Join(debian.CacheDir(), statePrefix(k, opt)+"*"))
+		files, err := filepath.Glob(filepath.Join(debian.CacheDir(), machine.StatePrefix(k, opt)+"*"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +54,7 @@ func testState(t *testing.T, nic string) {
 		t.Helper()
 		var stdout, stderr bytes.Buffer
 		cmd := exec.CommandContext(t.Context(), first.Path, first.Args[1:]...)
-		cmd.Env = append(first.Env, "LAB_ACCEL=tcg", "LAB_MEM="+strconv.Itoa(opt.mem), "LAB_NIC="+nic)
+		cmd.Env = append(first.Env, "LAB_ACCEL=tcg", "LAB_MEM="+strconv.Itoa(opt.Mem), "LAB_NIC="+nic)
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		if code := status(t, cmd.Run()); code != 0 {
 			t.Fatalf("exit status %d: %s", code, &stderr)

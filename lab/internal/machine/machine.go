@@ -1,6 +1,8 @@
 //go:build linux
 
-package main
+// Package machine runs programs on machines: QEMU and User-mode Linux, their adapters, the wires between two of them,
+// and states to restore. What a guest reports is not trusted.
+package machine
 
 import (
 	"bufio"
@@ -24,7 +26,7 @@ import (
 // machine is a virtual machine. It runs programs one after the other.
 type machine struct {
 	k     image.Kernel
-	opt   options
+	opt   Options
 	dir   string // of its sockets and console
 	cmd   *exec.Cmd
 	log   bytes.Buffer // of QEMU, complete when the machine is gone
@@ -42,7 +44,7 @@ type machine struct {
 }
 
 // startMachine starts a machine, which boots while the caller goes on. The caller stops it.
-func startMachine(k image.Kernel, s job.Setup, write string, opt options) (_ *machine, err error) {
+func startMachine(k image.Kernel, s job.Setup, write string, opt Options) (_ *machine, err error) {
 	m := &machine{k: k, opt: opt, stdin: make(chan net.Conn, 1), reports: make(chan string, 16), gone: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	m.kill = cancel
@@ -97,7 +99,7 @@ func startMachine(k image.Kernel, s job.Setup, write string, opt options) (_ *ma
 	if err := <-started; err != nil {
 		return nil, err
 	}
-	if opt.debug {
+	if opt.Debug {
 		go follow(ctx, filepath.Join(m.dir, "console"), os.Stderr)
 	}
 	return m, nil

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package machine
 
 import (
 	"bytes"
@@ -34,7 +34,7 @@ func TestLate(t *testing.T) {
 	}()
 	var errs bytes.Buffer
 	killed := false
-	w := &watch{m: &machine{port: host, kill: func() { killed = true }}, task: &task{limit: time.Hour}, std: stdio{err: &errs}}
+	w := &watch{m: &machine{port: host, kill: func() { killed = true }}, task: &Task{Limit: time.Hour}, std: Stdio{Err: &errs}}
 	w.report(job.Started)
 	if w.phase != phaseRunning || w.overdue == nil {
 		t.Fatalf("the program does not run, or has no limit: %+v", w)
@@ -46,7 +46,7 @@ func TestLate(t *testing.T) {
 		}
 	}
 	w.late()
-	if !killed || !errors.Is(w.failed, errDown) || !strings.Contains(errs.String(), "the program's stacks") || !strings.Contains(errs.String(), "killed") {
+	if !killed || !errors.Is(w.failed, ErrDown) || !strings.Contains(errs.String(), "the program's stacks") || !strings.Contains(errs.String(), "killed") {
 		t.Errorf("killed %v, %v, %s", killed, w.failed, &errs)
 	}
 }
@@ -54,21 +54,21 @@ func TestLate(t *testing.T) {
 // TestReport takes what the guest reports of a program that ends, and of one that the lab fails to run.
 func TestReport(t *testing.T) {
 	killed := false
-	w := &watch{m: &machine{kill: func() { killed = true }}, task: &task{}}
+	w := &watch{m: &machine{kill: func() { killed = true }}, task: &Task{}}
 	for _, line := range []string{job.Started, job.Ended, `{"Exit":3}` + "\n"} {
 		w.report(line)
 	}
 	if w.phase != phaseOver || !w.done || w.result.Exit != 3 || killed {
 		t.Errorf("%+v, killed %v", w, killed)
 	}
-	w = &watch{m: w.m, task: &task{}}
+	w = &watch{m: w.m, task: &Task{}}
 	w.report(`{"Error":"no disk"}` + "\n")
 	if w.done || !killed || !strings.Contains(w.failed.Error(), "no disk") {
 		t.Errorf("%+v, killed %v", w, killed)
 	}
 	for _, lines := range [][]string{{job.Started, job.Started}, {job.Ended}, {job.Started, job.Ended, job.Ended}, {job.Started, job.Ended, job.Started}, {job.Started, job.Ready}} {
 		killed = false
-		w := &watch{m: &machine{ready: true, kill: func() { killed = true }}, task: &task{}}
+		w := &watch{m: &machine{ready: true, kill: func() { killed = true }}, task: &Task{}}
 		for _, line := range lines {
 			w.report(line)
 		}

@@ -1,20 +1,20 @@
 //go:build linux
 
-package main
+package machine
 
 import "errors"
 
 // errBoot reports a kernel that went down before the program started.
 var errBoot = errors.New("the kernel did not come up")
 
-// errPatched reports a kernel that ran into a breakpoint of its own: see runner.run.
-var errPatched = errors.New("the kernel ran code that it had just patched")
+// ErrPatched reports a kernel that ran into a breakpoint of its own: see Runner.Run.
+var ErrPatched = errors.New("the kernel ran code that it had just patched")
 
 // errWarned reports a kernel that logged a bug of its own.
 var errWarned = errors.New("the kernel warned")
 
-// errDown reports a kernel that went down, or was powered off, while a program ran.
-var errDown = errors.New("the kernel went down before the program ended")
+// ErrDown reports a kernel that went down, or was powered off, while a program ran.
+var ErrDown = errors.New("the kernel went down before the program ended")
 
 // errClock reports a guest whose clocks run at wrong speeds, so that its measurements are
 // meaningless.

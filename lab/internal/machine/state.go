@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package machine
 
 import (
 	"crypto/rand"
@@ -36,8 +36,8 @@ type state struct {
 // time. KVM's boot quickly, and the clocks of dilated and icount would go on from another start.
 // One of two machines may go down and boot again, and must not repeat the numbers of its
 // connections. With --debug the user sees the boot.
-func newState(k image.Kernel, opt options, vm *exec.Cmd, dir string) (*state, error) {
-	if opt.accel != "tcg" || k.UML() || opt.net != nil || opt.debug {
+func newState(k image.Kernel, opt Options, vm *exec.Cmd, dir string) (*state, error) {
+	if opt.Accel != "tcg" || k.UML() || opt.net != nil || opt.Debug {
 		return &state{}, nil
 	}
 	sum := sha256.New()
@@ -66,10 +66,10 @@ func newState(k image.Kernel, opt options, vm *exec.Cmd, dir string) (*state, er
 		}
 		fmt.Fprintf(sum, "%s %d %d", f, info.Size(), info.ModTime().UnixNano())
 	}
-	s := &state{file: filepath.Join(debian.CacheDir(), fmt.Sprintf("%s%x", statePrefix(k, opt), sum.Sum(nil)[:8]))}
+	s := &state{file: filepath.Join(debian.CacheDir(), fmt.Sprintf("%s%x", StatePrefix(k, opt), sum.Sum(nil)[:8]))}
 	// A machine with adapters shares its memory with them, where QEMU's look at an empty page allocates
 	// it: that would take seconds. The QEMU of such machines can skip these pages.
-	if s.mapped = len(opt.nics) > 0; s.mapped {
+	if s.mapped = len(opt.NICs) > 0; s.mapped {
 		vm.Args = append(vm.Args, "-global", "migration.mapped-ram=on")
 	}
 	if image.Exist(s.file) {
@@ -78,7 +78,7 @@ func newState(k image.Kernel, opt options, vm *exec.Cmd, dir string) (*state, er
 		vm.Args = append(vm.Args, "-incoming", s.uri("cat ", s.file))
 		return s, nil
 	}
-	s.unfinished = filepath.Join(debian.CacheDir(), statePrefix(k, opt)+"new")
+	s.unfinished = filepath.Join(debian.CacheDir(), StatePrefix(k, opt)+"new")
 	s.monitor = filepath.Join(dir, qmpSocket)
 	vm.Env = append(vm.Environ(), stateVariable+s.unfinished)
 	return s, nil
@@ -98,13 +98,13 @@ const (
 	stateFile     = `"$LAB_STATE"`
 )
 
-// statePrefix begins the names of the states of a kernel with options. There is only one.
-func statePrefix(k image.Kernel, opt options) string {
+// StatePrefix begins the names of the states of a kernel with options. There is only one.
+func StatePrefix(k image.Kernel, opt Options) string {
 	kind := ""
-	if len(opt.nics) > 0 {
+	if len(opt.NICs) > 0 {
 		kind = "nic-"
 	}
-	return fmt.Sprintf("state-%s%s-%s-%d-%d-", kind, k.Arch.Name, k.Release, opt.mem, opt.cpus)
+	return fmt.Sprintf("state-%s%s-%s-%d-%d-", kind, k.Arch.Name, k.Release, opt.Mem, opt.CPUs)
 }
 
 // save saves the machine, which must be ready, if that is wanted and no other lab has done it.

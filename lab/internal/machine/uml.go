@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package machine
 
 import (
 	"context"
@@ -18,12 +18,12 @@ import (
 // umlCommand returns the command that runs the machine. Its ports are serial lines, in
 // order, on connections to the sockets that it inherits. LAB_UML is not known to the
 // kernel, which therefore passes it to process 1 as an environment variable.
-func umlCommand(ctx context.Context, k image.Kernel, opt options, dir, initramfs, _ string) (*exec.Cmd, error) {
+func umlCommand(ctx context.Context, k image.Kernel, opt Options, dir, initramfs, _ string) (*exec.Cmd, error) {
 	console, err := os.Create(filepath.Join(dir, "console"))
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, k.Image, "mem="+strconv.Itoa(opt.mem)+"M", "ncpus="+strconv.Itoa(opt.cpus),
+	cmd := exec.CommandContext(ctx, k.Image, "mem="+strconv.Itoa(opt.Mem)+"M", "ncpus="+strconv.Itoa(opt.CPUs),
 		"seccomp=on", "initrd="+initramfs, "uml_dir="+dir, "umid=machine", "con=null", "con0=null,fd:1",
 		"console=tty0", "loglevel=5", "panic=-1", "oops=panic", job.UML+"=1")
 	cmd.Stdout = console

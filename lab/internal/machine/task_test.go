@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package machine
 
 import (
 	"strings"
@@ -24,14 +24,14 @@ func TestShorten(t *testing.T) {
 		if !test.never {
 			begun = time.Now().Add(-test.begun)
 		}
-		args, err := shorten([]string{"x.test", timeoutFlag + test.timeout, "-test.v"}, begun)
+		args, err := shorten([]string{"x.test", TimeoutFlag + test.timeout, "-test.v"}, begun)
 		if test.error != (err != nil) {
 			t.Errorf("%+v: %v", test, err)
 		}
 		if err != nil {
 			continue
 		}
-		got, err := time.ParseDuration(strings.TrimPrefix(args[1], timeoutFlag))
+		got, err := time.ParseDuration(strings.TrimPrefix(args[1], TimeoutFlag))
 		if err != nil || got < test.least || got > test.most {
 			t.Errorf("%+v: %v, %v", test, got, err)
 		}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package machine
 
 import (
 	"fmt"
@@ -14,45 +14,45 @@ import (
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
-// task is a job with what only the host knows of it.
-type task struct {
+// Task is a job with what only the host knows of it.
+type Task struct {
 	job.Job
-	begun time.Time     // if set, the time since then is a part of the test's
-	limit time.Duration // of the program; 0 is none
+	Begun time.Time     // if set, the time since then is a part of the test's
+	Limit time.Duration // of the program; 0 is none
 }
 
-// newTask returns the task that runs a program in a folder. write is the folder of --write, if any.
-func newTask(k image.Kernel, opt options, write string, args, env []string, dir string) (task, error) {
+// NewTask returns the task that runs a program in a folder. write is the folder of --write, if any.
+func NewTask(k image.Kernel, opt Options, write string, args, env []string, dir string) (Task, error) {
 	path, err := exec.LookPath(args[0])
 	if err != nil {
-		return task{}, err
+		return Task{}, err
 	}
 	if path, err = filepath.Abs(path); err != nil {
-		return task{}, err
+		return Task{}, err
 	}
 	j := job.Job{
-		Setup:    job.Setup{Release: k.Release, Modules: k.Modules, Userland: opt.userland != ""},
+		Setup:    job.Setup{Release: k.Release, Modules: k.Modules, Userland: opt.Userland != ""},
 		Args:     append([]string{path}, args[1:]...),
 		Env:      append(slices.Clip(env), "VERBS_LAB="+k.Release),
 		Dir:      dir,
 		Keep:     keptPaths(args, env, dir),
-		Dilated:  opt.accel == dilated,
-		Adapters: machineAdapters(opt.nics, 1),
-		UDP:      opt.udp,
+		Dilated:  opt.Accel == Dilated,
+		Adapters: machineAdapters(opt.NICs, 1),
+		UDP:      opt.UDP,
 	}
-	if len(opt.nics) > 0 {
-		j.Env = append(j.Env, "VERBS_NIC="+strings.Join(opt.nics, ","))
+	if len(opt.NICs) > 0 {
+		j.Env = append(j.Env, "VERBS_NIC="+strings.Join(opt.NICs, ","))
 	}
 	if write != "" {
 		if j.Write, err = filepath.Abs(write); err != nil {
-			return task{}, err
+			return Task{}, err
 		}
 	}
-	return task{Job: j}, nil
+	return Task{Job: j}, nil
 }
 
 // onHost returns the task for one of two machines, whose peer runs the kernel other.
-func (t task) onHost(host int, k, other image.Kernel, nics []string) task {
+func (t Task) onHost(host int, k, other image.Kernel, nics []string) Task {
 	t.Env = append(slices.DeleteFunc(slices.Clone(t.Env), func(s string) bool { return strings.HasPrefix(s, "VERBS_LAB=") }),
 		"VERBS_LAB="+k.Release, fmt.Sprintf("VERBS_HOST=%d", host), "VERBS_PEER="+other.Release)
 	t.Host, t.Release, t.Modules, t.Adapters = host, k.Release, k.Modules, machineAdapters(nics, host)
@@ -60,15 +60,15 @@ func (t task) onHost(host int, k, other image.Kernel, nics []string) task {
 }
 
 // patience is how long a program may take to end after a signal.
-func (t *task) patience() time.Duration {
-	if t.limit == 0 {
+func (t *Task) patience() time.Duration {
+	if t.Limit == 0 {
 		return 20 * time.Second
 	}
-	return min(max(t.limit/10, 5*time.Second), 30*time.Second)
+	return min(max(t.Limit/10, 5*time.Second), 30*time.Second)
 }
 
-// finish keeps the files of a program that has ended, and returns the exit status of the lab.
-func (t *task) finish(r job.Result) (int, error) {
+// Finish keeps the files of a program that has ended, and returns the exit status of the lab.
+func (t *Task) Finish(r job.Result) (int, error) {
 	err := keep(t.Keep, r.Files)
 	switch {
 	case err != nil:
@@ -84,16 +84,16 @@ func (t *task) finish(r job.Result) (int, error) {
 	return r.Exit, err
 }
 
-const timeoutFlag = "-test.timeout="
+const TimeoutFlag = "-test.timeout="
 
 // shorten reduces a test's time by what has passed since begun, so that it ends by itself, and
 // prints its stacks, before go test loses patience.
 func shorten(args []string, begun time.Time) ([]string, error) {
-	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, timeoutFlag) })
+	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, TimeoutFlag) })
 	if i < 0 || begun.IsZero() {
 		return args, nil
 	}
-	whole, err := time.ParseDuration(strings.TrimPrefix(args[i], timeoutFlag))
+	whole, err := time.ParseDuration(strings.TrimPrefix(args[i], TimeoutFlag))
 	if err != nil || whole <= 0 {
 		return args, nil
 	}
@@ -102,6 +102,6 @@ func shorten(args []string, begun time.Time) ([]string, error) {
 		return nil, fmt.Errorf("the test's time of %v has passed before it could start", whole)
 	}
 	args = slices.Clone(args)
-	args[i] = timeoutFlag + left.String()
+	args[i] = TimeoutFlag + left.String()
 	return args, nil
 }

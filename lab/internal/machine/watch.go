@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package machine
 
 import (
 	"bytes"
@@ -19,20 +19,20 @@ import (
 )
 
 // run runs a program. It fails if the machine is of no more use.
-func (m *machine) run(ctx context.Context, t task, std stdio) (job.Result, error) {
-	m.stdout.To(std.out)
-	m.stderr.To(std.err)
+func (m *machine) run(ctx context.Context, t Task, std Stdio) (job.Result, error) {
+	m.stdout.To(std.Out)
+	m.stderr.To(std.Err)
 	defer m.stdout.To(io.Discard)
 	defer m.stderr.To(io.Discard)
 	out, errs := m.stdout.N.Load(), m.stderr.N.Load()
-	t.Stdin = std.in != nil
+	t.Stdin = std.In != nil
 	limit := bootLimit
 	if m.opt.net != nil {
 		limit = pairBootLimit
 	}
 	boot := time.NewTimer(limit)
 	defer boot.Stop()
-	w := &watch{m: m, task: &t, std: std, clock: clockCheck{factor: m.opt.factor}}
+	w := &watch{m: m, task: &t, std: std, clock: clockCheck{factor: m.opt.Factor}}
 	if m.ready {
 		w.give()
 	}
@@ -76,8 +76,8 @@ const (
 // watch follows a program from the job to the result.
 type watch struct {
 	m       *machine
-	task    *task
-	std     stdio
+	task    *Task
+	std     Stdio
 	clock   clockCheck
 	phase   phase
 	done    bool             // there is a result
@@ -110,14 +110,14 @@ func (w *watch) late() {
 	switch {
 	case w.phase == phaseRunning:
 		w.phase = phaseAsked
-		fmt.Fprintf(w.std.err, "lab: timeout of %v exceeded; the program's stacks:\n", w.task.limit)
+		fmt.Fprintf(w.std.Err, "lab: timeout of %v exceeded; the program's stacks:\n", w.task.Limit)
 		w.signal(unix.SIGQUIT)
 	case w.phase == phaseAsked:
 		w.phase = phaseKilled
-		fmt.Fprintln(w.std.err, "lab: still running after SIGQUIT: killed")
+		fmt.Fprintln(w.std.Err, "lab: still running after SIGQUIT: killed")
 		w.signal(unix.SIGKILL)
 	default:
-		w.fail(fmt.Errorf("%w: it does not answer", errDown))
+		w.fail(fmt.Errorf("%w: it does not answer", ErrDown))
 	}
 }
 
@@ -139,18 +139,18 @@ func (w *watch) report(line string) {
 			}
 		}
 	case line == job.Started && w.phase == phaseWaiting:
-		w.phase, w.signals = phaseRunning, w.std.signals
-		if w.task.limit > 0 {
-			w.overdue = time.After(w.task.limit + w.task.patience())
+		w.phase, w.signals = phaseRunning, w.std.Signals
+		if w.task.Limit > 0 {
+			w.overdue = time.After(w.task.Limit + w.task.patience())
 		}
-		if w.std.in != nil {
+		if w.std.In != nil {
 			go func() { // not waited for: stdin may block forever
-				job.FeedStdin(<-m.stdin, w.std.in)
+				job.FeedStdin(<-m.stdin, w.std.In)
 			}()
 		}
 	case line == job.Ended && w.phase != phaseWaiting && w.phase != phaseOver:
 		w.phase, w.signals = phaseOver, nil
-		if w.task.limit > 0 {
+		if w.task.Limit > 0 {
 			w.overdue = time.After(time.Minute) // in which the guest is cleaned
 		}
 	case strings.HasPrefix(line, job.ClockMark):
@@ -169,12 +169,12 @@ func (w *watch) report(line string) {
 }
 
 // give gives the guest a job.
-func (m *machine) give(t *task) error {
+func (m *machine) give(t *Task) error {
 	if m.state.restored {
 		t.Restored = newFresh()
 	}
 	var err error
-	if t.Args, err = shorten(t.Args, t.begun); err != nil {
+	if t.Args, err = shorten(t.Args, t.Begun); err != nil {
 		return err
 	}
 	json.NewEncoder(m.port).Encode(job.Order{Job: &t.Job}) // it fails if the machine is gone, which the end of reports shows
@@ -209,7 +209,7 @@ func (m *machine) verdict(failed error, started bool) error {
 	case !started:
 		return fmt.Errorf("%w%s", errBoot, image.Tail(console))
 	case bytes.Contains(console, []byte("Oops: int3: ")):
-		return fmt.Errorf("%w: %w%s", errDown, errPatched, image.Tail(console))
+		return fmt.Errorf("%w: %w%s", ErrDown, ErrPatched, image.Tail(console))
 	}
-	return fmt.Errorf("%w%s", errDown, image.Tail(console))
+	return fmt.Errorf("%w%s", ErrDown, image.Tail(console))
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package machine
 
 import (
 	"context"
@@ -16,43 +16,43 @@ import (
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
-// singleCPUBoot makes the kernel boot on one processor, where patching its own code is
-// safe; see runner.run. The others are brought up when most of the patching is done.
-const singleCPUBoot = "maxcpus=1 noreplace-smp"
+// SingleCPUBoot makes the kernel boot on one processor, where patching its own code is
+// safe; see Runner.Run. The others are brought up when most of the patching is done.
+const SingleCPUBoot = "maxcpus=1 noreplace-smp"
 
-// icountAccel is the accelerator whose clock advances by 1 ns with every instruction.
-const icountAccel = "icount"
+// ICount is the accelerator whose clock advances by 1 ns with every instruction.
+const ICount = "icount"
 
 // qemuCommand returns the command that runs the machine. Its ports are virtio-serial
 // ports on sockets in dir.
-func qemuCommand(ctx context.Context, k image.Kernel, o options, dir, initramfs, write string) (*exec.Cmd, error) {
+func qemuCommand(ctx context.Context, k image.Kernel, o Options, dir, initramfs, write string) (*exec.Cmd, error) {
 	cpu, accel, icount := k.Arch.CPU, "tcg,thread=multi", []string(nil)
 	var dil dilation
-	switch o.accel {
-	case dilated:
+	switch o.Accel {
+	case Dilated:
 		var err error
-		if dil, err = newDilation(o.factor); err != nil {
+		if dil, err = newDilation(o.Factor); err != nil {
 			return nil, err
 		}
 	case "kvm":
 		cpu, accel = "host", "kvm"
-	case icountAccel:
+	case ICount:
 		// Without ERMS no code copies memory byte by byte, where each byte would count.
 		cpu, accel, icount = cpu+",-erms", "tcg,thread=single", []string{"-icount", "shift=0"}
 	}
 	share := func(tag, path, readonly string) []string {
 		return []string{"-virtfs", "local,path=" + qemuValue(path) + ",mount_tag=" + tag + ",security_model=none,multidevs=remap,readonly=" + readonly}
 	}
-	emulator := o.emulator
+	emulator := o.Emulator
 	if emulator.Args == nil {
 		emulator.Args = []string{k.Arch.QEMU}
 	}
 	args := append(slices.Clone(emulator.Args[1:]),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-machine", k.Arch.Machine, "-accel", accel, "-cpu", cpu,
-		"-m", strconv.Itoa(o.mem), "-smp", strconv.Itoa(o.cpus),
+		"-m", strconv.Itoa(o.Mem), "-smp", strconv.Itoa(o.CPUs),
 		"-kernel", k.Image, "-initrd", initramfs,
-		"-append", "console="+k.Arch.Console+" loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on "+singleCPUBoot+dil.kernel,
+		"-append", "console="+k.Arch.Console+" loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on "+SingleCPUBoot+dil.kernel,
 		"-serial", "chardev:console", "-chardev", "file,id=console,path="+qemuValue(filepath.Join(dir, "console")),
 		"-qmp", "unix:"+qemuValue(filepath.Join(dir, qmpSocket))+",server=on,wait=off",
 		"-device", "virtio-rng-"+k.Arch.Bus, "-device", "virtio-serial-"+k.Arch.Bus,
@@ -65,8 +65,8 @@ func qemuCommand(ctx context.Context, k image.Kernel, o options, dir, initramfs,
 	} else { // a machine is saved with this device
 		args = append(args, share("write", dir, "on")...)
 	}
-	if o.userland != "" {
-		args = append(args, share("userland", o.userland, "on")...)
+	if o.Userland != "" {
+		args = append(args, share("userland", o.Userland, "on")...)
 	}
 	for _, name := range job.Ports {
 		args = append(args, "-chardev", "socket,id="+name+",path="+qemuValue(filepath.Join(dir, name)),

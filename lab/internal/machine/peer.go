@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package machine
 
 import (
 	"bytes"
@@ -15,10 +15,10 @@ import (
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
-// bootPair runs t on k, and at the same time on other as the peer. The run ends with
+// RunPair runs t on k, and at the same time on other as the peer. The run ends with
 // the first machine. A peer whose kernel goes down is booted again; one whose program
 // ends is not.
-func bootPair(ctx context.Context, k, other image.Kernel, t task, opt options, std stdio) (int, error) {
+func RunPair(ctx context.Context, k, other image.Kernel, t Task, opt Options, std Stdio) (int, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	net, err := newNetwork()
@@ -29,8 +29,8 @@ func bootPair(ctx context.Context, k, other image.Kernel, t task, opt options, s
 	ended := errors.New("the first machine has ended")
 	peer := make(chan error, 1)
 	go func() {
-		log := &prefixWriter{w: std.err, prefix: "peer: "}
-		err := runPeer(ctx, other, t.onHost(peerHost, other, k, opt.nics), opt.on(net, peerHost), stdio{in: strings.NewReader(""), out: log, err: log})
+		log := &prefixWriter{w: std.Err, prefix: "peer: "}
+		err := runPeer(ctx, other, t.onHost(peerHost, other, k, opt.NICs), opt.on(net, peerHost), Stdio{In: strings.NewReader(""), Out: log, Err: log})
 		if errors.Is(err, ended) && !errors.Is(err, errWarned) {
 			err = nil
 		}
@@ -40,7 +40,7 @@ func bootPair(ctx context.Context, k, other image.Kernel, t task, opt options, s
 		}
 		peer <- err
 	}()
-	code, err := runAlone(ctx, k, t.onHost(firstHost, k, other, opt.nics), opt.on(net, firstHost), std)
+	code, err := RunAlone(ctx, k, t.onHost(firstHost, k, other, opt.NICs), opt.on(net, firstHost), std)
 	stop(ended)
 	if perr := <-peer; perr != nil {
 		if !errors.Is(err, perr) {
@@ -54,12 +54,12 @@ func bootPair(ctx context.Context, k, other image.Kernel, t task, opt options, s
 }
 
 // runPeer keeps the peer running until its program or ctx ends.
-func runPeer(ctx context.Context, k image.Kernel, t task, opt options, std stdio) error {
+func runPeer(ctx context.Context, k image.Kernel, t Task, opt Options, std Stdio) error {
 	for {
-		code, err := runAlone(ctx, k, t, opt, std)
+		code, err := RunAlone(ctx, k, t, opt, std)
 		switch {
-		case errors.Is(err, errDown) && !errors.Is(err, errWarned) && ctx.Err() == nil:
-			fmt.Fprintln(std.err, "went down, and is booted again")
+		case errors.Is(err, ErrDown) && !errors.Is(err, errWarned) && ctx.Err() == nil:
+			fmt.Fprintln(std.Err, "went down, and is booted again")
 		case err != nil:
 			return err
 		case code != 0:

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package machine
 
 import (
 	"errors"
@@ -16,11 +16,11 @@ import (
 
 const faketimeLib = "/usr/lib/*/faketime/libfaketimeMT.so.1"
 
-// dilated is the accelerator whose time runs slower: QEMU runs under libfaketime, so all
+// Dilated is the accelerator whose time runs slower: QEMU runs under libfaketime, so all
 // clocks and timers that it emulates are slower than this machine's by a factor, and the
 // emulated processors seem faster by that factor. The time stamp counter is this machine's;
 // a kernel parameter multiplies its frequency by the factor.
-const dilated = "dilated"
+const Dilated = "dilated"
 
 // dilation holds the settings that slow a machine's time down.
 type dilation struct {

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package machine
 
 import (
 	"context"
@@ -17,27 +17,27 @@ import (
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
-// runner runs programs on a machine, which it boots when it is needed.
-type runner struct {
-	k       image.Kernel
-	opt     options
+// Runner runs programs on a machine, which it boots when it is needed.
+type Runner struct {
+	Kernel  image.Kernel
+	Options Options
 	machine *machine
 }
 
-// stop ends the machine, if there is one.
-func (n *runner) stop() {
+// Stop ends the machine, if there is one.
+func (n *Runner) Stop() {
 	if n.machine != nil {
 		n.machine.stop()
 		n.machine = nil
 	}
 }
 
-// run runs a program, and again if the kernel does not come up. QEMU's emulation of
+// Run runs a program, and again if the kernel does not come up. QEMU's emulation of
 // several processors sometimes runs code that the kernel has just patched, which is
 // frequent during boot, and the kernel crashes. When the kernel crashes so under tests,
 // and its log shows the cause, they are run again too: tests have no input and may be
 // repeated.
-func (n *runner) run(ctx context.Context, t task, std stdio) (r job.Result, err error) {
+func (n *Runner) Run(ctx context.Context, t Task, std Stdio) (r job.Result, err error) {
 	for range 4 {
 		r, err = n.once(ctx, t, std)
 		switch {
@@ -45,8 +45,8 @@ func (n *runner) run(ctx context.Context, t task, std stdio) (r job.Result, err 
 			fmt.Fprintln(os.Stderr, "lab: the kernel did not come up; trying again")
 		case errors.Is(err, errClock):
 			fmt.Fprintf(os.Stderr, "lab: %v; trying again\n", err)
-		case errors.Is(err, errPatched) && t.Host == 0 && strings.HasSuffix(t.Args[0], ".test"):
-			fmt.Fprintf(os.Stderr, "lab: %v; trying again\n", errPatched)
+		case errors.Is(err, ErrPatched) && t.Host == 0 && strings.HasSuffix(t.Args[0], ".test"):
+			fmt.Fprintf(os.Stderr, "lab: %v; trying again\n", ErrPatched)
 		default:
 			return r, err
 		}
@@ -54,14 +54,14 @@ func (n *runner) run(ctx context.Context, t task, std stdio) (r job.Result, err 
 	return r, err
 }
 
-func (n *runner) once(ctx context.Context, t task, std stdio) (r job.Result, err error) {
-	if limit := n.opt.timeout; limit > 0 { // of each attempt
+func (n *Runner) once(ctx context.Context, t Task, std Stdio) (r job.Result, err error) {
+	if limit := n.Options.Timeout; limit > 0 { // of each attempt
 		var cancel func()
 		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("timeout of %v exceeded (--timeout)", limit))
 		defer cancel()
 	}
 	if n.machine == nil {
-		if n.machine, err = startMachine(n.k, t.Setup, t.Write, n.opt); err != nil {
+		if n.machine, err = startMachine(n.Kernel, t.Setup, t.Write, n.Options); err != nil {
 			return r, err
 		}
 	}
@@ -72,25 +72,25 @@ func (n *runner) once(ctx context.Context, t task, std stdio) (r job.Result, err
 		}
 	}
 	if err != nil || len(r.Kernel) > 0 || len(r.Lost) > 0 || len(r.Left) > 0 {
-		n.stop()
+		n.Stop()
 	}
 	return r, err
 }
 
-// runAlone runs a program on a machine of its own, and returns its exit status.
-func runAlone(ctx context.Context, k image.Kernel, t task, opt options, std stdio) (int, error) {
-	n := runner{k: k, opt: opt}
-	defer n.stop()
-	r, err := n.run(ctx, t, std)
+// RunAlone runs a program on a machine of its own, and returns its exit status.
+func RunAlone(ctx context.Context, k image.Kernel, t Task, opt Options, std Stdio) (int, error) {
+	n := Runner{Kernel: k, Options: opt}
+	defer n.Stop()
+	r, err := n.Run(ctx, t, std)
 	if err != nil {
 		return job.ExitLab, err
 	}
-	return t.finish(r)
+	return t.Finish(r)
 }
 
-// accelerator boots the kernel under KVM once and records whether it succeeds: in a
+// Accelerator boots the kernel under KVM once and records whether it succeeds: in a
 // nested machine /dev/kvm may exist although guests hang.
-func accelerator(ctx context.Context, k image.Kernel, opt options) string {
+func Accelerator(ctx context.Context, k image.Kernel, opt Options) string {
 	if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err != nil {
 		return "tcg"
 	} else {
@@ -101,9 +101,9 @@ func accelerator(ctx context.Context, k image.Kernel, opt options) string {
 		return string(b)
 	}
 	fmt.Fprintln(os.Stderr, "lab: trying KVM, once")
-	opt.accel, opt.timeout = "kvm", 10*time.Second
+	opt.Accel, opt.Timeout = "kvm", 10*time.Second
 	accel := "tcg"
-	code, err := runAlone(ctx, k, task{Job: job.Job{Setup: job.Setup{Probe: true, Release: k.Release}}}, opt, stdio{out: io.Discard, err: io.Discard})
+	code, err := RunAlone(ctx, k, Task{Job: job.Job{Setup: job.Setup{Probe: true, Release: k.Release}}}, opt, Stdio{Out: io.Discard, Err: io.Discard})
 	if err == nil && code == 0 {
 		accel = "kvm"
 	}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package machine
 
 import (
 	"context"
@@ -21,8 +21,8 @@ import (
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
-// adapters are the values of --nic.
-var adapters = map[string]connectx.Config{
+// Adapters are the values of --nic.
+var Adapters = map[string]connectx.Config{
 	"connectx":        {},
 	"connectx-pf":     {PF: true},
 	"connectx-ib":     {InfiniBand: true},
@@ -36,8 +36,8 @@ func adapterMAC(i, host int) net.HardwareAddr {
 	return net.HardwareAddr{0x02, 0x15, 0xb3, 0x09, byte(i), byte(host)}
 }
 
-// adapterGUID returns the GUID that adapter i has from its MAC address, as sysfs shows it.
-func adapterGUID(i, host int) string {
+// AdapterGUID returns the GUID that adapter i has from its MAC address, as sysfs shows it.
+func AdapterGUID(i, host int) string {
 	m := adapterMAC(i, host)
 	return fmt.Sprintf("%02x%02x:%02xff:fe%02x:%02x%02x", m[0]^2, m[1], m[2], m[3], m[4], m[5])
 }
@@ -45,19 +45,19 @@ func adapterGUID(i, host int) string {
 // machineAdapters returns what the guest of a machine is told of its adapters.
 func machineAdapters(kinds []string, host int) (all []job.Adapter) {
 	for i, kind := range kinds {
-		all = append(all, job.Adapter{GUID: adapterGUID(i, host), InfiniBand: adapters[kind].InfiniBand})
+		all = append(all, job.Adapter{GUID: AdapterGUID(i, host), InfiniBand: Adapters[kind].InfiniBand})
 	}
 	return all
 }
 
 // adapterArgs returns what a machine needs so that adapters can be plugged in: memory that another
 // process can map, and ports of the PCI bus. The adapters come when it runs, as they cannot be saved.
-func adapterArgs(o options) []string {
-	if len(o.nics) == 0 {
+func adapterArgs(o Options) []string {
+	if len(o.NICs) == 0 {
 		return nil
 	}
 	args := []string{
-		"-object", fmt.Sprintf("memory-backend-memfd,id=mem,size=%dM,share=on", o.mem), "-machine", "memory-backend=mem",
+		"-object", fmt.Sprintf("memory-backend-memfd,id=mem,size=%dM,share=on", o.Mem), "-machine", "memory-backend=mem",
 	}
 	for i := range maxAdapters {
 		args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=slot%d,chassis=%d,slot=%d,pref64-reserve=64M", i, i+1, i+1))
@@ -67,7 +67,7 @@ func adapterArgs(o options) []string {
 
 // adapterConfig returns the configuration of adapter i in a machine.
 func adapterConfig(kind string, i, host int, wire *connectx.Wire, record *log.Logger) connectx.Config {
-	cfg := adapters[kind]
+	cfg := Adapters[kind]
 	cfg.Name = labdev.Adapter(i)
 	cfg.MAC = adapterMAC(i, host)
 	cfg.Wire, cfg.Network = wire, wire.Network(cfg.MAC)
@@ -80,20 +80,20 @@ func adapterConfig(kind string, i, host int, wire *connectx.Wire, record *log.Lo
 	return cfg
 }
 
-// serveSockets serves adapters to machines of somebody else until ctx ends, each to one machine after
+// ServeSockets serves adapters to machines of somebody else until ctx ends, each to one machine after
 // the other.
-func serveSockets(ctx context.Context, sockets string, opt options) error {
+func ServeSockets(ctx context.Context, sockets string, opt Options) error {
 	if sockets == "" {
 		return errors.New("nic: no --socket, the path of the socket for QEMU")
 	}
-	if len(opt.nics) == 0 {
-		opt.nics = []string{"connectx"}
+	if len(opt.NICs) == 0 {
+		opt.NICs = []string{"connectx"}
 	}
 	record, err := recorder(opt)
 	if err != nil {
 		return err
 	}
-	wire, err := newWire(opt)
+	wire, err := NewWire(opt)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func serveSockets(ctx context.Context, sockets string, opt options) error {
 		}
 	}()
 	for i, path := range strings.Split(sockets, ",") {
-		cfg := adapterConfig(opt.nics[min(i, len(opt.nics)-1)], i, i+1, wire, record)
+		cfg := adapterConfig(opt.NICs[min(i, len(opt.NICs)-1)], i, i+1, wire, record)
 		l, err := listenAdapter(path)
 		if err != nil {
 			return err
@@ -130,27 +130,27 @@ func serveSockets(ctx context.Context, sockets string, opt options) error {
 	return nil
 }
 
-// newWire returns the wire of a run's adapters.
-func newWire(o options) (*connectx.Wire, error) {
+// NewWire returns the wire of a run's adapters.
+func NewWire(o Options) (*connectx.Wire, error) {
 	w := connectx.NewWire()
-	if !o.udp.IsValid() {
+	if !o.UDP.IsValid() {
 		return w, nil
 	}
 	// The guest would only be told that its address is wrong.
-	p, err := new(udp.Network).Open(netip.AddrPortFrom(o.udp, udp.DefaultPort))
+	p, err := new(udp.Network).Open(netip.AddrPortFrom(o.UDP, udp.DefaultPort))
 	if err != nil {
 		return nil, fmt.Errorf("--udp: %w", err)
 	}
-	w.UseUDP(o.udp)
+	w.UseUDP(o.UDP)
 	return w, p.Close()
 }
 
 // recorder returns what writes the file of --niclog, or nil.
-func recorder(o options) (*log.Logger, error) {
-	if o.niclog == "" {
+func recorder(o Options) (*log.Logger, error) {
+	if o.NICLog == "" {
 		return nil, nil
 	}
-	f, err := os.OpenFile(o.niclog, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o666)
+	f, err := os.OpenFile(o.NICLog, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o666)
 	if err != nil {
 		return nil, err
 	}
@@ -193,14 +193,14 @@ func serveAdapter(ctx context.Context, l *net.UnixListener, cfg connectx.Config)
 	return err
 }
 
-// parseAdapters returns the adapters that --nic names.
-func parseAdapters(list string) (names []string, err error) {
+// ParseAdapters returns the adapters that --nic names.
+func ParseAdapters(list string) (names []string, err error) {
 	if list == "" {
 		return nil, nil
 	}
 	names = strings.Split(list, ",")
 	for _, n := range names {
-		if _, ok := adapters[n]; !ok {
+		if _, ok := Adapters[n]; !ok {
 			return nil, fmt.Errorf("--nic %s: not one of connectx, connectx-pf, connectx-ib, connectx-noguid", n)
 		}
 	}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package machine
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 // plug serves the machine's adapters and plugs them in.
 func (m *machine) plug() error {
-	if len(m.opt.nics) == 0 {
+	if len(m.opt.NICs) == 0 {
 		return nil
 	}
 	q, err := dialQMP(filepath.Join(m.dir, qmpSocket))
@@ -30,8 +30,8 @@ func (m *machine) plug() error {
 	if err != nil {
 		return err
 	}
-	for i, name := range m.opt.nics {
-		cfg := adapterConfig(name, i, max(m.opt.host, 1), m.opt.adapterWire, record)
+	for i, name := range m.opt.NICs {
+		cfg := adapterConfig(name, i, max(m.opt.host, 1), m.opt.AdapterWire, record)
 		path := filepath.Join(m.dir, fmt.Sprintf("nic%d", i))
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 		if err != nil {

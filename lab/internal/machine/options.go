@@ -1,0 +1,70 @@
+//go:build linux
+
+package machine
+
+import (
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/goverbs/verbs/lab/connectx"
+	"github.com/goverbs/verbs/lab/internal/image"
+)
+
+// Options describe a machine.
+type Options struct {
+	Accel   string
+	Factor  float64 // of dilation
+	Timeout time.Duration
+	Mem     int // MiB
+	CPUs    int
+	Debug   bool
+
+	NICs        []string // adapters, of --nic
+	NICLog      string
+	UDP         netip.Addr     // of --udp
+	AdapterWire *connectx.Wire // of all adapters: the guest may number them in another order
+	Emulator    image.Emulator // QEMU; that of the architecture if it has no program
+
+	Userland string // a folder whose programs hide this machine's; none if empty
+
+	// If there are two machines, the wires between them and the number of this one.
+	net  *network
+	host int
+}
+
+// on returns the options for one of two machines.
+func (o Options) on(net *network, host int) Options {
+	o.net, o.host = net, host
+	return o
+}
+
+// modules returns the modules of the machine's devices.
+func (o Options) modules() []string {
+	if len(o.NICs) == 0 {
+		return image.RDMAModules
+	}
+	return slices.Concat(image.RDMAModules, image.AdapterModules)
+}
+
+// The numbers of the two machines of a pair. A single machine has number 0.
+const (
+	firstHost = 1
+	peerHost  = 2
+)
+
+// Stdio is what a program on a machine reads and writes, and gets signals from.
+type Stdio struct {
+	In       io.Reader
+	Out, Err io.Writer
+	Signals  <-chan os.Signal // SIGQUIT, for the program
+}
+
+// The limits of the time until the program starts: of one of two machines, for which the other
+// waits, and of others.
+const (
+	pairBootLimit = 90 * time.Second
+	bootLimit     = 10 * time.Minute
+)
