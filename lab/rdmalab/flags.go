@@ -17,20 +17,16 @@ import (
 
 	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/machine"
+	"github.com/goverbs/verbs/lab/internal/session"
 )
 
-// config describes a run.
+// config is what flags set.
 type config struct {
-	kernel, peer string
-	arch         string
-	suite        string // of the userland; the host's if empty
-	write        string
-	parallel     int
-	host         bool
-	all          bool // fetch all kernels
-	nic          string
-	socket       string
-	machine.Options
+	session.Config
+	host   bool
+	all    bool // fetch all kernels
+	nic    string
+	socket string
 }
 
 var (
@@ -43,22 +39,22 @@ func (c *config) flags() *flag.FlagSet {
 	fs := flag.NewFlagSet("rdmalab", flag.ContinueOnError)
 	fs.SetOutput(io.Discard) // the caller prints errors
 	fs.Usage = func() {}
-	c.kernel, c.arch, c.Mem, c.Factor, c.parallel = image.Kernels[0].Name, runtime.GOARCH, 2048, 40, -1
-	fs.StringVar(&c.kernel, "kernel", c.kernel, "`name` of the kernel: "+strings.Join(image.Names(), ", ")+"; uml is User-mode Linux of about 7.3: its first use builds it for many minutes, later it boots in a second; programs run at full speed, but system calls are slow, and modules, BPF and cgroups are missing; 16k kernels, for arm64, have pages of 16 KiB")
-	fs.StringVar(&c.peer, "peer", "", "`name` of the kernel of a second machine, which runs the program as well (default none)")
-	fs.StringVar(&c.arch, "arch", c.arch, "`name` of the architecture: "+strings.Join(image.ArchNames(), ", ")+"; a foreign one is emulated, and needs a userland")
+	c.Kernel, c.Arch, c.Mem, c.Factor, c.Parallel = image.Kernels[0].Name, runtime.GOARCH, 2048, 40, -1
+	fs.StringVar(&c.Kernel, "kernel", c.Kernel, "`name` of the kernel: "+strings.Join(image.Names(), ", ")+"; uml is User-mode Linux of about 7.3: its first use builds it for many minutes, later it boots in a second; programs run at full speed, but system calls are slow, and modules, BPF and cgroups are missing; 16k kernels, for arm64, have pages of 16 KiB")
+	fs.StringVar(&c.Peer, "peer", "", "`name` of the kernel of a second machine, which runs the program as well (default none)")
+	fs.StringVar(&c.Arch, "arch", c.Arch, "`name` of the architecture: "+strings.Join(image.ArchNames(), ", ")+"; a foreign one is emulated, and needs a userland")
 	fs.StringVar(&c.nic, "nic", "", "emulated `adapters`, at most two with a comma between: connectx (a virtual function, RoCE v2), connectx-pf (a physical one), connectx-ib (InfiniBand), connectx-noguid (a virtual function whose node GUID is zero); the kernel's own mlx5 drivers drive the first as mlx5_0 (default none)")
 	fs.StringVar(&c.socket, "socket", "", "nic: `paths` of the sockets to make, with a comma between; their adapters share a wire")
 	fs.TextVar(&c.UDP, "udp", netip.Addr{}, "IPv4 `address` of this machine that mlx5_0 shares: from it mlx5_0 reaches, by UDP, RoCE devices of other machines and those of package soft on this one (default none)")
 	fs.StringVar(&c.NICLog, "niclog", "", "`file` for a log of what happens between the drivers and the adapters, an event a line")
-	fs.StringVar(&c.suite, "userland", "", "Debian `suite` whose programs and libraries replace this machine's, such as sid for the newest C peers (default none, or bookworm-security if the architecture is foreign)")
+	fs.StringVar(&c.Suite, "userland", "", "Debian `suite` whose programs and libraries replace this machine's, such as sid for the newest C peers (default none, or bookworm-security if the architecture is foreign)")
 	fs.StringVar(&c.Accel, "accel", "", "`how` QEMU runs: kvm, tcg, icount or dilated (default kvm if a probe boots, or else tcg); icount is tcg with a clock that advances with every instruction, so that measurements repeat to a percent; dilated is tcg with slow clocks, for latencies like those of a real machine (go doc rdmalab)")
 	fs.Float64Var(&c.Factor, "factor", c.Factor, "`factor` of dilation, 1 to 100")
 	fs.IntVar(&c.Mem, "mem", c.Mem, "guest memory in `MiB`")
 	fs.IntVar(&c.CPUs, "cpus", 0, "`number` of guest processors (default 2, or 4 if time is dilated)")
 	fs.DurationVar(&c.Timeout, "timeout", c.Timeout, "longest run (default 20m, or none with test, where each package has the -timeout of go test)")
-	fs.IntVar(&c.parallel, "parallel", c.parallel, "`number` of machines that run at a time, for all users of one cache; others wait; 0 is no limit, -1 depends on processors and memory")
-	fs.StringVar(&c.write, "write", "", "`folder` in which the guest's changes to files are permanent")
+	fs.IntVar(&c.Parallel, "parallel", c.Parallel, "`number` of machines that run at a time, for all users of one cache; others wait; 0 is no limit, -1 depends on processors and memory")
+	fs.StringVar(&c.Write, "write", "", "`folder` in which the guest's changes to files are permanent")
 	fs.BoolVar(&c.host, "host", false, "run on this machine's own RDMA devices instead")
 	fs.BoolVar(&c.all, "all", false, "fetch: all kernels")
 	fs.BoolVar(&c.Debug, "debug", false, "show the kernel's console")
@@ -112,8 +108,8 @@ func parse(args []string) (c config, rest []string, err error) {
 	if err := c.checkUDP(rest[0]); err != nil {
 		return c, nil, err
 	}
-	if c.suite == "" && image.ArchByName(c.arch).Foreign() {
-		c.suite = image.DefaultUserland
+	if c.Suite == "" && image.ArchByName(c.Arch).Foreign() {
+		c.Suite = image.DefaultUserland
 	}
 	return c, rest, nil
 }
@@ -123,23 +119,23 @@ func (c *config) check() error {
 		name, value string
 		values      []string
 		optional    bool
-	}{{"kernel", c.kernel, image.Names(), false}, {"peer", c.peer, image.Names(), true}, {"arch", c.arch, image.ArchNames(), false}, {"accel", c.Accel, accelerators, true}} {
+	}{{"kernel", c.Kernel, image.Names(), false}, {"peer", c.Peer, image.Names(), true}, {"arch", c.Arch, image.ArchNames(), false}, {"accel", c.Accel, accelerators, true}} {
 		if (f.value != "" || !f.optional) && !slices.Contains(f.values, f.value) {
 			return fmt.Errorf("--%s %s: not one of %s", f.name, f.value, strings.Join(f.values, ", "))
 		}
 	}
-	for flag, name := range map[string]string{"kernel": c.kernel, "peer": c.peer} {
-		if err := image.Fits(name, image.ArchByName(c.arch)); err != nil {
+	for flag, name := range map[string]string{"kernel": c.Kernel, "peer": c.Peer} {
+		if err := image.Fits(name, image.ArchByName(c.Arch)); err != nil {
 			return fmt.Errorf("--%s %s: %w", flag, name, err)
 		}
 	}
 	switch {
-	case c.kernel == image.UML && c.suite != "":
+	case c.Kernel == image.UML && c.Suite != "":
 		return errors.New("--userland does not work on User-mode Linux")
-	case c.arch != "amd64" && (c.Accel == machine.Dilated || c.Accel == machine.ICount):
-		return fmt.Errorf("--arch %s: dilated and icount are for amd64 only", c.arch)
-	case c.Accel == "kvm" && image.ArchByName(c.arch).Foreign():
-		return fmt.Errorf("--accel kvm does not work for the foreign architecture %s", c.arch)
+	case c.Arch != "amd64" && (c.Accel == machine.Dilated || c.Accel == machine.ICount):
+		return fmt.Errorf("--arch %s: dilated and icount are for amd64 only", c.Arch)
+	case c.Accel == "kvm" && image.ArchByName(c.Arch).Foreign():
+		return fmt.Errorf("--accel kvm does not work for the foreign architecture %s", c.Arch)
 	case !(c.Factor >= 1 && c.Factor <= 100):
 		return fmt.Errorf("--factor %g: not in 1..100", c.Factor)
 	case c.Mem < 256:
@@ -157,7 +153,7 @@ func (c *config) checkUDP(command string) error {
 		return nil
 	case !c.UDP.Is4() || c.UDP.IsUnspecified() || c.UDP.IsLoopback() || c.UDP.IsMulticast():
 		return fmt.Errorf("--udp %v: not an IPv4 address that a link of a guest can have", c.UDP)
-	case c.peer != "":
+	case c.Peer != "":
 		return errors.New("--udp does not work with --peer: only one machine can have the address")
 	case command == "nic" && len(c.NICs) == 0:
 		return nil

@@ -22,7 +22,7 @@ func TestFlags(t *testing.T) {
 	if err != nil || !slices.Equal(rest, []string{"run", "prog", "--kernel", "x"}) {
 		t.Fatal(rest, err)
 	}
-	if c.kernel != "6.1" || c.Mem != 512 || c.peer != "6.12" || c.CPUs != 2 || c.Timeout != 20*time.Minute {
+	if c.Kernel != "6.1" || c.Mem != 512 || c.Peer != "6.12" || c.CPUs != 2 || c.Timeout != 20*time.Minute {
 		t.Errorf("%+v", c)
 	}
 	if c, _, err := parse([]string{"--accel", machine.Dilated, "x"}); err != nil || c.CPUs != 4 {

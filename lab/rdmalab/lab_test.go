@@ -21,6 +21,7 @@ import (
 	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
 	"github.com/goverbs/verbs/lab/internal/machine"
+	"github.com/goverbs/verbs/lab/internal/session"
 )
 
 // TestMain lets the test binary run as the lab, on the host and in the guest.
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(nicGuestVariable) != "" {
 		nicGuest()
 	}
-	if os.Getpid() == 1 || os.Getenv("LAB_TEST_MAIN") != "" || os.Getenv(sessionVariable) != "" {
+	if os.Getpid() == 1 || os.Getenv("LAB_TEST_MAIN") != "" || os.Getenv(session.Variable) != "" {
 		os.Unsetenv("LAB_TEST_MAIN")
 		main()
 	}

@@ -125,6 +125,7 @@ import (
 	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
 	"github.com/goverbs/verbs/lab/internal/machine"
+	"github.com/goverbs/verbs/lab/internal/session"
 )
 
 func main() {
@@ -163,8 +164,8 @@ var errQuit = errors.New("SIGQUIT")
 
 func run(ctx context.Context, args []string, std machine.Stdio) (int, error) {
 	begun := time.Now()
-	if socket := os.Getenv(sessionVariable); socket != "" {
-		return join(ctx, socket, args, std)
+	if socket := os.Getenv(session.Variable); socket != "" {
+		return session.Join(ctx, socket, args, std)
 	}
 	c, args, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -195,30 +196,30 @@ func run(ctx context.Context, args []string, std machine.Stdio) (int, error) {
 	if c.host {
 		return runOnHost(ctx, args)
 	}
-	on := image.ArchByName(c.arch)
-	if err := image.NeedMachine(c.kernel, on); err != nil {
+	on := image.ArchByName(c.Arch)
+	if err := image.NeedMachine(c.Kernel, on); err != nil {
 		return job.ExitLab, err
 	}
 	if _, err := image.ReadSelf(on); err != nil {
 		return job.ExitLab, err
 	}
 	if command == "test" {
-		return test(ctx, c, args)
+		return session.Test(ctx, c.Config, args)
 	}
 	if _, err := exec.LookPath(args[0]); err != nil {
 		return job.ExitLab, err
 	}
-	return runInLab(ctx, c, args, std, begun)
+	return session.Run(ctx, c.Config, args, std, begun)
 }
 
 // fetch fetches the chosen kernels, or all.
 func fetch(ctx context.Context, c config) (int, error) {
-	if err := image.NeedMachine(c.kernel, image.ArchByName(c.arch)); err != nil {
+	if err := image.NeedMachine(c.Kernel, image.ArchByName(c.Arch)); err != nil {
 		return job.ExitLab, err
 	}
-	on, names := image.ArchByName(c.arch), []string{c.kernel}
-	if c.peer != "" {
-		names = append(names, c.peer)
+	on, names := image.ArchByName(c.Arch), []string{c.Kernel}
+	if c.Peer != "" {
+		names = append(names, c.Peer)
 	}
 	if c.all {
 		names = slices.DeleteFunc(image.Names(), func(name string) bool { return image.Fits(name, on) != nil })
@@ -228,8 +229,8 @@ func fetch(ctx context.Context, c config) (int, error) {
 		_, err := image.Fetch(ctx, name, on)
 		errs = append(errs, err)
 	}
-	if c.suite != "" {
-		_, err := image.FetchUserland(ctx, c.suite, on)
+	if c.Suite != "" {
+		_, err := image.FetchUserland(ctx, c.Suite, on)
 		errs = append(errs, err)
 	}
 	if len(c.NICs) > 0 {

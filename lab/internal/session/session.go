@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package session
 
 import (
 	"context"
@@ -36,12 +36,12 @@ import (
 //
 // A package may leave the machine broken: then it fails, and the next has a new machine.
 
-// sessionVariable names the variable with the path of the session's socket.
-const sessionVariable = "LAB_SESSION"
+// Variable names the variable with the path of the session's socket.
+const Variable = "LAB_SESSION"
 
 // session runs programs that are sent to its socket.
 type session struct {
-	c     config
+	c     Config
 	limit time.Duration // of each program
 
 	mu      sync.Mutex // held while a program runs
@@ -63,9 +63,9 @@ type message struct {
 	Error    string
 }
 
-// test runs go test.
-func test(ctx context.Context, c config, args []string) (int, error) {
-	if c.peer != "" {
+// Test runs go test.
+func Test(ctx context.Context, c Config, args []string) (int, error) {
+	if c.Peer != "" {
 		return job.ExitLab, errors.New("test does not work with --peer: run go test -exec rdmalab for a package that needs two machines")
 	}
 	limit, args, err := takeTimeout(args)
@@ -97,9 +97,9 @@ func test(ctx context.Context, c config, args []string) (int, error) {
 	}
 	// The limit is the session's, as one for go test would begin while a package waits for another.
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-exec", "'" + self + "'", "-timeout", "0"}, args...)...)
-	cmd.Env = append(os.Environ(), sessionVariable+"="+socket)
-	if image.ArchByName(c.arch).Foreign() {
-		cmd.Env = append(cmd.Env, "GOARCH="+c.arch)
+	cmd.Env = append(os.Environ(), Variable+"="+socket)
+	if image.ArchByName(c.Arch).Foreign() {
+		cmd.Env = append(cmd.Env, "GOARCH="+c.Arch)
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
@@ -201,7 +201,7 @@ func (s *session) run(ctx context.Context, req request, std machine.Stdio) (int,
 	}
 	if s.endTurn == nil {
 		var err error
-		if s.endTurn, err = takeTurn(ctx, s.c.parallel); err != nil {
+		if s.endTurn, err = takeTurn(ctx, s.c.Parallel); err != nil {
 			return job.ExitLab, err
 		}
 		s.c.choose(ctx, s.runner.Kernel)
@@ -212,7 +212,7 @@ func (s *session) run(ctx context.Context, req request, std machine.Stdio) (int,
 	if s.limit > 0 {
 		args = slices.Insert(args, 1, machine.TimeoutFlag+s.limit.String())
 	}
-	t, err := machine.NewTask(s.runner.Kernel, s.c.Options, s.c.write, args, req.Env, req.Dir)
+	t, err := machine.NewTask(s.runner.Kernel, s.c.Options, s.c.Write, args, req.Env, req.Dir)
 	if err != nil {
 		return job.ExitLab, err
 	}
@@ -247,8 +247,8 @@ type writer func([]byte) error
 
 func (w writer) Write(b []byte) (int, error) { return len(b), w(b) }
 
-// join runs a program in a session.
-func join(ctx context.Context, socket string, args []string, std machine.Stdio) (int, error) {
+// Join runs a program in a session.
+func Join(ctx context.Context, socket string, args []string, std machine.Stdio) (int, error) {
 	c, err := net.Dial("unix", socket)
 	if err != nil {
 		return job.ExitLab, err
@@ -261,7 +261,7 @@ func join(ctx context.Context, socket string, args []string, std machine.Stdio) 
 		return job.ExitLab, err
 	}
 	out, in := json.NewEncoder(c), json.NewDecoder(c)
-	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, sessionVariable+"=") })
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, Variable+"=") })
 	if err := out.Encode(request{Args: args, Env: env, Dir: dir}); err != nil {
 		return job.ExitLab, err
 	}

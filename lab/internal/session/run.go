@@ -1,6 +1,8 @@
 //go:build linux
 
-package main
+// Package session runs what the lab is asked for when it has its turn: a program, a program on two machines, or the
+// packages of a go test one after the other.
+package session
 
 import (
 	"context"
@@ -13,7 +15,18 @@ import (
 	"github.com/goverbs/verbs/lab/internal/machine"
 )
 
-func runInLab(ctx context.Context, c config, args []string, std machine.Stdio, begun time.Time) (int, error) {
+// Config describes a run.
+type Config struct {
+	Kernel, Peer string
+	Arch         string
+	Suite        string // of the userland; the host's if empty
+	Write        string
+	Parallel     int
+	machine.Options
+}
+
+// Run runs a program on a machine, or on two. The time since begun is a part of a test's.
+func Run(ctx context.Context, c Config, args []string, std machine.Stdio, begun time.Time) (int, error) {
 	k, err := c.prepare(ctx)
 	if err != nil {
 		return job.ExitLab, err
@@ -22,21 +35,21 @@ func runInLab(ctx context.Context, c config, args []string, std machine.Stdio, b
 	if err != nil {
 		return job.ExitLab, err
 	}
-	t, err := machine.NewTask(k, c.Options, c.write, args, os.Environ(), dir)
+	t, err := machine.NewTask(k, c.Options, c.Write, args, os.Environ(), dir)
 	if err != nil {
 		return job.ExitLab, err
 	}
 	t.Begun = begun
-	done, err := takeTurn(ctx, c.parallel)
+	done, err := takeTurn(ctx, c.Parallel)
 	if err != nil {
 		return job.ExitLab, err
 	}
 	defer done()
 	c.choose(ctx, k)
-	if c.peer == "" {
+	if c.Peer == "" {
 		return machine.RunAlone(ctx, k, t, c.Options, std)
 	}
-	peer, err := image.Fetch(ctx, c.peer, image.ArchByName(c.arch))
+	peer, err := image.Fetch(ctx, c.Peer, image.ArchByName(c.Arch))
 	if err == nil && (k.UML() || peer.UML()) {
 		err = errors.New("--peer: User-mode Linux has no wire to another machine")
 	}
@@ -50,11 +63,11 @@ func runInLab(ctx context.Context, c config, args []string, std machine.Stdio, b
 }
 
 // prepare fetches the kernel and the userland.
-func (c *config) prepare(ctx context.Context) (image.Kernel, error) {
-	on := image.ArchByName(c.arch)
-	k, err := image.Fetch(ctx, c.kernel, on)
-	if err == nil && c.suite != "" {
-		c.Userland, err = image.FetchUserland(ctx, c.suite, on)
+func (c *Config) prepare(ctx context.Context) (image.Kernel, error) {
+	on := image.ArchByName(c.Arch)
+	k, err := image.Fetch(ctx, c.Kernel, on)
+	if err == nil && c.Suite != "" {
+		c.Userland, err = image.FetchUserland(ctx, c.Suite, on)
 	}
 	if err == nil && len(c.NICs) > 0 {
 		if c.AdapterWire, err = machine.NewWire(c.Options); err == nil {
@@ -68,7 +81,7 @@ func (c *config) prepare(ctx context.Context) (image.Kernel, error) {
 }
 
 // choose chooses the accelerator. It may boot a machine.
-func (c *config) choose(ctx context.Context, k image.Kernel) {
+func (c *Config) choose(ctx context.Context, k image.Kernel) {
 	if k.Arch.Foreign() {
 		c.Accel = "tcg"
 	}
