@@ -12,8 +12,8 @@ import (
 	"slices"
 )
 
-// arch is a processor architecture of guests. Its name is that of Go and of Debian.
-type arch struct {
+// Arch is a processor architecture of guests. Its name is that of Go and of Debian.
+type Arch struct {
 	Name    string
 	QEMU    string // the program, which is in a package
 	pkg     string
@@ -24,7 +24,7 @@ type arch struct {
 	gcc     string // the end of the name of the cross-compiler's package
 }
 
-var arches = []arch{
+var arches = []Arch{
 	// Without CX16 the kernel's allocator does not use CMPXCHG16B, which may leave wrong
 	// flags in an emulated processor: kernels have crashed there.
 	{"amd64", "qemu-system-x86_64", "qemu-system-x86", "q35", "max,-cx16", "ttyS0", "pci", "x86-64-linux-gnu"},
@@ -32,6 +32,7 @@ var arches = []arch{
 	{"s390x", "qemu-system-s390x", "qemu-system-misc", "s390-ccw-virtio", "max", "ttysclp0", "ccw", "s390x-linux-gnu"},
 }
 
+// ArchNames returns the names of all architectures.
 func ArchNames() (names []string) {
 	for _, a := range arches {
 		names = append(names, a.Name)
@@ -40,13 +41,13 @@ func ArchNames() (names []string) {
 }
 
 // ArchByName returns an architecture whose name has been checked.
-func ArchByName(name string) arch { return arches[slices.Index(ArchNames(), name)] }
+func ArchByName(name string) Arch { return arches[slices.Index(ArchNames(), name)] }
 
 // Foreign reports whether programs of the architecture cannot run on this machine.
-func (a arch) Foreign() bool { return a.Name != runtime.GOARCH }
+func (a Arch) Foreign() bool { return a.Name != runtime.GOARCH }
 
 // self returns the file of this program for the guest.
-func (a arch) self() (string, error) {
+func (a Arch) self() (string, error) {
 	if !a.Foreign() {
 		return "/proc/self/exe", nil
 	}
@@ -62,7 +63,7 @@ func (a arch) self() (string, error) {
 }
 
 // ReadSelf reads this program, for an architecture. It fails if the program is dynamically linked.
-func ReadSelf(a arch) ([]byte, error) {
+func ReadSelf(a Arch) ([]byte, error) {
 	file, err := a.self()
 	if err != nil {
 		return nil, err

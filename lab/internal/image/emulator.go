@@ -30,7 +30,7 @@ type Emulator struct {
 
 // FindEmulator returns this machine's QEMU for an architecture if that has vfio-user-pci. Otherwise
 // it fetches Debian's, which runs with the libraries of its own packages.
-func FindEmulator(ctx context.Context, on arch) (Emulator, error) {
+func FindEmulator(ctx context.Context, on Arch) (Emulator, error) {
 	if path, err := exec.LookPath(on.QEMU); err == nil {
 		out, err := exec.CommandContext(ctx, path, "--version").Output()
 		if m := reQEMU.FindSubmatch(out); err == nil && m != nil {

@@ -30,7 +30,7 @@ var Kernels = []struct{ Name, suite, meta, flavour string }{
 const pages16K = "-16k"
 
 // Fits returns an error if there is no such kernel for an architecture.
-func Fits(kernel string, on arch) error {
+func Fits(kernel string, on Arch) error {
 	switch {
 	case kernel == UML && on.Name != "amd64":
 		return fmt.Errorf("not for --arch %s: User-mode Linux is for amd64 only", on.Name)
@@ -41,7 +41,7 @@ func Fits(kernel string, on arch) error {
 }
 
 // Fetch fetches and prepares a kernel, unless that has been done.
-func Fetch(ctx context.Context, name string, on arch) (Kernel, error) {
+func Fetch(ctx context.Context, name string, on Arch) (Kernel, error) {
 	if k, err := Cached(name, on); err == nil {
 		return k, nil
 	}
@@ -58,7 +58,7 @@ func Fetch(ctx context.Context, name string, on arch) (Kernel, error) {
 }
 
 // pin returns the file that names the folder of a kernel that has been fetched.
-func pin(name string, on arch) string {
+func pin(name string, on Arch) string {
 	if on.Name != "amd64" {
 		name += "-" + on.Name
 	}
@@ -66,7 +66,7 @@ func pin(name string, on arch) string {
 }
 
 // Cached returns a kernel that has been fetched.
-func Cached(name string, on arch) (Kernel, error) {
+func Cached(name string, on Arch) (Kernel, error) {
 	b, err := os.ReadFile(pin(name, on))
 	if err != nil {
 		return Kernel{}, err

@@ -21,7 +21,7 @@ type Kernel struct {
 	Release string // uname -r
 	packed  string // Debian's image
 	Image   string // what boots: that, or the kernel unpacked from it
-	Arch    arch
+	Arch    Arch
 	Modules string // the guest's /lib/modules/RELEASE; empty for User-mode Linux
 }
 
@@ -36,7 +36,7 @@ func (k Kernel) depmod(ctx context.Context) error {
 
 // openKernel finds the parts of an unpacked kernel. Newer ones are in /usr, with the
 // image among the modules.
-func openKernel(root string, on arch) (Kernel, error) {
+func openKernel(root string, on Arch) (Kernel, error) {
 	find := func(old, merged string) string {
 		for _, p := range []string{old, merged} {
 			if m, _ := filepath.Glob(filepath.Join(root, p)); len(m) == 1 {

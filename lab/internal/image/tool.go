@@ -12,7 +12,7 @@ import (
 )
 
 // NeedMachine returns an error if tools that a kernel requires are missing.
-func NeedMachine(kernel string, on arch) error {
+func NeedMachine(kernel string, on Arch) error {
 	if kernel == UML {
 		return needTools("ip", "xz")
 	}
@@ -47,6 +47,7 @@ func needTools(tools ...string) error {
 	return errors.Join(errs...)
 }
 
+// Exist reports whether all files exist.
 func Exist(files ...string) bool {
 	for _, f := range files {
 		if _, err := os.Stat(f); err != nil {

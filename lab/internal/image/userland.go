@@ -26,7 +26,7 @@ var userlandPackages = []string{
 
 // FetchUserland returns a folder with the programs and libraries of a Debian suite, which hide
 // this machine's. No package's scripts are run.
-func FetchUserland(ctx context.Context, suite string, on arch) (string, error) {
+func FetchUserland(ctx context.Context, suite string, on Arch) (string, error) {
 	// A new list of packages takes a new folder, as others may run with the old one.
 	sum := sha256.Sum256([]byte(strings.Join(userlandPackages, " ")))
 	root := filepath.Join(debian.CacheDir(), fmt.Sprintf("userland-%s-%s-%x", suite, on.Name, sum[:4]))

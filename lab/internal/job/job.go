@@ -13,7 +13,7 @@ import (
 // SetupFile is the file of the setup in the initramfs.
 const SetupFile = "setup.json"
 
-// UML is set in User-mode Linux, for process 1.
+// UML is a variable that is set in User-mode Linux, for process 1.
 const UML = "LAB_UML"
 
 // Setup is what the guest knows when it boots. It is in the initramfs.
@@ -68,7 +68,7 @@ type Result struct {
 	Out, Err   int64    // bytes that the program wrote
 	Error      string   // the lab's own failure inside the guest
 	Kernel     []string // warnings in the kernel's log
-	Files      []Kept   // what the program wrote at the paths of job.Keep, in their order
+	Files      []Kept   // what the program wrote at the paths of Job.Keep, in their order
 	Lost, Left []string // what is no longer there, or is new, on a machine that is shared
 }
 
@@ -91,6 +91,7 @@ func ExitStatus(s syscall.WaitStatus) int {
 // ExitLab is the exit status for failures of the lab itself.
 const ExitLab = 125
 
+// ExitCode returns the exit status for what the lab has done itself.
 func ExitCode(err error) int {
 	if err != nil {
 		return ExitLab

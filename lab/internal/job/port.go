@@ -16,9 +16,11 @@ const (
 	PortResult = "result"
 )
 
+// Ports are the ports in their order, which serial lines have instead of names.
 var Ports = []string{portIn, portOut, portErr, PortResult}
 
-// Outlet is where a port's output goes. A closed output does not block the guest.
+// Outlet is where a program's output goes, in the guest and then on the host. A closed output does not block the
+// program.
 type Outlet struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -35,6 +37,7 @@ func (o *Outlet) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// To has the output go to a writer.
 func (o *Outlet) To(w io.Writer) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -60,7 +63,7 @@ func FeedStdin(w io.Writer, r io.Reader) {
 	}
 }
 
-// ReceiveStdin decodes the frames of feed.
+// ReceiveStdin decodes the frames of FeedStdin.
 func ReceiveStdin(w io.WriteCloser, r io.Reader) {
 	defer w.Close()
 	var head [2]byte

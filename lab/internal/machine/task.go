@@ -84,6 +84,7 @@ func (t *Task) Finish(r job.Result) (int, error) {
 	return r.Exit, err
 }
 
+// TimeoutFlag begins the argument of a test with its time.
 const TimeoutFlag = "-test.timeout="
 
 // shorten reduces a test's time by what has passed since begun, so that it ends by itself, and
