@@ -25,6 +25,10 @@ type Kernel struct {
 	Modules string // the guest's /lib/modules/RELEASE; empty for User-mode Linux
 }
 
+// UML reports whether the kernel is User-mode Linux: it has no modules, since everything
+// is built in.
+func (k Kernel) UML() bool { return k.Modules == "" }
+
 // depmod writes the modules' dependencies.
 func (k Kernel) depmod(ctx context.Context) error {
 	base := strings.TrimSuffix(k.Modules, "/lib/modules/"+k.Release)
@@ -68,14 +72,15 @@ func (k Kernel) complete() bool {
 	return err == nil && Exist(k.Image) && !slices.ContainsFunc(files, packed)
 }
 
-// rootModules are needed to mount the real root, rdmaModules for the devices.
+// rootModules are needed to mount the real root, RDMAModules for the devices, AdapterModules for emulated adapters.
 var (
-	rootModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"}
-	RDMAModules = []string{"ib_uverbs", "rdma_ucm", "rdma_rxe", "siw", "veth", "dummy"}
+	rootModules    = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"}
+	RDMAModules    = []string{"ib_uverbs", "rdma_ucm", "rdma_rxe", "siw", "veth", "dummy"}
+	AdapterModules = []string{"mlx5_ib"}
 )
 
 // ModuleFiles returns the files of the named modules and of those they need,
-// in loading order, relative to k.modules. Modules built into the kernel are
+// in loading order, relative to k.Modules. Modules built into the kernel are
 // left out.
 func (k Kernel) ModuleFiles(names ...string) ([]string, error) {
 	f, err := os.Open(filepath.Join(k.Modules, "modules.dep"))
@@ -115,12 +120,5 @@ func (k Kernel) ModuleFiles(names ...string) ([]string, error) {
 	return order, nil
 }
 
-// UML reports whether the kernel is User-mode Linux: it has no modules, since everything
-// is built in.
-func (k Kernel) UML() bool { return k.Modules == "" }
-
 // packed reports whether a module's file is compressed.
 func packed(name string) bool { return filepath.Ext(name) != ".ko" }
-
-// AdapterModules are the drivers of adapters.
-var AdapterModules = []string{"mlx5_ib"}

@@ -41,7 +41,7 @@ func unpackImage(ctx context.Context, image, file string) error {
 	return decompressTo(ctx, file, ext, bytes.NewReader(packed))
 }
 
-// unpackModules decompresses module files that are loaded at each boot, relative to k.modules.
+// unpackModules decompresses module files that are loaded at each boot, relative to k.Modules.
 func (k Kernel) unpackModules(ctx context.Context, files []string) error {
 	for _, name := range files {
 		if !packed(name) {
