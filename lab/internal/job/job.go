@@ -5,6 +5,7 @@
 package job
 
 import (
+	"fmt"
 	"net/netip"
 	"syscall"
 	"time"
@@ -111,3 +112,15 @@ type Fresh struct {
 	Time time.Time
 	Seed []byte // of the kernel's random numbers
 }
+
+// Wires are the wires between two machines, by the name of the link at both ends.
+var Wires = []string{rxeWire, siwWire, ControlWire}
+
+const (
+	rxeWire     = "w0"
+	siwWire     = "w1"
+	ControlWire = "c0"
+)
+
+// MAC returns the MAC address of a machine's card on a wire.
+func MAC(wire, host int) string { return fmt.Sprintf("52:54:00:09:%02x:%02x", wire, host) }
