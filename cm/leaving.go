@@ -34,6 +34,7 @@ type leave struct {
 	id    *ID
 	port  uint16 // the local one
 	asked bool
+	over  bool // nobody is to be asked: it is being destroyed, which may take a minute
 	gone  bool
 	timer *time.Timer // destroys it
 }
@@ -68,7 +69,7 @@ func (l *leaving) add(id *ID, port uint16, asked bool) bool {
 		l.ids = map[*ID]*leave{}
 	}
 	id.leaving.Store(true)
-	s := &leave{id: id, port: port}
+	s := &leave{id: id, port: port, over: over}
 	l.ids[id] = s
 	ask := !over && !asked && l.asked < maxAsked
 	end := func() { l.end(id) }
@@ -146,13 +147,13 @@ func (l *leaving) endPort(port uint16) {
 	}
 }
 
-// endAll destroys the IDs for which match returns true.
+// endAll destroys the IDs for which match returns true, but does not wait for those that are being destroyed.
 func (l *leaving) endAll(match func(*leave) bool) {
 	var ids []*ID
 	l.mu.Lock()
 	for _, asked := range []bool{false, true} { // so that none is asked in the place of another
 		for id, s := range l.ids {
-			if s.asked == asked && match(s) {
+			if !s.over && s.asked == asked && match(s) {
 				ids = append(ids, id)
 			}
 		}

@@ -14,14 +14,19 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestShortLived accepts connections that bring a message and end at once, while the connection manager is
-// busy with others, and establishes them by ID.Notify as soon as the message is there. Where the end is in the kernel's queue by
-// then, Linux goes on to repeat the acceptance, for which the destruction of the ID waits a minute. Close does not.
+// TestShortLived accepts connections that bring a message and end at once, while the connection
+// manager is busy with others, and establishes them by ID.Notify as soon as the message is there. Where
+// the end is in the kernel's queue by then, Linux goes on to repeat the acceptance, for which the
+// destruction of the ID waits a minute. Close does not, of the endpoint and of the transport.
 func TestShortLived(t *testing.T) {
 	labtest.RequireBoth(t)
+	if testing.Short() {
+		t.Skip("the end of the process waits a minute for such IDs")
+	}
 	const conns, dialers = 600, 32
 	ctx := labtest.Within(t, 3*time.Minute)
-	l := labtest.Made((&cm.ListenConfig{Backlog: conns}).Listen(ctx, labtest.AddrOf(labtest.RoCE)+":0"))(t)
+	transport := new(cm.Transport)
+	l := labtest.Must((&cm.ListenConfig{Transport: transport, Backlog: conns}).Listen(ctx, labtest.AddrOf(labtest.RoCE)+":0"))(t)
 	accept := func(r *cm.Request) error {
 		var notifies sync.WaitGroup
 		defer notifies.Wait()
@@ -83,4 +88,10 @@ func TestShortLived(t *testing.T) {
 		})
 	}
 	sides.Wait()
+	labtest.Check(t, l.Close())
+	begin := time.Now()
+	labtest.Check(t, transport.Close())
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("the end of the transport has taken %v", took)
+	}
 }
