@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -55,18 +56,24 @@ func TestAdapterKilled(t *testing.T) {
 		until [ $(rdma res show qp | grep -c '^link mlx5_0/1 .* type RC state RTS') = 2 ]; do sleep 0.1; done; echo up; `
 	for name, test := range map[string]struct {
 		script string
-		sig    syscall.Signal // for the lab, or SIGKILL for QEMU
+		sig    syscall.Signal // for the lab, or SIGKILL for QEMU; 0 is a line for the script
 	}{
-		"reset":    {"echo b >/proc/sysrq-trigger; sleep 1000", 0},
-		"panic":    {"echo c >/proc/sysrq-trigger; sleep 1000", 0},
-		"poweroff": {"echo o >/proc/sysrq-trigger; sleep 1000", 0},
+		"reset":    {"read line; echo b >/proc/sysrq-trigger; sleep 1000", 0},
+		"panic":    {"read line; echo c >/proc/sysrq-trigger; sleep 1000", 0},
+		"poweroff": {"read line; echo o >/proc/sysrq-trigger; sleep 1000", 0},
 		"lab":      {"sleep 1000", syscall.SIGTERM},
 		"QEMU":     {"sleep 1000", syscall.SIGKILL},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd, _, stderr := lab(t, "--nic", "connectx", "sh", "-c", script+test.script)
+			stdin, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
 			startUp(t, cmd, stderr)
 			switch test.sig {
+			case 0: // only now, as what a machine has printed may be lost when it is reset
+				io.WriteString(stdin, "now\n")
 			case syscall.SIGTERM:
 				cmd.Process.Signal(test.sig)
 			case syscall.SIGKILL:
