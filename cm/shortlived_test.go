@@ -19,7 +19,7 @@ import (
 // the end is in the kernel's queue by then, Linux goes on to repeat the acceptance, for which the
 // destruction of the ID waits a minute. Close does not, of the endpoint and of the transport.
 func TestShortLived(t *testing.T) {
-	labtest.RequireBoth(t)
+	labtest.RequireKernel(t)
 	if testing.Short() {
 		t.Skip("the end of the process waits a minute for such IDs")
 	}
