@@ -485,7 +485,7 @@ func (e *Endpoint) Close() error {
 
 // leave lets the transport tell the peer that this side has ended the connection. It returns false if
 // there is nothing to tell, or the end of the ID does: on iWARP, where TCP repeats it, and for a peer that
-// has not confirmed the connection.
+// has not confirmed the connection, unless [ID.Notify] has established it.
 func (e *Endpoint) leave() bool {
 	l := &e.life
 	return (l.up.Load() || e.id.notified.Load()) && e.plan.typ == verbs.RC && !e.iwarp &&

@@ -33,11 +33,18 @@ type leaving struct {
 type leave struct {
 	id    *ID
 	port  uint16 // the local one
-	asked bool
-	over  bool // nobody is to be asked: it is being destroyed, which may take a minute
-	gone  bool
+	state leaveState
 	timer *time.Timer // destroys it
 }
+
+type leaveState uint8
+
+const (
+	leaveWaiting leaveState = iota
+	leaveAsked              // its peer has been asked
+	leaveOver               // nobody is to be asked: it is being destroyed, which may take a minute
+	leaveGone
+)
 
 const (
 	maxLeaving = 4096 // a bound for the kernel's memory, and for local ports, of which it has 28,000
@@ -69,16 +76,16 @@ func (l *leaving) add(id *ID, port uint16, asked bool) bool {
 		l.ids = map[*ID]*leave{}
 	}
 	id.leaving.Store(true)
-	s := &leave{id: id, port: port, over: over}
+	s := &leave{id: id, port: port}
 	l.ids[id] = s
 	ask := !over && !asked && l.asked < maxAsked
 	end := func() { l.end(id) }
-	switch s.asked = !over && (asked || ask); {
+	switch {
 	case over:
-		s.timer = time.AfterFunc(0, end)
-	case s.asked:
+		s.state, s.timer = leaveOver, time.AfterFunc(0, end)
+	case asked || ask:
 		l.asked++
-		s.timer = time.AfterFunc(askLimit, end)
+		s.state, s.timer = leaveAsked, time.AfterFunc(askLimit, end)
 	default:
 		l.waiting.Push(s)
 		s.timer = time.AfterFunc(waitLimit, end)
@@ -116,16 +123,16 @@ func (l *leaving) remove(id *ID) {
 		return
 	}
 	delete(l.ids, id)
-	s.gone = true
 	s.timer.Stop()
-	if s.asked {
+	if s.state == leaveAsked {
 		l.asked--
 	}
+	s.state = leaveGone
 	var next *leave
 	for next == nil && l.asked < maxAsked && l.waiting.Len() > 0 {
-		if w := l.waiting.Pop(); !w.gone {
+		if w := l.waiting.Pop(); w.state == leaveWaiting {
 			next = w
-			next.asked = true
+			next.state = leaveAsked
 			next.timer.Reset(askLimit)
 			l.asked++
 		}
@@ -151,9 +158,9 @@ func (l *leaving) endPort(port uint16) {
 func (l *leaving) endAll(match func(*leave) bool) {
 	var ids []*ID
 	l.mu.Lock()
-	for _, asked := range []bool{false, true} { // so that none is asked in the place of another
+	for _, state := range []leaveState{leaveWaiting, leaveAsked} { // so that none is asked in the place of another
 		for id, s := range l.ids {
-			if !s.over && s.asked == asked && match(s) {
+			if s.state == state && match(s) {
 				ids = append(ids, id)
 			}
 		}
