@@ -15,19 +15,20 @@ for dir in $dirs; do
 	mod=$PWD/build/mod/${name//\//-}.mod sum=$PWD/build/mod/${name//\//-}.sum
 	cp "$dir/go.mod" "$mod"
 	cp "$dir/go.sum" "$sum"
+	replace=() drop=()
 	for other in $dirs; do
 		path=$(sed -n 's/^module //p' "$other/go.mod")
-		[ "$other" = "$dir" ] || $go mod edit -replace "$path=./$(realpath --relative-to "$dir" "$other")" "$mod"
+		drop+=(-dropreplace "$path")
+		[ "$other" = "$dir" ] || replace+=(-replace "$path=./$(realpath --relative-to "$dir" "$other")")
 	done
+	$go mod edit "${replace[@]}" "$mod"
 	case ${1-} in
 	-diff) (cd "$dir" && GOWORK=off $go mod tidy -diff -modfile="$mod") ;;
 	-tidy)
 		(cd "$dir" && GOWORK=off $go mod tidy -modfile="$mod")
 		cp "$sum" "$dir/go.sum"
 		cp "$mod" "$dir/go.mod"
-		for other in $dirs; do
-			$go mod edit -dropreplace "$(sed -n 's/^module //p' "$other/go.mod")" "$dir/go.mod"
-		done
+		$go mod edit "${drop[@]}" "$dir/go.mod"
 		;;
 	esac
 done
