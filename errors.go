@@ -74,9 +74,9 @@ var (
 	ErrState          = errors.New("the QP's state does not allow this work request")
 )
 
-// ErrQueueFailed is returned by every use of a queue that the kernel no longer serves, and by waits for a CQ
-// that has lost completions as it was full.
-// The reason follows in the text. Close the QP, SRQ or CQ.
+// ErrQueueFailed is returned by every use of a queue that the kernel no longer serves, and by waits
+// for a CQ that has lost completions as it was full. The reason follows in the text. Close the QP,
+// SRQ or CQ.
 var ErrQueueFailed = errors.New("queue has failed")
 
 type closedError struct{}

@@ -7,8 +7,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// TestGRHAddrs reads headers behind which older ones show, and headers of IPv6 whose addresses look like
-// IPv4's header.
+// TestGRHAddrs reads headers behind which older ones show, and headers of IPv6 whose addresses look
+// like IPv4's header.
 func TestGRHAddrs(t *testing.T) {
 	ipv4 := [20]byte{0x45, 0, 0, 152, 0x12, 0x34, 0x40, 0, 64, 17, 0x14, 0x08, 10, 9, 0, 7, 10, 9, 0, 1}
 	bad := ipv4

@@ -73,8 +73,8 @@ func (c QPCap) WithDefaults() QPCap {
 	}
 }
 
-// QPAttr contains the attributes of a QP (ibv_modify_qp(3), ibv_query_qp(3)). A [QPAttrMask] selects
-// those that a call sets.
+// QPAttr contains the attributes of a QP (ibv_modify_qp(3), ibv_query_qp(3)). A [QPAttrMask]
+// selects those that a call sets.
 type QPAttr struct {
 	State           QPState
 	CurState        QPState
@@ -167,7 +167,8 @@ type AddressVector struct {
 	Port        uint8
 }
 
-// PathMigState is the state of the migration to an alternate path, which InfiniBand has (enum ib_mig_state).
+// PathMigState is the state of the migration to an alternate path, which InfiniBand has (enum
+// ib_mig_state).
 type PathMigState uint8
 
 const (

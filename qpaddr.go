@@ -86,9 +86,9 @@ func (a QPAddr) Offer(conn io.ReadWriter) (peer QPAddr, err error) {
 }
 
 // Answer is the counterpart of [QPAddr.Offer], and of the clients of C's programs: it receives the
-// peer's address, calls connect, which may be nil, and sends this address. connect must move the QP to a
-// state in which it receives, ready for the peer's first message; if connect fails, the
-// peer gets no answer. Answer treats conn and errors like Offer.
+// peer's address, calls connect, which may be nil, and sends this address. connect must move the QP
+// to a state in which it receives, ready for the peer's first message; if connect fails, the peer
+// gets no answer. Answer treats conn and errors like Offer.
 func (a QPAddr) Answer(conn io.ReadWriter, connect func(peer QPAddr) error) (peer QPAddr, err error) {
 	if peer, err = receiveQPAddr(conn); err == nil && connect != nil {
 		if err := connect(peer); err != nil {

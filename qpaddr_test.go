@@ -67,7 +67,8 @@ const (
 
 var answer = verbs.QPAddr{QPNum: 0x12, PSN: 0x9c1f07, GID: verbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 15: 2}}
 
-// TestExchange exchanges addresses between two sides, and with a C program of each role, byte for byte.
+// TestExchange exchanges addresses between two sides, and with a C program of each role, byte for
+// byte.
 func TestExchange(t *testing.T) {
 	var order []string
 	step := func(s string) { order = append(order, s) }
@@ -132,8 +133,8 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// TestExchangeErrors exchanges addresses with a peer that sends something else, with one that is silent,
-// and where connecting fails.
+// TestExchangeErrors exchanges addresses with a peer that sends something else, with one that is
+// silent, and where connecting fails.
 func TestExchangeErrors(t *testing.T) {
 	roles := map[string]func(net.Conn) (verbs.QPAddr, error){
 		"offer":  func(c net.Conn) (verbs.QPAddr, error) { return qpAddr.Offer(c) },

@@ -111,8 +111,8 @@ const (
 	WCWithImm WCFlags = 1 << 1 // see [WC.Imm]
 	WCWithInv WCFlags = 1 << 3 // see [WC.InvalidatedRKey]
 
-	// WCIPv4 and WCIPv6 are set by devices that know which header the GRH is (mlx5 on Ethernet). The kernel's interface has
-	// no such flags.
+	// WCIPv4 and WCIPv6 are set by devices that know which header the GRH is (mlx5 on Ethernet).
+	// The kernel's interface has no such flags.
 	WCIPv4 WCFlags = 1 << 6
 	WCIPv6 WCFlags = 1 << 7
 )
@@ -138,9 +138,10 @@ type WC struct {
 	_         uint8
 }
 
-// GRHAddrs returns the addresses in the GRH of a datagram, the first [GRHSize] bytes of its buffer. They are invalid if grh
-// is no header. IPv4's has 20 bytes, the last of the GRH; those before are undefined (annex A17.4.5.2), and
-// may be the rest of an IPv6 header. So without WCIPv4 or WCIPv6 a valid checksum means IPv4, as for ibv_init_ah_from_wc(3).
+// GRHAddrs returns the addresses in the GRH of a datagram, the first [GRHSize] bytes of its buffer.
+// They are invalid if grh is no header. IPv4's has 20 bytes, the last of the GRH; those before are
+// undefined (annex A17.4.5.2), and may be the rest of an IPv6 header. So without WCIPv4 or WCIPv6 a
+// valid checksum means IPv4, as for ibv_init_ah_from_wc(3).
 func (w *WC) GRHAddrs(grh []byte) (src, dst netip.Addr) {
 	if w.Flags&WCGRH == 0 || len(grh) < GRHSize {
 		return src, dst

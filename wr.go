@@ -19,8 +19,8 @@ const (
 	// return their old value in the 8 bytes that the SGL names.
 	OpCompareSwap Opcode = 6
 	OpFetchAdd    Opcode = 7
-	// OpLocalInv invalidates a local key, that of a type 2 memory window. On mlx5 it counts as up to
-	// two requests of [QPCap], and OpBindMW as up to three: they are longer than others.
+	// OpLocalInv invalidates a local key, that of a type 2 memory window. On mlx5 it counts as up
+	// to two requests of [QPCap], and OpBindMW as up to three: they are longer than others.
 	OpLocalInv Opcode = 8
 	OpBindMW   Opcode = 9
 	// OpSendInv is a SEND that invalidates a key at the receiver.

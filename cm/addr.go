@@ -67,7 +67,8 @@ func checkZone(a netip.Addr) error {
 	return nil
 }
 
-// Linux's families and sizes of addresses, which package syscall of other systems has with other values.
+// Linux's families and sizes of addresses, which package syscall of other systems has with other
+// values.
 const (
 	afINET              = 2
 	afINET6             = 10

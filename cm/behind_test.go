@@ -14,8 +14,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestEndBehindRequests closes connections with shared CQs while requests of the port wait for answers: Linux
-// 7.3 sends 128 at a time, and drops the DREQ of an ID that is destroyed meanwhile.
+// TestEndBehindRequests closes connections with shared CQs while requests of the port wait for
+// answers: Linux 7.3 sends 128 at a time, and drops the DREQ of an ID that is destroyed meanwhile.
 func TestEndBehindRequests(t *testing.T) {
 	labtest.RequireBoth(t)
 	const conns, requests = 50, 200

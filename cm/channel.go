@@ -12,8 +12,9 @@ import (
 	"github.com/goverbs/verbs/internal/host"
 )
 
-// Channel is an event channel of librdmacm (rdma_create_event_channel(3)): the program makes IDs on it
-// and takes the events of all of them in order. Several goroutines may use a channel and its IDs.
+// Channel is an event channel of librdmacm (rdma_create_event_channel(3)): the program makes IDs on
+// it and takes the events of all of them in order. Several goroutines may use a channel and its
+// IDs.
 type Channel struct {
 	m         *manager
 	events    *queue
@@ -92,8 +93,8 @@ func (c *Channel) Connect(e Event, opt Options) (*Endpoint, error) {
 	return c.startEndpoint(e.ID, nil, "connect to", &opt, (*Endpoint).connect)
 }
 
-// Accept makes an endpoint that answers a ConnectRequest event. Established, or an event of failure,
-// follows, but no event for datagrams. A failed Accept rejects the request.
+// Accept makes an endpoint that answers a ConnectRequest event. Established, or an event of
+// failure, follows, but no event for datagrams. A failed Accept rejects the request.
 func (c *Channel) Accept(e Event, opt Options) (*Endpoint, error) {
 	if err := c.check(&e, ConnectRequest); err != nil {
 		return nil, fail("accept on ID", "", err)

@@ -58,7 +58,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestSetDepths plans the READs in flight within the limits of the program, the device and the peer.
+// TestSetDepths plans the READs in flight within the limits of the program, the device and the
+// peer.
 func TestSetDepths(t *testing.T) {
 	attr := &verbs.DeviceAttr{MaxQPRDAtomic: 20, MaxQPInitRDAtomic: 8}
 	for _, test := range []struct {

@@ -8,9 +8,9 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// cqSet is what an endpoint polls and waits for. A device keeps the sets of closed endpoints, for new
-// ones: to make and map CQs, and to open a channel and an epoll set, takes up to half of the time of a
-// set-up.
+// cqSet is what an endpoint polls and waits for. A device keeps the sets of closed endpoints, for
+// new ones: to make and map CQs, and to open a channel and an epoll set, takes up to half of the
+// time of a set-up.
 type cqSet struct {
 	cqKind
 	send, recv         *uverbs.CQ          // nil if the kind has none
@@ -64,8 +64,8 @@ func (s *cqSet) close() (err error) {
 	return err
 }
 
-// recycle takes the CQs from the endpoint that had them. It reports whether the set is as it was when
-// it was new: the program may have closed or resized a CQ, or still use it.
+// recycle takes the CQs from the endpoint that had them. It reports whether the set is as it was
+// when it was new: the program may have closed or resized a CQ, or still use it.
 func (s *cqSet) recycle() bool {
 	recycle := func(cq **uverbs.CQ, size int) bool {
 		if *cq == nil {

@@ -52,8 +52,8 @@ func (t *thread) init() {
 	t.stop = sync.OnceFunc(func() { close(t.done) })
 }
 
-// run runs a command and reads its answer. Most programs never change credentials, so the thread exists only after the
-// first refusal.
+// run runs a command and reads its answer. Most programs never change credentials, so the thread
+// exists only after the first refusal.
 func (m *manager) run(msg message, answer []byte) error {
 	err := m.runOnCaller(msg, answer)
 	if err == sys.ErrRefused {
@@ -112,7 +112,8 @@ func (m *manager) onThread(f func(fd int) error) error {
 }
 
 func (t *thread) serve() {
-	// The file is good for this thread's structure of credentials only, so the goroutine may not move to another.
+	// The file is good for this thread's structure of credentials only, so the goroutine may not
+	// move to another.
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	for {
 		select {
@@ -125,10 +126,11 @@ func (t *thread) serve() {
 	}
 }
 
-// closeOld closes the former files, which destroys the IDs on them (ucma_close). The ID of a connection
-// request is on the file that its listener had when the request came (ucma_connect_event_handler), and
-// stays there when the listener and its events move. So closeOld returns false and closes none if the
-// number of renewals is not the one that the caller has seen: events may have come since it found none.
+// closeOld closes the former files, which destroys the IDs on them (ucma_close). The ID of a
+// connection request is on the file that its listener had when the request came
+// (ucma_connect_event_handler), and stays there when the listener and its events move. So closeOld
+// returns false and closes none if the number of renewals is not the one that the caller has seen:
+// events may have come since it found none.
 func (t *thread) closeOld(renewals int) bool {
 	t.renewMu.Lock()
 	defer t.renewMu.Unlock()
@@ -165,8 +167,8 @@ func (m *manager) renew(fd int) (err error) {
 		return m.notRenewed("encode migration to", err)
 	}
 	defer move.free()
-	// syscall.Setuid and the like change the credentials of all threads, this one's too, at any time:
-	// also between the opening of a file and the first command on it.
+	// syscall.Setuid and the like change the credentials of all threads, this one's too, at any
+	// time: also between the opening of a file and the first command on it.
 	for err = sys.ErrRefused; err == sys.ErrRefused; {
 		err = m.renewOnce(fd, &move)
 	}
@@ -228,8 +230,8 @@ func (m *manager) notRenewed(op string, err error) error {
 // migrate moves an ID that is on a former file to fd. It fails with [sys.ErrRefused] if the
 // thread's credentials have changed again.
 func (t *thread) migrate(fd int, move *migration, handle uint32) error {
-	// The kernel wants to know which file the ID is on (ucma_get_ctx fails for another); mostly it is the
-	// last one.
+	// The kernel wants to know which file the ID is on (ucma_get_ctx fails for another); mostly it
+	// is the last one.
 	for _, from := range slices.Backward(t.old) {
 		if err := move.run(fd, from, handle); err == nil || err == sys.ErrRefused {
 			return err
@@ -253,8 +255,8 @@ func (m *manager) migrateNew(handle uint32) {
 	})
 }
 
-// migration is the command MIGRATE_ID, which takes an ID from any file that the process has open. It is encoded before
-// it is needed: memory that cannot be had would leave IDs behind.
+// migration is the command MIGRATE_ID, which takes an ID from any file that the process has open.
+// It is encoded before it is needed: memory that cannot be had would leave IDs behind.
 type migration struct {
 	message
 	req *abi.RdmaUcmMigrateId
@@ -328,8 +330,8 @@ func (m *manager) runBlocking(id *ID, cmd uint32, req []byte) error {
 	if m.attach(id, renewals) {
 		return translateErrno(err)
 	}
-	// The ID is on a file that waits for no events. It must get to the manager's, or its events would
-	// never be read.
+	// The ID is on a file that waits for no events. It must get to the manager's, or its events
+	// would never be read.
 	back := m.onThread(func(fd int) error {
 		move.req.Id, move.req.Fd = id.handle, uint32(idFD)
 		defer func() { id.detached = false }()

@@ -226,8 +226,9 @@ type header struct {
 func senderOf(wc *verbs.WC, grh []byte) Sender {
 	h := header{slid: wc.SLID, sl: wc.SL, pathBits: wc.PathBits}
 	src, _ := wc.GRHAddrs(grh)
-	// Fields that differ between packets of one sender are left out: payload length and
-	// hop limit, or IPv4's length, identification, fragment, time to live and checksum, and what is before its header.
+	// Fields that differ between packets of one sender are left out: payload length and hop limit,
+	// or IPv4's length, identification, fragment, time to live and checksum, and what is before its
+	// header.
 	switch {
 	case src.Is4():
 		h.flags = verbs.WCGRH | verbs.WCIPv4

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestDescribeLoopback describes the loopback interface, whose addresses lead to no device, and advises to use
-// an address of a device only if one has an address.
+// TestDescribeLoopback describes the loopback interface, whose addresses lead to no device, and
+// advises to use an address of a device only if one has an address.
 func TestDescribeLoopback(t *testing.T) {
 	text, reachable := describeInterface("lo")
 	if text != " on lo, whose addresses lead to no device" || reachable {

@@ -12,8 +12,8 @@
 //	  Endpoint.Done: either side disconnected, died, or lost its device
 //
 // Most programs use [Dialer], [Listener] and [Endpoint], and [Datagrams] for messages without a
-// connection. [Channel], [ID] and [Event] are the objects of librdmacm (rdma_cm(7)), for programs that
-// handle one event after the other.
+// connection. [Channel], [ID] and [Event] are the objects of librdmacm (rdma_cm(7)), for programs
+// that handle one event after the other.
 //
 // A [Transport] owns what connections share, such as open devices. Most programs need only
 // [DefaultTransport], which closes what has been idle for 250 ms.

@@ -239,14 +239,15 @@ func (e *Endpoint) accept() error {
 	return nil
 }
 
-// stateError is an error of a command of the connection manager that depends on the state of its ID.
+// stateError is an error of a command of the connection manager that depends on the state of its
+// ID.
 type stateError struct{ error }
 
 func (e stateError) Unwrap() error { return e.error }
 
-// gaveUp says what EINVAL means of such a command if it accepts a request: the ID has left the state of
-// one, as the peer has taken the request back. There is no event that says so: the kernel drops those of
-// an ID that has not been accepted (ucma_event_handler).
+// gaveUp says what EINVAL means of such a command if it accepts a request: the ID has left the
+// state of one, as the peer has taken the request back. There is no event that says so: the kernel
+// drops those of an ID that has not been accepted (ucma_event_handler).
 func gaveUp(err error) error {
 	if _, ok := errors.AsType[stateError](err); ok && errors.Is(err, syscall.EINVAL) {
 		return fmt.Errorf("the peer has given up: %w", err)
@@ -367,12 +368,14 @@ func (e *Endpoint) end(reason error, flush, tell bool) {
 }
 
 // Done returns a channel that is closed when the connection has ended. Requests complete with
-// WCFlushErr then. On RoCE and InfiniBand a request that fails moves the queue pair to ERR and does not end the
-// connection: the program that sees its completion closes the Endpoint, which the peer sees by its Done.
+// WCFlushErr then. On RoCE and InfiniBand a request that fails moves the queue pair to ERR and does
+// not end the connection: the program that sees its completion closes the Endpoint, which the peer
+// sees by its Done.
 func (e *Endpoint) Done() <-chan struct{} { return e.life.done }
 
 // Err returns why the connection ended, [verbs.ErrDisconnected], [verbs.ErrDeviceRemoved] or
-// [verbs.ErrClosed], or [verbs.ErrQueueFailed] if one of its CQs has overflowed (on siw perhaps ErrDisconnected); or nil.
+// [verbs.ErrClosed], or [verbs.ErrQueueFailed] if one of its CQs has overflowed (on siw perhaps
+// ErrDisconnected); or nil.
 func (e *Endpoint) Err() error {
 	select {
 	case <-e.life.done:
@@ -421,7 +424,8 @@ func (e *Endpoint) LocalAddr() Addr  { return Addr{e.route.Local} }
 func (e *Endpoint) RemoteAddr() Addr { return Addr{e.route.Remote} }
 
 // Announce replaces [Options].PrivateData, for data that does not exist before the QP, such as
-// keys. Options.Setup calls it: later it fails with an error that matches EISCONN, as the data has been sent.
+// keys. Options.Setup calls it: later it fails with an error that matches EISCONN, as the data has
+// been sent.
 func (e *Endpoint) Announce(privateData []byte) error {
 	var err error
 	closed := e.own.use(func() { err = e.announce.set(privateData) })
@@ -462,13 +466,13 @@ func (e *Endpoint) Disconnect() { e.end(verbs.ErrClosed, true, true) }
 // regions in PD. Requests that have not completed get a completion only if their CQ is shared.
 // After a failure Close can be called again.
 //
-// The side that received the last message should answer it or wait for Done: rxe completes a receive
-// before it acknowledges the message, and the peer's send would fail.
+// The side that received the last message should answer it or wait for Done: rxe completes a
+// receive before it acknowledges the message, and the peer's send would fail.
 //
-// The network may lose what tells the peer. On RoCE and InfiniBand the [Transport] repeats it after Close,
-// every 4 s and for a minute at most, until the peer has answered. It does so for up to 64 peers at a time;
-// of more than that, those that have waited for a second are told once, as by a program that exits after
-// Close. [Transport.Close] waits for answers before an exit.
+// The network may lose what tells the peer. On RoCE and InfiniBand the [Transport] repeats it after
+// Close, every 4 s and for a minute at most, until the peer has answered. It does so for up to 64
+// peers at a time; of more than that, those that have waited for a second are told once, as by a
+// program that exits after Close. [Transport.Close] waits for answers before an exit.
 func (e *Endpoint) Close() error {
 	if e == nil {
 		return verbs.ErrClosed
@@ -483,18 +487,18 @@ func (e *Endpoint) Close() error {
 	return err
 }
 
-// leave lets the transport tell the peer that this side has ended the connection. It returns false if
-// there is nothing to tell, or the end of the ID does: on iWARP, where TCP repeats it, and for a peer that
-// has not confirmed the connection, unless [ID.Notify] has established it.
+// leave lets the transport tell the peer that this side has ended the connection. It returns false
+// if there is nothing to tell, or the end of the ID does: on iWARP, where TCP repeats it, and for a
+// peer that has not confirmed the connection, unless [ID.Notify] has established it.
 func (e *Endpoint) leave() bool {
 	l := &e.life
 	return (l.up.Load() || e.id.notified.Load()) && e.plan.typ == verbs.RC && !e.iwarp &&
 		e.transport.leaving.add(e.id, e.route.Local.Port(), l.disconnected)
 }
 
-// free undoes newEndpoint. It closes the ID first, so that the kernel no longer
-// changes the QP, and then the QP, so that the device no longer uses memory. A connection manager of
-// InfiniBand and RoCE does not change it, so the ID may live on.
+// free undoes newEndpoint. It closes the ID first, so that the kernel no longer changes the QP, and
+// then the QP, so that the device no longer uses memory. A connection manager of InfiniBand and
+// RoCE does not change it, so the ID may live on.
 func (e *Endpoint) free() (err error) {
 	o := &e.own
 	o.closing.Lock()

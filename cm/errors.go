@@ -25,8 +25,8 @@ var (
 
 // MaxPrivateData is the most private data that the kernel accepts, in bytes; iWARP carries it at
 // its exact length. RoCE carries 56 in a connection request, 196 in its acceptance and 148 in its
-// rejection (IBTA tables 106, 110 and 108, less rdma_cm's header), for datagrams 180 and 136 (119 and 120), padded
-// with zeros.
+// rejection (IBTA tables 106, 110 and 108, less rdma_cm's header), for datagrams 180 and 136 (119
+// and 120), padded with zeros.
 const MaxPrivateData = 255
 
 // The most private data that RoCE carries, in bytes.
@@ -38,8 +38,8 @@ const (
 	roceDatagramReply   = 136
 )
 
-// tooLong adds ErrPrivateData to the kernel's EINVAL if the private data is longer than RoCE, unlike
-// iWARP, can carry, for a connection or for datagrams.
+// tooLong adds ErrPrivateData to the kernel's EINVAL if the private data is longer than RoCE,
+// unlike iWARP, can carry, for a connection or for datagrams.
 func (id *ID) tooLong(err error, data []byte, most, datagram int) error {
 	if id.space.datagram() {
 		most = datagram
@@ -135,11 +135,11 @@ func SendError(wc *verbs.WC) error { return gone(wc.Err()) }
 // Reason adds to err, that of a completion ([verbs.WC.Err], [uverbs.CQ.Next]), why the connection
 // ended, if the request failed because of that: it matches [verbs.ErrDisconnected],
 // [verbs.ErrClosed] or [verbs.ErrDeviceRemoved] then. As a request is flushed shortly before the
-// end is known, Reason waits for Done until ctx ends, and a second at most: a queue pair that has failed by itself flushes
-// its requests without an end. With a ctx that has ended it does not wait.
+// end is known, Reason waits for Done until ctx ends, and a second at most: a queue pair that has
+// failed by itself flushes its requests without an end. With a ctx that has ended it does not wait.
 //
-// The status WCLocQPOpErr of a send means that the link is down (rxe) or the connection has ended (siw). That of a
-// receive can mean that the message was longer, which Reason cannot tell apart.
+// The status WCLocQPOpErr of a send means that the link is down (rxe) or the connection has ended
+// (siw). That of a receive can mean that the message was longer, which Reason cannot tell apart.
 func (e *Endpoint) Reason(ctx context.Context, err error) error {
 	if !errors.Is(err, verbs.WCFlushErr) {
 		return gone(err)
@@ -156,7 +156,8 @@ func (e *Endpoint) Reason(ctx context.Context, err error) error {
 	return err
 }
 
-// gone adds [verbs.ErrDisconnected] to the error of a completion whose status means that the peer is gone.
+// gone adds [verbs.ErrDisconnected] to the error of a completion whose status means that the peer
+// is gone.
 func gone(err error) error {
 	if errors.Is(err, verbs.WCRetryExcErr) || errors.Is(err, verbs.WCLocQPOpErr) {
 		return fmt.Errorf("%w: %w", verbs.ErrDisconnected, err)

@@ -17,7 +17,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// The examples use a device in user space in this process, or the lab's rxe0: its address is 10.9.0.1.
+// The examples use a device in user space in this process, or the lab's rxe0: its address is
+// 10.9.0.1.
 var ctx = context.Background()
 
 // A server that prints what its clients send, until they disconnect, and a client.
@@ -318,8 +319,8 @@ func ExampleOptions() {
 	// true true
 }
 
-// Two connections take their receives from one queue: a server with many connections needs memory for
-// the messages in flight only, and its QPs have no receive queues.
+// Two connections take their receives from one queue: a server with many connections needs memory
+// for the messages in flight only, and its QPs have no receive queues.
 func ExampleOptions_sharedReceives() {
 	path, err := cm.Lookup(ctx, "10.9.0.1")
 	if err != nil {

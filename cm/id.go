@@ -180,8 +180,8 @@ const (
 	maxBacklog     = 1<<31 - 1 // that the kernel's commands have room for
 )
 
-// listen leaves the kernel its longest queue: manager.dispatch takes requests out of it at once, and siw
-// loses track of requests beyond it. The ID's own backlog holds them.
+// listen leaves the kernel its longest queue: manager.dispatch takes requests out of it at once,
+// and siw loses track of requests beyond it. The ID's own backlog holds them.
 func (id *ID) listen(most int) error {
 	if most < 0 || most > maxBacklog {
 		return fmt.Errorf("backlog is %d: %w: 1 to %d, or 0 for %d", most, verbs.ErrRange, maxBacklog, defaultBacklog)
@@ -371,9 +371,10 @@ func (id *ID) setOption(what string, level, name uint32, value []byte) error {
 }
 
 // Notify reports an event of the connection's QP to the connection manager (rdma_notify(3)):
-// EventCommEst, when a message has come before Established, which then follows at once. It fails when the
-// confirmation has come, too. If the end has come and Linux does not know it yet, Linux goes on to
-// repeat the acceptance, and [ID.Close] waits for a minute until it gives up. An [Endpoint] does not wait.
+// EventCommEst, when a message has come before Established, which then follows at once. It fails
+// when the confirmation has come, too. If the end has come and Linux does not know it yet, Linux
+// goes on to repeat the acceptance, and [ID.Close] waits for a minute until it gives up. An
+// [Endpoint] does not wait.
 func (id *ID) Notify(event verbs.AsyncEventType) error {
 	err := idCommand(id, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)})
 	if err == nil {

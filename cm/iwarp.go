@@ -42,7 +42,8 @@ func connectIWARP(ctx context.Context, t *Transport, e *Endpoint) (_ Event, aban
 	select {
 	case <-done:
 		return ev, false, err
-	// Nobody waits for the result any more, but the kernel does: the endpoint lives until it has one.
+	// Nobody waits for the result any more, but the kernel does: the endpoint lives until it has
+	// one.
 	case <-ctx.Done():
 		go func() {
 			<-done

@@ -13,8 +13,9 @@ import (
 // KeepAliveID is the ID of the completions of [Options].KeepAlive.
 const KeepAliveID = 1<<64 - 1
 
-// keepAlive tests a connection at intervals: an idle one does not notice that its peer's machine is gone. The
-// layers have tests of their own, as the send queue is theirs. A timer takes no goroutine while it waits.
+// keepAlive tests a connection at intervals: an idle one does not notice that its peer's machine is
+// gone. The layers have tests of their own, as the send queue is theirs. A timer takes no goroutine
+// while it waits.
 type keepAlive struct {
 	mu    sync.Mutex
 	timer *time.Timer // nil while there are no tests
@@ -23,8 +24,8 @@ type keepAlive struct {
 // checkDelay is when a test is looked at: RoCE's devices give up after some 4 s.
 const checkDelay = 5 * time.Second
 
-// startKeepAlive calls test every d, with post set, and soon after that without. The first error ends the
-// connection. It replaces an earlier test; d 0 only ends that.
+// startKeepAlive calls test every d, with post set, and soon after that without. The first error
+// ends the connection. It replaces an earlier test; d 0 only ends that.
 func (e *Endpoint) startKeepAlive(d time.Duration, test func(post bool) error) {
 	k := &e.keepAlive
 	k.mu.Lock()
@@ -60,9 +61,10 @@ func init() {
 	bridge.KeepAlive = func(e any, d time.Duration, test func(post bool) error) { e.(*Endpoint).startKeepAlive(d, test) }
 }
 
-// test is the test of [Options].KeepAlive. The completion is the program's, so the state of the QP tells whether
-// the test has failed. A full queue has requests in flight, which test the connection as well. While completions wait in
-// SendCQ there is no test: those of a program that does not poll would fill the CQ, and end a connection that is well.
+// test is the test of [Options].KeepAlive. The completion is the program's, so the state of the QP
+// tells whether the test has failed. A full queue has requests in flight, which test the connection
+// as well. While completions wait in SendCQ there is no test: those of a program that does not poll
+// would fill the CQ, and end a connection that is well.
 func (e *Endpoint) test(post bool) error {
 	attr, err := e.QP.Query()
 	switch {

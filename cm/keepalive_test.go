@@ -13,8 +13,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestKeepAlive tests a connection whose peer does nothing, and then drops everything without a word, as if its
-// machine had died. On iWARP the peer's kernel would end the connection.
+// TestKeepAlive tests a connection whose peer does nothing, and then drops everything without a
+// word, as if its machine had died. On iWARP the peer's kernel would end the connection.
 func TestKeepAlive(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {

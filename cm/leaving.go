@@ -7,19 +7,19 @@ import (
 	"github.com/goverbs/verbs/internal/fifo"
 )
 
-// leaving has the IDs of connections that this side has ended, until their peers know: the connection
-// manager repeats its request (DREQ) only while there is the ID. Everything else of the connection is
-// released by then, as a TCP socket in FIN-WAIT-1 outlives its descriptor.
+// leaving has the IDs of connections that this side has ended, until their peers know: the
+// connection manager repeats its request (DREQ) only while there is the ID. Everything else of the
+// connection is released by then, as a TCP socket in FIN-WAIT-1 outlives its descriptor.
 //
 //	add ──► asked ──── answer, last repetition or askLimit ────► destroyed
 //	  └──► waiting ──► asked
 //	          └─────── waitLimit ──────────────────────────────► destroyed, which sends one request
 //
-// At most maxAsked peers are asked at a time. Linux 7.3 lets 128 requests of a port wait for answers, of
-// dials too, and queues all others (ib_post_send_mad): a thousand peers of a machine that has died must
-// not hold up every dial. A burst does not fill the peers' receive queues either. What waits in vain
-// loses only the repetitions: destroying an ID that was not asked sends a request that no queue holds
-// (cm_issue_dreq), also when the process ends.
+// At most maxAsked peers are asked at a time. Linux 7.3 lets 128 requests of a port wait for
+// answers, of dials too, and queues all others (ib_post_send_mad): a thousand peers of a machine
+// that has died must not hold up every dial. A burst does not fill the peers' receive queues
+// either. What waits in vain loses only the repetitions: destroying an ID that was not asked sends
+// a request that no queue holds (cm_issue_dreq), also when the process ends.
 type leaving struct {
 	mu      sync.Mutex
 	closed  bool
@@ -51,15 +51,15 @@ const (
 	maxAsked   = 64
 	askLimit   = 70 * time.Second // the kernel asks 16 times, 4 s apart
 	waitLimit  = time.Second
-	// answerTime is how long the end of a Transport waits for answers: a network takes a millisecond,
-	// a peer's program that is busy some more.
+	// answerTime is how long the end of a Transport waits for answers: a network takes a
+	// millisecond, a peer's program that is busy some more.
 	answerTime = time.Second
 )
 
-// add takes over an ID that is up, or, if asked, has been disconnected. It returns false if the caller
-// must close the ID: the connection has ended at both sides, there are too many, or the kernel refuses to ask the
-// peer, which the caller then reports. An ID that was established by [ID.Notify] it takes in any case, as
-// the kernel may destroy it slowly.
+// add takes over an ID that is up, or, if asked, has been disconnected. It returns false if the
+// caller must close the ID: the connection has ended at both sides, there are too many, or the
+// kernel refuses to ask the peer, which the caller then reports. An ID that was established by
+// [ID.Notify] it takes in any case, as the kernel may destroy it slowly.
 func (l *leaving) add(id *ID, port uint16, asked bool) bool {
 	l.mu.Lock()
 	if l.closed || len(l.ids) >= maxLeaving {
@@ -99,7 +99,8 @@ func (l *leaving) add(id *ID, port uint16, asked bool) bool {
 	return true
 }
 
-// end destroys an ID, and asks the peer of another one instead. If the kernel refuses, it is tried again later.
+// end destroys an ID, and asks the peer of another one instead. If the kernel refuses, it is tried
+// again later.
 func (l *leaving) end(id *ID) {
 	err := id.Close() // before the ID leaves the set: Transport.Close returns after it
 	l.mu.Lock()
@@ -154,7 +155,8 @@ func (l *leaving) endPort(port uint16) {
 	}
 }
 
-// endAll destroys the IDs for which match returns true, but does not wait for those that are being destroyed.
+// endAll destroys the IDs for which match returns true, but does not wait for those that are being
+// destroyed.
 func (l *leaving) endAll(match func(*leave) bool) {
 	var ids []*ID
 	l.mu.Lock()

@@ -96,9 +96,9 @@ type ListenConfig struct {
 	// Backlog is the number of requests that may wait for [Listener.Accept]; zero is
 	// 1024. Further requests are turned away.
 	Backlog int
-	// MaxConns is the number of connections that may be open, from Accept to [Endpoint.Close]; zero is an eighth of
-	// what the kernel allows in mappings (vm.max_map_count), 8191 of 65530, as each takes four unless it
-	// shares CQs; negative is no limit. Further requests are turned away.
+	// MaxConns is the number of connections that may be open, from Accept to [Endpoint.Close]; zero
+	// is an eighth of what the kernel allows in mappings (vm.max_map_count), 8191 of 65530, as each
+	// takes four unless it shares CQs; negative is no limit. Further requests are turned away.
 	MaxConns int
 	// PortSpace is as in [Dialer].
 	PortSpace PortSpace
@@ -158,9 +158,9 @@ func (c *ListenConfig) maxConns() int {
 	return cmp.Or(c.MaxConns, max(host.MaxMappings()/8, 1))
 }
 
-// reachable reports whether a device has an address of a wildcard's family, which is any for [::], in
-// this network namespace. The kernel listens nevertheless, as in a container that shares the devices
-// of its host, but not the interfaces.
+// reachable reports whether a device has an address of a wildcard's family, which is any for [::],
+// in this network namespace. The kernel listens nevertheless, as in a container that shares the
+// devices of its host, but not the interfaces.
 func (t *Transport) reachable(wildcard netip.Addr, ipv6Only bool) bool {
 	addrs, err := localAddrs()
 	if err != nil {
@@ -195,8 +195,8 @@ func noAddress(wildcard netip.Addr, ipv6Only bool) error {
 		verbs.ErrNoRoute, wildcard, family, strings.Join(devices, ", "), syscall.ENODEV)
 }
 
-// open makes the listener's IDs. The wildcard of both families has one of each: with one ID of [::],
-// the kernel rejects IPv4 connections on iWARP (iw_conn_req_handler).
+// open makes the listener's IDs. The wildcard of both families has one of each: with one ID of
+// [::], the kernel rejects IPv4 connections on iWARP (iw_conn_req_handler).
 func (c *ListenConfig) open(l *Listener, local netip.AddrPort) (err error) {
 	l.events = newQueue(nil)
 	if local.Addr() != netip.IPv6Unspecified() || c.IPv6Only {
@@ -273,8 +273,8 @@ func portInUse(id *ID, local netip.AddrPort, err error) error {
 // Addr returns the address that the listener listens on.
 func (l *Listener) Addr() Addr { return l.addr }
 
-// Accept waits for a connection request. None delays another. It fails with [verbs.ErrClosed] after Close, and
-// with [verbs.ErrDeviceRemoved] when the device has been removed, from then on.
+// Accept waits for a connection request. None delays another. It fails with [verbs.ErrClosed] after
+// Close, and with [verbs.ErrDeviceRemoved] when the device has been removed, from then on.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	for {
 		ev, err := l.events.next(ctx)

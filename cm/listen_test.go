@@ -177,7 +177,8 @@ func TestBothFamilies(t *testing.T) {
 	})
 }
 
-// TestLaterAddress listens on wildcards, and dials an address that the device's interface gets then.
+// TestLaterAddress listens on wildcards, and dials an address that the device's interface gets
+// then.
 func TestLaterAddress(t *testing.T) {
 	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {

@@ -15,8 +15,8 @@ import (
 	"github.com/goverbs/verbs/soft"
 )
 
-// TestLocalPortInUse dials twice from one port, at a loopback address that a device has: the port is the cause, and RDMA
-// is not missing.
+// TestLocalPortInUse dials twice from one port, at a loopback address that a device has: the port
+// is the cause, and RDMA is not missing.
 func TestLocalPortInUse(t *testing.T) {
 	addr := netip.MustParseAddr("127.0.0.76")
 	d := labtest.Made(soft.New(soft.Options{Host: t.Name(), Addrs: []netip.Addr{addr}, Port: 14796}))(t)

@@ -110,8 +110,8 @@ func noRoute(err error, dst netip.Addr) error {
 	return noRouteTo(dst, devices, reachable, err)
 }
 
-// noRouteTo is the error for an address to which none of the devices leads. reachable reports whether
-// one of them has an address.
+// noRouteTo is the error for an address to which none of the devices leads. reachable reports
+// whether one of them has an address.
 func noRouteTo(dst netip.Addr, devices []string, reachable bool, err error) error {
 	to := dst.String()
 	if dst.IsLoopback() && reachable {
@@ -162,8 +162,8 @@ func (r Route) usable() error {
 	return nil // if err lasts, connections will fail with it
 }
 
-// describeInterface describes a network interface: " on v0 (10.9.0.1)", and reports whether its addresses
-// lead to a device on it.
+// describeInterface describes a network interface: " on v0 (10.9.0.1)", and reports whether its
+// addresses lead to a device on it.
 func describeInterface(name string) (text string, reachable bool) {
 	interfaces, _ := host.Interfaces()
 	i := slices.IndexFunc(interfaces, func(ifi host.Interface) bool { return ifi.Name == name })
@@ -193,8 +193,8 @@ func describeAddrs(addrs []netip.Addr) string {
 	return " (" + strings.Join(all, " ") + ")"
 }
 
-// describeDevices describes each device: "rxe0 on v0 (10.9.0.1)", and reports whether one of them has an
-// address.
+// describeDevices describes each device: "rxe0 on v0 (10.9.0.1)", and reports whether one of them
+// has an address.
 func describeDevices() (all []string, reachable bool) {
 	devs, _ := uverbs.Devices()
 	for _, d := range devs {
@@ -254,7 +254,8 @@ func localAddrs() (all []netip.Addr, err error) {
 	return all, err
 }
 
-// routeFrom returns the route of an ID that is bound to an address: without a device if none has it.
+// routeFrom returns the route of an ID that is bound to an address: without a device if none has
+// it.
 func (t *Transport) routeFrom(addr netip.Addr) (Route, error) {
 	id, err := t.newID(PortSpaceTCP, nil)
 	if err != nil {

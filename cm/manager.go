@@ -129,8 +129,8 @@ func (m *manager) hasEnded() bool {
 	return m.err != nil
 }
 
-// countIDs returns the numbers of IDs that are not closed, and of those that the program has closed and
-// the transport has not, see leaving.
+// countIDs returns the numbers of IDs that are not closed, and of those that the program has closed
+// and the transport has not, see leaving.
 func (m *manager) countIDs() (used, left int) {
 	m.deliverMu.Lock() // so that no event is in delivery whose NewID the listener will refuse
 	defer m.deliverMu.Unlock()
@@ -193,8 +193,8 @@ func (m *manager) drain() {
 }
 
 // deliver puts an event into the queue of its ID. The kernel has one list of events for a file
-// (ucma_get_event takes its first), and the caller holds deliverMu, so events of one ID, and of all IDs
-// with one queue, keep their order.
+// (ucma_get_event takes its first), and the caller holds deliverMu, so events of one ID, and of all
+// IDs with one queue, keep their order.
 //
 // The event of a connection request makes an ID, with the handle that the kernel has chosen
 // (ucma_connect_event_handler); its uid is the listener's. The new ID has uid 0 until ucma_accept

@@ -18,8 +18,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestMaxConns dials more often than a listener takes connections: a peer too many is told, and comes in when
-// another has gone, or a request has been rejected.
+// TestMaxConns dials more often than a listener takes connections: a peer too many is told, and
+// comes in when another has gone, or a request has been rejected.
 func TestMaxConns(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
@@ -72,7 +72,8 @@ func mapped(t *testing.T) int {
 	return bytes.Count(labtest.Must(os.ReadFile("/proc/self/maps"))(t), []byte{'\n'})
 }
 
-// TestMappingsCounted checks that what connections take in mappings is counted, whatever their driver maps.
+// TestMappingsCounted checks that what connections take in mappings is counted, whatever their
+// driver maps.
 func TestMappingsCounted(t *testing.T) {
 	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
@@ -91,8 +92,8 @@ func TestMappingsCounted(t *testing.T) {
 	})
 }
 
-// TestMappingsEnd makes connections, in a process of its own, until their mappings reach the limit: the next one fails
-// on both sides with a reason, and the memory of Go can still grow.
+// TestMappingsEnd makes connections, in a process of its own, until their mappings reach the limit:
+// the next one fails on both sides with a reason, and the memory of Go can still grow.
 func TestMappingsEnd(t *testing.T) {
 	labtest.RequireKernel(t)
 	if os.Getenv("TEST_MAPPINGS") == "" {

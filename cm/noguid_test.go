@@ -14,8 +14,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestNoNodeGUID listens on all addresses, and finds the addresses of adapters, when they are the only devices: with
-// rdmalab --nic connectx-noguid,connectx-noguid their node GUIDs are zero.
+// TestNoNodeGUID listens on all addresses, and finds the addresses of adapters, when they are the
+// only devices: with rdmalab --nic connectx-noguid,connectx-noguid their node GUIDs are zero.
 func TestNoNodeGUID(t *testing.T) {
 	labtest.RequireAdapter(t)
 	for _, d := range []string{labtest.RXE, labtest.SIW} { // they have addresses by which the listener would do

@@ -29,8 +29,8 @@ type Options struct {
 	// If the network has lost the peer's confirmation, a first message makes Accept return
 	// only in a RecvCQ that is made here, or if the program calls [ID.Notify].
 	SendCQ, RecvCQ *uverbs.CQ
-	// SRQ, if set, is the queue, of the PD's device, that the QP takes its receives from, and the QP has
-	// no receive queue of its own.
+	// SRQ, if set, is the queue, of the PD's device, that the QP takes its receives from, and the
+	// QP has no receive queue of its own.
 	SRQ *uverbs.SRQ
 	// SignalAll makes every send request signaled.
 	SignalAll bool
@@ -51,12 +51,12 @@ type Options struct {
 	// RNRRetryCount is how often the peer repeats a request for which this side has no
 	// receive posted. The default and the most are 7: without end.
 	RNRRetryCount int
-	// KeepAlive, if positive, is the interval of a test of the connection: an RDMA WRITE of no bytes, which the
-	// peer's program does not see. If it fails, as the peer's machine is gone, the connection ends with
-	// [verbs.ErrDisconnected] 5 s later on RoCE, and on iWARP when TCP gives up. Its completion comes in SendCQ,
-	// which the program must poll, with the ID [KeepAliveID]: there is no test while a completion waits there.
-	// Therefore there is none by default. The test has a
-	// place of its own in the send queue. It needs a connection that is not SingleThreaded.
+	// KeepAlive, if positive, is the interval of a test of the connection: an RDMA WRITE of no
+	// bytes, which the peer's program does not see. If it fails, as the peer's machine is gone, the
+	// connection ends with [verbs.ErrDisconnected] 5 s later on RoCE, and on iWARP when TCP gives
+	// up. Its completion comes in SendCQ, which the program must poll, with the ID [KeepAliveID]:
+	// there is no test while a completion waits there. Therefore there is none by default. The test
+	// has a place of its own in the send queue. It needs a connection that is not SingleThreaded.
 	KeepAlive time.Duration
 	// Prepare, if set, is called when the device that leads to the peer is known. It may
 	// set PD, SendCQ, RecvCQ, SRQ and Cap for it. A dial calls it and Setup for each address.
@@ -99,8 +99,8 @@ func (opt *Options) check() error {
 	return nil
 }
 
-// plan is what an endpoint is built from: checked options, in numbers that the device and the peer take.
-// It is settled before anything is made.
+// plan is what an endpoint is built from: checked options, in numbers that the device and the peer
+// take. It is settled before anything is made.
 type plan struct {
 	Options
 	accepting        bool
@@ -129,9 +129,10 @@ func newPlan(opt *Options, space PortSpace, route Route, accepting bool) (p plan
 	return p, err
 }
 
-// setDepths sets the most READs and atomics in flight. A number of the program's that the device does not
-// take is refused, the default is lowered. The accepting side does not start more than the peer serves,
-// nor serve more than it starts (IBTA table 106, Responder Resources and Initiator Depth; rdma_accept(3)).
+// setDepths sets the most READs and atomics in flight. A number of the program's that the device
+// does not take is refused, the default is lowered. The accepting side does not start more than the
+// peer serves, nor serve more than it starts (IBTA table 106, Responder Resources and Initiator
+// Depth; rdma_accept(3)).
 func (p *plan) setDepths(attr *verbs.DeviceAttr, device string, request *Event) (err error) {
 	limit := func(name string, given, most int, peer uint8) uint8 {
 		n := int(optionValue(given, defaultReadDepth))

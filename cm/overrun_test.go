@@ -14,7 +14,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// srqConnection connects a client to a server whose receives are those of an SRQ. makeCQ makes the server's receive CQ.
+// srqConnection connects a client to a server whose receives are those of an SRQ. makeCQ makes the
+// server's receive CQ.
 func srqConnection(ctx context.Context, t *testing.T, device string, receives int, makeCQ func(*uverbs.Context) *uverbs.CQ) (client, server *cm.Endpoint) {
 	t.Helper()
 	dev := labtest.OpenDevice(t, device)
@@ -31,8 +32,8 @@ func srqConnection(ctx context.Context, t *testing.T, device string, receives in
 	return client, server
 }
 
-// TestSRQCompletions sends as many messages as an SRQ has receives before the receiver polls its CQ, which the endpoint
-// has made.
+// TestSRQCompletions sends as many messages as an SRQ has receives before the receiver polls its
+// CQ, which the endpoint has made.
 func TestSRQCompletions(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
@@ -62,7 +63,8 @@ func TestSRQCompletions(t *testing.T) {
 	})
 }
 
-// TestOverrunEnds sends more messages than fit in the receiver's CQ: its connection ends, which the peer sees.
+// TestOverrunEnds sends more messages than fit in the receiver's CQ: its connection ends, which the
+// peer sees.
 func TestOverrunEnds(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
@@ -92,8 +94,8 @@ func TestOverrunEnds(t *testing.T) {
 	})
 }
 
-// TestRoomForCompletions checks that the CQs of an endpoint hold the completions of all that its queues take, to
-// whatever the driver rounds these.
+// TestRoomForCompletions checks that the CQs of an endpoint hold the completions of all that its
+// queues take, to whatever the driver rounds these.
 func TestRoomForCompletions(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {

@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/verbs/internal/host"
 )
 
-// queue holds events until they are taken: those of one ID, of the IDs of a [Listener], or of all IDs
-// of a [Channel]. An ID has one queue from its beginning to its end.
+// queue holds events until they are taken: those of one ID, of the IDs of a [Listener], or of all
+// IDs of a [Channel]. An ID has one queue from its beginning to its end.
 type queue struct {
 	m    *manager
 	poll *host.Set // of a channel: readable while there are events; else nil
@@ -114,7 +114,8 @@ func (q *queue) pop() (e Event, ok bool, err error) {
 	return e, true, nil
 }
 
-// next waits for the next event and takes it. Several goroutines may wait; one of them gets each event.
+// next waits for the next event and takes it. Several goroutines may wait; one of them gets each
+// event.
 func (q *queue) next(ctx context.Context) (Event, error) {
 	for {
 		if e, ok, err := q.pop(); ok || err != nil {
@@ -171,8 +172,8 @@ func (q *queue) handle(f func(Event, error)) {
 	}
 }
 
-// leave registers f to be called, with mu held, when the connection of an ID is over at both sides or the
-// ID ends; the ID's events are dropped. It returns false if that has happened.
+// leave registers f to be called, with mu held, when the connection of an ID is over at both sides
+// or the ID ends; the ID's events are dropped. It returns false if that has happened.
 func (q *queue) leave(id *ID, f func()) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -184,8 +185,8 @@ func (q *queue) leave(id *ID, f func()) bool {
 	return true
 }
 
-// drop drops the events of an ID. It returns the new IDs in them, which the caller must close without
-// mu, which it holds.
+// drop drops the events of an ID. It returns the new IDs in them, which the caller must close
+// without mu, which it holds.
 func (q *queue) drop(id *ID) (dropped []*ID) {
 	q.events = slices.DeleteFunc(q.events, func(e Event) bool {
 		if e.ID != id {

@@ -7,7 +7,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// TestSenderStale gets datagrams of one sender in buffers that hold different old headers: it is the same.
+// TestSenderStale gets datagrams of one sender in buffers that hold different old headers: it is
+// the same.
 func TestSenderStale(t *testing.T) {
 	wc, want := verbs.WC{Flags: verbs.WCGRH, SrcQP: 17}, netip.MustParseAddr("10.9.0.7")
 	var first Sender

@@ -15,9 +15,9 @@ import (
 )
 
 // TestShortLived accepts connections that bring a message and end at once, while the connection
-// manager is busy with others, and establishes them by ID.Notify as soon as the message is there. Where
-// the end is in the kernel's queue by then, Linux goes on to repeat the acceptance, for which the
-// destruction of the ID waits a minute. Close does not, of the endpoint and of the transport.
+// manager is busy with others, and establishes them by ID.Notify as soon as the message is there.
+// Where the end is in the kernel's queue by then, Linux goes on to repeat the acceptance, for which
+// the destruction of the ID waits a minute. Close does not, of the endpoint and of the transport.
 func TestShortLived(t *testing.T) {
 	labtest.RequireKernel(t)
 	if testing.Short() {

@@ -27,9 +27,10 @@ type Transport struct {
 	// cannot remove a device of rxe or siw that is open: "rdma link delete" waits.
 	IdleTimeout time.Duration
 
-	// Host is whose connection manager the transport uses. Nil is the kernel's, /dev/infiniband/rdma_cm,
-	// or with the environment variable VERBS_SOFT, see package soft, that of a device that package soft
-	// makes. Devices in user space have their own, which knows no others: Host is a *soft.Device then.
+	// Host is whose connection manager the transport uses. Nil is the kernel's,
+	// /dev/infiniband/rdma_cm, or with the environment variable VERBS_SOFT, see package soft, that
+	// of a device that package soft makes. Devices in user space have their own, which knows no
+	// others: Host is a *soft.Device then.
 	Host Host
 
 	mu       sync.Mutex
@@ -88,8 +89,8 @@ func (t *Transport) CloseIdle() {
 
 // Close closes the transport: later dials fail with [verbs.ErrClosed]. It fails with
 // [verbs.ErrInUse] while endpoints, listeners, requests, or the program's objects on a device use
-// the transport, and can be called again. It waits up to a second for the peers of closed connections,
-// see [Endpoint.Close].
+// the transport, and can be called again. It waits up to a second for the peers of closed
+// connections, see [Endpoint.Close].
 func (t *Transport) Close() (err error) {
 	if t == nil {
 		return verbs.ErrClosed

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestWhyEnded waits for the event that explains an EINVAL of the connection manager. On a machine with
-// much to do it comes seconds later.
+// TestWhyEnded waits for the event that explains an EINVAL of the connection manager. On a machine
+// with much to do it comes seconds later.
 func TestWhyEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &Endpoint{id: &ID{events: newQueue(new(manager))}}

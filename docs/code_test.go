@@ -17,8 +17,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestDocComments finds doc comments that begin with another name than that of their declaration: what they
-// described has been moved or renamed.
+// TestDocComments finds doc comments that begin with another name than that of their declaration:
+// what they described has been moved or renamed.
 func TestDocComments(t *testing.T) {
 	type comment struct{ place, name, first string }
 	declared := map[string]map[string]bool{} // by package

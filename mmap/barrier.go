@@ -27,8 +27,9 @@ func FlushDevice() { flushDevice() }
 // machines the store may be split.
 func StoreDevice(p *uint64, v uint64) { storeDevice(p, v) }
 
-// CopyDevice copies 64 bytes to write-combining memory of a device, with stores that follow each other, so that the
-// processor may send them as one. It is not a barrier. Both must be aligned to 16 bytes.
+// CopyDevice copies 64 bytes to write-combining memory of a device, with stores that follow each
+// other, so that the processor may send them as one. It is not a barrier. Both must be aligned to
+// 16 bytes.
 func CopyDevice(to, from *[64]byte) { copyDevice(to, from) }
 
 // StoreRelease stores v in main memory after all earlier loads and stores. A later load

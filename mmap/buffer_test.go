@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTooFewHugePages: the error says how many pages are needed and free, and where to reserve more.
+// TestTooFewHugePages: the error says how many pages are needed and free, and where to reserve
+// more.
 func TestTooFewHugePages(t *testing.T) {
 	b, err := NewBuffer(1<<30, BufferOptions{HugePages: true}) // the pool has no gigabyte
 	if err == nil {

@@ -160,8 +160,8 @@ func TestBuffer(t *testing.T) {
 	}
 }
 
-// TestHugePages allocates huge pages if the system has any, and otherwise expects the
-// kernel to refuse them. In the lab it reserves some; the pool of another machine is not the test's.
+// TestHugePages allocates huge pages if the system has any, and otherwise expects the kernel to
+// refuse them. In the lab it reserves some; the pool of another machine is not the test's.
 func TestHugePages(t *testing.T) {
 	const pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 	before, err := os.ReadFile(pool)

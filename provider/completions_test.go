@@ -26,8 +26,8 @@ func (q *takes) Take([]verbs.WC) int {
 	return 0
 }
 
-// TestStopWhilePolled stops queues while polls find that nothing is left of what was added: no later poll
-// takes the short path to the memory, which Stop's caller unmaps.
+// TestStopWhilePolled stops queues while polls find that nothing is left of what was added: no
+// later poll takes the short path to the memory, which Stop's caller unmaps.
 func TestStopWhilePolled(t *testing.T) {
 	for range 2000 {
 		q := &takes{take: func() {}}

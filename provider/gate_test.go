@@ -60,8 +60,8 @@ func measureWaits(l sync.Locker, steps int) time.Duration {
 	return all
 }
 
-// TestGateInBubble takes a lock in a bubble of testing/synctest, whose clock stands still while a goroutine waits
-// for a mutex: the goroutine that gets the lock next must not need that clock.
+// TestGateInBubble takes a lock in a bubble of testing/synctest, whose clock stands still while a
+// goroutine waits for a mutex: the goroutine that gets the lock next must not need that clock.
 func TestGateInBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Gate

@@ -120,9 +120,10 @@ func parseAdverts(b []byte) (adverts []RemoteRegion, rest []byte) {
 }
 
 // Announce adds the advertisement of a part of a region to the private data, before
-// Options.PrivateData and after those announced earlier. Options.Setup calls it. RoCE has room for one
-// in a request for a connection, and for six in its acceptance; iWARP has room for seven. On a connection that is up
-// it fails with an error that matches EISCONN: use [Conn.Post] of an [Advert].
+// Options.PrivateData and after those announced earlier. Options.Setup calls it. RoCE has room for
+// one in a request for a connection, and for six in its acceptance; iWARP has room for seven. On a
+// connection that is up it fails with an error that matches EISCONN: use [Conn.Post] of an
+// [Advert].
 func (c *Conn) Announce(tag uint32, s Span) error {
 	b, err := appendAdvert(c.announced, tag, s)
 	if err == nil {

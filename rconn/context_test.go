@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestPutContext puts and gets more than can be moved until the context ends, and with one that has ended. The
-// connection is there afterwards.
+// TestPutContext puts and gets more than can be moved until the context ends, and with one that has
+// ended. The connection is there afterwards.
 func TestPutContext(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := newPair(t, device, Options{Adverts: 1}, Options{})

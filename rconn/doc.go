@@ -67,11 +67,10 @@
 //
 // # Messages and advertisements
 //
-// Both are SENDs without a header and consume the receives of the other side in order. So any
-// RDMA program can be the peer, but both sides must agree on the
-// order, and on the lengths of messages. Usually advertisements come first: for
-// these, [Options].Adverts posts receives before the peer can send. [Conn.Announce] sends those that
-// the peer needs at once in the private data.
+// Both are SENDs without a header and consume the receives of the other side in order. So any RDMA
+// program can be the peer, but both sides must agree on the order, and on the lengths of messages.
+// Usually advertisements come first: for these, [Options].Adverts posts receives before the peer
+// can send. [Conn.Announce] sends those that the peer needs at once in the private data.
 //
 // # For users of libiwarp
 //
@@ -104,7 +103,8 @@
 //	iw_disconnect, -_await_disconnect Conn.Disconnect, AwaitDisconnect    TestDisconnect
 //	libibverbs, librdmacm             Op, Conn.Endpoint                   TestPost, TestEndpoint
 //
-// A program that uses libiwarp cannot be the peer: its advertisements have another format.
-// By default each connection has its own protection domain. Completions that the program has not
-// taken count as queued, so no CQ overflows. Close a connection after AwaitDisconnect: that frees its regions.
+// A program that uses libiwarp cannot be the peer: its advertisements have another format. By
+// default each connection has its own protection domain. Completions that the program has not taken
+// count as queued, so no CQ overflows. Close a connection after AwaitDisconnect: that frees its
+// regions.
 package rconn

@@ -13,8 +13,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestAllocHuge writes a region of huge pages by RDMA if the system has any, or, in the lab, has any to reserve. Otherwise the
-// error says so.
+// TestAllocHuge writes a region of huge pages by RDMA if the system has any, or, in the lab, has
+// any to reserve. Otherwise the error says so.
 func TestAllocHuge(t *testing.T) {
 	const pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
 	if before, err := os.ReadFile(pool + "nr_hugepages"); labtest.Lab && err == nil && os.WriteFile(pool+"nr_hugepages", []byte("4"), 0o644) == nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestKeepAlive tests a connection whose peer drops everything without a word, while nobody waits for completions.
-// On iWARP the peer's kernel would end the connection.
+// TestKeepAlive tests a connection whose peer drops everything without a word, while nobody waits
+// for completions. On iWARP the peer's kernel would end the connection.
 func TestKeepAlive(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := newPair(t, device, Options{Options: cm.Options{KeepAlive: 20 * time.Millisecond, Cap: verbs.QPCap{MaxSendWR: 1}}}, Options{})

@@ -16,7 +16,8 @@ type Listener struct {
 	tally tally
 }
 
-// ListenConfig contains options for listening, as [cm.ListenConfig] has them. The zero value listens as [Listen] does.
+// ListenConfig contains options for listening, as [cm.ListenConfig] has them. The zero value
+// listens as [Listen] does.
 type ListenConfig struct {
 	Backlog   int // requests that may wait for [Listener.Accept]; zero is 1024
 	MaxConns  int // connections that may be open
@@ -65,7 +66,8 @@ func (l *Listener) Close() error {
 	return l.l.Close()
 }
 
-// Shutdown stops listening and waits until the accepted connections have ended, which it does not end itself, or ctx has.
+// Shutdown stops listening and waits until the accepted connections have ended, which it does not
+// end itself, or ctx has.
 func (l *Listener) Shutdown(ctx context.Context) error { return l.l.Shutdown(ctx) }
 
 // Request is a peer's request for a connection, as in package cm. It must be accepted or

@@ -6,9 +6,9 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// Op is a request for [Conn.Post]. [Send], [Write], [Read] and the functions beside them make
-// the common ones, with any number of spans up to Options.Cap.MaxSendSGE. They are not signaled unless [Op.With]
-// says so: [Conn.Await] does not see them complete. Others are literals:
+// Op is a request for [Conn.Post]. [Send], [Write], [Read] and the functions beside them make the
+// common ones, with any number of spans up to Options.Cap.MaxSendSGE. They are not signaled unless
+// [Op.With] says so: [Conn.Await] does not see them complete. Others are literals:
 //
 //	rconn.Op{SendWR: verbs.SendWR{Opcode: verbs.OpAtomicWrite, Inline: word}, At: region.At(8)}
 type Op struct {

@@ -86,8 +86,8 @@ func TestDialer(t *testing.T) {
 	})
 }
 
-// TestCMOptions checks that each option of package cm exists here as well, except the port space: that
-// for datagrams has no connections, and that of native InfiniBand takes no IP addresses.
+// TestCMOptions checks that each option of package cm exists here as well, except the port space:
+// that for datagrams has no connections, and that of native InfiniBand takes no IP addresses.
 func TestCMOptions(t *testing.T) {
 	for here, there := range map[reflect.Type]reflect.Type{
 		reflect.TypeFor[Dialer]():       reflect.TypeFor[cm.Dialer](),

@@ -234,9 +234,9 @@ func (c *Conn) queue(d Direction) *queue {
 
 // Await waits until len(out) requests of one direction have completed, and fills out with their
 // completions, in order of completion. If it fails it consumes none. Several goroutines may wait;
-// the first that can be satisfied takes what it needs. Only signaled requests, see [Op.With], and those that fail
-// have completions: see [verbs.WC.Err]. When the connection has ended, those in flight complete with
-// WCFlushErr, and waiting for more fails with the reason of the end.
+// the first that can be satisfied takes what it needs. Only signaled requests, see [Op.With], and
+// those that fail have completions: see [verbs.WC.Err]. When the connection has ended, those in
+// flight complete with WCFlushErr, and waiting for more fails with the reason of the end.
 func (c *Conn) Await(ctx context.Context, d Direction, out []verbs.WC) error {
 	q := c.queue(d)
 	return c.fail("await completions from", q.wait(ctx, func() bool { return q.take(out) }))

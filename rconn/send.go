@@ -90,7 +90,8 @@ func (s *sender) post(o *Op, call *call) error {
 	return nil
 }
 
-// prepare checks a request, sets s.wr to it, but for what postOne sets, and returns the length of its data.
+// prepare checks a request, sets s.wr to it, but for what postOne sets, and returns the length of
+// its data.
 func (s *sender) prepare(o *Op) (size int, err error) {
 	local, remote := o.requiredAccess()
 	if size, err = s.check(o.Spans, local); err != nil {
@@ -127,8 +128,8 @@ func (s *sender) prepare(o *Op) (size int, err error) {
 	return size, err
 }
 
-// copyData copies what the request's SGL, Inline, and InlineList and Bind of its Args refer to, and returns the
-// length of its data.
+// copyData copies what the request's SGL, Inline, and InlineList and Bind of its Args refer to, and
+// returns the length of its data.
 func (s *sender) copyData(o *Op) (size int, err error) {
 	wr := &s.wr[0]
 	if len(o.SGL) > 0 {
@@ -233,8 +234,8 @@ func (s *sender) hasRoom(n int) bool {
 	return used+uint64(n) <= s.depth
 }
 
-// test is the test of the connection for [bridge.KeepAlive]: a WRITE of no bytes, unless a request in flight tests it as
-// well. Nobody else may poll, so it looks for failures of all requests.
+// test is the test of the connection for [bridge.KeepAlive]: a WRITE of no bytes, unless a request
+// in flight tests it as well. Nobody else may poll, so it looks for failures of all requests.
 func (c *Conn) test(post bool) error {
 	s := &c.send
 	s.mu.Lock()

@@ -51,8 +51,8 @@ type QueueStats struct {
 	Wakeups   uint64 // times that an event or another call woke such a call
 }
 
-// Stats returns the connection's statistics of this moment: completions that have arrived are counted, and wait for
-// Await and Poll. It may be called at any time, also after Close.
+// Stats returns the connection's statistics of this moment: completions that have arrived are
+// counted, and wait for Await and Poll. It may be called at any time, also after Close.
 func (c *Conn) Stats() Stats {
 	s, r := &c.send, &c.recv
 	s.mu.Lock()

@@ -148,8 +148,8 @@ func (l *logBuffer) await(t *testing.T, words ...string) {
 	t.Errorf("no line with %q in\n%s", words, text)
 }
 
-// TestQuietStats reads the statistics of two ends whose programs call nothing: what has completed is counted, and waits
-// for them.
+// TestQuietStats reads the statistics of two ends whose programs call nothing: what has completed
+// is counted, and waits for them.
 func TestQuietStats(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := newPair(t, device, Options{}, Options{Setup: func(c *Conn) error {

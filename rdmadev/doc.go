@@ -14,8 +14,8 @@
 // A missing or unreadable attribute has its zero value, or the value that its documentation states;
 // the error of an unreadable one is in Errs of the device or the port.
 //
-// On systems without RDMA, and on other systems than Linux, there are no devices, and functions that
-// need the kernel fail with an error that matches [verbs.ErrNoRDMA].
+// On systems without RDMA, and on other systems than Linux, there are no devices, and functions
+// that need the kernel fail with an error that matches [verbs.ErrNoRDMA].
 //
 // A process lists its own devices in user space, see package soft, with their
 // ports, counters and resources; other netlink functions fail for them with errors.ErrUnsupported.

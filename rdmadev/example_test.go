@@ -17,7 +17,8 @@ import (
 	"github.com/goverbs/verbs/verbstest"
 )
 
-// newDevice makes a device in user space for an example. All functions below are the same for devices of the kernel.
+// newDevice makes a device in user space for an example. All functions below are the same for
+// devices of the kernel.
 func newDevice() *soft.Device {
 	return must(soft.New(soft.Options{
 		Name: "example0", Network: verbstest.NewNetwork(verbstest.Options{}),
@@ -33,7 +34,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// use makes objects on the device, which functions below list, and returns a function that closes them.
+// use makes objects on the device, which functions below list, and returns a function that closes
+// them.
 func use() (release func()) {
 	ctx := must(uverbs.Open("example0"))
 	pd, cq := must(ctx.AllocPD()), must(ctx.CreateCQ(uverbs.CQOptions{Depth: 15}))
@@ -196,8 +198,8 @@ func ExampleSource_Watch() {
 	// device removed
 }
 
-// Devices of a host, seen from a container that has the host's sysfs below another name. Where there is
-// none, no device is listed.
+// Devices of a host, seen from a container that has the host's sysfs below another name. Where
+// there is none, no device is listed.
 func ExampleSource() {
 	devices, err := rdmadev.Source{Sys: "/host/sys"}.Devices()
 	fmt.Println(len(devices), err)

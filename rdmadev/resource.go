@@ -110,8 +110,8 @@ type Counts struct {
 	SRQ     int `json:"srq"`
 }
 
-// Counts returns the numbers of the device's resources, those of all processes. A device in user space
-// belongs to this process, and so do its resources; this applies to the lists below as well.
+// Counts returns the numbers of the device's resources, those of all processes. A device in user
+// space belongs to this process, and so do its resources; this applies to the lists below as well.
 func (d Device) Counts() (Counts, error) {
 	if _, ok := host.Objects(d.Index, 0); ok {
 		count := func(table int) int {
@@ -360,7 +360,8 @@ func (e entry) owner() Owner {
 	return Owner{TID: e.int(abi.RDMA_NLDEV_ATTR_RES_PID), Kernel: e[abi.RDMA_NLDEV_ATTR_RES_KERN_NAME].String()}
 }
 
-// resolve looks up the process of the thread, once for all objects of a list: most have the same owner.
+// resolve looks up the process of the thread, once for all objects of a list: most have the same
+// owner.
 func (o *Owner) resolve(known map[int]Owner) {
 	if o.TID == 0 {
 		return
@@ -373,8 +374,8 @@ func (o *Owner) resolve(known map[int]Owner) {
 	o.PID, o.Comm = p.PID, p.Comm
 }
 
-// process returns the process and name of a thread: the kernel notes the thread that created the resource
-// (rdma_restrack_attach_task).
+// process returns the process and name of a thread: the kernel notes the thread that created the
+// resource (rdma_restrack_attach_task).
 func process(tid int) (o Owner) {
 	status, _ := host.ReadAttr("/proc/" + strconv.Itoa(tid) + "/status") // it may have ended
 	for line := range strings.Lines(status) {

@@ -1,6 +1,6 @@
 // Package rdmatest helps to test programs that use RDMA on the devices of the machine. It finds
-// these, connects endpoints and queue pairs on them, and checks that a test leaks no objects. Package
-// verbstest has networks in memory instead:
+// these, connects endpoints and queue pairs on them, and checks that a test leaks no objects.
+// Package verbstest has networks in memory instead:
 //
 //	func TestEcho(t *testing.T) {
 //		rdmatest.Each(t, func(t *testing.T, d rdmatest.Device) {

@@ -66,7 +66,8 @@ func add[T any](t testing.TB, counts map[string]int, what string, list func() ([
 	all, err := list()
 	check(t, err)
 	for _, r := range all {
-		// The kernel knows the thread that made an object, whose process is unknown when it has ended.
+		// The kernel knows the thread that made an object, whose process is unknown when it has
+		// ended.
 		if o := owner(r); o.PID == os.Getpid() || o.PID == 0 && o.Kernel == "" {
 			counts[what]++
 		}

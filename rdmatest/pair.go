@@ -46,8 +46,8 @@ type PairOptions struct {
 // QKey is the Q_Key of UD pairs.
 const QKey = 0x11111111
 
-// NewPair makes two QPs, of one device or of two, connected to each other, which are closed when the test ends. On
-// iWARP only the connection manager can do that, and only a sends first.
+// NewPair makes two QPs, of one device or of two, connected to each other, which are closed when
+// the test ends. On iWARP only the connection manager can do that, and only a sends first.
 func NewPair(t testing.TB, ctxA, ctxB *uverbs.Context, opt PairOptions) (a, b *Side) {
 	t.Helper()
 	iwarp := ctxA.Device().IWARP()

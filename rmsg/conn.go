@@ -162,9 +162,9 @@ func (c *Conn) Disconnect() {
 	}
 }
 
-// startDisconnect starts to disconnect. A peer that has all may leave without a sign: its process may exit
-// before the message that ends the connection, which the network may lose, is repeated. goodEnd is
-// [verbs.ErrClosed] if this side disconnects, and io.EOF if the peer does.
+// startDisconnect starts to disconnect. A peer that has all may leave without a sign: its process
+// may exit before the message that ends the connection, which the network may lose, is repeated.
+// goodEnd is [verbs.ErrClosed] if this side disconnects, and io.EOF if the peer does.
 func (c *Conn) startDisconnect(goodEnd error) {
 	c.state, c.goodEnd = Disconnecting, goodEnd
 	c.linger = c.failAfter(c.l.opt.Linger, func() error {
@@ -208,7 +208,8 @@ func (c *Conn) fail(err error) {
 	}
 }
 
-// test is the test of the connection for [bridge.KeepAlive]: a WRITE of no bytes. The loop handles its completion.
+// test is the test of the connection for [bridge.KeepAlive]: a WRITE of no bytes. The loop handles
+// its completion.
 func (c *Conn) test(post bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -170,8 +170,8 @@ func (d *device) cqs() []*shard {
 	return d.shards
 }
 
-// drain discards the channel's events: the CQs are polled anyway. A read returns one event, and none may be left, or
-// the next event would make no edge.
+// drain discards the channel's events: the CQs are polled anyway. A read returns one event, and
+// none may be left, or the next event would make no edge.
 func (d *device) drain() {
 	var b [16]byte
 	for {

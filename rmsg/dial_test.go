@@ -377,12 +377,13 @@ func TestLogger(t *testing.T) {
 	})
 }
 
-// TestEdgeOfEachEvent waits for edges of a loop whose connections have several CQs: events of all of them come before
-// the loop gets to run, and one more afterwards.
+// TestEdgeOfEachEvent waits for edges of a loop whose connections have several CQs: events of all
+// of them come before the loop gets to run, and one more afterwards.
 func TestEdgeOfEachEvent(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		// Each has a CQ of its own on rxe and siw. dispatchAll, which calls Dispatch at least twice, would leave an event.
+		// Each has a CQ of its own on rxe and siw. dispatchAll, which calls Dispatch at least
+		// twice, would leave an event.
 		const conns, rounds = 4, 3
 		large := rmsg.Options{KeepAlive: -1, Credits: 4096, SendQueue: 4096, Eager: 64}
 		server := run(t, large)

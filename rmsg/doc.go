@@ -47,22 +47,22 @@
 //
 // With default [Options] a connection itself has at most 464 KiB of registered memory: (Credits +
 // 14) * (Eager + 24) bytes for receives, and SendBuffer from the first message on. In addition
-// each message above Eager has its own memory while the program holds it or it is in transit: in each
-// direction at most the larger of Window and one message, and the buffers of Alloc. The loop caches
-// the memory of freed buffers for at most a second, up to Options.Cache bytes for all
-// its connections. The memory of queues is the kernel's, but on adapters locked
-// memory of the process: 20 KiB for a connection, and 256 KiB to 1 MiB for a CQ that many share.
-// [Conn.Stats] and [Loop.Stats] report the memory in use.
+// each message above Eager has its own memory while the program holds it or it is in transit: in
+// each direction at most the larger of Window and one message, and the buffers of Alloc. The loop
+// caches the memory of freed buffers for at most a second, up to Options.Cache bytes for all its
+// connections. The memory of queues is the kernel's, but on adapters locked memory of the process:
+// 20 KiB for a connection, and 256 KiB to 1 MiB for a CQ that many share. [Conn.Stats] and
+// [Loop.Stats] report the memory in use.
 //
-// The program owns a [Buffer], except while its Status is Queued: then the connection does. Its memory
-// is in the protection domain of one connection. While the connection is up, the peer can read
-// buffers of Alloc above Eager, even before they are posted.
-// Buffers stay valid until they are freed, even after their connection and loop have been closed.
+// The program owns a [Buffer], except while its Status is Queued: then the connection does. Its
+// memory is in the protection domain of one connection. While the connection is up, the peer can
+// read buffers of Alloc above Eager, even before they are posted. Buffers stay valid until they are
+// freed, even after their connection and loop have been closed.
 //
 // # Disconnecting
 //
-// [Conn.Disconnect] first lets both sides send their posted messages; [Conn.Close] drops them. In both
-// cases each posted buffer becomes Sent or Failed, and Disconnected is the last callback of a
+// [Conn.Disconnect] first lets both sides send their posted messages; [Conn.Close] drops them. In
+// both cases each posted buffer becomes Sent or Failed, and Disconnected is the last callback of a
 // connection. Sent means that the peer has read a message above Eager, and that a smaller one has
 // reached the peer's device (RoCE) or TCP (iWARP). If a side calls Disconnect and ends with
 // [verbs.ErrClosed], the peer has received all of its messages. Only sending reveals that a peer's
@@ -108,9 +108,9 @@
 //	IBMSG_MAX_MSGSIZE                    Options.MaxMessage, ErrTooLarge    TestSizes, TestBuffers
 //	IBMSG_SEND_, RECV_COMPLETION         Callbacks.Sent, Message            TestCallbacks
 //
-// Instead of error codes, the counterpart of a function returns a [verbs.Error] that matches an errno,
-// and so does Conn.Err where ibmsg sets IBMSG_ERROR.
-// event_channel, the event_descriptions, mr and IBMSG_CMA are internal here.
+// Instead of error codes, the counterpart of a function returns a [verbs.Error] that matches an
+// errno, and so does Conn.Err where ibmsg sets IBMSG_ERROR. event_channel, the event_descriptions,
+// mr and IBMSG_CMA are internal here.
 //
 // Without a callback for requests ibmsg rejects them, and without one for messages it frees
 // them; here they wait for [Listener.Accept] and [Conn.Recv], and unreceived messages

@@ -149,7 +149,8 @@ func ExampleCallbacks() {
 	// disconnected: EOF
 }
 
-// serve accepts one connection with a configuration, passes it to handle, and returns an address to dial.
+// serve accepts one connection with a configuration, passes it to handle, and returns an address to
+// dial.
 func serve(config rmsg.ListenConfig, handle func(c *rmsg.Conn)) (addr string, wait func()) {
 	ln, err := config.Listen(ctx, anyPort)
 	if err != nil {

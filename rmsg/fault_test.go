@@ -45,7 +45,8 @@ func TestKilledPeer(t *testing.T) {
 		s := labtest.Must(ln.Accept(within(t)))(t)
 		b := labtest.Must(s.Recv(within(t)))(t)
 		large := labtest.Must(s.Alloc(8 << 20))(t)
-		// Its kernel goes on; a process that runs might read all of the message before it is killed.
+		// Its kernel goes on; a process that runs might read all of the message before it is
+		// killed.
 		labtest.Check(t, child.Process.Signal(unix.SIGSTOP))
 		labtest.Must(unix.Wait4(child.Process.Pid, nil, unix.WUNTRACED, nil))(t)
 		if err := s.Post(large); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// TestKeepAlive tests a connection whose peer drops everything without a word. On iWARP the peer's kernel would end the
-// connection.
+// TestKeepAlive tests a connection whose peer drops everything without a word. On iWARP the peer's
+// kernel would end the connection.
 func TestKeepAlive(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		c, s := pair(t, device, rmsg.Options{KeepAlive: 20 * time.Millisecond, SendQueue: 1}, rmsg.Options{KeepAlive: -1})

@@ -71,13 +71,15 @@ type Options struct {
 	// limit. It may also pass if the peer's last packet is lost: that is no error.
 	Linger time.Duration
 
-	// RetryCount is how often a request to a peer that does not answer is repeated, as in [cm.Options]: 6 by default, at
-	// most 7. With less, a dead peer is noticed sooner, and a bad network ends connections sooner.
+	// RetryCount is how often a request to a peer that does not answer is repeated, as in
+	// [cm.Options]: 6 by default, at most 7. With less, a dead peer is noticed sooner, and a bad
+	// network ends connections sooner.
 	RetryCount int
-	// KeepAlive is the interval of the test of a connection, which the peer's program does not see: an idle
-	// connection does not notice otherwise that its peer's machine is gone. Zero means 15 s, a negative value
-	// disables the test. Its failure ends the connection with [verbs.ErrDisconnected]: on RoCE some 4 s later, on
-	// iWARP when TCP gives up. A goroutine must run the loop.
+	// KeepAlive is the interval of the test of a connection, which the peer's program does not see:
+	// an idle connection does not notice otherwise that its peer's machine is gone. Zero means 15
+	// s, a negative value disables the test. Its failure ends the connection with
+	// [verbs.ErrDisconnected]: on RoCE some 4 s later, on iWARP when TCP gives up. A goroutine must
+	// run the loop.
 	KeepAlive time.Duration
 
 	// Transport selects the RDMA devices; nil means [cm.DefaultTransport].

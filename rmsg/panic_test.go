@@ -18,8 +18,8 @@ const nowhere = "10.9.0.1"
 
 var errPanic = errors.New("panic in a callback")
 
-// TestPanic panics in each callback of a server. Run panics, the loop is closed, its peers notice, and
-// nothing is left behind.
+// TestPanic panics in each callback of a server. Run panics, the loop is closed, its peers notice,
+// and nothing is left behind.
 func TestPanic(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		fail := func() { panic(errPanic) }

@@ -30,8 +30,8 @@ type ConnStats struct {
 	Memory  int // bytes registered, with those of held buffers and of the loop's cache
 }
 
-// Stats returns the statistics of the connection, as of the last event that its loop has handled: what comes while
-// nothing runs the loop is not counted yet.
+// Stats returns the statistics of the connection, as of the last event that its loop has handled:
+// what comes while nothing runs the loop is not counted yet.
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()

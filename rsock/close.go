@@ -25,11 +25,11 @@ type closer struct {
 // is no longer read.
 func (c *Conn) CloseRead() error { return c.closer.end(readEnded) }
 
-// CloseWrite ends writing: the peer reads what was written, then io.EOF, and may continue
-// to write. Running and later calls of Write fail with EPIPE. CloseWrite does not wait
-// for the peer to read. It waits for room for its message, 10 s at most; deadlines do not
-// apply. Once both sides have ended writing, CloseRead and CloseWrite fail with ENOTCONN. A [*net.TCPConn] has the
-// same methods.
+// CloseWrite ends writing: the peer reads what was written, then io.EOF, and may continue to write.
+// Running and later calls of Write fail with EPIPE. CloseWrite does not wait for the peer to read.
+// It waits for room for its message, 10 s at most; deadlines do not apply. Once both sides have
+// ended writing, CloseRead and CloseWrite fail with ENOTCONN. A [*net.TCPConn] has the same
+// methods.
 func (c *Conn) CloseWrite() error { return c.closer.end(writeEnded) }
 
 func (e *closer) end(s side) error {
@@ -60,8 +60,8 @@ func (e *closer) endLocked(s side) error {
 	c.group.SignalAll()
 	e.awaitWrite()
 	m := msgShutdown
-	// There is a message for the end of writing and one for the end of both. The end of reading alone is
-	// not told: the peer's data is taken and dropped.
+	// There is a message for the end of writing and one for the end of both. The end of reading
+	// alone is not told: the peer's data is taken and dropped.
 	switch c.local &^ closed {
 	case readEnded:
 		return nil
@@ -71,9 +71,9 @@ func (e *closer) endLocked(s side) error {
 	return e.send(m, time.Now().Add(linger))
 }
 
-// awaitWrite waits until a Write that can write no more has returned, so that nothing is
-// posted after the end: RC and TCP keep the order, so the peer has all data when it sees the end. The caller holds mu,
-// which is unlocked during the wait.
+// awaitWrite waits until a Write that can write no more has returned, so that nothing is posted
+// after the end: RC and TCP keep the order, so the peer has all data when it sees the end. The
+// caller holds mu, which is unlocked during the wait.
 func (e *closer) awaitWrite() {
 	if c := e.c; !c.local.canWrite() {
 		c.mu.Unlock()
@@ -88,7 +88,8 @@ func (e *closer) send(m message, deadline time.Time) error {
 	return e.post(func(t *control) { t.post(m, false) }, deadline)
 }
 
-// post calls post when there is room for a control message. The caller holds mu, which is unlocked during the wait.
+// post calls post when there is room for a control message. The caller holds mu, which is unlocked
+// during the wait.
 func (e *closer) post(post func(*control), deadline time.Time) error {
 	c := e.c
 	err := e.wait(deadline, func(c *Conn) bool { return c.isOver() || c.control.has(1) })
@@ -98,25 +99,29 @@ func (e *closer) post(post func(*control), deadline time.Time) error {
 	return cmp.Or(err, c.err)
 }
 
-// isAcked reports whether everything posted has reached the peer, or never will. Control messages are signaled, and
-// the last one completes after all data before it: on RoCE when the peer's device has acknowledged it.
+// isAcked reports whether everything posted has reached the peer, or never will. Control messages
+// are signaled, and the last one completes after all data before it: on RoCE when the peer's device
+// has acknowledged it.
 func (c *Conn) isAcked() bool {
 	c.writer.reap()
 	return c.isOver() || c.control.used == 0
 }
 
-// Close ends the connection. The peer reads what was written, and then io.EOF, or ECONNRESET if this side has not read
-// all that has arrived. Running and later calls of Read and Write fail with net.ErrClosed, as does another
-// Close. What was written is delivered first, as by TCP, but not by the kernel: a process that exits meanwhile loses
-// it. Therefore Close of a connection that was dialed waits for that, up to 10 s, and returns an error if it fails or
-// the connection breaks meanwhile: programs write, close and exit.
+// Close ends the connection. The peer reads what was written, and then io.EOF, or ECONNRESET if
+// this side has not read all that has arrived. Running and later calls of Read and Write fail with
+// net.ErrClosed, as does another Close. What was written is delivered first, as by TCP, but not by
+// the kernel: a process that exits meanwhile loses it. Therefore Close of a connection that was
+// dialed waits for that, up to 10 s, and returns an error if it fails or the connection breaks
+// meanwhile: programs write, close and exit.
 //
-// Close of a connection that was accepted returns at once, as servers close many while they hold locks: one client
-// whose machine has died would keep net/http and gRPC waiting until the device gives up, 4 s. Delivery goes on in
-// the background for up to 10 s; what fails is logged. [Listener.Shutdown] waits for it.
+// Close of a connection that was accepted returns at once, as servers close many while they hold
+// locks: one client whose machine has died would keep net/http and gRPC waiting until the device
+// gives up, 4 s. Delivery goes on in the background for up to 10 s; what fails is logged.
+// [Listener.Shutdown] waits for it.
 //
-// What was written is with the device, and in a ring that the peer has offered: delivery does not wait until the
-// peer's program reads, and takes no longer than the network. Options.Linger and [Conn.SetLinger] choose otherwise.
+// What was written is with the device, and in a ring that the peer has offered: delivery does not
+// wait until the peer's program reads, and takes no longer than the network. Options.Linger and
+// [Conn.SetLinger] choose otherwise.
 func (c *Conn) Close() error {
 	if c == nil {
 		return verbs.ErrClosed
@@ -178,8 +183,8 @@ func (e *closer) disconnect(deadline time.Time) error {
 	}
 	// Both directions have ended by SHUTDOWN: nothing is left to tell.
 	ended := !c.peer.canWrite() && c.local&writeEnded != 0
-	// As TCP, which resets a connection that is closed with unread data: the peer is not to take it for read. What was
-	// written is delivered before, which a request of no bytes tells.
+	// As TCP, which resets a connection that is closed with unread data: the peer is not to take it
+	// for read. What was written is delivered before, which a request of no bytes tells.
 	c.reader.progress()
 	reset := c.reader.ring.unread() > 0 && !c.isOver()
 	var err error
@@ -220,10 +225,10 @@ func (e *closer) wait(deadline time.Time, ready func(*Conn) bool) error {
 	return e.c.wait(&e.waiter, ready)
 }
 
-// SetLinger sets how many seconds Close waits for what was written to arrive. With 0,
-// Close does not wait and breaks the connection: the peer's calls fail with ECONNRESET.
-// With a negative value, Close returns at once, as that of a [net.TCPConn], and what was written is delivered in
-// the background for up to 10 s. Options.Linger does the same for all connections.
+// SetLinger sets how many seconds Close waits for what was written to arrive. With 0, Close does
+// not wait and breaks the connection: the peer's calls fail with ECONNRESET. With a negative value,
+// Close returns at once, as that of a [net.TCPConn], and what was written is delivered in the
+// background for up to 10 s. Options.Linger does the same for all connections.
 func (c *Conn) SetLinger(sec int) error {
 	d := time.Duration(min(max(int64(sec), -1), math.MaxInt64/int64(time.Second))) * time.Second
 	return c.set(func() { c.closer.setLinger(d) })

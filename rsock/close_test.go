@@ -253,7 +253,8 @@ func TestClose(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				// a has b's data, or some of it, before it closes: as TCP, b reads what a has written, and then ECONNRESET.
+				// a has b's data, or some of it, before it closes: as TCP, b reads what a has
+				// written, and then ECONNRESET.
 				if i == 1 {
 					labtest.Must(io.ReadFull(a, make([]byte, 10)))(t)
 				} else {

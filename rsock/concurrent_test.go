@@ -14,8 +14,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestConcurrentDials dials with several goroutines at once. On a slow machine either side may give up
-// a handshake of many, but no error lacks its step.
+// TestConcurrentDials dials with several goroutines at once. On a slow machine either side may give
+// up a handshake of many, but no error lacks its step.
 func TestConcurrentDials(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var log labtest.Log

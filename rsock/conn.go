@@ -65,14 +65,15 @@ func (c *Conn) allocRings(e *cm.Endpoint) error {
 		c.reader.queue.init(local, c.opt.WriteBuffer)
 	}
 	c.control.offer = sge{addr: remote.Addr(), key: remote.RKey(), length: uint32(half)}
-	// The hello offers half 0 of the ring, which the peer has as its target 0; the first offer is half 1,
-	// in entry 1.
+	// The hello offers half 0 of the ring, which the peer has as its target 0; the first offer is
+	// half 1, in entry 1.
 	c.control.next, c.control.half = 1, 1
 	return nil
 }
 
-// allocMRs allocates the region that the peer writes to, and the one for this side only: a key gives access to its
-// whole region, so the peer's has nothing but the ring and the table of descriptors.
+// allocMRs allocates the region that the peer writes to, and the one for this side only: a key
+// gives access to its whole region, so the peer's has nothing but the ring and the table of
+// descriptors.
 func (c *Conn) allocMRs(e *cm.Endpoint) (remote, local *uverbs.MR, err error) {
 	remote, err = e.AllocMR(c.opt.ReadBuffer+sgeCount*sgeSize, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
@@ -152,8 +153,8 @@ func (c *Conn) connected(peer hello, l *Listener) {
 	for _, w := range c.waiters() {
 		w.start(c)
 	}
-	// Over iWARP the first message is the dialing side's (RFC 5044, 7.1.2): the
-	// endpoint delays this side's data until that has arrived, or for a limited time. Credits can wait for it, as
+	// Over iWARP the first message is the dialing side's (RFC 5044, 7.1.2): the endpoint delays
+	// this side's data until that has arrived, or for a limited time. Credits can wait for it, as
 	// the peer begins with those of the hello.
 	c.control.mayGrant = !c.iwarp || l == nil
 	c.mu.Lock()
@@ -168,15 +169,16 @@ func (c *Conn) connected(peer hello, l *Listener) {
 		"read_buffer", c.opt.ReadBuffer, "write_buffer", c.opt.WriteBuffer)
 }
 
-// LocalAddr returns the address of this end, a [*net.TCPAddr]: programs take IP and port from that type, as for limits per
-// client, and let others pass. Whether a [net.Conn] is RDMA its own type tells, and the Net of a [net.OpError].
+// LocalAddr returns the address of this end, a [*net.TCPAddr]: programs take IP and port from that
+// type, as for limits per client, and let others pass. Whether a [net.Conn] is RDMA its own type
+// tells, and the Net of a [net.OpError].
 func (c *Conn) LocalAddr() net.Addr { return c.localAddr }
 
 // RemoteAddr returns the address of the peer's end, a [*net.TCPAddr].
 func (c *Conn) RemoteAddr() net.Addr { return c.remoteAddr }
 
-// QPNum returns the number of the connection's queue pair, by which counters, captures and the command "verbs res qp" name
-// it.
+// QPNum returns the number of the connection's queue pair, by which counters, captures and the
+// command "verbs res qp" name it.
 func (c *Conn) QPNum() uint32 { return c.qp.Num() }
 
 // Device returns the device that carries the connection.

@@ -10,10 +10,11 @@ import (
 	"github.com/goverbs/verbs/internal/option"
 )
 
-// control is the state of control messages: credits, offers of space, SHUTDOWN, DISCONNECT and keepalives. They have
-// their own share of the send queue, as RS_QP_CTRL_SIZE in C: if data could fill it, two sides that both wait for
-// credits would never send them. They take no credit, for the same reason; the receives that they need are spare
-// ones. Each message is signaled, and its ID is ctrlID plus its number of requests.
+// control is the state of control messages: credits, offers of space, SHUTDOWN, DISCONNECT and
+// keepalives. They have their own share of the send queue, as RS_QP_CTRL_SIZE in C: if data could
+// fill it, two sides that both wait for credits would never send them. They take no credit, for the
+// same reason; the receives that they need are spare ones. Each message is signaled, and its ID is
+// ctrlID plus its number of requests.
 type control struct {
 	c        *Conn
 	mayGrant bool // grant may send: a message has arrived, or need not arrive first
@@ -28,18 +29,18 @@ type control struct {
 
 const ctrlID = 1 << 63
 
-// grant offers the peer space or credits once half the ring, or half the receives, can be
-// offered (C: rs_give_credits): few messages, as TCP updates its window, but before the peer has used up the other
-// half. The caller holds mu.
+// grant offers the peer space or credits once half the ring, or half the receives, can be offered
+// (C: rs_give_credits): few messages, as TCP updates its window, but before the peer has used up
+// the other half. The caller holds mu.
 func (t *control) grant() {
 	c := t.c
 	r := &c.reader.ring
 	for t.mayGrant && !c.isOver() && !c.isClosed() && c.peer.canWrite() {
-		// offered counts bytes of both halves since the start. If what is offered and not yet read fits
-		// in one half, the other has been read and can be offered again.
+		// offered counts bytes of both halves since the start. If what is offered and not yet read
+		// fits in one half, the other has been read and can be offered again.
 		space := r.offered-r.consumed <= uint64(t.offer.length)
-		// Credits are told as the sequence number up to which the peer may send, not as an increment, so
-		// a message that is merged with a later one loses nothing.
+		// Credits are told as the sequence number up to which the peer may send, not as an
+		// increment, so a message that is merged with a later one loses nothing.
 		limit := r.seq + uint16(c.opt.RecvQueue)
 		if !space && int(limit-r.limit) < c.opt.RecvQueue/2 {
 			return
@@ -65,9 +66,9 @@ func (t *control) has(n int) bool {
 	return !t.full
 }
 
-// post posts a message, and with offer the descriptor of the next half of the
-// receive ring: a WRITE to the peer's table, with the message as its immediate, so that the descriptor is there
-// when the message is. It is in the peer's byte order, as the peer reads its memory.
+// post posts a message, and with offer the descriptor of the next half of the receive ring: a WRITE
+// to the peer's table, with the message as its immediate, so that the descriptor is there when the
+// message is. It is in the peer's byte order, as the peer reads its memory.
 func (t *control) post(m message, offer bool) {
 	c := t.c
 	w := &t.requests.wrs[0]
@@ -80,8 +81,8 @@ func (t *control) post(m message, offer bool) {
 		c.reader.ring.offered += uint64(half.length)
 		half.put(t.sge[:], c.hello.order())
 		w.Inline = t.sge[:]
-		// The entry is free: the peer has used up the descriptor that was there, or it would not have
-		// filled the half.
+		// The entry is free: the peer has used up the descriptor that was there, or it would not
+		// have filled the half.
 		w.RemoteAddr, w.RKey = c.hello.sgl.addr+uint64(t.next)*sgeSize, c.hello.sgl.key
 		t.next = (t.next + 1) % c.hello.sgl.length
 	}
@@ -119,8 +120,8 @@ func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 // startProbes starts to send keepalives every d, or stops if d is 0.
 func (t *control) startProbes(d time.Duration) { bridge.KeepAlive(t.c.ep, d, t.probe) }
 
-// probe sends a keepalive, or looks for its failure. The WRITE of nothing needs no memory and no receive at the peer,
-// but its device acknowledges it, or the connection fails.
+// probe sends a keepalive, or looks for its failure. The WRITE of nothing needs no memory and no
+// receive at the peer, but its device acknowledges it, or the connection fails.
 func (t *control) probe(post bool) error {
 	c := t.c
 	if c.enter(nil) != nil {
@@ -141,8 +142,8 @@ func (t *control) ping() {
 	t.postSignaled(t.requests.wrs[:1])
 }
 
-// SetKeepAliveConfig is [Conn.SetKeepAlivePeriod] for programs that configure TCP: the test has cfg.Idle, 15 s if that is 0.
-// Interval and Count are those of the device, see SetKeepAlivePeriod.
+// SetKeepAliveConfig is [Conn.SetKeepAlivePeriod] for programs that configure TCP: the test has
+// cfg.Idle, 15 s if that is 0. Interval and Count are those of the device, see SetKeepAlivePeriod.
 func (c *Conn) SetKeepAliveConfig(cfg net.KeepAliveConfig) error {
 	if !cfg.Enable {
 		return c.SetKeepAlivePeriod(0)
@@ -150,7 +151,8 @@ func (c *Conn) SetKeepAliveConfig(cfg net.KeepAliveConfig) error {
 	return c.SetKeepAlivePeriod(cmp.Or(cfg.Idle, option.DefaultKeepAlive))
 }
 
-// SetReadBuffer and SetWriteBuffer have no effect: the rings are made with the connection, see [Options].
+// SetReadBuffer and SetWriteBuffer have no effect: the rings are made with the connection, see
+// [Options].
 func (c *Conn) SetReadBuffer(int) error { return c.set(func() {}) }
 
 // SetWriteBuffer has no effect, see SetReadBuffer.

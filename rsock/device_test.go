@@ -9,7 +9,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestTOS checks that both sides send with the dialer's traffic class, by the queue pair and the device that they name.
+// TestTOS checks that both sides send with the dialer's traffic class, by the queue pair and the
+// device that they name.
 func TestTOS(t *testing.T) {
 	labtest.RequireBoth(t)
 	l := labtest.Made(Listen("rdma", labtest.Addr+":0"))(t)

@@ -31,8 +31,9 @@ type Dialer struct {
 	// Timeout bounds a dial, as its context does. Zero means 30 s for the handshake
 	// with each address; if it is negative, only context and kernel limit it.
 	Timeout time.Duration
-	// TOS is the type of service, or traffic class, of packets: six bits of DSCP and two of ECN. Zero is the
-	// system's setting. On RoCE what the peer sends on the connection has it, too. TCP's packets do not.
+	// TOS is the type of service, or traffic class, of packets: six bits of DSCP and two of ECN.
+	// Zero is the system's setting. On RoCE what the peer sends on the connection has it, too.
+	// TCP's packets do not.
 	TOS uint8
 	// Resolver resolves names. Nil means net.DefaultResolver.
 	Resolver *net.Resolver
@@ -221,7 +222,8 @@ func (d *Dialer) dialAddr(ctx context.Context, addr netip.AddrPort) (*Conn, erro
 	if err != nil {
 		return nil, err
 	}
-	// The peer's memory is known from here on. A peer without a hello is a server of another protocol.
+	// The peer's memory is known from here on. A peer without a hello is a server of another
+	// protocol.
 	peer, err := parseHello(ep.PrivateData)
 	if err != nil {
 		c.logFailure(err)

@@ -15,10 +15,9 @@
 //	d := rsock.Dialer{Fallback: rsock.FallbackMissing}
 //	lc := rsock.ListenConfig{Fallback: rsock.FallbackMissing}
 //
-// Here "RDMA" is that of the Transport, whose device may be one of package soft. Connections are a [*Conn] or
-// a [*net.TCPConn], and the Network method of their addresses
-// returns "rdma" or "tcp". A [Dialer]'s Timeout, LocalAddr, Resolver and KeepAlive apply to
-// both.
+// Here "RDMA" is that of the Transport, whose device may be one of package soft. Connections are a
+// [*Conn] or a [*net.TCPConn], and the Network method of their addresses returns "rdma" or "tcp". A
+// [Dialer]'s Timeout, LocalAddr, Resolver and KeepAlive apply to both.
 //
 //	                 client has RDMA                       client has none
 //	server           None or Missing    Always             Missing or Always
@@ -42,8 +41,8 @@
 //
 // # Data
 //
-// Each side has a receive ring, in two halves, and an array of two descriptors. The peer writes data to
-// the ring by RDMA, and to the descriptors which parts of its own ring to write to next:
+// Each side has a receive ring, in two halves, and an array of two descriptors. The peer writes
+// data to the ring by RDMA, and to the descriptors which parts of its own ring to write to next:
 //
 //	writer                                               reader
 //	                                       DATA n

@@ -15,8 +15,8 @@ import (
 // network is the name of the RDMA network, as in [net.Addr].
 const network = "rdma"
 
-// wrap returns the error of a call as a [net.OpError], and an errno in it as an [os.SyscallError], as package net does: programs
-// look for both, some without errors.As.
+// wrap returns the error of a call as a [net.OpError], and an errno in it as an [os.SyscallError],
+// as package net does: programs look for both, some without errors.As.
 func (c *Conn) wrap(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err

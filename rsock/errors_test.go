@@ -187,7 +187,8 @@ func errnoOf(err error) syscall.Errno {
 	return errno
 }
 
-// TestAcceptDeadline ends calls of Accept by deadlines, set before and while they wait, and goes on without one.
+// TestAcceptDeadline ends calls of Accept by deadlines, set before and while they wait, and goes on
+// without one.
 func TestAcceptDeadline(t *testing.T) {
 	labtest.RequireBoth(t)
 	l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(labtest.RoCE)+":0"))(t).(*rsock.Listener)

@@ -38,7 +38,8 @@ const (
 // fallbackError is why TCP has failed, and why it was tried.
 type fallbackError struct{ tcp, rdma error }
 
-// afterFallback adds why TCP was tried to the [net.OpError] of a dial: what matches is the error of TCP.
+// afterFallback adds why TCP was tried to the [net.OpError] of a dial: what matches is the error of
+// TCP.
 func afterFallback(err, rdma error) error {
 	op, ok := err.(*net.OpError)
 	if !ok {

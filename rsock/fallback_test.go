@@ -353,7 +353,8 @@ func TestFallbackAlways(t *testing.T) {
 	})
 }
 
-// TestFallbackReason dials by TCP where nobody listens: the error is TCP's, and says why TCP was tried.
+// TestFallbackReason dials by TCP where nobody listens: the error is TCP's, and says why TCP was
+// tried.
 func TestFallbackReason(t *testing.T) {
 	l := labtest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	addr := l.Addr().String()

@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs/verbstest"
 )
 
-// TestManyHandshakes accepts a connection while the listener makes as many others as it does at a time, for
-// longer than a handshake's time: that begins when it is the connection's turn.
+// TestManyHandshakes accepts a connection while the listener makes as many others as it does at a
+// time, for longer than a handshake's time: that begins when it is the connection's turn.
 func TestManyHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := verbstest.NewNetwork(verbstest.Options{})

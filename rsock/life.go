@@ -69,7 +69,8 @@ func (s *life) fail(err error) bool {
 	return true
 }
 
-// released reports whether the memory is released, or about to be, as the last call of a closed connection has ended.
+// released reports whether the memory is released, or about to be, as the last call of a closed
+// connection has ended.
 func (s *life) released() bool { return s.isClosed() && s.calls == 0 }
 
 func (s *life) isClosed() bool { return s.local&closed != 0 }
@@ -77,8 +78,9 @@ func (s *life) isClosed() bool { return s.local&closed != 0 }
 // isOver reports whether messages can no longer be sent, or no longer matter.
 func (s *life) isOver() bool { return s.err != nil || s.peer == bothEnded }
 
-// ignoresMessages reports whether messages are no longer processed: there cannot be any,
-// or the peer cannot be trusted. After other failures they are: data that has arrived before can still be read.
+// ignoresMessages reports whether messages are no longer processed: there cannot be any, or the
+// peer cannot be trusted. After other failures they are: data that has arrived before can still be
+// read.
 func (s *life) ignoresMessages() bool { return s.peer == bothEnded || errors.Is(s.err, ErrProtocol) }
 
 // readErr returns why no more data arrives, or nil if it may.

@@ -217,8 +217,8 @@ func (l *Listener) serve(r *cm.Listener) {
 	}
 }
 
-// order lets Accept return connections in the order in which their peers were connected, as TCP does: a peer that is
-// connected may dial a second time, or tell another to dial.
+// order lets Accept return connections in the order in which their peers were connected, as TCP
+// does: a peer that is connected may dial a second time, or tell another to dial.
 type order struct {
 	mu   sync.Mutex
 	last *turn // of the peer that was connected last
@@ -245,7 +245,8 @@ func (o *order) enter(req *cm.Request) *turn {
 	return t
 }
 
-// await waits for the handshake before it, whose peer is connected: what is left to do there is this side's.
+// await waits for the handshake before it, whose peer is connected: what is left to do there is
+// this side's.
 func (t *turn) await() {
 	t.order.mu.Lock()
 	before := t.before
@@ -298,10 +299,10 @@ func (l *Listener) serveTCP() {
 // maxMaking is how many connections a listener makes the objects of at a time.
 const maxMaking = 8
 
-// handshake accepts a peer's request for a connection. It makes the objects of few connections at a time,
-// in the order of the requests: the kernel makes one after the other in any case, and if there are many
-// requests on a slow machine, all would be late, instead of the last ones. This takes no time that a
-// peer could prolong.
+// handshake accepts a peer's request for a connection. It makes the objects of few connections at a
+// time, in the order of the requests: the kernel makes one after the other in any case, and if
+// there are many requests on a slow machine, all would be late, instead of the last ones. This
+// takes no time that a peer could prolong.
 func (l *Listener) handshake(req *cm.Request) (*Conn, error) {
 	select {
 	case l.making <- struct{}{}:
@@ -353,9 +354,9 @@ func (e *acceptError) Unwrap() error   { return e.error }
 func (e *acceptError) Timeout() bool   { return false }
 func (e *acceptError) Temporary() bool { return true }
 
-// Accept waits for a connection, which is a [*Conn], or a [*net.TCPConn] if it uses TCP.
-// It fails with net.ErrClosed after Close, and with [verbs.ErrDeviceRemoved] after the device's removal. Only
-// errors that say so by Temporary pass; after others, close the listener and listen again.
+// Accept waits for a connection, which is a [*Conn], or a [*net.TCPConn] if it uses TCP. It fails
+// with net.ErrClosed after Close, and with [verbs.ErrDeviceRemoved] after the device's removal.
+// Only errors that say so by Temporary pass; after others, close the listener and listen again.
 //
 // If this process lacks what a connection needs, such as locked memory or files, the
 // peer's connection is rejected, and Accept returns a [net.Error] whose method Temporary
@@ -380,8 +381,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// SetDeadline sets the time at which running and later calls of Accept fail with [os.ErrDeadlineExceeded]. The zero
-// value means never.
+// SetDeadline sets the time at which running and later calls of Accept fail with
+// [os.ErrDeadlineExceeded]. The zero value means never.
 func (l *Listener) SetDeadline(t time.Time) error {
 	if l.closed.Load() {
 		return opError("set", nil, l.Addr(), net.ErrClosed)
@@ -453,9 +454,10 @@ func (l *Listener) Close() (err error) {
 	return err
 }
 
-// Shutdown stops listening, unless Close has, and waits until the connections that Accept returned have ended, or ctx
-// has. It ends none. What was written is delivered then: a server calls Shutdown before its process exits, after
-// http.Server.Shutdown or gRPC's GracefulStop, which close the connections. Those by TCP are the kernel's.
+// Shutdown stops listening, unless Close has, and waits until the connections that Accept returned
+// have ended, or ctx has. It ends none. What was written is delivered then: a server calls Shutdown
+// before its process exits, after http.Server.Shutdown or gRPC's GracefulStop, which close the
+// connections. Those by TCP are the kernel's.
 func (l *Listener) Shutdown(ctx context.Context) error {
 	if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		return err
@@ -473,7 +475,8 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 // Addr returns the address of the listener, a [*net.TCPAddr], by RDMA and by TCP.
 func (l *Listener) Addr() net.Addr { return l.addr }
 
-// RDMA reports whether the listener serves RDMA: false if Fallback applied, and it listens on TCP only.
+// RDMA reports whether the listener serves RDMA: false if Fallback applied, and it listens on TCP
+// only.
 func (l *Listener) RDMA() bool { return len(l.rdma) > 0 }
 
 var _ net.Listener = (*Listener)(nil)

@@ -26,10 +26,11 @@ func share(limit, left uint64) int {
 // queueSizes returns the default sizes of the queues of a connection whose rings have ring bytes by
 // default: a receive for each 128 bytes of the ring, as small queues slow down small messages.
 //
-// Adapters have their queues in the process's locked memory, in rings whose lengths are powers of two. A
-// CQ's ring has two places more than there are requests, one that cm adds and one that mlx5_ib does, so
-// the sizes are just below a power of two. On ConnectX, connections with 256 places take 68 KiB for
-// queues, with 128 they take 36, and with 64, where each of the CQs is a page, 20.
+// Adapters have their queues in the process's locked memory, in rings whose lengths are powers of
+// two. A CQ's ring has two places more than there are requests, one that cm adds and one that
+// mlx5_ib does, so the sizes are just below a power of two. On ConnectX, connections with 256
+// places take 68 KiB for queues, with 128 they take 36, and with 64, where each of the CQs is a
+// page, 20.
 func queueSizes(ring int) (sends, recvs int) {
 	places := 1 << (bits.Len(uint(min(max(ring/128, 64), 256))) - 1)
 	return places - 2, places - 2 - spareRecvs

@@ -52,8 +52,8 @@ func limit(t *testing.T, bytes uint64) {
 	}
 }
 
-// TestLockedMemory tests that both ends of a hundred connections fit in the kernel's default limit of
-// locked memory, and of 55 on adapters, whose queues are locked memory as well.
+// TestLockedMemory tests that both ends of a hundred connections fit in the kernel's default limit
+// of locked memory, and of 55 on adapters, whose queues are locked memory as well.
 func TestLockedMemory(t *testing.T) {
 	labtest.RequireKernel(t)
 	if testing.Short() {

@@ -27,22 +27,24 @@ type Options struct {
 	// Inline is the largest number of bytes that are copied into a request. Zero
 	// means 64, a negative value none. The device has its own limit.
 	Inline int
-	// SpinTime bounds how long a blocked call polls before it sleeps. Zero means 1 ms on
-	// the kernel's devices and no polling on those in user space, negative disables polling. A call polls for 10 us. A Read that follows a
-	// Write, and so expects an answer, polls for twice the time that recent answers
-	// took, if that is at most SpinTime (TestStream in tests/bench). One connection
-	// of the process does so at a time, and none polls while other programs want the
+	// SpinTime bounds how long a blocked call polls before it sleeps. Zero means 1 ms on the
+	// kernel's devices and no polling on those in user space, negative disables polling. A call
+	// polls for 10 us. A Read that follows a Write, and so expects an answer, polls for twice the
+	// time that recent answers took, if that is at most SpinTime (TestStream in tests/bench). One
+	// connection of the process does so at a time, and none polls while other programs want the
 	// processors.
 	SpinTime time.Duration
-	// RetryCount is how often a request to a peer that does not answer is repeated, as in [cm.Options]: 6 by default, at
-	// most 7. With less, a dead peer is noticed sooner, and a bad network ends connections sooner.
+	// RetryCount is how often a request to a peer that does not answer is repeated, as in
+	// [cm.Options]: 6 by default, at most 7. With less, a dead peer is noticed sooner, and a bad
+	// network ends connections sooner.
 	RetryCount int
 	// KeepAlive is the interval of the test of an idle connection. Zero means 15 s, a
 	// negative value disables the test. See [Conn.SetKeepAlivePeriod].
 	KeepAlive time.Duration
-	// Linger bounds the wait of Close for what was written to arrive. If it is negative, Close does not wait, and
-	// what was written is delivered in the background. Zero means that for the connections of a Listener, and
-	// 10 s for those of a Dialer. See [Conn.Close], [Conn.SetLinger] and [Listener.Shutdown].
+	// Linger bounds the wait of Close for what was written to arrive. If it is negative, Close does
+	// not wait, and what was written is delivered in the background. Zero means that for the
+	// connections of a Listener, and 10 s for those of a Dialer. See [Conn.Close], [Conn.SetLinger]
+	// and [Listener.Shutdown].
 	Linger time.Duration
 }
 
@@ -56,7 +58,8 @@ const (
 	maxInline     = 64 << 10
 	defaultSpin   = time.Millisecond
 
-	// linger bounds the delivery after Close: C's waits without a limit for a peer that does not answer.
+	// linger bounds the delivery after Close: C's waits without a limit for a peer that does not
+	// answer.
 	linger = 10 * time.Second
 	// disconnectTimeout is how long Close waits on iWARP for the peer to end a
 	// connection after TCP has taken everything.

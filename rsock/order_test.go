@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// TestAcceptOrder dials connections one after the other while handshakes of others are under way. Accept returns them
-// in this order.
+// TestAcceptOrder dials connections one after the other while handshakes of others are under way.
+// Accept returns them in this order.
 func TestAcceptOrder(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		l := labtest.Made(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)

@@ -63,8 +63,8 @@ type packet struct {
 	slot  int
 }
 
-// packetQueues is the default size of the queues. Nothing tells a sender of datagrams to wait: what exceeds
-// the receives is lost.
+// packetQueues is the default size of the queues. Nothing tells a sender of datagrams to wait: what
+// exceeds the receives is lost.
 const packetQueues = 384
 
 // ListenPacket opens a [PacketConn] with the zero [ListenConfig].
@@ -72,10 +72,10 @@ func ListenPacket(network, addr string) (net.PacketConn, error) {
 	return new(ListenConfig).ListenPacket(context.Background(), network, addr)
 }
 
-// ListenPacket opens a [PacketConn] at addr: "10.9.0.1:7471", or ":7471" for all
-// addresses; port 0 means a free one. For network see [Dialer.DialContext]. Of the options,
-// RecvQueue and SendQueue apply: the numbers of datagrams of 2 KiB that each queue pair has
-// memory for, where zero means 384. Fallback must be [FallbackNone]. iWARP has no datagrams: the error matches
+// ListenPacket opens a [PacketConn] at addr: "10.9.0.1:7471", or ":7471" for all addresses; port 0
+// means a free one. For network see [Dialer.DialContext]. Of the options, RecvQueue and SendQueue
+// apply: the numbers of datagrams of 2 KiB that each queue pair has memory for (zero means 384).
+// Fallback must be [FallbackNone]. iWARP has no datagrams: the error matches
 // [errors.ErrUnsupported], and [verbs.ErrNoRDMA] if RDMA is missing.
 func (lc *ListenConfig) ListenPacket(ctx context.Context, network, addr string) (net.PacketConn, error) {
 	c, err := lc.listenPacket(ctx, network, addr)
@@ -167,13 +167,13 @@ func (c *PacketConn) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err
 	}
 }
 
-// WriteTo sends a datagram, and returns when the device has it. The address is a [*net.UDPAddr],
-// or another type with its method AddrPort. The first datagram to a peer waits until its route is
+// WriteTo sends a datagram, and returns when the device has it. The address is a [*net.UDPAddr], or
+// another type with its method AddrPort. The first datagram to a peer waits until its route is
 // resolved; if no device leads to it, the error matches [verbs.ErrNoRDMA]. A datagram of more than
-// [PacketConn.MaxPayload] bytes goes by the UDP socket, as QUIC's first ones do if the RDMA MTU is 1024; one of more
-// than 2032 (2020 over IPv6) fails with EMSGSIZE, as C's peers read no more. Of 2048 peers, a new one takes
-// the place of the one that was idle for the longest time; it fails with ENOBUFS if all were in use
-// in the last second, or have datagrams that are not yet sent.
+// [PacketConn.MaxPayload] bytes goes by the UDP socket, as QUIC's first ones do if the RDMA MTU is
+// 1024; one of more than 2032 (2020 over IPv6) fails with EMSGSIZE, as C's peers read no more. Of
+// 2048 peers, a new one takes the place of the one that was idle for the longest time; it fails
+// with ENOBUFS if all were in use in the last second, or have datagrams that are not yet sent.
 func (c *PacketConn) WriteTo(b []byte, addr net.Addr) (int, error) {
 	if a, ok := addr.(interface{ AddrPort() netip.AddrPort }); ok {
 		return c.WriteToAddrPort(b, a.AddrPort())
@@ -233,8 +233,8 @@ func (c *PacketConn) sendTo(p *packetPeer, b []byte) error {
 	return c.sendUDP(p, udpData, b)
 }
 
-// MaxPayload returns how many bytes a datagram to a peer can have to go by RDMA: what fits in a packet of its
-// device, at most 2032 (2020 over IPv6). It waits as WriteTo does.
+// MaxPayload returns how many bytes a datagram to a peer can have to go by RDMA: what fits in a
+// packet of its device, at most 2032 (2020 over IPv6). It waits as WriteTo does.
 func (c *PacketConn) MaxPayload(addr netip.AddrPort) (int, error) {
 	p, err := c.peer(unmap(addr))
 	if err == nil {
@@ -256,7 +256,8 @@ func (c *PacketConn) wrap(op string, addr net.Addr, err error) error {
 	return opError(op, c.LocalAddr(), addr, err)
 }
 
-// SetReadBuffer and SetWriteBuffer set the buffers of the UDP socket; those of the queue pairs are in [Options].
+// SetReadBuffer and SetWriteBuffer set the buffers of the UDP socket; those of the queue pairs are
+// in [Options].
 func (c *PacketConn) SetReadBuffer(bytes int) error { return c.udp.SetReadBuffer(bytes) }
 
 // SetWriteBuffer is SetReadBuffer for what is sent.

@@ -21,8 +21,8 @@ const (
 	// maxPeers is how many peers a PacketConn knows, each with an address handle. A new one takes
 	// the place of the one that was not used for the longest time.
 	maxPeers = 2048
-	// inUse is the time after a use in which a peer is not forgotten: those that send or are sent to stay known if
-	// strangers come.
+	// inUse is the time after a use in which a peer is not forgotten: those that send or are sent
+	// to stay known if strangers come.
 	inUse = time.Second
 	// maxResolves is how many peers are resolved at a time because they sent something.
 	maxResolves = 64
@@ -35,8 +35,9 @@ type packetPeer struct {
 	queue    *packetQueue  // that leads to it
 	ah       *uverbs.AH
 	err      error
-	// users counts the calls that have the peer, and the requests in flight, which name its handle by a number
-	// that another peer's may have later. It rises with PacketConn.mu held, or if it is not 0.
+	// users counts the calls that have the peer, and the requests in flight, which name its handle
+	// by a number that another peer's may have later. It rises with PacketConn.mu held, or if it is
+	// not 0.
 	users atomic.Int32
 
 	// Guarded by PacketConn.mu:
@@ -45,8 +46,8 @@ type packetPeer struct {
 	used  time.Time // when something was sent to it, or came from it by UDP
 }
 
-// peer returns the peer with an address, and counts the caller as its user. If it is new, its route is resolved
-// in the background.
+// peer returns the peer with an address, and counts the caller as its user. If it is new, its route
+// is resolved in the background.
 func (c *PacketConn) peer(addr netip.AddrPort) (*packetPeer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,8 +77,8 @@ func (c *PacketConn) addPeer(addr netip.AddrPort) *packetPeer {
 	return p
 }
 
-// forgetIdle forgets an eighth of the peers at most, those without users that were not used for the longest
-// time. It reports false if all are in use. The caller holds mu.
+// forgetIdle forgets an eighth of the peers at most, those without users that were not used for the
+// longest time. It reports false if all are in use. The caller holds mu.
 func (c *PacketConn) forgetIdle() bool {
 	now := time.Now()
 	if now.Sub(c.inUse) < inUse/8 { // a search that found none, of which senders could cause many
@@ -158,8 +159,8 @@ func (c *PacketConn) destination(p *packetPeer) uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	// A peer that has started again has another QP, and drops what comes for the old one without a word.
-	// So one datagram goes by UDP, which a new process at the same port answers with its QP.
+	// A peer that has started again has another QP, and drops what comes for the old one without a
+	// word. So one datagram goes by UDP, which a new process at the same port answers with its QP.
 	if p.qpn != 0 && now.Sub(p.heard) > silence {
 		p.heard = now
 		return 0

@@ -17,7 +17,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// newPacketConn opens a PacketConn on a device of its own, with packets of 1024 bytes as on most Ethernets.
+// newPacketConn opens a PacketConn on a device of its own, with packets of 1024 bytes as on most
+// Ethernets.
 func newPacketConn(t *testing.T, opt Options) (*PacketConn, *soft.Device) {
 	t.Helper()
 	addr := netip.MustParseAddr("127.0.0.21")
@@ -62,8 +63,8 @@ func (c *PacketConn) age() {
 	}
 }
 
-// TestPacketPeers writes to more addresses, and receives from more, than a PacketConn knows: peers and
-// address handles are limited, and new peers take the place of idle ones.
+// TestPacketPeers writes to more addresses, and receives from more, than a PacketConn knows: peers
+// and address handles are limited, and new peers take the place of idle ones.
 func TestPacketPeers(t *testing.T) {
 	skipInLab(t)
 	c, d := newPacketConn(t, Options{})
@@ -124,8 +125,9 @@ func TestPacketPeers(t *testing.T) {
 	limited()
 }
 
-// TestPacketPeerInUse writes to more peers than a PacketConn knows while another datagram waits for room in the send
-// queue, and again when it is in the queue: the address handle of its peer, which is idle otherwise, stays.
+// TestPacketPeerInUse writes to more peers than a PacketConn knows while another datagram waits for
+// room in the send queue, and again when it is in the queue: the address handle of its peer, which
+// is idle otherwise, stays.
 func TestPacketPeerInUse(t *testing.T) {
 	skipInLab(t)
 	c, _ := newPacketConn(t, Options{SendQueue: 16})
@@ -195,8 +197,9 @@ func TestPacketPeerInUse(t *testing.T) {
 	}
 }
 
-// TestPacketForged tells a PacketConn another number of its peer's QP, as a UDP datagram with a forged source does: it
-// stays with the peer's address, and asks the peer again when it has heard nothing of that QP for a while.
+// TestPacketForged tells a PacketConn another number of its peer's QP, as a UDP datagram with a
+// forged source does: it stays with the peer's address, and asks the peer again when it has heard
+// nothing of that QP for a while.
 func TestPacketForged(t *testing.T) {
 	c, _ := newPacketConn(t, Options{})
 	conn, err := (&ListenConfig{Transport: c.transport}).ListenPacket(t.Context(), "rdma", c.local.Addr().String()+":0")
@@ -238,7 +241,8 @@ func TestPacketForged(t *testing.T) {
 	write()
 }
 
-// TestPacketUDP sends datagrams of sizes that go by UDP alone, as they exceed the packets of the device.
+// TestPacketUDP sends datagrams of sizes that go by UDP alone, as they exceed the packets of the
+// device.
 func TestPacketUDP(t *testing.T) {
 	c, _ := newPacketConn(t, Options{})
 	if most, err := c.MaxPayload(c.local); err != nil || most >= 1200 {

@@ -15,8 +15,8 @@ import (
 )
 
 // packetQueue is a UD QP of a PacketConn. Its memory consists of the slots of the receives, each
-// for a GRH and a message, and of those of the sends. The device puts the 40 bytes of the GRH before each
-// message (Annex A17.4.5.2), whether anyone wants it or not.
+// for a GRH and a message, and of those of the sends. The device puts the 40 bytes of the GRH
+// before each message (Annex A17.4.5.2), whether anyone wants it or not.
 type packetQueue struct {
 	c          *PacketConn
 	local      netip.Addr // by which peers reach it
@@ -233,7 +233,8 @@ func (q *packetQueue) take(p packet, b []byte) (n int, ok bool) {
 // errQueueClosed is the error of a queue that has failed. Another takes its place.
 var errQueueClosed = errors.New("queue pair has failed")
 
-// send sends a message to a peer, of which the caller is a user, and returns when the device has it.
+// send sends a message to a peer, of which the caller is a user, and returns when the device has
+// it.
 func (q *packetQueue) send(data []byte, to *packetPeer, qpn uint32) error {
 	q.using.RLock()
 	defer q.using.RUnlock()
@@ -284,8 +285,8 @@ func (q *packetQueue) completed(wcs []verbs.WC) {
 }
 
 // reclaim frees the slots of completed sends, and waits until there is one. It fails with
-// [context.DeadlineExceeded] at the write deadline, and with errQueueClosed if the queue has failed. The caller
-// holds sending.
+// [context.DeadlineExceeded] at the write deadline, and with errQueueClosed if the queue has
+// failed. The caller holds sending.
 func (q *packetQueue) reclaim() error {
 	q.reap()
 	for len(q.free) == 0 && q.ctx.Err() == nil {

@@ -5,9 +5,10 @@ import (
 	"net/netip"
 )
 
-// The wire format of datagrams (struct ds_header and ds_udp_header in librdmacm's
-// rsocket.c). Numbers are big-endian. A UD message tells its sender's QP, not the address and port that programs
-// know, so those are in a header of its own; a UDP datagram tells its address, so the header there has the QP.
+// The wire format of datagrams (struct ds_header and ds_udp_header in librdmacm's rsocket.c).
+// Numbers are big-endian. A UD message tells its sender's QP, not the address and port that
+// programs know, so those are in a header of its own; a UDP datagram tells its address, so the
+// header there has the QP.
 const (
 	udpTag  = 0x55555555
 	udpData = 0 // a datagram, from a sender that does not know the QP of its peer

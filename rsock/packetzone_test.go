@@ -31,8 +31,8 @@ func linkLocal(t *testing.T) netip.Addr {
 	return netip.Addr{}
 }
 
-// TestPacketZone answers datagrams of a link-local peer at the address that ReadFrom returns, which has the
-// zone that messages between queue pairs do not carry.
+// TestPacketZone answers datagrams of a link-local peer at the address that ReadFrom returns, which
+// has the zone that messages between queue pairs do not carry.
 func TestPacketZone(t *testing.T) {
 	addr := linkLocal(t)
 	d, err := soft.New(soft.Options{Host: t.Name(), Network: verbstest.NewNetwork(verbstest.Options{}), Addrs: []netip.Addr{addr}})

@@ -7,8 +7,8 @@ import "errors"
 func (c *Conn) progress() {
 	c.reader.progress()
 	if c.writer.targets.unconfirmed != (sge{}) {
-		// A descriptor may have come without a message of its own, or have been half written when last
-		// looked at.
+		// A descriptor may have come without a message of its own, or have been half written when
+		// last looked at.
 		c.writer.targets.accept()
 	}
 	c.control.grant()
@@ -30,7 +30,8 @@ func (c *Conn) handleMessage(m message) error {
 		}
 		c.writer.targets.accept()
 	case m == msgDisconnect:
-		// The peer neither writes nor reads any more, so nothing may be sent, and nothing will come.
+		// The peer neither writes nor reads any more, so nothing may be sent, and nothing will
+		// come.
 		c.peer = bothEnded
 		if c.iwarp {
 			c.ep.Disconnect() // the peer's Close waits for this

@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// reader is the receiving half of a Conn. The peer writes to its ring, and says so in messages, each
-// of which takes a receive.
+// reader is the receiving half of a Conn. The peer writes to its ring, and says so in messages,
+// each of which takes a receive.
 type reader struct {
 	c      *Conn
 	mu     sync.Mutex // held by Read, before that of the Conn
@@ -29,8 +29,8 @@ type reader struct {
 //	consumed         received            offered
 //	   │ to be read      │ the peer may write │
 //
-// The peer's device writes without asking, so the counts are checked when a message tells of the data: a peer that
-// writes where nothing was offered harms only its own stream.
+// The peer's device writes without asking, so the counts are checked when a message tells of the
+// data: a peer that writes where nothing was offered harms only its own stream.
 type recvRing struct {
 	buf      []byte
 	copying  bool // Read copies from buf, without the Conn's mu
@@ -61,8 +61,8 @@ func (r *recvRing) discard() {
 // arrived accounts for a message of n bytes.
 func (r *recvRing) arrived(n int) error {
 	switch {
-	// Both limits are the peer's duty. A connection that goes on after a violation would read old bytes,
-	// or run out of receives.
+	// Both limits are the peer's duty. A connection that goes on after a violation would read old
+	// bytes, or run out of receives.
 	case n == 0 || r.received+uint64(n) > r.offered:
 		return protocolError("%d bytes where %d were offered", n, r.offered-r.received)
 	case r.seq == r.limit:
@@ -74,9 +74,9 @@ func (r *recvRing) arrived(n int) error {
 	return nil
 }
 
-// recvQueue is the receive queue. Each message consumes a receive, in the order of the messages. On RoCE receives
-// have no memory: the message is the immediate in the completion. A message that finds no receive is what credits
-// exist to avoid.
+// recvQueue is the receive queue. Each message consumes a receive, in the order of the messages. On
+// RoCE receives have no memory: the message is the immediate in the completion. A message that
+// finds no receive is what credits exist to avoid.
 type recvQueue struct {
 	size int    // number of posted receives
 	next int    // the next to be posted
@@ -200,12 +200,13 @@ func (r *reader) progress() {
 	}
 }
 
-// handle handles the completion of a receive and reports whether it has a message. A message is complete after the
-// WRITE before it: RC and iWARP both deliver in order, so the data is in the ring when its message is seen.
+// handle handles the completion of a receive and reports whether it has a message. A message is
+// complete after the WRITE before it: RC and iWARP both deliver in order, so the data is in the
+// ring when its message is seen.
 func (r *reader) handle(wc *verbs.WC) bool {
 	c := r.c
-	// The connection has ended, and the device gives back the receives. After DISCONNECT that is what
-	// both sides expect.
+	// The connection has ended, and the device gives back the receives. After DISCONNECT that is
+	// what both sides expect.
 	if wc.Status == verbs.WCFlushErr {
 		if !c.isOver() {
 			c.writer.reap() // the error of a failed request is more precise

@@ -43,8 +43,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// connectX returns the locked memory of queues on ConnectX with small cache lines, which has CQEs of 64 bytes.
-// A request with the default inline data has two blocks of 64 bytes, a receive 16.
+// connectX returns the locked memory of queues on ConnectX with small cache lines, which has CQEs
+// of 64 bytes. A request with the default inline data has two blocks of 64 bytes, a receive 16.
 func connectX(sends, recvs int) int {
 	pow2 := func(n int) int { return 1 << bits.Len(uint(n-1)) }
 	recvs += spareRecvs

@@ -6,9 +6,9 @@ import (
 	sums "github.com/goverbs/verbs/internal/tally"
 )
 
-// ConnStats contains statistics of a [Conn] since it was made, or their sums: see
-// [ListenerStats] and [DialerStats]. It is one wide struct, as [database/sql.DBStats] is, so that all numbers
-// are of one moment.
+// ConnStats contains statistics of a [Conn] since it was made, or their sums: see [ListenerStats]
+// and [DialerStats]. It is one wide struct, as [database/sql.DBStats] is, so that all numbers are
+// of one moment.
 type ConnStats struct {
 	BytesReceived    uint64 // written by the peer, read or not
 	BytesSent        uint64 // passed to the device
@@ -26,8 +26,9 @@ type ConnStats struct {
 
 	// The state of now. Sums have that of open connections.
 	Unread int // bytes received and not read
-	// Unsent and SendQueued are what is not known to have arrived, or on iWARP to be with TCP: as completions tell,
-	// which each cover up to a quarter of the ring or the queue. After Close they are 0 if nothing failed.
+	// Unsent and SendQueued are what is not known to have arrived, or on iWARP to be with TCP: as
+	// completions tell, which each cover up to a quarter of the ring or the queue. After Close they
+	// are 0 if nothing failed.
 	Unsent     int // bytes of the send ring
 	SendQueued int // requests in the send queue
 	PeerRoom   int // bytes that may be written before the peer reads

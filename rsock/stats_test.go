@@ -70,7 +70,8 @@ func TestConnStats(t *testing.T) {
 	})
 }
 
-// TestQuietStats reads the statistics of two ends whose programs call nothing: what has arrived is counted.
+// TestQuietStats reads the statistics of two ends whose programs call nothing: what has arrived is
+// counted.
 func TestQuietStats(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := connect(t, device, rsock.Options{WriteBuffer: 8 << 10, KeepAlive: -1})

@@ -14,9 +14,10 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// The wire format (librdmacm's rsocket.c): struct rs_conn_data is exchanged once, as private data of the connection
-// manager; then there are RDMA WRITEs to the peer's ring, and messages of 32 bits that tell of them. The format is
-// that of C's rsockets, version 1, so what looks odd below is theirs.
+// The wire format (librdmacm's rsocket.c): struct rs_conn_data is exchanged once, as private data
+// of the connection manager; then there are RDMA WRITEs to the peer's ring, and messages of 32 bits
+// that tell of them. The format is that of C's rsockets, version 1, so what looks odd below is
+// theirs.
 const (
 	version     = 1
 	helloSize   = 40
@@ -28,9 +29,9 @@ const (
 	flagIOMap = 1 << 1 // the private data has the size of an I/O map: ours is 0
 )
 
-// message is the 32 bits that announce data, credits, SHUTDOWN and DISCONNECT: an operation in the upper 3 bits and a
-// number (rs_msg_set). A WRITE alone is not seen by the peer's program, so each needs one, and each takes a
-// receive there.
+// message is the 32 bits that announce data, credits, SHUTDOWN and DISCONNECT: an operation in the
+// upper 3 bits and a number (rs_msg_set). A WRITE alone is not seen by the peer's program, so each
+// needs one, and each takes a receive there.
 type message uint32
 
 const (
@@ -65,9 +66,10 @@ func getSGE(b []byte, order binary.ByteOrder) sge {
 	return sge{order.Uint64(b), order.Uint32(b[8:]), order.Uint32(b[12:])}
 }
 
-// hello is the private data that the two sides exchange while they connect: in the request and in its acceptance, so
-// that each can write to the other's memory from the first message on. Its numbers are big-endian. It tells the byte
-// order of its sender, which descriptors written to the sender's table later have, and messages from it on iWARP.
+// hello is the private data that the two sides exchange while they connect: in the request and in
+// its acceptance, so that each can write to the other's memory from the first message on. Its
+// numbers are big-endian. It tells the byte order of its sender, which descriptors written to the
+// sender's table later have, and messages from it on iWARP.
 type hello struct {
 	bigEndian bool
 	credits   uint16
@@ -111,7 +113,8 @@ func parseHello(b []byte) (hello, error) {
 		sgl:       getSGE(b[8:], binary.BigEndian),
 		buffer:    getSGE(b[24:], binary.BigEndian),
 	}
-	// The device checks addresses against the peer's key, not against overflow of what is computed here.
+	// The device checks addresses against the peer's key, not against overflow of what is computed
+	// here.
 	last := func(s sge, size uint64) bool { return s.addr+(uint64(s.length)*size-1) >= s.addr }
 	switch {
 	case h.credits == 0:

@@ -12,8 +12,9 @@ import (
 )
 
 // writer is the sending half of a Conn. A message is data from its ring, or inline, that is written
-// to the peer's. It needs a credit, room at the peer's, and room in the send queue: the first is a receive there, the
-// second what the reader has read, and the third is given back by completions on this side.
+// to the peer's. It needs a credit, room at the peer's, and room in the send queue: the first is a
+// receive there, the second what the reader has read, and the third is given back by completions on
+// this side.
 type writer struct {
 	c        *Conn
 	mu       sync.Mutex // held by Write, before that of the Conn
@@ -76,9 +77,9 @@ func (s *sendRing) take(n int) verbs.SGE {
 }
 
 // signals decides which requests are signaled: few, as each costs a completion, but enough that
-// neither the send queue nor the ring fills up before one has completed. A completion stands for all requests
-// before it, and the queue has room again only when one has been polled, even if the device is long done.
-// Requests are counted since the start, modulo 2^31.
+// neither the send queue nor the ring fills up before one has completed. A completion stands for
+// all requests before it, and the queue has room again only when one has been polled, even if the
+// device is long done. Requests are counted since the start, modulo 2^31.
 type signals struct {
 	iwarp      bool
 	cost       uint32 // requests per message
@@ -115,8 +116,8 @@ const (
 // signal, and the ID that its completion is to have.
 //
 // On iWARP each RDMA WRITE from the ring is signaled: siw sends larger unsignaled requests directly
-// from the ring (sendpage, or MSG_SPLICE_PAGES), and TCP may read that again after their completion, when it
-// retransmits. It copies signaled ones.
+// from the ring (sendpage, or MSG_SPLICE_PAGES), and TCP may read that again after their
+// completion, when it retransmits. It copies signaled ones.
 func (s *signals) post(inline bool, head uint64) (signal, uint64) {
 	s.posted += s.cost
 	s.unsignaled += s.cost
@@ -125,8 +126,8 @@ func (s *signals) post(inline bool, head uint64) (signal, uint64) {
 	case s.iwarp && !inline:
 		which, covered = signalFirst, s.posted-1
 		s.unsignaled = 1
-	// A quarter of the queue or of the ring since the last one: the rest keeps the device busy until the
-	// completion has been polled.
+	// A quarter of the queue or of the ring since the last one: the rest keeps the device busy
+	// until the completion has been polled.
 	case s.unsignaled >= s.slots/4 || head-s.head >= s.most:
 		which = signalLast
 		s.unsignaled = 0
@@ -138,14 +139,16 @@ func (s *signals) post(inline bool, head uint64) (signal, uint64) {
 }
 
 // completed takes the ID of a completion. Requests complete in order: it covers those before. It
-// returns the head of the ring then, modulo 2^32. The ID carries both counts, so that there is no list of requests.
+// returns the head of the ring then, modulo 2^32. The ID carries both counts, so that there is no
+// list of requests.
 func (s *signals) completed(id uint64) (head uint32) {
 	s.done += (uint32(id>>32) - s.done) & countMask
 	return uint32(id)
 }
 
-// credits count the messages that the peer has receives for, modulo 2^16: a message without a receive is refused by
-// the device. They are not bytes, as TCP's window is: the space in the peer's ring is counted by targets.
+// credits count the messages that the peer has receives for, modulo 2^16: a message without a
+// receive is refused by the device. They are not bytes, as TCP's window is: the space in the peer's
+// ring is counted by targets.
 type credits struct {
 	seq      uint16 // messages sent
 	limit    uint16 // the seq up to which there are credits
@@ -153,15 +156,16 @@ type credits struct {
 	reserved uint16 // credits that are never used
 }
 
-// start takes the first credits. C has no spare receives for control messages, which take no credits, so some are left
-// for them. A message that finds none is sent again after 0.66 s on RoCE (an RNR NAK with rdma_cm's timer code 0,
-// the longest), and ends the connection on iWARP (DDP_ECODE_UT_INVALID_MSN_NOBUF).
+// start takes the first credits. C has no spare receives for control messages, which take no
+// credits, so some are left for them. A message that finds none is sent again after 0.66 s on RoCE
+// (an RNR NAK with rdma_cm's timer code 0, the longest), and ends the connection on iWARP
+// (DDP_ECODE_UT_INVALID_MSN_NOBUF).
 func (c *credits) start(n uint16) { *c = credits{limit: n, window: n, reserved: min(8, n/4)} }
 
 // grant takes new credits, up to a message.
 func (c *credits) grant(limit uint16) error {
-	// The peer never has more receives than in its hello, so a limit further ahead, or one behind, is
-	// wrong.
+	// The peer never has more receives than in its hello, so a limit further ahead, or one behind,
+	// is wrong.
 	if limit-c.seq > c.window {
 		return protocolError("credits up to message %d, when %d were sent and %d may be under way", limit, c.seq, c.window)
 	}
@@ -173,8 +177,8 @@ func (c *credits) grant(limit uint16) error {
 func (c *credits) left() int { return max(int(c.limit-c.seq)-int(c.reserved), 0) }
 
 // targets are the parts of the peer's ring that may be written to. The peer offers them by writing
-// descriptors to a table, entry after entry and again from the first on (RS_SGL_SIZE entries in C); they are
-// used up in the same order.
+// descriptors to a table, entry after entry and again from the first on (RS_SGL_SIZE entries in C);
+// they are used up in the same order.
 type targets struct {
 	table       []byte
 	target      [sgeCount]sge
@@ -197,8 +201,8 @@ func (t *targets) start(b sge) {
 func (t *targets) accept() {
 	for t.target[t.next].length == 0 {
 		raw := t.table[t.next*sgeSize:][:sgeSize]
-		// The peer's device writes this memory at any time. An entry of length 0 is one that this side
-		// has cleared.
+		// The peer's device writes this memory at any time. An entry of length 0 is one that this
+		// side has cleared.
 		s := getSGE(raw, binary.NativeEndian)
 		if s.length == 0 {
 			return
@@ -223,7 +227,8 @@ func (t *targets) room() int { return int(t.target[0].length) + int(t.target[1].
 // take returns where the first n of at most most bytes go.
 func (t *targets) take(most int) (to sge, n int) {
 	s := &t.target[t.cur]
-	// A message does not go on in the next target, which may be elsewhere: the rest is another message.
+	// A message does not go on in the next target, which may be elsewhere: the rest is another
+	// message.
 	to, n = *s, int(min(uint64(most), uint64(s.length)))
 	s.addr += uint64(n)
 	if s.length -= uint32(n); s.length == 0 {
@@ -232,9 +237,9 @@ func (t *targets) take(most int) (to sge, n int) {
 	return to, n
 }
 
-// requests are the requests of a message: an RDMA WRITE with the message as its
-// immediate. iWARP has no immediates (RFC 5040): there the message is a SEND, after the RDMA WRITE
-// if that has data (RS_OPT_MSG_SEND in C). The SEND is delivered after the WRITE's data has been placed.
+// requests are the requests of a message: an RDMA WRITE with the message as its immediate. iWARP
+// has no immediates (RFC 5040): there the message is a SEND, after the RDMA WRITE if that has data
+// (RS_OPT_MSG_SEND in C). The SEND is delivered after the WRITE's data has been placed.
 type requests struct {
 	wrs [2]verbs.SendWR
 	sgl [1]verbs.SGE
@@ -272,7 +277,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 }
 
 func (w *writer) write(p []byte) (n int, err error) {
-	// As long as there is room, nothing else would tell a program that only writes that its peer has closed.
+	// As long as there is room, nothing else would tell a program that only writes that its peer
+	// has closed.
 	w.c.reader.progress()
 	if err := w.c.writeErr(); err != nil {
 		return 0, err
@@ -324,8 +330,8 @@ func (c *Conn) hasRoom() bool {
 func (c *Conn) canSend() bool {
 	w := &c.writer
 	w.full = false
-	// Only the peer can end these two shortages, by a message; the third ends with a completion of this
-	// side.
+	// Only the peer can end these two shortages, by a message; the third ends with a completion of
+	// this side.
 	if w.credits.left() == 0 || w.targets.full() {
 		return c.writeErr() != nil
 	}
@@ -385,8 +391,8 @@ func (w *writer) prepare(data []byte, inline bool) (wrs []verbs.SendWR, n int) {
 	return wrs, n
 }
 
-// reap polls the completions of sends. If the connection has failed, the first request that failed has the reason, and
-// all after it are flushed.
+// reap polls the completions of sends. If the connection has failed, the first request that failed
+// has the reason, and all after it are flushed.
 func (w *writer) reap() {
 	var failed error
 	for n := len(w.wcs); n == len(w.wcs); {
@@ -404,7 +410,8 @@ func (w *writer) reap() {
 				w.c.control.used -= int(wc.ID &^ ctrlID)
 			default:
 				s := &w.ring
-				// The difference of 32 bit counts is right as long as the ring is smaller than 4 GiB.
+				// The difference of 32 bit counts is right as long as the ring is smaller than 4
+				// GiB.
 				s.freed += uint64(w.signals.completed(wc.ID) - uint32(s.freed))
 			}
 		}

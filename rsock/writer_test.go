@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestSignals posts messages of a size until some are signaled, and compares which, and with
-// which requests and bytes of the ring their completions free. The send queue takes 40 requests, the
-// ring has 4000 bytes.
+// TestSignals posts messages of a size until some are signaled, and compares which, and with which
+// requests and bytes of the ring their completions free. The send queue takes 40 requests, the ring
+// has 4000 bytes.
 func TestSignals(t *testing.T) {
 	for _, r := range []struct {
 		iwarp, inline bool

@@ -164,9 +164,9 @@ func (s *benchSide) next(ctx context.Context, wcs []verbs.WC) error {
 	return err
 }
 
-// BenchmarkLatency sends 8 bytes there and back, by each device and by TCP in turns, so that other load
-// of the machine disturbs all alike. Reported are the medians of the turns, of the time and the
-// processor time of a round trip, and of the ratio of its time to TCP's in the same turn.
+// BenchmarkLatency sends 8 bytes there and back, by each device and by TCP in turns, so that other
+// load of the machine disturbs all alike. Reported are the medians of the turns, of the time and
+// the processor time of a round trip, and of the ratio of its time to TCP's in the same turn.
 func BenchmarkLatency(b *testing.B) {
 	const turn = 256 // round trips
 	type end struct {

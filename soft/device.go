@@ -111,8 +111,8 @@ func newDevice(o Options) (*Device, error) {
 	return d, nil
 }
 
-// attrs returns the device's attributes as sysfs would have them. They are constant, as rxe's: an ABI like
-// that of rxe, and a link of one lane.
+// attrs returns the device's attributes as sysfs would have them. They are constant, as rxe's: an
+// ABI like that of rxe, and a link of one lane.
 func (d *Device) attrs() map[string]string {
 	a, port := d.engine.Attr(), d.engine.PortAttr()
 	attrs := map[string]string{
@@ -213,13 +213,15 @@ func (d *Device) Name() string { return d.node.Name }
 // Addrs returns the device's addresses.
 func (d *Device) Addrs() []netip.Addr { return slices.Clone(d.node.Addrs) }
 
-// CM returns the node of the device's connection manager, for which the device is the Host of a cm.Transport.
+// CM returns the node of the device's connection manager, for which the device is the Host of a
+// cm.Transport.
 func (d *Device) CM() string { return d.host.node }
 
 // Stats returns the device's counters by their names, which are those of rxe: "sent_pkts",
-// "rcvd_pkts" and others; and those of what the device has received and dropped: "out_of_buffer", packets that found
-// no receive, or a full queue of the device; "rx_drops", packets for which the socket had no room; "listen_drops",
-// connection requests beyond the backlog of their listener, which the peer repeats. It may be called after Close.
+// "rcvd_pkts" and others; and those of what the device has received and dropped: "out_of_buffer",
+// packets that found no receive, or a full queue of the device; "rx_drops", packets for which the
+// socket had no room; "listen_drops", connection requests beyond the backlog of their listener,
+// which the peer repeats. It may be called after Close.
 func (d *Device) Stats() map[string]uint64 {
 	values := map[string]uint64{}
 	for _, c := range d.engine.Counters() {

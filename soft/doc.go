@@ -8,8 +8,8 @@
 //	t := &cm.Transport{Host: dev}
 //	conn, err := (&cm.Dialer{Transport: t}).Dial(ctx, "10.9.0.1:7471")
 //
-// The other packages of this module use it like a device of the kernel: uverbs.Devices
-// lists it, as a device of the driver rxe, and cm connects by it if it is the Host of the Transport.
+// The other packages of this module use it like a device of the kernel: uverbs.Devices lists it, as
+// a device of the driver rxe, and cm connects by it if it is the Host of the Transport.
 //
 // # Environment
 //
@@ -25,8 +25,8 @@
 // only by devices in user space, and kernel devices are never a fallback: these calls fail if the
 // device cannot be made, or if the program does not import this package.
 //
-// Two programs on one machine need different addresses or ports: the UDP port of an address
-// belongs to one device, and port 4791 of a network namespace to the kernel's rxe if that is loaded.
+// Two programs on one machine need different addresses or ports: the UDP port of an address belongs
+// to one device, and port 4791 of a network namespace to the kernel's rxe if that is loaded.
 //
 // # Other systems
 //

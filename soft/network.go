@@ -24,8 +24,8 @@ type Port = netif.Port
 // CRC, both included.
 type Packet = netif.Packet
 
-// TooLargeError is the error of a [Port]'s Send for a packet that is larger than what its link carries.
-// The work request that the packet belongs to fails with it.
+// TooLargeError is the error of a [Port]'s Send for a packet that is larger than what its link
+// carries. The work request that the packet belongs to fails with it.
 type TooLargeError = netif.TooLargeError
 
 // hostAddrs returns the unicast addresses of this machine's interfaces that are up.

@@ -94,8 +94,8 @@ func eachNetwork(t *testing.T, test func(t *testing.T, make func(addrs ...string
 	})
 }
 
-// TestGroupOnce sends datagrams to a group that a device with two addresses on a link has joined: it
-// receives each once.
+// TestGroupOnce sends datagrams to a group that a device with two addresses on a link has joined:
+// it receives each once.
 func TestGroupOnce(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, make func(addrs ...string) *soft.Device) {
 		a, b := newTraffic(t, make("127.0.0.2", "127.0.0.4")), newTraffic(t, make("127.0.0.3"))

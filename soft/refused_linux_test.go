@@ -14,7 +14,8 @@ import (
 	"github.com/goverbs/verbs/soft"
 )
 
-// TestRefused dials a host that has no device: its kernel answers with ICMP, and the dial fails at once.
+// TestRefused dials a host that has no device: its kernel answers with ICMP, and the dial fails at
+// once.
 func TestRefused(t *testing.T) {
 	const peer = "127.0.0.4:7471"
 	d := must(soft.New(soft.Options{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.2")}, Port: 14793}))(t)

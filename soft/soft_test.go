@@ -205,7 +205,8 @@ func TestUDP(t *testing.T) {
 	}
 }
 
-// newUDPDevice makes a device of a host of its own on UDP, on a port that tests of other packages do not use.
+// newUDPDevice makes a device of a host of its own on UDP, on a port that tests of other packages
+// do not use.
 func newUDPDevice(t *testing.T, addrs ...string) *soft.Device {
 	t.Helper()
 	d, err := soft.New(soft.Options{Host: addrs[0], Addrs: parsed(addrs), Port: 14791})

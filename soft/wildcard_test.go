@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/soft"
 )
 
-// TestWildcard listens on the wildcards of families of which the device has no address, and has one:
-// where nobody could connect, listening fails, and rsock falls back to TCP.
+// TestWildcard listens on the wildcards of families of which the device has no address, and has
+// one: where nobody could connect, listening fails, and rsock falls back to TCP.
 func TestWildcard(t *testing.T) {
 	for addr, works := range map[string]map[string]bool{
 		"10.9.0.1": {"0.0.0.0:0": true, "[::]:0": true},

@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// AH is the path to a port, for UD QPs of its [PD]. Close it after their requests. It lives until it is
-// closed, or its PD becomes unreachable: a [verbs.UDAddr] is no pointer to it.
+// AH is the path to a port, for UD QPs of its [PD]. Close it after their requests. It lives until
+// it is closed, or its PD becomes unreachable: a [verbs.UDAddr] is no pointer to it.
 type AH struct {
 	pd  *PD
 	obj *object

@@ -21,7 +21,8 @@ type AsyncEvent struct {
 	Port int
 }
 
-// AsyncEvents yields asynchronous events until ctx ends. The last it yields is an error, that of ctx or of the device.
+// AsyncEvents yields asynchronous events until ctx ends. The last it yields is an error, that of
+// ctx or of the device.
 func (c *Context) AsyncEvents(ctx context.Context) iter.Seq2[AsyncEvent, error] {
 	return func(yield func(AsyncEvent, error) bool) {
 		for {

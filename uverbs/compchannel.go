@@ -302,9 +302,10 @@ func (c *channel) removeCQ(cq *cqEvents) {
 	}
 }
 
-// retireCQ ends a CQ that no QP uses, so that another one can have its number, and discards its events.
-// A request for an event may be left in the kernel. It makes one event for the next user's completions,
-// as that user's own request does, or an event too many, if the user polls before it makes a request.
+// retireCQ ends a CQ that no QP uses, so that another one can have its number, and discards its
+// events. A request for an event may be left in the kernel. It makes one event for the next user's
+// completions, as that user's own request does, or an event too many, if the user polls before it
+// makes a request.
 func (c *channel) retireCQ(cq *cqEvents) error {
 	if c.busy() {
 		return verbs.ErrInUse

@@ -123,8 +123,8 @@ func (q *QP) Connect(local, remote verbs.QPAddr, opt ConnectOptions) error {
 	return nil
 }
 
-// familiesOf returns a hint if two GIDs are addresses of different families, between which there is no
-// path; the kernel says EINVAL only.
+// familiesOf returns a hint if two GIDs are addresses of different families, between which there is
+// no path; the kernel says EINVAL only.
 func familiesOf(local, remote verbs.GID) string {
 	a, b := local.Addr(), remote.Addr()
 	if a.Is4() == b.Is4() || local == (verbs.GID{}) || remote == (verbs.GID{}) {

@@ -97,7 +97,8 @@ func (c *contextCore) setup(imported bool) (err error) {
 	if err != nil {
 		return err
 	}
-	// The first such file gets the events of objects but CQs, the second those of CQs, and both those of the device.
+	// The first such file gets the events of objects but CQs, the second those of CQs, and both
+	// those of the device.
 	if c.async, err = allocAsync(c.file); err == nil {
 		if c.loss, err = allocAsync(c.file); err == nil {
 			c.loss.Relay()

@@ -193,8 +193,8 @@ func (q *CQ) Arm(solicitedOnly bool) error {
 	return nil
 }
 
-// Wait waits for the event that [CQ.Arm] requested (ibv_get_cq_event(3)). The completions that caused
-// it may have been polled already.
+// Wait waits for the event that [CQ.Arm] requested (ibv_get_cq_event(3)). The completions that
+// caused it may have been polled already.
 func (q *CQ) Wait(ctx context.Context) error {
 	err := verbs.ErrNoChannel
 	if q.channel != nil {
@@ -211,9 +211,9 @@ func (q *CQ) Wait(ctx context.Context) error {
 // than 50 µs and no other wait of the process polls for so long. [CQ.Arm] and [CQ.Wait] do not
 // poll.
 //
-// The error matches [verbs.ErrQueueFailed] when there are no completions left and the CQ has overflowed: some are
-// lost. [CQ.Wait] and [CQ.Next] fail the same, and [Context.AsyncEvents] yields [verbs.EventCQErr] for those
-// who only poll.
+// The error matches [verbs.ErrQueueFailed] when there are no completions left and the CQ has
+// overflowed: some are lost. [CQ.Wait] and [CQ.Next] fail the same, and [Context.AsyncEvents]
+// yields [verbs.EventCQErr] for those who only poll.
 func (q *CQ) PollWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	for {
 		if n := q.Poll(wcs); n > 0 || len(wcs) == 0 {

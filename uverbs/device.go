@@ -14,8 +14,8 @@ import (
 	"github.com/goverbs/verbs/internal/host"
 )
 
-// Device is an RDMA device that can be opened: one of the kernel, or one that package soft has made.
-// Package rdmadev describes its hardware and its ports.
+// Device is an RDMA device that can be opened: one of the kernel, or one that package soft has
+// made. Package rdmadev describes its hardware and its ports.
 type Device struct {
 	Name    string // "rxe0"
 	Node    string // "/dev/infiniband/uverbs0"; "virtual:..." in user space
@@ -27,8 +27,8 @@ type Device struct {
 	verbs string // "uverbs0", its name in the class of nodes
 }
 
-// folder returns the device's folder in sysfs. If the device has been renamed, as udev does at boot, its node leads to
-// it, unless that is another device's now.
+// folder returns the device's folder in sysfs. If the device has been renamed, as udev does at
+// boot, its node leads to it, unless that is another device's now.
 func (d Device) folder(elem ...string) string {
 	name := d.Name
 	dir := filepath.Join(sysClass, "infiniband_verbs", d.verbs)

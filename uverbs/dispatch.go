@@ -25,9 +25,9 @@ func drivers() []provider.Driver {
 	return all
 }
 
-// Queues of all drivers are called through interfaces. Arguments of an interface's methods escape to
-// the heap, and posting and polling must not allocate: [noescape.Slice] is used here alone. It relies
-// on drivers to keep nothing of the arguments, see [provider.SendQueue].
+// Queues of all drivers are called through interfaces. Arguments of an interface's methods escape
+// to the heap, and posting and polling must not allocate: [noescape.Slice] is used here alone. It
+// relies on drivers to keep nothing of the arguments, see [provider.SendQueue].
 
 // PostSend posts requests in order and rings one doorbell: a system call on rxe, and sometimes on
 // siw. It returns the number of posted requests, which will complete, and if some are missing,
@@ -48,8 +48,8 @@ func (s *SRQ) PostRecv(wrs ...verbs.RecvWR) (int, error) { return s.queue.Post(n
 
 // Poll moves up to len(wcs) completions into wcs, and never waits.
 func (q *CQ) Poll(wcs []verbs.WC) int {
-	// Polls of an empty queue are short and frequent. All calls on that path are inlined, so nothing
-	// has to be saved across a call.
+	// Polls of an empty queue are short and frequent. All calls on that path are inlined, so
+	// nothing has to be saved across a call.
 	if c := q.common; c.TryLock() {
 		switch {
 		case !c.Plain():

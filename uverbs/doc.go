@@ -14,37 +14,39 @@
 //
 // # Ownership
 //
-// Programs close the objects that they make, children first: while other objects depend on it, Close
-// fails with [verbs.ErrInUse] and lists them. Methods of a closed object return
+// Programs close the objects that they make, children first: while other objects depend on it,
+// Close fails with [verbs.ErrInUse] and lists them. Methods of a closed object return
 // [verbs.ErrClosed]. An object keeps those that it was made from reachable. One that becomes
-// unreachable without being closed is released after a garbage collection; an [MR], [MW] or [AH] only with
-// its PD, and a [QP] that a peer can reach not at all, because they are used without a pointer. [Context.SetLogger] logs this; with
-// VERBS_DEBUG=leaks in the environment slog.Default does, with the stack of the call that made the object.
+// unreachable without being closed is released after a garbage collection; an [MR], [MW] or [AH]
+// only with its PD, and a [QP] that a peer can reach not at all, because they are used without a
+// pointer. [Context.SetLogger] logs this; with VERBS_DEBUG=leaks in the environment slog.Default
+// does, with the stack of the call that made the object.
 //
 // # Concurrency
 //
-// All methods are safe for concurrent use. Posting and polling take a short lock for each queue. They
-// allocate nothing, and their only system call is the doorbell of a send queue of rxe and siw. Goroutines that
-// wait hold at most one thread in the process.
+// All methods are safe for concurrent use. Posting and polling take a short lock for each queue.
+// They allocate nothing, and their only system call is the doorbell of a send queue of rxe and siw.
+// Goroutines that wait hold at most one thread in the process.
 //
-// SingleThreaded in [CQOptions] and [QPOptions] disables the lock, which is most of the cost of polling an
-// empty queue. The object then belongs to one goroutine at a time, which may pass it on, for example
-// through a channel; the race detector reports unordered calls. QPs of siw use their locks
-// until the peer's first message has arrived.
+// SingleThreaded in [CQOptions] and [QPOptions] disables the lock, which is most of the cost of
+// polling an empty queue. The object then belongs to one goroutine at a time, which may pass it on,
+// for example through a channel; the race detector reports unordered calls. QPs of siw use their
+// locks until the peer's first message has arrived.
 //
 // # Errors
 //
 // Errors of the control path are a [*verbs.Error] that wraps the kernel's errno. They match
 // errors.ErrUnsupported if the kernel's driver lacks a feature. Posting returns
-// [verbs.ErrQueueFull] or a [*verbs.PostError]. A work request that fails completes with a [verbs.WC]
-// whose Err wraps a [verbs.WCStatus].
+// [verbs.ErrQueueFull] or a [*verbs.PostError]. A work request that fails completes with a
+// [verbs.WC] whose Err wraps a [verbs.WCStatus].
 //
 // # Lost devices
 //
-// When a device is unplugged, deleted or fails, calls and waits fail with [verbs.ErrDeviceRemoved], and
-// NextAsyncEvent returns [verbs.EventDeviceFatal]. Kernel drivers leave the remaining requests
+// When a device is unplugged, deleted or fails, calls and waits fail with [verbs.ErrDeviceRemoved],
+// and NextAsyncEvent returns [verbs.EventDeviceFatal]. Kernel drivers leave the remaining requests
 // incomplete, so a goroutine of the Context completes them: [CQ.Poll] returns the device's last
 // completions, then each other request with [verbs.WCFlushErr], those of an SRQ as receives of the
-// first of its QPs. SingleThreaded queues are left alone: only their owner may touch them. The kernel's
-// rxe empties the queues of QPs before it reports the loss, and their requests never complete.
+// first of its QPs. SingleThreaded queues are left alone: only their owner may touch them. The
+// kernel's rxe empties the queues of QPs before it reports the loss, and their requests never
+// complete.
 package uverbs

@@ -65,7 +65,8 @@ func Example() {
 	// Output: hello
 }
 
-// Objects that the other examples use, on a device in user space in this process, or the lab's rxe0.
+// Objects that the other examples use, on a device in user space in this process, or the lab's
+// rxe0.
 var (
 	ctx = context.Background()
 	dev *uverbs.Context
@@ -194,8 +195,8 @@ func ExamplePD_RegisterMR_hugePages() {
 	defer mr.Close()
 }
 
-// A pool of registered buffers is a region and a channel of its slots: a program that finds none free waits for
-// a completion, as it must.
+// A pool of registered buffers is a region and a channel of its slots: a program that finds none
+// free waits for a completion, as it must.
 func ExampleMR_SGE() {
 	defer use()()
 	const size = 256

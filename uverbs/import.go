@@ -46,7 +46,8 @@ func ImportContext(fd int) (*Context, error) {
 // over a socket. It is valid until Close.
 func (c *Context) FD() int { return c.file.FD }
 
-// Handle returns the kernel's handle of the PD, for [Context.ImportPD]. Keep the PD until the importer has closed its own.
+// Handle returns the kernel's handle of the PD, for [Context.ImportPD]. Keep the PD until the
+// importer has closed its own.
 func (p *PD) Handle() uint32 { return p.handle }
 
 // ImportPD makes a PD of another Context's of the same file (ibv_import_pd(3)). Close leaves the

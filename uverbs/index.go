@@ -32,8 +32,8 @@ func (d Device) Index() (int, error) {
 	return index, nil
 }
 
-// FindIndex returns the device with an index, see [Device.Index]. It reads no other device's attributes. If there is none, the
-// error matches [verbs.ErrNoDevice].
+// FindIndex returns the device with an index, see [Device.Index]. It reads no other device's
+// attributes. If there is none, the error matches [verbs.ErrNoDevice].
 func FindIndex(index int) (d Device, err error) {
 	a, err := nldev.Do(abi.RDMA_NLDEV_CMD_GET, nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_ATTR_DEV_INDEX, uint32(index)))
 	if err == nil {

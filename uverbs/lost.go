@@ -12,9 +12,9 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// watch fails CQs that have overrun, until the device is lost, and then fails its queues, or until the Context
-// is closed. Of a removed device, the kernel destroys the files of events last: it does not
-// touch the queues any more.
+// watch fails CQs that have overrun, until the device is lost, and then fails its queues, or until
+// the Context is closed. Of a removed device, the kernel destroys the files of events last: it does
+// not touch the queues any more.
 func (c *contextCore) watch() {
 	defer close(c.watched)
 	var desc abi.IbUverbsAsyncEventDesc

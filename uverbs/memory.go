@@ -48,8 +48,8 @@ type pinError struct {
 
 func (e *pinError) Unwrap() error { return e.error }
 
-// explainPins returns err, or a pinError if the limit of locked memory is why the kernel did not pin as
-// many bytes. A process that has pinned more than the limit is exempt from it.
+// explainPins returns err, or a pinError if the limit of locked memory is why the kernel did not
+// pin as many bytes. A process that has pinned more than the limit is exempt from it.
 func explainPins(err error, bytes uint64) error {
 	if !errors.Is(err, syscall.ENOMEM) {
 		return err

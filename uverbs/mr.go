@@ -155,8 +155,9 @@ func (m *MR) Bytes() []byte {
 // to which a peer writes, until Close.
 func (m *MR) Word(off int) *atomic.Uint32 { return mmap.Word(m.Bytes(), off) }
 
-// Word64 returns the 8 aligned bytes at off as an atomic, which peers' RDMA atomics change as one, until Close. Those of
-// an adapter are atomic beside this processor's only if DeviceAttr.AtomicCap is [verbs.AtomicGlobal].
+// Word64 returns the 8 aligned bytes at off as an atomic, which peers' RDMA atomics change as one,
+// until Close. Those of an adapter are atomic beside this processor's only if DeviceAttr.AtomicCap
+// is [verbs.AtomicGlobal].
 func (m *MR) Word64(off int) *atomic.Uint64 { return mmap.Word64(m.Bytes(), off) }
 
 // Len returns the length of the region in bytes.

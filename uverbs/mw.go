@@ -11,8 +11,8 @@ import (
 )
 
 // MW is a memory window: a key to part of a region that work requests grant and revoke. It belongs
-// to a [PD] and lives as a region does, see [MR]. The kernel's rxe (6.1 to 7.2) checks its access and key, but not its bounds: peers can
-// access the whole region.
+// to a [PD] and lives as a region does, see [MR]. The kernel's rxe (6.1 to 7.2) checks its access
+// and key, but not its bounds: peers can access the whole region.
 type MW struct {
 	pd  *PD
 	obj *object

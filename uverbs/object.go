@@ -83,8 +83,8 @@ func (l *link) leave() {
 	l.prev, l.next = nil, nil
 }
 
-// newObject makes an object that destroy destroys, below its parents, each of which is named once. Callers have
-// entered the parents.
+// newObject makes an object that destroy destroys, below its parents, each of which is named once.
+// Callers have entered the parents.
 func newObject(device string, name objectName, destroy func() error, parents ...*object) *object {
 	o := &object{device: device, name: name, destroy: destroy}
 	if debugLeaks {

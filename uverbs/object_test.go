@@ -48,8 +48,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestUnreachableOrder makes a PD unreachable with its region and a window that is bound to the region, made
-// in either order: all are closed, the window before the region.
+// TestUnreachableOrder makes a PD unreachable with its region and a window that is bound to the
+// region, made in either order: all are closed, the window before the region.
 func TestUnreachableOrder(t *testing.T) {
 	for _, windowFirst := range []bool{false, true} {
 		r := new(region)
@@ -172,7 +172,8 @@ func TestSRQOrder(t *testing.T) {
 	}
 }
 
-// TestChildren makes objects that are in use by others, closes those in many orders, and moves one to another parent.
+// TestChildren makes objects that are in use by others, closes those in many orders, and moves one
+// to another parent.
 func TestChildren(t *testing.T) {
 	nothing := func() error { return nil }
 	ctx, a := newTree()

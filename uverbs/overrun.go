@@ -10,8 +10,8 @@ import (
 
 var errOverrun = fmt.Errorf("%w: it has overrun, completions are lost: make it with a larger Depth, or poll more often", verbs.ErrQueueFailed)
 
-// overruns contains the numbers of CQs whose failures the program has not been told. It has each CQ once:
-// the kernel reports each completion that it loses.
+// overruns contains the numbers of CQs whose failures the program has not been told. It has each CQ
+// once: the kernel reports each completion that it loses.
 type overruns struct {
 	mu  sync.Mutex
 	cqs []uint64
@@ -33,7 +33,8 @@ func (o *overruns) take() (id uint64, ok bool) {
 	return id, true
 }
 
-// overrun fails a CQ, and tells those who wait for it, use its QPs, or read the events of the device.
+// overrun fails a CQ, and tells those who wait for it, use its QPs, or read the events of the
+// device.
 func (c *contextCore) overrun(id uint64) {
 	cq := c.registry.get(id).cq.Value()
 	if cq == nil || cq.failed.Swap(true) {

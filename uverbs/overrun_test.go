@@ -13,8 +13,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestOverrun overflows a CQ by the flushed receives of a QP: whoever waits gets an error when it has got the
-// completions that were kept, and the program one event.
+// TestOverrun overflows a CQ by the flushed receives of a QP: whoever waits gets an error when it
+// has got the completions that were kept, and the program one event.
 func TestOverrun(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
@@ -59,8 +59,8 @@ func TestOverrun(t *testing.T) {
 	})
 }
 
-// TestRoomyPair checks that CQs of a pair hold the completions of all that its queues take, to whatever their drivers
-// round these.
+// TestRoomyPair checks that CQs of a pair hold the completions of all that its queues take, to
+// whatever their drivers round these.
 func TestRoomyPair(t *testing.T) {
 	labtest.RequireBoth(t)
 	for _, sizes := range [][2]int{{8, 1}, {1, 8}, {64, 33}} {

@@ -110,7 +110,8 @@ var probes = map[Feature]func(*prober) error{
 	},
 	FeatureDMABuf: func(p *prober) error {
 		if p.c.Driver() == "mlx5" && p.c.dev.Attr.ODP.General&odpSupport == 0 {
-			// It would take a file and then refuse, as it maps its pages like page faults (mlx5r_odp_create_eq).
+			// It would take a file and then refuse, as it maps its pages like page faults
+			// (mlx5r_odp_create_eq).
 			return fmt.Errorf("the kernel's mlx5 needs an adapter with on-demand paging: %w", errors.ErrUnsupported)
 		}
 		mr, err := p.pd().RegisterDMABuf(-1, 0, 4096, 0, verbs.AccessLocalWrite)

@@ -12,8 +12,8 @@ import (
 )
 
 // Modify changes the attributes in mask. With [verbs.MaskState] it moves the QP, by the table of
-// ibv_modify_qp(3). RESET discards all requests. From RTR on the QP lives until Close, or until Modify
-// moves it to RESET or ERR: its peer may use it although the program has no pointer to it.
+// ibv_modify_qp(3). RESET discards all requests. From RTR on the QP lives until Close, or until
+// Modify moves it to RESET or ERR: its peer may use it although the program has no pointer to it.
 func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	const op = "modify"
 	if err := q.obj.enter(op); err != nil {
@@ -79,8 +79,8 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return q.obj.fail(op, err)
 }
 
-// reachable reports whether a peer can use the QP in a state. On iWARP the kernel moves a QP on from INIT, when
-// the connection manager, which knows it by its number, connects it.
+// reachable reports whether a peer can use the QP in a state. On iWARP the kernel moves a QP on
+// from INIT, when the connection manager, which knows it by its number, connects it.
 func (q *QP) reachable(s verbs.QPState) bool {
 	return s >= verbs.StateRTR && s != verbs.StateErr || s == verbs.StateInit && q.pd.ctx.device.IWARP()
 }

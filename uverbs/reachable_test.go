@@ -20,7 +20,8 @@ type forgotten struct {
 	rkey uint32
 }
 
-// forget makes a device's QP in RESET, calls start with it, and drops it with all that it was made from.
+// forget makes a device's QP in RESET, calls start with it, and drops it with all that it was made
+// from.
 func forget(t *testing.T, device string, opt uverbs.QPOptions, start func(*uverbs.QP, verbs.QPAddr) error) forgotten {
 	t.Helper()
 	ctx := labtest.Must(uverbs.Open(device))(t)
@@ -45,8 +46,8 @@ func collect(t *testing.T, device string) {
 	labtest.Until(t, "the release of a QP in RESET", func() bool { runtime.GC(); return kernelObjects(t) <= before })
 }
 
-// TestReachableByPeer drops QPs that peers use: they stay, with all they need, until they leave the states in which
-// a peer can use them.
+// TestReachableByPeer drops QPs that peers use: they stay, with all they need, until they leave the
+// states in which a peer can use them.
 func TestReachableByPeer(t *testing.T) {
 	labtest.RequireBoth(t)
 	before := kernelObjects(t)

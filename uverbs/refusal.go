@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/verbs/internal/host"
 )
 
-// checkAttr refuses attributes in mask that no device takes. The kernel says EINVAL, and nothing of which it is, or takes
-// them, and drivers cut them to the bits of the standard.
+// checkAttr refuses attributes in mask that no device takes. The kernel says EINVAL, and nothing of
+// which it is, or takes them, and drivers cut them to the bits of the standard.
 func (q *QP) checkAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	ctx := q.pd.ctx
 	pkeys := ctx.dev.Port.PKeys
@@ -40,12 +40,14 @@ func (q *QP) checkAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// rangeError is the error of a field whose range is known. It also matches EINVAL, which the kernel would return.
+// rangeError is the error of a field whose range is known. It also matches EINVAL, which the kernel
+// would return.
 func rangeError(name string, value, min, max int) error {
 	return fmt.Errorf("%s %d: %w: %d to %d: %w", name, value, verbs.ErrRange, min, max, syscall.EINVAL)
 }
 
-// explainVector adds to an error of the kernel's what is wrong with an address vector, if that is found.
+// explainVector adds to an error of the kernel's what is wrong with an address vector, if that is
+// found.
 func (c *Context) explainVector(av *verbs.AddressVector, err error) error {
 	if !errors.Is(err, syscall.EINVAL) && !errors.Is(err, host.ENODATA) && !errors.Is(err, syscall.ENOENT) {
 		return wrapNoRoute(av, err)

@@ -16,8 +16,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestRefusals makes mistakes with the attributes of QPs and with address vectors: each error names the field, and
-// its range if it has one.
+// TestRefusals makes mistakes with the attributes of QPs and with address vectors: each error names
+// the field, and its range if it has one.
 func TestRefusals(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
@@ -104,7 +104,8 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// TestExactLimits asks for more than a driver's queues hold: the error names one limit, which is the right one.
+// TestExactLimits asks for more than a driver's queues hold: the error names one limit, which is
+// the right one.
 func TestExactLimits(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {

@@ -119,8 +119,9 @@ func (s *SRQ) Resize(maxWR int) error {
 	})
 }
 
-// SetLimit requests one [verbs.EventSRQLimitReached] at fewer than n receives. rxe, siw and package soft look when
-// a message takes a receive: a queue that is low already has its event at the next message.
+// SetLimit requests one [verbs.EventSRQLimitReached] at fewer than n receives. rxe, siw and package
+// soft look when a message takes a receive: a queue that is low already has its event at the next
+// message.
 func (s *SRQ) SetLimit(n int) error {
 	const mask = 1 << 1
 	return s.modify("set limit of", func() limit { return limit{"limit", n, s.queue.Cap()} }, func(modify func(abi.IbUverbsModifySrq, provider.UHW) error) error {

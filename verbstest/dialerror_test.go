@@ -82,8 +82,8 @@ func TestRequestTakenBack(t *testing.T) {
 	})
 }
 
-// TestDialTimeouts dials a host that does not answer, by cm and by rsock: both say for how long there
-// was no answer.
+// TestDialTimeouts dials a host that does not answer, by cm and by rsock: both say for how long
+// there was no answer.
 func TestDialTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := verbstest.NewNetwork(verbstest.Options{})

@@ -33,16 +33,17 @@
 //
 // # Time
 //
-// Delays use package time. Within a bubble of testing/synctest, which has a fake clock, they cost no
-// time, and a test of timeouts takes milliseconds. There, each packet needs at least about one
+// Delays use package time. Within a bubble of testing/synctest, which has a fake clock, they cost
+// no time, and a test of timeouts takes milliseconds. There, each packet needs at least about one
 // microsecond, and packets that devices send at one moment are handled together, in an order
 // independent of the scheduler: the same seed and the same test give the same trace, but for the
-// addresses of memory regions. Devices
-// choose keys, packet sequence numbers and communication IDs at random; testing/cryptotest.SetGlobalRandom makes
-// them repeatable as well. Make the network within the bubble.
+// addresses of memory regions. Devices choose keys, packet sequence numbers and communication IDs
+// at random; testing/cryptotest.SetGlobalRandom makes them repeatable as well. Make the network
+// within the bubble.
 //
-// A bubble's clock stands still while a goroutine waits for a mutex. Programs that close dialed connections of rsock
-// with a mutex held, as net/http and gRPC do, set Linger to -1 in the options of the rsock.Dialer. An rsock.Fallback dials and listens by real TCP, outside the network.
+// A bubble's clock stands still while a goroutine waits for a mutex. Programs that close dialed
+// connections of rsock with a mutex held, as net/http and gRPC do, set Linger to -1 in the options
+// of the rsock.Dialer. An rsock.Fallback dials and listens by real TCP, outside the network.
 //
 // With a real clock, packets arrive at once if the link has no delay. The order of packets, and
 // so the effect of random faults, then depends on the scheduler. In both cases goroutines only

@@ -87,7 +87,8 @@ func ExamplePacket() {
 	// Output: REQ, REP, RTU, send of 5 bytes
 }
 
-// The first copy of a message is damaged on the way: its receiver drops it, and the sender repeats it.
+// The first copy of a message is damaged on the way: its receiver drops it, and the sender repeats
+// it.
 func ExampleAction() {
 	isSend := func(p *verbstest.Packet) bool { return p.Kind == verbstest.Send }
 	network := verbstest.NewNetwork(verbstest.Options{Filter: verbstest.Nth(1, isSend, verbstest.Action{Corrupt: true})})

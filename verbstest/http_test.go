@@ -14,9 +14,9 @@ import (
 	"github.com/goverbs/verbs/verbstest"
 )
 
-// TestHTTP shuts a server of net/http down, of whose three clients two have died. Connections are closed in the
-// background, those of clients by an option: net/http closes them while it holds a lock, on which no bubble's clock
-// can advance.
+// TestHTTP shuts a server of net/http down, of whose three clients two have died. Connections are
+// closed in the background, those of clients by an option: net/http closes them while it holds a
+// lock, on which no bubble's clock can advance.
 func TestHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := verbstest.NewNetwork(verbstest.Options{Link: verbstest.Link{Delay: 10 * time.Microsecond}})

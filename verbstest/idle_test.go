@@ -20,7 +20,8 @@ import (
 	"github.com/goverbs/verbs/verbstest"
 )
 
-// idleServer makes connections between two machines, and calls ended for each that the server sees end.
+// idleServer makes connections between two machines, and calls ended for each that the server sees
+// end.
 type idleServer func(t *testing.T, server, client *cm.Transport, keepAlive time.Duration, n int, ended func(error))
 
 // idleServers has a server for each package. None polls or sends.
@@ -109,7 +110,8 @@ var idleServers = map[string]idleServer{
 	},
 }
 
-// TestDeadIdlePeers ends the machine of clients that do nothing: the server notices, unless it does not want to.
+// TestDeadIdlePeers ends the machine of clients that do nothing: the server notices, unless it does
+// not want to.
 func TestDeadIdlePeers(t *testing.T) {
 	const peers = 20
 	for name, start := range idleServers {

@@ -15,7 +15,8 @@ import (
 	"github.com/goverbs/verbs/verbstest"
 )
 
-// TestLastMessage closes a side as soon as it has received: what it has received was sent, for its peer as well.
+// TestLastMessage closes a side as soon as it has received: what it has received was sent, for its
+// peer as well.
 func TestLastMessage(t *testing.T) {
 	for name, delay := range map[string]time.Duration{"at once": 0, "on a link": 10 * time.Microsecond} {
 		t.Run(name, func(t *testing.T) {
@@ -78,8 +79,8 @@ func lastMessage(t *testing.T, delay time.Duration, end func(*cm.Endpoint) error
 	})
 }
 
-// TestLastMessages does so on many connections at a time, on one device and between two, by the real clock: other
-// goroutines send the acknowledgements then.
+// TestLastMessages does so on many connections at a time, on one device and between two, by the
+// real clock: other goroutines send the acknowledgements then.
 func TestLastMessages(t *testing.T) {
 	const dialers, conns = 24, 2000
 	for name, both := range map[string]bool{"one device": false, "two devices": true} {

@@ -65,8 +65,9 @@ func (m *machines) lose(all bool) {
 	m.SetLinks(l)
 }
 
-// TestLostEnd loses what says that a connection has ended, for a second. The peer learns of it nevertheless,
-// whoever closes, and whatever the endpoint shares with others, which are released at once.
+// TestLostEnd loses what says that a connection has ended, for a second. The peer learns of it
+// nevertheless, whoever closes, and whatever the endpoint shares with others, which are released at
+// once.
 func TestLostEnd(t *testing.T) {
 	shared := func(t *testing.T, m *machines) cm.Dialer {
 		other, peer := m.connect(t, cm.Dialer{})
@@ -213,8 +214,8 @@ func TestLostEndOfLayers(t *testing.T) {
 	}
 }
 
-// TestDeadPeer closes connections whose peer is gone: nothing is left after the last repetition, and the end
-// of the transport waits a second at most.
+// TestDeadPeer closes connections whose peer is gone: nothing is left after the last repetition,
+// and the end of the transport waits a second at most.
 func TestDeadPeer(t *testing.T) {
 	for _, wait := range []time.Duration{0, 2 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
@@ -239,8 +240,8 @@ func TestDeadPeer(t *testing.T) {
 	}
 }
 
-// TestManyEnds closes many connections at a time. Few peers are asked at a time: those of a machine that has
-// died do not hold up others, and each is told once at least.
+// TestManyEnds closes many connections at a time. Few peers are asked at a time: those of a machine
+// that has died do not hold up others, and each is told once at least.
 func TestManyEnds(t *testing.T) {
 	const n, asked = 300, 64
 	for _, dead := range []bool{false, true} {
@@ -361,7 +362,8 @@ func TestLeavingRemoval(t *testing.T) {
 	})
 }
 
-// TestCloseBurst closes all connections at a moment, by the real clock, between two devices and on one.
+// TestCloseBurst closes all connections at a moment, by the real clock, between two devices and on
+// one.
 func TestCloseBurst(t *testing.T) {
 	for name, both := range map[string]bool{"one device": false, "two devices": true} {
 		t.Run(name, func(t *testing.T) {

@@ -16,8 +16,9 @@ import (
 	"github.com/goverbs/verbs/verbstest"
 )
 
-// TestLinger closes connections of rsock to a peer that lives, or has died, on a slow network: how long Close waits
-// is what was chosen for the listener, the dialer or the connection, and all is delivered if the peer lives.
+// TestLinger closes connections of rsock to a peer that lives, or has died, on a slow network: how
+// long Close waits is what was chosen for the listener, the dialer or the connection, and all is
+// delivered if the peer lives.
 func TestLinger(t *testing.T) {
 	const dead = 3 * time.Second // at least, until the device gives up
 	longest := math.MaxInt

@@ -58,8 +58,8 @@ func TestMaxConnsOfLayers(t *testing.T) {
 	}
 }
 
-// TestRegionsOutlive keeps a region in the PD of endpoints that share one: the device stays open, and is closed some time
-// after the region.
+// TestRegionsOutlive keeps a region in the PD of endpoints that share one: the device stays open,
+// and is closed some time after the region.
 func TestRegionsOutlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachines(t)

@@ -210,9 +210,9 @@ func (n *Network) separated(d direction) bool {
 	return false
 }
 
-// Remove removes the device with an address, as when a network adapter is unplugged: the device
-// can send no more from the address, and packets to it are lost. Peers get no answer. The programs
-// that use the device see the removal of a device of the kernel, that is, of soft.Device.Close: their
+// Remove removes the device with an address, as when a network adapter is unplugged: the device can
+// send no more from the address, and packets to it are lost. Peers get no answer. The programs that
+// use the device see the removal of a device of the kernel, that is, of soft.Device.Close: their
 // QPs enter the error state, connections end, open contexts get EventDeviceFatal and IDs of the
 // connection manager DEVICE_REMOVAL. Remove does not wait for that. The address is free for another
 // device. Remove reports whether there was a device.

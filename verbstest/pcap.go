@@ -20,9 +20,9 @@ const (
 	optionTimeResolution = 9
 )
 
-// WritePcap writes the packets of the trace as a capture file in the format pcapng, which tshark and
-// Wireshark read. Packets are as they were sent, also those that were dropped; what happened
-// to them is their comment.
+// WritePcap writes the packets of the trace as a capture file in the format pcapng, which tshark
+// and Wireshark read. Packets are as they were sent, also those that were dropped; what happened to
+// them is their comment.
 func (n *Network) WritePcap(w io.Writer) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

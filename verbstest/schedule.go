@@ -274,7 +274,8 @@ type verdict struct {
 	bit       uint64
 }
 
-// decide returns what a link does to a packet for which the filter said act. It changes only the flow.
+// decide returns what a link does to a packet for which the filter said act. It changes only the
+// flow.
 func (f *flow) decide(l Link, act Action, c chances, pk *packet, now, step time.Duration) verdict {
 	if c.loss < l.Loss {
 		return verdict{drop: "loss"}

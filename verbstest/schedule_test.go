@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestDecide decides about a packet that was sent at 10 ms, in a flow whose last packet arrives at 20 ms.
+// TestDecide decides about a packet that was sent at 10 ms, in a flow whose last packet arrives at
+// 20 ms.
 func TestDecide(t *testing.T) {
 	const ms = time.Millisecond
 	all := Link{Delay: 30 * ms, Jitter: 10 * ms, Loss: .5, Duplicate: .5, Corrupt: .5, Reorder: .5}

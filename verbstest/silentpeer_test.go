@@ -13,8 +13,8 @@ import (
 	"github.com/goverbs/verbs/verbstest"
 )
 
-// TestSilentPeer sends to a peer that is silent for 6 s, as a device in user space is whose process is stopped. By default
-// the message fails before; with a RetryCount of 7 it arrives.
+// TestSilentPeer sends to a peer that is silent for 6 s, as a device in user space is whose process
+// is stopped. By default the message fails before; with a RetryCount of 7 it arrives.
 func TestSilentPeer(t *testing.T) {
 	for name, tt := range map[string]struct {
 		retries int

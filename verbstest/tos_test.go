@@ -13,7 +13,8 @@ import (
 	"github.com/goverbs/verbs/verbstest"
 )
 
-// TestTOS dials with a type of service, sends and disconnects: all packets of both sides have it, the connection manager's too.
+// TestTOS dials with a type of service, sends and disconnects: all packets of both sides have it,
+// the connection manager's too.
 func TestTOS(t *testing.T) {
 	const tos = 104
 	synctest.Test(t, func(t *testing.T) {

@@ -66,8 +66,9 @@ func (n *Network) last(f func(*entry)) {
 	}
 }
 
-// Trace returns the last packets that were sent, one per line: number, time, addresses, headers, in messages of the
-// connection manager the IDs that the sender and the receiver have given the connection, and in brackets what the network did with the packet, unless it only delivered it.
+// Trace returns the last packets that were sent, one per line: number, time, addresses, headers, in
+// messages of the connection manager the IDs that the sender and the receiver have given the
+// connection, and in brackets what the network did with the packet, unless it only delivered it.
 func (n *Network) Trace() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// without are the commands that have no result to print as JSON: they change something, or what they
-// print is for another program.
+// without are the commands that have no result to print as JSON: they change something, or what
+// they print is for another program.
 var without = strings.Split("link add,link del,link rename,link move,stat auto,stat unbind,cat,exporter,completion,man", ",")
 
 // jsonCommand is a command with --json on a device in user space.
@@ -32,8 +32,9 @@ func jsonCommand(t *testing.T, host, line string) *exec.Cmd {
 	return cmd
 }
 
-// TestJSON runs every command with --json, where it succeeds and where it fails: its standard output
-// is one value, or one a line, errors are on standard error, and the status says which it was.
+// TestJSON runs every command with --json, where it succeeds and where it fails: its standard
+// output is one value, or one a line, errors are on standard error, and the status says which it
+// was.
 func TestJSON(t *testing.T) {
 	labtest.Require(t)
 	host := softHost(t, 0)
@@ -110,7 +111,8 @@ func checkRun(t *testing.T, cmd *exec.Cmd, values, status int) {
 	}
 }
 
-// checkOutput checks that there are so many values in the output, each on a line if there may be several.
+// checkOutput checks that there are so many values in the output, each on a line if there may be
+// several.
 func checkOutput(t *testing.T, cmd *exec.Cmd, values int, out *bytes.Buffer) {
 	t.Helper()
 	text, n := out.String(), 0

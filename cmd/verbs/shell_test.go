@@ -15,8 +15,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest/tool"
 )
 
-// softHost returns a process's address for a device in user space that no other process has. It skips
-// the test in the lab, where the UDP port of such devices belongs to rxe.
+// softHost returns a process's address for a device in user space that no other process has. It
+// skips the test in the lab, where the UDP port of such devices belongs to rxe.
 func softHost(t *testing.T, n int) string {
 	t.Helper()
 	if labtest.Lab {

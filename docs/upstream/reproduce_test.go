@@ -39,8 +39,8 @@ func build(t *testing.T, args ...string) (program string) {
 	return program
 }
 
-// TestReproduce runs the program of each report, which still shows the defect. If it does not, the kernel
-// has been repaired: the report says since when.
+// TestReproduce runs the program of each report, which still shows the defect. If it does not, the
+// kernel has been repaired: the report says since when.
 func TestReproduce(t *testing.T) {
 	if *lab == "" {
 		t.Skip("make upstream has a lab for this")

@@ -26,8 +26,8 @@ const (
 	forget  = time.Minute
 )
 
-// document is what agents tell each other. Knows has the instances whose endpoints the agent knows, and
-// their generations: it would drop the probes of others.
+// document is what agents tell each other. Knows has the instances whose endpoints the agent knows,
+// and their generations: it would drop the probes of others.
 type document struct {
 	Instance   string         `json:"instance"`
 	Generation int            `json:"generation"` // grows with each new endpoint
@@ -107,7 +107,8 @@ func (a *agent) run(ctx context.Context, show func(*report)) error {
 	}
 }
 
-// scan opens devices that are not open, and stops endpoints that have failed. It returns why devices are not open.
+// scan opens devices that are not open, and stops endpoints that have failed. It returns why
+// devices are not open.
 func (a *agent) scan(ctx context.Context, wg *sync.WaitGroup) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -173,7 +174,8 @@ func (a *agent) start(ctx context.Context, wg *sync.WaitGroup, e *endpoint) {
 	})
 }
 
-// follow asks a peer for its endpoints again and again. One that is gone is probed on, and its probes are lost.
+// follow asks a peer for its endpoints again and again. One that is gone is probed on, and its
+// probes are lost.
 func (a *agent) follow(ctx context.Context, peer string) {
 	for ctx.Err() == nil {
 		doc, err := a.fetch(ctx, peer)
@@ -252,7 +254,8 @@ func (a *agent) pair(local, peer, remote string) *pair {
 	return p
 }
 
-// endWindow makes the rows of the pairs that were probed, and forgets those that no peer has named for some time.
+// endWindow makes the rows of the pairs that were probed, and forgets those that no peer has named
+// for some time.
 func (a *agent) endWindow() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -85,8 +85,8 @@ type endpoint struct {
 	probes       [inFlight]probe // by seq
 	oldest, next uint64
 
-	// Datagrams that were dropped: of unknown senders, not ours or impossible, ACKs of no probe in flight (late,
-	// twice or forged), and probes for whose answer the send queue had no room.
+	// Datagrams that were dropped: of unknown senders, not ours or impossible, ACKs of no probe in
+	// flight (late, twice or forged), and probes for whose answer the send queue had no room.
 	unknown, bad, stale, busy atomic.Uint64
 
 	// The fast path's own: it allocates nothing.
@@ -98,7 +98,8 @@ type endpoint struct {
 	turn  int // of targets and paths
 }
 
-// openEndpoint makes a QP that receives. The error matches [errors.ErrUnsupported] on iWARP, which has no datagrams.
+// openEndpoint makes a QP that receives. The error matches [errors.ErrUnsupported] on iWARP, which
+// has no datagrams.
 func openEndpoint(d uverbs.Device, o *options) (_ *endpoint, err error) {
 	e := &endpoint{name: d.Name, o: o, start: time.Now().Add(-1)}
 	e.table.Store(&table{byPeer: map[string][]*target{}})
@@ -140,7 +141,8 @@ func openEndpoint(d uverbs.Device, o *options) (_ *endpoint, err error) {
 		return nil, err
 	}
 	keep(e.qp.Close)
-	// No datagram is longer than the MTU, so none is too long for a receive, which would end the QP.
+	// No datagram is longer than the MTU, so none is too long for a receive, which would end the
+	// QP.
 	e.room = verbs.GRHSize + max(attr.MaxMTU.Bytes(), messageSize)
 	if e.mr, err = e.pd.AllocMR(receives*e.room, verbs.AccessLocalWrite, uverbs.MROptions{}); err != nil {
 		return nil, err
@@ -209,7 +211,8 @@ func (e *endpoint) run(ctx context.Context) error {
 
 func (e *endpoint) now() int64 { return int64(time.Since(e.start)) }
 
-// send sends the probes that are due, to all targets and paths in turn, and counts those that are lost.
+// send sends the probes that are due, to all targets and paths in turn, and counts those that are
+// lost.
 func (e *endpoint) send(ctx context.Context) error {
 	every := max(time.Second/time.Duration(e.o.rate), time.Millisecond)
 	tick := time.NewTicker(every)
@@ -422,8 +425,8 @@ func (e *endpoint) update(peer string, list []remote, probed bool, newPair func(
 	e.table.Store(next)
 }
 
-// resolve makes handles of a target's address, each with a flow label of its own, of which adapters make the UDP
-// source port by which switches choose a path. If it fails, those that there are stay.
+// resolve makes handles of a target's address, each with a flow label of its own, of which adapters
+// make the UDP source port by which switches choose a path. If it fails, those that there are stay.
 func (n *target) resolve(e *endpoint) bool {
 	path := n.Addr.PathFrom(e.addr)
 	var handles []*uverbs.AH

@@ -6,17 +6,17 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// The datagrams, as R-Pingmesh (SIGCOMM 2024) has them: the responder answers a probe with an ACK, and then with
-// another that says how long the first has taken it.
+// The datagrams, as R-Pingmesh (SIGCOMM 2024) has them: the responder answers a probe with an ACK,
+// and then with another that says how long the first has taken it.
 //
 //	prober     T1 due   T2 sent ─ probe ─►          T5 polled  T6 handled
 //	responder                   T3 polled  T4 sent ─ ACK, ACK of T4-T3 ─►
 //
 //	network RTT = (T5-T2) - (T4-T3)    responder's delay = T4-T3    prober's delay = (T2-T1) + (T6-T5)
 //
-// Each difference is of one machine's clock. With an adapter's timestamps T4 is known only after the first ACK has
-// left, hence the second. Here all are the program's: sent is before posting, so no RTT is too short, and one
-// includes the time in which the program was asleep.
+// Each difference is of one machine's clock. With an adapter's timestamps T4 is known only after
+// the first ACK has left, hence the second. Here all are the program's: sent is before posting, so
+// no RTT is too short, and one includes the time in which the program was asleep.
 type message struct {
 	kind  uint8
 	path  uint8  // selects the flow label, also of the ACKs

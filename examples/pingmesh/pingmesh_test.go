@@ -25,7 +25,8 @@ import (
 	"github.com/goverbs/verbs/verbstest"
 )
 
-// mesh is hosts a, b, ... with addresses 10.0.0.1, 10.0.0.2, ..., which is all that they tell each other over HTTP.
+// mesh is hosts a, b, ... with addresses 10.0.0.1, 10.0.0.2, ..., which is all that they tell each
+// other over HTTP.
 type mesh struct {
 	*testing.T
 	network *verbstest.Network
@@ -240,7 +241,8 @@ func TestLies(t *testing.T) {
 		if got := counts(); got != [3]uint64{0, 10, 1} {
 			t.Errorf("unknown, bad, stale: %v", got)
 		}
-		// Now it is probed, and says that it has taken a longer time than there was, or answers twice.
+		// Now it is probed, and says that it has taken a longer time than there was, or answers
+		// twice.
 		claim(document{Instance: "liar", Endpoints: endpoints, Knows: map[string]int{a.id: 1}})
 		done := make(chan bool)
 		go func() {

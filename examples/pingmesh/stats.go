@@ -18,7 +18,8 @@ type window struct {
 	last           [1024]sample // answered ones, of which the figures are
 }
 
-// pair is one of this agent's endpoints and one of a peer's. It outlives both: devices fail, peers restart.
+// pair is one of this agent's endpoints and one of a peer's. It outlives both: devices fail, peers
+// restart.
 type pair struct {
 	local, peer, remote string
 	named               time.Time // by the peer, last; under the agent's lock
@@ -97,7 +98,8 @@ func (p *pair) rows() (rows []row) {
 	return rows
 }
 
-// report is what the agent shows: of the last window that has ended, and of its endpoints as they are.
+// report is what the agent shows: of the last window that has ended, and of its endpoints as they
+// are.
 type report struct {
 	Window    time.Duration     `json:"window_ns"`
 	Endpoints []state           `json:"endpoints"`

@@ -33,7 +33,8 @@ type client struct {
 	end      verbs.WCOpcode // of the message after the last WRITE
 }
 
-// newClient makes a client of the server at a URL. Without RDMA at the server, or here, it uses HTTP.
+// newClient makes a client of the server at a URL. Without RDMA at the server, or here, it uses
+// HTTP.
 func newClient(ctx context.Context, t *cm.Transport, url string, mem []byte) (*client, error) {
 	c := &client{url: url, mem: mem}
 	resp, err := c.request(ctx, http.MethodHead, "", "", "", nil)
@@ -203,7 +204,8 @@ func (c *client) abandon(err error) error {
 	return err
 }
 
-// request sends a request with an offer of memory or a body. If it fails, neither is in use any more.
+// request sends a request with an offer of memory or a body. If it fails, neither is in use any
+// more.
 func (c *client) request(ctx context.Context, method, name, offer, sum string, data []byte) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.url+(&url.URL{Path: "/" + name}).EscapedPath(), nil)
 	if err != nil {

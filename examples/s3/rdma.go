@@ -160,7 +160,8 @@ func (d *dataPlane) serve(ctx context.Context, req *cm.Request) error {
 		return err
 	}
 	defer ep.Close()
-	// The client sends an empty message first: on iWARP the side that dialed must (RFC 5044, 7.1.2).
+	// The client sends an empty message first: on iWARP the side that dialed must (RFC 5044,
+	// 7.1.2).
 	if _, err := ep.RecvCQ.Next(starting); err != nil {
 		return fmt.Errorf("first message of the client: %w", ep.Reason(starting, err))
 	}
@@ -195,7 +196,8 @@ func (d *dataPlane) transfer(ctx context.Context, t token, op verbs.Opcode, data
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	// One region is enough to finish, so transfers that wait for their first cannot block each other.
+	// One region is enough to finish, so transfers that wait for their first cannot block each
+	// other.
 	var held []int
 	select {
 	case r := <-d.free:
@@ -214,7 +216,8 @@ func (d *dataPlane) transfer(ctx context.Context, t token, op verbs.Opcode, data
 	err := d.move(ctx, s.ep, t, op, data, held)
 	if err != nil {
 		err = s.ep.Reason(ctx, err)
-		// Requests may be in flight. They use the regions, and the client's memory, until the QP is destroyed.
+		// Requests may be in flight. They use the regions, and the client's memory, until the QP is
+		// destroyed.
 		if cerr := s.ep.Close(); cerr != nil {
 			return fmt.Errorf("%w; %d staging regions are lost: %w", err, len(held), cerr)
 		}
@@ -238,8 +241,9 @@ func (d *dataPlane) move(ctx context.Context, ep *cm.Endpoint, t token, op verbs
 			if op == verbs.OpRDMAWrite {
 				copy(d.region(id), part)
 			}
-			// A WRITE says nothing to the client's program. The HTTP answer could overtake the last bytes on
-			// their way from the client's device to its memory; the completion of a receive cannot.
+			// A WRITE says nothing to the client's program. The HTTP answer could overtake the last
+			// bytes on their way from the client's device to its memory; the completion of a
+			// receive cannot.
 			if op == verbs.OpRDMAWrite && off == len(data) {
 				wr.Opcode, wr.Imm = verbs.OpRDMAWriteImm, uint32(len(data))
 			}

@@ -65,7 +65,8 @@ func hosts(t *testing.T) (*verbstest.Network, *cm.Transport, *server, *httptest.
 	return network, here, s, web
 }
 
-// TestObjects moves objects of up to many parts, by more transfers at a time than there are regions.
+// TestObjects moves objects of up to many parts, by more transfers at a time than there are
+// regions.
 func TestObjects(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.EachClean(t, func(t *testing.T, device string) {
@@ -238,8 +239,9 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// TestCancel cancels transfers while packets are on the way, and uses the memory for something else.
-// If the server does not notice that, it repeats them, but the memory does not change any more.
+// TestCancel cancels transfers while packets are on the way, and uses the memory for something
+// else. If the server does not notice that, it repeats them, but the memory does not change any
+// more.
 func TestCancel(t *testing.T) {
 	for _, test := range []struct {
 		method  string

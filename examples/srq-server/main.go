@@ -138,8 +138,9 @@ func (s *server) accept(ctx context.Context, l *cm.Listener, pd *uverbs.PD, clie
 // answered is the ID of all answers. Receives have the numbers of their slots.
 const answered = 1 << 63
 
-// serve answers n requests with their text in capitals. What fails ends one connection, not the others. Only
-// status, QP number and ID are valid in a completion that failed, so the ID tells what it was.
+// serve answers n requests with their text in capitals. What fails ends one connection, not the
+// others. Only status, QP number and ID are valid in a completion that failed, so the ID tells what
+// it was.
 func (s *server) serve(ctx context.Context, n int) error {
 	var wcs [16]verbs.WC
 	for n > 0 {

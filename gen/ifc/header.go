@@ -201,8 +201,8 @@ func (h *header) writeStruct(b *bytes.Buffer, name string) error {
 
 const opPrefix = "MLX5_CMD_OP_"
 
-// writeCommands writes, of the commands in use, the name, the sizes of input and output, and what is
-// reserved in the input.
+// writeCommands writes, of the commands in use, the name, the sizes of input and output, and what
+// is reserved in the input.
 func (h *header) writeCommands(b *bytes.Buffer) error {
 	b.WriteString("// Layouts are those of the commands' input and output.\nvar Layouts = map[uint16]Layout{\n")
 	for _, e := range h.enums {

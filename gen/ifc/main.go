@@ -1,5 +1,5 @@
-// Command ifc writes package lab/connectx/internal/ifc, the layouts of mlx5's firmware interface, as Go
-// constants:
+// Command ifc writes package lab/connectx/internal/ifc, the layouts of mlx5's firmware interface,
+// as Go constants:
 //
 //	linux-headers ─► mlx5_ifc.h  structures, one C "byte" for each bit ─► zifc.go
 //	                 device.h, qp.h  enumerations                      ─┘

@@ -30,7 +30,8 @@ func OfDest(d *abi.IbUverbsQpDest) verbs.AddressVector {
 	}
 }
 
-// AH returns the structure of an address vector in commands on address handles, and in events of rdma_cm.
+// AH returns the structure of an address vector in commands on address handles, and in events of
+// rdma_cm.
 func AH(av *verbs.AddressVector) abi.IbUverbsAhAttr {
 	a := abi.IbUverbsAhAttr{
 		Grh: abi.IbUverbsGlobalRoute{

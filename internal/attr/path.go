@@ -6,8 +6,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// Path is a path between two ports, as InfiniBand's PathRecord has it (InfiniBand specification 1, 15.2.5.16). It is
-// wide as that record is, which programs get as a whole.
+// Path is a path between two ports, as InfiniBand's PathRecord has it (InfiniBand specification 1,
+// 15.2.5.16). It is wide as that record is, which programs get as a whole.
 type Path struct {
 	ServiceID        uint64
 	DGID, SGID       verbs.GID
@@ -39,7 +39,8 @@ func (p *Path) AddressVector(sgidIndex int) verbs.AddressVector {
 	}
 }
 
-// Pack writes the path as a PathRecord of 64 bytes to b, without the reserved bits (ib_sa_pack_path).
+// Pack writes the path as a PathRecord of 64 bytes to b, without the reserved bits
+// (ib_sa_pack_path).
 func (p *Path) Pack(b []byte) {
 	be := binary.BigEndian
 	be.PutUint64(b[0:], p.ServiceID)

@@ -126,16 +126,17 @@ func TestAcknowledgementOfRepeated(t *testing.T) {
 	w.expectAck(wirePSN, roce.ACKUnlimited)
 }
 
-// TestAcknowledgementOfEarlier gets a packet from before the connection, of an earlier one between the same QPs: its
-// acknowledgement covers nothing of what the peer has sent since.
+// TestAcknowledgementOfEarlier gets a packet from before the connection, of an earlier one between
+// the same QPs: its acknowledgement covers nothing of what the peer has sent since.
 func TestAcknowledgementOfEarlier(t *testing.T) {
 	w := newWire(t, verbs.RC)
 	w.send(roce.Packet{Opcode: roce.RCSendOnly, PSN: wirePSN - 16, AckReq: true})
 	w.expectAck(wirePSN-1, roce.ACKUnlimited)
 }
 
-// TestAnswersOfTwoAddresses lets both addresses of a device receive packets for the same QPs, in opposite order. A
-// stranger sends those to the second address, which no QP takes; the acknowledgements that they owe are sent nevertheless.
+// TestAnswersOfTwoAddresses lets both addresses of a device receive packets for the same QPs, in
+// opposite order. A stranger sends those to the second address, which no QP takes; the
+// acknowledgements that they owe are sent nevertheless.
 func TestAnswersOfTwoAddresses(t *testing.T) {
 	const rounds, qps = 20_000, 8
 	second := netip.MustParseAddr("10.0.1.1")

@@ -8,9 +8,9 @@ import (
 	"github.com/goverbs/verbs/internal/roce"
 )
 
-// completer is the state of completing requests. Two retry counts protect against different ills: retries against a
-// peer or path that is gone (IBV_WC_RETRY_EXC_ERR), rnrRetries against a program that posts no receives
-// (IBV_WC_RNR_RETRY_EXC_ERR). Any progress refills both.
+// completer is the state of completing requests. Two retry counts protect against different ills:
+// retries against a peer or path that is gone (IBV_WC_RETRY_EXC_ERR), rnrRetries against a program
+// that posts no receives (IBV_WC_RNR_RETRY_EXC_ERR). Any progress refills both.
 type completer struct {
 	psn        roce.PSN      // the first that is not acknowledged
 	retries    uint8         // left
@@ -21,14 +21,14 @@ type completer struct {
 	lag        lag
 }
 
-// unlimitedRetries is the count that means no limit: for RNR retries in the standard (C9-132), and in rxe
-// for the others as well (rxe_completer).
+// unlimitedRetries is the count that means no limit: for RNR retries in the standard (C9-132), and
+// in rxe for the others as well (rxe_completer).
 const unlimitedRetries = 7
 
-// complete processes a response (rxe_completer; IBA, 9.7.6). As with TCP, an answer acknowledges all
-// requests before it, since the responder executes them in order (IBA, 9.7.5.1.2), except those whose
-// answer carries data: if a READ or an atomic is passed over, its answer is lost, which is as good as a
-// NAK. A response of a PSN before the oldest request is a duplicate and ignored.
+// complete processes a response (rxe_completer; IBA, 9.7.6). As with TCP, an answer acknowledges
+// all requests before it, since the responder executes them in order (IBA, 9.7.5.1.2), except those
+// whose answer carries data: if a READ or an atomic is passed over, its answer is lost, which is as
+// good as a NAK. A response of a PSN before the oldest request is a duplicate and ignored.
 func (q *requester) complete(p *packet) {
 	if !p.PSN.Before(q.top) { // not sent yet: a late packet of an earlier connection, or a forged one
 		return
@@ -91,8 +91,8 @@ func (q *requester) answer(r *request, p *packet) {
 			q.failHead(verbs.WCBadRespErr)
 			return
 		}
-		// The value travels in network order and is stored in the machine's, as the peer's atomic worked
-		// on a number.
+		// The value travels in network order and is stored in the machine's, as the peer's atomic
+		// worked on a number.
 		var orig [8]byte
 		binary.NativeEndian.PutUint64(orig[:], p.Orig)
 		if q.qp.copySGL(r.sges, &r.cursor, orig[:], true) != copyOK {
@@ -121,8 +121,8 @@ func (q *requester) completeAnswered(r *request) {
 
 // readResponse takes a part of the answer to a READ.
 func (q *requester) readResponse(r *request, p *packet) {
-	// Responses come with consecutive PSNs, and the responder does not know which arrive: the requester
-	// asks again for all from the gap on.
+	// Responses come with consecutive PSNs, and the responder does not know which arrive: the
+	// requester asks again for all from the gap on.
 	if p.PSN != q.comp.psn { // an earlier part is lost
 		q.retry(false)
 		return
@@ -132,8 +132,8 @@ func (q *requester) readResponse(r *request, p *packet) {
 	}
 	end := r.parts[0]
 	n := min(end-r.got, uint32(q.qp.mtu))
-	// FIRST and MIDDLE are full packets, and LAST or ONLY stands where the request ends. Whether a FIRST
-	// or a MIDDLE comes is not checked: after a repetition either may.
+	// FIRST and MIDDLE are full packets, and LAST or ONLY stands where the request ends. Whether a
+	// FIRST or a MIDDLE comes is not checked: after a repetition either may.
 	if p.Opcode == roce.RCAtomicAcknowledge || len(p.Payload) != int(n) || p.Opcode.Has(roce.Ends) != (r.got+n == end) {
 		q.failHead(verbs.WCBadRespErr)
 		return
@@ -155,9 +155,10 @@ func (q *requester) readResponse(r *request, p *packet) {
 	q.progress(p.PSN.Add(1))
 }
 
-// acknowledge processes an ACK or a NAK that is within the oldest request (IBA, 9.7.5.2 has the codes,
-// 9.9.2 what they mean for the requester). A NAK acknowledges what is before its PSN. RNR and sequence
-// NAKs lead to a repetition, each with its own count of retries; all others end the QP.
+// acknowledge processes an ACK or a NAK that is within the oldest request (IBA, 9.7.5.2 has the
+// codes, 9.9.2 what they mean for the requester). A NAK acknowledges what is before its PSN. RNR
+// and sequence NAKs lead to a repetition, each with its own count of retries; all others end the
+// QP.
 func (q *requester) acknowledge(r *request, p *packet) {
 	s := p.AETH.Syndrome
 	data := r.info.kind == opRead || r.info.kind == opAtomic
@@ -173,8 +174,8 @@ func (q *requester) acknowledge(r *request, p *packet) {
 			q.progress(p.PSN.Add(1))
 		}
 	case roce.ClassRNRNAK:
-		// Receiver not ready: the program there has posted no receive. The packet and all behind it have
-		// been dropped, and the NAK says how long to wait (IBA, 9.7.5.2.8).
+		// Receiver not ready: the program there has posted no receive. The packet and all behind it
+		// have been dropped, and the NAK says how long to wait (IBA, 9.7.5.2.8).
 		q.qp.dev.counters.add(receivedRNR, 1)
 		if !data {
 			q.progress(p.PSN)
@@ -183,15 +184,15 @@ func (q *requester) acknowledge(r *request, p *packet) {
 	case roce.ClassNAK:
 		switch s {
 		case roce.NAKSequence:
-			// The responder has seen a later packet and names the one that it lacks, so there is no need
-			// to wait for the timeout: this is RC's fast retransmit.
+			// The responder has seen a later packet and names the one that it lacks, so there is no
+			// need to wait for the timeout: this is RC's fast retransmit.
 			q.qp.dev.counters.add(receivedSequenceErrors, 1)
 			if !data {
 				q.progress(p.PSN)
 			}
 			q.retry(false)
-		// The rest are errors of the request, which the responder has not executed: repeating it would
-		// not help, and the peer's QP has ended as well.
+		// The rest are errors of the request, which the responder has not executed: repeating it
+		// would not help, and the peer's QP has ended as well.
 		case roce.NAKInvalid:
 			q.failHead(verbs.WCRemInvReqErr)
 		case roce.NAKRemoteAccess:
@@ -227,9 +228,9 @@ func (q *requester) progress(psn roce.PSN) {
 	}
 }
 
-// expectAck sets the timer for an acknowledgement that is expected. As TCP's retransmission timer, it is
-// one for all packets in flight, and starts again with each progress (IBA, 9.7.6.1.3). The loss probe
-// comes first if the round trip is known.
+// expectAck sets the timer for an acknowledgement that is expected. As TCP's retransmission timer,
+// it is one for all packets in flight, and starts again with each progress (IBA, 9.7.6.1.3). The
+// loss probe comes first if the round trip is known.
 func (q *requester) expectAck(now time.Duration) {
 	c := &q.comp
 	c.deadline, c.lag = now+q.timeout, lag{}
@@ -241,16 +242,16 @@ func (q *requester) expectAck(now time.Duration) {
 	q.setTimer(at)
 }
 
-// catchUp moves the requester to the first packet that is not acknowledged, if it is sending again what
-// is: the packets were only late.
+// catchUp moves the requester to the first packet that is not acknowledged, if it is sending again
+// what is: the packets were only late.
 func (q *requester) catchUp() {
 	if q.psn.Before(q.comp.psn) {
 		q.rewind()
 	}
 }
 
-// completeHead completes the oldest request. One that is not signaled completes without a trace, unless
-// it fails (IBA, 10.7.3.1).
+// completeHead completes the oldest request. One that is not signaled completes without a trace,
+// unless it fails (IBA, 10.7.3.1).
 func (q *requester) completeHead(status verbs.WCStatus) {
 	r := &q.requests[q.ring.index]
 	// The peer needs to keep nothing for a request whose answer has come.
@@ -261,8 +262,8 @@ func (q *requester) completeHead(status verbs.WCStatus) {
 	if q.next == q.ring.index {
 		q.next = q.ring.next(q.next)
 	}
-	// The ring's element is the program's again once it is consumed, so what the completion needs is
-	// copied before.
+	// The ring's element is the program's again once it is consumed, so what the completion needs
+	// is copied before.
 	signaled := q.init.SignalAll || r.flags&uint32(verbs.SendSignaled) != 0
 	var flags uint32
 	if r.info.imm {
@@ -289,8 +290,8 @@ func (q *requester) failHead(status verbs.WCStatus) {
 }
 
 // retry sends again what has not been acknowledged, unless this has been done since the last
-// acknowledgement and no time has expired: the packets in flight behind a gap may each have caused a sign
-// of the same loss.
+// acknowledgement and no time has expired: the packets in flight behind a gap may each have caused
+// a sign of the same loss.
 func (q *requester) retry(timeout bool) {
 	c := &q.comp
 	if q.rnrAt != 0 || c.retrying && !timeout || q.head() == nil || q.top == c.psn { // rnrAt: waitRNR has rewound already
@@ -315,8 +316,9 @@ func (q *requester) retry(timeout bool) {
 	q.rewind()
 }
 
-// sendProbe sends the oldest packet again that has not been acknowledged, as TCP's tail loss probe does.
-// Its answer tells whether those behind it are lost, see window.ack. It does not count as a retry.
+// sendProbe sends the oldest packet again that has not been acknowledged, as TCP's tail loss probe
+// does. Its answer tells whether those behind it are lost, see window.ack. It does not count as a
+// retry.
 func (q *requester) sendProbe() {
 	q.comp.probe.shift++
 	q.comp.probe.timing = false
@@ -324,8 +326,8 @@ func (q *requester) sendProbe() {
 	q.rewind()
 }
 
-// waitRNR waits because the responder has no receive request. All requests wait, also those that take no
-// receive: they are behind one that does, and RC keeps the order.
+// waitRNR waits because the responder has no receive request. All requests wait, also those that
+// take no receive: they are behind one that does, and RC keeps the order.
 func (q *requester) waitRNR(delay time.Duration) {
 	c := &q.comp
 	if q.rnrAt != 0 {

@@ -52,15 +52,17 @@ func (d *Device) CreateCQ(init CQInit) (*CQ, error) {
 	return cq, nil
 }
 
-// Ring returns the queue of completions, whose elements are abi.IbUverbsWc, or nil if the CQ has Deliver.
+// Ring returns the queue of completions, whose elements are abi.IbUverbsWc, or nil if the CQ has
+// Deliver.
 func (cq *CQ) Ring() *Ring {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	return cq.ring
 }
 
-// Arm requests a call of Notify for the next completion, or the next solicited or failed
-// one. Completions that are in the queue already do not count, so a program polls once more after it has armed.
+// Arm requests a call of Notify for the next completion, or the next solicited or failed one.
+// Completions that are in the queue already do not count, so a program polls once more after it has
+// armed.
 func (cq *CQ) Arm(solicitedOnly bool) error {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()

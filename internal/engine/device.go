@@ -69,8 +69,8 @@ type Config struct {
 	Addrs []netip.Addr
 	Port  uint16    // UDP port; 0 selects 4791
 	MTU   verbs.MTU // active MTU; 0 selects the largest that all ports carry
-	// LIDs makes it a device of InfiniBand. Addresses of this prefix stand for LIDs: packets between
-	// them have no GRH, those between others have one in the place of the IP header.
+	// LIDs makes it a device of InfiniBand. Addresses of this prefix stand for LIDs: packets
+	// between them have no GRH, those between others have one in the place of the IP header.
 	LIDs netip.Prefix
 }
 

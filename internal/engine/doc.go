@@ -10,8 +10,8 @@
 //	                   ▲          ▲                            │
 //	                   └── QP.handle ◄──── packets ◄───────────┘
 //
-// A [QP] is the wiring of two halves, requester and responder, each with its own fields and methods;
-// out is the only way to the wire. The parts of the requester that process answers are in
+// A [QP] is the wiring of two halves, requester and responder, each with its own fields and
+// methods; out is the only way to the wire. The parts of the requester that process answers are in
 // completer.go, those of the responder that send them in response.go.
 //
 // # Concurrency
@@ -24,14 +24,14 @@
 //
 // Nothing polls. The work of a QP is done by the goroutine that causes it: by the caller of
 // Doorbell, by a port's receiving goroutine, or by the device's worker goroutine when a timer
-// expires. Each of them, having released the QP, processes the work queue, unless another
-// goroutine does so already. A goroutine that has processed much of it leaves the rest to the worker.
+// expires. Each of them, having released the QP, processes the work queue, unless another goroutine
+// does so already. A goroutine that has processed much of it leaves the rest to the worker.
 //
 // Locks are taken in this order: changes of groups, QP, SRQ, MW, MR, CQ, tables and queues of the
-// device. An MR is locked for reading during an access, so that Dereg waits for accesses in progress.
-// What waits for a port's receiving goroutine, as its Close and Leave do, is called without the locks
-// that this goroutine takes, which are all but the first; and what is called with them, as its Send,
-// does not wait.
+// device. An MR is locked for reading during an access, so that Dereg waits for accesses in
+// progress. What waits for a port's receiving goroutine, as its Close and Leave do, is called
+// without the locks that this goroutine takes, which are all but the first; and what is called with
+// them, as its Send, does not wait.
 //
 // # Use
 //
@@ -43,9 +43,10 @@
 // must not block and must not call the engine. They may take a lock that is never held while the
 // engine is called. They are not called after the object's Destroy has returned.
 //
-// A device model, whose queues are those of a virtual machine's driver, gives functions to its CQs, QPs
-// and SRQs: Deliver, Refill, RefillSend, RefillRecv, Execute and Invalidate. They are called with the QP, and the
-// SRQ, locked, and obey the same rules, but that they may make and destroy address handles. See feed.go.
+// A device model, whose queues are those of a virtual machine's driver, gives functions to its CQs,
+// QPs and SRQs: Deliver, Refill, RefillSend, RefillRecv, Execute and Invalidate. They are called
+// with the QP, and the SRQ, locked, and obey the same rules, but that they may make and destroy
+// address handles. See feed.go.
 //
 // # Loss
 //

@@ -8,20 +8,20 @@ import (
 )
 
 // A device model keeps its guest's queues in formats of their own. Its rings here are not shared:
-// when one is empty, the engine calls the function Refill of its queue, which translates some of the
-// guest's requests. So they are read in their order, when they are needed and under the lock of the
-// queue, as hardware does, and the ring may be much smaller than the guest's queue.
+// when one is empty, the engine calls the function Refill of its queue, which translates some of
+// the guest's requests. So they are read in their order, when they are needed and under the lock of
+// the queue, as hardware does, and the ring may be much smaller than the guest's queue.
 //
-// An interface that returns one request at a time was the alternative. It would have needed a second
-// form of each check in load, and memory for inline data and IDs, which the ring is.
+// An interface that returns one request at a time was the alternative. It would have needed a
+// second form of each check in load, and memory for inline data and IDs, which the ring is.
 
 const (
 	feedSGE    = 64 // of requests from RefillSend: a WQE of mlx5 has at most 63 units of 16 bytes
 	feedInline = feedSGE * sgeSize
 )
 
-// NextSend returns the request that Publish adds to a send queue: its head, which keeps the values of
-// an earlier one, and room for SGEs or inline data. It returns nil if the ring is full. Only
+// NextSend returns the request that Publish adds to a send queue: its head, which keeps the values
+// of an earlier one, and room for SGEs or inline data. It returns nil if the ring is full. Only
 // RefillSend may call it.
 func (r *Ring) NextSend() (w *abi.RxeSendWqe, sges []abi.RxeSge, inline []byte) {
 	p := r.producer()

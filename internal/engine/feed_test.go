@@ -440,8 +440,8 @@ func TestQP1OfADeviceModel(t *testing.T) {
 	}
 }
 
-// TestRegionsOfParts accesses a region whose parts are 100, 4000 and 3 bytes of two others: as a source
-// and a destination, locally and by peers.
+// TestRegionsOfParts accesses a region whose parts are 100, 4000 and 3 bytes of two others: as a
+// source and a destination, locally and by peers.
 func TestRegionsOfParts(t *testing.T) {
 	n := newNode(t, newTestNetwork(1, faults{}), 64<<10, addrA)
 	x, y := pair(n, n, verbs.RC)
@@ -525,8 +525,8 @@ func TestRegionsOfParts(t *testing.T) {
 	}
 }
 
-// TestKeyOfAnotherRegion has a region end and another one begin with its key, which QPs must not take
-// for the one that they have used.
+// TestKeyOfAnotherRegion has a region end and another one begin with its key, which QPs must not
+// take for the one that they have used.
 func TestKeyOfAnotherRegion(t *testing.T) {
 	n := newNode(t, newTestNetwork(1, faults{}), 4096, addrA)
 	x, _ := pair(n, n, verbs.RC)
@@ -613,8 +613,8 @@ func TestInvalidateInARow(t *testing.T) {
 	}
 }
 
-// TestSendQueueError fails requests of QPs that have nothing to acknowledge: they go on to receive, and
-// send again after RTS.
+// TestSendQueueError fails requests of QPs that have nothing to acknowledge: they go on to receive,
+// and send again after RTS.
 func TestSendQueueError(t *testing.T) {
 	for _, typ := range []verbs.QPType{verbs.UC, verbs.UD} {
 		t.Run(typ.String(), func(t *testing.T) {

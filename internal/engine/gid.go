@@ -18,7 +18,8 @@ type port struct {
 	drops bool          // net counts what it drops
 }
 
-// send sends packets. An error is counted, unless the port does that, and better: several packets may have been dropped.
+// send sends packets. An error is counted, unless the port does that, and better: several packets
+// may have been dropped.
 func (p *port) send(d *Device, pkts []netif.Packet) error {
 	err := p.net.Send(pkts)
 	if err != nil && !p.drops {

@@ -7,8 +7,8 @@ import (
 
 // idents judges the IPv4 identifications of a sender's packets. A UDP socket does not show them, so
 // they are found from the ICRC, and 1 of 32768 packets with errors seems to have none but another
-// identification. The kernel counts the packets to an address, and adds up to the time since the last
-// one, in ticks (ip_idents_reserve).
+// identification. The kernel counts the packets to an address, and adds up to the time since the
+// last one, in ticks (ip_idents_reserve).
 type idents struct {
 	last uint16
 	at   time.Duration // when that packet came

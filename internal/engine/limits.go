@@ -47,9 +47,10 @@ const (
 	drainWork  = 1024 // items that a caller processes of the work queue
 	localQueue = 4096 // items of the work queue, without those of RC
 	backlog    = 256  // requests that wait behind a long answer to an RDMA READ
-	// Datagrams that wait for the handler. A connection that is made and ended at once has two here, RTU and DREQ, and
-	// handshakes take programs longer than the network: so thousands wait when thousands of programs dial a device at
-	// once. ib_cm's queue has no limit (cm_recv_handler); this one is for floods, 8 MB.
+	// Datagrams that wait for the handler. A connection that is made and ended at once has two
+	// here, RTU and DREQ, and handshakes take programs longer than the network: so thousands wait
+	// when thousands of programs dial a device at once. ib_cm's queue has no limit
+	// (cm_recv_handler); this one is for floods, 8 MB.
 	madQueue = 1 << 14
 
 	fewPackets = 4 // received at a time, by a QP that exchanges small messages

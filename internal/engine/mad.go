@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/internal/roce"
 )
 
-// mads is the receiving part of QP 1, the general service interface, where the connection managers of
-// devices talk to each other: a queue of datagrams, which one goroutine passes to the handler.
+// mads is the receiving part of QP 1, the general service interface, where the connection managers
+// of devices talk to each other: a queue of datagrams, which one goroutine passes to the handler.
 type mads struct {
 	mu      sync.Mutex
 	wait    *sync.Cond
@@ -113,10 +113,10 @@ type MAD struct {
 // call the engine, except Close. Nil sets none: datagrams are then dropped.
 func (d *Device) OnMAD(f func(*MAD)) { d.mads.setHandler(f) }
 
-// OnRefused sets the function that is called when a host has refused a datagram of SendMAD, as it has no
-// RoCE device: with the destination and the beginning of the datagram that the host has quoted, which is
-// valid during the call. Only the datagram's contents prove that the host has seen it. It is called
-// without locks. Not all networks know such hosts.
+// OnRefused sets the function that is called when a host has refused a datagram of SendMAD, as it
+// has no RoCE device: with the destination and the beginning of the datagram that the host has
+// quoted, which is valid during the call. Only the datagram's contents prove that the host has seen
+// it. It is called without locks. Not all networks know such hosts.
 func (d *Device) OnRefused(f func(dst netip.Addr, mad []byte)) {
 	d.mads.mu.Lock()
 	defer d.mads.mu.Unlock()
@@ -137,10 +137,10 @@ func (d *Device) refused(dst netip.AddrPort, quoted []byte) {
 	}
 }
 
-// SendMAD sends a datagram from QP 1 to QP 1 of the device with address dst, from the
-// address with index gidIndex, with a traffic class. The datagram may be for the device itself. Like the network,
-// it may lose datagrams without an error. It fails with EINVAL if there is no such GID, the
-// address is of the other family, or mad has more than 256 bytes.
+// SendMAD sends a datagram from QP 1 to QP 1 of the device with address dst, from the address with
+// index gidIndex, with a traffic class. The datagram may be for the device itself. Like the
+// network, it may lose datagrams without an error. It fails with EINVAL if there is no such GID,
+// the address is of the other family, or mad has more than 256 bytes.
 func (d *Device) SendMAD(gidIndex int, dst netip.Addr, tos uint8, mad []byte) error {
 	if err := d.usable(); err != nil {
 		return err

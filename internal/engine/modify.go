@@ -14,9 +14,10 @@ const accessQP = accessMR
 // HZ=250. Shorter timeouts would expire when the machine is busy.
 const tick = 4 * time.Millisecond
 
-// Modify changes attributes, as rxe_modify_qp with the checks of ib_modify_qp_is_ok. A connection is made by it: the
-// program, or the connection manager, gives both QPs the number, the address and the first PSN of the other,
-// and moves them from INIT over RTR, where they receive, to RTS, where they also send (IBA, 10.3.1).
+// Modify changes attributes, as rxe_modify_qp with the checks of ib_modify_qp_is_ok. A connection
+// is made by it: the program, or the connection manager, gives both QPs the number, the address and
+// the first PSN of the other, and moves them from INIT over RTR, where they receive, to RTS, where
+// they also send (IBA, 10.3.1).
 func (qp *QP) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err := qp.dev.usable(); err != nil {
 		return err
@@ -132,7 +133,8 @@ func (qp *QP) enter(s verbs.QPState) {
 	case verbs.StateReset:
 		qp.state = s
 		qp.reset()
-	// All requests complete as flushed, also those that are posted later; only a reset leaves the state.
+	// All requests complete as flushed, also those that are posted later; only a reset leaves the
+	// state.
 	case verbs.StateErr:
 		if qp.state == verbs.StateErr { // flush what was posted since
 			qp.requester.flush()

@@ -109,10 +109,10 @@ func (pd *PD) RegisterMR(addr, length, iova uint64, access verbs.Access) (*MR, e
 	return mr, nil
 }
 
-// RegisterKey registers mem, which peers and work requests address as iova and following, with a key
-// that the caller has chosen: its upper 24 bits are less than 1<<23 and not those of another region.
-// It is for device models, whose guests' memory is theirs: only the key is checked. An access to a
-// part of mem that is not mapped fails, as with RegisterMR.
+// RegisterKey registers mem, which peers and work requests address as iova and following, with a
+// key that the caller has chosen: its upper 24 bits are less than 1<<23 and not those of another
+// region. It is for device models, whose guests' memory is theirs: only the key is checked. An
+// access to a part of mem that is not mapped fails, as with RegisterMR.
 func (pd *PD) RegisterKey(key uint32, mem []byte, iova uint64, access verbs.Access) (*MR, error) {
 	return pd.register(&MR{key: key, length: uint64(len(mem)), iova: iova, access: access, mem: mem})
 }
@@ -238,8 +238,8 @@ func (s *span) unlock() {
 	}
 }
 
-// find returns the region for a key, locked, or nil. last is the one that the QP has used before: it
-// may have ended, and another one may have its key.
+// find returns the region for a key, locked, or nil. last is the one that the QP has used before:
+// it may have ended, and another one may have its key.
 func (qp *QP) find(last **MR, key uint32, access verbs.Access) *MR {
 	if mr := *last; mr != nil && mr.key == key && mr.lock(qp, key, access) {
 		return mr

@@ -17,17 +17,17 @@ type joiner interface {
 	Leave(group netip.Addr) error
 }
 
-// linked is a port that shares a network link, with a number, with others, which receive the same packets
-// to groups.
+// linked is a port that shares a network link, with a number, with others, which receive the same
+// packets to groups.
 type linked interface{ Link() int }
 
-// groups contains the QPs of multicast groups. A group is known by its address alone: a UD QP that is attached gets
-// each datagram to it, with the Q_Key of the QP (struct rxe_mcg). On the network it is a multicast group of
-// IP, which the ports join while it has members.
+// groups contains the QPs of multicast groups. A group is known by its address alone: a UD QP that
+// is attached gets each datagram to it, with the Q_Key of the QP (struct rxe_mcg). On the network
+// it is a multicast group of IP, which the ports join while it has members.
 type groups struct {
 	// changes is held while a QP is attached or detached, which may join or leave the group on the
-	// network. That waits for the goroutine that receives, so nothing that runs there may take it, and
-	// it is taken before the locks that are needed there: QP.mu and mu.
+	// network. That waits for the goroutine that receives, so nothing that runs there may take it,
+	// and it is taken before the locks that are needed there: QP.mu and mu.
 	changes sync.Mutex
 
 	mu       sync.Mutex
@@ -201,8 +201,8 @@ func (d *Device) firstOnLink(p *port) bool {
 
 // receiveMulticast passes a packet of a group, which a port has received, to its members.
 func (d *Device) receiveMulticast(at *port, p *packet) {
-	// The network may have returned what the device sent, which sendToGroup has passed on already. And two
-	// ports on a link both receive what comes to it.
+	// The network may have returned what the device sent, which sendToGroup has passed on already.
+	// And two ports on a link both receive what comes to it.
 	if d.gids.of(p.src) != nil || !d.firstOnLink(at) {
 		return
 	}
@@ -214,8 +214,8 @@ func (d *Device) receiveMulticast(at *port, p *packet) {
 	}
 }
 
-// sendToGroup passes a packet that is sent to a group to its members on this device, its sender among
-// them if it is attached, as IP's multicast loop does.
+// sendToGroup passes a packet that is sent to a group to its members on this device, its sender
+// among them if it is attached, as IP's multicast loop does.
 func (o *out) sendToGroup(p *path, h *roce.Packet, payload []byte) {
 	for _, to := range o.dev.groups.of(p.remote) {
 		pkt := o.dev.getPacket(len(payload))

@@ -112,8 +112,8 @@ func TestLeaveUnderTraffic(t *testing.T) {
 	sending.Wait()
 }
 
-// TestMixedBatch receives datagrams to a QP, to its group and to the connection manager in one batch,
-// in every order.
+// TestMixedBatch receives datagrams to a QP, to its group and to the connection manager in one
+// batch, in every order.
 func TestMixedBatch(t *testing.T) {
 	n := newNode(t, newTestNetwork(1, faults{}), 4096, addrA)
 	a, b := n.newQP(verbs.UD), n.newQP(verbs.UD)

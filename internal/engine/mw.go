@@ -10,9 +10,10 @@ import (
 // accessMW contains the rights that a window can have.
 const accessMW = accessMR | verbs.AccessZeroBased
 
-// MW is a memory window: a key for a part of an MR, which a QP binds and takes back by work requests, in the order
-// of its other requests and without a system call. Of type 1, bound by ibv_bind_mw, the key is good for all
-// QPs of the PD; of type 2, bound by a posted request, for the QP that has bound it (type 2B).
+// MW is a memory window: a key for a part of an MR, which a QP binds and takes back by work
+// requests, in the order of its other requests and without a system call. Of type 1, bound by
+// ibv_bind_mw, the key is good for all QPs of the PD; of type 2, bound by a posted request, for the
+// QP that has bound it (type 2B).
 type MW struct {
 	dev *Device
 	pd  *PD
@@ -134,8 +135,8 @@ func (qp *QP) bindMW(b *binding) bool {
 		return false
 	}
 	mw.unbind()
-	// The program chooses the last byte anew with each binding, so that a key given to a peer before is
-	// void.
+	// The program chooses the last byte anew with each binding, so that a key given to a peer
+	// before is void.
 	mw.key = mw.key&^0xff | b.newKey&0xff
 	mw.state = mwValid
 	mw.access, mw.addr, mw.length, mw.mr = b.access, b.addr, b.length, mr

@@ -30,7 +30,8 @@ func newBatch() *batch {
 	return b
 }
 
-// out sends the packets of a locked QP. It is the only way to the network, and to QPs of the device.
+// out sends the packets of a locked QP. It is the only way to the network, and to QPs of the
+// device.
 type out struct {
 	dev       *Device
 	batch     *batch   // packets to send, while locked
@@ -107,8 +108,8 @@ func (pkt *packet) setAddrs(p *path) {
 func (o *out) sendBuffer(p *path, buf []byte, n int) {
 	b := o.batch
 	buf = append(buf, roce.Padding(n)...)
-	// The kernel chooses the identification of an IPv4 packet when it sends it, and the ICRC covers it: 0
-	// stands for it until the port knows.
+	// The kernel chooses the identification of an IPv4 packet when it sends it, and the ICRC covers
+	// it: 0 stands for it until the port knows.
 	buf = p.flow.AppendICRC(buf, 0)
 	b.pkts = append(b.pkts, netif.Packet{Src: p.src, Dst: p.dst, TOS: p.av.TrafficClass, Data: buf})
 	if len(b.pkts) == batchSize {
@@ -180,8 +181,8 @@ func (b *batch) flush(d *Device) (o oversize) {
 	return o
 }
 
-// oversize is a packet of a QP that is too large for its link: its path MTU is, or the interface has
-// a smaller MTU now. Sending it again does not help.
+// oversize is a packet of a QP that is too large for its link: its path MTU is, or the interface
+// has a smaller MTU now. Sending it again does not help.
 type oversize struct {
 	known  bool
 	opcode roce.Opcode

@@ -7,9 +7,9 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// TestOversize sends what is larger than what the link carries, as it is when an interface's MTU has
-// become smaller or the QP's path MTU is too large. Repeating it would not help: the request fails at
-// once.
+// TestOversize sends what is larger than what the link carries, as it is when an interface's MTU
+// has become smaller or the QP's path MTU is too large. Repeating it would not help: the request
+// fails at once.
 func TestOversize(t *testing.T) {
 	const small, large = 64, 1000
 	send := func(id uint64, n int) func(x, y *conn) verbs.SendWR {

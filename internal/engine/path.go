@@ -34,8 +34,8 @@ func (d *Device) newPath(av verbs.AddressVector) (*path, error) {
 	return d.pathTo(p, verbs.GID(av.DGID).Addr(), av)
 }
 
-// pathTo returns the path from a port to an address. Both are of one family: GIDs of IPv4 addresses are
-// written as IPv6 ones (Annex A17.4.1.1), but travel in IPv4 packets.
+// pathTo returns the path from a port to an address. Both are of one family: GIDs of IPv4 addresses
+// are written as IPv6 ones (Annex A17.4.1.1), but travel in IPv4 packets.
 func (d *Device) pathTo(p *port, dst netip.Addr, av verbs.AddressVector) (*path, error) {
 	if dst.Is4() != p.addr.Is4() || dst.IsUnspecified() {
 		return nil, syscall.EINVAL

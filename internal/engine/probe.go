@@ -24,8 +24,8 @@ const (
 	maxShift = 10
 )
 
-// interval returns how long to wait for an acknowledgement, or 0 if that is not known: some round trips,
-// doubled for each probe without an answer.
+// interval returns how long to wait for an acknowledgement, or 0 if that is not known: some round
+// trips, doubled for each probe without an answer.
 func (p *lossProbe) interval() time.Duration {
 	if p.trip == 0 {
 		return 0

@@ -51,16 +51,18 @@ type QPInit struct {
 	// For device models:
 	Num   uint32 // 1 makes QP 1, a UD QP that gets the datagrams of OnMAD; 0 selects a number
 	Owner any    // of Completion
-	// Strict makes failures complete as adapters report them, by the names of the InfiniBand Architecture:
-	// those of local keys as WCLocProtErr (local protection error), messages that are too long for a receive
-	// as WCLocLenErr (local length error). rxe reports both as WCLocQPOpErr (RESPST_ERR_MALFORMED_WQE).
+	// Strict makes failures complete as adapters report them, by the names of the InfiniBand
+	// Architecture: those of local keys as WCLocProtErr (local protection error), messages that are
+	// too long for a receive as WCLocLenErr (local length error). rxe reports both as WCLocQPOpErr
+	// (RESPST_ERR_MALFORMED_WQE).
 	Strict bool
 	// RefillSend and RefillRecv, if not nil, are called with the QP locked when a ring is empty, to
 	// add requests by NextSend or NextRecv and Publish.
 	RefillSend, RefillRecv func(*Ring)
 	// Execute is called, with the QP locked, when it is the turn of a request with the opcode
 	// [OpDevice], which completes with the status that it returns. data is the room that NextSend
-	// gave for inline data. On RC it is the turn of such a request when those before it are complete.
+	// gave for inline data. On RC it is the turn of such a request when those before it are
+	// complete.
 	Execute func(id uint64, data []byte) verbs.WCStatus
 	// Invalidate is called, with the QP locked, for the key that a peer's SEND invalidates. It
 	// reports whether it did.
@@ -195,8 +197,9 @@ func (qp *QP) Destroy() error {
 	return nil
 }
 
-// Acknowledge sends the acknowledgement that a QP owes: the peer is about to learn that the connection ends,
-// and would take what has been executed for lost. The caller holds no lock of a QP.
+// Acknowledge sends the acknowledgement that a QP owes: the peer is about to learn that the
+// connection ends, and would take what has been executed for lost. The caller holds no lock of a
+// QP.
 func (d *Device) Acknowledge(num uint32) {
 	qp := d.qps.get(num)
 	if qp == nil {
@@ -241,8 +244,8 @@ func (qp *QP) unlock() {
 	qp.mu.Unlock()
 }
 
-// failOversize fails the request that a packet belonged to that was too large for its link, as repeating
-// it would fail as well. The peer's request fails if it was a response.
+// failOversize fails the request that a packet belonged to that was too large for its link, as
+// repeating it would fail as well. The peer's request fails if it was a response.
 func (qp *QP) failOversize() {
 	o := qp.out.oversize
 	qp.out.oversize = oversize{}
@@ -290,8 +293,8 @@ func (qp *QP) setError() {
 	qp.requester.flush()
 	qp.responder.flush()
 	if qp.init.SRQ != nil {
-		// The QP takes no more receives of the SRQ: from now on the program may destroy it without losing
-		// one (IBA, 10.3.1).
+		// The QP takes no more receives of the SRQ: from now on the program may destroy it without
+		// losing one (IBA, 10.3.1).
 		qp.report(verbs.EventQPLastWQEReached)
 	}
 }

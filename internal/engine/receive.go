@@ -88,13 +88,15 @@ func (r *receiver) release(qp *QP, few bool) {
 	qp.unlock()
 }
 
-// answer sends acknowledgements, together, with their QPs locked: none is under way while its QP is destroyed, or
-// its connection ended by a message that would overtake it. Each address of the device has a receiver, and a packet
-// makes any of them look at any QP, so that two may lock the same QPs: they do so in the order of their numbers.
+// answer sends acknowledgements, together, with their QPs locked: none is under way while its QP is
+// destroyed, or its connection ended by a message that would overtake it. Each address of the
+// device has a receiver, and a packet makes any of them look at any QP, so that two may lock the
+// same QPs: they do so in the order of their numbers.
 //
-// Before, it lets programs run that messages may have woken: the acknowledgement goes with the answer then, and
-// takes no system call of either side, as TCP's delayed acknowledgements do, but without a timer.
-// A QP has no reply to a READ in progress that it could overtake: that would imply it.
+// Before, it lets programs run that messages may have woken: the acknowledgement goes with the
+// answer then, and takes no system call of either side, as TCP's delayed acknowledgements do, but
+// without a timer. A QP has no reply to a READ in progress that it could overtake: that would imply
+// it.
 func (r *receiver) answer() {
 	if r.late {
 		r.late = false
@@ -119,9 +121,9 @@ func (r *receiver) answer() {
 	r.due = r.due[:0]
 }
 
-// decode checks what does not depend on the QP, and returns the packet or nil. Packets that fail are
-// dropped without an answer (Annex A17.3.4): nothing in them can be believed, not even who sent them.
-// Management QP 0 does not exist on RoCE (CA17-33).
+// decode checks what does not depend on the QP, and returns the packet or nil. Packets that fail
+// are dropped without an answer (Annex A17.3.4): nothing in them can be believed, not even who sent
+// them. Management QP 0 does not exist on RoCE (CA17-33).
 func (r *receiver) decode(np *netif.Packet) *packet {
 	p := &r.pkt
 	if p.Decode(np.Data) != nil || p.Opcode == roce.CNP || p.DestQP == 0 || !r.verify(np) {
@@ -134,8 +136,8 @@ func (r *receiver) decode(np *netif.Packet) *packet {
 	return p
 }
 
-// verify checks the ICRC. It covers the IP addresses and ports as well (Annex A17.3.3), so the part of it
-// that belongs to a flow is kept while packets of one follow each other.
+// verify checks the ICRC. It covers the IP addresses and ports as well (Annex A17.3.3), so the part
+// of it that belongs to a flow is kept while packets of one follow each other.
 func (r *receiver) verify(np *netif.Packet) bool {
 	if np.Src != r.src || np.Dst != r.dst || !r.flowOK {
 		f, err := roce.NewFlow(np.Src, np.Dst)
@@ -159,9 +161,10 @@ func (r *receiver) verify(np *netif.Packet) bool {
 	return r.idents.plausible(id, r.now)
 }
 
-// accepts reports whether the QP takes a packet (rxe's check_type_state, check_addr and check_keys). What
-// it does not take is dropped. A connected QP takes only its peer's packets, which a QP number alone
-// would not tell; the Q_Key does the same for datagrams: their sender has to know it.
+// accepts reports whether the QP takes a packet (rxe's check_type_state, check_addr and
+// check_keys). What it does not take is dropped. A connected QP takes only its peer's packets,
+// which a QP number alone would not tell; the Q_Key does the same for datagrams: their sender has
+// to know it.
 func (qp *QP) accepts(p *packet) bool {
 	if p.Opcode.Transport() != qp.transport {
 		return false
@@ -188,8 +191,8 @@ func (qp *QP) accepts(p *packet) bool {
 	return true
 }
 
-// handle processes a packet. The QP is locked; finish or release follows the last packet. The packet's
-// memory is not used afterwards.
+// handle processes a packet. The QP is locked; finish or release follows the last packet. The
+// packet's memory is not used afterwards.
 func (qp *QP) handle(p *packet) {
 	if !qp.accepts(p) {
 		return

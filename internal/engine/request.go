@@ -44,8 +44,9 @@ type request struct {
 	progress
 }
 
-// progress is how far a request has come. Its packets have the PSNs from first to last; those of an RDMA READ
-// are the PSNs of its answer, so got advances with responses where sent advances with requests.
+// progress is how far a request has come. Its packets have the PSNs from first to last; those of an
+// RDMA READ are the PSNs of its answer, so got advances with responses where sent advances with
+// requests.
 type progress struct {
 	state    requestState
 	status   verbs.WCStatus // of a request that failed here
@@ -146,7 +147,8 @@ func (q *sendQueue) load(i uint32, typ verbs.QPType) verbs.WCStatus {
 		r.info.kind = opLocal
 		return verbs.WCSuccess
 	}
-	// Not all transports have all operations: UD has only SEND, UC has nothing that needs an answer.
+	// Not all transports have all operations: UD has only SEND, UC has nothing that needs an
+	// answer.
 	if r.op >= uint32(len(ops)) || ops[r.op].types&(1<<typ) == 0 {
 		return verbs.WCLocQPOpErr
 	}

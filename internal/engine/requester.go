@@ -8,15 +8,16 @@ import (
 	"github.com/goverbs/verbs/internal/roce"
 )
 
-// requester is the sending half of a QP (rxe_requester): it makes packets of the send queue's requests,
-// and on RC repeats them until they are acknowledged. A packet sequence number (PSN) counts packets, not
-// bytes as TCP's, and a READ takes one for each packet of its answer. Three PSNs divide them:
+// requester is the sending half of a QP (rxe_requester): it makes packets of the send queue's
+// requests, and on RC repeats them until they are acknowledged. A packet sequence number (PSN)
+// counts packets, not bytes as TCP's, and a READ takes one for each packet of its answer. Three
+// PSNs divide them:
 //
 //	comp.psn          psn            top
 //	   │ in flight     │ to be repeated │ not sent yet
 //
-// psn is behind top only after a loss. RC then goes back N: a responder takes packets in their order and
-// keeps none that come early, so all from the lost one on are sent again.
+// psn is behind top only after a loss. RC then goes back N: a responder takes packets in their
+// order and keeps none that come early, so all from the lost one on are sent again.
 type requester struct {
 	qp   *QP
 	init *QPInit
@@ -53,8 +54,9 @@ func (q *requester) set(a *verbs.QPAttr, mask verbs.QPAttrMask) {
 		q.comp.rnrRetries = a.RNRRetry
 	}
 	if mask&verbs.MaskSQPSN != 0 {
-		// Both sides agree on the first PSN when they connect. A random one, as TCP's initial sequence
-		// number, keeps late packets of an earlier connection of these QPs from fitting into this one.
+		// Both sides agree on the first PSN when they connect. A random one, as TCP's initial
+		// sequence number, keeps late packets of an earlier connection of these QPs from fitting
+		// into this one.
 		q.psn = roce.PSN(a.SQPSN) & roce.PSNMask
 		q.comp.psn, q.top = q.psn, q.psn
 	}
@@ -73,8 +75,8 @@ func (q *requester) reset() {
 // run sends requests until the queue is empty or has to wait (rxe_requester). It also
 // completes those that need no answer.
 func (q *requester) run() {
-	// In these states nothing is sent: each request completes as flushed, so that the program gets all
-	// its IDs back (IBA, 10.3.1).
+	// In these states nothing is sent: each request completes as flushed, so that the program gets
+	// all its IDs back (IBA, 10.3.1).
 	if q.qp.state == verbs.StateErr || q.qp.state == verbs.StateSQE {
 		q.flush()
 		return
@@ -122,7 +124,8 @@ func (q *requester) nextRequest() *request {
 		}
 	}
 	r := &q.requests[q.next]
-	// A QP that drains (SQD) ends the messages that it has begun, and begins no others (IBA, 10.3.1).
+	// A QP that drains (SQD) ends the messages that it has begun, and begins no others (IBA,
+	// 10.3.1).
 	if q.qp.state == verbs.StateSQD && !r.started() {
 		return nil
 	}
@@ -158,20 +161,20 @@ func (q *requester) sendNext(r *request) bool {
 	if !ok {
 		return false
 	}
-	// A message is cut into packets of the path's MTU. The opcode of each tells its place, FIRST, MIDDLE,
-	// LAST or ONLY; nothing else tells the responder where a SEND ends.
+	// A message is cut into packets of the path's MTU. The opcode of each tells its place, FIRST,
+	// MIDDLE, LAST or ONLY; nothing else tells the responder where a SEND ends.
 	first, last := r.sent == 0, r.sent+n == r.length
 	h := roce.Packet{Opcode: r.opcode(q.qp.transport, first, last), DestQP: q.qp.attr.DestQPNum, PSN: q.psn}
 	flags := h.Opcode.Flags()
 	ends := flags&roce.Ends != 0
-	// Only what completes a receive can be solicited: it wakes a peer that has armed its CQ for such
-	// messages alone.
+	// Only what completes a receive can be solicited: it wakes a peer that has armed its CQ for
+	// such messages alone.
 	h.Solicited = ends && r.flags&uint32(verbs.SendSolicited) != 0 && (r.info.kind == opSend || r.info.kind == opWrite && r.info.imm)
 	packets, payload := 1, int(n)
 	switch r.info.kind {
 	case opRead:
-		// The request is one packet, but takes the PSNs of its whole answer, as each response has the PSN
-		// that it answers (update_wqe_psn).
+		// The request is one packet, but takes the PSNs of its whole answer, as each response has
+		// the PSN that it answers (update_wqe_psn).
 		packets, payload = max(1, (int(n)+q.qp.mtu-1)/q.qp.mtu), 0
 		h.RETH = roce.RETH{VA: r.remote + uint64(r.sent), RKey: r.rkey, Length: n}
 		if n == 0 {
@@ -179,8 +182,9 @@ func (q *requester) sendNext(r *request) bool {
 		}
 	case opAtomic:
 		payload = 0
-		// One header has the operands of both atomics: FETCH ADD has its addend where COMPARE SWAP has
-		// the value to swap in. The work request has it where COMPARE SWAP has the value to compare with.
+		// One header has the operands of both atomics: FETCH ADD has its addend where COMPARE SWAP
+		// has the value to swap in. The work request has it where COMPARE SWAP has the value to
+		// compare with.
 		h.Atomic = roce.AtomicETH{VA: r.remote, RKey: r.rkey, SwapAdd: r.compare}
 		if r.op == abi.IB_UVERBS_WR_ATOMIC_CMP_AND_SWP {
 			h.Atomic.SwapAdd, h.Atomic.Compare = r.swap, r.compare
@@ -193,8 +197,8 @@ func (q *requester) sendNext(r *request) bool {
 		h.RETH = roce.RETH{VA: r.remote, RKey: r.rkey, Length: r.length}
 	}
 	h.Imm, h.IETH = r.ex, r.key
-	// An acknowledgement covers all packets before it, so few are requested: at the end of each message,
-	// within long ones, and when the window is full, which would never open again without.
+	// An acknowledgement covers all packets before it, so few are requested: at the end of each
+	// message, within long ones, and when the window is full, which would never open again without.
 	if q.init.Type == verbs.RC {
 		q.unasked += packets
 		inFlight := q.psn.Add(packets).Sub(q.comp.psn)
@@ -217,8 +221,8 @@ func (q *requester) sendNext(r *request) bool {
 // advance moves the requester behind a packet that it has sent.
 func (q *requester) advance(r *request, n uint32, packets int) {
 	if !r.started() {
-		// All PSNs of a request are fixed with its first packet: answers find it by them, and a repeated
-		// packet has the PSN that it had.
+		// All PSNs of a request are fixed with its first packet: answers find it by them, and a
+		// repeated packet has the PSN that it had.
 		r.first = q.psn
 		r.last = r.first.Add(r.packets(q.qp.mtu) - 1)
 	}
@@ -242,9 +246,9 @@ func (q *requester) advance(r *request, n uint32, packets int) {
 	}
 }
 
-// time sets the timer of an acknowledgement after a packet has been sent, and measures how long it takes.
-// As in TCP (Karn's algorithm) packets that have been sent before are not measured: the answer may be one
-// to either.
+// time sets the timer of an acknowledgement after a packet has been sent, and measures how long it
+// takes. As in TCP (Karn's algorithm) packets that have been sent before are not measured: the
+// answer may be one to either.
 func (q *requester) time(fresh bool) {
 	c := &q.comp
 	measure := fresh && !c.probe.timing && !q.qp.path.local
@@ -260,10 +264,10 @@ func (q *requester) time(fresh bool) {
 	}
 }
 
-// fenced reports whether a request has to wait for earlier ones (rxe_wqe_is_fenced). RC executes requests
-// in order at the peer, but READs and atomics change this side's memory late: a fence waits for their
-// answers, so that the request can send what they have brought. A request that is sent again does not
-// wait for itself, as it does with rxe.
+// fenced reports whether a request has to wait for earlier ones (rxe_wqe_is_fenced). RC executes
+// requests in order at the peer, but READs and atomics change this side's memory late: a fence
+// waits for their answers, so that the request can send what they have brought. A request that is
+// sent again does not wait for itself, as it does with rxe.
 func (q *requester) fenced(r *request) bool {
 	if r.op == abi.IB_UVERBS_WR_LOCAL_INV || r.op == OpDevice && q.init.Type == verbs.RC {
 		// A key is invalidated when no earlier request can use it any more.
@@ -292,10 +296,11 @@ func (q *requester) admit(r *request) (n uint32, ok bool) {
 	case opRead:
 		return q.admitRead(r, window, free)
 	case opAtomic, opAtomicWrite:
-		// The peer keeps the result of each atomic in one of a few places, in case it has to repeat the
-		// answer: see history. A credit is such a place (IBA, 9.4.4 for READs, 9.4.5 for atomics). More
-		// requests than places would drop the oldest result, so the requester counts; the responder does
-		// not check (check_resource). A request that is sent again has its credit already.
+		// The peer keeps the result of each atomic in one of a few places, in case it has to repeat
+		// the answer: see history. A credit is such a place (IBA, 9.4.4 for READs, 9.4.5 for
+		// atomics). More requests than places would drop the oldest result, so the requester
+		// counts; the responder does not check (check_resource). A request that is sent again has
+		// its credit already.
 		if r.numParts == 0 {
 			if q.reads == 0 {
 				return 0, false
@@ -330,8 +335,8 @@ func (q *requester) admitRead(r *request, window, free int) (n uint32, ok bool) 
 	}
 	n = r.length - r.sent
 	if most := uint64(free) * uint64(q.qp.mtu); uint64(n) > most {
-		// Wait for more room: otherwise each response that arrives would let one packet be asked for, as
-		// with TCP's silly windows.
+		// Wait for more room: otherwise each response that arrives would let one packet be asked
+		// for, as with TCP's silly windows.
 		if free < window/2 {
 			return 0, false
 		}
@@ -367,14 +372,14 @@ func (q *requester) sendDatagram(r *request) bool {
 		q.failRequest(r, verbs.WCLocQPOpErr)
 		return false
 	}
-	// A datagram is one packet. A longer one is refused, and not sent in parts; the standard and rxe let
-	// it complete as if it had been sent (C10-93.1.1).
+	// A datagram is one packet. A longer one is refused, and not sent in parts; the standard and
+	// rxe let it complete as if it had been sent (C10-93.1.1).
 	if r.length > uint32(d.cfg.MTU.Bytes()) {
 		q.failRequest(r, verbs.WCLocLenErr)
 		return false
 	}
-	// Receivers of datagrams do not look at the PSN. It is counted as rxe does, and lets failOversize
-	// find the request of a packet.
+	// Receivers of datagrams do not look at the PSN. It is counted as rxe does, and lets
+	// failOversize find the request of a packet.
 	r.state, r.first, r.last = requestDone, q.psn, q.psn
 	h := roce.Packet{
 		Opcode: r.opcode(roce.UD, true, true), DestQP: r.ud.qpn, PSN: q.psn, Imm: r.ex,
@@ -414,9 +419,10 @@ func (q *requester) executeLocal(r *request) bool {
 	return true
 }
 
-// failRequest ends a request that has failed on this side. It completes with its status, all others as
-// flushed, and the QP moves to the error state. A strict UC or UD QP moves to SQE instead, where only its
-// send queue has failed: it goes on to receive, and the program may return it to RTS (IBA, 10.3.1).
+// failRequest ends a request that has failed on this side. It completes with its status, all others
+// as flushed, and the QP moves to the error state. A strict UC or UD QP moves to SQE instead, where
+// only its send queue has failed: it goes on to receive, and the program may return it to RTS (IBA,
+// 10.3.1).
 func (q *requester) failRequest(r *request, status verbs.WCStatus) {
 	r.status = status
 	if !q.init.Strict || q.init.Type == verbs.RC {
@@ -428,8 +434,8 @@ func (q *requester) failRequest(r *request, status verbs.WCStatus) {
 	q.flush()
 }
 
-// flush completes all requests in their order: one that has failed here with its status, all others as
-// flushed. What the peer has executed of them is not known.
+// flush completes all requests in their order: one that has failed here with its status, all others
+// as flushed. What the peer has executed of them is not known.
 func (q *requester) flush() {
 	for n := 0; n < maxQPWR && !q.ring.empty(q.init.RefillSend); n++ {
 		i := q.ring.index
@@ -450,8 +456,8 @@ func (q *requester) flush() {
 	q.comp.deadline, q.comp.probe.at, q.rnrAt = 0, 0, 0
 }
 
-// checkDrained reports, once, that a QP in SQD has no request in progress (IB_EVENT_SQ_DRAINED): from
-// then on the program may change attributes that must not change under a message.
+// checkDrained reports, once, that a QP in SQD has no request in progress (IB_EVENT_SQ_DRAINED):
+// from then on the program may change attributes that must not change under a message.
 func (q *requester) checkDrained() {
 	if q.qp.state != verbs.StateSQD || !q.qp.attr.SQDraining || q.ring.index != q.loaded && q.requests[q.ring.index].state != requestPosted {
 		return
@@ -460,8 +466,8 @@ func (q *requester) checkDrained() {
 	q.qp.report(verbs.EventSQDrained)
 }
 
-// rewind makes the requester send again what has not been acknowledged (req_retry). The requests get
-// their PSNs again, and cut the data at the same places, as the responder compares both.
+// rewind makes the requester send again what has not been acknowledged (req_retry). The requests
+// get their PSNs again, and cut the data at the same places, as the responder compares both.
 func (q *requester) rewind() {
 	q.next = q.ring.index
 	q.psn = q.comp.psn
@@ -475,12 +481,12 @@ func (q *requester) rewind() {
 		r.sent = 0
 		switch r.info.kind {
 		case opRead:
-			// What has arrived of the answer is not asked for again: a responder also answers the rest of
-			// an earlier READ (see repeatRead).
+			// What has arrived of the answer is not asked for again: a responder also answers the
+			// rest of an earlier READ (see repeatRead).
 			r.sent = r.got
 		case opSend, opWrite:
-			// Packets before comp.psn have been acknowledged, and all but the last of a message are full,
-			// so their number tells the bytes.
+			// Packets before comp.psn have been acknowledged, and all but the last of a message are
+			// full, so their number tells the bytes.
 			if done := q.comp.psn.Sub(r.first); done > 0 {
 				r.sent = uint32(done) * uint32(q.qp.mtu)
 			}

@@ -8,16 +8,16 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// responder is the receiving half of a QP (rxe_responder): it executes a peer's requests in the order of their
-// PSNs, answers them, and completes receives. Packets go through these steps:
+// responder is the receiving half of a QP (rxe_responder): it executes a peer's requests in the
+// order of their PSNs, answers them, and completes receives. Packets go through these steps:
 //
 //	handle ─► checkPSN ─► checkSequence ─► checkRequest ─► execute ─► acknowledgement or answer
 //	             │              └───────────────┴─────────────┴─────► refuse: NAK, or nothing
 //	             └─► repeat, of what has been executed before
 //
-// Unlike a TCP receiver it keeps nothing that comes early, and does not see message boundaries in lengths
-// but in opcodes. So its state is small: the expected PSN, the place in the message, and the answers that
-// it may have to give again.
+// Unlike a TCP receiver it keeps nothing that comes early, and does not see message boundaries in
+// lengths but in opcodes. So its state is small: the expected PSN, the place in the message, and
+// the answers that it may have to give again.
 type responder struct {
 	qp   *QP
 	init *QPInit
@@ -44,8 +44,8 @@ type responder struct {
 	waiting []*packet // requests behind the reply
 }
 
-// ack is the acknowledgement that is due. It is sent when a series of packets has been handled, so one answers
-// all that were received together (IBA, 9.7.5.1.2).
+// ack is the acknowledgement that is due. It is sent when a series of packets has been handled, so
+// one answers all that were received together (IBA, 9.7.5.1.2).
 type ack struct {
 	due  bool
 	of   roce.PSN
@@ -63,8 +63,8 @@ type writing struct {
 // set applies attributes that have changed. The QP has rounded the number of READs.
 func (r *responder) set(a *verbs.QPAttr, mask verbs.QPAttrMask) {
 	if mask&verbs.MaskMaxDestRDAtomic != 0 {
-		// The resources are those of the attribute's value, and a reply in progress belongs to an old
-		// one.
+		// The resources are those of the attribute's value, and a reply in progress belongs to an
+		// old one.
 		r.drop()
 		r.history = history{list: make([]resource, r.qp.attr.MaxDestRDAtomic)}
 	}
@@ -87,14 +87,14 @@ func (r *responder) reset() {
 // handle processes a request (rxe_receiver).
 func (r *responder) handle(p *packet) {
 	// A packet proves that the peer is ready to send, though its message that says so (RTU, of the
-	// connection manager) may be lost. The program can pass the event on to the connection manager, see
-	// package ibcm's CommEstablished.
+	// connection manager) may be lost. The program can pass the event on to the connection manager,
+	// see package ibcm's CommEstablished.
 	if r.qp.state == verbs.StateRTR && !r.reported && r.init.Type != verbs.UD {
 		r.reported = true
 		r.qp.report(verbs.EventCommEst)
 	}
-	// Answers have to come in the order of the requests, so whatever follows a READ waits until its long
-	// answer has been sent.
+	// Answers have to come in the order of the requests, so whatever follows a READ waits until its
+	// long answer has been sent.
 	if r.reply.active {
 		r.delay(p)
 		return
@@ -130,9 +130,10 @@ func (r *responder) drop() {
 }
 
 // handleNow validates a request in the order of rxe_responder, and executes it (IBA, 9.7.4, has the
-// checks; for UD 9.8.3): the PSN first, since a duplicate is answered again whatever it asks for, then
-// the sequence of opcodes, the operation and its resources, the length (IBA, 9.7.4.1.6), and last, where
-// memory is used, the key (IBA, 9.7.4.1.5). The first check that fails decides the answer: see refuse.
+// checks; for UD 9.8.3): the PSN first, since a duplicate is answered again whatever it asks for,
+// then the sequence of opcodes, the operation and its resources, the length (IBA, 9.7.4.1.6), and
+// last, where memory is used, the key (IBA, 9.7.4.1.5). The first check that fails decides the
+// answer: see refuse.
 func (r *responder) handleNow(p *packet) {
 	fresh := r.checkPSN(p)
 	if !fresh {
@@ -150,12 +151,12 @@ func (r *responder) handleNow(p *packet) {
 	}
 }
 
-// checkPSN reports whether a request is the expected one. It answers others (IBA, 9.7.5.1.3; check_psn).
-// On RC a PSN behind the expected one tells of a loss: one NAK names the expected PSN, and no other is
-// sent until that has arrived, as each would make the requester go back once more. A PSN before it is of
-// a request that has been executed, whose answer the requester has not got. UC has no answers: a gap
-// makes the rest of a message useless, and the next message is taken with whatever PSN it has. UD looks
-// at no PSN.
+// checkPSN reports whether a request is the expected one. It answers others (IBA, 9.7.5.1.3;
+// check_psn). On RC a PSN behind the expected one tells of a loss: one NAK names the expected PSN,
+// and no other is sent until that has arrived, as each would make the requester go back once more.
+// A PSN before it is of a request that has been executed, whose answer the requester has not got.
+// UC has no answers: a gap makes the rest of a message useless, and the next message is taken with
+// whatever PSN it has. UD looks at no PSN.
 func (r *responder) checkPSN(p *packet) bool {
 	diff := p.PSN.Sub(r.psn)
 	switch r.init.Type {
@@ -187,8 +188,8 @@ func (r *responder) checkPSN(p *packet) bool {
 }
 
 // checkSequence checks that the packet continues the message in progress, or starts one: FIRST, any
-// number of MIDDLE, LAST, all of the same operation, or ONLY (check_op_seq). Packets of RC are in order
-// here, so that another sequence is the peer's mistake. On UC it is a loss.
+// number of MIDDLE, LAST, all of the same operation, or ONLY (check_op_seq). Packets of RC are in
+// order here, so that another sequence is the peer's mistake. On UC it is a loss.
 func (r *responder) checkSequence(p *packet) fault {
 	if r.init.Type == verbs.UD {
 		return noFault
@@ -204,7 +205,8 @@ func (r *responder) checkSequence(p *packet) fault {
 		}
 		return faultInvalid
 	}
-	// Messages of several packets are SENDs and WRITEs only: READs, atomics and FLUSHes are one packet.
+	// Messages of several packets are SENDs and WRITEs only: READs, atomics and FLUSHes are one
+	// packet.
 	const kinds = roce.IsSend | roce.IsWrite
 	if !starts && p.Opcode.Flags()&kinds == r.opcode.Flags()&kinds {
 		return noFault
@@ -212,10 +214,9 @@ func (r *responder) checkSequence(p *packet) fault {
 	if r.init.Type == verbs.RC {
 		return faultInvalid
 	}
-	// UC: the rest of the message is lost.
-	// The receive of the broken message stays at the head of the QP's queue, and the next message takes
-	// it. One of an SRQ has left its queue, and completes with an error (classes D1 and E of
-	// do_class_d1e_error).
+	// UC: the rest of the message is lost. The receive of the broken message stays at the head of
+	// the QP's queue, and the next message takes it. One of an SRQ has left its queue, and
+	// completes with an error (classes D1 and E of do_class_d1e_error).
 	r.inMessage = false
 	switch {
 	case !starts:
@@ -232,8 +233,8 @@ func (r *responder) checkSequence(p *packet) fault {
 // needed.
 func (r *responder) checkRequest(p *packet) fault {
 	f := p.Opcode.Flags()
-	// The QP's own rights come first: they hold for all memory. A key's rights are checked when it is
-	// used.
+	// The QP's own rights come first: they hold for all memory. A key's rights are checked when it
+	// is used.
 	if !r.allowed(p, f) {
 		if r.init.Type == verbs.UC {
 			r.dropping = true
@@ -241,13 +242,13 @@ func (r *responder) checkRequest(p *packet) fault {
 		}
 		return faultInvalid
 	}
-	// A QP with MaxDestRDAtomic 0 has no place to remember an answer, so it serves no such requests. It
-	// is the requester's task not to exceed other values (check_resource).
+	// A QP with MaxDestRDAtomic 0 has no place to remember an answer, so it serves no such
+	// requests. It is the requester's task not to exceed other values (check_resource).
 	if f&(roce.IsRead|roce.IsAtomic|roce.IsAtomicWrite) != 0 && len(r.history.list) == 0 {
 		return faultInvalid
 	}
-	// A SEND takes its receive with the first packet, as that has data; a WRITE with immediate data with
-	// the last, as only then something completes.
+	// A SEND takes its receive with the first packet, as that has data; a WRITE with immediate data
+	// with the last, as only then something completes.
 	if f&roce.TakesReceive != 0 {
 		switch r.takeReceive() {
 		case takeEmpty:
@@ -257,8 +258,8 @@ func (r *responder) checkRequest(p *packet) fault {
 		}
 	}
 	if r.init.Type == verbs.UD {
-		// A receive for datagrams begins with 40 bytes for the header (Annex A17.4.5.2). One that is too
-		// short drops the datagram (C9-205).
+		// A receive for datagrams begins with 40 bytes for the header (Annex A17.4.5.2). One that
+		// is too short drops the datagram (C9-205).
 		if uint64(len(p.Payload))+verbs.GRHSize > r.recv.room() {
 			return faultLength
 		}
@@ -327,8 +328,8 @@ func (r *responder) execute(p *packet) fault {
 	case f&roce.IsFlush != 0:
 		return r.flushMemory(p)
 	}
-	// SEND with invalidate: the peer gives back the key that this side has lent it, before the message is
-	// seen.
+	// SEND with invalidate: the peer gives back the key that this side has lent it, before the
+	// message is seen.
 	if f&roce.HasIETH != 0 && !r.qp.invalidate(p.IETH) {
 		return faultKey
 	}
@@ -353,8 +354,8 @@ func (r *responder) execute(p *packet) fault {
 // hopLimit is that of received packets, which networks do not report.
 const hopLimit = 64
 
-// receiveData copies the payload of a SEND, after the GRH if it is a datagram, so that the program can
-// answer (Annex A17.4.5.2). Without one there are 40 bytes that are not defined.
+// receiveData copies the payload of a SEND, after the GRH if it is a datagram, so that the program
+// can answer (Annex A17.4.5.2). Without one there are 40 bytes that are not defined.
 func (r *responder) receiveData(p *packet) fault {
 	if r.init.Type == verbs.UD {
 		var grh [verbs.GRHSize]byte
@@ -392,8 +393,8 @@ func (r *responder) scatter(data []byte) fault {
 	return noFault
 }
 
-// write copies the payload of an RDMA WRITE. Only the first packet has the address; from there on it
-// advances. The key is looked up for each packet, as the program may revoke it in between.
+// write copies the payload of an RDMA WRITE. Only the first packet has the address; from there on
+// it advances. The key is looked up for each packet, as the program may revoke it in between.
 func (r *responder) write(p *packet, f roce.Flags) fault {
 	w := &r.writing
 	if f&roce.HasRETH != 0 {
@@ -422,8 +423,9 @@ func (r *responder) write(p *packet, f roce.Flags) fault {
 	return noFault
 }
 
-// completeReceive completes the receive request in use. It reports false if the CQ has no
-// room. Completions with errors count as solicited: a program that sleeps until such a message comes must hear of them.
+// completeReceive completes the receive request in use. It reports false if the CQ has no room.
+// Completions with errors count as solicited: a program that sleeps until such a message comes must
+// hear of them.
 func (r *responder) completeReceive(p *packet, status verbs.WCStatus) bool {
 	recv := &r.recv
 	wc := r.qp.newWC(recv.id, status)
@@ -461,8 +463,9 @@ func (r *responder) completeReceive(p *packet, status verbs.WCStatus) bool {
 // rxe uses instead of that of the user interface.
 const wcWithInvalidate = 1 << 2
 
-// endReceive frees the receive request in use. One of the QP's own queue has stayed there until now, so that a message
-// that breaks off on UC leaves it for the next; one of an SRQ was copied and removed when it was taken.
+// endReceive frees the receive request in use. One of the QP's own queue has stayed there until
+// now, so that a message that breaks off on UC leaves it for the next; one of an SRQ was copied and
+// removed when it was taken.
 func (r *responder) endReceive() {
 	r.recv.active = false
 	if r.init.SRQ == nil {
@@ -470,8 +473,8 @@ func (r *responder) endReceive() {
 	}
 }
 
-// flush completes all receive requests of the QP as flushed. Those of an SRQ stay, for its other QPs, except one
-// that a message was using: it has left the queue.
+// flush completes all receive requests of the QP as flushed. Those of an SRQ stay, for its other
+// QPs, except one that a message was using: it has left the queue.
 func (r *responder) flush() {
 	recv := &r.recv
 	if r.init.SRQ != nil {

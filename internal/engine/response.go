@@ -7,7 +7,8 @@ import (
 	"github.com/goverbs/verbs/internal/roce"
 )
 
-// resource is a READ, atomic or FLUSH that the peer may repeat, because its answer may be lost (rxe's struct resp_res).
+// resource is a READ, atomic or FLUSH that the peer may repeat, because its answer may be lost
+// (rxe's struct resp_res).
 type resource struct {
 	kind   opKind // opUnknown: not in use
 	first  roce.PSN
@@ -28,10 +29,11 @@ type reply struct {
 	psn    roce.PSN
 }
 
-// history contains the READs, atomics and FLUSHes that the peer may repeat, the newest before next: as
-// many as the QP's attribute MaxDestRDAtomic (IBA, 9.4.4 and 9.4.5). A repeated READ is executed again,
-// as it changes nothing. A repeated atomic must not be: adding twice is wrong, so its result is kept and
-// replayed. SENDs and WRITEs need no place: they are acknowledged again by their PSN alone.
+// history contains the READs, atomics and FLUSHes that the peer may repeat, the newest before next:
+// as many as the QP's attribute MaxDestRDAtomic (IBA, 9.4.4 and 9.4.5). A repeated READ is executed
+// again, as it changes nothing. A repeated atomic must not be: adding twice is wrong, so its result
+// is kept and replayed. SENDs and WRITEs need no place: they are acknowledged again by their PSN
+// alone.
 type history struct {
 	list []resource
 	next int
@@ -62,13 +64,14 @@ func (h *history) at(psn roce.PSN) *resource {
 	return nil
 }
 
-// read starts the answer to a READ. Its packets have the PSNs from that of the request on (rxe_prepare_res), so
-// that the expected PSN is behind them at once: the next request may come before the answer is sent.
+// read starts the answer to a READ. Its packets have the PSNs from that of the request on
+// (rxe_prepare_res), so that the expected PSN is behind them at once: the next request may come
+// before the answer is sent.
 func (r *responder) read(p *packet) fault {
 	length := p.RETH.Length
 	if length > 0 {
-		// The whole range is checked before anything is answered. The key of a READ of nothing is not
-		// (C9-88).
+		// The whole range is checked before anything is answered. The key of a READ of nothing is
+		// not (C9-88).
 		at := r.qp.remote(p.RETH.RKey, verbs.AccessRemoteRead, p.RETH.VA, uint64(length), uint64(length))
 		if at.mr == nil {
 			return faultAccess
@@ -127,8 +130,8 @@ func (r *responder) continueReply() {
 func (r *responder) replyPacket() bool {
 	rep := &r.reply
 	n := min(rep.left, uint32(r.qp.mtu))
-	// ACKUnlimited: this responder does not take part in end-to-end flow control (IBA, 9.7.7.2), in which
-	// it would tell how many receives it has. It refuses with RNR NAKs instead, as rxe does.
+	// ACKUnlimited: this responder does not take part in end-to-end flow control (IBA, 9.7.7.2), in
+	// which it would tell how many receives it has. It refuses with RNR NAKs instead, as rxe does.
 	h := roce.Packet{
 		DestQP: r.qp.attr.DestQPNum, PSN: rep.psn,
 		AETH: roce.AETH{Syndrome: roce.ACKUnlimited, MSN: r.msn},
@@ -146,8 +149,8 @@ func (r *responder) replyPacket() bool {
 	o := r.out.begin(r.qp.path, &h, int(n))
 	if !r.readMemory(rep, o.payload) {
 		r.out.abort(&o)
-		// The program has revoked the key, or unmapped the memory, since the request was accepted. The
-		// NAK has the PSN of the response that is missing (IBA, 9.7.5.2.4).
+		// The program has revoked the key, or unmapped the memory, since the request was accepted.
+		// The NAK has the PSN of the response that is missing (IBA, 9.7.5.2.4).
 		psn := rep.psn
 		r.qp.report(verbs.EventQPAccessErr)
 		r.sendNAK(roce.NAKRemoteAccess, psn)
@@ -245,8 +248,9 @@ func (r *responder) atomicWrite(p *packet) fault {
 	return noFault
 }
 
-// flushMemory executes a FLUSH (Annex A19), which the peer sends after WRITEs to know that their data has got as
-// far as it asks for. Memory is visible to all once it has been written, so there is nothing to do but to check.
+// flushMemory executes a FLUSH (Annex A19), which the peer sends after WRITEs to know that their
+// data has got as far as it asks for. Memory is visible to all once it has been written, so there
+// is nothing to do but to check.
 func (r *responder) flushMemory(p *packet) fault {
 	va, length := p.RETH.VA, uint64(p.RETH.Length)
 	if p.FETH.Selectivity == roce.FlushRegion { // the range has no meaning
@@ -266,14 +270,14 @@ func (r *responder) flushMemory(p *packet) fault {
 	return noFault
 }
 
-// repeat answers a request that has been executed before (duplicate_request; IBA, 9.7.5.1.3). Its answer
-// was lost, or it is late and the requester has sent again. What is not remembered is dropped: the peer
-// has exceeded MaxDestRDAtomic, or has gone on since.
+// repeat answers a request that has been executed before (duplicate_request; IBA, 9.7.5.1.3). Its
+// answer was lost, or it is late and the requester has sent again. What is not remembered is
+// dropped: the peer has exceeded MaxDestRDAtomic, or has gone on since.
 func (r *responder) repeat(p *packet) {
 	f := p.Opcode.Flags()
 	if f&(roce.IsSend|roce.IsWrite) != 0 {
-		// The data is not taken again. The acknowledgement is of the newest request, which covers this
-		// one (C9-105).
+		// The data is not taken again. The acknowledgement is of the newest request, which covers
+		// this one (C9-105).
 		r.ack.due, r.ack.of = true, r.ack.next.Add(-1)
 		return
 	}
@@ -297,9 +301,9 @@ func (r *responder) repeat(p *packet) {
 }
 
 // repeatRead answers a READ, or the rest of one, again: a request for the rest has the PSN and the
-// address of the first byte that is missing, which must be within the READ that is remembered. The answer
-// begins with a FIRST or an ONLY in both cases: rxe's requester may have forgotten that it has seen the
-// FIRST of the READ.
+// address of the first byte that is missing, which must be within the READ that is remembered. The
+// answer begins with a FIRST or an ONLY in both cases: rxe's requester may have forgotten that it
+// has seen the FIRST of the READ.
 func (r *responder) repeatRead(p *packet, res *resource) {
 	h := &p.RETH
 	off := h.VA - res.va
@@ -317,8 +321,9 @@ func (r *responder) sendAck() {
 	}
 }
 
-// sendNAK sends a negative acknowledgement (IBA, 9.7.5.2). It implies the acknowledgement that is due, as
-// it acknowledges all before its PSN, but only the latter makes rxe count its retries from the beginning.
+// sendNAK sends a negative acknowledgement (IBA, 9.7.5.2). It implies the acknowledgement that is
+// due, as it acknowledges all before its PSN, but only the latter makes rxe count its retries from
+// the beginning.
 func (r *responder) sendNAK(s roce.Syndrome, psn roce.PSN) {
 	r.sendAck()
 	r.sendResponse(roce.RCAcknowledge, psn, s, 0)

@@ -11,8 +11,8 @@ type cursor struct {
 	off uint32
 }
 
-// copySGL copies between buf and the local memory that sges names, from the cursor on, which
-// it moves. It reports copyInvalid if a key or an address is not valid, and copyEnd if the list ends.
+// copySGL copies between buf and the local memory that sges names, from the cursor on, which it
+// moves. It reports copyInvalid if a key or an address is not valid, and copyEnd if the list ends.
 func (qp *QP) copySGL(sges []abi.RxeSge, c *cursor, buf []byte, toMemory bool) copyResult {
 	var access verbs.Access
 	if toMemory {

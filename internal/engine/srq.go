@@ -7,8 +7,9 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// SRQ is a shared receive queue: QPs take receives from it in the order of their messages, so a server with many
-// connections needs receives for the messages that come, not for each connection the most that may.
+// SRQ is a shared receive queue: QPs take receives from it in the order of their messages, so a
+// server with many connections needs receives for the messages that come, not for each connection
+// the most that may.
 type SRQ struct {
 	dev    *Device
 	pd     *PD
@@ -130,7 +131,8 @@ func (s *SRQ) take(r *receive) takeResult {
 		return takeMalformed
 	}
 	s.ring.consume()
-	// The event is reported once: the program sets the limit again when it has posted more (get_srq_wqe).
+	// The event is reported once: the program sets the limit again when it has posted more
+	// (get_srq_wqe).
 	if s.limit > 0 && s.ring.used() < s.limit {
 		s.limit = 0
 		if s.event != nil {

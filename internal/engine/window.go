@@ -2,11 +2,11 @@ package engine
 
 import "github.com/goverbs/verbs/internal/roce"
 
-// window limits the packets of an RC requester that are not acknowledged. It doubles per
-// round trip at first, then grows by one packet per round trip, and halves on a loss, as
-// TCP's does. rxe has a constant window (RXE_MAX_UNACKED_PSNS), which overruns the buffers of sockets.
-// InfiniBand leaves congestion to a network that loses nothing (Annex A17.9.1 for RoCE v2), so its
-// transport has no such window; its end-to-end credits count receives, not packets.
+// window limits the packets of an RC requester that are not acknowledged. It doubles per round trip
+// at first, then grows by one packet per round trip, and halves on a loss, as TCP's does. rxe has a
+// constant window (RXE_MAX_UNACKED_PSNS), which overruns the buffers of sockets. InfiniBand leaves
+// congestion to a network that loses nothing (Annex A17.9.1 for RoCE v2), so its transport has no
+// such window; its end-to-end credits count receives, not packets.
 type window struct {
 	size     int // packets; 0: initial
 	slow     int // the size from which it grows slowly
@@ -34,8 +34,8 @@ func (w *window) limit(local bool) int {
 func (w *window) ack(n int, una, top roce.PSN) {
 	if w.probing {
 		w.probing = false
-		// The probe repeated the oldest packet. If the original had arrived, and with it others, the
-		// answer would acknowledge them all.
+		// The probe repeated the oldest packet. If the original had arrived, and with it others,
+		// the answer would acknowledge them all.
 		if n == 1 && una != top { // the packets behind the probe are lost
 			w.loss(top, false)
 		}
@@ -43,8 +43,8 @@ func (w *window) ack(n int, una, top roce.PSN) {
 	if w.size == 0 {
 		w.size, w.slow = initialWindow, maxWindow
 	}
-	// All that was sent before the loss was noticed is acknowledged, so another loss is a new one, as
-	// with NewReno's recovery point.
+	// All that was sent before the loss was noticed is acknowledged, so another loss is a new one,
+	// as with NewReno's recovery point.
 	if w.lossy && !una.Before(w.recovers) {
 		w.lossy = false
 	}

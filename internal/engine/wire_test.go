@@ -625,8 +625,9 @@ func TestWireRequester(t *testing.T) {
 	}
 }
 
-// TestRoundTripOfRepeated repeats a packet for each reason there is. As the acknowledgement may be one of either, no round trip
-// is measured by it (Karn's algorithm); the next packet that is sent once is measured.
+// TestRoundTripOfRepeated repeats a packet for each reason there is. As the acknowledgement may be
+// one of either, no round trip is measured by it (Karn's algorithm); the next packet that is sent
+// once is measured.
 func TestRoundTripOfRepeated(t *testing.T) {
 	const trip = 3 * time.Millisecond
 	for _, tt := range []struct {

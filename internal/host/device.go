@@ -13,13 +13,14 @@ import (
 type Device struct {
 	Name  string // "soft0"
 	Addrs []netip.Addr
-	// Attrs are its attributes by their paths below its folder of sysfs: "node_guid", "ports/1/gids/0".
-	// Counters returns those of ports/1/hw_counters.
+	// Attrs are its attributes by their paths below its folder of sysfs: "node_guid",
+	// "ports/1/gids/0". Counters returns those of ports/1/hw_counters.
 	Attrs    map[string]string
 	Counters func() map[string]uint64
 	// Open opens the device's node.
 	Open func() (File, syscall.Errno)
-	// Objects returns the entries of a table of objects that netlink has (RDMA_NLDEV_ATTR_RES_QP and so on).
+	// Objects returns the entries of a table of objects that netlink has (RDMA_NLDEV_ATTR_RES_QP
+	// and so on).
 	Objects func(table int) [][]byte
 
 	// Node and Index are set by Reserve. Indexes are not used again, and are above those of
@@ -101,7 +102,8 @@ func lookupDevice(is func(*Device) bool) *Device {
 	return nil
 }
 
-// Addrs returns the addresses of the device with a node, or none if only the connection manager knows them.
+// Addrs returns the addresses of the device with a node, or none if only the connection manager
+// knows them.
 func Addrs(node string) []netip.Addr {
 	if d := lookupDevice(func(d *Device) bool { return d.Node == node }); d != nil {
 		return slices.Clone(d.Addrs)

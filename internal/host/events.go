@@ -25,7 +25,8 @@ type EventFile interface {
 	// Relay is called, before the first Sleep, if the goroutine in Sleep passes events to other
 	// goroutines. It then waits in the netpoller only, and leaves its thread to them.
 	Relay()
-	// Replace calls r, which makes the descriptor, one of the kernel's, refer to another file, see [Replace].
+	// Replace calls r, which makes the descriptor, one of the kernel's, refer to another file, see
+	// [Replace].
 	Replace(r func() error) error
 	// Close closes the file. The current Sleep and later ones fail with [verbs.ErrClosed].
 	Close() error

@@ -19,8 +19,8 @@ type File interface {
 	// 8 bytes, and are garbage collected after the last reference.
 	Mmap(offset int64, length int) ([]byte, syscall.Errno)
 	// Watch calls changed with the current state, and then with each other state that the file
-	// enters and with Readable for each event, one call at a time, until stop has returned. changed must neither block nor call
-	// the file or stop. [Readiness] implements Watch.
+	// enters and with Readable for each event, one call at a time, until stop has returned. changed
+	// must neither block nor call the file or stop. [Readiness] implements Watch.
 	Watch(changed func(State)) (stop func())
 	// Close is called once, when the last descriptor of the file is closed.
 	Close()

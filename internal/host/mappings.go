@@ -12,8 +12,9 @@ import (
 // ErrMappings is the error of a mapping for which the process has no room. It matches ENOMEM.
 var ErrMappings = fmt.Errorf("too many mappings: %w", syscall.ENOMEM)
 
-// mappings counts what takes a mapping of the process by itself: those of device files, and of huge pages. Others,
-// such as the queues of mlx5, are anonymous memory, of which the kernel makes one mapping where parts are adjacent.
+// mappings counts what takes a mapping of the process by itself: those of device files, and of huge
+// pages. Others, such as the queues of mlx5, are anonymous memory, of which the kernel makes one
+// mapping where parts are adjacent.
 var mappings atomic.Int64
 
 // Mappings returns how many mappings the process has by this package.
@@ -36,8 +37,8 @@ func MaxMappings() int {
 // maxTaken is the most mappings that TakeMapping allowed when it last looked.
 var maxTaken atomic.Int64
 
-// TakeMapping counts a mapping, or fails if it is of the last quarter of those that the kernel allows: without any
-// left, Go's own memory cannot grow, and the runtime ends the program.
+// TakeMapping counts a mapping, or fails if it is of the last quarter of those that the kernel
+// allows: without any left, Go's own memory cannot grow, and the runtime ends the program.
 func TakeMapping() error {
 	n := mappings.Add(1)
 	if n <= maxTaken.Load() {

@@ -75,7 +75,8 @@ func PathOf(fd int) (string, error) {
 	return "", fmt.Errorf("device in user space of another process, or closed: %w", errors.ErrUnsupported)
 }
 
-// Dup returns another descriptor of a file, of the kernel's the lowest one from lowest up that is free.
+// Dup returns another descriptor of a file, of the kernel's the lowest one from lowest up that is
+// free.
 func Dup(fd, lowest int) (int, error) {
 	if fd < base {
 		return dupKernel(fd, lowest)
@@ -170,8 +171,8 @@ type Handle struct {
 // HandleOf returns the handle of an open file.
 func HandleOf(fd int) Handle { return Handle{uintptr(fd), Get(fd)} }
 
-// Write runs a command by write(2). blocking reports whether the kernel does the work in the call and does
-// not only queue it. b is not memory of Go.
+// Write runs a command by write(2). blocking reports whether the kernel does the work in the call
+// and does not only queue it. b is not memory of Go.
 func (h *Handle) Write(b []byte, blocking bool) syscall.Errno {
 	if h.file != nil {
 		_, errno := h.file.Write(b)

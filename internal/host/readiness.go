@@ -19,8 +19,9 @@ type watcher struct{ changed func(State) }
 // order, the file calls Set while it holds the lock that guards its events.
 func (r *Readiness) Set(s State) { r.set(s, false) }
 
-// Event sets the state Readable for a new event. It reports it also if earlier events have not been read, as the
-// kernel wakes pollers for each: those who wait for edges may have read as many as they knew of.
+// Event sets the state Readable for a new event. It reports it also if earlier events have not been
+// read, as the kernel wakes pollers for each: those who wait for edges may have read as many as
+// they knew of.
 func (r *Readiness) Event() { r.set(Readable, true) }
 
 func (r *Readiness) set(s State, report bool) {

@@ -16,8 +16,8 @@ func Requested() bool {
 	return v != "" && v != "0"
 }
 
-// ErrNoSoft is returned for a request in a program that has no code for devices in user space. It is a mistake, which
-// no fallback to TCP is to hide, so it does not match [verbs.ErrNoRDMA].
+// ErrNoSoft is returned for a request in a program that has no code for devices in user space. It
+// is a mistake, which no fallback to TCP is to hide, so it does not match [verbs.ErrNoRDMA].
 var ErrNoSoft = fmt.Errorf(`this program does not import _ "github.com/goverbs/verbs/soft": %w`, errors.ErrUnsupported)
 
 var request struct {
@@ -28,12 +28,12 @@ var request struct {
 	made    chan error
 }
 
-// OnRequest sets the function that makes the device that the environment requests, and forgets one that has been made.
-// Package soft calls it. Nil sets none.
+// OnRequest sets the function that makes the device that the environment requests, and forgets one
+// that has been made. Package soft calls it. Nil sets none.
 //
-// The device's goroutines must not be those of the testing/synctest bubble that happens to list devices
-// first, whose clock would stop as long as they wait for packets. So a goroutine of its own, which is
-// started with the program, makes the device.
+// The device's goroutines must not be those of the testing/synctest bubble that happens to list
+// devices first, whose clock would stop as long as they wait for packets. So a goroutine of its
+// own, which is started with the program, makes the device.
 func OnRequest(fulfill func(value string) error) {
 	request.Lock()
 	defer request.Unlock()

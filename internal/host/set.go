@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// Set combines several files, and a wake-up, into one that is readable while any of them is, for event
-// loops inside other event loops. It is an epoll file if files of the kernel have been
-// added or FD has been called; otherwise it waits for a Go channel. Any goroutine may call its
-// methods, also after Close; one at a time may call Wait.
+// Set combines several files, and a wake-up, into one that is readable while any of them is, for
+// event loops inside other event loops. It is an epoll file if files of the kernel have been added
+// or FD has been called; otherwise it waits for a Go channel. Any goroutine may call its methods,
+// also after Close; one at a time may call Wait.
 type Set struct {
 	mu      sync.Mutex // calls of files of this process take it
 	closed  bool
@@ -49,7 +49,8 @@ func (s *Set) FD() int {
 	return s.kernel.fd
 }
 
-// makeKernelSet makes the kernelSet, if there is none. It fails if the set is closed. The caller holds mu.
+// makeKernelSet makes the kernelSet, if there is none. It fails if the set is closed. The caller
+// holds mu.
 func (s *Set) makeKernelSet() (err error) {
 	switch {
 	case s.closed:
@@ -144,8 +145,8 @@ func (m *member) changed(state State) {
 }
 
 // update passes a change of woken, or of a file of this process, to those who wait. news is set if
-// something has become readable: each time the epoll file reports it, also to those who wait for edges.
-// The caller holds mu.
+// something has become readable: each time the epoll file reports it, also to those who wait for
+// edges. The caller holds mu.
 func (s *Set) update(news bool) {
 	switch {
 	case s.kernel == nil && news:
@@ -155,7 +156,8 @@ func (s *Set) update(news bool) {
 	}
 }
 
-// readable reports whether something that the kernel does not know of is readable. The caller holds mu.
+// readable reports whether something that the kernel does not know of is readable. The caller holds
+// mu.
 func (s *Set) readable() bool {
 	for _, m := range s.soft {
 		if m.state != Idle {

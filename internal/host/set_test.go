@@ -123,7 +123,8 @@ func TestCloseDuringWait(t *testing.T) {
 	}
 }
 
-// TestEdgeOfEachEvent waits for edges of a set with a virtual file: each event makes one, also if none has been read.
+// TestEdgeOfEachEvent waits for edges of a set with a virtual file: each event makes one, also if
+// none has been read.
 func TestEdgeOfEachEvent(t *testing.T) {
 	s := NewSet()
 	defer s.Close()

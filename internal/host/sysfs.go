@@ -72,7 +72,8 @@ func ListAttrs(path string) (names []string, err error) {
 	return slices.Compact(names), nil
 }
 
-// listClass lists a folder of the kernel, with the devices of this process if it is for devices or nodes.
+// listClass lists a folder of the kernel, with the devices of this process if it is for devices or
+// nodes.
 func listClass(path string) (names []string, err error) {
 	entries, err := os.ReadDir(path)
 	for _, e := range entries {
@@ -98,8 +99,8 @@ func listClass(path string) (names []string, err error) {
 	return names, err
 }
 
-// NodeOf returns the node of a device by the name of its folder in class/infiniband_verbs, and why it
-// cannot be used. The kernel's nodes are in dir.
+// NodeOf returns the node of a device by the name of its folder in class/infiniband_verbs, and why
+// it cannot be used. The kernel's nodes are in dir.
 func NodeOf(dir, name string) (node string, err error) {
 	if isNode(name) {
 		return name, nil

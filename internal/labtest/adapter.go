@@ -32,8 +32,8 @@ func EachAdapter(t *testing.T, test func(t *testing.T, device string, infiniBand
 	}
 }
 
-// PCIDir returns the folder in sysfs of an adapter's PCI device, which stays while the kernel has no RDMA
-// device of it.
+// PCIDir returns the folder in sysfs of an adapter's PCI device, which stays while the kernel has
+// no RDMA device of it.
 func PCIDir(t testing.TB, device string) string {
 	t.Helper()
 	return Must(filepath.EvalSymlinks("/sys/class/infiniband/" + device + "/device"))(t)

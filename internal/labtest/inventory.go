@@ -42,8 +42,8 @@ func Inventory(t testing.TB) map[string]int {
 	inv := map[string]int{"goroutines": runtime.NumGoroutine()}
 	inv["files"] = len(Must(os.ReadDir("/proc/self/fd"))(t))
 	text := Must(os.ReadFile("/proc/self/maps"))(t)
-	// An adapter's queues are memory of the process. What is mapped are its registers, which an open device keeps for
-	// the next QPs, 9 pages at the most.
+	// An adapter's queues are memory of the process. What is mapped are its registers, which an
+	// open device keeps for the next QPs, 9 pages at the most.
 	adapter := "no adapter"
 	if nodes, _ := filepath.Glob("/sys/class/infiniband/" + MLX5 + "/device/infiniband_verbs/*"); len(nodes) == 1 {
 		adapter = filepath.Base(nodes[0])
@@ -66,7 +66,8 @@ func Inventory(t testing.TB) map[string]int {
 	return inv
 }
 
-// warmUpNetpoller waits for an event: the first such wait of a process opens a file that stays open.
+// warmUpNetpoller waits for an event: the first such wait of a process opens a file that stays
+// open.
 var warmUpNetpoller = sync.OnceFunc(func() {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -88,8 +89,8 @@ var warmUpNetpoller = sync.OnceFunc(func() {
 // warmAdapter is the index of the device that warmUpAdapter has used. One that returns has another.
 var warmAdapter atomic.Int64
 
-// warmUpAdapter makes the kernel's driver make objects of its own, which it keeps from the first region, SRQ and
-// QP of a program on (mlx5r_umr_resource_init, mlx5_ib_dev_res_srq_init).
+// warmUpAdapter makes the kernel's driver make objects of its own, which it keeps from the first
+// region, SRQ and QP of a program on (mlx5r_umr_resource_init, mlx5_ib_dev_res_srq_init).
 func warmUpAdapter(t testing.TB) {
 	index, err := uverbs.Device{Name: MLX5}.Index()
 	if err != nil || warmAdapter.Swap(int64(index)+1) == int64(index)+1 {

@@ -24,8 +24,8 @@ const (
 // only is the device on which tests run that name none, in place of each, or of the first.
 var only = os.Getenv("LABTEST_DEVICE")
 
-// RoCE is the device of tests that iWARP cannot do, and Addr its address: rxe0, or that which the variable
-// LABTEST_DEVICE names.
+// RoCE is the device of tests that iWARP cannot do, and Addr its address: rxe0, or that which the
+// variable LABTEST_DEVICE names.
 var (
 	RoCE = cmp.Or(only, RXE)
 	Addr = AddrOf(RoCE)
@@ -52,7 +52,8 @@ func LinkOf(device string) string {
 	return labdev.Links[device]
 }
 
-// Addressed returns the names of the lab's devices that have an address: all but those on InfiniBand.
+// Addressed returns the names of the lab's devices that have an address: all but those on
+// InfiniBand.
 func Addressed() []string {
 	all := []string{RXE, SIW}
 	if a := Adapters(); len(a) > 0 && a[0] != "connectx-ib" {
@@ -61,7 +62,8 @@ func Addressed() []string {
 	return slices.DeleteFunc(all, func(d string) bool { return only != "" && d != only })
 }
 
-// Each runs a test on each of the lab's devices, or on that which the variable LABTEST_DEVICE names.
+// Each runs a test on each of the lab's devices, or on that which the variable LABTEST_DEVICE
+// names.
 func Each(t *testing.T, test func(t *testing.T, device string)) {
 	t.Helper()
 	Require(t)
@@ -77,7 +79,8 @@ func Each(t *testing.T, test func(t *testing.T, device string)) {
 	}
 }
 
-// Open opens the lab's first device, which is rxe0, or that which the variable LABTEST_DEVICE names.
+// Open opens the lab's first device, which is rxe0, or that which the variable LABTEST_DEVICE
+// names.
 func Open(t testing.TB) *uverbs.Context {
 	t.Helper()
 	return OpenDevice(t, "")

@@ -2,5 +2,6 @@
 
 package labtest
 
-// Race reports whether the race detector is built in, with which code allocates that otherwise does not.
+// Race reports whether the race detector is built in, with which code allocates that otherwise does
+// not.
 const Race = false

@@ -13,12 +13,12 @@ import (
 // Lab reports whether tests run in the lab, on a kernel with RDMA.
 var Lab = os.Getenv("VERBS_LAB") != ""
 
-// Soft reports whether tests run on a device in user space, as they do outside of the lab. A program
-// that has one by VERBS_SOFT has no other, and runs no test that requires one here.
+// Soft reports whether tests run on a device in user space, as they do outside of the lab. A
+// program that has one by VERBS_SOFT has no other, and runs no test that requires one here.
 var Soft = !Lab && os.Getenv("VERBS_SOFT") == ""
 
-// Main runs the tests of a package whose examples need a device of the lab: with VERBS_SOFT they are skipped, as such
-// tests are.
+// Main runs the tests of a package whose examples need a device of the lab: with VERBS_SOFT they
+// are skipped, as such tests are.
 func Main(m *testing.M) {
 	flag.Parse()
 	if !Lab && !Soft {
@@ -36,8 +36,8 @@ func Main(m *testing.M) {
 //	RequireKernel    -         kernel       kernel
 //	RequireLong      -         -            kernel
 
-// Require lets a test run on any device. With -short it skips the test in the lab, unless LABTEST_DEVICE names a
-// device: go test has run it on the device in user space.
+// Require lets a test run on any device. With -short it skips the test in the lab, unless
+// LABTEST_DEVICE names a device: go test has run it on the device in user space.
 func Require(t testing.TB) {
 	t.Helper()
 	if !Lab && !Soft {

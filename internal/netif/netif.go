@@ -17,8 +17,8 @@ type Packet struct {
 	ID       uint16
 }
 
-// TooLargeError is the error of a packet that is larger than what its link carries, however often it
-// is sent. It matches EMSGSIZE.
+// TooLargeError is the error of a packet that is larger than what its link carries, however often
+// it is sent. It matches EMSGSIZE.
 type TooLargeError struct {
 	Index int // of the first such packet, in Send's list
 	Err   error
@@ -59,8 +59,9 @@ type Backlog interface {
 // Drops is a [Port] that tells which packets it drops, so that the device can count them.
 type Drops interface {
 	Port
-	// OnDrop sets a function, before anything else is called. It is called with the numbers of packets that Send has
-	// dropped, at once or later, and of received packets for which there was no room. It must not wait.
+	// OnDrop sets a function, before anything else is called. It is called with the numbers of
+	// packets that Send has dropped, at once or later, and of received packets for which there was
+	// no room. It must not wait.
 	OnDrop(dropped func(sent, received int))
 }
 

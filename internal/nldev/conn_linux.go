@@ -94,8 +94,8 @@ func (c *conn) receive() ([]byte, error) {
 	}
 }
 
-// receive receives the next datagram of the kernel. Programs, too, may send to the socket's port: those
-// with CAP_NET_ADMIN, or, in some families, all.
+// receive receives the next datagram of the kernel. Programs, too, may send to the socket's port:
+// those with CAP_NET_ADMIN, or, in some families, all.
 func receive(fd int, b []byte) (int, error) {
 	for {
 		n, from, err := unix.Recvfrom(fd, b, 0)

@@ -8,8 +8,9 @@ import (
 	"github.com/goverbs/verbs/internal/host"
 )
 
-// Do sends a command with attributes and returns the attributes of the answer, which is
-// empty for a command that only changes something. Devices of this process support none but the one that describes them.
+// Do sends a command with attributes and returns the attributes of the answer, which is empty for a
+// command that only changes something. Devices of this process support none but the one that
+// describes them.
 func Do(cmd int, attrs Attrs) (answer Attrs, err error) {
 	if !ofProcess(attrs) {
 		return do(cmd, attrs)
@@ -32,8 +33,8 @@ func describe(d *host.Device) Attrs {
 	return a.String(abi.RDMA_NLDEV_ATTR_DEV_PROTOCOL, "roce")
 }
 
-// Dump sends a command with attributes and calls each with the attributes of each part of
-// the answer, until it returns an error. They are valid during the call. The list of devices has those
+// Dump sends a command with attributes and calls each with the attributes of each part of the
+// answer, until it returns an error. They are valid during the call. The list of devices has those
 // of this process first, also if it fails.
 func Dump(cmd int, attrs Attrs, each func(Attrs) error) error {
 	switch {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestForeignSender sends to the socket's port from another socket, as programs can: the message is not
-// one of the kernel.
+// TestForeignSender sends to the socket's port from another socket, as programs can: the message is
+// not one of the kernel.
 func TestForeignSender(t *testing.T) {
 	c, err := open(unix.NETLINK_USERSOCK, 0) // in which all may send to all
 	if err != nil {

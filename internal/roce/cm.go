@@ -1,7 +1,7 @@
 package roce
 
-// The sizes of the private data in each message of the communication manager, and of the
-// additional information in REJ and SIDR_REP. A datagram has 256 bytes, so they are what the other fields
+// The sizes of the private data in each message of the communication manager, and of the additional
+// information in REJ and SIDR_REP. A datagram has 256 bytes, so they are what the other fields
 // leave. The wire has no length for private data: decoded messages have all bytes of the field.
 const (
 	REQPrivateData     = 92
@@ -37,9 +37,9 @@ const (
 	AnswersOther Answered = 2 // MRA: LAP
 )
 
-// REQ asks for a connection. Its fields are those of the standard's table
-// (IBA, 12.6.5, table 106). A REQ carries all that the peer needs for its QP: the number and first PSN of this
-// side's, the path, what the transport may keep open, and how long to try.
+// REQ asks for a connection. Its fields are those of the standard's table (IBA, 12.6.5, table 106).
+// A REQ carries all that the peer needs for its QP: the number and first PSN of this side's, the
+// path, what the transport may keep open, and how long to try.
 type REQ struct {
 	LocalCommID             uint32
 	VendorID                uint32 // 24 bits; ECE
@@ -83,8 +83,8 @@ type CMPath struct {
 	LocalACKTimeout     uint8 // 5 bits, see [Timeout]: twice the packet lifetime and the CA's delay (IBA, 12.7.34)
 }
 
-// MRA acknowledges a message whose answer takes longer, so that its sender waits instead of repeating it until it
-// gives up (table 107).
+// MRA acknowledges a message whose answer takes longer, so that its sender waits instead of
+// repeating it until it gives up (table 107).
 type MRA struct {
 	LocalCommID    uint32
 	RemoteCommID   uint32
@@ -93,7 +93,8 @@ type MRA struct {
 	PrivateData    []byte
 }
 
-// REJ rejects a connection, with a reason (IBA, 12.6.7.2) that may have details: the MTU or the GID that would do.
+// REJ rejects a connection, with a reason (IBA, 12.6.7.2) that may have details: the MTU or the GID
+// that would do.
 type REJ struct {
 	LocalCommID  uint32
 	RemoteCommID uint32
@@ -124,16 +125,16 @@ type REP struct {
 	PrivateData        []byte
 }
 
-// RTU completes the establishment of a connection: the peer may send. It is not answered. If it is lost, the first
-// packet of the QP does as well, or the repeated REP fetches another.
+// RTU completes the establishment of a connection: the peer may send. It is not answered. If it is
+// lost, the first packet of the QP does as well, or the repeated REP fetches another.
 type RTU struct {
 	LocalCommID  uint32
 	RemoteCommID uint32
 	PrivateData  []byte
 }
 
-// DREQ asks to disconnect (IBA, 12.6.10 and 12.10.8). The QP number guards against one that is late, as
-// communication IDs are used again.
+// DREQ asks to disconnect (IBA, 12.6.10 and 12.10.8). The QP number guards against one that is
+// late, as communication IDs are used again.
 type DREQ struct {
 	LocalCommID  uint32
 	RemoteCommID uint32
@@ -148,8 +149,8 @@ type DREP struct {
 	PrivateData  []byte
 }
 
-// SIDRREQ asks for the datagram QP of a service (table 119). There is no connection: the answer has the number and
-// the Q_Key to send to, and that is all.
+// SIDRREQ asks for the datagram QP of a service (table 119). There is no connection: the answer has
+// the number and the Q_Key to send to, and that is all.
 type SIDRREQ struct {
 	RequestID   uint32
 	PKey        uint16

@@ -2,12 +2,12 @@ package roce
 
 import "bytes"
 
-// cmWire is the datagram that a message is read from or written to. A message has one method, fields,
-// which names its fields with their places and does either: places are bytes after the header of the
-// datagram and bits of these, the highest of which is bit 0, as the tables of chapter 12 of the
-// specification count them: 106 for REQ, 107 MRA, 108 REJ, 110 REP, 111 RTU, 112 DREQ, 113 DREP, 119
-// SIDR_REQ and 120 SIDR_REP (include/rdma/ibta_vol1_c12.h of the kernel has the same numbers). Fields that
-// are reserved there are zeros, and are not looked at.
+// cmWire is the datagram that a message is read from or written to. A message has one method,
+// fields, which names its fields with their places and does either: places are bytes after the
+// header of the datagram and bits of these, the highest of which is bit 0, as the tables of chapter
+// 12 of the specification count them: 106 for REQ, 107 MRA, 108 REJ, 110 REP, 111 RTU, 112 DREQ,
+// 113 DREP, 119 SIDR_REQ and 120 SIDR_REP (include/rdma/ibta_vol1_c12.h of the kernel has the same
+// numbers). Fields that are reserved there are zeros, and are not looked at.
 type cmWire struct {
 	mad   *[MADSize]byte
 	write bool // to a datagram of zeros
@@ -78,7 +78,8 @@ func (w *cmWire) info(lengthAt, n, at, size int, v *[]byte) {
 	w.data(at, size, v)
 }
 
-// vendor is a number of 24 bits whose bytes may be apart: it was added later, where reserved bytes were left.
+// vendor is a number of 24 bits whose bytes may be apart: it was added later, where reserved bytes
+// were left.
 func (w *cmWire) vendor(v *uint32, at ...int) {
 	var all uint32
 	for i, a := range at {
@@ -91,15 +92,16 @@ func (w *cmWire) vendor(v *uint32, at ...int) {
 	}
 }
 
-// ids are what the messages of a connection begin with: each side names it by a number of its own, and sends
-// the sender's first. REQ has only the sender's, as the other side has not chosen one yet.
+// ids are what the messages of a connection begin with: each side names it by a number of its own,
+// and sends the sender's first. REQ has only the sender's, as the other side has not chosen one
+// yet.
 func (w *cmWire) ids(local, remote *uint32) {
 	num(w, 0, 0, 32, local)
 	num(w, 4, 0, 32, remote)
 }
 
-// ece is the attribute modifier, in the header: the bits of enhanced connection establishment, by which vendors
-// agree on options (rdma_get_remote_ece(3)). The standard leaves it zero.
+// ece is the attribute modifier, in the header: the bits of enhanced connection establishment, by
+// which vendors agree on options (rdma_get_remote_ece(3)). The standard leaves it zero.
 func (w *cmWire) ece(v *uint32) { num(w, -4, 0, 32, v) }
 
 func (m *REQ) fields(w *cmWire) {

@@ -7,9 +7,9 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// GRH is what a UD receive has before the payload: the header of InfiniBand (IBA, 11.4.1.2), or the IP header
-// that RoCE has in its place, by which the program finds the sender. For IPv4 that is the last 20 bytes, and the
-// first 20 bytes are not defined (Annex A17.4.5.2); rxe has zeros there.
+// GRH is what a UD receive has before the payload: the header of InfiniBand (IBA, 11.4.1.2), or the
+// IP header that RoCE has in its place, by which the program finds the sender. For IPv4 that is the
+// last 20 bytes, and the first 20 bytes are not defined (Annex A17.4.5.2); rxe has zeros there.
 type GRH struct {
 	Src, Dst     netip.Addr // of one family
 	TrafficClass uint8      // or TOS
@@ -58,8 +58,8 @@ func (g *GRH) Put(b *[verbs.GRHSize]byte) {
 	be.PutUint16(ip[10:], ^OnesSum(ip, 0))
 }
 
-// AppendIP appends the IP packet with the headers of IP and UDP before data, from BTH to ICRC. The identification is
-// 0, and so is the checksum of UDP, as adapters and rxe send it.
+// AppendIP appends the IP packet with the headers of IP and UDP before data, from BTH to ICRC. The
+// identification is 0, and so is the checksum of UDP, as adapters and rxe send it.
 func AppendIP(b []byte, src, dst netip.AddrPort, tos uint8, data []byte) []byte {
 	be := binary.BigEndian
 	g := GRH{Src: src.Addr(), Dst: dst.Addr(), TrafficClass: tos, HopLimit: 64, Length: len(data)}
@@ -75,9 +75,9 @@ func AppendIP(b []byte, src, dst netip.AddrPort, tos uint8, data []byte) []byte 
 	return append(append(b, 0, 0), data...)
 }
 
-// OnesSum returns the ones' complement sum of the 16 bit words of b and of sum: the Internet checksum
-// without its complement (RFC 1071), of at most 128 KiB. Of an odd number of bytes the last is the upper
-// half of a word.
+// OnesSum returns the ones' complement sum of the 16 bit words of b and of sum: the Internet
+// checksum without its complement (RFC 1071), of at most 128 KiB. Of an odd number of bytes the
+// last is the upper half of a word.
 func OnesSum(b []byte, sum uint32) uint16 {
 	for ; len(b) >= 2; b = b[2:] {
 		sum += uint32(binary.BigEndian.Uint16(b))

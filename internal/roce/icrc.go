@@ -10,14 +10,14 @@ import (
 // ErrFamily is returned by [NewFlow] if one address is IPv4 and the other one is not.
 var ErrFamily = errors.New("addresses are not of one family")
 
-// A Flow has what the ICRC of all packets from one UDP endpoint to another one covers of
-// their IP and UDP headers (Annex A17.3.3, and 7.8.1 of the specification). It protects them end to end, beyond
-// the checksums of links: a packet for another host or port does not pass. Flows are small values: keep one per
-// QP, or make one per packet.
+// A Flow has what the ICRC of all packets from one UDP endpoint to another one covers of their IP
+// and UDP headers (Annex A17.3.3, and 7.8.1 of the specification). It protects them end to end,
+// beyond the checksums of links: a packet for another host or port does not pass. Flows are small
+// values: keep one per QP, or make one per packet.
 //
-// Routers may change some fields, so the ICRC covers neither the IP header's TOS or traffic class, flow label,
-// TTL or hop limit and checksum, nor the UDP checksum, nor FECN, BECN and the reserved bits next to them:
-// all of them count as ones.
+// Routers may change some fields, so the ICRC covers neither the IP header's TOS or traffic class,
+// flow label, TTL or hop limit and checksum, nor the UDP checksum, nor FECN, BECN and the reserved
+// bits next to them: all of them count as ones.
 type Flow struct {
 	crc  uint32 // the register after the headers, with lengths and identification 0
 	kind flowKind

@@ -46,8 +46,9 @@ type MADHeader struct {
 	Modifier      uint32
 }
 
-// CMAttr is the attribute of a management datagram. The communication manager has one for
-// each message (IBA, 16.7.3). Datagrams may be lost, so each is repeated until its answer comes, as TCP's SYN is:
+// CMAttr is the attribute of a management datagram. The communication manager has one for each
+// message (IBA, 16.7.3). Datagrams may be lost, so each is repeated until its answer comes, as
+// TCP's SYN is:
 //
 //	REQ ──► ◄── REP, RTU ──►       a connection
 //	    REJ answers any of them    it is refused

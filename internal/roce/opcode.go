@@ -2,9 +2,9 @@ package roce
 
 import "fmt"
 
-// Opcode is the operation of a packet: the transport in the upper 3 bits, the operation in
-// the lower 5. It also tells the place of the packet in its message, FIRST, MIDDLE, LAST or ONLY, and which headers
-// follow the BTH: there is no other length or type of them in the packet.
+// Opcode is the operation of a packet: the transport in the upper 3 bits, the operation in the
+// lower 5. It also tells the place of the packet in its message, FIRST, MIDDLE, LAST or ONLY, and
+// which headers follow the BTH: there is no other length or type of them in the packet.
 type Opcode uint8
 
 // Transport is the part of an Opcode that names the transport service.
@@ -67,9 +67,9 @@ const (
 	UDSendOnlyImm Opcode = 0x65
 )
 
-// CNP is the congestion notification packet of RoCEv2 (Annex A17.9.3): a BTH and 16 reserved bytes, which
-// Packet has as payload. A receiver of packets that the network has marked (ECN) sends it to their sender.
-// rxe neither sends nor accepts it.
+// CNP is the congestion notification packet of RoCEv2 (Annex A17.9.3): a BTH and 16 reserved bytes,
+// which Packet has as payload. A receiver of packets that the network has marked (ECN) sends it to
+// their sender. rxe neither sends nor accepts it.
 const CNP Opcode = 0x81
 
 // Flags describe an Opcode: the headers after the BTH, and what the packet means.
@@ -188,10 +188,10 @@ func (o Opcode) Has(f Flags) bool { return opcodes[o].flags&f != 0 }
 // HeaderLen returns the size of the headers, with the BTH. It is 0 if the opcode is not known.
 func (o Opcode) HeaderLen() int { return int(opcodes[o].size) }
 
-// PayloadFits reports whether a packet with this opcode may have n bytes of payload on a path
-// with this MTU (IBA, 9.7.4.1.6; check_length): first and middle packets are full, last packets are not
-// empty, and an ATOMIC WRITE has 8 bytes. So both sides count the same packets for a message, of whose
-// length a SEND tells nothing.
+// PayloadFits reports whether a packet with this opcode may have n bytes of payload on a path with
+// this MTU (IBA, 9.7.4.1.6; check_length): first and middle packets are full, last packets are not
+// empty, and an ATOMIC WRITE has 8 bytes. So both sides count the same packets for a message, of
+// whose length a SEND tells nothing.
 func (o Opcode) PayloadFits(n, mtu int) bool {
 	switch f := opcodes[o].flags; {
 	case f&HasPayload == 0:

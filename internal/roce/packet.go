@@ -51,7 +51,8 @@ type Packet struct {
 	Payload []byte
 }
 
-// RETH names the memory of an RDMA operation. A requester has its address and key from the peer's program.
+// RETH names the memory of an RDMA operation. A requester has its address and key from the peer's
+// program.
 type RETH struct {
 	VA     uint64
 	RKey   uint32
@@ -64,7 +65,8 @@ type AETH struct {
 	MSN      uint32 // 24 bits: the number of requests that the responder has completed; a READ counts once it is accepted (C9-148)
 }
 
-// AtomicETH has the operands of COMPARE SWAP and FETCH ADD (IBA, 9.4.5), which work on 8 aligned bytes.
+// AtomicETH has the operands of COMPARE SWAP and FETCH ADD (IBA, 9.4.5), which work on 8 aligned
+// bytes.
 type AtomicETH struct {
 	VA      uint64
 	RKey    uint32
@@ -72,7 +74,8 @@ type AtomicETH struct {
 	Compare uint64
 }
 
-// DETH is the header of datagrams. The receiver drops those whose Q_Key is not that of its QP, and answers to SrcQP.
+// DETH is the header of datagrams. The receiver drops those whose Q_Key is not that of its QP, and
+// answers to SrcQP.
 type DETH struct {
 	QKey  uint32
 	SrcQP uint32 // 24 bits
@@ -208,8 +211,8 @@ func (p *Packet) Decode(b []byte) error {
 		return ErrVersion
 	}
 	pad := int(b[1] >> bthPadShift & 3)
-	// The packet has no length of its own: it ends where the UDP datagram does, less ICRC and padding,
-	// which BTH tells (Annex A17.3.2.3).
+	// The packet has no length of its own: it ends where the UDP datagram does, less ICRC and
+	// padding, which BTH tells (Annex A17.3.2.3).
 	end := len(b) - ICRCSize - pad
 	if len(b) < size+ICRCSize {
 		return ErrShort

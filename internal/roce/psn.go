@@ -1,8 +1,9 @@
 package roce
 
-// PSN is a packet sequence number: 24 bits, which wrap. It counts packets, and the packets of a READ's answer, not
-// bytes as TCP's sequence numbers do. Of two PSNs one is before the other if it is in the half of the circle
-// behind it (psn_compare of rxe), so at most 2^23 packets may be under way.
+// PSN is a packet sequence number: 24 bits, which wrap. It counts packets, and the packets of a
+// READ's answer, not bytes as TCP's sequence numbers do. Of two PSNs one is before the other if it
+// is in the half of the circle behind it (psn_compare of rxe), so at most 2^23 packets may be under
+// way.
 type PSN uint32
 
 // PSNMask has the bits of a PSN.

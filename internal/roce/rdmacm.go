@@ -6,9 +6,9 @@ import (
 	"net/netip"
 )
 
-// ServiceID names a service of the communication manager (IBA, 12.7.3), as a port does one of TCP. Those of the
-// RDMA CM have a port in the lower 16 bits and its space (enum rdma_ucm_port_space of the kernel) in the next,
-// so that TCP's and UDP's ports have their counterparts (Annex A11).
+// ServiceID names a service of the communication manager (IBA, 12.7.3), as a port does one of TCP.
+// Those of the RDMA CM have a port in the lower 16 bits and its space (enum rdma_ucm_port_space of
+// the kernel) in the next, so that TCP's and UDP's ports have their counterparts (Annex A11).
 type ServiceID uint64
 
 // CMAHeaderSize is the size of a CMAHeader: the private data that applications have in a REQ
@@ -19,9 +19,9 @@ const CMAHeaderSize = 36
 // than 4 and 6.
 var ErrCMAHeader = errors.New("RDMA CM header is not valid")
 
-// CMAHeader is the header that the RDMA CM puts before the private data of a REQ and a
-// SIDRREQ (struct cma_hdr of the kernel; Annex A11): the IP addresses of the connection, which the REQ itself
-// does not have: it has GIDs, which on InfiniBand are none.
+// CMAHeader is the header that the RDMA CM puts before the private data of a REQ and a SIDRREQ
+// (struct cma_hdr of the kernel; Annex A11): the IP addresses of the connection, which the REQ
+// itself does not have: it has GIDs, which on InfiniBand are none.
 type CMAHeader struct {
 	Port     uint16 // of the source; the service ID has that of the destination
 	Src, Dst netip.Addr

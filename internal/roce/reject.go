@@ -3,8 +3,8 @@ package roce
 // RejectReason is why a REJ rejects a connection.
 type RejectReason uint16
 
-// The reasons that devices give or look at (IBA, 12.6.7.2), by the names of enum ib_cm_rej_reason of the kernel.
-// Others are passed on as they come.
+// The reasons that devices give or look at (IBA, 12.6.7.2), by the names of enum ib_cm_rej_reason
+// of the kernel. Others are passed on as they come.
 const (
 	RejNoQP             RejectReason = 1
 	RejTimeout          RejectReason = 4  // the sender gives up: no answer came

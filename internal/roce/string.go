@@ -67,8 +67,9 @@ func (p *Packet) String() string {
 	return b.String()
 }
 
-// message returns the name of the management datagram that p carries, if it does, with the communication IDs of sender and
-// receiver, by which the messages of a connection are told from others.
+// message returns the name of the management datagram that p carries, if it does, with the
+// communication IDs of sender and receiver, by which the messages of a connection are told from
+// others.
 func (p *Packet) message() string {
 	var h MADHeader
 	if p.DestQP != GSIQP || !p.Opcode.Has(HasDETH) || h.Decode(p.Payload) != nil {

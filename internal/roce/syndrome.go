@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Syndrome is what an AETH reports: a class in the upper 3 bits and a value in the lower 5 (IBA, 9.7.5.2):
+// Syndrome is what an AETH reports: a class in the upper 3 bits and a value in the lower 5 (IBA,
+// 9.7.5.2):
 //
 //	7   6   5   4   3   2   1   0
 //	│0  │0  │0  │ credits          │ ACK: receives that the responder has, encoded; 31: it does not say (9.7.7.2)
@@ -23,8 +24,8 @@ const (
 	ClassNAK      SyndromeClass = 0x60
 )
 
-// The syndromes with a fixed value. Others are an encoded credit count, see [Syndrome.Credits], and those of
-// [RNRNAK].
+// The syndromes with a fixed value. Others are an encoded credit count, see [Syndrome.Credits], and
+// those of [RNRNAK].
 const (
 	// ACKUnlimited acknowledges without limiting the requests that follow.
 	ACKUnlimited    Syndrome = 0x1f
@@ -44,9 +45,10 @@ func (s Syndrome) Class() SyndromeClass { return SyndromeClass(s & 0x60) }
 // Value returns the value of s: an encoded credit count, an RNR timer or a NAK code.
 func (s Syndrome) Value() uint8 { return uint8(s & 0x1f) }
 
-// Credits returns how many receive requests the responder has: RC's end-to-end flow control, by which a requester
-// holds SENDs back instead of having them refused (IBA, 9.7.7.2). limited is false if s does not limit them,
-// as that of a QP with an SRQ, whose receives others may take, or is not an acknowledgement.
+// Credits returns how many receive requests the responder has: RC's end-to-end flow control, by
+// which a requester holds SENDs back instead of having them refused (IBA, 9.7.7.2). limited is
+// false if s does not limit them, as that of a QP with an SRQ, whose receives others may take, or
+// is not an acknowledgement.
 func (s Syndrome) Credits() (n int, limited bool) {
 	if s.Class() != ClassACK || s.Value() == ACKUnlimited.Value() {
 		return 0, false
@@ -74,8 +76,8 @@ var rnrDelays = [32]uint32{
 	256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 }
 
-// Timeout returns 4.096 µs * 2^exp. Fields of 5 bits have times in this form: the local ACK
-// timeout of a QP, for which 0 means no timeout (IBA, 9.7.6.1.3), and those of the communication manager.
+// Timeout returns 4.096 µs * 2^exp. Fields of 5 bits have times in this form: the local ACK timeout
+// of a QP, for which 0 means no timeout (IBA, 9.7.6.1.3), and those of the communication manager.
 func Timeout(exp uint8) time.Duration { return 4096 * time.Nanosecond << (exp & 0x1f) }
 
 func (s Syndrome) String() string {

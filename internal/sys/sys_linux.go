@@ -61,8 +61,8 @@ func KernelRelease() string {
 // ErrnoName returns the name of an error number, "EINVAL", or "" if it is not known.
 func ErrnoName(e syscall.Errno) string { return unix.ErrnoName(e) }
 
-// Nap blocks the goroutine for about 20 µs. Unlike time.Sleep it uses the machine's clock also in a bubble of
-// testing/synctest, whose own stands still as long as a goroutine waits for a mutex.
+// Nap blocks the goroutine for about 20 µs. Unlike time.Sleep it uses the machine's clock also in a
+// bubble of testing/synctest, whose own stands still as long as a goroutine waits for a mutex.
 func Nap() { unix.Nanosleep(&unix.Timespec{Nsec: 20_000}, nil) }
 
 // Yield lets another thread run, without telling Go's scheduler.

@@ -59,8 +59,8 @@ func (t *Tally[C, S]) Change(f func(closed *S)) {
 	f(&t.closed)
 }
 
-// Sum returns the number of open connections and the sum of all statistics: the counters of all, and
-// the state of the open ones. No lock is held while it calls Stats, so that making and closing
+// Sum returns the number of open connections and the sum of all statistics: the counters of all,
+// and the state of the open ones. No lock is held while it calls Stats, so that making and closing
 // connections does not wait for the locks of all others. A connection that is closed meanwhile
 // counts as open.
 func (t *Tally[C, S]) Sum() (sum S, open int) {

@@ -330,8 +330,8 @@ func addInterface(t *testing.T) bool {
 	return false
 }
 
-// TestSilentNeighbour sends to a machine that does not exist: Send and Close do not wait for its address
-// resolution, in which the socket has no room.
+// TestSilentNeighbour sends to a machine that does not exist: Send and Close do not wait for its
+// address resolution, in which the socket has no room.
 func TestSilentNeighbour(t *testing.T) {
 	inNamespace(t, 0, func() {
 		if !addInterface(t) {

@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs/internal/netif"
 )
 
-// TestRefusal sends packets to a port at which nothing receives, between others: they are reported, with
-// what was in them, and the others arrive. Unless they are watched, nothing is reported.
+// TestRefusal sends packets to a port at which nothing receives, between others: they are reported,
+// with what was in them, and the others arrive. Unless they are watched, nothing is reported.
 func TestRefusal(t *testing.T) {
 	families(t, func(t *testing.T, n Network, ip string) {
 		a, b := pair(t, n, ip)

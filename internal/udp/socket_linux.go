@@ -75,8 +75,8 @@ type backlog struct {
 	sender  sync.WaitGroup
 }
 
-// maxBacklog limits the bytes of a backlog. Packets beyond it are lost, as in the queue of a network
-// interface: RC repeats them, and has at most 128 packets for a QP in flight.
+// maxBacklog limits the bytes of a backlog. Packets beyond it are lost, as in the queue of a
+// network interface: RC repeats them, and has at most 128 packets for a QP in flight.
 const maxBacklog = 4 << 20
 
 // packetCost is what a packet in the backlog counts beside its bytes.
@@ -223,7 +223,8 @@ func join(fd int, c config) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, mreq))
 }
 
-// close closes the socket. It waits for a call of deliver in read. Packets that still wait for the socket are lost.
+// close closes the socket. It waits for a call of deliver in read. Packets that still wait for the
+// socket are lost.
 func (s *socket) close() error {
 	s.closed.Store(true)
 	s.sending.Lock()
@@ -328,7 +329,8 @@ func (s *socket) sendNow(pkts []netif.Packet) (rest []netif.Packet, first error)
 	return nil, first
 }
 
-// postpone adds copies of packets to the backlog, and starts its goroutine. The caller holds sending.
+// postpone adds copies of packets to the backlog, and starts its goroutine. The caller holds
+// sending.
 func (s *socket) postpone(pkts []netif.Packet) error {
 	b := &s.backlog
 	if b.closed {
@@ -350,7 +352,8 @@ func (s *socket) postpone(pkts []netif.Packet) error {
 	return nil
 }
 
-// sendBacklog sends the backlog as the socket gets room, until there is none or the socket is closed.
+// sendBacklog sends the backlog as the socket gets room, until there is none or the socket is
+// closed.
 func (s *socket) sendBacklog() {
 	s.raw.Write(func(uintptr) bool {
 		s.sending.Lock()

@@ -76,7 +76,8 @@ func (s *socket) scoped(a netip.AddrPort) netip.AddrPort {
 func (s *socket) close() error { return s.conn.Close() }
 
 // sendWait is how long to wait for room in the socket at most, sendTries times for a packet and no
-// more for those after one that was lost: callers hold locks that the device's other goroutines need.
+// more for those after one that was lost: callers hold locks that the device's other goroutines
+// need.
 const (
 	sendWait  = 5 * time.Millisecond
 	sendTries = 4

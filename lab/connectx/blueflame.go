@@ -8,14 +8,14 @@ import (
 )
 
 // A store of 8 bytes to the start of a send queue's register is a doorbell. BlueFlame stores the
-// whole request there, in steps of 64 bytes, so that an adapter need not read it from memory. Drivers
-// use the two halves of a register in turn, so that the second is not combined with the first; here
-// each half counts as a register.
+// whole request there, in steps of 64 bytes, so that an adapter need not read it from memory.
+// Drivers use the two halves of a register in turn, so that the second is not combined with the
+// first; here each half counts as a register.
 //
-// A hypervisor passes stores on in parts of 8 bytes, and nothing in the first one tells whether others
-// follow. So a register waits for the rest of a request if it got the rest of its last one. If that
-// does not come in time, or comes in another order, the store was a doorbell: the request is read from
-// memory, where it is in any case.
+// A hypervisor passes stores on in parts of 8 bytes, and nothing in the first one tells whether
+// others follow. So a register waits for the rest of a request if it got the rest of its last one.
+// If that does not come in time, or comes in another order, the store was a doorbell: the request
+// is read from memory, where it is in any case.
 type blueFlame struct {
 	send func(uar uint32, b []byte, one bool) // executes a doorbell
 	wait time.Duration                        // for the rest of a request

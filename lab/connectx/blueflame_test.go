@@ -29,8 +29,8 @@ func (q *testQP) blocks(index uint16, n int) (b []byte) {
 // publish is ring without a store to the register.
 func (q *testQP) publish() { be.PutUint32(q.record.at(4, 4), uint32(q.pi)) }
 
-// TestBlueFlame stores requests of 1 to 4 blocks to both halves of a register in turn. Those that are
-// executed from the copy complete, as the copy asks for it and the memory does not.
+// TestBlueFlame stores requests of 1 to 4 blocks to both halves of a register in turn. Those that
+// are executed from the copy complete, as the copy asks for it and the memory does not.
 func TestBlueFlame(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	m.dev.flame.wait = time.Hour
@@ -61,8 +61,8 @@ func TestBlueFlame(t *testing.T) {
 	}
 }
 
-// TestBlueFlameBehindTheRecord has a driver that is ahead of its stores: the record shows requests whose
-// copies are yet to come.
+// TestBlueFlameBehindTheRecord has a driver that is ahead of its stores: the record shows requests
+// whose copies are yet to come.
 func TestBlueFlameBehindTheRecord(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	m.dev.flame.wait = time.Hour
@@ -172,8 +172,8 @@ func TestPartsOfBlueFlame(t *testing.T) {
 	}
 }
 
-// TestBlueFlameOfFrames is mlx5_core's test of write combining: NOPs on a send queue of frames whose copy
-// asks for a completion.
+// TestBlueFlameOfFrames is mlx5_core's test of write combining: NOPs on a send queue of frames
+// whose copy asks for a completion.
 func TestBlueFlameOfFrames(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	m.dev.flame.wait = time.Hour

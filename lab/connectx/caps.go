@@ -127,11 +127,12 @@ var generalCaps = []capability{
 	{ifc.CmdHcaCapMaxWqeSzRq, 512},
 	{ifc.CmdHcaCapMaxQpMcg, 64},
 	{ifc.CmdHcaCapLogMaxMcg, 13},
-	// There is one, which mlx5e takes, so that programs get none of their own, and no raw packet QPs.
-	// Those would need flows to receive.
+	// There is one, which mlx5e takes, so that programs get none of their own, and no raw packet
+	// QPs. Those would need flows to receive.
 	{ifc.CmdHcaCapLogMaxTransportDomain, 0},
 	{ifc.CmdHcaCapLogMaxPd, 16},
-	// Of the timer, which counts nanoseconds: mlx5_core's lib/clock.c, and timestamps of completions.
+	// Of the timer, which counts nanoseconds: mlx5_core's lib/clock.c, and timestamps of
+	// completions.
 	{ifc.CmdHcaCapDeviceFrequencyKhz, 1000000},
 	{ifc.CmdHcaCapDeviceFrequencyMhz, 1000},
 	{ifc.CmdHcaCapAtomic, 1},

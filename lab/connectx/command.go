@@ -40,7 +40,8 @@ const (
 	blockSize = 576
 	blockData = 512
 
-	// maxCommand bounds inputs and outputs: the driver has none larger than a few MiB, for page lists.
+	// maxCommand bounds inputs and outputs: the driver has none larger than a few MiB, for page
+	// lists.
 	maxCommand = 32 << 20
 )
 
@@ -213,7 +214,8 @@ func (q *commandQueue) blocks(addr uint64, left int, token byte, do func(addr ui
 		if q.env.mem.ReadAt(block[:], addr) != nil {
 			return deliveryDescriptor
 		}
-		// The signatures are not checked: handle_hca_cap of mlx5_core disables them (cmdif_checksum).
+		// The signatures are not checked: handle_hca_cap of mlx5_core disables them
+		// (cmdif_checksum).
 		if be.Uint32(block[568:]) != n {
 			return deliveryBlockNumber
 		}

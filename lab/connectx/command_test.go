@@ -21,7 +21,8 @@ type entry struct {
 	token         byte
 }
 
-// newEntry gives the adapter a command queue, and prepares an entry for a command whose input is in.
+// newEntry gives the adapter a command queue, and prepares an entry for a command whose input is
+// in.
 func (m *machine) newEntry(slot int, in []byte, outLen int) *entry {
 	e := &entry{m: m, queue: m.alloc(pageBytes), slot: slot, inLen: len(in), outLen: outLen, token: 0x5a}
 	var b [4]byte
@@ -165,7 +166,8 @@ func TestCommandDelivery(t *testing.T) {
 	}
 }
 
-// TestReservedBits sets each reserved bit of each command, which refuses it before it does anything.
+// TestReservedBits sets each reserved bit of each command, which refuses it before it does
+// anything.
 func TestReservedBits(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	for op, l := range ifc.Layouts {

@@ -12,8 +12,8 @@ import (
 // complete makes an entry of a completion. The engine's QP is locked.
 func (q *qp) complete(c *cq, w engine.Completion) bool {
 	var e cqe
-	// What both layouts have. Drivers find the QP by its user index or its number, and the request by the
-	// counter (mlx5_ib's cq.c, mlx5_poll_one; libmlx5's cq.c with version 1 of CQEs).
+	// What both layouts have. Drivers find the QP by its user index or its number, and the request
+	// by the counter (mlx5_ib's cq.c, mlx5_poll_one; libmlx5's cq.c with version 1 of CQEs).
 	be.PutUint32(e[cqeUserIndex:], q.userIndex)
 	be.PutUint32(e[cqeOpQPN:], q.num)
 	if !w.Recv {
@@ -36,7 +36,8 @@ func (q *qp) complete(c *cq, w engine.Completion) bool {
 		}
 		return q.delivered(c.put(&e, op, true))
 	}
-	// Programs read the time as IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, in units of device_frequency_khz.
+	// Programs read the time as IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, in units of
+	// device_frequency_khz.
 	be.PutUint64(e[cqeTime:], q.t.env.clock())
 	be.PutUint32(e[cqeByteCount:], w.ByteLen)
 	op := byte(cqeRequest)

@@ -31,7 +31,8 @@ var coreCommands = map[uint16]func(*Device, *call) ifc.Status{
 	ifc.OpSetRoceAddress:       (*Device).setRoCEAddress,
 }
 
-// done is what a command does of which nothing shows: addresses and versions are the driver's own matter.
+// done is what a command does of which nothing shows: addresses and versions are the driver's own
+// matter.
 func done(*Device, *call) ifc.Status { return ifc.StatusOk }
 
 func (d *Device) accessRegister(c *call) ifc.Status {
@@ -92,7 +93,8 @@ func (d *Device) initHCA(*call) ifc.Status {
 // teardownHCA removes what the driver has left, in the graceful profile as in the forced one. The
 // pages that the driver has lent are still the firmware's.
 func (d *Device) teardownHCA(c *call) ifc.Status {
-	// MLX5_TEARDOWN_HCA_IN_PROFILE_*: the forced one is for a driver that reboots (mlx5_try_fast_unload).
+	// MLX5_TEARDOWN_HCA_IN_PROFILE_*: the forced one is for a driver that reboots
+	// (mlx5_try_fast_unload).
 	const graceful, force = 0, 1
 	switch ifc.TeardownHcaInProfile.Get(c.in) {
 	case graceful, force:

@@ -57,8 +57,8 @@ func (m *machine) objects() map[string]int {
 	return n
 }
 
-// TestTeardown ends a driver's use of the adapter in each way, with its objects left, after which another
-// one begins.
+// TestTeardown ends a driver's use of the adapter in each way, with its objects left, after which
+// another one begins.
 func TestTeardown(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	teardown := func(profile uint64) func() {
@@ -189,7 +189,8 @@ func TestLargePages(t *testing.T) {
 	}
 }
 
-// TestUARPages allocates UARs for processors with pages of 4, 16 and 64 KiB, which map all UARs of a page.
+// TestUARPages allocates UARs for processors with pages of 4, 16 and 64 KiB, which map all UARs of
+// a page.
 func TestUARPages(t *testing.T) {
 	for _, log := range []uint64{0, 2, 4} {
 		m := newMachine(t, newHub(), 1)
@@ -251,7 +252,8 @@ func TestUARPages(t *testing.T) {
 	}
 }
 
-// TestRegistersOfLinks reads the registers that ethtool, and a bridge by its functions, wants of a link.
+// TestRegistersOfLinks reads the registers that ethtool, and a bridge by its functions, wants of a
+// link.
 func TestRegistersOfLinks(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	for _, id := range []uint64{ifc.RegPtys, ifc.RegPfcc} {

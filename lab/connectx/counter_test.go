@@ -162,7 +162,8 @@ func (m *machine) portCounters(grp, prio uint64) []byte {
 	return ifc.PpcntRegCounterSet.At(reg)
 }
 
-// TestFrameSizes sorts frames by their size with the check sequence of 4 bytes (RFC 2819, etherStatsPkts64Octets and further).
+// TestFrameSizes sorts frames by their size with the check sequence of 4 bytes (RFC 2819,
+// etherStatsPkts64Octets and further).
 func TestFrameSizes(t *testing.T) {
 	for class, last := range []int{64, 127, 255, 511, 1023, 1518, 2047, 4095, 8191, 10239} {
 		if got := sizeOf(last - 4); got != class {

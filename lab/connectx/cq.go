@@ -34,8 +34,8 @@ type cqTable struct {
 }
 
 // cq is a completion queue: a ring of entries whose owner bit changes with each round. Word 0 of
-// its doorbell record has the index of the first entry that the guest has not taken. Indexes have 24
-// bits.
+// its doorbell record has the index of the first entry that the guest has not taken. Indexes have
+// 24 bits.
 type cq struct {
 	num uint32
 	uar uint32 // whose doorbells are its
@@ -82,8 +82,8 @@ func (t *cqTable) create(c *call) ifc.Status {
 	ctx := bytes.Clone(ifc.CreateCqInCqContext.At(c.in))
 	q := &cq{t: t, uar: ifc.CqcUarPage.U32(ctx), context: ctx, logSize: ifc.CqcLogCqSize.Int(ctx), eqn: ifc.CqcCEqnOrApuElement.U32(ctx)}
 	switch {
-	// Without what the adapter has not: memory by umem, entries of other sizes than 64 and 128 bytes,
-	// compression, and the CQs of DPA (apu).
+	// Without what the adapter has not: memory by umem, entries of other sizes than 64 and 128
+	// bytes, compression, and the CQs of DPA (apu).
 	case ifc.CreateCqInCqUmemValid.Is(c.in), ifc.CqcCqeSz.Int(ctx) > 1, ifc.CqcCqeCompEn.Is(ctx), ifc.CqcApuCq.Is(ctx), ifc.CqcDbrUmemValid.Is(ctx),
 		q.logSize > t.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxCqSz):
 		return ifc.StatusBadParamErr
@@ -217,8 +217,8 @@ func (q *cq) resize(ctx, list []byte) ifc.Status {
 // ring is an index that the guest has made up.
 func (q *cq) used() uint32 { return (q.pi - q.ring.posted(cqRecord)) & indexMask }
 
-// put adds an entry, and raises the event that the guest has asked for. It reports false if there is
-// no room: the queue has then failed for good, as has what completes there.
+// put adds an entry, and raises the event that the guest has asked for. It reports false if there
+// is no room: the queue has then failed for good, as has what completes there.
 func (q *cq) put(e *cqe, op byte, solicited bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -228,7 +228,8 @@ func (q *cq) put(e *cqe, op byte, solicited bool) bool {
 	if q.used()+uint32(len(q.late)) >= q.ring.count && !ifc.CqcOi.Is(q.context) {
 		q.failed = true
 		q.t.overflows.Add(1)
-		// mlx5_core logs it (eq.c, cq_err_event_notifier) and mlx5_ib tells the program: IBV_EVENT_CQ_ERR.
+		// mlx5_core logs it (eq.c, cq_err_event_notifier) and mlx5_ib tells the program:
+		// IBV_EVENT_CQ_ERR.
 		var data [12]byte // struct mlx5_eqe_cq_err
 		be.PutUint32(data[:], q.num)
 		data[11] = cqErrOverrun
@@ -269,9 +270,9 @@ func (q *cq) flushLate() {
 	q.late = nil
 }
 
-// write writes an entry: the word with the owner bit last. The bit changes with each round through the
-// ring, so that a driver knows a new entry from an old one (mlx5_ib's get_sw_cqe).
-// In entries of 128 bytes it is the upper half, with the owner bit at the very end.
+// write writes an entry: the word with the owner bit last. The bit changes with each round through
+// the ring, so that a driver knows a new entry from an old one (mlx5_ib's get_sw_cqe). In entries
+// of 128 bytes it is the upper half, with the owner bit at the very end.
 func (q *cq) write(e *cqe, op byte, solicited bool) {
 	i := q.pi & (q.ring.count - 1)
 	to := q.ring.at(i)
@@ -288,9 +289,9 @@ func (q *cq) write(e *cqe, op byte, solicited bool) {
 	q.ring.view.Word(last).Store(bigEndian(be.Uint32(e[60:])))
 }
 
-// arm asks for an event when there is an entry behind index ci, or a solicited one. An entry that the
-// last event was about raises no other, as perftest relies on: it arms the queue before it takes the
-// entries.
+// arm asks for an event when there is an entry behind index ci, or a solicited one. An entry that
+// the last event was about raises no other, as perftest relies on: it arms the queue before it
+// takes the entries.
 func (q *cq) arm(ci uint32, solicitedOnly bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -313,7 +314,8 @@ func (q *cq) notify() {
 	if q.armed == notArmed || q.armed == armedSolicited && q.solicited != q.pi {
 		return
 	}
-	// As mlx5_core_modify_cq_moderation and mlx5e's net_dim set them: zero of either is no moderation.
+	// As mlx5_core_modify_cq_moderation and mlx5e's net_dim set them: zero of either is no
+	// moderation.
 	most, period := ifc.CqcCqMaxCount.U32(q.context), ifc.CqcCqPeriod.Int(q.context)
 	if most <= 1 || period == 0 || q.count >= most {
 		q.fire()

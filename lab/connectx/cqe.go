@@ -50,8 +50,9 @@ var syndromes = [...]byte{
 	verbs.WCRemAbortErr: 0x22,
 }
 
-// setSyndrome sets what an error is. The vendor error is that of ConnectX in logs of UCX and NCCL that users have
-// published. Nothing public says what else it may be; with other syndromes it is 0 here.
+// setSyndrome sets what an error is. The vendor error is that of ConnectX in logs of UCX and NCCL
+// that users have published. Nothing public says what else it may be; with other syndromes it is 0
+// here.
 func (e *cqe) setSyndrome(syndrome byte) {
 	e[cqeSyndrome] = syndrome
 	e[cqeVendor] = map[byte]byte{

@@ -85,7 +85,8 @@ func (d *Device) Reset() {
 	d.seg.setState(0)
 }
 
-// reset is what comes after a reset of the adapter and of its firmware. No command is being executed.
+// reset is what comes after a reset of the adapter and of its firmware. No command is being
+// executed.
 func (d *Device) reset() {
 	d.commands.unmap()
 	d.faults.reset()

@@ -8,10 +8,10 @@
 //	              ├─► ethernet   eth.go: queues; flow.go: tables; frame.go: frames ─► package wire
 //	              └─► firmware   command.go, eq.go, caps.go, resources.go, hca.go, port.go
 //
-// The halves know what they are given: the network function knows the CQs and keys of RDMA, and both
-// know the firmware. All stand on what is in env.go (memory, interrupts, recorder, clock, faults),
-// object.go (numbered objects, and the handlers of commands about them), ring.go and sendqueue.go
-// (queues in the guest's memory). None of these refers to one that stands on it.
+// The halves know what they are given: the network function knows the CQs and keys of RDMA, and
+// both know the firmware. All stand on what is in env.go (memory, interrupts, recorder, clock,
+// faults), object.go (numbered objects, and the handlers of commands about them), ring.go and
+// sendqueue.go (queues in the guest's memory). None of these refers to one that stands on it.
 //
 // The layouts of commands, contexts and registers are generated from the kernel's mlx5_ifc.h
 // (package ifc). The sources of what they mean are Linux' drivers and rdma-core's libmlx5.

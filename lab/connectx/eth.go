@@ -175,8 +175,8 @@ func (e *ethernet) createTIR(c *call) ifc.Status {
 		return ifc.StatusBadParamErr
 	}
 	_, st := e.tirs.give(ctx, 1, 1<<16, c, ifc.CreateTirOutTirn)
-	// mlx5e makes TIRs for each type of packets with one table of queues: its RSS. Its TIRs of single queues
-	// have a table as well, but do not hash.
+	// mlx5e makes TIRs for each type of packets with one table of queues: its RSS. Its TIRs of
+	// single queues have a table as well, but do not hash.
 	if st == ifc.StatusOk && ifc.TircRxHashFieldSelectorOuter.Is(ctx) { // those of single queues have a function without fields
 		e.rss.Store(ifc.TircIndirectTable.U32(ctx))
 	}
@@ -258,8 +258,8 @@ func (q *ethQueue) open(e *ethernet, w []byte, cqn uint32) ifc.Status {
 	return e.env.mapRing(&q.ring, ifc.WqPas.At(w), ifc.WqLogWqPgSz.Int(w), ifc.WqPageOffset.Int(w), ifc.WqDbrAddr.Get(w))
 }
 
-// move changes a queue's state: from reset to ready, from anywhere to error and to reset. The driver
-// names the state that it takes the queue to be in, and gets an error if that is not so.
+// move changes a queue's state: from reset to ready, from anywhere to error and to reset. The
+// driver names the state that it takes the queue to be in, and gets an error if that is not so.
 func (q *ethQueue) move(from, to int) ifc.Status {
 	q.mu.Lock()
 	defer q.mu.Unlock()

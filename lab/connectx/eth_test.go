@@ -355,7 +355,8 @@ func TestSegmentation(t *testing.T) {
 	}
 }
 
-// TestBadFrames posts requests that a real adapter refuses. Each ends the queue, which is then reset.
+// TestBadFrames posts requests that a real adapter refuses. Each ends the queue, which is then
+// reset.
 func TestBadFrames(t *testing.T) {
 	a, b := twoNetdevs(t)
 	eth, buf := ethSeg(0, 0, nil, 0), a.m.alloc(pageBytes)
@@ -426,8 +427,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// FuzzNetdev has a guest that posts anything to its network function's queues, for frames that another
-// receives in buffers of any sizes: each request completes.
+// FuzzNetdev has a guest that posts anything to its network function's queues, for frames that
+// another receives in buffers of any sizes: each request completes.
 func FuzzNetdev(f *testing.F) {
 	const both = ifc.EthWqeL3Csum | ifc.EthWqeL4Csum
 	f.Add(byte(ifc.OpcodeSend), byte(both), uint16(0), uint16(0), tcpFrame(false, 0x10, nil), uint16(1000), []byte(nil), []byte{64})
@@ -501,7 +502,8 @@ func TestNetworkObjects(t *testing.T) {
 	}
 }
 
-// TestNoRawPackets refuses what mlx5_ib makes for a raw packet QP: a program has no transport domain.
+// TestNoRawPackets refuses what mlx5_ib makes for a raw packet QP: a program has no transport
+// domain.
 func TestNoRawPackets(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	n := m.newNetdev()

@@ -44,8 +44,8 @@ const (
 	faultRegister   = faultCapability + 4
 )
 
-// Inject causes a fault, count times where that has a meaning. It runs in the guest, with the folder of the adapter's
-// PCI device in sysfs.
+// Inject causes a fault, count times where that has a meaning. It runs in the guest, with the
+// folder of the adapter's PCI device in sysfs.
 func Inject(pciDir string, fault Fault, count uint16) error {
 	f, err := os.OpenFile(filepath.Join(pciDir, "config"), os.O_WRONLY, 0)
 	if err != nil {
@@ -119,7 +119,8 @@ func (f *faults) reset() {
 	f.pending, f.firmware, f.waiting = nil, false, nil
 }
 
-// late reports whether the next entry of a CQ is late, and sees to it that it comes. The CQ is locked.
+// late reports whether the next entry of a CQ is late, and sees to it that it comes. The CQ is
+// locked.
 func (f *faults) late(q delayed) bool {
 	if ms, ok := f.take(FaultLate); ok {
 		time.AfterFunc(time.Duration(ms)*time.Millisecond, q.writeLate)

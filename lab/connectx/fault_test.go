@@ -229,8 +229,8 @@ func TestInfiniBandLink(t *testing.T) {
 	}
 }
 
-// TestLinkDowned takes the link down and up: register PAOS shows it, and each time that it went down is counted, as far as the
-// field of 8 bits goes.
+// TestLinkDowned takes the link down and up: register PAOS shows it, and each time that it went
+// down is counted, as far as the field of 8 bits goes.
 func TestLinkDowned(t *testing.T) {
 	for _, infiniBand := range []bool{false, true} {
 		m := newMachine(t, newHub(), 1, func(c *Config) { c.InfiniBand = infiniBand })

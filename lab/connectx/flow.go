@@ -30,7 +30,8 @@ type flowTable struct {
 }
 
 const (
-	// Of all tables: mlx5e has a few groups in each, and an entry for a protocol, a VLAN or an address.
+	// Of all tables: mlx5e has a few groups in each, and an entry for a protocol, a VLAN or an
+	// address.
 	maxFlowGroups  = 1 << 12
 	maxFlowEntries = 1 << 16
 )
@@ -191,8 +192,8 @@ func (f *flowTables) setEntry(t *flowTable, c *call) ifc.Status {
 	return ifc.StatusOk
 }
 
-// checkActions checks what an entry does with frames, of which list has the destinations, and then the
-// counters, as mlx5_cmd_set_fte writes them. The tables are locked.
+// checkActions checks what an entry does with frames, of which list has the destinations, and then
+// the counters, as mlx5_cmd_set_fte writes them. The tables are locked.
 func (f *flowTables) checkActions(ctx, list []byte) ifc.Status {
 	const allow, drop, forward, count = 1, 2, 4, 8 // MLX5_FLOW_CONTEXT_ACTION_*
 	const toTable, toTIR = 1, 2                    // MLX5_IFC_FLOW_DESTINATION_TYPE_*

@@ -11,7 +11,8 @@ import (
 
 // failing is a QP in the error state, or on its way there.
 type failing interface {
-	// flush flushes the receives that have been posted. It reports false if the QP has left the state.
+	// flush flushes the receives that have been posted. It reports false if the QP has left the
+	// state.
 	flush() bool
 }
 

@@ -145,8 +145,8 @@ func (e *ethernet) execute(q *sendQueue, wqe []byte) bool {
 	return true
 }
 
-// segment sends data behind a TCP header in frames with mss bytes of it each. It reports false if the
-// header is not one of Ethernet, IP and TCP and nothing else.
+// segment sends data behind a TCP header in frames with mss bytes of it each. It reports false if
+// the header is not one of Ethernet, IP and TCP and nothing else.
 func (e *ethernet) segment(frame []byte, header, mss int) bool {
 	if header < wire.EtherSize || header > len(frame) || mss == 0 || header+min(mss, len(frame)) > maxFrame {
 		return false
@@ -267,8 +267,8 @@ func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 	be.PutUint16(c[cqeCounter:], q.head)
 	be.PutUint32(c[cqeOpQPN:], q.num)
 	be.PutUint64(c[cqeTime:], e.env.clock())
-	// check_sum, for CHECKSUM_COMPLETE; hds_ip_ext with CQE_L3_OK and CQE_L4_OK; l4_l3_hdr_type with the
-	// types CQE_L3_HDR_TYPE_* and CQE_L4_HDR_TYPE_* (mlx5e_handle_csum).
+	// check_sum, for CHECKSUM_COMPLETE; hds_ip_ext with CQE_L3_OK and CQE_L4_OK; l4_l3_hdr_type
+	// with the types CQE_L3_HDR_TYPE_* and CQE_L4_HDR_TYPE_* (mlx5e_handle_csum).
 	be.PutUint16(c[20:], roce.OnesSum(frame[wire.EtherSize:], 0)) // of all behind the Ethernet header
 	c[28] = 1 | l.L3OK<<1 | l.L4OK<<2                             // headers that are in order
 	c[29] |= l.L3Type<<2 | l.L4Type<<4

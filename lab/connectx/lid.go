@@ -11,8 +11,8 @@ import (
 
 const subnetPrefix = 0xfe80000000000000 // of GIDs: the link-local one
 
-// lids are the addresses that the engine has for LIDs. InfiniBand's packets go over the same networks
-// as those of RoCE v2: between LIDs, or with a GRH between GIDs.
+// lids are the addresses that the engine has for LIDs. InfiniBand's packets go over the same
+// networks as those of RoCE v2: between LIDs, or with a GRH between GIDs.
 var lids = netip.MustParsePrefix("fd1b::/112")
 
 func lidAddr(lid uint16) netip.Addr {

@@ -40,8 +40,8 @@ func (t *keyTable) reset() {
 	}
 }
 
-// mkey is a memory key. One that is free grants nothing: UMR requests configure it. Its lock is taken
-// with that of a QP held, and is held while the engine's regions are made and ended.
+// mkey is a memory key. One that is free grants nothing: UMR requests configure it. Its lock is
+// taken with that of a QP held, and is held while the engine's regions are made and ended.
 type mkey struct {
 	t     *keyTable
 	index uint32
@@ -246,8 +246,8 @@ func (t *keyTable) physicalMemory() ([]byte, error) {
 	return t.guest.Bytes(), nil
 }
 
-// mapPages maps the memory of a key. Its pages may be larger than the memory, so that only the parts
-// of them that belong to it need to be the guest's.
+// mapPages maps the memory of a key. Its pages may be larger than the memory, so that only the
+// parts of them that belong to it need to be the guest's.
 func (k *mkey) mapPages(start, length uint64) ([]byte, ifc.Status) {
 	const flags = 3 // of an entry: MLX5_IB_MTT_READ and MLX5_IB_MTT_WRITE, which say what the key's rights do
 	shift := ifc.MkcLogPageSize.Int(k.context)

@@ -126,8 +126,8 @@ func on[P, T any](of func(*P) *objects[T], num ifc.Field, do func(T, *call) ifc.
 	}
 }
 
-// drop returns the handler of a command that ends an object. end, if not nil, refuses that or ends what
-// the object holds.
+// drop returns the handler of a command that ends an object. end, if not nil, refuses that or ends
+// what the object holds.
 func drop[P, T any](of func(*P) *objects[T], num ifc.Field, end func(T) ifc.Status) func(*P, *call) ifc.Status {
 	return func(p *P, c *call) ifc.Status {
 		v, ok := of(p).get(num.U32(c.in))

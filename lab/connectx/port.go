@@ -157,7 +157,8 @@ var vportFields = map[ifc.Field][]ifc.Field{
 		ifc.NicVportContextArmChangeEvent, ifc.NicVportContextEventOnMtu, ifc.NicVportContextEventOnPromiscChange,
 		ifc.NicVportContextEventOnVlanChange, ifc.NicVportContextEventOnMcAddressChange, ifc.NicVportContextEventOnUcAddressChange,
 	},
-	// The lists of addresses say what to receive. They are not kept: every frame on the wire is received.
+	// The lists of addresses say what to receive. They are not kept: every frame on the wire is
+	// received.
 	ifc.ModifyNicVportFieldSelectAddressesList: nil,
 }
 

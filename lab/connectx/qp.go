@@ -43,11 +43,12 @@ type qpTable struct {
 }
 
 // qp is a queue pair. The send queue follows the receive queue in the guest's memory; the doorbell
-// record has the number of receives that are posted, and that of blocks of 64 bytes of send requests,
-// of which 16 bits each count.
+// record has the number of receives that are posted, and that of blocks of 64 bytes of send
+// requests, of which 16 bits each count.
 //
-// QPs of other types than RC, UC and UD, which the kernel makes for management and for UMR requests,
-// are UD QPs of the engine, of which the driver uses the local operations alone, except for QP 1.
+// QPs of other types than RC, UC and UD, which the kernel makes for management and for UMR
+// requests, are UD QPs of the engine, of which the driver uses the local operations alone, except
+// for QP 1.
 type qp struct {
 	t         *qpTable
 	num       uint32
@@ -74,7 +75,8 @@ const (
 	gsiQKey = 0x80010000 // IB_QP1_QKEY, which the driver does not set
 )
 
-// Types of receive queues, qpc.rq_type: MLX5_NON_ZERO_RQ, MLX5_SRQ_RQ and MLX5_ZERO_LEN_RQ of mlx5_ib.
+// Types of receive queues, qpc.rq_type: MLX5_NON_ZERO_RQ, MLX5_SRQ_RQ and MLX5_ZERO_LEN_RQ of
+// mlx5_ib.
 const (
 	rqOwn  = 0
 	rqSRQ  = 1
@@ -92,7 +94,8 @@ func (t *qpTable) create(c *call) ifc.Status {
 	st, pdn := ifc.QpcSt.Int(ctx), ifc.QpcPd.U32(ctx)
 	typ, ok := engineTypes[st]
 	switch {
-	// Without what the capabilities do not have: umem, signatures, and CQEs that scatter data (cs_req).
+	// Without what the capabilities do not have: umem, signatures, and CQEs that scatter data
+	// (cs_req).
 	case !ok, ifc.CreateQpInWqUmemValid.Is(c.in), ifc.CreateQpInQpcExt.Is(c.in), ifc.QpcDbrUmemValid.Is(ctx), ifc.QpcWqSignature.Is(ctx),
 		ifc.QpcCsReq.Is(ctx), ifc.QpcCsRes.Is(ctx), ifc.QpcState.Is(ctx):
 		return ifc.StatusBadParamErr

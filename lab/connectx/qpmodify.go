@@ -135,8 +135,8 @@ func (q *qp) attributes(ctx []byte, t transition, mask uint64) (*verbs.QPAttr, v
 	if q.st == ifc.QpTypeQp1 {
 		a.QKey = gsiQKey
 	}
-	// The engine checks, as a real adapter does, that a transition has what the InfiniBand Architecture
-	// (Modify Queue Pair) requires; the driver's mask names only what is optional.
+	// The engine checks, as a real adapter does, that a transition has what the InfiniBand
+	// Architecture (Modify Queue Pair) requires; the driver's mask names only what is optional.
 	known := verbs.MaskState
 	if t.any {
 		return a, known

@@ -26,8 +26,8 @@ func (k EventKind) String() string {
 	return [...]string{"command", "doorbell", "wqe", "cqe", "eqe", "reset", "refusal"}[k]
 }
 
-// Event is something that happens between the driver and the adapter, for [Config].Record. In and Out are
-// valid during the call.
+// Event is something that happens between the driver and the adapter, for [Config].Record. In and
+// Out are valid during the call.
 type Event struct {
 	Kind   EventKind
 	Number uint32 // opcode of a command, UAR of a doorbell, number of the queue

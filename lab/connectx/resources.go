@@ -33,7 +33,8 @@ func (r *resources) reset() {
 
 const firstUAR = 16 // of the pages of the BAR: the others are the initialization segment's and MSI-X's
 
-// allocUAR gives out the first UAR of a page of the driver's processor, which maps all that are in it.
+// allocUAR gives out the first UAR of a page of the driver's processor, which maps all that are in
+// it.
 func (r *resources) allocUAR(c *call) ifc.Status {
 	// mlx5_core's alloc_uars_page maps a page and counts on all UARs that are in it.
 	n := r.caps.uarsPerPage()

@@ -13,8 +13,8 @@ const (
 	sendRecord = 1
 )
 
-// ring is a queue in the guest's memory with its doorbell record: mapped at an offset, as entries of
-// a size and number that are powers of two.
+// ring is a queue in the guest's memory with its doorbell record: mapped at an offset, as entries
+// of a size and number that are powers of two.
 type ring struct {
 	view, record *vfiouser.View
 	mem          []byte // of the entries
@@ -73,8 +73,8 @@ func (e *env) mapRing(r *ring, list []byte, logPage, offset int, record uint64) 
 	return st
 }
 
-// doorbellRecord maps a doorbell record: two big endian words at an address of eight bytes' alignment, of
-// which the view has the first at the offset that is returned.
+// doorbellRecord maps a doorbell record: two big endian words at an address of eight bytes'
+// alignment, of which the view has the first at the offset that is returned.
 func (e *env) doorbellRecord(addr uint64) (v *vfiouser.View, off int, st ifc.Status) {
 	if addr%8 != 0 {
 		return nil, 0, ifc.StatusBadParamErr

@@ -24,8 +24,9 @@ const (
 	ctrlImm    = 12
 )
 
-// request copies the request of a send queue at an index, behind which the guest has posted blocks, and returns its
-// size, or 0 if it is larger than that or than the queue. The copy is what is checked: the guest may go on to write.
+// request copies the request of a send queue at an index, behind which the guest has posted blocks,
+// and returns its size, or 0 if it is larger than that or than the queue. The copy is what is
+// checked: the guest may go on to write.
 func (r *ring) request(wqe *[maxWQE]byte, index, blocks uint16) int {
 	copy(wqe[:], r.at(uint32(index)))
 	size := int(be.Uint32(wqe[ctrlQPNDS:])&0x3f) * segment
@@ -50,8 +51,8 @@ const idOpcode = 32
 
 func sendID(counter uint16, opcode byte) uint64 { return uint64(opcode)<<idOpcode | uint64(counter) }
 
-// shown is what doorbells have shown of a send queue. A driver that is ahead of its stores has more in
-// its doorbell record, whose requests may have copies yet to come.
+// shown is what doorbells have shown of a send queue. A driver that is ahead of its stores has more
+// in its doorbell record, whose requests may have copies yet to come.
 type shown struct {
 	mu     sync.Mutex
 	closed bool              // the queue's memory is gone
@@ -91,9 +92,9 @@ func (s *shown) to() uint16 {
 	return s.end
 }
 
-// use replaces a request that has been read from memory by its copy, if there is one. Both must agree,
-// but for the completion that the copy may ask for: by that mlx5_core finds out which of them is
-// executed (wc.c). It reports false if they do not.
+// use replaces a request that has been read from memory by its copy, if there is one. Both must
+// agree, but for the completion that the copy may ask for: by that mlx5_core finds out which of
+// them is executed (wc.c). It reports false if they do not.
 func (s *shown) use(index uint16, wqe []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +119,8 @@ func (s *shown) reset() {
 
 const flameSize = 1 << logRegister / 2
 
-// requestBlocks returns the size of a request that fits in a register, of which b is the start, or 0.
+// requestBlocks returns the size of a request that fits in a register, of which b is the start, or
+// 0.
 func requestBlocks(b []byte) int {
 	if len(b) < 8 {
 		return 0

@@ -40,8 +40,8 @@ type srqTable struct {
 }
 
 // srq is a shared receive queue: a list that is linked through the first 16 bytes of its entries
-// (struct mlx5_wqe_srq_next_seg). Word 0 of the doorbell record counts the receives that are posted.
-// Drivers make them as RMPs, or as XRC SRQs, of which the domain has no meaning here.
+// (struct mlx5_wqe_srq_next_seg). Word 0 of the doorbell record counts the receives that are
+// posted. Drivers make them as RMPs, or as XRC SRQs, of which the domain has no meaning here.
 type srq struct {
 	t       *srqTable
 	num     uint32
@@ -82,8 +82,8 @@ func (t *srqTable) createRMP(c *call) ifc.Status {
 	return s.create(c, ifc.CreateRmpOutRmpn, list.At(c.in), ifc.WqLogWqPgSz.Int(wq), ifc.WqPageOffset.Int(wq), ifc.WqDbrAddr.Get(wq), ifc.WqPd.U32(wq), ifc.WqLwm.Int(wq))
 }
 
-// create maps an SRQ and makes that of the engine. Its ring there holds all receives, as the limit is
-// compared with their number.
+// create maps an SRQ and makes that of the engine. Its ring there holds all receives, as the limit
+// is compared with their number.
 func (s *srq) create(c *call, num ifc.Field, list []byte, logPage, offset int, record uint64, pdn uint32, limit int) ifc.Status {
 	t := s.t
 	pd, ok := t.pds.get(pdn)
@@ -150,8 +150,8 @@ func (s *srq) modifyRMP(c *call) ifc.Status {
 
 // refill takes the receives that the doorbell record shows. The engine's SRQ is locked.
 func (s *srq) refill(r *engine.Ring) {
-	// The driver has linked the entries in the order in which it posts them, and the adapter follows the
-	// links (mlx5_ib's and libmlx5's srq.c).
+	// The driver has linked the entries in the order in which it posts them, and the adapter
+	// follows the links (mlx5_ib's and libmlx5's srq.c).
 	for range s.ring.waiting() {
 		w, sges := r.NextRecv()
 		if w == nil {

@@ -12,11 +12,11 @@ import (
 
 // transport is the RDMA half of the adapter: memory keys, CQs, QPs and SRQs, which engine executes.
 //
-// The engine reads the guest's queues through the refill functions and hands completions to deliver,
-// with its locks held: that of the QP and, for an SRQ, that too. These functions take cq.mu and then
-// eq.mu, and the locks of tables. So no lock of this package is held while the engine is called; a
-// table's is held for the table alone. What a doorbell needs of a QP belongs to the engine's lock of
-// the QP, as the functions that use it are called with that.
+// The engine reads the guest's queues through the refill functions and hands completions to
+// deliver, with its locks held: that of the QP and, for an SRQ, that too. These functions take
+// cq.mu and then eq.mu, and the locks of tables. So no lock of this package is held while the
+// engine is called; a table's is held for the table alone. What a doorbell needs of a QP belongs to
+// the engine's lock of the QP, as the functions that use it are called with that.
 type transport struct {
 	infiniBand bool
 	eng        *engine.Device

@@ -117,8 +117,8 @@ func TestSendRequests(t *testing.T) {
 	y.recv.empty()
 }
 
-// TestBadSendRequests posts what hardware refuses, each to a new pair, with a request behind it that
-// is flushed.
+// TestBadSendRequests posts what hardware refuses, each to a new pair, with a request behind it
+// that is flushed.
 func TestBadSendRequests(t *testing.T) {
 	const (
 		lenErr, opErr, protErr, flushErr = 0x01, 0x02, 0x04, 0x05
@@ -798,7 +798,8 @@ func TestDoorbellOfAnotherUAR(t *testing.T) {
 	m.dev.doorbell(m.uar, uarSend+flameSize, bell)
 	x.send.expect(cqeRequest, 0, 0)
 
-	// A store of a whole request that the send queue of the network function has not, and would fail for.
+	// A store of a whole request that the send queue of the network function has not, and would
+	// fail for.
 	n := m.newNetdev()
 	request := n.request(ifc.OpcodeNop, ifc.WqeCtrlCqUpdate)
 	n.put(request)
@@ -826,8 +827,8 @@ func TestDoorbellOfAnotherUAR(t *testing.T) {
 	}
 }
 
-// TestResetDuringTraffic resets the adapter under a transfer: nothing is written afterwards, and the
-// driver can begin again.
+// TestResetDuringTraffic resets the adapter under a transfer: nothing is written afterwards, and
+// the driver can begin again.
 func TestResetDuringTraffic(t *testing.T) {
 	h := newHub()
 	a, b := newMachine(t, h, 1), newMachine(t, h, 2)

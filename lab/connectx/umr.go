@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
-// A UMR request configures an mkey: it registers memory, binds a memory window or invalidates either.
-// Behind the control segment, whose last word names the key, it has
+// A UMR request configures an mkey: it registers memory, binds a memory window or invalidates
+// either. Behind the control segment, whose last word names the key, it has
 //
 //	struct mlx5_wqe_umr_ctrl_seg   what to change, and in which state the key must be
 //	struct mkc                     new values of the fields that the mask selects
@@ -110,7 +110,8 @@ var malformed = []refusal{
 	}},
 }
 
-// conflicts are the reasons for which a key is not changed: it fails with a memory window bind error.
+// conflicts are the reasons for which a key is not changed: it fails with a memory window bind
+// error.
 var conflicts = []refusal{
 	{"the key has been destroyed", func(u *keyUpdate) bool { return u.k.gone }},
 	{"the key is not for such requests", func(u *keyUpdate) bool { return !ifc.MkcUmrEn.Is(u.old) }},

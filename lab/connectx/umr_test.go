@@ -119,8 +119,8 @@ func (q *testQP) write(value byte, addr uint64, key uint32) byte {
 	return e[cqeSyndrome]
 }
 
-// TestUMRRegisters registers memory as mlx5_ib does: first a free key, whose list of pages comes in two
-// parts from memory, then enabled, reregistered and revoked.
+// TestUMRRegisters registers memory as mlx5_ib does: first a free key, whose list of pages comes in
+// two parts from memory, then enabled, reregistered and revoked.
 func TestUMRRegisters(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	q, all := m.umrQP(), m.physicalKey()
@@ -422,8 +422,8 @@ func TestMemoryWindows(t *testing.T) {
 	}
 }
 
-// TestFastRegistration is REG_MR and LOCAL_INV of the kernel's users, with lists in the request and in
-// memory, of pages and of parts.
+// TestFastRegistration is REG_MR and LOCAL_INV of the kernel's users, with lists in the request and
+// in memory, of pages and of parts.
 func TestFastRegistration(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	all := m.physicalKey()
@@ -524,8 +524,8 @@ func TestTranslationEntriesAreBounded(t *testing.T) {
 	}
 }
 
-// FuzzUMR has any UMR request, of a program's QP, the kernel's or that for such requests, change a key,
-// which is then used. A program does not reach memory that is not its own.
+// FuzzUMR has any UMR request, of a program's QP, the kernel's or that for such requests, change a
+// key, which is then used. A program does not reach memory that is not its own.
 func FuzzUMR(f *testing.F) {
 	f.Add(byte(0), byte(umrInline|umrCheckNotFree), uint64(ifc.MkeyMaskLen|ifc.MkeyMaskStartAddr|ifc.MkeyMaskRw|ifc.MkeyMaskFree), uint64(0), make([]byte, 64), seg(4096, 0x101, base))
 	f.Add(byte(1), byte(umrInline|umrOffsetValid), uint64(maskPlace|maskAccess|ifc.MkeyMaskFree|ifc.MkeyMaskKey), uint64(4), bytes.Repeat([]byte{0x0c}, 64), bytes.Repeat([]byte{0, 0, 0, 0, 0, 0x10, 0x10, 3}, 8))

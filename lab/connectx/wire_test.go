@@ -31,8 +31,8 @@ func (n *netdev) frame(f []byte) {
 	n.sendCQ.expect(cqeRequest, n.send(ifc.OpcodeSend, ethSeg(0, 0, nil, 0), seg(len(f), n.key, n.page)), 0)
 }
 
-// TestForeignRoCE exchanges packets with a RoCE device that is no adapter: a host behind the network
-// link of one, as rxe is on a bridge.
+// TestForeignRoCE exchanges packets with a RoCE device that is no adapter: a host behind the
+// network link of one, as rxe is on a bridge.
 func TestForeignRoCE(t *testing.T) {
 	for _, tt := range []struct{ name, host, own string }{{"IPv4", "10.0.0.77", "10.0.0.1"}, {"IPv6", "fd00::77", "fd00::1"}} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -45,7 +45,8 @@ func TestForeignRoCE(t *testing.T) {
 			x := m.createQP(ifc.QpTypeRc, m.createCQ(6, 64), m.createCQ(6, 64))
 			x.connect(0x4321, host)
 
-			// fromHost returns the frame of a packet from the host, whose identification is not that of the adapter.
+			// fromHost returns the frame of a packet from the host, whose identification is not
+			// that of the adapter.
 			id := uint16(0x1234)
 			fromHost := func(port uint16, data []byte) []byte {
 				ip := slices.Concat([]byte{0x08, 0x00, 0x45, 2, 0, byte(28 + len(data)), byte(id >> 8), byte(id), 0x40, 0, 64, 17, 0, 0}, host.AsSlice(), own.AsSlice())
@@ -149,8 +150,8 @@ func TestUDPWire(t *testing.T) {
 	}
 }
 
-// TestGroupsOnTheWire sends a datagram to a group, which each member gets once, by whatever number of
-// addresses, and the network links as a frame.
+// TestGroupsOnTheWire sends a datagram to a group, which each member gets once, by whatever number
+// of addresses, and the network links as a frame.
 func TestGroupsOnTheWire(t *testing.T) {
 	for _, name := range []string{"239.129.2.3", "ff05::8102:0304"} {
 		t.Run(name, func(t *testing.T) {

@@ -286,8 +286,8 @@ type paths struct {
 // maxPaths bounds the address handles of a QP.
 const maxPaths = 256
 
-// refresh forgets the handles when there are many, or the GIDs have changed. No request has one: the
-// engine asks for requests when it has sent all others.
+// refresh forgets the handles when there are many, or the GIDs have changed. No request has one:
+// the engine asks for requests when it has sent all others.
 func (p *paths) refresh() {
 	if turn := p.addressing.turn.Load(); len(p.ahs) >= maxPaths || p.turn != turn {
 		p.forget()

@@ -49,8 +49,8 @@ func TestAdapter(t *testing.T) {
 	}
 }
 
-// TestAdapterKilled ends machines in all possible ways while C programs send. Function command checks
-// that nothing is left behind.
+// TestAdapterKilled ends machines in all possible ways while C programs send. Function command
+// checks that nothing is left behind.
 func TestAdapterKilled(t *testing.T) {
 	const script = `ibv_rc_pingpong -d mlx5_0 -g 1 -n 100000000 >/dev/null & until ibv_rc_pingpong -d mlx5_0 -g 1 -n 100000000 localhost; do sleep 0.1; done >/dev/null 2>&1 &
 		until [ $(rdma res show qp | grep -c '^link mlx5_0/1 .* type RC state RTS') = 2 ]; do sleep 0.1; done; echo up; `
@@ -145,8 +145,8 @@ func nicGuest() {
 	select {}
 }
 
-// TestNIC serves adapters to a QEMU that the lab has not started, with the arguments of docs/lab.md, and
-// then to another. The kernel's drivers find them.
+// TestNIC serves adapters to a QEMU that the lab has not started, with the arguments of
+// docs/lab.md, and then to another. The kernel's drivers find them.
 func TestNIC(t *testing.T) {
 	dir := t.TempDir()
 	paths := []string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}

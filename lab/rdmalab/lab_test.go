@@ -105,8 +105,8 @@ func startUp(t *testing.T, cmd *exec.Cmd, stderr fmt.Stringer) {
 	}
 }
 
-// TestAdapterAndRXE exchanges messages between mlx5_0 and rxe0 of a machine, which a bridge puts on the
-// wire of the adapters.
+// TestAdapterAndRXE exchanges messages between mlx5_0 and rxe0 of a machine, which a bridge puts on
+// the wire of the adapters.
 func TestAdapterAndRXE(t *testing.T) {
 	script := `modprobe bridge
 		ip link add bridge0 up type bridge; ip link set v1 master bridge0; ip link set eth1 master bridge0
@@ -139,7 +139,8 @@ func TestAdapterAndRXE(t *testing.T) {
 	}
 }
 
-// TestAdapterUDP connects mlx5_0 of a machine to a device of package soft on this one, in both directions.
+// TestAdapterUDP connects mlx5_0 of a machine to a device of package soft on this one, in both
+// directions.
 func TestAdapterUDP(t *testing.T) {
 	verbs := labtest.Built(t, "verbs")
 	for name, script := range map[string]string{

@@ -73,8 +73,8 @@
 //
 // # Tests
 //
-// A test of go test -exec rdmalab that exceeds its time shows its stacks: SIGQUIT is passed on to the
-// program, and -test.timeout is reduced by the wait for a turn and for the machine. The files
+// A test of go test -exec rdmalab that exceeds its time shows its stacks: SIGQUIT is passed on to
+// the program, and -test.timeout is reduced by the wait for a turn and for the machine. The files
 // that flags such as -test.coverprofile and the variable GOCOVERDIR name are copied from the guest.
 //
 // # Dilated time
@@ -103,8 +103,8 @@
 // A run in which the kernel reports a bug of its own fails, unless the program
 // has written "lab: expect warning: " and a part of the warning to /dev/kmsg.
 //
-// The lab sets VERBS_LAB to the kernel's release, with --nic VERBS_NIC to its value and, if there are
-// two machines, VERBS_HOST to 1 or 2 and VERBS_PEER to the release of the other kernel.
+// The lab sets VERBS_LAB to the kernel's release, with --nic VERBS_NIC to its value and, if there
+// are two machines, VERBS_HOST to 1 or 2 and VERBS_PEER to the release of the other kernel.
 package main
 
 import (
@@ -145,8 +145,8 @@ func main() {
 	os.Exit(code)
 }
 
-// withSignals returns the standard streams of this process and what gets its SIGQUIT, while a program
-// runs that can answer with its stacks. Otherwise the signal ends the context.
+// withSignals returns the standard streams of this process and what gets its SIGQUIT, while a
+// program runs that can answer with its stacks. Otherwise the signal ends the context.
 func withSignals(ctx context.Context) (context.Context, machine.Stdio) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	got, quits := make(chan os.Signal, 1), make(chan os.Signal)

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestRooms checks that packages of the lab use those below them only: the guest, and what it agrees on with the
-// host, none of the host.
+// TestRooms checks that packages of the lab use those below them only: the guest, and what it
+// agrees on with the host, none of the host.
 func TestRooms(t *testing.T) {
 	const module = "github.com/goverbs/verbs/lab/"
 	for room, below := range map[string][]string{

@@ -18,7 +18,8 @@ import (
 	"github.com/goverbs/verbs/lab/internal/machine"
 )
 
-// testModule writes a module of packages, each with a test of the given body, and returns its folder.
+// testModule writes a module of packages, each with a test of the given body, and returns its
+// folder.
 func testModule(t *testing.T, bodies map[string]string) string {
 	dir := t.TempDir()
 	write := func(name, text string) {

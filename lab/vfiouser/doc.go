@@ -7,6 +7,7 @@
 //	  └── guest memory ────► Memory           mapped here by its file descriptors: DMA is a copy
 //	  ◄── eventfd ────────── Interrupts
 //
-// The guest and the client may send anything: sizes, offsets, numbers and files are checked here, and a
-// device gets accesses inside of its regions only. Memory is that of files which cannot be truncated.
+// The guest and the client may send anything: sizes, offsets, numbers and files are checked here,
+// and a device gets accesses inside of its regions only. Memory is that of files which cannot be
+// truncated.
 package vfiouser

@@ -23,9 +23,9 @@ var ErrUnmapped = errors.New("address is not mapped for DMA")
 // Memory is the memory of the guest that a device may access. The client maps and unmaps it at any
 // time.
 //
-// A device copies by ReadAt and WriteAt, or makes a [View]. A view of pages stays valid memory of this
-// process until it is closed: what the client unmaps is replaced by private memory in one step, so
-// that accesses under way reach neither the guest nor a fault.
+// A device copies by ReadAt and WriteAt, or makes a [View]. A view of pages stays valid memory of
+// this process until it is closed: what the client unmaps is replaced by private memory in one
+// step, so that accesses under way reach neither the guest nor a fault.
 type Memory struct {
 	mu       sync.RWMutex
 	mapped   int       // regions and parts of views, see maxMapped
@@ -87,7 +87,8 @@ func (m *Memory) add(addr, size uint64, offset int64, prot int, file *os.File) e
 	}
 	r := &region{addr: addr, size: size, offset: offset, file: file, prot: prot}
 	if file != nil && prot != 0 {
-		// An access beyond the end of a file ends the process, so that the end must stay where it is.
+		// An access beyond the end of a file ends the process, so that the end must stay where it
+		// is.
 		if seals, err := unix.FcntlInt(file.Fd(), unix.F_GET_SEALS, 0); err != nil || seals&unix.F_SEAL_SHRINK == 0 {
 			return fmt.Errorf("map %#x+%#x: %w", addr, size, errUnsealed)
 		}
@@ -217,8 +218,8 @@ func (m *Memory) Pages(addrs []uint64, size uint64) (*View, error) {
 	return m.Part(addrs, size, 0, uint64(len(addrs))*size)
 }
 
-// Part is Pages for length bytes from off of their memory alone, which must be the guest's. Both are
-// multiples of this machine's page.
+// Part is Pages for length bytes from off of their memory alone, which must be the guest's. Both
+// are multiples of this machine's page.
 func (m *Memory) Part(addrs []uint64, size, off, length uint64) (*View, error) {
 	if size < pageSize || size&(size-1) != 0 || size > 1<<40 {
 		return nil, fmt.Errorf("pages of %d bytes: this machine maps pages of %d: %w", size, pageSize, unix.EINVAL)
@@ -255,8 +256,9 @@ func (m *Memory) Part(addrs []uint64, size, off, length uint64) (*View, error) {
 // (vm.max_map_count): with none left, Go's own memory could not grow.
 const maxMapped = 1 << 14
 
-// maxView is the size of the largest view, and maxReserved that of all views of a guest: a processor's
-// address space has 1<<47 bytes, for other guests and for Go as well. maxRegions bounds DMA_MAP.
+// maxView is the size of the largest view, and maxReserved that of all views of a guest: a
+// processor's address space has 1<<47 bytes, for other guests and for Go as well. maxRegions bounds
+// DMA_MAP.
 const (
 	maxView     = 1 << 42
 	maxReserved = 1 << 44

@@ -203,7 +203,8 @@ func TestPart(t *testing.T) {
 	}
 }
 
-// TestRemaps maps and unmaps a page as often as in a long life of a guest, with a view of all memory.
+// TestRemaps maps and unmaps a page as often as in a long life of a guest, with a view of all
+// memory.
 func TestRemaps(t *testing.T) {
 	m, f := guest(t)
 	v, err := m.All(1 << 30)
@@ -344,8 +345,8 @@ func TestTooManyMappings(t *testing.T) {
 	}
 }
 
-// TestReservedAddressesAreNotMemory makes large views where writable memory is limited, as it is with
-// vm.overcommit_memory=2.
+// TestReservedAddressesAreNotMemory makes large views where writable memory is limited, as it is
+// with vm.overcommit_memory=2.
 func TestReservedAddressesAreNotMemory(t *testing.T) {
 	m, _ := guest(t)
 	var old unix.Rlimit

@@ -399,8 +399,8 @@ func (c *Conn) setIRQs(b []byte) error {
 	return nil
 }
 
-// checkEventfd refuses what is no eventfd, and makes writes to one not wait: Interrupt holds locks. QEMU's
-// do not wait either.
+// checkEventfd refuses what is no eventfd, and makes writes to one not wait: Interrupt holds locks.
+// QEMU's do not wait either.
 func checkEventfd(f *os.File) error {
 	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", f.Fd()))
 	if err == nil && !bytes.Contains(info, []byte("\neventfd-count:")) {

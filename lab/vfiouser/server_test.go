@@ -268,7 +268,8 @@ func TestFullEventfd(t *testing.T) {
 	}
 }
 
-// TestTruncatedMemory refuses memory whose file can be truncated, and ends the connection with the reason.
+// TestTruncatedMemory refuses memory whose file can be truncated, and ends the connection with the
+// reason.
 func TestTruncatedMemory(t *testing.T) {
 	c := newClient(t)
 	c.version()
@@ -387,8 +388,8 @@ func TestBadMessage(t *testing.T) {
 	}
 }
 
-// FuzzMessages sends messages, each with a size that is right, so that their contents are reached, and with
-// files of several kinds. All files are closed in the end.
+// FuzzMessages sends messages, each with a size that is right, so that their contents are reached,
+// and with files of several kinds. All files are closed in the end.
 func FuzzMessages(f *testing.F) {
 	for _, m := range [][]byte{
 		mapping(0, 0, 4096), access(0, BAR0, 4, 1, 2, 3, 4), words(24, 4|1<<5, irqMSIX, 0, 1), slices.Concat(words(24, 2), quads(0, 0)),

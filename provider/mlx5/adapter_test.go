@@ -142,7 +142,8 @@ func (x *transfer) next() {
 	}
 }
 
-// TestTransfers transfers messages of all kinds and lengths over QPs of all types, also with an SRQ.
+// TestTransfers transfers messages of all kinds and lengths over QPs of all types, also with an
+// SRQ.
 func TestTransfers(t *testing.T) {
 	kinds(t, func(t *testing.T) {
 		for _, test := range []struct {
@@ -234,8 +235,9 @@ func vendorError(wc verbs.WC, want uint32) bool {
 	return errors.As(wc.Err(), &e) && e.VendorErr == want && strings.Contains(e.Error(), fmt.Sprintf("%#x", want))
 }
 
-// TestFailedRequests checks that a request to memory that is not the peer's fails, and those after it
-// are flushed, on both sides, with the adapter's vendor errors, and that the QPs can be reset and used again.
+// TestFailedRequests checks that a request to memory that is not the peer's fails, and those after
+// it are flushed, on both sides, with the adapter's vendor errors, and that the QPs can be reset
+// and used again.
 func TestFailedRequests(t *testing.T) {
 	kinds(t, func(t *testing.T) {
 		a, b := labtest.NewPair(t, labtest.MLX5, rdmatest.PairOptions{All: true})

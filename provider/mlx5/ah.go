@@ -14,8 +14,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// addressHandle is a path: struct mlx5_av of qp.h, which each datagram contains. The destination's key and number
-// are put in when it is posted.
+// addressHandle is a path: struct mlx5_av of qp.h, which each datagram contains. The destination's
+// key and number are put in when it is posted.
 type addressHandle struct {
 	ctx *context
 	num uint32
@@ -87,8 +87,8 @@ func (c *context) resolve(a *addressHandle, v *verbs.AddressVector, create func(
 	return nil
 }
 
-// setRoCE writes a vector for RoCE, where packets always have a GRH or IP header. The priority has 3
-// bits.
+// setRoCE writes a vector for RoCE, where packets always have a GRH or IP header. The priority has
+// 3 bits.
 func (a *addressHandle) setRoCE(v *verbs.AddressVector, typ verbs.GIDType, mac [6]byte) {
 	a.av[avRateSL] = rate(v.StaticRate)<<4 | v.SL&7<<1
 	if typ == verbs.GIDRoCEv2 {
@@ -130,8 +130,9 @@ func sourcePort(flow uint32) uint16 {
 	return first | uint16(flow&bits^flow>>14)
 }
 
-// rates are the adapter's codes of static rates, by enum ib_rate. Those from 2.5 to 120 Gb/s are that
-// and 5 (MLX5_STAT_RATE_OFFSET), the others have the code of the next that is not less, and 0 is no limit.
+// rates are the adapter's codes of static rates, by enum ib_rate. Those from 2.5 to 120 Gb/s are
+// that and 5 (MLX5_STAT_RATE_OFFSET), the others have the code of the next that is not less, and 0
+// is no limit.
 var rates = [...]uint8{
 	2: 7, 3: 8, 4: 9, 5: 10, 6: 11, 7: 12, 8: 13, 9: 14, 10: 15,
 	11: 11, 12: 13, 13: 15, 15: 9, 16: 15, 19: 9, 20: 13,

@@ -83,8 +83,8 @@ func (q *completionQueue) start() {
 	q.look()
 }
 
-// look makes q.next the CQE that shows whether there are completions: none as long as it is new, or its
-// owner is that of the round before.
+// look makes q.next the CQE that shows whether there are completions: none as long as it is new, or
+// its owner is that of the round before.
 func (q *completionQueue) look() {
 	q.Word = lastWord(q.at(q.next))
 	if q.Mask != swap32(newBits) || q.next-q.first > q.mask {
@@ -185,8 +185,8 @@ func (q *completionQueue) Take(wcs []verbs.WC) int {
 	return n
 }
 
-// drop makes Poll skip the completions of a QP, which will get no more: the QP has been destroyed or reset. Receives
-// of an SRQ go back to it.
+// drop makes Poll skip the completions of a QP, which will get no more: the QP has been destroyed
+// or reset. Receives of an SRQ go back to it.
 func (q *completionQueue) drop(qp *queuePair) {
 	q.exclude()
 	defer q.allow()
@@ -216,8 +216,8 @@ const (
 	armNumber    = 28      // arm_sn, two bits
 )
 
-// Arm implements [provider.CompletionQueue]. A request has the number of events before it, by which the
-// device knows whether it is an old one.
+// Arm implements [provider.CompletionQueue]. A request has the number of events before it, by which
+// the device knows whether it is an old one.
 func (q *completionQueue) Arm(solicitedOnly bool) error {
 	q.Lock()
 	defer q.Unlock()
@@ -248,9 +248,9 @@ func (q *completionQueue) Cap() int {
 	return int(q.mask)
 }
 
-// Resize implements [provider.Resizer]. The device writes to the new ring after a CQE that says so in the old
-// one. The CQEs before that, which have not been polled, are copied. They move on by one, as the
-// device has counted that CQE too.
+// Resize implements [provider.Resizer]. The device writes to the new ring after a CQE that says so
+// in the old one. The CQEs before that, which have not been polled, are copied. They move on by
+// one, as the device has counted that CQE too.
 func (q *completionQueue) Resize(size int, resize func(int, provider.UHW) error) error {
 	q.exclude()
 	defer q.allow()

@@ -100,8 +100,8 @@ func TestSyndromes(t *testing.T) {
 	}
 }
 
-// TestDatagramSource checks what a completion of a datagram has about its sender, on Ethernet and on
-// InfiniBand.
+// TestDatagramSource checks what a completion of a datagram has about its sender, on Ethernet and
+// on InfiniBand.
 func TestDatagramSource(t *testing.T) {
 	for _, link := range []verbs.LinkLayer{verbs.LinkEthernet, verbs.LinkInfiniBand} {
 		f := newFake(t, Driver{})
@@ -131,8 +131,8 @@ func TestDatagramSource(t *testing.T) {
 	}
 }
 
-// TestWildCompletions polls completions that belong to no request in flight: they are dropped, and what
-// is in flight completes later.
+// TestWildCompletions polls completions that belong to no request in flight: they are dropped, and
+// what is in flight completes later.
 func TestWildCompletions(t *testing.T) {
 	f := newFake(t, Driver{})
 	cq, other := f.cq(t, 63), f.cq(t, 63)
@@ -392,8 +392,8 @@ func TestRecycle(t *testing.T) {
 	cq.Stop(true)
 }
 
-// FuzzCompletions polls a ring with arbitrary contents, of QPs that have requests in flight: nothing is
-// written outside of the queues, and no more requests complete than there were.
+// FuzzCompletions polls a ring with arbitrary contents, of QPs that have requests in flight:
+// nothing is written outside of the queues, and no more requests complete than there were.
 func FuzzCompletions(f *testing.F) {
 	f.Add(uint8(3), uint8(4), []byte{0})
 	e := completion(&queuePair{index: 1}, 0)

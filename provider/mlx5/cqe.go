@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// A completion (CQE) is struct mlx5_cqe64 of device.h or, if it reports an error, struct mlx5_err_cqe. One
-// of 128 bytes has it in its second half.
+// A completion (CQE) is struct mlx5_cqe64 of device.h or, if it reports an error, struct
+// mlx5_err_cqe. One of 128 bytes has it in its second half.
 const (
 	smallCQE = 64
 	largeCQE = 128
@@ -42,8 +42,8 @@ const (
 	cqeInvalid    = 15
 )
 
-// last is the last word of a CQE, as a number: the counter of the request in the upper half, and op_own in
-// the lowest byte.
+// last is the last word of a CQE, as a number: the counter of the request in the upper half, and
+// op_own in the lowest byte.
 type last uint32
 
 func (w last) opcode() uint32  { return uint32(w) >> 4 & 0xf }
@@ -91,8 +91,8 @@ func status(syndrome uint8) verbs.WCStatus {
 }
 
 // decode decodes a CQE into wc, of the QP that its user index names, and reports whether it is the
-// completion of a request in flight. Only the CQs of a QP complete its requests, because they have the
-// locks for that.
+// completion of a request in flight. Only the CQs of a QP complete its requests, because they have
+// the locks for that.
 func (q *completionQueue) decode(p unsafe.Pointer, w last, qp *queuePair, wc *verbs.WC) bool {
 	if w.isReceive() && qp.recvCQ != q || !w.isReceive() && qp.sendCQ != q {
 		return false

@@ -31,9 +31,10 @@ var (
 	seedFlag  = flag.Uint64("seed", 1, "seed of TestQueuesAgainstC")
 )
 
-// TestQueuesAgainstC posts random lists of requests with libmlx5, in a process of its own, and with this
-// driver, and writes the same completions for both. All that the device would see has to be equal, byte for
-// byte: queues, doorbell records, registers. So have the results of posting and polling.
+// TestQueuesAgainstC posts random lists of requests with libmlx5, in a process of its own, and with
+// this driver, and writes the same completions for both. All that the device would see has to be
+// equal, byte for byte: queues, doorbell records, registers. So have the results of posting and
+// polling.
 //
 // What differs knowingly, and so is not in the lists or not compared:
 //
@@ -769,8 +770,8 @@ func (x *comparison) reset(p *comparedQP) {
 	if !x.equal("doorbell records after a reset", p.record, p.queuePair.record[:8]) {
 		return
 	}
-	// The CQs have to be empty before they can be compared: what has been removed is skipped here, and
-	// in libmlx5 the others have moved up.
+	// The CQs have to be empty before they can be compared: what has been removed is skipped here,
+	// and in libmlx5 the others have moved up.
 	x.draining = true
 	defer func() { x.draining = false }()
 	for i, q := range x.cqs {
@@ -794,8 +795,8 @@ func (x *comparison) drain(i int) {
 // resize changes the size of a CQ. The kernel does so with the ring that it knows.
 func (x *comparison) resize(q *comparedCQ) {
 	i, n := slices.Index(x.cqs[:], q), 1+x.rand.IntN(1<<x.rand.IntN(9))
-	// The adapter, which knows the records of before, takes the CQE of each resize for one that is still in
-	// the ring.
+	// The adapter, which knows the records of before, takes the CQE of each resize for one that is
+	// still in the ring.
 	if q.full() || n < int(q.pi-q.next)+1 || roundUp(n+1) == int(q.mask)+1 || q.resized >= min(n, int(q.mask)) {
 		return
 	}
@@ -1103,8 +1104,8 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 	}
 }
 
-// blank zeroes what is behind the inline data of a request at a block of a ring, up to the end of its
-// segment. No device reads it: libmlx5 leaves there what was in the queue.
+// blank zeroes what is behind the inline data of a request at a block of a ring, up to the end of
+// its segment. No device reads it: libmlx5 leaves there what was in the queue.
 func (q *sendQueue) blank(ring []byte, first uint32, wr *verbs.SendWR) {
 	n := len(wr.Inline)
 	for _, b := range provider.Args(wr).InlineList {

@@ -1,15 +1,15 @@
-// Package mlx5 drives the queues of NVIDIA's ConnectX adapters (mlx5_core and mlx5_ib), from ConnectX-4
-// and BlueField on.
+// Package mlx5 drives the queues of NVIDIA's ConnectX adapters (mlx5_core and mlx5_ib), from
+// ConnectX-4 and BlueField on.
 //
 //	Post ──► WQE in blocks of 64 bytes ──► doorbell record ──► register of the device, mapped
 //	                                                                     │
 //	Poll ◄── owner bit ◄── CQE in the ring ◄──────────────────────── ConnectX
 //
 // All queues are memory of the process that the kernel pins. Their contents are big-endian and no
-// uAPI: the layouts here are those of the kernel's include/linux/mlx5/{qp.h,device.h,cq.h}, each field
-// beside its name there, compared in tests with rdma-core's libmlx5. A
-// doorbell is a store to a page of the device (a UAR) that is mapped into the process, so posting,
-// polling and arming make no system call.
+// uAPI: the layouts here are those of the kernel's include/linux/mlx5/{qp.h,device.h,cq.h}, each
+// field beside its name there, compared in tests with rdma-core's libmlx5. A doorbell is a store to
+// a page of the device (a UAR) that is mapped into the process, so posting, polling and arming make
+// no system call.
 //
 // Poll checks the device's writes: a completion names a queue by a user index
 // and a request by a counter, and is dropped if no such request is in flight.
@@ -170,9 +170,9 @@ func (c *context) RegisterMR(_ *provider.MRInit, register func(provider.UHW) err
 	return nil, register(provider.UHW{})
 }
 
-// pins returns how much locked memory a queue of n bytes takes at most. The kernel pins, and counts, whole
-// pages for each buffer (ib_umem_get), so that queues which shared one would count it twice. Only the
-// page of doorbell records counts once for all of them (mlx5_ib_db_map_user).
+// pins returns how much locked memory a queue of n bytes takes at most. The kernel pins, and
+// counts, whole pages for each buffer (ib_umem_get), so that queues which shared one would count it
+// twice. Only the page of doorbell records counts once for all of them (mlx5_ib_db_map_user).
 func pins(n int) int {
 	return int(sys.WholePages(uint64(n))) + os.Getpagesize()
 }
@@ -217,8 +217,8 @@ func sendHead(t verbs.QPType) int {
 }
 
 // sendSize returns the bytes of the longest request, in whole blocks. Atomics, with a data segment,
-// fill one. A UMR request may be longer, and then takes the room of several. (libmlx5 adds room for one
-// to each request.)
+// fill one. A UMR request may be longer, and then takes the room of several. (libmlx5 adds room for
+// one to each request.)
 func sendSize(t verbs.QPType, sges, inline int) int {
 	data := segmentSize * sges
 	if inline > 0 {
@@ -291,8 +291,9 @@ func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (pro
 	return p.send, p.recv, nil
 }
 
-// plan is the size of a queue: how many entries of how many bytes, and how many requests it takes, one less
-// than entries if the program asked for less: a CQ for as many as it asked for has one completion less than entries.
+// plan is the size of a queue: how many entries of how many bytes, and how many requests it takes,
+// one less than entries if the program asked for less: a CQ for as many as it asked for has one
+// completion less than entries.
 type plan struct{ entries, stride, requests int }
 
 // planQP determines the sizes of a QP's queues, and raises those in init.

@@ -38,7 +38,8 @@ type decoded struct {
 	bind                verbs.MWBind // of UMR, also one that invalidates
 }
 
-// decodeRequest reads a request by the layouts of qp.h, on its own, and returns how many blocks it takes.
+// decodeRequest reads a request by the layouts of qp.h, on its own, and returns how many blocks it
+// takes.
 func decodeRequest(t *testing.T, b []byte, typ verbs.QPType, index uint16, num uint32) (d decoded, blocks uint32) {
 	t.Helper()
 	if be.Uint16(b[1:]) != index || be.Uint32(b[4:])>>8 != num || b[0] != 0 || b[7]&^0x3f != 0 || !bytes.Equal(b[8:11], make([]byte, 3)) {
@@ -87,7 +88,8 @@ func decodeRequest(t *testing.T, b []byte, typ verbs.QPType, index uint16, num u
 	return d, uint32(size+63) / 64
 }
 
-// decodeUMR reads what is behind the control segment of a UMR request. Of keys only the last byte is there.
+// decodeUMR reads what is behind the control segment of a UMR request. Of keys only the last byte
+// is there.
 func decodeUMR(t *testing.T, c, key []byte, list *[]byte) (b verbs.MWBind) {
 	t.Helper()
 	b = verbs.MWBind{Type: verbs.MWType1, NewRKey: uint32(key[7])}

@@ -33,8 +33,8 @@ func TestLost(t *testing.T) {
 	flushed := func(id uint64, op verbs.WCOpcode) {
 		want = append(want, verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: op, QPNum: fakeQPN})
 	}
-	// Requests of one or two blocks, of which the queue has had more than fit: those before 20 have completed and been
-	// polled, 20 and 21 with the completion of 22, which has not.
+	// Requests of one or two blocks, of which the queue has had more than fit: those before 20 have
+	// completed and been polled, 20 and 21 with the completion of 22, which has not.
 	var first uint32
 	for id := range uint64(27) {
 		wr := verbs.SendWR{ID: id, Opcode: verbs.OpSend, Inline: make([]byte, id%3*50), Flags: verbs.SendSignaled}
@@ -100,7 +100,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestLostSRQ loses a device with an SRQ whose receives complete in another order than that of posting.
+// TestLostSRQ loses a device with an SRQ whose receives complete in another order than that of
+// posting.
 func TestLostSRQ(t *testing.T) {
 	f := newFake(t, Driver{})
 	cq := f.cq(t, 64)

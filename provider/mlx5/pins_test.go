@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// TestPins: the kernel's request states the locked memory that a queue takes: whole pages, and one of
-// doorbell records.
+// TestPins: the kernel's request states the locked memory that a queue takes: whole pages, and one
+// of doorbell records.
 func TestPins(t *testing.T) {
 	f := newFake(t, Driver{})
 	page := os.Getpagesize()

@@ -14,8 +14,8 @@ import (
 
 // recvQueue is the receive queue of a QP, or an SRQ.
 //
-// A QP's is a ring of lists of segments. It has no register: when a message arrives, the device looks at the
-// doorbell record.
+// A QP's is a ring of lists of segments. It has no register: when a message arrives, the device
+// looks at the doorbell record.
 type recvQueue struct {
 	provider.Requests
 	base     unsafe.Pointer
@@ -45,8 +45,8 @@ func newRecvQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit, in
 	return q
 }
 
-// Post implements [provider.RecvQueue]. What is posted most, a receive with one segment, is posted without
-// calls, so that nothing has to be saved across them.
+// Post implements [provider.RecvQueue]. What is posted most, a receive with one segment, is posted
+// without calls, so that nothing has to be saved across them.
 func (q *recvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	if len(wrs) != 1 || len(wrs[0].SGL) != 1 || !q.TryLock() {
 		return q.postList(wrs)
@@ -163,8 +163,8 @@ func (q *recvQueue) encode(p unsafe.Pointer, off uintptr, sgl []verbs.SGE) error
 var endOfList = verbs.SGE{LKey: invalidKey}
 
 // complete returns the ID of a receive that has completed, and frees its room. A QP's own receives
-// complete in order; of an SRQ, index names the one. It reports false if it is not in flight. The caller
-// holds the CQ's lock.
+// complete in order; of an SRQ, index names the one. It reports false if it is not in flight. The
+// caller holds the CQ's lock.
 func (q *recvQueue) complete(index uint16) (id uint64, ok bool) {
 	if q.shared != nil {
 		return q.completeShared(index)
@@ -202,8 +202,8 @@ func (q *recvQueue) Cap() int { return int(q.most) }
 // SetLimit implements [provider.RecvQueue] for an SRQ.
 func (q *recvQueue) SetLimit(_ int, set func(provider.UHW) error) error { return set(provider.UHW{}) }
 
-// Resize implements [provider.Resizer]: it lets the kernel refuse, which does so as if the size were
-// wrong (mlx5_ib_modify_srq).
+// Resize implements [provider.Resizer]: it lets the kernel refuse, which does so as if the size
+// were wrong (mlx5_ib_modify_srq).
 func (q *recvQueue) Resize(size int, resize func(int, provider.UHW) error) error {
 	err := resize(size, provider.UHW{})
 	if errors.Is(err, syscall.EINVAL) {

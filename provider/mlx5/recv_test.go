@@ -12,7 +12,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// list returns the segments of a receive at p, as the device reads them, behind off bytes of stride.
+// list returns the segments of a receive at p, as the device reads them, behind off bytes of
+// stride.
 func list(p unsafe.Pointer, off, stride int) (sgl []verbs.SGE) {
 	for ; off < stride; off += segmentSize {
 		b := unsafe.Slice((*byte)(unsafe.Add(p, off)), segmentSize)
@@ -76,8 +77,8 @@ func TestReceives(t *testing.T) {
 	}
 }
 
-// TestSharedReceives posts to an SRQ and completes receives of two QPs in any order, as a device that
-// follows the list does: no receive is lost, and none is posted that is in flight.
+// TestSharedReceives posts to an SRQ and completes receives of two QPs in any order, as a device
+// that follows the list does: no receive is lost, and none is posted that is in flight.
 func TestSharedReceives(t *testing.T) {
 	for _, most := range []int{1, 7, 100} {
 		f := newFake(t, Driver{})

@@ -23,12 +23,12 @@ const (
 )
 
 // register is a doorbell register of send queues, which takes a store of the first 8 bytes of a
-// request. One with halves belongs to one QP and takes whole requests, which the device then need not
-// read from memory (BlueFlame); the halves are used in turn, so that one can be written to while the
-// other's store is on its way.
+// request. One with halves belongs to one QP and takes whole requests, which the device then need
+// not read from memory (BlueFlame); the halves are used in turn, so that one can be written to
+// while the other's store is on its way.
 //
-// Stores of 8 bytes need no lock, also if QPs share the register: each is one transaction, and of the
-// same QP they are ordered by the lock of its queue and the flush within it.
+// Stores of 8 bytes need no lock, also if QPs share the register: each is one transaction, and of
+// the same QP they are ordered by the lock of its queue and the flush within it.
 type register struct {
 	mem    unsafe.Pointer
 	half   uintptr // bytes of a half; 0 without BlueFlame
@@ -44,10 +44,10 @@ type uar struct {
 	page   uint32
 }
 
-// registers are the doorbell registers of a context. In the usual way, each page of them is an object
-// that the driver allocates. In the other, the kernel has allocated some pages with the context and
-// names the register of each QP; that is how contexts are that older programs have made, of which one may
-// be imported.
+// registers are the doorbell registers of a context. In the usual way, each page of them is an
+// object that the driver allocates. In the other, the kernel has allocated some pages with the
+// context and names the register of each QP; that is how contexts are that older programs have
+// made, of which one may be imported.
 type registers struct {
 	ctx *context
 	cq  *uint64 // register for arming CQs
@@ -61,11 +61,12 @@ type registers struct {
 	free      []*register
 }
 
-// maxBlueFlame bounds the registers with halves, which are a resource of the adapter. Further QPs share
-// a plain one.
+// maxBlueFlame bounds the registers with halves, which are a resource of the adapter. Further QPs
+// share a plain one.
 const maxBlueFlame = 16
 
-// shutUpBlueFlame is the variable of libmlx5 that turns BlueFlame off, if it is set to anything but 0.
+// shutUpBlueFlame is the variable of libmlx5 that turns BlueFlame off, if it is set to anything but
+// 0.
 const shutUpBlueFlame = "MLX5_SHUT_UP_BF"
 
 func (r *registers) setup(c *context) error {
@@ -144,7 +145,8 @@ func (r *registers) allocate(kind uint64) (*uar, error) {
 	if err != nil {
 		return nil, err
 	}
-	// It is the first of those in a page of the processor, which are allocated together (alloc_uars_page).
+	// It is the first of those in a page of the processor, which are allocated together
+	// (alloc_uars_page).
 	if n := r.perPage(); u.page%n != 0 || n*uarSize > length {
 		r.destroy(&u)
 		return nil, fmt.Errorf("UAR %d is not the first of %d in a page of %d bytes", u.page, n, length)
@@ -168,8 +170,8 @@ func (r *registers) destroy(u *uar) {
 	}})
 }
 
-// get returns a register for a QP and writes the page of it to the request, or returns nil if the kernel will
-// name one.
+// get returns a register for a QP and writes the page of it to the request, or returns nil if the
+// kernel will name one.
 func (r *registers) get(req *abi.Mlx5IbCreateQp) *register {
 	if r.static != nil {
 		return nil

@@ -97,8 +97,8 @@ func (f *uarFile) open(t *testing.T, n int) (provider.Context, error) {
 	return c, err
 }
 
-// TestRegistersOfQPs gives QPs registers of UARs that the kernel hands out: each with halves to one QP, until there are no
-// more, then the one without halves; and back.
+// TestRegistersOfQPs gives QPs registers of UARs that the kernel hands out: each with halves to one
+// QP, until there are no more, then the one without halves; and back.
 func TestRegistersOfQPs(t *testing.T) {
 	t.Setenv(shutUpBlueFlame, "")
 	for _, tt := range []struct{ uars, halves int }{{1, 0}, {3, 4}, {100, maxBlueFlame}} {

@@ -14,8 +14,8 @@ import (
 // sendQueue is the send queue of a QP.
 //
 // Requests are counted in two ways: the device counts blocks, of which a request takes one or more,
-// and the queue's room is in requests; a long UMR request counts as several. The room of a request is free
-// when its completion, or that of a later one, has been polled.
+// and the queue's room is in requests; a long UMR request counts as several. The room of a request
+// is free when its completion, or that of a later one, has been polled.
 type sendQueue struct {
 	provider.Sends
 	qp       *queuePair
@@ -56,8 +56,8 @@ func newSendQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit, in
 	return q
 }
 
-// Post implements [provider.SendQueue]. The common case, one request with one segment, makes no calls,
-// so nothing is spilled.
+// Post implements [provider.SendQueue]. The common case, one request with one segment, makes no
+// calls, so nothing is spilled.
 func (q *sendQueue) Post(wrs []verbs.SendWR) (int, error) {
 	if len(wrs) != 1 {
 		return q.postList(wrs)
@@ -96,8 +96,9 @@ func (q *sendQueue) postShort(wrs []verbs.SendWR) (int, error) {
 	if length > q.MaxInline || at+uintptr(n*8) > block || o.reads || len(wr.SGL) != 0 || wr.Args != nil {
 		return q.postList(wrs)
 	}
-	// The data is read without the lock, as that may panic. It is put together in words, as the copy to the
-	// register would wait for parts of one; zeros behind it, which the device does not read, fill the last. Both processors of OrdersDevice are little-endian.
+	// The data is read without the lock, as that may panic. It is put together in words, as the
+	// copy to the register would wait for parts of one; zeros behind it, which the device does not
+	// read, fill the last. Both processors of OrdersDevice are little-endian.
 	var words [block/8 + 1]uint64
 	data, last, k := wr.Inline, uint64(swap32(uint32(length)|inlineBit)), 0
 	for ; len(data) >= 8; data = data[8:] {
@@ -137,13 +138,13 @@ func (q *sendQueue) postShort(wrs []verbs.SendWR) (int, error) {
 	return 1, nil
 }
 
-// ring rings the doorbell for requests, of which the last, in the block p, is copied to the register if it is
-// the only one.
+// ring rings the doorbell for requests, of which the last, in the block p, is copied to the
+// register if it is the only one.
 func (q *sendQueue) ring(p unsafe.Pointer, count uint32, single bool) {
-	// The record before the register, from which the device goes to the record. The store to it
-	// may be combined with others, so no barrier for memory is enough (libmlx5: mmio_wc_start). It leaves
-	// the processor before the lock is released: else that of a later request, by another processor,
-	// might overtake it (mmio_flush_writes).
+	// The record before the register, from which the device goes to the record. The store to it may
+	// be combined with others, so no barrier for memory is enough (libmlx5: mmio_wc_start). It
+	// leaves the processor before the lock is released: else that of a later request, by another
+	// processor, might overtake it (mmio_flush_writes).
 	mmap.BarrierToDevice() // a device that sees the record's count sees the requests
 	reg := q.qp.reg
 	if reg.half == 0 { // QPs share it: a write to it here would also take its cache line from the others
@@ -159,7 +160,8 @@ func (q *sendQueue) ring(p unsafe.Pointer, count uint32, single bool) {
 	reg.offset ^= reg.half
 }
 
-// postList is Post of any list. From the first request with inline data on it leaves all to postInline.
+// postList is Post of any list. From the first request with inline data on it leaves all to
+// postInline.
 func (q *sendQueue) postList(wrs []verbs.SendWR) (int, error) {
 	q.Lock() // a deferred call would take longer; only postInline can panic
 	head, put, n := q.head.Load(), q.put, 0
@@ -234,8 +236,8 @@ func (q *sendQueue) room(n int) int {
 	return min(n, int(q.most-(head-q.known)))
 }
 
-// encodeHead writes what a simple request has between the control segment and the data, and returns where
-// that ends, and the immediate.
+// encodeHead writes what a simple request has between the control segment and the data, and returns
+// where that ends, and the immediate.
 func (q *sendQueue) encodeHead(p unsafe.Pointer, wr *verbs.SendWR, o *operation) (at uintptr, imm uint32) {
 	at = ctrlSize
 	if o.remote {
@@ -248,8 +250,8 @@ func (q *sendQueue) encodeHead(p unsafe.Pointer, wr *verbs.SendWR, o *operation)
 	return at, imm
 }
 
-// finish ends Post after n requests, of which the last begins at block first, and err refused the next one. It
-// tells the device that there are requests up to put, and unlocks the queue.
+// finish ends Post after n requests, of which the last begins at block first, and err refused the
+// next one. It tells the device that there are requests up to put, and unlocks the queue.
 func (q *sendQueue) finish(wrs []verbs.SendWR, n int, put, first uint32, err error) (int, error) {
 	if n > 0 {
 		q.put = put
@@ -314,8 +316,9 @@ func (q *sendQueue) flags(f verbs.SendFlags) uint8 {
 	return v
 }
 
-// encode writes a request at block put, and returns how many blocks it takes. Only its data may wrap
-// around: a block has room for all that precedes it. It returns errRare for what it leaves to postRare.
+// encode writes a request at block put, and returns how many blocks it takes. Only its data may
+// wrap around: a block has room for all that precedes it. It returns errRare for what it leaves to
+// postRare.
 func (q *sendQueue) encode(put uint32, wr *verbs.SendWR) (blocks uint32, err error) {
 	o := operationOf(wr.Opcode)
 	if o.types&q.accepts == 0 {
@@ -389,8 +392,8 @@ func (q *sendQueue) encodeSGL(off uintptr, wr *verbs.SendWR) (int, error) {
 	return n, nil
 }
 
-// encodeInline copies the data, which may wrap around, behind struct mlx5_wqe_inline_seg, and returns
-// how many bytes both take.
+// encodeInline copies the data, which may wrap around, behind struct mlx5_wqe_inline_seg, and
+// returns how many bytes both take.
 func (q *sendQueue) encodeInline(off uintptr, wr *verbs.SendWR, o *operation) (int, error) {
 	switch {
 	case len(wr.SGL) > 0:
@@ -419,8 +422,8 @@ func (q *sendQueue) encodeInline(off uintptr, wr *verbs.SendWR, o *operation) (i
 	return inlineHead + n, nil
 }
 
-// copyInline copies b to the ring, behind n bytes, and returns where it ends and how many bytes there are
-// then, or -1 if that is too many.
+// copyInline copies b to the ring, behind n bytes, and returns where it ends and how many bytes
+// there are then, or -1 if that is too many.
 func (q *sendQueue) copyInline(ring []byte, at uintptr, n int, b []byte) (uintptr, int) {
 	if len(b) > q.MaxInline-n {
 		return at, -1
@@ -434,8 +437,8 @@ func (q *sendQueue) copyInline(ring []byte, at uintptr, n int, b []byte) (uintpt
 }
 
 // complete returns the ID of the request that begins at a block, of which the device has counted 16
-// bits, and frees its room and that of all before it. It reports false if no such request is in flight.
-// The caller holds the CQ's lock.
+// bits, and frees its room and that of all before it. It reports false if no such request is in
+// flight. The caller holds the CQ's lock.
 func (q *sendQueue) complete(counter uint16) (id uint64, ok bool) {
 	i := int(uint32(counter) & q.mask)
 	head, tail := q.head.Load(), q.tail.Load()
@@ -482,8 +485,8 @@ func (q *sendQueue) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask, modify func
 	return err
 }
 
-// Settle implements [provider.Stateful]. It is called before that of the receive queue, while both are
-// suspended. A QP that has been reset begins with block 0 again, as the device does.
+// Settle implements [provider.Stateful]. It is called before that of the receive queue, while both
+// are suspended. A QP that has been reset begins with block 0 again, as the device does.
 func (q *sendQueue) Settle(s verbs.QPState, moved bool) {
 	if moved && s == verbs.StateReset && !q.Closed {
 		q.qp.clean()

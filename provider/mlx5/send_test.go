@@ -141,8 +141,8 @@ func TestInline(t *testing.T) {
 	}
 }
 
-// TestSendWrap posts requests of several blocks, whose data goes on at the start of the queue, until
-// each has begun at each block.
+// TestSendWrap posts requests of several blocks, whose data goes on at the start of the queue,
+// until each has begun at each block.
 func TestSendWrap(t *testing.T) {
 	f := newFake(t, Driver{})
 	cq := f.cq(t, 16)
@@ -185,8 +185,8 @@ func TestSendWrap(t *testing.T) {
 	}
 }
 
-// TestSendRoom fills the queue. Its room is freed by completions, one of which completes all requests
-// before it.
+// TestSendRoom fills the queue. Its room is freed by completions, one of which completes all
+// requests before it.
 func TestSendRoom(t *testing.T) {
 	f := newFake(t, Driver{})
 	cq := f.cq(t, 16)
@@ -287,8 +287,8 @@ func unreadable(t *testing.T) []byte {
 	return mem
 }
 
-// TestPostPanics posts requests whose data cannot be read, alone and behind another one: nothing is posted, and the
-// queue can be used again.
+// TestPostPanics posts requests whose data cannot be read, alone and behind another one: nothing is
+// posted, and the queue can be used again.
 func TestPostPanics(t *testing.T) {
 	f := newFake(t, Driver{})
 	cq := f.cq(t, 16)
@@ -320,8 +320,8 @@ func TestPostPanics(t *testing.T) {
 	}
 }
 
-// TestBlueFlame posts with a register that takes whole requests: single ones that fit in a half of it
-// are copied to both halves in turn, of others the first 8 bytes.
+// TestBlueFlame posts with a register that takes whole requests: single ones that fit in a half of
+// it are copied to both halves in turn, of others the first 8 bytes.
 func TestBlueFlame(t *testing.T) {
 	f := newFake(t, Driver{})
 	cq := f.cq(t, 16)

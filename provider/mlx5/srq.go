@@ -13,9 +13,9 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// shared is what an SRQ has besides. Its receives are a list: each begins with the index of the next
-// (struct mlx5_wqe_srq_next_seg of srq.h), by which the device goes on, so the last one is never posted.
-// Receives complete in any order, as they belong to messages of several QPs.
+// shared is what an SRQ has besides. Its receives are a list: each begins with the index of the
+// next (struct mlx5_wqe_srq_next_seg of srq.h), by which the device goes on, so the last one is
+// never posted. Receives complete in any order, as they belong to messages of several QPs.
 //
 //	  taken ◄── Poll pushes receives that have completed
 //	    │
@@ -29,8 +29,8 @@ type shared struct {
 	last   uint32
 	posted uint32
 
-	// next has, for each receive, where it is: in flight, or else in a list. Of those in taken it is
-	// the next one's index, plus 1.
+	// next has, for each receive, where it is: in flight, or else in a list. Of those in taken it
+	// is the next one's index, plus 1.
 	next  []atomic.Uint32
 	taken atomic.Uint32 // index of the last one pushed, plus 1; 0 if there is none
 }
@@ -43,8 +43,8 @@ const (
 	listed   = 1<<32 - 2
 )
 
-// CreateSRQ makes an SRQ. Its size and that of its receives are not in the request: the kernel computes
-// them as is done here (create_srq_user, mlx5_ib_create_srq), and pins as much memory.
+// CreateSRQ makes an SRQ. Its size and that of its receives are not in the request: the kernel
+// computes them as is done here (create_srq_user, mlx5_ib_create_srq), and pins as much memory.
 func (c *context) CreateSRQ(init *provider.SRQInit, create func(provider.UHW) (provider.SRQInfo, error)) (provider.RecvQueue, error) {
 	const minStride = 32
 	stride := max(minStride, roundUp(srqNextSize+segmentSize*init.MaxSGE))

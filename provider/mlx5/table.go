@@ -81,8 +81,8 @@ func (t *table[T]) remove(i uint32) {
 	t.free = append(t.free, i)
 }
 
-// minRecord is the size of the smallest doorbell record with what separates it from the next: no two
-// are in one cache line, which the device reads while another processor writes.
+// minRecord is the size of the smallest doorbell record with what separates it from the next: no
+// two are in one cache line, which the device reads while another processor writes.
 const minRecord = 64
 
 // recordPool hands out doorbell records. Its pages are freed with the context.

@@ -11,10 +11,11 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// A UMR request changes a key: it binds a memory window, or invalidates it. Behind the control segment,
-// whose last word names the key, it has struct mlx5_wqe_umr_ctrl_seg, which says what to change and in
-// which state the key must be, and in the next block struct mlx5_mkey_seg with the new values. A third
-// block is the list of the memory: struct mlx5_klm, of which the rest is empty (qp.h).
+// A UMR request changes a key: it binds a memory window, or invalidates it. Behind the control
+// segment, whose last word names the key, it has struct mlx5_wqe_umr_ctrl_seg, which says what to
+// change and in which state the key must be, and in the next block struct mlx5_mkey_seg with the
+// new values. A third block is the list of the memory: struct mlx5_klm, of which the rest is empty
+// (qp.h).
 const (
 	unbindSize = 2 * block
 	bindSize   = 3 * block
@@ -57,8 +58,8 @@ const maxWindow uint64 = 1 << 31 // bytes of a memory window: the list's element
 // errRare is what encode returns for requests that postRare posts.
 var errRare = errors.New("rare request")
 
-// postRare is the rest of Post from the first request on that is UMR, or behind such a one. So the others need not
-// be checked for either.
+// postRare is the rest of Post from the first request on that is UMR, or behind such a one. So the
+// others need not be checked for either.
 func (q *sendQueue) postRare(wrs []verbs.SendWR, n int, put, first uint32) (_ int, err error) {
 	copied := false
 	defer func() {
@@ -185,15 +186,15 @@ func (q *sendQueue) encodeUMR(put uint32, wr *verbs.SendWR) (blocks uint32, err 
 	return size, nil
 }
 
-// Numbers of UMR requests in sent are larger by these, which tells what they are, and keeps complete from
-// finding them: it need not look for what is rare.
+// Numbers of UMR requests in sent are larger by these, which tells what they are, and keeps
+// complete from finding them: it need not look for what is rare.
 const (
 	bindMark       = 1 << 30
 	invalidateMark = 1 << 31
 )
 
-// inFlight reports whether the request is one of those from tail to head, and returns its number and, of a UMR
-// request, what it is.
+// inFlight reports whether the request is one of those from tail to head, and returns its number
+// and, of a UMR request, what it is.
 func (s *sent) inFlight(head, tail uint32) (number uint32, op verbs.WCOpcode, ok bool) {
 	switch n := head - tail; {
 	case s.number-tail < n:

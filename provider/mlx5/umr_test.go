@@ -15,8 +15,8 @@ import (
 )
 
 // TestUMRRequests compares requests, at each block of a queue, with bytes that follow from struct
-// mlx5_wqe_umr_ctrl_seg, struct mlx5_mkey_seg and struct mlx5_klm of qp.h, as libmlx5's set_bind_wr fills
-// them.
+// mlx5_wqe_umr_ctrl_seg, struct mlx5_mkey_seg and struct mlx5_klm of qp.h, as libmlx5's set_bind_wr
+// fills them.
 func TestUMRRequests(t *testing.T) {
 	const (
 		pad  = "00000000 00000000 00000000 00000000"
@@ -93,8 +93,8 @@ func TestUMRRequests(t *testing.T) {
 	}
 }
 
-// TestFenceBehindUMR: the request behind a UMR request waits for it, whatever becomes of those that are posted in
-// between.
+// TestFenceBehindUMR: the request behind a UMR request waits for it, whatever becomes of those that
+// are posted in between.
 func TestFenceBehindUMR(t *testing.T) {
 	f := newFake(t, Driver{})
 	cq := f.cq(t, 16)
@@ -142,8 +142,8 @@ func TestFenceBehindUMR(t *testing.T) {
 	}
 }
 
-// TestUMRRoom fills queues with requests of all kinds, in lists of any length, which complete by ones that
-// succeed or fail. The queue takes them as long as they fit, and loses none.
+// TestUMRRoom fills queues with requests of all kinds, in lists of any length, which complete by
+// ones that succeed or fail. The queue takes them as long as they fit, and loses none.
 func TestUMRRoom(t *testing.T) {
 	f := newFake(t, Driver{})
 	cq := f.cq(t, 64)

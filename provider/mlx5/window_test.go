@@ -84,7 +84,8 @@ func (p *windowPair) invalidate(key uint32, want verbs.WCStatus) {
 	}
 }
 
-// TestWindows binds windows of both types, lets the peer write by them, and revokes them in each way.
+// TestWindows binds windows of both types, lets the peer write by them, and revokes them in each
+// way.
 func TestWindows(t *testing.T) {
 	const ok, denied, failed = verbs.WCSuccess, verbs.WCRemAccessErr, verbs.WCMWBindErr
 	kinds(t, func(t *testing.T) {
@@ -211,8 +212,8 @@ func TestWindows(t *testing.T) {
 	})
 }
 
-// listsOfWindows posts lists that bind and invalidate a window and send a its last key right behind, by which a
-// writes.
+// listsOfWindows posts lists that bind and invalidate a window and send a its last key right
+// behind, by which a writes.
 func listsOfWindows(p *windowPair) {
 	t, mw := p.t, p.alloc(verbs.MWType2)
 	key, bound := mw.RKey(), false

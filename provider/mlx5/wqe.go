@@ -11,9 +11,9 @@ import (
 
 // A request (WQE) of a send queue is a list of segments, in units of 16 bytes: struct
 // mlx5_wqe_ctrl_seg; for datagrams struct mlx5_wqe_datagram_seg; for RDMA struct
-// mlx5_wqe_raddr_seg; for atomics struct mlx5_wqe_atomic_seg; then struct mlx5_wqe_data_seg for each SGE,
-// or inline data behind struct mlx5_wqe_inline_seg. It begins at a block of 64 bytes and goes on at the
-// start of the queue where that ends (qp.h).
+// mlx5_wqe_raddr_seg; for atomics struct mlx5_wqe_atomic_seg; then struct mlx5_wqe_data_seg for
+// each SGE, or inline data behind struct mlx5_wqe_inline_seg. It begins at a block of 64 bytes and
+// goes on at the start of the queue where that ends (qp.h).
 const (
 	block    = 64 // MLX5_SEND_WQE_BB
 	unit     = 16
@@ -95,14 +95,14 @@ var flagsOf = [...]uint8{
 	flagSolicited, flagFence | flagSolicited, flagSignaled | flagSolicited, flagFence | flagSignaled | flagSolicited,
 }
 
-// put32 and put64 store a big-endian number, get32 loads one. They are not those of encoding/binary, which
-// the compiler may split: the copy to a register would wait for the parts.
+// put32 and put64 store a big-endian number, get32 loads one. They are not those of
+// encoding/binary, which the compiler may split: the copy to a register would wait for the parts.
 func put32(p unsafe.Pointer, v uint32) { *(*uint32)(p) = swap32(v) }
 func put64(p unsafe.Pointer, v uint64) { *(*uint64)(p) = swap64(v) }
 func get32(p unsafe.Pointer) uint32    { return swap32(*(*uint32)(p)) }
 
-// swap32 returns the number whose bytes in memory are those of v in big-endian order, for words that are
-// loaded and stored as a whole.
+// swap32 returns the number whose bytes in memory are those of v in big-endian order, for words
+// that are loaded and stored as a whole.
 func swap32(v uint32) uint32 {
 	if cpu.IsBigEndian {
 		return v
@@ -132,8 +132,8 @@ func putRemote(p unsafe.Pointer, addr uint64, key uint32) {
 	put64(unsafe.Add(p, 8), uint64(key)<<32)
 }
 
-// putControl writes struct mlx5_wqe_ctrl_seg: opmod_idx_opcode, qpn_ds, signature, dci_stream_channel_id,
-// fm_ce_se, imm.
+// putControl writes struct mlx5_wqe_ctrl_seg: opmod_idx_opcode, qpn_ds, signature,
+// dci_stream_channel_id, fm_ce_se, imm.
 func putControl(p unsafe.Pointer, opcode uint8, index uint16, qpn uint32, units int, flags uint8, imm uint32) {
 	put64(p, uint64(index)<<40|uint64(opcode)<<32|uint64(qpn<<8|uint32(units)))
 	put64(unsafe.Add(p, 8), uint64(flags)<<32|uint64(imm))

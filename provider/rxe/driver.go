@@ -101,8 +101,8 @@ type producer struct {
 // use makes r the ring.
 func (p *producer) use(r ring) { p.ring, p.prod, p.free = r, r.LoadProducer(), 0 }
 
-// room returns how many of n requests fit. It reads the kernel's index, which another processor may have written,
-// only if n are not known to.
+// room returns how many of n requests fit. It reads the kernel's index, which another processor may
+// have written, only if n are not known to.
 func (p *producer) room(n int) int {
 	if n > p.free {
 		p.free = int(p.Free(p.prod, p.LoadConsumer()))

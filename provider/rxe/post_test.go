@@ -65,8 +65,8 @@ func TestPostReleased(t *testing.T) {
 	}
 }
 
-// TestPostFull fills queues again and again while the kernel takes what it is given in parts: there is room for
-// what it has taken, and no more.
+// TestPostFull fills queues again and again while the kernel takes what it is given in parts: there
+// is room for what it has taken, and no more.
 func TestPostFull(t *testing.T) {
 	sq := fakeQueue(t, 8)
 	rq := newRecvQueue(fakeQueue(t, 8).ring, &provider.QPInit{}, provider.QPInfo{Cap: verbs.QPCap{MaxRecvSGE: 1}}, &provider.Device{Port: verbs.PortAttr{MaxMessage: 1 << 30}})

@@ -38,7 +38,8 @@ func (q *recvQueue) start(r ring) *recvQueue {
 	return q
 }
 
-// Post implements [provider.RecvQueue]. Receives with one SGE, which are the most frequent, are written without a call.
+// Post implements [provider.RecvQueue]. Receives with one SGE, which are the most frequent, are
+// written without a call.
 func (q *recvQueue) Post(wrs []verbs.RecvWR) (n int, err error) {
 	q.Lock() // nothing below panics, and a deferred call would take longer
 	room, slots, prod := 0, q.Slots, q.prod

@@ -69,7 +69,8 @@ var qpTypes = [...]uint16{
 	verbs.OpAtomicWrite:  1 << verbs.RC,
 }
 
-// Post implements [provider.SendQueue]. Simple requests, which are the most frequent, are written without a call.
+// Post implements [provider.SendQueue]. Simple requests, which are the most frequent, are written
+// without a call.
 func (q *sendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 	q.Lock() // a deferred call would take longer; only postRest can panic
 	room, slots, prod := 0, q.Slots, q.prod
@@ -105,7 +106,8 @@ func (q *sendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 	return n, err
 }
 
-// postRest writes the requests from n on. It returns how many have been written, and why the others have not.
+// postRest writes the requests from n on. It returns how many have been written, and why the others
+// have not.
 func (q *sendQueue) postRest(wrs []verbs.SendWR, n int) (_ int, err error) {
 	if q.Closed {
 		return 0, q.Err()
@@ -174,8 +176,8 @@ func (q *sendQueue) encode(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	return nil
 }
 
-// encodeHead writes what all requests have. The other fields are the kernel's scratch space, which the kernel sets
-// before it reads them.
+// encodeHead writes what all requests have. The other fields are the kernel's scratch space, which
+// the kernel sets before it reads them.
 func encodeHead(wqe *abi.RxeSendWqe, wr *verbs.SendWR, flags verbs.SendFlags) {
 	wqe.Wr.WrId, wqe.Wr.Opcode, wqe.Wr.SendFlags = wr.ID, uint32(wr.Opcode-1), uint32(flags)
 	wqe.Status, wqe.State, wqe.Iova, wqe.HasRdAtomic = 0, 0, wr.RemoteAddr, 0 // state 0: posted
@@ -227,7 +229,8 @@ func encodeOperation(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	return nil
 }
 
-// encodeData writes the payload, or its SGEs, directly after the WQE. It returns the flag of inline data.
+// encodeData writes the payload, or its SGEs, directly after the WQE. It returns the flag of inline
+// data.
 func (q *sendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.SendFlags, error) {
 	payload := unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))
 	switch wr.Opcode {

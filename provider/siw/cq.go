@@ -52,8 +52,8 @@ var statuses = [...]verbs.WCStatus{
 	abi.SIW_WC_GENERAL_ERR:     verbs.WCGeneralErr,
 }
 
-// cqeHead is the word of a CQE that contains its flags. It is read at once, so that status and opcode are those that
-// the valid flag stands for.
+// cqeHead is the word of a CQE that contains its flags. It is read at once, so that status and
+// opcode are those that the valid flag stands for.
 type cqeHead struct {
 	flags, opcode uint8
 	status        uint16
@@ -95,9 +95,9 @@ func (q *completionQueue) Take(wcs []verbs.WC) int {
 	return n
 }
 
-// flush adds a completion of a request that the kernel ignores. QPs call it: they are
-// closed before the CQ, and their calls may overlap those of the CQ. The kernel does not know of it, so an
-// armed CQ is disarmed and its waiter woken here, as the kernel would (siw_cq_notify_now).
+// flush adds a completion of a request that the kernel ignores. QPs call it: they are closed before
+// the CQ, and their calls may overlap those of the CQ. The kernel does not know of it, so an armed
+// CQ is disarmed and its waiter woken here, as the kernel would (siw_cq_notify_now).
 func (q *completionQueue) flush(id uint64, qpNum uint32, op verbs.WCOpcode) {
 	q.Add(verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: op, QPNum: qpNum})
 	armed := q.arm.Swap(abi.SIW_NOTIFY_NOT) != abi.SIW_NOTIFY_NOT

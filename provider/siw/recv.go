@@ -7,8 +7,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// recvQueue is the receive queue of a QP, or an SRQ. The kernel looks for receives when messages come, so posting
-// takes no doorbell.
+// recvQueue is the receive queue of a QP, or an SRQ. The kernel looks for receives when messages
+// come, so posting takes no doorbell.
 type recvQueue struct {
 	provider.Requests
 	queue array[abi.SiwRqe] // no region if the QP takes no receives
@@ -37,7 +37,8 @@ func newSRQ(a array[abi.SiwRqe], info provider.SRQInfo, dev *provider.Device) *r
 	return q
 }
 
-// Post implements [provider.RecvQueue]. Receives with one SGE, which are the most frequent, are written without a call.
+// Post implements [provider.RecvQueue]. Receives with one SGE, which are the most frequent, are
+// written without a call.
 func (q *recvQueue) Post(wrs []verbs.RecvWR) (n int, err error) {
 	q.Lock() // nothing below panics, and a deferred call would take longer
 	room, queue, put := 0, q.queue.slots, q.put
@@ -72,8 +73,8 @@ func (q *recvQueue) Post(wrs []verbs.RecvWR) (n int, err error) {
 	return n, err
 }
 
-// postRest posts receives of which the first n have been written, and first is the word of the first. It returns how
-// many have been posted, and why the others have not.
+// postRest posts receives of which the first n have been written, and first is the word of the
+// first. It returns how many have been posted, and why the others have not.
 func (q *recvQueue) postRest(wrs []verbs.RecvWR, n int, first uint32) (int, error) {
 	switch {
 	case q.Closed:
@@ -143,8 +144,8 @@ func (q *recvQueue) freeSlots(n int) int {
 	return n
 }
 
-// hasReceived reports whether a message has used a receive: the first element has been used, and is free or has been
-// posted again. No completion is needed for that, which only the program polls.
+// hasReceived reports whether a message has used a receive: the first element has been used, and is
+// free or has been posted again. No completion is needed for that, which only the program polls.
 func (q *recvQueue) hasReceived() bool {
 	if !q.TryLock() { // a change of state, which waits for the send queue, holds the lock
 		return false
@@ -164,8 +165,8 @@ func (q *recvQueue) Settle(s verbs.QPState, moved bool) {
 	q.Gate.Settle(s, moved)
 }
 
-// flush completes all requests that the kernel has left in the queue of a failed QP (siw_rq_flush may have run before
-// they were posted).
+// flush completes all requests that the kernel has left in the queue of a failed QP (siw_rq_flush
+// may have run before they were posted).
 func (q *recvQueue) flush() {
 	if q.queue.region == nil {
 		return

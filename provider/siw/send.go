@@ -71,7 +71,8 @@ func (q *sendQueue) Hold(t time.Time) {
 	q.Unlock()
 }
 
-// Post implements [provider.SendQueue]. Simple requests, which are the most frequent, are written without a call.
+// Post implements [provider.SendQueue]. Simple requests, which are the most frequent, are written
+// without a call.
 func (q *sendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 	q.Lock() // a deferred call would take longer; only CopyInline can panic
 	room, queue, put := 0, q.queue.slots, q.put
@@ -117,17 +118,18 @@ func (q *sendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 	return n, err
 }
 
-// postFirst posts to a queue that has had no requests. Over iWARP the side that accepts must not send before it
-// has received: the dialing side is the first to send (RFC 5044, 7.1.2), and a siw that dials takes
-// whatever comes right behind MPA's reply for a violation (siw_recv_mpa_rr). RDMA programs know no such rule, so the
-// package keeps it for them: package cm says until when to hold, and a message that has come ends the wait.
+// postFirst posts to a queue that has had no requests. Over iWARP the side that accepts must not
+// send before it has received: the dialing side is the first to send (RFC 5044, 7.1.2), and a siw
+// that dials takes whatever comes right behind MPA's reply for a violation (siw_recv_mpa_rr). RDMA
+// programs know no such rule, so the package keeps it for them: package cm says until when to hold,
+// and a message that has come ends the wait.
 func (q *sendQueue) postFirst(wrs []verbs.SendWR) (int, error) {
 	for time.Now().Before(q.holdUntil) && q.recv != nil && !q.recv.hasReceived() {
 		time.Sleep(20 * time.Microsecond)
 	}
 	n, err := q.postRest(wrs, 0, 0)
-	// The dialing side's first message, or this one if the peer has sent nothing, may stay unread: see
-	// nudge.
+	// The dialing side's first message, or this one if the peer has sent nothing, may stay unread:
+	// see nudge.
 	if q.put != 0 && (q.recv == nil || !q.recv.hasReceived()) {
 		q.nudgeDelay, q.nudgePending = time.Millisecond, true
 		q.nudgeTimer = time.AfterFunc(q.nudgeDelay, q.nudge)
@@ -147,11 +149,11 @@ func (q *sendQueue) disableLocks() {
 // nudgeID is the ID of nudge's requests. Callers can only guess it.
 var nudgeID = rand.Uint64()
 
-// nudge sends the peer an empty WRITE, repeatedly until a message has come: a siw that
-// accepts may leave the first message unread until more data comes (see
-// docs/kernels.md). A WRITE of nothing touches no memory and takes no receive, so the peer's program does not
-// see it (RFC 6581 lets it be the first message for the same reason). It is not signaled; if it fails, its
-// completion is dropped. Callers lose no element to it; see nudgeQueued.
+// nudge sends the peer an empty WRITE, repeatedly until a message has come: a siw that accepts may
+// leave the first message unread until more data comes (see docs/kernels.md). A WRITE of nothing
+// touches no memory and takes no receive, so the peer's program does not see it (RFC 6581 lets it
+// be the first message for the same reason). It is not signaled; if it fails, its completion is
+// dropped. Callers lose no element to it; see nudgeQueued.
 func (q *sendQueue) nudge() {
 	q.Lock()
 	defer q.Unlock()
@@ -173,13 +175,15 @@ func (q *sendQueue) nudge() {
 	}
 }
 
-// postRest posts requests of which the first n have been written, and first is the word of the first.
+// postRest posts requests of which the first n have been written, and first is the word of the
+// first.
 func (q *sendQueue) postRest(wrs []verbs.SendWR, n int, first uint32) (int, error) {
 	if q.Closed {
 		return 0, q.Err()
 	}
-	// The kernel takes no doorbell for a QP in the error state, and completes nothing that is posted to
-	// it (siw_post_send). Verbs promise a flushed completion for each request, so they are made here.
+	// The kernel takes no doorbell for a QP in the error state, and completes nothing that is
+	// posted to it (siw_post_send). Verbs promise a flushed completion for each request, so they
+	// are made here.
 	if q.State == verbs.StateErr {
 		for i := range wrs {
 			q.cq.flush(wrs[i].ID, q.Num, 0)
@@ -261,14 +265,14 @@ func (q *sendQueue) nudgeQueued() bool {
 	return q.size < q.queue.mask && isValid(sqeWord(sqe).Load()) && sqe.Id == nudgeID
 }
 
-// submit makes the kernel work on the n requests written at put, of which first is the word of the first. If the
-// kernel refuses, it returns how many were taken.
+// submit makes the kernel work on the n requests written at put, of which first is the word of the
+// first. If the kernel refuses, it returns how many were taken.
 func (q *sendQueue) submit(n int, first uint32) (int, error) {
 	put := q.put
 	sqeWord(q.queue.at(put)).Store(first)
 	q.put += uint32(n)
-	// siw takes requests one by one and clears each one's flag when it does. While the one before is
-	// still valid, it has not looked at these, and will.
+	// siw takes requests one by one and clears each one's flag when it does. While the one before
+	// is still valid, it has not looked at these, and will.
 	if n <= int(q.queue.mask) && isValid(sqeWord(q.queue.at(put-1)).Load()) {
 		return n, nil
 	}
@@ -286,7 +290,8 @@ func (q *sendQueue) ringDoorbell(first uint32, n int) (int, error) {
 	if err = q.resolveDoorbell(err); err == nil {
 		return n, nil
 	}
-	// Take back the requests that the kernel did not take: from the last one on, as it takes them in order.
+	// Take back the requests that the kernel did not take: from the last one on, as it takes them
+	// in order.
 	for q.put != first && isValid(sqeWord(q.queue.at(q.put-1)).Load()) {
 		q.put--
 		sqeWord(q.queue.at(q.put)).Store(0)
@@ -305,8 +310,8 @@ func (q *sendQueue) resolveDoorbell(err error) error {
 	for ; ; time.Sleep(20 * time.Microsecond) {
 		state, qerr := q.query.Ask()
 		switch {
-		// The connection has ended, or the driver has not got the doorbell at all: the QP is to end, and
-		// what the kernel has not flushed is flushed here.
+		// The connection has ended, or the driver has not got the doorbell at all: the QP is to
+		// end, and what the kernel has not flushed is flushed here.
 		case qerr == nil && state == verbs.StateErr, err != nil && !errors.Is(err, syscall.ENOTCONN) && !errors.Is(err, syscall.EINVAL):
 			// A change of state waits for the current one. If the driver did not get the
 			// doorbell, it may still find the requests.
@@ -316,13 +321,14 @@ func (q *sendQueue) resolveDoorbell(err error) error {
 				q.flush()
 			}
 			return nil
-		// The doorbell has been taken (no error), or the kernel refuses the request itself (EINVAL).
+		// The doorbell has been taken (no error), or the kernel refuses the request itself
+		// (EINVAL).
 		case !errors.Is(err, syscall.ENOTCONN):
 			return err
 		case qerr != nil, state != verbs.StateRTS && state != verbs.StateSQE, !deadline.IsZero() && time.Now().After(deadline):
 			return verbs.ErrState
-		// The QP is in RTS and yet refuses: its connection is ending or just beginning. Either is over
-		// soon.
+		// The QP is in RTS and yet refuses: its connection is ending or just beginning. Either is
+		// over soon.
 		case deadline.IsZero():
 			deadline = time.Now().Add(time.Second)
 		}
@@ -330,8 +336,9 @@ func (q *sendQueue) resolveDoorbell(err error) error {
 	}
 }
 
-// flush completes all requests that the kernel has left in the queue of a failed QP: those that were posted while it
-// flushed what it had (siw_sq_flush). The kernel works on the queue no more, so what is still valid is this side's.
+// flush completes all requests that the kernel has left in the queue of a failed QP: those that
+// were posted while it flushed what it had (siw_sq_flush). The kernel works on the queue no more,
+// so what is still valid is this side's.
 func (q *sendQueue) flush() {
 	q.State = verbs.StateErr
 	for i := q.put - q.queue.mask - 1; i != q.put; i++ {
@@ -394,7 +401,8 @@ func (q *sendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint3
 	return word(flags, uint8(n), op), nil
 }
 
-// kernelFlags returns the flags of a request, except that of a fence: those of package verbs are one bit lower.
+// kernelFlags returns the flags of a request, except that of a fence: those of package verbs are
+// one bit lower.
 func kernelFlags(f verbs.SendFlags) uint16 {
 	return uint16(f<<1) & (abi.SIW_WQE_SIGNALLED | abi.SIW_WQE_SOLICITED)
 }
@@ -408,7 +416,8 @@ var simpleOps = [verbs.OpRDMARead + 2]uint8{
 	verbs.OpRDMARead:  abi.SIW_OP_READ + 1,
 }
 
-// minSimple is the shortest message of a simple request: those of one SGE that [needsSecondSGE] accepts.
+// minSimple is the shortest message of a simple request: those of one SGE that [needsSecondSGE]
+// accepts.
 const minSimple = maxHdrInline + 1
 
 // encodeInline copies the data to the place of all SGEs but the first.

@@ -18,8 +18,8 @@ type completionQueue struct {
 	notify provider.Notify
 }
 
-// look sets where the next completion will be seen: the CQ is empty as long as the kernel's index is
-// ours.
+// look sets where the next completion will be seen: the CQ is empty as long as the kernel's index
+// is ours.
 func (q *completionQueue) look() {
 	q.Word, q.Mask, q.None = mmap.Word(mmap.Bytes(&q.header.ProducerIndex), 0), q.mask, q.index
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestPingMesh runs two agents that probe each other over a device, kills one, and ends the other by a signal.
+// TestPingMesh runs two agents that probe each other over a device, kills one, and ends the other
+// by a signal.
 func TestPingMesh(t *testing.T) {
 	each(t, func(t *testing.T, device, _ string) {
 		const first, second = "127.9.2.1:7473", "127.9.2.2:7473"

@@ -200,8 +200,8 @@ func TestDeadlines(t *testing.T) {
 		}
 		// A listener that never accepts.
 		l := labtest.Made(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
-		// A peer that sends a request and leaves before the answer is the dialer, if its time is enough for
-		// the request.
+		// A peer that sends a request and leaves before the answer is the dialer, if its time is
+		// enough for the request.
 		var r *cm.Request
 		for wait := 300 * time.Millisecond; r == nil; wait *= 2 {
 			inTime(t, "dial one who never accepts", context.DeadlineExceeded, func() error {

@@ -14,8 +14,8 @@ import (
 
 var halfOpen = flag.Int("halfopen", 40, "how many handshakes are begun and never ended, on RoCE")
 
-// startHandshakes starts n handshakes with a server, with IDs that never answer. accepted returns how
-// many the server has accepted, and end closes the IDs.
+// startHandshakes starts n handshakes with a server, with IDs that never answer. accepted returns
+// how many the server has accepted, and end closes the IDs.
 func startHandshakes(t *testing.T, s *server, private []byte, n int) (accepted func() int, end func()) {
 	t.Helper()
 	ctx := labtest.Within(t, waitTimeout)

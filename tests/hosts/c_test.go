@@ -93,8 +93,8 @@ func TestPingPong(t *testing.T) {
 	})
 }
 
-// cPingpong runs a pingpong of a type on a device with the GID of its IPv4 address and RoCE v2, which C
-// requires as an option.
+// cPingpong runs a pingpong of a type on a device with the GID of its IPv4 address and RoCE v2,
+// which C requires as an option.
 const cPingpong = `port=/sys/class/infiniband/$1/ports/1
 for gid in $(grep -l :ffff:0a09: $port/gids/*); do
 	i=$(basename $gid)

@@ -81,8 +81,8 @@ func onesSum(b []byte) uint16 {
 	return uint16(s)
 }
 
-// Echo makes the peer send back what it receives by one connection of TCP to an address, of which it
-// returns the port.
+// Echo makes the peer send back what it receives by one connection of TCP to an address, of which
+// it returns the port.
 func (*Peer) Echo(host string, at *string) error {
 	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {

@@ -6,5 +6,6 @@
 //	layer ═══ rxe0 on w0, siw0 on w1 ═══► layer
 //
 // make hosts runs all tests on two pairs of kernels; docs/reliability.md has the results. With
-// -short, as in make test, there are only short tests without faults. The tests are skipped if there is only one machine.
+// -short, as in make test, there are only short tests without faults. The tests are skipped if
+// there is only one machine.
 package hosts

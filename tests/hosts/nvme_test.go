@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// TestConnectXNVMe makes a disk of one machine's memory that of the other, by the kernel's NVMe over
-// RDMA, with all that a kernel's own protocol uses: fast registration, invalidation, READ and WRITE.
+// TestConnectXNVMe makes a disk of one machine's memory that of the other, by the kernel's NVMe
+// over RDMA, with all that a kernel's own protocol uses: fast registration, invalidation, READ and
+// WRITE.
 func TestConnectXNVMe(t *testing.T) {
 	p := dialTwin(t)
 	p.run(t, 2, "sh", "-ec", nvmeTarget, fmt.Sprintf(adapterAddr, 2))

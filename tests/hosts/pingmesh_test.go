@@ -11,7 +11,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestPingMesh runs an agent on each machine until both have a window with answers and without loss.
+// TestPingMesh runs an agent on each machine until both have a window with answers and without
+// loss.
 func TestPingMesh(t *testing.T) {
 	p := dialPeer(t)
 	for device, addr := range map[string]string{labtest.RXE: drivers[0].addr, adapter: adapterAddr} {

@@ -13,15 +13,15 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// TestShort accepts connections on rxe of a client in C that sends a message and disconnects, and whose
-// confirmation (RTU), which is sent once, is lost: the message is there, and then the end.
+// TestShort accepts connections on rxe of a client in C that sends a message and disconnects, and
+// whose confirmation (RTU), which is sent once, is lost: the message is there, and then the end.
 func TestShort(t *testing.T) {
 	d := drivers[0]
 	p := dialPeer(t)
 	source := labtest.Must(filepath.Abs("../interop/testdata/short.c"))(t)
 	p.run(t, 2, "cc", "-o", "/tmp/short", source, "-lrdmacm", "-libverbs")
-	// The attribute of the management datagram is behind the headers of IPv4, UDP, BTH and DETH, and
-	// 16 bytes of its own.
+	// The attribute of the management datagram is behind the headers of IPv4, UDP, BTH and DETH,
+	// and 16 bytes of its own.
 	p.run(t, 1, "sh", "-c", "modprobe -a sch_ingress cls_u32 act_gact; tc qdisc add dev "+d.wire+" clsact && tc filter add dev "+d.wire+
 		" ingress protocol ip u32 match ip dport 4791 0xffff match u16 0x0014 0xffff at 64 action drop")
 	defer p.run(t, 1, "tc", "qdisc", "del", "dev", d.wire, "clsact")

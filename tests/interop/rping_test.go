@@ -73,8 +73,8 @@ func listenRping(t *testing.T, device string, s rpingSide) (server *program, joi
 	return server, func(c rpingSide) *program { return run(c, "-c") }
 }
 
-// waitFirstRound waits until a client that prints its data has done a round. The state of its QP and
-// ID in the kernel does not suffice: it is "connected" before the server knows.
+// waitFirstRound waits until a client that prints its data has done a round. The state of its QP
+// and ID in the kernel does not suffice: it is "connected" before the server knows.
 func (p *program) waitFirstRound() {
 	p.T.Helper()
 	select {

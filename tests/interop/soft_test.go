@@ -58,8 +58,8 @@ func TestSoft(t *testing.T) {
 	if softAll {
 		captured = append(captured, softTests[1:4]...)
 	}
-	// Not pingpong first: on Linux 7.3, also between two devices of rxe, its messages of 64 KiB stop at
-	// times when packets are lost.
+	// Not pingpong first: on Linux 7.3, also between two devices of rxe, its messages of 64 KiB
+	// stop at times when packets are lost.
 	lossy := softCases(softTests[2], softTests[0], softTests[1])
 	for _, r := range labtest.Few(1, []struct {
 		name  string

@@ -59,7 +59,8 @@ func testSoftPingPong(t *testing.T) {
 		for _, size := range r.sizes {
 			o := pingpong.Options{Type: r.typ, Size: size, Iters: pingpongIters, Events: true}
 			pair.test(t, false, o)
-			// On Linux 7.3, messages of two rxe devices stop when packets are lost while the client polls.
+			// On Linux 7.3, messages of two rxe devices stop when packets are lost while the client
+			// polls.
 			o.Events = impaired(t)
 			pair.test(t, true, o)
 		}

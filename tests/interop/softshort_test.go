@@ -18,8 +18,8 @@ import (
 
 var buildShort = compile("short", "testdata/short.c", "-lrdmacm", "-libverbs")
 
-// rtuNetwork is UDP on which confirmations (RTU), which are sent once, are lost, or overtaken by the
-// disconnect request (DREQ).
+// rtuNetwork is UDP on which confirmations (RTU), which are sent once, are lost, or overtaken by
+// the disconnect request (DREQ).
 type rtuNetwork struct {
 	udp.Network
 	late bool
@@ -72,8 +72,8 @@ func attrOf(data []byte) roce.CMAttr {
 	return m.Attr()
 }
 
-// testSoftShort accepts connections of a client in C on rxe that sends a message and disconnects, before
-// its RTU arrives: the message is there, and then the end.
+// testSoftShort accepts connections of a client in C on rxe that sends a message and disconnects,
+// before its RTU arrives: the message is there, and then the end.
 func testSoftShort(t *testing.T) {
 	for name, late := range map[string]bool{"RTU late": true, "RTU lost": false} {
 		t.Run(name, func(t *testing.T) {

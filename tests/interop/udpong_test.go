@@ -15,8 +15,8 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// udpong's operations, the first byte of its messages. The second is the client's number, the
-// third the number of a question, which the answer repeats; the first four from the fifth are a count.
+// udpong's operations, the first byte of its messages. The second is the client's number, the third
+// the number of a question, which the answer repeats; the first four from the fifth are a count.
 const (
 	udpongLogin = iota
 	udpongStart

@@ -7,10 +7,10 @@
 //	                                   mlx5_ib, mlx5_core          in the guest
 //	                                   lab/connectx           in the lab
 //
-// Both sides of a test are on one adapter, mlx5_0. Each test also fails if the drivers have written a
-// warning to the kernel's log.
+// Both sides of a test are on one adapter, mlx5_0. Each test also fails if the drivers have written
+// a warning to the kernel's log.
 //
-// make test-nic runs the shortest pass of each, make nic all of them on several kernels, with several
-// releases of rdma-core and on both link layers; its table is in docs/lab.md. Without an adapter the
-// tests are skipped.
+// make test-nic runs the shortest pass of each, make nic all of them on several kernels, with
+// several releases of rdma-core and on both link layers; its table is in docs/lab.md. Without an
+// adapter the tests are skipped.
 package nic

@@ -13,7 +13,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestDriver removes the adapter and its drivers, and brings them back. It leaves the machine as it was.
+// TestDriver removes the adapter and its drivers, and brings them back. It leaves the machine as it
+// was.
 func TestDriver(t *testing.T) {
 	a := newAdapter(t)
 	pci := filepath.Base(labtest.Must(filepath.EvalSymlinks(sysfs + "/device"))(t))

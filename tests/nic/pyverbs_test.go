@@ -19,8 +19,8 @@ import (
 // pyverbsQuick are the modules that are run with -short.
 var pyverbsQuick = []string{"test_pd.py", "test_qp.py"}
 
-// unpackPyverbs unpacks the tests of rdma-core, of which Debian compresses some, and returns the folder
-// of their package.
+// unpackPyverbs unpacks the tests of rdma-core, of which Debian compresses some, and returns the
+// folder of their package.
 func unpackPyverbs(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()

@@ -43,8 +43,8 @@ func adapterOf(t *testing.T, device string, infiniBand bool) adapter {
 	return a
 }
 
-// TestAdapter reads the adapters that the lab emulates, driven by the kernel's mlx5, without opening
-// them: rdmadev, the commands of verbs and the exporter show what the adapters are.
+// TestAdapter reads the adapters that the lab emulates, driven by the kernel's mlx5, without
+// opening them: rdmadev, the commands of verbs and the exporter show what the adapters are.
 func TestAdapter(t *testing.T) {
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)

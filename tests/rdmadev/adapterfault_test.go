@@ -160,8 +160,8 @@ func TestAdapterLost(t *testing.T) {
 			return verbs.SendWR{ID: id, Opcode: verbs.OpSend, Flags: flags, SGL: []verbs.SGE{x.MR.SGE(0, 8)}}
 		}
 		recvs := []verbs.RecvWR{{ID: 11}, {ID: 12}, {ID: 13}}
-		// One message arrives, and completes after one whose sender does not want to know. The peer has no receive for the
-		// others, so they wait.
+		// One message arrives, and completes after one whose sender does not want to know. The peer
+		// has no receive for the others, so they wait.
 		labtest.Must(y.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{y.MR.SGE(0, 8)}}, verbs.RecvWR{SGL: []verbs.SGE{y.MR.SGE(8, 8)}}))(t)
 		labtest.Must(x.PostRecv(recvs...))(t)
 		labtest.Must(z.PostRecv(recvs...))(t)
@@ -206,8 +206,8 @@ func kernelLog(t *testing.T) string {
 	return string(buf[:labtest.Must(unix.Klogctl(readAll, buf))(t)])
 }
 
-// TestAdapterFirmware stops the firmware of an adapter. The kernel's health poll reports that, a command
-// waits, and has its answer when the firmware goes on.
+// TestAdapterFirmware stops the firmware of an adapter. The kernel's health poll reports that, a
+// command waits, and has its answer when the firmware goes on.
 func TestAdapterFirmware(t *testing.T) {
 	labtest.RequireLong(t) // the kernel notices after some polls, of 2 s each
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
@@ -250,8 +250,8 @@ func TestAdapterFirmware(t *testing.T) {
 	})
 }
 
-// TestAdapterFatal disables an adapter, as a fatal error of its firmware does. Programs get an event, and
-// the kernel makes the device and its network link again.
+// TestAdapterFatal disables an adapter, as a fatal error of its firmware does. Programs get an
+// event, and the kernel makes the device and its network link again.
 func TestAdapterFatal(t *testing.T) {
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)

@@ -288,8 +288,8 @@ func (c *cField) equalFlags(v any) error {
 	return nil
 }
 
-// sameGID compares an entry of the GID table with that of ibv_devinfo, which prints the GIDs of RoCE v1
-// and InfiniBand without abbreviation, and those of InfiniBand without the type.
+// sameGID compares an entry of the GID table with that of ibv_devinfo, which prints the GIDs of
+// RoCE v1 and InfiniBand without abbreviation, and those of InfiniBand without the type.
 func sameGID(ours, theirs string) bool {
 	aGID, aType, _ := strings.Cut(ours, ", ")
 	bGID, bType, typed := strings.Cut(theirs, ", ")

@@ -16,8 +16,8 @@ import (
 	"github.com/goverbs/verbs/verbstest"
 )
 
-// TestGRPCStop stops a server of gRPC at once, whose client lives or has died: gRPC closes connections while it holds a
-// lock, so that one that waited would stop the clock of the bubble.
+// TestGRPCStop stops a server of gRPC at once, whose client lives or has died: gRPC closes
+// connections while it holds a lock, so that one that waited would stop the clock of the bubble.
 func TestGRPCStop(t *testing.T) {
 	for name, dies := range map[string]bool{"client lives": false, "client has died": true} {
 		t.Run(name, func(t *testing.T) {

@@ -236,7 +236,8 @@ func (e *env) ud(events bool, n int) error {
 	return e.traffic(a, b, 20, n, events)
 }
 
-// Completions have all the fields of extended CQs, except timestamps, for which this library has no calls.
+// Completions have all the fields of extended CQs, except timestamps, for which this library has no
+// calls.
 var cqEx = []scenario{
 	{"cqex/rc_traffic_cq_ex", everywhere, func(e *env) error {
 		a, b := e.pair(rdmatest.PairOptions{OneCQ: true})

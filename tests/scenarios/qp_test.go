@@ -69,8 +69,9 @@ func createInit(typ verbs.QPType) func(*env) error {
 	}
 }
 
-// conservative is by how much a driver's limits are lower than what its queues take: those of the kernel's
-// mlx5 are for the longest requests (mlx5_ib_calc_max_qp_wr), and its queues are limited by bytes.
+// conservative is by how much a driver's limits are lower than what its queues take: those of the
+// kernel's mlx5 are for the longest requests (mlx5_ib_calc_max_qp_wr), and its queues are limited
+// by bytes.
 var conservative = map[string]int{"mlx5": 4}
 
 // illegal asks for one more than a limit.

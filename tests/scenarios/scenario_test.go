@@ -51,8 +51,8 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// TestFeatures compares what a device supports with the table of docs/kernels.md. Kernels must refuse
-// what it leaves empty.
+// TestFeatures compares what a device supports with the table of docs/kernels.md. Kernels must
+// refuse what it leaves empty.
 func TestFeatures(t *testing.T) {
 	labtest.RequireKernel(t)
 	yes, columns := featureTable(t)

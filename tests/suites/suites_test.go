@@ -99,7 +99,8 @@ func TestSuites(t *testing.T) {
 			byRDMA := s.run(t, binary, dir, "rdma", append(s.args, "-test.skip="+strings.Join(skip, "|"))...)
 			t.Logf("by TCP %v, by RDMA %v", byTCP, byRDMA)
 			for _, name := range slices.Sorted(maps.Keys(byRDMA.failed)) {
-				// Tests of theirs race with their own timers: one that fails among others is run by itself.
+				// Tests of theirs race with their own timers: one that fails among others is run by
+				// itself.
 				passed := false
 				for i := 0; i < 10 && !passed; i++ {
 					passed = s.run(t, binary, dir, "rdma", "-test.run=^"+name+"$").passed[name]
@@ -257,7 +258,8 @@ func (s *suite) run(t *testing.T, binary, dir, network string, args ...string) r
 			r.failed[m[2]] = true
 		}
 	}
-	// After PASS, a suite's TestMain has counted goroutines, and found those of the device in user space.
+	// After PASS, a suite's TestMain has counted goroutines, and found those of the device in user
+	// space.
 	if err != nil && len(r.failed) == 0 && !strings.Contains(r.text, "\nPASS\n") {
 		t.Errorf("%v: %v\n%s", cmd.Args, err, tail(r.text))
 	}

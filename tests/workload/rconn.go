@@ -237,9 +237,9 @@ func (p *Conn) Round(ctx context.Context, n int) error {
 	return p.addReason(err)
 }
 
-// writeAndReadBack writes to the peer's memory and reads it back: with Put and Get, or gathered from
-// some pieces and scattered to others, of existing memory or of memory that is registered
-// just for this.
+// writeAndReadBack writes to the peer's memory and reads it back: with Put and Get, or gathered
+// from some pieces and scattered to others, of existing memory or of memory that is registered just
+// for this.
 func (p *Conn) writeAndReadBack(ctx context.Context, at rconn.Target, data []byte) (back []byte, err error) {
 	n := len(data)
 	kind := p.rand.IntN(3)

@@ -14,9 +14,9 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Short accepts a connection of tests/interop/testdata/short.c by package cm, and then one by package rsock,
-// on a host. client starts the program with a port and arguments; it sends a message and
-// disconnects at once. Short returns an error unless the message comes, and then the end.
+// Short accepts a connection of tests/interop/testdata/short.c by package cm, and then one by
+// package rsock, on a host. client starts the program with a port and arguments; it sends a message
+// and disconnects at once. Short returns an error unless the message comes, and then the end.
 func Short(ctx context.Context, transport *cm.Transport, host string, client func(port uint16, args ...string) (wait func())) error {
 	l, err := (&cm.ListenConfig{Transport: transport}).Listen(ctx, host+":0")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command mkserver builds valkey-server with RDMA from Debian's sources, into a folder. It needs gcc,
-// make, and the headers of librdmacm and libibverbs.
+// Command mkserver builds valkey-server with RDMA from Debian's sources, into a folder. It needs
+// gcc, make, and the headers of librdmacm and libibverbs.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Package labdev names the devices of the lab, their links and their addresses, for the program that makes them
-// and for tests.
+// Package labdev names the devices of the lab, their links and their addresses, for the program
+// that makes them and for tests.
 package labdev
 
 import (
@@ -16,8 +16,9 @@ var Links = map[string]string{RXE: "v0", SIW: "d0"}
 // Adapter returns the name of the adapter with a number, in the order of --nic.
 func Adapter(i int) string { return fmt.Sprintf("mlx5_%d", i) }
 
-// Addrs returns the addresses of a device on a host, from 1: 10.9.0.1 and fd00:9::1, 10.9.1.1 and fd00:9:1::1, and so
-// on, in the order rxe0, siw0, mlx5_0, mlx5_1. No host has another address of their networks.
+// Addrs returns the addresses of a device on a host, from 1: 10.9.0.1 and fd00:9::1, 10.9.1.1 and
+// fd00:9:1::1, and so on, in the order rxe0, siw0, mlx5_0, mlx5_1. No host has another address of
+// their networks.
 func Addrs(device string, host int) (v4, v6 netip.Prefix) {
 	net := 0
 	if device == SIW {

@@ -16,9 +16,9 @@ import (
 	"github.com/goverbs/verbs/rdmadev"
 )
 
-// addAdapters waits for the adapters in the guest, whose driver has been loaded, names them in their
-// order, and configures their links. The first has the address of --udp as well, if there is one, from
-// which it reaches all others.
+// addAdapters waits for the adapters in the guest, whose driver has been loaded, names them in
+// their order, and configures their links. The first has the address of --udp as well, if there is
+// one, from which it reaches all others.
 func addAdapters(all []job.Adapter, host int, udp netip.Addr) error {
 	links, err := nameAdapters(all)
 	if err != nil {
@@ -48,8 +48,9 @@ func addAdapters(all []job.Adapter, host int, udp netip.Addr) error {
 	return nil
 }
 
-// nameAdapters waits for adapters. The kernel has numbered them and their links in the order in which
-// it found them, which may be another: hot-plug has no order. It returns the names of the links.
+// nameAdapters waits for adapters. The kernel has numbered them and their links in the order in
+// which it found them, which may be another: hot-plug has no order. It returns the names of the
+// links.
 func nameAdapters(all []job.Adapter) (links []string, err error) {
 	var devices []string
 	for _, a := range all {
@@ -97,7 +98,8 @@ func number(prefix string, names []string, rename func(from, to string) error) e
 	return nil
 }
 
-// WaitGUID waits for a device with a system image GUID, and returns its name. The node GUID may be zero.
+// WaitGUID waits for a device with a system image GUID, and returns its name. The node GUID may be
+// zero.
 func WaitGUID(guid string) (string, error) {
 	for begun := time.Now(); time.Since(begun) < readyLimit; time.Sleep(20 * time.Millisecond) {
 		files, _ := filepath.Glob("/sys/class/infiniband/*/sys_image_guid")

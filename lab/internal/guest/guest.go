@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package guest is process 1 of a machine: it loads the drivers, makes the devices and does the jobs that the host
-// gives. It knows the host only by package job.
+// Package guest is process 1 of a machine: it loads the drivers, makes the devices and does the
+// jobs that the host gives. It knows the host only by package job.
 package guest
 
 import (

@@ -38,8 +38,9 @@ const (
 	work    = "/layer/work"
 )
 
-// rootMounts returns what the root of programs consists of, in the order of mounting: the host's root
-// under a layer that holds writes, and a folder of the host, write, that is not under it, if not empty.
+// rootMounts returns what the root of programs consists of, in the order of mounting: the host's
+// root under a layer that holds writes, and a folder of the host, write, that is not under it, if
+// not empty.
 func rootMounts(s job.Setup, write string) []mount {
 	const opts9P = "trans=virtio,version=9p2000.L,msize=512000"
 	host, folder := mount{"root", "/host", "9p", opts9P + ",ro,cache=loose"}, mount{"write", newRoot + write, "9p", opts9P}

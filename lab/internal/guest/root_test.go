@@ -13,7 +13,8 @@ import (
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
-// TestRootMounts mounts nothing before that which it is in, and for each kind of machine what is its own.
+// TestRootMounts mounts nothing before that which it is in, and for each kind of machine what is
+// its own.
 func TestRootMounts(t *testing.T) {
 	qemu := job.Setup{Release: "6.12", Modules: "/cache/lib/modules/6.12"}
 	foreign := qemu

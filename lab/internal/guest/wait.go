@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// readyLimit bounds the wait for a device, which an emulated machine with other work beside it makes
-// slowly.
+// readyLimit bounds the wait for a device, which an emulated machine with other work beside it
+// makes slowly.
 const readyLimit = 2 * time.Minute
 
 // WaitFor waits for a file of the kernel's, and returns its path.
@@ -37,7 +37,8 @@ func WaitActive(device string) error {
 	return fmt.Errorf("%s is not ready: port %q, node %q", device, state, node)
 }
 
-// findInSysfs returns the name of the object of a class whose attribute has a value, or "" if there is none.
+// findInSysfs returns the name of the object of a class whose attribute has a value, or "" if there
+// is none.
 func findInSysfs(class, attr, value string) string {
 	files, _ := filepath.Glob("/sys/class/" + class + "/*/" + attr)
 	for _, f := range files {

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package image has what machines consist of: kernels with siw and User-mode Linux, programs of a Debian suite,
-// QEMU, and the initramfs. It fetches and builds them once, and knows no machine.
+// Package image has what machines consist of: kernels with siw and User-mode Linux, programs of a
+// Debian suite, QEMU, and the initramfs. It fetches and builds them once, and knows no machine.
 package image
 
 import (
@@ -72,7 +72,8 @@ func (k Kernel) complete() bool {
 	return err == nil && Exist(k.Image) && !slices.ContainsFunc(files, packed)
 }
 
-// rootModules are needed to mount the real root, RDMAModules for the devices, AdapterModules for emulated adapters.
+// rootModules are needed to mount the real root, RDMAModules for the devices, AdapterModules for
+// emulated adapters.
 var (
 	rootModules    = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"}
 	RDMAModules    = []string{"ib_uverbs", "rdma_ucm", "rdma_rxe", "siw", "veth", "dummy"}

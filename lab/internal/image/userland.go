@@ -34,8 +34,8 @@ func FetchUserland(ctx context.Context, suite string, on Arch) (string, error) {
 	return root, unpackOnce(ctx, archive, root, []string{"bin", "sbin", "lib", "lib64"}, userlandPackages...)
 }
 
-// unpackOnce unpacks packages, and what they need, into a folder, unless that has been done. Folders whose names are
-// merged are those of /usr.
+// unpackOnce unpacks packages, and what they need, into a folder, unless that has been done.
+// Folders whose names are merged are those of /usr.
 func unpackOnce(ctx context.Context, a debian.Archive, root string, merged []string, packages ...string) error {
 	unlock, err := debian.Lock(ctx, root+".lock")
 	if err != nil {

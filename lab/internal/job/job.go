@@ -1,7 +1,8 @@
 //go:build linux
 
-// Package job is what the lab says to a machine and what the guest answers: jobs, orders and results on one port, and
-// the program's streams on the others. Host and guest are one program, so both have the same version.
+// Package job is what the lab says to a machine and what the guest answers: jobs, orders and
+// results on one port, and the program's streams on the others. Host and guest are one program, so
+// both have the same version.
 package job
 
 import (
@@ -56,7 +57,8 @@ type Order struct {
 	Signal int
 }
 
-// What the guest reports when it can take a job, before it runs the program, and when that has ended.
+// What the guest reports when it can take a job, before it runs the program, and when that has
+// ended.
 const (
 	Ready   = "ready\n"
 	Started = "started\n"
@@ -73,8 +75,8 @@ type Result struct {
 	Lost, Left []string // what is no longer there, or is new, on a machine that is shared
 }
 
-// Kept is what a program has written at a path that is kept: a file, or the files in a folder, by their
-// names there. A guest names no other path.
+// Kept is what a program has written at a path that is kept: a file, or the files in a folder, by
+// their names there. A guest names no other path.
 type Kept struct {
 	File   []byte
 	Folder map[string][]byte

@@ -19,8 +19,8 @@ const (
 // Ports are the ports in their order, which serial lines have instead of names.
 var Ports = []string{portIn, portOut, portErr, PortResult}
 
-// Outlet is where a program's output goes, in the guest and then on the host. A closed output does not block the
-// program.
+// Outlet is where a program's output goes, in the guest and then on the host. A closed output does
+// not block the program.
 type Outlet struct {
 	mu sync.Mutex
 	w  io.Writer

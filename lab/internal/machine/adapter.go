@@ -51,7 +51,8 @@ func machineAdapters(kinds []string, host int) (all []job.Adapter) {
 }
 
 // adapterArgs returns what a machine needs so that adapters can be plugged in: memory that another
-// process can map, and ports of the PCI bus. The adapters come when it runs, as they cannot be saved.
+// process can map, and ports of the PCI bus. The adapters come when it runs, as they cannot be
+// saved.
 func adapterArgs(o Options) []string {
 	if len(o.NICs) == 0 {
 		return nil
@@ -80,8 +81,8 @@ func adapterConfig(kind string, i, host int, wire *connectx.Wire, record *log.Lo
 	return cfg
 }
 
-// ServeSockets serves adapters to machines of somebody else until ctx ends, each to one machine after
-// the other.
+// ServeSockets serves adapters to machines of somebody else until ctx ends, each to one machine
+// after the other.
 func ServeSockets(ctx context.Context, sockets string, opt Options) error {
 	if sockets == "" {
 		return errors.New("nic: no --socket, the path of the socket for QEMU")
@@ -157,8 +158,8 @@ func recorder(o Options) (*log.Logger, error) {
 	return log.New(f, "", log.Lmicroseconds), nil
 }
 
-// listenAdapter makes a socket for QEMU. It replaces one that a process which was killed has left, and
-// no other file.
+// listenAdapter makes a socket for QEMU. It replaces one that a process which was killed has left,
+// and no other file.
 func listenAdapter(path string) (*net.UnixListener, error) {
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&fs.ModeSocket == 0 {

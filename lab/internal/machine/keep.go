@@ -57,7 +57,8 @@ func keptPaths(args, env []string, dir string) (paths []string) {
 	return paths
 }
 
-// keep writes the files that the program wrote at the paths. The guest chooses the names of those in a folder.
+// keep writes the files that the program wrote at the paths. The guest chooses the names of those
+// in a folder.
 func keep(paths []string, files []job.Kept) error {
 	if len(files) != len(paths) {
 		return fmt.Errorf("the guest sent files of %d paths, not of %d", len(files), len(paths))
@@ -75,8 +76,8 @@ func keep(paths []string, files []job.Kept) error {
 	return nil
 }
 
-// writeIn writes files by their names in a folder, which it makes if there are some. Names and links that
-// lead out of the folder are errors.
+// writeIn writes files by their names in a folder, which it makes if there are some. Names and
+// links that lead out of the folder are errors.
 func writeIn(dir string, files map[string][]byte) error {
 	if len(files) == 0 {
 		return nil

@@ -55,8 +55,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// FuzzKeep has a guest that sends a file with any name, where the folder that is kept has links out of
-// it: what is outside stays as it was.
+// FuzzKeep has a guest that sends a file with any name, where the folder that is kept has links out
+// of it: what is outside stays as it was.
 func FuzzKeep(f *testing.F) {
 	for _, name := range []string{"", "a", "a/b", "../outside", "a/../../outside", "/outside", "link/outside", "file", ".", "../kept/a", "\x00", "/\x00"} {
 		f.Add(name)

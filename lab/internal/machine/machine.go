@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package machine runs programs on machines: QEMU and User-mode Linux, their adapters, the wires between two of them,
-// and states to restore. What a guest reports is not trusted.
+// Package machine runs programs on machines: QEMU and User-mode Linux, their adapters, the wires
+// between two of them, and states to restore. What a guest reports is not trusted.
 package machine
 
 import (

@@ -21,8 +21,8 @@ func (m *machine) plug() error {
 		return err
 	}
 	defer q.conn.Close()
-	// What is plugged in before QEMU has loaded the state of a machine that it restores would be hidden
-	// from the guest by that of the slots.
+	// What is plugged in before QEMU has loaded the state of a machine that it restores would be
+	// hidden from the guest by that of the slots.
 	if _, err := q.await("query-status", running); err != nil {
 		return err
 	}

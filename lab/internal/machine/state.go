@@ -67,8 +67,8 @@ func newState(k image.Kernel, opt Options, vm *exec.Cmd, dir string) (*state, er
 		fmt.Fprintf(sum, "%s %d %d", f, info.Size(), info.ModTime().UnixNano())
 	}
 	s := &state{file: filepath.Join(debian.CacheDir(), fmt.Sprintf("%s%x", StatePrefix(k, opt), sum.Sum(nil)[:8]))}
-	// A machine with adapters shares its memory with them, where QEMU's look at an empty page allocates
-	// it: that would take seconds. The QEMU of such machines can skip these pages.
+	// A machine with adapters shares its memory with them, where QEMU's look at an empty page
+	// allocates it: that would take seconds. The QEMU of such machines can skip these pages.
 	if s.mapped = len(opt.NICs) > 0; s.mapped {
 		vm.Args = append(vm.Args, "-global", "migration.mapped-ram=on")
 	}
@@ -136,8 +136,8 @@ func (s *state) save() error {
 	return errors.Join(err, os.Rename(s.unfinished, s.file))
 }
 
-// migrate writes the state, and lets the machine go on, which QEMU refuses until the migration has its
-// final status.
+// migrate writes the state, and lets the machine go on, which QEMU refuses until the migration has
+// its final status.
 func (s *state) migrate() error {
 	q, err := dialQMP(s.monitor)
 	if err != nil {

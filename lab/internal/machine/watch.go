@@ -61,8 +61,8 @@ func (m *machine) run(ctx context.Context, t Task, std Stdio) (job.Result, error
 	return w.result, m.await(ctx, out+w.result.Out, errs+w.result.Err)
 }
 
-// phase is how far a program is. The guest reports the start and the end; between them the host may ask the
-// program to end.
+// phase is how far a program is. The guest reports the start and the end; between them the host may
+// ask the program to end.
 type phase uint8
 
 const (
@@ -121,8 +121,8 @@ func (w *watch) late() {
 	}
 }
 
-// report takes what the guest reports. What it reports out of turn comes from a program that has taken the
-// port: the state of a machine that has run one, for example, is not to be saved.
+// report takes what the guest reports. What it reports out of turn comes from a program that has
+// taken the port: the state of a machine that has run one, for example, is not to be saved.
 func (w *watch) report(line string) {
 	switch m := w.m; {
 	case line == job.Ready && !m.ready:

@@ -51,7 +51,8 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// TestReport takes what the guest reports of a program that ends, and of one that the lab fails to run.
+// TestReport takes what the guest reports of a program that ends, and of one that the lab fails to
+// run.
 func TestReport(t *testing.T) {
 	killed := false
 	w := &watch{m: &machine{kill: func() { killed = true }}, task: &Task{}}

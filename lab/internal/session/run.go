@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package session runs what the lab is asked for when it has its turn: a program, a program on two machines, or the
-// packages of a go test one after the other.
+// Package session runs what the lab is asked for when it has its turn: a program, a program on two
+// machines, or the packages of a go test one after the other.
 package session
 
 import (

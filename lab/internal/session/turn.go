@@ -26,8 +26,8 @@ func totalMem() int {
 	return int(uint64(info.Totalram) * uint64(info.Unit) >> 20)
 }
 
-// takeTurn waits until fewer than n machines run, of all that share the cache, in the order in which
-// they came. go test starts a lab for each package, several at a time. Negative n is by this
+// takeTurn waits until fewer than n machines run, of all that share the cache, in the order in
+// which they came. go test starts a lab for each package, several at a time. Negative n is by this
 // machine's processors and memory, 0 no limit.
 func takeTurn(ctx context.Context, n int) (done func(), err error) {
 	if n == 0 {
@@ -62,7 +62,8 @@ func takeTurn(ctx context.Context, n int) (done func(), err error) {
 }
 
 // ticket is a place in the queue: a file whose name has a number, one more than that of the last,
-// and the process. It is locked as long as the process lives, and changes while the queue is locked.
+// and the process. It is locked as long as the process lives, and changes while the queue is
+// locked.
 type ticket struct {
 	dir  string
 	file *os.File

@@ -18,9 +18,9 @@ type Reply struct {
 	PrivateData        []byte
 }
 
-// Accept sends a REP. ReadyToUse, Rejected, DisconnectRequested or ReplyFailed follows. It
-// fails with EINVAL (ib_send_cm_rep). The QP is to be in RTR before, as the peer may send once it has the REP. This
-// side sends after the RTU: before, the peer's QP may not receive yet.
+// Accept sends a REP. ReadyToUse, Rejected, DisconnectRequested or ReplyFailed follows. It fails
+// with EINVAL (ib_send_cm_rep). The QP is to be in RTR before, as the peer may send once it has the
+// REP. This side sends after the RTU: before, the peer's QP may not receive yet.
 func (id *ID) Accept(r *Reply) error {
 	if len(r.PrivateData) > roce.REPPrivateData || id.state != RequestRcvd && id.state != MRARequestSent {
 		return syscall.EINVAL
@@ -38,8 +38,8 @@ func (id *ID) Accept(r *Reply) error {
 	return nil
 }
 
-// handleREP handles a reply (cm_rep_handler). The ID does not know the peer's communication ID when the first one
-// comes, and does when it is repeated, which tells the two apart.
+// handleREP handles a reply (cm_rep_handler). The ID does not know the peer's communication ID when
+// the first one comes, and does when it is repeated, which tells the two apart.
 func (m *message) handleREP(r *roce.REP) {
 	manager := m.device.manager
 	id := manager.find(r.RemoteCommID, 0)
@@ -77,8 +77,8 @@ func (m *message) handleREP(r *roce.REP) {
 	}, PrivateData: r.PrivateData})
 }
 
-// handleRepeatedREP answers a repeated reply: the RTU was lost, which is sent once otherwise, or is not sent yet
-// (cm_dup_rep_handler).
+// handleRepeatedREP answers a repeated reply: the RTU was lost, which is sent once otherwise, or is
+// not sent yet (cm_dup_rep_handler).
 func (id *ID) handleRepeatedREP(m *message) {
 	switch id.state {
 	case Established:
@@ -90,7 +90,8 @@ func (id *ID) handleRepeatedREP(m *message) {
 
 func (id *ID) rtu() *roce.RTU { return &roce.RTU{LocalCommID: id.local, RemoteCommID: id.remote} }
 
-// Establish sends an RTU: the connection is up. The QP is to be in RTS before. It fails with EINVAL (ib_send_cm_rtu).
+// Establish sends an RTU: the connection is up. The QP is to be in RTS before. It fails with EINVAL
+// (ib_send_cm_rtu).
 func (id *ID) Establish() error {
 	if id.state != ReplyRcvd && id.state != MRAReplySent {
 		return syscall.EINVAL
@@ -100,8 +101,8 @@ func (id *ID) Establish() error {
 	return nil
 }
 
-// handleRTU handles the confirmation of a reply (cm_rtu_handler). In other states it is late: the peer's first packet
-// has stood for it, or the connection is ending.
+// handleRTU handles the confirmation of a reply (cm_rtu_handler). In other states it is late: the
+// peer's first packet has stood for it, or the connection is ending.
 func (m *Manager) handleRTU(r *roce.RTU) {
 	if id := m.find(r.RemoteCommID, r.LocalCommID); id != nil && (id.state == ReplySent || id.state == MRAReplyRcvd) {
 		id.establish()
@@ -114,9 +115,9 @@ func (id *ID) establish() {
 	id.handle(&Event{Type: ReadyToUse})
 }
 
-// CommEstablished reports that the peer's first message has arrived before the RTU, and
-// stands for it: a peer sends when it has got the REP, which is what an RTU says (IB_EVENT_COMM_EST). It
-// fails with EISCONN or EINVAL (cm_establish).
+// CommEstablished reports that the peer's first message has arrived before the RTU, and stands for
+// it: a peer sends when it has got the REP, which is what an RTU says (IB_EVENT_COMM_EST). It fails
+// with EISCONN or EINVAL (cm_establish).
 func (id *ID) CommEstablished() error {
 	switch id.state {
 	case ReplySent, MRAReplyRcvd:

@@ -26,7 +26,8 @@ type Request struct {
 }
 
 // Connect sends a REQ. ReplyReceived, Rejected or RequestFailed follows. It fails with EINVAL
-// (ib_send_cm_req). The QP is to be in INIT, so that it can have receives before the peer sends (IBA, 12.9.7.1).
+// (ib_send_cm_req). The QP is to be in INIT, so that it can have receives before the peer sends
+// (IBA, 12.9.7.1).
 func (id *ID) Connect(r *Request) error {
 	if r.QPType != verbs.RC && r.QPType != verbs.UC || len(r.PrivateData) > roce.REQPrivateData || id.state != Idle {
 		return syscall.EINVAL
@@ -42,8 +43,8 @@ func (id *ID) Connect(r *Request) error {
 	id.initiatorDepth, id.responderResources = r.InitiatorDepth, r.ResponderResources
 	id.retryCount = r.RetryCount
 	id.mtu, id.qpType = r.Path.MTU, r.QPType
-	// The PSN that this side asks for is the first that its responder expects; REP has that of the other
-	// direction.
+	// The PSN that this side asks for is the first that its responder expects; REP has that of the
+	// other direction.
 	id.localQP, id.rqPSN = r.QPNum&mask24, r.StartingPSN&mask24
 	id.tid = id.newTID()
 	id.state = RequestSent
@@ -53,11 +54,12 @@ func (id *ID) Connect(r *Request) error {
 
 const mask24 = 1<<24 - 1
 
-// newTID returns the transaction ID of a message that begins a transaction (cm_form_tid). The answer has the same.
+// newTID returns the transaction ID of a message that begins a transaction (cm_form_tid). The
+// answer has the same.
 func (id *ID) newTID() uint64 { return uint64(id.manager().tidHigh)<<32 | uint64(id.local) }
 
-// permissiveLID is the LID in paths that have none (IB_LID_PERMISSIVE). LIDs are addresses within an InfiniBand
-// subnet; on RoCE receivers ignore them (CA17-34).
+// permissiveLID is the LID in paths that have none (IB_LID_PERMISSIVE). LIDs are addresses within
+// an InfiniBand subnet; on RoCE receivers ignore them (CA17-34).
 const permissiveLID = 0xffff
 
 // request returns the message of a request (cm_format_req).
@@ -76,8 +78,8 @@ func (id *ID) request(r *Request) *roce.REQ {
 		PrivateData: r.PrivateData,
 	}
 	if !m.Primary.SubnetLocal {
-		// The hop limit tells whether routers are in between. On InfiniBand the receiver would take the
-		// LIDs from the datagram then (cm_process_routed_req).
+		// The hop limit tells whether routers are in between. On InfiniBand the receiver would take
+		// the LIDs from the datagram then (cm_process_routed_req).
 		m.Primary.LocalLID, m.Primary.RemoteLID = permissiveLID, permissiveLID
 	}
 	if r.QPType == verbs.UC {
@@ -86,8 +88,8 @@ func (id *ID) request(r *Request) *roce.REQ {
 	return m
 }
 
-// handleREQ handles a connection request (cm_req_handler, cm_match_req): it is one that is repeated, one of a QP that
-// has another connection here, one that nobody waits for, or new.
+// handleREQ handles a connection request (cm_req_handler, cm_match_req): it is one that is
+// repeated, one of a QP that has another connection here, one that nobody waits for, or new.
 func (m *message) handleREQ(r *roce.REQ) {
 	d := m.device
 	if r.Primary.LocalGID != m.reply.DGID {
@@ -111,21 +113,22 @@ func (m *message) handleREQ(r *roce.REQ) {
 	id.state = RequestRcvd
 
 	switch duplicate, stale := id.addRemote(); {
-	// The connection that is known has been told already, or will be; this ID was only made to look.
+	// The connection that is known has been told already, or will be; this ID was only made to
+	// look.
 	case duplicate != nil:
 		duplicate.handleRepeatedREQ(m)
 		return
-	// The peer cannot mean to have two connections with one QP. Neither is right for sure, so both end:
-	// the request is rejected, the old connection is disconnected, and the peer connects again when it
-	// likes to.
+	// The peer cannot mean to have two connections with one QP. Neither is right for sure, so both
+	// end: the request is rejected, the old connection is disconnected, and the peer connects again
+	// when it likes to.
 	case stale != nil:
 		m.rejectREQ(r, roce.RejStaleConn)
 		stale.disconnectStale()
 		return
 	}
 	l := d.manager.listeners[serviceKey{d, uint64(r.ServiceID)}]
-	// As TCP's RST: nobody listens. It is safe to reject: the peer learns at once what it would else wait
-	// for.
+	// As TCP's RST: nobody listens. It is safe to reject: the peer learns at once what it would
+	// else wait for.
 	if l == nil {
 		id.removeRemote()
 		m.rejectREQ(r, roce.RejInvalidServiceID)
@@ -140,8 +143,8 @@ func (m *message) handleREQ(r *roce.REQ) {
 		id.reject(roce.RejInvalidGID, gid[:], nil)
 		return
 	}
-	// Several entries of the GID table may have the address: the reply leaves by the one that the request
-	// came to.
+	// Several entries of the GID table may have the address: the reply leaves by the one that the
+	// request came to.
 	a.SGIDIndex = uint8(m.from.GIDIndex)
 	id.av = a
 	if r.Alternate.LocalLID != 0 { // cm_req_has_alt_path; RoCE has no alternate paths
@@ -159,8 +162,8 @@ func (m *message) handleREQ(r *roce.REQ) {
 }
 
 // repeatTime returns the time until a reply is repeated. The peer chooses it, within limits: its
-// shortest time is 4 µs, and its longest 2.4 hours, so a peer could make this side flood it, or keep a connection in
-// setup for a day. rdma_cm asks for 4 s.
+// shortest time is 4 µs, and its longest 2.4 hours, so a peer could make this side flood it, or
+// keep a connection in setup for a day. rdma_cm asks for 4 s.
 func repeatTime(t uint8) time.Duration { return min(max(duration(t), minRepeatTime), maxRepeatTime) }
 
 const (
@@ -173,9 +176,9 @@ func (m *message) rejectREQ(r *roce.REQ, reason roce.RejectReason) {
 	m.answer(&roce.REJ{RemoteCommID: r.LocalCommID, Message: roce.AnswersREQ, Reason: reason})
 }
 
-// handleRepeatedREQ answers a repeated request (cm_dup_req_handler): one whose program needs long gets an MRA, once
-// the peer has shown that it is impatient. In other states the reply or the rejection is, or has been, sent,
-// and the reply is repeated by its own timer.
+// handleRepeatedREQ answers a repeated request (cm_dup_req_handler): one whose program needs long
+// gets an MRA, once the peer has shown that it is impatient. In other states the reply or the
+// rejection is, or has been, sent, and the reply is repeated by its own timer.
 func (id *ID) handleRepeatedREQ(m *message) {
 	if id.state == MRARequestSent {
 		m.answer(id.mra(roce.AnswersREQ))
@@ -200,8 +203,9 @@ func qpType(r *roce.REQ) verbs.QPType {
 	return 0
 }
 
-// requestPath returns the path of a request, from the receiver's point of view (cm_format_paths_from_req): local is
-// remote, and the lifetime is found from the ACK timeout, which is about twice as long.
+// requestPath returns the path of a request, from the receiver's point of view
+// (cm_format_paths_from_req): local is remote, and the lifetime is found from the ACK timeout,
+// which is about twice as long.
 func requestPath(r *roce.REQ) Path {
 	p := &r.Primary
 	path := Path{

@@ -18,19 +18,20 @@
 // Compared to TCP, REQ is the SYN, REP the SYN and ACK, RTU the ACK, DREQ and DREP the FINs of both
 // sides at once, and REJ the RST. But these messages go from device to device, not along the
 // connection: its packets may overtake them, so that data may come before the RTU, and the QPs end
-// whether a DREQ arrives or not. And because each message may be lost, be repeated or come late, most of the
-// code is about messages that do not fit the state.
+// whether a DREQ arrives or not. And because each message may be lost, be repeated or come late,
+// most of the code is about messages that do not fit the state.
 //
-// The states and what leads from one to another are those of the standard (IBA, 12.9.7.1 for the active and
-// 12.9.7.2 for the passive side):
+// The states and what leads from one to another are those of the standard (IBA, 12.9.7.1 for the
+// active and 12.9.7.2 for the passive side):
 //
 //	active    Idle ─ REQ ► RequestSent ─ ◄ REP ► ReplyRcvd ─ RTU ► Established
 //	passive   RequestRcvd ─ REP ► ReplySent ─ ◄ RTU ► Established
 //	end       Established ─ DREQ ► DisconnectSent ─ ◄ DREP ► Timewait ► Idle
 //	          Established ─ ◄ DREQ ► DisconnectRcvd ─ DREP ► Timewait ► Idle
 //
-// MRARequestRcvd and MRAReplyRcvd are RequestSent and ReplySent of a side that has been told to wait longer;
-// MRARequestSent and MRAReplySent are RequestRcvd and ReplyRcvd of the side that has told it.
+// MRARequestRcvd and MRAReplyRcvd are RequestSent and ReplySent of a side that has been told to
+// wait longer; MRARequestSent and MRAReplySent are RequestRcvd and ReplyRcvd of the side that has
+// told it.
 //
 // # Concurrency
 //
@@ -47,7 +48,8 @@
 //   - Requests that found no room at their listener are counted.
 //   - There are no alternate paths (LAP, APR), which ib_cm does not support on RoCE.
 //
-// A REP for a connection that this side has forgotten gets no answer, as from ib_cm (cm_rep_handler), although the standard
-// has a REJ with reason 6 for it (IBA, 12.6.7.2): the peer learns of it when it has repeated the REP for the last time.
-// Programs must expect that of kernels, and what they are tested with must not be kinder.
+// A REP for a connection that this side has forgotten gets no answer, as from ib_cm
+// (cm_rep_handler), although the standard has a REJ with reason 6 for it (IBA, 12.6.7.2): the peer
+// learns of it when it has repeated the REP for the last time. Programs must expect that of
+// kernels, and what they are tested with must not be kinder.
 package ibcm

@@ -30,7 +30,8 @@ type Event struct {
 	Type EventType
 	// PrivateData is the whole field of the message, with the padding.
 	PrivateData []byte
-	// Refused is set in RequestFailed and ResolveFailed if the host has nothing that receives requests.
+	// Refused is set in RequestFailed and ResolveFailed if the host has nothing that receives
+	// requests.
 	Refused bool
 
 	Request    *ReceivedRequest    // of RequestReceived
@@ -40,8 +41,9 @@ type Event struct {
 	Answer     *ReceivedAnswer     // of Resolved
 }
 
-// ReceivedRequest contains the parameters of a REQ, from the receiver's point of view: ResponderResources are what the
-// peer would start, which is InitiatorDepth in its REQ (cm_format_req_event).
+// ReceivedRequest contains the parameters of a REQ, from the receiver's point of view:
+// ResponderResources are what the peer would start, which is InitiatorDepth in its REQ
+// (cm_format_req_event).
 type ReceivedRequest struct {
 	Path                      Path
 	ServiceID                 uint64
@@ -80,8 +82,8 @@ type ReceivedAnswer struct {
 	QKey   uint32
 }
 
-// ECE is the offer of enhanced connection establishment (struct rdma_ucm_ece): options of one vendor's devices, which
-// others leave at zero.
+// ECE is the offer of enhanced connection establishment (struct rdma_ucm_ece): options of one
+// vendor's devices, which others leave at zero.
 type ECE struct {
 	VendorID uint32 // 24 bits
 	AttrMod  uint32

@@ -40,9 +40,9 @@ type ID struct {
 	timewait *time.Timer // nil before Timewait
 }
 
-// params are what the two sides agree on, for their QPs. The number of READs and atomics that one side starts
-// is what the other serves: what is initiatorDepth on one is responderResources on the other, so the
-// two are exchanged whenever a message is received.
+// params are what the two sides agree on, for their QPs. The number of READs and atomics that one
+// side starts is what the other serves: what is initiatorDepth on one is responderResources on the
+// other, so the two are exchanged whenever a message is received.
 type params struct {
 	mtu                                verbs.MTU
 	qpType                             verbs.QPType
@@ -88,8 +88,9 @@ func (id *ID) PeerAddr() netip.Addr { return id.av.DGID.Addr() }
 func (id *ID) manager() *Manager { return id.device.manager }
 
 // find returns the ID with a local communication ID, if the peer's communication ID is remote
-// (cm_acquire_id). Both must fit, so that a message of a connection that has ended does not reach another
-// with its ID. remote is 0 for what answers a REQ: the peer's is not known before the answer.
+// (cm_acquire_id). Both must fit, so that a message of a connection that has ended does not reach
+// another with its ID. remote is 0 for what answers a REQ: the peer's is not known before the
+// answer.
 func (m *Manager) find(local, remote uint32) *ID {
 	if id := m.ids[local]; id != nil && id.remote == remote {
 		return id
@@ -97,16 +98,17 @@ func (m *Manager) find(local, remote uint32) *ID {
 	return nil
 }
 
-// Destroy ends the ID: a connection is disconnected, a request is rejected (cm_destroy_id). The peer is told once;
-// nothing is left that would repeat it.
+// Destroy ends the ID: a connection is disconnected, a request is rejected (cm_destroy_id). The
+// peer is told once; nothing is left that would repeat it.
 func (id *ID) Destroy() { id.destroy(nil) }
 
 func (id *ID) destroy(why error) {
 	switch id.state {
 	case ResolveRcvd:
 		id.Answer(&Answer{Status: roce.SIDRReject})
-	// The peer may have made its part of the connection already, and its REP be on the way. It knows this
-	// side's communication ID only from the REQ, so the REJ names the device as well: see findRejected.
+	// The peer may have made its part of the connection already, and its REP be on the way. It
+	// knows this side's communication ID only from the REQ, so the REJ names the device as well:
+	// see findRejected.
 	case RequestSent, MRARequestRcvd:
 		id.reject(roce.RejTimeout, binary.BigEndian.AppendUint64(nil, id.device.guid), nil)
 	case RequestRcvd:
@@ -121,8 +123,8 @@ func (id *ID) destroy(why error) {
 	case Established, DisconnectRcvd:
 		id.Disconnect()
 	}
-	// Messages that Disconnect would have repeated go out once: cancel stops their timer. A peer that
-	// misses them finds out when its QP's retries are used up.
+	// Messages that Disconnect would have repeated go out once: cancel stops their timer. A peer
+	// that misses them finds out when its QP's retries are used up.
 	id.state = Idle
 	id.cancel()
 	id.removeRemote()
@@ -143,11 +145,11 @@ func (id *ID) handle(e *Event) {
 	}
 }
 
-// addRemote adds the connection to the tables of the peers' communication IDs and QPs. It
-// returns the connections that are there already, in which case it adds nothing. The same communication ID
-// is the same message, which has been repeated (duplicate). Another communication ID with the same QP is a new
-// connection of a QP that this side believes connected: the peer has ended that one, and its DREQ was lost, or it
-// has started again (stale).
+// addRemote adds the connection to the tables of the peers' communication IDs and QPs. It returns
+// the connections that are there already, in which case it adds nothing. The same communication ID
+// is the same message, which has been repeated (duplicate). Another communication ID with the same
+// QP is a new connection of a QP that this side believes connected: the peer has ended that one,
+// and its DREQ was lost, or it has started again (stale).
 func (id *ID) addRemote() (duplicate, stale *ID) {
 	m := id.manager()
 	byID, byQP := id.remoteKeys()
@@ -178,16 +180,17 @@ func (id *ID) removeRemote() {
 	delete(m.remoteQPs, byQP)
 }
 
-// resetToIdle ends a connection that was not established (cm_reset_to_idle). Its QP has not sent anything, so there is no
-// timewait.
+// resetToIdle ends a connection that was not established (cm_reset_to_idle). Its QP has not sent
+// anything, so there is no timewait.
 func (id *ID) resetToIdle() {
 	id.state = Idle
 	id.removeRemote()
 }
 
-// enterTimewait ends a connection whose packets may still be in the network (cm_enter_timewait). As with TCP's
-// TIME-WAIT, the QP must not be used for another connection until they are gone, and the owner is told then
-// (TimewaitExit). The time is that of a local ACK timeout, which a packet and its answer take at most.
+// enterTimewait ends a connection whose packets may still be in the network (cm_enter_timewait). As
+// with TCP's TIME-WAIT, the QP must not be used for another connection until they are gone, and the
+// owner is told then (TimewaitExit). The time is that of a local ACK timeout, which a packet and
+// its answer take at most.
 func (id *ID) enterTimewait() {
 	id.removeRemote()
 	id.state = Timewait
@@ -202,8 +205,9 @@ func (id *ID) enterTimewait() {
 	})
 }
 
-// pending is a message that is sent again until it is answered, at a fixed interval: unlike TCP, the sender of a REQ
-// tells both sides' intervals and counts. Its timer is only valid in the state that the message led to.
+// pending is a message that is sent again until it is answered, at a fixed interval: unlike TCP,
+// the sender of a REQ tells both sides' intervals and counts. Its timer is only valid in the state
+// that the message led to.
 type pending struct {
 	id      *ID
 	message roce.CMMessage
@@ -257,8 +261,8 @@ func (p *pending) expire() {
 	if id.pending != p || time.Now().Before(p.due) { // canceled or extended while the timer waited for the lock
 		return
 	}
-	// The peer may have got the message and be slow: it knows a repeated one by its numbers, and the same
-	// transaction ID.
+	// The peer may have got the message and be slow: it knows a repeated one by its numbers, and
+	// the same transaction ID.
 	if p.retries > 0 {
 		p.retries--
 		id.device.send(&p.to, p.tid, p.message)
@@ -269,8 +273,8 @@ func (p *pending) expire() {
 	var failed EventType
 	switch id.state {
 	case RequestSent, MRARequestRcvd:
-		// The peer has not answered, and may not exist. If it does and its REP is late, it gets no RTU,
-		// and gives up as well.
+		// The peer has not answered, and may not exist. If it does and its REP is late, it gets no
+		// RTU, and gives up as well.
 		id.resetToIdle()
 		failed = RequestFailed
 	case ReplySent, MRAReplyRcvd:
@@ -278,7 +282,8 @@ func (p *pending) expire() {
 		failed = ReplyFailed
 	case DisconnectSent:
 		id.enterTimewait()
-		// The peer may be gone. The connection ends here without it; timewait covers its late packets.
+		// The peer may be gone. The connection ends here without it; timewait covers its late
+		// packets.
 		failed = DisconnectFailed
 	case ResolveSent:
 		id.state = Idle

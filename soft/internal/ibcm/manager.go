@@ -14,11 +14,11 @@ import (
 
 // Transport is what a [Manager] needs of a device. Package engine's Device implements it.
 type Transport interface {
-	// SendMAD sends a datagram from QP 1 to QP 1 of the device with address dst, with a traffic class. It is
-	// called without locks, and may call Receive.
+	// SendMAD sends a datagram from QP 1 to QP 1 of the device with address dst, with a traffic
+	// class. It is called without locks, and may call Receive.
 	SendMAD(gidIndex int, dst netip.Addr, tos uint8, mad []byte) error
-	// Acknowledge sends what the QP owes its peer, which takes what is not acknowledged for lost when it
-	// learns that the connection has ended. It is called without locks.
+	// Acknowledge sends what the QP owes its peer, which takes what is not acknowledged for lost
+	// when it learns that the connection has ended. It is called without locks.
 	Acknowledge(qp uint32)
 	// GIDIndex returns the index of the GID for a local address, or -1.
 	GIDIndex(addr netip.Addr) int
@@ -32,9 +32,9 @@ type Transport interface {
 type Manager struct {
 	mu sync.Mutex
 
-	// Messages name the connection by the number that their receiver has given it, so ids finds it. A REQ
-	// has none yet: whether it is new, or repeated, or of a peer that has forgotten a connection, is
-	// found by the peer's numbers.
+	// Messages name the connection by the number that their receiver has given it, so ids finds it.
+	// A REQ has none yet: whether it is new, or repeated, or of a peer that has forgotten a
+	// connection, is found by the peer's numbers.
 	ids       map[uint32]*ID // by local communication ID
 	listeners map[serviceKey]*Listener
 	remoteIDs map[remoteKey]*ID // connections by the peer and its communication ID: repeated REQs and REPs
@@ -45,10 +45,10 @@ type Manager struct {
 	unsent []*Device // have messages to send since Lock
 }
 
-// remoteKey names a communication ID, or a QP, of a peer. Both are numbers that each device gives out by itself, so the
-// device is part of the key. Unlike the kernel's it has the address
-// that the peer's messages come from, so that a host that knows numbers of another one cannot
-// end its connections.
+// remoteKey names a communication ID, or a QP, of a peer. Both are numbers that each device gives
+// out by itself, so the device is part of the key. Unlike the kernel's it has the address that the
+// peer's messages come from, so that a host that knows numbers of another one cannot end its
+// connections.
 type remoteKey struct {
 	guid   uint64
 	gid    verbs.GID
@@ -111,8 +111,8 @@ type datagram struct {
 	qp       uint32
 }
 
-// AddDevice adds a device. The caller passes what the device receives to Receive. Its GUID names it to peers in REQ and
-// REP, and its delay in acknowledging goes into their timeouts.
+// AddDevice adds a device. The caller passes what the device receives to Receive. Its GUID names it
+// to peers in REQ and REP, and its delay in acknowledging goes into their timeouts.
 func (m *Manager) AddDevice(t Transport) *Device {
 	attr := t.Attr()
 	const flush = abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL | abi.IB_UVERBS_DEVICE_FLUSH_PERSISTENT
@@ -138,15 +138,17 @@ func (d *Device) Remove() {
 	}
 }
 
-// NoRoom returns how many connection requests were dropped with [ErrNoRoom]. It is called without the manager's lock.
+// NoRoom returns how many connection requests were dropped with [ErrNoRoom]. It is called without
+// the manager's lock.
 func (d *Device) NoRoom() uint64 {
 	d.manager.mu.Lock()
 	defer d.manager.mu.Unlock()
 	return d.noRoom
 }
 
-// send queues a message, whose variable parts are not too long. It travels in the traffic class of its connection
-// (cm_alloc_msg makes its address handle of the ID's), so that a network that treats classes apart does so with both.
+// send queues a message, whose variable parts are not too long. It travels in the traffic class of
+// its connection (cm_alloc_msg makes its address handle of the ID's), so that a network that treats
+// classes apart does so with both.
 func (d *Device) send(to *verbs.AddressVector, tid uint64, m roce.CMMessage) {
 	mad, err := roce.AppendCM(nil, tid, m)
 	if err == nil {
@@ -215,9 +217,10 @@ func duration(t uint8) time.Duration {
 	return time.Millisecond << max(int(t&31)-8, 0)
 }
 
-// ackTimeout returns the local ACK timeout in InfiniBand's coding (cm_ack_timeout). It is to be twice the lifetime
-// of a packet, there and back, and the delay of the peer's device (IBA, 12.7.34). As the times are exponents,
-// adding one doubles, and the sum of two is about the larger one, or the next if the other is close.
+// ackTimeout returns the local ACK timeout in InfiniBand's coding (cm_ack_timeout). It is to be
+// twice the lifetime of a packet, there and back, and the delay of the peer's device (IBA,
+// 12.7.34). As the times are exponents, adding one doubles, and the sum of two is about the larger
+// one, or the next if the other is close.
 func ackTimeout(ackDelay, lifetime uint8) uint8 {
 	timeout := lifetime + 1
 	switch {

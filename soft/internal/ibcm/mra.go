@@ -6,11 +6,10 @@ import (
 	"github.com/goverbs/verbs/internal/roce"
 )
 
-// Delay announces that the answer to the REQ or REP takes up to a time, 4.096 µs * 2^timeout: a program may take
-// longer to accept than the peer's timeout and retries allow, and the peer could not tell that from a host that is
-// gone.
-// The peer gets this message (MRA) only if it repeats its own. Delay fails with EINVAL
-// (ib_send_cm_mra with IB_CM_MRA_FLAG_DELAY).
+// Delay announces that the answer to the REQ or REP takes up to a time, 4.096 µs * 2^timeout: a
+// program may take longer to accept than the peer's timeout and retries allow, and the peer could
+// not tell that from a host that is gone. The peer gets this message (MRA) only if it repeats its
+// own. Delay fails with EINVAL (ib_send_cm_mra with IB_CM_MRA_FLAG_DELAY).
 func (id *ID) Delay(timeout uint8) error {
 	switch id.state {
 	case RequestRcvd:
@@ -33,8 +32,9 @@ func (id *ID) mra(answers roce.Answered) *roce.MRA {
 	return &roce.MRA{LocalCommID: id.local, RemoteCommID: id.remote, Message: answers, ServiceTimeout: id.serviceTimeout}
 }
 
-// handleMRA handles the announcement of a later answer (cm_mra_handler). It extends the wait, and the message is not
-// repeated meanwhile. A second MRA for a message is ignored: the state has changed.
+// handleMRA handles the announcement of a later answer (cm_mra_handler). It extends the wait, and
+// the message is not repeated meanwhile. A second MRA for a message is ignored: the state has
+// changed.
 func (m *Manager) handleMRA(r *roce.MRA) {
 	remote := r.LocalCommID
 	if r.Message == roce.AnswersREQ {

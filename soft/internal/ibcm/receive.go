@@ -64,10 +64,10 @@ func (d *Device) Receive(from Source, mad []byte) {
 	}
 }
 
-// Refused handles the report that a host has nothing that receives the device's datagrams: a request
-// to it fails at once. mad is the beginning of a datagram that the host has quoted. Reports can be
-// forged, but only who has seen the request knows its transaction ID, 64 random bits. A host that has
-// answered already is not believed. It is called without the manager's lock.
+// Refused handles the report that a host has nothing that receives the device's datagrams: a
+// request to it fails at once. mad is the beginning of a datagram that the host has quoted. Reports
+// can be forged, but only who has seen the request knows its transaction ID, 64 random bits. A host
+// that has answered already is not believed. It is called without the manager's lock.
 func (d *Device) Refused(dst netip.Addr, mad []byte) {
 	tid, ok := roce.QuotedTID(mad)
 	if !ok {

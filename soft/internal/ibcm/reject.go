@@ -22,8 +22,8 @@ func (id *ID) reject(reason roce.RejectReason, info, privateData []byte) error {
 	if len(privateData) > roce.REJPrivateData {
 		return syscall.EINVAL
 	}
-	// Message names what is answered, and with it which communication IDs the peer knows: of this side none
-	// before a REP or an MRA has told it (cm_format_rej).
+	// Message names what is answered, and with it which communication IDs the peer knows: of this
+	// side none before a REP or an MRA has told it (cm_format_rej).
 	m := &roce.REJ{LocalCommID: id.local, RemoteCommID: id.remote, Message: roce.AnswersOther, Reason: reason, Info: info, PrivateData: privateData}
 	switch id.state {
 	case RequestRcvd:
@@ -47,8 +47,8 @@ func (id *ID) reject(reason roce.RejectReason, info, privateData []byte) error {
 	return nil
 }
 
-// handleREJ handles a rejection (cm_rej_handler). It may come in any state before the connection has ended: a peer
-// that has given up rejects what this side believes established.
+// handleREJ handles a rejection (cm_rej_handler). It may come in any state before the connection
+// has ended: a peer that has given up rejects what this side believes established.
 func (m *message) handleREJ(r *roce.REJ) {
 	id := m.findRejected(r)
 	if id == nil {
@@ -56,8 +56,8 @@ func (m *message) handleREJ(r *roce.REJ) {
 	}
 	switch id.state {
 	case RequestSent, MRARequestRcvd, ReplySent, MRAReplyRcvd, RequestRcvd, MRARequestSent:
-		// The peer knows a connection of this QP that has not ended for it: its packets may still be
-		// under way, so the QP waits before it is used again.
+		// The peer knows a connection of this QP that has not ended for it: its packets may still
+		// be under way, so the QP waits before it is used again.
 		if r.Reason == roce.RejStaleConn {
 			id.enterTimewait()
 		} else {
@@ -77,8 +77,9 @@ func (m *message) findRejected(r *roce.REJ) *ID {
 	manager := m.device.manager
 	switch {
 	case r.Reason == roce.RejTimeout:
-		// The sender of a REQ has withdrawn it, without an answer that would have told it this side's
-		// communication ID. So the connection is found by the sender's device and communication ID.
+		// The sender of a REQ has withdrawn it, without an answer that would have told it this
+		// side's communication ID. So the connection is found by the sender's device and
+		// communication ID.
 		if len(r.Info) < 8 {
 			return nil
 		}

@@ -18,8 +18,8 @@ type Resolution struct {
 }
 
 // Resolve sends a SIDR_REQ. Resolved or ResolveFailed follows. It fails with EINVAL
-// (ib_send_cm_sidr_req). The RequestID is the ID's communication ID; there is no other, as nothing is kept at the
-// peer once it has answered.
+// (ib_send_cm_sidr_req). The RequestID is the ID's communication ID; there is no other, as nothing
+// is kept at the peer once it has answered.
 func (id *ID) Resolve(r *Resolution) error {
 	if len(r.PrivateData) > roce.SIDRREQPrivateData || id.state != Idle {
 		return syscall.EINVAL
@@ -66,8 +66,8 @@ type Answer struct {
 	PrivateData []byte
 }
 
-// Answer sends a SIDR_REP, once: if it is lost, the peer repeats its request, which is a new one here. It fails with
-// EINVAL (ib_send_cm_sidr_rep).
+// Answer sends a SIDR_REP, once: if it is lost, the peer repeats its request, which is a new one
+// here. It fails with EINVAL (ib_send_cm_sidr_rep).
 func (id *ID) Answer(a *Answer) error {
 	if len(a.PrivateData) > roce.SIDRREPPrivateData || id.state != ResolveRcvd {
 		return syscall.EINVAL

@@ -1,6 +1,7 @@
 package ibcm
 
-// State is the state of an [ID] (enum ib_cm_state; IBA, 12.9.7). The package documentation has the transitions.
+// State is the state of an [ID] (enum ib_cm_state; IBA, 12.9.7). The package documentation has the
+// transitions.
 type State uint8
 
 const (

@@ -79,7 +79,8 @@ func TestRemovalEvents(t *testing.T) {
 	}}), nil)
 }
 
-// TestDestroyWhileRemoved destroys objects while the device is removed, which destroys them as well.
+// TestDestroyWhileRemoved destroys objects while the device is removed, which destroys them as
+// well.
 func TestDestroyWhileRemoved(t *testing.T) {
 	for range 100 {
 		d := newDevice(t)

@@ -82,8 +82,8 @@ type ref struct {
 	handle uint32
 }
 
-// create makes an object of others, which cannot be destroyed before it: make returns its value and what
-// destroys that. It destroys the object if respond cannot return the handle.
+// create makes an object of others, which cannot be destroyed before it: make returns its value and
+// what destroys that. It destroys the object if respond cannot return the handle.
 func create[T any](f *file, kind uint16, of []ref, make func(o *object, parents []*object) (T, func() error, error),
 	respond func(o *object, v T, handle uint32) syscall.Errno) syscall.Errno {
 	parents, errno := f.hold(of)

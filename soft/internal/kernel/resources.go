@@ -59,8 +59,8 @@ type described struct {
 	value            any
 }
 
-// Objects returns the entries of a table of netlink: the contexts, or the objects of a kind, in the order of
-// their numbers (fill_res_qp_entry and others of nldev.c).
+// Objects returns the entries of a table of netlink: the contexts, or the objects of a kind, in the
+// order of their numbers (fill_res_qp_entry and others of nldev.c).
 func (d *Device) Objects(table int) (all [][]byte) {
 	kind, ok := tables[table]
 	if !ok {

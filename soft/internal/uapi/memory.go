@@ -1,5 +1,5 @@
-// Package uapi has what the files of uverbs and of rdma_cm share: access to the caller's memory, and
-// tables of the objects that commands name by numbers.
+// Package uapi has what the files of uverbs and of rdma_cm share: access to the caller's memory,
+// and tables of the objects that commands name by numbers.
 package uapi
 
 import (
@@ -11,8 +11,9 @@ import (
 // minAddr is below every mapped address.
 const minAddr = 4096
 
-// Access calls f with n bytes of memory that a command passes by its address. Callers in this process pass
-// memory that is outside the Go heap or pinned. It fails with EFAULT if the memory is not mapped.
+// Access calls f with n bytes of memory that a command passes by its address. Callers in this
+// process pass memory that is outside the Go heap or pinned. It fails with EFAULT if the memory is
+// not mapped.
 func Access(addr uint64, n int, f func(mem []byte)) (errno syscall.Errno) {
 	if n == 0 {
 		return 0

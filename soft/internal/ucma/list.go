@@ -13,8 +13,8 @@ var stateNumbers = [...]uint8{
 	destroying: 10,
 }
 
-// Objects returns, as entries of netlink's table, the IDs that are bound to the device, or listen on all
-// devices (fill_res_cm_id_entry of nldev.c).
+// Objects returns, as entries of netlink's table, the IDs that are bound to the device, or listen
+// on all devices (fill_res_cm_id_entry of nldev.c).
 func (d *Device) Objects() (all [][]byte) {
 	d.m.lock()
 	defer d.m.unlock()

@@ -81,7 +81,8 @@ func (m *Manager) AddDevice(t Transport, index int) *Device {
 // Receive handles a management datagram that QP 1 of the device has received.
 func (d *Device) Receive(from ibcm.Source, mad []byte) { d.cm.Receive(from, mad) }
 
-// ListenDrops returns how many connection requests were dropped because their listener's backlog was full.
+// ListenDrops returns how many connection requests were dropped because their listener's backlog
+// was full.
 func (d *Device) ListenDrops() uint64 { return d.cm.NoRoom() }
 
 // Refused handles the report that a host has refused a datagram, see [ibcm.Device.Refused].

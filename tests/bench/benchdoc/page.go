@@ -12,8 +12,8 @@ import (
 // column has the lines of a device.
 type column struct{ title, of string }
 
-// devices are the columns of the page; works that need no device are in the first. Adapters have a table
-// of their own.
+// devices are the columns of the page; works that need no device are in the first. Adapters have a
+// table of their own.
 var (
 	devices  = []column{{"rxe", "rxe0"}, {"siw", "siw0"}}
 	adapters = []column{{"mlx5", "mlx5"}, {"mlx5, SingleThreaded", "mlx5-single"}}

@@ -13,7 +13,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestPostAndPoll posts requests, writes their completions and polls them, several times around the queues.
+// TestPostAndPoll posts requests, writes their completions and polls them, several times around the
+// queues.
 func TestPostAndPoll(t *testing.T) {
 	for _, single := range []bool{false, true} {
 		t.Run(fmt.Sprint("SingleThreaded ", single), func(t *testing.T) {

@@ -1,21 +1,21 @@
 // Command mlx5 measures what posting and polling cost with provider/mlx5, on an adapter that is not
-// there. Its counterpart, c/mlx5.c on libmlx5, takes the same arguments, does the same and prints the
-// same.
+// there. Its counterpart, c/mlx5.c on libmlx5, takes the same arguments, does the same and prints
+// the same.
 //
 //	mlx5 [-single]
 //
-// The queues of mlx5 are memory of the process, and its doorbell is a store to a page. Here that page
-// is memory too, which nobody reads, and the program writes the completions itself, while the clock
-// does not run. So posts and polls do all that they do on an adapter, at the processor's own speed. An
-// adapter's page is mapped for write combining, to which stores take longer: equally long for both
-// sides, as they make the same.
+// The queues of mlx5 are memory of the process, and its doorbell is a store to a page. Here that
+// page is memory too, which nobody reads, and the program writes the completions itself, while the
+// clock does not run. So posts and polls do all that they do on an adapter, at the processor's own
+// speed. An adapter's page is mapped for write combining, to which stores take longer: equally long
+// for both sides, as they make the same.
 //
 // With -single the queues have no locks: SingleThreaded, or MLX5_SINGLE_THREADED=1.
 //
-// For each line of the standard input the program measures once. Figures are medians over the rounds,
-// in ns per request, per completion or, of an empty CQ, per call. "send" is a SEND of 8 bytes inline,
-// "write" and "read" are of 64 bytes; "write_and_poll" posts a batch of WRITEs and polls its
-// completions.
+// For each line of the standard input the program measures once. Figures are medians over the
+// rounds, in ns per request, per completion or, of an empty CQ, per call. "send" is a SEND of 8
+// bytes inline, "write" and "read" are of 64 bytes; "write_and_poll" posts a batch of WRITEs and
+// polls its completions.
 package main
 
 import (

@@ -131,7 +131,8 @@ func (e *end) prepareRequests() {
 }
 
 // post posts the next n messages with one call. The last of all, the last before those that are
-// measured, and four of those in flight are signaled; the ID is how many have been posted including it.
+// measured, and four of those in flight are signaled; the ID is how many have been posted including
+// it.
 func (e *end) post(n uint32) error {
 	before := e.posted
 	e.posted += n

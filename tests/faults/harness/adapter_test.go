@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/verbs/lab/connectx"
 )
 
-// TestPortFlaps takes the port of an adapter down and up again, several times. Packets are lost meanwhile,
-// and sent again.
+// TestPortFlaps takes the port of an adapter down and up again, several times. Packets are lost
+// meanwhile, and sent again.
 func TestPortFlaps(t *testing.T) {
 	runFault(t, fault{title: "the adapter's port is down for 200 ms, five times", quick: "cm rconn rmsg rsock", device: labtest.MLX5, run: func(e *env) {
 		c, l := e.startLoad()
@@ -26,8 +26,8 @@ func TestPortFlaps(t *testing.T) {
 	}})
 }
 
-// TestFirmwareStops stops the firmware of an adapter: data moves on, if no memory is registered for it as rmsg
-// and rconn may, and who dials waits until the firmware goes on.
+// TestFirmwareStops stops the firmware of an adapter: data moves on, if no memory is registered for
+// it as rmsg and rconn may, and who dials waits until the firmware goes on.
 func TestFirmwareStops(t *testing.T) {
 	runFault(t, fault{title: "the adapter's firmware answers no command for a second", quick: "cm rconn rmsg rsock", device: labtest.MLX5, run: func(e *env) {
 		c, l := e.startLoad()
@@ -50,9 +50,9 @@ func TestFirmwareStops(t *testing.T) {
 	}})
 }
 
-// TestFatal disables an adapter under load, as a fatal error of its firmware does. The kernel removes the device. It
-// makes it again unless it has done so within 30 s, for which TestAdapterFatal of tests/rdmadev is a test: here the PCI device
-// is removed and found again.
+// TestFatal disables an adapter under load, as a fatal error of its firmware does. The kernel
+// removes the device. It makes it again unless it has done so within 30 s, for which
+// TestAdapterFatal of tests/rdmadev is a test: here the PCI device is removed and found again.
 func TestFatal(t *testing.T) {
 	runFault(t, fault{title: "the adapter is disabled by a fatal error", quick: "cm rconn rmsg rsock", device: labtest.MLX5, run: func(e *env) {
 		c, l := e.startLoad()

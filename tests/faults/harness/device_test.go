@@ -104,8 +104,8 @@ func (e *env) remover() func() error {
 	return func() error { return os.WriteFile(dir+"/remove", []byte("1"), 0) }
 }
 
-// configureAdapter waits for an adapter that the kernel makes again, and gives its link the addresses that
-// the lab gave it.
+// configureAdapter waits for an adapter that the kernel makes again, and gives its link the
+// addresses that the lab gave it.
 func (e *env) configureAdapter() {
 	e.Helper()
 	waitFor(e, func() error {
@@ -139,11 +139,11 @@ func (e *env) addDevice() {
 	e.waitDevice()
 }
 
-// TestLink sets the link down for a second. siw does not notice, as packets to the same host
-// use lo, nor does an adapter, which sends to itself. A queue pair of rxe that sends in that time fails immediately, which only its owner
-// notices. This includes the queue pair of the connection manager: then no process can
-// connect until the device is created again (6.12: rxe_requester moves it to the error
-// state, from which ib_mad does not recover it).
+// TestLink sets the link down for a second. siw does not notice, as packets to the same host use
+// lo, nor does an adapter, which sends to itself. A queue pair of rxe that sends in that time fails
+// immediately, which only its owner notices. This includes the queue pair of the connection
+// manager: then no process can connect until the device is created again (6.12: rxe_requester moves
+// it to the error state, from which ib_mad does not recover it).
 func TestLink(t *testing.T) {
 	runFault(t, fault{title: "the link is down for a second", run: func(e *env) {
 		c := e.serve()

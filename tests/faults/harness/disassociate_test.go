@@ -12,9 +12,10 @@ import (
 	"github.com/goverbs/verbs/rdmatest"
 )
 
-// TestRemovalWhileOpen deletes a device that a program has open, which kernels do without waiting if it is an adapter, or,
-// from 7.3 on, one of rxe. The queues stay mapped, but nothing works on them any more: waits end, calls
-// and posts fail, receives of an SRQ complete, and all can be closed.
+// TestRemovalWhileOpen deletes a device that a program has open, which kernels do without waiting
+// if it is an adapter, or, from 7.3 on, one of rxe. The queues stay mapped, but nothing works on
+// them any more: waits end, calls and posts fail, receives of an SRQ complete, and all can be
+// closed.
 func TestRemovalWhileOpen(t *testing.T) {
 	labtest.RequireKernel(t)
 	lab := os.Getenv("VERBS_LAB")

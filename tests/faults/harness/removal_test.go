@@ -191,14 +191,15 @@ func rsockPair(t *testing.T) connPair {
 }
 
 // TestRemovalReleases deletes a device that a layer uses, idle and busy: connections end. The
-// kernel waits until all processes have closed rxe and siw, which must happen soon after; it does not wait
-// for an adapter, whose removal also ends a program that only polls.
+// kernel waits until all processes have closed rxe and siw, which must happen soon after; it does
+// not wait for an adapter, whose removal also ends a program that only polls.
 func TestRemovalReleases(t *testing.T) {
 	labtest.RequireKernel(t)
 	if os.Getenv("LAB") == "host" {
 		t.Skip("removes the machine's devices")
 	}
-	// The layers keep an idle device for 250 ms; an adapter's removal takes seconds on a busy machine.
+	// The layers keep an idle device for 250 ms; an adapter's removal takes seconds on a busy
+	// machine.
 	const soon = 30 * time.Second
 	for _, device := range labtest.Addressed() {
 		layers := maps.Clone(connPairs)

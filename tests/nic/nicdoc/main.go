@@ -1,11 +1,12 @@
-// Command nicdoc writes the table of what package nic has found, or of packages that have run with an adapter, in
-// Markdown, from the output of go test -json of several runs:
+// Command nicdoc writes the table of what package nic has found, or of packages that have run with
+// an adapter, in Markdown, from the output of go test -json of several runs:
 //
 //	nicdoc build/nic/*.json >build/nic.md
 //	nicdoc build/adapter-table/*.json >build/adapter-table.md
 //
-// A row is a package, or of package nic the first two parts of a test's name. A cell is the number of cases that have
-// passed, and in brackets of those that were skipped. make nic and make adapter-table run it.
+// A row is a package, or of package nic the first two parts of a test's name. A cell is the number
+// of cases that have passed, and in brackets of those that were skipped. make nic and make
+// adapter-table run it.
 package main
 
 import (

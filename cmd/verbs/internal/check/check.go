@@ -1,10 +1,11 @@
-// Package check implements verbs check, which runs what a device must do, and measures it, for a report
-// of hardware that the authors of this module do not have.
+// Package check implements verbs check, which runs what a device must do, and measures it, for a
+// report of hardware that the authors of this module do not have.
 //
-// A [scenario] has two ends, each with a QP. Both run the same function: the active end posts what the
-// scenario is about, the passive end prepares memory and receives, and checks what comes. In loopback they
-// are goroutines, with a peer two processes; a [link], a pipe or a TCP connection, takes them from step to
-// step and has their addresses. Latency and bandwidth are those of package perf.
+// A [scenario] has two ends, each with a QP. Both run the same function: the active end posts what
+// the scenario is about, the passive end prepares memory and receives, and checks what comes. In
+// loopback they are goroutines, with a peer two processes; a [link], a pipe or a TCP connection,
+// takes them from step to step and has their addresses. Latency and bandwidth are those of package
+// perf.
 package check
 
 import (

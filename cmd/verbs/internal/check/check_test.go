@@ -62,7 +62,8 @@ func reported(t *testing.T, args ...string) (r report, names map[string][]string
 	return r, names, err
 }
 
-// TestLoopback runs all scenarios on each device: they pass, or the device does not have the feature.
+// TestLoopback runs all scenarios on each device: they pass, or the device does not have the
+// feature.
 func TestLoopback(t *testing.T) {
 	labtest.Require(t)
 	labtest.Each(t, func(t *testing.T, device string) {
@@ -112,7 +113,8 @@ func serve(t *testing.T, device string) (addr string) {
 	return fmt.Sprintf("127.0.0.1:%d", port)
 }
 
-// TestIdleClients has clients that ask for nothing, and for one scenario after whose end they send without an end.
+// TestIdleClients has clients that ask for nothing, and for one scenario after whose end they send
+// without an end.
 func TestIdleClients(t *testing.T) {
 	for _, lines := range []string{"", `{"scenario":"none"}` + "\n"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -174,8 +176,8 @@ func TestPeer(t *testing.T) {
 	})
 }
 
-// TestFault loses every request of atomics: the report has that these scenarios failed, no others, and the
-// status and its fields.
+// TestFault loses every request of atomics: the report has that these scenarios failed, no others,
+// and the status and its fields.
 func TestFault(t *testing.T) {
 	network := verbstest.NewNetwork(verbstest.Options{Filter: func(p *verbstest.Packet) verbstest.Action {
 		return verbstest.Action{Drop: p.Kind == verbstest.Atomic}

@@ -350,8 +350,8 @@ func (e *end) remote(op verbs.Opcode, key uint32, sgl ...verbs.SGE) verbs.SendWR
 	return verbs.SendWR{Opcode: op, RemoteAddr: e.peer.Addr, RKey: key, SGL: sgl}
 }
 
-// message sends n bytes from the active end, which change may alter, in pieces, and checks them at the
-// other, whose completion it returns.
+// message sends n bytes from the active end, which change may alter, in pieces, and checks them at
+// the other, whose completion it returns.
 func (e *end) message(n, pieces int, change func(*verbs.SendWR)) (wc verbs.WC) {
 	sgl := e.scatter(n, pieces)
 	if e.active {
@@ -387,8 +387,8 @@ func (e *end) write(key uint32, n int) {
 	e.compare(sgl)
 }
 
-// refused posts a request that the peer has to refuse, and another one behind it. The QP is in the error
-// state then, and so is the peer's, whose receive is flushed.
+// refused posts a request that the peer has to refuse, and another one behind it. The QP is in the
+// error state then, and so is the peer's, whose receive is flushed.
 func (e *end) refused(wr verbs.SendWR) {
 	if !e.active {
 		e.recv(3)

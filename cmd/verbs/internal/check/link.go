@@ -29,8 +29,8 @@ const patience = 3 * completionLimit
 
 var errEnded = errors.New("the other end has ended the scenario")
 
-// link is the connection on which the ends of a scenario agree about each step. The active end sends
-// first, so that a pipe without a buffer is enough.
+// link is the connection on which the ends of a scenario agree about each step. The active end
+// sends first, so that a pipe without a buffer is enough.
 type link struct {
 	cli.Lines[message]
 	active  bool

@@ -128,7 +128,8 @@ func (c completion) String() string {
 		c.Status, verbs.WCStatus(c.Status).String(), c.VendorErr, c.Opcode, c.Flags, c.ID, c.ByteLen, c.QPNum, c.SrcQP)
 }
 
-// newVerdict is that of an error. An end that was told that the other one has ended has no reason of its own.
+// newVerdict is that of an error. An end that was told that the other one has ended has no reason
+// of its own.
 func newVerdict(err error, wcs []verbs.WC) (v verdict) {
 	if err == nil || errors.Is(err, errEnded) {
 		return v

@@ -129,8 +129,8 @@ func read(n int) func(*end) {
 	}
 }
 
-// atomics lets the active end change the passive end's word, which is 5 at first, and checks what it was
-// before each request, and what it is in the end.
+// atomics lets the active end change the passive end's word, which is 5 at first, and checks what
+// it was before each request, and what it is in the end.
 func (e *end) atomics(last uint64, wrs ...verbs.SendWR) {
 	word := e.mr.Bytes()[:8]
 	if !e.active {
@@ -172,7 +172,8 @@ func fetchAdd(e *end) {
 	e.atomics(5+3*(1<<33+1), add, add, add)
 }
 
-// fence writes back what a READ before it brings: without the fence the WRITE may be of the old data.
+// fence writes back what a READ before it brings: without the fence the WRITE may be of the old
+// data.
 func fence(e *end) {
 	const n, there = 8000, 16 << 10
 	from, to := []verbs.SGE{e.mr.SGE(0, n)}, []verbs.SGE{e.mr.SGE(there, n)}
@@ -192,8 +193,8 @@ func fence(e *end) {
 	e.compare(to)
 }
 
-// rounds sends 32 times as many messages as fill a queue, so that queues wrap, of which one in every is
-// signaled.
+// rounds sends 32 times as many messages as fill a queue, so that queues wrap, of which one in
+// every is signaled.
 func rounds(every int) func(*end) {
 	const n = 256
 	return func(e *end) {
@@ -242,7 +243,8 @@ func unreliable(e *end) {
 	e.write(e.peer.RKey, 5000)
 }
 
-// datagrams sends one, which is answered to where its GRH says that it comes from, or on InfiniBand its LID.
+// datagrams sends one, which is answered to where its GRH says that it comes from, or on InfiniBand
+// its LID.
 func datagrams(e *end) {
 	const n, at = 500, 4096 // which any MTU carries
 	in := []verbs.SGE{e.mr.SGE(0, verbs.GRHSize), e.mr.SGE(at, n)}

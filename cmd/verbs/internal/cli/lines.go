@@ -17,8 +17,8 @@ const LongestLine = 64 << 10
 // ErrProtocol reports an unexpected message from the peer.
 var ErrProtocol = errors.New("protocol violation by the peer: does it run another version?")
 
-// Lines is a connection that carries messages of type M as lines of JSON. One goroutine may send and one may
-// receive at a time.
+// Lines is a connection that carries messages of type M as lines of JSON. One goroutine may send
+// and one may receive at a time.
 type Lines[M any] struct {
 	Conn net.Conn
 	enc  *json.Encoder

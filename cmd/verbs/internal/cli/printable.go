@@ -38,8 +38,8 @@ func Warn(w io.Writer, err error) {
 	fmt.Fprintln(w, "verbs:", strings.Join(lines, "\n"))
 }
 
-// printableJSON escapes the characters of JSON that encoding/json leaves and a terminal obeys, such as
-// U+009B. Only strings have any.
+// printableJSON escapes the characters of JSON that encoding/json leaves and a terminal obeys, such
+// as U+009B. Only strings have any.
 func printableJSON(b []byte) []byte {
 	var out []byte
 	for len(b) > 0 {

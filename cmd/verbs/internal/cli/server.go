@@ -63,8 +63,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// accept waits for a connection. After a temporary error, as when the process has too many files, it tries again,
-// after 5 ms and then twice as long each time, to a second, as net/http does.
+// accept waits for a connection. After a temporary error, as when the process has too many files,
+// it tries again, after 5 ms and then twice as long each time, to a second, as net/http does.
 func (s *Server) accept(ctx context.Context, l net.Listener) (net.Conn, error) {
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		conn, err := l.Accept()
@@ -81,7 +81,8 @@ func (s *Server) accept(ctx context.Context, l net.Listener) (net.Conn, error) {
 	}
 }
 
-// Join returns a listener that accepts what any of several does, and closes them. Its address is that of the first.
+// Join returns a listener that accepts what any of several does, and closes them. Its address is
+// that of the first.
 func Join(listeners ...net.Listener) net.Listener {
 	if len(listeners) == 1 {
 		return listeners[0]

@@ -27,8 +27,8 @@ func (l *scarce) Accept() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-// TestServer goes on after temporary errors, refuses the clients that are too many, serves another when one has left,
-// and ends with the context or with an error that is not temporary.
+// TestServer goes on after temporary errors, refuses the clients that are too many, serves another
+// when one has left, and ends with the context or with an error that is not temporary.
 func TestServer(t *testing.T) {
 	l := &scarce{Listener: labtest.Must(net.Listen("tcp", "127.0.0.1:0"))(t), failures: 3}
 	ctx, cancel := context.WithCancel(t.Context())

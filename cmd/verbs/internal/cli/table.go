@@ -13,8 +13,8 @@ import (
 	"golang.org/x/term"
 )
 
-// Width returns how many columns a line on w may have: those of a terminal, which COLUMNS overrides,
-// and 0, which is no limit, elsewhere.
+// Width returns how many columns a line on w may have: those of a terminal, which COLUMNS
+// overrides, and 0, which is no limit, elsewhere.
 func Width(w io.Writer) int {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -30,8 +30,8 @@ func Width(w io.Writer) int {
 	return n
 }
 
-// Wrap returns head and text in lines of at most width columns, of which all but the first begin with
-// indent. It breaks text only, at spaces and after commas, and not at all if width is 0.
+// Wrap returns head and text in lines of at most width columns, of which all but the first begin
+// with indent. It breaks text only, at spaces and after commas, and not at all if width is 0.
 func Wrap(head, text string, width int, indent string) string {
 	if width == 0 || columns(head+text) <= width {
 		return head + text
@@ -83,7 +83,8 @@ func parts(field string) (all []string) {
 
 func columns(s string) int { return utf8.RuneCountInString(s) + 7*strings.Count(s, "\t") }
 
-// Table prints rows in columns, or each row as a list of its fields if columns are wider than the terminal.
+// Table prints rows in columns, or each row as a list of its fields if columns are wider than the
+// terminal.
 type Table struct {
 	w     io.Writer
 	width int

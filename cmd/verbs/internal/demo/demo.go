@@ -102,7 +102,8 @@ func (c *Cmd) copy(ctx context.Context, transport *cm.Transport, addr string) er
 	return cli.WriteJSON(os.Stdout, done)
 }
 
-// Copy connects to a listener at an address of this machine, writes to its memory and reads it back.
+// Copy connects to a listener at an address of this machine, writes to its memory and reads it
+// back.
 func Copy(ctx context.Context, addr string) error {
 	_, err := demo{nil, "verbs demo", io.Discard}.run(ctx, addr)
 	return err

@@ -18,8 +18,8 @@ import (
 // source is where devices are read from; tests read others.
 var source rdmadev.Source
 
-// devices returns the device with a name, or all if it is empty. Without a device there is an error;
-// if it is that there are none at all, an empty list is the answer with --json.
+// devices returns the device with a name, or all if it is empty. Without a device there is an
+// error; if it is that there are none at all, an empty list is the answer with --json.
 func devices(w io.Writer, json bool, name string) ([]rdmadev.Device, error) {
 	if name != "" {
 		d, err := source.Find(name)

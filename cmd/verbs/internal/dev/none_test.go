@@ -15,8 +15,8 @@ import (
 	"github.com/goverbs/verbs/rdmadev"
 )
 
-// TestNone runs the commands that list devices where there are none: the answer is an error, and with
-// --json an empty list.
+// TestNone runs the commands that list devices where there are none: the answer is an error, and
+// with --json an empty list.
 func TestNone(t *testing.T) {
 	source = rdmadev.Source{Sys: t.TempDir()}
 	t.Cleanup(func() { source = rdmadev.Source{} })

@@ -27,7 +27,8 @@ func text(p *patient) string {
 	return b.String()
 }
 
-// TestNoSysfs examines a system where sysfs is not mounted: nothing is known of modules and devices.
+// TestNoSysfs examines a system where sysfs is not mounted: nothing is known of modules and
+// devices.
 func TestNoSysfs(t *testing.T) {
 	p := newPatient()
 	p.sys = t.TempDir()
@@ -38,8 +39,8 @@ func TestNoSysfs(t *testing.T) {
 	}
 }
 
-// TestNoDevices tells why there are no devices: nothing has made one, another network namespace has them, or
-// something hides them.
+// TestNoDevices tells why there are no devices: nothing has made one, another network namespace has
+// them, or something hides them.
 func TestNoDevices(t *testing.T) {
 	for _, test := range []struct {
 		owns         bool
@@ -59,8 +60,8 @@ func TestNoDevices(t *testing.T) {
 	}
 }
 
-// TestModule looks for a module that is loaded, that can be loaded, that the kernel was built without,
-// and of which nothing is known.
+// TestModule looks for a module that is loaded, that can be loaded, that the kernel was built
+// without, and of which nothing is known.
 func TestModule(t *testing.T) {
 	sys, modules := t.TempDir(), t.TempDir()
 	for path, list := range map[string]string{"has/modules.dep": "kernel/drivers/ib_uverbs.ko.xz: a\n", "has/modules.builtin": "", "has-not/modules.dep": "kernel/fs/ext4.ko:\n", "has-not/modules.builtin": "",

@@ -122,7 +122,8 @@ func (p *patient) makeDevice() string {
 	return "verbs link add rxe0 rxe eth0 (rdma link add rxe0 type rxe netdev eth0) makes a software device; " + cards + "; without either, " + useSoft
 }
 
-// lacks returns why a module cannot be loaded on this system and what to do instead, or "" if it can be.
+// lacks returns why a module cannot be loaded on this system and what to do instead, or "" if it
+// can be.
 func (p *patient) lacks(module string) string {
 	dir := filepath.Join(p.modules, p.release)
 	if _, err := os.Stat(dir); err != nil {

@@ -61,8 +61,9 @@ func (c *Cmd) Run() error {
 	return errors.Join(errs...)
 }
 
-// deviceFields returns what ibv_devinfo -v shows about a device, with the same names and
-// order, and also values that ibv_devinfo leaves out if zero, the driver, the place of a PCI device and the features.
+// deviceFields returns what ibv_devinfo -v shows about a device, with the same names and order, and
+// also values that ibv_devinfo leaves out if zero, the driver, the place of a PCI device and the
+// features.
 func deviceFields(d uverbs.Device) (f fields, err error) {
 	ctx, err := d.Open()
 	if err != nil {
@@ -202,8 +203,8 @@ func (f *fields) extended(a *verbs.DeviceAttr, private bool) {
 
 func number(name string, v int) field { return field{name, v, fmt.Sprint(v)} }
 
-// featureFields reports for every feature whether programs can use it: true, or the errno with which it
-// is refused.
+// featureFields reports for every feature whether programs can use it: true, or the errno with
+// which it is refused.
 func featureFields(ctx *uverbs.Context) (f fields) {
 	for _, feature := range uverbs.Features() {
 		if err := ctx.Probe(feature); err != nil {

@@ -113,7 +113,8 @@ Examples:
   verbs perf write bw 10.9.0.1 -s 1M -q 4    bandwidth of WRITEs, on 4 QPs`
 }
 
-// limit is a value of results that a health check accepts up to a bound, or from it on; 0 is no bound.
+// limit is a value of results that a health check accepts up to a bound, or from it on; 0 is no
+// bound.
 type limit struct {
 	name  string // in JSON
 	text  string // of the error

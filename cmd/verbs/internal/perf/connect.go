@@ -157,8 +157,8 @@ func (s *session) exchangeStart() error {
 	return s.build(ah)
 }
 
-// checkPeer refuses to send datagrams to another host than the peer of the control connection, to which a
-// peer could direct them. On Ethernet, a GID is an address.
+// checkPeer refuses to send datagrams to another host than the peer of the control connection, to
+// which a peer could direct them. On Ethernet, a GID is an address.
 func (s *session) checkPeer(gid verbs.GID) error {
 	port, err := s.dev.QueryPort(s.path.Port)
 	if err != nil {

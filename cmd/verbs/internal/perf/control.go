@@ -65,8 +65,8 @@ const peerTimeout = 15 * time.Second // for an answer that requires no work
 // control is the connection on which the sides agree on runs.
 type control struct{ cli.Lines[message] }
 
-// controlOptions disable polling, which would disturb the run that is measured, and limit the wait for a peer that
-// does not answer.
+// controlOptions disable polling, which would disturb the run that is measured, and limit the wait
+// for a peer that does not answer.
 var controlOptions = rsock.Options{SpinTime: -1, Linger: 2 * time.Second}
 
 func newControl(conn net.Conn) *control { return &control{cli.NewLines[message](conn)} }

@@ -6,7 +6,8 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 )
 
-// document is what --json prints: what was measured, when, with what, and whether it is good enough.
+// document is what --json prints: what was measured, when, with what, and whether it is good
+// enough.
 type document struct {
 	cli.Build
 	Start      time.Time          `json:"start"`

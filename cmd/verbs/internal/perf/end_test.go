@@ -280,7 +280,8 @@ func TestAllocs(t *testing.T) {
 			if i == 0 {
 				mallocs(10) // for what is allocated only once
 			}
-			// What connections share may be created again, with 200 allocations, or twice as many on mlx5.
+			// What connections share may be created again, with 200 allocations, or twice as many
+			// on mlx5.
 			few, many := mallocs(10), mallocs(2010)
 			if many > few+1000 {
 				t.Errorf("%s: %d allocations for 10 messages, %d for 2010", test, few, many)

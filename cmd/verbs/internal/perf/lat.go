@@ -37,7 +37,8 @@ func newLat(s *session) *lat {
 	return t
 }
 
-// pinger is the client: it times each message with its answer, or each request that needs no answer.
+// pinger is the client: it times each message with its answer, or each request that needs no
+// answer.
 type pinger struct{ *lat }
 
 func (t pinger) run() (took time.Duration, hist *latency.Histogram, err error) {

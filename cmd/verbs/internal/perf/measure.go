@@ -55,8 +55,8 @@ func runOnce(ctx context.Context, device, addr string, w work) (*result, error) 
 
 func noProgress(*session) (onEnd func()) { return func() {} }
 
-// Serve serves clients such as Measure at any port of an address until ctx ends. It returns where, and a
-// channel that is closed when it has ended.
+// Serve serves clients such as Measure at any port of an address until ctx ends. It returns where,
+// and a channel that is closed when it has ended.
 func Serve(ctx context.Context, addr string) (at net.Addr, ended <-chan struct{}, err error) {
 	l, err := (&rsock.ListenConfig{Options: controlOptions}).Listen(ctx, "rdma", net.JoinHostPort(addr, "0"))
 	if err != nil {

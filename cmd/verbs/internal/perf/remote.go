@@ -15,8 +15,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// remote is the peer in a run: what it reports on the control connection, and the end of the run, which both sides
-// can bring about.
+// remote is the peer in a run: what it reports on the control connection, and the end of the run,
+// which both sides can bring about.
 type remote struct {
 	ctl       *control
 	requested bool // the server knows of the run

@@ -64,8 +64,8 @@ func (s *session) runTest(onEnd func()) (o outcome, err error) {
 
 // test is the part of one side in a run.
 type test interface {
-	// run returns when the part has ended, how long this side has sent, and the latencies that it has measured, if
-	// any.
+	// run returns when the part has ended, how long this side has sent, and the latencies that it
+	// has measured, if any.
 	run() (time.Duration, *latency.Histogram, error)
 }
 
@@ -113,8 +113,8 @@ func (s *session) settle() (damage string) {
 	}
 }
 
-// close ends a run: it sends err, if any, to the peer if that knows of the run, stops reading from the control
-// connection and closes the objects.
+// close ends a run: it sends err, if any, to the peer if that knows of the run, stops reading from
+// the control connection and closes the objects.
 func (s *session) close(err error) error {
 	if err != nil && s.requested {
 		s.ctl.sendError(err)

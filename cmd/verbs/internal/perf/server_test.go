@@ -10,7 +10,8 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 )
 
-// TestServerLimits has a client that asks for more memory than others have left, and one that asks for nothing.
+// TestServerLimits has a client that asks for more memory than others have left, and one that asks
+// for nothing.
 func TestServerLimits(t *testing.T) {
 	w := work{Version: version, Op: "send", Mode: modeLat, Size: 8 << 20, Iters: 1, QPs: 1, TxDepth: 1, RxDepth: 1, List: 1, CQMod: 1, Timeout: time.Second}
 	for _, ask := range []bool{true, false} {

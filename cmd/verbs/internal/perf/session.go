@@ -15,8 +15,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// session is one end of a run: its objects, and where those of the peer are. A [test] drives the queues
-// from one goroutine; others only count, and end the run.
+// session is one end of a run: its objects, and where those of the peer are. A [test] drives the
+// queues from one goroutine; others only count, and end the run.
 type session struct {
 	work
 	*remote

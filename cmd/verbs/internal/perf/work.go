@@ -195,8 +195,8 @@ func (w *work) layout() (l layout) {
 	return l
 }
 
-// memory returns the bytes of a side's memory and its queues, each of whose requests takes some 250 here and in the
-// QP.
+// memory returns the bytes of a side's memory and its queues, each of whose requests takes some 250
+// here and in the QP.
 func (w *work) memory() int64 {
 	return int64(w.layout().total) + int64(w.QPs)*int64(w.TxDepth+w.RxDepth)*256
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestPing runs a persistent server with two clients, of both address families. tests/interop runs them with rping.
+// TestPing runs a persistent server with two clients, of both address families. tests/interop runs
+// them with rping.
 func TestPing(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		serving, stop := context.WithCancel(t.Context())

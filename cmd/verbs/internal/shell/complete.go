@@ -63,7 +63,8 @@ func (c *Words) Run(k *kong.Context) error {
 	return nil
 }
 
-// plain are words that no shell takes for more than a word: names of devices may have any characters.
+// plain are words that no shell takes for more than a word: names of devices may have any
+// characters.
 var plain = regexp.MustCompile(`^[0-9A-Za-z._:%@+=,-]+$`)
 
 // candidates returns what the last of words may become: commands, options, or values of the
@@ -127,8 +128,8 @@ func takesValue(node *kong.Node, word string) *kong.Flag {
 	return nil
 }
 
-// values returns the values that an option or argument may have, if they are known: those of devices
-// at this moment. A host is one of this machine only if the command listens there.
+// values returns the values that an option or argument may have, if they are known: those of
+// devices at this moment. A host is one of this machine only if the command listens there.
 func values(v *kong.Value, listens bool) (all []string) {
 	switch name := v.Tag.PlaceHolder; {
 	case v.Enum != "":

@@ -84,7 +84,8 @@ func describe(flags []*kong.Flag) string {
 	return b.String()
 }
 
-// prose returns text in paragraphs; only lines that are indented, such as examples, keep their breaks.
+// prose returns text in paragraphs; only lines that are indented, such as examples, keep their
+// breaks.
 func prose(text string) string {
 	var b strings.Builder
 	for paragraph := range strings.SplitSeq(text, "\n\n") {

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package ifc has the layouts of commands, contexts and registers of mlx5's firmware interface, which
-// are generated from the kernel's mlx5_ifc.h (zifc.go), and reads and writes their fields.
+// Package ifc has the layouts of commands, contexts and registers of mlx5's firmware interface,
+// which are generated from the kernel's mlx5_ifc.h (zifc.go), and reads and writes their fields.
 package ifc
 
 //go:generate go run ../../../../gen/ifc

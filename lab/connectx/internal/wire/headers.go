@@ -42,7 +42,8 @@ type headers struct {
 	pseudo         uint32
 }
 
-// Network returns where the header behind that of Ethernet is, and its type. A frame has at least EtherSize bytes.
+// Network returns where the header behind that of Ethernet is, and its type. A frame has at least
+// EtherSize bytes.
 func Network(f []byte) (at int, typ uint16) {
 	at, typ = EtherSize, be.Uint16(f[12:])
 	if typ == TypeVLAN && len(f) >= EtherSize+VLANSize {
@@ -213,8 +214,9 @@ func groupMAC(group netip.Addr) mac {
 	return mac{0x33, 0x33, a[12], a[13], a[14], a[15]}
 }
 
-// source returns the address of the host that sends a frame, if that is to be seen, and of a request
-// of ARP what it asks for. A host that probes an address, or announces its own, asks for nothing.
+// source returns the address of the host that sends a frame, if that is to be seen, and of a
+// request of ARP what it asks for. A host that probes an address, or announces its own, asks for
+// nothing.
 func source(f []byte) (from, target netip.Addr, request bool) {
 	if arp := f[EtherSize:]; be.Uint16(f[12:]) == typeARP && len(arp) >= arpSize {
 		from, target = netip.AddrFrom4([4]byte(arp[14:])), netip.AddrFrom4([4]byte(arp[24:]))

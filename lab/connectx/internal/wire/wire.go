@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package wire is the network of emulated adapters: an Ethernet between them, and what the headers of
-// its frames say.
+// Package wire is the network of emulated adapters: an Ethernet between them, and what the headers
+// of its frames say.
 package wire
 
 import (
@@ -16,9 +16,9 @@ import (
 )
 
 // Wire is an Ethernet that connects adapters of this process. Frames go to all others. RoCE packets
-// between adapters stay as the engine has them, and become frames only for what else is on the wire:
-// a guest may have other RoCE devices, such as rxe, behind the network link of an adapter. With
-// [Wire.UseUDP], packets to other machines leave by UDP.
+// between adapters stay as the engine has them, and become frames only for what else is on the
+// wire: a guest may have other RoCE devices, such as rxe, behind the network link of an adapter.
+// With [Wire.UseUDP], packets to other machines leave by UDP.
 //
 //	engine ──► wirePort ─┬─► wirePort of another adapter
 //	                     ├─► frame ──► frames of all others
@@ -39,8 +39,8 @@ func New() *Wire {
 }
 
 // UseUDP gives an adapter with an IPv4 address, which this machine must have as well, a UDP socket:
-// packets from it to addresses that are not on the wire leave there. The wire answers requests of ARP for them.
-// Call it before the adapter is made.
+// packets from it to addresses that are not on the wire leave there. The wire answers requests of
+// ARP for them. Call it before the adapter is made.
 func (w *Wire) UseUDP(addr netip.Addr) { w.udp = addr }
 
 const (
@@ -122,8 +122,8 @@ type link struct {
 	mac mac // of frames; zero if there are none
 }
 
-// Network returns the wire as the network of an adapter, whose packets for hosts that are no adapters
-// have its MAC address. Without one, as on InfiniBand, there are only adapters.
+// Network returns the wire as the network of an adapter, whose packets for hosts that are no
+// adapters have its MAC address. Without one, as on InfiniBand, there are only adapters.
 func (w *Wire) Network(addr net.HardwareAddr) netif.Network {
 	l := &link{w: w}
 	copy(l.mac[:], addr)
@@ -287,8 +287,8 @@ type End struct {
 	*queue[[]byte]
 }
 
-// Attach makes the end of an adapter with a MAC address, at which receive is called for the frames of
-// the others, and dropped for each for which there is no room.
+// Attach makes the end of an adapter with a MAC address, at which receive is called for the frames
+// of the others, and dropped for each for which there is no room.
 func (w *Wire) Attach(addr net.HardwareAddr, receive func([][]byte), dropped func()) *End {
 	f := &End{w, mac(addr), newQueue[[]byte]()}
 	f.dropped = dropped

@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs/internal/netif"
 )
 
-// TestFullWire sends more packets and frames than the wire keeps for a receiver that does not take them: each that is
-// dropped is reported.
+// TestFullWire sends more packets and frames than the wire keeps for a receiver that does not take
+// them: each that is dropped is reported.
 func TestFullWire(t *testing.T) {
 	const extra = 5
 	w := New()
@@ -45,8 +45,8 @@ func TestFullWire(t *testing.T) {
 	receiver.Detach()
 }
 
-// FuzzHeaders reads what a guest may send: nothing crashes, and the checksums that are filled in are
-// those that are expected.
+// FuzzHeaders reads what a guest may send: nothing crashes, and the checksums that are filled in
+// are those that are expected.
 func FuzzHeaders(f *testing.F) {
 	ipv4 := []byte{0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0x12, 0xb7, 0x12, 0xb7, 0, 10, 0, 0, 1, 2}
 	f.Add(append([]byte{12: typeIPv4 >> 8, 13: typeIPv4 & 0xff}, ipv4...))

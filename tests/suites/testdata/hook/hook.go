@@ -1,5 +1,6 @@
-// Package hook makes TCP's listeners and connections on loopback addresses those of package rsock, on a device in
-// user space, if SUITES=rdma is in the environment. Package testing imports it in a copy of GOROOT.
+// Package hook makes TCP's listeners and connections on loopback addresses those of package rsock,
+// on a device in user space, if SUITES=rdma is in the environment. Package testing imports it in a
+// copy of GOROOT.
 package hook
 
 import (
@@ -36,7 +37,8 @@ var transport = sync.OnceValue(func() *cm.Transport {
 	}
 })
 
-// listening has the ports of RDMA. Others are dialed by TCP: not every listener is made by ListenConfig.
+// listening has the ports of RDMA. Others are dialed by TCP: not every listener is made by
+// ListenConfig.
 var listening sync.Map
 
 // loopback returns the network and address for RDMA, if an address of TCP is one of this machine.
