@@ -12,14 +12,12 @@ import (
 
 // BufferOptions contains options for [NewBuffer]. The zero value suits most programs.
 type BufferOptions struct {
-	// HugePages backs the buffer with pages of 2 MiB from the system's
-	// reserved pool (/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages, which
-	// is vm.nr_hugepages where base pages have 4 KiB) and rounds its size up to a
-	// multiple of them. NewBuffer fails with ENOMEM if the pool is too small.
-	HugePages bool
+	// PageSize backs the buffer with huge pages of that many bytes, 2 MiB or 1 GiB, from the
+	// system's reserved pool (/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages, which is
+	// vm.nr_hugepages where base pages have 4 KiB) and rounds its size up to a multiple of
+	// them; 0 means ordinary pages. NewBuffer fails with ENOMEM if the pool is too small.
+	PageSize int
 }
-
-const hugePage = 2 << 20
 
 // Buffer is page-aligned, zeroed memory outside the Go heap: the garbage collector
 // neither scans nor frees it, and its pages never move, as memory regions require. The
@@ -36,33 +34,33 @@ func NewBuffer(size int, opt BufferOptions) (*Buffer, error) {
 		return nil, fmt.Errorf("mmap: buffer of %d bytes: %w", size, syscall.EINVAL)
 	}
 	length := size
-	if opt.HugePages {
-		length = (size + hugePage - 1) &^ (hugePage - 1)
-	}
-	if opt.HugePages {
+	if page := opt.PageSize; page != 0 {
+		if page != 2<<20 && page != 1<<30 {
+			return nil, fmt.Errorf("mmap: pages of %d bytes: %w: 0, 2 MiB and 1 GiB are sizes of pages", page, syscall.EINVAL)
+		}
+		length = (size + page - 1) &^ (page - 1)
 		if err := host.TakeMapping(); err != nil {
 			return nil, fmt.Errorf("mmap: %w", err)
 		}
 	}
-	mem, err := host.MapMemory(length, opt.HugePages)
-	if err != nil && opt.HugePages {
+	mem, err := host.MapMemory(length, opt.PageSize)
+	if err != nil && opt.PageSize != 0 {
 		host.ReturnMapping()
 	}
-	if opt.HugePages && err == syscall.ENOMEM {
-		return nil, fmt.Errorf("mmap: buffer of %d huge pages of 2 MiB, of which %s are free: reserve more, as root: echo NUMBER > %s/nr_hugepages: %w",
-			length/hugePage, freeHugePages(), hugePages, os.NewSyscallError("mmap", err))
+	if page := opt.PageSize; page != 0 && err == syscall.ENOMEM {
+		dir := fmt.Sprintf("/sys/kernel/mm/hugepages/hugepages-%dkB", page>>10)
+		return nil, fmt.Errorf("mmap: buffer of %d huge pages of %d MiB, of which %s are free: reserve more, as root: echo NUMBER > %s/nr_hugepages: %w",
+			length/page, page>>20, freeHugePages(dir), dir, os.NewSyscallError("mmap", err))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("mmap: buffer of %d bytes: %w", length, os.NewSyscallError("mmap", err))
 	}
-	return &Buffer{mem, size, opt.HugePages}, nil
+	return &Buffer{mem, size, opt.PageSize != 0}, nil
 }
 
-const hugePages = "/sys/kernel/mm/hugepages/hugepages-2048kB"
-
-// freeHugePages returns the number of free pages in the pool, as text.
-func freeHugePages() string {
-	text, err := os.ReadFile(hugePages + "/free_hugepages")
+// freeHugePages returns the number of free pages in the pool dir, as text.
+func freeHugePages(dir string) string {
+	text, err := os.ReadFile(dir + "/free_hugepages")
 	if err != nil {
 		return "an unknown number"
 	}

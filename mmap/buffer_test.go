@@ -13,7 +13,7 @@ import (
 // TestTooFewHugePages: the error says how many pages are needed and free, and where to reserve
 // more.
 func TestTooFewHugePages(t *testing.T) {
-	b, err := NewBuffer(1<<30, BufferOptions{HugePages: true}) // the pool has no gigabyte
+	b, err := NewBuffer(1<<30, BufferOptions{PageSize: 2 << 20}) // the pool has no gigabyte
 	if err == nil {
 		b.Close()
 		t.Skip("the pool of huge pages has a gigabyte")

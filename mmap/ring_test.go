@@ -172,7 +172,7 @@ func TestHugePages(t *testing.T) {
 		t.Cleanup(func() { os.WriteFile(pool, before, 0o644) })
 	}
 	now, _ := os.ReadFile(pool)
-	b, err := NewBuffer(3<<20, BufferOptions{HugePages: true})
+	b, err := NewBuffer(3<<20, BufferOptions{PageSize: 2 << 20})
 	if string(now) == "0\n" {
 		if err == nil {
 			t.Error("huge pages out of nowhere")

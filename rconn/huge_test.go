@@ -24,7 +24,7 @@ func TestAllocHuge(t *testing.T) {
 		a, b := newPair(t, device, Options{Adverts: 1}, Options{})
 		pd := b.Endpoint().PD
 		free, _ := os.ReadFile(pool + "free_hugepages")
-		theirs, err := allocIn(pd, 3<<20, uverbs.MROptions{HugePages: true})
+		theirs, err := allocIn(pd, 3<<20, uverbs.MROptions{PageSize: 2 << 20})
 		if n := strings.TrimSpace(string(free)); n == "" || n == "0" || n == "1" {
 			if !errors.Is(err, syscall.ENOMEM) {
 				t.Errorf("with %q huge pages: %v", n, err)

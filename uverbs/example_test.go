@@ -4,14 +4,11 @@ package uverbs_test
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"log"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/mmap"
@@ -177,54 +174,35 @@ func ExamplePD_RegisterMR() {
 	// Output: 65536 bytes
 }
 
-// This example makes the steps of Connect one by one, for attributes that it has no option for.
-// The queue pair is its own peer.
-// Pages of 1 GiB are memory that the program maps itself. They are reserved at boot.
-func ExamplePD_RegisterMR_hugePages() {
-	const gigabyte = 1 << 30
-	mem, err := unix.Mmap(-1, 0, gigabyte, unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_HUGETLB|unix.MAP_HUGE_1GB)
-	if err != nil {
-		log.Fatal("reserve pages at boot, hugepagesz=1G hugepages=1: ", err)
-	}
-	defer unix.Munmap(mem) // after the region has been closed
-	mr, err := pd.RegisterMR(mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite, uverbs.MROptions{})
+// Blocks of an arena are where requests read and peers write. A program that gets none returns those
+// whose requests have completed, as it must.
+func ExampleArena() {
+	defer use()()
+	arena, err := pd.AllocArena(1<<20, verbs.AccessLocalWrite, uverbs.ArenaOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer mr.Close()
+	defer arena.Close()
+	block, err := arena.Get(ctx, 256)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer block.Put()
+	n := copy(block.Bytes(), "hello")
+	_, err = qp.PostSend(verbs.SendWR{
+		Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, SGL: []verbs.SGE{block.SGE(pd, 0, n)},
+		RemoteAddr: peerAddr, RKey: peerRKey,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	wc, err := cq.Next(ctx) // until then the request uses the block
+	fmt.Println(wc.Status, err, arena.Stats().InUse, "bytes in use")
+	// Output: work completion: success <nil> 256 bytes in use
 }
 
-// A pool of registered buffers is a region and a channel of its slots: a program that finds none
-// free waits for a completion, as it must.
-func ExampleMR_SGE() {
-	defer use()()
-	const size = 256
-	slots := make(chan int, mr.Len()/size)
-	for i := range cap(slots) {
-		slots <- i
-	}
-	for n := 0; n < 2*cap(slots); {
-		select {
-		case slot := <-slots:
-			binary.BigEndian.PutUint64(mr.Bytes()[slot*size:], uint64(n))
-			wr := verbs.SendWR{ID: uint64(slot), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: peerAddr, RKey: peerRKey, SGL: []verbs.SGE{mr.SGE(slot*size, 8)}}
-			if _, err := qp.PostSend(wr); err != nil {
-				log.Fatal(err)
-			}
-			n++
-		default:
-			wc, err := cq.Next(ctx)
-			if err != nil {
-				log.Fatal(err)
-			}
-			slots <- int(wc.ID)
-		}
-	}
-	fmt.Println(cap(slots), "buffers")
-	// Output: 16 buffers
-}
-
+// This example makes the steps of Connect one by one, for attributes that it has no option for.
+// The queue pair is its own peer.
 func ExampleQP_Modify() {
 	defer use()()
 	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})

@@ -30,9 +30,10 @@ type MR struct {
 
 // MROptions contains options for [PD.AllocMR] and [PD.RegisterMR].
 type MROptions struct {
-	// HugePages allocates reserved pages of 2 MiB (vm.nr_hugepages), and rounds up to such. A
-	// device's page tables are then smaller. It fails with ENOMEM if there are too few.
-	HugePages bool
+	// PageSize allocates reserved huge pages of that size, 2 MiB (vm.nr_hugepages) or 1 GiB, and
+	// rounds the memory up to such; 0 means ordinary pages. A device's page tables are smaller with
+	// huge ones. It fails with ENOMEM if there are too few.
+	PageSize int
 	// IOVA is the address of the first byte for SGEs and peers (ibv_reg_mr_iova(3)); 0 is the
 	// memory's, which siw requires. On rxe give both the same offset in a page.
 	IOVA uint64
@@ -41,7 +42,7 @@ type MROptions struct {
 // AllocMR registers size bytes of new, zeroed, page-aligned memory outside the Go heap. After
 // Close, slices of [MR.Bytes] must not be used.
 func (p *PD) AllocMR(size int, access verbs.Access, opt MROptions) (*MR, error) {
-	buf, err := mmap.NewBuffer(size, mmap.BufferOptions{HugePages: opt.HugePages})
+	buf, err := mmap.NewBuffer(size, mmap.BufferOptions{PageSize: opt.PageSize})
 	if err != nil {
 		return nil, p.obj.fail("allocate MR in", err)
 	}
@@ -59,8 +60,8 @@ func (p *PD) RegisterMR(mem []byte, access verbs.Access, opt MROptions) (*MR, er
 	switch {
 	case len(mem) == 0:
 		return nil, p.obj.fail(opRegister, fmt.Errorf("empty memory: %w", syscall.EINVAL))
-	case opt.HugePages:
-		return nil, p.obj.fail(opRegister, fmt.Errorf("HugePages is an option of AllocMR only: %w", syscall.EINVAL))
+	case opt.PageSize != 0:
+		return nil, p.obj.fail(opRegister, fmt.Errorf("PageSize is an option of AllocMR only: %w", syscall.EINVAL))
 	}
 	addr, unpin := pin(mem)
 	mr, err := p.register(mem, addr, opt.IOVA, access, unpin)

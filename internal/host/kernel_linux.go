@@ -3,6 +3,7 @@
 package host
 
 import (
+	"math/bits"
 	"syscall"
 	"unsafe"
 
@@ -33,11 +34,11 @@ func mapKernel(fd int, offset int64, length int) ([]byte, error) {
 	return mapPages(fd, offset, length, unix.MAP_SHARED)
 }
 
-// MapMemory maps memory of its own, with huge pages of 2 MiB if huge is set.
-func MapMemory(length int, huge bool) ([]byte, error) {
+// MapMemory maps memory of its own, with huge pages of pageSize bytes unless that is 0.
+func MapMemory(length, pageSize int) ([]byte, error) {
 	flags := unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
-	if huge {
-		flags |= unix.MAP_HUGETLB | 21<<unix.MAP_HUGE_SHIFT
+	if pageSize != 0 {
+		flags |= unix.MAP_HUGETLB | bits.TrailingZeros(uint(pageSize))<<unix.MAP_HUGE_SHIFT
 	}
 	return mapPages(-1, 0, length, flags)
 }

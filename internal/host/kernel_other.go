@@ -30,9 +30,9 @@ func (*Handle) ioctlKernel(uint32, []byte, bool) syscall.Errno { return syscall.
 func Replace(fd, by int) error { return errLinux }
 
 // MapMemory returns zeroed memory of Go that is aligned to 4 KiB.
-func MapMemory(length int, huge bool) ([]byte, error) {
+func MapMemory(length, pageSize int) ([]byte, error) {
 	const page = 4 << 10
-	if huge {
+	if pageSize != 0 {
 		return nil, errLinux
 	}
 	b := make([]byte, length+page-1)

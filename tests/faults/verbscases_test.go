@@ -33,7 +33,7 @@ var verbsCases = []verbsCase{
 	{"MR of negative size", func(s *verbsEnv) error { return errOf(s.pd.AllocMR(-1, 0, uverbs.MROptions{})) }, unix.EINVAL},
 	{"MR of absurd size", func(s *verbsEnv) error { return errOf(s.pd.AllocMR(math.MaxInt&^4095, 0, uverbs.MROptions{})) }, unix.ENOMEM},
 	{"MR of huge pages there are none of", func(s *verbsEnv) error {
-		return errOf(s.pd.AllocMR(1<<30, 0, uverbs.MROptions{HugePages: true}))
+		return errOf(s.pd.AllocMR(1<<30, 0, uverbs.MROptions{PageSize: 2 << 20}))
 	}, unix.ENOMEM},
 	{"MR of empty memory", func(s *verbsEnv) error { return errOf(s.pd.RegisterMR(nil, 0, uverbs.MROptions{})) }, unix.EINVAL},
 	{"MR writable from remote only", func(s *verbsEnv) error {

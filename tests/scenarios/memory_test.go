@@ -33,7 +33,7 @@ func hugeMR(e *env, pd *uverbs.PD) (*uverbs.MR, error) {
 	if err := os.WriteFile("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", []byte("4"), 0o644); err != nil {
 		return nil, err
 	}
-	return pd.AllocMR(1<<20, e.access(), uverbs.MROptions{HugePages: true})
+	return pd.AllocMR(1<<20, e.access(), uverbs.MROptions{PageSize: 2 << 20})
 }
 
 var mr = []scenario{
