@@ -153,7 +153,9 @@ func (m *MR) Bytes() []byte {
 }
 
 // Word returns the 4 aligned bytes at off as an atomic in the host's byte order, for polling memory
-// to which a peer writes, until Close.
+// to which a peer writes, until Close. That they have changed says nothing of other bytes of the
+// same WRITE: packets that took several paths are stored as they come. A completion does; see
+// docs/reliability.md, "When a peer's data is there".
 func (m *MR) Word(off int) *atomic.Uint32 { return mmap.Word(m.Bytes(), off) }
 
 // Word64 returns the 8 aligned bytes at off as an atomic, which peers' RDMA atomics change as one,
