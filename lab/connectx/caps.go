@@ -4,6 +4,7 @@ package connectx
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
@@ -26,20 +27,16 @@ func (c *capabilities) uarsPerPage() uint32 {
 func (c *capabilities) init(cfg Config) {
 	c.most, c.now = map[int][]byte{}, map[int][]byte{}
 	sets := map[int][]capability{ifc.CapGeneral: generalCaps, ifc.CapAtomic: atomicCaps}
-	if cfg.InfiniBand {
-		sets[ifc.CapGeneral] = append(sets[ifc.CapGeneral][:len(generalCaps):len(generalCaps)], infiniBandCaps...)
-	} else {
-		sets[ifc.CapGeneral] = append(sets[ifc.CapGeneral][:len(generalCaps):len(generalCaps)], ethernetCaps...)
+	if !cfg.InfiniBand { // the port type 0 is MLX5_CAP_PORT_TYPE_IB
+		sets[ifc.CapGeneral] = slices.Concat(generalCaps, ethernetCaps)
 		sets[ifc.CapEthernetOffloads], sets[ifc.CapRoce] = offloadCaps, roceCaps
+		c.most[ifc.CapFlowTable] = flowTableCaps()
 	}
 	for typ, list := range sets {
 		c.most[typ] = make([]byte, capabilitySize)
 		for _, v := range list {
 			v.f.Set(c.most[typ], v.value)
 		}
-	}
-	if !cfg.InfiniBand {
-		c.most[ifc.CapFlowTable] = flowTableCaps()
 	}
 	for typ, b := range c.most {
 		c.now[typ] = bytes.Clone(b)
@@ -141,8 +138,6 @@ var generalCaps = []capability{
 	{ifc.CmdHcaCapIbVirt, 1},
 	{ifc.CmdHcaCapVportCounters, 1},
 }
-
-var infiniBandCaps = []capability{{ifc.CmdHcaCapPortType, 0}} // MLX5_CAP_PORT_TYPE_IB
 
 var ethernetCaps = []capability{
 	{ifc.CmdHcaCapPortType, 1}, // MLX5_CAP_PORT_TYPE_ETH
@@ -269,13 +264,12 @@ func (caps *capabilities) set(c *call) ifc.Status {
 		return ifc.StatusBadParamErr
 	}
 	if typ == ifc.CapAtomic { // the rest is read-only, and zero here
-		mode := ifc.AtomicCapsAtomicReq8bEndiannessMode
-		mode.Set(now, mode.Get(in))
+		ifc.AtomicCapsAtomicReq8bEndiannessMode.Copy(now, in)
 		return ifc.StatusOk
 	}
 	changed := bytes.Clone(in)
 	for _, f := range settable[typ] {
-		f.Set(changed, f.Get(now))
+		f.Copy(changed, now)
 	}
 	if !bytes.Equal(changed, now) {
 		return ifc.StatusBadParamErr

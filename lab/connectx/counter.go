@@ -157,11 +157,9 @@ func (d *Device) portCounters(in, out []byte) {
 	case groupIBExtends: // data in words of 4 bytes
 		set(ifc.IbExtPortCntrsGrpDataLayoutPortXmitDataHigh, d.t.counter("sent_bytes")/4)
 		set(ifc.IbExtPortCntrsGrpDataLayoutPortRcvDataHigh, d.t.counter("rcvd_bytes")/4)
-		for _, f := range []ifc.Field{ifc.IbExtPortCntrsGrpDataLayoutPortXmitPktsHigh, ifc.IbExtPortCntrsGrpDataLayoutPortUnicastXmitPktsHigh} {
-			set(f, d.t.counter("sent_pkts"))
-		}
-		for _, f := range []ifc.Field{ifc.IbExtPortCntrsGrpDataLayoutPortRcvPktsHigh, ifc.IbExtPortCntrsGrpDataLayoutPortUnicastRcvPktsHigh} {
-			set(f, d.t.counter("rcvd_pkts"))
-		}
+		set(ifc.IbExtPortCntrsGrpDataLayoutPortXmitPktsHigh, d.t.counter("sent_pkts"))
+		set(ifc.IbExtPortCntrsGrpDataLayoutPortUnicastXmitPktsHigh, d.t.counter("sent_pkts"))
+		set(ifc.IbExtPortCntrsGrpDataLayoutPortRcvPktsHigh, d.t.counter("rcvd_pkts"))
+		set(ifc.IbExtPortCntrsGrpDataLayoutPortUnicastRcvPktsHigh, d.t.counter("rcvd_pkts"))
 	}
 }

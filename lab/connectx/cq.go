@@ -180,7 +180,7 @@ func (q *cq) modify(c *call) ifc.Status {
 	defer q.mu.Unlock()
 	for bit, f := range map[int]ifc.Field{cqPeriod: ifc.CqcCqPeriod, cqCount: ifc.CqcCqMaxCount, cqOverrun: ifc.CqcOi, cqPeriodMode: ifc.CqcCqPeriodMode} {
 		if mask&bit != 0 {
-			f.Set(q.context, f.Get(ctx))
+			f.Copy(q.context, ctx)
 		}
 	}
 	return ifc.StatusOk
@@ -208,7 +208,7 @@ func (q *cq) resize(ctx, list []byte) ifc.Status {
 	q.ring.close()
 	q.ring, q.logSize = to, ifc.CqcLogCqSize.Int(ctx)
 	for _, f := range []ifc.Field{ifc.CqcLogCqSize, ifc.CqcLogPageSize, ifc.CqcPageOffset} {
-		f.Set(q.context, f.Get(ctx))
+		f.Copy(q.context, ctx)
 	}
 	return ifc.StatusOk
 }

@@ -98,7 +98,7 @@ func (d *Device) disable() {
 	d.hca = hcaDisabled
 	d.release()
 	d.caps.init(d.cfg)
-	d.fw.reset()
+	d.fw = nil
 }
 
 // release removes all objects.

@@ -21,28 +21,36 @@ type env struct {
 	faults    faults
 }
 
-// pages maps a list of pages of 1<<shift bytes, as a command has it at the end of its input. The
-// lower bits of each address must be zero, except for those in flags.
-func (e *env) pages(list []byte, count, shift int, flags uint64) (*vfiouser.View, ifc.Status) {
-	if count <= 0 || count > len(list)/8 {
-		return nil, ifc.StatusBadInpLenErr
-	}
-	if shift < 12 || shift > 30 {
+// pages maps count pages of 1<<shift bytes, which a command lists at the end of its input.
+func (e *env) pages(list []byte, count, shift int) (*vfiouser.View, ifc.Status) {
+	if shift > 30 {
 		return nil, ifc.StatusBadParamErr
 	}
-	addrs := make([]uint64, count)
-	for i := range addrs {
-		a := be.Uint64(list[i*8:]) &^ flags
-		if a&(1<<shift-1) != 0 {
-			return nil, ifc.StatusBadParamErr
-		}
-		addrs[i] = a
+	addrs, st := pageAddrs(list, uint64(count), shift, 0)
+	if st != ifc.StatusOk {
+		return nil, st
 	}
 	v, err := e.mem.Pages(addrs, 1<<shift)
 	if err != nil {
 		return nil, ifc.StatusBadParamErr
 	}
 	return v, ifc.StatusOk
+}
+
+// pageAddrs returns the first count addresses of a list of pages of 1<<shift bytes. They must be
+// aligned, except for the bits in flags, which it clears.
+func pageAddrs(list []byte, count uint64, shift int, flags uint64) ([]uint64, ifc.Status) {
+	if count == 0 || count > uint64(len(list))/8 {
+		return nil, ifc.StatusBadInpLenErr
+	}
+	addrs := make([]uint64, count)
+	for i := range addrs {
+		addrs[i] = be.Uint64(list[i*8:]) &^ flags
+		if addrs[i]&(1<<shift-1) != 0 {
+			return nil, ifc.StatusBadParamErr
+		}
+	}
+	return addrs, ifc.StatusOk
 }
 
 // clock is the adapter's timer, which counts nanoseconds.

@@ -3,6 +3,7 @@
 package connectx
 
 import (
+	"bytes"
 	"sync"
 
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
@@ -48,7 +49,7 @@ type eqTable struct {
 
 func (t *eqTable) create(c *call) ifc.Status {
 	ctx := ifc.CreateEqInEqContextEntry.At(c.in)
-	q := &eq{uar: ifc.EqcUarPage.U32(ctx), vector: ifc.EqcIntr.Int(ctx), logSize: ifc.EqcLogEqSize.Int(ctx), context: append([]byte(nil), ctx...)}
+	q := &eq{uar: ifc.EqcUarPage.U32(ctx), vector: ifc.EqcIntr.Int(ctx), logSize: ifc.EqcLogEqSize.Int(ctx), context: bytes.Clone(ctx)}
 	for i := range q.mask {
 		q.mask[i] = be.Uint64(ifc.CreateEqInEventBitmask.At(c.in)[i*8:])
 	}
@@ -62,7 +63,7 @@ func (t *eqTable) create(c *call) ifc.Status {
 	}
 	size := eqeSize << q.logSize
 	var st ifc.Status
-	if q.view, st = t.env.pages(ifc.CreateEqInPas.At(c.in), (size+1<<shift-1)>>shift, shift, 0); st != ifc.StatusOk {
+	if q.view, st = t.env.pages(ifc.CreateEqInPas.At(c.in), (size+1<<shift-1)>>shift, shift); st != ifc.StatusOk {
 		return st
 	}
 	if q.num, st = t.give(q, 1, maxEQs, c, ifc.CreateEqOutEqNumber); st != ifc.StatusOk {

@@ -23,7 +23,7 @@ type ethernet struct {
 	port *port
 	wire *wire.End // nil without one
 
-	tises objects[*tis]
+	tises objects[struct{}]
 	tirs  objects[[]byte] // contexts
 	rqts  objects[*rqt]
 	sqs   objects[*sendQueue]
@@ -34,12 +34,6 @@ type ethernet struct {
 	rx, tx   [3]traffic    // by class
 	noBuffer atomic.Uint32 // frames for which no receive was posted
 	discards atomic.Uint32 // frames for which the wire had no room
-}
-
-// tis is what the requests of send queues go through. It has nothing to tell of its own here.
-type tis struct {
-	e   *ethernet
-	num uint32
 }
 
 // rqt is a table of receive queues.
@@ -89,7 +83,7 @@ type receiveQueue struct {
 	keepVLAN bool
 }
 
-func tises(e *ethernet) *objects[*tis]        { return &e.tises }
+func tises(e *ethernet) *objects[struct{}]    { return &e.tises }
 func tirs(e *ethernet) *objects[[]byte]       { return &e.tirs }
 func rqts(e *ethernet) *objects[*rqt]         { return &e.rqts }
 func sqs(e *ethernet) *objects[*sendQueue]    { return &e.sqs }
@@ -98,7 +92,7 @@ func rqs(e *ethernet) *objects[*receiveQueue] { return &e.rqs }
 var ethCommands = map[uint16]func(*ethernet, *call) ifc.Status{
 	ifc.OpCreateTis:  (*ethernet).createTIS,
 	ifc.OpModifyTis:  on(tises, ifc.ModifyTisInTisn, ignore), // its priority and port: there is one of each
-	ifc.OpDestroyTis: drop(tises, ifc.DestroyTisInTisn, (*tis).end),
+	ifc.OpDestroyTis: (*ethernet).destroyTIS,
 	ifc.OpCreateTir:  (*ethernet).createTIR,
 	ifc.OpModifyTir:  on(tirs, ifc.ModifyTirInTirn, ignore), // hashing, loopback and aggregation: frames here show nothing of them
 	ifc.OpDestroyTir: drop(tirs, ifc.DestroyTirInTirn, nil),
@@ -145,16 +139,19 @@ func (e *ethernet) createTIS(c *call) ifc.Status {
 	if ifc.TiscTlsEn.Is(ctx) || ifc.TiscUnderlayQpn.Is(ctx) {
 		return ifc.StatusBadParamErr
 	}
-	t, st := &tis{e: e}, ifc.StatusOk
-	t.num, st = e.tises.give(t, 1, 1<<16, c, ifc.CreateTisOutTisn)
+	_, st := e.tises.give(struct{}{}, 1, 1<<16, c, ifc.CreateTisOutTisn)
 	return st
 }
 
-func (t *tis) end() ifc.Status {
-	for _, q := range t.e.sqs.all() {
-		if ifc.SqcTisLstSz.Is(q.context) && ifc.SqcTisNum0.U32(q.context) == t.num {
+func (e *ethernet) destroyTIS(c *call) ifc.Status {
+	num := ifc.DestroyTisInTisn.U32(c.in)
+	for _, q := range e.sqs.all() {
+		if ifc.SqcTisLstSz.Is(q.context) && ifc.SqcTisNum0.U32(q.context) == num {
 			return ifc.StatusBadResStateErr
 		}
+	}
+	if _, ok := e.tises.remove(num); !ok {
+		return ifc.StatusBadResErr
 	}
 	return ifc.StatusOk
 }

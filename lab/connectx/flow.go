@@ -2,18 +2,13 @@
 
 package connectx
 
-import (
-	"sync"
+import "github.com/goverbs/verbs/lab/connectx/internal/ifc"
 
-	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
-)
-
-// flowTables are what the driver steers frames with. The adapter keeps them, so that it refuses
-// what real ones refuse, but does not match frames: all that arrive go to the receive queues.
+// flowTables have the tables by which the driver steers frames. The adapter keeps their structure, so
+// that it refuses what real ones refuse, but matches no frames against it: all that arrive go to the
+// receive queues. Only commands use the tables.
 type flowTables struct {
-	tirs *objects[[]byte]
-
-	mu       sync.Mutex
+	tirs     *objects[[]byte]
 	next     uint32
 	groups   int // of all tables, as entries
 	entries  int
@@ -44,7 +39,7 @@ var flowCommands = map[uint16]func(*flowTables, *call) ifc.Status{
 	ifc.OpCreateFlowTable:      (*flowTables).create,
 	ifc.OpModifyFlowTable:      onTable(ifc.ModifyFlowTableInTableType, ifc.ModifyFlowTableInTableId, keepTable),
 	ifc.OpDestroyFlowTable:     onTable(ifc.DestroyFlowTableInTableType, ifc.DestroyFlowTableInTableId, (*flowTables).destroy),
-	ifc.OpSetFlowTableRoot:     (*flowTables).setRoot,
+	ifc.OpSetFlowTableRoot:     setRoot,
 	ifc.OpCreateFlowGroup:      onTable(ifc.CreateFlowGroupInTableType, ifc.CreateFlowGroupInTableId, (*flowTables).createGroup),
 	ifc.OpDestroyFlowGroup:     onTable(ifc.DestroyFlowGroupInTableType, ifc.DestroyFlowGroupInTableId, (*flowTables).destroyGroup),
 	ifc.OpSetFlowTableEntry:    onTable(ifc.SetFteInTableType, ifc.SetFteInTableId, (*flowTables).setEntry),
@@ -61,15 +56,11 @@ const (
 )
 
 func (f *flowTables) reset() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.tables, f.roots, f.next, f.groups, f.entries = nil, nil, 0, 0, 0
 	f.counters.clear(nil)
 }
 
 func (f *flowTables) create(c *call) ifc.Status {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	typ := ifc.CreateFlowTableInTableType.Int(c.in)
 	log := ifc.FlowTableContextLogSize.Int(ifc.CreateFlowTableInFlowTableContext.At(c.in))
 	if typ != tableNICReceive && typ != tableNICTransmit || log > logTableSize || ifc.CreateFlowTableInOtherVport.Is(c.in) {
@@ -87,12 +78,9 @@ func (f *flowTables) create(c *call) ifc.Status {
 	return ifc.StatusOk
 }
 
-// onTable returns the handler of a command that names a table by its type and number. It is called
-// with the tables locked.
+// onTable returns the handler of a command that names a table by its type and number.
 func onTable(typ, id ifc.Field, do func(*flowTables, *flowTable, *call) ifc.Status) func(*flowTables, *call) ifc.Status {
 	return func(f *flowTables, c *call) ifc.Status {
-		f.mu.Lock()
-		defer f.mu.Unlock()
 		t := f.tables[id.U32(c.in)]
 		if t == nil || t.typ != typ.Int(c.in) {
 			return ifc.StatusBadResErr
@@ -116,21 +104,19 @@ func (f *flowTables) destroy(t *flowTable, c *call) ifc.Status {
 	return ifc.StatusOk
 }
 
-func (f *flowTables) setRoot(c *call) ifc.Status {
-	const disconnect = 1 // op_mod, of mlx5_cmd_update_root_ft for the last table
+func setRoot(f *flowTables, c *call) ifc.Status {
+	const disconnect = 1 // op_mod with which mlx5_cmd_update_root_ft removes the last table
+	typ, num := ifc.SetFlowTableRootInTableType.Int(c.in), ifc.SetFlowTableRootInTableId.U32(c.in)
 	if c.mod == disconnect {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.roots, ifc.SetFlowTableRootInTableType.Int(c.in))
+		delete(f.roots, typ)
 		return ifc.StatusOk
 	}
-	return connectRoot(f, c)
-}
-
-var connectRoot = onTable(ifc.SetFlowTableRootInTableType, ifc.SetFlowTableRootInTableId, func(f *flowTables, t *flowTable, c *call) ifc.Status {
-	f.roots[t.typ] = ifc.SetFlowTableRootInTableId.U32(c.in)
+	if t := f.tables[num]; t == nil || t.typ != typ {
+		return ifc.StatusBadResErr
+	}
+	f.roots[typ] = num
 	return ifc.StatusOk
-})
+}
 
 func (f *flowTables) createGroup(t *flowTable, c *call) ifc.Status {
 	g := flowGroup{ifc.CreateFlowGroupInStartFlowIndex.Get(c.in), ifc.CreateFlowGroupInEndFlowIndex.Get(c.in)}
@@ -193,7 +179,7 @@ func (f *flowTables) setEntry(t *flowTable, c *call) ifc.Status {
 }
 
 // checkActions checks what an entry does with frames, of which list has the destinations, and then
-// the counters, as mlx5_cmd_set_fte writes them. The tables are locked.
+// the counters, as mlx5_cmd_set_fte writes them.
 func (f *flowTables) checkActions(ctx, list []byte) ifc.Status {
 	const allow, drop, forward, count = 1, 2, 4, 8 // MLX5_FLOW_CONTEXT_ACTION_*
 	const toTable, toTIR = 1, 2                    // MLX5_IFC_FLOW_DESTINATION_TYPE_*

@@ -41,7 +41,6 @@ func (e *ethernet) ring(q *sendQueue, b []byte, one bool) {
 			q.fail(syndromes[verbs.WCLocQPOpErr])
 			return
 		}
-		blocks := uint16(len(wqe)+63) / 64
 		if wqe[11]&ifc.WqeCtrlCqUpdate != 0 {
 			var c cqe
 			be.PutUint16(c[cqeCounter:], q.head)
@@ -52,7 +51,7 @@ func (e *ethernet) ring(q *sendQueue, b []byte, one bool) {
 				return
 			}
 		}
-		q.head += blocks
+		q.head += blocksOf(len(wqe))
 	}
 }
 

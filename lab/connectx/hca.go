@@ -4,7 +4,6 @@ package connectx
 
 import (
 	"slices"
-	"sync"
 
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/lab/vfiouser"
@@ -34,12 +33,10 @@ func (s hcaState) allowed(op uint16) bool {
 	return !ok && s == hcaReady || slices.Contains(states, s)
 }
 
-// firmwarePages are the pages that the driver lends to the firmware, which needs none: it asks for
-// some, so that the driver's side is used, and gives the same back.
-type firmwarePages struct {
-	mu    sync.Mutex
-	pages []uint64
-}
+// firmwarePages are the addresses of the pages that the driver lends to the firmware. This firmware
+// needs none, but asks for some to exercise the driver's code, and gives the same back. Only
+// commands use them.
+type firmwarePages []uint64
 
 // Operations of MANAGE_PAGES, mlx5_core's pagealloc.c.
 const (
@@ -47,12 +44,6 @@ const (
 	pagesGive       = 1
 	pagesTake       = 2
 )
-
-func (f *firmwarePages) reset() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.pages = nil
-}
 
 // What the firmware asks for, and so the most that it takes.
 const (
@@ -62,8 +53,6 @@ const (
 )
 
 func (f *firmwarePages) manage(mem *vfiouser.Memory, c *call) ifc.Status {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	n := ifc.ManagePagesInInputNumEntries.Int(c.in)
 	switch c.mod {
 	case pagesCannotGive:
@@ -72,11 +61,11 @@ func (f *firmwarePages) manage(mem *vfiouser.Memory, c *call) ifc.Status {
 		if n > len(list)/8 {
 			return ifc.StatusBadInpLenErr
 		}
-		if n > maxPages-len(f.pages) {
+		if n > maxPages-len(*f) {
 			return ifc.StatusLimErr
 		}
 		var first [1]byte
-		given := f.pages
+		given := *f
 		for ; n > 0; n, list = n-1, list[8:] {
 			a := be.Uint64(list)
 			if a&0xfff != 0 || mem.ReadAt(first[:], a) != nil {
@@ -84,15 +73,15 @@ func (f *firmwarePages) manage(mem *vfiouser.Memory, c *call) ifc.Status {
 			}
 			given = append(given, a)
 		}
-		f.pages = given
+		*f = given
 	case pagesTake:
 		list := ifc.ManagePagesOutPas.At(c.out)
-		n = min(n, len(f.pages), len(list)/8)
-		keep := len(f.pages) - n
-		for i, a := range f.pages[keep:] {
+		n = min(n, len(*f), len(list)/8)
+		keep := len(*f) - n
+		for i, a := range (*f)[keep:] {
 			be.PutUint64(list[i*8:], a)
 		}
-		f.pages = f.pages[:keep]
+		*f = (*f)[:keep]
 		ifc.ManagePagesOutOutputNumEntries.Set(c.out, uint64(n))
 	default:
 		return ifc.StatusBadParamErr

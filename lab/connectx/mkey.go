@@ -255,16 +255,9 @@ func (k *mkey) mapPages(start, length uint64) ([]byte, ifc.Status) {
 		return nil, ifc.StatusBadParamErr
 	}
 	off := start & (1<<shift - 1)
-	n := (off + length + 1<<shift - 1) >> shift
-	if n > uint64(len(k.xlt))/8 {
-		return nil, ifc.StatusBadInpLenErr
-	}
-	addrs := make([]uint64, n)
-	for i := range addrs {
-		addrs[i] = be.Uint64(k.xlt[i*8:]) &^ flags
-		if addrs[i]&(1<<shift-1) != 0 {
-			return nil, ifc.StatusBadParamErr
-		}
+	addrs, st := pageAddrs(k.xlt, (off+length+1<<shift-1)>>shift, shift, flags)
+	if st != ifc.StatusOk {
+		return nil, st
 	}
 	small := off >> 12 << 12
 	v, err := k.t.env.mem.Part(addrs, 1<<shift, small, (off+length+0xfff)>>12<<12-small)

@@ -50,9 +50,7 @@ func (p *port) init(cfg Config) {
 		p.node = 0
 	}
 	ifc.NicVportContextNodeGuid.Set(p.vport, p.node)
-	for _, f := range []ifc.Field{ifc.NicVportContextSystemImageGuid, ifc.NicVportContextPortGuid} {
-		f.Set(p.vport, p.guid)
-	}
+	ifc.SetAll(p.vport, p.guid, ifc.NicVportContextSystemImageGuid, ifc.NicVportContextPortGuid)
 	ifc.NicVportContextRoceEn.Set(p.vport, 1)
 	copy(ifc.NicVportContextPermanentAddress.At(p.vport)[2:], cfg.MAC)
 	p.addrs = [roceAddresses][]byte{}
@@ -81,14 +79,10 @@ func (p *port) readRegister(id int, in, out []byte) {
 		ifc.PtysRegLocalPort.Set(out, 1)
 		ifc.PtysRegProtoMask.Set(out, ifc.PtysRegProtoMask.Get(in))
 		if p.infiniBand {
-			ifc.PtysRegIbLinkWidthCapability.Set(out, ibWidth4)
-			ifc.PtysRegIbProtoCapability.Set(out, ibSpeedEDR)
-			ifc.PtysRegIbLinkWidthOper.Set(out, ibWidth4)
-			ifc.PtysRegIbProtoOper.Set(out, ibSpeedEDR)
+			ifc.SetAll(out, ibWidth4, ifc.PtysRegIbLinkWidthCapability, ifc.PtysRegIbLinkWidthOper)
+			ifc.SetAll(out, ibSpeedEDR, ifc.PtysRegIbProtoCapability, ifc.PtysRegIbProtoOper)
 		} else {
-			ifc.PtysRegEthProtoCapability.Set(out, eth100G)
-			ifc.PtysRegEthProtoAdmin.Set(out, eth100G)
-			ifc.PtysRegEthProtoOper.Set(out, eth100G)
+			ifc.SetAll(out, eth100G, ifc.PtysRegEthProtoCapability, ifc.PtysRegEthProtoAdmin, ifc.PtysRegEthProtoOper)
 		}
 	// In bytes, with which mlx5e bounds the interface's MTU (mlx5_query_port_max_mtu).
 	case ifc.RegPmtu:
@@ -97,9 +91,7 @@ func (p *port) readRegister(id int, in, out []byte) {
 			mtu = maxMTUInfiniBand
 		}
 		ifc.PmtuRegLocalPort.Set(out, 1)
-		ifc.PmtuRegMaxMtu.Set(out, mtu)
-		ifc.PmtuRegAdminMtu.Set(out, mtu)
-		ifc.PmtuRegOperMtu.Set(out, mtu)
+		ifc.SetAll(out, mtu, ifc.PmtuRegMaxMtu, ifc.PmtuRegAdminMtu, ifc.PmtuRegOperMtu)
 	case ifc.RegPaos:
 		ifc.PaosRegLocalPort.Set(out, 1)
 		ifc.PaosRegAdminStatus.Set(out, portUp)
@@ -107,9 +99,7 @@ func (p *port) readRegister(id int, in, out []byte) {
 	// mlx5_ib reports this number of virtual lanes (mlx5_query_port_vl_hw_cap).
 	case ifc.RegPvlc:
 		ifc.PvlcRegLocalPort.Set(out, 1)
-		ifc.PvlcRegVlHwCap.Set(out, 4)
-		ifc.PvlcRegVlAdmin.Set(out, 4)
-		ifc.PvlcRegVlOperational.Set(out, 4)
+		ifc.SetAll(out, 4, ifc.PvlcRegVlHwCap, ifc.PvlcRegVlAdmin, ifc.PvlcRegVlOperational)
 	}
 }
 
@@ -170,14 +160,14 @@ func (p *port) modifyNICVport(c *call) ifc.Status {
 	if ifc.ModifyNicVportContextInOtherVport.Is(c.in) {
 		return ifc.StatusBadParamErr
 	}
-	left := uint32(be.Uint32(selected))
+	left := be.Uint32(selected)
 	for bit, fields := range vportFields {
 		if !bit.Is(selected) {
 			continue
 		}
 		left &^= 1 << (31 - bit.Off())
 		for _, f := range fields {
-			f.Set(p.vport, f.Get(in))
+			f.Copy(p.vport, in)
 		}
 	}
 	if left != 0 { // bits that select nothing here
@@ -237,20 +227,16 @@ func (p *port) queryHCAVport(c *call) ifc.Status {
 	defer p.mu.Unlock()
 	ctx := ifc.QueryHcaVportContextOutHcaVportContext.At(c.out)
 	ifc.HcaVportContextNodeGuid.Set(ctx, p.node)
-	for _, f := range []ifc.Field{ifc.HcaVportContextSystemImageGuid, ifc.HcaVportContextPortGuid} {
-		f.Set(ctx, p.guid)
-	}
+	ifc.SetAll(ctx, p.guid, ifc.HcaVportContextSystemImageGuid, ifc.HcaVportContextPortGuid)
 	physical, state := uint64(physicalUp), uint64(stateActive)
 	if p.down {
 		physical, state = physicalPolling, stateDown
 	}
 	ifc.HcaVportContextPortPhysicalState.Set(ctx, physical)
-	ifc.HcaVportContextPortState.Set(ctx, state)
-	ifc.HcaVportContextVportState.Set(ctx, state)
+	ifc.SetAll(ctx, state, ifc.HcaVportContextPortState, ifc.HcaVportContextVportState)
 	ifc.HcaVportContextCapMask1.Set(ctx, uint64(p.caps))
 	ifc.HcaVportContextCapMask1FieldSelect.Set(ctx, capMaskSettable)
-	ifc.HcaVportContextLid.Set(ctx, p.lid)
-	ifc.HcaVportContextSmLid.Set(ctx, p.lid)
+	ifc.SetAll(ctx, p.lid, ifc.HcaVportContextLid, ifc.HcaVportContextSmLid)
 	ifc.HcaVportContextSubnetTimeout.Set(ctx, subnetTimeout)
 	return ifc.StatusOk
 }

@@ -36,7 +36,7 @@ const (
 
 // inPath returns the place in the context of a field of its primary path.
 func inPath(f ifc.Field) ifc.Field {
-	return ifc.Field(uint32(ifc.QpcPrimaryAddressPath)&^0xffff + uint32(f))
+	return f.In(ifc.QpcPrimaryAddressPath)
 }
 
 // transitions are the commands, with what the kernel's __mlx5_ib_modify_qp gives them.

@@ -58,7 +58,7 @@ func (e *env) mapRing(r *ring, list []byte, logPage, offset int, record uint64) 
 	start := offset << shift / 64
 	size := int(r.count) * r.stride
 	var st ifc.Status
-	if r.view, st = e.pages(list, (start+size+1<<shift-1)>>shift, shift, 0); st != ifc.StatusOk {
+	if r.view, st = e.pages(list, (start+size+1<<shift-1)>>shift, shift); st != ifc.StatusOk {
 		return st
 	}
 	r.start, r.mem = start, r.view.Bytes()[start:start+size]

@@ -39,6 +39,9 @@ func (r *ring) request(wqe *[maxWQE]byte, index, blocks uint16) int {
 	return size
 }
 
+// blocksOf returns the number of blocks that a request of size bytes takes.
+func blocksOf(size int) uint16 { return uint16((size + sendBlock - 1) / sendBlock) }
+
 // Keys with a meaning of their own.
 const (
 	reservedLKey  = 0x100
@@ -51,13 +54,14 @@ const idOpcode = 32
 
 func sendID(counter uint16, opcode byte) uint64 { return uint64(opcode)<<idOpcode | uint64(counter) }
 
-// shown is what doorbells have shown of a send queue. A driver that is ahead of its stores has more
-// in its doorbell record, whose requests may have copies yet to come.
+// shown is the part of a send queue that doorbells have shown. The doorbell record may be ahead: it
+// also counts requests whose BlueFlame stores are yet to come.
 type shown struct {
-	mu     sync.Mutex
-	closed bool              // the queue's memory is gone
-	end    uint16            // index behind the last request
-	copies map[uint16][]byte // that came by BlueFlame, by the request's index
+	mu       sync.Mutex
+	closed   bool              // the queue's memory is gone
+	end      uint16            // index behind the last request
+	recorded uint16            // index behind the last request that was given to the recorder
+	copies   map[uint16][]byte // requests that came by BlueFlame, by their index
 }
 
 const maxCopies = 16 // of a queue: others are read from memory
@@ -114,7 +118,7 @@ func (s *shown) use(index uint16, wqe []byte) bool {
 func (s *shown) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.end, s.copies = 0, nil
+	s.end, s.recorded, s.copies = 0, 0, nil
 }
 
 const flameSize = 1 << logRegister / 2
@@ -125,7 +129,7 @@ func requestBlocks(b []byte) int {
 	if len(b) < 8 {
 		return 0
 	}
-	n := (int(b[7]&0x3f)*segment + sendBlock - 1) / sendBlock
+	n := int(blocksOf(int(b[7]&0x3f) * segment))
 	if n*sendBlock > flameSize {
 		return 0
 	}

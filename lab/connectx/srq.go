@@ -23,7 +23,7 @@ var srqCommands = map[uint16]func(*srqTable, *call) ifc.Status{
 	ifc.OpCreateRmp:  (*srqTable).createRMP,
 	ifc.OpDestroyRmp: drop(srqs, ifc.DestroyRmpInRmpn, (*srq).destroy),
 	ifc.OpQueryRmp: on(srqs, ifc.QueryRmpInRmpn, func(s *srq, c *call) ifc.Status {
-		return s.query(ifc.QueryRmpOutRmpContext.At(c.out), ifc.Field(uint32(ifc.RmpcWq)&^0xffff+uint32(ifc.WqLwm)))
+		return s.query(ifc.QueryRmpOutRmpContext.At(c.out), ifc.WqLwm.In(ifc.RmpcWq))
 	}),
 	ifc.OpModifyRmp: on(srqs, ifc.ModifyRmpInRmpn, (*srq).modifyRMP),
 }
@@ -78,7 +78,7 @@ func (t *srqTable) createRMP(c *call) ifc.Status {
 		return ifc.StatusBadParamErr
 	}
 	s := &srq{t: t, context: ctx, ring: ring{count: 1 << ifc.WqLogWqSz.Int(wq), stride: 1 << ifc.WqLogWqStride.Int(wq)}}
-	list := ifc.Field(ifc.CreateRmpInCtx.Off()+ifc.RmpcWq.Off()+ifc.WqPas.Off()) << 16
+	list := ifc.WqPas.In(ifc.RmpcWq).In(ifc.CreateRmpInCtx)
 	return s.create(c, ifc.CreateRmpOutRmpn, list.At(c.in), ifc.WqLogWqPgSz.Int(wq), ifc.WqPageOffset.Int(wq), ifc.WqDbrAddr.Get(wq), ifc.WqPd.U32(wq), ifc.WqLwm.Int(wq))
 }
 

@@ -48,14 +48,6 @@ var umrFields = map[uint64][]ifc.Field{
 	ifc.MkeyMaskFree: {ifc.MkcFree},
 }
 
-// umrKnown are all bits of the mask.
-var umrKnown = func() (all uint64) {
-	for bit := range umrFields {
-		all |= bit
-	}
-	return all
-}()
-
 // updater executes the UMR requests of a QP.
 type updater struct {
 	env      *env
@@ -98,7 +90,13 @@ var malformed = []refusal{
 		return u.ctrl[1]|u.ctrl[2]|u.ctrl[3] != 0 || !ifc.Field(umrReserved*8<<16|(umrCtrlSize-umrReserved)*8).Zero(u.ctrl)
 	}},
 	{"an offset without its flag", func(u *keyUpdate) bool { return u.offset != 0 && u.flags&umrOffsetValid == 0 }},
-	{"unknown fields", func(u *keyUpdate) bool { return u.mask&^umrKnown != 0 }},
+	{"unknown fields", func(u *keyUpdate) bool {
+		known := uint64(0)
+		for bit := range umrFields {
+			known |= bit
+		}
+		return u.mask&^known != 0
+	}},
 	{"entries are not in units of 64 bytes", func(u *keyUpdate) bool { return u.size%64 != 0 }},
 	{"only the QP for such requests may set the PD", func(u *keyUpdate) bool { return u.mask&ifc.MkeyMaskPd != 0 && !u.kernel }},
 	{"the QP may not set the size of pages", func(u *keyUpdate) bool { return u.mask&ifc.MkeyMaskPageSize != 0 && !u.fastReg }},
@@ -204,7 +202,7 @@ func (q *updater) execute(wqe []byte) verbs.WCStatus {
 	for bit, fields := range umrFields {
 		for _, f := range fields {
 			if u.mask&bit != 0 {
-				f.Set(u.next, f.Get(u.mkc))
+				f.Copy(u.next, u.mkc)
 			}
 		}
 	}

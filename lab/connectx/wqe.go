@@ -3,7 +3,6 @@
 package connectx
 
 import (
-	"sync"
 	"sync/atomic"
 
 	"github.com/goverbs/verbs"
@@ -35,17 +34,10 @@ type sender struct {
 	num      uint32 // of the QP
 	datagram bool   // of UD, as the engine has it
 	ring
-	shown    shown
-	recorded recorded
-	qkey     atomic.Uint32 // that of the QP's context
-	paths    paths
-	updates  updater
-}
-
-// recorded is how far a send queue has been recorded.
-type recorded struct {
-	mu  sync.Mutex
-	end uint16 // index behind the last request
+	shown   shown
+	qkey    atomic.Uint32 // that of the QP's context
+	paths   paths
+	updates updater
 }
 
 // show takes a doorbell.
@@ -58,18 +50,13 @@ func (q *sender) show(b []byte, one bool) {
 func (q *sender) reset() {
 	q.taken = 0
 	q.shown.reset()
-	q.recorded.mu.Lock()
-	defer q.recorded.mu.Unlock()
-	q.recorded.end = 0
 }
 
 // close unmaps the ring that has the requests. A doorbell may have found the QP before.
 func (q *sender) close(r *ring) {
-	q.recorded.mu.Lock()
-	defer q.recorded.mu.Unlock()
 	q.shown.mu.Lock()
 	defer q.shown.mu.Unlock()
-	q.shown.closed, q.recorded.end = true, q.shown.end
+	q.shown.closed, q.shown.recorded = true, q.shown.end
 	r.close()
 }
 
@@ -78,20 +65,18 @@ func (q *sender) snapshot() {
 	if q.env.recorder == nil {
 		return
 	}
-	r := &q.recorded
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for {
+	s := &q.shown
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.recorded != s.end {
 		var wqe [maxWQE]byte
-		n := q.shown.to() - r.end
-		if n == 0 {
-			return
+		n := s.end - s.recorded
+		size := q.request(&wqe, s.recorded, n)
+		q.env.record(Event{Kind: RecordWQE, Number: q.num, Offset: int(s.recorded), In: wqe[:size]})
+		if size > 0 {
+			n = blocksOf(size)
 		}
-		size := q.request(&wqe, r.end, n)
-		q.env.record(Event{Kind: RecordWQE, Number: q.num, Offset: int(r.end), In: wqe[:size]})
-		if r.end += uint16((size + sendBlock - 1) / sendBlock); size == 0 {
-			r.end += n
-		}
+		s.recorded += n
 	}
 }
 
@@ -118,11 +103,10 @@ func (q *sender) refill(r *engine.Ring) {
 		if size == 0 || !agree || !q.translate(w, wqe[:size], sges, inline) {
 			w.Wr.Opcode = invalidOp
 		}
-		if size == 0 {
-			q.taken += n // what follows cannot be found
-		} else {
-			q.taken += uint16((size + sendBlock - 1) / sendBlock)
+		if size > 0 { // otherwise nothing tells where the next request begins
+			n = blocksOf(size)
 		}
+		q.taken += n
 		r.Publish()
 	}
 }

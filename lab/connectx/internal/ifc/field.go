@@ -51,6 +51,16 @@ func (f Field) At(b []byte) []byte {
 // From returns the structure that begins at a field, with what follows it.
 func (f Field) From(b []byte) []byte { return b[f.Off()/8:] }
 
+// In returns the place of field f of a structure that is itself the field outer of another.
+func (f Field) In(outer Field) Field { return outer&^0xffff + f }
+
+// SetAll sets several fields to a value.
+func SetAll(b []byte, v uint64, fields ...Field) {
+	for _, f := range fields {
+		f.Set(b, v)
+	}
+}
+
 // Zero reports whether all bits of a field of any size are zero. What is beyond b counts as zero.
 func (f Field) Zero(b []byte) bool {
 	for off, end := f.Off(), min(f.Off()+f.Bits(), len(b)*8); off < end; {
