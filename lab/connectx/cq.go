@@ -12,13 +12,11 @@ import (
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
-func cqs(t *cqTable) *objects[*cq] { return &t.objects }
-
 var cqCommands = map[uint16]func(*cqTable, *call) ifc.Status{
 	ifc.OpCreateCq:  (*cqTable).create,
-	ifc.OpDestroyCq: drop(cqs, ifc.DestroyCqInCqn, (*cq).destroy),
-	ifc.OpQueryCq:   on(cqs, ifc.QueryCqInCqn, (*cq).query),
-	ifc.OpModifyCq:  on(cqs, ifc.ModifyCqInCqn, (*cq).modify),
+	ifc.OpDestroyCq: drop((*cqTable).table, ifc.DestroyCqInCqn, (*cq).destroy),
+	ifc.OpQueryCq:   on((*cqTable).table, ifc.QueryCqInCqn, (*cq).query),
+	ifc.OpModifyCq:  on((*cqTable).table, ifc.ModifyCqInCqn, (*cq).modify),
 }
 
 // cqTable has the completion queues.

@@ -10,12 +10,10 @@ import (
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
-func eqs(t *eqTable) *objects[*eq] { return &t.objects }
-
 var eqCommands = map[uint16]func(*eqTable, *call) ifc.Status{
 	ifc.OpCreateEq:  (*eqTable).create,
-	ifc.OpDestroyEq: drop(eqs, ifc.DestroyEqInEqNumber, (*eq).close),
-	ifc.OpQueryEq:   on(eqs, ifc.QueryEqInEqNumber, (*eq).query),
+	ifc.OpDestroyEq: drop((*eqTable).table, ifc.DestroyEqInEqNumber, (*eq).close),
+	ifc.OpQueryEq:   on((*eqTable).table, ifc.QueryEqInEqNumber, (*eq).query),
 }
 
 // eq is an event queue. An event is an entry of 64 bytes in a ring, whose owner bit tells the

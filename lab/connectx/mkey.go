@@ -13,12 +13,10 @@ import (
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
-func mkeys(t *keyTable) *objects[*mkey] { return &t.objects }
-
 var mkeyCommands = map[uint16]func(*keyTable, *call) ifc.Status{
 	ifc.OpCreateMkey:  (*keyTable).create,
-	ifc.OpDestroyMkey: drop(mkeys, ifc.DestroyMkeyInMkeyIndex, (*mkey).destroy),
-	ifc.OpQueryMkey:   on(mkeys, ifc.QueryMkeyInMkeyIndex, (*mkey).query),
+	ifc.OpDestroyMkey: drop((*keyTable).table, ifc.DestroyMkeyInMkeyIndex, (*mkey).destroy),
+	ifc.OpQueryMkey:   on((*keyTable).table, ifc.QueryMkeyInMkeyIndex, (*mkey).query),
 }
 
 // keyTable has the memory keys.

@@ -18,6 +18,9 @@ type objects[T any] struct {
 	next uint32
 }
 
+// table returns o: of a part that embeds objects, it is the argument of on and drop.
+func (o *objects[T]) table() *objects[T] { return o }
+
 // add gives an object a number of at least first and at most last, other than recent ones. It
 // reports false if all are in use.
 func (o *objects[T]) add(v T, first, last uint32) (num uint32, ok bool) {

@@ -13,11 +13,9 @@ type pdTable struct {
 	objects[*engine.PD]
 }
 
-func pds(t *pdTable) *objects[*engine.PD] { return &t.objects }
-
 var pdCommands = map[uint16]func(*pdTable, *call) ifc.Status{
 	ifc.OpAllocPd:   (*pdTable).alloc,
-	ifc.OpDeallocPd: drop(pds, ifc.DeallocPdInPd, deallocPD),
+	ifc.OpDeallocPd: drop((*pdTable).table, ifc.DeallocPdInPd, deallocPD),
 }
 
 func (t *pdTable) alloc(c *call) ifc.Status {

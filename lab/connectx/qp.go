@@ -12,14 +12,12 @@ import (
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
-func qps(t *qpTable) *objects[*qp] { return &t.objects }
-
 var qpCommands = map[uint16]func(*qpTable, *call) ifc.Status{
 	ifc.OpCreateQp:      (*qpTable).create,
 	ifc.OpDestroyQp:     (*qpTable).destroy,
-	ifc.OpQueryQp:       on(qps, ifc.QueryQpInQpn, (*qp).query),
-	ifc.OpAttachToMcg:   on(qps, ifc.AttachToMcgInQpn, (*qp).attachMulticast),
-	ifc.OpDetachFromMcg: on(qps, ifc.DetachFromMcgInQpn, (*qp).attachMulticast),
+	ifc.OpQueryQp:       on((*qpTable).table, ifc.QueryQpInQpn, (*qp).query),
+	ifc.OpAttachToMcg:   on((*qpTable).table, ifc.AttachToMcgInQpn, (*qp).attachMulticast),
+	ifc.OpDetachFromMcg: on((*qpTable).table, ifc.DetachFromMcgInQpn, (*qp).attachMulticast),
 }
 
 // qpTable has the queue pairs.

@@ -69,7 +69,7 @@ var transitions = map[uint16]transition{
 var transitionCommands = func() map[uint16]func(*qpTable, *call) ifc.Status {
 	all := map[uint16]func(*qpTable, *call) ifc.Status{}
 	for op := range transitions { // all have the QP's number at the same place
-		all[op] = on(qps, ifc.Rst2initQpInQpn, (*qp).modify)
+		all[op] = on((*qpTable).table, ifc.Rst2initQpInQpn, (*qp).modify)
 	}
 	return all
 }()

@@ -11,21 +11,19 @@ import (
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
-func srqs(t *srqTable) *objects[*srq] { return &t.objects }
-
 var srqCommands = map[uint16]func(*srqTable, *call) ifc.Status{
 	ifc.OpCreateXrcSrq:  (*srqTable).createXRCSRQ,
-	ifc.OpDestroyXrcSrq: drop(srqs, ifc.DestroyXrcSrqInXrcSrqn, (*srq).destroy),
-	ifc.OpQueryXrcSrq: on(srqs, ifc.QueryXrcSrqInXrcSrqn, func(s *srq, c *call) ifc.Status {
+	ifc.OpDestroyXrcSrq: drop((*srqTable).table, ifc.DestroyXrcSrqInXrcSrqn, (*srq).destroy),
+	ifc.OpQueryXrcSrq: on((*srqTable).table, ifc.QueryXrcSrqInXrcSrqn, func(s *srq, c *call) ifc.Status {
 		return s.query(ifc.QueryXrcSrqOutXrcSrqContextEntry.At(c.out), ifc.XrcSrqcLwm)
 	}),
-	ifc.OpArmXrcSrq:  on(srqs, ifc.ArmXrcSrqInXrcSrqn, func(s *srq, c *call) ifc.Status { return s.arm(ifc.ArmXrcSrqInLwm.Int(c.in)) }),
+	ifc.OpArmXrcSrq:  on((*srqTable).table, ifc.ArmXrcSrqInXrcSrqn, func(s *srq, c *call) ifc.Status { return s.arm(ifc.ArmXrcSrqInLwm.Int(c.in)) }),
 	ifc.OpCreateRmp:  (*srqTable).createRMP,
-	ifc.OpDestroyRmp: drop(srqs, ifc.DestroyRmpInRmpn, (*srq).destroy),
-	ifc.OpQueryRmp: on(srqs, ifc.QueryRmpInRmpn, func(s *srq, c *call) ifc.Status {
+	ifc.OpDestroyRmp: drop((*srqTable).table, ifc.DestroyRmpInRmpn, (*srq).destroy),
+	ifc.OpQueryRmp: on((*srqTable).table, ifc.QueryRmpInRmpn, func(s *srq, c *call) ifc.Status {
 		return s.query(ifc.QueryRmpOutRmpContext.At(c.out), ifc.WqLwm.In(ifc.RmpcWq))
 	}),
-	ifc.OpModifyRmp: on(srqs, ifc.ModifyRmpInRmpn, (*srq).modifyRMP),
+	ifc.OpModifyRmp: on((*srqTable).table, ifc.ModifyRmpInRmpn, (*srq).modifyRMP),
 }
 
 // srqTable has the shared receive queues.
