@@ -9,17 +9,17 @@ import (
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
-// capabilities are what QUERY_HCA_CAP tells. They decide what the drivers use: what is not set
-// here is not implemented.
+// capabilities are the answers to QUERY_HCA_CAP. They decide what the drivers use: the adapter does
+// not implement a feature whose capability is not set here.
 type capabilities struct {
-	most, now map[int][]byte // by type
+	most, now map[int][]byte // by type: those that the adapter has, and those that are in use
 }
 
 const capabilitySize = 0x1000
 
 func (c *capabilities) int(typ int, f ifc.Field) int { return f.Int(c.now[typ]) }
 
-// uarsPerPage returns how many UARs a page of the driver's processor has, as SET_HCA_CAP has told.
+// uarsPerPage returns the number of UARs in a page of the driver's processor, as SET_HCA_CAP set it.
 func (c *capabilities) uarsPerPage() uint32 {
 	return uint32(c.int(ifc.CapGeneral, ifc.CmdHcaCapNumOfUarsPerPage))
 }
@@ -48,19 +48,19 @@ type capability struct {
 	value uint64
 }
 
-// Limits that the capabilities tell, and the parts of the adapter keep.
+// Limits that the capabilities announce and the parts of the adapter enforce.
 const (
 	maxEQs        = 64
 	maxSendWQE    = 1024 // bytes of a send request: 16 blocks
 	logRegister   = 9    // of BlueFlame, both halves
 	logUARs       = 13   // pages of the BAR
 	maxLogUARPage = 4    // log_uar_page_sz: pages of 64 KiB
-	logMaxKLMs    = 16   // parts of a key of keys, each of which the engine gets again when the key changes
-	logMaxLSO     = 16   // bytes of what is cut into segments
+	logMaxKLMs    = 16   // parts of a key of keys: the engine gets all of them again when the key changes
+	logMaxLSO     = 16   // bytes of a request that is cut into segments
 	logRQTs       = 10   // mlx5e makes some for each of its queues
 	roceAddresses = 64   // GIDs
 
-	// Of flow tables: entries of one, tables, and entries in use of one.
+	// Of flow tables: indexes in each, tables, and entries in each.
 	logTableSize = 20
 	logTables    = 12
 	logFlows     = 12
@@ -84,7 +84,7 @@ var generalCaps = []capability{
 	{ifc.CmdHcaCapLogMaxRaReqQp, 4},
 	{ifc.CmdHcaCapLogMaxRaResQp, 4},
 	{ifc.CmdHcaCapMaxQpCnt, 64},
-	// Which counters mlx5_ib's counters.c offers.
+	// mlx5_ib offers counters of QUERY_Q_COUNTER by these (counters.c, mlx5_ib_fill_counters).
 	{ifc.CmdHcaCapOutOfSeqCnt, 1},
 	{ifc.CmdHcaCapRetransmissionQCounters, 1},
 	{ifc.CmdHcaCapEnhancedErrorQCounters, 1},
@@ -92,10 +92,11 @@ var generalCaps = []capability{
 	{ifc.CmdHcaCapNumPorts, 1},
 	{ifc.CmdHcaCapNativePortNum, 1},
 	{ifc.CmdHcaCapLogMaxMsg, 30},
-	// CQEs with the user index, by which libmlx5 finds the QP.
+	// Version 1 has the user index, by which libmlx5 finds the QP of a CQE.
 	{ifc.CmdHcaCapCqeVersion, 1},
 	{ifc.CmdHcaCapCompactAddressVector, 1},
-	// Offsets of more than 16 bits in UMR requests (mlx5_ib's umr.h, mlx5r_umr_can_load_pas).
+	// Offsets of more than 16 bits in UMR requests, without which mlx5_ib loads no list of pages by
+	// them (umr.h, mlx5r_umr_can_load_pas).
 	{ifc.CmdHcaCapUmrExtendedTranslationOffset, 1},
 	{ifc.CmdHcaCapDrainSigerr, 1},
 	{ifc.CmdHcaCapCqResize, 1},
@@ -108,10 +109,10 @@ var generalCaps = []capability{
 	{ifc.CmdHcaCapRc, 1},
 	{ifc.CmdHcaCapUc, 1},
 	{ifc.CmdHcaCapUd, 1},
-	// Without XRC mlx5_ib does not come up: mlx5_ib_dev_res_init.
+	// Without XRC mlx5_ib does not come up: mlx5_ib_dev_res_init needs two XRC domains.
 	{ifc.CmdHcaCapXrc, 1},
 	{ifc.CmdHcaCapLogMaxXrcd, 16},
-	// UARs of 4 KiB whatever the pages of the processor: handle_hca_cap asks for them.
+	// UARs of 4 KiB on processors with larger pages (handle_hca_cap).
 	{ifc.CmdHcaCapUar4k, 1},
 	{ifc.CmdHcaCapUarSz, 5}, // MiB of the BAR, as a power of 2
 	{ifc.CmdHcaCapLogPgSz, 12},
@@ -124,12 +125,11 @@ var generalCaps = []capability{
 	{ifc.CmdHcaCapMaxWqeSzRq, 512},
 	{ifc.CmdHcaCapMaxQpMcg, 64},
 	{ifc.CmdHcaCapLogMaxMcg, 13},
-	// There is one, which mlx5e takes, so that programs get none of their own, and no raw packet
-	// QPs. Those would need flows to receive.
+	// 0 makes mlx5_ib give programs no transport domains (mlx5_ib_alloc_transport_domain): raw packet
+	// QPs would need flows to receive. The only one is mlx5e's.
 	{ifc.CmdHcaCapLogMaxTransportDomain, 0},
 	{ifc.CmdHcaCapLogMaxPd, 16},
-	// Of the timer, which counts nanoseconds: mlx5_core's lib/clock.c, and timestamps of
-	// completions.
+	// The timer and the timestamps of completions count nanoseconds (mlx5_core's lib/clock.c).
 	{ifc.CmdHcaCapDeviceFrequencyKhz, 1000000},
 	{ifc.CmdHcaCapDeviceFrequencyMhz, 1000},
 	{ifc.CmdHcaCapAtomic, 1},
@@ -152,7 +152,7 @@ var ethernetCaps = []capability{
 	{ifc.CmdHcaCapLogMaxRqt, logRQTs},
 	{ifc.CmdHcaCapLogMaxRqtSize, 11},
 	{ifc.CmdHcaCapLogMaxRmp, 16},
-	// The receive queues of mlx5e without striding.
+	// mlx5e's receive queues without striding.
 	{ifc.CmdHcaCapBasicCyclicRcvWqe, 1},
 	{ifc.CmdHcaCapLogMaxTisPerSq, 3},
 	{ifc.CmdHcaCapLogMaxStrideSzRq, 10},
@@ -179,8 +179,8 @@ var offloadCaps = []capability{
 	{ifc.PerProtocolNetworkingOffloadCapsWqeInlineMode, 2},
 }
 
-// With other versions than RoCE v2, and both types of addresses, mlx5_ib registers the port
-// without RoCE, and the kernel warns.
+// roceCaps has RoCE v2 with both types of addresses: with less, mlx5_ib registers the port without
+// RoCE (get_core_cap_flags), and the kernel warns.
 var roceCaps = []capability{
 	{ifc.RoceCapL3Type, 6},      // MLX5_ROCE_L3_TYPE_IPV4_CAP and _IPV6_CAP
 	{ifc.RoceCapRoceVersion, 4}, // MLX5_ROCE_VERSION_2_CAP
@@ -196,7 +196,7 @@ var atomicCaps = []capability{
 	{ifc.AtomicCapsSupportedAtomicReq8bEndiannessMode1, 1},
 }
 
-// flowTableCaps lets mlx5e make its tables, with matches on all fields.
+// flowTableCaps lets mlx5e create its tables, with matches on all fields that are not reserved.
 func flowTableCaps() []byte {
 	b := make([]byte, capabilitySize)
 	for _, dir := range []ifc.Field{ifc.FlowTableNicCapFlowTablePropertiesNicReceive, ifc.FlowTableNicCapFlowTablePropertiesNicTransmit} {
@@ -243,12 +243,12 @@ func (caps *capabilities) query(c *call) ifc.Status {
 	if ifc.QueryHcaCapInOtherFunction.Is(c.in) || c.mod>>1 > ifc.CapTlpEmulation {
 		return ifc.StatusBadParamErr
 	}
-	copy(ifc.QueryHcaCapOutCapability.At(c.out), set[int(c.mod>>1)]) // without the type, all is zero
+	copy(ifc.QueryHcaCapOutCapability.At(c.out), set[int(c.mod>>1)]) // an unknown type has zeros
 	return ifc.StatusOk
 }
 
-// settable are the fields that SET_HCA_CAP may change. handle_hca_cap of mlx5_core writes all
-// others as they are.
+// settable are the fields that SET_HCA_CAP may change. The driver writes back all others as it has
+// read them (mlx5_core's handle_hca_cap).
 var settable = map[int][]ifc.Field{
 	ifc.CapGeneral: {
 		ifc.CmdHcaCapPkeyTableSize, ifc.CmdHcaCapLogMaxQp, ifc.CmdHcaCapCmdifChecksum, ifc.CmdHcaCapUar4k, ifc.CmdHcaCapLogUarPageSz,
@@ -263,7 +263,7 @@ func (caps *capabilities) set(c *call) ifc.Status {
 	if now == nil || ifc.SetHcaCapInOtherFunction.Is(c.in) {
 		return ifc.StatusBadParamErr
 	}
-	if typ == ifc.CapAtomic { // the rest is read-only, and zero here
+	if typ == ifc.CapAtomic { // the driver writes zeros to the other fields, which are read-only (handle_hca_cap_atomic)
 		ifc.AtomicCapsAtomicReq8bEndiannessMode.Copy(now, in)
 		return ifc.StatusOk
 	}
@@ -279,7 +279,7 @@ func (caps *capabilities) set(c *call) ifc.Status {
 		return ifc.StatusOk
 	}
 	log := ifc.CmdHcaCapLogUarPageSz.Int(in)
-	if log > maxLogUARPage || log > 0 && !ifc.CmdHcaCapUar4k.Is(in) { // the latter would take a page for each UAR
+	if log > maxLogUARPage || log > 0 && !ifc.CmdHcaCapUar4k.Is(in) { // without uar_4k, each UAR takes a page
 		return ifc.StatusBadParamErr
 	}
 	copy(now, in)

@@ -10,8 +10,11 @@ import (
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
-// commandQueue is the driver's queue of commands: up to 32 entries of 64 bytes, each with a bit of
-// the doorbell (struct mlx5_cmd_layout).
+// commandQueue is the driver's queue of commands: a page with up to 32 entries of 64 bytes, struct
+// mlx5_cmd_layout. The driver fills in an entry, gives it to the adapter by the lowest bit of its last
+// byte, and sets the entry's bit in the doorbell (mlx5_core's cmd_work_handler). The adapter clears the
+// lowest bit again when the output is there, and raises an event. The driver's first commands come
+// before there is an EQ: it polls the bit.
 type commandQueue struct {
 	env     *env
 	eqs     *eqTable
@@ -20,11 +23,11 @@ type commandQueue struct {
 
 	mu      sync.Mutex
 	change  sync.Cond
-	addr    uint64
-	view    *vfiouser.View // of the page at
+	addr    uint64         // of the page, as the driver has set it
+	view    *vfiouser.View // of the page at address at, or nil
 	at      uint64
-	pending uint32
-	busy    bool
+	pending uint32 // entries whose bits have been set
+	busy    bool   // a command is being executed, or quiesce calls its argument
 	ended   bool
 }
 
@@ -32,20 +35,25 @@ const (
 	logCommands      = 5
 	logCommandStride = 6
 	commandSize      = 1 << logCommandStride
-	inlineSize       = 16 // of input and output, in the entry
+	inlineSize       = 16 // the first bytes of input and output are in the entry
+	leastOut         = 8  // status and syndrome
 
-	leastOut = 8 // status and syndrome
-
-	// A block of the rest (struct mlx5_cmd_prot_block).
-	blockSize = 576
-	blockData = 512
-
-	// maxCommand bounds inputs and outputs: the driver has none larger than a few MiB, for page
-	// lists.
+	// maxCommand bounds inputs and outputs. The driver's largest are lists of pages, a few MiB.
 	maxCommand = 32 << 20
 )
 
-// Delivery status, of a command that is not executed (mlx5_core's cmd.c).
+// Input and output beyond inlineSize are in a chain of blocks, struct mlx5_cmd_prot_block: 512 bytes of
+// data, and the address of the next block, the number of this one from 0, and the token of the command
+// that the blocks belong to.
+const (
+	blockData   = 512
+	blockNext   = 560
+	blockNumber = 568
+	blockToken  = 573
+	blockSize   = 576
+)
+
+// Delivery status of a command that is not executed, MLX5_CMD_DELIVERY_STAT_* of mlx5_core's cmd.c.
 const (
 	deliveryToken       = 0x2
 	deliveryBlockNumber = 0x3
@@ -71,7 +79,7 @@ func (q *commandQueue) end() {
 	<-q.done
 }
 
-// quiesce forgets the pending commands and calls do when none is executed.
+// quiesce forgets the pending commands, and calls do while none is executed.
 func (q *commandQueue) quiesce(do func()) {
 	q.mu.Lock()
 	q.pending = 0
@@ -110,7 +118,7 @@ func (q *commandQueue) address() uint64 {
 	return q.addr
 }
 
-// ring executes the commands whose bits are set.
+// ring takes a doorbell: it makes the goroutine execute the commands whose bits are set.
 func (q *commandQueue) ring(mask uint32) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -136,7 +144,7 @@ func (q *commandQueue) run() {
 			q.view = nil
 		}
 		if q.view == nil {
-			// Without memory there is nowhere to answer: the driver's timeout tells.
+			// Without memory there is nowhere to answer. The driver's command times out.
 			v, err := q.env.mem.Pages([]uint64{q.addr}, 4096)
 			if err != nil {
 				continue
@@ -158,11 +166,11 @@ func (q *commandQueue) take(view *vfiouser.View, slot int) {
 	at := slot * commandSize
 	entry := view.Bytes()[at : at+commandSize]
 	own := view.Word(at + 60)
-	if bigEndian(own.Load())&1 == 0 { // it is the driver's
+	if bigEndian(own.Load())&1 == 0 { // the entry is the driver's
 		return
 	}
-	// The EQ of this command's completion is the one that exists now: a completion of the very
-	// CREATE_EQ that makes it would be counted twice, as the driver polls for that one.
+	// The EQ for the event is the one that exists before the command: the driver polls for the
+	// completion of the CREATE_EQ that makes it, and would count an event as a second completion.
 	eq := q.eqs.subscribed(ifc.EventCmd)
 	desc := append([]byte(nil), entry...)
 	delivery := q.deliver(desc, entry)
@@ -174,7 +182,10 @@ func (q *commandQueue) take(view *vfiouser.View, slot int) {
 	}
 }
 
-// deliver reads the input, executes the command and writes the output.
+// deliver reads the input, executes the command and writes the output. desc is the copy of the entry
+// from which all fields are read, so that the guest cannot change them after the checks: type at 0,
+// length and address of the input at 4 and 8, the input's start at 16, the output's at 32, address and
+// length of the output at 48 and 56, the token at 60.
 func (q *commandQueue) deliver(desc, entry []byte) (delivery byte) {
 	const xport = 7 // MLX5_PCI_CMD_XPORT
 	inLen, outLen := int(be.Uint32(desc[4:])), int(be.Uint32(desc[56:]))
@@ -207,25 +218,26 @@ func (q *commandQueue) deliver(desc, entry []byte) (delivery byte) {
 	})
 }
 
-// blocks calls do for each block of a chain with its address and data.
+// blocks calls do for each block of a chain, with its address and its part of left bytes of data. The
+// length bounds the walk, whatever the guest chains.
 func (q *commandQueue) blocks(addr uint64, left int, token byte, do func(addr uint64, data []byte)) (delivery byte) {
 	var block [blockSize]byte
 	for n := uint32(0); left > 0; n++ {
 		if q.env.mem.ReadAt(block[:], addr) != nil {
 			return deliveryDescriptor
 		}
-		// The signatures are not checked: handle_hca_cap of mlx5_core disables them
-		// (cmdif_checksum).
-		if be.Uint32(block[568:]) != n {
+		// The signatures are not checked: mlx5_core's handle_hca_cap disables them by
+		// cmdif_checksum.
+		if be.Uint32(block[blockNumber:]) != n {
 			return deliveryBlockNumber
 		}
-		if block[573] != token {
+		if block[blockToken] != token {
 			return deliveryToken
 		}
 		size := min(left, blockData)
 		do(addr, block[:size])
 		left -= size
-		addr = be.Uint64(block[560:])
+		addr = be.Uint64(block[blockNext:])
 	}
 	return 0
 }

@@ -3,17 +3,19 @@
 package connectx
 
 import (
+	"cmp"
+
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/engine"
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/mmap"
 )
 
-// complete makes an entry of a completion. The engine's QP is locked.
+// complete writes the entry of a completion. The engine's QP is locked.
 func (q *qp) complete(c *cq, w engine.Completion) bool {
 	var e cqe
-	// What both layouts have. Drivers find the QP by its user index or its number, and the request
-	// by the counter (mlx5_ib's cq.c, mlx5_poll_one; libmlx5's cq.c with version 1 of CQEs).
+	// Both layouts have these. mlx5_ib's mlx5_poll_one finds the QP by its number, libmlx5 by its
+	// user index, and both find the request by the counter.
 	be.PutUint32(e[cqeUserIndex:], q.userIndex)
 	be.PutUint32(e[cqeOpQPN:], q.num)
 	if !w.Recv {
@@ -21,19 +23,18 @@ func (q *qp) complete(c *cq, w engine.Completion) bool {
 	}
 	be.PutUint16(e[cqeCounter:], uint16(w.WrId))
 	if w.Status != uint32(verbs.WCSuccess) {
-		// A QP that completes with an error is in the error state: all that follows is flushed.
+		// The QP is now in the error state, and what the guest posts from now on is flushed.
 		q.failed()
-		op, side := byte(cqeRequestError), failedRequests
+		op, failed := byte(cqeRequestError), &q.t.failures[failedRequests]
 		if w.Recv {
-			op, side = cqeReceiveError, failedReceives
+			op, failed = cqeReceiveError, &q.t.failures[failedReceives]
 		}
+		syndrome := syndromes[verbs.WCFlushErr]
 		if w.Status < uint32(len(syndromes)) {
-			q.t.failures[side][w.Status].Add(1)
+			failed[w.Status].Add(1)
+			syndrome = cmp.Or(syndromes[w.Status], syndrome)
 		}
-		e.setSyndrome(syndromes[verbs.WCFlushErr])
-		if w.Status < uint32(len(syndromes)) && syndromes[w.Status] != 0 {
-			e.setSyndrome(syndromes[w.Status])
-		}
+		e.setSyndrome(syndrome)
 		return q.delivered(c.put(&e, op, true))
 	}
 	// Programs read the time as IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, in units of
@@ -47,9 +48,9 @@ func (q *qp) complete(c *cq, w engine.Completion) bool {
 	return q.delivered(c.put(&e, op, w.Solicited))
 }
 
-// received fills in what an entry of a receive has, and returns its opcode.
+// received fills in the fields of an entry of a receive, and returns its opcode.
 func (q *qp) received(e *cqe, w *engine.Completion) (op byte) {
-	const withImm, withInvalidate = uint32(verbs.WCWithImm), 1 << 2 // as the engine has them
+	const withImm, withInvalidate = uint32(verbs.WCWithImm), 1 << 2 // the engine's flags
 	op = cqeSend
 	switch {
 	case w.WcFlags&withInvalidate != 0:
@@ -65,7 +66,8 @@ func (q *qp) received(e *cqe, w *engine.Completion) (op byte) {
 	case q.st == ifc.QpTypeQp1:
 		be.PutUint32(e[cqeImm:], defaultPKey)
 	}
-	// flags_rqpn. With RoCE v2 there is always a GRH, which holds the IP header.
+	// A GRH is in the buffer of a datagram (MLX5_GRH_IN_BUFFER in bit 28). With RoCE v2 there is always
+	// one, and it holds the IP header (IBTA vol. 1, Annex A17).
 	flags := w.SrcQp & 0xffffff
 	switch {
 	case q.t.paths.infiniBand:

@@ -14,12 +14,12 @@ type Config struct {
 	Name       string
 	PF         bool             // a physical function; a virtual one, as in a cloud's machines, if false
 	InfiniBand bool             // the link layer; Ethernet, so RoCE v2, if false
-	NoNodeGUID bool             // the node GUID is zero, as of a VF to which no administrator has given one
-	MAC        net.HardwareAddr // permanent address, of which the GUIDs are made
+	NoNodeGUID bool             // the node GUID is zero, as a VF's is until an administrator sets it
+	MAC        net.HardwareAddr // permanent address, from which the GUIDs are derived
 	Network    netif.Network    // carries RoCE's packets
 	Wire       *Wire            // carries Ethernet frames; may be nil
 
-	// Record, if not nil, is called for what happens, by several goroutines and with locks held. It
+	// Record, if not nil, is called for each event, by several goroutines and with locks held. It
 	// must not call the device.
 	Record func(Event)
 }

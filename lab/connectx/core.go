@@ -9,7 +9,7 @@ import (
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
-// coreCommands are those that bring the adapter up, and those of more than one part of it.
+// coreCommands bring the adapter up, or concern several parts of it.
 var coreCommands = map[uint16]func(*Device, *call) ifc.Status{
 	ifc.OpEnableHca:            (*Device).enableHCA,
 	ifc.OpDisableHca:           (*Device).disableHCA,
@@ -31,8 +31,8 @@ var coreCommands = map[uint16]func(*Device, *call) ifc.Status{
 	ifc.OpSetRoceAddress:       (*Device).setRoCEAddress,
 }
 
-// done is what a command does of which nothing shows: addresses and versions are the driver's own
-// matter.
+// done handles commands without visible effect: the adapter uses neither the driver's version nor
+// the L2 table, as every frame on the wire is received.
 func done(*Device, *call) ifc.Status { return ifc.StatusOk }
 
 func (d *Device) accessRegister(c *call) ifc.Status {
@@ -55,7 +55,8 @@ func (d *Device) accessRegister(c *call) ifc.Status {
 	return ifc.StatusOk
 }
 
-// setRoCEAddress sets or, if all is zero, removes a GID.
+// setRoCEAddress sets a GID, or removes it if the address is zero (mlx5_core's lib/gid.c,
+// mlx5_core_roce_gid_set).
 func (d *Device) setRoCEAddress(c *call) ifc.Status {
 	i := ifc.SetRoceAddressInRoceAddressIndex.Int(c.in)
 	if i >= roceAddresses || ifc.SetRoceAddressInVhcaPortNum.Get(c.in) > 1 {
@@ -90,11 +91,11 @@ func (d *Device) initHCA(*call) ifc.Status {
 	return ifc.StatusOk
 }
 
-// teardownHCA removes what the driver has left, in the graceful profile as in the forced one. The
-// pages that the driver has lent are still the firmware's.
+// teardownHCA removes the objects that the driver has left. The firmware keeps the pages that the
+// driver has lent: it reclaims them afterwards (mlx5_reclaim_startup_pages).
 func (d *Device) teardownHCA(c *call) ifc.Status {
-	// MLX5_TEARDOWN_HCA_IN_PROFILE_*: the forced one is for a driver that reboots
-	// (mlx5_try_fast_unload).
+	// MLX5_TEARDOWN_HCA_IN_PROFILE_*. The driver forces the teardown before a reboot, without
+	// destroying its objects (mlx5_try_fast_unload).
 	const graceful, force = 0, 1
 	switch ifc.TeardownHcaInProfile.Get(c.in) {
 	case graceful, force:
@@ -106,7 +107,7 @@ func (d *Device) teardownHCA(c *call) ifc.Status {
 }
 
 func queryISSI(_ *Device, c *call) ifc.Status {
-	// mlx5_core_set_issi chooses version 1 if it is there.
+	// Interface steps 0 and 1: mlx5_core_set_issi selects 1 if it is offered.
 	ifc.QueryIssiOutSupportedIssiDw0.Set(c.out, 1<<1|1<<0)
 	return ifc.StatusOk
 }
@@ -143,7 +144,7 @@ func querySpecialContexts(_ *Device, c *call) ifc.Status {
 	return ifc.StatusOk
 }
 
-// handlers execute the commands: those of each part of the adapter stand with it.
+// handlers execute the commands. Each part of the adapter has a table of its own.
 var handlers = func() map[uint16]func(*Device, *call) ifc.Status {
 	all := maps.Clone(coreCommands)
 	add(all, func(d *Device) *capabilities { return &d.caps }, capCommands)
@@ -168,7 +169,9 @@ func add[P any](all map[uint16]func(*Device, *call) ifc.Status, part func(*Devic
 	}
 }
 
-// execute executes a command, of which in is the whole input, and returns outLen bytes of output.
+// execute executes the command with the input in, and returns outLen bytes of output. Input and
+// output begin alike for all commands (struct mlx5_ifc_mbox_in_bits and _out_bits): with the opcode,
+// and op_mod at 6; with the status, and the syndrome at 4.
 func (d *Device) execute(in []byte, outLen int) []byte {
 	c := &call{op: be.Uint16(in), mod: be.Uint16(in[6:]), in: in, out: make([]byte, outLen)}
 	st := d.dispatch(c)
@@ -182,14 +185,14 @@ func (d *Device) execute(in []byte, outLen int) []byte {
 	return out
 }
 
-// shorter has the sizes of commands whose structures have grown since Linux 6.1.
+// shorter has the sizes that Linux 6.1 gives to commands whose structures have grown since.
 var shorter = map[uint16]ifc.Layout{
 	ifc.OpCreateFlowTable:      {In: 64, Out: 16},
 	ifc.OpQueryQp:              {In: 16, Out: 272},
 	ifc.OpQuerySpecialContexts: {In: 16, Out: 16},
 }
 
-// dispatch checks what all commands have in common, and calls the handler.
+// dispatch makes the checks that all commands have in common, and calls the handler.
 func (d *Device) dispatch(c *call) ifc.Status {
 	if st, ok := d.faults.take(FaultCommand); ok {
 		return ifc.Status(st)

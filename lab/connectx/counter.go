@@ -7,7 +7,7 @@ import (
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
-// failureFields are the counters of QUERY_Q_COUNTER for completions with errors.
+// failureFields are the fields of QUERY_Q_COUNTER that count completions with errors.
 var failureFields = [2]map[verbs.WCStatus]ifc.Field{
 	failedRequests: {
 		verbs.WCLocLenErr: ifc.QueryQCounterOutReqLocalLengthError, verbs.WCLocQPOpErr: ifc.QueryQCounterOutLocalOperationError,
@@ -24,7 +24,7 @@ var failureFields = [2]map[verbs.WCStatus]ifc.Field{
 	},
 }
 
-// engineFields are those that the engine counts.
+// engineFields are the fields for counters of the engine.
 var engineFields = map[string]ifc.Field{
 	"write_requests": ifc.QueryQCounterOutRxWriteRequests, "read_requests": ifc.QueryQCounterOutRxReadRequests,
 	"atomic_requests": ifc.QueryQCounterOutRxAtomicRequests, "duplicate_request": ifc.QueryQCounterOutDuplicateRequest,
@@ -33,7 +33,7 @@ var engineFields = map[string]ifc.Field{
 	"implied_naks": ifc.QueryQCounterOutImpliedNakSeqErr, "ack_timeouts": ifc.QueryQCounterOutLocalAckTimeoutErr,
 }
 
-// queryQCounter answers for all counter sets alike: those of the adapter.
+// queryQCounter reports the adapter's counters, whatever the counter set.
 func (d *Device) queryQCounter(c *call) ifc.Status {
 	n := ifc.QueryQCounterInCounterSetId.U32(c.in)
 	if !d.res.counters.has(n) && n != 0 && !ifc.QueryQCounterInAggregate.Is(c.in) {
@@ -43,16 +43,16 @@ func (d *Device) queryQCounter(c *call) ifc.Status {
 	for name, f := range engineFields {
 		f.Set(c.out, d.t.counter(name))
 	}
-	for side, of := range failureFields {
+	for i, sum := range []ifc.Field{failedRequests: ifc.QueryQCounterOutReqCqeError, failedReceives: ifc.QueryQCounterOutRespCqeError} {
 		var all uint64
-		for status := range d.t.qps.failures[side] {
-			n := d.t.qps.failures[side][status].Load()
-			if f, ok := of[verbs.WCStatus(status)]; ok {
+		for status := range d.t.qps.failures[i] {
+			n := d.t.qps.failures[i][status].Load()
+			if f, ok := failureFields[i][verbs.WCStatus(status)]; ok {
 				f.Set(c.out, n)
 			}
 			all += n
 		}
-		[2]ifc.Field{ifc.QueryQCounterOutReqCqeError, ifc.QueryQCounterOutRespCqeError}[side].Set(c.out, all)
+		sum.Set(c.out, all)
 	}
 	for i, f := range []ifc.Field{ifc.QueryQCounterOutRespRemoteInvalidRequest, ifc.QueryQCounterOutRespRemoteAccessErrors} {
 		f.Set(c.out, f.Get(c.out)+d.t.qps.refused[i].Load())
@@ -94,7 +94,7 @@ func (d *Device) queryVportCounter(c *call) ifc.Status {
 	return ifc.StatusOk
 }
 
-// Groups of the port's counters, MLX5_*_COUNTERS_GROUP.
+// Groups of the port's counters, MLX5_*_COUNTERS_GROUP of linux/mlx5/device.h.
 const (
 	group8023      = 0x00
 	group2863      = 0x01
@@ -104,15 +104,14 @@ const (
 	groupIBExtends = 0x21
 )
 
-// portCounters fills in the counters of a group of register PPCNT. Those that the adapter has no
-// events for are zero, as are groups that it does not know.
+// portCounters fills in the counters of a group of register PPCNT. Counters of events that cannot
+// happen here are zero, as are unknown groups: mlx5e's en_stats.c reads all groups for ethtool -S.
 func (d *Device) portCounters(in, out []byte) {
 	e := &d.eth
 	rx, rxOctets := sumOf(e.rx[:])
 	tx, txOctets := sumOf(e.tx[:])
-	set := func(high ifc.Field, v uint64) { (high&^0xffff | 64).Set(out, v) } // the field of its lower half follows
+	set := func(high ifc.Field, v uint64) { (high&^0xffff | 64).Set(out, v) } // the lower half follows
 	switch ifc.PpcntRegGrp.Int(in) {
-	// mlx5e's en_stats.c reads the groups for ethtool -S, whether all are there or not.
 	case group8023:
 		set(ifc.Eth8023CntrsGrpDataLayoutAFramesTransmittedOkHigh, tx)
 		set(ifc.Eth8023CntrsGrpDataLayoutAFramesReceivedOkHigh, rx)
@@ -132,7 +131,7 @@ func (d *Device) portCounters(in, out []byte) {
 		set(ifc.Eth2863CntrsGrpDataLayoutIfOutUcastPktsHigh, e.tx[unicast].packets.Load())
 		set(ifc.Eth2863CntrsGrpDataLayoutIfOutMulticastPktsHigh, e.tx[multicast].packets.Load())
 		set(ifc.Eth2863CntrsGrpDataLayoutIfOutBroadcastPktsHigh, e.tx[broadcast].packets.Load())
-	case group2819: // of what has been received
+	case group2819: // of received frames
 		set(ifc.Eth2819CntrsGrpDataLayoutEtherStatsOctetsHigh, rxOctets)
 		set(ifc.Eth2819CntrsGrpDataLayoutEtherStatsPktsHigh, rx)
 		set(ifc.Eth2819CntrsGrpDataLayoutEtherStatsMulticastPktsHigh, e.rx[multicast].packets.Load())

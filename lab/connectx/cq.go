@@ -31,12 +31,12 @@ type cqTable struct {
 	overflows atomic.Uint64
 }
 
-// cq is a completion queue: a ring of entries whose owner bit changes with each round. Word 0 of
-// its doorbell record has the index of the first entry that the guest has not taken. Indexes have
-// 24 bits.
+// cq is a completion queue: a ring of entries whose owner bit changes with each round, so that the
+// driver knows a new entry without a producer index. Word 0 of its doorbell record has the consumer
+// index, of the first entry that the guest has not taken. Indexes count on over rounds, in 24 bits.
 type cq struct {
 	num uint32
-	uar uint32 // whose doorbells are its
+	uar uint32 // where it takes doorbells
 	t   *cqTable
 	e   *engine.CQ
 
@@ -45,14 +45,14 @@ type cq struct {
 	ring      ring   // unmapped when the CQ has been destroyed
 	logSize   int
 	eqn       uint32
-	pi        uint32
+	pi        uint32 // producer index
 	solicited uint32 // index behind the last solicited entry
-	notified  uint32 // index behind the last entry when an event was raised
+	notified  uint32 // producer index at the last event
 	failed    bool   // it has overrun
 	armed     armState
 	count     uint32 // entries since the last event
 	timer     *time.Timer
-	late      []lateEntry // behind a late one, see FaultLate
+	late      []lateEntry // a late entry and those behind it, see FaultLate
 }
 
 type lateEntry struct {
@@ -71,7 +71,7 @@ const (
 
 const (
 	maxCQs       = 1 << 18 // log_max_cq
-	cqRecord     = 0       // word of the record
+	cqRecord     = 0       // word of the doorbell record
 	cqOverflow   = 0x9     // cqc.status
 	cqErrOverrun = 1       // syndrome of the event
 )
@@ -80,8 +80,8 @@ func (t *cqTable) create(c *call) ifc.Status {
 	ctx := bytes.Clone(ifc.CreateCqInCqContext.At(c.in))
 	q := &cq{t: t, uar: ifc.CqcUarPage.U32(ctx), context: ctx, logSize: ifc.CqcLogCqSize.Int(ctx), eqn: ifc.CqcCEqnOrApuElement.U32(ctx)}
 	switch {
-	// Without what the adapter has not: memory by umem, entries of other sizes than 64 and 128
-	// bytes, compression, and the CQs of DPA (apu).
+	// Features without a capability: memory by umem, entries of other sizes than 64 and 128 bytes,
+	// compression, and the CQs of the data path accelerator (apu).
 	case ifc.CreateCqInCqUmemValid.Is(c.in), ifc.CqcCqeSz.Int(ctx) > 1, ifc.CqcCqeCompEn.Is(ctx), ifc.CqcApuCq.Is(ctx), ifc.CqcDbrUmemValid.Is(ctx),
 		q.logSize > t.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxCqSz):
 		return ifc.StatusBadParamErr
@@ -96,8 +96,8 @@ func (t *cqTable) create(c *call) ifc.Status {
 		q.ring.close()
 		return ifc.StatusNoResErr
 	}
-	// The engine knows the queue first, as a completion may come as soon as a QP has it.
-	q.mu.Lock() // a doorbell may guess the number
+	// The engine has the queue first: once it has a number, a QP may use it, and complete there.
+	q.mu.Lock() // a doorbell may guess the number before q.num is set
 	var st ifc.Status
 	q.num, st = t.give(q, 1, maxCQs-1, c, ifc.CreateCqOutCqn)
 	q.mu.Unlock()
@@ -108,12 +108,12 @@ func (t *cqTable) create(c *call) ifc.Status {
 	return st
 }
 
-// completer is what the engine knows as the owner of a completion: a QP.
+// completer is the owner of a completion, as the engine has it: a QP.
 type completer interface {
 	complete(*cq, engine.Completion) bool
 }
 
-// deliver takes a completion. The engine's QP is locked.
+// deliver hands a completion to its QP. The engine's QP is locked.
 func (q *cq) deliver(w engine.Completion) bool { return w.Owner.(completer).complete(q, w) }
 
 func (q *cq) mapRing(r *ring, ctx, list []byte, record uint64) ifc.Status {
@@ -121,7 +121,7 @@ func (q *cq) mapRing(r *ring, ctx, list []byte, record uint64) ifc.Status {
 	return q.t.env.mapRing(r, list, ifc.CqcLogPageSize.Int(ctx), ifc.CqcPageOffset.Int(ctx), record)
 }
 
-// destroy ends the queue. Nothing is written to it afterwards.
+// destroy ends the queue. After it, nothing writes to the queue's memory.
 func (q *cq) destroy() ifc.Status {
 	if q.e.Destroy() != nil {
 		return ifc.StatusResBusy
@@ -184,9 +184,9 @@ func (q *cq) modify(c *call) ifc.Status {
 	return ifc.StatusOk
 }
 
-// resize moves the queue to another ring. Its last entry in the old one tells the driver, which
-// copies what it has not taken to the places behind theirs (mlx5_ib's copy_resize_cqes, libmlx5's
-// mlx5_cq_resize_copy_cqes: both look for MLX5_CQE_RESIZE_CQ).
+// resize moves the queue to another ring. Entries do not move: the adapter ends the old ring with an
+// entry of its own, and the driver copies those before it that it has not taken (mlx5_ib's
+// copy_resize_cqes and libmlx5's mlx5_cq_resize_copy_cqes look for MLX5_CQE_RESIZE_CQ).
 func (q *cq) resize(ctx, list []byte) ifc.Status {
 	if ifc.CqcLogCqSize.Int(ctx) > q.t.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxCqSz) || ifc.CqcCqeSz.Int(ctx) > 1 || ifc.CqcCqeSz.Get(ctx) != ifc.CqcCqeSz.Get(q.context) {
 		return ifc.StatusBadParamErr
@@ -211,12 +211,12 @@ func (q *cq) resize(ctx, list []byte) ifc.Status {
 	return ifc.StatusOk
 }
 
-// used returns the number of entries that the guest has not taken. A number that is larger than the
-// ring is an index that the guest has made up.
+// used returns the number of entries that the guest has not taken. It is more than the ring has if
+// the guest's consumer index is invalid: callers treat that as full.
 func (q *cq) used() uint32 { return (q.pi - q.ring.posted(cqRecord)) & indexMask }
 
-// put adds an entry, and raises the event that the guest has asked for. It reports false if there
-// is no room: the queue has then failed for good, as has what completes there.
+// put adds an entry, and raises an event if the guest has armed the queue for it. It reports false if
+// there is no room: the queue has then failed for good, and so have the QPs that complete there.
 func (q *cq) put(e *cqe, op byte, solicited bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -226,8 +226,7 @@ func (q *cq) put(e *cqe, op byte, solicited bool) bool {
 	if q.used()+uint32(len(q.late)) >= q.ring.count && !ifc.CqcOi.Is(q.context) {
 		q.failed = true
 		q.t.overflows.Add(1)
-		// mlx5_core logs it (eq.c, cq_err_event_notifier) and mlx5_ib tells the program:
-		// IBV_EVENT_CQ_ERR.
+		// mlx5_core logs it (eq.c, cq_err_event_notifier), and mlx5_ib reports IBV_EVENT_CQ_ERR.
 		var data [12]byte // struct mlx5_eqe_cq_err
 		be.PutUint32(data[:], q.num)
 		data[11] = cqErrOverrun
@@ -252,7 +251,7 @@ func (q *cq) add(e *cqe, op byte, solicited bool) {
 	q.notify()
 }
 
-// writeLate writes the entries that are late.
+// writeLate writes the late entries.
 func (q *cq) writeLate() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -268,9 +267,8 @@ func (q *cq) flushLate() {
 	q.late = nil
 }
 
-// write writes an entry: the word with the owner bit last. The bit changes with each round through
-// the ring, so that a driver knows a new entry from an old one (mlx5_ib's get_sw_cqe). In entries
-// of 128 bytes it is the upper half, with the owner bit at the very end.
+// write writes an entry: the word with the owner bit last, as the driver takes the entry once it sees
+// the bit (mlx5_ib's get_sw_cqe). Of an entry of 128 bytes it is the second half.
 func (q *cq) write(e *cqe, op byte, solicited bool) {
 	i := q.pi & (q.ring.count - 1)
 	to := q.ring.at(i)
@@ -287,9 +285,9 @@ func (q *cq) write(e *cqe, op byte, solicited bool) {
 	q.ring.view.Word(last).Store(bigEndian(be.Uint32(e[60:])))
 }
 
-// arm asks for an event when there is an entry behind index ci, or a solicited one. An entry that
-// the last event was about raises no other, as perftest relies on: it arms the queue before it
-// takes the entries.
+// arm requests an event for an entry, or a solicited entry, from index ci on. Entries of before the
+// last event raise no other: perftest arms the queue before it takes the entries, and does not expect
+// an event for them.
 func (q *cq) arm(ci uint32, solicitedOnly bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -306,14 +304,13 @@ func (q *cq) arm(ci uint32, solicitedOnly bool) {
 	}
 }
 
-// notify raises the event if the queue is armed for its last entry. With moderation it waits until
-// there are several, or for a time.
+// notify raises the event if the queue is armed for its last entry. With moderation it waits for
+// cq_max_count entries or for cq_period microseconds.
 func (q *cq) notify() {
 	if q.armed == notArmed || q.armed == armedSolicited && q.solicited != q.pi {
 		return
 	}
-	// As mlx5_core_modify_cq_moderation and mlx5e's net_dim set them: zero of either is no
-	// moderation.
+	// mlx5_core_modify_cq_moderation and mlx5e's net_dim set them. Zero of either turns moderation off.
 	most, period := ifc.CqcCqMaxCount.U32(q.context), ifc.CqcCqPeriod.Int(q.context)
 	if most <= 1 || period == 0 || q.count >= most {
 		q.fire()
@@ -331,7 +328,7 @@ func (q *cq) notify() {
 	}
 }
 
-// after reports whether index a is behind index b.
+// after reports whether index a is behind index b, modulo 24 bits.
 func after(a, b uint32) bool {
 	ahead := (a - b) & indexMask
 	return ahead > 0 && ahead <= indexMask/2
@@ -342,7 +339,8 @@ func (q *cq) fire() {
 	q.t.eqs.completion(q.eqn, q.num)
 }
 
-// arm takes the two words of a CQ's doorbell (libmlx5's mlx5_arm_cq).
+// arm handles the two words of a CQ's doorbell: the consumer index with a flag, and the CQ's number
+// (mlx5_cq_arm, libmlx5's mlx5_arm_cq).
 func (t *cqTable) arm(uar, cmd, cqn uint32) {
 	const solicitedOnly = 1 << 24
 	if q, ok := t.get(cqn & indexMask); ok && q.uar == uar {

@@ -8,13 +8,13 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-const indexMask = 0xffffff // of entries, and of numbers of queues
+const indexMask = 0xffffff // of indexes of entries, and of numbers of queues
 
-// cqe is an entry of a CQ, struct mlx5_cqe64. One that tells an error has another layout behind
-// byte 36, struct mlx5_err_cqe.
+// cqe is an entry of a CQ, struct mlx5_cqe64. An entry of an error has another layout from byte 36 on,
+// struct mlx5_err_cqe.
 type cqe [64]byte
 
-// Opcodes of entries, MLX5_CQE_* of the kernel's device.h.
+// Opcodes of entries, MLX5_CQE_* of the kernel's linux/mlx5/device.h.
 const (
 	cqeRequest      = 0
 	cqeWriteImm     = 1
@@ -27,22 +27,26 @@ const (
 	cqeInvalid      = 15
 )
 
-// Places of fields.
+// Offsets of fields.
 const (
-	cqeSLID      = 22 // source LID
-	cqeFlagsRQPN = 24 // GRH in bits 28 and 29, type of the L3 header in bits 24 and 25, source QP
-	cqeUserIndex = 32
-	cqeImm       = 36 // or the key that has been invalidated, or the P_Key of QP 1
-	cqeByteCount = 44
-	cqeTime      = 48
-	cqeVendor    = 54 // of an error, as cqeSyndrome
-	cqeSyndrome  = 55
-	cqeOpQPN     = 56 // opcode of the request in the upper byte
-	cqeCounter   = 60
-	cqeOpOwn     = 63
+	cqeChecksum    = 20 // check_sum
+	cqeSLID        = 22 // source LID
+	cqeFlagsRQPN   = 24 // GRH in bits 28 and 29, type of the L3 header in bits 24 and 25, source QP
+	cqeHeadersOK   = 28 // hds_ip_ext
+	cqeHeaderTypes = 29 // l4_l3_hdr_type
+	cqeVLAN        = 30 // vlan_info
+	cqeUserIndex   = 32 // srqn
+	cqeImm         = 36 // immediate data, invalidated key, or P_Key of QP 1
+	cqeByteCount   = 44
+	cqeTime        = 48
+	cqeVendor      = 54 // of struct mlx5_err_cqe, as cqeSyndrome
+	cqeSyndrome    = 55
+	cqeOpQPN       = 56 // opcode of the request in the upper byte, number of the QP
+	cqeCounter     = 60 // wqe_counter: index of the request
+	cqeOpOwn       = 63 // opcode of the entry in the upper half, solicited in bit 1, owner in bit 0
 )
 
-// syndromes are MLX5_CQE_SYNDROME_*.
+// syndromes are MLX5_CQE_SYNDROME_*, by status (mlx5_ib's mlx5_handle_error_cqe).
 var syndromes = [...]byte{
 	verbs.WCLocLenErr: 0x01, verbs.WCLocQPOpErr: 0x02, verbs.WCLocProtErr: 0x04, verbs.WCFlushErr: 0x05,
 	verbs.WCMWBindErr: 0x06, verbs.WCBadRespErr: 0x10, verbs.WCLocAccessErr: 0x11, verbs.WCRemInvReqErr: 0x12,
@@ -50,8 +54,8 @@ var syndromes = [...]byte{
 	verbs.WCRemAbortErr: 0x22,
 }
 
-// setSyndrome sets what an error is. The vendor error is that of ConnectX in logs of UCX and NCCL
-// that users have published. Nothing public says what else it may be; with other syndromes it is 0
+// setSyndrome sets the syndrome of an error, and the vendor error, which ConnectX shows with it in
+// published logs of UCX and NCCL. Nothing public documents vendor errors: with other syndromes it is 0
 // here.
 func (e *cqe) setSyndrome(syndrome byte) {
 	e[cqeSyndrome] = syndrome
@@ -61,7 +65,7 @@ func (e *cqe) setSyndrome(syndrome byte) {
 	}[syndrome]
 }
 
-// spoil changes an entry of a CQ as the faults say. It reports false if that is not to be written.
+// spoil applies the pending faults to an entry. It reports false if the entry is to be lost.
 func (e *cqe) spoil(f *faults, op byte) (byte, bool) {
 	if _, ok := f.take(FaultLost); ok {
 		return op, false

@@ -14,9 +14,9 @@ import (
 
 // Device is an adapter in a slot of a virtual machine. It is a [vfiouser.Device].
 //
-// The connection's goroutine calls Read, Write and Reset, and a doorbell is executed there.
-// Commands are executed one after the other by a goroutine of the device, as the driver's accesses
-// may not wait for them. Events come from any goroutine of the engine.
+// The connection's goroutine calls Read, Write and Reset, and executes doorbells. A goroutine of the
+// device executes commands one at a time, so that the guest's processor, which waits for each access
+// to the BAR, does not wait for a command. Events come from any goroutine of the engine.
 type Device struct {
 	cfg Config
 	env
@@ -38,11 +38,12 @@ type Device struct {
 // New makes an adapter that is attached to a bus.
 func New(cfg Config, bus *vfiouser.Bus) (*Device, error) {
 	if len(cfg.MAC) != 6 {
-		return nil, fmt.Errorf("adapter %s: its MAC address %q is not of 6 bytes", cfg.Name, cfg.MAC)
+		return nil, fmt.Errorf("adapter %s: MAC address %q does not have 6 bytes", cfg.Name, cfg.MAC)
 	}
-	// A guest has queues in pages of 4 KiB, and all of its memory for physical keys.
+	// Queues are in the guest's pages of 4 KiB, each of which is mapped here, and physical keys map
+	// all of its memory at once.
 	if size := os.Getpagesize(); size != 4096 || strconv.IntSize == 32 {
-		return nil, fmt.Errorf("adapter %s: this machine has pages of %d bytes and addresses of %d bits: run it on a kernel with pages of 4096 in a process of 64 bits: %w", cfg.Name, size, strconv.IntSize, errors.ErrUnsupported)
+		return nil, fmt.Errorf("adapter %s: this machine has pages of %d bytes and addresses of %d bits: use a kernel with pages of 4096 bytes and a 64-bit process: %w", cfg.Name, size, strconv.IntSize, errors.ErrUnsupported)
 	}
 	d := &Device{cfg: cfg, env: env{mem: bus.Memory, interrupt: bus.Interrupt, recorder: cfg.Record, start: time.Now()}}
 	d.res.caps = &d.caps
@@ -67,7 +68,7 @@ func New(cfg Config, bus *vfiouser.Bus) (*Device, error) {
 	return d, nil
 }
 
-// Close ends the adapter. The connection must have ended.
+// Close ends the adapter. Its connection must have ended.
 func (d *Device) Close() error {
 	d.eth.detach()
 	d.commands.end()
@@ -75,7 +76,7 @@ func (d *Device) Close() error {
 	return d.t.close()
 }
 
-// Reset is a function level reset: everything that the driver made is gone.
+// Reset performs a function level reset: it removes everything that the driver made.
 func (d *Device) Reset() {
 	d.record(Event{Kind: RecordReset})
 	d.commands.quiesce(func() {
@@ -85,15 +86,14 @@ func (d *Device) Reset() {
 	d.seg.setState(0)
 }
 
-// reset is what comes after a reset of the adapter and of its firmware. No command is being
-// executed.
+// reset brings the adapter and its firmware to the state after power-up. No command may be running.
 func (d *Device) reset() {
 	d.commands.unmap()
 	d.faults.reset()
 	d.disable()
 }
 
-// disable ends the driver's use of the firmware. No command is being executed, but this one.
+// disable ends the driver's use of the firmware. No other command may be running.
 func (d *Device) disable() {
 	d.hca = hcaDisabled
 	d.release()
@@ -101,7 +101,7 @@ func (d *Device) disable() {
 	d.fw = nil
 }
 
-// release removes all objects.
+// release removes all objects, users first.
 func (d *Device) release() {
 	d.flame.reset()
 	d.eth.reset()
@@ -111,11 +111,11 @@ func (d *Device) release() {
 	d.res.reset()
 }
 
-// send executes a doorbell, which is the start of a request or all of it: of that one alone, or of
-// all that the doorbell record shows.
+// send handles the doorbell of a send queue. b is the start of a request or all of it, and names the
+// queue; one limits the doorbell to that request, however many the doorbell record counts.
 func (d *Device) send(uar uint32, b []byte, one bool) {
 	num := be.Uint32(b[ctrlQPNDS:]) >> 8
-	// A queue of another UAR is another process's.
+	// Each process maps only UARs of its own: a queue of another UAR is another process's.
 	if q, ok := d.eth.sqs.get(num); ok && q.uar == uar {
 		d.eth.ring(q, b, one)
 	} else if q, ok := d.t.qps.get(num); ok && q.uar == uar && q.sq.count > 0 {

@@ -12,7 +12,7 @@ import (
 
 var be = binary.BigEndian
 
-// env is what the parts of an adapter have of the machine around them.
+// env is the machine around an adapter, as its parts use it.
 type env struct {
 	mem       *vfiouser.Memory
 	interrupt func(vector int)

@@ -16,20 +16,19 @@ var eqCommands = map[uint16]func(*eqTable, *call) ifc.Status{
 	ifc.OpQueryEq:   on((*eqTable).table, ifc.QueryEqInEqNumber, (*eq).query),
 }
 
-// eq is an event queue. An event is an entry of 64 bytes in a ring, whose owner bit tells the
-// driver that it is new, and an interrupt.
+// eq is an event queue. An event is an entry of 64 bytes in a ring (struct mlx5_eqe), which the driver
+// knows as new by its owner bit, and an interrupt.
 type eq struct {
 	num     uint32
-	uar     uint32 // whose doorbells are its
+	uar     uint32 // where it takes doorbells
 	vector  int
-	mask    [4]uint64 // of the asynchronous events that it gets
+	mask    [4]uint64 // types of asynchronous events that it gets
 	context []byte    // struct eqc
 
 	mu      sync.Mutex
 	view    *vfiouser.View // nil when it has been destroyed
 	logSize int
 	pi, ci  uint32
-	lost    uint32 // events for which there was no room
 }
 
 const (
@@ -52,7 +51,7 @@ func (t *eqTable) create(c *call) ifc.Status {
 		q.mask[i] = be.Uint64(ifc.CreateEqInEventBitmask.At(c.in)[i*8:])
 	}
 	shift := 12 + ifc.EqcLogPageSize.Int(ctx)
-	// mlx5_core's create_map_eq makes no others.
+	// mlx5_core's create_map_eq sets no offset.
 	if q.vector >= vectors || q.logSize > t.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxEqSz) || ifc.EqcPageOffset.Is(ctx) {
 		return ifc.StatusBadParamErr
 	}
@@ -90,7 +89,7 @@ func (q *eq) close() ifc.Status {
 	return ifc.StatusOk
 }
 
-// subscribed returns the EQ that gets a type of events, or nil.
+// subscribed returns the EQ that the driver chose for a type of events, or nil.
 func (t *eqTable) subscribed(typ uint8) *eq {
 	for _, q := range t.all() {
 		if q.mask[typ/64]>>(typ%64)&1 != 0 {
@@ -100,22 +99,23 @@ func (t *eqTable) subscribed(typ uint8) *eq {
 	return nil
 }
 
-// event raises an asynchronous event: at the EQ that the driver chose for its type. data is that of
-// struct mlx5_eqe, of at most 28 bytes.
+// event raises an asynchronous event at the EQ that the driver chose for its type. data is the union
+// ev_data of struct mlx5_eqe, at most 28 bytes.
 func (t *eqTable) event(typ, subtype uint8, data []byte) {
 	if q := t.subscribed(typ); q != nil {
 		t.post(q, typ, subtype, data)
 	}
 }
 
-// completion raises the event that a CQ has completions, at the CQ's EQ.
+// completion raises the completion event of a CQ at the CQ's EQ.
 func (t *eqTable) completion(eqn, cqn uint32) {
 	if q, ok := t.get(eqn); ok {
 		t.post(q, ifc.EventComp, 0, eventOfQueue(cqn)) // struct mlx5_eqe_comp
 	}
 }
 
-// post writes an event and interrupts the driver. It takes no lock but the queue's.
+// post writes an event and interrupts the driver. It takes no lock but the queue's: the callers hold
+// locks of CQs and of the engine.
 func (t *eqTable) post(q *eq, typ, subtype uint8, data []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -123,8 +123,7 @@ func (t *eqTable) post(q *eq, typ, subtype uint8, data []byte) {
 		return
 	}
 	size := uint32(1) << q.logSize
-	if q.pi-q.ci >= size {
-		q.lost++ // the driver makes its EQs large enough
+	if q.pi-q.ci >= size { // the driver makes its EQs large enough
 		return
 	}
 	at := int(q.pi&(size-1)) * eqeSize
@@ -132,9 +131,9 @@ func (t *eqTable) post(q *eq, typ, subtype uint8, data []byte) {
 	clear(e[:60])
 	e[1], e[3] = typ, subtype
 	copy(e[32:60], data)
-	owner := q.pi >> q.logSize & 1 // 0 in the first round: init_eq_buf sets it to 1 (next_eqe_sw)
+	owner := q.pi >> q.logSize & 1 // 0 in the first round, before which init_eq_buf sets 1 (next_eqe_sw)
 	q.pi++
-	q.view.Word(at + 60).Store(bigEndian(owner)) // signature, owner: the rest is there before
+	q.view.Word(at + 60).Store(bigEndian(owner)) // last, as it hands the entry to the driver
 	t.env.record(Event{Kind: RecordEQE, Number: q.num, Offset: at, In: e})
 	t.env.interrupt(q.vector)
 	if typ != ifc.EventCmd {
@@ -142,8 +141,8 @@ func (t *eqTable) post(q *eq, typ, subtype uint8, data []byte) {
 	}
 }
 
-// doorbell takes the driver's consumer index, and interrupts it again if it arms a queue that has
-// more.
+// doorbell takes the driver's consumer index, and interrupts the driver again if it arms a queue that
+// has more events.
 func (t *eqTable) doorbell(uar, value uint32, arm bool) {
 	q, ok := t.get(value >> 24)
 	if !ok || q.uar != uar {
@@ -151,8 +150,8 @@ func (t *eqTable) doorbell(uar, value uint32, arm bool) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	// The index has 24 bits.
-	// The driver rings it with a part of its events taken as well (mlx5_core's mlx5_eq_update_ci).
+	// The index has 24 bits (mlx5_core's mlx5_eq_update_ci). One behind the last, or ahead of the
+	// producer index, is ignored.
 	if ci := q.pi - (q.pi-value)&0xffffff; q.pi-ci <= q.pi-q.ci {
 		q.ci = ci
 	}

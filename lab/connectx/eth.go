@@ -11,8 +11,9 @@ import (
 	"github.com/goverbs/verbs/lab/connectx/internal/wire"
 )
 
-// ethernet is the network function: what mlx5e drives. Requests of its send queues go to the wire,
-// and frames from there to the receive queue that the indirection table has for their flow.
+// ethernet is the network function, which mlx5e drives. It sends the requests of send queues to the
+// wire, and puts frames from the wire into the receive queue that the indirection table (RQT) has for
+// their flow.
 type ethernet struct {
 	env  *env
 	caps *capabilities
@@ -30,13 +31,13 @@ type ethernet struct {
 	rqs   objects[*receiveQueue]
 	flow  flowTables
 
-	rss      atomic.Uint32 // number of the RQT whose TIRs hash, 0 without
+	rss      atomic.Uint32 // number of the RQT that frames are spread over, or 0
 	rx, tx   [3]traffic    // by class
-	noBuffer atomic.Uint32 // frames for which no receive was posted
-	discards atomic.Uint32 // frames for which the wire had no room
+	noBuffer atomic.Uint32 // frames dropped for want of a posted receive
+	discards atomic.Uint32 // frames dropped by the wire's queue
 }
 
-// rqt is a table of receive queues.
+// rqt is an indirection table of receive queues.
 type rqt struct {
 	e    *ethernet
 	num  uint32
@@ -53,7 +54,7 @@ const (
 	stateError = 3
 )
 
-// Numbers of these queues. A doorbell names an SQ as it names a QP, whose numbers are smaller.
+// Numbers of these queues. They differ from those of QPs, as a doorbell names either in the same field.
 const (
 	minSQ, maxSQ = 0x800000, 0x80ffff
 	minRQ, maxRQ = 0x900000, 0x90ffff
@@ -69,12 +70,12 @@ type ethQueue struct {
 	mu    sync.Mutex
 	ring  ring
 	state int
-	head  uint16 // counts entries that have been executed
+	head  uint16 // index of the next entry
 }
 
 type sendQueue struct {
 	ethQueue
-	uar   uint32 // whose doorbells are its
+	uar   uint32 // where it takes doorbells
 	shown shown
 }
 
@@ -172,15 +173,15 @@ func (e *ethernet) createTIR(c *call) ifc.Status {
 		return ifc.StatusBadParamErr
 	}
 	_, st := e.tirs.give(ctx, 1, 1<<16, c, ifc.CreateTirOutTirn)
-	// mlx5e makes TIRs for each type of packets with one table of queues: its RSS. Its TIRs of
-	// single queues have a table as well, but do not hash.
-	if st == ifc.StatusOk && ifc.TircRxHashFieldSelectorOuter.Is(ctx) { // those of single queues have a function without fields
+	// mlx5e creates TIRs for each type of packets over one RQT: its RSS. Its TIRs of single queues have
+	// an RQT too, but hash no fields.
+	if st == ifc.StatusOk && ifc.TircRxHashFieldSelectorOuter.Is(ctx) {
 		e.rss.Store(ifc.TircIndirectTable.U32(ctx))
 	}
 	return st
 }
 
-// queuesOf returns the queues that the context of an RQT names, which are behind it.
+// queuesOf returns the queues of an RQT, whose numbers follow its context.
 func (e *ethernet) queuesOf(ctx []byte, most int) (rqns []uint32, st ifc.Status) {
 	n, rest := ifc.RqtcRqtActualSize.Int(ctx), ctx[ifc.RqtcSize:]
 	switch {
@@ -234,11 +235,10 @@ func (t *rqt) end() ifc.Status {
 	return ifc.StatusOk
 }
 
-// wqCyclic is MLX5_WQ_TYPE_CYCLIC of wq.wq_type. Striding queues are not among the capabilities.
+// wqCyclic is MLX5_WQ_TYPE_CYCLIC of wq.wq_type. Striding queues would need a capability.
 const wqCyclic = 1
 
-// open maps the ring of a queue whose context has w as its struct wq, which the list of pages
-// follows.
+// open maps the ring of a queue. w is the struct wq in its context, and the list of pages behind it.
 func (q *ethQueue) open(e *ethernet, w []byte, cqn uint32) ifc.Status {
 	var ok bool
 	if q.cq, ok = e.cqs.get(cqn); !ok {
@@ -250,21 +250,21 @@ func (q *ethQueue) open(e *ethernet, w []byte, cqn uint32) ifc.Status {
 		logSize > e.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxWqSz), logStride < 4, logStride > 10:
 		return ifc.StatusBadParamErr
 	}
-	q.pd = ifc.WqPd.U32(w) // of a queue that drops everything, it is none
+	q.pd = ifc.WqPd.U32(w) // none for mlx5e's drop queue
 	q.ring.count, q.ring.stride = 1<<logSize, 1<<logStride
 	return e.env.mapRing(&q.ring, ifc.WqPas.At(w), ifc.WqLogWqPgSz.Int(w), ifc.WqPageOffset.Int(w), ifc.WqDbrAddr.Get(w))
 }
 
-// move changes a queue's state: from reset to ready, from anywhere to error and to reset. The
-// driver names the state that it takes the queue to be in, and gets an error if that is not so.
+// move changes a queue's state: from reset to ready, and from any state to error or reset. from is the
+// state that the driver takes the queue to be in; if it is wrong, the command fails.
 func (q *ethQueue) move(from, to int) ifc.Status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
 	case q.state != from:
 		return ifc.StatusBadResStateErr
-	// A queue goes to the error state by itself, and mlx5e brings it back by way of reset
-	// (mlx5e_health_sq_to_ready and mlx5e_rq_to_ready).
+	// A queue enters the error state by itself, and mlx5e brings it back through reset
+	// (mlx5e_health_sq_to_ready, mlx5e_rq_to_ready).
 	case to == from:
 	case to == stateReset:
 		q.head = 0
@@ -275,7 +275,7 @@ func (q *ethQueue) move(from, to int) ifc.Status {
 	return ifc.StatusOk
 }
 
-// query writes the context of a queue, with its state and work queue as they are now.
+// query writes the context of a queue, with its present state and index.
 func (q *ethQueue) query(ctx []byte, state, wq ifc.Field) ifc.Status {
 	copy(ctx, q.context)
 	q.mu.Lock()

@@ -9,9 +9,9 @@ import "github.com/goverbs/verbs/lab/connectx/internal/ifc"
 // receive queues. Only commands use the tables.
 type flowTables struct {
 	tirs     *objects[[]byte]
-	next     uint32
-	groups   int // of all tables, as entries
-	entries  int
+	next     uint32 // last number of a table or group
+	groups   int    // of all tables
+	entries  int    // of all tables
 	tables   map[uint32]*flowTable
 	roots    map[int]uint32 // by type
 	counters objects[struct{}]
@@ -25,8 +25,7 @@ type flowTable struct {
 }
 
 const (
-	// Of all tables: mlx5e has a few groups in each, and an entry for a protocol, a VLAN or an
-	// address.
+	// Of all tables. mlx5e has a few groups in each, and an entry for each protocol, VLAN or address.
 	maxFlowGroups  = 1 << 12
 	maxFlowEntries = 1 << 16
 )
@@ -92,7 +91,7 @@ func onTable(typ, id ifc.Field, do func(*flowTables, *flowTable, *call) ifc.Stat
 func keepTable(*flowTables, *flowTable, *call) ifc.Status { return ifc.StatusOk }
 
 func (f *flowTables) destroy(t *flowTable, c *call) ifc.Status {
-	// fs_core removes a table's groups, and a group's entries, before it.
+	// fs_core destroys a group's entries before it, and a table's groups.
 	if len(t.groups) > 0 {
 		return ifc.StatusBadResStateErr
 	}
@@ -123,7 +122,7 @@ func (f *flowTables) createGroup(t *flowTable, c *call) ifc.Status {
 	if g.first > g.last || g.last >= t.size {
 		return ifc.StatusBadParamErr
 	}
-	// Groups divide a table: an entry's index says which one it is in.
+	// Groups may not overlap: an entry's index tells its group.
 	for _, other := range t.groups {
 		if g.first <= other.last && other.first <= g.last {
 			return ifc.StatusBadParamErr
@@ -167,7 +166,7 @@ func (f *flowTables) setEntry(t *flowTable, c *call) ifc.Status {
 	if st := f.checkActions(ctx, ifc.FlowContextDestination.From(ifc.SetFteInFlowContext.From(c.in))); st != ifc.StatusOk {
 		return st
 	}
-	// SET_FLOW_TABLE_ENTRY changes an entry that exists (mlx5_cmd_update_fte).
+	// The command also changes an existing entry (mlx5_cmd_update_fte).
 	if _, ok := t.entries[index]; !ok {
 		if len(t.entries) >= 1<<logFlows || f.entries >= maxFlowEntries {
 			return ifc.StatusNoResErr
@@ -178,8 +177,8 @@ func (f *flowTables) setEntry(t *flowTable, c *call) ifc.Status {
 	return ifc.StatusOk
 }
 
-// checkActions checks what an entry does with frames, of which list has the destinations, and then
-// the counters, as mlx5_cmd_set_fte writes them.
+// checkActions checks the actions of an entry. list has its destinations, followed by its counters, as
+// mlx5_cmd_set_fte writes them.
 func (f *flowTables) checkActions(ctx, list []byte) ifc.Status {
 	const allow, drop, forward, count = 1, 2, 4, 8 // MLX5_FLOW_CONTEXT_ACTION_*
 	const toTable, toTIR = 1, 2                    // MLX5_IFC_FLOW_DESTINATION_TYPE_*
@@ -194,7 +193,7 @@ func (f *flowTables) checkActions(ctx, list []byte) ifc.Status {
 		e := list[i*ifc.DestFormatSize:]
 		typ, num, ok := ifc.DestFormatDestinationType.Int(e), ifc.DestFormatDestinationId.U32(e), false
 		switch {
-		case i >= to: // struct mlx5_ifc_flow_counter_list_bits
+		case i >= to: // a struct mlx5_ifc_flow_counter_list_bits
 			ok = f.counters.has(be.Uint32(e))
 		case typ == toTable:
 			ok = f.tables[num] != nil

@@ -11,13 +11,13 @@ import (
 
 // failing is a QP in the error state, or on its way there.
 type failing interface {
-	// flush flushes the receives that have been posted. It reports false if the QP has left the
-	// state.
+	// flush completes the posted receives with WCFlushErr. It reports false if the QP has left the
+	// error state.
 	flush() bool
 }
 
-// flusher flushes receives that the guest posts to QPs in the error state: a receive has no
-// doorbell. It runs while there are such QPs.
+// flusher flushes receives that the guest posts to QPs in the error state. A receive has no doorbell,
+// only a doorbell record in memory, so that the flusher polls while there are such QPs.
 type flusher struct {
 	mu      sync.Mutex
 	qps     map[failing]struct{}
@@ -28,7 +28,7 @@ type flusher struct {
 
 const flushInterval = 2 * time.Millisecond
 
-// add makes the flusher watch a QP. It may be called with locks of the engine held.
+// add makes the flusher poll a QP. It may be called with locks of the engine held.
 func (f *flusher) add(q failing) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	maxFrame   = 10 << 10 // what mlx5e may send with the largest MTU
-	insertVLAN = 1 << 15  // in the size of the inline header
+	maxFrame   = 10 << 10 // bound of a frame with the largest MTU
+	insertVLAN = 1 << 15  // in the size of the inline header: MLX5_ETH_WQE_INSERT_VLAN
 )
 
 // attach connects the adapter with a wire.
@@ -27,7 +27,7 @@ func (e *ethernet) detach() {
 	}
 }
 
-// ring executes the requests of a send queue that a doorbell shows.
+// ring handles a doorbell of a send queue, and executes the requests that it shows.
 func (e *ethernet) ring(q *sendQueue, b []byte, one bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -55,7 +55,7 @@ func (e *ethernet) ring(q *sendQueue, b []byte, one bool) {
 	}
 }
 
-// fail completes the request at the head with an error, and ends the queue's work.
+// fail completes the request at the head with an error, and moves the queue to the error state.
 func (q *ethQueue) fail(syndrome byte) {
 	q.state = stateError
 	var c cqe
@@ -65,18 +65,19 @@ func (q *ethQueue) fail(syndrome byte) {
 	q.cq.put(&c, cqeRequestError, true)
 }
 
-// request returns a copy of the request at the head, behind which the guest has posted blocks.
+// request returns a copy of the request at the head, where the guest has posted blocks. It reports
+// false if it is malformed.
 func (e *ethernet) request(q *sendQueue, blocks uint16) (wqe []byte, ok bool) {
 	var b [maxWQE]byte
 	if wqe = b[:q.ring.request(&b, q.head, blocks)]; len(wqe) == 0 {
 		return nil, false
 	}
 	e.env.record(Event{Kind: RecordWQE, Number: q.num, Offset: int(q.head), In: wqe})
-	// The control segment names its queue and its place.
+	// The control segment names its queue and its index.
 	return wqe, q.shown.use(q.head, wqe) && be.Uint32(wqe[4:])>>8 == q.num && be.Uint16(wqe[1:]) == q.head
 }
 
-// execute executes a request. It reports false if that is malformed or not supported.
+// execute executes a request. It reports false if the request is malformed or not supported.
 func (e *ethernet) execute(q *sendQueue, wqe []byte) bool {
 	switch wqe[3] {
 	case ifc.OpcodeNop:
@@ -88,13 +89,13 @@ func (e *ethernet) execute(q *sendQueue, wqe []byte) bool {
 	if len(wqe) < 32 {
 		return false
 	}
-	// mlx5e sends no more than its MTU in a frame, and 64 KiB to be cut.
+	// mlx5e sends frames of its MTU, or up to 64 KiB to be segmented.
 	limit := maxFrame
 	if wqe[3] == ifc.OpcodeLso {
-		limit = 1<<logMaxLSO + 256 // with headers
+		limit = 1<<logMaxLSO + 256 // the headers
 	}
-	// The Ethernet segment, struct mlx5_wqe_eth_seg: checksums at 4, a VLAN tag, or the size of a
-	// header and the header itself, at 12.
+	// The Ethernet segment, struct mlx5_wqe_eth_seg: flags for checksums at 4, the segment size at 6,
+	// and at 12 either a VLAN tag, or the size of an inline header and the header itself.
 	eth := wqe[16:]
 	flags, size := eth[4], int(be.Uint16(eth[12:]))
 	frame := make([]byte, 0, 2048)
@@ -144,8 +145,8 @@ func (e *ethernet) execute(q *sendQueue, wqe []byte) bool {
 	return true
 }
 
-// segment sends data behind a TCP header in frames with mss bytes of it each. It reports false if
-// the header is not one of Ethernet, IP and TCP and nothing else.
+// segment sends the data behind a TCP header in frames of mss bytes of data each (TCP segmentation
+// offload). It reports false if the header is not of Ethernet, IP and TCP alone.
 func (e *ethernet) segment(frame []byte, header, mss int) bool {
 	if header < wire.EtherSize || header > len(frame) || mss == 0 || header+min(mss, len(frame)) > maxFrame {
 		return false
@@ -155,7 +156,7 @@ func (e *ethernet) segment(frame []byte, header, mss int) bool {
 	if header-at < 40 { // IPv4 and TCP without options
 		return false
 	}
-	setIPSize(template[at:]) // which the driver leaves to the adapter
+	setIPSize(template[at:]) // the driver leaves it to the adapter
 	h := wire.Parse(template)
 	if h.Proto != 6 || h.ChecksumAt() == 0 || h.L4+int(template[h.L4+12]>>4)*4 != header {
 		return false
@@ -163,7 +164,7 @@ func (e *ethernet) segment(frame []byte, header, mss int) bool {
 	const fin, psh, cwr = 0x01, 0x08, 0x80
 	for i := 0; len(data) > 0; i++ {
 		n := min(mss, len(data))
-		f := append(template, data[:n]...) // a copy
+		f := append(template, data[:n]...) // a copy, as template has no room
 		setIPSize(f[at:])
 		if h.L3Type == 2 {
 			be.PutUint16(f[at+4:], be.Uint16(f[at+4:])+uint16(i))
@@ -183,7 +184,7 @@ func (e *ethernet) segment(frame []byte, header, mss int) bool {
 	return true
 }
 
-// setIPSize writes the size of an IP packet of at least 40 bytes to its header.
+// setIPSize sets the length in the header of an IP packet of at least 40 bytes.
 func setIPSize(ip []byte) {
 	if ip[0]>>4 == 4 {
 		be.PutUint16(ip[2:], uint16(len(ip)))
@@ -225,27 +226,27 @@ func (e *ethernet) queueOf(frame []byte) *receiveQueue {
 	return q
 }
 
-// deliver writes a frame to the receive at the head of a queue. It reports false if there is none.
+// deliver writes a frame to the receive at the head of a queue. It reports false if it drops the frame.
 func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.state != stateReady {
 		return false
 	}
-	if q.head == uint16(q.ring.posted(recvRecord)) { // counted as rx_out_of_buffer
+	if q.head == uint16(q.ring.posted(recvRecord)) { // mlx5e's counter rx_out_of_buffer
 		e.noBuffer.Add(1)
 		return false
 	}
 	var c cqe
 	l := wire.Inspect(frame)
 	if l.VLAN && !q.keepVLAN {
-		copy(c[30:32], frame[wire.EtherSize:]) // vlan_info
-		c[29] |= 1                             // cqe_has_vlan
+		copy(c[cqeVLAN:cqeUserIndex], frame[wire.EtherSize:])
+		c[cqeHeaderTypes] |= 1 // cqe_has_vlan
 		frame = append(frame[:12:12], frame[12+wire.VLANSize:]...)
 	}
 	rest := frame
-	// Receives have data segments up to the first of no length, or that with the terminating key
-	// (mlx5e_alloc_rq ends a list so).
+	// A receive is a list of data segments. It ends at an empty one, or one with the terminating key
+	// (mlx5e_alloc_rq).
 	for s := q.ring.at(uint32(q.head)); len(s) >= 16 && len(rest) > 0; s = s[16:] {
 		n, key := int(be.Uint32(s)&0x7fffffff), be.Uint32(s[4:])
 		if n == 0 || key == terminateKey {
@@ -266,11 +267,11 @@ func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 	be.PutUint16(c[cqeCounter:], q.head)
 	be.PutUint32(c[cqeOpQPN:], q.num)
 	be.PutUint64(c[cqeTime:], e.env.clock())
-	// check_sum, for CHECKSUM_COMPLETE; hds_ip_ext with CQE_L3_OK and CQE_L4_OK; l4_l3_hdr_type
-	// with the types CQE_L3_HDR_TYPE_* and CQE_L4_HDR_TYPE_* (mlx5e_handle_csum).
-	be.PutUint16(c[20:], roce.OnesSum(frame[wire.EtherSize:], 0)) // of all behind the Ethernet header
-	c[28] = 1 | l.L3OK<<1 | l.L4OK<<2                             // headers that are in order
-	c[29] |= l.L3Type<<2 | l.L4Type<<4
+	// mlx5e_handle_csum takes the sum of all bytes behind the Ethernet header for CHECKSUM_COMPLETE,
+	// and CQE_L2_OK, CQE_L3_OK and CQE_L4_OK for CHECKSUM_UNNECESSARY.
+	be.PutUint16(c[cqeChecksum:], roce.OnesSum(frame[wire.EtherSize:], 0))
+	c[cqeHeadersOK] = 1 | l.L3OK<<1 | l.L4OK<<2
+	c[cqeHeaderTypes] |= l.L3Type<<2 | l.L4Type<<4 // CQE_L3_HDR_TYPE_*, CQE_L4_HDR_TYPE_*
 	q.head++
 	if !q.cq.put(&c, cqeSend, false) {
 		q.state = stateError
@@ -279,5 +280,5 @@ func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 	return true
 }
 
-// terminateKey ends the list of a receive request, MLX5_TERMINATE_SCATTER_LIST_LKEY.
+// terminateKey ends the list of a receive: MLX5_TERMINATE_SCATTER_LIST_LKEY.
 const terminateKey = 0x100

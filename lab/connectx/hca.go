@@ -18,8 +18,8 @@ const (
 	hcaReady                    // by INIT_HCA: there may be objects
 )
 
-// hcaStates are the commands that are for other states than hcaReady (mlx5_core's main.c,
-// mlx5_function_setup).
+// hcaStates has the commands that are allowed in other states than hcaReady alone: the driver brings
+// the adapter up with them (mlx5_core's mlx5_function_setup).
 var hcaStates = map[uint16][]hcaState{
 	ifc.OpEnableHca: {hcaDisabled}, ifc.OpDisableHca: {hcaEnabled}, ifc.OpInitHca: {hcaEnabled},
 	ifc.OpQueryIssi: {hcaEnabled, hcaReady}, ifc.OpSetIssi: {hcaEnabled, hcaReady}, ifc.OpQueryPages: {hcaEnabled, hcaReady},
@@ -27,7 +27,7 @@ var hcaStates = map[uint16][]hcaState{
 	ifc.OpQueryAdapter: {hcaEnabled, hcaReady}, ifc.OpAccessReg: {hcaEnabled, hcaReady},
 }
 
-// allowed reports whether a command is one for the state.
+// allowed reports whether a command may be executed in the state.
 func (s hcaState) allowed(op uint16) bool {
 	states, ok := hcaStates[op]
 	return !ok && s == hcaReady || slices.Contains(states, s)
@@ -38,14 +38,14 @@ func (s hcaState) allowed(op uint16) bool {
 // commands use them.
 type firmwarePages []uint64
 
-// Operations of MANAGE_PAGES, mlx5_core's pagealloc.c.
+// Operations of MANAGE_PAGES, MLX5_PAGES_* of mlx5_core's pagealloc.c.
 const (
 	pagesCannotGive = 0
 	pagesGive       = 1
 	pagesTake       = 2
 )
 
-// What the firmware asks for, and so the most that it takes.
+// The numbers of pages that QUERY_PAGES asks for. Their sum is the most that the firmware takes.
 const (
 	bootPages = 8
 	initPages = 16

@@ -9,10 +9,10 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-const subnetPrefix = 0xfe80000000000000 // of GIDs: the link-local one
+const subnetPrefix = 0xfe80000000000000 // of all GIDs here: IB_DEFAULT_GID_PREFIX
 
-// lids are the addresses that the engine has for LIDs. InfiniBand's packets go over the same
-// networks as those of RoCE v2: between LIDs, or with a GRH between GIDs.
+// lids are the IP addresses that stand for LIDs in the engine, which sends InfiniBand's packets like
+// RoCE v2's: between these addresses, or between GIDs if the packet has a GRH.
 var lids = netip.MustParsePrefix("fd1b::/112")
 
 func lidAddr(lid uint16) netip.Addr {
@@ -21,14 +21,15 @@ func lidAddr(lid uint16) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// lidOf returns the LID of the port whose MAC address, GUID, or address of its LID, has this end:
-// adapters on a wire have different ones.
-func lidOf(end []byte) uint16 { return max(be.Uint16(end)&0x7fff, 1) }
+// lidOf returns the LID of the port whose MAC address, GUID or address in lids ends with these bytes.
+// The subnet manager assigns LIDs on a real network. Here they follow from the MAC address, so that
+// adapters know each other's.
+func lidOf(suffix []byte) uint16 { return max(be.Uint16(suffix)&0x7fff, 1) }
 
-// addressing is how the adapter's QPs name their peers.
+// addressing turns the destinations that requests name into addresses of the engine.
 type addressing struct {
 	infiniBand bool
-	turn       atomic.Uint32 // changes with the GIDs, of which address handles are made
+	gidChanges atomic.Uint32 // each makes address handles invalid
 }
 
 // vector returns the path to a GID or, on InfiniBand without a GRH, to a LID.
@@ -37,13 +38,13 @@ func (a *addressing) vector(gid []byte, lid uint16, grh bool, index, tclass, hop
 	if !a.infiniBand {
 		return av
 	}
-	const firstGroup = 0xc000 // the LIDs of multicast groups
-	av.SGIDIndex = min(index, 0xfe) + 1
+	const firstGroup = 0xc000           // IB_MULTICAST_LID_BASE
+	av.SGIDIndex = min(index, 0xfe) + 1 // the engine has the LID at 0: see newTransport
 	switch group := gid[0] == 0xff; {
 	case !grh:
 		av.SGIDIndex, av.DGID = 0, lidAddr(lid).As16()
 	case group && lid < firstGroup, !group && (be.Uint64(gid) != subnetPrefix || lid != lidOf(gid[14:])):
-		av.DGID = lidAddr(0).As16() // nobody's: the port with the LID drops what has not its GID
+		av.DGID = lidAddr(0).As16() // nobody's: the port with this LID drops packets to another GID
 	}
 	return av
 }

@@ -38,8 +38,10 @@ func (t *keyTable) reset() {
 	}
 }
 
-// mkey is a memory key. One that is free grants nothing: UMR requests configure it. Its lock is
-// taken with that of a QP held, and is held while the engine's regions are made and ended.
+// mkey is a memory key. The L_Key and R_Key that name it are its number and, in the lowest byte, a
+// variant that the driver chooses (mkey_7_0). A free mkey grants nothing until a UMR request
+// configures it. Its lock is taken with the lock of a QP held, and is held while the engine's region
+// is registered and deregistered.
 type mkey struct {
 	t     *keyTable
 	index uint32
@@ -50,20 +52,20 @@ type mkey struct {
 	gone    bool   // destroyed
 
 	mr   *engine.MR     // nil if the key is free
-	view *vfiouser.View // of its pages
+	view *vfiouser.View // of its pages, or nil
 }
 
 const (
-	minMkey = 8       // below are those of querySpecialContexts
+	minMkey = 8       // smaller numbers are the special keys': see querySpecialContexts
 	maxMkey = 1 << 20 // log_max_mkey
 
-	physicalSize = 1 << 40 // of guests' memory that physical keys reach
+	physicalSize = 1 << 40 // end of the guest's memory that physical keys reach
 
 	octoword = 16      // unit of translation entries
-	maxXLT   = 1 << 27 // bytes of all translation entries: of 64 GiB in small pages
+	maxXLT   = 1 << 27 // bytes of all translation entries, enough for 64 GiB in small pages
 )
 
-// rights are the flags of a context that grant access.
+// rights maps the flags of a context to the access that they grant.
 type rights map[ifc.Field]verbs.Access
 
 var mkeyRights = rights{
@@ -89,7 +91,7 @@ func (t *keyTable) create(c *call) ifc.Status {
 		return ifc.StatusBadInpLenErr
 	}
 	k := &mkey{t: t, context: ctx}
-	k.mu.Lock() // a request may guess the number
+	k.mu.Lock() // a UMR request may guess the number
 	defer k.mu.Unlock()
 	if !k.grow(octwords * octoword) {
 		return ifc.StatusNoResErr
@@ -109,7 +111,7 @@ func (t *keyTable) create(c *call) ifc.Status {
 
 func mkeyMode(ctx []byte) int { return ifc.MkcAccessMode10.Int(ctx) | ifc.MkcAccessMode42.Int(ctx)<<2 }
 
-// grow makes room for translation entries.
+// grow makes room for translation entries. It reports false if all keys have too many.
 func (k *mkey) grow(size int) bool {
 	more := int64(size - len(k.xlt))
 	if more <= 0 {
@@ -123,7 +125,7 @@ func (k *mkey) grow(size int) bool {
 	return true
 }
 
-// enable makes the engine's region of a key.
+// enable registers a key's memory with the engine.
 func (k *mkey) enable() ifc.Status {
 	t, ctx := k.t, k.context
 	pd, ok := t.pds.get(ifc.MkcPd.U32(ctx))
@@ -135,8 +137,8 @@ func (k *mkey) enable() ifc.Status {
 	var mem []byte
 	var err error
 	switch mkeyMode(ctx) {
-	// Physical addresses: the driver's own keys, and mlx5e's, whose length64 stands for all memory
-	// (mlx5_ib's mlx5_ib_get_dma_mr, mlx5e_create_mkey).
+	// Physical addresses: only the kernel's own keys have this mode (mlx5_ib_get_dma_mr,
+	// mlx5e_create_mkey). With length64 they reach all memory.
 	case ifc.MkcModePa:
 		if mem, err = t.physicalMemory(); err != nil {
 			return ifc.StatusNoResErr
@@ -149,7 +151,7 @@ func (k *mkey) enable() ifc.Status {
 			return ifc.StatusBadParamErr
 		}
 		mem = mem[start : start+length]
-	// A list of pages of one size: memory regions of programs.
+	// A list of pages of one size: memory regions of programs (mlx5_ib's reg_create).
 	case ifc.MkcModeMtt:
 		if length == 0 && len(k.xlt) == 0 {
 			break
@@ -158,7 +160,7 @@ func (k *mkey) enable() ifc.Status {
 		if mem, st = k.mapPages(start, length); st != ifc.StatusOk {
 			return st
 		}
-	// Parts of other keys, as memory windows have (mlx5_ib_alloc_mw).
+	// Parts of other keys: memory windows (mlx5_ib_alloc_mw).
 	case ifc.MkcModeKlms:
 		parts, ok := k.parts(length)
 		if !ok {
@@ -184,7 +186,7 @@ func (k *mkey) enable() ifc.Status {
 
 const anyQP = 0xffffff // mkc.qpn: no QP in particular (mlx5_ib's set_mkc_access_pd_addr_fields)
 
-// disable ends the region. When it has returned, nobody uses the key.
+// disable deregisters the region. After it, nobody uses the key's memory.
 func (k *mkey) disable() {
 	if k.mr != nil {
 		k.mr.Dereg()
@@ -195,7 +197,7 @@ func (k *mkey) disable() {
 	k.mr, k.view = nil, nil
 }
 
-// end ends a key that commands do not find any more.
+// end releases the resources of a key that is no longer in the table.
 func (k *mkey) end() {
 	k.disable()
 	k.gone = true
@@ -217,7 +219,7 @@ func (k *mkey) query(c *call) ifc.Status {
 	return ifc.StatusOk
 }
 
-// parts returns what the entries of a key of keys name (struct mlx5_klm), up to its length.
+// parts returns the parts of a key of keys, up to its length: each entry is a struct mlx5_klm.
 func (k *mkey) parts(length uint64) (list []engine.Part, ok bool) {
 	for b := k.xlt[:min(len(k.xlt), octoword<<logMaxKLMs)]; length > 0; b = b[octoword:] {
 		if len(b) < octoword || be.Uint32(b) == 0 {
@@ -244,10 +246,10 @@ func (t *keyTable) physicalMemory() ([]byte, error) {
 	return t.guest.Bytes(), nil
 }
 
-// mapPages maps the memory of a key. Its pages may be larger than the memory, so that only the
-// parts of them that belong to it need to be the guest's.
+// mapPages maps the memory of a key. A page may be larger than the memory (mlx5_ib chooses the largest
+// size that fits, ib_umem_find_best_pgsz), so that only the key's part of it need be the guest's.
 func (k *mkey) mapPages(start, length uint64) ([]byte, ifc.Status) {
-	const flags = 3 // of an entry: MLX5_IB_MTT_READ and MLX5_IB_MTT_WRITE, which say what the key's rights do
+	const flags = 3 // of an entry: MLX5_IB_MTT_READ and MLX5_IB_MTT_WRITE. The key's rights decide.
 	shift := ifc.MkcLogPageSize.Int(k.context)
 	if shift < 12 || shift > 40 || length == 0 || start+length < start || length > 1<<42 {
 		return nil, ifc.StatusBadParamErr
@@ -268,7 +270,8 @@ func (k *mkey) mapPages(start, length uint64) ([]byte, ifc.Status) {
 
 const anyPD = 1<<32 - 1
 
-// physical reports whether a key is one of physical addresses of a PD, as the driver's own are.
+// physical reports whether a key reaches all memory by physical addresses in a PD. Queues of the
+// network function, and UMR requests, read the guest's memory by such keys without the engine.
 func (t *keyTable) physical(key, pd uint32, write bool) bool {
 	k, ok := t.get(key >> 8)
 	if !ok {

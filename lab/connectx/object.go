@@ -10,19 +10,20 @@ import (
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
-// objects numbers the objects of a kind, as the driver sees them. Its lock is held for the table
-// alone.
+// objects has the objects of a kind by the numbers by which the driver names them. Its lock covers
+// the table, not the objects.
 type objects[T any] struct {
 	mu   sync.RWMutex
 	m    map[uint32]T
 	next uint32
 }
 
-// table returns o: of a part that embeds objects, it is the argument of on and drop.
+// table returns o. As a method of a part that embeds objects, it is the argument of on and drop.
 func (o *objects[T]) table() *objects[T] { return o }
 
-// add gives an object a number of at least first and at most last, other than recent ones. It
-// reports false if all are in use.
+// add gives an object a number from first to last. It gives a number again only when it has used all
+// others, so that a late reference to a destroyed object does not find another. It reports false if
+// all are in use.
 func (o *objects[T]) add(v T, first, last uint32) (num uint32, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -45,7 +46,7 @@ func (o *objects[T]) add(v T, first, last uint32) (num uint32, ok bool) {
 	}
 }
 
-// put is add with the number given, which must not be in use.
+// put adds an object with a given number. It reports false if that is in use.
 func (o *objects[T]) put(num uint32, v T) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -71,7 +72,7 @@ func (o *objects[T]) has(num uint32) bool {
 	return ok
 }
 
-// remove takes an object out. It reports false if there is none.
+// remove removes an object from the table. It reports false if there is none.
 func (o *objects[T]) remove(num uint32) (v T, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -87,7 +88,7 @@ func (o *objects[T]) all() []T {
 	return slices.Collect(maps.Values(o.m))
 }
 
-// clear takes all objects out. end, if not nil, ends what each holds.
+// clear removes all objects. end, if not nil, is called for each to release its resources.
 func (o *objects[T]) clear(end func(T) ifc.Status) {
 	o.mu.Lock()
 	all := o.m
@@ -100,7 +101,7 @@ func (o *objects[T]) clear(end func(T) ifc.Status) {
 	}
 }
 
-// give is add, with the number for the driver in a field of the output.
+// give adds an object and writes its number to the command's output.
 func (o *objects[T]) give(v T, first, last uint32, c *call, num ifc.Field) (uint32, ifc.Status) {
 	n, ok := o.add(v, first, last)
 	if !ok {
@@ -110,7 +111,7 @@ func (o *objects[T]) give(v T, first, last uint32, c *call, num ifc.Field) (uint
 	return n, ifc.StatusOk
 }
 
-// alloc returns the handler of a part P that gives out a number.
+// alloc returns the handler of a command that allocates a number and nothing else.
 func alloc[P any](of func(*P) *objects[struct{}], first, last uint32, num ifc.Field) func(*P, *call) ifc.Status {
 	return func(p *P, c *call) ifc.Status {
 		_, st := of(p).give(struct{}{}, first, last, c, num)
@@ -118,7 +119,8 @@ func alloc[P any](of func(*P) *objects[struct{}], first, last uint32, num ifc.Fi
 	}
 }
 
-// on returns the handler of a command that names an object of a part P by its number.
+// on returns the handler of a command about an object of part P, whose number is in field num of the
+// input.
 func on[P, T any](of func(*P) *objects[T], num ifc.Field, do func(T, *call) ifc.Status) func(*P, *call) ifc.Status {
 	return func(p *P, c *call) ifc.Status {
 		v, ok := of(p).get(num.U32(c.in))
@@ -129,8 +131,8 @@ func on[P, T any](of func(*P) *objects[T], num ifc.Field, do func(T, *call) ifc.
 	}
 }
 
-// drop returns the handler of a command that ends an object. end, if not nil, refuses that or ends
-// what the object holds.
+// drop returns the handler of a command that destroys an object. end, if not nil, releases the
+// object's resources, or refuses.
 func drop[P, T any](of func(*P) *objects[T], num ifc.Field, end func(T) ifc.Status) func(*P, *call) ifc.Status {
 	return func(p *P, c *call) ifc.Status {
 		v, ok := of(p).get(num.U32(c.in))
@@ -152,8 +154,8 @@ type call struct {
 	op, mod  uint16
 	in       []byte // at least as long as the structure
 	out      []byte // at least as long as the structure; the handler writes behind the first 8 bytes
-	syndrome uint32 // tells the reason of an error
+	syndrome uint32 // reason for an error
 }
 
-// ignore is what such a command does if nothing of it shows here.
+// ignore handles a command about an object without visible effect.
 func ignore[T any](T, *call) ifc.Status { return ifc.StatusOk }

@@ -7,7 +7,7 @@ import (
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
-// pdTable has the protection domains, which are the engine's.
+// pdTable has the protection domains. They are the engine's.
 type pdTable struct {
 	eng *engine.Device
 	objects[*engine.PD]

@@ -27,7 +27,7 @@ type qpTable struct {
 	uars  *objects[struct{}]
 	eqs   *eqTable
 	pds   *objects[*engine.PD]
-	umrPD *engine.PD // of QPs for UMR requests
+	umrPD *engine.PD // of QPs for UMR requests, which name none
 	keys  *keyTable
 	cqs   *cqTable
 	srqs  *srqTable
@@ -36,35 +36,35 @@ type qpTable struct {
 
 	count    int              // of commands alone
 	failures [2]failures      // of requests and receives
-	refused  [2]atomic.Uint64 // requests of peers that no receive completes with: invalid, and without rights
+	refused  [2]atomic.Uint64 // peers' requests that consume no receive: invalid, and without rights
 	flusher  flusher
 }
 
-// qp is a queue pair. The send queue follows the receive queue in the guest's memory; the doorbell
-// record has the number of receives that are posted, and that of blocks of 64 bytes of send
-// requests, of which 16 bits each count.
+// qp is a queue pair. The send queue follows the receive queue in the guest's memory. The doorbell
+// record counts the posted receives, and the 64-byte blocks of the posted send requests, in 16 bits
+// each.
 //
-// QPs of other types than RC, UC and UD, which the kernel makes for management and for UMR
-// requests, are UD QPs of the engine, of which the driver uses the local operations alone, except
-// for QP 1.
+// The kernel also makes QPs for management (QP 0 and QP 1) and for UMR requests (create_kernel_qp of
+// mlx5_ib). These are UD QPs of the engine. Only QP 1 sends datagrams; the others execute local
+// operations.
 type qp struct {
 	t         *qpTable
 	num       uint32
 	st        int // service type, qpType*
 	uar       uint32
-	userIndex uint32
+	userIndex uint32 // by which libmlx5 finds the QP of a CQE
 	e         *engine.QP
 	srq       *srq
 	context   []byte      // struct qpc, of commands alone
-	groups    []verbs.GID // that it has joined, of commands alone
+	groups    []verbs.GID // multicast groups that it has joined, of commands alone
 
 	sq      sender
 	rq      receiver
-	overrun atomic.Bool // a CQ had no room
+	overrun atomic.Bool // a CQ had no room for a completion
 }
 
 const (
-	// Sizes of the engine's rings, which need not hold all that the guest posts.
+	// Sizes of the engine's rings. They hold the next requests: the rest waits in the guest's memory.
 	engineSends = 31
 	engineRecvs = 15
 
@@ -92,8 +92,7 @@ func (t *qpTable) create(c *call) ifc.Status {
 	st, pdn := ifc.QpcSt.Int(ctx), ifc.QpcPd.U32(ctx)
 	typ, ok := engineTypes[st]
 	switch {
-	// Without what the capabilities do not have: umem, signatures, and CQEs that scatter data
-	// (cs_req).
+	// Features without a capability: umem, signatures, and CQEs that carry data (cs_req, cs_res).
 	case !ok, ifc.CreateQpInWqUmemValid.Is(c.in), ifc.CreateQpInQpcExt.Is(c.in), ifc.QpcDbrUmemValid.Is(ctx), ifc.QpcWqSignature.Is(ctx),
 		ifc.QpcCsReq.Is(ctx), ifc.QpcCsRes.Is(ctx), ifc.QpcState.Is(ctx):
 		return ifc.StatusBadParamErr
@@ -134,7 +133,7 @@ func (t *qpTable) create(c *call) ifc.Status {
 	}
 	var err error
 	if q.e, err = pd.CreateQP(init); err != nil {
-		q.closeQueues()
+		q.sq.close(&q.rq.ring)
 		return ifc.StatusNoResErr
 	}
 	q.num = q.e.Num()
@@ -151,7 +150,7 @@ func (t *qpTable) create(c *call) ifc.Status {
 	return ifc.StatusOk
 }
 
-// attachCQs finds the CQs. A QP may have only one.
+// attachCQs finds the CQs. A QP with one queue may name one CQ.
 func (q *qp) attachCQs(init *engine.QPInit) ifc.Status {
 	send, okSend := q.t.cqs.get(ifc.QpcCqnSnd.U32(q.context))
 	recv, okRecv := q.t.cqs.get(ifc.QpcCqnRcv.U32(q.context))
@@ -185,7 +184,7 @@ func (q *qp) mapQueues(pas []byte, init *engine.QPInit) ifc.Status {
 	default:
 		return ifc.StatusBadParamErr
 	}
-	// In units of 64 bytes, MLX5_SEND_WQE_BB.
+	// The size counts blocks of MLX5_SEND_WQE_BB, 64 bytes.
 	sends := 1 << ifc.QpcLogSqSize.Int(ctx)
 	if ifc.QpcNoSq.Is(ctx) {
 		sends = 0
@@ -197,7 +196,7 @@ func (q *qp) mapQueues(pas []byte, init *engine.QPInit) ifc.Status {
 	if recvs+sends == 0 {
 		return ifc.StatusOk
 	}
-	// One ring has the pages of both; it is that of the receive queue if there is one.
+	// Both queues share the pages and the doorbell record, which rq.ring owns.
 	both := ring{count: uint32(recvs*stride + sends*sendBlock), stride: 1}
 	if st := t.env.mapRing(&both, pas, ifc.QpcLogPageSize.Int(ctx), ifc.QpcPageOffset.Int(ctx), ifc.QpcDbrAddr.Get(ctx)); st != ifc.StatusOk {
 		return st
@@ -208,12 +207,7 @@ func (q *qp) mapQueues(pas []byte, init *engine.QPInit) ifc.Status {
 	return ifc.StatusOk
 }
 
-// closeQueues unmaps the queues. A doorbell may have found the QP before.
-func (q *qp) closeQueues() {
-	q.sq.close(&q.rq.ring) // both are in the same memory
-}
-
-// destroy takes the QP out first, so that doorbells do not find it any more.
+// destroy removes the QP from the table first, so that doorbells no longer find it.
 func (t *qpTable) destroy(c *call) ifc.Status {
 	q, ok := t.remove(ifc.DestroyQpInQpn.U32(c.in))
 	if !ok {
@@ -223,7 +217,7 @@ func (t *qpTable) destroy(c *call) ifc.Status {
 }
 
 func (q *qp) destroy() ifc.Status {
-	if q.e.Destroy() != nil { // it is attached to multicast groups
+	if q.e.Destroy() != nil { // the QP is in multicast groups
 		for _, gid := range q.groups {
 			q.e.DetachMulticast(gid)
 		}
@@ -231,19 +225,20 @@ func (q *qp) destroy() ifc.Status {
 	}
 	q.t.flusher.remove(q)
 	q.sq.paths.forget()
-	q.closeQueues()
+	q.sq.close(&q.rq.ring)
 	q.t.count--
 	return ifc.StatusOk
 }
 
-// failed makes the flusher watch for receives that the guest posts from now on.
+// failed makes the flusher complete the receives that the guest posts from now on.
 func (q *qp) failed() {
 	if q.srq == nil {
 		q.t.flusher.add(q)
 	}
 }
 
-// delivered ends the QP if a CQ had no room for a completion.
+// delivered makes the flusher move the QP to the error state if a CQ had no room for a completion: the
+// caller holds the engine's lock of the QP, which that takes.
 func (q *qp) delivered(ok bool) bool {
 	if !ok && !q.overrun.Swap(true) {
 		q.t.flusher.add(q)
@@ -251,7 +246,7 @@ func (q *qp) delivered(ok bool) bool {
 	return ok
 }
 
-// flush implements [failing]: a CQ that had no room ends the QP.
+// flush implements [failing].
 func (q *qp) flush() bool {
 	if q.overrun.Load() {
 		q.e.Modify(&verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
@@ -260,13 +255,13 @@ func (q *qp) flush() bool {
 	return q.e.Query().State == verbs.StateErr
 }
 
-// ring takes a doorbell of the send queue.
+// ring handles a doorbell of the send queue.
 func (q *qp) ring(b []byte, one bool) {
 	q.sq.show(b, one)
-	q.e.Doorbell() // it is ignored before RTS
+	q.e.Doorbell() // the engine ignores it before RTS
 }
 
-// qpEvents are the types of events, by the engine's.
+// qpEvents are the types of events by the engine's types.
 var qpEvents = map[verbs.AsyncEventType]uint8{
 	verbs.EventCommEst: ifc.EventCommEst, verbs.EventSQDrained: ifc.EventSqDrained, verbs.EventQPFatal: ifc.EventWqCatasError,
 	verbs.EventQPReqErr: ifc.EventWqInvalReqError, verbs.EventQPAccessErr: ifc.EventWqAccessError,

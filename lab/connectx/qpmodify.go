@@ -13,12 +13,12 @@ import (
 type transition struct {
 	from, to verbs.QPState
 	any      bool        // from any state
-	takes    []ifc.Field // of the context, always
-	takesRC  []ifc.Field // of RC alone
-	optional uint64      // bits of opt_param_mask that it knows
+	takes    []ifc.Field // fields of the context that it always sets
+	takesRC  []ifc.Field // and those that it sets for RC alone
+	optional uint64      // bits of opt_param_mask that it accepts
 }
 
-// optional are the fields that a bit of opt_param_mask selects.
+// optional are the fields that each bit of opt_param_mask selects.
 var optional = map[uint64][]ifc.Field{
 	ifc.OptparRre: {ifc.QpcRre}, ifc.OptparRae: {ifc.QpcRae, ifc.QpcAtomicMode}, ifc.OptparRwe: {ifc.QpcRwe},
 	ifc.OptparPkeyIndex: {inPath(ifc.AdsPkeyIndex)}, ifc.OptparQKey: {ifc.QpcQKey}, ifc.OptparRnrTimeout: {ifc.QpcMinRnrNak},
@@ -34,12 +34,14 @@ const (
 	optparUsual  = optparRights | ifc.OptparPmState | ifc.OptparRnrTimeout | ifc.OptparAltAddrPath | ifc.OptparQKey | ifc.OptparCounterSetId | ifc.OptparLagTxAff | ifc.OptparPpIndex
 )
 
-// inPath returns the place in the context of a field of its primary path.
+// inPath returns the place in the context of a field of its primary path, struct mlx5_ifc_ads_bits.
 func inPath(f ifc.Field) ifc.Field {
 	return f.In(ifc.QpcPrimaryAddressPath)
 }
 
-// transitions are the commands, with what the kernel's __mlx5_ib_modify_qp gives them.
+// transitions are the commands. They take the fields that the InfiniBand Architecture requires and
+// allows for each transition (vol. 1, Modify Queue Pair), which mlx5_ib's __mlx5_ib_modify_qp fills in:
+// its opt_mask has the optional ones.
 var transitions = map[uint16]transition{
 	ifc.OpRst2initQp: {
 		from: verbs.StateReset, to: verbs.StateInit, optional: optparUsual | ifc.OptparPkeyIndex | ifc.OptparPriPort,
@@ -68,14 +70,14 @@ var transitions = map[uint16]transition{
 
 var transitionCommands = func() map[uint16]func(*qpTable, *call) ifc.Status {
 	all := map[uint16]func(*qpTable, *call) ifc.Status{}
-	for op := range transitions { // all have the QP's number at the same place
+	for op := range transitions { // which all have the QP's number at one place
 		all[op] = on((*qpTable).table, ifc.Rst2initQpInQpn, (*qp).modify)
 	}
 	return all
 }()
 
-// modify executes a transition. All of them have the mask and the context at the same places; those
-// to the error and reset states have neither.
+// modify executes a transition. All commands have the mask and the context at the same places, but
+// those to the error and reset states have neither.
 func (q *qp) modify(c *call) ifc.Status {
 	t := transitions[c.op]
 	now := q.e.Query().State
@@ -122,7 +124,7 @@ func (q *qp) modify(c *call) ifc.Status {
 
 var qpRights = rights{ifc.QpcRre: verbs.AccessRemoteRead, ifc.QpcRwe: verbs.AccessRemoteWrite, ifc.QpcRae: verbs.AccessRemoteAtomic}
 
-// attributes returns what a transition changes, as the engine has it.
+// attributes returns the attributes that a transition changes, as the engine has them.
 func (q *qp) attributes(ctx []byte, t transition, mask uint64) (*verbs.QPAttr, verbs.QPAttrMask) {
 	path := ifc.QpcPrimaryAddressPath.At(ctx)
 	a := &verbs.QPAttr{
@@ -135,8 +137,8 @@ func (q *qp) attributes(ctx []byte, t transition, mask uint64) (*verbs.QPAttr, v
 	if q.st == ifc.QpTypeQp1 {
 		a.QKey = gsiQKey
 	}
-	// The engine checks, as a real adapter does, that a transition has what the InfiniBand
-	// Architecture (Modify Queue Pair) requires; the driver's mask names only what is optional.
+	// The engine checks that a transition has the attributes that the InfiniBand Architecture requires.
+	// The driver's mask names the optional ones alone.
 	known := verbs.MaskState
 	if t.any {
 		return a, known

@@ -13,11 +13,11 @@ import (
 type EventKind uint8
 
 const (
-	RecordCommand  EventKind = iota // a command, when it has been executed
+	RecordCommand  EventKind = iota // a command that has been executed
 	RecordDoorbell                  // a store to a page of doorbells
-	RecordWQE                       // a send request, as it is when its doorbell rings
-	RecordCQE                       // a completion, as the driver finds it
-	RecordEQE                       // an event, as the driver finds it
+	RecordWQE                       // a send request, at its doorbell
+	RecordCQE                       // a completion, as written
+	RecordEQE                       // an event, as written
 	RecordReset                     // a function level reset
 	RecordRefusal                   // why a request that configures a key is refused
 )
@@ -26,14 +26,14 @@ func (k EventKind) String() string {
 	return [...]string{"command", "doorbell", "wqe", "cqe", "eqe", "reset", "refusal"}[k]
 }
 
-// Event is something that happens between the driver and the adapter, for [Config].Record. In and
-// Out are valid during the call.
+// Event is an exchange between the driver and the adapter, for [Config].Record. In and Out are valid
+// during the call.
 type Event struct {
 	Kind   EventKind
 	Number uint32 // opcode of a command, UAR of a doorbell, number of the queue
-	Offset int    // of a doorbell in its page, of an entry in its queue, of a request that is refused
+	Offset int    // of a doorbell in its page, of an entry in its queue, of a refused request
 	Status uint8  // of a command
-	In     []byte // of a command, what has been stored, or the entry
+	In     []byte // of a command, the stored bytes, or the entry
 	Out    []byte // of a command
 	Reason string // of a refusal
 }

@@ -4,7 +4,7 @@ package connectx
 
 import "github.com/goverbs/verbs/lab/connectx/internal/ifc"
 
-// resources are objects that have nothing but a number.
+// resources are the objects that consist of a number.
 type resources struct {
 	caps                                 *capabilities
 	uars, uarPages, tds, xrcds, counters objects[struct{}]
@@ -31,12 +31,11 @@ func (r *resources) reset() {
 	}
 }
 
-const firstUAR = 16 // of the pages of the BAR: the others are the initialization segment's and MSI-X's
+const firstUAR = 16 // pages of the BAR; those before are the initialization segment and MSI-X
 
-// allocUAR gives out the first UAR of a page of the driver's processor, which maps all that are in
-// it.
+// allocUAR allocates all UARs in a page of the driver's processor, and returns the first. The driver
+// maps the page, and derives the others from the first (mlx5_core's alloc_uars_page).
 func (r *resources) allocUAR(c *call) ifc.Status {
-	// mlx5_core's alloc_uars_page maps a page and counts on all UARs that are in it.
 	n := r.caps.uarsPerPage()
 	page, ok := r.uarPages.add(struct{}{}, firstUAR/n, (1<<logUARs-1)/n)
 	if !ok {

@@ -13,16 +13,16 @@ const (
 	sendRecord = 1
 )
 
-// ring is a queue in the guest's memory with its doorbell record: mapped at an offset, as entries
-// of a size and number that are powers of two.
+// ring is a queue in the guest's memory with its doorbell record. The number of entries is a power of
+// two, so that an index modulo that number names an entry.
 type ring struct {
 	view, record *vfiouser.View
 	mem          []byte // of the entries
-	start        int    // of mem in view
-	recordOff    int
+	start        int    // offset of mem in view
+	recordOff    int    // offset of the doorbell record in record
 	count        uint32
 	stride       int
-	taken        uint16 // entries of a send or receive queue that the adapter has taken
+	taken        uint16 // counts entries that the adapter has taken, of a send or receive queue
 }
 
 func (r *ring) close() {
@@ -40,16 +40,17 @@ func (r *ring) at(i uint32) []byte {
 	return r.mem[o : o+r.stride]
 }
 
-// posted returns word n of the doorbell record.
+// posted returns word n of the doorbell record: the driver's count of what it has posted.
 func (r *ring) posted(n int) uint32 { return bigEndian(r.record.Word(r.recordOff + 4*n).Load()) }
 
-// waiting returns how many receives are posted that have not been taken.
+// waiting returns the number of posted receives that have not been taken, at most count whatever the
+// guest claims.
 func (r *ring) waiting() int {
 	return int(min(uint32(uint16(r.posted(recvRecord))-r.taken), r.count))
 }
 
-// mapRing maps a ring of count entries of stride bytes from a list of pages. The offset within the
-// first page has units of 1/64 of it.
+// mapRing maps a ring of count entries of stride bytes from a list of pages. The unit of offset, the
+// ring's start in the first page, is 1/64 of a page (page_offset of contexts).
 func (e *env) mapRing(r *ring, list []byte, logPage, offset int, record uint64) ifc.Status {
 	shift := 12 + logPage
 	if shift > 30 {
@@ -73,8 +74,8 @@ func (e *env) mapRing(r *ring, list []byte, logPage, offset int, record uint64) 
 	return st
 }
 
-// doorbellRecord maps a doorbell record: two big endian words at an address of eight bytes'
-// alignment, of which the view has the first at the offset that is returned.
+// doorbellRecord maps the page of a doorbell record, two big endian words at a multiple of 8 bytes, and
+// returns the record's offset in the page.
 func (e *env) doorbellRecord(addr uint64) (v *vfiouser.View, off int, st ifc.Status) {
 	if addr%8 != 0 {
 		return nil, 0, ifc.StatusBadParamErr

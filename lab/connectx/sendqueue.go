@@ -8,25 +8,26 @@ import (
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
-// Send requests (WQEs) are a control segment and others that depend on the opcode, in units of 16
-// bytes, and begin at blocks of 64 (mlx5_ib's wr.c, libmlx5's qp.c).
+// A send request (WQE) is a control segment and segments that depend on the opcode, in units of 16
+// bytes. It begins at a block of 64 bytes (mlx5_ib's wr.c, libmlx5's qp.c).
 const (
-	maxSGEs = 62 // of a request: its size has 6 bits, of which the control segment takes one
+	maxSGEs = 62 // the size of a request has 6 bits, and counts the control segment
 
 	segment   = 16
-	sendBlock = 64
+	sendBlock = 64 // MLX5_SEND_WQE_BB
 	maxWQE    = (maxSGEs + 1) * segment
 
-	ctrlOpcode = 3 // behind the modifier and the index
+	// struct mlx5_wqe_ctrl_seg
 	ctrlIndex  = 1
-	ctrlQPNDS  = 4
+	ctrlOpcode = 3
+	ctrlQPNDS  = 4  // number of the QP in the upper 24 bits, size in the lower 6
 	ctrlFlags  = 11 // fm_ce_se
 	ctrlImm    = 12
 )
 
-// request copies the request of a send queue at an index, behind which the guest has posted blocks,
-// and returns its size, or 0 if it is larger than that or than the queue. The copy is what is
-// checked: the guest may go on to write.
+// request copies the request at an index of a send queue, where the guest has posted blocks, and
+// returns its size, or 0 if it takes more blocks than those or the queue has. Callers check and use the
+// copy alone: the guest may still write to its memory.
 func (r *ring) request(wqe *[maxWQE]byte, index, blocks uint16) int {
 	copy(wqe[:], r.at(uint32(index)))
 	size := int(be.Uint32(wqe[ctrlQPNDS:])&0x3f) * segment
@@ -34,7 +35,7 @@ func (r *ring) request(wqe *[maxWQE]byte, index, blocks uint16) int {
 		return 0
 	}
 	for done := sendBlock; done < size; done += sendBlock {
-		copy(wqe[done:], r.at(uint32(index)+uint32(done/sendBlock))) // wraps around
+		copy(wqe[done:], r.at(uint32(index)+uint32(done/sendBlock))) // a request may wrap around
 	}
 	return size
 }
@@ -42,14 +43,14 @@ func (r *ring) request(wqe *[maxWQE]byte, index, blocks uint16) int {
 // blocksOf returns the number of blocks that a request of size bytes takes.
 func blocksOf(size int) uint16 { return uint16((size + sendBlock - 1) / sendBlock) }
 
-// Keys with a meaning of their own.
+// Keys with a meaning of their own, which QUERY_SPECIAL_CONTEXTS reports.
 const (
 	reservedLKey  = 0x100
 	nullMKey      = 0x200
 	terminateLKey = 0x300
 )
 
-// The engine's ID of a request is its counter, and the opcode of a send request.
+// The engine's ID of a request is its counter, with the opcode of a send request above.
 const idOpcode = 32
 
 func sendID(counter uint16, opcode byte) uint64 { return uint64(opcode)<<idOpcode | uint64(counter) }
@@ -64,9 +65,11 @@ type shown struct {
 	copies   map[uint16][]byte // requests that came by BlueFlame, by their index
 }
 
-const maxCopies = 16 // of a queue: others are read from memory
+const maxCopies = 16 // of a queue: other requests are read from memory
 
-// ring takes a doorbell of a queue.
+// ring takes a doorbell of a queue, of which b is the start of a request or all of it. A plain doorbell
+// shows all requests that the doorbell record counts; one that is a copy of a request shows the
+// requests up to that one, as the copies of later ones may be on their way.
 func (s *shown) ring(b []byte, one bool, r *ring) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,9 +80,9 @@ func (s *shown) ring(b []byte, one bool, r *ring) {
 	index := be.Uint16(b[ctrlIndex:])
 	end := index + uint16(requestBlocks(b))
 	switch {
-	case !one, end == index, int16(record-end) < 0:
+	case !one, end == index, int16(record-end) < 0: // the request is malformed, or ahead of the record
 		s.end = record
-	case int16(index-s.end) >= 0:
+	case int16(index-s.end) >= 0: // not shown before
 		s.end = end
 		if len(b) >= sendBlock && len(s.copies) < maxCopies {
 			if s.copies == nil {
@@ -96,9 +99,9 @@ func (s *shown) to() uint16 {
 	return s.end
 }
 
-// use replaces a request that has been read from memory by its copy, if there is one. Both must
-// agree, but for the completion that the copy may ask for: by that mlx5_core finds out which of
-// them is executed (wc.c). It reports false if they do not.
+// use replaces a request from memory by its BlueFlame copy, if there is one. It reports false if they
+// differ in more than the request for a completion, by which mlx5_core tests whether the adapter
+// executes the copy (wc.c, mlx5_wc_post_nop).
 func (s *shown) use(index uint16, wqe []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,8 +126,8 @@ func (s *shown) reset() {
 
 const flameSize = 1 << logRegister / 2
 
-// requestBlocks returns the size of a request that fits in a register, of which b is the start, or
-// 0.
+// requestBlocks returns the number of blocks of the request that b begins, or 0 if that does not fit in
+// a register.
 func requestBlocks(b []byte) int {
 	if len(b) < 8 {
 		return 0

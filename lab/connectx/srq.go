@@ -38,8 +38,9 @@ type srqTable struct {
 }
 
 // srq is a shared receive queue: a list that is linked through the first 16 bytes of its entries
-// (struct mlx5_wqe_srq_next_seg). Word 0 of the doorbell record counts the receives that are
-// posted. Drivers make them as RMPs, or as XRC SRQs, of which the domain has no meaning here.
+// (struct mlx5_wqe_srq_next_seg), as receives are posted again in any order. Word 0 of the doorbell
+// record counts the posted receives. The driver makes SRQs as RMPs, or as XRC SRQs, whose XRC domain has
+// no meaning here (mlx5_ib's srq_cmd.c, create_srq_split).
 type srq struct {
 	t       *srqTable
 	num     uint32
@@ -47,12 +48,12 @@ type srq struct {
 	context []byte // struct xrc_srqc or rmpc
 	ring    ring
 
-	head uint32 // entry that is next, of refill, under the engine's lock of the SRQ
+	head uint32 // next entry, of refill, under the engine's lock of the SRQ
 }
 
 const (
 	maxSRQs   = 1 << 16 // log_max_srq
-	maxRecvs  = 1 << 18 // of all SRQs, each of which takes up to 1 KiB here
+	maxRecvs  = 1 << 18 // of all SRQs: each takes up to 1 KiB here
 	srqHeader = 16
 	rmpReady  = 1 // rmpc.state
 )
@@ -80,8 +81,8 @@ func (t *srqTable) createRMP(c *call) ifc.Status {
 	return s.create(c, ifc.CreateRmpOutRmpn, list.At(c.in), ifc.WqLogWqPgSz.Int(wq), ifc.WqPageOffset.Int(wq), ifc.WqDbrAddr.Get(wq), ifc.WqPd.U32(wq), ifc.WqLwm.Int(wq))
 }
 
-// create maps an SRQ and makes that of the engine. Its ring there holds all receives, as the limit
-// is compared with their number.
+// create maps an SRQ and creates the engine's. The engine's ring holds all receives, as it compares
+// their number with the limit.
 func (s *srq) create(c *call, num ifc.Field, list []byte, logPage, offset int, record uint64, pdn uint32, limit int) ifc.Status {
 	t := s.t
 	pd, ok := t.pds.get(pdn)
@@ -146,10 +147,10 @@ func (s *srq) modifyRMP(c *call) ifc.Status {
 	return s.arm(ifc.WqLwm.Int(ifc.RmpcWq.At(ctx)))
 }
 
-// refill takes the receives that the doorbell record shows. The engine's SRQ is locked.
+// refill translates the receives that the doorbell record counts. The engine's SRQ is locked.
 func (s *srq) refill(r *engine.Ring) {
-	// The driver has linked the entries in the order in which it posts them, and the adapter
-	// follows the links (mlx5_ib's and libmlx5's srq.c).
+	// The driver links the entries in the order of posting (mlx5_ib's and libmlx5's srq.c). An index
+	// of the guest is taken modulo the size of the ring.
 	for range s.ring.waiting() {
 		w, sges := r.NextRecv()
 		if w == nil {

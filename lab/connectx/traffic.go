@@ -8,10 +8,10 @@ import (
 	"sync/atomic"
 )
 
-// traffic counts frames of a class, struct traffic_counter.
+// traffic counts the frames of a class (struct mlx5_ifc_traffic_counter_bits).
 type traffic struct {
 	packets, octets atomic.Uint64
-	sizes           [10]atomic.Uint64 // see sizeOf
+	sizes           [10]atomic.Uint64 // by sizeOf
 }
 
 func (t *traffic) add(frame []byte) {
@@ -20,8 +20,8 @@ func (t *traffic) add(frame []byte) {
 	t.sizes[sizeOf(len(frame))].Add(1)
 }
 
-// sizeOf returns the index of a frame's size in the counters of RFC 2819, which count the check
-// sequence of 4 bytes: to 64, 127, 255, 511, 1023, 1518, 2047, 4095, 8191 and 10239 bytes.
+// sizeOf returns the index of a frame's counter by size, as in RFC 2819: up to 64, 127, 255, 511, 1023,
+// 1518, 2047, 4095, 8191 and 10239 bytes, with the check sequence of 4 bytes.
 func sizeOf(n int) int {
 	n += 4
 	switch i := max(bits.Len(uint(n))-6, 0); {
@@ -36,7 +36,7 @@ func sizeOf(n int) int {
 	}
 }
 
-// sum returns what is counted of classes.
+// sumOf returns the sums of several classes.
 func sumOf(list []traffic) (packets, octets uint64) {
 	for i := range list {
 		packets += list[i].packets.Load()

@@ -12,11 +12,11 @@ import (
 
 // transport is the RDMA half of the adapter: memory keys, CQs, QPs and SRQs, which engine executes.
 //
-// The engine reads the guest's queues through the refill functions and hands completions to
-// deliver, with its locks held: that of the QP and, for an SRQ, that too. These functions take
-// cq.mu and then eq.mu, and the locks of tables. So no lock of this package is held while the
-// engine is called; a table's is held for the table alone. What a doorbell needs of a QP belongs to
-// the engine's lock of the QP, as the functions that use it are called with that.
+// Locks: the engine reads the guest's queues through the refill functions and hands completions to
+// deliver, and holds its lock of the QP, and of the SRQ, meanwhile. These functions take cq.mu, then
+// eq.mu, and the locks of tables. So no lock of this package is held while the engine is called: a
+// table's lock covers the table alone, and the state that refill needs of a queue is guarded by the
+// engine's lock.
 type transport struct {
 	infiniBand bool
 	eng        *engine.Device
@@ -66,8 +66,7 @@ func newTransport(cfg Config, guid uint64, env *env, caps *capabilities, uars *o
 	return t, nil
 }
 
-// reset destroys all objects, of which others depend on those that come later. No command is being
-// executed.
+// reset destroys all objects, users first. No command may be running.
 func (t *transport) reset() {
 	t.qps.clear((*qp).destroy)
 	t.srqs.clear((*srq).destroy)
@@ -87,14 +86,14 @@ func (t *transport) close() error {
 	return t.eng.Close()
 }
 
-// setAddress sets GID i to that of a struct roce_addr_layout, or removes it if that is zero.
+// setAddress sets GID i from a struct roce_addr_layout, or removes it if the address is zero.
 func (t *transport) setAddress(i int, addr []byte) ifc.Status {
 	const roceV2 = 2
 	a := netip.AddrFrom16([16]byte(ifc.RoceAddrLayoutSourceL3Address.At(addr))).Unmap()
 	if a.IsUnspecified() || a == netip.IPv4Unspecified() || ifc.RoceAddrLayoutRoceVersion.Get(addr) != roceV2 {
 		a = netip.Addr{}
 	}
-	t.paths.turn.Add(1)
+	t.paths.gidChanges.Add(1)
 	// A network that needs the zone of a link-local address goes without this GID.
 	if err := t.eng.SetGID(i, a); err != nil && !a.IsLinkLocalUnicast() {
 		return ifc.StatusBadParamErr

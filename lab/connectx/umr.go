@@ -9,8 +9,9 @@ import (
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
-// A UMR request configures an mkey: it registers memory, binds a memory window or invalidates
-// either. Behind the control segment, whose last word names the key, it has
+// A UMR (user-mode memory registration) request configures an mkey: it registers memory, binds a
+// memory window, or invalidates either. It consists of a control segment, whose last word names the
+// key, and
 //
 //	struct mlx5_wqe_umr_ctrl_seg   what to change, and in which state the key must be
 //	struct mkc                     new values of the fields that the mask selects
@@ -21,16 +22,17 @@ const (
 	umrCtrlSize = 48
 	umrLeast    = segment + umrCtrlSize + ifc.MkcSize
 
-	umrOctowords = 4  // of entries
-	umrOffset    = 6  // of the first one, in octowords: the lower 16 bits
-	umrMask      = 8  // mkeyMask*
-	umrOffsetTop = 16 // the upper 32 bits
+	// Offsets in struct mlx5_wqe_umr_ctrl_seg, in whose first byte are the flags.
+	umrOctowords = 4  // number of entries in units of 16 bytes
+	umrOffset    = 6  // lower 16 bits of the first entry's offset, in the same unit
+	umrMask      = 8  // MLX5_MKEY_MASK_*
+	umrOffsetTop = 16 // upper 32 bits of the offset
 	umrReserved  = 20
 )
 
-// Flags of the first byte.
+// Flags, MLX5_UMR_*.
 const (
-	umrCheckQPN     = 1 << 3 // the key must be bound to this QP
+	umrCheckQPN     = 1 << 3 // fails unless the key is bound to this QP
 	umrOffsetValid  = 1 << 4
 	umrCheckNotFree = 1 << 5 // fails if the key is not free
 	umrCheckFree    = 2 << 5 // fails if it is
@@ -40,7 +42,7 @@ const (
 	umrFlags  = umrCheckQPN | umrOffsetValid | umrChecks | umrInline
 )
 
-// umrFields are the fields that a bit of the mask selects.
+// umrFields are the fields that each bit of the mask selects.
 var umrFields = map[uint64][]ifc.Field{
 	ifc.MkeyMaskLen: {ifc.MkcLen, ifc.MkcLength64}, ifc.MkeyMaskPageSize: {ifc.MkcLogPageSize}, ifc.MkeyMaskStartAddr: {ifc.MkcStartAddr}, ifc.MkeyMaskPd: {ifc.MkcPd},
 	ifc.MkeyMaskEnRinval: {ifc.MkcEnRinval}, ifc.MkeyMaskKey: {ifc.MkcMkey70}, ifc.MkeyMaskQpn: {ifc.MkcQpn}, ifc.MkeyMaskLr: {ifc.MkcLr}, ifc.MkeyMaskLw: {ifc.MkcLw},
@@ -53,12 +55,12 @@ type updater struct {
 	env      *env
 	keys     *keyTable
 	qpn, pdn uint32
-	kernel   bool // the kernel's own QP of such requests, which has no PD
-	datagram bool // of UD, which has none
-	fastReg  bool // may load lists of pages, qpc.fre
+	kernel   bool // the kernel's QP for UMR requests, which has no PD and may set any
+	datagram bool // a UD QP, which has no UMR requests
+	fastReg  bool // may load lists of pages: qpc.fre, which create_kernel_qp sets
 }
 
-// keyUpdate is a request. Those of the fields that describe the key are set when it has been found.
+// keyUpdate is a UMR request.
 type keyUpdate struct {
 	*updater
 	wqe, ctrl, mkc []byte
@@ -67,21 +69,22 @@ type keyUpdate struct {
 	mask           uint64
 	offset, size   int // bytes, of the translation entries
 
-	k         *mkey // locked
-	old, next []byte
+	// Set once the key has been found.
+	k         *mkey  // locked
+	old, next []byte // its context
 	free      bool
-	only      uint32 // QP that has the key
+	only      uint32 // QP that the key is bound to, or anyQP
 }
 
-// refusal is a reason to refuse a request. Its name is for the recorder.
+// refusal is a reason to refuse a request. The recorder gets its name.
 type refusal struct {
 	name    string
 	refuses func(u *keyUpdate) bool
 }
 
-// malformed are the reasons for which a QP may not make a request. The driver makes none of these.
-// Lists of pages are for the kernel's queues (qpc.fre), and so is another PD for its own QP of such
-// requests: with these a program would reach all memory.
+// malformed are the reasons to refuse a request whatever the key. Programs write to their queues
+// without the driver: one that could load a list of pages (qpc.fre), or set the PD, would reach all
+// memory. Only the kernel's queues may.
 var malformed = []refusal{
 	{"the QP is of UD", func(u *keyUpdate) bool { return u.datagram }},
 	{"unknown flags", func(u *keyUpdate) bool { return u.flags&^umrFlags != 0 }},
@@ -108,8 +111,8 @@ var malformed = []refusal{
 	}},
 }
 
-// conflicts are the reasons for which a key is not changed: it fails with a memory window bind
-// error.
+// conflicts are the reasons to refuse a request because of its key: it fails with
+// IBV_WC_MW_BIND_ERR.
 var conflicts = []refusal{
 	{"the key has been destroyed", func(u *keyUpdate) bool { return u.k.gone }},
 	{"the key is not for such requests", func(u *keyUpdate) bool { return !ifc.MkcUmrEn.Is(u.old) }},
@@ -122,14 +125,14 @@ var conflicts = []refusal{
 		to := ifc.MkcQpn.U32(u.next)
 		return u.mask&ifc.MkeyMaskQpn != 0 && to != anyQP && to != u.qpn
 	}},
-	{"the key is of another variant", func(u *keyUpdate) bool { // one that gets a new variant is named by either
+	{"the key is of another variant", func(u *keyUpdate) bool { // a request that sets the variant may name either
 		return (u.mask&ifc.MkeyMaskKey == 0 || ifc.MkcFree.Is(u.next)) && ifc.MkcMkey70.U32(u.old) != u.key&0xff
 	}},
 	{"the QP may not load a list of pages", func(u *keyUpdate) bool {
 		mode := mkeyMode(u.old)
 		return u.size > 0 && mode != ifc.MkcModeKlms && (mode != ifc.MkcModeMtt || !u.fastReg)
 	}},
-	{"the key has no room for the entries", func(u *keyUpdate) bool { // updates have units of 64 bytes
+	{"the key has no room for the entries", func(u *keyUpdate) bool { // which is in units of 64 bytes, as updates are
 		return u.size > 0 && u.offset+u.size > (int(ifc.MkcTranslationsOctwordSize.U32(u.old))+3)&^3*octoword
 	}},
 }
@@ -149,7 +152,7 @@ func (q *updater) record(wqe []byte, reason string) {
 	q.env.record(Event{Kind: RecordRefusal, Number: q.qpn, Offset: int(be.Uint16(wqe[ctrlIndex:])), Reason: reason})
 }
 
-// parse returns a request, of which wqe has at least umrLeast bytes.
+// parse returns the request in wqe, which has at least umrLeast bytes.
 func (q *updater) parse(wqe []byte) *keyUpdate {
 	c := wqe[segment:][:umrCtrlSize]
 	return &keyUpdate{
@@ -160,7 +163,7 @@ func (q *updater) parse(wqe []byte) *keyUpdate {
 	}
 }
 
-// wellFormed reports whether a request is one that the QP may make.
+// wellFormed reports whether the QP may post a request.
 func (q *updater) wellFormed(wqe []byte) bool {
 	if len(wqe) < umrLeast {
 		q.record(wqe, "the request is too short")
@@ -169,7 +172,8 @@ func (q *updater) wellFormed(wqe []byte) bool {
 	return !q.parse(wqe).refused(malformed)
 }
 
-// entries returns the translation entries of a request.
+// entries returns the translation entries of a request: from the request itself, or from memory, which
+// its data segment names by one of the kernel's physical keys.
 func (u *keyUpdate) entries() (list []byte, ok bool) {
 	if u.size == 0 || u.flags&umrInline != 0 {
 		return u.wqe[umrLeast:][:u.size], true
@@ -182,7 +186,7 @@ func (u *keyUpdate) entries() (list []byte, ok bool) {
 	return list, u.keys.physical(key, pd, false) && u.env.mem.ReadAt(list, be.Uint64(at[8:])) == nil
 }
 
-// execute executes a request that is well-formed. The engine's QP is locked.
+// execute executes a well-formed request. The engine's QP is locked.
 func (q *updater) execute(wqe []byte) verbs.WCStatus {
 	u := q.parse(wqe)
 	list, ok := u.entries()
@@ -226,7 +230,8 @@ func (q *updater) execute(wqe []byte) verbs.WCStatus {
 	return verbs.WCSuccess
 }
 
-// invalidate makes a key free, which a peer's SEND names. The engine's QP is locked.
+// invalidate frees the key that a peer's SEND with Invalidate names. It reports false if the peer may
+// not: en_rinval, the QP and the PD decide. The engine's QP is locked.
 func (q *updater) invalidate(key uint32) bool {
 	k, ok := q.keys.get(key >> 8)
 	if !ok {

@@ -14,7 +14,7 @@ import (
 
 const inlineBit = 1 << 31 // of a data segment's length
 
-// sendOps are the requests that the engine executes, by their opcode.
+// sendOps are the opcodes of the engine for those of WQEs.
 var sendOps = map[byte]uint32{
 	ifc.OpcodeSendInval: abi.IB_UVERBS_WR_SEND_WITH_INV, ifc.OpcodeRdmaWrite: abi.IB_UVERBS_WR_RDMA_WRITE,
 	ifc.OpcodeRdmaWriteImm: abi.IB_UVERBS_WR_RDMA_WRITE_WITH_IMM, ifc.OpcodeSend: abi.IB_UVERBS_WR_SEND,
@@ -23,36 +23,37 @@ var sendOps = map[byte]uint32{
 	ifc.OpcodeNop: engine.OpDevice, ifc.OpcodeUmr: engine.OpDevice,
 }
 
-// invalidOp is an opcode that the engine does not have: the request fails in its turn with
-// WCLocQPOpErr.
+// invalidOp is no opcode of the engine: a malformed request fails with WCLocQPOpErr after those before
+// it.
 const invalidOp = 0xffff
 
-// sender is the send queue of a QP, whose requests it translates for the engine. What it has taken
-// of the ring, and the paths, are of the functions that the engine calls, under its lock of the QP.
+// sender is the send queue of a QP. It translates requests for the engine: refill and execute run under
+// the engine's lock of the QP, which guards ring.taken and the paths.
 type sender struct {
 	env      *env
 	num      uint32 // of the QP
-	datagram bool   // of UD, as the engine has it
+	datagram bool   // of the engine's type UD
 	ring
 	shown   shown
-	qkey    atomic.Uint32 // that of the QP's context
+	qkey    atomic.Uint32 // of the QP's context
 	paths   paths
 	updates updater
 }
 
-// show takes a doorbell.
+// show handles a doorbell.
 func (q *sender) show(b []byte, one bool) {
 	q.shown.ring(b, one, &q.ring)
 	q.snapshot()
 }
 
-// reset forgets what has been posted. Nothing calls the functions for the engine, until INIT.
+// reset forgets the posted requests. The engine calls nothing in the state Reset.
 func (q *sender) reset() {
 	q.taken = 0
 	q.shown.reset()
 }
 
-// close unmaps the ring that has the requests. A doorbell may have found the QP before.
+// close unmaps r, the ring that has the requests. A doorbell may have found the QP before, and ring
+// later.
 func (q *sender) close(r *ring) {
 	q.shown.mu.Lock()
 	defer q.shown.mu.Unlock()
@@ -60,7 +61,7 @@ func (q *sender) close(r *ring) {
 	r.close()
 }
 
-// snapshot records the requests that a doorbell shows, as they are now.
+// snapshot records the requests that doorbells have shown, as they are now.
 func (q *sender) snapshot() {
 	if q.env.recorder == nil {
 		return
@@ -80,7 +81,7 @@ func (q *sender) snapshot() {
 	}
 }
 
-// refill translates the requests that a doorbell has shown. The engine's QP is locked.
+// refill translates the requests that doorbells have shown. The engine's QP is locked.
 func (q *sender) refill(r *engine.Ring) {
 	if q.count == 0 {
 		return
@@ -111,12 +112,12 @@ func (q *sender) refill(r *engine.Ring) {
 	}
 }
 
-// translate makes the engine's request of a WQE. It reports false if that is malformed.
+// translate makes the engine's request from a WQE. It reports false if the WQE is malformed.
 func (q *sender) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inline []byte) bool {
 	opcode, flags := wqe[ctrlOpcode], wqe[ctrlFlags]
 	op, known := sendOps[opcode]
 	switch {
-	case !known, wqe[0] != 0, // modifier
+	case !known, wqe[0] != 0, // opcode modifier
 		be.Uint16(wqe[ctrlIndex:]) != q.taken, be.Uint32(wqe[ctrlQPNDS:])>>8 != q.num, wqe[7]&0xc0 != 0,
 		flags&0x11 != 0, flags&0x0c == 0x04: // reserved
 		return false
@@ -128,13 +129,15 @@ func (q *sender) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inl
 	if flags&ifc.WqeCtrlSolicited != 0 {
 		w.Wr.SendFlags |= uint32(verbs.SendSolicited)
 	}
+	// mlx5_ib sets FenceInitiatorSmall behind a UMR request, which the engine executes in order anyway.
+	// The larger ones wait for READs and atomics as well (wr.c).
 	if fence := flags & 0xe0; fence > ifc.FenceInitiatorSmall {
 		w.Wr.SendFlags |= uint32(verbs.SendFence)
 	}
 	switch opcode {
 	case ifc.OpcodeNop:
 		return true
-	case ifc.OpcodeUmr:
+	case ifc.OpcodeUmr: // the engine hands the copy to execute
 		return q.updates.wellFormed(inline[:copy(inline, wqe)])
 	case ifc.OpcodeSendInval:
 		*w.Wr.Ex.InvalidateRkey() = be.Uint32(wqe[ctrlImm:])
@@ -154,7 +157,7 @@ func (q *sender) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inl
 	case ifc.OpcodeRdmaWrite, ifc.OpcodeRdmaWriteImm, ifc.OpcodeRdmaRead:
 		b := take(segment)
 		*w.Wr.Wr.Rdma() = abi.RxeSendWrWrRdma{RemoteAddr: be.Uint64(b), Rkey: be.Uint32(b[8:])}
-	case ifc.OpcodeAtomicCs, ifc.OpcodeAtomicFa:
+	case ifc.OpcodeAtomicCs, ifc.OpcodeAtomicFa: // struct mlx5_wqe_atomic_seg is behind the address
 		b := take(2 * segment)
 		*w.Wr.Wr.Atomic() = abi.RxeSendWrWrAtomic{RemoteAddr: be.Uint64(b), Rkey: be.Uint32(b[8:]), CompareAdd: be.Uint64(b[16:])}
 		if opcode == ifc.OpcodeAtomicCs {
@@ -172,7 +175,7 @@ func (q *sender) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inl
 	return ok && q.data(w, rest, sges, inline)
 }
 
-// data translates the data segments: lists of memory, or inline data, but not both.
+// data translates the data segments. A request has inline data or a list of memory, not both.
 func (q *sender) data(w *abi.RxeSendWqe, rest []byte, sges []abi.RxeSge, inline []byte) bool {
 	got := 0
 	for len(rest) >= segment && be.Uint32(rest)&inlineBit != 0 {
@@ -194,8 +197,9 @@ func (q *sender) data(w *abi.RxeSendWqe, rest []byte, sges []abi.RxeSge, inline 
 
 const sendInline = 1 << 3 // IB_SEND_INLINE
 
-// gatherList translates a list of data segments up to its end. It reports false for inline data. A
-// list of more than 4 GiB is as bad as one of 4 GiB - 1, which no request may have.
+// gatherList translates a list of data segments up to its end (struct mlx5_wqe_data_seg). It reports
+// false for inline data. A length of more than 4 GiB becomes 4 GiB - 1, which exceeds the longest
+// message, 2 GiB, as well.
 func gatherList(dma *abi.RxeDmaInfo, sges []abi.RxeSge, list []byte) bool {
 	var total uint64
 	n := 0
@@ -208,7 +212,7 @@ func gatherList(dma *abi.RxeDmaInfo, sges []abi.RxeSge, list []byte) bool {
 			return false
 		}
 		if size == 0 {
-			size = 1 << 31 // as hardware has it: drivers leave out empty ones
+			size = 1 << 31 // as in hardware. Drivers leave out empty segments.
 		}
 		sges[n] = abi.RxeSge{Addr: be.Uint64(list[8:]), Length: size, Lkey: key}
 		total += uint64(size)
@@ -219,7 +223,7 @@ func gatherList(dma *abi.RxeDmaInfo, sges []abi.RxeSge, list []byte) bool {
 	return true
 }
 
-// Places in an address vector, struct mlx5_av.
+// Offsets in an address vector, struct mlx5_av.
 const (
 	avSize    = 48
 	avQKey    = 0
@@ -231,20 +235,20 @@ const (
 	avGID     = 32
 )
 
-// address fills in the destination of a datagram. The engine's handles of paths are kept for later
-// requests.
+// address fills in the destination of a datagram. It keeps the engine's address handle for later
+// datagrams on the same path.
 func (q *sender) address(to *abi.RxeSendWrWrUd, av [avSize]byte) bool {
-	const extended = 1 << 31
+	const extended = 1 << 31 // MLX5_EXTENDED_UD_AV: the vector has all 48 bytes
 	qpn := be.Uint32(av[avQPN:])
 	if qpn&extended == 0 || qpn&0x7f000000 != 0 {
 		return false
 	}
 	to.RemoteQpn, to.RemoteQkey = qpn&0xffffff, be.Uint32(av[avQKey:])
-	if to.RemoteQkey&(1<<31) != 0 { // a controlled Q_Key: that of the QP (InfiniBand Architecture, 10.2.5)
+	if to.RemoteQkey&(1<<31) != 0 { // a controlled Q_Key stands for the QP's own (IBTA vol. 1, 10.2.5)
 		to.RemoteQkey = q.qkey.Load()
 	}
 	path := av
-	clear(path[:avQPN+4])
+	clear(path[:avQPN+4]) // without the Q_Key and the QP
 	ah := q.paths.ahs[path]
 	if ah == nil {
 		flow := be.Uint32(av[avGRHFlow:])
@@ -259,23 +263,23 @@ func (q *sender) address(to *abi.RxeSendWrWrUd, av [avSize]byte) bool {
 	return true
 }
 
-// paths are the engine's handles of the paths that datagrams have taken.
+// paths are the engine's address handles for the paths of datagrams.
 type paths struct {
 	*addressing
 	pd   *engine.PD
 	ahs  map[[avSize]byte]*engine.AH
-	turn uint32 // of addressing, when they were made
+	made uint32 // gidChanges when they were made
 }
 
 // maxPaths bounds the address handles of a QP.
 const maxPaths = 256
 
-// refresh forgets the handles when there are many, or the GIDs have changed. No request has one:
-// the engine asks for requests when it has sent all others.
+// refresh destroys the handles when there are many, or the GIDs have changed. No request uses one: the
+// engine calls refill when it has sent all others.
 func (p *paths) refresh() {
-	if turn := p.addressing.turn.Load(); len(p.ahs) >= maxPaths || p.turn != turn {
+	if changes := p.gidChanges.Load(); len(p.ahs) >= maxPaths || p.made != changes {
 		p.forget()
-		p.turn = turn
+		p.made = changes
 	}
 }
 
@@ -286,7 +290,7 @@ func (p *paths) forget() {
 	clear(p.ahs)
 }
 
-// execute executes a NOP, or a UMR request, which translate has copied.
+// execute executes a NOP, or a UMR request from translate's copy.
 func (q *sender) execute(id uint64, wqe []byte) verbs.WCStatus {
 	if byte(id>>idOpcode) == ifc.OpcodeUmr {
 		return q.updates.execute(wqe[:int(wqe[ctrlQPNDS+3]&0x3f)*segment])
@@ -297,7 +301,7 @@ func (q *sender) execute(id uint64, wqe []byte) verbs.WCStatus {
 // receiver is the receive queue of a QP.
 type receiver struct{ ring }
 
-// refill translates the receives that the doorbell record shows. The engine's QP is locked.
+// refill translates the receives that the doorbell record counts. The engine's QP is locked.
 func (q *receiver) refill(r *engine.Ring) {
 	if q.count == 0 {
 		return
@@ -309,7 +313,7 @@ func (q *receiver) refill(r *engine.Ring) {
 		}
 		*w = abi.RxeRecvWqe{WrId: uint64(q.taken)}
 		if !gatherList(&w.Dma, sges, q.at(uint32(q.taken))) {
-			w.Dma.NumSge = 1 << 16 // it is malformed
+			w.Dma.NumSge = 1 << 16 // malformed: the engine fails the receive
 		}
 		q.taken++
 		r.Publish()
