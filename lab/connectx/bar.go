@@ -7,12 +7,12 @@ import (
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
-// Places in a UAR (libmlx5's wqe.h and cq.c, mlx5_core's eq.c).
+// Offsets in a UAR: MLX5_CQ_DOORBELL, mlx5_core's MLX5_EQ_DOORBEL_OFFSET and MLX5_BF_OFFSET.
 const (
 	uarCQ    = 0x20
 	uarEQArm = 0x40
 	uarEQ    = 0x48
-	uarSend  = 0x800 // the registers of send queues: see blueFlame
+	uarSend  = 0x800 // registers of send queues: see blueFlame
 )
 
 // Regions describes the regions by VFIO's index: BAR 0 and the configuration.
@@ -23,13 +23,13 @@ func (d *Device) Regions() map[int]uint64 {
 // Vectors returns the number of MSI-X vectors.
 func (d *Device) Vectors() int { return vectors }
 
-// Read answers a load.
+// Read handles a load.
 func (d *Device) Read(region int, off uint64, b []byte) {
 	if region == vfiouser.Config {
 		d.config.read(off, b)
 		return
 	}
-	// Loads are of aligned words or, for the timer, two.
+	// The driver loads aligned words or, for the timer, two.
 	clear(b)
 	for i := 0; i+4 <= len(b) && off%4 == 0; i += 4 {
 		be.PutUint32(b[i:], d.readWord(off+uint64(i)))
@@ -64,7 +64,7 @@ func (d *Device) readWord(off uint64) uint32 {
 	return 0
 }
 
-// Write takes a store.
+// Write handles a store.
 func (d *Device) Write(region int, off uint64, b []byte) {
 	if region == vfiouser.Config {
 		d.config.write(off, b)
@@ -86,7 +86,7 @@ func (d *Device) Write(region int, off uint64, b []byte) {
 	case segCommandsLow:
 		d.commands.setAddress(0xfffff000, uint64(v))
 		d.seg.setState(v & nicStateMask)
-		if v&nicStateMask == nicDisabled { // how mlx5_core gives up an adapter that has failed
+		if v&nicStateMask == nicDisabled { // mlx5_core gives up a failed adapter (mlx5_error_sw_reset)
 			d.commands.quiesce(d.disable)
 		}
 	case segDoorbell:
@@ -94,7 +94,7 @@ func (d *Device) Write(region int, off uint64, b []byte) {
 	}
 }
 
-// doorbell takes a store to a UAR.
+// doorbell handles a store to a UAR.
 func (d *Device) doorbell(uar uint32, off int, b []byte) {
 	d.record(Event{Kind: RecordDoorbell, Number: uar, Offset: off, In: b})
 	if !d.res.uars.has(uar) || len(b) < 4 {
@@ -110,13 +110,13 @@ func (d *Device) doorbell(uar uint32, off int, b []byte) {
 	}
 }
 
-// Inject causes a fault, count times where that has a meaning.
+// Inject injects a fault, count times if it can repeat.
 func (d *Device) Inject(kind Fault, arg byte, count int) {
 	switch kind {
 	case FaultNone:
 		d.faults.event()
 		d.faults.reset()
-		d.commands.ring(0) // those that have waited for the firmware
+		d.commands.ring(0) // executes commands that have waited for the firmware
 	case FaultPortDown, FaultPortUp:
 		d.port.setLink(kind == FaultPortUp)
 	case FaultStorm:
@@ -129,8 +129,8 @@ func (d *Device) Inject(kind Fault, arg byte, count int) {
 		d.seg.setState(nicDisabled)
 		d.commands.quiesce(d.disable)
 	case FaultCommand, FaultCompletion, FaultLost, FaultOpcode, FaultQPN, FaultCounter, FaultLate, FaultAfterEvent:
-		// mlx5_core of a physical function takes the capability for its gateway to the adapter's
-		// memory, and writes a number to the word (lib/pci_vsc.c): how often it is to happen is 0.
+		// mlx5_core of a physical function takes the capability for the one of its gateway to the
+		// adapter's memory, and stores a small number there (lib/pci_vsc.c), with the count 0.
 		if count > 0 {
 			d.faults.add(kind, arg, count)
 		}

@@ -7,35 +7,35 @@ import (
 	"time"
 )
 
-// A store of 8 bytes to the start of a send queue's register is a doorbell. BlueFlame stores the
-// whole request there, in steps of 64 bytes, so that an adapter need not read it from memory.
-// Drivers use the two halves of a register in turn, so that the second is not combined with the
-// first; here each half counts as a register.
+// blueFlame is the registers of send queues. A store of 8 bytes to the start of a register is a
+// doorbell. BlueFlame stores the whole request there, in steps of 64 bytes, so that the adapter need not
+// read it from memory. Drivers alternate between the two halves of a register, so that write combining
+// does not join two requests; here each half counts as a register.
 //
-// A hypervisor passes stores on in parts of 8 bytes, and nothing in the first one tells whether
-// others follow. So a register waits for the rest of a request if it got the rest of its last one.
-// If that does not come in time, or comes in another order, the store was a doorbell: the request
-// is read from memory, where it is in any case.
+// The hypervisor passes stores on in parts of 8 bytes, and the first does not tell whether others
+// follow. So a register waits for the rest of a request if it got the rest of the last one. If the rest
+// does not come in time, or comes in another order, the store was a doorbell: the request is read from
+// memory, where drivers write it in any case.
 type blueFlame struct {
-	send func(uar uint32, b []byte, one bool) // executes a doorbell
+	send func(uar uint32, b []byte, one bool) // handles a doorbell: see Device.send
 	wait time.Duration                        // for the rest of a request
 
 	mu        sync.Mutex
 	registers map[uint32]*register // by UAR and offset
 }
 
-// register is half of one.
+// register is half a register.
 type register struct {
 	uar   uint32
-	start []byte // of a request whose rest is awaited, or nil
-	rung  bool   // the last store was a doorbell that was executed
+	start []byte // of a request whose rest is yet to come, or nil
+	rung  bool   // the last store was handled as a doorbell
 	whole bool   // the last request was stored whole
 	timer *time.Timer
 }
 
 const flameWait = 500 * time.Microsecond
 
-// store takes a store to a register of send queues.
+// store handles a store to a register.
 func (f *blueFlame) store(uar uint32, off int, b []byte) {
 	f.mu.Lock()
 	key, at := uar<<12|uint32(off)&^(flameSize-1), off&(flameSize-1)
@@ -49,7 +49,7 @@ func (f *blueFlame) store(uar uint32, off int, b []byte) {
 	}
 	type doorbell struct {
 		b   []byte
-		one bool // request, however many the doorbell record shows
+		one bool // limits it to one request
 	}
 	var ring []doorbell
 	if r.start != nil && at != len(r.start) {
@@ -67,7 +67,7 @@ func (f *blueFlame) store(uar uint32, off int, b []byte) {
 	case r.start != nil:
 		r.start = append(r.start, b...)
 		r.timer.Reset(f.wait)
-	case at == 8: // of a request that has been executed
+	case at == 8: // the rest of a request whose start was handled as a doorbell: the next one waits
 		r.whole, r.rung = r.rung, false
 	}
 	if n := requestBlocks(r.start) * sendBlock; n > 0 && len(r.start) >= n {
@@ -79,7 +79,7 @@ func (f *blueFlame) store(uar uint32, off int, b []byte) {
 	}
 }
 
-// give returns what has been stored.
+// give returns the stored bytes, and ends the request.
 func (r *register) give(whole bool) []byte {
 	b := r.start
 	r.timer.Stop()
@@ -87,7 +87,7 @@ func (r *register) give(whole bool) []byte {
 	return b
 }
 
-// expire rings the doorbell that the start of a request was.
+// expire handles the start of a request as a doorbell when its rest has not come.
 func (f *blueFlame) expire(r *register) {
 	f.mu.Lock()
 	var b []byte

@@ -22,7 +22,7 @@ type ethernet struct {
 	cqs  *cqTable
 	keys *keyTable
 	port *port
-	wire *wire.End // nil without one
+	wire *wire.EthernetPort // nil without one
 
 	tises objects[struct{}]
 	tirs  objects[[]byte] // contexts

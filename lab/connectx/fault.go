@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// Faults are caused by the guest itself, so that a test needs no other way to this program: a store
-// of a word to the vendor-specific capability of the PCI configuration, by setpci(8) or the file
-// config in sysfs. The word's lowest byte is the [Fault], the next its argument, and the upper half
-// how often. In a shell, at the offset of faultRegister:
+// A guest injects faults itself, so that a test needs no channel to this program: it stores a word to
+// the vendor-specific capability of the PCI configuration, by setpci(8) or the file config in sysfs.
+// The lowest byte of the word is the [Fault], the next its argument, and the upper half the count. In a
+// shell, at the offset of faultRegister:
 //
 //	printf '\x01\0\1\0' | dd of=/sys/bus/pci/devices/0000:01:00.0/config bs=4 seek=17 conv=notrunc
 
@@ -22,19 +22,19 @@ import (
 type Fault uint8
 
 const (
-	FaultNone       Fault = iota // ends the faults that are pending
+	FaultNone       Fault = iota // ends the pending faults
 	FaultPortDown                // the link goes down
-	FaultPortUp                  // and comes up again
+	FaultPortUp                  // the link comes up
 	FaultFirmware                // the firmware answers no more commands, and its health counter stops
-	FaultFatal                   // the adapter is disabled, which the driver's health poll finds
-	FaultCommand                 // commands fail with the status that is the argument
-	FaultCompletion              // requests complete with the syndrome that is the argument
+	FaultFatal                   // the adapter is disabled, as the driver's poll_health finds
+	FaultCommand                 // commands fail; the argument is the status
+	FaultCompletion              // requests fail; the argument is the syndrome
 	FaultLost                    // completions are not written
 	FaultStorm                   // events that the port is active
-	FaultOpcode                  // completions have the argument for an opcode
-	FaultQPN                     // completions are of the QP whose number is larger by the argument
-	FaultCounter                 // completions are of the request whose index is larger by the argument
-	FaultLate                    // completions come later, by the argument in milliseconds
+	FaultOpcode                  // completions have the argument as opcode
+	FaultQPN                     // completions name the QP with a number larger by the argument
+	FaultCounter                 // completions name the request with an index larger by the argument
+	FaultLate                    // completions come late, by the argument in milliseconds
 	FaultAfterEvent              // completions come after the next event
 )
 
@@ -44,8 +44,8 @@ const (
 	faultRegister   = faultCapability + 4
 )
 
-// Inject causes a fault, count times where that has a meaning. It runs in the guest, with the
-// folder of the adapter's PCI device in sysfs.
+// Inject injects a fault, count times if it can repeat. It runs in the guest; pciDir is the directory of
+// the adapter's PCI device in sysfs.
 func Inject(pciDir string, fault Fault, count uint16) error {
 	f, err := os.OpenFile(filepath.Join(pciDir, "config"), os.O_WRONLY, 0)
 	if err != nil {
@@ -55,16 +55,16 @@ func Inject(pciDir string, fault Fault, count uint16) error {
 	return errors.Join(err, f.Close())
 }
 
-// delayed is what has entries that are late: a CQ.
+// delayed is a CQ with late entries.
 type delayed interface{ writeLate() }
 
-// faults are those that are pending.
+// faults are the pending faults.
 type faults struct {
-	any      atomic.Bool // one has been pending: the usual path takes no lock
+	any      atomic.Bool // one has been pending: without, take needs no lock
 	mu       sync.Mutex
 	pending  map[Fault]fault
-	firmware bool      // has ended
-	waiting  []delayed // for an event
+	firmware bool      // the firmware is dead
+	waiting  []delayed // CQs whose entries wait for an event
 }
 
 type fault struct {
@@ -72,7 +72,7 @@ type fault struct {
 	count int
 }
 
-// take reports whether a fault is pending, and counts it.
+// take reports whether a fault is pending, and uses up one of its count.
 func (f *faults) take(kind Fault) (arg byte, ok bool) {
 	if !f.any.Load() {
 		return 0, false
@@ -99,14 +99,14 @@ func (f *faults) add(kind Fault, arg byte, count int) {
 	f.pending[kind] = fault{arg, count}
 }
 
-// kill ends the firmware.
+// kill makes the firmware dead.
 func (f *faults) kill() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.firmware = true
 }
 
-// dead reports whether the firmware has ended.
+// dead reports whether the firmware is dead.
 func (f *faults) dead() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -119,7 +119,7 @@ func (f *faults) reset() {
 	f.pending, f.firmware, f.waiting = nil, false, nil
 }
 
-// late reports whether the next entry of a CQ is late, and sees to it that it comes. The CQ is
+// late reports whether the next entry of a CQ is to be late, and arranges for its writing. The CQ is
 // locked.
 func (f *faults) late(q delayed) bool {
 	if ms, ok := f.take(FaultLate); ok {
@@ -135,7 +135,7 @@ func (f *faults) late(q delayed) bool {
 	return false
 }
 
-// event has the entries written that wait for an event. It may be called with a CQ locked.
+// event writes the entries that wait for an event. It may be called with a CQ locked.
 func (f *faults) event() {
 	if !f.any.Load() {
 		return

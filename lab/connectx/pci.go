@@ -20,7 +20,7 @@ const (
 	capMSIX = 0xb0
 )
 
-// init makes the configuration of a ConnectX-6 after reset (PCI Express Base Specification, 7.5).
+// init sets the configuration of a ConnectX-6 after reset (PCI Express Base Specification, 7.5).
 func (c *configSpace) init(cfg Config) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,7 +52,7 @@ func (c *configSpace) init(cfg Config) {
 	le.PutUint32(b[capMSIX+8:], msixPBA)
 }
 
-// writable are the bytes of the configuration that keep what is written.
+// writable are the ranges of the configuration that can be written.
 var writable = [][2]int{
 	{0x04, 0x06}, {0x10, 0x18}, {0x3c, 0x3d}, // command, BAR 0, interrupt line
 	{capPCIe + 8, capPCIe + 10}, {capMSIX + 2, capMSIX + 4},
@@ -75,7 +75,7 @@ func (c *configSpace) write(off uint64, b []byte) {
 	}
 }
 
-// Places in the initialization segment, struct mlx5_init_seg.
+// Offsets in the initialization segment, struct mlx5_init_seg.
 const (
 	segFirmware      = 0x000
 	segInterface     = 0x004
@@ -94,11 +94,11 @@ const (
 	commandInterface                          = 5
 )
 
-// initSegment is what the initialization segment holds.
+// initSegment has the variable fields of the initialization segment.
 type initSegment struct {
 	mu       sync.Mutex
-	nicState uint32 // bits 8 to 10 of segCommandsLow: 0 is the driver's, 1 disabled
-	counter  uint32 // shows that the firmware lives
+	nicState uint32 // bits 8 to 10 of segCommandsLow: 0 is MLX5_INITIAL_SEG_NIC_INTERFACE_FULL_DRIVER
+	counter  uint32 // counts on while the firmware lives (mlx5_core's poll_health)
 	health   [segHealthEnd - segHealth]byte
 }
 
@@ -113,8 +113,8 @@ const (
 	nicDisabled  = 0x100
 )
 
-// The only BAR has the initialization segment in its first page, MSI-X (of which the hypervisor
-// takes care), and a page of doorbells for each UAR.
+// The only BAR has the initialization segment from its first page on, MSI-X, which the hypervisor
+// handles, and a page of doorbells for each UAR.
 const (
 	barSize   = 32 << 20
 	msixTable = 0x2000

@@ -8,7 +8,7 @@ import (
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
-// port is the adapter's port and the function's place on it, the vport.
+// port is the adapter's port, and the vport, by which the PCI function is attached to it.
 type port struct {
 	eqs        *eqTable
 	infiniBand bool
@@ -21,7 +21,7 @@ type port struct {
 	addrs [roceAddresses][]byte // struct roce_addr_layout
 	caps  uint32                // of an InfiniBand port
 	down  bool
-	downs uint64 // how often it went down
+	downs uint64 // counts the times it went down
 }
 
 var portCommands = map[uint16]func(*port, *call) ifc.Status{
@@ -65,7 +65,7 @@ const (
 	maxMTUInfiniBand     = 4096
 )
 
-// readRegister answers for a register of the port, as mlx5_core's port.c reads them.
+// readRegister reads a register of the port for ACCESS_REG (mlx5_core's port.c).
 func (p *port) readRegister(id int, in, out []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,7 +74,7 @@ func (p *port) readRegister(id int, in, out []byte) {
 		up = portDown
 	}
 	switch id {
-	// The driver asks for one protocol, by proto_mask (mlx5_core's port.c, mlx5_query_port_ptys).
+	// proto_mask selects a protocol (mlx5_query_port_ptys).
 	case ifc.RegPtys:
 		ifc.PtysRegLocalPort.Set(out, 1)
 		ifc.PtysRegProtoMask.Set(out, ifc.PtysRegProtoMask.Get(in))
@@ -84,7 +84,7 @@ func (p *port) readRegister(id int, in, out []byte) {
 		} else {
 			ifc.SetAll(out, eth100G, ifc.PtysRegEthProtoCapability, ifc.PtysRegEthProtoAdmin, ifc.PtysRegEthProtoOper)
 		}
-	// In bytes, with which mlx5e bounds the interface's MTU (mlx5_query_port_max_mtu).
+	// mlx5e bounds the interface's MTU by these (mlx5_query_port_max_mtu), in bytes.
 	case ifc.RegPmtu:
 		mtu := uint64(maxMTUEthernet)
 		if p.infiniBand {
@@ -96,15 +96,15 @@ func (p *port) readRegister(id int, in, out []byte) {
 		ifc.PaosRegLocalPort.Set(out, 1)
 		ifc.PaosRegAdminStatus.Set(out, portUp)
 		ifc.PaosRegOperStatus.Set(out, up)
-	// mlx5_ib reports this number of virtual lanes (mlx5_query_port_vl_hw_cap).
+	// The number of virtual lanes that mlx5_ib reports (mlx5_query_port_vl_hw_cap).
 	case ifc.RegPvlc:
 		ifc.PvlcRegLocalPort.Set(out, 1)
 		ifc.SetAll(out, 4, ifc.PvlcRegVlHwCap, ifc.PvlcRegVlAdmin, ifc.PvlcRegVlOperational)
 	}
 }
 
-// registers are those of ACCESS_REG, with the least size of their data. Those that neither
-// [port.readRegister] nor [Device.portCounters] has read as zero.
+// registers are the registers that ACCESS_REG knows, with the least size of their data. Without a case
+// in [port.readRegister], they read as zero.
 var registers = map[int]int{
 	ifc.RegPtys: ifc.PtysRegSize, ifc.RegPmtu: ifc.PmtuRegSize, ifc.RegPaos: ifc.PaosRegSize, ifc.RegPvlc: ifc.PvlcRegSize,
 	ifc.RegPfcc: 16, ifc.RegPpcnt: ifc.PpcntRegSize, ifc.RegNodeDesc: 16, ifc.RegHostEndianness: 16,
@@ -133,7 +133,7 @@ func (p *port) queryNICVport(c *call) ifc.Status {
 	return ifc.StatusOk
 }
 
-// vportFields are what MODIFY_NIC_VPORT_CONTEXT sets, by the bits of its field_select.
+// vportFields are the fields that MODIFY_NIC_VPORT_CONTEXT sets, by the bits of its field_select.
 var vportFields = map[ifc.Field][]ifc.Field{
 	ifc.ModifyNicVportFieldSelectRoceEn:           {ifc.NicVportContextRoceEn},
 	ifc.ModifyNicVportFieldSelectMtu:              {ifc.NicVportContextMtu},
@@ -147,8 +147,7 @@ var vportFields = map[ifc.Field][]ifc.Field{
 		ifc.NicVportContextArmChangeEvent, ifc.NicVportContextEventOnMtu, ifc.NicVportContextEventOnPromiscChange,
 		ifc.NicVportContextEventOnVlanChange, ifc.NicVportContextEventOnMcAddressChange, ifc.NicVportContextEventOnUcAddressChange,
 	},
-	// The lists of addresses say what to receive. They are not kept: every frame on the wire is
-	// received.
+	// The lists of addresses to receive are not kept: the adapter receives every frame on the wire.
 	ifc.ModifyNicVportFieldSelectAddressesList: nil,
 }
 
@@ -170,13 +169,13 @@ func (p *port) modifyNICVport(c *call) ifc.Status {
 			f.Copy(p.vport, in)
 		}
 	}
-	if left != 0 { // bits that select nothing here
+	if left != 0 { // unknown bits
 		return ifc.StatusBadParamErr
 	}
 	return ifc.StatusOk
 }
 
-// linkDowns returns how often the link went down.
+// linkDowns counts the times the link went down.
 func (p *port) linkDowns() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,13 +206,13 @@ func (p *port) queryRoCEAddress(c *call) ifc.Status {
 	return ifc.StatusOk
 }
 
-// Of an InfiniBand port: its P_Key, its capabilities, and those of the subnet manager, which is
-// the adapter itself.
+// Of an InfiniBand port, as its PortInfo has them (IBTA vol. 1, 14.2.5.6): the adapter is its own
+// subnet manager.
 const (
 	defaultPKey = 0xffff
 	capMask     = 0x02010048 | 1<<15
 
-	// What the driver may set: IB_PORT_CM_SUP, by the kernel's CM.
+	// The kernel's CM sets IB_PORT_CM_SUP (cm_add_one).
 	capMaskSettable = 1 << 16
 	stateDown       = 1
 	stateActive     = 4
@@ -265,8 +264,8 @@ func (p *port) queryHCAVportGID(c *call) ifc.Status {
 
 func (*port) queryHCAVportPKey(c *call) ifc.Status {
 	first := ifc.QueryHcaVportPkeyInPkeyIndex.Int(c.in)
-	// mlx5_core's vport.c, mlx5_query_hca_vport_pkey, reads all keys at once or one.
-	if first == 0xffff { // all
+	// mlx5_core's mlx5_query_hca_vport_pkey reads one key, or all by this index.
+	if first == 0xffff {
 		first = 0
 	}
 	if list := ifc.QueryHcaVportPkeyOutPkey.At(c.out); first == 0 && len(list) >= 4 {
@@ -275,7 +274,7 @@ func (*port) queryHCAVportPKey(c *call) ifc.Status {
 	return ifc.StatusOk
 }
 
-// setLink brings the link up or down, of which the driver gets an event.
+// setLink brings the link up or down, and raises the event for the driver.
 func (p *port) setLink(up bool) {
 	p.mu.Lock()
 	if !up && !p.down {

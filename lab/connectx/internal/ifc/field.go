@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package ifc has the layouts of commands, contexts and registers of mlx5's firmware interface,
-// which are generated from the kernel's mlx5_ifc.h (zifc.go), and reads and writes their fields.
+// Package ifc reads and writes the fields of commands, contexts and registers of mlx5's firmware
+// interface. Their layouts are generated from the kernel's mlx5_ifc.h (zifc.go).
 package ifc
 
 //go:generate go run ../../../../gen/ifc
@@ -22,12 +22,12 @@ func (f Field) Get(b []byte) (v uint64) {
 	return v >> (7 - last%8) & (1<<f.Bits() - 1)
 }
 
-// U32 is Get of a field of at most 32 bits, Int that of one of at most 31.
+// U32 is Get for a field of at most 32 bits, Int for one of at most 31.
 func (f Field) U32(b []byte) uint32 { return uint32(f.Get(b)) }
 func (f Field) Int(b []byte) int    { return int(f.Get(b)) }
 func (f Field) Is(b []byte) bool    { return f.Get(b) != 0 }
 
-// Set sets a field of at most 64 bits to v, of which it takes the low bits.
+// Set sets a field of at most 64 bits to the low bits of v.
 func (f Field) Set(b []byte, v uint64) {
 	mask := uint64(1<<f.Bits() - 1)
 	last := f.Off() + f.Bits() - 1
@@ -39,8 +39,8 @@ func (f Field) Set(b []byte, v uint64) {
 	}
 }
 
-// At returns the memory of a field that begins at a byte: a structure or an array. Of an array of
-// any length it returns the rest of b.
+// At returns the memory of a field that begins at a byte: a structure or an array. For an array of
+// variable length it returns the rest of b.
 func (f Field) At(b []byte) []byte {
 	if f.Bits() == 0 {
 		return b[f.Off()/8:]
@@ -48,7 +48,7 @@ func (f Field) At(b []byte) []byte {
 	return b[f.Off()/8 : (f.Off()+f.Bits())/8]
 }
 
-// From returns the structure that begins at a field, with what follows it.
+// From returns the structure that begins at a field, and all that follows it.
 func (f Field) From(b []byte) []byte { return b[f.Off()/8:] }
 
 // In returns the place of field f of a structure that is itself the field outer of another.
@@ -82,15 +82,14 @@ func (f Field) Clear(b []byte) {
 	}
 }
 
-// Layout is that of a command.
+// Layout is the layout of a command.
 type Layout struct {
 	Name     string  // as in MLX5_CMD_OP_*
-	In, Out  int     // bytes, without what follows as an array
-	Reserved []Field // of the input, which must be zero
+	In, Out  int     // bytes, without an array of variable length at the end
+	Reserved []Field // of the input: must be zero
 }
 
-// Status is that of a command, as the driver gets it. The kernel makes errno values of them in
-// mlx5_cmd.c, cmd_status_to_err.
+// Status is the status of a command. mlx5_core's cmd_status_to_err turns it into an errno value.
 type Status uint8
 
 // Copy copies a field of any size that begins and ends at bytes, or of at most 64 bits.

@@ -14,7 +14,7 @@ import (
 var be = binary.BigEndian
 
 const (
-	MinFrame  = 60 // shorter ones are padded on the wire
+	MinFrame  = 60 // shorter frames are padded on the wire
 	EtherSize = 14
 	typeIPv4  = 0x0800
 	typeIPv6  = 0x86dd
@@ -32,18 +32,18 @@ const (
 
 type mac = [6]byte
 
-// Headers are what a frame's headers are and where.
+// headers describes the IP and TCP or UDP headers of a frame.
 type headers struct {
-	l3, L4, End    int // offsets: of the IP header, of what follows it, and of its end
+	l3, L4, End    int // offsets of the IP header, of its payload, and of the packet's end
 	Proto          byte
 	VLAN           bool
-	L3Type, L4Type byte // as in CQEs
+	L3Type, L4Type byte // CQE_L3_HDR_TYPE_* and CQE_L4_HDR_TYPE_*
 	L3OK, L4OK     byte
 	pseudo         uint32
 }
 
-// Network returns where the header behind that of Ethernet is, and its type. A frame has at least
-// EtherSize bytes.
+// Network returns the offset and the type of the header behind Ethernet's. f has at least EtherSize
+// bytes.
 func Network(f []byte) (at int, typ uint16) {
 	at, typ = EtherSize, be.Uint16(f[12:])
 	if typ == TypeVLAN && len(f) >= EtherSize+VLANSize {
@@ -52,8 +52,7 @@ func Network(f []byte) (at int, typ uint16) {
 	return at, typ
 }
 
-// Parse finds the headers. L3 is 0 if the frame has no IP header, L4 if it has no TCP or UDP header
-// that is whole.
+// Parse finds the headers. L3Type is 0 if the frame has no valid IP header, Proto if it has a fragment.
 func Parse(f []byte) (h headers) {
 	at, typ := Network(f)
 	h.VLAN = at > EtherSize
@@ -65,7 +64,7 @@ func Parse(f []byte) (h headers) {
 			return h
 		}
 		h.l3, h.L4, h.End, h.L3Type = at, at+size, at+total, 2
-		if be.Uint16(ip[6:])&0x3fff == 0 { // whole
+		if be.Uint16(ip[6:])&0x3fff == 0 { // no fragment
 			h.Proto = ip[9]
 		}
 		h.pseudo = uint32(roce.OnesSum(ip[12:20], 0))
@@ -83,8 +82,7 @@ func Parse(f []byte) (h headers) {
 	return h
 }
 
-// ChecksumAt returns the offset of the checksum in a TCP or UDP header, or 0 if there is no such
-// header.
+// ChecksumAt returns the offset of the checksum in a TCP or UDP header, or 0 without such a header.
 func (h *headers) ChecksumAt() int {
 	least, at := 0, 0
 	switch h.Proto {
@@ -107,7 +105,7 @@ func (h *headers) Addrs(f []byte) (src, dst netip.Addr) {
 	return netip.AddrFrom16([16]byte(f[h.l3+8:])), netip.AddrFrom16([16]byte(f[h.l3+24:]))
 }
 
-// Inspect is Parse, with the checks of what has been received.
+// Inspect is Parse with checks of the checksums, for received frames.
 func Inspect(f []byte) headers {
 	h := Parse(f)
 	if h.L3Type == 1 || h.L3Type == 2 && roce.OnesSum(f[h.l3:h.L4], 0) == 0xffff {
@@ -132,7 +130,7 @@ func Inspect(f []byte) headers {
 	return h
 }
 
-// FillChecksums writes the checksums that the driver leaves to the adapter.
+// FillChecksums writes the checksums of the IP header (l3) and of TCP or UDP (l4).
 func FillChecksums(f []byte, l3, l4 bool) {
 	if !l3 && !l4 {
 		return
@@ -145,14 +143,14 @@ func FillChecksums(f []byte, l3, l4 bool) {
 	if at := h.ChecksumAt(); l4 && at > 0 {
 		be.PutUint16(f[at:], 0)
 		s := ^roce.OnesSum(f[h.L4:h.End], h.pseudo)
-		if s == 0 && h.Proto == 17 { // zero says that there is none
+		if s == 0 && h.Proto == 17 { // zero means no checksum (RFC 768)
 			s = 0xffff
 		}
 		be.PutUint16(f[at:], s)
 	}
 }
 
-// FlowHash is the same for the frames of a flow.
+// FlowHash returns a hash of the addresses and ports of a frame.
 func FlowHash(f []byte) uint32 {
 	h := Parse(f)
 	if h.L3Type == 0 {
@@ -170,8 +168,8 @@ func FlowHash(f []byte) uint32 {
 	return sum.Sum32()
 }
 
-// packetFrame returns the frame of a RoCE packet, whose ICRC is for "don't fragment" and the
-// identification 0.
+// packetFrame returns the frame of a RoCE packet. The engine computes the ICRC for an IP header with
+// "don't fragment" and the identification 0.
 func packetFrame(k netif.Packet, src, dst mac) []byte {
 	typ := uint16(typeIPv6)
 	if k.Dst.Addr().Unmap().Is4() {
@@ -183,7 +181,7 @@ func packetFrame(k netif.Packet, src, dst mac) []byte {
 	return append(f, make([]byte, max(MinFrame-len(f), 0))...)
 }
 
-// framePacket returns the RoCE packet in a frame, of which it is a part.
+// framePacket returns the RoCE packet in a frame. They share memory.
 func framePacket(f []byte) (k netif.Packet, ok bool) {
 	h := Parse(f)
 	if h.Proto != protoUDP || h.ChecksumAt() == 0 {
@@ -214,9 +212,8 @@ func groupMAC(group netip.Addr) mac {
 	return mac{0x33, 0x33, a[12], a[13], a[14], a[15]}
 }
 
-// source returns the address of the host that sends a frame, if that is to be seen, and of a
-// request of ARP what it asks for. A host that probes an address, or announces its own, asks for
-// nothing.
+// source returns the IP address of the sender of a frame, if the frame tells it, and the target of an
+// ARP request. A host that probes an address or announces its own (RFC 5227) makes no request.
 func source(f []byte) (from, target netip.Addr, request bool) {
 	if arp := f[EtherSize:]; be.Uint16(f[12:]) == typeARP && len(arp) >= arpSize {
 		from, target = netip.AddrFrom4([4]byte(arp[14:])), netip.AddrFrom4([4]byte(arp[24:]))
@@ -230,7 +227,7 @@ func source(f []byte) (from, target netip.Addr, request bool) {
 	return from, target, request
 }
 
-// arpReply returns the answer to a request of ARP.
+// arpReply returns the reply to an ARP request.
 func arpReply(request []byte, addr mac) []byte {
 	f := append(make([]byte, 0, MinFrame), request[6:12]...)
 	f = append(append(f, addr[:]...), request[12:20]...) // from the type to the lengths of addresses

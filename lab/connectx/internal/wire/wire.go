@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package wire is the network of emulated adapters: an Ethernet between them, and what the headers
-// of its frames say.
+// Package wire is the network of emulated adapters: an Ethernet, and a parser for the headers of its
+// frames.
 package wire
 
 import (
@@ -15,44 +15,44 @@ import (
 	"github.com/goverbs/verbs/internal/udp"
 )
 
-// Wire is an Ethernet that connects adapters of this process. Frames go to all others. RoCE packets
-// between adapters stay as the engine has them, and become frames only for what else is on the
-// wire: a guest may have other RoCE devices, such as rxe, behind the network link of an adapter.
-// With [Wire.UseUDP], packets to other machines leave by UDP.
+// Wire is an Ethernet that connects adapters of this process. A frame goes to all other adapters. A
+// RoCE packet goes from engine to engine as it is, and as a frame to hosts that are no adapters: a
+// guest may have another RoCE device, such as rxe, on the network interface of an adapter. With
+// [Wire.UseUDP], packets to other machines leave by UDP.
 //
-//	engine ──► wirePort ─┬─► wirePort of another adapter
-//	                     ├─► frame ──► frames of all others
-//	                     └─► UDP socket, if its address has one and the peer is not on the wire
-//	mlx5e  ──► frames ───┬─► wirePort, if it is a RoCE packet to its address
-//	                     └─► frames of all others
+//	engine ──► rocePort ─────┬─► rocePort of another adapter
+//	                         ├─► as a frame: EthernetPorts of all others
+//	                         └─► UDP socket, if its address has one and the destination is not on the wire
+//	mlx5e  ──► EthernetPort ─┬─► rocePort, if it is a RoCE packet to its address
+//	                         └─► EthernetPorts of all others
 type Wire struct {
-	mu     sync.Mutex
-	ports  map[netip.AddrPort]*wirePort
-	frames map[*End]struct{}
-	macs   map[netip.Addr]mac // of other hosts, by the last frame from their address
-	udp    netip.Addr         // of UseUDP
+	mu       sync.Mutex
+	roce     map[netip.AddrPort]*rocePort
+	ethernet map[*EthernetPort]struct{}
+	macs     map[netip.Addr]mac // of hosts, from the last frame of each
+	udp      netip.Addr         // of UseUDP
 }
 
 // New makes a wire.
 func New() *Wire {
-	return &Wire{ports: map[netip.AddrPort]*wirePort{}, frames: map[*End]struct{}{}, macs: map[netip.Addr]mac{}}
+	return &Wire{roce: map[netip.AddrPort]*rocePort{}, ethernet: map[*EthernetPort]struct{}{}, macs: map[netip.Addr]mac{}}
 }
 
-// UseUDP gives an adapter with an IPv4 address, which this machine must have as well, a UDP socket:
-// packets from it to addresses that are not on the wire leave there. The wire answers requests of
-// ARP for them. Call it before the adapter is made.
+// UseUDP makes packets from an IPv4 address to addresses that are not on the wire leave by a UDP socket
+// with that address, which this machine must have as well. The wire answers ARP requests for those
+// addresses. Call it before the adapter is made.
 func (w *Wire) UseUDP(addr netip.Addr) { w.udp = addr }
 
 const (
-	wireMTU   = 4500    // what a RoCE packet of 4096 bytes fits in
-	wireQueue = 1 << 14 // what waits for a receiver; the rest is dropped
-	wireHosts = 1 << 10 // whose MAC addresses are known
+	wireMTU   = 4500    // fits a RoCE packet with a payload of 4096 bytes
+	wireQueue = 1 << 14 // packets or frames that wait for a receiver; others are dropped
+	wireHosts = 1 << 10 // size of Wire.macs
 )
 
-// gatewayMAC is that of all hosts beyond the UDP socket.
+// gatewayMAC is the MAC address of all hosts beyond the UDP socket.
 var gatewayMAC = mac{0x02, 0x15, 0xb3, 0x09, 0xff, 0xff}
 
-// queue is what waits for a receiver, who takes all of it at once.
+// queue has the packets or frames that wait for a receiver, which takes all of them at once.
 type queue[T any] struct {
 	mu     sync.Mutex
 	change sync.Cond
@@ -60,7 +60,7 @@ type queue[T any] struct {
 	closed bool
 	done   chan struct{} // closed when the receiver has ended; nil without one
 
-	dropped func() // called, with mu held, for what finds no room; or nil
+	dropped func() // if not nil, called with mu held for each that finds no room
 }
 
 func newQueue[T any]() *queue[T] {
@@ -116,58 +116,58 @@ func (q *queue[T]) close() {
 	}
 }
 
-// link is the wire as the engine of an adapter has it: one for each adapter.
-type link struct {
+// network is the wire as the network of one adapter's engine.
+type network struct {
 	w   *Wire
-	mac mac // of frames; zero if there are none
+	mac mac // of the adapter's frames; zero if it has none
 }
 
-// Network returns the wire as the network of an adapter, whose packets for hosts that are no
-// adapters have its MAC address. Without one, as on InfiniBand, there are only adapters.
+// Network returns the wire as the network of an adapter. Its packets for hosts that are no adapters
+// have the MAC address addr. Without one, as on InfiniBand, it reaches adapters alone.
 func (w *Wire) Network(addr net.HardwareAddr) netif.Network {
-	l := &link{w: w}
-	copy(l.mac[:], addr)
-	return l
+	n := &network{w: w}
+	copy(n.mac[:], addr)
+	return n
 }
 
-// wirePort is a port of the engine.
-type wirePort struct {
-	*link
+// rocePort is a port of an engine.
+type rocePort struct {
+	*network
 	addr   netip.AddrPort
 	udp    netif.Port              // nil without
 	groups map[netip.Addr]struct{} // guarded by w.mu
 	*queue[netif.Packet]
 }
 
-// Open makes the port with an address.
-func (l *link) Open(addr netip.AddrPort) (netif.Port, error) {
-	p := &wirePort{l, addr, nil, map[netip.Addr]struct{}{}, newQueue[netif.Packet]()}
-	if addr.Addr() == l.w.udp {
+// Open opens the port with an address.
+func (n *network) Open(addr netip.AddrPort) (netif.Port, error) {
+	p := &rocePort{n, addr, nil, map[netip.Addr]struct{}{}, newQueue[netif.Packet]()}
+	if addr.Addr() == n.w.udp {
 		var err error
 		if p.udp, err = new(udp.Network).Open(addr); err != nil {
 			return nil, err
 		}
 	}
-	l.w.mu.Lock()
-	defer l.w.mu.Unlock()
-	if _, used := l.w.ports[addr]; used {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	if _, used := n.w.roce[addr]; used {
 		if p.udp != nil {
 			p.udp.Close()
 		}
 		return nil, fmt.Errorf("open %v on the wire: another adapter has this address", addr)
 	}
-	l.w.ports[addr] = p
+	n.w.roce[addr] = p
 	return p, nil
 }
 
-func (p *wirePort) Addr() netip.AddrPort { return p.addr }
+func (p *rocePort) Addr() netip.AddrPort { return p.addr }
 
-// MTU returns that of the wire. A UDP socket may carry less, which its Send reports.
-func (p *wirePort) MTU() int { return wireMTU }
+// MTU returns the wire's MTU. A UDP socket may carry less: Send reports that.
+func (p *rocePort) MTU() int { return wireMTU }
 
-func (p *wirePort) Send(pkts []netif.Packet) error {
+func (p *rocePort) Send(pkts []netif.Packet) error {
 	var out []netif.Packet // by UDP
-	var index []int        // of them
+	var index []int        // of out in pkts
 	for i, k := range pkts {
 		if !p.w.sendPacket(p, k) {
 			out, index = append(out, k), append(index, i)
@@ -183,17 +183,17 @@ func (p *wirePort) Send(pkts []netif.Packet) error {
 	return err
 }
 
-// sendPacket sends a packet on the wire. It reports false if that is for the port's UDP socket.
-func (w *Wire) sendPacket(p *wirePort, k netif.Packet) bool {
+// sendPacket sends a packet on the wire. It reports false if the packet is for the port's UDP socket.
+func (w *Wire) sendPacket(p *rocePort, k netif.Packet) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if to := w.ports[k.Dst]; to != nil {
+	if to := w.roce[k.Dst]; to != nil {
 		k.Data, k.IDKnown = append([]byte(nil), k.Data...), true // and is 0
 		to.put(k)
 		return true
 	}
 	if group := k.Dst.Addr().Unmap(); group.IsMulticast() {
-		w.sendGroup(p.link, k)
+		w.sendGroup(p.network, k)
 		if p.mac != (mac{}) {
 			w.broadcast(p.mac, packetFrame(k, p.mac, groupMAC(group)))
 		}
@@ -209,13 +209,13 @@ func (w *Wire) sendPacket(p *wirePort, k netif.Packet) bool {
 	return true
 }
 
-// sendGroup sends a packet of a multicast group to all adapters that have joined it, but for the
-// sender's, or nil if that is none. The caller holds w.mu.
-func (w *Wire) sendGroup(from *link, k netif.Packet) {
-	done := map[*link]bool{from: true}
-	for _, p := range w.ports {
-		if _, joined := p.groups[k.Dst.Addr().Unmap()]; joined && !done[p.link] {
-			done[p.link] = true // its other addresses are on the same wire
+// sendGroup sends a multicast packet to all adapters that have joined its group, except the sender
+// from, which may be nil. The caller holds w.mu.
+func (w *Wire) sendGroup(from *network, k netif.Packet) {
+	done := map[*network]bool{from: true}
+	for _, p := range w.roce {
+		if _, joined := p.groups[k.Dst.Addr().Unmap()]; joined && !done[p.network] {
+			done[p.network] = true // an adapter has a port for each address, and gets one copy
 			k.Data, k.IDKnown = append([]byte(nil), k.Data...), true
 			p.put(k)
 		}
@@ -223,7 +223,7 @@ func (w *Wire) sendGroup(from *link, k netif.Packet) {
 }
 
 // Join makes the port receive packets to a multicast group.
-func (p *wirePort) Join(group netip.Addr) error {
+func (p *rocePort) Join(group netip.Addr) error {
 	group = group.Unmap()
 	if j, ok := p.udp.(interface{ Join(netip.Addr) error }); ok {
 		if err := j.Join(group); err != nil {
@@ -236,8 +236,8 @@ func (p *wirePort) Join(group netip.Addr) error {
 	return nil
 }
 
-// Leave ends that.
-func (p *wirePort) Leave(group netip.Addr) error {
+// Leave stops the port from receiving packets to a multicast group.
+func (p *rocePort) Leave(group netip.Addr) error {
 	group = group.Unmap()
 	p.w.mu.Lock()
 	delete(p.groups, group)
@@ -248,15 +248,15 @@ func (p *wirePort) Leave(group netip.Addr) error {
 	return nil
 }
 
-// OnDrop implements [netif.Drops]. The wire drops no packet that is sent, but the socket may.
-func (p *wirePort) OnDrop(dropped func(sent, received int)) {
+// OnDrop implements [netif.Drops]. Sending on the wire drops no packet; the UDP socket may.
+func (p *rocePort) OnDrop(dropped func(sent, received int)) {
 	p.dropped = func() { dropped(0, 1) }
 	if d, ok := p.udp.(netif.Drops); ok {
 		d.OnDrop(dropped)
 	}
 }
 
-func (p *wirePort) Start(receive func([]netif.Packet)) {
+func (p *rocePort) Start(receive func([]netif.Packet)) {
 	p.start(receive)
 	if p.udp != nil {
 		p.udp.Start(func(pkts []netif.Packet) {
@@ -268,9 +268,9 @@ func (p *wirePort) Start(receive func([]netif.Packet)) {
 	}
 }
 
-func (p *wirePort) Close() error {
+func (p *rocePort) Close() error {
 	p.w.mu.Lock()
-	delete(p.w.ports, p.addr)
+	delete(p.w.roce, p.addr)
 	p.w.mu.Unlock()
 	var err error
 	if p.udp != nil {
@@ -280,59 +280,59 @@ func (p *wirePort) Close() error {
 	return err
 }
 
-// End is the end of a wire that carries Ethernet frames.
-type End struct {
+// EthernetPort is the port of an adapter on the wire, for Ethernet frames.
+type EthernetPort struct {
 	w   *Wire
 	mac mac
 	*queue[[]byte]
 }
 
-// Attach makes the end of an adapter with a MAC address, at which receive is called for the frames
-// of the others, and dropped for each for which there is no room.
-func (w *Wire) Attach(addr net.HardwareAddr, receive func([][]byte), dropped func()) *End {
-	f := &End{w, mac(addr), newQueue[[]byte]()}
-	f.dropped = dropped
+// Attach connects an adapter with a MAC address. It calls receive for the frames of the other adapters,
+// and dropped for each frame that finds no room.
+func (w *Wire) Attach(addr net.HardwareAddr, receive func([][]byte), dropped func()) *EthernetPort {
+	p := &EthernetPort{w, mac(addr), newQueue[[]byte]()}
+	p.dropped = dropped
 	w.mu.Lock()
-	w.frames[f] = struct{}{}
+	w.ethernet[p] = struct{}{}
 	w.mu.Unlock()
-	f.start(receive)
-	return f
+	p.start(receive)
+	return p
 }
 
-// Send sends a frame, which the caller does not change afterwards.
-func (f *End) Send(frame []byte) {
-	f.w.mu.Lock()
-	defer f.w.mu.Unlock()
+// Send sends a frame. The caller may not change it afterwards.
+func (p *EthernetPort) Send(frame []byte) {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
 	from, target, request := source(frame)
 	if from.IsValid() {
-		if _, known := f.w.macs[from]; !known && len(f.w.macs) == wireHosts {
-			clear(f.w.macs)
+		if _, known := p.w.macs[from]; !known && len(p.w.macs) == wireHosts {
+			clear(p.w.macs)
 		}
-		f.w.macs[from] = mac(frame[6:])
+		p.w.macs[from] = mac(frame[6:])
 	}
 	if k, ok := framePacket(frame); ok {
-		if to := f.w.ports[k.Dst]; to != nil {
+		if to := p.w.roce[k.Dst]; to != nil {
 			to.put(k)
 			return
 		}
 		if k.Dst.Addr().IsMulticast() {
-			f.w.sendGroup(nil, k)
+			p.w.sendGroup(nil, k)
 		}
 	}
-	if request && f.w.beyond(target) {
-		f.put(arpReply(frame, gatewayMAC))
+	if request && p.w.beyond(target) {
+		p.put(arpReply(frame, gatewayMAC))
 		return
 	}
-	f.w.broadcast(f.mac, frame)
+	p.w.broadcast(p.mac, frame)
 }
 
-// beyond reports whether a host is to be reached by UDP. The caller holds w.mu.
+// beyond reports whether a host is reached by UDP. The caller holds w.mu.
 func (w *Wire) beyond(host netip.Addr) bool {
 	_, known := w.macs[host]
 	if !w.udp.IsValid() || known {
 		return false
 	}
-	for addr := range w.ports {
+	for addr := range w.roce {
 		if addr.Addr() == host {
 			return false
 		}
@@ -340,19 +340,19 @@ func (w *Wire) beyond(host netip.Addr) bool {
 	return true
 }
 
-// broadcast sends a frame to all but the adapter that it is from. The caller holds w.mu.
+// broadcast sends a frame to all adapters but the sender. The caller holds w.mu.
 func (w *Wire) broadcast(from mac, frame []byte) {
-	for to := range w.frames {
+	for to := range w.ethernet {
 		if to.mac != from {
 			to.put(frame)
 		}
 	}
 }
 
-// Detach takes the end off the wire.
-func (f *End) Detach() {
-	f.w.mu.Lock()
-	delete(f.w.frames, f)
-	f.w.mu.Unlock()
-	f.close()
+// Detach disconnects the adapter.
+func (p *EthernetPort) Detach() {
+	p.w.mu.Lock()
+	delete(p.w.ethernet, p)
+	p.w.mu.Unlock()
+	p.close()
 }
