@@ -7,7 +7,7 @@ import (
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
-// Offsets in a UAR: MLX5_CQ_DOORBELL, mlx5_core's MLX5_EQ_DOORBEL_OFFSET and MLX5_BF_OFFSET.
+// Offsets in a UAR: MLX5_CQ_DOORBELL, mlx5_core's MLX5_EQ_DOORBELL_OFFSET and MLX5_BF_OFFSET.
 const (
 	uarCQ    = 0x20
 	uarEQArm = 0x40
@@ -56,7 +56,7 @@ func (d *Device) readWord(off uint64) uint32 {
 	case off == segTimerLow:
 		return uint32(d.clock())
 	case off == segHealthCounter:
-		if !d.faults.dead() {
+		if !d.faults.dead.Load() {
 			s.counter++
 		}
 		return s.counter
@@ -124,7 +124,7 @@ func (d *Device) Inject(kind Fault, arg byte, count int) {
 			d.port.event(ifc.PortChangeActive)
 		}
 	case FaultFirmware:
-		d.faults.kill()
+		d.faults.dead.Store(true)
 	case FaultFatal:
 		d.seg.setState(nicDisabled)
 		d.commands.quiesce(d.disable)

@@ -131,7 +131,7 @@ func (q *commandQueue) run() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for {
-		for (q.pending == 0 || q.busy || q.env.faults.dead()) && !q.ended {
+		for (q.pending == 0 || q.busy || q.env.faults.dead.Load()) && !q.ended {
 			q.change.Wait()
 		}
 		if q.ended {

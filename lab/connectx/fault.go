@@ -60,11 +60,11 @@ type delayed interface{ writeLate() }
 
 // faults are the pending faults.
 type faults struct {
-	any      atomic.Bool // one has been pending: without, take needs no lock
-	mu       sync.Mutex
-	pending  map[Fault]fault
-	firmware bool      // the firmware is dead
-	waiting  []delayed // CQs whose entries wait for an event
+	any     atomic.Bool // one has been pending: without, take needs no lock
+	dead    atomic.Bool // the firmware answers no more
+	mu      sync.Mutex
+	pending map[Fault]fault
+	waiting []delayed // CQs whose entries wait for an event
 }
 
 type fault struct {
@@ -99,24 +99,11 @@ func (f *faults) add(kind Fault, arg byte, count int) {
 	f.pending[kind] = fault{arg, count}
 }
 
-// kill makes the firmware dead.
-func (f *faults) kill() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.firmware = true
-}
-
-// dead reports whether the firmware is dead.
-func (f *faults) dead() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.firmware
-}
-
 func (f *faults) reset() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.pending, f.firmware, f.waiting = nil, false, nil
+	f.pending, f.waiting = nil, nil
+	f.dead.Store(false)
 }
 
 // late reports whether the next entry of a CQ is to be late, and arranges for its writing. The CQ is
