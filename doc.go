@@ -1,7 +1,6 @@
-// Package verbs provides the values that the packages of this module share: work
-// requests and completions, addresses, access rights, states, attributes of devices
-// and ports, and errors. It makes no system calls and builds on every operating
-// system.
+// Package verbs provides the values that the packages of this module share: work requests and
+// completions, addresses, access rights, states, attributes of devices and ports, and errors. It
+// makes no system calls and builds on every operating system.
 //
 //	program ─► rsock   net.Conn and net.Listener over RDMA
 //	        ─► rmsg    asynchronous messages with an event loop

@@ -56,9 +56,8 @@ type QPCap struct {
 	MaxInline              int // bytes of a work request
 }
 
-// WithDefaults returns c with defaults for the fields that are zero (64 work requests
-// each way, 2 SGEs each, 64 bytes of inline data), and with 0 for those that are
-// negative.
+// WithDefaults returns c with defaults for the fields that are zero (64 work requests each way, 2
+// SGEs each, 64 bytes of inline data), and with 0 for those that are negative.
 func (c QPCap) WithDefaults() QPCap {
 	size := func(n, zero int) int {
 		if n == 0 {

@@ -66,8 +66,7 @@ func (s WCStatus) String() string {
 	return "unknown status"
 }
 
-// Error implements error, so that errors.Is finds a WCStatus in the error that [WC.Err]
-// returns.
+// Error implements error, so that errors.Is finds a WCStatus in the error that [WC.Err] returns.
 func (s WCStatus) Error() string { return "work completion: " + s.String() }
 
 // WCOpcode is the operation that completed (enum ib_uverbs_wc_opcode).
@@ -117,9 +116,8 @@ const (
 	WCIPv6 WCFlags = 1 << 7
 )
 
-// WC is a work completion. Unless Status is [WCSuccess] only ID, Status, VendorErr and
-// QPNum are valid. Its layout is that of the kernel's struct ib_uverbs_wc, so that
-// drivers can copy it.
+// WC is a work completion. Unless Status is [WCSuccess] only ID, Status, VendorErr and QPNum are
+// valid. Its layout is that of the kernel's struct ib_uverbs_wc, so that drivers can copy it.
 type WC struct {
 	ID        uint64
 	Status    WCStatus
@@ -181,8 +179,7 @@ func (w *WC) Imm() uint32 { return binary.BigEndian.Uint32(w.ex[:]) }
 // has [WCWithInv].
 func (w *WC) InvalidatedRKey() uint32 { return binary.NativeEndian.Uint32(w.ex[:]) }
 
-// Err returns nil for a successful completion, and otherwise a [*WCError] that wraps
-// Status.
+// Err returns nil for a successful completion, and otherwise a [*WCError] that wraps Status.
 func (w *WC) Err() error {
 	if w.Status == WCSuccess {
 		return nil

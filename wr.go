@@ -25,11 +25,9 @@ const (
 	OpBindMW   Opcode = 9
 	// OpSendInv is a SEND that invalidates a key at the receiver.
 	OpSendInv Opcode = 10
-	// OpRDMAReadInv is an RDMA READ that invalidates the local key it reads into
-	// (iWARP).
+	// OpRDMAReadInv is an RDMA READ that invalidates the local key it reads into (iWARP).
 	OpRDMAReadInv Opcode = 12
-	// OpFlush completes when earlier writes to a range are visible or persistent, see
-	// [Flush].
+	// OpFlush completes when earlier writes to a range are visible or persistent, see [Flush].
 	OpFlush Opcode = 15
 	// OpAtomicWrite writes 8 bytes, given as Inline, atomically.
 	OpAtomicWrite Opcode = 16
@@ -61,11 +59,10 @@ const (
 	// SendFence delays the request until all earlier RDMA READs and atomics of the
 	// queue have completed.
 	SendFence SendFlags = 1 << 0
-	// SendSignaled requests a completion on success as well. A QP made with SignalAll
-	// treats every request as signaled. The slot of an unsignaled request becomes free
-	// when a later signaled one has completed, so with every driver at least one request
-	// in each queue's length must be signaled. siw accepts more unsignaled requests; rxe
-	// returns [ErrQueueFull].
+	// SendSignaled requests a completion on success as well. A QP made with SignalAll treats every
+	// request as signaled. The slot of an unsignaled request becomes free when a later signaled one
+	// has completed, so with every driver at least one request in each queue's length must be
+	// signaled. siw accepts more unsignaled requests; rxe returns [ErrQueueFull].
 	SendSignaled SendFlags = 1 << 1
 	// SendSolicited marks the peer's completion as solicited, which wakes a peer that
 	// armed its CQ for solicited completions only.
@@ -77,8 +74,7 @@ var sendFlagNames = map[int]string{0: "Fence", 1: "Signaled", 2: "Solicited"}
 // String returns the names of the flags: Fence|Signaled.
 func (f SendFlags) String() string { return bitNames(uint64(f), sendFlagNames) }
 
-// SGE is a scatter/gather element: Length bytes of registered memory at Addr, under
-// LKey.
+// SGE is a scatter/gather element: Length bytes of registered memory at Addr, under LKey.
 type SGE struct {
 	Addr   uint64
 	Length uint32
@@ -96,8 +92,7 @@ type SendWR struct {
 	// Imm is the immediate of the Imm operations, in host byte order.
 	Imm uint32
 
-	// SGL is local memory: the source of sends and writes, the destination of reads
-	// and atomics.
+	// SGL is local memory: the source of sends and writes, the destination of reads and atomics.
 	SGL []SGE
 	// Inline is data that posting copies into the request. It needs no memory region and
 	// is free for reuse at once. It has at most the QP's MaxInline bytes, cannot be

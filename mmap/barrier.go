@@ -2,9 +2,8 @@ package mmap
 
 import "sync/atomic"
 
-// OrdersDevice reports whether the barriers order accesses to device memory on this
-// architecture. Drivers that map device registers refuse to open devices where it is
-// false.
+// OrdersDevice reports whether the barriers order accesses to device memory on this architecture.
+// Drivers that map device registers refuse to open devices where it is false.
 const OrdersDevice = ordersDevice
 
 // BarrierToDevice orders stores: a device that sees a later store, to main memory or to
@@ -21,10 +20,9 @@ func BarrierFromDevice() { barrierFromDevice() }
 // and before the release of a lock that excludes other processors from the same register.
 func FlushDevice() { flushDevice() }
 
-// StoreDevice stores v to a device register with one instruction, which is not split,
-// dropped or repeated, and not locked, unlike that of sync/atomic on amd64. It is not a
-// barrier and does not change the byte order. p must be aligned to 8 bytes. On 32-bit
-// machines the store may be split.
+// StoreDevice stores v to a device register with one instruction, which is not split, dropped or
+// repeated, and not locked, unlike that of sync/atomic on amd64. It is not a barrier and does not
+// change the byte order. p must be aligned to 8 bytes. On 32-bit machines the store may be split.
 func StoreDevice(p *uint64, v uint64) { storeDevice(p, v) }
 
 // CopyDevice copies 64 bytes to write-combining memory of a device, with stores that follow each

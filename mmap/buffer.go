@@ -19,9 +19,8 @@ type BufferOptions struct {
 	PageSize int
 }
 
-// Buffer is page-aligned, zeroed memory outside the Go heap: the garbage collector
-// neither scans nor frees it, and its pages never move, as memory regions require. The
-// owner must close it.
+// Buffer is page-aligned, zeroed memory outside the Go heap: the garbage collector neither scans
+// nor frees it, and its pages never move, as memory regions require. The owner must close it.
 type Buffer struct {
 	mem  []byte // the whole mapping
 	size int
@@ -67,8 +66,7 @@ func freeHugePages(dir string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// Bytes returns the buffer's memory, or nil after Close. Slices of it must not be used
-// after Close.
+// Bytes returns the buffer's memory, or nil after Close. Slices of it must not be used after Close.
 func (b *Buffer) Bytes() []byte {
 	if b.mem == nil {
 		return nil

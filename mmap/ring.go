@@ -22,9 +22,8 @@ type Slots struct {
 	mask uint32
 }
 
-// Ring is a circular queue with one producer and one consumer, one of which
-// is the kernel. It is empty when the indices are equal, so it holds at most
-// Mask entries. The zero Ring is not usable.
+// Ring is a circular queue with one producer and one consumer, one of which is the kernel. It is
+// empty when the indices are equal, so it holds at most Mask entries. The zero Ring is not usable.
 //
 // Indices are positions modulo the number of slots: those that LoadProducer, LoadConsumer, Next and
 // After return.

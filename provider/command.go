@@ -12,12 +12,11 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// command is a write command of the data path, encoded once and run without allocating.
-// It is run by write, which costs a quarter less than the ioctl that wraps it. But the
-// kernel refuses writes from threads whose credentials are not those with which the file
-// was opened (ib_safe_file_access compares pointers): threads of a process that imported
-// the file, and all threads after calls such as syscall.Setuid. After the first refusal
-// the command is run by ioctl.
+// command is a write command of the data path, encoded once and run without allocating. It is run
+// by write, which costs a quarter less than the ioctl that wraps it. But the kernel refuses writes
+// from threads whose credentials are not those with which the file was opened (ib_safe_file_access
+// compares pointers): threads of a process that imported the file, and all threads after calls such
+// as syscall.Setuid. After the first refusal the command is run by ioctl.
 type command struct {
 	file     host.Handle
 	blocking bool

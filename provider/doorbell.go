@@ -50,8 +50,7 @@ type Notify struct {
 	req *abi.IbUverbsReqNotifyCq
 }
 
-// NewNotify makes the command for the CQ with the given handle. Close it after
-// the last Arm.
+// NewNotify makes the command for the CQ with the given handle. Close it after the last Arm.
 func NewNotify(dev *Device, cqHandle uint32) Notify { return Notify{dev: dev, cq: cqHandle} }
 
 // Arm arms the CQ by one system call. Calls must not overlap.
@@ -86,14 +85,12 @@ type StateQuery struct {
 	resp *abi.IbUverbsQueryQpResp
 }
 
-// NewStateQuery makes the command for the QP with the given handle. Close it after the last
-// Ask.
+// NewStateQuery makes the command for the QP with the given handle. Close it after the last Ask.
 func NewStateQuery(dev *Device, qpHandle uint32) StateQuery {
 	return StateQuery{dev: dev, qp: qpHandle}
 }
 
-// Ask returns the state, by one system call. Only the first call allocates. Calls must not
-// overlap.
+// Ask returns the state, by one system call. Only the first call allocates. Calls must not overlap.
 func (q *StateQuery) Ask() (verbs.QPState, error) {
 	if q.cmd == nil {
 		const state = 1 << 0 // enum ib_qp_attr_mask

@@ -6,12 +6,10 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// Driver drives the devices of one kernel driver. Its methods, and those of the
-// values it returns, are safe for concurrent use unless their documentation says
-// otherwise.
+// Driver drives the devices of one kernel driver. Its methods, and those of the values it returns,
+// are safe for concurrent use unless their documentation says otherwise.
 type Driver interface {
-	// Name returns the driver's name, "mlx5": the Driver method of a uverbs.Context
-	// returns it.
+	// Name returns the driver's name, "mlx5": the Driver method of a uverbs.Context returns it.
 	Name() string
 	// ID returns the kernel's enum rdma_driver_id of the devices that the driver
 	// drives, such as abi.RDMA_DRIVER_MLX5.
@@ -28,11 +26,10 @@ type Driver interface {
 	ImportContext(dev *Device, query func(UHW) error) (Context, error)
 }
 
-// UHW is a driver's private part of a verb: In is passed to the driver's kernel side,
-// which fills Out. Their layouts are the structures of the kernel's
-// include/uapi/rdma/NAME-abi.h without the fields of the core, in the host's byte order.
-// An empty part is not passed. Kernel drivers differ in what they do with parts that are
-// shorter or longer than they expect; pass exact lengths.
+// UHW is a driver's private part of a verb: In is passed to the driver's kernel side, which fills
+// Out. Their layouts are the structures of the kernel's include/uapi/rdma/NAME-abi.h without the
+// fields of the core, in the host's byte order. An empty part is not passed. Kernel drivers differ
+// in what they do with parts that are shorter or longer than they expect; pass exact lengths.
 //
 // uverbs copies both ways: the memory may be anywhere, also on the stack, and is not
 // used after the verb has returned.
@@ -66,12 +63,11 @@ type Object interface {
 	Release()
 }
 
-// Context is the driver's part of one open device. Its methods make the driver's part of
-// objects. Each is passed a function that runs the verb with the driver's part, to be
-// called at most once, and before the method returns. The parameters that the function
-// passes to the kernel are those in init, which the driver may raise first. If the method
-// fails after the function has succeeded, uverbs destroys the kernel's object; the driver
-// must have released its own part by then.
+// Context is the driver's part of one open device. Its methods make the driver's part of objects.
+// Each is passed a function that runs the verb with the driver's part, to be called at most once,
+// and before the method returns. The parameters that the function passes to the kernel are those in
+// init, which the driver may raise first. If the method fails after the function has succeeded,
+// uverbs destroys the kernel's object; the driver must have released its own part by then.
 //
 // Release is called after that of all other objects of the Context, and before the
 // device file is closed. There the driver unmaps device pages.
@@ -82,12 +78,10 @@ type Context interface {
 	CreateCQ(init *CQInit, create func(UHW) (CQInfo, error)) (CompletionQueue, error)
 	// CreateSRQ makes a shared receive queue.
 	CreateSRQ(init *SRQInit, create func(UHW) (SRQInfo, error)) (RecvQueue, error)
-	// CreateQP makes a queue pair in state RESET. The RecvQueue is nil if init has an
-	// SRQ.
+	// CreateQP makes a queue pair in state RESET. The RecvQueue is nil if init has an SRQ.
 	CreateQP(init *QPInit, create func(UHW) (QPInfo, error)) (SendQueue, RecvQueue, error)
-	// CreateAH makes an address handle and returns the number by which requests name it:
-	// the AH of [verbs.UDAddr]. A driver whose kernel side has no address handles does
-	// not call create.
+	// CreateAH makes an address handle and returns the number by which requests name it: the AH of
+	// [verbs.UDAddr]. A driver whose kernel side has no address handles does not call create.
 	CreateAH(init *AHInit, create func(UHW) error) (num uint32, ah Object, err error)
 	// RegisterMR makes a memory region of this process's memory. init must not be
 	// changed. Regions of DMA-BUF files, and memory windows, have no driver's part.
@@ -217,8 +211,7 @@ type Stateful interface {
 
 // RecvQueue is the receive queue of a QP, or an SRQ.
 type RecvQueue interface {
-	// Post posts wrs in order. Its results, and what it must not retain, are as for
-	// [SendQueue].
+	// Post posts wrs in order. Its results, and what it must not retain, are as for [SendQueue].
 	Post(wrs []verbs.RecvWR) (int, error)
 	// Cap returns the number of requests that the queue holds.
 	Cap() int
@@ -242,10 +235,9 @@ type Resizer interface {
 type CompletionQueue interface {
 	// Common returns the part that all drivers have in common: CQs embed [Completions].
 	Common() *Completions
-	// Take moves up to len(wcs) completions into wcs, returns how many, and unlocks the
-	// queue, which the caller has locked and is not closed. The driver must not keep wcs, as
-	// in [SendQueue].
-	// Completions of a QP that has been destroyed may be dropped or returned.
+	// Take moves up to len(wcs) completions into wcs, returns how many, and unlocks the queue,
+	// which the caller has locked and is not closed. The driver must not keep wcs, as in
+	// [SendQueue]. Completions of a QP that has been destroyed may be dropped or returned.
 	Take(wcs []verbs.WC) int
 	// Arm requests an event at the next completion, or at the next solicited or failed
 	// one. Completions that are already there cause none.
@@ -273,10 +265,9 @@ type EventCounter interface {
 // queues, and [Completions.Detach] of the CQs with what it has got from both.
 type Flusher interface {
 	// Flush makes Post fail with [verbs.ErrDeviceRemoved], and returns a completion with
-	// [verbs.WCFlushErr] for each request that has been posted and has not completed, in the
-	// order of posting. An SRQ may have another order, and leaves QPNum to uverbs. It returns
-	// none after Stop(true), nor what another call has returned, nor of a queue that is
-	// SingleThreaded.
+	// [verbs.WCFlushErr] for each request that has been posted and has not completed, in the order
+	// of posting. An SRQ may have another order, and leaves QPNum to uverbs. It returns none after
+	// Stop(true), nor what another call has returned, nor of a queue that is SingleThreaded.
 	Flush() []verbs.WC
 }
 

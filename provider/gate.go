@@ -13,10 +13,9 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// Gate is the common part of the queues of all drivers: a lock, the state of the QP, and
-// whether the queue has been stopped. It implements [Stateful], Stop of [Queue], and
-// Modify of [SendQueue] for verbs without a driver's part. Queues embed it and hold the
-// lock while they use its fields.
+// Gate is the common part of the queues of all drivers: a lock, the state of the QP, and whether
+// the queue has been stopped. It implements [Stateful], Stop of [Queue], and Modify of [SendQueue]
+// for verbs without a driver's part. Queues embed it and hold the lock while they use its fields.
 type Gate struct {
 	// SingleThreaded makes Lock and Unlock do nothing: calls of the queue never overlap.
 	// It is set before the queue is used.

@@ -5,8 +5,7 @@ import "github.com/goverbs/verbs"
 // OpPostSRQ is the Op of a [verbs.PostError] of an SRQ.
 const OpPostSRQ = "post SRQ recv"
 
-// SendInline is the flag that drivers set in requests with inline data (enum
-// ib_send_flags).
+// SendInline is the flag that drivers set in requests with inline data (enum ib_send_flags).
 const SendInline verbs.SendFlags = 1 << 3
 
 // Requests is the common part of receive queues and SRQs, which embed it, and of [Sends].

@@ -21,8 +21,7 @@ func SetInvalidatedRKey(wc *verbs.WC, rkey uint32) {
 	binary.NativeEndian.PutUint32(exBytes(wc), rkey)
 }
 
-// exBytes returns the 4 bytes of the union ex: verbs.WC is laid out as struct
-// ib_uverbs_wc.
+// exBytes returns the 4 bytes of the union ex: verbs.WC is laid out as struct ib_uverbs_wc.
 func exBytes(wc *verbs.WC) []byte {
 	const off = unsafe.Offsetof(abi.IbUverbsWc{}.Ex)
 	return mmap.Bytes(wc)[off : off+4]

@@ -91,8 +91,7 @@ const (
 	USNIC      Protocol = "usnic"
 )
 
-// Devices returns the devices in order of their names. Without RDMA there are none, and no
-// error.
+// Devices returns the devices in order of their names. Without RDMA there are none, and no error.
 func (s Source) Devices() ([]Device, error) {
 	dir := s.class("infiniband")
 	for try := 1; ; try++ {
@@ -124,8 +123,7 @@ func (s Source) Devices() ([]Device, error) {
 	}
 }
 
-// Find returns the device with a name. If there is none, the error matches
-// [verbs.ErrNoDevice].
+// Find returns the device with a name. If there is none, the error matches [verbs.ErrNoDevice].
 func (s Source) Find(name string) (Device, error) {
 	made := host.Prepare()
 	d, err := Device{}, error(verbs.ErrNoDevice)

@@ -1,6 +1,5 @@
-// Package rdmadev describes the RDMA devices of a machine: their ports, addresses and
-// counters. It works with the devices of every driver, without device nodes, privileges and
-// opened devices.
+// Package rdmadev describes the RDMA devices of a machine: their ports, addresses and counters. It
+// works with the devices of every driver, without device nodes, privileges and opened devices.
 //
 //	/sys/class/infiniband ─┬─► Devices, Find, Watch ──► Device ──► Port ──► GIDs, PKeys, Counters
 //	                       │                              │

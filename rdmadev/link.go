@@ -38,9 +38,8 @@ func (d Device) Rename(name string) error {
 	return d.change("rename", "to "+name, abi.RDMA_NLDEV_CMD_SET, nldev.Attrs{}.String(abi.RDMA_NLDEV_ATTR_DEV_NAME, name))
 }
 
-// MoveTo moves the device to the network namespace that a file is for, such as
-// /run/netns/NAME or /proc/PID/ns/net. The system must not share devices between namespaces,
-// see [System].
+// MoveTo moves the device to the network namespace that a file is for, such as /run/netns/NAME or
+// /proc/PID/ns/net. The system must not share devices between namespaces, see [System].
 func (d Device) MoveTo(netns *os.File) error {
 	return d.change("move", "to "+netns.Name(), abi.RDMA_NLDEV_CMD_SET, nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_NET_NS_FD, uint32(netns.Fd())))
 }

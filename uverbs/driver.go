@@ -59,8 +59,7 @@ func hasDriverID(fd int, id uint32) bool {
 	return sys.File{FD: fd, Driver: id}.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: noMethod}) != syscall.EINVAL
 }
 
-// getContext makes the kernel's context of the file and queries the attributes that
-// drivers need.
+// getContext makes the kernel's context of the file and queries the attributes that drivers need.
 func (c *contextCore) getContext(uhw provider.UHW) error {
 	err := c.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_GET_CONTEXT, Attrs: []sys.Attr{
 		sys.Out(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &c.vectors),
@@ -107,8 +106,7 @@ func (c *contextCore) invokeFunc(cmd uint32, req, resp []byte, created *bool) fu
 	}
 }
 
-// withRelease returns a function that destroys an object and then releases the driver's
-// part of it.
+// withRelease returns a function that destroys an object and then releases the driver's part of it.
 func withRelease(destroy func() error, part provider.Object) func() error {
 	if part == nil {
 		return destroy

@@ -155,10 +155,9 @@ func (o *object) do(op string, f func() error) error {
 	return nil
 }
 
-// enterAll sorts objects of a context by the order of their creation and enters them. A
-// waiting Close blocks further readers, so two calls that entered the same objects in
-// different orders could block each other, and so could a call that entered an object
-// twice.
+// enterAll sorts objects of a context by the order of their creation and enters them. A waiting
+// Close blocks further readers, so two calls that entered the same objects in different orders
+// could block each other, and so could a call that entered an object twice.
 func enterAll(op string, objects []*object) error {
 	slices.SortFunc(objects, func(a, b *object) int { return cmp.Compare(a.num, b.num) })
 	for i, o := range objects {

@@ -7,9 +7,8 @@ import (
 	"weak"
 )
 
-// registry contains a context's QPs, CQs and SRQs, by the numbers that the kernel's
-// events carry. Numbers are never used twice, so a late event cannot reach a newer
-// object.
+// registry contains a context's QPs, CQs and SRQs, by the numbers that the kernel's events carry.
+// Numbers are never used twice, so a late event cannot reach a newer object.
 type registry struct {
 	mu      sync.RWMutex
 	entries map[uint64]entry

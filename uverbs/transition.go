@@ -6,9 +6,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// transition has the attributes that a change of state requires and accepts, besides the
-// state itself, by transport: the kernel's qp_state_table
-// (drivers/infiniband/core/verbs.c).
+// transition has the attributes that a change of state requires and accepts, besides the state
+// itself, by transport: the kernel's qp_state_table (drivers/infiniband/core/verbs.c).
 type transition struct{ required, optional masks }
 
 type masks map[verbs.QPType]verbs.QPAttrMask

@@ -13,9 +13,8 @@ type Source interface {
 	// Arm requests the events that the group's goroutines wait for. It is called before a
 	// goroutine checks its condition for the last time and sleeps.
 	Arm() error
-	// Sleep waits for events and handles them. It fails when ctx ends and at the time
-	// until, unless that is zero, and returns nil after Wake. The group calls it from one
-	// goroutine at a time.
+	// Sleep waits for events and handles them. It fails when ctx ends and at the time until, unless
+	// that is zero, and returns nil after Wake. The group calls it from one goroutine at a time.
 	Sleep(ctx context.Context, until time.Time) error
 	// Wake ends the current Sleep, or the next one if there is none.
 	Wake()

@@ -67,11 +67,10 @@ func (h *Handle) ioctlKernel(request uint32, msg []byte, blocking bool) syscall.
 
 func (h *Handle) call(trap, a2, a3 uintptr, blocking bool) (errno syscall.Errno) {
 	for {
-		// RawSyscall, which does not inform the scheduler, costs less for commands that
-		// only queue work (BenchmarkDoorbell in package uverbs). For commands in which
-		// the kernel does the work, Syscall costs little in comparison (BenchmarkWrite
-		// shows no difference on siw) and does not make other goroutines and the garbage
-		// collector wait.
+		// RawSyscall, which does not inform the scheduler, costs less for commands that only queue
+		// work (BenchmarkDoorbell in package uverbs). For commands in which the kernel does the
+		// work, Syscall costs little in comparison (BenchmarkWrite shows no difference on siw) and
+		// does not make other goroutines and the garbage collector wait.
 		if blocking {
 			_, _, errno = unix.Syscall(trap, h.fd, a2, a3)
 		} else {

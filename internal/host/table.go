@@ -5,9 +5,8 @@ import (
 	"syscall"
 )
 
-// base is the lowest descriptor of a [File]. The kernel's are below it: on Linux at most
-// the sysctl fs.nr_open, which is at most 1<<30 - 16 on 32-bit machines and set to 1<<20 nearly
-// everywhere.
+// base is the lowest descriptor of a [File]. The kernel's are below it: on Linux at most the sysctl
+// fs.nr_open, which is at most 1<<30 - 16 on 32-bit machines and set to 1<<20 nearly everywhere.
 const base = 1 << 30
 
 // table has the open files. Descriptors are used again as late as possible, so that the use of a

@@ -30,8 +30,7 @@ func (a Attrs) All() iter.Seq2[int, Value] {
 	}
 }
 
-// Map returns the attributes by type. If a type occurs more than once, its last value is
-// returned.
+// Map returns the attributes by type. If a type occurs more than once, its last value is returned.
 func (a Attrs) Map() map[int]Value {
 	m := map[int]Value{}
 	for typ, v := range a.All() {

@@ -1,10 +1,9 @@
 // Package spin decides how long a wait busy-polls before it sleeps.
 //
-// To sleep and be woken takes a thread from ten to a thousand times as long as a
-// poll, so a wait that will be short should poll. Earlier waits predict the next
-// one: it polls for twice as long as they took. When waits become too long for
-// polling, polling soon costs almost nothing again. While other programs want the processors, no
-// wait polls.
+// To sleep and be woken takes a thread from ten to a thousand times as long as a poll, so a wait
+// that will be short should poll. Earlier waits predict the next one: it polls for twice as long as
+// they took. When waits become too long for polling, polling soon costs almost nothing again. While
+// other programs want the processors, no wait polls.
 package spin
 
 import (

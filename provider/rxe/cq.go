@@ -11,8 +11,7 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// verbs.WC is laid out as struct ib_uverbs_wc; the size is checked here,
-// the fields by a test.
+// verbs.WC is laid out as struct ib_uverbs_wc; the size is checked here, the fields by a test.
 var _ [unsafe.Sizeof(verbs.WC{})]byte = [unsafe.Sizeof(abi.IbUverbsWc{})]byte{}
 
 // completionQueue is an rxe CQ.

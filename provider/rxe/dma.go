@@ -7,12 +7,10 @@ import (
 	"github.com/goverbs/verbs/abi"
 )
 
-// verbs.SGE is laid out as struct rxe_sge; the size is checked here, the fields by a
-// test.
+// verbs.SGE is laid out as struct rxe_sge; the size is checked here, the fields by a test.
 var _ [unsafe.Sizeof(verbs.SGE{})]byte = [unsafe.Sizeof(abi.RxeSge{})]byte{}
 
-// copySGL writes sgl to dst, which has room for it, and returns the sum of
-// its lengths.
+// copySGL writes sgl to dst, which has room for it, and returns the sum of its lengths.
 func copySGL(dst unsafe.Pointer, sgl []verbs.SGE) (length uint64) {
 	for i := range sgl {
 		length += copySGE(unsafe.Add(dst, uintptr(i)*unsafe.Sizeof(sgl[0])), &sgl[i])

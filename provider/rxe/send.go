@@ -43,10 +43,9 @@ func newSendQueue(r ring, init *provider.QPInit, info provider.QPInfo, dev *prov
 // inDoorbell is sendsInDoorbell of this kernel.
 var inDoorbell = sync.OnceValue(func() bool { return sendsInDoorbell(sys.KernelRelease()) })
 
-// sendsInDoorbell reports whether a kernel sends in the caller of rxe_post_send, which
-// may take milliseconds, as before Linux 6.10. Newer kernels queue the work. With older
-// kernels that do so as well, which the release does not show, doorbells take some
-// nanoseconds more than necessary.
+// sendsInDoorbell reports whether a kernel sends in the caller of rxe_post_send, which may take
+// milliseconds, as before Linux 6.10. Newer kernels queue the work. With older kernels that do so
+// as well, which the release does not show, doorbells take some nanoseconds more than necessary.
 func sendsInDoorbell(release string) bool {
 	var major, minor int
 	fmt.Sscanf(release, "%d.%d", &major, &minor)
@@ -133,10 +132,9 @@ func (q *sendQueue) postRest(wrs []verbs.SendWR, n int) (_ int, err error) {
 	return n, err
 }
 
-// handleDoorbellError handles a doorbell that failed. The kernel also reads the producer
-// index when it has processed earlier requests (rxe_requester), so published requests cannot be
-// withdrawn: the QP is moved to the error state, in which the kernel completes all
-// requests.
+// handleDoorbellError handles a doorbell that failed. The kernel also reads the producer index when
+// it has processed earlier requests (rxe_requester), so published requests cannot be withdrawn: the
+// QP is moved to the error state, in which the kernel completes all requests.
 func (q *sendQueue) handleDoorbellError(err error) {
 	if ferr := provider.FlushQP(q.dev, q.handle); ferr != nil {
 		q.Fail(fmt.Errorf("doorbell of QP %d: %w; move to ERR: %w", q.Num, err, ferr))

@@ -1,15 +1,13 @@
-// Package siw drives the queues of SoftiWARP, the kernel's siw: iWARP over any
-// TCP/IP device.
+// Package siw drives the queues of SoftiWARP, the kernel's siw: iWARP over any TCP/IP device.
 //
 //	Post ──► SQE in the mapped array ──► its valid flag (release) ──► doorbell
 //	                                                                     │
 //	Poll ◄── valid flag cleared ◄── CQE in the mapped array ◄──────── siw
 //
-// Queues are plain arrays (uAPI siw-abi.h) without index words: each side counts for
-// itself, and the flags of an element show which side owns it. The word that arms a CQ
-// follows its array, so arming makes no system call. A doorbell is needed only if the
-// kernel may have run out of work: while the previous request is still waiting, the
-// kernel will find the new ones by itself.
+// Queues are plain arrays (uAPI siw-abi.h) without index words: each side counts for itself, and
+// the flags of an element show which side owns it. The word that arms a CQ follows its array, so
+// arming makes no system call. A doorbell is needed only if the kernel may have run out of work:
+// while the previous request is still waiting, the kernel will find the new ones by itself.
 //
 // The kernel's siw ignores requests that are posted to a QP in the error state. This
 // package completes them as flushed, as other kernel drivers do.
@@ -71,8 +69,7 @@ type slots[T any] struct {
 // mapArray maps n elements and extra bytes after them.
 func mapArray[T any](dev *provider.Device, key uint64, n uint32, extra uintptr) (array[T], error) {
 	var elem T
-	// SIW_INVAL_UOBJ_KEY is not checked: it is also the key of the 145th page that a
-	// context maps.
+	// SIW_INVAL_UOBJ_KEY is not checked: it is also the key of the 145th page that a context maps.
 	if n == 0 || n&(n-1) != 0 {
 		return array[T]{}, fmt.Errorf("siw: queue of %d elements", n)
 	}
@@ -168,11 +165,10 @@ func (c context) CreateQP(init *provider.QPInit, create func(provider.UHW) (prov
 	return sq, sq.recv, nil
 }
 
-// withSpare returns the size to request so that a queue of n elements has a spare one.
-// siw_sq_flush and siw_rq_flush (Linux 6.1 to 7.2) mark each element as free twice. A
-// request that is posted into it in between would never complete. So an element is used
-// again only after the kernel has moved on to the next. Queues of the greatest size have
-// no spare element.
+// withSpare returns the size to request so that a queue of n elements has a spare one. siw_sq_flush
+// and siw_rq_flush (Linux 6.1 to 7.2) mark each element as free twice. A request that is posted
+// into it in between would never complete. So an element is used again only after the kernel has
+// moved on to the next. Queues of the greatest size have no spare element.
 func withSpare(n int) int {
 	const maxQPWR = 1 << 15 // SIW_MAX_QP_WR
 	if n == 0 || n == maxQPWR {

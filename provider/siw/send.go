@@ -256,10 +256,9 @@ func (q *sendQueue) inUse(n int, size uint32) bool {
 	return isValid(sqeWord(q.queue.at(q.put + uint32(n) - 1 - size)).Load())
 }
 
-// nudgeQueued reports whether a WRITE of nudge is in the queue, and the array has an
-// element for it besides those of callers. It may still be there when all requests
-// before it have completed: a READ completes with its response, while the kernel may be
-// busy with a response to the peer.
+// nudgeQueued reports whether a WRITE of nudge is in the queue, and the array has an element for it
+// besides those of callers. It may still be there when all requests before it have completed: a
+// READ completes with its response, while the kernel may be busy with a response to the peer.
 func (q *sendQueue) nudgeQueued() bool {
 	sqe := q.queue.at(q.nudged)
 	return q.size < q.queue.mask && isValid(sqeWord(sqe).Load()) && sqe.Id == nudgeID
@@ -434,12 +433,11 @@ func (q *sendQueue) encodeInline(sqe *abi.SiwSqe, wr *verbs.SendWR, op uint8) er
 // or end the connection over them (siw_try_1seg, Linux 6.1 to 7.2). Requests with two SGEs, the
 // second of which may be empty, are safe.
 //
-// Requests that are posted while the kernel is busy are sent by a kernel thread. It takes
-// the wrong bytes if they are on two pages. And after every 100 packets a doorbell leaves
-// the rest of the queue to the thread, which may reach the next request before the
-// doorbell is done. It then acts as the doorbell and reads the bytes from the caller's
-// address space, in which it does not run. So only the first request of a doorbell is
-// safe.
+// Requests that are posted while the kernel is busy are sent by a kernel thread. It takes the wrong
+// bytes if they are on two pages. And after every 100 packets a doorbell leaves the rest of the
+// queue to the thread, which may reach the next request before the doorbell is done. It then acts
+// as the doorbell and reads the bytes from the caller's address space, in which it does not run. So
+// only the first request of a doorbell is safe.
 func needsSecondSGE(s *abi.SiwSge, later bool) bool {
 	return s.Length > 0 && s.Length <= maxHdrInline && (later || s.Length > pageSize-uint32(s.Laddr)%pageSize)
 }
@@ -448,8 +446,7 @@ const maxHdrInline = 32 // MAX_HDR_INLINE
 
 var pageSize = uint32(os.Getpagesize())
 
-// verbs.SGE is laid out as struct siw_sge; the size is checked here, the fields by a
-// test.
+// verbs.SGE is laid out as struct siw_sge; the size is checked here, the fields by a test.
 var _ [unsafe.Sizeof(verbs.SGE{})]byte = [unsafe.Sizeof(abi.SiwSge{})]byte{}
 
 // copySGL copies a list to dst and returns how many SGEs are there then, and the sum of their
