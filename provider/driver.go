@@ -163,7 +163,8 @@ type MRInit struct {
 // Queue has the methods that all queues have in common. They are safe for concurrent use.
 // None makes a system call, except for the doorbell of [SendQueue], arming a CQ, and the
 // functions that are passed to methods. Post and Take do not allocate unless they fail.
-// [Gate] implements Stop, Suspend, Settle and Modify.
+// [Gate] implements Stop, Suspend, Settle and Modify; [Requests] implements SetLimit and Resize for
+// drivers without them.
 type Queue interface {
 	// Stop(true) is called before the kernel's object is destroyed: it waits for calls in
 	// progress. Later calls return [verbs.ErrClosed], or no completions. Stop(false) is

@@ -33,6 +33,12 @@ func (q *Requests) InitShared(dev *Device, num uint32, maxSGE int) {
 	q.State = verbs.StateInit
 }
 
+// SetLimit implements [RecvQueue] for SRQs whose driver has no part in it.
+func (q *Requests) SetLimit(_ int, set func(UHW) error) error { return set(UHW{}) }
+
+// Resize implements [Resizer]: it lets the kernel refuse.
+func (q *Requests) Resize(size int, resize func(int, UHW) error) error { return resize(size, UHW{}) }
+
 // MaxOneSGE returns the most bytes of a request with one SGE, 0 if requests have none.
 func (q *Requests) MaxOneSGE() uint32 {
 	if q.MaxSGE <= 0 {

@@ -180,14 +180,6 @@ func (q *recvQueue) flush() {
 	}
 }
 
-// Resize implements [provider.Resizer]: it lets the kernel refuse.
-func (q *recvQueue) Resize(size int, resize func(int, provider.UHW) error) error {
-	return resize(size, provider.UHW{})
-}
-
-// SetLimit implements [provider.RecvQueue] for an SRQ.
-func (q *recvQueue) SetLimit(_ int, set func(provider.UHW) error) error { return set(provider.UHW{}) }
-
 // Release implements [provider.Queue].
 func (q *recvQueue) Release() {
 	q.Stop(true)
