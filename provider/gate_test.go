@@ -10,9 +10,8 @@ import (
 	"github.com/goverbs/verbs/internal/sys"
 )
 
-// TestGateWaits takes a lock that other goroutines hold most of the time: waiting for a
-// Gate takes at most 10 times as long as for a sync.Mutex, for which at least 100 ms are
-// assumed.
+// TestGateWaits takes a lock that other goroutines hold most of the time: waiting for a Gate takes
+// at most 10 times as long as for a sync.Mutex, for which at least 100 ms are assumed.
 func TestGateWaits(t *testing.T) {
 	const most = 10
 	for _, procs := range []int{1, 2} {

@@ -14,15 +14,15 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// addressHandle is a path: struct mlx5_av of qp.h, which each datagram contains. The destination's
-// key and number are put in when it is posted.
+// addressHandle is a path: struct mlx5_av of qp.h, which each datagram contains. Posting adds the
+// destination's key and number.
 type addressHandle struct {
 	ctx *context
 	num uint32
 	av  [avSize]byte
 }
 
-// Places in an address vector.
+// Offsets in an address vector.
 const (
 	avQKey   = 0
 	avQPN    = 8  // dqp_dct
@@ -32,7 +32,7 @@ const (
 	avMAC    = 20 // rmac
 	avClass  = 26 // tclass
 	avHops   = 27 // hop_limit
-	avGRH    = 28 // grh_gid_fl: a GRH is there, index of the GID, flow label
+	avGRH    = 28 // grh_gid_fl: whether there is a GRH, index of the GID, flow label
 	avGID    = 32 // rgid
 
 	extended = 1 << 31 // of dqp_dct, MLX5_EXTENDED_UD_AV: the vector has its full size
@@ -87,8 +87,8 @@ func (c *context) resolve(a *addressHandle, v *verbs.AddressVector, create func(
 	return nil
 }
 
-// setRoCE writes a vector for RoCE, where packets always have a GRH or IP header. The priority has
-// 3 bits.
+// setRoCE writes a vector for RoCE. The adapter needs no bit for the GRH or IP header, which all
+// packets have. The service level is a priority of 3 bits.
 func (a *addressHandle) setRoCE(v *verbs.AddressVector, typ verbs.GIDType, mac [6]byte) {
 	a.av[avRateSL] = rate(v.StaticRate)<<4 | v.SL&7<<1
 	if typ == verbs.GIDRoCEv2 {
@@ -113,15 +113,15 @@ func (a *addressHandle) setRoute(v *verbs.AddressVector, grh uint32) {
 	copy(a.av[avGID:], v.DGID[:])
 }
 
-// put writes the vector with a destination to a request.
+// put writes the vector and a destination to a request.
 func (a *addressHandle) put(p unsafe.Pointer, to *verbs.UDAddr) {
 	*(*[avSize]byte)(p) = a.av
 	put32(unsafe.Add(p, avQKey), to.QKey)
 	put32(unsafe.Add(p, avQPN), to.QPNum|extended)
 }
 
-// sourcePort returns the UDP source port of RoCE v2 packets: one for each flow label, as the
-// kernel's rdma_flow_label_to_udp_sport has it, so that switches spread flows; without a label any.
+// sourcePort returns the UDP source port of RoCE v2 packets, which switches spread flows by. It
+// depends on the flow label (rdma_flow_label_to_udp_sport), and is random without one.
 func sourcePort(flow uint32) uint16 {
 	const first, bits = 0xc000, 0x3fff // IB_ROCE_UDP_ENCAP_VALID_PORT_MIN
 	if flow &= flowMask; flow == 0 {
@@ -130,9 +130,9 @@ func sourcePort(flow uint32) uint16 {
 	return first | uint16(flow&bits^flow>>14)
 }
 
-// rates are the adapter's codes of static rates, by enum ib_rate. Those from 2.5 to 120 Gb/s are
-// that and 5 (MLX5_STAT_RATE_OFFSET), the others have the code of the next that is not less, and 0
-// is no limit.
+// rates are the adapter's codes of static rates, by enum ib_rate. The codes of rates from 2.5 to
+// 120 Gb/s are that number plus 5 (MLX5_STAT_RATE_OFFSET); other rates have the code of the next
+// higher one. Code 0 is no limit.
 var rates = [...]uint8{
 	2: 7, 3: 8, 4: 9, 5: 10, 6: 11, 7: 12, 8: 13, 9: 14, 10: 15,
 	11: 11, 12: 13, 13: 15, 15: 9, 16: 15, 19: 9, 20: 13,

@@ -18,21 +18,21 @@ type completionQueue struct {
 	provider.Completions
 	cqes
 	next   uint32 // index of the next completion, without end
-	first  uint32 // index of the first completion in this ring
+	first  uint32 // index of the first completion that the device wrote to this ring
 	ctx    *context
 	buf    *mmap.Buffer
 	rec    []byte         // doorbell record
-	record *atomic.Uint32 // its first word: completions that have been taken
-	arm    *atomic.Uint32 // its second: the last request for an event
-	events atomic.Uint32  // that have been read, which requests are numbered with
+	record *atomic.Uint32 // its first word: completions taken
+	arm    *atomic.Uint32 // its second word: the last request for an event
+	events atomic.Uint32  // events read, which number the requests
 	num    uint32
-	taking provider.Gate // if the queue is SingleThreaded: QPs drop completions from another goroutine
+	taking provider.Gate // lock of a SingleThreaded queue, as QPs drop completions in other goroutines
 }
 
-// cqes is the ring of CQEs, whose length is a power of two. Who owns one is shown by a bit that
-// changes with each round, and before the first by an opcode that is not valid.
+// cqes is the ring of CQEs, whose length is a power of two. A bit that changes with each round
+// shows who owns a CQE; before the first round an invalid opcode does.
 type cqes struct {
-	base  unsafe.Pointer // of the part of 64 bytes of the first CQE
+	base  unsafe.Pointer // the 64 bytes of the first CQE that have the completion
 	mask  uint32
 	shift uint8
 }
@@ -42,7 +42,7 @@ func (c *cqes) at(i uint32) unsafe.Pointer {
 	return unsafe.Add(c.base, uintptr(i&c.mask)<<(c.shift&63)) // & 63 spares a check for larger shifts
 }
 
-// owner returns the bit that CQE i has when it has been written.
+// owner returns the owner bit of CQE i once it has been written.
 func (c *cqes) owner(i uint32) uint32 {
 	if i&(c.mask+1) != 0 {
 		return 1
@@ -50,7 +50,7 @@ func (c *cqes) owner(i uint32) uint32 {
 	return 0
 }
 
-// written reports whether CQE i, which has the last word w, has been written.
+// written reports whether CQE i has been written; w is its last word.
 func (c *cqes) written(i uint32, w last) bool {
 	return w.opcode() != cqeInvalid && w.owner() == c.owner(i)
 }
@@ -73,18 +73,18 @@ func newCQEs(n, size int) (*mmap.Buffer, cqes, error) {
 
 // Bits of the last word of a CQE that show whether it has been written.
 const (
-	newBits   = 0xf1 // in the first round: the opcode, and the owner
+	newBits   = 0xf1 // in the first round: opcode and owner
 	ownerBits = 0x01
 )
 
-// start makes the ring new from q.next on.
+// start begins a first round at q.next.
 func (q *completionQueue) start() {
 	q.first, q.Mask, q.None = q.next, swap32(newBits), swap32(cqeInvalid<<4)
 	q.look()
 }
 
-// look makes q.next the CQE that shows whether there are completions: none as long as it is new, or
-// its owner is that of the round before.
+// look makes Empty watch CQE q.next: there is no completion while it is new, or has the owner bit
+// of the previous round.
 func (q *completionQueue) look() {
 	q.Word = lastWord(q.at(q.next))
 	if q.Mask != swap32(newBits) || q.next-q.first > q.mask {
@@ -92,8 +92,8 @@ func (q *completionQueue) look() {
 	}
 }
 
-// CreateCQ makes a CQ. The kernel pins as much memory as it computes: its request's number and
-// one more, rounded up.
+// CreateCQ makes a CQ. The kernel pins the ring that it computes from the request: one CQE more
+// than that, rounded up to a power of two (mlx5_ib_create_cq).
 func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (provider.CQInfo, error)) (provider.CompletionQueue, error) {
 	if init.Depth > c.dev.Attr.MaxCQE { // uverbs explains it
 		return nil, syscall.EINVAL
@@ -107,7 +107,7 @@ func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (pro
 		return nil, err
 	}
 	if q.rec, err = c.records.get(); err != nil {
-		q.buf.Close()
+		q.free()
 		return nil, err
 	}
 	q.record, q.arm = mmap.Word(q.rec, 0), mmap.Word(q.rec, 4) // MLX5_CQ_SET_CI, MLX5_CQ_ARM_DB
@@ -115,8 +115,7 @@ func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (pro
 	c.regs.createCQ(&req)
 	var resp abi.Mlx5IbCreateCqResp
 	if _, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp), Pins: pins(n * c.bounds.cqeSize)}); err != nil {
-		q.buf.Close()
-		c.records.put(q.rec)
+		q.free()
 		return nil, err
 	}
 	q.num = resp.Cqn & indexMask
@@ -124,7 +123,7 @@ func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (pro
 	return q, nil
 }
 
-// exclude excludes Take, and allow ends that.
+// exclude keeps out Take until allow.
 func (q *completionQueue) exclude() {
 	if q.SingleThreaded {
 		q.taking.Lock()
@@ -147,9 +146,9 @@ func (q *completionQueue) Take(wcs []verbs.WC) int {
 		q.taking.Lock()
 	}
 	ring, next, n := q.cqes, q.next, 0
-	var qp *queuePair // of the completion before, and of the next one as well, more often than not
+	var qp *queuePair // of the previous completion, and usually of the next one as well
 	for n < len(wcs) {
-		// All that are there and have room are looked at first: one barrier is enough for them.
+		// Count the completions that are there and have room: one barrier is enough for all.
 		end := next
 		for end-next < uint32(len(wcs)-n) && end-next <= ring.mask && ring.written(end, loadLast(ring.at(end))) {
 			end++
@@ -157,7 +156,7 @@ func (q *completionQueue) Take(wcs []verbs.WC) int {
 		if end == next {
 			break
 		}
-		mmap.BarrierFromDevice() // what the device wrote before the owner bits is seen
+		mmap.BarrierFromDevice() // the CQEs are read after their owner bits
 		for ; next != end; next++ {
 			p := ring.at(next)
 			w := loadLast(p)
@@ -176,8 +175,7 @@ func (q *completionQueue) Take(wcs []verbs.WC) int {
 	}
 	if next != q.next {
 		q.next = next
-		// The device writes to the CQEs again that are behind this index. They have been loaded
-		// before it is stored.
+		// The device overwrites the CQEs before this index, so they are loaded before it is stored.
 		mmap.StoreRelease(q.record, swap32(next&indexMask))
 		q.look()
 	}
@@ -185,8 +183,8 @@ func (q *completionQueue) Take(wcs []verbs.WC) int {
 	return n
 }
 
-// drop makes Poll skip the completions of a QP, which will get no more: the QP has been destroyed
-// or reset. Receives of an SRQ go back to it.
+// drop makes Poll skip the completions of a QP that has been destroyed or reset, and so gets no
+// more of them. Receives of an SRQ go back to it.
 func (q *completionQueue) drop(qp *queuePair) {
 	q.exclude()
 	defer q.allow()
@@ -216,8 +214,8 @@ const (
 	armNumber    = 28      // arm_sn, two bits
 )
 
-// Arm implements [provider.CompletionQueue]. A request has the number of events before it, by which
-// the device knows whether it is an old one.
+// Arm implements [provider.CompletionQueue]. A request carries the number of events before it, by
+// which the device recognizes an old one.
 func (q *completionQueue) Arm(solicitedOnly bool) error {
 	q.Lock()
 	defer q.Unlock()
@@ -229,11 +227,8 @@ func (q *completionQueue) Arm(solicitedOnly bool) error {
 		v |= armSolicited
 	}
 	q.arm.Store(swap32(v))
-	mmap.FlushDevice() // the record before the register, as in [SendQueue]
-	var doorbell [8]byte
-	put32(unsafe.Pointer(&doorbell[0]), v)
-	put32(unsafe.Pointer(&doorbell[4]), q.num)
-	mmap.StoreDevice(q.ctx.regs.cq, *(*uint64)(unsafe.Pointer(&doorbell)))
+	mmap.FlushDevice() // the record before the register, as in sendQueue.ring
+	mmap.StoreDevice(q.ctx.regs.cq, swap64(uint64(v)<<32|uint64(q.num)))
 	mmap.FlushDevice() // the program is about to wait: the store leaves the processor now
 	return nil
 }
@@ -248,9 +243,9 @@ func (q *completionQueue) Cap() int {
 	return int(q.mask)
 }
 
-// Resize implements [provider.Resizer]. The device writes to the new ring after a CQE that says so
-// in the old one. The CQEs before that, which have not been polled, are copied. They move on by
-// one, as the device has counted that CQE too.
+// Resize implements [provider.Resizer]. The device ends the old ring with a CQE that says so, and
+// continues in the new one. Resize copies the CQEs before it that have not been polled, to one
+// place later: the device has counted the end mark as well.
 func (q *completionQueue) Resize(size int, resize func(int, provider.UHW) error) error {
 	q.exclude()
 	defer q.allow()
@@ -262,7 +257,7 @@ func (q *completionQueue) Resize(size int, resize func(int, provider.UHW) error)
 	}
 	n := roundUp(size + 1)
 	if uint32(n) == q.mask+1 {
-		return nil // the kernel does nothing then, and keeps the old ring (mlx5_ib_resize_cq)
+		return nil // the kernel would keep the old ring (mlx5_ib_resize_cq)
 	}
 	cqeSize := 1 << q.shift
 	buf, to, err := newCQEs(n, cqeSize)
@@ -323,6 +318,10 @@ func (q *completionQueue) Release() {
 	q.Stop(true)
 	q.exclude()
 	defer q.allow()
+	q.free()
+}
+
+func (q *completionQueue) free() {
 	q.buf.Close()
 	q.base = nil
 	q.ctx.records.put(q.rec)

@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// A completion (CQE) is struct mlx5_cqe64 of device.h or, if it reports an error, struct
-// mlx5_err_cqe. One of 128 bytes has it in its second half.
+// A completion (CQE) is a struct mlx5_cqe64 of device.h or, if it reports an error, a struct
+// mlx5_err_cqe. A CQE of 128 bytes has that structure in its second half.
 const (
 	smallCQE = 64
 	largeCQE = 128
@@ -23,7 +23,7 @@ const (
 	cqeVendor    = 54 // vendor_err_synd
 	cqeSyndrome  = 55 // syndrome
 	cqeOpcode    = 56 // s_wqe_opcode: of the request
-	cqeLast      = 60 // wqe_counter, signature, op_own: a word that is loaded at once
+	cqeLast      = 60 // wqe_counter, signature, op_own: loaded as one word
 
 	indexMask = 0xffffff
 )
@@ -42,15 +42,15 @@ const (
 	cqeInvalid    = 15
 )
 
-// last is the last word of a CQE, as a number: the counter of the request in the upper half, and
-// op_own in the lowest byte.
+// last is the last word of a CQE: the request's counter in the upper half, op_own in the lowest
+// byte.
 type last uint32
 
 func (w last) opcode() uint32  { return uint32(w) >> 4 & 0xf }
 func (w last) owner() uint32   { return uint32(w) & 1 }
 func (w last) counter() uint16 { return uint16(w >> 16) }
 
-// isReceive reports whether the CQE is of a receive.
+// isReceive reports whether the CQE completes a receive.
 func (w last) isReceive() bool {
 	op := w.opcode()
 	return op >= cqeWriteImm && op <= cqeSendInval || op == cqeReceiveErr
@@ -66,7 +66,8 @@ func lastWord(p unsafe.Pointer) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.
 
 func loadLast(p unsafe.Pointer) last { return last(swap32(lastWord(p).Load())) }
 
-// statuses are those of syndromes, MLX5_CQE_SYNDROME_* of device.h. All others are general errors.
+// statuses has the status of each syndrome, MLX5_CQE_SYNDROME_* of device.h. Others are general
+// errors.
 var statuses = [...]verbs.WCStatus{
 	0x01: verbs.WCLocLenErr,
 	0x02: verbs.WCLocQPOpErr,
@@ -90,9 +91,8 @@ func status(syndrome uint8) verbs.WCStatus {
 	return verbs.WCGeneralErr
 }
 
-// decode decodes a CQE into wc, of the QP that its user index names, and reports whether it is the
-// completion of a request in flight. Only the CQs of a QP complete its requests, because they have
-// the locks for that.
+// decode decodes a CQE of qp into wc, and reports whether it completes a request in flight. A QP's
+// requests are guarded by the locks of its own CQs, so a CQE in any other CQ completes none.
 func (q *completionQueue) decode(p unsafe.Pointer, w last, qp *queuePair, wc *verbs.WC) bool {
 	if w.isReceive() && qp.recvCQ != q || !w.isReceive() && qp.sendCQ != q {
 		return false
@@ -102,7 +102,7 @@ func (q *completionQueue) decode(p unsafe.Pointer, w last, qp *queuePair, wc *ve
 		id, ok := qp.send.complete(w.counter())
 		if !ok {
 			*wc = verbs.WC{QPNum: qp.num}
-			return qp.send.completeUMR(loadLast(p).counter(), wc) // w need not be kept for that
+			return qp.send.completeUMR(loadLast(p).counter(), wc) // loaded again, so that w is not spilled
 		}
 		*wc = verbs.WC{ID: id, QPNum: qp.num}
 		switch *(*uint8)(unsafe.Add(p, cqeOpcode)) {
@@ -164,11 +164,11 @@ const (
 	l3IPv4 = 2
 )
 
-// setSource sets what is known of a datagram's sender.
+// setSource sets the fields of a datagram's sender and port.
 func setSource(wc *verbs.WC, p unsafe.Pointer, flags uint32, qp *queuePair) {
 	wc.SrcQP, wc.Port = flags&indexMask, uint8(qp.port.Load())
 	if qp.ctx.dev.Port.LinkLayer == verbs.LinkEthernet {
-		switch flags >> 24 & 3 { // there the bits of the service level are the type of the L3 header; 0 is RoCE v1's
+		switch flags >> 24 & 3 { // the L3 header's type takes the place of the service level; 0 is RoCE v1
 		case l3IPv6:
 			wc.Flags |= verbs.WCIPv6
 		case l3IPv4:

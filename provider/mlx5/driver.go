@@ -5,20 +5,21 @@
 //	                                                                     │
 //	Poll ◄── owner bit ◄── CQE in the ring ◄──────────────────────── ConnectX
 //
-// All queues are memory of the process that the kernel pins. Their contents are big-endian and no
-// uAPI: the layouts here are those of the kernel's include/linux/mlx5/{qp.h,device.h,cq.h}, each
-// field beside its name there, compared in tests with rdma-core's libmlx5. A doorbell is a store to
-// a page of the device (a UAR) that is mapped into the process, so posting, polling and arming make
-// no system call.
+// All queues are memory of the process that the kernel pins. Their contents are big-endian, and no
+// uAPI describes them: the layouts follow the kernel's include/linux/mlx5/{qp.h,device.h,cq.h},
+// with the kernel's name beside each field, and tests compare them with rdma-core's libmlx5. A
+// doorbell is a store to a page of the device (a UAR) that is mapped into the process, so posting,
+// polling and arming make no system call.
 //
-// Poll checks the device's writes: a completion names a queue by a user index
-// and a request by a counter, and is dropped if no such request is in flight.
+// Poll checks what the device writes: a completion names a queue by its user index and a request by
+// a counter, and Poll drops it if no such request is in flight.
 //
 // DC and XRC, raw packets and flow steering, tag matching, and striding receive queues fail with an
 // error that matches [errors.ErrUnsupported].
 package mlx5
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -35,8 +36,8 @@ import (
 
 // Driver is the [provider.Driver] for mlx5.
 type Driver struct {
-	static  bool // registers are those that the kernel hands out, as before Linux 5.7: for tests
-	cqeSize int  // bytes of a CQE; 0 is as the processor's cache lines are: for tests
+	static  bool // for tests: let the kernel hand out the registers, as before Linux 5.7
+	cqeSize int  // for tests: bytes of a CQE; 0 follows the processor's cache lines
 }
 
 var _ provider.Driver = Driver{}
@@ -44,15 +45,15 @@ var _ provider.Driver = Driver{}
 func (Driver) Name() string { return "mlx5" }
 func (Driver) ID() uint32   { return abi.RDMA_DRIVER_MLX5 }
 
-// Registers that GetContext requests for a kernel that hands them out by itself, as libmlx5 does
-// (MLX5_TOTAL_UUARS and MLX5_NUM_LOW_LAT_UUARS).
+// Registers that GetContext requests, as libmlx5 does (MLX5_TOTAL_UUARS, MLX5_NUM_LOW_LAT_UUARS),
+// from a kernel that hands them out itself.
 const (
 	totalRegisters  = 16
 	lowLatRegisters = 4
 )
 
-// GetContext implements [provider.Driver]. Kernels that do not know a capability of the request
-// ignore it, and the answer shows what they do.
+// GetContext implements [provider.Driver]. Kernels ignore a capability in the request that they do
+// not know; the answer shows what they do.
 func (d Driver) GetContext(dev *provider.Device, get func(provider.UHW) error) (provider.Context, error) {
 	if err := supported(); err != nil {
 		return nil, err
@@ -71,8 +72,8 @@ func (d Driver) GetContext(dev *provider.Device, get func(provider.UHW) error) (
 	return c.setup()
 }
 
-// ImportContext implements [provider.Driver]. The kernel's context is the other process's, so its
-// answer tells which kind of registers that has chosen.
+// ImportContext implements [provider.Driver]. The other process made the kernel's context, whose
+// answer tells which kind of registers that process chose.
 func (d Driver) ImportContext(dev *provider.Device, query func(provider.UHW) error) (provider.Context, error) {
 	if err := supported(); err != nil {
 		return nil, err
@@ -107,7 +108,7 @@ type context struct {
 	bounds bounds
 }
 
-// bounds are the limits of the device.
+// bounds are the device's limits.
 type bounds struct {
 	sendBytes  int // of a send request
 	sendBlocks int // of a send queue
@@ -125,16 +126,10 @@ func (c *context) setup() (provider.Context, error) {
 	c.bounds = bounds{
 		sendBytes: min(int(r.MaxSqDescSz), maxUnits*unit), sendBlocks: min(int(r.MaxSendWqebb), maxEntries),
 		recvBytes: int(r.MaxRqDescSz), recvs: min(int(r.MaxRecvWr), maxEntries), srqRecvs: min(int(r.MaxSrqRecvWr), maxEntries) - 1, // one ends the list
-		cqeSize: c.driver.cqeSize,
 	}
+	// A CQE that fills its cache line is never written while a processor reads its neighbour.
 	line := int(r.CacheLineSize)
-	if c.bounds.cqeSize == 0 {
-		// A CQE of a whole cache line is not written to while its neighbour is read.
-		c.bounds.cqeSize = smallCQE
-		if line >= largeCQE {
-			c.bounds.cqeSize = largeCQE
-		}
-	}
+	c.bounds.cqeSize = cmp.Or(c.driver.cqeSize, min(max(smallCQE, roundUp(line)), largeCQE))
 	c.records.size = max(minRecord, roundUp(line))
 	if c.records.size > os.Getpagesize() {
 		return nil, fmt.Errorf("cache lines of %d bytes: %w", line, errors.ErrUnsupported)
@@ -146,8 +141,8 @@ func (c *context) setup() (provider.Context, error) {
 	return c, nil
 }
 
-// maxEntries bounds the entries of a queue: indexes have 16 bits, and the numbers of those that are
-// posted and taken must differ.
+// maxEntries bounds the entries of a queue: the device's counters have 16 bits (wqe_counter), and
+// must tell a full queue from an empty one.
 const maxEntries = 1 << 15
 
 // Release implements [provider.Object].
@@ -156,10 +151,11 @@ func (c *context) Release() {
 	c.records.close()
 }
 
-// MaxInline implements [provider.InlineLimiter]. Datagrams have room for less by an address vector.
+// MaxInline implements [provider.InlineLimiter]. Datagrams take less: an address vector needs room.
 func (c *context) MaxInline() int { return c.bounds.sendBytes - sendHead(verbs.RC) - inlineHead }
 
-// AllocPD requests an answer, which the kernel requires. The number in it is for direct commands.
+// AllocPD requests an answer, because the kernel requires it (mlx5_ib_alloc_pd), and ignores it:
+// the number is for direct commands.
 func (c *context) AllocPD(alloc func(provider.UHW) error) (provider.Object, error) {
 	var resp abi.Mlx5IbAllocPdResp
 	return nil, alloc(provider.UHW{Out: mmap.Bytes(&resp)})
@@ -170,45 +166,40 @@ func (c *context) RegisterMR(_ *provider.MRInit, register func(provider.UHW) err
 	return nil, register(provider.UHW{})
 }
 
-// pins returns how much locked memory a queue of n bytes takes at most. The kernel pins, and
-// counts, whole pages for each buffer (ib_umem_get), so that queues which shared one would count it
-// twice. Only the page of doorbell records counts once for all of them (mlx5_ib_db_map_user).
+// pins returns the most locked memory that a queue of n bytes takes. The kernel pins and counts
+// whole pages for each buffer (ib_umem_get); queues that shared a page would count it twice. A page
+// of doorbell records counts once, whoever uses it (mlx5_ib_db_map_user).
 func pins(n int) int {
 	return int(sys.WholePages(uint64(n))) + os.Getpagesize()
 }
 
 // roundUp rounds up to a power of two.
-func roundUp(n int) int {
-	if n <= 1 {
-		return 1
-	}
-	return 1 << bits.Len(uint(n-1))
-}
+func roundUp(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 
-// queuePair is what the queues of a QP share.
+// queuePair has what the queues of a QP share.
 type queuePair struct {
 	ctx    *context
 	typ    verbs.QPType
 	num    uint32
-	index  uint32 // the user index, by which CQEs name the QP
+	index  uint32 // user index, by which CQEs name the QP
 	buf    *mmap.Buffer
-	record []byte // word 0 counts receives, word 1 blocks of sends
+	record []byte // doorbell record, which counts receives and the blocks of sends
 	send   *sendQueue
 	recv   *recvQueue // its own, or an SRQ
 	sendCQ *completionQueue
 	recvCQ *completionQueue
 	reg    *register
 	port   atomic.Uint32
-	open   int // queues that are not released
+	open   int // queues that have not been released
 }
 
-// Words of doorbell records, MLX5_RCV_DBR and MLX5_SND_DBR.
+// Offsets of the words of doorbell records, MLX5_RCV_DBR and MLX5_SND_DBR.
 const (
 	recvWord = 0
 	sendWord = 4
 )
 
-// sendHead returns the bytes of a request before its data.
+// sendHead returns the length of a request before its data.
 func sendHead(t verbs.QPType) int {
 	if t == verbs.UD {
 		return ctrlSize + avSize
@@ -216,9 +207,9 @@ func sendHead(t verbs.QPType) int {
 	return ctrlSize + remoteSize
 }
 
-// sendSize returns the bytes of the longest request, in whole blocks. Atomics, with a data segment,
-// fill one. A UMR request may be longer, and then takes the room of several. (libmlx5 adds room for
-// one to each request.)
+// sendSize returns the length of the longest request, in whole blocks. An atomic with its data
+// segment fills one. A UMR request may be longer, and then takes the room of several; libmlx5 makes
+// all requests that long.
 func sendSize(t verbs.QPType, sges, inline int) int {
 	data := segmentSize * sges
 	if inline > 0 {
@@ -227,7 +218,8 @@ func sendSize(t verbs.QPType, sges, inline int) int {
 	return (sendHead(t) + data + block - 1) &^ (block - 1)
 }
 
-// CreateQP makes a QP with one buffer for its queues, that of receives first.
+// CreateQP makes a QP. One buffer holds both queues, the receive queue first, as the kernel expects
+// (_create_user_qp).
 func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (provider.QPInfo, error)) (provider.SendQueue, provider.RecvQueue, error) {
 	if init.Type != verbs.RC && init.Type != verbs.UC && init.Type != verbs.UD {
 		return nil, nil, fmt.Errorf("QP type %v: %w", init.Type, errors.ErrUnsupported)
@@ -263,7 +255,7 @@ func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (pro
 		return fail(err)
 	}
 	req.DbAddr = mmap.Addr(p.record)
-	// Nothing finds the QP by its index before it is complete.
+	// Poll finds the QP by its index only when set has added it, complete.
 	if p.index, err = c.qps.reserve(maxUserIndex); err != nil {
 		return fail(err)
 	}
@@ -291,14 +283,13 @@ func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (pro
 	return p.send, p.recv, nil
 }
 
-// plan is the size of a queue: how many entries of how many bytes, and how many requests it takes,
-// one less than entries if the program asked for less: a CQ for as many as it asked for has one
-// completion less than entries.
+// plan is the size of a queue. requests is one less than the entries, unless the program asked for
+// all of them: a CQ of the Depth that the program asked for may have one completion less than that.
 type plan struct{ entries, stride, requests int }
 
-// planQP determines the sizes of a QP's queues, and raises those in init.
+// planQP plans the queues of a QP, and raises the sizes in init to what they get.
 func (c *context) planQP(init *provider.QPInit) (sends, recvs plan, err error) {
-	// The first two keep the sum from overflowing.
+	// The first two conditions keep the sum from overflowing.
 	if init.Cap.MaxSendSGE > maxUnits || init.Cap.MaxInline > c.bounds.sendBytes ||
 		sendHead(init.Type)+max(segmentSize*init.Cap.MaxSendSGE, inlineHead+init.Cap.MaxInline) > c.bounds.sendBytes {
 		return sends, recvs, fmt.Errorf("MaxSendSGE %d and MaxInline %d make requests that are longer than the adapter's %d bytes: %w",
@@ -319,21 +310,21 @@ func (c *context) planQP(init *provider.QPInit) (sends, recvs plan, err error) {
 		sends.requests = max(n, init.Cap.MaxSendWR-1)
 	}
 	if init.SRQ != nil || init.Cap.MaxRecvWR == 0 {
-		return sends, recvs, nil // the kernel demands sizes of 0
+		return sends, recvs, nil // the kernel demands sizes of 0 (create_user_qp)
 	}
 	recvs.stride = roundUp(segmentSize * max(init.Cap.MaxRecvSGE, 1))
 	if n := init.Cap.MaxRecvWR; n > c.bounds.recvs || init.Cap.MaxRecvSGE > maxUnits || recvs.stride > c.bounds.recvBytes {
 		return sends, recvs, fmt.Errorf("MaxRecvWR %d of at most %d, or MaxRecvSGE %d of more than %d bytes: %w",
 			n, c.bounds.recvs, init.Cap.MaxRecvSGE, c.bounds.recvBytes, syscall.EINVAL)
 	}
-	// The queue is at least a block long, where that of sends begins.
+	// The send queue behind it begins at a block.
 	recvs.entries = roundUp(max(init.Cap.MaxRecvWR, block/recvs.stride))
 	recvs.requests = max(init.Cap.MaxRecvWR, recvs.entries-1)
 	init.Cap.MaxRecvWR = recvs.entries
 	return sends, recvs, nil
 }
 
-// release is called by Release of each queue.
+// release frees the QP when both queues have been released.
 func (p *queuePair) release() {
 	if p.open--; p.open == 0 {
 		p.clean()
@@ -341,7 +332,7 @@ func (p *queuePair) release() {
 	}
 }
 
-// clean removes the QP's completions from its CQs, to which the device adds no more.
+// clean removes the QP's completions from its CQs. The device adds no more.
 func (p *queuePair) clean() {
 	p.sendCQ.drop(p)
 	if p.recvCQ != p.sendCQ {
@@ -349,7 +340,7 @@ func (p *queuePair) clean() {
 	}
 }
 
-// free frees what the QP has.
+// free frees the memory, the index and the register of the QP, as far as it has them.
 func (p *queuePair) free() {
 	p.ctx.qps.remove(p.index)
 	p.ctx.regs.put(p.reg)

@@ -14,18 +14,18 @@ import (
 
 // recvQueue is the receive queue of a QP, or an SRQ.
 //
-// A QP's is a ring of lists of segments. It has no register: when a message arrives, the device
-// looks at the doorbell record.
+// The queue of a QP is a ring of lists of segments. It has no register: the device reads the
+// doorbell record when a message arrives.
 type recvQueue struct {
 	provider.Requests
 	base     unsafe.Pointer
 	stride   uintptr
 	mask     uint32
 	most     uint32 // receives that the queue takes
-	known    uint32 // tail as last read
+	known    uint32 // tail, as last read
 	head     atomic.Uint32
 	record   *atomic.Uint32
-	maxFirst uint32 // longest receive of one segment; 0 if there is no room for one
+	maxFirst uint32 // longest receive of one segment; 0 if the queue takes none
 	ids      []uint64
 	qp       *queuePair // nil for an SRQ
 	shared   *shared    // of an SRQ
@@ -45,8 +45,8 @@ func newRecvQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit, in
 	return q
 }
 
-// Post implements [provider.RecvQueue]. What is posted most, a receive with one segment, is posted
-// without calls, so that nothing has to be saved across them.
+// Post implements [provider.RecvQueue]. The common case, one receive with one segment, makes no
+// calls, so nothing is spilled.
 func (q *recvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	if len(wrs) != 1 || len(wrs[0].SGL) != 1 || !q.TryLock() {
 		return q.postList(wrs)
@@ -105,7 +105,7 @@ func (q *recvQueue) postList(wrs []verbs.RecvWR) (int, error) {
 	return n, err
 }
 
-// postRest ends Post: err refused request n, there is no room for it, or the queue is an SRQ.
+// postRest ends Post if err refused request n, there was no room for it, or the queue is an SRQ.
 func (q *recvQueue) postRest(wrs []verbs.RecvWR, n int, err error) (int, error) {
 	switch {
 	case q.Closed:
@@ -133,7 +133,7 @@ func (q *recvQueue) publish(count uint32) {
 	mmap.StoreRelease(q.record, swap32(count&0xffff))
 }
 
-// encode writes a list of segments from an offset of an entry on.
+// encode writes a list of segments at an offset of the entry p.
 func (q *recvQueue) encode(p unsafe.Pointer, off uintptr, sgl []verbs.SGE) error {
 	if len(sgl) > q.MaxSGE {
 		return verbs.ErrTooManySGEs
@@ -162,9 +162,9 @@ func (q *recvQueue) encode(p unsafe.Pointer, off uintptr, sgl []verbs.SGE) error
 
 var endOfList = verbs.SGE{LKey: invalidKey}
 
-// complete returns the ID of a receive that has completed, and frees its room. A QP's own receives
-// complete in order; of an SRQ, index names the one. It reports false if it is not in flight. The
-// caller holds the CQ's lock.
+// complete returns the ID of a completed receive, and frees its room. The receives of a QP's own
+// queue complete in order; in an SRQ, index names the receive. ok is false if none is in flight.
+// The caller holds the CQ's lock.
 func (q *recvQueue) complete(index uint16) (id uint64, ok bool) {
 	if q.shared != nil {
 		return q.completeShared(index)
@@ -199,20 +199,17 @@ func (q *recvQueue) Flush() (wcs []verbs.WC) {
 // Cap implements [provider.RecvQueue].
 func (q *recvQueue) Cap() int { return int(q.most) }
 
-// SetLimit implements [provider.RecvQueue] for an SRQ.
-func (q *recvQueue) SetLimit(_ int, set func(provider.UHW) error) error { return set(provider.UHW{}) }
-
-// Resize implements [provider.Resizer]: it lets the kernel refuse, which does so as if the size
-// were wrong (mlx5_ib_modify_srq).
+// Resize implements [provider.Resizer]. The kernel refuses it as if the size were wrong
+// (mlx5_ib_modify_srq).
 func (q *recvQueue) Resize(size int, resize func(int, provider.UHW) error) error {
-	err := resize(size, provider.UHW{})
+	err := q.Requests.Resize(size, resize)
 	if errors.Is(err, syscall.EINVAL) {
 		return fmt.Errorf("mlx5 does not resize SRQs: %w", errors.ErrUnsupported)
 	}
 	return err
 }
 
-// Settle implements [provider.Stateful]. The send queue's has removed the completions.
+// Settle implements [provider.Stateful]. Settle of the send queue has removed the completions.
 func (q *recvQueue) Settle(s verbs.QPState, moved bool) {
 	if moved && s == verbs.StateReset && !q.Closed {
 		q.known = 0

@@ -13,7 +13,7 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// Places in a UAR, a page of the device with registers (include/linux/mlx5/{cq.h,driver.h}).
+// Offsets in a UAR, a page of the device with registers (include/linux/mlx5/{cq.h,driver.h}).
 const (
 	uarSize      = 4096
 	uarCQ        = 0x20  // MLX5_CQ_DOORBELL
@@ -22,51 +22,49 @@ const (
 	usablePerUAR = 2     // MLX5_NON_FP_BFREGS_PER_UAR: the others are the kernel's
 )
 
-// register is a doorbell register of send queues, which takes a store of the first 8 bytes of a
-// request. One with halves belongs to one QP and takes whole requests, which the device then need
-// not read from memory (BlueFlame); the halves are used in turn, so that one can be written to
-// while the other's store is on its way.
+// register is a doorbell register of send queues, to which the first 8 bytes of a request are
+// stored. A register with halves (BlueFlame) belongs to one QP and takes whole requests, which the
+// device then need not read from memory. The halves alternate, so that a request can be stored to
+// one while the previous store to the other is on its way.
 //
-// Stores of 8 bytes need no lock, also if QPs share the register: each is one transaction, and of
-// the same QP they are ordered by the lock of its queue and the flush within it.
+// Stores of 8 bytes need no lock even in a register that QPs share: each is one transaction. The
+// lock of a QP's send queue, and the flush before its release, order the stores of the QP.
 type register struct {
 	mem    unsafe.Pointer
 	half   uintptr // bytes of a half; 0 without BlueFlame
-	offset uintptr // of the half that is next
-	page   uint32  // the kernel's number of the UAR, of those that this driver has allocated
+	offset uintptr // of the next half
+	page   uint32  // the kernel's number of the UAR, if this driver allocated it
 }
 
-// uar is a mapped UAR.
+// uar is a page of the processor that maps one or more UARs.
 type uar struct {
 	region *mmap.Region
-	mem    unsafe.Pointer // of its first byte; others of the page of the processor follow it
-	handle uint32         // of the kernel's object, if this driver has allocated it
-	page   uint32
+	mem    unsafe.Pointer // the first UAR
+	handle uint32         // of the kernel's object, if this driver allocated it
+	page   uint32         // the kernel's number of the first UAR
 }
 
-// registers are the doorbell registers of a context. In the usual way, each page of them is an
-// object that the driver allocates. In the other, the kernel has allocated some pages with the
-// context and names the register of each QP; that is how contexts are that older programs have
-// made, of which one may be imported.
+// registers are the doorbell registers of a context. Usually the driver allocates pages of them as
+// objects of the kernel. In a context that an older program made, and this one imported, the kernel
+// has allocated static pages with the context and names the register of each QP.
 type registers struct {
 	ctx *context
-	cq  *uint64 // register for arming CQs
+	cq  *uint64 // arms CQs
 
-	static []uar // those of the context
-	plain  *register
+	static []uar     // allocated with the context
+	plain  *register // shared by QPs without BlueFlame
 
 	blueFlame bool
 	mu        sync.Mutex
-	owned     []uar // that this driver has allocated
+	owned     []uar // allocated by this driver
 	free      []*register
 }
 
-// maxBlueFlame bounds the registers with halves, which are a resource of the adapter. Further QPs
-// share a plain one.
+// maxBlueFlame bounds the registers with halves, which are scarce on the adapter. Further QPs share
+// the plain one.
 const maxBlueFlame = 16
 
-// shutUpBlueFlame is the variable of libmlx5 that turns BlueFlame off, if it is set to anything but
-// 0.
+// shutUpBlueFlame is libmlx5's variable, which turns BlueFlame off unless it is empty or 0.
 const shutUpBlueFlame = "MLX5_SHUT_UP_BF"
 
 func (r *registers) setup(c *context) error {
@@ -74,18 +72,17 @@ func (r *registers) setup(c *context) error {
 	if c.resp.TotBfregs != 0 {
 		return r.mapStatic()
 	}
-	// This page is not mapped for write combining: CQs, and QPs without BlueFlame, need stores of 8
-	// bytes only.
+	// CQs, and QPs without BlueFlame, need stores of 8 bytes only, and so no write combining.
 	u, err := r.allocate(abi.MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC)
 	if err != nil {
 		return fmt.Errorf("allocate a page of registers: %w", err)
 	}
-	if u.page > math.MaxUint16 { // as struct mlx5_ib_create_cq has it
+	if u.page > math.MaxUint16 { // the width of the field in struct mlx5_ib_create_cq
 		return fmt.Errorf("page %d of registers: CQs can have one below %d: %w", u.page, math.MaxUint16+1, errors.ErrUnsupported)
 	}
 	r.cq = (*uint64)(unsafe.Add(u.mem, uarCQ))
 	r.plain = &register{mem: unsafe.Add(u.mem, uarSend), page: u.page}
-	// The kernel states a size if it has found write combining to work on this machine.
+	// The kernel returns a size if write combining works on this machine (mlx5_wc_support_get).
 	size := int(c.resp.BfRegSize)
 	off := os.Getenv(shutUpBlueFlame)
 	r.blueFlame = (off == "" || off == "0") && size >= 2*block && size%(2*block) == 0 && uarSend+usablePerUAR*size <= uarSize
@@ -95,8 +92,8 @@ func (r *registers) setup(c *context) error {
 // perPage returns how many UARs a page of the processor has.
 func (r *registers) perPage() uint32 { return max(r.ctx.resp.NumUarsPerPage, 1) }
 
-// mapStatic maps the pages that the kernel has allocated. Their numbers as offsets are command 0 of
-// mlx5_ib_mmap, MLX5_IB_MMAP_REGULAR_PAGE.
+// mapStatic maps the pages that the kernel allocated. An offset that has only the number of a page
+// is command 0 of mlx5_ib_mmap, MLX5_IB_MMAP_REGULAR_PAGE.
 func (r *registers) mapStatic() error {
 	size := os.Getpagesize()
 	if r.perPage()*uarSize > uint32(size) {
@@ -117,8 +114,8 @@ func (r *registers) mapStatic() error {
 	return nil
 }
 
-// named returns the register that the kernel has named for a QP: one of perUAR in a UAR. It has no
-// halves, because other QPs, in other processes too if the context is imported, may share it.
+// named returns the register that the kernel named for a QP: one of perUAR in a UAR. It has no
+// halves: other QPs may share it, even of other processes if the context is imported.
 func (r *registers) named(index uint32) (*register, error) {
 	n, in := index/perUAR, index%perUAR
 	page := n / r.perPage()
@@ -129,7 +126,7 @@ func (r *registers) named(index uint32) (*register, error) {
 	return &register{mem: unsafe.Add(r.static[page].mem, uintptr(off))}, nil
 }
 
-// allocate allocates the UARs of a page of the processor, and maps them.
+// allocate allocates a page of UARs, and maps it.
 func (r *registers) allocate(kind uint64) (*uar, error) {
 	f := sys.File{FD: r.ctx.dev.FD, Driver: r.ctx.dev.Driver}
 	var u uar
@@ -145,8 +142,7 @@ func (r *registers) allocate(kind uint64) (*uar, error) {
 	if err != nil {
 		return nil, err
 	}
-	// It is the first of those in a page of the processor, which are allocated together
-	// (alloc_uars_page).
+	// The UARs of a page of the processor are allocated together (alloc_uars_page).
 	if n := r.perPage(); u.page%n != 0 || n*uarSize > length {
 		r.destroy(&u)
 		return nil, fmt.Errorf("UAR %d is not the first of %d in a page of %d bytes", u.page, n, length)
@@ -160,8 +156,8 @@ func (r *registers) allocate(kind uint64) (*uar, error) {
 	return &u, nil
 }
 
-// destroy unmaps a UAR that allocate has made, and destroys it. A file that is shared with another
-// process stays open.
+// destroy unmaps a page of allocate, and destroys it: it would outlive a context whose file another
+// process has open.
 func (r *registers) destroy(u *uar) {
 	u.region.Close()
 	f := sys.File{FD: r.ctx.dev.FD, Driver: r.ctx.dev.Driver}
@@ -170,8 +166,8 @@ func (r *registers) destroy(u *uar) {
 	}})
 }
 
-// get returns a register for a QP and writes the page of it to the request, or returns nil if the
-// kernel will name one.
+// get returns a register for a QP and writes its page to the request. It returns nil if the kernel
+// will name one.
 func (r *registers) get(req *abi.Mlx5IbCreateQp) *register {
 	if r.static != nil {
 		return nil
@@ -185,7 +181,7 @@ func (r *registers) get(req *abi.Mlx5IbCreateQp) *register {
 	return reg
 }
 
-// getBlueFlame returns a register with halves, or the plain one if there are no more.
+// getBlueFlame returns a register with halves, or the plain one if none is left.
 func (r *registers) getBlueFlame() *register {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,18 +201,18 @@ func (r *registers) getBlueFlame() *register {
 	return reg
 }
 
-// halves returns the registers with halves of all UARs of a page of the processor.
-func (r *registers) halves(first *uar) (list []*register) {
+// halves returns the registers with halves of all UARs in a page of the processor.
+func (r *registers) halves(u *uar) (list []*register) {
 	size := uintptr(r.ctx.resp.BfRegSize)
 	for n := range r.perPage() {
 		for i := range uintptr(usablePerUAR) {
-			list = append(list, &register{mem: unsafe.Add(first.mem, uintptr(n)*uarSize+uarSend+i*size), half: size / 2, page: first.page + n})
+			list = append(list, &register{mem: unsafe.Add(u.mem, uintptr(n)*uarSize+uarSend+i*size), half: size / 2, page: u.page + n})
 		}
 	}
 	return list
 }
 
-// put takes back the register of a QP that has been destroyed. It does nothing if there is none.
+// put takes back the register, if any, of a destroyed QP.
 func (r *registers) put(reg *register) {
 	if reg == nil || reg.half == 0 {
 		return
@@ -226,7 +222,7 @@ func (r *registers) put(reg *register) {
 	r.free = append(r.free, reg)
 }
 
-// createCQ writes the page of the register of CQs to a request.
+// createCQ writes the page of the CQs' register to a request.
 func (r *registers) createCQ(req *abi.Mlx5IbCreateCq) {
 	if r.static == nil {
 		req.Flags |= abi.MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX
@@ -241,5 +237,4 @@ func (r *registers) close() {
 	for i := range r.owned {
 		r.destroy(&r.owned[i])
 	}
-	r.static, r.owned, r.free = nil, nil, nil
 }

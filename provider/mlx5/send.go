@@ -13,9 +13,9 @@ import (
 
 // sendQueue is the send queue of a QP.
 //
-// Requests are counted in two ways: the device counts blocks, of which a request takes one or more,
-// and the queue's room is in requests; a long UMR request counts as several. The room of a request
-// is free when its completion, or that of a later one, has been polled.
+// The device counts blocks, of which a request takes one or more. The queue's room is counted in
+// requests; a long UMR request counts as several. A request's room becomes free when Poll returns
+// its completion, or the completion of a later request.
 type sendQueue struct {
 	provider.Sends
 	qp       *queuePair
@@ -24,13 +24,13 @@ type sendQueue struct {
 	bytes    uintptr
 	put      uint32 // blocks posted
 	most     uint32 // requests that the queue takes
-	size     uint32 // blocks of the longest request that is not UMR
-	known    uint32 // tail as last read: another processor may have written it
+	size     uint32 // blocks of the longest request, UMR requests excepted
+	known    uint32 // tail, as last read: reading it may fetch its cache line from another processor
 	head     atomic.Uint32
 	record   *atomic.Uint32
 	maxFirst uint32 // longest message of one segment
-	accepts  uint8  // the bit of typ, or 0 behind a UMR request: see postRare
-	sent     []sent // by a request's first block
+	accepts  uint8  // bit of the QP type; 0 behind a UMR request, see postRare
+	sent     []sent // by the request's first block
 
 	_    [64]byte      // Poll writes what follows, perhaps on another processor
 	tail atomic.Uint32 // requests completed
@@ -39,7 +39,7 @@ type sendQueue struct {
 // sent is a request that has been posted.
 type sent struct {
 	id     uint64
-	number uint32 // of the request; of UMR requests it has a mark
+	number uint32 // with a mark if it is a UMR request
 }
 
 func newSendQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit, info provider.QPInfo) *sendQueue {
@@ -87,7 +87,7 @@ func (q *sendQueue) Post(wrs []verbs.SendWR) (int, error) {
 	return 1, nil
 }
 
-// postShort posts a request with inline data, if that fits in the block.
+// postShort posts a request whose inline data fits in its block.
 func (q *sendQueue) postShort(wrs []verbs.SendWR) (int, error) {
 	wr := &wrs[0]
 	o, length := operationOf(wr.Opcode), len(wr.Inline)
@@ -96,9 +96,9 @@ func (q *sendQueue) postShort(wrs []verbs.SendWR) (int, error) {
 	if length > q.MaxInline || at+uintptr(n*8) > block || o.reads || len(wr.SGL) != 0 || wr.Args != nil {
 		return q.postList(wrs)
 	}
-	// The data is read without the lock, as that may panic. It is put together in words, as the
-	// copy to the register would wait for parts of one; zeros behind it, which the device does not
-	// read, fill the last. Both processors of OrdersDevice are little-endian.
+	// The data is read without the lock, as reading it may panic. It is assembled in words: the
+	// copy to the register would wait for stores of parts of one. Zeros, which the device does not
+	// read, fill the last word. Both processors of OrdersDevice are little-endian.
 	var words [block/8 + 1]uint64
 	data, last, k := wr.Inline, uint64(swap32(uint32(length)|inlineBit)), 0
 	for ; len(data) >= 8; data = data[8:] {
@@ -138,16 +138,16 @@ func (q *sendQueue) postShort(wrs []verbs.SendWR) (int, error) {
 	return 1, nil
 }
 
-// ring rings the doorbell for requests, of which the last, in the block p, is copied to the
-// register if it is the only one.
+// ring rings the doorbell for the requests up to block count. A single request, in the block p, is
+// copied to the register.
 func (q *sendQueue) ring(p unsafe.Pointer, count uint32, single bool) {
-	// The record before the register, from which the device goes to the record. The store to it may
-	// be combined with others, so no barrier for memory is enough (libmlx5: mmio_wc_start). It
-	// leaves the processor before the lock is released: else that of a later request, by another
-	// processor, might overtake it (mmio_flush_writes).
+	// The record is stored before the register, which makes the device read the record. Stores to
+	// the register may be combined with others, so a barrier for memory is not enough (libmlx5:
+	// mmio_wc_start). The store to the register leaves the processor before the lock is released,
+	// or another processor's store for a later request might overtake it (mmio_flush_writes).
 	mmap.BarrierToDevice() // a device that sees the record's count sees the requests
 	reg := q.qp.reg
-	if reg.half == 0 { // QPs share it: a write to it here would also take its cache line from the others
+	if reg.half == 0 { // shared: to write the struct would take its cache line from other QPs
 		mmap.StoreDoorbell(q.record, count, (*uint64)(reg.mem), *(*uint64)(p))
 		return
 	}
@@ -160,7 +160,7 @@ func (q *sendQueue) ring(p unsafe.Pointer, count uint32, single bool) {
 	reg.offset ^= reg.half
 }
 
-// postList is Post of any list. From the first request with inline data on it leaves all to
+// postList is Post of any list. It leaves the requests from the first with inline data on to
 // postInline.
 func (q *sendQueue) postList(wrs []verbs.SendWR) (int, error) {
 	q.Lock() // a deferred call would take longer; only postInline can panic
@@ -195,7 +195,7 @@ func (q *sendQueue) postList(wrs []verbs.SendWR) (int, error) {
 func (q *sendQueue) postInline(wrs []verbs.SendWR, n, room int, put, first uint32) (_ int, err error) {
 	copied := false
 	defer func() {
-		if !copied { // the caller's memory may be gone; the queue is as it was
+		if !copied { // the caller's memory may be unmapped; the queue is as it was
 			q.Unlock()
 		}
 	}()
@@ -236,8 +236,8 @@ func (q *sendQueue) room(n int) int {
 	return min(n, int(q.most-(head-q.known)))
 }
 
-// encodeHead writes what a simple request has between the control segment and the data, and returns
-// where that ends, and the immediate.
+// encodeHead writes the segment of a simple request between control segment and data, if it has
+// one, and returns the data's offset and the immediate.
 func (q *sendQueue) encodeHead(p unsafe.Pointer, wr *verbs.SendWR, o *operation) (at uintptr, imm uint32) {
 	at = ctrlSize
 	if o.remote {
@@ -250,8 +250,8 @@ func (q *sendQueue) encodeHead(p unsafe.Pointer, wr *verbs.SendWR, o *operation)
 	return at, imm
 }
 
-// finish ends Post after n requests, of which the last begins at block first, and err refused the
-// next one. It tells the device that there are requests up to put, and unlocks the queue.
+// finish ends Post after n requests. The last one begins at block first and ends before block put;
+// err refused the next. finish rings the doorbell and unlocks the queue.
 func (q *sendQueue) finish(wrs []verbs.SendWR, n int, put, first uint32, err error) (int, error) {
 	if n > 0 {
 		q.put = put
@@ -316,9 +316,8 @@ func (q *sendQueue) flags(f verbs.SendFlags) uint8 {
 	return v
 }
 
-// encode writes a request at block put, and returns how many blocks it takes. Only its data may
-// wrap around: a block has room for all that precedes it. It returns errRare for what it leaves to
-// postRare.
+// encode writes a request at block put, and returns how many blocks it takes, or errRare if
+// postRare is to post it. Only the data may wrap around: the segments before it fit in a block.
 func (q *sendQueue) encode(put uint32, wr *verbs.SendWR) (blocks uint32, err error) {
 	o := operationOf(wr.Opcode)
 	if o.types&q.accepts == 0 {
@@ -339,7 +338,7 @@ func (q *sendQueue) encode(put uint32, wr *verbs.SendWR) (blocks uint32, err err
 	case verbs.OpCompareSwap: // struct mlx5_wqe_atomic_seg: swap_add, compare
 		put64(unsafe.Add(p, ctrlSize+remoteSize), provider.Args(wr).Swap)
 		put64(unsafe.Add(p, ctrlSize+remoteSize+8), provider.Args(wr).CompareAdd)
-	case verbs.OpFetchAdd: // which has nothing to compare
+	case verbs.OpFetchAdd: // has no second operand
 		put64(unsafe.Add(p, ctrlSize+remoteSize), provider.Args(wr).CompareAdd)
 	}
 	if q.Type == verbs.UD {
@@ -422,8 +421,8 @@ func (q *sendQueue) encodeInline(off uintptr, wr *verbs.SendWR, o *operation) (i
 	return inlineHead + n, nil
 }
 
-// copyInline copies b to the ring, behind n bytes, and returns where it ends and how many bytes
-// there are then, or -1 if that is too many.
+// copyInline copies b to the ring, behind n bytes of data. It returns where it ends and the new
+// number of bytes, or -1 if MaxInline does not allow as many.
 func (q *sendQueue) copyInline(ring []byte, at uintptr, n int, b []byte) (uintptr, int) {
 	if len(b) > q.MaxInline-n {
 		return at, -1
@@ -436,9 +435,9 @@ func (q *sendQueue) copyInline(ring []byte, at uintptr, n int, b []byte) (uintpt
 	return at, n + len(b)
 }
 
-// complete returns the ID of the request that begins at a block, of which the device has counted 16
-// bits, and frees its room and that of all before it. It reports false if no such request is in
-// flight. The caller holds the CQ's lock.
+// complete returns the ID of the request whose first block has the given counter (16 bits of the
+// block's number), and frees the room of it and all earlier requests. ok is false if no such
+// request is in flight. The caller holds the CQ's lock.
 func (q *sendQueue) complete(counter uint16) (id uint64, ok bool) {
 	i := int(uint32(counter) & q.mask)
 	head, tail := q.head.Load(), q.tail.Load()
@@ -476,7 +475,7 @@ func (q *sendQueue) Flush() (wcs []verbs.WC) {
 // Cap implements [provider.SendQueue].
 func (q *sendQueue) Cap() int { return int(q.most) }
 
-// Modify implements [provider.SendQueue]. It notes the port, which completions of datagrams name.
+// Modify implements [provider.SendQueue]. It records the port for completions of datagrams.
 func (q *sendQueue) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask, modify func(provider.UHW) error) error {
 	err := modify(provider.UHW{})
 	if err == nil && mask&verbs.MaskPort != 0 {
@@ -485,12 +484,12 @@ func (q *sendQueue) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask, modify func
 	return err
 }
 
-// Settle implements [provider.Stateful]. It is called before that of the receive queue, while both
-// are suspended. A QP that has been reset begins with block 0 again, as the device does.
+// Settle implements [provider.Stateful]. uverbs calls it before Settle of the receive queue, while
+// both are suspended. After a reset the queue begins at block 0 again, as the device does.
 func (q *sendQueue) Settle(s verbs.QPState, moved bool) {
 	if moved && s == verbs.StateReset && !q.Closed {
 		q.qp.clean()
-		q.put, q.known = 0, q.head.Load() // numbers go on, so that those in sent stay old ones
+		q.put, q.known = 0, q.head.Load() // numbers continue, so that those in sent stay old
 		q.tail.Store(q.known)
 		q.record.Store(0)
 	}

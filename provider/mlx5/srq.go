@@ -13,26 +13,27 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// shared is what an SRQ has besides. Its receives are a list: each begins with the index of the
-// next (struct mlx5_wqe_srq_next_seg of srq.h), by which the device goes on, so the last one is
-// never posted. Receives complete in any order, as they belong to messages of several QPs.
+// shared is the part of a recvQueue that only SRQs have. The receives of an SRQ are a list, which
+// the device follows: each begins with the index of the next (struct mlx5_wqe_srq_next_seg of
+// srq.h). So the last one is never posted. Receives complete in any order, as messages of several
+// QPs take them.
 //
-//	  taken ◄── Poll pushes receives that have completed
+//	  taken ◄── Poll pushes completed receives
 //	    │
-//	    ▼ Post takes all of them at once when it needs some
+//	    ▼ Post takes all of them when the list is used up
 //	list: first ─► ... ─► last
 type shared struct {
 	ctx    *context
 	buf    *mmap.Buffer
 	record []byte
-	first  uint32 // of the list: the next receive to post. Post alone uses these two
+	first  uint32 // of the list: the next receive to post; only Post uses these three
 	last   uint32
 	posted uint32
 
-	// next has, for each receive, where it is: in flight, or else in a list. Of those in taken it
-	// is the next one's index, plus 1.
+	// next has the place of each receive: inFlight or listed, or, in taken, the index of the one
+	// that was pushed before it, plus 1, or 0.
 	next  []atomic.Uint32
-	taken atomic.Uint32 // index of the last one pushed, plus 1; 0 if there is none
+	taken atomic.Uint32 // index of the receive pushed last, plus 1; 0 if there is none
 }
 
 const (
@@ -43,8 +44,8 @@ const (
 	listed   = 1<<32 - 2
 )
 
-// CreateSRQ makes an SRQ. Its size and that of its receives are not in the request: the kernel
-// computes them as is done here (create_srq_user, mlx5_ib_create_srq), and pins as much memory.
+// CreateSRQ makes an SRQ. The request has neither its size nor the size of a receive: the kernel
+// computes both like this function (create_srq_user, mlx5_ib_create_srq), and pins as much memory.
 func (c *context) CreateSRQ(init *provider.SRQInit, create func(provider.UHW) (provider.SRQInfo, error)) (provider.RecvQueue, error) {
 	const minStride = 32
 	stride := max(minStride, roundUp(srqNextSize+segmentSize*init.MaxSGE))
@@ -87,17 +88,17 @@ func (s *shared) release() {
 	s.ctx.records.put(s.record)
 }
 
-// entry returns the memory of a receive.
+// entry returns the memory of receive i.
 func (q *recvQueue) entry(i uint32) unsafe.Pointer {
 	return unsafe.Add(q.base, uintptr(i&q.mask)*q.stride)
 }
 
-// link makes receive to the one after receive i.
+// link makes receive to follow receive i.
 func (q *recvQueue) link(i, to uint32) {
 	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Add(q.entry(i), srqNextIndex))[:], uint16(to))
 }
 
-// following returns the receive after i. Only this process writes it.
+// following returns the receive after i. The device only reads these links.
 func (q *recvQueue) following(i uint32) uint32 {
 	return uint32(binary.BigEndian.Uint16((*[2]byte)(unsafe.Add(q.entry(i), srqNextIndex))[:])) & q.mask
 }
@@ -124,7 +125,7 @@ func (q *recvQueue) postShared(wrs []verbs.RecvWR) (n int, err error) {
 	return n, err
 }
 
-// takeBack appends what has completed to the list, and reports whether that is anything.
+// takeBack appends the completed receives to the list, and reports whether there were any.
 func (q *recvQueue) takeBack() bool {
 	s := q.shared
 	i := s.taken.Swap(0)

@@ -13,13 +13,14 @@ import (
 // maxUserIndex is the largest user index of a QP: 0xffffff means none (MLX5_IB_DEFAULT_UIDX).
 const maxUserIndex = 0xfffffe
 
-// table finds values by their number, which is never 0, without a lock.
+// table finds values by their number, which is never 0. get takes no lock: every completion needs
+// it.
 type table[T any] struct {
 	slots atomic.Pointer[[]atomic.Pointer[T]]
 
 	mu   sync.Mutex
-	free []uint32 // numbers that have been removed; the oldest is used again first
-	next uint32   // number that has never been used, less one
+	free []uint32 // removed numbers, the oldest first
+	last uint32   // the highest number that has been used
 }
 
 // get returns the value with number i, or nil.
@@ -31,46 +32,41 @@ func (t *table[T]) get(i uint32) *T {
 	return (*s)[i].Load()
 }
 
-// reserve returns a number, at most most, for a value that set adds.
+// reserve returns a number, at most most, for a value that the caller adds with set.
 func (t *table[T]) reserve(most uint32) (uint32, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	// A number is used again as late as possible: a completion of its last owner that came too late
-	// then finds nothing.
+	// A number is reused as late as possible, so that a late completion of its last owner finds
+	// nothing.
 	const rest = 64
 	var i uint32
 	switch {
-	case len(t.free) > rest || len(t.free) > 0 && t.next >= most:
+	case len(t.free) > rest || len(t.free) > 0 && t.last >= most:
 		i, t.free = t.free[0], t.free[1:]
-	case t.next < most:
-		t.next++
-		i = t.next
+	case t.last < most:
+		t.last++
+		i = t.last
 	default:
 		return 0, fmt.Errorf("the context has %d already, the maximum: %w", most, syscall.EINVAL)
 	}
-	s := t.slots.Load()
-	if s == nil || int(i) >= len(*s) {
-		// Readers of the old slots do not look for i, which nobody knows yet.
+	if s := t.slots.Load(); s == nil || int(i) >= len(*s) {
 		grown := make([]atomic.Pointer[T], max(2*rest, 2*int(i)))
 		if s != nil {
-			for k := range *s {
-				grown[k].Store((*s)[k].Load())
-			}
+			copy(grown, *s)
 		}
-		s = &grown
-		t.slots.Store(s)
+		t.slots.Store(&grown) // readers of the old slots do not look for i, which nobody knows yet
 	}
 	return i, nil
 }
 
-// set adds a value with a number that has been reserved.
+// set adds the value of a reserved number.
 func (t *table[T]) set(i uint32, v *T) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	(*t.slots.Load())[i].Store(v)
 }
 
-// remove removes number i. It does nothing if that is 0.
+// remove frees number i, unless it is 0.
 func (t *table[T]) remove(i uint32) {
 	if i == 0 {
 		return
@@ -81,20 +77,20 @@ func (t *table[T]) remove(i uint32) {
 	t.free = append(t.free, i)
 }
 
-// minRecord is the size of the smallest doorbell record with what separates it from the next: no
-// two are in one cache line, which the device reads while another processor writes.
+// minRecord is the least distance of doorbell records. No two share a cache line: the device reads
+// one while a processor writes another.
 const minRecord = 64
 
-// recordPool hands out doorbell records. Its pages are freed with the context.
+// recordPool hands out doorbell records. The context frees its pages.
 type recordPool struct {
-	size int // of a record
+	size int // distance of records
 
 	mu    sync.Mutex
 	pages []*mmap.Buffer
 	free  [][]byte
 }
 
-// get returns a record of zeros.
+// get returns a zeroed record.
 func (p *recordPool) get() ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,7 +111,7 @@ func (p *recordPool) get() ([]byte, error) {
 	return r, nil
 }
 
-// put takes a record back that the device does not use any more. It does nothing if there is none.
+// put takes back a record that the device has ceased to use. r may be nil.
 func (p *recordPool) put(r []byte) {
 	if r == nil {
 		return
@@ -126,10 +122,7 @@ func (p *recordPool) put(r []byte) {
 }
 
 func (p *recordPool) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	for _, b := range p.pages {
 		b.Close()
 	}
-	p.pages, p.free = nil, nil
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// A UMR request changes a key: it binds a memory window, or invalidates it. Behind the control
-// segment, whose last word names the key, it has struct mlx5_wqe_umr_ctrl_seg, which says what to
-// change and in which state the key must be, and in the next block struct mlx5_mkey_seg with the
-// new values. A third block is the list of the memory: struct mlx5_klm, of which the rest is empty
+// A UMR request changes a key: it binds a memory window, or invalidates it. Its control segment,
+// whose last word names the key, is followed by struct mlx5_wqe_umr_ctrl_seg, with the fields to
+// change and the state that the key must have, and in the next block by struct mlx5_mkey_seg with
+// the new values. A third block is the list of the memory: one struct mlx5_klm, then nothing
 // (qp.h).
 const (
 	unbindSize = 2 * block
@@ -47,23 +47,23 @@ const (
 	changeRange = 1<<0 | 1<<6 | 1<<18 | 1<<19 | 1<<20 | 1<<21 // length, start, and access
 )
 
-// rights are the bits of keyAccess.
+// rights has the bit of each right in keyAccess.
 var rights = [...]struct {
 	access verbs.Access
 	bit    uint8
 }{{verbs.AccessLocalWrite, 1 << 3}, {verbs.AccessRemoteRead, 1 << 4}, {verbs.AccessRemoteWrite, 1 << 5}, {verbs.AccessRemoteAtomic, 1 << 6}}
 
-const maxWindow uint64 = 1 << 31 // bytes of a memory window: the list's elements have 32 bits
+const maxWindow uint64 = 1 << 31 // bytes of a memory window: struct mlx5_klm has 32 bits for them
 
-// errRare is what encode returns for requests that postRare posts.
+// errRare is encode's error for requests that postRare posts.
 var errRare = errors.New("rare request")
 
-// postRare is the rest of Post from the first request on that is UMR, or behind such a one. So the
-// others need not be checked for either.
+// postRare is the rest of Post from the first request on that is UMR, or that follows one. Other
+// requests are never checked for either.
 func (q *sendQueue) postRare(wrs []verbs.SendWR, n int, put, first uint32) (_ int, err error) {
 	copied := false
 	defer func() {
-		if !copied { // inline data may be gone; the request posted last may be UMR
+		if !copied { // the inline data may be unmapped; the last request posted may be UMR
 			q.accepts = 0
 			q.Unlock()
 		}
@@ -104,7 +104,7 @@ func umrBlocks(wr *verbs.SendWR) uint32 {
 	return unbindSize / block
 }
 
-// encodeRare encodes a request of any kind, and notes it in sent with a number.
+// encodeRare encodes a request of any kind, and records its number in sent.
 func (q *sendQueue) encodeRare(put uint32, wr *verbs.SendWR, number uint32) (blocks uint32, err error) {
 	behind, umr := q.accepts == 0, isUMR(wr, q.Type)
 	q.accepts = 1 << q.Type
@@ -186,15 +186,15 @@ func (q *sendQueue) encodeUMR(put uint32, wr *verbs.SendWR) (blocks uint32, err 
 	return size, nil
 }
 
-// Numbers of UMR requests in sent are larger by these, which tells what they are, and keeps
-// complete from finding them: it need not look for what is rare.
+// Numbers of UMR requests in sent have one of these added. It tells what they are, and hides them
+// from complete, which need not check for them.
 const (
 	bindMark       = 1 << 30
 	invalidateMark = 1 << 31
 )
 
-// inFlight reports whether the request is one of those from tail to head, and returns its number
-// and, of a UMR request, what it is.
+// inFlight reports whether the request is between tail and head, and returns its number and, of a
+// UMR request, its operation.
 func (s *sent) inFlight(head, tail uint32) (number uint32, op verbs.WCOpcode, ok bool) {
 	switch n := head - tail; {
 	case s.number-tail < n:

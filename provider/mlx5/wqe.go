@@ -12,12 +12,12 @@ import (
 // A request (WQE) of a send queue is a list of segments, in units of 16 bytes: struct
 // mlx5_wqe_ctrl_seg; for datagrams struct mlx5_wqe_datagram_seg; for RDMA struct
 // mlx5_wqe_raddr_seg; for atomics struct mlx5_wqe_atomic_seg; then struct mlx5_wqe_data_seg for
-// each SGE, or inline data behind struct mlx5_wqe_inline_seg. It begins at a block of 64 bytes and
-// goes on at the start of the queue where that ends (qp.h).
+// each SGE, or inline data behind struct mlx5_wqe_inline_seg. It begins at a block of 64 bytes, and
+// wraps around at the end of the queue (qp.h).
 const (
 	block    = 64 // MLX5_SEND_WQE_BB
 	unit     = 16
-	maxUnits = 63 // the field for the number of units has 6 bits: MLX5_WQE_CTRL_DS_MASK
+	maxUnits = 63 // MLX5_WQE_CTRL_DS_MASK
 
 	ctrlSize    = 16
 	ctrlFlags   = 11 // fm_ce_se
@@ -52,18 +52,18 @@ const (
 	flagsFence    = 7 << 5
 )
 
-// invalidKey ends a list of a receive that is shorter than its place: MLX5_INVALID_LKEY of libmlx5,
-// MLX5_TERMINATE_SCATTER_LIST_LKEY of the kernel.
+// invalidKey ends the list of a receive that does not fill its entry: libmlx5's MLX5_INVALID_LKEY,
+// the kernel's MLX5_TERMINATE_SCATTER_LIST_LKEY.
 const invalidKey = 0x100
 
-// operation is how an opcode of package verbs is encoded.
+// operation tells how to encode an opcode of package verbs.
 type operation struct {
 	opcode uint8
-	types  uint8 // of QPs that accept it, as bits
-	simple uint8 // those on which it is encoded as Post does
+	types  uint8 // bits of the QP types that accept it
+	simple uint8 // bits of the types for which Post encodes it itself
 	head   uint8 // bytes before the data, on RC and UC
 	remote bool  // names the peer's memory
-	reads  bool  // needs memory for what it returns
+	reads  bool  // returns data, and needs memory for it
 	imm    bool  // has an immediate
 	_      bool
 }
@@ -86,23 +86,22 @@ var operations = [16]operation{
 	verbs.OpFetchAdd:     {opcode: opFetchAdd, types: onRC, head: ctrlSize + remoteSize + atomicSize, remote: true, reads: true},
 }
 
-// operationOf returns the operation of an opcode, which no QP accepts if it is not known.
+// operationOf returns the operation of an opcode. No QP accepts that of an unknown one.
 func operationOf(o verbs.Opcode) *operation { return &operations[min(int(o), len(operations)-1)] }
 
-// flagsOf are the flags for those of package verbs.
+// flagsOf has the flags for each combination of package verbs' flags.
 var flagsOf = [...]uint8{
 	0, flagFence, flagSignaled, flagFence | flagSignaled,
 	flagSolicited, flagFence | flagSolicited, flagSignaled | flagSolicited, flagFence | flagSignaled | flagSolicited,
 }
 
-// put32 and put64 store a big-endian number, get32 loads one. They are not those of
-// encoding/binary, which the compiler may split: the copy to a register would wait for the parts.
+// put32 and put64 store a big-endian number, get32 loads one. The compiler may split the stores of
+// encoding/binary, and the copy to a register would wait for the parts.
 func put32(p unsafe.Pointer, v uint32) { *(*uint32)(p) = swap32(v) }
 func put64(p unsafe.Pointer, v uint64) { *(*uint64)(p) = swap64(v) }
 func get32(p unsafe.Pointer) uint32    { return swap32(*(*uint32)(p)) }
 
-// swap32 returns the number whose bytes in memory are those of v in big-endian order, for words
-// that are loaded and stored as a whole.
+// swap32 converts a word that is loaded or stored as a whole between host and big-endian order.
 func swap32(v uint32) uint32 {
 	if cpu.IsBigEndian {
 		return v
@@ -123,7 +122,7 @@ func putSegment(p unsafe.Pointer, s *verbs.SGE) {
 	put64(unsafe.Add(p, 8), s.Addr)
 }
 
-// maxSegment is the largest length of a segment: with bit 31 it would be inline data.
+// maxSegment is the greatest length of a segment: bit 31 means inline data.
 const maxSegment = 1<<31 - 1
 
 // putRemote writes struct mlx5_wqe_raddr_seg: raddr, rkey, and a reserved word.
