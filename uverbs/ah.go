@@ -36,7 +36,7 @@ func (p *PD) CreateAH(av verbs.AddressVector) (*AH, error) {
 		if !created { // the driver's kernel side has none
 			return nil
 		}
-		return core.destroy(abi.UVERBS_OBJECT_AH, abi.UVERBS_METHOD_AH_DESTROY, abi.UVERBS_ATTR_DESTROY_AH_HANDLE, 0, resp.AhHandle, nil)
+		return core.destroy(kindAH, resp.AhHandle)
 	}
 	if err != nil {
 		destroy()

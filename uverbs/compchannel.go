@@ -26,8 +26,8 @@ type CompChannel struct {
 	ch  *channel
 }
 
-// channel is the part of a CompChannel that its CQs use. It is the source of the group of
-// goroutines that wait for its events.
+// channel is the part of a CompChannel that its CQs use, and the event source of the goroutines that
+// wait for its CQs. All CQs of a channel share a file, from which one goroutine reads for all.
 type channel struct {
 	file  host.EventFile
 	group event.Group
@@ -56,6 +56,17 @@ type cqEvents struct {
 	closed  bool
 	failed  bool // see [CQ.overrun]
 	retired bool // another CQ has its number now, see [bridge.RecycleCQ]
+}
+
+// err returns why nobody can wait for the CQ, or nil. The caller holds the channel's mu.
+func (cq *cqEvents) err() error {
+	switch {
+	case cq.closed:
+		return verbs.ErrClosed
+	case cq.failed:
+		return errOverrun
+	}
+	return nil
 }
 
 // CreateCompChannel makes a completion channel.
@@ -146,31 +157,22 @@ var canceledContext = func() context.Context {
 // sleep implements [bridge.Sleep] for a CQ.
 func (c *channel) sleep(ctx context.Context, until time.Time, cq *cqEvents) (events int, err error) {
 	c.mu.Lock()
-	if cq.closed {
-		c.mu.Unlock()
-		return 0, verbs.ErrClosed
+	if err = cq.err(); err == nil {
+		c.sleeping = true
 	}
-	if cq.failed {
-		c.mu.Unlock()
-		return 0, errOverrun
-	}
-	c.sleeping = true
 	c.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
 	c.lastRead = 0
 	err = c.file.Sleep(ctx, until, c.countEvents)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sleeping = false
-	events, c.injected = c.lastRead+c.injected, 0
-	switch {
-	case events > 0:
+	if events, c.injected = c.lastRead+c.injected, 0; events > 0 {
 		return events, nil
-	case err == nil && cq.closed:
-		return 0, verbs.ErrClosed
-	case err == nil && cq.failed:
-		return 0, errOverrun
 	}
-	return 0, err
+	return 0, cmp.Or(err, cq.err())
 }
 
 func init() {
@@ -191,12 +193,7 @@ func (c *channel) wait(ctx context.Context, cq *cqEvents) error {
 	defer c.mu.Unlock()
 	var end error
 	err := cq.pending.Wait(ctx, &c.mu, nil, func() bool {
-		switch {
-		case cq.closed:
-			end = verbs.ErrClosed
-		case cq.failed:
-			end = errOverrun
-		}
+		end = cq.err()
 		return end != nil || c.take(cq.id)
 	})
 	return cmp.Or(err, end)
@@ -216,15 +213,12 @@ func (c *channel) fail(cq *cqEvents) {
 // take takes a pending event of a CQ, if there is one. The caller holds mu.
 func (c *channel) take(id uint64) bool {
 	n := c.pending[id]
-	switch n {
-	case 0:
-		return false
-	case 1:
-		delete(c.pending, id)
-	default:
+	if n > 1 {
 		c.pending[id] = n - 1
+	} else {
+		delete(c.pending, id)
 	}
-	return true
+	return n > 0
 }
 
 // Arm, Sleep and Wake implement [event.Source].
@@ -302,10 +296,9 @@ func (c *channel) removeCQ(cq *cqEvents) {
 	}
 }
 
-// retireCQ ends a CQ that no QP uses, so that another one can have its number, and discards its
-// events. A request for an event may be left in the kernel. It makes one event for the next user's
-// completions, as that user's own request does, or an event too many, if the user polls before it
-// makes a request.
+// retireCQ closes a CQ that no QP uses and discards its events, so that another CQ can have its
+// number. The kernel may still have a request for an event. It makes one event for the next user's
+// completions, as that user's own request would, or one too many if the user polls before it arms.
 func (c *channel) retireCQ(cq *cqEvents) error {
 	if c.busy() {
 		return verbs.ErrInUse

@@ -97,8 +97,8 @@ func (c *contextCore) setup(imported bool) (err error) {
 	if err != nil {
 		return err
 	}
-	// The first such file gets the events of objects but CQs, the second those of CQs, and both
-	// those of the device.
+	// QPs and SRQs report events to the first such file of a context (ufile->default_async_file), CQs
+	// to the second, which CreateCQ names, and the device to both.
 	if c.async, err = allocAsync(c.file); err == nil {
 		if c.loss, err = allocAsync(c.file); err == nil {
 			c.loss.Relay()
@@ -142,11 +142,30 @@ func (c *Context) Close() error {
 	return c.obj.close()
 }
 
-// destroy runs a method that destroys an object and returns the number of its events in
-// resp. Callers ignore it: no call has to wait until the events have been read.
-func (c *contextCore) destroy(object, method, attr, respAttr uint16, handle uint32, resp []byte) error {
-	return c.file.Ioctl(sys.Call{Object: object, Method: method, Attrs: []sys.Attr{
-		sys.Handle(attr, handle),
-		sys.OutBytes(respAttr, resp),
+// kind is a kind of kernel object, for destroy.
+type kind struct {
+	object, method, handle uint16 // UVERBS_OBJECT_*, UVERBS_METHOD_*_DESTROY, UVERBS_ATTR_DESTROY_*_HANDLE
+	events                 uint16 // UVERBS_ATTR_DESTROY_*_RESP, or 0
+	size                   int    // of events, struct ib_uverbs_destroy_*_resp
+}
+
+var (
+	kindAH  = kind{abi.UVERBS_OBJECT_AH, abi.UVERBS_METHOD_AH_DESTROY, abi.UVERBS_ATTR_DESTROY_AH_HANDLE, 0, 0}
+	kindCQ  = kind{abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_DESTROY, abi.UVERBS_ATTR_DESTROY_CQ_HANDLE, abi.UVERBS_ATTR_DESTROY_CQ_RESP, 8}
+	kindMR  = kind{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY, abi.UVERBS_ATTR_DESTROY_MR_HANDLE, 0, 0}
+	kindMW  = kind{abi.UVERBS_OBJECT_MW, abi.UVERBS_METHOD_MW_DESTROY, abi.UVERBS_ATTR_DESTROY_MW_HANDLE, 0, 0}
+	kindPD  = kind{abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY, abi.UVERBS_ATTR_DESTROY_PD_HANDLE, 0, 0}
+	kindQP  = kind{abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_DESTROY, abi.UVERBS_ATTR_DESTROY_QP_HANDLE, abi.UVERBS_ATTR_DESTROY_QP_RESP, 4}
+	kindSRQ = kind{abi.UVERBS_OBJECT_SRQ, abi.UVERBS_METHOD_SRQ_DESTROY, abi.UVERBS_ATTR_DESTROY_SRQ_HANDLE, abi.UVERBS_ATTR_DESTROY_SRQ_RESP, 4}
+)
+
+// destroy destroys a kernel object. The kernel insists on returning the number of its events, so
+// that libibverbs can wait until the program has acknowledged them. Here events name objects by
+// numbers that are never reused, so nothing has to wait.
+func (c *contextCore) destroy(k kind, handle uint32) error {
+	var events [8]byte
+	return c.file.Ioctl(sys.Call{Object: k.object, Method: k.method, Attrs: []sys.Attr{
+		sys.Handle(k.handle, handle),
+		sys.OutBytes(k.events, events[:k.size]),
 	}})
 }

@@ -100,19 +100,13 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 	})
 	if err != nil {
 		if created {
-			core.destroyCQ(cq.handle)
+			core.destroy(kindCQ, cq.handle)
 		}
 		return nil, c.obj.failSize(op, err, "MaxCQ", core.dev.Attr.MaxCQ,
 			limit{"Depth", opt.Depth, core.dev.Attr.MaxCQE}, limit{"Vector", opt.Vector, c.CompVectors() - 1})
 	}
 	cq.register(queue, parents)
 	return cq, nil
-}
-
-func (c *contextCore) destroyCQ(handle uint32) error {
-	var resp abi.IbUverbsDestroyCqResp
-	return c.destroy(abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_DESTROY,
-		abi.UVERBS_ATTR_DESTROY_CQ_HANDLE, abi.UVERBS_ATTR_DESTROY_CQ_RESP, handle, mmap.Bytes(&resp))
 }
 
 // register sets the CQ's queue and registers the CQ with its parents.
@@ -127,7 +121,7 @@ func (q *CQ) register(queue provider.CompletionQueue, parents []*object) {
 	}
 	core, handle, closed, events := q.ctx.contextCore, q.handle, q.closed, q.events
 	q.obj = newObject(core.device.Name, objectName{"CQ %d", handle}, func() error {
-		if err := stopAndDestroy(func() error { return core.destroyCQ(handle) }, queue); err != nil {
+		if err := stopAndDestroy(func() error { return core.destroy(kindCQ, handle) }, queue); err != nil {
 			return err
 		}
 		core.registry.remove(id)

@@ -54,15 +54,10 @@ func (c *contextCore) lose() {
 	var cqs []*CQ
 	rest := map[*CQ][]verbs.WC{}
 	for _, e := range entries {
-		q := e.cq.Value()
-		if q == nil {
-			continue
+		if q := e.cq.Value(); q != nil && !q.common.SingleThreaded {
+			cqs = append(cqs, q)
+			provider.Drain(q.queue) // the device's completions come first, and are not flushed
 		}
-		if q.common.SingleThreaded {
-			continue
-		}
-		cqs = append(cqs, q)
-		provider.Drain(q.queue) // what the device has completed comes first, and is not flushed
 	}
 	flush := func(q any) []verbs.WC {
 		if f, ok := q.(provider.Flusher); ok {

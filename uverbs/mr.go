@@ -46,11 +46,7 @@ func (p *PD) AllocMR(size int, access verbs.Access, opt MROptions) (*MR, error) 
 	if err != nil {
 		return nil, p.obj.fail("allocate MR in", err)
 	}
-	mr, err := p.register(buf.Bytes(), buf.Addr(), opt.IOVA, access, buf.Close)
-	if err != nil {
-		buf.Close()
-	}
-	return mr, err
+	return p.register(buf.Bytes(), buf.Addr(), opt.IOVA, access, buf.Close)
 }
 
 // RegisterMR registers the caller's memory, without Go pointers, and pins it until Close.
@@ -64,11 +60,7 @@ func (p *PD) RegisterMR(mem []byte, access verbs.Access, opt MROptions) (*MR, er
 		return nil, p.obj.fail(opRegister, fmt.Errorf("PageSize is an option of AllocMR only: %w", syscall.EINVAL))
 	}
 	addr, unpin := pin(mem)
-	mr, err := p.register(mem, addr, opt.IOVA, access, unpin)
-	if err != nil {
-		unpin()
-	}
-	return mr, err
+	return p.register(mem, addr, opt.IOVA, access, unpin)
 }
 
 // pin pins mem until unpin is called.
@@ -82,9 +74,14 @@ const odpSupport = 1 << 0
 
 const opRegister = "register MR in"
 
-// register registers memory; iova 0 is addr. If it succeeds, it takes over the memory and releases
-// it with free.
-func (p *PD) register(mem []byte, addr, iova uint64, access verbs.Access, free func() error) (*MR, error) {
+// register registers memory; iova 0 is addr. The region releases the memory with free, and so does
+// register if it fails.
+func (p *PD) register(mem []byte, addr, iova uint64, access verbs.Access, free func() error) (_ *MR, err error) {
+	defer func() {
+		if err != nil {
+			free()
+		}
+	}()
 	if err := p.obj.enter(opRegister); err != nil {
 		return nil, err
 	}
@@ -103,7 +100,7 @@ func (p *PD) register(mem []byte, addr, iova uint64, access verbs.Access, free f
 	part, err := core.driverContext.RegisterMR(&provider.MRInit{PD: p.driverPD, Start: addr, Length: req.Length, IOVA: iova, Access: access},
 		core.invokeFunc(abi.IB_USER_VERBS_CMD_REG_MR, mmap.Bytes(&req), mmap.Bytes(&resp), &created))
 	if err != nil && created {
-		core.destroyMR(resp.MrHandle)
+		core.destroy(kindMR, resp.MrHandle)
 	}
 	if errors.Is(err, syscall.EINVAL) && access&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0 && access&verbs.AccessLocalWrite == 0 {
 		err = fmt.Errorf("AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite: %w", err)
@@ -130,7 +127,7 @@ type mrState struct {
 func (m *MR) initObject(handle uint32, part provider.Object, free func() error) {
 	core, state := m.pd.ctx.contextCore, &mrState{handle, free}
 	m.state = state
-	destroy := withRelease(func() error { return core.destroyMR(handle) }, part)
+	destroy := withRelease(func() error { return core.destroy(kindMR, handle) }, part)
 	m.obj = newObject(core.device.Name, objectName{"MR %#x", m.lkey}, func() error {
 		if err := destroy(); err != nil {
 			return err
@@ -138,10 +135,6 @@ func (m *MR) initObject(handle uint32, part provider.Object, free func() error) 
 		return state.free()
 	}, m.pd.obj)
 	m.obj.pinned = true
-}
-
-func (c *contextCore) destroyMR(handle uint32) error {
-	return c.destroy(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY, abi.UVERBS_ATTR_DESTROY_MR_HANDLE, 0, handle, nil)
 }
 
 // Bytes returns the region's memory, or nil after Close.

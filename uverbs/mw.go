@@ -37,7 +37,7 @@ func (p *PD) AllocMW(typ verbs.MWType) (*MW, error) {
 	}
 	m := &MW{pd: p, typ: typ, rkey: resp.Rkey}
 	m.obj = newObject(p.obj.device, objectName{"MW %#x", resp.Rkey}, func() error {
-		return core.destroy(abi.UVERBS_OBJECT_MW, abi.UVERBS_METHOD_MW_DESTROY, abi.UVERBS_ATTR_DESTROY_MW_HANDLE, 0, resp.MwHandle, nil)
+		return core.destroy(kindMW, resp.MwHandle)
 	}, p.obj)
 	m.obj.pinned = true // as a region: a peer may have its key
 	return m, nil

@@ -33,10 +33,10 @@ type object struct {
 	stack  []byte
 
 	// Guarded by the tree's mutex:
-	parents     []link
-	children    *link // the first
-	unreachable bool  // to be closed when nothing depends on it
-	detached    bool  // detached from its parents, as it is closed
+	parents     []*object
+	children    map[*object]struct{}
+	unreachable bool // to be closed when nothing depends on it
+	detached    bool // from its parents, as it is closed
 }
 
 // objectName is the name of an object, such as "QP 17", which is formatted when it is needed.
@@ -56,35 +56,15 @@ func (n objectName) String() string {
 // the context has no logger.
 var debugLeaks = strings.Contains(os.Getenv("VERBS_DEBUG"), "leaks")
 
-// link joins an object to one of its parents, in the list of which it is.
-type link struct {
-	parent, child *object
-	prev, next    *link
+// adopt adds a child. The caller holds the tree's mutex.
+func (o *object) adopt(child *object) {
+	if o.children == nil {
+		o.children = map[*object]struct{}{}
+	}
+	o.children[child] = struct{}{}
 }
 
-// join adds the child to its parent. The caller holds the tree's mutex.
-func (l *link) join() {
-	if l.next = l.parent.children; l.next != nil {
-		l.next.prev = l
-	}
-	l.parent.children = l
-}
-
-// leave removes the child from its parent. The caller holds the tree's mutex.
-func (l *link) leave() {
-	if l.prev != nil {
-		l.prev.next = l.next
-	} else {
-		l.parent.children = l.next
-	}
-	if l.next != nil {
-		l.next.prev = l.prev
-	}
-	l.prev, l.next = nil, nil
-}
-
-// newObject makes an object that destroy destroys, below its parents, each of which is named once.
-// Callers have entered the parents.
+// newObject makes an object that destroy destroys, below its parents, which the caller has entered.
 func newObject(device string, name objectName, destroy func() error, parents ...*object) *object {
 	o := &object{device: device, name: name, destroy: destroy}
 	if debugLeaks {
@@ -102,10 +82,9 @@ func newObject(device string, name objectName, destroy func() error, parents ...
 	defer o.tree.mu.Unlock()
 	o.tree.lastNum++
 	o.num = o.tree.lastNum
-	o.parents = make([]link, len(parents))
-	for i, p := range parents {
-		o.parents[i] = link{parent: p, child: o}
-		o.parents[i].join()
+	o.parents = slices.Clone(parents)
+	for _, p := range parents {
+		p.adopt(o)
 	}
 	return o
 }
@@ -205,8 +184,8 @@ func (o *object) isClosed() bool {
 	return o.closed
 }
 
-// transfer closes the object without destroying what it manages: take passes that to another
-// object below the same parents, unless it fails.
+// transfer closes the object without destroying the kernel's object, which take passes to another
+// object below the same parents.
 func (o *object) transfer(op string, take func(parents []*object) error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -216,11 +195,7 @@ func (o *object) transfer(op string, take func(parents []*object) error) error {
 	if err := o.checkUnused(op); err != nil {
 		return err
 	}
-	parents := make([]*object, len(o.parents))
-	for i := range parents {
-		parents[i] = o.parents[i].parent
-	}
-	if err := take(parents); err != nil {
+	if err := take(o.parents); err != nil {
 		return o.fail(op, err)
 	}
 	o.closed = true
@@ -231,37 +206,32 @@ func (o *object) transfer(op string, take func(parents []*object) error) error {
 func (o *object) checkUnused(op string) error {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
-	if o.children == nil {
+	if len(o.children) == 0 {
 		return nil
 	}
 	const most = 16 // a PD may have 100,000 regions
 	var names []string
-	others := 0
-	for l := o.children; l != nil; l = l.next {
-		if len(names) < most {
-			names = append(names, l.child.name.String())
-		} else {
-			others++
+	for child := range o.children {
+		if names = append(names, child.name.String()); len(names) == most {
+			break
 		}
 	}
 	slices.Sort(names)
-	if others > 0 {
+	if others := len(o.children) - len(names); others > 0 {
 		names = append(names, fmt.Sprintf("%d more", others))
 	}
 	return o.fail(op, fmt.Errorf("%w by %s", verbs.ErrInUse, strings.Join(names, ", ")))
 }
 
-// detach removes the object from its parents, and closes unreachable objects that had to
-// stay open until now.
+// detach removes the object from its parents, and closes unreachable objects that it kept open.
 func (o *object) detach() {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
 	o.detached = true
-	for i := range o.parents {
-		l := &o.parents[i]
-		l.leave()
-		if !o.pinned || l.parent.children == nil { // other pinned children are closable already
-			o.tree.closeAsync(l.parent.closable())
+	for _, p := range o.parents {
+		delete(p.children, o)
+		if !o.pinned || len(p.children) == 0 { // other pinned children are closable already
+			o.tree.closeAsync(p.closable())
 		}
 	}
 }
@@ -270,27 +240,28 @@ func (o *object) detach() {
 func (o *object) reparent(from, to *object) {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
-	l := &o.parents[slices.IndexFunc(o.parents, func(l link) bool { return l.parent == from })]
-	l.leave()
-	l.parent = to
-	l.join()
+	delete(from.children, o)
+	o.parents[slices.Index(o.parents, from)] = to
+	to.adopt(o)
 }
 
-// closable returns what can be closed once an object is unreachable: itself if it has no
-// children, or its children if all are pinned. The caller holds the tree's mutex.
+// closable returns the objects that can be closed once o is unreachable: itself if it has no
+// children, or its children if all are pinned, the newest first, so that a window is closed before
+// the region to which it may be bound. The caller holds the tree's mutex.
 func (o *object) closable() []*object {
 	if !o.unreachable {
 		return nil
 	}
-	if o.children == nil {
+	if len(o.children) == 0 {
 		return []*object{o}
 	}
 	var pinned []*object
-	for l := o.children; l != nil; l = l.next {
-		if !l.child.pinned {
+	for child := range o.children {
+		if !child.pinned {
 			return nil
 		}
-		pinned = append(pinned, l.child)
+		pinned = append(pinned, child)
 	}
+	slices.SortFunc(pinned, func(a, b *object) int { return cmp.Compare(b.num, a.num) })
 	return pinned
 }

@@ -28,17 +28,14 @@ func (c *Context) AllocPD() (*PD, error) {
 	core, created := c.contextCore, false
 	part, err := core.driverContext.AllocPD(core.invokeFunc(abi.IB_USER_VERBS_CMD_ALLOC_PD, mmap.Bytes(&req), mmap.Bytes(&resp), &created))
 	handle := resp.PdHandle
-	destroy := func() error {
-		return core.destroy(abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY, abi.UVERBS_ATTR_DESTROY_PD_HANDLE, 0, handle, nil)
-	}
 	if err != nil {
 		if created {
-			destroy()
+			core.destroy(kindPD, handle)
 		}
 		return nil, c.obj.failSize(op, err, "MaxPD", core.dev.Attr.MaxPD)
 	}
 	p := &PD{ctx: c, handle: handle, driverPD: part}
-	p.obj = newObject(c.device.Name, objectName{"PD %d", handle}, withRelease(destroy, part), c.obj)
+	p.obj = newObject(c.device.Name, objectName{"PD %d", handle}, withRelease(func() error { return core.destroy(kindPD, handle) }, part), c.obj)
 	addCleanup(p, p.obj)
 	return p, nil
 }

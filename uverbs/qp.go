@@ -12,7 +12,6 @@ import (
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -100,7 +99,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	handle := q.handle
 	if err != nil {
 		if created {
-			core.destroyQP(handle)
+			core.destroy(kindQP, handle)
 		}
 		attr, c := &core.dev.Attr, asked
 		return nil, p.obj.failSize(op, err, "MaxQP", attr.MaxQP,
@@ -117,8 +116,8 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	groups := &groups{core: core, qp: handle}
 	q.groups = groups
 	q.obj = newObject(p.obj.device, objectName{"QP %d", q.num}, func() error {
-		groups.detachAll() // or the kernel refuses to destroy the QP
-		if err := stopAndDestroy(func() error { return core.destroyQP(handle) }, send, recv); err != nil {
+		groups.detachAll() // or the kernel refuses to destroy the QP (uverbs_free_qp)
+		if err := stopAndDestroy(func() error { return core.destroy(kindQP, handle) }, send, recv); err != nil {
 			return err
 		}
 		core.registry.remove(id)
@@ -167,12 +166,6 @@ func (q *QP) create(init *provider.QPInit, id uint64, uhw provider.UHW) error {
 		MaxInline: int(got.MaxInlineData),
 	}
 	return err
-}
-
-func (c *contextCore) destroyQP(handle uint32) error {
-	var resp abi.IbUverbsDestroyQpResp
-	return c.destroy(abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_DESTROY,
-		abi.UVERBS_ATTR_DESTROY_QP_HANDLE, abi.UVERBS_ATTR_DESTROY_QP_RESP, handle, mmap.Bytes(&resp))
 }
 
 func init() {

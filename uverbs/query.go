@@ -237,33 +237,28 @@ func (c *Context) FindGID(port int, addr netip.Addr) (verbs.GIDEntry, error) {
 }
 
 // PKeys returns a port's partition keys.
-func (c *Context) PKeys(port int) ([]uint16, error) {
-	if err := c.checkPort(port); err != nil {
-		return nil, c.obj.fail("query P_Keys", err)
-	}
+func (c *Context) PKeys(port int) (keys []uint16, err error) {
 	dir, err := c.portFolder(port)
-	if err != nil {
-		return nil, c.obj.fail("query P_Keys", err)
-	}
-	var keys []uint16
-	for i := 0; ; i++ {
-		text, err := readAttr(filepath.Join(dir, "pkeys"), strconv.Itoa(i))
+	for err == nil {
+		var text string
+		text, err = readAttr(filepath.Join(dir, "pkeys"), strconv.Itoa(len(keys)))
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EINVAL) {
 			return keys, nil // past the last; iWARP has none
 		}
-		if err != nil {
-			return nil, c.obj.fail("query P_Keys", err)
+		if err == nil {
+			var v uint64
+			v, err = strconv.ParseUint(text, 0, 16)
+			keys = append(keys, uint16(v))
 		}
-		v, err := strconv.ParseUint(text, 0, 16)
-		if err != nil {
-			return nil, c.obj.fail("query P_Keys", err)
-		}
-		keys = append(keys, uint16(v))
 	}
+	return nil, c.obj.fail("query P_Keys", err)
 }
 
 // portFolder returns the folder of a port in sysfs, which exists.
 func (c *Context) portFolder(port int) (string, error) {
+	if err := c.checkPort(port); err != nil {
+		return "", err
+	}
 	dir := c.device.folder("ports", strconv.Itoa(port))
 	if _, err := host.ListAttrs(dir); err != nil {
 		return "", fmt.Errorf("%w: %w", verbs.ErrNoDevice, err)

@@ -67,14 +67,9 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 		return provider.SRQInfo{Handle: s.handle, MaxWR: int(gotWR), MaxSGE: int(gotSGE)}, explainPins(err, uint64(uhw.Pins))
 	})
 	handle := s.handle
-	destroy := func() error {
-		var resp abi.IbUverbsDestroySrqResp
-		return core.destroy(abi.UVERBS_OBJECT_SRQ, abi.UVERBS_METHOD_SRQ_DESTROY,
-			abi.UVERBS_ATTR_DESTROY_SRQ_HANDLE, abi.UVERBS_ATTR_DESTROY_SRQ_RESP, handle, mmap.Bytes(&resp))
-	}
 	if err != nil {
 		if created {
-			destroy()
+			core.destroy(kindSRQ, handle)
 		}
 		attr := &core.dev.Attr
 		return nil, p.obj.failSize(op, err, "MaxSRQ", attr.MaxSRQ,
@@ -83,7 +78,7 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 	}
 	s.queue = queue
 	s.obj = newObject(p.obj.device, objectName{"SRQ %d", s.num}, func() error {
-		if err := stopAndDestroy(destroy, queue); err != nil {
+		if err := stopAndDestroy(func() error { return core.destroy(kindSRQ, handle) }, queue); err != nil {
 			return err
 		}
 		core.registry.remove(id)
