@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// AH is the path to a port, for UD QPs of its [PD]. Close it after their requests. It lives until
-// it is closed, or its PD becomes unreachable: a [verbs.UDAddr] is no pointer to it.
+// AH is the path to a port, for UD QPs of its [PD]. Close it after their requests have completed.
+// It lives until Close, or until its PD becomes unreachable: a [verbs.UDAddr] is no pointer to it.
 type AH struct {
 	pd  *PD
 	obj *object
@@ -77,7 +77,7 @@ func (c *Context) replyVector(port int, wc *verbs.WC, grh []byte) (verbs.Address
 		av.TrafficClass = grh[0]<<4 | grh[1]>>4
 		av.FlowLabel = uint32(grh[1]&0xf)<<16 | uint32(grh[2])<<8 | uint32(grh[3])
 	}
-	if dst.IsMulticast() { // members of a group answer from any of their addresses
+	if dst.IsMulticast() { // no GID of the port: a member of a group answers from any address
 		dst = anyAddr
 	}
 	local, err := c.FindGID(port, dst)

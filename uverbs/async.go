@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// AsyncEvent is an event of a QP, a CQ, an SRQ or a Port. None is set if it concerns the device, or
-// an object that has been closed.
+// AsyncEvent is an event of a QP, a CQ, an SRQ or a Port. None of them is set in events of the
+// device and of objects that have been closed.
 type AsyncEvent struct {
 	Type verbs.AsyncEventType
 	QP   *QP
@@ -21,8 +21,7 @@ type AsyncEvent struct {
 	Port int
 }
 
-// AsyncEvents yields asynchronous events until ctx ends. The last it yields is an error, that of
-// ctx or of the device.
+// AsyncEvents yields asynchronous events until ctx ends or the device fails, and then the error.
 func (c *Context) AsyncEvents(ctx context.Context) iter.Seq2[AsyncEvent, error] {
 	return func(yield func(AsyncEvent, error) bool) {
 		for {

@@ -8,20 +8,20 @@ import (
 	"sync/atomic"
 )
 
-// tree is the state that the objects of a context share.
+// tree has the state that the objects of a context share.
 type tree struct {
 	log atomic.Pointer[slog.Logger]
 
 	mu      sync.Mutex // guards parents and children
 	lastNum uint64     // of the object created last
 
-	// pending contains unreachable objects that nothing depends on. A goroutine closes them:
-	// the system calls would delay the other cleanups of the program.
+	// pending contains unreachable objects that nothing depends on. A goroutine closes them, as
+	// their system calls would delay the program's other cleanups.
 	pending []*object
-	closing bool // that goroutine is running
+	closing bool // the goroutine is running
 }
 
-// addCleanup makes the object be closed after v has become unreachable.
+// addCleanup closes the object after v has become unreachable.
 func addCleanup[T any](v *T, o *object) {
 	runtime.AddCleanup(v, func(o *object) { o.tree.markUnreachable(o) }, o)
 }
@@ -54,7 +54,7 @@ func (t *tree) closePending() {
 		t.mu.Unlock()
 		err := o.closeLeaked()
 		t.mu.Lock()
-		if err != nil { // it stays, with its memory, until a retry after the next collection
+		if err != nil { // retry after the next collection; until then the object keeps its memory
 			runtime.AddCleanup(new(*object), t.retry, o)
 		}
 	}

@@ -26,8 +26,8 @@ type CompChannel struct {
 	ch  *channel
 }
 
-// channel is the part of a CompChannel that its CQs use, and the event source of the goroutines that
-// wait for its CQs. All CQs of a channel share a file, from which one goroutine reads for all.
+// channel is the part of a CompChannel that its CQs use, and the event source of the goroutines
+// that wait for its CQs. All CQs of a channel share a file, from which one goroutine reads for all.
 type channel struct {
 	file  host.EventFile
 	group event.Group
@@ -115,14 +115,13 @@ func newChannel(file host.EventFile) *channel {
 	return c
 }
 
-// FD returns the channel's file descriptor, for event loops: it is readable when an armed CQ has
-// completions, and valid until Close. [CompChannel.TryWait] takes an event, or the program reads
-// some (struct ib_uverbs_comp_event_desc) and polls all CQs. docs/kernels.md says when to arm a CQ
-// of siw again.
+// FD returns the channel's file descriptor, for event loops. It is readable when an armed CQ has
+// completions, and valid until Close. Take events with [CompChannel.TryWait], or read them (struct
+// ib_uverbs_comp_event_desc) and poll all CQs. docs/kernels.md says when to arm a CQ of siw again.
 func (c *CompChannel) FD() int { return c.ch.file.FD() }
 
-// TryWait takes an event and returns its CQ, or nil if there is none. Call it until then when
-// [CompChannel.FD] is readable. [CQ.Wait] does not see the event.
+// TryWait takes an event and returns its CQ, or nil if there is none. When [CompChannel.FD] is
+// readable, call it until it returns nil. [CQ.Wait] does not see the event.
 func (c *CompChannel) TryWait() (*CQ, error) {
 	ch := c.ch
 	for {
@@ -199,7 +198,7 @@ func (c *channel) wait(ctx context.Context, cq *cqEvents) error {
 	return cmp.Or(err, end)
 }
 
-// fail ends the calls that wait for a CQ that has overrun.
+// fail wakes the goroutines that wait for a CQ, which has overrun.
 func (c *channel) fail(cq *cqEvents) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -283,7 +282,7 @@ func (c *channel) addCQ(id uint64, counter provider.EventCounter) *cqEvents {
 	return cq
 }
 
-// removeCQ removes a CQ and its events, and ends the calls that wait for it.
+// removeCQ removes a CQ and its events, and wakes the goroutines that wait for it.
 func (c *channel) removeCQ(cq *cqEvents) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -308,7 +307,7 @@ func (c *channel) retireCQ(cq *cqEvents) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.busyLocked() { // by what has begun since
+	if c.busyLocked() { // since drain
 		return verbs.ErrInUse
 	}
 	delete(c.pending, cq.id)
@@ -326,7 +325,7 @@ func (c *channel) busy() bool {
 
 func (c *channel) busyLocked() bool { return c.exposed || c.sleeping || !c.group.Empty() }
 
-// drain delivers the events that the kernel has.
+// drain delivers the events in the kernel's file.
 func (c *channel) drain() error {
 	var buf eventBuffer
 	err := c.file.Try(func(fd int) error {
@@ -342,7 +341,8 @@ func (c *channel) drain() error {
 	return err
 }
 
-// expose notes that the program gets the CompChannel by a CQ, unless that is retired.
+// expose records that the program gets the CompChannel by a CQ, and reports whether it may: whether
+// the CQ has not been retired.
 func (c *channel) expose(cq *cqEvents) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

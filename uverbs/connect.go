@@ -10,19 +10,18 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// ConnectOptions contains the attributes of a connection. A peer that writes, reads or uses atomics
-// needs Access. A negative number is 0.
+// ConnectOptions contains the attributes of a connection. A negative number means 0.
 type ConnectOptions struct {
-	Access  verbs.Access // granted to the peer, where the MR grants it as well; by default the peer can only send
+	Access  verbs.Access // rights of the peer, as far as the MR grants them as well; by default it can only send
 	PathMTU verbs.MTU    // by default the port's active MTU
 
 	MaxRDAtomic     int // RDMA READs and atomics that this side has in flight; by default 16
-	MaxDestRDAtomic int // those of the peer that it serves at a time; by default 16
+	MaxDestRDAtomic int // RDMA READs and atomics of the peer that this side serves at a time; by default 16
 
 	Timeout     int // of an acknowledgement, 4.096 µs * 2^Timeout; by default 14 (67 ms), at most 31; 0 is infinite
 	RetryCount  int // retries without an acknowledgement; by default 6, at most 7, which rxe takes as infinite
 	RNRRetry    int // retries without a receive at the peer; by default 7, which is infinite
-	MinRNRTimer int // pause of a peer whose message found no receive, as in [verbs.QPAttr]; by default 12 (0.64 ms)
+	MinRNRTimer int // how long a peer whose message found no receive waits, as in [verbs.QPAttr]; by default 12 (0.64 ms)
 
 	PKeyIndex    int    // in the port's table
 	SL           uint8  // service level
@@ -31,7 +30,7 @@ type ConnectOptions struct {
 	HopLimit     int    // by default 64
 }
 
-// attrs returns the attributes for the states that a QP passes through, for the path av.
+// attrs returns the attributes of all states that a QP passes through, for the path av.
 func (o *ConnectOptions) attrs(av verbs.AddressVector) (a verbs.QPAttr, err error) {
 	number := func(what string, n, zero, most int) uint8 {
 		if n == 0 {
@@ -81,9 +80,9 @@ func (q *QP) AddrOn(gid verbs.GIDEntry) (verbs.QPAddr, error) {
 	}, nil
 }
 
-// Connect moves an RC or UC QP from RESET to RTS and connects it to remote, which connects to
-// local. Post receives after it, and before remote sends: RESET takes none. On iWARP only package
-// cm connects. A connected QP lives until it is closed, see [QP.Modify].
+// Connect moves an RC or UC QP from RESET to RTS and connects it to remote, which must connect to
+// local. Post receives after Connect, as RESET takes none, and before remote sends. On iWARP only
+// package cm connects. A connected QP lives until it is closed, see [QP.Modify].
 func (q *QP) Connect(local, remote verbs.QPAddr, opt ConnectOptions) error {
 	const op = "connect"
 	if q.pd.ctx.device.IWARP() {
@@ -123,8 +122,8 @@ func (q *QP) Connect(local, remote verbs.QPAddr, opt ConnectOptions) error {
 	return nil
 }
 
-// familiesOf returns a hint if two GIDs are addresses of different families, between which there is
-// no path; the kernel says EINVAL only.
+// familiesOf returns a hint if two GIDs have different address families, between which there is no
+// path. The kernel says only EINVAL.
 func familiesOf(local, remote verbs.GID) string {
 	a, b := local.Addr(), remote.Addr()
 	if a.Is4() == b.Is4() || local == (verbs.GID{}) || remote == (verbs.GID{}) {

@@ -97,8 +97,8 @@ func (c *contextCore) setup(imported bool) (err error) {
 	if err != nil {
 		return err
 	}
-	// QPs and SRQs report events to the first such file of a context (ufile->default_async_file), CQs
-	// to the second, which CreateCQ names, and the device to both.
+	// QPs and SRQs report events to the first such file of a context (ufile->default_async_file),
+	// CQs to the second, which CreateCQ names, and the device to both.
 	if c.async, err = allocAsync(c.file); err == nil {
 		if c.loss, err = allocAsync(c.file); err == nil {
 			c.loss.Relay()

@@ -34,9 +34,9 @@ type CQ struct {
 
 // CQOptions contains options for [Context.CreateCQ].
 type CQOptions struct {
-	// Depth is the minimum number of completions that the CQ holds. A CQ that overflows
-	// fails, see [CQ.PollWait]: leave room for every signaled request and every receive of its
-	// QPs, of an SRQ for all that it holds.
+	// Depth is the minimum number of completions that the CQ holds. A CQ that overflows fails, see
+	// [CQ.PollWait]: leave room for every signaled request of its QPs, and every receive of its QPs
+	// and SRQs.
 	Depth   int
 	Channel *CompChannel // delivers the CQ's events; without one it can only be polled
 	Vector  int          // completion vector, less than [Context.CompVectors]
@@ -174,9 +174,9 @@ func (q *CQ) Channel() *CompChannel {
 // Cap returns the number of completions that the CQ holds.
 func (q *CQ) Cap() int { return q.queue.Cap() }
 
-// Arm requests one event for the next completion or, with solicitedOnly, for the next that a peer
-// solicited or that failed (ibv_req_notify_cq(3)). Completions that are there cause none: poll
-// again before waiting.
+// Arm requests one event for the next completion or, with solicitedOnly, for the next one that a
+// peer solicited or that failed (ibv_req_notify_cq(3)). Completions that are already there cause no
+// event: poll again before waiting.
 func (q *CQ) Arm(solicitedOnly bool) error {
 	if q.channel == nil {
 		return q.obj.fail("arm", verbs.ErrNoChannel)
@@ -200,14 +200,13 @@ func (q *CQ) Wait(ctx context.Context) error {
 	return nil
 }
 
-// PollWait is like [CQ.Poll] but waits until there is a completion; after an error it has taken
-// none. Before it sleeps it polls for 10 µs, or for twice the time of recent waits if that was less
-// than 50 µs and no other wait of the process polls for so long. [CQ.Arm] and [CQ.Wait] do not
-// poll.
+// PollWait is like [CQ.Poll] but waits until there is a completion; if it fails, it has taken none.
+// Before it sleeps it polls for 10 µs, or for twice the time of recent waits if they took less than
+// 50 µs and no other wait of the process polls that long. [CQ.Arm] and [CQ.Wait] do not poll.
 //
-// The error matches [verbs.ErrQueueFailed] when there are no completions left and the CQ has
-// overflowed: some are lost. [CQ.Wait] and [CQ.Next] fail the same, and [Context.AsyncEvents]
-// yields [verbs.EventCQErr] for those who only poll.
+// The error matches [verbs.ErrQueueFailed] if the CQ has overflowed, and so lost completions, and
+// the remaining ones have been polled. [CQ.Wait] and [CQ.Next] fail alike. Programs that only poll
+// get [verbs.EventCQErr] from [Context.AsyncEvents].
 func (q *CQ) PollWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	for {
 		if n := q.Poll(wcs); n > 0 || len(wcs) == 0 {
@@ -229,8 +228,8 @@ func (q *CQ) Next(ctx context.Context) (verbs.WC, error) {
 	return wcs[0], wcs[0].Err()
 }
 
-// pollArmWait polls for a short time, and then arms the CQ and waits, one goroutine at a time,
-// as there is one event for all.
+// pollArmWait polls for a short time, and then arms the CQ and waits. One goroutine does so at a
+// time, as the request makes one event for all of them.
 func (q *CQ) pollArmWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	const op = "wait on"
 	if q.channel == nil {
@@ -245,7 +244,7 @@ func (q *CQ) pollArmWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 		return 0, q.obj.fail(op, verbs.ErrClosed)
 	}
 	if q.failed.Load() {
-		if n := q.Poll(wcs); n > 0 { // what came before the failure
+		if n := q.Poll(wcs); n > 0 { // completions from before the failure
 			return n, nil
 		}
 		return 0, q.obj.do(op, func() error { return errOverrun })
@@ -292,8 +291,8 @@ func (q *CQ) Resize(depth int) error {
 	return nil
 }
 
-// Moderate requests at most one event in count completions or period µs (ibv_modify_cq(3)). rxe and
-// siw do not support it.
+// Moderate requests at most one event per count completions or period µs (ibv_modify_cq(3)). rxe
+// and siw do not support it.
 func (q *CQ) Moderate(count, period uint16) error {
 	const moderate = 1 << 0 // enum ib_cq_attr_mask
 	req := abi.IbUverbsExModifyCq{CqHandle: q.handle, AttrMask: moderate, Attr: abi.IbUverbsCqModeration{CqCount: count, CqPeriod: period}}

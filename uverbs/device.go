@@ -14,8 +14,8 @@ import (
 	"github.com/goverbs/verbs/internal/host"
 )
 
-// Device is an RDMA device that can be opened: one of the kernel, or one that package soft has
-// made. Package rdmadev describes its hardware and its ports.
+// Device is an RDMA device that can be opened, of the kernel or of package soft. Package rdmadev
+// describes its hardware and its ports.
 type Device struct {
 	Name    string // "rxe0"
 	Node    string // "/dev/infiniband/uverbs0"; "virtual:..." in user space
@@ -28,7 +28,7 @@ type Device struct {
 }
 
 // folder returns the device's folder in sysfs. If the device has been renamed, as udev does at
-// boot, its node leads to it, unless that is another device's now.
+// boot, the node leads to the new name, unless another device has the node now.
 func (d Device) folder(elem ...string) string {
 	name := d.Name
 	dir := filepath.Join(sysClass, "infiniband_verbs", d.verbs)
@@ -42,7 +42,7 @@ func (d Device) folder(elem ...string) string {
 	return filepath.Join(append([]string{sysClass, "infiniband", name}, elem...)...)
 }
 
-// IWARP reports whether it speaks iWARP, as siw, not InfiniBand or RoCE.
+// IWARP reports whether the device speaks iWARP, as siw does, and not InfiniBand or RoCE.
 func (d Device) IWARP() bool { return d.iwarp }
 
 // Folders in which the kernel shows devices. Tests replace them.
@@ -51,8 +51,8 @@ var (
 	devDir   = "/dev/infiniband"
 )
 
-// Devices lists the RDMA devices of this network namespace by the number of their uverbs node, and
-// then those that package soft has made in this process. Without RDMA the list is empty.
+// Devices lists the RDMA devices of this network namespace in the order of their uverbs nodes, and
+// then the devices that package soft has made in this process. Without RDMA the list is empty.
 func Devices() ([]Device, error) {
 	dirs, err := deviceDirs()
 	if err != nil {
@@ -105,8 +105,8 @@ func readDevice(dir string) (Device, error) {
 		return Device{}, err
 	}
 	d := Device{Name: name, verbs: filepath.Base(dir)}
-	// Attributes that a driver lacks are left empty. Having no files left is an error:
-	// the device would not be found by its GUID.
+	// Attributes that a driver lacks stay empty. Running out of descriptors is an error, as Find
+	// would not find the device by its GUID.
 	attr := func(dir, name string) string {
 		text, e := readAttr(dir, name)
 		if isTooManyFiles(e) {

@@ -30,12 +30,12 @@ func drivers() []provider.Driver {
 // relies on drivers to keep nothing of the arguments, see [provider.SendQueue].
 
 // PostSend posts requests in order and rings one doorbell: a system call on rxe, and sometimes on
-// siw. It returns the number of posted requests, which will complete, and if some are missing,
-// [verbs.ErrQueueFull], [verbs.ErrClosed], [verbs.ErrQueueFailed] or a [*verbs.PostError] for the
-// next. The QP fails if the doorbell does.
+// siw. It returns the number of requests posted, all of which will complete. If it is less than
+// len(wrs), the error is [verbs.ErrQueueFull], [verbs.ErrClosed], [verbs.ErrQueueFailed] or a
+// [*verbs.PostError] for the next request. The QP fails if the doorbell does.
 func (q *QP) PostSend(wrs ...verbs.SendWR) (int, error) { return q.send.Post(noescape.Slice(wrs)) }
 
-// PostRecv posts receives, without a system call. Results are as of PostSend.
+// PostRecv posts receives, without a system call. Its results are like PostSend's.
 func (q *QP) PostRecv(wrs ...verbs.RecvWR) (int, error) {
 	if q.recv == nil {
 		return 0, q.obj.fail("post recv on", verbs.ErrSRQ)

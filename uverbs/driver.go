@@ -55,7 +55,7 @@ func findDriver(fd int) (provider.Driver, error) {
 // driver with EINVAL before it checks anything else, and a method that does not exist
 // with EPROTONOSUPPORT (ib_uverbs_cmd_verbs).
 func hasDriverID(fd int, id uint32) bool {
-	const noMethod = 0xfff // no such method
+	const noMethod = 0xfff
 	return sys.File{FD: fd, Driver: id}.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: noMethod}) != syscall.EINVAL
 }
 

@@ -24,8 +24,8 @@ func hint(op string, err error) string {
 	return ""
 }
 
-// explain adds what the kernel means by an error: files of removed devices answer EIO, and mlx5
-// does ENOLINK from a fatal error of its firmware until then (mlx5_internal_err_ret_value).
+// explain adds the meaning of an error: calls on a removed device fail with EIO (ib_uverbs_ioctl),
+// and on mlx5 with ENOLINK after a fatal error of its firmware (mlx5_internal_err_ret_value).
 func explain(err error) error {
 	if errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ENOLINK) {
 		return fmt.Errorf("%w: %w", verbs.ErrDeviceRemoved, err)

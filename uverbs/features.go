@@ -3,13 +3,14 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 
 	"github.com/goverbs/verbs"
 )
 
-// Feature is something that only some kernel drivers have, see [Context.Probe].
+// Feature names a capability that only some kernel drivers have, see [Context.Probe].
 type Feature string
 
 // The features that this package has calls for. [Features] returns others, too.
@@ -98,37 +99,33 @@ func (p *prober) close() {
 	}
 }
 
-// mustCreate panics if err is not nil, and otherwise closes v after the probe.
-func mustCreate[T interface{ Close() error }](p *prober, v T, err error) T {
+// must returns v, or panics if err is not nil.
+func must[T any](v T, err error) T {
 	if err != nil {
 		panic(setupError{err})
 	}
+	return v
+}
+
+// closing returns v, and closes it after the probe.
+func closing[T io.Closer](p *prober, v T) T {
 	p.closers = append(p.closers, v.Close)
 	return v
 }
 
-func (p *prober) pd() *PD {
-	pd, err := p.c.AllocPD()
-	return mustCreate(p, pd, err)
-}
-
-func (p *prober) cq() *CQ {
-	cq, err := p.c.CreateCQ(CQOptions{Depth: 1})
-	return mustCreate(p, cq, err)
-}
+func (p *prober) pd() *PD { return closing(p, must(p.c.AllocPD())) }
+func (p *prober) cq() *CQ { return closing(p, must(p.c.CreateCQ(CQOptions{Depth: 1}))) }
 
 func (p *prober) srq() *SRQ {
-	srq, err := p.pd().CreateSRQ(SRQOptions{MaxWR: 1, MaxSGE: 1})
-	return mustCreate(p, srq, err)
+	return closing(p, must(p.pd().CreateSRQ(SRQOptions{MaxWR: 1, MaxSGE: 1})))
 }
 
 func (p *prober) qp(typ verbs.QPType) *QP {
 	cq := p.cq()
-	qp, err := p.pd().CreateQP(QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
-	return mustCreate(p, qp, err)
+	one := verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}
+	return closing(p, must(p.pd().CreateQP(QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq, Cap: one})))
 }
 
 func (p *prober) mr(access verbs.Access, opt MROptions) *MR {
-	mr, err := p.pd().AllocMR(4096, access, opt)
-	return mustCreate(p, mr, err)
+	return closing(p, must(p.pd().AllocMR(4096, access, opt)))
 }

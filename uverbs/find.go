@@ -17,11 +17,11 @@ import (
 	"github.com/goverbs/verbs/internal/nldev"
 )
 
-// Find returns the device that spec describes. These are tried in this order:
+// Find returns the device that spec describes. It tries in this order:
 //
-//	"rxe0"                 its name
+//	"rxe0"                 the device's name
 //	"505400fffe123456"     its node GUID, in any form that [verbs.ParseGUID] takes
-//	"eth0", "eth0.100"     its network interface, or one above that
+//	"eth0", "eth0.100"     its network interface, or an interface above it
 //	"10.9.0.1", "fd00::1"  its address in user space, or the address of its interface
 //	""                     the first device with a node
 //
@@ -128,8 +128,8 @@ func interfacesWith(addr netip.Addr) (names []string) {
 	return names
 }
 
-// addLowerInterfaces adds the interfaces below the given ones, such as that of a VLAN: a
-// device has the addresses of its own interface and of those above it.
+// addLowerInterfaces adds the interfaces below the given ones, such as the parent of a VLAN: a
+// device has the addresses of its own interface and of the interfaces above it.
 func addLowerInterfaces(names []string) []string {
 	for i := 0; i < len(names); i++ {
 		links, _ := os.ReadDir(filepath.Join(sysClass, "net", names[i]))

@@ -11,9 +11,9 @@ import (
 	"github.com/goverbs/verbs/internal/sys"
 )
 
-// ImportContext makes a Context of the descriptor of another (ibv_import_device(3)), which it
-// duplicates. The objects of a device file belong to all processes that have it open, and live
-// until the last closes it.
+// ImportContext makes a Context of another Context's descriptor, which it duplicates
+// (ibv_import_device(3)). The objects of a device file belong to all processes that have it open,
+// and live until the last one closes it.
 func ImportContext(fd int) (*Context, error) {
 	fail := func(err error) (*Context, error) {
 		return nil, &verbs.Error{Op: "import", Object: fmt.Sprintf("file %d", fd), Err: err}
@@ -42,16 +42,16 @@ func ImportContext(fd int) (*Context, error) {
 	return c, nil
 }
 
-// FD returns the device's file descriptor, for [ImportContext], also by a process that has got it
-// over a socket. It is valid until Close.
+// FD returns the device's file descriptor for [ImportContext], which another process may call with
+// a descriptor received over a socket. It is valid until Close.
 func (c *Context) FD() int { return c.file.FD }
 
 // Handle returns the kernel's handle of the PD, for [Context.ImportPD]. Keep the PD until the
 // importer has closed its own.
 func (p *PD) Handle() uint32 { return p.handle }
 
-// ImportPD makes a PD of another Context's of the same file (ibv_import_pd(3)). Close leaves the
-// kernel's PD to its creator.
+// ImportPD makes a PD of a PD that another Context of the same file made (ibv_import_pd(3)). Close
+// leaves the kernel's PD to its creator.
 func (c *Context) ImportPD(handle uint32) (*PD, error) {
 	const op = "import PD to"
 	if err := c.obj.enter(op); err != nil {
@@ -67,9 +67,9 @@ func (c *Context) ImportPD(handle uint32) (*PD, error) {
 // Handle returns the kernel's handle of the MR, for [PD.ImportMR].
 func (m *MR) Handle() uint32 { return m.state.handle }
 
-// ImportMR makes an MR of one of the PD that another Context of the same file has
-// (ibv_import_mr(3)). Its memory may be another process's: [MR.Bytes] returns nil. Close leaves the
-// kernel's MR to its creator.
+// ImportMR makes an MR of a region that another Context of the same file registered in the PD
+// (ibv_import_mr(3)). Its memory may be another process's, so [MR.Bytes] returns nil. Close leaves
+// the kernel's MR to its creator.
 func (p *PD) ImportMR(handle uint32) (*MR, error) {
 	const op = "import MR to"
 	if err := p.obj.enter(op); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/goverbs/verbs/internal/nldev"
 )
 
-// Index returns the kernel's number of the device, which stays when the device is renamed and is
-// never used again (ibv_get_device_index(3)).
+// Index returns the kernel's number of the device, which survives renaming and is never used again
+// (ibv_get_device_index(3)).
 func (d Device) Index() (int, error) {
 	index, err, name := 0, error(verbs.ErrNoDevice), filepath.Base(d.folder())
 	derr := nldev.Dump(abi.RDMA_NLDEV_CMD_GET, nil, func(a nldev.Attrs) error { // sysfs does not have it

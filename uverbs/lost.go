@@ -12,9 +12,9 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// watch fails CQs that have overrun, until the device is lost, and then fails its queues, or until
-// the Context is closed. Of a removed device, the kernel destroys the files of events last: it does
-// not touch the queues any more.
+// watch fails CQs that have overrun, and ends when the Context is closed or the device is lost;
+// then it fails the device's queues first. The kernel reports the loss as it destroys the
+// event files, after all newer objects (__uverbs_cleanup_ufile), so it no longer touches the queues.
 func (c *contextCore) watch() {
 	defer close(c.watched)
 	var desc abi.IbUverbsAsyncEventDesc
@@ -34,8 +34,7 @@ func (c *contextCore) watch() {
 	c.lose()
 }
 
-// register adds an object to the registry. If the device was lost meanwhile, it fails the queues
-// of the object as well.
+// register adds an object to the registry. It fails the object's queues if the device is lost.
 func (c *contextCore) register(id uint64, e entry) {
 	c.registry.add(id, e)
 	if c.lost.Load() {
@@ -43,11 +42,11 @@ func (c *contextCore) register(id uint64, e entry) {
 	}
 }
 
-// lose makes posting fail, and completes what was posted: nobody else does so for programs
-// that poll. Those that wait get an error from the kernel. It may be called again.
+// lose makes posting fail, and completes the requests of the lost device, for programs that poll.
+// The kernel completes none of them; it only fails waits. lose may be called again.
 func (c *contextCore) lose() {
 	entries := c.registry.all()
-	// The kernels of some drivers, such as siw's, complete what was posted.
+	// Some kernel drivers complete the requests themselves, such as siw.
 	if !slices.ContainsFunc(entries, flushes) {
 		return
 	}
@@ -72,7 +71,7 @@ func (c *contextCore) lose() {
 		}
 		rest[q.sendCQ] = append(rest[q.sendCQ], flush(q.send)...)
 		recvs := flush(q.recv)
-		if q.srq != nil { // the first of its QPs gets all
+		if q.srq != nil { // the first of its QPs gets all receives
 			recvs = flush(q.srq.queue)
 			for i := range recvs {
 				recvs[i].QPNum = q.num
@@ -90,7 +89,7 @@ func (c *contextCore) lose() {
 	}
 }
 
-// flushes reports whether the driver knows what has not completed, of an object that has requests.
+// flushes reports whether the driver knows which requests of a QP or SRQ have not completed.
 func flushes(e entry) bool {
 	var q any
 	if qp := e.qp.Value(); qp != nil {

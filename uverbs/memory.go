@@ -11,12 +11,11 @@ import (
 	"github.com/goverbs/verbs/internal/sys"
 )
 
-// accessWritable are the rights with which the kernel requires memory that can be written
-// (ib_access_writable).
+// accessWritable has the rights that require writable memory (ib_access_writable).
 const accessWritable = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic | verbs.AccessMWBind
 
-// failMemory is fail for an operation that was to register length bytes of this process's memory
-// at addr. The kernel says EFAULT or ENOMEM for many reasons.
+// failMemory is fail for registering length bytes of this process's memory at addr. The kernel says
+// EFAULT or ENOMEM for many reasons.
 func (c *contextCore) failMemory(o *object, op string, err error, addr, length uint64, access verbs.Access) error {
 	attr := &c.dev.Attr
 	switch {
@@ -27,7 +26,7 @@ func (c *contextCore) failMemory(o *object, op string, err error, addr, length u
 		}
 		return e
 	case errors.Is(err, syscall.ENOMEM):
-		before := addr & uint64(os.Getpagesize()-1) // in its first page
+		before := addr & uint64(os.Getpagesize()-1) // bytes of the first page before addr
 		if pinned := explainPins(err, sys.WholePages(before+length)); pinned != err {
 			return o.fail(op, pinned)
 		}
@@ -40,7 +39,7 @@ func (c *contextCore) failMemory(o *object, op string, err error, addr, length u
 	return o.failSize(op, err, "MaxMR", attr.MaxMR)
 }
 
-// pinError is ENOMEM of an operation that was to pin more than the limit of locked memory leaves.
+// pinError is ENOMEM from pinning more than the limit of locked memory leaves (ib_umem_get).
 type pinError struct {
 	error
 	hint string
@@ -48,8 +47,8 @@ type pinError struct {
 
 func (e *pinError) Unwrap() error { return e.error }
 
-// explainPins returns err, or a pinError if the limit of locked memory is why the kernel did not
-// pin as many bytes. A process that has pinned more than the limit is exempt from it.
+// explainPins returns err, or a pinError if the limit of locked memory kept the kernel from pinning
+// so many bytes. A process that has pinned more than the limit has CAP_IPC_LOCK, and is exempt.
 func explainPins(err error, bytes uint64) error {
 	if !errors.Is(err, syscall.ENOMEM) {
 		return err
@@ -62,6 +61,6 @@ func explainPins(err error, bytes uint64) error {
 		limit>>10, used>>10, bytes>>10)}
 }
 
-// maxRXE is how much rxe can register at a time since Linux 6.2 or so, where a list of its pages
-// (struct rxe_mr_page, 16 bytes each) must fit in one kmalloc of 4 MiB: __alloc_mr_page_info.
+// maxRXE is the longest region of rxe since about Linux 6.2: the list of its pages (struct
+// rxe_mr_page, 16 bytes each) must fit in one kmalloc of 4 MiB (__alloc_mr_page_info).
 const maxRXE = 1 << 30

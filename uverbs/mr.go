@@ -15,8 +15,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// MR is memory that the device may access, and its keys. It belongs to a [PD] and lives until it is
-// closed, or its PD becomes unreachable.
+// MR is memory that the device may access, and its keys. It belongs to a [PD] and lives until
+// Close, or until its PD becomes unreachable.
 type MR struct {
 	pd         *PD
 	obj        *object
@@ -30,9 +30,9 @@ type MR struct {
 
 // MROptions contains options for [PD.AllocMR] and [PD.RegisterMR].
 type MROptions struct {
-	// PageSize allocates reserved huge pages of that size, 2 MiB (vm.nr_hugepages) or 1 GiB, and
-	// rounds the memory up to such; 0 means ordinary pages. A device's page tables are smaller with
-	// huge ones. It fails with ENOMEM if there are too few.
+	// PageSize allocates whole reserved huge pages of that size, 2 MiB (vm.nr_hugepages) or 1 GiB,
+	// which make a device's page tables smaller; 0 means ordinary pages. AllocMR fails with ENOMEM
+	// if there are too few.
 	PageSize int
 	// IOVA is the address of the first byte for SGEs and peers (ibv_reg_mr_iova(3)); 0 is the
 	// memory's, which siw requires. On rxe give both the same offset in a page.
@@ -151,9 +151,9 @@ func (m *MR) Bytes() []byte {
 // docs/reliability.md, "When a peer's data is there".
 func (m *MR) Word(off int) *atomic.Uint32 { return mmap.Word(m.Bytes(), off) }
 
-// Word64 returns the 8 aligned bytes at off as an atomic, which peers' RDMA atomics change as one,
-// until Close. Those of an adapter are atomic beside this processor's only if DeviceAttr.AtomicCap
-// is [verbs.AtomicGlobal].
+// Word64 returns the 8 aligned bytes at off as an atomic, for the operand of peers' RDMA atomics,
+// until Close. An adapter's operations are atomic with regard to this processor's only if
+// DeviceAttr.AtomicCap is [verbs.AtomicGlobal].
 func (m *MR) Word64(off int) *atomic.Uint64 { return mmap.Word64(m.Bytes(), off) }
 
 // Len returns the length of the region in bytes.

@@ -134,6 +134,15 @@ func (o *object) do(op string, f func() error) error {
 	return nil
 }
 
+// get is do for a function that returns a value.
+func get[T any](o *object, op string, f func() (T, error)) (v T, err error) {
+	err = o.do(op, func() (err error) {
+		v, err = f()
+		return err
+	})
+	return v, err
+}
+
 // enterAll sorts objects of a context by the order of their creation and enters them. A waiting
 // Close blocks further readers, so two calls that entered the same objects in different orders
 // could block each other, and so could a call that entered an object twice.

@@ -10,17 +10,11 @@ import (
 
 var errOverrun = fmt.Errorf("%w: it has overrun, completions are lost: make it with a larger Depth, or poll more often", verbs.ErrQueueFailed)
 
-// overruns contains the numbers of CQs whose failures the program has not been told. It has each CQ
-// once: the kernel reports each completion that it loses.
+// overruns contains the numbers of CQs whose failure the program has not been told yet. It has each
+// CQ once, although the kernel reports every completion that it loses.
 type overruns struct {
 	mu  sync.Mutex
 	cqs []uint64
-}
-
-func (o *overruns) add(id uint64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.cqs = append(o.cqs, id)
 }
 
 func (o *overruns) take() (id uint64, ok bool) {
@@ -33,8 +27,8 @@ func (o *overruns) take() (id uint64, ok bool) {
 	return id, true
 }
 
-// overrun fails a CQ, and tells those who wait for it, use its QPs, or read the events of the
-// device.
+// overrun fails a CQ, and tells the goroutines that wait for it, use its QPs, or read the device's
+// events.
 func (c *contextCore) overrun(id uint64) {
 	cq := c.registry.get(id).cq.Value()
 	if cq == nil || cq.failed.Swap(true) {
@@ -48,7 +42,9 @@ func (c *contextCore) overrun(id uint64) {
 			q.checkOverrun()
 		}
 	}
-	c.overruns.add(id)
+	c.overruns.mu.Lock()
+	c.overruns.cqs = append(c.overruns.cqs, id)
+	c.overruns.mu.Unlock()
 	c.async.Wake()
 }
 

@@ -12,11 +12,10 @@ import (
 // attribute probes a feature that the device's attributes show.
 func attribute(has func(*verbs.DeviceAttr) bool) func(*prober) error {
 	return func(p *prober) error {
-		attr, err := p.c.QueryDevice()
-		if err == nil && !has(attr) {
-			err = fmt.Errorf("not among the device's capabilities: %w", errors.ErrUnsupported)
+		if !has(must(p.c.QueryDevice())) {
+			return fmt.Errorf("not among the device's capabilities: %w", errors.ErrUnsupported)
 		}
-		return err
+		return nil
 	}
 }
 
@@ -31,7 +30,8 @@ func qpType(typ verbs.QPType) func(*prober) error {
 	}
 }
 
-// uncalled are the features that this package has no calls for, whatever the kernel's driver has.
+// uncalled has the features that this package has no calls for, even if the kernel's driver has
+// them.
 var uncalled = []Feature{
 	"CQ ignoring overruns", "CQ timestamps", "DMA handles", "QP rate limit", "XRC domain", "completion counters", "device clock",
 	"device memory", "flow actions", "flow counters", "flow steering", "implicit on-demand paging", "port speed query",
@@ -66,17 +66,13 @@ var probes = map[Feature]func(*prober) error{
 	FeatureSRQResize: func(p *prober) error { return p.srq().Resize(2) },
 	FeatureAH: func(p *prober) error {
 		pd := p.pd()
-		gid, err := p.c.FindGID(1, anyAddr)
-		if err != nil {
-			return err
-		}
-		ah, err := pd.CreateAH(verbs.AddressVector{Global: true, DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1, Port: 1})
-		mustCreate(p, ah, err)
+		gid := must(p.c.FindGID(1, anyAddr))
+		closing(p, must(pd.CreateAH(verbs.AddressVector{Global: true, DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1, Port: 1})))
 		return nil
 	},
 	FeatureMulticast: func(p *prober) error {
 		qp, group := p.qp(verbs.UD), verbs.GID{0xff, 0x0e, 15: 1}
-		const lid = 0xc000 // the first for multicast, of which the kernel wants one on InfiniBand (is_valid_mcast_lid)
+		const lid = 0xc000 // the first for multicast; on InfiniBand the kernel wants one (is_valid_mcast_lid)
 		if err := qp.AttachMulticast(group, lid); err != nil {
 			return err
 		}
@@ -110,13 +106,13 @@ var probes = map[Feature]func(*prober) error{
 	},
 	FeatureDMABuf: func(p *prober) error {
 		if p.c.Driver() == "mlx5" && p.c.dev.Attr.ODP.General&odpSupport == 0 {
-			// It would take a file and then refuse, as it maps its pages like page faults
+			// It would take a file and then refuse: it maps the pages as for page faults
 			// (mlx5r_odp_create_eq).
 			return fmt.Errorf("the kernel's mlx5 needs an adapter with on-demand paging: %w", errors.ErrUnsupported)
 		}
 		mr, err := p.pd().RegisterDMABuf(-1, 0, 4096, 0, verbs.AccessLocalWrite)
 		if !errors.Is(err, syscall.EBADF) { // EBADF means that only the file is refused
-			mustCreate(p, mr, err)
+			closing(p, must(mr, err))
 		}
 		return nil
 	},
@@ -124,8 +120,7 @@ var probes = map[Feature]func(*prober) error{
 
 func mwType(typ verbs.MWType) func(*prober) error {
 	return func(p *prober) error {
-		mw, err := p.pd().AllocMW(typ)
-		mustCreate(p, mw, err)
+		closing(p, must(p.pd().AllocMW(typ)))
 		return nil
 	}
 }

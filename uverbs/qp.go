@@ -194,7 +194,7 @@ func (q *QP) SendCQ() *CQ { return q.sendCQ }
 // RecvCQ returns the CQ of its receives.
 func (q *QP) RecvCQ() *CQ { return q.recvCQ }
 
-// SRQ returns the SRQ that it takes receives from, or nil.
+// SRQ returns the SRQ from which the QP takes receives, or nil.
 func (q *QP) SRQ() *SRQ { return q.srq }
 
 // Close destroys the QP. Requests that have not completed will never complete.

@@ -13,7 +13,7 @@ import (
 
 // Modify changes the attributes in mask. With [verbs.MaskState] it moves the QP, by the table of
 // ibv_modify_qp(3). RESET discards all requests. From RTR on the QP lives until Close, or until
-// Modify moves it to RESET or ERR: its peer may use it although the program has no pointer to it.
+// Modify moves it to RESET or ERR, even if the program has no pointer to it: its peer may use it.
 func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	const op = "modify"
 	if err := q.obj.enter(op); err != nil {
@@ -36,8 +36,8 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if a.SQDAsyncNotify {
 		req.EnSqdAsyncNotify = 1
 	}
-	moved := false                 // whether the kernel's QP was moved
-	if mask&verbs.MaskState != 0 { // the queues are suspended meanwhile and then learn the state
+	moved := false                 // whether the kernel moved the QP
+	if mask&verbs.MaskState != 0 { // nobody posts until the queues know the new state
 		if q.recv != nil {
 			q.recv.Suspend()
 			defer func() { q.recv.Settle(a.State, moved) }()
@@ -52,7 +52,8 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 		}
 		return nil
 	}
-	if errors.Is(err, syscall.EINVAL) && !q.pd.ctx.device.IWARP() { // iWARP drivers have rules of their own
+	// Drivers answer EINVAL to any mask that ib_modify_qp_is_ok refuses; iWARP's have other rules.
+	if errors.Is(err, syscall.EINVAL) && !q.pd.ctx.device.IWARP() {
 		if now, qerr := q.query(); qerr == nil {
 			to := now.State
 			if mask&verbs.MaskState != 0 {
@@ -79,14 +80,15 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return q.obj.fail(op, err)
 }
 
-// reachable reports whether a peer can use the QP in a state. On iWARP the kernel moves a QP on
-// from INIT, when the connection manager, which knows it by its number, connects it.
+// reachable reports whether a peer can use the QP in a state. On iWARP a QP in INIT may become
+// connected without a call: the kernel's connection manager knows it by its number, and moves it
+// on.
 func (q *QP) reachable(s verbs.QPState) bool {
 	return s >= verbs.StateRTR && s != verbs.StateErr || s == verbs.StateInit && q.pd.ctx.device.IWARP()
 }
 
-// wrapNoRoute adds the GIDs to an error that means that a RoCE peer does not answer. The
-// peer's GID may belong to another network than the local one, or be gone.
+// wrapNoRoute adds the GIDs to the error of a RoCE peer whose MAC address the kernel cannot resolve
+// (rdma_resolve_ip). The peer's GID may belong to another network than the local one, or be gone.
 func wrapNoRoute(av *verbs.AddressVector, err error) error {
 	if av.Global && (errors.Is(err, syscall.ETIMEDOUT) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)) {
 		return fmt.Errorf("no route to GID %v from GID %d of port %d: %w", av.DGID, av.SGIDIndex, av.Port, err)
@@ -95,13 +97,7 @@ func wrapNoRoute(av *verbs.AddressVector, err error) error {
 }
 
 // Query returns all attributes of the QP (ibv_query_qp(3)).
-func (q *QP) Query() (a verbs.QPAttr, err error) {
-	err = q.obj.do("query", func() (err error) {
-		a, err = q.query()
-		return err
-	})
-	return a, err
-}
+func (q *QP) Query() (verbs.QPAttr, error) { return get(q.obj, "query", q.query) }
 
 func (q *QP) query() (verbs.QPAttr, error) {
 	req := abi.IbUverbsQueryQp{QpHandle: q.handle, AttrMask: uint32(verbs.MaskDestQPNum<<1 - 1)}
@@ -118,7 +114,7 @@ func (q *QP) query() (verbs.QPAttr, error) {
 		MaxRDAtomic: r.MaxRdAtomic, MaxDestRDAtomic: r.MaxDestRdAtomic, MinRNRTimer: r.MinRnrTimer,
 		Port: r.PortNum, AltPort: r.AltPortNum, Timeout: r.Timeout, AltTimeout: r.AltTimeout,
 		RetryCount: r.RetryCnt, RNRRetry: r.RnrRetry,
-		Cap:       q.cap, // mlx5 of the kernel reports no sizes of queues for sends of programs
+		Cap:       q.cap, // the kernel's mlx5 does not report the sizes of programs' send queues
 		SignalAll: r.SqSigAll != 0,
 	}, nil
 }

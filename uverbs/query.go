@@ -24,12 +24,8 @@ func init() {
 }
 
 // QueryDevice returns the device's limits (ibv_query_device_ex(3)).
-func (c *Context) QueryDevice() (a *verbs.DeviceAttr, err error) {
-	err = c.obj.do("query device", func() (err error) {
-		a, err = c.queryDevice()
-		return err
-	})
-	return a, err
+func (c *Context) QueryDevice() (*verbs.DeviceAttr, error) {
+	return get(c.obj, "query device", c.queryDevice)
 }
 
 func (c *contextCore) queryDevice() (*verbs.DeviceAttr, error) {
@@ -91,14 +87,13 @@ func deviceAttr(r *abi.IbUverbsExQueryDeviceResp) *verbs.DeviceAttr {
 var anyAddr netip.Addr
 
 // QueryPort returns state and limits of a port, from 1 (ibv_query_port(3)).
-func (c *Context) QueryPort(port int) (p *verbs.PortAttr, err error) {
-	err = c.obj.do("query port", func() (err error) {
-		if err = c.checkPort(port); err == nil {
-			p, err = c.queryPort(port)
+func (c *Context) QueryPort(port int) (*verbs.PortAttr, error) {
+	return get(c.obj, "query port", func() (*verbs.PortAttr, error) {
+		if err := c.checkPort(port); err != nil {
+			return nil, err
 		}
-		return err
+		return c.queryPort(port)
 	})
-	return p, err
 }
 
 func (c *contextCore) queryPort(port int) (*verbs.PortAttr, error) {
@@ -200,14 +195,15 @@ func gidEntry(e *abi.IbUverbsGidEntry) verbs.GIDEntry {
 }
 
 // FindGID returns the GID for traffic from addr, for RoCE v2 if there are several. For the zero
-// Addr it is the port's best: rather not loopback, then RoCE v2, then not link-local, then IPv4.
+// Addr it returns the port's best GID. It prefers GIDs that are not loopback, then RoCE v2, then
+// GIDs that are not link-local, then IPv4.
 func (c *Context) FindGID(port int, addr netip.Addr) (verbs.GIDEntry, error) {
 	table, err := c.GIDTable()
 	if err != nil {
 		return verbs.GIDEntry{}, err
 	}
 	score := func(e verbs.GIDEntry) (n int) {
-		if !e.GID.Addr().IsLoopback() { // which no peer can reach
+		if !e.GID.Addr().IsLoopback() { // no peer can reach loopback
 			n += 8
 		}
 		if e.Type == verbs.GIDRoCEv2 {
@@ -266,7 +262,7 @@ func (c *Context) portFolder(port int) (string, error) {
 	return dir, nil
 }
 
-// PKeyIndex returns where a port's table has a key (ibv_get_pkey_index(3)).
+// PKeyIndex returns the index of a key in a port's table (ibv_get_pkey_index(3)).
 func (c *Context) PKeyIndex(port int, key uint16) (int, error) {
 	keys, err := c.PKeys(port)
 	if err != nil {

@@ -9,12 +9,12 @@ import (
 	"github.com/goverbs/verbs/internal/host"
 )
 
-// checkAttr refuses attributes in mask that no device takes. The kernel says EINVAL, and nothing of
-// which it is, or takes them, and drivers cut them to the bits of the standard.
+// checkAttr refuses attributes in mask that no device takes. The kernel says EINVAL without naming
+// the attribute, or takes the value, and its driver cuts it to the bits that the packet has for it.
 func (q *QP) checkAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	ctx := q.pd.ctx
 	pkeys := ctx.dev.Port.PKeys
-	if ctx.device.iwarp || pkeys == 0 { // iWARP has none and ignores it
+	if ctx.device.iwarp || pkeys == 0 { // iWARP has no P_Keys, and ignores the index
 		pkeys = 1 << 16
 	}
 	for _, field := range []struct {
@@ -40,14 +40,13 @@ func (q *QP) checkAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// rangeError is the error of a field whose range is known. It also matches EINVAL, which the kernel
-// would return.
+// rangeError returns the error of a field out of its range. It also matches EINVAL, as the
+// kernel's.
 func rangeError(name string, value, min, max int) error {
 	return fmt.Errorf("%s %d: %w: %d to %d: %w", name, value, verbs.ErrRange, min, max, syscall.EINVAL)
 }
 
-// explainVector adds to an error of the kernel's what is wrong with an address vector, if that is
-// found.
+// explainVector adds the fault of an address vector, if it finds one, to the kernel's error.
 func (c *Context) explainVector(av *verbs.AddressVector, err error) error {
 	if !errors.Is(err, syscall.EINVAL) && !errors.Is(err, host.ENODATA) && !errors.Is(err, syscall.ENOENT) {
 		return wrapNoRoute(av, err)

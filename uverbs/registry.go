@@ -30,8 +30,9 @@ func (r *registry) add(id uint64, e entry) {
 	r.entries[id] = e
 }
 
-// hold keeps a QP, and so what it was made from, reachable until it is not held any more, or is
-// removed, or the device is lost: as long as the goroutine of watch refers to the registry.
+// hold keeps a QP reachable, with the objects that it was made from, until hold is called with
+// false or remove. It works while the goroutine of watch runs, which refers to the registry: until
+// the device is lost.
 func (r *registry) hold(id uint64, q *QP, hold bool) {
 	if !hold {
 		q = nil

@@ -50,7 +50,7 @@ func (m *MR) Rereg(opt ReregOptions) error {
 	err := m.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_REREG_MR, mmap.Bytes(&req), mmap.Bytes(&resp)[:8], nil, nil)
 	if err != nil {
 		unpin()
-		access := verbs.AccessLocalWrite // unless the memory and the access are replaced, the kernel does not look at them
+		access := verbs.AccessLocalWrite // the kernel checks only what is replaced
 		if opt.Access != nil {
 			access = *opt.Access
 		}

@@ -94,7 +94,7 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 	return s, nil
 }
 
-// ensureLimit sets the limit of a new SRQ if its driver has ignored that, as mlx5_ib does.
+// ensureLimit sets the limit of a new SRQ if its driver ignored it in CREATE, as mlx5_ib does.
 func (s *SRQ) ensureLimit(n int) error {
 	now, err := s.Query()
 	if err == nil && now.Limit != n {
@@ -126,8 +126,8 @@ func (s *SRQ) SetLimit(n int) error {
 	})
 }
 
-// modify modifies the SRQ by calling run, which adds the driver's part. size returns what it
-// changes, for errors.
+// modify modifies the SRQ by run, which adds the driver's part. size returns the changed size, for
+// errors.
 func (s *SRQ) modify(op string, size func() limit, run func(func(abi.IbUverbsModifySrq, provider.UHW) error) error) error {
 	if err := s.obj.enter(op); err != nil {
 		return err
