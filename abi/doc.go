@@ -11,9 +11,9 @@
 // have the same names, as in golang.org/x/sys/unix, and are untyped. An unnamed struct
 // inside another is named after the path to it.
 //
-// Members of unions and flexible arrays are methods in Go. They return a pointer into the
-// structure, or for a flexible array to the memory after it, which the caller must provide. Padding
-// is explicit. Integers are in host byte order unless their comment states big endian.
+// Members of unions and flexible arrays that the code reads are methods in Go. They return a pointer
+// into the structure, or for a flexible array to the memory after it, which the caller must provide.
+// Padding is explicit. Integers are in host byte order unless their comment states big endian.
 package abi
 
 //go:generate go run ../gen

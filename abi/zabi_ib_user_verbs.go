@@ -282,17 +282,9 @@ type IbUverbsAllocPd struct {
 	Response uint64
 }
 
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsAllocPd) DriverData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 8)) }
-
 // IbUverbsAllocPdResp is struct ib_uverbs_alloc_pd_resp (rdma/ib_user_verbs.h).
 type IbUverbsAllocPdResp struct {
 	PdHandle uint32
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsAllocPdResp) DriverData() *uint32 {
-	return (*uint32)(unsafe.Add(unsafe.Pointer(s), 4))
 }
 
 // IbUverbsRegMr is struct ib_uverbs_reg_mr (rdma/ib_user_verbs.h).
@@ -305,18 +297,12 @@ type IbUverbsRegMr struct {
 	AccessFlags uint32
 }
 
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsRegMr) DriverData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 40)) }
-
 // IbUverbsRegMrResp is struct ib_uverbs_reg_mr_resp (rdma/ib_user_verbs.h).
 type IbUverbsRegMrResp struct {
 	MrHandle uint32
 	Lkey     uint32
 	Rkey     uint32
 }
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsRegMrResp) DriverData() *uint32 { return (*uint32)(unsafe.Add(unsafe.Pointer(s), 12)) }
 
 // IbUverbsReregMr is struct ib_uverbs_rereg_mr (rdma/ib_user_verbs.h).
 type IbUverbsReregMr struct {
@@ -330,19 +316,11 @@ type IbUverbsReregMr struct {
 	AccessFlags uint32
 }
 
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsReregMr) DriverData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 48)) }
-
 // IbUverbsReregMrResp is struct ib_uverbs_rereg_mr_resp (rdma/ib_user_verbs.h).
 type IbUverbsReregMrResp struct {
 	_    [0]uint64
 	Lkey uint32
 	Rkey uint32
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsReregMrResp) DriverData() *uint64 {
-	return (*uint64)(unsafe.Add(unsafe.Pointer(s), 8))
 }
 
 // IbUverbsAllocMw is struct ib_uverbs_alloc_mw (rdma/ib_user_verbs.h).
@@ -353,19 +331,11 @@ type IbUverbsAllocMw struct {
 	Reserved [3]uint8
 }
 
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsAllocMw) DriverData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 16)) }
-
 // IbUverbsAllocMwResp is struct ib_uverbs_alloc_mw_resp (rdma/ib_user_verbs.h).
 type IbUverbsAllocMwResp struct {
 	_        [0]uint64
 	MwHandle uint32
 	Rkey     uint32
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsAllocMwResp) DriverData() *uint64 {
-	return (*uint64)(unsafe.Add(unsafe.Pointer(s), 8))
 }
 
 // IbUverbsCreateCompChannel is struct ib_uverbs_create_comp_channel (rdma/ib_user_verbs.h).
@@ -385,19 +355,11 @@ type IbUverbsResizeCq struct {
 	Cqe      uint32
 }
 
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsResizeCq) DriverData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 16)) }
-
 // IbUverbsResizeCqResp is struct ib_uverbs_resize_cq_resp (rdma/ib_user_verbs.h).
 type IbUverbsResizeCqResp struct {
 	_        [0]uint64
 	Cqe      uint32
 	Reserved uint32
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsResizeCqResp) DriverData() *uint64 {
-	return (*uint64)(unsafe.Add(unsafe.Pointer(s), 8))
 }
 
 // IbUverbsWc is struct ib_uverbs_wc (rdma/ib_user_verbs.h).
@@ -525,9 +487,6 @@ type IbUverbsQueryQp struct {
 	AttrMask uint32
 }
 
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsQueryQp) DriverData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 16)) }
-
 // IbUverbsQueryQpResp is struct ib_uverbs_query_qp_resp (rdma/ib_user_verbs.h).
 type IbUverbsQueryQpResp struct {
 	_               [0]uint64
@@ -563,11 +522,6 @@ type IbUverbsQueryQpResp struct {
 	Reserved        [5]uint8
 }
 
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsQueryQpResp) DriverData() *uint64 {
-	return (*uint64)(unsafe.Add(unsafe.Pointer(s), 128))
-}
-
 // IbUverbsModifyQp is struct ib_uverbs_modify_qp (rdma/ib_user_verbs.h).
 type IbUverbsModifyQp struct {
 	_                [0]uint64
@@ -598,9 +552,6 @@ type IbUverbsModifyQp struct {
 	AltTimeout       uint8
 	Reserved         [2]uint8
 }
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsModifyQp) DriverData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 112)) }
 
 // IbUverbsExModifyQp is struct ib_uverbs_ex_modify_qp (rdma/ib_user_verbs.h).
 type IbUverbsExModifyQp struct {
@@ -702,11 +653,6 @@ type IbUverbsPostSend struct {
 	WqeSize  uint32
 }
 
-// SendWr is the member send_wr[0] (flexible array: its first element).
-func (s *IbUverbsPostSend) SendWr() *IbUverbsSendWr {
-	return (*IbUverbsSendWr)(unsafe.Add(unsafe.Pointer(s), 24))
-}
-
 // IbUverbsPostSendResp is struct ib_uverbs_post_send_resp (rdma/ib_user_verbs.h).
 type IbUverbsPostSendResp struct {
 	BadWr uint32
@@ -721,17 +667,9 @@ type IbUverbsCreateAh struct {
 	Attr       IbUverbsAhAttr
 }
 
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsCreateAh) DriverData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 56)) }
-
 // IbUverbsCreateAhResp is struct ib_uverbs_create_ah_resp (rdma/ib_user_verbs.h).
 type IbUverbsCreateAhResp struct {
 	AhHandle uint32
-}
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsCreateAhResp) DriverData() *uint32 {
-	return (*uint32)(unsafe.Add(unsafe.Pointer(s), 4))
 }
 
 // IbUverbsAttachMcast is struct ib_uverbs_attach_mcast (rdma/ib_user_verbs.h).
@@ -743,11 +681,6 @@ type IbUverbsAttachMcast struct {
 	Reserved uint16
 }
 
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsAttachMcast) DriverData() *uint64 {
-	return (*uint64)(unsafe.Add(unsafe.Pointer(s), 24))
-}
-
 // IbUverbsModifySrq is struct ib_uverbs_modify_srq (rdma/ib_user_verbs.h).
 type IbUverbsModifySrq struct {
 	_         [0]uint64
@@ -757,18 +690,12 @@ type IbUverbsModifySrq struct {
 	SrqLimit  uint32
 }
 
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsModifySrq) DriverData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 16)) }
-
 // IbUverbsQuerySrq is struct ib_uverbs_query_srq (rdma/ib_user_verbs.h).
 type IbUverbsQuerySrq struct {
 	Response  uint64
 	SrqHandle uint32
 	Reserved  uint32
 }
-
-// DriverData is the member driver_data[0] (flexible array: its first element).
-func (s *IbUverbsQuerySrq) DriverData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 16)) }
 
 // IbUverbsQuerySrqResp is struct ib_uverbs_query_srq_resp (rdma/ib_user_verbs.h).
 type IbUverbsQuerySrqResp struct {

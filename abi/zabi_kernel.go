@@ -26,15 +26,6 @@ type In6AddrIn6U struct {
 	}
 }
 
-// U6Addr8 is the member u6_addr8.
-func (s *In6AddrIn6U) U6Addr8() *[16]uint8 { return (*[16]uint8)(unsafe.Add(unsafe.Pointer(s), 0)) }
-
-// U6Addr16 is the member u6_addr16 (big endian).
-func (s *In6AddrIn6U) U6Addr16() *[8]uint16 { return (*[8]uint16)(unsafe.Add(unsafe.Pointer(s), 0)) }
-
-// U6Addr32 is the member u6_addr32 (big endian).
-func (s *In6AddrIn6U) U6Addr32() *[4]uint32 { return (*[4]uint32)(unsafe.Add(unsafe.Pointer(s), 0)) }
-
 // KernelSockaddrStorage is struct __kernel_sockaddr_storage (linux).
 type KernelSockaddrStorage struct {
 	union0 struct {
@@ -51,20 +42,4 @@ func (s *KernelSockaddrStorage) SsFamily() *uint16 {
 // Data is the member __data.
 func (s *KernelSockaddrStorage) Data() *[126]int8 {
 	return (*[126]int8)(unsafe.Add(unsafe.Pointer(s), 2))
-}
-
-// Align is the member __align.
-func (s *KernelSockaddrStorage) Align() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 0)) }
-
-// SockaddrIn is struct sockaddr_in (linux).
-type SockaddrIn struct {
-	SinFamily uint16
-	SinPort   uint16 // big endian
-	SinAddr   InAddr
-	Pad       [8]uint8
-}
-
-// InAddr is struct in_addr (linux).
-type InAddr struct {
-	SAddr uint32 // big endian
 }

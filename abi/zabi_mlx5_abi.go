@@ -2,8 +2,6 @@
 
 package abi
 
-import "unsafe"
-
 const (
 	MLX5_QP_FLAG_UAR_PAGE_INDEX = 1024
 )
@@ -124,12 +122,6 @@ type Mlx5IbCreateQp struct {
 	DciStreams Mlx5IbCreateQpDciStreams
 	Reserved   uint16
 }
-
-// SqBufAddr is the member sq_buf_addr.
-func (s *Mlx5IbCreateQp) SqBufAddr() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 40)) }
-
-// AccessKey is the member access_key.
-func (s *Mlx5IbCreateQp) AccessKey() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 40)) }
 
 // Mlx5IbCreateQpDciStreams is struct mlx5_ib_create_qp_dci_streams (rdma/mlx5-abi.h).
 type Mlx5IbCreateQpDciStreams struct {

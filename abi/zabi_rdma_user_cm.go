@@ -168,11 +168,6 @@ type RdmaUcmQueryPathResp struct {
 	Reserved uint32
 }
 
-// PathData is the member path_data[0] (flexible array: its first element).
-func (s *RdmaUcmQueryPathResp) PathData() *IbPathRecData {
-	return (*IbPathRecData)(unsafe.Add(unsafe.Pointer(s), 8))
-}
-
 // RdmaUcmConnParam is struct rdma_ucm_conn_param (rdma/rdma_user_cm.h).
 type RdmaUcmConnParam struct {
 	QpNum              uint32

@@ -25,29 +25,12 @@ type IbUverbsAttr struct {
 // Data is the member data.
 func (s *IbUverbsAttr) Data() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 8)) }
 
-// DataS64 is the member data_s64.
-func (s *IbUverbsAttr) DataS64() *int64 { return (*int64)(unsafe.Add(unsafe.Pointer(s), 8)) }
-
 // IbUverbsAttrAttrData is struct ib_uverbs_attr, member attr_data (rdma/rdma_user_ioctl_cmds.h).
 type IbUverbsAttrAttrData struct {
 	raw struct {
 		_   [0]uint16
 		mem [2]byte
 	}
-}
-
-// EnumData is the member enum_data.
-func (s *IbUverbsAttrAttrData) EnumData() *IbUverbsAttrAttrDataEnumData {
-	return (*IbUverbsAttrAttrDataEnumData)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Reserved is the member reserved.
-func (s *IbUverbsAttrAttrData) Reserved() *uint16 { return (*uint16)(unsafe.Add(unsafe.Pointer(s), 0)) }
-
-// IbUverbsAttrAttrDataEnumData is struct ib_uverbs_attr, member attr_data.enum_data (rdma/rdma_user_ioctl_cmds.h).
-type IbUverbsAttrAttrDataEnumData struct {
-	ElemId   uint8
-	Reserved uint8
 }
 
 // IbUverbsIoctlHdr is struct ib_uverbs_ioctl_hdr (rdma/rdma_user_ioctl_cmds.h).

@@ -122,18 +122,6 @@ type RxeGid struct {
 	}
 }
 
-// Raw is the member raw.
-func (s *RxeGid) Raw() *[16]uint8 { return (*[16]uint8)(unsafe.Add(unsafe.Pointer(s), 0)) }
-
-// Global is the member global.
-func (s *RxeGid) Global() *RxeGidGlobal { return (*RxeGidGlobal)(unsafe.Add(unsafe.Pointer(s), 0)) }
-
-// RxeGidGlobal is union rxe_gid, member global (rdma/rdma_user_rxe.h).
-type RxeGidGlobal struct {
-	SubnetPrefix uint64 // big endian
-	InterfaceId  uint64 // big endian
-}
-
 // RxeAvSgidAddr is struct rxe_av, member sgid_addr (rdma/rdma_user_rxe.h).
 type RxeAvSgidAddr struct {
 	raw struct {
@@ -142,32 +130,12 @@ type RxeAvSgidAddr struct {
 	}
 }
 
-// SockaddrIn is the member _sockaddr_in.
-func (s *RxeAvSgidAddr) SockaddrIn() *SockaddrIn {
-	return (*SockaddrIn)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// SockaddrIn6 is the member _sockaddr_in6.
-func (s *RxeAvSgidAddr) SockaddrIn6() *SockaddrIn6 {
-	return (*SockaddrIn6)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
 // RxeAvDgidAddr is struct rxe_av, member dgid_addr (rdma/rdma_user_rxe.h).
 type RxeAvDgidAddr struct {
 	raw struct {
 		_   [0]uint32
 		mem [28]byte
 	}
-}
-
-// SockaddrIn is the member _sockaddr_in.
-func (s *RxeAvDgidAddr) SockaddrIn() *SockaddrIn {
-	return (*SockaddrIn)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// SockaddrIn6 is the member _sockaddr_in6.
-func (s *RxeAvDgidAddr) SockaddrIn6() *SockaddrIn6 {
-	return (*SockaddrIn6)(unsafe.Add(unsafe.Pointer(s), 0))
 }
 
 // RxeSendWrWrMw is struct rxe_send_wr, member wr.mw (rdma/rdma_user_rxe.h).
@@ -204,12 +172,6 @@ type RxeDmaInfo struct {
 	SgeOffset uint32
 	Reserved  uint32
 }
-
-// InlineData is the member inline_data[0] (flexible array: its first element).
-func (s *RxeDmaInfo) InlineData() *uint8 { return (*uint8)(unsafe.Add(unsafe.Pointer(s), 24)) }
-
-// AtomicWr is the member atomic_wr[0] (flexible array: its first element).
-func (s *RxeDmaInfo) AtomicWr() *uint8 { return (*uint8)(unsafe.Add(unsafe.Pointer(s), 24)) }
 
 // Sge is the member sge[0] (flexible array: its first element).
 func (s *RxeDmaInfo) Sge() *RxeSge { return (*RxeSge)(unsafe.Add(unsafe.Pointer(s), 24)) }

@@ -121,14 +121,8 @@ type SiwSqe struct {
 // Raddr is the member raddr.
 func (s *SiwSqe) Raddr() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 16)) }
 
-// BaseMr is the member base_mr.
-func (s *SiwSqe) BaseMr() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 16)) }
-
 // Sge is the member sge.
 func (s *SiwSqe) Sge() *[6]SiwSge { return (*[6]SiwSge)(unsafe.Add(unsafe.Pointer(s), 24)) }
-
-// Access is the member access.
-func (s *SiwSqe) Access() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 24)) }
 
 // SiwRqe is struct siw_rqe (rdma/siw-abi.h).
 type SiwRqe struct {
@@ -159,12 +153,6 @@ type SiwCqe struct {
 
 // ImmData is the member imm_data.
 func (s *SiwCqe) ImmData() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 16)) }
-
-// InvalStag is the member inval_stag.
-func (s *SiwCqe) InvalStag() *uint32 { return (*uint32)(unsafe.Add(unsafe.Pointer(s), 16)) }
-
-// BaseQp is the member base_qp.
-func (s *SiwCqe) BaseQp() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 24)) }
 
 // QpId is the member qp_id.
 func (s *SiwCqe) QpId() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 24)) }

@@ -35,7 +35,11 @@ type builder struct {
 	types map[string]*goType
 	order []*goType
 	byC   map[string]string // C type -> Go name
+	used  func(name string) bool
 }
+
+// called reports whether the code calls the method that reads a member.
+func (b *builder) called(m btf.Member) bool { return b.used("." + camel(m.Name)) }
 
 // namedType builds the type of a named struct or union and returns its Go name.
 func (b *builder) namedType(t btf.Type) (string, error) {
@@ -103,6 +107,9 @@ func (b *builder) members(g *goType, members []btf.Member, base uint32) error {
 			}
 			continue
 		}
+		if isFlexible(m.Type) && !b.called(m) {
+			continue
+		}
 		f, flexible, err := b.field(g, m, off)
 		if err != nil {
 			return err
@@ -120,7 +127,7 @@ func (b *builder) members(g *goType, members []btf.Member, base uint32) error {
 	return nil
 }
 
-// accessors adds a method for each member of a union.
+// accessors adds a method for each member of a union whose method is called.
 func (b *builder) accessors(g *goType, members []btf.Member, base uint32) error {
 	for _, m := range members {
 		off := base + m.Offset.Bytes()
@@ -129,6 +136,9 @@ func (b *builder) accessors(g *goType, members []btf.Member, base uint32) error 
 			if err := b.accessors(g, inner, off); err != nil {
 				return err
 			}
+			continue
+		}
+		if !b.called(m) {
 			continue
 		}
 		f, flexible, err := b.field(g, m, off)
@@ -147,8 +157,8 @@ func (b *builder) accessors(g *goType, members []btf.Member, base uint32) error 
 func (b *builder) field(g *goType, m btf.Member, off uint32) (f goField, flexible bool, err error) {
 	f = goField{name: camel(m.Name), off: off, align: alignOf(m.Type), c: m.Name}
 	t := m.Type
-	if a, ok := btf.UnderlyingType(t).(*btf.Array); ok && a.Nelems == 0 {
-		t, flexible = a.Type, true
+	if flexible = isFlexible(t); flexible {
+		t = btf.UnderlyingType(t).(*btf.Array).Type
 		f.c += "[0]"
 		f.note = "flexible array: its first element"
 	}
@@ -162,6 +172,11 @@ func (b *builder) field(g *goType, m btf.Member, off uint32) (f goField, flexibl
 	}
 	f.typ, err = b.typeName(g, &f, f.c, t)
 	return f, flexible, err
+}
+
+func isFlexible(t btf.Type) bool {
+	a, ok := btf.UnderlyingType(t).(*btf.Array)
+	return ok && a.Nelems == 0
 }
 
 func (b *builder) typeName(g *goType, f *goField, cpath string, t btf.Type) (string, error) {

@@ -3,8 +3,8 @@
 //	linux-libc-dev ─► clang -target bpf -g ─► BTF ─► structs, unions  ─┐
 //	(lab/debian)  clang -E -dM ─► values ────► macros, enums     ─┴► abi/zabi_*.go
 //
-// It writes the constants and types that Go files of the repository name, and the types inside
-// those. To use another one, name it in the code, then run go generate ./abi.
+// It writes the constants and types that Go files of the repository name, the types inside those, and
+// the methods that they call. To use another one, name it in the code, then run go generate ./abi.
 //
 // The package version is pinned (see headers.go), so the output is the same on every
 // machine. With -check nothing is written, and a difference is an error. If a mirror no

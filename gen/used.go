@@ -12,8 +12,9 @@ import (
 
 const packagePath = "github.com/goverbs/verbs/abi"
 
-// usedNames returns the names of package abi that Go files below root mention. The files need
-// not compile: code that uses a new name is written first, and the name generated then.
+// usedNames returns the names of package abi that Go files below root mention, and, with a point
+// before them, the names of the methods without arguments that these files call. The files need not
+// compile: code that uses a new name is written first, and the name generated then.
 func usedNames(root string) (map[string]bool, error) {
 	used := map[string]bool{}
 	return used, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -33,9 +34,14 @@ func usedNames(root string) (map[string]bool, error) {
 			return nil
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
-			if s, ok := n.(*ast.SelectorExpr); ok {
-				if x, ok := s.X.(*ast.Ident); ok && x.Name == "abi" {
-					used[s.Sel.Name] = true
+			switch n := n.(type) {
+			case *ast.SelectorExpr:
+				if x, ok := n.X.(*ast.Ident); ok && x.Name == "abi" {
+					used[n.Sel.Name] = true
+				}
+			case *ast.CallExpr:
+				if s, ok := n.Fun.(*ast.SelectorExpr); ok && len(n.Args) == 0 {
+					used["."+s.Sel.Name] = true
 				}
 			}
 			return true
