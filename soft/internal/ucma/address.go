@@ -12,7 +12,7 @@ import (
 const (
 	afInet  = 2
 	afInet6 = 10
-	afIB    = 27
+	afIB    = 27 // only in answers to QUERY_GID
 )
 
 // Sizes of struct sockaddr_in, sockaddr_in6 and sockaddr_ib.
@@ -25,13 +25,10 @@ const (
 // sockaddr is an address and port (struct sockaddr). The zero sockaddr has no family.
 type sockaddr struct {
 	family uint16
-	addr   netip.Addr // without a zone; of AF_IB the GID; invalid means zero
-	port   uint16     // of AF_INET and AF_INET6
-	flow   uint32     // IPv6 flow information
-	scope  uint64
-
-	pkey         uint16 // of AF_IB, as the next ones
-	sid, sidMask uint64
+	addr   netip.Addr // without a zone; invalid means zero
+	port   uint16
+	flow   uint32 // IPv6 flow information
+	scope  uint32 // of IPv6
 }
 
 // addrSize returns the size of an address in memory, or 0 if its family is unknown
@@ -42,8 +39,6 @@ func addrSize(family uint16) int {
 		return sizeofInet
 	case afInet6:
 		return sizeofInet6
-	case afIB:
-		return sizeofIB
 	}
 	return 0
 }
@@ -66,17 +61,13 @@ func decodeAddr(b []byte) (a sockaddr, ok bool) {
 	if n := addrSize(a.family); n == 0 || n > len(b) {
 		return sockaddr{}, false
 	}
-	be := binary.BigEndian
-	switch a.family {
-	case afInet:
-		a.port, a.addr = be.Uint16(b[2:]), netip.AddrFrom4([4]byte(b[4:8]))
-	case afInet6:
-		a.port, a.flow, a.addr = be.Uint16(b[2:]), be.Uint32(b[4:]), netip.AddrFrom16([16]byte(b[8:24]))
-		a.scope = uint64(binary.NativeEndian.Uint32(b[24:]))
-	case afIB:
-		a.pkey, a.flow, a.addr = be.Uint16(b[2:]), be.Uint32(b[4:]), netip.AddrFrom16([16]byte(b[8:24]))
-		a.sid, a.sidMask, a.scope = be.Uint64(b[24:]), be.Uint64(b[32:]), binary.NativeEndian.Uint64(b[40:])
+	a.port = binary.BigEndian.Uint16(b[2:])
+	if a.family == afInet {
+		a.addr = netip.AddrFrom4([4]byte(b[4:]))
+		return a, true
 	}
+	a.flow, a.addr = binary.BigEndian.Uint32(b[4:]), netip.AddrFrom16([16]byte(b[8:]))
+	a.scope = binary.NativeEndian.Uint32(b[24:])
 	return a, true
 }
 
@@ -86,23 +77,13 @@ func (a *sockaddr) encode(b []byte) {
 	if a.family == 0 {
 		return
 	}
-	be := binary.BigEndian
 	binary.NativeEndian.PutUint16(b, a.family)
-	at := 8
-	switch a.family {
-	case afInet:
-		be.PutUint16(b[2:], a.port)
-		at = 4
-	case afInet6:
-		be.PutUint16(b[2:], a.port)
-		be.PutUint32(b[4:], a.flow)
-		binary.NativeEndian.PutUint32(b[24:], uint32(a.scope))
-	case afIB:
-		be.PutUint16(b[2:], a.pkey)
-		be.PutUint32(b[4:], a.flow)
-		be.PutUint64(b[24:], a.sid)
-		be.PutUint64(b[32:], a.sidMask)
-		binary.NativeEndian.PutUint64(b[40:], a.scope)
+	binary.BigEndian.PutUint16(b[2:], a.port)
+	at := 4
+	if a.family == afInet6 {
+		binary.BigEndian.PutUint32(b[4:], a.flow)
+		binary.NativeEndian.PutUint32(b[24:], a.scope)
+		at = 8
 	}
 	if a.addr.IsValid() {
 		copy(b[at:], a.addr.AsSlice())
@@ -117,18 +98,10 @@ func (a *sockaddr) gid() (g verbs.GID) {
 	return g
 }
 
-// number returns the port number (cma_port).
-func (a *sockaddr) number() uint16 {
-	if a.family == afIB {
-		return uint16(a.sid & a.sidMask)
-	}
-	return a.port
-}
-
 // zoned returns the address, with the number of its interface as the zone if it is link-local.
 func (a *sockaddr) zoned() netip.Addr {
 	if a.family == afInet6 && a.addr.IsLinkLocalUnicast() && a.scope != 0 {
-		return a.addr.WithZone(strconv.FormatUint(a.scope, 10))
+		return a.addr.WithZone(strconv.FormatUint(uint64(a.scope), 10))
 	}
 	return a.addr
 }

@@ -8,26 +8,13 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// bindIP is BIND_IP.
-func (f *File) bindIP(in *abi.RdmaUcmBindIp) syscall.Errno {
-	addr, ok := decodeAddr(mmap.Bytes(&in.Addr))
-	if !ok {
-		return syscall.EINVAL
-	}
-	return f.bindTo(in.Id, addr)
-}
-
 // bind is BIND.
 func (f *File) bind(in *abi.RdmaUcmBind) syscall.Errno {
 	addr, ok := decodeAddr(mmap.Bytes(&in.Addr))
 	if in.Reserved != 0 || !ok || int(in.AddrSize) != addr.size() {
 		return syscall.EINVAL
 	}
-	return f.bindTo(in.Id, addr)
-}
-
-func (f *File) bindTo(num uint32, addr sockaddr) syscall.Errno {
-	c, errno := f.context(num)
+	c, errno := f.context(in.Id)
 	if errno != 0 {
 		return errno
 	}
@@ -67,8 +54,6 @@ func (i *id) bind(addr, dst sockaddr) (errno syscall.Errno) {
 func (i *id) acquireDevice() syscall.Errno {
 	d := i.m.deviceOf(i.src.addr)
 	switch {
-	case i.src.family == afIB: // InfiniBand's addresses are not those of RoCE devices
-		return syscall.ENODEV
 	case d == nil && !i.m.isLocal(i.src.zoned()):
 		return syscall.EADDRNOTAVAIL
 	case i.space == abi.RDMA_PS_IPOIB: // is for InfiniBand only

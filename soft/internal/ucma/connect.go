@@ -16,18 +16,8 @@ const (
 	maxRetries   = 15
 )
 
-// Sizes of abi.RdmaUcmConnect and abi.RdmaUcmAccept in older programs, which send no ECE.
-const (
-	connectWithoutECE = 280
-	acceptWithoutECE  = 288
-)
-
-// connect is CONNECT.
-func (f *File) connect(in []byte, _ int) syscall.Errno {
-	if len(in) < connectWithoutECE {
-		return syscall.EINVAL
-	}
-	cmd := decode[abi.RdmaUcmConnect](in)
+// connect is CONNECT. Programs that are older than ECE send a structure without it.
+func (f *File) connect(cmd *abi.RdmaUcmConnect) syscall.Errno {
 	if cmd.ConnParam.Valid == 0 {
 		return syscall.EINVAL
 	}
@@ -51,12 +41,12 @@ func (i *id) connect(p *abi.RdmaUcmConnParam, ece ibcm.ECE) syscall.Errno {
 	var err error
 	if i.datagram() {
 		err = cm.Resolve(&ibcm.Resolution{
-			Path: i.path, ServiceID: i.serviceID(&i.dst), Timeout: time.Millisecond << (responseTime - 8),
+			Path: i.path, ServiceID: i.serviceID(i.dst.port), Timeout: time.Millisecond << (responseTime - 8),
 			MaxRetries: maxRetries, PrivateData: private,
 		})
 	} else {
 		err = cm.Connect(&ibcm.Request{
-			Path: i.path, ServiceID: i.serviceID(&i.dst), QPType: i.typ, QPNum: i.qpNum, StartingPSN: i.psn,
+			Path: i.path, ServiceID: i.serviceID(i.dst.port), QPType: i.typ, QPNum: i.qpNum, StartingPSN: i.psn,
 			ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: p.FlowControl != 0,
 			SRQ: i.srq, RetryCount: min(7, p.RetryCount), RNRRetryCount: min(7, p.RnrRetryCount),
 			LocalTimeout: responseTime, RemoteTimeout: responseTime, MaxRetries: maxRetries, ECE: ece, PrivateData: private,
@@ -72,11 +62,7 @@ func (i *id) connect(p *abi.RdmaUcmConnParam, ece ibcm.ECE) syscall.Errno {
 }
 
 // accept is ACCEPT.
-func (f *File) accept(in []byte, _ int) syscall.Errno {
-	if len(in) < acceptWithoutECE {
-		return syscall.EINVAL
-	}
-	cmd := decode[abi.RdmaUcmAccept](in)
+func (f *File) accept(cmd *abi.RdmaUcmAccept) syscall.Errno {
 	c, errno := f.boundContext(cmd.Id)
 	if errno != 0 {
 		return errno

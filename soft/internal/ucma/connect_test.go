@@ -101,10 +101,7 @@ func checkEmpty(t *testing.T, m *Manager) {
 	t.Helper()
 	m.lock()
 	defer m.unlock()
-	left := len(m.anywhere)
-	for _, space := range m.spaces {
-		left += len(space)
-	}
+	left := len(m.anywhere) + len(m.ports)
 	for _, c := range m.contexts.Values {
 		if c != nil {
 			left++

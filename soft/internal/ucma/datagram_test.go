@@ -9,7 +9,6 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/mmap"
 )
 
 // TestDatagrams resolves the datagram QP of a port.
@@ -113,14 +112,6 @@ func TestMulticast(t *testing.T) {
 		isErrno(t, "IPv6", err, enotsupp)
 		_, err = c.join("0.0.0.0:0", 0)
 		isErrno(t, "no group", err, syscall.EINVAL)
-
-		req := abi.RdmaUcmJoinIpMcast{Uid: 77, Id: c.num}
-		s, _ := storage("239.1.2.4:0")
-		copy(mmap.Bytes(&req.Addr), mmap.Bytes(&s))
-		if _, err := ask[abi.RdmaUcmCreateIdResp](a, abi.RDMA_USER_CM_CMD_JOIN_IP_MCAST, &req, &req.Response); err != nil {
-			t.Error(err)
-		}
-		(&testID{program: a, uid: 77}).expect(multicastJoin, 0)
 		conn := a.resolved(tcp, "10.0.0.2:1")
 		_, err = conn.join("239.1.2.3:0", 0)
 		isErrno(t, "not for datagrams", err, syscall.EINVAL)

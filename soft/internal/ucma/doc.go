@@ -19,5 +19,6 @@
 //   - A multicast group's packets are delivered by the network when a QP is attached to the
 //     group; joining only reports the address.
 //   - GET_EVENT never waits: the file is in non-blocking mode.
-//   - WRITE_CM_EVENT is that of Linux 6.17.
+//   - Of several commands for one purpose it has those that package cm uses. Addresses are those of
+//     IP, not of AF_IB.
 package ucma

@@ -24,7 +24,6 @@ const (
 	deviceRemoval   eventType = 11
 	multicastJoin   eventType = 12
 	timewaitExit    eventType = 15
-	userEvent       eventType = 18 // from WRITE_CM_EVENT
 )
 
 // event is an event of an ID (struct rdma_cm_event).

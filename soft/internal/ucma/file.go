@@ -62,32 +62,27 @@ func (f *File) updateState() {
 // room. It is called with the manager's lock held.
 type command func(f *File, in []byte, out int) syscall.Errno
 
-// commands has the command for each RDMA_USER_CM_CMD. Commands that the kernel does not
-// implement are nil.
+// commands has the RDMA_USER_CM_CMD that package cm uses. Others fail with ENOSYS, as those do that
+// the kernel does not implement.
 var commands = [...]command{
-	abi.RDMA_USER_CM_CMD_CREATE_ID:      answered[abi.RdmaUcmCreateIdResp]((*File).createID),
-	abi.RDMA_USER_CM_CMD_DESTROY_ID:     answered[abi.RdmaUcmDestroyIdResp]((*File).destroyID),
-	abi.RDMA_USER_CM_CMD_BIND_IP:        plain((*File).bindIP),
-	abi.RDMA_USER_CM_CMD_RESOLVE_IP:     plain((*File).resolveIP),
-	abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE:  plain((*File).resolveRoute),
-	abi.RDMA_USER_CM_CMD_QUERY_ROUTE:    queried((*File).queryRoute),
-	abi.RDMA_USER_CM_CMD_CONNECT:        (*File).connect,
-	abi.RDMA_USER_CM_CMD_LISTEN:         plain((*File).listen),
-	abi.RDMA_USER_CM_CMD_ACCEPT:         (*File).accept,
-	abi.RDMA_USER_CM_CMD_REJECT:         plain((*File).reject),
-	abi.RDMA_USER_CM_CMD_DISCONNECT:     plain((*File).disconnect),
-	abi.RDMA_USER_CM_CMD_INIT_QP_ATTR:   answered[abi.IbUverbsQpAttr]((*File).initQPAttr),
-	abi.RDMA_USER_CM_CMD_GET_EVENT:      queried((*File).getEvent),
-	abi.RDMA_USER_CM_CMD_SET_OPTION:     plain((*File).setOption),
-	abi.RDMA_USER_CM_CMD_NOTIFY:         plain((*File).notify),
-	abi.RDMA_USER_CM_CMD_JOIN_IP_MCAST:  answered[abi.RdmaUcmCreateIdResp]((*File).joinIP),
-	abi.RDMA_USER_CM_CMD_LEAVE_MCAST:    answered[abi.RdmaUcmDestroyIdResp]((*File).leave),
-	abi.RDMA_USER_CM_CMD_MIGRATE_ID:     queried((*File).migrate),
-	abi.RDMA_USER_CM_CMD_QUERY:          queried((*File).query),
-	abi.RDMA_USER_CM_CMD_BIND:           plain((*File).bind),
-	abi.RDMA_USER_CM_CMD_RESOLVE_ADDR:   plain((*File).resolveAddr),
-	abi.RDMA_USER_CM_CMD_JOIN_MCAST:     answered[abi.RdmaUcmCreateIdResp]((*File).join),
-	abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT: plain((*File).writeEvent),
+	abi.RDMA_USER_CM_CMD_CREATE_ID:     answered[abi.RdmaUcmCreateIdResp]((*File).createID),
+	abi.RDMA_USER_CM_CMD_DESTROY_ID:    answered[abi.RdmaUcmDestroyIdResp]((*File).destroyID),
+	abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE: plain((*File).resolveRoute),
+	abi.RDMA_USER_CM_CMD_CONNECT:       plain((*File).connect),
+	abi.RDMA_USER_CM_CMD_LISTEN:        plain((*File).listen),
+	abi.RDMA_USER_CM_CMD_ACCEPT:        plain((*File).accept),
+	abi.RDMA_USER_CM_CMD_REJECT:        plain((*File).reject),
+	abi.RDMA_USER_CM_CMD_DISCONNECT:    plain((*File).disconnect),
+	abi.RDMA_USER_CM_CMD_INIT_QP_ATTR:  answered[abi.IbUverbsQpAttr]((*File).initQPAttr),
+	abi.RDMA_USER_CM_CMD_GET_EVENT:     queried((*File).getEvent),
+	abi.RDMA_USER_CM_CMD_SET_OPTION:    plain((*File).setOption),
+	abi.RDMA_USER_CM_CMD_NOTIFY:        plain((*File).notify),
+	abi.RDMA_USER_CM_CMD_LEAVE_MCAST:   answered[abi.RdmaUcmDestroyIdResp]((*File).leave),
+	abi.RDMA_USER_CM_CMD_MIGRATE_ID:    queried((*File).migrate),
+	abi.RDMA_USER_CM_CMD_QUERY:         queried((*File).query),
+	abi.RDMA_USER_CM_CMD_BIND:          plain((*File).bind),
+	abi.RDMA_USER_CM_CMD_RESOLVE_ADDR:  plain((*File).resolveAddr),
+	abi.RDMA_USER_CM_CMD_JOIN_MCAST:    answered[abi.RdmaUcmCreateIdResp]((*File).join),
 }
 
 // plain is a command without an answer.
@@ -178,22 +173,6 @@ func (f *File) getEvent(in *abi.RdmaUcmGetEvent, out int) syscall.Errno {
 		p.context.backlog++
 		p.conn.request = nil
 	}
-	return 0
-}
-
-// writeEvent is WRITE_CM_EVENT.
-func (f *File) writeEvent(in *abi.RdmaUcmWriteCmEvent) syscall.Errno {
-	if eventType(in.Event) != userEvent {
-		return syscall.EINVAL
-	}
-	c, errno := f.context(in.Id)
-	if errno != 0 {
-		return errno
-	}
-	p := &pending{context: c}
-	p.resp.Uid, p.resp.Id, p.resp.Event, p.resp.Status = c.uid, c.num, in.Event, in.Status
-	copy(mmap.Bytes(p.resp.Param.Arg32()), mmap.Bytes(in.Param.Arg()))
-	f.queue(p)
 	return 0
 }
 

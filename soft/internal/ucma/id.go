@@ -75,14 +75,8 @@ func (m *Manager) newID(space uint16, typ verbs.QPType) *id {
 // datagram reports whether the ID is for datagrams.
 func (i *id) datagram() bool { return i.typ == verbs.UD }
 
-// serviceID returns the service ID of an address in the ID's port space
-// (rdma_get_service_id).
-func (i *id) serviceID(a *sockaddr) uint64 {
-	if a.family == afIB {
-		return a.sid
-	}
-	return uint64(i.space)<<16 + uint64(a.port)
-}
+// serviceID returns the service ID of a port in the ID's port space (rdma_get_service_id).
+func (i *id) serviceID(port uint16) uint64 { return uint64(i.space)<<16 + uint64(port) }
 
 // release undoes the binding to a device (cma_release_dev).
 func (r *route) release() { r.device, r.routable = nil, false }

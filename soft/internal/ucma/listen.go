@@ -60,7 +60,7 @@ func (i *id) listen() syscall.Errno {
 }
 
 func (i *id) listenOn(d *Device) {
-	i.listens = append(i.listens, deviceListener{d, d.cm.Listen(i.serviceID(&i.src), d.handleRequest)})
+	i.listens = append(i.listens, deviceListener{d, d.cm.Listen(i.serviceID(i.src.port), d.handleRequest)})
 }
 
 func (i *id) stopListeningOn(d *Device) {

@@ -20,9 +20,9 @@ type Manager struct {
 	devices  []*Device
 	contexts uapi.Table[context]
 	groups   uapi.Table[group]
-	spaces   map[uint16]map[uint16]*bindList // ports in use, by port space
-	lastPort uint16                          // that was chosen for an ID
-	anywhere map[*id]struct{}                // listeners on all devices
+	ports    map[portKey]*bindList // in use
+	lastPort uint16                // that was chosen for an ID
+	anywhere map[*id]struct{}      // listeners on all devices
 
 	// Addresses of the devices, and whether one of each family is a loopback address.
 	addrs                []netip.Addr
@@ -32,11 +32,7 @@ type Manager struct {
 // New makes a manager without devices. If r is nil, all devices are on one network, which is
 // not the operating system's.
 func New(r Router) *Manager {
-	m := &Manager{
-		cm: ibcm.New(), route: r,
-		spaces:   map[uint16]map[uint16]*bindList{},
-		anywhere: map[*id]struct{}{},
-	}
+	m := &Manager{cm: ibcm.New(), route: r, ports: map[portKey]*bindList{}, anywhere: map[*id]struct{}{}}
 	if r == nil {
 		m.route = nearest
 	}

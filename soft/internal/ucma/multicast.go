@@ -17,15 +17,6 @@ type group struct {
 	reported uint32 // events that have been read
 }
 
-// joinIP is JOIN_IP_MCAST.
-func (f *File) joinIP(in *abi.RdmaUcmJoinIpMcast, out int) syscall.Errno {
-	addr, ok := decodeAddr(mmap.Bytes(&in.Addr))
-	if !ok {
-		return syscall.EINVAL
-	}
-	return f.joinGroup(in.Id, in.Uid, addr, in.Response, out)
-}
-
 // join is JOIN_MCAST.
 func (f *File) join(in *abi.RdmaUcmJoinMcast, out int) syscall.Errno {
 	addr, ok := decodeAddr(mmap.Bytes(&in.Addr))
@@ -33,11 +24,7 @@ func (f *File) join(in *abi.RdmaUcmJoinMcast, out int) syscall.Errno {
 	if !ok || int(in.AddrSize) != addr.size() || in.JoinFlags != abi.RDMA_MC_JOIN_FLAG_FULLMEMBER && !sendOnly {
 		return syscall.EINVAL
 	}
-	return f.joinGroup(in.Id, in.Uid, addr, in.Response, out)
-}
-
-func (f *File) joinGroup(num uint32, uid uint64, addr sockaddr, response uint64, out int) syscall.Errno {
-	c, errno := f.boundContext(num)
+	c, errno := f.boundContext(in.Id)
 	if errno != 0 {
 		return errno
 	}
@@ -45,9 +32,9 @@ func (f *File) joinGroup(num uint32, uid uint64, addr sockaddr, response uint64,
 	if errno != 0 {
 		return errno
 	}
-	g := &group{context: c, uid: uid}
+	g := &group{context: c, uid: in.Uid}
 	g.num = f.m.groups.Add(g)
-	if errno := respond(response, out, &abi.RdmaUcmCreateIdResp{Id: g.num}); errno != 0 {
+	if errno := respond(in.Response, out, &abi.RdmaUcmCreateIdResp{Id: g.num}); errno != 0 {
 		f.m.groups.Remove(g.num)
 		return errno
 	}
@@ -60,8 +47,8 @@ func (f *File) joinGroup(num uint32, uid uint64, addr sockaddr, response uint64,
 // enotsupp is the kernel's internal ENOTSUPP.
 const enotsupp = syscall.Errno(524)
 
-// join returns the event of joining a group (cma_iboe_join_multicast). The network delivers
-// the group's packets when the program attaches its QP to the group.
+// join returns the event of joining a group (cma_iboe_join_multicast, cma_iboe_set_mgid). The network
+// delivers the group's packets when the program attaches its QP to the group.
 func (i *id) join(addr *sockaddr) (*event, syscall.Errno) {
 	switch {
 	case i.state != bound && i.state != addrKnown, !i.datagram(), addr.isZero():
@@ -75,13 +62,10 @@ func (i *id) join(addr *sockaddr) (*event, syscall.Errno) {
 	return &event{
 		typ: multicastJoin, qkey: i.qkey, param: connParam{qpNum: 0xffffff},
 		av: verbs.AddressVector{
-			Global: true, DGID: groupGID(addr), SGIDIndex: uint8(i.sgidIndex()), HopLimit: defaultHopLimit, Port: 1,
+			Global: true, DGID: addr.gid(), SGIDIndex: uint8(i.sgidIndex()), HopLimit: defaultHopLimit, Port: 1,
 		},
 	}, 0
 }
-
-// groupGID returns the GID of an IPv4 multicast group (cma_iboe_set_mgid).
-func groupGID(addr *sockaddr) verbs.GID { return addr.gid() }
 
 // setDefaultQKey sets the Q_Key if there is none (cma_set_default_qkey).
 func (i *id) setDefaultQKey() {

@@ -4,16 +4,15 @@ import (
 	"math/rand/v2"
 	"slices"
 	"syscall"
-
-	"github.com/goverbs/verbs/abi"
 )
 
 // bindList has the IDs that are bound to a port (struct rdma_bind_list).
 type bindList struct {
-	space  uint16
-	port   uint16
+	key    portKey
 	owners []*id
 }
+
+type portKey struct{ space, port uint16 }
 
 // The range of ports that are chosen for IDs without one (net.ipv4.ip_local_port_range).
 const firstLocalPort, lastLocalPort = 32768, 60999
@@ -21,67 +20,21 @@ const firstLocalPort, lastLocalPort = 32768, 60999
 // bindPort binds the ID to the port of its source address, or to a free one if that is 0
 // (cma_get_port).
 func (i *id) bindPort() syscall.Errno {
-	space := i.space
-	if i.src.family == afIB {
-		space = i.selectIBSpace()
+	if port := i.src.port; port != 0 {
+		return i.usePort(port)
 	}
-	if space == 0 {
-		return syscall.EPROTONOSUPPORT
-	}
-	if port := i.src.number(); port != 0 {
-		return i.usePort(space, port)
-	}
-	return i.useAnyPort(space)
+	return i.useAnyPort()
 }
-
-// The port spaces in the service IDs of AF_IB addresses (RDMA_IB_IP_PS_*).
-const (
-	ibSpaceMask = 0xffffffffffff0000
-	ibSpaceTCP  = abi.RDMA_PS_TCP << 16
-	ibSpaceUDP  = abi.RDMA_PS_UDP << 16
-	ibSpaceIB   = abi.RDMA_PS_IB << 16
-)
-
-// selectIBSpace returns the port space that an AF_IB address selects, or 0
-// (cma_select_ib_ps).
-func (i *id) selectIBSpace() (space uint16) {
-	mask := i.src.sidMask & ibSpaceMask
-	sid := i.src.sid & mask
-	var prefix uint64
-	switch ib := i.space == abi.RDMA_PS_IB; {
-	case ib && sid == ibSpaceIB&mask:
-		space, prefix = abi.RDMA_PS_IB, ibSpaceIB
-	case (ib || i.space == abi.RDMA_PS_TCP) && sid == ibSpaceTCP&mask:
-		space, prefix = abi.RDMA_PS_TCP, ibSpaceTCP
-	case (ib || i.space == abi.RDMA_PS_UDP) && sid == ibSpaceUDP&mask:
-		space, prefix = abi.RDMA_PS_UDP, ibSpaceUDP
-	default:
-		return 0
-	}
-	i.src.sid = prefix | uint64(i.src.number())
-	i.src.sidMask |= ibSpaceMask
-	return space
-}
-
-func (m *Manager) bindListOf(space, port uint16) *bindList { return m.spaces[space][port] }
 
 // own adds the ID to the owners of a port (cma_bind_port).
-func (i *id) own(space, port uint16) {
-	m := i.m
-	list := m.bindListOf(space, port)
+func (i *id) own(port uint16) {
+	key := portKey{i.space, port}
+	list := i.m.ports[key]
 	if list == nil {
-		list = &bindList{space: space, port: port}
-		if m.spaces[space] == nil {
-			m.spaces[space] = map[uint16]*bindList{}
-		}
-		m.spaces[space][port] = list
+		list = &bindList{key: key}
+		i.m.ports[key] = list
 	}
-	if i.src.family == afIB {
-		i.src.sid = i.src.sid&i.src.sidMask | uint64(port)
-		i.src.sidMask = 1<<64 - 1
-	} else {
-		i.src.port = port
-	}
+	i.src.port = port
 	list.owners = slices.Insert(list.owners, 0, i) // the newest is compared first
 	i.ports = list
 }
@@ -95,18 +48,18 @@ func (i *id) releasePort() {
 	i.ports = nil
 	list.owners = slices.DeleteFunc(list.owners, func(x *id) bool { return x == i })
 	if len(list.owners) == 0 {
-		delete(i.m.spaces[list.space], list.port)
+		delete(i.m.ports, list.key)
 	}
 }
 
 // usePort binds the ID to a port (cma_use_port). Privileges are not needed for low ones.
-func (i *id) usePort(space, port uint16) syscall.Errno {
-	if list := i.m.bindListOf(space, port); list != nil {
+func (i *id) usePort(port uint16) syscall.Errno {
+	if list := i.m.ports[portKey{i.space, port}]; list != nil {
 		if errno := i.checkPort(list, i.reuse); errno != 0 {
 			return errno
 		}
 	}
-	i.own(space, port)
+	i.own(port)
 	return 0
 }
 
@@ -129,7 +82,7 @@ func (i *id) checkPort(list *bindList, reuse bool) syscall.Errno {
 }
 
 // useAnyPort binds the ID to a port that it can have (cma_alloc_any_port).
-func (i *id) useAnyPort(space uint16) syscall.Errno {
+func (i *id) useAnyPort() syscall.Errno {
 	const count = lastLocalPort - firstLocalPort + 1
 	start := rand.IntN(count)
 	for n := range count {
@@ -137,8 +90,8 @@ func (i *id) useAnyPort(space uint16) syscall.Errno {
 		if port == i.m.lastPort {
 			continue
 		}
-		if list := i.m.bindListOf(space, port); list == nil || i.isUnique(list) {
-			i.own(space, port)
+		if list := i.m.ports[portKey{i.space, port}]; list == nil || i.isUnique(list) {
+			i.own(port)
 			i.m.lastPort = port
 			return 0
 		}
@@ -150,7 +103,7 @@ func (i *id) useAnyPort(space uint16) syscall.Errno {
 // port (cma_port_is_unique).
 func (i *id) isUnique(list *bindList) bool {
 	return !slices.ContainsFunc(list.owners, func(other *id) bool {
-		a, b := i.dst.number(), other.dst.number()
+		a, b := i.dst.port, other.dst.port
 		return (a == 0 || b == 0 || a == b) &&
 			!i.m.differ(&i.src, &other.src) && !i.m.differ(&i.dst, &other.dst)
 	})

@@ -2,62 +2,15 @@ package ucma
 
 import (
 	"encoding/binary"
-	"net/netip"
 	"syscall"
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 )
 
-// bigEndian16 and bigEndian32 return v so that its bytes in memory are in network byte order.
-func bigEndian16(v uint16) (be uint16) {
-	binary.BigEndian.PutUint16(mmap.Bytes(&be), v)
-	return be
-}
-
-func bigEndian32(v uint32) (be uint32) {
-	binary.BigEndian.PutUint32(mmap.Bytes(&be), v)
-	return be
-}
-
-// Sizes of abi.RdmaUcmQueryRouteResp and abi.RdmaUcmQueryAddrResp in older programs, which do not
-// ask for the device's index.
-const (
-	routeWithoutIndex = 200
-	addrWithoutIndex  = 272
-)
-
-// queryRoute is QUERY_ROUTE.
-func (f *File) queryRoute(in *abi.RdmaUcmQuery, out int) syscall.Errno {
-	var r abi.RdmaUcmQueryRouteResp
-	if out < routeWithoutIndex {
-		return syscall.ENOSPC
-	}
-	c, errno := f.context(in.Id)
-	if errno != 0 {
-		return errno
-	}
-	i := c.id
-	for _, a := range []struct {
-		from *sockaddr
-		to   *abi.SockaddrIn6
-	}{{&i.src, &r.SrcAddr}, {&i.dst, &r.DstAddr}} {
-		if a.from.family != afIB {
-			a.from.encode(mmap.Bytes(a.to))
-		}
-	}
-	if i.device != nil {
-		copy(mmap.Bytes(&r.NodeGuid), i.device.guid[:])
-		r.IbdevIndex, r.PortNum = uint32(i.device.index), 1
-		if i.path != nil {
-			r.NumPaths = 1
-			r.IbRoute[0] = userPath(i.path)
-		} else {
-			r.IbRoute[0] = abi.IbUserPathRec{Sgid: i.src.gid(), Dgid: i.dst.gid(), Pkey: bigEndian16(defaultPKey)}
-		}
-	}
-	return respond(in.Response, out, &r)
-}
+// addrWithoutIndex is the size of abi.RdmaUcmQueryAddrResp in older programs, which do not ask for
+// the device's index.
+const addrWithoutIndex = 272
 
 // query is QUERY.
 func (f *File) query(in *abi.RdmaUcmQuery, out int) syscall.Errno {
@@ -103,21 +56,18 @@ func (i *id) queryGID(addr uint64, out int) syscall.Errno {
 		return syscall.ENOSPC
 	}
 	r.SrcSize, r.DstSize = sizeofIB, sizeofIB
-	i.ibAddr(&i.src).encode(mmap.Bytes(&r.SrcAddr))
-	i.ibAddr(&i.dst).encode(mmap.Bytes(&r.DstAddr))
+	i.encodeIB(&i.src, mmap.Bytes(&r.SrcAddr))
+	i.encodeIB(&i.dst, mmap.Bytes(&r.DstAddr))
 	return respond(addr, out, &r)
 }
 
-// ibAddr returns an address as a GID and a service ID.
-func (i *id) ibAddr(a *sockaddr) *sockaddr {
-	if a.family == afIB {
-		return a
+// encodeIB writes an address to b as a GID and a service ID (struct sockaddr_ib).
+func (i *id) encodeIB(a *sockaddr, b []byte) {
+	binary.NativeEndian.PutUint16(b, afIB)
+	binary.BigEndian.PutUint64(b[24:], i.serviceID(a.port))
+	if g := a.gid(); i.device != nil {
+		copy(b[8:], g[:])
 	}
-	ib := &sockaddr{family: afIB, sid: i.serviceID(a)}
-	if i.device != nil {
-		ib.addr = netip.AddrFrom16(a.gid())
-	}
-	return ib
 }
 
 func (i *id) queryPath(addr uint64, out int) syscall.Errno {

@@ -86,7 +86,7 @@ func ipAddr(a netip.Addr, port uint16) sockaddr {
 // findListener returns the ID that listens at a local address and port on a device, or nil
 // (cma_find_listener).
 func (m *Manager) findListener(d *Device, space, port uint16, addr netip.Addr) *id {
-	list := m.bindListOf(space, port)
+	list := m.ports[portKey{space, port}]
 	if list == nil {
 		return nil
 	}
@@ -103,8 +103,6 @@ func (m *Manager) findListener(d *Device, space, port uint16, addr netip.Addr) *
 func (i *id) serves(addr netip.Addr) bool {
 	everywhere := i.m.isAny(&i.src)
 	switch {
-	case i.src.family == afIB: // RoCE devices have no such addresses
-		return false
 	case everywhere && !i.afOnly.value:
 		return true
 	case addr.Is4() != (i.src.family == afInet):

@@ -11,16 +11,6 @@ import (
 	"github.com/goverbs/verbs/soft/internal/ibcm"
 )
 
-// resolveIP is RESOLVE_IP.
-func (f *File) resolveIP(in *abi.RdmaUcmResolveIp) syscall.Errno {
-	src, srcOK := decodeAddr(mmap.Bytes(&in.SrcAddr))
-	dst, dstOK := decodeAddr(mmap.Bytes(&in.DstAddr))
-	if in.SrcAddr.Sin6Family != 0 && !srcOK || !dstOK {
-		return syscall.EINVAL
-	}
-	return f.resolveAt(in.Id, src, dst, in.TimeoutMs)
-}
-
 // resolveAddr is RESOLVE_ADDR.
 func (f *File) resolveAddr(in *abi.RdmaUcmResolveAddr) syscall.Errno {
 	src, _ := decodeAddr(mmap.Bytes(&in.SrcAddr))
@@ -28,15 +18,11 @@ func (f *File) resolveAddr(in *abi.RdmaUcmResolveAddr) syscall.Errno {
 	if in.Reserved != 0 || in.SrcSize != 0 && int(in.SrcSize) != src.size() || !ok || int(in.DstSize) != dst.size() {
 		return syscall.EINVAL
 	}
-	return f.resolveAt(in.Id, src, dst, in.TimeoutMs)
-}
-
-func (f *File) resolveAt(num uint32, src, dst sockaddr, timeout uint32) syscall.Errno {
-	c, errno := f.context(num)
+	c, errno := f.context(in.Id)
 	if errno != 0 {
 		return errno
 	}
-	return c.id.resolve(src, dst, time.Duration(timeout)*time.Millisecond)
+	return c.id.resolve(src, dst, time.Duration(in.TimeoutMs)*time.Millisecond)
 }
 
 // resolve finds the device that leads to dst. addrResolved or addrError follows
@@ -47,7 +33,7 @@ func (i *id) resolve(src, dst sockaddr, timeout time.Duration) (errno syscall.Er
 	} else {
 		if src.family == 0 {
 			src = wildcard(dst.family)
-			src.scope, src.pkey = dst.scope, dst.pkey
+			src.scope = dst.scope
 		}
 		if errno := i.bind(src, dst); errno != 0 {
 			return errno
@@ -58,8 +44,6 @@ func (i *id) resolve(src, dst sockaddr, timeout time.Duration) (errno syscall.Er
 		return syscall.EINVAL
 	case i.m.isAny(&dst):
 		return i.resolveLoopback()
-	case dst.family == afIB:
-		return syscall.ENODEV // no device here has InfiniBand's addresses
 	}
 	i.state = addrQuery
 	query := i.query.start()
@@ -248,5 +232,5 @@ func (r *route) flowLabel() uint32 {
 	if label := r.src.flow & mask; r.src.family == afInet6 && label != 0 {
 		return label
 	}
-	return (uint32(r.src.number())*31 + uint32(r.dst.number())) & mask
+	return (uint32(r.src.port)*31 + uint32(r.dst.port)) & mask
 }
