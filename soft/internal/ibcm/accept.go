@@ -6,35 +6,20 @@ import (
 	"github.com/goverbs/verbs/internal/roce"
 )
 
-// Reply contains the parameters of a reply (struct ib_cm_rep_param).
-type Reply struct {
-	QPNum              uint32
-	StartingPSN        uint32
-	ResponderResources uint8
-	InitiatorDepth     uint8
-	FlowControl, SRQ   bool
-	RNRRetryCount      uint8
-	ECE                ECE
-	PrivateData        []byte
-}
-
-// Accept sends a REP. ReadyToUse, Rejected, DisconnectRequested or ReplyFailed follows. It fails
-// with EINVAL (ib_send_cm_rep). The QP is to be in RTR before, as the peer may send once it has the
-// REP. This side sends after the RTU: before, the peer's QP may not receive yet.
-func (id *ID) Accept(r *Reply) error {
+// Accept sends a REP, of which it sets what identifies the connection and the device. ReadyToUse,
+// Rejected, DisconnectRequested or ReplyFailed follows. It fails with EINVAL (ib_send_cm_rep). The QP
+// must be in RTR before, as the peer may send once it has the REP. This side sends after the RTU:
+// before, the peer's QP may not receive yet.
+func (id *ID) Accept(r *roce.REP) error {
 	if len(r.PrivateData) > roce.REPPrivateData || id.state != RequestRcvd && id.state != MRARequestSent {
 		return syscall.EINVAL
 	}
 	id.initiatorDepth, id.responderResources = r.InitiatorDepth, r.ResponderResources
-	id.rqPSN, id.localQP = r.StartingPSN&mask24, r.QPNum&mask24
+	id.rqPSN, id.localQP = r.StartingPSN&mask24, r.LocalQPN&mask24
 	id.state = ReplySent
-	// Until the RTU comes, or the peer's first packet stands for it.
-	id.sendRepeated(&roce.REP{
-		LocalCommID: id.local, RemoteCommID: id.remote, LocalQPN: r.QPNum, VendorID: r.ECE.VendorID, ECEOptions: r.ECE.AttrMod,
-		StartingPSN: r.StartingPSN, ResponderResources: r.ResponderResources, InitiatorDepth: r.InitiatorDepth,
-		TargetACKDelay: id.device.ackDelay, FlowControl: r.FlowControl, RNRRetryCount: r.RNRRetryCount, SRQ: r.SRQ,
-		LocalCAGUID: id.device.guid, PrivateData: r.PrivateData,
-	})
+	r.LocalCommID, r.RemoteCommID = id.local, id.remote
+	r.LocalCAGUID, r.TargetACKDelay = id.device.guid, id.device.ackDelay
+	id.sendRepeated(r) // until the RTU comes, or the peer's first packet stands for it
 	return nil
 }
 
@@ -71,10 +56,7 @@ func (m *message) handleREP(r *roce.REP) {
 	id.sqPSN, id.rnrRetryCount = r.StartingPSN, r.RNRRetryCount
 	// Only now is it known how long the peer's device takes to acknowledge.
 	id.av.timeout = ackTimeout(r.TargetACKDelay, id.av.timeout-1)
-	id.handle(&Event{Type: ReplyReceived, Reply: &ReceivedReply{
-		QPNum: r.LocalQPN, ResponderResources: r.InitiatorDepth, InitiatorDepth: r.ResponderResources,
-		FlowControl: r.FlowControl, SRQ: r.SRQ, RNRRetryCount: r.RNRRetryCount, ECE: ECE{r.VendorID, r.ECEOptions},
-	}, PrivateData: r.PrivateData})
+	id.handle(&Event{Type: ReplyReceived, Reply: r, PrivateData: r.PrivateData})
 }
 
 // handleRepeatedREP answers a repeated reply: the RTU was lost, which is sent once otherwise, or is

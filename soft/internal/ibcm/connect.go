@@ -8,47 +8,32 @@ import (
 	"github.com/goverbs/verbs/internal/roce"
 )
 
-// Request contains the parameters of a connection request (struct ib_cm_req_param).
-type Request struct {
-	Path                        *Path
-	ServiceID                   uint64
-	QPType                      verbs.QPType // RC or UC
-	QPNum                       uint32
-	StartingPSN                 uint32
-	ResponderResources          uint8
-	InitiatorDepth              uint8
-	FlowControl, SRQ            bool
-	RetryCount, RNRRetryCount   uint8
-	LocalTimeout, RemoteTimeout uint8 // until the side answers, 4.096 µs * 2^n
-	MaxRetries                  uint8
-	ECE                         ECE
-	PrivateData                 []byte
-}
-
-// Connect sends a REQ. ReplyReceived, Rejected or RequestFailed follows. It fails with EINVAL
-// (ib_send_cm_req). The QP is to be in INIT, so that it can have receives before the peer sends
-// (IBA, 12.9.7.1).
-func (id *ID) Connect(r *Request) error {
-	if r.QPType != verbs.RC && r.QPType != verbs.UC || len(r.PrivateData) > roce.REQPrivateData || id.state != Idle {
+// Connect sends a REQ for a QP of type RC or UC along a path. It sets what the path, the type and the
+// device determine. ReplyReceived, Rejected or RequestFailed follows. It fails with EINVAL
+// (ib_send_cm_req). The QP must be in INIT, so that it can have receives before the peer sends (IBA,
+// 12.9.7.1).
+func (id *ID) Connect(p *Path, typ verbs.QPType, r *roce.REQ) error {
+	if typ != verbs.RC && typ != verbs.UC || len(r.PrivateData) > roce.REQPrivateData || id.state != Idle {
 		return syscall.EINVAL
 	}
-	a, ok := id.device.pathAV(r.Path)
+	a, ok := id.device.pathAV(p)
 	if !ok {
 		return syscall.EINVAL
 	}
 	id.av = a
 	// There and back, and the time that the peer's manager takes to answer.
-	id.timeout = 2*duration(r.Path.Lifetime) + duration(r.RemoteTimeout)
-	id.maxRetries = int(r.MaxRetries)
+	id.timeout = 2*duration(p.Lifetime) + duration(r.RemoteCMResponseTimeout)
+	id.maxRetries = int(r.MaxCMRetries)
 	id.initiatorDepth, id.responderResources = r.InitiatorDepth, r.ResponderResources
 	id.retryCount = r.RetryCount
-	id.mtu, id.qpType = r.Path.MTU, r.QPType
+	id.mtu, id.qpType = p.MTU, typ
 	// The PSN that this side asks for is the first that its responder expects; REP has that of the
 	// other direction.
-	id.localQP, id.rqPSN = r.QPNum&mask24, r.StartingPSN&mask24
+	id.localQP, id.rqPSN = r.LocalQPN&mask24, r.StartingPSN&mask24
 	id.tid = id.newTID()
 	id.state = RequestSent
-	id.sendRepeated(id.request(r))
+	id.complete(r, p)
+	id.sendRepeated(r)
 	return nil
 }
 
@@ -62,30 +47,21 @@ func (id *ID) newTID() uint64 { return uint64(id.manager().tidHigh)<<32 | uint64
 // an InfiniBand subnet; on RoCE receivers ignore them (CA17-34).
 const permissiveLID = 0xffff
 
-// request returns the message of a request (cm_format_req).
-func (id *ID) request(r *Request) *roce.REQ {
-	p := r.Path
-	m := &roce.REQ{
-		LocalCommID: id.local, VendorID: r.ECE.VendorID, ECEOptions: r.ECE.AttrMod, ServiceID: roce.ServiceID(r.ServiceID),
-		LocalCAGUID: id.device.guid, LocalQPN: r.QPNum, ResponderResources: r.ResponderResources, InitiatorDepth: r.InitiatorDepth,
-		RemoteCMResponseTimeout: r.RemoteTimeout, LocalCMResponseTimeout: r.LocalTimeout, MaxCMRetries: r.MaxRetries,
-		FlowControl: r.FlowControl, SRQ: r.SRQ, StartingPSN: r.StartingPSN,
-		RetryCount: r.RetryCount, RNRRetryCount: r.RNRRetryCount, PKey: p.PKey, PathMTU: uint8(p.MTU),
-		Primary: roce.CMPath{
-			LocalGID: p.SGID, RemoteGID: p.DGID, FlowLabel: p.FlowLabel, PacketRate: p.Rate, TrafficClass: p.TrafficClass,
-			HopLimit: p.HopLimit, SL: p.SL, SubnetLocal: p.HopLimit <= 1, LocalACKTimeout: ackTimeout(id.device.ackDelay, p.Lifetime),
-		},
-		PrivateData: r.PrivateData,
+// complete sets the fields of a REQ that follow from the path and the device (cm_format_req).
+func (id *ID) complete(r *roce.REQ, p *Path) {
+	r.LocalCommID, r.LocalCAGUID, r.PKey, r.PathMTU = id.local, id.device.guid, p.PKey, uint8(p.MTU)
+	r.Primary = roce.CMPath{
+		LocalGID: p.SGID, RemoteGID: p.DGID, FlowLabel: p.FlowLabel, PacketRate: p.Rate, TrafficClass: p.TrafficClass,
+		HopLimit: p.HopLimit, SL: p.SL, SubnetLocal: p.HopLimit <= 1, LocalACKTimeout: ackTimeout(id.device.ackDelay, p.Lifetime),
 	}
-	if !m.Primary.SubnetLocal {
+	if !r.Primary.SubnetLocal {
 		// The hop limit tells whether routers are in between. On InfiniBand the receiver would take
 		// the LIDs from the datagram then (cm_process_routed_req).
-		m.Primary.LocalLID, m.Primary.RemoteLID = permissiveLID, permissiveLID
+		r.Primary.LocalLID, r.Primary.RemoteLID = permissiveLID, permissiveLID
 	}
-	if r.QPType == verbs.UC {
-		m.Transport = roce.CMTransportUC
+	if id.qpType == verbs.UC {
+		r.Transport = roce.CMTransportUC
 	}
-	return m
 }
 
 // handleREQ handles a connection request (cm_req_handler, cm_match_req): it is one that is
@@ -136,7 +112,7 @@ func (m *message) handleREQ(r *roce.REQ) {
 	}
 
 	path := requestPath(r)
-	a, ok := d.pathAV(&path)
+	a, ok := d.pathAV(path)
 	if !ok {
 		gid, _ := d.transport.GID(0)
 		// The path does not end at this device. The REJ tells a GID that would (IBA, 12.6.7.2).
@@ -153,12 +129,7 @@ func (m *message) handleREQ(r *roce.REQ) {
 	}
 	id.Handler = l.handler
 	d.manager.ids[id.local] = id
-	id.handle(&Event{Type: RequestReceived, Request: &ReceivedRequest{
-		Path: path, ServiceID: uint64(r.ServiceID), QPType: id.qpType, QPNum: r.LocalQPN,
-		ResponderResources: r.InitiatorDepth, InitiatorDepth: r.ResponderResources,
-		FlowControl: r.FlowControl, SRQ: r.SRQ, RetryCount: r.RetryCount, RNRRetryCount: r.RNRRetryCount,
-		ECE: ECE{r.VendorID, r.ECEOptions},
-	}, PrivateData: r.PrivateData})
+	id.handle(&Event{Type: RequestReceived, Request: r, Path: path, QPType: id.qpType, PrivateData: r.PrivateData})
 }
 
 // repeatTime returns the time until a reply is repeated. The peer chooses it, within limits: its
@@ -206,9 +177,9 @@ func qpType(r *roce.REQ) verbs.QPType {
 // requestPath returns the path of a request, from the receiver's point of view
 // (cm_format_paths_from_req): local is remote, and the lifetime is found from the ACK timeout,
 // which is about twice as long.
-func requestPath(r *roce.REQ) Path {
+func requestPath(r *roce.REQ) *Path {
 	p := &r.Primary
-	path := Path{
+	path := &Path{
 		ServiceID: uint64(r.ServiceID), DGID: p.LocalGID, SGID: p.RemoteGID, SLID: p.RemoteLID,
 		FlowLabel: p.FlowLabel, HopLimit: 255, TrafficClass: p.TrafficClass, Reversible: true,
 		PKey: r.PKey, SL: p.SL, MTUSelector: SelectEqual, MTU: verbs.MTU(r.PathMTU),

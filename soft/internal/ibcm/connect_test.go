@@ -25,9 +25,10 @@ func TestConnect(t *testing.T) {
 		c.must(func() error { return c.Connect(request(a.path(b), 0x10)) })
 		c.expect(ReplyReceived)
 		passive := s.sides[0]
-		r := passive.events[0].Request
-		if r.QPNum != 0x10 || r.ResponderResources != 4 || r.InitiatorDepth != 3 || r.RetryCount != 5 || r.RNRRetryCount != 6 ||
-			r.QPType != verbs.RC || r.ServiceID != service || r.ECE != (ECE{0x15b3, 0x1234}) || r.Path.DGID != a.addrs[0].As16() || r.Path.SGID != b.addrs[0].As16() {
+		e := passive.events[0]
+		r := e.Request
+		if r.LocalQPN != 0x10 || r.ResponderResources != 3 || r.InitiatorDepth != 4 || r.RetryCount != 5 || r.RNRRetryCount != 6 ||
+			e.QPType != verbs.RC || r.ServiceID != service || r.VendorID != 0x15b3 || r.ECEOptions != 0x1234 || e.Path.DGID != a.addrs[0].As16() || e.Path.SGID != b.addrs[0].As16() {
 			t.Errorf("request %+v", r)
 		}
 		if data := passive.events[0].PrivateData; len(data) != roce.REQPrivateData || !bytes.HasPrefix(data, []byte("request")) {
@@ -36,7 +37,7 @@ func TestConnect(t *testing.T) {
 		if data := c.last().PrivateData; len(data) != roce.REPPrivateData || !bytes.HasPrefix(data, []byte("reply")) {
 			t.Errorf("private data %q", data)
 		}
-		if r := c.last().Reply; r.QPNum != 0x20 || r.ResponderResources != 3 || r.InitiatorDepth != 4 || r.RNRRetryCount != 7 {
+		if r := c.last().Reply; r.LocalQPN != 0x20 || r.ResponderResources != 4 || r.InitiatorDepth != 3 || r.RNRRetryCount != 7 {
 			t.Errorf("reply %+v", r)
 		}
 		checkQPAttr(t, c, verbs.QPAttr{RQPSN: 0x111111, SQPSN: 0x222222, DestQPNum: 0x20, MaxDestRDAtomic: 3, MaxRDAtomic: 4, RetryCount: 5, RNRRetry: 7}, b)
@@ -223,7 +224,7 @@ func TestNoAnswer(t *testing.T) {
 				start := time.Now()
 				c.must(func() error {
 					if test.lost == roce.AttrSIDRREP {
-						return c.Resolve(&Resolution{Path: a.path(b), ServiceID: service, Timeout: 4 * time.Second, MaxRetries: 15})
+						return c.Resolve(a.path(b), 4*time.Second, 15, &roce.SIDRREQ{ServiceID: service})
 					}
 					return c.Connect(request(a.path(b), 0x10))
 				})
@@ -522,22 +523,26 @@ func TestBadCalls(t *testing.T) {
 	world(t, 1, func(t *testing.T, n *network, a, b *host) {
 		n.loss = 1
 		c := a.newSide(t)
-		good := func() *Request { return request(a.path(b), 1) }
+		good := func() (*Path, verbs.QPType, *roce.REQ) { return request(a.path(b), 1) }
 		for name, f := range map[string]func() error{
 			"accept":     func() error { return c.Accept(reply(1)) },
 			"establish":  c.Establish,
 			"reject":     func() error { return c.Reject(roce.RejConsumerDefined, nil) },
 			"disconnect": c.Disconnect,
 			"delay":      func() error { return c.Delay(1) },
-			"answer":     func() error { return c.Answer(&Answer{}) },
-			"QP type":    func() error { r := good(); r.QPType = verbs.UD; return c.Connect(r) },
-			"long data":  func() error { r := good(); r.PrivateData = make([]byte, 93); return c.Connect(r) },
-			"source":     func() error { r := good(); r.Path.SGID = b.addrs[0].As16(); return c.Connect(r) },
-			"family":     func() error { r := good(); r.Path.DGID = netip.MustParseAddr("fd00::1").As16(); return c.Connect(r) },
-			"long resolve data": func() error {
-				return c.Resolve(&Resolution{Path: a.path(b), PrivateData: make([]byte, 217)})
+			"answer":     func() error { return c.Answer(&roce.SIDRREP{}) },
+			"QP type":    func() error { p, _, r := good(); return c.Connect(p, verbs.UD, r) },
+			"long data":  func() error { p, typ, r := good(); r.PrivateData = make([]byte, 93); return c.Connect(p, typ, r) },
+			"source":     func() error { p, typ, r := good(); p.SGID = b.addrs[0].As16(); return c.Connect(p, typ, r) },
+			"family": func() error {
+				p, typ, r := good()
+				p.DGID = netip.MustParseAddr("fd00::1").As16()
+				return c.Connect(p, typ, r)
 			},
-			"resolve source": func() error { return c.Resolve(&Resolution{Path: b.path(a)}) },
+			"long resolve data": func() error {
+				return c.Resolve(a.path(b), 0, 0, &roce.SIDRREQ{PrivateData: make([]byte, 217)})
+			},
+			"resolve source": func() error { return c.Resolve(b.path(a), 0, 0, new(roce.SIDRREQ)) },
 		} {
 			if err := c.do(f); err != syscall.EINVAL {
 				t.Errorf("%s: %v", name, err)
@@ -584,7 +589,7 @@ func TestRefused(t *testing.T) {
 			start := func() (mad []byte) {
 				c.must(func() error {
 					if resolve {
-						return c.Resolve(&Resolution{Path: a.path(b), ServiceID: service, Timeout: time.Second, MaxRetries: 15})
+						return c.Resolve(a.path(b), time.Second, 15, &roce.SIDRREQ{ServiceID: service})
 					}
 					return c.Connect(request(a.path(b), 0x10))
 				})

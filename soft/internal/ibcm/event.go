@@ -25,7 +25,8 @@ const (
 	ResolveFailed                        // no answer to SIDR_REQ
 )
 
-// Event is an event of an [ID].
+// Event is an event of an [ID]. Messages are as the peer sent them: its ResponderResources are what
+// this side may start, its InitiatorDepth is what this side has to serve.
 type Event struct {
 	Type EventType
 	// PrivateData is the whole field of the message, with the padding.
@@ -34,57 +35,11 @@ type Event struct {
 	// requests.
 	Refused bool
 
-	Request    *ReceivedRequest    // of RequestReceived
-	Reply      *ReceivedReply      // of ReplyReceived
-	Rejection  *Rejection          // of Rejected
-	Resolution *ReceivedResolution // of ResolveRequested
-	Answer     *ReceivedAnswer     // of Resolved
-}
-
-// ReceivedRequest contains the parameters of a REQ, from the receiver's point of view:
-// ResponderResources are what the peer would start, which is InitiatorDepth in its REQ
-// (cm_format_req_event).
-type ReceivedRequest struct {
-	Path                      Path
-	ServiceID                 uint64
-	QPType                    verbs.QPType // 0 if it is neither RC nor UC
-	QPNum                     uint32       // of the peer
-	ResponderResources        uint8
-	InitiatorDepth            uint8
-	FlowControl, SRQ          bool
-	RetryCount, RNRRetryCount uint8
-	ECE                       ECE
-}
-
-// ReceivedReply contains the parameters of a REP, from the receiver's point of view.
-type ReceivedReply struct {
-	QPNum              uint32
-	ResponderResources uint8
-	InitiatorDepth     uint8
-	FlowControl, SRQ   bool
-	RNRRetryCount      uint8
-	ECE                ECE
-}
-
-// Rejection contains the parameters of a REJ.
-type Rejection struct {
-	Reason roce.RejectReason
-	Info   []byte // additional rejection information (ARI)
-}
-
-// ReceivedResolution contains the parameters of a SIDR_REQ.
-type ReceivedResolution struct{ ServiceID uint64 }
-
-// ReceivedAnswer contains the parameters of a SIDR_REP.
-type ReceivedAnswer struct {
-	Status roce.SIDRStatus
-	QPNum  uint32
-	QKey   uint32
-}
-
-// ECE is the offer of enhanced connection establishment (struct rdma_ucm_ece): options of one
-// vendor's devices, which others leave at zero.
-type ECE struct {
-	VendorID uint32 // 24 bits
-	AttrMod  uint32
+	Request    *roce.REQ     // of RequestReceived
+	Path       *Path         // of RequestReceived, from this side to the peer
+	QPType     verbs.QPType  // of RequestReceived; 0 if it is neither RC nor UC
+	Reply      *roce.REP     // of ReplyReceived
+	Rejection  *roce.REJ     // of Rejected
+	Resolution *roce.SIDRREQ // of ResolveRequested
+	Answer     *roce.SIDRREP // of Resolved
 }

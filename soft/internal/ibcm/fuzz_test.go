@@ -89,9 +89,9 @@ func FuzzMAD(f *testing.F) {
 			case 3:
 				id.Delay(20)
 			case 4:
-				id.Accept(&Reply{QPNum: 1})
+				id.Accept(&roce.REP{LocalQPN: 1})
 			case 5:
-				id.Answer(&Answer{QPNum: 1, QKey: 1})
+				id.Answer(&roce.SIDRREP{QPN: 1, QKey: 1})
 			}
 			id.Handler = handle
 			ids = append(ids, id)
@@ -99,8 +99,8 @@ func FuzzMAD(f *testing.F) {
 		})
 		to := &Path{SGID: local.As16(), DGID: peer.As16(), Lifetime: 16}
 		connecting, resolving := d.NewID(handle, nil), d.NewID(handle, nil)
-		connecting.Connect(&Request{Path: to, ServiceID: service, QPType: verbs.RC, QPNum: 1, MaxRetries: 1})
-		resolving.Resolve(&Resolution{Path: to, ServiceID: service, MaxRetries: 1})
+		connecting.Connect(to, verbs.RC, &roce.REQ{ServiceID: service, LocalQPN: 1, MaxCMRetries: 1})
+		resolving.Resolve(to, 0, 1, &roce.SIDRREQ{ServiceID: service})
 		ids = append(ids, connecting, resolving)
 		m.Unlock()
 

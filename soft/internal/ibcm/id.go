@@ -105,7 +105,7 @@ func (id *ID) Destroy() { id.destroy(nil) }
 func (id *ID) destroy(why error) {
 	switch id.state {
 	case ResolveRcvd:
-		id.Answer(&Answer{Status: roce.SIDRReject})
+		id.Answer(&roce.SIDRREP{Status: roce.SIDRReject})
 	// The peer may have made its part of the connection already, and its REP be on the way. It
 	// knows this side's communication ID only from the REQ, so the REJ names the device as well:
 	// see findRejected.

@@ -22,9 +22,9 @@ func TestRequestMessage(t *testing.T) {
 		SGID: local.As16(), DGID: peer.As16(), FlowLabel: 0x12345, HopLimit: 64, TrafficClass: 0x68, SL: 3, PKey: 0xffff,
 		MTU: 3, Lifetime: 16,
 	}
-	r := request(path, 0x10)
+	_, typ, r := request(path, 0x10)
 	r.FlowControl, r.SRQ = true, true
-	if err := id.Connect(r); err != nil {
+	if err := id.Connect(path, typ, r); err != nil {
 		t.Fatal(err)
 	}
 	m.Unlock()
@@ -51,11 +51,11 @@ func TestRequestMessage(t *testing.T) {
 		t.Errorf("transaction %#x", h.TID)
 	}
 
-	uc := request(path, 0x10)
-	uc.QPType = verbs.UC
-	path.HopLimit = 1
-	if q := id.request(uc); q.Transport != roce.CMTransportUC || !q.Primary.SubnetLocal || q.Primary.LocalLID != 0 || q.Primary.RemoteLID != 0 {
-		t.Errorf("%+v", q)
+	_, _, uc := request(path, 0x10)
+	path.HopLimit, id.qpType = 1, verbs.UC
+	id.complete(uc, path)
+	if uc.Transport != roce.CMTransportUC || !uc.Primary.SubnetLocal || uc.Primary.LocalLID != 0 || uc.Primary.RemoteLID != 0 {
+		t.Errorf("%+v", uc)
 	}
 }
 

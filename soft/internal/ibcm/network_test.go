@@ -215,16 +215,16 @@ func (h *host) newSide(t *testing.T) *side {
 	return s
 }
 
-func request(path *Path, qp uint32) *Request {
-	return &Request{
-		Path: path, ServiceID: service, QPType: verbs.RC, QPNum: qp, StartingPSN: 0x111111, ResponderResources: 3, InitiatorDepth: 4,
-		RetryCount: 5, RNRRetryCount: 6, LocalTimeout: 20, RemoteTimeout: 20, MaxRetries: 15, PrivateData: []byte("request"),
-		ECE: ECE{VendorID: 0x15b3, AttrMod: 0x1234},
+func request(path *Path, qp uint32) (*Path, verbs.QPType, *roce.REQ) {
+	return path, verbs.RC, &roce.REQ{
+		ServiceID: service, LocalQPN: qp, StartingPSN: 0x111111, ResponderResources: 3, InitiatorDepth: 4,
+		RetryCount: 5, RNRRetryCount: 6, LocalCMResponseTimeout: 20, RemoteCMResponseTimeout: 20, MaxCMRetries: 15,
+		PrivateData: []byte("request"), VendorID: 0x15b3, ECEOptions: 0x1234,
 	}
 }
 
-func reply(qp uint32) *Reply {
-	return &Reply{QPNum: qp, StartingPSN: 0x222222, ResponderResources: 4, InitiatorDepth: 3, RNRRetryCount: 7, PrivateData: []byte("reply")}
+func reply(qp uint32) *roce.REP {
+	return &roce.REP{LocalQPN: qp, StartingPSN: 0x222222, ResponderResources: 4, InitiatorDepth: 3, RNRRetryCount: 7, PrivateData: []byte("reply")}
 }
 
 // world runs a test with two hosts.

@@ -69,7 +69,7 @@ func (m *message) handleREJ(r *roce.REJ) {
 		return
 	}
 	id.cancel()
-	id.handle(&Event{Type: Rejected, Rejection: &Rejection{r.Reason, r.Info}, PrivateData: r.PrivateData})
+	id.handle(&Event{Type: Rejected, Rejection: r, PrivateData: r.PrivateData})
 }
 
 // findRejected returns the ID that a rejection is for (cm_acquire_rejected_id).

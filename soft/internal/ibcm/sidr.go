@@ -7,32 +7,24 @@ import (
 	"github.com/goverbs/verbs/internal/roce"
 )
 
-// Resolution contains the parameters of a request for the datagram QP of a service (struct
-// ib_cm_sidr_req_param).
-type Resolution struct {
-	Path        *Path
-	ServiceID   uint64
-	Timeout     time.Duration // until the request is repeated
-	MaxRetries  uint8
-	PrivateData []byte
-}
-
-// Resolve sends a SIDR_REQ. Resolved or ResolveFailed follows. It fails with EINVAL
-// (ib_send_cm_sidr_req). The RequestID is the ID's communication ID; there is no other, as nothing
-// is kept at the peer once it has answered.
-func (id *ID) Resolve(r *Resolution) error {
+// Resolve asks for the datagram QP of a service with a SIDR_REQ, which it repeats after a timeout.
+// Resolved or ResolveFailed follows. It fails with EINVAL (ib_send_cm_sidr_req). Resolve sets the
+// RequestID to the ID's communication ID; there is no other, as the peer keeps nothing once it has
+// answered.
+func (id *ID) Resolve(p *Path, timeout time.Duration, maxRetries int, r *roce.SIDRREQ) error {
 	if len(r.PrivateData) > roce.SIDRREQPrivateData || id.state != Idle {
 		return syscall.EINVAL
 	}
-	a, ok := id.device.pathAV(r.Path)
+	a, ok := id.device.pathAV(p)
 	if !ok {
 		return syscall.EINVAL
 	}
 	id.av = a
-	id.timeout, id.maxRetries = r.Timeout, int(r.MaxRetries)
+	id.timeout, id.maxRetries = timeout, maxRetries
 	id.tid = id.newTID()
 	id.state = ResolveSent
-	id.sendRepeated(&roce.SIDRREQ{RequestID: id.local, PKey: r.Path.PKey, ServiceID: roce.ServiceID(r.ServiceID), PrivateData: r.PrivateData})
+	r.RequestID, r.PKey = id.local, p.PKey
+	id.sendRepeated(r)
 	return nil
 }
 
@@ -49,35 +41,24 @@ func (m *message) handleSIDRREQ(r *roce.SIDRREQ) {
 	l := d.manager.listeners[serviceKey{d, uint64(r.ServiceID)}]
 	if l == nil {
 		// There is no REJ for datagrams: the answer has a status.
-		id.Answer(&Answer{Status: roce.SIDRUnsupported})
+		id.Answer(&roce.SIDRREP{Status: roce.SIDRUnsupported})
 		return
 	}
 	id.Handler = l.handler
-	id.handle(&Event{Type: ResolveRequested, Resolution: &ReceivedResolution{ServiceID: uint64(r.ServiceID)}, PrivateData: r.PrivateData})
-}
-
-// Answer contains the parameters of an answer to a request for a QP (struct
-// ib_cm_sidr_rep_param).
-type Answer struct {
-	Status      roce.SIDRStatus
-	QPNum       uint32
-	QKey        uint32
-	ECE         ECE
-	PrivateData []byte
+	id.handle(&Event{Type: ResolveRequested, Resolution: r, PrivateData: r.PrivateData})
 }
 
 // Answer sends a SIDR_REP, once: if it is lost, the peer repeats its request, which is a new one
-// here. It fails with EINVAL (ib_send_cm_sidr_rep).
-func (id *ID) Answer(a *Answer) error {
-	if len(a.PrivateData) > roce.SIDRREPPrivateData || id.state != ResolveRcvd {
+// here. It fails with EINVAL (ib_send_cm_sidr_rep). Answer sets the RequestID and the ServiceID.
+func (id *ID) Answer(r *roce.SIDRREP) error {
+	if len(r.PrivateData) > roce.SIDRREPPrivateData || id.state != ResolveRcvd {
 		return syscall.EINVAL
 	}
 	id.state = Idle
 	id.removeRequest()
-	id.send(&roce.SIDRREP{
-		RequestID: id.remote, Status: a.Status, QPN: a.QPNum, VendorID: a.ECE.VendorID & 0xffff, ECEOptions: a.ECE.AttrMod,
-		ServiceID: id.service, QKey: a.QKey, PrivateData: a.PrivateData,
-	})
+	r.RequestID, r.ServiceID = id.remote, id.service
+	r.VendorID &= 0xffff
+	id.send(r)
 	return nil
 }
 
@@ -109,5 +90,5 @@ func (m *Manager) handleSIDRREP(r *roce.SIDRREP) {
 	}
 	id.cancel()
 	id.state = Idle
-	id.handle(&Event{Type: Resolved, Answer: &ReceivedAnswer{Status: r.Status, QPNum: r.QPN, QKey: r.QKey}, PrivateData: r.PrivateData})
+	id.handle(&Event{Type: Resolved, Answer: r, PrivateData: r.PrivateData})
 }

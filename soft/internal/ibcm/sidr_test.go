@@ -20,7 +20,7 @@ func TestResolve(t *testing.T) {
 			if !bytes.HasPrefix(e.PrivateData, []byte("who?")) || len(e.PrivateData) != roce.SIDRREQPrivateData || e.Resolution.ServiceID != service {
 				return errors.New("wrong request")
 			}
-			return s.Answer(&Answer{QPNum: 0x20, QKey: 0x1234, PrivateData: []byte("me")})
+			return s.Answer(&roce.SIDRREP{QPN: 0x20, QKey: 0x1234, PrivateData: []byte("me")})
 		}}, roce.SIDRSuccess},
 		{"refused", &server{answer: func(s *side, e *Event) error { return errors.New("no") }}, roce.SIDRReject},
 		{"no listener", nil, roce.SIDRUnsupported},
@@ -33,14 +33,14 @@ func TestResolve(t *testing.T) {
 				}
 				c := a.newSide(t)
 				c.must(func() error {
-					return c.Resolve(&Resolution{Path: a.path(b), ServiceID: service, Timeout: time.Second, MaxRetries: 15, PrivateData: []byte("who?")})
+					return c.Resolve(a.path(b), time.Second, 15, &roce.SIDRREQ{ServiceID: service, PrivateData: []byte("who?")})
 				})
 				c.expect(Resolved)
 				e := c.last()
 				if e.Answer.Status != test.want || len(e.PrivateData) != roce.SIDRREPPrivateData {
 					t.Errorf("%+v", e.Answer)
 				}
-				if test.want == roce.SIDRSuccess && (e.Answer.QPNum != 0x20 || e.Answer.QKey != 0x1234 || !bytes.HasPrefix(e.PrivateData, []byte("me"))) {
+				if test.want == roce.SIDRSuccess && (e.Answer.QPN != 0x20 || e.Answer.QKey != 0x1234 || !bytes.HasPrefix(e.PrivateData, []byte("me"))) {
 					t.Errorf("%+v, %q", e.Answer, e.PrivateData)
 				}
 				c.destroy()
@@ -60,14 +60,14 @@ func TestSlowResolve(t *testing.T) {
 		b.listen(t, s)
 		c := a.newSide(t)
 		c.must(func() error {
-			return c.Resolve(&Resolution{Path: a.path(b), ServiceID: service, Timeout: time.Second, MaxRetries: 15})
+			return c.Resolve(a.path(b), time.Second, 15, &roce.SIDRREQ{ServiceID: service})
 		})
 		wait(5500 * time.Millisecond)
 		if len(s.sides) != 1 || n.count(roce.AttrSIDRREQ) != 6 {
 			t.Errorf("%d requests, messages %v", len(s.sides), n.sent)
 		}
 		p := s.sides[0]
-		p.must(func() error { return p.Answer(&Answer{QPNum: 1, QKey: 2}) })
+		p.must(func() error { return p.Answer(&roce.SIDRREP{QPN: 1, QKey: 2}) })
 		c.expect(Resolved)
 	})
 }

@@ -25,11 +25,11 @@ func (f *File) connect(cmd *abi.RdmaUcmConnect) syscall.Errno {
 	if errno != 0 {
 		return errno
 	}
-	return c.id.connect(&cmd.ConnParam, ibcm.ECE{VendorID: cmd.Ece.VendorId, AttrMod: cmd.Ece.AttrMod})
+	return c.id.connect(&cmd.ConnParam, cmd.Ece)
 }
 
 // connect sends a connection request, or a request for a datagram QP (rdma_connect_ece).
-func (i *id) connect(p *abi.RdmaUcmConnParam, ece ibcm.ECE) syscall.Errno {
+func (i *id) connect(p *abi.RdmaUcmConnParam, ece abi.RdmaUcmEce) syscall.Errno {
 	i.ece = ece
 	if i.state != routeKnown {
 		return syscall.EINVAL
@@ -38,18 +38,16 @@ func (i *id) connect(p *abi.RdmaUcmConnParam, ece ibcm.ECE) syscall.Errno {
 	data := roce.CMAHeader{Port: i.src.port, Src: i.src.addr, Dst: i.dst.addr}
 	private := append(data.Append(nil), p.PrivateData[:p.PrivateDataLen]...)
 	cm := i.device.cm.NewID(handleEvent, i)
+	service := roce.ServiceID(i.serviceID(i.dst.port))
 	var err error
 	if i.datagram() {
-		err = cm.Resolve(&ibcm.Resolution{
-			Path: i.path, ServiceID: i.serviceID(i.dst.port), Timeout: time.Millisecond << (responseTime - 8),
-			MaxRetries: maxRetries, PrivateData: private,
-		})
+		err = cm.Resolve(i.path, time.Millisecond<<(responseTime-8), maxRetries, &roce.SIDRREQ{ServiceID: service, PrivateData: private})
 	} else {
-		err = cm.Connect(&ibcm.Request{
-			Path: i.path, ServiceID: i.serviceID(i.dst.port), QPType: i.typ, QPNum: i.qpNum, StartingPSN: i.psn,
+		err = cm.Connect(i.path, i.typ, &roce.REQ{
+			ServiceID: service, LocalQPN: i.qpNum, StartingPSN: i.psn, VendorID: ece.VendorId, ECEOptions: ece.AttrMod,
 			ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: p.FlowControl != 0,
 			SRQ: i.srq, RetryCount: min(7, p.RetryCount), RNRRetryCount: min(7, p.RnrRetryCount),
-			LocalTimeout: responseTime, RemoteTimeout: responseTime, MaxRetries: maxRetries, ECE: ece, PrivateData: private,
+			LocalCMResponseTimeout: responseTime, RemoteCMResponseTimeout: responseTime, MaxCMRetries: maxRetries, PrivateData: private,
 		})
 	}
 	if err != nil {
@@ -67,11 +65,10 @@ func (f *File) accept(cmd *abi.RdmaUcmAccept) syscall.Errno {
 	if errno != 0 {
 		return errno
 	}
-	ece := ibcm.ECE{VendorID: cmd.Ece.VendorId, AttrMod: cmd.Ece.AttrMod}
 	if cmd.ConnParam.Valid == 0 {
-		return c.id.accept(nil, ece)
+		return c.id.accept(nil, cmd.Ece)
 	}
-	if errno = c.id.accept(&cmd.ConnParam, ece); errno == 0 {
+	if errno = c.id.accept(&cmd.ConnParam, cmd.Ece); errno == 0 {
 		c.uid = cmd.Uid
 	}
 	return errno
@@ -79,7 +76,7 @@ func (f *File) accept(cmd *abi.RdmaUcmAccept) syscall.Errno {
 
 // accept accepts a request, or without parameters a reply. If that fails, it rejects
 // (rdma_accept_ece).
-func (i *id) accept(p *abi.RdmaUcmConnParam, ece ibcm.ECE) syscall.Errno {
+func (i *id) accept(p *abi.RdmaUcmConnParam, ece abi.RdmaUcmEce) syscall.Errno {
 	i.ece = ece
 	if i.state != connecting {
 		return syscall.EINVAL
@@ -97,9 +94,10 @@ func (i *id) accept(p *abi.RdmaUcmConnParam, ece ibcm.ECE) syscall.Errno {
 			err = i.answer(roce.SIDRSuccess, data)
 			break
 		}
-		err = i.cm.Accept(&ibcm.Reply{
-			QPNum: i.qpNum, StartingPSN: i.psn, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
-			FlowControl: p.FlowControl != 0, SRQ: i.srq, RNRRetryCount: min(7, p.RnrRetryCount), ECE: ece, PrivateData: data,
+		err = i.cm.Accept(&roce.REP{
+			LocalQPN: i.qpNum, StartingPSN: i.psn, VendorID: ece.VendorId, ECEOptions: ece.AttrMod,
+			ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
+			FlowControl: p.FlowControl != 0, SRQ: i.srq, RNRRetryCount: min(7, p.RnrRetryCount), PrivateData: data,
 		})
 	}
 	if err != nil {
@@ -110,10 +108,10 @@ func (i *id) accept(p *abi.RdmaUcmConnParam, ece ibcm.ECE) syscall.Errno {
 
 // answer answers a request for a datagram QP (cma_send_sidr_rep).
 func (i *id) answer(status roce.SIDRStatus, data []byte) error {
-	a := &ibcm.Answer{Status: status, PrivateData: data}
+	a := &roce.SIDRREP{Status: status, PrivateData: data}
 	if status == roce.SIDRSuccess {
 		i.qkey = defaultQKey
-		a.QPNum, a.QKey, a.ECE = i.qpNum, i.qkey, i.ece
+		a.QPN, a.QKey, a.VendorID, a.ECEOptions = i.qpNum, i.qkey, i.ece.VendorId, i.ece.AttrMod
 	}
 	return i.cm.Answer(a)
 }
@@ -193,10 +191,10 @@ func handleEvent(cm *ibcm.ID, e *ibcm.Event) error {
 	case ibcm.ReplyReceived:
 		cm.Delay(answerTime)
 		r := e.Reply
-		ev.typ, ev.ece = connectResponse, r.ECE
-		ev.param = connParam{
-			qpNum: r.QPNum, responderResources: r.ResponderResources, initiatorDepth: r.InitiatorDepth,
-			rnrRetryCount: r.RNRRetryCount, flowControl: r.FlowControl, srq: r.SRQ,
+		ev.typ, ev.ece = connectResponse, abi.RdmaUcmEce{VendorId: r.VendorID, AttrMod: r.ECEOptions}
+		ev.param = abi.RdmaUcmConnParam{ // turned around: what the peer serves is what this side may start
+			QpNum: r.LocalQPN, ResponderResources: r.InitiatorDepth, InitiatorDepth: r.ResponderResources,
+			RnrRetryCount: r.RNRRetryCount, FlowControl: flag(r.FlowControl), Srq: flag(r.SRQ),
 		}
 	case ibcm.ReadyToUse:
 		ev.typ = established
@@ -219,7 +217,7 @@ func handleEvent(cm *ibcm.ID, e *ibcm.Event) error {
 }
 
 // resolvedQP completes the event of an answer with the peer's datagram QP.
-func (i *id) resolvedQP(ev *event, a *ibcm.ReceivedAnswer) {
+func (i *id) resolvedQP(ev *event, a *roce.SIDRREP) {
 	switch {
 	case a.Status != roce.SIDRSuccess:
 		ev.typ, ev.status = unreachable, int(a.Status)
@@ -230,6 +228,6 @@ func (i *id) resolvedQP(ev *event, a *ibcm.ReceivedAnswer) {
 	}
 	i.qkey = a.QKey
 	ev.typ = established
-	ev.param.qpNum, ev.qkey = a.QPNum, a.QKey
+	ev.param.QpNum, ev.qkey = a.QPN, a.QKey
 	ev.av = i.path.AddressVector(i.sgidIndex())
 }

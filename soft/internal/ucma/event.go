@@ -4,8 +4,6 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/attr"
-	"github.com/goverbs/verbs/mmap"
-	"github.com/goverbs/verbs/soft/internal/ibcm"
 )
 
 // eventType is the type of an [event] (enum rdma_cm_event_type).
@@ -30,23 +28,15 @@ const (
 type event struct {
 	typ    eventType
 	status int
-	ece    ibcm.ECE
+	ece    abi.RdmaUcmEce
 
 	// Of connections and datagram peers:
-	param       connParam
+	param       abi.RdmaUcmConnParam // without private data
 	privateData []byte
 	qkey        uint32
 	av          verbs.AddressVector
 
 	group *group // of multicastJoin
-}
-
-// connParam contains the parameters of one side of a connection (struct rdma_conn_param).
-type connParam struct {
-	qpNum                              uint32
-	responderResources, initiatorDepth uint8
-	retryCount, rnrRetryCount          uint8
-	flowControl, srq                   bool
 }
 
 // pending is an event that the program has not read yet (struct ucma_event).
@@ -66,18 +56,15 @@ func (c *context) encode(e *event) *pending {
 		r.Uid, r.Id = e.group.uid, e.group.num
 	}
 	r.Event, r.Status = uint32(e.typ), uint32(int32(e.status))
-	r.Ece = abi.RdmaUcmEce{VendorId: e.ece.VendorID, AttrMod: e.ece.AttrMod}
+	r.Ece = e.ece
 	if c.id.datagram() {
 		ud := r.Param.Ud()
-		ud.QpNum, ud.Qkey, ud.AhAttr = e.param.qpNum, e.qkey, attr.AH(&e.av)
+		ud.QpNum, ud.Qkey, ud.AhAttr = e.param.QpNum, e.qkey, attr.AH(&e.av)
 		ud.PrivateDataLen = uint8(copy(ud.PrivateData[:], e.privateData))
 		return p
 	}
 	conn := r.Param.Conn()
-	conn.QpNum = e.param.qpNum
-	conn.ResponderResources, conn.InitiatorDepth = e.param.responderResources, e.param.initiatorDepth
-	conn.RetryCount, conn.RnrRetryCount = e.param.retryCount, e.param.rnrRetryCount
-	conn.FlowControl, conn.Srq = flag(e.param.flowControl), flag(e.param.srq)
+	*conn = e.param
 	conn.PrivateDataLen = uint8(copy(conn.PrivateData[:], e.privateData))
 	return p
 }
@@ -88,6 +75,3 @@ func flag(set bool) uint8 {
 	}
 	return 0
 }
-
-// bytes returns the event as the program reads it.
-func (p *pending) bytes() []byte { return mmap.Bytes(&p.resp) }

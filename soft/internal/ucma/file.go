@@ -159,7 +159,7 @@ func (f *File) getEvent(in *abi.RdmaUcmGetEvent, out int) syscall.Errno {
 		return syscall.EAGAIN
 	}
 	p := f.events[0]
-	if errno := copyOut(in.Response, out, p.bytes()); errno != 0 {
+	if errno := respond(in.Response, out, &p.resp); errno != 0 {
 		return errno
 	}
 	f.events[0] = nil

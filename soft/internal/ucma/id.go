@@ -2,6 +2,7 @@ package ucma
 
 import (
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/soft/internal/ibcm"
 )
 
@@ -64,7 +65,7 @@ type connection struct {
 	cm               *ibcm.ID // nil before connecting
 	psn, qkey, qpNum uint32
 	srq              bool
-	ece              ibcm.ECE
+	ece              abi.RdmaUcmEce
 }
 
 // newID makes an ID (__rdma_create_id).

@@ -60,7 +60,7 @@ func (i *id) join(addr *sockaddr) (*event, syscall.Errno) {
 	}
 	i.setDefaultQKey()
 	return &event{
-		typ: multicastJoin, qkey: i.qkey, param: connParam{qpNum: 0xffffff},
+		typ: multicastJoin, qkey: i.qkey, param: abi.RdmaUcmConnParam{QpNum: 0xffffff},
 		av: verbs.AddressVector{
 			Global: true, DGID: addr.gid(), SGIDIndex: uint8(i.sgidIndex()), HopLimit: defaultHopLimit, Port: 1,
 		},

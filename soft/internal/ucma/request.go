@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/roce"
 	"github.com/goverbs/verbs/soft/internal/ibcm"
 )
@@ -29,25 +30,20 @@ func (d *Device) handleRequest(cm *ibcm.ID, e *ibcm.Event) error {
 		return errRefused
 	}
 	ev := &event{typ: connectRequest, privateData: e.PrivateData[roce.CMAHeaderSize:]}
-	var service uint64
-	var typ verbs.QPType
-	var path *ibcm.Path
-	if e.Type == ibcm.ResolveRequested {
-		service, typ = e.Resolution.ServiceID, verbs.UD
-	} else {
-		r := e.Request
-		service, typ, path = r.ServiceID, r.QPType, &r.Path
-		ev.ece = r.ECE
-		ev.param = connParam{
-			qpNum: r.QPNum, responderResources: r.ResponderResources, initiatorDepth: r.InitiatorDepth,
-			retryCount: r.RetryCount, rnrRetryCount: r.RNRRetryCount, flowControl: r.FlowControl, srq: r.SRQ,
+	var service roce.ServiceID
+	typ := e.QPType
+	if r := e.Request; r != nil {
+		service, ev.ece = r.ServiceID, abi.RdmaUcmEce{VendorId: r.VendorID, AttrMod: r.ECEOptions}
+		ev.param = abi.RdmaUcmConnParam{
+			QpNum: r.LocalQPN, ResponderResources: r.InitiatorDepth, InitiatorDepth: r.ResponderResources, RetryCount: r.RetryCount,
+			RnrRetryCount: r.RNRRetryCount, FlowControl: flag(r.FlowControl), Srq: flag(r.SRQ),
 		}
-	}
-	if path != nil {
-		if mtu := d.transport.PortAttr().ActiveMTU; path.MTU < 1 || path.MTU > mtu {
+		if mtu := d.transport.PortAttr().ActiveMTU; e.Path.MTU < 1 || e.Path.MTU > mtu {
 			cm.RejectMTU(mtu)
 			return errRefused
 		}
+	} else {
+		service, typ = e.Resolution.ServiceID, verbs.UD
 	}
 	port := uint16(service)
 	l := d.m.findListener(d, uint16(service>>16), port, h.Dst)
@@ -55,7 +51,7 @@ func (d *Device) handleRequest(cm *ibcm.ID, e *ibcm.Event) error {
 		return errRefused
 	}
 	conn := d.m.newID(l.space, typ)
-	conn.state, conn.cm, conn.path = connecting, cm, path
+	conn.state, conn.cm, conn.path = connecting, cm, e.Path
 	conn.src, conn.dst = ipAddr(h.Dst, port), ipAddr(h.Src, h.Port)
 	conn.device, conn.routable = d, true
 	cm.Context, cm.Handler = conn, handleEvent
