@@ -161,10 +161,10 @@ func TestUse(t *testing.T) {
 	if err := n.cq.Destroy(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("CQ: %v", err)
 	}
-	if err := n.pd.Dealloc(); !errors.Is(err, syscall.EBUSY) {
+	if err := n.pd.Destroy(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("PD: %v", err)
 	}
-	for what, f := range map[string]func() error{"QP": x.Destroy, "MR": n.mr.Dereg} {
+	for what, f := range map[string]func() error{"QP": x.Destroy, "MR": n.mr.Destroy} {
 		if err := f(); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -172,7 +172,7 @@ func TestUse(t *testing.T) {
 			t.Errorf("%s: destroyed twice", what)
 		}
 	}
-	for what, f := range map[string]func() error{"CQ": n.cq.Destroy, "recv CQ": n.rcq.Destroy, "PD": n.pd.Dealloc} {
+	for what, f := range map[string]func() error{"CQ": n.cq.Destroy, "recv CQ": n.rcq.Destroy, "PD": n.pd.Destroy} {
 		if err := f(); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -222,9 +222,9 @@ func TestCapacities(t *testing.T) {
 	}
 }
 
-// TestDeregWaits deregisters memory that a peer writes. The memory does not change
+// TestDestroyWaits deregisters memory that a peer writes. The memory does not change
 // afterwards.
-func TestDeregWaits(t *testing.T) {
+func TestDestroyWaits(t *testing.T) {
 	net := newTestNetwork(1, faults{})
 	a, b := newNode(t, net, 64<<10, addrA), newNode(t, net, 64<<10, addrB)
 	for range 20 {
@@ -236,7 +236,7 @@ func TestDeregWaits(t *testing.T) {
 			x.post(verbs.SendWR{ID: i, Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.sge(0, 64<<10)}, RemoteAddr: mr.iova, RKey: mr.RKey()})
 		}
 		time.Sleep(time.Millisecond / 10)
-		if err := mr.Dereg(); err != nil {
+		if err := mr.Destroy(); err != nil {
 			t.Fatal(err)
 		}
 		fill(mem, 2)
@@ -245,7 +245,7 @@ func TestDeregWaits(t *testing.T) {
 			a.cq.next(t)
 		}
 		if !bytes.Equal(mem, copied) {
-			t.Fatal("memory has changed after Dereg")
+			t.Fatal("memory has changed after Destroy")
 		}
 		x.Destroy()
 		y.Destroy()
@@ -293,7 +293,7 @@ func TestConcurrent(t *testing.T) {
 				if round%2 == 0 {
 					cq.next(t)
 				}
-				mr.Dereg()
+				mr.Destroy()
 				q.Destroy()
 				p.Destroy()
 				cq.Destroy()

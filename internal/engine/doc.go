@@ -28,7 +28,7 @@
 // does so already. A goroutine that has processed much of it leaves the rest to the worker.
 //
 // Locks are taken in this order: changes of groups, QP, SRQ, MW, MR, CQ, tables and queues of the
-// device. An MR is locked for reading during an access, so that Dereg waits for accesses in
+// device. An MR is locked for reading during an access, so that Destroy waits for accesses in
 // progress. What waits for a port's receiving goroutine, as its Close and Leave do, is called
 // without the locks that this goroutine takes, which are all but the first; and what is called with
 // them, as its Send, does not wait.

@@ -367,10 +367,10 @@ func TestRegister(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 		if err == nil {
-			if err := mr.Dereg(); err != nil {
+			if err := mr.Destroy(); err != nil {
 				t.Errorf("%s: dereg: %v", tt.name, err)
 			}
-			if err := mr.Dereg(); err == nil {
+			if err := mr.Destroy(); err == nil {
 				t.Errorf("%s: deregistered twice", tt.name)
 			}
 		}

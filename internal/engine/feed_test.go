@@ -321,7 +321,7 @@ func TestRegisterKey(t *testing.T) {
 	if !slices.Equal(mem, a.mem) {
 		t.Error("contents differ")
 	}
-	if err := mr.Dereg(); err != nil {
+	if err := mr.Destroy(); err != nil {
 		t.Fatal(err)
 	}
 	must(b.pd.RegisterKey(0x1234_57, mem, 0, 0))(t)
@@ -482,7 +482,7 @@ func TestRegionsOfParts(t *testing.T) {
 	if got := content(); got[1] != want[0] || got[1501] != want[1501] {
 		t.Error("SEND: contents differ")
 	}
-	list.Dereg()
+	list.Destroy()
 	for _, tt := range []struct {
 		name string
 		mr   func() *MR
@@ -519,7 +519,7 @@ func TestRegionsOfParts(t *testing.T) {
 		if wc := n.cq.next(t); wc.Status != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, wc.Status, tt.want)
 		}
-		mr.Dereg()
+		mr.Destroy()
 		x.Destroy()
 		y.Destroy()
 	}
@@ -541,7 +541,7 @@ func TestKeyOfAnotherRegion(t *testing.T) {
 		if n.mem[i*64] != byte(i+1) || n.mem[3001] != byte(i+1) {
 			t.Errorf("region %d has %d, the copy is %d", i, n.mem[i*64], n.mem[3001])
 		}
-		if err := mr.Dereg(); err != nil {
+		if err := mr.Destroy(); err != nil {
 			t.Fatal(err)
 		}
 	}

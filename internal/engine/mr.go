@@ -75,7 +75,7 @@ func checkAccess(access verbs.Access) error {
 // RegisterMR registers length bytes of the process's memory at addr, which peers and
 // work requests address as iova and following. It fails with EFAULT if the memory is not
 // mapped or, where it may be written, read-only or that of a file on a disk, and with EINVAL
-// or EOPNOTSUPP for access that is not supported. The memory must stay mapped until Dereg.
+// or EOPNOTSUPP for access that is not supported. The memory must stay mapped until Destroy.
 func (pd *PD) RegisterMR(addr, length, iova uint64, access verbs.Access) (*MR, error) {
 	d := pd.dev
 	if err := d.usable(); err != nil {
@@ -161,6 +161,9 @@ func (mr *MR) RKey() uint32 { return mr.key }
 // Length returns the length of the region.
 func (mr *MR) Length() uint64 { return mr.length }
 
+// IOVA returns the address of the region in requests.
+func (mr *MR) IOVA() uint64 { return mr.iova }
+
 // Rereg changes the PD, unless pd is nil, and the access, unless access is nil.
 func (mr *MR) Rereg(pd *PD, access *verbs.Access) error {
 	if err := mr.dev.usable(); err != nil {
@@ -192,9 +195,9 @@ func (mr *MR) Rereg(pd *PD, access *verbs.Access) error {
 	return nil
 }
 
-// Dereg ends the registration. When it has returned the memory is not accessed. It fails
+// Destroy ends the registration. When it has returned the memory is not accessed. It fails
 // with EINVAL while memory windows are bound to the region.
-func (mr *MR) Dereg() error {
+func (mr *MR) Destroy() error {
 	mr.mu.Lock()
 	defer mr.mu.Unlock()
 	if !mr.valid || mr.windows > 0 {

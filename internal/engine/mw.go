@@ -69,8 +69,8 @@ func (mw *MW) RKey() uint32 {
 	return mw.key
 }
 
-// Dealloc ends the window.
-func (mw *MW) Dealloc() error {
+// Destroy ends the window.
+func (mw *MW) Destroy() error {
 	mw.mu.Lock()
 	defer mw.mu.Unlock()
 	if mw.state == mwInvalid {

@@ -46,13 +46,13 @@ func TestWindows(t *testing.T) {
 			}
 			write(100, key, verbs.WCSuccess)
 			write(142, key, verbs.WCSuccess)
-			if err := b.mr.Dereg(); !errors.Is(err, syscall.EINVAL) {
+			if err := b.mr.Destroy(); !errors.Is(err, syscall.EINVAL) {
 				t.Errorf("dereg of a region with a window: %v", err)
 			}
 			if typ == verbs.MWType2 {
 				x.post(verbs.SendWR{ID: 3, Opcode: verbs.OpRDMARead, SGL: []verbs.SGE{a.sge(0, 8)}, RemoteAddr: b.addr(100), RKey: key})
 				a.cq.expect(t, 3, verbs.WCRemAccessErr)
-				mw.Dealloc()
+				mw.Destroy()
 				return
 			}
 			write(143, key, verbs.WCRemAccessErr)
@@ -67,10 +67,10 @@ func TestWindows(t *testing.T) {
 			y.post(bind(mw, b.mr, 0, 0, 0))
 			b.cq.expect(t, 1, verbs.WCSuccess)
 			write(0, mw.RKey(), verbs.WCRemAccessErr)
-			if err := mw.Dealloc(); err != nil {
+			if err := mw.Destroy(); err != nil {
 				t.Error(err)
 			}
-			if err := b.mr.Dereg(); err != nil {
+			if err := b.mr.Destroy(); err != nil {
 				t.Error(err)
 			}
 		})

@@ -51,8 +51,8 @@ func (d *Device) AllocPD() (*PD, error) {
 	return &PD{dev: d}, nil
 }
 
-// Dealloc ends the PD. It fails with EBUSY while objects depend on it.
-func (pd *PD) Dealloc() error {
+// Destroy ends the PD. It fails with EBUSY while objects depend on it.
+func (pd *PD) Destroy() error {
 	err := pd.use.end()
 	if err == nil {
 		pd.dev.pds.Add(-1)

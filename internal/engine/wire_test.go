@@ -319,7 +319,7 @@ func TestWireResponder(t *testing.T) {
 		}},
 		{"read of a region that is gone", func(w *wire) {
 			p := read(w, wirePSN, 0, 8)
-			w.n.mr.Dereg()
+			w.n.mr.Destroy()
 			w.send(p)
 			w.expectAck(wirePSN, roce.NAKRemoteAccess)
 		}},

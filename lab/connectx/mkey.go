@@ -189,7 +189,7 @@ const anyQP = 0xffffff // mkc.qpn: no QP in particular (mlx5_ib's set_mkc_access
 // disable deregisters the region. After it, nobody uses the key's memory.
 func (k *mkey) disable() {
 	if k.mr != nil {
-		k.mr.Dereg()
+		k.mr.Destroy()
 	}
 	if k.view != nil {
 		k.view.Close()

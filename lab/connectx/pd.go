@@ -25,13 +25,13 @@ func (t *pdTable) alloc(c *call) ifc.Status {
 	}
 	_, st := t.give(pd, 1, 1<<16, c, ifc.AllocPdOutPd)
 	if st != ifc.StatusOk {
-		pd.Dealloc()
+		pd.Destroy()
 	}
 	return st
 }
 
 func deallocPD(pd *engine.PD) ifc.Status {
-	if pd.Dealloc() != nil { // objects depend on it
+	if pd.Destroy() != nil { // objects depend on it
 		return ifc.StatusBadResStateErr
 	}
 	return ifc.StatusOk

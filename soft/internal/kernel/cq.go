@@ -62,14 +62,13 @@ func createCQ(c *call) syscall.Errno {
 	case flags != 0:
 		return syscall.EOPNOTSUPP
 	}
-	return create(f, abi.UVERBS_OBJECT_CQ, nil, func(o *object, _ []*object) (*engine.CQ, func() error, error) {
+	return create(f, abi.UVERBS_OBJECT_CQ, nil, func(o *object, _ []*object) (*engine.CQ, error) {
 		o.comp, o.async = comp, async
 		init := engine.CQInit{Entries: int(int32(entries)), Event: o.async.raise}
 		if comp.file != nil {
 			init.Notify = o.comp.complete
 		}
-		cq, err := f.device.engine.CreateCQ(init)
-		return cq, cq.Destroy, err
+		return f.device.engine.CreateCQ(init)
 	}, func(o *object, cq *engine.CQ, handle uint32) syscall.Errno {
 		ring := cq.Ring()
 		resp := abi.RxeCreateCqResp{Mi: f.offer(o, ring)}

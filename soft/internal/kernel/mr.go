@@ -16,18 +16,11 @@ func pdOf(o *object) *engine.PD { return o.value.(*engine.PD) }
 
 // allocPD is the write command ALLOC_PD.
 func allocPD(c command, _ abi.IbUverbsAllocPd) syscall.Errno {
-	return create(c.file, abi.UVERBS_OBJECT_PD, nil, func(*object, []*object) (*engine.PD, func() error, error) {
-		pd, err := c.file.device.engine.AllocPD()
-		return pd, pd.Dealloc, err
+	return create(c.file, abi.UVERBS_OBJECT_PD, nil, func(*object, []*object) (*engine.PD, error) {
+		return c.file.device.engine.AllocPD()
 	}, func(_ *object, _ *engine.PD, handle uint32) syscall.Errno {
 		return respond(c, &abi.IbUverbsAllocPdResp{PdHandle: handle})
 	})
-}
-
-// mr is a region.
-type mr struct {
-	*engine.MR
-	iova uint64
 }
 
 // regMR is the write command REG_MR.
@@ -35,10 +28,9 @@ func regMR(c command, req abi.IbUverbsRegMr) syscall.Errno {
 	if req.Start%pageSize != req.HcaVa%pageSize {
 		return syscall.EINVAL
 	}
-	return create(c.file, abi.UVERBS_OBJECT_MR, []ref{pdRef(req.PdHandle)}, func(_ *object, of []*object) (mr, func() error, error) {
-		m, err := pdOf(of[0]).RegisterMR(req.Start, req.Length, req.HcaVa, verbs.Access(req.AccessFlags))
-		return mr{m, req.HcaVa}, m.Dereg, err
-	}, func(_ *object, m mr, handle uint32) syscall.Errno {
+	return create(c.file, abi.UVERBS_OBJECT_MR, []ref{pdRef(req.PdHandle)}, func(_ *object, of []*object) (*engine.MR, error) {
+		return pdOf(of[0]).RegisterMR(req.Start, req.Length, req.HcaVa, verbs.Access(req.AccessFlags))
+	}, func(_ *object, m *engine.MR, handle uint32) syscall.Errno {
 		return respond(c, &abi.IbUverbsRegMrResp{MrHandle: handle, Lkey: m.LKey(), Rkey: m.RKey()})
 	})
 }
@@ -54,7 +46,7 @@ func reregMR(c command, req abi.IbUverbsReregMr) syscall.Errno {
 	case req.Flags&trans != 0 && req.Start%pageSize != req.HcaVa%pageSize:
 		return syscall.EINVAL
 	}
-	m, errno := get[mr](c.file, abi.UVERBS_OBJECT_MR, req.MrHandle)
+	m, errno := get[*engine.MR](c.file, abi.UVERBS_OBJECT_MR, req.MrHandle)
 	if errno != 0 {
 		return errno
 	}
@@ -78,7 +70,7 @@ func reregMR(c command, req abi.IbUverbsReregMr) syscall.Errno {
 }
 
 // moveMR moves a region to another PD.
-func (f *file) moveMR(m mr, handle, pd uint32, access *verbs.Access) syscall.Errno {
+func (f *file) moveMR(m *engine.MR, handle, pd uint32, access *verbs.Access) syscall.Errno {
 	held, errno := f.hold([]ref{pdRef(pd), {abi.UVERBS_OBJECT_MR, handle}})
 	if errno != 0 {
 		return errno
@@ -100,12 +92,11 @@ func (f *file) moveMR(m mr, handle, pd uint32, access *verbs.Access) syscall.Err
 // allocMW is the write command ALLOC_MW.
 func allocMW(c command, req abi.IbUverbsAllocMw) syscall.Errno {
 	typ := verbs.MWType(req.MwType)
-	return create(c.file, abi.UVERBS_OBJECT_MW, []ref{pdRef(req.PdHandle)}, func(_ *object, of []*object) (*engine.MW, func() error, error) {
+	return create(c.file, abi.UVERBS_OBJECT_MW, []ref{pdRef(req.PdHandle)}, func(_ *object, of []*object) (*engine.MW, error) {
 		if typ != verbs.MWType1 && typ != verbs.MWType2 {
-			return nil, nil, syscall.EINVAL
+			return nil, syscall.EINVAL
 		}
-		m, err := pdOf(of[0]).AllocMW(typ)
-		return m, m.Dealloc, err
+		return pdOf(of[0]).AllocMW(typ)
 	}, func(_ *object, m *engine.MW, handle uint32) syscall.Errno {
 		return respond(c, &abi.IbUverbsAllocMwResp{MwHandle: handle, Rkey: m.RKey()})
 	})
@@ -139,11 +130,11 @@ var mrMethods = map[methodID]method{
 }
 
 func queryMR(c *call) syscall.Errno {
-	m, errno := get[mr](c.file, abi.UVERBS_OBJECT_MR, c.handle(abi.UVERBS_ATTR_QUERY_MR_HANDLE))
+	m, errno := get[*engine.MR](c.file, abi.UVERBS_OBJECT_MR, c.handle(abi.UVERBS_ATTR_QUERY_MR_HANDLE))
 	if errno != 0 {
 		return errno
 	}
-	lkey, rkey, length, iova := m.LKey(), m.RKey(), m.Length(), m.iova
+	lkey, rkey, length, iova := m.LKey(), m.RKey(), m.Length(), m.IOVA()
 	return first(
 		c.put(abi.UVERBS_ATTR_QUERY_MR_RESP_LKEY, mmap.Bytes(&lkey)),
 		c.put(abi.UVERBS_ATTR_QUERY_MR_RESP_RKEY, mmap.Bytes(&rkey)),

@@ -11,8 +11,7 @@ import (
 // guarded by the file's mu.
 type object struct {
 	kind    uint16 // UVERBS_OBJECT_*
-	value   any    // *engine.PD, *engine.CQ and so on, or *qp
-	destroy func() error
+	value   value
 	parents []*object
 	users   int  // objects that are made of this one
 	dying   bool // it is being destroyed
@@ -23,6 +22,9 @@ type object struct {
 	comp, async eventSource
 	mappings    []int64 // offsets of queues that may not have been mapped
 }
+
+// value is an object of the engine, or a *qp.
+type value interface{ Destroy() error }
 
 // errnoOf returns the error number of the engine's error.
 func errnoOf(err error) syscall.Errno {
@@ -73,7 +75,7 @@ func get[T any](f *file, kind uint16, handle uint32) (v T, errno syscall.Errno) 
 	if errno != 0 {
 		return v, errno
 	}
-	return o.value.(T), 0
+	return any(o.value).(T), 0
 }
 
 // ref names an object.
@@ -82,24 +84,24 @@ type ref struct {
 	handle uint32
 }
 
-// create makes an object of others, which cannot be destroyed before it: make returns its value and
-// what destroys that. It destroys the object if respond cannot return the handle.
-func create[T any](f *file, kind uint16, of []ref, make func(o *object, parents []*object) (T, func() error, error),
+// create makes an object of others, which cannot be destroyed before it. It destroys the object if
+// respond cannot return the handle.
+func create[T value](f *file, kind uint16, of []ref, make func(o *object, parents []*object) (T, error),
 	respond func(o *object, v T, handle uint32) syscall.Errno) syscall.Errno {
 	parents, errno := f.hold(of)
 	if errno != 0 {
 		return errno
 	}
 	o := &object{kind: kind, parents: parents}
-	v, destroy, err := make(o, parents)
+	v, err := make(o, parents)
 	if err != nil {
 		f.release(o)
 		return errnoOf(err)
 	}
-	o.value, o.destroy = v, destroy
+	o.value = v
 	handle, errno := f.insert(o)
 	if errno != 0 {
-		o.destroy()
+		v.Destroy()
 		f.release(o)
 		return errno
 	}
@@ -174,7 +176,7 @@ func (f *file) destroy(kind uint16, handle uint32) (*object, syscall.Errno) {
 		q.detachAll() // the program cannot any more
 	}
 	if !o.gone {
-		if err := o.destroy(); err != nil {
+		if err := o.value.Destroy(); err != nil {
 			f.mu.Lock()
 			o.dying = false
 			f.mu.Unlock()
@@ -221,7 +223,7 @@ func (f *file) destroyAll() {
 			if q, ok := o.value.(*qp); ok {
 				q.detachAll()
 			}
-			if o.destroy() == nil {
+			if o.value.Destroy() == nil {
 				f.mu.Lock()
 				o.gone = true
 				f.releaseLocked(o)

@@ -97,12 +97,12 @@ func createQP(c *call) syscall.Errno {
 	}
 	typ, flags := c.constant(abi.UVERBS_ATTR_CREATE_QP_TYPE), c.constant(abi.UVERBS_ATTR_CREATE_QP_FLAGS)
 	driver := c.out(abi.UVERBS_ATTR_UHW_OUT)
-	return create(f, abi.UVERBS_OBJECT_QP, refs, func(o *object, of []*object) (*qp, func() error, error) {
+	return create(f, abi.UVERBS_OBJECT_QP, refs, func(o *object, of []*object) (*qp, error) {
 		if errno := checkQP(typ, flags); errno != 0 {
-			return nil, nil, errno
+			return nil, errno
 		}
 		if driver.size < sizeOf[abi.RxeCreateQpResp]() {
-			return nil, nil, syscall.EINVAL
+			return nil, syscall.EINVAL
 		}
 		o.async = eventSource{file: async, userHandle: number[uint64](c, abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE)}
 		init := engine.QPInit{
@@ -117,8 +117,7 @@ func createQP(c *call) syscall.Errno {
 			init.SRQ = of[3].value.(*engine.SRQ)
 		}
 		e, err := pdOf(of[0]).CreateQP(init)
-		q := &qp{QP: e, typ: init.Type}
-		return q, q.destroy, err
+		return &qp{QP: e, typ: init.Type}, err
 	}, func(o *object, q *qp, handle uint32) syscall.Errno {
 		got, num := capOf(q.Cap()), q.Num()
 		resp := abi.RxeCreateQpResp{SqMi: f.offer(o, q.SendRing())}
@@ -141,8 +140,8 @@ func capOf(c verbs.QPCap) abi.IbUverbsQpCap {
 	}
 }
 
-// destroy fails with EBUSY while the QP is attached to multicast groups (uverbs_free_qp).
-func (q *qp) destroy() error {
+// Destroy fails with EBUSY while the QP is attached to multicast groups (uverbs_free_qp).
+func (q *qp) Destroy() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.groups) > 0 {
@@ -151,7 +150,7 @@ func (q *qp) destroy() error {
 	return q.QP.Destroy()
 }
 
-// detachAll detaches the QP from all groups for good, so that destroy does not fail.
+// detachAll detaches the QP from all groups for good, so that Destroy does not fail.
 func (q *qp) detachAll() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -162,37 +161,14 @@ func (q *qp) detachAll() {
 	q.groups = nil
 }
 
-// modifyQP is the write command MODIFY_QP.
+// modifyQP is the write command MODIFY_QP. It makes the checks of uverbs (modify_qp of uverbs_cmd.c);
+// the engine makes those of rxe.
 func modifyQP(c command, req abi.IbUverbsModifyQp) syscall.Errno {
 	const standard = 1<<21 - 1 // IB_QP_ATTR_STANDARD_BITS
 	if req.AttrMask&^standard != 0 {
 		return syscall.EOPNOTSUPP
 	}
-	return c.file.modifyQP(&req)
-}
-
-// modifyQPExtended is the write command EX_MODIFY_QP. rxe does not support the attribute that it
-// adds, the rate limit.
-func modifyQPExtended(c command, req abi.IbUverbsExModifyQp) syscall.Errno {
-	const rateLimit = 1 << 25 // enum ib_qp_attr_mask
-	if req.Base.AttrMask&^(1<<21-1|rateLimit) != 0 {
-		return syscall.EOPNOTSUPP
-	}
-	if req.Base.AttrMask&rateLimit != 0 {
-		if _, errno := get[*qp](c.file, abi.UVERBS_OBJECT_QP, req.Base.QpHandle); errno != 0 {
-			return errno
-		}
-		return syscall.EOPNOTSUPP
-	}
-	if errno := c.file.modifyQP(&req.Base); errno != 0 {
-		return errno
-	}
-	return respond(c, &abi.IbUverbsExModifyQpResp{ResponseLength: uint32(min(c.response.size, sizeOf[abi.IbUverbsExModifyQpResp]()))})
-}
-
-// modifyQP makes the checks of uverbs (modify_qp of uverbs_cmd.c); the engine makes those of rxe.
-func (f *file) modifyQP(req *abi.IbUverbsModifyQp) syscall.Errno {
-	q, errno := get[*qp](f, abi.UVERBS_OBJECT_QP, req.QpHandle)
+	q, errno := get[*qp](c.file, abi.UVERBS_OBJECT_QP, req.QpHandle)
 	if errno != 0 {
 		return errno
 	}
@@ -322,3 +298,16 @@ func groupOf(c command, req abi.IbUverbsAttachMcast) (*qp, group, syscall.Errno)
 
 // isMulticast is rdma_is_multicast_addr.
 func isMulticast(g verbs.GID) bool { return g.Addr().IsMulticast() }
+
+// createAH is the write command CREATE_AH.
+func createAH(c command, req abi.IbUverbsCreateAh) syscall.Errno {
+	if req.Attr.PortNum != 1 {
+		return syscall.EINVAL
+	}
+	return create(c.file, abi.UVERBS_OBJECT_AH, []ref{pdRef(req.PdHandle)}, func(_ *object, of []*object) (*engine.AH, error) {
+		return pdOf(of[0]).CreateAH(attr.OfAH(&req.Attr))
+	}, func(_ *object, ah *engine.AH, handle uint32) syscall.Errno {
+		driver := abi.RxeCreateAhResp{AhNum: ah.Num()}
+		return first(c.driverOut.write(mmap.Bytes(&driver)), respond(c, &abi.IbUverbsCreateAhResp{AhHandle: handle}))
+	})
+}

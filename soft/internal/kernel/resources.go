@@ -74,7 +74,7 @@ func (d *Device) Objects(table int) (all [][]byte) {
 	d.mu.Unlock()
 	slices.SortFunc(list, func(a, b described) int { return cmp.Compare(a.num, b.num) })
 	for i := range list { // without locks of files
-		all = append(all, list[i].entry(kind))
+		all = append(all, list[i].entry())
 	}
 	return all
 }
@@ -111,15 +111,15 @@ func (f *file) list(kind uint16) (all []described) {
 	return all
 }
 
-// entry returns the attributes of an object of a kind.
-func (d *described) entry(kind uint16) nldev.Attrs {
+// entry returns the attributes of an object.
+func (d *described) entry() nldev.Attrs {
 	a := nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_ATTR_RES_PID, uint32(os.Getpid())).
 		Uint32(abi.RDMA_NLDEV_ATTR_RES_CTXN, cmp.Or(d.context, d.num)).
 		Uint32(abi.RDMA_NLDEV_ATTR_RES_USECNT, uint32(d.users)).Uint32(abi.RDMA_NLDEV_ATTR_RES_PDN, cmp.Or(d.pd, d.num))
 	switch v := d.value.(type) {
 	case *engine.CQ:
 		return a.Uint32(abi.RDMA_NLDEV_ATTR_RES_CQN, d.num).Uint32(abi.RDMA_NLDEV_ATTR_RES_CQE, uint32(v.Ring().Cap()))
-	case mr:
+	case *engine.MR:
 		return a.Uint32(abi.RDMA_NLDEV_ATTR_RES_MRN, d.num).Uint64(abi.RDMA_NLDEV_ATTR_RES_MRLEN, v.Length()).
 			Uint32(abi.RDMA_NLDEV_ATTR_RES_LKEY, v.LKey()).Uint32(abi.RDMA_NLDEV_ATTR_RES_RKEY, v.LKey())
 	case *qp:

@@ -44,17 +44,16 @@ func createSRQ(c *call) syscall.Errno {
 	}
 	driver := c.out(abi.UVERBS_ATTR_UHW_OUT)
 	pd := c.ref(abi.UVERBS_OBJECT_PD, abi.UVERBS_ATTR_CREATE_SRQ_PD_HANDLE)
-	return create(f, abi.UVERBS_OBJECT_SRQ, []ref{pd}, func(o *object, of []*object) (*engine.SRQ, func() error, error) {
+	return create(f, abi.UVERBS_OBJECT_SRQ, []ref{pd}, func(o *object, of []*object) (*engine.SRQ, error) {
 		switch typ := c.constant(abi.UVERBS_ATTR_CREATE_SRQ_TYPE); {
 		case typ != abi.IB_UVERBS_SRQT_BASIC && typ != abi.IB_UVERBS_SRQT_TM, driver.size < sizeOf[abi.RxeCreateSrqResp]():
-			return nil, nil, syscall.EINVAL
+			return nil, syscall.EINVAL
 		case typ == abi.IB_UVERBS_SRQT_TM:
-			return nil, nil, syscall.EOPNOTSUPP
+			return nil, syscall.EOPNOTSUPP
 		}
 		o.async = eventSource{file: async, userHandle: number[uint64](c, abi.UVERBS_ATTR_CREATE_SRQ_USER_HANDLE)}
 		init.Event = o.async.raise
-		s, err := pdOf(of[0]).CreateSRQ(init)
-		return s, s.Destroy, err
+		return pdOf(of[0]).CreateSRQ(init)
 	}, func(o *object, s *engine.SRQ, handle uint32) syscall.Errno {
 		maxWR, maxSGE, _ := s.Query()
 		gotWR, gotSGE := uint32(maxWR), uint32(maxSGE)

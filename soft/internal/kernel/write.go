@@ -49,9 +49,8 @@ var commands = map[uint32]writeMethod{
 	abi.IB_USER_VERBS_CMD_MODIFY_SRQ:          write[abi.IbUverbsModifySrq, struct{}](true, modifySRQ),
 	abi.IB_USER_VERBS_CMD_QUERY_SRQ:           write[abi.IbUverbsQuerySrq, abi.IbUverbsQuerySrqResp](false, querySRQ),
 
-	// The kernel does not check the sizes of extended commands (uapi_create_write).
+	// The kernel does not check the sizes of an extended command (uapi_create_write).
 	extended | abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE: {run: request(queryDevice)},
-	extended | abi.IB_USER_VERBS_EX_CMD_MODIFY_QP:    {run: request(modifyQPExtended)},
 }
 
 // write is a command with a request and, unless Resp has no fields, a response.

@@ -104,8 +104,8 @@ func TestDoorbell(t *testing.T) {
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
-	want(t, "rate limit", f.Invoke(abi.IB_USER_VERBS_EX_CMD_MODIFY_QP|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, mmap.Bytes(&abi.IbUverbsExModifyQp{
-		Base: abi.IbUverbsModifyQp{QpHandle: qp, AttrMask: 1 << 25},
+	want(t, "EX_MODIFY_QP", f.Invoke(abi.IB_USER_VERBS_EX_CMD_MODIFY_QP|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, mmap.Bytes(&abi.IbUverbsExModifyQp{
+		Base: abi.IbUverbsModifyQp{QpHandle: qp},
 	}), nil, nil, nil), syscall.EOPNOTSUPP)
 	query := provider.NewStateQuery(dev, qp)
 	if state, err := query.Ask(); state != verbs.StateRTS || err != nil {
