@@ -30,7 +30,7 @@ func TestTransitions(t *testing.T) {
 					want = want || s == to
 				}
 				tr := transitions[states{from, to}]
-				required, optional := tr.required[typ]|verbs.MaskState, tr.optional[typ]
+				required, optional := tr.required.of(typ)|verbs.MaskState, tr.optional.of(typ)
 				if got := transitionAllowed(from, to, typ, required); got != want {
 					t.Errorf("%v: %v to %v: %v", typ, from, to, got)
 				}

@@ -2,80 +2,68 @@ package engine
 
 import "github.com/goverbs/verbs"
 
-// transition describes which attributes a change of state requires and allows, by type of
-// the QP.
-type transition struct {
-	required, optional map[verbs.QPType]verbs.QPAttrMask
+// masks are attributes by type of the QP.
+type masks struct{ ud, uc, rc verbs.QPAttrMask }
+
+func (m *masks) of(t verbs.QPType) verbs.QPAttrMask {
+	switch t {
+	case verbs.UD:
+		return m.ud
+	case verbs.UC:
+		return m.uc
+	}
+	return m.rc
 }
 
 type states struct{ from, to verbs.QPState }
 
 const (
-	maskPath = verbs.MaskAltPath | verbs.MaskAccess | verbs.MaskPathMigState
-	maskInit = verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess
-	maskUD   = verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskQKey
-	maskRTR  = verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN
+	maskPath  = verbs.MaskAltPath | verbs.MaskAccess | verbs.MaskPathMigState
+	maskInit  = verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess
+	maskUD    = verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskQKey
+	maskRTR   = verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN
+	maskToRTR = verbs.MaskAltPath | verbs.MaskAccess | verbs.MaskPKeyIndex
 )
 
-// transitions is the kernel's qp_state_table (drivers/infiniband/core/verbs.c), except the
-// transitions to RESET and ERR, which all states but those allow without attributes.
+// transitions has the attributes that a change of state requires and allows: the kernel's
+// qp_state_table (drivers/infiniband/core/verbs.c), except the transitions to RESET and ERR, which
+// need none.
 //
 //	RESET ─► INIT ─► RTR ─────► RTS ◄─► SQD         SQE ─► RTS
 //	                 receives   sends    drains      of UC and UD, after a send that failed
-var transitions = map[states]transition{
-	{verbs.StateReset, verbs.StateInit}: {
-		required: map[verbs.QPType]verbs.QPAttrMask{verbs.UD: maskUD, verbs.UC: maskInit, verbs.RC: maskInit},
-	},
-	{verbs.StateInit, verbs.StateInit}: {
-		optional: map[verbs.QPType]verbs.QPAttrMask{verbs.UD: maskUD, verbs.UC: maskInit, verbs.RC: maskInit},
-	},
+var transitions = map[states]struct{ required, optional masks }{
+	{verbs.StateReset, verbs.StateInit}: {required: masks{maskUD, maskInit, maskInit}},
+	{verbs.StateInit, verbs.StateInit}:  {optional: masks{maskUD, maskInit, maskInit}},
 	{verbs.StateInit, verbs.StateRTR}: {
-		required: map[verbs.QPType]verbs.QPAttrMask{
-			verbs.UC: maskRTR,
-			verbs.RC: maskRTR | verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer,
-		},
-		optional: map[verbs.QPType]verbs.QPAttrMask{
-			verbs.UD: verbs.MaskPKeyIndex | verbs.MaskQKey,
-			verbs.UC: verbs.MaskAltPath | verbs.MaskAccess | verbs.MaskPKeyIndex,
-			verbs.RC: verbs.MaskAltPath | verbs.MaskAccess | verbs.MaskPKeyIndex,
-		},
+		required: masks{0, maskRTR, maskRTR | verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer},
+		optional: masks{verbs.MaskPKeyIndex | verbs.MaskQKey, maskToRTR, maskToRTR},
 	},
 	{verbs.StateRTR, verbs.StateRTS}: {
-		required: map[verbs.QPType]verbs.QPAttrMask{
-			verbs.UD: verbs.MaskSQPSN,
-			verbs.UC: verbs.MaskSQPSN,
-			verbs.RC: verbs.MaskTimeout | verbs.MaskRetryCount | verbs.MaskRNRRetry | verbs.MaskSQPSN | verbs.MaskMaxRDAtomic,
+		required: masks{
+			verbs.MaskSQPSN, verbs.MaskSQPSN,
+			verbs.MaskTimeout | verbs.MaskRetryCount | verbs.MaskRNRRetry | verbs.MaskSQPSN | verbs.MaskMaxRDAtomic,
 		},
 		optional: running,
 	},
 	{verbs.StateRTS, verbs.StateRTS}: {optional: running},
-	{verbs.StateRTS, verbs.StateSQD}: {
-		optional: map[verbs.QPType]verbs.QPAttrMask{
-			verbs.UD: verbs.MaskSQDAsyncNotify, verbs.UC: verbs.MaskSQDAsyncNotify, verbs.RC: verbs.MaskSQDAsyncNotify,
-		},
-	},
+	{verbs.StateRTS, verbs.StateSQD}: {optional: masks{verbs.MaskSQDAsyncNotify, verbs.MaskSQDAsyncNotify, verbs.MaskSQDAsyncNotify}},
 	{verbs.StateSQD, verbs.StateRTS}: {optional: running},
-	{verbs.StateSQD, verbs.StateSQD}: {
-		optional: map[verbs.QPType]verbs.QPAttrMask{
-			verbs.UD: verbs.MaskPKeyIndex | verbs.MaskQKey,
-			verbs.UC: verbs.MaskAV | verbs.MaskPKeyIndex | maskPath,
-			verbs.RC: verbs.MaskPort | verbs.MaskAV | verbs.MaskTimeout | verbs.MaskRetryCount | verbs.MaskRNRRetry |
-				verbs.MaskMaxRDAtomic | verbs.MaskMaxDestRDAtomic | verbs.MaskPKeyIndex | verbs.MaskMinRNRTimer | maskPath,
-		},
-	},
+	{verbs.StateSQD, verbs.StateSQD}: {optional: masks{
+		verbs.MaskPKeyIndex | verbs.MaskQKey,
+		verbs.MaskAV | verbs.MaskPKeyIndex | maskPath,
+		verbs.MaskPort | verbs.MaskAV | verbs.MaskTimeout | verbs.MaskRetryCount | verbs.MaskRNRRetry |
+			verbs.MaskMaxRDAtomic | verbs.MaskMaxDestRDAtomic | verbs.MaskPKeyIndex | verbs.MaskMinRNRTimer | maskPath,
+	}},
 	{verbs.StateSQE, verbs.StateRTS}: {
-		optional: map[verbs.QPType]verbs.QPAttrMask{
-			verbs.UD: verbs.MaskCurState | verbs.MaskQKey,
-			verbs.UC: verbs.MaskCurState | verbs.MaskAccess,
-		},
+		optional: masks{ud: verbs.MaskCurState | verbs.MaskQKey, uc: verbs.MaskCurState | verbs.MaskAccess},
 	},
 }
 
-// running contains what the transitions to RTS allow.
-var running = map[verbs.QPType]verbs.QPAttrMask{
-	verbs.UD: verbs.MaskCurState | verbs.MaskQKey,
-	verbs.UC: verbs.MaskCurState | maskPath,
-	verbs.RC: verbs.MaskCurState | maskPath | verbs.MaskMinRNRTimer,
+// running are the attributes that the transitions to RTS allow.
+var running = masks{
+	verbs.MaskCurState | verbs.MaskQKey,
+	verbs.MaskCurState | maskPath,
+	verbs.MaskCurState | maskPath | verbs.MaskMinRNRTimer,
 }
 
 // transitionAllowed is ib_modify_qp_is_ok.
@@ -83,15 +71,11 @@ func transitionAllowed(from, to verbs.QPState, typ verbs.QPType, mask verbs.QPAt
 	if mask&verbs.MaskCurState != 0 && (from < verbs.StateRTR || from > verbs.StateSQE) {
 		return false
 	}
-	var t transition
-	switch {
-	case to == verbs.StateReset && from <= verbs.StateErr, to == verbs.StateErr && from <= verbs.StateErr && from != verbs.StateReset:
-	default:
-		var ok bool
-		if t, ok = transitions[states{from, to}]; !ok {
-			return false
-		}
+	t, ok := transitions[states{from, to}]
+	ends := to == verbs.StateReset || to == verbs.StateErr && from != verbs.StateReset
+	if !ok && (!ends || from > verbs.StateErr) {
+		return false
 	}
-	required, optional := t.required[typ], t.optional[typ]
+	required, optional := t.required.of(typ), t.optional.of(typ)
 	return mask&required == required && mask&^(required|optional|verbs.MaskState) == 0
 }
