@@ -235,9 +235,14 @@ func (r *request) opcode(t roce.Transport, first, last bool) roce.Opcode {
 	var o roce.Opcode
 	switch r.info.kind {
 	case opSend:
-		o = sendOpcode(first, last, r.info)
+		if o = roce.RCSendFirst + place(first, last, r.info.imm); last && r.info.inv {
+			o = roce.RCSendLastInvalidate
+			if first {
+				o = roce.RCSendOnlyInvalidate
+			}
+		}
 	case opWrite:
-		o = writeOpcode(first, last, r.info.imm)
+		o = roce.RCWriteFirst + place(first, last, r.info.imm)
 	case opRead:
 		o = roce.RCReadRequest
 	case opAtomicWrite:
@@ -252,38 +257,20 @@ func (r *request) opcode(t roce.Transport, first, last bool) roce.Opcode {
 	return roce.Opcode(t) | o
 }
 
-func sendOpcode(first, last bool, info opInfo) roce.Opcode {
+// place returns the place of a packet in its message, from FIRST: SEND and WRITE have it in the same
+// order in their opcodes.
+func place(first, last, imm bool) roce.Opcode {
+	o := roce.RCSendLast
 	switch {
 	case first && !last:
 		return roce.RCSendFirst
 	case !last:
 		return roce.RCSendMiddle
-	case first && info.imm:
-		return roce.RCSendOnlyImm
-	case first && info.inv:
-		return roce.RCSendOnlyInvalidate
 	case first:
-		return roce.RCSendOnly
-	case info.imm:
-		return roce.RCSendLastImm
-	case info.inv:
-		return roce.RCSendLastInvalidate
+		o = roce.RCSendOnly
 	}
-	return roce.RCSendLast
-}
-
-func writeOpcode(first, last, imm bool) roce.Opcode {
-	switch {
-	case first && !last:
-		return roce.RCWriteFirst
-	case !last:
-		return roce.RCWriteMiddle
-	case first && imm:
-		return roce.RCWriteOnlyImm
-	case first:
-		return roce.RCWriteOnly
-	case imm:
-		return roce.RCWriteLastImm
+	if imm {
+		o++ // with immediate data
 	}
-	return roce.RCWriteLast
+	return o
 }
