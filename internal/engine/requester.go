@@ -400,18 +400,17 @@ func (q *requester) sendDatagram(r *request) bool {
 
 // executeLocal executes LOCAL_INV, BIND_MW and requests of the device.
 func (q *requester) executeLocal(r *request) bool {
-	if r.op == OpDevice {
-		if status := q.init.Execute(r.id, q.inlineData(q.next)); status != verbs.WCSuccess {
-			q.failRequest(r, status)
-			return false
-		}
-	} else if r.op == abi.IB_UVERBS_WR_BIND_MW {
-		if !q.qp.bindMW(&r.bind) {
-			q.failRequest(r, verbs.WCMWBindErr)
-			return false
-		}
-	} else if !q.qp.invalidate(r.key) {
-		q.failRequest(r, verbs.WCLocQPOpErr)
+	status := verbs.WCSuccess
+	switch {
+	case r.op == OpDevice:
+		status = q.init.Execute(r.id, q.inlineData(q.next))
+	case r.op == abi.IB_UVERBS_WR_BIND_MW && !q.qp.bindMW(&r.bind):
+		status = verbs.WCMWBindErr
+	case r.op == abi.IB_UVERBS_WR_LOCAL_INV && !q.qp.invalidate(r.key):
+		status = verbs.WCLocQPOpErr
+	}
+	if status != verbs.WCSuccess {
+		q.failRequest(r, status)
 		return false
 	}
 	r.state = requestDone
