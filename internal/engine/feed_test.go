@@ -303,14 +303,15 @@ func TestRegisterKey(t *testing.T) {
 		key  uint32
 		iova uint64
 		acc  verbs.Access
+		want error
 	}{
-		{"index in use", 0x1234_00, 0, 0},
-		{"index 0", 0x12, 0, 0},
-		{"of a window", 1 << 31, 0, 0},
-		{"wraps around", 0x100, 1<<64 - 4095, 0},
-		{"access", 0x100, 0, verbs.AccessHugeTLB},
+		{"index in use", 0x1234_00, 0, 0, syscall.ENOMEM}, // as a QP number
+		{"index 0", 0x12, 0, 0, syscall.EINVAL},
+		{"of a window", 1 << 31, 0, 0, syscall.EINVAL},
+		{"wraps around", 0x100, 1<<64 - 4095, 0, syscall.EINVAL},
+		{"access", 0x100, 0, verbs.AccessHugeTLB, syscall.EINVAL},
 	} {
-		if _, err := b.pd.RegisterKey(tt.key, mem, tt.iova, tt.acc); !errors.Is(err, syscall.EINVAL) {
+		if _, err := b.pd.RegisterKey(tt.key, mem, tt.iova, tt.acc); !errors.Is(err, tt.want) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}

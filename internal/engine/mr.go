@@ -77,17 +77,10 @@ func checkAccess(access verbs.Access) error {
 // mapped or, where it may be written, read-only or that of a file on a disk, and with EINVAL
 // or EOPNOTSUPP for access that is not supported. The memory must stay mapped until Destroy.
 func (pd *PD) RegisterMR(addr, length, iova uint64, access verbs.Access) (*MR, error) {
-	d := pd.dev
-	if err := d.usable(); err != nil {
-		return nil, err
-	}
 	if err := checkAccess(access); err != nil {
 		return nil, err
 	}
-	if access&verbs.AccessFlushPersistent != 0 {
-		return nil, syscall.EINVAL // this is no persistent memory
-	}
-	if iova+length < iova {
+	if access&verbs.AccessFlushPersistent != 0 || iova+length < iova { // this is no persistent memory
 		return nil, syscall.EINVAL
 	}
 	write := access&accessWritable != 0
@@ -98,15 +91,8 @@ func (pd *PD) RegisterMR(addr, length, iova uint64, access verbs.Access) (*MR, e
 	if write && length > 0 && maps.OnDisk(addr, length) {
 		return nil, syscall.EFAULT
 	}
-	if !pd.use.get() {
-		return nil, syscall.EINVAL
-	}
-	mr := &MR{dev: d, length: length, iova: iova, pd: pd, access: access, mem: mem, valid: true}
-	if !d.mrs.addRandom(mr, &mr.key, minMRIndex, maxMRIndex, maxMR) {
-		pd.use.put()
-		return nil, syscall.ENOMEM
-	}
-	return mr, nil
+	mr := &MR{dev: pd.dev, length: length, iova: iova, pd: pd, access: access, mem: mem, valid: true}
+	return hold(pd, mr, func() bool { return pd.dev.mrs.addRandom(mr, &mr.key, minMRIndex, maxMRIndex, maxMR) })
 }
 
 // RegisterKey registers mem, which peers and work requests address as iova and following, with a
@@ -118,22 +104,11 @@ func (pd *PD) RegisterKey(key uint32, mem []byte, iova uint64, access verbs.Acce
 }
 
 func (pd *PD) register(mr *MR) (*MR, error) {
-	d := pd.dev
-	if err := d.usable(); err != nil {
-		return nil, err
-	}
 	if mr.key>>8 == 0 || isMWKey(mr.key) || mr.iova+mr.length < mr.iova || mr.access&^accessMR != 0 {
 		return nil, syscall.EINVAL
 	}
-	if !pd.use.get() {
-		return nil, syscall.EINVAL
-	}
-	mr.dev, mr.pd, mr.valid = d, pd, true
-	if !d.mrs.put(mr.key>>8, mr) {
-		pd.use.put()
-		return nil, syscall.EINVAL
-	}
-	return mr, nil
+	mr.dev, mr.pd, mr.valid = pd.dev, pd, true
+	return hold(pd, mr, func() bool { return pd.dev.mrs.put(mr.key>>8, mr) })
 }
 
 // RegisterParts is RegisterKey for a region that has no memory but parts of others, one after the
@@ -241,6 +216,22 @@ func (s *span) unlock() {
 	}
 }
 
+// copy copies between the memory and buf, whose beginning it fills, and unlocks the span. It returns
+// the number of bytes, and reports false if access is refused or the memory is not mapped any more.
+func (s *span) copy(buf []byte, toMemory bool) (n int, ok bool) {
+	if s.mr == nil {
+		return 0, false
+	}
+	n = len(s.mem)
+	dst, src := buf[:n], s.mem
+	if toMemory {
+		dst, src = src, dst
+	}
+	ok = copyMemory(dst, src)
+	s.unlock()
+	return n, ok
+}
+
 // find returns the region for a key, locked, or nil. last is the one that the QP has used before:
 // it may have ended, and another one may have its key.
 func (qp *QP) find(last **MR, key uint32, access verbs.Access) *MR {
@@ -257,11 +248,7 @@ func (qp *QP) find(last **MR, key uint32, access verbs.Access) *MR {
 
 // local returns n bytes at addr for a local key: fewer if they are in several parts.
 func (qp *QP) local(key uint32, access verbs.Access, addr, n uint64) span {
-	mr := qp.find(&qp.lastLocal, key, access)
-	if mr == nil {
-		return span{}
-	}
-	return mr.span(qp, access, addr, n, n)
+	return qp.find(&qp.lastLocal, key, access).span(qp, access, addr, n, n)
 }
 
 // remote returns n bytes at va for an access of a peer to length bytes there: fewer if they are in
@@ -270,15 +257,14 @@ func (qp *QP) remote(key uint32, access verbs.Access, va, length, n uint64) span
 	if isMWKey(key) {
 		return qp.window(key, access, va, length, n)
 	}
-	mr := qp.find(&qp.lastRemote, key, access)
+	return qp.find(&qp.lastRemote, key, access).span(qp, access, va, length, n)
+}
+
+// span returns n of length bytes of the region, which is locked, or nil.
+func (mr *MR) span(qp *QP, access verbs.Access, addr, length, n uint64) span {
 	if mr == nil {
 		return span{}
 	}
-	return mr.span(qp, access, va, length, n)
-}
-
-// span returns n of length bytes of the region, which is locked.
-func (mr *MR) span(qp *QP, access verbs.Access, addr, length, n uint64) span {
 	if !mr.inRange(addr, length) {
 		mr.mu.RUnlock()
 		return span{}

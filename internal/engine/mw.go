@@ -39,11 +39,7 @@ const (
 
 // AllocMW makes a memory window.
 func (pd *PD) AllocMW(typ verbs.MWType) (*MW, error) {
-	d := pd.dev
-	if err := d.usable(); err != nil {
-		return nil, err
-	}
-	mw := &MW{dev: d, pd: pd, typ: typ}
+	mw := &MW{dev: pd.dev, pd: pd, typ: typ}
 	switch typ {
 	case verbs.MWType1:
 		mw.state = mwValid
@@ -52,14 +48,7 @@ func (pd *PD) AllocMW(typ verbs.MWType) (*MW, error) {
 	default:
 		return nil, syscall.EINVAL
 	}
-	if !pd.use.get() {
-		return nil, syscall.EINVAL
-	}
-	if !d.mws.addRandom(mw, &mw.key, minMWIndex, maxMWIndex, maxMW) {
-		pd.use.put()
-		return nil, syscall.ENOMEM
-	}
-	return mw, nil
+	return hold(pd, mw, func() bool { return pd.dev.mws.addRandom(mw, &mw.key, minMWIndex, maxMWIndex, maxMW) })
 }
 
 // RKey returns the window's key. Binding changes its last byte.

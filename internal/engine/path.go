@@ -64,25 +64,13 @@ type AH struct {
 
 // CreateAH makes an address handle.
 func (pd *PD) CreateAH(av verbs.AddressVector) (*AH, error) {
-	d := pd.dev
-	if err := d.usable(); err != nil {
-		return nil, err
-	}
-	p, err := d.newPath(av)
+	p, err := pd.dev.newPath(av)
 	if err != nil {
 		return nil, err
 	}
-	if !pd.use.get() {
-		return nil, syscall.EINVAL
-	}
-	ah := &AH{dev: d, pd: pd}
+	ah := &AH{dev: pd.dev, pd: pd}
 	ah.path.Store(p)
-	var ok bool
-	if ah.num, ok = d.ahs.add(ah, 1, maxAH); !ok {
-		pd.use.put()
-		return nil, syscall.ENOMEM
-	}
-	return ah, nil
+	return hold(pd, ah, func() bool { return pd.dev.ahs.add(ah, &ah.num, 1, maxAH) })
 }
 
 // Num returns the number that work requests name the handle by (rxe's ah_num).

@@ -39,6 +39,22 @@ func (c *useCount) end() error {
 	return nil
 }
 
+// hold returns an object that depends on the PD, after add has stored it. add reports false if it
+// has no room, or no free number, for the object.
+func hold[T any](pd *PD, object *T, add func() bool) (*T, error) {
+	if err := pd.dev.usable(); err != nil {
+		return nil, err
+	}
+	if !pd.use.get() {
+		return nil, syscall.EINVAL
+	}
+	if !add() {
+		pd.use.put()
+		return nil, syscall.ENOMEM
+	}
+	return object, nil
+}
+
 // AllocPD makes a protection domain.
 func (d *Device) AllocPD() (*PD, error) {
 	if err := d.usable(); err != nil {

@@ -79,14 +79,8 @@ func (pd *PD) CreateQP(init QPInit) (*QP, error) {
 	qp.out.dev = d
 	qp.requester.qp, qp.requester.init, qp.requester.out = qp, &qp.init, &qp.out
 	qp.responder.qp, qp.responder.init, qp.responder.out = qp, &qp.init, &qp.out
-	switch init.Type {
-	case verbs.RC:
-		qp.transport = roce.RC
-	case verbs.UC:
-		qp.transport = roce.UC
-	case verbs.UD:
-		qp.transport = roce.UD
-	default:
+	var ok bool
+	if qp.transport, ok = transports[init.Type]; !ok {
 		return nil, syscall.EOPNOTSUPP
 	}
 	if init.SendCQ == nil || init.RecvCQ == nil {
@@ -102,18 +96,19 @@ func (pd *PD) CreateQP(init QPInit) (*QP, error) {
 	if err := qp.hold(); err != nil {
 		return nil, err
 	}
-	var ok bool
 	if qp.num = init.Num; qp.num != 0 {
 		ok = d.qps.put(qp.num, qp)
 	} else {
-		qp.num, ok = d.qps.add(qp, minQPNum, maxValue)
+		ok = d.qps.add(qp, &qp.num, minQPNum, maxValue)
 	}
 	if !ok {
-		qp.release()
+		release(qp.uses())
 		return nil, syscall.ENOMEM
 	}
 	return qp, nil
 }
+
+var transports = map[verbs.QPType]roce.Transport{verbs.RC: roce.RC, verbs.UC: roce.UC, verbs.UD: roce.UD}
 
 // checkCap is rxe_qp_chk_cap.
 func checkCap(c verbs.QPCap, srq, fed bool) error {
@@ -146,31 +141,30 @@ func (qp *QP) makeQueues(c verbs.QPCap) verbs.QPCap {
 	return c
 }
 
-// hold counts the QP in the objects that it uses.
-func (qp *QP) hold() error {
-	var held []*useCount
+// uses returns the counts of the objects that the QP uses.
+func (qp *QP) uses() []*useCount {
 	uses := []*useCount{&qp.pd.use, &qp.init.SendCQ.use, &qp.init.RecvCQ.use}
 	if qp.init.SRQ != nil {
 		uses = append(uses, &qp.init.SRQ.use)
 	}
-	for _, u := range uses {
+	return uses
+}
+
+// hold counts the QP in the objects that it uses.
+func (qp *QP) hold() error {
+	uses := qp.uses()
+	for i, u := range uses {
 		if !u.get() {
-			for _, u := range held {
-				u.put()
-			}
+			release(uses[:i])
 			return syscall.EINVAL
 		}
-		held = append(held, u)
 	}
 	return nil
 }
 
-func (qp *QP) release() {
-	qp.pd.use.put()
-	qp.init.SendCQ.use.put()
-	qp.init.RecvCQ.use.put()
-	if qp.init.SRQ != nil {
-		qp.init.SRQ.use.put()
+func release(uses []*useCount) {
+	for _, u := range uses {
+		u.put()
 	}
 }
 
@@ -193,7 +187,7 @@ func (qp *QP) Destroy() error {
 	qp.dev.qps.remove(qp.num) // Acknowledge takes a QP that is missing for one that owes nothing
 	qp.dev.drain(drainWork)
 	qp.dev.timers.remove(qp)
-	qp.release()
+	release(qp.uses())
 	return nil
 }
 

@@ -407,12 +407,7 @@ func (r *responder) write(p *packet, f roce.Flags) fault {
 	}
 	for data := p.Payload; len(data) > 0; {
 		at := r.qp.remote(w.rkey, verbs.AccessRemoteWrite, w.va, uint64(w.left), uint64(len(data)))
-		if at.mr == nil {
-			return faultAccess
-		}
-		n := len(at.mem)
-		ok := copyMemory(at.mem, data[:n])
-		at.unlock()
+		n, ok := at.copy(data, true)
 		if !ok {
 			return faultAccess
 		}

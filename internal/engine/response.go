@@ -172,26 +172,24 @@ func (r *responder) readMemory(rep *reply, payload []byte) bool {
 		// The key is looked up for each packet, as it may be revoked in between (rxe_recheck_mr).
 		n := uint64(len(payload))
 		at := r.qp.remote(rep.rkey, verbs.AccessRemoteRead, rep.va, n, n)
-		if at.mr == nil {
-			return false
-		}
-		n = uint64(len(at.mem))
-		ok := copyMemory(payload[:n], at.mem)
-		at.unlock()
+		got, ok := at.copy(payload, false)
 		if !ok {
 			return false
 		}
-		payload = payload[n:]
-		rep.va += n
+		payload = payload[got:]
+		rep.va += uint64(got)
 	}
 	return true
 }
 
-// done advances behind a request of one packet that is not a SEND or WRITE.
-func (r *responder) done(p *packet) {
+// answer ends a request of one packet that is not a SEND or WRITE: it keeps and sends the answer.
+func (r *responder) answer(p *packet, kind opKind, o roce.Opcode, orig uint64) fault {
+	r.history.keep(p, kind, 1).orig = orig
 	r.msn++
 	r.psn = p.PSN.Add(1)
 	r.inMessage = false
+	r.sendResponse(o, p.PSN, roce.ACKUnlimited, orig)
+	return noFault
 }
 
 // atomic executes a COMPARE SWAP or FETCH ADD. It is atomic to the program's own atomics too, see
@@ -218,11 +216,7 @@ func (r *responder) atomic(p *packet) fault {
 	if !ok {
 		return faultAccess
 	}
-	res := r.history.keep(p, opAtomic, 1)
-	res.orig = orig
-	r.done(p)
-	r.sendResponse(roce.RCAtomicAcknowledge, p.PSN, roce.ACKUnlimited, res.orig)
-	return noFault
+	return r.answer(p, opAtomic, roce.RCAtomicAcknowledge, orig)
 }
 
 // atomicWrite executes an ATOMIC WRITE (Annex A19): 8 bytes that readers see all at once.
@@ -242,10 +236,7 @@ func (r *responder) atomicWrite(p *packet) fault {
 	if !storeWord(w, binary.NativeEndian.Uint64(p.Payload)) {
 		return faultAccess
 	}
-	r.history.keep(p, opAtomicWrite, 1)
-	r.done(p)
-	r.sendResponse(roce.RCReadResponseOnly, p.PSN, roce.ACKUnlimited, 0)
-	return noFault
+	return r.answer(p, opAtomicWrite, roce.RCReadResponseOnly, 0)
 }
 
 // flushMemory executes a FLUSH (Annex A19), which the peer sends after WRITEs to know that their
@@ -254,8 +245,7 @@ func (r *responder) atomicWrite(p *packet) fault {
 func (r *responder) flushMemory(p *packet) fault {
 	va, length := p.RETH.VA, uint64(p.RETH.Length)
 	if p.FETH.Selectivity == roce.FlushRegion { // the range has no meaning
-		mr := r.qp.dev.mrs.get(p.RETH.RKey >> 8)
-		if mr != nil {
+		if mr := r.qp.dev.mrs.get(p.RETH.RKey >> 8); mr != nil {
 			va, length = mr.iova, 0
 		}
 	}
@@ -264,10 +254,7 @@ func (r *responder) flushMemory(p *packet) fault {
 		return faultAccess
 	}
 	at.unlock()
-	r.history.keep(p, opFlush, 1)
-	r.done(p)
-	r.sendResponse(roce.RCReadResponseOnly, p.PSN, roce.ACKUnlimited, 0)
-	return noFault
+	return r.answer(p, opFlush, roce.RCReadResponseOnly, 0)
 }
 
 // repeat answers a request that has been executed before (duplicate_request; IBA, 9.7.5.1.3). Its

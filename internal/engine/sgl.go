@@ -27,22 +27,12 @@ func (qp *QP) copySGL(sges []abi.RxeSge, c *cursor, buf []byte, toMemory bool) c
 			*c = cursor{sge: c.sge + 1}
 			continue
 		}
-		n := min(s.Length-c.off, uint32(len(buf)))
-		at := qp.local(s.Lkey, access, s.Addr+uint64(c.off), uint64(n))
-		if at.mr == nil {
-			return copyInvalid
-		}
-		n = uint32(len(at.mem))
-		dst, src := buf[:n], at.mem
-		if toMemory {
-			dst, src = src, dst
-		}
-		ok := copyMemory(dst, src)
-		at.unlock()
+		at := qp.local(s.Lkey, access, s.Addr+uint64(c.off), uint64(min(s.Length-c.off, uint32(len(buf)))))
+		n, ok := at.copy(buf, toMemory)
 		if !ok {
 			return copyInvalid
 		}
-		c.off += n
+		c.off += uint32(n)
 		buf = buf[n:]
 	}
 	return copyOK

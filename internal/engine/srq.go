@@ -37,10 +37,6 @@ type SRQInit struct {
 
 // CreateSRQ makes a shared receive queue.
 func (pd *PD) CreateSRQ(init SRQInit) (*SRQ, error) {
-	d := pd.dev
-	if err := d.usable(); err != nil {
-		return nil, err
-	}
 	sges := maxSRQSGE
 	if init.Refill != nil {
 		sges = feedSGE
@@ -48,17 +44,9 @@ func (pd *PD) CreateSRQ(init SRQInit) (*SRQ, error) {
 	if init.MaxWR <= 0 || init.MaxWR > maxSRQWR || init.MaxSGE < 0 || init.MaxSGE > sges {
 		return nil, syscall.EINVAL
 	}
-	if !pd.use.get() {
-		return nil, syscall.EINVAL
-	}
-	s := &SRQ{dev: d, pd: pd, maxSGE: max(init.MaxSGE, 1), limit: init.Limit, event: init.Event, refill: init.Refill}
+	s := &SRQ{dev: pd.dev, pd: pd, maxSGE: max(init.MaxSGE, 1), limit: init.Limit, event: init.Event, refill: init.Refill}
 	s.ring = newRing(init.MaxWR, recvSize(s.maxSGE))
-	var ok bool
-	if s.num, ok = d.srqs.add(s, minSRQNum, maxValue); !ok {
-		pd.use.put()
-		return nil, syscall.ENOMEM
-	}
-	return s, nil
+	return hold(pd, s, func() bool { return pd.dev.srqs.add(s, &s.num, minSRQNum, maxValue) })
 }
 
 // recvSize returns the size of a receive request with n SGEs.

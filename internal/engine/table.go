@@ -1,9 +1,11 @@
 package engine
 
 import (
-	"crypto/rand"
-	"encoding/binary"
+	"maps"
+	"slices"
 	"sync"
+
+	"github.com/goverbs/verbs/internal/roce"
 )
 
 // table contains the objects of one kind by number.
@@ -21,13 +23,13 @@ func (t *table[T]) get(n uint32) *T {
 	return v
 }
 
-// add adds v with a number between lo and hi. Numbers are used again as late as possible.
-// It reports false if all numbers are in use.
-func (t *table[T]) add(v *T, lo, hi uint32) (uint32, bool) {
+// add stores in *num a number between lo and hi, and adds v with it. Numbers are used again as late
+// as possible. It reports false if all are in use.
+func (t *table[T]) add(v *T, num *uint32, lo, hi uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if uint32(len(t.m)) > hi-lo {
-		return 0, false
+		return false
 	}
 	n := max(t.next, lo)
 	for ; ; n++ {
@@ -38,9 +40,10 @@ func (t *table[T]) add(v *T, lo, hi uint32) (uint32, bool) {
 			break
 		}
 	}
+	*num = n
 	t.insert(n, v)
 	t.next = n + 1
-	return n, true
+	return true
 }
 
 // addRandom stores in *key a random key whose upper 24 bits are a number between lo and hi,
@@ -52,9 +55,9 @@ func (t *table[T]) addRandom(v *T, key *uint32, lo, hi uint32, limit int) bool {
 		return false
 	}
 	for {
-		n := lo + randomUint32()%(hi-lo+1)
+		n := lo + roce.Random()%(hi-lo+1)
 		if _, used := t.m[n]; !used {
-			*key = n<<8 | randomUint32()&0xff
+			*key = n<<8 | roce.Random()&0xff
 			t.insert(n, v)
 			return true
 		}
@@ -94,15 +97,5 @@ func (t *table[T]) remove(n uint32) bool {
 func (t *table[T]) all() []*T {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	list := make([]*T, 0, len(t.m))
-	for _, v := range t.m {
-		list = append(list, v)
-	}
-	return list
-}
-
-func randomUint32() uint32 {
-	var b [4]byte
-	rand.Read(b[:]) // never fails
-	return binary.NativeEndian.Uint32(b[:])
+	return slices.Collect(maps.Values(t.m))
 }

@@ -1,5 +1,10 @@
 package roce
 
+import (
+	"crypto/rand"
+	"encoding/binary"
+)
+
 // PSN is a packet sequence number: 24 bits, which wrap. It counts packets, and the packets of a
 // READ's answer, not bytes as TCP's sequence numbers do. Of two PSNs one is before the other if it
 // is in the half of the circle behind it (psn_compare of rxe), so at most 2^23 packets may be under
@@ -20,3 +25,10 @@ func (p PSN) Before(q PSN) bool { return int32((p-q)<<8) < 0 }
 
 // After reports whether p is after q.
 func (p PSN) After(q PSN) bool { return int32((p-q)<<8) > 0 }
+
+// Random returns a number that peers cannot guess, for keys, PSNs and communication IDs.
+func Random() uint32 {
+	var b [4]byte
+	rand.Read(b[:]) // never fails
+	return binary.NativeEndian.Uint32(b[:])
+}

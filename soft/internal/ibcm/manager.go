@@ -1,7 +1,6 @@
 package ibcm
 
 import (
-	"crypto/rand"
 	"encoding/binary"
 	"net/netip"
 	"sync"
@@ -70,7 +69,7 @@ func New() *Manager {
 		remoteIDs: map[remoteKey]*ID{},
 		remoteQPs: map[remoteKey]*ID{},
 		requests:  map[requestKey]*ID{},
-		tidHigh:   random(),
+		tidHigh:   roce.Random(),
 	}
 }
 
@@ -195,17 +194,10 @@ func (d *Device) sendQueue() {
 	close(sending)
 }
 
-// random returns a number that peers cannot guess.
-func random() uint32 {
-	var b [4]byte
-	rand.Read(b[:])
-	return binary.NativeEndian.Uint32(b[:])
-}
-
 // newLocalID returns a communication ID that is not in use. 0 means none in messages.
 func (m *Manager) newLocalID() uint32 {
 	for {
-		if id := random(); id != 0 && m.ids[id] == nil {
+		if id := roce.Random(); id != 0 && m.ids[id] == nil {
 			return id
 		}
 	}

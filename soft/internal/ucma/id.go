@@ -3,6 +3,7 @@ package ucma
 import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/roce"
 	"github.com/goverbs/verbs/soft/internal/ibcm"
 )
 
@@ -70,7 +71,7 @@ type connection struct {
 
 // newID makes an ID (__rdma_create_id).
 func (m *Manager) newID(space uint16, typ verbs.QPType) *id {
-	return &id{m: m, space: space, typ: typ, connection: connection{psn: randomPSN()}}
+	return &id{m: m, space: space, typ: typ, connection: connection{psn: roce.Random() & uint32(roce.PSNMask)}}
 }
 
 // datagram reports whether the ID is for datagrams.

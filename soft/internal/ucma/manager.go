@@ -1,8 +1,6 @@
 package ucma
 
 import (
-	"crypto/rand"
-	"encoding/binary"
 	"net/netip"
 	"slices"
 
@@ -144,11 +142,4 @@ func (m *Manager) findSource(dst netip.Addr) (netip.Addr, error) {
 	m.unlock()
 	defer m.lock()
 	return m.route(dst, devices)
-}
-
-// randomPSN returns a packet sequence number that peers cannot guess.
-func randomPSN() uint32 {
-	var b [4]byte
-	rand.Read(b[:])
-	return binary.NativeEndian.Uint32(b[:]) & 0xffffff
 }
