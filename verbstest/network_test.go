@@ -389,7 +389,7 @@ func TestFilterSeesPackets(t *testing.T) {
 	}{
 		{roce.Packet{Opcode: roce.RCSendFirst}, Send, "", true, false},
 		{roce.Packet{Opcode: roce.RCSendMiddle}, Send, "", false, false},
-		{roce.Packet{Opcode: roce.UCSendLastImm}, Send, "", false, true},
+		{roce.Packet{Opcode: roce.Opcode(roce.UC) | roce.RCSendLastImm}, Send, "", false, true},
 		{roce.Packet{Opcode: roce.RCWriteOnly}, Write, "", true, true},
 		{roce.Packet{Opcode: roce.RCReadRequest}, ReadRequest, "", true, true},
 		{roce.Packet{Opcode: roce.RCReadResponseMiddle}, ReadResponse, "", false, false},

@@ -332,7 +332,7 @@ func TestWireResponder(t *testing.T) {
 				func(p *roce.Packet) { p.DestQP = 1 },
 				func(p *roce.Packet) { p.DestQP = multicastQPN },
 				func(p *roce.Packet) { p.DestQP = 0x123456 },
-				func(p *roce.Packet) { p.Opcode = roce.UCWriteOnly },
+				func(p *roce.Packet) { p.Opcode = roce.Opcode(roce.UC) | roce.RCWriteOnly },
 				func(p *roce.Packet) { p.Opcode = roce.UDSendOnly },
 				func(p *roce.Packet) { p.Opcode = roce.CNP },
 			} {

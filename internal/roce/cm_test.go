@@ -333,7 +333,7 @@ func TestCMRoundTrip(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, m) {
 			t.Fatalf("%T, %v:\n%+v\n%+v", m, err, got, m)
 		}
-		if h != (MADHeader{1, 7, 2, 3, 0, 0, uint64(i), m.Attr(), h.Modifier}) {
+		if h != (MADHeader{BaseVersion: 1, Class: 7, ClassVersion: 2, Method: 3, TID: uint64(i), Attr: m.Attr(), Modifier: h.Modifier}) {
 			t.Errorf("header %+v", h)
 		}
 		clear(b)

@@ -43,6 +43,7 @@ type MADHeader struct {
 	ClassSpecific uint16
 	TID           uint64 // transaction
 	Attr          CMAttr
+	_             uint16
 	Modifier      uint32
 }
 
@@ -82,14 +83,8 @@ func (a CMAttr) String() string {
 
 // Append appends the header to dst.
 func (h *MADHeader) Append(dst []byte) []byte {
-	be := binary.BigEndian
-	dst = append(dst, h.BaseVersion, h.Class, h.ClassVersion, h.Method)
-	dst = be.AppendUint16(dst, h.Status)
-	dst = be.AppendUint16(dst, h.ClassSpecific)
-	dst = be.AppendUint64(dst, h.TID)
-	dst = be.AppendUint16(dst, uint16(h.Attr))
-	dst = be.AppendUint16(dst, 0)
-	return be.AppendUint32(dst, h.Modifier)
+	dst, _ = binary.Append(dst, binary.BigEndian, h) // no error: all fields have fixed sizes
+	return dst
 }
 
 // Decode decodes the header of the management datagram b.
@@ -97,18 +92,7 @@ func (h *MADHeader) Decode(b []byte) error {
 	if len(b) != MADSize {
 		return ErrMADLength
 	}
-	be := binary.BigEndian
-	*h = MADHeader{
-		BaseVersion:   b[0],
-		Class:         b[1],
-		ClassVersion:  b[2],
-		Method:        b[3],
-		Status:        be.Uint16(b[4:]),
-		ClassSpecific: be.Uint16(b[6:]),
-		TID:           be.Uint64(b[8:]),
-		Attr:          CMAttr(be.Uint16(b[16:])),
-		Modifier:      be.Uint32(b[20:]),
-	}
+	binary.Decode(b, binary.BigEndian, h)
 	return nil
 }
 
@@ -130,17 +114,24 @@ type CMMessage interface {
 	fields(*cmWire)
 }
 
+var messages = map[CMAttr]func() CMMessage{
+	AttrREQ:     func() CMMessage { return new(REQ) },
+	AttrMRA:     func() CMMessage { return new(MRA) },
+	AttrREJ:     func() CMMessage { return new(REJ) },
+	AttrREP:     func() CMMessage { return new(REP) },
+	AttrRTU:     func() CMMessage { return new(RTU) },
+	AttrDREQ:    func() CMMessage { return new(DREQ) },
+	AttrDREP:    func() CMMessage { return new(DREP) },
+	AttrSIDRREQ: func() CMMessage { return new(SIDRREQ) },
+	AttrSIDRREP: func() CMMessage { return new(SIDRREP) },
+}
+
 // AppendCM appends the management datagram of a message to dst. Bits of a field above its
 // size on the wire are not encoded. AppendCM fails with ErrPrivateData.
 func AppendCM(dst []byte, tid uint64, m CMMessage) ([]byte, error) {
 	var mad [MADSize]byte
 	h := MADHeader{
-		BaseVersion:  MADVersion,
-		Class:        CMClass,
-		ClassVersion: CMClassVersion,
-		Method:       MethodSend,
-		TID:          tid,
-		Attr:         m.Attr(),
+		BaseVersion: MADVersion, Class: CMClass, ClassVersion: CMClassVersion, Method: MethodSend, TID: tid, Attr: m.Attr(),
 	}
 	h.Append(mad[:0])
 	w := cmWire{mad: &mad, write: true}
@@ -160,28 +151,11 @@ func DecodeCM(b []byte) (h MADHeader, m CMMessage, err error) {
 	if h.BaseVersion != MADVersion || h.Class != CMClass || h.ClassVersion != CMClassVersion || h.Method != MethodSend {
 		return h, nil, ErrNotCM
 	}
-	switch h.Attr {
-	case AttrREQ:
-		m = new(REQ)
-	case AttrMRA:
-		m = new(MRA)
-	case AttrREJ:
-		m = new(REJ)
-	case AttrREP:
-		m = new(REP)
-	case AttrRTU:
-		m = new(RTU)
-	case AttrDREQ:
-		m = new(DREQ)
-	case AttrDREP:
-		m = new(DREP)
-	case AttrSIDRREQ:
-		m = new(SIDRREQ)
-	case AttrSIDRREP:
-		m = new(SIDRREP)
-	default:
+	empty, ok := messages[h.Attr]
+	if !ok {
 		return h, nil, ErrMessage
 	}
+	m = empty()
 	m.fields(&cmWire{mad: (*[MADSize]byte)(b)})
 	return h, m, nil
 }

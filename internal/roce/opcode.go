@@ -45,26 +45,13 @@ const (
 	RCAtomicWrite        Opcode = 0x1d
 )
 
-// The opcodes of the unreliable connection.
+// The opcodes of the unreliable connection, from the first to the last, are those of the reliable
+// connection's SENDs and WRITEs in Transport UC. The unreliable datagram has two.
 const (
-	UCSendFirst    Opcode = 0x20
-	UCSendMiddle   Opcode = 0x21
-	UCSendLast     Opcode = 0x22
-	UCSendLastImm  Opcode = 0x23
-	UCSendOnly     Opcode = 0x24
-	UCSendOnlyImm  Opcode = 0x25
-	UCWriteFirst   Opcode = 0x26
-	UCWriteMiddle  Opcode = 0x27
-	UCWriteLast    Opcode = 0x28
-	UCWriteLastImm Opcode = 0x29
-	UCWriteOnly    Opcode = 0x2a
-	UCWriteOnlyImm Opcode = 0x2b
-)
-
-// The opcodes of the unreliable datagram.
-const (
-	UDSendOnly    Opcode = 0x64
-	UDSendOnlyImm Opcode = 0x65
+	UCSendFirst    = Opcode(UC) | RCSendFirst
+	UCWriteOnlyImm = Opcode(UC) | RCWriteOnlyImm
+	UDSendOnly     = Opcode(UD) | RCSendOnly
+	UDSendOnlyImm  = Opcode(UD) | RCSendOnlyImm
 )
 
 // CNP is the congestion notification packet of RoCEv2 (Annex A17.9.3): a BTH and 16 reserved bytes,
@@ -168,7 +155,7 @@ var opcodes = [256]opcodeInfo{
 }
 
 func init() {
-	for o := UCSendFirst; o <= UCWriteOnlyImm; o++ { // SENDs and WRITEs have the codes and headers of RC's
+	for o := UCSendFirst; o <= UCWriteOnlyImm; o++ { // with the headers of RC's
 		opcodes[o] = opcodes[o-UCSendFirst]
 	}
 }

@@ -39,7 +39,7 @@ func TestString(t *testing.T) {
 			"RC SEND_LAST_INVALIDATE qp 0x1 psn 0 invalidates 0x99 + 1 bytes",
 		},
 		{
-			Packet{Opcode: UCSendOnlyImm, PKey: DefaultPKey, DestQP: 2, Imm: [4]byte{0, 1, 2, 3}},
+			Packet{Opcode: Opcode(UC) | RCSendOnlyImm, PKey: DefaultPKey, DestQP: 2, Imm: [4]byte{0, 1, 2, 3}},
 			"UC SEND_ONLY_IMM qp 0x2 psn 0 imm 0x00010203 + 0 bytes",
 		},
 		{
