@@ -86,7 +86,7 @@ func (w *wire) anotherQP() *conn {
 // request makes a READ or a WRITE of 8 bytes.
 func (w *wire) request(qp *conn, o roce.Opcode, psn roce.PSN) netif.Packet {
 	p := roce.Packet{
-		Opcode: o, PSN: psn, AckReq: true, PKey: defaultPKey, DestQP: qp.Num(),
+		Opcode: o, PSN: psn, AckReq: true, PKey: roce.DefaultPKey, DestQP: qp.Num(),
 		RETH: roce.RETH{VA: w.n.addr(0), RKey: w.n.mr.RKey(), Length: 8},
 	}
 	if o == roce.RCWriteOnly {
@@ -145,7 +145,7 @@ func TestAnswersOfTwoAddresses(t *testing.T) {
 	src := netip.AddrPortFrom(addrB, roce.Port)
 	packet := func(to netip.Addr, qp *conn) netif.Packet {
 		dst := netip.AddrPortFrom(to, roce.Port)
-		p := roce.Packet{Opcode: roce.RCWriteOnly, PSN: wirePSN - 1, AckReq: true, PKey: defaultPKey, DestQP: qp.Num()}
+		p := roce.Packet{Opcode: roce.RCWriteOnly, PSN: wirePSN - 1, AckReq: true, PKey: roce.DefaultPKey, DestQP: qp.Num()}
 		return netif.Packet{Src: src, Dst: dst, Data: must(roce.NewFlow(src, dst))(t).AppendICRC(p.Append(nil), 0), IDKnown: true}
 	}
 	for i := range qps {

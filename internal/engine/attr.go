@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/roce"
 )
 
 // capFlags are rxe's (RXE_DEVICE_CAP_FLAGS).
@@ -90,13 +91,13 @@ func (d *Device) PKey(i int) (uint16, error) {
 	if i != 0 {
 		return 0, syscall.EINVAL
 	}
-	return defaultPKey, nil
+	return roce.DefaultPKey, nil
 }
 
 // checkPKey checks the partition of a packet. The bit of full membership is not compared,
 // because the device is a full member.
 func (d *Device) checkPKey(p *packet) bool {
-	if p.PKey&0x7fff == defaultPKey&0x7fff {
+	if p.PKey&0x7fff == roce.DefaultPKey&0x7fff {
 		return true
 	}
 	saturate(&d.violations.pkeys)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"net/netip"
@@ -82,15 +83,11 @@ func New(cfg Config) (*Device, error) {
 	}
 	d := &Device{cfg: cfg, start: time.Now()}
 	d.gids.set(nil)
-	if d.cfg.Port == 0 {
-		d.cfg.Port = roce.Port
-	}
-	if d.cfg.NodeGUID == (verbs.GUID{}) {
+	d.cfg.Port = cmp.Or(cfg.Port, roce.Port)
+	if cfg.NodeGUID == (verbs.GUID{}) {
 		d.cfg.NodeGUID = guidOf(cfg.Addrs[0])
 	}
-	if d.cfg.SysImageGUID == (verbs.GUID{}) {
-		d.cfg.SysImageGUID = d.cfg.NodeGUID
-	}
+	d.cfg.SysImageGUID = cmp.Or(cfg.SysImageGUID, d.cfg.NodeGUID)
 	d.batches.New = func() any { return newBatch() }
 	d.packets.New = func() any { return new(packet) }
 	for _, a := range cfg.Addrs {
@@ -106,8 +103,8 @@ func New(cfg Config) (*Device, error) {
 		d.gids.close()
 		return nil, fmt.Errorf("device %s: %w", cfg.Name, err)
 	}
-	d.timers.init()
-	d.mads.init()
+	d.timers.wake = make(chan struct{}, 1)
+	d.mads.wait.L = &d.mads.mu
 	d.workers.Go(d.worker)
 	d.workers.Go(d.mads.serve)
 	for _, p := range d.gids.all() {
@@ -261,18 +258,11 @@ func (d *Device) usable() error {
 	return nil
 }
 
-// OnEvent sets the function that is called for events of the device and its port. Nil
-// sets none.
-func (d *Device) OnEvent(f func(verbs.AsyncEventType)) {
-	if f == nil {
-		d.event.Store(nil)
-		return
-	}
-	d.event.Store(&f)
-}
+// OnEvent sets the function that is called for events of the device and its port. Nil sets none.
+func (d *Device) OnEvent(f func(verbs.AsyncEventType)) { d.event.Store(&f) }
 
 func (d *Device) report(t verbs.AsyncEventType) {
-	if f := d.event.Load(); f != nil {
+	if f := d.event.Load(); f != nil && *f != nil {
 		(*f)(t)
 	}
 }
@@ -289,7 +279,7 @@ func (d *Device) Remove() {
 	for _, qp := range d.qps.all() {
 		qp.fail()
 	}
-	d.drain(drainWork)
+	d.drain()
 	d.counters.add(linkDowned, 1)
 	d.report(verbs.EventPortErr)
 	d.report(verbs.EventDeviceFatal)
@@ -325,7 +315,7 @@ func (d *Device) worker() {
 		if !ok {
 			return
 		}
-		d.drain(drainWork)
+		d.drain()
 		fire := timer.C
 		if wait == forever {
 			fire = nil

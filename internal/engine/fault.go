@@ -47,7 +47,7 @@ func (r *responder) refuse(p *packet, f fault) {
 	// Class A: this side's receive is wrong, which the peer cannot know: a remote operational error
 	// for it.
 	case faultReceive:
-		r.endWithNAK(p, roce.NAKRemoteOp, r.qp.either(verbs.WCLocQPOpErr, verbs.WCLocProtErr), verbs.EventQPFatal)
+		r.endWithNAK(p, roce.NAKRemoteOp, r.qp.localFault(), verbs.EventQPFatal)
 	case faultRoom:
 		r.endWithNAK(p, roce.NAKInvalid, verbs.WCLocLenErr, verbs.EventQPReqErr)
 	case faultKey: // class J: the data has arrived, so the peer gets an acknowledgement; only this side fails
@@ -80,7 +80,7 @@ func (r *responder) refuseUnreliable(p *packet, f fault) {
 	switch f {
 	case faultReceive, faultInvalid, faultRoom:
 		if r.recv.active {
-			status := r.qp.either(verbs.WCLocQPOpErr, verbs.WCLocProtErr)
+			status := r.qp.localFault()
 			if f == faultRoom {
 				status = verbs.WCLocLenErr
 			}

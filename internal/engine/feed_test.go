@@ -12,6 +12,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/host"
+	"github.com/goverbs/verbs/internal/roce"
 )
 
 // guest is what a device model has of its guest: queues of any length, and completions.
@@ -414,7 +415,7 @@ func TestQP1OfADeviceModel(t *testing.T) {
 			t.Errorf("QP %d of type %v is made", init.Num, init.Type)
 		}
 	}
-	gsi.connect(gsi, func(q *verbs.QPAttr) { q.QKey = gsiQKey })
+	gsi.connect(gsi, func(q *verbs.QPAttr) { q.QKey = roce.GSIQKey })
 	mads := make(chan *MAD, 1)
 	soft.dev.OnMAD(func(m *MAD) { mads <- m })
 	a.recv(1, a.n.sge(0, 512))
@@ -428,7 +429,7 @@ func TestQP1OfADeviceModel(t *testing.T) {
 	a.add(func(w *abi.RxeSendWqe, _ []abi.RxeSge, inline []byte) {
 		w.Wr.Opcode, w.Wr.SendFlags = abi.IB_UVERBS_WR_SEND, sendInline
 		w.Dma.Length = uint32(copy(inline, "a datagram"))
-		*w.Wr.Wr.Ud() = abi.RxeSendWrWrUd{RemoteQpn: 1, RemoteQkey: gsiQKey, AhNum: ah.Num()}
+		*w.Wr.Wr.Ud() = abi.RxeSendWrWrUd{RemoteQpn: 1, RemoteQkey: roce.GSIQKey, AhNum: ah.Num()}
 	})
 	gsi.Doorbell()
 	select {

@@ -14,7 +14,7 @@ import (
 func TestIdents(t *testing.T) {
 	w := newWire(t, verbs.RC)
 	w.qp.Destroy() // nothing is answered
-	p := roce.Packet{Opcode: roce.RCSendOnly, PSN: wirePSN, PKey: defaultPKey, DestQP: w.qp.Num()}
+	p := roce.Packet{Opcode: roce.RCSendOnly, PSN: wirePSN, PKey: roce.DefaultPKey, DestQP: w.qp.Num()}
 	r := newReceiver(w.n.dev, w.n.dev.gids.at(0))
 	accepted := func(id uint16) bool {
 		np := netif.Packet{Src: w.port.Addr(), Dst: w.n.dev.gids.at(0).local, Data: w.flow.AppendICRC(p.Append(nil), id)}

@@ -54,7 +54,7 @@ func TestTimeoutToItself(t *testing.T) {
 	}
 	time.Sleep(20 * time.Millisecond) // the answer waits
 	q.done(items)
-	n.dev.drain(drainWork)
+	n.dev.drain()
 	n.cq.expect(t, 1, verbs.WCSuccess)
 	// A peer that does not answer is found nevertheless.
 	y.mustModify(&verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState)

@@ -25,10 +25,7 @@ const (
 	maxMW         = maxValue - (maxValue >> 1) - 1
 	maxMessage    = 1 << 31
 	gidTableLen   = 1024
-	defaultPKey   = 0xffff
-	gsiQKey       = 0x80010000 // of QP 1, see roce.GSIQKey
 	multicastQPN  = 0xffffff
-	madSize       = 256
 	vendorID      = 0xffffff
 	ackDelay      = 15
 )

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -14,20 +15,12 @@ import (
 // of devices talk to each other: a queue of datagrams, which one goroutine passes to the handler.
 type mads struct {
 	mu      sync.Mutex
-	wait    *sync.Cond
+	wait    sync.Cond
 	queue   []*MAD
 	handler func(*MAD)
 	refused func(dst netip.Addr, mad []byte)
 	closed  bool
 	psn     roce.PSN // of the next datagram that is sent
-}
-
-func (m *mads) init() { m.wait = sync.NewCond(&m.mu) }
-
-func (m *mads) setHandler(f func(*MAD)) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.handler = f
 }
 
 // add queues a datagram. It reports false if the queue is full.
@@ -59,12 +52,11 @@ func (m *mads) serve() {
 		mad, handler := m.queue[0], m.handler
 		m.queue[0] = nil
 		m.queue = m.queue[1:]
-		if handler == nil {
-			continue
+		if handler != nil {
+			m.mu.Unlock()
+			handler(mad)
+			m.mu.Lock()
 		}
-		m.mu.Unlock()
-		handler(mad)
-		m.mu.Lock()
 	}
 }
 
@@ -81,18 +73,18 @@ func (d *Device) receiveMAD(p *packet) {
 		return
 	}
 	// QP 1 has a Q_Key that all know, with the bit that keeps programs from using it themselves.
-	if p.DETH.QKey != gsiQKey {
+	if p.DETH.QKey != roce.GSIQKey {
 		saturate(&d.violations.qkeys)
 		return
 	}
 	port := d.gids.of(p.dst)
-	if port == nil || len(p.Payload) > madSize {
+	if port == nil || len(p.Payload) > roce.MADSize {
 		return
 	}
 	d.counters.add(receivedPackets, 1)
 	mad := &MAD{
 		GIDIndex: port.index, Src: p.src, SrcQP: p.DETH.SrcQP, TrafficClass: p.tos,
-		Data: append([]byte(nil), p.Payload...),
+		Data: bytes.Clone(p.Payload),
 	}
 	if !d.mads.add(mad) {
 		d.counters.add(outOfBuffer, 1)
@@ -111,7 +103,11 @@ type MAD struct {
 // OnMAD sets the function that is called for each datagram that QP 1 receives. It is
 // called from a goroutine of its own, one datagram at a time and without locks, so it may
 // call the engine, except Close. Nil sets none: datagrams are then dropped.
-func (d *Device) OnMAD(f func(*MAD)) { d.mads.setHandler(f) }
+func (d *Device) OnMAD(f func(*MAD)) {
+	d.mads.mu.Lock()
+	defer d.mads.mu.Unlock()
+	d.mads.handler = f
+}
 
 // OnRefused sets the function that is called when a host has refused a datagram of SendMAD, as it
 // has no RoCE device: with the destination and the beginning of the datagram that the host has
@@ -146,7 +142,7 @@ func (d *Device) SendMAD(gidIndex int, dst netip.Addr, tos uint8, mad []byte) er
 		return err
 	}
 	from := d.gids.at(gidIndex)
-	if from == nil || len(mad) > madSize {
+	if from == nil || len(mad) > roce.MADSize {
 		return syscall.EINVAL
 	}
 	p, err := d.pathTo(from, dst.Unmap().WithZone(""), verbs.AddressVector{TrafficClass: tos})
@@ -157,18 +153,18 @@ func (d *Device) SendMAD(gidIndex int, dst netip.Addr, tos uint8, mad []byte) er
 	psn := d.mads.psn
 	d.mads.psn = psn.Add(1)
 	d.mads.mu.Unlock()
-	pkt := &packet{Packet: roce.Packet{
-		Opcode: roce.UDSendOnly, PKey: defaultPKey, DestQP: 1, PSN: psn,
-		DETH: roce.DETH{QKey: gsiQKey, SrcQP: 1}, Payload: mad,
-	}}
+	pkt := roce.Packet{
+		Opcode: roce.UDSendOnly, PKey: roce.DefaultPKey, DestQP: roce.GSIQP, PSN: psn,
+		DETH: roce.DETH{QKey: roce.GSIQKey, SrcQP: roce.GSIQP}, Payload: mad,
+	}
 	d.counters.add(sentPackets, 1)
 	if p.local { // behind the packets that the device's QPs have sent: the end of a connection behind its data
 		own := d.getPacket(len(mad))
-		own.Packet = pkt.Packet
+		own.Packet = pkt
 		copy(own.buf, mad)
 		own.setAddrs(p)
 		d.push([]work{{pkt: own}})
-		d.drain(drainWork)
+		d.drain()
 		return nil
 	}
 	if r, ok := p.port.net.(netif.Refusals); ok {

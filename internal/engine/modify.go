@@ -32,7 +32,7 @@ func (qp *QP) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	qp.lock()
 	err = qp.set(attr, mask, p)
 	qp.unlock()
-	qp.dev.drain(drainWork)
+	qp.dev.drain()
 	return err
 }
 

@@ -61,7 +61,7 @@ func datagramPacket(t testing.TB, src, dst netip.AddrPort, qpn uint32) netif.Pac
 	t.Helper()
 	flow := must(roce.NewFlow(src, dst))(t)
 	p := roce.Packet{
-		Opcode: roce.UDSendOnly, PKey: defaultPKey, DestQP: qpn, Payload: []byte("datagram"),
+		Opcode: roce.UDSendOnly, PKey: roce.DefaultPKey, DestQP: qpn, Payload: []byte("datagram"),
 		DETH: roce.DETH{QKey: testQKey, SrcQP: 99},
 	}
 	return netif.Packet{Src: src, Dst: dst, Data: flow.AppendICRC(p.Append(nil), 0), IDKnown: true}

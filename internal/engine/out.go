@@ -54,7 +54,7 @@ func (o *out) begin(p *path, h *roce.Packet, n int) (g outgoing) {
 	h.Pad = roce.PadLen(n)
 	// All packets are of the default partition: RoCE has no subnet manager that would set up others
 	// (Annex A17.7.1).
-	h.PKey = defaultPKey
+	h.PKey = roce.DefaultPKey
 	if p.local {
 		g.pkt = o.dev.getPacket(n)
 		g.pkt.Packet = *h
@@ -119,18 +119,20 @@ func (o *out) sendBuffer(p *path, buf []byte, n int) {
 
 // own adds work for a QP of the device.
 func (o *out) own(w work) {
+	b := o.anyBatch()
+	b.own = append(b.own, w)
+}
+
+func (o *out) anyBatch() *batch {
 	if o.batch == nil {
 		o.batch = o.dev.batches.Get().(*batch)
 	}
-	o.batch.own = append(o.batch.own, w)
+	return o.batch
 }
 
 // batchFor returns the batch for packets through a port.
 func (o *out) batchFor(p *port) *batch {
-	if o.batch == nil {
-		o.batch = o.dev.batches.Get().(*batch)
-	}
-	if o.batch.port != p {
+	if o.anyBatch().port != p {
 		o.flush()
 		o.batch.port = p
 	}

@@ -185,7 +185,7 @@ func (qp *QP) Destroy() error {
 	qp.responder.drop()
 	qp.unlock()
 	qp.dev.qps.remove(qp.num) // Acknowledge takes a QP that is missing for one that owes nothing
-	qp.dev.drain(drainWork)
+	qp.dev.drain()
 	qp.dev.timers.remove(qp)
 	release(qp.uses())
 	return nil
@@ -202,7 +202,7 @@ func (d *Device) Acknowledge(num uint32) {
 	qp.lock()
 	qp.responder.sendAck()
 	qp.unlock()
-	d.drain(drainWork)
+	d.drain()
 }
 
 // Doorbell processes the send queue after requests were added to it, and flushes the
@@ -219,7 +219,7 @@ func (qp *QP) Doorbell() error {
 	}
 	qp.responder.sendAck()
 	qp.unlock()
-	qp.dev.drain(drainWork)
+	qp.dev.drain()
 	return nil
 }
 
@@ -260,12 +260,12 @@ func (qp *QP) failOversize() {
 	}
 }
 
-// either returns the status of a failure, rxe's or that of the InfiniBand Architecture.
-func (qp *QP) either(rxe, iba verbs.WCStatus) verbs.WCStatus {
+// localFault returns the status of a failure of local memory, rxe's or InfiniBand's, see QPInit.
+func (qp *QP) localFault() verbs.WCStatus {
 	if qp.init.Strict {
-		return iba
+		return verbs.WCLocProtErr
 	}
-	return rxe
+	return verbs.WCLocQPOpErr
 }
 
 // fail moves the QP to the error state, where requests are flushed.

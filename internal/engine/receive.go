@@ -69,7 +69,7 @@ func (r *receiver) receive(pkts []netif.Packet) {
 	}
 	r.release(qp, few)
 	r.answer()
-	r.dev.drain(drainWork)
+	r.dev.drain()
 }
 
 // release ends work on a QP, which may be nil.

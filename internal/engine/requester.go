@@ -210,7 +210,7 @@ func (q *requester) sendNext(r *request) bool {
 	o := q.out.begin(q.qp.path, &h, payload)
 	if !q.gather(r, o.payload) {
 		q.out.abort(&o)
-		q.failRequest(r, q.qp.either(verbs.WCLocQPOpErr, verbs.WCLocProtErr))
+		q.failRequest(r, q.qp.localFault())
 		return false
 	}
 	q.out.send(&o, &h)
@@ -389,7 +389,7 @@ func (q *requester) sendDatagram(r *request) bool {
 	o := q.out.begin(ah.path.Load(), &h, int(r.length))
 	if !q.gather(r, o.payload) {
 		q.out.abort(&o)
-		q.failRequest(r, q.qp.either(verbs.WCLocQPOpErr, verbs.WCLocProtErr))
+		q.failRequest(r, q.qp.localFault())
 		return false
 	}
 	q.out.send(&o, &h)

@@ -18,8 +18,6 @@ type timers struct {
 	wake   chan struct{}
 }
 
-func (t *timers) init() { t.wake = make(chan struct{}, 1) }
-
 // timer is the part of a QP that timers has.
 type timer struct {
 	at  time.Duration

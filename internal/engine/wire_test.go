@@ -58,7 +58,7 @@ func newWire(t *testing.T, typ verbs.QPType, change ...func(*verbs.QPAttr)) *wir
 func (w *wire) send(pkts ...roce.Packet) {
 	var data [][]byte
 	for _, p := range pkts {
-		p.PKey, p.DestQP = defaultPKey, w.qp.Num()
+		p.PKey, p.DestQP = roce.DefaultPKey, w.qp.Num()
 		data = append(data, w.flow.AppendICRC(p.Append(nil), 0))
 	}
 	w.sendRaw(data...)
@@ -325,7 +325,7 @@ func TestWireResponder(t *testing.T) {
 		}},
 		{"ignored", func(w *wire) {
 			good := write(w, wirePSN, "a")
-			good.PKey, good.DestQP = defaultPKey, w.qp.Num()
+			good.PKey, good.DestQP = roce.DefaultPKey, w.qp.Num()
 			for _, change := range []func(p *roce.Packet){
 				func(p *roce.Packet) { p.PKey = 0x1234 },
 				func(p *roce.Packet) { p.DestQP = 0 },

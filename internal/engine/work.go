@@ -91,9 +91,9 @@ func (q *workQueue) done(items []work) bool {
 	return len(q.items) > 0
 }
 
-// drain processes the work queue. After most items it leaves the rest to the worker.
-func (d *Device) drain(most int) {
-	for {
+// drain processes the work queue. After drainWork items it leaves the rest to the worker.
+func (d *Device) drain() {
+	for left := drainWork; ; {
 		items := d.work.take()
 		if items == nil {
 			return
@@ -101,8 +101,8 @@ func (d *Device) drain(most int) {
 		for rest := items; len(rest) > 0; {
 			rest = rest[d.processQP(rest):]
 		}
-		most -= len(items)
-		if more := d.work.done(items); more && most <= 0 {
+		left -= len(items)
+		if more := d.work.done(items); more && left <= 0 {
 			d.timers.signal()
 			return
 		}
