@@ -72,10 +72,8 @@ func (p *Packet) String() string {
 
 // decode sets the fields.
 func (p *Packet) decode(h *header) {
-	p.Number, p.Time, p.Src, p.Dst, p.TOS, p.Data = h.number, h.sent, h.src, h.dst, h.tos, h.data
+	*p = Packet{Number: h.number, Time: h.sent, Src: h.src, Dst: h.dst, TOS: h.tos, Data: h.data}
 	d := &p.decoded
-	*d = roce.Packet{}
-	p.Kind, p.QP, p.PSN, p.First, p.Last, p.PayloadLen, p.CM = Other, 0, 0, false, false, 0, ""
 	if p.err = d.Decode(p.Data); p.err != nil {
 		return
 	}
@@ -91,20 +89,18 @@ func (p *Packet) decode(h *header) {
 }
 
 func kindOf(d *roce.Packet) Kind {
-	switch d.Opcode {
-	case roce.RCAcknowledge:
-		switch d.AETH.Syndrome.Class() {
-		case roce.ClassACK:
-			return Ack
-		case roce.ClassRNRNAK:
-			return RNRNak
-		}
-		return Nak
-	case roce.RCAtomicAcknowledge:
+	switch class := d.AETH.Syndrome.Class(); {
+	case d.Opcode == roce.RCAtomicAcknowledge:
 		return AtomicResponse
-	}
-	if d.Opcode.Transport() == roce.UD {
+	case d.Opcode.Transport() == roce.UD:
 		return Datagram
+	case d.Opcode != roce.RCAcknowledge:
+	case class == roce.ClassACK:
+		return Ack
+	case class == roce.ClassRNRNAK:
+		return RNRNak
+	default:
+		return Nak
 	}
 	for _, k := range flagKinds {
 		if d.Opcode.Has(k.flag) {
@@ -121,4 +117,37 @@ var flagKinds = []struct {
 }{
 	{roce.IsResponse, ReadResponse}, {roce.IsSend, Send}, {roce.IsAtomicWrite, AtomicWrite}, {roce.IsWrite, Write},
 	{roce.IsRead, ReadRequest}, {roce.IsAtomic, Atomic}, {roce.IsFlush, Flush},
+}
+
+// Filter decides what happens to a packet. Calls are made one after the other, in the order of
+// packets, and must not block. A filter can call the methods of the network except Close; it must
+// not use the devices on it, except from another goroutine.
+type Filter func(p *Packet) Action
+
+// Action is what happens to a packet. The zero Action passes it on to the link.
+type Action struct {
+	Drop    bool
+	Copies  int           // delivered in addition
+	Delay   time.Duration // in addition to the link's; later packets overtake this one
+	Corrupt bool          // one bit that the ICRC covers is changed
+}
+
+// The most common actions.
+var (
+	Pass = Action{}
+	Drop = Action{Drop: true}
+)
+
+// Nth returns a filter that does something with the nth packet that matches, from 1, and passes
+// all others.
+func Nth(n int, match func(p *Packet) bool, a Action) Filter {
+	seen := 0
+	return func(p *Packet) Action {
+		if match(p) {
+			if seen++; seen == n {
+				return a
+			}
+		}
+		return Pass
+	}
 }

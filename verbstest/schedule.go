@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/goverbs/verbs/internal/roce"
@@ -49,12 +50,7 @@ type schedule struct {
 func (n *Network) at(at time.Duration, e event) {
 	e.at = at
 	s := &n.schedule
-	i, _ := slices.BinarySearchFunc(s.events, at, func(e event, at time.Duration) int {
-		if e.at <= at {
-			return -1
-		}
-		return 1
-	})
+	i := sort.Search(len(s.events), func(i int) bool { return s.events[i].at > at })
 	s.events = slices.Insert(s.events, i, e)
 }
 
@@ -166,12 +162,9 @@ func (n *Network) stage(pk *packet, now time.Duration) {
 // judgeStaged judges the packets that have been sent before now. Those sent at this moment wait
 // for the next step, so that the order does not depend on which goroutine is faster.
 func (n *Network) judgeStaged(now time.Duration) {
-	staged := n.staged
-	n.staged = nil
-	ripe := slices.DeleteFunc(slices.Clone(staged), func(pk *packet) bool { return pk.sent >= now })
-	later := slices.DeleteFunc(staged, func(pk *packet) bool { return pk.sent < now })
-	n.staged = later
-	if len(later) > 0 {
+	ripe := slices.DeleteFunc(slices.Clone(n.staged), func(pk *packet) bool { return pk.sent >= now })
+	n.staged = slices.DeleteFunc(n.staged, func(pk *packet) bool { return pk.sent < now })
+	if len(n.staged) > 0 {
 		n.at(now+n.step, event{})
 	}
 	sortStaged(ripe)

@@ -27,13 +27,10 @@ func (n *Network) record(pk *packet) {
 	if n.opt.TraceLimit < 0 {
 		return
 	}
-	var e *entry
 	if len(n.trace.entries) < n.opt.TraceLimit {
 		n.trace.entries = append(n.trace.entries, entry{})
-		e = &n.trace.entries[len(n.trace.entries)-1]
-	} else {
-		e = n.entry(pk.number)
 	}
+	e := n.entry(pk.number)
 	data := append(e.data[:0], pk.data...)
 	*e = entry{header: pk.header}
 	e.data = data
