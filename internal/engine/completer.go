@@ -113,7 +113,6 @@ func (q *requester) answer(r *request, p *packet) {
 	}
 }
 
-// completeAnswered completes the oldest request.
 func (q *requester) completeAnswered(r *request) {
 	q.progress(r.last.Add(1))
 	q.completeHead(verbs.WCSuccess)
@@ -121,8 +120,8 @@ func (q *requester) completeAnswered(r *request) {
 
 // readResponse takes a part of the answer to a READ.
 func (q *requester) readResponse(r *request, p *packet) {
-	// Responses come with consecutive PSNs, and the responder does not know which arrive: the
-	// requester asks again for all from the gap on.
+	// Responses have consecutive PSNs, and the responder does not know which arrive: the requester
+	// asks again for everything from the gap on.
 	if p.PSN != q.comp.psn { // an earlier part is lost
 		q.retry(false)
 		return
@@ -155,10 +154,9 @@ func (q *requester) readResponse(r *request, p *packet) {
 	q.progress(p.PSN.Add(1))
 }
 
-// acknowledge processes an ACK or a NAK that is within the oldest request (IBA, 9.7.5.2 has the
-// codes, 9.9.2 what they mean for the requester). A NAK acknowledges what is before its PSN. RNR
-// and sequence NAKs lead to a repetition, each with its own count of retries; all others end the
-// QP.
+// acknowledge processes an ACK or a NAK within the oldest request (IBA, 9.7.5.2 has the codes,
+// 9.9.2 what they mean for the requester). A NAK acknowledges the packets before its PSN. RNR and
+// sequence NAKs lead to a repetition, each with its own count of retries; all others end the QP.
 func (q *requester) acknowledge(r *request, p *packet) {
 	s := p.AETH.Syndrome
 	data := r.info.kind == opRead || r.info.kind == opAtomic
@@ -205,7 +203,7 @@ func (q *requester) acknowledge(r *request, p *packet) {
 	}
 }
 
-// progress takes the packets before psn as acknowledged. The retry counts begin anew
+// progress marks the packets before psn as acknowledged. The retry counts begin anew
 // (reset_retry_counters), so a slow path with many single losses never uses them up.
 func (q *requester) progress(psn roce.PSN) {
 	n := psn.Sub(q.comp.psn)
@@ -228,9 +226,9 @@ func (q *requester) progress(psn roce.PSN) {
 	}
 }
 
-// expectAck sets the timer for an acknowledgement that is expected. As TCP's retransmission timer,
-// it is one for all packets in flight, and starts again with each progress (IBA, 9.7.6.1.3). The
-// loss probe comes first if the round trip is known.
+// expectAck sets the timer for an acknowledgement. As TCP's retransmission timer, it covers all
+// packets in flight, and starts again with each progress (IBA, 9.7.6.1.3). The loss probe comes
+// first if the round trip is known.
 func (q *requester) expectAck(now time.Duration) {
 	c := &q.comp
 	c.deadline, c.lag = now+q.timeout, lag{}
@@ -242,16 +240,16 @@ func (q *requester) expectAck(now time.Duration) {
 	q.setTimer(at)
 }
 
-// catchUp moves the requester to the first packet that is not acknowledged, if it is sending again
-// what is: the packets were only late.
+// catchUp moves the requester to the first unacknowledged packet if it is repeating acknowledged
+// ones: they were only late.
 func (q *requester) catchUp() {
 	if q.psn.Before(q.comp.psn) {
 		q.rewind()
 	}
 }
 
-// completeHead completes the oldest request. One that is not signaled completes without a trace,
-// unless it fails (IBA, 10.7.3.1).
+// completeHead completes the oldest request. An unsignaled one gets no completion, unless it fails
+// (IBA, 10.7.3.1).
 func (q *requester) completeHead(status verbs.WCStatus) {
 	r := &q.requests[q.ring.index]
 	// The peer needs to keep nothing for a request whose answer has come.
@@ -262,8 +260,7 @@ func (q *requester) completeHead(status verbs.WCStatus) {
 	if q.next == q.ring.index {
 		q.next = q.ring.next(q.next)
 	}
-	// The ring's element is the program's again once it is consumed, so what the completion needs
-	// is copied before.
+	// consume returns the ring's element to the program, so copy first.
 	signaled := q.init.SignalAll || r.flags&uint32(verbs.SendSignaled) != 0
 	var flags uint32
 	if r.info.imm {
@@ -289,9 +286,9 @@ func (q *requester) failHead(status verbs.WCStatus) {
 	q.qp.setError()
 }
 
-// retry sends again what has not been acknowledged, unless this has been done since the last
-// acknowledgement and no time has expired: the packets in flight behind a gap may each have caused
-// a sign of the same loss.
+// retry sends all unacknowledged packets again, unless it has done so since the last
+// acknowledgement and no timer has expired: packets in flight behind a gap may each report the same
+// loss.
 func (q *requester) retry(timeout bool) {
 	c := &q.comp
 	if q.rnrAt != 0 || c.retrying && !timeout || q.head() == nil || q.top == c.psn { // rnrAt: waitRNR has rewound already
@@ -316,9 +313,8 @@ func (q *requester) retry(timeout bool) {
 	q.rewind()
 }
 
-// sendProbe sends the oldest packet again that has not been acknowledged, as TCP's tail loss probe
-// does. Its answer tells whether those behind it are lost, see window.ack. It does not count as a
-// retry.
+// sendProbe repeats the oldest unacknowledged packet, as TCP's tail loss probe does. The answer
+// tells whether those behind it are lost, see window.ack. It does not count as a retry.
 func (q *requester) sendProbe() {
 	q.comp.probe.shift++
 	q.comp.probe.timing = false
@@ -326,8 +322,8 @@ func (q *requester) sendProbe() {
 	q.rewind()
 }
 
-// waitRNR waits because the responder has no receive request. All requests wait, also those that
-// take no receive: they are behind one that does, and RC keeps the order.
+// waitRNR waits because the responder has no receive request. All requests wait, as RC keeps their
+// order.
 func (q *requester) waitRNR(delay time.Duration) {
 	c := &q.comp
 	if q.rnrAt != 0 {
@@ -349,7 +345,7 @@ func (q *requester) waitRNR(delay time.Duration) {
 	q.setTimer(q.rnrAt)
 }
 
-// minRNRDelay is the least time for which rxe waits: its timers count ticks.
+// minRNRDelay is rxe's least wait: its timers count ticks.
 const minRNRDelay = time.Millisecond
 
 // setTimer makes the QP's timer fire at a time or earlier.

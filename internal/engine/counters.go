@@ -36,8 +36,8 @@ const (
 	numCounters
 )
 
-// counterNames are those of rxe_hw_counters.c, those of what rxe cannot lose or does not count, by
-// the names that mlx5 and efa have for it, and those of device models.
+// counterNames are the names of rxe_hw_counters.c; of mlx5 and efa for losses that rxe does not
+// have or count; and of device models.
 var counterNames = [numCounters]string{
 	"sent_pkts", "rcvd_pkts", "duplicate_request", "out_of_seq_request", "rcvd_rnr_err", "send_rnr_err",
 	"rcvd_seq_err", "ack_deferred", "retry_exceeded_err", "retry_rnr_exceeded_err", "completer_retry_err",
@@ -56,11 +56,11 @@ type Counter struct {
 	Value uint64
 }
 
-// Counters returns the counters of port 1: rxe's, in its order and with its names, and those of
-// dropped packets.
+// Counters returns the counters of port 1, in rxe's order and by its names, and those of dropped
+// packets.
 func (d *Device) Counters() []Counter { return d.ModelCounters()[:portCounters] }
 
-// ModelCounters returns them and others, for device models.
+// ModelCounters adds the counters of device models.
 func (d *Device) ModelCounters() []Counter {
 	list := make([]Counter, numCounters)
 	for i := range list {

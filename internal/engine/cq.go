@@ -61,8 +61,7 @@ func (cq *CQ) Ring() *Ring {
 }
 
 // Arm requests a call of Notify for the next completion, or the next solicited or failed one.
-// Completions that are in the queue already do not count, so a program polls once more after it has
-// armed.
+// Completions already in the queue do not count, so a program polls once more after arming.
 func (cq *CQ) Arm(solicitedOnly bool) error {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()

@@ -40,7 +40,7 @@ type Device struct {
 	workers sync.WaitGroup
 }
 
-// objects are those of a Device, by number.
+// objects has the objects of a Device by number.
 type objects struct {
 	pds, cqs atomic.Int64 // how many
 	mrs      table[MR]
@@ -64,14 +64,14 @@ type Config struct {
 	NodeGUID     verbs.GUID // the zero GUID selects one made of the first address
 	SysImageGUID verbs.GUID // the zero GUID selects NodeGUID
 	Network      netif.Network
-	// Addrs are the addresses of the device. GID i of its table is that of Addrs[i]. If
-	// there is an IPv6 address and the network has a port for it, a link-local address
-	// made of NodeGUID follows. A device with NodeGUID and MTU may do without, until SetGID.
+	// Addrs are the addresses of the device: Addrs[i] is entry i of its GID table. If one is IPv6
+	// and the network has a port for it, a link-local address made of NodeGUID follows. A device
+	// with NodeGUID and MTU may have none before SetGID.
 	Addrs []netip.Addr
 	Port  uint16    // UDP port; 0 selects 4791
 	MTU   verbs.MTU // active MTU; 0 selects the largest that all ports carry
-	// LIDs makes it a device of InfiniBand. Addresses of this prefix stand for LIDs: packets
-	// between them have no GRH, those between others have one in the place of the IP header.
+	// LIDs makes it an InfiniBand device. Addresses in this prefix stand for LIDs: packets between
+	// them have no GRH, others have one in place of the IP header.
 	LIDs netip.Prefix
 }
 
@@ -113,7 +113,6 @@ func New(cfg Config) (*Device, error) {
 	return d, nil
 }
 
-// open adds a port.
 func (d *Device) open(addr netip.Addr) error {
 	if d.gids.of(addr.Unmap().WithZone("")) != nil {
 		return fmt.Errorf("address %v is given twice", addr)
@@ -125,7 +124,6 @@ func (d *Device) open(addr netip.Addr) error {
 	return err
 }
 
-// openPort opens the port of GID i.
 func (d *Device) openPort(i int, addr netip.Addr) (*port, error) {
 	addr = addr.Unmap()
 	np, err := d.cfg.Network.Open(netip.AddrPortFrom(addr, d.cfg.Port))
@@ -143,10 +141,10 @@ func (d *Device) openPort(i int, addr netip.Addr) (*port, error) {
 	return &port{index: i, addr: addr.WithZone(""), local: np.Addr(), net: np, queue: queue, drops: ok}, nil
 }
 
-// SetGID makes entry i of the table of GIDs that of an address, or removes it if the address is not
-// valid. Several entries may have an address. What uses an entry when it is removed goes on to send
-// from its address, and fails to: QPs retry and fail. SetGID waits until packets that have arrived
-// are handled, so it must not be called from a callback.
+// SetGID sets entry i of the GID table to an address, or clears it if the address is not valid.
+// Several entries may have one address. Users of a removed entry keep sending from its address, and
+// fail: QPs retry and fail. SetGID waits until packets that have arrived are handled, so it must
+// not be called from a callback.
 func (d *Device) SetGID(i int, addr netip.Addr) error {
 	d.closed.Lock()
 	defer d.closed.Unlock()
@@ -222,7 +220,6 @@ func (d *Device) setMTU() error {
 	return nil
 }
 
-// start makes the port receive.
 func (p *port) start(d *Device) {
 	if r, ok := p.net.(netif.Refusals); ok {
 		r.OnRefused(d.refused)
@@ -250,7 +247,6 @@ func linkLocal(g verbs.GUID) netip.Addr {
 // now returns the time since the device was made.
 func (d *Device) now() time.Duration { return time.Since(d.start) }
 
-// usable returns the error for operations on a device that is gone.
 func (d *Device) usable() error {
 	if deviceState(d.state.Load()) != deviceActive {
 		return syscall.ENODEV
@@ -286,8 +282,8 @@ func (d *Device) Remove() {
 	d.gids.close()
 }
 
-// Close ends the device. No goroutine of it runs when Close has returned. It must not be
-// called from a callback. It may be called again.
+// Close ends the device and waits for its goroutines. It must not be called from a callback. It may
+// be called again.
 func (d *Device) Close() error {
 	d.closed.Lock()
 	defer d.closed.Unlock()

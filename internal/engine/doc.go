@@ -10,17 +10,17 @@
 //	                   ▲          ▲                            │
 //	                   └── QP.handle ◄──── packets ◄───────────┘
 //
-// A [QP] is the wiring of two halves, requester and responder, each with its own fields and
-// methods; out is the only way to the wire. The parts of the requester that process answers are in
-// completer.go, those of the responder that send them in response.go.
+// A [QP] connects a requester and a responder, each with its own fields and methods; out is the
+// only way to the wire. The requester processes answers in completer.go, the responder sends them
+// in response.go.
 //
 // # Concurrency
 //
-// Each QP has a lock, held while its requester and responder run. Packets for the
-// network are sent under it, in batches, so that the packets of a QP stay in order; only
-// acknowledgements may be sent later, with those of other QPs or with the program's answer. Packets
-// for a QP of the same device are added to the device's work queue, and nothing calls one QP
-// from another: there is no recursion, and no two QPs are locked at a time.
+// Each QP has a lock, held while its requester and responder run. Packets for the network are sent
+// under it, in batches, so that the packets of a QP stay in order; only acknowledgements may be
+// sent later, with other QPs' or with the program's answer. Packets for a QP of the same device go
+// to the device's work queue, and nothing calls one QP from another: there is no recursion, and no
+// two QPs are locked at a time.
 //
 // Nothing polls. The work of a QP is done by the goroutine that causes it: by the caller of
 // Doorbell, by a port's receiving goroutine, or by the device's worker goroutine when a timer
@@ -29,9 +29,9 @@
 //
 // Locks are taken in this order: changes of groups, QP, SRQ, MW, MR, CQ, tables and queues of the
 // device. An MR is locked for reading during an access, so that Destroy waits for accesses in
-// progress. What waits for a port's receiving goroutine, as its Close and Leave do, is called
-// without the locks that this goroutine takes, which are all but the first; and what is called with
-// them, as its Send, does not wait.
+// progress. A port's Close and Leave wait for its receiving goroutine, so they are called without
+// the locks that this goroutine takes: all but the first. Its Send is called with them, and does
+// not wait.
 //
 // # Use
 //
@@ -43,10 +43,10 @@
 // must not block and must not call the engine. They may take a lock that is never held while the
 // engine is called. They are not called after the object's Destroy has returned.
 //
-// A device model, whose queues are those of a virtual machine's driver, gives functions to its CQs,
+// A device model, which reads the queues of a virtual machine's driver, gives functions to its CQs,
 // QPs and SRQs: Deliver, Refill, RefillSend, RefillRecv, Execute and Invalidate. They are called
-// with the QP, and the SRQ, locked, and obey the same rules, but that they may make and destroy
-// address handles. See feed.go.
+// with the QP, and the SRQ, locked, and obey the same rules, but they may make and destroy address
+// handles. See feed.go.
 //
 // # Loss
 //
@@ -57,10 +57,10 @@
 //
 // # Differences to rxe
 //
-// On the wire, peers see what rxe does as well, except that a READ may be requested in parts, that
-// the answer to the rest of a READ begins with a FIRST or an ONLY, that acknowledgements of packets
-// that arrive together are combined, that the packet after a gap is acknowledged, also if another
-// gap follows, that a READ of nothing has no key, and that a packet may be repeated before the
+// On the wire, peers see the behaviour of rxe, except that a READ may be requested in parts; that
+// the answer to the rest of a READ begins with a FIRST or an ONLY; that acknowledgements of packets
+// that arrive together are combined; that the packet after a gap is acknowledged, also if another
+// gap follows; that a READ of nothing has no key; and that a packet may be repeated before the
 // timeout. For programs:
 //
 //   - The window is adaptive, and 128 packets at most, which is rxe's constant one.

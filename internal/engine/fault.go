@@ -20,10 +20,10 @@ const (
 	faultKey            // a key cannot be invalidated
 )
 
-// refuse answers a request that has a fault (IBA, 9.9.3, which has a class for each; the classes
-// below are those that rxe_responder names). Without a receive request RC asks for patience and
-// stays as it is (class B); other faults are NAKs that end both QPs. The status of the receive
-// request in use tells this side, and the NAK's code the other (IBA, 9.7.5.2.2).
+// refuse answers a faulty request (IBA, 9.9.3, which has a class for each; the classes below are as
+// rxe_responder names them). Without a receive request RC asks for patience and stays as it is
+// (class B); other faults are NAKs that end both QPs. The status of the receive request in use
+// tells this side, and the NAK's code the other (IBA, 9.7.5.2.2).
 func (r *responder) refuse(p *packet, f fault) {
 	if f == faultRoom && !r.init.Strict {
 		f = faultReceive
@@ -73,9 +73,9 @@ func (r *responder) endWithNAK(p *packet, s roce.Syndrome, status verbs.WCStatus
 	r.qp.setError()
 }
 
-// refuseUnreliable drops a faulty message, of which the peer is not told (IBA, 9.9.3; for UD
-// 9.8.3.2.2). Only errors of the receive request end the QP. A receive of the QP's own queue is
-// used again by the next message; one of an SRQ has left its queue, and completes with an error.
+// refuseUnreliable drops a faulty message without telling the peer (IBA, 9.9.3; for UD 9.8.3.2.2).
+// Only errors of the receive request end the QP. A receive of the QP's own queue serves the next
+// message; an SRQ's has left its queue, and completes with an error.
 func (r *responder) refuseUnreliable(p *packet, f fault) {
 	switch f {
 	case faultReceive, faultInvalid, faultRoom:

@@ -12,8 +12,8 @@ import (
 // the guest's requests. So they are read in their order, when they are needed and under the lock of
 // the queue, as hardware does, and the ring may be much smaller than the guest's queue.
 //
-// An interface that returns one request at a time was the alternative. It would have needed a
-// second form of each check in load, and memory for inline data and IDs, which the ring is.
+// An interface that returns one request at a time would have needed a second form of each check in
+// load, and memory for inline data and IDs, which the ring is.
 
 const (
 	feedSGE    = 64 // of requests from RefillSend: a WQE of mlx5 has at most 63 units of 16 bytes
@@ -32,7 +32,7 @@ func (r *Ring) NextSend() (w *abi.RxeSendWqe, sges []abi.RxeSge, inline []byte) 
 	return r.sendWQE(p), sgesOf(inline), inline
 }
 
-// NextRecv does so for a receive queue. Only RefillRecv and Refill may call it.
+// NextRecv is NextSend for a receive queue. Only RefillRecv and Refill may call it.
 func (r *Ring) NextRecv() (w *abi.RxeRecvWqe, sges []abi.RxeSge) {
 	p := r.producer()
 	if r.next(p) == r.index {

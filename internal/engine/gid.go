@@ -15,7 +15,7 @@ type port struct {
 	local netip.AddrPort // source of packets
 	net   netif.Port
 	queue netif.Backlog // net, or nil if that does not know its backlog
-	drops bool          // net counts what it drops
+	drops bool          // net counts the packets it drops
 }
 
 // send sends packets. An error is counted, unless the port does that, and better: several packets
@@ -28,9 +28,9 @@ func (p *port) send(d *Device, pkts []netif.Packet) error {
 	return err
 }
 
-// gidTable has the addresses of a device by index. Some may be nil.
+// gidTable has the addresses of a device by index. Entries may be nil.
 type gidTable struct {
-	list atomic.Pointer[[]*port] // what it points to does not change
+	list atomic.Pointer[[]*port] // to a list that does not change
 }
 
 func (t *gidTable) all() []*port     { return *t.list.Load() }

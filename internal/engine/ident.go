@@ -6,9 +6,9 @@ import (
 )
 
 // idents judges the IPv4 identifications of a sender's packets. A UDP socket does not show them, so
-// they are found from the ICRC, and 1 of 32768 packets with errors seems to have none but another
-// identification. The kernel counts the packets to an address, and adds up to the time since the
-// last one, in ticks (ip_idents_reserve).
+// they are computed from the ICRC, and 1 of 32768 corrupt packets seems to have just another
+// identification. The kernel counts the packets to an address, and adds up to the ticks since the
+// last one (ip_idents_reserve).
 type idents struct {
 	last uint16
 	at   time.Duration // when that packet came
@@ -36,7 +36,6 @@ func (s *idents) plausible(id uint16, now time.Duration) bool {
 	return before < identRun
 }
 
-// identsOf returns what is known of a sender.
 func (r *receiver) identsOf(sender netip.Addr) *idents {
 	s := r.senders[sender]
 	if s == nil {

@@ -2,8 +2,8 @@ package engine
 
 import "time"
 
-// lag is how a QP whose answer is late finds out whether that has arrived and this machine is too
-// slow to process it. Neither is the packet lost then, nor would sending it again help.
+// lag tells a QP whose answer is late whether the answer has arrived and waits for this slow
+// machine. Then the packet is not lost, and repeating it would not help.
 type lag struct {
 	marked   bool
 	position uint64 // behind what had arrived at first
@@ -13,8 +13,8 @@ type lag struct {
 // minLagCheck is how long to wait at least before the position is compared again.
 const minLagCheck = time.Millisecond
 
-// caughtUp reports whether all has been processed that had arrived when it was called first. The
-// answer of the device itself is behind the request in the work queue, which takes two laps.
+// caughtUp reports whether all packets have been processed that had arrived at its first call. The
+// device's own answers are behind the request in the work queue, which takes two laps.
 func (q *requester) caughtUp() bool {
 	l := &q.comp.lag
 	laps := uint8(1)

@@ -42,7 +42,7 @@ const (
 const (
 	burst      = 64   // packets that a QP sends at a time
 	drainWork  = 1024 // items that a caller processes of the work queue
-	localQueue = 4096 // items of the work queue, without those of RC
+	localQueue = 4096 // items of the work queue, except RC's
 	backlog    = 256  // requests that wait behind a long answer to an RDMA READ
 	// Datagrams that wait for the handler. A connection that is made and ended at once has two
 	// here, RTU and DREQ, and handshakes take programs longer than the network: so thousands wait

@@ -10,12 +10,12 @@ import (
 // accessQP contains the rights that rxe supports for QPs.
 const accessQP = accessMR
 
-// tick is the granularity of the acknowledgement timeout: that of the kernel's timers with
-// HZ=250. Shorter timeouts would expire when the machine is busy.
+// tick is the granularity of the acknowledgement timeout, of kernel timers with HZ=250. Shorter
+// timeouts would expire when the machine is busy.
 const tick = 4 * time.Millisecond
 
-// Modify changes attributes, as rxe_modify_qp with the checks of ib_modify_qp_is_ok. A connection
-// is made by it: the program, or the connection manager, gives both QPs the number, the address and
+// Modify changes attributes, as rxe_modify_qp with the checks of ib_modify_qp_is_ok. It makes
+// connections: the program, or the connection manager, gives both QPs the number, the address and
 // the first PSN of the other, and moves them from INIT over RTR, where they receive, to RTS, where
 // they also send (IBA, 10.3.1).
 func (qp *QP) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
@@ -59,8 +59,8 @@ func (qp *QP) checkAttr(attr *verbs.QPAttr, mask verbs.QPAttrMask) (p *path, err
 	return p, nil
 }
 
-// settable are the attributes that Modify stores, by their bits of the mask. What else they change,
-// the halves' set does.
+// settable are the attributes that Modify stores, by their bits of the mask. requester.set and
+// responder.set do the rest.
 var settable = []struct {
 	bit verbs.QPAttrMask
 	set func(to, from *verbs.QPAttr)
@@ -136,7 +136,7 @@ func (qp *QP) enter(s verbs.QPState) {
 	// All requests complete as flushed, also those that are posted later; only a reset leaves the
 	// state.
 	case verbs.StateErr:
-		if qp.state == verbs.StateErr { // flush what was posted since
+		if qp.state == verbs.StateErr { // flush requests posted since
 			qp.requester.flush()
 			qp.responder.flush()
 			return

@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/verbs/internal/maps"
 )
 
-// The upper 24 bits of a key are a random number: those of MRs in one half of the range,
-// those of MWs in the other. The last byte is random and, for MWs, the consumer's.
+// The upper 24 bits of a key are random, in one half of the range for MRs, in the other for MWs.
+// The last byte is random; of MWs, the consumer chooses it.
 const (
 	minMRIndex = 1
 	maxMRIndex = 1<<23 - 1
@@ -72,10 +72,10 @@ func checkAccess(access verbs.Access) error {
 	return nil
 }
 
-// RegisterMR registers length bytes of the process's memory at addr, which peers and
-// work requests address as iova and following. It fails with EFAULT if the memory is not
-// mapped or, where it may be written, read-only or that of a file on a disk, and with EINVAL
-// or EOPNOTSUPP for access that is not supported. The memory must stay mapped until Destroy.
+// RegisterMR registers length bytes of the process's memory at addr, which peers and work requests
+// address from iova on. It fails with EFAULT if the memory is not mapped or, for access that
+// writes, is read-only or a file on a disk; with EINVAL or EOPNOTSUPP for unsupported access. The
+// memory must stay mapped until Destroy.
 func (pd *PD) RegisterMR(addr, length, iova uint64, access verbs.Access) (*MR, error) {
 	if err := checkAccess(access); err != nil {
 		return nil, err
@@ -95,10 +95,10 @@ func (pd *PD) RegisterMR(addr, length, iova uint64, access verbs.Access) (*MR, e
 	return hold(pd, mr, func() bool { return pd.dev.mrs.addRandom(mr, &mr.key, minMRIndex, maxMRIndex, maxMR) })
 }
 
-// RegisterKey registers mem, which peers and work requests address as iova and following, with a
-// key that the caller has chosen: its upper 24 bits are less than 1<<23 and not those of another
-// region. It is for device models, whose guests' memory is theirs: only the key is checked. An
-// access to a part of mem that is not mapped fails, as with RegisterMR.
+// RegisterKey registers mem, which peers and work requests address from iova on, with a key that
+// the caller chooses: its upper 24 bits are below 1<<23 and no other region's. It is for device
+// models, who own their guests' memory: only the key is checked. Access to an unmapped part of mem
+// fails, as with RegisterMR.
 func (pd *PD) RegisterKey(key uint32, mem []byte, iova uint64, access verbs.Access) (*MR, error) {
 	return pd.register(&MR{key: key, length: uint64(len(mem)), iova: iova, access: access, mem: mem})
 }
@@ -111,10 +111,10 @@ func (pd *PD) register(mr *MR) (*MR, error) {
 	return hold(pd, mr, func() bool { return pd.dev.mrs.put(mr.key>>8, mr) })
 }
 
-// RegisterParts is RegisterKey for a region that has no memory but parts of others, one after the
-// other, which are looked up when they are accessed: with their own keys and rights, those of local
-// accesses, and in the PD of the QP. They may not have parts themselves. qpn is the number of the
-// only QP that may use the region, or 0.
+// RegisterParts is RegisterKey for a region that consists of parts of others, one after the other.
+// Each access looks them up, with their own keys and rights for local accesses, in the PD of the
+// QP. They may not have parts themselves. qpn is the number of the only QP that may use the region,
+// or 0.
 func (pd *PD) RegisterParts(key uint32, parts []Part, iova uint64, access verbs.Access, qpn uint32) (*MR, error) {
 	var length uint64
 	for i := range parts {
@@ -232,7 +232,7 @@ func (s *span) copy(buf []byte, toMemory bool) (n int, ok bool) {
 	return n, ok
 }
 
-// find returns the region for a key, locked, or nil. last is the one that the QP has used before:
+// find returns the locked region of a key, or nil. last is the region that the QP has used before:
 // it may have ended, and another one may have its key.
 func (qp *QP) find(last **MR, key uint32, access verbs.Access) *MR {
 	if mr := *last; mr != nil && mr.key == key && mr.lock(qp, key, access) {

@@ -26,7 +26,7 @@ type linked interface{ Link() int }
 // it is a multicast group of IP, which the ports join while it has members.
 type groups struct {
 	// changes is held while a QP is attached or detached, which may join or leave the group on the
-	// network. That waits for the goroutine that receives, so nothing that runs there may take it,
+	// network. Join and Leave wait for the receiving goroutine, so nothing there may take changes,
 	// and it is taken before the locks that are needed there: QP.mu and mu.
 	changes sync.Mutex
 
@@ -214,8 +214,8 @@ func (d *Device) receiveMulticast(at *port, p *packet) {
 	}
 }
 
-// sendToGroup passes a packet that is sent to a group to its members on this device, its sender
-// among them if it is attached, as IP's multicast loop does.
+// sendToGroup passes a packet to a group's members on this device, its sender included if it is
+// attached, as IP's multicast loop does.
 func (o *out) sendToGroup(p *path, h *roce.Packet, payload []byte) {
 	for _, to := range o.dev.groups.of(p.remote) {
 		pkt := o.dev.getPacket(len(payload))

@@ -143,7 +143,7 @@ func (mr *MR) bind(pd *PD, b *binding) bool {
 	switch {
 	case !mr.valid, mr.pd != pd,
 		mr.access&verbs.AccessMWBind == 0,
-		// A window cannot give a right to write that the region itself has not.
+		// A window cannot give a right to write that the region lacks.
 		writes && mr.access&verbs.AccessLocalWrite == 0, mr.parts != nil,
 		!mr.inRange(b.addr, b.length):
 		return false

@@ -149,7 +149,7 @@ func (o *out) flush() {
 	}
 }
 
-// close counts what has been sent, and hands the packets for QPs of the device to its work queue.
+// close counts the packets and hands those for QPs of the device to its work queue.
 func (o *out) close() {
 	if o.sent > 0 {
 		o.dev.counters.add(sentPackets, o.sent)

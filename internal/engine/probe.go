@@ -6,10 +6,10 @@ import (
 	"github.com/goverbs/verbs/internal/roce"
 )
 
-// lossProbe finds losses that no NAK reports, such as that of the last packet:
-// after some round trips without an acknowledgement the requester sends one packet again. If
-// only this packet is acknowledged then, those behind it are lost. The timeout of the QP, after
-// which the requester sends again otherwise, is usually much longer; only it counts as a retry.
+// lossProbe finds losses that no NAK reports, such as of the last packet: after some round trips
+// without an acknowledgement the requester repeats one packet. If only this one is acknowledged,
+// the packets behind it are lost. The QP's timeout, after which the requester repeats otherwise, is
+// usually much longer; only it counts as a retry.
 type lossProbe struct {
 	at     time.Duration // 0: not set
 	shift  int           // the interval has been doubled so often since the last acknowledgement

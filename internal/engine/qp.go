@@ -10,9 +10,8 @@ import (
 	"github.com/goverbs/verbs/internal/roce"
 )
 
-// QP is a queue pair: its lock and state, and what its two halves share. Work requests of the
-// program are the requester's, packets of the peer's requester the responder's; each half has its
-// own fields and methods, which need the lock.
+// QP is a queue pair: its lock and state, and what requester and responder share. The requester
+// handles work requests of the program, the responder packets of the peer's requester.
 type QP struct {
 	dev       *Device
 	pd        *PD
@@ -51,9 +50,9 @@ type QPInit struct {
 	// For device models:
 	Num   uint32 // 1 makes QP 1, a UD QP that gets the datagrams of OnMAD; 0 selects a number
 	Owner any    // of Completion
-	// Strict makes failures complete as adapters report them, by the names of the InfiniBand
-	// Architecture: those of local keys as WCLocProtErr (local protection error), messages that are
-	// too long for a receive as WCLocLenErr (local length error). rxe reports both as WCLocQPOpErr
+	// Strict makes failures complete as on adapters, by the names of the InfiniBand Architecture:
+	// of local keys as WCLocProtErr (local protection error), of messages that are too long for a
+	// receive as WCLocLenErr (local length error). rxe reports both as WCLocQPOpErr
 	// (RESPST_ERR_MALFORMED_WQE).
 	Strict bool
 	// RefillSend and RefillRecv, if not nil, are called with the QP locked when a ring is empty, to
@@ -192,7 +191,7 @@ func (qp *QP) Destroy() error {
 }
 
 // Acknowledge sends the acknowledgement that a QP owes: the peer is about to learn that the
-// connection ends, and would take what has been executed for lost. The caller holds no lock of a
+// connection ends, and would take unacknowledged requests for lost. The caller holds no lock of a
 // QP.
 func (d *Device) Acknowledge(num uint32) {
 	qp := d.qps.get(num)
@@ -226,8 +225,8 @@ func (qp *QP) Doorbell() error {
 // lock locks the QP for work that may send packets.
 func (qp *QP) lock() { qp.mu.Lock() }
 
-// unlock sends what the halves have given to out, and unlocks the QP. The caller then calls
-// Device.drain, unless its caller does.
+// unlock sends the packets in out and unlocks the QP. The caller then calls Device.drain, unless
+// its caller does.
 func (qp *QP) unlock() {
 	qp.out.flush()
 	if qp.out.oversize.known {
@@ -238,8 +237,8 @@ func (qp *QP) unlock() {
 	qp.mu.Unlock()
 }
 
-// failOversize fails the request that a packet belonged to that was too large for its link, as
-// repeating it would fail as well. The peer's request fails if it was a response.
+// failOversize fails the request of a packet that was too large for its link, as repeating it would
+// fail as well. If it was a response, the peer's request fails.
 func (qp *QP) failOversize() {
 	o := qp.out.oversize
 	qp.out.oversize = oversize{}
@@ -279,7 +278,7 @@ func (qp *QP) fail() {
 
 // setError is rxe_qp_error.
 func (qp *QP) setError() {
-	// The peer must not repeat, nor report as failed, what has been executed.
+	// The peer must neither repeat executed requests nor report them as failed.
 	qp.responder.sendAck() // of requests that have been executed
 	qp.state = verbs.StateErr
 	qp.attr.SQDraining = false

@@ -44,7 +44,7 @@ func (r *receiver) receive(pkts []netif.Packet) {
 		if p == nil {
 			continue
 		}
-		// Datagrams to a group name no QP, but QP 0xffffff: the members are known by the address.
+		// Datagrams to a group have DestQP 0xffffff; their address tells the members.
 		if p.DestQP == multicastQPN {
 			r.release(qp, few) // receiveMulticast locks each member, perhaps this QP
 			qp = nil
@@ -53,8 +53,7 @@ func (r *receiver) receive(pkts []netif.Packet) {
 		}
 		to := r.dev.qps.get(p.DestQP)
 		if to == nil {
-			// QP 1, of the management datagrams with which connections are made, needs no QP of the
-			// engine.
+			// QP 1, of management datagrams, is no QP of the engine.
 			if p.DestQP == 1 {
 				r.dev.receiveMAD(p)
 			}
@@ -121,9 +120,9 @@ func (r *receiver) answer() {
 	r.due = r.due[:0]
 }
 
-// decode checks what does not depend on the QP, and returns the packet or nil. Packets that fail
-// are dropped without an answer (Annex A17.3.4): nothing in them can be believed, not even who sent
-// them. Management QP 0 does not exist on RoCE (CA17-33).
+// decode checks a packet as far as it can without the QP, and returns it or nil. Bad packets are
+// dropped without an answer (Annex A17.3.4): not even their sender can be believed. Management QP 0
+// does not exist on RoCE (CA17-33).
 func (r *receiver) decode(np *netif.Packet) *packet {
 	p := &r.pkt
 	if p.Decode(np.Data) != nil || p.Opcode == roce.CNP || p.DestQP == 0 || !r.verify(np) {
@@ -136,8 +135,8 @@ func (r *receiver) decode(np *netif.Packet) *packet {
 	return p
 }
 
-// verify checks the ICRC. It covers the IP addresses and ports as well (Annex A17.3.3), so the part
-// of it that belongs to a flow is kept while packets of one follow each other.
+// verify checks the ICRC, which also covers the IP addresses and ports (Annex A17.3.3). Its part of
+// a flow is kept while packets of the flow follow each other.
 func (r *receiver) verify(np *netif.Packet) bool {
 	if np.Src != r.src || np.Dst != r.dst || !r.flowOK {
 		f, err := roce.NewFlow(np.Src, np.Dst)
@@ -162,15 +161,14 @@ func (r *receiver) verify(np *netif.Packet) bool {
 }
 
 // accepts reports whether the QP takes a packet (rxe's check_type_state, check_addr and
-// check_keys). What it does not take is dropped. A connected QP takes only its peer's packets,
-// which a QP number alone would not tell; the Q_Key does the same for datagrams: their sender has
-// to know it.
+// check_keys). Others are dropped. A connected QP takes only packets of its peer's address; for
+// datagrams the Q_Key does the same: their sender has to know it.
 func (qp *QP) accepts(p *packet) bool {
 	if p.Opcode.Transport() != qp.transport {
 		return false
 	}
-	// A QP receives requests in RTR, before it may send itself, as the peer may be earlier in RTS.
-	// Responses answer what it has sent, which takes RTS.
+	// A QP receives requests in RTR, before it may send itself, as the peer may reach RTS earlier.
+	// Responses answer its own requests, for which it is in RTS.
 	minState := verbs.StateRTR
 	if p.Opcode.Has(roce.IsResponse) {
 		minState = verbs.StateRTS
@@ -212,7 +210,7 @@ func (qp *QP) finish() {
 	qp.requester.run()
 }
 
-// resume continues what the QP has interrupted to let others work.
+// resume continues the reply that the QP has interrupted to let others work.
 func (qp *QP) resume() {
 	qp.resumed = false
 	qp.responder.continueReply()

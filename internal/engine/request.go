@@ -44,9 +44,8 @@ type request struct {
 	progress
 }
 
-// progress is how far a request has come. Its packets have the PSNs from first to last; those of an
-// RDMA READ are the PSNs of its answer, so got advances with responses where sent advances with
-// requests.
+// progress is how far a request has come. Its packets have the PSNs from first to last; a READ has
+// the PSNs of its answer, so got advances with responses where sent advances with requests.
 type progress struct {
 	state    requestState
 	status   verbs.WCStatus // of a request that failed here
@@ -101,8 +100,8 @@ const (
 
 	sendInline = 1 << 3 // IB_SEND_INLINE
 
-	// OpDevice is the opcode of a request that QPInit.Execute executes. It is beyond those of the
-	// kernel's interface, and only QPs with Execute have it.
+	// OpDevice is the opcode of a request for QPInit.Execute. The kernel's interface has no opcode
+	// as large; only QPs with Execute have it.
 	OpDevice = 0x100
 )
 
@@ -133,9 +132,9 @@ func (q *sendQueue) makeRequests(maxSGE int) {
 	q.sges = make([]abi.RxeSge, slots*maxSGE)
 }
 
-// load copies request i from the ring and checks it. The program may change the ring at any
-// time, so what has been checked is not read again; except inline data, whose place is
-// checked. It returns the status of an invalid request.
+// load copies request i from the ring and checks it. The program may change the ring at any time,
+// so only inline data, whose place is checked, is read again. It returns the status of an invalid
+// request.
 func (q *sendQueue) load(i uint32, typ verbs.QPType) verbs.WCStatus {
 	w := q.ring.sendWQE(i)
 	r := &q.requests[i]
@@ -185,7 +184,6 @@ func (q *sendQueue) load(i uint32, typ verbs.QPType) verbs.WCStatus {
 	return verbs.WCSuccess
 }
 
-// loadOperation copies what depends on the operation.
 func (r *request) loadOperation(w *abi.RxeSendWqe) {
 	switch r.info.kind {
 	case opSend:

@@ -62,7 +62,7 @@ func (q *requester) set(a *verbs.QPAttr, mask verbs.QPAttrMask) {
 	}
 }
 
-// reset forgets all requests, and what is known of the peer.
+// reset forgets all requests, and all knowledge of the peer.
 func (q *requester) reset() {
 	q.ring.reset()
 	q.next, q.loaded = q.ring.index, q.ring.index
@@ -320,7 +320,7 @@ func (q *requester) admit(r *request) (n uint32, ok bool) {
 // credit until it has arrived. A part that is requested again ends where it ended before:
 // responders answer repeated requests only if they are within an earlier one.
 func (q *requester) admitRead(r *request, window, free int) (n uint32, ok bool) {
-	// Sent again: the parts that have been requested, with the ends that they had.
+	// A repetition asks for the same parts.
 	for _, end := range r.parts[:r.numParts] {
 		if end > r.sent {
 			return end - r.sent, true
@@ -348,7 +348,6 @@ func (q *requester) admitRead(r *request, window, free int) (n uint32, ok bool) 
 	return n, true
 }
 
-// gather fills the payload of a packet.
 func (q *requester) gather(r *request, payload []byte) bool {
 	if len(payload) == 0 {
 		return true
@@ -360,10 +359,8 @@ func (q *requester) gather(r *request, payload []byte) bool {
 	return q.qp.copySGL(r.sges, &r.cursor, payload, false) == copyOK
 }
 
-// inlineData returns the inline data of request i.
 func (q *sendQueue) inlineData(i uint32) []byte { return q.ring.elem(i)[sendWQESize:] }
 
-// sendDatagram sends a UD request.
 func (q *requester) sendDatagram(r *request) bool {
 	d := q.qp.dev
 	ah := d.ahs.get(r.ud.ah)
@@ -420,7 +417,7 @@ func (q *requester) executeLocal(r *request) bool {
 
 // failRequest ends a request that has failed on this side. It completes with its status, all others
 // as flushed, and the QP moves to the error state. A strict UC or UD QP moves to SQE instead, where
-// only its send queue has failed: it goes on to receive, and the program may return it to RTS (IBA,
+// only its send queue has failed: it still receives, and the program may return it to RTS (IBA,
 // 10.3.1).
 func (q *requester) failRequest(r *request, status verbs.WCStatus) {
 	r.status = status
@@ -433,8 +430,8 @@ func (q *requester) failRequest(r *request, status verbs.WCStatus) {
 	q.flush()
 }
 
-// flush completes all requests in their order: one that has failed here with its status, all others
-// as flushed. What the peer has executed of them is not known.
+// flush completes all requests in order: a request that has failed here with its status, all others
+// as flushed. Whether the peer has executed those is not known.
 func (q *requester) flush() {
 	for n := 0; n < maxQPWR && !q.ring.empty(q.init.RefillSend); n++ {
 		i := q.ring.index
@@ -465,8 +462,8 @@ func (q *requester) checkDrained() {
 	q.qp.report(verbs.EventSQDrained)
 }
 
-// rewind makes the requester send again what has not been acknowledged (req_retry). The requests
-// get their PSNs again, and cut the data at the same places, as the responder compares both.
+// rewind makes the requester repeat all unacknowledged packets (req_retry). The requests get the
+// same PSNs and cuts again, as the responder compares both.
 func (q *requester) rewind() {
 	q.next = q.ring.index
 	q.psn = q.comp.psn
@@ -480,8 +477,8 @@ func (q *requester) rewind() {
 		r.sent = 0
 		switch r.info.kind {
 		case opRead:
-			// What has arrived of the answer is not asked for again: a responder also answers the
-			// rest of an earlier READ (see repeatRead).
+			// The part of the answer that has arrived is not asked for again: a responder also
+			// answers the rest of an earlier READ (see repeatRead).
 			r.sent = r.got
 		case opSend, opWrite:
 			// Packets before comp.psn have been acknowledged, and all but the last of a message are

@@ -13,7 +13,7 @@ import (
 //
 //	handle ─► checkPSN ─► checkSequence ─► checkRequest ─► execute ─► acknowledgement or answer
 //	             │              └───────────────┴─────────────┴─────► refuse: NAK, or nothing
-//	             └─► repeat, of what has been executed before
+//	             └─► repeat, of executed requests
 //
 // Unlike a TCP receiver it keeps nothing that comes early, and does not see message boundaries in
 // lengths but in opcodes. So its state is small: the expected PSN, the place in the message, and
@@ -52,7 +52,7 @@ type ack struct {
 	next roce.PSN // after the last request that is acknowledged, not answered
 }
 
-// writing is the RDMA WRITE in progress: what is left of it, and where it goes.
+// writing is the rest of the RDMA WRITE in progress.
 type writing struct {
 	va     uint64
 	rkey   uint32
@@ -63,14 +63,14 @@ type writing struct {
 // set applies attributes that have changed. The QP has rounded the number of READs.
 func (r *responder) set(a *verbs.QPAttr, mask verbs.QPAttrMask) {
 	if mask&verbs.MaskMaxDestRDAtomic != 0 {
-		// The resources are those of the attribute's value, and a reply in progress belongs to an
-		// old one.
+		// The attribute sets the number of resources, and a reply in progress belongs to an old
+		// one.
 		r.drop()
 		r.history = history{list: make([]resource, r.qp.attr.MaxDestRDAtomic)}
 	}
 	if mask&verbs.MaskRQPSN != 0 {
 		r.psn = roce.PSN(a.RQPSN) & roce.PSNMask
-		r.ack.next = r.psn // nothing of what comes has been executed, so what is before it is all that an answer may cover
+		r.ack.next = r.psn // an answer may cover the packets before it, none of which has been executed
 	}
 }
 
@@ -118,7 +118,6 @@ func (r *responder) delay(p *packet) {
 	r.waiting = append(r.waiting, c)
 }
 
-// drop drops the reply in progress and the requests behind it.
 func (r *responder) drop() {
 	r.reply = reply{}
 	for _, p := range r.waiting {
@@ -291,7 +290,6 @@ func (r *responder) allowed(p *packet, f roce.Flags) bool {
 	return r.qp.attr.Access&need == need
 }
 
-// flushAccess returns the rights that a FLUSH requires.
 func flushAccess(p *packet) (a verbs.Access) {
 	if p.FETH.Placement&roce.FlushGlobal != 0 {
 		a |= verbs.AccessFlushGlobal
@@ -302,7 +300,6 @@ func flushAccess(p *packet) (a verbs.Access) {
 	return a
 }
 
-// execute executes a request that is expected and valid.
 func (r *responder) execute(p *packet) fault {
 	f := p.Opcode.Flags()
 	switch {
@@ -351,11 +348,11 @@ func (r *responder) execute(p *packet) fault {
 	return noFault
 }
 
-// hopLimit is that of received packets, which networks do not report.
+// hopLimit is the GRH's, as networks do not report that of received packets.
 const hopLimit = 64
 
 // receiveData copies the payload of a SEND, after the GRH if it is a datagram, so that the program
-// can answer (Annex A17.4.5.2). Without one there are 40 bytes that are not defined.
+// can answer (Annex A17.4.5.2). Without a GRH there are 40 undefined bytes.
 func (r *responder) receiveData(p *packet) fault {
 	if r.init.Type == verbs.UD {
 		var grh [verbs.GRHSize]byte
@@ -454,13 +451,13 @@ func (r *responder) completeReceive(p *packet, status verbs.WCStatus) bool {
 	return r.qp.post(r.init.RecvCQ, &wc, p.Solicited || status != verbs.WCSuccess, true)
 }
 
-// wcWithInvalidate is IB_WC_WITH_INVALIDATE of the kernel's internal enum ib_wc_flags, which
-// rxe uses instead of that of the user interface.
+// wcWithInvalidate is IB_WC_WITH_INVALIDATE of the kernel's internal enum ib_wc_flags, which rxe
+// uses instead of the user interface's.
 const wcWithInvalidate = 1 << 2
 
-// endReceive frees the receive request in use. One of the QP's own queue has stayed there until
-// now, so that a message that breaks off on UC leaves it for the next; one of an SRQ was copied and
-// removed when it was taken.
+// endReceive frees the receive request in use. The QP's own queue keeps it until now, so that a
+// message that breaks off on UC leaves it for the next; an SRQ's was copied and removed when it was
+// taken.
 func (r *responder) endReceive() {
 	r.recv.active = false
 	if r.init.SRQ == nil {
@@ -468,8 +465,8 @@ func (r *responder) endReceive() {
 	}
 }
 
-// flush completes all receive requests of the QP as flushed. Those of an SRQ stay, for its other
-// QPs, except one that a message was using: it has left the queue.
+// flush completes all receive requests of the QP as flushed. The SRQ's stay for its other QPs,
+// except one that a message was using, which has left the queue.
 func (r *responder) flush() {
 	recv := &r.recv
 	if r.init.SRQ != nil {

@@ -51,8 +51,8 @@ func (h *history) keep(p *packet, kind opKind, packets int) *resource {
 	return res
 }
 
-// at returns the resource with a PSN, or nil. It begins with the newest: PSNs are used again
-// after 2^24 packets, when those of an old READ may be in the list still.
+// at returns the resource with a PSN, or nil, the newest first: PSNs repeat after 2^24 packets,
+// when the list may still have an old READ's.
 func (h *history) at(psn roce.PSN) *resource {
 	n := len(h.list)
 	for i := range h.list {
@@ -64,9 +64,9 @@ func (h *history) at(psn roce.PSN) *resource {
 	return nil
 }
 
-// read starts the answer to a READ. Its packets have the PSNs from that of the request on
-// (rxe_prepare_res), so that the expected PSN is behind them at once: the next request may come
-// before the answer is sent.
+// read starts the answer to a READ. Its packets have the PSNs from the request's on
+// (rxe_prepare_res), so the expected PSN is behind them at once: the next request may come before
+// the answer is sent.
 func (r *responder) read(p *packet) fault {
 	length := p.RETH.Length
 	if length > 0 {
@@ -125,7 +125,7 @@ func (r *responder) continueReply() {
 	}
 }
 
-// replyPacket sends the next packet of the answer to a READ. It reports false if it ends the
+// replyPacket sends the next packet of the answer to a READ. It reports false if it has ended the
 // QP because the memory is gone.
 func (r *responder) replyPacket() bool {
 	rep := &r.reply
@@ -166,7 +166,6 @@ func (r *responder) replyPacket() bool {
 	return true
 }
 
-// readMemory fills a packet of the answer to a READ.
 func (r *responder) readMemory(rep *reply, payload []byte) bool {
 	for len(payload) > 0 {
 		// The key is looked up for each packet, as it may be revoked in between (rxe_recheck_mr).
@@ -257,9 +256,9 @@ func (r *responder) flushMemory(p *packet) fault {
 	return r.answer(p, opFlush, roce.RCReadResponseOnly, 0)
 }
 
-// repeat answers a request that has been executed before (duplicate_request; IBA, 9.7.5.1.3). Its
-// answer was lost, or it is late and the requester has sent again. What is not remembered is
-// dropped: the peer has exceeded MaxDestRDAtomic, or has gone on since.
+// repeat answers a request that has been executed before (duplicate_request; IBA, 9.7.5.1.3): its
+// answer was lost or late. A request that is not remembered is dropped: the peer has exceeded
+// MaxDestRDAtomic, or has gone on since.
 func (r *responder) repeat(p *packet) {
 	f := p.Opcode.Flags()
 	if f&(roce.IsSend|roce.IsWrite) != 0 {

@@ -98,8 +98,7 @@ const (
 	takeMalformed
 )
 
-// takeReceive loads the next receive request. One of the QP's own queue stays there until
-// it is complete.
+// takeReceive loads the next receive request. The QP's own queue keeps it until it is complete.
 func (r *responder) takeReceive() takeResult {
 	if r.init.SRQ != nil {
 		return r.init.SRQ.take(&r.recv)

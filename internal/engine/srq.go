@@ -8,8 +8,8 @@ import (
 )
 
 // SRQ is a shared receive queue: QPs take receives from it in the order of their messages, so a
-// server with many connections needs receives for the messages that come, not for each connection
-// the most that may.
+// server with many connections posts receives for the messages that come, not for each connection's
+// most.
 type SRQ struct {
 	dev    *Device
 	pd     *PD
@@ -104,8 +104,8 @@ func (s *SRQ) SetLimit(limit int) error {
 	return nil
 }
 
-// take copies the next receive to r and frees its element. It reports the event if fewer
-// than the limit are left.
+// take copies the next receive to r and frees its element. It reports the event once there are
+// fewer than the limit.
 func (s *SRQ) take(r *receive) takeResult {
 	s.mu.Lock()
 	defer s.mu.Unlock()

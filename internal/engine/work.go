@@ -17,8 +17,8 @@ type packet struct {
 	buf      []byte // memory of the payload, if the packet has its own
 }
 
-// work is a packet for a QP of the device. Without a packet the QP continues what it has
-// interrupted; without a QP the packet is for QP 1.
+// work is a packet for a QP of the device. Without a packet the QP resumes; without a QP the packet
+// is for QP 1.
 type work struct {
 	qp  *QP
 	pkt *packet
@@ -36,9 +36,9 @@ type workQueue struct {
 // workCount counts items.
 type workCount struct{ pushed, handled uint64 }
 
-// push adds work of a QP. UC and UD requests complete when their packets are in the queue, so that
-// nothing else limits them: their packets are lost if the queue is full, as those of a network
-// interface are. The window limits RC.
+// push adds work of a QP. UC and UD requests complete when their packets are in the queue, so
+// nothing else limits them: a full queue drops their packets, as a network interface does. The
+// window limits RC.
 func (d *Device) push(list []work) {
 	q := &d.work
 	q.mu.Lock()
