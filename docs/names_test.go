@@ -20,7 +20,7 @@ var (
 )
 
 // TestNames checks that names of Go and of tests in the documents exist: `uverbs.QP.PostSend`,
-// `cm.TestBacklog`. The documentation of rconn and rmsg names tests of its own package.
+// `cm.TestBacklog`.
 func TestNames(t *testing.T) {
 	pkgs := packages(t)
 	tests := map[string]string{} // sources of tests, by folder
@@ -48,11 +48,6 @@ func TestNames(t *testing.T) {
 			}
 		}
 	})
-	for _, dir := range []string{"rconn", "rmsg"} {
-		for _, name := range regexp.MustCompile(`\bTest\w+`).FindAllString(read(t, dir+"/doc.go"), -1) {
-			checkTest(dir+"/doc.go", dir, name)
-		}
-	}
 }
 
 // exists reports whether a package has a name, such as QP.PostSend.

@@ -72,39 +72,7 @@
 // Usually advertisements come first: for these, [Options].Adverts posts receives before the peer
 // can send. [Conn.Announce] sends those that the peer needs at once in the private data.
 //
-// # For users of libiwarp
-//
-// libiwarp is a C library for the same purpose (linux-rdma mailing list, message 02623).
-// The table lists the names in its README, their counterparts, and the tests that use them.
-//
-//	iw_ctx_conn, iw_ctx_alloc         Conn, Listener; Dialer, Options     TestConnect
-//	qp_capacity                       Options.Cap                         TestQueueFull, TestOptions
-//	shared_pd                         Options.PD, SharePD, Prepare        TestSharedPD, TestPrepare
-//	iw_connect, remote_addr, -_port   Dial, Dialer.Dial                   TestConnect
-//	iw_open, listen_addr, port        Listen (it binds too)               TestConnect
-//	backlog                           ListenConfig.Backlog                TestListenConfig
-//	iw_listen, iw_accept              Listener.Accept, Request.Accept     TestConnect
-//	priv_data                         Options.PrivateData                 TestConnect
-//	iw_lmr, iw_lmr_create             LocalRegion, Conn.Alloc             TestRegions
-//	iw_lmr_register, access_flags     Conn.Register, NewRegion            TestRegions, TestEndpoint
-//	iw_lmr_destroy, free_buf_flag     LocalRegion.Close (frees Alloc's)   TestRegions
-//	iw_rmr                            RemoteRegion, Target                TestBounds
-//	iw_post_send_adv                  Advert, Conn.Announce               TestAdverts
-//	iw_post_recv_adv                  Conn.PostRecvAdvert, Options        TestAdverts
-//	iw_wait_recv_adv                  Conn.AwaitAdvert                    TestAdverts
-//	iw_sgl                            Span (several are a list)           TestSGL
-//	post_recv_sgl, post_recv_lmr      Conn.PostRecv                       TestSGL, TestSend
-//	post_send_sgl, post_send_lmr      Conn.Post of Send                   TestSGL, TestSend
-//	post_write_sgl, post_write_lmr    Conn.Post of Write                  TestSGL, TestWriteRead
-//	post_read_sgl, post_read_lmr      Conn.Post of Read                   TestSGL, TestWriteRead
-//	send_flags                        Op.With, SendInline                 TestUnsignaled
-//	await_completions                 Conn.Await, Conn.Poll               TestAwait
-//	cq_type, num_wcs, wc_list         Direction, a slice of verbs.WC      TestAwait
-//	iw_disconnect, -_await_disconnect Conn.Disconnect, AwaitDisconnect    TestDisconnect
-//	libibverbs, librdmacm             Op, Conn.Endpoint                   TestPost, TestEndpoint
-//
-// A program that uses libiwarp cannot be the peer: its advertisements have another format. By
-// default each connection has its own protection domain. Completions that the program has not taken
-// count as queued, so no CQ overflows. Close a connection after AwaitDisconnect: that frees its
-// regions.
+// By default each connection has a protection domain of its own. Completions that the program has
+// not taken count as queued, so no CQ overflows. Close a connection after AwaitDisconnect: that
+// frees its regions. docs/migrating.md lists the counterparts of the C library libiwarp.
 package rconn

@@ -75,46 +75,5 @@
 // The wire format is in docs/protocols.md. A peer that violates the protocol is disconnected
 // with [ErrProtocol].
 //
-// # For users of ibmsg
-//
-// ibmsg is a C library for the same purpose (github.com/joerns/ibmsg). The tables list
-// its names, their counterparts, and the tests that use them.
-//
-//	ibmsg_init_event_loop                NewLoop                            TestCallbacks
-//	ibmsg_destroy_event_loop             Loop.Close                         TestLoopClose
-//	ibmsg_dispatch_event_loop            Loop.Dispatch                      TestDispatch
-//	ibmsg_listen, max_connections        ListenConfig.Listen, Backlog       TestCallbacks, TestReject
-//	ibmsg_connect                        Dialer.Connect, Dial               TestCallbacks, TestNobody
-//	ibmsg_accept                         Request.Accept                     TestPrivateData
-//	ibmsg_disconnect                     Conn.Disconnect, Listener.Close    TestDisconnect, TestReject
-//	ibmsg_alloc_msg, ibmsg_free_msg      Conn.Alloc, Buffer.Free            TestBuffers
-//	ibmsg_post_send                      Conn.Post                          TestWouldBlock
-//	ibmsg_event_loop                     Loop                               TestCallbacks
-//	  epollfd                            Loop.FD                            TestFD, TestNestedEpoll
-//	  connection_request, _established   Callbacks.Request, Established     TestCallbacks, TestReject
-//	  message_received                   Callbacks.Message                  TestCallbacks
-//	ibmsg_connection_request, status     Request (Accept fails)             TestReject
-//	ibmsg_socket                         Conn, Listener                     TestCallbacks
-//	  cmid, status                       Conn.Endpoint, State               TestEndpoint, TestDisconnect
-//	  recv_buffer                        Options.Credits                    TestCredits
-//	IBMSG_UNCONNECTED, ADDRESS_RESOLVED, Connecting                         TestCallbacks
-//	  ROUTE_RESOLVED
-//	IBMSG_CONNECTED, DISCONNECTING       Established, Disconnecting         TestDispatch, TestDisconnect
-//	IBMSG_ERROR                          Disconnected, Conn.Err             TestNobody
-//	IBMSG_LISTEN_SOCKET                  Listener                           TestCallbacks
-//	IBMSG_RECV_SOCKET, SEND_SOCKET       Conn (both directions)             TestSizes
-//	ibmsg_buffer: data, size, status     Buffer: Bytes, Cap, Status         TestBuffers
-//	IBMSG_WAITING, SENT, RECEIVED        Queued; Sent, Failed; Received     TestCallbacks, TestBuffers
-//	IBMSG_MAX_MSGSIZE                    Options.MaxMessage, ErrTooLarge    TestSizes, TestBuffers
-//	IBMSG_SEND_, RECV_COMPLETION         Callbacks.Sent, Message            TestCallbacks
-//
-// Instead of error codes, the counterpart of a function returns a [verbs.Error] that matches an
-// errno, and so does Conn.Err where ibmsg sets IBMSG_ERROR. event_channel, the event_descriptions,
-// mr and IBMSG_CMA are internal here.
-//
-// Without a callback for requests ibmsg rejects them, and without one for messages it frees
-// them; here they wait for [Listener.Accept] and [Conn.Recv], and unreceived messages
-// block their sender. Messages of ibmsg have at most 4096 bytes and go from the connecting
-// to the accepting side; here both sides send. ibmsg has one receive for each connection and no
-// flow control. The wire formats differ: a program that uses ibmsg cannot be the peer.
+// docs/migrating.md lists the counterparts of the C library ibmsg.
 package rmsg
