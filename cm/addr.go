@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -21,41 +22,13 @@ type Addr struct{ netip.AddrPort }
 // Network returns "rdma".
 func (Addr) Network() string { return "rdma" }
 
-// resolve looks up "host:port" and returns at least one address. An empty host is
-// the wildcard.
+// resolve is [host.Lookup] for both families. The caller adds addr to the error.
 func resolve(ctx context.Context, r *net.Resolver, addr string) ([]netip.AddrPort, error) {
-	if r == nil {
-		r = net.DefaultResolver
+	addrs, err := host.Lookup(ctx, r, "ip", addr)
+	if bad, ok := errors.AsType[*net.AddrError](err); ok && bad.Addr == addr {
+		err = errors.New(bad.Err)
 	}
-	if ap, err := netip.ParseAddrPort(addr); err == nil {
-		return []netip.AddrPort{netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())}, nil
-	}
-	host, service, err := net.SplitHostPort(addr)
-	if bad, ok := errors.AsType[*net.AddrError](err); ok {
-		return nil, errors.New(bad.Err) // without the address, which the caller names
-	}
-	if err != nil {
-		return nil, err
-	}
-	port, err := r.LookupPort(ctx, "tcp", service)
-	if err != nil {
-		return nil, err
-	}
-	if host == "" {
-		return []netip.AddrPort{netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port))}, nil
-	}
-	ips, err := r.LookupNetIP(ctx, "ip", host)
-	if ctx.Err() != nil { // the resolver's error may not match it
-		return nil, ctx.Err()
-	}
-	if err != nil {
-		return nil, err
-	}
-	addrs := make([]netip.AddrPort, len(ips))
-	for i, ip := range ips {
-		addrs[i] = netip.AddrPortFrom(ip.Unmap(), uint16(port))
-	}
-	return addrs, nil
+	return addrs, err
 }
 
 // checkZone refuses a link-local address without a zone: the kernel does not bind it, and

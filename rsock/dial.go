@@ -14,6 +14,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // Dialer makes connections. The zero value is usable. A Dialer must not be copied after its
@@ -155,48 +156,17 @@ func (d *Dialer) dialTCP(ctx context.Context, network, addr string) (net.Conn, e
 	return c, err
 }
 
-// lookup returns the addresses of "host:port", at least one. An empty host means the IPv4
-// wildcard, or IPv6's if the network ends in 6.
+// lookup is [host.Lookup] for the name of a network.
 func lookup(ctx context.Context, r *net.Resolver, network, addr string) ([]netip.AddrPort, error) {
 	ip, err := ipNetwork(network)
 	if err != nil {
 		return nil, err
 	}
-	if r == nil {
-		r = net.DefaultResolver
+	addrs, err := host.Lookup(ctx, r, ip, addr)
+	if err == nil {
+		err = ctx.Err() // which an address without a name does not look at
 	}
-	host, service, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, err
-	}
-	if host == "" {
-		host = "0.0.0.0"
-		if ip == "ip6" {
-			host = "::"
-		}
-	}
-	port, err := r.LookupPort(ctx, "tcp", service)
-	if err != nil {
-		return nil, err
-	}
-	if a, err := netip.ParseAddr(host); err == nil && a.Zone() != "" && ip != "ip4" {
-		return []netip.AddrPort{netip.AddrPortFrom(a, uint16(port))}, nil // the resolver drops zones
-	}
-	ips, err := r.LookupNetIP(ctx, ip, host)
-	if ctx.Err() != nil { // the resolver's error may not match it
-		return nil, ctx.Err()
-	}
-	if err != nil {
-		return nil, err
-	}
-	if ips[0] == netip.IPv6Unspecified() {
-		ips = ips[:1] // the resolver appends the IPv4 wildcard, for dialing
-	}
-	addrs := make([]netip.AddrPort, len(ips))
-	for i, ip := range ips {
-		addrs[i] = netip.AddrPortFrom(ip.Unmap(), uint16(port))
-	}
-	return addrs, nil
+	return addrs, err
 }
 
 // ipNetwork returns the resolver's name for the addresses of a network.
