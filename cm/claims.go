@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -63,16 +64,11 @@ func (e *mtuError) Error() string {
 // programs send IBTA's reason for it, which devices in user space send.
 const mtuRejection = "verbs: path MTU too large\x00"
 
-// refusesMTU reports whether the peer has rejected the request because of its path MTU.
-func refusesMTU(err error) bool {
-	r, ok := errors.AsType[*RejectedError](err)
-	return ok && (r.Reason == rejectInvalidMTU || r.Reason == rejectConsumer && len(r.PrivateData) >= len(mtuRejection) && string(r.PrivateData[:len(mtuRejection)]) == mtuRejection)
-}
-
-// smallerPath returns the path of a rejected request with the next smaller MTU, or nil if the path
-// MTU is not what the peer objects to. The peer's MTU is not known: the kernel does not pass it on.
+// smallerPath returns the path of a rejected request with the next smaller MTU, or nil if the peer
+// objects to something else. The peer's MTU is not known: the kernel does not pass it on.
 func (e *Endpoint) smallerPath(err error) *PathRecord {
-	if !refusesMTU(err) {
+	r, ok := errors.AsType[*RejectedError](err)
+	if !ok || r.Reason != rejectInvalidMTU && (r.Reason != rejectConsumer || !bytes.HasPrefix(r.PrivateData, []byte(mtuRejection))) {
 		return nil
 	}
 	records, qerr := e.id.PathRecords()

@@ -317,7 +317,7 @@ func (d *Dialer) Join(ctx context.Context, group string, sendOnly bool) (e *Endp
 	if err != nil {
 		return nil, err
 	}
-	if n := len(e.announce.take()); n > 0 {
+	if n := len(e.announce()); n > 0 {
 		err = fmt.Errorf("%d bytes of private data for a multicast group: %w", n, errors.ErrUnsupported)
 	} else {
 		err = e.join(ctx, addr, sendOnly)

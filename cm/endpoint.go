@@ -33,7 +33,6 @@ type Endpoint struct {
 	route    Route
 	plan     plan
 	iwarp    bool
-	announce announcement
 	log      connLogger
 	life     life
 	own      owned
@@ -54,7 +53,7 @@ type life struct {
 	logged       atomic.Bool // the end has been logged
 }
 
-// owned is what an endpoint has made and releases in the end.
+// owned is what an endpoint has made and releases in the end, and what its peer is to get.
 type owned struct {
 	closing sync.Mutex // held by free
 	left    bool       // the transport has the ID
@@ -65,6 +64,9 @@ type owned struct {
 	release []func() error // in the order of creation; called in reverse
 	device  *device        // nil if the PD is the program's, and after its release
 	freed   bool
+
+	privateData []byte // for the peer
+	announced   bool   // it has been sent
 }
 
 // add adds what is released, unless the endpoint has been.
@@ -140,7 +142,7 @@ func (e *Endpoint) build(opt *Options, request *Event, t *Transport) (err error)
 	if err == nil && p.typ == verbs.UD {
 		err = e.activateUD()
 	}
-	e.announce.data = p.PrivateData
+	e.own.privateData = p.PrivateData
 	if err == nil && p.Setup != nil {
 		err = p.Setup(e)
 	}
@@ -328,7 +330,7 @@ const minRNRTimer = 12
 func (e *Endpoint) connParam() ConnParam {
 	p := &e.plan
 	return ConnParam{
-		QPNum: e.QP.Num(), SRQ: p.SRQ != nil, PrivateData: e.announce.take(),
+		QPNum: e.QP.Num(), SRQ: p.SRQ != nil, PrivateData: e.announce(),
 		ResponderResources: p.resources, InitiatorDepth: p.depth,
 		RetryCount: optionValue(p.RetryCount, defaultRetryCount), RNRRetryCount: optionValue(p.RNRRetryCount, defaultRNRRetryCount),
 	}
@@ -426,37 +428,27 @@ func (e *Endpoint) RemoteAddr() Addr { return Addr{e.route.Remote} }
 // Announce replaces [Options].PrivateData, for data that does not exist before the QP, such as
 // keys. Options.Setup calls it: later it fails with an error that matches EISCONN, as the data has
 // been sent.
-func (e *Endpoint) Announce(privateData []byte) error {
-	var err error
-	closed := e.own.use(func() { err = e.announce.set(privateData) })
+func (e *Endpoint) Announce(privateData []byte) (err error) {
+	o := &e.own
+	closed := o.use(func() {
+		switch {
+		case len(privateData) > MaxPrivateData:
+			err = fmt.Errorf("%w: %d bytes of at most %d", ErrPrivateData, len(privateData), MaxPrivateData)
+		case o.announced:
+			err = fmt.Errorf("the private data has been sent, announce in Options.Setup or send a message: %w", syscall.EISCONN)
+		default:
+			o.privateData = privateData
+		}
+	})
 	return fail("announce to", e.RemoteAddr().String(), cmp.Or(closed, err))
 }
 
-// announcement is the private data for the peer.
-type announcement struct {
-	mu   sync.Mutex
-	data []byte
-	sent bool
-}
-
-func (a *announcement) set(data []byte) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch {
-	case len(data) > MaxPrivateData:
-		return fmt.Errorf("%w: %d bytes of at most %d", ErrPrivateData, len(data), MaxPrivateData)
-	case a.sent:
-		return fmt.Errorf("the private data has been sent, announce in Options.Setup or send a message: %w", syscall.EISCONN)
-	}
-	a.data = data
-	return nil
-}
-
-func (a *announcement) take() []byte {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.sent = true
-	return a.data
+// announce returns the private data to send now; Announce fails from now on.
+func (e *Endpoint) announce() []byte {
+	e.own.mu.Lock()
+	defer e.own.mu.Unlock()
+	e.own.announced = true
+	return e.own.privateData
 }
 
 // Disconnect ends the connection for both sides. Requests that have not completed are flushed.

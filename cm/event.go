@@ -71,21 +71,14 @@ func decodeEvent(r *abi.RdmaUcmEventResp, datagram bool) Event {
 	if datagram {
 		ud := r.Param.Ud()
 		p.QPNum, p.QKey, e.AV = ud.QpNum, ud.Qkey, attr.OfAH(&ud.AhAttr)
-		p.PrivateData = privateData(&ud.PrivateData, ud.PrivateDataLen)
+		p.PrivateData = append([]byte(nil), ud.PrivateData[:ud.PrivateDataLen]...) // nil if there is none
 		return e
 	}
 	conn := r.Param.Conn()
 	p.ResponderResources, p.InitiatorDepth, p.QPNum = conn.ResponderResources, conn.InitiatorDepth, conn.QpNum
 	p.FlowControl, p.RetryCount, p.RNRRetryCount, p.SRQ = conn.FlowControl != 0, conn.RetryCount, conn.RnrRetryCount, conn.Srq != 0
-	p.PrivateData = privateData(&conn.PrivateData, conn.PrivateDataLen)
+	p.PrivateData = append([]byte(nil), conn.PrivateData[:conn.PrivateDataLen]...)
 	return e
-}
-
-func privateData(data *[abi.RDMA_MAX_PRIVATE_DATA]uint8, n uint8) []byte {
-	if n == 0 {
-		return nil
-	}
-	return append([]byte(nil), data[:n]...)
 }
 
 // Err returns an error if the event means failure or the end of a connection, and nil

@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// iWARP differs from InfiniBand and RoCE in how a connection is established: the
-// kernel does the MPA handshake with the peer and moves the QP to RTS itself, so
-// the active side gets Established at once and has nothing to confirm.
-// There are no retries and no RNR: a message that finds no receive ends the
-// connection, and disconnecting loses messages in flight. After the handshake
-// the first message must come from the side that dialed (RFC 5044, section
-// 7.1.2): MPA puts frames into TCP's stream, and a dialing side that gets the
-// reply and a frame in one piece may not know yet how to read the latter. With
-// RFC 6581 the devices exchange an empty first message by themselves, but siw
-// does not ask for that (peer_to_peer). Ports are TCP's: a port that a TCP
-// socket listens on is in use (EADDRINUSE), and the kernel handles peers that
-// connect by TCP and send nothing, or something other than MPA: they never
-// become a Request.
+// iWARP establishes connections in another way than InfiniBand and RoCE: the kernel does the MPA
+// handshake with the peer and moves the QP to RTS itself, so the active side gets Established at
+// once and has nothing to confirm. There are no retries and no RNR: a message that finds no receive
+// ends the connection, and disconnecting loses messages in flight.
+//
+// After the handshake the side that dialed must send the first message (RFC 5044, section 7.1.2):
+// MPA puts frames into TCP's stream, and a dialing side that gets the reply and a frame in one
+// piece may not know yet how to read the frame. With RFC 6581 the devices exchange an empty first
+// message by themselves, but siw does not ask for one (peer_to_peer).
+//
+// Ports are TCP's: a port that a TCP socket listens on is in use (EADDRINUSE). Peers that connect
+// by TCP and send nothing, or something other than MPA, never become a Request: the kernel handles
+// them.
 
 // connectIWARP connects and waits for the answer. On siw, ID.Connect waits for TCP's handshake
 // and cannot be cancelled: it takes up to two minutes if nothing answers, and until MPA's
@@ -26,7 +26,7 @@ import (
 // the handshake continues in the background, and the endpoint is closed at its end. It is not
 // aborted because a listening siw may then release its listener once too often.
 func connectIWARP(ctx context.Context, t *Transport, e *Endpoint) (_ Event, abandoned bool, _ error) {
-	leave, err := t.acquirePeer(ctx, e.route.Remote)
+	release, err := t.startHandshake(ctx, e.route.Remote)
 	if err != nil {
 		return Event{}, false, err
 	}
@@ -34,7 +34,7 @@ func connectIWARP(ctx context.Context, t *Transport, e *Endpoint) (_ Event, aban
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		defer leave()
+		defer release()
 		if err = e.connect(); err == nil {
 			ev, err = e.id.events.await(context.Background(), Established)
 		}
@@ -42,9 +42,7 @@ func connectIWARP(ctx context.Context, t *Transport, e *Endpoint) (_ Event, aban
 	select {
 	case <-done:
 		return ev, false, err
-	// Nobody waits for the result any more, but the kernel does: the endpoint lives until it has
-	// one.
-	case <-ctx.Done():
+	case <-ctx.Done(): // the kernel still waits for the result, and the endpoint lives until then
 		go func() {
 			<-done
 			e.discard()
@@ -59,39 +57,39 @@ func connectIWARP(ctx context.Context, t *Transport, e *Endpoint) (_ Event, aban
 // dial can still fail so on a machine that is too busy to read the answer in that time.
 const settleDelay = 50 * time.Millisecond
 
-// peer limits the iWARP handshakes with one listener, so that a listener that does not answer
+// handshakes limits the iWARP handshakes with one listener, so that a listener that does not answer
 // delays no others. siw limits a handshake to 10 s from its first byte: all would fail if there
 // were more than the listener can complete in that time.
-type peer struct {
+type handshakes struct {
 	tokens chan struct{} // holds a token for each handshake in progress
 	users  int           // dials that wait or have a token
 }
 
 const maxIWARPHandshakes = 32
 
-// acquirePeer waits for a token to dial an address. The function that it returns releases it.
-func (t *Transport) acquirePeer(ctx context.Context, addr netip.AddrPort) (leave func(), err error) {
+// startHandshake waits for a token to dial a listener. The function that it returns releases it.
+func (t *Transport) startHandshake(ctx context.Context, listener netip.AddrPort) (done func(), err error) {
 	t.mu.Lock()
-	p := t.peers[addr]
-	if p == nil {
-		p = &peer{tokens: make(chan struct{}, maxIWARPHandshakes)}
-		if t.peers == nil {
-			t.peers = map[netip.AddrPort]*peer{}
+	h := t.handshakes[listener]
+	if h == nil {
+		h = &handshakes{tokens: make(chan struct{}, maxIWARPHandshakes)}
+		if t.handshakes == nil {
+			t.handshakes = map[netip.AddrPort]*handshakes{}
 		}
-		t.peers[addr] = p
+		t.handshakes[listener] = h
 	}
-	p.users++
+	h.users++
 	t.mu.Unlock()
 	quit := func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if p.users--; p.users == 0 {
-			delete(t.peers, addr)
+		if h.users--; h.users == 0 {
+			delete(t.handshakes, listener)
 		}
 	}
 	select {
-	case p.tokens <- struct{}{}:
-		return func() { <-p.tokens; quit() }, nil
+	case h.tokens <- struct{}{}:
+		return func() { <-h.tokens; quit() }, nil
 	case <-ctx.Done():
 		quit()
 		return nil, ctx.Err()

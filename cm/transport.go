@@ -33,11 +33,11 @@ type Transport struct {
 	// others: Host is a *soft.Device then.
 	Host Host
 
-	mu       sync.Mutex
-	closed   bool
-	managers []*manager      // the last is for new IDs, unless it has ended
-	devices  map[int]*device // by index: a device that is deleted and added again has the same GUID
-	peers    map[netip.AddrPort]*peer
+	mu         sync.Mutex
+	closed     bool
+	managers   []*manager      // the last is for new IDs, unless it has ended
+	devices    map[int]*device // by index: a device that is deleted and added again has the same GUID
+	handshakes map[netip.AddrPort]*handshakes
 
 	leaving leaving
 }
