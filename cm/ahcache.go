@@ -12,8 +12,8 @@ import (
 
 const (
 	defaultMaxSenders = 1024
-	// maxResolutions is the number of address handles that are created at a time: each
-	// blocks a thread in the kernel as long as the address does not answer.
+	// maxResolutions is the number of address handles that are created at a time: each blocks a
+	// thread in the kernel until the address answers.
 	maxResolutions = 64
 )
 
@@ -152,8 +152,8 @@ func (c *ahCache) remove(k *cachedAH) error {
 	return nil
 }
 
-// close waits until no handle is being made, and closes all. The QP must be closed
-// before. After a failure it can be called again.
+// close waits for handles that are being made, and closes all. The QP must be closed before. After
+// a failure close can be called again.
 func (c *ahCache) close() (err error) {
 	c.mu.Lock()
 	c.closed = true

@@ -136,7 +136,7 @@ func (e *Event) process(c *Channel) {
 		return
 	}
 	if e.Type == Disconnected && !ep.life.up.Load() && !ep.iwarp {
-		// The peer was up, or it could not disconnect: its confirmation is late or lost, see
+		// Only a peer that is up disconnects: its confirmation is late or lost, see
 		// awaitEstablished. The program gets both events.
 		c.events.unpop(*e)
 		*e = Event{Type: Established, ID: e.ID}

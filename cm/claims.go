@@ -9,12 +9,12 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// This file checks what a peer says in its request or reply: the connection manager turns it into
-// attributes of the QP and does not compare it with anything.
+// This file checks the claims of a peer in its request or reply: the connection manager turns them
+// into attributes of the QP without checking them.
 
 // maxACKTimeout is the longest ACK timeout that a peer can make a QP use: 4.3 s (4.096 us * 2^20),
-// 30 s for all repetitions. A peer can ask for 2.4 hours, and the QP would not notice for a day
-// that it is gone. rdma_cm asks for 0.5 s. [ID.SetAckTimeout] sets any time.
+// 30 s for all repetitions. A peer can ask for 2.4 hours: the QP would notice its death only after
+// a day. rdma_cm asks for 0.5 s. [ID.SetAckTimeout] sets any time.
 const maxACKTimeout = 20
 
 // checkRTR checks and limits the attributes with which the QP moves to RTR. On the accepting side

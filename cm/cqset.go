@@ -8,17 +8,17 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// cqSet is what an endpoint polls and waits for. A device keeps the sets of closed endpoints, for
-// new ones: to make and map CQs, and to open a channel and an epoll set, takes up to half of the
-// time of a set-up.
+// cqSet has the CQs of an endpoint and their completion channel. A device keeps the sets of closed
+// endpoints for new ones: making and mapping CQs, and opening a channel and an epoll set, take up
+// to half of the time of a set-up.
 type cqSet struct {
 	cqKind
 	send, recv         *uverbs.CQ          // nil if the kind has none
 	events             *uverbs.CompChannel // nil if polled
-	sendSize, recvSize int                 // what the device has made of the depths
+	sendSize, recvSize int                 // depths as the device has rounded them
 }
 
-// cqKind is what the options of an endpoint ask for.
+// cqKind is what the options of an endpoint ask for; sets of one kind can replace each other.
 type cqKind struct {
 	send, recv             int // depths; 0 for a CQ of the program
 	polled, singleThreaded bool
@@ -50,7 +50,6 @@ func newCQSet(ctx *uverbs.Context, kind cqKind) (s *cqSet, err error) {
 	return s, nil
 }
 
-// close closes what is open.
 func (s *cqSet) close() (err error) {
 	if s.send != nil {
 		err = s.send.Close()
@@ -64,8 +63,8 @@ func (s *cqSet) close() (err error) {
 	return err
 }
 
-// recycle takes the CQs from the endpoint that had them. It reports whether the set is as it was
-// when it was new: the program may have closed or resized a CQ, or still use it.
+// recycle takes the CQs from the endpoint that had them. It reports false if they are not as new:
+// the program may have closed or resized a CQ, or still use it.
 func (s *cqSet) recycle() bool {
 	recycle := func(cq **uverbs.CQ, size int) bool {
 		if *cq == nil {
@@ -83,7 +82,7 @@ func (s *cqSet) recycle() bool {
 	return recycle(&s.send, s.sendSize) && recycle(&s.recv, s.recvSize)
 }
 
-// cqs returns a set, of a closed endpoint if there is one.
+// cqs returns the set of a closed endpoint, or a new one.
 func (d *device) cqs(kind cqKind) (*cqSet, error) {
 	d.t.mu.Lock()
 	for i, s := range d.idleCQs {

@@ -15,18 +15,17 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// thread runs the commands of a manager after a change of credentials. An rdma_cm of this
-// process accepts commands from all threads.
+// thread runs the commands of a manager after a change of credentials. An rdma_cm of this process
+// accepts commands from all threads.
 //
-// The kernel accepts commands to rdma_cm only from threads that have the credentials
-// with which the file was opened (ucma_write; ib_safe_file_access compares the pointers
-// filp->f_cred and current_cred(), not what they point to). The threads of a process share
-// a structure until one calls setuid(2) or the like, which gives that thread a new one
-// (prepare_creds, commit_creds). syscall.Setuid, Setgid, Setgroups and similar calls do so in
-// each thread of a Go program: each has a structure of its own then, with equal contents.
-// When a command is refused for that reason, the manager starts a thread that opens the node
-// again and runs all commands from then on. MIGRATE_ID, which does not check the credentials
-// of the old file, moves the IDs and their events, in order, to the new one (ucma_migrate_id):
+// The kernel accepts commands to rdma_cm only from threads with the credentials that opened the
+// file (ucma_write; ib_safe_file_access compares the pointers filp->f_cred and current_cred(), not
+// the structures). The threads of a process share a structure until one calls setuid(2) or the
+// like, which gives it a new one (prepare_creds, commit_creds). syscall.Setuid, Setgid, Setgroups
+// and similar calls do so in each thread of a Go program: each has its own structure then, with
+// equal contents. When the kernel refuses a command for that reason, the manager starts a thread
+// that opens the node again and runs all commands from then on. MIGRATE_ID, which does not check
+// the credentials of the old file, moves the IDs and their events, in order (ucma_migrate_id):
 //
 //	command ─► any thread ─► file        until the first refusal
 //	command ─► the thread ─► new file    after it; opened again at each refusal
@@ -43,7 +42,7 @@ type thread struct {
 	// by commands that run on other threads and while IDs are added.
 	renewMu  sync.RWMutex
 	renewals int
-	old      []int // former files, the oldest first; IDs of connection requests not yet delivered may be on them
+	old      []int // former files, the oldest first; they may have IDs of undelivered connection requests
 	failed   error // of the last renewal
 }
 
@@ -129,8 +128,7 @@ func (t *thread) serve() {
 // closeOld closes the former files, which destroys the IDs on them (ucma_close). The ID of a
 // connection request is on the file that its listener had when the request came
 // (ucma_connect_event_handler), and stays there when the listener and its events move. So closeOld
-// returns false and closes none if the number of renewals is not the one that the caller has seen:
-// events may have come since it found none.
+// closes none and returns false if the file was renewed since the caller found no events.
 func (t *thread) closeOld(renewals int) bool {
 	t.renewMu.Lock()
 	defer t.renewMu.Unlock()
@@ -255,8 +253,8 @@ func (m *manager) migrateNew(handle uint32) {
 	})
 }
 
-// migration is the command MIGRATE_ID, which takes an ID from any file that the process has open.
-// It is encoded before it is needed: memory that cannot be had would leave IDs behind.
+// migration is the command MIGRATE_ID, which takes an ID from any open file of the process. It is
+// encoded in advance: a lack of memory later would leave IDs behind.
 type migration struct {
 	message
 	req *abi.RdmaUcmMigrateId
@@ -293,8 +291,8 @@ func (m *manager) renewalErr() error {
 }
 
 // runBlocking runs a command about an ID that may block for minutes, without blocking other
-// commands: after a change of credentials it runs on the caller's thread, which the caller
-// has locked, and on a file of that thread.
+// commands: after a change of credentials it runs on a file of the caller's thread, which the
+// caller has locked.
 func (m *manager) runBlocking(id *ID, cmd uint32, req []byte) error {
 	msg, err := encode(cmd, req, nil, 0)
 	if err != nil {
@@ -330,8 +328,7 @@ func (m *manager) runBlocking(id *ID, cmd uint32, req []byte) error {
 	if m.attach(id, renewals) {
 		return translateErrno(err)
 	}
-	// The ID is on a file that waits for no events. It must get to the manager's, or its events
-	// would never be read.
+	// Nobody reads events of the file that the ID is on: the ID must move to the manager's.
 	back := m.onThread(func(fd int) error {
 		move.req.Id, move.req.Fd = id.handle, uint32(idFD)
 		defer func() { id.detached = false }()

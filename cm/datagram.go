@@ -64,7 +64,7 @@ func NewDatagrams(e *Endpoint, size int) (d *Datagrams, err error) {
 		return nil, err
 	}
 	d.qkey = attr.QKey
-	// One more slot, after those of the receives, is for sending.
+	// The last slot is for sending, the others are for the receives.
 	if d.mr, err = e.AllocMR((n+1)*d.slotSize, verbs.AccessLocalWrite); err != nil {
 		return nil, err
 	}
@@ -113,13 +113,13 @@ func (d *Datagrams) Recv(ctx context.Context, b []byte) (m Datagram, err error) 
 	return m, d.post(int(wc[0].ID))
 }
 
-// withMemory calls f with the memory, which is not freed meanwhile.
+// withMemory calls f with the slots. They are not freed before it returns.
 func (d *Datagrams) withMemory(f func(mem []byte)) error {
 	return d.e.own.use(func() { f(d.mr.Bytes()) })
 }
 
-// wait waits for a completion and returns its error. For a request that was flushed
-// because the endpoint ended, that is the reason of the end.
+// wait waits for a completion and returns its error, or why the endpoint ended if that flushed the
+// request.
 func (d *Datagrams) wait(ctx context.Context, cq *uverbs.CQ, wc []verbs.WC) error {
 	if _, err := cq.PollWait(ctx, wc); err != nil {
 		return err
@@ -226,9 +226,9 @@ type header struct {
 func senderOf(wc *verbs.WC, grh []byte) Sender {
 	h := header{slid: wc.SLID, sl: wc.SL, pathBits: wc.PathBits}
 	src, _ := wc.GRHAddrs(grh)
-	// Fields that differ between packets of one sender are left out: payload length and hop limit,
-	// or IPv4's length, identification, fragment, time to live and checksum, and what is before its
-	// header.
+	// Leave out the fields that differ between packets of one sender: IPv6's payload length and hop
+	// limit, or IPv4's length, identification, fragment, time to live and checksum, and the bytes
+	// before its header.
 	switch {
 	case src.Is4():
 		h.flags = verbs.WCGRH | verbs.WCIPv4
@@ -267,7 +267,7 @@ func (id *ID) Join(group netip.Addr, sendOnly bool) error {
 	return fail("join", group.String(), id.join(group, sendOnly))
 }
 
-// join gives the group the uid of the ID, so that the event of the group is one of the ID
+// join gives the group the uid of the ID, so that the ID gets the group's event
 // (ucma_set_event_context).
 func (id *ID) join(group netip.Addr, sendOnly bool) error {
 	sa, size, err := sockaddr(netip.AddrPortFrom(group, 0))

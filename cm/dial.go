@@ -36,9 +36,9 @@ type Dialer struct {
 // Dial connects with the zero [Dialer].
 func Dial(ctx context.Context, addr string) (*Endpoint, error) { return new(Dialer).Dial(ctx, addr) }
 
-// Dial connects to addr: "10.9.0.1:7471", "[fd00::1%v0]:7471", or a name and a port. The
-// addresses of a name are tried in turn, each with its share of the time to the deadline of
-// ctx; the error is that of the first. ctx has no effect on an established connection.
+// Dial connects to addr: "10.9.0.1:7471", "[fd00::1%v0]:7471", or a name and a port. It tries the
+// addresses of a name in turn, each with its share of the time to the deadline of ctx, and returns
+// the first error. ctx has no effect on an established connection.
 func (d *Dialer) Dial(ctx context.Context, addr string) (*Endpoint, error) {
 	addrs, err := resolve(ctx, d.Resolver, addr)
 	if err != nil {
@@ -94,9 +94,8 @@ func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (*Endpoint, error
 	}
 }
 
-// retryPort calls do, which binds to a port, and repeats it if the port is in use and was
-// chosen by the connection manager: iWARP uses TCP's ports, and the connection manager
-// does not know which of them are free.
+// retryPort calls do, which binds to a port, and repeats it if the connection manager chose a port
+// that is in use: iWARP uses TCP's ports, and the connection manager does not know the free ones.
 func retryPort(log *slog.Logger, port uint16, do func() error) (err error) {
 	for i := range 16 {
 		if i > 0 && log != nil {
@@ -110,8 +109,8 @@ func retryPort(log *slog.Logger, port uint16, do func() error) (err error) {
 	return err
 }
 
-// dialOnce dials with a new ID, on a path unless that is nil, and makes the endpoint if it is nil.
-// If it fails, the caller tries again with the endpoint that it returns, or discards it.
+// dialOnce dials with a new ID, and makes the endpoint if e is nil. A nil path is resolved. If it
+// fails, the caller tries again with the endpoint that it returns, or discards it.
 func (d *Dialer) dialOnce(ctx context.Context, dst netip.AddrPort, path *PathRecord, e *Endpoint, j connLogger) (*Endpoint, error) {
 	if err := ctx.Err(); err != nil {
 		return e, err
@@ -223,7 +222,7 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 	case within.Err() != nil && ctx.Err() == nil:
 		err = fmt.Errorf("no answer within %v: %w", timeout, err)
 	case ctx.Err() != nil && err == ctx.Err():
-		if err = context.Cause(ctx); err == context.DeadlineExceeded { // others say what has not come in time
+		if err = context.Cause(ctx); err == context.DeadlineExceeded { // other causes tell what is late
 			err = fmt.Errorf("no answer in time: %w", err)
 		}
 	}
@@ -237,8 +236,8 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 const eventDelay = 5 * time.Second
 
 // whyEnded returns the reason of an EINVAL of the connection manager: the peer may have taken back
-// its reply, or the device is gone, and the event that says so is on its way: the kernel changes
-// the ID's state in one work item and reports the event later, which takes long if many connections
+// its reply, or the device is gone. The event that reports it is on its way: the kernel changes the
+// ID's state in one work item and reports the event later, after a long time if many connections
 // are made.
 func (e *Endpoint) whyEnded(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(ctx, eventDelay)

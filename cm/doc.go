@@ -15,8 +15,8 @@
 // connection. [Channel], [ID] and [Event] are the objects of librdmacm (rdma_cm(7)), for programs
 // that handle one event after the other.
 //
-// A [Transport] owns what connections share, such as open devices. Most programs need only
-// [DefaultTransport], which closes what has been idle for 250 ms.
+// A [Transport] owns the objects that connections share, such as open devices. Most programs need
+// only [DefaultTransport], which closes objects after 250 ms without use.
 //
 // Every call that waits takes a context. A cancelled call releases its ID, QP and files at any
 // stage. One goroutine of a transport, or of a channel, passes on the kernel's events.

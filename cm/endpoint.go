@@ -69,7 +69,7 @@ type owned struct {
 	announced   bool   // it has been sent
 }
 
-// add adds what is released, unless the endpoint has been.
+// add adds a function that releases an object, unless the endpoint is released already.
 func (o *owned) add(release func() error) error {
 	return o.use(func() { o.release = append(o.release, release) })
 }
@@ -85,8 +85,8 @@ func (o *owned) use(f func()) error {
 	return nil
 }
 
-// newEndpoint plans and builds an endpoint for id, which it closes if it fails. request is what the
-// endpoint answers, or nil. A zero route is looked up.
+// newEndpoint plans and builds an endpoint for id, which it closes if it fails. request is the
+// request that the endpoint answers, or nil. A zero route is looked up.
 func newEndpoint(id *ID, route Route, request *Event, opt *Options, j connLogger, t *Transport) (*Endpoint, error) {
 	e := &Endpoint{id: id, route: route, log: j, life: life{done: make(chan struct{})}, transport: t}
 	err := e.build(opt, request, t)
@@ -247,9 +247,9 @@ type stateError struct{ error }
 
 func (e stateError) Unwrap() error { return e.error }
 
-// gaveUp says what EINVAL means of such a command if it accepts a request: the ID has left the
-// state of one, as the peer has taken the request back. There is no event that says so: the kernel
-// drops those of an ID that has not been accepted (ucma_event_handler).
+// gaveUp explains EINVAL of such a command when a request is accepted: the peer has taken the
+// request back. No event reports it: the kernel drops the events of an ID that has not been
+// accepted (ucma_event_handler).
 func gaveUp(err error) error {
 	if _, ok := errors.AsType[stateError](err); ok && errors.Is(err, syscall.EINVAL) {
 		return fmt.Errorf("the peer has given up: %w", err)
@@ -257,7 +257,7 @@ func gaveUp(err error) error {
 	return err
 }
 
-// handleEstablished handles the event that the peer's answer causes. Then the connection is up.
+// handleEstablished handles the event of the peer's answer. Then the connection is up.
 func (e *Endpoint) handleEstablished(ev *Event) error {
 	if ev.Type == ConnectResponse {
 		if err := e.activate(); err != nil {
@@ -303,8 +303,8 @@ func (e *Endpoint) activate() error {
 	if err := e.checkRTR(&attr, accepting); err != nil {
 		return err
 	}
-	// The kernel's value is 0, which means 655 ms. rxe counts that as time without an
-	// answer, so a message that waits for its receive would run out of retries.
+	// The kernel's value 0 means 655 ms. rxe counts them as time without an answer, so a message
+	// that waits for its receive would run out of retries.
 	attr.MinRNRTimer = minRNRTimer
 	if err := e.QP.Modify(attr, mask); err != nil {
 		return err
@@ -375,9 +375,9 @@ func (e *Endpoint) end(reason error, flush, tell bool) {
 // sees by its Done.
 func (e *Endpoint) Done() <-chan struct{} { return e.life.done }
 
-// Err returns why the connection ended, [verbs.ErrDisconnected], [verbs.ErrDeviceRemoved] or
+// Err returns why the connection ended: [verbs.ErrDisconnected], [verbs.ErrDeviceRemoved],
 // [verbs.ErrClosed], or [verbs.ErrQueueFailed] if one of its CQs has overflowed (on siw perhaps
-// ErrDisconnected); or nil.
+// ErrDisconnected). It returns nil before.
 func (e *Endpoint) Err() error {
 	select {
 	case <-e.life.done:
@@ -461,9 +461,9 @@ func (e *Endpoint) Disconnect() { e.end(verbs.ErrClosed, true, true) }
 // The side that received the last message should answer it or wait for Done: rxe completes a
 // receive before it acknowledges the message, and the peer's send would fail.
 //
-// The network may lose what tells the peer. On RoCE and InfiniBand the [Transport] repeats it after
-// Close, every 4 s and for a minute at most, until the peer has answered. It does so for up to 64
-// peers at a time; of more than that, those that have waited for a second are told once, as by a
+// The network may lose the message that tells the peer. On RoCE and InfiniBand the [Transport]
+// repeats it after Close, every 4 s and for a minute at most, until the peer has answered, for up
+// to 64 peers at a time. Peers beyond them that have waited for a second are told once, as by a
 // program that exits after Close. [Transport.Close] waits for answers before an exit.
 func (e *Endpoint) Close() error {
 	if e == nil {
@@ -480,8 +480,8 @@ func (e *Endpoint) Close() error {
 }
 
 // leave lets the transport tell the peer that this side has ended the connection. It returns false
-// if there is nothing to tell, or the end of the ID does: on iWARP, where TCP repeats it, and for a
-// peer that has not confirmed the connection, unless [ID.Notify] has established it.
+// if there is nothing to tell, or destroying the ID tells the peer: on iWARP, where TCP repeats it,
+// and for a peer that has not confirmed the connection, unless [ID.Notify] has established it.
 func (e *Endpoint) leave() bool {
 	l := &e.life
 	return (l.up.Load() || e.id.notified.Load()) && e.plan.typ == verbs.RC && !e.iwarp &&
@@ -489,8 +489,8 @@ func (e *Endpoint) leave() bool {
 }
 
 // free undoes newEndpoint. It closes the ID first, so that the kernel no longer changes the QP, and
-// then the QP, so that the device no longer uses memory. A connection manager of InfiniBand and
-// RoCE does not change it, so the ID may live on.
+// then the QP, so that the device no longer uses memory. On InfiniBand and RoCE the connection
+// manager does not change QPs, so the ID may live on.
 func (e *Endpoint) free() (err error) {
 	o := &e.own
 	o.closing.Lock()

@@ -80,7 +80,7 @@ var shortages = []shortage{
 	{code: "verbs: no files\x00", text: "it has too many open files: raise its limit, see ulimit -n", errs: []error{syscall.EMFILE, syscall.ENFILE}},
 }
 
-// rejectFor rejects a request because of an error, and tells the peer if that is a shortage.
+// rejectFor rejects a request because of a shortage, and tells the peer which.
 func (id *ID) rejectFor(err error) {
 	for _, s := range shortages {
 		if slices.ContainsFunc(s.errs, func(target error) bool { return errors.Is(err, target) }) {
@@ -132,11 +132,11 @@ func (e *RejectedError) As(target any) bool {
 // [Endpoint.Reason] can tell without the endpoint.
 func SendError(wc *verbs.WC) error { return gone(wc.Err()) }
 
-// Reason adds to err, that of a completion ([verbs.WC.Err], [uverbs.CQ.Next]), why the connection
-// ended, if the request failed because of that: it matches [verbs.ErrDisconnected],
-// [verbs.ErrClosed] or [verbs.ErrDeviceRemoved] then. As a request is flushed shortly before the
-// end is known, Reason waits for Done until ctx ends, and a second at most: a queue pair that has
-// failed by itself flushes its requests without an end. With a ctx that has ended it does not wait.
+// Reason takes the error of a completion ([verbs.WC.Err], [uverbs.CQ.Next]). If the request failed
+// because the connection ended, Reason adds why: [verbs.ErrDisconnected], [verbs.ErrClosed] or
+// [verbs.ErrDeviceRemoved]. As requests are flushed shortly before the end is known, it waits for
+// Done until ctx ends, and a second at most: a queue pair that has failed by itself flushes its
+// requests without an end. With a ctx that has ended it does not wait.
 //
 // The status WCLocQPOpErr of a send means that the link is down (rxe) or the connection has ended
 // (siw). That of a receive can mean that the message was longer, which Reason cannot tell apart.
@@ -165,7 +165,7 @@ func gone(err error) error {
 	return err
 }
 
-// wrap replaces *err by what fail makes of it.
+// wrap is fail in place.
 func wrap(err *error, op, addr string) { *err = fail(op, addr, *err) }
 
 // fail wraps err, which op on an address returned. It returns nil if err is nil.

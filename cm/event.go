@@ -81,8 +81,7 @@ func decodeEvent(r *abi.RdmaUcmEventResp, datagram bool) Event {
 	return e
 }
 
-// Err returns an error if the event means failure or the end of a connection, and nil
-// otherwise.
+// Err returns an error if the event means failure or the end of a connection, and nil otherwise.
 func (e *Event) Err() error {
 	switch e.Type {
 	case Rejected:

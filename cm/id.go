@@ -210,9 +210,8 @@ type ConnParam struct {
 	ECE                ECE
 }
 
-// ECE is an offer of extensions between peers of one vendor (enhanced
-// connection establishment, rdma_set_local_ece(3)). Kernels from 5.9 carry it;
-// rxe and siw offer none.
+// ECE is an offer of extensions between peers of one vendor (enhanced connection establishment,
+// rdma_set_local_ece(3)). Kernels from 5.9 carry it; rxe and siw offer none.
 type ECE struct{ VendorID, Options uint32 }
 
 func (e ECE) abi() abi.RdmaUcmEce { return abi.RdmaUcmEce{VendorId: e.VendorID, AttrMod: e.Options} }
@@ -320,7 +319,7 @@ type Route struct {
 // hasDevice reports whether the device is known. Its GUID and its index may be zero.
 func (r Route) hasDevice() bool { return r.Port != 0 }
 
-// Route returns what is known of the route so far.
+// Route returns the route as far as it is known.
 func (id *ID) Route() (Route, error) {
 	r, err := id.query(abi.RDMA_USER_CM_QUERY_ADDR)
 	if err != nil {
@@ -371,9 +370,9 @@ func (id *ID) setOption(what string, level, name uint32, value []byte) error {
 }
 
 // Notify reports an event of the connection's QP to the connection manager (rdma_notify(3)):
-// EventCommEst, when a message has come before Established, which then follows at once. It fails
-// when the confirmation has come, too. If the end has come and Linux does not know it yet, Linux
-// goes on to repeat the acceptance, and [ID.Close] waits for a minute until it gives up. An
+// EventCommEst, when a message has come before Established, which then follows at once. It fails if
+// the confirmation has come meanwhile. If the peer has gone and Linux does not know it yet, Linux
+// goes on repeating the acceptance, and [ID.Close] waits for a minute until it gives up. An
 // [Endpoint] does not wait.
 func (id *ID) Notify(event verbs.AsyncEventType) error {
 	err := idCommand(id, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)})

@@ -24,8 +24,8 @@ type keepAlive struct {
 // checkDelay is when a test is looked at: RoCE's devices give up after some 4 s.
 const checkDelay = 5 * time.Second
 
-// startKeepAlive calls test every d, with post set, and soon after that without. The first error
-// ends the connection. It replaces an earlier test; d 0 only ends that.
+// startKeepAlive calls test every d, with post set, and soon afterwards without. The first error
+// ends the connection. It replaces an earlier test; with d 0 it only stops it.
 func (e *Endpoint) startKeepAlive(d time.Duration, test func(post bool) error) {
 	k := &e.keepAlive
 	k.mu.Lock()
@@ -63,8 +63,8 @@ func init() {
 
 // test is the test of [Options].KeepAlive. The completion is the program's, so the state of the QP
 // tells whether the test has failed. A full queue has requests in flight, which test the connection
-// as well. While completions wait in SendCQ there is no test: those of a program that does not poll
-// would fill the CQ, and end a connection that is well.
+// as well. While completions wait in SendCQ there is no test: a program that does not poll would
+// let tests fill the CQ, which would end a working connection.
 func (e *Endpoint) test(post bool) error {
 	attr, err := e.QP.Query()
 	switch {

@@ -7,19 +7,19 @@ import (
 	"github.com/goverbs/verbs/internal/fifo"
 )
 
-// leaving has the IDs of connections that this side has ended, until their peers know: the
-// connection manager repeats its request (DREQ) only while there is the ID. Everything else of the
-// connection is released by then, as a TCP socket in FIN-WAIT-1 outlives its descriptor.
+// leaving keeps the IDs of connections that this side has ended, until their peers know: the
+// connection manager repeats its request (DREQ) only while the ID exists. Everything else of the
+// connection is released, as a TCP socket in FIN-WAIT-1 outlives its descriptor.
 //
 //	add ──► asked ──── answer, last repetition or askLimit ────► destroyed
 //	  └──► waiting ──► asked
 //	          └─────── waitLimit ──────────────────────────────► destroyed, which sends one request
 //
 // At most maxAsked peers are asked at a time. Linux 7.3 lets 128 requests of a port wait for
-// answers, of dials too, and queues all others (ib_post_send_mad): a thousand peers of a machine
-// that has died must not hold up every dial. A burst does not fill the peers' receive queues
-// either. What waits in vain loses only the repetitions: destroying an ID that was not asked sends
-// a request that no queue holds (cm_issue_dreq), also when the process ends.
+// answers, including dials, and queues all others (ib_post_send_mad): a thousand connections to a
+// dead machine must not hold up every dial. Nor does a burst fill the peers' receive queues. An ID
+// that waits in vain loses only the repetitions: destroying it sends a request past that queue
+// (cm_issue_dreq), also when the process ends.
 type leaving struct {
 	mu      sync.Mutex
 	closed  bool
@@ -42,7 +42,7 @@ type leaveState uint8
 const (
 	leaveWaiting leaveState = iota
 	leaveAsked              // its peer has been asked
-	leaveOver               // nobody is to be asked: it is being destroyed, which may take a minute
+	leaveOver               // there is nobody to ask: it is being destroyed, for up to a minute
 	leaveGone
 )
 
@@ -58,8 +58,8 @@ const (
 
 // add takes over an ID that is up, or, if asked, has been disconnected. It returns false if the
 // caller must close the ID: the connection has ended at both sides, there are too many, or the
-// kernel refuses to ask the peer, which the caller then reports. An ID that was established by
-// [ID.Notify] it takes in any case, as the kernel may destroy it slowly.
+// kernel refuses to ask the peer, which the caller then reports. It takes an ID that [ID.Notify]
+// established in any case, as the kernel may destroy it slowly.
 func (l *leaving) add(id *ID, port uint16, asked bool) bool {
 	l.mu.Lock()
 	if l.closed || len(l.ids) >= maxLeaving {
@@ -155,12 +155,11 @@ func (l *leaving) endPort(port uint16) {
 	}
 }
 
-// endAll destroys the IDs for which match returns true, but does not wait for those that are being
-// destroyed.
+// endAll destroys the IDs that match. It does not wait for IDs that are being destroyed already.
 func (l *leaving) endAll(match func(*leave) bool) {
 	var ids []*ID
 	l.mu.Lock()
-	for _, state := range []leaveState{leaveWaiting, leaveAsked} { // so that none is asked in the place of another
+	for _, state := range []leaveState{leaveWaiting, leaveAsked} { // in this order no waiting ID takes an asked one's place
 		for id, s := range l.ids {
 			if s.state == state && match(s) {
 				ids = append(ids, id)
@@ -173,7 +172,8 @@ func (l *leaving) endAll(match func(*leave) bool) {
 	}
 }
 
-// close waits for answers, not long, and destroys what is left. add refuses all from now on.
+// close waits a short time for answers and destroys the IDs that are left. add refuses all from now
+// on.
 func (l *leaving) close() {
 	l.mu.Lock()
 	l.closed = true

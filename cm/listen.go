@@ -106,7 +106,7 @@ type ListenConfig struct {
 	ReuseAddr bool
 	// IPv6Only leaves IPv4's wildcard at the port of IPv6's to another listener.
 	IPv6Only bool
-	// Logger, if set, logs requests. It is also that of connections whose [Options] have none.
+	// Logger, if set, logs requests, and connections whose [Options] have no Logger.
 	Logger *slog.Logger
 	// Transport owns what endpoints share; nil is [DefaultTransport].
 	Transport *Transport
@@ -158,9 +158,9 @@ func (c *ListenConfig) maxConns() int {
 	return cmp.Or(c.MaxConns, max(host.MaxMappings()/8, 1))
 }
 
-// reachable reports whether a device has an address of a wildcard's family, which is any for [::],
-// in this network namespace. The kernel listens nevertheless, as in a container that shares the
-// devices of its host, but not the interfaces.
+// reachable reports whether a device has an address that a wildcard covers in this network
+// namespace; [::] covers both families unless ipv6Only is set. The kernel listens in any case, for
+// example in a container that shares the devices of its host, but not the interfaces.
 func (t *Transport) reachable(wildcard netip.Addr, ipv6Only bool) bool {
 	addrs, err := localAddrs()
 	if err != nil {
@@ -252,9 +252,9 @@ func (c *ListenConfig) openID(l *Listener, local netip.AddrPort, only6 bool) (*I
 	return id, Addr{route.Local}, nil
 }
 
-// portInUse returns the error of binding an ID to an address. It replaces EADDRNOTAVAIL,
-// which the kernel returns for a port that a wildcard uses and for a wildcard whose port is
-// in use (cma_check_port), with EADDRINUSE if the address can be bound with another port.
+// portInUse takes the error of binding an ID to an address. It replaces EADDRNOTAVAIL, which the
+// kernel returns for a port that a wildcard uses and for a wildcard whose port is in use
+// (cma_check_port), with EADDRINUSE if the address can be bound with another port.
 func portInUse(id *ID, local netip.AddrPort, err error) error {
 	if local.Port() == 0 || !errors.Is(err, syscall.EADDRNOTAVAIL) {
 		return err
@@ -273,8 +273,8 @@ func portInUse(id *ID, local netip.AddrPort, err error) error {
 // Addr returns the address that the listener listens on.
 func (l *Listener) Addr() Addr { return l.addr }
 
-// Accept waits for a connection request. None delays another. It fails with [verbs.ErrClosed] after
-// Close, and with [verbs.ErrDeviceRemoved] when the device has been removed, from then on.
+// Accept waits for a connection request. It fails with [verbs.ErrClosed] after Close, and with
+// [verbs.ErrDeviceRemoved] once the device has been removed.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	for {
 		ev, err := l.events.next(ctx)
@@ -322,8 +322,8 @@ func (l *Listener) Close() error {
 	return errors.Join(l.id6.Close(), l.id.Close())
 }
 
-// Shutdown stops listening and waits until the accepted connections have ended, which it does not
-// end itself, or ctx has.
+// Shutdown stops listening and waits until the accepted connections have ended, or ctx has. It ends
+// no connection.
 func (l *Listener) Shutdown(ctx context.Context) error {
 	if err := l.Close(); err != nil {
 		return err
@@ -340,8 +340,7 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Request is a connection request of a peer. The caller must either accept or
-// reject it, once.
+// Request is a connection request of a peer. The caller must either accept or reject it, once.
 type Request struct {
 	l     *Listener
 	id    *ID
@@ -371,7 +370,7 @@ func (r *Request) PrivateData() []byte { return r.event.PrivateData }
 
 // Accept accepts the connection and waits until it is up, or rejects it if that fails or ctx ends.
 // If the peer has sent and disconnected at once, the endpoint has ended, and its completed receives
-// hold what was sent.
+// hold the messages.
 func (r *Request) Accept(ctx context.Context, opt Options) (e *Endpoint, err error) {
 	defer wrap(&err, "accept from", r.RemoteAddr().String())
 	if r.answered.Swap(true) {
@@ -429,9 +428,8 @@ func (r *Request) establish(ctx context.Context, e *Endpoint) (ended bool, err e
 	return ev.Type == Disconnected, e.handleEstablished(&ev)
 }
 
-// awaitEstablished waits for the peer's confirmation of the acceptance, or for what proves that
-// the peer is up though the network has lost or delayed the confirmation (RTU), which is sent
-// once:
+// awaitEstablished waits until the peer confirms the acceptance. The confirmation (RTU) is sent
+// once; if the network loses or delays it, other signs prove that the peer is up:
 //
 //   - a disconnect request (DREQ): only a side that is up sends one, and this side's QP may
 //     have acknowledged its data;

@@ -28,8 +28,7 @@ type Path struct {
 	Record        PathRecord // zero on iWARP
 }
 
-// AddressVector returns the address vector for datagrams to p.Remote, from a context of
-// p.Device.
+// AddressVector returns the address vector for datagrams to p.Remote, from a context of p.Device.
 func (p *Path) AddressVector(c *uverbs.Context) (verbs.AddressVector, error) {
 	local, err := c.FindGID(p.Port, p.GID.Addr())
 	if err != nil {
@@ -138,9 +137,8 @@ func (r Route) FindDevice() (uverbs.Device, error) {
 	return uverbs.Device{}, fail("find", fmt.Sprintf("device %d with GUID %v", r.Index, r.Device), err)
 }
 
-// usable returns an error that matches [verbs.ErrNoRDMA] if this process cannot use the
-// route's device, or, for the route of a wildcard, which has no device, any device. The
-// kernel listens nevertheless.
+// usable returns an error that matches [verbs.ErrNoRDMA] if this process cannot use the route's
+// device, or, for the route of a wildcard, which has none, any device. The kernel listens anyway.
 func (r Route) usable() error {
 	devs, err := uverbs.Devices()
 	if r.hasDevice() {
@@ -254,8 +252,8 @@ func localAddrs() (all []netip.Addr, err error) {
 	return all, err
 }
 
-// routeFrom returns the route of an ID that is bound to an address: without a device if none has
-// it.
+// routeFrom returns the route of an ID bound to an address, without a device if none has the
+// address.
 func (t *Transport) routeFrom(addr netip.Addr) (Route, error) {
 	id, err := t.newID(PortSpaceTCP, nil)
 	if err != nil {
@@ -268,9 +266,9 @@ func (t *Transport) routeFrom(addr netip.Addr) (Route, error) {
 	return id.Route()
 }
 
-// PathRecord is a path between two ports as InfiniBand's subnet administrator describes
-// it (PathRecord, InfiniBand specification 1, 15.2.5.16). On RoCE the kernel makes one. A record
-// of [ID.PathRecords] also keeps what has no field here.
+// PathRecord is a path between two ports as InfiniBand's subnet administrator describes it
+// (PathRecord, InfiniBand specification 1, 15.2.5.16). On RoCE the kernel makes one. A record of
+// [ID.PathRecords] also keeps the values that have no field here.
 type PathRecord struct {
 	ServiceID    uint64
 	DGID, SGID   verbs.GID // destination and source
@@ -287,8 +285,8 @@ type PathRecord struct {
 	kernel abi.IbPathRecData // of PathRecords, or zero
 }
 
-// encode makes a record that the program has filled in itself the primary path, in both directions,
-// as ucma_set_ib_path demands.
+// encode returns the kernel's record. A record that the program has filled in itself becomes the
+// primary path, in both directions, as ucma_set_ib_path demands.
 func (p *PathRecord) encode() abi.IbPathRecData {
 	r := p.kernel
 	if r.Flags == 0 {

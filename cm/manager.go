@@ -23,7 +23,7 @@ import (
 type manager struct {
 	node    string // rdma_cm's device: the kernel's or one of this process
 	file    host.EventFile
-	channel *Channel      // whose queue gets the events of all IDs; nil: each ID or listener has a queue
+	channel *Channel      // its queue gets the events of all IDs; nil if each ID or listener has a queue
 	done    chan struct{} // closed when dispatch has ended
 
 	thread thread
@@ -129,8 +129,8 @@ func (m *manager) hasEnded() bool {
 	return m.err != nil
 }
 
-// countIDs returns the numbers of IDs that are not closed, and of those that the program has closed
-// and the transport has not, see leaving.
+// countIDs returns how many IDs the program has open, and how many the transport still keeps after
+// their close, see leaving.
 func (m *manager) countIDs() (used, left int) {
 	m.deliverMu.Lock() // so that no event is in delivery whose NewID the listener will refuse
 	defer m.deliverMu.Unlock()
@@ -152,13 +152,13 @@ func (m *manager) notifyUnused() {
 }
 
 // readEvent reads an event and delivers it, or returns EAGAIN.
-func (m *manager) readEvent(fd int) error {
+func (m *manager) readEvent(int) error {
 	m.deliverMu.Lock()
 	defer m.deliverMu.Unlock()
-	return m.readEventLocked(fd)
+	return m.readEventLocked()
 }
 
-func (m *manager) readEventLocked(fd int) error {
+func (m *manager) readEventLocked() error {
 	if m.reader.mem == nil {
 		return verbs.ErrClosed
 	}
@@ -185,8 +185,8 @@ func (m *manager) poll() { m.file.Try(m.readFunc) }
 func (m *manager) drain() {
 	m.deliverMu.Lock()
 	defer m.deliverMu.Unlock()
-	m.file.Try(func(fd int) error {
-		for m.readEventLocked(fd) == nil {
+	m.file.Try(func(int) error {
+		for m.readEventLocked() == nil {
 		}
 		return nil
 	})
@@ -289,7 +289,7 @@ func encode(cmd uint32, req []byte, response *uint64, answerLen int) (message, e
 	return message{mem, answer, size}, nil
 }
 
-// bytes returns what is written to the kernel: header and request.
+// bytes returns header and request, which the kernel reads.
 func (m message) bytes() []byte { return m.mem[:m.size] }
 
 // read reads the answer.

@@ -40,8 +40,8 @@ type Options struct {
 	SingleThreaded bool
 	// PrivateData is sent to the peer, see [MaxPrivateData].
 	PrivateData []byte
-	// ResponderResources is the number of RDMA READs and atomics of the peer that this
-	// side serves at a time, InitiatorDepth that of its own. The default is 16, the most 255;
+	// ResponderResources is the number of RDMA READs and atomics of the peer that this side serves
+	// at a time, InitiatorDepth the number that this side starts. The default is 16, the most 255;
 	// the accepting side takes no more than the dialing side offers.
 	ResponderResources, InitiatorDepth int
 	// RetryCount is how often a request to a peer that does not answer is repeated, at
@@ -99,8 +99,8 @@ func (opt *Options) check() error {
 	return nil
 }
 
-// plan is what an endpoint is built from: checked options, in numbers that the device and the peer
-// take. It is settled before anything is made.
+// plan has the checked options of an endpoint, with numbers that the device and the peer accept. It
+// is complete before any object is made.
 type plan struct {
 	Options
 	accepting        bool
@@ -129,10 +129,10 @@ func newPlan(opt *Options, space PortSpace, route Route, accepting bool) (p plan
 	return p, err
 }
 
-// setDepths sets the most READs and atomics in flight. A number of the program's that the device
-// does not take is refused, the default is lowered. The accepting side does not start more than the
-// peer serves, nor serve more than it starts (IBTA table 106, Responder Resources and Initiator
-// Depth; rdma_accept(3)).
+// setDepths sets the most READs and atomics in flight. It refuses a number of the program that the
+// device does not support, and lowers the default. The accepting side starts no more than the peer
+// serves, and serves no more than the peer starts (IBTA table 106, Responder Resources and
+// Initiator Depth; rdma_accept(3)).
 func (p *plan) setDepths(attr *verbs.DeviceAttr, device string, request *Event) (err error) {
 	limit := func(name string, given, most int, peer uint8) uint8 {
 		n := int(optionValue(given, defaultReadDepth))

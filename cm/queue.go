@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/verbs/internal/host"
 )
 
-// queue holds events until they are taken: those of one ID, of the IDs of a [Listener], or of all
-// IDs of a [Channel]. An ID has one queue from its beginning to its end.
+// queue holds the events of one ID, of the IDs of a [Listener], or of all IDs of a [Channel] until
+// they are taken. An ID has one queue from its beginning to its end.
 type queue struct {
 	m    *manager
 	poll *host.Set // of a channel: readable while there are events; else nil
@@ -173,7 +173,7 @@ func (q *queue) handle(f func(Event, error)) {
 }
 
 // leave registers f to be called, with mu held, when the connection of an ID is over at both sides
-// or the ID ends; the ID's events are dropped. It returns false if that has happened.
+// or the ID ends, and drops the ID's events. It returns false if the ID is over already.
 func (q *queue) leave(id *ID, f func()) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -185,8 +185,8 @@ func (q *queue) leave(id *ID, f func()) bool {
 	return true
 }
 
-// drop drops the events of an ID. It returns the new IDs in them, which the caller must close
-// without mu, which it holds.
+// drop drops the events of an ID. The caller holds mu, and must close the returned new IDs without
+// it.
 func (q *queue) drop(id *ID) (dropped []*ID) {
 	q.events = slices.DeleteFunc(q.events, func(e Event) bool {
 		if e.ID != id {
@@ -202,7 +202,7 @@ func (q *queue) drop(id *ID) (dropped []*ID) {
 	return dropped
 }
 
-// end ends an ID: its events that have not been taken are dropped.
+// end ends an ID and drops its events.
 func (q *queue) end(id *ID, why error) {
 	q.mu.Lock()
 	if id.ended {
@@ -225,7 +225,7 @@ func (q *queue) end(id *ID, why error) {
 	}
 }
 
-// close ends the queue, which is empty.
+// close ends an empty queue.
 func (q *queue) close(why error) {
 	q.mu.Lock()
 	if q.err != nil {

@@ -27,10 +27,10 @@ type Transport struct {
 	// cannot remove a device of rxe or siw that is open: "rdma link delete" waits.
 	IdleTimeout time.Duration
 
-	// Host is whose connection manager the transport uses. Nil is the kernel's,
-	// /dev/infiniband/rdma_cm, or with the environment variable VERBS_SOFT, see package soft, that
+	// Host is the machine whose connection manager the transport uses. Nil is the kernel's,
+	// /dev/infiniband/rdma_cm, or with the environment variable VERBS_SOFT the connection manager
 	// of a device that package soft makes. Devices in user space have their own, which knows no
-	// others: Host is a *soft.Device then.
+	// other devices: Host is a *soft.Device then.
 	Host Host
 
 	mu         sync.Mutex
@@ -76,9 +76,9 @@ func (t *Transport) stats() TransportStats {
 	return s
 }
 
-// CloseIdle closes what is not in use: connections to rdma_cm, devices without endpoints or objects
-// of the program, and the CQs and completion channels of up to 32 closed endpoints a device. It no
-// longer repeats the ends of closed connections to peers that have not answered.
+// CloseIdle closes connections to rdma_cm and devices that have no endpoints or objects of the
+// program, and the CQs and completion channels of up to 32 closed endpoints a device. Peers of
+// closed connections that have not answered are not told again.
 func (t *Transport) CloseIdle() {
 	t.leaving.endAll(func(*leave) bool { return true })
 	t.closeManagers()
@@ -214,11 +214,11 @@ type device struct {
 	ctx   *uverbs.Context
 	pd    *uverbs.PD // for endpoints with Options.SharePD; nil before the first
 	users int
-	// removed is set if the removal of the device has ended an endpoint. The ends of other
-	// endpoints may have another reason, if their peer was such an endpoint.
+	// removed is set if the removal of the device has ended an endpoint. Other endpoints may end
+	// for another reason, if their peer was such an endpoint.
 	removed   bool
 	idle      *time.Timer   // closes the device
-	retry     time.Duration // after which idle tries again, if the program has objects on the device
+	retry     time.Duration // delay of the next attempt, if the program has objects on the device
 	hasLogger bool          // ctx has a connection's logger
 
 	idleCQs []*cqSet
@@ -292,7 +292,7 @@ func (d *device) release(removed bool) {
 	d.idle.Reset(d.retry)
 }
 
-// maxRetry bounds the time after which a device is found unused that the program had objects on.
+// maxRetry bounds the time until a device that the program had objects on is found unused.
 const maxRetry = time.Minute
 
 func (d *device) expire() {
