@@ -14,28 +14,27 @@ import (
 // closer ends a Conn, or one direction of it.
 type closer struct {
 	c      *Conn
-	mu     sync.Mutex // held by CloseRead, CloseWrite and Close, before that of the Conn
+	mu     sync.Mutex // held by CloseRead, CloseWrite and Close, taken before the Conn's mu
 	linger time.Duration
-	behind bool // Close returns before what was written has arrived
+	behind bool // Close returns before the written data has arrived
 	waiter waiter
 }
 
-// CloseRead ends reading: running and later calls of Read return io.EOF, and data that
-// arrives is dropped. If CloseWrite was called before, the peer is informed that its data
-// is no longer read.
+// CloseRead ends reading: running and later calls of Read return io.EOF, and arriving data is
+// dropped. If CloseWrite was called before, the peer learns that nobody reads its data any more.
 func (c *Conn) CloseRead() error { return c.closer.end(readEnded) }
 
-// CloseWrite ends writing: the peer reads what was written, then io.EOF, and may continue to write.
-// Running and later calls of Write fail with EPIPE. CloseWrite does not wait for the peer to read.
-// It waits for room for its message, 10 s at most; deadlines do not apply. Once both sides have
+// CloseWrite ends writing: the peer reads the data that is under way, then io.EOF, and may continue
+// to write. Running and later calls of Write fail with EPIPE. CloseWrite does not wait for the peer
+// to read, but for room for its message, 10 s at most; deadlines do not apply. Once both sides have
 // ended writing, CloseRead and CloseWrite fail with ENOTCONN. A [*net.TCPConn] has the same
 // methods.
 func (c *Conn) CloseWrite() error { return c.closer.end(writeEnded) }
 
-func (e *closer) end(s side) error {
+func (e *closer) end(s closeState) error {
 	c := e.c
 	err := c.enter(nil)
-	if err == nil { // not closed; after Close, mu is held for as long as that delivers
+	if err == nil { // not closed: Close holds mu until the data has arrived
 		c.leave(nil)
 		err = c.enter(&e.mu)
 	}
@@ -47,7 +46,7 @@ func (e *closer) end(s side) error {
 	return c.wrap("close", err)
 }
 
-func (e *closer) endLocked(s side) error {
+func (e *closer) endLocked(s closeState) error {
 	c := e.c
 	switch { // as shutdown(2)
 	case c.local&writeEnded != 0 && !c.peer.canWrite():
@@ -60,8 +59,8 @@ func (e *closer) endLocked(s side) error {
 	c.group.SignalAll()
 	e.awaitWrite()
 	m := msgShutdown
-	// There is a message for the end of writing and one for the end of both. The end of reading
-	// alone is not told: the peer's data is taken and dropped.
+	// The protocol has messages for the end of writing and for the end of both directions. The peer
+	// does not learn of the end of reading alone: its data is taken and dropped.
 	switch c.local &^ closed {
 	case readEnded:
 		return nil
@@ -71,9 +70,9 @@ func (e *closer) endLocked(s side) error {
 	return e.send(m, time.Now().Add(linger))
 }
 
-// awaitWrite waits until a Write that can write no more has returned, so that nothing is posted
-// after the end: RC and TCP keep the order, so the peer has all data when it sees the end. The
-// caller holds mu, which is unlocked during the wait.
+// awaitWrite waits until a Write that can write no more has returned, so that no data is posted
+// after the message of the end: RC and TCP keep the order, so the peer has all data when it sees
+// the end. The caller holds mu, which is unlocked during the wait.
 func (e *closer) awaitWrite() {
 	if c := e.c; !c.local.canWrite() {
 		c.mu.Unlock()
@@ -107,20 +106,19 @@ func (c *Conn) isAcked() bool {
 	return c.isOver() || c.control.used == 0
 }
 
-// Close ends the connection. The peer reads what was written, and then io.EOF, or ECONNRESET if
-// this side has not read all that has arrived. Running and later calls of Read and Write fail with
-// net.ErrClosed, as does another Close. What was written is delivered first, as by TCP, but not by
-// the kernel: a process that exits meanwhile loses it. Therefore Close of a connection that was
-// dialed waits for that, up to 10 s, and returns an error if it fails or the connection breaks
-// meanwhile: programs write, close and exit.
+// Close ends the connection. The peer reads all written data, and then io.EOF, or ECONNRESET if
+// this side has unread data. Running and later calls of Read and Write fail with net.ErrClosed, as
+// does another Close. As with TCP, written data is still delivered, but not by the kernel: a
+// process that exits meanwhile loses it. Therefore Close of a connection that was dialed waits for
+// the delivery, up to 10 s, and returns an error if it fails: programs write, close and exit.
 //
 // Close of a connection that was accepted returns at once, as servers close many while they hold
 // locks: one client whose machine has died would keep net/http and gRPC waiting until the device
-// gives up, 4 s. Delivery goes on in the background for up to 10 s; what fails is logged.
+// gives up, 4 s. Delivery goes on in the background for up to 10 s; failures are logged.
 // [Listener.Shutdown] waits for it.
 //
-// What was written is with the device, and in a ring that the peer has offered: delivery does not
-// wait until the peer's program reads, and takes no longer than the network. Options.Linger and
+// The device has the data already, and the peer has offered room for it: delivery does not wait
+// until the peer's program reads, and takes no longer than the network. Options.Linger and
 // [Conn.SetLinger] choose otherwise.
 func (c *Conn) Close() error {
 	if c == nil {
@@ -146,7 +144,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// finish delivers what was written, and ends the call of Close.
+// finish delivers the written data, and ends the call of Close.
 func (e *closer) finish(deadline time.Time) error {
 	e.mu.Lock() // a running CloseRead or CloseWrite ends soon
 	e.c.mu.Lock()
@@ -154,17 +152,17 @@ func (e *closer) finish(deadline time.Time) error {
 	return cmp.Or(err, e.c.leave(&e.mu))
 }
 
-// disconnect sends DISCONNECT and waits until it, and all before it, has arrived. A peer
-// that has sent DISCONNECT itself reads no more. On RoCE nothing is sent if both sides
-// have sent SHUTDOWN.
+// disconnect sends DISCONNECT and waits until it, and all data before it, has arrived. A peer that
+// has sent DISCONNECT itself reads no more. On RoCE nothing is sent if both sides have sent
+// SHUTDOWN.
 //
-// On iWARP requests complete when TCP has them, and ending a connection may lose data in
-// flight: if the peer sends something meanwhile, TCP resets it. So disconnect waits
+// On iWARP requests complete when TCP has them, and ending a connection may lose data in flight: if
+// the peer sends something meanwhile, TCP resets the connection. So disconnect waits
 // disconnectTimeout for the peer to end it, as this package does when it reads DISCONNECT.
 //
-// On RoCE the side that has read DISCONNECT lets the other side end the connection: rxe
-// completes a receive before it acknowledges the message, and never acknowledges it if
-// the connection ends in between.
+// On RoCE the side that has read DISCONNECT lets the other side end the connection: rxe completes a
+// receive before it acknowledges the message, and never acknowledges it if the connection ends in
+// between.
 func (e *closer) disconnect(deadline time.Time) error {
 	c := e.c
 	e.awaitWrite()
@@ -174,17 +172,16 @@ func (e *closer) disconnect(deadline time.Time) error {
 	if c.isOver() {
 		c.mu.Unlock()
 		select {
-		case <-c.ep.Done():
-		// The peer is to end it; if it does not, this side has nothing to lose.
-		case <-time.After(lastAckTimeout):
+		case <-c.ep.Done(): // the peer ends it
+		case <-time.After(lastAckTimeout): // this side has nothing to lose
 		}
 		c.mu.Lock()
 		return nil
 	}
 	// Both directions have ended by SHUTDOWN: nothing is left to tell.
 	ended := !c.peer.canWrite() && c.local&writeEnded != 0
-	// As TCP, which resets a connection that is closed with unread data: the peer is not to take it
-	// for read. What was written is delivered before, which a request of no bytes tells.
+	// Like TCP, reset a connection that is closed with unread data, so that the peer does not take
+	// the data for read. Written data is delivered before: a request of no bytes proves it.
 	c.reader.progress()
 	reset := c.reader.ring.unread() > 0 && !c.isOver()
 	var err error
@@ -208,10 +205,9 @@ func (e *closer) disconnect(deadline time.Time) error {
 		e.wait(deadline, (*Conn).isOver)
 		return nil
 	}
-	// A peer that has received everything may have ended the connection before all of
-	// it is acknowledged here: rxe drops the acknowledgements that it has not handled
-	// by then. If both sides have sent SHUTDOWN, the peer has ours, or it would have
-	// sent DISCONNECT.
+	// A peer that has received everything may have ended the connection before all of it is
+	// acknowledged here: rxe drops acknowledgements that it has not handled by then. If both sides
+	// have sent SHUTDOWN, the peer has ours, or it would have sent DISCONNECT.
 	left := errors.Is(c.err, verbs.ErrDisconnected) || errors.Is(c.err, errEnded)
 	if c.peer == bothEnded || c.control.used == 0 || ended && left {
 		return nil
@@ -225,16 +221,16 @@ func (e *closer) wait(deadline time.Time, ready func(*Conn) bool) error {
 	return e.c.wait(&e.waiter, ready)
 }
 
-// SetLinger sets how many seconds Close waits for what was written to arrive. With 0, Close does
-// not wait and breaks the connection: the peer's calls fail with ECONNRESET. With a negative value,
-// Close returns at once, as that of a [net.TCPConn], and what was written is delivered in the
+// SetLinger sets how many seconds Close waits for written data to arrive. With 0, Close does not
+// wait and breaks the connection: the peer's calls fail with ECONNRESET. With a negative value,
+// Close returns at once, as the Close of a [net.TCPConn], and the data is delivered in the
 // background for up to 10 s. Options.Linger does the same for all connections.
 func (c *Conn) SetLinger(sec int) error {
 	d := time.Duration(min(max(int64(sec), -1), math.MaxInt64/int64(time.Second))) * time.Second
 	return c.set(func() { c.closer.setLinger(d) })
 }
 
-// setLinger sets how long Close waits, where a negative time means that it does not.
+// setLinger sets how long Close waits; with a negative time it does not.
 func (e *closer) setLinger(d time.Duration) {
 	e.linger, e.behind = d, d < 0
 	if e.behind {

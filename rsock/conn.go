@@ -16,9 +16,9 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Conn is an RDMA connection. It is a [net.Conn], and all its methods may be called by
-// several goroutines. The caller must close it: nothing is released before, and what
-// running calls still use is released when they return.
+// Conn is an RDMA connection. It is a [net.Conn], and all its methods may be called by several
+// goroutines. The caller must close it, which releases its memory, after running calls have
+// returned.
 type Conn struct {
 	log        *slog.Logger
 	tally      *tally // of its Dialer or Listener; nil before Accept
@@ -30,8 +30,7 @@ type Conn struct {
 	iwarp      bool  // no immediates: messages are SENDs
 	hello      hello // the peer's
 
-	// A call holds the lock of its kind, which is in closer, reader or writer, then mu. Locks are
-	// taken in this order.
+	// A call takes the lock of its kind, in closer, reader or writer, then mu.
 	mu sync.Mutex // guards the rest; held only briefly
 	life
 	reader  reader
@@ -65,15 +64,14 @@ func (c *Conn) allocRings(e *cm.Endpoint) error {
 		c.reader.queue.init(local, c.opt.WriteBuffer)
 	}
 	c.control.offer = sge{addr: remote.Addr(), key: remote.RKey(), length: uint32(half)}
-	// The hello offers half 0 of the ring, which the peer has as its target 0; the first offer is
-	// half 1, in entry 1.
+	// The hello offers half 0 of the ring, the peer's target 0; the first offer is half 1, in entry
+	// 1.
 	c.control.next, c.control.half = 1, 1
 	return nil
 }
 
-// allocMRs allocates the region that the peer writes to, and the one for this side only: a key
-// gives access to its whole region, so the peer's has nothing but the ring and the table of
-// descriptors.
+// allocMRs allocates the region that the peer writes to, and one for this side only: a key gives
+// access to its whole region, so the peer's has only the ring and the table of descriptors.
 func (c *Conn) allocMRs(e *cm.Endpoint) (remote, local *uverbs.MR, err error) {
 	remote, err = e.AllocMR(c.opt.ReadBuffer+sgeCount*sgeSize, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
@@ -153,9 +151,9 @@ func (c *Conn) connected(peer hello, l *Listener) {
 	for _, w := range c.waiters() {
 		w.start(c)
 	}
-	// Over iWARP the first message is the dialing side's (RFC 5044, 7.1.2): the endpoint delays
-	// this side's data until that has arrived, or for a limited time. Credits can wait for it, as
-	// the peer begins with those of the hello.
+	// Over iWARP the dialing side sends the first message (RFC 5044, 7.1.2): the endpoint delays
+	// this side's data until it has arrived, or for a limited time. Credits can wait for it, as the
+	// peer begins with the credits of the hello.
 	c.control.mayGrant = !c.iwarp || l == nil
 	c.mu.Lock()
 	c.control.startProbes(c.opt.KeepAlive)
@@ -170,8 +168,8 @@ func (c *Conn) connected(peer hello, l *Listener) {
 }
 
 // LocalAddr returns the address of this end, a [*net.TCPAddr]: programs take IP and port from that
-// type, as for limits per client, and let others pass. Whether a [net.Conn] is RDMA its own type
-// tells, and the Net of a [net.OpError].
+// type, for example for limits per client. The type of a [net.Conn], and the Net of a
+// [net.OpError], tell whether it is RDMA.
 func (c *Conn) LocalAddr() net.Addr { return c.localAddr }
 
 // RemoteAddr returns the address of the peer's end, a [*net.TCPAddr].

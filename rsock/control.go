@@ -36,8 +36,8 @@ func (t *control) grant() {
 	c := t.c
 	r := &c.reader.ring
 	for t.mayGrant && !c.isOver() && !c.isClosed() && c.peer.canWrite() {
-		// offered counts bytes of both halves since the start. If what is offered and not yet read
-		// fits in one half, the other has been read and can be offered again.
+		// offered counts bytes of both halves since the start. If the offered and unread bytes fit
+		// in one half, the other has been read and can be offered again.
 		space := r.offered-r.consumed <= uint64(t.offer.length)
 		// Credits are told as the sequence number up to which the peer may send, not as an
 		// increment, so a message that is merged with a later one loses nothing.
@@ -108,11 +108,11 @@ func (c *Conn) SetKeepAlive(on bool) error {
 	return c.SetKeepAlivePeriod(0)
 }
 
-// SetKeepAlivePeriod sets the interval at which the connection is tested; 0 disables the
-// test. Without it, a peer whose machine has failed is noticed only when something is
-// sent to it. The test is an RDMA WRITE of no bytes, which the peer's program does not
-// see. On RoCE the device stops retrying after some 4 s, or up to 35 s if the peer has asked
-// for more time when it connected; on iWARP TCP does after minutes.
+// SetKeepAlivePeriod sets the interval at which the connection is tested; 0 disables the test.
+// Without it, only sending reveals that the peer's machine has failed. The test is an RDMA WRITE of
+// no bytes, which the peer's program does not see. On RoCE the device stops retrying after some 4
+// s, or up to 35 s if the peer has asked for more time when it connected; on iWARP TCP does after
+// minutes.
 func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 	return c.set(func() { c.control.startProbes(d) })
 }
@@ -142,8 +142,8 @@ func (t *control) ping() {
 	t.postSignaled(t.requests.wrs[:1])
 }
 
-// SetKeepAliveConfig is [Conn.SetKeepAlivePeriod] for programs that configure TCP: the test has
-// cfg.Idle, 15 s if that is 0. Interval and Count are those of the device, see SetKeepAlivePeriod.
+// SetKeepAliveConfig is [Conn.SetKeepAlivePeriod] for programs that configure TCP: cfg.Idle is the
+// interval, 15 s if it is 0. The device chooses Interval and Count, see SetKeepAlivePeriod.
 func (c *Conn) SetKeepAliveConfig(cfg net.KeepAliveConfig) error {
 	if !cfg.Enable {
 		return c.SetKeepAlivePeriod(0)
@@ -151,12 +151,8 @@ func (c *Conn) SetKeepAliveConfig(cfg net.KeepAliveConfig) error {
 	return c.SetKeepAlivePeriod(cmp.Or(cfg.Idle, option.DefaultKeepAlive))
 }
 
-// SetReadBuffer and SetWriteBuffer have no effect: the rings are made with the connection, see
-// [Options].
-func (c *Conn) SetReadBuffer(int) error { return c.set(func() {}) }
-
-// SetWriteBuffer has no effect, see SetReadBuffer.
+// SetReadBuffer, SetWriteBuffer and SetNoDelay have no effect: the rings are made with the
+// connection, see [Options], and data is never delayed.
+func (c *Conn) SetReadBuffer(int) error  { return c.set(func() {}) }
 func (c *Conn) SetWriteBuffer(int) error { return c.set(func() {}) }
-
-// SetNoDelay has no effect: data is never delayed.
-func (c *Conn) SetNoDelay(bool) error { return c.set(func() {}) }
+func (c *Conn) SetNoDelay(bool) error    { return c.set(func() {}) }

@@ -38,12 +38,10 @@ type Dialer struct {
 	TOS uint8
 	// Resolver resolves names. Nil means net.DefaultResolver.
 	Resolver *net.Resolver
-	// Transport selects the RDMA devices, see [cm.Transport]. Nil means
-	// [cm.DefaultTransport].
+	// Transport selects the RDMA devices, see [cm.Transport]. Nil means [cm.DefaultTransport].
 	Transport *cm.Transport
-	// Logger logs the events of connections: their start and end at level Debug,
-	// fallbacks and smaller buffers at Info, peers that break the protocol at Warn.
-	// Nil logs nothing.
+	// Logger logs the events of connections: their start and end at level Debug, fallbacks and
+	// smaller buffers at Info, peers that break the protocol at Warn. Nil logs nothing.
 	Logger *slog.Logger
 
 	dials, failed, tcp atomic.Uint64
@@ -58,14 +56,13 @@ func (d *Dialer) Dial(network, addr string) (net.Conn, error) {
 	return d.DialContext(context.Background(), network, addr)
 }
 
-// DialContext connects to addr, "host:port". The network is "rdma" or "tcp", which mean
-// the same; "4" or "6" appended restricts the addresses of a name to IPv4 or IPv6. The
-// addresses are tried in order. ctx bounds the whole dial; it does not affect the
-// connection once it is up.
+// DialContext connects to addr, "host:port". The network is "rdma" or "tcp", which mean the same;
+// "4" or "6" appended restricts the addresses of a name to IPv4 or IPv6. The addresses are tried in
+// order. ctx bounds the whole dial; it does not affect the connection once it is up.
 //
-// The connection is a [*Conn], or a [*net.TCPConn] if Fallback applied. The error is that
-// of the first address that an RDMA device leads to; it matches [verbs.ErrNoRDMA] if
-// there is none.
+// The connection is a [*Conn], or a [*net.TCPConn] if Fallback applied. DialContext returns the
+// error of the first address that an RDMA device leads to. Without one, the error matches
+// [verbs.ErrNoRDMA].
 func (d *Dialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	d.dials.Add(1)
 	c, err := d.dial(ctx, network, addr)

@@ -15,9 +15,9 @@
 //	d := rsock.Dialer{Fallback: rsock.FallbackMissing}
 //	lc := rsock.ListenConfig{Fallback: rsock.FallbackMissing}
 //
-// Here "RDMA" is that of the Transport, whose device may be one of package soft. Connections are a
-// [*Conn] or a [*net.TCPConn], and the Network method of their addresses returns "rdma" or "tcp". A
-// [Dialer]'s Timeout, LocalAddr, Resolver and KeepAlive apply to both.
+// The Transport decides whether there is RDMA; its device may be one of package soft. Connections
+// are a [*Conn] or a [*net.TCPConn]. A [Dialer]'s Timeout, LocalAddr, Resolver and KeepAlive apply
+// to both.
 //
 //	                 client has RDMA                       client has none
 //	server           None or Missing    Always             Missing or Always
@@ -29,15 +29,14 @@
 // listens on 127.0.0.1; elsewhere it uses TCP only. (*) A machine without RDMA never answers
 // the request, so the dialer tries TCP after Dialer.FallbackDelay.
 //
-// RoCE and InfiniBand have their own port space, so a listener with FallbackAlways can
-// use the same port number for RDMA and TCP. iWARP shares TCP's ports: a port serves one
-// of the two, and a client cannot know which. A TCP server that an iWARP device dials may
-// not answer the handshake for 10 s, and if it sends first, the siw driver crashes the
-// client's kernel (Linux 6.1 to 7.3). Therefore FallbackAlways uses only TCP on iWARP
-// devices, in both Dialer and Listener: a listener at an iWARP device's address listens
-// on TCP only, and a listener at all addresses, on a machine with an iWARP device,
-// listens for RDMA at the addresses that the other devices have at that time. To use
-// iWARP, set FallbackMissing or FallbackNone on both sides, and dial only RDMA servers.
+// RoCE and InfiniBand have their own port space, so a listener with FallbackAlways can use the same
+// port number for RDMA and TCP. iWARP shares TCP's ports: a port serves one of the two, and a
+// client cannot know which. A TCP server that an iWARP device dials may not answer the handshake
+// for 10 s, and if it sends first, the siw driver crashes the client's kernel (Linux 6.1 to 7.3).
+// Therefore FallbackAlways uses only TCP on iWARP devices, in both Dialer and Listener: a listener
+// at an iWARP device's address listens on TCP only, and a listener at all addresses, on a machine
+// with an iWARP device, listens for RDMA at the addresses that the other devices have at that time.
+// To use iWARP, set FallbackMissing or FallbackNone on both sides, and dial only RDMA servers.
 //
 // # Data
 //
@@ -65,28 +64,25 @@
 //
 // # Progress
 //
-// A Conn has no goroutine: it makes progress only while one of its
-// methods runs. Both Read and Write process all completions: a Write that waits for the
-// peer also handles incoming data, so two sides that both write can continue
-// while their rings have room. One of the waiting calls sleeps in the runtime's netpoller
-// and wakes the others. While no call runs, the peer's data stays in the ring, and the
-// peer waits when the ring is full.
+// A Conn has no goroutine: it makes progress only while one of its methods runs. Both Read and
+// Write process all completions: a Write that waits for the peer also handles incoming data, so two
+// sides that both write can continue while their rings have room. One of the waiting calls sleeps
+// in the runtime's netpoller and wakes the others. While no call runs, the peer's data stays in the
+// ring, and the peer waits when the ring is full.
 //
 // # Memory
 //
-// A connection has a receive ring of Options.ReadBuffer and a send ring of
-// Options.WriteBuffer bytes, 256 KiB each unless locked memory is limited. The
-// device writes and reads them at any time, so they are pinned and count against
-// RLIMIT_MEMLOCK (ulimit -l), from which processes with CAP_IPC_LOCK are exempt;
-// a page or two more are for the peer's descriptors and, on iWARP, messages. With a
-// limit, the sizes of rings and queues depend on its unused part. Without memory a dial fails
-// with ENOMEM, and a listener rejects the connection and reports it, see
-// [Listener.Accept]. The private data of the rejection carries the reason, which this
-// package's Dial reports and C's rsockets ignore. The queues take some 125 KiB of kernel
-// memory with rxe and 50 KiB with siw, outside the limit, and on adapters 68 KiB of
-// locked memory, or as little as 20 with a limit. Each connection has
-// a protection domain of its own: a peer that guesses keys reaches only the memory
-// offered to it.
+// A connection has a receive ring of Options.ReadBuffer and a send ring of Options.WriteBuffer
+// bytes, 256 KiB each unless locked memory is limited. The device writes and reads them at any
+// time, so they are pinned and count against RLIMIT_MEMLOCK (ulimit -l), from which processes with
+// CAP_IPC_LOCK are exempt; a page or two more are for the peer's descriptors and, on iWARP,
+// messages. With a limit, the sizes of rings and queues depend on its unused part. Without memory a
+// dial fails with ENOMEM, and a listener rejects the connection and reports it, see
+// [Listener.Accept]. The private data of the rejection carries the reason, which this package's
+// Dial reports and C's rsockets ignore. The queues take some 125 KiB of kernel memory with rxe and
+// 50 KiB with siw, outside the limit, and on adapters 68 KiB of locked memory, or as little as 20
+// with a limit. Each connection has a protection domain of its own: a peer that guesses keys
+// reaches only the memory offered to it.
 //
 // # Logging and statistics
 //
@@ -98,14 +94,6 @@
 // [ListenPacket] opens a [PacketConn], a net.PacketConn over unreliable datagrams, whose peer may
 // be a datagram rsocket of C.
 //
-// # rsocket(7)
-//
-// docs/cm.md lists the functions of rsockets with their counterparts. These options have others:
-//
-//	SO_RCVBUF, SO_SNDBUF       Options.ReadBuffer, Options.WriteBuffer
-//	RDMA_SQSIZE, RDMA_RQSIZE   Options.SendQueue, Options.RecvQueue
-//	RDMA_INLINE                Options.Inline
-//	SO_KEEPALIVE, TCP_KEEPIDLE Options.KeepAlive, Conn.SetKeepAlivePeriod
-//	SO_LINGER                  Options.Linger, Conn.SetLinger
-//	TCP_NODELAY                Conn.SetNoDelay (no effect)
+// docs/cm.md lists the counterparts of the functions of rsocket(7), docs/migrating.md those of its
+// options.
 package rsock

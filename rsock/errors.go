@@ -81,7 +81,7 @@ func (c *opCause) As(target any) bool {
 	return true
 }
 
-// Temporary reports true for timeouts, as those of package net do.
+// Temporary reports true for timeouts, as in package net.
 func (c *opCause) Temporary() bool { return c.Timeout() }
 
 func (c *opCause) Timeout() bool {

@@ -35,11 +35,10 @@ const (
 	FallbackAlways
 )
 
-// fallbackError is why TCP has failed, and why it was tried.
+// fallbackError is why TCP has failed, and why it was tried. It matches the error of TCP alone.
 type fallbackError struct{ tcp, rdma error }
 
-// afterFallback adds why TCP was tried to the [net.OpError] of a dial: what matches is the error of
-// TCP.
+// afterFallback adds why TCP was tried to the [net.OpError] of a dial.
 func afterFallback(err, rdma error) error {
 	op, ok := err.(*net.OpError)
 	if !ok {

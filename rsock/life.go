@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// side is what one side of a connection has ended:
+// closeState is the set of directions that one side of a connection has ended:
 //
 //	     CloseWrite: SHUTDOWN           CloseRead: DISCONNECT
 //	open ────────────────► writeEnded ──────────┐
@@ -19,23 +19,23 @@ import (
 //
 // Close leads to closed from any state, and sends DISCONNECT if it was not sent before.
 // The peer's state is known from its messages: open, writeEnded or bothEnded.
-type side uint8
+type closeState uint8
 
 const (
-	open       side = 0
-	readEnded  side = 1
-	writeEnded side = 2
-	bothEnded  side = readEnded | writeEnded
-	closed     side = 4 // combined with the state before Close
+	open       closeState = 0
+	readEnded  closeState = 1
+	writeEnded closeState = 2
+	bothEnded             = readEnded | writeEnded
+	closed     closeState = 4 // combined with the state before Close
 )
 
-func (s side) canRead() bool  { return s&(readEnded|closed) == 0 }
-func (s side) canWrite() bool { return s&(writeEnded|closed) == 0 }
+func (s closeState) canRead() bool  { return s&(readEnded|closed) == 0 }
+func (s closeState) canWrite() bool { return s&(writeEnded|closed) == 0 }
 
-// life is what both sides of a connection have ended, and what keeps its memory.
+// life is how far the end of a connection has come, and the calls that keep its memory.
 type life struct {
-	local    side
-	peer     side
+	local    closeState
+	peer     closeState
 	err      error // the connection has failed: nothing more can be sent
 	unlogged bool  // err has not been logged yet
 	calls    int   // running calls: memory is released after the last
@@ -50,8 +50,8 @@ func (s *life) begin() bool {
 	return true
 }
 
-// end ends a call. It reports whether that was the last one of a closed connection, and the error
-// that is to be logged.
+// end ends a call. It reports whether the call was the last one of a closed connection, and the
+// error to log.
 func (s *life) end() (last bool, failed error) {
 	s.calls--
 	if s.unlogged {
@@ -60,7 +60,7 @@ func (s *life) end() (last bool, failed error) {
 	return s.released(), failed
 }
 
-// fail records why the connection ends, and reports whether that is the first reason.
+// fail records why the connection ends, and reports false if there was a reason before.
 func (s *life) fail(err error) bool {
 	if s.err != nil {
 		return false
@@ -69,8 +69,8 @@ func (s *life) fail(err error) bool {
 	return true
 }
 
-// released reports whether the memory is released, or about to be, as the last call of a closed
-// connection has ended.
+// released reports whether the last call of a closed connection has ended, which releases the
+// memory.
 func (s *life) released() bool { return s.isClosed() && s.calls == 0 }
 
 func (s *life) isClosed() bool { return s.local&closed != 0 }

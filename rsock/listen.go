@@ -34,12 +34,10 @@ type ListenConfig struct {
 	ReuseAddr bool
 	// MaxConns is the number of RDMA connections that may be open, as in [cm.ListenConfig].
 	MaxConns int
-	// HandshakeTimeout bounds the handshake of a connection, without the time in which
-	// requests of others that came before are served. Zero means 10 s, a negative value
-	// no limit.
+	// HandshakeTimeout bounds the handshake of a connection, without the time in which requests of
+	// others that came before are served. Zero means 10 s, a negative value no limit.
 	HandshakeTimeout time.Duration
-	// Transport selects the RDMA devices, see [cm.Transport]. Nil means
-	// [cm.DefaultTransport].
+	// Transport selects the RDMA devices, see [cm.Transport]. Nil means [cm.DefaultTransport].
 	Transport *cm.Transport
 	// Logger logs the events of the listener and its connections: their start and end
 	// at level Debug, fallbacks and smaller buffers at Info, rejected peers, failed
@@ -86,9 +84,9 @@ func Listen(network, addr string) (net.Listener, error) {
 
 // Listen listens on addr: "10.9.0.1:7471", ":7471" or "[::]:7471" for all addresses, or
 // "0.0.0.0:7471" for all of IPv4; port 0 means a free one. With network "rdma4" or "rdma6" a
-// wildcard is of that family alone. For network see [Dialer.DialContext]. If addr has a
-// name, its first address is used, IPv4 if there is one; ctx bounds the lookup. If RDMA is missing
-// the error matches [verbs.ErrNoRDMA], unless Fallback applies. The listener is a [*Listener].
+// wildcard covers only that family. For network see [Dialer.DialContext]. Of the addresses of a
+// name Listen uses the first, IPv4 if there is one; ctx bounds the lookup. If RDMA is missing the
+// error matches [verbs.ErrNoRDMA], unless Fallback applies. The listener is a [*Listener].
 func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (net.Listener, error) {
 	conf := *lc
 	conf.HandshakeTimeout = cmp.Or(conf.HandshakeTimeout, 10*time.Second)
@@ -245,8 +243,7 @@ func (o *order) enter(req *cm.Request) *turn {
 	return t
 }
 
-// await waits for the handshake before it, whose peer is connected: what is left to do there is
-// this side's.
+// await waits for the handshake before it. Its peer is connected, so only this side has work left.
 func (t *turn) await() {
 	t.order.mu.Lock()
 	before := t.before
@@ -296,13 +293,13 @@ func (l *Listener) serveTCP() {
 	}
 }
 
-// maxMaking is how many connections a listener makes the objects of at a time.
+// maxMaking bounds the connections whose objects a listener makes at a time.
 const maxMaking = 8
 
 // handshake accepts a peer's request for a connection. It makes the objects of few connections at a
-// time, in the order of the requests: the kernel makes one after the other in any case, and if
-// there are many requests on a slow machine, all would be late, instead of the last ones. This
-// takes no time that a peer could prolong.
+// time, in the order of the requests: the kernel makes one after the other in any case, and with
+// many requests on a slow machine all would be late, instead of the last ones. Peers cannot prolong
+// this phase.
 func (l *Listener) handshake(req *cm.Request) (*Conn, error) {
 	select {
 	case l.making <- struct{}{}:
@@ -356,15 +353,14 @@ func (e *acceptError) Temporary() bool { return true }
 
 // Accept waits for a connection, which is a [*Conn], or a [*net.TCPConn] if it uses TCP. It fails
 // with net.ErrClosed after Close, and with [verbs.ErrDeviceRemoved] after the device's removal.
-// Only errors that say so by Temporary pass; after others, close the listener and listen again.
+// After errors that are not temporary, close the listener and listen again.
 //
-// If this process lacks what a connection needs, such as locked memory or files, the
-// peer's connection is rejected, and Accept returns a [net.Error] whose method Temporary
-// reports true, as [net.TCPListener] does for EMFILE: the listener continues, and so
-// should the caller. The servers of net/http and gRPC log such errors and call Accept
-// again after a pause. If several connections fail before Accept is called, it reports
-// the first. Connections that fail because of the peer are not reported, but logged and
-// counted.
+// If this process lacks resources for a connection, such as locked memory or files, the listener
+// rejects the peer, and Accept returns a [net.Error] whose method Temporary reports true, as
+// [net.TCPListener] does for EMFILE: the listener continues, and so should the caller. The servers
+// of net/http and gRPC log such errors and call Accept again after a pause. If several connections
+// fail before Accept is called, it reports the first. Connections that fail because of the peer are
+// logged and counted.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		ctx := l.accept.current()
@@ -455,9 +451,9 @@ func (l *Listener) Close() (err error) {
 }
 
 // Shutdown stops listening, unless Close has, and waits until the connections that Accept returned
-// have ended, or ctx has. It ends none. What was written is delivered then: a server calls Shutdown
+// have ended, or ctx has. It ends none. Then all written data is delivered: a server calls Shutdown
 // before its process exits, after http.Server.Shutdown or gRPC's GracefulStop, which close the
-// connections. Those by TCP are the kernel's.
+// connections. The kernel takes care of TCP connections.
 func (l *Listener) Shutdown(ctx context.Context) error {
 	if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		return err

@@ -10,13 +10,12 @@ import (
 // is zero takes its default. A field that is out of range makes Dial and Listen fail
 // with an error that matches [verbs.ErrRange].
 type Options struct {
-	// ReadBuffer and WriteBuffer are the sizes of the rings in bytes, from 4 KiB to
-	// 512 MiB, rounded up to pages. Zero means 256 KiB, or less if the process's
-	// locked memory is limited (ulimit -l): left*left/limit/96 bytes, where left is
-	// the unused part of the limit. With 8 MiB the first connection gets two rings of
-	// 84 KiB, the 50th of 16 KiB, and there is room for 250, or 120 on adapters, whose
-	// queues take locked memory too. If memory is short, the rings are halved until it
-	// suffices; [Conn.Stats] reports their sizes.
+	// ReadBuffer and WriteBuffer are the sizes of the rings in bytes, from 4 KiB to 512 MiB,
+	// rounded up to pages. Zero means 256 KiB, or less if the process's locked memory is limited
+	// (ulimit -l): left*left/limit/96 bytes, where left is the unused part of the limit. With 8 MiB
+	// the first connection gets two rings of 84 KiB, the 50th of 16 KiB, and there is room for 250,
+	// or 120 on adapters, whose queues take locked memory too. If memory is short, the rings are
+	// halved until it suffices; [Conn.Stats] reports their sizes.
 	ReadBuffer, WriteBuffer int
 	// SendQueue and RecvQueue are the numbers of requests that the queues take, from
 	// 16 to 65534; the device may allow fewer, as the error then says. RecvQueue bounds the
@@ -41,10 +40,9 @@ type Options struct {
 	// KeepAlive is the interval of the test of an idle connection. Zero means 15 s, a
 	// negative value disables the test. See [Conn.SetKeepAlivePeriod].
 	KeepAlive time.Duration
-	// Linger bounds the wait of Close for what was written to arrive. If it is negative, Close does
-	// not wait, and what was written is delivered in the background. Zero means that for the
-	// connections of a Listener, and 10 s for those of a Dialer. See [Conn.Close], [Conn.SetLinger]
-	// and [Listener.Shutdown].
+	// Linger bounds the wait of Close for written data to arrive. If it is negative, Close does not
+	// wait, and the data is delivered in the background. Zero means 10 s for a Dialer, and no wait
+	// for a Listener. See [Conn.Close], [Conn.SetLinger] and [Listener.Shutdown].
 	Linger time.Duration
 }
 
@@ -58,7 +56,7 @@ const (
 	maxInline     = 64 << 10
 	defaultSpin   = time.Millisecond
 
-	// linger bounds the delivery after Close: C's waits without a limit for a peer that does not
+	// linger bounds the delivery after Close. C waits without a limit for a peer that does not
 	// answer.
 	linger = 10 * time.Second
 	// disconnectTimeout is how long Close waits on iWARP for the peer to end a

@@ -63,8 +63,8 @@ type packet struct {
 	slot  int
 }
 
-// packetQueues is the default size of the queues. Nothing tells a sender of datagrams to wait: what
-// exceeds the receives is lost.
+// packetQueues is the default size of the queues. Nothing makes a sender of datagrams wait: those
+// beyond the receives are lost.
 const packetQueues = 384
 
 // ListenPacket opens a [PacketConn] with the zero [ListenConfig].
@@ -233,8 +233,8 @@ func (c *PacketConn) sendTo(p *packetPeer, b []byte) error {
 	return c.sendUDP(p, udpData, b)
 }
 
-// MaxPayload returns how many bytes a datagram to a peer can have to go by RDMA: what fits in a
-// packet of its device, at most 2032 (2020 over IPv6). It waits as WriteTo does.
+// MaxPayload returns how many bytes a datagram to a peer can have to go by RDMA, in one packet of
+// its device: at most 2032 (2020 over IPv6). It waits as WriteTo does.
 func (c *PacketConn) MaxPayload(addr netip.AddrPort) (int, error) {
 	p, err := c.peer(unmap(addr))
 	if err == nil {
@@ -256,11 +256,9 @@ func (c *PacketConn) wrap(op string, addr net.Addr, err error) error {
 	return opError(op, c.LocalAddr(), addr, err)
 }
 
-// SetReadBuffer and SetWriteBuffer set the buffers of the UDP socket; those of the queue pairs are
-// in [Options].
-func (c *PacketConn) SetReadBuffer(bytes int) error { return c.udp.SetReadBuffer(bytes) }
-
-// SetWriteBuffer is SetReadBuffer for what is sent.
+// SetReadBuffer and SetWriteBuffer set the buffers of the UDP socket; [Options] sets the buffers of
+// the queue pairs.
+func (c *PacketConn) SetReadBuffer(bytes int) error  { return c.udp.SetReadBuffer(bytes) }
 func (c *PacketConn) SetWriteBuffer(bytes int) error { return c.udp.SetWriteBuffer(bytes) }
 
 // LocalAddr returns the address, a [*net.UDPAddr]. It is the wildcard if that was given.

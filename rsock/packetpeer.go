@@ -19,12 +19,11 @@ const (
 	// silence is the time after which the QP's number is sent to a silent peer again.
 	silence = 10 * time.Second
 	// maxPeers is how many peers a PacketConn knows, each with an address handle. A new one takes
-	// the place of the one that was not used for the longest time.
+	// the place of the one that was unused for the longest time.
 	maxPeers = 2048
-	// inUse is the time after a use in which a peer is not forgotten: those that send or are sent
-	// to stay known if strangers come.
+	// inUse is how long a peer is kept after a use: strangers do not displace active peers.
 	inUse = time.Second
-	// maxResolves is how many peers are resolved at a time because they sent something.
+	// maxResolves is how many senders are resolved at a time.
 	maxResolves = 64
 )
 
@@ -35,9 +34,9 @@ type packetPeer struct {
 	queue    *packetQueue  // that leads to it
 	ah       *uverbs.AH
 	err      error
-	// users counts the calls that have the peer, and the requests in flight, which name its handle
-	// by a number that another peer's may have later. It rises with PacketConn.mu held, or if it is
-	// not 0.
+	// users counts the calls that have the peer, and the requests in flight: they name its handle
+	// by a number that another peer's handle may have later. It rises only with PacketConn.mu held,
+	// or above 0.
 	users atomic.Int32
 
 	// Guarded by PacketConn.mu:
@@ -81,7 +80,7 @@ func (c *PacketConn) addPeer(addr netip.AddrPort) *packetPeer {
 // longest time. It reports false if all are in use. The caller holds mu.
 func (c *PacketConn) forgetIdle() bool {
 	now := time.Now()
-	if now.Sub(c.inUse) < inUse/8 { // a search that found none, of which senders could cause many
+	if now.Sub(c.inUse) < inUse/8 { // senders could cause many searches that find none
 		return false
 	}
 	for _, q := range c.queues {
@@ -175,7 +174,7 @@ func (c *PacketConn) sendUDP(p *packetPeer, op byte, data []byte) error {
 	return err
 }
 
-// serveUDP receives what comes by UDP until the socket is closed.
+// serveUDP receives UDP datagrams until the socket is closed.
 func (c *PacketConn) serveUDP() {
 	buf := make([]byte, maxMessage)
 	for {
@@ -203,8 +202,8 @@ func (c *PacketConn) serveUDP() {
 	}
 }
 
-// learn takes the number of a peer's QP, and answers with that of its own if it is asked to. It
-// must not wait: it runs for whatever comes.
+// learn takes the number of a peer's QP, and if asked answers with its own. It must not wait: it
+// runs for any datagram.
 func (c *PacketConn) learn(from netip.AddrPort, qpn uint32, asked bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

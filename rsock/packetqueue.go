@@ -14,9 +14,9 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// packetQueue is a UD QP of a PacketConn. Its memory consists of the slots of the receives, each
-// for a GRH and a message, and of those of the sends. The device puts the 40 bytes of the GRH
-// before each message (Annex A17.4.5.2), whether anyone wants it or not.
+// packetQueue is a UD QP of a PacketConn. Its memory consists of slots for receives, each with room
+// for a GRH and a message, and slots for sends. The device always writes the 40 bytes of the GRH
+// before a message (Annex A17.4.5.2).
 type packetQueue struct {
 	c          *PacketConn
 	local      netip.Addr // by which peers reach it
@@ -41,7 +41,7 @@ type packetQueue struct {
 
 	sending sync.Mutex
 	free    []int         // slots of sends
-	sends   []*packetPeer // to whom the request of each slot goes
+	sends   []*packetPeer // the receiver of each slot's request
 }
 
 const recvSlot = verbs.GRHSize + maxMessage
@@ -128,7 +128,7 @@ func (q *packetQueue) open(path *cm.Path) (err error) {
 	return nil
 }
 
-// own returns a function that makes a queue the owner of an object, which is closed with it.
+// own returns a function that makes a queue close an object in the end.
 func own[T interface{ Close() error }](v T, err error) func(*packetQueue) (T, error) {
 	return func(q *packetQueue) (T, error) {
 		if err == nil {
@@ -146,8 +146,8 @@ func (q *packetQueue) post(slot int) error {
 	return err
 }
 
-// receive passes on what arrives until the queue fails or the PacketConn is closed, and closes
-// the queue.
+// receive passes on datagrams until the queue fails or the PacketConn is closed, and closes the
+// queue.
 func (q *packetQueue) receive() {
 	var wcs [64]verbs.WC
 	for {
@@ -233,8 +233,7 @@ func (q *packetQueue) take(p packet, b []byte) (n int, ok bool) {
 // errQueueClosed is the error of a queue that has failed. Another takes its place.
 var errQueueClosed = errors.New("queue pair has failed")
 
-// send sends a message to a peer, of which the caller is a user, and returns when the device has
-// it.
+// send sends a message to a peer that the caller uses, and returns when the device has it.
 func (q *packetQueue) send(data []byte, to *packetPeer, qpn uint32) error {
 	q.using.RLock()
 	defer q.using.RUnlock()

@@ -7,8 +7,8 @@ import (
 
 // The wire format of datagrams (struct ds_header and ds_udp_header in librdmacm's rsocket.c).
 // Numbers are big-endian. A UD message tells its sender's QP, not the address and port that
-// programs know, so those are in a header of its own; a UDP datagram tells its address, so the
-// header there has the QP.
+// programs know, so its header has these; a UDP datagram tells its address, so its header has the
+// QP.
 const (
 	udpTag  = 0x55555555
 	udpData = 0 // a datagram, from a sender that does not know the QP of its peer
@@ -49,7 +49,7 @@ func parseHeader(b []byte) (from netip.AddrPort, data []byte, ok bool) {
 	return from, nil, false
 }
 
-// udpHeaderSize is the size of the longer header, that of IPv6.
+// udpHeaderSize is the size of the header with an IPv6 address, the longer one.
 const udpHeaderSize = 28
 
 // appendUDPHeader appends the header of UDP datagrams:

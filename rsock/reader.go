@@ -14,7 +14,7 @@ import (
 // each of which takes a receive.
 type reader struct {
 	c      *Conn
-	mu     sync.Mutex // held by Read, before that of the Conn
+	mu     sync.Mutex // held by Read, taken before the Conn's mu
 	ring   recvRing
 	queue  recvQueue
 	cq     *uverbs.CQ
@@ -29,8 +29,8 @@ type reader struct {
 //	consumed         received            offered
 //	   │ to be read      │ the peer may write │
 //
-// The peer's device writes without asking, so the counts are checked when a message tells of the
-// data: a peer that writes where nothing was offered harms only its own stream.
+// The peer's device writes without asking, so the counts are checked when a message announces the
+// data: a peer that writes to other places harms only its own stream.
 type recvRing struct {
 	buf      []byte
 	copying  bool // Read copies from buf, without the Conn's mu
@@ -51,7 +51,7 @@ func (r *recvRing) piece() []byte {
 	return r.buf[from:][:min(r.unread(), len(r.buf)-from)]
 }
 
-// discard drops what has been received, unless Read is copying from it.
+// discard drops all unread bytes, unless Read is copying them.
 func (r *recvRing) discard() {
 	if !r.copying {
 		r.consumed = r.received
@@ -74,9 +74,9 @@ func (r *recvRing) arrived(n int) error {
 	return nil
 }
 
-// recvQueue is the receive queue. Each message consumes a receive, in the order of the messages. On
-// RoCE receives have no memory: the message is the immediate in the completion. A message that
-// finds no receive is what credits exist to avoid.
+// recvQueue is the receive queue. Each message consumes a receive, in the order of the messages;
+// credits ensure that it finds one. On RoCE receives have no memory: the message is the immediate
+// in the completion.
 type recvQueue struct {
 	size int    // number of posted receives
 	next int    // the next to be posted
@@ -112,8 +112,8 @@ func (q *recvQueue) post(qp *uverbs.QP, n int) error {
 // smallCopy is the size up to which mu stays locked: unlocking takes longer than the copy.
 const smallCopy = 512
 
-// copy copies between a ring and the caller's memory, which may fault: the Conn stays
-// usable after a panic. The caller holds mu, which is unlocked during longer copies.
+// copy copies between a ring and the caller's memory, which may fault: the Conn stays usable after
+// a panic. The caller holds mu, which is unlocked during longer copies.
 func (c *Conn) copy(dst, src []byte) int {
 	if min(len(dst), len(src)) <= smallCopy {
 		return copy(dst, src)
@@ -151,8 +151,7 @@ func (r *reader) read(p []byte) (n int, err error) {
 	}
 	n = r.copyUnread(p)
 	r.discard()
-	// What has been read can be written to again.
-	r.c.control.grant()
+	r.c.control.grant() // the peer may write there again
 	return n, nil
 }
 
@@ -205,8 +204,8 @@ func (r *reader) progress() {
 // ring when its message is seen.
 func (r *reader) handle(wc *verbs.WC) bool {
 	c := r.c
-	// The connection has ended, and the device gives back the receives. After DISCONNECT that is
-	// what both sides expect.
+	// The connection has ended, as expected after DISCONNECT, and the device gives back the
+	// receives.
 	if wc.Status == verbs.WCFlushErr {
 		if !c.isOver() {
 			c.writer.reap() // the error of a failed request is more precise

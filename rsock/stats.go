@@ -6,9 +6,8 @@ import (
 	sums "github.com/goverbs/verbs/internal/tally"
 )
 
-// ConnStats contains statistics of a [Conn] since it was made, or their sums: see [ListenerStats]
-// and [DialerStats]. It is one wide struct, as [database/sql.DBStats] is, so that all numbers are
-// of one moment.
+// ConnStats contains statistics of a [Conn] at one moment, or their sums: see [ListenerStats] and
+// [DialerStats]. Counters start when the Conn is made.
 type ConnStats struct {
 	BytesReceived    uint64 // written by the peer, read or not
 	BytesSent        uint64 // passed to the device
@@ -24,10 +23,10 @@ type ConnStats struct {
 	Sleeps  uint64 // waits of any call that slept
 	Wakeups uint64 // of sleeping calls; exceeds Sleeps if some slept again
 
-	// The state of now. Sums have that of open connections.
+	// The current state; sums count open connections only.
 	Unread int // bytes received and not read
-	// Unsent and SendQueued are what is not known to have arrived, or on iWARP to be with TCP: as
-	// completions tell, which each cover up to a quarter of the ring or the queue. After Close they
+	// Unsent and SendQueued count until a completion proves the arrival, or on iWARP that TCP has
+	// the data. Each completion covers up to a quarter of the ring or the queue. After Close they
 	// are 0 if nothing failed.
 	Unsent     int // bytes of the send ring
 	SendQueued int // requests in the send queue
@@ -40,8 +39,8 @@ type ConnStats struct {
 	RecvQueue   int // messages that the peer may have in flight
 }
 
-// Stats returns the connection's statistics. It may be called at any time, also after
-// Close. They are those of this moment: what has arrived is counted even if no call is in progress.
+// Stats returns the connection's statistics. It counts data that has arrived even if no call is in
+// progress, and may be called at any time, also after Close.
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,8 +78,7 @@ type ListenerStats struct {
 	Conns ConnStats // the sums of the RDMA connections that Accept returned
 }
 
-// Stats returns the listener's statistics. It may be called at any time, also after
-// Close.
+// Stats returns the listener's statistics. It may be called at any time, also after Close.
 func (l *Listener) Stats() ListenerStats {
 	l.mu.Lock()
 	s := l.stats

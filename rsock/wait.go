@@ -108,7 +108,7 @@ func (s *stall) total() time.Duration {
 	return s.time + time.Since(s.begin)
 }
 
-// wait makes progress until ready. The caller holds mu, which is unlocked meanwhile.
+// wait makes progress until ready. The caller holds mu, which wait unlocks meanwhile.
 func (c *Conn) wait(w *waiter, ready func(*Conn) bool) error {
 	// A Read after a Write expects an answer, and earlier answers show how soon it
 	// arrives. Polling gains nothing for a Read of more of a stream.

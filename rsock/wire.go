@@ -14,10 +14,9 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// The wire format (librdmacm's rsocket.c): struct rs_conn_data is exchanged once, as private data
-// of the connection manager; then there are RDMA WRITEs to the peer's ring, and messages of 32 bits
-// that tell of them. The format is that of C's rsockets, version 1, so what looks odd below is
-// theirs.
+// The wire format of C's rsockets, version 1 (librdmacm's rsocket.c): both sides send struct
+// rs_conn_data once, as private data of the connection manager; then RDMA WRITEs to the peer's
+// ring, and messages of 32 bits that announce them. The oddities below are the format's.
 const (
 	version     = 1
 	helloSize   = 40
@@ -113,7 +112,7 @@ func parseHello(b []byte) (hello, error) {
 		sgl:       getSGE(b[8:], binary.BigEndian),
 		buffer:    getSGE(b[24:], binary.BigEndian),
 	}
-	// The device checks addresses against the peer's key, not against overflow of what is computed
+	// The device checks addresses against the peer's key. It does not see an overflow of the sums
 	// here.
 	last := func(s sge, size uint64) bool { return s.addr+(uint64(s.length)*size-1) >= s.addr }
 	switch {

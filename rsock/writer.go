@@ -17,7 +17,7 @@ import (
 // this side.
 type writer struct {
 	c        *Conn
-	mu       sync.Mutex // held by Write, before that of the Conn
+	mu       sync.Mutex // held by Write, taken before the Conn's mu
 	ring     sendRing
 	signals  signals
 	credits  credits
@@ -32,7 +32,7 @@ type writer struct {
 	waiter   waiter
 }
 
-// start makes what the peer has offered in its hello available.
+// start takes the credits and the room that the peer's hello offers.
 func (w *writer) start(h hello) {
 	w.targets.start(h.buffer)
 	w.credits.start(h.credits)
@@ -330,8 +330,8 @@ func (c *Conn) hasRoom() bool {
 func (c *Conn) canSend() bool {
 	w := &c.writer
 	w.full = false
-	// Only the peer can end these two shortages, by a message; the third ends with a completion of
-	// this side.
+	// Only a message of the peer ends these two shortages; a completion of this side ends the
+	// third.
 	if w.credits.left() == 0 || w.targets.full() {
 		return c.writeErr() != nil
 	}
@@ -391,8 +391,8 @@ func (w *writer) prepare(data []byte, inline bool) (wrs []verbs.SendWR, n int) {
 	return wrs, n
 }
 
-// reap polls the completions of sends. If the connection has failed, the first request that failed
-// has the reason, and all after it are flushed.
+// reap polls the completions of sends. If the connection has failed, the first failed request has
+// the reason, and all later ones are flushed.
 func (w *writer) reap() {
 	var failed error
 	for n := len(w.wcs); n == len(w.wcs); {
