@@ -21,7 +21,7 @@ const (
 	advertVersion = 1
 )
 
-// accessBits are the bits of the access byte, from the lowest on.
+// accessBits has the right of each bit of the access byte, from the lowest on.
 var accessBits = [...]verbs.Access{
 	verbs.AccessRemoteWrite, verbs.AccessRemoteRead, verbs.AccessRemoteAtomic,
 	verbs.AccessFlushGlobal, verbs.AccessFlushPersistent,

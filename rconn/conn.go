@@ -15,9 +15,8 @@ import (
 	"github.com/goverbs/verbs/internal/event"
 )
 
-// Conn is one end of a connection: a protection domain, a queue pair, completion queues
-// and their completion channel. The caller must close it. Its methods may be called by
-// several goroutines.
+// Conn is one end of a connection: a protection domain, a queue pair, completion queues and their
+// completion channel. The caller must close it. Its methods may be called by several goroutines.
 type Conn struct {
 	ep     *cm.Endpoint
 	iwarp  bool
@@ -62,7 +61,7 @@ func newConn(ep *cm.Endpoint, opt *Options) (*Conn, error) {
 	return c, opt.Setup(c)
 }
 
-// established is called when a connection is up that a Dialer or Listener has made.
+// established is called when the connection of a Dialer or Listener is up.
 func (c *Conn) established(t *tally) *Conn {
 	c.tally = t
 	t.Add(c)
@@ -83,9 +82,8 @@ func (c *Conn) log(level slog.Level, msg string, args ...any) {
 	}
 }
 
-// setFailure is called when a request has failed, with the mu of its direction held.
-// Requests that are flushed, as another has failed or the connection has ended, may come
-// first.
+// setFailure records that a request has failed. The caller holds the mu of its direction. Flushed
+// requests, of a connection that another request or its end has broken, may come first.
 func (c *Conn) setFailure(why error) {
 	err := fmt.Errorf("%w: %w", ErrBroken, why)
 	flushed := errors.Is(why, verbs.WCFlushErr)
@@ -106,7 +104,7 @@ func (c *Conn) setFailure(why error) {
 	}()
 }
 
-// brokenErr returns the error of a connection that a failed request has broken.
+// brokenErr returns the error of a connection broken by a failed request, or nil.
 func (c *Conn) brokenErr() error {
 	if err := c.failure.Load(); err != nil {
 		return *err
@@ -121,18 +119,16 @@ func (c *Conn) PrivateData() []byte { return c.private }
 // Adverts returns the regions that the peer advertised in its private data.
 func (c *Conn) Adverts() []RemoteRegion { return c.adverts }
 
-// LocalAddr returns this side's address.
-func (c *Conn) LocalAddr() cm.Addr { return c.ep.LocalAddr() }
-
-// RemoteAddr returns the peer's address.
+// LocalAddr and RemoteAddr return the addresses of this side and of the peer.
+func (c *Conn) LocalAddr() cm.Addr  { return c.ep.LocalAddr() }
 func (c *Conn) RemoteAddr() cm.Addr { return c.ep.RemoteAddr() }
 
-// Endpoint returns the underlying connection of package cm, for everything that is missing
-// here. A program may make objects in its PD, which it closes before the Conn, query and
-// modify the QP, and use the ID for what neither ends the connection nor reads its events. It
-// must leave the rest to the Conn: posting to the QP ([Conn.Post] takes any request), the CQs
-// and their channel, and closing any of these. A completion of a request that was not posted
-// by the Conn is lost, or mistaken for another one.
+// Endpoint returns the underlying connection of package cm, for everything that is missing here. A
+// program may make objects in its PD, which it closes before the Conn, query and modify the QP, and
+// use the ID for calls that neither end the connection nor read its events. It must leave the rest
+// to the Conn: posting to the QP ([Conn.Post] takes any request), the CQs and their channel, and
+// closing any of these. A completion of a request that the Conn did not post is lost, or mistaken
+// for another one.
 func (c *Conn) Endpoint() *cm.Endpoint { return c.ep }
 
 // Done is closed when the connection has ended, for whatever reason.
@@ -165,9 +161,9 @@ func (c *Conn) AwaitDisconnect(ctx context.Context) error {
 	return nil
 }
 
-// Close disconnects and releases everything, including the regions and windows that the
-// Conn made. Blocked calls return [verbs.ErrClosed]. Completions that were not taken are
-// lost. After a failure Close can be called again: it releases what is left.
+// Close disconnects and releases everything, including the regions and windows that the Conn made.
+// Blocked calls return [verbs.ErrClosed]. Completions that were not taken are lost. After a failure
+// Close can be called again, to release the rest.
 func (c *Conn) Close() error {
 	if c == nil {
 		return verbs.ErrClosed
@@ -190,7 +186,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// closeWindows closes all windows. None is made once closed is set.
+// closeWindows closes all windows. Once closed is set, there are no new ones.
 func (c *Conn) closeWindows() (err error) {
 	c.windowsMu.Lock()
 	defer c.windowsMu.Unlock()

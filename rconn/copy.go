@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// The helpers below use memory of the Conn: a few chunks, so that one is copied while
-// others are transferred, and 8 bytes for atomics at its end.
+// The helpers below use memory of the Conn: a few chunks, so that one is copied while others are
+// transferred, and 8 bytes for atomics at its end.
 const (
 	chunkSize   = 64 << 10
 	chunks      = 4
@@ -33,8 +33,7 @@ type call struct {
 	wc   verbs.WC
 }
 
-// run calls f when it is its turn, and when no request of a helper is left whose context has
-// ended.
+// run calls f when no other helper runs, and no request is left of a helper whose context ended.
 func (p *copier) run(ctx context.Context, f func() error) (err error) {
 	select {
 	case p.sem <- struct{}{}:
@@ -158,10 +157,9 @@ func (p *copier) get(ctx context.Context, b []byte, from Target) error {
 			if err := p.start(ctx, i, verbs.OpRDMARead, Target{from.Region, from.Off + sent}, p.chunk(i, n)); err != nil {
 				return err
 			}
-			// rxe may complete a READ of more than one packet too early, and break
-			// the QP afterwards; the success of a later request proves the READ:
-			// that of a byte, as after an empty READ rxe refuses to answer a READ
-			// again. siw completes later requests first.
+			// rxe may complete a READ of more than one packet too early, and break the QP
+			// afterwards; the success of a later request proves the READ. It reads a byte, as after
+			// an empty READ rxe refuses to answer a READ again. siw completes later requests first.
 			if sent += n; sent == len(b) && sent > smallMTU && !p.c.iwarp {
 				if err := p.start(ctx, confirmCall, verbs.OpRDMARead, from, p.region.Span(scratchOff, 1)); err != nil {
 					return err
@@ -175,17 +173,16 @@ func (p *copier) get(ctx context.Context, b []byte, from Target) error {
 // bytes returns the memory of a span.
 func (s Span) bytes() []byte { return s.Region.Bytes()[s.Off:][:s.Len] }
 
-// AwaitDelivery waits until all that was posted before it has arrived: WRITEs are in the
-// peer's memory, SENDs in its receives. On RoCE a completion means the same; on iWARP it
-// only means that the local memory is free for reuse. AwaitDelivery posts a READ, which the
-// peer answers after all earlier requests: an empty one, or on iWARP one of a byte of region
-// r. Call it before Disconnect or Close, so that no data is lost.
+// AwaitDelivery waits until all requests posted before it have arrived: WRITEs are in the peer's
+// memory, SENDs in its receives. On RoCE a completion means the same; on iWARP it only means that
+// the local memory is free for reuse. AwaitDelivery posts a READ, which the peer answers after all
+// earlier requests: an empty one, or on iWARP a byte of region r. Call it before Disconnect or
+// Close, so that no data is lost.
 func (c *Conn) AwaitDelivery(ctx context.Context, r RemoteRegion) error {
 	return c.fail("await delivery to", c.copy.run(ctx, func() error { return c.copy.awaitDelivery(ctx, r.At(0)) }))
 }
 
-// awaitDelivery works without AccessRemoteRead: siw does not check it, and on RoCE
-// nothing is read.
+// awaitDelivery needs no AccessRemoteRead: siw does not check it, and on RoCE the READ is empty.
 func (p *copier) awaitDelivery(ctx context.Context, at Target) error {
 	at.Region.Access |= verbs.AccessRemoteRead
 	if err := p.start(ctx, 0, verbs.OpRDMARead, at, p.chunk(0, 0)); err != nil {

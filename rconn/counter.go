@@ -5,15 +5,14 @@ import (
 	"encoding/binary"
 )
 
-// Counter is 8 bytes of the peer's memory, in its byte order, that any number of
-// connections may use at once. Accesses by the peer's own CPU are not atomic with these.
-// siw has no atomics.
+// Counter is 8 bytes of the peer's memory, in its byte order, that any number of connections may
+// use at once. Accesses by the peer's own CPU are not atomic with theirs. siw has no atomics.
 type Counter struct {
 	c  *Conn
 	at Target
 }
 
-// Counter returns the counter at a target, which is aligned to 8 bytes and advertised with
+// Counter returns the counter at a target, which must be aligned to 8 bytes and advertised with
 // [RemoteAtomic].
 func (c *Conn) Counter(at Target) Counter { return Counter{c, at} }
 

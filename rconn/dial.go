@@ -15,8 +15,7 @@ import (
 // after its first use.
 type Dialer struct {
 	Options
-	// LocalAddr, ResolveTimeout, ConnectTimeout, Resolver, TOS and Transport are as in
-	// [cm.Dialer].
+	// LocalAddr, ResolveTimeout, ConnectTimeout, Resolver, TOS and Transport are as in [cm.Dialer].
 	LocalAddr      netip.AddrPort
 	ResolveTimeout time.Duration
 	ConnectTimeout time.Duration

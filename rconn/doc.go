@@ -16,8 +16,7 @@
 //	  Await(Sends), those that are signaled        Await(Recvs)
 //	  AwaitDelivery; Disconnect ───────────────►   AwaitDisconnect
 //
-// A server shares memory, and a client writes and reads it (examples/kv is a
-// complete program):
+// A server shares memory, and a client writes and reads it (examples/kv is a complete program):
 //
 //	l, err := rconn.Listen(ctx, "10.9.0.1:7471")
 //	request, err := l.Accept(ctx)
@@ -56,14 +55,14 @@
 //	atomic write, flush                Op                                    Linux 6.2  no
 //	READ with invalidate               Op                                    no         yes
 //
-// The keys that can be invalidated are those of windows on rxe and those of regions on
-// siw. The receiver finds immediates and invalidated keys in the completion of its
-// receive. Posting and waiting do not allocate.
+// On rxe the keys of windows can be invalidated, on siw the keys of regions. The receiver finds
+// immediates and invalidated keys in the completion of its receive. Posting and waiting do not
+// allocate.
 //
 // Posting first checks bounds and access rights, of local memory against its region and of remote
-// memory against its advertisement. A region cannot be closed while a
-// request in flight uses it. A cancelled wait consumes no completion. If the peer dies, all
-// requests in flight complete with an error, and waiting for more fails.
+// memory against its advertisement. A region cannot be closed while a request in flight uses it. A
+// cancelled wait consumes no completion. If the peer dies, all requests in flight complete with an
+// error, and waiting for more fails.
 //
 // # Messages and advertisements
 //

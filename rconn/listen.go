@@ -23,7 +23,7 @@ type ListenConfig struct {
 	MaxConns  int // connections that may be open
 	ReuseAddr bool
 	IPv6Only  bool
-	Logger    *slog.Logger  // also that of connections whose [Options] have none
+	Logger    *slog.Logger  // also for connections whose [Options] have none
 	Transport *cm.Transport // nil is [cm.DefaultTransport]
 }
 
@@ -66,8 +66,8 @@ func (l *Listener) Close() error {
 	return l.l.Close()
 }
 
-// Shutdown stops listening and waits until the accepted connections have ended, which it does not
-// end itself, or ctx has.
+// Shutdown stops listening and waits until the accepted connections have ended, or ctx has. It ends
+// no connection.
 func (l *Listener) Shutdown(ctx context.Context) error { return l.l.Shutdown(ctx) }
 
 // Request is a peer's request for a connection, as in package cm. It must be accepted or

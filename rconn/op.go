@@ -12,9 +12,9 @@ import (
 //
 //	rconn.Op{SendWR: verbs.SendWR{Opcode: verbs.OpAtomicWrite, Inline: word}, At: region.At(8)}
 type Op struct {
-	// SendWR has the ID, which the completion returns, the flags, and what the other fields
-	// do not say. The Conn checks neither its SGL, nor RemoteAddr and RKey, which replace At:
-	// a mistake there, or memory that is released too early, breaks the connection.
+	// SendWR has the ID, which the completion returns, the flags, and everything that has no field
+	// here. The Conn checks neither its SGL, nor RemoteAddr and RKey, which replace At: a mistake
+	// there, or memory that is released too early, breaks the connection.
 	verbs.SendWR
 	// At is the peer's memory, for a WRITE, a READ, an atomic operation or a flush. Its
 	// bounds, rights and alignment are checked.
@@ -94,20 +94,19 @@ func CompareSwap(at Target, compare, swap uint64, old Span) Op {
 	return Op{SendWR: verbs.SendWR{Opcode: verbs.OpCompareSwap, Args: &verbs.SendArgs{CompareAdd: compare, Swap: swap}}, At: at, Spans: []Span{old}}
 }
 
-// Invalidate invalidates one of this side's keys: that of a memory window, see [Bind], or on
-// iWARP that of a region, which can then only be closed. Use [verbs.SendFence] if earlier
-// READs may still be filling the region.
+// Invalidate invalidates one of this side's keys: of a memory window, see [Bind], or on iWARP of a
+// region, which can then only be closed. Use [verbs.SendFence] if earlier READs may still be
+// filling the region.
 func Invalidate(key uint32) Op {
 	return Op{SendWR: verbs.SendWR{Opcode: verbs.OpLocalInv, RKey: key}}
 }
 
-// Bind binds a window to a part of a region made with [verbs.AccessMWBind], for the peer to
-// use with this access: [RemoteWrite], [RemoteRead] and [RemoteAtomic], or several of them.
-// Those that write need a region with [LocalWrite]. Then [Window.Region] returns the part with
-// its new key, which must be sent to the peer, for instance as the result of its AppendAdvert.
-// Requests posted later, such as that message, are executed after the binding. A window that
-// is bound must be invalidated, by [Invalidate] or the peer's [SendInv], before it is bound
-// again.
+// Bind binds a window to a part of a region made with [verbs.AccessMWBind], for the peer to use
+// with this access: [RemoteWrite], [RemoteRead] and [RemoteAtomic], or several of them. Those that
+// write need a region with [LocalWrite]. Then [Window.Region] returns the part with its new key,
+// which must be sent to the peer, for instance as the result of its AppendAdvert. Requests posted
+// later, such as that message, are executed after the binding. A window that is bound must be
+// invalidated, by [Invalidate] or the peer's [SendInv], before it is bound again.
 func Bind(w *Window, part Span, access verbs.Access) Op {
 	return Op{SendWR: verbs.SendWR{Opcode: verbs.OpBindMW}, Spans: []Span{part}, window: w, access: access}
 }

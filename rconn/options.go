@@ -20,8 +20,8 @@ type Options struct {
 	// [AdvertSize], by default 64. Prepare finds these defaults in its options. Logger also
 	// logs failed requests at level Debug, and invalid advertisements at level Warn.
 	//
-	// KeepAlive is 15 s if zero, and none if negative: nothing of it is seen but the end of the
-	// connection.
+	// KeepAlive is 15 s if zero, and none if negative. The program sees nothing of it but the end
+	// of the connection.
 	cm.Options
 	// Adverts is the number of advertisements that the peer sends before any other message,
 	// at most 128. Receives for them are posted before it can send, ahead of all others.

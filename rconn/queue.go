@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"sync"
 	"time"
 
@@ -16,17 +17,17 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// queue accounts for the requests of one direction and holds their completions. The goroutine
-// that polls the CQ passes them to handle: those of the Conn's own requests go to the goroutines
-// that wait for them, the user's to ready. A waiter takes its completions only when all of them
-// have arrived, so none is lost when its context ends.
+// queue accounts for the requests of one direction and holds their completions. The goroutine that
+// polls the CQ passes completions to handle: of the Conn's own requests to the goroutines that wait
+// for them, of the user's requests to ready. A waiter takes its completions only when all have
+// arrived, so none is lost when its context ends.
 type queue struct {
 	c      *Conn
 	cq     *uverbs.CQ
 	handle func(*verbs.WC)
 
 	mu      sync.Mutex
-	entries []entry // by sequence number, which is the WR's ID; their number is a power of two
+	entries []entry // by sequence number, the WR's ID; the length is a power of two
 	regions []*LocalRegion
 	depth   uint64 // limit of the requests in flight
 	tail    uint64 // the oldest in flight
@@ -49,7 +50,7 @@ type waiters struct {
 	history       spin.History  // of waits
 }
 
-// entry is a posted request until its completion, or that of a later send, is polled.
+// entry is a posted request until its completion, or the completion of a later send, is polled.
 type entry struct {
 	id   uint64
 	live bool
@@ -75,10 +76,7 @@ func (q *queue) init(c *Conn, cq *uverbs.CQ, handle func(*verbs.WC), depth, sges
 	q.c, q.cq, q.handle, q.depth = c, cq, handle, uint64(depth)
 	q.maxSpin = spin.Limit(c.ep.PD.Context().Device().Node, spin.MaxTime)
 	q.changed.Init(&c.waiters)
-	n := 1
-	for n < depth {
-		n *= 2
-	}
+	n := 1 << bits.Len(uint(max(depth, 1)-1)) // a power of two
 	q.entries = make([]entry, n)
 	q.regions = make([]*LocalRegion, n*sges)
 	q.sge = make([]verbs.SGE, sges)
@@ -242,8 +240,7 @@ func (c *Conn) Await(ctx context.Context, d Direction, out []verbs.WC) error {
 	return c.fail("await completions from", q.wait(ctx, func() bool { return q.take(out) }))
 }
 
-// Poll moves up to len(out) completions into out and returns their number. It never
-// waits.
+// Poll moves up to len(out) completions into out and returns their number. It never waits.
 func (c *Conn) Poll(d Direction, out []verbs.WC) int {
 	q := c.queue(d)
 	q.mu.Lock()
@@ -281,8 +278,8 @@ func (q *queue) arm() error {
 	return err
 }
 
-// wait polls for a short time, and then waits, until ok returns true, and does not call ok after
-// that. It calls ok with mu held.
+// wait polls for a short time, and then waits, until ok returns true. It calls ok with mu held, and
+// no more after it has returned true.
 func (q *queue) wait(ctx context.Context, ok func() bool) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

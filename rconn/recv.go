@@ -15,8 +15,8 @@ import (
 // advertSlots is the number of receives for advertisements that may be posted at once.
 const advertSlots = 4096 / AdvertSize
 
-// receiver accounts for the receive queue. The user's receives and those for
-// advertisements share it, in the order in which they were posted.
+// receiver accounts for the receive queue. The user's receives and the receives for advertisements
+// share it, in the order of posting.
 type receiver struct {
 	queue
 	userLimit int // limit of the user's receives, posted or completed and not taken
@@ -155,7 +155,7 @@ func (r *receiver) handleCompletion(wc *verbs.WC) {
 
 // parse returns the advertisement in the slot at off.
 func (r *receiver) parse(wc *verbs.WC, off int) (RemoteRegion, error) {
-	if wc.Opcode != verbs.WCRecv { // ByteLen is chosen by the peer, and the slot is empty
+	if wc.Opcode != verbs.WCRecv { // the peer chooses ByteLen, and the slot is empty
 		return RemoteRegion{}, &AdvertError{Err: fmt.Errorf("%w: RDMA WRITE with immediate", ErrAdvert)}
 	}
 	msg := r.slots.Bytes()[off : off+int(wc.ByteLen)]

@@ -24,9 +24,8 @@ const (
 	ReadWrite = RemoteWrite | RemoteRead
 )
 
-// LocalRegion is memory of this process that requests can use, and peers once it is
-// advertised. Its methods may be called by several goroutines. Close of a [Conn] closes those
-// that the Conn made.
+// LocalRegion is memory of this process that requests can use, and peers once it is advertised. Its
+// methods may be called by several goroutines. Close of a [Conn] closes the regions that it made.
 type LocalRegion struct {
 	mr     *uverbs.MR
 	pd     *uverbs.PD
@@ -38,10 +37,10 @@ type LocalRegion struct {
 
 const closedUsers = math.MinInt64 / 2
 
-// NewRegion makes a region of mr, which package uverbs made in pd with that access: for
-// connections that share pd, and for memory such as huge pages and DMA buffers. Close closes
-// mr. Requests are checked with the access that is stated here, and peers are told it: with
-// more than mr has, requests fail at the device, which ends the connection.
+// NewRegion makes a region of mr, which package uverbs made in pd with that access: for connections
+// that share pd, and for memory such as huge pages and DMA buffers. Close closes mr. Requests are
+// checked against this access, and advertisements state it: if mr has less, requests fail at the
+// device, which ends the connection.
 func NewRegion(pd *uverbs.PD, mr *uverbs.MR, access verbs.Access) *LocalRegion {
 	return &LocalRegion{mr: mr, pd: pd, access: access}
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// RemoteRegion is memory as a peer uses it: memory of the peer that it has advertised, or
-// of this side, see [Bind]. It is valid on the connection that it arrived on, and on others
-// of the peer's protection domain.
+// RemoteRegion is memory for RDMA by the other side: memory that the peer has advertised, or of
+// this side, see [Bind]. It is valid on the connection that it arrived on, and on others of the
+// peer's protection domain.
 type RemoteRegion struct {
 	Tag    uint32 // the owner's number for it
 	Addr   uint64
@@ -31,8 +31,7 @@ type Target struct {
 	Off    int
 }
 
-// check returns an error if n bytes from t on are outside the region, or may not be
-// accessed.
+// check returns an error if n bytes from t on are outside the region, or may not be accessed.
 func (t Target) check(n int, need verbs.Access) error {
 	switch {
 	case t.Off < 0 || n < 0 || t.Off > t.Region.Len-n:

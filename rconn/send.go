@@ -8,16 +8,16 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// sender accounts for the send queue. It signals at least one request in every half
-// queue, even if the user does not, to learn which have completed.
+// sender accounts for the send queue. It signals at least one request in every half queue, even if
+// the user does not, to learn which have completed.
 type sender struct {
 	queue
 	userPending int   // requests in flight whose completions go to the user
 	unsignaled  int   // requests posted since the last signaled one
-	counts      Stats // only those of requests
+	counts      Stats // only of requests
 
-	// The request to post. It does not refer to the caller's memory, which thus need not
-	// be on the heap.
+	// The request to post. It does not refer to the caller's memory, which thus need not be on the
+	// heap.
 	wr     [1]verbs.SendWR
 	args   verbs.SendArgs
 	bind   verbs.MWBind
@@ -31,7 +31,7 @@ type sender struct {
 
 func (s *sender) init(c *Conn, size verbs.QPCap) {
 	s.queue.init(c, c.ep.SendCQ, s.handleCompletion, size.MaxSendWR+1, size.MaxSendSGE)
-	s.depth-- // one place is that of a test
+	s.depth-- // one place is for a test
 	s.inline = make([]byte, c.ep.QP.Cap().MaxInline)
 }
 
@@ -90,8 +90,8 @@ func (s *sender) post(o *Op, call *call) error {
 	return nil
 }
 
-// prepare checks a request, sets s.wr to it, but for what postOne sets, and returns the length of
-// its data.
+// prepare checks a request, copies it to s.wr, except the fields that postOne sets, and returns the
+// length of its data.
 func (s *sender) prepare(o *Op) (size int, err error) {
 	local, remote := o.requiredAccess()
 	if size, err = s.check(o.Spans, local); err != nil {
@@ -128,8 +128,8 @@ func (s *sender) prepare(o *Op) (size int, err error) {
 	return size, err
 }
 
-// copyData copies what the request's SGL, Inline, and InlineList and Bind of its Args refer to, and
-// returns the length of its data.
+// copyData copies the request's SGL, inline data, and the Bind of its Args, and returns the length
+// of its data.
 func (s *sender) copyData(o *Op) (size int, err error) {
 	wr := &s.wr[0]
 	if len(o.SGL) > 0 {
@@ -161,10 +161,10 @@ func (s *sender) copyData(o *Op) (size int, err error) {
 	return size + n, nil
 }
 
-// postReads posts a READ on iWARP, one request for each span that is not empty. If all
-// are empty, it reads one byte and ignores it: siw's responder, when busy, answers an
-// empty READ with the length of an earlier one, which breaks the connection
-// (siw_activate_tx leaves the old length, Linux 6.1 to 7.2).
+// postReads posts a READ on iWARP, one request for each span that is not empty. If all are empty,
+// it reads one byte and ignores it: siw's responder, when busy, answers an empty READ with the
+// length of an earlier one, which breaks the connection (siw_activate_tx leaves the old length,
+// Linux 6.1 to 7.2).
 func (s *sender) postReads(o *Op, call *call, total int) error {
 	n, last, spans := 0, 0, o.Spans
 	for i := range spans {
@@ -303,8 +303,8 @@ func (s *sender) postOne(o *Op, call *call, spans []Span, flags verbs.SendFlags,
 	return nil
 }
 
-// postErr returns why a request was refused, without the rest of a [verbs.PostError],
-// which has the Conn's internal numbering.
+// postErr returns why a request was refused, without the Conn's internal numbering in a
+// [verbs.PostError].
 func postErr(err error) error {
 	if refused, ok := errors.AsType[*verbs.PostError](err); ok {
 		return refused.Err

@@ -9,17 +9,16 @@ import (
 // Stats contains statistics of a connection, see [Conn.Stats], or their sums, see
 // [ListenerStats] and [DialerStats]. Counters start at 0.
 type Stats struct {
-	// Requests posted, by kind, including those of Put, Get, AwaitDelivery and Counter, and
-	// their bytes. On iWARP a READ into several spans counts once for each.
+	// Requests posted, by kind, and their bytes; Put, Get, AwaitDelivery and Counter post some,
+	// too. On iWARP a READ into several spans counts once for each.
 	Sends, Writes, Reads, Atomics Traffic
 	// Others counts the memory windows bound, keys invalidated and ranges flushed.
 	Others uint64
-	// Received counts the peer's messages and WRITEs with an immediate, without
-	// advertisements.
+	// Received counts the peer's messages and WRITEs with an immediate, without advertisements.
 	Received Traffic
 
-	// AdvertsSent counts those of Sends that [Advert] made, AdvertsReceived the valid
-	// advertisements in the receives for them, AdvertsInvalid the other messages there.
+	// AdvertsSent counts the Sends that [Advert] made, AdvertsReceived the valid advertisements in
+	// the receives for them, AdvertsInvalid the other messages there.
 	AdvertsSent, AdvertsReceived, AdvertsInvalid uint64
 
 	SendQueue, RecvQueue QueueStats
@@ -35,8 +34,8 @@ func (t *Traffic) add(n int) {
 	t.Bytes += uint64(n)
 }
 
-// QueueStats contains statistics of one of the queues of a connection. In sums the first four
-// are those of open connections.
+// QueueStats contains statistics of one of the queues of a connection. In sums the first four count
+// open connections only.
 type QueueStats struct {
 	Depth     int    // requests that may be in flight
 	Now, Most int    // requests in flight: now, and the most at a time
@@ -67,7 +66,7 @@ func (c *Conn) Stats() Stats {
 	return stats
 }
 
-// current returns the statistics of a queue, with what has completed by now. The caller holds mu.
+// current polls, and returns the statistics of a queue. The caller holds mu.
 func (q *queue) current() QueueStats {
 	q.poll()
 	s := q.stats

@@ -8,8 +8,8 @@ import (
 )
 
 // Window is a memory window of type 2: a key to a part of a region, without the cost of a
-// registration. rxe does not enforce its bounds: a peer with the key reaches all of the
-// region, see [uverbs.MW]. siw has no windows.
+// registration. rxe does not enforce its bounds: a peer with the key reaches the whole region, see
+// [uverbs.MW]. siw has no windows.
 type Window struct {
 	c     *Conn
 	mw    *uverbs.MW
@@ -61,7 +61,7 @@ func (w *Window) Region() RemoteRegion {
 	return w.bound
 }
 
-// binding checks what [Bind] asks for, and describes it.
+// binding checks the request of a [Bind], and returns its arguments.
 func (o *Op) binding(c *Conn) (verbs.MWBind, error) {
 	w := o.window
 	switch {
@@ -91,7 +91,7 @@ func (o *Op) binding(c *Conn) (verbs.MWBind, error) {
 	}, nil
 }
 
-// bound returns what the peer may use after a binding.
+// bound returns the region that the peer may use after a binding.
 func bound(b *verbs.MWBind) RemoteRegion {
 	return RemoteRegion{Addr: b.Addr, Len: int(b.Length), Key: b.NewRKey, Access: b.Access}
 }
