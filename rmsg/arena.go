@@ -13,8 +13,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// arena is a connection's memory, in a PD of its own: whatever keys the peer guesses, it
-// reaches no memory of other connections.
+// arena is a connection's memory, in a PD of its own: a peer that guesses keys reaches no memory of
+// other connections.
 //
 //	receives  one region with a slot for each receive, all posted
 //	staging   one region of SendBuffer bytes, made by the first small message
@@ -82,8 +82,8 @@ func (a *arena) receives(n int) ([]*Buffer, error) {
 	return bufs, nil
 }
 
-// get returns a buffer with status Free for n bytes to send. If copies is set, it is for
-// Send, and get returns ErrWouldBlock while Send must wait for earlier ones to be sent.
+// get returns a buffer with status Free for n bytes to send. If copies is set, it is for Send, and
+// get returns ErrWouldBlock while Send must wait until earlier ones are sent.
 func (a *arena) get(n int, copies bool) (*Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -166,7 +166,7 @@ func (a *arena) region(n int, readable bool) (*Buffer, error) {
 	return &Buffer{c: a.c, mr: mr, mem: mem, source: fromRegion, readable: readable}, nil
 }
 
-// regionSize rounds up, by an eighth at most, so that other messages can reuse a region.
+// regionSize rounds up by an eighth at most, so that other messages can reuse a region.
 func regionSize(n int) int {
 	step := max(4096, 1<<bits.Len(uint(n-1))>>4)
 	return (n + step - 1) / step * step
@@ -249,7 +249,7 @@ type staging struct {
 
 const blockSize = 512
 
-// unused is the part of staging.used that the largest message needs, all free.
+// unused is staging.used of the blocks for the largest message, all free.
 var unused [(headerSize+maxEager)/blockSize + 1]byte
 
 // take allocates n consecutive blocks and returns the first, or -1.
@@ -270,8 +270,8 @@ func (p *staging) set(first, n int, used byte) {
 	}
 }
 
-// cache holds the regions of freed messages for reuse: those of all arenas of a loop, up
-// to a limit, and for cacheTime at most. A region can be reused only by its arena.
+// cache holds the regions of freed messages of all arenas of a loop, up to a limit, and for
+// cacheTime at most. Only its arena can reuse a region.
 type cache struct {
 	mu      sync.Mutex
 	limit   int
@@ -329,7 +329,7 @@ func (c *cache) drop(a *arena) {
 	c.evict(func(r *cached) bool { return r.a == a })
 }
 
-// evict closes the regions that which selects, from the oldest on.
+// evict closes the regions for which which returns true, from the oldest on.
 func (c *cache) evict(which func(*cached) bool) {
 	c.regions = slices.DeleteFunc(c.regions, func(r *cached) bool {
 		if !which(r) {

@@ -59,8 +59,8 @@ func (b *Buffer) Status() Status { return Status(b.status.Load()) }
 
 func (b *Buffer) set(s Status) { b.status.Store(int32(s)) }
 
-// Bytes returns the message, or the room for one, or nil once the buffer is freed. The
-// program must not use it while the buffer is queued, nor after it is freed.
+// Bytes returns the message, or the room for one, or nil once the buffer is freed. The program must
+// not use the memory while the buffer is queued or after it is freed.
 func (b *Buffer) Bytes() []byte {
 	if b.Status() == Released {
 		return nil

@@ -3,9 +3,9 @@ package rmsg
 import "time"
 
 // bye is how far the end of a connection has come. A side that has sent all messages says bye, and
-// answers the peer's; messages arrive in order, so a side that hears bye has all of the peer's. The
-// side whose bye was answered ends the connection. If both have said it before they heard the
-// other's, the dialing side does, when both have answered.
+// answers the peer's bye; messages arrive in order, so a side that hears bye has all messages of
+// the peer. The side whose bye was answered ends the connection. If both said bye before they heard
+// the other's, the dialing side ends it when both have answered.
 //
 //	none ──say──► said ──answer──► over
 //	  │             └──hear──► crossed ──say──► crossedAnswered ──answer──► crossedOver
@@ -36,8 +36,8 @@ type ending struct {
 	flushed      *time.Timer // runs since a request was flushed
 }
 
-// byeSteps are the states that follow: when this side has said bye, or the answer, when the peer's
-// bye is heard, and when its answer is. byeNone follows on what is not possible.
+// byeSteps has the next states: when this side says bye or answers, when it hears the peer's bye,
+// and when it hears the answer. byeNone stands for an impossible step.
 var byeSteps = [...]struct{ say, hear, answer bye }{
 	byeNone:            {say: byeSaid, hear: byeHeard},
 	byeSaid:            {hear: byeCrossed, answer: byeOver},
@@ -51,5 +51,5 @@ var byeSteps = [...]struct{ say, hear, answer bye }{
 // heard reports whether the peer has said bye.
 func (b bye) heard() bool { return b != byeNone && b != byeSaid }
 
-// ends reports whether it is for this side to end the connection.
+// ends reports whether this side must end the connection.
 func (b bye) ends(dialed bool) bool { return b == byeOver || b == byeCrossedOver && dialed }

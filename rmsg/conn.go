@@ -31,9 +31,8 @@ func (c State) String() string {
 	return names[c]
 }
 
-// Conn is one end of a connection that carries messages in order. Its methods may be
-// called by several goroutines. Its memory is released when it has ended and its buffers
-// have been freed.
+// Conn is one end of a connection that carries messages in order. Its methods may be called by
+// several goroutines. Its memory is released when it has ended and its buffers have been freed.
 type Conn struct {
 	l             *Loop
 	id            uint32
@@ -58,8 +57,8 @@ type Conn struct {
 	in  receiver
 }
 
-// link is what the connection has on its device. All but the addresses is set before there can
-// be completions.
+// link has the connection's objects on its device. All fields but the addresses are set before the
+// first completion.
 type link struct {
 	arena         *arena
 	shard         *shard
@@ -149,9 +148,9 @@ func (c *Conn) Endpoint() *cm.Endpoint { return read(c, &c.endpoint) }
 
 func (c *Conn) String() string { return fmt.Sprintf("connection to %s", c.addr) }
 
-// Disconnect ends the connection gracefully and does not wait: all messages posted on both
-// sides are sent, read and acknowledged before Disconnected is called, for which Options.Linger
-// bounds the time. This side can post no more, and soon the peer cannot either.
+// Disconnect ends the connection gracefully and does not wait: all messages posted on both sides
+// are sent, read and acknowledged before Disconnected is called, within Options.Linger. This side
+// can post no more, and soon the peer cannot either.
 func (c *Conn) Disconnect() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,9 +161,9 @@ func (c *Conn) Disconnect() {
 	}
 }
 
-// startDisconnect starts to disconnect. A peer that has all may leave without a sign: its process
-// may exit before the message that ends the connection, which the network may lose, is repeated.
-// goodEnd is [verbs.ErrClosed] if this side disconnects, and io.EOF if the peer does.
+// startDisconnect starts to disconnect. A peer that has all messages may leave without a sign: the
+// network may lose the message that ends the connection, and the peer's process may exit before it
+// is repeated. goodEnd is [verbs.ErrClosed] if this side disconnects, and io.EOF if the peer does.
 func (c *Conn) startDisconnect(goodEnd error) {
 	c.state, c.goodEnd = Disconnecting, goodEnd
 	c.linger = c.failAfter(c.l.opt.Linger, func() error {
@@ -184,8 +183,8 @@ func (c *Conn) failAfter(d time.Duration, reason func() error) *time.Timer {
 	})
 }
 
-// Close ends the connection immediately. Queued messages fail; received messages that
-// were not taken are dropped. The loop calls Disconnected when the connection has ended.
+// Close ends the connection immediately. Queued messages fail; received messages that the program
+// has not taken are dropped. The loop calls Disconnected when the connection has ended.
 func (c *Conn) Close() error {
 	if c == nil {
 		return verbs.ErrClosed
@@ -224,8 +223,8 @@ func (c *Conn) test(post bool) error {
 	return nil
 }
 
-// sendBye says bye, or answers it, when no messages are left, and ends the connection when that is
-// for this side to do.
+// sendBye says bye, or answers it, when no messages are left, and ends the connection if this side
+// must.
 func (c *Conn) sendBye() {
 	if c.state != Disconnecting || c.err != nil || c.out.pending > 0 {
 		return
@@ -247,7 +246,7 @@ func (c *Conn) sendBye() {
 	}
 }
 
-// progress sends, reads, acknowledges and disconnects as far as is now possible.
+// progress sends, reads, acknowledges and disconnects as far as possible now.
 func (c *Conn) progress() {
 	if c.err != nil || c.state == Connecting {
 		return
@@ -258,8 +257,8 @@ func (c *Conn) progress() {
 	c.sendBye()
 }
 
-// handleEnd handles the end of a connection: it returns the buffers to the program. If a
-// callback panics, the next Dispatch runs the others.
+// handleEnd handles the end of a connection: it returns the buffers to the program. If a callback
+// panics, the next Dispatch runs the others.
 func (l *Loop) handleEnd(c *Conn, why error) {
 	c.mu.Lock()
 	for _, t := range []*time.Timer{c.linger, c.flushed} {

@@ -11,10 +11,10 @@ import (
 	"github.com/goverbs/verbs/internal/bridge"
 )
 
-// connector makes a connection's connection.
+// connector dials or accepts: it makes the endpoint of a connection.
 type connector func(context.Context, cm.Options) (*cm.Endpoint, error)
 
-// hello returns the private data to send: this side's hello.
+// hello returns this side's hello, the private data to send.
 func (l *Loop) hello(private []byte) ([]byte, error) {
 	if len(private) > cm.MaxPrivateData-helloSize {
 		return nil, fmt.Errorf("%w: %d bytes of at most %d", cm.ErrPrivateData, len(private), cm.MaxPrivateData-helloSize)
@@ -61,9 +61,9 @@ func (c *Conn) run(connect connector) {
 	c.l.post(c, do...)
 }
 
-// connect makes the connection. iWARP handshakes cannot be canceled. If one takes too
-// long, the connection ends and abandoned is true: the handshake ends later in the
-// background, and the connection's resources are released then.
+// connect makes the connection. iWARP handshakes cannot be canceled: if one takes too long, the
+// connection ends and abandoned is true. The handshake ends later in the background, which then
+// releases the connection's resources.
 func (c *Conn) connect(ctx context.Context, connect connector) (e *cm.Endpoint, abandoned bool, err error) {
 	type result struct {
 		e   *cm.Endpoint
@@ -120,8 +120,7 @@ func (c *Conn) connect(ctx context.Context, connect connector) (e *cm.Endpoint, 
 	return nil, true, context.Cause(ctx)
 }
 
-// prepare allocates CQ and memory when the device is known. A dial that tries again calls
-// it again.
+// prepare allocates CQ and memory when the device is known. A dial that tries again calls it again.
 func (c *Conn) prepare(r cm.Route, opt *cm.Options) error {
 	if c.arena == nil {
 		dev, err := c.l.device(r)
@@ -165,8 +164,8 @@ func (c *Conn) setup(e *cm.Endpoint) (err error) {
 	return nil
 }
 
-// exchangeHello waits until both sides have sent hello: the dialing side first, as iWARP
-// requires (RFC 5044, section 7.1.2).
+// exchangeHello waits until both sides have sent hello, the dialing side first, as iWARP requires
+// (RFC 5044, section 7.1.2).
 func (c *Conn) exchangeHello(ctx context.Context, e *cm.Endpoint) error {
 	c.mu.Lock()
 	c.local, c.remote = e.LocalAddr(), e.RemoteAddr()

@@ -24,9 +24,9 @@ type devices struct {
 	lastID  int32
 }
 
-// device is an open RDMA device of a loop: one completion channel, and CQs that many
-// connections share. It is closed when no arena has used it for idleTimeout, or the loop is
-// closed and no arena uses it.
+// device is an open RDMA device of a loop: one completion channel, and CQs that many connections
+// share. It is closed when no arena has used it for idleTimeout, or the loop is closed and no arena
+// uses it.
 type device struct {
 	l     *Loop
 	id    int32 // of fd in the loop's files
@@ -47,8 +47,8 @@ type device struct {
 	detached bool        // removed from the loop
 }
 
-// idleTimeout is how long an unused device stays open, as opening one takes longer than
-// connecting. The kernel cannot remove an open device.
+// idleTimeout is how long an unused device stays open, as opening one takes longer than connecting.
+// The kernel cannot remove an open device.
 const idleTimeout = 250 * time.Millisecond
 
 // shard is a CQ and the number of connections that use it.
@@ -60,10 +60,10 @@ type shard struct {
 	armed bool // accessed only while dispatching
 }
 
-// shardSize is the largest number of connections that share a CQ. There is room for twice
-// their requests: completions of destroyed QPs may still be in the CQ. The first CQ, beyond which
-// most loops never get, is for fewer: on adapters it is locked memory, 256 KiB with the
-// default options where one of shardSize takes 1 MiB; one connection more would double either.
+// shardSize is the largest number of connections that share a CQ. There is room for twice their
+// requests: completions of destroyed QPs may still be in the CQ. The first CQ, the only one of most
+// loops, is for fewer connections: on adapters it takes locked memory, 256 KiB with the default
+// options instead of 1 MiB. One connection more would double either.
 const (
 	shardSize  = 62
 	firstShard = 15
@@ -170,8 +170,8 @@ func (d *device) cqs() []*shard {
 	return d.shards
 }
 
-// drain discards the channel's events: the CQs are polled anyway. A read returns one event, and
-// none may be left, or the next event would make no edge.
+// drain discards the channel's events: the CQs are polled anyway. A read returns one event; if one
+// were left, the next event would make no edge.
 func (d *device) drain() {
 	var b [16]byte
 	for {
@@ -201,9 +201,9 @@ func (d *device) unref() {
 	}
 }
 
-// detach removes a device from the loop, unless it has references and busy is false. It
-// is closed now or by the last unref. Only Dispatch may call it, as it uses the device's
-// file without a lock.
+// detach removes a device from the loop, unless it has references and busy is false. The device is
+// closed now or by the last unref. Only Dispatch may call detach, as it uses the device's file
+// without a lock.
 func (l *Loop) detach(d *device, busy bool) {
 	l.mu.Lock()
 	d.mu.Lock()
@@ -227,8 +227,7 @@ func (l *Loop) detach(d *device, busy bool) {
 	}
 }
 
-// fail ends the connections on a device whose file reports an error, which means that the
-// driver has removed the device.
+// fail ends the connections on a device whose file reports an error: the driver has removed it.
 func (l *Loop) fail(d *device) {
 	l.files.Remove(d.fd)
 	l.log(slog.LevelWarn, "device removed", slog.String("device", d.name))

@@ -34,9 +34,8 @@ type Dialer struct {
 // established. The connection gets its own loop with default options.
 func Dial(ctx context.Context, addr string) (*Conn, error) { return new(Dialer).Dial(ctx, addr) }
 
-// Dial connects to addr and waits until the connection is established. ctx bounds the whole
-// dial; it does not affect an established connection. If d.Loop is set, another goroutine
-// must run it.
+// Dial connects to addr and waits until the connection is established. ctx bounds the whole dial;
+// it does not affect an established connection. If d.Loop is set, another goroutine must run it.
 func (d *Dialer) Dial(ctx context.Context, addr string) (*Conn, error) {
 	c, err := d.connect(addr)
 	if err == nil {

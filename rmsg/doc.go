@@ -37,11 +37,10 @@
 //
 // # Back-pressure
 //
-// Each connection has Options.Credits receives for the messages of its peer, of
-// Options.Eager bytes each. The peer may send again when the program has freed messages,
-// so a slow receiver slows down only its sender, and each arriving frame finds a
-// receive. A sender may queue Options.SendQueue messages; then Post returns
-// [ErrWouldBlock] until Writable is called, and Send waits.
+// Each connection has Options.Credits receives for the messages of its peer, of Options.Eager bytes
+// each. The peer may send again when the program has freed messages, so a slow receiver slows down
+// only its sender, and each arriving frame finds a receive. A sender may queue Options.SendQueue
+// messages; then Post returns [ErrWouldBlock] until Writable is called, and Send waits.
 //
 // # Memory
 //

@@ -9,9 +9,9 @@ import (
 	"github.com/goverbs/verbs/internal/sys"
 )
 
-// Errors of operations and connections, in addition to those of package cm:
-// [verbs.ErrDisconnected] if the peer closed its connection or died, a [*cm.RejectedError] if
-// it rejected the connection, and io.EOF if it called Disconnect.
+// Errors of operations and connections. Further ones are [verbs.ErrDisconnected] if the peer closed
+// its connection or died, a [*cm.RejectedError] if it rejected the connection, and io.EOF if it
+// called Disconnect.
 var (
 	// ErrWouldBlock is returned by Post; Writable is called when there is room.
 	ErrWouldBlock = fmt.Errorf("send queue is full: %w", syscall.EAGAIN)
@@ -23,7 +23,7 @@ var (
 	ErrBuffer = errors.New("buffer cannot be used now")
 	// ErrProtocol is returned when the peer violates the protocol.
 	ErrProtocol = errors.New("peer violated the protocol")
-	// ErrUnreadable is returned when an announcement is wrong, or the peer terminating.
+	// ErrUnreadable is returned when an announcement is wrong, or the peer is terminating.
 	ErrUnreadable = errors.New("announced message cannot be read")
 	// ErrVersion is returned when the peer has only other versions of the protocol.
 	ErrVersion = fmt.Errorf("no protocol version in common: %w", errors.ErrUnsupported)

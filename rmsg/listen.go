@@ -161,8 +161,8 @@ func (ln *Listener) serve() {
 
 // Accept waits for a request and accepts it. The connection may not be established yet: Send and
 // Recv wait until it is, so a slow peer does not delay others. Accept is for loops without a
-// Request callback. It fails with [verbs.ErrClosed] after Close, and with what has ended the
-// listener, such as [verbs.ErrDeviceRemoved], which does not pass: listen again then.
+// Request callback. It fails with [verbs.ErrClosed] after Close. An error that has ended the
+// listener, such as [verbs.ErrDeviceRemoved], does not pass: listen again.
 func (ln *Listener) Accept(ctx context.Context) (*Conn, error) {
 	const op = "accept on"
 	for {

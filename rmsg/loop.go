@@ -13,9 +13,9 @@ import (
 	"github.com/goverbs/verbs/internal/host"
 )
 
-// Loop is an event loop: its connections make progress only while a goroutine is in
-// [Loop.Run] or [Loop.Dispatch], which also run the callbacks. All other methods, and those of
-// connections, may be called by any goroutine. The caller of [NewLoop] must close the loop.
+// Loop is an event loop: its connections make progress only while a goroutine is in [Loop.Run] or
+// [Loop.Dispatch], which also run the callbacks. Any goroutine may call all other methods, of
+// connections, too. The caller of [NewLoop] must close the loop.
 type Loop struct {
 	opt    Options
 	owned  bool            // made by loopOrNew: closed with its last listener or connection
@@ -59,25 +59,25 @@ func (l *Loop) enter(p phase) {
 	}
 }
 
-// counts are what statistics have.
+// counts are the counters for statistics.
 type counts struct {
 	running             atomic.Bool // a goroutine is in Run or Dispatch
 	dispatches, wakeups atomic.Uint64
 	handled             atomic.Uint64
 }
 
-// work is what a dispatch works on.
+// work is the working state of a dispatch.
 type work struct {
 	wcs     [64]verbs.WC
-	pending []event // that were queued; what is left of them if a callback panics
+	pending []event // the queued events that are left, also if a callback panics
 	// Results of a completion for which callbacks are due.
 	sent      []*Buffer
 	connected bool
 	writable  bool
 }
 
-// event is work that other goroutines queue for a dispatch. If after is set, all completions in
-// the CQ of that connection are handled first.
+// event is work that other goroutines queue for a dispatch, which first handles all completions in
+// the CQ of the connection after, if that is set.
 type event struct {
 	after *Conn
 	do    []func()
@@ -172,8 +172,8 @@ func (l *Loop) run(ctx context.Context, enough func(int) bool) (int, error) {
 	return n, err
 }
 
-// dispatchOnce handles pending events, with the files that a wait has found readable. It does no
-// harm if another call has handled them in between.
+// dispatchOnce handles pending events, and the files that a wait has found readable; another call
+// may have handled them in between.
 func (l *Loop) dispatchOnce(ready []host.Event) (n int, err error) {
 	if l.in(closing) {
 		l.finishClose()
@@ -286,7 +286,7 @@ func (l *Loop) post(after *Conn, do ...func()) {
 		l.files.Wake()
 	}
 	l.mu.Unlock()
-	if closed { // what remains only releases resources
+	if closed { // late events only release resources
 		for _, f := range do {
 			f()
 		}

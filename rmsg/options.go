@@ -10,16 +10,15 @@ import (
 	"github.com/goverbs/verbs/internal/option"
 )
 
-// Callbacks are the functions that a loop calls, one at a time, on the goroutine that runs it.
-// Each is optional. They must not call what waits for the loop: Dial, Listener.Accept, and
-// Send, Recv and Shutdown of connections. To send, they call [Conn.Post]: if it returns
-// [ErrWouldBlock], they post the message again when Writable is called, as in the example.
+// Callbacks are the functions that a loop calls, one at a time, on the goroutine that runs it. Each
+// is optional. They must not call methods that wait for the loop: Dial, Listener.Accept, and Send,
+// Recv and Shutdown of connections. To send, they call [Conn.Post]: if it returns [ErrWouldBlock],
+// they post the message again when Writable is called, as in the example.
 //
 // A panic in a callback ends Run and closes the loop, which calls no callback any more.
 type Callbacks struct {
-	// Request is called when a peer requests a connection. It calls Accept or Reject; an
-	// unanswered request is rejected when it returns. By default requests wait for
-	// [Listener.Accept].
+	// Request is called when a peer requests a connection. It calls Accept or Reject; an unanswered
+	// request is rejected when it returns. By default requests wait for [Listener.Accept].
 	Request func(*Request)
 	// Established is called when a connection is up, on either side.
 	Established func(*Conn)
@@ -50,10 +49,10 @@ type Options struct {
 	// MaxMessage is the size in bytes of the largest message to receive, up to 1 GiB, by
 	// default 16 MiB; a negative value allows only empty messages.
 	MaxMessage int
-	// Window limits, for each connection, the bytes of messages above Eager that it reads
-	// before the program has freed earlier ones, and of those that [Conn.Send] has copied
-	// and the peer has not read. One in each direction is always allowed. By default 1 MiB,
-	// at most 1 GiB; a negative value allows only that one.
+	// Window limits the bytes of messages above Eager of each connection: in one direction messages
+	// that it has read and the program has not freed, in the other messages that [Conn.Send] has
+	// copied and the peer has not read. One message in each direction is always allowed. By default
+	// 1 MiB, at most 1 GiB; a negative value allows only that one.
 	Window int
 	// SendQueue is the number of messages of each connection that may be posted and not
 	// yet sent: 1 to 4096, by default 64.
@@ -97,9 +96,9 @@ const (
 	maxSize  = 1 << 30
 	// maxBatch is the most messages that are posted with one doorbell.
 	maxBatch = 8
-	// maxAnnounced is the most messages above Eager that a connection has announced and
-	// the peer has not read. The more, the more often one wake-up of either side finds several
-	// messages to read, or acks of several; each takes another receive, see extraReceives.
+	// maxAnnounced is the most messages above Eager that a connection has announced and the peer
+	// has not read. With more, a wake-up of either side more often finds several messages to read,
+	// or acks of several; each takes another receive, see extraReceives.
 	maxAnnounced = 8
 	// maxReads is the most RDMA READs that a connection has in flight, readSize the most
 	// bytes of each.
@@ -138,8 +137,8 @@ func timeout(d, otherwise time.Duration) time.Duration {
 	return cmp.Or(d, otherwise)
 }
 
-// extraReceives is the number of receives in addition to the credits, for frames without a
-// message: acks, see flushAck, a hello, and byes.
+// extraReceives is the number of receives beyond the credits, for frames without a message: acks,
+// see flushAck, a hello, and byes.
 const extraReceives = maxAnnounced + 3 + 1 + 2
 
 // sends and receives return the sizes of a connection's queues.

@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// receiver is the receiving half of a connection. The ring has every message that the
-// program has not taken, in order; from nextRead on, announced ones must still be read.
+// receiver is the receiving half of a connection. The ring has every message that the program has
+// not taken, in order; from nextRead on, announced ones must still be read.
 type receiver struct {
 	c              *Conn
 	ring           []incoming // one for each credit
@@ -116,9 +116,8 @@ func (c *Conn) complete(r request, i int, wc *verbs.WC) {
 		if wc.Status != verbs.WCFlushErr {
 			c.fail(broken(r, wc))
 		} else if c.flushed == nil && c.state == Established {
-			// A flushed request is not the cause of the failure. The end of
-			// the connection may report it; wait for that. While
-			// disconnecting, Linger bounds the wait.
+			// A flushed request is not the cause of the failure. Wait for the end of the
+			// connection, which may report it. While disconnecting, Linger bounds the wait.
 			err := fmt.Errorf("the queue pair has failed: %w", wc.Err())
 			c.flushed = c.failAfter(flushTime, func() error { return err })
 		}
@@ -263,11 +262,9 @@ func (r *receiver) postReads() {
 			}
 			wrs := r.c.out.wrs[:1]
 			if !r.c.arena.dev.iwarp {
-				// rxe may complete a READ too early, and break the QP
-				// afterwards; the success of a later request proves the
-				// READ. Here that is a READ of the first byte, as after
-				// an empty request rxe refuses to answer a READ again.
-				// siw completes later requests first.
+				// rxe may complete a READ too early, and break the QP afterwards; the success of a
+				// later request proves the READ: a READ of the first byte, as after an empty
+				// request rxe refuses to answer a READ again. siw completes later requests first.
 				r.sge[1] = e.buf.mr.SGE(e.buf.at+headerSize+at, 1)
 				r.c.out.wrs[1] = r.c.out.wrs[0]
 				r.c.out.wrs[1].SGL, r.c.out.wrs[0].Flags, wrs = r.sge[1:2], 0, r.c.out.wrs[:2]
@@ -311,8 +308,8 @@ func (r *receiver) trim(all bool) {
 	}
 }
 
-// moveToHeap moves the messages that are not taken to the heap: registered memory would hold
-// the device open.
+// moveToHeap moves the messages that are not taken to the heap: registered memory would hold the
+// device open.
 func (r *receiver) moveToHeap() {
 	for i := r.head; i != r.received; i++ {
 		if e := r.at(i); e.buf != nil {

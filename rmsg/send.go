@@ -31,8 +31,8 @@ type sender struct {
 	sges   [maxBatch][1]verbs.SGE
 	inline [maxBatch][announceSize]byte
 
-	// Each has room for one signal. A goroutine that it wakes checks the condition,
-	// and signals the next one if something is left.
+	// Each has room for one signal. A goroutine that it wakes checks the condition, and signals the
+	// next one if something is left.
 	writable chan struct{}
 	sendRoom chan struct{} // room in the arena for Send, see arena.wakeAt
 }
@@ -41,8 +41,8 @@ func (q *sender) init(c *Conn) {
 	q.c, q.writable, q.sendRoom = c, make(chan struct{}, 1), make(chan struct{}, 1)
 }
 
-// Alloc returns a buffer for a message of n bytes. The program may send it any number of times,
-// and must free it. Alloc fails with the connection's Err once that has ended.
+// Alloc returns a buffer for a message of n bytes. The program may send it any number of times, and
+// must free it. After the end of the connection Alloc fails with its Err.
 func (c *Conn) Alloc(n int) (*Buffer, error) {
 	b, err := c.alloc(n, false)
 	return b, fail("allocate message to", c.addr, err)
@@ -64,8 +64,8 @@ func (c *Conn) alloc(n int, copies bool) (*Buffer, error) {
 	return c.arena.get(n, copies)
 }
 
-// Post queues a buffer of this connection, which is sent as soon as the peer has room, and does
-// not wait. The program owns the buffer again when its status is no longer Queued. If SendQueue
+// Post queues a buffer of this connection and does not wait. It is sent as soon as the peer has
+// room. The program owns the buffer again when its status is no longer Queued. If SendQueue
 // messages are posted and not yet sent, Post returns ErrWouldBlock and does not take it.
 func (c *Conn) Post(b *Buffer) error {
 	err := c.post(b)
@@ -127,8 +127,7 @@ func (r *receiver) frame(k kind) frame {
 // markReported records the counts that a frame has reported to the peer.
 func (r *receiver) markReported() { r.reportedGrants, r.reportedReads = r.grants(), r.reads.done }
 
-// flush sends the queued messages that the peer has room for, several with one
-// doorbell.
+// flush sends the queued messages that the peer has room for, several with one doorbell.
 func (q *sender) flush() {
 	for q.queue.Len() > 0 && q.c.err == nil {
 		n, offers := 0, q.announced.Len()
@@ -172,18 +171,17 @@ func (q *sender) flush() {
 	}
 }
 
-// postError handles a request that could not be posted. A queue is full if the
-// kernel has not yet released completed requests: the next completion retries. It is
-// closed if the connection has ended: the reason follows.
+// postError handles a request that could not be posted. A queue is full if the kernel has not yet
+// released completed requests: the next completion retries. It is closed if the connection has
+// ended: the reason follows.
 func (q *sender) postError(err error) {
 	if !errors.Is(err, verbs.ErrQueueFull) && !errors.Is(err, verbs.ErrClosed) {
 		q.c.fail(err)
 	}
 }
 
-// build makes the n-th request of a batch: a message, or its announcement. Each is
-// signaled: siw may send unsignaled requests directly from the buffer, at any later time
-// (siw_qp_prepare_tx).
+// build makes the n-th request of a batch: a message, or its announcement. Each is signaled: siw
+// may send unsignaled requests directly from the buffer, at any later time (siw_qp_prepare_tx).
 func (q *sender) build(b *Buffer, n int) {
 	f := q.c.in.frame(kindMessage)
 	f.size, f.seq = uint32(b.n), q.sent+uint32(n)
@@ -213,15 +211,15 @@ func (q *sender) postFrame(f *frame, r request) bool {
 	return true
 }
 
-// flushAck sends an ack if one is due: at once if an announced message has been read, so
-// that the peer can reuse the buffer, and otherwise if the peer may have run out of
-// credits, or half of them can be returned.
+// flushAck sends an ack if one is due: at once if an announced message has been read, so that the
+// peer can reuse the buffer, and otherwise if the peer may have run out of credits, or half of them
+// can be returned.
 //
-// The number of acks that the peer has not processed is bounded: each ack reports
-// messages whose credits the peer does not know to be returned, and it sent at most
-// Credits of these before it processed one. At most maxAnnounced of them were announced;
-// two acks report half the credits each, and one reports that it has run out. So the
-// receives beyond the credits, see extraReceives, always suffice, and acks need no credits.
+// The number of acks that the peer has not processed is bounded: each ack reports messages whose
+// credits the peer does not know to be returned, and the peer sent at most Credits of these before
+// it processed an ack. At most maxAnnounced of them were announced; two acks report half the
+// credits each, and one reports that the peer has run out. So the receives beyond the credits, see
+// extraReceives, always suffice, and acks need no credits.
 func (r *receiver) flushAck() {
 	owed := r.grants() - r.reportedGrants
 	due := r.reads.done != r.reportedReads || owed > 0 && (r.reportedGrants == r.received || owed >= max(1, uint32(len(r.ring))/2))

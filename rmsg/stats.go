@@ -18,20 +18,19 @@ type ConnStats struct {
 	LargeSent, LargeReceived uint64
 	// AcksSent and AcksReceived count the frames that carry no message.
 	AcksSent, AcksReceived uint64
-	// WouldBlock counts the times that Post or Send found the send queue full, BufferWaits
-	// that Send found SendBuffer or Window full, CreditWaits that a message waited for credits.
+	// WouldBlock counts how often Post or Send found the send queue full, BufferWaits how often
+	// Send found SendBuffer or Window full, CreditWaits how often a message waited for credits.
 	WouldBlock, BufferWaits, CreditWaits uint64
 
-	// The state of now follows; sums have that of connections that have not ended.
+	// The current state; sums count only connections that have not ended.
 
 	Queued  int // messages that are posted and not yet Sent or Failed
 	Unread  int // messages that have arrived or are announced, and were not taken
 	Credits int // messages that may be sent before the peer grants more
-	Memory  int // bytes registered, with those of held buffers and of the loop's cache
+	Memory  int // bytes registered, including held buffers and the loop's cache
 }
 
-// Stats returns the statistics of the connection, as of the last event that its loop has handled:
-// what comes while nothing runs the loop is not counted yet.
+// Stats returns the statistics of the connection as of the last event that its loop has handled.
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,8 +79,8 @@ type ListenerStats struct {
 	// Failed counts the accepted connections that were never established.
 	Failed uint64
 
-	// Waiting is the number of unanswered requests, Open that of accepted connections that have
-	// not ended.
+	// Waiting is the number of unanswered requests, Open the number of accepted connections that
+	// have not ended.
 	Waiting, Open int
 
 	// Conns has the sums of the accepted connections.
@@ -121,7 +120,7 @@ func (d *Dialer) Stats() DialerStats {
 	return st
 }
 
-// origin is the part of a dialer or listener that its connections know.
+// origin counts the connections of a dialer or listener.
 type origin struct {
 	conns  tally.Tally[*Conn, ConnStats]
 	failed atomic.Uint64 // connections that were never established

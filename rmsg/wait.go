@@ -12,8 +12,8 @@ import (
 // The methods below wait, for programs without callbacks. A goroutine must run the loop;
 // if none does when a call ends, the error matches ErrNotRunning.
 
-// waitEstablished waits until the connection is established, or has failed. ConnectTimeout
-// bounds it even if nothing runs the loop.
+// waitEstablished waits until the connection is established or has failed. ConnectTimeout bounds it
+// even if nothing runs the loop.
 func (c *Conn) waitEstablished(ctx context.Context) error {
 	for waited := false; ; waited = true {
 		select {
@@ -30,8 +30,8 @@ func (c *Conn) waitEstablished(ctx context.Context) error {
 	}
 }
 
-// await waits until ready is closed or the connection has ended. The loop enforces the time
-// limit; await enforces it if nothing runs the loop.
+// await waits until ready is closed or the connection has ended. The loop enforces the limit, or
+// await does if nothing runs the loop.
 func (c *Conn) await(ctx context.Context, ready <-chan struct{}, limit time.Duration) error {
 	late := time.NewTicker(limit)
 	defer late.Stop()
@@ -51,8 +51,8 @@ func (c *Conn) await(ctx context.Context, ready <-chan struct{}, limit time.Dura
 	}
 }
 
-// Send copies a message and queues it. It waits until the connection is established and there
-// is room for it. [Conn.Shutdown] waits until it has arrived.
+// Send copies a message and queues it. It waits until the connection is established and has room
+// for the message. [Conn.Shutdown] waits until it has arrived.
 func (c *Conn) Send(ctx context.Context, message []byte) error {
 	return fail("send to", c.addr, c.send(ctx, message))
 }
@@ -95,8 +95,7 @@ func (c *Conn) send(ctx context.Context, message []byte) error {
 	return err
 }
 
-// awaitRoom waits for a signal that there may be room to send, or for the end of the
-// connection.
+// awaitRoom waits for a signal that there may be room to send, or for the end of the connection.
 func (c *Conn) awaitRoom(ctx context.Context, room <-chan struct{}) error {
 	select {
 	case <-room:
@@ -126,7 +125,7 @@ func (c *Conn) Recv(ctx context.Context) (*Buffer, error) {
 		err := c.err
 		c.mu.Unlock()
 		if over && err == io.EOF {
-			return nil, err // as it is, as everywhere
+			return nil, err // unwrapped, as everywhere
 		}
 		if over {
 			return nil, fail(op, c.addr, err)
@@ -140,9 +139,8 @@ func (c *Conn) Recv(ctx context.Context) (*Buffer, error) {
 	}
 }
 
-// Shutdown disconnects as [Conn.Disconnect] does, and waits until it is done: all
-// messages that were sent have arrived then. If ctx ends first the connection is closed, and
-// Shutdown returns ctx's error.
+// Shutdown disconnects as [Conn.Disconnect] does, and waits until all messages have arrived. If ctx
+// ends first, it closes the connection and returns ctx's error.
 func (c *Conn) Shutdown(ctx context.Context) error {
 	c.Disconnect()
 	err := c.await(ctx, nil, c.l.opt.Linger)

@@ -17,7 +17,7 @@ const magic = "VMSG"
 // helloSize is the size of the private data without the program's.
 const helloSize = 20
 
-// hello is what the sides exchange in the private data when they connect.
+// hello is the private data that the sides exchange when they connect.
 type hello struct {
 	version, min uint8
 	credits      uint32 // messages that the peer may send initially
@@ -112,8 +112,7 @@ func (f *frame) put(b []byte) int {
 	return announceSize
 }
 
-// parseFrame parses the content of one SEND. Sizes are checked against b, other values
-// are not checked.
+// parseFrame parses the content of one SEND. It checks sizes against b, and no other values.
 func parseFrame(b []byte) (f frame, err error) {
 	if len(b) < headerSize {
 		return f, protocol("frame of %d bytes", len(b))
