@@ -1,6 +1,6 @@
 // Command loopback connects two queue pairs of one process and moves data between them in
 // three ways: a SEND into a posted receive, an RDMA WRITE and an RDMA READ. WRITE and
-// READ do not involve the other side's program.
+// READ do not involve the program at the other end.
 //
 //	loopback [-d DEVICE]
 package main
@@ -25,8 +25,8 @@ func main() {
 	}
 }
 
-// side is a queue pair and the memory that its peer may touch.
-type side struct {
+// endpoint is a queue pair and the memory that its peer may touch.
+type endpoint struct {
 	qp   *uverbs.QP
 	mr   *uverbs.MR
 	addr verbs.QPAddr
@@ -48,57 +48,57 @@ func run(device string) error {
 		return err
 	}
 	defer events.Close()
-	cq, err := dev.CreateCQ(uverbs.CQOptions{Depth: 16, Channel: events}) // for both sides
+	cq, err := dev.CreateCQ(uverbs.CQOptions{Depth: 16, Channel: events}) // for both ends
 	if err != nil {
 		return err
 	}
 	defer cq.Close()
-	var a, b side
+	var requester, responder endpoint
 	const access = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
-	for _, s := range []*side{&a, &b} {
-		if s.mr, err = pd.AllocMR(4096, access, uverbs.MROptions{}); err != nil {
+	for _, e := range []*endpoint{&requester, &responder} {
+		if e.mr, err = pd.AllocMR(4096, access, uverbs.MROptions{}); err != nil {
 			return err
 		}
-		defer s.mr.Close()
-		if s.qp, err = pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}); err != nil {
+		defer e.mr.Close()
+		if e.qp, err = pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}); err != nil {
 			return err
 		}
-		defer s.qp.Close()
-		if s.addr, err = s.qp.Addr(1); err != nil {
+		defer e.qp.Close()
+		if e.addr, err = e.qp.Addr(1); err != nil {
 			return err
 		}
 	}
-	// Each side must know the other's address. Both are known here, in one process.
-	if err := a.qp.Connect(a.addr, b.addr, uverbs.ConnectOptions{Access: access}); err != nil {
+	// Each end must know the other's address. Both are known here, in one process.
+	if err := requester.qp.Connect(requester.addr, responder.addr, uverbs.ConnectOptions{Access: access}); err != nil {
 		return err
 	}
-	if err := b.qp.Connect(b.addr, a.addr, uverbs.ConnectOptions{Access: access}); err != nil {
+	if err := responder.qp.Connect(responder.addr, requester.addr, uverbs.ConnectOptions{Access: access}); err != nil {
 		return err
 	}
 
-	// SEND: the receive that the other side posted has the memory for the message.
-	if _, err := b.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.mr.SGE(0, 64)}}); err != nil {
+	// SEND: the receive that the responder has posted has the memory for the message.
+	if _, err := responder.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{responder.mr.SGE(0, 64)}}); err != nil {
 		return err
 	}
-	if err := do(a.qp, verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("hello from a")}, 2); err != nil {
+	if err := do(requester.qp, verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("hello")}, 2); err != nil {
 		return err
 	}
-	fmt.Printf("SEND: b received %q\n", b.mr.Bytes()[:12])
+	fmt.Printf("SEND: the responder received %q\n", responder.mr.Bytes()[:5])
 
-	// RDMA WRITE: the request has the address in the other side's memory.
-	n := copy(a.mr.Bytes(), "written by a")
-	there := b.mr.Addr() + 1024
-	if err := do(a.qp, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: there, RKey: b.mr.RKey()}, 1); err != nil {
+	// RDMA WRITE: the request has the address in the responder's memory.
+	n := copy(requester.mr.Bytes(), "written")
+	there := responder.mr.Addr() + 1024
+	if err := do(requester.qp, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{requester.mr.SGE(0, n)}, RemoteAddr: there, RKey: responder.mr.RKey()}, 1); err != nil {
 		return err
 	}
-	fmt.Printf("RDMA WRITE: b's memory holds %q\n", b.mr.Bytes()[1024:][:n])
+	fmt.Printf("RDMA WRITE: the responder's memory holds %q\n", responder.mr.Bytes()[1024:][:n])
 
 	// RDMA READ: the same in the other direction.
-	n = copy(b.mr.Bytes()[1024:], "to be read from b")
-	if err := do(a.qp, verbs.SendWR{Opcode: verbs.OpRDMARead, SGL: []verbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: there, RKey: b.mr.RKey()}, 1); err != nil {
+	n = copy(responder.mr.Bytes()[1024:], "to be read")
+	if err := do(requester.qp, verbs.SendWR{Opcode: verbs.OpRDMARead, SGL: []verbs.SGE{requester.mr.SGE(0, n)}, RemoteAddr: there, RKey: responder.mr.RKey()}, 1); err != nil {
 		return err
 	}
-	fmt.Printf("RDMA READ: a's memory holds %q\n", a.mr.Bytes()[:n])
+	fmt.Printf("RDMA READ: the requester's memory holds %q\n", requester.mr.Bytes()[:n])
 	return nil
 }
 

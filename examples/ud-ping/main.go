@@ -32,8 +32,8 @@ func main() {
 	}
 }
 
-// peer is a UD queue pair and memory for a datagram.
-type peer struct {
+// endpoint is a UD queue pair and memory for a datagram.
+type endpoint struct {
 	qp *uverbs.QP
 	mr *uverbs.MR
 }
@@ -54,22 +54,22 @@ func run(device string, count int) error {
 		return err
 	}
 	defer events.Close()
-	cq, err := dev.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: events}) // for both peers
+	cq, err := dev.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: events}) // for both endpoints
 	if err != nil {
 		return err
 	}
 	defer cq.Close()
-	var client, server peer
-	for _, p := range []*peer{&client, &server} {
-		if p.mr, err = pd.AllocMR(room, verbs.AccessLocalWrite, uverbs.MROptions{}); err != nil {
+	var client, server endpoint
+	for _, e := range []*endpoint{&client, &server} {
+		if e.mr, err = pd.AllocMR(room, verbs.AccessLocalWrite, uverbs.MROptions{}); err != nil {
 			return err
 		}
-		defer p.mr.Close()
-		if p.qp, err = pd.CreateQP(uverbs.QPOptions{Type: verbs.UD, SendCQ: cq, RecvCQ: cq}); err != nil {
+		defer e.mr.Close()
+		if e.qp, err = pd.CreateQP(uverbs.QPOptions{Type: verbs.UD, SendCQ: cq, RecvCQ: cq}); err != nil {
 			return err
 		}
-		defer p.qp.Close()
-		if err := p.qp.StartUD(port, qkey); err != nil {
+		defer e.qp.Close()
+		if err := e.qp.StartUD(port, qkey); err != nil {
 			return err
 		}
 	}
@@ -110,7 +110,7 @@ func run(device string, count int) error {
 }
 
 // deliver sends a datagram and returns the receiver's completion.
-func deliver(from, to peer, dest verbs.UDAddr, text string) (received verbs.WC, err error) {
+func deliver(from, to endpoint, dest verbs.UDAddr, text string) (received verbs.WC, err error) {
 	if _, err := to.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{to.mr.SGE(0, room)}}); err != nil {
 		return received, err
 	}

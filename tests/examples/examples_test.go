@@ -24,9 +24,9 @@ var programs = []struct {
 	prints  string // the whole output, as a regular expression
 	onlyRXE bool
 }{
-	{"loopback", nil, `SEND: b received "hello from a"
-RDMA WRITE: b's memory holds "written by a"
-RDMA READ: a's memory holds "to be read from b"
+	{"loopback", nil, `SEND: the responder received "hello"
+RDMA WRITE: the responder's memory holds "written"
+RDMA READ: the requester's memory holds "to be read"
 `, true},
 	{"ud-ping", []string{"-c", "3"}, `"ping 0" answered by QP \d+: "ping 0" in .*
 "ping 1" answered by QP \d+: "ping 1" in .*
