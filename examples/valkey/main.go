@@ -28,18 +28,16 @@ import (
 	_ "github.com/goverbs/verbs/soft" // VERBS_SOFT makes a device in user space
 )
 
-// store is what both clients can do.
-type store interface {
-	set(ctx context.Context, key string, value []byte) error
-	get(ctx context.Context, key string) ([]byte, error)
-	close()
+// store is a client of the server.
+type store struct {
+	set   func(ctx context.Context, key string, value []byte) error
+	get   func(ctx context.Context, key string) ([]byte, error)
+	close func()
 }
 
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// valkeyStore uses valkey-go, whose requests share one connection.
-type valkeyStore struct{ valkey.Client }
-
+// newValkeyStore uses valkey-go, whose requests share one connection.
 func newValkeyStore(addr string, dial dialFunc) (store, error) {
 	c, err := valkey.NewClient(valkey.ClientOption{
 		InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true,
@@ -47,35 +45,25 @@ func newValkeyStore(addr string, dial dialFunc) (store, error) {
 			return dial(ctx, "tcp", addr)
 		},
 	})
-	return valkeyStore{c}, err
+	if err != nil {
+		return store{}, err
+	}
+	return store{func(ctx context.Context, key string, value []byte) error {
+		return c.Do(ctx, c.B().Set().Key(key).Value(valkey.BinaryString(value)).Build()).Error()
+	}, func(ctx context.Context, key string) ([]byte, error) {
+		return c.Do(ctx, c.B().Get().Key(key).Build()).AsBytes()
+	}, c.Close}, nil
 }
 
-func (s valkeyStore) set(ctx context.Context, key string, value []byte) error {
-	return s.Do(ctx, s.B().Set().Key(key).Value(valkey.BinaryString(value)).Build()).Error()
-}
-
-func (s valkeyStore) get(ctx context.Context, key string) ([]byte, error) {
-	return s.Do(ctx, s.B().Get().Key(key).Build()).AsBytes()
-}
-
-func (s valkeyStore) close() { s.Close() }
-
-// redisStore uses go-redis, which has a pool of connections.
-type redisStore struct{ *redis.Client }
-
+// newRedisStore uses go-redis, which has a pool of connections.
 func newRedisStore(addr string, dial dialFunc) (store, error) {
-	return redisStore{redis.NewClient(&redis.Options{Addr: addr, Dialer: dial})}, nil
+	c := redis.NewClient(&redis.Options{Addr: addr, Dialer: dial})
+	return store{func(ctx context.Context, key string, value []byte) error {
+		return c.Set(ctx, key, value, 0).Err()
+	}, func(ctx context.Context, key string) ([]byte, error) {
+		return c.Get(ctx, key).Bytes()
+	}, func() { c.Close() }}, nil
 }
-
-func (s redisStore) set(ctx context.Context, key string, value []byte) error {
-	return s.Set(ctx, key, value, 0).Err()
-}
-
-func (s redisStore) get(ctx context.Context, key string) ([]byte, error) {
-	return s.Get(ctx, key).Bytes()
-}
-
-func (s redisStore) close() { s.Close() }
 
 func main() {
 	addr := flag.String("addr", "10.9.0.1:6379", "server")

@@ -16,6 +16,7 @@
 package valkeyrdma
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -51,8 +52,8 @@ const (
 	cmdSize = 32
 )
 
-// Conn is a connection. All methods may be called by several goroutines. One goroutine belongs to
-// it, which ends with Close.
+// Conn is a connection. Several goroutines may call its methods. It has a goroutine of its own,
+// which ends with Close.
 type Conn struct {
 	ep   *cm.Endpoint
 	cmds *uverbs.MR // of received commands
@@ -66,7 +67,7 @@ type Conn struct {
 	mu       sync.Mutex // guards what follows and the posting of sends
 	changed  sync.Cond
 	arrived  int        // bytes in rx
-	read     int        // of them
+	read     int        // bytes of them that Read has returned
 	tx       *uverbs.MR // a copy of the peer's buffer as far as this side has filled it
 	addr     uint64     // of the peer's buffer
 	key      uint32
@@ -229,9 +230,7 @@ func (c *Conn) receive() {
 func (c *Conn) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err == nil {
-		c.err = err
-	}
+	c.err = cmp.Or(c.err, err)
 	c.changed.Broadcast()
 }
 
@@ -241,15 +240,13 @@ func (c *Conn) receiveAll() error {
 		ctx, cancel := context.WithTimeout(c.ctx, keepAlive)
 		n, err := c.ep.RecvCQ.PollWait(ctx, wcs[:])
 		cancel()
-		switch {
-		case errors.Is(err, context.DeadlineExceeded):
+		if errors.Is(err, context.DeadlineExceeded) {
 			c.mu.Lock()
 			err = c.post(keepAliveWR())
 			c.mu.Unlock()
-		case err == nil:
-			for i := 0; i < n && err == nil; i++ {
-				err = c.handle(&wcs[i])
-			}
+		}
+		for i := 0; i < n && err == nil; i++ {
+			err = c.handle(&wcs[i])
 		}
 		if err != nil {
 			return err
@@ -414,13 +411,9 @@ func (c *Conn) writeSome(b []byte) (int, error) {
 func (c *Conn) LocalAddr() net.Addr  { return c.ep.LocalAddr() }
 func (c *Conn) RemoteAddr() net.Addr { return c.ep.RemoteAddr() }
 
-// SetDeadline implements [net.Conn].
-func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadline(t, reading, writing) }
-
-// SetReadDeadline implements [net.Conn].
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, reading) }
-
-// SetWriteDeadline implements [net.Conn].
+// SetDeadline, SetReadDeadline and SetWriteDeadline implement [net.Conn].
+func (c *Conn) SetDeadline(t time.Time) error      { return c.setDeadline(t, reading, writing) }
+func (c *Conn) SetReadDeadline(t time.Time) error  { return c.setDeadline(t, reading) }
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, writing) }
 
 func (c *Conn) setDeadline(t time.Time, ops ...int) error {
