@@ -21,13 +21,13 @@ import (
 const (
 	pause   = time.Second // between looks at devices and peers
 	maxRate = 50_000
-	maxDoc  = 64 << 10 // bytes that a peer may say
+	maxDoc  = 64 << 10 // bytes of a peer's document
 	maxList = 64       // endpoints of a peer
 	forget  = time.Minute
 )
 
-// document is what agents tell each other. Knows has the instances whose endpoints the agent knows,
-// and their generations: it would drop the probes of others.
+// document tells other agents the endpoints of this one. Knows has the instances whose endpoints
+// the agent knows, and their generations: it would drop the probes of others.
 type document struct {
 	Instance   string         `json:"instance"`
 	Generation int            `json:"generation"` // grows with each new endpoint
@@ -41,7 +41,7 @@ type remote struct {
 	QKey uint32       `json:"qkey"`
 }
 
-// check bounds what a peer says.
+// check bounds the document of a peer.
 func (d *document) check() error {
 	if len(d.Endpoints) > maxList || len(d.Instance) > 64 {
 		return errors.New("more endpoints than a host has")
@@ -67,9 +67,9 @@ type agent struct {
 	errs       map[string]error     // of those that are not open
 	generation int
 	docs       map[string]*document // by peer
-	known      map[string]*document // those whose endpoints all of ours know
-	peers      map[string]string    // what is wrong with them
-	pairs      []*pair
+	known      map[string]*document // the documents whose endpoints all of ours know
+	peers      map[string]string    // why they cannot be asked, or ""
+	stats      []*probeStats
 	rows       []row // of the last window
 }
 
@@ -116,22 +116,28 @@ func (a *agent) scan(ctx context.Context, wg *sync.WaitGroup) error {
 	if err != nil {
 		return err
 	}
+	last := a.errs
+	a.errs = map[string]error{}
+	for _, name := range a.o.devices {
+		a.errs[name] = fmt.Errorf("%s: %w", name, verbs.ErrNoDevice)
+	}
 	there := map[string]bool{}
 	for _, d := range devices {
 		if len(a.o.devices) > 0 && !slices.Contains(a.o.devices, d.Name) {
 			continue
 		}
 		there[d.Name] = true
+		delete(a.errs, d.Name)
 		if e := a.endpoints[d.Name]; e != nil {
 			if err := e.check(); err != nil {
 				e.stop(err)
 			}
-		} else if !errors.Is(a.errs[d.Name], errors.ErrUnsupported) { // iWARP stays without datagrams
-			if e, err := openEndpoint(d, a.o); err != nil {
-				a.errs[d.Name] = err
-			} else {
-				a.start(ctx, wg, e)
-			}
+		} else if err := last[d.Name]; errors.Is(err, errors.ErrUnsupported) { // iWARP has no datagrams
+			a.errs[d.Name] = err
+		} else if e, err := openEndpoint(d, a.o); err != nil {
+			a.errs[d.Name] = err
+		} else {
+			a.start(ctx, wg, e)
 		}
 	}
 	// Drivers that wait until programs have closed a device show its removal by its absence only.
@@ -140,13 +146,6 @@ func (a *agent) scan(ctx context.Context, wg *sync.WaitGroup) error {
 			e.stop(verbs.ErrDeviceRemoved)
 		}
 	}
-	for _, name := range a.o.devices {
-		if !there[name] {
-			a.errs[name] = fmt.Errorf("%s: %w", name, verbs.ErrNoDevice)
-			there[name] = true
-		}
-	}
-	maps.DeleteFunc(a.errs, func(name string, _ error) bool { return !there[name] })
 	return errors.Join(slices.Collect(maps.Values(a.errs))...)
 }
 
@@ -154,7 +153,6 @@ func (a *agent) scan(ctx context.Context, wg *sync.WaitGroup) error {
 func (a *agent) start(ctx context.Context, wg *sync.WaitGroup, e *endpoint) {
 	ctx, e.stop = context.WithCancelCause(ctx)
 	a.endpoints[e.name] = e
-	delete(a.errs, e.name)
 	docs := maps.Clone(a.docs)
 	wg.Go(func() {
 		for peer, doc := range docs {
@@ -174,8 +172,8 @@ func (a *agent) start(ctx context.Context, wg *sync.WaitGroup, e *endpoint) {
 	})
 }
 
-// follow asks a peer for its endpoints again and again. One that is gone is probed on, and its
-// probes are lost.
+// follow asks a peer for its endpoints again and again. Probes of a peer that is gone go on, and
+// are lost.
 func (a *agent) follow(ctx context.Context, peer string) {
 	for ctx.Err() == nil {
 		doc, err := a.fetch(ctx, peer)
@@ -226,15 +224,16 @@ func (a *agent) update(e *endpoint, peer string, doc *document) {
 	a.mu.Lock()
 	probed := e.generation > 0 && doc.Knows[a.id] >= e.generation
 	a.mu.Unlock()
-	e.update(peer, doc.Endpoints, probed, func(remote string) *pair { return a.pair(e.name, peer, remote) })
+	e.update(peer, doc.Endpoints, probed, func(remote string) *probeStats { return a.statsOf(e.name, peer, remote) })
 }
 
-// pair returns the statistics of a pair, or nil if the peer has named too many.
-func (a *agent) pair(local, peer, remote string) *pair {
+// statsOf returns the statistics of an endpoint and a peer's, or nil if the peer has named too
+// many.
+func (a *agent) statsOf(local, peer, remote string) *probeStats {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	n := 0
-	for _, p := range a.pairs {
+	for _, p := range a.stats {
 		if p.local == local && p.peer == peer {
 			if p.remote == remote {
 				p.named = time.Now()
@@ -246,22 +245,22 @@ func (a *agent) pair(local, peer, remote string) *pair {
 	if n >= maxList {
 		return nil
 	}
-	p := &pair{local: local, peer: peer, remote: remote, named: time.Now(), paths: make([]window, a.o.paths)}
-	a.pairs = append(a.pairs, p)
-	slices.SortFunc(a.pairs, func(x, y *pair) int {
+	p := &probeStats{local: local, peer: peer, remote: remote, named: time.Now(), paths: make([]window, a.o.paths)}
+	a.stats = append(a.stats, p)
+	slices.SortFunc(a.stats, func(x, y *probeStats) int {
 		return slices.Compare([]string{x.local, x.peer, x.remote}, []string{y.local, y.peer, y.remote})
 	})
 	return p
 }
 
-// endWindow makes the rows of the pairs that were probed, and forgets those that no peer has named
-// for some time.
+// endWindow makes the rows of the last window, and forgets endpoints that no peer has named for
+// some time.
 func (a *agent) endWindow() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.rows = nil
-	a.pairs = slices.DeleteFunc(a.pairs, func(p *pair) bool { return time.Since(p.named) > forget })
-	for _, p := range a.pairs {
+	a.stats = slices.DeleteFunc(a.stats, func(p *probeStats) bool { return time.Since(p.named) > forget })
+	for _, p := range a.stats {
 		a.rows = append(a.rows, p.rows()...)
 	}
 }

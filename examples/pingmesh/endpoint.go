@@ -24,21 +24,21 @@ const (
 	silence  = 5e9 // ns without an answer, after which a target's address is resolved again
 )
 
-// key is what a datagram says of its sender.
+// key identifies the sender of a datagram.
 type key struct {
 	gid verbs.GID
 	qp  uint32
 }
 
-// target is a peer's endpoint, as one of ours reaches it. After it was made, only answered changes.
+// target is a peer's endpoint, as one of ours reaches it. Only answered changes.
 type target struct {
 	key
 	remote
-	pair     *pair
+	stats    *probeStats
 	probed   bool // the peer knows our endpoint
 	handles  []*uverbs.AH
 	to       []verbs.UDAddr // by path; none if the address cannot be resolved
-	answered atomic.Int64   // when it last has, or was made
+	answered atomic.Int64   // time of its last answer, or of its resolution
 }
 
 // table has the targets of an endpoint. It is replaced, never changed.
@@ -56,7 +56,7 @@ type probe struct {
 	delayed         bool // the second ACK has come
 	due, sent       int64
 	polled, handled int64 // of the first ACK; 0 if it has not come
-	delay           int64 // that the second ACK says
+	delay           int64 // in the second ACK
 }
 
 // endpoint is a UD QP on port 1 of a device. One goroutine sends probes, one receives.
@@ -141,8 +141,7 @@ func openEndpoint(d uverbs.Device, o *options) (_ *endpoint, err error) {
 		return nil, err
 	}
 	keep(e.qp.Close)
-	// No datagram is longer than the MTU, so none is too long for a receive, which would end the
-	// QP.
+	// A datagram that is longer than its receive would end the QP. None is longer than the MTU.
 	e.room = verbs.GRHSize + max(attr.MaxMTU.Bytes(), messageSize)
 	if e.mr, err = e.pd.AllocMR(receives*e.room, verbs.AccessLocalWrite, uverbs.MROptions{}); err != nil {
 		return nil, err
@@ -164,7 +163,7 @@ func openEndpoint(d uverbs.Device, o *options) (_ *endpoint, err error) {
 	for _, wr := range []*verbs.SendWR{&e.ping[0], &e.acks[0], &e.acks[1]} {
 		*wr = verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: make([]byte, messageSize)}
 	}
-	e.oldest = rand.Uint64() // others cannot guess what is in flight
+	e.oldest = rand.Uint64() // so that others cannot guess the numbers in flight
 	e.next = e.oldest
 	return e, nil
 }
@@ -223,7 +222,7 @@ func (e *endpoint) send(ctx context.Context) error {
 			return ctx.Err()
 		case at := <-tick.C:
 			due := int64(at.Sub(e.start))
-			debt = min(debt+float64(due-last)*float64(e.o.rate)/1e9, batch) // what a stall has missed stays so
+			debt = min(debt+float64(due-last)*float64(e.o.rate)/1e9, batch) // probes missed in a stall stay missed
 			last = due
 			e.expire(e.now())
 			for ; debt >= 1-1e-6; debt-- {
@@ -283,7 +282,7 @@ func (e *endpoint) expire(now int64) {
 		if now-p.sent < int64(e.o.timeout) {
 			return
 		}
-		p.to.pair.lose(p.path)
+		p.to.stats.lose(p.path)
 		p.to = nil
 	}
 }
@@ -317,15 +316,11 @@ func (e *endpoint) receive(ctx context.Context) error {
 
 func (e *endpoint) take(wc *verbs.WC, polled int64) error {
 	buf := e.mr.Bytes()[int(wc.ID)*e.room:][:wc.ByteLen]
-	if wc.Flags&verbs.WCGRH == 0 || len(buf) < verbs.GRHSize {
-		e.bad.Add(1)
-		return nil
-	}
-	gid, ok := source(wc, buf)
-	m, valid := parse(buf[verbs.GRHSize:])
-	from := e.table.Load().from[key{gid, wc.SrcQP}]
+	src, _ := wc.GRHAddrs(buf)
+	m, ok := parse(buf[min(len(buf), verbs.GRHSize):])
+	from := e.table.Load().from[key{src.As16(), wc.SrcQP}]
 	switch {
-	case !ok || !valid:
+	case !ok || !src.IsValid():
 		e.bad.Add(1)
 	case from == nil:
 		e.unknown.Add(1)
@@ -372,16 +367,16 @@ func (e *endpoint) acked(from *target, m message, polled int64) {
 	}
 	if rtt := p.polled - p.sent - p.delay; rtt < 0 { // a lie
 		e.bad.Add(1)
-		p.to.pair.lose(p.path)
+		p.to.stats.lose(p.path)
 	} else {
-		p.to.pair.answer(p.path, sample{rtt, p.delay, p.sent - p.due + p.handled - p.polled})
+		p.to.stats.answer(p.path, sample{rtt, p.delay, p.sent - p.due + p.handled - p.polled})
 		from.answered.Store(polled)
 	}
 	p.to = nil
 }
 
 // update replaces the targets of a peer. Addresses that do not answer are resolved again.
-func (e *endpoint) update(peer string, list []remote, probed bool, newPair func(remote string) *pair) {
+func (e *endpoint) update(peer string, list []remote, probed bool, newStats func(remote string) *probeStats) {
 	e.updating.Lock()
 	defer e.updating.Unlock()
 	if e.closed {
@@ -391,8 +386,8 @@ func (e *endpoint) update(peer string, list []remote, probed bool, newPair func(
 	t := e.table.Load()
 	old, targets := slices.Clone(t.byPeer[peer]), []*target(nil)
 	for _, r := range list {
-		n := &target{key: key{r.Addr.GID, r.Addr.QPNum}, remote: r, probed: probed, pair: newPair(r.Name)}
-		if n.pair == nil {
+		n := &target{key: key{r.Addr.GID, r.Addr.QPNum}, remote: r, probed: probed, stats: newStats(r.Name)}
+		if n.stats == nil {
 			continue
 		}
 		if i := slices.IndexFunc(old, func(o *target) bool { return o.key == n.key && o.QKey == n.QKey }); i >= 0 {
@@ -425,8 +420,8 @@ func (e *endpoint) update(peer string, list []remote, probed bool, newPair func(
 	e.table.Store(next)
 }
 
-// resolve makes handles of a target's address, each with a flow label of its own, of which adapters
-// make the UDP source port by which switches choose a path. If it fails, those that there are stay.
+// resolve makes handles of a target's address, each with a flow label of its own: adapters compute
+// the UDP source port from it, by which switches choose a path. If it fails, the old handles stay.
 func (n *target) resolve(e *endpoint) bool {
 	path := n.Addr.PathFrom(e.addr)
 	var handles []*uverbs.AH
@@ -434,7 +429,7 @@ func (n *target) resolve(e *endpoint) bool {
 	for i := range e.o.paths {
 		path.FlowLabel = uint32(i+1) * 0x9e5 & 0xfffff
 		h, err := e.pd.CreateAH(path)
-		n.pair.failed(err)
+		n.stats.failed(err)
 		if err != nil {
 			closeAll([]*target{{handles: handles}})
 			return false

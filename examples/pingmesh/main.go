@@ -3,9 +3,9 @@
 //
 //	pingmesh -peers 10.9.0.2:7473,10.9.0.3:7473 [-listen :7473] [-d rxe0,mlx5_0] [-rate 1000] [-paths 4]
 //
-// It prints a table for each window, and serves it as text on / and as JSON on /json. Peers are
-// trusted with their own addresses, and whoever reads /endpoints can send datagrams to them: keep
-// the port to the hosts' own network.
+// It prints a table for each window, and serves it as text on / and as JSON on /json. It trusts
+// peers with their own addresses, and whoever reads /endpoints can send datagrams to them: keep the
+// port to the hosts' own network.
 package main
 
 import (

@@ -212,7 +212,7 @@ func TestLies(t *testing.T) {
 		claim(document{Instance: "liar", Endpoints: endpoints})
 		a, stop := m.start("a", "b")
 		time.Sleep(500 * time.Millisecond)
-		e.update("a", a.document().Endpoints, true, func(string) *pair { return &pair{} })
+		e.update("a", a.document().Endpoints, true, func(string) *probeStats { return &probeStats{} })
 		to := e.table.Load().probed[0].to[0]
 		say := func(b []byte) {
 			copy(e.mr.Bytes(), b)
@@ -312,8 +312,8 @@ func TestAllocations(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- e.receive(ctx) }()
-	p := &pair{paths: make([]window, 2)}
-	e.update("", []remote{{"", e.addr, e.qkey}}, true, func(string) *pair { return p })
+	p := &probeStats{paths: make([]window, 2)}
+	e.update("", []remote{{"", e.addr, e.qkey}}, true, func(string) *probeStats { return p })
 	probes := 0
 	allocs := testing.AllocsPerRun(100, func() {
 		if ok, err := e.probe(e.now()); !ok || err != nil {

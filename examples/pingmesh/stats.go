@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// sample is an answered probe, in ns.
-type sample struct{ rtt, responder, prober int64 }
+// sample has the delays of an answered probe: network RTT, responder's, prober's.
+type sample [3]int64
 
-// window counts probes that were answered or lost within some time.
+// window counts the probes of a time window.
 type window struct {
 	answered, lost int
-	last           [1024]sample // answered ones, of which the figures are
+	last           [1024]sample // for the figures
 }
 
-// pair is one of this agent's endpoints and one of a peer's. It outlives both: devices fail, peers
-// restart.
-type pair struct {
+// probeStats has the probes from one of this agent's endpoints to one of a peer's. It outlives
+// both: devices fail, peers restart.
+type probeStats struct {
 	local, peer, remote string
 	named               time.Time // by the peer, last; under the agent's lock
 
@@ -29,7 +29,7 @@ type pair struct {
 	err   error // why the peer's address cannot be resolved
 }
 
-func (p *pair) answer(path uint8, s sample) {
+func (p *probeStats) answer(path uint8, s sample) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := &p.paths[path]
@@ -37,13 +37,13 @@ func (p *pair) answer(path uint8, s sample) {
 	w.answered++
 }
 
-func (p *pair) lose(path uint8) {
+func (p *probeStats) lose(path uint8) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.paths[path].lost++
 }
 
-func (p *pair) failed(err error) {
+func (p *probeStats) failed(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.err = err
@@ -56,7 +56,7 @@ type figures struct {
 	P99    time.Duration `json:"p99_ns"`
 }
 
-// row is what a window says of a pair and path.
+// row has the figures of a window for two endpoints and a path.
 type row struct {
 	Local     string  `json:"local"`
 	Peer      string  `json:"peer"`
@@ -65,13 +65,13 @@ type row struct {
 	Answered  int     `json:"answered"`
 	Lost      int     `json:"lost"`
 	RTT       figures `json:"rtt"`
-	Responder figures `json:"responder"` // its delay, and the prober's
+	Responder figures `json:"responder"` // delay
 	Prober    figures `json:"prober"`
 	Error     string  `json:"error,omitempty"`
 }
 
-// rows ends the window, and says what there is to say.
-func (p *pair) rows() (rows []row) {
+// rows ends the window, and returns its rows.
+func (p *probeStats) rows() (rows []row) {
 	for path := range p.paths {
 		p.mu.Lock()
 		w, err := p.paths[path], p.err
@@ -85,7 +85,7 @@ func (p *pair) rows() (rows []row) {
 		for i, f := range []*figures{&r.RTT, &r.Responder, &r.Prober} {
 			d := make([]time.Duration, n)
 			for j, s := range w.last[:n] {
-				d[j] = time.Duration([]int64{s.rtt, s.responder, s.prober}[i])
+				d[j] = time.Duration(s[i])
 			}
 			if slices.Sort(d); n > 0 {
 				*f = figures{d[0], d[n/2], d[n*99/100]}
@@ -98,8 +98,7 @@ func (p *pair) rows() (rows []row) {
 	return rows
 }
 
-// report is what the agent shows: of the last window that has ended, and of its endpoints as they
-// are.
+// report shows the last window that has ended, and the current state of the endpoints.
 type report struct {
 	Window    time.Duration     `json:"window_ns"`
 	Endpoints []state           `json:"endpoints"`
