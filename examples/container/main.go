@@ -75,7 +75,7 @@ func serve(addr string) error {
 // byRDMA is the key of whether a request has come by RDMA.
 type byRDMA struct{}
 
-// network returns by which network a request has come: "rdma" or "tcp".
+// network returns the network of a request: "rdma" or "tcp".
 func network(r *http.Request) string {
 	if r.Context().Value(byRDMA{}) == true {
 		return "rdma"

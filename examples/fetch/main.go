@@ -1,6 +1,5 @@
-// Command fetch copies a file from a server by RDMA READ. The server registers the file's
-// contents and announces address, length and key as private data. After that only its
-// device is involved.
+// Command fetch copies a file from a server by RDMA READ. The server registers the file's contents
+// and announces address, length and key as private data. After that only its device is involved.
 //
 //	fetch serve 192.0.2.1:7471 FILE
 //	fetch [-timeout 1m] 192.0.2.1:7471 OUT

@@ -3,8 +3,8 @@
 //	http serve 10.9.0.1:8080
 //	http get http://10.9.0.1:8080/world
 //
-// An interrupted server shuts down gracefully: it accepts no more requests, and ends when those
-// that it has are answered.
+// An interrupted server shuts down gracefully: it accepts no more requests, and ends when it has
+// answered all.
 package main
 
 import (
@@ -63,7 +63,7 @@ func serve(addr string) error {
 	return <-done
 }
 
-// network is the key of the network by which a request has come.
+// network is the context key of a request's network.
 type network struct{}
 
 // networkOf tells RDMA from TCP, whose addresses have the same type.
@@ -74,7 +74,7 @@ func networkOf(c net.Conn) string {
 	return "tcp"
 }
 
-// answer waits for as long as the request has in its parameter wait.
+// answer first waits for the time in the parameter wait.
 func answer(w http.ResponseWriter, r *http.Request) {
 	fmt.Println(r.URL.Path, "by", r.Context().Value(network{}))
 	if wait, err := time.ParseDuration(r.FormValue("wait")); err == nil {

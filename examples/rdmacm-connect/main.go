@@ -19,11 +19,11 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	sides := map[string]func(context.Context, string) error{"server": server, "client": client}
-	if len(os.Args) != 3 || sides[os.Args[1]] == nil {
+	roles := map[string]func(context.Context, string) error{"server": server, "client": client}
+	if len(os.Args) != 3 || roles[os.Args[1]] == nil {
 		log.Fatal("usage: rdmacm-connect server|client ADDRESS:PORT")
 	}
-	if err := sides[os.Args[1]](context.Background(), os.Args[2]); err != nil {
+	if err := roles[os.Args[1]](context.Background(), os.Args[2]); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -41,8 +41,8 @@ func server(ctx context.Context, addr string) error {
 	}
 	var inbox *uverbs.MR
 	conn, err := req.Accept(ctx, cm.Options{Setup: func(e *cm.Endpoint) (err error) {
-		// A message that finds no receive waits on RoCE, and ends the
-		// connection on iWARP: so it is posted before the client can send.
+		// Post the receive before the client can send: a message that finds none waits on RoCE, and
+		// ends the connection on iWARP.
 		if inbox, err = e.AllocMR(64, verbs.AccessLocalWrite); err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func server(ctx context.Context, addr string) error {
 		return err
 	}
 	fmt.Printf("received: %q\n", inbox.Bytes()[:wc.ByteLen])
-	// The reply is empty. A side that closes first may end what is still under way.
+	// The reply is empty. Whoever closes first may lose messages that are under way.
 	if _, err := conn.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend}); err != nil {
 		return err
 	}

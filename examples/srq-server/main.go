@@ -1,6 +1,5 @@
-// Command srq-server serves many connections with one shared receive queue: its memory
-// depends on the requests in flight, not on the number of connections. It starts its
-// clients itself.
+// Command srq-server serves many connections with one shared receive queue: its memory depends on
+// the requests in flight, not on the number of connections. It starts its clients itself.
 //
 //	srq-server [-d DEVICE] [-n CLIENTS]
 package main
@@ -138,9 +137,9 @@ func (s *server) accept(ctx context.Context, l *cm.Listener, pd *uverbs.PD, clie
 // answered is the ID of all answers. Receives have the numbers of their slots.
 const answered = 1 << 63
 
-// serve answers n requests with their text in capitals. What fails ends one connection, not the
-// others. Only status, QP number and ID are valid in a completion that failed, so the ID tells what
-// it was.
+// serve answers n requests with their text in capitals. A failure ends one connection, not the
+// others. A failed completion has only status, QP number and ID, so the ID tells answers from
+// receives.
 func (s *server) serve(ctx context.Context, n int) error {
 	var wcs [16]verbs.WC
 	for n > 0 {
@@ -158,12 +157,12 @@ func (s *server) serve(ctx context.Context, n int) error {
 					err = s.answer(conn, wc)
 					n--
 				}
-				if err := s.post(int(wc.ID)); err != nil { // also that of a client that failed: the queue is shared
+				if err := s.post(int(wc.ID)); err != nil { // also after a failure: the queue is shared
 					return err
 				}
 			}
-			// A client that has its last answer may disconnect before the
-			// send of that completes: the send is flushed or fails then.
+			// A client that has its last answer may disconnect before the send completes, which
+			// then is flushed or fails.
 			if err != nil {
 				if !errors.Is(err, verbs.ErrDisconnected) {
 					log.Printf("%v: %v", conn.RemoteAddr(), err)

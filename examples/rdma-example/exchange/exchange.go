@@ -60,8 +60,7 @@ func Send(ctx context.Context, e *cm.Endpoint, mr *uverbs.MR) error {
 	if err != nil {
 		return err
 	}
-	// A short message can be sent inline: it is copied to the send queue, without a
-	// region.
+	// A short message can be sent inline: it is copied to the send queue, without a region.
 	return Do(ctx, e, verbs.SendWR{Opcode: verbs.OpSend, Inline: message})
 }
 
