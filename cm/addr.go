@@ -86,7 +86,6 @@ func zone(name string) (uint32, error) {
 	return uint32(n), nil
 }
 
-// addrPort decodes an address.
 func addrPort(s *abi.KernelSockaddrStorage) netip.AddrPort {
 	b := mmap.Bytes(s)
 	port := binary.BigEndian.Uint16(b[2:])

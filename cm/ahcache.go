@@ -99,7 +99,6 @@ func (c *ahCache) find(ctx context.Context, h header) (*cachedAH, error) {
 	return k, nil
 }
 
-// resolve makes a handle.
 func (c *ahCache) resolve(k *cachedAH) {
 	ah, err := c.create(k.header)
 	<-c.resolving

@@ -274,7 +274,6 @@ func (m *migration) run(to, from int, handle uint32) error {
 	return sys.WriteCommand(to, m.bytes())
 }
 
-// wakeAll wakes all that wait for events.
 func (m *manager) wakeAll() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

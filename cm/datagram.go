@@ -174,14 +174,12 @@ func (d *Datagrams) reply(ctx context.Context, wr verbs.SendWR, to Sender, b []b
 	return d.send(ctx, wr, b)
 }
 
-// failed completes an error with what failed on which endpoint.
 func (d *Datagrams) failed(op string, err *error) {
 	if *err != nil {
 		*err = fail(op, d.e.LocalAddr().String(), *err)
 	}
 }
 
-// send sends a message and waits for its completion.
 func (d *Datagrams) send(ctx context.Context, wr verbs.SendWR, b []byte) (err error) {
 	defer d.failed("send on", &err)
 	if len(b) > d.slotSize-verbs.GRHSize {

@@ -175,7 +175,6 @@ func (e *Endpoint) replaceID(id *ID) (err error) {
 	return err
 }
 
-// qpAttr returns the attributes with which the QP moves to a state.
 func (e *Endpoint) qpAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	attr, mask, err := e.id.InitQPAttr(state)
 	if err != nil {
@@ -216,7 +215,6 @@ func (e *Endpoint) makeCQs() (err error) {
 	return nil
 }
 
-// connect sends the connection request.
 func (e *Endpoint) connect() error {
 	if e.iwarp {
 		return e.id.connectBlocking(e.connParam())
@@ -224,7 +222,6 @@ func (e *Endpoint) connect() error {
 	return e.id.connect(e.connParam(), false)
 }
 
-// accept accepts the peer's connection request.
 func (e *Endpoint) accept() error {
 	if err := e.activate(); err != nil {
 		if _, ok := errors.AsType[*mtuError](err); ok {
@@ -565,7 +562,6 @@ func (j *connLogger) logStep(msg string, remote netip.AddrPort, err error) {
 	j.log(slog.LevelDebug, msg, "", netip.AddrPort{}, remote, err)
 }
 
-// logStep logs a message about the endpoint.
 func (e *Endpoint) logStep(level slog.Level, msg string, err error) {
 	if e.log.logger == nil {
 		return

@@ -81,7 +81,6 @@ func (l *Listener) take() bool {
 	return true
 }
 
-// closed forgets an accepted connection.
 func (l *Listener) closed(e *Endpoint) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -150,7 +149,6 @@ func (c *ListenConfig) Listen(ctx context.Context, addr string) (l *Listener, er
 	return l, nil
 }
 
-// maxConns returns what MaxConns means.
 func (c *ListenConfig) maxConns() int {
 	if c.MaxConns < 0 {
 		return math.MaxInt
@@ -219,7 +217,6 @@ func (c *ListenConfig) open(l *Listener, local netip.AddrPort) (err error) {
 	return nil
 }
 
-// openID makes an ID that listens, and returns its address.
 func (c *ListenConfig) openID(l *Listener, local netip.AddrPort, only6 bool) (*ID, Addr, error) {
 	id, err := l.transport.newID(c.PortSpace, l.events)
 	if err != nil {

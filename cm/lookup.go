@@ -243,7 +243,6 @@ func DeviceAddrs(d uverbs.Device) (found []netip.Addr, err error) {
 	return found, nil
 }
 
-// localAddrs returns the addresses of this machine's network interfaces.
 func localAddrs() (all []netip.Addr, err error) {
 	interfaces, err := host.Interfaces()
 	for _, ifi := range interfaces {

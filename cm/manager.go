@@ -122,7 +122,6 @@ func (m *manager) end(why error) {
 	}
 }
 
-// hasEnded reports whether the manager has stopped delivering events.
 func (m *manager) hasEnded() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -178,10 +177,8 @@ func (m *manager) readEventLocked() error {
 	}
 }
 
-// poll reads and delivers an event, if there is one.
 func (m *manager) poll() { m.file.Try(m.readFunc) }
 
-// drain delivers all pending events.
 func (m *manager) drain() {
 	m.deliverMu.Lock()
 	defer m.deliverMu.Unlock()
@@ -254,7 +251,6 @@ func (m *manager) addID(space PortSpace, q *queue) *ID {
 	return m.add(0, space, q)
 }
 
-// forget removes an ID and ends it.
 func (m *manager) forget(id *ID) {
 	m.mu.Lock()
 	delete(m.ids, id.uid)
@@ -292,7 +288,6 @@ func encode(cmd uint32, req []byte, response *uint64, answerLen int) (message, e
 // bytes returns header and request, which the kernel reads.
 func (m message) bytes() []byte { return m.mem[:m.size] }
 
-// read reads the answer.
 func (m message) read(answer []byte) { copy(answer, m.mem[m.answer:]) }
 
 func (m message) free() { mmap.Free(m.mem) }

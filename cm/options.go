@@ -84,7 +84,6 @@ func optionValue(n int, zero uint8) uint8 {
 	return uint8(max(n, 0))
 }
 
-// check refuses values that are out of range.
 func (opt *Options) check() error {
 	switch {
 	case len(opt.PrivateData) > MaxPrivateData:

@@ -60,7 +60,6 @@ func (q *queue) push(e Event) bool {
 	return true
 }
 
-// unpop puts back an event that pop has returned.
 func (q *queue) unpop(e Event) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -100,7 +99,6 @@ func (q *queue) wake() {
 	q.signal()
 }
 
-// pop takes the first event, if there is one.
 func (q *queue) pop() (e Event, ok bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -202,7 +200,6 @@ func (q *queue) drop(id *ID) (dropped []*ID) {
 	return dropped
 }
 
-// end ends an ID and drops its events.
 func (q *queue) end(id *ID, why error) {
 	q.mu.Lock()
 	if id.ended {

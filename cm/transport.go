@@ -109,7 +109,6 @@ func (t *Transport) Close() (err error) {
 	return fail("close", "transport", err)
 }
 
-// orDefault returns t, or the default transport if t is nil.
 func (t *Transport) orDefault() *Transport { return cmp.Or(t, &defaultTransport) }
 
 // Host is a machine with a connection manager.
@@ -118,7 +117,6 @@ type Host interface {
 	CM() string
 }
 
-// node returns the node of the rdma_cm that the transport uses.
 func (t *Transport) node() string {
 	if t.Host != nil {
 		return t.Host.CM()
@@ -126,7 +124,6 @@ func (t *Transport) node() string {
 	return host.CMNode()
 }
 
-// timeout returns the duration that IdleTimeout means.
 func (t *Transport) timeout() time.Duration {
 	if t.IdleTimeout < 0 {
 		return math.MaxInt64
@@ -169,7 +166,6 @@ func (t *Transport) addID(space PortSpace, q *queue) (*ID, error) {
 	return m.addID(space, q), nil
 }
 
-// closeManagers closes the managers without IDs.
 func (t *Transport) closeManagers() {
 	t.mu.Lock()
 	managers := slices.Clone(t.managers)
@@ -179,7 +175,6 @@ func (t *Transport) closeManagers() {
 	}
 }
 
-// closeManager closes a manager if it has no IDs.
 func (t *Transport) closeManager(m *manager) {
 	t.mu.Lock()
 	at := slices.Index(t.managers, m)

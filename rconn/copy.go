@@ -170,7 +170,6 @@ func (p *copier) get(ctx context.Context, b []byte, from Target) error {
 	return p.finish(ctx, confirmCall)
 }
 
-// bytes returns the memory of a span.
 func (s Span) bytes() []byte { return s.Region.Bytes()[s.Off:][:s.Len] }
 
 // AwaitDelivery waits until all requests posted before it have arrived: WRITEs are in the peer's

@@ -36,7 +36,6 @@ const (
 	maxInline = 4096
 )
 
-// withDefaults returns the options with their zero values replaced.
 func (o Options) withDefaults() (Options, error) {
 	if o.SendCQ != nil || o.RecvCQ != nil || o.SRQ != nil || o.Polled || o.SignalAll || o.SingleThreaded {
 		return o, fmt.Errorf("rconn does not support SendCQ, RecvCQ, SRQ, Polled, SignalAll and SingleThreaded: %w", errors.ErrUnsupported)

@@ -130,7 +130,6 @@ func (q *queue) posted() {
 	q.stats.Most = max(q.stats.Most, int(q.head-q.tail))
 }
 
-// release releases the regions of the entry in a slot.
 func (q *queue) release(slot int) {
 	e := &q.entries[slot]
 	first := slot * len(q.sge)

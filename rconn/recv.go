@@ -115,7 +115,6 @@ func (r *receiver) post(e entry, spans []Span) error {
 	return nil
 }
 
-// isFull reports whether there is no room.
 func (r *receiver) isFull(advert bool) bool {
 	if r.head-r.tail >= r.depth {
 		return true
@@ -123,7 +122,6 @@ func (r *receiver) isFull(advert bool) bool {
 	return !advert && r.pending-r.advertsPosted+r.ready.Len() >= r.userLimit
 }
 
-// handleCompletion accounts for a completion and passes it on.
 func (r *receiver) handleCompletion(wc *verbs.WC) {
 	e := r.entries[r.slot(wc.ID)]
 	if wc.Status != verbs.WCSuccess {

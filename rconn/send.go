@@ -210,7 +210,6 @@ func (s *sender) postReads(o *Op, call *call, total int) error {
 	return nil
 }
 
-// checkRoom returns an error if there is no room for n more requests.
 func (s *sender) checkRoom(n int, o *Op, call *call) error {
 	if !s.hasRoom(n) {
 		s.poll()
@@ -312,7 +311,6 @@ func postErr(err error) error {
 	return err
 }
 
-// handleCompletion accounts for a completion and passes it on.
 func (s *sender) handleCompletion(wc *verbs.WC) {
 	e := s.entries[s.slot(wc.ID)]
 	if wc.Status != verbs.WCSuccess {

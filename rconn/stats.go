@@ -74,7 +74,6 @@ func (q *queue) current() QueueStats {
 	return s
 }
 
-// count counts a posted request.
 func (s *Stats) count(o verbs.Opcode, n int) {
 	switch o {
 	case verbs.OpSend, verbs.OpSendImm, verbs.OpSendInv:

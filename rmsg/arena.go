@@ -45,7 +45,6 @@ func newArena(c *Conn, dev *device) (*arena, error) {
 	return &arena{c: c, dev: dev, pd: pd, refs: 1, wakeAt: -1}, nil
 }
 
-// alloc registers a new region.
 func (a *arena) alloc(size int, access verbs.Access) (*uverbs.MR, error) {
 	mr, err := a.pd.AllocMR(size, access, uverbs.MROptions{})
 	if err == nil {
@@ -185,7 +184,6 @@ func (a *arena) incoming(n int) (*Buffer, error) {
 	return b, err
 }
 
-// put releases a buffer.
 func (a *arena) put(b *Buffer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -322,7 +320,6 @@ func (c *cache) put(a *arena, mr *uverbs.MR, readable bool) {
 	c.bytes += mr.Len()
 }
 
-// drop closes the cached regions of an arena.
 func (c *cache) drop(a *arena) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

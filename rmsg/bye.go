@@ -48,7 +48,6 @@ var byeSteps = [...]struct{ say, hear, answer bye }{
 	byeCrossedOver:     {},
 }
 
-// heard reports whether the peer has said bye.
 func (b bye) heard() bool { return b != byeNone && b != byeSaid }
 
 // ends reports whether this side must end the connection.

@@ -288,7 +288,6 @@ func (l *Loop) handleEnd(c *Conn, why error) {
 	l.runCallbacks(c)
 }
 
-// notifyDisconnected reports the end of the connection to the program.
 func (l *Loop) notifyDisconnected(c *Conn) {
 	close(c.done)
 	defer l.closeUnused()

@@ -26,7 +26,6 @@ func (l *Loop) hello(private []byte) ([]byte, error) {
 	return h.append(nil), nil
 }
 
-// setPeerHello stores the peer's hello.
 func (c *Conn) setPeerHello(h hello) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

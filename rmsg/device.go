@@ -163,7 +163,6 @@ func (s *shard) release() {
 	s.dev.mu.Unlock()
 }
 
-// cqs returns the current CQs.
 func (d *device) cqs() []*shard {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -184,7 +183,6 @@ func (d *device) drain() {
 	}
 }
 
-// unref drops a reference.
 func (d *device) unref() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -129,7 +129,6 @@ func (ln *Listener) end(why error) {
 	})
 }
 
-// serve receives requests until the listener is closed.
 func (ln *Listener) serve() {
 	for {
 		lower, err := ln.cm.Accept(ln.l.ctx)
@@ -277,7 +276,6 @@ func (r *Request) Reject(privateData []byte) error {
 	return r.cm.Reject(private)
 }
 
-// reject rejects the request unless it was answered.
 func (r *Request) reject(why error) {
 	if r.answer() != nil {
 		return

@@ -277,7 +277,6 @@ func (l *Loop) addNotRunning(err error) error {
 	return fmt.Errorf("%w: %w", err, ErrNotRunning)
 }
 
-// post queues an event for the next dispatch.
 func (l *Loop) post(after *Conn, do ...func()) {
 	l.mu.Lock()
 	closed := l.in(drained)
@@ -344,7 +343,6 @@ func (l *Loop) dispatch(ready []host.Event) (n int) {
 	return n
 }
 
-// current returns the current devices.
 func (l *Loop) current() []*device {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -477,7 +475,6 @@ func (l *Loop) log(level slog.Level, text string, attrs ...slog.Attr) {
 	}
 }
 
-// logConn logs a message about a connection.
 func (l *Loop) logConn(level slog.Level, text string, c *Conn, err error) {
 	attrs := []slog.Attr{slog.String("peer", c.addr)}
 	if c.arena != nil {

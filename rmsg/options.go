@@ -111,7 +111,6 @@ const (
 // defaultEager bounds the memory of a connection. BenchmarkStream measures its cost.
 const defaultEager = 8 << 10
 
-// withDefaults returns the options with their zero values replaced.
 func (o Options) withDefaults() (Options, error) {
 	o.ConnectTimeout = timeout(o.ConnectTimeout, 10*time.Second)
 	o.Linger = timeout(o.Linger, 10*time.Second)
@@ -141,7 +140,6 @@ func timeout(d, otherwise time.Duration) time.Duration {
 // see flushAck, a hello, and byes.
 const extraReceives = maxAnnounced + 3 + 1 + 2
 
-// sends and receives return the sizes of a connection's queues.
 func (o *Options) sends() int {
 	return o.SendQueue + maxAnnounced + 2*maxReads + 1 + 4 + 1
 }

@@ -76,7 +76,6 @@ func (r *receiver) pop() *Buffer {
 	return b
 }
 
-// postReceive posts a receive into a slot.
 func (r *receiver) postReceive(slot int) error {
 	b := r.slots[slot]
 	r.sge[0] = b.mr.SGE(b.at, len(b.mem))
@@ -95,7 +94,6 @@ func (r *receiver) repost(slot int) {
 	}
 }
 
-// bufferFreed handles that the program has freed a received buffer.
 func (c *Conn) bufferFreed(b *Buffer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +108,6 @@ func (c *Conn) bufferFreed(b *Buffer) {
 	}
 }
 
-// complete handles one completion.
 func (c *Conn) complete(r request, i int, wc *verbs.WC) {
 	if wc.Status != verbs.WCSuccess {
 		if wc.Status != verbs.WCFlushErr {
@@ -280,7 +277,6 @@ func (r *receiver) postReads() {
 	}
 }
 
-// handleRead handles the completion of a READ of part of a message.
 func (r *receiver) handleRead(e *incoming) {
 	r.reads.inFlight--
 	if e.unread -= min(e.unread, readSize); e.unread > 0 {

@@ -272,7 +272,6 @@ func (q *sender) applyCounts(f *frame) error {
 	return nil
 }
 
-// failAll fails all messages that have not been sent.
 func (q *sender) failAll() {
 	q.blocked = false
 	for _, f := range []*fifo.Queue[*Buffer]{&q.inFlight, &q.announced, &q.queue} {

@@ -62,7 +62,6 @@ func parseHello(b []byte) (hello, error) {
 	return h, nil
 }
 
-// kind is the type of a frame.
 type kind uint8
 
 const (

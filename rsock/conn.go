@@ -245,7 +245,6 @@ func logger(l *slog.Logger) *slog.Logger { return cmp.Or(l, discardLogger) }
 
 var discardLogger = slog.New(slog.DiscardHandler)
 
-// logFailure logs that the connection has ended with err.
 func (c *Conn) logFailure(err error) {
 	level := slog.LevelDebug
 	if errors.Is(err, ErrProtocol) {

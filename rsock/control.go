@@ -136,7 +136,6 @@ func (t *control) probe(post bool) error {
 	return nil
 }
 
-// ping posts a WRITE of no bytes.
 func (t *control) ping() {
 	t.requests.wrs[0] = verbs.SendWR{Opcode: verbs.OpRDMAWrite}
 	t.postSignaled(t.requests.wrs[:1])

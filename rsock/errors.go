@@ -49,7 +49,6 @@ func opError(op string, source, addr net.Addr, err error) error {
 	return &net.OpError{Op: op, Net: network, Source: source, Addr: addr, Err: &opCause{op, err, addr}}
 }
 
-// opCause is why an operation on addr failed.
 type opCause struct {
 	op   string
 	err  error

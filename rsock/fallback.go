@@ -100,7 +100,6 @@ func (f Fallback) applies(err error) bool {
 	return f == FallbackAlways && !errors.Is(err, host.ErrNoSoft) || f == FallbackMissing && errors.Is(err, verbs.ErrNoRDMA)
 }
 
-// tcpNetwork returns package net's name of a network.
 func tcpNetwork(name string) string { return strings.Replace(name, network, "tcp", 1) }
 
 // errIWARP is the reason why FallbackAlways avoids iWARP devices. A plain TCP server on
@@ -108,7 +107,6 @@ func tcpNetwork(name string) string { return strings.Replace(name, network, "tcp
 // something else, siw crashes the kernel (kmemdup in cm_event_handler, Linux 6.1 to 7.2).
 var errIWARP = fmt.Errorf("%w: FallbackAlways uses TCP on iWARP devices", verbs.ErrNoRDMA)
 
-// rejectIWARP is a [cm.Options.Prepare].
 func rejectIWARP(r cm.Route, _ *cm.Options) error {
 	d, err := r.FindDevice()
 	if err == nil && d.IWARP() {

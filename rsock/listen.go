@@ -71,7 +71,6 @@ type Listener struct {
 	tally tally
 }
 
-// accepted is a result of Accept.
 type accepted struct {
 	c   net.Conn
 	err error
@@ -278,7 +277,6 @@ func (l *Listener) handshakeFailed(req *cm.Request, err error) {
 	}
 }
 
-// serveTCP passes the connections that tcp accepts to Accept.
 func (l *Listener) serveTCP() {
 	for {
 		c, err := l.tcp.Accept()
@@ -409,7 +407,6 @@ func (l *Listener) next(ctx context.Context) (net.Conn, error, bool) {
 	}
 }
 
-// acceptErr returns why Accept fails.
 func (l *Listener) acceptErr() error {
 	why := context.Cause(l.ctx)
 	if l.closed.Load() {

@@ -73,7 +73,6 @@ const (
 	page       = 4 << 10
 )
 
-// withDefaults returns the options with their zero values replaced.
 func (o Options) withDefaults() (Options, error) {
 	bufSize := defaultBufferSize()
 	sends, recvs := queueSizes(bufSize)

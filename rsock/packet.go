@@ -55,7 +55,6 @@ type PacketConn struct {
 	inUse  time.Time // when all peers were last found in use
 }
 
-// packet is a datagram that has arrived.
 type packet struct {
 	from  netip.AddrPort
 	data  []byte
@@ -211,7 +210,6 @@ func (c *PacketConn) writeTo(b []byte, addr netip.AddrPort) error {
 	}
 }
 
-// await waits until a peer is resolved.
 func (c *PacketConn) await(p *packetPeer) error {
 	if _, err := wait(&c.write, p.resolved); err != nil {
 		return err

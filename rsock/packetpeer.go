@@ -167,7 +167,6 @@ func (c *PacketConn) destination(p *packetPeer) uint32 {
 	return p.qpn
 }
 
-// sendUDP sends a UDP datagram to a resolved peer.
 func (c *PacketConn) sendUDP(p *packetPeer, op byte, data []byte) error {
 	b := appendUDPHeader(make([]byte, 0, udpHeaderSize+len(data)), p.queue.local, op, p.queue.qp.Num())
 	_, err := c.udp.WriteToUDPAddrPort(append(b, data...), p.addr)
@@ -239,7 +238,6 @@ func (c *PacketConn) learn(from netip.AddrPort, qpn uint32, asked bool) {
 // answer sends the QP's number to a resolved peer. If the answer is lost, the peer asks again.
 func (c *PacketConn) answer(p *packetPeer) { c.sendUDP(p, udpCtrl, nil) }
 
-// hear notes that a message has come from a QP.
 func (c *PacketConn) hear(from netip.AddrPort, qpn uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -138,7 +138,6 @@ func own[T interface{ Close() error }](v T, err error) func(*packetQueue) (T, er
 	}
 }
 
-// sendSlot returns where the memory of a slot of sends begins.
 func (q *packetQueue) sendSlot(slot int) int { return q.c.opt.RecvQueue*recvSlot + slot*maxMessage }
 
 func (q *packetQueue) post(slot int) error {
@@ -169,7 +168,6 @@ func (q *packetQueue) receive() {
 	q.close()
 }
 
-// close releases the objects.
 func (q *packetQueue) close() {
 	defer close(q.done)
 	q.using.Lock()
@@ -195,7 +193,6 @@ func (q *packetQueue) forgetPeers() (err error) {
 	return err
 }
 
-// arrived handles a completed receive.
 func (q *packetQueue) arrived(wc *verbs.WC) error {
 	if err := wc.Err(); err != nil {
 		return err

@@ -19,7 +19,6 @@ func (c *Conn) progress() {
 	}
 }
 
-// handleMessage processes a message.
 func (c *Conn) handleMessage(m message) error {
 	switch {
 	case m.op() == opData:

@@ -158,7 +158,6 @@ func (r *reader) read(p []byte) (n int, err error) {
 // readable reports whether Read need not wait.
 func (c *Conn) readable() bool { return c.reader.ring.unread() > 0 || c.readErr() != nil }
 
-// copyUnread copies unread bytes to p.
 func (r *reader) copyUnread(p []byte) (n int) {
 	r.ring.copying = true
 	defer func() { r.ring.copying = false }()
@@ -170,14 +169,12 @@ func (r *reader) copyUnread(p []byte) (n int) {
 	return n
 }
 
-// discard drops data received after CloseRead.
 func (r *reader) discard() {
 	if r.c.local&readEnded != 0 {
 		r.ring.discard()
 	}
 }
 
-// progress handles the messages that have arrived.
 func (r *reader) progress() {
 	for n := len(r.wcs); n == len(r.wcs); {
 		n = r.cq.Poll(r.wcs[:])

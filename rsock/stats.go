@@ -87,7 +87,6 @@ func (l *Listener) Stats() ListenerStats {
 	return s
 }
 
-// count updates the statistics.
 func (l *Listener) count(change func(*ListenerStats)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -51,7 +51,6 @@ func (w *waiter) start(c *Conn) {
 
 func (w *waiter) expired() bool { return !w.deadline.IsZero() && !time.Now().Before(w.deadline) }
 
-// waiters returns the three waiters.
 func (c *Conn) waiters() [3]*waiter {
 	return [...]*waiter{&c.reader.waiter, &c.writer.waiter, &c.closer.waiter}
 }
@@ -80,7 +79,6 @@ func (s source) Sleep(ctx context.Context, until time.Time) error {
 
 func (s source) Wake() { bridge.Wake(s.reader.cq) }
 
-// waits counts waits.
 type waits struct {
 	peer, queue            stall // of Write
 	spins, sleeps, wakeups uint64
@@ -100,7 +98,6 @@ func (s *stall) start() {
 
 func (s *stall) stop() { s.time, s.begin = s.total(), time.Time{} }
 
-// total returns the time waited so far.
 func (s *stall) total() time.Duration {
 	if s.begin.IsZero() {
 		return s.time

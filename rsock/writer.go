@@ -173,7 +173,6 @@ func (c *credits) grant(limit uint16) error {
 	return nil
 }
 
-// left returns how many messages may be sent.
 func (c *credits) left() int { return max(int(c.limit-c.seq)-int(c.reserved), 0) }
 
 // targets are the parts of the peer's ring that may be written to. The peer offers them by writing
@@ -218,10 +217,8 @@ func (t *targets) accept() {
 	}
 }
 
-// full reports whether nothing may be written.
 func (t *targets) full() bool { return t.target[t.cur].length == 0 }
 
-// room returns how many bytes may be written.
 func (t *targets) room() int { return int(t.target[0].length) + int(t.target[1].length) }
 
 // take returns where the first n of at most most bytes go.
