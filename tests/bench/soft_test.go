@@ -1,12 +1,6 @@
 package bench
 
 import (
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"slices"
 	"testing"
 
 	"github.com/goverbs/verbs/internal/labtest"
@@ -41,7 +35,7 @@ func TestSoft(t *testing.T) {
 			}
 			rxe := side{rxe.program, rxe.port, work.options}
 			rs := turnsOf(usualStarts, on("127.0.0.3", work.options...).opens(t, "", 0, args(to, "7501")...), rxe.opens(t, "", 0, args(addr, "7502")...))
-			l := record.Line{Group: record.Others, Name: work.name, Unit: work.unit, Beside: "rxe"}
+			l := record.Line{Group: record.Soft, Name: work.name, Unit: work.unit, Beside: "rxe"}
 			if work.mode == "lat" {
 				l.Ours, l.C = rs[0].quantile(0.5), rs[1].quantile(0.5)
 			} else {
@@ -51,41 +45,4 @@ func TestSoft(t *testing.T) {
 			report(t, l)
 		})
 	}
-}
-
-// TestSize compares the sizes of programs without symbols, C's with the libraries that it loads.
-func TestSize(t *testing.T) {
-	need(t)
-	size := func(files ...string) sample {
-		var n int64
-		for _, f := range files {
-			info := labtest.Must(os.Stat(f))(t)
-			n += info.Size()
-		}
-		return sample{float64(n) / (1 << 20)}
-	}
-	strip := func(program string) string {
-		to := filepath.Join(t.TempDir(), "stripped")
-		if out, err := exec.Command("strip", "-o", to, program).CombinedOutput(); err != nil {
-			t.Fatalf("strip: %v\n%s", err, out)
-		}
-		return to
-	}
-	c := labtest.Built(t, "c/native")
-	out := labtest.Must(exec.Command("ldd", c).Output())(t)
-	files := []string{strip(c)}
-	for _, m := range regexp.MustCompile(`(?m)(/\S+) \(`).FindAllStringSubmatch(string(out), -1) {
-		files = append(files, m[1])
-	}
-	for _, driver := range []string{"rxe", "siw"} {
-		found, _ := filepath.Glob(fmt.Sprintf("/usr/lib/*/libibverbs/lib%s-rdmav*.so", driver))
-		if len(found) != 1 {
-			t.Fatalf("libraries of the driver %s are %v", driver, found)
-		}
-		files = slices.Concat(files, found)
-	}
-	report(t, record.Line{
-		Group: record.Others, Name: "program with its shared libraries", Unit: "MiB", Beside: "C",
-		Ours: size(strip(labtest.Built(t, "native"))), C: size(files...),
-	})
 }

@@ -19,7 +19,7 @@ var lines = []record.Line{
 	{Group: record.Connections, Device: "rxe0", Name: "set-ups, one at a time", Unit: "/s", Higher: true, Beside: "C", Ours: record.Sample{80, 100, 120}, C: flat(400)},
 	{Group: record.Connections, Device: "siw0", Name: "set-ups, one at a time", Unit: "/s", Higher: true, Beside: "C", Ours: record.Sample{1, 2}, C: record.Sample{2, 1}},
 	{Group: record.Latency, Device: "rxe0", Name: "fetch-and-add, polled", Unit: "µs", Beside: "C", Ours: flat(0.44), C: flat(0.5)},
-	{Group: record.Others, Name: "SEND of 64 KiB", Unit: "MB/s", Higher: true, Beside: "rxe", Ours: flat(300), C: flat(100)},
+	{Group: record.Soft, Name: "SEND of 64 KiB", Unit: "MB/s", Higher: true, Beside: "rxe", Ours: flat(300), C: flat(100)},
 }
 
 // folder returns a folder of documents in which lines were recorded.

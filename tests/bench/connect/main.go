@@ -9,9 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"net"
-	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,25 +28,14 @@ var options = cm.Options{
 // pause is how long the peer has to tear down what is left of a round.
 const pause = 5 * time.Millisecond
 
-func main() {
-	log.SetFlags(0)
-	if err := run(os.Args[1:]); err != nil {
-		log.Fatal("connect: ", err)
-	}
-}
+func main() { self.Main("connect", "N P", serve, client) }
 
-func run(args []string) error {
-	if len(args) == 3 && args[0] == "-s" {
-		return serve(net.JoinHostPort(args[1], args[2]))
+func client(addr string, args []string) error {
+	var n, p int
+	if err := self.Numbers(args, &n, &p); err != nil {
+		return err
 	}
-	if len(args) != 4 {
-		return errors.New("usage: connect -s ADDR PORT | ADDR PORT N P")
-	}
-	addr := net.JoinHostPort(args[0], args[1])
-	n, err1 := strconv.Atoi(args[2])
-	p, err2 := strconv.Atoi(args[3])
-	// The first connection opens the device.
-	if err := errors.Join(err1, err2, dial(addr, 1, 1)); err != nil {
+	if err := dial(addr, 1, 1); err != nil { // opens the device
 		return err
 	}
 	return self.Again(func(out *bufio.Writer) error {
@@ -102,7 +88,7 @@ func serve(addr string) error {
 			}
 			<-e.Done()
 			if err := e.Close(); err != nil {
-				log.Fatal("connect: ", err)
+				log.Fatal(err)
 			}
 		}()
 	}

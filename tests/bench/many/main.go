@@ -10,12 +10,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log"
 	"math"
 	"net"
-	"os"
 	"runtime/debug"
-	"strconv"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -33,32 +30,15 @@ const (
 	cqDepth = 20000 // more than enough: C's library requires it
 )
 
-func main() {
-	log.SetFlags(0)
-	if err := run(context.Background(), os.Args[1:]); err != nil {
-		log.Fatal("many: ", err)
-	}
-}
+func main() { self.Main("many", "CONNS N WARM", serve, client) }
 
-func run(ctx context.Context, args []string) error {
-	switch {
-	case len(args) == 3 && args[0] == "-s":
-		return serve(ctx, args[1], args[2])
-	case len(args) != 5:
-		return errors.New("usage: many -s ADDR PORT | ADDR PORT CONNS N WARM")
+func client(addr string, args []string) error {
+	var conns, n, warm int
+	if err := self.Numbers(args, &conns, &n, &warm); err != nil {
+		return err
 	}
-	var numbers [3]int
-	for i := range numbers {
-		var err error
-		if numbers[i], err = strconv.Atoi(args[2+i]); err != nil {
-			return err
-		}
-	}
-	return client(ctx, args[0], args[1], numbers[0], numbers[1], numbers[2])
-}
-
-func client(ctx context.Context, host, port string, conns, n, warm int) error {
-	m, err := setUp(ctx, host)
+	ctx := context.Background()
+	m, err := setUp(ctx, addr)
 	if err != nil {
 		return err
 	}
@@ -68,7 +48,7 @@ func client(ctx context.Context, host, port string, conns, n, warm int) error {
 	before := 0
 	for i := range conns {
 		d := cm.Dialer{Options: m.options(i)}
-		if _, err := d.Dial(ctx, net.JoinHostPort(host, port)); err != nil {
+		if _, err := d.Dial(ctx, addr); err != nil {
 			return err
 		}
 		if i > 0 {
@@ -97,12 +77,13 @@ func client(ctx context.Context, host, port string, conns, n, warm int) error {
 }
 
 // serve serves one client until the standard input ends.
-func serve(ctx context.Context, host, port string) error {
-	l, err := cm.Listen(ctx, net.JoinHostPort(host, port))
+func serve(addr string) error {
+	ctx := context.Background()
+	l, err := cm.Listen(ctx, addr)
 	if err != nil {
 		return err
 	}
-	m, err := setUp(ctx, host)
+	m, err := setUp(ctx, addr)
 	if err != nil {
 		return err
 	}
@@ -152,7 +133,11 @@ type conn struct {
 }
 
 // setUp creates the objects that the connections share, on the device with an address.
-func setUp(ctx context.Context, host string) (*many, error) {
+func setUp(ctx context.Context, addr string) (*many, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
 	path, err := cm.Lookup(ctx, host)
 	if err != nil {
 		return nil, err

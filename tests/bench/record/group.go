@@ -31,7 +31,7 @@ const (
 	Rate        = "Message rate and bandwidth"
 	Connections = "Connections"
 	Streams     = "Streams: package rsock"
-	Others      = "A device in user space, and size"
+	Soft        = "A device in user space"
 	Instrs      = "Instructions of posting and polling"
 	MLX5        = "Posting and polling on mlx5"
 	InstrsMLX5  = "Instructions of posting and polling on mlx5"
@@ -68,10 +68,7 @@ var Groups = []Group{
 		works("rsockets", both, "echo of 8 bytes", "writes of 64 KiB"),
 		works("TCP", both, "echo of 8 bytes", "writes of 64 KiB"),
 	)},
-	{Others, Lab, slices.Concat(
-		works("rxe", none, "SEND of 8 bytes there and back, events", "SEND of 64 KiB"),
-		works("C", none, "program with its shared libraries"),
-	)},
+	{Soft, Lab, works("rxe", none, "SEND of 8 bytes there and back, events", "SEND of 64 KiB")},
 	{MLX5, Adapter, works("libmlx5", mlx5, mlx5Works...)},
 	{InstrsMLX5, Counted, works("", mlx5, mlx5Works...)},
 	{Instrs, Counted, works("", both, "post_recv_1", "post_recv_16", "post_send_1", "post_send_16", "poll_1", "poll_16", "poll_empty_1")},

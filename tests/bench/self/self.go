@@ -6,12 +6,56 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
+	"net"
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	_ "github.com/goverbs/verbs/soft" // the programs run on VERBS_SOFT as well
 )
+
+// Main runs a program whose arguments are -s ADDR PORT, to serve, or those of a client: options, and
+// then ADDR PORT and as many as words names.
+func Main(name, words string, serve func(addr string) error, client func(addr string, args []string) error) {
+	log.SetFlags(0)
+	log.SetPrefix(name + ": ")
+	args := os.Args[1:]
+	var err error
+	switch {
+	case len(args) == 3 && args[0] == "-s":
+		err = serve(net.JoinHostPort(args[1], args[2]))
+	case len(args) == 2+len(strings.Fields(words)):
+		err = client(net.JoinHostPort(args[0], args[1]), args[2:])
+	default:
+		err = fmt.Errorf("usage: %s -s ADDR PORT | ADDR PORT %s", name, words)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// Numbers parses arguments.
+func Numbers[T int | uint32 | uint64](args []string, to ...*T) error {
+	for i, p := range to {
+		n, err := strconv.ParseUint(args[i], 10, 31)
+		if err != nil {
+			return err
+		}
+		*p = T(n)
+	}
+	return nil
+}
+
+// Took prints the times of single operations.
+func Took(out io.Writer, all []time.Duration) {
+	fmt.Fprint(out, "took")
+	for _, t := range all {
+		fmt.Fprintf(out, " %d", t)
+	}
+	fmt.Fprintln(out)
+}
 
 // Ready prints that a server is ready. The process exits at the end of its standard input.
 func Ready() {

@@ -9,47 +9,27 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net"
-	"os"
-	"strconv"
 	"time"
 
 	"github.com/goverbs/verbs/rsock"
 	"github.com/goverbs/verbs/tests/bench/self"
 )
 
-func main() {
-	log.SetFlags(0)
-	if err := run(os.Args[1:]); err != nil {
-		log.Fatal("stream: ", err)
-	}
-}
+func main() { self.Main("stream", "echo|send SIZE N", serve, client) }
 
 // work is sent first in a round.
 type work struct{ OneWay, Size, N uint64 }
 
-func run(args []string) error {
-	if len(args) == 3 && args[0] == "-s" {
-		l, err := rsock.Listen("tcp", net.JoinHostPort(args[1], args[2]))
-		if err != nil {
-			return err
-		}
-		return serve(l)
-	}
-	if len(args) != 5 {
-		return errors.New("usage: stream -s ADDR PORT | ADDR PORT echo|send SIZE N")
-	}
-	size, err1 := strconv.ParseUint(args[3], 10, 32)
-	n, err2 := strconv.ParseUint(args[4], 10, 32)
-	if err := errors.Join(err1, err2); err != nil {
+func client(addr string, args []string) error {
+	var w work
+	if err := self.Numbers(args[1:], &w.Size, &w.N); err != nil {
 		return err
 	}
-	w := work{Size: size, N: n}
-	if args[2] == "send" {
+	if args[0] == "send" {
 		w.OneWay = 1
 	}
-	c, err := rsock.Dial("tcp", net.JoinHostPort(args[0], args[1]))
+	c, err := rsock.Dial("tcp", addr)
 	if err != nil {
 		return err
 	}
@@ -90,17 +70,17 @@ func (w *work) measure(c net.Conn, b []byte, took []time.Duration, out *bufio.Wr
 	}
 	fmt.Fprintf(out, "nanoseconds %d\nbytes %d\n", time.Since(start), w.Size*w.N)
 	if w.OneWay == 0 {
-		fmt.Fprint(out, "took")
-		for _, t := range took {
-			fmt.Fprintf(out, " %d", t)
-		}
-		fmt.Fprintln(out)
+		self.Took(out, took)
 	}
 	return nil
 }
 
 // serve serves one connection after the other until the standard input ends.
-func serve(l net.Listener) error {
+func serve(addr string) error {
+	l, err := rsock.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
 	self.Ready()
 	for {
 		c, err := l.Accept()

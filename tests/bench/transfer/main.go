@@ -1,20 +1,17 @@
 // Command transfer transfers messages over a connection with package uverbs, as
 // c/transfer.c does with libibverbs, and prints how long that took. Both take the same
 // arguments and print the same; the comments of the C program describe them. With -w both
-// sides wait with PollWait, and otherwise as with -e.
+// sides wait with PollWait, and otherwise as with -c.
 package main
 
 import (
 	"bufio"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"log"
-	"net"
 	"os"
 	"runtime"
-	"strconv"
+	"slices"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -26,89 +23,74 @@ var opcodes = map[string]verbs.Opcode{
 	"send": verbs.OpSend, "write": verbs.OpRDMAWrite, "read": verbs.OpRDMARead, "add": verbs.OpFetchAdd,
 }
 
+// waits are the options.
+var waits = map[string]uint32{"-e": events, "-w": pollWait}
+
 func main() {
-	log.SetFlags(0)
-	if err := run(context.Background(), os.Args[1:]); err != nil {
-		log.Fatal("transfer: ", err)
+	var wait uint32
+	if len(os.Args) > 1 && waits[os.Args[1]] != 0 {
+		wait = waits[os.Args[1]]
+		os.Args = slices.Delete(os.Args, 1, 2)
 	}
+	self.Main("transfer", "lat|rate OP SIZE N WARM LIST", serve, func(addr string, args []string) error {
+		return client(addr, wait, args)
+	})
 }
 
-func run(ctx context.Context, args []string) error {
-	if len(args) == 3 && args[0] == "-s" {
-		return serve(ctx, net.JoinHostPort(args[1], args[2]))
+func client(addr string, wait uint32, args []string) error {
+	c := &conn{work: work{Op: opcodes[args[1]], Events: wait}}
+	if c.Op == 0 {
+		return fmt.Errorf("unknown operation %s", args[1])
 	}
-	var w work
-	if len(args) > 0 && args[0] == "-e" {
-		w.Events, args = events, args[1:]
-	} else if len(args) > 0 && args[0] == "-w" {
-		w.Events, args = pollWait, args[1:]
-	}
-	if len(args) != 8 || opcodes[args[3]] == 0 {
-		return errors.New("usage: transfer -s ADDR PORT | [-e|-w] ADDR PORT lat|rate OP SIZE N WARM LIST")
-	}
-	if args[2] == "rate" {
-		w.Rate = 1
-	}
-	w.Op = opcodes[args[3]]
-	var warm uint32
-	for i, field := range []*uint32{&w.Size, &w.N, &warm, &w.List} {
-		v, err := strconv.ParseUint(args[4+i], 10, 32)
-		if err != nil {
-			return err
-		}
-		*field = uint32(v)
-	}
-	w.N += warm
-	return client(ctx, net.JoinHostPort(args[0], args[1]), w, warm)
-}
-
-func client(ctx context.Context, addr string, w work, warm uint32) error {
-	e := &end{work: w, warm: warm}
-	d := cm.Dialer{Options: e.options(func() any { e.work.Memory = e.mine; return &e.work })}
-	if _, err := d.Dial(ctx, addr); err != nil {
+	if err := self.Numbers(args[2:], &c.Size, &c.N, &c.warm, &c.List); err != nil {
 		return err
 	}
-	defer e.Close()
-	if _, err := binary.Decode(e.PrivateData, binary.NativeEndian, &e.peer); err != nil {
+	c.N += c.warm
+	if args[0] == "rate" {
+		c.Rate = 1
+	}
+	d := cm.Dialer{Options: c.options(func() any { c.work.Memory = c.mine; return &c.work })}
+	if _, err := d.Dial(context.Background(), addr); err != nil {
 		return err
 	}
-	e.prepareRequests()
-	defer e.lockThread()()
-	took := make([]time.Duration, w.N-warm)
-	if err := self.Again(func(out *bufio.Writer) error { return e.measure(took, out) }); err != nil {
+	defer c.Close()
+	if _, err := binary.Decode(c.PrivateData, binary.NativeEndian, &c.peer); err != nil {
 		return err
 	}
-	return e.tell(0)
+	c.prepareRequests()
+	defer c.lockThread()()
+	took := make([]time.Duration, c.N-c.warm)
+	if err := self.Again(func(out *bufio.Writer) error { return c.measure(took, out) }); err != nil {
+		return err
+	}
+	return c.tell(0)
 }
 
 // measure does the work once, and prints how long it took.
-func (e *end) measure(took []time.Duration, out *bufio.Writer) error {
-	if err := e.tell(1); err != nil {
+func (c *conn) measure(took []time.Duration, out *bufio.Writer) error {
+	if err := c.tell(1); err != nil {
 		return err
 	}
-	if _, err := e.hear(); err != nil {
+	if _, err := c.hear(); err != nil {
 		return err
 	}
-	e.start = time.Now()
+	c.start = time.Now()
 	err := error(nil)
-	if e.Rate != 0 {
-		err = e.stream()
+	if c.Rate != 0 {
+		err = c.stream()
 	} else {
-		err = e.ping(took)
+		err = c.ping(took)
 	}
-	fmt.Fprintf(out, "measured %d\nnanoseconds %d\n", e.N-e.before, time.Since(e.start))
-	if e.Rate == 0 {
-		fmt.Fprint(out, "took")
-		for _, t := range took {
-			fmt.Fprintf(out, " %d", t)
-		}
-		fmt.Fprintln(out)
+	fmt.Fprintf(out, "measured %d\nnanoseconds %d\n", c.N-c.before, time.Since(c.start))
+	if c.Rate == 0 {
+		self.Took(out, took)
 	}
 	return err
 }
 
 // serve serves one client after the other until the standard input ends.
-func serve(ctx context.Context, addr string) error {
+func serve(addr string) error {
+	ctx := context.Background()
 	l, err := cm.Listen(ctx, addr)
 	if err != nil {
 		return err
@@ -126,32 +108,32 @@ func serve(ctx context.Context, addr string) error {
 }
 
 func serveOne(ctx context.Context, r *cm.Request) error {
-	e := new(end)
-	if _, err := binary.Decode(r.PrivateData(), binary.NativeEndian, &e.work); err != nil {
+	c := new(conn)
+	if _, err := binary.Decode(r.PrivateData(), binary.NativeEndian, &c.work); err != nil {
 		return err
 	}
-	e.peer = e.work.Memory
-	if _, err := r.Accept(ctx, e.options(func() any { return &e.mine })); err != nil {
+	c.peer = c.work.Memory
+	if _, err := r.Accept(ctx, c.options(func() any { return &c.mine })); err != nil {
 		return err
 	}
-	defer e.Close()
-	e.prepareRequests()
-	defer e.lockThread()()
+	defer c.Close()
+	c.prepareRequests()
+	defer c.lockThread()()
 	for {
-		switch more, err := e.hear(); {
+		switch more, err := c.hear(); {
 		case err != nil:
 			return err
 		case more == 0:
-			<-e.Done()
+			<-c.Done()
 			return nil
 		}
-		err := e.tell(1)
+		err := c.tell(1)
 		switch {
-		case err != nil || e.fetches() || e.Rate != 0 && e.Op == verbs.OpRDMAWrite:
-		case e.Rate != 0:
-			err = e.receiveAll()
+		case err != nil || c.fetches() || c.Rate != 0 && c.Op == verbs.OpRDMAWrite:
+		case c.Rate != 0:
+			err = c.receiveAll()
 		default:
-			err = e.pong()
+			err = c.pong()
 		}
 		if err != nil {
 			return err
@@ -161,8 +143,8 @@ func serveOne(ctx context.Context, r *cm.Request) error {
 
 // lockThread locks a polling loop to its thread, so that the scheduler does not move it
 // between processors.
-func (e *end) lockThread() (leave func()) {
-	if e.Events != 0 {
+func (c *conn) lockThread() (leave func()) {
+	if c.Events != 0 {
 		return func() {}
 	}
 	runtime.LockOSThread()

@@ -8,25 +8,25 @@ import (
 )
 
 // sendMessage sends message i of a latency test. Once per period it waits for a completion.
-func (e *end) sendMessage(i uint32) error {
-	if e.Op == verbs.OpRDMAWrite {
-		e.out[e.Size-1] = byte(i + 1)
+func (c *conn) sendMessage(i uint32) error {
+	if c.Op == verbs.OpRDMAWrite {
+		c.out[c.Size-1] = byte(i + 1)
 	}
 	if i%period == period-1 && i > period {
-		if err := e.reap(1, e.Events != 0); err != nil {
+		if err := c.reap(1, c.Events != 0); err != nil {
 			return err
 		}
 	}
-	return e.post(1)
+	return c.post(1)
 }
 
 // awaitMessage waits until message i has been received, or written.
-func (e *end) awaitMessage(i uint32) error {
-	if e.Op == verbs.OpSend {
-		return e.receive(1, e.Events != 0)
+func (c *conn) awaitMessage(i uint32) error {
+	if c.Op == verbs.OpSend {
+		return c.receive(1, c.Events != 0)
 	}
-	at := e.stride + int(e.Size) - 1
-	word := e.mr.Word(at &^ 3)
+	at := c.stride + int(c.Size) - 1
+	word := c.mr.Word(at &^ 3)
 	var b [4]byte
 	for {
 		binary.NativeEndian.PutUint32(b[:], word.Load())
@@ -36,34 +36,34 @@ func (e *end) awaitMessage(i uint32) error {
 	}
 }
 
-func (e *end) ping(took []time.Duration) (err error) {
+func (c *conn) ping(took []time.Duration) (err error) {
 	var last time.Duration
-	for i := range e.N {
-		if e.fetches() {
-			if err = e.post(1); err == nil {
-				err = e.reap(1, e.Events != 0)
+	for i := range c.N {
+		if c.fetches() {
+			if err = c.post(1); err == nil {
+				err = c.reap(1, c.Events != 0)
 			}
-		} else if err = e.sendMessage(i); err == nil {
-			err = e.awaitMessage(i)
+		} else if err = c.sendMessage(i); err == nil {
+			err = c.awaitMessage(i)
 		}
 		if err != nil {
 			return err
 		}
-		t := time.Since(e.start)
-		if i >= e.warm {
-			took[i-e.warm] = t - last
+		t := time.Since(c.start)
+		if i >= c.warm {
+			took[i-c.warm] = t - last
 		}
 		last = t
 	}
 	return nil
 }
 
-func (e *end) pong() error {
-	for i := range e.N {
-		if err := e.awaitMessage(i); err != nil {
+func (c *conn) pong() error {
+	for i := range c.N {
+		if err := c.awaitMessage(i); err != nil {
 			return err
 		}
-		if err := e.sendMessage(i); err != nil {
+		if err := c.sendMessage(i); err != nil {
 			return err
 		}
 	}
@@ -72,50 +72,50 @@ func (e *end) pong() error {
 
 // stream sends all messages, as fast as the queues accept them and the peer receives, until
 // the peer has all.
-func (e *end) stream() error {
+func (c *conn) stream() error {
 	completed := uint32(0)
-	for completed < e.N || e.Op == verbs.OpSend && e.word.Load() < e.N {
-		for e.posted < e.N {
-			k := min(e.N-e.posted, e.List)
-			if e.posted+k > completed+depth || e.Op == verbs.OpSend && e.posted+k > e.word.Load()+recvs {
+	for completed < c.N || c.Op == verbs.OpSend && c.word.Load() < c.N {
+		for c.posted < c.N {
+			k := min(c.N-c.posted, c.List)
+			if c.posted+k > completed+depth || c.Op == verbs.OpSend && c.posted+k > c.word.Load()+recvs {
 				break
 			}
-			if err := e.post(k); err != nil {
+			if err := c.post(k); err != nil {
 				return err
 			}
 		}
-		got, err := e.poll(e.SendCQ, batch) // not reap: the peer's notification may arrive first
+		got, err := c.poll(c.SendCQ, batch) // not reap: the peer's notification may arrive first
 		if err != nil {
 			return err
 		}
-		e.signaled -= got
+		c.signaled -= got
 		if got > 0 {
-			completed = uint32(e.wc[got-1].ID)
+			completed = uint32(c.wc[got-1].ID)
 		}
-		if e.before < e.warm && completed >= e.warm {
-			e.before, e.start = completed, time.Now()
+		if c.before < c.warm && completed >= c.warm {
+			c.before, c.start = completed, time.Now()
 		}
 	}
 	return nil
 }
 
 // receiveAll receives all messages, and notifies the sender.
-func (e *end) receiveAll() error {
+func (c *conn) receiveAll() error {
 	told := uint32(0)
-	for e.got < e.N {
-		if err := e.receive(batch, false); err != nil {
+	for c.got < c.N {
+		if err := c.receive(batch, false); err != nil {
 			return err
 		}
-		if e.got-told < credit && e.got < e.N {
+		if c.got-told < credit && c.got < c.N {
 			continue
 		}
-		if e.signaled == depth/2 {
-			if err := e.reap(batch, false); err != nil {
+		if c.signaled == depth/2 {
+			if err := c.reap(batch, false); err != nil {
 				return err
 			}
 		}
-		told = e.got
-		if err := e.postWord(told, e.peer.Addr+2*uint64(e.stride)); err != nil {
+		told = c.got
+		if err := c.postWord(told, c.peer.Addr+2*uint64(c.stride)); err != nil {
 			return err
 		}
 	}

@@ -45,8 +45,8 @@ type work struct {
 
 func (w *work) fetches() bool { return w.Op == verbs.OpRDMARead || w.Op == verbs.OpFetchAdd }
 
-// end is one end of a connection: its objects, requests and counts.
-type end struct {
+// conn is a connection of a client or a server: its objects, requests and counts.
+type conn struct {
 	work
 	*cm.Endpoint
 	mr         *uverbs.MR
@@ -69,11 +69,11 @@ type end struct {
 
 // options returns the options of the connection. private returns the private data, once
 // the memory exists.
-func (e *end) options(private func() any) cm.Options {
+func (c *conn) options(private func() any) cm.Options {
 	return cm.Options{
 		Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: recvs, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: inline},
 		Setup: func(ep *cm.Endpoint) error {
-			if err := e.prepare(ep); err != nil {
+			if err := c.prepare(ep); err != nil {
 				return err
 			}
 			b, err := binary.Append(nil, binary.NativeEndian, private())
@@ -85,26 +85,26 @@ func (e *end) options(private func() any) cm.Options {
 	}
 }
 
-// prepare allocates the memory of an end, and prepares and posts its receives.
-func (e *end) prepare(ep *cm.Endpoint) (err error) {
-	e.Endpoint = ep
+// prepare allocates the memory of a connection, and prepares and posts its receives.
+func (c *conn) prepare(ep *cm.Endpoint) (err error) {
+	c.Endpoint = ep
 	access := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
-	if e.Op == verbs.OpFetchAdd {
+	if c.Op == verbs.OpFetchAdd {
 		access |= verbs.AccessRemoteAtomic
 	}
-	e.stride = int(e.Size+63) &^ 63
-	if e.mr, err = ep.AllocMR(2*e.stride+64, access); err != nil {
+	c.stride = int(c.Size+63) &^ 63
+	if c.mr, err = ep.AllocMR(2*c.stride+64, access); err != nil {
 		return err
 	}
-	e.mine = region{Addr: e.mr.Addr(), RKey: e.mr.RKey()}
-	e.out, e.in = e.mr.Bytes()[:e.Size], e.mr.Bytes()[e.stride:][:e.stride]
-	e.word = e.mr.Word(2 * e.stride)
-	sgl := []verbs.SGE{e.mr.SGE(e.stride, e.stride)}
-	for i := range e.recvs {
-		e.recvs[i].SGL = sgl
+	c.mine = region{Addr: c.mr.Addr(), RKey: c.mr.RKey()}
+	c.out, c.in = c.mr.Bytes()[:c.Size], c.mr.Bytes()[c.stride:][:c.stride]
+	c.word = c.mr.Word(2 * c.stride)
+	sgl := []verbs.SGE{c.mr.SGE(c.stride, c.stride)}
+	for i := range c.recvs {
+		c.recvs[i].SGL = sgl
 	}
 	for range recvs / batch {
-		if _, err := ep.QP.PostRecv(e.recvs[:]...); err != nil {
+		if _, err := ep.QP.PostRecv(c.recvs[:]...); err != nil {
 			return err
 		}
 	}
@@ -112,98 +112,98 @@ func (e *end) prepare(ep *cm.Endpoint) (err error) {
 }
 
 // prepareRequests prepares the requests, now that the location of the peer's memory is known.
-func (e *end) prepareRequests() {
-	wr := verbs.SendWR{Opcode: e.Op, RKey: e.peer.RKey}
-	stride := uint64(e.stride)
+func (c *conn) prepareRequests() {
+	wr := verbs.SendWR{Opcode: c.Op, RKey: c.peer.RKey}
+	stride := uint64(c.stride)
 	switch {
-	case e.Op == verbs.OpRDMARead:
-		wr.SGL, wr.RemoteAddr = []verbs.SGE{e.mr.SGE(e.stride, int(e.Size))}, e.peer.Addr
-	case e.Op == verbs.OpFetchAdd:
-		wr.SGL, wr.RemoteAddr, wr.Args = []verbs.SGE{e.mr.SGE(0, int(e.Size))}, e.peer.Addr+2*stride, &verbs.SendArgs{CompareAdd: 1}
-	case e.Size <= inline:
-		wr.Inline, wr.RemoteAddr = e.out, e.peer.Addr+stride
+	case c.Op == verbs.OpRDMARead:
+		wr.SGL, wr.RemoteAddr = []verbs.SGE{c.mr.SGE(c.stride, int(c.Size))}, c.peer.Addr
+	case c.Op == verbs.OpFetchAdd:
+		wr.SGL, wr.RemoteAddr, wr.Args = []verbs.SGE{c.mr.SGE(0, int(c.Size))}, c.peer.Addr+2*stride, &verbs.SendArgs{CompareAdd: 1}
+	case c.Size <= inline:
+		wr.Inline, wr.RemoteAddr = c.out, c.peer.Addr+stride
 	default:
-		wr.SGL, wr.RemoteAddr = []verbs.SGE{e.mr.SGE(0, int(e.Size))}, e.peer.Addr+stride
+		wr.SGL, wr.RemoteAddr = []verbs.SGE{c.mr.SGE(0, int(c.Size))}, c.peer.Addr+stride
 	}
-	for i := range e.wrs {
-		e.wrs[i] = wr
+	for i := range c.wrs {
+		c.wrs[i] = wr
 	}
 }
 
 // post posts the next n messages with one call. The last of all, the last before those that are
 // measured, and four of those in flight are signaled; the ID is how many have been posted including
 // it.
-func (e *end) post(n uint32) error {
-	before := e.posted
-	e.posted += n
-	last := &e.wrs[n-1]
-	last.ID = uint64(e.posted)
-	if e.posted/period != before/period || e.posted == e.N || before < e.warm && e.posted >= e.warm || e.fetches() {
+func (c *conn) post(n uint32) error {
+	before := c.posted
+	c.posted += n
+	last := &c.wrs[n-1]
+	last.ID = uint64(c.posted)
+	if c.posted/period != before/period || c.posted == c.N || before < c.warm && c.posted >= c.warm || c.fetches() {
 		last.Flags = verbs.SendSignaled
-		e.signaled++
+		c.signaled++
 	}
-	_, err := e.QP.PostSend(e.wrs[:n]...)
+	_, err := c.QP.PostSend(c.wrs[:n]...)
 	last.Flags = 0
 	return err
 }
 
 // postWord posts a SEND of a number, or with addr a WRITE.
-func (e *end) postWord(word uint32, addr uint64) error {
-	binary.NativeEndian.PutUint32(e.smallData[:], word)
-	wr := &e.small[0]
-	*wr = verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: e.smallData[:]}
+func (c *conn) postWord(word uint32, addr uint64) error {
+	binary.NativeEndian.PutUint32(c.smallData[:], word)
+	wr := &c.small[0]
+	*wr = verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: c.smallData[:]}
 	if addr != 0 {
-		wr.Opcode, wr.RemoteAddr, wr.RKey = verbs.OpRDMAWrite, addr, e.peer.RKey
+		wr.Opcode, wr.RemoteAddr, wr.RKey = verbs.OpRDMAWrite, addr, c.peer.RKey
 	}
-	e.signaled++
-	_, err := e.QP.PostSend(e.small[:]...)
+	c.signaled++
+	_, err := c.QP.PostSend(c.small[:]...)
 	return err
 }
 
 // reap waits for completions of posted requests, at least one and at most n.
-func (e *end) reap(n int, sleep bool) error {
-	n, err := e.await(e.SendCQ, n, sleep)
-	e.signaled -= n
+func (c *conn) reap(n int, sleep bool) error {
+	n, err := c.await(c.SendCQ, n, sleep)
+	c.signaled -= n
 	return err
 }
 
 // receive receives messages, at least one and at most n, and posts their receives again.
-func (e *end) receive(n int, sleep bool) error {
-	n, err := e.await(e.RecvCQ, n, sleep)
+func (c *conn) receive(n int, sleep bool) error {
+	n, err := c.await(c.RecvCQ, n, sleep)
 	if err != nil {
 		return err
 	}
-	e.got += uint32(n)
-	_, err = e.QP.PostRecv(e.recvs[:n]...)
+	c.got += uint32(n)
+	_, err = c.QP.PostRecv(c.recvs[:n]...)
 	return err
 }
 
 // tell tells the peer whether a round follows, and waits until all requests have completed.
-func (e *end) tell(more uint32) error {
-	err := e.postWord(more, 0)
-	for err == nil && e.signaled > 0 {
-		err = e.reap(batch, e.Events != 0)
+func (c *conn) tell(more uint32) error {
+	err := c.postWord(more, 0)
+	for err == nil && c.signaled > 0 {
+		err = c.reap(batch, c.Events != 0)
 	}
 	return err
 }
 
 // hear waits until the peer has told whether a round follows, and prepares for it.
-func (e *end) hear() (more uint32, err error) {
-	err = e.receive(1, true)
-	more = binary.NativeEndian.Uint32(e.in)
-	e.posted, e.before, e.got = 0, 0, 0
-	e.in[e.Size-1] = 0
-	e.word.Store(0)
+func (c *conn) hear() (more uint32, err error) {
+	err = c.receive(1, true)
+	more = binary.NativeEndian.Uint32(c.in)
+	c.posted, c.before, c.got = 0, 0, 0
+	c.in[c.Size-1] = 0
+	c.word.Store(0)
 	return more, err
 }
 
-// poll polls up to n completions into e.wc.
-func (e *end) poll(cq *uverbs.CQ, n int) (int, error) { return e.check(cq.Poll(e.wc[:n])) }
+// poll polls up to n completions into c.wc.
+func (c *conn) poll(cq *uverbs.CQ, n int) (int, error) { return c.check(cq.Poll(c.wc[:n])) }
 
-// check fails if one of the first n completions of e.wc did.
-func (e *end) check(n int) (int, error) {
-	for i := range e.wc[:n] {
-		if err := e.wc[i].Err(); err != nil {
+// check fails if one of the first n completions of c.wc did.
+func (c *conn) check(n int) (int, error) {
+	for i := range c.wc[:n] {
+		if err := c.wc[i].Err(); err != nil {
 			return 0, err
 		}
 	}
@@ -211,16 +211,16 @@ func (e *end) check(n int) (int, error) {
 }
 
 // await waits for completions, at least one and at most n.
-func (e *end) await(cq *uverbs.CQ, n int, sleep bool) (int, error) {
-	if sleep && e.Events == pollWait {
-		n, err := cq.PollWait(context.Background(), e.wc[:n])
+func (c *conn) await(cq *uverbs.CQ, n int, sleep bool) (int, error) {
+	if sleep && c.Events == pollWait {
+		n, err := cq.PollWait(context.Background(), c.wc[:n])
 		if err != nil {
 			return 0, err
 		}
-		return e.check(n)
+		return c.check(n)
 	}
 	for armed := false; ; {
-		got, err := e.poll(cq, n)
+		got, err := c.poll(cq, n)
 		switch {
 		case got > 0 || err != nil:
 			return got, err
