@@ -1,8 +1,7 @@
-// Command nicdoc writes the table of what package nic has found, or of packages that have run with
-// an adapter, in Markdown, from the output of go test -json of several runs:
+// Command nicdoc writes a table of tests that have run on an emulated ConnectX, in Markdown, from
+// the output of go test -json of several runs:
 //
 //	nicdoc build/nic/*.json >build/nic.md
-//	nicdoc build/adapter-table/*.json >build/adapter-table.md
 //
 // A row is a package, or of package nic the first two parts of a test's name. A cell is the number
 // of cases that have passed, and in brackets of those that were skipped. make nic and make
@@ -17,6 +16,7 @@ import (
 	"log"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -43,20 +43,17 @@ func main() {
 
 // table has a column for each run.
 type table struct {
-	runs, rows []string
-	cells      map[[2]string]*cell // by run and row
-	failed     []string
-	skipped    map[string]int // cases, by row and reason
+	runs, rows, failed []string
+	cases              map[[3]string]int // by run, row and action: pass, skip or fail
+	skipped            map[string]int    // cases, by row and reason
 }
 
-type cell struct{ passed, skipped, failed int }
-
-func newTable() *table { return &table{cells: map[[2]string]*cell{}, skipped: map[string]int{}} }
+func newTable() *table { return &table{cases: map[[3]string]int{}, skipped: map[string]int{}} }
 
 // read adds a run. It is called what package nic says about it, or name.
 func (t *table) read(r io.Reader, name string) error {
 	said := map[string]string{}
-	below := map[string]string{} // of tests and packages that have cases; "fail" if one has failed
+	cases := map[string]string{} // of tests and packages that have some: "fail" if one has failed
 	for d := json.NewDecoder(r); ; {
 		var e struct{ Action, Package, Test, Output string }
 		if err := d.Decode(&e); err == io.EOF {
@@ -68,12 +65,10 @@ func (t *table) read(r io.Reader, name string) error {
 			name = strings.TrimSpace(title)
 		}
 		row := strings.TrimPrefix(e.Package, "github.com/goverbs/verbs/")
-		test, above := row+" "+e.Test, row+" "
-		if i := strings.LastIndex(e.Test, "/"); i >= 0 {
-			above += e.Test[:i]
-		}
-		if parts := strings.Split(e.Test, "/"); row == "tests/nic" && e.Test != "" {
-			row = strings.Join(parts[:min(2, len(parts))], "/")
+		test := path.Join(row, e.Test)
+		if row == "tests/nic" && e.Test != "" {
+			parts := strings.SplitN(e.Test, "/", 3)
+			row = path.Join(parts[:min(2, len(parts))]...)
 		}
 		if _, line, ok := strings.Cut(e.Output, ".go:"); ok {
 			_, said[test], _ = strings.Cut(strings.TrimSpace(line), ": ")
@@ -81,26 +76,20 @@ func (t *table) read(r io.Reader, name string) error {
 		if e.Action != "pass" && e.Action != "skip" && e.Action != "fail" {
 			continue
 		}
-		inside := below[test]
-		if e.Test != "" && below[above] != "fail" {
-			below[above] = e.Action
+		if above := path.Dir(test); e.Test != "" && cases[above] != "fail" {
+			cases[above] = e.Action
 		}
-		// A test or a package fails by itself if it ends early, or leaves an unclean log.
-		if inside != "" || e.Test == "" {
-			if e.Action != "fail" || inside == "fail" {
-				continue
-			}
+		// A test with cases, or a package, counts itself only if it fails by ending early, or by
+		// leaving an unclean log.
+		if (cases[test] != "" || e.Test == "") && (e.Action != "fail" || cases[test] == "fail") {
+			continue
 		}
-		c := t.cell(name, row)
+		t.add(name, row, e.Action)
 		switch e.Action {
-		case "pass":
-			c.passed++
 		case "skip":
-			c.skipped++
 			t.skipped[row+": "+said[test]]++
 		case "fail":
-			c.failed++
-			t.failed = append(t.failed, name+": "+strings.TrimSpace(test))
+			t.failed = append(t.failed, name+": "+test)
 		}
 	}
 	if !slices.Contains(t.runs, name) {
@@ -109,31 +98,27 @@ func (t *table) read(r io.Reader, name string) error {
 	return nil
 }
 
-func (t *table) cell(run, row string) *cell {
+func (t *table) add(run, row, action string) {
 	if !slices.Contains(t.runs, run) {
 		t.runs = append(t.runs, run)
 	}
 	if !slices.Contains(t.rows, row) {
 		t.rows = append(t.rows, row)
 	}
-	c := t.cells[[2]string{run, row}]
-	if c == nil {
-		c = new(cell)
-		t.cells[[2]string{run, row}] = c
-	}
-	return c
+	t.cases[[3]string{run, row, action}]++
 }
 
-func (c *cell) String() string {
-	switch {
-	case c == nil:
-		return ""
-	case c.failed > 0:
-		return fmt.Sprintf("**%d of %d fail**", c.failed, c.failed+c.passed)
-	case c.skipped > 0:
-		return fmt.Sprintf("%d (%d)", c.passed, c.skipped)
+func (t *table) cell(run, row string) string {
+	of := func(action string) int { return t.cases[[3]string{run, row, action}] }
+	switch passed, skipped, failed := of("pass"), of("skip"), of("fail"); {
+	case failed > 0:
+		return fmt.Sprintf("**%d of %d fail**", failed, failed+passed)
+	case skipped > 0:
+		return fmt.Sprintf("%d (%d)", passed, skipped)
+	case passed > 0:
+		return fmt.Sprint(passed)
 	}
-	return fmt.Sprint(c.passed)
+	return ""
 }
 
 // String returns the table, what has failed, and why cases were skipped.
@@ -143,7 +128,7 @@ func (t *table) String() string {
 	for _, row := range t.rows {
 		fmt.Fprintf(&b, "| %s |", row)
 		for _, run := range t.runs {
-			fmt.Fprintf(&b, " %v |", t.cells[[2]string{run, row}])
+			fmt.Fprintf(&b, " %s |", t.cell(run, row))
 		}
 		b.WriteByte('\n')
 	}

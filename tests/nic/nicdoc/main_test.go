@@ -40,9 +40,9 @@ func TestTable(t *testing.T) {
 | TestLog | **1 of 1 fail** |  |
 | TestPairs |  | 1 |
 
-Failed on kernel 6.12.1-amd64, libmlx5 44.0, Ethernet: tests/nic TestPerftest/ib_send_bw/-s_1
+Failed on kernel 6.12.1-amd64, libmlx5 44.0, Ethernet: tests/nic/TestPerftest/ib_send_bw/-s_1
 
-Failed on kernel 6.12.1-amd64, libmlx5 44.0, Ethernet: tests/nic TestLog
+Failed on kernel 6.12.1-amd64, libmlx5 44.0, Ethernet: tests/nic/TestLog
 
 Skipped, in all runs together:
 
