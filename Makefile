@@ -1,39 +1,43 @@
-# Everything sets itself up: missing Debian packages are installed (with sudo
-# unless root), kernels are fetched into the user's cache once.
+# Each target sets itself up, so that a workflow can run them side by side: it installs missing Debian packages (with
+# sudo unless root), and fetches kernels once into the user's cache.
 
 export CGO_ENABLED ?= 0
+export GO ?= go
+SUDO = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+LAB  = build/lab
+EXEC = -count 1 -exec "$(CURDIR)/$(LAB)"
+LONG = LAB_TIMEOUT=60m $(GO) test -v -timeout 60m $(EXEC)
+ONLY = $(if $(RUN),-run '$(RUN)')
 
-GO      ?= go
-LAB      = build/lab
-SUDO     = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+# What to run: make soak DEVICE=rxe0. ALL=1 adds to the platforms what docs/kernels.md names, as at night.
+KERNELS   = 6.1 6.12 7.3
+KERNEL    = 6.12
+FLAGS     = -short
+DURATION  = 60m
+DEVICE    = rxe0 siw0 soft
+PLATFORMS = linux/arm64 linux/arm linux/s390x darwin/arm64 freebsd/amd64 windows/amd64 $(if $(ALL),linux/ppc64 linux/riscv64 netbsd/amd64 openbsd/amd64)
 
-# Debian packages, by what needs them: the lab; the generator and the tests
-# against C; those on User-mode Linux.
-LAB_DEBS  = qemu-system-x86 kmod iproute2 xz-utils zstd faketime
-TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wget rdmacm-utils ibverbs-utils ibverbs-providers perftest crun iperf3
+# Debian packages, by what needs them: the lab; the generator and the tests against C; arm64.
+DEBS_lab   = qemu-system-x86 kmod iproute2 xz-utils zstd faketime
+DEBS_test  = $(DEBS_lab) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wget rdmacm-utils ibverbs-utils ibverbs-providers perftest crun iperf3
+DEBS_arm64 = $(DEBS_test) qemu-system-arm qemu-user
 
-NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
+# Packages with tests that want a real kernel. What lies deeper in tests than these is programs and their own tests.
+# tests/driver is a module of its own, tests/hosts needs two machines, and tests/nic an adapter.
+LAB_PKGS  = ./cmd/verbs/internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/suites/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
+SOME_PKGS = $(filter-out ./tests/bench/ ./tests/soak/,$(LAB_PKGS))
 
-# Packages with tests that want a real kernel, and the kernels. What lies deeper in tests than
-# these is programs and their own tests. tests/driver is a module of its own, tests/hosts
-# needs two machines, and tests/nic an adapter.
-LAB_PKGS = ./cmd/verbs/internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/suites/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
-KERNELS  = 6.1 6.12 7.3
-KERNEL   = 6.12
-FLAGS    = -short
-
-# Those that make race runs.
-RACE_PKGS = ./uverbs ./cm ./rconn ./rmsg ./rsock ./tests/model
-
-.DEFAULT_GOAL := help
+# What programs import; programs that tests run; packages that use unsafe, or whose tests exercise it.
+LIB_PKGS    = . ./abi ./cm ./mmap ./rconn ./rdmadev ./rdmatest ./rmsg ./provider/... ./rsock ./soft ./uverbs ./verbstest
+PROGRAMS    = ./tests/bench/... ./cmd/verbs ./examples/... ./exporter/cmd/...
+UNSAFE_PKGS = ./abi ./mmap ./provider/... ./internal/engine ./internal/host ./internal/sys ./internal/udp ./soft/... ./uverbs ./cm ./rsock
 
 help: ## show this
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-demo: deps-lab build ## write, read back and compare over RDMA, on a real kernel
+demo: fetch ## write, read back and compare over RDMA, on a real kernel
 	$(LAB) build/verbs demo
 
-# Each part sets itself up, so that a workflow can run the parts side by side.
 test: test-host test-race test-lab test-hosts test-nic bench-quick ## run the tests that a change needs, in a quarter of an hour
 
 test-all: ## run every test: all kernels, long rounds, faults, two machines, races, arm64, the newest C peers
@@ -51,148 +55,77 @@ test-host: deps-test build build/promtool ## run the tests that need no kernel, 
 test-race: ## run the tests of drivers, and random calls of the verbs, under the race detector
 	CGO_ENABLED=1 $(GO) test -race ./provider/... ./tests/model
 
-# One machine runs the packages one after the other. With -short it leaves out what a device
-# in user space has shown.
-test-lab: deps-test build ## run the tests that need a kernel on KERNEL (6.12); with FLAGS= all of them, and long rounds
-	$(LAB) --kernel $(KERNEL) fetch
+# With -short, tests leave out what a device in user space has shown.
+test-lab: deps-test fetch ## run the tests that need a kernel on KERNEL (6.12); with FLAGS= all of them, and long rounds
 	$(LAB) --kernel $(KERNEL) test -timeout 20m $(FLAGS) $(LAB_PKGS)
-	cd tests/driver && GOWORK=off $(GO) test -count 1 -timeout 5m -exec "$(CURDIR)/$(LAB) --kernel $(KERNEL)" .
+	cd tests/driver && LAB_KERNEL=$(KERNEL) GOWORK=off $(GO) test -timeout 5m $(EXEC) .
 
-test-hosts: deps-test build ## run the short tests of two machines on a wire
-	$(LAB) fetch
-	LAB_PEER=6.12 $(GO) test -short -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" ./tests/hosts
+test-kernels: bench-c ## run test-lab on every kernel
+	@.github/each.sh "$(KERNELS)" '$(MAKE) test-lab KERNEL=$$v'
 
-# Debian 12 has rdma-core 44.
-NICS          = connectx connectx-ib
-NIC_USERLANDS = bookworm-security sid
+test-hosts: deps-test fetch ## run the short tests of two machines on a wire
+	LAB_PEER=6.12 $(GO) test -short -timeout 15m $(EXEC) ./tests/hosts
 
-test-nic: deps-test build build/c/libmlx5 ## run C programs and rdma-core's tests on an emulated ConnectX, the shortest pass of each
-	$(LAB) --userland $(firstword $(NIC_USERLANDS)) fetch
-	$(LAB) --nic $(firstword $(NICS)) --userland $(firstword $(NIC_USERLANDS)) test -short -timeout 10m ./cmd/verbs/internal/abicheck ./tests/nic ./provider/mlx5
-	$(LAB) --nic connectx,connectx-ib --userland $(firstword $(NIC_USERLANDS)) test -short -timeout 10m -run TestAdapter ./tests/rdmadev
-
-# Runs go test with $(2) on KERNELS and NICS, and with each of $(1), which are options of the lab. $(3) are the packages, $(4)
-# those on InfiniBand. The table of their results is build/$@.md.
-define nic-table
-@rm -rf build/$@ && mkdir -p build/$@
-@failed=; for k in $(KERNELS); do for u in $(1); do for n in $(NICS); do \
-	run="--kernel $$k $$u --nic $$n"; echo "== $$run"; case $$n in *-ib) pkgs="$(4)";; *) pkgs="$(3)";; esac; $(LAB) --kernel $$k $$u fetch && \
-	$(LAB) $$run test -json $(2) $$pkgs >build/$@/$$k$$u-$$n.json || failed="$$failed$$run\n"; \
-done; done; done; $(GO) run ./tests/nic/nicdoc build/$@/*.json >build/$@.md; cat build/$@.md; test -z "$$failed" || { printf "failed:\n$$failed"; exit 1; }
-endef
+test-nic: deps-test fetch build/c/libmlx5 ## run C programs and rdma-core's tests on an emulated ConnectX, the shortest pass of each
+	$(LAB) --nic connectx --userland bookworm-security test -short -timeout 10m ./cmd/verbs/internal/abicheck ./tests/nic ./provider/mlx5
+	$(LAB) --nic connectx,connectx-ib --userland bookworm-security test -short -timeout 10m -run TestAdapter ./tests/rdmadev
 
 nic: deps-test build ## run them on KERNELS, with releases of libmlx5 and link layers, and write build/nic.md; FLAGS= for all
-	$(call nic-table,$(NIC_USERLANDS:%=--userland=%),$(FLAGS) -timeout $(if $(findstring -short,$(FLAGS)),10m,2h),./tests/nic,./tests/nic)
+	.github/nic.sh table nic "$(KERNELS)" $(FLAGS)
 
-# Packages whose tests run on an adapter, and those that need no address, as on InfiniBand. In place of each device of
-# the lab, tests have the adapter.
-ADAPTER_PKGS = ./provider/mlx5 $(filter-out ./tests/bench/ ./tests/soak/,$(LAB_PKGS))
-IB_PKGS      = ./cmd/verbs/internal/abicheck ./provider/mlx5 ./uverbs ./cmd/verbs/internal/info ./tests/model ./tests/rdmadev ./tests/scenarios
-
-adapter-table: export LABTEST_DEVICE = mlx5_0
 adapter-table: deps-test build build/c/libmlx5 ## run the tests of all packages on an emulated ConnectX, on KERNELS and both link layers, and write build/adapter-table.md; FLAGS= for long rounds
-	$(call nic-table,"",$(FLAGS) -timeout 20m,$(ADAPTER_PKGS),$(IB_PKGS))
+	PKGS="$(SOME_PKGS)" .github/nic.sh table adapter-table "$(KERNELS)" $(FLAGS)
 
-# The last two compare with the newest release of libmlx5, and on InfiniBand.
 adapter: deps-test build build/c/libmlx5 ## run the tests of the driver for ConnectX, and of its faults, on KERNELS with an emulated one
-	@failed=; for k in $(KERNELS); do \
-		run="--kernel $$k --nic connectx"; echo "== $$run"; $(LAB) --kernel $$k fetch && $(LAB) $$run test -timeout 20m ./cmd/verbs/internal/abicheck ./provider/mlx5 && \
-		LABTEST_DEVICE=mlx5_0 $(LAB) $$run test -timeout 20m -run 'TestPingPong$$|TestAdapterRemoval' ./tests/interop ./tests/faults/harness && \
-		$(LAB) --kernel $$k --nic connectx,connectx-ib test -timeout 20m -run TestAdapter ./tests/rdmadev || failed="$$failed $$k"; \
-	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
-	$(LAB) --userland sid fetch
-	$(LAB) --nic connectx --userland sid test -v -timeout 20m -run AgainstC ./provider/mlx5
-	$(LAB) --nic connectx-ib test -v -timeout 20m -run AgainstC ./provider/mlx5
-	$(LAB) --nic connectx-noguid,connectx-noguid test -run TestNoNodeGUID ./cm
-
-test-kernels: bench-c native-go ## run test-lab on every kernel
-	@failed=; for k in $(KERNELS); do \
-		echo "== kernel $$k"; $(MAKE) test-lab KERNEL=$$k || failed="$$failed $$k"; \
-	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
+	.github/nic.sh driver "$(KERNELS)"
 
 # The emulated machine has Debian 12's programs of its architecture.
-ARCH_PKGS = ./abi ./mmap $(filter-out ./tests/bench/ ./tests/soak/,$(LAB_PKGS))
-
-test-arm64: deps-test build ## run the tests that need a kernel on an emulated arm64 machine, and those of the driver for ConnectX with pages of 4 and 16 KiB
-	$(call need,qemu-system-arm)
-	$(call need,qemu-user)
-	for size in 4096 16384; do GOARCH=arm64 $(GO) test $(FLAGS) -count 1 -skip AgainstC -exec "qemu-aarch64 -p $$size" ./provider/mlx5 || exit 1; done
+test-arm64: deps-arm64 build ## run the tests that need a kernel on an emulated arm64 machine, and those of the driver for ConnectX with pages of 4 and 16 KiB
+	@.github/each.sh "4096 16384" 'GOARCH=arm64 $(GO) test $(FLAGS) -count 1 -skip AgainstC -exec "qemu-aarch64 -p $$v" ./provider/mlx5'
 	GOARCH=arm64 $(GO) build -o build/lab-arm64 ./lab/rdmalab
-	GOARCH=arm64 $(GO) build -o build/arm64/ ./tests/bench/... ./cmd/verbs ./examples/... ./exporter/cmd/...
-	LAB_ARCH=arm64 $(LAB) fetch
-	LAB_ARCH=arm64 GOARCH=arm64 $(GO) test $(FLAGS) -p 1 -count 1 -timeout 40m -skip BarrierInstructions -exec "$(CURDIR)/$(LAB)" $(ARCH_PKGS)
+	GOARCH=arm64 $(GO) build -o build/arm64/ $(PROGRAMS)
+	LAB_ARCH=arm64 GOARCH=arm64 $(GO) test $(FLAGS) -p 1 -timeout 40m -skip BarrierInstructions $(EXEC) ./abi ./mmap $(SOME_PKGS)
 
 test-peers: deps-test build ## run the tests against C with the newest release of rdma-core, of Debian sid
-	$(LAB) --userland sid fetch
-	SOFT_PEERS=all LAB_USERLAND=sid $(GO) test $(FLAGS) -count 1 -timeout 30m -exec "$(CURDIR)/$(LAB)" ./tests/interop
+	SOFT_PEERS=all LAB_USERLAND=sid $(GO) test $(FLAGS) -timeout 30m $(EXEC) ./tests/interop
 
 # Modules are fetched, and the toolchain is copied and changed, below build/suites.
 suites: ## run the test suites of net/http, crypto/tls and other projects over package rsock, beside TCP
-	$(GO) test -v -count 1 -timeout 60m $(if $(RUN),-run '$(RUN)') ./tests/suites -suites
+	$(GO) test -v -count 1 -timeout 60m $(ONLY) ./tests/suites -suites
 
 valkey: deps-test build ## load a valkey-server over RDMA, beside TCP and then for 10 minutes, with valkey-go and go-redis
 	cd examples/valkey && $(GO) run ./mkserver "$(CURDIR)/build/valkey-server"
 	$(LAB) --accel dilated --timeout 30m sh examples/valkey/load.sh compare 1s
 	$(LAB) --timeout 30m sh examples/valkey/load.sh last 10m
 
-DURATION = 60m
-DEVICE   = rxe0 siw0 soft
-SEED     = 0
-
 # What Go parses as a duration may name a unit twice.
-soak: deps-lab build ## keep all layers busy for DURATION (60m) on each DEVICE (rxe0 siw0; soft with a bad network)
-	$(LAB) fetch
-	@failed=; for d in $(DEVICE); do \
-		echo "== $$d for $(DURATION)"; \
-		LAB_TIMEOUT=$(DURATION)20m $(GO) test -v -count 1 -timeout $(DURATION)15m -exec "$(CURDIR)/$(LAB)" ./tests/soak \
-			-run "TestSoak/^$$d\$$" -duration $(DURATION) -seed $(SEED) || failed="$$failed $$d"; \
-	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
+soak: fetch ## keep all layers busy for DURATION (60m) on each DEVICE (rxe0 siw0; soft with a bad network)
+	@.github/each.sh "$(DEVICE)" 'LAB_TIMEOUT=$(DURATION)20m $(GO) test -v -timeout $(DURATION)15m $(EXEC) ./tests/soak \
+		-run "TestSoak/^$$v$$" -duration $(DURATION) -seed $(or $(SEED),0)'
 
 race: deps-test build ## vet all code for the race detector, and run the tests of drivers and some of the lab's under it
 	CGO_ENABLED=1 $(GO) vet -race work
 	CGO_ENABLED=1 $(GO) test -race -count 1 ./provider/...
-	CGO_ENABLED=1 $(GO) test -race -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(RACE_PKGS)
+	CGO_ENABLED=1 $(GO) test -race -p 1 -timeout 15m $(EXEC) ./uverbs ./cm ./rconn ./rmsg ./rsock ./tests/model
 
 upstream: deps-test build ## run the programs of docs/upstream, which show defects of the kernel: some crash the lab's machine
-	for k in $(KERNELS); do $(LAB) --kernel $$k fetch || exit 1; done
 	$(GO) test -v -count 1 -timeout 30m ./docs/upstream -lab "$(CURDIR)/$(LAB)"
 
-# What programs import.
-LIB_PKGS = . ./abi ./cm ./mmap ./rconn ./rdmadev ./rdmatest ./rmsg ./provider/... ./rsock ./soft ./uverbs ./verbstest
-
-# Packages that use unsafe, and those whose tests exercise it. Their tests run with the
-# compiler's checks of pointers.
-UNSAFE_PKGS = ./abi ./mmap ./provider/... ./internal/engine ./internal/host ./internal/sys ./internal/udp ./soft/... ./uverbs ./cm ./rsock
-
-# With ALL=1, as at night, all that docs/kernels.md names.
-PLATFORMS = linux/arm64 linux/arm linux/s390x darwin/arm64 freebsd/amd64 windows/amd64 $(if $(ALL),linux/ppc64 linux/riscv64 netbsd/amd64 openbsd/amd64)
-
 lint: vet-platforms ## gofmt, modules, vet, staticcheck, other platforms, known vulnerabilities
-	@test -z "$$(gofmt -l .)" || { gofmt -l . ; echo "run gofmt -w on these"; exit 1; }
-	@mkdir -p build
-	GO=$(GO) .github/modules.sh -diff
-	cd tests/driver && GOWORK=off $(GO) mod tidy -diff
-	$(GO) vet work
-	$(GO) tool staticcheck work
-	@if curl -sSfm 10 -o /dev/null https://vuln.go.dev/index/db.json; then \
-		$(GO) run golang.org/x/vuln/cmd/govulncheck@latest work; s=$$?; test $$s -ne 3 || exit $$s; \
-	else echo "govulncheck skipped: its database cannot be reached"; fi
+	.github/lint.sh
 
 tidy: ## go mod tidy, of all modules
-	GO=$(GO) .github/modules.sh -tidy
-	cd tests/driver && GOWORK=off $(GO) mod tidy
+	.github/modules.sh -tidy
 
+# Where the kernel runs no 386 programs, the tests for it are only built.
 test-builds: ## run the tests that need no kernel with checks of pointers, without the kernel's devices, and on 386
-	@mkdir -p build
-	@echo "$(GO) test -d=checkptr"; $(GO) test -gcflags=github.com/goverbs/verbs/...=-d=checkptr -skip AgainstC $(UNSAFE_PKGS) >build/checkptr.txt 2>&1 || { cat build/checkptr.txt; exit 1; }
+	$(GO) test -gcflags=github.com/goverbs/verbs/...=-d=checkptr -skip AgainstC $(UNSAFE_PKGS)
 	$(GO) test -tags nordma ./internal/host ./internal/udp ./soft/...
-	@GOARCH=386 $(GO) test -c -o build/386.test .; exec=; \
-	build/386.test -test.run '^$$' >build/386.txt 2>&1 || { grep -q "ormat error" build/386.txt && exec="-exec true" && echo "this kernel runs no 386 programs: they are only built"; }; \
-	echo "GOARCH=386 $(GO) test $$exec"; GOARCH=386 $(GO) test $$exec -skip AgainstC $(LIB_PKGS) >build/386.txt 2>&1 || { cat build/386.txt; exit 1; }
+	GOARCH=386 $(GO) test $$(GOARCH=386 $(GO) test -run '^$$' . >/dev/null || echo -exec true) -skip AgainstC $(LIB_PKGS)
 
 # The root package is for programs on every system.
 vet-platforms: ## vet the packages that programs import, and the command, for PLATFORMS
-	@for p in $(PLATFORMS); do echo "go vet for $$p"; GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) vet $(LIB_PKGS) ./cmd/verbs $(if $(ALL),./exporter/...) || exit 1; done
+	@.github/each.sh "$(PLATFORMS)" 'GOOS=$${v%/*} GOARCH=$${v#*/} $(GO) vet $(LIB_PKGS) ./cmd/verbs $(if $(ALL),./exporter/...)'
 	GOOS=plan9 GOARCH=amd64 $(GO) build .
 
 cover: ## measure what the tests on a device in user space cover, into build/cover.out
@@ -200,97 +133,48 @@ cover: ## measure what the tests on a device in user space cover, into build/cov
 	$(GO) test -short -coverprofile build/cover.out -coverpkg ./... ./...
 	$(GO) tool cover -func build/cover.out >build/cover.txt && tail -n 1 build/cover.txt
 
-BASE    = origin/main
-APIDIFF = $(GO) run golang.org/x/exp/cmd/apidiff@v0.0.0-20261113113407-e3970619a1a4 -m
-
 api-diff: ## list how the API differs from that of the commit BASE (origin/main), into build/api.txt
-	@mkdir -p build && rm -rf build/base && git worktree prune
-	git worktree add -q --detach build/base $(BASE)
-	cd build/base && GOWORK=off $(APIDIFF) -w ../base.api github.com/goverbs/verbs
-	git worktree remove --force build/base
-	GOWORK=off $(APIDIFF) build/base.api github.com/goverbs/verbs >build/api.txt
-	@cat build/api.txt
+	.github/api-diff.sh $(or $(BASE),origin/main)
 
-FUZZTIME = 10s
-
-# New inputs are minimized a little only: by default that takes up to a minute
-# each, in which nothing else is tried. Before Go 1.27 a fuzz test may fail for
-# nothing but the end of its time (golang/go#75804).
 fuzz: ## run every fuzz test for FUZZTIME (10s), one after the other
-	@mkdir -p build
-	@$(GO) test -list '^Fuzz' work | awk '/^Fuzz/ { tests = tests " " $$1 } /^ok/ { n = split(tests, t, " "); for (i = 1; i <= n; i++) print $$2, t[i]; tests = "" }' >build/fuzz.txt
-	@test -s build/fuzz.txt
-	@while read -r pkg fuzz; do \
-		echo "== $$pkg $$fuzz"; \
-		$(GO) test -run '^$$' -fuzz "^$$fuzz\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$pkg >build/fuzz-log.txt 2>&1 </dev/null || \
-		{ grep -q '^    context deadline exceeded$$' build/fuzz-log.txt && ! grep -q 'Failing input' build/fuzz-log.txt; } || \
-		{ cat build/fuzz-log.txt; exit 1; }; \
-		grep execs build/fuzz-log.txt | tail -n 1; \
-	done <build/fuzz.txt
+	.github/fuzz.sh $(or $(FUZZTIME),10s)
 
-faults: deps-test build ## cause faults under load, all or RUN=TestKill/rxe0/rmsg
-	$(LAB) fetch
-	FAULTS=all LAB_TIMEOUT=60m $(GO) test -v -count 1 -timeout 60m $(if $(RUN),-run '$(RUN)') -exec "$(CURDIR)/$(LAB)" ./tests/faults/harness
+faults: deps-test fetch ## cause faults under load, all or RUN=TestKill/rxe0/rmsg
+	FAULTS=all $(LONG) $(ONLY) ./tests/faults/harness
 
 hosts: deps-test build ## put two machines on a wire and cause faults there, all or RUN=TestNetem/rxe
-	@for pair in 6.1/7.3 6.12/6.1; do \
-		echo "== kernels $$pair"; \
-		LAB_KERNEL=$${pair%/*} LAB_PEER=$${pair#*/} LAB_TIMEOUT=60m \
-		$(GO) test -v -count 1 -timeout 60m $(if $(RUN),-run '$(RUN)') -exec "$(CURDIR)/$(LAB)" ./tests/hosts || exit 1; \
-	done
-	LAB_NIC=connectx LAB_PEER=6.12 LAB_TIMEOUT=60m \
-	$(GO) test -v -count 1 -timeout 60m -run '$(if $(RUN),$(RUN),TestConnectX|TestCheck|TestPingMesh)' -exec "$(CURDIR)/$(LAB)" ./tests/hosts
+	LAB_KERNEL=6.1 LAB_PEER=7.3 $(LONG) $(ONLY) ./tests/hosts
+	LAB_KERNEL=6.12 LAB_PEER=6.1 $(LONG) $(ONLY) ./tests/hosts
+	LAB_NIC=connectx LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run 'TestConnectX|TestCheck|TestPingMesh') ./tests/hosts
 
 generate: deps-test ## regenerate package abi, and the layouts of the emulated adapter
 	$(GO) generate ./abi ./lab/connectx/internal/ifc
 
-# What fails is "not measured" on the page.
+# Runs $(2), which records figures in build/$@, for the part $(1) of the page: what fails is "not measured" there.
+define bench
+	@rm -rf build/$@ && mkdir -p build/$@
+	@export LAB_WRITE="$(CURDIR)/build/$@" BENCH_RECORDS="$(CURDIR)/build/$@"; $(2); s=$$?; $(GO) run ./tests/bench/benchdoc $(1) build/$@ && exit $$s
+endef
+
 bench: deps-test build bench-c ## measure in the lab with dilated time, beside C, and write docs/benchmarks.md
-	@rm -rf build/bench && mkdir -p build/bench
-	$(LAB) fetch
-	@export LAB_ACCEL=dilated LAB_MEM=4096 LAB_TIMEOUT=60m LAB_WRITE="$(CURDIR)/build/bench" BENCH_RECORDS="$(CURDIR)/build/bench"; \
-	$(GO) test -v -count 1 -timeout 60m -exec "$(CURDIR)/$(LAB)" ./tests/bench -reps 20 -lasting 40ms; s=$$?; \
-	$(GO) run ./tests/bench/benchdoc lab build/bench && exit $$s
+	$(call bench,lab,LAB_ACCEL=dilated LAB_MEM=4096 $(LONG) ./tests/bench -reps 20 -lasting 40ms)
 
-bench-native: deps-native build bench-c native-go ## measure posting and polling at full speed, beside libibverbs and cgo, and write docs/benchmarks.md
-	@rm -rf build/bench-native && mkdir -p build/bench-native
+bench-native: deps-test build bench-c ## measure posting and polling at full speed, beside libibverbs and cgo, and write docs/benchmarks.md
 	CGO_ENABLED=1 $(GO) build -tags bench_cgo -o build/native-cgo ./tests/bench/native
-	LAB_KERNEL=uml $(LAB) fetch
-	@export LAB_KERNEL=uml LAB_TIMEOUT=60m LAB_WRITE="$(CURDIR)/build/bench-native" BENCH_RECORDS="$(CURDIR)/build/bench-native"; \
-	$(GO) test -v -count 1 -timeout 60m -run TestNative -exec "$(CURDIR)/$(LAB)" ./tests/bench -native -reps 30; s=$$?; \
-	$(GO) run ./tests/bench/benchdoc native build/bench-native && exit $$s
+	$(call bench,native,LAB_KERNEL=uml $(LONG) -run TestNative ./tests/bench -native -reps 30)
 
-bench-mlx5: deps-native build build/c/mlx5 ## measure posting and polling on mlx5 without an adapter, beside libmlx5, and write docs/benchmarks.md
-	@rm -rf build/bench-mlx5 && mkdir -p build/bench-mlx5
-	@export BENCH_RECORDS="$(CURDIR)/build/bench-mlx5"; \
-	$(GO) test -v -count 1 -timeout 10m -run TestMLX5 ./tests/bench -native -reps 60; s=$$?; \
-	$(GO) run ./tests/bench/benchdoc adapter build/bench-mlx5 && exit $$s
+bench-mlx5: deps-test build build/c/mlx5 ## measure posting and polling on mlx5 without an adapter, beside libmlx5, and write docs/benchmarks.md
+	$(call bench,adapter,$(GO) test -v -count 1 -run TestMLX5 ./tests/bench -native -reps 60)
 
-bench-quick: deps-lab build native-go ## count the instructions of posting and polling, and fail if there are 5 % more than recorded
-	@rm -rf build/bench-quick && mkdir -p build/bench-quick
-	$(LAB) fetch
-	@LAB_ACCEL=icount LAB_WRITE="$(CURDIR)/build/bench-quick" BENCH_RECORDS="$(CURDIR)/build/bench-quick" \
-	$(GO) test -count 1 -run 'TestNative|TestMLX5' -exec "$(CURDIR)/$(LAB)" ./tests/bench -counted
-	$(GO) run ./tests/bench/benchdoc check counted build/bench-quick
+bench-quick: fetch ## count the instructions of posting and polling, and fail if there are 5 % more than recorded
+	$(call bench,check counted,LAB_ACCEL=icount $(GO) test $(EXEC) -run 'TestNative|TestMLX5' ./tests/bench -counted)
 
-# The program that rings no doorbell.
-native-go:
-	$(GO) vet $(MUTE) ./provider ./tests/bench/native
-	$(GO) build $(MUTE) -o build/native-go ./tests/bench/native
-
-MUTE = -overlay tests/bench/native/testdata/overlay.json
-
-# The C programs that stand beside those of tests/bench. The emulated machine would take long
-# to compile them.
+# C programs beside the library's. The emulated machine would take long to compile them.
+vpath %.c tests/bench/c provider/mlx5/testdata
 bench-c: $(patsubst tests/bench/c/%.c,build/c/%,$(wildcard tests/bench/c/*.c))
-
-build/c/%: tests/bench/c/%.c $(wildcard tests/bench/c/*.h)
+build/c/%: %.c $(wildcard tests/bench/c/*.h)
 	@mkdir -p build/c
-	gcc -O2 -Wall -Werror -o $@ $< -lrdmacm -libverbs
-
-build/c/libmlx5: provider/mlx5/testdata/libmlx5.c
-	@mkdir -p build/c
-	gcc -O2 -Wall -Werror -o $@ $< -lmlx5 -libverbs
+	gcc -O2 -Wall -Werror -o $@ $< -Wl,--as-needed -lrdmacm -lmlx5 -libverbs
 
 # Debian's package would also start a server.
 build/promtool:
@@ -298,47 +182,24 @@ build/promtool:
 	cd build/prometheus && { apt-get download prometheus || { $(SUDO) apt-get update && apt-get download prometheus; } } && dpkg-deb -x prometheus_*.deb .
 	mv build/prometheus/usr/bin/promtool $@ && rm -r build/prometheus
 
-build: ## build the programs into build/
-	@mkdir -p build
-	$(GO) build -o $(LAB) ./lab/rdmalab
-	$(GO) build -o build/ ./tests/bench/... ./cmd/verbs ./examples/... ./exporter/cmd/...
+# The kernel, before tests whose time is limited.
+fetch: deps-lab build
+	$(LAB) --kernel $(KERNEL) fetch
 
-# Programs without C, and for RDMA in the kernel the lab and the exporter too. SBOM lists the modules that a binary has.
-RELEASE   = linux/amd64 linux/arm64 darwin/arm64 windows/amd64
-SBOM      = $(GO) run github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0 bin -json -noserial -notimestamp -std -version v$(shell sed -n 's/^const Version = "\(.*\)"$$/\1/p' version.go)
-RELEASEGO = GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags='-s -w' -o $(CURDIR)/build/release/
+# native-go is the program that rings no doorbell.
+build: ## build the programs into build/
+	$(GO) build -o build/ $(PROGRAMS)
+	$(GO) build -o $(LAB) ./lab/rdmalab
+	$(GO) build -overlay tests/bench/native/testdata/overlay.json -o build/native-go ./tests/bench/native
 
 release: ## build the programs of a release, with their parts and checksums, into build/release
-	rm -rf build/release && mkdir -p build/release
-	GO=$(GO) .github/modules.sh
-	@set -e; for p in $(RELEASE); do \
-		export GOOS=$${p%/*} GOARCH=$${p#*/}; name=$$GOOS-$$GOARCH$$(test $$GOOS != windows || echo .exe); echo "$$p"; \
-		(cd cmd/verbs && $(RELEASEGO)verbs-$$name -modfile $(CURDIR)/build/mod/cmd-verbs.mod .); test $$GOOS = linux || continue; \
-		(cd lab && $(RELEASEGO)rdmalab-$$name -modfile $(CURDIR)/build/mod/lab.mod ./rdmalab); \
-		(cd exporter && $(RELEASEGO)verbs-exporter-$$name -modfile $(CURDIR)/build/mod/exporter.mod ./cmd/verbs-exporter); \
-	done
-	@$(if $(SBOM),for f in build/release/*-linux-*; do $(SBOM) -output $$f.cdx.json $$f || exit 1; done)
-	cd build/release && sha256sum * >SHA256SUMS
+	.github/release.sh
 
 release-check: release ## try a release: build it twice, check it, install and import the module from a proxy in a folder
-	GO=$(GO) .github/release-check.sh
+	.github/release-check.sh
 
-clean: ## remove what was built
-	rm -rf build
+# The packages are looked up first, so that nothing is done, and no password asked, when they are there.
+deps-%:
+	@dpkg -s $(DEBS_$*) >/dev/null 2>&1 || { $(SUDO) apt-get update && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -y --no-install-recommends $(DEBS_$*); }
 
-# The packages are looked up first, so that nothing is done, and no password
-# asked, when they are there.
-define need
-@dpkg -s $(1) >/dev/null 2>&1 || { $(SUDO) apt-get update && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -y --no-install-recommends $(1); }
-endef
-
-deps-lab:
-	$(call need,$(LAB_DEBS))
-
-deps-test:
-	$(call need,$(TEST_DEBS))
-
-deps-native:
-	$(call need,$(NATIVE_DEBS))
-
-.PHONY: help demo test test-all test-host test-race test-builds test-lab test-hosts test-nic nic adapter test-kernels test-arm64 test-peers suites valkey soak race lint tidy vet-platforms cover api-diff upstream fuzz hosts faults adapter-table generate bench bench-native bench-mlx5 bench-quick native-go bench-c build release release-check clean deps-lab deps-test deps-native
+.PHONY: $(shell sed -nE 's/^([a-z0-9-]+):.*## .*/\1/p' Makefile) bench-c fetch

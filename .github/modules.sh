@@ -2,7 +2,7 @@
 # Writes go.mod and go.sum of each module of go.work to build/mod/DIR.mod and .sum, with the modules of this
 # checkout in place of released ones: for builds without the workspace, by -modfile. The go.mod files
 # themselves have no replace directives, with which go install would refuse them. With -tidy, it runs go mod tidy
-# on all modules; with -diff, it fails where that would change something.
+# on all modules, and on tests/driver, which go.work does not have; with -diff, it fails where that would change something.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go=${GO:-go}
@@ -32,3 +32,7 @@ for dir in $dirs; do
 		;;
 	esac
 done
+case ${1-} in
+-diff) (cd tests/driver && GOWORK=off $go mod tidy -diff) ;;
+-tidy) (cd tests/driver && GOWORK=off $go mod tidy) ;;
+esac

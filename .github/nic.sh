@@ -1,0 +1,61 @@
+#!/bin/sh
+# Runs tests on an emulated ConnectX, on each kernel of a list:
+#
+#	nic.sh driver "KERNEL ..."                  those of its driver and its faults
+#	nic.sh table nic "KERNEL ..." [FLAG ...]    those of tests/nic, with releases of libmlx5 and link layers
+#	nic.sh table adapter-table "KERNEL ..." [FLAG ...]
+#	                                            those of PKGS, in which the adapter replaces each device of the lab
+#
+# A table of the results is then build/nic.md or build/adapter-table.md.
+failed=
+lab() { build/lab --kernel "$kernel" --nic "$@"; }
+
+driver() {
+	for kernel in $1; do
+		echo "== $kernel"
+		build/lab --kernel "$kernel" fetch &&
+			lab connectx test -timeout 20m ./cmd/verbs/internal/abicheck ./provider/mlx5 &&
+			LABTEST_DEVICE=mlx5_0 lab connectx test -timeout 20m -run 'TestPingPong$|TestAdapterRemoval' ./tests/interop ./tests/faults/harness &&
+			lab connectx,connectx-ib test -timeout 20m -run TestAdapter ./tests/rdmadev || failed="$failed $kernel"
+	done
+	# The newest release of libmlx5, InfiniBand, and adapters without a GUID.
+	kernel=6.12
+	lab connectx --userland sid test -v -timeout 20m -run AgainstC ./provider/mlx5 || failed="$failed sid"
+	lab connectx-ib test -v -timeout 20m -run AgainstC ./provider/mlx5 || failed="$failed ib"
+	lab connectx-noguid,connectx-noguid test -run TestNoNodeGUID ./cm || failed="$failed noguid"
+}
+
+table() {
+	name=$1 kernels=$2 limit=20m userlands=-
+	shift 2
+	case $name in
+	nic)
+		userlands="bookworm-security sid" limit=2h pkgs=./tests/nic ib_pkgs=./tests/nic
+		case " $* " in *" -short "*) limit=10m ;; esac
+		;;
+	*) # on InfiniBand the adapter has no address
+		export LABTEST_DEVICE=mlx5_0
+		pkgs="./provider/mlx5 $PKGS"
+		ib_pkgs="./cmd/verbs/internal/abicheck ./provider/mlx5 ./uverbs ./cmd/verbs/internal/info ./tests/model ./tests/rdmadev ./tests/scenarios"
+		;;
+	esac
+	rm -rf "build/$name"
+	mkdir -p "build/$name"
+	for kernel in $kernels; do
+		for userland in $userlands; do
+			export LAB_USERLAND="${userland#-}"
+			for nic in connectx connectx-ib; do
+				run=$kernel${LAB_USERLAND:+-$LAB_USERLAND}-$nic p=$pkgs
+				[ $nic = connectx ] || p=$ib_pkgs
+				echo "== $run"
+				# shellcheck disable=SC2086 # packages are words
+				build/lab --kernel "$kernel" fetch && lab $nic test -json "$@" -timeout $limit $p >"build/$name/$run.json" || failed="$failed $run"
+			done
+		done
+	done
+	"${GO:-go}" run ./tests/nic/nicdoc "build/$name"/*.json >"build/$name.md"
+	cat "build/$name.md"
+}
+
+"$@"
+test -z "$failed" || { echo "failed on:$failed"; exit 1; }
