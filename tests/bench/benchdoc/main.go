@@ -46,7 +46,7 @@ func main() {
 // figures returns the name of the file of all figures.
 func figures(docs string) string { return filepath.Join(docs, "benchmarks.json") }
 
-// collect records what the tests of a part left in dir, in place of its earlier figures.
+// collect replaces the figures of a part by those that tests left in dir.
 func collect(docs, of, dir string) error {
 	all, err := record.Read(figures(docs))
 	if err != nil {

@@ -30,7 +30,7 @@ func lineOf(all record.Results, g record.Group, w record.Work, device string) (r
 	return record.Line{}, false
 }
 
-// tables returns the tables of the page: that of the lines, and where they were measured.
+// tables returns the tables of the page: the lines, and where they were measured.
 func tables(all record.Results) string {
 	var b strings.Builder
 	table(&b, all, devices, record.Lab, record.Native)

@@ -1,4 +1,4 @@
-// What the programs on librdmacm share: ends, connections, clocks and memory.
+// What the programs on librdmacm share: connections, clocks and memory.
 #include <errno.h>
 #include <netdb.h>
 #include <pthread.h>
@@ -68,7 +68,7 @@ static inline void ready(void)
 }
 
 // again waits for the order to measure once more, a line of the standard input. It
-// returns 0 at the end of that.
+// returns 0 at its end.
 static inline int again(void)
 {
 	int c;
@@ -79,7 +79,7 @@ static inline int again(void)
 	return 0;
 }
 
-// measured ends what is printed of one measurement.
+// measured ends the output of a measurement.
 static inline void measured(void)
 {
 	printf("\n");

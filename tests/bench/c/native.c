@@ -16,7 +16,7 @@ static struct series sends[] = { { "post_send", 1 }, { "post_send", 16 } };
 static struct series polls[] = { { "poll", 1 }, { "poll", 16 } };
 static struct series empty[] = { { "poll_empty", 1 } };
 
-static struct end client, server;
+static struct conn client, server;
 static int sent, received; // completions
 
 static void add(struct series *s, uint64_t start)

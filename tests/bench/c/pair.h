@@ -52,7 +52,7 @@ static uint64_t tsc(void)
 	return t;
 }
 
-struct end {
+struct conn {
 	struct rdma_cm_id *id;
 	struct ibv_cq *send_cq, *recv_cq;
 	struct ibv_mr *mr;
@@ -62,8 +62,8 @@ struct end {
 	struct ibv_wc wc[MOST];
 };
 
-// prepare gives an end its queues, memory and requests.
-static void prepare(struct end *e, struct rdma_cm_id *id)
+// prepare gives a connection its queues, memory and requests.
+static void prepare(struct conn *e, struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr attr = {
 		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 },
@@ -90,7 +90,7 @@ static void prepare(struct end *e, struct rdma_cm_id *id)
 }
 
 // batch links the first n requests.
-static void batch(struct end *e, int n)
+static void batch(struct conn *e, int n)
 {
 	for (int i = 0; i < MOST; i++) {
 		e->send[i].next = i + 1 < n ? &e->send[i + 1] : NULL;
@@ -98,7 +98,7 @@ static void batch(struct end *e, int n)
 	}
 }
 
-static void connect_pair(const char *addr, const char *port, struct end *client, struct end *server)
+static void connect_pair(const char *addr, const char *port, struct conn *client, struct conn *server)
 {
 	struct rdma_conn_param param = conn_param(NULL, 0);
 	struct rdma_event_channel *cch = new_channel(), *sch = new_channel();

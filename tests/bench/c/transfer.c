@@ -37,7 +37,7 @@ struct work {
 	uint32_t rate, op, events, size, n, list;
 };
 
-struct end {
+struct conn {
 	struct rdma_cm_id *id;
 	struct ibv_pd *pd;
 	struct ibv_comp_channel *channel;
@@ -61,8 +61,8 @@ struct end {
 	uint32_t got;           // messages, in a round
 };
 
-// prepare gives an end its memory and queues, and makes its requests.
-static void prepare(struct end *e, struct rdma_cm_id *id)
+// prepare gives a connection its memory and queues, and makes its requests.
+static void prepare(struct conn *e, struct rdma_cm_id *id)
 {
 	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 	struct ibv_qp_init_attr attr = {
@@ -104,7 +104,7 @@ static void prepare(struct end *e, struct rdma_cm_id *id)
 }
 
 // meet makes the requests, now that it is known where the peer's memory is.
-static void meet(struct end *e)
+static void meet(struct conn *e)
 {
 	static const enum ibv_wr_opcode opcodes[] = { IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD };
 	struct ibv_send_wr wr = { .opcode = opcodes[e->work.op], .sg_list = &e->sge, .num_sge = 1 };
@@ -132,7 +132,7 @@ static void meet(struct end *e)
 		e->wrs[i] = wr;
 }
 
-static void release(struct end *e)
+static void release(struct conn *e)
 {
 	ibv_ack_cq_events(e->send_cq, e->send_events);
 	ibv_ack_cq_events(e->recv_cq, e->recv_events);
@@ -147,7 +147,7 @@ static void release(struct end *e)
 }
 
 // poll_cq takes up to n completions into e->wc.
-static int poll_cq(struct end *e, struct ibv_cq *cq, int n)
+static int poll_cq(struct conn *e, struct ibv_cq *cq, int n)
 {
 	int got = ibv_poll_cq(cq, n, e->wc);
 
@@ -162,7 +162,7 @@ static int poll_cq(struct end *e, struct ibv_cq *cq, int n)
 }
 
 // await waits for completions, at least one and at most n.
-static int await(struct end *e, struct ibv_cq *cq, int n, int sleep)
+static int await(struct conn *e, struct ibv_cq *cq, int n, int sleep)
 {
 	int got, armed = 0;
 
@@ -189,7 +189,7 @@ static const char *ops[] = { "send", "write", "read", "add" };
 // post posts the next n messages with one call. The last of all, the last before those
 // that are measured, and four of those in flight are signaled; the ID is how many have been posted
 // with it.
-static void post(struct end *e, uint32_t n)
+static void post(struct conn *e, uint32_t n)
 {
 	struct ibv_send_wr *last = &e->wrs[n - 1], *bad;
 	uint32_t before = e->posted;
@@ -208,7 +208,7 @@ static void post(struct end *e, uint32_t n)
 }
 
 // post_word posts a SEND of a number, or with addr a WRITE.
-static void post_word(struct end *e, uint32_t word, uint64_t addr)
+static void post_word(struct conn *e, uint32_t word, uint64_t addr)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)&word, .length = sizeof(word) };
 	struct ibv_send_wr *bad, wr = {
@@ -222,13 +222,13 @@ static void post_word(struct end *e, uint32_t word, uint64_t addr)
 }
 
 // reap takes completions of what was posted, at least one and at most n.
-static void reap(struct end *e, int n, int sleep)
+static void reap(struct conn *e, int n, int sleep)
 {
 	e->signaled -= await(e, e->send_cq, n, sleep);
 }
 
 // take takes messages, at least one and at most n, and offers their receives again.
-static void take(struct end *e, int n, int sleep)
+static void take(struct conn *e, int n, int sleep)
 {
 	struct ibv_recv_wr *bad, *last, *next;
 
@@ -242,7 +242,7 @@ static void take(struct end *e, int n, int sleep)
 }
 
 // put sends message i of a latency test. Once in PERIOD it takes a completion.
-static void put(struct end *e, uint32_t i)
+static void put(struct conn *e, uint32_t i)
 {
 	if (e->work.op == WRITE)
 		e->out[e->work.size - 1] = i + 1;
@@ -252,7 +252,7 @@ static void put(struct end *e, uint32_t i)
 }
 
 // get waits until message i has been received, or written.
-static void get(struct end *e, uint32_t i)
+static void get(struct conn *e, uint32_t i)
 {
 	volatile char *last = e->in + e->work.size - 1;
 
@@ -263,7 +263,7 @@ static void get(struct end *e, uint32_t i)
 			;
 }
 
-static void ask(struct end *e, uint32_t *took)
+static void ask(struct conn *e, uint32_t *took)
 {
 	uint64_t last = now(), t;
 
@@ -282,7 +282,7 @@ static void ask(struct end *e, uint32_t *took)
 	}
 }
 
-static void answer(struct end *e)
+static void answer(struct conn *e)
 {
 	for (uint32_t i = 0; i < e->work.n; i++) {
 		get(e, i);
@@ -291,7 +291,7 @@ static void answer(struct end *e)
 }
 
 // stream sends all, as far as the queues take it and the peer receives, until the peer has all.
-static void stream(struct end *e)
+static void stream(struct conn *e)
 {
 	uint32_t n = e->work.n, list = e->work.list, completed = 0;
 
@@ -317,7 +317,7 @@ static void stream(struct end *e)
 }
 
 // drink receives all, and tells the sender.
-static void drink(struct end *e)
+static void drink(struct conn *e)
 {
 	uint32_t told = 0;
 
@@ -333,7 +333,7 @@ static void drink(struct end *e)
 }
 
 // tell says whether a round follows, and waits until all is sent.
-static void tell(struct end *e, uint32_t more)
+static void tell(struct conn *e, uint32_t more)
 {
 	post_word(e, more, 0);
 	while (e->signaled)
@@ -341,7 +341,7 @@ static void tell(struct end *e, uint32_t more)
 }
 
 // hear waits until the peer says whether a round follows, and prepares for it.
-static uint32_t hear(struct end *e)
+static uint32_t hear(struct conn *e)
 {
 	uint32_t more;
 
@@ -360,7 +360,7 @@ static void serve(struct addrinfo *at)
 	listen_at(listening, at);
 	ready();
 	for (;;) {
-		struct end e = { 0 };
+		struct conn e = { 0 };
 		struct rdma_cm_id *id = expect(listening, RDMA_CM_EVENT_CONNECT_REQUEST, &e.work, sizeof(e.work));
 		struct rdma_event_channel *own = new_channel();
 		struct rdma_conn_param param = conn_param(&e.mine, sizeof(e.mine));
@@ -383,7 +383,7 @@ static void serve(struct addrinfo *at)
 	}
 }
 
-static void dial(struct end *e, struct addrinfo *to)
+static void dial(struct conn *e, struct addrinfo *to)
 {
 	struct rdma_event_channel *ch = new_channel();
 
@@ -404,7 +404,7 @@ static void dial(struct end *e, struct addrinfo *to)
 }
 
 // measure does the work once, and prints how long it took.
-static void measure(struct end *e, uint32_t *took)
+static void measure(struct conn *e, uint32_t *took)
 {
 	tell(e, 1);
 	hear(e);
@@ -422,7 +422,7 @@ static void measure(struct end *e, uint32_t *took)
 
 int main(int argc, char **argv)
 {
-	struct end e = { 0 };
+	struct conn e = { 0 };
 	uint32_t *took;
 
 	if (argc == 4 && !strcmp(argv[1], "-s"))

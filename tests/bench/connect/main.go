@@ -25,7 +25,7 @@ var options = cm.Options{
 	InitiatorDepth:     1,
 }
 
-// pause is how long the peer has to tear down what is left of a round.
+// pause is the time for the peer to tear down the connections of a round.
 const pause = 5 * time.Millisecond
 
 func main() { self.Main("connect", "N P", serve, client) }

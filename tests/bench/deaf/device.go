@@ -76,8 +76,8 @@ func (d *Device) Mmap(_ int64, length int) ([]byte, syscall.Errno) {
 	return b.Bytes(), 0
 }
 
-// Complete writes the completions of n requests that follow each other, of which the first has the
-// counter. They are of the opcode wqe, in CQEs of the opcode cqe.
+// Complete writes the completions of n successive requests of the opcode wqe, in CQEs of the opcode
+// cqe. counter is the first request's.
 func (c *CQ) Complete(n int, cqe, wqe uint8, counter uint16, length uint32) {
 	be, last := binary.BigEndian, uint32(len(c.ring)/cqeSize)
 	for ; n > 0; n-- {
@@ -198,7 +198,7 @@ func (d *Device) handle() uint64 {
 	return uint64(d.handles)
 }
 
-// events is a file of events, of which there are none.
+// events is a file without events.
 type events struct {
 	host.Unsupported
 	host.Readiness

@@ -7,7 +7,7 @@ package main
 #cgo LDFLAGS: -lrdmacm -libverbs -Wl,--export-dynamic
 #include "pair.h"
 
-struct end client, server;
+struct conn client, server;
 struct ibv_send_wr *bad_send;
 struct ibv_recv_wr *bad_recv;
 

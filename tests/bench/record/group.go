@@ -9,7 +9,7 @@ type Group struct {
 	Works []Work
 }
 
-// Work is what a line of a group compares, on each device.
+// Work is a line of a group, on each device.
 type Work struct {
 	Name    string
 	Beside  string // what Go is compared with

@@ -16,8 +16,8 @@ import (
 	_ "github.com/goverbs/verbs/soft" // the programs run on VERBS_SOFT as well
 )
 
-// Main runs a program whose arguments are -s ADDR PORT, to serve, or those of a client: options, and
-// then ADDR PORT and as many as words names.
+// Main runs a program: a server with the arguments -s ADDR PORT, or a client with ADDR PORT and as
+// many more as words names.
 func Main(name, words string, serve func(addr string) error, client func(addr string, args []string) error) {
 	log.SetFlags(0)
 	log.SetPrefix(name + ": ")

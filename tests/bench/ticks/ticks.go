@@ -43,7 +43,7 @@ func (t *Meter) Measure(rounds int, round func(i int) error) (allocs uint64, err
 	}
 	start, ticks := time.Now(), tsc.Read()
 	for i := range rounds {
-		if i == 1 { // what is allocated only once, has been
+		if i == 1 { // one-time allocations are done
 			runtime.ReadMemStats(&before)
 		}
 		if err := round(i); err != nil {
