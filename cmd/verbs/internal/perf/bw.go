@@ -8,7 +8,6 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
-	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 )
 
 // bw sends as fast as the queues accept requests, or receives, or both.
@@ -25,11 +24,11 @@ type bw struct {
 	took     time.Duration
 }
 
-// The ID of a send holds the number of its lane, and above it how many messages
-// the lane has posted including this one; the ID of a credit has creditID set.
+// The ID of a send holds the number of its queue, and above it how many messages
+// the queue has posted including this one; the ID of a credit has creditID set.
 const (
-	laneBits = 16
-	creditID = 1 << 63
+	queueBits = 16
+	creditID  = 1 << 63
 )
 
 func newBW(s *session) *bw {
@@ -37,28 +36,28 @@ func newBW(s *session) *bw {
 	if s.credits() {
 		b.credited = s.quantum()
 	}
-	for _, l := range s.lanes {
-		l.target = uint64(s.Iters)
+	for _, q := range s.queues {
+		q.target = uint64(s.Iters)
 		if s.Duration > 0 {
-			l.target = 1 << 46
+			q.target = 1 << 46
 		}
 	}
 	return b
 }
 
 // run returns when all messages have been sent, and all of the peer's received.
-func (b *bw) run() (time.Duration, *latency.Histogram, error) {
+func (b *bw) run() (time.Duration, error) {
 	b.start = time.Now()
 	if b.Duration > 0 {
 		defer time.AfterFunc(b.Duration, func() { b.expired.Store(true) }).Stop()
 	}
 	if !b.sending {
 		if err := b.finish(); err != nil {
-			return 0, nil, err
+			return 0, err
 		}
 	}
 	err := b.loop()
-	return b.took, nil, err
+	return b.took, err
 }
 
 func (b *bw) loop() error {
@@ -125,15 +124,15 @@ func (b *bw) step() (busy bool, err error) {
 	}
 	if b.sending && b.expired.Load() {
 		b.expired.Store(false)
-		for _, l := range b.lanes {
-			l.target = l.posted
-			if l.unsignaled > 0 {
-				l.target++ // one more, to learn when those before it have completed
+		for _, q := range b.queues {
+			q.target = q.posted
+			if q.unsignaled > 0 {
+				q.target++ // one more, to learn when those before it have completed
 			}
 		}
 	}
-	for _, l := range b.lanes {
-		posted, err := b.postLane(l)
+	for _, q := range b.queues {
+		posted, err := b.postQueue(q)
 		if err != nil {
 			return false, fmt.Errorf("post %s: %w", b.Op, err)
 		}
@@ -149,13 +148,13 @@ func (b *bw) takeSends(wcs []verbs.WC) error {
 		if err := wc.Err(); err != nil {
 			return err
 		}
-		l := b.lanes[wc.ID&(1<<laneBits-1)]
+		q := b.queues[wc.ID&(1<<queueBits-1)]
 		if wc.ID&creditID != 0 {
-			l.credits--
+			q.credits--
 			continue
 		}
-		completed += wc.ID>>laneBits - l.completed
-		l.completed = wc.ID >> laneBits
+		completed += wc.ID>>queueBits - q.completed
+		q.completed = wc.ID >> queueBits
 	}
 	if completed > 0 {
 		b.count.Add(completed)
@@ -172,17 +171,17 @@ func (b *bw) takeRecvs(wcs []verbs.WC) error {
 		if err := wc.Err(); err != nil {
 			return err
 		}
-		l := b.lanes[wc.ID]
-		l.spare++
+		q := b.queues[wc.ID]
+		q.spare++
 		if wc.ByteLen == 0 && wc.Opcode == verbs.WCRecv {
-			l.room += uint64(b.credited)
+			q.room += uint64(b.credited)
 			continue
 		}
 		if int(wc.ByteLen) != b.length {
 			return fmt.Errorf("message of %d bytes, not %d: %w", wc.ByteLen, b.length, cli.ErrProtocol)
 		}
-		l.received++
-		l.owed++
+		q.received++
+		q.owed++
 		received++
 	}
 	switch {
@@ -195,28 +194,28 @@ func (b *bw) takeRecvs(wcs []verbs.WC) error {
 	return nil
 }
 
-// postLane posts receives again, then credits, and then messages.
-func (b *bw) postLane(l *lane) (busy bool, err error) {
-	if l.spare > 0 {
-		if _, err := l.qp.PostRecv(l.recvs[:l.spare]...); err != nil {
+// postQueue posts receives again, then credits, and then messages.
+func (b *bw) postQueue(q *queue) (busy bool, err error) {
+	if q.spare > 0 {
+		if _, err := q.qp.PostRecv(q.recvs[:q.spare]...); err != nil {
 			return false, err
 		}
-		l.spare = 0
+		q.spare = 0
 	}
-	for b.credited > 0 && l.owed >= b.credited && l.credits < creditSends {
-		if _, err := l.qp.PostSend(l.credit[:]...); err != nil {
+	for b.credited > 0 && q.owed >= b.credited && q.credits < creditSends {
+		if _, err := q.qp.PostSend(q.credit[:]...); err != nil {
 			return false, err
 		}
-		l.owed -= b.credited
-		l.credits++
+		q.owed -= b.credited
+		q.credits++
 		busy = true
 	}
 	for b.sending {
-		n := min(uint64(b.List), l.target-l.posted)
-		if n == 0 || l.posted+n-l.completed > uint64(b.TxDepth) || l.posted+n > l.room {
+		n := min(uint64(b.List), q.target-q.posted)
+		if n == 0 || q.posted+n-q.completed > uint64(b.TxDepth) || q.posted+n > q.room {
 			break
 		}
-		if err := b.post(l, int(n)); err != nil {
+		if err := b.post(q, int(n)); err != nil {
 			return false, err
 		}
 		busy = true
@@ -224,32 +223,32 @@ func (b *bw) postLane(l *lane) (busy bool, err error) {
 	return busy, nil
 }
 
-// post posts the next n messages of a lane. The last is signaled if another batch
+// post posts the next n messages of a queue. The last is signaled if another batch
 // would exceed cq-mod unsignaled messages, or if it is the last of all.
-func (b *bw) post(l *lane, n int) error {
-	batch := l.batch[:n]
+func (b *bw) post(q *queue, n int) error {
+	batch := q.batch[:n]
 	last := &batch[n-1]
-	l.unsignaled += n
-	last.ID = (l.posted+uint64(n))<<laneBits | l.number
+	q.unsignaled += n
+	last.ID = (q.posted+uint64(n))<<queueBits | q.number
 	last.Flags = 0
-	if l.unsignaled+b.List > b.CQMod || l.posted+uint64(n) == l.target {
+	if q.unsignaled+b.List > b.CQMod || q.posted+uint64(n) == q.target {
 		last.Flags = verbs.SendSignaled
-		l.unsignaled = 0
+		q.unsignaled = 0
 	}
 	if b.op.opcode == verbs.OpCompareSwap { // each finds the value that the last one stored
 		for i := range batch {
-			value := l.posted + uint64(i)
+			value := q.posted + uint64(i)
 			batch[i].Args.CompareAdd, batch[i].Args.Swap = value, value+1
 		}
 	}
-	_, err := l.qp.PostSend(batch...)
-	l.posted += uint64(n)
+	_, err := q.qp.PostSend(batch...)
+	q.posted += uint64(n)
 	return err
 }
 
 func (b *bw) allSent() bool {
-	for _, l := range b.lanes {
-		if l.posted < l.target || l.completed < l.posted {
+	for _, q := range b.queues {
+		if q.posted < q.target || q.completed < q.posted {
 			return false
 		}
 	}
@@ -263,15 +262,15 @@ func (b *bw) finish() error {
 }
 
 func (s *session) posted() (n uint64) {
-	for _, l := range s.lanes {
-		n += l.posted
+	for _, q := range s.queues {
+		n += q.posted
 	}
 	return n
 }
 
 func (s *session) received() (n uint64) {
-	for _, l := range s.lanes {
-		n += l.received
+	for _, q := range s.queues {
+		n += q.received
 	}
 	return n
 }

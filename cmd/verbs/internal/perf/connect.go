@@ -15,13 +15,13 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-const privateSize = 6 // token and number of the lane, big endian
+const privateSize = 6 // token and number of the queue, big endian
 
-// options returns the options of the connection of lane i.
+// options returns the options of the connection of queue i.
 func (s *session) options(i int) cm.Options {
 	opt := s.opt
 	opt.PrivateData = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint32(nil, s.token), uint16(i))
-	opt.Setup = func(e *cm.Endpoint) error { return s.lanes[i].postRecvs(s, i, e.QP) }
+	opt.Setup = func(e *cm.Endpoint) error { return s.queues[i].postRecvs(s, i, e.QP) }
 	opt.Prepare = func(r cm.Route, _ *cm.Options) error {
 		d, err := r.FindDevice()
 		if err == nil && d.Name != s.path.Device.Name {
@@ -32,45 +32,45 @@ func (s *session) options(i int) cm.Options {
 	return opt
 }
 
-// postRecvs posts all receives of a lane. They share one buffer: the data is checked only
+// postRecvs posts all receives of a queue. They share one buffer: the data is checked only
 // at the end.
-func (l *lane) postRecvs(s *session, i int, qp *uverbs.QP) error {
-	l.qp = qp
+func (q *queue) postRecvs(s *session, i int, qp *uverbs.QP) error {
+	q.qp = qp
 	if !s.op.receives {
 		return nil
 	}
 	sgl := []verbs.SGE{s.mr.SGE(s.layout().inOf(i), s.layout().head+s.Size)}
-	l.recvs = make([]verbs.RecvWR, s.opt.Cap.MaxRecvWR)
-	for j := range l.recvs {
-		l.recvs[j] = verbs.RecvWR{ID: uint64(i), SGL: sgl}
+	q.recvs = make([]verbs.RecvWR, s.opt.Cap.MaxRecvWR)
+	for j := range q.recvs {
+		q.recvs[j] = verbs.RecvWR{ID: uint64(i), SGL: sgl}
 	}
-	_, err := qp.PostRecv(l.recvs...)
+	_, err := qp.PostRecv(q.recvs...)
 	return err
 }
 
-// dial connects a client's lanes, one after the other.
+// dial connects a client's queues, one after the other.
 func (s *session) dial(port uint16) error {
 	remote := netip.AddrPortFrom(s.ctl.remote(), port).String()
-	for i, l := range s.lanes {
+	for i, q := range s.queues {
 		d := cm.Dialer{Options: s.options(i), LocalAddr: netip.AddrPortFrom(s.ctl.local(), 0), ConnectTimeout: peerTimeout, TOS: s.TClass}
 		var err error
-		if l.ep, err = cli.Own(d.Dial(s.ctx, remote))(&s.objects); err != nil {
+		if q.ep, err = cli.Own(d.Dial(s.ctx, remote))(&s.objects); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// accept accepts the connections of a server's lanes, and rejects others.
+// accept accepts the connections of a server's queues, and rejects others.
 func (s *session) accept(l *cm.Listener) error {
 	ctx, cancel := context.WithTimeoutCause(s.ctx, peerTimeout, errors.New("the client does not connect"))
 	defer cancel()
-	for missing := len(s.lanes); missing > 0; {
+	for missing := len(s.queues); missing > 0; {
 		r, err := l.Accept(ctx)
 		if err != nil {
 			return cli.Cause(ctx, err)
 		}
-		i, ours, err := s.laneOf(r.PrivateData())
+		i, ours, err := s.queueOf(r.PrivateData())
 		if !ours || err != nil {
 			r.Reject(nil)
 		}
@@ -80,7 +80,7 @@ func (s *session) accept(l *cm.Listener) error {
 		if !ours {
 			continue
 		}
-		if s.lanes[i].ep, err = cli.Own(r.Accept(ctx, s.options(i)))(&s.objects); err != nil {
+		if s.queues[i].ep, err = cli.Own(r.Accept(ctx, s.options(i)))(&s.objects); err != nil {
 			return cli.Cause(ctx, err)
 		}
 		missing--
@@ -88,13 +88,13 @@ func (s *session) accept(l *cm.Listener) error {
 	return nil
 }
 
-// laneOf returns the lane that a client connects, and whether the client is that of this run.
-func (s *session) laneOf(private []byte) (i int, ours bool, err error) {
+// queueOf returns the queue that a client connects, and whether it is this run's client.
+func (s *session) queueOf(private []byte) (i int, ours bool, err error) {
 	if len(private) < privateSize || binary.BigEndian.Uint32(private) != s.token {
 		return 0, false, nil
 	}
 	i = int(binary.BigEndian.Uint16(private[4:]))
-	if i >= len(s.lanes) || s.lanes[i].ep != nil {
+	if i >= len(s.queues) || s.queues[i].ep != nil {
 		return 0, true, fmt.Errorf("connection %d: %w", i, cli.ErrProtocol)
 	}
 	return i, true, nil
@@ -106,8 +106,8 @@ func (s *session) openUD() error {
 	if err != nil {
 		return err
 	}
-	s.local = make([]verbs.QPAddr, len(s.lanes))
-	for i, l := range s.lanes {
+	s.local = make([]verbs.QPAddr, len(s.queues))
+	for i, q := range s.queues {
 		qp, err := cli.Own(s.opt.PD.CreateQP(uverbs.QPOptions{Type: verbs.UD, SendCQ: s.opt.SendCQ, RecvCQ: s.opt.RecvCQ, Cap: s.opt.Cap}))(&s.objects)
 		if err != nil {
 			return err
@@ -118,7 +118,7 @@ func (s *session) openUD() error {
 		if s.local[i], err = qp.AddrOn(gid); err != nil {
 			return err
 		}
-		if err := l.postRecvs(s, i, qp); err != nil {
+		if err := q.postRecvs(s, i, qp); err != nil {
 			return err
 		}
 	}
@@ -141,7 +141,7 @@ func (s *session) exchangeStart() error {
 	if !s.op.datagram {
 		return s.build(nil)
 	}
-	if len(s.peer.QPs) != len(s.lanes) {
+	if len(s.peer.QPs) != len(s.queues) {
 		return fmt.Errorf("peer has QPs %v: %w", s.peer.QPs, cli.ErrProtocol)
 	}
 	if err := s.checkPeer(s.peer.QPs[0].GID); err != nil {
@@ -153,7 +153,7 @@ func (s *session) exchangeStart() error {
 	if err != nil {
 		return err
 	}
-	s.objects = slices.Insert(s.objects, len(s.objects)-len(s.lanes), io.Closer(ah)) // closed after the QPs, which use it
+	s.objects = slices.Insert(s.objects, len(s.objects)-len(s.queues), io.Closer(ah)) // closed after the QPs, which use it
 	return s.build(ah)
 }
 
@@ -170,12 +170,12 @@ func (s *session) checkPeer(gid verbs.GID) error {
 	return nil
 }
 
-// build prepares the requests of each lane; a run changes little in them.
+// build prepares the requests of each queue; a run changes little in them.
 func (s *session) build(ah *uverbs.AH) error {
-	for i, l := range s.lanes {
-		l.room = ^uint64(0)
+	for i, q := range s.queues {
+		q.room = ^uint64(0)
 		if s.credits() {
-			l.room = uint64(s.RxDepth)
+			q.room = uint64(s.RxDepth)
 		}
 		wr := verbs.SendWR{Opcode: s.op.opcode, RKey: s.peer.RKey}
 		switch at := s.layout().inOf(i); {
@@ -195,7 +195,7 @@ func (s *session) build(ah *uverbs.AH) error {
 			if s.op.atomic {
 				wr.Args = &verbs.SendArgs{CompareAdd: 1}
 			}
-			l.batch = append(l.batch, wr)
+			q.batch = append(q.batch, wr)
 		}
 	}
 	return nil

@@ -6,8 +6,7 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 )
 
-// document is what --json prints: what was measured, when, with what, and whether it is good
-// enough.
+// document is the output of --json: the test, its time, settings, results and failed limits.
 type document struct {
 	cli.Build
 	Start      time.Time          `json:"start"`

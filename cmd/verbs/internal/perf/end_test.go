@@ -111,7 +111,7 @@ func TestCut(t *testing.T) {
 		if err := errors.Join(client.requestRun(), client.exchangeStart()); err != nil {
 			t.Fatal(err)
 		}
-		client.lanes[0].ep.Close()
+		client.queues[0].ep.Close()
 		server.waitFor("data connection: peer disconnected")
 	})
 }

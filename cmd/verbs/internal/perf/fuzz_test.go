@@ -81,31 +81,31 @@ func FuzzControl(f *testing.F) {
 	})
 }
 
-// FuzzLane connects with arbitrary private data: only a client with the token gets a lane,
-// the lane exists, and it is not in use.
-func FuzzLane(f *testing.F) {
+// FuzzQueue connects with arbitrary private data: only a client with the token gets a queue,
+// the queue exists, and it is not in use.
+func FuzzQueue(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 9, 0, 1}, uint32(9), uint8(2), uint8(0))
 	f.Add([]byte{0, 0, 0, 9, 0, 1}, uint32(9), uint8(2), uint8(1))
 	f.Add([]byte{0, 0, 0, 9, 0xff, 0xff}, uint32(9), uint8(2), uint8(0))
 	f.Add([]byte{0, 0, 0, 9, 0}, uint32(9), uint8(2), uint8(0))
 	f.Add(make([]byte, 56), uint32(1), uint8(1), uint8(0)) // padded as on RoCE
-	f.Fuzz(func(t *testing.T, private []byte, token uint32, lanes, taken uint8) {
+	f.Fuzz(func(t *testing.T, private []byte, token uint32, queues, taken uint8) {
 		s := &session{token: token}
-		for range lanes {
-			s.lanes = append(s.lanes, new(lane))
+		for range queues {
+			s.queues = append(s.queues, new(queue))
 		}
-		if int(taken) < len(s.lanes) {
-			s.lanes[taken].ep = new(cm.Endpoint)
+		if int(taken) < len(s.queues) {
+			s.queues[taken].ep = new(cm.Endpoint)
 		}
-		i, ours, err := s.laneOf(private)
+		i, ours, err := s.queueOf(private)
 		known := len(private) >= 4 && binary.BigEndian.Uint32(private) == token
 		switch {
 		case ours && !known:
 			t.Errorf("%x has no token %d", private, token)
 		case err != nil && !errors.Is(err, cli.ErrProtocol):
 			t.Error(err)
-		case ours && err == nil && (i >= len(s.lanes) || s.lanes[i].ep != nil):
-			t.Errorf("%x has lane %d", private, i)
+		case ours && err == nil && (i >= len(s.queues) || s.queues[i].ep != nil):
+			t.Errorf("%x has queue %d", private, i)
 		}
 	})
 }

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// interval holds what a client sent in a part of a run, as far as it knows: completions may be of
-// many messages.
+// interval holds what a client is known to have sent in a part of a run: one completion may stand
+// for many messages.
 type interval struct {
 	From      float64    `json:"from"` // seconds since the run began
 	To        float64    `json:"to"`
 	Messages  uint64     `json:"messages"`
-	MeanUS    float64    `json:"mean_us,omitempty"` // of latencies, also those of lost datagrams
+	MeanUS    float64    `json:"mean_us,omitempty"` // of latencies; a lost datagram counts as its timeout
 	Bandwidth *bandwidth `json:"bandwidth,omitempty"`
 }
 
-// newInterval returns what happened between two times since the begin of the run.
+// newInterval returns the interval between two times since the run began.
 func (s *session) newInterval(from, to time.Duration, messages uint64) interval {
 	i := interval{From: from.Seconds(), To: to.Seconds(), Messages: messages}
 	took := to - from
@@ -30,8 +30,8 @@ func (s *session) newInterval(from, to time.Duration, messages uint64) interval 
 	return i
 }
 
-// reportIntervals calls report each time that a period of the run ends, and when stop is called for
-// the rest. It never does if period is 0.
+// reportIntervals calls report for each period of the run, and for the rest when stop is called. It
+// never does if period is 0.
 func (s *session) reportIntervals(period time.Duration, report func(interval)) (stop func()) {
 	if period == 0 {
 		return func() {}

@@ -20,7 +20,7 @@ const lossAfter = 500 * time.Millisecond
 // lat exchanges one message at a time, or answers them.
 type lat struct {
 	*session
-	l        *lane
+	q        *queue
 	wcs      [16]verbs.WC
 	wr       []verbs.SendWR // one
 	word     lastByte       // of the received data
@@ -30,18 +30,16 @@ type lat struct {
 }
 
 func newLat(s *session) *lat {
-	l := s.lanes[0]
-	t := &lat{session: s, l: l, wr: l.batch[:1], half: max(s.TxDepth/2, 1), length: s.layout().head + s.Size}
+	q := s.queues[0]
+	t := &lat{session: s, q: q, wr: q.batch[:1], half: max(s.TxDepth/2, 1), length: s.layout().head + s.Size}
 	t.lastSent = &t.out()[s.Size-1]
 	t.word = newLastByte(s.mr, s.layout().inOf(0)+s.Size-1)
 	return t
 }
 
-// pinger is the client: it times each message with its answer, or each request that needs no
-// answer.
-type pinger struct{ *lat }
-
-func (t pinger) run() (took time.Duration, hist *latency.Histogram, err error) {
+// ping is the part of a client: it times each message with its answer, or each request that needs
+// no answer.
+func (t *lat) ping() (took time.Duration, hist *latency.Histogram, err error) {
 	hist = latency.New()
 	times := make([]time.Duration, 0, 4096) // added to the histogram between messages
 	record := func() {
@@ -72,26 +70,24 @@ func (t pinger) run() (took time.Duration, hist *latency.Histogram, err error) {
 		}
 	}
 	record()
-	return took, hist, t.ctl.send(message{Done: &done{t.l.posted}})
+	return took, hist, t.ctl.send(message{Done: &done{t.q.posted}})
 }
 
-// answerer is the server: it answers until the client is done.
-type answerer struct{ *lat }
-
-func (t answerer) run() (time.Duration, *latency.Histogram, error) {
+// answer is the part of a server: it answers until the client is done.
+func (t *lat) answer() error {
 	if err := t.ctl.send(message{Done: &done{}}); err != nil {
-		return 0, nil, err
+		return err
 	}
 	for n := uint64(0); ; n++ {
 		_, err := t.wait(n)
 		if errors.Is(err, errPeerDone) {
-			return 0, nil, nil
+			return nil
 		}
 		if err == nil {
 			err = t.post(n)
 		}
 		if err != nil {
-			return 0, nil, fmt.Errorf("answer %d: %w", n, err)
+			return fmt.Errorf("answer %d: %w", n, err)
 		}
 		t.count.Store(n + 1)
 	}
@@ -102,9 +98,9 @@ func (t answerer) run() (time.Duration, *latency.Histogram, error) {
 func (t *lat) post(n uint64) error {
 	wr := &t.wr[0]
 	wr.Flags = 0
-	if t.l.unsignaled++; t.op.fetches || t.l.unsignaled == t.half {
+	if t.q.unsignaled++; t.op.fetches || t.q.unsignaled == t.half {
 		wr.Flags = verbs.SendSignaled
-		t.l.unsignaled = 0
+		t.q.unsignaled = 0
 	}
 	switch t.op.opcode {
 	case verbs.OpRDMAWrite:
@@ -116,17 +112,17 @@ func (t *lat) post(n uint64) error {
 			wr.Imm = uint32(n)
 		}
 	}
-	if !t.op.fetches && t.l.posted >= t.l.completed+uint64(t.TxDepth) {
+	if !t.op.fetches && t.q.posted >= t.q.completed+uint64(t.TxDepth) {
 		if _, err := t.await(t.opt.SendCQ, t.wcs[:1], time.Time{}); err != nil {
 			return err
 		}
-		t.l.completed += uint64(t.half)
+		t.q.completed += uint64(t.half)
 	}
-	_, err := t.l.qp.PostSend(t.wr...)
-	t.l.posted++
-	if err == nil && t.l.spare > 0 {
-		_, err = t.l.qp.PostRecv(t.l.recvs[:t.l.spare]...)
-		t.l.spare = 0
+	_, err := t.q.qp.PostSend(t.wr...)
+	t.q.posted++
+	if err == nil && t.q.spare > 0 {
+		_, err = t.q.qp.PostRecv(t.q.recvs[:t.q.spare]...)
+		t.q.spare = 0
 	}
 	return err
 }
@@ -171,8 +167,8 @@ func (t *lat) receive(until time.Time) (*verbs.WC, error) {
 	if int(wc.ByteLen) != t.length {
 		return nil, fmt.Errorf("message of %d bytes, not %d: %w", wc.ByteLen, t.length, cli.ErrProtocol)
 	}
-	t.l.received++
-	t.l.spare++
+	t.q.received++
+	t.q.spare++
 	return wc, nil
 }
 
@@ -188,13 +184,13 @@ func (t *lat) waitByte(want byte) error {
 			if err := t.wcs[0].Err(); err != nil {
 				return err
 			}
-			t.l.completed += uint64(t.half)
+			t.q.completed += uint64(t.half)
 		}
 		if err := t.checkEnd(); err != nil {
 			return err
 		}
 	}
-	t.l.received++
+	t.q.received++
 	return nil
 }
 

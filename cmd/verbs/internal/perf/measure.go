@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// Figure is what Measure has measured in a test, or why it could not.
+// Figure is the result of a test of Measure, or why it failed.
 type Figure struct {
 	Test      string           `json:"test"` // "write lat"
 	Size      int              `json:"size"`
@@ -19,7 +19,7 @@ type Figure struct {
 	Error     string           `json:"error,omitempty"`
 }
 
-// Measure makes a short list of tests with the server at addr, from a device, for so long each.
+// Measure runs a short list of tests with the server at addr, from a device, each for long.
 func Measure(ctx context.Context, device, addr string, long time.Duration) (figures []Figure) {
 	for _, w := range []work{
 		{Op: "send", Mode: modeLat, Size: 8},
@@ -50,19 +50,17 @@ func runOnce(ctx context.Context, device, addr string, w work) (*result, error) 
 		return nil, err
 	}
 	defer ctl.Conn.Close()
-	return run(ctx, w, ctl, true, noProgress)
+	return run(ctx, w, ctl, true, nil)
 }
 
-func noProgress(*session) (onEnd func()) { return func() {} }
-
-// Serve serves clients such as Measure at any port of an address until ctx ends. It returns where,
-// and a channel that is closed when it has ended.
+// Serve serves clients such as Measure at any port of an address until ctx ends. It returns the
+// address with the port, and a channel that is closed when the server has ended.
 func Serve(ctx context.Context, addr string) (at net.Addr, ended <-chan struct{}, err error) {
 	l, err := (&rsock.ListenConfig{Options: controlOptions}).Listen(ctx, "rdma", net.JoinHostPort(addr, "0"))
 	if err != nil {
 		return nil, nil, err
 	}
-	v := server{onStart: noProgress, report: func(*result) {}, log: func(string, ...any) {}}
+	v := server{report: func(*result) {}, log: func(string, ...any) {}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -39,13 +39,13 @@ func (s *session) damage(peerSent uint64) string {
 	case s.op.opcode == verbs.OpRDMARead:
 		arrived = s.posted() > 0
 	case s.op.datagram:
-		arrived = s.received() > 0 && len(s.lanes) == 1
+		arrived = s.received() > 0 && len(s.queues) == 1
 	}
 	if !arrived {
 		return ""
 	}
 	want := pattern(s.Size, !s.client)
-	for i := range s.lanes {
+	for i := range s.queues {
 		in := s.in(i)
 		if s.Mode == modeLat && s.Op == "write" {
 			in = in[:len(in)-1] // the last byte counts messages
@@ -64,7 +64,7 @@ func (s *session) counted() uint64 {
 		return s.received()
 	}
 	var n uint64
-	for i := range s.lanes {
+	for i := range s.queues {
 		n += binary.NativeEndian.Uint64(s.in(i))
 	}
 	return n

@@ -15,8 +15,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// remote is the peer in a run: what it reports on the control connection, and the end of the run,
-// which both sides can bring about.
+// remote is the peer in a run: its reports on the control connection, and the end of the run, which
+// either side can cause.
 type remote struct {
 	ctl       *control
 	requested bool // the server knows of the run
@@ -41,7 +41,7 @@ func newRemote(ctx context.Context, ctl *control) *remote {
 	return r
 }
 
-// wakeBy lets the end of the run, and of the peer's part, wake a test that sleeps for a CQ.
+// wakeBy makes the ends of the run and of the peer's part wake a test that sleeps for a CQ.
 func (r *remote) wakeBy(cq *uverbs.CQ) {
 	r.sleeper = cq
 	// The flag is set first: a test that wakes must find it.

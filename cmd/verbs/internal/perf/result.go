@@ -7,7 +7,7 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 )
 
-// result holds what a side measured in a run.
+// result holds the measurements of a side in a run.
 type result struct {
 	Op     string `json:"op"`
 	Mode   string `json:"mode"`

@@ -10,15 +10,15 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 )
 
-// outcome holds what a side knows after a run.
+// outcome holds the reports of both sides after a run.
 type outcome struct {
 	own, peer report
 	hist      *latency.Histogram // of a latency test's client
 }
 
 // run makes a run with the peer: both sides get ready, run the test and compare. A client requests
-// the run, a server has received the request. onStart is called when both are ready, and the
-// function that it returns when this side's part has ended.
+// the run, a server has received the request. onStart, if any, is called when both are ready,
+// and the function that it returns when this side's part has ended.
 func run(ctx context.Context, w work, ctl *control, client bool, onStart func(*session) (onEnd func())) (r *result, err error) {
 	s, err := newSession(ctx, w, ctl, client)
 	defer func() { err = s.close(err) }()
@@ -36,7 +36,11 @@ func run(ctx context.Context, w work, ctl *control, client bool, onStart func(*s
 	if err != nil {
 		return nil, s.cause(err)
 	}
-	o, err := s.runTest(onStart(s))
+	onEnd := func() {}
+	if onStart != nil {
+		onEnd = onStart(s)
+	}
+	o, err := s.runTest(onEnd)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +49,7 @@ func run(ctx context.Context, w work, ctl *control, client bool, onStart func(*s
 
 // runTest runs the test when both sides are ready, and exchanges reports.
 func (s *session) runTest(onEnd func()) (o outcome, err error) {
-	took, hist, err := s.drive()
+	took, hist, err := s.part()
 	onEnd()
 	if err != nil {
 		return o, err
@@ -62,39 +66,25 @@ func (s *session) runTest(onEnd func()) (o outcome, err error) {
 	return o, err
 }
 
-// test is the part of one side in a run.
-type test interface {
-	// run returns when the part has ended, how long this side has sent, and the latencies that it
-	// has measured, if any.
-	run() (time.Duration, *latency.Histogram, error)
-}
-
-func (s *session) test() test {
-	switch {
-	case !s.sends() && !s.receives():
-		return passive{s}
-	case s.Mode == modeBW:
-		return newBW(s)
-	case s.client:
-		return pinger{newLat(s)}
-	}
-	return answerer{newLat(s)}
-}
-
-// passive is the part of a side for which the peer does all the work.
-type passive struct{ *session }
-
-func (p passive) run() (time.Duration, *latency.Histogram, error) {
-	p.waiting.Store(true)
-	return 0, nil, errors.Join(p.ctl.send(message{Done: &done{}}), p.waitDone())
-}
-
-func (s *session) drive() (took time.Duration, hist *latency.Histogram, err error) {
+// part does the part of this side in a run. It returns how long this side has sent, and the
+// latencies that it has measured, if any.
+func (s *session) part() (took time.Duration, hist *latency.Histogram, err error) {
 	defer s.watch()()
-	if s.sends() || s.receives() { // else it does not poll
+	switch {
+	case !s.sends() && !s.receives(): // the peer does all the work
+		s.waiting.Store(true)
+		err = errors.Join(s.ctl.send(message{Done: &done{}}), s.waitDone())
+	case s.Mode == modeBW:
 		defer s.lockThread()()
+		took, err = newBW(s).run()
+	case s.client:
+		defer s.lockThread()()
+		took, hist, err = newLat(s).ping()
+	default:
+		defer s.lockThread()()
+		err = newLat(s).answer()
 	}
-	if took, hist, err = s.test().run(); err != nil {
+	if err != nil {
 		err = s.cause(err) // the watch may know the cause
 	}
 	return took, hist, err
@@ -113,8 +103,8 @@ func (s *session) settle() (damage string) {
 	}
 }
 
-// close ends a run: it sends err, if any, to the peer if that knows of the run, stops reading from
-// the control connection and closes the objects.
+// close ends a run: it sends err, if any, to a peer that knows of the run, stops reading from the
+// control connection and closes the objects.
 func (s *session) close(err error) error {
 	if err != nil && s.requested {
 		s.ctl.sendError(err)
@@ -125,7 +115,7 @@ func (s *session) close(err error) error {
 	return err
 }
 
-// compare returns an error unless both sides agree on what was sent and received.
+// compare returns an error unless the counts of both sides agree.
 func (s *session) compare(o outcome) error {
 	var wrong []string
 	check := func(bad bool, format string, args ...any) {

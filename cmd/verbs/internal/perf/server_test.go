@@ -16,7 +16,7 @@ func TestServerLimits(t *testing.T) {
 	w := work{Version: version, Op: "send", Mode: modeLat, Size: 8 << 20, Iters: 1, QPs: 1, TxDepth: 1, RxDepth: 1, List: 1, CQMod: 1, Timeout: time.Second}
 	for _, ask := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			v := server{onStart: noProgress, report: func(*result) {}}
+			v := server{report: func(*result) {}}
 			v.memory.Store(maxServed - 1<<20)
 			conn, end := net.Pipe()
 			ended := make(chan error, 1)

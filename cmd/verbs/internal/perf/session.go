@@ -15,8 +15,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// session is one end of a run: its objects, and where those of the peer are. A [test] drives the
-// queues from one goroutine; others only count, and end the run.
+// session is this side of a run: its objects, and the addresses of the peer's. One goroutine drives
+// the queues; others only count, and end the run.
 type session struct {
 	work
 	*remote
@@ -27,7 +27,7 @@ type session struct {
 	dev     *uverbs.Context
 	opt     cm.Options // of each connection: the PD, both CQs, and the device's limits
 	mr      *uverbs.MR
-	lanes   []*lane
+	queues  []*queue
 	objects cli.Closers
 
 	token uint32
@@ -38,8 +38,8 @@ type session struct {
 	recvCount atomic.Uint64 // messages received by a side that also sends
 }
 
-// lane is the state of one QP.
-type lane struct {
+// queue is the state of one QP.
+type queue struct {
 	number uint64
 	qp     *uverbs.QP
 	ep     *cm.Endpoint    // nil on UD
@@ -68,7 +68,7 @@ func newSession(ctx context.Context, w work, ctl *control, client bool) (*sessio
 }
 
 func (s *session) setUp() (err error) {
-	// The device is that of the control connection.
+	// The control connection decides the device.
 	if s.path, err = cm.Lookup(s.ctx, s.ctl.local().String()); err != nil {
 		return err
 	}
@@ -114,9 +114,9 @@ func (s *session) setUp() (err error) {
 		copy(s.out(), pattern(s.Size, s.client))
 	}
 	for i := range s.QPs {
-		l := &lane{number: uint64(i)}
-		l.credit[0] = verbs.SendWR{ID: creditID | l.number, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-		s.lanes = append(s.lanes, l)
+		q := &queue{number: uint64(i)}
+		q.credit[0] = verbs.SendWR{ID: creditID | q.number, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+		s.queues = append(s.queues, q)
 	}
 	return nil
 }
@@ -152,18 +152,18 @@ func (s *session) supported() error {
 func (s *session) watch() (stop func()) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	var watchers sync.WaitGroup
-	for _, l := range s.lanes {
-		if l.ep == nil {
+	for _, q := range s.queues {
+		if q.ep == nil {
 			continue
 		}
 		watchers.Go(func() {
 			select {
-			case <-l.ep.Done():
+			case <-q.ep.Done():
 				// A reason that the peer sends takes precedence.
 				select {
 				case <-ctx.Done():
 				case <-time.After(2 * time.Second):
-					s.fail(fmt.Errorf("data connection: %w", l.ep.Err()))
+					s.fail(fmt.Errorf("data connection: %w", q.ep.Err()))
 				}
 			case <-ctx.Done():
 			}
@@ -196,7 +196,7 @@ func (s *session) receives() bool { return s.op.receives && (!s.client || s.Both
 
 func (s *session) out() []byte { return s.mr.Bytes()[:s.Size] }
 
-// in returns the data that a lane received.
+// in returns the data that a queue received.
 func (s *session) in(i int) []byte {
 	return s.mr.Bytes()[s.layout().data(i):][:s.Size]
 }

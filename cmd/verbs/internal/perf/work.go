@@ -14,7 +14,7 @@ import (
 // version is the version of the protocol between client and server.
 const version = 2
 
-// The limits of what a server does for a client.
+// Limits of a run.
 const (
 	maxSize    = 8 << 20
 	maxQPs     = 256
@@ -72,8 +72,8 @@ func (w *work) operation() operation { return operations[w.Op] }
 // answered reports whether the peer's program answers each message.
 func (w *work) answered() bool { return w.Mode == modeLat && !w.operation().fetches }
 
-// ways returns how many ways a message and its answer make in a latency test, whose time is that of
-// one.
+// ways returns how many one-way latencies a latency test's time consists of: that of a message and
+// of its answer, if any.
 func (w *work) ways() time.Duration {
 	if w.answered() {
 		return 2
@@ -201,7 +201,7 @@ func (w *work) memory() int64 {
 	return int64(w.layout().total) + int64(w.QPs)*int64(w.TxDepth+w.RxDepth)*256
 }
 
-func (l layout) inOf(lane int) int { return l.in + lane*l.stride }
+func (l layout) inOf(queue int) int { return l.in + queue*l.stride }
 
-// data returns the offset of what a lane receives, behind the GRH of a datagram.
-func (l layout) data(lane int) int { return l.inOf(lane) + l.head }
+// data returns the offset of the data that a queue receives, behind the GRH of a datagram.
+func (l layout) data(queue int) int { return l.inOf(queue) + l.head }
