@@ -23,7 +23,6 @@ const (
 const (
 	Write = 0x08
 	Send  = 0x0a
-	Read  = 0x10
 )
 
 const cqeSize = 64

@@ -45,7 +45,7 @@ var (
 )
 
 var mlx5Works = []string{
-	"send_1", "send_16", "send_64", "write_1", "write_16", "write_64", "read_1", "read_16", "read_64", "post_recv_1", "post_recv_16",
+	"send_1", "send_16", "write_1", "write_16", "post_recv_1", "post_recv_16",
 	"poll_1", "poll_16", "poll_recv_1", "poll_recv_16", "poll_empty_1", "write_and_poll_16",
 }
 
