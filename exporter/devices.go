@@ -230,7 +230,7 @@ func (o reader) machine() (*readings, []string) {
 	return r, slices.Sorted(maps.Keys(names))
 }
 
-// Names that begin with node_infiniband_ are those of node_exporter.
+// node_exporter has the metrics whose names begin with node_infiniband_.
 const node = "node_infiniband_"
 
 // device reads a device.

@@ -11,7 +11,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// Source is what programs have collectors for.
+// Source is an object that a program exports statistics of.
 type Source interface {
 	*rsock.Listener | *rsock.Dialer | *rmsg.Listener | *rmsg.Dialer | *rmsg.Loop | *rconn.Listener | *rconn.Dialer | *cm.Listener | *cm.Transport
 }
@@ -98,7 +98,7 @@ func (c *collector[S]) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// number is what statistics consist of.
+// number is the type of a statistic.
 type number interface{ ~int | ~uint64 }
 
 // count and level return a metric that only grows, and one that does not.

@@ -169,7 +169,7 @@ func writeLayout(out *bytes.Buffer, g *goType) {
 	if g.path == "" {
 		fmt.Fprintf(out, "sizeof %s = %d\n", g.c, g.size)
 	}
-	for _, f := range append(g.fields[:len(g.fields):len(g.fields)], g.accessors...) {
+	for _, f := range slices.Concat(g.fields, g.accessors) {
 		if f.c != "" {
 			fmt.Fprintf(out, "offsetof %s %s = %d size %d\n", g.c, g.cPath(f.c), g.base+f.off, f.size)
 		}
@@ -180,13 +180,10 @@ func writeLayout(out *bytes.Buffer, g *goType) {
 // compares their layout.
 func writeTest(out *bytes.Buffer, g *goType) {
 	var members []string
-	for _, f := range g.fields {
+	for _, f := range slices.Concat(g.fields, g.accessors) {
 		if f.c != "" {
 			members = append(members, f.c+" "+f.name)
 		}
-	}
-	for _, f := range g.accessors {
-		members = append(members, f.c+" "+f.name)
 	}
 	fmt.Fprintf(out, "{%q, %q, reflect.TypeFor[%s](), %q},\n", g.c, g.path, g.name, strings.Join(members, " "))
 }

@@ -13,12 +13,12 @@ import (
 	"strings"
 )
 
-// header is what the text of the headers defines.
+// header holds the definitions of the headers.
 type header struct {
 	structs map[string]*ifcStruct
 	names   []string // of structs, in their order in the headers
 	enums   []enumerator
-	used    map[string]bool // the identifiers of the adapter, which are what is written
+	used    map[string]bool // identifiers of the adapter: only these are written
 }
 
 type enumerator struct {
@@ -220,7 +220,7 @@ func (h *header) writeCommands(b *bytes.Buffer) error {
 	return nil
 }
 
-// structOf returns the name of a command in those of its structures.
+// structOf returns the part of the names of a command's structures that names the command.
 func structOf(op string) string {
 	switch op {
 	case "2ERR_QP", "2RST_QP":

@@ -79,7 +79,7 @@ func run(ctx context.Context, out string, check bool) error {
 	return err
 }
 
-// identifiers returns those of the files in a folder and below, without the generated one.
+// identifiers returns the identifiers in the files of a folder and below, without the generated one.
 func identifiers(dir string) (map[string]bool, error) {
 	used := map[string]bool{}
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {

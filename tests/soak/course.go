@@ -16,7 +16,7 @@ type course struct {
 	samples  []sample
 	took     time.Duration
 	failures []string // of the load
-	leaks    []string // what was left after all was closed
+	leaks    []string // objects left after all was closed
 }
 
 // sample is the state at a point in time.
@@ -27,7 +27,7 @@ type sample struct {
 	kernel    map[string]int // objects of the device, and KiB of memory
 }
 
-// work is what a layer has done since the start.
+// work counts a layer's work since the start.
 type work struct {
 	Rounds, Bytes uint64
 	Connections   uint64  // that have ended without an error
