@@ -6,7 +6,6 @@ package syscalls
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
@@ -18,50 +17,42 @@ import (
 // Counter counts the system calls of one thread at a time. The caller must
 // close it.
 type Counter struct {
-	counts *ebpf.Map    // number of the call -> times
-	armed  *ebpf.Map    // the thread that is counted; in shared memory, so that
-	memory *ebpf.Memory // switching requires no system call
-	prog   *ebpf.Program
-	link   link.Link
+	objects *ebpf.Collection
+	counts  *ebpf.Map    // number of the call -> times
+	armed   *ebpf.Memory // the thread that is counted: switching requires no system call
+	link    link.Link
 }
 
 // NewCounter attaches the program; it needs CAP_BPF and CAP_PERFMON.
-func NewCounter() (_ *Counter, err error) {
-	c := new(Counter)
-	defer func() {
-		if err != nil {
-			c.Close()
-			err = fmt.Errorf("count system calls: %w", err)
-		}
-	}()
-	c.counts, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 8, MaxEntries: 1024})
-	if err != nil {
-		return nil, err
-	}
-	c.armed, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE})
-	if err != nil {
-		return nil, err
-	}
-	if c.memory, err = c.armed.Memory(); err != nil {
-		return nil, err
-	}
-	c.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type:         ebpf.RawTracepoint,
-		License:      "GPL",
-		Instructions: program(c.counts.FD(), c.armed.FD()),
+func NewCounter() (*Counter, error) {
+	objects, err := ebpf.NewCollection(&ebpf.CollectionSpec{
+		Maps: map[string]*ebpf.MapSpec{
+			"counts": {Type: ebpf.Hash, KeySize: 4, ValueSize: 8, MaxEntries: 1024},
+			"armed":  {Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE},
+		},
+		Programs: map[string]*ebpf.ProgramSpec{
+			"count": {Type: ebpf.RawTracepoint, License: "GPL", Instructions: program()},
+		},
 	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("count system calls: %w", err)
 	}
-	c.link, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sys_enter", Program: c.prog})
-	return c, err
+	c := &Counter{objects: objects, counts: objects.Maps["counts"]}
+	if c.armed, err = objects.Maps["armed"].Memory(); err == nil {
+		c.link, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sys_enter", Program: objects.Programs["count"]})
+	}
+	if err != nil {
+		objects.Close()
+		return nil, fmt.Errorf("count system calls: %w", err)
+	}
+	return c, nil
 }
 
 // program returns this program, which runs for the system call args[1]:
 //
 //	if thread != *armed { return }
 //	if n := counts[number]; n != nil { atomic *n += 1 } else { counts[number] = 1 }
-func program(counts, armed int) asm.Instructions {
+func program() asm.Instructions {
 	const keyOff, oneOff = -4, -16
 	return asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1), // context: struct pt_regs *regs; long number
@@ -69,13 +60,13 @@ func program(counts, armed int) asm.Instructions {
 		asm.Mov.Reg(asm.R7, asm.R0),
 		asm.LSh.Imm(asm.R7, 32), // low half: thread
 		asm.RSh.Imm(asm.R7, 32),
-		asm.LoadMapValue(asm.R1, armed, 0),
+		asm.LoadMapValue(asm.R1, 0, 0).WithReference("armed"),
 		asm.LoadMem(asm.R1, asm.R1, 0, asm.Word),
 		asm.JNE.Reg(asm.R1, asm.R7, "out"),
 
 		asm.LoadMem(asm.R8, asm.R6, 8, asm.DWord),
 		asm.StoreMem(asm.R10, keyOff, asm.R8, asm.Word),
-		asm.LoadMapPtr(asm.R1, counts),
+		asm.LoadMapPtr(asm.R1, 0).WithReference("counts"),
 		asm.Mov.Reg(asm.R2, asm.R10),
 		asm.Add.Imm(asm.R2, keyOff),
 		asm.FnMapLookupElem.Call(),
@@ -86,7 +77,7 @@ func program(counts, armed int) asm.Instructions {
 
 		asm.Mov.Imm(asm.R1, 1).WithSymbol("new"),
 		asm.StoreMem(asm.R10, oneOff, asm.R1, asm.DWord),
-		asm.LoadMapPtr(asm.R1, counts),
+		asm.LoadMapPtr(asm.R1, 0).WithReference("counts"),
 		asm.Mov.Reg(asm.R2, asm.R10),
 		asm.Add.Imm(asm.R2, keyOff),
 		asm.Mov.Reg(asm.R3, asm.R10),
@@ -101,19 +92,8 @@ func program(counts, armed int) asm.Instructions {
 
 // Close stops counting.
 func (c *Counter) Close() error {
-	var errs []error
-	if c.link != nil {
-		errs = append(errs, c.link.Close())
-	}
-	if c.prog != nil {
-		errs = append(errs, c.prog.Close())
-	}
-	for _, m := range []*ebpf.Map{c.counts, c.armed} {
-		if m != nil {
-			errs = append(errs, m.Close())
-		}
-	}
-	return errors.Join(errs...)
+	defer c.objects.Close()
+	return c.link.Close()
 }
 
 // Calls holds how often each system call, by number, was made.
@@ -131,11 +111,11 @@ func (c *Counter) During(f func()) (Calls, error) {
 	}
 	on := binary.NativeEndian.AppendUint32(nil, uint32(unix.Gettid()))
 	off := make([]byte, len(on))
-	if _, err := c.memory.WriteAt(on, 0); err != nil {
+	if _, err := c.armed.WriteAt(on, 0); err != nil {
 		return nil, err
 	}
 	f()
-	if _, err := c.memory.WriteAt(off, 0); err != nil {
+	if _, err := c.armed.WriteAt(off, 0); err != nil {
 		return nil, err
 	}
 	calls := Calls{}
