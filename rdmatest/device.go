@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/endpoint"
 	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -81,25 +81,13 @@ func devices(t testing.TB) (found []Device) {
 			continue
 		}
 		ctx.Close()
-		addrs, err := cm.DeviceAddrs(u)
+		addr, err := endpoint.Addr(u)
 		if err != nil {
 			continue // its port is down
 		}
-		found = append(found, Device{d.Name, d.Driver, d.Type == rdmadev.NodeRNIC, best(addrs)})
+		found = append(found, Device{d.Name, d.Driver, d.Type == rdmadev.NodeRNIC, addr})
 	}
 	return found
-}
-
-// best returns the first address that is not link-local, IPv4 before IPv6, or else the first.
-func best(addrs []netip.Addr) netip.Addr {
-	for _, four := range []bool{true, false} {
-		for _, a := range addrs {
-			if a.Is4() == four && !a.IsLinkLocalUnicast() {
-				return a
-			}
-		}
-	}
-	return addrs[0]
 }
 
 // closeLater closes c when the test ends. The test fails if that fails.

@@ -1,12 +1,11 @@
 package rdmatest
 
 import (
-	"cmp"
 	"errors"
 	"testing"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/endpoint"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -44,83 +43,30 @@ type PairOptions struct {
 }
 
 // QKey is the Q_Key of UD pairs.
-const QKey = 0x11111111
+const QKey = endpoint.QKey
 
 // NewPair makes two QPs, of one device or of two, connected to each other, which are closed when
 // the test ends. On iWARP only the connection manager can do that, and only a sends first.
 func NewPair(t testing.TB, ctxA, ctxB *uverbs.Context, opt PairOptions) (a, b *Side) {
 	t.Helper()
-	iwarp := ctxA.Device().IWARP()
-	opt.Type = cmp.Or(opt.Type, verbs.RC)
-	if opt.Cap == (verbs.QPCap{}) {
-		opt.Cap = verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64}
-	}
-	opt.RC.Access = cmp.Or(opt.RC.Access, verbs.AccessAll)
-	opt.Memory = cmp.Or(opt.Memory, 64<<10)
-	if opt.Access == 0 {
-		opt.Access = verbs.AccessAll
-		if iwarp {
-			opt.Access &^= verbs.AccessRemoteAtomic
-		}
-	}
-	a, b = newSide(t, ctxA, opt), newSide(t, ctxB, opt)
-	if iwarp {
-		connectByCM(t, ctxA, a, b, opt)
-		return a, b
-	}
-	for _, s := range []*Side{a, b} {
-		s.QP = made(s.PD.CreateQP(uverbs.QPOptions{
-			Type: opt.Type, SendCQ: s.SendCQ, RecvCQ: s.RecvCQ, SRQ: s.SRQ, Cap: opt.Cap, SignalAll: opt.All,
+	open := func(dev *uverbs.Context, psn uint32) *endpoint.Local {
+		return made(endpoint.New(endpoint.Port{Dev: dev}, endpoint.Options{
+			Type: opt.Type, Cap: opt.Cap, Memory: opt.Memory, Access: opt.Access, Events: opt.Events, SignalAll: opt.All,
+			SRQ: opt.SRQ, OneCQ: opt.OneCQ, Depth: opt.Depth, PSN: psn, RC: opt.RC,
 		}))(t)
 	}
-	ea, err := a.QP.Addr(1)
-	check(t, err)
-	eb, err := b.QP.Addr(1)
-	check(t, err)
-	ea.PSN, eb.PSN = 0x123456, 0xfffff0
-	if opt.Type == verbs.UD {
-		startUD(t, a, ea, eb)
-		startUD(t, b, eb, ea)
-		return a, b
-	}
-	check(t, a.QP.Connect(ea, eb, opt.RC), b.QP.Connect(eb, ea, opt.RC))
-	return a, b
+	x, y := open(ctxA, 0x123456), open(ctxB, 0xfffff0) // y's PSNs wrap
+	check(t, errors.Join(endpoint.Both(func(active bool, swap endpoint.Swap) error {
+		if active {
+			return x.Connect(t.Context(), true, swap)
+		}
+		return y.Connect(t.Context(), false, swap)
+	})))
+	return newSide(x), newSide(y)
 }
 
-func newSide(t testing.TB, ctx *uverbs.Context, opt PairOptions) *Side {
-	t.Helper()
-	s := &Side{PD: made(ctx.AllocPD())(t)}
-	cqopt := uverbs.CQOptions{Depth: cmp.Or(opt.Depth, 2*(opt.Cap.MaxSendWR+opt.Cap.MaxRecvWR)+1)} // drivers round queues up, at most to twice the size
-	if opt.Events {
-		cqopt.Channel = made(ctx.CreateCompChannel())(t)
-	}
-	s.SendCQ = made(ctx.CreateCQ(cqopt))(t)
-	if s.RecvCQ = s.SendCQ; !opt.OneCQ {
-		s.RecvCQ = made(ctx.CreateCQ(cqopt))(t)
-	}
-	s.MR = made(s.PD.AllocMR(opt.Memory, opt.Access, uverbs.MROptions{}))(t)
-	if opt.SRQ {
-		s.SRQ = made(s.PD.CreateSRQ(uverbs.SRQOptions{MaxWR: opt.Cap.MaxRecvWR, MaxSGE: opt.Cap.MaxRecvSGE}))(t)
-	}
-	return s
-}
-
-func startUD(t testing.TB, s *Side, local, peer verbs.QPAddr) {
-	t.Helper()
-	check(t, s.QP.StartUD(1, QKey))
-	ah := made(s.PD.CreateAH(peer.PathFrom(local)))(t)
-	s.Peer = ah.To(peer.QPNum, QKey)
-}
-
-func connectByCM(t testing.TB, ctx *uverbs.Context, a, b *Side, opt PairOptions) {
-	t.Helper()
-	addrs, err := cm.DeviceAddrs(ctx.Device())
-	check(t, err)
-	options := func(s *Side) cm.Options {
-		return cm.Options{PD: s.PD, Cap: opt.Cap, SendCQ: s.SendCQ, RecvCQ: s.RecvCQ, SRQ: s.SRQ, SignalAll: opt.All}
-	}
-	ea, eb := Connect(t, Device{Addr: best(addrs)}, options(a), options(b))
-	a.QP, b.QP = ea.QP, eb.QP
+func newSide(l *endpoint.Local) *Side {
+	return &Side{l.PD, l.SendCQ, l.RecvCQ, l.SRQ, l.QP, l.MR, l.To}
 }
 
 // check ends the test if one of the errors is not nil.
