@@ -1,94 +1,23 @@
 package scenarios
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/endpoint"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/rdmatest"
+	"github.com/goverbs/verbs/internal/scenario"
 	"github.com/goverbs/verbs/uverbs"
 )
 
-func timeout(e *env) context.Context {
-	ctx := labtest.Within(e.t, 5*time.Second)
-	return ctx
-}
-
-// hugeMR reserves huge pages and allocates a region of them. Outside of the lab it reserves nothing
-// of the machine's.
-func hugeMR(e *env, pd *uverbs.PD) (*uverbs.MR, error) {
-	if !labtest.Lab {
-		return pd.AllocMR(1<<20, e.access(), uverbs.MROptions{})
-	}
-	if err := os.WriteFile("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", []byte("4"), 0o644); err != nil {
-		return nil, err
-	}
-	return pd.AllocMR(1<<20, e.access(), uverbs.MROptions{PageSize: 2 << 20})
-}
-
-var mr = []scenario{
-	{"mr/mr_rereg_addr", with("MR rereg, memory"), func(e *env) error {
-		a, b := e.pair(rdmatest.PairOptions{})
-		if err := b.MR.Rereg(uverbs.ReregOptions{Memory: make([]byte, 8192)}); err != nil {
-			return err
-		}
-		if b.MR.Len() != 8192 {
-			return fmt.Errorf("%d bytes", b.MR.Len())
-		}
-		return errors.Join(e.traffic(a, b, 5, 1000, false), e.write(a, b, 8192, b.MR.RKey()), e.read(a, b, 8192, b.MR.RKey()))
-	}},
-	{"mr/mr_rereg_access", with("MR rereg, access"), func(e *env) error {
-		a, b := e.pair(rdmatest.PairOptions{Access: verbs.AccessLocalWrite})
-		all := e.access()
-		if err := b.MR.Rereg(uverbs.ReregOptions{Access: &all}); err != nil {
-			return err
-		}
-		return errors.Join(e.write(a, b, 500, b.MR.RKey()), e.read(a, b, 500, b.MR.RKey()))
-	}},
-	{"mr/mr_rereg_atomic", with("MR rereg, access"), func(e *env) error {
-		a, b := e.pair(rdmatest.PairOptions{Access: verbs.AccessLocalWrite})
-		all := e.access()
-		if err := b.MR.Rereg(uverbs.ReregOptions{Access: &all}); err != nil {
-			return err
-		}
-		return e.atomicOp(verbs.OpFetchAdd, a, b, 0, a.MR.SGE(0, 8), b.MR.RKey())
-	}},
-	{"mr/mr_rereg_access_bad_flow", with("MR rereg, access"), func(e *env) error {
-		a, b := e.pair(rdmatest.PairOptions{})
-		local := verbs.AccessLocalWrite
-		if err := b.MR.Rereg(uverbs.ReregOptions{Access: &local}); err != nil {
-			return err
-		}
-		return fails(e.write(a, b, 500, b.MR.RKey()), verbs.WCRemAccessErr)
-	}},
-	{"mr/mr_rereg_pd", with("MR rereg, PD"), func(e *env) error {
-		a, b := e.pair(rdmatest.PairOptions{})
-		other, err := b.PD.Context().AllocPD()
-		if err != nil {
-			return err
-		}
-		defer other.Close()
-		if err := b.MR.Rereg(uverbs.ReregOptions{PD: other}); err != nil {
-			return err
-		}
-		if err := refused(other.Close(), verbs.ErrInUse); err != nil {
-			return err
-		}
-		if err := fails(e.write(a, b, 500, b.MR.RKey()), verbs.WCRemAccessErr); err != nil {
-			return err
-		}
-		return b.MR.Rereg(uverbs.ReregOptions{PD: b.PD})
-	}},
+var mr = []test{
 	{"mr/reg_mr_bad_flags", everywhere, func(e *env) error {
 		pd := e.pd()
 		for _, access := range []verbs.Access{verbs.AccessRemoteWrite, verbs.AccessRemoteAtomic} {
@@ -98,84 +27,6 @@ var mr = []scenario{
 		}
 		return nil
 	}},
-	{"mr/create_dm_mr", nowhere, probe("device memory")},
-}
-
-// bind binds a window of b to the first n bytes of b's region.
-func (e *env) bind(b *rdmatest.Side, typ verbs.MWType, n int) (*uverbs.MW, uint32, error) {
-	mw, err := b.PD.AllocMW(typ)
-	if err != nil {
-		return nil, 0, err
-	}
-	e.t.Cleanup(func() { mw.Close() }) // before the region it is bound to
-	rkey, err := b.QP.BindMW(mw, uverbs.BindOptions{
-		ID: 3, Flags: verbs.SendSignaled, MR: b.MR, Length: n, Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead,
-	})
-	if err != nil {
-		return nil, 0, err
-	}
-	if wc, err := e.wait(b.SendCQ, false); err != nil || wc.ID != 3 || wc.Opcode != verbs.WCBindMW {
-		return nil, 0, fmt.Errorf("bind: %+v, %w", wc, err)
-	}
-	return mw, rkey, nil
-}
-
-// window uses a window of a type on b's memory, revokes it by take, and checks
-// that the peer is refused.
-func window(typ verbs.MWType, take func(e *env, a, b *rdmatest.Side, mw *uverbs.MW) error) func(*env) error {
-	return func(e *env) error {
-		access := e.access()
-		if !e.siw {
-			access |= verbs.AccessMWBind
-		}
-		a, b := e.pair(rdmatest.PairOptions{Access: access})
-		mw, rkey, err := e.bind(b, typ, 1000)
-		if err != nil {
-			return err
-		}
-		if rkey == b.MR.RKey() || rkey != mw.RKey() {
-			return fmt.Errorf("key %#x", rkey)
-		}
-		if err := errors.Join(e.write(a, b, 1000, rkey), e.read(a, b, 1000, rkey)); err != nil {
-			return err
-		}
-		if take == nil {
-			return fails(e.write(a, b, 1000, verbs.NextRKey(rkey)), verbs.WCRemAccessErr)
-		}
-		if err := take(e, a, b, mw); err != nil {
-			return fmt.Errorf("take away: %w", err)
-		}
-		return fails(e.write(a, b, 1000, rkey), verbs.WCRemAccessErr)
-	}
-}
-
-var mw = []scenario{
-	{"mr/mw_type1", with("MW type 1"), window(verbs.MWType1, nil)},
-	{"mr/mw_type2", with("MW type 2"), window(verbs.MWType2, nil)},
-	{"mr/invalidate_mw_type1", with("MW type 1"), window(verbs.MWType1, func(e *env, a, b *rdmatest.Side, mw *uverbs.MW) error {
-		if _, err := b.QP.BindMW(mw, uverbs.BindOptions{Flags: verbs.SendSignaled}); err != nil {
-			return err
-		}
-		_, err := e.wait(b.SendCQ, false)
-		return err
-	})},
-	{"mr/mw_type2_invalidate_local", with("MW type 2"), window(verbs.MWType2, func(e *env, a, b *rdmatest.Side, mw *uverbs.MW) error {
-		return e.do(b, verbs.SendWR{Opcode: verbs.OpLocalInv, RKey: mw.RKey()})
-	})},
-	{"mr/mw_type2_invalidate_remote", with("MW type 2"), window(verbs.MWType2, func(e *env, a, b *rdmatest.Side, mw *uverbs.MW) error {
-		if _, err := b.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 10)}}); err != nil {
-			return err
-		}
-		if err := e.do(a, verbs.SendWR{Opcode: verbs.OpSendInv, RKey: mw.RKey(), Inline: []byte("bye")}); err != nil {
-			return err
-		}
-		wc, err := e.wait(b.RecvCQ, false)
-		if err == nil && (wc.Flags&verbs.WCWithInv == 0 || wc.InvalidatedRKey() != mw.RKey()) {
-			err = fmt.Errorf("receive %+v", wc)
-		}
-		return err
-	})},
-	{"mr/mw_type2_invalidate_dealloc", with("MW type 2"), window(verbs.MWType2, func(e *env, a, b *rdmatest.Side, mw *uverbs.MW) error { return mw.Close() })},
 	{"mr/reg_mw_wrong_type", notOnSIW, func(e *env) error {
 		if e.siw {
 			return e.ctx.Probe(uverbs.FeatureMWType1)
@@ -185,33 +36,148 @@ var mw = []scenario{
 	}},
 }
 
-// udmabuf creates a DMA-BUF of size bytes of this process's memory, and returns
-// both.
-func udmabuf(e *env, size int) (*os.File, []byte, error) {
-	memfd, err := unix.MemfdCreate("udmabuf", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, nil, err
+// here has scenarios that use what only this process or this machine has, or refuse a request.
+var here = []scenario.Scenario{
+	{Name: "SRQ limit", Core: "srq/modify_srq_limit", Options: scenario.Options{SRQ: true, Features: []uverbs.Feature{uverbs.FeatureSRQ}}, Run: limitSRQ},
+	{Name: "imported PD", Core: "shared_pd/imported_rc_ex_rdma_write", Run: importedPD},
+	{Name: "huge pages", Core: "parent_domain/huge_page_traffic", Run: hugePages},
+	{Name: "programs started", Core: "fork/is_fork_initialized", Run: programsStarted},
+	{Name: "DMA-BUF", Core: "mr/dmabuf_reg_mr mr/dmabuf_dereg_mr_twice mr/dmabuf_rdma_traffic", Options: scenario.Options{Features: []uverbs.Feature{uverbs.FeatureDMABuf}}, Run: dmabuf},
+	{Name: "full receive queue", Core: "qpex/full_rq_bad_flow", Run: fullRecvQueue},
+	{Name: "receive of too many SGEs", Core: "qpex/rq_with_larger_sgl_bad_flow", Run: func(a *scenario.Actor) {
+		_, err := a.PostRecv(verbs.RecvWR{SGL: make([]verbs.SGE, 5)})
+		a.Must(refused(err, verbs.ErrTooManySGEs))
+	}},
+}
+
+func fullRecvQueue(a *scenario.Actor) {
+	for range 1000 {
+		if _, err := a.PostRecv(verbs.RecvWR{}); err != nil {
+			a.Must(refused(err, verbs.ErrQueueFull))
+			return
+		}
 	}
+	a.Must(errors.New("1000 receives fit"))
+}
+
+// limitSRQ is not for verbs check: there a device has the events of several clients.
+func limitSRQ(a *scenario.Actor) {
+	const limit, sends = 8, 5
+	if a.Active {
+		a.Sync()
+		for range sends {
+			a.Must(a.Do(a.Ctx, verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("x")}))
+		}
+		a.Sync()
+		return
+	}
+	for range 10 {
+		_, err := a.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{a.MR.SGE(0, 10)}})
+		a.Must(err)
+	}
+	a.Must(a.SRQ.SetLimit(limit))
+	got, err := a.SRQ.Query()
+	a.Must(err)
+	if got.Limit != limit {
+		a.Must(fmt.Errorf("the SRQ has a limit of %d, not %d", got.Limit, limit))
+	}
+	a.Sync()
+	a.Sync()
+	ctx, cancel := context.WithTimeout(a.Ctx, endpoint.Limit)
+	defer cancel()
+	for ev, err := range a.Dev.AsyncEvents(ctx) {
+		a.Must(err)
+		if ev.Type == verbs.EventSRQLimitReached && ev.SRQ == a.SRQ {
+			return
+		}
+	}
+}
+
+// importedPD uses a region of a PD that a second context has imported.
+func importedPD(a *scenario.Actor) {
+	if a.Active {
+		a.Use(a.MR)
+	} else {
+		other := scenario.Own(uverbs.ImportContext(a.Dev.FD()))(a)
+		pd := scenario.Own(other.ImportPD(a.PD.Handle()))(a)
+		mr, err := pd.ImportMR(a.MR.Handle())
+		a.Must(err)
+		if mr.LKey() != a.MR.LKey() || mr.RKey() != a.MR.RKey() || mr.Bytes() != nil {
+			a.Must(fmt.Errorf("imported keys %#x, %#x", mr.LKey(), mr.RKey()))
+		}
+		a.Must(mr.Close())
+		a.Use(scenario.Own(pd.AllocMR(4096, endpoint.RemoteAccess(a.Dev), uverbs.MROptions{}))(a))
+	}
+	a.Write(a.Remote.RKey, 1000)
+}
+
+// hugePages reserves huge pages and receives to them. Outside of the lab it reserves nothing of the
+// machine's.
+func hugePages(a *scenario.Actor) {
+	if !a.Active {
+		var o uverbs.MROptions
+		if labtest.Lab {
+			a.Must(os.WriteFile("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", []byte("4"), 0o644))
+			o.PageSize = 2 << 20
+		}
+		a.MR = scenario.Own(a.PD.AllocMR(1<<20, endpoint.RemoteAccess(a.Dev), o))(a)
+	}
+	a.Turns(10, 60000)
+}
+
+// programsStarted checks that starting a program does not affect regions. After a fork the kernel
+// copies pinned pages for the child immediately, and Go has no fork that continues to run Go code.
+func programsStarted(a *scenario.Actor) {
+	for range 5 {
+		if a.Active {
+			a.Must(exec.Command("/proc/self/exe", "-test.run=^$").Run())
+		}
+		a.Turns(2, 4096)
+		a.Write(a.Remote.RKey, 4096)
+	}
+}
+
+// dmabuf writes to a DMA-BUF and reads it.
+func dmabuf(a *scenario.Actor) {
+	const n = 5000
+	mem := a.MR
+	if a.Active {
+		a.Use(mem)
+		data, back := mem.SGE(0, n), mem.SGE(n, n)
+		a.Fill(1, data)
+		a.Must(a.Do(a.Ctx, a.Request(verbs.OpRDMAWrite, a.Remote.RKey, data)))
+		a.Must(a.Do(a.Ctx, a.Request(verbs.OpRDMARead, a.Remote.RKey, back)))
+		a.Must(a.Compare(1, back))
+		a.Sync()
+		return
+	}
+	f, bytes := udmabuf(a, 16384)
+	mr := scenario.Own(a.PD.RegisterDMABuf(int(f.Fd()), 0, len(bytes), 0x10000, endpoint.RemoteAccess(a.Dev)))(a)
+	a.Use(mr)
+	a.Sync()
+	a.MR = mem
+	copy(mem.Bytes(), bytes[:n])
+	a.Must(a.Compare(1, mem.SGE(0, n)))
+	a.Must(errors.Join(mr.Close(), mr.Close()))
+}
+
+// udmabuf creates a DMA-BUF of size bytes of this process's memory, and returns both.
+func udmabuf(a *scenario.Actor, size int) (*os.File, []byte) {
+	memfd, err := unix.MemfdCreate("udmabuf", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
+	a.Must(err)
 	f := os.NewFile(uintptr(memfd), "memfd")
 	defer f.Close()
-	if err := f.Truncate(int64(size)); err != nil {
-		return nil, nil, err
-	}
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
-		return nil, nil, err
-	}
+	a.Must(f.Truncate(int64(size)))
+	_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
+	a.Must(err)
 	mem, err := unix.Mmap(memfd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, nil, err
-	}
-	e.t.Cleanup(func() { unix.Munmap(mem) })
+	a.Must(err)
+	scenario.Own(mapping(mem), nil)(a)
 	if labtest.Lab {
 		exec.Command("modprobe", "udmabuf").Run() // not every kernel has it
 	}
 	dev, err := os.OpenFile("/dev/udmabuf", os.O_RDWR, 0)
-	if err != nil {
-		return nil, nil, err
-	}
+	a.Must(err)
 	defer dev.Close()
 	create := struct { // struct udmabuf_create
 		memfd, flags uint32
@@ -220,129 +186,12 @@ func udmabuf(e *env, size int) (*os.File, []byte, error) {
 	const ioctl = 0x40187542 // UDMABUF_CREATE
 	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, dev.Fd(), ioctl, uintptr(unsafe.Pointer(&create)))
 	if errno != 0 {
-		return nil, nil, os.NewSyscallError("UDMABUF_CREATE", errno)
+		a.Must(os.NewSyscallError("UDMABUF_CREATE", errno))
 	}
-	buf := os.NewFile(fd, "dma-buf")
-	e.t.Cleanup(func() { buf.Close() })
-	return buf, mem, nil
+	return scenario.Own(os.NewFile(fd, "dma-buf"), nil)(a), mem
 }
 
-// dmabufMR returns a side whose region is a DMA-BUF, and the memory.
-func (e *env) dmabufMR(s *rdmatest.Side, access verbs.Access) (*rdmatest.Side, []byte, error) {
-	buf, mem, err := udmabuf(e, 16384)
-	if errors.Is(err, os.ErrNotExist) { // nothing can make one, as this kernel lacks udmabuf
-		err = cmp.Or(e.ctx.Probe(uverbs.FeatureDMABuf), err)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	mr, err := s.PD.RegisterDMABuf(int(buf.Fd()), 0, len(mem), 0x10000, access)
-	if err != nil {
-		return nil, nil, err
-	}
-	labtest.Close(e.t, mr)
-	there := *s
-	there.MR = mr
-	return &there, mem, nil
-}
+// mapping is memory that Close unmaps.
+type mapping []byte
 
-func dmabufTest(use func(e *env, a, b *rdmatest.Side, mem []byte) error) func(*env) error {
-	return func(e *env) error {
-		a, b := e.pair(rdmatest.PairOptions{})
-		there, mem, err := e.dmabufMR(b, e.access())
-		if err != nil {
-			return err
-		}
-		return use(e, a, there, mem)
-	}
-}
-
-var dmabuf = []scenario{
-	{"mr/dmabuf_reg_mr", with("DMA-BUF MR"), dmabufTest(func(e *env, a, b *rdmatest.Side, mem []byte) error { return nil })},
-	{"mr/dmabuf_dereg_mr_twice", with("DMA-BUF MR"), dmabufTest(func(e *env, a, b *rdmatest.Side, mem []byte) error {
-		return errors.Join(b.MR.Close(), b.MR.Close())
-	})},
-	{"mr/dmabuf_rdma_traffic", with("DMA-BUF MR"), dmabufTest(func(e *env, a, b *rdmatest.Side, mem []byte) error {
-		want := bytes.Clone(fill(a.MR.Bytes()[:5000]))
-		if err := e.do(a, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.MR.SGE(0, 5000)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}); err != nil {
-			return err
-		}
-		if err := e.do(a, verbs.SendWR{Opcode: verbs.OpRDMARead, SGL: []verbs.SGE{a.MR.SGE(5000, 5000)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}); err != nil {
-			return err
-		}
-		if !bytes.Equal(mem[:5000], want) || !bytes.Equal(a.MR.Bytes()[5000:10000], want) {
-			return errors.New("data differs")
-		}
-		return nil
-	})},
-}
-
-// odpTest runs a scenario with regions that are paged in on demand.
-func odpTest(use func(e *env, a, b *rdmatest.Side) error) func(*env) error {
-	return func(e *env) error {
-		access := e.access() | verbs.AccessOnDemand
-		// Registering fails if the kernel lacks the feature.
-		pd := e.pd()
-		mr, err := pd.AllocMR(4096, access, uverbs.MROptions{})
-		if err != nil {
-			return err
-		}
-		if err := mr.Close(); err != nil {
-			return err
-		}
-		a, b := e.pair(rdmatest.PairOptions{Access: access})
-		return use(e, a, b)
-	}
-}
-
-func prefetch(advice verbs.Advice, wait bool) func(e *env, a, b *rdmatest.Side) error {
-	return func(e *env, a, b *rdmatest.Side) error {
-		for _, s := range []*rdmatest.Side{a, b} {
-			if err := s.PD.Advise(advice, wait, s.MR.SGE(0, s.MR.Len())); err != nil {
-				return err
-			}
-		}
-		return e.traffic(a, b, 10, 1000, false)
-	}
-}
-
-// odpSize is one packet: rxe in 7.2 stores data after the first packet of a page,
-// or data that crosses into another page, in the wrong place (rxe_odp_mr_copy
-// ignores the offset).
-const odpSize = 1024
-
-var onDemand = with("on-demand paging")
-
-var odp = []scenario{
-	{"odp/odp_rc_traffic", onDemand, odpTest(func(e *env, a, b *rdmatest.Side) error { return e.traffic(a, b, 20, odpSize, false) })},
-	{"odp/odp_rc_rdma_read", onDemand, odpTest(func(e *env, a, b *rdmatest.Side) error { return e.read(a, b, odpSize, b.MR.RKey()) })},
-	{"odp/odp_rc_rdma_write", onDemand, odpTest(func(e *env, a, b *rdmatest.Side) error { return e.write(a, b, odpSize, b.MR.RKey()) })},
-	{"odp/odp_rc_atomic_cmp_and_swp", onDemand, odpTest(func(e *env, a, b *rdmatest.Side) error {
-		return e.atomicOp(verbs.OpCompareSwap, a, b, 0, a.MR.SGE(0, 8), b.MR.RKey())
-	})},
-	{"odp/odp_rc_atomic_fetch_and_add", onDemand, odpTest(func(e *env, a, b *rdmatest.Side) error {
-		return e.atomicOp(verbs.OpFetchAdd, a, b, 0, a.MR.SGE(0, 8), b.MR.RKey())
-	})},
-	{"odp/odp_rc_mixed_mr", onDemand, odpTest(func(e *env, a, b *rdmatest.Side) error {
-		mr, err := b.PD.AllocMR(8192, e.access(), uverbs.MROptions{})
-		if err != nil {
-			return err
-		}
-		labtest.Close(e.t, mr)
-		pinned := *b
-		pinned.MR = mr
-		return e.traffic(a, &pinned, 20, odpSize, false)
-	})},
-	{"odp/odp_ud_traffic", onDemand, func(e *env) error {
-		if err := e.ctx.Probe(uverbs.FeatureOnDemand); err != nil {
-			return err
-		}
-		a, b := e.pair(rdmatest.PairOptions{Type: verbs.UD, Access: e.access() | verbs.AccessOnDemand})
-		return e.traffic(a, b, 20, 900, false)
-	}},
-	{"odp/odp_xrc_traffic", nowhere, probe("XRC domain")},
-	{"odp/odp_implicit_rc_traffic", nowhere, func(e *env) error { return e.ctx.Probe("implicit on-demand paging") }},
-	{"odp/odp_sync_prefetch_rc_traffic", with("MR advice"), odpTest(prefetch(verbs.AdvisePrefetchWrite, true))},
-	{"odp/odp_async_prefetch_rc_traffic", with("MR advice"), odpTest(prefetch(verbs.AdvisePrefetchWrite, false))},
-	{"odp/odp_prefetch_sync_no_page_fault_rc_traffic", with("MR advice"), odpTest(prefetch(verbs.AdvisePrefetchNoFault, true))},
-}
+func (m mapping) Close() error { return unix.Munmap(m) }

@@ -2,15 +2,14 @@ package scenarios
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/endpoint"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -47,7 +46,7 @@ func createInit(typ verbs.QPType) func(*env) error {
 		}
 		attr, mask := verbs.QPAttr{State: verbs.StateInit, Port: 1}, verbs.MaskState|verbs.MaskPKeyIndex|verbs.MaskPort
 		if typ == verbs.UD {
-			attr.QKey, mask = rdmatest.QKey, mask|verbs.MaskQKey
+			attr.QKey, mask = endpoint.QKey, mask|verbs.MaskQKey
 		} else {
 			attr.Access, mask = e.access(), mask|verbs.MaskAccess
 		}
@@ -60,7 +59,7 @@ func createInit(typ verbs.QPType) func(*env) error {
 			return err
 		case got.State != verbs.StateInit && !e.siw: // siw has no INIT
 			return fmt.Errorf("in %v", got.State)
-		case typ == verbs.UD && got.QKey != rdmatest.QKey:
+		case typ == verbs.UD && got.QKey != endpoint.QKey:
 			return fmt.Errorf("Q_Key %#x", got.QKey)
 		case got.Cap.MaxSendWR < smallCap.MaxSendWR || got.Cap.MaxRecvSGE < smallCap.MaxRecvSGE:
 			return fmt.Errorf("capacity %+v", got.Cap)
@@ -84,7 +83,7 @@ func illegal(change func(c *verbs.QPCap, maxWR, maxSGE int)) func(*env) error {
 	}
 }
 
-var qp = []scenario{
+var qp = []test{
 	{"qp/create_rc_qp_no_attr", everywhere, createQP(verbs.RC)},
 	{"qp/create_uc_qp_no_attr", notOnSIW, createQP(verbs.UC)},
 	{"qp/create_ud_qp_no_attr", notOnSIW, createQP(verbs.UD)},
@@ -105,7 +104,7 @@ var qp = []scenario{
 		if err != nil {
 			return err
 		}
-		if err := qp.StartUD(1, rdmatest.QKey); err != nil {
+		if err := qp.StartUD(1, endpoint.QKey); err != nil {
 			return err
 		}
 		if err := qp.Modify(verbs.QPAttr{QKey: 0x2222}, verbs.MaskQKey); err != nil {
@@ -116,104 +115,9 @@ var qp = []scenario{
 		}
 		return nil
 	}},
-	{"qp/modify_rc_qp_rd_atomic", notOnSIW, func(e *env) error {
-		if e.siw { // negotiated when connecting
-			return fmt.Errorf("siw: %w", errors.ErrUnsupported)
-		}
-		a, _ := e.pair(rdmatest.PairOptions{RC: uverbs.ConnectOptions{MaxRDAtomic: 8, MaxDestRDAtomic: 8}})
-		got, err := a.QP.Query()
-		if err == nil && (got.MaxRDAtomic != 8 || got.MaxDestRDAtomic != 8) {
-			err = fmt.Errorf("%+v", got)
-		}
-		return err
-	}},
 }
 
-// rdmaTest runs one opcode, as rdma-core's tests of ibv_wr_* do.
-func rdmaTest(use func(e *env, a, b *rdmatest.Side) error) func(*env) error {
-	return func(e *env) error {
-		a, b := e.pair(rdmatest.PairOptions{})
-		return use(e, a, b)
-	}
-}
-
-func sendOp(wr verbs.SendWR) func(*env) error {
-	return rdmaTest(func(e *env, a, b *rdmatest.Side) error {
-		if _, err := b.PostRecv(verbs.RecvWR{ID: 4, SGL: []verbs.SGE{b.MR.SGE(0, 100)}}); err != nil {
-			return err
-		}
-		wr.RemoteAddr, wr.RKey = b.MR.Addr(), b.MR.RKey()
-		if err := e.do(a, wr); err != nil {
-			return err
-		}
-		wc, err := e.wait(b.RecvCQ, false)
-		if err == nil && (wc.ID != 4 || wc.Imm() != wr.Imm || int(wc.ByteLen) != len(wr.Inline)) {
-			err = fmt.Errorf("receive %+v", wc)
-		}
-		return err
-	})
-}
-
-func udSend(n int) func(*env) error { return func(e *env) error { return e.ud(false, n) } }
-
-var qpEx = []scenario{
-	{"qpex/qp_ex_ud_send", notOnSIW, udSend(700)},
-	{"qpex/qp_ex_ud_zero_size", notOnSIW, udSend(0)},
-	{"qpex/qp_ex_ud_send_imm", notOnSIW, udSend(8)},
-	{"qpex/qp_ex_rc_send", everywhere, sendOp(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("send")})},
-	{"qpex/qp_ex_rc_send_imm", notOnSIW, sendOp(verbs.SendWR{Opcode: verbs.OpSendImm, Inline: []byte("send"), Imm: 0x01020304})},
-	{"qpex/qp_ex_xrc_send", nowhere, probe("XRC domain")},
-	{"qpex/qp_ex_rc_flush", with("FLUSH"), func(e *env) error {
-		if err := e.ctx.Probe(uverbs.FeatureFlush); err != nil {
-			return err
-		}
-		access := e.access() | verbs.AccessFlushGlobal
-		a, b := e.pair(rdmatest.PairOptions{Access: access, RC: uverbs.ConnectOptions{Access: access}})
-		wrs := []verbs.SendWR{
-			{ID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: []byte("flushed"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()},
-			{ID: 2, Opcode: verbs.OpFlush, Flags: verbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Args: &verbs.SendArgs{Flush: verbs.Flush{Length: 7, Type: verbs.FlushGlobal}}},
-		}
-		if _, err := a.QP.PostSend(wrs...); err != nil {
-			return err
-		}
-		for id := range uint64(2) {
-			if wc, err := e.wait(a.SendCQ, false); err != nil || wc.ID != id+1 {
-				return fmt.Errorf("%+v, %w", wc, err)
-			}
-		}
-		if string(b.MR.Bytes()[:7]) != "flushed" {
-			return errors.New("not written")
-		}
-		return nil
-	}},
-	{"qpex/qp_ex_rc_flush_type_violate", with("FLUSH"), func(e *env) error {
-		if err := e.ctx.Probe(uverbs.FeatureFlush); err != nil {
-			return err
-		}
-		a, b := e.pair(rdmatest.PairOptions{}) // its region does not allow FLUSH
-		return fails(e.do(a, verbs.SendWR{
-			Opcode: verbs.OpFlush, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Args: &verbs.SendArgs{Flush: verbs.Flush{Length: 7, Type: verbs.FlushGlobal}},
-		}), verbs.WCRemAccessErr, verbs.WCRemInvReqErr)
-	}},
-	{"qpex/qp_ex_rc_atomic_write", with("ATOMIC_WRITE"), rdmaTest(func(e *env, a, b *rdmatest.Side) error {
-		err := e.do(a, verbs.SendWR{Opcode: verbs.OpAtomicWrite, Inline: []byte("8 bytes."), RemoteAddr: b.MR.Addr() + 8, RKey: b.MR.RKey()})
-		if err == nil && string(b.MR.Bytes()[8:16]) != "8 bytes." {
-			err = fmt.Errorf("%q was written", b.MR.Bytes()[8:16])
-		}
-		return err
-	})},
-	{"qpex/qp_ex_rc_rdma_write", everywhere, rdmaTest(func(e *env, a, b *rdmatest.Side) error { return e.write(a, b, 20000, b.MR.RKey()) })},
-	{"qpex/qp_ex_rc_rdma_write_imm", notOnSIW, sendOp(verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Inline: []byte("write"), Imm: 7})},
-	{"qpex/qp_ex_rc_rdma_write_zero_size", everywhere, rdmaTest(func(e *env, a, b *rdmatest.Side) error {
-		return e.do(a, verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
-	})},
-	{"qpex/qp_ex_rc_rdma_read", everywhere, rdmaTest(func(e *env, a, b *rdmatest.Side) error { return e.read(a, b, 20000, b.MR.RKey()) })},
-	{"qpex/qp_ex_rc_rdma_read_zero_size", everywhere, rdmaTest(func(e *env, a, b *rdmatest.Side) error {
-		return e.do(a, verbs.SendWR{Opcode: verbs.OpRDMARead, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
-	})},
-	{"qpex/qp_ex_rc_atomic_cmp_swp", notOnSIW, atomicTest(verbs.OpCompareSwap)},
-	{"qpex/qp_ex_rc_atomic_fetch_add", notOnSIW, atomicTest(verbs.OpFetchAdd)},
-	{"qpex/qp_ex_rc_bind_mw", with("MW type 2"), window(verbs.MWType2, nil)},
+var qpEx = []test{
 	{"qpex/post_receive_qp_state_bad_flow", everywhere, func(e *env) error {
 		qp, err := e.createQP(verbs.RC, smallCap)
 		if err != nil {
@@ -230,16 +134,4 @@ var qpEx = []scenario{
 		_, err = qp.PostSend(verbs.SendWR{Opcode: verbs.OpSend})
 		return refused(err, verbs.ErrState)
 	}},
-	{"qpex/full_rq_bad_flow", everywhere, rdmaTest(func(e *env, a, b *rdmatest.Side) error {
-		for range 1000 {
-			if _, err := b.PostRecv(verbs.RecvWR{}); err != nil {
-				return refused(err, verbs.ErrQueueFull)
-			}
-		}
-		return errors.New("1000 receives fit")
-	})},
-	{"qpex/rq_with_larger_sgl_bad_flow", everywhere, rdmaTest(func(e *env, a, b *rdmatest.Side) error {
-		_, err := b.PostRecv(verbs.RecvWR{SGL: make([]verbs.SGE, 5)})
-		return refused(err, verbs.ErrTooManySGEs)
-	})},
 }

@@ -1,11 +1,9 @@
 // Package check implements verbs check, which runs what a device must do, and measures it, for a
 // report of hardware that the authors of this module do not have.
 //
-// A [scenario] has two ends, each with a QP. Both run the same function: the active end posts what
-// the scenario is about, the passive end prepares memory and receives, and checks what comes. In
-// loopback they are goroutines, with a peer two processes; a [link], a pipe or a TCP connection,
-// takes them from step to step and has their addresses. Latency and bandwidth are those of package
-// perf.
+// Package scenario has what is run, with an active and a passive role. In loopback these are
+// goroutines, with a peer two processes; a [link], a pipe or a TCP connection, takes them from step
+// to step and has their addresses. Package perf measures latency and bandwidth.
 package check
 
 import (
@@ -25,6 +23,8 @@ import (
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/cmd/verbs/internal/perf"
+	"github.com/goverbs/verbs/internal/endpoint"
+	"github.com/goverbs/verbs/internal/scenario"
 	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -39,11 +39,12 @@ type Cmd struct {
 	Server   bool          `short:"s" help:"Serve as the peer of other machines, until interrupted."`
 	Port     int           `short:"p" default:"18516" help:"TCP port of the peer."`
 	Duration time.Duration `default:"1s" help:"How long to measure each latency and bandwidth; 0 measures none."`
+	Verbose  bool          `short:"v" help:"Print how long each scenario takes."`
 	JSON     bool          `help:"Print the report as JSON."`
 }
 
 func (c *Cmd) Help() string {
-	return `Runs some 30 scenarios between two QPs of the device, and then with the peer's, measures
+	return `Runs some 70 scenarios between two QPs of the device, and then with the peer's, measures
 latency and bandwidth, and prints a report; attach it to issues about hardware. The report
 shows the address of the port, in its GID. A scenario is refused if the device lacks
 the feature. The exit status is 1 if one fails. The command changes nothing on the machine;
@@ -68,11 +69,17 @@ func (c *Cmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	defer p.dev.Close()
+	defer p.Dev.Close()
 	if c.Server {
 		return c.serve(ctx, k, p)
 	}
 	return c.check(ctx, k, p)
+}
+
+// port is where the QPs are.
+type port struct {
+	endpoint.Port
+	desc rdmadev.Device
 }
 
 // open opens the device and chooses its port.
@@ -83,31 +90,31 @@ func (c *Cmd) open(ctx context.Context) (p port, err error) {
 			device = path.Device.Name
 		}
 	}
-	if p.dev, err = uverbs.Open(device); err != nil {
+	if p.Dev, err = uverbs.Open(device); err != nil {
 		return p, err
 	}
 	defer func() {
 		if err != nil {
-			p.dev.Close()
+			p.Dev.Close()
 		}
 	}()
-	p.num, p.tclass = c.IBPort, c.TClass
-	if p.desc, err = rdmadev.Find(p.dev.Device().Name); err != nil {
+	p.Num, p.TrafficClass = c.IBPort, c.TClass
+	if p.desc, err = rdmadev.Find(p.Dev.Device().Name); err != nil {
 		return p, err
 	}
 	for _, port := range p.desc.Ports {
-		if port.State == verbs.PortActive && p.num == 0 {
-			p.num = port.Num
+		if port.State == verbs.PortActive && p.Num == 0 {
+			p.Num = port.Num
 		}
 	}
 	switch {
-	case p.num == 0:
-		return p, fmt.Errorf("%s has no active port: verbs doctor has the reason", p.dev.Device().Name)
-	case p.dev.Device().IWARP():
+	case p.Num == 0:
+		return p, fmt.Errorf("%s has no active port: verbs doctor has the reason", p.Dev.Device().Name)
+	case p.Dev.Device().IWARP():
 	case c.GIDIndex != nil:
-		p.gid, err = p.dev.QueryGID(p.num, *c.GIDIndex)
+		p.GID, err = p.Dev.QueryGID(p.Num, *c.GIDIndex)
 	default:
-		p.gid, err = p.dev.FindGID(p.num, netip.Addr{})
+		p.GID, err = p.Dev.FindGID(p.Num, netip.Addr{})
 	}
 	return p, err
 }
@@ -119,7 +126,7 @@ func (c *Cmd) check(ctx context.Context, k *kong.Context, p port) error {
 		return err
 	}
 	r := report{Machine: *here, Start: time.Now(), Scenarios: []outcome{}, Figures: []perf.Figure{}}
-	out := &printer{k.Stdout, cli.Width(k.Stdout)}
+	out := &printer{k.Stdout, cli.Width(k.Stdout), c.Verbose}
 	if c.JSON {
 		out.w = io.Discard
 	}
@@ -197,31 +204,33 @@ func (c *Cmd) dial(ctx context.Context, here *machine) (*link, error) {
 	return l, nil
 }
 
-// runAll runs all scenarios with the passive end of the link. An error is one of the link.
+// runAll runs all scenarios with the passive role at the other end of the link. An error is one of
+// the link.
 func (l *link) runAll(ctx context.Context, p port, each func(outcome)) error {
-	for i := range scenarios {
-		if err := l.send(message{Scenario: scenarios[i].name}); err != nil {
+	for i := range scenario.List {
+		s := &scenario.List[i]
+		if err := l.send(message{Scenario: s.Name}); err != nil {
 			return err
 		}
 		started := time.Now()
-		mine, peers, err := l.run(ctx, p, &scenarios[i])
+		mine, peers, err := l.run(ctx, p, s)
 		if err != nil {
 			return err
 		}
-		o := outcome{Scenario: scenarios[i].name, Seconds: time.Since(started).Seconds()}
+		o := outcome{Scenario: s.Name, Seconds: time.Since(started).Seconds()}
 		o.result(mine, peers)
 		each(o)
 	}
 	return nil
 }
 
-// run runs this end of a scenario.
-func (l *link) run(ctx context.Context, p port, s *scenario) (mine, peers verdict, err error) {
-	e := &end{link: l, port: p, ctx: ctx}
-	mine = newVerdict(e.run(s), e.wcs)
+// run plays this role of a scenario.
+func (l *link) run(ctx context.Context, p port, s *scenario.Scenario) (mine, peers verdict, err error) {
+	a := &scenario.Actor{Ctx: ctx, Active: l.active, Swap: l.swapAddress}
+	mine = newVerdict(a.Play(s, p.Port), a)
 	peers, err = l.finish(mine)
-	if cerr := e.objects.Close(); cerr != nil && mine.Error == "" {
-		mine = newVerdict(fmt.Errorf("close: %w", cerr), e.wcs)
+	if cerr := a.Close(); cerr != nil && mine.Error == "" {
+		mine = newVerdict(fmt.Errorf("close: %w", cerr), a)
 	}
 	return mine, peers, err
 }
@@ -233,20 +242,20 @@ const (
 	measureLimit = time.Hour // of measuring, for which the client chooses a time
 )
 
-// answer is the passive end: it does what the active one asks for, until that closes the link or
-// asks for nothing.
+// answer plays the passive roles, and serves measurements, as the active end asks, until that closes
+// the link.
 func (l *link) answer(ctx context.Context, p port) error {
 	for {
 		m, err := l.receive()
 		if err != nil {
 			return err
 		}
-		i := slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == m.Scenario })
+		i := slices.IndexFunc(scenario.List, func(s scenario.Scenario) bool { return s.Name == m.Scenario })
 		switch {
 		case m.Measure:
 			err = l.serveFigures(ctx, p)
 		case i >= 0:
-			_, _, err = l.run(ctx, p, &scenarios[i])
+			_, _, err = l.run(ctx, p, &scenario.List[i])
 		default: // of another version
 			_, err = l.finish(newVerdict(fmt.Errorf("scenario %q: %w", m.Scenario, errors.ErrUnsupported), nil))
 		}
@@ -260,7 +269,7 @@ func (l *link) answer(ctx context.Context, p port) error {
 func (l *link) serveFigures(ctx context.Context, p port) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	addrs, err := cm.DeviceAddrs(p.dev.Device())
+	addrs, err := cm.DeviceAddrs(p.Dev.Device())
 	var at net.Addr
 	if err == nil {
 		var ended <-chan struct{}
@@ -295,7 +304,7 @@ func (l *link) measure(ctx context.Context, p port, long time.Duration) []perf.F
 	if err != nil {
 		return []perf.Figure{{Test: "all", Error: cli.Printable(err.Error())}}
 	}
-	figures := perf.Measure(ctx, p.dev.Device().Name, m.CM, long)
+	figures := perf.Measure(ctx, p.Dev.Device().Name, m.CM, long)
 	l.send(message{})
 	return figures
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/internal/scenario"
 	"github.com/goverbs/verbs/soft"
 	"github.com/goverbs/verbs/uverbs"
 	"github.com/goverbs/verbs/verbstest"
@@ -68,14 +69,14 @@ func TestLoopback(t *testing.T) {
 	labtest.Require(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		r, names, err := reported(t, "-d", device, "--duration", "20ms")
-		if err != nil || len(names[failed]) > 0 || len(r.Scenarios) != len(scenarios) {
-			t.Errorf("%v; of %d scenarios, %d have been run and failed: %q", err, len(scenarios), len(r.Scenarios), names[failed])
+		if err != nil || len(names[failed]) > 0 || len(r.Scenarios) != len(scenario.List) {
+			t.Errorf("%v; of %d scenarios, %d have been run and failed: %q", err, len(scenario.List), len(r.Scenarios), names[failed])
 		}
 		_, noCM := cm.DeviceAddrs(labtest.OpenDevice(t, device).Device()) // as on InfiniBand without IPoIB
 		for _, o := range r.Scenarios {
-			s := scenarios[slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == o.Scenario })]
-			missing := s.cm && noCM != nil || s.noIWARP != "" && device == labtest.SIW ||
-				slices.ContainsFunc(s.features, func(f uverbs.Feature) bool { return !slices.Contains(r.Machine.Features, string(f)) })
+			s := scenario.List[index(o)]
+			missing := s.CM && noCM != nil || s.NoIWARP != "" && device == labtest.SIW ||
+				slices.ContainsFunc(s.Features, func(f uverbs.Feature) bool { return !slices.Contains(r.Machine.Features, string(f)) })
 			if missing != (o.Result == refused) {
 				t.Errorf("%s: %s, and the device lacks a feature: %v", o.Scenario, o.Result, missing)
 			}
@@ -89,6 +90,11 @@ func TestLoopback(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	})
+}
+
+// index returns which scenario an outcome is of.
+func index(o outcome) int {
+	return slices.IndexFunc(scenario.List, func(s scenario.Scenario) bool { return s.Name == o.Scenario })
 }
 
 // serve starts a peer with a device, and returns its address.
@@ -160,8 +166,8 @@ func TestPeer(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		peer := serve(t, device)
 		r, names, err := reported(t, "-d", device, "--duration", "20ms", peer)
-		if err != nil || len(names[failed]) > 0 || len(r.Scenarios) != 2*len(scenarios) || r.Peer == nil || r.Measured != "peer" {
-			t.Errorf("%v; of %d scenarios, %d have been run and failed: %q", err, 2*len(scenarios), len(r.Scenarios), names[failed])
+		if err != nil || len(names[failed]) > 0 || len(r.Scenarios) != 2*len(scenario.List) || r.Peer == nil || r.Measured != "peer" {
+			t.Errorf("%v; of %d scenarios, %d have been run and failed: %q", err, 2*len(scenario.List), len(r.Scenarios), names[failed])
 		}
 		if !labtest.Soft {
 			return // the text is the same everywhere
@@ -176,7 +182,7 @@ func TestPeer(t *testing.T) {
 	})
 }
 
-// TestFault loses every request of atomics: the report has that these scenarios failed, no others,
+// TestFault loses every request of atomics: the report says that their scenarios failed, no others,
 // and the status and its fields.
 func TestFault(t *testing.T) {
 	network := verbstest.NewNetwork(verbstest.Options{Filter: func(p *verbstest.Packet) verbstest.Action {
@@ -192,8 +198,13 @@ func TestFault(t *testing.T) {
 	r.Scenarios = slices.DeleteFunc(r.Scenarios, func(o outcome) bool {
 		return o.Scenario == "connection manager" // of which these devices have none here
 	})
-	names[failed] = slices.DeleteFunc(names[failed], func(s string) bool { return s == "connection manager" })
-	if err == nil || !slices.Equal(names[failed], []string{"atomic compare and swap", "atomic fetch and add"}) {
+	for _, o := range r.Scenarios {
+		lost := o.With == "peer" && slices.Contains(scenario.List[index(o)].Features, uverbs.FeatureAtomics)
+		if o.Result != refused && lost != (o.Result == failed) {
+			t.Errorf("%s: %s, and its requests are lost: %v", o.Scenario, o.Result, lost)
+		}
+	}
+	if err == nil || len(names[failed]) == 0 {
 		t.Errorf("%v, failed: %q", err, names[failed])
 	}
 	o := r.Scenarios[slices.IndexFunc(r.Scenarios, func(o outcome) bool { return o.Result == failed })]
@@ -208,13 +219,13 @@ func TestAdapterFault(t *testing.T) {
 		const faultCompletion, responderAborted = 6, 0x14 // see docs/lab.md, and MLX5_CQE_SYNDROME_REMOTE_OP_ERR
 		config := labtest.Must(os.OpenFile(filepath.Join("/sys/class/infiniband", device, "device/config"), os.O_WRONLY, 0))(t)
 		defer config.Close()
-		sound := scenarios[0].run
-		t.Cleanup(func() { scenarios[0].run = sound })
-		scenarios[0].run = func(e *end) { // when the kernel's own requests, for the regions, have completed
-			if e.active {
+		sound := scenario.List[0].Run
+		t.Cleanup(func() { scenario.List[0].Run = sound })
+		scenario.List[0].Run = func(a *scenario.Actor) { // when the kernel's own requests, for the regions, have completed
+			if a.Active {
 				labtest.Must(config.WriteAt([]byte{faultCompletion, responderAborted, 1, 0}, 0x44))(t)
 			}
-			sound(e)
+			sound(a)
 		}
 		r, names, err := reported(t, "-d", device, "--duration", "0")
 		if err == nil || !slices.Equal(names[failed], []string{"SEND"}) {

@@ -2,32 +2,25 @@ package check
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"time"
 
-	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+	"github.com/goverbs/verbs/internal/endpoint"
 )
 
 // message is a line of JSON between the two ends. What an end does not use at a step is zero.
 type message struct {
-	Hello    *machine      `json:"hello,omitempty"`    // first, by both
-	Scenario string        `json:"scenario,omitempty"` // which the active end begins
-	Measure  bool          `json:"measure,omitempty"`  // the active end asks for a server of verbs perf
-	CM       string        `json:"cm,omitempty"`       // an address to dial
-	QP       *verbs.QPAddr `json:"qp,omitempty"`
-	MTU      verbs.MTU     `json:"mtu,omitempty"`
-	Addr     uint64        `json:"addr,omitempty"` // of memory
-	RKey     uint32        `json:"rkey,omitempty"`
-	End      *verdict      `json:"end,omitempty"` // the scenario has ended on this end
+	Hello    *machine `json:"hello,omitempty"`    // first, by both
+	Scenario string   `json:"scenario,omitempty"` // which the active end begins
+	Measure  bool     `json:"measure,omitempty"`  // the active end asks for a server of verbs perf
+	End      *verdict `json:"end,omitempty"`      // the scenario has ended on this end
+	endpoint.Address
 }
 
 // patience is how long an end waits for the other one: longer than that waits for a completion.
-const patience = 3 * completionLimit
-
-var errEnded = errors.New("the other end has ended the scenario")
+const patience = 3 * endpoint.Limit
 
 // link is the connection on which the ends of a scenario agree about each step. The active end
 // sends first, so that a pipe without a buffer is enough.
@@ -70,7 +63,7 @@ func (l *link) next() (m message, err error) {
 // the scenario has ended on the other one.
 func (l *link) swap(m message) (peer message, err error) {
 	if l.peers != nil {
-		return peer, errEnded
+		return peer, endpoint.ErrEnded
 	}
 	if l.active {
 		if err := l.send(m); err != nil {
@@ -81,12 +74,18 @@ func (l *link) swap(m message) (peer message, err error) {
 		return peer, err
 	}
 	if l.peers != nil {
-		return peer, errEnded
+		return peer, endpoint.ErrEnded
 	}
 	if !l.active {
 		err = l.send(m)
 	}
 	return peer, err
+}
+
+// swapAddress is swap in a scenario.
+func (l *link) swapAddress(a endpoint.Address) (endpoint.Address, error) {
+	m, err := l.swap(message{Address: a})
+	return m.Address, err
 }
 
 // finish tells the other end how the scenario ended here, and returns how it ended there.

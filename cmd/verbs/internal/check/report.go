@@ -12,6 +12,8 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/cmd/verbs/internal/perf"
+	"github.com/goverbs/verbs/internal/endpoint"
+	"github.com/goverbs/verbs/internal/scenario"
 	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -59,29 +61,29 @@ func (p port) describe() (*machine, error) {
 	d := p.desc
 	m := &machine{
 		Build: cli.ThisBuild(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
-		Device: d.Name, Provider: p.dev.Driver(), Firmware: d.Firmware, Board: d.Board, Features: []string{},
+		Device: d.Name, Provider: p.Dev.Driver(), Firmware: d.Firmware, Board: d.Board, Features: []string{},
 		Driver: d.Driver, Model: d.Model, VF: d.PCI.PhysFn != "",
 	}
 	if d.PCI.Addr != "" {
 		m.PCI = fmt.Sprintf("%04x:%04x, subsystem %04x:%04x", d.PCI.Vendor, d.PCI.Device, d.PCI.SubsysVendor, d.PCI.SubsysDevice)
 	}
 	for _, f := range uverbs.Features() {
-		if p.dev.Probe(f) == nil {
+		if p.Dev.Probe(f) == nil {
 			m.Features = append(m.Features, string(f))
 		}
 	}
 	for _, port := range d.Ports {
 		num := port.Num
-		a, err := p.dev.QueryPort(num)
+		a, err := p.Dev.QueryPort(num)
 		if err != nil {
 			return nil, err
 		}
 		info := portInfo{
 			Port: num, State: a.State.String(), LinkLayer: a.LinkLayer.String(),
-			MTU: a.ActiveMTU.Bytes(), Mbps: a.Speed(), Used: num == p.num,
+			MTU: a.ActiveMTU.Bytes(), Mbps: a.Speed(), Used: num == p.Num,
 		}
 		if info.Used && d.Protocol != rdmadev.IWARP {
-			info.GID, info.GIDIndex, info.GIDType = p.gid.GID.String(), p.gid.Index, p.gid.Type.String()
+			info.GID, info.GIDIndex, info.GIDType = p.GID.GID.String(), p.GID.Index, p.GID.Type.String()
 		}
 		m.Ports = append(m.Ports, info)
 	}
@@ -130,15 +132,15 @@ func (c completion) String() string {
 
 // newVerdict is that of an error. An end that was told that the other one has ended has no reason
 // of its own.
-func newVerdict(err error, wcs []verbs.WC) (v verdict) {
-	if err == nil || errors.Is(err, errEnded) {
+func newVerdict(err error, a *scenario.Actor) (v verdict) {
+	if err == nil || errors.Is(err, endpoint.ErrEnded) {
 		return v
 	}
 	v = verdict{Error: err.Error(), Unsupported: errors.Is(err, errors.ErrUnsupported)}
-	if v.Unsupported {
+	if v.Unsupported || a.Local == nil {
 		return v
 	}
-	for _, wc := range wcs {
+	for _, wc := range a.WCs {
 		v.Completions = append(v.Completions, completion{
 			wc.ID, uint32(wc.Status), uint32(wc.Opcode), wc.VendorErr, wc.ByteLen, wc.QPNum, wc.SrcQP, uint32(wc.Flags),
 		})
@@ -167,8 +169,9 @@ func (o *outcome) result(active, passive verdict) {
 
 // printer prints the report as text, part by part.
 type printer struct {
-	w     io.Writer
-	width int
+	w       io.Writer
+	width   int
+	verbose bool
 }
 
 func (p *printer) line(head, text string) {
@@ -203,6 +206,9 @@ func (p *printer) machine(title string, m *machine) {
 
 func (p *printer) outcome(o outcome) {
 	text := o.With + ": " + o.Scenario
+	if p.verbose {
+		text += fmt.Sprintf(", %.3f s", o.Seconds)
+	}
 	for _, v := range []*verdict{o.Active, o.Passive} {
 		if v != nil && o.Result == refused {
 			text += ": " + v.Error
