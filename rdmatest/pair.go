@@ -9,23 +9,23 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Side is one end of a [NewPair].
-type Side struct {
+// Endpoint is one of the two that NewPair connects.
+type Endpoint struct {
 	PD     *uverbs.PD
 	SendCQ *uverbs.CQ
 	RecvCQ *uverbs.CQ
 	SRQ    *uverbs.SRQ // nil unless PairOptions.SRQ is set
 	QP     *uverbs.QP
 	MR     *uverbs.MR
-	Peer   verbs.UDAddr // the other side, on UD
+	Peer   verbs.UDAddr // the other endpoint, on UD
 }
 
 // PostRecv posts receives to the SRQ, if there is one, or else to the QP.
-func (s *Side) PostRecv(wrs ...verbs.RecvWR) (int, error) {
-	if s.SRQ != nil {
-		return s.SRQ.PostRecv(wrs...)
+func (e *Endpoint) PostRecv(wrs ...verbs.RecvWR) (int, error) {
+	if e.SRQ != nil {
+		return e.SRQ.PostRecv(wrs...)
 	}
-	return s.QP.PostRecv(wrs...)
+	return e.QP.PostRecv(wrs...)
 }
 
 // PairOptions describe what NewPair makes. The zero value is usable.
@@ -33,13 +33,13 @@ type PairOptions struct {
 	Type   verbs.QPType // RC if zero
 	Cap    verbs.QPCap
 	Memory int          // of each MR; 64 KiB if zero
-	Access verbs.Access // of each MR; AccessAll if zero
+	Access verbs.Access // of each MR; all that the device supports if zero
 	Events bool
 	All    bool // SignalAll
 	SRQ    bool
-	OneCQ  bool                  // for both queues of a side
+	OneCQ  bool                  // for both queues of an endpoint
 	Depth  int                   // of each CQ; enough for all requests if zero
-	RC     uverbs.ConnectOptions // Access is AccessAll if zero
+	RC     uverbs.ConnectOptions // Access is all that the device supports if zero
 }
 
 // QKey is the Q_Key of UD pairs.
@@ -47,7 +47,7 @@ const QKey = endpoint.QKey
 
 // NewPair makes two QPs, of one device or of two, connected to each other, which are closed when
 // the test ends. On iWARP only the connection manager can do that, and only a sends first.
-func NewPair(t testing.TB, ctxA, ctxB *uverbs.Context, opt PairOptions) (a, b *Side) {
+func NewPair(t testing.TB, ctxA, ctxB *uverbs.Context, opt PairOptions) (a, b *Endpoint) {
 	t.Helper()
 	open := func(dev *uverbs.Context, psn uint32) *endpoint.Local {
 		return made(endpoint.New(endpoint.Port{Dev: dev}, endpoint.Options{
@@ -56,17 +56,12 @@ func NewPair(t testing.TB, ctxA, ctxB *uverbs.Context, opt PairOptions) (a, b *S
 		}))(t)
 	}
 	x, y := open(ctxA, 0x123456), open(ctxB, 0xfffff0) // y's PSNs wrap
-	check(t, errors.Join(endpoint.Both(func(active bool, swap endpoint.Swap) error {
-		if active {
-			return x.Connect(t.Context(), true, swap)
-		}
-		return y.Connect(t.Context(), false, swap)
-	})))
-	return newSide(x), newSide(y)
+	check(t, endpoint.Join(t.Context(), x, y))
+	return newEndpoint(x), newEndpoint(y)
 }
 
-func newSide(l *endpoint.Local) *Side {
-	return &Side{l.PD, l.SendCQ, l.RecvCQ, l.SRQ, l.QP, l.MR, l.To}
+func newEndpoint(l *endpoint.Local) *Endpoint {
+	return &Endpoint{l.PD, l.SendCQ, l.RecvCQ, l.SRQ, l.QP, l.MR, l.To}
 }
 
 // check ends the test if one of the errors is not nil.

@@ -18,7 +18,7 @@ func TestConnectGrantsNothing(t *testing.T) {
 	labtest.RequireBoth(t)
 	a, b := labtest.NewPair(t, labtest.RoCE, rdmatest.PairOptions{})
 	ends := [2]verbs.QPAddr{}
-	for i, s := range []*rdmatest.Side{a, b} {
+	for i, s := range []*rdmatest.Endpoint{a, b} {
 		ends[i] = labtest.Must(s.QP.Addr(1))(t)
 		if err := s.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState); err != nil {
 			t.Fatal(err)

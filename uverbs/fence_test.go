@@ -18,7 +18,7 @@ func TestFencedAgain(t *testing.T) {
 	rxe := labtest.OpenDevice(t, labtest.RXE)
 	type pair struct {
 		op          verbs.Opcode
-		a, b        *rdmatest.Side
+		a, b        *rdmatest.Endpoint
 		here, there verbs.QPAddr
 	}
 	var pairs []pair
@@ -28,7 +28,7 @@ func TestFencedAgain(t *testing.T) {
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpFetchAdd, verbs.OpCompareSwap} {
 		a, b := labtest.NewPair(t, labtest.RXE, rdmatest.PairOptions{})
 		p := pair{op, a, b, labtest.Must(a.QP.Addr(1))(t), labtest.Must(b.QP.Addr(1))(t)}
-		for _, s := range []*rdmatest.Side{a, b} {
+		for _, s := range []*rdmatest.Endpoint{a, b} {
 			labtest.Check(t, s.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState))
 		}
 		labtest.Check(t, a.QP.Connect(p.here, p.there, opt))

@@ -100,7 +100,7 @@ type opMatrix struct {
 	mlx5   bool // invalidates on UC as well
 	typ    verbs.QPType
 	events bool
-	a, b   *rdmatest.Side
+	a, b   *rdmatest.Endpoint
 	caps   uint64
 	access verbs.Access
 	id     uint64
@@ -350,7 +350,7 @@ func setAtomic(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 }
 
 // window binds a type 2 window to a side's region. On siw it makes another region.
-func (m *opMatrix) window(s *rdmatest.Side) (rkey uint32) {
+func (m *opMatrix) window(s *rdmatest.Endpoint) (rkey uint32) {
 	m.t.Helper()
 	if m.siw {
 		mr := labtest.Made(s.PD.AllocMR(4096, m.access, uverbs.MROptions{}))(m.t)

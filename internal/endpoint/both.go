@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"context"
 	"errors"
 	"sync"
 )
@@ -43,4 +44,14 @@ func Both(f func(active bool, swap Swap) error) (active, passive error) {
 	active = run(0, 1)
 	wg.Wait()
 	return active, passive
+}
+
+// Join connects two ends in this process. active dials.
+func Join(ctx context.Context, active, passive *Local) error {
+	return errors.Join(Both(func(isActive bool, swap Swap) error {
+		if isActive {
+			return active.Connect(ctx, true, swap)
+		}
+		return passive.Connect(ctx, false, swap)
+	}))
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // NewPair is [rdmatest.NewPair] with a device of the lab: the first if it has no name.
-func NewPair(t testing.TB, device string, opt rdmatest.PairOptions) (a, b *rdmatest.Side) {
+func NewPair(t testing.TB, device string, opt rdmatest.PairOptions) (a, b *rdmatest.Endpoint) {
 	t.Helper()
 	ctx := OpenDevice(t, device)
 	return rdmatest.NewPair(t, ctx, ctx, opt)

@@ -47,7 +47,7 @@ func kinds(t *testing.T, test func(t *testing.T)) {
 // transfer is a pair whose side a sends to b, with what is expected.
 type transfer struct {
 	t    *testing.T
-	a, b *rdmatest.Side
+	a, b *rdmatest.Endpoint
 	typ  verbs.QPType
 	rand *rand.Rand
 	id   uint64
@@ -264,7 +264,7 @@ func TestFailedRequests(t *testing.T) {
 			if wc := poll(t, b.RecvCQ); wc.ID != 9 || wc.Status != verbs.WCFlushErr || !vendorError(wc, 0xf9) {
 				t.Fatalf("%+v", wc)
 			}
-			for _, s := range []*rdmatest.Side{a, b} {
+			for _, s := range []*rdmatest.Endpoint{a, b} {
 				labtest.Check(t, s.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState))
 			}
 			ea, eb := labtest.Must(a.QP.Addr(1))(t), labtest.Must(b.QP.Addr(1))(t)

@@ -16,7 +16,7 @@ import (
 // windowPair is a pair whose side b binds windows for a.
 type windowPair struct {
 	t    *testing.T
-	a, b *rdmatest.Side
+	a, b *rdmatest.Endpoint
 }
 
 func newWindowPair(t *testing.T, typ verbs.QPType) *windowPair {
@@ -33,7 +33,7 @@ func (p *windowPair) alloc(typ verbs.MWType) *uverbs.MW {
 }
 
 // post posts a request to a side, and returns its completion.
-func (p *windowPair) post(s *rdmatest.Side, wr verbs.SendWR) verbs.WC {
+func (p *windowPair) post(s *rdmatest.Endpoint, wr verbs.SendWR) verbs.WC {
 	p.t.Helper()
 	wr.ID = 77
 	if _, err := s.QP.PostSend(wr); err != nil {

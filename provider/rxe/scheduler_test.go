@@ -38,7 +38,7 @@ func TestPostYieldsProcessor(t *testing.T) {
 
 // measureStall returns for how much of each PostSend another goroutine is stopped, in
 // percent: the lowest quintile of 30 calls.
-func measureStall(t *testing.T, a, b *rdmatest.Side) int {
+func measureStall(t *testing.T, a, b *rdmatest.Endpoint) int {
 	const (
 		posts = 30
 		long  = 30 * time.Millisecond // the scheduler checks every 10 ms at least

@@ -14,6 +14,7 @@ import (
 	"example.com/softroce"
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -62,54 +63,29 @@ func shortContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// side is a QP with all objects that it needs.
-type side struct {
-	pd *uverbs.PD
-	mr *uverbs.MR
-	cq *uverbs.CQ
-	qp *uverbs.QP
-}
-
-func newSide(t testing.TB, ctx *uverbs.Context, typ verbs.QPType, srq func(*uverbs.PD) *uverbs.SRQ) *side {
+// connect connects two QPs, with one CQ each.
+func connect(t testing.TB, opt rdmatest.PairOptions) (ctx *uverbs.Context, a, b *rdmatest.Endpoint) {
 	t.Helper()
-	s := &side{pd: must(ctx.AllocPD())(t)}
-	s.mr = must(s.pd.AllocMR(1<<16, verbs.AccessAll, uverbs.MROptions{}))(t)
-	channel := must(ctx.CreateCompChannel())(t)
-	s.cq = must(ctx.CreateCQ(uverbs.CQOptions{Depth: 64, Channel: channel}))(t)
-	opt := uverbs.QPOptions{Type: typ, SendCQ: s.cq, RecvCQ: s.cq}
-	if srq != nil {
-		opt.SRQ = srq(s.pd)
-	}
-	s.qp = must(s.pd.CreateQP(opt))(t)
-	return s
+	opt.OneCQ, opt.Events = true, true
+	ctx = open(t)
+	a, b = rdmatest.NewPair(t, ctx, ctx, opt)
+	return ctx, a, b
 }
 
-func connect(t testing.TB, a, b *side) {
-	t.Helper()
-	addr := func(s *side) verbs.QPAddr {
-		v, err := s.qp.Addr(1)
-		check(t, err)
-		return v
-	}
-	at, bt := addr(a), addr(b)
-	check(t, a.qp.Connect(at, bt, uverbs.ConnectOptions{Access: verbs.AccessAll}))
-	check(t, b.qp.Connect(bt, at, uverbs.ConnectOptions{Access: verbs.AccessAll}))
-}
-
-func (s *side) post(t testing.TB, wr verbs.SendWR) {
+func post(t testing.TB, e *rdmatest.Endpoint, wr verbs.SendWR) {
 	t.Helper()
 	wr.Flags |= verbs.SendSignaled
-	if n, err := s.qp.PostSend(wr); n != 1 || err != nil {
+	if n, err := e.QP.PostSend(wr); n != 1 || err != nil {
 		t.Fatalf("posted %d: %v", n, err)
 	}
 }
 
-// next waits for a completion, which must be that of a request.
-func (s *side) next(t testing.TB, id uint64, op verbs.WCOpcode) verbs.WC {
+// next waits for a completion, which must be a request's.
+func next(t testing.TB, e *rdmatest.Endpoint, id uint64, op verbs.WCOpcode) verbs.WC {
 	t.Helper()
-	wc, err := s.cq.Next(shortContext(t))
+	wc, err := e.SendCQ.Next(shortContext(t))
 	check(t, err)
-	if wc.ID != id || wc.Opcode != op || wc.QPNum != s.qp.Num() {
+	if wc.ID != id || wc.Opcode != op || wc.QPNum != e.QP.Num() {
 		t.Fatalf("completion %+v, want request %d, %v", wc, id, op)
 	}
 	return wc
@@ -150,70 +126,69 @@ func cq(t *testing.T, ctx *uverbs.Context) *uverbs.CQ {
 // TestRC sends, writes and reads between two QPs.
 func TestRC(t *testing.T) {
 	released(t)
-	ctx := open(t)
-	a, b := newSide(t, ctx, verbs.RC, nil), newSide(t, ctx, verbs.RC, nil)
-	if _, err := a.qp.PostSend(verbs.SendWR{Opcode: verbs.OpSend}); !errors.Is(err, verbs.ErrState) {
+	ctx, a, b := connect(t, rdmatest.PairOptions{})
+	fresh := must(a.PD.CreateQP(uverbs.QPOptions{SendCQ: a.SendCQ, RecvCQ: a.SendCQ}))(t)
+	if _, err := fresh.PostSend(verbs.SendWR{Opcode: verbs.OpSend}); !errors.Is(err, verbs.ErrState) {
 		t.Errorf("post before connecting: %v", err)
 	}
-	connect(t, a, b)
 	receive := func(id uint64) {
 		t.Helper()
-		if n, err := b.qp.PostRecv(verbs.RecvWR{ID: id, SGL: []verbs.SGE{b.mr.SGE(0, 4096)}}); n != 1 || err != nil {
+		if n, err := b.QP.PostRecv(verbs.RecvWR{ID: id, SGL: []verbs.SGE{b.MR.SGE(0, 4096)}}); n != 1 || err != nil {
 			t.Fatalf("posted %d receives: %v", n, err)
 		}
 	}
 
 	before := softroce.Events()
-	check(t, b.cq.Arm(false))
+	check(t, b.SendCQ.Arm(false))
 	receive(1)
-	a.post(t, verbs.SendWR{ID: 2, Opcode: verbs.OpSend, Inline: []byte("hello "), Args: &verbs.SendArgs{InlineList: [][]byte{[]byte("wor"), []byte("ld")}}})
-	a.next(t, 2, verbs.WCSend)
-	check(t, b.cq.Wait(shortContext(t)))
+	post(t, a, verbs.SendWR{ID: 2, Opcode: verbs.OpSend, Inline: []byte("hello "), Args: &verbs.SendArgs{InlineList: [][]byte{[]byte("wor"), []byte("ld")}}})
+	next(t, a, 2, verbs.WCSend)
+	check(t, b.SendCQ.Wait(shortContext(t)))
 	if softroce.Events() == before {
 		t.Error("the driver counted no event")
 	}
-	if wc := b.next(t, 1, verbs.WCRecv); string(b.mr.Bytes()[:wc.ByteLen]) != "hello world" {
-		t.Errorf("received %q", b.mr.Bytes()[:wc.ByteLen])
+	if wc := next(t, b, 1, verbs.WCRecv); string(b.MR.Bytes()[:wc.ByteLen]) != "hello world" {
+		t.Errorf("received %q", b.MR.Bytes()[:wc.ByteLen])
 	}
 
-	for i := range a.mr.Bytes()[:8192] {
-		a.mr.Bytes()[i] = byte(i % 251)
+	for i := range a.MR.Bytes()[:8192] {
+		a.MR.Bytes()[i] = byte(i % 251)
 	}
-	data := a.mr.Bytes()[:8192]
-	a.post(t, verbs.SendWR{
-		ID: 3, Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.mr.SGE(0, 4096), a.mr.SGE(4096, 4096)},
-		RemoteAddr: b.mr.Addr() + 100, RKey: b.mr.RKey(),
+	data := a.MR.Bytes()[:8192]
+	post(t, a, verbs.SendWR{
+		ID: 3, Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.MR.SGE(0, 4096), a.MR.SGE(4096, 4096)},
+		RemoteAddr: b.MR.Addr() + 100, RKey: b.MR.RKey(),
 	})
-	a.next(t, 3, verbs.WCRDMAWrite)
-	if !bytes.Equal(b.mr.Bytes()[100:8292], data) {
+	next(t, a, 3, verbs.WCRDMAWrite)
+	if !bytes.Equal(b.MR.Bytes()[100:8292], data) {
 		t.Error("written data differs")
 	}
-	a.post(t, verbs.SendWR{
-		ID: 4, Opcode: verbs.OpRDMARead, SGL: []verbs.SGE{a.mr.SGE(16384, 8192)},
-		RemoteAddr: b.mr.Addr() + 100, RKey: b.mr.RKey(),
+	post(t, a, verbs.SendWR{
+		ID: 4, Opcode: verbs.OpRDMARead, SGL: []verbs.SGE{a.MR.SGE(16384, 8192)},
+		RemoteAddr: b.MR.Addr() + 100, RKey: b.MR.RKey(),
 	})
-	a.next(t, 4, verbs.WCRDMARead)
-	if !bytes.Equal(a.mr.Bytes()[16384:24576], data) {
+	next(t, a, 4, verbs.WCRDMARead)
+	if !bytes.Equal(a.MR.Bytes()[16384:24576], data) {
 		t.Error("read data differs")
 	}
 
 	receive(5)
-	a.post(t, verbs.SendWR{
-		ID: 6, Opcode: verbs.OpRDMAWriteImm, Imm: 0x01020304, SGL: []verbs.SGE{a.mr.SGE(0, 8)},
-		RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey(),
+	post(t, a, verbs.SendWR{
+		ID: 6, Opcode: verbs.OpRDMAWriteImm, Imm: 0x01020304, SGL: []verbs.SGE{a.MR.SGE(0, 8)},
+		RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(),
 	})
-	a.next(t, 6, verbs.WCRDMAWrite)
-	if wc := b.next(t, 5, verbs.WCRecvRDMAImm); wc.Flags&verbs.WCWithImm == 0 || wc.Imm() != 0x01020304 {
+	next(t, a, 6, verbs.WCRDMAWrite)
+	if wc := next(t, b, 5, verbs.WCRecvRDMAImm); wc.Flags&verbs.WCWithImm == 0 || wc.Imm() != 0x01020304 {
 		t.Errorf("immediate %#x, flags %v", wc.Imm(), wc.Flags)
 	}
 
-	binary.NativeEndian.PutUint64(b.mr.Bytes()[64:], 40)
-	a.post(t, verbs.SendWR{
-		ID: 7, Opcode: verbs.OpFetchAdd, Args: &verbs.SendArgs{CompareAdd: 2}, SGL: []verbs.SGE{a.mr.SGE(0, 8)},
-		RemoteAddr: b.mr.Addr() + 64, RKey: b.mr.RKey(),
+	binary.NativeEndian.PutUint64(b.MR.Bytes()[64:], 40)
+	post(t, a, verbs.SendWR{
+		ID: 7, Opcode: verbs.OpFetchAdd, Args: &verbs.SendArgs{CompareAdd: 2}, SGL: []verbs.SGE{a.MR.SGE(0, 8)},
+		RemoteAddr: b.MR.Addr() + 64, RKey: b.MR.RKey(),
 	})
-	a.next(t, 7, verbs.WCFetchAdd)
-	if old, now := binary.NativeEndian.Uint64(a.mr.Bytes()), binary.NativeEndian.Uint64(b.mr.Bytes()[64:]); old != 40 || now != 42 {
+	next(t, a, 7, verbs.WCFetchAdd)
+	if old, now := binary.NativeEndian.Uint64(a.MR.Bytes()), binary.NativeEndian.Uint64(b.MR.Bytes()[64:]); old != 40 || now != 42 {
 		t.Errorf("atomic: was %d, is %d", old, now)
 	}
 
@@ -224,34 +199,34 @@ func TestRC(t *testing.T) {
 		"no opcode":     {verbs.SendWR{}, verbs.ErrNoOpcode},
 		"refused":       {verbs.SendWR{Opcode: verbs.OpFlush}, verbs.ErrOpcode},
 		"inline, long":  {verbs.SendWR{Opcode: verbs.OpSend, Inline: make([]byte, 1<<17)}, verbs.ErrInlineTooLong},
-		"inline, twice": {verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte{1}, SGL: []verbs.SGE{a.mr.SGE(0, 1)}}, verbs.ErrInlineSGL},
+		"inline, twice": {verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte{1}, SGL: []verbs.SGE{a.MR.SGE(0, 1)}}, verbs.ErrInlineSGL},
 	} {
-		n, err := a.qp.PostSend(c.wr)
-		if e, ok := errors.AsType[*verbs.PostError](err); n != 0 || !ok || e.QPNum != a.qp.Num() || !errors.Is(err, c.want) {
+		n, err := a.QP.PostSend(c.wr)
+		if e, ok := errors.AsType[*verbs.PostError](err); n != 0 || !ok || e.QPNum != a.QP.Num() || !errors.Is(err, c.want) {
 			t.Errorf("%s: posted %d: %v", what, n, err)
 		}
 	}
 
 	// Closed objects return ErrClosed.
-	c := newSide(t, ctx, verbs.RC, nil)
-	for _, close := range []func() error{c.qp.Close, c.cq.Close} {
+	c, _ := rdmatest.NewPair(t, ctx, ctx, rdmatest.PairOptions{OneCQ: true, Events: true})
+	for _, close := range []func() error{c.QP.Close, c.SendCQ.Close} {
 		check(t, close())
 	}
-	_, sent := c.qp.PostSend(verbs.SendWR{Opcode: verbs.OpSend})
-	_, received := c.qp.PostRecv(verbs.RecvWR{})
-	for what, err := range map[string]error{"send": sent, "receive": received, "arm": c.cq.Arm(false), "resize": c.cq.Resize(8)} {
+	_, sent := c.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend})
+	_, received := c.QP.PostRecv(verbs.RecvWR{})
+	for what, err := range map[string]error{"send": sent, "receive": received, "arm": c.SendCQ.Arm(false), "resize": c.SendCQ.Resize(8)} {
 		if !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("%s after close: %v", what, err)
 		}
 	}
-	if n := c.cq.Poll(make([]verbs.WC, 1)); n != 0 || c.cq.Cap() == 0 {
-		t.Errorf("%d completions after close, of %d", n, c.cq.Cap())
+	if n := c.SendCQ.Poll(make([]verbs.WC, 1)); n != 0 || c.SendCQ.Cap() == 0 {
+		t.Errorf("%d completions after close, of %d", n, c.SendCQ.Cap())
 	}
 
 	// Requests that are posted to a QP in the error state are flushed.
-	check(t, b.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState))
+	check(t, b.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState))
 	receive(8)
-	if wc, err := b.cq.Next(shortContext(t)); wc.ID != 8 || !errors.Is(err, verbs.WCFlushErr) {
+	if wc, err := b.SendCQ.Next(shortContext(t)); wc.ID != 8 || !errors.Is(err, verbs.WCFlushErr) {
 		t.Errorf("completion %d: %v", wc.ID, err)
 	}
 }
@@ -259,54 +234,45 @@ func TestRC(t *testing.T) {
 // TestResize resizes a CQ with completions in it.
 func TestResize(t *testing.T) {
 	released(t)
-	ctx := open(t)
-	a, b := newSide(t, ctx, verbs.RC, nil), newSide(t, ctx, verbs.RC, nil)
-	connect(t, a, b)
+	_, a, b := connect(t, rdmatest.PairOptions{})
 	const count = 20
 	for id := range uint64(count) {
-		a.post(t, verbs.SendWR{ID: id, Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
+		post(t, a, verbs.SendWR{ID: id, Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.MR.SGE(0, 8)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
 	}
-	a.next(t, 0, verbs.WCRDMAWrite)
-	check(t, a.cq.Resize(500))
-	if a.cq.Cap() < 500 {
-		t.Errorf("CQ of %d", a.cq.Cap())
+	next(t, a, 0, verbs.WCRDMAWrite)
+	check(t, a.SendCQ.Resize(500))
+	if a.SendCQ.Cap() < 500 {
+		t.Errorf("CQ of %d", a.SendCQ.Cap())
 	}
 	for id := uint64(1); id < count; id++ {
-		a.next(t, id, verbs.WCRDMAWrite)
+		next(t, a, id, verbs.WCRDMAWrite)
 	}
-	check(t, a.cq.Resize(32))
-	a.post(t, verbs.SendWR{ID: count, Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
-	a.next(t, count, verbs.WCRDMAWrite)
+	check(t, a.SendCQ.Resize(32))
+	post(t, a, verbs.SendWR{ID: count, Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.MR.SGE(0, 8)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
+	next(t, a, count, verbs.WCRDMAWrite)
 }
 
 // TestSRQ receives from an SRQ, which is resized and has a limit.
 func TestSRQ(t *testing.T) {
 	released(t)
-	ctx := open(t)
-	var srq *uverbs.SRQ
-	a := newSide(t, ctx, verbs.RC, nil)
-	b := newSide(t, ctx, verbs.RC, func(pd *uverbs.PD) *uverbs.SRQ {
-		srq = must(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 4}))(t)
-		return srq
-	})
-	connect(t, a, b)
-	if _, err := b.qp.PostRecv(verbs.RecvWR{}); !errors.Is(err, verbs.ErrSRQ) {
+	ctx, a, b := connect(t, rdmatest.PairOptions{SRQ: true, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 8}})
+	if _, err := b.QP.PostRecv(verbs.RecvWR{}); !errors.Is(err, verbs.ErrSRQ) {
 		t.Errorf("receive posted to the QP: %v", err)
 	}
-	check(t, srq.Resize(100))
+	check(t, b.SRQ.Resize(100))
 	const count = 50
 	for id := range uint64(count) {
-		if n, err := srq.PostRecv(verbs.RecvWR{ID: id, SGL: []verbs.SGE{b.mr.SGE(int(id), 1)}}); n != 1 || err != nil {
+		if n, err := b.SRQ.PostRecv(verbs.RecvWR{ID: id, SGL: []verbs.SGE{b.MR.SGE(int(id), 1)}}); n != 1 || err != nil {
 			t.Fatalf("posted %d: %v", n, err)
 		}
 	}
-	check(t, srq.SetLimit(count))
+	check(t, b.SRQ.SetLimit(count))
 	for id := range uint64(count) {
-		a.post(t, verbs.SendWR{ID: id, Opcode: verbs.OpSend, Inline: []byte{byte(id + 1)}})
-		a.next(t, id, verbs.WCSend)
-		b.next(t, id, verbs.WCRecv)
+		post(t, a, verbs.SendWR{ID: id, Opcode: verbs.OpSend, Inline: []byte{byte(id + 1)}})
+		next(t, a, id, verbs.WCSend)
+		next(t, b, id, verbs.WCRecv)
 	}
-	for i, v := range b.mr.Bytes()[:count] {
+	for i, v := range b.MR.Bytes()[:count] {
 		if int(v) != i+1 {
 			t.Fatalf("byte %d is %d", i, v)
 		}
@@ -320,32 +286,23 @@ func TestSRQ(t *testing.T) {
 // TestUD sends a datagram and answers it.
 func TestUD(t *testing.T) {
 	released(t)
-	ctx := open(t)
-	const qkey = 0x11111111
-	a, b := newSide(t, ctx, verbs.UD, nil), newSide(t, ctx, verbs.UD, nil)
-	check(t, a.qp.StartUD(1, qkey))
-	check(t, b.qp.StartUD(1, qkey))
-	for _, s := range []*side{a, b} {
-		if n, err := s.qp.PostRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{s.mr.SGE(0, 4096)}}); n != 1 || err != nil {
+	_, a, b := connect(t, rdmatest.PairOptions{Type: verbs.UD})
+	for _, s := range []*rdmatest.Endpoint{a, b} {
+		if n, err := s.QP.PostRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{s.MR.SGE(0, 4096)}}); n != 1 || err != nil {
 			t.Fatalf("posted %d: %v", n, err)
 		}
 	}
-	from, err := a.qp.Addr(1)
-	check(t, err)
-	to, err := b.qp.Addr(1)
-	check(t, err)
-	ah := must(a.pd.CreateAH(to.PathFrom(from)))(t)
-	a.post(t, verbs.SendWR{ID: 2, Opcode: verbs.OpSendImm, Imm: 7, Inline: []byte("ping"), To: ah.To(b.qp.Num(), qkey)})
-	a.next(t, 2, verbs.WCSend)
-	wc := b.next(t, 1, verbs.WCRecv)
-	if got := b.mr.Bytes()[verbs.GRHSize:wc.ByteLen]; string(got) != "ping" || wc.SrcQP != a.qp.Num() || wc.Imm() != 7 {
+	post(t, a, verbs.SendWR{ID: 2, Opcode: verbs.OpSendImm, Imm: 7, Inline: []byte("ping"), To: a.Peer})
+	next(t, a, 2, verbs.WCSend)
+	wc := next(t, b, 1, verbs.WCRecv)
+	if got := b.MR.Bytes()[verbs.GRHSize:wc.ByteLen]; string(got) != "ping" || wc.SrcQP != a.QP.Num() || wc.Imm() != 7 {
 		t.Errorf("received %q, %+v", got, wc)
 	}
-	reply := must(b.pd.CreateReplyAH(1, &wc, b.mr.Bytes()[:verbs.GRHSize]))(t)
-	b.post(t, verbs.SendWR{ID: 3, Opcode: verbs.OpSend, Inline: []byte("pong"), To: reply.To(wc.SrcQP, qkey)})
-	b.next(t, 3, verbs.WCSend)
-	if wc := a.next(t, 1, verbs.WCRecv); string(a.mr.Bytes()[verbs.GRHSize:wc.ByteLen]) != "pong" {
-		t.Errorf("answer %q", a.mr.Bytes()[:wc.ByteLen])
+	reply := must(b.PD.CreateReplyAH(1, &wc, b.MR.Bytes()[:verbs.GRHSize]))(t)
+	post(t, b, verbs.SendWR{ID: 3, Opcode: verbs.OpSend, Inline: []byte("pong"), To: reply.To(wc.SrcQP, rdmatest.QKey)})
+	next(t, b, 3, verbs.WCSend)
+	if wc := next(t, a, 1, verbs.WCRecv); string(a.MR.Bytes()[verbs.GRHSize:wc.ByteLen]) != "pong" {
+		t.Errorf("answer %q", a.MR.Bytes()[:wc.ByteLen])
 	}
 }
 
@@ -353,9 +310,7 @@ func TestUD(t *testing.T) {
 // and polls from all of them.
 func TestConcurrent(t *testing.T) {
 	released(t)
-	ctx := open(t)
-	a, b := newSide(t, ctx, verbs.RC, nil), newSide(t, ctx, verbs.RC, nil)
-	connect(t, a, b)
+	_, a, b := connect(t, rdmatest.PairOptions{})
 	const goroutines, posts = 4, 200
 	var all sync.WaitGroup
 	for g := range goroutines {
@@ -364,9 +319,9 @@ func TestConcurrent(t *testing.T) {
 				var data [8]byte
 				binary.NativeEndian.PutUint64(data[:], uint64(i))
 				for {
-					n, err := a.qp.PostSend(verbs.SendWR{
+					n, err := a.QP.PostSend(verbs.SendWR{
 						ID: uint64(g), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: data[:],
-						RemoteAddr: b.mr.Addr() + uint64(8*g), RKey: b.mr.RKey(),
+						RemoteAddr: b.MR.Addr() + uint64(8*g), RKey: b.MR.RKey(),
 					})
 					if n == 1 {
 						break
@@ -377,7 +332,7 @@ func TestConcurrent(t *testing.T) {
 					}
 					time.Sleep(time.Millisecond)
 				}
-				if _, err := a.cq.Next(shortContext(t)); err != nil {
+				if _, err := a.SendCQ.Next(shortContext(t)); err != nil {
 					t.Error(err)
 					return
 				}
@@ -386,7 +341,7 @@ func TestConcurrent(t *testing.T) {
 	}
 	all.Wait()
 	for g := range goroutines {
-		if v := binary.NativeEndian.Uint64(b.mr.Bytes()[8*g:]); v != posts-1 {
+		if v := binary.NativeEndian.Uint64(b.MR.Bytes()[8*g:]); v != posts-1 {
 			t.Errorf("goroutine %d wrote %d last", g, v)
 		}
 	}
@@ -396,22 +351,20 @@ func TestConcurrent(t *testing.T) {
 // although they pass through an interface.
 func TestAllocations(t *testing.T) {
 	released(t)
-	ctx := open(t)
-	a, b := newSide(t, ctx, verbs.RC, nil), newSide(t, ctx, verbs.RC, nil)
-	connect(t, a, b)
+	_, a, b := connect(t, rdmatest.PairOptions{})
 	message := []byte("inline")
 	if n := testing.AllocsPerRun(200, func() {
-		if n, err := b.qp.PostRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{b.mr.SGE(0, 64)}}); n != 1 {
+		if n, err := b.QP.PostRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{b.MR.SGE(0, 64)}}); n != 1 {
 			t.Fatal(err)
 		}
-		n, err := a.qp.PostSend(
-			verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.mr.SGE(0, 64)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()},
+		n, err := a.QP.PostSend(
+			verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.MR.SGE(0, 64)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()},
 			verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: message},
 		)
 		if n != 2 {
 			t.Fatal(err)
 		}
-		for _, cq := range []*uverbs.CQ{a.cq, b.cq} {
+		for _, cq := range []*uverbs.CQ{a.SendCQ, b.SendCQ} {
 			for {
 				var wcs [4]verbs.WC
 				if n := cq.Poll(wcs[:]); n > 0 {
@@ -429,18 +382,16 @@ func TestAllocations(t *testing.T) {
 
 // BenchmarkPost measures posting receives, which makes no system call.
 func BenchmarkPost(b *testing.B) {
-	ctx := open(b)
 	for _, count := range []int{1, 16} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {
-			s := newSide(b, ctx, verbs.RC, nil)
-			check(b, s.qp.Modify(verbs.QPAttr{State: verbs.StateInit, Port: 1}, verbs.MaskState|verbs.MaskPort|verbs.MaskPKeyIndex|verbs.MaskAccess))
+			_, s, _ := connect(b, rdmatest.PairOptions{})
 			wrs := make([]verbs.RecvWR, count)
 			for i := range wrs {
-				wrs[i].SGL = []verbs.SGE{s.mr.SGE(0, 64)}
+				wrs[i].SGL = []verbs.SGE{s.MR.SGE(0, 64)}
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if n, err := s.qp.PostRecv(wrs...); n < count && !errors.Is(err, verbs.ErrQueueFull) {
+				if n, err := s.QP.PostRecv(wrs...); n < count && !errors.Is(err, verbs.ErrQueueFull) {
 					b.Fatal(err)
 				}
 			}

@@ -55,7 +55,7 @@ func (p *queueCounts) poll(t *testing.T) {
 	}
 }
 
-func postUntilError(t *testing.T, a, b *rdmatest.Side) {
+func postUntilError(t *testing.T, a, b *rdmatest.Endpoint) {
 	sends, recvs := &queueCounts{cq: a.SendCQ}, &queueCounts{cq: a.RecvCQ}
 	for deadline := time.Now().Add(20 * time.Second); !sends.failed || !recvs.failed; {
 		if time.Now().After(deadline) {

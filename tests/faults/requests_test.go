@@ -19,7 +19,7 @@ import (
 type requestCase struct {
 	name     string
 	pair     rdmatest.PairOptions
-	run      func(t *testing.T, a, b *rdmatest.Side) verbs.SendWR
+	run      func(t *testing.T, a, b *rdmatest.Endpoint) verbs.SendWR
 	rxe, siw []verbs.WCStatus
 }
 
@@ -28,8 +28,8 @@ var flushedStatuses = []verbs.WCStatus{verbs.WCFlushErr, verbs.WCLocQPOpErr}
 // readRefused is the result of reads: the peer's response refuses them, if it arrives in time.
 var readRefused = append([]verbs.WCStatus{verbs.WCRemAccessErr, verbs.WCGeneralErr}, flushedStatuses...)
 
-func request(op verbs.Opcode, off int, rkeyFlip uint32) func(t *testing.T, a, b *rdmatest.Side) verbs.SendWR {
-	return func(t *testing.T, a, b *rdmatest.Side) verbs.SendWR {
+func request(op verbs.Opcode, off int, rkeyFlip uint32) func(t *testing.T, a, b *rdmatest.Endpoint) verbs.SendWR {
+	return func(t *testing.T, a, b *rdmatest.Endpoint) verbs.SendWR {
 		return verbs.SendWR{
 			Opcode: op, SGL: []verbs.SGE{a.MR.SGE(0, 64)}, RemoteAddr: b.MR.Addr() + uint64(off), RKey: b.MR.RKey() ^ rkeyFlip,
 		}
@@ -48,7 +48,7 @@ var requestCases = []requestCase{
 	{name: "no receive", pair: rdmatest.PairOptions{RC: uverbs.ConnectOptions{RNRRetry: 1, MinRNRTimer: 1}}, run: request(verbs.OpSend, 0, 0),
 		rxe: []verbs.WCStatus{verbs.WCRNRRetryExcErr}, siw: flushedStatuses},
 	{name: "peer's QP destroyed", pair: rdmatest.PairOptions{RC: uverbs.ConnectOptions{Timeout: 8, RetryCount: 1}},
-		run: func(t *testing.T, a, b *rdmatest.Side) verbs.SendWR {
+		run: func(t *testing.T, a, b *rdmatest.Endpoint) verbs.SendWR {
 			if err := b.QP.Close(); err != nil {
 				t.Error(err)
 			}
@@ -92,7 +92,7 @@ func TestFailedRequests(t *testing.T) {
 
 // failure posts wr and returns how it failed. If completesSent is set, requests complete
 // when they have been sent, so it tries again until one fails.
-func failure(t *testing.T, a *rdmatest.Side, wr verbs.SendWR, completesSent bool) verbs.WCStatus {
+func failure(t *testing.T, a *rdmatest.Endpoint, wr verbs.SendWR, completesSent bool) verbs.WCStatus {
 	t.Helper()
 	for range 100 {
 		if _, err := a.QP.PostSend(wr); err != nil {
@@ -122,7 +122,7 @@ func poll(t *testing.T, cq *uverbs.CQ) verbs.WC {
 }
 
 // works sends a message.
-func works(t *testing.T, a, b *rdmatest.Side) {
+func works(t *testing.T, a, b *rdmatest.Endpoint) {
 	t.Helper()
 	if _, err := b.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 64)}}); err != nil {
 		t.Fatal(err)

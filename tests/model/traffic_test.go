@@ -16,7 +16,7 @@ var errUnsupported = errors.ErrUnsupported
 // an end is made to fail, its last requests complete with an error.
 type link struct {
 	w    *state
-	a, b *rdmatest.Side
+	a, b *rdmatest.Endpoint
 
 	sendsPosted, recvsPosted uint64 // requests made so far; their IDs count up from 0
 	sendsDone, recvsDone     uint64 // completions so far
@@ -139,7 +139,7 @@ func (l *link) misuse(kind int) {
 func (l *link) breakA() { l.fail(l.a, &l.failedA) }
 func (l *link) breakB() { l.fail(l.b, &l.failedB) }
 
-func (l *link) fail(s *rdmatest.Side, failed *bool) {
+func (l *link) fail(s *rdmatest.Endpoint, failed *bool) {
 	l.settle()
 	l.w.checkCall(s.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState), nil, "break QP %d", s.QP.Num())
 	*failed = true

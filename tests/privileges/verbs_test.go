@@ -31,7 +31,7 @@ func TestVerbs(t *testing.T) {
 }
 
 // exchange sends a message and waits for the events of both completions.
-func exchange(t *testing.T, a, b *rdmatest.Side) {
+func exchange(t *testing.T, a, b *rdmatest.Endpoint) {
 	t.Helper()
 	for _, cq := range []*uverbs.CQ{a.SendCQ, b.RecvCQ} {
 		labtest.Check(t, cq.Arm(false))

@@ -4,6 +4,7 @@
 //	test process: clients           the same program again: servers
 //	  workload    ══ rounds of all layers ════════════ workload
 //	  churn       ── dials, refusals, cancels, MRs ─── cm
+//	  scenarios   ══ internal/scenario, at random ════ scenarios
 //	     │                                                │
 //	  sampler ◄── memory, files, goroutines ... ──────────┘
 //	     └─► verdict, and a table of what each layer did

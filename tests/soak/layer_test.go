@@ -29,6 +29,7 @@ var layers = []layer{
 	roundsLayer(workload.RSock, 2, 4<<20),
 	roundsLayer(workload.HTTP, 2, 2<<20),
 	{&workload.Layer{Name: "churn", Listen: listenChurn}, 2, runChurnConn},
+	{&workload.Layer{Name: "scenarios", Listen: listenScenarios}, 2, runScenario},
 }
 
 func init() {

@@ -187,7 +187,7 @@ func TestMLX5(t *testing.T) {
 
 // skipped checks that posts to siw make no call while the kernel still processes the queue:
 // a batch that it does not finish in its call saves the calls of the posts that follow.
-func skipped(t *testing.T, c *Counter, a, b *rdmatest.Side) {
+func skipped(t *testing.T, c *Counter, a, b *rdmatest.Endpoint) {
 	const posts = 100
 	long := make([]verbs.SendWR, 300)
 	for i := range long {

@@ -20,11 +20,11 @@ import (
 	"syscall"
 )
 
-type pair struct{}
+type connection struct{}
 
-func connect(addr, port string) (*pair, error) {
+func connect(addr, port string) (*connection, error) {
 	C.connect_pair(C.CString(addr), C.CString(port), &C.client, &C.server)
-	return new(pair), nil
+	return new(connection), nil
 }
 
 func mute() { C.set_mute() }
@@ -34,10 +34,10 @@ func unmute() error {
 	return nil
 }
 
-func (*pair) batchSends(n int) { C.batch(&C.client, C.int(n)) }
-func (*pair) batchRecvs(n int) { C.batch(&C.server, C.int(n)) }
+func (*connection) batchSends(n int) { C.batch(&C.client, C.int(n)) }
+func (*connection) batchRecvs(n int) { C.batch(&C.server, C.int(n)) }
 
-func (*pair) postSends(n int) error {
+func (*connection) postSends(n int) error {
 	wr := &C.client.send[0] // in the call itself cgo would copy the array, to check it
 	for range n {
 		if ret := C.ibv_post_send(C.client.id.qp, wr, &C.bad_send); ret != 0 {
@@ -47,7 +47,7 @@ func (*pair) postSends(n int) error {
 	return nil
 }
 
-func (*pair) postRecvs(n int) error {
+func (*connection) postRecvs(n int) error {
 	wr := &C.server.recv[0]
 	for range n {
 		if ret := C.ibv_post_recv(C.server.id.qp, wr, &C.bad_recv); ret != 0 {
@@ -57,17 +57,17 @@ func (*pair) postRecvs(n int) error {
 	return nil
 }
 
-func (*pair) pollSend(n int) int {
+func (*connection) pollSend(n int) int {
 	wc := &C.client.wc[0]
 	return int(C.ibv_poll_cq(C.client.send_cq, C.int(n), wc))
 }
 
-func (*pair) pollRecv(n int) int {
+func (*connection) pollRecv(n int) int {
 	wc := &C.client.wc[0]
 	return int(C.ibv_poll_cq(C.server.recv_cq, C.int(n), wc))
 }
 
-func (p *pair) pollRecvs(batch int) (n int) {
+func (p *connection) pollRecvs(batch int) (n int) {
 	for n < work {
 		got := p.pollRecv(batch)
 		n += got
@@ -78,14 +78,14 @@ func (p *pair) pollRecvs(batch int) (n int) {
 	return n
 }
 
-func (p *pair) pollEmpty() (n int) {
+func (p *connection) pollEmpty() (n int) {
 	for range work {
 		n += p.pollRecv(1)
 	}
 	return n
 }
 
-func (*pair) check(n int) error {
+func (*connection) check(n int) error {
 	for i := range n {
 		if wc := &C.client.wc[i]; wc.status != C.IBV_WC_SUCCESS {
 			return errors.New(C.GoString(C.ibv_wc_status_str(wc.status)))

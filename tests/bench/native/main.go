@@ -58,7 +58,7 @@ func run(args []string) error {
 		return err
 	}
 	debug.SetGCPercent(-1)
-	b := &bench{pair: p, ticks: ticks.Meter{Work: work}}
+	b := &bench{connection: p, ticks: ticks.Meter{Work: work}}
 	allocs, err := b.ticks.Measure(rounds, b.round)
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func run(args []string) error {
 
 // bench holds both ends of the connection, and the measurements.
 type bench struct {
-	*pair
+	*connection
 	sends, receives int // completed ones
 	ticks           ticks.Meter
 }

@@ -4,17 +4,15 @@ package main
 
 import (
 	"context"
-	"errors"
-	"net"
-	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/endpoint"
+	"github.com/goverbs/verbs/uverbs"
 )
 
-// pair is a connected pair, with the requests to post.
-type pair struct {
-	client, server *cm.Endpoint
+// connection has both ends, with the requests to post.
+type connection struct {
+	client, server *endpoint.Local
 	sendWRs        [most]verbs.SendWR
 	recvWRs        [most]verbs.RecvWR
 	sendBatch      []verbs.SendWR
@@ -22,49 +20,35 @@ type pair struct {
 	wcs            [most]verbs.WC
 }
 
-func connect(addr, port string) (*pair, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	opt := cm.Options{Polled: true, Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: -1}}
-	addr = net.JoinHostPort(addr, port)
-	l, err := cm.Listen(ctx, addr)
+// connect connects at an address. The port is for C.
+func connect(addr, _ string) (*connection, error) {
+	dev, err := uverbs.Open(addr)
 	if err != nil {
 		return nil, err
 	}
-	defer l.Close()
-	p := new(pair)
-	accepted := make(chan error, 1)
-	go func() {
-		r, err := l.Accept(ctx)
-		if err == nil {
-			p.server, err = r.Accept(ctx, opt)
-		}
-		accepted <- err
-	}()
-	p.client, err = (&cm.Dialer{Options: opt}).Dial(ctx, addr)
-	if err := errors.Join(err, <-accepted); err != nil {
+	opt := endpoint.Options{Depth: depth, Memory: size, Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: -1}}
+	p := new(connection)
+	if p.client, err = endpoint.New(endpoint.Port{Dev: dev}, opt); err != nil {
 		return nil, err
 	}
-	from, err := p.client.AllocMR(size, verbs.AccessLocalWrite)
-	if err != nil {
+	if p.server, err = endpoint.New(endpoint.Port{Dev: dev}, opt); err != nil {
 		return nil, err
 	}
-	to, err := p.server.AllocMR(size, verbs.AccessLocalWrite)
-	if err != nil {
+	if err := endpoint.Join(context.Background(), p.client, p.server); err != nil {
 		return nil, err
 	}
 	for i := range most {
-		p.sendWRs[i] = verbs.SendWR{ID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{from.SGE(0, size)}}
-		p.recvWRs[i] = verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{to.SGE(0, size)}}
+		p.sendWRs[i] = verbs.SendWR{ID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{p.client.MR.SGE(0, size)}}
+		p.recvWRs[i] = verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{p.server.MR.SGE(0, size)}}
 	}
 	return p, nil
 }
 
 // batchSends makes postSends post n requests at a time.
-func (p *pair) batchSends(n int) { p.sendBatch = p.sendWRs[:n] }
+func (p *connection) batchSends(n int) { p.sendBatch = p.sendWRs[:n] }
 
 // postSends posts n batches.
-func (p *pair) postSends(n int) error {
+func (p *connection) postSends(n int) error {
 	qp, wrs := p.client.QP, p.sendBatch
 	for range n {
 		if _, err := qp.PostSend(wrs...); err != nil {
@@ -74,9 +58,9 @@ func (p *pair) postSends(n int) error {
 	return nil
 }
 
-func (p *pair) batchRecvs(n int) { p.recvBatch = p.recvWRs[:n] }
+func (p *connection) batchRecvs(n int) { p.recvBatch = p.recvWRs[:n] }
 
-func (p *pair) postRecvs(n int) error {
+func (p *connection) postRecvs(n int) error {
 	qp, wrs := p.server.QP, p.recvBatch
 	for range n {
 		if _, err := qp.PostRecv(wrs...); err != nil {
@@ -86,11 +70,11 @@ func (p *pair) postRecvs(n int) error {
 	return nil
 }
 
-func (p *pair) pollSend(n int) int { return p.client.SendCQ.Poll(p.wcs[:n]) }
-func (p *pair) pollRecv(n int) int { return p.server.RecvCQ.Poll(p.wcs[:n]) }
+func (p *connection) pollSend(n int) int { return p.client.SendCQ.Poll(p.wcs[:n]) }
+func (p *connection) pollRecv(n int) int { return p.server.RecvCQ.Poll(p.wcs[:n]) }
 
 // pollRecvs polls the completions of receives in batches until one is not full.
-func (p *pair) pollRecvs(batch int) (n int) {
+func (p *connection) pollRecvs(batch int) (n int) {
 	wcs := p.wcs[:batch]
 	for n < work {
 		got := p.server.RecvCQ.Poll(wcs)
@@ -103,7 +87,7 @@ func (p *pair) pollRecvs(batch int) (n int) {
 }
 
 // pollEmpty polls the server's CQ as often as it had completions.
-func (p *pair) pollEmpty() (n int) {
+func (p *connection) pollEmpty() (n int) {
 	for range work {
 		n += p.server.RecvCQ.Poll(p.wcs[:1])
 	}
@@ -111,7 +95,7 @@ func (p *pair) pollEmpty() (n int) {
 }
 
 // check returns an error if one of the first n completions polled last has failed.
-func (p *pair) check(n int) error {
+func (p *connection) check(n int) error {
 	for i := range p.wcs[:n] {
 		if err := p.wcs[i].Err(); err != nil {
 			return err

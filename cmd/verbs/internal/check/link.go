@@ -20,7 +20,7 @@ type message struct {
 }
 
 // patience is how long an end waits for the other one: longer than that waits for a completion.
-const patience = 3 * endpoint.Limit
+var patience = 3 * endpoint.Limit
 
 // link is the connection on which the ends of a scenario agree about each step. The active end
 // sends first, so that a pipe without a buffer is enough.
