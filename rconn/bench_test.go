@@ -149,7 +149,7 @@ func TestAllocs(t *testing.T) {
 				take(a, Sends)
 			}
 			a.Stats()
-		}); n != 0 && !(labtest.Race && labtest.Soft) { // where the device allocates
+		}); n != 0 && !labtest.Allocates {
 			t.Errorf("%v allocations", n)
 		}
 	})

@@ -17,6 +17,10 @@ var Lab = os.Getenv("VERBS_LAB") != ""
 // program that has one by VERBS_SOFT has no other, and runs no test that requires one here.
 var Soft = !Lab && os.Getenv("VERBS_SOFT") == ""
 
+// Allocates reports whether the device may allocate for each packet: one in user space takes its
+// buffers from a sync.Pool, which under the race detector drops some of them at random.
+var Allocates = Race && !Lab
+
 // Main runs the tests of a package whose examples need a device of the lab: with VERBS_SOFT they
 // are skipped, as such tests are.
 func Main(m *testing.M) {
