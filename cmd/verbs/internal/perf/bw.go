@@ -260,17 +260,3 @@ func (b *bw) finish() error {
 	b.took = time.Since(b.start)
 	return b.ctl.send(message{Done: &done{b.posted()}})
 }
-
-func (s *session) posted() (n uint64) {
-	for _, q := range s.queues {
-		n += q.posted
-	}
-	return n
-}
-
-func (s *session) received() (n uint64) {
-	for _, q := range s.queues {
-		n += q.received
-	}
-	return n
-}

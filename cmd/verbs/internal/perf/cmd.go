@@ -113,28 +113,6 @@ Examples:
   verbs perf write bw 10.9.0.1 -s 1M -q 4    bandwidth of WRITEs, on 4 QPs`
 }
 
-// limit is a value of results that a health check accepts up to a bound, or from it on; 0 is no
-// bound.
-type limit struct {
-	name  string // in JSON
-	text  string // of the error
-	bound float64
-	least bool
-	of    func(*result) float64
-}
-
-// failures returns an error for each result that is worse than a limit.
-func failures(results []*result, limits []limit) (errs []error) {
-	for _, r := range results {
-		for _, l := range limits {
-			if v := l.of(r); l.bound != 0 && (v < l.bound && l.least || v > l.bound && !l.least) {
-				errs = append(errs, fmt.Errorf(l.text, v, l.bound))
-			}
-		}
-	}
-	return errs
-}
-
 // cqMod returns how many messages share a completion: by default as many as in perftest, and
 // 1 if messages are long, since the last of many would complete long after the first.
 func (d *depthFlags) cqMod(long bool) int {
@@ -305,4 +283,24 @@ func (c *commonFlags) serve(ctx context.Context, k *kong.Context) error {
 		},
 	}
 	return v.serve(ctx, addrs, c.Once)
+}
+
+// powers returns the message sizes of -a, powers of 2.
+func powers() (all []int) {
+	for n := 2; n <= maxSize; n *= 2 {
+		all = append(all, n)
+	}
+	return all
+}
+
+// seconds is a duration; a number without a unit is in seconds.
+type seconds time.Duration
+
+func (s *seconds) UnmarshalText(b []byte) error {
+	d, err := time.ParseDuration(string(b))
+	if err != nil {
+		d, err = time.ParseDuration(string(b) + "s")
+	}
+	*s = seconds(d)
+	return err
 }

@@ -15,6 +15,53 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
+// offer accepts the client's connections, on a port of their own, or creates the QPs for
+// datagrams.
+func (s *session) offer() error {
+	s.token = newToken()
+	offer := offer{Token: s.token}
+	if s.op.datagram {
+		if err := s.openUD(); err != nil {
+			return err
+		}
+		defer s.readMessages()
+		return s.ctl.send(message{Offer: &offer})
+	}
+	l, err := cm.Listen(s.ctx, netip.AddrPortFrom(s.ctl.local(), 0).String())
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	offer.Port = l.Addr().Port()
+	if err := s.ctl.send(message{Offer: &offer}); err != nil {
+		return err
+	}
+	s.readMessages()
+	return s.accept(l)
+}
+
+// requestRun requests the run and connects to the server.
+func (s *session) requestRun() error {
+	if err := s.ctl.send(message{Work: &s.work}); err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeoutCause(s.ctx, peerTimeout, errors.New("the server does not answer"))
+	m, err := s.ctl.receive(wait)
+	cancel()
+	switch {
+	case err != nil:
+		return err
+	case m.Offer == nil:
+		return cli.ErrProtocol
+	}
+	s.token = m.Offer.Token
+	s.readMessages()
+	if s.op.datagram {
+		return s.openUD()
+	}
+	return s.dial(m.Offer.Port)
+}
+
 const privateSize = 6 // token and number of the queue, big endian
 
 // options returns the options of the connection of queue i.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -97,3 +98,27 @@ func (c *control) receive(ctx context.Context) (m message, err error) {
 func (c *control) sendError(err error) error {
 	return c.send(message{Fault: &fault{err.Error(), errors.Is(err, errors.ErrUnsupported)}})
 }
+
+// connect opens the control connection, from a device if one is named.
+func connect(ctx context.Context, device, addr string) (*control, error) {
+	d := rsock.Dialer{Timeout: peerTimeout, Options: controlOptions}
+	if device != "" {
+		source, err := cli.DeviceAddr(device)
+		if err != nil {
+			return nil, err
+		}
+		d.LocalAddr = netip.AddrPortFrom(source, 0)
+	}
+	conn, err := d.DialContext(ctx, "rdma", addr)
+	switch {
+	case errors.Is(err, rsock.ErrProtocol):
+		return nil, fmt.Errorf("%w: the server is not verbs perf but perhaps perftest (%s)", err, perftestPrograms)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return nil, fmt.Errorf("%w: start verbs perf server there; perftest (%s) cannot be the server", err, perftestPrograms)
+	case err != nil:
+		return nil, err
+	}
+	return newControl(conn), nil
+}
+
+const perftestPrograms = "ib_send_lat, ib_write_bw and so on"

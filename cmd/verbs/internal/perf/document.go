@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
@@ -56,4 +57,26 @@ func newDocument(args []string, w work, all bool, period time.Duration, limits [
 		d.Parameters.Size = 0
 	}
 	return d
+}
+
+// limit is a value of results that a health check accepts up to a bound, or from it on; 0 is no
+// bound.
+type limit struct {
+	name  string // in JSON
+	text  string // of the error
+	bound float64
+	least bool
+	of    func(*result) float64
+}
+
+// failures returns an error for each result that is worse than a limit.
+func failures(results []*result, limits []limit) (errs []error) {
+	for _, r := range results {
+		for _, l := range limits {
+			if v := l.of(r); l.bound != 0 && (v < l.bound && l.least || v > l.bound && !l.least) {
+				errs = append(errs, fmt.Errorf(l.text, v, l.bound))
+			}
+		}
+	}
+	return errs
 }

@@ -7,11 +7,9 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/netip"
 	"sync/atomic"
 	"time"
 
-	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/rsock"
 )
@@ -159,29 +157,4 @@ func (v *server) run(ctx context.Context, w work, ctl *control) error {
 		v.report(r)
 	}
 	return err
-}
-
-// offer accepts the client's connections, on a port of their own, or creates the QPs for
-// datagrams.
-func (s *session) offer() error {
-	s.token = newToken()
-	offer := offer{Token: s.token}
-	if s.op.datagram {
-		if err := s.openUD(); err != nil {
-			return err
-		}
-		defer s.readMessages()
-		return s.ctl.send(message{Offer: &offer})
-	}
-	l, err := cm.Listen(s.ctx, netip.AddrPortFrom(s.ctl.local(), 0).String())
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	offer.Port = l.Addr().Port()
-	if err := s.ctl.send(message{Offer: &offer}); err != nil {
-		return err
-	}
-	s.readMessages()
-	return s.accept(l)
 }

@@ -201,5 +201,19 @@ func (s *session) in(i int) []byte {
 	return s.mr.Bytes()[s.layout().data(i):][:s.Size]
 }
 
+func (s *session) posted() (n uint64) {
+	for _, q := range s.queues {
+		n += q.posted
+	}
+	return n
+}
+
+func (s *session) received() (n uint64) {
+	for _, q := range s.queues {
+		n += q.received
+	}
+	return n
+}
+
 // newToken returns a token that identifies a run's connections. It is also a Q_Key.
 func newToken() uint32 { return rand.Uint32() >> 1 }
