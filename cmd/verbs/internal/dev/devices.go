@@ -104,7 +104,7 @@ func printDevices(w io.Writer, lines []deviceLine) error {
 		joined := func(s ...string) string { return cmp.Or(cli.Printable(strings.Join(s, ",")), "-") }
 		rows = append(rows, []any{joined(l.Name), l.GUID, joined(string(l.Protocol)), joined(l.Driver), joined(l.Ports...), joined(l.Interfaces...), joined(addrs...)})
 	}
-	// The first two columns are those of ibv_devices.
+	// The first two columns look as in ibv_devices.
 	var text strings.Builder
 	for _, row := range rows {
 		fmt.Fprintf(&text, "    %-16s\t%-16s\t%-8s  %-9s %-8s %-9s  %s\n", row...)

@@ -27,7 +27,7 @@ func TestNone(t *testing.T) {
 		"counters": {&Counters{}, &Counters{JSON: true}},
 		"res":      {&Res{Kind: "all"}, &Res{Kind: "all", JSON: true}},
 		"res qp":   {&Res{Kind: "qp"}, &Res{Kind: "qp", JSON: true}},
-		"stat":     {&StatShow{}, &StatShow{JSON: true}},
+		"stat":     {&statShow{}, &statShow{JSON: true}},
 	} {
 		for i, want := range []string{"", "[]\n"} {
 			var err error

@@ -43,7 +43,7 @@ type resource struct {
 	cells  []any
 }
 
-// object returns the row as an object of JSON, whose names are those of the columns in lower case.
+// object returns the row as a JSON object, with the names of the columns in lower case.
 func (r resource) object(header []string) map[string]any {
 	object := map[string]any{"device": r.device}
 	for i, c := range r.cells {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 
 	"github.com/goverbs/verbs"
@@ -51,4 +52,21 @@ func oneLine(errs []error) string {
 		return ""
 	}
 	return strings.ReplaceAll(err.Error(), "\n", "; ")
+}
+
+// with calls do with the device that has a name.
+func with(name string, do func(rdmadev.Device) error) error {
+	d, err := source.Find(name)
+	if err != nil {
+		return err
+	}
+	return privileged(do(d))
+}
+
+// privileged adds what an ordinary user needs to change devices.
+func privileged(err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w (this needs CAP_NET_ADMIN: run it as root)", err)
+	}
+	return err
 }

@@ -15,11 +15,11 @@ import (
 
 // Stat is verbs stat, for kong.
 type Stat struct {
-	Show     StatShow     `cmd:"" default:"withargs" help:"Show counters of ports, QPs and MRs, and how QPs are counted (default)."`
-	Auto     StatAuto     `cmd:"" help:"Count new QPs of a port by type, process or both, or no longer."`
-	Bind     StatBind     `cmd:"" help:"Count a QP by a set of counters of its own, or by that of other QPs."`
-	Unbind   StatUnbind   `cmd:"" help:"Count a QP by the counters of its port again."`
-	Optional StatOptional `cmd:"" help:"Show the optional counters of a port, or switch them on and off."`
+	Show     statShow     `cmd:"" default:"withargs" help:"Show counters of ports, QPs and MRs, and how QPs are counted (default)."`
+	Auto     statAuto     `cmd:"" help:"Count new QPs of a port by type, process or both, or no longer."`
+	Bind     statBind     `cmd:"" help:"Count a QP by a set of counters of its own, or by that of other QPs."`
+	Unbind   statUnbind   `cmd:"" help:"Count a QP by the counters of its port again."`
+	Optional statOptional `cmd:"" help:"Show the optional counters of a port, or switch them on and off."`
 }
 
 func (c *Stat) Help() string {
@@ -34,13 +34,12 @@ Examples:
   verbs stat bind mlx5_0 1 178`
 }
 
-// StatShow is verbs stat show, for kong.
-type StatShow struct {
+type statShow struct {
 	Device string `arg:"" optional:"" placeholder:"DEVICE" help:"Name of a device; all by default."`
 	JSON   bool   `help:"Print JSON."`
 }
 
-func (c *StatShow) Help() string {
+func (c *statShow) Help() string {
 	return `A row begins with its port, set of counters of QPs, or MR. Counters that are 0 are left
 out.
 
@@ -61,7 +60,7 @@ type statistic struct {
 	Counters map[string]uint64 `json:"counters"`
 }
 
-func (c *StatShow) Run(context.Context) error {
+func (c *statShow) Run(context.Context) error {
 	devs, err := devices(os.Stdout, c.JSON, c.Device)
 	if err != nil {
 		return err
@@ -130,40 +129,38 @@ func modeText(m rdmadev.CounterMode) string {
 	return text
 }
 
-// StatPort is a port, as an argument.
-type StatPort struct {
+// statPort is a port, as an argument.
+type statPort struct {
 	Device string `arg:"" placeholder:"DEVICE" help:"Name of the device."`
 	Port   int    `arg:"" help:"Number of the port."`
 }
 
-// StatAuto is verbs stat auto, for kong.
-type StatAuto struct {
-	StatPort
+type statAuto struct {
+	statPort
 	Type bool `help:"A set of counters for each type of QP."`
 	PID  bool `name:"pid" help:"A set of counters for each process."`
 }
 
-func (c *StatAuto) Help() string {
+func (c *statAuto) Help() string {
 	return "With neither option, the port counts new QPs again.\n\nExamples:\n\n  verbs stat auto mlx5_0 1 --type --pid\n  verbs stat auto mlx5_0 1"
 }
 
-func (c *StatAuto) Run(context.Context) error {
+func (c *statAuto) Run(context.Context) error {
 	return with(c.Device, func(d rdmadev.Device) error { return d.SetCounterAuto(c.Port, c.Type, c.PID) })
 }
 
-// StatBind is verbs stat bind, for kong.
-type StatBind struct {
-	StatPort
+type statBind struct {
+	statPort
 	QP      uint32 `arg:"" name:"qp" help:"Number of the QP."`
 	Counter uint32 `arg:"" optional:"" help:"Number of the set; a new one by default."`
 	JSON    bool   `help:"Print JSON."`
 }
 
-func (c *StatBind) Help() string {
+func (c *statBind) Help() string {
 	return "Prints the number of the set of counters.\n\nExamples:\n\n  verbs stat bind mlx5_0 1 178\n  verbs stat bind mlx5_0 1 179 4"
 }
 
-func (c *StatBind) Run(context.Context) error {
+func (c *statBind) Run(context.Context) error {
 	return with(c.Device, func(d rdmadev.Device) error {
 		n, err := d.BindCounter(c.Port, c.QP, c.Counter)
 		switch {
@@ -177,34 +174,32 @@ func (c *StatBind) Run(context.Context) error {
 	})
 }
 
-// StatUnbind is verbs stat unbind, for kong.
-type StatUnbind struct {
-	StatPort
+type statUnbind struct {
+	statPort
 	QP      uint32 `arg:"" name:"qp" help:"Number of the QP."`
 	Counter uint32 `arg:"" help:"Number of the set."`
 }
 
-func (c *StatUnbind) Help() string {
+func (c *statUnbind) Help() string {
 	return "Examples:\n\n  verbs stat unbind mlx5_0 1 178 4\n  verbs stat unbind mlx5_0 1 179 4"
 }
 
-func (c *StatUnbind) Run(context.Context) error {
+func (c *statUnbind) Run(context.Context) error {
 	return with(c.Device, func(d rdmadev.Device) error { return d.UnbindCounter(c.Port, c.QP, c.Counter) })
 }
 
-// StatOptional is verbs stat optional, for kong.
-type StatOptional struct {
-	StatPort
+type statOptional struct {
+	statPort
 	On   []string `help:"Switch these counters on, and the others off."`
 	Off  bool     `help:"Switch all off."`
 	JSON bool     `help:"Print JSON."`
 }
 
-func (c *StatOptional) Help() string {
+func (c *statOptional) Help() string {
 	return "Examples:\n\n  verbs stat optional mlx5_0 1\n  verbs stat optional mlx5_0 1 --on cc_rx_ce_pkts,cc_tx_cnp_pkts"
 }
 
-func (c *StatOptional) Run(context.Context) error {
+func (c *statOptional) Run(context.Context) error {
 	return with(c.Device, func(d rdmadev.Device) error {
 		if len(c.On) > 0 || c.Off {
 			return d.SetOptionalCounters(c.Port, c.On...)
