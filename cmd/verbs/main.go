@@ -18,8 +18,7 @@
 //	verbs completion SHELL     completion for bash, zsh and fish
 //	verbs man                  the manual page
 //
-// HOST may have a port, as in HOST:PORT. [commands.Help] says what is printed where, and which exit
-// statuses there are.
+// HOST may have a port, as in HOST:PORT. [commands.Help] describes output and exit status.
 package main
 
 import (

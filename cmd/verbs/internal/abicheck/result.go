@@ -47,17 +47,17 @@ func (u use) evaluate(name string, d Difference, absent []string) Result {
 	case d.Status == Unknown && u.module != "" && slices.Contains(absent, u.module):
 		r.Why = fmt.Sprintf("module %s is not loaded, or has no BTF", u.module)
 	case d.Status == Unknown:
-		r.Why = "the kernel is older than it, or mentions it nowhere"
+		r.Why = "the kernel is older than the structure, or its BTF does not have it"
 	case d.Status == Differs:
 		r.Breaks, r.Why = true, "each side would read what the other wrote elsewhere"
 	case u.mapped && d.KernelSize != d.Size:
-		r.Breaks, r.Why = true, "elements of a shared queue would not begin where the other side looks"
+		r.Breaks, r.Why = true, "elements of a shared queue would begin elsewhere on the other side"
 	case d.Status == Older:
 		r.Why = "without " + strings.Join(u.without(name, d.Fewer), ", ")
 	case d.Status == Newer && u.mapped:
-		r.Why = "what is new lies in room that was there before, and is for those who ask for it"
+		r.Why = "new members lie in formerly reserved room, and only programs that ask for them use them"
 	case d.Status == Newer:
-		r.Why = "sizes go along: the kernel takes the short request, and answers no more than there is room for"
+		r.Why = "requests carry their size: the kernel accepts the short request, and limits its answer to the room for it"
 	}
 	return r
 }

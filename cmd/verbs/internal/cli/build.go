@@ -7,7 +7,7 @@ import (
 	"github.com/goverbs/verbs/internal/sys"
 )
 
-// Build is what a report says about the program and its system.
+// Build describes the program and its system in a report.
 type Build struct {
 	Version string `json:"version"`
 	Go      string `json:"go"`

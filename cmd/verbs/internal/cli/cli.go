@@ -64,8 +64,8 @@ func DeviceAddr(spec string) (netip.Addr, error) {
 	return addrs[0], nil
 }
 
-// DeviceAddrs returns the addresses of the device that spec describes, of which there is at least
-// one, see [uverbs.Find]: only spec itself if it is one.
+// DeviceAddrs returns the addresses of the device that spec describes (see [uverbs.Find]), at least
+// one: only spec itself if it is an address.
 func DeviceAddrs(spec string) ([]netip.Addr, error) {
 	d, err := uverbs.Find(spec)
 	if err != nil {

@@ -8,10 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// Printable returns s with escapes, as in Go's strings, instead of what is not UTF-8 and of
-// characters that are not printed: those move a terminal's cursor or change its settings. Names of
-// processes, which any user chooses, are printed through it, and so are those of devices and
-// interfaces, and what peers send.
+// Printable returns s with escapes, as in Go's strings, for invalid UTF-8 and for control
+// characters, which move a terminal's cursor or change its settings. It is for names of processes,
+// which any user chooses, names of devices and interfaces, and text from peers.
 func Printable(s string) string {
 	var b strings.Builder
 	for len(s) > 0 {

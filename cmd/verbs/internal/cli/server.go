@@ -81,8 +81,8 @@ func (s *Server) accept(ctx context.Context, l net.Listener) (net.Conn, error) {
 	}
 }
 
-// Join returns a listener that accepts what any of several does, and closes them. Its address is
-// that of the first.
+// Join returns a listener that accepts the connections of several, and closes them. Its address is
+// the first listener's.
 func Join(listeners ...net.Listener) net.Listener {
 	if len(listeners) == 1 {
 		return listeners[0]
@@ -102,7 +102,7 @@ type joined struct {
 	loops     sync.WaitGroup
 }
 
-// accepted is what Accept of a listener has returned.
+// accepted is the result of a listener's Accept.
 type accepted struct {
 	conn net.Conn
 	err  error

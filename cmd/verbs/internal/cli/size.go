@@ -10,7 +10,7 @@ import (
 // Size is an option that is a number of bytes: "4096", "4K" and "4KiB" are the same.
 type Size int
 
-// UnmarshalText sets the size to that of a text.
+// UnmarshalText parses a size.
 func (s *Size) UnmarshalText(text []byte) error {
 	digits := strings.TrimRight(string(text), "KMGkmgiIbB")
 	shift, known := map[string]int{

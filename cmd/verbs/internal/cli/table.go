@@ -13,8 +13,8 @@ import (
 	"golang.org/x/term"
 )
 
-// Width returns how many columns a line on w may have: those of a terminal, which COLUMNS
-// overrides, and 0, which is no limit, elsewhere.
+// Width returns how many columns a line on w may have: the width of a terminal, which COLUMNS
+// overrides, or 0 (no limit) elsewhere.
 func Width(w io.Writer) int {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -30,8 +30,8 @@ func Width(w io.Writer) int {
 	return n
 }
 
-// Wrap returns head and text in lines of at most width columns, of which all but the first begin
-// with indent. It breaks text only, at spaces and after commas, and not at all if width is 0.
+// Wrap returns head and text in lines of at most width columns; all but the first begin with
+// indent. It breaks text only, at spaces and after commas, and not at all if width is 0.
 func Wrap(head, text string, width int, indent string) string {
 	if width == 0 || columns(head+text) <= width {
 		return head + text

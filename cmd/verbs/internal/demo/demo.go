@@ -35,7 +35,7 @@ func (c *Cmd) Help() string {
   verbs demo -s "another text" --json`
 }
 
-// result is what --json prints.
+// result is the output of --json.
 type result struct {
 	Device string `json:"device"`
 	Addr   string `json:"address"`
@@ -89,7 +89,7 @@ func (c *Cmd) runSoft(ctx context.Context) (err error) {
 	return errors.Join(c.copy(ctx, transport, addr.String()), transport.Close(), dev.Close())
 }
 
-// copy runs both sides on the device with an address, and prints what they do or have done.
+// copy runs both sides on the device with an address, and prints each step or the result.
 func (c *Cmd) copy(ctx context.Context, transport *cm.Transport, addr string) error {
 	d := demo{transport, c.Text, io.Discard}
 	if !c.JSON {
@@ -109,7 +109,7 @@ func Copy(ctx context.Context, addr string) error {
 	return err
 }
 
-// demo is what both sides know.
+// demo holds the settings of both sides.
 type demo struct {
 	transport *cm.Transport // nil is the default
 	text      string

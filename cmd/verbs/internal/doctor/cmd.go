@@ -1,5 +1,5 @@
 // Package doctor is verbs doctor: it checks what RDMA programs need, and describes what to do
-// about what is missing.
+// about missing ones.
 package doctor
 
 import (

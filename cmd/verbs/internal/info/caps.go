@@ -1,6 +1,6 @@
 package info
 
-// The names of flags are those of ibv_devinfo, by the numbers of their bits.
+// Names of flags as in ibv_devinfo, by the numbers of their bits.
 
 // deviceCaps are the device_cap_flags (enum ib_uverbs_device_cap_flags).
 var deviceCaps = []string{

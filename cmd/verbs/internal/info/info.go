@@ -80,7 +80,7 @@ func deviceFields(d uverbs.Device) (f fields, err error) {
 		return nil, err
 	}
 	driver := ctx.Driver()
-	if r.Driver == "soft" { // whose queues are those of rxe
+	if r.Driver == "soft" { // its queues have rxe's format
 		driver = r.Driver
 	}
 	f.add("driver", driver)

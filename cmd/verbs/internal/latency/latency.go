@@ -44,8 +44,7 @@ func (h *Histogram) Summary() *Summary {
 	}
 }
 
-// Bucket holds how many latencies are at most so many microseconds, and more than those of the
-// bucket before.
+// Bucket counts the latencies of at most so many microseconds that are in no earlier bucket.
 type Bucket struct {
 	AtMost float64 `json:"at_most"`
 	Count  int64   `json:"count"`

@@ -63,8 +63,7 @@ func (c *Words) Run(k *kong.Context) error {
 	return nil
 }
 
-// plain are words that no shell takes for more than a word: names of devices may have any
-// characters.
+// plain matches words without meaning to a shell: names of devices may have any characters.
 var plain = regexp.MustCompile(`^[0-9A-Za-z._:%@+=,-]+$`)
 
 // candidates returns what the last of words may become: commands, options, or values of the
@@ -128,8 +127,8 @@ func takesValue(node *kong.Node, word string) *kong.Flag {
 	return nil
 }
 
-// values returns the values that an option or argument may have, if they are known: those of
-// devices at this moment. A host is one of this machine only if the command listens there.
+// values returns the known values of an option or argument, such as the present devices. A host is
+// an address of this machine only if the command listens there.
 func values(v *kong.Value, listens bool) (all []string) {
 	switch name := v.Tag.PlaceHolder; {
 	case v.Enum != "":

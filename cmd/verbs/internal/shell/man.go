@@ -57,7 +57,7 @@ func page(app *kong.Application) string {
 	return b.String()
 }
 
-// help returns what the command does. That of verbs perf send lat is that of its parents.
+// help returns the description of a command, with its parents' in front for verbs perf send lat.
 func help(node *kong.Node) string {
 	text := node.Help
 	for up := node.Parent; up != nil && up.Type == kong.CommandNode; up = up.Parent {
