@@ -14,7 +14,6 @@ KERNELS   = 6.1 6.12 7.3
 KERNEL    = 6.12
 FLAGS     = -short
 DURATION  = 60m
-DEVICE    = rxe0 siw0 soft
 PLATFORMS = linux/arm64 linux/arm linux/s390x darwin/arm64 freebsd/amd64 windows/amd64 $(if $(ALL),linux/ppc64 linux/riscv64 netbsd/amd64 openbsd/amd64)
 
 # Debian packages, by what needs them: the lab; the generator and the tests against C; arm64.
@@ -44,8 +43,7 @@ test-all: ## run every test: all kernels, long rounds, faults, two machines, rac
 	LAB_TEST_BOOT=1 $(MAKE) test-host FLAGS=
 	$(MAKE) test-kernels FLAGS=
 	$(MAKE) hosts adapter nic faults race test-arm64 test-peers upstream suites bench-quick
-	$(MAKE) soak DURATION=5m
-	$(MAKE) lint test-builds fuzz ALL=1
+	$(MAKE) soak lint test-builds fuzz ALL=1 DURATION=5m
 
 test-host: deps-test build build/promtool ## run the tests that need no kernel, on a device in user space
 	$(GO) run ./gen -check -out abi
@@ -79,7 +77,6 @@ adapter-table: deps-test build build/c/libmlx5 ## run the tests of all packages 
 adapter: deps-test build build/c/libmlx5 ## run the tests of the driver for ConnectX, and of its faults, on KERNELS with an emulated one
 	.github/nic.sh driver "$(KERNELS)"
 
-# The emulated machine has Debian 12's programs of its architecture.
 test-arm64: deps-arm64 build ## run the tests that need a kernel on an emulated arm64 machine, and those of the driver for ConnectX with pages of 4 and 16 KiB
 	@.github/each.sh "4096 16384" 'GOARCH=arm64 $(GO) test $(FLAGS) -count 1 -skip AgainstC -exec "qemu-aarch64 -p $$v" ./provider/mlx5'
 	GOARCH=arm64 $(GO) build -o build/lab-arm64 ./lab/rdmalab
@@ -100,7 +97,7 @@ valkey: deps-test build ## load a valkey-server over RDMA, beside TCP and then f
 
 # What Go parses as a duration may name a unit twice.
 soak: fetch ## keep all layers busy for DURATION (60m) on each DEVICE (rxe0 siw0; soft with a bad network)
-	@.github/each.sh "$(DEVICE)" 'LAB_TIMEOUT=$(DURATION)20m $(GO) test -v -timeout $(DURATION)15m $(EXEC) ./tests/soak \
+	@.github/each.sh "$(or $(DEVICE),rxe0 siw0 soft)" 'LAB_TIMEOUT=$(DURATION)20m $(GO) test -v -timeout $(DURATION)15m $(EXEC) ./tests/soak \
 		-run "TestSoak/^$$v$$" -duration $(DURATION) -seed $(or $(SEED),0)'
 
 race: deps-test build ## vet all code for the race detector, and run the tests of drivers and some of the lab's under it
