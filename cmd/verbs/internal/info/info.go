@@ -1,4 +1,4 @@
-// Package info implements verbs devices and verbs info, which list devices and their features.
+// Package info implements verbs info, which shows what devices can do, as ibv_devinfo -v does.
 package info
 
 import (
@@ -59,6 +59,22 @@ func (c *Cmd) Run() error {
 		fmt.Println()
 	}
 	return errors.Join(errs...)
+}
+
+// devicesAt returns the device that spec describes, see [uverbs.Find], or all if it is
+// empty. It is an error if there are none.
+func devicesAt(spec string) ([]uverbs.Device, error) {
+	if spec == "" {
+		devs, err := uverbs.Devices()
+		if err != nil || len(devs) > 0 {
+			return devs, err
+		}
+	}
+	d, err := uverbs.Find(spec)
+	if err != nil {
+		return nil, err
+	}
+	return []uverbs.Device{d}, nil
 }
 
 // deviceFields returns what ibv_devinfo -v shows about a device, with the same names and order, and

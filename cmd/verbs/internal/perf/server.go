@@ -36,10 +36,7 @@ func (v *server) serve(ctx context.Context, addrs []string, once bool) error {
 	for _, addr := range addrs {
 		l, err := config.Listen(ctx, "rdma", addr)
 		if err != nil {
-			for _, l := range all {
-				l.Close()
-			}
-			return err
+			return errors.Join(err, cli.Join(all...).Close())
 		}
 		all = append(all, l)
 	}
