@@ -21,8 +21,7 @@ DEBS_lab   = qemu-system-x86 kmod iproute2 xz-utils zstd faketime
 DEBS_test  = $(DEBS_lab) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wget rdmacm-utils ibverbs-utils ibverbs-providers perftest crun iperf3
 DEBS_arm64 = $(DEBS_test) qemu-system-arm qemu-user
 
-# Packages with tests that want a real kernel. What lies deeper in tests than these is programs and their own tests.
-# tests/driver is a module of its own, tests/hosts needs two machines, and tests/nic an adapter.
+# Packages with tests that want a real kernel. tests/driver is a module, tests/hosts needs two machines, tests/nic an adapter.
 LAB_PKGS  = ./cmd/verbs/internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/suites/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
 SOME_PKGS = $(filter-out ./tests/bench/ ./tests/soak/,$(LAB_PKGS))
 
@@ -175,8 +174,7 @@ build/c/%: %.c $(wildcard tests/bench/c/*.h)
 
 # Debian's package would also start a server.
 build/promtool:
-	@mkdir -p build/prometheus
-	cd build/prometheus && { apt-get download prometheus || { $(SUDO) apt-get update && apt-get download prometheus; } } && dpkg-deb -x prometheus_*.deb .
+	mkdir -p build/prometheus && cd build/prometheus && { apt-get download prometheus || { $(SUDO) apt-get update && apt-get download prometheus; } } && dpkg-deb -x prometheus_*.deb .
 	mv build/prometheus/usr/bin/promtool $@ && rm -r build/prometheus
 
 # The kernel, before tests whose time is limited.
