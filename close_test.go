@@ -30,7 +30,7 @@ func TestCloseNil(t *testing.T) {
 		(*rmsg.Listener)(nil), (*rmsg.Loop)(nil), (*rmsg.Conn)(nil),
 		(*rsock.Conn)(nil), (*rsock.Listener)(nil), (*rsock.PacketConn)(nil),
 		(*soft.Device)(nil),
-		(*uverbs.AH)(nil), (*uverbs.CompChannel)(nil), (*uverbs.Context)(nil), (*uverbs.CQ)(nil), (*uverbs.MR)(nil),
+		(*uverbs.AH)(nil), (*uverbs.Arena)(nil), (*uverbs.CompChannel)(nil), (*uverbs.Context)(nil), (*uverbs.CQ)(nil), (*uverbs.MR)(nil),
 		(*uverbs.MW)(nil), (*uverbs.PD)(nil), (*uverbs.QP)(nil), (*uverbs.SRQ)(nil),
 		(*verbstest.Network)(nil),
 	}
