@@ -455,11 +455,9 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 	if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		return err
 	}
-	for _, c := range l.tally.Open() {
-		select {
-		case <-c.ep.Done():
-		case <-ctx.Done():
-			return opError("shutdown", nil, l.addr, ctx.Err())
+	for _, r := range l.rdma {
+		if err := r.Shutdown(ctx); err != nil {
+			return opError("shutdown", nil, l.addr, err)
 		}
 	}
 	return nil

@@ -45,13 +45,6 @@ func (t *Tally[C, S]) Remove(c C, last S) {
 	}
 }
 
-// Open returns the connections that are in it.
-func (t *Tally[C, S]) Open() []C {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.Collect(maps.Keys(t.open))
-}
-
 // Change calls f with the statistics of closed connections, with the lock held.
 func (t *Tally[C, S]) Change(f func(closed *S)) {
 	t.mu.Lock()
