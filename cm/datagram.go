@@ -95,22 +95,22 @@ type Datagram struct {
 // Recv waits for a message and copies it to b.
 func (d *Datagrams) Recv(ctx context.Context, b []byte) (m Datagram, err error) {
 	defer d.failed("receive on", &err)
-	var wc [1]verbs.WC
-	if err := d.wait(ctx, d.e.RecvCQ, wc[:]); err != nil {
+	wc, err := d.wait(ctx, d.e.RecvCQ)
+	if err != nil {
 		return m, err
 	}
-	if m.WithImm = wc[0].Flags&verbs.WCWithImm != 0; m.WithImm {
-		m.Imm = wc[0].Imm()
+	if m.WithImm = wc.Flags&verbs.WCWithImm != 0; m.WithImm {
+		m.Imm = wc.Imm()
 	}
 	err = d.withMemory(func(mem []byte) {
-		slot := mem[int(wc[0].ID)*d.slotSize:][:wc[0].ByteLen]
-		m.From = senderOf(&wc[0], slot)
+		slot := mem[int(wc.ID)*d.slotSize:][:wc.ByteLen]
+		m.From = senderOf(&wc, slot)
 		m.Len = copy(b, slot[min(len(slot), verbs.GRHSize):])
 	})
 	if err != nil {
 		return m, err
 	}
-	return m, d.post(int(wc[0].ID))
+	return m, d.post(int(wc.ID))
 }
 
 // withMemory calls f with the slots. They are not freed before it returns.
@@ -118,18 +118,15 @@ func (d *Datagrams) withMemory(f func(mem []byte)) error {
 	return d.e.own.use(func() { f(d.mr.Bytes()) })
 }
 
-// wait waits for a completion and returns its error, or why the endpoint ended if that flushed the
-// request.
-func (d *Datagrams) wait(ctx context.Context, cq *uverbs.CQ, wc []verbs.WC) error {
-	if _, err := cq.PollWait(ctx, wc); err != nil {
-		return err
-	}
-	err := wc[0].Err()
-	if wc[0].Status == verbs.WCFlushErr && d.e.life.ending.Load() {
+// wait waits for a completion. If the end of the endpoint flushed the request, the error is its
+// reason.
+func (d *Datagrams) wait(ctx context.Context, cq *uverbs.CQ) (verbs.WC, error) {
+	wc, err := cq.Next(ctx)
+	if wc.Status == verbs.WCFlushErr && d.e.life.ending.Load() {
 		<-d.e.life.done
-		return d.e.life.reason
+		err = d.e.life.reason
 	}
-	return err
+	return wc, err
 }
 
 // replyAH makes the address handle for answers to a sender. It takes up to a second
@@ -201,8 +198,8 @@ func (d *Datagrams) send(ctx context.Context, wr verbs.SendWR, b []byte) (err er
 	}
 	// The buffer is in use until the completion, so the end of ctx does not end the
 	// wait. Closing the endpoint does.
-	var wc [1]verbs.WC
-	return d.wait(context.WithoutCancel(ctx), d.e.SendCQ, wc[:])
+	_, err = d.wait(context.WithoutCancel(ctx), d.e.SendCQ)
+	return err
 }
 
 // Sender is the claimed source of a datagram. It is not authenticated. Equal senders have the same
