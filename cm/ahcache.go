@@ -121,7 +121,7 @@ func (c *ahCache) release(k *cachedAH) {
 	c.evict()
 }
 
-// setLimit sets the size of the cache and evicts what exceeds it.
+// setLimit sets the size of the cache and evicts handles beyond it.
 func (c *ahCache) setLimit(limit int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -42,7 +42,7 @@ type Endpoint struct {
 	keepAlive keepAlive
 }
 
-// life is how far a connection has come.
+// life is the state of a connection.
 type life struct {
 	up           atomic.Bool
 	ending       atomic.Bool
@@ -53,7 +53,8 @@ type life struct {
 	logged       atomic.Bool // the end has been logged
 }
 
-// owned is what an endpoint has made and releases in the end, and what its peer is to get.
+// owned has the objects that an endpoint makes and releases in the end, and the private data for
+// its peer.
 type owned struct {
 	closing sync.Mutex // held by free
 	left    bool       // the transport has the ID
@@ -89,7 +90,7 @@ func (o *owned) use(f func()) error {
 // request that the endpoint answers, or nil. A zero route is looked up.
 func newEndpoint(id *ID, route Route, request *Event, opt *Options, j connLogger, t *Transport) (*Endpoint, error) {
 	e := &Endpoint{id: id, route: route, log: j, life: life{done: make(chan struct{})}, transport: t}
-	err := e.build(opt, request, t)
+	err := e.build(opt, request)
 	if err == nil {
 		return e, nil
 	}
@@ -101,7 +102,7 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, j connLogger
 }
 
 // build plans the endpoint and makes its verbs objects.
-func (e *Endpoint) build(opt *Options, request *Event, t *Transport) (err error) {
+func (e *Endpoint) build(opt *Options, request *Event) (err error) {
 	if e.route == (Route{}) {
 		if e.route, err = e.id.Route(); err != nil {
 			return err
@@ -114,7 +115,7 @@ func (e *Endpoint) build(opt *Options, request *Event, t *Transport) (err error)
 	if request != nil {
 		e.PrivateData = request.PrivateData
 	}
-	if err := e.makePD(t); err != nil {
+	if err := e.makePD(); err != nil {
 		return err
 	}
 	e.iwarp = e.PD.Context().Device().IWARP()
@@ -150,11 +151,11 @@ func (e *Endpoint) build(opt *Options, request *Event, t *Transport) (err error)
 }
 
 // makePD takes the program's PD, or makes one on the device of the route.
-func (e *Endpoint) makePD(t *Transport) (err error) {
+func (e *Endpoint) makePD() (err error) {
 	if e.PD = e.plan.PD; e.PD != nil {
 		return nil
 	}
-	if e.own.device, err = t.device(e.route, e.plan.Logger); err != nil {
+	if e.own.device, err = e.transport.device(e.route, e.plan.Logger); err != nil {
 		return err
 	}
 	if e.plan.SharePD {
@@ -451,7 +452,7 @@ func (e *Endpoint) announce() []byte {
 // Disconnect ends the connection for both sides. Requests that have not completed are flushed.
 func (e *Endpoint) Disconnect() { e.end(verbs.ErrClosed, true, true) }
 
-// Close disconnects and releases what the endpoint has made. The program must first close its own
+// Close disconnects and releases the endpoint's objects. The program must first close its own
 // regions in PD. Requests that have not completed get a completion only if their CQ is shared.
 // After a failure Close can be called again.
 //

@@ -66,7 +66,8 @@ const (
 	rejectVendorOption     = 35 // the program does not accept the offered extensions
 )
 
-// shortage is what the accepting process lacks. Its code begins the private data of the rejection.
+// shortage is a resource that the accepting process lacks. Its code begins the private data of the
+// rejection.
 type shortage struct {
 	code, text string
 	errs       []error // that mean it

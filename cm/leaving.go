@@ -47,7 +47,7 @@ const (
 )
 
 const (
-	maxLeaving = 4096 // a bound for the kernel's memory, and for local ports, of which it has 28,000
+	maxLeaving = 4096 // bounds the kernel's memory, and the local ports in use (of 28,000)
 	maxAsked   = 64
 	askLimit   = 70 * time.Second // the kernel asks 16 times, 4 s apart
 	waitLimit  = time.Second

@@ -96,8 +96,8 @@ type ListenConfig struct {
 	// 1024. Further requests are turned away.
 	Backlog int
 	// MaxConns is the number of connections that may be open, from Accept to [Endpoint.Close]; zero
-	// is an eighth of what the kernel allows in mappings (vm.max_map_count), 8191 of 65530, as each
-	// takes four unless it shares CQs; negative is no limit. Further requests are turned away.
+	// is an eighth of the mappings that the kernel allows (vm.max_map_count), 8191 of 65530, as
+	// each takes four unless it shares CQs; negative is no limit. Further requests are turned away.
 	MaxConns int
 	// PortSpace is as in [Dialer].
 	PortSpace PortSpace
@@ -179,7 +179,7 @@ func (t *Transport) reachable(wildcard netip.Addr, ipv6Only bool) bool {
 	return false
 }
 
-// noAddress is the error of listening on a wildcard by which nobody can connect.
+// noAddress is the error of listening on a wildcard that no peer can reach.
 func noAddress(wildcard netip.Addr, ipv6Only bool) error {
 	family := "IP"
 	switch {

@@ -170,14 +170,14 @@ func describeInterface(name string) (text string, reachable bool) {
 	}
 	ifi := &interfaces[i]
 	addrs := ifi.Addrs()
-	addrs = slices.DeleteFunc(addrs, netip.Addr.IsLoopback) // by which the kernel finds no device
+	addrs = slices.DeleteFunc(addrs, netip.Addr.IsLoopback) // the kernel finds no device by them
 	if len(addrs) == 0 && ifi.Flags&net.FlagLoopback != 0 {
 		return " on " + ifi.Name + ", whose addresses lead to no device", false
 	}
 	return " on " + ifi.Name + describeAddrs(addrs), len(addrs) > 0
 }
 
-// describeAddrs lists addresses, without those that are link-local: " (10.9.0.1 fd00:9::1)".
+// describeAddrs lists addresses, except link-local ones: " (10.9.0.1 fd00:9::1)".
 func describeAddrs(addrs []netip.Addr) string {
 	var all []string
 	for _, a := range addrs {

@@ -67,7 +67,7 @@ func (q *queue) unpop(e Event) {
 	q.update()
 }
 
-// update tells those who wait whether there are events. The caller holds mu.
+// update tells waiters whether there are events. The caller holds mu.
 func (q *queue) update() {
 	if len(q.events) > 0 {
 		q.signal()

@@ -142,7 +142,7 @@ func (c *Conn) Get(ctx context.Context, b []byte, from Target) error {
 }
 
 func (p *copier) get(ctx context.Context, b []byte, from Target) error {
-	// sent counts the bytes requested, got those that have arrived.
+	// sent counts the bytes requested, got the bytes that have arrived.
 	for i, sent, got := 0, 0, 0; got < len(b); i = (i + 1) % chunks {
 		if err := ctx.Err(); err != nil { // a wait does not look if the completion is there
 			return err

@@ -9,8 +9,8 @@ import (
 // ConnStats contains statistics of a connection, or their sums: see [ListenerStats] and
 // [DialerStats]. The counters start with the connection.
 type ConnStats struct {
-	// MessagesSent and BytesSent count the messages whose status has become Sent,
-	// MessagesReceived and BytesReceived those that the program has taken.
+	// MessagesSent and BytesSent count the messages whose status has become Sent, MessagesReceived
+	// and BytesReceived the messages that the program has taken.
 	MessagesSent, MessagesReceived uint64
 	BytesSent, BytesReceived       uint64
 	// LargeSent and LargeReceived count the messages above Eager that were announced
@@ -50,7 +50,7 @@ type LoopStats struct {
 	// the times that Run or Dispatch slept and was woken.
 	Dispatches, Wakeups, Handled uint64
 
-	// Conns, Listeners and Devices are the numbers of those that are open.
+	// Conns, Listeners and Devices count the open ones.
 	Conns, Listeners, Devices int
 	// Cached is the number of bytes of registered memory in the cache.
 	Cached int
@@ -102,7 +102,7 @@ func (ln *Listener) Stats() ListenerStats {
 
 // DialerStats contains statistics of a dialer. The counters start with its first use.
 type DialerStats struct {
-	// Dials counts the calls of Dial and Connect, Failed those whose connection was never
+	// Dials counts the calls of Dial and Connect, Failed the calls whose connection was never
 	// established.
 	Dials, Failed uint64
 

@@ -118,7 +118,7 @@ func newConn(opt Options, log *slog.Logger) (*Conn, cm.Options, error) {
 	}, nil
 }
 
-// setup allocates and posts what the peer needs before it can send.
+// setup makes the rings and posts the receives that the peer needs before it can send.
 func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
 	c.ep, c.qp, c.reader.cq, c.writer.cq = e, e.QP, e.RecvCQ, e.SendCQ
 	d := e.PD.Context().Device()
@@ -175,8 +175,8 @@ func (c *Conn) LocalAddr() net.Addr { return c.localAddr }
 // RemoteAddr returns the address of the peer's end, a [*net.TCPAddr].
 func (c *Conn) RemoteAddr() net.Addr { return c.remoteAddr }
 
-// QPNum returns the number of the connection's queue pair, by which counters, captures and the
-// command "verbs res qp" name it.
+// QPNum returns the number of the connection's queue pair, its name in counters, captures and the
+// command "verbs res qp".
 func (c *Conn) QPNum() uint32 { return c.qp.Num() }
 
 // Device returns the device that carries the connection.

@@ -33,8 +33,8 @@ type Dialer struct {
 	// with each address; if it is negative, only context and kernel limit it.
 	Timeout time.Duration
 	// TOS is the type of service, or traffic class, of packets: six bits of DSCP and two of ECN.
-	// Zero is the system's setting. On RoCE what the peer sends on the connection has it, too.
-	// TCP's packets do not.
+	// Zero is the system's setting. On RoCE it also applies to the peer's packets. TCP's packets do
+	// not have it.
 	TOS uint8
 	// Resolver resolves names. Nil means net.DefaultResolver.
 	Resolver *net.Resolver

@@ -94,6 +94,5 @@
 // [ListenPacket] opens a [PacketConn], a net.PacketConn over unreliable datagrams, whose peer may
 // be a datagram rsocket of C.
 //
-// docs/cm.md lists the counterparts of the functions of rsocket(7), docs/migrating.md those of its
-// options.
+// For rsocket(7), docs/cm.md lists the counterparts of functions, docs/migrating.md of options.
 package rsock

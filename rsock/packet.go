@@ -58,7 +58,7 @@ type PacketConn struct {
 type packet struct {
 	from  netip.AddrPort
 	data  []byte
-	queue *packetQueue // whose slot has the data, or nil
+	queue *packetQueue // the owner of the slot with the data, or nil
 	slot  int
 }
 

@@ -76,7 +76,7 @@ func (c *PacketConn) addPeer(addr netip.AddrPort) *packetPeer {
 	return p
 }
 
-// forgetIdle forgets an eighth of the peers at most, those without users that were not used for the
+// forgetIdle forgets an eighth of the peers at most: those without users that were unused for the
 // longest time. It reports false if all are in use. The caller holds mu.
 func (c *PacketConn) forgetIdle() bool {
 	now := time.Now()
@@ -158,8 +158,8 @@ func (c *PacketConn) destination(p *packetPeer) uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	// A peer that has started again has another QP, and drops what comes for the old one without a
-	// word. So one datagram goes by UDP, which a new process at the same port answers with its QP.
+	// A peer that has started again has another QP, and silently drops messages for the old one. So
+	// one datagram goes by UDP: a new process at the same port answers with its QP.
 	if p.qpn != 0 && now.Sub(p.heard) > silence {
 		p.heard = now
 		return 0

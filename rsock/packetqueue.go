@@ -19,7 +19,7 @@ import (
 // before a message (Annex A17.4.5.2).
 type packetQueue struct {
 	c          *PacketConn
-	local      netip.Addr // by which peers reach it
+	local      netip.Addr // the address for peers
 	header     []byte     // of the messages that it sends
 	zone       string     // of the interface, for link-local peers
 	maxPayload int        // of a datagram by RDMA

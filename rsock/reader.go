@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// reader is the receiving half of a Conn. The peer writes to its ring, and says so in messages,
-// each of which takes a receive.
+// reader is the receiving half of a Conn. The peer writes to its ring, and announces the data in
+// messages, each of which takes a receive.
 type reader struct {
 	c      *Conn
 	mu     sync.Mutex // held by Read, taken before the Conn's mu

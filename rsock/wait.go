@@ -143,8 +143,8 @@ func (c *Conn) arm(w *waiter) (did bool) {
 			c.fail(&resetError{err})
 		}
 	}
-	// A message of the peer may end any wait. Completions of sends matter only to those that wait
-	// for room, or for the end; arming for them otherwise would wake a reader for each.
+	// A message of the peer may end any wait. Completions of sends matter only to waits for room or
+	// for the end; arming for them otherwise would wake a reader for each.
 	request(c.reader.cq, &c.reader.armed)
 	if c.writer.full || c.control.full || w == &c.closer.waiter || c.closer.waiter.ready != nil {
 		request(c.writer.cq, &c.writer.armed)

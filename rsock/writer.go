@@ -11,10 +11,10 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// writer is the sending half of a Conn. A message is data from its ring, or inline, that is written
-// to the peer's. It needs a credit, room at the peer's, and room in the send queue: the first is a
-// receive there, the second what the reader has read, and the third is given back by completions on
-// this side.
+// writer is the sending half of a Conn. A message is data from its ring, or inline, that the device
+// writes to the peer's ring. It needs a credit, which stands for a receive of the peer, room in the
+// peer's ring, which its program makes by reading, and room in the send queue, which completions on
+// this side give back.
 type writer struct {
 	c        *Conn
 	mu       sync.Mutex // held by Write, taken before the Conn's mu
@@ -69,7 +69,7 @@ func (s *sendRing) fits() bool {
 	return true
 }
 
-// take returns the SGE of the n bytes at the head, behind which it moves.
+// take returns the SGE of the n bytes at the head, and moves the head behind them.
 func (s *sendRing) take(n int) verbs.SGE {
 	at, _ := s.space()
 	s.head += uint64(n)
@@ -175,9 +175,9 @@ func (c *credits) grant(limit uint16) error {
 
 func (c *credits) left() int { return max(int(c.limit-c.seq)-int(c.reserved), 0) }
 
-// targets are the parts of the peer's ring that may be written to. The peer offers them by writing
-// descriptors to a table, entry after entry and again from the first on (RS_SGL_SIZE entries in C);
-// they are used up in the same order.
+// targets are the parts of the peer's ring that this side may write to. The peer offers them by
+// writing descriptors to a table, entry after entry and again from the first on (RS_SGL_SIZE
+// entries in C); this side uses them up in the same order.
 type targets struct {
 	table       []byte
 	target      [sgeCount]sge
@@ -194,9 +194,9 @@ func (t *targets) start(b sge) {
 	t.next = 1
 }
 
-// accept accepts the descriptors that the peer has written. Messages do not indicate
-// whether one was written, and the next may be half written already: an unexpected one,
-// from a peer whose ring is not in two halves, is accepted when it reads the same twice.
+// accept accepts the descriptors that the peer has written. Messages do not tell whether it wrote
+// one, and the next may be half written already. So an unexpected one, from a peer whose ring is
+// not in two halves, is accepted when it reads the same twice.
 func (t *targets) accept() {
 	for t.target[t.next].length == 0 {
 		raw := t.table[t.next*sgeSize:][:sgeSize]
