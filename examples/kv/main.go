@@ -80,10 +80,7 @@ func (t table) serveClient(ctx context.Context, req *rconn.Request) error {
 		return err
 	}
 	defer c.Close()
-	before := processorTime()
-	err = c.AwaitDisconnect(ctx)
-	fmt.Println("a client has gone; meanwhile this program used the processor for", processorTime()-before)
-	return err
+	return c.AwaitDisconnect(ctx)
 }
 
 // store is a client's side of the table.
