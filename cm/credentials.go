@@ -83,15 +83,13 @@ func (m *manager) runOnCaller(msg message, answer []byte) error {
 func (m *manager) runRenewed(fd int, msg message, answer []byte) error {
 	for {
 		err := sys.WriteCommand(fd, msg.bytes())
-		switch err {
-		case nil:
+		if err == nil {
 			msg.read(answer)
-			return nil
-		case sys.ErrRefused:
-			if err := m.renew(fd); err != nil {
-				return err
-			}
-		default:
+		}
+		if err != sys.ErrRefused {
+			return err
+		}
+		if err := m.renew(fd); err != nil {
 			return err
 		}
 	}
@@ -310,9 +308,8 @@ func (m *manager) runBlocking(id *ID, cmd uint32, req []byte) error {
 	defer func() { host.Close(idFD) }()
 	err = sys.WriteCommand(idFD, msg.bytes())
 	for err == sys.ErrRefused {
-		file, rerr := m.reopen()
-		if rerr != nil {
-			err = rerr
+		var file int
+		if file, err = m.reopen(); err != nil {
 			break
 		}
 		if err = move.run(file, idFD, id.handle); err == nil {
