@@ -150,8 +150,8 @@ func (c *Conn) SetKeepAliveConfig(cfg net.KeepAliveConfig) error {
 	return c.SetKeepAlivePeriod(cmp.Or(cfg.Idle, option.DefaultKeepAlive))
 }
 
-// SetReadBuffer, SetWriteBuffer and SetNoDelay have no effect: the rings are made with the
-// connection, see [Options], and data is never delayed.
+// SetReadBuffer and SetWriteBuffer have no effect: the rings are made with the connection, see
+// [Options]. Nor has SetNoDelay: data is never delayed.
 func (c *Conn) SetReadBuffer(int) error  { return c.set(func() {}) }
 func (c *Conn) SetWriteBuffer(int) error { return c.set(func() {}) }
 func (c *Conn) SetNoDelay(bool) error    { return c.set(func() {}) }

@@ -411,7 +411,7 @@ func (c *Conn) writeSome(b []byte) (int, error) {
 func (c *Conn) LocalAddr() net.Addr  { return c.ep.LocalAddr() }
 func (c *Conn) RemoteAddr() net.Addr { return c.ep.RemoteAddr() }
 
-// SetDeadline, SetReadDeadline and SetWriteDeadline implement [net.Conn].
+// SetDeadline and its two parts, SetReadDeadline and SetWriteDeadline, implement [net.Conn].
 func (c *Conn) SetDeadline(t time.Time) error      { return c.setDeadline(t, reading, writing) }
 func (c *Conn) SetReadDeadline(t time.Time) error  { return c.setDeadline(t, reading) }
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, writing) }
