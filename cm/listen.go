@@ -356,11 +356,9 @@ func init() {
 	}
 }
 
-// RemoteAddr returns the peer's address.
+// RemoteAddr returns the peer's address, LocalAddr the address that the peer dialed.
 func (r *Request) RemoteAddr() Addr { return Addr{r.route.Remote} }
-
-// LocalAddr returns the address that the peer dialed.
-func (r *Request) LocalAddr() Addr { return Addr{r.route.Local} }
+func (r *Request) LocalAddr() Addr  { return Addr{r.route.Local} }
 
 // PrivateData returns the private data of the peer's request.
 func (r *Request) PrivateData() []byte { return r.event.PrivateData }

@@ -268,10 +268,8 @@ func (c *PacketConn) SetDeadline(t time.Time) error {
 	return cmp.Or(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// SetReadDeadline is SetDeadline for ReadFrom only.
-func (c *PacketConn) SetReadDeadline(t time.Time) error { return c.setDeadline(&c.read, t) }
-
-// SetWriteDeadline is SetDeadline for WriteTo only.
+// SetReadDeadline is SetDeadline for ReadFrom, SetWriteDeadline for WriteTo.
+func (c *PacketConn) SetReadDeadline(t time.Time) error  { return c.setDeadline(&c.read, t) }
 func (c *PacketConn) SetWriteDeadline(t time.Time) error { return c.setDeadline(&c.write, t) }
 
 func (c *PacketConn) setDeadline(d *deadline, t time.Time) error {

@@ -158,10 +158,8 @@ func (c *Conn) SetDeadline(t time.Time) error {
 	return c.setDeadline(t, &c.reader.waiter, &c.writer.waiter)
 }
 
-// SetReadDeadline is SetDeadline for Read and WriteTo only.
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, &c.reader.waiter) }
-
-// SetWriteDeadline is SetDeadline for Write and ReadFrom only.
+// SetReadDeadline is SetDeadline for Read and WriteTo, SetWriteDeadline for Write and ReadFrom.
+func (c *Conn) SetReadDeadline(t time.Time) error  { return c.setDeadline(t, &c.reader.waiter) }
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, &c.writer.waiter) }
 
 func (c *Conn) setDeadline(t time.Time, waiters ...*waiter) error {
