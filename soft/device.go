@@ -153,7 +153,6 @@ func randomGUID() (g verbs.GUID) {
 
 func (d *Device) open() (host.File, syscall.Errno) { return d.kernel.Open() }
 
-// makeEngine makes the engine's device.
 func (d *Device) makeEngine(o *Options) (err error) {
 	cfg := engine.Config{Name: d.node.Name, Network: &watchedNetwork{o.Network, d}, Addrs: o.Addrs, Port: uint16(o.Port), MTU: o.MTU}
 	if o.Network == nil {

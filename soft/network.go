@@ -46,7 +46,6 @@ func hostAddrs() (all []netip.Addr, err error) {
 	return all, err
 }
 
-// removable is a port that the network can take away.
 type removable interface{ OnRemove(func()) }
 
 // watchedNetwork is a network that adds its ports to a device's list of those that can be removed.
@@ -79,7 +78,6 @@ func (n *openedNetwork) Open(addr netip.AddrPort) (Port, error) {
 	return n.Network.Open(addr)
 }
 
-// close closes the ports that have not been used.
 func (n *openedNetwork) close() {
 	for _, p := range n.ports {
 		p.Close()

@@ -70,7 +70,6 @@ type Network struct {
 // direction is one direction between two addresses.
 type direction struct{ from, to netip.Addr }
 
-// flow is the state of a direction.
 type flow struct {
 	random    *rand.Rand
 	last      time.Duration   // when the last packet arrives that is in order

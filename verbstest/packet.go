@@ -70,7 +70,6 @@ func (p *Packet) String() string {
 	return p.decoded.String()
 }
 
-// decode sets the fields.
 func (p *Packet) decode(h *header) {
 	*p = Packet{Number: h.number, Time: h.sent, Src: h.src, Dst: h.dst, TOS: h.tos, Data: h.data}
 	d := &p.decoded

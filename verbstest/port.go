@@ -205,7 +205,6 @@ func (n *Network) deliver() {
 	n.ready = n.ready[:0]
 }
 
-// call calls receive while there are packets.
 func (p *port) call() {
 	n := p.network
 	n.mu.Lock()

@@ -67,7 +67,6 @@ func (n *Network) arm() {
 	s.timer = time.AfterFunc(s.wake-n.now(), n.tick)
 }
 
-// tick is called by the timer.
 func (n *Network) tick() {
 	n.judging.Lock()
 	defer n.judging.Unlock()
@@ -194,7 +193,6 @@ func destQP(data []byte) uint32 {
 
 func isMAD(data []byte) bool { return destQP(data) == roce.GSIQP }
 
-// requests returns 1 for a request, 0 for an answer.
 func requests(data []byte) int {
 	if len(data) > 0 && roce.Opcode(data[0]).Has(roce.IsResponse) {
 		return 0
@@ -256,7 +254,6 @@ func draw(r *rand.Rand) chances {
 	return chances{r.Float64(), r.Float64(), r.Float64(), r.Float64(), r.Float64(), r.Uint64()}
 }
 
-// verdict is what happens to a packet.
 type verdict struct {
 	drop      string // why, or ""
 	due       time.Duration
@@ -372,7 +369,6 @@ func (n *Network) copyOf(pk *packet) *packet {
 	return c
 }
 
-// forward delivers a packet when it is due.
 func (n *Network) forward(pk *packet, due, now time.Duration) {
 	if due <= now {
 		n.arrive(pk)
@@ -394,14 +390,12 @@ func (n *Network) arrive(pk *packet) {
 	}
 }
 
-// drop ends the way of a packet.
 func (n *Network) drop(pk *packet, why string) {
 	n.stats.Dropped++
 	n.note(pk, "dropped: %s", why)
 	n.free = append(n.free, pk)
 }
 
-// ipSize returns the size of the IP packet.
 func ipSize(pk *packet) int {
 	if pk.dst.Addr().Is4() {
 		return 20 + 8 + len(pk.data)

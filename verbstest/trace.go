@@ -14,7 +14,6 @@ type trace struct {
 	viewed  Packet // for the filter
 }
 
-// entry is a packet of the trace.
 type entry struct {
 	header
 	notes string // what happened to it

@@ -64,7 +64,6 @@ func (q *requester) head() *request {
 	return &q.requests[q.ring.index]
 }
 
-// completeDone completes requests that need no answer.
 func (q *requester) completeDone() {
 	for q.ring.index != q.next && q.requests[q.ring.index].state == requestDone {
 		q.completeHead(verbs.WCSuccess)

@@ -2,7 +2,6 @@ package engine
 
 import "sync/atomic"
 
-// counter is an index of counters.
 type counter int
 
 const (

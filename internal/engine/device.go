@@ -40,7 +40,6 @@ type Device struct {
 	workers sync.WaitGroup
 }
 
-// objects has the objects of a Device by number.
 type objects struct {
 	pds, cqs atomic.Int64 // how many
 	mrs      table[MR]
@@ -244,7 +243,6 @@ func linkLocal(g verbs.GUID) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// now returns the time since the device was made.
 func (d *Device) now() time.Duration { return time.Since(d.start) }
 
 func (d *Device) usable() error {

@@ -67,7 +67,6 @@ func (m *mads) close() {
 	m.wait.Broadcast()
 }
 
-// receiveMAD takes a packet to QP 1.
 func (d *Device) receiveMAD(p *packet) {
 	if !p.Opcode.Has(roce.HasDETH) || !d.checkPKey(p) {
 		return

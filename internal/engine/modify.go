@@ -127,7 +127,6 @@ func (qp *QP) checkTransition(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// enter moves the QP to a state.
 func (qp *QP) enter(s verbs.QPState) {
 	switch s {
 	case verbs.StateReset:

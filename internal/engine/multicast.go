@@ -138,7 +138,6 @@ func (g *groups) remove(group netip.Addr, qp *QP) (last, ok bool) {
 	return len(list) == 0, true
 }
 
-// join joins a group on all ports of its family.
 func (d *Device) join(group netip.Addr) error {
 	for _, p := range d.gids.ports() {
 		if err := p.join(group); err != nil {
@@ -149,7 +148,6 @@ func (d *Device) join(group netip.Addr) error {
 	return nil
 }
 
-// join joins a group of the port's family.
 func (p *port) join(group netip.Addr) error {
 	if p.addr.Is4() != group.Is4() {
 		return nil

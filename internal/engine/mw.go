@@ -72,7 +72,6 @@ func (mw *MW) Destroy() error {
 	return nil
 }
 
-// unbind removes the binding.
 func (mw *MW) unbind() {
 	if mw.mr != nil {
 		mw.mr.mu.Lock()

@@ -92,14 +92,12 @@ func (o *out) send(g *outgoing, h *roce.Packet) {
 	o.sendBuffer(p, g.buf, len(g.payload))
 }
 
-// abort drops the packet that begin has started.
 func (o *out) abort(g *outgoing) {
 	if g.pkt != nil {
 		o.dev.putPacket(g.pkt)
 	}
 }
 
-// setAddrs completes a packet to the device itself.
 func (pkt *packet) setAddrs(p *path) {
 	pkt.src, pkt.dst, pkt.tos, pkt.id = p.port.addr, p.remote, p.av.TrafficClass, 0
 	pkt.Payload = pkt.buf
@@ -117,7 +115,6 @@ func (o *out) sendBuffer(p *path, buf []byte, n int) {
 	}
 }
 
-// own adds work for a QP of the device.
 func (o *out) own(w work) {
 	b := o.anyBatch()
 	b.own = append(b.own, w)
@@ -130,7 +127,6 @@ func (o *out) anyBatch() *batch {
 	return o.batch
 }
 
-// batchFor returns the batch for packets through a port.
 func (o *out) batchFor(p *port) *batch {
 	if o.anyBatch().port != p {
 		o.flush()

@@ -140,7 +140,6 @@ func (qp *QP) makeQueues(c verbs.QPCap) verbs.QPCap {
 	return c
 }
 
-// uses returns the counts of the objects that the QP uses.
 func (qp *QP) uses() []*useCount {
 	uses := []*useCount{&qp.pd.use, &qp.init.SendCQ.use, &qp.init.RecvCQ.use}
 	if qp.init.SRQ != nil {
@@ -149,7 +148,6 @@ func (qp *QP) uses() []*useCount {
 	return uses
 }
 
-// hold counts the QP in the objects that it uses.
 func (qp *QP) hold() error {
 	uses := qp.uses()
 	for i, u := range uses {
@@ -292,7 +290,6 @@ func (qp *QP) setError() {
 	}
 }
 
-// report reports an event of the QP.
 func (qp *QP) report(t verbs.AsyncEventType) {
 	if qp.init.Event != nil && !qp.ended {
 		qp.init.Event(t)
@@ -306,7 +303,6 @@ func (qp *QP) reset() {
 	qp.attr.SQDraining = false
 }
 
-// newWC returns a completion of the QP.
 func (qp *QP) newWC(id uint64, status verbs.WCStatus) abi.IbUverbsWc {
 	return abi.IbUverbsWc{WrId: id, Status: uint32(status), QpNum: qp.num}
 }

@@ -70,7 +70,6 @@ const (
 	requestDone                 // complete without an answer
 )
 
-// opInfo describes an operation.
 type opInfo struct {
 	kind   opKind
 	types  uint8 // QP types that have it, as bits
@@ -105,7 +104,6 @@ const (
 	OpDevice = 0x100
 )
 
-// ops contains the operations by opcode.
 var ops = [...]opInfo{
 	abi.IB_UVERBS_WR_RDMA_WRITE:           {opWrite, bitRC | bitUC, abi.IB_UVERBS_WC_RDMA_WRITE, false, false, true},
 	abi.IB_UVERBS_WR_RDMA_WRITE_WITH_IMM:  {opWrite, bitRC | bitUC, abi.IB_UVERBS_WC_RDMA_WRITE, true, false, true},
@@ -210,7 +208,6 @@ func (r *request) loadOperation(w *abi.RxeSendWqe) {
 	}
 }
 
-// packets returns how many PSNs the request takes.
 func (r *request) packets(mtu int) int {
 	switch r.info.kind {
 	case opSend, opWrite, opRead:
@@ -219,7 +216,6 @@ func (r *request) packets(mtu int) int {
 	return 1
 }
 
-// started reports whether the request has PSNs.
 func (r *request) started() bool { return r.state == requestSending || r.state == requestSent }
 
 // opcode returns the opcode of a packet of the request.

@@ -110,7 +110,6 @@ func (q *requester) run() {
 	}
 }
 
-// nextRequest returns the next request to be sent, or nil if there is none.
 func (q *requester) nextRequest() *request {
 	if q.next == q.loaded {
 		if q.qp.state == verbs.StateSQD || q.loaded == q.ring.producer() && !q.fetch() {

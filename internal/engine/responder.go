@@ -74,7 +74,6 @@ func (r *responder) set(a *verbs.QPAttr, mask verbs.QPAttrMask) {
 	}
 }
 
-// reset forgets all receives and the peer's requests.
 func (r *responder) reset() {
 	if r.ring != nil {
 		r.ring.reset()
@@ -367,7 +366,6 @@ func (r *responder) receiveData(p *packet) fault {
 	return r.scatter(p.Payload)
 }
 
-// scatter copies data to the memory of the receive request.
 func (r *responder) scatter(data []byte) fault {
 	recv := &r.recv
 	if len(data) == 0 {

@@ -19,7 +19,6 @@ type resource struct {
 	orig   uint64 // result of an atomic
 }
 
-// reply is the answer to a READ in progress.
 type reply struct {
 	active bool
 	first  bool // no packet has been sent
@@ -300,7 +299,6 @@ func (r *responder) repeatRead(p *packet, res *resource) {
 	r.continueReply()
 }
 
-// sendAck sends the acknowledgement that is due.
 func (r *responder) sendAck() {
 	if r.ack.due {
 		r.sendResponse(roce.RCAcknowledge, r.ack.of, roce.ACKUnlimited, 0)
@@ -315,7 +313,6 @@ func (r *responder) sendNAK(s roce.Syndrome, psn roce.PSN) {
 	r.sendResponse(roce.RCAcknowledge, psn, s, 0)
 }
 
-// sendResponse sends a response without payload.
 func (r *responder) sendResponse(o roce.Opcode, psn roce.PSN, s roce.Syndrome, orig uint64) {
 	r.ack.due = false
 	h := roce.Packet{

@@ -46,7 +46,6 @@ const (
 	copyEnd // the list is shorter than the data
 )
 
-// seek moves the cursor to an offset in the list.
 func (c *cursor) seek(sges []abi.RxeSge, off uint32) {
 	*c = cursor{}
 	for c.sge < len(sges) && off >= sges[c.sge].Length {

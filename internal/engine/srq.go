@@ -49,7 +49,6 @@ func (pd *PD) CreateSRQ(init SRQInit) (*SRQ, error) {
 	return hold(pd, s, func() bool { return pd.dev.srqs.add(s, &s.num, minSRQNum, maxValue) })
 }
 
-// recvSize returns the size of a receive request with n SGEs.
 func recvSize(n int) int { return recvWQESize + n*sgeSize }
 
 // Ring returns the queue of receives, whose elements are abi.RxeRecvWqe.

@@ -15,7 +15,6 @@ type table[T any] struct {
 	next uint32
 }
 
-// get returns object n, or nil.
 func (t *table[T]) get(n uint32) *T {
 	t.mu.RLock()
 	v := t.m[n]
@@ -93,7 +92,6 @@ func (t *table[T]) remove(n uint32) bool {
 	return true
 }
 
-// all returns the objects.
 func (t *table[T]) all() []*T {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -65,7 +65,6 @@ func (t *timers) set(qp *QP, at time.Duration) {
 	}
 }
 
-// remove removes the timer of a QP.
 func (t *timers) remove(qp *QP) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -74,7 +73,6 @@ func (t *timers) remove(qp *QP) {
 	}
 }
 
-// signal wakes the worker.
 func (t *timers) signal() {
 	select {
 	case t.wake <- struct{}{}:

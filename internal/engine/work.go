@@ -33,7 +33,6 @@ type workQueue struct {
 	count   workCount
 }
 
-// workCount counts items.
 type workCount struct{ pushed, handled uint64 }
 
 // push adds work of a QP. UC and UD requests complete when their packets are in the queue, so
@@ -132,7 +131,6 @@ func (d *Device) processQP(items []work) int {
 	return n
 }
 
-// getPacket returns a packet with memory for n bytes of payload.
 func (d *Device) getPacket(n int) *packet {
 	p := d.packets.Get().(*packet)
 	if cap(p.buf) < n {

@@ -151,7 +151,6 @@ func listen(c config, counters *counters) (*socket, error) {
 	return s, nil
 }
 
-// sockaddr returns an address for bind.
 func (s *socket) sockaddr(a netip.AddrPort) unix.Sockaddr {
 	if a.Addr().Is4() {
 		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
@@ -213,7 +212,6 @@ func (s *socket) configure(fd int, c config) (gro bool, err error) {
 	return gro, err
 }
 
-// join makes a socket a member of a group.
 func join(fd int, c config) error {
 	if c.group.Is4() {
 		mreq := &unix.IPMreqn{Multiaddr: c.group.As4(), Address: c.addr.Addr().As4(), Ifindex: int32(c.ifi.Index)}
@@ -405,7 +403,6 @@ func (s *socket) check(p *netif.Packet) error {
 	return nil
 }
 
-// ipHeader returns the size of the IP header of packets to an address.
 func ipHeader(ip netip.Addr) int {
 	if ip.Is6() {
 		return 40
@@ -491,7 +488,6 @@ func (o *sender) add(p *netif.Packet, id uint16) {
 	}
 }
 
-// transmit calls sendmmsg.
 func (s *socket) transmit(fd uintptr) {
 	o := &s.out
 	for {
@@ -544,7 +540,6 @@ func (s *socket) arrived() uint64 {
 	return s.handled.Load() + reading + s.queued()
 }
 
-// queued returns how many bytes wait in the socket.
 func (s *socket) queued() uint64 {
 	var mem [9]uint32 // by SK_MEMINFO_RMEM_ALLOC, ...
 	s.raw.Control(func(fd uintptr) {
@@ -633,7 +628,6 @@ func (s *socket) parse(control []byte) (tos uint8, segment int) {
 	return tos, segment
 }
 
-// putControl appends a control message.
 func putControl[T uint16 | uint32](b []byte, level, kind int32, value T) []byte {
 	begin, size := len(b), int(unsafe.Sizeof(value))
 	b = b[:begin+unix.CmsgSpace(size)]
@@ -664,7 +658,6 @@ func putName(name *[nameSize]byte, a netip.AddrPort, scope uint32) uint32 {
 	return unix.SizeofSockaddrInet6
 }
 
-// addrPort decodes a socket address.
 func addrPort(name *[nameSize]byte) netip.AddrPort {
 	port := binary.BigEndian.Uint16(name[2:])
 	if binary.NativeEndian.Uint16(name[:]) == unix.AF_INET {

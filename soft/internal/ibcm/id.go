@@ -76,7 +76,6 @@ func (d *Device) NewID(h Handler, context any) *ID {
 	return id
 }
 
-// newID makes an ID that messages do not find yet.
 func (d *Device) newID() *ID { return &ID{device: d, local: d.manager.newLocalID()} }
 
 // State returns the state.
@@ -232,7 +231,6 @@ func (id *ID) sendRepeated(m roce.CMMessage) {
 	p.timer = time.AfterFunc(p.timeout, p.expire)
 }
 
-// cancel stops sending the message (ib_cancel_mad).
 func (id *ID) cancel() {
 	if id.pending != nil {
 		id.pending.timer.Stop()

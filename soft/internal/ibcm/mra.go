@@ -27,7 +27,6 @@ func (id *ID) Delay(timeout uint8) error {
 // (CMA_CM_MRA_SETTING). The field reaches to 2.4 hours, for which a dial would hang.
 const maxServiceTime = 24
 
-// mra returns the announcement.
 func (id *ID) mra(answers roce.Answered) *roce.MRA {
 	return &roce.MRA{LocalCommID: id.local, RemoteCommID: id.remote, Message: answers, ServiceTimeout: id.serviceTimeout}
 }

@@ -14,7 +14,6 @@ type Source struct {
 	TrafficClass uint8
 }
 
-// message is a received message.
 type message struct {
 	device *Device
 	from   Source
@@ -22,7 +21,6 @@ type message struct {
 	reply  av // where answers go
 }
 
-// answer sends an answer to the message.
 func (m *message) answer(a roce.CMMessage) { m.device.send(&m.reply.AddressVector, m.tid, a) }
 
 // Receive handles a datagram that QP 1 of the device has received. Datagrams that are not

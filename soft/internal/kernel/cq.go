@@ -26,7 +26,6 @@ var cqMethods = map[methodID]method{
 		}),
 }
 
-// createCompChannel is the write command CREATE_COMP_CHANNEL.
 func createCompChannel(c command, _ abi.IbUverbsCreateCompChannel) syscall.Errno {
 	fd, errno := c.file.newEventFile(compEventSize)
 	if errno != 0 {
@@ -91,7 +90,6 @@ func first(all ...syscall.Errno) syscall.Errno {
 	return 0
 }
 
-// resizeCQ is the write command RESIZE_CQ.
 func resizeCQ(c command, req abi.IbUverbsResizeCq) syscall.Errno {
 	f := c.file
 	if c.driverOut.size < sizeOf[abi.RxeResizeCqResp]() {
@@ -118,7 +116,6 @@ func (f *file) releaseHeld(held []*object) {
 	f.unhold(held)
 }
 
-// reqNotifyCQ is the write command REQ_NOTIFY_CQ.
 func reqNotifyCQ(c command, req abi.IbUverbsReqNotifyCq) syscall.Errno {
 	cq, errno := get[*engine.CQ](c.file, abi.UVERBS_OBJECT_CQ, req.CqHandle)
 	if errno != 0 {

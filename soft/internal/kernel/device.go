@@ -33,7 +33,6 @@ func NewDevice(e *engine.Device) *Device {
 	return d
 }
 
-// interfaces returns the indexes of the machine's network interfaces by their addresses.
 func interfaces() map[netip.Addr]int {
 	index := map[netip.Addr]int{}
 	all, _ := host.Interfaces()
@@ -58,7 +57,6 @@ func (d *Device) Open() (host.File, syscall.Errno) {
 	return f, 0
 }
 
-// closed forgets a closed file.
 func (d *Device) closed(f *file) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

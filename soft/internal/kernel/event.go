@@ -145,7 +145,6 @@ func (f *eventFile) Close() {
 	f.update()
 }
 
-// newEventFile opens an event file and returns its descriptor.
 func (f *file) newEventFile(size int) (int, syscall.Errno) {
 	e := &eventFile{file: f, size: size}
 	if errno := f.addEventFile(e); errno != 0 {

@@ -9,7 +9,6 @@ import (
 	"github.com/goverbs/verbs/soft/internal/uapi"
 )
 
-// file is an open device file.
 type file struct {
 	host.Unsupported
 	device *Device
@@ -98,7 +97,6 @@ func (f *file) asyncFile(c *call, attr uint16) (*eventFile, syscall.Errno) {
 	return f.async, 0
 }
 
-// allocAsync makes a file of asynchronous events.
 func allocAsync(c *call) syscall.Errno {
 	fd, errno := c.file.newEventFile(asyncEventSize)
 	if errno == 0 {

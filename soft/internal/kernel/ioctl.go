@@ -9,7 +9,6 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// method is an ioctl method.
 type method struct {
 	specs []spec
 	run   func(*call) syscall.Errno
@@ -73,7 +72,6 @@ func (a attrBytes) setValid() {
 	binary.NativeEndian.PutUint16(a[4:], a.flags()|abi.UVERBS_ATTR_F_VALID_OUTPUT)
 }
 
-// call is a call of a method.
 type call struct {
 	file  *file
 	attrs []attrBytes // those that the method knows
@@ -180,7 +178,6 @@ func (c *call) attr(id uint16) attrBytes {
 	return nil
 }
 
-// constant returns a constant, or 0 if the call does not have it.
 func (c *call) constant(id uint16) uint64 {
 	if a := c.attr(id); a != nil {
 		return a.data()
@@ -194,7 +191,6 @@ func (c *call) handle(id uint16) uint32 { return uint32(c.attr(id).data()) }
 // ref returns the object that an attribute names.
 func (c *call) ref(kind, id uint16) ref { return ref{kind, c.handle(id)} }
 
-// setHandle returns the handle of a new object.
 func (c *call) setHandle(id uint16, handle uint32) { c.attr(id).setData(uint64(handle)) }
 
 // in returns the bytes of an attribute, or none if the call does not have it.

@@ -11,10 +11,8 @@ import (
 
 func pdRef(handle uint32) ref { return ref{abi.UVERBS_OBJECT_PD, handle} }
 
-// pdOf returns the engine's PD of an object that create holds.
 func pdOf(o *object) *engine.PD { return o.value.(*engine.PD) }
 
-// allocPD is the write command ALLOC_PD.
 func allocPD(c command, _ abi.IbUverbsAllocPd) syscall.Errno {
 	return create(c.file, abi.UVERBS_OBJECT_PD, nil, func(*object, []*object) (*engine.PD, error) {
 		return c.file.device.engine.AllocPD()
@@ -23,7 +21,6 @@ func allocPD(c command, _ abi.IbUverbsAllocPd) syscall.Errno {
 	})
 }
 
-// regMR is the write command REG_MR.
 func regMR(c command, req abi.IbUverbsRegMr) syscall.Errno {
 	if req.Start%pageSize != req.HcaVa%pageSize {
 		return syscall.EINVAL
@@ -69,7 +66,6 @@ func reregMR(c command, req abi.IbUverbsReregMr) syscall.Errno {
 	return respond(c, &abi.IbUverbsReregMrResp{Lkey: m.LKey(), Rkey: m.RKey()})
 }
 
-// moveMR moves a region to another PD.
 func (f *file) moveMR(m *engine.MR, handle, pd uint32, access *verbs.Access) syscall.Errno {
 	held, errno := f.hold([]ref{pdRef(pd), {abi.UVERBS_OBJECT_MR, handle}})
 	if errno != 0 {
@@ -89,7 +85,6 @@ func (f *file) moveMR(m *engine.MR, handle, pd uint32, access *verbs.Access) sys
 	return 0
 }
 
-// allocMW is the write command ALLOC_MW.
 func allocMW(c command, req abi.IbUverbsAllocMw) syscall.Errno {
 	typ := verbs.MWType(req.MwType)
 	return create(c.file, abi.UVERBS_OBJECT_MW, []ref{pdRef(req.PdHandle)}, func(_ *object, of []*object) (*engine.MW, error) {

@@ -26,7 +26,6 @@ type object struct {
 // value is an object of the engine, or a *qp.
 type value interface{ Destroy() error }
 
-// errnoOf returns the error number of the engine's error.
 func errnoOf(err error) syscall.Errno {
 	if err == nil {
 		return 0
@@ -49,7 +48,6 @@ func (f *file) usable() syscall.Errno {
 	return 0
 }
 
-// lookup returns an object. The caller holds mu.
 func (f *file) lookup(kind uint16, handle uint32) (*object, syscall.Errno) {
 	if errno := f.usable(); errno != 0 {
 		return nil, errno
@@ -78,7 +76,6 @@ func get[T any](f *file, kind uint16, handle uint32) (v T, errno syscall.Errno) 
 	return any(o.value).(T), 0
 }
 
-// ref names an object.
 type ref struct {
 	kind   uint16
 	handle uint32
@@ -130,7 +127,6 @@ func (f *file) hold(of []ref) (held []*object, errno syscall.Errno) {
 	return held, 0
 }
 
-// unhold undoes hold. The caller holds mu.
 func (f *file) unhold(held []*object) {
 	for _, o := range held {
 		o.users--

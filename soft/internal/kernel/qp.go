@@ -22,7 +22,6 @@ type qp struct {
 	ending bool // detachAll has been called: nothing can be attached
 }
 
-// group is a multicast group that a QP is attached to.
 type group struct {
 	gid  verbs.GID
 	mlid uint16
@@ -202,7 +201,6 @@ func modifyQP(c command, req abi.IbUverbsModifyQp) syscall.Errno {
 	return errnoOf(q.Modify(&a, mask))
 }
 
-// queryQP is the write command QUERY_QP.
 func queryQP(c command, req abi.IbUverbsQueryQp) syscall.Errno {
 	q, errno := get[*qp](c.file, abi.UVERBS_OBJECT_QP, req.QpHandle)
 	if errno != 0 {
@@ -248,7 +246,6 @@ func postSend(c command) syscall.Errno {
 	return errno
 }
 
-// attachMulticast is the write command ATTACH_MCAST.
 func attachMulticast(c command, req abi.IbUverbsAttachMcast) syscall.Errno {
 	q, g, errno := groupOf(c, req)
 	if errno != 0 {
@@ -272,7 +269,6 @@ func attachMulticast(c command, req abi.IbUverbsAttachMcast) syscall.Errno {
 	return 0
 }
 
-// detachMulticast is the write command DETACH_MCAST.
 func detachMulticast(c command, req abi.IbUverbsAttachMcast) syscall.Errno {
 	q, g, errno := groupOf(c, req)
 	if errno != 0 {
@@ -296,10 +292,8 @@ func groupOf(c command, req abi.IbUverbsAttachMcast) (*qp, group, syscall.Errno)
 	return q, group{req.Gid, req.Mlid}, errno
 }
 
-// isMulticast is rdma_is_multicast_addr.
 func isMulticast(g verbs.GID) bool { return g.Addr().IsMulticast() }
 
-// createAH is the write command CREATE_AH.
 func createAH(c command, req abi.IbUverbsCreateAh) syscall.Errno {
 	if req.Attr.PortNum != 1 {
 		return syscall.EINVAL

@@ -87,7 +87,6 @@ func (f *file) checkUsable() syscall.Errno {
 
 func guid(g verbs.GUID) uint64 { return binary.NativeEndian.Uint64(g[:]) }
 
-// queryDevice is the write command EX_QUERY_DEVICE.
 func queryDevice(c command, req abi.IbUverbsExQueryDevice) syscall.Errno {
 	if errno := c.file.checkUsable(); errno != 0 {
 		return errno

@@ -111,7 +111,6 @@ func (f *file) list(kind uint16) (all []described) {
 	return all
 }
 
-// entry returns the attributes of an object.
 func (d *described) entry() nldev.Attrs {
 	a := nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_ATTR_RES_PID, uint32(os.Getpid())).
 		Uint32(abi.RDMA_NLDEV_ATTR_RES_CTXN, cmp.Or(d.context, d.num)).

@@ -98,7 +98,6 @@ func modifySRQ(c command, req abi.IbUverbsModifySrq) syscall.Errno {
 	return 0
 }
 
-// querySRQ is the write command QUERY_SRQ.
 func querySRQ(c command, req abi.IbUverbsQuerySrq) syscall.Errno {
 	s, errno := get[*engine.SRQ](c.file, abi.UVERBS_OBJECT_SRQ, req.SrqHandle)
 	if errno != 0 {

@@ -16,7 +16,6 @@ type writeMethod struct {
 	run               func(command) syscall.Errno // by value, so that a doorbell allocates nothing
 }
 
-// command is a call of a write command.
 type command struct {
 	file      *file
 	request   []byte
@@ -25,7 +24,6 @@ type command struct {
 	driverOut user
 }
 
-// sizeOf returns the size of a structure.
 func sizeOf[T any]() int {
 	var v T
 	return len(mmap.Bytes(&v))
@@ -183,7 +181,6 @@ func (u user) split(n int) (first, rest user) {
 	return user{u.addr, n}, user{u.addr + uint64(n), u.size - n}
 }
 
-// invokeWrite runs a write command in an ioctl.
 func invokeWrite(c *call) syscall.Errno {
 	m, errno := commandOf(uint32(c.constant(abi.UVERBS_ATTR_WRITE_CMD)))
 	if errno != 0 {
@@ -208,5 +205,4 @@ func invokeWrite(c *call) syscall.Errno {
 	return 0
 }
 
-// respond returns a response.
 func respond[T any](c command, v *T) syscall.Errno { return c.response.write(mmap.Bytes(v)) }

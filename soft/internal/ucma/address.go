@@ -45,7 +45,6 @@ func addrSize(family uint16) int {
 
 func (a *sockaddr) size() int { return addrSize(a.family) }
 
-// wildcard returns the wildcard of a family.
 func wildcard(family uint16) sockaddr {
 	a := sockaddr{family: family, addr: netip.IPv6Unspecified()}
 	if family == afInet {

@@ -8,7 +8,6 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// bind is BIND.
 func (f *File) bind(in *abi.RdmaUcmBind) syscall.Errno {
 	addr, ok := decodeAddr(mmap.Bytes(&in.Addr))
 	if in.Reserved != 0 || !ok || int(in.AddrSize) != addr.size() {

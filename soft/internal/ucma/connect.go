@@ -59,7 +59,6 @@ func (i *id) connect(p *abi.RdmaUcmConnParam, ece abi.RdmaUcmEce) syscall.Errno 
 	return 0
 }
 
-// accept is ACCEPT.
 func (f *File) accept(cmd *abi.RdmaUcmAccept) syscall.Errno {
 	c, errno := f.boundContext(cmd.Id)
 	if errno != 0 {
@@ -119,7 +118,6 @@ func (i *id) answer(status roce.SIDRStatus, data []byte) error {
 // defaultQKey is the Q_Key of datagrams (RDMA_UDP_QKEY).
 const defaultQKey = 0x01234567
 
-// reject is REJECT.
 func (f *File) reject(in *abi.RdmaUcmReject) syscall.Errno {
 	reason := roce.RejectReason(in.Reason)
 	switch reason {

@@ -21,7 +21,6 @@ type context struct {
 	groups   []*group
 }
 
-// newContext makes a context for an ID.
 func (f *File) newContext(i *id) *context {
 	c := &context{file: f, id: i}
 	i.handler = c.handle
@@ -115,7 +114,6 @@ func (c *context) destroy() (reported uint32) {
 	return c.reported
 }
 
-// createID is CREATE_ID.
 func (f *File) createID(in *abi.RdmaUcmCreateId, out int) syscall.Errno {
 	var typ verbs.QPType
 	switch in.Ps {
@@ -137,7 +135,6 @@ func (f *File) createID(in *abi.RdmaUcmCreateId, out int) syscall.Errno {
 	return errno
 }
 
-// destroyID is DESTROY_ID.
 func (f *File) destroyID(in *abi.RdmaUcmDestroyId, out int) syscall.Errno {
 	c, errno := f.context(in.Id)
 	if c == nil {

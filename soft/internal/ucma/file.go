@@ -38,7 +38,6 @@ func (f *File) Close() {
 	}
 }
 
-// queue adds an event.
 func (f *File) queue(p *pending) {
 	f.events = append(f.events, p)
 	f.updateState()
@@ -149,7 +148,6 @@ func (f *File) Write(b []byte) (int, syscall.Errno) {
 	return len(b), 0
 }
 
-// getEvent is GET_EVENT.
 func (f *File) getEvent(in *abi.RdmaUcmGetEvent, out int) syscall.Errno {
 	var size abi.RdmaUcmEventResp
 	if out < len(mmap.Bytes(&size))-len(mmap.Bytes(&size.Reserved))-len(mmap.Bytes(&size.Ece)) {

@@ -74,7 +74,6 @@ func (m *Manager) newID(space uint16, typ verbs.QPType) *id {
 	return &id{m: m, space: space, typ: typ, connection: connection{psn: roce.Random() & uint32(roce.PSNMask)}}
 }
 
-// datagram reports whether the ID is for datagrams.
 func (i *id) datagram() bool { return i.typ == verbs.UD }
 
 // serviceID returns the service ID of a port in the ID's port space (rdma_get_service_id).

@@ -11,7 +11,6 @@ import (
 // maxBacklog is the most connect requests that wait (net.rdma_ucm.max_backlog).
 const maxBacklog = 1024
 
-// listen is LISTEN.
 func (f *File) listen(in *abi.RdmaUcmListen) syscall.Errno {
 	c, errno := f.context(in.Id)
 	if errno != 0 {
@@ -25,7 +24,6 @@ func (f *File) listen(in *abi.RdmaUcmListen) syscall.Errno {
 	return c.id.listen()
 }
 
-// deviceListener is a listener on one device.
 type deviceListener struct {
 	device   *Device
 	listener *ibcm.Listener

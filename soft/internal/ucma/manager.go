@@ -112,7 +112,6 @@ func (m *Manager) deviceOf(addr netip.Addr) *Device {
 	return nil
 }
 
-// updateAddrs is called when the devices have changed.
 func (m *Manager) updateAddrs() {
 	m.addrs, m.loopback4, m.loopback6 = nil, false, false
 	for _, d := range m.devices {

@@ -17,7 +17,6 @@ type group struct {
 	reported uint32 // events that have been read
 }
 
-// join is JOIN_MCAST.
 func (f *File) join(in *abi.RdmaUcmJoinMcast, out int) syscall.Errno {
 	addr, ok := decodeAddr(mmap.Bytes(&in.Addr))
 	sendOnly := in.JoinFlags == abi.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
@@ -74,7 +73,6 @@ func (i *id) setDefaultQKey() {
 	}
 }
 
-// leave is LEAVE_MCAST.
 func (f *File) leave(in *abi.RdmaUcmDestroyId, out int) syscall.Errno {
 	g := f.m.groups.Get(in.Id)
 	switch {

@@ -15,7 +15,6 @@ import (
 // maxOption is the most bytes of an option (KMALLOC_MAX_SIZE).
 const maxOption = 4 << 20
 
-// setOption is SET_OPTION.
 func (f *File) setOption(in *abi.RdmaUcmSetOption) syscall.Errno {
 	if in.Optlen > maxOption {
 		return syscall.EINVAL

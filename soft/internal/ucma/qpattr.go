@@ -8,7 +8,6 @@ import (
 	"github.com/goverbs/verbs/internal/attr"
 )
 
-// initQPAttr is INIT_QP_ATTR.
 func (f *File) initQPAttr(in *abi.RdmaUcmInitQpAttr, out int) syscall.Errno {
 	state := verbs.QPState(in.QpState)
 	if state > verbs.StateErr {

@@ -12,7 +12,6 @@ import (
 // the device's index.
 const addrWithoutIndex = 272
 
-// query is QUERY.
 func (f *File) query(in *abi.RdmaUcmQuery, out int) syscall.Errno {
 	c, errno := f.context(in.Id)
 	if errno != 0 {

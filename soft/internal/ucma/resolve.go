@@ -11,7 +11,6 @@ import (
 	"github.com/goverbs/verbs/soft/internal/ibcm"
 )
 
-// resolveAddr is RESOLVE_ADDR.
 func (f *File) resolveAddr(in *abi.RdmaUcmResolveAddr) syscall.Errno {
 	src, _ := decodeAddr(mmap.Bytes(&in.SrcAddr))
 	dst, ok := decodeAddr(mmap.Bytes(&in.DstAddr))
@@ -122,7 +121,6 @@ func (i *id) failLater(timeout time.Duration) {
 	})
 }
 
-// failed reports that an address could not be resolved.
 func (i *id) failed(errno syscall.Errno) {
 	i.state = bound
 	i.handler(i, &event{typ: addrError, status: -int(errno)})
@@ -178,7 +176,6 @@ func (m *Manager) firstDevice() *Device {
 	return nil
 }
 
-// resolveRoute is RESOLVE_ROUTE.
 func (f *File) resolveRoute(in *abi.RdmaUcmResolveRoute) syscall.Errno {
 	c, errno := f.boundContext(in.Id)
 	switch {
