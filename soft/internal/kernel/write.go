@@ -12,7 +12,6 @@ import (
 // writeMethod is a write command: of the write interface, or wrapped in the ioctl INVOKE_WRITE.
 type writeMethod struct {
 	request, response int                         // sizes
-	driver            bool                        // it has a driver's part
 	run               func(command) syscall.Errno // by value, so that a doorbell allocates nothing
 }
 
@@ -31,29 +30,29 @@ func sizeOf[T any]() int {
 
 // commands has the write commands (uverbs_def_write_intf of uverbs_cmd.c), by number.
 var commands = map[uint32]writeMethod{
-	abi.IB_USER_VERBS_CMD_ALLOC_PD:            write[abi.IbUverbsAllocPd, abi.IbUverbsAllocPdResp](true, allocPD),
-	abi.IB_USER_VERBS_CMD_REG_MR:              write[abi.IbUverbsRegMr, abi.IbUverbsRegMrResp](true, regMR),
-	abi.IB_USER_VERBS_CMD_REREG_MR:            write[abi.IbUverbsReregMr, abi.IbUverbsReregMrResp](true, reregMR),
-	abi.IB_USER_VERBS_CMD_ALLOC_MW:            write[abi.IbUverbsAllocMw, abi.IbUverbsAllocMwResp](true, allocMW),
-	abi.IB_USER_VERBS_CMD_CREATE_AH:           write[abi.IbUverbsCreateAh, abi.IbUverbsCreateAhResp](true, createAH),
-	abi.IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL: write[abi.IbUverbsCreateCompChannel, abi.IbUverbsCreateCompChannelResp](false, createCompChannel),
-	abi.IB_USER_VERBS_CMD_RESIZE_CQ:           write[abi.IbUverbsResizeCq, abi.IbUverbsResizeCqResp](true, resizeCQ),
-	abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ:       write[abi.IbUverbsReqNotifyCq, struct{}](false, reqNotifyCQ),
-	abi.IB_USER_VERBS_CMD_MODIFY_QP:           write[abi.IbUverbsModifyQp, struct{}](false, modifyQP),
-	abi.IB_USER_VERBS_CMD_QUERY_QP:            write[abi.IbUverbsQueryQp, abi.IbUverbsQueryQpResp](false, queryQP),
-	abi.IB_USER_VERBS_CMD_POST_SEND:           {sizeOf[abi.IbUverbsPostSend](), sizeOf[abi.IbUverbsPostSendResp](), false, postSend},
-	abi.IB_USER_VERBS_CMD_ATTACH_MCAST:        write[abi.IbUverbsAttachMcast, struct{}](false, attachMulticast),
-	abi.IB_USER_VERBS_CMD_DETACH_MCAST:        write[abi.IbUverbsAttachMcast, struct{}](false, detachMulticast),
-	abi.IB_USER_VERBS_CMD_MODIFY_SRQ:          write[abi.IbUverbsModifySrq, struct{}](true, modifySRQ),
-	abi.IB_USER_VERBS_CMD_QUERY_SRQ:           write[abi.IbUverbsQuerySrq, abi.IbUverbsQuerySrqResp](false, querySRQ),
+	abi.IB_USER_VERBS_CMD_ALLOC_PD:            write[abi.IbUverbsAllocPd, abi.IbUverbsAllocPdResp](allocPD),
+	abi.IB_USER_VERBS_CMD_REG_MR:              write[abi.IbUverbsRegMr, abi.IbUverbsRegMrResp](regMR),
+	abi.IB_USER_VERBS_CMD_REREG_MR:            write[abi.IbUverbsReregMr, abi.IbUverbsReregMrResp](reregMR),
+	abi.IB_USER_VERBS_CMD_ALLOC_MW:            write[abi.IbUverbsAllocMw, abi.IbUverbsAllocMwResp](allocMW),
+	abi.IB_USER_VERBS_CMD_CREATE_AH:           write[abi.IbUverbsCreateAh, abi.IbUverbsCreateAhResp](createAH),
+	abi.IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL: write[abi.IbUverbsCreateCompChannel, abi.IbUverbsCreateCompChannelResp](createCompChannel),
+	abi.IB_USER_VERBS_CMD_RESIZE_CQ:           write[abi.IbUverbsResizeCq, abi.IbUverbsResizeCqResp](resizeCQ),
+	abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ:       write[abi.IbUverbsReqNotifyCq, struct{}](reqNotifyCQ),
+	abi.IB_USER_VERBS_CMD_MODIFY_QP:           write[abi.IbUverbsModifyQp, struct{}](modifyQP),
+	abi.IB_USER_VERBS_CMD_QUERY_QP:            write[abi.IbUverbsQueryQp, abi.IbUverbsQueryQpResp](queryQP),
+	abi.IB_USER_VERBS_CMD_POST_SEND:           {sizeOf[abi.IbUverbsPostSend](), sizeOf[abi.IbUverbsPostSendResp](), postSend},
+	abi.IB_USER_VERBS_CMD_ATTACH_MCAST:        write[abi.IbUverbsAttachMcast, struct{}](attachMulticast),
+	abi.IB_USER_VERBS_CMD_DETACH_MCAST:        write[abi.IbUverbsAttachMcast, struct{}](detachMulticast),
+	abi.IB_USER_VERBS_CMD_MODIFY_SRQ:          write[abi.IbUverbsModifySrq, struct{}](modifySRQ),
+	abi.IB_USER_VERBS_CMD_QUERY_SRQ:           write[abi.IbUverbsQuerySrq, abi.IbUverbsQuerySrqResp](querySRQ),
 
 	// The kernel does not check the sizes of an extended command (uapi_create_write).
 	extended | abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE: {run: request(queryDevice)},
 }
 
 // write is a command with a request and, unless Resp has no fields, a response.
-func write[Req, Resp any](driver bool, run func(command, Req) syscall.Errno) writeMethod {
-	return writeMethod{sizeOf[Req](), sizeOf[Resp](), driver, request(run)}
+func write[Req, Resp any](run func(command, Req) syscall.Errno) writeMethod {
+	return writeMethod{sizeOf[Req](), sizeOf[Resp](), request(run)}
 }
 
 // request decodes the request. A longer one must have zeros at the end (uverbs_request).
@@ -88,12 +87,11 @@ func commandOf(number uint32) (writeMethod, syscall.Errno) {
 	return m, 0
 }
 
-const (
-	writeHeaderSize = 8
-	extHeaderSize   = 16
-)
+const writeHeaderSize = 8
 
-// Write implements [host.File] (ib_uverbs_write).
+// Write implements [host.File] (ib_uverbs_write). Drivers use it for doorbells and the like. All
+// other commands come by the ioctl INVOKE_WRITE, so it takes neither extended ones nor a driver's
+// part. Sizes are in words of 4 bytes.
 func (f *file) Write(b []byte) (int, syscall.Errno) {
 	if len(b) < writeHeaderSize {
 		return 0, syscall.EINVAL
@@ -104,60 +102,22 @@ func (f *file) Write(b []byte) (int, syscall.Errno) {
 	if errno != 0 {
 		return 0, errno
 	}
-	c := command{file: f}
-	if number&extended != 0 {
-		errno = c.decodeExtended(b, in, out)
-	} else {
-		errno = c.decode(&m, b, in, out)
-	}
-	if errno == 0 {
-		errno = m.run(c)
-	}
-	if errno != 0 {
-		return 0, errno
-	}
-	return len(b), 0
-}
-
-// decode decodes a command whose sizes are in words of 4 bytes.
-func (c *command) decode(m *writeMethod, b []byte, in, out int) syscall.Errno {
 	switch {
+	case number&extended != 0:
+		return 0, syscall.EOPNOTSUPP
 	case in*4 != len(b):
-		return syscall.EINVAL
+		return 0, syscall.EINVAL
 	case len(b) < writeHeaderSize+m.request || out*4 < m.response:
-		return syscall.ENOSPC
+		return 0, syscall.ENOSPC
 	}
-	c.request = b[writeHeaderSize:]
+	c := command{file: f, request: b[writeHeaderSize:]}
 	if m.response > 0 { // the request begins with the address of the response
 		c.response = user{binary.NativeEndian.Uint64(c.request), out * 4}
 	}
-	if m.driver {
-		c.request, c.driverIn = c.request[:m.request], c.request[m.request:]
-		if m.response > 0 {
-			c.response, c.driverOut = c.response.split(m.response)
-		}
+	if errno = m.run(c); errno != 0 {
+		return 0, errno
 	}
-	return 0
-}
-
-// decodeExtended decodes a command whose sizes are in words of 8 bytes.
-func (c *command) decodeExtended(b []byte, in, out int) syscall.Errno {
-	const headers = writeHeaderSize + extHeaderSize
-	if len(b) < headers {
-		return syscall.EINVAL
-	}
-	var hdr abi.IbUverbsExCmdHdr
-	copy(mmap.Bytes(&hdr), b[writeHeaderSize:])
-	driverIn, driverOut := int(hdr.ProviderInWords), int(hdr.ProviderOutWords)
-	switch {
-	case (in+driverIn)*8 != len(b)-headers:
-		return syscall.EINVAL
-	case hdr.CmdHdrReserved != 0, (hdr.Response == 0) != (out+driverOut == 0):
-		return syscall.EINVAL
-	}
-	c.request, c.driverIn = b[headers:][:in*8], b[headers+in*8:]
-	c.response, c.driverOut = user{hdr.Response, (out + driverOut) * 8}.split(out * 8)
-	return 0
+	return len(b), 0
 }
 
 // user is memory of the process that a command names by its address.
@@ -174,11 +134,6 @@ func (u user) read(dst []byte) syscall.Errno {
 // write copies src to memory, as much as there is room for, and clears the rest of it.
 func (u user) write(src []byte) syscall.Errno {
 	return uapi.Access(u.addr, u.size, func(mem []byte) { clear(mem[copy(mem, src):]) })
-}
-
-// split returns the first n bytes of the memory and the rest.
-func (u user) split(n int) (first, rest user) {
-	return user{u.addr, n}, user{u.addr + uint64(n), u.size - n}
 }
 
 func invokeWrite(c *call) syscall.Errno {
