@@ -28,11 +28,11 @@ import (
 type Options struct {
 	// Name is the device's name. Empty is the next free "softN".
 	Name string
-	// Addrs are the device's addresses. None are those of this machine's interfaces, loopback
+	// Addrs are the device's addresses. None means all of this machine's interfaces, loopback
 	// included, at the time of New: the device does not follow later changes. On a Network there
 	// must be some.
 	Addrs []netip.Addr
-	// Port is the UDP port; 0 is 4791, that of RoCE v2.
+	// Port is the UDP port; 0 is 4791, the port of RoCE v2.
 	Port int
 	// MTU is the largest MTU of packets; 0 is the largest that the addresses' interfaces carry.
 	MTU verbs.MTU
@@ -111,8 +111,8 @@ func newDevice(o Options) (*Device, error) {
 	return d, nil
 }
 
-// attrs returns the device's attributes as sysfs would have them. They are constant, as rxe's: an
-// ABI like that of rxe, and a link of one lane.
+// attrs returns the device's attributes as sysfs would have them. They are constant, as rxe's:
+// rxe's ABI, and a link of one lane.
 func (d *Device) attrs() map[string]string {
 	a, port := d.engine.Attr(), d.engine.PortAttr()
 	attrs := map[string]string{
@@ -132,7 +132,7 @@ func (d *Device) attrs() map[string]string {
 	return attrs
 }
 
-// addrOf returns the address of a GID, with a zone if it is that of an interface's link.
+// addrOf returns the address of a GID, with a zone if it is link-local.
 func addrOf(g verbs.GIDEntry) netip.Addr {
 	addr := g.GID.Addr()
 	if addr.Is6() && addr.IsLinkLocalUnicast() {
@@ -216,11 +216,11 @@ func (d *Device) Addrs() []netip.Addr { return slices.Clone(d.node.Addrs) }
 // cm.Transport.
 func (d *Device) CM() string { return d.host.node }
 
-// Stats returns the device's counters by their names, which are those of rxe: "sent_pkts",
-// "rcvd_pkts" and others; and those of what the device has received and dropped: "out_of_buffer",
-// packets that found no receive, or a full queue of the device; "rx_drops", packets for which the
-// socket had no room; "listen_drops", connection requests beyond the backlog of their listener,
-// which the peer repeats. It may be called after Close.
+// Stats returns the device's counters by rxe's names: "sent_pkts", "rcvd_pkts" and others; and
+// counters of dropped packets: "out_of_buffer", packets that found no receive, or a full queue of
+// the device; "rx_drops", packets for which the socket had no room; "listen_drops", connection
+// requests beyond the backlog of their listener, which the peer repeats. It may be called after
+// Close.
 func (d *Device) Stats() map[string]uint64 {
 	values := map[string]uint64{}
 	for _, c := range d.engine.Counters() {

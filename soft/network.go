@@ -15,7 +15,7 @@ type Network = netif.Network
 // Port is a device's attachment to a [Network] with one address. A device has one Port for each of
 // its addresses.
 //
-// A Port that the network can take away, as those of package verbstest, has another method,
+// A Port that the network can take away, as in package verbstest, has another method,
 // OnRemove(func()): it calls the function, by a goroutine of its own, when that happens, or at once
 // if it has happened. The device is closed then.
 type Port = netif.Port

@@ -172,10 +172,10 @@ func (n *Network) judgeStaged(now time.Duration) {
 	}
 }
 
-// sortStaged brings the packets of a step in an order that does not depend on the order in which
-// the goroutines of a test have run. Between two addresses, packets may be sorted by QP, as
-// RDMA does not order those of different ones, and answers come before requests, but a management
-// datagram stays behind all packets that were sent before it.
+// sortStaged sorts the packets of a step, so that their order does not depend on the order in which
+// the goroutines of a test have run. Between two addresses, packets may be sorted by QP, as RDMA
+// orders only the packets of one, and answers come before requests, but a management datagram stays
+// behind all packets that were sent before it.
 func sortStaged(pkts []*packet) {
 	slices.SortStableFunc(pkts, func(a, b *packet) int {
 		return cmp.Or(
@@ -296,7 +296,7 @@ func (f *flow) decide(l Link, act Action, c chances, pk *packet, now, step time.
 	return v
 }
 
-// execute does to a packet what was decided.
+// execute carries out a verdict.
 func (n *Network) execute(v verdict, pk *packet, now time.Duration) {
 	if v.drop != "" {
 		n.drop(pk, v.drop)

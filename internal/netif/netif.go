@@ -68,10 +68,10 @@ type Drops interface {
 // Refusals is a [Port] that learns when a host has nothing that receives its packets.
 type Refusals interface {
 	Port
-	// OnRefused sets a function, before Start. It is called as that of Start is, for packets that
-	// a host has refused: their destination, and what it has quoted of their Data, which is valid
-	// during the call. Anybody can forge that who knows addresses; the caller looks into the
-	// quoted part for what only the destination can know.
+	// OnRefused sets a function, before Start. It is called like Start's, for packets that a host
+	// has refused: with their destination, and the part of their Data that the host has quoted,
+	// which is valid during the call. Anybody can forge that who knows addresses; the caller looks
+	// into the quoted part for what only the destination can know.
 	OnRefused(refused func(dst netip.AddrPort, quoted []byte))
 	// WatchRefusals makes the port call that function for packets that are sent within a second.
 	WatchRefusals()

@@ -36,9 +36,9 @@ const (
 	AnswersOther Answered = 2 // MRA: LAP
 )
 
-// REQ asks for a connection. Its fields are those of the standard's table (IBA, 12.6.5, table 106).
-// A REQ carries all that the peer needs for its QP: the number and first PSN of this side's, the
-// path, what the transport may keep open, and how long to try.
+// REQ asks for a connection. It has the fields of the standard's table (IBA, 12.6.5, table 106):
+// all that the peer needs for its QP: the number and first PSN of this side's, the path, what the
+// transport may keep open, and how long to try.
 type REQ struct {
 	LocalCommID             uint32
 	VendorID                uint32 // 24 bits; ECE

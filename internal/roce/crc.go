@@ -30,9 +30,6 @@ var (
 	shift, unshift [maxShift + 1]uint32
 
 	ipv4Length, ipv4ID, ipv6Length, udpLength field
-
-	// flagDifference is the difference that the flag "don't fragment" makes.
-	flagDifference uint32
 )
 
 func makeTables() {
@@ -61,9 +58,6 @@ func makeTables() {
 	ipv4ID.fill(24)
 	ipv6Length.fill(44)
 	udpLength.fill(4)
-	var flags field
-	flags.fill(22)
-	flagDifference = flags.crc(dfFlag << 8)
 }
 
 // fill fills f for a field whose first byte is n bytes before the end.

@@ -28,7 +28,6 @@ type flowKind uint8
 const (
 	flowIPv6 flowKind = iota
 	flowIPv4          // don't fragment
-	flowIPv4Fragmentable
 )
 
 // The register before the IP header: after the local route header of InfiniBand, for which
@@ -39,8 +38,8 @@ const startRegister = 0xdebb20e3
 // identification on.
 const dontFragment = 0x40 << 16
 
-// NewFlow returns the flow from src to dst. Addresses that map IPv4 to IPv6 are IPv4.
-// IPv4 packets have the flag "don't fragment" (CA17-7), as those of rxe, and no options (CA17-3).
+// NewFlow returns the flow from src to dst. Addresses that map IPv4 to IPv6 are IPv4. IPv4 packets
+// have the flag "don't fragment" (CA17-7), as rxe's, and no options (CA17-3).
 func NewFlow(src, dst netip.AddrPort) (Flow, error) {
 	tablesOnce.Do(makeTables)
 	s, d := src.Addr().Unmap(), dst.Addr().Unmap()
@@ -64,15 +63,6 @@ func NewFlow(src, dst netip.AddrPort) (Flow, error) {
 		return Flow{update8(c, ports, 0xffff0000), flowIPv6}, nil
 	}
 	return Flow{}, ErrFamily
-}
-
-// Fragmentable returns the flow of IPv4 packets without the flag "don't fragment". It does
-// not change a flow of IPv6.
-func (f Flow) Fragmentable() Flow {
-	if f.kind == flowIPv4 {
-		return Flow{f.crc ^ flagDifference, flowIPv4Fragmentable}
-	}
-	return f
 }
 
 // IPv4 reports whether the flow is of IPv4 packets, so that their ICRC covers an

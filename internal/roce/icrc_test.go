@@ -386,3 +386,17 @@ func TestNewFlow(t *testing.T) {
 		t.Error("Fragmentable changes a fragmentable flow")
 	}
 }
+
+// flowIPv4Fragmentable is the kind of Fragmentable flows.
+const flowIPv4Fragmentable = flowIPv4 + 1
+
+// Fragmentable returns the flow of IPv4 packets without the flag "don't fragment". It does not change
+// a flow of IPv6.
+func (f Flow) Fragmentable() Flow {
+	if f.kind != flowIPv4 {
+		return f
+	}
+	var flags field
+	flags.fill(22)
+	return Flow{f.crc ^ flags.crc(dfFlag<<8), flowIPv4Fragmentable}
+}

@@ -141,9 +141,9 @@ func AppendCM(dst []byte, tid uint64, m CMMessage) ([]byte, error) {
 	return append(dst, mad[:]...), nil
 }
 
-// DecodeCM decodes a management datagram of the communication manager. The message has copies
-// of what it takes from b. The header is valid if the error is neither nil nor ErrMADLength:
-// ErrNotCM reports another class, version or method, ErrMessage another attribute.
+// DecodeCM decodes a management datagram of the communication manager. The message shares no memory
+// with b. The header is valid if the error is neither nil nor ErrMADLength: ErrNotCM reports
+// another class, version or method, ErrMessage another attribute.
 func DecodeCM(b []byte) (h MADHeader, m CMMessage, err error) {
 	if err := h.Decode(b); err != nil {
 		return h, nil, err

@@ -36,7 +36,7 @@ type Packet struct {
 	AckReq    bool   // the responder has to acknowledge
 	PKey      uint16 // the partition, as a VLAN of QPs; the upper bit tells a full member
 	DestQP    uint32 // 24 bits
-	PSN       PSN    // of a response: that of the request, or the part of a READ, which it answers
+	PSN       PSN    // a response has the PSN of the request, or the part of a READ, that it answers
 
 	AETH   AETH
 	RETH   RETH
@@ -74,7 +74,7 @@ type AtomicETH struct {
 	Compare uint64
 }
 
-// DETH is the header of datagrams. The receiver drops those whose Q_Key is not that of its QP, and
+// DETH is the header of datagrams. The receiver drops a datagram without its QP's Q_Key, and
 // answers to SrcQP.
 type DETH struct {
 	QKey  uint32

@@ -23,7 +23,7 @@ var ErrCMAHeader = errors.New("RDMA CM header is not valid")
 // (struct cma_hdr of the kernel; Annex A11): the IP addresses of the connection, which the REQ
 // itself does not have: it has GIDs, which on InfiniBand are none.
 type CMAHeader struct {
-	Port     uint16 // of the source; the service ID has that of the destination
+	Port     uint16 // of the source; the service ID has the destination's
 	Src, Dst netip.Addr
 }
 

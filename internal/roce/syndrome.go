@@ -24,8 +24,8 @@ const (
 	ClassNAK      SyndromeClass = 0x60
 )
 
-// The syndromes with a fixed value. Others are an encoded credit count, see [Syndrome.Credits], and
-// those of [RNRNAK].
+// The syndromes with a fixed value. Others have an encoded credit count, see [Syndrome.Credits], or
+// the timer of [RNRNAK].
 const (
 	// ACKUnlimited acknowledges without limiting the requests that follow.
 	ACKUnlimited    Syndrome = 0x1f
@@ -47,8 +47,8 @@ func (s Syndrome) Value() uint8 { return uint8(s & 0x1f) }
 
 // Credits returns how many receive requests the responder has: RC's end-to-end flow control, by
 // which a requester holds SENDs back instead of having them refused (IBA, 9.7.7.2). limited is
-// false if s does not limit them, as that of a QP with an SRQ, whose receives others may take, or
-// is not an acknowledgement.
+// false if s sets no limit, as from a QP with an SRQ, whose receives others may take, or is no
+// acknowledgement.
 func (s Syndrome) Credits() (n int, limited bool) {
 	if s.Class() != ClassACK || s.Value() == ACKUnlimited.Value() {
 		return 0, false
@@ -77,7 +77,8 @@ var rnrDelays = [32]uint32{
 }
 
 // Timeout returns 4.096 µs * 2^exp. Fields of 5 bits have times in this form: the local ACK timeout
-// of a QP, for which 0 means no timeout (IBA, 9.7.6.1.3), and those of the communication manager.
+// of a QP, for which 0 means no timeout (IBA, 9.7.6.1.3), and timeouts of the communication
+// manager.
 func Timeout(exp uint8) time.Duration { return 4096 * time.Nanosecond << (exp & 0x1f) }
 
 func (s Syndrome) String() string {

@@ -31,8 +31,8 @@ func (t *Tally[C, S]) Add(c C) {
 	t.open[c] = struct{}{}
 }
 
-// Remove removes a connection, and adds its counters, which no longer change, to those of closed
-// connections. It does nothing if the connection is not in it or t is nil.
+// Remove removes a connection, and adds its final counters to the sum of closed connections. It
+// does nothing if the connection is not in it or t is nil.
 func (t *Tally[C, S]) Remove(c C, last S) {
 	if t == nil {
 		return

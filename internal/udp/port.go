@@ -70,7 +70,7 @@ func (p *Port) Send(pkts []netif.Packet) error {
 const wsaMessageSize = syscall.Errno(10040)
 
 // firstError returns the error of Send: the first one of a packet that is too large for its link,
-// as sending it again does not help, or else the first one. err is that of packet i.
+// as sending it again does not help, or else the first one. err is packet i's.
 func firstError(first, err error, i int) error {
 	if tooLarge := (*netif.TooLargeError)(nil); errors.As(first, &tooLarge) {
 		return first

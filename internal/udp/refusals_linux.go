@@ -17,9 +17,8 @@ import (
 )
 
 // refusals makes the kernel keep the ICMP errors for packets of a socket (IP_RECVERR), for a second
-// after each call of watchRefusals. It is not on all the time, because then
-// the error of one packet is also that of the next call that sends or receives any, and errors take
-// room in the receive buffer.
+// after each call of watchRefusals. It is not on all the time, because the error of one packet also
+// fails the next call that sends or receives any, and errors take room in the receive buffer.
 type refusals struct {
 	watching atomic.Bool
 
@@ -58,7 +57,7 @@ func (s *socket) watchRefusals() {
 	r.watching.Store(true)
 }
 
-// endRefusals ends that, unless watchRefusals has been called again.
+// endRefusals stops keeping errors, unless watchRefusals has been called again.
 func (s *socket) endRefusals() {
 	r := &s.refusals
 	r.mu.Lock()
@@ -68,12 +67,12 @@ func (s *socket) endRefusals() {
 	case left > 0:
 		r.timer.Reset(left)
 	default:
-		s.setRefusals(0) // and what has not been read is dropped
+		s.setRefusals(0) // drops the errors that have not been read
 		r.watching.Store(false)
 	}
 }
 
-// close ends that for good.
+// close stops keeping errors for good.
 func (r *refusals) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

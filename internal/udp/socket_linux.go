@@ -42,8 +42,8 @@ type message struct {
 	n uint32
 }
 
-// socket is a UDP socket. The kernel only gets pointers to the heap: those of its fields and of
-// packets, which escape.
+// socket is a UDP socket. The kernel only gets pointers to the heap: to its fields and to packets,
+// which escape.
 type socket struct {
 	file     *os.File
 	raw      syscall.RawConn
@@ -63,7 +63,7 @@ type socket struct {
 
 	closed  atomic.Bool   // read ends
 	idle    atomic.Bool   // that goroutine waits for packets
-	handled atomic.Uint64 // bytes of the packets that have been delivered, see arrived
+	handled atomic.Uint64 // bytes of the packets that have been delivered, see Port.Arrived
 }
 
 // backlog has the packets for which the socket had no room, in order. One goroutine sends them as
@@ -311,7 +311,7 @@ func (s *socket) sendNow(pkts []netif.Packet) (rest []netif.Packet, first error)
 				break
 			}
 			if again < maxPending && s.refusals.watching.Load() {
-				again++ // the error may be that of an earlier packet, see refusals
+				again++ // the error may be an earlier packet's, see refusals
 				continue
 			}
 			if o.errno == unix.EMSGSIZE && !s.tooLarge(&pkts[0]) {
@@ -526,16 +526,17 @@ func (s *socket) read(deliver func([]netif.Packet), refused func(netip.AddrPort,
 		s.idle.Store(true)
 		return false // waits for the next packet
 	}
-	// The netpoller refuses to wait after an event that is an error and nothing else, as that of a
-	// refused packet is while the socket has no room, until the next event.
+	// The netpoller refuses to wait after an event that is nothing but an error, such as a refused
+	// packet while the socket has no room, until the next event.
 	for s.raw.Read(step); !s.closed.Load(); s.raw.Read(step) {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// arrived returns a position behind all packets that have arrived. Positions count bytes. The
-// kernel counts more for a packet than its size, so the position may be too high.
-func (s *socket) arrived() uint64 {
+// Arrived implements netif.Backlog. It leaves out packets to multicast groups. Positions count bytes.
+// The kernel counts more for a packet than its size, so the position may be too high.
+func (p *Port) Arrived() uint64 {
+	s := p.socket
 	const reading = receiveMessages * groBuffer // at most, by the goroutine that reads
 	return s.handled.Load() + reading + s.queued()
 }
@@ -549,8 +550,9 @@ func (s *socket) queued() uint64 {
 	return uint64(mem[0])
 }
 
-// reached reports whether the packets before a position have been delivered.
-func (s *socket) reached(position uint64) bool {
+// Handled implements netif.Backlog.
+func (p *Port) Handled(position uint64) bool {
+	s := p.socket
 	return int64(s.handled.Load()-position) >= 0 || s.queued() == 0 && s.idle.Load()
 }
 

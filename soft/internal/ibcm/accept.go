@@ -39,7 +39,7 @@ func (m *message) handleREP(r *roce.REP) {
 		return
 	}
 	id.peerGUID, id.peerGID, id.remote, id.peerQP = r.LocalCAGUID, m.reply.DGID, r.LocalCommID, r.LocalQPN
-	// As in handleREQ, the peer's QP may be known as that of another connection.
+	// As in handleREQ, the peer's QP may belong to another known connection.
 	if duplicate, stale := id.addRemote(); duplicate != nil || stale != nil {
 		// The request goes on to wait: another REP may be right.
 		id.remote = 0
@@ -72,7 +72,7 @@ func (id *ID) handleRepeatedREP(m *message) {
 
 func (id *ID) rtu() *roce.RTU { return &roce.RTU{LocalCommID: id.local, RemoteCommID: id.remote} }
 
-// Establish sends an RTU: the connection is up. The QP is to be in RTS before. It fails with EINVAL
+// Establish sends an RTU: the connection is up. The QP must be in RTS before. It fails with EINVAL
 // (ib_send_cm_rtu).
 func (id *ID) Establish() error {
 	if id.state != ReplyRcvd && id.state != MRAReplySent {
@@ -98,8 +98,8 @@ func (id *ID) establish() {
 }
 
 // CommEstablished reports that the peer's first message has arrived before the RTU, and stands for
-// it: a peer sends when it has got the REP, which is what an RTU says (IB_EVENT_COMM_EST). It fails
-// with EISCONN or EINVAL (cm_establish).
+// it: a peer sends once it has the REP, as an RTU says (IB_EVENT_COMM_EST). It fails with EISCONN
+// or EINVAL (cm_establish).
 func (id *ID) CommEstablished() error {
 	switch id.state {
 	case ReplySent, MRAReplyRcvd:

@@ -27,8 +27,7 @@ func (id *ID) Connect(p *Path, typ verbs.QPType, r *roce.REQ) error {
 	id.initiatorDepth, id.responderResources = r.InitiatorDepth, r.ResponderResources
 	id.retryCount = r.RetryCount
 	id.mtu, id.qpType = p.MTU, typ
-	// The PSN that this side asks for is the first that its responder expects; REP has that of the
-	// other direction.
+	// This side asks for the first PSN that its responder expects; REP has the other direction's.
 	id.localQP, id.rqPSN = r.LocalQPN&mask24, r.StartingPSN&mask24
 	id.tid = id.newTID()
 	id.state = RequestSent

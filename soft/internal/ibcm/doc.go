@@ -50,6 +50,6 @@
 //
 // A REP for a connection that this side has forgotten gets no answer, as from ib_cm
 // (cm_rep_handler), although the standard has a REJ with reason 6 for it (IBA, 12.6.7.2): the peer
-// learns of it when it has repeated the REP for the last time. Programs must expect that of
-// kernels, and what they are tested with must not be kinder.
+// learns of it after its last repetition. Programs must expect that of kernels, and what they are
+// tested with must not be kinder.
 package ibcm

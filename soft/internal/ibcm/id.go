@@ -188,8 +188,8 @@ func (id *ID) resetToIdle() {
 
 // enterTimewait ends a connection whose packets may still be in the network (cm_enter_timewait). As
 // with TCP's TIME-WAIT, the QP must not be used for another connection until they are gone, and the
-// owner is told then (TimewaitExit). The time is that of a local ACK timeout, which a packet and
-// its answer take at most.
+// owner is told then (TimewaitExit). It takes a local ACK timeout, the most for a packet and its
+// answer.
 func (id *ID) enterTimewait() {
 	id.removeRemote()
 	id.state = Timewait

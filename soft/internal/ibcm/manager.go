@@ -16,8 +16,8 @@ type Transport interface {
 	// SendMAD sends a datagram from QP 1 to QP 1 of the device with address dst, with a traffic
 	// class. It is called without locks, and may call Receive.
 	SendMAD(gidIndex int, dst netip.Addr, tos uint8, mad []byte) error
-	// Acknowledge sends what the QP owes its peer, which takes what is not acknowledged for lost
-	// when it learns that the connection has ended. It is called without locks.
+	// Acknowledge sends the acknowledgement that the QP owes its peer, which takes unacknowledged
+	// requests for lost when it learns that the connection has ended. It is called without locks.
 	Acknowledge(qp uint32)
 	// GIDIndex returns the index of the GID for a local address, or -1.
 	GIDIndex(addr netip.Addr) int
@@ -209,10 +209,10 @@ func duration(t uint8) time.Duration {
 	return time.Millisecond << max(int(t&31)-8, 0)
 }
 
-// ackTimeout returns the local ACK timeout in InfiniBand's coding (cm_ack_timeout). It is to be
-// twice the lifetime of a packet, there and back, and the delay of the peer's device (IBA,
-// 12.7.34). As the times are exponents, adding one doubles, and the sum of two is about the larger
-// one, or the next if the other is close.
+// ackTimeout returns the local ACK timeout in InfiniBand's coding (cm_ack_timeout): twice the
+// lifetime of a packet, there and back, and the delay of the peer's device (IBA, 12.7.34). As the
+// times are exponents, adding one doubles, and the sum of two is about the larger one, or the next
+// if the other is close.
 func ackTimeout(ackDelay, lifetime uint8) uint8 {
 	timeout := lifetime + 1
 	switch {

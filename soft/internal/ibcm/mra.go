@@ -23,8 +23,8 @@ func (id *ID) Delay(timeout uint8) error {
 	return nil
 }
 
-// maxServiceTime is the longest time that a peer can ask for: that of rdma_cm, 65 s
-// (CMA_CM_MRA_SETTING). The field reaches to 2.4 hours, for which a dial would hang.
+// maxServiceTime is the longest time that a peer can ask for, rdma_cm's 65 s (CMA_CM_MRA_SETTING).
+// The field reaches to 2.4 hours, for which a dial would hang.
 const maxServiceTime = 24
 
 func (id *ID) mra(answers roce.Answered) *roce.MRA {

@@ -7,8 +7,8 @@ import (
 )
 
 // QPAttr returns the attributes with which the connection's QP moves to a state, INIT, RTR or RTS.
-// It fails with EINVAL (ib_cm_init_qp_attr). RTR needs what is known of the peer, its QP and first
-// PSN, so the active side can leave INIT only after the REP; RTS needs this side's first PSN.
+// It fails with EINVAL (ib_cm_init_qp_attr). RTR needs the peer's QP and first PSN, so the active
+// side can leave INIT only after the REP; RTS needs this side's first PSN.
 func (id *ID) QPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	requested := id.state == RequestSent || id.state == MRARequestRcvd
 	if !requested && (id.state < RequestRcvd || id.state > Established) {

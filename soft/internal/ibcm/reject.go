@@ -22,8 +22,8 @@ func (id *ID) reject(reason roce.RejectReason, info, privateData []byte) error {
 	if len(privateData) > roce.REJPrivateData {
 		return syscall.EINVAL
 	}
-	// Message names what is answered, and with it which communication IDs the peer knows: of this
-	// side none before a REP or an MRA has told it (cm_format_rej).
+	// Message names the answered message, and with it the communication IDs that the peer knows:
+	// none of this side before a REP or an MRA has told it (cm_format_rej).
 	m := &roce.REJ{LocalCommID: id.local, RemoteCommID: id.remote, Message: roce.AnswersOther, Reason: reason, Info: info, PrivateData: privateData}
 	switch id.state {
 	case RequestRcvd:

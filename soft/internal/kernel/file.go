@@ -86,8 +86,8 @@ func (f *file) removeEventFile(e *eventFile) {
 	delete(d.async, e)
 }
 
-// asyncFile returns the file for asynchronous events of an object: that of an attribute, or the
-// file's default (ib_uverbs_get_async_event).
+// asyncFile returns the file for asynchronous events of an object: an attribute's, or the file's
+// default (ib_uverbs_get_async_event).
 func (f *file) asyncFile(c *call, attr uint16) (*eventFile, syscall.Errno) {
 	if c.attr(attr) != nil {
 		return f.eventFileAt(int(c.handle(attr)), asyncEventSize)

@@ -227,8 +227,8 @@ func queryQP(c command, req abi.IbUverbsQueryQp) syscall.Errno {
 	})
 }
 
-// postSend is the write command POST_SEND: a doorbell. As rxe, it ignores work requests in the
-// command, because those of a user's QP are in its queue.
+// postSend is the doorbell (POST_SEND). As rxe, it ignores work requests in the command, because a
+// user's QP has them in its queue.
 func postSend(c command) syscall.Errno {
 	var req abi.IbUverbsPostSend
 	copy(mmap.Bytes(&req), c.request)

@@ -47,7 +47,7 @@ var deviceMethods = map[methodID]method{
 	}},
 }
 
-// compVectors returns the number of completion vectors: that of processors, as rxe's.
+// compVectors returns the number of completion vectors, as many as processors, as rxe's.
 func compVectors() uint32 { return uint32(runtime.NumCPU()) }
 
 func getContext(c *call) syscall.Errno {

@@ -6,7 +6,7 @@
 //	           ◄─GET_EVENT─ queue ◄── events
 //
 // A [Manager] is what the kernel is for one machine: it knows the devices, and the ports that
-// are in use. One lock, that of its ibcm.Manager, guards everything.
+// are in use. The lock of its ibcm.Manager guards everything.
 //
 // # Differences from the kernel
 //

@@ -49,7 +49,7 @@ type route struct {
 	path     *ibcm.Path // nil before the route is resolved
 }
 
-// options are those of SET_OPTION.
+// options are set by SET_OPTION.
 type options struct {
 	tos, ackTimeout option[uint8]
 	afOnly          option[bool]

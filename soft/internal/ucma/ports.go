@@ -99,8 +99,8 @@ func (i *id) useAnyPort() syscall.Errno {
 	return syscall.EADDRNOTAVAIL
 }
 
-// isUnique reports whether the ID's addresses differ from those of all IDs that are bound to a
-// port (cma_port_is_unique).
+// isUnique reports whether the ID's addresses differ from the addresses of all IDs that are bound
+// to a port (cma_port_is_unique).
 func (i *id) isUnique(list *bindList) bool {
 	return !slices.ContainsFunc(list.owners, func(other *id) bool {
 		a, b := i.dst.port, other.dst.port

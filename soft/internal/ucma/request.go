@@ -66,7 +66,7 @@ func (d *Device) handleRequest(cm *ibcm.ID, e *ibcm.Event) error {
 	return nil
 }
 
-// isHost reports whether an address can be that of a peer (validate_ipv4_net_dev).
+// isHost reports whether a peer can have an address (validate_ipv4_net_dev).
 func isHost(a netip.Addr) bool {
 	return !a.IsMulticast() && !a.IsUnspecified() && (!a.Is4() || a.As4()[0] != 0 && a != netip.AddrFrom4([4]byte{255, 255, 255, 255}))
 }
