@@ -49,7 +49,9 @@ func (q *requester) complete(p *packet) {
 			continue
 		}
 		if !p.PSN.Before(q.comp.psn) {
-			q.answer(r, p)
+			if status := q.answer(r, p); status != verbs.WCSuccess {
+				q.failHead(status)
+			}
 		}
 		return
 	}
@@ -70,46 +72,41 @@ func (q *requester) completeDone() {
 	}
 }
 
-// answer processes a response to the oldest request.
-func (q *requester) answer(r *request, p *packet) {
+// answer processes a response to the oldest request. It returns the status of a request that fails.
+func (q *requester) answer(r *request, p *packet) verbs.WCStatus {
 	if p.Opcode == roce.RCAcknowledge {
-		q.acknowledge(r, p)
-		return
+		return q.acknowledge(r, p)
 	}
 	// Responses with data have an AETH too, which has to be positive: refusals come in ACKNOWLEDGE
 	// packets (check_ack).
 	if p.AETH.Syndrome.Class() != roce.ClassACK && p.Opcode.Has(roce.HasAETH) {
-		q.failHead(verbs.WCBadRespErr)
-		return
+		return verbs.WCBadRespErr
 	}
 	switch r.info.kind {
 	case opRead:
-		q.readResponse(r, p)
+		return q.readResponse(r, p)
 	case opAtomic:
 		if p.Opcode != roce.RCAtomicAcknowledge {
-			q.failHead(verbs.WCBadRespErr)
-			return
+			return verbs.WCBadRespErr
 		}
 		// The value travels in network order and is stored in the machine's, as the peer's atomic
 		// worked on a number.
 		var orig [8]byte
 		binary.NativeEndian.PutUint64(orig[:], p.Orig)
 		if q.qp.copySGL(r.sges, &r.cursor, orig[:], true) != copyOK {
-			q.failHead(verbs.WCLocProtErr)
-			return
+			return verbs.WCLocProtErr
 		}
-		q.completeAnswered(r)
 	case opFlush, opAtomicWrite:
 		// These have no opcode of their own for the answer: an empty READ RESPONSE is it
 		// (send_read_response_ack).
 		if p.Opcode != roce.RCReadResponseOnly || len(p.Payload) > 0 {
-			q.failHead(verbs.WCBadRespErr)
-			return
+			return verbs.WCBadRespErr
 		}
-		q.completeAnswered(r)
 	default:
-		q.failHead(verbs.WCFatalErr)
+		return verbs.WCFatalErr
 	}
+	q.completeAnswered(r)
+	return verbs.WCSuccess
 }
 
 func (q *requester) completeAnswered(r *request) {
@@ -118,27 +115,25 @@ func (q *requester) completeAnswered(r *request) {
 }
 
 // readResponse takes a part of the answer to a READ.
-func (q *requester) readResponse(r *request, p *packet) {
+func (q *requester) readResponse(r *request, p *packet) verbs.WCStatus {
 	// Responses have consecutive PSNs, and the responder does not know which arrive: the requester
 	// asks again for everything from the gap on.
 	if p.PSN != q.comp.psn { // an earlier part is lost
 		q.retry(false)
-		return
+		return verbs.WCSuccess
 	}
 	if r.numParts == 0 {
-		return
+		return verbs.WCSuccess
 	}
 	end := r.parts[0]
 	n := min(end-r.got, uint32(q.qp.mtu))
 	// FIRST and MIDDLE are full packets, and LAST or ONLY stands where the request ends. Whether a
 	// FIRST or a MIDDLE comes is not checked: after a repetition either may.
 	if p.Opcode == roce.RCAtomicAcknowledge || len(p.Payload) != int(n) || p.Opcode.Has(roce.Ends) != (r.got+n == end) {
-		q.failHead(verbs.WCBadRespErr)
-		return
+		return verbs.WCBadRespErr
 	}
 	if n > 0 && q.qp.copySGL(r.sges, &r.cursor, p.Payload, true) != copyOK {
-		q.failHead(verbs.WCLocProtErr)
-		return
+		return verbs.WCLocProtErr
 	}
 	r.got += n
 	if r.got == end {
@@ -148,15 +143,16 @@ func (q *requester) readResponse(r *request, p *packet) {
 	}
 	if r.got == r.length {
 		q.completeAnswered(r)
-		return
+	} else {
+		q.progress(p.PSN.Add(1))
 	}
-	q.progress(p.PSN.Add(1))
+	return verbs.WCSuccess
 }
 
 // acknowledge processes an ACK or a NAK within the oldest request (IBA, 9.7.5.2 has the codes,
 // 9.9.2 what they mean for the requester). A NAK acknowledges the packets before its PSN. RNR and
 // sequence NAKs lead to a repetition, each with its own count of retries; all others end the QP.
-func (q *requester) acknowledge(r *request, p *packet) {
+func (q *requester) acknowledge(r *request, p *packet) verbs.WCStatus {
 	s := p.AETH.Syndrome
 	data := r.info.kind == opRead || r.info.kind == opAtomic
 	switch s.Class() {
@@ -191,15 +187,16 @@ func (q *requester) acknowledge(r *request, p *packet) {
 		// The rest are errors of the request, which the responder has not executed: repeating it
 		// would not help, and the peer's QP has ended as well.
 		case roce.NAKInvalid:
-			q.failHead(verbs.WCRemInvReqErr)
+			return verbs.WCRemInvReqErr
 		case roce.NAKRemoteAccess:
-			q.failHead(verbs.WCRemAccessErr)
+			return verbs.WCRemAccessErr
 		default:
-			q.failHead(verbs.WCRemOpErr)
+			return verbs.WCRemOpErr
 		}
 	default:
-		q.failHead(verbs.WCBadRespErr)
+		return verbs.WCBadRespErr
 	}
+	return verbs.WCSuccess
 }
 
 // progress marks the packets before psn as acknowledged. The retry counts begin anew
