@@ -165,45 +165,15 @@ func (d *Device) makeEngine(o *Options) (err error) {
 		if o.Network != nil {
 			return errors.New("a device on a network needs addresses")
 		}
-		var ports *openedNetwork
-		if cfg.Addrs, ports, err = d.openAll(cfg.Network, cfg.Port); err != nil {
+		if cfg.Addrs, err = hostAddrs(); err != nil {
 			return err
 		}
-		defer ports.close()
-		cfg.Network = ports
+		cfg.Unusable = func(addr netip.Addr, err error) {
+			d.log.Warn("address left out", "device", d.node.Name, "address", addr, "err", err)
+		}
 	}
 	d.engine, err = engine.New(cfg)
 	return err
-}
-
-// openAll opens ports on the machine's addresses. It leaves out addresses that cannot be used
-// yet: a new IPv6 address must be verified to be unique first.
-func (d *Device) openAll(n Network, port uint16) (usable []netip.Addr, opened *openedNetwork, err error) {
-	all, err := hostAddrs()
-	if err != nil {
-		return nil, nil, err
-	}
-	opened = &openedNetwork{n, map[netip.AddrPort]Port{}}
-	var unusable error
-	for _, addr := range all {
-		at := netip.AddrPortFrom(addr, port)
-		p, err := n.Open(at)
-		switch {
-		case err == nil:
-			opened.ports[at] = p
-			usable = append(usable, addr)
-		case errors.Is(err, syscall.EADDRNOTAVAIL):
-			d.log.Warn("address left out", "device", d.node.Name, "address", addr, "err", err)
-			unusable = err
-		default:
-			opened.close()
-			return nil, nil, err
-		}
-	}
-	if len(usable) == 0 {
-		return nil, nil, errors.Join(errors.New("this machine has no usable address"), unusable)
-	}
-	return usable, opened, nil
 }
 
 // Name returns the device's name, as in uverbs.Device.
@@ -226,7 +196,7 @@ func (d *Device) Stats() map[string]uint64 {
 	for _, c := range d.engine.Counters() {
 		values[c.Name] = c.Value
 	}
-	values["listen_drops"] = d.cm.ListenDrops()
+	values["listen_drops"] = d.cm.NoRoom()
 	return values
 }
 

@@ -62,24 +62,3 @@ func (n *watchedNetwork) Open(addr netip.AddrPort) (Port, error) {
 	}
 	return p, err
 }
-
-// openedNetwork is a network with ports that have been opened already.
-type openedNetwork struct {
-	Network
-	ports map[netip.AddrPort]Port
-}
-
-// Open implements [Network].
-func (n *openedNetwork) Open(addr netip.AddrPort) (Port, error) {
-	if p := n.ports[addr]; p != nil {
-		delete(n.ports, addr)
-		return p, nil
-	}
-	return n.Network.Open(addr)
-}
-
-func (n *openedNetwork) close() {
-	for _, p := range n.ports {
-		p.Close()
-	}
-}

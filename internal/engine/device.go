@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -67,8 +68,12 @@ type Config struct {
 	// and the network has a port for it, a link-local address made of NodeGUID follows. A device
 	// with NodeGUID and MTU may have none before SetGID.
 	Addrs []netip.Addr
-	Port  uint16    // UDP port; 0 selects 4791
-	MTU   verbs.MTU // active MTU; 0 selects the largest that all ports carry
+	// Unusable, if not nil, is called for addresses that cannot be used yet (EADDRNOTAVAIL): a new
+	// IPv6 address must be verified to be unique first. The device does without them.
+	Unusable func(addr netip.Addr, err error)
+
+	Port uint16    // UDP port; 0 selects 4791
+	MTU  verbs.MTU // active MTU; 0 selects the largest that all ports carry
 	// LIDs makes it an InfiniBand device. Addresses in this prefix stand for LIDs: packets between
 	// them have no GRH, others have one in place of the IP header.
 	LIDs netip.Prefix
@@ -89,11 +94,19 @@ func New(cfg Config) (*Device, error) {
 	d.cfg.SysImageGUID = cmp.Or(cfg.SysImageGUID, d.cfg.NodeGUID)
 	d.batches.New = func() any { return newBatch() }
 	d.packets.New = func() any { return new(packet) }
+	var unusable error
 	for _, a := range cfg.Addrs {
-		if err := d.open(a); err != nil {
+		err := d.open(a)
+		if cfg.Unusable != nil && errors.Is(err, syscall.EADDRNOTAVAIL) {
+			cfg.Unusable(a, err)
+			unusable = err
+		} else if err != nil {
 			d.gids.close()
 			return nil, fmt.Errorf("device %s: %w", cfg.Name, err)
 		}
+	}
+	if len(d.gids.all()) == 0 && !later {
+		return nil, fmt.Errorf("device %s: %w", cfg.Name, errors.Join(errors.New("this machine has no usable address"), unusable))
 	}
 	if ll := linkLocal(d.cfg.NodeGUID); d.gids.of(ll) == nil && slices.ContainsFunc(cfg.Addrs, func(a netip.Addr) bool { return !a.Unmap().Is4() }) {
 		d.open(ll) // not all networks have it

@@ -37,7 +37,7 @@ func (i *id) connect(p *abi.RdmaUcmConnParam, ece abi.RdmaUcmEce) syscall.Errno 
 	i.qpNum, i.srq = p.QpNum&0xffffff, p.Srq != 0
 	data := roce.CMAHeader{Port: i.src.port, Src: i.src.addr, Dst: i.dst.addr}
 	private := append(data.Append(nil), p.PrivateData[:p.PrivateDataLen]...)
-	cm := i.device.cm.NewID(handleEvent, i)
+	cm := i.device.NewID(handleEvent, i)
 	service := roce.ServiceID(i.serviceID(i.dst.port))
 	var err error
 	if i.datagram() {

@@ -58,7 +58,7 @@ func (i *id) listen() syscall.Errno {
 }
 
 func (i *id) listenOn(d *Device) {
-	i.listens = append(i.listens, deviceListener{d, d.cm.Listen(i.serviceID(i.src.port), d.handleRequest)})
+	i.listens = append(i.listens, deviceListener{d, d.Listen(i.serviceID(i.src.port), d.handleRequest)})
 }
 
 func (i *id) stopListeningOn(d *Device) {

@@ -51,17 +51,17 @@ type Transport interface {
 
 // Device is a device of a manager.
 type Device struct {
+	*ibcm.Device
 	m         *Manager
 	transport Transport
 	index     int
 	guid      verbs.GUID
-	cm        *ibcm.Device
 }
 
 // AddDevice adds a device. index is the one that commands return. The caller passes the
-// management datagrams that the device receives to [Device.Receive].
+// management datagrams that the device receives to [ibcm.Device.Receive].
 func (m *Manager) AddDevice(t Transport, index int) *Device {
-	d := &Device{m: m, transport: t, index: index, guid: t.Attr().NodeGUID, cm: m.cm.AddDevice(t)}
+	d := &Device{m: m, transport: t, index: index, guid: t.Attr().NodeGUID, Device: m.cm.AddDevice(t)}
 	m.lock()
 	defer m.unlock()
 	m.devices = append(m.devices, d)
@@ -71,16 +71,6 @@ func (m *Manager) AddDevice(t Transport, index int) *Device {
 	}
 	return d
 }
-
-// Receive handles a management datagram that QP 1 of the device has received.
-func (d *Device) Receive(from ibcm.Source, mad []byte) { d.cm.Receive(from, mad) }
-
-// ListenDrops returns how many connection requests were dropped because their listener's backlog
-// was full.
-func (d *Device) ListenDrops() uint64 { return d.cm.NoRoom() }
-
-// Refused handles the report that a host has refused a datagram, see [ibcm.Device.Refused].
-func (d *Device) Refused(dst netip.Addr, mad []byte) { d.cm.Refused(dst, mad) }
 
 // Remove removes the device: its IDs get DEVICE_REMOVAL and are closed (cma_remove_one). When
 // it has returned, the device's transport is not used any more. It may be called again.
@@ -99,7 +89,7 @@ func (d *Device) Remove() {
 		}
 	}
 	m.unlock()
-	d.cm.Remove()
+	d.Device.Remove()
 }
 
 // deviceOf returns the device with a local address, or nil.
