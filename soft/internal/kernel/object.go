@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/engine"
 )
 
 // object is an object of a file that commands name by its handle. Except value, its fields are
@@ -281,4 +282,34 @@ var destroyMethods = map[methodID]method{
 	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY}: destroyMethod(abi.UVERBS_OBJECT_MR, abi.UVERBS_ATTR_DESTROY_MR_HANDLE, 0, nil),
 	{abi.UVERBS_OBJECT_MW, abi.UVERBS_METHOD_MW_DESTROY}: destroyMethod(abi.UVERBS_OBJECT_MW, abi.UVERBS_ATTR_DESTROY_MW_HANDLE, 0, nil),
 	{abi.UVERBS_OBJECT_AH, abi.UVERBS_METHOD_AH_DESTROY}: destroyMethod(abi.UVERBS_OBJECT_AH, abi.UVERBS_ATTR_DESTROY_AH_HANDLE, 0, nil),
+}
+
+const pageSize = 4096
+
+// offer offers the memory of a queue for a mapping, until it has been mapped or the object is
+// destroyed (rxe_create_mmap_info).
+func (f *file) offer(o *object, r *engine.Ring) abi.Mminfo {
+	mem := r.Bytes()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	info := abi.Mminfo{Offset: uint64(f.nextOffset), Size: uint32(len(mem))}
+	f.mappings[f.nextOffset] = mem
+	o.mappings = append(o.mappings, f.nextOffset)
+	f.nextOffset += (int64(len(mem)) + pageSize - 1) &^ (pageSize - 1)
+	return info
+}
+
+// Mmap implements [host.File] (rxe_mmap).
+func (f *file) Mmap(offset int64, length int) ([]byte, syscall.Errno) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if errno := f.usable(); errno != 0 {
+		return nil, errno
+	}
+	mem, ok := f.mappings[offset]
+	if !ok || length <= 0 || length > len(mem) {
+		return nil, syscall.EINVAL
+	}
+	delete(f.mappings, offset)
+	return mem[:length:length], 0
 }
