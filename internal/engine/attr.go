@@ -4,7 +4,6 @@ import (
 	"math"
 	"net/netip"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
@@ -84,14 +83,6 @@ func (d *Device) GIDIndex(addr netip.Addr) int {
 		return p.index
 	}
 	return -1
-}
-
-// PKey returns entry i of the P_Key table, which has one entry. It fails with EINVAL.
-func (d *Device) PKey(i int) (uint16, error) {
-	if i != 0 {
-		return 0, syscall.EINVAL
-	}
-	return roce.DefaultPKey, nil
 }
 
 // checkPKey checks the partition of a packet. The bit of full membership is not compared,

@@ -41,12 +41,6 @@ func TestAttributes(t *testing.T) {
 	if _, ok := n.dev.GID(3); ok {
 		t.Error("GID 3")
 	}
-	if k, err := n.dev.PKey(0); k != 0xffff || err != nil {
-		t.Error(k, err)
-	}
-	if _, err := n.dev.PKey(1); !errors.Is(err, syscall.EINVAL) {
-		t.Error(err)
-	}
 	for mtu, want := range map[int]verbs.MTU{1500: 3, 9000: 5, 1280: 3, 600: 2, 68: 1, 4096: 4, 65535: 5} {
 		net := newTestNetwork(1, faults{})
 		net.mtu = mtu

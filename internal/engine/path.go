@@ -2,7 +2,6 @@ package engine
 
 import (
 	"net/netip"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/goverbs/verbs"
@@ -55,11 +54,10 @@ func (d *Device) pathTo(p *port, dst netip.Addr, av verbs.AddressVector) (*path,
 
 // AH is an address handle.
 type AH struct {
-	dev *Device
-	pd  *PD
-	num uint32
-
-	path atomic.Pointer[path]
+	dev  *Device
+	pd   *PD
+	num  uint32
+	path *path
 }
 
 // CreateAH makes an address handle.
@@ -68,25 +66,12 @@ func (pd *PD) CreateAH(av verbs.AddressVector) (*AH, error) {
 	if err != nil {
 		return nil, err
 	}
-	ah := &AH{dev: pd.dev, pd: pd}
-	ah.path.Store(p)
+	ah := &AH{dev: pd.dev, pd: pd, path: p}
 	return hold(pd, ah, func() bool { return pd.dev.ahs.add(ah, &ah.num, 1, maxAH) })
 }
 
 // Num returns the number that work requests name the handle by (rxe's ah_num).
 func (ah *AH) Num() uint32 { return ah.num }
-
-// Query returns the address vector.
-func (ah *AH) Query() verbs.AddressVector { return ah.path.Load().av }
-
-// Modify changes the address vector.
-func (ah *AH) Modify(av verbs.AddressVector) error {
-	p, err := ah.dev.newPath(av)
-	if err == nil {
-		ah.path.Store(p)
-	}
-	return err
-}
 
 // Destroy ends the handle.
 func (ah *AH) Destroy() error {

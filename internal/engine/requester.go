@@ -382,7 +382,7 @@ func (q *requester) sendDatagram(r *request) bool {
 		Solicited: r.flags&uint32(verbs.SendSolicited) != 0,
 		DETH:      roce.DETH{QKey: r.ud.qkey, SrcQP: q.qp.num},
 	}
-	o := q.out.begin(ah.path.Load(), &h, int(r.length))
+	o := q.out.begin(ah.path, &h, int(r.length))
 	if !q.gather(r, o.payload) {
 		q.out.abort(&o)
 		q.failRequest(r, q.qp.localFault())
