@@ -48,51 +48,32 @@ func (qp *QP) AttachMulticast(gid verbs.GID) error {
 	g := &d.groups
 	g.changes.Lock()
 	defer g.changes.Unlock()
-	first, err := g.room(group, qp)
+	first, err := g.add(group, qp)
 	if err != nil {
 		return err
 	}
-	if first {
-		if err := d.join(group); err != nil {
-			return syscall.EINVAL
-		}
-	}
-	if !g.add(group, qp) {
-		if first {
-			d.leave(group)
-		}
+	if first && d.join(group) != nil {
+		g.remove(group, qp)
 		return syscall.EINVAL
 	}
 	return nil
 }
 
-// room returns an error if a QP that is not a member of a group cannot be added, and whether it
-// would be the first member. The caller holds changes.
-func (g *groups) room(group netip.Addr, qp *QP) (first bool, err error) {
+// add adds a member unless it is one already, and reports whether it is the first one. The caller
+// holds changes.
+func (g *groups) add(group netip.Addr, qp *QP) (first bool, err error) {
+	qp.mu.Lock()
+	defer qp.mu.Unlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	list := g.members[group]
 	switch {
+	case qp.ended:
+		return false, syscall.EINVAL
 	case slices.Contains(list, qp):
 		return false, nil
 	case len(list) == 0 && len(g.members) >= maxMcastGroup, len(list) >= maxGroupQPs, g.attached >= maxAttached:
 		return false, syscall.ENOMEM
-	}
-	return len(list) == 0, nil
-}
-
-// add adds a member unless it is one already. It reports false if the QP has been destroyed.
-func (g *groups) add(group netip.Addr, qp *QP) bool {
-	qp.mu.Lock()
-	defer qp.mu.Unlock()
-	if qp.ended {
-		return false
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	list := g.members[group]
-	if slices.Contains(list, qp) {
-		return true
 	}
 	if g.members == nil {
 		g.members = make(map[netip.Addr][]*QP)
@@ -100,7 +81,7 @@ func (g *groups) add(group netip.Addr, qp *QP) bool {
 	g.members[group] = append(slices.Clone(list), qp) // lists that are in use do not change
 	g.attached++
 	qp.groups++
-	return true
+	return len(list) == 0, nil
 }
 
 // DetachMulticast removes the QP from the group. It fails with EINVAL if the QP is not attached.
