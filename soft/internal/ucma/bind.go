@@ -118,14 +118,10 @@ func (m *Manager) differ(a, b *sockaddr) bool {
 	return !m.isAny(a) && !m.isAny(b) && !a.equalAddr(b)
 }
 
-func (f *File) bind(in *abi.RdmaUcmBind) syscall.Errno {
+func (c *context) bind(in *abi.RdmaUcmBind, _ int) syscall.Errno {
 	addr, ok := decodeAddr(mmap.Bytes(&in.Addr))
 	if in.Reserved != 0 || !ok || int(in.AddrSize) != addr.size() {
 		return syscall.EINVAL
-	}
-	c, errno := f.context(in.Id)
-	if errno != 0 {
-		return errno
 	}
 	return c.id.bind(addr, c.id.dst)
 }

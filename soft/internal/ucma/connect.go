@@ -18,13 +18,9 @@ const (
 )
 
 // connect is CONNECT. Programs that are older than ECE send a structure without it.
-func (f *File) connect(cmd *abi.RdmaUcmConnect) syscall.Errno {
+func (c *context) connect(cmd *abi.RdmaUcmConnect, _ int) syscall.Errno {
 	if cmd.ConnParam.Valid == 0 {
 		return syscall.EINVAL
-	}
-	c, errno := f.boundContext(cmd.Id)
-	if errno != 0 {
-		return errno
 	}
 	return c.id.connect(&cmd.ConnParam, cmd.Ece)
 }
@@ -60,15 +56,12 @@ func (i *id) connect(p *abi.RdmaUcmConnParam, ece abi.RdmaUcmEce) syscall.Errno 
 	return 0
 }
 
-func (f *File) accept(cmd *abi.RdmaUcmAccept) syscall.Errno {
-	c, errno := f.boundContext(cmd.Id)
-	if errno != 0 {
-		return errno
-	}
+func (c *context) accept(cmd *abi.RdmaUcmAccept, _ int) syscall.Errno {
 	if cmd.ConnParam.Valid == 0 {
 		return c.id.accept(nil, cmd.Ece)
 	}
-	if errno = c.id.accept(&cmd.ConnParam, cmd.Ece); errno == 0 {
+	errno := c.id.accept(&cmd.ConnParam, cmd.Ece)
+	if errno == 0 {
 		c.uid = cmd.Uid
 	}
 	return errno
@@ -119,7 +112,7 @@ func (i *id) answer(status roce.SIDRStatus, data []byte) error {
 // defaultQKey is the Q_Key of datagrams (RDMA_UDP_QKEY).
 const defaultQKey = 0x01234567
 
-func (f *File) reject(in *abi.RdmaUcmReject) syscall.Errno {
+func (c *context) reject(in *abi.RdmaUcmReject, _ int) syscall.Errno {
 	reason := roce.RejectReason(in.Reason)
 	switch reason {
 	case 0:
@@ -127,10 +120,6 @@ func (f *File) reject(in *abi.RdmaUcmReject) syscall.Errno {
 	case roce.RejConsumerDefined, roce.RejVendorOption:
 	default:
 		return syscall.EINVAL
-	}
-	c, errno := f.boundContext(in.Id)
-	if errno != 0 {
-		return errno
 	}
 	return errnoOf(c.id.reject(reason, in.PrivateData[:in.PrivateDataLen]))
 }
@@ -148,11 +137,8 @@ func (i *id) reject(reason roce.RejectReason, data []byte) error {
 
 // disconnect is DISCONNECT. It does not fail if there is nothing to disconnect
 // (rdma_disconnect).
-func (f *File) disconnect(in *abi.RdmaUcmDisconnect) syscall.Errno {
-	c, errno := f.boundContext(in.Id)
+func (c *context) disconnect(*abi.RdmaUcmDisconnect, int) syscall.Errno {
 	switch {
-	case errno != 0:
-		return errno
 	case c.id.cm == nil && len(c.id.listens) == 0:
 		return syscall.EINVAL
 	case c.id.cm != nil:
@@ -162,12 +148,8 @@ func (f *File) disconnect(in *abi.RdmaUcmDisconnect) syscall.Errno {
 }
 
 // notify is NOTIFY (rdma_notify).
-func (f *File) notify(in *abi.RdmaUcmNotify) syscall.Errno {
-	c, errno := f.context(in.Id)
-	switch {
-	case errno != 0:
-		return errno
-	case c.id.device == nil || c.id.cm == nil || verbs.AsyncEventType(in.Event) != verbs.EventCommEst:
+func (c *context) notify(in *abi.RdmaUcmNotify, _ int) syscall.Errno {
+	if c.id.device == nil || c.id.cm == nil || verbs.AsyncEventType(in.Event) != verbs.EventCommEst {
 		return syscall.EINVAL
 	}
 	return errnoOf(c.id.cm.CommEstablished())
@@ -231,14 +213,10 @@ func (i *id) resolvedQP(ev *event, a *roce.SIDRREP) {
 	ev.av = i.path.AddressVector(i.sgidIndex())
 }
 
-func (f *File) initQPAttr(in *abi.RdmaUcmInitQpAttr, out int) syscall.Errno {
+func (c *context) initQPAttr(in *abi.RdmaUcmInitQpAttr, out int) syscall.Errno {
 	state := verbs.QPState(in.QpState)
 	if state > verbs.StateErr {
 		return syscall.EINVAL
-	}
-	c, errno := f.boundContext(in.Id)
-	if errno != 0 {
-		return errno
 	}
 	a, mask, err := c.id.qpAttr(state)
 	if err != nil {

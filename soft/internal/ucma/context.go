@@ -43,16 +43,6 @@ func (f *File) context(num uint32) (*context, syscall.Errno) {
 	return c, 0
 }
 
-// boundContext returns the context with a number, if its ID is bound to a device
-// (ucma_get_ctx_dev).
-func (f *File) boundContext(num uint32) (*context, syscall.Errno) {
-	c, errno := f.context(num)
-	if errno == 0 && c.id.device == nil {
-		return nil, syscall.EINVAL
-	}
-	return c, errno
-}
-
 // handle queues an event of the context's ID (ucma_event_handler).
 func (c *context) handle(i *id, e *event) error {
 	// Before the program has accepted a connection it does not know the ID. Accepting it

@@ -64,43 +64,59 @@ type command func(f *File, in []byte, out int) syscall.Errno
 // commands has the RDMA_USER_CM_CMD that package cm uses. Others fail with ENOSYS, as those do that
 // the kernel does not implement.
 var commands = [...]command{
-	abi.RDMA_USER_CM_CMD_CREATE_ID:     answered[abi.RdmaUcmCreateIdResp]((*File).createID),
-	abi.RDMA_USER_CM_CMD_DESTROY_ID:    answered[abi.RdmaUcmDestroyIdResp]((*File).destroyID),
-	abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE: plain((*File).resolveRoute),
-	abi.RDMA_USER_CM_CMD_CONNECT:       plain((*File).connect),
-	abi.RDMA_USER_CM_CMD_LISTEN:        plain((*File).listen),
-	abi.RDMA_USER_CM_CMD_ACCEPT:        plain((*File).accept),
-	abi.RDMA_USER_CM_CMD_REJECT:        plain((*File).reject),
-	abi.RDMA_USER_CM_CMD_DISCONNECT:    plain((*File).disconnect),
-	abi.RDMA_USER_CM_CMD_INIT_QP_ATTR:  answered[abi.IbUverbsQpAttr]((*File).initQPAttr),
-	abi.RDMA_USER_CM_CMD_GET_EVENT:     queried((*File).getEvent),
-	abi.RDMA_USER_CM_CMD_SET_OPTION:    plain((*File).setOption),
-	abi.RDMA_USER_CM_CMD_NOTIFY:        plain((*File).notify),
-	abi.RDMA_USER_CM_CMD_LEAVE_MCAST:   answered[abi.RdmaUcmDestroyIdResp]((*File).leave),
-	abi.RDMA_USER_CM_CMD_MIGRATE_ID:    queried((*File).migrate),
-	abi.RDMA_USER_CM_CMD_QUERY:         queried((*File).query),
-	abi.RDMA_USER_CM_CMD_BIND:          plain((*File).bind),
-	abi.RDMA_USER_CM_CMD_RESOLVE_ADDR:  plain((*File).resolveAddr),
-	abi.RDMA_USER_CM_CMD_JOIN_MCAST:    answered[abi.RdmaUcmCreateIdResp]((*File).join),
+	abi.RDMA_USER_CM_CMD_CREATE_ID:     answered[abi.RdmaUcmCreateIdResp](plain((*File).createID)),
+	abi.RDMA_USER_CM_CMD_DESTROY_ID:    answered[abi.RdmaUcmDestroyIdResp](plain((*File).destroyID)),
+	abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE: onDevice(func(r *abi.RdmaUcmResolveRoute) uint32 { return r.Id }, (*context).resolveRoute),
+	abi.RDMA_USER_CM_CMD_CONNECT:       onDevice(func(r *abi.RdmaUcmConnect) uint32 { return r.Id }, (*context).connect),
+	abi.RDMA_USER_CM_CMD_LISTEN:        on(func(r *abi.RdmaUcmListen) uint32 { return r.Id }, (*context).listen),
+	abi.RDMA_USER_CM_CMD_ACCEPT:        onDevice(func(r *abi.RdmaUcmAccept) uint32 { return r.Id }, (*context).accept),
+	abi.RDMA_USER_CM_CMD_REJECT:        onDevice(func(r *abi.RdmaUcmReject) uint32 { return r.Id }, (*context).reject),
+	abi.RDMA_USER_CM_CMD_DISCONNECT:    onDevice(func(r *abi.RdmaUcmDisconnect) uint32 { return r.Id }, (*context).disconnect),
+	abi.RDMA_USER_CM_CMD_INIT_QP_ATTR:  answered[abi.IbUverbsQpAttr](onDevice(func(r *abi.RdmaUcmInitQpAttr) uint32 { return r.Id }, (*context).initQPAttr)),
+	abi.RDMA_USER_CM_CMD_GET_EVENT:     plain((*File).getEvent),
+	abi.RDMA_USER_CM_CMD_SET_OPTION:    on(func(r *abi.RdmaUcmSetOption) uint32 { return r.Id }, (*context).setOption),
+	abi.RDMA_USER_CM_CMD_NOTIFY:        on(func(r *abi.RdmaUcmNotify) uint32 { return r.Id }, (*context).notify),
+	abi.RDMA_USER_CM_CMD_LEAVE_MCAST:   answered[abi.RdmaUcmDestroyIdResp](plain((*File).leave)),
+	abi.RDMA_USER_CM_CMD_MIGRATE_ID:    plain((*File).migrate),
+	abi.RDMA_USER_CM_CMD_QUERY:         on(func(r *abi.RdmaUcmQuery) uint32 { return r.Id }, (*context).query),
+	abi.RDMA_USER_CM_CMD_BIND:          on(func(r *abi.RdmaUcmBind) uint32 { return r.Id }, (*context).bind),
+	abi.RDMA_USER_CM_CMD_RESOLVE_ADDR:  on(func(r *abi.RdmaUcmResolveAddr) uint32 { return r.Id }, (*context).resolveAddr),
+	abi.RDMA_USER_CM_CMD_JOIN_MCAST:    answered[abi.RdmaUcmCreateIdResp](onDevice(func(r *abi.RdmaUcmJoinMcast) uint32 { return r.Id }, (*context).join)),
 }
 
-// plain is a command without an answer.
-func plain[Req any](run func(*File, *Req) syscall.Errno) command {
-	return func(f *File, in []byte, _ int) syscall.Errno { return run(f, decode[Req](in)) }
-}
-
-// queried is a command that looks at the room for its answer itself.
-func queried[Req any](run func(*File, *Req, int) syscall.Errno) command {
+// plain is a command that looks for its ID itself, or has none.
+func plain[Req any](run func(*File, *Req, int) syscall.Errno) command {
 	return func(f *File, in []byte, out int) syscall.Errno { return run(f, decode[Req](in), out) }
 }
 
+// on is a command on the ID that id returns of the request (ucma_get_ctx).
+func on[Req any](id func(*Req) uint32, run func(*context, *Req, int) syscall.Errno) command {
+	return plain(func(f *File, in *Req, out int) syscall.Errno {
+		c, errno := f.context(id(in))
+		if errno != 0 {
+			return errno
+		}
+		return run(c, in, out)
+	})
+}
+
+// onDevice is a command on an ID that must be bound to a device (ucma_get_ctx_dev).
+func onDevice[Req any](id func(*Req) uint32, run func(*context, *Req, int) syscall.Errno) command {
+	return on(id, func(c *context, in *Req, out int) syscall.Errno {
+		if c.id.device == nil {
+			return syscall.EINVAL
+		}
+		return run(c, in, out)
+	})
+}
+
 // answered is a command with an answer of a fixed size.
-func answered[Resp, Req any](run func(*File, *Req, int) syscall.Errno) command {
+func answered[Resp any](run command) command {
 	return func(f *File, in []byte, out int) syscall.Errno {
 		if out < len(mmap.Bytes(new(Resp))) {
 			return syscall.ENOSPC
 		}
-		return run(f, decode[Req](in), out)
+		return run(f, in, out)
 	}
 }
 

@@ -33,7 +33,7 @@ func TestBadCommands(t *testing.T) {
 			{"no room for an answer", header(abi.RDMA_USER_CM_CMD_CREATE_ID, 0, 3), syscall.ENOSPC},
 			{"no room for an event", header(abi.RDMA_USER_CM_CMD_GET_EVENT, 0, 100), syscall.ENOSPC},
 			{"no port space", header(abi.RDMA_USER_CM_CMD_CREATE_ID, 0, 4), syscall.EINVAL},
-			{"short connect", header(abi.RDMA_USER_CM_CMD_CONNECT, 0, 0), syscall.EINVAL},
+			{"short connect", header(abi.RDMA_USER_CM_CMD_CONNECT, 0, 0), syscall.ENOENT},
 			{"short accept", header(abi.RDMA_USER_CM_CMD_ACCEPT, 0, 0), syscall.ENOENT},
 			{"no events", header(abi.RDMA_USER_CM_CMD_GET_EVENT, 0, 336), syscall.EAGAIN},
 		} {

@@ -11,11 +11,7 @@ import (
 // maxBacklog is the most connect requests that wait (net.rdma_ucm.max_backlog).
 const maxBacklog = 1024
 
-func (f *File) listen(in *abi.RdmaUcmListen) syscall.Errno {
-	c, errno := f.context(in.Id)
-	if errno != 0 {
-		return errno
-	}
+func (c *context) listen(in *abi.RdmaUcmListen, _ int) syscall.Errno {
 	c.backlog = int(in.Backlog)
 	if in.Backlog == 0 || in.Backlog > maxBacklog {
 		c.backlog = maxBacklog

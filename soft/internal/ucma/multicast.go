@@ -17,16 +17,13 @@ type group struct {
 	reported uint32 // events that have been read
 }
 
-func (f *File) join(in *abi.RdmaUcmJoinMcast, out int) syscall.Errno {
+func (c *context) join(in *abi.RdmaUcmJoinMcast, out int) syscall.Errno {
 	addr, ok := decodeAddr(mmap.Bytes(&in.Addr))
 	sendOnly := in.JoinFlags == abi.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
 	if !ok || int(in.AddrSize) != addr.size() || in.JoinFlags != abi.RDMA_MC_JOIN_FLAG_FULLMEMBER && !sendOnly {
 		return syscall.EINVAL
 	}
-	c, errno := f.boundContext(in.Id)
-	if errno != 0 {
-		return errno
-	}
+	f := c.file
 	ev, errno := c.id.join(&addr)
 	if errno != 0 {
 		return errno

@@ -15,13 +15,9 @@ import (
 // maxOption is the most bytes of an option (KMALLOC_MAX_SIZE).
 const maxOption = 4 << 20
 
-func (f *File) setOption(in *abi.RdmaUcmSetOption) syscall.Errno {
+func (c *context) setOption(in *abi.RdmaUcmSetOption, _ int) syscall.Errno {
 	if in.Optlen > maxOption {
 		return syscall.EINVAL
-	}
-	c, errno := f.context(in.Id)
-	if errno != 0 {
-		return errno
 	}
 	value := make([]byte, in.Optlen)
 	if errno := uapi.Access(in.Optval, len(value), func(mem []byte) { copy(value, mem) }); errno != 0 {

@@ -12,11 +12,7 @@ import (
 // the device's index.
 const addrWithoutIndex = 272
 
-func (f *File) query(in *abi.RdmaUcmQuery, out int) syscall.Errno {
-	c, errno := f.context(in.Id)
-	if errno != 0 {
-		return errno
-	}
+func (c *context) query(in *abi.RdmaUcmQuery, out int) syscall.Errno {
 	switch in.Option {
 	case abi.RDMA_USER_CM_QUERY_ADDR:
 		return c.id.queryAddr(in.Response, out)

@@ -11,15 +11,11 @@ import (
 	"github.com/goverbs/verbs/soft/internal/ibcm"
 )
 
-func (f *File) resolveAddr(in *abi.RdmaUcmResolveAddr) syscall.Errno {
+func (c *context) resolveAddr(in *abi.RdmaUcmResolveAddr, _ int) syscall.Errno {
 	src, _ := decodeAddr(mmap.Bytes(&in.SrcAddr))
 	dst, ok := decodeAddr(mmap.Bytes(&in.DstAddr))
 	if in.Reserved != 0 || in.SrcSize != 0 && int(in.SrcSize) != src.size() || !ok || int(in.DstSize) != dst.size() {
 		return syscall.EINVAL
-	}
-	c, errno := f.context(in.Id)
-	if errno != 0 {
-		return errno
 	}
 	return c.id.resolve(src, dst, time.Duration(in.TimeoutMs)*time.Millisecond)
 }
@@ -45,7 +41,8 @@ func (i *id) resolve(src, dst sockaddr, timeout time.Duration) (errno syscall.Er
 		return i.resolveLoopback()
 	}
 	i.state = addrQuery
-	query := i.query.start()
+	i.query.number++
+	query := i.query.number
 	source, err := i.findSource()
 	if i.state != addrQuery || i.query.number != query { // destroyed meanwhile
 		return 0
@@ -133,11 +130,6 @@ type query struct {
 	late   *time.Timer // of one that will fail
 }
 
-func (q *query) start() (number int) {
-	q.number++
-	return q.number
-}
-
 func (q *query) cancel() {
 	if q.late != nil {
 		q.late.Stop()
@@ -176,12 +168,8 @@ func (m *Manager) firstDevice() *Device {
 	return nil
 }
 
-func (f *File) resolveRoute(in *abi.RdmaUcmResolveRoute) syscall.Errno {
-	c, errno := f.boundContext(in.Id)
-	switch {
-	case errno != 0:
-		return errno
-	case in.TimeoutMs == 0:
+func (c *context) resolveRoute(in *abi.RdmaUcmResolveRoute, _ int) syscall.Errno {
+	if in.TimeoutMs == 0 {
 		return syscall.EINVAL
 	}
 	return c.id.resolveRoute()
