@@ -18,7 +18,7 @@ type Handler func(id *ID, e *Event) error
 // ErrNoRoom is returned by a handler that has no room for a connection request now.
 var ErrNoRoom = errors.New("no room for a connection request")
 
-// ID is one end of a connection, or of the resolution of a service ID (struct ib_cm_id).
+// ID is this side of a connection, or of the resolution of a service ID (struct ib_cm_id).
 type ID struct {
 	// Context is for the owner.
 	Context any

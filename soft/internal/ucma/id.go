@@ -23,7 +23,7 @@ const (
 	destroying // or destroyed
 )
 
-// id is one end of a connection, or a listener (struct rdma_id_private).
+// id is this side of a connection, or a listener (struct rdma_id_private).
 type id struct {
 	m       *Manager
 	space   uint16 // port space

@@ -2,6 +2,7 @@ package ucma
 
 import (
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
@@ -157,15 +158,11 @@ func (i *id) resolveLoopback() syscall.Errno {
 
 // firstDevice returns the first device whose port is active, or else the first one, or nil.
 func (m *Manager) firstDevice() *Device {
-	for _, d := range m.devices {
-		if d.transport.PortAttr().State == verbs.PortActive {
-			return d
-		}
+	if len(m.devices) == 0 {
+		return nil
 	}
-	if len(m.devices) > 0 {
-		return m.devices[0]
-	}
-	return nil
+	active := func(d *Device) bool { return d.transport.PortAttr().State == verbs.PortActive }
+	return m.devices[max(slices.IndexFunc(m.devices, active), 0)]
 }
 
 func (c *context) resolveRoute(in *abi.RdmaUcmResolveRoute, _ int) syscall.Errno {

@@ -1,6 +1,7 @@
 package ucma
 
 import (
+	"encoding/binary"
 	"errors"
 	"math/bits"
 	"net"
@@ -69,15 +70,12 @@ func nearest(dst netip.Addr, devices []netip.Addr) (best netip.Addr, err error) 
 }
 
 // commonBits returns the number of leading bits that two addresses have in common.
-func commonBits(a, b netip.Addr) (n int) {
+func commonBits(a, b netip.Addr) int {
 	x, y := a.As16(), b.As16()
-	for i := range x {
-		if x[i] != y[i] {
-			return n + bits.LeadingZeros8(x[i]^y[i])
-		}
-		n += 8
+	if high := binary.BigEndian.Uint64(x[:]) ^ binary.BigEndian.Uint64(y[:]); high != 0 {
+		return bits.LeadingZeros64(high)
 	}
-	return n
+	return 64 + bits.LeadingZeros64(binary.BigEndian.Uint64(x[8:])^binary.BigEndian.Uint64(y[8:]))
 }
 
 // errnoOf returns the errno of an error of a Router or of package ibcm, or 0 if there is none.
