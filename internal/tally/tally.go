@@ -41,7 +41,7 @@ func (t *Tally[C, S]) Remove(c C, last S) {
 	defer t.mu.Unlock()
 	if _, ok := t.open[c]; ok {
 		delete(t.open, c)
-		add(&t.closed, last, false)
+		add(reflect.ValueOf(&t.closed).Elem(), reflect.ValueOf(last), false)
 	}
 }
 
@@ -62,22 +62,18 @@ func (t *Tally[C, S]) Sum() (sum S, open int) {
 	conns := slices.Collect(maps.Keys(t.open))
 	t.mu.Unlock()
 	for _, c := range conns {
-		add(&sum, c.Stats(), true)
+		add(reflect.ValueOf(&sum).Elem(), reflect.ValueOf(c.Stats()), true)
 	}
 	return sum, len(conns)
 }
 
 // add adds the counters of s and, if state is set, the state of now. It goes by the types of the
 // fields, so that no field can be forgotten.
-func add[S any](sum *S, s S, state bool) {
-	addStruct(reflect.ValueOf(sum).Elem(), reflect.ValueOf(s), state)
-}
-
-func addStruct(sum, s reflect.Value, state bool) {
+func add(sum, s reflect.Value, state bool) {
 	for i := range s.NumField() {
 		switch to, v := sum.Field(i), s.Field(i); to.Kind() {
 		case reflect.Struct:
-			addStruct(to, v, state)
+			add(to, v, state)
 		case reflect.Uint64:
 			to.SetUint(to.Uint() + v.Uint())
 		case reflect.Int64: // time.Duration
