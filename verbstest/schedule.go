@@ -46,7 +46,7 @@ type schedule struct {
 	wake   time.Duration // when the timer fires, if it is not nil
 }
 
-// at schedules an event, after those of the same time. The caller holds n.mu.
+// at schedules an event, behind others of the same time. The caller holds n.mu.
 func (n *Network) at(at time.Duration, e event) {
 	e.at = at
 	s := &n.schedule

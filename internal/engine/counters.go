@@ -55,7 +55,7 @@ type Counter struct {
 	Value uint64
 }
 
-// Counters returns the counters of port 1, in rxe's order and by its names, and those of dropped
+// Counters returns the counters of port 1, in rxe's order and by its names, and counters of dropped
 // packets.
 func (d *Device) Counters() []Counter { return d.ModelCounters()[:portCounters] }
 

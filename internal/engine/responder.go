@@ -347,7 +347,7 @@ func (r *responder) execute(p *packet) fault {
 	return noFault
 }
 
-// hopLimit is the GRH's, as networks do not report that of received packets.
+// hopLimit is the GRH's: networks do not report the hop limit of received packets.
 const hopLimit = 64
 
 // receiveData copies the payload of a SEND, after the GRH if it is a datagram, so that the program

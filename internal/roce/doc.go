@@ -12,7 +12,7 @@
 //	err := p.Decode(data)
 //	_, ok := flow.VerifyUnknownID(data) // or flow.Verify(data, id)
 //
-// The numbers are those of the InfiniBand Architecture Specification, volume 1, with its
+// The numbers are from the InfiniBand Architecture Specification, volume 1, with its
 // annexes on RoCEv2 and on memory placement (FLUSH and ATOMIC WRITE). Where the Linux driver
 // rxe differs from it, this package does what rxe does, with a comment.
 package roce

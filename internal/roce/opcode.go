@@ -160,7 +160,7 @@ func init() {
 	}
 }
 
-// Known reports whether the package knows the opcode: those of RC, UC and UD, and CNP.
+// Known reports whether the package knows the opcode: of RC, UC or UD, or CNP.
 func (o Opcode) Known() bool { return opcodes[o].size != 0 }
 
 // Transport returns the transport service of the opcode.

@@ -1,5 +1,5 @@
-// Package tally sums the statistics of connections that belong together, such as those of a
-// listener, without work while they carry data.
+// Package tally sums the statistics of connections that belong together, such as a listener's,
+// without work while they carry data.
 package tally
 
 import (

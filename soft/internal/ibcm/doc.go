@@ -21,8 +21,8 @@
 // whether a DREQ arrives or not. And because each message may be lost, be repeated or come late,
 // most of the code is about messages that do not fit the state.
 //
-// The states and what leads from one to another are those of the standard (IBA, 12.9.7.1 for the
-// active and 12.9.7.2 for the passive side):
+// The states and transitions are the standard's (IBA, 12.9.7.1 for the active and 12.9.7.2 for the
+// passive side):
 //
 //	active    Idle ─ REQ ► RequestSent ─ ◄ REP ► ReplyRcvd ─ RTU ► Established
 //	passive   RequestRcvd ─ REP ► ReplySent ─ ◄ RTU ► Established
@@ -50,6 +50,6 @@
 //
 // A REP for a connection that this side has forgotten gets no answer, as from ib_cm
 // (cm_rep_handler), although the standard has a REJ with reason 6 for it (IBA, 12.6.7.2): the peer
-// learns of it after its last repetition. Programs must expect that of kernels, and what they are
-// tested with must not be kinder.
+// learns of it after its last repetition. Kernels do that to programs, and a test must not be
+// kinder.
 package ibcm

@@ -160,8 +160,8 @@ func (q *qp) detachAll() {
 	q.groups = nil
 }
 
-// modifyQP is the write command MODIFY_QP. It makes the checks of uverbs (modify_qp of uverbs_cmd.c);
-// the engine makes those of rxe.
+// modifyQP is the write command MODIFY_QP. It makes uverbs' checks (modify_qp of uverbs_cmd.c); the
+// engine makes rxe's.
 func modifyQP(c command, req abi.IbUverbsModifyQp) syscall.Errno {
 	const standard = 1<<21 - 1 // IB_QP_ATTR_STANDARD_BITS
 	if req.AttrMask&^standard != 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// deviceMethods are those of the device and its event files.
+// deviceMethods are methods of the device and its event files.
 var deviceMethods = map[methodID]method{
 	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_GET_CONTEXT}: {run: getContext, specs: withUHW(
 		spec{id: abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, kind: bytesOut, size: 4, optional: true},

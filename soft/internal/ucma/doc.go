@@ -1,6 +1,6 @@
-// Package ucma is the file /dev/infiniband/rdma_cm in user space: the commands and events of
-// the kernel's rdma_ucm and rdma_cm (drivers/infiniband/core/ucma.c, cma.c) for RoCE devices,
-// with the kernel's states and error numbers. Messages to peers are those of package ibcm.
+// Package ucma is the file /dev/infiniband/rdma_cm in user space: the commands and events of the
+// kernel's rdma_ucm and rdma_cm (drivers/infiniband/core/ucma.c, cma.c) for RoCE devices, with the
+// kernel's states and error numbers. Package ibcm exchanges the messages with peers.
 //
 //	package cm ──write──► [File] ──► IDs ──► ibcm ──► QP 1 of a [Device]
 //	           ◄─GET_EVENT─ queue ◄── events
@@ -19,6 +19,6 @@
 //   - A multicast group's packets are delivered by the network when a QP is attached to the
 //     group; joining only reports the address.
 //   - GET_EVENT never waits: the file is in non-blocking mode.
-//   - Of several commands for one purpose it has those that package cm uses. Addresses are those of
-//     IP, not of AF_IB.
+//   - Of several commands for one purpose it has the ones that package cm uses, with IP addresses
+//     only, not AF_IB.
 package ucma
