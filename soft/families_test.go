@@ -23,7 +23,7 @@ func TestBestGID(t *testing.T) {
 		for _, a := range addrs {
 			list = append(list, netip.MustParseAddr(a))
 		}
-		s := newSide(t, newDevice(t, soft.Options{Addrs: list}))
+		s := newEndpoint(t, newDevice(t, soft.Options{Addrs: list}))
 		gid, err := s.ctx.FindGID(1, netip.Addr{})
 		link := gid.GID.Addr().IsLinkLocalUnicast() // the device has another one, of its GUID
 		if err != nil || gid.GID.Addr().String() != want && !(want == "fe80::1" && link) {
@@ -38,7 +38,7 @@ func TestBestGID(t *testing.T) {
 // TestFamilies connects a QP with an IPv4 address to one with an IPv6 address.
 func TestFamilies(t *testing.T) {
 	d := newDevice(t, soft.Options{Addrs: []netip.Addr{netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("fd00::1")}})
-	s := newSide(t, d)
+	s := newEndpoint(t, d)
 	defer s.close(t)
 	remote := must(s.qp.AddrOn(must(s.ctx.FindGID(1, netip.MustParseAddr("fd00::1")))(t)))(t)
 	err := s.qp.Connect(must(s.qp.Addr(1))(t), remote, uverbs.ConnectOptions{})

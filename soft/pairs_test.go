@@ -103,10 +103,10 @@ func TestGroupOnce(t *testing.T) {
 		defer b.close(t)
 		to := must(b.datagrams.Addr(1))(t)
 		to.GID = group
-		ah := must(b.side.pd.CreateAH(to.PathFrom(must(b.datagrams.Addr(1))(t))))(t)
+		ah := must(b.endpoint.pd.CreateAH(to.PathFrom(must(b.datagrams.Addr(1))(t))))(t)
 		defer ah.Close()
 		for i := range 4 {
-			if _, err := a.datagrams.PostRecv(verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{a.side.mr.SGE(0, 100)}}); err != nil {
+			if _, err := a.datagrams.PostRecv(verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{a.endpoint.mr.SGE(0, 100)}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -114,11 +114,11 @@ func TestGroupOnce(t *testing.T) {
 			if _, err := b.datagrams.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("datagram"), To: ah.To(groupQPN, trafficQKey)}); err != nil {
 				t.Fatal(err)
 			}
-			if wc, err := a.side.cq.Next(within(t)); err != nil || wc.ID != i {
+			if wc, err := a.endpoint.cq.Next(within(t)); err != nil || wc.ID != i {
 				t.Errorf("datagram %d: %+v, %v", i, wc, err)
 			}
 			time.Sleep(20 * time.Millisecond)
-			if n := a.side.cq.Poll([]verbs.WC{{}}); n != 0 {
+			if n := a.endpoint.cq.Poll([]verbs.WC{{}}); n != 0 {
 				t.Errorf("datagram %d came twice", i)
 			}
 		}
@@ -154,14 +154,14 @@ type traffic struct {
 	device    *soft.Device
 	transport *cm.Transport
 	listener  *cm.Listener
-	side      *side
+	endpoint  *endpoint
 	datagrams *uverbs.QP
 	joined    atomic.Int32 // operations that have joined
 }
 
 func newTraffic(t *testing.T, d *soft.Device) *traffic {
 	t.Helper()
-	x := &traffic{device: d, transport: &cm.Transport{Host: d}, side: newSide(t, d)}
+	x := &traffic{device: d, transport: &cm.Transport{Host: d}, endpoint: newEndpoint(t, d)}
 	x.listener = must((&cm.ListenConfig{Transport: x.transport}).Listen(t.Context(), d.Addrs()[0].String()+":0"))(t)
 	x.datagrams = must(x.newUD())(t)
 	if err := x.datagrams.AttachMulticast(group, 0); err != nil {
@@ -181,7 +181,7 @@ func newTraffic(t *testing.T, d *soft.Device) *traffic {
 
 // open reports whether the device has not been closed.
 func (x *traffic) open() bool {
-	_, err := x.side.ctx.QueryDevice()
+	_, err := x.endpoint.ctx.QueryDevice()
 	return err == nil
 }
 
@@ -194,7 +194,7 @@ func (x *traffic) close(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		x.side.close(t)
+		x.endpoint.close(t)
 		if err := x.device.Close(); err != nil {
 			t.Error(err)
 		}
@@ -202,7 +202,7 @@ func (x *traffic) close(t *testing.T) {
 }
 
 func (x *traffic) newUD() (*uverbs.QP, error) {
-	q, err := x.side.pd.CreateQP(uverbs.QPOptions{Type: verbs.UD, SendCQ: x.side.cq, RecvCQ: x.side.cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64}})
+	q, err := x.endpoint.pd.CreateQP(uverbs.QPOptions{Type: verbs.UD, SendCQ: x.endpoint.cq, RecvCQ: x.endpoint.cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64}})
 	if err != nil {
 		return nil, err
 	}
@@ -220,11 +220,11 @@ func (x *traffic) flood(t *testing.T, to *traffic) (stop func()) {
 	qp := must(x.newUD())(t)
 	local := must(qp.Addr(1))(t)
 	remote := must(to.datagrams.Addr(1))(t)
-	one := must(x.side.pd.CreateAH(remote.PathFrom(local)))(t)
+	one := must(x.endpoint.pd.CreateAH(remote.PathFrom(local)))(t)
 	all := remote
 	all.GID = group
-	many := must(x.side.pd.CreateAH(all.PathFrom(local)))(t)
-	own := must(x.side.pd.CreateAH(local.PathFrom(local)))(t)
+	many := must(x.endpoint.pd.CreateAH(all.PathFrom(local)))(t)
+	own := must(x.endpoint.pd.CreateAH(local.PathFrom(local)))(t)
 	var ended atomic.Bool
 	var sending sync.WaitGroup
 	sending.Go(func() {
@@ -235,7 +235,7 @@ func (x *traffic) flood(t *testing.T, to *traffic) (stop func()) {
 				}
 			}
 			var wcs [16]verbs.WC
-			x.side.cq.Poll(wcs[:])
+			x.endpoint.cq.Poll(wcs[:])
 		}
 	})
 	return func() {
@@ -260,16 +260,16 @@ var operations = map[string]func(a, b *traffic) error{
 		return ctx.Close()
 	},
 	"region": func(a, b *traffic) error {
-		return closed(a.side.pd.AllocMR(4096, verbs.AccessAll, uverbs.MROptions{}))
+		return closed(a.endpoint.pd.AllocMR(4096, verbs.AccessAll, uverbs.MROptions{}))
 	},
 	"completion queue": func(a, b *traffic) error {
-		return closed(a.side.ctx.CreateCQ(uverbs.CQOptions{Depth: 16, Channel: a.side.ch}))
+		return closed(a.endpoint.ctx.CreateCQ(uverbs.CQOptions{Depth: 16, Channel: a.endpoint.ch}))
 	},
 	"shared receive queue": func(a, b *traffic) error {
-		return closed(a.side.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 4, MaxSGE: 1}))
+		return closed(a.endpoint.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 4, MaxSGE: 1}))
 	},
 	"address handle": func(a, b *traffic) error {
-		return closed(a.side.pd.CreateAH(verbs.AddressVector{Global: true, DGID: verbs.GID(b.device.Addrs()[0].As16()), Port: 1}))
+		return closed(a.endpoint.pd.CreateAH(verbs.AddressVector{Global: true, DGID: verbs.GID(b.device.Addrs()[0].As16()), Port: 1}))
 	},
 	"group": func(a, b *traffic) error {
 		q, err := a.newUD()
@@ -306,7 +306,7 @@ var operations = map[string]func(a, b *traffic) error{
 			return err
 		}
 		remote.GID = group
-		ah, err := a.side.pd.CreateAH(remote.PathFrom(local))
+		ah, err := a.endpoint.pd.CreateAH(remote.PathFrom(local))
 		if err != nil {
 			return err
 		}
@@ -314,12 +314,12 @@ var operations = map[string]func(a, b *traffic) error{
 		return errors.Join(err, ah.Close())
 	},
 	"transfer": func(a, b *traffic) error {
-		qa, err := a.side.pd.CreateQP(uverbs.QPOptions{SendCQ: a.side.cq, RecvCQ: a.side.cq})
+		qa, err := a.endpoint.pd.CreateQP(uverbs.QPOptions{SendCQ: a.endpoint.cq, RecvCQ: a.endpoint.cq})
 		if err != nil {
 			return err
 		}
 		defer qa.Close()
-		qb, err := b.side.pd.CreateQP(uverbs.QPOptions{SendCQ: b.side.cq, RecvCQ: b.side.cq})
+		qb, err := b.endpoint.pd.CreateQP(uverbs.QPOptions{SendCQ: b.endpoint.cq, RecvCQ: b.endpoint.cq})
 		if err != nil {
 			return err
 		}
@@ -337,8 +337,8 @@ var operations = map[string]func(a, b *traffic) error{
 		}
 		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead} {
 			if _, err := qa.PostSend(verbs.SendWR{
-				Opcode: op, Flags: verbs.SendSignaled, SGL: []verbs.SGE{a.side.mr.SGE(0, 4096)},
-				RemoteAddr: b.side.mr.Addr(), RKey: b.side.mr.RKey(),
+				Opcode: op, Flags: verbs.SendSignaled, SGL: []verbs.SGE{a.endpoint.mr.SGE(0, 4096)},
+				RemoteAddr: b.endpoint.mr.Addr(), RKey: b.endpoint.mr.RKey(),
 			}); err != nil {
 				return err
 			}
@@ -347,11 +347,11 @@ var operations = map[string]func(a, b *traffic) error{
 	},
 	"completions": func(a, b *traffic) error {
 		var wcs [16]verbs.WC
-		for a.side.cq.Poll(wcs[:]) > 0 {
+		for a.endpoint.cq.Poll(wcs[:]) > 0 {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 		defer cancel()
-		if _, err := a.side.cq.Next(ctx); errors.Is(err, syscall.EIO) {
+		if _, err := a.endpoint.cq.Next(ctx); errors.Is(err, syscall.EIO) {
 			return err
 		}
 		return nil // or a flushed request
@@ -379,7 +379,7 @@ var operations = map[string]func(a, b *traffic) error{
 	"counters": func(a, b *traffic) error {
 		a.device.Stats()
 		a.device.Resources()
-		_, err := a.side.ctx.QueryPort(1)
+		_, err := a.endpoint.ctx.QueryPort(1)
 		return err
 	},
 }

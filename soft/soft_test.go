@@ -138,9 +138,9 @@ func TestNames(t *testing.T) {
 }
 
 // pair connects two QPs, of two devices.
-func pair(t *testing.T, da, db *soft.Device) (a, b *side) {
+func pair(t *testing.T, da, db *soft.Device) (a, b *endpoint) {
 	t.Helper()
-	a, b = newSide(t, da), newSide(t, db)
+	a, b = newEndpoint(t, da), newEndpoint(t, db)
 	ea, eb := must(a.qp.Addr(1))(t), must(b.qp.Addr(1))(t)
 	for _, err := range []error{a.qp.Connect(ea, eb, uverbs.ConnectOptions{Access: verbs.AccessAll}), b.qp.Connect(eb, ea, uverbs.ConnectOptions{Access: verbs.AccessAll})} {
 		if err != nil {
@@ -150,7 +150,7 @@ func pair(t *testing.T, da, db *soft.Device) (a, b *side) {
 	return a, b
 }
 
-type side struct {
+type endpoint struct {
 	ctx *uverbs.Context
 	pd  *uverbs.PD
 	ch  *uverbs.CompChannel
@@ -159,9 +159,9 @@ type side struct {
 	mr  *uverbs.MR
 }
 
-func newSide(t *testing.T, d *soft.Device) *side {
+func newEndpoint(t *testing.T, d *soft.Device) *endpoint {
 	t.Helper()
-	s := &side{ctx: must(uverbs.Open(d.Name()))(t)}
+	s := &endpoint{ctx: must(uverbs.Open(d.Name()))(t)}
 	s.pd = must(s.ctx.AllocPD())(t)
 	s.ch = must(s.ctx.CreateCompChannel())(t)
 	s.cq = must(s.ctx.CreateCQ(uverbs.CQOptions{Depth: 16, Channel: s.ch}))(t)
@@ -170,7 +170,7 @@ func newSide(t *testing.T, d *soft.Device) *side {
 	return s
 }
 
-func (s *side) close(t *testing.T) {
+func (s *endpoint) close(t *testing.T) {
 	t.Helper()
 	for _, c := range []interface{ Close() error }{s.mr, s.qp, s.cq, s.ch, s.pd, s.ctx} {
 		if err := c.Close(); err != nil {
@@ -360,7 +360,7 @@ func TestRemovalPolled(t *testing.T) {
 // TestDroppedContext closes the file of a context whose objects are open: they are destroyed.
 func TestDroppedContext(t *testing.T) {
 	d := newDevice(t, soft.Options{})
-	func() { newSide(t, d) }()
+	func() { newEndpoint(t, d) }()
 	for range 1000 {
 		if d.Resources()["ctx"] == 0 {
 			break

@@ -21,10 +21,10 @@ func TestConnect(t *testing.T) {
 	world(t, 1, func(t *testing.T, n *network, a, b *host) {
 		s := acceptAll()
 		l := b.listen(t, s)
-		c := a.newSide(t)
+		c := a.newEndpoint(t)
 		c.must(func() error { return c.Connect(request(a.path(b), 0x10)) })
 		c.expect(ReplyReceived)
-		passive := s.sides[0]
+		passive := s.endpoints[0]
 		e := passive.events[0]
 		r := e.Request
 		if r.LocalQPN != 0x10 || r.ResponderResources != 3 || r.InitiatorDepth != 4 || r.RetryCount != 5 || r.RNRRetryCount != 6 ||
@@ -50,7 +50,7 @@ func TestConnect(t *testing.T) {
 		passive.must(passive.Disconnect)
 		c.expect(ReplyReceived, Disconnected, TimewaitExit)
 		passive.expect(RequestReceived, ReadyToUse, DisconnectRequested, TimewaitExit)
-		for _, s := range []*side{c, passive} {
+		for _, s := range []*endpoint{c, passive} {
 			s.destroy()
 		}
 		b.manager.Lock()
@@ -66,7 +66,7 @@ func TestConnect(t *testing.T) {
 }
 
 // checkQPAttr checks the attributes of a side's QP in each state.
-func checkQPAttr(t *testing.T, s *side, want verbs.QPAttr, peer *host) {
+func checkQPAttr(t *testing.T, s *endpoint, want verbs.QPAttr, peer *host) {
 	t.Helper()
 	init, mask, err := s.QPAttr(verbs.StateInit)
 	if access := verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic; err != nil ||
@@ -96,25 +96,25 @@ func TestFaultyNetwork(t *testing.T) {
 		world(t, seed, func(t *testing.T, n *network, a, b *host) {
 			n.loss, n.duplicate, n.jitter = 0.2, 0.3, 200*time.Millisecond
 			s := acceptAll()
-			s.on = func(s *side, e *Event) error {
+			s.on = func(s *endpoint, e *Event) error {
 				if e.Type == DisconnectRequested {
 					return s.Disconnect()
 				}
 				return nil
 			}
 			l := b.listen(t, s)
-			var clients []*side
+			var clients []*endpoint
 			for i := range 10 {
-				c := confirming(a.newSide(t))
+				c := confirming(a.newEndpoint(t))
 				clients = append(clients, c)
 				c.must(func() error { return c.Connect(request(a.path(b), 0x100+uint32(i))) })
 			}
 			wait(2 * time.Minute)
-			if len(s.sides) != len(clients) {
-				t.Fatalf("seed %d: %d requests of %d have arrived", seed, len(s.sides), len(clients))
+			if len(s.endpoints) != len(clients) {
+				t.Fatalf("seed %d: %d requests of %d have arrived", seed, len(s.endpoints), len(clients))
 			}
 			for i, c := range clients {
-				if p := s.sides[i]; c.current() != Established || p.current() != Established {
+				if p := s.endpoints[i]; c.current() != Established || p.current() != Established {
 					t.Fatalf("seed %d: client %v %v, server %v %v", seed, c.current(), c.types(), p.current(), p.types())
 				}
 				c.must(c.Disconnect)
@@ -122,9 +122,9 @@ func TestFaultyNetwork(t *testing.T) {
 			wait(3 * time.Minute)
 			for i, c := range clients {
 				c.expect(ReplyReceived, Disconnected, TimewaitExit)
-				s.sides[i].expect(RequestReceived, ReadyToUse, DisconnectRequested, TimewaitExit)
+				s.endpoints[i].expect(RequestReceived, ReadyToUse, DisconnectRequested, TimewaitExit)
 				c.destroy()
-				s.sides[i].destroy()
+				s.endpoints[i].destroy()
 			}
 			b.manager.Lock()
 			l.Close()
@@ -162,7 +162,7 @@ func TestLostMessage(t *testing.T) {
 					return drop
 				}
 				s := acceptAll()
-				s.on = func(s *side, e *Event) error {
+				s.on = func(s *endpoint, e *Event) error {
 					if e.Type == DisconnectRequested {
 						return s.Disconnect()
 					}
@@ -170,13 +170,13 @@ func TestLostMessage(t *testing.T) {
 				}
 				b.listen(t, s)
 				start := time.Now()
-				c := confirming(a.newSide(t))
+				c := confirming(a.newEndpoint(t))
 				c.must(func() error { return c.Connect(request(a.path(b), 0x10)) })
 				wait(time.Minute)
-				if c.current() != Established || s.sides[0].current() != Established {
-					t.Fatal(c.current(), s.sides[0].current())
+				if c.current() != Established || s.endpoints[0].current() != Established {
+					t.Fatal(c.current(), s.endpoints[0].current())
 				}
-				up := s.sides[0].at[1].Sub(start)
+				up := s.endpoints[0].at[1].Sub(start)
 				down := time.Now()
 				c.must(c.Disconnect)
 				c.expect(ReplyReceived, Disconnected, TimewaitExit)
@@ -191,7 +191,7 @@ func TestLostMessage(t *testing.T) {
 					t.Errorf("messages %v, want %v", n.sent, test.sent)
 				}
 				c.destroy()
-				s.sides[0].destroy()
+				s.endpoints[0].destroy()
 			})
 		})
 	}
@@ -220,7 +220,7 @@ func TestNoAnswer(t *testing.T) {
 					s.answer = nil
 				}
 				b.listen(t, s)
-				c := confirming(a.newSide(t))
+				c := confirming(a.newEndpoint(t))
 				start := time.Now()
 				c.must(func() error {
 					if test.lost == roce.AttrSIDRREP {
@@ -232,13 +232,13 @@ func TestNoAnswer(t *testing.T) {
 				switch test.lost {
 				case roce.AttrRTU:
 					wait(time.Second)
-					failing = s.sides[0]
+					failing = s.endpoints[0]
 				case roce.AttrDREP:
 					wait(time.Second)
 					start = time.Now()
 					c.must(c.Disconnect)
 					wait(time.Second)
-					s.sides[0].must(s.sides[0].Disconnect)
+					s.endpoints[0].must(s.endpoints[0].Disconnect)
 				}
 				wait(5 * time.Minute)
 				i := slices.Index(failing.types(), test.want)
@@ -265,15 +265,15 @@ func TestReject(t *testing.T) {
 		private string
 	}{
 		{"no listener", nil, roce.RejInvalidServiceID, ""},
-		{"by the handler", &server{answer: func(*side, *Event) error { return errors.New("no") }}, roce.RejConsumerDefined, ""},
-		{"by the program", &server{answer: func(s *side, _ *Event) error {
+		{"by the handler", &server{answer: func(*endpoint, *Event) error { return errors.New("no") }}, roce.RejConsumerDefined, ""},
+		{"by the program", &server{answer: func(s *endpoint, _ *Event) error {
 			return s.Reject(roce.RejVendorOption, []byte("not you"))
 		}}, roce.RejVendorOption, "not you"},
-		{"by the program, late", &server{answer: func(s *side, _ *Event) error {
+		{"by the program, late", &server{answer: func(s *endpoint, _ *Event) error {
 			s.Delay(24)
 			return s.Reject(roce.RejConsumerDefined, []byte("not you"))
 		}}, roce.RejConsumerDefined, "not you"},
-		{"after the reply", &server{answer: func(s *side, _ *Event) error {
+		{"after the reply", &server{answer: func(s *endpoint, _ *Event) error {
 			s.Accept(reply(9))
 			return s.Reject(roce.RejConsumerDefined, []byte("not you"))
 		}}, roce.RejConsumerDefined, "not you"},
@@ -283,7 +283,7 @@ func TestReject(t *testing.T) {
 				if test.server != nil {
 					b.listen(t, test.server)
 				}
-				c := a.newSide(t)
+				c := a.newEndpoint(t)
 				c.must(func() error { return c.Connect(request(a.path(b), 0x10)) })
 				wait(time.Second)
 				i := slices.Index(c.types(), Rejected)
@@ -307,12 +307,12 @@ func TestRejectReply(t *testing.T) {
 	world(t, 1, func(t *testing.T, n *network, a, b *host) {
 		s := acceptAll()
 		b.listen(t, s)
-		c := a.newSide(t)
+		c := a.newEndpoint(t)
 		c.must(func() error { return c.Connect(request(a.path(b), 0x10)) })
 		c.expect(ReplyReceived)
 		c.must(func() error { return c.Reject(roce.RejConsumerDefined, []byte("bye")) })
-		s.sides[0].expect(RequestReceived, Rejected)
-		if e := s.sides[0].last(); e.Rejection.Reason != roce.RejConsumerDefined || !bytes.HasPrefix(e.PrivateData, []byte("bye")) {
+		s.endpoints[0].expect(RequestReceived, Rejected)
+		if e := s.endpoints[0].last(); e.Rejection.Reason != roce.RejConsumerDefined || !bytes.HasPrefix(e.PrivateData, []byte("bye")) {
 			t.Errorf("%+v", e)
 		}
 	})
@@ -321,15 +321,15 @@ func TestRejectReply(t *testing.T) {
 // TestMRA delays the answer: a repeated request gets an MRA, and then the active side waits.
 func TestMRA(t *testing.T) {
 	world(t, 1, func(t *testing.T, n *network, a, b *host) {
-		s := &server{answer: func(s *side, _ *Event) error { return s.Delay(24) }}
+		s := &server{answer: func(s *endpoint, _ *Event) error { return s.Delay(24) }}
 		b.listen(t, s)
-		c := confirming(a.newSide(t))
+		c := confirming(a.newEndpoint(t))
 		c.must(func() error { return c.Connect(request(a.path(b), 0x10)) })
 		wait(60 * time.Second)
 		if n.count(roce.AttrREQ) != 2 || n.count(roce.AttrMRA) != 1 || c.current() != MRARequestRcvd {
 			t.Errorf("messages %v, state %v", n.sent, c.current())
 		}
-		p := s.sides[0]
+		p := s.endpoints[0]
 		p.must(func() error { return p.Accept(reply(0x20)) })
 		p.expect(RequestReceived, ReadyToUse)
 	})
@@ -340,16 +340,16 @@ func TestDelayedConfirmation(t *testing.T) {
 	world(t, 1, func(t *testing.T, n *network, a, b *host) {
 		s := acceptAll()
 		b.listen(t, s)
-		c := a.newSide(t)
+		c := a.newEndpoint(t)
 		c.must(func() error { return c.Connect(request(a.path(b), 0x10)) })
 		c.expect(ReplyReceived)
 		c.must(func() error { return c.Delay(24) })
 		wait(60 * time.Second)
-		if n.count(roce.AttrREP) != 2 || n.count(roce.AttrMRA) != 1 || s.sides[0].current() != MRAReplyRcvd {
-			t.Errorf("messages %v, state %v", n.sent, s.sides[0].current())
+		if n.count(roce.AttrREP) != 2 || n.count(roce.AttrMRA) != 1 || s.endpoints[0].current() != MRAReplyRcvd {
+			t.Errorf("messages %v, state %v", n.sent, s.endpoints[0].current())
 		}
 		c.must(c.Establish)
-		s.sides[0].expect(RequestReceived, MRAReceived, ReadyToUse)
+		s.endpoints[0].expect(RequestReceived, MRAReceived, ReadyToUse)
 	})
 }
 
@@ -357,7 +357,7 @@ func TestDelayedConfirmation(t *testing.T) {
 func TestNoRoom(t *testing.T) {
 	world(t, 1, func(t *testing.T, n *network, a, b *host) {
 		refuse := 3
-		s := &server{answer: func(s *side, _ *Event) error {
+		s := &server{answer: func(s *endpoint, _ *Event) error {
 			if refuse > 0 {
 				refuse--
 				return ErrNoRoom
@@ -365,7 +365,7 @@ func TestNoRoom(t *testing.T) {
 			return s.Accept(reply(0x20))
 		}}
 		b.listen(t, s)
-		c := a.newSide(t)
+		c := a.newEndpoint(t)
 		c.must(func() error { return c.Connect(request(a.path(b), 0x10)) })
 		c.expect(ReplyReceived)
 		if n.count(roce.AttrREQ) != 4 || n.count(roce.AttrREJ) != 0 {
@@ -378,12 +378,12 @@ func TestNoRoom(t *testing.T) {
 }
 
 // connected returns both sides of a new connection.
-func connected(t *testing.T, a, b *host, qp uint32, s *server) (active, passive *side) {
+func connected(t *testing.T, a, b *host, qp uint32, s *server) (active, passive *endpoint) {
 	t.Helper()
-	c := confirming(a.newSide(t))
+	c := confirming(a.newEndpoint(t))
 	c.must(func() error { return c.Connect(request(a.path(b), qp)) })
 	wait(time.Second)
-	p := s.sides[len(s.sides)-1]
+	p := s.endpoints[len(s.endpoints)-1]
 	if c.current() != Established || p.current() != Established {
 		t.Fatal(c.current(), p.current())
 	}
@@ -400,7 +400,7 @@ func TestDisconnectAtOnce(t *testing.T) {
 			c.must(c.Disconnect)
 			p.must(p.Disconnect)
 			wait(time.Second)
-			for _, s := range []*side{c, p} {
+			for _, s := range []*endpoint{c, p} {
 				if got := s.last().Type; got != DisconnectRequested {
 					t.Errorf("%v", s.types())
 				}
@@ -409,7 +409,7 @@ func TestDisconnectAtOnce(t *testing.T) {
 				}
 			}
 			wait(time.Minute)
-			for _, s := range []*side{c, p} {
+			for _, s := range []*endpoint{c, p} {
 				if answering && (s.current() != Idle || s.last().Type != TimewaitExit) {
 					t.Errorf("%v, %v", s.current(), s.types())
 				}
@@ -446,11 +446,11 @@ func TestDestroy(t *testing.T) {
 func TestRestart(t *testing.T) {
 	world(t, 1, func(t *testing.T, n *network, a, b *host) {
 		s := acceptAll()
-		s.on = func(s *side, e *Event) error { return nil }
+		s.on = func(s *endpoint, e *Event) error { return nil }
 		b.listen(t, s)
 		_, old := connected(t, a, b, 0x10, s)
 		again := n.host(New(), 1, "10.0.0.1")
-		c := confirming(again.newSide(t))
+		c := confirming(again.newEndpoint(t))
 		c.must(func() error { return c.Connect(request(a.path(b), 0x10)) })
 		wait(100 * time.Millisecond)
 		if e := c.last(); e.Type != Rejected || e.Rejection.Reason != roce.RejStaleConn || c.current() != Timewait {
@@ -499,16 +499,16 @@ func TestCommEstablished(t *testing.T) {
 		n.drop = func(_, _ netip.Addr, m roce.CMMessage) bool { return m.Attr() == roce.AttrRTU }
 		s := acceptAll()
 		b.listen(t, s)
-		c := confirming(a.newSide(t))
+		c := confirming(a.newEndpoint(t))
 		c.must(func() error { return c.Connect(request(a.path(b), 0x10)) })
 		wait(time.Second)
-		p := s.sides[0]
+		p := s.endpoints[0]
 		p.must(p.CommEstablished)
 		p.expect(RequestReceived, ReadyToUse)
 		if err := p.do(p.CommEstablished); err != syscall.EISCONN {
 			t.Error(err)
 		}
-		if err := c.do(a.newSide(t).CommEstablished); err != syscall.EINVAL {
+		if err := c.do(a.newEndpoint(t).CommEstablished); err != syscall.EINVAL {
 			t.Error(err)
 		}
 		wait(time.Minute)
@@ -522,7 +522,7 @@ func TestCommEstablished(t *testing.T) {
 func TestBadCalls(t *testing.T) {
 	world(t, 1, func(t *testing.T, n *network, a, b *host) {
 		n.loss = 1
-		c := a.newSide(t)
+		c := a.newEndpoint(t)
 		good := func() (*Path, verbs.QPType, *roce.REQ) { return request(a.path(b), 1) }
 		for name, f := range map[string]func() error{
 			"accept":     func() error { return c.Accept(reply(1)) },
@@ -568,7 +568,7 @@ func TestRemove(t *testing.T) {
 	world(t, 1, func(t *testing.T, n *network, a, b *host) {
 		b.listen(t, acceptAll())
 		b.device.Remove()
-		c := a.newSide(t)
+		c := a.newEndpoint(t)
 		c.must(func() error { return c.Connect(request(a.path(b), 1)) })
 		wait(time.Minute)
 		if n.count(roce.AttrREP)+n.count(roce.AttrREJ) != 0 {
@@ -585,7 +585,7 @@ func TestRefused(t *testing.T) {
 			lost := true
 			n.drop = func(netip.Addr, netip.Addr, roce.CMMessage) bool { return lost }
 			b.listen(t, &server{}) // does not answer
-			c := a.newSide(t)
+			c := a.newEndpoint(t)
 			start := func() (mad []byte) {
 				c.must(func() error {
 					if resolve {
@@ -635,7 +635,7 @@ func TestRefused(t *testing.T) {
 func TestRefusedAfterAnswer(t *testing.T) {
 	world(t, 1, func(t *testing.T, n *network, a, b *host) {
 		b.listen(t, &server{})
-		c := a.newSide(t)
+		c := a.newEndpoint(t)
 		c.must(func() error { return c.Connect(request(a.path(b), 0x10)) })
 		mra := &roce.MRA{RemoteCommID: c.local, LocalCommID: 5, Message: roce.AnswersREQ, ServiceTimeout: 20}
 		mad, err := roce.AppendCM(nil, c.tid, mra)

@@ -135,7 +135,7 @@ func TestSpoofedPeer(t *testing.T) {
 		b.listen(t, s)
 		c, p := connected(t, a, b, 0x10, s)
 		spoofer := n.host(New(), 1, "10.0.0.3") // with a's GUID
-		other := confirming(spoofer.newSide(t))
+		other := confirming(spoofer.newEndpoint(t))
 		other.local = c.local
 		spoofer.manager.ids[c.local] = other.ID
 		other.must(func() error { return other.Connect(request(spoofer.path(b), 0x10)) })

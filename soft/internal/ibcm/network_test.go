@@ -119,16 +119,16 @@ func (h *host) path(to *host) *Path {
 	return &Path{SGID: h.addrs[0].As16(), DGID: to.addrs[0].As16(), HopLimit: 64, PKey: 0xffff, MTU: 3, Lifetime: 16, Reversible: true}
 }
 
-// side is one end of a connection, with the events that it got.
-type side struct {
+// endpoint is this side of a connection, with the events that it got.
+type endpoint struct {
 	*ID
 	t      *testing.T
 	events []Event
 	at     []time.Time // of events
-	on     func(*side, *Event) error
+	on     func(*endpoint, *Event) error
 }
 
-func (s *side) handle(id *ID, e *Event) error {
+func (s *endpoint) handle(id *ID, e *Event) error {
 	s.events = append(s.events, *e)
 	s.at = append(s.at, time.Now())
 	if s.on != nil {
@@ -138,7 +138,7 @@ func (s *side) handle(id *ID, e *Event) error {
 }
 
 // types returns the types of the events.
-func (s *side) types() (types []EventType) {
+func (s *endpoint) types() (types []EventType) {
 	s.manager().Lock()
 	defer s.manager().Unlock()
 	for i := range s.events {
@@ -148,7 +148,7 @@ func (s *side) types() (types []EventType) {
 }
 
 // expect waits until the side has got events of these types, and no others.
-func (s *side) expect(want ...EventType) {
+func (s *endpoint) expect(want ...EventType) {
 	s.t.Helper()
 	for range 10_000 {
 		if len(s.types()) >= len(want) {
@@ -162,30 +162,30 @@ func (s *side) expect(want ...EventType) {
 }
 
 // last returns the last event.
-func (s *side) last() *Event { return &s.events[len(s.events)-1] }
+func (s *endpoint) last() *Event { return &s.events[len(s.events)-1] }
 
 // do calls f with the manager's lock held.
-func (s *side) do(f func() error) error {
+func (s *endpoint) do(f func() error) error {
 	s.manager().Lock()
 	defer s.manager().Unlock()
 	return f()
 }
 
-func (s *side) must(f func() error) {
+func (s *endpoint) must(f func() error) {
 	s.t.Helper()
 	if err := s.do(f); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-func (s *side) destroy() { s.do(func() error { s.Destroy(); return nil }) }
+func (s *endpoint) destroy() { s.do(func() error { s.Destroy(); return nil }) }
 
-// server listens and keeps the sides that it got.
+// server listens and keeps the endpoints that it got.
 type server struct {
-	sides []*side
+	endpoints []*endpoint
 	// answer is called for each request, with the lock held.
-	answer func(*side, *Event) error
-	on     func(*side, *Event) error // events of the sides
+	answer func(*endpoint, *Event) error
+	on     func(*endpoint, *Event) error // events of the endpoints
 }
 
 const service = 0x1060000 + 7471
@@ -194,21 +194,21 @@ func (h *host) listen(t *testing.T, s *server) *Listener {
 	h.manager.Lock()
 	defer h.manager.Unlock()
 	return h.device.Listen(service, func(id *ID, e *Event) error {
-		side := &side{ID: id, t: t, on: s.on}
+		endpoint := &endpoint{ID: id, t: t, on: s.on}
 		if s.answer != nil {
-			if err := s.answer(side, e); err != nil {
+			if err := s.answer(endpoint, e); err != nil {
 				return err
 			}
 		}
-		id.Handler = side.handle
-		side.events, side.at = append(side.events, *e), append(side.at, time.Now())
-		s.sides = append(s.sides, side)
+		id.Handler = endpoint.handle
+		endpoint.events, endpoint.at = append(endpoint.events, *e), append(endpoint.at, time.Now())
+		s.endpoints = append(s.endpoints, endpoint)
 		return nil
 	})
 }
 
-func (h *host) newSide(t *testing.T) *side {
-	s := &side{t: t}
+func (h *host) newEndpoint(t *testing.T) *endpoint {
+	s := &endpoint{t: t}
 	h.manager.Lock()
 	defer h.manager.Unlock()
 	s.ID = h.device.NewID(s.handle, nil)
@@ -240,16 +240,16 @@ func world(t *testing.T, seed uint64, f func(t *testing.T, n *network, a, b *hos
 func acceptAll() *server {
 	s := &server{}
 	qp := uint32(0x1f)
-	s.answer = func(side *side, e *Event) error {
+	s.answer = func(endpoint *endpoint, e *Event) error {
 		qp++
-		return side.Accept(reply(qp))
+		return endpoint.Accept(reply(qp))
 	}
 	return s
 }
 
 // confirming makes a side establish the connection when the reply comes.
-func confirming(s *side) *side {
-	s.on = func(s *side, e *Event) error {
+func confirming(s *endpoint) *endpoint {
+	s.on = func(s *endpoint, e *Event) error {
 		if e.Type == ReplyReceived {
 			return s.Establish()
 		}
@@ -275,7 +275,7 @@ func wait(d time.Duration) {
 }
 
 // current returns the side's state.
-func (s *side) current() State {
+func (s *endpoint) current() State {
 	s.manager().Lock()
 	defer s.manager().Unlock()
 	return s.State()

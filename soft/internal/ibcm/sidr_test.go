@@ -16,13 +16,13 @@ func TestResolve(t *testing.T) {
 		server *server
 		want   roce.SIDRStatus
 	}{
-		{"answered", &server{answer: func(s *side, e *Event) error {
+		{"answered", &server{answer: func(s *endpoint, e *Event) error {
 			if !bytes.HasPrefix(e.PrivateData, []byte("who?")) || len(e.PrivateData) != roce.SIDRREQPrivateData || e.Resolution.ServiceID != service {
 				return errors.New("wrong request")
 			}
 			return s.Answer(&roce.SIDRREP{QPN: 0x20, QKey: 0x1234, PrivateData: []byte("me")})
 		}}, roce.SIDRSuccess},
-		{"refused", &server{answer: func(s *side, e *Event) error { return errors.New("no") }}, roce.SIDRReject},
+		{"refused", &server{answer: func(s *endpoint, e *Event) error { return errors.New("no") }}, roce.SIDRReject},
 		{"no listener", nil, roce.SIDRUnsupported},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestResolve(t *testing.T) {
 				if test.server != nil {
 					b.listen(t, test.server)
 				}
-				c := a.newSide(t)
+				c := a.newEndpoint(t)
 				c.must(func() error {
 					return c.Resolve(a.path(b), time.Second, 15, &roce.SIDRREQ{ServiceID: service, PrivateData: []byte("who?")})
 				})
@@ -58,15 +58,15 @@ func TestSlowResolve(t *testing.T) {
 	world(t, 1, func(t *testing.T, n *network, a, b *host) {
 		s := &server{}
 		b.listen(t, s)
-		c := a.newSide(t)
+		c := a.newEndpoint(t)
 		c.must(func() error {
 			return c.Resolve(a.path(b), time.Second, 15, &roce.SIDRREQ{ServiceID: service})
 		})
 		wait(5500 * time.Millisecond)
-		if len(s.sides) != 1 || n.count(roce.AttrSIDRREQ) != 6 {
-			t.Errorf("%d requests, messages %v", len(s.sides), n.sent)
+		if len(s.endpoints) != 1 || n.count(roce.AttrSIDRREQ) != 6 {
+			t.Errorf("%d requests, messages %v", len(s.endpoints), n.sent)
 		}
-		p := s.sides[0]
+		p := s.endpoints[0]
 		p.must(func() error { return p.Answer(&roce.SIDRREP{QPN: 1, QKey: 2}) })
 		c.expect(Resolved)
 	})
