@@ -7,9 +7,11 @@ require (
 	github.com/cavaliergopher/cpio v1.0.1
 	github.com/goverbs/verbs v0.1.0
 	golang.org/x/sys v0.49.0
+	pault.ag/go/debian v0.21.4
 )
 
 require (
-	github.com/cloudflare/circl v1.6.3 // indirect
+	github.com/cloudflare/circl v1.6.5 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
+	pault.ag/go/topsort v0.1.1 // indirect
 )

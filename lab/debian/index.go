@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"pault.ag/go/debian/version"
 )
 
 // index is the contents of package lists.
@@ -29,7 +31,7 @@ func (ix *index) newest(p Package) (best record, err error) {
 		if p.Version != "" && r.version != p.Version {
 			continue
 		}
-		if !found || r.rank < best.rank || r.rank == best.rank && compareVersions(r.version, best.version) > 0 {
+		if !found || r.rank < best.rank || r.rank == best.rank && newer(r.version, best.version) {
 			best, found = r, true
 		}
 	}
@@ -113,72 +115,9 @@ func (ix *index) choose(alternatives []string) (string, error) {
 	return "", fmt.Errorf("package %s: %w", strings.Join(alternatives, " or "), ErrNotFound)
 }
 
-// compareVersions compares versions as dpkg does (Debian Policy, 5.6.12): it returns a negative
-// number if a is older than b, and a positive one if it is newer.
-func compareVersions(a, b string) int {
-	epoch := func(v string) (string, string) {
-		if e, rest, ok := strings.Cut(v, ":"); ok {
-			return e, rest
-		}
-		return "0", v
-	}
-	ea, a := epoch(a)
-	eb, b := epoch(b)
-	if c := compareParts(ea, eb); c != 0 {
-		return c
-	}
-	revision := func(v string) (string, string) {
-		if i := strings.LastIndexByte(v, '-'); i >= 0 {
-			return v[:i], v[i+1:]
-		}
-		return v, ""
-	}
-	a, ra := revision(a)
-	b, rb := revision(b)
-	if c := compareParts(a, b); c != 0 {
-		return c
-	}
-	return compareParts(ra, rb)
-}
-
-// compareParts compares text and numbers in turns. "~" is less than the end, letters are less
-// than other characters.
-func compareParts(a, b string) int {
-	isDigit := func(c byte) bool { return '0' <= c && c <= '9' }
-	order := func(s string) int { // of the first character
-		switch {
-		case s == "" || isDigit(s[0]):
-			return 0
-		case s[0] == '~':
-			return -1
-		case s[0] >= 'A' && s[0] <= 'Z' || s[0] >= 'a' && s[0] <= 'z':
-			return int(s[0])
-		}
-		return int(s[0]) + 256
-	}
-	for a != "" || b != "" {
-		for a != "" && !isDigit(a[0]) || b != "" && !isDigit(b[0]) {
-			if c := order(a) - order(b); c != 0 {
-				return c
-			}
-			a, b = a[1:], b[1:]
-		}
-		number := func(s *string) string {
-			n := 0
-			for n < len(*s) && isDigit((*s)[n]) {
-				n++
-			}
-			digits := strings.TrimLeft((*s)[:n], "0")
-			*s = (*s)[n:]
-			return digits
-		}
-		na, nb := number(&a), number(&b)
-		if len(na) != len(nb) {
-			return len(na) - len(nb)
-		}
-		if c := strings.Compare(na, nb); c != 0 {
-			return c
-		}
-	}
-	return 0
+// newer reports whether version a is newer than b, in dpkg's order (Debian Policy, 5.6.12).
+func newer(a, b string) bool {
+	va, _ := version.Parse(a) // an invalid version is older than others
+	vb, _ := version.Parse(b)
+	return version.Compare(va, vb) > 0
 }

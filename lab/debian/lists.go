@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/ProtonMail/go-crypto/openpgp"
-	"github.com/ProtonMail/go-crypto/openpgp/clearsign"
+	"pault.ag/go/debian/control"
 )
 
 // listsFresh is how long fetched package lists are used.
@@ -110,77 +110,67 @@ func (a Archive) fetchList(ctx context.Context, rank int, suite string, w io.Wri
 // checksum, and calls use with its contents.
 func (a Archive) signedList(ctx context.Context, suite, name string, use func(io.Reader) error) error {
 	base := a.mirror(suite) + "/dists/" + suite + "/"
-	var release, list bytes.Buffer
-	if err := a.fetch(ctx, base+"InRelease", "", &release); err != nil {
-		return err
-	}
-	text, err := a.verify(release.Bytes())
+	release, err := a.release(ctx, base+"InRelease")
 	if err != nil {
 		return err
 	}
-	if _, value, ok := strings.Cut(text, "\nValid-Until: "); ok {
-		value, _, _ = strings.Cut(value, "\n")
-		if until, err := time.Parse(time.RFC1123, value); err == nil && time.Now().After(until) {
-			a.logf("%s: package lists were to be replaced by %s: the mirror is old", suite, value)
-		}
+	value := release["Valid-Until"]
+	if until, err := time.Parse(time.RFC1123, value); err == nil && time.Now().After(until) {
+		a.logf("%s: package lists were to be replaced by %s: the mirror is old", suite, value)
 	}
 	ext := ".xz" // some suites have no other
-	sum, err := checksum(text, suite, name+ext)
+	sum, err := checksum(release, suite, name+ext)
 	if errors.Is(err, ErrNotFound) {
 		ext = ".gz"
-		sum, err = checksum(text, suite, name+ext)
+		sum, err = checksum(release, suite, name+ext)
 	}
 	if err != nil {
 		return err
 	}
+	var list bytes.Buffer
 	if err := a.fetch(ctx, base+path.Dir(name)+"/by-hash/SHA256/"+sum, sum, &list); err != nil {
 		return err
 	}
 	return Decompress(ctx, ext, &list, use)
 }
 
-// verify checks a signed text and returns it.
-func (a Archive) verify(signed []byte) (string, error) {
+// release fetches the release file of a suite, verifies its signature and returns its fields.
+func (a Archive) release(ctx context.Context, url string) (map[string]string, error) {
 	keys := a.Keys
 	if keys == nil {
 		keys = debianKeys
 	}
 	ring, err := openpgp.ReadKeyRing(bytes.NewReader(keys))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	block, _ := clearsign.Decode(signed)
-	if block == nil {
-		return "", errors.New("no signed text")
+	var signed bytes.Buffer
+	if err := a.fetch(ctx, url, "", &signed); err != nil {
+		return nil, err
 	}
-	if _, err := openpgp.CheckDetachedSignature(ring, bytes.NewReader(block.Bytes), block.ArmoredSignature.Body, nil); err != nil {
-		return "", fmt.Errorf("signature: %w", err)
+	r, err := control.NewParagraphReader(&signed, &ring)
+	if err != nil {
+		return nil, fmt.Errorf("signature: %w", err)
 	}
-	return string(block.Plaintext), nil
+	if r.Signer() == nil { // the reader accepts text without a signature
+		return nil, errors.New("no signed text")
+	}
+	p, err := r.Next()
+	if err != nil {
+		return nil, err
+	}
+	return p.Values, nil
 }
 
 // checksum returns the SHA-256 of a file that the release file of a suite lists.
-func checksum(release, suite, name string) (string, error) {
-	sums, known := false, false
-	for line := range strings.Lines(release) {
-		line = strings.TrimRight(line, "\r\n")
-		key, value, _ := strings.Cut(line, ": ")
-		switch {
-		case key == "Codename" || key == "Suite":
-			known = known || value == suite
-		case !strings.HasPrefix(line, " "):
-			sums = line == "SHA256:"
-		case sums:
-			if f := strings.Fields(line); len(f) == 3 && f[2] == name {
-				if !known {
-					return "", errOtherSuite
-				}
-				return f[0], nil
-			}
-		}
-	}
-	if !known {
+func checksum(release map[string]string, suite, name string) (string, error) {
+	if release["Suite"] != suite && release["Codename"] != suite {
 		return "", errOtherSuite
+	}
+	for line := range strings.Lines(release["SHA256"]) {
+		if f := strings.Fields(line); len(f) == 3 && f[2] == name {
+			return f[0], nil
+		}
 	}
 	return "", fmt.Errorf("release file lists no %s: %w", name, errNoList)
 }
@@ -226,32 +216,24 @@ type record struct {
 	size                             int64
 }
 
-// paragraphs calls use with the fields of each paragraph of a list in Debian's format. The lines of
-// a field that continue it begin with a space.
-func paragraphs(r io.Reader, use func(fields map[string]string) error) error {
-	fields, key := map[string]string{}, ""
-	s := bufio.NewScanner(r)
-	s.Buffer(nil, 1<<20)
-	for more := true; more; {
-		more = s.Scan()
-		line := s.Text()
-		switch {
-		case !more || line == "":
-			if len(fields) > 0 {
-				if err := use(fields); err != nil {
-					return err
-				}
-				clear(fields)
-			}
-		case line[0] == ' ':
-			fields[key] += "\n" + line
-		default:
-			var value string
-			key, value, _ = strings.Cut(line, ":")
-			fields[key] = strings.TrimSpace(value)
+// paragraphs calls use with the fields of each paragraph of a list in Debian's format.
+func paragraphs(list io.Reader, use func(fields map[string]string) error) error {
+	r, err := control.NewParagraphReader(list, nil)
+	if err != nil {
+		return err
+	}
+	for {
+		p, err := r.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil {
+			err = use(p.Values)
+		}
+		if err != nil {
+			return err
 		}
 	}
-	return s.Err()
 }
 
 // compact copies what record needs from a list in Debian's format.

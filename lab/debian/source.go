@@ -44,7 +44,7 @@ func (a Archive) findSource(ctx context.Context, name string) (best record, err 
 func newestSource(list io.Reader, name string) (best record, err error) {
 	err = paragraphs(list, func(fields map[string]string) error {
 		version := fields["Version"]
-		if fields["Package"] != name || best.name != "" && compareVersions(version, best.version) <= 0 {
+		if fields["Package"] != name || best.name != "" && !newer(version, best.version) {
 			return nil
 		}
 		for line := range strings.Lines(fields["Checksums-Sha256"]) {
