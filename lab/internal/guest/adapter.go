@@ -6,19 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/goverbs/verbs/internal/labtest/labdev"
 	"github.com/goverbs/verbs/lab/internal/job"
 	"github.com/goverbs/verbs/rdmadev"
 )
 
-// addAdapters waits for the adapters in the guest, whose driver has been loaded, names them in
-// their order, and configures their links. The first has the address of --udp as well, if there is
-// one, from which it reaches all others.
+// addAdapters waits for the adapters, whose driver has been loaded, names them in their order, and
+// configures their links. The first also gets the address of --udp, if any, from which it reaches all
+// other hosts.
 func addAdapters(all []job.Adapter, host int, udp netip.Addr) error {
 	links, err := nameAdapters(all)
 	if err != nil {
@@ -48,9 +46,8 @@ func addAdapters(all []job.Adapter, host int, udp netip.Addr) error {
 	return nil
 }
 
-// nameAdapters waits for adapters. The kernel has numbered them and their links in the order in
-// which it found them, which may be another: hot-plug has no order. It returns the names of the
-// links.
+// nameAdapters waits for the adapters and numbers them in their order, as the kernel numbers them and
+// their links in the order of hot-plug, which varies. It returns the names of the links.
 func nameAdapters(all []job.Adapter) (links []string, err error) {
 	var devices []string
 	for _, a := range all {
@@ -69,10 +66,12 @@ func nameAdapters(all []job.Adapter) (links []string, err error) {
 	}
 	err = errors.Join(
 		number("mlx5_", devices, func(from, to string) error {
-			d, err := rdmadev.Find(from)
-			for begun := time.Now(); err == nil && d.Index < 0 && time.Since(begun) < readyLimit; d, err = rdmadev.Find(from) {
-				time.Sleep(20 * time.Millisecond) // it is in sysfs before netlink has it (ib_register_device)
-			}
+			var d rdmadev.Device
+			var err error
+			await(func() bool { // ib_register_device adds it to sysfs before netlink
+				d, err = rdmadev.Find(from)
+				return err != nil || d.Index >= 0
+			})
 			if err != nil {
 				return err
 			}
@@ -82,7 +81,7 @@ func nameAdapters(all []job.Adapter) (links []string, err error) {
 	return links, err
 }
 
-// number gives names a prefix and a number each. Some may have the name of another.
+// number renames devices to prefix and a number. One may have the name that another gets.
 func number(prefix string, names []string, rename func(from, to string) error) error {
 	for _, p := range []string{"new_" + prefix, prefix} {
 		for i, from := range names {
@@ -98,16 +97,10 @@ func number(prefix string, names []string, rename func(from, to string) error) e
 	return nil
 }
 
-// WaitGUID waits for a device with a system image GUID, and returns its name. The node GUID may be
-// zero.
-func WaitGUID(guid string) (string, error) {
-	for begun := time.Now(); time.Since(begun) < readyLimit; time.Sleep(20 * time.Millisecond) {
-		files, _ := filepath.Glob("/sys/class/infiniband/*/sys_image_guid")
-		for _, f := range files {
-			if b, _ := os.ReadFile(f); strings.TrimSpace(string(b)) == guid {
-				return filepath.Base(filepath.Dir(f)), nil
-			}
-		}
+// WaitGUID waits for a device with a system image GUID, and returns its name. Node GUIDs may be zero.
+func WaitGUID(guid string) (device string, err error) {
+	if !await(func() bool { device = findInSysfs("infiniband", "sys_image_guid", guid); return device != "" }) {
+		return "", fmt.Errorf("no device with GUID %s appears in %v", guid, readyLimit)
 	}
-	return "", fmt.Errorf("no device with GUID %s appears in %v", guid, readyLimit)
+	return device, nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/verbs/lab/tsc"
 )
 
-// measureClock sleeps and reports the measurements with which the host checks the clock.
+// measureClock sleeps, and reports measurements by which the host checks the clock.
 func measureClock(port *os.File) error {
 	source, err := os.ReadFile("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 	if err != nil {
@@ -34,8 +34,8 @@ func measureClock(port *os.File) error {
 	return err
 }
 
-// freshen sets the guest's clock and makes its random numbers differ from those of other machines
-// with the same state.
+// freshen sets the clock and seeds the random numbers, which would otherwise repeat those of other
+// machines that were restored from the same state.
 func freshen(f job.Fresh) error {
 	now := unix.NsecToTimespec(f.Time.UnixNano())
 	if err := unix.ClockSettime(unix.CLOCK_REALTIME, &now); err != nil {

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package guest is process 1 of a machine: it loads the drivers, makes the devices and does the
-// jobs that the host gives. It knows the host only by package job.
+// Package guest is process 1 of a machine: it loads the drivers, makes the devices and runs the jobs
+// from the host. It shares only package job with the host.
 package guest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
-// Main is the guest's /init. If that fails, it powers the machine off.
+// Main is the guest's /init. It powers the machine off at the end, or if it fails.
 func Main() {
 	if err := guest(); err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err) // stderr is the console
@@ -79,7 +79,7 @@ func Boot() (s job.Setup, err error) {
 	return s, nil
 }
 
-// obey makes the devices, reports that this machine is ready, and does its jobs.
+// obey makes the devices, reports that this machine is ready, and runs its jobs.
 func obey(s job.Setup, port *os.File) error {
 	if err := addDevices(s); err != nil {
 		return err

@@ -15,8 +15,8 @@ func without(list, others []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(others, s) })
 }
 
-// inventory returns the devices, links and processes of this machine, with what is of importance to
-// tests. Addresses of links are left out, since the kernel adds them by itself.
+// inventory returns the devices, links and processes of this machine, with the properties that tests
+// depend on. It leaves out link-local addresses, which the kernel adds by itself.
 func inventory() (all []string) {
 	states, _ := filepath.Glob("/sys/class/infiniband/*/ports/1/state")
 	for _, s := range states {

@@ -31,16 +31,15 @@ func (m mount) do() error {
 	return nil
 }
 
-// Where the host's root is below the layer that holds writes, and where the layer is.
+// Places of the programs' root and of the layer that holds writes.
 const (
 	newRoot = "/root"
 	upper   = "/layer/upper"
 	work    = "/layer/work"
 )
 
-// rootMounts returns what the root of programs consists of, in the order of mounting: the host's
-// root under a layer that holds writes, and a folder of the host, write, that is not under it, if
-// not empty.
+// rootMounts returns the mounts of the programs' root, in their order: the host's root under a layer
+// that holds writes, and write, a folder of the host that can be written, if not empty.
 func rootMounts(s job.Setup, write string) []mount {
 	const opts9P = "trans=virtio,version=9p2000.L,msize=512000"
 	host, folder := mount{"root", "/host", "9p", opts9P + ",ro,cache=loose"}, mount{"write", newRoot + write, "9p", opts9P}
@@ -78,7 +77,7 @@ func rootMounts(s job.Setup, write string) []mount {
 // root is the root that programs have, as long as this process is in it.
 type root struct {
 	mounts []mount
-	layer  *os.Root // what this machine has written
+	layer  *os.Root // files that this machine has written
 	old    *os.File // the root of before
 }
 
@@ -104,7 +103,7 @@ func enterRoot(mounts []mount) (_ *root, err error) {
 	return r, errors.Join(unix.Chroot(newRoot), unix.Chdir("/"))
 }
 
-// leave returns to the root of before, and leaves nothing mounted.
+// leave returns to the previous root, and unmounts everything.
 func (r *root) leave() error {
 	defer r.old.Close()
 	if err := errors.Join(r.layer.Close(), r.old.Chdir(), unix.Chroot(".")); err != nil {
@@ -118,7 +117,7 @@ func (r *root) leave() error {
 	return nil
 }
 
-// written returns what this machine has written at the paths.
+// written returns the files that this machine has written at the paths.
 func (r *root) written(paths []string) ([]job.Kept, error) {
 	all := make([]job.Kept, len(paths))
 	for i, p := range paths {

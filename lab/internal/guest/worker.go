@@ -66,7 +66,7 @@ func newWorker(j job.Job, port *os.File) (*worker, error) {
 	return w, nil
 }
 
-// do runs a program, to which it passes signals.
+// do runs a program, and passes signals to it.
 func (w *worker) do(j job.Job, orders <-chan job.Order, r *job.Result) error {
 	out, errs := w.out.N.Load(), w.err.N.Load()
 	if _, err := w.port.WriteString(job.Started); err != nil {
@@ -123,7 +123,7 @@ func (w *worker) do(j job.Job, orders <-chan job.Order, r *job.Result) error {
 	return err
 }
 
-// clean ends the processes that a program has left, and finds what else is not as before.
+// clean ends the processes that a program has left, and finds other changes of the machine.
 func (w *worker) clean(r *job.Result) {
 	unix.Kill(-1, unix.SIGKILL) // all processes but this one
 	var now []string

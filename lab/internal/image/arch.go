@@ -12,16 +12,16 @@ import (
 	"slices"
 )
 
-// Arch is a processor architecture of guests. Its name is that of Go and of Debian.
+// Arch is a processor architecture of guests. Go and Debian use the same name for it.
 type Arch struct {
 	Name    string
 	QEMU    string // the program, which is in a package
 	pkg     string
 	Machine string
-	CPU     string // that is emulated
+	CPU     string // the emulated processor
 	Console string
-	Bus     string // of virtio devices, the end of their names
-	gcc     string // the end of the name of the cross-compiler's package
+	Bus     string // of virtio devices, the suffix of their names
+	gcc     string // suffix of the cross-compiler's package
 }
 
 var arches = []Arch{

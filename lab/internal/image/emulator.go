@@ -24,7 +24,7 @@ var reQEMU = regexp.MustCompile(`version (\d+)\.(\d+)`)
 
 // Emulator is a QEMU.
 type Emulator struct {
-	Args []string // the program, and what precedes its arguments
+	Args []string // the program, and its first arguments
 	Env  []string
 }
 
@@ -53,6 +53,6 @@ func FindEmulator(ctx context.Context, on Arch) (Emulator, error) {
 	}
 	return Emulator{
 		Args: []string{loaders[0], "--library-path", libraries[0], usr("bin/" + on.QEMU), "-L", usr("share/qemu"), "-L", usr("share/seabios")},
-		Env:  []string{"QEMU_MODULE_DIR=" + usr("lib/no-modules")}, // those of this machine's QEMU do not fit
+		Env:  []string{"QEMU_MODULE_DIR=" + usr("lib/no-modules")}, // modules of this machine's QEMU do not fit
 	}, nil
 }

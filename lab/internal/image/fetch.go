@@ -13,10 +13,9 @@ import (
 	"github.com/goverbs/verbs/lab/debian"
 )
 
-// Kernels are the kernels that the lab can boot, the default first. Exact package
-// names change with every update, so a row names the meta package. Those of 7.3 and
-// of User-mode Linux will change to later versions.
-// The architecture's name and the flavour are added to the names of images.
+// Kernels are the kernels that the lab can boot, the default first. Names of packages change with
+// every update, so a row names the meta package, to which the architecture's name and the flavour are
+// added. The rows 7.3 and uml will change to later versions.
 var Kernels = []struct{ Name, suite, meta, flavour string }{
 	{"6.12", "bookworm-security", "linux-image-6.12-", ""},
 	{"6.1", "bookworm-security", "linux-image-", ""},
@@ -26,7 +25,7 @@ var Kernels = []struct{ Name, suite, meta, flavour string }{
 	{UML, "trixie-backports", "linux-source", ""},
 }
 
-// pages16K ends the names of kernels with pages of 16 KiB, which are for arm64.
+// pages16K is the suffix of kernels for arm64 with pages of 16 KiB.
 const pages16K = "-16k"
 
 // Fits returns an error if there is no such kernel for an architecture.
@@ -40,7 +39,7 @@ func Fits(kernel string, on Arch) error {
 	return nil
 }
 
-// Fetch fetches and prepares a kernel, unless that has been done.
+// Fetch fetches and prepares a kernel, or returns it from the cache.
 func Fetch(ctx context.Context, name string, on Arch) (Kernel, error) {
 	if k, err := Cached(name, on); err == nil {
 		return k, nil

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package image has what machines consist of: kernels with siw and User-mode Linux, programs of a
-// Debian suite, QEMU, and the initramfs. It fetches and builds them once, and knows no machine.
+// Package image fetches and builds the parts of machines, once: kernels with siw and User-mode Linux,
+// programs of a Debian suite, QEMU, and the initramfs.
 package image
 
 import (
@@ -20,7 +20,7 @@ type Kernel struct {
 	Root    string // the folder it was unpacked in
 	Release string // uname -r
 	packed  string // Debian's image
-	Image   string // what boots: that, or the kernel unpacked from it
+	Image   string // the file to boot: packed, or the kernel unpacked from it
 	Arch    Arch
 	Modules string // the guest's /lib/modules/RELEASE; empty for User-mode Linux
 }

@@ -54,13 +54,13 @@ func buildSiw(ctx context.Context, a debian.Archive, image debian.Package, k Ker
 // unpackBuild unpacks a kernel's headers, the sources of its modules, and the
 // tools to build them.
 func unpackBuild(ctx context.Context, a debian.Archive, image debian.Package, k Kernel, root string) error {
-	v := strings.SplitN(image.Version, ".", 3)
-	if len(v) < 3 {
-		return fmt.Errorf("kernel version %s is not MAJOR.MINOR.PATCH", image.Version)
+	source, err := sourcePackage(image.Version)
+	if err != nil {
+		return err
 	}
 	headers := debian.Package{Name: "linux-headers-" + k.Release, Version: image.Version}
 	packages := []string{
-		"linux-source-" + v[0] + "." + v[1] + "=" + image.Version,
+		source,
 		"bash", "coreutils", "dash", "findutils", "grep", "make", "mawk", "sed", "tar", "xz-utils",
 	}
 	if !k.Arch.Foreign() {
@@ -70,8 +70,7 @@ func unpackBuild(ctx context.Context, a debian.Archive, image debian.Package, k 
 		}
 		return a.Extract(ctx, root, list)
 	}
-	// Of the foreign packages only the headers themselves are needed: what they depend on, such
-	// as the compiler, must run here.
+	// Only the headers are foreign: their dependencies, such as the compiler, must run here.
 	deps, err := a.Depends(ctx, headers.Name)
 	if err != nil {
 		return err
@@ -94,6 +93,15 @@ func unpackBuild(ctx context.Context, a debian.Archive, image debian.Package, k 
 		return err
 	}
 	return a.Extract(ctx, root, []debian.Package{headers})
+}
+
+// sourcePackage returns the package with the sources of a version of the kernel, for Closure.
+func sourcePackage(version string) (string, error) {
+	v := strings.SplitN(version, ".", 3)
+	if len(v) < 3 {
+		return "", fmt.Errorf("kernel version %s is not MAJOR.MINOR.PATCH", version)
+	}
+	return "linux-source-" + v[0] + "." + v[1] + "=" + version, nil
 }
 
 // gccPackage matches the compiler in the names of gcc-12, linux-compiler-gcc-12-arm and

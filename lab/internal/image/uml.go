@@ -34,9 +34,9 @@ func newestUML(ctx context.Context, a debian.Archive, meta string) (Kernel, erro
 	if err != nil {
 		return Kernel{}, err
 	}
-	v := strings.SplitN(source.Version, ".", 3)
-	if len(v) < 3 {
-		return Kernel{}, fmt.Errorf("kernel version %s is not MAJOR.MINOR.PATCH", source.Version)
+	sources, err := sourcePackage(source.Version)
+	if err != nil {
+		return Kernel{}, err
 	}
 	root := filepath.Join(debian.CacheDir(), umlPrefix+source.Version+"_"+umlKey())
 	unlock, err := debian.Lock(ctx, root+".lock")
@@ -58,7 +58,7 @@ func newestUML(ctx context.Context, a debian.Archive, meta string) (Kernel, erro
 		os.RemoveAll(build)
 	}()
 	fmt.Fprintf(os.Stderr, "lab: fetching a compiler and the kernel's sources, to build User-mode Linux %s once\n", source.Version)
-	list, err := a.Closure(ctx, nil, "linux-source-"+v[0]+"."+v[1]+"="+source.Version,
+	list, err := a.Closure(ctx, nil, sources,
 		"bash", "bc", "bison", "coreutils", "dash", "diffutils", "findutils", "flex", "gcc", "grep",
 		"gzip", "libc6-dev", "make", "mawk", "perl-base", "sed", "tar", "xz-utils")
 	if err != nil {

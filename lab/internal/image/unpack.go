@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -93,10 +94,7 @@ func decompressTo(ctx context.Context, file, ext string, data io.Reader) error {
 		_, err := io.Copy(f, r)
 		return err
 	})
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
+	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("unpack %s: %w", file, err)
 	}
 	return os.Rename(part, file)

@@ -16,8 +16,8 @@ import (
 // DefaultUserland is the suite whose programs a foreign guest has.
 const DefaultUserland = "bookworm-security"
 
-// userlandPackages are the packages of a userland: what the lab itself and scripts need, C's
-// compiler, and the peers of this project's tests.
+// userlandPackages are the packages of a userland: programs for the lab and for scripts, a C compiler,
+// and peers of this project's tests.
 var userlandPackages = []string{
 	"bash", "coreutils", "dash", "diffutils", "findutils", "gawk", "grep", "gzip", "iproute2", "kmod", "libc-bin", "mount", "procps", "sed", "tar", "util-linux",
 	"gcc", "libc6-dev", "libibverbs-dev", "librdmacm-dev",
@@ -34,8 +34,8 @@ func FetchUserland(ctx context.Context, suite string, on Arch) (string, error) {
 	return root, unpackOnce(ctx, archive, root, []string{"bin", "sbin", "lib", "lib64"}, userlandPackages...)
 }
 
-// unpackOnce unpacks packages, and what they need, into a folder, unless that has been done.
-// Folders whose names are merged are those of /usr.
+// unpackOnce unpacks packages and their dependencies into a folder, unless that exists. The folders
+// merged are links to those in /usr.
 func unpackOnce(ctx context.Context, a debian.Archive, root string, merged []string, packages ...string) error {
 	unlock, err := debian.Lock(ctx, root+".lock")
 	if err != nil {
