@@ -1,8 +1,7 @@
 //go:build linux
 
-// Package job is what the lab says to a machine and what the guest answers: jobs, orders and
-// results on one port, and the program's streams on the others. Host and guest are one program, so
-// both have the same version.
+// Package job is the protocol between the lab and the guest: jobs, orders and results on one port, and
+// the program's streams on the others. Host and guest are one program, so both have the same version.
 package job
 
 import (
@@ -18,14 +17,14 @@ const SetupFile = "setup.json"
 // UML is a variable that is set in User-mode Linux, for process 1.
 const UML = "LAB_UML"
 
-// Setup is what the guest knows when it boots. It is in the initramfs.
+// Setup is the guest's configuration for booting. It is in the initramfs.
 type Setup struct {
 	Release  string
 	Modules  string   // path of the kernel's modules on the host; none for User-mode Linux
 	Early    []string // module files in the initramfs, in loading order
 	Late     []string // module files that are loaded from the host's root, relative to Modules
 	Probe    bool     // only check that the kernel boots
-	Userland bool     // programs are shared that hide the host's
+	Userland bool     // another userland hides the host's programs
 	Host     int      // which of two machines this is; 0 if there is no other
 }
 
@@ -37,11 +36,11 @@ type Job struct {
 	Dir      string
 	Write    string     // of --write
 	Stdin    bool       // the program has input
-	Keep     []string   // paths at which files that the program writes are kept
+	Keep     []string   // paths whose files are sent to the host
 	Shared   bool       // other programs will run on this machine
 	Dilated  bool       // check the clock
 	Restored *Fresh     // set if the machine was saved
-	Adapters []Adapter  // that are plugged in when the machine runs, in their order
+	Adapters []Adapter  // plugged in while the machine runs
 	UDP      netip.Addr // of --udp
 }
 
@@ -57,8 +56,7 @@ type Order struct {
 	Signal int
 }
 
-// What the guest reports when it can take a job, before it runs the program, and when that has
-// ended.
+// Reports of the guest: it can take a job, it is about to run the program, the program has ended.
 const (
 	Ready   = "ready\n"
 	Started = "started\n"
@@ -71,12 +69,12 @@ type Result struct {
 	Out, Err   int64    // bytes that the program wrote
 	Error      string   // the lab's own failure inside the guest
 	Kernel     []string // warnings in the kernel's log
-	Files      []Kept   // what the program wrote at the paths of Job.Keep, in their order
-	Lost, Left []string // what is no longer there, or is new, on a machine that is shared
+	Files      []Kept   // files at the paths of Job.Keep, in their order
+	Lost, Left []string // items of a shared machine's inventory that are gone, or new
 }
 
-// Kept is what a program has written at a path that is kept: a file, or the files in a folder, by
-// their names there. A guest names no other path.
+// Kept has the files that a program has written at a path: a file, or the files in a folder by their
+// names there. The guest cannot name another path.
 type Kept struct {
 	File   []byte
 	Folder map[string][]byte
@@ -94,7 +92,7 @@ func ExitStatus(s syscall.WaitStatus) int {
 // ExitLab is the exit status for failures of the lab itself.
 const ExitLab = 125
 
-// ExitCode returns the exit status for what the lab has done itself.
+// ExitCode returns the exit status of the lab's own commands.
 func ExitCode(err error) int {
 	if err != nil {
 		return ExitLab
@@ -109,13 +107,13 @@ const ClockSleep = 50 * time.Millisecond
 // its measurements.
 const ClockMark = "clock"
 
-// Fresh is what a machine needs that has not booted by itself but has been restored.
+// Fresh has the time and random numbers for a machine that has been restored.
 type Fresh struct {
 	Time time.Time
 	Seed []byte // of the kernel's random numbers
 }
 
-// Wires are the wires between two machines, by the name of the link at both ends.
+// Wires are the wires between two machines, by the name of the links on both.
 var Wires = []string{rxeWire, siwWire, ControlWire}
 
 const (

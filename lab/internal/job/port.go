@@ -16,7 +16,7 @@ const (
 	PortResult = "result"
 )
 
-// Ports are the ports in their order, which serial lines have instead of names.
+// Ports are the ports in the order of serial lines, which have no names.
 var Ports = []string{portIn, portOut, portErr, PortResult}
 
 // Outlet is where a program's output goes, in the guest and then on the host. A closed output does
@@ -37,7 +37,7 @@ func (o *Outlet) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// To has the output go to a writer.
+// To makes the output go to a writer.
 func (o *Outlet) To(w io.Writer) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -29,7 +29,7 @@ var Adapters = map[string]connectx.Config{
 	"connectx-noguid": {NoNodeGUID: true},
 }
 
-// maxAdapters bounds a machine's adapters, each of which has a port of the PCI bus.
+// maxAdapters bounds a machine's adapters: the PCI bus has a port for each.
 const maxAdapters = 2
 
 func adapterMAC(i, host int) net.HardwareAddr {
@@ -42,7 +42,7 @@ func AdapterGUID(i, host int) string {
 	return fmt.Sprintf("%02x%02x:%02xff:fe%02x:%02x%02x", m[0]^2, m[1], m[2], m[3], m[4], m[5])
 }
 
-// machineAdapters returns what the guest of a machine is told of its adapters.
+// machineAdapters describes a machine's adapters to its guest.
 func machineAdapters(kinds []string, host int) (all []job.Adapter) {
 	for i, kind := range kinds {
 		all = append(all, job.Adapter{GUID: AdapterGUID(i, host), InfiniBand: Adapters[kind].InfiniBand})
@@ -50,9 +50,9 @@ func machineAdapters(kinds []string, host int) (all []job.Adapter) {
 	return all
 }
 
-// adapterArgs returns what a machine needs so that adapters can be plugged in: memory that another
-// process can map, and ports of the PCI bus. The adapters come when it runs, as they cannot be
-// saved.
+// adapterArgs returns the arguments for QEMU by which adapters can be plugged in: memory that another
+// process can map, and ports of the PCI bus. Adapters are plugged in when the machine runs, because
+// they cannot be saved in its state.
 func adapterArgs(o Options) []string {
 	if len(o.NICs) == 0 {
 		return nil
@@ -81,8 +81,7 @@ func adapterConfig(kind string, i, host int, wire *connectx.Wire, record *log.Lo
 	return cfg
 }
 
-// ServeSockets serves adapters to machines of somebody else until ctx ends, each to one machine
-// after the other.
+// ServeSockets serves adapters to any machines until ctx ends, each adapter to one machine at a time.
 func ServeSockets(ctx context.Context, sockets string, opt Options) error {
 	if sockets == "" {
 		return errors.New("nic: no --socket, the path of the socket for QEMU")
@@ -137,7 +136,7 @@ func NewWire(o Options) (*connectx.Wire, error) {
 	if !o.UDP.IsValid() {
 		return w, nil
 	}
-	// The guest would only be told that its address is wrong.
+	// A failure here tells the user more than the guest's later error, that the address is wrong.
 	p, err := new(udp.Network).Open(netip.AddrPortFrom(o.UDP, udp.DefaultPort))
 	if err != nil {
 		return nil, fmt.Errorf("--udp: %w", err)
@@ -146,7 +145,7 @@ func NewWire(o Options) (*connectx.Wire, error) {
 	return w, p.Close()
 }
 
-// recorder returns what writes the file of --niclog, or nil.
+// recorder returns the logger of --niclog, or nil.
 func recorder(o Options) (*log.Logger, error) {
 	if o.NICLog == "" {
 		return nil, nil
@@ -158,8 +157,7 @@ func recorder(o Options) (*log.Logger, error) {
 	return log.New(f, "", log.Lmicroseconds), nil
 }
 
-// listenAdapter makes a socket for QEMU. It replaces one that a process which was killed has left,
-// and no other file.
+// listenAdapter makes a socket for QEMU. It replaces a socket that nobody serves, and no other file.
 func listenAdapter(path string) (*net.UnixListener, error) {
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&fs.ModeSocket == 0 {
@@ -176,7 +174,7 @@ func listenAdapter(path string) (*net.UnixListener, error) {
 	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 }
 
-// serveAdapter serves an adapter to the next machine that connects, until that is gone or ctx ends.
+// serveAdapter serves an adapter to the next machine that connects, until the machine or ctx ends.
 func serveAdapter(ctx context.Context, l *net.UnixListener, cfg connectx.Config) error {
 	conn, err := l.AcceptUnix()
 	if err != nil {

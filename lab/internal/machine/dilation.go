@@ -16,10 +16,10 @@ import (
 
 const faketimeLib = "/usr/lib/*/faketime/libfaketimeMT.so.1"
 
-// Dilated is the accelerator whose time runs slower: QEMU runs under libfaketime, so all
-// clocks and timers that it emulates are slower than this machine's by a factor, and the
-// emulated processors seem faster by that factor. The time stamp counter is this machine's;
-// a kernel parameter multiplies its frequency by the factor.
+// Dilated is the accelerator with slower time: QEMU runs under libfaketime, so all clocks and timers
+// that it emulates are slower than this machine's by a factor, and the emulated processors seem faster
+// by that factor. The time stamp counter is this machine's: a kernel parameter multiplies its
+// frequency.
 const Dilated = "dilated"
 
 // dilation holds the settings that slow a machine's time down.

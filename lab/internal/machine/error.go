@@ -16,6 +16,5 @@ var errWarned = errors.New("the kernel warned")
 // ErrDown reports a kernel that went down, or was powered off, while a program ran.
 var ErrDown = errors.New("the kernel went down before the program ended")
 
-// errClock reports a guest whose clocks run at wrong speeds, so that its measurements are
-// meaningless.
+// errClock reports a guest whose clocks run at wrong speeds, which makes measurements meaningless.
 var errClock = errors.New("the clocks of the guest disagree")

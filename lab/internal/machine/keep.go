@@ -14,8 +14,8 @@ import (
 // keptFlags are the flags of tests that name files, in the folder -test.outputdir.
 var keptFlags = []string{"coverprofile", "cpuprofile", "memprofile", "blockprofile", "mutexprofile", "trace"}
 
-// keptPaths returns the files and folders whose content the caller of a program expects to find:
-// a test's profiles and artifacts, and coverage. dir is the program's.
+// keptPaths returns the files and folders that the caller of a program expects: a test's profiles and
+// artifacts, and coverage. dir is the program's working directory.
 func keptPaths(args, env []string, dir string) (paths []string) {
 	flags := map[string]string{}
 	for _, a := range args[1:] {
@@ -36,7 +36,7 @@ func keptPaths(args, env []string, dir string) (paths []string) {
 			return
 		}
 		path = within(dir, path)
-		// The guest finds what was written by its name without links.
+		// The guest finds written files by their names without links.
 		if real, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
 			path = filepath.Join(real, filepath.Base(path))
 		}
@@ -57,8 +57,8 @@ func keptPaths(args, env []string, dir string) (paths []string) {
 	return paths
 }
 
-// keep writes the files that the program wrote at the paths. The guest chooses the names of those
-// in a folder.
+// keep writes the files that the program wrote at the paths. In a folder the guest chooses their
+// names, so that writeIn confines them.
 func keep(paths []string, files []job.Kept) error {
 	if len(files) != len(paths) {
 		return fmt.Errorf("the guest sent files of %d paths, not of %d", len(files), len(paths))
@@ -76,8 +76,8 @@ func keep(paths []string, files []job.Kept) error {
 	return nil
 }
 
-// writeIn writes files by their names in a folder, which it makes if there are some. Names and
-// links that lead out of the folder are errors.
+// writeIn writes files to a folder, which it makes if there are some. A name or a link that leads out
+// of the folder is an error.
 func writeIn(dir string, files map[string][]byte) error {
 	if len(files) == 0 {
 		return nil

@@ -1,7 +1,7 @@
 //go:build linux
 
 // Package machine runs programs on machines: QEMU and User-mode Linux, their adapters, the wires
-// between two of them, and states to restore. What a guest reports is not trusted.
+// between two of them, and their saved states. It does not trust a guest's reports.
 package machine
 
 import (
@@ -89,7 +89,7 @@ func startMachine(k image.Kernel, s job.Setup, write string, opt Options) (_ *ma
 	m.cmd.Stderr = &m.log
 	m.serve(listeners[0], func(c net.Conn) {
 		m.stdin <- c
-		<-m.gone // closed earlier, QEMU would drop what the guest has yet to read
+		<-m.gone // if c closed earlier, QEMU would drop input that the guest has yet to read
 	})
 	m.serve(listeners[1], func(c net.Conn) { io.Copy(&m.stdout, c) })
 	m.serve(listeners[2], func(c net.Conn) { io.Copy(&m.stderr, c) })
@@ -143,7 +143,7 @@ const maxReport = 1 << 29
 func (m *machine) receive(c net.Conn, most int64) {
 	m.port = c
 	if m.state.restored {
-		m.reports <- job.Ready // which it has reported before it was saved
+		m.reports <- job.Ready // the guest reported it before it was saved
 	}
 	limit := &io.LimitedReader{R: c}
 	for in := bufio.NewReader(limit); ; {
@@ -164,9 +164,8 @@ func (m *machine) receive(c net.Conn, most int64) {
 	}
 }
 
-// stop ends the machine and returns when it is gone. The guest has no part in that: it holds back
-// nothing that a program has written to a folder of this machine, and the shutdown of its drivers
-// would take a second.
+// stop ends the machine and returns when it is gone. It does not shut the guest down, which would take
+// a second: writes to a folder of this machine are not delayed.
 func (m *machine) stop() {
 	m.kill()
 	for range m.reports {
@@ -174,7 +173,7 @@ func (m *machine) stop() {
 	m.discard()
 }
 
-// discard removes what is left of a machine that is gone.
+// discard removes the files of a machine that is gone.
 func (m *machine) discard() {
 	if m.opt.net != nil {
 		m.opt.net.detach(m.opt.host)

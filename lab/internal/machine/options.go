@@ -26,7 +26,7 @@ type Options struct {
 	NICLog      string
 	UDP         netip.Addr     // of --udp
 	AdapterWire *connectx.Wire // of all adapters: the guest may number them in another order
-	Emulator    image.Emulator // QEMU; that of the architecture if it has no program
+	Emulator    image.Emulator // QEMU; the zero value is the architecture's on this machine
 
 	Userland string // a folder whose programs hide this machine's; none if empty
 
@@ -55,15 +55,15 @@ const (
 	peerHost  = 2
 )
 
-// Stdio is what a program on a machine reads and writes, and gets signals from.
+// Stdio has the standard streams of a program on a machine, and the source of its signals.
 type Stdio struct {
 	In       io.Reader
 	Out, Err io.Writer
 	Signals  <-chan os.Signal // SIGQUIT, for the program
 }
 
-// The limits of the time until the program starts: of one of two machines, for which the other
-// waits, and of others.
+// Limits of the time until the program starts: on one of two machines, for which the other waits, and
+// on others.
 const (
 	pairBootLimit = 90 * time.Second
 	bootLimit     = 10 * time.Minute

@@ -15,9 +15,8 @@ import (
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
-// RunPair runs t on k, and at the same time on other as the peer. The run ends with
-// the first machine. A peer whose kernel goes down is booted again; one whose program
-// ends is not.
+// RunPair runs t on k, and at the same time on other as the peer. The run ends with the first machine.
+// If the peer's kernel goes down, it is booted again; if its program ends, it is not.
 func RunPair(ctx context.Context, k, other image.Kernel, t Task, opt Options, std Stdio) (int, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -70,7 +69,7 @@ func runPeer(ctx context.Context, k image.Kernel, t Task, opt Options, std Stdio
 	}
 }
 
-const maxLine = 64 << 10 // what is longer is written in parts
+const maxLine = 64 << 10 // longer lines are written in parts
 
 // prefixWriter writes lines with a prefix.
 type prefixWriter struct {

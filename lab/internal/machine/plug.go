@@ -21,8 +21,8 @@ func (m *machine) plug() error {
 		return err
 	}
 	defer q.conn.Close()
-	// What is plugged in before QEMU has loaded the state of a machine that it restores would be
-	// hidden from the guest by that of the slots.
+	// When QEMU restores a machine, the state of the slots would hide adapters that were plugged in
+	// earlier.
 	if _, err := q.await("query-status", running); err != nil {
 		return err
 	}

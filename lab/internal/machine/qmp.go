@@ -34,7 +34,7 @@ func dialQMP(path string) (*qmp, error) {
 	return q, nil
 }
 
-// do executes a command and returns what QEMU answers.
+// do executes a command and returns QEMU's answer.
 func (q *qmp) do(command string, args map[string]any) (json.RawMessage, error) {
 	msg := map[string]any{"execute": command}
 	if args != nil {
@@ -61,7 +61,7 @@ func (q *qmp) do(command string, args map[string]any) (json.RawMessage, error) {
 	}
 }
 
-// await waits until the status that a command returns is one of some.
+// await repeats a command until it returns one of the statuses.
 func (q *qmp) await(command string, statuses ...string) (string, error) {
 	for {
 		answer, err := q.do(command, nil)
@@ -78,5 +78,5 @@ func (q *qmp) await(command string, statuses ...string) (string, error) {
 
 const (
 	qmpSocket = "qmp"     // in the machine's folder
-	running   = "running" // status of a machine
+	running   = "running" // a status of query-status
 )

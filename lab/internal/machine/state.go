@@ -20,22 +20,22 @@ import (
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
-// A state is that of a machine that is ready for a job, in a file. The first run with a kernel
-// and options saves it, and later ones restore it: that takes a second, and booting several.
-// It is of use for the same files, command line and QEMU until this machine restarts, as a
-// guest has measured the frequency of this machine's time stamp counter.
+// A state is a saved machine that is ready for a job, in a file. The first run with a kernel and
+// options saves it, and later ones restore it in a second, where booting takes several. It is valid for
+// the same files, command line and QEMU until this machine restarts, as the guest has measured the
+// frequency of this machine's time stamp counter.
 type state struct {
 	file       string
 	restored   bool
 	mapped     bool   // the file has a hole for each empty page
-	unfinished string // what is saved before it gets the name file
-	monitor    string // QEMU's socket; "" if the machine is not to be saved
+	unfinished string // the file's name while it is being saved
+	monitor    string // QEMU's socket; "" if the machine is not saved
 }
 
-// newState makes vm restore its state, or be saved when it is ready. Other machines boot each
-// time. KVM's boot quickly, and the clocks of dilated and icount would go on from another start.
-// One of two machines may go down and boot again, and must not repeat the numbers of its
-// connections. With --debug the user sees the boot.
+// newState makes vm restore its state, or be saved when it is ready. Other machines boot each time: with
+// KVM that is quick; the clocks of dilated and icount would continue from another start; one of two
+// machines may go down and boot again, and must not repeat the numbers of its connections; with --debug
+// the user sees the boot.
 func newState(k image.Kernel, opt Options, vm *exec.Cmd, dir string) (*state, error) {
 	if opt.Accel != "tcg" || k.UML() || opt.net != nil || opt.Debug {
 		return &state{}, nil
@@ -67,8 +67,8 @@ func newState(k image.Kernel, opt Options, vm *exec.Cmd, dir string) (*state, er
 		fmt.Fprintf(sum, "%s %d %d", f, info.Size(), info.ModTime().UnixNano())
 	}
 	s := &state{file: filepath.Join(debian.CacheDir(), fmt.Sprintf("%s%x", StatePrefix(k, opt), sum.Sum(nil)[:8]))}
-	// A machine with adapters shares its memory with them, where QEMU's look at an empty page
-	// allocates it: that would take seconds. The QEMU of such machines can skip these pages.
+	// A machine with adapters shares its memory with them. In shared memory, saving would allocate each
+	// empty page that QEMU looks at, which takes seconds: mapped-ram skips them.
 	if s.mapped = len(opt.NICs) > 0; s.mapped {
 		vm.Args = append(vm.Args, "-global", "migration.mapped-ram=on")
 	}
@@ -107,7 +107,7 @@ func StatePrefix(k image.Kernel, opt Options) string {
 	return fmt.Sprintf("state-%s%s-%s-%d-%d-", kind, k.Arch.Name, k.Release, opt.Mem, opt.CPUs)
 }
 
-// save saves the machine, which must be ready, if that is wanted and no other lab has done it.
+// save saves the machine, which must be ready, unless it has no monitor or another lab has saved it.
 func (s *state) save() error {
 	if s.monitor == "" || image.Exist(s.file) {
 		return nil
@@ -136,8 +136,8 @@ func (s *state) save() error {
 	return errors.Join(err, os.Rename(s.unfinished, s.file))
 }
 
-// migrate writes the state, and lets the machine go on, which QEMU refuses until the migration has
-// its final status.
+// migrate writes the state, and lets the machine continue: QEMU refuses that before the migration has a
+// final status.
 func (s *state) migrate() error {
 	q, err := dialQMP(s.monitor)
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *state) migrate() error {
 	return err
 }
 
-// newFresh returns what a machine needs that is restored now.
+// newFresh returns the time and random numbers for a machine that is restored now.
 func newFresh() *job.Fresh {
 	f := &job.Fresh{Time: time.Now(), Seed: make([]byte, 32)}
 	rand.Read(f.Seed)

@@ -14,10 +14,10 @@ import (
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
-// Task is a job with what only the host knows of it.
+// Task is a job, with the settings that the guest does not need.
 type Task struct {
 	job.Job
-	Begun time.Time     // if set, the time since then is a part of the test's
+	Begun time.Time     // if set, a test's time counts from here
 	Limit time.Duration // of the program; 0 is none
 }
 
@@ -87,8 +87,8 @@ func (t *Task) Finish(r job.Result) (int, error) {
 // TimeoutFlag begins the argument of a test with its time.
 const TimeoutFlag = "-test.timeout="
 
-// shorten reduces a test's time by what has passed since begun, so that it ends by itself, and
-// prints its stacks, before go test loses patience.
+// shorten reduces a test's time by the time since begun, so that the test ends by itself and prints its
+// stacks before go test kills it.
 func shorten(args []string, begun time.Time) ([]string, error) {
 	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, TimeoutFlag) })
 	if i < 0 || begun.IsZero() {

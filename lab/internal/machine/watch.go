@@ -18,7 +18,7 @@ import (
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
-// run runs a program. It fails if the machine is of no more use.
+// run runs a program. If it fails, the machine cannot be used again.
 func (m *machine) run(ctx context.Context, t Task, std Stdio) (job.Result, error) {
 	m.stdout.To(std.Out)
 	m.stderr.To(std.Err)
@@ -61,8 +61,8 @@ func (m *machine) run(ctx context.Context, t Task, std Stdio) (job.Result, error
 	return w.result, m.await(ctx, out+w.result.Out, errs+w.result.Err)
 }
 
-// phase is how far a program is. The guest reports the start and the end; between them the host may
-// ask the program to end.
+// phase is the state of a program. The guest reports its start and its end; between them the host may
+// ask it to end.
 type phase uint8
 
 const (
@@ -83,7 +83,7 @@ type watch struct {
 	done    bool             // there is a result
 	failed  error            // why the machine is killed
 	signals <-chan os.Signal // nil until the program runs
-	overdue <-chan time.Time // of the program, or of what it is to do after a signal
+	overdue <-chan time.Time // fires when the program, or its answer to a signal, is late
 	result  job.Result
 }
 
@@ -121,8 +121,8 @@ func (w *watch) late() {
 	}
 }
 
-// report takes what the guest reports. What it reports out of turn comes from a program that has
-// taken the port: the state of a machine that has run one, for example, is not to be saved.
+// report handles a report of the guest. A report out of order comes from a program that has taken the
+// port, so that it must not, for example, get the state of its machine saved.
 func (w *watch) report(line string) {
 	switch m := w.m; {
 	case line == job.Ready && !m.ready:
@@ -181,7 +181,7 @@ func (m *machine) give(t *Task) error {
 	return nil
 }
 
-// await waits until all output of a program has arrived, of which the guest has told the size.
+// await waits until all output of a program has arrived, by the sizes that the guest has reported.
 func (m *machine) await(ctx context.Context, stdout, stderr int64) error {
 	for m.stdout.N.Load() < stdout || m.stderr.N.Load() < stderr {
 		select {
@@ -195,7 +195,7 @@ func (m *machine) await(ctx context.Context, stdout, stderr int64) error {
 	return nil
 }
 
-// verdict returns why a machine is gone, which has started a program or not.
+// verdict returns why a machine is gone, before or after it has started a program.
 func (m *machine) verdict(failed error, started bool) error {
 	console := m.console()
 	switch {

@@ -31,19 +31,20 @@ type nic struct {
 func newNetwork() (*network, error) {
 	n := &network{}
 	for range job.Wires {
-		var ends [2]*nic
-		for i := range ends {
-			c, err := newNIC()
-			if err != nil {
-				n.close()
-				return nil, err
-			}
-			ends[i] = c
+		first, err := newNIC()
+		if err != nil {
+			n.close()
+			return nil, err
 		}
-		n.nics = append(n.nics, ends)
-		for i := range ends {
-			n.done.Go(func() { forward(ends[i], ends[1-i]) })
+		second, err := newNIC()
+		if err != nil {
+			first.close()
+			n.close()
+			return nil, err
 		}
+		n.nics = append(n.nics, [2]*nic{first, second})
+		n.done.Go(func() { forward(first, second) })
+		n.done.Go(func() { forward(second, first) })
 	}
 	return n, nil
 }
@@ -64,21 +65,25 @@ func newNIC() (*nic, error) {
 }
 
 func (n *network) close() {
-	for _, ends := range n.nics {
-		for _, c := range ends {
-			c.conn.Close()
-			c.file.Close()
+	for _, cards := range n.nics {
+		for _, c := range cards {
+			c.close()
 		}
 	}
 	n.done.Wait()
+}
+
+func (c *nic) close() {
+	c.conn.Close()
+	c.file.Close()
 }
 
 // attach returns the sockets that a host's machine inherits, one for each wire, after
 // discarding frames for the previous machine. Call detach when the machine ends.
 func (n *network) attach(host int) ([]*os.File, error) {
 	var files []*os.File
-	for _, ends := range n.nics {
-		c := ends[host-1]
+	for _, cards := range n.nics {
+		c := cards[host-1]
 		for buf := make([]byte, 1); ; {
 			if _, _, err := unix.Recvfrom(int(c.file.Fd()), buf, unix.MSG_DONTWAIT); err != nil {
 				break
@@ -98,13 +103,13 @@ func (n *network) attach(host int) ([]*os.File, error) {
 }
 
 func (n *network) detach(host int) {
-	for _, ends := range n.nics {
-		ends[host-1].up.Store(false)
+	for _, cards := range n.nics {
+		cards[host-1].up.Store(false)
 	}
 }
 
-// sendTimeout is how long a wire waits for a machine that receives nothing. The sending
-// machine would report a fault of its card after some seconds.
+// sendTimeout bounds the wait of a wire for a machine that receives nothing. After some seconds, the
+// kernel of the sending machine would report a fault of its card.
 const sendTimeout = 2 * time.Second
 
 // forward forwards frames from one card to the other. They are lost while the other

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package session runs what the lab is asked for when it has its turn: a program, a program on two
-// machines, or the packages of a go test one after the other.
+// Package session runs the lab's work when it has its turn: a program, a program on two machines, or the
+// packages of a go test one after the other.
 package session
 
 import (
@@ -25,7 +25,7 @@ type Config struct {
 	machine.Options
 }
 
-// Run runs a program on a machine, or on two. The time since begun is a part of a test's.
+// Run runs a program on a machine, or on two. A test's time counts from begun.
 func Run(ctx context.Context, c Config, args []string, std machine.Stdio, begun time.Time) (int, error) {
 	k, err := c.prepare(ctx)
 	if err != nil {

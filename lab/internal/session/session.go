@@ -27,8 +27,7 @@ import (
 
 // rdmalab test is go test -exec rdmalab with one machine for all packages. The rdmalab that go test
 // starts for each package finds a socket in a variable, and there joins a session, which runs the
-// packages' tests one after the other. What is built, in which order, and what is printed is
-// therefore go test's.
+// packages' tests one after the other. So go test alone decides what to build and to print.
 //
 //	rdmalab test ─► go test -exec rdmalab ─┬─► rdmalab a.test ─┐ socket
 //	 ▲                                     └─► rdmalab b.test ─┤
@@ -55,7 +54,7 @@ type request struct {
 	Dir       string
 }
 
-// message is what a session answers: output, and then the end.
+// message is an answer of a session: output, and then the end.
 type message struct {
 	Out, Err []byte
 	End      bool

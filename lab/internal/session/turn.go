@@ -26,9 +26,9 @@ func totalMem() int {
 	return int(uint64(info.Totalram) * uint64(info.Unit) >> 20)
 }
 
-// takeTurn waits until fewer than n machines run, of all that share the cache, in the order in
-// which they came. go test starts a lab for each package, several at a time. Negative n is by this
-// machine's processors and memory, 0 no limit.
+// takeTurn waits, in order of arrival, until fewer than n machines run of all that share the cache: go
+// test starts a lab for each package, several at a time. If n is negative, this machine's processors and
+// memory decide; 0 is no limit.
 func takeTurn(ctx context.Context, n int) (done func(), err error) {
 	if n == 0 {
 		return func() {}, nil
@@ -61,9 +61,8 @@ func takeTurn(ctx context.Context, n int) (done func(), err error) {
 	}
 }
 
-// ticket is a place in the queue: a file whose name has a number, one more than that of the last,
-// and the process. It is locked as long as the process lives, and changes while the queue is
-// locked.
+// ticket is a place in the queue: a file whose name has the next number and the process. The process
+// holds a lock on it as long as it lives. Tickets change only while the queue is locked.
 type ticket struct {
 	dir  string
 	file *os.File
