@@ -25,9 +25,9 @@ type Archive struct {
 	// Dir is the cache; empty is [CacheDir].
 	Dir string
 	// Mirror is the address of the archive; empty is $VERBS_DEBIAN_MIRROR or
-	// http://deb.debian.org/debian. That of security updates has "-security" added.
+	// http://deb.debian.org/debian. For security updates, "-security" is added.
 	Mirror string
-	// Keys is the OpenPGP keyring that signs the archive; nil is that of Debian.
+	// Keys is the OpenPGP keyring that signs the archive; nil is Debian's.
 	Keys []byte
 	// Log receives the names of fetched packages; nil discards them.
 	Log io.Writer
@@ -95,9 +95,9 @@ func (a Archive) find(ctx context.Context, name string) (record, error) {
 	return ix.newest(Package{Name: name})
 }
 
-// Closure returns packages, named as NAME or NAME=VERSION, and everything that they
-// depend on, of alternatives the first that exists. It leaves out the packages in have.
-// Except for VERSION it takes the newest versions, as those of a suite fit together.
+// Closure returns packages, named as NAME or NAME=VERSION, and all their dependencies, of alternatives
+// the first that exists. It leaves out the packages in have. Without VERSION it takes the newest
+// versions, which fit together in a suite.
 func (a Archive) Closure(ctx context.Context, have []Package, names ...string) (list []Package, err error) {
 	unlock, err := a.lock(ctx)
 	if err != nil {
@@ -155,7 +155,7 @@ func (a Archive) Extract(ctx context.Context, dir string, list []Package) error 
 // extract is Extract for a caller that holds the lock.
 func (a Archive) extract(ctx context.Context, dir string, list []Package) error {
 	return a.retry(ctx, func(ix *index) error {
-		for ; len(list) > 0; list = list[1:] { // a repetition goes on where the last call failed
+		for ; len(list) > 0; list = list[1:] { // a repeated call continues where the last one failed
 			p := list[0]
 			r, err := ix.newest(p)
 			if err == nil {
@@ -188,8 +188,8 @@ func (a Archive) fetchFile(ctx context.Context, what string, r record, use func(
 	return use(f)
 }
 
-// retry calls do with the package lists. They may name a version that the mirror no longer
-// has: only if do fails with ErrNotFound, retry fetches them again and repeats it.
+// retry calls do with the package lists. They may name a version that the mirror no longer has: if do
+// fails with ErrNotFound, retry fetches them again and repeats it.
 func (a Archive) retry(ctx context.Context, do func(*index) error) error {
 	ix, fetched, err := a.lists(ctx)
 	if err != nil {

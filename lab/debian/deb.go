@@ -39,7 +39,7 @@ func unpackTar(ctx context.Context, ext string, data io.Reader, dir string) erro
 	return Decompress(ctx, ext, data, func(r io.Reader) error { return untar(root, r) })
 }
 
-// Decompress calls use with decompressed data. The extension is that of a file's name.
+// Decompress calls use with decompressed data. ext is the extension of a compressed file's name.
 func Decompress(ctx context.Context, ext string, data io.Reader, use func(io.Reader) error) error {
 	switch ext {
 	case "":
@@ -51,7 +51,7 @@ func Decompress(ctx context.Context, ext string, data io.Reader, use func(io.Rea
 		}
 		return use(z)
 	case ".xz", ".zst":
-		// Programs decompress several times faster than Go.
+		// These programs are several times faster than decompressors in Go.
 		tool := map[string]string{".xz": "xz", ".zst": "zstd"}[ext]
 		cmd := exec.CommandContext(ctx, tool, "-dc")
 		var stderr bytes.Buffer
@@ -133,7 +133,7 @@ func unpackFile(root *os.Root, h *tar.Header, content io.Reader) error {
 	}
 	if fi, err := root.Lstat(name); err == nil {
 		if fi.IsDir() {
-			return nil // a link to where the folder's files are in packages of a later release
+			return nil // in packages of a later release, a link replaces this folder
 		}
 		if err := root.Remove(name); err != nil {
 			return err

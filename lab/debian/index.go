@@ -41,8 +41,8 @@ func (ix *index) newest(p Package) (best record, err error) {
 	return best, nil
 }
 
-// dependencies returns the names of a list in the syntax of Depends, for each entry the
-// alternatives, without architectures and versions.
+// dependencies returns the alternatives for each entry of a list in the syntax of Depends, by their
+// names.
 func dependencies(list string) (all [][]string) {
 	for entry := range strings.SplitSeq(list, ",") {
 		var names []string
@@ -60,7 +60,7 @@ func dependencies(list string) (all [][]string) {
 	return all
 }
 
-// closure is [Archive.Closure]. Dependencies come before what needs them.
+// closure is [Archive.Closure]. Dependencies come before their users.
 func (ix *index) closure(have []Package, names []string) (list []Package, err error) {
 	present := map[string]bool{} // packages, and names that they provide
 	for _, p := range have {

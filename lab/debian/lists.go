@@ -32,7 +32,7 @@ const listsFresh = 6 * time.Hour
 //go:embed keyring.gpg
 var debianKeys []byte
 
-// suites returns the archive's suite and the release that it adds to, if any.
+// suites returns the archive's suite, and the release that it extends, if any.
 func (a Archive) suites() []string {
 	release, _, partial := strings.Cut(a.Suite, "-")
 	if !partial {
@@ -50,8 +50,8 @@ func (a Archive) mirror(suite string) string {
 	return m
 }
 
-// lists loads the package lists, and fetches them before if they are missing or old. If they
-// cannot be fetched, it accepts old ones.
+// lists loads the package lists. It fetches them first if they are missing or old, but uses old ones if
+// that fails.
 func (a Archive) lists(ctx context.Context) (ix *index, fetched bool, err error) {
 	fi, err := os.Stat(a.listFile())
 	if err == nil && time.Since(fi.ModTime()) < listsFresh {
@@ -72,7 +72,7 @@ func (a Archive) lists(ctx context.Context) (ix *index, fetched bool, err error)
 // listFile returns the file with the package lists: a line for each package, see record.
 func (a Archive) listFile() string { return filepath.Join(a.dir(), "packages.gz") }
 
-// update fetches the package lists and stores what load needs.
+// update fetches the package lists and stores them in the form of load.
 func (a Archive) update(ctx context.Context) (err error) {
 	a.logf("fetching package lists of %s", a.Suite)
 	f, err := os.CreateTemp(a.dir(), tmpPrefix)
@@ -106,8 +106,8 @@ func (a Archive) fetchList(ctx context.Context, rank int, suite string, w io.Wri
 	})
 }
 
-// signedList fetches a list of a suite, checks that the suite's signed release file has its
-// checksum, and calls use with its contents.
+// signedList fetches a list of a suite, checks it by the suite's signed release file, and calls use with
+// its contents.
 func (a Archive) signedList(ctx context.Context, suite, name string, use func(io.Reader) error) error {
 	base := a.mirror(suite) + "/dists/" + suite + "/"
 	release, err := a.release(ctx, base+"InRelease")
@@ -236,7 +236,7 @@ func paragraphs(list io.Reader, use func(fields map[string]string) error) error 
 	}
 }
 
-// compact copies what record needs from a list in Debian's format.
+// compact writes the fields of record from a list in Debian's format.
 func compact(r io.Reader, rank int, mirror string, w io.Writer) error {
 	return paragraphs(r, func(fields map[string]string) error {
 		depends := strings.Trim(fields["Pre-Depends"]+", "+fields["Depends"], ", ")

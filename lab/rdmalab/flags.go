@@ -20,7 +20,7 @@ import (
 	"github.com/goverbs/verbs/lab/internal/session"
 )
 
-// config is what flags set.
+// config has the values of the flags.
 type config struct {
 	session.Config
 	host   bool
@@ -61,7 +61,7 @@ func (c *config) flags() *flag.FlagSet {
 	return fs
 }
 
-// errNoProgram is returned for a command line that names nothing to do.
+// errNoProgram reports a command line without a command.
 var errNoProgram = errors.New("no program")
 
 // parse returns the configuration and the command line without flags, which may also follow the

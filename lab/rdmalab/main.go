@@ -15,8 +15,8 @@
 // It boots Debian's kernel in QEMU with this machine's root file system
 // read-only under a layer that holds writes until the end of the run, creates the
 // RDMA devices below, and runs the program there with the caller's arguments,
-// environment and working directory. The program's output is copied as it is
-// printed, and its exit status becomes that of the lab.
+// environment and working directory. The program's output is copied as it is printed, and the lab exits
+// with its status.
 //
 //	host                                │ guest
 //	rdmalab ─ fetches kernel, builds    │
@@ -42,10 +42,9 @@
 //	rxe0   RoCE v2   on v0, one end of a veth pair   10.9.0.1/24  fd00:9::1/64
 //	siw0   iWARP     on d0, a dummy                  10.9.1.1/24  fd00:9:1::1/64
 //
-// With --kernel uml the machine is User-mode Linux, an ordinary program that is
-// built from the same sources, with all drivers built in: it uses hostfs instead of
-// 9p, and serial lines instead of the ports. It runs programs at the processor's own
-// speed, for measurements of code in user space.
+// With --kernel uml the machine is User-mode Linux, an ordinary program with all drivers built in: it
+// uses hostfs instead of 9p, and serial lines instead of the ports. It runs programs at the processor's
+// own speed, for measurements of code in user space.
 //
 // With --peer there are two machines, which both run the program. The devices
 // are the same, but their links are wires between the two, which drop the frames
@@ -55,8 +54,8 @@
 //	         ╞═ wires w0, w1, c0 ═              c0  10.9.9.1/24  to talk over
 //	         └─ QEMU, VERBS_HOST=2 ── program
 //
-// The run ends with the first machine, whose exit status is that of the lab. The
-// peer's output goes to stderr. If the peer's kernel goes down it is booted again.
+// The run ends with the first machine, and the lab exits with its status. The peer's output goes to
+// stderr. If the peer's kernel goes down it is booted again.
 //
 // Debian's kernels lack siw, so it is built from Debian's sources of the same
 // version, with the compiler and tools that the kernel's headers depend on,
@@ -145,8 +144,8 @@ func main() {
 	os.Exit(code)
 }
 
-// withSignals returns the standard streams of this process and what gets its SIGQUIT, while a
-// program runs that can answer with its stacks. Otherwise the signal ends the context.
+// withSignals returns the standard streams of this process, and passes SIGQUIT on to a running program,
+// which answers with its stacks. Without one, the signal ends the context.
 func withSignals(ctx context.Context) (context.Context, machine.Stdio) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	got, quits := make(chan os.Signal, 1), make(chan os.Signal)

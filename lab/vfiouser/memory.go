@@ -23,9 +23,9 @@ var ErrUnmapped = errors.New("address is not mapped for DMA")
 // Memory is the memory of the guest that a device may access. The client maps and unmaps it at any
 // time.
 //
-// A device copies by ReadAt and WriteAt, or makes a [View]. A view of pages stays valid memory of
-// this process until it is closed: what the client unmaps is replaced by private memory in one
-// step, so that accesses under way reach neither the guest nor a fault.
+// A device copies by ReadAt and WriteAt, or makes a [View]. A view of pages stays valid memory of this
+// process until it is closed: when the client unmaps memory, private memory atomically takes its place,
+// so that accesses under way neither reach the guest nor fault.
 type Memory struct {
 	mu       sync.RWMutex
 	mapped   int       // regions and parts of views, see maxMapped
@@ -34,7 +34,7 @@ type Memory struct {
 	views    map[*View]struct{}
 }
 
-// region is what one DMA_MAP mapped.
+// region is the memory of one DMA_MAP.
 type region struct {
 	addr, size uint64
 	offset     int64 // in the file
@@ -50,8 +50,8 @@ type View struct {
 	m      *Memory
 	mem    []byte
 	parts  []part // that are mapped
-	placed int    // mappings that count in m.mapped: parts, and what has replaced them
-	whole  bool   // follows what is mapped later: see All
+	placed int    // mappings that count in m.mapped: parts, and private memory in their place
+	whole  bool   // later mappings of the client are added: see All
 }
 
 // part is a run of a view.
@@ -64,7 +64,7 @@ func newMemory() *Memory { return &Memory{views: map[*View]struct{}{}} }
 
 var pageSize = uint64(os.Getpagesize())
 
-// maxAddress bounds guest addresses: those of the processors' page tables.
+// maxAddress bounds guest addresses: page tables of x86 have 52 bits.
 const maxAddress = 1 << 52
 
 // errUnsealed refuses memory that its owner could take away.
@@ -87,8 +87,7 @@ func (m *Memory) add(addr, size uint64, offset int64, prot int, file *os.File) e
 	}
 	r := &region{addr: addr, size: size, offset: offset, file: file, prot: prot}
 	if file != nil && prot != 0 {
-		// An access beyond the end of a file ends the process, so that the end must stay where it
-		// is.
+		// An access beyond the end of a file ends the process: the file must not shrink.
 		if seals, err := unix.FcntlInt(file.Fd(), unix.F_GET_SEALS, 0); err != nil || seals&unix.F_SEAL_SHRINK == 0 {
 			return fmt.Errorf("map %#x+%#x: %w", addr, size, errUnsealed)
 		}
@@ -218,8 +217,8 @@ func (m *Memory) Pages(addrs []uint64, size uint64) (*View, error) {
 	return m.Part(addrs, size, 0, uint64(len(addrs))*size)
 }
 
-// Part is Pages for length bytes from off of their memory alone, which must be the guest's. Both
-// are multiples of this machine's page.
+// Part is like Pages, for length bytes from offset off of the pages, which alone must be the guest's
+// memory. Both are multiples of this machine's page.
 func (m *Memory) Part(addrs []uint64, size, off, length uint64) (*View, error) {
 	if size < pageSize || size&(size-1) != 0 || size > 1<<40 {
 		return nil, fmt.Errorf("pages of %d bytes: this machine maps pages of %d: %w", size, pageSize, unix.EINVAL)
@@ -252,22 +251,21 @@ func (m *Memory) Part(addrs []uint64, size, off, length uint64) (*View, error) {
 	return v, nil
 }
 
-// maxMapped bounds the mappings of a guest, of which the kernel allows a process 65530
-// (vm.max_map_count): with none left, Go's own memory could not grow.
+// maxMapped bounds the mappings for a guest. The kernel allows a process 65530 (vm.max_map_count): with
+// none left, Go's own memory could not grow.
 const maxMapped = 1 << 14
 
-// maxView is the size of the largest view, and maxReserved that of all views of a guest: a
-// processor's address space has 1<<47 bytes, for other guests and for Go as well. maxRegions bounds
-// DMA_MAP.
+// maxView bounds the size of a view, and maxReserved the size of all views of a guest: the address space
+// of 1<<47 bytes is also for other guests and for Go. maxRegions bounds DMA_MAP.
 const (
 	maxView     = 1 << 42
 	maxReserved = 1 << 44
 	maxRegions  = 1<<16 - 1 // as QEMU demands
 )
 
-// All maps all memory of the guest at its address: that of the guest's address 0 is at the start.
-// The view follows what the client maps and unmaps. Where the guest has no memory an access
-// faults, so that the guest cannot make this process take memory for that.
+// All maps all memory of the guest: an address of the guest is the offset in the view. The view follows
+// the client's mappings. Where the guest has no memory, an access faults, so that the guest cannot make
+// this process allocate memory there.
 func (m *Memory) All(size uint64) (*View, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -291,7 +289,7 @@ func (v *View) Word(off int) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Pointer(&v.mem[off : off+4 : off+4][0]))
 }
 
-// Close unmaps the view, which nothing may use any more.
+// Close unmaps the view. Nothing may use it any more.
 func (v *View) Close() {
 	v.m.mu.Lock()
 	defer v.m.mu.Unlock()
@@ -301,11 +299,11 @@ func (v *View) Close() {
 	}
 }
 
-// Reserved is private memory: nothing is written to disk or counted before it is used.
+// reserved are the flags of private memory: it is not allocated before it is used.
 const reserved = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
 
-// reserve reserves addresses. What cannot be accessed is not counted as memory either, so that this
-// works with vm.overcommit_memory=2, where MAP_NORESERVE does not help.
+// reserve reserves addresses. The kernel does not count inaccessible memory, so that this also works with
+// vm.overcommit_memory=2, which ignores MAP_NORESERVE.
 func (m *Memory) reserve(size uint64) (*View, error) {
 	if size > math.MaxInt {
 		return nil, fmt.Errorf("a view of %#x bytes: addresses of this process have %d bits: %w", size, strconv.IntSize, unix.ENOMEM)
@@ -351,7 +349,7 @@ func (v *View) mapFixed(r *region, at, addr, size uint64) error {
 		return fmt.Errorf("address %#x: %d runs of pages are mapped: %w", addr, maxMapped, unix.ENOSPC)
 	}
 	_, err := unix.MmapPtr(int(r.file.Fd()), r.offset+int64(addr-r.addr), unsafe.Pointer(&v.mem[at]), uintptr(size),
-		// The device may store to memory that the guest only lets it read: then to a copy.
+		// If the guest lets the device only read the memory, the device's stores go to a copy.
 		unix.PROT_READ|unix.PROT_WRITE, unix.MAP_FIXED|sharing(r.prot))
 	if err != nil {
 		return os.NewSyscallError("mmap", err)
@@ -374,12 +372,12 @@ func (v *View) follow(r *region) {
 	if r.mem == nil || r.addr >= uint64(len(v.mem)) {
 		return
 	}
-	// Without memory for another mapping, an access faults there.
+	// If this fails for want of mappings, an access faults there.
 	_ = v.mapFixed(r, r.addr, r.addr, min(r.size, uint64(len(v.mem))-r.addr))
 }
 
-// forget replaces what the view has of a region by private memory, which is another mapping, or by
-// addresses that are reserved again: those join their neighbours.
+// forget replaces a region's parts in the view by private memory, or, in a view of all memory, by
+// reserved addresses, which join the mappings beside them.
 func (v *View) forget(r *region) {
 	prot := unix.PROT_READ | unix.PROT_WRITE
 	if v.whole {
@@ -390,7 +388,7 @@ func (v *View) forget(r *region) {
 			return false
 		}
 		if _, err := unix.MmapPtr(-1, 0, unsafe.Pointer(&v.mem[p.at]), uintptr(p.size), prot, unix.MAP_FIXED|reserved); err != nil {
-			// The kernel has no memory for its lists. To go on would write into the guest.
+			// The kernel has no memory for its lists. Continuing would write into the guest.
 			panic(os.NewSyscallError("mmap", err))
 		}
 		if v.whole {

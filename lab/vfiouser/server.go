@@ -22,7 +22,7 @@ type Device interface {
 	Regions() map[int]uint64
 	// Vectors returns the number of MSI-X vectors.
 	Vectors() int
-	// Read answers a load, and Write takes a store, that is inside of the region. Neither keeps b.
+	// Read handles a load, and Write a store, inside of a region. Neither keeps b.
 	Read(region int, off uint64, b []byte)
 	Write(region int, off uint64, b []byte)
 	// Reset is a function level reset.
@@ -39,7 +39,7 @@ const (
 	irqMSIX    = 2
 )
 
-// Bus is how a device reaches the virtual machine.
+// Bus gives a device access to the virtual machine.
 type Bus struct {
 	Memory *Memory
 
@@ -103,20 +103,20 @@ const (
 
 var le = binary.LittleEndian
 
-// Conn is a connection of a client, for one device.
-type Conn struct {
+// connection is a client's connection, for one device.
+type connection struct {
 	conn    *net.UnixConn
 	bus     *Bus
 	dev     Device
-	version bool       // has been agreed on
-	files   []*os.File // received with the message in work
+	version bool       // a version has been negotiated
+	files   []*os.File // received with the current message
 }
 
-// Serve serves a device to a client until it closes the connection. The device is made by
-// attach, and is not called any more when Serve returns.
+// Serve serves a device to a client until the client closes the connection. attach makes the device,
+// which is not called after Serve has returned.
 func Serve(conn *net.UnixConn, attach func(*Bus) (Device, error)) error {
 	defer conn.Close()
-	c := &Conn{conn: conn, bus: &Bus{Memory: newMemory()}}
+	c := &connection{conn: conn, bus: &Bus{Memory: newMemory()}}
 	defer c.bus.Memory.removeAll()
 	dev, err := attach(c.bus)
 	if err != nil {
@@ -136,8 +136,8 @@ func Serve(conn *net.UnixConn, attach func(*Bus) (Device, error)) error {
 	}
 }
 
-// message takes a message and answers it.
-func (c *Conn) message() error {
+// message receives a message and replies to it.
+func (c *connection) message() error {
 	c.closeFiles()
 	var h [headerSize]byte
 	if err := c.read(h[:]); err != nil {
@@ -145,10 +145,10 @@ func (c *Conn) message() error {
 	}
 	id, cmd, size, flags := le.Uint16(h[0:]), le.Uint16(h[2:]), le.Uint32(h[4:]), le.Uint32(h[8:])
 	if size < headerSize || size > maxMessage {
-		return fmt.Errorf("vfio-user command %d of %d bytes: there are messages of %d to %d bytes", cmd, size, headerSize, maxMessage)
+		return fmt.Errorf("vfio-user command %d of %d bytes: messages have %d to %d bytes", cmd, size, headerSize, maxMessage)
 	}
 	if flags&typeMask != 0 {
-		return fmt.Errorf("vfio-user command %d with flags %#x: the client answers what it has not been asked", cmd, flags)
+		return fmt.Errorf("vfio-user command %d with flags %#x: the client replies to no request", cmd, flags)
 	}
 	body := make([]byte, size-headerSize)
 	if err := c.read(body); err != nil {
@@ -166,14 +166,14 @@ func (c *Conn) message() error {
 			return err
 		}
 	}
-	if errors.Is(err, errUnsealed) { // the client is told a number, and who runs the server the reason
+	if errors.Is(err, errUnsealed) { // the client gets only an errno, so that the caller must report the reason
 		return err
 	}
 	return nil
 }
 
-// reply answers a message.
-func (c *Conn) reply(id, cmd uint16, answer []byte, err error) error {
+// reply replies to a message.
+func (c *connection) reply(id, cmd uint16, answer []byte, err error) error {
 	reply := make([]byte, headerSize, headerSize+len(answer))
 	le.PutUint16(reply[0:], id)
 	le.PutUint16(reply[2:], cmd)
@@ -191,8 +191,8 @@ func (c *Conn) reply(id, cmd uint16, answer []byte, err error) error {
 	return err
 }
 
-// read fills b, and keeps the files that come with it.
-func (c *Conn) read(b []byte) error {
+// read fills b, and keeps the files that it receives with it.
+func (c *connection) read(b []byte) error {
 	oob := make([]byte, unix.CmsgSpace(maxFDs*4))
 	for len(b) > 0 {
 		n, oobn, flags, _, err := c.conn.ReadMsgUnix(b, oob)
@@ -214,7 +214,7 @@ func (c *Conn) read(b []byte) error {
 	return nil
 }
 
-func (c *Conn) keep(oob []byte) error {
+func (c *connection) keep(oob []byte) error {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return err
@@ -236,7 +236,7 @@ func (c *Conn) keep(oob []byte) error {
 
 var errFiles = fmt.Errorf("a vfio-user message with more than %d files", maxFDs)
 
-func (c *Conn) closeFiles() {
+func (c *connection) closeFiles() {
 	for _, f := range c.files {
 		f.Close()
 	}
@@ -245,7 +245,7 @@ func (c *Conn) closeFiles() {
 
 var errShort = fmt.Errorf("message is too short: %w", unix.EINVAL)
 
-func (c *Conn) handle(cmd uint16, b []byte) ([]byte, error) {
+func (c *connection) handle(cmd uint16, b []byte) ([]byte, error) {
 	need := map[uint16]int{
 		cmdVersion: 4, cmdDMAMap: 32, cmdDMAUnmap: 24, cmdGetInfo: 4, cmdGetRegionInfo: 32, cmdGetIRQInfo: 16,
 		cmdSetIRQs: 20, cmdRegionRead: 16, cmdRegionWrite: 16, cmdReset: 0,
@@ -306,8 +306,8 @@ func words(w ...uint32) []byte {
 	return b
 }
 
-// negotiate answers VERSION: major, minor, and capabilities in JSON.
-func (c *Conn) negotiate(b []byte) ([]byte, error) {
+// negotiate handles VERSION: major, minor, and capabilities in JSON.
+func (c *connection) negotiate(b []byte) ([]byte, error) {
 	if major := le.Uint16(b); major != 0 {
 		return nil, fmt.Errorf("vfio-user version %d: this is version 0: %w", major, unix.ENOTSUP)
 	}
@@ -321,8 +321,8 @@ func (c *Conn) negotiate(b []byte) ([]byte, error) {
 	return append(out, 0), nil
 }
 
-// dmaMap is DMA_MAP: argsz, flags, offset, address and size, with the file of the memory.
-func (c *Conn) dmaMap(b []byte) error {
+// dmaMap handles DMA_MAP: argsz, flags, offset, address and size, with the file of the memory.
+func (c *connection) dmaMap(b []byte) error {
 	flags := le.Uint32(b[4:])
 	prot := 0
 	if flags&1 != 0 {
@@ -345,8 +345,8 @@ func (c *Conn) dmaMap(b []byte) error {
 	return err
 }
 
-// dmaUnmap is DMA_UNMAP: argsz, flags, address and size, all of which are answered.
-func (c *Conn) dmaUnmap(b []byte) ([]byte, error) {
+// dmaUnmap handles DMA_UNMAP: argsz, flags, address and size, which the reply repeats.
+func (c *connection) dmaUnmap(b []byte) ([]byte, error) {
 	const all = 1 << 1
 	addr, size := le.Uint64(b[8:]), le.Uint64(b[16:])
 	switch flags := le.Uint32(b[4:]); flags {
@@ -362,8 +362,8 @@ func (c *Conn) dmaUnmap(b []byte) ([]byte, error) {
 	return nil, unix.ENOTSUP
 }
 
-// setIRQs is DEVICE_SET_IRQS, struct vfio_irq_set, with eventfds.
-func (c *Conn) setIRQs(b []byte) error {
+// setIRQs handles DEVICE_SET_IRQS, struct vfio_irq_set, with eventfds.
+func (c *connection) setIRQs(b []byte) error {
 	const (
 		dataNone, dataEventfd = 1 << 0, 1 << 2
 		actionTrigger         = 1 << 5
@@ -399,8 +399,8 @@ func (c *Conn) setIRQs(b []byte) error {
 	return nil
 }
 
-// checkEventfd refuses what is no eventfd, and makes writes to one not wait: Interrupt holds locks.
-// QEMU's do not wait either.
+// checkEventfd refuses a file that is no eventfd, and makes writes to it not wait, as Interrupt holds
+// locks. Writes of QEMU do not wait either.
 func checkEventfd(f *os.File) error {
 	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", f.Fd()))
 	if err == nil && !bytes.Contains(info, []byte("\neventfd-count:")) {
@@ -412,8 +412,8 @@ func checkEventfd(f *os.File) error {
 	return unix.SetNonblock(int(f.Fd()), true)
 }
 
-// access checks the place of an access: offset, region, count.
-func (c *Conn) access(b []byte) (off uint64, region int, count uint32, err error) {
+// access checks an access: offset, region, count.
+func (c *connection) access(b []byte) (off uint64, region int, count uint32, err error) {
 	off, region, count = le.Uint64(b), int(le.Uint32(b[8:])), le.Uint32(b[12:])
 	size := c.dev.Regions()[region]
 	if count > maxTransfer || off > size || uint64(count) > size-off {
@@ -422,7 +422,7 @@ func (c *Conn) access(b []byte) (off uint64, region int, count uint32, err error
 	return off, region, count, err
 }
 
-func (c *Conn) regionRead(b []byte) ([]byte, error) {
+func (c *connection) regionRead(b []byte) ([]byte, error) {
 	off, region, count, err := c.access(b)
 	if err != nil {
 		return nil, err
@@ -432,7 +432,7 @@ func (c *Conn) regionRead(b []byte) ([]byte, error) {
 	return out, nil
 }
 
-func (c *Conn) regionWrite(b []byte) error {
+func (c *connection) regionWrite(b []byte) error {
 	off, region, count, err := c.access(b)
 	if err != nil {
 		return err
