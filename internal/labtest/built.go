@@ -15,12 +15,12 @@ import (
 func Built(t testing.TB, name string) string {
 	t.Helper()
 	dir := "../../build/"
-	if runtime.GOARCH != "amd64" { // what the lab emulates
+	if runtime.GOARCH != "amd64" { // an architecture that the lab emulates
 		dir += runtime.GOARCH + "/"
 	}
 	path := Must(filepath.Abs(dir + name))(t)
 	if _, err := os.Stat(path); err != nil {
-		if Lab { // where nothing may be missing
+		if Lab { // nothing may be missing there
 			t.Fatalf("%v: run make build bench-c", err)
 		}
 		t.Skipf("%v: run make build bench-c", err)

@@ -66,8 +66,7 @@ func (c *Container) Stop() error {
 	return c.cmd.Wait()
 }
 
-// Stderr returns what the process and the runtime printed to the standard error. It is
-// complete after Stop.
+// Stderr returns the standard error of the process and the runtime. It is complete after Stop.
 func (c *Container) Stderr() string { return c.errs.String() }
 
 // Exec returns a command that runs the program once more in the container. crun exec looks
@@ -80,8 +79,8 @@ func (c *Container) Exec(t testing.TB, args ...string) *exec.Cmd {
 		"--all", "--root", "--wd=/", "--setuid", "65534", "--setgid", "65534", "/program"}, args...)...)
 }
 
-// config returns what docker makes of its options: config.json of
-// https://github.com/opencontainers/runtime-spec.
+// config returns the contents of config.json (https://github.com/opencontainers/runtime-spec), as docker
+// would write it.
 func (o *ContainerOptions) config(t testing.TB) any {
 	type object = map[string]any
 	var devices []object

@@ -2,7 +2,7 @@
 
 package labtest
 
-// What a driver names or does differently from rxe, by device.
+// Differences of drivers from rxe, by device.
 
 // SentPackets returns the name of a device's counter of the packets that it has sent.
 func SentPackets(device string) string {
@@ -12,8 +12,8 @@ func SentPackets(device string) string {
 	return "sent_pkts"
 }
 
-// NotReady returns the names of a device's counters of messages that found no receive. siw does not
-// count them: they end their connection.
+// NotReady returns the names of a device's counters of messages without a posted receive. siw does not
+// count them: such a message ends its connection.
 func NotReady(device string) []string {
 	switch device {
 	case SIW:

@@ -28,8 +28,8 @@ import (
 // Anonymous is the item that the runtime itself may increase.
 const Anonymous = "bytes of anonymous memory"
 
-// Inventory returns the numbers of resources that a leak would increase, by name. It closes
-// what [cm.DefaultTransport] has open for the next connection before it counts.
+// Inventory returns the numbers of resources that a leak would increase, by name. Before it counts, it
+// closes the resources that [cm.DefaultTransport] keeps for the next connection.
 func Inventory(t testing.TB) map[string]int {
 	t.Helper()
 	if HasAdapter() {
@@ -42,8 +42,8 @@ func Inventory(t testing.TB) map[string]int {
 	inv := map[string]int{"goroutines": runtime.NumGoroutine()}
 	inv["files"] = len(Must(os.ReadDir("/proc/self/fd"))(t))
 	text := Must(os.ReadFile("/proc/self/maps"))(t)
-	// An adapter's queues are memory of the process. What is mapped are its registers, which an
-	// open device keeps for the next QPs, 9 pages at the most.
+	// An adapter's queues are memory of the process. Maps of it are registers, of which an open device
+	// keeps up to 9 pages for the next QPs.
 	adapter := "no adapter"
 	if nodes, _ := filepath.Glob("/sys/class/infiniband/" + MLX5 + "/device/infiniband_verbs/*"); len(nodes) == 1 {
 		adapter = filepath.Base(nodes[0])
@@ -86,7 +86,8 @@ var warmUpNetpoller = sync.OnceFunc(func() {
 	f.Sleep(context.Background(), soon, func(int) error { return unix.EAGAIN })
 })
 
-// warmAdapter is the index of the device that warmUpAdapter has used. One that returns has another.
+// warmAdapter is the index of the device that warmUpAdapter has used, plus one. A device that was removed
+// and returns has another.
 var warmAdapter atomic.Int64
 
 // warmUpAdapter makes the kernel's driver make objects of its own, which it keeps from the first
@@ -127,9 +128,9 @@ func SettledInventory(t testing.TB) map[string]int {
 	return inv
 }
 
-// CheckLeaks waits until no number is higher than before the test. Some resources
-// end in the background: an iWARP handshake that was abandoned takes 10 s. A lower number
-// is no leak: that resource was about to end before the test.
+// CheckLeaks waits until no number is higher than before the test. Some resources end in the background:
+// an abandoned iWARP handshake takes 10 s. A lower number is no leak: the resource was about to end
+// before the test.
 func CheckLeaks(t testing.TB, before map[string]int) {
 	t.Helper()
 	var now map[string]int

@@ -15,17 +15,18 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// The lab's devices. Both ends of a test are on one device.
+// The lab's devices. A test connects a device with itself.
 const (
 	RXE, SIW = labdev.RXE, labdev.SIW
 	MLX5     = "mlx5_0" // with rdmalab --nic connectx only
 )
 
-// only is the device on which tests run that name none, in place of each, or of the first.
+// only is the device for tests that name none. They then run on it instead of on each device, or on the
+// first.
 var only = os.Getenv("LABTEST_DEVICE")
 
-// RoCE is the device of tests that iWARP cannot do, and Addr its address: rxe0, or that which the
-// variable LABTEST_DEVICE names.
+// RoCE is the device for tests that iWARP cannot do: rxe0, or the device in the variable LABTEST_DEVICE.
+// Addr is its address.
 var (
 	RoCE = cmp.Or(only, RXE)
 	Addr = AddrOf(RoCE)
@@ -52,8 +53,7 @@ func LinkOf(device string) string {
 	return labdev.Links[device]
 }
 
-// Addressed returns the names of the lab's devices that have an address: all but those on
-// InfiniBand.
+// Addressed returns the names of the lab's devices that have an IP address. InfiniBand's have none.
 func Addressed() []string {
 	all := []string{RXE, SIW}
 	if a := Adapters(); len(a) > 0 && a[0] != "connectx-ib" {
@@ -62,8 +62,7 @@ func Addressed() []string {
 	return slices.DeleteFunc(all, func(d string) bool { return only != "" && d != only })
 }
 
-// Each runs a test on each of the lab's devices, or on that which the variable LABTEST_DEVICE
-// names.
+// Each runs a test on each of the lab's devices, or on the device in the variable LABTEST_DEVICE.
 func Each(t *testing.T, test func(t *testing.T, device string)) {
 	t.Helper()
 	Require(t)
@@ -79,8 +78,7 @@ func Each(t *testing.T, test func(t *testing.T, device string)) {
 	}
 }
 
-// Open opens the lab's first device, which is rxe0, or that which the variable LABTEST_DEVICE
-// names.
+// Open opens the lab's first device, rxe0, or the device in the variable LABTEST_DEVICE.
 func Open(t testing.TB) *uverbs.Context {
 	t.Helper()
 	return OpenDevice(t, "")

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Log stores what its logger writes.
+// Log stores the lines of its logger.
 type Log struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -2,6 +2,5 @@
 
 package labtest
 
-// Race reports whether the race detector is built in, with which code allocates that otherwise does
-// not.
+// Race reports whether the race detector is built in. With it, code allocates that otherwise does not.
 const Race = true

@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Request makes an ID request a connection, with only IDs and a QP of their device.
-// It returns the ID and the event at the listener; the other end is request.NewID.
+// Request makes an ID request a connection, with IDs and a QP alone. It returns the ID and the listener's
+// event, whose NewID is the server's ID.
 func Request(t testing.TB, device string, p cm.ConnParam) (client *cm.ID, request cm.Event) {
 	t.Helper()
 	listener := NewID(t, cm.PortSpaceTCP)

@@ -21,8 +21,8 @@ var Soft = !Lab && os.Getenv("VERBS_SOFT") == ""
 // buffers from a sync.Pool, which under the race detector drops some of them at random.
 var Allocates = Race && !Lab
 
-// Main runs the tests of a package whose examples need a device of the lab: with VERBS_SOFT they
-// are skipped, as such tests are.
+// Main runs the tests of a package whose examples need a device of the lab. With VERBS_SOFT it skips the
+// examples, as Require skips tests.
 func Main(m *testing.M) {
 	flag.Parse()
 	if !Lab && !Soft {
@@ -31,8 +31,7 @@ func Main(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Where a test runs is decided by what it calls first, Require being the default that [Each],
-// [Open] and their kin call:
+// A test's first call decides where it runs. [Each], [Open] and similar functions call Require:
 //
 //	                 go test   lab -short   lab
 //	Require          soft      -            kernel
@@ -52,8 +51,8 @@ func Require(t testing.TB) {
 	}
 }
 
-// RequireBoth lets a test, and its subtests, run on the device in user space and always on those of
-// the kernel: one of each layer, and those of drivers.
+// RequireBoth lets a test, and its subtests, run on the device in user space and always on the kernel's
+// devices. It is for one test of each layer, and for tests of drivers.
 func RequireBoth(t testing.TB) {
 	t.Helper()
 	marked.Store(t.Name(), true)
@@ -85,8 +84,8 @@ func HasAdapter() bool {
 	return Lab && err == nil
 }
 
-// RequireLong is like RequireKernel for a test that others with less rounds or peers make
-// unnecessary for most changes: with -short it is skipped.
+// RequireLong is like RequireKernel, and skips the test with -short: for most changes, tests with fewer
+// rounds or peers suffice.
 func RequireLong(t testing.TB) {
 	t.Helper()
 	if testing.Short() {

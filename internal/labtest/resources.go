@@ -8,8 +8,8 @@ import (
 	"os/exec"
 )
 
-// Resources returns the numbers of objects in the kernel, by device and kind. It asks
-// rdma(8), which accepts additional attributes of newer kernels.
+// Resources returns the numbers of objects in the kernel, by device and kind. It uses rdma(8), which
+// tolerates additional attributes of newer kernels.
 func Resources() (map[string]map[string]int, error) {
 	if Soft {
 		return map[string]map[string]int{RXE: softDevice.Resources()}, nil

@@ -9,10 +9,9 @@ import (
 	"slices"
 )
 
-// StuckSIW reports whether the one thread that siw has for all its handshakes
-// waits for a peer to send the rest of an MPA header. siw reads a header that comes
-// in two pieces twice, and the second read waits without end (siw_recv_mpa_rr,
-// Linux 6.1 to 7.2).
+// StuckSIW reports whether siw's only thread for handshakes waits for a peer to send the rest of an MPA
+// header. If a header comes in two pieces, siw reads it twice, and the second read never returns
+// (siw_recv_mpa_rr, Linux 6.1 to 7.2).
 func StuckSIW() bool { return ThreadIn("/proc/[0-9]*/stack", "siw_recv_mpa_rr") }
 
 // ThreadIn reports whether a thread is in a function of the kernel. stacks is a

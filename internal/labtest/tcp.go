@@ -25,8 +25,8 @@ type TCPSocket struct {
 	Unread int // bytes that TCP has received and nobody has read; of a listener, connections to accept
 }
 
-// TCPSockets returns the TCP sockets of this network namespace. Those of siw are among them: siw
-// reads data as it arrives, so bytes that stay unread are data that it has overlooked.
+// TCPSockets returns the TCP sockets of this network namespace, with siw's. siw reads data as it arrives,
+// so bytes that stay unread show that it has missed data.
 func TCPSockets() ([]TCPSocket, error) {
 	table, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {

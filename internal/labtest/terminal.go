@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Terminal returns both ends of a pseudo-terminal with a number of columns: what is written to the
-// terminal is read from master.
+// Terminal returns a pseudo-terminal with a number of columns, and its master, from which a test reads
+// the terminal's output.
 func Terminal(t testing.TB, columns int) (master, terminal *os.File) {
 	t.Helper()
 	master = Must(os.OpenFile("/dev/ptmx", os.O_RDWR, 0))(t)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Path returns the path of a program of the system, and skips the test if it is not installed. make
-// test installs all but tshark, groff and systemd.
+// Path returns the path of a program, and skips the test if it is not installed. make test installs all
+// programs but tshark, groff and systemd.
 func Path(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
