@@ -25,8 +25,8 @@ const (
 	// AccessFlushGlobal and AccessFlushPersistent allow peers to flush, see [Flush].
 	AccessFlushGlobal     Access = 1 << 8
 	AccessFlushPersistent Access = 1 << 9
-	// AccessRelaxedOrdering allows the bus to reorder what the device writes and reads, which
-	// may be faster. Data is complete when a completion says so, but memory that the program
+	// AccessRelaxedOrdering lets the bus reorder the device's writes and reads, which may be
+	// faster. A completion still means that the data is complete, but memory that the program
 	// polls shows a peer's WRITEs in any order. Drivers without it ignore it.
 	AccessRelaxedOrdering Access = 1 << 20
 
@@ -34,19 +34,19 @@ const (
 	AccessAll = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
 )
 
-var accessNames = map[int]string{
-	0: "LocalWrite", 1: "RemoteWrite", 2: "RemoteRead", 3: "RemoteAtomic", 4: "MWBind", 5: "ZeroBased", 6: "OnDemand", 7: "HugeTLB",
-	8: "FlushGlobal", 9: "FlushPersistent", 20: "RelaxedOrdering",
+var accessNames = [...]string{
+	"LocalWrite", "RemoteWrite", "RemoteRead", "RemoteAtomic", "MWBind", "ZeroBased", "OnDemand", "HugeTLB",
+	"FlushGlobal", "FlushPersistent", 20: "RelaxedOrdering",
 }
 
 // String returns the names of the rights: LocalWrite|RemoteRead.
-func (a Access) String() string { return bitNames(uint64(a), accessNames) }
+func (a Access) String() string { return bitNames(uint32(a), "|", accessNames[:]) }
 
-// bitNames returns the names of the bits that are set in v, and those without one as a number.
-func bitNames(v uint64, names map[int]string) string {
+// bitNames returns the names of the bits in v, and a number for the bits without a name.
+func bitNames(v uint32, separator string, names []string) string {
 	var all []string
-	for i := range 64 {
-		if name := names[i]; v&(1<<i) != 0 && name != "" {
+	for i, name := range names {
+		if v&(1<<i) != 0 && name != "" {
 			all = append(all, name)
 			v &^= 1 << i
 		}
@@ -54,7 +54,7 @@ func bitNames(v uint64, names map[int]string) string {
 	if v != 0 || all == nil {
 		all = append(all, fmt.Sprintf("%#x", v))
 	}
-	return strings.Join(all, "|")
+	return strings.Join(all, separator)
 }
 
 // MWType is the type of a memory window (enum ib_mw_type).
@@ -68,8 +68,8 @@ const (
 	MWType2 MWType = 2
 )
 
-// NextRKey returns the key that follows rkey for the same memory: its last byte, which
-// is the consumer's, is incremented (ibv_inc_rkey(3)).
+// NextRKey returns the key that follows rkey for the same memory. It increments the last byte,
+// which belongs to the consumer (ibv_inc_rkey(3)).
 func NextRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
 
 // Advice is a hint to the kernel about memory that is registered with AccessOnDemand

@@ -3,7 +3,7 @@ package verbs
 import "fmt"
 
 // DeviceAttr contains the limits and capabilities of a device (ibv_query_device_ex(3)).
-// Limits that a driver does not have are 0. The fields are those of the kernel's struct
+// Limits that a driver does not have are 0. The fields are the ones of the kernel's struct
 // ib_uverbs_query_device_resp and its extensions.
 type DeviceAttr struct {
 	FirmwareVersion uint64 // major, minor and patch of 16 bits each, see Firmware
@@ -34,8 +34,8 @@ type DeviceAttr struct {
 	MaxPKeys   int
 
 	MaxQPRDAtomic     int // RDMA READs and atomics that a QP answers at a time
-	MaxResRDAtomic    int // those that the device answers at a time
-	MaxQPInitRDAtomic int // those that a QP has in flight
+	MaxResRDAtomic    int // RDMA READs and atomics that the device answers at a time
+	MaxQPInitRDAtomic int // RDMA READs and atomics that a QP has in flight
 	AtomicCap         AtomicCap
 
 	MaxMcastGroup         int
@@ -78,11 +78,7 @@ const (
 )
 
 func (c AtomicCap) String() string {
-	names := [...]string{"none", "HCA", "global"}
-	if int(c) < len(names) {
-		return names[c]
-	}
-	return "unknown"
+	return pick(c, "none", "HCA", "global")
 }
 
 // ODPCaps describes a device's support for on-demand paging. General has bits of enum

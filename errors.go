@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"strings"
 )
 
 // Errors of objects and devices.
@@ -90,7 +89,7 @@ type noRDMA string
 func (e noRDMA) Error() string        { return string(e) }
 func (e noRDMA) Is(target error) bool { return target == ErrNoRDMA }
 
-// noDriver is the error of a device that exists, and that nothing here can drive.
+// noDriver is the error of a device for which there is no driver.
 type noDriver struct{ noRDMA }
 
 func (e noDriver) Is(target error) bool {
@@ -108,20 +107,18 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	var b strings.Builder
-	b.WriteString(e.Op)
+	text := e.Op
 	if e.Object != "" {
-		b.WriteString(" " + e.Object)
+		text += " " + e.Object
 	}
 	if e.Device != "" {
-		b.WriteString(" on " + e.Device)
+		text += " on " + e.Device
 	}
-	b.WriteString(": ")
-	b.WriteString(e.Err.Error())
+	text += ": " + e.Err.Error()
 	if e.Hint != "" {
-		b.WriteString(" (" + e.Hint + ")")
+		text += " (" + e.Hint + ")"
 	}
-	return b.String()
+	return text
 }
 
 // Unwrap returns the reason.

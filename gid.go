@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -26,10 +27,10 @@ func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 // String returns the GID as ibv_devinfo prints it: fe80::1, ::ffff:10.9.0.1.
 func (g GID) String() string { return netip.AddrFrom16(g).String() }
 
-// MarshalText implements encoding.TextMarshaler. The text is that of String.
+// MarshalText implements encoding.TextMarshaler. It returns the text of String.
 func (g GID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler. It accepts what ParseGID accepts.
+// UnmarshalText implements encoding.TextUnmarshaler with [ParseGID].
 func (g *GID) UnmarshalText(text []byte) (err error) {
 	*g, err = ParseGID(string(text))
 	return err
@@ -45,15 +46,7 @@ const (
 )
 
 func (t GIDType) String() string {
-	switch t {
-	case GIDIB:
-		return "IB"
-	case GIDRoCEv1:
-		return "RoCE v1"
-	case GIDRoCEv2:
-		return "RoCE v2"
-	}
-	return "unknown"
+	return pick(t, "IB", "RoCE v1", "RoCE v2")
 }
 
 // GIDEntry is a valid entry of a port's GID table.
@@ -75,19 +68,17 @@ func ParseGUID(s string) (g GUID, err error) {
 	if err != nil {
 		return g, fmt.Errorf("parse GUID %q: not 16 hexadecimal digits", s)
 	}
-	for i := range g {
-		g[i] = byte(v >> (56 - 8*i))
-	}
+	binary.BigEndian.PutUint64(g[:], v)
 	return g, nil
 }
 
 // String returns the GUID as ibv_devices prints it: 505400fffe123456.
 func (g GUID) String() string { return fmt.Sprintf("%x", [8]byte(g)) }
 
-// MarshalText implements encoding.TextMarshaler. The text is that of String.
+// MarshalText implements encoding.TextMarshaler. It returns the text of String.
 func (g GUID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler. It accepts what ParseGUID accepts.
+// UnmarshalText implements encoding.TextUnmarshaler with [ParseGUID].
 func (g *GUID) UnmarshalText(text []byte) (err error) {
 	*g, err = ParseGUID(string(text))
 	return err

@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// PortAttr contains the state and the limits of a port (ibv_query_port(3)), as the kernel's struct
-// ib_uverbs_query_port_resp.
+// PortAttr contains the state and the limits of a port (ibv_query_port(3)), with the fields of the
+// kernel's struct ib_uverbs_query_port_resp.
 type PortAttr struct {
 	State          PortState
 	PhysState      PhysState
@@ -52,7 +52,7 @@ const (
 )
 
 func (s PortState) String() string {
-	return pick(int(s), "NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
+	return pick(s, "NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
 }
 
 // PhysState is the physical state of a port (enum ib_port_phys_state).
@@ -69,7 +69,7 @@ const (
 )
 
 func (s PhysState) String() string {
-	return pick(int(s), "none", "SLEEP", "POLLING", "DISABLED", "CONFIGURATION_TRAINING", "LINK_UP", "LINK_ERROR_RECOVERY", "PHY_TEST")
+	return pick(s, "none", "SLEEP", "POLLING", "DISABLED", "CONFIGURATION_TRAINING", "LINK_UP", "LINK_ERROR_RECOVERY", "PHY_TEST")
 }
 
 // LinkLayer is the link layer of a port (enum rdma_link_layer). It is Ethernet for iWARP.
@@ -81,7 +81,7 @@ const (
 	LinkEthernet
 )
 
-func (l LinkLayer) String() string { return pick(int(l), "unspecified", "InfiniBand", "Ethernet") }
+func (l LinkLayer) String() string { return pick(l, "unspecified", "InfiniBand", "Ethernet") }
 
 // LinkWidth is the number of lanes of a link, as a bit (enum ib_port_width).
 type LinkWidth uint8
@@ -110,8 +110,8 @@ func (s LinkSpeed) String() string {
 	return pick(bitOf(uint32(s), 1, 2, 3, 4, 5, 6, 7, 8, 9), "unknown", "SDR", "DDR", "QDR", "FDR10", "FDR", "EDR", "HDR", "NDR", "XDR")
 }
 
-func pick(i int, names ...string) string {
-	if i < len(names) {
+func pick[T ~int | ~uint8 | ~uint32](i T, names ...string) string {
+	if uint64(i) < uint64(len(names)) {
 		return names[i]
 	}
 	return "unknown"

@@ -1,8 +1,8 @@
 package verbs
 
 import (
+	"cmp"
 	"fmt"
-	"strings"
 )
 
 // QPType is the transport of a QP (enum ib_uverbs_qp_type).
@@ -14,14 +14,14 @@ const (
 	UD QPType = 4 // unreliable datagram
 )
 
-// String returns the name of the type, also of those that programs cannot create here,
-// such as "GSI" (enum ib_qp_type of the kernel).
+// String returns the name of the type, including types that programs cannot create here, such as
+// "GSI" (enum ib_qp_type of the kernel).
 func (t QPType) String() string {
 	names := [...]string{
 		"SMI", "GSI", "RC", "UC", "UD", "RAW_IPV6", "RAW_ETHERTYPE", 8: "RAW_PACKET",
 		9: "XRC_INI", 10: "XRC_TGT", 255: "DRIVER",
 	}
-	if int(t) < len(names) && names[t] != "" {
+	if uint64(t) < uint64(len(names)) && names[t] != "" {
 		return names[t]
 	}
 	return fmt.Sprintf("QP type %d", uint32(t))
@@ -41,11 +41,7 @@ const (
 )
 
 func (s QPState) String() string {
-	names := [...]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
-	if int(s) < len(names) {
-		return names[s]
-	}
-	return "unknown"
+	return pick(s, "RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")
 }
 
 // QPCap is the size of a QP's queues, as requested or as created. In a request, zero
@@ -59,12 +55,7 @@ type QPCap struct {
 // WithDefaults returns c with defaults for the fields that are zero (64 work requests each way, 2
 // SGEs each, 64 bytes of inline data), and with 0 for those that are negative.
 func (c QPCap) WithDefaults() QPCap {
-	size := func(n, zero int) int {
-		if n == 0 {
-			return zero
-		}
-		return max(n, 0)
-	}
+	size := func(n, zero int) int { return max(cmp.Or(n, zero), 0) }
 	return QPCap{
 		MaxSendWR: size(c.MaxSendWR, 64), MaxRecvWR: size(c.MaxRecvWR, 64),
 		MaxSendSGE: size(c.MaxSendSGE, 2), MaxRecvSGE: size(c.MaxRecvSGE, 2),
@@ -136,16 +127,7 @@ var maskNames = [...]string{
 
 // String returns the names of the attributes: Port, Access.
 func (m QPAttrMask) String() string {
-	var names []string
-	for i, name := range maskNames {
-		if m&(1<<i) != 0 {
-			names = append(names, name)
-		}
-	}
-	if rest := m &^ (1<<len(maskNames) - 1); rest != 0 || m == 0 {
-		names = append(names, fmt.Sprintf("%#x", uint32(rest)))
-	}
-	return strings.Join(names, ", ")
+	return bitNames(uint32(m), ", ", maskNames[:])
 }
 
 // AddressVector is the path to a peer.
@@ -166,8 +148,7 @@ type AddressVector struct {
 	Port        uint8
 }
 
-// PathMigState is the state of the migration to an alternate path, which InfiniBand has (enum
-// ib_mig_state).
+// PathMigState is the state of InfiniBand's migration to an alternate path (enum ib_mig_state).
 type PathMigState uint8
 
 const (
@@ -176,7 +157,7 @@ const (
 	PathArmed
 )
 
-func (s PathMigState) String() string { return pick(int(s), "MIGRATED", "REARM", "ARMED") }
+func (s PathMigState) String() string { return pick(s, "MIGRATED", "REARM", "ARMED") }
 
 // MTU is a path MTU in InfiniBand's coding (enum ib_mtu).
 type MTU uint8
@@ -199,7 +180,7 @@ func (m MTU) Bytes() int {
 
 func (m MTU) String() string { return fmt.Sprintf("%d (%d)", m.Bytes(), uint8(m)) }
 
-// Rate limits the data rate of a path (enum ib_rate). The zero Rate is that of the port.
+// Rate limits the data rate of a path (enum ib_rate). The zero Rate is the port's current rate.
 type Rate uint8
 
 // rateMbps contains the rates in Mb/s, and 0 for numbers that are not a Rate.

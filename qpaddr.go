@@ -59,19 +59,19 @@ func (a QPAddr) PathFrom(local QPAddr) AddressVector {
 	}
 }
 
-// MarshalText implements encoding.TextMarshaler. The text is that of String.
+// MarshalText implements encoding.TextMarshaler. It returns the text of String.
 func (a QPAddr) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler. It accepts what ParseQPAddr accepts.
+// UnmarshalText implements encoding.TextUnmarshaler with [ParseQPAddr].
 func (a *QPAddr) UnmarshalText(text []byte) (err error) {
 	*a, err = ParseQPAddr(string(text))
 	return err
 }
 
-// Offer sends the address to a peer and receives the peer's, which calls [QPAddr.Answer], or is the
-// server of C's ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong. conn is a connection such as a
-// [net.Conn], whose deadline bounds the call; the side that has dialed offers. When Offer returns,
-// the peer is connected to a. After an error conn must be closed.
+// Offer sends the address to a peer and receives the peer's address. The peer calls
+// [QPAddr.Answer], or is the server of C's ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong.
+// conn is a connection such as a [net.Conn], whose deadline bounds the call; the dialing side
+// offers. When Offer returns, the peer is connected to a. Close conn after an error.
 func (a QPAddr) Offer(conn io.ReadWriter) (peer QPAddr, err error) {
 	if err = a.send(conn); err == nil {
 		peer, err = receiveQPAddr(conn)
@@ -85,7 +85,7 @@ func (a QPAddr) Offer(conn io.ReadWriter) (peer QPAddr, err error) {
 	return peer, nil
 }
 
-// Answer is the counterpart of [QPAddr.Offer], and of the clients of C's programs: it receives the
+// Answer is the counterpart of [QPAddr.Offer], and of the clients of C's programs. It receives the
 // peer's address, calls connect, which may be nil, and sends this address. connect must move the QP
 // to a state in which it receives, ready for the peer's first message; if connect fails, the peer
 // gets no answer. Answer treats conn and errors like Offer.
@@ -107,7 +107,7 @@ func (a QPAddr) Answer(conn io.ReadWriter, connect func(peer QPAddr) error) (pee
 	return peer, nil
 }
 
-// qpAddrDone is what the offering side sends at the end. C's strings end with a zero byte.
+// qpAddrDone ends the exchange; the offering side sends it. C's strings end with a zero byte.
 const qpAddrDone = "done\x00"
 
 // send sends the address in one write: the C programs receive it in a single read.

@@ -137,9 +137,9 @@ type WC struct {
 }
 
 // GRHAddrs returns the addresses in the GRH of a datagram, the first [GRHSize] bytes of its buffer.
-// They are invalid if grh is no header. IPv4's has 20 bytes, the last of the GRH; those before are
-// undefined (annex A17.4.5.2), and may be the rest of an IPv6 header. So without WCIPv4 or WCIPv6 a
-// valid checksum means IPv4, as for ibv_init_ah_from_wc(3).
+// They are invalid if grh is no header. An IPv4 header takes the last 20 bytes of the GRH; the
+// bytes before it are undefined (annex A17.4.5.2), and may be the rest of an IPv6 header. So
+// without WCIPv4 or WCIPv6 a valid checksum means IPv4, as for ibv_init_ah_from_wc(3).
 func (w *WC) GRHAddrs(grh []byte) (src, dst netip.Addr) {
 	if w.Flags&WCGRH == 0 || len(grh) < GRHSize {
 		return src, dst

@@ -15,12 +15,12 @@ const (
 	// the success of a read of more than one packet without its data, and then fail the
 	// QP. A later request that succeeds proves that the read has completed.
 	OpRDMARead Opcode = 5
-	// OpCompareSwap and OpFetchAdd change 8 aligned bytes of the peer's memory and
-	// return their old value in the 8 bytes that the SGL names.
+	// OpCompareSwap and OpFetchAdd change 8 aligned bytes of the peer's memory and store their
+	// old value in the 8 bytes that the SGL names.
 	OpCompareSwap Opcode = 6
 	OpFetchAdd    Opcode = 7
-	// OpLocalInv invalidates a local key, that of a type 2 memory window. On mlx5 it counts as up
-	// to two requests of [QPCap], and OpBindMW as up to three: they are longer than others.
+	// OpLocalInv invalidates the local key of a type 2 memory window. On mlx5 it counts as up to
+	// two requests of [QPCap], and OpBindMW as up to three: they are longer than others.
 	OpLocalInv Opcode = 8
 	OpBindMW   Opcode = 9
 	// OpSendInv is a SEND that invalidates a key at the receiver.
@@ -69,10 +69,10 @@ const (
 	SendSolicited SendFlags = 1 << 2
 )
 
-var sendFlagNames = map[int]string{0: "Fence", 1: "Signaled", 2: "Solicited"}
-
 // String returns the names of the flags: Fence|Signaled.
-func (f SendFlags) String() string { return bitNames(uint64(f), sendFlagNames) }
+func (f SendFlags) String() string {
+	return bitNames(uint32(f), "|", []string{"Fence", "Signaled", "Solicited"})
+}
 
 // SGE is a scatter/gather element: Length bytes of registered memory at Addr, under LKey.
 type SGE struct {
@@ -107,7 +107,7 @@ type SendWR struct {
 	// To is the destination, on UD QPs only.
 	To UDAddr
 
-	// Args has what few requests need. Nil is as all zero.
+	// Args has the arguments that few requests need; nil means zeros.
 	Args *SendArgs
 }
 

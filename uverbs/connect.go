@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -33,9 +34,7 @@ type ConnectOptions struct {
 // attrs returns the attributes of all states that a QP passes through, for the path av.
 func (o *ConnectOptions) attrs(av verbs.AddressVector) (a verbs.QPAttr, err error) {
 	number := func(what string, n, zero, most int) uint8 {
-		if n == 0 {
-			n = zero
-		}
+		n = cmp.Or(n, zero)
 		if n > most && err == nil {
 			err = fmt.Errorf("%s %d, at most %d: %w", what, n, most, verbs.ErrRange)
 		}
