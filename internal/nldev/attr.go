@@ -3,6 +3,7 @@ package nldev
 import (
 	"encoding/binary"
 	"iter"
+	"strings"
 )
 
 // Attrs is a sequence of attributes, as a request or an answer holds them.
@@ -13,8 +14,7 @@ const attrHeader = 4 // length and type, 16 bits each
 // nested and byteOrder are flags of an attribute's type (linux/netlink.h).
 const nested, byteOrder = 1 << 15, 1 << 14
 
-// All yields the types and the values of the attributes, in order. It ends at the first
-// that is cut off.
+// All yields the types and the values of the attributes, in order, up to one that is cut off.
 func (a Attrs) All() iter.Seq2[int, Value] {
 	return func(yield func(int, Value) bool) {
 		for len(a) >= attrHeader {
@@ -62,12 +62,8 @@ func (v Value) Uint() uint64 {
 
 // String returns a string value, which ends at its first zero.
 func (v Value) String() string {
-	for i, c := range v {
-		if c == 0 {
-			return string(v[:i])
-		}
-	}
-	return string(v)
+	s, _, _ := strings.Cut(string(v), "\x00")
+	return s
 }
 
 // Attrs returns the attributes that are nested in the value.

@@ -40,11 +40,11 @@ func exchange(cmd, flags int, attrs Attrs, each func(Attrs) error) error {
 		return os.NewSyscallError("sendto", err)
 	}
 	for {
-		b, err := c.receive()
+		n, err := receive(c.fd, c.buf)
 		if err != nil {
 			return os.NewSyscallError("recvfrom", err)
 		}
-		if done, err := parse(b, each); done || err != nil {
+		if done, err := parse(c.buf[:n], each); done || err != nil {
 			return err
 		}
 	}
@@ -84,22 +84,12 @@ func (c *conn) send(cmd, flags int, attrs Attrs) error {
 	return unix.Sendto(c.fd, append(b, attrs...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 }
 
-// receive returns the next datagram, which is valid until the next call.
-func (c *conn) receive() ([]byte, error) {
-	for {
-		n, err := receive(c.fd, c.buf)
-		if err != unix.EINTR {
-			return c.buf[:max(n, 0)], err
-		}
-	}
-}
-
-// receive receives the next datagram of the kernel. Programs, too, may send to the socket's port:
-// those with CAP_NET_ADMIN, or, in some families, all.
+// receive receives the next datagram of the kernel, whose port is 0. Programs may send to the
+// socket's port as well: with CAP_NET_ADMIN, or, in some families, without.
 func receive(fd int, b []byte) (int, error) {
 	for {
 		n, from, err := unix.Recvfrom(fd, b, 0)
-		if sender, ok := from.(*unix.SockaddrNetlink); err != nil || ok && sender.Pid == 0 {
+		if sender, ok := from.(*unix.SockaddrNetlink); err != nil && err != unix.EINTR || ok && sender.Pid == 0 {
 			return n, err
 		}
 	}
@@ -202,12 +192,9 @@ func (c *conn) listen(ctx context.Context, matches []byte, changed func()) {
 		var err error
 		ended := raw.Read(func(fd uintptr) bool {
 			n, err = receive(int(fd), c.buf)
-			return err != unix.EAGAIN && err != unix.EINTR
+			return err != unix.EAGAIN
 		})
-		if ended != nil {
-			return
-		}
-		if err != nil && !errors.Is(err, unix.ENOBUFS) {
+		if ended != nil || err != nil && !errors.Is(err, unix.ENOBUFS) {
 			return
 		}
 		if err != nil || bytes.Contains(c.buf[:n], matches) {
