@@ -46,12 +46,15 @@ const FirstIndex = 1 << 30
 func Reserve(d *Device) error {
 	devices.Lock()
 	defer devices.Unlock()
+	taken := func() bool {
+		return slices.ContainsFunc(devices.all, func(other *Device) bool { return other.Name == d.Name })
+	}
 	if d.Name == "" {
-		for n := 0; d.Name == "" || find(d.Name) != nil; n++ {
+		for n := 0; d.Name == "" || taken(); n++ {
 			d.Name = fmt.Sprintf("soft%d", n)
 		}
 	}
-	if find(d.Name) != nil {
+	if taken() {
 		return fmt.Errorf("name %q: %w", d.Name, os.ErrExist)
 	}
 	d.Node, d.Index = Scheme+d.Name, FirstIndex+devices.last
@@ -60,21 +63,12 @@ func Reserve(d *Device) error {
 	return nil
 }
 
-// Register adds a device that has been reserved, and its node. The caller must not change d after
-// that.
+// Register adds a reserved device, which the caller must not change any more, and its node.
 func Register(d *Device) {
 	devices.Lock()
 	defer devices.Unlock()
 	d.registered = true
 	Provide(d.Node, d.Open)
-}
-
-// find returns the device with a name, or nil. The caller holds the lock.
-func find(name string) *Device {
-	if i := slices.IndexFunc(devices.all, func(d *Device) bool { return d.Name == name }); i >= 0 {
-		return devices.all[i]
-	}
-	return nil
 }
 
 // Unregister removes a device and its node, or undoes Reserve. Open files are not closed.
@@ -112,7 +106,7 @@ func Addrs(node string) []netip.Addr {
 }
 
 // Objects returns the entries of a table of objects on the device with an index. ok reports whether
-// this process would have them; otherwise netlink has.
+// the device is of this process; otherwise netlink has the table.
 func Objects(index, table int) (entries [][]byte, ok bool) {
 	if d := lookupDevice(func(d *Device) bool { return d.Index == index }); d != nil {
 		entries = d.Objects(table)

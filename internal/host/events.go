@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// EventFile is a file from which events are read. A goroutine in Sleep blocks no thread, except
-// one goroutine in the process. One goroutine at a time may call Sleep; any goroutine may
-// call the other methods.
+// EventFile is a file from which events are read. Only one goroutine of the process blocks a thread
+// in Sleep. One goroutine at a time may call Sleep; any goroutine may call the other methods.
 type EventFile interface {
 	// Sleep waits until the file is readable, calls op with its descriptor, and returns op's
 	// error; while op returns EAGAIN it waits again. It returns nil after Wake, the error

@@ -26,7 +26,7 @@ type kernelEvents struct {
 	// For the current Sleep:
 	op          func(fd int) error
 	until       time.Time
-	opDone      bool // op has returned err, which is not EAGAIN
+	opDone      bool // op has returned err, an error other than EAGAIN or nil
 	err         error
 	controlFunc func(uintptr) // sleepInKernel and tryOrWatch, made once
 	readFunc    func(uintptr) bool
@@ -44,9 +44,9 @@ type kernelEvents struct {
 	stop func() bool
 }
 
-// sleepState is where a Sleep waits. A Sleep that does not wait looks at woken before it does. So
-// Wake, which sets woken, makes a system call only for one that waits, and none when op has an
-// event for the very goroutine that called it.
+// sleepState is the place where a Sleep waits. A Sleep checks woken before it waits. So Wake, which
+// sets woken, makes a system call only for a Sleep that waits, and none when op has an event for
+// the very goroutine that called it.
 type sleepState = int32
 
 const (
@@ -102,7 +102,7 @@ func (f *kernelEvents) Sleep(ctx context.Context, until time.Time, op func(fd in
 	return os.ErrDeadlineExceeded
 }
 
-// sleep returns when op has returned anything other than EAGAIN, at the time, and if woken.
+// sleep returns when op has returned anything other than EAGAIN, at f.until, and if woken.
 func (f *kernelEvents) sleep() (woken bool) {
 	if !f.relays && polling.tryAcquire() {
 		f.raw.Control(f.controlFunc)
@@ -155,7 +155,7 @@ func (f *kernelEvents) tryOrWatch() (over bool) {
 	return f.opDone
 }
 
-// try calls op, and reports whether the Sleep is over, which waits at s otherwise.
+// try calls op, and reports whether the Sleep is over; otherwise it waits at s.
 func (f *kernelEvents) try(s sleepState) (over bool) {
 	f.state.Store(notWaiting)
 	err := error(syscall.EINTR)

@@ -3,8 +3,8 @@ package host
 import "syscall"
 
 // File is an open file. Its methods return 0, or the error number with which the kernel's file
-// fails. They may be called at the same time by several goroutines, also during Close and after
-// it. A file embeds [Unsupported] for the calls that it does not support.
+// fails. Several goroutines may call them at the same time, also during Close and after it. A file
+// embeds [Unsupported] for the calls that it does not support.
 type File interface {
 	// Ioctl runs the ioctl RDMA_VERBS_IOCTL. msg is its argument: the header and the
 	// attributes, which the file changes as the kernel does.

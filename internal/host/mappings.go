@@ -12,33 +12,27 @@ import (
 // ErrMappings is the error of a mapping for which the process has no room. It matches ENOMEM.
 var ErrMappings = fmt.Errorf("too many mappings: %w", syscall.ENOMEM)
 
-// mappings counts what takes a mapping of the process by itself: those of device files, and of huge
-// pages. Others, such as the queues of mlx5, are anonymous memory, of which the kernel makes one
-// mapping where parts are adjacent.
+// mappings counts the memory that is a mapping of its own: of device files, and of huge pages.
+// Other memory, such as the queues of mlx5, is anonymous, and adjacent parts of it are one mapping.
 var mappings atomic.Int64
 
-// Mappings returns how many mappings the process has by this package.
+// Mappings returns how many mappings this package has made in the process.
 func Mappings() int { return int(mappings.Load()) }
 
 // MaxMappings returns how many mappings the kernel allows the process (vm.max_map_count).
 func MaxMappings() int {
-	const usual = 65530
-	text, err := os.ReadFile("/proc/sys/vm/max_map_count")
-	if err != nil {
-		return usual
+	text, _ := os.ReadFile("/proc/sys/vm/max_map_count")
+	if n, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
+		return n
 	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		return usual
-	}
-	return n
+	return 65530 // DEFAULT_MAX_MAP_COUNT
 }
 
-// maxTaken is the most mappings that TakeMapping allowed when it last looked.
+// maxTaken is the number of mappings that TakeMapping allowed when it last read the kernel's limit.
 var maxTaken atomic.Int64
 
-// TakeMapping counts a mapping, or fails if it is of the last quarter of those that the kernel
-// allows: without any left, Go's own memory cannot grow, and the runtime ends the program.
+// TakeMapping counts a mapping, or fails if only a quarter of the mappings that the kernel allows
+// is left: without any, Go's own memory cannot grow, and the runtime ends the program.
 func TakeMapping() error {
 	n := mappings.Add(1)
 	if n <= maxTaken.Load() {

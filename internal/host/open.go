@@ -28,16 +28,15 @@ func Open(path string) (int, error) {
 	if open == nil {
 		return -1, syscall.ENOENT
 	}
+	fd := -1
 	f, errno := open()
 	if errno == 0 {
-		var fd int
 		fd, errno = Install(f, path)
-		return fd, errorOf(errno)
 	}
-	return -1, errorOf(errno)
+	return fd, errorOf(errno)
 }
 
-// isNode reports whether a path is that of a node of this process.
+// isNode reports whether a path leads to a node of this process.
 func isNode(path string) bool { return strings.HasPrefix(path, Scheme) }
 
 // CM is the node of the rdma_cm for the device that the environment requests, and others
@@ -52,7 +51,7 @@ func CMNode() string {
 	return "/dev/infiniband/rdma_cm"
 }
 
-// Remedy returns what to do about a node that is missing; kernel is for one of the kernel's.
+// Remedy returns the remedy for a missing node; kernel is the one for a node of the kernel.
 func Remedy(node, kernel string) string {
 	if isNode(node) {
 		return "make a device with package soft, which opens it"
@@ -60,8 +59,8 @@ func Remedy(node, kernel string) string {
 	return kernel
 }
 
-// Spins reports whether waits on a device may poll: those of this process need the processors for
-// the device's goroutines, which wake the one that waits (BenchmarkWait of package rsock).
+// Spins reports whether waits on a device may poll. A device of this process needs the processors
+// for its goroutines, which wake the goroutine that waits (BenchmarkWait of package rsock).
 func Spins(node string) bool { return !isNode(node) }
 
 // PathOf returns the path by which a descriptor's file was opened.
@@ -75,8 +74,8 @@ func PathOf(fd int) (string, error) {
 	return "", fmt.Errorf("device in user space of another process, or closed: %w", errors.ErrUnsupported)
 }
 
-// Dup returns another descriptor of a file, of the kernel's the lowest one from lowest up that is
-// free.
+// Dup returns another descriptor of a file. For a file of the kernel it is the lowest free one from
+// lowest up.
 func Dup(fd, lowest int) (int, error) {
 	if fd < base {
 		return dupKernel(fd, lowest)
@@ -209,7 +208,7 @@ func errorOf(errno syscall.Errno) error {
 	switch errno {
 	case 0:
 		return nil
-	case syscall.EAGAIN: // most frequent; another one may be allocated where error numbers are large
+	case syscall.EAGAIN: // the most frequent; the conversion allocates where error numbers are large
 		return errAgain
 	}
 	return errno
@@ -217,8 +216,8 @@ func errorOf(errno syscall.Errno) error {
 
 var errAgain error = syscall.EAGAIN
 
-// buffers has copies of what is read and written: through the interface File, the
-// caller's memory would escape to the heap, also that for the kernel's files.
+// buffers has memory for copies of what is read and written: the caller's memory would escape to
+// the heap through the interface File, even if the file is the kernel's.
 var buffers struct {
 	sync.Mutex
 	free []*[4096]byte

@@ -16,8 +16,8 @@ func Requested() bool {
 	return v != "" && v != "0"
 }
 
-// ErrNoSoft is returned for a request in a program that has no code for devices in user space. It
-// is a mistake, which no fallback to TCP is to hide, so it does not match [verbs.ErrNoRDMA].
+// ErrNoSoft is returned for a request in a program without the code for devices in user space. It
+// does not match [verbs.ErrNoRDMA], as a fallback to TCP would hide the mistake.
 var ErrNoSoft = fmt.Errorf(`this program does not import _ "github.com/goverbs/verbs/soft": %w`, errors.ErrUnsupported)
 
 var request struct {
@@ -28,12 +28,12 @@ var request struct {
 	made    chan error
 }
 
-// OnRequest sets the function that makes the device that the environment requests, and forgets one
-// that has been made. Package soft calls it. Nil sets none.
+// OnRequest sets the function that makes the device that the environment requests, and forgets a
+// device that has been made. Package soft calls it. Nil sets none.
 //
-// The device's goroutines must not be those of the testing/synctest bubble that happens to list
-// devices first, whose clock would stop as long as they wait for packets. So a goroutine of its
-// own, which is started with the program, makes the device.
+// A goroutine that starts with the program makes the device. If the testing/synctest bubble that
+// lists devices first made it, the device's goroutines would belong to the bubble, and the bubble's
+// clock would stop while they wait for packets.
 func OnRequest(fulfill func(value string) error) {
 	request.Lock()
 	defer request.Unlock()
@@ -59,8 +59,8 @@ func endMaker() {
 	}
 }
 
-// Prepare makes the device that the environment requests, if it does and the device has not
-// been made. Lists of devices and connections to that rdma_cm call it.
+// Prepare makes the device that the environment requests, unless it has been made. Lists of devices
+// and users of its rdma_cm call it.
 func Prepare() error {
 	if !Requested() {
 		return nil

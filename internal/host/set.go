@@ -144,8 +144,8 @@ func (m *member) changed(state State) {
 	m.set.update(state != Idle)
 }
 
-// update passes a change of woken, or of a file of this process, to those who wait. news is set if
-// something has become readable: each time the epoll file reports it, also to those who wait for
+// update passes a change of woken, or of a file of this process, to the waiting goroutines. news is
+// set if something has become readable, which the epoll file then reports again, as some wait for
 // edges. The caller holds mu.
 func (s *Set) update(news bool) {
 	switch {
@@ -156,8 +156,8 @@ func (s *Set) update(news bool) {
 	}
 }
 
-// readable reports whether something that the kernel does not know of is readable. The caller holds
-// mu.
+// readable reports whether the set is readable for a reason that the kernel does not see. The
+// caller holds mu.
 func (s *Set) readable() bool {
 	for _, m := range s.soft {
 		if m.state != Idle {
@@ -168,12 +168,7 @@ func (s *Set) readable() bool {
 }
 
 // change makes Wait look again. The caller holds mu.
-func (s *Set) change() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
-}
+func (s *Set) change() { put(s.changed) }
 
 // Poll returns the events of files that are readable now, as many as fit into buf.
 func (s *Set) Poll(buf []Event) []Event {

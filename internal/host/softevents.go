@@ -46,7 +46,7 @@ func put(c chan struct{}) {
 	}
 }
 
-// take takes the token of c, and reports whether there was one.
+// take takes the token of c, and reports whether there was one. A closed channel always has one.
 func take(c chan struct{}) bool {
 	select {
 	case <-c:
@@ -75,7 +75,7 @@ func (v *softEvents) Sleep(ctx context.Context, until time.Time, op func(fd int)
 	}
 	for {
 		if err := v.Try(op); err != syscall.EAGAIN {
-			take(v.wake) // op itself calls Wake when it has an event for this goroutine
+			take(v.wake) // op may have called Wake because of an event for this goroutine
 			return err
 		}
 		select {
@@ -99,7 +99,7 @@ func (*softEvents) Replace(func() error) error { return errors.ErrUnsupported }
 
 func (v *softEvents) Try(op func(fd int) error) error {
 	v.mu.Lock()
-	if v.isClosed() {
+	if take(v.closed) {
 		v.mu.Unlock()
 		return verbs.ErrClosed
 	}
@@ -107,15 +107,6 @@ func (v *softEvents) Try(op func(fd int) error) error {
 	v.mu.Unlock()
 	defer v.release()
 	return op(v.fd)
-}
-
-func (v *softEvents) isClosed() bool {
-	select {
-	case <-v.closed:
-		return true
-	default:
-		return false
-	}
 }
 
 // release ends the use of the descriptor.
@@ -131,7 +122,7 @@ func (v *softEvents) release() {
 
 func (v *softEvents) Close() error {
 	v.mu.Lock()
-	if v.isClosed() {
+	if take(v.closed) {
 		v.mu.Unlock()
 		return os.ErrClosed
 	}
