@@ -10,15 +10,11 @@ import (
 
 // Dest returns the structure of an address vector in commands on QPs.
 func Dest(av *verbs.AddressVector) abi.IbUverbsQpDest {
-	d := abi.IbUverbsQpDest{
-		Dgid: av.DGID, FlowLabel: av.FlowLabel, Dlid: av.DLID, SgidIndex: av.SGIDIndex,
+	return abi.IbUverbsQpDest{
+		IsGlobal: bit(av.Global), Dgid: av.DGID, FlowLabel: av.FlowLabel, Dlid: av.DLID, SgidIndex: av.SGIDIndex,
 		HopLimit: av.HopLimit, TrafficClass: av.TrafficClass, Sl: av.SL,
 		SrcPathBits: av.SrcPathBits, StaticRate: uint8(av.StaticRate), PortNum: av.Port,
 	}
-	if av.Global {
-		d.IsGlobal = 1
-	}
-	return d
 }
 
 // OfDest returns the address vector in the answer of a query.
@@ -33,16 +29,12 @@ func OfDest(d *abi.IbUverbsQpDest) verbs.AddressVector {
 // AH returns the structure of an address vector in commands on address handles, and in events of
 // rdma_cm.
 func AH(av *verbs.AddressVector) abi.IbUverbsAhAttr {
-	a := abi.IbUverbsAhAttr{
-		Grh: abi.IbUverbsGlobalRoute{
+	return abi.IbUverbsAhAttr{
+		IsGlobal: bit(av.Global), Grh: abi.IbUverbsGlobalRoute{
 			Dgid: av.DGID, FlowLabel: av.FlowLabel, SgidIndex: av.SGIDIndex, HopLimit: av.HopLimit, TrafficClass: av.TrafficClass,
 		},
 		Dlid: av.DLID, Sl: av.SL, SrcPathBits: av.SrcPathBits, StaticRate: uint8(av.StaticRate), PortNum: av.Port,
 	}
-	if av.Global {
-		a.IsGlobal = 1
-	}
-	return a
 }
 
 // OfAH returns the address vector in an event of rdma_cm.

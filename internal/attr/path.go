@@ -6,8 +6,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// Path is a path between two ports, as InfiniBand's PathRecord has it (InfiniBand specification 1,
-// 15.2.5.16). It is wide as that record is, which programs get as a whole.
+// Path is a path between two ports, InfiniBand's PathRecord (InfiniBand specification 1,
+// 15.2.5.16).
 type Path struct {
 	ServiceID        uint64
 	DGID, SGID       verbs.GID

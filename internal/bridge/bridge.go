@@ -2,9 +2,7 @@
 // which programs cannot call.
 //
 // Those packages set them when they start, and import this one, so objects have the type any here.
-// The alternatives are exported methods, which programs could call, or types embedded in the
-// objects whose only purpose is to name them here. An argument of a wrong type panics in the first
-// call.
+// An argument of a wrong type panics in the first call.
 package bridge
 
 import (
@@ -14,14 +12,14 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// DeviceAttr returns what a *uverbs.Context read when it was opened. It does not change, and mlx5
-// asks the firmware.
+// DeviceAttr returns the attributes that a *uverbs.Context read when it was opened. They do not
+// change, and to query them again mlx5 asks the firmware.
 var DeviceAttr func(ctx any) *verbs.DeviceAttr
 
-// RecycleCQ closes a *uverbs.CQ and returns a new, empty one with the same kernel object and
-// channel, which gets no event of the former. That takes a small part of the time of destroying
-// a CQ and making another. It fails with verbs.ErrInUse while QPs use the CQ or goroutines wait for
-// its channel, and if a program has called CQ.Channel: it may still use the channel, or its file.
+// RecycleCQ closes a *uverbs.CQ and returns a new, empty CQ with the same kernel object and
+// channel, in a small part of the time of destroying and making one. The new CQ gets no events of
+// the old. It fails with verbs.ErrInUse while QPs use the CQ or goroutines wait for its channel,
+// and if a program has called CQ.Channel, as it may still use the channel, or its file.
 var RecycleCQ func(cq any) (next any, err error)
 
 // OnOverrun makes f be called with the error, at once or later, perhaps twice, when a CQ of a

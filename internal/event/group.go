@@ -95,7 +95,7 @@ func (c *Cond) wait(ctx context.Context, l sync.Locker, until *time.Time, w *wai
 	}
 }
 
-// Signal wakes the goroutines that wait for the condition.
+// Signal wakes the goroutines that wait for c.
 func (c *Cond) Signal() {
 	g := c.g
 	g.mu.Lock()

@@ -1,5 +1,5 @@
-// Package maps finds out what the memory of this process is: whether a device can be given
-// it, and if not, why not. It knows nothing on systems other than Linux.
+// Package maps tells whether, and why not, a device can be given memory of this process. It knows
+// nothing on systems other than Linux.
 package maps
 
 import (
@@ -7,11 +7,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 )
 
-// Problem returns why the kernel refuses to register length bytes at addr with EFAULT, with
-// access that lets a device write to them or not. It is empty if the reason is not known.
+// Problem returns why the kernel refuses to register length bytes at addr with EFAULT, or "" if it
+// does not know. write tells whether the device may write to them.
 func Problem(addr, length uint64, write bool) string {
 	end := addr + length
 	for _, m := range mappings(addr, end) {
@@ -35,18 +36,10 @@ func Problem(addr, length uint64, write bool) string {
 
 // OnDisk reports whether a range contains a shared, writable mapping of a file that the kernel
 // writes back. Devices cannot write to such pages (FOLL_LONGTERM, writable_file_mapping_allowed,
-// since Linux 6.5). The first page, which must be present, decides: other mappings follow the
-// same one rarely, and to read the list of mappings takes long in a process that has many.
+// since Linux 6.5). OnDisk checks the first page first, which must be present: ranges rarely span
+// mappings, and reading the list of mappings takes long in a process that has many.
 func OnDisk(addr, length uint64) bool {
-	if !filePage(addr) {
-		return false
-	}
-	for _, m := range mappings(addr, addr+length) {
-		if m.onDisk() {
-			return true
-		}
-	}
-	return false
+	return filePage(addr) && slices.ContainsFunc(mappings(addr, addr+length), mapping.onDisk)
 }
 
 // filePage reports whether the page at addr is that of a file or of shared memory.
@@ -97,10 +90,9 @@ func mappings(start, end uint64) (found []mapping) {
 	return found
 }
 
-// onDisk reports whether the kernel writes the mapped file back. Block devices have a major
-// number. File systems without one have a mount, except those that are internal to the kernel,
-// such as memfd's.
-func (m *mapping) onDisk() bool {
+// onDisk reports whether the kernel writes the mapped file back. File systems on block devices have
+// a major number. Others are mounted, except those internal to the kernel, such as memfd's.
+func (m mapping) onDisk() bool {
 	if m.perms[1] != 'w' || m.perms[3] != 's' {
 		return false
 	}

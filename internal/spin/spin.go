@@ -19,8 +19,8 @@ import (
 // processors, and not busy. On a single processor, events come only while the wait sleeps.
 const MinTime = 10 * time.Microsecond
 
-// MaxTime is a limit for waits whose caller has set none: a processor that sleeps, and the
-// thread that it runs then, are woken in less than this time.
+// MaxTime is the limit for waits whose caller sets none: waking a sleeping processor, and then the
+// thread, takes less time.
 const MaxTime = 50 * time.Microsecond
 
 // Limit returns the limit for waits on a device: maxTime, or zero if waits may not poll.
@@ -31,9 +31,9 @@ func Limit(node string, maxTime time.Duration) time.Duration {
 	return 0
 }
 
-// yieldAfter is how long a wait polls before it also lets other threads run after each poll.
-// Those may be the kernel's: a software driver, which cannot bring the completion while the
-// processors poll for it. Fast answers need none.
+// yieldAfter is how long a wait polls before it also lets other threads run after each poll:
+// perhaps the kernel's, in which a software driver makes the completion. Fast answers need no such
+// pause.
 const yieldAfter = 4 * time.Microsecond
 
 // multiCPU is set if there were several processors at the start. Only a wait that would
@@ -44,9 +44,9 @@ var multiCPU = runtime.NumCPU() > 1 && runtime.GOMAXPROCS(0) > 1
 // occupies a processor.
 var longSpin atomic.Bool
 
-// slice is how long a wait may lose the processor between two polls without a sign that others
-// want it: interrupts, and threads that bring what it waits for, take less. A program that
-// computes takes a time slice, of a millisecond at the least.
+// slice is how long a wait may lose the processor between two polls before that shows that other
+// programs want it. Interrupts, and threads that make the completion, take less; a program that
+// computes takes a time slice of at least a millisecond.
 var slice = 500 * time.Microsecond
 
 // rest is how long no wait polls after one has lost the processor, in multiples of the time lost.
@@ -55,7 +55,7 @@ var slice = 500 * time.Microsecond
 // than all that polling has saved. So trying it again costs less than a hundredth.
 const rest = 128
 
-// maxRest bounds that, for processes that were stopped.
+// maxRest bounds the rest, for processes that were stopped.
 const maxRest = 10 * time.Second
 
 // busyUntil is the time since start until which no wait of the process polls.
@@ -63,8 +63,8 @@ var busyUntil atomic.Int64
 
 var start = time.Now()
 
-// busy reports whether no wait polls. A time beyond maxRest is that of another clock, as
-// testing/synctest has.
+// busy reports whether no wait may poll. A time beyond maxRest comes from another clock, such as
+// testing/synctest's.
 func busy(now time.Time) bool {
 	left := time.Duration(busyUntil.Load()) - now.Sub(start)
 	return left > 0 && left <= maxRest
@@ -98,8 +98,8 @@ type Wait struct {
 	polls          int // while the clock has not moved
 }
 
-// maxStill is the number of polls after which a clock that has not moved is taken for that of
-// testing/synctest, which moves only while all goroutines sleep.
+// maxStill is the number of polls after which a clock that stands still counts as
+// testing/synctest's, which moves only while all goroutines sleep.
 const maxStill = 1000
 
 // More reports whether to poll again. After it has returned false, the caller should sleep.

@@ -19,8 +19,8 @@ func WriteCommand(fd int, b []byte) error {
 	if err != syscall.EACCES {
 		return err
 	}
-	// It may be the command's own error. On a thread that may write, a write that is too
-	// short for a command fails with EINVAL.
+	// It may be the command's own error. A write that is too short for a command fails with EINVAL
+	// on a thread that may write.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if writeAll(fd, b[:1]) == syscall.EACCES {
