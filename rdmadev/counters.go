@@ -17,8 +17,8 @@ type Counter struct {
 	Hardware bool
 
 	// Max is the value at which a counter of the specification stops until it is reset
-	// (IBA 16.1.3.5), or 0 if it has 64 bits, and practically none. Counters of data and
-	// packets have 32 or 64 bits, and sysfs does not show which: for these it is 0.
+	// (IBA 16.1.3.5), or 0 if it has 64 bits. It is also 0 for counters of data and packets:
+	// sysfs does not show whether they have 32 or 64 bits.
 	Max uint64
 }
 
@@ -48,10 +48,10 @@ var pmaBits = map[string]int{
 	"port_xmit_wait":                  32,
 }
 
-// Counters returns the counters of the port, those that the specification defines first.
-// Counters that cannot be read are left out, and the error names the first, and unwraps to a
-// value with a method Unwrap() []error that returns that of each; some devices
-// offer files of counters that they do not have ("N/A (no PMA)"), which is no error.
+// Counters returns the counters of the port, the specification's first. It leaves out counters that
+// it cannot read: the error names the first, and unwraps to a value whose Unwrap() []error returns
+// the error of each. Devices may have files for counters that they lack ("N/A (no PMA)"), which is
+// no error.
 func (p Port) Counters() ([]Counter, error) {
 	a := attrs{dir: p.dir}
 	counters := a.counters("counters", false)
@@ -101,11 +101,11 @@ func newCounter(name string, value uint64, hardware bool) Counter {
 	return c
 }
 
-// Since returns by how much the counter has grown since an earlier reading of it. exact reports
-// that the counter did not fall in between and is not at its largest value. A counter that
-// falls was reset, or belongs to a device that was created again: it has grown by its value
-// at least. Counters of mlx5's hardware have 32 bits and wrap (mlx5_ib_query_q_counters): one
-// that falls from the upper half of them is taken to have wrapped.
+// Since returns by how much the counter has grown since an earlier reading. exact reports that the
+// counter did not fall in between and is not at its maximum. A counter that fell was reset, or
+// belongs to a device that was created again, and has grown at least by its value. mlx5's hardware
+// counters have 32 bits and wrap (mlx5_ib_query_q_counters): Since assumes that a counter that fell
+// from the upper half of them has wrapped.
 func (c Counter) Since(earlier Counter) (n uint64, exact bool) {
 	if c.Value >= earlier.Value {
 		return c.Value - earlier.Value, c.Max == 0 || c.Value < c.Max

@@ -18,7 +18,7 @@ import (
 // Device describes an RDMA device.
 type Device struct {
 	Name  string // "mlx5_0"
-	Index int    // the kernel's number, which renaming leaves as it is; -1 if netlink is not used or does not have it
+	Index int    // the kernel's number, which survives renaming; -1 without netlink
 
 	Type        NodeType
 	Protocol    Protocol
@@ -30,20 +30,18 @@ type Device struct {
 	HardwareRev string     // revision
 	Model       string     // hca_type: "MT4125"; "" for most drivers
 
-	Driver string // kernel driver: "mlx5_core", or "rxe" and "siw" of software devices; "soft" of those in user space
+	Driver string // kernel driver: "mlx5_core"; "rxe", "siw" or, in user space, "soft" of software devices
 
-	// Of the PCI device, or another bus's; the zero value and -1 for software devices.
+	// Of the device on the PCI or another bus; software devices have the zero value and -1.
 	PCI      PCI
 	NUMANode int // -1 if unknown
 
-	// Device nodes in /dev/infiniband, "" if the kernel offers none. In a container, the
-	// node may be missing nevertheless.
-	VerbsNode string // "uverbs0"
+	VerbsNode string // node in /dev/infiniband, which a container may lack: "uverbs0"; "" if there is none
 
 	AdaptiveModeration bool // of the rate of completion events (rdma-dev(8)); false if netlink is not used
 
 	Ports []Port
-	Errs  []error // attributes that could not be read, those of ports not included
+	Errs  []error // attributes that could not be read, except those of ports
 
 	src Source
 }
@@ -73,11 +71,7 @@ const (
 
 // String returns the name of the type as iproute2's rdma prints it.
 func (t NodeType) String() string {
-	names := [...]string{"unknown", "ca", "switch", "router", "rnic", "usnic", "usnic_udp", "unspecified"}
-	if int(t) < len(names) {
-		return names[t]
-	}
-	return "unknown"
+	return nameOf([]string{"unknown", "ca", "switch", "router", "rnic", "usnic", "usnic_udp", "unspecified"}, uint64(t))
 }
 
 // Protocol is what a device speaks on the wire.
@@ -115,7 +109,8 @@ func (s Source) Devices() ([]Device, error) {
 			}
 			same = same && err == nil && d.Index >= 0
 		}
-		// Read again what changed in between, such as the name of a device.
+		// If sysfs and netlink differ, a device has changed in between, such as its name: read
+		// again.
 		if same || nl == nil || try == 3 {
 			slices.SortStableFunc(devices, func(a, b Device) int { return byNumber(a.Name, b.Name) })
 			return devices, nil
@@ -139,7 +134,7 @@ func (s Source) Find(name string) (Device, error) {
 	return d, nil
 }
 
-// device reads a device, with what netlink answered.
+// device reads a device; nl has netlink's attributes of all devices, by name.
 func (s Source) device(name string, nl map[string]map[int]nldev.Value, nodes map[string]string) (Device, error) {
 	a := attrs{dir: s.class("infiniband", name)}
 	if _, err := host.ListAttrs(a.dir); err != nil {
@@ -190,7 +185,7 @@ func (s Source) device(name string, nl map[string]map[int]nldev.Value, nodes map
 	return d, nil
 }
 
-// protocol derives the protocol from what sysfs has.
+// protocol derives the protocol from the attributes in sysfs.
 func (d *Device) protocol() Protocol {
 	switch {
 	case d.Type == NodeRNIC:
@@ -209,7 +204,7 @@ func (d *Device) protocol() Protocol {
 	return ""
 }
 
-// netInterface is a network interface of the hardware, and the port that it is for.
+// netInterface is a network interface of the hardware, and its port of the device.
 type netInterface struct {
 	name string
 	port int
@@ -272,8 +267,8 @@ func (s Source) nodes() map[string]string {
 	return nodes
 }
 
-// netlinkDevices returns what netlink answers about all devices, by name, or nil if it is
-// not used or does not answer.
+// netlinkDevices returns netlink's attributes of all devices, by name, or nil if netlink is not
+// used or does not answer.
 func (s Source) netlinkDevices() map[string]map[int]nldev.Value {
 	if s.Sys != "" {
 		return nil

@@ -38,7 +38,7 @@ func (d Device) Rename(name string) error {
 	return d.change("rename", "to "+name, abi.RDMA_NLDEV_CMD_SET, nldev.Attrs{}.String(abi.RDMA_NLDEV_ATTR_DEV_NAME, name))
 }
 
-// MoveTo moves the device to the network namespace that a file is for, such as /run/netns/NAME or
+// MoveTo moves the device to the network namespace of a file such as /run/netns/NAME or
 // /proc/PID/ns/net. The system must not share devices between namespaces, see [System].
 func (d Device) MoveTo(netns *os.File) error {
 	return d.change("move", "to "+netns.Name(), abi.RDMA_NLDEV_CMD_SET, nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_NET_NS_FD, uint32(netns.Fd())))
@@ -51,7 +51,7 @@ func (d Device) SetAdaptiveModeration(on bool) error {
 	return d.change("set adaptive moderation", "", abi.RDMA_NLDEV_CMD_SET, nldev.Attrs{}.Uint8(abi.RDMA_NLDEV_ATTR_DEV_DIM, oneIf(on)))
 }
 
-// change sends a command that answers with nothing.
+// change sends a command that has no answer.
 func (d Device) change(op, object string, cmd int, attrs nldev.Attrs) error {
 	if _, err := d.do(cmd, attrs); err != nil {
 		return d.error(op, object, err)
@@ -59,9 +59,9 @@ func (d Device) change(op, object string, cmd int, attrs nldev.Attrs) error {
 	return nil
 }
 
-// System is what applies to all devices (rdma-system(8)).
+// System has the settings of all devices (rdma-system(8)).
 type System struct {
-	SharedDevices  bool // all network namespaces see every device ("netns shared"), or only that of its own ("exclusive")
+	SharedDevices  bool // every network namespace sees all devices ("netns shared"), not only its own ("exclusive")
 	PrivilegedQKey bool // processes without CAP_NET_RAW may use privileged Q_Keys; since Linux 6.8
 	Monitor        bool // the kernel reports changes, see [Source.Watch]; since Linux 6.12
 	CopyOnFork     bool // registered memory survives fork, so that a child's writes do not touch the parent's

@@ -21,8 +21,8 @@ type Port struct {
 	PhysState verbs.PhysState
 	LinkLayer verbs.LinkLayer // Ethernet for iWARP
 
-	// Of the link. Software devices report a constant instead, and a port that is down
-	// may report its last rate or the lowest.
+	// Of the link. Software devices report a constant, and a port that is down may report its last
+	// rate or the lowest.
 	Rate  int    // Mb/s; 0 if unknown
 	Lanes int    // 1, 2, 4, 8 or 12
 	Speed string // of a lane, by InfiniBand's name: "EDR"
@@ -32,9 +32,9 @@ type Port struct {
 	LMC, SMSL  uint8
 	CapFlags   uint32 // PortInfo:CapabilityMask (IBA 14.2.5.6)
 
-	// Interfaces are the names of network interfaces: those whose addresses are GIDs of the
-	// port, such as that of the port, of a bond above it or of VLANs, or else that of the
-	// hardware for this port, such as an IPoIB interface. There may be none.
+	// Interfaces has the names of the network interfaces whose addresses are GIDs of the port: its
+	// own, a bond above it, VLANs. If there are none, it has the hardware's interface for this
+	// port, such as an IPoIB interface, if that exists.
 	Interfaces []string
 
 	Errs []error // attributes that could not be read
@@ -105,8 +105,8 @@ func parseRate(text string) (mbps, lanes int, speed string, err error) {
 	return int(gbps*1000 + 0.5), lanes, speed, nil
 }
 
-// readInterfaces adds the interfaces of ports for which sysfs has none: those of iWARP
-// devices before Linux 6.4.
+// readInterfaces adds the interfaces of ports for which sysfs has none, as for iWARP devices before
+// Linux 6.4.
 func (d *Device) readInterfaces() {
 	if !slices.ContainsFunc(d.Ports, func(p Port) bool { return p.LinkLayer == verbs.LinkEthernet && p.Interfaces == nil }) {
 		return
@@ -123,7 +123,7 @@ func (d *Device) readInterfaces() {
 	})
 }
 
-// unusedGID is what old kernels show for entries that are not in use: a prefix and no GUID.
+// unusedGID is a prefix without a GUID, which old kernels show for unused entries.
 var unusedGID = verbs.GID{0: 0xfe, 1: 0x80}
 
 // GIDs returns the valid entries of the port's GID table.
@@ -148,7 +148,7 @@ func (p Port) GIDs() ([]GID, error) {
 			continue
 		}
 		g := GID{Index: i, GID: gid}
-		// Neither can be read if it is not known: the kernel answers with EINVAL.
+		// The kernel answers EINVAL if it knows no type or interface.
 		typ, _ := host.ReadAttr(filepath.Join(p.dir, "gid_attrs/types", index))
 		switch typ {
 		case "RoCE v2":
@@ -181,7 +181,7 @@ func (p Port) PKeys() ([]uint16, error) {
 	return keys, p.error("P_Keys", a.errs)
 }
 
-// error returns an error if there are any. What could be read is returned with it.
+// error returns an error if there are any.
 func (p Port) error(what string, errs []error) error {
 	if len(errs) == 0 {
 		return nil
@@ -189,7 +189,7 @@ func (p Port) error(what string, errs []error) error {
 	return &verbs.Error{Op: "read", Object: fmt.Sprintf("%s of port %d", what, p.Num), Device: p.Device, Err: readErrors(errs)}
 }
 
-// readErrors are the errors of what could not be read. The text is that of the first.
+// readErrors are the errors of reading attributes. Error returns the text of the first.
 type readErrors []error
 
 func (e readErrors) Error() string {

@@ -1,6 +1,7 @@
 package rdmadev
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"net/netip"
@@ -16,12 +17,12 @@ import (
 	"github.com/goverbs/verbs/internal/nldev"
 )
 
-// Owner is who created a resource.
+// Owner is the thread, or the part of the kernel, that created a resource.
 type Owner struct {
-	TID    int    // of the thread, as this PID namespace numbers it; 0 if it has ended, is in another, or the kernel is the owner
+	TID    int    // of the thread, in this PID namespace; 0 if it has ended, is in another, or the kernel is the owner
 	PID    int    // of the thread's process, if /proc has it
 	Comm   string // name of the thread, if /proc has it
-	Kernel string // name of the kernel's module or thread that is the owner: "ib_core", "nvme-rdma"
+	Kernel string // name of the owning module or thread of the kernel: "ib_core", "nvme-rdma"
 }
 
 // QP is a queue pair.
@@ -44,7 +45,7 @@ type CQ struct {
 	Context            uint32 // 0 for the kernel's
 	Depth              int
 	Users              int    // QPs and SRQs that use it
-	PollContext        string // how the kernel polls its own: "direct", "softirq", "workqueue", "unbound workqueue"
+	PollContext        string // how the kernel polls its own CQs: "direct", "softirq", "workqueue", "unbound workqueue"
 	AdaptiveModeration bool
 }
 
@@ -72,7 +73,7 @@ type CMID struct {
 	Owner
 	Num       uint32
 	Port      int    // 0 if it is not bound to a device's port
-	QP        uint32 // 0 if it has none that it knows
+	QP        uint32 // 0 if it has none, or does not know it
 	QPType    verbs.QPType
 	PortSpace string // "TCP", "UDP", "IB", "IPOIB"
 	State     string // "LISTEN", "CONNECT"
@@ -110,8 +111,8 @@ type Counts struct {
 	SRQ     int `json:"srq"`
 }
 
-// Counts returns the numbers of the device's resources, those of all processes. A device in user
-// space belongs to this process, and so do its resources; this applies to the lists below as well.
+// Counts returns the numbers of the device's resources, of all processes. A device in user space
+// and its resources belong to this process. The lists below are the same.
 func (d Device) Counts() (Counts, error) {
 	if _, ok := host.Objects(d.Index, 0); ok {
 		count := func(table int) int {
@@ -231,13 +232,12 @@ func (d Device) SRQs() ([]SRQ, error) {
 	})
 }
 
-// list sends a command with attributes, and returns what decode makes of every entry of a table
-// that is answered.
+// list sends a command with attributes, and returns the decoded entries of a table in the answer.
 //
-// The kernel answers with as many parts as it needs, and continues a list by the number of
-// entries that it has passed (res_get_common_dumpit): an object that is made meanwhile may make
-// it repeat another, one that is destroyed may make it leave another out, and it does not say so.
-// So a list of several parts is read twice, and has what was in either reading.
+// The kernel splits a long list into parts, and continues by the number of entries that it has
+// passed (res_get_common_dumpit). So it may repeat an entry if an object is made meanwhile, or
+// leave one out if an object is destroyed, without saying so. list reads a list of several parts
+// twice, and returns the entries of both readings.
 func list[T any](d Device, what string, cmd, table int, attrs nldev.Attrs, decode func(entry) T) (all []T, err error) {
 	known := map[int]Owner{}
 	add := func(e entry) {
@@ -253,7 +253,7 @@ func list[T any](d Device, what string, cmd, table int, attrs nldev.Attrs, decod
 		return all, nil
 	}
 	var entries []entry
-	places := map[string]int{} // in entries, by what identifies an object
+	places := map[string]int{} // indexes in entries, by identity
 	parts := 0
 	read := func() error {
 		parts = 0
@@ -297,8 +297,7 @@ var identities = map[int][]int{
 	abi.RDMA_NLDEV_ATTR_STAT_COUNTER: {abi.RDMA_NLDEV_ATTR_STAT_COUNTER_ID, abi.RDMA_NLDEV_ATTR_PORT_INDEX},
 }
 
-// identity returns what identifies the object of an entry, or an empty string if the kernel has
-// not said it.
+// identity returns the values that identify an entry's object, or "" if the kernel left them out.
 func (e entry) identity(table int) string {
 	attrs := identities[table]
 	if len(attrs) == 0 || e[attrs[0]] == nil {
@@ -320,8 +319,8 @@ func (d Device) do(cmd int, attrs nldev.Attrs) (answer nldev.Attrs, err error) {
 	return answer, err
 }
 
-// ask sends a command about the device, with attributes beside its index, and calls each with
-// each part of the answer. dump asks for a list.
+// ask sends a command about the device, with attributes beside its index, and calls each for every
+// part of the answer. dump asks for a list.
 func (d Device) ask(cmd int, dump bool, attrs nldev.Attrs, each func(nldev.Attrs) error) error {
 	if d.Index < 0 {
 		return errors.ErrUnsupported
@@ -360,7 +359,7 @@ func (e entry) owner() Owner {
 	return Owner{TID: e.int(abi.RDMA_NLDEV_ATTR_RES_PID), Kernel: e[abi.RDMA_NLDEV_ATTR_RES_KERN_NAME].String()}
 }
 
-// resolve looks up the process of the thread, once for all objects of a list: most have the same
+// resolve looks up the thread's process, once for all objects of a list, most of which have one
 // owner.
 func (o *Owner) resolve(known map[int]Owner) {
 	if o.TID == 0 {
@@ -410,17 +409,8 @@ func sockaddr(v nldev.Value) netip.AddrPort {
 
 // portSpace returns the name of an enum rdma_ucm_port_space.
 func portSpace(ps uint32) string {
-	switch ps {
-	case abi.RDMA_PS_IPOIB:
-		return "IPOIB"
-	case abi.RDMA_PS_IB:
-		return "IB"
-	case abi.RDMA_PS_TCP:
-		return "TCP"
-	case abi.RDMA_PS_UDP:
-		return "UDP"
-	}
-	return "unknown"
+	names := map[uint32]string{abi.RDMA_PS_IPOIB: "IPOIB", abi.RDMA_PS_IB: "IB", abi.RDMA_PS_TCP: "TCP", abi.RDMA_PS_UDP: "UDP"}
+	return cmp.Or(names[ps], "unknown")
 }
 
 // cmState returns the name of an enum rdma_cm_state (include/rdma/rdma_cm.h).

@@ -7,18 +7,18 @@ import (
 	"github.com/goverbs/verbs/internal/nldev"
 )
 
-// Source is where devices are read from. The zero value is this machine, as the network
+// Source is the place from which devices are read. The zero value is this machine, as the network
 // namespace of the calling thread shows it.
 type Source struct {
-	// Sys is the folder where sysfs is mounted. Empty means /sys. With any other, nothing
-	// is asked over netlink, which would answer for another namespace: containers that
-	// mount the host's /sys under another name use this. Nor are devices in user space listed.
+	// Sys is the folder where sysfs is mounted; empty means /sys. Containers that mount the host's
+	// /sys under another name set it. With another folder netlink is not used, as it would answer
+	// for another namespace, and devices in user space are not listed.
 	Sys string
-	// Filter, if it is not nil, selects devices by their names. Nothing is read of others:
-	// with some drivers, reading counters is slow, or fails with a message in the kernel's log.
+	// Filter, if it is not nil, selects devices by name. Other devices are not read: with some
+	// drivers reading counters is slow, or fails with a message in the kernel's log.
 	Filter func(name string) bool
 
-	// ask, if it is not nil, answers instead of the kernel: in tests.
+	// ask, if it is not nil, answers in place of the kernel, for tests.
 	ask func(cmd int, dump bool, request nldev.Attrs, each func(nldev.Attrs) error) error
 }
 

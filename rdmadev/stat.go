@@ -13,7 +13,7 @@ import (
 // QPCounter is a set of hardware counters that counts for some QPs of a port only
 // (rdma-statistic(8)). Few drivers have them, among these mlx5.
 type QPCounter struct {
-	Owner    // of the QPs, if they were bound because of it
+	Owner    // of the QPs, if they were bound by process
 	Num      uint32
 	Port     int
 	Mode     CounterMode
@@ -47,9 +47,9 @@ type OptionalCounter struct {
 	index uint32
 }
 
-// HardwareCounters returns the driver's counters of a port as netlink has them: without
-// optional ones that are off, and with those of QPs that are bound to other counters. For
-// some drivers (mlx5) sysfs has more, see [Port.Counters].
+// HardwareCounters returns the driver's counters of a port, from netlink. It leaves out optional
+// counters that are off, and includes the counts of QPs that are bound to other counters. For some
+// drivers (mlx5) sysfs has more, see [Port.Counters].
 func (d Device) HardwareCounters(port int) ([]Counter, error) {
 	answer, err := d.do(abi.RDMA_NLDEV_CMD_STAT_GET, portAttr(port))
 	if err == errors.ErrUnsupported && port <= len(d.Ports) { // the device has no netlink
@@ -95,8 +95,7 @@ func (d Device) QPCounters() ([]QPCounter, error) {
 	})
 }
 
-// MRCounters holds the counters of a memory region, such as page faults of memory that is
-// paged on demand.
+// MRCounters holds the counters of a memory region, such as its page faults with on-demand paging.
 type MRCounters struct {
 	Num      uint32
 	Counters []Counter
@@ -134,8 +133,8 @@ func (d Device) CounterMode(port int) (CounterMode, error) {
 	}, nil
 }
 
-// SetCounterAuto makes the kernel bind each new QP of a port to a set of counters for its
-// type, its process or both, or with neither stop that. QPs that are bound stay so.
+// SetCounterAuto makes the kernel bind each new QP of a port to a set of counters for its type, its
+// process or both, or, with neither, to none. Bound QPs stay bound.
 func (d Device) SetCounterAuto(port int, byType, byPID bool) error {
 	var mask uint32
 	if byType {
@@ -166,7 +165,7 @@ func (d Device) BindCounter(port int, qp, counter uint32) (uint32, error) {
 	return entry(answer.Map()).uint32(abi.RDMA_NLDEV_ATTR_STAT_COUNTER_ID), nil
 }
 
-// UnbindCounter returns a QP from a set of counters to those of its port.
+// UnbindCounter unbinds a QP from a set of counters: the counters of its port count for it again.
 func (d Device) UnbindCounter(port int, qp, counter uint32) error {
 	attrs := append(portAttr(port), statResource(abi.RDMA_NLDEV_ATTR_RES_QP)...).
 		Uint32(abi.RDMA_NLDEV_ATTR_STAT_COUNTER_ID, counter).
@@ -192,8 +191,7 @@ func (d Device) OptionalCounters(port int) (list []OptionalCounter, err error) {
 	return list, nil
 }
 
-// SetOptionalCounters switches the optional counters of a port on whose names are given, and
-// all others off.
+// SetOptionalCounters switches on the named optional counters of a port, and all others off.
 func (d Device) SetOptionalCounters(port int, on ...string) error {
 	all, err := d.OptionalCounters(port)
 	if err != nil {

@@ -32,10 +32,10 @@ const (
 
 // WatchOptions are options for [Source.Watch]. The zero value selects defaults.
 type WatchOptions struct {
-	// Interval is how often the devices are read, beside when the kernel reports a change.
-	// Zero means a second. The kernel does not report the states of InfiniBand's ports, so
-	// a link that fails and recovers in less than the interval may be overlooked; the
-	// counter link_downed shows it.
+	// Interval is the time after which Watch reads the devices even if the kernel reports no
+	// change. Zero means a second. The kernel does not report the states of InfiniBand's ports, so
+	// Watch may overlook a link that fails and recovers within the interval; the counter
+	// link_downed shows it.
 	Interval time.Duration
 }
 
@@ -48,13 +48,13 @@ func Watch(ctx context.Context) iter.Seq2[Change, error] {
 	return Source{}.Watch(ctx, WatchOptions{})
 }
 
-// Watch yields the changes to the devices: first each that exists, as [DevicePresent], then what
-// changes. It ends when the loop does, or with the error of ctx. An error of reading the
-// devices is yielded and does not end it.
+// Watch yields the changes to the devices: first each existing device as [DevicePresent], then
+// changes. It ends with the loop, or with the error of ctx. It also yields errors of reading the
+// devices, and continues.
 //
 // The kernel reports devices that come, go and are renamed, and network interfaces, with which
-// the ports of RoCE and iWARP go up and down. A program in a container may get no reports of
-// devices before Linux 6.12; they are noticed after Interval at most.
+// the ports of RoCE and iWARP go up and down. Before Linux 6.12 a program in a container may get no
+// reports of devices; Watch then notices changes after Interval at most.
 func (s Source) Watch(ctx context.Context, opt WatchOptions) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
