@@ -7,9 +7,9 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// Completions is the common part of completion queues: a [Gate], where the next completion will
-// be seen, and completions that the device does not write. CQs embed it and set Word, Mask and
-// None when they are made and whenever they have taken completions.
+// Completions is the common part of completion queues: a [Gate], the word that shows the next
+// completion, and completions that the device did not write. CQs embed it. They set Word, Mask and
+// None when they are made and after they have taken completions.
 type Completions struct {
 	Gate
 	// There are no completions as long as Word.Load()&Mask == None. uverbs looks there before it
@@ -17,7 +17,7 @@ type Completions struct {
 	Word       *atomic.Uint32
 	Mask, None uint32
 
-	special atomic.Uint32 // not 0 if the queue is closed, or if there are added completions
+	special atomic.Uint32 // not 0 if the queue is closed, or has added completions
 	addedMu sync.Mutex    // locked before the queue
 	added   []verbs.WC
 }
@@ -25,7 +25,7 @@ type Completions struct {
 // Common implements [CompletionQueue].
 func (c *Completions) Common() *Completions { return c }
 
-// Plain reports whether the queue is not closed, and all there is comes from Take. The caller holds
+// Plain reports whether the queue is open and Take returns all its completions. The caller holds
 // the lock.
 func (c *Completions) Plain() bool { return c.special.Load() == 0 }
 
@@ -53,19 +53,19 @@ func (c *Completions) Add(wcs ...verbs.WC) {
 
 // Stop implements [Queue].
 func (c *Completions) Stop(stop bool) {
-	c.addedMu.Lock() // until the queue is stopped no poll finds out that there is no reason
+	c.addedMu.Lock() // so that no poll resets special before the queue is stopped
 	defer c.addedMu.Unlock()
 	c.special.Store(1)
 	c.Gate.Stop(stop)
 }
 
-// Fail is that of [Gate].
+// Fail is [Gate.Fail].
 func (c *Completions) Fail(err error) {
 	c.special.Store(1)
 	c.Gate.Fail(err)
 }
 
-// Drain makes added completions of those that the device has written, before a lost device's queues
+// Drain moves the completions that a lost device has written to the added ones, before its queues
 // are flushed. Polls meanwhile see either all of them or none.
 func Drain(q CompletionQueue) {
 	c := q.Common()
@@ -87,8 +87,8 @@ func Drain(q CompletionQueue) {
 	}
 }
 
-// Detach fails the queue of a lost device, which adds no more completions, and adds those of
-// [Flusher]. It leaves alone a queue that is SingleThreaded, and one that has been stopped.
+// Detach fails the queue of a lost device, which writes no more completions, and adds the
+// completions of [Flusher]. It does nothing to a queue that is SingleThreaded or has been stopped.
 func (c *Completions) Detach(wcs []verbs.WC) {
 	c.addedMu.Lock()
 	defer c.addedMu.Unlock()

@@ -8,9 +8,9 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// Doorbell notifies the kernel that a send queue has new work: it is the command
-// POST_SEND without work requests, on which kernel drivers that map their queues look
-// there. Drivers for hardware ring doorbells in device memory instead.
+// Doorbell tells the kernel that a send queue has new work, by the command POST_SEND without work
+// requests: kernel drivers that map their queues then look there. Drivers for hardware ring
+// doorbells in device memory instead.
 type Doorbell struct{ cmd *command }
 
 // NewDoorbell makes the doorbell of the QP with the given handle. blocking reports whether
@@ -71,11 +71,7 @@ func (n *Notify) Arm(solicitedOnly bool) error {
 }
 
 // Close releases the command.
-func (n *Notify) Close() {
-	if n.cmd != nil {
-		n.cmd.close()
-	}
-}
+func (n *Notify) Close() { n.cmd.close() }
 
 // StateQuery asks the kernel for a QP's state: the command QUERY_QP.
 type StateQuery struct {

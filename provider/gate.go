@@ -32,9 +32,9 @@ type Gate struct {
 	failed  error
 }
 
-// The lock is free, held, or reserved for a goroutine that has waited for about a
-// microsecond and that no other can pass then. It is unlocked by an ordinary store. That
-// of a [sync.Mutex] takes as long as the rest of a poll of an empty queue.
+// The lock is free, held, or reserved for a goroutine that has waited for about a microsecond,
+// which no other can then overtake. Unlock is an ordinary store: unlocking a [sync.Mutex] takes as
+// long as the rest of a poll of an empty queue.
 const (
 	free     = 0
 	held     = 1
@@ -125,7 +125,8 @@ func (g *Gate) Lose() bool {
 	if g.SingleThreaded {
 		return false
 	}
-	// The holder may wait for the kernel: whoever comes meanwhile need not wait for this call.
+	// The holder may wait for the kernel, and this call must not delay goroutines that come
+	// meanwhile.
 	for !g.TryLock() {
 		time.Sleep(time.Millisecond)
 	}

@@ -101,7 +101,7 @@ func (q *Sends) CopyInline(dst []byte, wr *verbs.SendWR, takes bool) (n int, err
 	return n, nil
 }
 
-// Args returns the arguments of a request, also of one that has none.
+// Args returns the arguments of a request, or zeros if it has none.
 func Args(wr *verbs.SendWR) *verbs.SendArgs {
 	if wr.Args != nil {
 		return wr.Args

@@ -68,7 +68,7 @@ func (q *recvQueue) Post(wrs []verbs.RecvWR) (n int, err error) {
 	return n, err
 }
 
-// postRest posts the receives of which the first n have been written.
+// postRest posts the receives, of which the first n have been written.
 func (q *recvQueue) postRest(wrs []verbs.RecvWR, n int) (int, error) {
 	if q.Closed {
 		return 0, q.Err()
@@ -94,8 +94,8 @@ func (q *recvQueue) postRest(wrs []verbs.RecvWR, n int) (int, error) {
 	return n, q.Refuse(wrs, n, q.ring.Cap())
 }
 
-// flush makes the kernel complete the receives of a failed QP: it looks at them only when
-// a message comes, and none will come.
+// flush makes the kernel complete the receives of a failed QP, at which it would look only when a
+// message arrives.
 func (q *recvQueue) flush() error { return provider.FlushQP(q.dev, q.handle) }
 
 // Flush implements [provider.Flusher].

@@ -174,8 +174,8 @@ func (q *sendQueue) encode(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	return nil
 }
 
-// encodeHead writes what all requests have. The other fields are the kernel's scratch space, which
-// the kernel sets before it reads them.
+// encodeHead writes the fields of all requests. The other fields are the kernel's scratch space,
+// which it sets before it reads them.
 func encodeHead(wqe *abi.RxeSendWqe, wr *verbs.SendWR, flags verbs.SendFlags) {
 	wqe.Wr.WrId, wqe.Wr.Opcode, wqe.Wr.SendFlags = wr.ID, uint32(wr.Opcode-1), uint32(flags)
 	wqe.Status, wqe.State, wqe.Iova, wqe.HasRdAtomic = 0, 0, wr.RemoteAddr, 0 // state 0: posted
@@ -279,10 +279,9 @@ func (q *sendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.Sen
 // returnsData contains, as bits, the operations that return data and need memory for it.
 const returnsData = 1<<verbs.OpRDMARead | 1<<verbs.OpCompareSwap | 1<<verbs.OpFetchAdd
 
-// neverFenced contains the operations that are never fenced. The kernel counts them among the
-// requests that a fence waits for, so one that is sent again, for example after its packet was
-// lost, waits for itself without end. They need no fence: they read no memory here, and
-// are answered in order.
+// neverFenced contains the operations that are never fenced. A fence of the kernel waits for them,
+// so one that is sent again, for example after its packet was lost, would wait for itself forever.
+// They need no fence: they read no memory here, and the peer answers them in order.
 const neverFenced = returnsData | 1<<verbs.OpAtomicWrite
 
 // Flush implements [provider.Flusher].

@@ -53,7 +53,7 @@ var statuses = [...]verbs.WCStatus{
 }
 
 // cqeHead is the word of a CQE that contains its flags. It is read at once, so that status and
-// opcode are those that the valid flag stands for.
+// opcode belong to the valid flag.
 type cqeHead struct {
 	flags, opcode uint8
 	status        uint16
@@ -75,12 +75,11 @@ func (q *completionQueue) Take(wcs []verbs.WC) int {
 		if int(head.opcode) < len(opcodes) {
 			wc.Opcode = opcodes[head.opcode]
 		}
-		// Only when all has been read: from then on the kernel may write the element again.
+		// Last, as the kernel may then overwrite the element.
 		mmap.StoreRelease(w, 0)
 		get++
 		if head.status != abi.SIW_WC_SUCCESS {
-			// A WRITE of nudge that has failed; it is not the program's.
-			if wc.ID == nudgeID {
+			if wc.ID == nudgeID { // a failed WRITE of nudge, which the program knows nothing of
 				continue
 			}
 			wc.Status = verbs.WCGeneralErr
@@ -95,9 +94,9 @@ func (q *completionQueue) Take(wcs []verbs.WC) int {
 	return n
 }
 
-// flush adds a completion of a request that the kernel ignores. QPs call it: they are closed before
-// the CQ, and their calls may overlap those of the CQ. The kernel does not know of it, so an armed
-// CQ is disarmed and its waiter woken here, as the kernel would (siw_cq_notify_now).
+// flush adds a completion of a request that the kernel ignores. QPs call it; they are closed before
+// the CQ, and their calls may overlap calls of the CQ. As the kernel would (siw_cq_notify_now),
+// flush disarms an armed CQ and wakes its waiter.
 func (q *completionQueue) flush(id uint64, qpNum uint32, op verbs.WCOpcode) {
 	q.Add(verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: op, QPNum: qpNum})
 	armed := q.arm.Swap(abi.SIW_NOTIFY_NOT) != abi.SIW_NOTIFY_NOT

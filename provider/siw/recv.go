@@ -7,8 +7,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// recvQueue is the receive queue of a QP, or an SRQ. The kernel looks for receives when messages
-// come, so posting takes no doorbell.
+// recvQueue is the receive queue of a QP, or an SRQ. The kernel looks for receives when a message
+// arrives, so posting needs no doorbell.
 type recvQueue struct {
 	provider.Requests
 	queue array[abi.SiwRqe] // no region if the QP takes no receives
@@ -73,8 +73,8 @@ func (q *recvQueue) Post(wrs []verbs.RecvWR) (n int, err error) {
 	return n, err
 }
 
-// postRest posts receives of which the first n have been written, and first is the word of the
-// first. It returns how many have been posted, and why the others have not.
+// postRest posts receives, of which the first n have been written; first is the word of the first
+// one. It returns how many it posted, and why not the others.
 func (q *recvQueue) postRest(wrs []verbs.RecvWR, n int, first uint32) (int, error) {
 	switch {
 	case q.Closed:
@@ -144,10 +144,10 @@ func (q *recvQueue) freeSlots(n int) int {
 	return n
 }
 
-// hasReceived reports whether a message has used a receive: the first element has been used, and is
-// free or has been posted again. No completion is needed for that, which only the program polls.
+// hasReceived reports whether a message has used a receive: the first element was used, and is free
+// or has been posted again. Completions would not tell, as only the program polls them.
 func (q *recvQueue) hasReceived() bool {
-	if !q.TryLock() { // a change of state, which waits for the send queue, holds the lock
+	if !q.TryLock() { // a change of state holds the lock, and waits for the send queue
 		return false
 	}
 	defer q.Unlock()

@@ -121,8 +121,8 @@ func (q *sendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 // postFirst posts to a queue that has had no requests. Over iWARP the side that accepts must not
 // send before it has received: the dialing side is the first to send (RFC 5044, 7.1.2), and a siw
 // that dials takes whatever comes right behind MPA's reply for a violation (siw_recv_mpa_rr). RDMA
-// programs know no such rule, so the package keeps it for them: package cm says until when to hold,
-// and a message that has come ends the wait.
+// programs do not know this rule, so this package obeys it for them: package cm sets the time until
+// which to hold, and the peer's first message ends the wait.
 func (q *sendQueue) postFirst(wrs []verbs.SendWR) (int, error) {
 	for time.Now().Before(q.holdUntil) && q.recv != nil && !q.recv.hasReceived() {
 		time.Sleep(20 * time.Microsecond)
@@ -146,7 +146,7 @@ func (q *sendQueue) disableLocks() {
 	}
 }
 
-// nudgeID is the ID of nudge's requests. Callers can only guess it.
+// nudgeID is the ID of nudge's requests, which callers can only guess.
 var nudgeID = rand.Uint64()
 
 // nudge sends the peer an empty WRITE, repeatedly until a message has come: a siw that accepts may
@@ -181,9 +181,9 @@ func (q *sendQueue) postRest(wrs []verbs.SendWR, n int, first uint32) (int, erro
 	if q.Closed {
 		return 0, q.Err()
 	}
-	// The kernel takes no doorbell for a QP in the error state, and completes nothing that is
-	// posted to it (siw_post_send). Verbs promise a flushed completion for each request, so they
-	// are made here.
+	// The kernel refuses doorbells for a QP in the error state, and completes nothing that is
+	// posted to it (siw_post_send). Verbs promise a flushed completion for each request, so this
+	// package makes them.
 	if q.State == verbs.StateErr {
 		for i := range wrs {
 			q.cq.flush(wrs[i].ID, q.Num, 0)
@@ -230,8 +230,8 @@ func (q *sendQueue) room(n int) int {
 	return n
 }
 
-// freeSlots returns how many of n requests fit, if that is not known from taken: it looks at
-// elements that far ahead, which the cache may not have. The kernel takes requests in order.
+// freeSlots returns how many of n requests fit, if taken does not tell: it looks at elements that
+// far ahead, which may not be in the cache. The kernel takes requests in order.
 func (q *sendQueue) freeSlots(n int) int {
 	size := q.size
 	n = min(n, int(size))
@@ -257,7 +257,7 @@ func (q *sendQueue) inUse(n int, size uint32) bool {
 }
 
 // nudgeQueued reports whether a WRITE of nudge is in the queue, and the array has an element for it
-// besides those of callers. It may still be there when all requests before it have completed: a
+// beside the callers' elements. It may still be there when all requests before it have completed: a
 // READ completes with its response, while the kernel may be busy with a response to the peer.
 func (q *sendQueue) nudgeQueued() bool {
 	sqe := q.queue.at(q.nudged)
@@ -270,8 +270,8 @@ func (q *sendQueue) submit(n int, first uint32) (int, error) {
 	put := q.put
 	sqeWord(q.queue.at(put)).Store(first)
 	q.put += uint32(n)
-	// siw takes requests one by one and clears each one's flag when it does. While the one before
-	// is still valid, it has not looked at these, and will.
+	// siw takes requests one by one and clears the flag of each. While the previous one is still
+	// valid, siw has not looked at these yet, and will.
 	if n <= int(q.queue.mask) && isValid(sqeWord(q.queue.at(put-1)).Load()) {
 		return n, nil
 	}
@@ -284,8 +284,8 @@ func (q *sendQueue) ringDoorbell(first uint32, n int) (int, error) {
 	if err == nil && !isValid(sqeWord(q.queue.at(first)).Load()) {
 		return n, nil
 	}
-	// Either the kernel is busy with an earlier request, or it refuses this one, or the
-	// connection is ending or has ended, or there is none.
+	// The kernel is busy with an earlier request, or it refuses this one, or there is no connection
+	// (any more).
 	if err = q.resolveDoorbell(err); err == nil {
 		return n, nil
 	}
@@ -335,9 +335,9 @@ func (q *sendQueue) resolveDoorbell(err error) error {
 	}
 }
 
-// flush completes all requests that the kernel has left in the queue of a failed QP: those that
-// were posted while it flushed what it had (siw_sq_flush). The kernel works on the queue no more,
-// so what is still valid is this side's.
+// flush completes the requests that the kernel left in the queue of a failed QP, because they were
+// posted while it flushed the queue (siw_sq_flush). The kernel is done with the queue, so all valid
+// elements belong to this side.
 func (q *sendQueue) flush() {
 	q.State = verbs.StateErr
 	for i := q.put - q.queue.mask - 1; i != q.put; i++ {
