@@ -12,21 +12,12 @@ import (
 // characters, which move a terminal's cursor or change its settings. It is for names of processes,
 // which any user chooses, names of devices and interfaces, and text from peers.
 func Printable(s string) string {
-	var b strings.Builder
-	for len(s) > 0 {
-		r, size := utf8.DecodeRuneInString(s)
-		switch {
-		case r == utf8.RuneError && size == 1:
-			fmt.Fprintf(&b, `\x%02x`, s[0])
-		case strconv.IsPrint(r):
-			b.WriteRune(r)
-		default:
-			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
-		}
-		s = s[size:]
-	}
-	return b.String()
+	s = strconv.Quote(s)
+	return unescape.Replace(s[1 : len(s)-1])
 }
+
+// unescape restores the printable characters that strconv.Quote escapes.
+var unescape = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
 
 // Warn prints an error in the form of the command's own, with its lines. They must not be a peer's.
 func Warn(w io.Writer, err error) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -56,12 +57,12 @@ func Fits(text string, width int) bool {
 
 // fill breaks text at spaces and after commas into lines of at most width columns, or of one word.
 func fill(text string, width int) (lines []string) {
-	for _, part := range parts(text) {
+	for _, p := range part.FindAllString(text, -1) {
 		n := len(lines) - 1
-		if n >= 0 && columns(strings.TrimRight(lines[n]+part, " ")) <= width {
-			lines[n] += part
+		if n >= 0 && columns(strings.TrimRight(lines[n]+p, " ")) <= width {
+			lines[n] += p
 		} else {
-			lines = append(lines, part)
+			lines = append(lines, p)
 		}
 	}
 	for i := range lines {
@@ -70,16 +71,8 @@ func fill(text string, width int) (lines []string) {
 	return lines
 }
 
-// parts splits a field where it may be broken.
-func parts(field string) (all []string) {
-	for start, i := 0, 0; i < len(field); i++ {
-		if field[i] == ' ' || field[i] == ',' || i == len(field)-1 {
-			all = append(all, field[start:i+1])
-			start = i + 1
-		}
-	}
-	return all
-}
+// part is a piece of text that may be broken after it.
+var part = regexp.MustCompile(`[^ ,]*[ ,]|[^ ,]+`)
 
 func columns(s string) int { return utf8.RuneCountInString(s) + 7*strings.Count(s, "\t") }
 
