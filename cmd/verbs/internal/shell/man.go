@@ -2,6 +2,7 @@ package shell
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -72,14 +73,7 @@ func help(node *kong.Node) string {
 func describe(flags []*kong.Flag) string {
 	var b strings.Builder
 	for _, flag := range flags {
-		name := "--" + flag.Name
-		if flag.Short != 0 {
-			name = fmt.Sprintf("-%c, %s", flag.Short, name)
-		}
-		if !flag.IsBool() {
-			name += "=" + flag.FormatPlaceHolder()
-		}
-		fmt.Fprintf(&b, ".TP\n.B %s\n%s\n", roff(name), roff(flag.Help))
+		fmt.Fprintf(&b, ".TP\n.B %s\n%s\n", roff(flag.String()), roff(flag.Help))
 	}
 	return b.String()
 }
@@ -100,14 +94,10 @@ func prose(text string) string {
 	return b.String()
 }
 
+var (
+	special = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\u00a0", `\ `)
+	control = regexp.MustCompile(`(?m)^[.']`)
+)
+
 // roff quotes text.
-func roff(text string) string {
-	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\u00a0", `\ `).Replace(text)
-	lines := strings.Split(text, "\n")
-	for i, l := range lines {
-		if strings.HasPrefix(l, ".") || strings.HasPrefix(l, "'") {
-			lines[i] = `\&` + l
-		}
-	}
-	return strings.Join(lines, "\n")
-}
+func roff(text string) string { return control.ReplaceAllString(special.Replace(text), `\&$0`) }
