@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -276,21 +277,15 @@ func (r *readings) port(device string, p rdmadev.Port) {
 		}
 		name := node + known
 		if known == "" {
-			name = prefix + metricName(c.Name) + "_total"
+			name = prefix + notInName.ReplaceAllString(c.Name, "_") + "_total"
 		}
 		r.add(name, counter, help, float64(c.Value), labels...)
 	}
 }
 
-// metricName replaces what a name may not contain: some drivers' counters have spaces.
-func metricName(name string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
-			return r
-		}
-		return '_'
-	}, name)
-}
+// notInName matches characters that a metric's name may not contain: some drivers' counters have
+// spaces.
+var notInName = regexp.MustCompile(`[^a-zA-Z0-9_]`)
 
 // resources adds the numbers of resources.
 func (r *readings) resources(d rdmadev.Device) {
