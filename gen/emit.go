@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"go/format"
@@ -136,11 +137,7 @@ func writeType(out *bytes.Buffer, g *goType, header string) {
 	}
 	fmt.Fprintf(out, "// %s is %s (%s).\ntype %s struct {\n", g.name, what, header, g.name)
 	for _, f := range g.fields {
-		name := f.name
-		if name == "" {
-			name = "_"
-		}
-		fmt.Fprintf(out, "%s %s", name, f.typ)
+		fmt.Fprintf(out, "%s %s", cmp.Or(f.name, "_"), f.typ)
 		if f.note != "" {
 			fmt.Fprintf(out, " // %s", f.note)
 		}

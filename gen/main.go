@@ -18,6 +18,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"iter"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -107,16 +109,10 @@ func checkFiles(dir string, files map[string][]byte) error {
 // checkCompatible reports items of the old layout that are missing or different in the
 // new one. New items are no error.
 func checkCompatible(old, new string) error {
-	now := map[string]string{}
-	for line := range strings.Lines(new) {
-		item, value := splitLayout(line)
-		now[item] = value
-	}
+	now := maps.Collect(items(new))
 	var errs []error
-	for line := range strings.Lines(old) {
-		item, value := splitLayout(line)
+	for item, value := range items(old) {
 		switch v, ok := now[item]; {
-		case item == "":
 		case !ok:
 			errs = append(errs, fmt.Errorf("%s: removed", item))
 		// A struct that grows at its end is how the uAPI evolves.
@@ -127,11 +123,13 @@ func checkCompatible(old, new string) error {
 	return errors.Join(errs...)
 }
 
-// splitLayout splits "offsetof struct x.y = 8 size 4".
-func splitLayout(line string) (item, value string) {
-	item, value, _ = strings.Cut(strings.TrimSpace(line), " = ")
-	if strings.HasPrefix(item, "#") {
-		return "", ""
+// items yields the parts of lines such as "offsetof struct x.y = 8 size 4".
+func items(layout string) iter.Seq2[string, string] {
+	return func(yield func(item, value string) bool) {
+		for line := range strings.Lines(layout) {
+			if item, value, ok := strings.Cut(strings.TrimSpace(line), " = "); ok && !yield(item, value) {
+				return
+			}
+		}
 	}
-	return item, value
 }

@@ -109,10 +109,10 @@ func (h *header) addEnum(body string) {
 // size computes the places of a structure's fields, and returns its size in bits.
 func (h *header) size(name string) int {
 	s := h.structs[name]
-	if s == nil || s.bits > 0 {
-		if s == nil {
-			return 0
-		}
+	if s == nil {
+		return 0
+	}
+	if s.bits > 0 {
 		return s.bits
 	}
 	for i := range s.fields {
@@ -232,15 +232,11 @@ func structOf(op string) string {
 }
 
 func runs(list [][2]int) string {
-	var b strings.Builder
-	b.WriteString("[]Field{")
-	for i, r := range list {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(place(r[0], r[1]))
+	var places []string
+	for _, r := range list {
+		places = append(places, place(r[0], r[1]))
 	}
-	return b.String() + "}"
+	return "[]Field{" + strings.Join(places, ", ") + "}"
 }
 
 // place writes a field: the offset in bits in the upper half, and the number of bits.
