@@ -14,26 +14,3 @@ type IbPathRecData struct {
 	Reserved uint32
 	PathRec  [16]uint32
 }
-
-// IbUserPathRec is struct ib_user_path_rec (rdma/ib_user_sa.h).
-type IbUserPathRec struct {
-	Dgid                   [16]uint8
-	Sgid                   [16]uint8
-	Dlid                   uint16 // big endian
-	Slid                   uint16 // big endian
-	RawTraffic             uint32
-	FlowLabel              uint32 // big endian
-	Reversible             uint32
-	Mtu                    uint32
-	Pkey                   uint16 // big endian
-	HopLimit               uint8
-	TrafficClass           uint8
-	NumbPath               uint8
-	Sl                     uint8
-	MtuSelector            uint8
-	RateSelector           uint8
-	Rate                   uint8
-	PacketLifeTimeSelector uint8
-	PacketLifeTime         uint8
-	Preference             uint8
-}

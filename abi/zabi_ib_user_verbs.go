@@ -560,12 +560,6 @@ type IbUverbsExModifyQp struct {
 	Reserved  uint32
 }
 
-// IbUverbsExModifyQpResp is struct ib_uverbs_ex_modify_qp_resp (rdma/ib_user_verbs.h).
-type IbUverbsExModifyQpResp struct {
-	CompMask       uint32
-	ResponseLength uint32
-}
-
 // IbUverbsDestroyQpResp is struct ib_uverbs_destroy_qp_resp (rdma/ib_user_verbs.h).
 type IbUverbsDestroyQpResp struct {
 	EventsReported uint32

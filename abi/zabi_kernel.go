@@ -4,28 +4,6 @@ package abi
 
 import "unsafe"
 
-// SockaddrIn6 is struct sockaddr_in6 (linux).
-type SockaddrIn6 struct {
-	Sin6Family   uint16
-	Sin6Port     uint16 // big endian
-	Sin6Flowinfo uint32 // big endian
-	Sin6Addr     In6Addr
-	Sin6ScopeId  uint32
-}
-
-// In6Addr is struct in6_addr (linux).
-type In6Addr struct {
-	In6U In6AddrIn6U
-}
-
-// In6AddrIn6U is struct in6_addr, member in6_u (linux).
-type In6AddrIn6U struct {
-	raw struct {
-		_   [0]uint32
-		mem [16]byte
-	}
-}
-
 // KernelSockaddrStorage is struct __kernel_sockaddr_storage (linux).
 type KernelSockaddrStorage struct {
 	union0 struct {

@@ -5,31 +5,26 @@ package abi
 import "unsafe"
 
 const (
-	RDMA_MAX_PRIVATE_DATA           = 256
-	RDMA_USER_CM_CMD_CREATE_ID      = 0
-	RDMA_USER_CM_CMD_DESTROY_ID     = 1
-	RDMA_USER_CM_CMD_BIND_IP        = 2
-	RDMA_USER_CM_CMD_RESOLVE_IP     = 3
-	RDMA_USER_CM_CMD_RESOLVE_ROUTE  = 4
-	RDMA_USER_CM_CMD_QUERY_ROUTE    = 5
-	RDMA_USER_CM_CMD_CONNECT        = 6
-	RDMA_USER_CM_CMD_LISTEN         = 7
-	RDMA_USER_CM_CMD_ACCEPT         = 8
-	RDMA_USER_CM_CMD_REJECT         = 9
-	RDMA_USER_CM_CMD_DISCONNECT     = 10
-	RDMA_USER_CM_CMD_INIT_QP_ATTR   = 11
-	RDMA_USER_CM_CMD_GET_EVENT      = 12
-	RDMA_USER_CM_CMD_GET_OPTION     = 13
-	RDMA_USER_CM_CMD_SET_OPTION     = 14
-	RDMA_USER_CM_CMD_NOTIFY         = 15
-	RDMA_USER_CM_CMD_JOIN_IP_MCAST  = 16
-	RDMA_USER_CM_CMD_LEAVE_MCAST    = 17
-	RDMA_USER_CM_CMD_MIGRATE_ID     = 18
-	RDMA_USER_CM_CMD_QUERY          = 19
-	RDMA_USER_CM_CMD_BIND           = 20
-	RDMA_USER_CM_CMD_RESOLVE_ADDR   = 21
-	RDMA_USER_CM_CMD_JOIN_MCAST     = 22
-	RDMA_USER_CM_CMD_WRITE_CM_EVENT = 24
+	RDMA_USER_CM_CMD_CREATE_ID     = 0
+	RDMA_USER_CM_CMD_DESTROY_ID    = 1
+	RDMA_USER_CM_CMD_RESOLVE_ROUTE = 4
+	RDMA_USER_CM_CMD_QUERY_ROUTE   = 5
+	RDMA_USER_CM_CMD_CONNECT       = 6
+	RDMA_USER_CM_CMD_LISTEN        = 7
+	RDMA_USER_CM_CMD_ACCEPT        = 8
+	RDMA_USER_CM_CMD_REJECT        = 9
+	RDMA_USER_CM_CMD_DISCONNECT    = 10
+	RDMA_USER_CM_CMD_INIT_QP_ATTR  = 11
+	RDMA_USER_CM_CMD_GET_EVENT     = 12
+	RDMA_USER_CM_CMD_GET_OPTION    = 13
+	RDMA_USER_CM_CMD_SET_OPTION    = 14
+	RDMA_USER_CM_CMD_NOTIFY        = 15
+	RDMA_USER_CM_CMD_LEAVE_MCAST   = 17
+	RDMA_USER_CM_CMD_MIGRATE_ID    = 18
+	RDMA_USER_CM_CMD_QUERY         = 19
+	RDMA_USER_CM_CMD_BIND          = 20
+	RDMA_USER_CM_CMD_RESOLVE_ADDR  = 21
+	RDMA_USER_CM_CMD_JOIN_MCAST    = 22
 )
 
 // enum rdma_ucm_port_space
@@ -88,27 +83,12 @@ type RdmaUcmDestroyIdResp struct {
 	EventsReported uint32
 }
 
-// RdmaUcmBindIp is struct rdma_ucm_bind_ip (rdma/rdma_user_cm.h).
-type RdmaUcmBindIp struct {
-	Response uint64
-	Addr     SockaddrIn6
-	Id       uint32
-}
-
 // RdmaUcmBind is struct rdma_ucm_bind (rdma/rdma_user_cm.h).
 type RdmaUcmBind struct {
 	Id       uint32
 	AddrSize uint16
 	Reserved uint16
 	Addr     KernelSockaddrStorage
-}
-
-// RdmaUcmResolveIp is struct rdma_ucm_resolve_ip (rdma/rdma_user_cm.h).
-type RdmaUcmResolveIp struct {
-	SrcAddr   SockaddrIn6
-	DstAddr   SockaddrIn6
-	Id        uint32
-	TimeoutMs uint32
 }
 
 // RdmaUcmResolveAddr is struct rdma_ucm_resolve_addr (rdma/rdma_user_cm.h).
@@ -133,19 +113,6 @@ type RdmaUcmQuery struct {
 	Response uint64
 	Id       uint32
 	Option   uint32
-}
-
-// RdmaUcmQueryRouteResp is struct rdma_ucm_query_route_resp (rdma/rdma_user_cm.h).
-type RdmaUcmQueryRouteResp struct {
-	NodeGuid   uint64
-	IbRoute    [2]IbUserPathRec
-	SrcAddr    SockaddrIn6
-	DstAddr    SockaddrIn6
-	NumPaths   uint32
-	PortNum    uint8
-	Reserved   [3]uint8
-	IbdevIndex uint32
-	Reserved1  uint32
 }
 
 // RdmaUcmQueryAddrResp is struct rdma_ucm_query_addr_resp (rdma/rdma_user_cm.h).
@@ -239,14 +206,6 @@ type RdmaUcmNotify struct {
 	Event uint32
 }
 
-// RdmaUcmJoinIpMcast is struct rdma_ucm_join_ip_mcast (rdma/rdma_user_cm.h).
-type RdmaUcmJoinIpMcast struct {
-	Response uint64
-	Uid      uint64
-	Addr     SockaddrIn6
-	Id       uint32
-}
-
 // RdmaUcmJoinMcast is struct rdma_ucm_join_mcast (rdma/rdma_user_cm.h).
 type RdmaUcmJoinMcast struct {
 	Response  uint64
@@ -291,11 +250,6 @@ func (s *RdmaUcmEventRespParam) Ud() *RdmaUcmUdParam {
 	return (*RdmaUcmUdParam)(unsafe.Add(unsafe.Pointer(s), 0))
 }
 
-// Arg32 is the member arg32.
-func (s *RdmaUcmEventRespParam) Arg32() *[2]uint32 {
-	return (*[2]uint32)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
 // RdmaUcmUdParam is struct rdma_ucm_ud_param (rdma/rdma_user_cm.h).
 type RdmaUcmUdParam struct {
 	QpNum          uint32
@@ -326,33 +280,3 @@ type RdmaUcmMigrateId struct {
 type RdmaUcmMigrateResp struct {
 	EventsReported uint32
 }
-
-// RdmaUcmWriteCmEvent is struct rdma_ucm_write_cm_event (rdma/rdma_user_cm.h).
-type RdmaUcmWriteCmEvent struct {
-	Id       uint32
-	Reserved uint32
-	Event    uint32
-	Status   uint32
-	Param    RdmaUcmWriteCmEventParam
-}
-
-// RdmaUcmWriteCmEventParam is struct rdma_ucm_write_cm_event, member param (rdma/rdma_user_cm.h).
-type RdmaUcmWriteCmEventParam struct {
-	raw struct {
-		_   [0]uint64
-		mem [304]byte
-	}
-}
-
-// Conn is the member conn.
-func (s *RdmaUcmWriteCmEventParam) Conn() *RdmaUcmConnParam {
-	return (*RdmaUcmConnParam)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Ud is the member ud.
-func (s *RdmaUcmWriteCmEventParam) Ud() *RdmaUcmUdParam {
-	return (*RdmaUcmUdParam)(unsafe.Add(unsafe.Pointer(s), 0))
-}
-
-// Arg is the member arg.
-func (s *RdmaUcmWriteCmEventParam) Arg() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 0)) }

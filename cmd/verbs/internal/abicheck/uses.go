@@ -61,7 +61,7 @@ var uses = []use{
 	{feature: "rxe: queues", module: "rdma_rxe", types: `mminfo rxe_create_cq_resp rxe_resize_cq_resp rxe_create_qp_resp rxe_create_srq_resp rxe_modify_srq_cmd`},
 	{feature: "rxe: address handles", module: "rdma_rxe", types: "rxe_create_ah_resp"},
 	{feature: "rxe: sending and receiving", module: "rdma_rxe", mapped: true, types: `rxe_queue_buf rxe_send_wqe rxe_send_wr rxe_recv_wqe rxe_dma_info rxe_sge
-		rxe_av rxe_global_route union rxe_gid in_addr in6_addr sockaddr_in sockaddr_in6`},
+		rxe_av rxe_global_route union rxe_gid`},
 	{feature: "rxe: completions", module: "rdma_rxe", mapped: true, types: "ib_uverbs_wc"},
 
 	{feature: "siw: queues", module: "siw", types: "siw_uresp_alloc_ctx siw_uresp_create_cq siw_uresp_create_qp siw_uresp_create_srq"},
@@ -79,6 +79,5 @@ var uses = []use{
 // that member.
 var memberFeatures = map[string]string{
 	"struct rxe_send_wr wr.flush":                         "RDMA FLUSH",
-	"struct rxe_dma_info atomic_wr[0]":                    "ATOMIC WRITE",
 	"struct ib_uverbs_query_port_resp_ex active_speed_ex": "the speed of ports faster than NDR",
 }
