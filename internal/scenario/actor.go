@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/endpoint"
@@ -283,38 +284,51 @@ func (a *Actor) atomics(last uint64, wrs ...verbs.SendWR) {
 	a.Sync()
 }
 
-// refused posts a request that the other actor's QP has to refuse, with one of the statuses, and
-// another one behind it. The QP is in the error state then, and so is the other actor's, whose
-// receive is flushed.
-func (a *Actor) refused(wr verbs.SendWR, want ...verbs.WCStatus) {
+// refused posts a request that the other actor's QP has to refuse, or with [verbs.WCLocProtErr] this
+// one. The other actor's QP is then in the error state too, and flushes its receive.
+func (a *Actor) refused(wr verbs.SendWR, want verbs.WCStatus, or ...verbs.WCStatus) {
 	if !a.Active {
 		a.recv(3)
-		a.Sync()
-		a.Sync()
-		a.fails(a.RecvCQ, "the receive", verbs.WCFlushErr)
-		return
 	}
+	a.ended(wr, append([]verbs.WCStatus{want}, or...)...)
+	if !a.Active && want != verbs.WCLocProtErr {
+		a.fails(a.RecvCQ, "the receive", nil, verbs.WCFlushErr)
+	}
+}
+
+// ended posts a request that ends the connection, with one of the statuses, and another one behind
+// it, which is flushed.
+func (a *Actor) ended(wr verbs.SendWR, want ...verbs.WCStatus) {
 	a.Sync()
-	a.failsAll(wr, want...)
+	if a.Active {
+		wr.Flags |= verbs.SendSignaled
+		behind := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+		if a.IWARP() {
+			// WRITEs and SENDs complete when they have been sent. The peer may take the one behind
+			// before it refuses, and its Terminate ends the QP with requests in it: one that siw is
+			// sending then fails itself (siw_qp_sq_process).
+			want = append(want, verbs.WCGeneralErr, verbs.WCFlushErr, verbs.WCLocQPOpErr)
+			a.send(wr)
+			a.fails(a.SendCQ, "the request", &wr, want...)
+			a.send(behind)
+		} else {
+			a.send(wr, behind)
+			a.fails(a.SendCQ, "the request", nil, want...)
+		}
+		a.fails(a.SendCQ, "the request behind it", nil, verbs.WCFlushErr)
+	}
 	a.Sync()
 }
 
-// failsAll posts a request that fails, and another one behind it, which is flushed.
-func (a *Actor) failsAll(wr verbs.SendWR, want ...verbs.WCStatus) {
-	wr.Flags |= verbs.SendSignaled
-	wrs, together := []verbs.SendWR{wr, {Opcode: verbs.OpSend, Flags: verbs.SendSignaled}}, 2
-	if a.IWARP() { // where the peer may take the second before it refuses the first, and its Terminate ends the QP
-		want, together = append(want, verbs.WCGeneralErr, verbs.WCFlushErr, verbs.WCLocQPOpErr), 1
-	}
-	a.send(wrs[:together]...)
-	a.fails(a.SendCQ, "the request", want...)
-	a.send(wrs[together:]...)
-	a.fails(a.SendCQ, "the request behind it", verbs.WCFlushErr)
-}
-
-// fails waits for a completion with one of the statuses.
-func (a *Actor) fails(cq *uverbs.CQ, what string, want ...verbs.WCStatus) {
+// fails waits for a completion with one of the statuses. It posts again, if that is not nil, as long
+// as requests succeed.
+func (a *Actor) fails(cq *uverbs.CQ, what string, again *verbs.SendWR, want ...verbs.WCStatus) {
 	_, err := a.Wait(a.Ctx, cq)
+	for tries := 0; err == nil && again != nil && tries < 100; tries++ {
+		time.Sleep(10 * time.Millisecond)
+		a.send(*again)
+		_, err = a.Wait(a.Ctx, cq)
+	}
 	wc, is := errors.AsType[*verbs.WCError](err)
 	switch {
 	case is && slices.Contains(want, wc.Status):

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/endpoint"
@@ -25,7 +24,7 @@ const (
 func needs(features ...uverbs.Feature) Options { return Options{Features: features} }
 
 // List has all scenarios.
-var List = slices.Concat(messages, remote, atomics, queues, others, windows, regions, onDemand)
+var List = slices.Concat(messages, remote, atomics, refusals(), queues, others, windows, regions, onDemand)
 
 var messages = []Scenario{
 	{"SEND", "qpex/qp_ex_rc_send", Options{}, send(1000)},
@@ -53,16 +52,21 @@ var remote = []Scenario{
 	{"FLUSH without the right", "qpex/qp_ex_rc_flush_type_violate", needs(uverbs.FeatureFlush), func(a *Actor) {
 		a.refused(a.flush(7), verbs.WCRemAccessErr, verbs.WCRemInvReqErr)
 	}},
-	{"wrong key", "", Options{}, func(a *Actor) {
-		a.refused(a.Request(verbs.OpRDMARead, a.Remote.RKey^0x5500, a.MR.SGE(0, 64)), verbs.WCRemAccessErr)
+	{"receiver not ready", "", Options{RC: uverbs.ConnectOptions{RNRRetry: -1}}, func(a *Actor) {
+		a.ended(verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{a.MR.SGE(0, 64)}}, verbs.WCRNRRetryExcErr)
 	}},
-	{"receiver not ready", "", Options{RC: uverbs.ConnectOptions{RNRRetry: -1}, NoIWARP: "iWARP ends the connection"}, notReady},
+	{"destroyed QP", "", Options{RC: uverbs.ConnectOptions{Timeout: 8, RetryCount: 1}}, func(a *Actor) {
+		if !a.Active {
+			a.Must(a.QP.Close())
+		}
+		a.ended(a.Request(verbs.OpRDMAWrite, a.Remote.RKey, a.MR.SGE(0, 64)), verbs.WCRetryExcErr)
+	}},
 }
 
-var atomics = append(atomicsRefused(), []Scenario{
+var atomics = []Scenario{
 	{"atomic compare and swap", "atomic/atomic_cmp_and_swp qpex/qp_ex_rc_atomic_cmp_swp", needs(uverbs.FeatureAtomics), compareSwap},
 	{"atomic fetch and add", "atomic/atomic_fetch_and_add qpex/qp_ex_rc_atomic_fetch_add", needs(uverbs.FeatureAtomics), fetchAdd},
-}...)
+}
 
 var queues = []Scenario{
 	{"512 messages through queues of 16", "", Options{}, rounds(1)},
@@ -133,41 +137,54 @@ func paging(features ...uverbs.Feature) Options {
 	return Options{Extra: paged, Features: append(features, uverbs.FeatureOnDemand)}
 }
 
-// atomicsRefused are atomics with one wrong argument each.
-func atomicsRefused() (list []Scenario) {
-	for _, c := range []struct {
+// refusals are requests for the passive actor's memory with one fault each.
+func refusals() (list []Scenario) {
+	const size = 64 << 10 // of the memory
+	for _, op := range []struct {
+		verbs.Opcode
 		name, core string
-		access     verbs.Access // to the memory
-		qp         verbs.Access // by the QP
-		spoil      func(*verbs.SendWR)
-		want       verbs.WCStatus
+		right      verbs.Access
+		size       int
+		features   []uverbs.Feature
 	}{
-		{name: "of a QP without the right", core: "qp_access", qp: verbs.AccessRemoteWrite | verbs.AccessRemoteRead, want: verbs.WCRemInvReqErr},
-		{name: "of memory without the right", core: "mr_access", access: local | verbs.AccessRemoteWrite, want: verbs.WCRemAccessErr},
-		{name: "with a wrong key", core: "rkey", spoil: func(wr *verbs.SendWR) { wr.RKey ^= 0x5500 }, want: verbs.WCRemAccessErr},
-		{name: "with a wrong local key", core: "lkey", spoil: func(wr *verbs.SendWR) { wr.SGL[0].LKey ^= 0x5500 }, want: verbs.WCLocProtErr},
-		{name: "at an odd address", core: "non_aligned_addr", spoil: func(wr *verbs.SendWR) { wr.RemoteAddr += 3 }, want: verbs.WCRemInvReqErr},
+		{verbs.OpRDMAWrite, "RDMA WRITE", "", verbs.AccessRemoteWrite, 64, nil},
+		{verbs.OpRDMARead, "RDMA READ", "", verbs.AccessRemoteRead, 64, nil},
+		{verbs.OpCompareSwap, "compare and swap", "atomic/atomic_", verbs.AccessRemoteAtomic, 8, []uverbs.Feature{uverbs.FeatureAtomics}},
+		{verbs.OpFetchAdd, "fetch and add", "atomic/atomic_", verbs.AccessRemoteAtomic, 8, []uverbs.Feature{uverbs.FeatureAtomics}},
 	} {
-		for op, name := range map[verbs.Opcode]string{verbs.OpCompareSwap: "compare and swap", verbs.OpFetchAdd: "fetch and add"} {
-			o := Options{Access: c.access, RC: uverbs.ConnectOptions{Access: c.qp}, Features: []uverbs.Feature{uverbs.FeatureAtomics}}
-			list = append(list, Scenario{"atomic " + name + " " + c.name, "atomic/atomic_invalid_" + c.core, o, func(a *Actor) {
-				wr := a.Request(op, a.Remote.RKey, a.MR.SGE(0, 8))
+		remote, local := Options{Features: op.features}, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead
+		noMemory, noQP := remote, remote
+		noMemory.Access, noQP.RC.Access = local&^op.right, local&^op.right
+		noQP.NoIWARP = "its QPs have no rights"
+		if op.Opcode == verbs.OpRDMARead { // siw_qp_sq_proc_tx does not check the rights
+			noMemory.NoIWARP = "siw serves READs of any region"
+		}
+		add := func(fault, core string, o Options, want verbs.WCStatus, spoil func(*verbs.SendWR)) {
+			if op.core != "" && core != "" {
+				core = op.core + core
+			} else {
+				core = ""
+			}
+			list = append(list, Scenario{op.name + " " + fault, core, o, func(a *Actor) {
+				wr := a.Request(op.Opcode, a.Remote.RKey, a.MR.SGE(0, op.size))
 				wr.Args = &verbs.SendArgs{CompareAdd: 5, Swap: 10}
-				if c.spoil != nil {
-					c.spoil(&wr)
+				spoil(&wr)
+				if want == verbs.WCLocProtErr { // rxe's sends fail in other ways (rxe_requester)
+					a.refused(wr, want, verbs.WCLocQPOpErr, verbs.WCFlushErr)
+				} else {
+					a.refused(wr, want)
 				}
-				if c.want != verbs.WCLocProtErr {
-					a.refused(wr, c.want)
-					return
-				}
-				if a.Active { // the other QP sees nothing of it
-					a.failsAll(wr, c.want)
-				}
-				a.Sync()
 			}})
 		}
+		add("with a wrong key", "invalid_rkey", remote, verbs.WCRemAccessErr, func(wr *verbs.SendWR) { wr.RKey ^= 0x5500 })
+		add("with a wrong local key", "invalid_lkey", remote, verbs.WCLocProtErr, func(wr *verbs.SendWR) { wr.SGL[0].LKey ^= 0x5500 })
+		add("beyond the memory", "", remote, verbs.WCRemAccessErr, func(wr *verbs.SendWR) { wr.RemoteAddr += uint64(size - op.size + 8) })
+		add("without the memory's right", "invalid_mr_access", noMemory, verbs.WCRemAccessErr, func(*verbs.SendWR) {})
+		add("without the QP's right", "invalid_qp_access", noQP, verbs.WCRemInvReqErr, func(*verbs.SendWR) {})
+		if op.right == verbs.AccessRemoteAtomic {
+			add("at an odd address", "non_aligned_addr", remote, verbs.WCRemInvReqErr, func(wr *verbs.SendWR) { wr.RemoteAddr += 3 })
+		}
 	}
-	slices.SortFunc(list, func(a, b Scenario) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }
 
@@ -507,14 +524,6 @@ func (a *Actor) window(typ verbs.MWType, revoke func(*uverbs.MW)) {
 		a.step = ""
 	}
 	a.refused(a.Request(verbs.OpRDMAWrite, key, a.MR.SGE(0, 100)), verbs.WCRemAccessErr)
-}
-
-func notReady(a *Actor) {
-	a.Sync()
-	if a.Active {
-		a.send(verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled})
-		a.fails(a.SendCQ, "the request", verbs.WCRNRRetryExcErr)
-	}
 }
 
 // rereg registers the passive actor's memory again.

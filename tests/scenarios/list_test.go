@@ -5,17 +5,21 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/endpoint"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/internal/scenario"
+	"github.com/goverbs/verbs/rdmatest"
 )
 
-// TestScenarios plays the scenarios that verbs check plays as well, and those of this process.
+// TestScenarios plays the scenarios that verbs check plays as well, and those of this process, while
+// another connection continues to work.
 func TestScenarios(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		port := endpoint.Port{Dev: labtest.OpenDevice(t, device)}
-		for _, s := range slices.Concat(scenario.List, here) {
+		a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Events: true})
+		for i, s := range slices.Concat(scenario.List, here) {
 			t.Run(s.Name, func(t *testing.T) {
 				t.Log("rdma-core:", s.Core)
 				missing := s.Missing(port.Dev)
@@ -27,6 +31,13 @@ func TestScenarios(t *testing.T) {
 					t.Error(err)
 				case missing != nil && !errors.Is(err, errors.ErrUnsupported):
 					t.Errorf("%v, want a refusal: %v", err, missing)
+				}
+				_, rerr := b.PostRecv(verbs.RecvWR{ID: uint64(i)})
+				_, serr := a.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled})
+				_, cerr := a.SendCQ.Next(t.Context())
+				wc, err := b.RecvCQ.Next(t.Context())
+				if err := errors.Join(rerr, serr, cerr, err); err != nil || wc.ID != uint64(i) {
+					t.Errorf("another connection: %+v, %v", wc, err)
 				}
 			})
 		}

@@ -36,11 +36,12 @@ func play(ctx context.Context, conn net.Conn, i int, active bool) error {
 	defer dev.Close()
 	in, out := json.NewDecoder(conn), json.NewEncoder(conn)
 	a := scenario.Actor{Ctx: ctx, Active: active, Swap: func(m endpoint.Address) (endpoint.Address, error) {
-		if err := out.Encode(m); err != nil {
-			return m, err
+		var remote endpoint.Address
+		err := out.Encode(m)
+		if err == nil {
+			err = in.Decode(&remote)
 		}
-		err := in.Decode(&m)
-		return m, err
+		return remote, err
 	}}
 	defer a.Close()
 	s := &reliable[i]

@@ -44,7 +44,7 @@ type Cmd struct {
 }
 
 func (c *Cmd) Help() string {
-	return `Runs some 70 scenarios between two QPs of the device, and then with the peer's, measures
+	return `Runs some 80 scenarios between two QPs of the device, and then with the peer's, measures
 latency and bandwidth, and prints a report; attach it to issues about hardware. The report
 shows the address of the port, in its GID. A scenario is refused if the device lacks
 the feature. The exit status is 1 if one fails. The command changes nothing on the machine;
