@@ -163,16 +163,20 @@ func (a *Actor) completed(id int) {
 // received waits for a receive of n bytes.
 func (a *Actor) received(id uint64, n int) verbs.WC {
 	wc := a.wait(a.RecvCQ)
-	if wc.ID != id || int(wc.ByteLen) != n {
-		a.Must(fmt.Errorf("receive %d of %d bytes has completed, not %d of %d", wc.ID, wc.ByteLen, id, n))
+	if wc.ID != id || int(wc.ByteLen) != n || wc.QPNum != a.QP.Num() {
+		a.Must(fmt.Errorf("receive %d of %d bytes on QP %d has completed, not %d of %d on %d", wc.ID, wc.ByteLen, wc.QPNum, id, n, a.QP.Num()))
 	}
 	return wc
 }
 
-// scatter returns n bytes of memory in so many pieces, with gaps between them.
+// scatter returns n bytes of memory in so many pieces, with gaps between them. The actors divide them
+// in other places.
 func (a *Actor) scatter(n, pieces int) (sgl []verbs.SGE) {
 	for at := 0; n > 0; pieces-- {
 		part := n / pieces
+		if a.Active && pieces > 1 {
+			part = max(1, part/2)
+		}
 		sgl = append(sgl, a.MR.SGE(at, part))
 		n, at = n-part, at+part+64
 	}
