@@ -98,7 +98,7 @@ func index(o outcome) int {
 }
 
 // serve starts a peer with a device, and returns its address.
-func serve(t *testing.T, device string) (addr string) {
+func serve(t *testing.T, device string, args ...string) (addr string) {
 	t.Helper()
 	free := labtest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	port := free.Addr().(*net.TCPAddr).Port
@@ -106,7 +106,9 @@ func serve(t *testing.T, device string) (addr string) {
 	ctx, stop := context.WithCancel(t.Context())
 	lines, stderr := io.Pipe()
 	served := make(chan error, 1)
-	go func() { served <- command(ctx, io.Discard, stderr, "-s", "-d", device, "-p", fmt.Sprint(port)) }()
+	go func() {
+		served <- command(ctx, io.Discard, stderr, append(args, "-s", "-d", device, "-p", fmt.Sprint(port))...)
+	}()
 	labtest.Must(lines.Read(make([]byte, 100)))(t) // it is listening
 	go io.Copy(io.Discard, lines)
 	t.Cleanup(func() {
@@ -263,4 +265,16 @@ func TestHostilePeer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTrafficClass checks that both sides of all scenarios send the traffic class.
+func TestTrafficClass(t *testing.T) {
+	labtest.Require(t)
+	labtest.TOS(t, 104, "", func(*soft.Device, string) {
+		addr := serve(t, "peer0", "--tclass", "104")
+		_, names, err := reported(t, "-d", labtest.RoCE, "--duration", "0", "--tclass", "104", addr)
+		if err != nil || len(names[failed]) > 0 {
+			t.Errorf("%v, failed: %q", err, names[failed])
+		}
+	})
 }

@@ -1,0 +1,41 @@
+//go:build linux
+
+package cat
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/soft"
+)
+
+// TestTOS checks that the side that connects sends its type of service, and that the other answers
+// with it. What verbs cat does with a connection is tested as a program.
+func TestTOS(t *testing.T) {
+	labtest.Require(t)
+	labtest.TOS(t, 104, "peer", func(peer *soft.Device, addr string) {
+		transport := &cm.Transport{Host: peer}
+		defer transport.Close()
+		l := labtest.Must((&rsock.ListenConfig{Transport: transport}).Listen(t.Context(), "rdma", addr+":0"))(t)
+		defer l.Close()
+		echoed := make(chan error, 1)
+		go func() {
+			c, err := l.Accept()
+			if err == nil {
+				_, err = io.Copy(c, c)
+				c.Close()
+			}
+			echoed <- err
+		}()
+		conn := labtest.Must((&Cmd{Addr: l.Addr().String(), TOS: 104}).connect(t.Context()))(t)
+		var out strings.Builder
+		labtest.Check(t, join(conn.(*rsock.Conn), strings.NewReader("hello"), &out), <-echoed)
+		if out.String() != "hello" {
+			t.Errorf("%q came back", &out)
+		}
+	})
+}
