@@ -1,0 +1,9 @@
+package cm
+
+// Refuse lets the connection manager refuse all commands about the ID, which it takes for another,
+// until restore is called.
+func (id *ID) Refuse() (restore func()) {
+	handle := id.handle
+	id.handle = 1 << 30
+	return func() { id.handle = handle }
+}
