@@ -45,6 +45,9 @@ type deviceLine struct {
 	Protocol   rdmadev.Protocol `json:"protocol,omitempty"`
 	Driver     string           `json:"driver,omitempty"`
 	Node       string           `json:"node,omitempty"`
+	Firmware   string           `json:"fw_ver,omitempty"`
+	PCI        string           `json:"pci_addr,omitempty"`
+	NUMANode   *int             `json:"numa_node,omitempty"` // of PCI devices, -1 if unknown
 	Ports      []string         `json:"port_states,omitempty"`
 	Interfaces []string         `json:"interfaces,omitempty"`
 	Addrs      []netip.Addr     `json:"addresses,omitempty"`
@@ -54,7 +57,10 @@ type deviceLine struct {
 func (c *Devices) print(w io.Writer, devs []rdmadev.Device) error {
 	lines := []deviceLine{}
 	for _, d := range devs {
-		l := deviceLine{Name: d.Name, GUID: d.NodeGUID.String(), Protocol: d.Protocol, Driver: d.Driver}
+		l := deviceLine{Name: d.Name, GUID: d.NodeGUID.String(), Protocol: d.Protocol, Driver: d.Driver, Firmware: d.Firmware, PCI: d.PCI.Addr}
+		if l.PCI != "" { // as verbs info
+			l.NUMANode = &d.NUMANode
+		}
 		if d.VerbsNode != "" {
 			l.Node = "/dev/infiniband/" + d.VerbsNode
 		}

@@ -42,3 +42,20 @@ func TestDevicesErrors(t *testing.T) {
 		}
 	}
 }
+
+// TestDevicePlace checks that --json has the firmware and the place of a device in the machine, by
+// the names of verbs info, and nothing of a software device.
+func TestDevicePlace(t *testing.T) {
+	for want, d := range map[string]rdmadev.Device{
+		`"fw_ver":"22.1","pci_addr":"0000:3b:00.0","numa_node":0`: {Name: "mlx5_7", Firmware: "22.1", PCI: rdmadev.PCI{Addr: "0000:3b:00.0"}},
+		`{"device":"rxe7","node_guid":"0000000000000000"}`:        {Name: "rxe7", NUMANode: -1},
+	} {
+		var list, line bytes.Buffer
+		if err := (&Devices{JSON: true}).print(&list, []rdmadev.Device{d}); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Compact(&line, list.Bytes()); err != nil || !strings.Contains(line.String(), want) {
+			t.Errorf("%s, %v; want %s", &line, err, want)
+		}
+	}
+}
