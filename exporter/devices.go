@@ -268,6 +268,9 @@ func (r *readings) port(device string, p rdmadev.Port) {
 	r.add(node+"state_id", gauge, "State of the port: 1 down, 2 init, 3 armed, 4 active.", float64(p.State), labels...)
 	r.add(node+"physical_state_id", gauge, "Physical state of the port: 1 sleep, 2 polling, 3 disabled, 4 training, 5 link up, 6 link error recovery.", float64(p.PhysState), labels...)
 	r.add(node+"rate_bytes_per_second", gauge, "Rate of the link; of a port that is down, the driver's constant.", float64(p.Rate)*1e6/8, labels...)
+	for _, name := range p.Interfaces {
+		r.add("rdma_port_netdev_info", gauge, "A network interface of the port; always 1.", 1, append(labels[:len(labels):len(labels)], "netdev", name)...)
+	}
 	counters, err := p.Counters()
 	r.failed(err)
 	for _, c := range counters {

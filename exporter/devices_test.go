@@ -113,6 +113,15 @@ func TestFilter(t *testing.T) {
 	}
 }
 
+// TestInterfaces has a series for each network interface of a port, which is named once.
+func TestInterfaces(t *testing.T) {
+	text := gather(t, NewDeviceCollector(DeviceOptions{Source: sysfs(t, map[string]string{
+		"a0/ports/1/state": "4: ACTIVE", "a0/ports/1/gid_attrs/ndevs/0": "eth0\n",
+		"a0/ports/1/gid_attrs/ndevs/1": "eth0\n", "a0/ports/1/gid_attrs/ndevs/2": "vlan7\n",
+	}), Timeout: time.Minute}))
+	want(t, text, `rdma_port_netdev_info{device="a0",netdev="eth0",port="1"} 1`, `rdma_port_netdev_info{device="a0",netdev="vlan7",port="1"} 1`, "rdma_read_failures 0\n")
+}
+
 // TestFileNeverReturns: a device whose reader is kept is missing, and is not read again; others
 // are not delayed after the first scrape, nor hidden.
 func TestFileNeverReturns(t *testing.T) {
