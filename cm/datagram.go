@@ -292,7 +292,11 @@ func (id *ID) Leave(group netip.Addr) error {
 }
 
 // Join makes a datagram endpoint whose Peer is a group, an IP multicast address, and that is a
-// member until Close, with sendOnly without receiving. LocalAddr, if set, selects the device.
+// member until Close, with sendOnly without receiving. LocalAddr, if set, selects the device. No kernel
+// joins a group of IPv6 on RoCE: the error matches [errors.ErrUnsupported].
+//
+// The GID of the group 239.1.2.3 is ::ffff:239.1.2.3, as [verbs.ParseGID] has it, on RoCE v2, and
+// ff0e::ffff:239.1.2.3 on RoCE v1 (cma_iboe_set_mgid). On InfiniBand it is that of IPoIB.
 func (d *Dialer) Join(ctx context.Context, group string, sendOnly bool) (e *Endpoint, err error) {
 	defer wrap(&err, "join", group)
 	addr, err := netip.ParseAddr(group)
