@@ -117,7 +117,7 @@ const (
 )
 
 // WC is a work completion. Unless Status is [WCSuccess] only ID, Status, VendorErr and QPNum are
-// valid. Its layout is that of the kernel's struct ib_uverbs_wc, so that drivers can copy it.
+// valid. It begins as the kernel's struct ib_uverbs_wc does, so that drivers can copy that.
 type WC struct {
 	ID        uint64
 	Status    WCStatus
@@ -134,7 +134,23 @@ type WC struct {
 	PathBits  uint8
 	Port      uint8
 	_         uint8
+	Timestamp uint64 // when the device completed the request, as the CQ's [TimestampFormat] says; otherwise 0
 }
+
+// TimestampFormat is what the Timestamps of a CQ's completions are.
+type TimestampFormat uint8
+
+const (
+	// TimestampNone is for CQs without timestamps.
+	TimestampNone TimestampFormat = iota
+	// TimestampCycles is the device's free-running counter (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP).
+	// uverbs.Clock makes times and durations of it.
+	TimestampCycles
+	// TimestampRealTime is nanoseconds since 1970, by a clock of the device that PTP sets, as
+	// linuxptp does (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK of ConnectX-6 Dx and later):
+	// time.Unix(0, int64(wc.Timestamp)). Both CQs of a QP have it or neither.
+	TimestampRealTime
+)
 
 // GRHAddrs returns the addresses in the GRH of a datagram, the first [GRHSize] bytes of its buffer.
 // They are invalid if grh is no header. An IPv4 header takes the last 20 bytes of the GRH; the

@@ -12,9 +12,21 @@ const (
 	MLX5_LIB_CAP_DYN_UAR = 2
 )
 
+// enum mlx5_ib_alloc_ucontext_resp_mask
+const (
+	MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_CORE_CLOCK_OFFSET = 1
+	MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS      = 16
+)
+
 // enum mlx5_ib_create_cq_flags
 const (
 	MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX = 2
+	MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS   = 4
+)
+
+// enum mlx5_ib_mmap_cmd
+const (
+	MLX5_IB_MMAP_CORE_CLOCK = 5
 )
 
 // Mlx5IbAllocUcontextReqV2 is struct mlx5_ib_alloc_ucontext_req_v2 (rdma/mlx5-abi.h).
@@ -147,4 +159,26 @@ type Mlx5IbCreateAhResp struct {
 	ResponseLength uint32
 	Dmac           [6]uint8
 	Reserved       [6]uint8
+}
+
+// Mlx5IbModifyQp is struct mlx5_ib_modify_qp (rdma/mlx5-abi.h).
+type Mlx5IbModifyQp struct {
+	CompMask   uint32
+	BurstInfo  Mlx5IbBurstInfo
+	EceOptions uint32
+}
+
+// Mlx5IbBurstInfo is struct mlx5_ib_burst_info (rdma/mlx5-abi.h).
+type Mlx5IbBurstInfo struct {
+	MaxBurstSz   uint32
+	TypicalPktSz uint16
+	Reserved     uint16
+}
+
+// Mlx5IbModifyQpResp is struct mlx5_ib_modify_qp_resp (rdma/mlx5-abi.h).
+type Mlx5IbModifyQpResp struct {
+	ResponseLength uint32
+	Dctn           uint32
+	EceOptions     uint32
+	Reserved       uint32
 }

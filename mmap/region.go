@@ -18,10 +18,19 @@ type Region struct {
 // Map maps length bytes of the file fd from offset (a multiple of the page
 // size; for RDMA drivers it is a cookie taken from the driver's response).
 func Map(fd int, offset int64, length int) (*Region, error) {
+	return mapRegion(fd, offset, length, false)
+}
+
+// MapReadOnly is [Map] for registers that the kernel lets programs read only.
+func MapReadOnly(fd int, offset int64, length int) (*Region, error) {
+	return mapRegion(fd, offset, length, true)
+}
+
+func mapRegion(fd int, offset int64, length int, readOnly bool) (*Region, error) {
 	if length <= 0 {
 		return nil, fmt.Errorf("mmap: length %d: %w", length, syscall.EINVAL)
 	}
-	mem, unmap, err := host.Map(fd, offset, length)
+	mem, unmap, err := host.Map(fd, offset, length, readOnly)
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}

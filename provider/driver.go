@@ -106,6 +106,16 @@ type CQInit struct {
 	// SingleThreaded reports that calls of the queue never overlap, so that the driver
 	// needs no lock for them. Calls of QPs that use the CQ may overlap them.
 	SingleThreaded bool
+	// Timestamps makes Take set the Timestamp of completions. uverbs tells the kernel, and sets
+	// it only for a Context that is a [Clock].
+	Timestamps verbs.TimestampFormat
+}
+
+// Clock is implemented by a Context whose device has a clock that can be read, and completions that
+// have its time.
+type Clock interface {
+	// ReadClock returns the device's clock, in its cycles.
+	ReadClock() (uint64, error)
 }
 
 // CQInfo describes the CQ that the kernel made.

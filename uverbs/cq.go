@@ -45,6 +45,9 @@ type CQOptions struct {
 	// Close, do not overlap. Calls of its QPs may: for these mlx5 keeps a lock. A poll takes
 	// half the time. If the device is lost, requests are not flushed to the CQ.
 	SingleThreaded bool
+	// Timestamps sets the Timestamp of completions (ibv_create_cq_ex(3)). rxe, siw and soft have
+	// none, and the error matches errors.ErrUnsupported.
+	Timestamps verbs.TimestampFormat
 }
 
 // CreateCQ makes a completion queue (ibv_create_cq(3)).
@@ -52,6 +55,16 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 	const op = "create CQ"
 	if opt.Depth < 1 || int(uint32(opt.Depth)) != opt.Depth || opt.Vector < 0 || int(uint32(opt.Vector)) != opt.Vector {
 		return nil, c.obj.fail(op, fmt.Errorf("depth %d, vector %d: %w", opt.Depth, opt.Vector, syscall.EINVAL))
+	}
+	var flags uint32
+	if opt.Timestamps != verbs.TimestampNone {
+		if opt.Timestamps > verbs.TimestampRealTime {
+			return nil, c.obj.fail(op, rangeError("Timestamps", int(opt.Timestamps), 0, int(verbs.TimestampRealTime)))
+		}
+		if _, ok := c.driverContext.(provider.Clock); !ok || c.dev.Attr.TimestampMask == 0 {
+			return nil, c.obj.fail(op, errNoTimestamps)
+		}
+		flags |= abi.IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION
 	}
 	parents := []*object{c.obj}
 	if opt.Channel != nil {
@@ -67,7 +80,7 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 
 	core, id := c.contextCore, c.lastID.Add(1)
 	cq := &CQ{ctx: c, channel: opt.Channel, id: id}
-	init := &provider.CQInit{Depth: opt.Depth, Wake: func() {}, SingleThreaded: opt.SingleThreaded}
+	init := &provider.CQInit{Depth: opt.Depth, Wake: func() {}, SingleThreaded: opt.SingleThreaded, Timestamps: opt.Timestamps}
 	if opt.Channel != nil {
 		events := opt.Channel.ch
 		init.Wake = func() { events.inject(id) }
@@ -83,6 +96,7 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 				sys.In(abi.UVERBS_ATTR_CREATE_CQ_USER_HANDLE, &id),
 				sys.FD(abi.UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, fd).If(opt.Channel != nil),
 				sys.In(abi.UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, &vector),
+				sys.In(abi.UVERBS_ATTR_CREATE_CQ_FLAGS, &flags).If(flags != 0),
 				sys.Out(abi.UVERBS_ATTR_CREATE_CQ_RESP_CQE, &got),
 				sys.FD(abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD, core.loss.FD()), // whose events watch reads
 				sys.InBytes(abi.UVERBS_ATTR_UHW_IN, uhw.In),

@@ -34,6 +34,8 @@ const (
 	FeatureAH              Feature = "address handles"
 	FeatureMulticast       Feature = "multicast"
 	FeatureCQResize        Feature = "CQ resize"
+	FeatureTimestamps      Feature = "CQ timestamps"
+	FeatureClock           Feature = "device clock"
 	FeatureCQModeration    Feature = "CQ moderation"
 	FeatureReregAccess     Feature = "MR rereg, access"
 	FeatureReregPD         Feature = "MR rereg, PD"

@@ -33,7 +33,7 @@ func qpType(typ verbs.QPType) func(*prober) error {
 // uncalled has the features that this package has no calls for, even if the kernel's driver has
 // them.
 var uncalled = []Feature{
-	"CQ ignoring overruns", "CQ timestamps", "DMA handles", "QP rate limit", "XRC domain", "completion counters", "device clock",
+	"CQ ignoring overruns", "DMA handles", "QP rate limit", "XRC domain", "completion counters",
 	"device memory", "flow actions", "flow counters", "flow steering", "implicit on-demand paging", "port speed query",
 	"receive indirection tables", "tag matching SRQ", "work queues",
 }
@@ -77,6 +77,14 @@ var probes = map[Feature]func(*prober) error{
 			return err
 		}
 		return qp.DetachMulticast(group, lid)
+	},
+	FeatureTimestamps: func(p *prober) error {
+		closing(p, must(p.c.CreateCQ(CQOptions{Depth: 1, Timestamps: verbs.TimestampCycles})))
+		return nil
+	},
+	FeatureClock: func(p *prober) error {
+		_, err := p.c.Clock()
+		return err
 	},
 	FeatureCQResize:     func(p *prober) error { return p.cq().Resize(2) },
 	FeatureCQModeration: func(p *prober) error { return p.cq().Moderate(1, 1) },

@@ -30,8 +30,11 @@ func ioctlKernel(fd int, request uint32, msg []byte) syscall.Errno {
 // Replace makes fd, which is a descriptor of the kernel's, another one of the file by (dup3(2)).
 func Replace(fd, by int) error { return unix.Dup3(by, fd, unix.O_CLOEXEC) }
 
-func mapKernel(fd int, offset int64, length int) ([]byte, error) {
-	return mapPages(fd, offset, length, unix.MAP_SHARED)
+func mapKernel(fd int, offset int64, length int, readOnly bool) ([]byte, error) {
+	if readOnly {
+		return mapPages(fd, offset, length, unix.PROT_READ, unix.MAP_SHARED)
+	}
+	return mapPages(fd, offset, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 }
 
 // MapMemory maps memory of its own, with huge pages of pageSize bytes unless that is 0.
@@ -40,12 +43,12 @@ func MapMemory(length, pageSize int) ([]byte, error) {
 	if pageSize != 0 {
 		flags |= unix.MAP_HUGETLB | bits.TrailingZeros(uint(pageSize))<<unix.MAP_HUGE_SHIFT
 	}
-	return mapPages(-1, 0, length, flags)
+	return mapPages(-1, 0, length, unix.PROT_READ|unix.PROT_WRITE, flags)
 }
 
 // mapPages maps length bytes. (unix.Mmap would add the mapping to a table.)
-func mapPages(fd int, offset int64, length, flags int) ([]byte, error) {
-	p, err := unix.MmapPtr(fd, offset, nil, uintptr(length), unix.PROT_READ|unix.PROT_WRITE, flags)
+func mapPages(fd int, offset int64, length, prot, flags int) ([]byte, error) {
+	p, err := unix.MmapPtr(fd, offset, nil, uintptr(length), prot, flags)
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ func readKernel(int, []byte) (int, error)                      { return 0, errLi
 func writeKernel(int, []byte) (int, error)                     { return 0, errLinux }
 func dupKernel(fd, lowest int) (int, error)                    { return -1, errLinux }
 func ioctlKernel(int, uint32, []byte) syscall.Errno            { return syscall.EOPNOTSUPP }
-func mapKernel(int, int64, int) ([]byte, error)                { return nil, errLinux }
+func mapKernel(int, int64, int, bool) ([]byte, error)          { return nil, errLinux }
 func newKernelEvents(int, string) (EventFile, error)           { return nil, errLinux }
 func (*Handle) writeKernel([]byte, bool) syscall.Errno         { return syscall.EOPNOTSUPP }
 func (*Handle) ioctlKernel(uint32, []byte, bool) syscall.Errno { return syscall.EOPNOTSUPP }

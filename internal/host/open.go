@@ -140,12 +140,12 @@ func Ioctl(fd int, request uint32, msg []byte) syscall.Errno {
 }
 
 // Map maps length bytes of a file, and returns the function that unmaps them.
-func Map(fd int, offset int64, length int) (mem []byte, unmap func([]byte) error, err error) {
+func Map(fd int, offset int64, length int, readOnly bool) (mem []byte, unmap func([]byte) error, err error) {
 	if fd < base {
 		if err := TakeMapping(); err != nil {
 			return nil, nil, err
 		}
-		if mem, err = mapKernel(fd, offset, length); err != nil {
+		if mem, err = mapKernel(fd, offset, length, readOnly); err != nil {
 			ReturnMapping()
 			if err == syscall.ENOMEM {
 				err = fmt.Errorf("%w (vm.max_map_count, or address space, ulimit -v)", ErrMappings)

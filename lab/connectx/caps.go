@@ -132,6 +132,8 @@ var generalCaps = []capability{
 	// The timer and the timestamps of completions count nanoseconds (mlx5_core's lib/clock.c).
 	{ifc.CmdHcaCapDeviceFrequencyKhz, 1000000},
 	{ifc.CmdHcaCapDeviceFrequencyMhz, 1000},
+	{ifc.CmdHcaCapSqTsFormat, bothTimestamps},
+	{ifc.CmdHcaCapRqTsFormat, bothTimestamps},
 	{ifc.CmdHcaCapAtomic, 1},
 	{ifc.CmdHcaCapMaxSglForOptimizedPerformance, 4},
 	{ifc.CmdHcaCapEthVirt, 1},
@@ -179,6 +181,10 @@ var offloadCaps = []capability{
 	{ifc.PerProtocolNetworkingOffloadCapsWqeInlineMode, 2},
 }
 
+// bothTimestamps is MLX5_TIMESTAMP_FORMAT_CAP_FREE_RUNNING_AND_REAL_TIME. Of InfiniBand, which has
+// no capabilities of RoCE, mlx5_ib has no real-time timestamps (get_qp_ts_format).
+const bothTimestamps = 2
+
 // roceCaps has RoCE v2 with both types of addresses: with less, mlx5_ib registers the port without
 // RoCE (get_core_cap_flags), and the kernel warns.
 var roceCaps = []capability{
@@ -188,6 +194,7 @@ var roceCaps = []capability{
 	{ifc.RoceCapRRoceMinSrcUdpPort, 0xc000},
 	{ifc.RoceCapRRoceMaxSrcUdpPort, 0xffff},
 	{ifc.RoceCapRoceAddressTableSize, roceAddresses},
+	{ifc.RoceCapQpTsFormat, bothTimestamps},
 }
 
 var atomicCaps = []capability{

@@ -4,6 +4,7 @@ package connectx
 
 import (
 	"cmp"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/engine"
@@ -37,15 +38,27 @@ func (q *qp) complete(c *cq, w engine.Completion) bool {
 		e.setSyndrome(syndrome)
 		return q.delivered(c.put(&e, op, true))
 	}
-	// Programs read the time as IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, in units of
-	// device_frequency_khz.
-	be.PutUint64(e[cqeTime:], q.t.env.clock())
+	be.PutUint64(e[cqeTime:], q.timestamp())
 	be.PutUint32(e[cqeByteCount:], w.ByteLen)
 	op := byte(cqeRequest)
 	if w.Recv {
 		op = q.received(&e, &w)
 	}
 	return q.delivered(c.put(&e, op, w.Solicited))
+}
+
+// Formats of timestamps, qpc.ts_format: MLX5_TIMESTAMP_FORMAT_FREE_RUNNING, which is in units of
+// device_frequency_khz, _DEFAULT, which is the same here, and _REAL_TIME, seconds and nanoseconds
+// of 32 bits each.
+const realTimeStamps = 2
+
+// timestamp returns the time in the format that the QP was created with.
+func (q *qp) timestamp() uint64 {
+	if ifc.QpcTsFormat.Int(q.context) != realTimeStamps {
+		return q.t.env.clock()
+	}
+	now := time.Now()
+	return uint64(now.Unix())<<32 | uint64(now.Nanosecond())
 }
 
 // received fills in the fields of an entry of a receive, and returns its opcode.

@@ -2,6 +2,7 @@ package mlx5
 
 import (
 	"errors"
+	"fmt"
 	"math/bits"
 	"sync/atomic"
 	"syscall"
@@ -26,6 +27,7 @@ type completionQueue struct {
 	arm    *atomic.Uint32 // its second word: the last request for an event
 	events atomic.Uint32  // events read, which number the requests
 	num    uint32
+	stamps verbs.TimestampFormat
 	taking provider.Gate // lock of a SingleThreaded queue, as QPs drop completions in other goroutines
 }
 
@@ -98,9 +100,12 @@ func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (pro
 	if init.Depth > c.dev.Attr.MaxCQE { // uverbs explains it
 		return nil, syscall.EINVAL
 	}
+	if init.Timestamps == verbs.TimestampRealTime && c.resp.CompMask&abi.MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS == 0 {
+		return nil, fmt.Errorf("the device has no timestamps of a real-time clock: %w", errors.ErrUnsupported)
+	}
 	n := roundUp(init.Depth + 1)
 	init.Depth = n - 1
-	q := &completionQueue{ctx: c}
+	q := &completionQueue{ctx: c, stamps: init.Timestamps}
 	q.SingleThreaded = init.SingleThreaded
 	var err error
 	if q.buf, q.cqes, err = newCQEs(n, c.bounds.cqeSize); err != nil {
@@ -112,6 +117,9 @@ func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (pro
 	}
 	q.record, q.arm = mmap.Word(q.rec, 0), mmap.Word(q.rec, 4) // MLX5_CQ_SET_CI, MLX5_CQ_ARM_DB
 	req := abi.Mlx5IbCreateCq{BufAddr: q.buf.Addr(), DbAddr: mmap.Addr(q.rec), CqeSize: uint32(c.bounds.cqeSize)}
+	if init.Timestamps == verbs.TimestampRealTime {
+		req.Flags |= abi.MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS
+	}
 	c.regs.createCQ(&req)
 	var resp abi.Mlx5IbCreateCqResp
 	if _, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp), Pins: pins(n * c.bounds.cqeSize)}); err != nil {
@@ -169,6 +177,9 @@ func (q *completionQueue) Take(wcs []verbs.WC) int {
 				}
 			}
 			if q.decode(p, w, qp, &wcs[n]) {
+				if q.stamps != 0 {
+					wcs[n].Timestamp = timestamp(q.stamps, p)
+				}
 				n++
 			}
 		}
@@ -299,7 +310,7 @@ func (q *completionQueue) Resize(size int, resize func(int, provider.UHW) error)
 // Recycle implements [provider.CompletionQueue].
 func (q *completionQueue) Recycle() provider.CompletionQueue {
 	q.Stop(true)
-	r := &completionQueue{cqes: q.cqes, next: q.next, ctx: q.ctx, buf: q.buf, rec: q.rec, record: q.record, arm: q.arm, num: q.num}
+	r := &completionQueue{cqes: q.cqes, next: q.next, ctx: q.ctx, buf: q.buf, rec: q.rec, record: q.record, arm: q.arm, num: q.num, stamps: q.stamps}
 	r.SingleThreaded, r.first, r.Mask, r.None = q.SingleThreaded, q.first, q.Mask, q.None
 	r.events.Store(q.events.Load())
 	if err := q.Err(); errors.Is(err, verbs.ErrQueueFailed) {

@@ -20,6 +20,7 @@ const (
 	cqeIndex     = 32 // srqn_uidx
 	cqeImm       = 36 // imm_inval_pkey
 	cqeByteCount = 44 // byte_cnt
+	cqeTimestamp = 48 // timestamp
 	cqeVendor    = 54 // vendor_err_synd
 	cqeSyndrome  = 55 // syndrome
 	cqeOpcode    = 56 // s_wqe_opcode: of the request

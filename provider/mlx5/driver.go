@@ -104,6 +104,7 @@ type context struct {
 	records recordPool
 	qps     table[queuePair] // by user index
 	ahs     table[addressHandle]
+	clock   clock
 
 	bounds bounds
 }
@@ -149,6 +150,7 @@ const maxEntries = 1 << 15
 func (c *context) Release() {
 	c.regs.close()
 	c.records.close()
+	c.clock.close()
 }
 
 // MaxInline implements [provider.InlineLimiter]. Datagrams take less: an address vector needs room.
@@ -229,6 +231,9 @@ func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (pro
 	srq, okSRQ := init.SRQ.(*recvQueue)
 	if !okSend || !okRecv || init.SRQ != nil && !okSRQ {
 		return nil, nil, fmt.Errorf("CQ or SRQ of another driver: %w", syscall.EINVAL)
+	}
+	if (sendCQ.stamps == verbs.TimestampRealTime) != (recvCQ.stamps == verbs.TimestampRealTime) { // get_qp_ts_format
+		return nil, nil, fmt.Errorf("one CQ has TimestampRealTime and the other has not: %w", errors.ErrUnsupported)
 	}
 	sends, recvs, err := c.planQP(init)
 	if err != nil {

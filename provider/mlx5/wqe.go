@@ -100,6 +100,7 @@ var flagsOf = [...]uint8{
 func put32(p unsafe.Pointer, v uint32) { *(*uint32)(p) = swap32(v) }
 func put64(p unsafe.Pointer, v uint64) { *(*uint64)(p) = swap64(v) }
 func get32(p unsafe.Pointer) uint32    { return swap32(*(*uint32)(p)) }
+func get64(p unsafe.Pointer) uint64    { return swap64(*(*uint64)(p)) }
 
 // swap32 converts a word that is loaded or stored as a whole between host and big-endian order.
 func swap32(v uint32) uint32 {

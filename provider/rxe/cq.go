@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// verbs.WC is laid out as struct ib_uverbs_wc; the size is checked here, the fields by a test.
-var _ [unsafe.Sizeof(verbs.WC{})]byte = [unsafe.Sizeof(abi.IbUverbsWc{})]byte{}
+// verbs.WC begins as struct ib_uverbs_wc does: the size is checked here, the fields by a test.
+var _ [unsafe.Offsetof(verbs.WC{}.Timestamp)]byte = [unsafe.Sizeof(abi.IbUverbsWc{})]byte{}
 
 // completionQueue is an rxe CQ.
 type completionQueue struct {
@@ -40,7 +40,8 @@ func (q *completionQueue) Take(wcs []verbs.WC) int {
 	n := min(len(wcs), int(slots.Used(q.ring.Producer().Load(), cons)))
 	for i := range wcs[:n] {
 		wc := &wcs[i]
-		*wc = *(*verbs.WC)(slots.Slot(cons + uint32(i)))
+		*(*abi.IbUverbsWc)(unsafe.Pointer(wc)) = *(*abi.IbUverbsWc)(slots.Slot(cons + uint32(i)))
+		wc.Timestamp = 0
 		if wc.Flags&kernelWithInv != 0 {
 			wc.Flags = wc.Flags&^kernelWithInv | verbs.WCWithInv
 		}

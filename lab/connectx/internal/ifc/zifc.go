@@ -296,6 +296,7 @@ const (
 
 	// struct mlx5_ifc_roce_cap_bits
 	RoceCapSwRRoceSrcUdpPort    Field = 0x4<<16 | 0x1
+	RoceCapQpTsFormat           Field = 0x1e<<16 | 0x2
 	RoceCapL3Type               Field = 0x8c<<16 | 0x4
 	RoceCapRoceVersion          Field = 0x98<<16 | 0x8
 	RoceCapRRoceDestUdpPort     Field = 0xb0<<16 | 0x10
@@ -393,6 +394,8 @@ const (
 	CmdHcaCapLogMaxVlanList                Field = 0x3eb<<16 | 0x5
 	CmdHcaCapLogMaxCurrentMcList           Field = 0x3f3<<16 | 0x5
 	CmdHcaCapLogMaxCurrentUcList           Field = 0x3fb<<16 | 0x5
+	CmdHcaCapSqTsFormat                    Field = 0x440<<16 | 0x2
+	CmdHcaCapRqTsFormat                    Field = 0x442<<16 | 0x2
 	CmdHcaCapMaxNumEqs                     Field = 0x470<<16 | 0x10
 	CmdHcaCapLogUarPageSz                  Field = 0x490<<16 | 0x10
 	CmdHcaCapDeviceFrequencyMhz            Field = 0x4c0<<16 | 0x20
@@ -481,6 +484,7 @@ const (
 	QpcLogRqStride                Field = 0x4d<<16 | 0x3
 	QpcNoSq                       Field = 0x50<<16 | 0x1
 	QpcLogSqSize                  Field = 0x51<<16 | 0x4
+	QpcTsFormat                   Field = 0x58<<16 | 0x2
 	QpcCounterSetId               Field = 0x60<<16 | 0x8
 	QpcUarPage                    Field = 0x68<<16 | 0x18
 	QpcUserIndex                  Field = 0x88<<16 | 0x18
