@@ -88,6 +88,10 @@ type QPAttr struct {
 	RetryCount      uint8 // 0 to 7
 	RNRRetry        uint8 // 0 to 6; 7 is infinite
 
+	// ECE is the peer's offer, from INIT to RTR (ibv_set_ece(3)). Without it, if it is another
+	// vendor's, or on devices without extensions the QP uses none. It has no bit in the mask.
+	ECE ECE
+
 	Cap       QPCap // query only
 	SignalAll bool  // query only
 }

@@ -16,9 +16,18 @@ type QPAddr struct {
 	GID   GID
 	LID   uint16 // InfiniBand only
 
+	ECE ECE // extensions that the QP offers; part of MarshalText, not of String
+
 	// Of the local side, not part of the text:
 	Port     int
 	GIDIndex int
+}
+
+// ECE is an offer of a vendor's extensions to the peer, such as selective repetition of lost packets
+// on ConnectX (enhanced connection establishment, ibv_query_ece(3)). Both sides use what both have.
+type ECE struct {
+	VendorID uint32 // the device's PCI vendor; an offer of another vendor's device is none
+	Options  uint32 // bits that the vendor's firmware defines
 }
 
 // String returns the text that C's ibv_rc_pingpong exchanges: LID, QP number, PSN and GID
@@ -29,25 +38,35 @@ func (a QPAddr) String() string {
 
 const qpAddrSize = len("LLLL:QQQQQQ:PPPPPP:") + 2*len(GID{})
 
-// ParseQPAddr parses the text of String.
-func ParseQPAddr(s string) (a QPAddr, err error) {
-	bad := fmt.Errorf("parse QP address %q: not LID:QP:PSN:GID of 4, 6, 6 and 32 hexadecimal digits", s)
+// ParseQPAddr parses the texts of String and MarshalText.
+func ParseQPAddr(s string) (QPAddr, error) {
+	var a QPAddr
+	var lid uint32
+	fields := [...]struct {
+		digits int
+		number *uint32 // nil for the GID
+	}{{4, &lid}, {6, &a.QPNum}, {6, &a.PSN}, {32, nil}, {6, &a.ECE.VendorID}, {8, &a.ECE.Options}}
 	parts := strings.Split(s, ":")
-	if len(s) != qpAddrSize || len(parts) != 4 || len(parts[3]) != 2*len(a.GID) {
-		return a, bad
-	}
-	var numbers [3]uint32
-	for i, bits := range []int{16, 24, 24} {
-		v, err := strconv.ParseUint(parts[i], 16, bits)
-		if err != nil {
-			return a, bad
+	ok := len(parts) == 4 || len(parts) == len(fields)
+	for i := 0; ok && i < len(parts); i++ {
+		f, part := fields[i], parts[i]
+		if ok = len(part) == f.digits; !ok {
+			break
 		}
-		numbers[i] = uint32(v)
+		var err error
+		if f.number == nil {
+			_, err = hex.Decode(a.GID[:], []byte(part))
+		} else {
+			var v uint64
+			v, err = strconv.ParseUint(part, 16, 32)
+			*f.number = uint32(v)
+		}
+		ok = err == nil
 	}
-	if _, err := hex.Decode(a.GID[:], []byte(parts[3])); err != nil {
-		return a, bad
+	if !ok {
+		return QPAddr{}, fmt.Errorf("parse QP address %q: not LID:QP:PSN:GID of 4, 6, 6 and 32 hexadecimal digits, or these and VENDOR:ECE of 6 and 8", s)
 	}
-	a.LID, a.QPNum, a.PSN = uint16(numbers[0]), numbers[1], numbers[2]
+	a.LID = uint16(lid)
 	return a, nil
 }
 
@@ -59,8 +78,15 @@ func (a QPAddr) PathFrom(local QPAddr) AddressVector {
 	}
 }
 
-// MarshalText implements encoding.TextMarshaler. It returns the text of String.
-func (a QPAddr) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+// MarshalText implements encoding.TextMarshaler. The text is that of String and, if there is an
+// ECE, its two numbers.
+func (a QPAddr) MarshalText() ([]byte, error) {
+	text := a.String()
+	if a.ECE != (ECE{}) {
+		text += fmt.Sprintf(":%06x:%08x", a.ECE.VendorID, a.ECE.Options)
+	}
+	return []byte(text), nil
+}
 
 // UnmarshalText implements encoding.TextUnmarshaler with [ParseQPAddr].
 func (a *QPAddr) UnmarshalText(text []byte) (err error) {

@@ -28,8 +28,22 @@ func TestQPAddr(t *testing.T) {
 	if text, err := json.Marshal(a); err != nil || string(text) != `"`+qpAddrText+`"` {
 		t.Errorf("%s, %v", text, err)
 	}
+	b := qpAddr
+	b.ECE = verbs.ECE{VendorID: 0x15b3, Options: 0x10000005}
+	text, err := json.Marshal(b)
+	if err != nil || string(text) != `"`+qpAddrText+`:0015b3:10000005"` || b.String() != qpAddrText {
+		t.Errorf("%s, %v", text, err)
+	}
+	if err := json.Unmarshal(text, &a); err != nil || a != b {
+		t.Errorf("parsed %+v, %v", a, err)
+	}
 	for _, bad := range []string{
 		"",
+		qpAddrText + ":",
+		qpAddrText + ":0015b3",
+		qpAddrText + ":0015b3:1000000",
+		qpAddrText + ":0015b3:1000000g",
+		qpAddrText + ":0015b3:10000005:",
 		qpAddrText[1:],
 		qpAddrText + "0",
 		strings.Repeat("\x00", len(qpAddrText)),
@@ -46,13 +60,15 @@ func TestQPAddr(t *testing.T) {
 
 func FuzzQPAddr(f *testing.F) {
 	f.Add(qpAddrText)
+	f.Add(qpAddrText + ":0015b3:10000005")
 	f.Add(strings.Repeat("0", len(qpAddrText)))
 	f.Fuzz(func(t *testing.T, s string) {
 		a, err := verbs.ParseQPAddr(s)
 		if err != nil {
 			return
 		}
-		if again, err := verbs.ParseQPAddr(a.String()); err != nil || again != a {
+		text, _ := a.MarshalText()
+		if again, err := verbs.ParseQPAddr(string(text)); err != nil || again != a {
 			t.Errorf("%q is %+v, which becomes %+v, %v", s, a, again, err)
 		}
 	})

@@ -33,6 +33,7 @@ type Endpoint struct {
 	route    Route
 	plan     plan
 	iwarp    bool
+	offer    verbs.ECE // of the peer
 	log      connLogger
 	life     life
 	own      owned
@@ -113,7 +114,7 @@ func (e *Endpoint) build(opt *Options, request *Event) (err error) {
 	}
 	p := &e.plan
 	if request != nil {
-		e.PrivateData = request.PrivateData
+		e.PrivateData, e.offer = request.PrivateData, request.ECE
 	}
 	if err := e.makePD(); err != nil {
 		return err
@@ -258,6 +259,7 @@ func gaveUp(err error) error {
 // handleEstablished handles the event of the peer's answer. Then the connection is up.
 func (e *Endpoint) handleEstablished(ev *Event) error {
 	if ev.Type == ConnectResponse {
+		e.offer = ev.ECE
 		if err := e.activate(); err != nil {
 			return err
 		}
@@ -304,6 +306,7 @@ func (e *Endpoint) activate() error {
 	// The kernel's value 0 means 655 ms. rxe counts them as time without an answer, so a message
 	// that waits for its receive would run out of retries.
 	attr.MinRNRTimer = minRNRTimer
+	attr.ECE = e.offer
 	if err := e.QP.Modify(attr, mask); err != nil {
 		return err
 	}
@@ -327,8 +330,12 @@ const minRNRTimer = 12
 
 func (e *Endpoint) connParam() ConnParam {
 	p := &e.plan
+	ece := e.QP.ECE()
+	if p.accepting {
+		ece.VendorID = e.offer.VendorID // as librdmacm answers (ucma_copy_ece_param_to_kern_rep)
+	}
 	return ConnParam{
-		QPNum: e.QP.Num(), SRQ: p.SRQ != nil, PrivateData: e.announce(),
+		QPNum: e.QP.Num(), SRQ: p.SRQ != nil, PrivateData: e.announce(), ECE: ece,
 		ResponderResources: p.resources, InitiatorDepth: p.depth,
 		RetryCount: optionValue(p.RetryCount, defaultRetryCount), RNRRetryCount: optionValue(p.RNRRetryCount, defaultRNRRetryCount),
 	}

@@ -67,7 +67,7 @@ type Event struct {
 func decodeEvent(r *abi.RdmaUcmEventResp, datagram bool) Event {
 	e := Event{Type: EventType(r.Event), Status: int(int32(r.Status))}
 	p := &e.ConnParam
-	p.ECE = ECE{r.Ece.VendorId, r.Ece.AttrMod}
+	p.ECE = verbs.ECE{VendorID: r.Ece.VendorId, Options: r.Ece.AttrMod}
 	if datagram {
 		ud := r.Param.Ud()
 		p.QPNum, p.QKey, e.AV = ud.QpNum, ud.Qkey, attr.OfAH(&ud.AhAttr)

@@ -206,15 +206,13 @@ type ConnParam struct {
 	RetryCount         uint8 // 0..7; active side
 	RNRRetryCount      uint8 // 0..7, 7 means without end
 	SRQ                bool
-	QKey               uint32 // for datagrams, on native InfiniBand addresses
-	ECE                ECE
+	QKey               uint32    // for datagrams, on native InfiniBand addresses
+	ECE                verbs.ECE // extensions that this side offers (rdma_set_local_ece(3))
 }
 
-// ECE is an offer of extensions between peers of one vendor (enhanced connection establishment,
-// rdma_set_local_ece(3)). Kernels from 5.9 carry it; rxe and siw offer none.
-type ECE struct{ VendorID, Options uint32 }
-
-func (e ECE) abi() abi.RdmaUcmEce { return abi.RdmaUcmEce{VendorId: e.VendorID, AttrMod: e.Options} }
+func eceOf(e verbs.ECE) abi.RdmaUcmEce {
+	return abi.RdmaUcmEce{VendorId: e.VendorID, AttrMod: e.Options}
+}
 
 // encode fills in the kernel's structure.
 func (p *ConnParam) encode(a *abi.RdmaUcmConnParam) error {
@@ -247,7 +245,7 @@ func (id *ID) connectBlocking(p ConnParam) error {
 // connect is Connect without protection from signals, which do no harm on RoCE. blocking
 // is set if it may block, as on iWARP.
 func (id *ID) connect(p ConnParam, blocking bool) error {
-	req := abi.RdmaUcmConnect{Id: id.handle, Ece: p.ECE.abi()}
+	req := abi.RdmaUcmConnect{Id: id.handle, Ece: eceOf(p.ECE)}
 	if err := p.encode(&req.ConnParam); err != nil {
 		return err
 	}
@@ -262,7 +260,7 @@ func (id *ID) connect(p ConnParam, blocking bool) error {
 
 // Accept accepts a connection. Established, or an event of failure, follows.
 func (id *ID) Accept(p ConnParam) error {
-	req := abi.RdmaUcmAccept{Uid: id.uid, Id: id.handle, Ece: p.ECE.abi()}
+	req := abi.RdmaUcmAccept{Uid: id.uid, Id: id.handle, Ece: eceOf(p.ECE)}
 	err := p.encode(&req.ConnParam)
 	if err == nil {
 		err = idCommand(id, abi.RDMA_USER_CM_CMD_ACCEPT, &req)

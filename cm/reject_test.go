@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/labtest"
@@ -18,10 +19,10 @@ import (
 func TestECE(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		offer, reason := cm.ECE{VendorID: 0x1234, Options: 5}, 28
+		offer, reason := verbs.ECE{VendorID: 0x1234, Options: 5}, 28
 		client, request := labtest.Request(t, device, cm.ConnParam{ECE: offer})
 		if device == labtest.SIW {
-			offer, reason = cm.ECE{}, -int(syscall.ECONNRESET)
+			offer, reason = verbs.ECE{}, -int(syscall.ECONNRESET)
 		}
 		if request.ECE != offer {
 			t.Errorf("offer %+v in place of %+v", request.ECE, offer)

@@ -210,6 +210,13 @@ type SendQueue interface {
 	Queue
 }
 
+// Extended is implemented by send queues of QPs that may have extensions of their vendor.
+type Extended interface {
+	// ECE returns what the QP offers to its peer or, once Modify has moved it to RTR with the peer's
+	// [verbs.QPAttr.ECE], what both have.
+	ECE() verbs.ECE
+}
+
 // Stateful queues know the state of their QP. The state of an SRQ never changes.
 type Stateful interface {
 	// Suspend prevents posting until Settle.

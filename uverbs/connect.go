@@ -75,7 +75,7 @@ func (q *QP) AddrOn(gid verbs.GIDEntry) (verbs.QPAddr, error) {
 		return verbs.QPAddr{}, err
 	}
 	return verbs.QPAddr{
-		QPNum: q.num, PSN: rand.Uint32N(1 << 24), GID: gid.GID, LID: p.LID, Port: gid.Port, GIDIndex: gid.Index,
+		QPNum: q.num, PSN: rand.Uint32N(1 << 24), GID: gid.GID, LID: p.LID, ECE: q.ECE(), Port: gid.Port, GIDIndex: gid.Index,
 	}, nil
 }
 
@@ -102,6 +102,7 @@ func (q *QP) Connect(local, remote verbs.QPAddr, opt ConnectOptions) error {
 		return q.obj.fail(op, err)
 	}
 	a.Port, a.SQPSN, a.RQPSN, a.DestQPNum = uint8(local.Port), local.PSN, remote.PSN, remote.QPNum
+	a.ECE = remote.ECE
 
 	masks := []verbs.QPAttrMask{
 		verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess,

@@ -179,6 +179,15 @@ func init() {
 // Num returns the QP number.
 func (q *QP) Num() uint32 { return q.num }
 
+// ECE returns the extensions that the QP offers to its peer or, once it is connected, those that
+// both have (ibv_query_ece(3)). Devices without extensions, as rxe, siw and soft, have a zero ECE.
+func (q *QP) ECE() verbs.ECE {
+	if x, ok := q.send.(provider.Extended); ok {
+		return x.ECE()
+	}
+	return verbs.ECE{}
+}
+
 // Type returns the QP's transport.
 func (q *QP) Type() verbs.QPType { return q.typ }
 

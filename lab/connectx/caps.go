@@ -118,6 +118,7 @@ var generalCaps = []capability{
 	{ifc.CmdHcaCapLogPgSz, 12},
 	{ifc.CmdHcaCapNumOfUarsPerPage, 1},
 	{ifc.CmdHcaCapBf, 1},
+	{ifc.CmdHcaCapEceSupport, 1},
 	{ifc.CmdHcaCapLogBfRegSize, logRegister},
 	// For mlx5_try_fast_unload, when the machine shuts down.
 	{ifc.CmdHcaCapForceTeardown, 1},

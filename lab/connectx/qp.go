@@ -147,8 +147,15 @@ func (t *qpTable) create(c *call) ifc.Status {
 		return ifc.StatusNoResErr
 	}
 	ifc.CreateQpOutQpn.Set(c.out, uint64(q.num))
+	if ifc.CreateQpInEce.Is(c.in) {
+		ifc.CreateQpOutEce.Set(c.out, extensions)
+	}
 	return ifc.StatusOk
 }
+
+// extensions are those that the adapter offers (ECE): a bit that says so, and two others. They have no
+// effect here.
+const extensions = 1<<28 | 0x5
 
 // attachCQs finds the CQs. A QP with one queue may name one CQ.
 func (q *qp) attachCQs(init *engine.QPInit) ifc.Status {

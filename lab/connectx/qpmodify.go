@@ -105,6 +105,11 @@ func (q *qp) modify(c *call) ifc.Status {
 			f.Copy(next, in)
 		}
 	}
+	// What the peer offers comes with any of these commands, at the same place: librdmacm agrees when
+	// it makes the QP or, as a client, before INIT2INIT; ibv_set_ece(3) says before RTR.
+	if !t.any && ifc.Rst2initQpInEce.Is(c.in) {
+		ifc.Rst2initQpOutEce.Set(c.out, ifc.Rst2initQpInEce.Get(c.in)&extensions)
+	}
 	attr, known := q.attributes(next, t, mask)
 	q.sq.qkey.Store(attr.QKey)
 	if err := q.e.Modify(attr, known); err != nil {

@@ -192,7 +192,11 @@ type queuePair struct {
 	recvCQ *completionQueue
 	reg    *register
 	port   atomic.Uint32
-	open   int // queues that have not been released
+	open   int // queues that are not released
+
+	offer uint32        // extensions of the adapter (ECE)
+	ece   atomic.Uint32 // these, or those that the peer has as well
+	int                 // queues that have not been released
 }
 
 // Offsets of the words of doorbell records, MLX5_RCV_DBR and MLX5_SND_DBR.
@@ -245,7 +249,7 @@ func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (pro
 		return nil, nil, err
 	}
 	recvBytes, length := recvs.entries*recvs.stride, recvs.entries*recvs.stride+sends.entries*sends.stride
-	req := abi.Mlx5IbCreateQp{SqWqeCount: uint32(sends.entries), RqWqeCount: uint32(recvs.entries)}
+	req := abi.Mlx5IbCreateQp{SqWqeCount: uint32(sends.entries), RqWqeCount: uint32(recvs.entries), EceOptions: askECE}
 	if recvs.entries > 0 {
 		req.RqWqeShift = uint32(bits.TrailingZeros(uint(recvs.stride)))
 	}
@@ -277,6 +281,8 @@ func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (pro
 		}
 	}
 	p.num, p.open = info.QPNum, 1
+	p.offer = resp.EceOptions
+	p.ece.Store(p.offer)
 	p.send = newSendQueue(p, mem[recvBytes:], sends, init, info)
 	if p.recv = srq; srq == nil {
 		p.recv, p.open = newRecvQueue(p, mem[:recvBytes], recvs, init, info), 2

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -477,11 +478,40 @@ func (q *sendQueue) Cap() int { return int(q.most) }
 
 // Modify implements [provider.SendQueue]. It records the port for completions of datagrams.
 func (q *sendQueue) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask, modify func(provider.UHW) error) error {
-	err := modify(provider.UHW{})
-	if err == nil && mask&verbs.MaskPort != 0 {
+	var uhw provider.UHW
+	var resp abi.Mlx5IbModifyQpResp
+	toRTR := mask&verbs.MaskState != 0 && attr.State == verbs.StateRTR
+	if toRTR && attr.ECE.VendorID == vendorID && attr.ECE.Options != 0 {
+		uhw = provider.UHW{In: mmap.Bytes(&abi.Mlx5IbModifyQp{EceOptions: attr.ECE.Options}), Out: mmap.Bytes(&resp)}
+	}
+	err := modify(uhw)
+	switch {
+	case err != nil:
+		return err
+	case toRTR:
+		q.qp.ece.Store(resp.EceOptions)
+	case mask&verbs.MaskState != 0 && attr.State == verbs.StateReset:
+		q.qp.ece.Store(q.qp.offer)
+	}
+	if mask&verbs.MaskPort != 0 {
 		q.qp.port.Store(uint32(attr.Port))
 	}
-	return err
+	return nil
+}
+
+const (
+	// askECE in a request for a QP makes the answer have the adapter's extensions; it is a bit of
+	// the firmware's, like the others. Kernels and adapters without ECE ignore it.
+	askECE   = 1 << 28
+	vendorID = 0x15b3 // PCI_VENDOR_ID_MELLANOX
+)
+
+// ECE implements [provider.Extended].
+func (q *sendQueue) ECE() verbs.ECE {
+	if options := q.qp.ece.Load(); options != 0 {
+		return verbs.ECE{VendorID: vendorID, Options: options}
+	}
+	return verbs.ECE{}
 }
 
 // Settle implements [provider.Stateful]. uverbs calls it before Settle of the receive queue, while

@@ -315,6 +315,7 @@ const (
 	CmdHcaCapLogMaxSrqSz                   Field = 0x80<<16 | 0x8
 	CmdHcaCapLogMaxQpSz                    Field = 0x88<<16 | 0x8
 	CmdHcaCapLogMaxQp                      Field = 0x9b<<16 | 0x5
+	CmdHcaCapEceSupport                    Field = 0xa3<<16 | 0x1
 	CmdHcaCapLogMaxSrq                     Field = 0xab<<16 | 0x5
 	CmdHcaCapMaxSglForOptimizedPerformance Field = 0xc0<<16 | 0x8
 	CmdHcaCapLogMaxCqSz                    Field = 0xc8<<16 | 0x8
@@ -711,9 +712,13 @@ const (
 	DestFormatDestinationId   Field = 0x8<<16 | 0x18
 	DestFormatSize                  = 0x8
 
+	// struct mlx5_ifc_rst2init_qp_out_bits
+	Rst2initQpOutEce Field = 0x60<<16 | 0x20
+
 	// struct mlx5_ifc_rst2init_qp_in_bits
 	Rst2initQpInQpn          Field = 0x48<<16 | 0x18
 	Rst2initQpInOptParamMask Field = 0x80<<16 | 0x20
+	Rst2initQpInEce          Field = 0xa0<<16 | 0x20
 	Rst2initQpInQpc          Field = 0xc0<<16 | 0x740
 
 	// struct mlx5_ifc_query_xrc_srq_out_bits
@@ -1058,9 +1063,11 @@ const (
 
 	// struct mlx5_ifc_create_qp_out_bits
 	CreateQpOutQpn Field = 0x48<<16 | 0x18
+	CreateQpOutEce Field = 0x60<<16 | 0x20
 
 	// struct mlx5_ifc_create_qp_in_bits
 	CreateQpInQpcExt      Field = 0x40<<16 | 0x1
+	CreateQpInEce         Field = 0xa0<<16 | 0x20
 	CreateQpInQpc         Field = 0xc0<<16 | 0x740
 	CreateQpInWqUmemValid Field = 0x860<<16 | 0x1
 	CreateQpInPas         Field = 0x880 << 16
