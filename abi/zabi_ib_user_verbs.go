@@ -160,14 +160,6 @@ type IbUverbsCmdHdr struct {
 	OutWords uint16
 }
 
-// IbUverbsExCmdHdr is struct ib_uverbs_ex_cmd_hdr (rdma/ib_user_verbs.h).
-type IbUverbsExCmdHdr struct {
-	Response         uint64
-	ProviderInWords  uint16
-	ProviderOutWords uint16
-	CmdHdrReserved   uint32
-}
-
 // IbUverbsQueryDeviceResp is struct ib_uverbs_query_device_resp (rdma/ib_user_verbs.h).
 type IbUverbsQueryDeviceResp struct {
 	FwVer                 uint64
