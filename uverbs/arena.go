@@ -103,11 +103,11 @@ func (p *PD) AllocArena(size int, access verbs.Access, opt ArenaOptions) (*Arena
 	case size <= 0:
 		return nil, p.obj.fail(opAllocArena, fmt.Errorf("size of %d bytes: %w", size, syscall.EINVAL))
 	case a.align < 0 || a.align&(a.align-1) != 0:
-		return nil, p.obj.fail(opAllocArena, fmt.Errorf("Align %d is no power of two: %w", a.align, syscall.EINVAL))
+		return nil, p.obj.fail(opAllocArena, fmt.Errorf("alignment %d is no power of two: %w", a.align, syscall.EINVAL))
 	case part < 0 || part%unit != 0:
-		return nil, p.obj.fail(opAllocArena, fmt.Errorf("Part of %d bytes is no multiple of %d, the larger of Align and the pages' size: %w", part, unit, syscall.EINVAL))
+		return nil, p.obj.fail(opAllocArena, fmt.Errorf("part of %d bytes is no multiple of %d, the larger of Align and the pages' size: %w", part, unit, syscall.EINVAL))
 	case opt.Parallel < 0:
-		return nil, p.obj.fail(opAllocArena, fmt.Errorf("Parallel %d: %w", opt.Parallel, syscall.EINVAL))
+		return nil, p.obj.fail(opAllocArena, fmt.Errorf("%d registrations at a time: %w", opt.Parallel, syscall.EINVAL))
 	}
 	if opt.Part == 0 {
 		for _, pd := range a.pds {

@@ -208,9 +208,9 @@ func TestArenaRefusals(t *testing.T) {
 		text string
 	}{
 		{0, uverbs.ArenaOptions{}, syscall.EINVAL, "size of 0 bytes"},
-		{4096, uverbs.ArenaOptions{Align: 48}, syscall.EINVAL, "Align 48 is no power of two"},
-		{4096, uverbs.ArenaOptions{Part: 4100}, syscall.EINVAL, "Part of 4100 bytes is no multiple of 4096"},
-		{4096, uverbs.ArenaOptions{Parallel: -1}, syscall.EINVAL, "Parallel -1"},
+		{4096, uverbs.ArenaOptions{Align: 48}, syscall.EINVAL, "alignment 48 is no power of two"},
+		{4096, uverbs.ArenaOptions{Part: 4100}, syscall.EINVAL, "part of 4100 bytes is no multiple of 4096"},
+		{4096, uverbs.ArenaOptions{Parallel: -1}, syscall.EINVAL, "-1 registrations at a time"},
 		{4096, uverbs.ArenaOptions{PageSize: 4096}, syscall.EINVAL, "0, 2 MiB and 1 GiB"},
 		{1 << 20, uverbs.ArenaOptions{Part: 64 << 10, Rails: []*uverbs.PD{closed}}, verbs.ErrClosed, ""},
 	} {

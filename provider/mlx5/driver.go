@@ -192,11 +192,10 @@ type queuePair struct {
 	recvCQ *completionQueue
 	reg    *register
 	port   atomic.Uint32
-	open   int // queues that are not released
+	open   int // queues that have not been released
 
 	offer uint32        // extensions of the adapter (ECE)
 	ece   atomic.Uint32 // these, or those that the peer has as well
-	int                 // queues that have not been released
 }
 
 // Offsets of the words of doorbell records, MLX5_RCV_DBR and MLX5_SND_DBR.
