@@ -72,6 +72,7 @@ type endpoint struct {
 	addr    verbs.QPAddr
 	qkey    uint32
 	start   time.Time
+	stamps  *stamps // nil if the device has no timestamps
 	stop    context.CancelCauseFunc
 	// generation is the agent's when it was ready, which peers must know; under the agent's lock.
 	generation int
@@ -96,6 +97,37 @@ type endpoint struct {
 	ping  [1]verbs.SendWR
 	acks  [2]verbs.SendWR
 	turn  int // of targets and paths
+
+	answers [sends]answer // whose first ACK is in the send queue, if the device has timestamps
+	free    []uint64      // of these
+}
+
+// answer is a probe whose second ACK waits for the time at which the first has left.
+type answer struct {
+	to     verbs.UDAddr
+	m      message
+	polled int64
+}
+
+// isACK marks the IDs of sends that are answers, by number; others are probes.
+const isACK = 1 << 63
+
+// stamps makes times of the device's timestamps: nanoseconds since the endpoint's start by the
+// device's clock. shift is how far that is ahead of the system's, which is measured again and again.
+type stamps struct {
+	clock uverbs.Clock
+	start time.Time
+	shift atomic.Int64
+}
+
+func (s *stamps) at(timestamp uint64) int64 { return int64(s.clock.Time(timestamp).Sub(s.start)) }
+
+func (s *stamps) adjust(ctx *uverbs.Context) error {
+	now, err := ctx.Clock()
+	if err == nil {
+		s.shift.Store(int64(s.clock.Time(now.Cycles()).Sub(now.Time(now.Cycles()))))
+	}
+	return err
 }
 
 // openEndpoint makes a QP that receives. The error matches [errors.ErrUnsupported] on iWARP, which
@@ -129,7 +161,14 @@ func openEndpoint(d uverbs.Device, o *options) (_ *endpoint, err error) {
 		return nil, err
 	}
 	keep(events.Close)
-	if e.cq, err = ctx.CreateCQ(uverbs.CQOptions{Depth: receives + sends, Channel: events}); err != nil {
+	cqOptions := uverbs.CQOptions{Depth: receives + sends, Channel: events}
+	if clock, err := ctx.Clock(); err == nil {
+		e.stamps, cqOptions.Timestamps = &stamps{clock: clock, start: e.start}, verbs.TimestampCycles
+		for i := range e.answers {
+			e.free = append(e.free, uint64(i))
+		}
+	}
+	if e.cq, err = ctx.CreateCQ(cqOptions); err != nil {
 		return nil, err
 	}
 	keep(e.cq.Close)
@@ -161,7 +200,7 @@ func openEndpoint(d uverbs.Device, o *options) (_ *endpoint, err error) {
 		return nil, err
 	}
 	for _, wr := range []*verbs.SendWR{&e.ping[0], &e.acks[0], &e.acks[1]} {
-		*wr = verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: make([]byte, messageSize)}
+		*wr = verbs.SendWR{ID: isACK | sends, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: make([]byte, messageSize)}
 	}
 	e.oldest = rand.Uint64() // so that others cannot guess the numbers in flight
 	e.next = e.oldest
@@ -208,7 +247,14 @@ func (e *endpoint) run(ctx context.Context) error {
 	return errors.Join(err, e.close())
 }
 
-func (e *endpoint) now() int64 { return int64(time.Since(e.start)) }
+// now returns the nanoseconds since the start, by the device's clock if it has timestamps.
+func (e *endpoint) now() int64 {
+	now := int64(time.Since(e.start))
+	if e.stamps != nil {
+		now += e.stamps.shift.Load()
+	}
+	return now
+}
 
 // send sends the probes that are due, to all targets and paths in turn, and counts those that are
 // lost.
@@ -216,7 +262,8 @@ func (e *endpoint) send(ctx context.Context) error {
 	every := max(time.Second/time.Duration(e.o.rate), time.Millisecond)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for last, debt := e.now(), 0.0; ; {
+	adjusted := time.Now()
+	for last, debt := int64(time.Since(e.start)), 0.0; ; {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -224,6 +271,15 @@ func (e *endpoint) send(ctx context.Context) error {
 			due := int64(at.Sub(e.start))
 			debt = min(debt+float64(due-last)*float64(e.o.rate)/1e9, batch) // probes missed in a stall stay missed
 			last = due
+			if e.stamps != nil && at.Sub(adjusted) > time.Second {
+				if err := e.stamps.adjust(e.pd.Context()); err != nil {
+					return err
+				}
+				adjusted = at
+			}
+			if e.stamps != nil {
+				due += e.stamps.shift.Load()
+			}
 			e.expire(e.now())
 			for ; debt >= 1-1e-6; debt-- {
 				if ok, err := e.probe(due); err != nil {
@@ -258,7 +314,7 @@ func (e *endpoint) probe(due int64) (ok bool, err error) {
 		return false, nil
 	}
 	message{kind: kindProbe, path: uint8(path), seq: seq}.put(e.ping[0].Inline)
-	e.ping[0].To = to.to[path]
+	e.ping[0].To, e.ping[0].ID = to.to[path], seq&^isACK
 	if _, err = e.qp.PostSend(e.ping[:]...); err != nil {
 		e.mu.Lock()
 		p.to = nil // it is not lost, it was not sent
@@ -300,7 +356,13 @@ func (e *endpoint) receive(ctx context.Context) error {
 			if wc.Status != verbs.WCSuccess {
 				return wc.Err()
 			}
+			if e.stamps != nil {
+				polled = e.stamps.at(wc.Timestamp)
+			}
 			if wc.Opcode != verbs.WCRecv {
+				if err := e.left(wc.ID, polled); err != nil {
+					return err
+				}
 				continue
 			}
 			if err := e.take(wc, polled); err != nil {
@@ -332,14 +394,62 @@ func (e *endpoint) take(wc *verbs.WC, polled int64) error {
 	return nil
 }
 
-// answer sends both ACKs of a probe with one doorbell.
+// left takes the time at which the device has sent a probe or the first ACK, and sends the second.
+func (e *endpoint) left(id uint64, at int64) error {
+	if e.stamps == nil {
+		return nil
+	}
+	if id&isACK == 0 {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if p := &e.probes[id%inFlight]; p.to != nil && p.seq&^isACK == id {
+			p.sent = at
+		}
+		return nil
+	}
+	slot := id &^ isACK
+	if slot >= sends { // a second ACK
+		return nil
+	}
+	a := &e.answers[slot]
+	e.free = append(e.free, slot)
+	a.m.kind, a.m.delay = kindDelay, at-a.polled
+	return e.ack(e.acks[1:], a.to, a.m)
+}
+
+// answer sends the ACKs of a probe: both with one doorbell, or the first, whose time the second has.
 func (e *endpoint) answer(to verbs.UDAddr, m message, polled int64) error {
-	e.acks[0].To, e.acks[1].To = to, to
+	e.acks[0].To = to
 	m.kind, m.delay = kindACK, 0
 	m.put(e.acks[0].Inline)
-	m.kind, m.delay = kindDelay, e.now()-polled
-	m.put(e.acks[1].Inline)
-	_, err := e.qp.PostSend(e.acks[:]...)
+	if e.stamps == nil {
+		m.kind, m.delay = kindDelay, e.now()-polled
+		return e.ack(e.acks[:], to, m)
+	}
+	last := len(e.free) - 1
+	if last < 0 {
+		e.busy.Add(1)
+		return nil
+	}
+	slot := e.free[last]
+	e.answers[slot] = answer{to, m, polled}
+	e.acks[0].ID = isACK | slot
+	n, err := e.qp.PostSend(e.acks[:1]...)
+	if n == 1 {
+		e.free = e.free[:last]
+	}
+	return e.unlessFull(err)
+}
+
+func (e *endpoint) ack(wrs []verbs.SendWR, to verbs.UDAddr, second message) error {
+	e.acks[1].To = to
+	second.put(e.acks[1].Inline)
+	_, err := e.qp.PostSend(wrs...)
+	return e.unlessFull(err)
+}
+
+// unlessFull counts an answer for which the send queue has no room, which is no error.
+func (e *endpoint) unlessFull(err error) error {
 	if errors.Is(err, verbs.ErrQueueFull) {
 		e.busy.Add(1)
 		return nil

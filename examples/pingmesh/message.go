@@ -10,9 +10,10 @@ import "encoding/binary"
 //
 //	network RTT = (T5-T2) - (T4-T3)    responder's delay = T4-T3    prober's delay = (T2-T1) + (T6-T5)
 //
-// Each difference is between times of one clock. With an adapter's timestamps T4 is known only
-// after the first ACK has left, hence the second. Here the program takes all times: it takes "sent"
-// before posting, so no RTT is too short, but an RTT includes the time in which the program slept.
+// Each difference is between times of one clock. Where the adapter has timestamps, T2 to T5 are its
+// own, and T4 is known only after the first ACK has left, hence the second. Elsewhere the program
+// takes all times: it takes "sent" before posting, so no RTT is too short, but an RTT includes the
+// time in which the program slept.
 type message struct {
 	kind  uint8
 	path  uint8  // selects the flow label, also of the ACKs
