@@ -71,7 +71,8 @@ var uses = []use{
 
 	{feature: "mlx5: contexts", module: "mlx5_ib", types: "mlx5_ib_alloc_ucontext_req_v2 mlx5_ib_alloc_ucontext_resp mlx5_ib_alloc_pd_resp"},
 	{feature: "mlx5: queues", module: "mlx5_ib", types: `mlx5_ib_create_cq mlx5_ib_create_cq_resp mlx5_ib_resize_cq
-		mlx5_ib_create_qp mlx5_ib_create_qp_dci_streams mlx5_ib_create_qp_resp mlx5_ib_create_srq mlx5_ib_create_srq_resp`},
+		mlx5_ib_create_qp mlx5_ib_create_qp_dci_streams mlx5_ib_create_qp_resp mlx5_ib_modify_qp mlx5_ib_burst_info mlx5_ib_modify_qp_resp
+		mlx5_ib_create_srq mlx5_ib_create_srq_resp`},
 	{feature: "mlx5: address handles", module: "mlx5_ib", types: "mlx5_ib_create_ah_resp"},
 }
 
