@@ -16,6 +16,8 @@ import (
 func TestExtensions(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		client, server := labtest.Connect(labtest.Within(t, time.Minute), t, labtest.AddrOf(device)+":0", cm.Options{}, cm.Options{})
+		defer client.Close()
+		defer server.Close()
 		want := verbs.ECE{}
 		if client.PD.Context().Driver() == "mlx5" {
 			want = verbs.ECE{VendorID: 0x15b3, Options: 0x10000005}

@@ -60,6 +60,11 @@ var kinds = map[string]func(t *testing.T, s *objectSet) (o closer, free func() e
 	"QP": func(t *testing.T, s *objectSet) (closer, func() error) {
 		return makeQP(t, s, uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq}), nil
 	},
+	"Arena": func(t *testing.T, s *objectSet) (closer, func() error) {
+		a := labtest.Must(s.pd.AllocArena(8<<10, verbs.AccessLocalWrite, uverbs.ArenaOptions{}))(t)
+		b := labtest.Must(a.TryGet(100))(t)
+		return a, func() error { b.Put(); return nil }
+	},
 	"AH": func(t *testing.T, s *objectSet) (closer, func() error) {
 		if s.ah == nil {
 			return nil, nil
@@ -221,6 +226,10 @@ func callOnce(o reflect.Value, name string, args map[reflect.Type]any) (err erro
 		switch v := out.Interface().(type) {
 		case error:
 			err = v
+		case *uverbs.Block:
+			if v != nil {
+				v.Put()
+			}
 		case closer:
 			for _, prefix := range []string{"Alloc", "Create", "Import", "Recycle", "Register"} {
 				if strings.HasPrefix(name, prefix) && !out.IsNil() {

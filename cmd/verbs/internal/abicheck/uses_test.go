@@ -7,7 +7,7 @@ import (
 
 // others lists the structures of package abi that only package soft and tests use, for commands
 // that programs of this project do not make.
-var others = use{types: `ib_uverbs_ex_cmd_hdr ib_uverbs_ex_modify_qp`}
+var others = use{types: `ib_uverbs_ex_modify_qp`}
 
 // TestUses checks that the table of uses has each structure of package abi once. The
 // generator writes those that the code uses, and the ones inside them.
