@@ -214,7 +214,7 @@ func (a *Arena) leave(ctx context.Context, w *arenaWait) (*Block, error) {
 	}
 	a.waiting = slices.Delete(a.waiting, i, i+1)
 	a.serve() // those behind may need less
-	return nil, a.fail("get block from", fmt.Errorf("waiting for %d bytes, while %d blocks have %d of %d: %w", w.n, a.blocks, a.inUse, a.size, context.Cause(ctx)))
+	return nil, a.fail("get block from", fmt.Errorf("waiting for %d bytes, while %d blocks have %d of %d: %w", w.n, a.blocks, a.inUse, a.size, ended(ctx)))
 }
 
 // TryGet is [Arena.Get] without waiting: it returns nil, and no error, if there is no room now or

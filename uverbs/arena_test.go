@@ -160,7 +160,7 @@ func TestArenaWaits(t *testing.T) {
 	giveUp(why)
 	got := []result{<-results, <-results}
 	slices.SortFunc(got, func(a, b result) int { return strings.Compare(a.name, b.name) })
-	if !errors.Is(got[0].err, why) || got[1].err != nil {
+	if !errors.Is(got[0].err, why) || !errors.Is(got[0].err, context.Canceled) || got[1].err != nil {
 		t.Error(got)
 	}
 	half.block.Put()

@@ -68,14 +68,15 @@ func (q *QP) Addr(port int) (verbs.QPAddr, error) {
 	return q.AddrOn(gid)
 }
 
-// AddrOn returns the QP's address with a GID and a random PSN.
+// AddrOn returns the QP's address with a GID and a random PSN, which is not 0: some protocols, such as
+// hipobj-rc-v2, have no PSN 0.
 func (q *QP) AddrOn(gid verbs.GIDEntry) (verbs.QPAddr, error) {
 	p, err := q.pd.ctx.QueryPort(gid.Port)
 	if err != nil {
 		return verbs.QPAddr{}, err
 	}
 	return verbs.QPAddr{
-		QPNum: q.num, PSN: rand.Uint32N(1 << 24), GID: gid.GID, LID: p.LID, ECE: q.ECE(), Port: gid.Port, GIDIndex: gid.Index,
+		QPNum: q.num, PSN: 1 + rand.Uint32N(1<<24-1), GID: gid.GID, LID: p.LID, ECE: q.ECE(), Port: gid.Port, GIDIndex: gid.Index,
 	}, nil
 }
 

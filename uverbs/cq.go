@@ -253,7 +253,7 @@ func (q *CQ) pollArmWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	case q.waitSem <- struct{}{}:
 		defer func() { <-q.waitSem }()
 	case <-ctx.Done():
-		return 0, q.obj.fail(op, ctx.Err())
+		return 0, q.obj.fail(op, ended(ctx))
 	case <-q.closed:
 		return 0, q.obj.fail(op, verbs.ErrClosed)
 	}

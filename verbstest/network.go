@@ -180,8 +180,8 @@ func (n *Network) SetFilter(f Filter) {
 	n.opt.Filter = f
 }
 
-// Partition separates some addresses from all others until Heal, in both directions. Packets that
-// are on the way are lost.
+// Partition separates some addresses from all others until Heal, in both directions, and not from
+// each other: of two hosts name one. Packets that are on the way are lost.
 func (n *Network) Partition(side ...netip.Addr) {
 	island := make(map[netip.Addr]bool)
 	for _, a := range side {
