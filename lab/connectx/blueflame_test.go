@@ -4,6 +4,7 @@ package connectx
 
 import (
 	"bytes"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -115,7 +116,8 @@ func TestBlueFlameMustAgree(t *testing.T) {
 		if i == 4 || i == 5 || i == 6 { // the number of another queue
 			continue
 		}
-		m := newMachine(t, newHub(), 1)
+		var reason atomic.Value // of the last refusal
+		m := newMachine(t, newHub(), 1, lastRefusal(&reason))
 		x := m.withCQ(m.createCQ(4, 64))
 		x.put(ifc.OpcodeNop, update, 0, make([]byte, 48))
 		x.publish()
@@ -128,6 +130,9 @@ func TestBlueFlameMustAgree(t *testing.T) {
 		}
 		if e := x.send.next(); e[cqeOpOwn]>>4 == cqeRequestError && e[cqeSyndrome] != want || e[cqeOpOwn]>>4 == cqeRequest && want != 0 {
 			t.Errorf("byte %d: entry % x", i, e)
+		}
+		if got := reason.Load(); want != 0 && got != "the BlueFlame copy differs from the request in memory" {
+			t.Errorf("byte %d: the reason is %q", i, got)
 		}
 	}
 }

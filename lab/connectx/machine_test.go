@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -133,6 +134,17 @@ func newMachine(t testing.TB, h *hub, n byte, change ...func(*Config)) *machine 
 	m.attach(cfg, file)
 	m.begin(n)
 	return m
+}
+
+// lastRefusal makes the recorder keep the reason of the last refusal, a string.
+func lastRefusal(reason *atomic.Value) func(*Config) {
+	return func(c *Config) {
+		c.Record = func(e Event) {
+			if e.Kind == RecordRefusal {
+				reason.Store(e.Reason)
+			}
+		}
+	}
 }
 
 // begin makes what all tests need.

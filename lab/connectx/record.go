@@ -19,7 +19,7 @@ const (
 	RecordCQE                       // a completion, as written
 	RecordEQE                       // an event, as written
 	RecordReset                     // a function level reset
-	RecordRefusal                   // why a request that configures a key is refused
+	RecordRefusal                   // why a send request of a QP is refused
 )
 
 func (k EventKind) String() string {

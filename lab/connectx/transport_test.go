@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
@@ -219,6 +220,53 @@ func TestBadSendRequests(t *testing.T) {
 		x.send.expect(cqeRequestError, 0, opErr)
 		x.send.empty()
 	})
+}
+
+// TestReasonsOfMalformedRequests reads from the record what the syndrome does not tell.
+func TestReasonsOfMalformedRequests(t *testing.T) {
+	var reason atomic.Value // of the last refusal
+	m := newMachine(t, newHub(), 1, lastRefusal(&reason))
+	send := func(change func(ctrl []byte)) func(*testQP) {
+		return func(x *testQP) {
+			x.put(ifc.OpcodeSend, 0, 0)
+			change(x.ctrl())
+		}
+	}
+	segs := func(opcode byte, segs ...[]byte) func(*testQP) {
+		return func(x *testQP) { x.put(opcode, 0, 0, segs...) }
+	}
+	data, inline := seg(8, m.key, base), inlineSeg(make([]byte, 8))
+	for _, tt := range []struct {
+		want string
+		st   int
+		put  func(*testQP)
+	}{
+		{"unknown opcode", ifc.QpTypeRc, segs(0x3f)},
+		{"opcode modifier", ifc.QpTypeRc, send(func(c []byte) { c[0] = 1 })},
+		{"the control segment has another index", ifc.QpTypeRc, send(func(c []byte) { c[2]++ })},
+		{"the control segment names another QP", ifc.QpTypeRc, send(func(c []byte) { c[6]++ })},
+		{"reserved bits of the control segment", ifc.QpTypeRc, send(func(c []byte) { c[7] |= 0x80 })},
+		{"reserved bits of the control segment", ifc.QpTypeRc, send(func(c []byte) { c[ctrlFlags] = 4 })},
+		{"the size is 0, or more than the guest has posted", ifc.QpTypeRc, send(func(c []byte) { c[7] = 0 })},
+		{"the size is 0, or more than the guest has posted", ifc.QpTypeRc, send(func(c []byte) { c[7] = 5 })},
+		{"the request ends within a segment", ifc.QpTypeRc, segs(ifc.OpcodeRdmaWrite)},
+		{"the request ends within a segment", ifc.QpTypeRc, segs(ifc.OpcodeAtomicFa, remoteSeg(base, m.key))},
+		{"the request ends within a segment", ifc.QpTypeUd, segs(ifc.OpcodeSend, make([]byte, avSize-segment))},
+		{"the opcode is not for a UD QP", ifc.QpTypeUd, segs(ifc.OpcodeRdmaWrite, remoteSeg(base, m.key), data)},
+		{"the address vector leads nowhere", ifc.QpTypeUd, segs(ifc.OpcodeSend, make([]byte, avSize), data)},
+		{"inline data is longer than the request", ifc.QpTypeRc, segs(ifc.OpcodeSend, be.AppendUint32(nil, 13|inlineBit), make([]byte, 12))},
+		{"another segment behind inline data", ifc.QpTypeRc, segs(ifc.OpcodeSend, inline, data)},
+		{"inline data behind another segment", ifc.QpTypeRc, segs(ifc.OpcodeSend, data, inline)},
+	} {
+		reason.Store("none")
+		x, _ := pair(m, m, tt.st)
+		tt.put(x)
+		x.ring()
+		x.send.expect(cqeRequestError, 0, opErr)
+		if got := reason.Load(); got != tt.want {
+			t.Errorf("the reason is %q, want %q", got, tt.want)
+		}
+	}
 }
 
 // TestSendQueueErrorState fails a request of QPs without acknowledgements, and goes on behind it.

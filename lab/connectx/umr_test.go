@@ -194,13 +194,7 @@ func TestUMRRegisters(t *testing.T) {
 // TestUMRRefuses posts what a queue may not do to a key, each from a new QP.
 func TestUMRRefuses(t *testing.T) {
 	var reason atomic.Value // of the last refusal
-	m := newMachine(t, newHub(), 1, func(c *Config) {
-		c.Record = func(e Event) {
-			if e.Kind == RecordRefusal {
-				reason.Store(e.Reason)
-			}
-		}
-	})
+	m := newMachine(t, newHub(), 1, lastRefusal(&reason))
 	all := m.physicalKey()
 	entries := make([]byte, 64)
 	be.PutUint64(entries, base|3)

@@ -99,6 +99,12 @@ func (q *sender) refill(r *engine.Ring) {
 		var wqe [maxWQE]byte
 		size := q.request(&wqe, q.taken, n)
 		agree := q.shown.use(q.taken, wqe[:size])
+		switch {
+		case size == 0:
+			q.refuse("the size is 0, or more than the guest has posted")
+		case !agree:
+			q.refuse("the BlueFlame copy differs from the request in memory")
+		}
 		w.Wr, w.Dma = abi.RxeSendWr{}, abi.RxeDmaInfo{}
 		w.Wr.WrId = sendID(q.taken, wqe[ctrlOpcode])
 		if size == 0 || !agree || !q.translate(w, wqe[:size], sges, inline) {
@@ -117,10 +123,16 @@ func (q *sender) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inl
 	opcode, flags := wqe[ctrlOpcode], wqe[ctrlFlags]
 	op, known := sendOps[opcode]
 	switch {
-	case !known, wqe[0] != 0, // opcode modifier
-		be.Uint16(wqe[ctrlIndex:]) != q.taken, be.Uint32(wqe[ctrlQPNDS:])>>8 != q.num, wqe[7]&0xc0 != 0,
-		flags&0x11 != 0, flags&0x0c == 0x04: // reserved
-		return false
+	case !known:
+		return q.refuse("unknown opcode")
+	case wqe[0] != 0:
+		return q.refuse("opcode modifier")
+	case be.Uint16(wqe[ctrlIndex:]) != q.taken:
+		return q.refuse("the control segment has another index")
+	case be.Uint32(wqe[ctrlQPNDS:])>>8 != q.num:
+		return q.refuse("the control segment names another QP")
+	case wqe[7]&0xc0 != 0, flags&0x11 != 0, flags&0x0c == 0x04:
+		return q.refuse("reserved bits of the control segment")
 	}
 	w.Wr.Opcode = op
 	if flags&ifc.WqeCtrlCqUpdate != 0 {
@@ -147,7 +159,7 @@ func (q *sender) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inl
 	rest, ok := wqe[segment:], true
 	take := func(n int) (b []byte) {
 		if len(rest) < n {
-			ok = false
+			ok = ok && q.refuse("the request ends within a segment")
 			return make([]byte, n)
 		}
 		b, rest = rest[:n], rest[n:]
@@ -166,13 +178,20 @@ func (q *sender) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inl
 	}
 	if q.datagram {
 		if opcode != ifc.OpcodeSend && opcode != ifc.OpcodeSendImm {
-			return false
+			return q.refuse("the opcode is not for a UD QP")
 		}
-		if av := take(avSize); !ok || !q.address(w.Wr.Wr.Ud(), [avSize]byte(av)) {
-			return false
+		if av := take(avSize); ok && !q.address(w.Wr.Wr.Ud(), [avSize]byte(av)) {
+			return q.refuse("the address vector leads nowhere")
 		}
 	}
 	return ok && q.data(w, rest, sges, inline)
+}
+
+// refuse records why the request at taken is malformed, which its completion does not tell: all such
+// requests have one syndrome. It returns false, for its callers to return.
+func (q *sender) refuse(reason string) bool {
+	q.env.record(Event{Kind: RecordRefusal, Number: q.num, Offset: int(q.taken), Reason: reason})
+	return false
 }
 
 // data translates the data segments. A request has inline data or a list of memory, not both.
@@ -182,7 +201,7 @@ func (q *sender) data(w *abi.RxeSendWqe, rest []byte, sges []abi.RxeSge, inline 
 		n := int(be.Uint32(rest) & 0x3ff)
 		room := (4 + n + segment - 1) &^ (segment - 1)
 		if be.Uint32(rest)&^inlineBit > 0x3ff || room > len(rest) || got+n > len(inline) {
-			return false
+			return q.refuse("inline data is longer than the request")
 		}
 		got += copy(inline[got:], rest[4:4+n])
 		rest = rest[room:]
@@ -190,9 +209,9 @@ func (q *sender) data(w *abi.RxeSendWqe, rest []byte, sges []abi.RxeSge, inline 
 	}
 	if w.Wr.SendFlags&sendInline != 0 {
 		w.Dma.Length, w.Dma.Resid = uint32(got), uint32(got)
-		return len(rest) == 0
+		return len(rest) == 0 || q.refuse("another segment behind inline data")
 	}
-	return gatherList(&w.Dma, sges, rest)
+	return gatherList(&w.Dma, sges, rest) || q.refuse("inline data behind another segment")
 }
 
 const sendInline = 1 << 3 // IB_SEND_INLINE
