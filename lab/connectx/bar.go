@@ -90,7 +90,7 @@ func (d *Device) Write(region int, off uint64, b []byte) {
 			d.commands.quiesce(d.disable)
 		}
 	case segDoorbell:
-		d.commands.ring(v)
+		d.commands.doorbell(v)
 	}
 }
 
@@ -116,7 +116,7 @@ func (d *Device) Inject(kind Fault, arg byte, count int) {
 	case FaultNone:
 		d.faults.event()
 		d.faults.reset()
-		d.commands.ring(0) // executes commands that have waited for the firmware
+		d.commands.doorbell(0) // executes commands that have waited for the firmware
 	case FaultPortDown, FaultPortUp:
 		d.port.setLink(kind == FaultPortUp)
 	case FaultStorm:

@@ -257,5 +257,5 @@ func TestDoorbellOfDestroyedQP(t *testing.T) {
 		t.Fatal("no QP")
 	}
 	m.mustRun(ifc.OpDestroyQp, 0, func(in []byte) { ifc.DestroyQpInQpn.Set(in, uint64(x.num)) })
-	q.ring(make([]byte, 8), false)
+	q.doorbell(make([]byte, 8), false)
 }

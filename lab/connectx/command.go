@@ -118,8 +118,8 @@ func (q *commandQueue) address() uint64 {
 	return q.addr
 }
 
-// ring takes a doorbell: it makes the goroutine execute the commands whose bits are set.
-func (q *commandQueue) ring(mask uint32) {
+// doorbell handles a doorbell: it makes the goroutine execute the commands whose bits are set.
+func (q *commandQueue) doorbell(mask uint32) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.pending |= mask

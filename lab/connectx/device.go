@@ -117,8 +117,8 @@ func (d *Device) send(uar uint32, b []byte, one bool) {
 	num := be.Uint32(b[ctrlQPNDS:]) >> 8
 	// Each process maps only UARs of its own: a queue of another UAR is another process's.
 	if q, ok := d.eth.sqs.get(num); ok && q.uar == uar {
-		d.eth.ring(q, b, one)
+		d.eth.doorbell(q, b, one)
 	} else if q, ok := d.t.qps.get(num); ok && q.uar == uar && q.sq.count > 0 {
-		q.ring(b, one)
+		q.doorbell(b, one)
 	}
 }

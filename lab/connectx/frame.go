@@ -27,14 +27,14 @@ func (e *ethernet) detach() {
 	}
 }
 
-// ring handles a doorbell of a send queue, and executes the requests that it shows.
-func (e *ethernet) ring(q *sendQueue, b []byte, one bool) {
+// doorbell handles a doorbell of a send queue: it executes the requests that the doorbell shows.
+func (e *ethernet) doorbell(q *sendQueue, b []byte, one bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.state != stateReady {
 		return
 	}
-	q.shown.ring(b, one, &q.ring)
+	q.shown.doorbell(b, one, &q.ring)
 	for end := q.shown.to(); q.head != end; {
 		wqe, ok := e.request(q, end-q.head)
 		if !ok || !e.execute(q, wqe) {

@@ -262,8 +262,8 @@ func (q *qp) flush() bool {
 	return q.e.Query().State == verbs.StateErr
 }
 
-// ring handles a doorbell of the send queue.
-func (q *qp) ring(b []byte, one bool) {
+// doorbell handles a doorbell of the send queue: see Device.send.
+func (q *qp) doorbell(b []byte, one bool) {
 	q.sq.show(b, one)
 	q.e.Doorbell() // the engine ignores it before RTS
 }

@@ -67,10 +67,10 @@ type shown struct {
 
 const maxCopies = 16 // of a queue: other requests are read from memory
 
-// ring takes a doorbell of a queue, of which b is the start of a request or all of it. A plain doorbell
+// doorbell handles a doorbell of queue r, of which b is the start of a request or all of it. A plain doorbell
 // shows all requests that the doorbell record counts; one that is a copy of a request shows the
 // requests up to that one, as the copies of later ones may be on their way.
-func (s *shown) ring(b []byte, one bool, r *ring) {
+func (s *shown) doorbell(b []byte, one bool, r *ring) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

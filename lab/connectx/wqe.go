@@ -42,7 +42,7 @@ type sender struct {
 
 // show handles a doorbell.
 func (q *sender) show(b []byte, one bool) {
-	q.shown.ring(b, one, &q.ring)
+	q.shown.doorbell(b, one, &q.ring)
 	q.snapshot()
 }
 
