@@ -134,7 +134,7 @@ func (t *eqTable) post(q *eq, typ, subtype uint8, data []byte) {
 	owner := q.pi >> q.logSize & 1 // 0 in the first round, before which init_eq_buf sets 1 (next_eqe_sw)
 	q.pi++
 	q.view.Word(at + 60).Store(bigEndian(owner)) // last, as it hands the entry to the driver
-	t.env.record(Event{Kind: RecordEQE, Number: q.num, Offset: at, In: e})
+	t.env.record(Event{Kind: RecordEQE, Number: q.num, Offset: at / eqeSize, In: e})
 	t.env.interrupt(q.vector)
 	if typ != ifc.EventCmd {
 		t.env.faults.event()

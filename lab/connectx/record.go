@@ -31,7 +31,10 @@ func (k EventKind) String() string {
 type Event struct {
 	Kind   EventKind
 	Number uint32 // opcode of a command, UAR of a doorbell, number of the queue
-	Offset int    // of a doorbell in its page, of an entry in its queue, of a refused request
+	// Offset is in bytes of a doorbell in its page; the index of a CQE or an EQE in its ring; and of
+	// a send request, also a refused one, its index in blocks of 64 bytes, which counts on over
+	// rounds, in 16 bits.
+	Offset int
 	Status uint8  // of a command
 	In     []byte // of a command, the stored bytes, or the entry
 	Out    []byte // of a command
