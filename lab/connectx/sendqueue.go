@@ -80,7 +80,9 @@ func (s *shown) doorbell(b []byte, one bool, r *ring) {
 	index := be.Uint16(b[ctrlIndex:])
 	end := index + uint16(requestBlocks(b))
 	switch {
-	case !one, end == index, int16(record-end) < 0: // the request is malformed, or ahead of the record
+	// A plain doorbell; a size that is 0, or more than a register has; or a request that the driver has
+	// not counted yet, though it does so before it rings (mlx5_ib's mlx5r_ring_db).
+	case !one, end == index, int16(record-end) < 0:
 		s.end = record
 	case int16(index-s.end) >= 0: // not shown before
 		s.end = end
@@ -122,19 +124,4 @@ func (s *shown) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.end, s.recorded, s.copies = 0, 0, nil
-}
-
-const flameSize = 1 << logRegister / 2
-
-// requestBlocks returns the number of blocks of the request that b begins, or 0 if that does not fit in
-// a register.
-func requestBlocks(b []byte) int {
-	if len(b) < 8 {
-		return 0
-	}
-	n := int(blocksOf(int(b[7]&0x3f) * segment))
-	if n*sendBlock > flameSize {
-		return 0
-	}
-	return n
 }
