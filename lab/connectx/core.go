@@ -171,7 +171,8 @@ func add[P any](all map[uint16]func(*Device, *call) ifc.Status, part func(*Devic
 
 // execute executes the command with the input in, and returns outLen bytes of output. Input and
 // output begin alike for all commands (struct mlx5_ifc_mbox_in_bits and _out_bits): with the opcode,
-// and op_mod at 6; with the status, and the syndrome at 4.
+// and op_mod at 6; with the status, and the syndrome at 4, which is 0 here: nothing public lists its
+// values.
 func (d *Device) execute(in []byte, outLen int) []byte {
 	c := &call{op: be.Uint16(in), mod: be.Uint16(in[6:]), in: in, out: make([]byte, outLen)}
 	st := d.dispatch(c)
@@ -180,7 +181,6 @@ func (d *Device) execute(in []byte, outLen int) []byte {
 		clear(out)
 	}
 	out[0] = byte(st)
-	be.PutUint32(out[4:], c.syndrome)
 	d.record(Event{Kind: RecordCommand, Number: uint32(c.op), Status: byte(st), In: in, Out: out})
 	return out
 }

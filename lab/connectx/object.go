@@ -151,10 +151,9 @@ func drop[P, T any](of func(*P) *objects[T], num ifc.Field, end func(T) ifc.Stat
 
 // call is a command under execution.
 type call struct {
-	op, mod  uint16
-	in       []byte // at least as long as the structure
-	out      []byte // at least as long as the structure; the handler writes behind the first 8 bytes
-	syndrome uint32 // reason for an error
+	op, mod uint16
+	in      []byte // at least as long as the structure
+	out     []byte // at least as long as the structure; the handler writes behind the first 8 bytes
 }
 
 // ignore handles a command about an object without visible effect.
