@@ -16,7 +16,7 @@ import (
 // The lowest byte of the word is the [Fault], the next its argument, and the upper half the count. In a
 // shell, at the offset of faultRegister:
 //
-//	printf '\x01\0\1\0' | dd of=/sys/bus/pci/devices/0000:01:00.0/config bs=4 seek=17 conv=notrunc
+//	printf '\1\0\1\0' | dd of=/sys/bus/pci/devices/0000:01:00.0/config bs=4 seek=17 conv=notrunc
 
 // Fault is a kind of fault.
 type Fault uint8
