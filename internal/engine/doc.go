@@ -46,7 +46,7 @@
 // A device model, which reads the queues of a virtual machine's driver, gives functions to its CQs,
 // QPs and SRQs: Deliver, Refill, RefillSend, RefillRecv, Execute and Invalidate. They are called
 // with the QP, and the SRQ, locked, and obey the same rules, but they may make and destroy address
-// handles. See feed.go.
+// handles, and Execute and Invalidate also the regions of RegisterKey and RegisterParts. See feed.go.
 //
 // # Loss
 //

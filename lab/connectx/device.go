@@ -14,9 +14,11 @@ import (
 
 // Device is an adapter in a slot of a virtual machine. It is a [vfiouser.Device].
 //
-// The connection's goroutine calls Read, Write and Reset, and executes doorbells. A goroutine of the
+// The connection's goroutine calls Read, Write and Reset, and executes doorbells: it sends the packets
+// of a request itself. If the rest of a BlueFlame request is late, its timer does. A goroutine of the
 // device executes commands one at a time, so that the guest's processor, which waits for each access
-// to the BAR, does not wait for a command. Events come from any goroutine of the engine.
+// to the BAR, does not wait for a command. Completions and events come from any of these, from the
+// goroutines of the engine that receive packets, and from the flusher.
 type Device struct {
 	cfg Config
 	env

@@ -13,6 +13,18 @@
 // of their commands), ring.go and sendqueue.go (queues in the guest's memory), which use none of
 // their users.
 //
+// A work request of the guest goes through these files:
+//
+//	bar.go         Device.doorbell: the store to a UAR
+//	blueflame.go   blueFlame.store: collects the parts of a request, or passes a doorbell on
+//	device.go      Device.send: finds the queue
+//	sendqueue.go   shown.doorbell: how far the guest has posted
+//	               engine.QP.Doorbell: locks the QP, for all that follows
+//	wqe.go         sender.refill: translates requests, whose packets the engine sends
+//	completion.go  qp.complete: when the engine has the peer's answer; the entry's layout is in cqe.go
+//	cq.go          cq.put: writes the entry
+//	eq.go          eqTable.post: if the CQ is armed, writes the event and interrupts the guest
+//
 // The layouts of commands, contexts and registers are generated from the kernel's mlx5_ifc.h
 // (package ifc). Their meaning comes from Linux's drivers and rdma-core's libmlx5, which comments
 // name where the code depends on them. "As the driver does" is no check: all that the guest's memory

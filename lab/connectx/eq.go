@@ -114,8 +114,8 @@ func (t *eqTable) completion(eqn, cqn uint32) {
 	}
 }
 
-// post writes an event and interrupts the driver. It takes no lock but the queue's: the callers hold
-// locks of CQs and of the engine.
+// post writes an event and interrupts the driver. The callers hold locks of CQs and of the engine: it
+// takes the queue's, and with that those of the bus and of faults.
 func (t *eqTable) post(q *eq, typ, subtype uint8, data []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -244,8 +244,9 @@ func (q *qp) failed() {
 	}
 }
 
-// delivered makes the flusher move the QP to the error state if a CQ had no room for a completion: the
-// caller holds the engine's lock of the QP, which that takes.
+// delivered takes note of a completion for which its CQ had no room, and returns ok. It leaves to the
+// flusher to move the QP to the error state: Modify takes the engine's lock of the QP, which the
+// caller holds.
 func (q *qp) delivered(ok bool) bool {
 	if !ok && !q.overrun.Swap(true) {
 		q.t.flusher.add(q)

@@ -13,10 +13,11 @@ import (
 // transport is the RDMA half of the adapter: memory keys, CQs, QPs and SRQs, which engine executes.
 //
 // Locks: the engine reads the guest's queues through the refill functions and hands completions to
-// deliver, and holds its lock of the QP, and of the SRQ, meanwhile. These functions take cq.mu, then
-// eq.mu, and the locks of tables. So no lock of this package is held while the engine is called: a
-// table's lock covers the table alone, and the state that refill needs of a queue is guarded by the
-// engine's lock.
+// deliver, and holds its lock of the QP, and of the SRQ, meanwhile. These functions take shown.mu, or
+// cq.mu and then eq.mu, and the locks of tables, of the flusher, of faults and of the bus. Nobody who
+// holds one of these calls the engine: a table's lock covers the table alone, and the state that
+// refill needs of a queue is guarded by the engine's lock. Only mkey.mu stands between locks of the
+// engine: after a QP's, which execute and invalidate have, and before those of regions.
 type transport struct {
 	infiniBand bool
 	eng        *engine.Device
