@@ -245,11 +245,11 @@ func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 		frame = append(frame[:12:12], frame[12+wire.VLANSize:]...)
 	}
 	rest := frame
-	// A receive is a list of data segments. It ends at an empty one, or one with the terminating key
+	// A receive is a list of data segments. It ends at an empty one, or one with the reserved key
 	// (mlx5e_alloc_rq).
 	for s := q.ring.at(uint32(q.head)); len(s) >= 16 && len(rest) > 0; s = s[16:] {
 		n, key := int(be.Uint32(s)&0x7fffffff), be.Uint32(s[4:])
-		if n == 0 || key == terminateKey {
+		if n == 0 || key == reservedLKey {
 			break
 		}
 		n = min(n, len(rest))
@@ -279,6 +279,3 @@ func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 	}
 	return true
 }
-
-// terminateKey ends the list of a receive: MLX5_TERMINATE_SCATTER_LIST_LKEY.
-const terminateKey = 0x100

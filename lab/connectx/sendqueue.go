@@ -43,7 +43,9 @@ func (r *ring) request(wqe *[maxWQE]byte, index, blocks uint16) int {
 // blocksOf returns the number of blocks that a request of size bytes takes.
 func blocksOf(size int) uint16 { return uint16((size + sendBlock - 1) / sendBlock) }
 
-// Keys with a meaning of their own, which QUERY_SPECIAL_CONTEXTS reports.
+// Keys with a meaning of their own, which QUERY_SPECIAL_CONTEXTS reports. Drivers end a list of data
+// segments by reservedLKey (MLX5_INVALID_LKEY of libmlx5, MLX5_TERMINATE_SCATTER_LIST_LKEY of Linux), as
+// the adapter lacks the capability terminate_scatter_list_mkey, with which they would take terminateLKey.
 const (
 	reservedLKey  = 0x100
 	nullMKey      = 0x200

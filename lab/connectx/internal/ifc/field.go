@@ -51,7 +51,7 @@ func (f Field) At(b []byte) []byte {
 // From returns the structure that begins at a field, and all that follows it.
 func (f Field) From(b []byte) []byte { return b[f.Off()/8:] }
 
-// In returns the place of field f of a structure that is itself the field outer of another.
+// In returns the place of f in a larger structure, which has the structure of f as its field outer.
 func (f Field) In(outer Field) Field { return outer&^0xffff + f }
 
 // SetAll sets several fields to a value.
