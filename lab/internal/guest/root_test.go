@@ -53,6 +53,16 @@ func TestRootMounts(t *testing.T) {
 				t.Errorf("%s: %s can be written", test.name, m.target)
 			}
 		}
+		for _, dir := range job.OwnFolders { // the host refuses programs in these, and no others
+			if i := at("/root" + dir); i < 0 || mounts[i].fstype != "tmpfs" {
+				t.Errorf("%s: %s is the host's", test.name, dir)
+			}
+		}
+		for _, m := range mounts {
+			if dir, ok := strings.CutPrefix(m.target, "/root"); ok && m.fstype == "tmpfs" && !slices.Contains(job.OwnFolders, dir) {
+				t.Errorf("%s: %s hides the host's files", test.name, dir)
+			}
+		}
 		root := mounts[at("/root")]
 		if !strings.HasPrefix(root.data, test.layers) || at("/host") > at("/root") || at("/layer") > at("/root") {
 			t.Errorf("%s: %q", test.name, mounts)

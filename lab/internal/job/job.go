@@ -28,6 +28,10 @@ type Setup struct {
 	Host     int      // which of two machines this is; 0 if there is no other
 }
 
+// OwnFolders are the folders where the guest has a tmpfs of its own, empty at first. It hides the host's
+// files there, and what a program writes is not in Result.Files.
+var OwnFolders = []string{"/dev/shm", "/run"}
+
 // Job describes the guest's work. The guest gets it when it is ready.
 type Job struct {
 	Setup

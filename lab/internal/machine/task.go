@@ -48,7 +48,36 @@ func NewTask(k image.Kernel, opt Options, write string, args, env []string, dir 
 			return Task{}, err
 		}
 	}
+	if err := checkShared(path, j.Write); err != nil {
+		return Task{}, fmt.Errorf("program %s: %w", path, err)
+	}
+	if err := checkShared(dir, j.Write); err != nil {
+		return Task{}, fmt.Errorf("working directory %s: %w", dir, err)
+	}
+	for _, p := range j.Keep {
+		if err := checkShared(p, j.Write); err != nil {
+			return Task{}, fmt.Errorf("output file %s: %w", p, err)
+		}
+	}
 	return Task{Job: j}, nil
+}
+
+// checkShared returns an error if path is in one of the guest's own folders, unless --write shares it. The
+// guest could only report that the program does not exist, and would lose a profile without an error.
+func checkShared(path, write string) error {
+	names := []string{path}
+	if real, err := filepath.EvalSymlinks(path); err == nil { // the guest follows links in its own folders
+		names = append(names, real)
+	}
+	within := func(name, dir string) bool { return strings.HasPrefix(name, dir+"/") }
+	for _, name := range names {
+		for _, own := range job.OwnFolders {
+			if within(name, own) && (write == "" || name != write && !within(name, write)) {
+				return fmt.Errorf("the guest has an empty %s of its own: use another folder (go test: set GOTMPDIR), or share it with --write", own)
+			}
+		}
+	}
+	return nil
 }
 
 // onHost returns the task for one of two machines, whose peer runs the kernel other.
