@@ -108,6 +108,9 @@ func parse(args []string) (c config, rest []string, err error) {
 	if err := c.checkUDP(rest[0]); err != nil {
 		return c, nil, err
 	}
+	if err := c.checkTest(rest[0]); err != nil {
+		return c, nil, err
+	}
 	if c.Suite == "" && image.ArchByName(c.Arch).Foreign() {
 		c.Suite = image.DefaultUserland
 	}
@@ -159,6 +162,19 @@ func (c *config) checkUDP(command string) error {
 		return nil
 	case len(c.NICs) == 0 || machine.Adapters[c.NICs[0]].InfiniBand:
 		return errors.New("--udp: the first adapter has no RoCE: add --nic connectx")
+	}
+	return nil
+}
+
+// checkTest refuses the flags that contradict one machine for all packages.
+func (c *config) checkTest(command string) error {
+	switch {
+	case command != "test":
+		return nil
+	case c.Peer != "":
+		return errors.New("test does not work with --peer: run go test -exec rdmalab for a package that needs two machines")
+	case c.host:
+		return errors.New("test does not work with --host: run go test -exec 'rdmalab --host', or plain go test")
 	}
 	return nil
 }

@@ -51,6 +51,8 @@ func TestBadFlags(t *testing.T) {
 		"--nic connectx --udp 127.0.0.1 x":            "--udp 127.0.0.1: not an IPv4 address",
 		"--nic connectx --udp me x":                   `invalid value "me"`,
 		"--nic connectx --udp 10.9.2.1 --peer 6.12 x": "--udp does not work with --peer",
+		"--peer 6.12 test ./a":                        "test does not work with --peer",
+		"--host test":                                 "test does not work with --host",
 		"--kernel":                                    "needs an argument",
 		"run --kernel 1 ls":                           "--kernel 1: ",
 	} {
