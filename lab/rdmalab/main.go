@@ -116,7 +116,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -182,7 +181,7 @@ func run(ctx context.Context, args []string, std machine.Stdio) (int, error) {
 		return job.ExitLab, err
 	}
 	command := "run"
-	if !strings.Contains(args[0], "/") && slices.Contains(commands, args[0]) {
+	if slices.Contains(commands, args[0]) {
 		command, args = args[0], args[1:]
 	}
 	switch command {
