@@ -17,7 +17,7 @@ import (
 // addAdapters waits for the adapters, whose driver has been loaded, names them in their order, and
 // configures their links. The first also gets the address of --udp, if any, from which it reaches all
 // other hosts.
-func addAdapters(all []job.Adapter, host int, udp netip.Addr) error {
+func addAdapters(all []job.Adapter, number int, udp netip.Addr) error {
 	links, err := nameAdapters(all)
 	if err != nil {
 		return err
@@ -25,7 +25,7 @@ func addAdapters(all []job.Adapter, host int, udp netip.Addr) error {
 	for i, a := range all {
 		device := labdev.Adapter(i)
 		if !a.InfiniBand {
-			link, addrs := links[0], addrs(device, host)
+			link, addrs := links[0], addrs(device, number)
 			links = links[1:]
 			if i == 0 && udp.IsValid() && !strings.HasPrefix(addrs[0], udp.String()+"/") {
 				addrs = append(addrs, udp.String()+"/32")
@@ -65,7 +65,7 @@ func nameAdapters(all []job.Adapter) (links []string, err error) {
 		}
 	}
 	err = errors.Join(
-		number("mlx5_", devices, func(from, to string) error {
+		renumber("mlx5_", devices, func(from, to string) error {
 			var d rdmadev.Device
 			var err error
 			await(func() bool { // ib_register_device adds it to sysfs before netlink
@@ -77,12 +77,12 @@ func nameAdapters(all []job.Adapter) (links []string, err error) {
 			}
 			return d.Rename(to)
 		}),
-		number("eth", links, func(from, to string) error { return ip("link set " + from + " name " + to) }))
+		renumber("eth", links, func(from, to string) error { return ip("link set " + from + " name " + to) }))
 	return links, err
 }
 
-// number renames devices to prefix and a number. One may have the name that another gets.
-func number(prefix string, names []string, rename func(from, to string) error) error {
+// renumber renames devices to prefix and a number. One may have the name that another gets.
+func renumber(prefix string, names []string, rename func(from, to string) error) error {
 	for _, p := range []string{"new_" + prefix, prefix} {
 		for i, from := range names {
 			if from == fmt.Sprint(prefix, i) {

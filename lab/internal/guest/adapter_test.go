@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-func TestNumber(t *testing.T) {
+func TestRenumber(t *testing.T) {
 	for _, names := range [][]string{{"eth0", "eth1"}, {"eth1", "eth0"}, {"eth1"}, {"eth2", "eth0", "eth1"}, {"eth0", "eth2"}, nil} {
 		now := map[string]int{}
 		for i, name := range names {
 			now[name] = i
 		}
-		if err := number("eth", append([]string(nil), names...), func(from, to string) error {
+		if err := renumber("eth", append([]string(nil), names...), func(from, to string) error {
 			if _, taken := now[to]; taken {
 				t.Errorf("%v: %s is taken", names, to)
 			}

@@ -141,7 +141,7 @@ func addDevices(s job.Setup) error {
 			return err
 		}
 	}
-	if err := setupNetwork(s.Host); err != nil {
+	if err := setupNetwork(s.Number); err != nil {
 		return err
 	}
 	return r.leave()

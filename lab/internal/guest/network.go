@@ -24,19 +24,19 @@ type device struct{ name, link string }
 var devices = []device{{labdev.RXE, labdev.Links[labdev.RXE]}, {labdev.SIW, labdev.Links[labdev.SIW]}}
 
 // addrs returns the addresses of a device in a machine.
-func addrs(device string, host int) []string {
-	v4, v6 := labdev.Addrs(device, max(host, 1))
+func addrs(device string, number int) []string {
+	v4, v6 := labdev.Addrs(device, max(number, 1))
 	return []string{v4.String(), v6.String()}
 }
 
 // devicesOf names the wires of one of two machines and returns the devices on them.
-func devicesOf(host int) ([]device, error) {
+func devicesOf(number int) ([]device, error) {
 	links, err := net.Interfaces()
 	if err != nil {
 		return nil, err
 	}
 	for i, name := range job.Wires {
-		at := slices.IndexFunc(links, func(l net.Interface) bool { return l.HardwareAddr.String() == job.MAC(i, host) })
+		at := slices.IndexFunc(links, func(l net.Interface) bool { return l.HardwareAddr.String() == job.MAC(i, number) })
 		if at < 0 {
 			return nil, fmt.Errorf("no network card for %s", name)
 		}
@@ -44,7 +44,7 @@ func devicesOf(host int) ([]device, error) {
 			return nil, err
 		}
 	}
-	if err := configure(job.ControlWire, []string{fmt.Sprintf("10.9.9.%d/24", host)}); err != nil {
+	if err := configure(job.ControlWire, []string{fmt.Sprintf("10.9.9.%d/24", number)}); err != nil {
 		return nil, err
 	}
 	var all []device
@@ -54,18 +54,18 @@ func devicesOf(host int) ([]device, error) {
 	return all, nil
 }
 
-func setupNetwork(host int) error {
+func setupNetwork(number int) error {
 	found := devices
-	if host != 0 {
+	if number != 0 {
 		var err error
-		if found, err = devicesOf(host); err != nil {
+		if found, err = devicesOf(number); err != nil {
 			return err
 		}
 	} else if err := ip("link add v0 type veth peer name v1", "link set v1 up", "link add d0 type dummy"); err != nil {
 		return err // v0 has no carrier while v1 is down
 	}
 	for _, d := range found {
-		if err := configure(d.link, addrs(d.name, host)); err != nil {
+		if err := configure(d.link, addrs(d.name, number)); err != nil {
 			return err
 		}
 		if err := rdmadev.AddLink(d.name, strings.TrimSuffix(d.name, "0"), d.link); err != nil {

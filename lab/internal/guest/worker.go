@@ -43,7 +43,7 @@ func newWorker(j job.Job, port *os.File) (*worker, error) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 65536, Max: 65536}); err != nil {
 		return nil, err
 	}
-	if err := addAdapters(j.Adapters, j.Host, j.UDP); err != nil {
+	if err := addAdapters(j.Adapters, j.Number, j.UDP); err != nil {
 		return nil, err
 	}
 	var files [3]*os.File

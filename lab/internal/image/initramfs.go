@@ -19,7 +19,7 @@ import (
 func WriteInitramfs(file string, k Kernel, s job.Setup, devices []string, others ...string) error {
 	var early []string
 	if !k.UML() {
-		if s.Host != 0 {
+		if s.Number != 0 {
 			devices = append(slices.Clip(devices), "virtio_net")
 		}
 		var err error

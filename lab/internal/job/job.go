@@ -2,6 +2,7 @@
 
 // Package job is the protocol between the lab and the guest: jobs, orders and results on one port, and
 // the program's streams on the others. Host and guest are one program, so both have the same version.
+// The host is always the machine that rdmalab was started on; the machines of a pair have numbers.
 package job
 
 import (
@@ -25,7 +26,7 @@ type Setup struct {
 	Late     []string // module files that are loaded from the host's root, relative to Modules
 	Probe    bool     // only check that the kernel boots
 	Userland bool     // another userland hides the host's programs
-	Host     int      // which of two machines this is; 0 if there is no other
+	Number   int      // 1 or 2 with --peer, as in VERBS_HOST; 0 if there is one machine
 }
 
 // OwnFolders are the folders where the guest has a tmpfs of its own, empty at first. It hides the host's
@@ -126,5 +127,5 @@ const (
 	ControlWire = "c0"
 )
 
-// MAC returns the MAC address of a machine's card on a wire.
-func MAC(wire, host int) string { return fmt.Sprintf("52:54:00:09:%02x:%02x", wire, host) }
+// MAC returns the MAC address of the card on a wire (an index of Wires) of the machine with a number.
+func MAC(wire, number int) string { return fmt.Sprintf("52:54:00:09:%02x:%02x", wire, number) }

@@ -32,20 +32,20 @@ var Adapters = map[string]connectx.Config{
 // maxAdapters bounds a machine's adapters: the PCI bus has a port for each.
 const maxAdapters = 2
 
-func adapterMAC(i, host int) net.HardwareAddr {
-	return net.HardwareAddr{0x02, 0x15, 0xb3, 0x09, byte(i), byte(host)}
+func adapterMAC(i, number int) net.HardwareAddr {
+	return net.HardwareAddr{0x02, 0x15, 0xb3, 0x09, byte(i), byte(number)}
 }
 
 // AdapterGUID returns the GUID that adapter i has from its MAC address, as sysfs shows it.
-func AdapterGUID(i, host int) string {
-	m := adapterMAC(i, host)
+func AdapterGUID(i, number int) string {
+	m := adapterMAC(i, number)
 	return fmt.Sprintf("%02x%02x:%02xff:fe%02x:%02x%02x", m[0]^2, m[1], m[2], m[3], m[4], m[5])
 }
 
 // machineAdapters describes a machine's adapters to its guest.
-func machineAdapters(kinds []string, host int) (all []job.Adapter) {
+func machineAdapters(kinds []string, number int) (all []job.Adapter) {
 	for i, kind := range kinds {
-		all = append(all, job.Adapter{GUID: AdapterGUID(i, host), InfiniBand: Adapters[kind].InfiniBand})
+		all = append(all, job.Adapter{GUID: AdapterGUID(i, number), InfiniBand: Adapters[kind].InfiniBand})
 	}
 	return all
 }
@@ -67,10 +67,10 @@ func adapterArgs(o Options) []string {
 }
 
 // adapterConfig returns the configuration of adapter i in a machine.
-func adapterConfig(kind string, i, host int, wire *connectx.Wire, record *log.Logger) connectx.Config {
+func adapterConfig(kind string, i, number int, wire *connectx.Wire, record *log.Logger) connectx.Config {
 	cfg := Adapters[kind]
 	cfg.Name = labdev.Adapter(i)
-	cfg.MAC = adapterMAC(i, host)
+	cfg.MAC = adapterMAC(i, number)
 	cfg.Wire, cfg.Network = wire, wire.Network(cfg.MAC)
 	if cfg.InfiniBand {
 		cfg.Network = wire.Network(nil)

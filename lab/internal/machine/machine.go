@@ -176,7 +176,7 @@ func (m *machine) stop() {
 // discard removes the files of a machine that is gone.
 func (m *machine) discard() {
 	if m.opt.net != nil {
-		m.opt.net.detach(m.opt.host)
+		m.opt.net.detach(m.opt.number)
 	}
 	os.RemoveAll(m.dir)
 }

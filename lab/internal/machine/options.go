@@ -31,13 +31,13 @@ type Options struct {
 	Userland string // a folder whose programs hide this machine's; none if empty
 
 	// If there are two machines, the wires between them and the number of this one.
-	net  *network
-	host int
+	net    *network
+	number int
 }
 
 // on returns the options for one of two machines.
-func (o Options) on(net *network, host int) Options {
-	o.net, o.host = net, host
+func (o Options) on(net *network, number int) Options {
+	o.net, o.number = net, number
 	return o
 }
 
@@ -51,8 +51,8 @@ func (o Options) modules() []string {
 
 // The numbers of the two machines of a pair. A single machine has number 0.
 const (
-	firstHost = 1
-	peerHost  = 2
+	firstMachine = 1
+	peerMachine  = 2
 )
 
 // Stdio has the standard streams of a program on a machine, and the source of its signals.

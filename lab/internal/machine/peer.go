@@ -29,7 +29,7 @@ func RunPair(ctx context.Context, k, other image.Kernel, t Task, opt Options, st
 	peer := make(chan error, 1)
 	go func() {
 		log := &prefixWriter{w: std.Err, prefix: "peer: "}
-		err := runPeer(ctx, other, t.onHost(peerHost, other, k, opt.NICs), opt.on(net, peerHost), Stdio{In: strings.NewReader(""), Out: log, Err: log})
+		err := runPeer(ctx, other, t.onMachine(peerMachine, other, k, opt.NICs), opt.on(net, peerMachine), Stdio{In: strings.NewReader(""), Out: log, Err: log})
 		if errors.Is(err, ended) && !errors.Is(err, errWarned) {
 			err = nil
 		}
@@ -39,7 +39,7 @@ func RunPair(ctx context.Context, k, other image.Kernel, t Task, opt Options, st
 		}
 		peer <- err
 	}()
-	code, err := RunAlone(ctx, k, t.onHost(firstHost, k, other, opt.NICs), opt.on(net, firstHost), std)
+	code, err := RunAlone(ctx, k, t.onMachine(firstMachine, k, other, opt.NICs), opt.on(net, firstMachine), std)
 	stop(ended)
 	if perr := <-peer; perr != nil {
 		if !errors.Is(err, perr) {

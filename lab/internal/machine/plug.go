@@ -31,7 +31,7 @@ func (m *machine) plug() error {
 		return err
 	}
 	for i, name := range m.opt.NICs {
-		cfg := adapterConfig(name, i, max(m.opt.host, 1), m.opt.AdapterWire, record)
+		cfg := adapterConfig(name, i, max(m.opt.number, 1), m.opt.AdapterWire, record)
 		path := filepath.Join(m.dir, fmt.Sprintf("nic%d", i))
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 		if err != nil {

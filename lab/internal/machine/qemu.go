@@ -79,13 +79,13 @@ func qemuCommand(ctx context.Context, k image.Kernel, o Options, dir, initramfs,
 	var files []*os.File
 	if o.net != nil {
 		var err error
-		if files, err = o.net.attach(o.host); err != nil {
+		if files, err = o.net.attach(o.number); err != nil {
 			return nil, err
 		}
 	}
 	for i := range files {
 		args = append(args, "-netdev", fmt.Sprintf("socket,id=%s,fd=%d", job.Wires[i], 3+i),
-			"-device", fmt.Sprintf("virtio-net-%s,netdev=%s,mac=%s", k.Arch.Bus, job.Wires[i], job.MAC(i, o.host))+noROM)
+			"-device", fmt.Sprintf("virtio-net-%s,netdev=%s,mac=%s", k.Arch.Bus, job.Wires[i], job.MAC(i, o.number))+noROM)
 	}
 	cmd := exec.CommandContext(ctx, emulator.Args[0], args...)
 	cmd.ExtraFiles = files

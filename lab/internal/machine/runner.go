@@ -45,7 +45,7 @@ func (n *Runner) Run(ctx context.Context, t Task, std Stdio) (r job.Result, err 
 			fmt.Fprintln(os.Stderr, "lab: the kernel did not come up; trying again")
 		case errors.Is(err, errClock):
 			fmt.Fprintf(os.Stderr, "lab: %v; trying again\n", err)
-		case errors.Is(err, ErrPatched) && t.Host == 0 && strings.HasSuffix(t.Args[0], ".test"):
+		case errors.Is(err, ErrPatched) && t.Number == 0 && strings.HasSuffix(t.Args[0], ".test"):
 			fmt.Fprintf(os.Stderr, "lab: %v; trying again\n", ErrPatched)
 		default:
 			return r, err
@@ -66,7 +66,7 @@ func (n *Runner) once(ctx context.Context, t Task, std Stdio) (r job.Result, err
 		}
 	}
 	r, err = n.machine.run(ctx, t, std)
-	if t.Host == peerHost { // the guest may have ended without reading its log
+	if t.Number == peerMachine { // the guest may have ended without reading its log
 		if w := job.Warnings(strings.Lines(string(n.machine.console()))); len(w) > 0 {
 			err = fmt.Errorf("%w:\n%s", errWarned, strings.Join(w, "\n"))
 		}

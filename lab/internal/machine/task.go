@@ -80,11 +80,11 @@ func checkShared(path, write string) error {
 	return nil
 }
 
-// onHost returns the task for one of two machines, whose peer runs the kernel other.
-func (t Task) onHost(host int, k, other image.Kernel, nics []string) Task {
+// onMachine returns the task for one of two machines, whose peer runs the kernel other.
+func (t Task) onMachine(number int, k, other image.Kernel, nics []string) Task {
 	t.Env = append(slices.DeleteFunc(slices.Clone(t.Env), func(s string) bool { return strings.HasPrefix(s, "VERBS_LAB=") }),
-		"VERBS_LAB="+k.Release, fmt.Sprintf("VERBS_HOST=%d", host), "VERBS_PEER="+other.Release)
-	t.Host, t.Release, t.Modules, t.Adapters = host, k.Release, k.Modules, machineAdapters(nics, host)
+		"VERBS_LAB="+k.Release, fmt.Sprintf("VERBS_HOST=%d", number), "VERBS_PEER="+other.Release)
+	t.Number, t.Release, t.Modules, t.Adapters = number, k.Release, k.Modules, machineAdapters(nics, number)
 	return t
 }
 

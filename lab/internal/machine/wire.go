@@ -17,7 +17,7 @@ import (
 // network holds the wires between two machines. Their cards are datagram sockets to
 // this program, which stay open when a machine ends.
 type network struct {
-	nics [][2]*nic // by wire, and host-1
+	nics [][2]*nic // by wire, and number-1
 	done sync.WaitGroup
 }
 
@@ -78,12 +78,12 @@ func (c *nic) close() {
 	c.file.Close()
 }
 
-// attach returns the sockets that a host's machine inherits, one for each wire, after
+// attach returns the sockets that the machine with a number inherits, one for each wire, after
 // discarding frames for the previous machine. Call detach when the machine ends.
-func (n *network) attach(host int) ([]*os.File, error) {
+func (n *network) attach(number int) ([]*os.File, error) {
 	var files []*os.File
 	for _, cards := range n.nics {
-		c := cards[host-1]
+		c := cards[number-1]
 		for buf := make([]byte, 1); ; {
 			if _, _, err := unix.Recvfrom(int(c.file.Fd()), buf, unix.MSG_DONTWAIT); err != nil {
 				break
@@ -102,9 +102,9 @@ func (n *network) attach(host int) ([]*os.File, error) {
 	return files, nil
 }
 
-func (n *network) detach(host int) {
+func (n *network) detach(number int) {
 	for _, cards := range n.nics {
-		cards[host-1].up.Store(false)
+		cards[number-1].up.Store(false)
 	}
 }
 
