@@ -15,7 +15,7 @@ import (
 
 // openPort opens a port by name: a virtio-serial port, or a serial line.
 func openPort(name string) (*os.File, error) {
-	if os.Getenv(job.UML) != "" {
+	if os.Getenv(job.UMLVariable) != "" {
 		return openLine(slices.Index(job.Ports, name))
 	}
 	for range 100 {

@@ -117,7 +117,7 @@ func (w *worker) do(j job.Job, orders <-chan job.Order, r *job.Result) error {
 	cmd.Wait() // for the rest of its output; reap has waited for the process
 	r.Exit = job.ExitStatus(status)
 	r.Out, r.Err = w.out.N.Load()-out, w.err.N.Load()-errs
-	r.Kernel = append(r.Kernel, kernelWarnings(w.log)...)
+	r.Warnings = append(r.Warnings, kernelWarnings(w.log)...)
 	var err error
 	r.Files, err = w.root.written(j.Keep)
 	return err
@@ -141,7 +141,7 @@ func (w *worker) clean(r *job.Result) {
 	}
 	r.Lost, r.Left = without(w.before, now), without(now, w.before)
 	for _, p := range processes() {
-		r.Kernel = append(r.Kernel, p+" cannot be killed")
+		r.Warnings = append(r.Warnings, p+" cannot be killed") // its task hangs in the kernel
 	}
 	// A warning that the kernel reports once is reported to the next program as well.
 	os.WriteFile("/sys/kernel/debug/clear_warn_once", []byte("1"), 0)

@@ -15,8 +15,8 @@ import (
 // SetupFile is the file of the setup in the initramfs.
 const SetupFile = "setup.json"
 
-// UML is a variable that is set in User-mode Linux, for process 1.
-const UML = "LAB_UML"
+// UMLVariable is the environment variable by which process 1 learns that its kernel is User-mode Linux.
+const UMLVariable = "LAB_UML"
 
 // Setup is the guest's configuration for booting. It is in the initramfs.
 type Setup struct {
@@ -44,7 +44,7 @@ type Job struct {
 	Keep     []string   // paths whose files are sent to the host
 	Shared   bool       // other programs will run on this machine
 	Dilated  bool       // check the clock
-	Restored *Fresh     // set if the machine was saved
+	Restored *Fresh     // set if the machine was restored from a saved state, not booted
 	Adapters []Adapter  // plugged in while the machine runs
 	UDP      netip.Addr // of --udp
 }
@@ -73,7 +73,7 @@ type Result struct {
 	Exit       int
 	Out, Err   int64    // bytes that the program wrote
 	Error      string   // the lab's own failure inside the guest
-	Kernel     []string // warnings in the kernel's log
+	Warnings   []string // lines of the kernel's log that report a bug of its own
 	Files      []Kept   // files at the paths of Job.Keep, in their order
 	Lost, Left []string // items of a shared machine's inventory that are gone, or new
 }

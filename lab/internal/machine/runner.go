@@ -71,7 +71,7 @@ func (n *Runner) once(ctx context.Context, t Task, std Stdio) (r job.Result, err
 			err = fmt.Errorf("%w:\n%s", errWarned, strings.Join(w, "\n"))
 		}
 	}
-	if err != nil || len(r.Kernel) > 0 || len(r.Lost) > 0 || len(r.Left) > 0 {
+	if err != nil || len(r.Warnings) > 0 || len(r.Lost) > 0 || len(r.Left) > 0 {
 		n.Stop()
 	}
 	return r, err

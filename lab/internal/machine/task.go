@@ -102,8 +102,8 @@ func (t *Task) Finish(r job.Result) (int, error) {
 	switch {
 	case err != nil:
 		return job.ExitLab, err
-	case len(r.Kernel) > 0:
-		err = fmt.Errorf("%w:\n%s", errWarned, strings.Join(r.Kernel, "\n"))
+	case len(r.Warnings) > 0:
+		err = fmt.Errorf("%w:\n%s", errWarned, strings.Join(r.Warnings, "\n"))
 	case len(r.Lost) > 0:
 		err = fmt.Errorf("the program has left the machine without\n%s", strings.Join(r.Lost, "\n"))
 	}

@@ -25,7 +25,7 @@ func umlCommand(ctx context.Context, k image.Kernel, opt Options, dir, initramfs
 	}
 	cmd := exec.CommandContext(ctx, k.Image, "mem="+strconv.Itoa(opt.Mem)+"M", "ncpus="+strconv.Itoa(opt.CPUs),
 		"seccomp=on", "initrd="+initramfs, "uml_dir="+dir, "umid=machine", "con=null", "con0=null,fd:1",
-		"console=tty0", "loglevel=5", "panic=-1", "oops=panic", job.UML+"=1")
+		"console=tty0", "loglevel=5", "panic=-1", "oops=panic", job.UMLVariable+"=1")
 	cmd.Stdout = console
 	for i, name := range job.Ports {
 		c, err := net.Dial("unix", filepath.Join(dir, name))
