@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package session runs the lab's work when it has its turn: a program, a program on two machines, or the
-// packages of a go test one after the other.
+// Package session runs what a command line asks for, when it is this process's turn to have a machine: Run
+// a program on a machine or on two, and Test the packages of a go test one after the other on one machine.
 package session
 
 import (
@@ -21,7 +21,7 @@ type Config struct {
 	Arch         string
 	Suite        string // of the userland; the host's if empty
 	Write        string
-	Parallel     int
+	Parallel     int // machines at a time, see takeTurn
 	machine.Options
 }
 
@@ -62,7 +62,8 @@ func Run(ctx context.Context, c Config, args []string, std machine.Stdio, begun 
 	return machine.RunPair(ctx, k, peer, t, c.Options, std)
 }
 
-// prepare fetches the kernel and the userland.
+// prepare fetches the kernel and, if c names them, the userland, and what adapters need: their wire, a QEMU
+// and their modules. It sets c's fields of Options for these.
 func (c *Config) prepare(ctx context.Context) (image.Kernel, error) {
 	on := image.ArchByName(c.Arch)
 	k, err := image.Fetch(ctx, c.Kernel, on)

@@ -33,9 +33,13 @@ import (
 //	 ▲                                     └─► rdmalab b.test ─┤
 //	 └─────────────────────────────────────────────────────────┘
 //
+// On its connection a rdmalab sends a request, and then the number of each signal that it gets. The
+// session answers with messages, the last of which has End. All are JSON values. A connection that ends
+// early is a program that go test has given up: the machine is killed.
+//
 // A package may leave the machine broken: then it fails, and the next has a new machine.
 
-// Variable names the variable with the path of the session's socket.
+// Variable is the environment variable by which a rdmalab finds its session: the path of the socket.
 const Variable = "LAB_SESSION"
 
 // session runs programs that are sent to its socket.
@@ -91,7 +95,8 @@ func Test(ctx context.Context, c Config, args []string) (int, error) {
 	if err != nil {
 		return job.ExitLab, err
 	}
-	// The limit is the session's, as one for go test would begin while a package waits for another.
+	// go test would count the time for which a package waits for the machine, so it gets no limit. The
+	// session limits each package from its start: see run.
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-exec", "'" + self + "'", "-timeout", "0"}, args...)...)
 	cmd.Env = append(os.Environ(), Variable+"="+socket)
 	if image.ArchByName(c.Arch).Foreign() {
@@ -203,6 +208,8 @@ func (s *session) run(ctx context.Context, req request, std machine.Stdio) (int,
 		s.c.choose(ctx, s.runner.Kernel)
 		s.runner.Options = s.c.Options
 	}
+	// The test binary keeps the limit itself, and panics with its stacks. The machine's watch (Task.Limit)
+	// is for a binary that does not: it sends SIGQUIT and then SIGKILL, each some seconds later.
 	isTimeout := func(a string) bool { return strings.HasPrefix(a, machine.TimeoutFlag) }
 	args := slices.DeleteFunc(req.Args, isTimeout)
 	if s.limit > 0 {
