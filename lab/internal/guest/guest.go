@@ -79,7 +79,8 @@ func Boot() (s job.Setup, err error) {
 	return s, nil
 }
 
-// obey makes the devices, reports that this machine is ready, and runs its jobs.
+// obey makes the devices, reports that this machine is ready, and runs its jobs. The host saves the machine
+// between Ready and the first job, so that what follows also happens in each machine that is restored.
 func obey(s job.Setup, port *os.File) error {
 	if err := addDevices(s); err != nil {
 		return err

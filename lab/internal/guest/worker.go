@@ -22,10 +22,12 @@ type worker struct {
 	out, err job.Outlet
 	log      *os.File // the kernel's
 	root     *root
-	before   []string // see inventory
+	before   []string // the inventory of a shared machine before its first program
 }
 
-// newWorker enters the host's root.
+// newWorker prepares the machine for all its jobs, after it has booted or been restored: it enters the
+// programs' root, checks a dilated clock, raises limits, waits for the adapters, which the host plugs in
+// meanwhile, and opens the ports.
 func newWorker(j job.Job, port *os.File) (*worker, error) {
 	w := &worker{port: port}
 	var err error

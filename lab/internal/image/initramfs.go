@@ -13,17 +13,17 @@ import (
 	"github.com/goverbs/verbs/lab/internal/job"
 )
 
-// WriteInitramfs writes a root with this program as /init, the setup, and the modules that are
-// needed to mount the host's root, with others by their names. Those of the devices are loaded
-// from there.
-func WriteInitramfs(file string, k Kernel, s job.Setup, devices []string, others ...string) error {
+// WriteInitramfs writes the guest's first root: this program as /init, the setup, and the files of the
+// modules that mount the host's root, and of the modules named in more. The modules named in devices are
+// not in it: s.Late gets their paths, and /init loads them from the host's root.
+func WriteInitramfs(file string, k Kernel, s job.Setup, devices []string, more ...string) error {
 	var early []string
 	if !k.UML() {
 		if s.Number != 0 {
 			devices = append(slices.Clip(devices), "virtio_net")
 		}
 		var err error
-		if early, err = k.ModuleFiles(slices.Concat(rootModules, others)...); err != nil {
+		if early, err = k.ModuleFiles(slices.Concat(rootModules, more)...); err != nil {
 			return err
 		}
 		if s.Late, err = k.ModuleFiles(devices...); err != nil {
