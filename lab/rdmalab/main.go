@@ -143,8 +143,8 @@ func main() {
 	os.Exit(code)
 }
 
-// withSignals returns the standard streams of this process, and passes SIGQUIT on to a running program,
-// which answers with its stacks. Without one, the signal ends the context.
+// withSignals returns the standard streams of this process with SIGQUIT as the signals for the program, which
+// answers with its stacks. If none takes the signal within a second, because none runs, it ends the context.
 func withSignals(ctx context.Context) (context.Context, machine.Stdio) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	got, quits := make(chan os.Signal, 1), make(chan os.Signal)

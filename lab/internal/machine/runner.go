@@ -32,11 +32,10 @@ func (n *Runner) Stop() {
 	}
 }
 
-// Run runs a program, and again if the kernel does not come up. QEMU's emulation of
-// several processors sometimes runs code that the kernel has just patched, which is
-// frequent during boot, and the kernel crashes. When the kernel crashes so under tests,
-// and its log shows the cause, they are run again too: tests have no input and may be
-// repeated.
+// Run runs a program, in up to four attempts. It repeats a run if the kernel did not come up or a dilated
+// clock is off: the program has not started then. If the kernel goes down later, Run repeats only a
+// test on a single machine, which has no input and no peer, and only if the log shows ErrPatched: QEMU's
+// emulation of several processors sometimes runs code that the kernel has just patched, mostly during boot.
 func (n *Runner) Run(ctx context.Context, t Task, std Stdio) (r job.Result, err error) {
 	for range 4 {
 		r, err = n.once(ctx, t, std)

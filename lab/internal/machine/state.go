@@ -32,10 +32,10 @@ type state struct {
 	monitor    string // QEMU's socket; "" if the machine is not saved
 }
 
-// newState makes vm restore its state, or be saved when it is ready. Other machines boot each time: with
-// KVM that is quick; the clocks of dilated and icount would continue from another start; one of two
-// machines may go down and boot again, and must not repeat the numbers of its connections; with --debug
-// the user sees the boot.
+// newState makes vm restore its state from the cache or, if there is none, be saved when it is ready. It does
+// so under plain tcg only. Other machines boot each time: with KVM that is quick; the clocks of dilated and
+// icount would continue from another start; one of two machines may go down and boot again, and must not
+// repeat the numbers of its connections; with --debug the user sees the boot.
 func newState(k image.Kernel, opt Options, vm *exec.Cmd, dir string) (*state, error) {
 	if opt.Accel != "tcg" || k.UML() || opt.net != nil || opt.Debug {
 		return &state{}, nil
@@ -98,7 +98,8 @@ const (
 	stateFile     = `"$LAB_STATE"`
 )
 
-// StatePrefix begins the names of the states of a kernel with options. There is only one.
+// StatePrefix begins the names of the states of a kernel with options. The cache has at most one of them:
+// save removes those of earlier files and command lines, such as of another build of rdmalab.
 func StatePrefix(k image.Kernel, opt Options) string {
 	kind := ""
 	if len(opt.NICs) > 0 {

@@ -70,7 +70,7 @@ const (
 	phaseRunning
 	phaseAsked  // by SIGQUIT, for stacks
 	phaseKilled // by SIGKILL
-	phaseOver   // it has ended, and the guest is cleaned
+	phaseOver   // it has ended, and the guest kills what it left and collects its files
 )
 
 // watch follows a program from the job to the result.
@@ -121,8 +121,10 @@ func (w *watch) late() {
 	}
 }
 
-// report handles a report of the guest. A report out of order comes from a program that has taken the
-// port, so that it must not, for example, get the state of its machine saved.
+// report handles a report of the guest. A program is root there and can write to the port itself, so Ready,
+// Started and Ended count only in the phase where the lab's own process 1 sends them: a second Ready must not
+// save a machine that has run a program. Out of order they reach the default, where they are no JSON, and
+// the machine is killed. A result may come in any phase, as process 1 may fail in any.
 func (w *watch) report(line string) {
 	switch m := w.m; {
 	case line == job.Ready && !m.ready:
