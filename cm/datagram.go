@@ -30,8 +30,8 @@ func (e *Endpoint) setPeer(ev Event) error {
 	return e.own.add(ah.Close)
 }
 
-// Datagrams sends and receives messages over the queues of a datagram endpoint that is not Polled,
-// through its own buffers. It is closed with the endpoint.
+// Datagrams sends and receives messages over the queues of a datagram endpoint, through its own
+// buffers. It is closed with the endpoint.
 type Datagrams struct {
 	e        *Endpoint
 	mr       *uverbs.MR
@@ -43,18 +43,19 @@ type Datagrams struct {
 }
 
 // NewDatagrams fills the endpoint's receive queue with buffers of size bytes, from 1 to the port's
-// MTU. Call it in [Options].Setup: a message that arrives before it is lost.
+// MTU. Call it in [Options].Setup: a message that arrives before it is lost. It refuses an endpoint
+// with [Options].SRQ, SendCQ, RecvCQ or Polled: the error matches [errors.ErrUnsupported].
 func NewDatagrams(e *Endpoint, size int) (d *Datagrams, err error) {
 	defer wrap(&err, "prepare datagrams on", e.LocalAddr().String())
 	port, err := e.PD.Context().QueryPort(max(e.route.Port, 1))
 	if err != nil {
 		return nil, err
 	}
-	switch mtu := port.ActiveMTU.Bytes(); {
-	case size < 1 || size > mtu:
+	if mtu := port.ActiveMTU.Bytes(); size < 1 || size > mtu {
 		return nil, fmt.Errorf("buffers of %d bytes: %w: 1 to %d, the port's MTU", size, verbs.ErrRange, mtu)
-	case e.plan.SRQ != nil:
-		return nil, fmt.Errorf("the endpoint receives by an SRQ: %w", errors.ErrUnsupported)
+	}
+	if err := checkQueues(&e.plan); err != nil {
+		return nil, err
 	}
 	n := int(e.QP.Cap().MaxRecvWR)
 	d = &Datagrams{e: e, slotSize: size + verbs.GRHSize, sending: make(chan struct{}, 1)}
@@ -77,6 +78,27 @@ func NewDatagrams(e *Endpoint, size int) (d *Datagrams, err error) {
 		}
 	}
 	return d, nil
+}
+
+// checkQueues returns an error if Datagrams cannot use the queues of an endpoint with this plan. A
+// completion names its buffer by WC.ID, so Datagrams would take the completion of another QP for
+// one of its own and return, and post again, a buffer that the device still writes to. Without a
+// completion channel, Send could not wait until its buffer is free.
+func checkQueues(p *plan) error {
+	with := ""
+	switch {
+	case p.SRQ != nil:
+		with = "Options.SRQ"
+	case p.SendCQ != nil:
+		with = "Options.SendCQ"
+	case p.RecvCQ != nil:
+		with = "Options.RecvCQ"
+	case p.Polled:
+		with = "Options.Polled"
+	default:
+		return nil
+	}
+	return fmt.Errorf("the endpoint has %s, and Datagrams needs queues of its own that it can wait on: %w", with, errors.ErrUnsupported)
 }
 
 func (d *Datagrams) post(i int) error {

@@ -308,3 +308,32 @@ func TestDatagramSize(t *testing.T) {
 		}
 	}
 }
+
+// TestDatagramQueues makes Datagrams on endpoints whose completions it could not tell from those of
+// other endpoints, or not wait for.
+func TestDatagramQueues(t *testing.T) {
+	c := labtest.OpenDevice(t, labtest.RoCE)
+	pd := labtest.Made(c.AllocPD())(t)
+	cq := labtest.Made(c.CreateCQ(uverbs.CQOptions{Depth: 1024}))(t)
+	srq := labtest.Made(pd.CreateSRQ(uverbs.SRQOptions{}))(t)
+	l := labtest.Made((&cm.ListenConfig{PortSpace: cm.PortSpaceUDP}).Listen(t.Context(), labtest.AddrOf(labtest.RoCE)+":0"))(t)
+	for option, opt := range map[string]cm.Options{
+		"SRQ":    {SRQ: srq},
+		"SendCQ": {SendCQ: cq},
+		"RecvCQ": {RecvCQ: cq},
+		"Polled": {Polled: true},
+	} {
+		opt.PD = pd
+		opt.Setup = func(e *cm.Endpoint) error {
+			_, err := cm.NewDatagrams(e, 100)
+			if err == nil {
+				err = errors.New("NewDatagrams succeeded")
+			}
+			return err
+		}
+		_, err := (&cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: opt}).Dial(t.Context(), l.Addr().String())
+		if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "Options."+option) {
+			t.Errorf("with %s: %v", option, err)
+		}
+	}
+}
