@@ -45,20 +45,20 @@ type Endpoint struct {
 
 // life is the state of a connection.
 type life struct {
-	up           atomic.Bool
-	ending       atomic.Bool
-	once         sync.Once
-	disconnected bool          // the peer has been told
-	done         chan struct{} // closed after reason is set
-	reason       error
-	logged       atomic.Bool // the end has been logged
+	up     atomic.Bool
+	ending atomic.Bool
+	once   sync.Once
+	told   bool          // this side's DISCONNECT has told the peer
+	done   chan struct{} // closed after reason is set
+	reason error
+	logged atomic.Bool // the end has been logged
 }
 
 // owned has the objects that an endpoint makes and releases in the end, and the private data for
 // its peer.
 type owned struct {
 	closing sync.Mutex // held by free
-	left    bool       // the transport has the ID
+	handed  bool       // the ID belongs to Transport.leaving now, which closes it
 	detach  func()     // detaches the QP from its multicast group; nil if it is in none
 
 	mu      sync.Mutex
@@ -353,8 +353,10 @@ func (e *Endpoint) watchEvents() {
 	})
 }
 
-// end closes e.done. If flush is set, it moves the QP to the error state before, which
-// flushes posted requests, and with tell it tells the peer.
+// end ends the connection at this side, once, and closes e.done. With flush it first moves the QP
+// to the error state, which flushes posted requests. With tell it runs DISCONNECT: this tells the
+// peer, or answers the DISCONNECT of the peer. Only Close may leave them out: free destroys the QP
+// and has the peer told.
 func (e *Endpoint) end(reason error, flush, tell bool) {
 	l := &e.life
 	l.once.Do(func() {
@@ -363,7 +365,7 @@ func (e *Endpoint) end(reason error, flush, tell bool) {
 			e.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 		}
 		if tell && l.up.Load() && e.plan.typ == verbs.RC {
-			l.disconnected = e.id.Disconnect() == nil
+			l.told = e.id.Disconnect() == nil
 		}
 		l.reason = reason
 		close(l.done)
@@ -475,7 +477,9 @@ func (e *Endpoint) Close() error {
 		return verbs.ErrClosed
 	}
 	p := &e.plan
-	shared := p.SRQ != nil || p.SendCQ != nil || p.RecvCQ != nil // which outlive the endpoint: flush
+	// Shared queues outlive the endpoint, so its requests must complete in them: flush. The peer is
+	// told by free: handOver does so, or destroying the ID.
+	shared := p.SRQ != nil || p.SendCQ != nil || p.RecvCQ != nil
 	e.end(verbs.ErrClosed, shared, shared && e.iwarp)
 	err := e.free()
 	if e.listener != nil {
@@ -484,13 +488,15 @@ func (e *Endpoint) Close() error {
 	return err
 }
 
-// leave lets the transport tell the peer that this side has ended the connection. It returns false
-// if there is nothing to tell, or destroying the ID tells the peer: on iWARP, where TCP repeats it,
-// and for a peer that has not confirmed the connection, unless [ID.Notify] has established it.
-func (e *Endpoint) leave() bool {
+// handOver hands the ID to the transport, which tells the peer that this side has ended the
+// connection and destroys the ID after the answer. It returns false if free must destroy the ID
+// itself: there is nothing to tell, or destroying the ID tells the peer, as on iWARP, where TCP
+// repeats it, and before the peer has confirmed the connection, unless [ID.Notify] has established
+// it.
+func (e *Endpoint) handOver() bool {
 	l := &e.life
 	return (l.up.Load() || e.id.notified.Load()) && e.plan.typ == verbs.RC && !e.iwarp &&
-		e.transport.leaving.add(e.id, e.route.Local.Port(), l.disconnected)
+		e.transport.leaving.add(e.id, e.route.Local.Port(), l.told)
 }
 
 // free undoes newEndpoint. It closes the ID first, so that the kernel no longer changes the QP, and
@@ -505,7 +511,7 @@ func (e *Endpoint) free() (err error) {
 		err = errors.Join(err, ferr)
 		return ferr == nil
 	}
-	if o.left = o.left || e.leave(); !o.left {
+	if o.handed = o.handed || e.handOver(); !o.handed {
 		closed(e.id.Close)
 	}
 	if o.detach != nil {

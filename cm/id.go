@@ -38,7 +38,7 @@ type ID struct {
 	closing   sync.Mutex
 	destroyed bool
 
-	leaving       atomic.Bool              // its endpoint is closed
+	leaving       atomic.Bool              // it is in Transport.leaving: its endpoint is closed
 	notified      atomic.Bool              // Notify has established the connection
 	endpoint      atomic.Pointer[Endpoint] // of Channel.Connect or Channel.Accept
 	ackTimeoutSet atomic.Bool              // by SetAckTimeout
@@ -48,7 +48,7 @@ type ID struct {
 	ended       bool     // it gets no more events
 	over        bool     // an event has said that its connection has ended
 	established func()   // called when the peer has confirmed that its request was accepted
-	left        func()   // see queue.leave
+	onOver      func()   // see queue.whenOver
 	backlog     *backlog // of a listener
 }
 

@@ -40,10 +40,10 @@ type leave struct {
 type leaveState uint8
 
 const (
-	leaveWaiting leaveState = iota
-	leaveAsked              // its peer has been asked
-	leaveOver               // there is nobody to ask: it is being destroyed, for up to a minute
-	leaveGone
+	leaveWaiting leaveState = iota // while maxAsked others are asked
+	leaveAsked                     // its peer has been asked to end the connection, by DISCONNECT
+	leaveOver                      // both sides have ended the connection: the ID is being destroyed, which may take a minute
+	leaveGone                      // it is not in ids any more
 )
 
 const (
@@ -56,10 +56,11 @@ const (
 	answerTime = time.Second
 )
 
-// add takes over an ID that is up, or, if asked, has been disconnected. It returns false if the
-// caller must close the ID: the connection has ended at both sides, there are too many, or the
-// kernel refuses to ask the peer, which the caller then reports. It takes an ID that [ID.Notify]
-// established in any case, as the kernel may destroy it slowly.
+// add takes over an ID whose connection is up. asked tells that the caller has run DISCONNECT
+// already. add returns false if the caller must close the ID: the connection has ended at both
+// sides, there are too many, or the kernel refuses to ask the peer, which the caller's Close then
+// reports. An ID that [ID.Notify] established is taken even if its connection has ended: destroying
+// it may take a minute, for which the caller must not wait.
 func (l *leaving) add(id *ID, port uint16, asked bool) bool {
 	l.mu.Lock()
 	if l.closed || len(l.ids) >= maxLeaving {
@@ -67,7 +68,7 @@ func (l *leaving) add(id *ID, port uint16, asked bool) bool {
 		return false
 	}
 	// Events come from the dispatcher, which must not wait for system calls.
-	over := !id.events.leave(id, func() { go l.end(id) })
+	over := !id.events.whenOver(id, func() { go l.end(id) })
 	if over && !id.notified.Load() {
 		l.mu.Unlock()
 		return false

@@ -128,19 +128,19 @@ func (m *manager) hasEnded() bool {
 	return m.err != nil
 }
 
-// countIDs returns how many IDs the program has open, and how many the transport still keeps after
-// their close, see leaving.
-func (m *manager) countIDs() (used, left int) {
+// countIDs returns how many IDs the program has open, and how many Transport.leaving keeps after
+// the program has closed their endpoints.
+func (m *manager) countIDs() (used, leaving int) {
 	m.deliverMu.Lock() // so that no event is in delivery whose NewID the listener will refuse
 	defer m.deliverMu.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, id := range m.ids {
 		if id.leaving.Load() {
-			left++
+			leaving++
 		}
 	}
-	return len(m.ids) - left, left
+	return len(m.ids) - leaving, leaving
 }
 
 // notifyUnused calls onUnused if there are no IDs. The caller holds m.mu.

@@ -37,9 +37,9 @@ func (q *queue) push(e Event) bool {
 	if f := e.ID.established; f != nil && e.Type == Established {
 		f()
 	}
-	if left := e.ID.left; left != nil {
+	if f := e.ID.onOver; f != nil {
 		if e.ID.over {
-			left()
+			f()
 		}
 		return true
 	}
@@ -170,16 +170,16 @@ func (q *queue) handle(f func(Event, error)) {
 	}
 }
 
-// leave registers f to be called, with mu held, when the connection of an ID is over at both sides
+// whenOver registers f to be called, with mu held, when the connection of an ID is over at both sides
 // or the ID ends, and drops the ID's events. It returns false if the ID is over already.
-func (q *queue) leave(id *ID, f func()) bool {
+func (q *queue) whenOver(id *ID, f func()) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.err != nil || id.ended || id.over {
 		return false
 	}
 	q.drop(id)
-	id.left = f
+	id.onOver = f
 	return true
 }
 
@@ -208,8 +208,8 @@ func (q *queue) end(id *ID, why error) {
 	}
 	id.ended = true
 	dropped := q.drop(id)
-	if id.left != nil {
-		id.left()
+	if id.onOver != nil {
+		id.onOver()
 	}
 	q.users--
 	last := q.users == 0

@@ -66,9 +66,9 @@ func (t *Transport) Stats() TransportStats {
 func (t *Transport) stats() TransportStats {
 	s := TransportStats{Channels: len(t.managers), Devices: len(t.devices)}
 	for _, m := range t.managers {
-		used, left := m.countIDs()
+		used, leaving := m.countIDs()
 		s.IDs += used
-		s.Leaving += left
+		s.Leaving += leaving
 	}
 	for _, d := range t.devices {
 		s.Endpoints += d.users
@@ -178,8 +178,8 @@ func (t *Transport) closeManagers() {
 func (t *Transport) closeManager(m *manager) {
 	t.mu.Lock()
 	at := slices.Index(t.managers, m)
-	used, left := m.countIDs()
-	unused := at >= 0 && used+left == 0
+	used, leaving := m.countIDs()
+	unused := at >= 0 && used+leaving == 0
 	if unused {
 		t.managers = slices.Delete(t.managers, at, at+1)
 	}
