@@ -245,5 +245,5 @@ func (e *Endpoint) whyEnded(ctx context.Context, err error) error {
 	if _, why := e.id.events.await(ctx); why != nil && ctx.Err() == nil {
 		return fmt.Errorf("%w (%v)", why, err)
 	}
-	return gaveUp(err)
+	return explainState(err)
 }

@@ -246,17 +246,19 @@ type stateError struct{ error }
 
 func (e stateError) Unwrap() error { return e.error }
 
-// gaveUp explains EINVAL of such a command when a request is accepted: the peer has taken the
-// request back. No event reports it: the kernel drops the events of an ID that has not been
-// accepted (ucma_event_handler).
-func gaveUp(err error) error {
+// explainState adds to the EINVAL of a stateError that the peer has given up: it has taken back its
+// request, or its reply to ours. For a request no event reports it: the kernel drops the events of an
+// ID that has not been accepted (ucma_event_handler).
+func explainState(err error) error {
 	if _, ok := errors.AsType[stateError](err); ok && errors.Is(err, syscall.EINVAL) {
 		return fmt.Errorf("the peer has given up: %w", err)
 	}
 	return err
 }
 
-// handleEstablished handles the event of the peer's answer. Then the connection is up.
+// handleEstablished handles the event that makes the connection up: on the dialing side the peer's
+// answer, which it confirms, on the accepting side the peer's confirmation, or Disconnected in its
+// place (see awaitEstablished).
 func (e *Endpoint) handleEstablished(ev *Event) error {
 	if ev.Type == ConnectResponse {
 		e.offer = ev.ECE

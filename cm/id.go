@@ -180,8 +180,9 @@ const (
 	maxBacklog     = 1<<31 - 1 // that the kernel's commands have room for
 )
 
-// listen leaves the kernel its longest queue: manager.dispatch takes requests out of it at once,
-// and siw loses track of requests beyond it. The ID's own backlog holds them.
+// listen asks the kernel for its longest backlog, with 0: siw loses track of requests beyond the
+// kernel's. manager.dispatch takes requests from the kernel at once, so the backlog that counts is
+// ID.backlog, of most requests.
 func (id *ID) listen(most int) error {
 	if most < 0 || most > maxBacklog {
 		return fmt.Errorf("backlog is %d: %w: 1 to %d, or 0 for %d", most, verbs.ErrRange, maxBacklog, defaultBacklog)
@@ -271,6 +272,8 @@ func (id *ID) Accept(p ConnParam) error {
 // Establish answers a ConnectResponse when the QP is in RTS, and the peer gets Established
 // (rdma_establish(3)). On iWARP the kernel does that: Established comes instead.
 func (id *ID) Establish() error {
+	// The kernel has no command of this name. ACCEPT without parameters on the side that dialed
+	// sends the confirmation, RTU (ucma_accept, cma_rep_recv).
 	return fail("establish connection of ID", "", idCommand(id, abi.RDMA_USER_CM_CMD_ACCEPT, &abi.RdmaUcmAccept{Id: id.handle}))
 }
 

@@ -376,7 +376,7 @@ func (r *Request) Accept(ctx context.Context, opt Options) (e *Endpoint, err err
 	}
 	j := newConnLogger(opt.Logger)
 	defer func() {
-		if err = gaveUp(err); err != nil {
+		if err = explainState(err); err != nil {
 			r.l.update(func() { r.l.stats.Failed++; r.l.taken-- })
 			j.log(slog.LevelDebug, "accepting failed", "", r.route.Local, r.route.Remote, err)
 		}
@@ -389,7 +389,7 @@ func (r *Request) Accept(ctx context.Context, opt Options) (e *Endpoint, err err
 	if err != nil {
 		return nil, err
 	}
-	ended, err := r.establish(ctx, e)
+	ended, err := r.acceptAndWait(ctx, e)
 	if err != nil {
 		e.discard()
 		return nil, err
@@ -406,9 +406,10 @@ func (r *Request) Accept(ctx context.Context, opt Options) (e *Endpoint, err err
 	return e, nil
 }
 
-// establish accepts the request and waits until the connection is up. ended reports that the peer
-// has disconnected it already.
-func (r *Request) establish(ctx context.Context, e *Endpoint) (ended bool, err error) {
+// acceptAndWait accepts the request and waits until the peer has confirmed the connection. ended
+// reports that the peer has disconnected it already: its confirmation is late or lost then, so the
+// connection counts as established, and as ended right after.
+func (r *Request) acceptAndWait(ctx context.Context, e *Endpoint) (ended bool, err error) {
 	if err := ctx.Err(); err != nil { // it may have ended during opt.Setup
 		return false, err
 	}
