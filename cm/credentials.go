@@ -62,7 +62,7 @@ func (m *manager) run(msg message, answer []byte) error {
 }
 
 // runOnCaller runs a command on the caller's thread. It fails with [sys.ErrRefused] if the
-// channel's thread must run it.
+// manager's thread must run it.
 func (m *manager) runOnCaller(msg message, answer []byte) error {
 	t := &m.thread
 	t.renewMu.RLock()
@@ -287,9 +287,11 @@ func (m *manager) renewalErr() error {
 	return m.thread.failed
 }
 
-// runBlocking runs a command about an ID that may block for minutes, without blocking other
-// commands: after a change of credentials it runs on a file of the caller's thread, which the
-// caller has locked.
+// runBlocking runs a command about an ID that may block for minutes: iWARP's CONNECT, which waits
+// for TCP's handshake. Nobody else waits for it. It runs on a duplicate of the descriptor, so that a
+// renewal can replace the manager's file meanwhile, and after a change of credentials on a new file
+// of the caller's thread instead of the manager's thread. The caller has locked its thread (see
+// sys.Uninterrupted).
 func (m *manager) runBlocking(id *ID, cmd uint32, req []byte) error {
 	msg, err := encode(cmd, req, nil, 0)
 	if err != nil {

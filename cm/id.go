@@ -23,12 +23,15 @@ type ID struct {
 	// Tag is for the program's use.
 	Tag any
 
-	m        *manager
-	uid      uint64
-	handle   uint32
-	space    PortSpace
-	events   *queue // where its events go
-	detached bool   // see manager.detach; guarded by renewMu of the manager's thread
+	m      *manager
+	uid    uint64
+	handle uint32
+	space  PortSpace
+	events *queue // where its events go
+	// detached keeps renewals from moving the ID, see manager.detach. They read it with renewMu of the
+	// manager's thread locked; runBlocking sets it with renewMu locked for reading, and clears it so or
+	// on the manager's thread, which is the one that renews.
+	detached bool
 
 	// cmdMu is held for reading by commands, so that Close waits until they end: the
 	// kernel reuses the handle of an ID that it has destroyed.
