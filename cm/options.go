@@ -54,9 +54,9 @@ type Options struct {
 	// KeepAlive, if positive, is the interval of a test of the connection: an RDMA WRITE of no
 	// bytes, which the peer's program does not see. If it fails, as the peer's machine is gone, the
 	// connection ends with [verbs.ErrDisconnected] 5 s later on RoCE, and on iWARP when TCP gives
-	// up. Its completion comes in SendCQ, which the program must poll, with the ID [KeepAliveID]:
-	// there is no test while a completion waits there. Therefore there is none by default. The test
-	// has a place of its own in the send queue. It needs a connection that is not SingleThreaded.
+	// up. Each test completes in SendCQ, with the ID [KeepAliveID]. The program must poll it: no test
+	// is made while a completion waits there. As this is work for the program, zero means no tests.
+	// A test has a place of its own in the send queue. SingleThreaded connections cannot have tests.
 	KeepAlive time.Duration
 	// Prepare, if set, is called when the device that leads to the peer is known. It may
 	// set PD, SendCQ, RecvCQ, SRQ and Cap for it. A dial calls it and Setup for each address.

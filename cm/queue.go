@@ -148,8 +148,9 @@ func (q *queue) await(ctx context.Context, want ...EventType) (Event, error) {
 	}
 }
 
-// handle registers f to be called with each event from now on, in order, by the goroutine
-// that reads them from the kernel, and once with an error when the queue ends. f must not block.
+// handle registers f to be called with each event, in order, and once with an error when the queue
+// ends. For the events that wait already handle calls f itself; for later ones the goroutine that
+// reads them from the kernel does, so f must not block.
 func (q *queue) handle(f func(Event, error)) {
 	for {
 		e, ok, err := q.pop()

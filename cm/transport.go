@@ -47,9 +47,10 @@ var defaultTransport Transport
 // DefaultTransport returns the transport of all that has no other.
 func DefaultTransport() *Transport { return &defaultTransport }
 
-// TransportStats contains the numbers of objects that a [Transport] has open.
+// TransportStats contains the numbers of objects that a [Transport] has open. A [Channel] of the
+// program's and its IDs do not count, but the devices and endpoints on it do.
 type TransportStats struct {
-	Channels  int // connections to rdma_cm: more than one only if the kernel has ended some
+	Channels  int // files of rdma_cm: more than one only if the kernel has ended some
 	IDs       int // listeners, connections, and requests without an answer
 	Leaving   int // connections that were closed here and whose peers have not answered yet
 	Devices   int
