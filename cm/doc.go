@@ -18,8 +18,10 @@
 // A [Transport] owns the objects that connections share, such as open devices. Most programs need
 // only [DefaultTransport], which closes objects after 250 ms without use.
 //
-// Every call that waits takes a context. A cancelled call releases its ID, QP and files at any
-// stage. One goroutine of a transport, or of a channel, passes on the kernel's events.
+// The calls of [Dialer], [Listener], [Request] and [Endpoint] that wait take a context. A cancelled
+// call releases its ID, QP and files at any stage. A transport has one goroutine that passes on the
+// kernel's events, and so has each channel. The page docs/architecture.md of the module lists the
+// commands and events of a dial and of an end.
 //
 // # Logging
 //
