@@ -62,10 +62,10 @@ func testCQsAgain(t *testing.T, polled bool) {
 	})
 }
 
-// TestChannelsAgain makes connections one after the other that reuse the channels of closed ones,
-// with events that nobody has taken, and a request for one. They do not end a wait of the next
-// connection.
-func TestChannelsAgain(t *testing.T) {
+// TestCompChannelsAgain makes connections one after the other that reuse the completion channels of
+// closed ones, with events that nobody has taken, and a request for one. They do not end a wait of
+// the next connection.
+func TestCompChannelsAgain(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		const rounds = 6
 		for round := range rounds {
@@ -109,9 +109,9 @@ func TestChannelsAgain(t *testing.T) {
 	})
 }
 
-// TestChannelsAfterWaits closes connections while goroutines wait for their CQs. The waits end, and
+// TestCompChannelsAfterWaits closes connections while goroutines wait for their CQs. The waits end, and
 // take no events of the next connections.
-func TestChannelsAfterWaits(t *testing.T) {
+func TestCompChannelsAfterWaits(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		rounds := 50
 		if testing.Short() {

@@ -15,7 +15,7 @@ import (
 // manager returns, with and without RDMA READs of the peer.
 func TestInitAttr(t *testing.T) {
 	labtest.RequireBoth(t)
-	loop, _, addr := newLoop(t, cm.DefaultTransport(), labtest.RoCE)
+	ch, _, addr := newChannel(t, cm.DefaultTransport(), labtest.RoCE)
 	ask := func(id *cm.ID) verbs.QPAttr {
 		t.Helper()
 		attr, mask, err := id.InitQPAttr(verbs.StateInit)
@@ -36,19 +36,19 @@ func TestInitAttr(t *testing.T) {
 		ctx := within(t, 20*time.Second)
 		// One side is an endpoint; the other is made by hand, with depth READs.
 		for _, dials := range []bool{true, false} {
-			id := resolving(t, loop, addr)
+			id := resolving(t, ch, addr)
 			byHand := cm.ConnParam{InitiatorDepth: depth, ResponderResources: 1, RetryCount: 1, RNRRetryCount: 1}
 			var asking *cm.ID
 			var e *cm.Endpoint
 			for done := false; !done; {
-				ev := labtest.Must(loop.Next(ctx))(t)
+				ev := labtest.Must(ch.Next(ctx))(t)
 				var err error
 				switch ev.Type {
 				case cm.AddrResolved:
 					err = ev.ID.ResolveRoute(time.Second)
 				case cm.RouteResolved:
 					if dials {
-						e, err = loop.Connect(ev, cm.Options{})
+						e, err = ch.Connect(ev, cm.Options{})
 					} else {
 						byHand.QPNum = labtest.InitQP(t, labtest.RoCE, id).Num()
 						err = id.Connect(byHand)
@@ -57,7 +57,7 @@ func TestInitAttr(t *testing.T) {
 					asking = ev.NewID
 					if !dials {
 						says := ask(asking) // before Accept, which affects the answer
-						if e, err = loop.Accept(ev, cm.Options{}); err == nil {
+						if e, err = ch.Accept(ev, cm.Options{}); err == nil {
 							check(e, says)
 							done = true
 						}

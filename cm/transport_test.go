@@ -189,24 +189,24 @@ func TestIdleTimeout(t *testing.T) {
 	})
 }
 
-// TestLoopTransport makes endpoints of a loop with its transport, until that is closed.
-func TestLoopTransport(t *testing.T) {
+// TestChannelTransport makes endpoints of a channel with its transport, until that is closed.
+func TestChannelTransport(t *testing.T) {
 	labtest.Require(t)
 	tr := &cm.Transport{Host: cm.DefaultTransport().Host}
-	loop, _, addr := newLoop(t, tr, labtest.RoCE)
+	ch, _, addr := newChannel(t, tr, labtest.RoCE)
 	ctx := within(t, 20*time.Second)
 	connect := func() (ends []*cm.Endpoint, err error) {
-		labtest.Close(t, resolving(t, loop, addr))
+		labtest.Close(t, resolving(t, ch, addr))
 		for err == nil && len(ends) < 2 {
-			ev := labtest.Must(loop.Next(ctx))(t)
+			ev := labtest.Must(ch.Next(ctx))(t)
 			var e *cm.Endpoint
 			switch ev.Type {
 			case cm.AddrResolved:
 				err = ev.ID.ResolveRoute(time.Second)
 			case cm.RouteResolved:
-				e, err = loop.Connect(ev, cm.Options{})
+				e, err = ch.Connect(ev, cm.Options{})
 			case cm.ConnectRequest:
-				e, err = loop.Accept(ev, cm.Options{})
+				e, err = ch.Accept(ev, cm.Options{})
 			}
 			if e != nil {
 				ends = append(ends, e)

@@ -19,15 +19,15 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// newLoop returns a channel, an ID on it that listens, and the ID's address.
-func newLoop(t *testing.T, tr *cm.Transport, device string) (*cm.Channel, *cm.ID, netip.AddrPort) {
+// newChannel returns a channel, an ID on it that listens, and the ID's address.
+func newChannel(t *testing.T, tr *cm.Transport, device string) (*cm.Channel, *cm.ID, netip.AddrPort) {
 	t.Helper()
-	loop := labtest.Made(tr.NewChannel())(t)
-	l := labtest.Made(loop.NewID(0))(t)
+	ch := labtest.Made(tr.NewChannel())(t)
+	l := labtest.Made(ch.NewID(0))(t)
 	if err := errors.Join(l.Bind(netip.MustParseAddrPort(labtest.AddrOf(device)+":0")), l.Listen(0)); err != nil {
 		t.Fatal(err)
 	}
-	return loop, l, labtest.Must(l.Route())(t).Local
+	return ch, l, labtest.Must(l.Route())(t).Local
 }
 
 // resolving returns a new ID that resolves addr.
@@ -40,21 +40,21 @@ func resolving(t *testing.T, ch *cm.Channel, addr netip.AddrPort) *cm.ID {
 	return id
 }
 
-// TestLoop makes both ends of many connections in one goroutine. Each connection
+// TestChannel makes both ends of many connections in one goroutine. Each connection
 // carries private data both ways and a message, after which another goroutine ends the
 // connection; every third is rejected.
-func TestLoop(t *testing.T) {
+func TestChannel(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		before := labtest.SettledInventory(t)
-		t.Run("many", func(t *testing.T) { testLoop(t, device) })
+		t.Run("many", func(t *testing.T) { testChannel(t, device) })
 		labtest.CheckLeaks(t, before)
 	})
 }
 
-func testLoop(t *testing.T, device string) {
+func testChannel(t *testing.T, device string) {
 	const conns = 30
 	ctx := within(t, 60*time.Second)
-	loop, l, addr := newLoop(t, cm.DefaultTransport(), device)
+	ch, l, addr := newChannel(t, cm.DefaultTransport(), device)
 	type end struct {
 		number byte
 		mr     *uverbs.MR
@@ -91,17 +91,17 @@ func testLoop(t *testing.T, device string) {
 	}
 	var serving sync.WaitGroup
 	for i := range conns {
-		resolving(t, loop, addr).Tag = byte(i + 1)
+		resolving(t, ch, addr).Tag = byte(i + 1)
 	}
 	up, rejected, ended := 0, 0, 0
 	for rejected+ended < conns {
-		ev := labtest.Must(loop.Next(ctx))(t)
+		ev := labtest.Must(ch.Next(ctx))(t)
 		var err error
 		switch ev.Type {
 		case cm.AddrResolved:
 			err = ev.ID.ResolveRoute(time.Second)
 		case cm.RouteResolved:
-			_, err = loop.Connect(ev, options(ev.ID, ev.ID.Tag.(byte), "calls"))
+			_, err = ch.Connect(ev, options(ev.ID, ev.ID.Tag.(byte), "calls"))
 		case cm.ConnectRequest:
 			if ev.ID != l {
 				t.Errorf("a request at %p, not %p", ev.ID, l)
@@ -112,7 +112,7 @@ func testLoop(t *testing.T, device string) {
 				break
 			}
 			var e *cm.Endpoint
-			if e, err = loop.Accept(ev, options(ev.NewID, number, "answers")); err == nil {
+			if e, err = ch.Accept(ev, options(ev.NewID, number, "answers")); err == nil {
 				said(e, number, "calls")
 			}
 		case cm.Rejected:
@@ -160,7 +160,7 @@ func testLoop(t *testing.T, device string) {
 	// The last events of some accepted ends are still to come.
 	for quiet := 0; quiet < 2; {
 		brief, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-		ev, err := loop.Next(brief)
+		ev, err := ch.Next(brief)
 		cancel()
 		switch {
 		case err != nil:
@@ -171,45 +171,45 @@ func testLoop(t *testing.T, device string) {
 	}
 }
 
-// TestLoopWait checks that Next ends with its context, with the loop, and when another
+// TestChannelWait checks that Next ends with its context, with the channel, and when another
 // goroutine adds an event, and that it returns no event of a closed ID.
-func TestLoopWait(t *testing.T) {
+func TestChannelWait(t *testing.T) {
 	labtest.Require(t)
-	loop, _, addr := newLoop(t, cm.DefaultTransport(), labtest.RoCE)
+	ch, _, addr := newChannel(t, cm.DefaultTransport(), labtest.RoCE)
 	for _, d := range []time.Duration{0, 5 * time.Millisecond, 100 * time.Millisecond} {
-		if _, err := loop.Next(within(t, d)); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := ch.Next(within(t, d)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("no event in %v: %v", d, err)
 		}
 	}
-	closed, open := resolving(t, loop, addr), resolving(t, loop, addr)
+	closed, open := resolving(t, ch, addr), resolving(t, ch, addr)
 	time.Sleep(50 * time.Millisecond) // both have an event
 	if err := closed.Close(); err != nil {
 		t.Error(err)
 	}
-	ev, err := loop.Next(within(t, 5*time.Second))
+	ev, err := ch.Next(within(t, 5*time.Second))
 	if err != nil || ev.ID != open || ev.Type != cm.AddrResolved {
 		t.Errorf("%+v, %v", ev, err)
 	}
-	if _, err := loop.Connect(ev, cm.Options{}); !errors.Is(err, unix.EINVAL) {
+	if _, err := ch.Connect(ev, cm.Options{}); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("connecting without a route: %v", err)
 	}
-	if _, err := loop.Accept(ev, cm.Options{}); !errors.Is(err, unix.EINVAL) {
+	if _, err := ch.Accept(ev, cm.Options{}); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("accepting what nobody asks for: %v", err)
 	}
 
 	labtest.Check(t, open.Close())
 	for _, wait := range []time.Duration{0, 5 * time.Millisecond, 100 * time.Millisecond} {
-		loop := labtest.Must(cm.DefaultTransport().NewChannel())(t)
-		id := labtest.Must(loop.NewID(0))(t)
-		time.AfterFunc(wait, func() { loop.Close() })
-		if _, err := loop.Next(within(t, 5*time.Second)); !errors.Is(err, verbs.ErrClosed) {
+		ch := labtest.Must(cm.DefaultTransport().NewChannel())(t)
+		id := labtest.Must(ch.NewID(0))(t)
+		time.AfterFunc(wait, func() { ch.Close() })
+		if _, err := ch.Next(within(t, 5*time.Second)); !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("closed after %v: %v", wait, err)
 		}
-		if err := loop.Close(); err != nil {
+		if err := ch.Close(); err != nil {
 			t.Error(err)
 		}
-		if _, err := loop.NewID(0); !errors.Is(err, verbs.ErrClosed) {
-			t.Errorf("an ID on a closed loop: %v", err)
+		if _, err := ch.NewID(0); !errors.Is(err, verbs.ErrClosed) {
+			t.Errorf("an ID on a closed channel: %v", err)
 		}
 		id.Close()
 	}
@@ -232,12 +232,12 @@ func TestJoin(t *testing.T) {
 	labtest.Check(t, id.Join(netip.MustParseAddr("239.1.2.5"), true)) // until the ID is closed
 }
 
-// TestLoopDatagrams makes two datagram endpoints, and sends from one to the other.
-func TestLoopDatagrams(t *testing.T) {
+// TestChannelDatagrams makes two datagram endpoints, and sends from one to the other.
+func TestChannelDatagrams(t *testing.T) {
 	labtest.Require(t)
 	ctx := within(t, 20*time.Second)
-	loop := labtest.Made(cm.DefaultTransport().NewChannel())(t)
-	l, client := labtest.Must(loop.NewID(cm.PortSpaceUDP))(t), labtest.Must(loop.NewID(cm.PortSpaceUDP))(t)
+	ch := labtest.Made(cm.DefaultTransport().NewChannel())(t)
+	l, client := labtest.Must(ch.NewID(cm.PortSpaceUDP))(t), labtest.Must(ch.NewID(cm.PortSpaceUDP))(t)
 	labtest.Close(t, l)
 	if err := errors.Join(l.Bind(netip.MustParseAddrPort(labtest.Addr+":0")), l.Listen(0)); err != nil {
 		t.Fatal(err)
@@ -248,13 +248,13 @@ func TestLoopDatagrams(t *testing.T) {
 	var server *cm.Datagrams
 	opt := cm.Options{}
 	for up := false; !up; {
-		ev := labtest.Must(loop.Next(ctx))(t)
+		ev := labtest.Must(ch.Next(ctx))(t)
 		var err error
 		switch ev.Type {
 		case cm.AddrResolved:
 			err = ev.ID.ResolveRoute(time.Second)
 		case cm.RouteResolved:
-			_, err = loop.Connect(ev, opt)
+			_, err = ch.Connect(ev, opt)
 		case cm.ConnectRequest:
 			accept := opt
 			accept.Setup = func(e *cm.Endpoint) (err error) {
@@ -262,7 +262,7 @@ func TestLoopDatagrams(t *testing.T) {
 				server, err = cm.NewDatagrams(e, 100)
 				return err
 			}
-			_, err = loop.Accept(ev, accept)
+			_, err = ch.Accept(ev, accept)
 		case cm.Established:
 			labtest.Close(t, ev.Endpoint)
 			d := labtest.Must(cm.NewDatagrams(ev.Endpoint, 100))(t)

@@ -77,27 +77,27 @@ func epollFD(t *testing.T, fd int, flags uint32) func(time.Duration) bool {
 	}
 }
 
-// TestLoopFD dials a loop's listener many times, from the loop and from goroutines, and
-// reads the loop's events when its file becomes readable: none is missed.
-func TestLoopFD(t *testing.T) {
+// TestChannelFD dials a channel's listener many times, from the channel and from goroutines, and
+// reads the channel's events when its file becomes readable: none is missed.
+func TestChannelFD(t *testing.T) {
 	for name, w := range waits {
 		t.Run(name, func(t *testing.T) {
 			labtest.Each(t, func(t *testing.T, device string) {
-				loop, _, addr := newLoop(t, cm.DefaultTransport(), device)
-				wait := w.watch(t, loop.FD())
+				ch, _, addr := newChannel(t, cm.DefaultTransport(), device)
+				wait := w.watch(t, ch.FD())
 				if wait(0) {
 					t.Error("readable before there is an event")
 				}
-				if e, ok, err := loop.TryNext(); ok || err != nil {
+				if e, ok, err := ch.TryNext(); ok || err != nil {
 					t.Errorf("before there is an event: %v, %v", e, err)
 				}
-				testLoopFD(t, loop, addr, wait, w.drain)
+				testChannelFD(t, ch, addr, wait, w.drain)
 			})
 		})
 	}
 }
 
-func testLoopFD(t *testing.T, loop *cm.Channel, addr netip.AddrPort, wait func(time.Duration) bool, drain bool) {
+func testChannelFD(t *testing.T, ch *cm.Channel, addr netip.AddrPort, wait func(time.Duration) bool, drain bool) {
 	const dialers, each, own = 8, 10, 20
 	ctx := within(t, 100*time.Second)
 	var dialing sync.WaitGroup
@@ -116,18 +116,18 @@ func testLoopFD(t *testing.T, loop *cm.Channel, addr netip.AddrPort, wait func(t
 		})
 	}
 	for range own {
-		resolving(t, loop, addr)
+		resolving(t, ch, addr)
 	}
 	ended := 0
 	for ended < dialers*each+2*own {
 		if !wait(20 * time.Second) {
-			e, ok, err := loop.TryNext()
+			e, ok, err := ch.TryNext()
 			t.Fatalf("%d have ended; not readable, while there is %v event %v, %v", ended, ok, e.Type, err)
 		}
 		for more := true; more; more = more && drain {
 			var ev cm.Event
 			var err error
-			if ev, more, err = loop.TryNext(); err != nil {
+			if ev, more, err = ch.TryNext(); err != nil {
 				t.Fatal(err)
 			}
 			if !more {
@@ -137,9 +137,9 @@ func testLoopFD(t *testing.T, loop *cm.Channel, addr netip.AddrPort, wait func(t
 			case cm.AddrResolved:
 				err = ev.ID.ResolveRoute(time.Second)
 			case cm.RouteResolved:
-				_, err = loop.Connect(ev, cm.Options{})
+				_, err = ch.Connect(ev, cm.Options{})
 			case cm.ConnectRequest:
-				_, err = loop.Accept(ev, cm.Options{})
+				_, err = ch.Accept(ev, cm.Options{})
 			case cm.Established:
 				if ev.Endpoint.RemoteAddr().AddrPort == addr { // dialed here
 					ev.Endpoint.Disconnect()
@@ -158,20 +158,20 @@ func testLoopFD(t *testing.T, loop *cm.Channel, addr netip.AddrPort, wait func(t
 	dialing.Wait()
 }
 
-// TestLoopFDQueue checks that the file is readable for events that have left the kernel,
+// TestChannelFDQueue checks that the file is readable for events that have left the kernel,
 // but only for those that TryNext can return.
-func TestLoopFDQueue(t *testing.T) {
+func TestChannelFDQueue(t *testing.T) {
 	labtest.Require(t)
-	loop, _, addr := newLoop(t, cm.DefaultTransport(), labtest.RoCE)
+	ch, _, addr := newChannel(t, cm.DefaultTransport(), labtest.RoCE)
 	for range 2 {
-		id := resolving(t, loop, addr)
-		wait := pollFD(t, loop.FD())
+		id := resolving(t, ch, addr)
+		wait := pollFD(t, ch.FD())
 		for range 2 {
 			if !wait(5 * time.Second) {
 				t.Fatal("not readable for an event")
 			}
 		}
-		if e, ok, err := loop.TryNext(); err != nil || !ok || e.ID != id || e.Type != cm.AddrResolved {
+		if e, ok, err := ch.TryNext(); err != nil || !ok || e.ID != id || e.Type != cm.AddrResolved {
 			t.Errorf("%+v, %v, %v", e, ok, err)
 		}
 		if wait(0) {
@@ -179,14 +179,14 @@ func TestLoopFDQueue(t *testing.T) {
 		}
 		labtest.Check(t, id.Close())
 	}
-	closed := resolving(t, loop, addr)
-	if !pollFD(t, loop.FD())(5 * time.Second) {
+	closed := resolving(t, ch, addr)
+	if !pollFD(t, ch.FD())(5 * time.Second) {
 		t.Error("not readable for an event")
 	}
 	if err := closed.Close(); err != nil {
 		t.Error(err)
 	}
-	if e, ok, err := loop.TryNext(); ok || err != nil {
+	if e, ok, err := ch.TryNext(); ok || err != nil {
 		t.Errorf("event %v of an ID that is closed, %v", e.Type, err)
 	}
 
@@ -195,19 +195,19 @@ func TestLoopFDQueue(t *testing.T) {
 		t.Error(err)
 	}
 	if _, _, err := ended.TryNext(); !errors.Is(err, verbs.ErrClosed) {
-		t.Errorf("TryNext of a loop that is closed: %v", err)
+		t.Errorf("TryNext of a channel that is closed: %v", err)
 	}
 	if fd := ended.FD(); fd != -1 {
-		t.Errorf("the file of a loop that is closed is %d", fd)
+		t.Errorf("the file of a channel that is closed is %d", fd)
 	}
 }
 
-// TestLoopTryNextBeside calls TryNext while another goroutine waits in Next: one of the
+// TestChannelTryNextBeside calls TryNext while another goroutine waits in Next: one of the
 // two gets each event.
-func TestLoopTryNextBeside(t *testing.T) {
+func TestChannelTryNextBeside(t *testing.T) {
 	labtest.Require(t)
 	const ids = 200
-	loop, _, addr := newLoop(t, cm.DefaultTransport(), labtest.RoCE)
+	ch, _, addr := newChannel(t, cm.DefaultTransport(), labtest.RoCE)
 	ctx, cancel := context.WithCancel(within(t, 60*time.Second))
 	var mu sync.Mutex
 	seen := map[*cm.ID]int{}
@@ -221,7 +221,7 @@ func TestLoopTryNextBeside(t *testing.T) {
 	var taking sync.WaitGroup
 	taking.Go(func() {
 		for {
-			e, err := loop.Next(ctx)
+			e, err := ch.Next(ctx)
 			if err != nil {
 				return
 			}
@@ -229,10 +229,10 @@ func TestLoopTryNextBeside(t *testing.T) {
 		}
 	})
 	taking.Go(func() {
-		wait := pollFD(t, loop.FD())
+		wait := pollFD(t, ch.FD())
 		for ctx.Err() == nil {
 			wait(time.Millisecond)
-			if e, ok, err := loop.TryNext(); err != nil {
+			if e, ok, err := ch.TryNext(); err != nil {
 				t.Error(err)
 				return
 			} else if ok {
@@ -241,7 +241,7 @@ func TestLoopTryNextBeside(t *testing.T) {
 		}
 	})
 	for range ids {
-		labtest.Close(t, resolving(t, loop, addr))
+		labtest.Close(t, resolving(t, ch, addr))
 	}
 	taking.Wait()
 	for _, n := range seen {
