@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"syscall"
 	"time"
+
+	"github.com/goverbs/verbs"
 )
 
 // Dialer makes connections. The zero value is usable.
@@ -20,7 +22,8 @@ type Dialer struct {
 	PortSpace PortSpace
 	// LocalAddr is the local address; the zero value leaves the choice to routing.
 	LocalAddr netip.AddrPort
-	// ResolveTimeout bounds the resolution of the address, and of the route; zero is 2 s each.
+	// ResolveTimeout bounds the resolution of the address, and of the route; zero is 2 s each, a
+	// negative value is refused with [verbs.ErrRange].
 	ResolveTimeout time.Duration
 	// ConnectTimeout bounds the handshake; zero is 30 s, a negative value leaves it to the
 	// context and the kernel.
@@ -158,6 +161,9 @@ func (d *Dialer) timeout() time.Duration { return cmp.Or(d.ResolveTimeout, 2*tim
 // time is over (rdma_resolve_ip in drivers/infiniband/core/addr.c). Over a veth pair the answer
 // comes that early, so the first attempts are short.
 func (d *Dialer) resolveAddr(ctx context.Context, id *ID, dst netip.AddrPort) error {
+	if d.ResolveTimeout < 0 {
+		return fmt.Errorf("ResolveTimeout %v: %w", d.ResolveTimeout, verbs.ErrRange)
+	}
 	if d.TOS != 0 {
 		if err := id.SetTOS(d.TOS); err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"net/netip"
 	"runtime"
 	"sync"
@@ -148,8 +149,11 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 }
 
 func (id *ID) resolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
-	req := abi.RdmaUcmResolveAddr{Id: id.handle, TimeoutMs: uint32(timeout.Milliseconds())}
-	var err error
+	ms, err := milliseconds(timeout)
+	if err != nil {
+		return err
+	}
+	req := abi.RdmaUcmResolveAddr{Id: id.handle, TimeoutMs: ms}
 	if src.IsValid() {
 		if req.SrcAddr, req.SrcSize, err = sockaddr(src); err != nil {
 			return err
@@ -170,8 +174,22 @@ func (id *ID) ResolveRoute(timeout time.Duration) error {
 }
 
 func (id *ID) resolveRoute(timeout time.Duration) error {
-	return idCommand(id, abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE,
-		&abi.RdmaUcmResolveRoute{Id: id.handle, TimeoutMs: uint32(timeout.Milliseconds())})
+	ms, err := milliseconds(timeout)
+	if err != nil {
+		return err
+	}
+	return idCommand(id, abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE, &abi.RdmaUcmResolveRoute{Id: id.handle, TimeoutMs: ms})
+}
+
+// milliseconds converts a timeout for the kernel. It rounds up, as the kernel resolves no route
+// within 0 ms (rdma_resolve_route: EINVAL), and stops at the longest time that the kernel does not
+// take for endless (msecs_to_jiffies).
+func milliseconds(timeout time.Duration) (uint32, error) {
+	if timeout < 0 {
+		return 0, fmt.Errorf("timeout of %v: %w", timeout, verbs.ErrRange)
+	}
+	const most = math.MaxInt32 * time.Millisecond
+	return uint32((min(timeout, most) + time.Millisecond - 1) / time.Millisecond), nil
 }
 
 // Listen makes a bound ID accept connection requests, which follow as ConnectRequest events. While

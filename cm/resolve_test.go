@@ -3,14 +3,30 @@
 package cm_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 )
+
+// TestResolveTimeout dials with timeouts that the kernel's unit, a millisecond, does not express.
+func TestResolveTimeout(t *testing.T) {
+	labtest.Require(t)
+	addr := labtest.Addr + ":7471"
+	if _, err := (&cm.Dialer{ResolveTimeout: -time.Second}).Dial(t.Context(), addr); !errors.Is(err, verbs.ErrRange) {
+		t.Errorf("with a negative timeout: %v", err)
+	}
+	// It may be too short, but is valid.
+	if _, err := (&cm.Dialer{ResolveTimeout: time.Microsecond}).Dial(t.Context(), addr); !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ETIMEDOUT) {
+		t.Errorf("with a microsecond: %v", err)
+	}
+}
 
 // TestResolveNeighbour dials a host whose link-layer address is not known, but which answers
 // immediately: that must not take ResolveTimeout.
