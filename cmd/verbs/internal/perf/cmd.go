@@ -43,14 +43,15 @@ type commonFlags struct {
 type flags struct {
 	Host string `arg:"" optional:"" placeholder:"HOST[:PORT]" help:"Server to connect to; without it, be the server."`
 	commonFlags
-	All      bool          `short:"a" help:"Test all sizes, powers of 2 from 2 to 8 MiB; of datagrams to the MTU."`
-	Iters    int           `short:"n" default:"${iters}" help:"Messages to send on each QP."`
-	Duration seconds       `short:"D" placeholder:"SECONDS" help:"Send for this long, instead of -n."`
-	Events   bool          `short:"e" help:"Sleep until a completion arrives instead of polling."`
-	Inline   cli.Size      `short:"I" default:"0" placeholder:"BYTES" help:"Copy messages of at most this many bytes into the request."`
-	TClass   uint8         `name:"tclass" default:"0" help:"Traffic class of the packets."`
-	Timeout  time.Duration `default:"30s" help:"Give up when nothing moves for this long."`
-	Interval seconds       `placeholder:"SECONDS" help:"Report at this interval what this side has sent."`
+	All       bool          `short:"a" help:"Test all sizes, powers of 2 from 2 to 8 MiB; of datagrams to the MTU."`
+	Iters     int           `short:"n" default:"${iters}" help:"Messages to send on each QP."`
+	Duration  seconds       `short:"D" placeholder:"SECONDS" help:"Send for this long, instead of -n."`
+	Events    bool          `short:"e" help:"Sleep until a completion arrives instead of polling."`
+	Inline    cli.Size      `short:"I" default:"0" placeholder:"BYTES" help:"Copy messages of at most this many bytes into the request."`
+	TClass    uint8         `name:"tclass" default:"0" help:"Traffic class of the packets."`
+	PKeyIndex *int          `name:"pkey-index" aliases:"pkey_index" placeholder:"INDEX" help:"Index of the QPs' P_Key in this port's table; the server takes the same partition's (default: of the connection manager, 0 for datagrams)."`
+	Timeout   time.Duration `default:"30s" help:"Give up when nothing moves for this long."`
+	Interval  seconds       `placeholder:"SECONDS" help:"Report at this interval what this side has sent."`
 }
 
 type depthFlags struct {
@@ -180,7 +181,7 @@ func (c *flags) work(k *kong.Context, size int, depth depthFlags) (work, error) 
 		Iters: c.Iters, Duration: time.Duration(c.Duration),
 		QPs: depth.QPs, TxDepth: depth.TxDepth, RxDepth: depth.RxDepth, List: depth.List,
 		CQMod: depth.cqMod(c.All || size > 8<<10), Inline: int(c.Inline), Both: depth.Both, Events: c.Events,
-		TClass: c.TClass, Timeout: c.Timeout,
+		TClass: c.TClass, PKeyIndex: c.PKeyIndex, Timeout: c.Timeout,
 	}
 	if c.All {
 		w.Size = powers()[0]

@@ -68,7 +68,15 @@ const privateSize = 6 // token and number of the queue, big endian
 func (s *session) options(i int) cm.Options {
 	opt := s.opt
 	opt.PrivateData = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint32(nil, s.token), uint16(i))
-	opt.Setup = func(e *cm.Endpoint) error { return s.queues[i].postRecvs(s, i, e.QP) }
+	opt.Setup = func(e *cm.Endpoint) error {
+		if s.PKey != 0 { // else the connection manager has chosen it
+			a := verbs.QPAttr{State: verbs.StateInit, PKeyIndex: uint16(s.pkeyIndex)}
+			if err := e.QP.Modify(a, verbs.MaskState|verbs.MaskPKeyIndex); err != nil {
+				return err
+			}
+		}
+		return s.queues[i].postRecvs(s, i, e.QP)
+	}
 	opt.Prepare = func(r cm.Route, _ *cm.Options) error {
 		d, err := r.FindDevice()
 		if err == nil && d.Name != s.path.Device.Name {
@@ -159,13 +167,25 @@ func (s *session) openUD() error {
 		if err != nil {
 			return err
 		}
-		if err := qp.StartUD(s.path.Port, s.token); err != nil {
+		if err := s.startUD(qp); err != nil {
 			return err
 		}
 		if s.local[i], err = qp.AddrOn(gid); err != nil {
 			return err
 		}
 		if err := q.postRecvs(s, i, qp); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startUD is StartUD of the QP with the run's P_Key.
+func (s *session) startUD(qp *uverbs.QP) error {
+	a := verbs.QPAttr{Port: uint8(s.path.Port), PKeyIndex: uint16(s.pkeyIndex), QKey: s.token}
+	for i, mask := range []verbs.QPAttrMask{verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskQKey, 0, verbs.MaskSQPSN} {
+		a.State = verbs.StateInit + verbs.QPState(i)
+		if err := qp.Modify(a, mask|verbs.MaskState); err != nil {
 			return err
 		}
 	}

@@ -20,22 +20,23 @@ type document struct {
 
 // parameters are the options of a test, also those that were not given.
 type parameters struct {
-	Op       string  `json:"op"`
-	Mode     string  `json:"mode"`
-	Size     int     `json:"size,omitempty"` // bytes; with --all each result has its own
-	Iters    int     `json:"iterations,omitempty"`
-	Duration float64 `json:"duration_seconds,omitempty"`
-	QPs      int     `json:"qps"`
-	TxDepth  int     `json:"tx_depth"`
-	RxDepth  int     `json:"rx_depth"`
-	List     int     `json:"post_list"`
-	CQMod    int     `json:"cq_mod"`
-	Inline   int     `json:"inline"`
-	Both     bool    `json:"bidirectional"`
-	Events   bool    `json:"events"`
-	TClass   uint8   `json:"tclass"`
-	Timeout  float64 `json:"timeout_seconds"`
-	Interval float64 `json:"interval_seconds,omitempty"`
+	Op        string  `json:"op"`
+	Mode      string  `json:"mode"`
+	Size      int     `json:"size,omitempty"` // bytes; with --all each result has its own
+	Iters     int     `json:"iterations,omitempty"`
+	Duration  float64 `json:"duration_seconds,omitempty"`
+	QPs       int     `json:"qps"`
+	TxDepth   int     `json:"tx_depth"`
+	RxDepth   int     `json:"rx_depth"`
+	List      int     `json:"post_list"`
+	CQMod     int     `json:"cq_mod"`
+	Inline    int     `json:"inline"`
+	Both      bool    `json:"bidirectional"`
+	Events    bool    `json:"events"`
+	TClass    uint8   `json:"tclass"`
+	PKeyIndex *int    `json:"pkey_index,omitempty"`
+	Timeout   float64 `json:"timeout_seconds"`
+	Interval  float64 `json:"interval_seconds,omitempty"`
 }
 
 func newDocument(args []string, w work, all bool, period time.Duration, limits []limit) *document {
@@ -45,7 +46,7 @@ func newDocument(args []string, w work, all bool, period time.Duration, limits [
 		Parameters: parameters{
 			Op: w.Op, Mode: w.Mode, Size: w.Size, Iters: w.Iters, Duration: w.Duration.Seconds(),
 			QPs: w.QPs, TxDepth: w.TxDepth, RxDepth: w.RxDepth, List: w.List, CQMod: w.CQMod, Inline: w.Inline,
-			Both: w.Both, Events: w.Events, TClass: w.TClass, Timeout: w.Timeout.Seconds(), Interval: period.Seconds(),
+			Both: w.Both, Events: w.Events, TClass: w.TClass, PKeyIndex: w.PKeyIndex, Timeout: w.Timeout.Seconds(), Interval: period.Seconds(),
 		},
 	}
 	for _, l := range limits {

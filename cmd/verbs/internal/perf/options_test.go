@@ -37,6 +37,8 @@ func TestOptions(t *testing.T) {
 		"send twice":                      "unexpected argument twice",
 		"cmp-swap lat 10.9.0.1 and more":  "unexpected argument and",
 		"send lat --tclass 256 127.0.0.1": "256",
+		"send lat --pkey_index=-1":        "P_Key index (--pkey-index): not in 0..65535",
+		"send lat --pkey-index 65536":     "P_Key index (--pkey-index): not in 0..65535",
 		"send lat --once":                 "for servers only",
 		"send lat --interval=-1":          "interval: -1s is below 0",
 	} {
@@ -59,6 +61,16 @@ func TestQuantum(t *testing.T) {
 			if under := rx / w.quantum(); under > w.creditRecvs() {
 				t.Errorf("%d credits may be under way, and have %d receives", under, w.creditRecvs())
 			}
+		}
+	}
+}
+
+// TestPartition finds the server's key for a client's, of which at least one must be a full member's.
+func TestPartition(t *testing.T) {
+	keys := []uint16{0xffff, 0, 0x0002, 0x8002, 0x0003}
+	for peer, want := range map[uint16]int{0xffff: 0, 0x7fff: 0, 0x8002: 3, 0x0002: 3, 0x8003: 4, 0x8004: -1} {
+		if got := partition(keys, peer); got != want {
+			t.Errorf("the key for the peer's %#04x is entry %d, want %d", peer, got, want)
 		}
 	}
 }

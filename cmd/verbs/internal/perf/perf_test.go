@@ -21,6 +21,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
@@ -256,6 +257,24 @@ func TestOps(t *testing.T) {
 		server.interrupt()
 		if code := server.wait(); code != 0 {
 			t.Errorf("server ended with %d: %s", code, server.output())
+		}
+	})
+}
+
+// TestPKeyIndex makes runs with the first P_Key, and asks for one that neither side has.
+func TestPKeyIndex(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		if device == labtest.SIW {
+			t.Skip("iWARP has no P_Keys")
+		}
+		_, port := serve(t, device)
+		for _, op := range []string{"send", "ud"} {
+			if _, err := measure(t, device, port, op+" lat", "-n", "1", "--pkey_index", "0"); err != nil {
+				t.Errorf("%s: %v", op, err)
+			}
+			if _, err := measure(t, device, port, op+" lat", "-n", "1", "--pkey-index", "60000"); !errors.Is(err, verbs.ErrRange) || !strings.Contains(err.Error(), "60000 is not in 0..") {
+				t.Errorf("%s with an index beyond the table: %v", op, err)
+			}
 		}
 	})
 }

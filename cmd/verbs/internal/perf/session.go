@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,12 +24,13 @@ type session struct {
 	op     operation
 	client bool
 
-	path    cm.Path
-	dev     *uverbs.Context
-	opt     cm.Options // of each connection: the PD, both CQs, and the device's limits
-	mr      *uverbs.MR
-	queues  []*queue
-	objects cli.Closers
+	path      cm.Path
+	dev       *uverbs.Context
+	opt       cm.Options // of each connection: the PD, both CQs, and the device's limits
+	mr        *uverbs.MR
+	queues    []*queue
+	pkeyIndex int // of the QPs, if work.PKey is set
+	objects   cli.Closers
 
 	token uint32
 	local []verbs.QPAddr // on UD
@@ -76,6 +78,9 @@ func (s *session) setUp() (err error) {
 		return err
 	}
 	if err := s.supported(); err != nil {
+		return err
+	}
+	if err := s.choosePKey(); err != nil {
 		return err
 	}
 	attr, err := s.dev.QueryDevice()
@@ -145,6 +150,48 @@ func (s *session) supported() error {
 		}
 	}
 	return nil
+}
+
+// choosePKey finds the index of the run's P_Key in this side's table. The client's user gives the
+// index, and the server gets the key: tables list the same partitions in different orders.
+func (s *session) choosePKey() error {
+	if s.PKeyIndex == nil && s.PKey == 0 { // 0 is no P_Key, but an unused entry (IBTA 10.9.1)
+		return nil
+	}
+	keys, err := s.dev.PKeys(s.path.Port)
+	if err != nil {
+		return err
+	}
+	where := fmt.Sprintf("port %d of %s", s.path.Port, s.path.Device.Name)
+	if len(keys) == 0 {
+		return fmt.Errorf("%s has no P_Keys: %w", where, errors.ErrUnsupported)
+	}
+	if s.PKeyIndex == nil {
+		if s.pkeyIndex = partition(keys, s.PKey); s.pkeyIndex < 0 {
+			return fmt.Errorf("%s is not in the partition of P_Key %#04x: %w", where, s.PKey, verbs.ErrRange)
+		}
+		return nil
+	}
+	if s.pkeyIndex = *s.PKeyIndex; s.pkeyIndex >= len(keys) {
+		return fmt.Errorf("P_Key index (--pkey-index): %d is not in 0..%d, the table of %s: %w", s.pkeyIndex, len(keys)-1, where, verbs.ErrRange)
+	}
+	if s.PKey = keys[s.pkeyIndex]; s.PKey&^fullMember == 0 {
+		return fmt.Errorf("P_Key index (--pkey-index): entry %d of %s is unused: %w", s.pkeyIndex, where, verbs.ErrRange)
+	}
+	return nil
+}
+
+// fullMember is the bit of a P_Key that tells full members of a partition from limited ones, which
+// reach full members only (IBTA 10.9.1.1).
+const fullMember = 1 << 15
+
+// partition returns the index of the key of a peer's partition, or -1: better a full member's, which
+// reaches all.
+func partition(keys []uint16, peer uint16) int {
+	if i := slices.Index(keys, peer|fullMember); i >= 0 {
+		return i
+	}
+	return slices.Index(keys, peer&^fullMember)
 }
 
 // watch ends the run when a connection ends or there is no progress any more. stop ends

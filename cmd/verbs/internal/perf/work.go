@@ -25,22 +25,24 @@ const (
 
 // work is a client's request for one run.
 type work struct {
-	Version  int           `json:"version"`
-	Op       string        `json:"op"`
-	Mode     string        `json:"mode"`
-	Size     int           `json:"size"`               // bytes per message
-	Iters    int           `json:"iters,omitempty"`    // messages on each QP
-	Duration time.Duration `json:"duration,omitempty"` // instead of Iters
-	QPs      int           `json:"qps"`
-	TxDepth  int           `json:"tx_depth"` // of each QP
-	RxDepth  int           `json:"rx_depth"`
-	List     int           `json:"list"`   // messages posted at a time
-	CQMod    int           `json:"cq_mod"` // messages per completion
-	Inline   int           `json:"inline"` // the longest message that is copied into the request
-	Both     bool          `json:"both"`   // both sides send
-	Events   bool          `json:"events"` // sleep for completions
-	TClass   uint8         `json:"tclass,omitempty"`
-	Timeout  time.Duration `json:"timeout"` // without progress
+	Version   int           `json:"version"`
+	Op        string        `json:"op"`
+	Mode      string        `json:"mode"`
+	Size      int           `json:"size"`               // bytes per message
+	Iters     int           `json:"iters,omitempty"`    // messages on each QP
+	Duration  time.Duration `json:"duration,omitempty"` // instead of Iters
+	QPs       int           `json:"qps"`
+	TxDepth   int           `json:"tx_depth"` // of each QP
+	RxDepth   int           `json:"rx_depth"`
+	List      int           `json:"list"`   // messages posted at a time
+	CQMod     int           `json:"cq_mod"` // messages per completion
+	Inline    int           `json:"inline"` // the longest message that is copied into the request
+	Both      bool          `json:"both"`   // both sides send
+	Events    bool          `json:"events"` // sleep for completions
+	TClass    uint8         `json:"tclass,omitempty"`
+	PKey      uint16        `json:"pkey,omitempty"` // of the QPs, see session.choosePKey
+	PKeyIndex *int          `json:"-"`              // of PKey in the client's table; nil for the default
+	Timeout   time.Duration `json:"timeout"`        // without progress
 }
 
 const (
@@ -127,6 +129,7 @@ func (w *work) validate() error {
 		check(w.Both && w.Mode == modeLat, "bidirectional (-b) is for bandwidth"),
 		check(w.Events && w.Op == "write" && w.Mode == modeLat,
 			"events (-e): an RDMA WRITE causes no event at the peer; use write-imm"),
+		check(w.PKeyIndex != nil && (*w.PKeyIndex < 0 || *w.PKeyIndex > math.MaxUint16), "P_Key index (--pkey-index): not in 0..%d", math.MaxUint16),
 		check(w.Timeout <= 0 || w.Timeout > maxTimeout, "timeout: %v is not in 1ns..%v", w.Timeout, maxTimeout),
 		check(uint64(w.memory()) > maxMemory, "%d QPs with messages of %d bytes and queues of %d and %d requests need more than %d bytes of memory",
 			w.QPs, w.Size, w.TxDepth, w.RxDepth, maxMemory),
