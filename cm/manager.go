@@ -20,6 +20,10 @@ import (
 
 // manager is a connection to rdma_cm, the connection manager: its file, the IDs on it, and a
 // goroutine that reads their events and puts each into the queue of its ID.
+//
+// Locks are taken in this order: an Endpoint's closing, Transport.mu, deliverMu, an ID's closing,
+// renewMu, manager.mu and leaving.mu, queue.mu. Two of a kind are held only when a listener's ID
+// closes those of requests that nobody has taken, which have none below them.
 type manager struct {
 	node    string // rdma_cm's device: the kernel's or one of this process
 	file    host.EventFile

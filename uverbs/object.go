@@ -145,7 +145,9 @@ func get[T any](o *object, op string, f func() (T, error)) (v T, err error) {
 
 // enterAll sorts objects of a context by the order of their creation and enters them. A waiting
 // Close blocks further readers, so two calls that entered the same objects in different orders
-// could block each other, and so could a call that entered an object twice.
+// could block each other, and so could a call that entered an object twice. Calls that have entered
+// a PD or a QP may enter the context, to explain an error: none enters one of these after the
+// context.
 func enterAll(op string, objects []*object) error {
 	slices.SortFunc(objects, func(a, b *object) int { return cmp.Compare(a.num, b.num) })
 	for i, o := range objects {

@@ -19,19 +19,21 @@
 // Each QP has a lock, held while its requester and responder run. Packets for the network are sent
 // under it, in batches, so that the packets of a QP stay in order; only acknowledgements may be
 // sent later, with other QPs' or with the program's answer. Packets for a QP of the same device go
-// to the device's work queue, and nothing calls one QP from another: there is no recursion, and no
-// two QPs are locked at a time.
+// to the device's work queue, and nothing calls one QP from another: there is no recursion. Several
+// QPs are locked at a time only while a receiver sends acknowledgements, see receiver.answer, in the
+// order of their numbers.
 //
 // Nothing polls. The work of a QP is done by the goroutine that causes it: by the caller of
 // Doorbell, by a port's receiving goroutine, or by the device's worker goroutine when a timer
 // expires. Each of them, having released the QP, processes the work queue, unless another goroutine
 // does so already. A goroutine that has processed much of it leaves the rest to the worker.
 //
-// Locks are taken in this order: changes of groups, QP, SRQ, MW, MR, CQ, tables and queues of the
-// device. An MR is locked for reading during an access, so that Destroy waits for accesses in
-// progress. A port's Close and Leave wait for its receiving goroutine, so they are called without
-// the locks that this goroutine takes: all but the first. Its Send is called with them, and does
-// not wait.
+// Locks are taken in this order: changes of GIDs, changes of groups, QP, SRQ, MW, MR, CQ, tables and
+// queues of the device. An MR is locked for reading during an access, so that Destroy waits for
+// accesses in progress; one of parts before the MR that has the part, which has none itself. A
+// binding locks the old MR of a window after it has released the new one. A port's Close and Leave
+// wait for its receiving goroutine, so they are called without the locks that this goroutine takes:
+// all but the first two. Its Send is called with them, and does not wait.
 //
 // # Use
 //

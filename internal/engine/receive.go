@@ -90,7 +90,8 @@ func (r *receiver) release(qp *QP, few bool) {
 // answer sends acknowledgements, together, with their QPs locked: none is under way while its QP is
 // destroyed, or its connection ended by a message that would overtake it. Each address of the
 // device has a receiver, and a packet makes any of them look at any QP, so that two may lock the
-// same QPs: they do so in the order of their numbers.
+// same QPs: they do so in the order of their numbers; of a number that a new QP has got meanwhile,
+// the old one is first in either receiver.
 //
 // Before, it lets programs run that messages may have woken: the acknowledgement goes with the
 // answer then, and takes no system call of either side, as TCP's delayed acknowledgements do, but
@@ -101,7 +102,7 @@ func (r *receiver) answer() {
 		r.late = false
 		runtime.Gosched()
 	}
-	slices.SortFunc(r.due, func(a, b *QP) int { return cmp.Compare(a.num, b.num) })
+	slices.SortStableFunc(r.due, func(a, b *QP) int { return cmp.Compare(a.num, b.num) })
 	for _, qp := range r.due {
 		qp.lock()
 		if qp.responder.ack.due && !qp.path.local {
