@@ -7,3 +7,9 @@ func (id *ID) Refuse() (restore func()) {
 	id.handle = 1 << 30
 	return func() { id.handle = handle }
 }
+
+// AddID adds an ID that the kernel does not know.
+func (t *Transport) AddID() (*ID, error) { return t.addID(PortSpaceTCP, nil) }
+
+// Forget undoes AddID.
+func (id *ID) Forget() { id.m.forget(id) }

@@ -248,11 +248,14 @@ func (m *manager) add(handle uint32, space PortSpace, q *queue) *ID {
 	return id
 }
 
+// noHandle is the handle of an ID that the kernel does not know yet. 0 is the kernel's first.
+const noHandle = 1<<32 - 1
+
 // addID adds an ID that the kernel does not know before create.
 func (m *manager) addID(space PortSpace, q *queue) *ID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.add(0, space, q)
+	return m.add(noHandle, space, q)
 }
 
 func (m *manager) forget(id *ID) {
