@@ -153,7 +153,7 @@ func (a *Arena) register(buf *mmap.Buffer, access verbs.Access, parallel int) er
 				}
 				part := &a.parts[j.part]
 				refs.Add(1)
-				if part.mrs[j.pd], errs[i] = a.pds[j.pd].register(part.mem, mmap.Addr(part.mem), 0, access, free); errs[i] != nil {
+				if part.mrs[j.pd], errs[i] = a.pds[j.pd].register(part.mem, mmap.Addr(part.mem), nil, access, free); errs[i] != nil {
 					free()
 				}
 			}

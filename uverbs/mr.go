@@ -34,9 +34,10 @@ type MROptions struct {
 	// which make a device's page tables smaller; 0 means ordinary pages. AllocMR fails with ENOMEM
 	// if there are too few.
 	PageSize int
-	// IOVA is the address of the first byte for SGEs and peers (ibv_reg_mr_iova(3)); 0 is the
-	// memory's, which siw requires. On rxe give both the same offset in a page.
-	IOVA uint64
+	// IOVA is the address of the first byte for SGEs and peers (ibv_reg_mr_iova(3)), such as
+	// new(uint64(0)); nil is the memory's, which siw requires. On rxe give both the same offset in a
+	// page.
+	IOVA *uint64
 }
 
 // AllocMR registers size bytes of new, zeroed, page-aligned memory outside the Go heap. After
@@ -74,9 +75,9 @@ const odpSupport = 1 << 0
 
 const opRegister = "register MR in"
 
-// register registers memory; iova 0 is addr. The region releases the memory with free, and so does
-// register if it fails.
-func (p *PD) register(mem []byte, addr, iova uint64, access verbs.Access, free func() error) (_ *MR, err error) {
+// register registers memory; a nil iova is addr. The region releases the memory with free, and so
+// does register if it fails.
+func (p *PD) register(mem []byte, addr uint64, iova *uint64, access verbs.Access, free func() error) (_ *MR, err error) {
 	defer func() {
 		if err != nil {
 			free()
@@ -86,18 +87,18 @@ func (p *PD) register(mem []byte, addr, iova uint64, access verbs.Access, free f
 		return nil, err
 	}
 	defer p.obj.exit()
-	iova = cmp.Or(iova, addr)
+	iova = cmp.Or(iova, &addr)
 	req := abi.IbUverbsRegMr{
 		Start:       addr,
 		Length:      uint64(len(mem)),
-		HcaVa:       iova,
+		HcaVa:       *iova,
 		PdHandle:    p.handle,
 		AccessFlags: uint32(access),
 	}
 	var resp abi.IbUverbsRegMrResp
 	core := p.ctx.contextCore
 	created := false
-	part, err := core.driverContext.RegisterMR(&provider.MRInit{PD: p.driverPD, Start: addr, Length: req.Length, IOVA: iova, Access: access},
+	part, err := core.driverContext.RegisterMR(&provider.MRInit{PD: p.driverPD, Start: addr, Length: req.Length, IOVA: *iova, Access: access},
 		core.invokeFunc(abi.IB_USER_VERBS_CMD_REG_MR, mmap.Bytes(&req), mmap.Bytes(&resp), &created))
 	if err != nil && created {
 		core.destroy(kindMR, resp.MrHandle)
@@ -111,7 +112,7 @@ func (p *PD) register(mem []byte, addr, iova uint64, access verbs.Access, free f
 	if err != nil {
 		return nil, core.failMemory(p.obj, opRegister, err, addr, req.Length, access)
 	}
-	m := &MR{pd: p, mem: mem, size: len(mem), addr: iova, lkey: resp.Lkey, rkey: resp.Rkey}
+	m := &MR{pd: p, mem: mem, size: len(mem), addr: *iova, lkey: resp.Lkey, rkey: resp.Rkey}
 	m.initObject(resp.MrHandle, part, free)
 	return m, nil
 }

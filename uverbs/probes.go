@@ -101,7 +101,7 @@ var probes = map[Feature]func(*prober) error{
 		return p.mr(verbs.AccessLocalWrite, MROptions{}).Rereg(ReregOptions{Memory: make([]byte, 4096)})
 	},
 	FeatureIOVA: func(p *prober) error {
-		p.mr(verbs.AccessLocalWrite, MROptions{IOVA: 1 << 20})
+		p.mr(verbs.AccessLocalWrite, MROptions{IOVA: new(uint64(1 << 20))})
 		return nil
 	},
 	FeatureAdvice: func(p *prober) error {
