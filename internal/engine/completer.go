@@ -359,6 +359,7 @@ func (q *requester) expired(now time.Duration) {
 	if q.qp.ended || q.qp.state != verbs.StateRTS && q.qp.state != verbs.StateSQD {
 		return
 	}
+	q.askAgain(now)
 	c := &q.comp
 	// The pause is over: run, below, sends again.
 	if q.rnrAt != 0 {

@@ -48,6 +48,7 @@ type objects struct {
 	ahs      table[AH]
 	srqs     table[SRQ]
 	qps      table[QP]
+	targets  table[Target]
 }
 
 type deviceState uint32

@@ -152,24 +152,33 @@ func (d *Device) SendMAD(gidIndex int, dst netip.Addr, tos uint8, mad []byte) er
 	psn := d.mads.psn
 	d.mads.psn = psn.Add(1)
 	d.mads.mu.Unlock()
-	pkt := roce.Packet{
+	pkt := &roce.Packet{
 		Opcode: roce.UDSendOnly, PKey: roce.DefaultPKey, DestQP: roce.GSIQP, PSN: psn,
 		DETH: roce.DETH{QKey: roce.GSIQKey, SrcQP: roce.GSIQP}, Payload: mad,
 	}
-	d.counters.add(sentPackets, 1)
-	if p.local { // behind the packets that the device's QPs have sent: the end of a connection behind its data
-		own := d.getPacket(len(mad))
-		own.Packet = pkt
-		copy(own.buf, mad)
-		own.setAddrs(p)
-		d.push([]work{{pkt: own}})
-		d.drain()
-		return nil
-	}
-	if r, ok := p.port.net.(netif.Refusals); ok {
+	if r, ok := p.port.net.(netif.Refusals); ok && !p.local {
 		r.WatchRefusals()
 	}
-	buf := p.flow.AppendICRC(pkt.Append(make([]byte, 0, pkt.Len())), 0)
-	p.port.send(d, []netif.Packet{{Src: p.src, Dst: p.dst, TOS: tos, Data: buf}})
+	d.sendDatagram(p, pkt)
 	return nil
+}
+
+// sendDatagram sends a packet that no QP sends. The caller holds no lock of a QP.
+func (d *Device) sendDatagram(p *path, pkt *roce.Packet) {
+	d.counters.add(sentPackets, 1)
+	to := d.qps.get(pkt.DestQP)
+	if p.local && to == nil && pkt.DestQP != roce.GSIQP {
+		return
+	}
+	if p.local { // behind the packets that the device's QPs have sent: the end of a connection behind its data
+		own := d.getPacket(len(pkt.Payload))
+		own.Packet = *pkt
+		copy(own.buf, pkt.Payload)
+		own.setAddrs(p)
+		d.push([]work{{qp: to, pkt: own}})
+		d.drain()
+		return
+	}
+	buf := p.flow.AppendICRC(pkt.Append(make([]byte, 0, pkt.Len())), 0)
+	p.port.send(d, []netif.Packet{{Src: p.src, Dst: p.dst, TOS: p.av.TrafficClass, Data: buf}})
 }

@@ -25,15 +25,20 @@ func (qp *QP) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if mask >= verbs.MaskDestQPNum<<1 {
 		return syscall.EOPNOTSUPP
 	}
+	err := qp.apply(attr, mask)
+	qp.dev.drain()
+	return err
+}
+
+// apply is Modify without the work that it causes for other QPs.
+func (qp *QP) apply(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	p, err := qp.checkAttr(attr, mask)
 	if err != nil {
 		return err
 	}
 	qp.lock()
-	err = qp.set(attr, mask, p)
-	qp.unlock()
-	qp.dev.drain()
-	return err
+	defer qp.unlock()
+	return qp.set(attr, mask, p)
 }
 
 // checkAttr is rxe_qp_chk_attr with the checks of the kernel's _ib_modify_qp. It returns the
@@ -116,8 +121,11 @@ func (qp *QP) checkTransition(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if mask&verbs.MaskCurState != 0 {
 		cur = attr.CurState
 	}
+	if qp.init.Dynamic && attr.State == verbs.StateRTR { // it has a peer when it connects to one
+		mask |= verbs.MaskAV | verbs.MaskDestQPNum | verbs.MaskRQPSN
+	}
 	runs := attr.State >= verbs.StateRTR && attr.State <= verbs.StateSQE
-	if runs && qp.init.Type != verbs.UD && qp.path == nil && mask&verbs.MaskAV == 0 {
+	if runs && qp.init.Type != verbs.UD && !qp.init.Dynamic && qp.path == nil && mask&verbs.MaskAV == 0 {
 		return syscall.EINVAL
 	}
 	if !transitionAllowed(cur, attr.State, qp.init.Type, mask) ||

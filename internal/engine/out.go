@@ -80,7 +80,11 @@ func (o *out) send(g *outgoing, h *roce.Packet) {
 			o.own(work{to, pkt})
 			return
 		}
-		if pkt.DestQP == 1 {
+		if d.targets.get(pkt.DestQP) != nil {
+			o.own(work{nil, pkt})
+			return
+		}
+		if pkt.DestQP == roce.GSIQP {
 			d.receiveMAD(pkt)
 		}
 		d.putPacket(pkt)

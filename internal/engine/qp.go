@@ -63,6 +63,9 @@ type QPInit struct {
 	// gave for inline data. On RC it is the turn of such a request when those before it are
 	// complete.
 	Execute func(id uint64, data []byte) verbs.WCStatus
+	// Dynamic makes an RC QP the initiator of DC: RefillSend calls Destine for each of its
+	// requests. It has no peer of its own, and executes no requests.
+	Dynamic bool
 	// Invalidate is called, with the QP locked, for the key that a peer's SEND invalidates. It
 	// reports whether it did.
 	Invalidate func(key uint32) bool
@@ -82,7 +85,7 @@ func (pd *PD) CreateQP(init QPInit) (*QP, error) {
 	if qp.transport, ok = transports[init.Type]; !ok {
 		return nil, syscall.EOPNOTSUPP
 	}
-	if init.SendCQ == nil || init.RecvCQ == nil {
+	if init.SendCQ == nil || init.RecvCQ == nil || init.Dynamic && init.Type != verbs.RC {
 		return nil, syscall.EINVAL
 	}
 	if err := checkCap(init.Cap, init.SRQ != nil, init.RefillSend != nil); err != nil {
@@ -92,7 +95,7 @@ func (pd *PD) CreateQP(init QPInit) (*QP, error) {
 		return nil, syscall.EINVAL
 	}
 	qp.init.Cap = qp.makeQueues(init.Cap)
-	if err := qp.hold(); err != nil {
+	if err := use(qp.uses()); err != nil {
 		return nil, err
 	}
 	if qp.num = init.Num; qp.num != 0 {
@@ -130,6 +133,9 @@ func (qp *QP) makeQueues(c verbs.QPCap) verbs.QPCap {
 	qp.requester.ring = newRing(c.MaxSendWR, sendWQESize+data)
 	c.MaxSendWR = qp.requester.ring.Cap()
 	qp.requester.makeRequests(c.MaxSendSGE)
+	if qp.init.Dynamic {
+		qp.requester.ring.dests = make([]Destination, qp.requester.ring.mask+1)
+	}
 	qp.requester.device = qp.init.Execute != nil
 	if qp.init.SRQ != nil {
 		c.MaxRecvWR, c.MaxRecvSGE = 0, 0
@@ -148,8 +154,8 @@ func (qp *QP) uses() []*useCount {
 	return uses
 }
 
-func (qp *QP) hold() error {
-	uses := qp.uses()
+// use counts an object in those that it uses.
+func use(uses []*useCount) error {
 	for i, u := range uses {
 		if !u.get() {
 			release(uses[:i])
@@ -178,6 +184,7 @@ func (qp *QP) Destroy() error {
 		return err
 	}
 	qp.responder.sendAck()
+	qp.requester.disconnect()
 	qp.ended = true
 	qp.responder.drop()
 	qp.unlock()

@@ -54,8 +54,12 @@ func (r *receiver) receive(pkts []netif.Packet) {
 		to := r.dev.qps.get(p.DestQP)
 		if to == nil {
 			// QP 1, of management datagrams, is no QP of the engine.
-			if p.DestQP == 1 {
+			if p.DestQP == roce.GSIQP {
 				r.dev.receiveMAD(p)
+			} else if t := r.dev.targets.get(p.DestQP); t != nil {
+				r.release(qp, few) // the target locks others
+				qp = nil
+				t.receive(p)
 			}
 			continue
 		}
@@ -177,6 +181,9 @@ func (qp *QP) accepts(p *packet) bool {
 	if qp.state < minState || qp.state == verbs.StateErr || qp.ended {
 		return false
 	}
+	if qp.init.Dynamic && (qp.path == nil || p.Opcode.Has(roce.IsRequest)) {
+		return false
+	}
 	if qp.init.Type != verbs.UD && (p.src != qp.path.remote || p.dst != qp.path.port.addr) {
 		return false
 	}
@@ -193,6 +200,10 @@ func (qp *QP) accepts(p *packet) bool {
 // handle processes a packet. The QP is locked; finish or release follows the last packet. The
 // packet's memory is not used afterwards.
 func (qp *QP) handle(p *packet) {
+	if qp.init.Dynamic && p.Opcode.Transport() == roce.UD {
+		qp.requester.accepted(p)
+		return
+	}
 	if !qp.accepts(p) {
 		return
 	}

@@ -37,6 +37,7 @@ type request struct {
 	swap    uint64
 	flush   roce.FETH
 	ud      datagram
+	dest    Destination // with QPInit.Dynamic
 	bind    binding
 	inline  bool
 	length  uint32
@@ -177,6 +178,9 @@ func (q *sendQueue) load(i uint32, typ verbs.QPType) verbs.WCStatus {
 		ud := w.Wr.Wr.Ud()
 		r.ud = datagram{ud.RemoteQpn, ud.RemoteQkey, ud.AhNum}
 		return verbs.WCSuccess
+	}
+	if q.ring.dests != nil {
+		r.dest = q.ring.dests[i]
 	}
 	r.loadOperation(w)
 	return verbs.WCSuccess

@@ -33,6 +33,7 @@ type requester struct {
 	timeout time.Duration // for an acknowledgement; 0: none
 	timerAt time.Duration // when the QP's timer fires at the latest; 0: it is not set
 	comp    completer
+	dc      initiator // with QPInit.Dynamic
 }
 
 // set applies attributes that have changed. The QP has rounded the number of READs.
@@ -64,6 +65,7 @@ func (q *requester) set(a *verbs.QPAttr, mask verbs.QPAttrMask) {
 
 // reset forgets all requests, and all knowledge of the peer.
 func (q *requester) reset() {
+	q.disconnect()
 	q.ring.reset()
 	q.next, q.loaded = q.ring.index, q.ring.index
 	*q = requester{
@@ -155,6 +157,9 @@ func (q *requester) sendNext(r *request) bool {
 	}
 	if q.init.Type == verbs.UD {
 		return q.sendDatagram(r)
+	}
+	if q.init.Dynamic && !q.connected(r) {
+		return false
 	}
 	n, ok := q.admit(r)
 	if !ok {

@@ -28,6 +28,7 @@ type Ring struct {
 	index uint32         // the engine's index: of the producer in a CQ, else of the consumer
 	prod  *atomic.Uint32 // shared words
 	cons  *atomic.Uint32
+	dests []Destination // of the send queue of a QP with Dynamic, by index
 }
 
 func newRing(elems, elemSize int) *Ring {

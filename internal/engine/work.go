@@ -18,7 +18,7 @@ type packet struct {
 }
 
 // work is a packet for a QP of the device. Without a packet the QP resumes; without a QP the packet
-// is for QP 1.
+// is for QP 1, or for a target of DC.
 type work struct {
 	qp  *QP
 	pkt *packet
@@ -112,7 +112,11 @@ func (d *Device) drain() {
 func (d *Device) processQP(items []work) int {
 	qp := items[0].qp
 	if qp == nil {
-		d.receiveMAD(items[0].pkt)
+		if t := d.targets.get(items[0].pkt.DestQP); t != nil {
+			t.receive(items[0].pkt)
+		} else {
+			d.receiveMAD(items[0].pkt)
+		}
 		d.putPacket(items[0].pkt)
 		return 1
 	}

@@ -83,6 +83,9 @@ var generalCaps = []capability{
 	{ifc.CmdHcaCapLogMaxKlmListSize, logMaxKLMs},
 	{ifc.CmdHcaCapLogMaxRaReqQp, 4},
 	{ifc.CmdHcaCapLogMaxRaResQp, 4},
+	{ifc.CmdHcaCapDct, 1},
+	{ifc.CmdHcaCapLogMaxRaReqDc, 4},
+	{ifc.CmdHcaCapLogMaxRaResDc, 4},
 	{ifc.CmdHcaCapMaxQpCnt, 64},
 	// mlx5_ib offers counters of QUERY_Q_COUNTER by these (counters.c, mlx5_ib_fill_counters).
 	{ifc.CmdHcaCapOutOfSeqCnt, 1},
@@ -201,6 +204,7 @@ var roceCaps = []capability{
 var atomicCaps = []capability{
 	{ifc.AtomicCapsAtomicOperations, 3}, // compare and swap, fetch and add
 	{ifc.AtomicCapsAtomicSizeQp, 8},
+	{ifc.AtomicCapsAtomicSizeDc, 8},
 	{ifc.AtomicCapsSupportedAtomicReq8bEndiannessMode1, 1},
 }
 

@@ -14,7 +14,16 @@ import (
 
 // complete writes the entry of a completion. The engine's QP is locked.
 func (q *qp) complete(c *cq, w engine.Completion) bool {
-	var e cqe
+	if w.Status != uint32(verbs.WCSuccess) {
+		// The QP is now in the error state, and what the guest posts from now on is flushed.
+		q.failed()
+	}
+	e, op, solicited := q.entry(&w)
+	return q.delivered(c.put(&e, op, solicited))
+}
+
+// entry returns the entry of a completion, without what the CQ writes.
+func (q *qp) entry(w *engine.Completion) (e cqe, op byte, solicited bool) {
 	// Both layouts have these. mlx5_ib's mlx5_poll_one finds the QP by its number, libmlx5 by its
 	// user index, and both find the request by the counter.
 	be.PutUint32(e[cqeUserIndex:], q.userIndex)
@@ -24,8 +33,6 @@ func (q *qp) complete(c *cq, w engine.Completion) bool {
 	}
 	be.PutUint16(e[cqeCounter:], uint16(w.WrId))
 	if w.Status != uint32(verbs.WCSuccess) {
-		// The QP is now in the error state, and what the guest posts from now on is flushed.
-		q.failed()
 		op, failed := byte(cqeRequestError), &q.t.failures[failedRequests]
 		if w.Recv {
 			op, failed = cqeReceiveError, &q.t.failures[failedReceives]
@@ -36,15 +43,15 @@ func (q *qp) complete(c *cq, w engine.Completion) bool {
 			syndrome = cmp.Or(syndromes[w.Status], syndrome)
 		}
 		e.setSyndrome(syndrome)
-		return q.delivered(c.put(&e, op, true))
+		return e, op, true
 	}
 	be.PutUint64(e[cqeTime:], q.timestamp())
 	be.PutUint32(e[cqeByteCount:], w.ByteLen)
-	op := byte(cqeRequest)
+	op = cqeRequest
 	if w.Recv {
-		op = q.received(&e, &w)
+		op = q.received(&e, w)
 	}
-	return q.delivered(c.put(&e, op, w.Solicited))
+	return e, op, w.Solicited
 }
 
 // Formats of timestamps, qpc.ts_format: MLX5_TIMESTAMP_FORMAT_FREE_RUNNING, which is in units of
@@ -52,9 +59,10 @@ func (q *qp) complete(c *cq, w engine.Completion) bool {
 // of 32 bits each.
 const realTimeStamps = 2
 
-// timestamp returns the time in the format that the QP was created with.
+// timestamp returns the time in the format that the QP was created with. A target of DC, which the
+// engine knows no QP of, has the default: struct dctc names none.
 func (q *qp) timestamp() uint64 {
-	if ifc.QpcTsFormat.Int(q.context) != realTimeStamps {
+	if q.e == nil || ifc.QpcTsFormat.Int(q.context) != realTimeStamps {
 		return q.t.env.clock()
 	}
 	now := time.Now()

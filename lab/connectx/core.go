@@ -159,6 +159,7 @@ var handlers = func() map[uint16]func(*Device, *call) ifc.Status {
 	add(all, func(d *Device) *srqTable { return &d.t.srqs }, srqCommands)
 	add(all, func(d *Device) *qpTable { return &d.t.qps }, qpCommands)
 	add(all, func(d *Device) *qpTable { return &d.t.qps }, transitionCommands)
+	add(all, func(d *Device) *dctTable { return &d.t.dcts }, dctCommands)
 	return all
 }()
 

@@ -83,7 +83,7 @@ const (
 
 // engineTypes are the engine's types of QPs.
 var engineTypes = map[int]verbs.QPType{
-	ifc.QpTypeRc: verbs.RC, ifc.QpTypeUc: verbs.UC, ifc.QpTypeUd: verbs.UD,
+	ifc.QpTypeRc: verbs.RC, ifc.QpTypeUc: verbs.UC, ifc.QpTypeUd: verbs.UD, ifc.QpTypeDci: verbs.RC,
 	ifc.QpTypeQp0: verbs.UD, ifc.QpTypeQp1: verbs.UD, ifc.QpTypeRegUmr: verbs.UD,
 }
 
@@ -108,13 +108,13 @@ func (t *qpTable) create(c *call) ifc.Status {
 		return ifc.StatusBadResErr
 	}
 	q.sq = sender{
-		env: t.env, datagram: typ == verbs.UD, paths: paths{addressing: t.paths, pd: pd, ahs: map[[avSize]byte]*engine.AH{}},
+		env: t.env, datagram: typ == verbs.UD, dynamic: st == ifc.QpTypeDci, paths: paths{addressing: t.paths, pd: pd, ahs: map[[avSize]byte]*engine.AH{}},
 		updates: updater{
 			env: t.env, keys: t.keys, pdn: pdn, kernel: st == ifc.QpTypeRegUmr, datagram: typ == verbs.UD && st != ifc.QpTypeRegUmr, fastReg: ifc.QpcFre.Is(ctx),
 		},
 	}
 	init := engine.QPInit{
-		Type: typ, Owner: q, Strict: true, Event: q.event, Execute: q.sq.execute, Invalidate: q.sq.updates.invalidate,
+		Type: typ, Dynamic: st == ifc.QpTypeDci, Owner: q, Strict: true, Event: q.event, Execute: q.sq.execute, Invalidate: q.sq.updates.invalidate,
 		RefillSend: q.sq.refill, RefillRecv: q.rq.refill,
 		Cap: verbs.QPCap{MaxSendWR: engineSends, MaxRecvWR: engineRecvs, MaxSendSGE: maxSGEs, MaxInline: maxWQE},
 	}
@@ -182,6 +182,9 @@ func (q *qp) mapQueues(pas []byte, init *engine.QPInit) ifc.Status {
 		recvs = 1 << ifc.QpcLogRqSize.Int(ctx)
 		init.Cap.MaxRecvSGE = min(stride/16, maxSGEs)
 	case rqSRQ:
+		if q.st == ifc.QpTypeDci { // the kernel names one, of which nothing is received
+			break
+		}
 		s, ok := t.srqs.get(ifc.QpcSrqnRmpnXrqn.U32(ctx))
 		if !ok {
 			return ifc.StatusBadResErr

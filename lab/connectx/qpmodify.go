@@ -93,7 +93,7 @@ func (q *qp) modify(c *call) ifc.Status {
 			return ifc.StatusBadParamErr
 		}
 		fields := t.takes
-		if q.st == ifc.QpTypeRc {
+		if engineTypes[q.st] == verbs.RC {
 			fields = append(fields[:len(fields):len(fields)], t.takesRC...)
 		}
 		for bit, f := range optional {
@@ -148,7 +148,7 @@ func (q *qp) attributes(ctx []byte, t transition, mask uint64) (*verbs.QPAttr, v
 	if t.any {
 		return a, known
 	}
-	rc, ud := q.st == ifc.QpTypeRc, engineTypes[q.st] == verbs.UD
+	rc, ud := engineTypes[q.st] == verbs.RC, engineTypes[q.st] == verbs.UD
 	if !ud && mask&optparRights != 0 {
 		known |= verbs.MaskAccess
 	}
@@ -163,6 +163,8 @@ func (q *qp) attributes(ctx []byte, t transition, mask uint64) (*verbs.QPAttr, v
 		known |= verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskQKey
 	case t.to == verbs.StateInit:
 		known |= verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess
+	case t.to == verbs.StateRTR && q.st == ifc.QpTypeDci: // it has a path when it sends
+		known |= verbs.MaskPathMTU | verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer
 	case t.to == verbs.StateRTR && !ud:
 		a.AV = q.t.paths.vector(ifc.AdsRgidRip.At(path), uint16(ifc.AdsRlid.Get(path)), ifc.AdsGrh.Is(path), uint8(ifc.AdsSrcAddrIndex.Get(path)), uint8(ifc.AdsTclass.Get(path)), uint8(ifc.AdsHopLimit.Get(path)))
 		known |= verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN

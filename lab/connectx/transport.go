@@ -27,6 +27,7 @@ type transport struct {
 	cqs        cqTable
 	srqs       srqTable
 	qps        qpTable
+	dcts       dctTable
 }
 
 func newTransport(cfg Config, guid uint64, env *env, caps *capabilities, uars *objects[struct{}], eqs *eqTable) (*transport, error) {
@@ -64,11 +65,13 @@ func newTransport(cfg Config, guid uint64, env *env, caps *capabilities, uars *o
 		env: env, caps: caps, uars: uars, eqs: eqs, pds: pds, umrPD: umrPD,
 		keys: &t.mkeys, cqs: &t.cqs, srqs: &t.srqs, paths: &t.paths,
 	}
+	t.dcts.qps = &t.qps
 	return t, nil
 }
 
 // reset destroys all objects, users first. No command may be running.
 func (t *transport) reset() {
+	t.dcts.clear((*dct).destroy)
 	t.qps.clear((*qp).destroy)
 	t.srqs.clear((*srq).destroy)
 	t.cqs.clear((*cq).destroy)

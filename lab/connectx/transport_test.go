@@ -253,13 +253,19 @@ func TestReasonsOfMalformedRequests(t *testing.T) {
 		{"the request ends within a segment", ifc.QpTypeRc, segs(ifc.OpcodeAtomicFa, remoteSeg(base, m.key))},
 		{"the request ends within a segment", ifc.QpTypeUd, segs(ifc.OpcodeSend, make([]byte, avSize-segment))},
 		{"the opcode is not for a UD QP", ifc.QpTypeUd, segs(ifc.OpcodeRdmaWrite, remoteSeg(base, m.key), data)},
+		{"the address vector leads nowhere", ifc.QpTypeDci, segs(ifc.OpcodeSend, make([]byte, avSize), data)},
 		{"the address vector leads nowhere", ifc.QpTypeUd, segs(ifc.OpcodeSend, make([]byte, avSize), data)},
 		{"inline data is longer than the request", ifc.QpTypeRc, segs(ifc.OpcodeSend, be.AppendUint32(nil, 13|inlineBit), make([]byte, 12))},
 		{"another segment behind inline data", ifc.QpTypeRc, segs(ifc.OpcodeSend, inline, data)},
 		{"inline data behind another segment", ifc.QpTypeRc, segs(ifc.OpcodeSend, data, inline)},
 	} {
 		reason.Store("none")
-		x, _ := pair(m, m, tt.st)
+		x := m.createQP(tt.st, m.createCQ(6, 64), m.createCQ(6, 64))
+		if tt.st == ifc.QpTypeDci {
+			x.connectDCI()
+		} else {
+			x.connect(x.num, m.addr())
+		}
 		tt.put(x)
 		x.ring()
 		x.send.expect(cqeRequestError, 0, opErr)

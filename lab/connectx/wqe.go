@@ -33,6 +33,7 @@ type sender struct {
 	env      *env
 	num      uint32 // of the QP
 	datagram bool   // of the engine's type UD
+	dynamic  bool   // of a DCI
 	ring
 	shown   shown
 	qkey    atomic.Uint32 // of the QP's context
@@ -107,8 +108,12 @@ func (q *sender) refill(r *engine.Ring) {
 		}
 		w.Wr, w.Dma = abi.RxeSendWr{}, abi.RxeDmaInfo{}
 		w.Wr.WrId = sendID(q.taken, wqe[ctrlOpcode])
-		if size == 0 || !agree || !q.translate(w, wqe[:size], sges, inline) {
+		to := engine.Destination{}
+		if size == 0 || !agree || !q.translate(w, wqe[:size], sges, inline, &to) {
 			w.Wr.Opcode = invalidOp
+		}
+		if q.dynamic {
+			r.Destine(to)
 		}
 		if size > 0 { // otherwise nothing tells where the next request begins
 			n = blocksOf(size)
@@ -118,8 +123,9 @@ func (q *sender) refill(r *engine.Ring) {
 	}
 }
 
-// translate makes the engine's request from a WQE. It reports false if the WQE is malformed.
-func (q *sender) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inline []byte) bool {
+// translate makes the engine's request from a WQE, and the destination of a DCI's. It reports false
+// if the WQE is malformed.
+func (q *sender) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inline []byte, to *engine.Destination) bool {
 	opcode, flags := wqe[ctrlOpcode], wqe[ctrlFlags]
 	op, known := sendOps[opcode]
 	switch {
@@ -164,6 +170,13 @@ func (q *sender) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inl
 		}
 		b, rest = rest[:n], rest[n:]
 		return b
+	}
+	if q.dynamic {
+		if av := take(avSize); ok {
+			if *to, ok = q.target([avSize]byte(av)); !ok {
+				return q.refuse("the address vector leads nowhere")
+			}
+		}
 	}
 	switch opcode {
 	case ifc.OpcodeRdmaWrite, ifc.OpcodeRdmaWriteImm, ifc.OpcodeRdmaRead:
@@ -252,20 +265,31 @@ const (
 	avHops    = 27
 	avGRHFlow = 28 // GRH in bit 30, index of the GID in bits 20 to 27, flow label
 	avGID     = 32
+
+	extendedAV = 1 << 31 // of dqp_dct: the vector has its full size
 )
 
 // address fills in the destination of a datagram. It keeps the engine's address handle for later
 // datagrams on the same path.
 func (q *sender) address(to *abi.RxeSendWrWrUd, av [avSize]byte) bool {
-	const extended = 1 << 31 // MLX5_EXTENDED_UD_AV: the vector has all 48 bytes
 	qpn := be.Uint32(av[avQPN:])
-	if qpn&extended == 0 || qpn&0x7f000000 != 0 {
+	if qpn&extendedAV == 0 || qpn&0x7f000000 != 0 {
 		return false
 	}
 	to.RemoteQpn, to.RemoteQkey = qpn&0xffffff, be.Uint32(av[avQKey:])
 	if to.RemoteQkey&(1<<31) != 0 { // a controlled Q_Key stands for the QP's own (IBTA vol. 1, 10.2.5)
 		to.RemoteQkey = q.qkey.Load()
 	}
+	ah := q.handle(av)
+	if ah == nil {
+		return false
+	}
+	to.AhNum = ah.Num()
+	return true
+}
+
+// handle returns the engine's handle of the path in an address vector, or nil if it leads nowhere.
+func (q *sender) handle(av [avSize]byte) *engine.AH {
 	path := av
 	clear(path[:avQPN+4]) // without the Q_Key and the QP
 	ah := q.paths.ahs[path]
@@ -274,12 +298,11 @@ func (q *sender) address(to *abi.RxeSendWrWrUd, av [avSize]byte) bool {
 		var err error
 		ah, err = q.paths.pd.CreateAH(q.paths.vector(av[avGID:], be.Uint16(av[avLID:]), flow&(1<<30) != 0, uint8(flow>>20), av[avTClass], av[avHops]))
 		if err != nil {
-			return false
+			return nil
 		}
 		q.paths.ahs[path] = ah
 	}
-	to.AhNum = ah.Num()
-	return true
+	return ah
 }
 
 // paths are the engine's address handles for the paths of datagrams.

@@ -44,6 +44,10 @@ const (
 	OpDestroyXrcSrq          = 0x706
 	OpQueryXrcSrq            = 0x707
 	OpArmXrcSrq              = 0x708
+	OpCreateDct              = 0x710
+	OpDestroyDct             = 0x711
+	OpDrainDct               = 0x712
+	OpQueryDct               = 0x713
 	OpQueryVportState        = 0x750
 	OpQueryNicVportContext   = 0x754
 	OpModifyNicVportContext  = 0x755
@@ -131,6 +135,7 @@ const (
 	EventWqAccessError   = 0x11
 	EventPortChange      = 0x9
 	EventCmd             = 0xa
+	EventDctDrained      = 0x1c
 
 	// Subtypes of EventPortChange, MLX5_PORT_CHANGE_SUBTYPE_*.
 	PortChangeDown   = 0x1
@@ -195,6 +200,7 @@ const (
 	QpTypeUc     = 0x1
 	QpTypeUd     = 0x2
 	QpTypeXrc    = 0x3
+	QpTypeDci    = 0x5
 	QpTypeQp0    = 0x7
 	QpTypeQp1    = 0x8
 	QpTypeRegUmr = 0xc
@@ -309,6 +315,7 @@ const (
 	AtomicCapsSupportedAtomicReq8bEndiannessMode1 Field = 0x46<<16 | 0x1
 	AtomicCapsAtomicOperations                    Field = 0x90<<16 | 0x10
 	AtomicCapsAtomicSizeQp                        Field = 0xb0<<16 | 0x10
+	AtomicCapsAtomicSizeDc                        Field = 0xd0<<16 | 0x10
 
 	// struct mlx5_ifc_cmd_hca_cap_bits
 	CmdHcaCapVhcaId                        Field = 0x30<<16 | 0x10
@@ -328,6 +335,8 @@ const (
 	CmdHcaCapForceTeardown                 Field = 0x110<<16 | 0x1
 	CmdHcaCapUmrExtendedTranslationOffset  Field = 0x118<<16 | 0x1
 	CmdHcaCapLogMaxKlmListSize             Field = 0x11a<<16 | 0x6
+	CmdHcaCapLogMaxRaReqDc                 Field = 0x12a<<16 | 0x6
+	CmdHcaCapLogMaxRaResDc                 Field = 0x13a<<16 | 0x6
 	CmdHcaCapLogMaxRaReqQp                 Field = 0x14a<<16 | 0x6
 	CmdHcaCapLogMaxRaResQp                 Field = 0x15a<<16 | 0x6
 	CmdHcaCapCacheLine128byte              Field = 0x164<<16 | 0x1
@@ -349,6 +358,7 @@ const (
 	CmdHcaCapCompactAddressVector          Field = 0x200<<16 | 0x1
 	CmdHcaCapDrainSigerr                   Field = 0x20f<<16 | 0x1
 	CmdHcaCapCmdifChecksum                 Field = 0x210<<16 | 0x2
+	CmdHcaCapDct                           Field = 0x21a<<16 | 0x1
 	CmdHcaCapEthNetOffloads                Field = 0x21c<<16 | 0x1
 	CmdHcaCapRoce                          Field = 0x21d<<16 | 0x1
 	CmdHcaCapAtomic                        Field = 0x21e<<16 | 0x1
@@ -659,6 +669,20 @@ const (
 	EqcProducerCounter Field = 0x168<<16 | 0x18
 	EqcSize                  = 0x40
 
+	// struct mlx5_ifc_dctc_bits
+	DctcState       Field = 0x4<<16 | 0x4
+	DctcUserIndex   Field = 0x28<<16 | 0x18
+	DctcCqn         Field = 0x48<<16 | 0x18
+	DctcRre         Field = 0x6c<<16 | 0x1
+	DctcRwe         Field = 0x6d<<16 | 0x1
+	DctcRae         Field = 0x6e<<16 | 0x1
+	DctcCsRes       Field = 0x88<<16 | 0x8
+	DctcMinRnrNak   Field = 0x93<<16 | 0x5
+	DctcSrqnXrqn    Field = 0xa8<<16 | 0x18
+	DctcPd          Field = 0xc8<<16 | 0x18
+	DctcDcAccessKey Field = 0x100<<16 | 0x40
+	DctcMtu         Field = 0x145<<16 | 0x3
+
 	// struct mlx5_ifc_cqc_bits
 	CqcStatus            Field = 0x0<<16 | 0x4
 	CqcDbrUmemValid      Field = 0x6<<16 | 0x1
@@ -870,6 +894,12 @@ const (
 	// struct mlx5_ifc_query_eq_in_bits
 	QueryEqInEqNumber Field = 0x58<<16 | 0x8
 
+	// struct mlx5_ifc_query_dct_out_bits
+	QueryDctOutDctContextEntry Field = 0x80<<16 | 0x200
+
+	// struct mlx5_ifc_query_dct_in_bits
+	QueryDctInDctn Field = 0x48<<16 | 0x18
+
 	// struct mlx5_ifc_query_cq_out_bits
 	QueryCqOutCqContext Field = 0x80<<16 | 0x200
 
@@ -945,6 +975,9 @@ const (
 	EnableHcaInEmbeddedCpuFunction Field = 0x40<<16 | 0x1
 	EnableHcaInFunctionId          Field = 0x50<<16 | 0x10
 
+	// struct mlx5_ifc_drain_dct_in_bits
+	DrainDctInDctn Field = 0x48<<16 | 0x18
+
 	// struct mlx5_ifc_disable_hca_in_bits
 	DisableHcaInEmbeddedCpuFunction Field = 0x40<<16 | 0x1
 	DisableHcaInFunctionId          Field = 0x50<<16 | 0x10
@@ -990,6 +1023,9 @@ const (
 
 	// struct mlx5_ifc_destroy_eq_in_bits
 	DestroyEqInEqNumber Field = 0x58<<16 | 0x8
+
+	// struct mlx5_ifc_destroy_dct_in_bits
+	DestroyDctInDctn Field = 0x48<<16 | 0x18
 
 	// struct mlx5_ifc_destroy_cq_in_bits
 	DestroyCqInCqn Field = 0x48<<16 | 0x18
@@ -1106,6 +1142,12 @@ const (
 	CreateEqInEqContextEntry Field = 0x80<<16 | 0x200
 	CreateEqInEventBitmask   Field = 0x2c0<<16 | 0x100
 	CreateEqInPas            Field = 0x880 << 16
+
+	// struct mlx5_ifc_create_dct_out_bits
+	CreateDctOutDctn Field = 0x48<<16 | 0x18
+
+	// struct mlx5_ifc_create_dct_in_bits
+	CreateDctInDctContextEntry Field = 0x80<<16 | 0x200
 
 	// struct mlx5_ifc_create_cq_out_bits
 	CreateCqOutCqn Field = 0x48<<16 | 0x18
@@ -1238,6 +1280,10 @@ var Layouts = map[uint16]Layout{
 	OpDestroyXrcSrq:          {"DESTROY_XRC_SRQ", 0x10, 0x10, []Field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
 	OpQueryXrcSrq:            {"QUERY_XRC_SRQ", 0x10, 0x110, []Field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
 	OpArmXrcSrq:              {"ARM_XRC_SRQ", 0x10, 0x10, []Field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x10}},
+	OpCreateDct:              {"CREATE_DCT", 0x80, 0x10, []Field{0x20<<16 | 0x10, 0x40<<16 | 0x40, 0x80<<16 | 0x4, 0x88<<16 | 0x18, 0xa0<<16 | 0x7, 0xc0<<16 | 0x8, 0xf3<<16 | 0x1, 0xf5<<16 | 0xb, 0x100<<16 | 0x8, 0x110<<16 | 0x3, 0x118<<16 | 0x8, 0x120<<16 | 0x8, 0x140<<16 | 0x8, 0x168<<16 | 0x4, 0x1c0<<16 | 0x5, 0x1e0<<16 | 0x8, 0x1f0<<16 | 0x8, 0x220<<16 | 0x14, 0x240<<16 | 0x20, 0x280<<16 | 0x180}},
+	OpDestroyDct:             {"DESTROY_DCT", 0x10, 0x10, []Field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
+	OpDrainDct:               {"DRAIN_DCT", 0x10, 0x10, []Field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
+	OpQueryDct:               {"QUERY_DCT", 0x10, 0x80, []Field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
 	OpQueryVportState:        {"QUERY_VPORT_STATE", 0x10, 0x10, []Field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x41<<16 | 0xf, 0x60<<16 | 0x20}},
 	OpQueryNicVportContext:   {"QUERY_NIC_VPORT_CONTEXT", 0x10, 0x110, []Field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x41<<16 | 0xf, 0x60<<16 | 0x5, 0x68<<16 | 0x18}},
 	OpModifyNicVportContext:  {"MODIFY_NIC_VPORT_CONTEXT", 0x200, 0x10, []Field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x41<<16 | 0xf, 0x60<<16 | 0x12, 0x73<<16 | 0x1, 0x7f<<16 | 0x1, 0x80<<16 | 0x780, 0x800<<16 | 0x5, 0x808<<16 | 0x15, 0x821<<16 | 0x1a, 0x841<<16 | 0xb, 0x860<<16 | 0xa0, 0x900<<16 | 0x1, 0x904<<16 | 0x4, 0x910<<16 | 0x10, 0x920<<16 | 0x10, 0xa00<<16 | 0x140, 0xb50<<16 | 0x430, 0xf83<<16 | 0x2, 0xf88<<16 | 0x8, 0xfa0<<16 | 0x10, 0xfe0<<16 | 0x20}},
