@@ -14,17 +14,28 @@ const (
 	UD QPType = 4 // unreliable datagram
 )
 
+// The dynamically connected transport (DC), of ConnectX adapters. An initiator sends to any number
+// of targets, one after the other, as reliably as RC: the adapter connects to the target that a
+// request names, so that n programs need n targets, where RC needs n² connections. An initiator
+// only sends, a target only receives, from an SRQ. The kernel knows both as "DRIVER", which is 255,
+// and the numbers here are of this library alone. See uverbs.QP.StartDC.
+const (
+	DCI QPType = 256 // initiator
+	DCT QPType = 257 // target
+)
+
 // String returns the name of the type, including types that programs cannot create here, such as
 // "GSI" (enum ib_qp_type of the kernel).
 func (t QPType) String() string {
-	names := [...]string{
-		"SMI", "GSI", "RC", "UC", "UD", "RAW_IPV6", "RAW_ETHERTYPE", 8: "RAW_PACKET",
-		9: "XRC_INI", 10: "XRC_TGT", 255: "DRIVER",
-	}
-	if uint64(t) < uint64(len(names)) && names[t] != "" {
-		return names[t]
+	if s, ok := qpTypeNames[t]; ok {
+		return s
 	}
 	return fmt.Sprintf("QP type %d", uint32(t))
+}
+
+var qpTypeNames = map[QPType]string{
+	0: "SMI", 1: "GSI", RC: "RC", UC: "UC", UD: "UD", 5: "RAW_IPV6", 6: "RAW_ETHERTYPE", 8: "RAW_PACKET",
+	9: "XRC_INI", 10: "XRC_TGT", 255: "DRIVER", DCI: "DCI", DCT: "DCT",
 }
 
 // QPState is the state of a QP (enum ib_qp_state).

@@ -104,7 +104,7 @@ type SendWR struct {
 	RemoteAddr uint64
 	RKey       uint32
 
-	// To is the destination, on UD QPs only.
+	// To is the destination, on UD QPs and on a DCI only.
 	To UDAddr
 
 	// Args has the arguments that few requests need; nil means zeros.
@@ -123,12 +123,17 @@ type SendArgs struct {
 	// Flush describes OpFlush.
 	Flush Flush
 
+	// DCKey is the key of the target of a DCI's request. 0 is the DCKey that the DCI was made
+	// with, so that an initiator whose targets have one key needs no Args.
+	DCKey uint64
+
 	// InlineList is more inline data, behind [SendWR.Inline].
 	InlineList [][]byte
 }
 
 // UDAddr is the destination of a datagram: the driver's number of an address handle, and
-// the number and the Q_Key of the peer's QP.
+// the number and the Q_Key of the peer's QP. A DCI sends to a DCT by its number, and QKey has no
+// meaning: the key of a DCT has 64 bits.
 type UDAddr struct {
 	AH, QPNum, QKey uint32
 }

@@ -71,7 +71,7 @@ var types = []typ{
 	{"struct mlx5_ib_resize_cq", "", reflect.TypeFor[Mlx5IbResizeCq](), "buf_addr BufAddr cqe_size CqeSize reserved0 Reserved0 reserved1 Reserved1"},
 	{"struct mlx5_ib_create_srq", "", reflect.TypeFor[Mlx5IbCreateSrq](), "buf_addr BufAddr db_addr DbAddr flags Flags reserved0 Reserved0 uidx Uidx reserved1 Reserved1"},
 	{"struct mlx5_ib_create_srq_resp", "", reflect.TypeFor[Mlx5IbCreateSrqResp](), "srqn Srqn reserved Reserved"},
-	{"struct mlx5_ib_create_qp", "", reflect.TypeFor[Mlx5IbCreateQp](), "buf_addr BufAddr db_addr DbAddr sq_wqe_count SqWqeCount rq_wqe_count RqWqeCount rq_wqe_shift RqWqeShift flags Flags uidx Uidx bfreg_index BfregIndex ece_options EceOptions dci_streams DciStreams reserved Reserved"},
+	{"struct mlx5_ib_create_qp", "", reflect.TypeFor[Mlx5IbCreateQp](), "buf_addr BufAddr db_addr DbAddr sq_wqe_count SqWqeCount rq_wqe_count RqWqeCount rq_wqe_shift RqWqeShift flags Flags uidx Uidx bfreg_index BfregIndex ece_options EceOptions dci_streams DciStreams reserved Reserved access_key AccessKey"},
 	{"struct mlx5_ib_create_qp_dci_streams", "", reflect.TypeFor[Mlx5IbCreateQpDciStreams](), "log_num_concurent LogNumConcurent log_num_errored LogNumErrored"},
 	{"struct mlx5_ib_create_qp_resp", "", reflect.TypeFor[Mlx5IbCreateQpResp](), "bfreg_index BfregIndex ece_options EceOptions comp_mask CompMask tirn Tirn tisn Tisn rqn Rqn sqn Sqn reserved1 Reserved1 tir_icm_addr TirIcmAddr"},
 	{"struct mlx5_ib_create_ah_resp", "", reflect.TypeFor[Mlx5IbCreateAhResp](), "response_length ResponseLength dmac Dmac reserved Reserved"},

@@ -2,7 +2,11 @@
 
 package abi
 
+import "unsafe"
+
 const (
+	MLX5_QP_FLAG_TYPE_DCT       = 16
+	MLX5_QP_FLAG_TYPE_DCI       = 32
 	MLX5_QP_FLAG_UAR_PAGE_INDEX = 1024
 )
 
@@ -134,6 +138,9 @@ type Mlx5IbCreateQp struct {
 	DciStreams Mlx5IbCreateQpDciStreams
 	Reserved   uint16
 }
+
+// AccessKey is the member access_key.
+func (s *Mlx5IbCreateQp) AccessKey() *uint64 { return (*uint64)(unsafe.Add(unsafe.Pointer(s), 40)) }
 
 // Mlx5IbCreateQpDciStreams is struct mlx5_ib_create_qp_dci_streams (rdma/mlx5-abi.h).
 type Mlx5IbCreateQpDciStreams struct {

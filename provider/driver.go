@@ -147,6 +147,7 @@ type QPInit struct {
 	PD             Object      // of the driver; nil if it has none, and for imported PDs
 	SendCQ, RecvCQ CompletionQueue
 	SRQ            RecvQueue // that the QP uses; nil if it has a receive queue of its own
+	DCKey          uint64    // of a DCT, or of the targets of a DCI; 0 for other types
 }
 
 // QPInfo describes the QP that the kernel made.
@@ -208,6 +209,14 @@ type SendQueue interface {
 	Modify(attr verbs.QPAttr, mask verbs.QPAttrMask, modify func(UHW) error) error
 	Stateful
 	Queue
+}
+
+// Numberer is implemented by send queues of QPs that get their number when they are modified, as
+// a DCT does, which the device makes on the way to RTR.
+type Numberer interface {
+	// QPNum returns the number, or 0 if the QP has none yet, or has had it from the beginning.
+	// It is called after Modify.
+	QPNum() uint32
 }
 
 // Extended is implemented by send queues of QPs that may have extensions of their vendor.

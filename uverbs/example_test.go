@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net/netip"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -344,6 +345,48 @@ func ExamplePD_CreateSRQ() {
 	}
 	fmt.Println("16 receives for 3 queue pairs")
 	// Output: 16 receives for 3 queue pairs
+}
+
+// This example writes to a target by the dynamically connected transport of ConnectX.
+func ExampleQP_StartDC() {
+	defer use()()
+	const key = 0xffeeddcc
+	check := func(err error) {
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	gid, err := dev.FindGID(1, netip.Addr{})
+	check(err)
+	srq, err := pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 16, MaxSGE: 1})
+	check(err)
+	defer srq.Close()
+	dct, err := pd.CreateQP(uverbs.QPOptions{Type: verbs.DCT, RecvCQ: cq, SRQ: srq, DCKey: key})
+	check(err)
+	defer dct.Close()
+	check(dct.StartDC(gid, uverbs.ConnectOptions{Access: verbs.AccessRemoteWrite}))
+	target, err := dct.Addr(gid.Port) // for the programs that send to it
+	check(err)
+
+	// An initiator sends to any number of targets.
+	dci, err := pd.CreateQP(uverbs.QPOptions{Type: verbs.DCI, SendCQ: cq, DCKey: key})
+	check(err)
+	defer dci.Close()
+	check(dci.StartDC(gid, uverbs.ConnectOptions{}))
+	local, err := dci.AddrOn(gid)
+	check(err)
+	ah, err := pd.CreateAH(target.PathFrom(local))
+	check(err)
+	defer ah.Close()
+	_, err = dci.PostSend(verbs.SendWR{
+		Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, SGL: []verbs.SGE{mr.SGE(0, 64)},
+		RemoteAddr: mr.Addr() + 128, RKey: mr.RKey(), To: ah.To(target.QPNum, 0),
+	})
+	check(err)
+	var wcs [1]verbs.WC
+	_, err = cq.PollWait(ctx, wcs[:])
+	check(err)
+	check(wcs[0].Err())
 }
 
 // This example sends a datagram and an answer.

@@ -19,7 +19,7 @@ const (
 	FeatureUC              Feature = "UC"
 	FeatureUD              Feature = "UD"
 	FeatureRawPacket       Feature = "raw packet QP"
-	FeatureDriverQP        Feature = "driver QP"
+	FeatureDC              Feature = "DC"
 	FeatureMWType1         Feature = "MW type 1"
 	FeatureMWType2         Feature = "MW type 2"
 	FeatureFlush           Feature = "FLUSH"

@@ -43,7 +43,7 @@ var probes = map[Feature]func(*prober) error{
 	FeatureUC:              qpType(verbs.UC),
 	FeatureUD:              qpType(verbs.UD),
 	FeatureRawPacket:       qpType(abi.IB_UVERBS_QPT_RAW_PACKET),
-	FeatureDriverQP:        qpType(abi.IB_UVERBS_QPT_DRIVER),
+	FeatureDC:              qpType(verbs.DCI),
 	FeatureMWType1:         mwType(verbs.MWType1),
 	FeatureMWType2:         mwType(verbs.MWType2),
 	FeatureFlush:           capability(abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL),

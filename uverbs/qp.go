@@ -20,7 +20,7 @@ type QP struct {
 	pd     *PD
 	obj    *object
 	id     uint64 // in the registry
-	num    uint32
+	num    uint32 // of a DCT 0 before RTR
 	typ    verbs.QPType
 	handle uint32
 	cap    verbs.QPCap
@@ -28,6 +28,7 @@ type QP struct {
 	recvCQ *CQ
 	srq    *SRQ
 	groups *groups
+	state  atomic.Uint32 // of a DCT, a [verbs.QPState]
 
 	onOverrun atomic.Pointer[func(error)] // see [bridge.OnOverrun]
 
@@ -38,10 +39,14 @@ type QP struct {
 // QPOptions contains options for [PD.CreateQP].
 type QPOptions struct {
 	Type           verbs.QPType // zero is RC
-	SendCQ, RecvCQ *CQ          // may be the same
-	SRQ            *SRQ         // that the QP uses; nil if it has a receive queue of its own
-	Cap            verbs.QPCap  // minimum size of the queues, see [verbs.QPCap.WithDefaults]
-	SignalAll      bool         // every send request is signaled
+	SendCQ, RecvCQ *CQ          // may be the same; a DCI needs no RecvCQ, and a DCT no SendCQ
+	SRQ            *SRQ         // that the QP uses; nil if it has a receive queue of its own; a DCT needs one
+	// DCKey is the key of a DCT, that initiators have to know, or of the targets of a DCI, unless
+	// [verbs.SendArgs] has another one. It keeps out others as a password does; it is sent as it
+	// is. Other types have none.
+	DCKey     uint64
+	Cap       verbs.QPCap // minimum size of the queues, see [verbs.QPCap.WithDefaults]
+	SignalAll bool        // every send request is signaled
 	// SingleThreaded disables the locks of the queues, as a thread domain does
 	// (ibv_alloc_td(3)): the program guarantees that calls of the QP's methods, including
 	// Modify and Close, do not overlap. If the device is lost, nothing completes the requests:
@@ -54,6 +59,9 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	const op = "create QP in"
 	if opt.Type == 0 {
 		opt.Type = verbs.RC
+	}
+	if err := opt.checkDC(); err != nil {
+		return nil, p.obj.fail(op, err)
 	}
 	switch {
 	case opt.SendCQ == nil || opt.RecvCQ == nil:
@@ -85,7 +93,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	q := &QP{pd: p, id: id, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ}
 	init := &provider.QPInit{
 		Type: opt.Type, Cap: opt.Cap, SignalAll: opt.SignalAll, SingleThreaded: opt.SingleThreaded, PD: p.driverPD,
-		SendCQ: opt.SendCQ.queue, RecvCQ: opt.RecvCQ.queue,
+		SendCQ: opt.SendCQ.queue, RecvCQ: opt.RecvCQ.queue, DCKey: opt.DCKey,
 	}
 	if opt.SRQ != nil {
 		init.SRQ = opt.SRQ.queue
@@ -101,6 +109,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 		if created {
 			core.destroy(kindQP, handle)
 		}
+		err = explainDC(opt.Type, err)
 		attr, c := &core.dev.Attr, asked
 		return nil, p.obj.failSize(op, err, "MaxQP", attr.MaxQP,
 			limit{"MaxSendWR", c.MaxSendWR, attr.MaxQPWR}, limit{"MaxRecvWR", c.MaxRecvWR, attr.MaxQPWR},
@@ -115,7 +124,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	}
 	groups := &groups{core: core, qp: handle}
 	q.groups = groups
-	q.obj = newObject(p.obj.device, objectName{"QP %d", q.num}, func() error {
+	q.obj = newObject(p.obj.device, nameOfQP(opt.Type, q.num), func() error {
 		groups.detachAll() // or the kernel refuses to destroy the QP (uverbs_free_qp)
 		if err := stopAndDestroy(func() error { return core.destroy(kindQP, handle) }, send, recv); err != nil {
 			return err
@@ -153,7 +162,7 @@ func (q *QP) create(init *provider.QPInit, id uint64, uhw provider.UHW) error {
 		sys.Handle(abi.UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, srq).If(q.srq != nil),
 		sys.In(abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE, &id),
 		sys.In(abi.UVERBS_ATTR_CREATE_QP_CAP, &want),
-		sys.Const(abi.UVERBS_ATTR_CREATE_QP_TYPE, uint64(q.typ)),
+		sys.Const(abi.UVERBS_ATTR_CREATE_QP_TYPE, uint64(kernelType(q.typ))),
 		sys.Const(abi.UVERBS_ATTR_CREATE_QP_FLAGS, flags).If(flags != 0),
 		sys.Out(abi.UVERBS_ATTR_CREATE_QP_RESP_CAP, &got),
 		sys.Out(abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &q.num),
@@ -176,7 +185,7 @@ func init() {
 	}
 }
 
-// Num returns the QP number.
+// Num returns the QP number. That of a DCT is 0 before RTR, as the device makes it then.
 func (q *QP) Num() uint32 { return q.num }
 
 // ECE returns the extensions that the QP offers to its peer or, once it is connected, those that

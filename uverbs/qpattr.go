@@ -20,7 +20,11 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 		return err
 	}
 	defer q.obj.exit()
-	if err := q.checkAttr(&a, mask); err != nil {
+	err := q.checkAttr(&a, mask)
+	if err == nil {
+		err = q.checkTarget(&a, mask)
+	}
+	if err != nil {
 		return q.obj.fail(op, err)
 	}
 	req := abi.IbUverbsModifyQp{
@@ -45,8 +49,9 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 		q.send.Suspend()
 		defer func() { q.send.Settle(a.State, moved) }()
 	}
-	err := q.send.Modify(a, mask, q.pd.ctx.invokeFunc(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, &moved))
+	err = q.send.Modify(a, mask, q.pd.ctx.invokeFunc(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, &moved))
 	if err == nil {
+		q.moved(a.State, mask)
 		if mask&verbs.MaskState != 0 {
 			q.pd.ctx.registry.hold(q.id, q, q.reachable(a.State))
 		}
@@ -100,7 +105,10 @@ func wrapNoRoute(av *verbs.AddressVector, err error) error {
 func (q *QP) Query() (verbs.QPAttr, error) { return get(q.obj, "query", q.query) }
 
 func (q *QP) query() (verbs.QPAttr, error) {
-	req := abi.IbUverbsQueryQp{QpHandle: q.handle, AttrMask: uint32(verbs.MaskDestQPNum<<1 - 1)}
+	if q.typ == verbs.DCT && q.num == 0 { // the kernel refuses: there is nothing in the device
+		return verbs.QPAttr{State: verbs.QPState(q.state.Load())}, nil
+	}
+	req := abi.IbUverbsQueryQp{QpHandle: q.handle, AttrMask: uint32(q.queryMask())}
 	var r abi.IbUverbsQueryQpResp
 	if err := q.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_QUERY_QP, mmap.Bytes(&req), mmap.Bytes(&r), nil, nil); err != nil {
 		return verbs.QPAttr{}, err

@@ -120,6 +120,14 @@ func (a *addressHandle) put(p unsafe.Pointer, to *verbs.UDAddr) {
 	put32(unsafe.Add(p, avQPN), to.QPNum|extended)
 }
 
+// putDC is put for a request of a DCI: the key of its target takes the place of the Q_Key, and of the
+// word behind it (struct mlx5_av: key.dc_key, dqp_dct).
+func (a *addressHandle) putDC(p unsafe.Pointer, dctn uint32, key uint64) {
+	*(*[avSize]byte)(p) = a.av
+	put64(unsafe.Add(p, avQKey), key)
+	put32(unsafe.Add(p, avQPN), dctn|extended)
+}
+
 // sourcePort returns the UDP source port of RoCE v2 packets, which switches spread flows by. It
 // depends on the flow label (rdma_flow_label_to_udp_sport), and is random without one.
 func sourcePort(flow uint32) uint16 {

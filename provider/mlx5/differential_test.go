@@ -49,6 +49,8 @@ var (
 //   - libmlx5 stores only the first 8 bytes of a request without data to a register;
 //   - requests that libmlx5 posts though the device refuses them: too long ones, those of an opcode that
 //     the type of QP does not have, reads with inline data, windows of type 2 without a length;
+//   - the functions that libmlx5 has for a DCI leave the immediate of requests that have none as it was
+//     in the queue, and post all of a list or nothing, so that the C program tries shorter ones; they bind no windows of type 1;
 //   - of completions with an error the fields that are not valid, of those of requests IBV_WC_WITH_IMM, and
 //     of receives what names a datagram's sender, if it is none.
 //
@@ -202,6 +204,7 @@ type comparison struct {
 	lists, requests, completions int                     // compared
 
 	typ         verbs.QPType
+	key         uint64 // of a DCI's targets
 	all         bool
 	cap         verbs.QPCap
 	signaled    int // of 10 requests
@@ -343,7 +346,8 @@ func (x *comparison) check(err error) {
 func (x *comparison) create() {
 	r := x.rand
 	x.different = false
-	x.typ = []verbs.QPType{verbs.RC, verbs.RC, verbs.UC, verbs.UD}[r.IntN(4)]
+	x.typ = []verbs.QPType{verbs.RC, verbs.RC, verbs.UC, verbs.UD, verbs.DCI, verbs.DCI}[r.IntN(6)]
+	x.key = r.Uint64()
 	x.all, x.signaled, x.failed = r.IntN(4) == 0, []int{1, 3, 5, 10}[r.IntN(4)], []int{0, 3, 30}[r.IntN(3)]
 	size := smallCQE << r.IntN(2)
 	x.fake.bounds.cqeSize = size
@@ -360,8 +364,11 @@ func (x *comparison) create() {
 		srq = 1 + r.IntN(1<<r.IntN(8))
 	}
 	n := 1 + r.IntN(3)
+	if x.typ == verbs.DCI {
+		srq, x.cap.MaxRecvWR, x.cap.MaxRecvSGE = 0, 0, 0
+	}
 	x.put(orderCreate, uint64(n), uint64(x.typ), bit(x.all), uint64(size), uint64(depths[0]), uint64(depths[1]), uint64(srq), uint64(x.cap.MaxRecvSGE))
-	x.put(uint64(x.cap.MaxSendWR), uint64(x.cap.MaxSendSGE), uint64(x.cap.MaxInline), uint64(x.cap.MaxRecvWR), uint64(x.cap.MaxRecvSGE))
+	x.put(uint64(x.cap.MaxSendWR), uint64(x.cap.MaxSendSGE), uint64(x.cap.MaxInline), uint64(x.cap.MaxRecvWR), uint64(x.cap.MaxRecvSGE), x.key)
 	x.do()
 	for i, depth := range depths {
 		x.createCQ(i, depth, size)
@@ -379,7 +386,7 @@ func (x *comparison) create() {
 		x.data[i] = byte(r.Uint32())
 	}
 	x.handles = nil
-	if x.typ == verbs.UD {
+	if x.addressed() {
 		for range 16 {
 			x.createAH()
 		}
@@ -441,7 +448,7 @@ func (x *comparison) createQP() {
 	half := x.int()
 	request := x.bytes(x.int())
 	init := &provider.QPInit{
-		Type: x.typ, Cap: x.cap, SignalAll: x.all, SendCQ: x.cqs[0].completionQueue, RecvCQ: x.cqs[1].completionQueue,
+		Type: x.typ, DCKey: x.key, Cap: x.cap, SignalAll: x.all, SendCQ: x.cqs[0].completionQueue, RecvCQ: x.cqs[1].completionQueue,
 	}
 	init.Cap.MaxSendWR = max(1, blocks*block/sendSize(x.typ, x.cap.MaxSendSGE, x.cap.MaxInline))
 	if x.srq != nil {
@@ -470,6 +477,8 @@ func (x *comparison) createQP() {
 		x.regs[&c[0]] = q.regs
 	}
 	p.reg = q.regs.reg
+	const flags, types = 28, abi.MLX5_QP_FLAG_TYPE_DCI | abi.MLX5_QP_FLAG_TYPE_DCT
+	x.equal("types in the command", []byte{request[flags] & types}, []byte{mine[flags] & types})
 	if x.equal("sizes in the command", request[16:28], mine[16:28]) && recvs > 0 && (recvs != int(p.recv.mask)+1 || stride != int(p.recv.stride)) {
 		x.differ("%d and %d receives of %d and %d bytes", recvs, p.recv.mask+1, stride, p.recv.stride)
 	}
@@ -834,7 +843,7 @@ func (x *comparison) postRecv(p *comparedQP) (compare func()) {
 		room = int(p.recv.most - (p.recv.head.Load() - p.recv.tail.Load()))
 	}
 	n := min(room, 1+r.IntN(1<<r.IntN(6)))
-	if x.srq == nil && r.IntN(20) == 0 { // one too many
+	if x.srq == nil && p.recv.most == p.recv.mask+1 && r.IntN(20) == 0 { // one too many for both
 		n = min(n, 63) + 1
 	}
 	if n == 0 {
@@ -922,13 +931,16 @@ func (x *comparison) request() (w verbs.SendWR, inline []verbs.SGE) {
 	if x.typ != verbs.UD {
 		ops = append(ops, verbs.OpRDMAWrite, verbs.OpRDMAWriteImm, verbs.OpBindMW, verbs.OpLocalInv)
 	}
-	if x.typ == verbs.RC {
+	if x.typ == verbs.RC || x.typ == verbs.DCI {
 		ops = append(ops, verbs.OpSendInv, verbs.OpRDMARead, verbs.OpCompareSwap, verbs.OpFetchAdd)
 	}
 	x.id++
 	w = verbs.SendWR{
 		ID: x.id, Opcode: ops[r.IntN(len(ops))], Imm: r.Uint32(), RemoteAddr: r.Uint64(), RKey: r.Uint32(),
 		Args: &verbs.SendArgs{CompareAdd: r.Uint64(), Swap: r.Uint64()},
+	}
+	if x.typ == verbs.DCI && r.IntN(2) == 0 {
+		w.Args.DCKey = r.Uint64()
 	}
 	if r.IntN(10) < x.signaled {
 		w.Flags |= verbs.SendSignaled
@@ -937,6 +949,8 @@ func (x *comparison) request() (w verbs.SendWR, inline []verbs.SGE) {
 	most := 1 << 30
 	if x.typ == verbs.UD {
 		most = x.fake.dev.Port.ActiveMTU.Bytes()
+	}
+	if x.addressed() {
 		w.To = verbs.UDAddr{AH: x.handles[r.IntN(len(x.handles))].num, QPNum: r.Uint32() & indexMask, QKey: r.Uint32()}
 	}
 	atomic := w.Opcode == verbs.OpCompareSwap || w.Opcode == verbs.OpFetchAdd
@@ -976,6 +990,9 @@ func (x *comparison) window() *verbs.MWBind {
 		Type: verbs.MWType(r.IntN(3)), RKey: r.Uint32(), NewRKey: r.Uint32(), LKey: r.Uint32(), Addr: r.Uint64(), Length: 1 + r.Uint64N(1<<r.IntN(32)),
 		Access: verbs.Access(r.Uint32()),
 	}
+	if x.typ == verbs.DCI { // libmlx5 has no function for those of type 1
+		b.Type = verbs.MWType2
+	}
 	if b.Type == verbs.MWType1 {
 		b.NewRKey = verbs.NextRKey(b.RKey) // that of ibv_bind_mw
 		b.Access &^= verbs.AccessZeroBased
@@ -983,6 +1000,8 @@ func (x *comparison) window() *verbs.MWBind {
 	}
 	return b
 }
+
+const ctrlImm = 12 // of the control segment
 
 // unused is in registers before a list is posted.
 const unused = 0xeeeeeeeeeeeeeeee
@@ -1022,11 +1041,15 @@ func (x *comparison) postSend(p *comparedQP) (compare func()) {
 		if sizes[i] != nil {
 			list, flags = sizes[i], flags|provider.SendInline
 		}
-		if x.typ == verbs.UD {
+		key := uint64(w.To.QKey)
+		if x.typ == verbs.DCI {
+			key = w.Args.DCKey
+		}
+		if x.addressed() {
 			ah = x.handles[slices.IndexFunc(x.handles, func(h handle) bool { return h.num == w.To.AH })].index
 		}
 		x.put(w.ID, uint64(w.Opcode-1), uint64(flags), uint64(w.Imm), uint64(w.RKey), w.RemoteAddr, uint64(w.RKey), w.Args.CompareAdd, w.Args.Swap,
-			ah, uint64(w.To.QPNum), uint64(w.To.QKey))
+			ah, uint64(w.To.QPNum), key)
 		if b := w.Args.Bind; b != nil {
 			typ := verbs.MWType2
 			if b.Type == verbs.MWType1 {
@@ -1081,9 +1104,10 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 		copy(mine, p.sends)
 	}
 	switch b := q.blocks(first, 1); {
+	case q.Type == verbs.DCI:
 	case posted < len(wrs) && begun(&wrs[posted]): // libmlx5 stores the first bytes of that one
 		copy(p.regs.g, p.regs.c)
-		if q.accepts = 1 << q.Type; operations[wrs[posted].Opcode].types == 0 {
+		if q.accepts = q.bit; operations[wrs[posted].Opcode].types == 0 {
 			q.accepts = 0
 		}
 	case posted == 1 && b[7]&0x3f == 1 && p.regs.reg.half > 0: // libmlx5 copies no request without data
@@ -1105,8 +1129,12 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 }
 
 // blank zeroes what is behind the inline data of a request at a block of a ring, up to the end of
-// its segment. No device reads it: libmlx5 leaves there what was in the queue.
+// its segment, and the immediate of a DCI's request that has none. No device reads them: libmlx5
+// leaves there what was in the queue.
 func (q *sendQueue) blank(ring []byte, first uint32, wr *verbs.SendWR) {
+	if q.Type == verbs.DCI && (wr.Opcode == verbs.OpSend || operationOf(wr.Opcode).remote && wr.Opcode != verbs.OpRDMAWriteImm) {
+		clear(ring[int(first&q.mask)*block+ctrlImm:][:4])
+	}
 	n := len(wr.Inline)
 	for _, b := range provider.Args(wr).InlineList {
 		n += len(b)
@@ -1115,7 +1143,7 @@ func (q *sendQueue) blank(ring []byte, first uint32, wr *verbs.SendWR) {
 		return
 	}
 	at := int(operationOf(wr.Opcode).head) + inlineHead + n
-	if q.Type == verbs.UD {
+	if q.Type == verbs.UD || q.Type == verbs.DCI {
 		at += avSize
 	}
 	for ; at%unit != 0; at++ {
@@ -1124,6 +1152,9 @@ func (q *sendQueue) blank(ring []byte, first uint32, wr *verbs.SendWR) {
 		}
 	}
 }
+
+// addressed reports whether requests name a destination.
+func (x *comparison) addressed() bool { return x.typ == verbs.UD || x.typ == verbs.DCI }
 
 // requests returns the number of requests in flight.
 func (q *sendQueue) requests() (n int) {

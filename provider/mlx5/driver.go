@@ -14,8 +14,8 @@
 // Poll checks what the device writes: a completion names a queue by its user index and a request by
 // a counter, and Poll drops it if no such request is in flight.
 //
-// DC and XRC, raw packets and flow steering, tag matching, and striding receive queues fail with an
-// error that matches [errors.ErrUnsupported].
+// XRC, the streams of DC, raw packets and flow steering, tag matching, and striding receive queues
+// fail with an error that matches [errors.ErrUnsupported].
 package mlx5
 
 import (
@@ -206,8 +206,11 @@ const (
 
 // sendHead returns the length of a request before its data.
 func sendHead(t verbs.QPType) int {
-	if t == verbs.UD {
+	switch t {
+	case verbs.UD:
 		return ctrlSize + avSize
+	case verbs.DCI:
+		return dcHead
 	}
 	return ctrlSize + remoteSize
 }
@@ -226,7 +229,9 @@ func sendSize(t verbs.QPType, sges, inline int) int {
 // CreateQP makes a QP. One buffer holds both queues, the receive queue first, as the kernel expects
 // (_create_user_qp).
 func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (provider.QPInfo, error)) (provider.SendQueue, provider.RecvQueue, error) {
-	if init.Type != verbs.RC && init.Type != verbs.UC && init.Type != verbs.UD {
+	switch init.Type {
+	case verbs.RC, verbs.UC, verbs.UD, verbs.DCI, verbs.DCT:
+	default:
 		return nil, nil, fmt.Errorf("QP type %v: %w", init.Type, errors.ErrUnsupported)
 	}
 	sendCQ, okSend := init.SendCQ.(*completionQueue)
@@ -268,7 +273,10 @@ func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (pro
 		return fail(err)
 	}
 	req.Uidx = p.index
-	p.reg = c.regs.get(&req)
+	if p.reg = noRegister; init.Type != verbs.DCT {
+		p.reg = c.regs.get(&req)
+	}
+	setDC(&req, init)
 	var resp abi.Mlx5IbCreateQpResp
 	info, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp), Pins: pins(length)})
 	if err != nil {
@@ -299,6 +307,10 @@ type plan struct{ entries, stride, requests int }
 
 // planQP plans the queues of a QP, and raises the sizes in init to what they get.
 func (c *context) planQP(init *provider.QPInit) (sends, recvs plan, err error) {
+	if init.Type == verbs.DCT { // it has an SRQ
+		init.Cap = verbs.QPCap{}
+		return sends, recvs, nil
+	}
 	// The first two conditions keep the sum from overflowing.
 	if init.Cap.MaxSendSGE > maxUnits || init.Cap.MaxInline > c.bounds.sendBytes ||
 		sendHead(init.Type)+max(segmentSize*init.Cap.MaxSendSGE, inlineHead+init.Cap.MaxInline) > c.bounds.sendBytes {

@@ -30,7 +30,9 @@ type sendQueue struct {
 	head     atomic.Uint32
 	record   *atomic.Uint32
 	maxFirst uint32 // longest message of one segment
-	accepts  uint8  // bit of the QP type; 0 behind a UMR request, see postRare
+	accepts  uint8  // bit, or 0 behind a UMR request, see postRare
+	bit      uint8  // of the QP type
+	key      uint64 // of a DCI's targets
 	sent     []sent // by the request's first block
 
 	_    [64]byte      // Poll writes what follows, perhaps on another processor
@@ -47,7 +49,7 @@ func newSendQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit, in
 	q := &sendQueue{
 		qp: p, base: unsafe.Pointer(unsafe.SliceData(mem)),
 		mask: uint32(max(size.entries, 1) - 1), bytes: uintptr(size.entries) * block, most: uint32(size.requests), size: uint32(sendSize(init.Type, init.Cap.MaxSendSGE, init.Cap.MaxInline) / block),
-		record: mmap.Word(p.record, sendWord), maxFirst: min(uint32(p.ctx.dev.Port.MaxMessage), maxSegment), accepts: 1 << init.Type, sent: make([]sent, size.entries),
+		record: mmap.Word(p.record, sendWord), maxFirst: min(uint32(p.ctx.dev.Port.MaxMessage), maxSegment), accepts: typeBit(init.Type), bit: typeBit(init.Type), key: init.DCKey, sent: make([]sent, size.entries),
 	}
 	q.InitSends(p.ctx.dev, init, info)
 	q.MaxSGE, q.MaxInline = init.Cap.MaxSendSGE, init.Cap.MaxInline // the kernel returns more
@@ -293,6 +295,8 @@ func (q *sendQueue) refused(wrs []verbs.SendWR, n int, err error) error {
 	case q.Closed:
 		return q.Err()
 	case err != nil:
+	case q.Type == verbs.DCT:
+		err = errTarget
 	case q.State < verbs.StateRTS:
 		err = verbs.ErrState
 	case n == len(wrs):
@@ -318,7 +322,8 @@ func (q *sendQueue) flags(f verbs.SendFlags) uint8 {
 }
 
 // encode writes a request at block put, and returns how many blocks it takes, or errRare if
-// postRare is to post it. Only the data may wrap around: the segments before it fit in a block.
+// postRare is to post it. Only the data may wrap around: the segments before it fit in a block, on a
+// DCI in two.
 func (q *sendQueue) encode(put uint32, wr *verbs.SendWR) (blocks uint32, err error) {
 	o := operationOf(wr.Opcode)
 	if o.types&q.accepts == 0 {
@@ -327,8 +332,15 @@ func (q *sendQueue) encode(put uint32, wr *verbs.SendWR) (blocks uint32, err err
 	off := uintptr(put&q.mask) * block
 	p := unsafe.Add(q.base, off)
 	size := int(o.head)
+	rest := unsafe.Add(p, ctrlSize)
+	if q.Type == verbs.DCI {
+		if rest, err = q.putTarget(off, wr); err != nil {
+			return 0, err
+		}
+		size += avSize
+	}
 	if o.remote {
-		putRemote(unsafe.Add(p, ctrlSize), wr.RemoteAddr, wr.RKey)
+		putRemote(rest, wr.RemoteAddr, wr.RKey)
 	}
 	var imm uint32
 	switch wr.Opcode {
@@ -337,15 +349,15 @@ func (q *sendQueue) encode(put uint32, wr *verbs.SendWR) (blocks uint32, err err
 	case verbs.OpSendInv:
 		imm = wr.RKey
 	case verbs.OpCompareSwap: // struct mlx5_wqe_atomic_seg: swap_add, compare
-		put64(unsafe.Add(p, ctrlSize+remoteSize), provider.Args(wr).Swap)
-		put64(unsafe.Add(p, ctrlSize+remoteSize+8), provider.Args(wr).CompareAdd)
+		put64(unsafe.Add(rest, remoteSize), provider.Args(wr).Swap)
+		put64(unsafe.Add(rest, remoteSize+8), provider.Args(wr).CompareAdd)
 	case verbs.OpFetchAdd: // has no second operand
-		put64(unsafe.Add(p, ctrlSize+remoteSize), provider.Args(wr).CompareAdd)
+		put64(unsafe.Add(rest, remoteSize), provider.Args(wr).CompareAdd)
 	}
 	if q.Type == verbs.UD {
-		a := q.qp.ctx.ahs.get(wr.To.AH)
-		if a == nil {
-			return 0, fmt.Errorf("there is no address handle with number %d", wr.To.AH)
+		a, err := q.handle(wr)
+		if err != nil {
+			return 0, err
 		}
 		a.put(unsafe.Add(p, ctrlSize), &wr.To)
 		size += avSize
@@ -362,6 +374,15 @@ func (q *sendQueue) encode(put uint32, wr *verbs.SendWR) (blocks uint32, err err
 	units := (size + n + unit - 1) / unit
 	putControl(p, o.opcode, uint16(put), q.Num, units, q.flags(wr.Flags), imm)
 	return uint32(units*unit+block-1) / block, nil
+}
+
+// handle returns the address handle of a request.
+func (q *sendQueue) handle(wr *verbs.SendWR) (*addressHandle, error) {
+	a := q.qp.ctx.ahs.get(wr.To.AH)
+	if a == nil {
+		return nil, fmt.Errorf("there is no address handle with number %d", wr.To.AH)
+	}
+	return a, nil
 }
 
 // encodeSGL writes the data segments, and returns how many bytes they take.
@@ -478,6 +499,9 @@ func (q *sendQueue) Cap() int { return int(q.most) }
 
 // Modify implements [provider.SendQueue]. It records the port for completions of datagrams.
 func (q *sendQueue) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask, modify func(provider.UHW) error) error {
+	if q.Type == verbs.DCT {
+		return q.modifyTarget(attr, mask, modify)
+	}
 	var uhw provider.UHW
 	var resp abi.Mlx5IbModifyQpResp
 	toRTR := mask&verbs.MaskState != 0 && attr.State == verbs.StateRTR

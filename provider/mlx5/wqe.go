@@ -10,7 +10,7 @@ import (
 )
 
 // A request (WQE) of a send queue is a list of segments, in units of 16 bytes: struct
-// mlx5_wqe_ctrl_seg; for datagrams struct mlx5_wqe_datagram_seg; for RDMA struct
+// mlx5_wqe_ctrl_seg; for datagrams and DC struct mlx5_wqe_datagram_seg; for RDMA struct
 // mlx5_wqe_raddr_seg; for atomics struct mlx5_wqe_atomic_seg; then struct mlx5_wqe_data_seg for
 // each SGE, or inline data behind struct mlx5_wqe_inline_seg. It begins at a block of 64 bytes, and
 // wraps around at the end of the queue (qp.h).
@@ -61,7 +61,7 @@ type operation struct {
 	opcode uint8
 	types  uint8 // bits of the QP types that accept it
 	simple uint8 // bits of the types for which Post encodes it itself
-	head   uint8 // bytes before the data, on RC and UC
+	head   uint8 // bytes before the data, on RC and UC; UD and DC have an address vector as well
 	remote bool  // names the peer's memory
 	reads  bool  // returns data, and needs memory for it
 	imm    bool  // has an immediate
@@ -72,18 +72,27 @@ const (
 	onRC  = 1 << verbs.RC
 	onUC  = 1 << verbs.UC
 	onUD  = 1 << verbs.UD
-	onAll = onRC | onUC | onUD
+	onDC  = 1 << 5 // of a DCI: its type has no place among 8 bits
+	onAll = onRC | onUC | onUD | onDC
 )
 
+// typeBit returns the bit of a type of QP. A DCT has none, as it sends nothing.
+func typeBit(t verbs.QPType) uint8 {
+	if t == verbs.DCI {
+		return onDC
+	}
+	return 1 << t
+}
+
 var operations = [16]operation{
-	verbs.OpRDMAWrite:    {opcode: opWrite, types: onRC | onUC, simple: onRC | onUC, head: ctrlSize + remoteSize, remote: true},
-	verbs.OpRDMAWriteImm: {opcode: opWriteImm, types: onRC | onUC, simple: onRC | onUC, head: ctrlSize + remoteSize, remote: true, imm: true},
+	verbs.OpRDMAWrite:    {opcode: opWrite, types: onRC | onUC | onDC, simple: onRC | onUC, head: ctrlSize + remoteSize, remote: true},
+	verbs.OpRDMAWriteImm: {opcode: opWriteImm, types: onRC | onUC | onDC, simple: onRC | onUC, head: ctrlSize + remoteSize, remote: true, imm: true},
 	verbs.OpSend:         {opcode: opSend, types: onAll, simple: onRC | onUC, head: ctrlSize},
 	verbs.OpSendImm:      {opcode: opSendImm, types: onAll, simple: onRC | onUC, head: ctrlSize, imm: true},
-	verbs.OpSendInv:      {opcode: opSendInval, types: onRC, head: ctrlSize},
-	verbs.OpRDMARead:     {opcode: opRead, types: onRC, simple: onRC, head: ctrlSize + remoteSize, remote: true, reads: true},
-	verbs.OpCompareSwap:  {opcode: opCompare, types: onRC, head: ctrlSize + remoteSize + atomicSize, remote: true, reads: true},
-	verbs.OpFetchAdd:     {opcode: opFetchAdd, types: onRC, head: ctrlSize + remoteSize + atomicSize, remote: true, reads: true},
+	verbs.OpSendInv:      {opcode: opSendInval, types: onRC | onDC, head: ctrlSize},
+	verbs.OpRDMARead:     {opcode: opRead, types: onRC | onDC, simple: onRC, head: ctrlSize + remoteSize, remote: true, reads: true},
+	verbs.OpCompareSwap:  {opcode: opCompare, types: onRC | onDC, head: ctrlSize + remoteSize + atomicSize, remote: true, reads: true},
+	verbs.OpFetchAdd:     {opcode: opFetchAdd, types: onRC | onDC, head: ctrlSize + remoteSize + atomicSize, remote: true, reads: true},
 }
 
 // operationOf returns the operation of an opcode. No QP accepts that of an unknown one.

@@ -33,6 +33,7 @@ enum {
 	MOST = 4,	/* QPs */
 	AHS = 32,
 	LIST = 64,	/* requests in a list */
+	DCI = 256,	/* a type of QP, as package verbs has it */
 	SGES = 32,
 };
 
@@ -48,7 +49,8 @@ static struct ibv_cq *cqs[2];
 static struct ibv_srq *srq;
 static struct ibv_qp *qps[MOST];
 static struct ibv_ah *ahs[AHS];
-static int type, gid;
+static int type, gid; /* of a DCI IBV_QPT_DRIVER */
+static uint64_t dcKey;
 
 static void die(const char *what)
 {
@@ -175,9 +177,27 @@ static void putCQ(int i)
 	put(share(cqRegister, PAGE, 1));
 }
 
+/* startDCI moves a DCI to RTS. */
+static void startDCI(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	if ((errno = ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT)))
+		die("INIT");
+	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024 };
+	if ((errno = ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PATH_MTU)))
+		die("RTR");
+	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .max_rd_atomic = 1, .timeout = 14 };
+	if ((errno = ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_TIMEOUT)))
+		die("RTS");
+}
+
 /* start moves a QP to RTS. It is connected to itself. */
 static void start(struct ibv_qp *qp)
 {
+	if (type == IBV_QPT_DRIVER) {
+		startDCI(qp);
+		return;
+	}
 	struct ibv_qp_attr a = {
 		.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 1,
 		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | (type == IBV_QPT_RC ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC : 0),
@@ -211,10 +231,28 @@ static void start(struct ibv_qp *qp)
 		die("RTS");
 }
 
+/* createDCI makes a DCI with all operations that there are. */
+static struct ibv_qp *createDCI(struct ibv_qp_init_attr *a)
+{
+	struct ibv_qp_init_attr_ex x = {
+		.qp_type = IBV_QPT_DRIVER, .sq_sig_all = a->sq_sig_all, .send_cq = a->send_cq, .recv_cq = a->recv_cq, .cap = a->cap, .pd = pd,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE |
+			IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+			IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW,
+	};
+	struct mlx5dv_qp_init_attr dv = { .comp_mask = MLX5DV_QP_INIT_ATTR_MASK_DC, .dc_init_attr = { .dc_type = MLX5DV_DCTYPE_DCI } };
+	struct ibv_qp *qp = mlx5dv_create_qp(ctx, &x, &dv);
+	a->cap = x.cap;
+	return qp;
+}
+
 static void create(void)
 {
 	int nqp = get(), all, cqeSize, nsrq, sges;
 	type = get();
+	if (type == DCI)
+		type = IBV_QPT_DRIVER;
 	all = get();
 	cqeSize = get();
 	setenv("MLX5_CQE_SIZE", cqeSize == 128 ? "128" : "64", 1);
@@ -265,11 +303,12 @@ static void create(void)
 	want.cap.max_inline_data = get();
 	want.cap.max_recv_wr = get();
 	want.cap.max_recv_sge = get();
+	dcKey = get();
 	if (srq)
 		want.cap.max_recv_wr = want.cap.max_recv_sge = 0;
 	for (int i = 0; i < nqp; i++) {
 		struct ibv_qp_init_attr a = want;
-		if (!(qps[i] = ibv_create_qp(pd, &a))) {
+		if (!(qps[i] = type == IBV_QPT_DRIVER ? createDCI(&a) : ibv_create_qp(pd, &a))) {
 			fprintf(stderr, "QP type %d, sends %d, %d SGEs, inline %d, receives %d, %d SGEs, srq %d\n", type,
 				want.cap.max_send_wr, want.cap.max_send_sge, want.cap.max_inline_data,
 				want.cap.max_recv_wr, want.cap.max_recv_sge, nsrq);
@@ -438,9 +477,62 @@ static int bind(struct ibv_qp *qp, const struct ibv_send_wr *w)
 	return err;
 }
 
+/* target is what a DCI's request has, and struct ibv_send_wr has no place for. */
+struct target { struct ibv_ah *ah; uint32_t dctn; uint64_t key; };
+
+/* buildDCI builds requests of a DCI, up to one that libmlx5 refuses: then none is posted. */
+static int buildDCI(struct ibv_qp *qp, struct ibv_send_wr *wrs, struct target *targets, int n)
+{
+	struct ibv_qp_ex *x = ibv_qp_to_qp_ex(qp);
+	struct mlx5dv_qp_ex *dv = mlx5dv_qp_ex_from_ibv_qp_ex(x);
+	ibv_wr_start(x);
+	for (int i = 0; i < n; i++) {
+		struct ibv_send_wr *w = &wrs[i];
+		if ((w->opcode == IBV_WR_LOCAL_INV || w->opcode == IBV_WR_BIND_MW) && w->num_sge) { /* there is no place for data */
+			ibv_wr_abort(x);
+			return EINVAL;
+		}
+		x->wr_id = w->wr_id;
+		x->wr_flags = w->send_flags;
+		switch (w->opcode) {
+		case IBV_WR_SEND: ibv_wr_send(x); break;
+		case IBV_WR_SEND_WITH_IMM: ibv_wr_send_imm(x, w->imm_data); break;
+		case IBV_WR_SEND_WITH_INV: ibv_wr_send_inv(x, w->invalidate_rkey); break;
+		case IBV_WR_RDMA_WRITE: ibv_wr_rdma_write(x, w->wr.rdma.rkey, w->wr.rdma.remote_addr); break;
+		case IBV_WR_RDMA_WRITE_WITH_IMM: ibv_wr_rdma_write_imm(x, w->wr.rdma.rkey, w->wr.rdma.remote_addr, w->imm_data); break;
+		case IBV_WR_RDMA_READ: ibv_wr_rdma_read(x, w->wr.rdma.rkey, w->wr.rdma.remote_addr); break;
+		case IBV_WR_ATOMIC_CMP_AND_SWP:
+			ibv_wr_atomic_cmp_swp(x, w->wr.atomic.rkey, w->wr.atomic.remote_addr, w->wr.atomic.compare_add, w->wr.atomic.swap);
+			break;
+		case IBV_WR_ATOMIC_FETCH_AND_ADD: ibv_wr_atomic_fetch_add(x, w->wr.atomic.rkey, w->wr.atomic.remote_addr, w->wr.atomic.compare_add); break;
+		case IBV_WR_LOCAL_INV: ibv_wr_local_inv(x, w->invalidate_rkey); continue;
+		case IBV_WR_BIND_MW: ibv_wr_bind_mw(x, w->bind_mw.mw, w->bind_mw.rkey, &w->bind_mw.bind_info); continue;
+		default: die("opcode");
+		}
+		mlx5dv_wr_set_dc_addr(dv, targets[i].ah, targets[i].dctn, targets[i].key);
+		if (w->send_flags & IBV_SEND_INLINE) {
+			struct ibv_data_buf list[SGES];
+			for (int k = 0; k < w->num_sge; k++)
+				list[k] = (struct ibv_data_buf){ (void *)(uintptr_t)w->sg_list[k].addr, w->sg_list[k].length };
+			ibv_wr_set_inline_data_list(x, w->num_sge, list);
+		} else
+			ibv_wr_set_sge_list(x, w->num_sge, w->sg_list);
+	}
+	return ibv_wr_complete(x);
+}
+
+/* postDCI posts as many of a DCI's requests as libmlx5 takes. */
+static int postDCI(struct ibv_qp *qp, struct ibv_send_wr *wrs, struct target *targets, int n)
+{
+	while (n > 0 && buildDCI(qp, wrs, targets, n))
+		n--;
+	return n;
+}
+
 static void send(void)
 {
 	static struct ibv_send_wr wrs[LIST];
+	static struct target targets[LIST];
 	static struct ibv_mw mws[LIST];
 	static union region regions[LIST];
 	struct ibv_send_wr *bad = NULL;
@@ -456,7 +548,9 @@ static void send(void)
 		uint64_t remote = get();
 		uint32_t rkey = get();
 		uint64_t add = get(), swap = get();
-		uint32_t ah = get(), qpn = get(), qkey = get();
+		uint32_t ah = get(), qpn = get();
+		uint64_t qkey = get();
+		targets[i] = (struct target){ ahs[ah], qpn, qkey ? qkey : dcKey };
 		if (w->opcode == IBV_WR_SEND_WITH_INV || w->opcode == IBV_WR_LOCAL_INV)
 			w->invalidate_rkey = inval;
 		if (w->opcode == IBV_WR_BIND_MW) {
@@ -490,6 +584,10 @@ static void send(void)
 		w->next = i + 1 < n ? w + 1 : NULL;
 	}
 	int err;
+	if (type == IBV_QPT_DRIVER) {
+		put(postDCI(qps[qp], wrs, targets, n));
+		return;
+	}
 	if (n == 1 && wrs->opcode == IBV_WR_BIND_MW && wrs->bind_mw.mw->type == IBV_MW_TYPE_1 && !wrs->num_sge) {
 		err = bind(qps[qp], wrs);
 		bad = wrs;
