@@ -63,11 +63,11 @@ test-kernels: bench-c ## run test-lab on every kernel
 test-hosts: deps-test fetch ## run the short tests of two machines on a wire
 	LAB_PEER=6.12 $(GO) test -short -timeout 15m $(EXEC) ./tests/hosts
 
-test-nic: deps-test fetch build/c/libmlx5 ## run C programs and rdma-core's tests on an emulated ConnectX, the shortest pass of each
+test-nic: deps-test fetch build/c/libmlx5 build/c/dc ## run C programs and rdma-core's tests on an emulated ConnectX, the shortest pass of each
 	$(LAB) --nic connectx --userland bookworm-security test -short -timeout 10m ./cmd/verbs/internal/abicheck ./tests/nic ./provider/mlx5
 	$(LAB) --nic connectx,connectx-ib --userland bookworm-security test -short -timeout 10m -run TestAdapter ./tests/rdmadev
 
-nic: deps-test build ## run them on KERNELS, with releases of libmlx5 and link layers, and write build/nic.md; FLAGS= for all
+nic: deps-test build build/c/dc ## run them on KERNELS, with releases of libmlx5 and link layers, and write build/nic.md; FLAGS= for all
 	.github/nic.sh table nic "$(KERNELS)" $(FLAGS)
 
 adapter-table: deps-test build build/c/libmlx5 ## run the tests of all packages on an emulated ConnectX, on KERNELS and both link layers, and write build/adapter-table.md; FLAGS= for long rounds
@@ -166,7 +166,7 @@ bench-quick: fetch ## count the instructions of posting and polling, and fail if
 	$(call bench,check counted,LAB_ACCEL=icount $(GO) test $(EXEC) -run 'TestNative|TestMLX5' ./tests/bench -counted)
 
 # C programs beside the library's. The emulated machine would take long to compile them.
-vpath %.c tests/bench/c provider/mlx5/testdata
+vpath %.c tests/bench/c tests/nic/testdata provider/mlx5/testdata
 bench-c: $(patsubst tests/bench/c/%.c,build/c/%,$(wildcard tests/bench/c/*.c))
 build/c/%: %.c $(wildcard tests/bench/c/*.h)
 	@mkdir -p build/c

@@ -11,6 +11,7 @@ import fnmatch
 import json
 import os
 import sys
+import types
 import time
 import unittest
 
@@ -61,6 +62,13 @@ sys.argv[1:] = ["--dev", device] + (["--gid", gid] if gid != "-1" else [])
 from args_parser import parser
 
 parser.parse_args()
+# utils.py and mlx5_base.py import each other. That works if utils.py is the first, and importing the
+# package imports all modules in any order: here it is a package that has not been imported yet.
+sys.modules["tests"] = types.ModuleType("tests")
+sys.modules["tests"].__path__ = [os.path.join(folder, "tests")]
+import tests.utils
+
+del sys.modules["tests"]
 import tests
 
 for module in tests.__test_modules__:
