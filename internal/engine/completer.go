@@ -93,7 +93,9 @@ func (q *requester) answer(r *request, p *packet) verbs.WCStatus {
 		// worked on a number.
 		var orig [8]byte
 		binary.NativeEndian.PutUint64(orig[:], p.Orig)
-		if q.qp.copySGL(r.sges, &r.cursor, orig[:], true) != copyOK {
+		if got := q.qp.copySGL(r.sges, &r.cursor, orig[:], true); got == copyMissing && q.missing(r, 0) {
+			return verbs.WCSuccess // the peer repeats its answer
+		} else if got != copyOK {
 			return verbs.WCLocProtErr
 		}
 	case opFlush, opAtomicWrite:
@@ -132,8 +134,12 @@ func (q *requester) readResponse(r *request, p *packet) verbs.WCStatus {
 	if p.Opcode == roce.RCAtomicAcknowledge || len(p.Payload) != int(n) || p.Opcode.Has(roce.Ends) != (r.got+n == end) {
 		return verbs.WCBadRespErr
 	}
-	if n > 0 && q.qp.copySGL(r.sges, &r.cursor, p.Payload, true) != copyOK {
-		return verbs.WCLocProtErr
+	if n > 0 {
+		if got := q.qp.copySGL(r.sges, &r.cursor, p.Payload, true); got == copyMissing && q.missing(r, r.got) {
+			return verbs.WCSuccess
+		} else if got != copyOK {
+			return verbs.WCLocProtErr
+		}
 	}
 	r.got += n
 	if r.got == end {
@@ -287,7 +293,7 @@ func (q *requester) failHead(status verbs.WCStatus) {
 // loss.
 func (q *requester) retry(timeout bool) {
 	c := &q.comp
-	if q.rnrAt != 0 || c.retrying && !timeout || q.head() == nil || q.top == c.psn { // rnrAt: waitRNR has rewound already
+	if q.rnrAt != 0 || q.paging.waits() || c.retrying && !timeout || q.head() == nil || q.top == c.psn { // waitRNR has rewound already, and resumePaging will
 		return
 	}
 	if c.retries == 0 {

@@ -192,7 +192,7 @@ type Target struct {
 	swept  time.Duration
 }
 
-// TargetInit describes a target. CQ, SRQ, Owner and Invalidate are as in [QPInit].
+// TargetInit describes a target. CQ, SRQ, Owner, Invalidate and PageFault are as in [QPInit].
 type TargetInit struct {
 	Key         uint64
 	CQ          *CQ
@@ -202,6 +202,7 @@ type TargetInit struct {
 	MaxMTU      verbs.MTU // of messages
 	Owner       any
 	Invalidate  func(key uint32) bool
+	PageFault   func(PageFault)
 }
 
 // legKey is an initiator.
@@ -328,7 +329,8 @@ func (t *Target) newLeg(p *packet, from legKey, mtu verbs.MTU) (*QP, error) {
 	d := t.pd.dev
 	qp, err := t.pd.CreateQP(QPInit{
 		Type: verbs.RC, Owner: t.init.Owner, Strict: true, SendCQ: t.init.CQ, RecvCQ: t.init.CQ, SRQ: t.init.SRQ, Invalidate: t.init.Invalidate,
-		Cap: verbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1},
+		PageFault: t.init.PageFault,
+		Cap:       verbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1},
 	})
 	if err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ const (
 	faultReceive        // the receive request is malformed: NAK remote operational error
 	faultRoom           // the message is longer than the receive request
 	faultKey            // a key cannot be invalidated
+	faultPage           // a page is missing
 )
 
 // refuse answers a faulty request (IBA, 9.9.3, which has a class for each; the classes below are as
@@ -39,6 +40,11 @@ func (r *responder) refuse(p *packet, f fault) {
 		// PSN stays, so the packet is new when it comes again.
 		r.qp.dev.counters.add(sentRNR, 1)
 		r.sendNAK(roce.RNRNAK(r.qp.attr.MinRNRTimer), p.PSN)
+	case faultPage:
+		// ConnectX answers so, too. The guest decides how long the fault takes, so the peer tries again soon.
+		const shortest = 1
+		r.held = r.held || p.Opcode.Has(roce.TakesReceive)
+		r.sendNAK(roce.RNRNAK(shortest), p.PSN)
 	// Class C: the peer's request is wrong.
 	case faultInvalid, faultLength:
 		r.endWithNAK(p, roce.NAKInvalid, verbs.WCRemInvReqErr, verbs.EventQPReqErr)

@@ -50,6 +50,7 @@ type MR struct {
 	only    uint32 // number of the only QP that may use it, if not 0
 	valid   bool
 	windows int // MWs bound to it
+	paged   bool
 }
 
 // Part is memory of another region, for RegisterParts.
@@ -205,8 +206,9 @@ func (mr *MR) inRange(addr, length uint64) bool {
 // span is memory that a key gives access to. Its regions are locked until unlock.
 type span struct {
 	mem   []byte
-	mr    *MR // nil if access is refused
-	parts *MR // of which mr has a part, or nil
+	mr    *MR  // nil if access is refused
+	parts *MR  // of which mr has a part, or nil
+	paged bool // if access fails, a page may be missing
 }
 
 func (s *span) unlock() {
@@ -272,7 +274,7 @@ func (mr *MR) span(qp *QP, access verbs.Access, addr, length, n uint64) span {
 	off := addr - mr.iova
 	switch {
 	case mr.parts == nil:
-		return span{mem: mr.mem[off:][:n:n], mr: mr}
+		return span{mem: mr.mem[off:][:n:n], mr: mr, paged: mr.paged}
 	case n == 0:
 		return span{mr: mr}
 	}
@@ -285,8 +287,9 @@ func (mr *MR) span(qp *QP, access verbs.Access, addr, length, n uint64) span {
 	}
 	to := qp.dev.mrs.get(p.Key >> 8)
 	if to == nil || to.parts != nil || !to.lock(qp, p.Key, access) {
+		paged := to == nil && mr.paged // the part itself is missing
 		mr.mu.RUnlock()
-		return span{}
+		return span{paged: paged}
 	}
 	if !to.inRange(p.Addr+off, n) {
 		to.mu.RUnlock()
@@ -294,5 +297,5 @@ func (mr *MR) span(qp *QP, access verbs.Access, addr, length, n uint64) span {
 		return span{}
 	}
 	off = p.Addr + off - to.iova
-	return span{mem: to.mem[off:][:n:n], mr: to, parts: mr}
+	return span{mem: to.mem[off:][:n:n], mr: to, parts: mr, paged: to.paged || mr.paged}
 }

@@ -69,6 +69,9 @@ type QPInit struct {
 	// Invalidate is called, with the QP locked, for the key that a peer's SEND invalidates. It
 	// reports whether it did.
 	Invalidate func(key uint32) bool
+	// PageFault is called, with the QP locked, when an access finds memory of a Paged region missing. The
+	// QP waits for Device.Resume.
+	PageFault func(PageFault)
 }
 
 // CreateQP makes a QP. It fails with EINVAL if sizes are out of range.
@@ -287,6 +290,7 @@ func (qp *QP) setError() {
 	qp.responder.sendAck() // of requests that have been executed
 	qp.state = verbs.StateErr
 	qp.attr.SQDraining = false
+	qp.requester.paging, qp.responder.paging = paging{}, paging{}
 	qp.responder.drop()
 	qp.requester.flush()
 	qp.responder.flush()

@@ -34,6 +34,7 @@ type requester struct {
 	timerAt time.Duration // when the QP's timer fires at the latest; 0: it is not set
 	comp    completer
 	dc      initiator // with QPInit.Dynamic
+	paging  paging
 }
 
 // set applies attributes that have changed. The QP has rounded the number of READs.
@@ -113,6 +114,9 @@ func (q *requester) run() {
 }
 
 func (q *requester) nextRequest() *request {
+	if q.paging.waits() {
+		return nil
+	}
 	if q.next == q.loaded {
 		if q.qp.state == verbs.StateSQD || q.loaded == q.ring.producer() && !q.fetch() {
 			return nil
@@ -212,9 +216,11 @@ func (q *requester) sendNext(r *request) bool {
 		}
 	}
 	o := q.out.begin(q.qp.path, &h, payload)
-	if !q.gather(r, o.payload) {
+	if got := q.gather(r, o.payload); got != copyOK {
 		q.out.abort(&o)
-		q.failRequest(r, q.qp.localFault())
+		if got != copyMissing || !q.missing(r, r.sent) {
+			q.failRequest(r, q.qp.localFault())
+		}
 		return false
 	}
 	q.out.send(&o, &h)
@@ -352,15 +358,15 @@ func (q *requester) admitRead(r *request, window, free int) (n uint32, ok bool) 
 	return n, true
 }
 
-func (q *requester) gather(r *request, payload []byte) bool {
+func (q *requester) gather(r *request, payload []byte) copyResult {
 	if len(payload) == 0 {
-		return true
+		return copyOK
 	}
 	if r.inline {
 		copyMapped(payload, q.inlineData(q.next)[r.sent:])
-		return true
+		return copyOK
 	}
-	return q.qp.copySGL(r.sges, &r.cursor, payload, false) == copyOK
+	return q.qp.copySGL(r.sges, &r.cursor, payload, false)
 }
 
 func (q *sendQueue) inlineData(i uint32) []byte { return q.ring.elem(i)[sendWQESize:] }
@@ -388,9 +394,13 @@ func (q *requester) sendDatagram(r *request) bool {
 		DETH:      roce.DETH{QKey: r.ud.qkey, SrcQP: q.qp.num},
 	}
 	o := q.out.begin(ah.path, &h, int(r.length))
-	if !q.gather(r, o.payload) {
+	if got := q.gather(r, o.payload); got != copyOK {
 		q.out.abort(&o)
-		q.failRequest(r, q.qp.localFault())
+		if got != copyMissing || !q.missing(r, 0) {
+			q.failRequest(r, q.qp.localFault())
+		} else {
+			r.state = requestPosted
+		}
 		return false
 	}
 	q.out.send(&o, &h)

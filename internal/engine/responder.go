@@ -36,12 +36,14 @@ type responder struct {
 	ack      ack
 
 	recv receive
+	held bool       // recv is of a message whose first packet found a page missing, and comes again
 	src  netip.Addr // of the last message, for Completion
 
 	writing writing
 	history history
 	reply   reply
 	waiting []*packet // requests behind the reply
+	paging  paging
 }
 
 // ack is the acknowledgement that is due. It is sent when a series of packets has been handled, so
@@ -247,13 +249,16 @@ func (r *responder) checkRequest(p *packet) fault {
 	}
 	// A SEND takes its receive with the first packet, as that has data; a WRITE with immediate data
 	// with the last, as only then something completes.
-	if f&roce.TakesReceive != 0 {
+	if held := r.held && r.recv.active; f&roce.TakesReceive != 0 && !held {
 		switch r.takeReceive() {
 		case takeEmpty:
 			return faultNotReady
 		case takeMalformed:
 			return faultReceive
 		}
+	}
+	if f&roce.TakesReceive != 0 {
+		r.held = false
 	}
 	if r.init.Type == verbs.UD {
 		// A receive for datagrams begins with 40 bytes for the header (Annex A17.4.5.2). One that
@@ -378,6 +383,11 @@ func (r *responder) scatter(data []byte) fault {
 		return faultRoom
 	}
 	switch r.qp.copySGL(recv.sges, &recv.cursor, data, true) {
+	case copyMissing:
+		if r.missing(PageFault{Request: true, ID: recv.id, Done: recv.got, Packet: uint32(len(data))}) {
+			return faultPage
+		}
+		return faultReceive
 	case copyInvalid:
 		return faultReceive
 	// The list has less room than the request claims.
@@ -400,10 +410,16 @@ func (r *responder) write(p *packet, f roce.Flags) fault {
 	if n > w.left || f&roce.Ends != 0 != (n == w.left) {
 		return faultLength
 	}
+	before := *w
 	for data := p.Payload; len(data) > 0; {
 		at := r.qp.remote(w.rkey, verbs.AccessRemoteWrite, w.va, uint64(w.left), uint64(len(data)))
 		n, ok := at.copy(data, true)
 		if !ok {
+			done := w.length - w.left
+			if at.paged && r.missing(PageFault{Key: w.rkey, Addr: w.va - uint64(done), Length: w.length, Write: true, Done: done, Packet: uint32(len(data))}) {
+				*w = before
+				return faultPage
+			}
 			return faultAccess
 		}
 		data = data[n:]
@@ -457,7 +473,7 @@ const wcWithInvalidate = 1 << 2
 // message that breaks off on UC leaves it for the next; an SRQ's was copied and removed when it was
 // taken.
 func (r *responder) endReceive() {
-	r.recv.active = false
+	r.recv.active, r.held = false, false
 	if r.init.SRQ == nil {
 		r.ring.consume()
 	}

@@ -72,10 +72,22 @@ func (r *responder) read(p *packet) fault {
 		// The whole range is checked before anything is answered. The key of a READ of nothing is
 		// not (C9-88).
 		at := r.qp.remote(p.RETH.RKey, verbs.AccessRemoteRead, p.RETH.VA, uint64(length), uint64(length))
-		if at.mr == nil {
+		there := at.mr != nil
+		if there {
+			// The first byte, as a peer that is asked to wait sends the request again, and one that waits for an
+			// answer loses patience.
+			if at.paged {
+				there = copyMemory(make([]byte, 1), at.mem[:1])
+			}
+			at.unlock()
+		}
+		switch f := (PageFault{Key: p.RETH.RKey, Addr: p.RETH.VA, Length: length, Packet: min(length, uint32(r.qp.mtu))}); {
+		case there:
+		case at.paged && r.missing(f):
+			return faultPage
+		default:
 			return faultAccess
 		}
-		at.unlock()
 	}
 	packets := max(1, int((uint64(length)+uint64(r.qp.mtu)-1)/uint64(r.qp.mtu)))
 	res := r.history.keep(p, opRead, packets)
@@ -125,7 +137,7 @@ func (r *responder) continueReply() {
 }
 
 // replyPacket sends the next packet of the answer to a READ. It reports false if it has ended the
-// QP because the memory is gone.
+// QP because the memory is gone, or waits for a page.
 func (r *responder) replyPacket() bool {
 	rep := &r.reply
 	n := min(rep.left, uint32(r.qp.mtu))
@@ -146,8 +158,11 @@ func (r *responder) replyPacket() bool {
 		h.Opcode = roce.RCReadResponseMiddle
 	}
 	o := r.out.begin(r.qp.path, &h, int(n))
-	if !r.readMemory(rep, o.payload) {
+	if got := r.readMemory(rep, o.payload); got != copyOK {
 		r.out.abort(&o)
+		if got == copyMissing { // Resume continues with this packet
+			return false
+		}
 		// The program has revoked the key, or unmapped the memory, since the request was accepted.
 		// The NAK has the PSN of the response that is missing (IBA, 9.7.5.2.4).
 		psn := rep.psn
@@ -165,19 +180,26 @@ func (r *responder) replyPacket() bool {
 	return true
 }
 
-func (r *responder) readMemory(rep *reply, payload []byte) bool {
+// readMemory fills a packet of the answer.
+func (r *responder) readMemory(rep *reply, payload []byte) copyResult {
+	va := rep.va
 	for len(payload) > 0 {
 		// The key is looked up for each packet, as it may be revoked in between (rxe_recheck_mr).
 		n := uint64(len(payload))
 		at := r.qp.remote(rep.rkey, verbs.AccessRemoteRead, rep.va, n, n)
 		got, ok := at.copy(payload, false)
 		if !ok {
-			return false
+			f := PageFault{Key: rep.rkey, Addr: va, Length: rep.left, Done: uint32(rep.va - va), Packet: uint32(n)}
+			rep.va = va
+			if at.paged && r.missing(f) {
+				return copyMissing
+			}
+			return copyInvalid
 		}
 		payload = payload[got:]
 		rep.va += uint64(got)
 	}
-	return true
+	return copyOK
 }
 
 // answer ends a request of one packet that is not a SEND or WRITE: it keeps and sends the answer.
@@ -195,8 +217,14 @@ func (r *responder) answer(p *packet, kind opKind, o roce.Opcode, orig uint64) f
 func (r *responder) atomic(p *packet) fault {
 	a := &p.Atomic
 	at := r.qp.remote(a.RKey, verbs.AccessRemoteAtomic, a.VA, 8, 8)
-	if at.mr == nil {
+	refused := func() fault {
+		if at.paged && r.missing(PageFault{Key: a.RKey, Addr: a.VA, Length: 8, Write: true, Packet: 8}) {
+			return faultPage
+		}
 		return faultAccess
+	}
+	if at.mr == nil {
+		return refused()
 	}
 	defer at.unlock()
 	w := word(at.mem)
@@ -212,7 +240,7 @@ func (r *responder) atomic(p *packet) fault {
 		orig, ok = fetchAdd(w, a.SwapAdd)
 	}
 	if !ok {
-		return faultAccess
+		return refused()
 	}
 	return r.answer(p, opAtomic, roce.RCAtomicAcknowledge, orig)
 }

@@ -12,12 +12,14 @@ type cursor struct {
 }
 
 // copySGL copies between buf and the local memory that sges names, from the cursor on, which it
-// moves. It reports copyInvalid if a key or an address is not valid, and copyEnd if the list ends.
+// moves. It reports copyInvalid if a key or an address is not valid, copyEnd if the list ends, and
+// copyMissing, without moving the cursor, if a page is missing.
 func (qp *QP) copySGL(sges []abi.RxeSge, c *cursor, buf []byte, toMemory bool) copyResult {
 	var access verbs.Access
 	if toMemory {
 		access = verbs.AccessLocalWrite
 	}
+	start := *c
 	for len(buf) > 0 {
 		if c.sge >= len(sges) {
 			return copyEnd
@@ -29,7 +31,12 @@ func (qp *QP) copySGL(sges []abi.RxeSge, c *cursor, buf []byte, toMemory bool) c
 		}
 		at := qp.local(s.Lkey, access, s.Addr+uint64(c.off), uint64(min(s.Length-c.off, uint32(len(buf)))))
 		n, ok := at.copy(buf, toMemory)
-		if !ok {
+		switch {
+		case ok:
+		case at.paged:
+			*c = start
+			return copyMissing
+		default:
 			return copyInvalid
 		}
 		c.off += uint32(n)
@@ -44,6 +51,7 @@ const (
 	copyOK copyResult = iota
 	copyInvalid
 	copyEnd // the list is shorter than the data
+	copyMissing
 )
 
 func (c *cursor) seek(sges []abi.RxeSge, off uint32) {
