@@ -127,7 +127,7 @@ var onDemand = []Scenario{
 		}
 		turns(packet)(a)
 	}},
-	{"on-demand paging: UD", "odp/odp_ud_traffic", Options{Type: verbs.UD, Extra: paged, Features: append(datagramFeatures, uverbs.FeatureOnDemand)}, datagrams(verbs.OpSend, 900)},
+	{"on-demand paging: UD", "odp/odp_ud_traffic", Options{Type: verbs.UD, Extra: paged, Features: append(datagramFeatures, uverbs.FeatureOnDemand)}, pagedDatagrams},
 	{"on-demand paging: prefetch", "odp/odp_sync_prefetch_rc_traffic", paging(uverbs.FeatureAdvice), prefetch(verbs.AdvisePrefetchWrite, true)},
 	{"on-demand paging: prefetch later", "odp/odp_async_prefetch_rc_traffic", paging(uverbs.FeatureAdvice), prefetch(verbs.AdvisePrefetchWrite, false)},
 	{"on-demand paging: prefetch without faults", "odp/odp_prefetch_sync_no_page_fault_rc_traffic", paging(uverbs.FeatureAdvice), prefetch(verbs.AdvisePrefetchNoFault, true)},
@@ -376,38 +376,49 @@ func unreliable(a *Actor) {
 // datagrams sends one of n bytes, which is answered to where its GRH says that it comes from, or on
 // InfiniBand its LID.
 func datagrams(op verbs.Opcode, n int) func(*Actor) {
+	return func(a *Actor) { a.datagrams(op, n, a.MR) }
+}
+
+// pagedDatagrams sends from paged memory. What is received has a region of its own, as no adapter has page
+// faults of datagrams that it receives.
+func pagedDatagrams(a *Actor) {
+	a.datagrams(verbs.OpSend, 900, a.region(a.MR.Len(), verbs.AccessLocalWrite))
+}
+
+func (a *Actor) datagrams(op verbs.Opcode, n int, into *uverbs.MR) {
 	const at = 4096
-	return func(a *Actor) {
-		in := []verbs.SGE{a.MR.SGE(0, verbs.GRHSize), a.MR.SGE(at, n)}
-		out := a.MR.SGE(2*at, n)
-		receive := func() verbs.WC {
-			wc := a.received(1, verbs.GRHSize+n)
-			if op == verbs.OpSendImm {
-				a.hasImmediate(wc, verbs.WCRecv)
-			}
-			a.compare(in[1])
-			return wc
+	from := a.MR
+	in := []verbs.SGE{into.SGE(0, verbs.GRHSize), into.SGE(at, n)}
+	out := from.SGE(2*at, n)
+	receive := func() verbs.WC {
+		wc := a.received(1, verbs.GRHSize+n)
+		if op == verbs.OpSendImm {
+			a.hasImmediate(wc, verbs.WCRecv)
 		}
-		send := func(to verbs.UDAddr) {
-			a.fill(out)
-			a.post(verbs.SendWR{Opcode: op, Imm: immediate, SGL: []verbs.SGE{out}, To: to})
-		}
-		a.recv(1, in...)
-		a.Sync()
-		if a.Active {
-			send(a.To)
-			receive()
-			return
-		}
-		wc := receive()
-		if wc.SrcQP != a.Remote.QP.QPNum {
-			a.Must(fmt.Errorf("the receive is from QP %d, not %d", wc.SrcQP, a.Remote.QP.QPNum))
-		}
-		ah, err := a.PD.CreateReplyAH(a.Num, &wc, a.MR.Bytes()[:verbs.GRHSize])
-		a.Must(err)
-		defer ah.Close()
-		send(ah.To(wc.SrcQP, endpoint.QKey))
+		a.MR = into
+		a.compare(in[1])
+		a.MR = from
+		return wc
 	}
+	send := func(to verbs.UDAddr) {
+		a.fill(out)
+		a.post(verbs.SendWR{Opcode: op, Imm: immediate, SGL: []verbs.SGE{out}, To: to})
+	}
+	a.recv(1, in...)
+	a.Sync()
+	if a.Active {
+		send(a.To)
+		receive()
+		return
+	}
+	wc := receive()
+	if wc.SrcQP != a.Remote.QP.QPNum {
+		a.Must(fmt.Errorf("the receive is from QP %d, not %d", wc.SrcQP, a.Remote.QP.QPNum))
+	}
+	ah, err := a.PD.CreateReplyAH(a.Num, &wc, into.Bytes()[:verbs.GRHSize])
+	a.Must(err)
+	defer ah.Close()
+	send(ah.To(wc.SrcQP, endpoint.QKey))
 }
 
 // events sends messages, before whose completion both actors sleep.

@@ -32,6 +32,7 @@ func (c *capabilities) init(cfg Config) {
 		sets[ifc.CapEthernetOffloads], sets[ifc.CapRoce] = offloadCaps, roceCaps
 		c.most[ifc.CapFlowTable] = flowTableCaps()
 	}
+	c.most[ifc.CapOdp] = pagingCaps()
 	for typ, list := range sets {
 		c.most[typ] = make([]byte, capabilitySize)
 		for _, v := range list {
@@ -86,6 +87,10 @@ var generalCaps = []capability{
 	{ifc.CmdHcaCapDct, 1},
 	{ifc.CmdHcaCapLogMaxRaReqDc, 4},
 	{ifc.CmdHcaCapLogMaxRaResDc, 4},
+	// Page faults, and what implicit regions need besides (odp.c, internal_fill_odp_caps).
+	{ifc.CmdHcaCapPg, 1},
+	{ifc.CmdHcaCapFixedBufferSize, 1},
+	{ifc.CmdHcaCapNullMkey, 1},
 	{ifc.CmdHcaCapMaxQpCnt, 64},
 	// mlx5_ib offers counters of QUERY_Q_COUNTER by these (counters.c, mlx5_ib_fill_counters).
 	{ifc.CmdHcaCapOutOfSeqCnt, 1},
@@ -206,6 +211,23 @@ var atomicCaps = []capability{
 	{ifc.AtomicCapsAtomicSizeQp, 8},
 	{ifc.AtomicCapsAtomicSizeDc, 8},
 	{ifc.AtomicCapsSupportedAtomicReq8bEndiannessMode1, 1},
+}
+
+// pagingCaps has the operations that may find pages missing: all of RC and DC. Of UD only sends have page
+// faults: a datagram that finds no memory is lost.
+func pagingCaps() []byte {
+	b := make([]byte, capabilitySize)
+	scheme := ifc.OdpCapTransportPageFaultSchemeCap.At(b)
+	for _, transport := range []ifc.Field{ifc.OdpSchemeCapRcOdpCaps, ifc.OdpSchemeCapDcOdpCaps} {
+		for _, operation := range []ifc.Field{
+			ifc.OdpPerTransportServiceCapSend, ifc.OdpPerTransportServiceCapReceive, ifc.OdpPerTransportServiceCapSrqReceive,
+			ifc.OdpPerTransportServiceCapWrite, ifc.OdpPerTransportServiceCapRead, ifc.OdpPerTransportServiceCapAtomic,
+		} {
+			operation.Set(transport.At(scheme), 1)
+		}
+	}
+	ifc.OdpPerTransportServiceCapSend.Set(ifc.OdpSchemeCapUdOdpCaps.At(scheme), 1)
+	return b
 }
 
 // flowTableCaps lets mlx5e create its tables, with matches on all fields that are not reserved.

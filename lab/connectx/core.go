@@ -160,6 +160,7 @@ var handlers = func() map[uint16]func(*Device, *call) ifc.Status {
 	add(all, func(d *Device) *qpTable { return &d.t.qps }, qpCommands)
 	add(all, func(d *Device) *qpTable { return &d.t.qps }, transitionCommands)
 	add(all, func(d *Device) *dctTable { return &d.t.dcts }, dctCommands)
+	add(all, func(d *Device) *transport { return d.t }, pagingCommands)
 	return all
 }()
 

@@ -62,7 +62,7 @@ func (t *dctTable) create(c *call) ifc.Status {
 	var err error
 	d.e, err = pd.CreateTarget(engine.TargetInit{
 		Key: ifc.DctcDcAccessKey.Get(ctx), CQ: cq.e, SRQ: srq.e, Access: dctRights.of(ctx), MinRNRTimer: uint8(ifc.DctcMinRnrNak.Get(ctx)), MaxMTU: mtu,
-		Owner: d, Invalidate: d.qp.sq.updates.invalidate,
+		Owner: d, Invalidate: d.qp.sq.updates.invalidate, PageFault: d.qp.pageFault,
 	})
 	if err != nil {
 		return ifc.StatusNoResErr

@@ -49,11 +49,21 @@ type mkey struct {
 	mu      sync.Mutex
 	context []byte // struct mkc
 	xlt     []byte // translation entries: addresses of pages (MTT), or parts of other keys (KLM)
+	flagged bool   // the addresses of pages have flags: see pageRead
 	gone    bool   // destroyed
 
 	mr   *engine.MR     // nil if the key is free
 	view *vfiouser.View // of its pages, or nil
+	base uint64         // offset of the view in the pages
 }
+
+// Flags of the address of a page, MLX5_IB_MTT_READ and MLX5_IB_MTT_WRITE: what the guest has made the page
+// present for. Those of a page that it has not found yet, or has taken back, are 0 (odp.c, populate_mtt).
+const (
+	pageRead    = 1 << 0
+	pageWrite   = 1 << 1
+	pagePresent = pageRead | pageWrite
+)
 
 const (
 	minMkey = 8       // smaller numbers are the special keys': see querySpecialContexts
@@ -85,12 +95,12 @@ func (t *keyTable) create(c *call) ifc.Status {
 	ctx := bytes.Clone(ifc.CreateMkeyInMemoryKeyMkeyEntry.At(c.in))
 	list, octwords := ifc.CreateMkeyInKlmPasMtt.At(c.in), ifc.CreateMkeyInTranslationsOctwordActualSize.Int(c.in)
 	switch {
-	case ifc.CreateMkeyInMkeyUmemValid.Is(c.in), ifc.CreateMkeyInPgAccess.Is(c.in), ifc.MkcBsfEn.Is(ctx), mkeyMode(ctx) > ifc.MkcModeKsm:
+	case ifc.CreateMkeyInMkeyUmemValid.Is(c.in), ifc.MkcBsfEn.Is(ctx), mkeyMode(ctx) > ifc.MkcModeKsm:
 		return ifc.StatusBadParamErr
 	case octwords > len(list)/octoword:
 		return ifc.StatusBadInpLenErr
 	}
-	k := &mkey{t: t, context: ctx}
+	k := &mkey{t: t, context: ctx, flagged: ifc.CreateMkeyInPgAccess.Is(c.in)}
 	k.mu.Lock() // a UMR request may guess the number
 	defer k.mu.Unlock()
 	if !k.grow(octwords * octoword) {
@@ -135,6 +145,7 @@ func (k *mkey) enable() ifc.Status {
 	key, access := k.index<<8|ifc.MkcMkey70.U32(ctx), mkeyRights.of(ctx)
 	start, length := ifc.MkcStartAddr.Get(ctx), ifc.MkcLen.Get(ctx)
 	var mem []byte
+	var paged bool
 	var err error
 	switch mkeyMode(ctx) {
 	// Physical addresses: only the kernel's own keys have this mode (mlx5_ib_get_dma_mr,
@@ -153,15 +164,22 @@ func (k *mkey) enable() ifc.Status {
 		mem = mem[start : start+length]
 	// A list of pages of one size: memory regions of programs (mlx5_ib's reg_create).
 	case ifc.MkcModeMtt:
+		if ifc.MkcLength64.Is(ctx) { // all pages (mlx5r_umr_final_update_xlt)
+			length = uint64(len(k.xlt)/8) << ifc.MkcLogPageSize.Int(ctx)
+		}
 		if length == 0 && len(k.xlt) == 0 {
 			break
 		}
 		var st ifc.Status
-		if mem, st = k.mapPages(start, length); st != ifc.StatusOk {
+		if mem, paged, st = k.mapPages(start, length); st != ifc.StatusOk {
 			return st
 		}
-	// Parts of other keys: memory windows (mlx5_ib_alloc_mw).
-	case ifc.MkcModeKlms:
+	// Parts of other keys: memory windows (mlx5_ib_alloc_mw) and, of one size, regions of all memory
+	// (mlx5_ib_alloc_implicit_mr), most of whose parts have no key.
+	case ifc.MkcModeKlms, ifc.MkcModeKsm:
+		if ifc.MkcLength64.Is(ctx) {
+			length = k.size()
+		}
 		parts, ok := k.parts(length)
 		if !ok {
 			return ifc.StatusBadParamErr
@@ -173,6 +191,9 @@ func (k *mkey) enable() ifc.Status {
 		if k.mr, err = pd.RegisterParts(key, parts, start, access, only); err != nil {
 			return ifc.StatusBadParamErr
 		}
+		if mkeyMode(ctx) == ifc.MkcModeKsm {
+			k.mr.Paged()
+		}
 		return ifc.StatusOk
 	default:
 		return ifc.StatusBadParamErr
@@ -180,6 +201,9 @@ func (k *mkey) enable() ifc.Status {
 	if k.mr, err = pd.RegisterKey(key, mem, start, access); err != nil {
 		k.disable()
 		return ifc.StatusBadParamErr
+	}
+	if paged {
+		k.mr.Paged()
 	}
 	return ifc.StatusOk
 }
@@ -216,12 +240,20 @@ func (k *mkey) query(c *call) ifc.Status {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	copy(ifc.QueryMkeyOutMemoryKeyMkeyEntry.At(c.out), k.context)
+	// The driver asks which regions a memory window is of, as it may have to bring their pages.
+	if mkeyMode(k.context) == ifc.MkcModeKlms {
+		copy(c.out[ifc.QueryMkeyOutBsf0Klm0PasMtt01.Off()/8:], k.xlt)
+	}
 	return ifc.StatusOk
 }
 
 // parts returns the parts of a key of keys, up to its length: each entry is a struct mlx5_klm.
 func (k *mkey) parts(length uint64) (list []engine.Part, ok bool) {
-	for b := k.xlt[:min(len(k.xlt), octoword<<logMaxKLMs)]; length > 0; b = b[octoword:] {
+	most := octoword << logMaxKLMs
+	if mkeyMode(k.context) == ifc.MkcModeKsm {
+		most = maxXLT
+	}
+	for b := k.xlt[:min(len(k.xlt), most)]; length > 0; b = b[octoword:] {
 		if len(b) < octoword || be.Uint32(b) == 0 {
 			return nil, false
 		}
@@ -246,26 +278,124 @@ func (t *keyTable) physicalMemory() ([]byte, error) {
 	return t.guest.Bytes(), nil
 }
 
+// size returns the sum of the lengths of a key's parts.
+func (k *mkey) size() (n uint64) {
+	for b := k.xlt; len(b) >= octoword; b = b[octoword:] {
+		n += uint64(be.Uint32(b))
+	}
+	return n
+}
+
+// change replaces entries of a key in use, as the driver does when pages come and go. No access fails
+// because of it. It does nothing and reports done false for keys that have to be enabled again.
+func (k *mkey) change(offset int, list []byte) (done, ok bool) {
+	mode := mkeyMode(k.context)
+	switch {
+	case mode == ifc.MkcModeKsm:
+		for i := 0; i+octoword <= len(list); i += octoword {
+			if be.Uint32(list[i:]) != be.Uint32(k.xlt[offset+i:]) {
+				return false, true // a part has another length
+			}
+		}
+	case mode != ifc.MkcModeMtt || k.view == nil:
+		return false, true
+	}
+	ok = true
+	k.mr.Change(func(parts []engine.Part) {
+		copy(k.xlt[offset:], list)
+		if mode == ifc.MkcModeKsm {
+			for i := offset / octoword; i < min((offset+len(list))/octoword, len(parts)); i++ {
+				b := k.xlt[i*octoword:]
+				parts[i].Key, parts[i].Addr = be.Uint32(b[4:]), be.Uint64(b[8:])
+			}
+			return
+		}
+		ok = k.place(offset/8, (offset+len(list))/8) == nil
+	})
+	k.mr.Paged()
+	return true, ok
+}
+
+// partial reports whether some of a key's first n pages are not present.
+func (k *mkey) partial(n uint64) bool {
+	for i := range min(n, uint64(len(k.xlt))/8) {
+		if k.flagged && be.Uint64(k.xlt[i*8:])&pagePresent != pagePresent {
+			return true
+		}
+	}
+	return false
+}
+
+// place maps the pages that entries from first to end name into the view, in place of those that are
+// there. Others are missing.
+func (k *mkey) place(first, end int) error {
+	size, shift := uint64(len(k.view.Bytes())), ifc.MkcLogPageSize.Int(k.context)
+	entry := func(i int) uint64 {
+		e := be.Uint64(k.xlt[i*8:])
+		if e&pageRead == 0 {
+			return 0
+		}
+		return e
+	}
+	for i := first; i < end; {
+		// A run of pages takes one mapping.
+		e, j := entry(i), i+1
+		for ; j < end; j++ {
+			if next := entry(j); e == 0 && next != 0 || e != 0 && next != e+uint64(j-i)<<shift {
+				break
+			}
+		}
+		from, to := max(uint64(i)<<shift, k.base), min(uint64(j)<<shift, k.base+size)
+		if from < to {
+			k.view.Unmap(from-k.base, to-from)
+			if e != 0 {
+				addr := e&^pagePresent + from - uint64(i)<<shift
+				if err := k.view.Map(from-k.base, addr, to-from, e&pageWrite == 0); err != nil {
+					return err
+				}
+			}
+		}
+		i = j
+	}
+	return nil
+}
+
 // mapPages maps the memory of a key. A page may be larger than the memory (mlx5_ib chooses the largest
-// size that fits, ib_umem_find_best_pgsz), so that only the key's part of it need be the guest's.
-func (k *mkey) mapPages(start, length uint64) ([]byte, ifc.Status) {
-	const flags = 3 // of an entry: MLX5_IB_MTT_READ and MLX5_IB_MTT_WRITE. The key's rights decide.
+// size that fits, ib_umem_find_best_pgsz), so that only the key's part of it need be the guest's. paged
+// reports whether pages are missing.
+func (k *mkey) mapPages(start, length uint64) (mem []byte, paged bool, st ifc.Status) {
 	shift := ifc.MkcLogPageSize.Int(k.context)
 	if shift < 12 || shift > 40 || length == 0 || start+length < start || length > 1<<42 {
-		return nil, ifc.StatusBadParamErr
+		return nil, false, ifc.StatusBadParamErr
 	}
 	off := start & (1<<shift - 1)
-	addrs, st := pageAddrs(k.xlt, (off+length+1<<shift-1)>>shift, shift, flags)
+	n, small := (off+length+1<<shift-1)>>shift, off>>12<<12
+	size := (off+length+0xfff)>>12<<12 - small
+	if k.partial(n) {
+		if n > uint64(len(k.xlt))/8 {
+			return nil, false, ifc.StatusBadInpLenErr
+		}
+		v, err := k.t.env.mem.Sparse(size)
+		if err != nil {
+			return nil, false, ifc.StatusBadParamErr
+		}
+		k.view, k.base = v, small
+		if k.place(0, int(n)) != nil {
+			k.disable()
+			return nil, false, ifc.StatusBadParamErr
+		}
+		return v.Bytes()[off-small:][:length], true, ifc.StatusOk
+	}
+	addrs, st := pageAddrs(k.xlt, n, shift, pagePresent) // the key's rights decide
 	if st != ifc.StatusOk {
-		return nil, st
+		return nil, false, st
 	}
-	small := off >> 12 << 12
-	v, err := k.t.env.mem.Part(addrs, 1<<shift, small, (off+length+0xfff)>>12<<12-small)
+	v, err := k.t.env.mem.Part(addrs, 1<<shift, small, size)
 	if err != nil {
-		return nil, ifc.StatusBadParamErr
+		return nil, false, ifc.StatusBadParamErr
 	}
-	k.view = v
-	return v.Bytes()[off-small:][:length], ifc.StatusOk
+	k.view, k.base = v, small
+	return v.Bytes()[off-small:][:length], false, ifc.StatusOk
 }
 
 const anyPD = 1<<32 - 1

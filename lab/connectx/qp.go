@@ -114,7 +114,7 @@ func (t *qpTable) create(c *call) ifc.Status {
 		},
 	}
 	init := engine.QPInit{
-		Type: typ, Dynamic: st == ifc.QpTypeDci, Owner: q, Strict: true, Event: q.event, Execute: q.sq.execute, Invalidate: q.sq.updates.invalidate,
+		Type: typ, Dynamic: st == ifc.QpTypeDci, Owner: q, Strict: true, Event: q.event, Execute: q.sq.execute, Invalidate: q.sq.updates.invalidate, PageFault: q.pageFault,
 		RefillSend: q.sq.refill, RefillRecv: q.rq.refill,
 		Cap: verbs.QPCap{MaxSendWR: engineSends, MaxRecvWR: engineRecvs, MaxSendSGE: maxSGEs, MaxInline: maxWQE},
 	}

@@ -130,7 +130,7 @@ var conflicts = []refusal{
 	}},
 	{"the QP may not load a list of pages", func(u *keyUpdate) bool {
 		mode := mkeyMode(u.old)
-		return u.size > 0 && mode != ifc.MkcModeKlms && (mode != ifc.MkcModeMtt || !u.fastReg)
+		return u.size > 0 && mode != ifc.MkcModeKlms && !(u.fastReg && (mode == ifc.MkcModeMtt || mode == ifc.MkcModeKsm))
 	}},
 	{"the key has no room for the entries", func(u *keyUpdate) bool { // which is in units of 64 bytes, as updates are
 		return u.size > 0 && u.offset+u.size > (int(ifc.MkcTranslationsOctwordSize.U32(u.old))+3)&^3*octoword
@@ -217,6 +217,15 @@ func (q *updater) execute(wqe []byte) verbs.WCStatus {
 		if !k.grow(u.offset + len(list)) {
 			q.record(wqe, "there is no memory for the entries")
 			return verbs.WCMWBindErr
+		}
+		k.flagged = true
+		if u.mask == 0 && k.mr != nil {
+			if done, ok := k.change(u.offset, list); !ok {
+				q.record(wqe, "the entries name no memory")
+				return verbs.WCMWBindErr
+			} else if done {
+				return verbs.WCSuccess
+			}
 		}
 		copy(k.xlt[u.offset:], list)
 	}

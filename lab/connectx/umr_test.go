@@ -232,7 +232,7 @@ func TestUMRRefuses(t *testing.T) {
 		{"PD by a QP of the kernel", kernel, umr{key: mtt(), flags: umrInline, mask: ifc.MkeyMaskPd}, opErr, "only the QP for such requests may set the PD"},
 		{"page size by a QP of a program", user, umr{key: mtt(), flags: umrInline, mask: ifc.MkeyMaskPageSize}, opErr, "the QP may not set the size of pages"},
 		{"pages by a QP of a program", user, umr{key: mtt(), flags: umrInline, list: entries}, bindErr, "the QP may not load a list of pages"},
-		{"pages of a key of keys", kernel, umr{key: m.freeKey(ifc.MkcModeKsm, 4), flags: umrInline, list: entries}, bindErr, "the QP may not load a list of pages"},
+		{"parts of a key of all memory by a QP of a program", user, umr{key: m.freeKey(ifc.MkcModeKsm, 4), flags: umrInline, list: entries}, bindErr, "the QP may not load a list of pages"},
 		{"entries behind the end", kernel, umr{key: mtt(), flags: umrInline | umrOffsetValid, offset: 4, list: entries}, bindErr, "the key has no room for the entries"},
 		{"entries far behind the end", kernel, umr{key: mtt(), flags: umrInline | umrOffsetValid, offset: 1<<48 - 4, list: entries}, bindErr, "the key has no room for the entries"},
 		{"entries by a key that is not physical", kernel, umr{key: mtt(), list: entries, at: base, lkey: m.key}, protErr, "the entries cannot be read"},
@@ -245,7 +245,7 @@ func TestUMRRefuses(t *testing.T) {
 		{"key of another QP", user, umr{key: m.windowOn(64, 0x12345), flags: umrInline, mask: ifc.MkeyMaskFree, mkc: set(ifc.MkcFree)}, bindErr, "the key is bound to another QP"},
 		{"check of the QP", user, umr{key: m.windowOn(64, anyQP), flags: umrInline | umrCheckQPN, mask: ifc.MkeyMaskFree, mkc: set(ifc.MkcFree)}, bindErr, "the key is not bound to the QP"},
 		{"window for another QP", user, umr{key: m.freeKey(ifc.MkcModeKlms, 4), flags: umrInline, mask: ifc.MkeyMaskQpn, mkc: set(ifc.MkcQpn)}, bindErr, "the key is to be another QP's"},
-		{"pages that are not there", kernel, umr{key: mtt(), flags: umrInline, list: make([]byte, 64), mask: maskPlace | ifc.MkeyMaskFree, mkc: func(mkc []byte) {
+		{"pages that are not there", kernel, umr{key: mtt(), flags: umrInline, list: bytes.Repeat([]byte{0x80, 0, 0, 0, 0, 0, 0, pagePresent}, 8), mask: maskPlace | ifc.MkeyMaskFree, mkc: func(mkc []byte) {
 			ifc.MkcLen.Set(mkc, 8)
 			ifc.MkcLogPageSize.Set(mkc, 12)
 		}}, bindErr, "the key cannot be enabled"},
@@ -427,7 +427,7 @@ func TestFastRegistration(t *testing.T) {
 	for _, klms := range []bool{false, true} {
 		for _, inline := range []bool{false, true} {
 			x, y := kernelPair(m, ifc.QpTypeRc)
-			mode, entries := uint64(ifc.MkcModeMtt), m.pages(buf, 8)
+			mode, entries := uint64(ifc.MkcModeMtt), present(m.pages(buf, 8))
 			if klms {
 				mode = ifc.MkcModeKlms
 				entries = bytes.Join([][]byte{seg(100, m.key, buf), seg(3*pageBytes, m.key, buf+100), make([]byte, 32)}, nil)

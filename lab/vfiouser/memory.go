@@ -52,6 +52,7 @@ type View struct {
 	parts  []part // that are mapped
 	placed int    // mappings that count in m.mapped: parts, and private memory in their place
 	whole  bool   // later mappings of the client are added: see All
+	sparse bool   // has holes: see Sparse
 }
 
 // part is a run of a view.
@@ -281,6 +282,66 @@ func (m *Memory) All(size uint64) (*View, error) {
 	return v, nil
 }
 
+// Sparse returns a view of length bytes, a multiple of this machine's page, where nothing is mapped yet: an
+// access to what Map has not mapped faults.
+func (m *Memory) Sparse(length uint64) (*View, error) {
+	if length == 0 || length > maxView || length%pageSize != 0 {
+		return nil, fmt.Errorf("a view of %#x bytes: %w", length, unix.EINVAL)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v, err := m.reserve(length)
+	if err != nil {
+		return nil, err
+	}
+	v.sparse = true
+	m.views[v] = struct{}{}
+	return v, nil
+}
+
+// Map maps a range of the guest's memory into the view at an offset, where nothing may be mapped. If readOnly
+// is set, a store faults. All are multiples of this machine's page. On an error, some of the range may
+// be mapped.
+func (v *View) Map(at, addr, size uint64, readOnly bool) error {
+	if (at|size)%pageSize != 0 || size > uint64(len(v.mem)) || at > uint64(len(v.mem))-size {
+		return fmt.Errorf("map %#x+%#x: a view of %#x bytes: %w", at, size, len(v.mem), unix.EINVAL)
+	}
+	v.m.mu.Lock()
+	defer v.m.mu.Unlock()
+	if err := v.place(at, addr, size); err != nil || !readOnly {
+		return err
+	}
+	return os.NewSyscallError("mprotect", unix.Mprotect(v.mem[at:at+size], unix.PROT_READ))
+}
+
+// Unmap makes a range of the view fault, as Map takes it. Nobody may be accessing it.
+func (v *View) Unmap(at, size uint64) {
+	v.m.mu.Lock()
+	defer v.m.mu.Unlock()
+	from, to := int(at), int(at+size)
+	if _, err := unix.MmapPtr(-1, 0, unsafe.Pointer(&v.mem[from:to][0]), uintptr(size), unix.PROT_NONE, unix.MAP_FIXED|reserved); err != nil {
+		panic(os.NewSyscallError("mmap", err)) // as in forget
+	}
+	var kept []part
+	for _, p := range v.parts {
+		end := p.at + int(p.size)
+		if end <= from || p.at >= to {
+			kept = append(kept, p)
+			continue
+		}
+		if p.at < from {
+			kept = append(kept, part{p.at, p.addr, uint64(from - p.at)})
+		}
+		if end > to {
+			kept = append(kept, part{to, p.addr + uint64(to-p.at), uint64(end - to)})
+		}
+	}
+	more := len(kept) - len(v.parts)
+	v.parts = kept
+	v.placed += more
+	v.m.mapped += more
+}
+
 // Bytes returns the memory.
 func (v *View) Bytes() []byte { return v.mem }
 
@@ -376,11 +437,11 @@ func (v *View) follow(r *region) {
 	_ = v.mapFixed(r, r.addr, r.addr, min(r.size, uint64(len(v.mem))-r.addr))
 }
 
-// forget replaces a region's parts in the view by private memory, or, in a view of all memory, by
+// forget replaces a region's parts in the view by private memory, or, in a view that has holes anyway, by
 // reserved addresses, which join the mappings beside them.
 func (v *View) forget(r *region) {
-	prot := unix.PROT_READ | unix.PROT_WRITE
-	if v.whole {
+	prot, holes := unix.PROT_READ|unix.PROT_WRITE, v.whole || v.sparse
+	if holes {
 		prot = unix.PROT_NONE
 	}
 	v.parts = slices.DeleteFunc(v.parts, func(p part) bool {
@@ -391,7 +452,7 @@ func (v *View) forget(r *region) {
 			// The kernel has no memory for its lists. Continuing would write into the guest.
 			panic(os.NewSyscallError("mmap", err))
 		}
-		if v.whole {
+		if holes {
 			v.placed--
 			v.m.mapped--
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/internal/scenario"
 	"github.com/goverbs/verbs/rdmatest"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestScenarios plays the scenarios that verbs check plays as well, and those of this process, while
@@ -23,6 +24,9 @@ func TestScenarios(t *testing.T) {
 			t.Run(s.Name, func(t *testing.T) {
 				t.Log("rdma-core:", s.Core)
 				missing := s.Missing(port.Dev)
+				if missing == nil && slices.Contains(s.Options.Features, uverbs.FeatureDMABuf) && !hasUDMABuf() {
+					t.Skip("the kernel has no /dev/udmabuf")
+				}
 				if _, err := endpoint.Addr(port.Dev.Device()); s.CM && missing == nil {
 					missing = err // as on InfiniBand without IPoIB
 				}

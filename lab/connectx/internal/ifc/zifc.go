@@ -22,6 +22,7 @@ const (
 	OpQueryMkey              = 0x201
 	OpDestroyMkey            = 0x202
 	OpQuerySpecialContexts   = 0x203
+	OpPageFaultResume        = 0x204
 	OpCreateEq               = 0x301
 	OpDestroyEq              = 0x302
 	OpQueryEq                = 0x303
@@ -135,7 +136,22 @@ const (
 	EventWqAccessError   = 0x11
 	EventPortChange      = 0x9
 	EventCmd             = 0xa
+	EventPageFault       = 0xc
 	EventDctDrained      = 0x1c
+
+	// Subtypes of EventPageFault, MLX5_PFAULT_SUBTYPE_*.
+	PfaultSubtypeWqe  = 0x0
+	PfaultSubtypeRdma = 0x1
+
+	// Types of page faults of requests, MLX5_WQE_PF_TYPE_*.
+	WqePfTypeRmp             = 0x0
+	WqePfTypeReqSendOrWrite  = 0x1
+	WqePfTypeResp            = 0x2
+	WqePfTypeReqReadOrAtomic = 0x3
+
+	// Bits of the types of page faults, MLX5_PAGE_FAULT_RESUME_*.
+	PageFaultResumeWrite = 0x2
+	PageFaultResumeRdma  = 0x4
 
 	// Subtypes of EventPortChange, MLX5_PORT_CHANGE_SUBTYPE_*.
 	PortChangeDown   = 0x1
@@ -144,6 +160,7 @@ const (
 	// Types of capabilities, enum mlx5_cap_type, and other values of them.
 	CapGeneral          = 0x0
 	CapEthernetOffloads = 0x1
+	CapOdp              = 0x2
 	CapAtomic           = 0x3
 	CapRoce             = 0x4
 	CapFlowTable        = 0x7
@@ -267,6 +284,14 @@ const (
 	FlowTablePropLayoutFtFieldSupport          Field = 0x100<<16 | 0x80
 	FlowTablePropLayoutFtFieldBitmaskSupport   Field = 0x180<<16 | 0x80
 
+	// struct mlx5_ifc_odp_per_transport_service_cap_bits
+	OdpPerTransportServiceCapSend       Field = 0x0<<16 | 0x1
+	OdpPerTransportServiceCapReceive    Field = 0x1<<16 | 0x1
+	OdpPerTransportServiceCapWrite      Field = 0x2<<16 | 0x1
+	OdpPerTransportServiceCapRead       Field = 0x3<<16 | 0x1
+	OdpPerTransportServiceCapAtomic     Field = 0x4<<16 | 0x1
+	OdpPerTransportServiceCapSrqReceive Field = 0x5<<16 | 0x1
+
 	// struct mlx5_ifc_ads_bits
 	AdsPkeyIndex    Field = 0x10<<16 | 0x10
 	AdsGrh          Field = 0x28<<16 | 0x1
@@ -317,6 +342,14 @@ const (
 	AtomicCapsAtomicSizeQp                        Field = 0xb0<<16 | 0x10
 	AtomicCapsAtomicSizeDc                        Field = 0xd0<<16 | 0x10
 
+	// struct mlx5_ifc_odp_scheme_cap_bits
+	OdpSchemeCapRcOdpCaps Field = 0x80<<16 | 0x20
+	OdpSchemeCapUdOdpCaps Field = 0xc0<<16 | 0x20
+	OdpSchemeCapDcOdpCaps Field = 0x100<<16 | 0x20
+
+	// struct mlx5_ifc_odp_cap_bits
+	OdpCapTransportPageFaultSchemeCap Field = 0x0<<16 | 0x200
+
 	// struct mlx5_ifc_cmd_hca_cap_bits
 	CmdHcaCapVhcaId                        Field = 0x30<<16 | 0x10
 	CmdHcaCapLogMaxSrqSz                   Field = 0x80<<16 | 0x8
@@ -331,9 +364,11 @@ const (
 	CmdHcaCapLogMaxMkey                    Field = 0xea<<16 | 0x6
 	CmdHcaCapLogMaxEq                      Field = 0xfc<<16 | 0x4
 	CmdHcaCapMaxIndirection                Field = 0x100<<16 | 0x8
+	CmdHcaCapFixedBufferSize               Field = 0x108<<16 | 0x1
 	CmdHcaCapLogMaxMrwSz                   Field = 0x109<<16 | 0x7
 	CmdHcaCapForceTeardown                 Field = 0x110<<16 | 0x1
 	CmdHcaCapUmrExtendedTranslationOffset  Field = 0x118<<16 | 0x1
+	CmdHcaCapNullMkey                      Field = 0x119<<16 | 0x1
 	CmdHcaCapLogMaxKlmListSize             Field = 0x11a<<16 | 0x6
 	CmdHcaCapLogMaxRaReqDc                 Field = 0x12a<<16 | 0x6
 	CmdHcaCapLogMaxRaResDc                 Field = 0x13a<<16 | 0x6
@@ -365,6 +400,7 @@ const (
 	CmdHcaCapCqResize                      Field = 0x221<<16 | 0x1
 	CmdHcaCapCqModeration                  Field = 0x222<<16 | 0x1
 	CmdHcaCapCqPeriodModeModify            Field = 0x223<<16 | 0x1
+	CmdHcaCapPg                            Field = 0x227<<16 | 0x1
 	CmdHcaCapBlockLbMc                     Field = 0x228<<16 | 0x1
 	CmdHcaCapImaicl                        Field = 0x231<<16 | 0x1
 	CmdHcaCapQkv                           Field = 0x236<<16 | 0x1
@@ -853,6 +889,7 @@ const (
 
 	// struct mlx5_ifc_query_mkey_out_bits
 	QueryMkeyOutMemoryKeyMkeyEntry Field = 0x80<<16 | 0x200
+	QueryMkeyOutBsf0Klm0PasMtt01   Field = 0x880<<16 | 0x80
 
 	// struct mlx5_ifc_query_mkey_in_bits
 	QueryMkeyInMkeyIndex Field = 0x48<<16 | 0x18
@@ -908,6 +945,15 @@ const (
 
 	// struct mlx5_ifc_query_adapter_out_bits
 	QueryAdapterOutQueryAdapterStruct Field = 0x80<<16 | 0x800
+
+	// struct mlx5_ifc_trans_page_fault_info_bits
+	TransPageFaultInfoError         Field = 0x0<<16 | 0x1
+	TransPageFaultInfoPageFaultType Field = 0x5<<16 | 0x3
+	TransPageFaultInfoWqNumber      Field = 0x8<<16 | 0x18
+	TransPageFaultInfoFaultToken    Field = 0x28<<16 | 0x18
+
+	// struct mlx5_ifc_page_fault_resume_in_bits
+	PageFaultResumeInPageFaultInfo Field = 0x40<<16 | 0x40
 
 	// struct mlx5_ifc_modify_tis_in_bits
 	ModifyTisInTisn Field = 0x48<<16 | 0x18
@@ -1258,6 +1304,7 @@ var Layouts = map[uint16]Layout{
 	OpQueryMkey:              {"QUERY_MKEY", 0x10, 0x130, []Field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x61<<16 | 0x1f}},
 	OpDestroyMkey:            {"DESTROY_MKEY", 0x10, 0x10, []Field{0x20<<16 | 0x10, 0x40<<16 | 0x8, 0x60<<16 | 0x20}},
 	OpQuerySpecialContexts:   {"QUERY_SPECIAL_CONTEXTS", 0x10, 0x20, []Field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x40}},
+	OpPageFaultResume:        {"PAGE_FAULT_RESUME", 0x10, 0x10, []Field{0x10<<16 | 0x10, 0x20<<16 | 0x10}},
 	OpCreateEq:               {"CREATE_EQ", 0x110, 0x10, []Field{0x20<<16 | 0x10, 0x40<<16 | 0x40, 0x84<<16 | 0x9, 0x8f<<16 | 0x5, 0x98<<16 | 0x8, 0xa0<<16 | 0x20, 0xc0<<16 | 0x14, 0xda<<16 | 0x6, 0xe0<<16 | 0x3, 0x100<<16 | 0x20, 0x120<<16 | 0x14, 0x140<<16 | 0x3, 0x148<<16 | 0x18, 0x160<<16 | 0x60, 0x1c0<<16 | 0x8, 0x1e0<<16 | 0x8, 0x200<<16 | 0x80, 0x280<<16 | 0x40, 0x3c0<<16 | 0x4c0}},
 	OpDestroyEq:              {"DESTROY_EQ", 0x10, 0x10, []Field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x18, 0x60<<16 | 0x20}},
 	OpQueryEq:                {"QUERY_EQ", 0x10, 0x110, []Field{0x10<<16 | 0x10, 0x20<<16 | 0x10, 0x40<<16 | 0x18, 0x60<<16 | 0x20}},
