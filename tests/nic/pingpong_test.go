@@ -50,7 +50,13 @@ func TestPingpong(t *testing.T) {
 				{"1 byte, events", []string{"-s", "1", "-e"}, true},
 				{"new API", []string{"-N"}, true},
 				{"timestamps", []string{"-t"}, true},
+				{"on demand", []string{"-s", size, "-o"}, false},
+				{"on demand, advised", []string{"-s", size, "-o", "-P"}, true},
+				{"on demand, all memory", []string{"-s", size, "-O"}, true},
 			} {
+				if strings.HasPrefix(r.name, "on demand") && typ != "rc" && (typ != "srq" || r.long) {
+					continue // they do not have the option
+				}
 				if r.long && testing.Short() || r.name == "new API" && typ != "rc" || r.name == "timestamps" && typ != "rc" || r.name == "GRH" && !a.infiniBand() {
 					continue
 				}

@@ -17,7 +17,7 @@ import (
 )
 
 // pyverbsQuick are the modules that are run with -short.
-var pyverbsQuick = []string{"test_mlx5_dc.py", "test_pd.py", "test_qp.py"}
+var pyverbsQuick = []string{"test_mlx5_dc.py", "test_odp.py", "test_pd.py", "test_qp.py"}
 
 // unpackPyverbs unpacks the tests of rdma-core, of which Debian compresses some, and returns the
 // folder of their package.
