@@ -182,7 +182,7 @@ func (a Archive) fetchFile(ctx context.Context, what string, r record, use func(
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	if err := a.fetch(ctx, r.mirror+"/"+r.file, r.sha256, f); err != nil {
+	if err := a.fetch(ctx, r.mirror+"/"+r.file, r.sha256, r.size, f); err != nil {
 		return err
 	}
 	return use(f)

@@ -31,6 +31,7 @@ type mirror struct {
 
 	validUntil string
 	fetched    int
+	endless    string // end of the path of a file that the mirror never ends
 	archive    Archive
 }
 
@@ -46,7 +47,12 @@ func newMirror(t *testing.T) *mirror {
 	m := &mirror{t: t, key: key, files: map[string][]byte{}, lists: map[string]string{}}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		m.fetched++
-		if b, ok := m.files[r.URL.Path]; ok {
+		if b, ok := m.files[r.URL.Path]; ok && m.endless != "" && strings.HasSuffix(r.URL.Path, m.endless) {
+			w.Write(b)
+			for range 16 { // MiB, more than any bound of the tests
+				w.Write(make([]byte, 1<<20))
+			}
+		} else if ok {
 			w.Write(b)
 		} else {
 			http.NotFound(w, r)
@@ -317,6 +323,47 @@ func TestForgeries(t *testing.T) {
 				t.Error(found)
 			}
 		})
+	}
+}
+
+// TestEndlessFiles checks that a mirror cannot send more than the signed lists state.
+func TestEndlessFiles(t *testing.T) {
+	m := newMirror(t)
+	m.add("stable", "tool", "1", "")
+	orig := m.files["/debian/pool/tool_1.deb"]
+	m.files["/debian/pool/tool_1.orig.tar.gz"] = orig
+	m.sources = fmt.Sprintf("Package: tool\nVersion: 1\nDirectory: pool\nChecksums-Sha256:\n %x %d tool_1.orig.tar.gz\n\n", sha256.Sum256(orig), len(orig))
+	m.publish()
+	m.archive.Suite = "stable"
+	listSum := func(name string) string {
+		t.Helper()
+		release, err := m.archive.release(t.Context(), m.archive.Mirror+"/dists/stable/InRelease")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum, _, err := checksum(release, "stable", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sum
+	}
+	unpack := func() error {
+		_, err := m.archive.Unpack(t.Context(), Package{"tool", "1"})
+		return err
+	}
+	source := func() error {
+		_, err := m.archive.Source(t.Context(), "tool", t.TempDir())
+		return err
+	}
+	packages, sources := listSum("main/binary-amd64/Packages.gz"), listSum("main/source/Sources.gz")
+	for _, test := range []struct {
+		file string
+		do   func() error
+	}{{"InRelease", unpack}, {packages, unpack}, {"tool_1.deb", unpack}, {sources, source}, {"tool_1.orig.tar.gz", source}} {
+		m.endless = test.file
+		if err := test.do(); err == nil || !strings.Contains(err.Error(), test.file+": more than ") {
+			t.Errorf("%s: %v", test.file, err)
+		}
 	}
 }
 

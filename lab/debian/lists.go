@@ -119,20 +119,24 @@ func (a Archive) signedList(ctx context.Context, suite, name string, use func(io
 		a.logf("%s: package lists were to be replaced by %s: the mirror is old", suite, value)
 	}
 	ext := ".xz" // some suites have no other
-	sum, err := checksum(release, suite, name+ext)
+	sum, size, err := checksum(release, suite, name+ext)
 	if errors.Is(err, ErrNotFound) {
 		ext = ".gz"
-		sum, err = checksum(release, suite, name+ext)
+		sum, size, err = checksum(release, suite, name+ext)
 	}
 	if err != nil {
 		return err
 	}
 	var list bytes.Buffer
-	if err := a.fetch(ctx, base+path.Dir(name)+"/by-hash/SHA256/"+sum, sum, &list); err != nil {
+	if err := a.fetch(ctx, base+path.Dir(name)+"/by-hash/SHA256/"+sum, sum, size, &list); err != nil {
 		return err
 	}
 	return Decompress(ctx, ext, &list, use)
 }
+
+// maxRelease bounds a release file, whose size nothing states. It is apt's bound (Acquire::MaxReleaseFileSize);
+// Debian's largest have some hundred KiB.
+const maxRelease = 10_000_000
 
 // release fetches the release file of a suite, verifies its signature and returns its fields.
 func (a Archive) release(ctx context.Context, url string) (map[string]string, error) {
@@ -145,7 +149,7 @@ func (a Archive) release(ctx context.Context, url string) (map[string]string, er
 		return nil, err
 	}
 	var signed bytes.Buffer
-	if err := a.fetch(ctx, url, "", &signed); err != nil {
+	if err := a.fetch(ctx, url, "", maxRelease, &signed); err != nil {
 		return nil, err
 	}
 	r, err := control.NewParagraphReader(&signed, &ring)
@@ -162,17 +166,20 @@ func (a Archive) release(ctx context.Context, url string) (map[string]string, er
 	return p.Values, nil
 }
 
-// checksum returns the SHA-256 of a file that the release file of a suite lists.
-func checksum(release map[string]string, suite, name string) (string, error) {
+// checksum returns the SHA-256 and the size of a file that the release file of a suite lists.
+func checksum(release map[string]string, suite, name string) (sum string, size int64, err error) {
 	if release["Suite"] != suite && release["Codename"] != suite {
-		return "", errOtherSuite
+		return "", 0, errOtherSuite
 	}
 	for line := range strings.Lines(release["SHA256"]) {
 		if f := strings.Fields(line); len(f) == 3 && f[2] == name {
-			return f[0], nil
+			if size, err = strconv.ParseInt(f[1], 10, 64); err != nil {
+				return "", 0, fmt.Errorf("size of %s: %w", name, err)
+			}
+			return f[0], size, nil
 		}
 	}
-	return "", fmt.Errorf("release file lists no %s: %w", name, errNoList)
+	return "", 0, fmt.Errorf("release file lists no %s: %w", name, errNoList)
 }
 
 var (
@@ -180,8 +187,9 @@ var (
 	errNoList     = fmt.Errorf("%w", ErrNotFound) // a list, not a package
 )
 
-// fetch copies a file of the mirror to w, and checks its SHA-256 unless sum is empty.
-func (a Archive) fetch(ctx context.Context, url, sum string, w io.Writer) error {
+// fetch copies a file of the mirror to w, and checks its SHA-256 unless sum is empty. Anyone on the path can
+// answer plain HTTP, and the sum is known only at the end: most bounds what the answer takes of memory or disk.
+func (a Archive) fetch(ctx context.Context, url, sum string, most int64, w io.Writer) error {
 	req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
 	if err != nil {
 		return err
@@ -198,8 +206,12 @@ func (a Archive) fetch(ctx context.Context, url, sum string, w io.Writer) error 
 		return fmt.Errorf("%s: %s", url, resp.Status)
 	}
 	h := sha256.New()
-	if _, err := io.Copy(io.MultiWriter(w, h), resp.Body); err != nil {
+	n, err := io.Copy(io.MultiWriter(w, h), io.LimitReader(resp.Body, most+1))
+	if err != nil {
 		return fmt.Errorf("%s: %w", url, err)
+	}
+	if n > most {
+		return fmt.Errorf("%s: more than %d bytes", url, most)
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); sum != "" && got != sum {
 		return fmt.Errorf("%s: SHA-256 is %s, not %s", url, got, sum)
