@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"slices"
@@ -105,6 +106,9 @@ func (w *worker) do(j job.Job, orders <-chan job.Order, r *job.Result) error {
 			}
 			running = false
 		case o := <-orders:
+			if o.Job != nil { // the program can write to the port: it has forged its end
+				return errors.New("a job arrives while another program runs")
+			}
 			if o.Signal != 0 {
 				unix.Kill(cmd.Process.Pid, unix.Signal(o.Signal))
 			}

@@ -7,6 +7,9 @@ import "errors"
 // errBoot reports a kernel that went down before the program started.
 var errBoot = errors.New("the kernel did not come up")
 
+// errReuse reports a machine that is not fit for another program.
+var errReuse = errors.New("the machine does not start another program")
+
 // ErrPatched reports a kernel that ran into a breakpoint of its own: see Runner.Run.
 var ErrPatched = errors.New("the kernel ran code that it had just patched")
 

@@ -62,9 +62,10 @@ type Stdio struct {
 	Signals  <-chan os.Signal // SIGQUIT, for the program
 }
 
-// Limits of the time until the program starts: on one of two machines, for which the other waits, and
-// on others.
+// Limits of the time until the program starts: on a machine that has run another program, on one of two
+// machines, for which the other waits, and on others.
 const (
+	reuseLimit    = time.Minute // it starts at once: the machine has been cleaned before the last result
 	pairBootLimit = 90 * time.Second
 	bootLimit     = 10 * time.Minute
 )

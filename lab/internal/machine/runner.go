@@ -32,17 +32,18 @@ func (n *Runner) Stop() {
 	}
 }
 
-// Run runs a program, in up to four attempts. It repeats a run if the kernel did not come up or a dilated
-// clock is off: the program has not started then. If the kernel goes down later, Run repeats only a
-// test on a single machine, which has no input and no peer, and only if the log shows ErrPatched: QEMU's
-// emulation of several processors sometimes runs code that the kernel has just patched, mostly during boot.
+// Run runs a program, in up to four attempts. It repeats a run if the kernel did not come up, a dilated
+// clock is off, or the machine has run another program and does not start this one: the program has not
+// started then. If the kernel goes down later, Run repeats only a test on a single machine, which has no
+// input and no peer, and only if the log shows ErrPatched: QEMU's emulation of several processors sometimes
+// runs code that the kernel has just patched, mostly during boot.
 func (n *Runner) Run(ctx context.Context, t Task, std Stdio) (r job.Result, err error) {
 	for range 4 {
 		r, err = n.once(ctx, t, std)
 		switch {
 		case errors.Is(err, errBoot):
 			fmt.Fprintln(os.Stderr, "lab: the kernel did not come up; trying again")
-		case errors.Is(err, errClock):
+		case errors.Is(err, errClock), errors.Is(err, errReuse):
 			fmt.Fprintf(os.Stderr, "lab: %v; trying again\n", err)
 		case errors.Is(err, ErrPatched) && t.Number == 0 && strings.HasSuffix(t.Args[0], ".test"):
 			fmt.Fprintf(os.Stderr, "lab: %v; trying again\n", ErrPatched)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -27,13 +28,16 @@ func (m *machine) run(ctx context.Context, t Task, std Stdio) (job.Result, error
 	out, errs := m.stdout.N.Load(), m.stderr.N.Load()
 	t.Stdin = std.In != nil
 	limit := bootLimit
-	if m.opt.net != nil {
+	switch {
+	case m.ready:
+		limit = reuseLimit
+	case m.opt.net != nil:
 		limit = pairBootLimit
 	}
 	boot := time.NewTimer(limit)
 	defer boot.Stop()
-	w := &watch{m: m, task: &t, std: std, clock: clockCheck{factor: m.opt.Factor}}
-	if m.ready {
+	w := &watch{m: m, task: &t, std: std, reused: m.ready, clock: clockCheck{factor: m.opt.Factor}}
+	if w.reused {
 		w.give()
 	}
 	for done := ctx.Done(); !w.done; {
@@ -42,7 +46,11 @@ func (m *machine) run(ctx context.Context, t Task, std Stdio) (job.Result, error
 			done = nil
 			w.fail(fmt.Errorf("stopped: %w", context.Cause(ctx)))
 		case <-boot.C:
-			if w.phase == phaseWaiting {
+			switch {
+			case w.phase != phaseWaiting:
+			case w.reused:
+				w.fail(fmt.Errorf("no answer in %v", limit))
+			default:
 				w.fail(fmt.Errorf("%w in %v", errBoot, limit))
 			}
 		case <-w.signals:
@@ -53,7 +61,12 @@ func (m *machine) run(ctx context.Context, t Task, std Stdio) (job.Result, error
 		case line, ok := <-m.reports:
 			if !ok {
 				m.ready = false
-				return w.result, m.verdict(w.failed, w.phase != phaseWaiting)
+				err := m.verdict(w.failed, w.reused || w.phase != phaseWaiting)
+				// The program before this one is the cause: it forged its end, or broke the machine.
+				if w.reused && w.phase == phaseWaiting && ctx.Err() == nil {
+					err = fmt.Errorf("%w: %w", errReuse, err)
+				}
+				return w.result, err
 			}
 			w.report(line)
 		}
@@ -80,6 +93,7 @@ type watch struct {
 	std     Stdio
 	clock   clockCheck
 	phase   phase
+	reused  bool             // the machine has run another program
 	done    bool             // there is a result
 	failed  error            // why the machine is killed
 	signals <-chan os.Signal // nil until the program runs
@@ -124,7 +138,8 @@ func (w *watch) late() {
 // report handles a report of the guest. A program is root there and can write to the port itself, so Ready,
 // Started and Ended count only in the phase where the lab's own process 1 sends them: a second Ready must not
 // save a machine that has run a program. Out of order they reach the default, where they are no JSON, and
-// the machine is killed. A result may come in any phase, as process 1 may fail in any.
+// the machine is killed. A result follows Ended, except that of a probe, which runs no program, and one with an
+// error, as process 1 may fail in any phase.
 func (w *watch) report(line string) {
 	switch m := w.m; {
 	case line == job.Ready && !m.ready:
@@ -164,6 +179,8 @@ func (w *watch) report(line string) {
 			w.fail(fmt.Errorf("the guest reports %.100q: %w", line, err))
 		} else if w.result.Error != "" {
 			w.fail(fmt.Errorf("in the guest: %s", w.result.Error))
+		} else if w.phase != phaseOver && !w.task.Probe {
+			w.fail(errors.New("the guest reports a result of a program that has not ended"))
 		} else {
 			w.done = true
 		}

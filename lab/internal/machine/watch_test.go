@@ -7,9 +7,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -67,7 +70,7 @@ func TestReport(t *testing.T) {
 	if w.done || !killed || !strings.Contains(w.failed.Error(), "no disk") {
 		t.Errorf("%+v, killed %v", w, killed)
 	}
-	for _, lines := range [][]string{{job.Started, job.Started}, {job.Ended}, {job.Started, job.Ended, job.Ended}, {job.Started, job.Ended, job.Started}, {job.Started, job.Ready}} {
+	for _, lines := range [][]string{{job.Started, job.Started}, {job.Ended}, {job.Started, job.Ended, job.Ended}, {job.Started, job.Ended, job.Started}, {job.Started, job.Ready}, {`{"Exit":0}`}, {job.Started, `{"Exit":0}`}} {
 		killed = false
 		w := &watch{m: &machine{ready: true, kill: func() { killed = true }}, task: &Task{}}
 		for _, line := range lines {
@@ -79,6 +82,44 @@ func TestReport(t *testing.T) {
 	}
 	if w.report("?\n"); !strings.Contains(w.failed.Error(), "no disk") {
 		t.Errorf("a later failure hides the first: %v", w.failed)
+	}
+}
+
+// TestForgedEnd has a program that reports its end while it runs. What its machine then reports, or its
+// silence, is no failure of the next program, which needs another machine.
+func TestForgedEnd(t *testing.T) {
+	for _, test := range []struct {
+		reports []string
+		reuse   bool
+	}{
+		{[]string{job.Ended}, true},
+		{[]string{`{"Exit":0}`}, true},
+		{[]string{`{"Error":"a job arrives while another program runs"}`}, true},
+		{nil, true},
+		{[]string{job.Started, `{"Exit":0}`}, false}, // the next has started
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			host, guest := net.Pipe()
+			go io.Copy(io.Discard, guest)
+			m := &machine{ready: true, port: host, state: &state{}, reports: make(chan string, len(test.reports)), gone: make(chan struct{})}
+			m.kill = sync.OnceFunc(func() { close(m.reports); host.Close() })
+			for _, line := range test.reports {
+				m.reports <- line
+			}
+			begun := time.Now()
+			_, err := m.run(t.Context(), Task{}, Stdio{Out: io.Discard, Err: io.Discard})
+			if err == nil || errors.Is(err, errReuse) != test.reuse || time.Since(begun) > time.Minute {
+				t.Errorf("%q: %v after %v", test.reports, err, time.Since(begun))
+			}
+		})
+	}
+}
+
+// TestProbe takes the result of a machine that runs no program.
+func TestProbe(t *testing.T) {
+	w := &watch{m: &machine{kill: func() {}}, task: &Task{Job: job.Job{Setup: job.Setup{Probe: true}}}}
+	if w.report(`{"Exit":0}`); !w.done || w.failed != nil {
+		t.Errorf("%+v", w)
 	}
 }
 
