@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -68,7 +69,7 @@ type message struct {
 
 // Test runs go test. It ignores c.Peer.
 func Test(ctx context.Context, c Config, args []string) (int, error) {
-	limit, args, err := takeTimeout(args)
+	limit, args, err := takeFlags(args)
 	if err != nil {
 		return job.ExitLab, err
 	}
@@ -126,24 +127,38 @@ func Test(ctx context.Context, c Config, args []string) (int, error) {
 	return job.ExitCode(err), err
 }
 
-// takeTimeout takes -timeout from the arguments of go test.
-func takeTimeout(args []string) (limit time.Duration, rest []string, err error) {
+// takeFlags takes -timeout from the arguments of go test, and refuses flags that contradict a machine for all
+// packages.
+func takeFlags(args []string) (limit time.Duration, rest []string, err error) {
 	limit, rest = 10*time.Minute, slices.Clone(args)
 	for i := 0; i < len(rest) && rest[i] != "-args" && rest[i] != "--args"; i++ {
 		name, value, ok := strings.Cut(strings.TrimLeft(rest[i], "-"), "=")
-		if !strings.HasPrefix(rest[i], "-") || strings.TrimPrefix(name, "test.") != "timeout" {
+		if !strings.HasPrefix(rest[i], "-") {
 			continue
 		}
-		end := i + 1
-		if !ok && end < len(rest) {
-			value = rest[end]
-			end++
+		switch strings.TrimPrefix(name, "test.") {
+		case "asmflags", "gccgoflags", "gcflags", "ldflags":
+			if !ok {
+				i++ // the value also begins with -
+			}
+		case "exec": // go test takes the last, and would run the tests on this machine
+			return 0, nil, errors.New("test: -exec does not work with rdmalab test, which sets it to run tests in the machine: use go test -exec")
+		case "c":
+			if on, err := strconv.ParseBool(value); !ok || err != nil || on {
+				return 0, nil, errors.New("test: -c does not work with rdmalab test, as it runs no tests: use go test -c")
+			}
+		case "timeout":
+			end := i + 1
+			if !ok && end < len(rest) {
+				value = rest[end]
+				end++
+			}
+			if limit, err = time.ParseDuration(value); err != nil {
+				return 0, nil, fmt.Errorf("test: -timeout: %w", err)
+			}
+			rest = slices.Delete(rest, i, end)
+			i--
 		}
-		if limit, err = time.ParseDuration(value); err != nil {
-			return 0, nil, fmt.Errorf("test: -timeout: %w", err)
-		}
-		rest = slices.Delete(rest, i, end)
-		i--
 	}
 	return limit, rest, nil
 }

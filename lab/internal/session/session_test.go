@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestTakeTimeout(t *testing.T) {
+func TestTakeFlags(t *testing.T) {
 	for _, test := range []struct {
 		args  string
 		limit time.Duration
@@ -19,15 +19,26 @@ func TestTakeTimeout(t *testing.T) {
 		{"-v --timeout=1h ./a", time.Hour, "-v ./a"},
 		{"./a -test.timeout 0", 0, "./a"},
 		{"./a -args -timeout 5s", 10 * time.Minute, "./a -args -timeout 5s"},
+		{"./a -args -exec sudo -c", 10 * time.Minute, "./a -args -exec sudo -c"},
+		{"-c=false -gcflags -c=4 ./a", 10 * time.Minute, "-c=false -gcflags -c=4 ./a"},
 	} {
-		limit, rest, err := takeTimeout(strings.Fields(test.args))
+		limit, rest, err := takeFlags(strings.Fields(test.args))
 		if got := strings.Join(rest, " "); err != nil || limit != test.limit || got != test.rest {
 			t.Errorf("%s: %v, %s, %v", test.args, limit, got, err)
 		}
 	}
-	for _, args := range [][]string{{"-timeout"}, {"-timeout=soon"}} {
-		if _, _, err := takeTimeout(args); err == nil {
-			t.Errorf("%q is accepted", args)
+	for args, want := range map[string]string{
+		"-timeout":            "-timeout",
+		"-timeout=soon":       "-timeout",
+		"-v -exec sudo ./a":   "-exec",
+		"--exec=sudo ./a":     "-exec",
+		"./a -exec ''":        "-exec",
+		"-gcflags=-m -c ./a":  "-c",
+		"-c=true -o x ./a":    "-c",
+		"-ldflags -s -exec x": "-exec",
+	} {
+		if _, _, err := takeFlags(strings.Fields(args)); err == nil || !strings.Contains(err.Error(), "test: "+want) {
+			t.Errorf("%q: %v", args, err)
 		}
 	}
 }
