@@ -165,7 +165,7 @@ var errQuit = errors.New("SIGQUIT")
 
 func run(ctx context.Context, args []string, std machine.Stdio) (int, error) {
 	begun := time.Now()
-	if socket := os.Getenv(session.Variable); socket != "" {
+	if socket := os.Getenv(session.Variable); socket != "" && len(args) > 0 {
 		return session.Join(ctx, socket, args, std)
 	}
 	c, args, err := parse(args)

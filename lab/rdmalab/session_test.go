@@ -16,6 +16,7 @@ import (
 
 	"github.com/goverbs/verbs/lab/internal/job"
 	"github.com/goverbs/verbs/lab/internal/machine"
+	"github.com/goverbs/verbs/lab/internal/session"
 )
 
 // testModule writes a module of packages, each with a test of the given body, and returns its
@@ -143,6 +144,14 @@ func TestSessionRefuses(t *testing.T) {
 	cmd, _, stderr := command(t, "--peer", "6.1", "test", "./...")
 	if code := status(t, cmd.Run()); code != job.ExitLab || !strings.Contains(stderr.String(), "test does not work with --peer") {
 		t.Errorf("exit status %d: %s", code, stderr)
+	}
+}
+
+// TestSessionWithoutProgram prints the help, as outside of a session, and does not join.
+func TestSessionWithoutProgram(t *testing.T) {
+	t.Setenv(session.Variable, filepath.Join(t.TempDir(), "absent"))
+	if code, err := run(t.Context(), nil, machine.Stdio{}); code != job.ExitLab || err != nil {
+		t.Errorf("exit status %d, %v", code, err)
 	}
 }
 

@@ -227,6 +227,9 @@ func (s *session) run(ctx context.Context, req request, std machine.Stdio) (int,
 	// is for a binary that does not: it sends SIGQUIT and then SIGKILL, each some seconds later.
 	isTimeout := func(a string) bool { return strings.HasPrefix(a, machine.TimeoutFlag) }
 	args := slices.DeleteFunc(req.Args, isTimeout)
+	if len(args) == 0 {
+		return job.ExitLab, errors.New("no program to run")
+	}
 	if s.limit > 0 {
 		args = slices.Insert(args, 1, machine.TimeoutFlag+s.limit.String())
 	}

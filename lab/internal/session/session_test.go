@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/goverbs/verbs/lab/internal/job"
+	"github.com/goverbs/verbs/lab/internal/machine"
 )
 
 func TestTakeFlags(t *testing.T) {
@@ -39,6 +42,16 @@ func TestTakeFlags(t *testing.T) {
 	} {
 		if _, _, err := takeFlags(strings.Fields(args)); err == nil || !strings.Contains(err.Error(), "test: "+want) {
 			t.Errorf("%q: %v", args, err)
+		}
+	}
+}
+
+// TestNoProgram has a client that asks for no program.
+func TestNoProgram(t *testing.T) {
+	for _, args := range [][]string{nil, {machine.TimeoutFlag + "1s"}} {
+		s := &session{limit: time.Second, endTurn: func() {}}
+		if code, err := s.run(t.Context(), request{Args: args}, machine.Stdio{}); code != job.ExitLab || err == nil {
+			t.Errorf("%q: %d, %v", args, code, err)
 		}
 	}
 }
