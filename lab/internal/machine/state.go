@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,13 +73,13 @@ func newState(k image.Kernel, opt Options, vm *exec.Cmd, dir string) (*state, er
 	if s.mapped = len(opt.NICs) > 0; s.mapped {
 		vm.Args = append(vm.Args, "-global", "migration.mapped-ram=on")
 	}
-	if image.Exist(s.file) {
+	if useState(s.file) {
 		s.restored = true
 		vm.Env = append(vm.Environ(), stateVariable+s.file)
 		vm.Args = append(vm.Args, "-incoming", s.uri("cat ", s.file))
 		return s, nil
 	}
-	s.unfinished = filepath.Join(debian.CacheDir(), StatePrefix(k, opt)+"new")
+	s.unfinished = filepath.Join(debian.CacheDir(), StatePrefix(k, opt)+unfinishedState)
 	s.monitor = filepath.Join(dir, qmpSocket)
 	vm.Env = append(vm.Environ(), stateVariable+s.unfinished)
 	return s, nil
@@ -98,8 +99,40 @@ const (
 	stateFile     = `"$LAB_STATE"`
 )
 
-// StatePrefix begins the names of the states of a kernel with options. The cache has at most one of them:
-// save removes those of earlier files and command lines, such as of another build of rdmalab.
+// useState reports whether there is a state, and marks it as the last that was used.
+func useState(file string) bool {
+	now := time.Now()
+	os.Chtimes(file, time.Time{}, now) // without it only the order of pruneStates is off
+	return image.Exist(file)
+}
+
+// keptStates is the number of states of a kernel with options in the cache: several builds of rdmalab, such as
+// of two checkouts, share it. A state takes 100 to 200 MB.
+const keptStates = 4
+
+// pruneStates removes the states with a prefix, but the last keptStates that were used.
+func pruneStates(prefix string) error {
+	files, err := filepath.Glob(prefix + "*")
+	used := map[string]time.Time{}
+	for _, f := range files {
+		if info, err := os.Stat(f); err == nil && !strings.HasSuffix(f, unfinishedState) {
+			used[f] = info.ModTime()
+		}
+	}
+	old := slices.SortedFunc(maps.Keys(used), func(a, b string) int { return used[b].Compare(used[a]) })
+	for _, f := range old[min(keptStates, len(old)):] {
+		if rerr := os.Remove(f); !errors.Is(rerr, fs.ErrNotExist) { // another lab may remove it
+			err = errors.Join(err, rerr)
+		}
+	}
+	return err
+}
+
+// unfinishedState ends the name of a state while it is being saved.
+const unfinishedState = "new"
+
+// StatePrefix begins the names of the states of a kernel with options. They differ in files and command lines,
+// such as of another build of rdmalab.
 func StatePrefix(k image.Kernel, opt Options) string {
 	kind := ""
 	if len(opt.NICs) > 0 {
@@ -128,13 +161,10 @@ func (s *state) save() error {
 		os.Remove(s.unfinished)
 		return err
 	}
-	old, err := filepath.Glob(strings.TrimSuffix(s.unfinished, "new") + "*")
-	for _, f := range old {
-		if f != s.unfinished {
-			err = errors.Join(err, os.Remove(f))
-		}
+	if err := os.Rename(s.unfinished, s.file); err != nil {
+		return err
 	}
-	return errors.Join(err, os.Rename(s.unfinished, s.file))
+	return pruneStates(strings.TrimSuffix(s.unfinished, unfinishedState))
 }
 
 // migrate writes the state, and lets the machine continue: QEMU refuses that before the migration has a
