@@ -121,6 +121,10 @@ func (q *QP) queryMask() verbs.QPAttrMask {
 // another StartDC. A DCT has no way back: close it.
 func (q *QP) StartDC(gid verbs.GIDEntry, opt ConnectOptions) error {
 	const op = "start"
+	if err := q.obj.enter(op); err != nil {
+		return err
+	}
+	q.obj.exit()
 	if q.typ != verbs.DCI && q.typ != verbs.DCT {
 		return q.obj.fail(op, fmt.Errorf("a QP of type %v is neither DCI nor DCT: %w", q.typ, syscall.EINVAL))
 	}
