@@ -27,5 +27,7 @@
 //
 // [Options].Logger and [ListenConfig].Logger log at level Debug how connections begin and
 // end, and repeated attempts; at level Warn rejected requests and failures that no call returns.
-// The attributes are "device", "local", "remote", "err", and "elapsed" since the attempt began.
+// The attributes are "device", "local", "remote", "err", and "elapsed" since the attempt began. Of
+// requests that are turned away, "backlog" and "maxConns" are the limits (see [ListenConfig]), and
+// "requests" is the number that one line stands for.
 package cm

@@ -235,12 +235,16 @@ func (c *ListenConfig) openID(l *Listener, local netip.AddrPort, only6 bool) (*I
 		err = portInUse(id, local, id.bind(local))
 	}
 	if err == nil {
-		if err = id.listen(c.Backlog); err == nil {
-			route, err = id.Route()
-		}
+		route, err = id.Route()
 	}
 	if err == nil {
 		err = route.usable()
+	}
+	if err == nil {
+		l.events.mu.Lock()
+		l.backlog.local = route.Local.String()
+		l.events.mu.Unlock()
+		err = id.listen(c.Backlog)
 	}
 	if err != nil {
 		id.Close()

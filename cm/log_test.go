@@ -136,8 +136,8 @@ func TestLogger(t *testing.T) {
 		if _, err := d.Dial(ctx, addr); err == nil {
 			t.Error("a connection beyond the backlog")
 		}
-		if got := listens.find(t, "connection request turned away: backlog is full"); got.level != slog.LevelWarn {
-			t.Errorf("turned away: %v", got.level)
+		if got := listens.find(t, "connection request turned away: backlog is full"); got.level != slog.LevelWarn || got.attrs["local"].String() != addr {
+			t.Errorf("turned away: %v %v", got.level, got.attrs)
 		}
 		want := cm.ListenerStats{Requests: 4, TurnedAway: 1, Accepted: 1, Rejected: 1, Waiting: 1}
 		if got := l.Stats(); got != want {

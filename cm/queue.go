@@ -50,6 +50,7 @@ func (q *queue) push(e Event) bool {
 		return true
 	}
 	if e.Type == ConnectRequest && !e.ID.backlog.add() {
+		q.warn(e.ID.backlog)
 		return false
 	}
 	if len(q.events) == 0 {
@@ -245,6 +246,9 @@ type backlog struct {
 	most, waiting        int
 	requests, turnedAway uint64
 	log                  *slog.Logger
+	local                string // the listener's address, for log
+	logged               uint64 // of turnedAway
+	warning              bool   // a goroutine logs
 }
 
 // add counts a request. It returns false if the request is one too many.
@@ -255,13 +259,32 @@ func (b *backlog) add() bool {
 	b.requests++
 	if b.waiting >= b.most {
 		b.turnedAway++
-		if b.log != nil { // its handler must not run with mu held
-			go b.log.Warn("connection request turned away: backlog is full", "backlog", b.most)
-		}
 		return false
 	}
 	b.waiting++
 	return true
+}
+
+// warn logs the requests that have been turned away. The caller holds mu, with which the logger's
+// handler must not run, so a goroutine logs. There is one at most, whatever peers send: while a
+// handler is busy, requests are counted, and its next line has their number.
+func (q *queue) warn(b *backlog) {
+	if b.log == nil || b.warning {
+		return
+	}
+	b.warning = true
+	go func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		for b.logged < b.turnedAway {
+			n, local, most := b.turnedAway-b.logged, b.local, b.most
+			b.logged = b.turnedAway
+			q.mu.Unlock()
+			b.log.Warn("connection request turned away: backlog is full", "local", local, "backlog", most, "requests", n)
+			q.mu.Lock()
+		}
+		b.warning = false
+	}()
 }
 
 // remove counts an event that has left the queue.
