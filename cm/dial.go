@@ -225,9 +225,10 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 		if err = e.handleEstablished(&ev); errors.Is(err, syscall.EINVAL) {
 			err = e.whyEnded(within, err)
 		}
-	case within.Err() != nil && ctx.Err() == nil:
+	case err != within.Err(): // another failure, if perhaps just when the time was over
+	case ctx.Err() == nil:
 		err = fmt.Errorf("no answer within %v: %w", timeout, err)
-	case ctx.Err() != nil && err == ctx.Err():
+	default:
 		if err = context.Cause(ctx); err == context.DeadlineExceeded { // other causes tell what is late
 			err = fmt.Errorf("no answer in time: %w", err)
 		}

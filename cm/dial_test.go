@@ -72,6 +72,17 @@ func TestConnectTimeout(t *testing.T) {
 	})
 }
 
+// TestFailureAtTimeout dials with too much private data, which the connection manager refuses when
+// ConnectTimeout is over: the error is the refusal.
+func TestFailureAtTimeout(t *testing.T) {
+	labtest.RequireBoth(t)
+	d := cm.Dialer{ConnectTimeout: 1, Options: cm.Options{PrivateData: make([]byte, 100)}}
+	_, err := d.Dial(t.Context(), labtest.AddrOf(labtest.RoCE)+":7471")
+	if !errors.Is(err, cm.ErrPrivateData) || strings.Contains(err.Error(), "no answer") {
+		t.Error(err)
+	}
+}
+
 // TestDefaultConnectTimeout dials a host that does not answer with the default timeout.
 func TestDefaultConnectTimeout(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package cm
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -92,6 +93,6 @@ func (t *Transport) startHandshake(ctx context.Context, listener netip.AddrPort)
 		return func() { <-h.tokens; quit() }, nil
 	case <-ctx.Done():
 		quit()
-		return nil, ctx.Err()
+		return nil, fmt.Errorf("wait behind %d handshakes with the listener: %w", maxIWARPHandshakes, context.Cause(ctx))
 	}
 }
