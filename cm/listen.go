@@ -35,6 +35,7 @@ type Listener struct {
 	conns map[*Endpoint]struct{} // accepted and not yet closed
 	taken int                    // conns, and requests that Accept has returned and nobody has answered
 	most  int                    // of taken
+	idle  chan struct{}          // closed when all requests are answered; nil unless Shutdown waits
 	stats ListenerStats          // Accepted, Rejected, Failed, and TurnedAway because of most
 }
 
@@ -62,11 +63,35 @@ func (l *Listener) Stats() ListenerStats {
 	return s
 }
 
-// update calls f with mu held.
+// update calls f, which may count an answered request, with mu held.
 func (l *Listener) update(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f()
+	if l.idle != nil && l.taken == len(l.conns) {
+		close(l.idle)
+		l.idle = nil
+	}
+}
+
+// waitAnswered waits until each request that Accept has returned is a connection, or has failed or
+// been rejected.
+func (l *Listener) waitAnswered(ctx context.Context) error {
+	l.mu.Lock()
+	if l.taken > len(l.conns) && l.idle == nil {
+		l.idle = make(chan struct{})
+	}
+	idle := l.idle
+	l.mu.Unlock()
+	if idle == nil {
+		return nil
+	}
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // take counts a request that Accept returns, unless it is one too many.
@@ -323,11 +348,14 @@ func (l *Listener) Close() error {
 	return errors.Join(l.id6.Close(), l.id.Close())
 }
 
-// Shutdown stops listening and waits until the accepted connections have ended, or ctx has. It ends
-// no connection.
+// Shutdown stops listening and waits until the requests that Accept has returned are answered and
+// the accepted connections have ended, or ctx has. It ends no connection.
 func (l *Listener) Shutdown(ctx context.Context) error {
 	if err := l.Close(); err != nil {
 		return err
+	}
+	if err := l.waitAnswered(ctx); err != nil {
+		return fail("shutdown", l.addr.String(), err)
 	}
 	var conns []*Endpoint
 	l.update(func() { conns = slices.Collect(maps.Keys(l.conns)) })
@@ -368,6 +396,8 @@ func (r *Request) LocalAddr() Addr  { return Addr{r.route.Local} }
 func (r *Request) PrivateData() []byte { return r.event.PrivateData }
 
 // Accept accepts the connection and waits until it is up, or rejects it if that fails or ctx ends.
+// On RoCE and InfiniBand it waits for the peer's confirmation 70 s at most, also if ctx allows more;
+// the error then matches [context.DeadlineExceeded].
 // If the peer has sent and disconnected at once, the endpoint has ended, and its completed receives
 // hold the messages.
 func (r *Request) Accept(ctx context.Context, opt Options) (e *Endpoint, err error) {

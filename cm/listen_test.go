@@ -59,6 +59,48 @@ func TestShutdown(t *testing.T) {
 	})
 }
 
+// TestShutdownDuringAccept checks that Shutdown waits for a connection whose Accept is still running,
+// and for its end.
+func TestShutdownDuringAccept(t *testing.T) {
+	labtest.RequireBoth(t)
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx := within(t, 20*time.Second)
+		l := labtest.Made(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+		inSetup, goOn := make(chan struct{}), make(chan struct{})
+		accepted := make(chan *cm.Endpoint, 1)
+		go func() {
+			e, err := labtest.Must(l.Accept(ctx))(t).Accept(ctx, cm.Options{Setup: func(*cm.Endpoint) error {
+				close(inSetup)
+				<-goOn
+				return nil
+			}})
+			if err != nil {
+				t.Error(err)
+			}
+			accepted <- e
+		}()
+		dialed := make(chan *cm.Endpoint, 1)
+		go func() { dialed <- labtest.Must(cm.Dial(ctx, l.Addr().String()))(t) }()
+		<-inSetup
+		if err := l.Shutdown(within(t, 50*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("shut down during Accept: %v", err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- l.Shutdown(ctx) }()
+		close(goOn)
+		server, client := <-accepted, <-dialed
+		defer server.Close()
+		defer client.Close()
+		select {
+		case err := <-ended:
+			t.Fatalf("shut down with a connection up: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		client.Close()
+		labtest.Check(t, <-ended)
+	})
+}
+
 // TestBacklog checks that requests beyond the backlog are turned away, and that those
 // that wait can be accepted.
 func TestBacklog(t *testing.T) {
