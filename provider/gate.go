@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/sys"
@@ -128,7 +127,7 @@ func (g *Gate) Lose() bool {
 	// The holder may wait for the kernel, and this call must not delay goroutines that come
 	// meanwhile.
 	for !g.TryLock() {
-		time.Sleep(time.Millisecond)
+		sys.Nap() // the clock of testing/synctest stands still while others wait for a mutex
 	}
 	if !g.stopped {
 		g.Fail(verbs.ErrDeviceRemoved)

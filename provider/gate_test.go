@@ -93,3 +93,27 @@ func TestLoseSingleThreaded(t *testing.T) {
 	}
 	g.Unlock()
 }
+
+// TestLoseInBubble loses a queue whose lock is held, by a goroutine that holds a mutex for which
+// another waits: the clock of the bubble stands still, and Lose must not need it.
+func TestLoseInBubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g Gate
+		g.Lock()
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				mu.Lock()
+				g.Lose()
+				g.Unlock()
+				mu.Unlock()
+			})
+		}
+		for range 100 { // until one is in Lose, and the other waits for it
+			sys.Nap()
+		}
+		g.Unlock()
+		wg.Wait()
+	})
+}
