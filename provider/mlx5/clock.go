@@ -22,15 +22,17 @@ type clock struct {
 	words  *[2]atomic.Uint32
 }
 
-// timestamp returns the timestamp of a CQE: 64 bits of the device's counter or, of its real-time
+// stamp sets the timestamp of a completion: 64 bits of the device's counter or, of its real-time
 // clock, seconds in the upper half and nanoseconds in the lower one (ts_format of struct
 // mlx5_ifc_qpc_bits; mlx5dv_ts_to_ns(3) is about the first).
-func timestamp(format verbs.TimestampFormat, cqe unsafe.Pointer) uint64 {
-	v := get64(unsafe.Add(cqe, cqeTimestamp))
-	if format == verbs.TimestampRealTime {
-		return v>>32*1e9 + v&(1<<32-1)
+// It is not inlined, so that Take keeps its registers for CQs without timestamps.
+//
+//go:noinline
+func (q *completionQueue) stamp(cqe unsafe.Pointer, wc *verbs.WC) {
+	wc.Timestamp = get64(unsafe.Add(cqe, cqeTimestamp))
+	if q.stamps == verbs.TimestampRealTime {
+		wc.Timestamp = wc.Timestamp>>32*1e9 + wc.Timestamp&(1<<32-1)
 	}
-	return v
 }
 
 // commandShift is where the number of a page of the device file has its command (MLX5_IB_MMAP_CMD_SHIFT).

@@ -153,7 +153,7 @@ func (q *completionQueue) Take(wcs []verbs.WC) int {
 	if q.SingleThreaded {
 		q.taking.Lock()
 	}
-	ring, next, n := q.cqes, q.next, 0
+	ring, next, n, stamped := q.cqes, q.next, 0, q.stamps != verbs.TimestampNone
 	var qp *queuePair // of the previous completion, and usually of the next one as well
 	for n < len(wcs) {
 		// Count the completions that are there and have room: one barrier is enough for all.
@@ -177,10 +177,10 @@ func (q *completionQueue) Take(wcs []verbs.WC) int {
 				}
 			}
 			if q.decode(p, w, qp, &wcs[n]) {
-				if q.stamps != 0 {
-					wcs[n].Timestamp = timestamp(q.stamps, p)
-				}
 				n++
+				if stamped {
+					q.stamp(p, &wcs[n-1])
+				}
 			}
 		}
 	}
