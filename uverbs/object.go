@@ -33,10 +33,10 @@ type object struct {
 	stack  []byte
 
 	// Guarded by the tree's mutex:
-	parents     []*object
-	children    map[*object]struct{}
-	unreachable bool // to be closed when nothing depends on it
-	detached    bool // from its parents, as it is closed
+	parents     []link
+	children    *link // the newest
+	unreachable bool  // to be closed when nothing depends on it
+	detached    bool  // from its parents, as it is closed
 }
 
 // objectName is the name of an object, such as "QP 17", which is formatted when it is needed.
@@ -56,15 +56,36 @@ func (n objectName) String() string {
 // the context has no logger.
 var debugLeaks = strings.Contains(os.Getenv("VERBS_DEBUG"), "leaks")
 
-// adopt adds a child. The caller holds the tree's mutex.
-func (o *object) adopt(child *object) {
-	if o.children == nil {
-		o.children = map[*object]struct{}{}
-	}
-	o.children[child] = struct{}{}
+// link joins an object to one of its parents, as an element of the list of its children. A map
+// would cost each connection some hundred bytes more.
+type link struct {
+	parent, child *object
+	prev, next    *link
 }
 
-// newObject makes an object that destroy destroys, below its parents, which the caller has entered.
+// join adds the child to its parent. The caller holds the tree's mutex.
+func (l *link) join() {
+	if l.next = l.parent.children; l.next != nil {
+		l.next.prev = l
+	}
+	l.parent.children = l
+}
+
+// leave removes the child from its parent. The caller holds the tree's mutex.
+func (l *link) leave() {
+	if l.prev != nil {
+		l.prev.next = l.next
+	} else {
+		l.parent.children = l.next
+	}
+	if l.next != nil {
+		l.next.prev = l.prev
+	}
+	l.prev, l.next = nil, nil
+}
+
+// newObject makes an object that destroy destroys, below its parents, each of which is named
+// once. The caller has entered them.
 func newObject(device string, name objectName, destroy func() error, parents ...*object) *object {
 	o := &object{device: device, name: name, destroy: destroy}
 	if debugLeaks {
@@ -82,9 +103,10 @@ func newObject(device string, name objectName, destroy func() error, parents ...
 	defer o.tree.mu.Unlock()
 	o.tree.lastNum++
 	o.num = o.tree.lastNum
-	o.parents = slices.Clone(parents)
-	for _, p := range parents {
-		p.adopt(o)
+	o.parents = make([]link, len(parents))
+	for i, p := range parents {
+		o.parents[i] = link{parent: p, child: o}
+		o.parents[i].join()
 	}
 	return o
 }
@@ -206,7 +228,11 @@ func (o *object) transfer(op string, take func(parents []*object) error) error {
 	if err := o.checkUnused(op); err != nil {
 		return err
 	}
-	if err := take(o.parents); err != nil {
+	parents := make([]*object, len(o.parents))
+	for i := range parents {
+		parents[i] = o.parents[i].parent
+	}
+	if err := take(parents); err != nil {
 		return o.fail(op, err)
 	}
 	o.closed = true
@@ -217,18 +243,21 @@ func (o *object) transfer(op string, take func(parents []*object) error) error {
 func (o *object) checkUnused(op string) error {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
-	if len(o.children) == 0 {
+	if o.children == nil {
 		return nil
 	}
 	const most = 16 // a PD may have 100,000 regions
 	var names []string
-	for child := range o.children {
-		if names = append(names, child.name.String()); len(names) == most {
-			break
+	others := 0
+	for l := o.children; l != nil; l = l.next {
+		if len(names) < most {
+			names = append(names, l.child.name.String())
+		} else {
+			others++
 		}
 	}
 	slices.Sort(names)
-	if others := len(o.children) - len(names); others > 0 {
+	if others > 0 {
 		names = append(names, fmt.Sprintf("%d more", others))
 	}
 	return o.fail(op, fmt.Errorf("%w by %s", verbs.ErrInUse, strings.Join(names, ", ")))
@@ -239,10 +268,11 @@ func (o *object) detach() {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
 	o.detached = true
-	for _, p := range o.parents {
-		delete(p.children, o)
-		if !o.pinned || len(p.children) == 0 { // other pinned children are closable already
-			o.tree.closeAsync(p.closable())
+	for i := range o.parents {
+		l := &o.parents[i]
+		l.leave()
+		if !o.pinned || l.parent.children == nil { // other pinned children are closable already
+			o.tree.closeAsync(l.parent.closable())
 		}
 	}
 }
@@ -251,9 +281,10 @@ func (o *object) detach() {
 func (o *object) reparent(from, to *object) {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
-	delete(from.children, o)
-	o.parents[slices.Index(o.parents, from)] = to
-	to.adopt(o)
+	l := &o.parents[slices.IndexFunc(o.parents, func(l link) bool { return l.parent == from })]
+	l.leave()
+	l.parent = to
+	l.join()
 }
 
 // closable returns the objects that can be closed once o is unreachable: itself if it has no
@@ -263,15 +294,15 @@ func (o *object) closable() []*object {
 	if !o.unreachable {
 		return nil
 	}
-	if len(o.children) == 0 {
+	if o.children == nil {
 		return []*object{o}
 	}
 	var pinned []*object
-	for child := range o.children {
-		if !child.pinned {
+	for l := o.children; l != nil; l = l.next {
+		if !l.child.pinned {
 			return nil
 		}
-		pinned = append(pinned, child)
+		pinned = append(pinned, l.child)
 	}
 	slices.SortFunc(pinned, func(a, b *object) int { return cmp.Compare(b.num, a.num) })
 	return pinned
