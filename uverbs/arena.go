@@ -152,10 +152,8 @@ func (a *Arena) register(buf *mmap.Buffer, access verbs.Access, parallel int) er
 					continue
 				}
 				part := &a.parts[j.part]
-				refs.Add(1)
-				if part.mrs[j.pd], errs[i] = a.pds[j.pd].register(part.mem, mmap.Addr(part.mem), nil, access, free); errs[i] != nil {
-					free()
-				}
+				refs.Add(1) // of the MR; without one register frees it
+				part.mrs[j.pd], errs[i] = a.pds[j.pd].register(part.mem, mmap.Addr(part.mem), nil, access, free)
 			}
 		})
 	}

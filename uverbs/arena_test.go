@@ -213,6 +213,7 @@ func TestArenaRefusals(t *testing.T) {
 		{4096, uverbs.ArenaOptions{Parallel: -1}, syscall.EINVAL, "-1 registrations at a time"},
 		{4096, uverbs.ArenaOptions{PageSize: 4096}, syscall.EINVAL, "0, 2 MiB and 1 GiB"},
 		{1 << 20, uverbs.ArenaOptions{Part: 64 << 10, Rails: []*uverbs.PD{closed}}, verbs.ErrClosed, ""},
+		{4096, uverbs.ArenaOptions{Rails: []*uverbs.PD{closed, closed, closed, closed}}, verbs.ErrClosed, ""}, // several registrations fail at a time
 	} {
 		a, err := pd.AllocArena(c.size, 0, c.opt)
 		if !errors.Is(err, c.want) || !strings.Contains(fmt.Sprint(err), c.text) {
