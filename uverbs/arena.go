@@ -3,7 +3,6 @@ package uverbs
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -177,23 +176,18 @@ func (a *Arena) register(buf *mmap.Buffer, access verbs.Access, parallel int) er
 // for it. Waiting calls are served in their order, so that small blocks do not starve long ones. The
 // block's memory is not cleared. An error of the context says how much of the arena is in use.
 func (a *Arena) Get(ctx context.Context, n int) (*Block, error) {
-	w := &arenaWait{n: n, block: make(chan *Block, 1)}
 	a.mu.Lock()
 	b, err := a.take(n)
-	if err == errArenaFull {
-		a.waiting = append(a.waiting, w)
-		err = nil
-	}
-	a.mu.Unlock()
 	if b != nil || err != nil {
+		a.mu.Unlock()
 		return b, err
 	}
+	w := &arenaWait{n: n, block: make(chan *Block, 1)}
+	a.waiting = append(a.waiting, w)
+	a.mu.Unlock()
 	select {
-	case b, ok := <-w.block:
-		if !ok {
-			return nil, a.fail("get block from", verbs.ErrClosed)
-		}
-		return b, nil
+	case b := <-w.block:
+		return a.given(b)
 	case <-ctx.Done():
 		return a.leave(ctx, w)
 	}
@@ -205,14 +199,19 @@ func (a *Arena) leave(ctx context.Context, w *arenaWait) (*Block, error) {
 	defer a.mu.Unlock()
 	i := slices.Index(a.waiting, w)
 	if i < 0 {
-		if b := <-w.block; b != nil {
-			return b, nil
-		}
-		return nil, a.fail("get block from", verbs.ErrClosed)
+		return a.given(<-w.block)
 	}
 	a.waiting = slices.Delete(a.waiting, i, i+1)
 	a.serve() // those behind may need less
 	return nil, a.fail("get block from", fmt.Errorf("waiting for %d bytes, while %d blocks have %d of %d: %w", w.n, a.blocks, a.inUse, a.size, ended(ctx)))
+}
+
+// given returns what a wait has ended with: a block, or none as the arena is closed.
+func (a *Arena) given(b *Block) (*Block, error) {
+	if b == nil {
+		return nil, a.fail("get block from", verbs.ErrClosed)
+	}
+	return b, nil
 }
 
 // TryGet is [Arena.Get] without waiting: it returns nil, and no error, if there is no room now or
@@ -220,16 +219,10 @@ func (a *Arena) leave(ctx context.Context, w *arenaWait) (*Block, error) {
 func (a *Arena) TryGet(n int) (*Block, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	b, err := a.take(n)
-	if err == errArenaFull {
-		err = nil
-	}
-	return b, err
+	return a.take(n)
 }
 
-var errArenaFull = errors.New("arena is full")
-
-// take takes a block, unless others wait.
+// take takes a block, or returns nil if there is no room or others wait.
 func (a *Arena) take(n int) (*Block, error) {
 	switch {
 	case a.closed:
@@ -237,12 +230,9 @@ func (a *Arena) take(n int) (*Block, error) {
 	case n <= 0 || n > len(a.parts[0].mem):
 		return nil, a.fail("get block from", fmt.Errorf("%w: %d bytes: a block has 1 to %d", verbs.ErrRange, n, len(a.parts[0].mem)))
 	case len(a.waiting) > 0:
-		return nil, errArenaFull
+		return nil, nil
 	}
-	if b := a.find(n); b != nil {
-		return b, nil
-	}
-	return nil, errArenaFull
+	return a.find(n), nil
 }
 
 // find takes a block, or returns nil if no part has room.
