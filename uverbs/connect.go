@@ -76,9 +76,11 @@ func (q *QP) AddrOn(gid verbs.GIDEntry) (verbs.QPAddr, error) {
 		return verbs.QPAddr{}, err
 	}
 	return verbs.QPAddr{
-		QPNum: q.num, PSN: 1 + rand.Uint32N(1<<24-1), GID: gid.GID, LID: p.LID, ECE: q.ECE(), Port: gid.Port, GIDIndex: gid.Index,
+		QPNum: q.num, PSN: randomPSN(), GID: gid.GID, LID: p.LID, ECE: q.ECE(), Port: gid.Port, GIDIndex: gid.Index,
 	}, nil
 }
+
+func randomPSN() uint32 { return 1 + rand.Uint32N(1<<24-1) }
 
 // Connect moves an RC or UC QP from RESET to RTS and connects it to remote, which must connect to
 // local. Post receives after Connect, as RESET takes none, and before remote sends. On iWARP only
@@ -114,10 +116,18 @@ func (q *QP) Connect(local, remote verbs.QPAddr, opt ConnectOptions) error {
 		masks[1] &^= verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer
 		masks[2] = verbs.MaskSQPSN
 	}
+	if err := q.advance(a, masks...); err != nil {
+		return fmt.Errorf("connect to QP %d: %w", remote.QPNum, err)
+	}
+	return nil
+}
+
+// advance moves a QP from RESET to INIT and the states behind it, as many as there are masks.
+func (q *QP) advance(a verbs.QPAttr, masks ...verbs.QPAttrMask) error {
 	for i, mask := range masks {
 		a.State = verbs.StateInit + verbs.QPState(i)
 		if err := q.Modify(a, mask|verbs.MaskState); err != nil {
-			return fmt.Errorf("connect to QP %d: %w", remote.QPNum, err)
+			return err
 		}
 	}
 	return nil
@@ -145,11 +155,5 @@ func (q *QP) StartUD(port int, qkey uint32) error {
 		return q.obj.fail("start", err)
 	}
 	a := verbs.QPAttr{Port: uint8(port), QKey: qkey}
-	for i, mask := range []verbs.QPAttrMask{verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskQKey, 0, verbs.MaskSQPSN} {
-		a.State = verbs.StateInit + verbs.QPState(i)
-		if err := q.Modify(a, mask|verbs.MaskState); err != nil {
-			return err
-		}
-	}
-	return nil
+	return q.advance(a, verbs.MaskPKeyIndex|verbs.MaskPort|verbs.MaskQKey, 0, verbs.MaskSQPSN)
 }

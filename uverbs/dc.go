@@ -3,7 +3,6 @@ package uverbs
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"syscall"
 
 	"github.com/goverbs/verbs"
@@ -142,16 +141,9 @@ func (q *QP) StartDC(gid verbs.GIDEntry, opt ConnectOptions) error {
 	if err != nil {
 		return q.obj.fail(op, err)
 	}
-	a.Port, a.SQPSN = uint8(gid.Port), 1+rand.Uint32N(1<<24-1)
-	masks := []verbs.QPAttrMask{verbs.MaskPKeyIndex | verbs.MaskPort, verbs.MaskPathMTU, retryMasks | verbs.MaskSQPSN}
+	a.Port, a.SQPSN = uint8(gid.Port), randomPSN()
 	if q.typ == verbs.DCT {
-		masks = []verbs.QPAttrMask{verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess, verbs.MaskPathMTU | verbs.MaskAV | verbs.MaskMinRNRTimer}
+		return q.advance(a, verbs.MaskPKeyIndex|verbs.MaskPort|verbs.MaskAccess, verbs.MaskPathMTU|verbs.MaskAV|verbs.MaskMinRNRTimer)
 	}
-	for i, mask := range masks {
-		a.State = verbs.StateInit + verbs.QPState(i)
-		if err := q.Modify(a, mask|verbs.MaskState); err != nil {
-			return err
-		}
-	}
-	return nil
+	return q.advance(a, verbs.MaskPKeyIndex|verbs.MaskPort, verbs.MaskPathMTU, retryMasks|verbs.MaskSQPSN)
 }
