@@ -1107,7 +1107,7 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 	case q.Type == verbs.DCI:
 	case posted < len(wrs) && begun(&wrs[posted]): // libmlx5 stores the first bytes of that one
 		copy(p.regs.g, p.regs.c)
-		if q.accepts = q.bit; operations[wrs[posted].Opcode].types == 0 {
+		if q.accepts = typeBit(q.Type); operations[wrs[posted].Opcode].types == 0 {
 			q.accepts = 0
 		}
 	case posted == 1 && b[7]&0x3f == 1 && p.regs.reg.half > 0: // libmlx5 copies no request without data

@@ -30,8 +30,7 @@ type sendQueue struct {
 	head     atomic.Uint32
 	record   *atomic.Uint32
 	maxFirst uint32 // longest message of one segment
-	accepts  uint8  // bit, or 0 behind a UMR request, see postRare
-	bit      uint8  // of the QP type
+	accepts  uint8  // bit of the QP type, or 0 behind a UMR request, see postRare
 	key      uint64 // of a DCI's targets
 	sent     []sent // by the request's first block
 
@@ -49,7 +48,7 @@ func newSendQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit, in
 	q := &sendQueue{
 		qp: p, base: unsafe.Pointer(unsafe.SliceData(mem)),
 		mask: uint32(max(size.entries, 1) - 1), bytes: uintptr(size.entries) * block, most: uint32(size.requests), size: uint32(sendSize(init.Type, init.Cap.MaxSendSGE, init.Cap.MaxInline) / block),
-		record: mmap.Word(p.record, sendWord), maxFirst: min(uint32(p.ctx.dev.Port.MaxMessage), maxSegment), accepts: typeBit(init.Type), bit: typeBit(init.Type), key: init.DCKey, sent: make([]sent, size.entries),
+		record: mmap.Word(p.record, sendWord), maxFirst: min(uint32(p.ctx.dev.Port.MaxMessage), maxSegment), accepts: typeBit(init.Type), key: init.DCKey, sent: make([]sent, size.entries),
 	}
 	q.InitSends(p.ctx.dev, init, info)
 	q.MaxSGE, q.MaxInline = init.Cap.MaxSendSGE, init.Cap.MaxInline // the kernel returns more

@@ -107,7 +107,7 @@ func umrBlocks(wr *verbs.SendWR) uint32 {
 // encodeRare encodes a request of any kind, and records its number in sent.
 func (q *sendQueue) encodeRare(put uint32, wr *verbs.SendWR, number uint32) (blocks uint32, err error) {
 	behind, umr := q.accepts == 0, isUMR(wr, q.Type)
-	q.accepts = q.bit
+	q.accepts = typeBit(q.Type)
 	if umr {
 		if number += bindMark; wr.Opcode == verbs.OpLocalInv {
 			number += invalidateMark - bindMark
