@@ -271,13 +271,13 @@ func (e *endpoint) send(ctx context.Context) error {
 			due := int64(at.Sub(e.start))
 			debt = min(debt+float64(due-last)*float64(e.o.rate)/1e9, batch) // probes missed in a stall stay missed
 			last = due
-			if e.stamps != nil && at.Sub(adjusted) > time.Second {
-				if err := e.stamps.adjust(e.pd.Context()); err != nil {
-					return err
-				}
-				adjusted = at
-			}
 			if e.stamps != nil {
+				if at.Sub(adjusted) > time.Second {
+					if err := e.stamps.adjust(e.pd.Context()); err != nil {
+						return err
+					}
+					adjusted = at
+				}
 				due += e.stamps.shift.Load()
 			}
 			e.expire(e.now())

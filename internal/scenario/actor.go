@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -77,13 +78,9 @@ func (a *Actor) open(o *Options, port endpoint.Port) {
 		a.Must(err)
 		limits.MaxSendSGE, limits.MaxRecvSGE = attr.MaxSGE, attr.MaxSGE
 	}
-	access := o.Access
-	if access == 0 {
-		access = endpoint.RemoteAccess(port.Dev)
-	}
 	var err error
 	a.Local, err = endpoint.New(port, endpoint.Options{
-		Type: o.Type, CM: o.CM, Cap: limits, Depth: depth, Memory: o.Memory, Access: access | o.Extra,
+		Type: o.Type, CM: o.CM, Cap: limits, Depth: depth, Memory: o.Memory, Access: cmp.Or(o.Access, endpoint.RemoteAccess(port.Dev)) | o.Extra,
 		SRQ: o.SRQ, Events: o.Events, OneCQ: o.OneCQ, RC: o.RC,
 	})
 	a.Must(err)
