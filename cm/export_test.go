@@ -4,8 +4,13 @@ package cm
 // until restore is called.
 func (id *ID) Refuse() (restore func()) {
 	handle := id.handle
-	id.handle = 1 << 30
-	return func() { id.handle = handle }
+	set := func(handle uint32) {
+		id.closing.Lock() // Close may be under way, in a timer's goroutine
+		defer id.closing.Unlock()
+		id.handle = handle
+	}
+	set(1 << 30)
+	return func() { set(handle) }
 }
 
 // AddID adds an ID that the kernel does not know.
