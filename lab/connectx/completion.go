@@ -62,7 +62,7 @@ const realTimeStamps = 2
 // timestamp returns the time in the format that the QP was created with. A target of DC, which the
 // engine knows no QP of, has the default: struct dctc names none.
 func (q *qp) timestamp() uint64 {
-	if q.e == nil || ifc.QpcTsFormat.Int(q.context) != realTimeStamps {
+	if !q.realTime {
 		return q.t.env.clock()
 	}
 	now := time.Now()

@@ -53,6 +53,7 @@ type qp struct {
 	st        int // service type, qpType*
 	uar       uint32
 	userIndex uint32 // by which libmlx5 finds the QP of a CQE
+	realTime  bool   // the format of timestamps is realTimeStamps
 	e         *engine.QP
 	srq       *srq
 	context   []byte      // struct qpc, of commands alone
@@ -103,7 +104,7 @@ func (t *qpTable) create(c *call) ifc.Status {
 			return ifc.StatusBadResErr
 		}
 	}
-	q := &qp{t: t, st: st, uar: ifc.QpcUarPage.U32(ctx), userIndex: ifc.QpcUserIndex.U32(ctx), context: ctx}
+	q := &qp{t: t, st: st, uar: ifc.QpcUarPage.U32(ctx), userIndex: ifc.QpcUserIndex.U32(ctx), realTime: ifc.QpcTsFormat.Int(ctx) == realTimeStamps, context: ctx}
 	if !t.uars.has(q.uar) && !ifc.QpcNoSq.Is(ctx) {
 		return ifc.StatusBadResErr
 	}
