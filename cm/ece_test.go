@@ -14,6 +14,7 @@ import (
 // TestExtensions: connections agree to the extensions that both adapters have. Other devices have
 // none.
 func TestExtensions(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		client, server := labtest.Connect(labtest.Within(t, time.Minute), t, labtest.AddrOf(device)+":0", cm.Options{}, cm.Options{})
 		defer client.Close()

@@ -24,6 +24,7 @@ import (
 // TestArenaTransfer writes from a block in one protection domain to a block of the same arena in
 // another one: each block has the keys of both.
 func TestArenaTransfer(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Events: true})
 		arena := labtest.Made(a.PD.AllocArena(256<<10, verbs.AccessLocalWrite|verbs.AccessRemoteWrite, uverbs.ArenaOptions{Rails: []*uverbs.PD{b.PD}, Part: 64 << 10}))(t)

@@ -14,6 +14,7 @@ import (
 
 // TestClockRate: the device's clock runs as fast as the system's, and only some drivers have one.
 func TestClockRate(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := labtest.OpenDevice(t, device)
 		first, err := ctx.Clock()
@@ -46,6 +47,7 @@ func hasClock(ctx *uverbs.Context) bool { return ctx.Driver() == "mlx5" }
 // TestTimestamps: completions have the time at which the device completed the request, in both
 // formats, and none without the option.
 func TestTimestamps(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := labtest.OpenDevice(t, device)
 		for _, format := range []verbs.TimestampFormat{verbs.TimestampNone, verbs.TimestampCycles, verbs.TimestampRealTime} {
@@ -111,6 +113,7 @@ func TestTimestamps(t *testing.T) {
 // TestTimestampFormats: the kernel takes no queue pair whose completions have timestamps of two
 // clocks, and the error says why.
 func TestTimestampFormats(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := labtest.OpenDevice(t, device)
 		realTime, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 16, Timestamps: verbs.TimestampRealTime})

@@ -14,6 +14,7 @@ import (
 // TestECE connects queue pairs by hand to peers whose offers they know in part, do not know, or get
 // from another vendor's device: they use what both have, and it is never an error.
 func TestECE(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := labtest.OpenDevice(t, device)
 		if ctx.Device().IWARP() {
