@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
@@ -80,9 +81,17 @@ func closeAfterPeer(t *testing.T, device string, end bool, late func(*Conn, time
 		time.Sleep(time.Millisecond)
 		a.mu.Lock()
 	}
-	b.ep.Disconnect() // a does not see it yet
-	late(a, limit)
+	// b's device acknowledges nothing any more. a learns of the end only after late: a Write that
+	// sees it posts nothing and fails.
+	err := b.ep.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
+	if err == nil {
+		late(a, limit)
+		b.ep.Disconnect()
+	}
 	a.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := a.Close(); errors.Is(err, syscall.ECONNRESET) != lost || err != nil && !lost {
 		t.Errorf("close: %v", err)
 	}
