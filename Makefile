@@ -22,11 +22,11 @@ DEBS_test  = $(DEBS_lab) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl w
 DEBS_arm64 = $(DEBS_test) qemu-system-arm qemu-user
 
 # Packages with tests that want a real kernel. tests/driver is a module, tests/hosts needs two machines, tests/nic an adapter.
-LAB_PKGS  = ./cmd/verbs/internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/suites/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
+LAB_PKGS  = ./cmd/verbs/internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./s3rdma/... ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/suites/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
 SOME_PKGS = $(filter-out ./tests/bench/ ./tests/soak/,$(LAB_PKGS))
 
 # What programs import; programs that tests run; packages that use unsafe, or whose tests exercise it.
-LIB_PKGS    = . ./abi ./cm ./mmap ./rconn ./rdmadev ./rdmatest ./rmsg ./provider/... ./rsock ./soft ./uverbs ./verbstest
+LIB_PKGS    = . ./abi ./cm ./mmap ./rconn ./rdmadev ./rdmatest ./rmsg ./provider/... ./rsock ./s3rdma/... ./soft ./uverbs ./verbstest
 PROGRAMS    = ./tests/bench/... ./cmd/verbs ./examples/... ./exporter/cmd/...
 UNSAFE_PKGS = ./abi ./mmap ./provider/... ./internal/engine ./internal/host ./internal/sys ./internal/udp ./soft/... ./uverbs ./cm ./rsock
 
