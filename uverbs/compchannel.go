@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"syscall"
@@ -34,10 +35,10 @@ type channel struct {
 
 	mu         sync.Mutex
 	cqs        map[uint64]*cqEvents // by the CQ's number
-	pending    map[uint64]int       // events read and not yet returned to a waiter, by CQ
-	anyPending event.Cond           // signaled when there are pending events
+	ready      []*cqEvents          // the CQs that have events
+	anyPending event.Cond           // signaled when a CQ has an event
 	injected   int                  // number of events added by drivers, for sleep
-	sleeping   bool                 // a goroutine is in sleep
+	sleeping   bool                 // a goroutine is in sleep or in waitAlone
 	exposed    bool                 // the program may have the CompChannel
 
 	// Used by the goroutine that sleeps.
@@ -52,7 +53,9 @@ type eventBuffer [16]abi.IbUverbsCompEventDesc
 type cqEvents struct {
 	id      uint64
 	counter provider.EventCounter // may be nil
-	pending event.Cond            // signaled when the CQ has pending events, or is closed
+	events  int                   // read and not yet returned to a waiter
+	at      int                   // the place in ready, if it has events
+	pending event.Cond            // signaled when it has events, or is closed
 	closed  bool
 	failed  bool // see [CQ.overrun]
 	retired bool // another CQ has its number now, see [bridge.RecycleCQ]
@@ -101,7 +104,7 @@ func (c *CompChannel) Close() error {
 }
 
 func newChannel(file host.EventFile) *channel {
-	c := &channel{file: file, cqs: map[uint64]*cqEvents{}, pending: map[uint64]int{}}
+	c := &channel{file: file, cqs: map[uint64]*cqEvents{}}
 	c.group.Init(c)
 	c.anyPending.Init(&c.group)
 	c.readEvents = func(fd int) error {
@@ -109,7 +112,7 @@ func newChannel(file host.EventFile) *channel {
 		return err
 	}
 	c.countEvents = func(fd int) (err error) {
-		c.lastRead, err = c.read(fd, &c.buf, func([]abi.IbUverbsCompEventDesc) {})
+		c.lastRead, err = c.read(fd, &c.buf, func(*cqEvents) {})
 		return err
 	}
 	return c
@@ -128,10 +131,12 @@ func (c *CompChannel) TryWait() (*CQ, error) {
 		var id uint64
 		ch.mu.Lock()
 		err := ch.anyPending.Wait(canceledContext, &ch.mu, nil, func() bool {
-			for id = range ch.pending {
-				return ch.take(id)
+			if len(ch.ready) == 0 {
+				return false
 			}
-			return false
+			cq := ch.ready[rand.IntN(len(ch.ready))] // any, so that a busy one does not starve others
+			id = cq.id
+			return cq.take(ch)
 		})
 		ch.mu.Unlock()
 		switch {
@@ -190,12 +195,34 @@ func init() {
 func (c *channel) wait(ctx context.Context, cq *cqEvents) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if cq.events == 0 && cq.err() == nil && c.group.Enter() {
+		if err := c.waitAlone(ctx, cq); err != nil {
+			return err
+		}
+	}
 	var end error
 	err := cq.pending.Wait(ctx, &c.mu, nil, func() bool {
 		end = cq.err()
-		return end != nil || c.take(cq.id)
+		return end != nil || cq.take(c)
 	})
 	return cmp.Or(err, end)
+}
+
+// waitAlone waits, for the only goroutine of the group, until the CQ has an event or an error. It
+// saves the goroutine what the group needs to pass events on. The caller holds mu.
+func (c *channel) waitAlone(ctx context.Context, cq *cqEvents) (err error) {
+	defer c.group.Leave()
+	c.sleeping = true
+	for err == nil && cq.events == 0 && cq.err() == nil {
+		c.mu.Unlock()
+		err = c.file.Sleep(ctx, time.Time{}, c.readEvents)
+		c.mu.Lock()
+	}
+	c.sleeping = false
+	if cq.events > 0 {
+		return nil
+	}
+	return err
 }
 
 // fail wakes the goroutines that wait for a CQ, which has overrun.
@@ -209,15 +236,33 @@ func (c *channel) fail(cq *cqEvents) {
 	}
 }
 
-// take takes a pending event of a CQ, if there is one. The caller holds mu.
-func (c *channel) take(id uint64) bool {
-	n := c.pending[id]
-	if n > 1 {
-		c.pending[id] = n - 1
-	} else {
-		delete(c.pending, id)
+// take takes an event, if there is one. The caller holds c.mu.
+func (cq *cqEvents) take(c *channel) bool {
+	if cq.events == 0 {
+		return false
 	}
-	return n > 0
+	cq.events--
+	if cq.events == 0 {
+		cq.unready(c)
+	}
+	return true
+}
+
+// discard drops the events. The caller holds c.mu.
+func (cq *cqEvents) discard(c *channel) {
+	if cq.events > 0 {
+		cq.events = 0
+		cq.unready(c)
+	}
+}
+
+// unready takes the CQ out of c.ready.
+func (cq *cqEvents) unready(c *channel) {
+	last := len(c.ready) - 1
+	c.ready[cq.at] = c.ready[last]
+	c.ready[cq.at].at = cq.at
+	c.ready[last] = nil
+	c.ready = c.ready[:last]
 }
 
 // Arm, Sleep and Wake implement [event.Source].
@@ -229,8 +274,8 @@ func (c *channel) Sleep(ctx context.Context, until time.Time) error {
 
 func (c *channel) Wake() { c.file.Wake() }
 
-// read reads events, reports them to the drivers that count them, and calls f with them.
-func (c *channel) read(fd int, buf *eventBuffer, f func([]abi.IbUverbsCompEventDesc)) (events int, err error) {
+// read reads events, reports them to the drivers that count them, and calls f with the CQ of each.
+func (c *channel) read(fd int, buf *eventBuffer, f func(*cqEvents)) (events int, err error) {
 	n, err := host.Read(fd, mmap.Bytes(buf))
 	if err != nil {
 		return 0, err
@@ -238,26 +283,26 @@ func (c *channel) read(fd int, buf *eventBuffer, f func([]abi.IbUverbsCompEventD
 	events = n / len(mmap.Bytes(&buf[0]))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, e := range buf[:events] {
-		if cq := c.cqs[e.CqHandle]; cq != nil && cq.counter != nil {
+	for i := range buf[:events] {
+		cq := c.cqs[buf[i].CqHandle]
+		if cq == nil { // it is closed
+			continue
+		}
+		if cq.counter != nil {
 			cq.counter.CountEvent()
 		}
+		f(cq)
 	}
-	f(buf[:events])
 	return events, nil
 }
 
-// deliver passes events to the goroutines that wait for them. The caller holds mu.
-func (c *channel) deliver(events []abi.IbUverbsCompEventDesc) {
-	for _, e := range events {
-		c.addPending(e.CqHandle)
+// deliver passes an event to the goroutines that wait for it. The caller holds mu.
+func (c *channel) deliver(cq *cqEvents) {
+	if cq.events++; cq.events == 1 {
+		cq.at = len(c.ready)
+		c.ready = append(c.ready, cq)
 	}
-}
-
-// addPending adds a pending event of a CQ, unless it is closed. The caller holds mu.
-func (c *channel) addPending(id uint64) {
-	if cq := c.cqs[id]; cq != nil {
-		c.pending[id]++
+	if !c.group.Alone() {
 		cq.pending.Signal()
 		c.anyPending.Signal()
 	}
@@ -267,7 +312,9 @@ func (c *channel) addPending(id uint64) {
 func (c *channel) inject(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.addPending(id)
+	if cq := c.cqs[id]; cq != nil {
+		c.deliver(cq)
+	}
 	c.injected++
 	c.file.Wake() // ends sleep
 }
@@ -286,7 +333,7 @@ func (c *channel) addCQ(id uint64, counter provider.EventCounter) *cqEvents {
 func (c *channel) removeCQ(cq *cqEvents) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.pending, cq.id)
+	cq.discard(c)
 	delete(c.cqs, cq.id)
 	cq.closed = true
 	cq.pending.Signal()
@@ -310,7 +357,7 @@ func (c *channel) retireCQ(cq *cqEvents) error {
 	if c.busyLocked() { // since drain
 		return verbs.ErrInUse
 	}
-	delete(c.pending, cq.id)
+	cq.discard(c)
 	c.injected = 0
 	cq.closed, cq.retired = true, true
 	return nil

@@ -28,7 +28,8 @@ type Group struct {
 
 	mu          sync.Mutex
 	leader      *waiter
-	sleeping    bool // the leader is in source.Sleep
+	sleeping    bool   // the leader is in source.Sleep
+	alone       waiter // the leader between Enter and Leave
 	first, last *waiter
 	free        []*waiter // a pool of the process would mix the channels of testing/synctest's bubbles
 }
@@ -114,6 +115,36 @@ func (g *Group) wake(w *waiter) {
 	if w == g.leader && g.sleeping {
 		g.source.Wake()
 	}
+}
+
+// Enter makes the caller the leader without joining, if the group is empty, and reports whether it
+// did so. The caller may then call the source's Sleep until [Group.Leave], and checks its condition
+// itself: no Cond wakes it.
+func (g *Group) Enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.first != nil || g.leader != nil {
+		return false
+	}
+	g.leader = &g.alone
+	return true
+}
+
+// Leave ends what Enter has begun.
+func (g *Group) Leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.leader = nil
+	if g.first != nil {
+		g.wake(g.first)
+	}
+}
+
+// Alone reports whether the only goroutine of the group is one that has called Enter.
+func (g *Group) Alone() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.leader == &g.alone && g.first == nil
 }
 
 // SignalAll wakes all goroutines of the group.
