@@ -44,6 +44,7 @@ type queue struct {
 // waiters are the goroutines that wait for completions.
 type waiters struct {
 	waiting       int           // their number
+	since         time.Time     // when the first of them began
 	changed       event.Cond    // a completion arrived, or the connection's state changed
 	flushDeadline time.Time     // for the pending completions, after the connection's end
 	maxSpin       time.Duration // how long a wait polls at most
@@ -297,7 +298,9 @@ func (q *queue) wait(ctx context.Context, ok func() bool) error {
 	}
 	var werr error
 	checks := 0 // calls, one before and one after each sleep
-	q.waiting++
+	if q.waiting++; q.waiting == 1 {
+		q.since = time.Now()
+	}
 	err := q.changed.Wait(ctx, &q.mu, &q.flushDeadline, func() bool {
 		if checks++; checks == 2 {
 			q.stats.Waits++

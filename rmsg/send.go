@@ -3,6 +3,7 @@ package rmsg
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/fifo"
@@ -26,6 +27,7 @@ type sender struct {
 	announcedRead uint32 // number of announced messages that the peer has read
 	blocked       bool   // Post has returned ErrWouldBlock
 	stalled       bool   // the first message waits for credits
+	stalledAt     time.Time
 
 	wrs    [maxBatch]verbs.SendWR
 	sges   [maxBatch][1]verbs.SGE
@@ -144,7 +146,7 @@ func (q *sender) flush() {
 		}
 		if n == 0 {
 			if q.sent == q.granted && !q.stalled {
-				q.stalled = true
+				q.stalled, q.stalledAt = true, time.Now()
 				q.c.stats.CreditWaits++
 			}
 			return

@@ -21,6 +21,7 @@ type waiter struct {
 	check    func() bool // what cond calls
 	checks   int
 	history  spin.History
+	since    time.Time // when the wait began, if ready is not nil
 	sent     uint16 // messages sent when it last waited
 }
 
@@ -126,7 +127,7 @@ func (c *Conn) wait(w *waiter, ready func(*Conn) bool) error {
 		c.mu.Unlock()
 		c.mu.Lock()
 	}
-	w.ready, w.checks = ready, 0
+	w.ready, w.checks, w.since = ready, 0, time.Now()
 	err := w.cond.Wait(context.Background(), &c.mu, &w.deadline, w.check)
 	w.ready = nil
 	return err

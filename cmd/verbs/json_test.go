@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/alecthomas/kong"
 	"golang.org/x/sys/unix"
 
+	connslist "github.com/goverbs/verbs/cm/conns"
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
@@ -42,6 +44,8 @@ func TestJSON(t *testing.T) {
 	if _, err := os.Stat("/sys/kernel/btf/ib_uverbs"); err != nil {
 		abi = 1
 	}
+	conns := httptest.NewServer(connslist.Handler())
+	defer conns.Close()
 	tested := slices.Clone(without)
 	for _, test := range []struct {
 		path, args string
@@ -61,6 +65,9 @@ func TestJSON(t *testing.T) {
 		{"res", "qp -d soft0", 1, 0},
 		{"res", "-d nosuch", 0, 1},
 		{"res", "no-kind", 0, 2},
+		{"conns", conns.URL, 1, 0},
+		{"conns", "http://127.0.0.1:1/", 0, 1},
+		{"conns", "nosuch", 0, 2},
 		{"stat show", "soft0", 1, 0},
 		{"stat show", "nosuch", 0, 1},
 		{"stat optional", "nosuch 1", 0, 1},

@@ -5,6 +5,7 @@
 //	verbs ports [DEVICE]       show the ports of devices of any driver
 //	verbs counters [DEVICE]    show counters, or how fast they grow
 //	verbs res [KIND]           show resources and their owners
+//	verbs conns URL            show connections of a program, and what they wait for
 //	verbs stat [DEVICE]        show statistics of ports, QPs and MRs
 //	verbs link add|del ...     create, remove, rename and move devices
 //	verbs monitor              print changes to devices and ports
@@ -58,6 +59,7 @@ type commands struct {
 	Ports      dev.Ports        `cmd:"" help:"Show the ports of devices of any driver."`
 	Counters   dev.Counters     `cmd:"" help:"Show counters, or how fast they grow."`
 	Res        dev.Res          `cmd:"" help:"Show resources and their owners."`
+	Conns      dev.Conns        `cmd:"" help:"Show the connections of a program, and what each waits for."`
 	Stat       dev.Stat         `cmd:"" help:"Show statistics of ports, QPs and MRs, and set how QPs are counted."`
 	Link       dev.Link         `cmd:"" help:"Create, remove, rename and move devices, which requires CAP_NET_ADMIN."`
 	Monitor    dev.Monitor      `cmd:"" help:"Print changes to devices and ports."`

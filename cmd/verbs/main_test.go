@@ -156,7 +156,7 @@ func TestMan(t *testing.T) {
 // TestCompletion completes command lines.
 func TestCompletion(t *testing.T) {
 	for line, want := range map[string]string{
-		"":                    "abi cat check completion counters demo devices doctor info link man monitor perf ping ports res stat",
+		"":                    "abi cat check completion conns counters demo devices doctor info link man monitor perf ping ports res stat",
 		"p":                   "perf ping ports",
 		"perf write-imm ":     "bw lat",
 		"perf send lat --max": "--max-lat --max-p99",

@@ -52,6 +52,15 @@ func (t *Tally[C, S]) Change(f func(closed *S)) {
 	f(&t.closed)
 }
 
+// Open returns the open connections.
+func (t *Tally[C, S]) Open() []C {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.openLocked()
+}
+
+func (t *Tally[C, S]) openLocked() []C { return slices.Collect(maps.Keys(t.open)) }
+
 // Sum returns the number of open connections and the sum of all statistics: the counters of all,
 // and the state of the open ones. No lock is held while it calls Stats, so that making and closing
 // connections does not wait for the locks of all others. A connection that is closed meanwhile
@@ -59,7 +68,7 @@ func (t *Tally[C, S]) Change(f func(closed *S)) {
 func (t *Tally[C, S]) Sum() (sum S, open int) {
 	t.mu.Lock()
 	sum = t.closed
-	conns := slices.Collect(maps.Keys(t.open))
+	conns := t.openLocked()
 	t.mu.Unlock()
 	for _, c := range conns {
 		add(reflect.ValueOf(&sum).Elem(), reflect.ValueOf(c.Stats()), true)
