@@ -94,16 +94,11 @@ type manualQP struct {
 func newManualQP(t *testing.T, dev *uverbs.Context) *manualQP {
 	t.Helper()
 	pd := labtest.Made(dev.AllocPD())(t)
-	events := labtest.Made(dev.CreateCompChannel())(t)
-	h := &manualQP{cq: labtest.Must(dev.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: events}))(t)}
-	labtest.Close(t, h.cq)
-	h.mr = labtest.Made(pd.AllocMR(100, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
-	h.qp = labtest.Must(pd.CreateQP(uverbs.QPOptions{
-		Type: verbs.RC, SendCQ: h.cq, RecvCQ: h.cq,
+	mr := labtest.Made(pd.AllocMR(100, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+	qp := labtest.Made(pd.CreateQP(uverbs.QPOptions{
 		Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16},
 	}))(t)
-	labtest.Close(t, h.qp)
-	return h
+	return &manualQP{qp.SendCQ(), qp, mr}
 }
 
 // modify moves the QP to a state with the attributes from its ID.

@@ -123,6 +123,27 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 	return cq, nil
 }
 
+// createWaitableCQ makes a CQ with a channel of its own.
+func (c *Context) createWaitableCQ(depth int) (*CQ, error) {
+	ch, err := c.CreateCompChannel()
+	if err != nil {
+		return nil, err
+	}
+	cq, err := c.CreateCQ(CQOptions{Depth: depth, Channel: ch})
+	if err != nil {
+		ch.Close()
+	}
+	return cq, err
+}
+
+// closeWithChannel closes a CQ of createWaitableCQ and its channel.
+func (q *CQ) closeWithChannel() error {
+	if err := q.Close(); err != nil {
+		return err
+	}
+	return q.channel.Close()
+}
+
 // register sets the CQ's queue and registers the CQ with its parents.
 func (q *CQ) register(queue provider.CompletionQueue, parents []*object) {
 	q.queue, q.common = queue, queue.Common()

@@ -16,7 +16,8 @@
 //
 // Programs close the objects that they make, children first: while other objects depend on it,
 // Close fails with [verbs.ErrInUse] and lists them. Methods of a closed object return
-// [verbs.ErrClosed]. An object keeps those that it was made from reachable. One that becomes
+// [verbs.ErrClosed]. Made without CQs, a QP has a CQ and a completion channel of its own: one object to
+// connect by hand, and one Close. An object keeps those that it was made from reachable. One that becomes
 // unreachable without being closed is released after a garbage collection; an [MR], [MW] or [AH]
 // only with its PD, and a [QP] that a peer can reach not at all, because they are used without a
 // pointer. [Context.SetLogger] logs this; with VERBS_DEBUG=leaks in the environment slog.Default

@@ -21,8 +21,7 @@ func TestECE(t *testing.T) {
 			return
 		}
 		pd := labtest.Made(ctx.AllocPD())(t)
-		cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 16}))(t)
-		qp := labtest.Made(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+		qp := labtest.Made(pd.CreateQP(uverbs.QPOptions{}))(t)
 		self := labtest.Must(qp.Addr(1))(t)
 		offer := verbs.ECE{}
 		if ctx.Driver() == "mlx5" {

@@ -26,10 +26,9 @@ func TestNoRoute(t *testing.T) {
 	}
 	ctx := labtest.OpenDevice(t, labtest.RoCE)
 	pd := labtest.Made(ctx.AllocPD())(t)
-	cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 200}))(t)
 	for addr, gid := range map[string]string{labtest.Addr: "::ffff:" + labtest.Addr + "77", labtest.Addr6Of(labtest.RoCE): labtest.Addr6Of(labtest.RoCE) + ":77"} {
 		t.Run(gid, func(t *testing.T) {
-			qp := labtest.Made(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+			qp := labtest.Made(pd.CreateQP(uverbs.QPOptions{}))(t)
 			local := labtest.Must(qp.AddrOn(labtest.Must(ctx.FindGID(1, netip.MustParseAddr(addr)))(t)))(t)
 			remote := local
 			remote.GID = labtest.Must(verbs.ParseGID(gid))(t)

@@ -15,7 +15,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// QP is a send queue and a receive queue. It is closed before its CQs.
+// QP is a send queue and a receive queue. It is closed before its CQs, unless [PD.CreateQP] has made
+// those.
 type QP struct {
 	pd     *PD
 	obj    *object
@@ -26,6 +27,7 @@ type QP struct {
 	cap    verbs.QPCap
 	sendCQ *CQ
 	recvCQ *CQ
+	ownCQ  *CQ // made by CreateQP and closed by Close, or nil
 	srq    *SRQ
 	groups *groups
 	state  atomic.Uint32 // of a DCT, a [verbs.QPState]
@@ -38,9 +40,12 @@ type QP struct {
 
 // QPOptions contains options for [PD.CreateQP].
 type QPOptions struct {
-	Type           verbs.QPType // zero is RC
-	SendCQ, RecvCQ *CQ          // may be the same; a DCI needs no RecvCQ, and a DCT no SendCQ
-	SRQ            *SRQ         // that the QP uses; nil if it has a receive queue of its own; a DCT needs one
+	Type verbs.QPType // zero is RC
+	// SendCQ and RecvCQ may be the same; a DCI needs no RecvCQ, and a DCT no SendCQ. With neither, the QP
+	// gets a CQ and a completion channel of its own, which its Close closes as well. The CQ has room for
+	// as many sends and receives as Cap and the SRQ say; QP.Cap may be larger.
+	SendCQ, RecvCQ *CQ
+	SRQ            *SRQ // that the QP uses; nil if it has a receive queue of its own; a DCT needs one
 	// DCKey is the key of a DCT, that initiators have to know, or of the targets of a DCI, unless
 	// [verbs.SendArgs] has another one. It keeps out others as a password does; it is sent as it
 	// is. Other types have none.
@@ -55,7 +60,7 @@ type QPOptions struct {
 }
 
 // CreateQP makes a queue pair in the RESET state (ibv_create_qp(3)).
-func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
+func (p *PD) CreateQP(opt QPOptions) (qp *QP, err error) {
 	const op = "create QP in"
 	if opt.Type == 0 {
 		opt.Type = verbs.RC
@@ -63,26 +68,41 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	if err := opt.checkDC(); err != nil {
 		return nil, p.obj.fail(op, err)
 	}
-	switch {
-	case opt.SendCQ == nil || opt.RecvCQ == nil:
-		return nil, p.obj.fail(op, fmt.Errorf("a QP needs a send CQ and a receive CQ: %w", syscall.EINVAL))
-	case opt.SendCQ.ctx != p.ctx || opt.RecvCQ.ctx != p.ctx:
-		return nil, p.obj.fail(op, fmt.Errorf("CQ of another context: %w", syscall.EINVAL))
-	}
 	opt.Cap = opt.Cap.WithDefaults()
 	if c := opt.Cap; uint64(max(c.MaxSendWR, c.MaxRecvWR, c.MaxSendSGE, c.MaxRecvSGE, c.MaxInline)) > math.MaxInt32 {
 		return nil, p.obj.fail(op, fmt.Errorf("%+v: %w", c, verbs.ErrRange))
+	}
+	recvs := opt.Cap.MaxRecvWR
+	if opt.SRQ != nil {
+		if opt.SRQ.pd.ctx != p.ctx {
+			return nil, p.obj.fail(op, fmt.Errorf("SRQ of another context: %w", syscall.EINVAL))
+		}
+		recvs = opt.SRQ.Cap()
+		opt.Cap.MaxRecvWR, opt.Cap.MaxRecvSGE = 0, 0
+	}
+	var own *CQ
+	switch {
+	case opt.SendCQ == nil && opt.RecvCQ == nil:
+		if own, err = get(p.obj, op, func() (*CQ, error) { return p.ctx.createWaitableCQ(max(opt.Cap.MaxSendWR+recvs, 1)) }); err != nil {
+			return nil, err
+		}
+		defer func() {
+			if err != nil {
+				own.closeWithChannel()
+			}
+		}()
+		opt.SendCQ, opt.RecvCQ = own, own
+	case opt.SendCQ == nil || opt.RecvCQ == nil:
+		return nil, p.obj.fail(op, fmt.Errorf("a QP needs a send CQ and a receive CQ, or neither to get its own: %w", syscall.EINVAL))
+	case opt.SendCQ.ctx != p.ctx || opt.RecvCQ.ctx != p.ctx:
+		return nil, p.obj.fail(op, fmt.Errorf("CQ of another context: %w", syscall.EINVAL))
 	}
 	parents := []*object{p.obj, opt.SendCQ.obj}
 	if opt.RecvCQ != opt.SendCQ {
 		parents = append(parents, opt.RecvCQ.obj)
 	}
 	if opt.SRQ != nil {
-		if opt.SRQ.pd.ctx != p.ctx {
-			return nil, p.obj.fail(op, fmt.Errorf("SRQ of another context: %w", syscall.EINVAL))
-		}
 		parents = append(parents, opt.SRQ.obj)
-		opt.Cap.MaxRecvWR, opt.Cap.MaxRecvSGE = 0, 0
 	}
 	if err := enterAll(op, parents); err != nil {
 		return nil, err
@@ -90,7 +110,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	defer exitAll(parents)
 
 	core, id, asked := p.ctx.contextCore, p.ctx.lastID.Add(1), opt.Cap // the driver may raise that of init
-	q := &QP{pd: p, id: id, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ}
+	q := &QP{pd: p, id: id, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, ownCQ: own, srq: opt.SRQ}
 	init := &provider.QPInit{
 		Type: opt.Type, Cap: opt.Cap, SignalAll: opt.SignalAll, SingleThreaded: opt.SingleThreaded, PD: p.driverPD,
 		SendCQ: opt.SendCQ.queue, RecvCQ: opt.RecvCQ.queue, DCKey: opt.DCKey,
@@ -215,10 +235,14 @@ func (q *QP) RecvCQ() *CQ { return q.recvCQ }
 // SRQ returns the SRQ from which the QP takes receives, or nil.
 func (q *QP) SRQ() *SRQ { return q.srq }
 
-// Close destroys the QP. Requests that have not completed will never complete.
+// Close destroys the QP, and the CQ that [PD.CreateQP] has made for it. Requests that have not
+// completed will never complete.
 func (q *QP) Close() error {
 	if q == nil {
 		return verbs.ErrClosed
 	}
-	return q.obj.close()
+	if err := q.obj.close(); err != nil || q.ownCQ == nil {
+		return err
+	}
+	return q.ownCQ.closeWithChannel()
 }

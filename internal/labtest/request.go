@@ -34,9 +34,8 @@ func Request(t testing.TB, device string, p cm.ConnParam) (client *cm.ID, reques
 // InitQP makes a QP and moves it to INIT with the attributes from an ID.
 func InitQP(t testing.TB, device string, id *cm.ID) *uverbs.QP {
 	t.Helper()
-	ctx := OpenDevice(t, device)
-	pd, cq := Made(ctx.AllocPD())(t), Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 2}))(t)
-	qp := Made(pd.CreateQP(uverbs.QPOptions{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
+	pd := Made(OpenDevice(t, device).AllocPD())(t)
+	qp := Made(pd.CreateQP(uverbs.QPOptions{Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
 	attr, mask, err := id.InitQPAttr(verbs.StateInit)
 	Check(t, err)
 	Check(t, qp.Modify(attr, mask))

@@ -60,6 +60,9 @@ var kinds = map[string]func(t *testing.T, s *objectSet) (o closer, free func() e
 	"QP": func(t *testing.T, s *objectSet) (closer, func() error) {
 		return makeQP(t, s, uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq}), nil
 	},
+	"QP with its own CQ": func(t *testing.T, s *objectSet) (closer, func() error) {
+		return makeQP(t, s, uverbs.QPOptions{}), nil
+	},
 	"Arena": func(t *testing.T, s *objectSet) (closer, func() error) {
 		a := labtest.Must(s.pd.AllocArena(8<<10, verbs.AccessLocalWrite, uverbs.ArenaOptions{}))(t)
 		b := labtest.Must(a.TryGet(100))(t)
