@@ -1,0 +1,208 @@
+//go:build linux
+
+package s3rdma
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"testing"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// remote returns a client's memory as a program without net/http does.
+func (r *rig) remote(token string) (*Remote, error) {
+	return r.srv.Remote(Peer{"127.0.0.1", func(verbs.GID) error { return nil }}, token)
+}
+
+// TestStates makes all sequences of up to four calls, and compares each result with a rule.
+func TestStates(t *testing.T) {
+	eachRig(t, ServerOptions{}, http.NotFoundHandler(), func(t *testing.T, r *rig) {
+		c := r.client(100)
+		block := labtest.Must(r.srv.Block(r.within(), 100))(t)
+		defer block.Put()
+		calls := []string{"move", "bad", "commit", "close"}
+		var walk func(sequence []string)
+		walk = func(sequence []string) {
+			rem := labtest.Must(r.remote(c.token(100)))(t)
+			right := rem.rkey
+			is := func(err, want error) bool { return errors.Is(err, want) && (err == nil) == (want == nil) }
+			var want error // of a move
+			closed := false
+			for i, call := range sequence {
+				var err, expect error
+				switch call {
+				case "move", "bad":
+					if rem.rkey = right; call == "bad" {
+						rem.rkey++
+					}
+					if expect = want; want == nil && call == "bad" {
+						expect, want = verbs.WCRemAccessErr, verbs.WCRemAccessErr
+					}
+					err = rem.Move(r.within(), verbs.OpRDMAWrite, block, 0)
+				case "commit":
+					if expect = want; errors.Is(want, errCommitted) {
+						expect = nil
+					} else if want == nil {
+						want = errCommitted
+					}
+					err = rem.Commit(r.within())
+				case "close":
+					if closed {
+						expect = verbs.ErrClosed
+					}
+					closed, want = true, verbs.ErrClosed
+					err = rem.Close()
+				}
+				if !is(err, expect) {
+					t.Errorf("%v: call %d: %v, want %v", sequence, i, err, expect)
+				}
+			}
+			rem.Close()
+			if st := r.srv.Stats(); st.Transfers != 0 || st.DCIsInUse != 0 {
+				t.Errorf("%v: %+v", sequence, st)
+			}
+			if !r.dc && slices.Contains(sequence, "bad") && r.srv.rc.find("127.0.0.1", c.id) == nil {
+				c = r.client(100)
+			}
+			if len(sequence) < 4 {
+				for _, call := range calls {
+					walk(append(slices.Clone(sequence), call))
+				}
+			}
+		}
+		walk(nil)
+	})
+}
+
+// TestTransitions checks that the table has no way back, and that all that ends a transfer is final.
+func TestTransitions(t *testing.T) {
+	for from, row := range transitions {
+		for e, to := range row {
+			if to < state(from) {
+				t.Errorf("state %d becomes %d by event %d", from, to, e)
+			}
+		}
+	}
+}
+
+// TestRemoteErrors has calls that a program must not make.
+func TestRemoteErrors(t *testing.T) {
+	r := newRig(t, ServerOptions{}, http.NotFoundHandler())
+	c := r.client(100)
+	block := labtest.Must(r.srv.Block(r.within(), 101))(t)
+	defer block.Put()
+	rem := labtest.Must(r.remote(c.token(100)))(t)
+	defer rem.Close()
+	for name, test := range map[string]struct {
+		err  error
+		want error
+	}{
+		"SEND":          {rem.Move(r.within(), verbs.OpSend, block, 0), errors.ErrUnsupported},
+		"too long":      {rem.Move(r.within(), verbs.OpRDMARead, block, 0), verbs.ErrRange},
+		"too far":       {rem.Move(r.within(), verbs.OpRDMARead, block, 1<<63-1), verbs.ErrRange},
+		"before":        {rem.Move(r.within(), verbs.OpRDMARead, block, -1), verbs.ErrRange},
+		"other way":     {rem.Move(r.within(), verbs.OpRDMAWrite, block, 0), verbs.ErrInUse},
+		"nil is closed": {(*Remote)(nil).Close(), verbs.ErrClosed},
+		"no server":     {(*Server)(nil).Close(), verbs.ErrClosed},
+	} {
+		if !errors.Is(test.err, test.want) {
+			t.Errorf("%s: %v", name, test.err)
+		}
+	}
+	_, err := rem.Writer(r.within(), 5)
+	if !errors.Is(err, verbs.ErrInUse) {
+		t.Errorf("Writer of a transfer that READs: %v", err)
+	}
+	for _, opt := range []ServerOptions{
+		{Part: 100}, {Parts: 1}, {Parts: 100}, {Memory: 1}, {Fabric: Fabric{Timeout: 32}}, {Fabric: Fabric{RetryCount: 8}}, {Fabric: Fabric{TrafficClass: 256}},
+	} {
+		opt.Device = r.devices[0]
+		if s, err := NewServer(opt); !errors.Is(err, verbs.ErrRange) || s != nil {
+			t.Errorf("%+v: %v", opt, err)
+		}
+	}
+}
+
+// TestServerClose ends a server while a transfer waits, and one whose program does nothing.
+func TestServerClose(t *testing.T) {
+	read := make(chan error)
+	goOn := make(chan struct{})
+	r := newRig(t, ServerOptions{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, err := io.ReadFull(r.Body, make([]byte, 100))
+		read <- err
+		<-goOn
+		_, err = io.Copy(io.Discard, r.Body)
+		read <- err
+	}))
+	c := r.client(len(object))
+	answer := make(chan result, 1)
+	go func() { answer <- r.do("PUT", "/o", c.token(len(object))) }()
+	labtest.Check(t, <-read)
+	closed := make(chan error, 1)
+	go func() { closed <- r.srv.Close() }()
+	labtest.Until(t, "the connection is killed", func() bool { return r.srv.rc.find("127.0.0.1", c.id) == nil })
+	goOn <- struct{}{}
+	if err := <-read; err == nil {
+		t.Error("the body was read after Close")
+	}
+	if got := <-answer; got.StatusCode != 500 {
+		t.Errorf("answer %d %s", got.StatusCode, got.body)
+	}
+	labtest.Check(t, <-closed)
+	if got := r.do("PUT", "/o", c.token(100)); got.StatusCode != 200 || got.reply != "501" {
+		t.Errorf("after Close: %d, reply %q", got.StatusCode, got.reply)
+	}
+	if err := r.srv.Close(); !errors.Is(err, verbs.ErrClosed) {
+		t.Errorf("Close again: %v", err)
+	}
+}
+
+// TestReaderAhead checks that a body is read in order with any size of reads.
+func TestReaderAhead(t *testing.T) {
+	eachRig(t, ServerOptions{Part: 4096, Parts: 3}, http.NotFoundHandler(), func(t *testing.T, r *rig) {
+		c := r.client(len(object))
+		c.fill(object)
+		for _, size := range []int{1, 4095, 4096, 4097, 3 * 4096, 3*4096 + 1, 100_000} {
+			for _, step := range []int{4000, 4096, 9000} {
+				rem := labtest.Must(r.remote(c.token(size)))(t)
+				body := labtest.Must(rem.Reader(r.within()))(t)
+				got := make([]byte, 0, size)
+				buf := make([]byte, step)
+				for {
+					n, err := body.Read(buf)
+					got = append(got, buf[:n]...)
+					if err == io.EOF {
+						break
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				if string(got) != string(object[:size]) {
+					t.Errorf("%d bytes in steps of %d: others", size, step)
+				}
+				r.idle() // at the last byte
+				labtest.Check(t, rem.Close())
+			}
+		}
+	})
+}
+
+func TestReasons(t *testing.T) {
+	seen := map[string]bool{}
+	for r := range reasons {
+		if name := r.String(); name == "" || seen[name] {
+			t.Errorf("reason %d is %q", r, name)
+		} else {
+			seen[name] = true
+		}
+	}
+	if got := fmt.Sprint(reasons); got != "Reason(7)" {
+		t.Error(got)
+	}
+}
