@@ -227,7 +227,9 @@ func (q *CQ) Arm(solicitedOnly bool) error {
 func (q *CQ) Wait(ctx context.Context) error {
 	err := verbs.ErrNoChannel
 	if q.channel != nil {
-		err = q.channel.ch.wait(ctx, q.events)
+		if err = q.channel.ch.wait(ctx, q.events); err != nil && err == ctx.Err() {
+			err = ended(ctx)
+		}
 	}
 	if err != nil {
 		return q.obj.fail("wait on", err)

@@ -52,6 +52,27 @@ func TestNextAllocs(t *testing.T) {
 	})
 }
 
+// TestWhyWaitEnds ends waits for a CQ by contexts that say why.
+func TestWhyWaitEnds(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		a, _ := labtest.NewPair(t, device, rdmatest.PairOptions{Events: true})
+		late := errors.New("the peer is late")
+		for name, wait := range map[string]func(context.Context) error{
+			"Wait": a.SendCQ.Wait,
+			"Next": func(ctx context.Context) error {
+				_, err := a.SendCQ.Next(ctx)
+				return err
+			},
+		} {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			time.AfterFunc(time.Millisecond, func() { cancel(late) })
+			if err := wait(ctx); !errors.Is(err, late) || !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}
+
 // TestManyWaitForOne checks that each completion is returned to one of the goroutines
 // that wait for a CQ, while many others give up.
 func TestManyWaitForOne(t *testing.T) {
