@@ -18,6 +18,7 @@ import (
 	"github.com/goverbs/verbs/rconn"
 	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/s3rdma"
 )
 
 // every returns a collector of each kind of source.
@@ -25,11 +26,14 @@ func every(t *testing.T) []prometheus.Collector {
 	t.Helper()
 	at := labtest.AddrOf(labtest.RXE) + ":0"
 	loop := labtest.Made(rmsg.NewLoop(rmsg.Options{}))(t)
+	ctx := labtest.OpenDevice(t, labtest.RXE)
+	server := labtest.Made(s3rdma.NewServer(s3rdma.ServerOptions{Device: ctx}))(t)
 	return []prometheus.Collector{
 		NewCollector("a", labtest.Made(rsock.Listen("rdma", at))(t).(*rsock.Listener)), NewCollector("a", new(rsock.Dialer)),
 		NewCollector("a", labtest.Made((&rmsg.ListenConfig{Loop: loop}).Listen(t.Context(), at))(t)), NewCollector("a", new(rmsg.Dialer)), NewCollector("a", loop),
 		NewCollector("a", labtest.Made(rconn.Listen(t.Context(), at))(t)), NewCollector("a", new(rconn.Dialer)),
 		NewCollector("a", labtest.Made(cm.Listen(t.Context(), at))(t)), NewCollector("a", cm.DefaultTransport()),
+		NewCollector("a", server),
 		NewCollector("b", new(rsock.Dialer)), // several in one registry
 	}
 }

@@ -9,16 +9,18 @@ import (
 	"github.com/goverbs/verbs/rconn"
 	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/s3rdma"
 )
 
 // Source is an object that a program exports statistics of.
 type Source interface {
-	*rsock.Listener | *rsock.Dialer | *rmsg.Listener | *rmsg.Dialer | *rmsg.Loop | *rconn.Listener | *rconn.Dialer | *cm.Listener | *cm.Transport
+	*rsock.Listener | *rsock.Dialer | *rmsg.Listener | *rmsg.Dialer | *rmsg.Loop | *rconn.Listener | *rconn.Dialer | *cm.Listener | *cm.Transport | *s3rdma.Server
 }
 
-// NewCollector returns a collector of the statistics of a listener, dialer, loop or transport,
+// NewCollector returns a collector of the statistics of a listener, dialer, loop, transport or server,
 // including those of its connections, closed ones too. The metrics have the labels source, which is
-// "listener", "dialer", "loop" or "transport", and name, which distinguishes several of these.
+// "listener", "dialer", "loop", "transport" or "server", and name, which distinguishes several of
+// these.
 func NewCollector[S Source](name string, source S) prometheus.Collector {
 	switch s := any(source).(type) {
 	case *rsock.Listener:
@@ -46,6 +48,8 @@ func NewCollector[S Source](name string, source S) prometheus.Collector {
 		return newCollector("cm", "listener", name, s.Stats, cmListener)
 	case *cm.Transport:
 		return newCollector("cm", "transport", name, s.Stats, cmTransport)
+	case *s3rdma.Server:
+		return newCollector("s3rdma", "server", name, s.Stats, s3Server)
 	}
 	panic("unreachable")
 }
@@ -99,7 +103,7 @@ func (c *collector[S]) Collect(out chan<- prometheus.Metric) {
 }
 
 // number is the type of a statistic.
-type number interface{ ~int | ~uint64 }
+type number interface{ ~int | ~int64 | ~uint64 }
 
 // count and level return a metric that only grows, and one that does not.
 func count[S any, N number](name, help string, value func(*S) N, labels ...string) metric[S] {

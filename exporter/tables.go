@@ -7,6 +7,7 @@ import (
 	"github.com/goverbs/verbs/rconn"
 	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/s3rdma"
 )
 
 // Descriptions that several metrics have.
@@ -27,6 +28,9 @@ const (
 	acks       = "Frames without a message, which grant credits or confirm messages."
 	large      = "Messages above Eager, which the receiver reads by itself."
 	posted     = "Requests posted, by kind, those of Put, Get and others included."
+	transfers  = "Objects that were moved by RDMA."
+	moved      = "Bytes of objects that were moved by RDMA."
+	declined   = "Requests with a token whose bytes went by HTTP."
 	adverts    = "Advertisements of regions, by what became of them."
 )
 
@@ -161,4 +165,25 @@ var cmTransport = []metric[cm.TransportStats]{
 	level("leaving_connections", "Connections that were closed here and whose peers have not answered yet.", func(s *cm.TransportStats) int { return s.Leaving }),
 	level("devices", "Devices that are open.", func(s *cm.TransportStats) int { return s.Devices }),
 	level("endpoints", "Endpoints whose PD the transport has made.", func(s *cm.TransportStats) int { return s.Endpoints }),
+}
+
+// s3Server has a counter for each reason.
+var s3Server = append([]metric[s3rdma.Stats]{
+	count("transfers_total", transfers, func(s *s3rdma.Stats) uint64 { return s.Puts }, "op", "put"),
+	count("transfers_total", transfers, func(s *s3rdma.Stats) uint64 { return s.Gets }, "op", "get"),
+	count("bytes_total", moved, func(s *s3rdma.Stats) uint64 { return s.PutBytes }, "op", "put"),
+	count("bytes_total", moved, func(s *s3rdma.Stats) uint64 { return s.GetBytes }, "op", "get"),
+	count("failed_total", "Transfers that failed.", func(s *s3rdma.Stats) uint64 { return s.Failed }),
+	level("transfers", "Transfers that have memory and a queue pair.", func(s *s3rdma.Stats) int { return s.Transfers }),
+	level("memory_bytes", "Registered memory that transfers have.", func(s *s3rdma.Stats) int64 { return s.Memory }),
+	level("dcis", "DC initiators that were made.", func(s *s3rdma.Stats) int { return s.DCIs }),
+	level("dcis_in_use", "DC initiators that transfers have.", func(s *s3rdma.Stats) int { return s.DCIsInUse }),
+	level("open_connections", open, func(s *s3rdma.Stats) int { return s.Connections }),
+}, byReason()...)
+
+func byReason() (all []metric[s3rdma.Stats]) {
+	for r := s3rdma.ReasonTransport; r <= s3rdma.ReasonFailed; r++ {
+		all = append(all, count("declined_total", declined, func(s *s3rdma.Stats) uint64 { return s.Declined[r] }, "reason", r.String()))
+	}
+	return all
 }
