@@ -42,7 +42,7 @@ zip() {
 	[ -z "$1" ] || return 0
 }
 zip ""
-for m in cmd/verbs exporter lab; do zip $m; done
+for m in cmd/verbs exporter lab s3rdma; do zip $m; done
 GOPROXY="file://$tmp/proxy,file://$($go env GOMODCACHE)/cache/download,$($go env GOPROXY)"
 export GOPROXY GOMODCACHE="$tmp/mod" GONOSUMDB=$module GOTOOLCHAIN=local
 
@@ -68,6 +68,10 @@ sums() {
 echo "== what an importer of rsock depends on"
 (sums $module/rsock importer $module) | tee "$tmp/sums"
 printf '%s\n' $module golang.org/x/sys | diff - "$tmp/sums"
+
+echo "== what an importer of s3rdma depends on"
+(sums $module/s3rdma objects $module/s3rdma) | tee "$tmp/sums"
+printf '%s\n' $module $module/s3rdma golang.org/x/sys | diff - "$tmp/sums"
 
 echo "== a program with older modules keeps them"
 mkdir "$tmp/older" && cd "$tmp/older"
