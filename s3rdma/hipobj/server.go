@@ -1,0 +1,163 @@
+package hipobj
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/s3rdma/internal/quota"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Limits are how many sessions a server has at a time, and how much registered memory they hold.
+type Limits = quota.Limits
+
+// LimitError reports the limit that a session would exceed.
+type LimitError = quota.Error
+
+// Options contains options of a [Server].
+type Options struct {
+	GID    verbs.GIDEntry // the server's; zero is the best one of port 1
+	Limits Limits
+	// PrepareTime is how long a session waits for READY; 0 is 10 s. MoveTime is how long a session
+	// may be used from the first READY on; 0 is 30 s.
+	PrepareTime, MoveTime time.Duration
+	// Connect has the attributes of connections. Access is ignored, and RNRRetry is at most 6, also
+	// by default: 7 would wait forever for a client that posts no receive. The protocol has no path
+	// MTU: both sides take that of their port, unless they are told otherwise.
+	Connect uverbs.ConnectOptions
+}
+
+// Server has the sessions of clients. Its methods may be called by several goroutines.
+type Server struct {
+	dev     *uverbs.Context
+	opt     Options
+	maxSize int64
+	quota   *quota.Quota
+
+	mu       sync.Mutex
+	closing  bool
+	sessions map[string]*Session // by ID
+	open     sync.WaitGroup      // sessions, also those that are not in the map yet
+}
+
+var (
+	// ErrNoSession is returned for the ID of no session, or of another account's.
+	ErrNoSession = errors.New("no such session")
+	// ErrServerClosed is returned after [Server.Close], and to what it has ended.
+	ErrServerClosed = errors.New("server is closed")
+
+	errCancelled = errors.New("the session has been cancelled")
+)
+
+// NewServer makes a server on a device, which must be open until the server is closed.
+func NewServer(dev *uverbs.Context, opt Options) (*Server, error) {
+	if dev.Device().IWARP() {
+		return nil, fmt.Errorf("make server of %s on %s: iWARP has no immediate data: %w", Protocol, dev.Device().Name, errors.ErrUnsupported)
+	}
+	if opt.GID.Port == 0 {
+		gid, err := dev.FindGID(1, netip.Addr{})
+		if err != nil {
+			return nil, err
+		}
+		opt.GID = gid
+	}
+	port, err := dev.QueryPort(opt.GID.Port)
+	if err != nil {
+		return nil, err
+	}
+	opt.PrepareTime, opt.MoveTime = cmp.Or(opt.PrepareTime, 10*time.Second), cmp.Or(opt.MoveTime, 30*time.Second)
+	opt.Connect.RNRRetry = min(cmp.Or(opt.Connect.RNRRetry, 6), 6)
+	return &Server{dev: dev, opt: opt, maxSize: maxSize(port), quota: quota.New(opt.Limits), sessions: map[string]*Session{}}, nil
+}
+
+// Close ends all sessions, and waits until those who use them have closed them.
+func (s *Server) Close() error {
+	if s == nil {
+		return verbs.ErrClosed
+	}
+	s.mu.Lock()
+	s.closing = true
+	var all []*Session
+	for _, x := range s.sessions {
+		all = append(all, x)
+	}
+	s.mu.Unlock()
+	for _, x := range all {
+		x.expire(ErrServerClosed)
+	}
+	s.open.Wait()
+	return nil
+}
+
+// InUse returns the number of sessions, and the bytes of their memory.
+func (s *Server) InUse() (sessions int, bytes int64) { return s.quota.InUse() }
+
+// Prepare makes a session, which the caller publishes or closes. If the client has named its queue
+// pair, the session's is connected to it, and that of a PUT has a receive: the client's WRITE may
+// come before READY, and would be dropped otherwise until the client repeats it after 67 ms.
+//
+// The GID of r.Peer says where the server sends packets: see [s3rdma.CheckPeer].
+func (s *Server) Prepare(r Request) (*Session, error) {
+	if err := r.check(s.maxSize); err != nil {
+		return nil, err
+	}
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	release, err := s.quota.Take(r.Account, r.Size)
+	if err != nil {
+		s.open.Done()
+		return nil, err
+	}
+	x := &Session{Request: r, server: s, release: release}
+	x.life, x.end = context.WithCancelCause(context.Background())
+	if err := x.make(); err != nil {
+		x.Close()
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing { // since begin
+		defer x.Close() // which takes mu
+		return nil, ErrServerClosed
+	}
+	s.sessions[x.id] = x
+	x.timer = time.AfterFunc(s.opt.PrepareTime, func() {
+		x.expire(fmt.Errorf("the session has lasted longer than the server allows, %v before READY and %v from then on: %w", s.opt.PrepareTime, s.opt.MoveTime, context.DeadlineExceeded))
+	})
+	return x, nil
+}
+
+func (s *Server) begin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return ErrServerClosed
+	}
+	s.open.Add(1)
+	return nil
+}
+
+// Session returns an account's session.
+func (s *Server) Session(account, id string) (*Session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.sessions[id]; x != nil && x.Account == account {
+		return x, nil
+	}
+	return nil, ErrNoSession
+}
+
+func newID() string {
+	var id [16]byte
+	rand.Read(id[:])
+	return hex.EncodeToString(id[:])
+}
