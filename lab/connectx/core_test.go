@@ -189,6 +189,30 @@ func TestLargePages(t *testing.T) {
 	}
 }
 
+// TestLargeParts writes through a key of parts of 8 GiB, whose entries say no length: so Linux 7.3
+// makes the keys of all memory.
+func TestLargeParts(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	const log, size = 33, 4096
+	src, dst := m.alloc(size), m.alloc(size)
+	fillPattern(m.bytes(src.addr[0], size), 1)
+	part := func(key uint32, addr uint64) (b []byte) {
+		return be.AppendUint64(be.AppendUint32(be.AppendUint32(nil, 0), key), addr)
+	}
+	absent := part(m.key^1, 0)
+	key := m.register(0, 4<<log, slices.Concat(absent, absent, part(m.key, dst.addr[0]), absent), func(mkc []byte) {
+		ifc.MkcAccessMode10.Set(mkc, ifc.MkcModeKsm)
+		ifc.MkcAccessMode42.Set(mkc, ifc.MkcModeKsm>>2)
+		ifc.MkcLogPageSize.Set(mkc, log)
+	})
+	x, _ := pair(m, m, ifc.QpTypeRc)
+	x.post(ifc.OpcodeRdmaWrite, update, 0, remoteSeg(2<<log, key), seg(size, m.key, src.addr[0]))
+	x.send.expect(cqeRequest, 0, 0)
+	if !slices.Equal(m.bytes(dst.addr[0], size), m.bytes(src.addr[0], size)) {
+		t.Error("contents differ")
+	}
+}
+
 // TestUARPages allocates UARs for processors with pages of 4, 16 and 64 KiB, which map all UARs of
 // a page.
 func TestUARPages(t *testing.T) {

@@ -254,10 +254,10 @@ func (k *mkey) parts(length uint64) (list []engine.Part, ok bool) {
 		most = maxXLT
 	}
 	for b := k.xlt[:min(len(k.xlt), most)]; length > 0; b = b[octoword:] {
-		if len(b) < octoword || be.Uint32(b) == 0 {
+		if len(b) < octoword || k.partSize(b) == 0 {
 			return nil, false
 		}
-		n := min(uint64(be.Uint32(b)), length)
+		n := min(k.partSize(b), length)
 		list = append(list, engine.Part{Key: be.Uint32(b[4:]), Addr: be.Uint64(b[8:]), Length: n})
 		length -= n
 	}
@@ -281,9 +281,20 @@ func (t *keyTable) physicalMemory() ([]byte, error) {
 // size returns the sum of the lengths of a key's parts.
 func (k *mkey) size() (n uint64) {
 	for b := k.xlt; len(b) >= octoword; b = b[octoword:] {
-		n += uint64(be.Uint32(b))
+		if n += k.partSize(b); n >= 1<<63 {
+			return 1 << 63 // a guest's nonsense: no sum of 64 bits
+		}
 	}
 	return n
+}
+
+// partSize returns the length of the part in an entry. All parts of a KSM have that of the key's
+// pages: Linux 7.3 has parts of more bytes than the entry could say (odp.c, mlx5_imr_mtt_shift).
+func (k *mkey) partSize(entry []byte) uint64 {
+	if mkeyMode(k.context) == ifc.MkcModeKsm {
+		return 1 << ifc.MkcLogPageSize.Int(k.context)
+	}
+	return uint64(be.Uint32(entry))
 }
 
 // change replaces entries of a key in use, as the driver does when pages come and go. No access fails
@@ -291,12 +302,7 @@ func (k *mkey) size() (n uint64) {
 func (k *mkey) change(offset int, list []byte) (done, ok bool) {
 	mode := mkeyMode(k.context)
 	switch {
-	case mode == ifc.MkcModeKsm:
-		for i := 0; i+octoword <= len(list); i += octoword {
-			if be.Uint32(list[i:]) != be.Uint32(k.xlt[offset+i:]) {
-				return false, true // a part has another length
-			}
-		}
+	case mode == ifc.MkcModeKsm: // the lengths of its parts do not change
 	case mode != ifc.MkcModeMtt || k.view == nil:
 		return false, true
 	}
