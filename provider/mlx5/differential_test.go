@@ -29,6 +29,7 @@ import (
 var (
 	listsFlag = flag.Int("lists", 5_000, "lists of requests that TestQueuesAgainstC posts with each kind of registers; a fifth with -short")
 	seedFlag  = flag.Uint64("seed", 1, "seed of TestQueuesAgainstC")
+	typeFlag  = flag.String("type", "", "the only type of QPs in TestQueuesAgainstC, such as DCI")
 )
 
 // TestQueuesAgainstC posts random lists of requests with libmlx5, in a process of its own, and with
@@ -195,14 +196,16 @@ func (r *reference) place(n int) []byte {
 // comparison is libmlx5 beside the driver.
 type comparison struct {
 	*reference
-	rand                         *rand.Rand
-	fake                         *fake
-	mark                         string // of the present queues, for errors
-	gids                         []gidEntry
-	data                         []byte                  // for inline data
-	regs                         map[*byte]*comparedRegs // by libmlx5's
-	lists, requests, completions int                     // compared
+	rand               *rand.Rand
+	fake               *fake
+	mark               string // of the present queues, for errors
+	gids               []gidEntry
+	data               []byte                  // for inline data
+	regs               map[*byte]*comparedRegs // by libmlx5's
+	lists, completions int                     // compared
+	requests           map[verbs.QPType]int    // compared, receives too
 
+	types       []verbs.QPType // to choose from
 	typ         verbs.QPType
 	key         uint64 // of a DCI's targets
 	all         bool
@@ -276,7 +279,15 @@ type comparedSRQ struct {
 }
 
 func newComparison(t testing.TB, program, device, env string) *comparison {
-	x := &comparison{reference: newReference(t, program, device, env), fake: newFake(t, Driver{}), regs: map[*byte]*comparedRegs{}}
+	x := &comparison{
+		reference: newReference(t, program, device, env), fake: newFake(t, Driver{}), regs: map[*byte]*comparedRegs{}, requests: map[verbs.QPType]int{},
+		types: []verbs.QPType{verbs.RC, verbs.RC, verbs.UC, verbs.UD, verbs.DCI, verbs.DCI},
+	}
+	if *typeFlag != "" {
+		if x.types = slices.DeleteFunc(x.types, func(typ verbs.QPType) bool { return typ.String() != *typeFlag }); len(x.types) == 0 {
+			t.Fatalf("-type %s: not RC, UC, UD or DCI", *typeFlag)
+		}
+	}
 	x.put(orderGIDs)
 	x.do()
 	x.fake.dev.Port.LinkLayer = verbs.LinkInfiniBand
@@ -308,7 +319,7 @@ func (x *comparison) run(lists int) {
 		}
 		x.destroy()
 	}
-	x.t.Logf("%d lists of %d requests, %d completions, %d QPs, %v", x.lists, x.requests, x.completions, queues, time.Since(start).Round(time.Millisecond))
+	x.t.Logf("%d lists of %v requests, %d completions, %d QPs, %v", x.lists, x.requests, x.completions, queues, time.Since(start).Round(time.Millisecond))
 }
 
 // differ reports a difference, after which the queues are not used any more.
@@ -346,7 +357,7 @@ func (x *comparison) check(err error) {
 func (x *comparison) create() {
 	r := x.rand
 	x.different = false
-	x.typ = []verbs.QPType{verbs.RC, verbs.RC, verbs.UC, verbs.UD, verbs.DCI, verbs.DCI}[r.IntN(6)]
+	x.typ = x.types[r.IntN(len(x.types))]
 	x.key = r.Uint64()
 	x.all, x.signaled, x.failed = r.IntN(4) == 0, []int{1, 3, 5, 10}[r.IntN(4)], []int{0, 3, 30}[r.IntN(3)]
 	size := smallCQE << r.IntN(2)
@@ -510,7 +521,7 @@ func (x *comparison) createAH() {
 		uint64(v.FlowLabel), uint64(v.HopLimit), uint64(v.TrafficClass), uint64(v.DLID), uint64(v.SL), uint64(v.SrcPathBits), uint64(v.StaticRate))
 	x.do()
 	av := x.bytes(avSize)
-	a := &addressHandle{ctx: x.fake.context}
+	a := x.fake.ah(x.t, new(addressHandle))
 	if ethernet {
 		a.setRoCE(&v, e.typ, [6]byte(av[avMAC:])) // the kernel's answer
 		if v.FlowLabel == 0 {
@@ -519,10 +530,6 @@ func (x *comparison) createAH() {
 	} else {
 		a.setInfiniBand(&v)
 	}
-	var err error
-	a.num, err = x.fake.ahs.reserve(maxHandles)
-	x.check(err)
-	x.fake.ahs.set(a.num, a)
 	x.handles = append(x.handles, handle{a, index})
 	x.equal(fmt.Sprintf("address vectors of %+v, %v", v, e.typ), av, a.av[:])
 }
@@ -876,7 +883,7 @@ func (x *comparison) compareRecv(p *comparedQP, wrs []verbs.RecvWR) {
 		return
 	}
 	x.lists++
-	x.requests += posted
+	x.requests[x.typ] += posted
 	if x.srq != nil {
 		x.compareSRQ(wrs[:posted], first)
 		return
@@ -980,6 +987,9 @@ func (x *comparison) request() (w verbs.SendWR, inline []verbs.SGE) {
 	default:
 		w.SGL = x.sgl(x.cap.MaxSendSGE, most, true)
 	}
+	if a := w.Args; !atomic && a.Bind == nil && a.InlineList == nil && a.DCKey == 0 && r.IntN(4) > 0 {
+		w.Args = nil // most requests have none, and Post writes them in other ways
+	}
 	return w, inline
 }
 
@@ -1020,13 +1030,13 @@ func (x *comparison) postSend(p *comparedQP) (compare func()) {
 	}
 	switch i := r.IntN(n); r.IntN(100) {
 	case 0: // too many elements, or too much data
-		wrs[i].Inline, wrs[i].Args.InlineList, sizes[i], wrs[i].SGL = nil, nil, nil, make([]verbs.SGE, 30)
+		wrs[i].Inline, wrs[i].Args, sizes[i], wrs[i].SGL = nil, withoutInline(wrs[i].Args), nil, make([]verbs.SGE, 30)
 	case 1:
 		if wrs[i].SGL == nil {
-			wrs[i].Inline, wrs[i].Args.InlineList, sizes[i] = x.data[:1200], nil, []verbs.SGE{{Addr: placeData, Length: 1200}}
+			wrs[i].Inline, wrs[i].Args, sizes[i] = x.data[:1200], withoutInline(wrs[i].Args), []verbs.SGE{{Addr: placeData, Length: 1200}}
 		}
 	case 2:
-		if b := wrs[i].Args.Bind; b != nil {
+		if b := provider.Args(&wrs[i]).Bind; b != nil {
 			b.Length += maxWindow
 		}
 	}
@@ -1036,21 +1046,21 @@ func (x *comparison) postSend(p *comparedQP) (compare func()) {
 	}
 	x.put(orderSend, uint64(slices.Index(x.qps, p)), uint64(n))
 	for i := range wrs {
-		w := &wrs[i]
+		w, args := &wrs[i], provider.Args(&wrs[i])
 		list, flags, ah := w.SGL, w.Flags, uint64(0)
 		if sizes[i] != nil {
 			list, flags = sizes[i], flags|provider.SendInline
 		}
 		key := uint64(w.To.QKey)
 		if x.typ == verbs.DCI {
-			key = w.Args.DCKey
+			key = args.DCKey
 		}
 		if x.addressed() {
 			ah = x.handles[slices.IndexFunc(x.handles, func(h handle) bool { return h.num == w.To.AH })].index
 		}
-		x.put(w.ID, uint64(w.Opcode-1), uint64(flags), uint64(w.Imm), uint64(w.RKey), w.RemoteAddr, uint64(w.RKey), w.Args.CompareAdd, w.Args.Swap,
+		x.put(w.ID, uint64(w.Opcode-1), uint64(flags), uint64(w.Imm), uint64(w.RKey), w.RemoteAddr, uint64(w.RKey), args.CompareAdd, args.Swap,
 			ah, uint64(w.To.QPNum), key)
-		if b := w.Args.Bind; b != nil {
+		if b := args.Bind; b != nil {
 			typ := verbs.MWType2
 			if b.Type == verbs.MWType1 {
 				typ = b.Type
@@ -1060,6 +1070,14 @@ func (x *comparison) postSend(p *comparedQP) (compare func()) {
 		x.putList(list)
 	}
 	return func() { x.compareSend(p, wrs) }
+}
+
+// withoutInline returns a without inline data. a may be nil.
+func withoutInline(a *verbs.SendArgs) *verbs.SendArgs {
+	if a != nil {
+		a.InlineList = nil
+	}
+	return a
 }
 
 func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
@@ -1076,7 +1094,7 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 	}
 	p.regs.used = p.regs.used || posted > 0
 	x.lists++
-	x.requests += posted
+	x.requests[x.typ] += posted
 	mine := unsafe.Slice((*byte)(q.base), q.bytes)
 	half := int(p.regs.reg.offset ^ p.regs.reg.half) // that has been written to
 	for i := first; i != q.put; i += blocksOf(q.blocks(i, 1)) {

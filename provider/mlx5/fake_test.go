@@ -139,6 +139,18 @@ func (f *fake) qp(t testing.TB, typ verbs.QPType, cq *fakeCQ, cap verbs.QPCap, s
 	return sq.qp
 }
 
+// ah makes an address handle.
+func (f *fake) ah(t testing.TB, a *addressHandle) *addressHandle {
+	t.Helper()
+	var err error
+	if a.num, err = f.ahs.reserve(maxHandles); err != nil {
+		t.Fatal(err)
+	}
+	a.ctx = f.context
+	f.ahs.set(a.num, a)
+	return a
+}
+
 func (f *fake) srq(t testing.TB, most, sges int) *recvQueue {
 	t.Helper()
 	q, err := f.CreateSRQ(&provider.SRQInit{MaxWR: most, MaxSGE: sges}, func(u provider.UHW) (provider.SRQInfo, error) {

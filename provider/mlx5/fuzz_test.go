@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/provider"
 )
 
 // choices makes random choices out of a fuzzer's bytes, and then regular ones.
@@ -146,16 +147,15 @@ func FuzzSendRequests(f *testing.F) {
 		for i := range x.data {
 			x.data[i] = byte(r.Uint32())
 		}
-		a := &addressHandle{ctx: x.fake.context}
+		a := x.fake.ah(t, new(addressHandle))
 		a.setInfiniBand(&verbs.AddressVector{DLID: uint16(r.Uint32()), SL: uint8(r.IntN(16)), Global: r.IntN(2) == 0, FlowLabel: r.Uint32()})
-		a.num, _ = x.fake.ahs.reserve(maxHandles)
-		x.fake.ahs.set(a.num, a)
 		x.handles = []handle{{a, 0}}
 		cq := x.fake.cq(t, 64)
 		p := x.fake.qp(t, x.typ, cq, x.cap, nil)
 		q, behindUMR := p.send, false
 		for range 100 {
 			w, _ := x.request()
+			args := provider.Args(&w)
 			first := q.put
 			list := slices.Repeat([]verbs.SendWR{w}, 1+r.IntN(min(q.Cap(), 2))) // a single one is encoded apart
 			if n, err := q.Post(list); n != len(list) || err != nil {
@@ -169,7 +169,7 @@ func FuzzSendRequests(f *testing.F) {
 			if q.put != first+blocks {
 				t.Fatalf("%d blocks, and the next begins behind %d", blocks, q.put-first)
 			}
-			want := decoded{opcode: operations[w.Opcode].opcode, inline: slices.Concat(append([][]byte{w.Inline}, w.Args.InlineList...)...)}
+			want := decoded{opcode: operations[w.Opcode].opcode, inline: slices.Concat(append([][]byte{w.Inline}, args.InlineList...)...)}
 			for _, s := range w.SGL {
 				if s.Length > 0 {
 					want.sgl = append(want.sgl, s)
@@ -187,8 +187,8 @@ func FuzzSendRequests(f *testing.F) {
 			switch w.Opcode {
 			case verbs.OpBindMW, verbs.OpLocalInv:
 				behindUMR, want.opcode, want.imm, want.bind = true, 0x25, w.RKey, verbs.MWBind{Type: verbs.MWType2}
-				if w.Args.Bind != nil {
-					want.imm, want.bind = w.Args.Bind.RKey, *w.Args.Bind
+				if args.Bind != nil {
+					want.imm, want.bind = args.Bind.RKey, *args.Bind
 					if want.bind.Type == 0 {
 						want.bind.Type = verbs.MWType2
 					}
@@ -203,9 +203,9 @@ func FuzzSendRequests(f *testing.F) {
 			case verbs.OpSendInv:
 				want.imm = w.RKey
 			case verbs.OpCompareSwap:
-				want.swap, want.compare = w.Args.Swap, w.Args.CompareAdd
+				want.swap, want.compare = args.Swap, args.CompareAdd
 			case verbs.OpFetchAdd:
-				want.swap, want.compare = w.Args.CompareAdd, d.compare // which is not read
+				want.swap, want.compare = args.CompareAdd, d.compare // which is not read
 			}
 			if operations[w.Opcode].remote {
 				want.addr, want.key = w.RemoteAddr, w.RKey
