@@ -48,10 +48,11 @@ func newSendQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit, in
 	q := &sendQueue{
 		qp: p, base: unsafe.Pointer(unsafe.SliceData(mem)),
 		mask: uint32(max(size.entries, 1) - 1), bytes: uintptr(size.entries) * block, most: uint32(size.requests), size: uint32(sendSize(init.Type, init.Cap.MaxSendSGE, init.Cap.MaxInline) / block),
-		record: mmap.Word(p.record, sendWord), maxFirst: min(uint32(p.ctx.dev.Port.MaxMessage), maxSegment), accepts: typeBit(init.Type), key: init.DCKey, sent: make([]sent, size.entries),
+		record: mmap.Word(p.record, sendWord), accepts: typeBit(init.Type), key: init.DCKey, sent: make([]sent, size.entries),
 	}
 	q.InitSends(p.ctx.dev, init, info)
 	q.MaxSGE, q.MaxInline = init.Cap.MaxSendSGE, init.Cap.MaxInline // the kernel returns more
+	q.maxFirst = min(q.MaxOneSGE(), maxSegment)
 	for i := range q.sent {
 		q.sent[i].number = 1<<32 - 1 // none
 	}
@@ -73,8 +74,7 @@ func (q *sendQueue) Post(wrs []verbs.SendWR) (int, error) {
 	wr := &wrs[0]
 	o, head, put := operationOf(wr.Opcode), q.head.Load(), q.put
 	if head-q.known >= q.most || q.Closed || q.State < verbs.StateRTS || o.simple&q.accepts == 0 || wr.SGL[0].Length-1 >= q.maxFirst {
-		q.Unlock()
-		return q.postList(wrs)
+		return q.postLocked(wrs)
 	}
 	i := put & q.mask
 	p := unsafe.Add(q.base, uintptr(i)*block)
@@ -95,7 +95,7 @@ func (q *sendQueue) postShort(wrs []verbs.SendWR) (int, error) {
 	o, length := operationOf(wr.Opcode), len(wr.Inline)
 	at := uintptr(o.head)
 	n := (inlineHead + length + 7) / 8
-	if length > q.MaxInline || at+uintptr(n*8) > block || o.reads || len(wr.SGL) != 0 || wr.Args != nil {
+	if length > q.MaxInline || at+uintptr(n*8) > block || o.reads || len(wr.SGL) != 0 || wr.Args != nil || q.Type > verbs.UC {
 		return q.postList(wrs)
 	}
 	// The data is read without the lock, as reading it may panic. It is assembled in words: the
@@ -122,8 +122,7 @@ func (q *sendQueue) postShort(wrs []verbs.SendWR) (int, error) {
 	}
 	head, put := q.head.Load(), q.put
 	if head-q.known >= q.most || q.Closed || q.State < verbs.StateRTS || o.simple&q.accepts == 0 {
-		q.Unlock()
-		return q.postList(wrs)
+		return q.postLocked(wrs)
 	}
 	i := put & q.mask
 	p := unsafe.Add(q.base, uintptr(i)*block)
@@ -166,6 +165,14 @@ func (q *sendQueue) ring(p unsafe.Pointer, count uint32, single bool) {
 // postInline.
 func (q *sendQueue) postList(wrs []verbs.SendWR) (int, error) {
 	q.Lock() // a deferred call would take longer; only postInline can panic
+	return q.postLocked(wrs)
+}
+
+// postLocked is postList of a queue that is locked.
+func (q *sendQueue) postLocked(wrs []verbs.SendWR) (int, error) {
+	if q.Type > verbs.UC {
+		return q.postTo(wrs)
+	}
 	head, put, n := q.head.Load(), q.put, 0
 	first, room := put, q.room(len(wrs))
 	var err error
@@ -190,6 +197,60 @@ func (q *sendQueue) postList(wrs []verbs.SendWR) (int, error) {
 		first = put
 		put += blocks
 	}
+	return q.finish(wrs, n, put, first, err)
+}
+
+// postTo is postLocked of requests with an address vector. That and the control segment fill the first
+// block, so the rest is in the next one, which may be the first of the queue.
+func (q *sendQueue) postTo(wrs []verbs.SendWR) (_ int, err error) {
+	copied := false
+	defer func() {
+		if !copied { // the caller's memory may be unmapped; the queue is as it was
+			q.Unlock()
+		}
+	}()
+	head, put, n := q.head.Load(), q.put, 0
+	first, room := put, q.room(len(wrs))
+	for ; n < room; n++ {
+		wr, i, blocks := &wrs[n], put&q.mask, uint32(2)
+		o, a, length := operationOf(wr.Opcode), q.qp.ctx.ahs.get(wr.To.AH), len(wr.Inline)
+		if a != nil && o.simple != 0 && o.types&q.accepts != 0 && wr.Args == nil &&
+			(length == 0 && len(wr.SGL) == 1 && wr.SGL[0].Length-1 < q.maxFirst ||
+				length > 0 && length <= min(q.MaxInline, block-inlineHead-remoteSize) && len(wr.SGL) == 0 && !o.reads) {
+			p, rest := unsafe.Add(q.base, uintptr(i)*block), unsafe.Add(q.base, uintptr((put+1)&q.mask)*block)
+			if q.Type == verbs.DCI {
+				a.putDC(unsafe.Add(p, ctrlSize), wr.To.QPNum, q.key)
+			} else {
+				a.put(unsafe.Add(p, ctrlSize), &wr.To)
+			}
+			size, imm := int(o.head)+avSize, uint32(0)
+			if o.remote {
+				putRemote(rest, wr.RemoteAddr, wr.RKey)
+				rest = unsafe.Add(rest, remoteSize)
+			}
+			if o.imm {
+				imm = wr.Imm
+			}
+			if length == 0 {
+				putSegment(rest, &wr.SGL[0])
+				size += segmentSize
+			} else {
+				put32(rest, uint32(length)|inlineBit)
+				copy(unsafe.Slice((*byte)(unsafe.Add(rest, inlineHead)), length), wr.Inline)
+				size += inlineHead + length
+			}
+			putControl(p, o.opcode, uint16(put), q.Num, (size+unit-1)/unit, q.flags(wr.Flags), imm)
+		} else if blocks, err = q.encode(put, wr); err != nil {
+			if copied = true; err == errRare {
+				return q.postRare(wrs, n, put, first)
+			}
+			break
+		}
+		q.sent[i] = sent{wr.ID, head + uint32(n)}
+		first = put
+		put += blocks
+	}
+	copied = true
 	return q.finish(wrs, n, put, first, err)
 }
 

@@ -70,13 +70,11 @@ func TestSendRequests(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := newFake(t, Driver{})
-			a := &addressHandle{ctx: f.context}
+			a := f.ah(t, new(addressHandle))
 			a.setRoCE(&verbs.AddressVector{
 				SL: 3, StaticRate: 3, TrafficClass: 9, HopLimit: 64, SGIDIndex: 3, FlowLabel: 0x1555,
 				DGID: verbs.GID{0x20, 1, 0xd, 0xb8, 15: 1},
 			}, verbs.GIDRoCEv2, [6]byte{2, 3, 4, 5, 6, 7})
-			a.num, _ = f.ahs.reserve(maxHandles)
-			f.ahs.set(a.num, a)
 			q := f.qp(t, test.typ, f.cq(t, 8), verbs.QPCap{MaxSendWR: 8, MaxSendSGE: 4, MaxInline: 64}, nil).send
 			test.wr.RemoteAddr, test.wr.RKey = 0x0102030405060708, 0x0a0a0b0b
 			want := unhex(t, "0000 00"+test.want)
@@ -240,6 +238,9 @@ func TestPostRefused(t *testing.T) {
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpSend, SGL: make([]verbs.SGE, 5)}, verbs.ErrTooManySGEs},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{long, {Length: 1}}}, verbs.ErrMessageTooLong},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{{Length: 1 << 31}}}, verbs.ErrMessageTooLong},
+		{verbs.UD, verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{{Length: 4097}}}, verbs.ErrMessageTooLong},
+		{verbs.UD, verbs.SendWR{Opcode: verbs.OpSend, Inline: make([]byte, 33)}, verbs.ErrInlineTooLong},
+		{verbs.DCI, verbs.SendWR{Opcode: verbs.OpRDMARead, Inline: []byte{1}}, verbs.ErrInlineOp},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpSend, Inline: make([]byte, 33)}, verbs.ErrInlineTooLong},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpSend, Args: &verbs.SendArgs{InlineList: [][]byte{make([]byte, 32), {1}}}}, verbs.ErrInlineTooLong},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte{1}, SGL: []verbs.SGE{sge}}, verbs.ErrInlineSGL},
@@ -249,11 +250,9 @@ func TestPostRefused(t *testing.T) {
 	} {
 		f := newFake(t, Driver{})
 		q := f.qp(t, test.typ, f.cq(t, 8), verbs.QPCap{MaxSendWR: 4, MaxSendSGE: 4, MaxInline: 32}, nil).send
-		wrs := []verbs.SendWR{{ID: 7, Opcode: verbs.OpSend}, test.wr}
-		want := 1
-		if test.typ == verbs.UD {
-			wrs, want = wrs[1:], 0
-		}
+		test.wr.To.AH = f.ah(t, new(addressHandle)).num
+		wrs := []verbs.SendWR{{ID: 7, Opcode: verbs.OpSend, To: test.wr.To}, test.wr}
+		const want = 1
 		n, err := q.Post(wrs)
 		if _, ok := errors.AsType[*verbs.PostError](err); !ok || n != want || !errors.Is(err, test.want) || swap32(q.record.Load()) != uint32(want) {
 			t.Errorf("%v %v: %d posted, %v", test.typ, test.wr.Opcode, n, err)
@@ -290,12 +289,19 @@ func unreadable(t *testing.T) []byte {
 // TestPostPanics posts requests whose data cannot be read, alone and behind another one: nothing is
 // posted, and the queue can be used again.
 func TestPostPanics(t *testing.T) {
+	for _, typ := range []verbs.QPType{verbs.RC, verbs.UD, verbs.DCI} {
+		t.Run(typ.String(), func(t *testing.T) { testPostPanics(t, typ) })
+	}
+}
+
+func testPostPanics(t *testing.T, typ verbs.QPType) {
 	f := newFake(t, Driver{})
 	cq := f.cq(t, 16)
-	p := f.qp(t, verbs.RC, cq, verbs.QPCap{MaxSendWR: 4, MaxInline: 64}, nil)
+	p := f.qp(t, typ, cq, verbs.QPCap{MaxSendWR: 4, MaxInline: 64}, nil)
+	to := verbs.UDAddr{AH: f.ah(t, new(addressHandle)).num}
 	mem := unreadable(t)
 	for _, length := range []int{1, 8, 64} {
-		wrs := []verbs.SendWR{{ID: 1, Opcode: verbs.OpSend}, {ID: 2, Opcode: verbs.OpSend, Inline: mem[:length]}}
+		wrs := []verbs.SendWR{{ID: 1, Opcode: verbs.OpSend, To: to}, {ID: 2, Opcode: verbs.OpSend, Inline: mem[:length], To: to}}
 		for _, wrs := range [][]verbs.SendWR{wrs, wrs[1:]} {
 			func() {
 				defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -310,7 +316,7 @@ func TestPostPanics(t *testing.T) {
 	}
 	for i := range 10 {
 		from := p.send.put
-		if n, err := p.send.Post([]verbs.SendWR{{ID: uint64(i), Opcode: verbs.OpSend}}); n != 1 || err != nil || int(from) != i || swap32(p.send.record.Load()) != uint32(i)+1 {
+		if n, err := p.send.Post([]verbs.SendWR{{ID: uint64(i), Opcode: verbs.OpSend, To: to}}); n != 1 || err != nil || int(from) != i || swap32(p.send.record.Load()) != uint32(i)+1 {
 			t.Fatalf("request %d: block %d, record %d, %v", i, from, swap32(p.send.record.Load()), err)
 		}
 		cq.put(completion(p, uint16(from)), cqeRequest)
