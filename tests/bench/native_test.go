@@ -2,6 +2,7 @@ package bench
 
 import (
 	"flag"
+	"strings"
 	"testing"
 
 	"github.com/goverbs/verbs/internal/labtest"
@@ -75,34 +76,39 @@ func TestMLX5(t *testing.T) {
 		group, beside, unit = record.MLX5, "libmlx5", "ns"
 	}
 	for _, device := range []string{"mlx5", "mlx5-single"} {
-		t.Run(device, func(t *testing.T) {
-			var options []string
-			if device == "mlx5-single" {
-				options = []string{"-single"}
-			}
-			sides := []opener{side{labtest.Built(t, "mlx5"), "", options}.opens(t, "", 0)}
-			if *native {
-				sides = append(sides, side{labtest.Built(t, "c/mlx5"), "", options}.opens(t, "", 0))
-			}
-			all := turnsOf(10, sides...)
-			if n := all[0].figure("allocs").Max(); n != 0 {
-				t.Errorf("%v allocations in a round", n)
-			}
-			for _, g := range record.Groups {
-				for _, w := range g.Works {
-					if g.Name != group || w.Beside != beside {
-						continue
-					}
-					l := record.Line{Group: group, Device: device, Name: w.Name, Unit: unit, Beside: beside, Ours: all[0].figure(w.Name)}
-					if *native {
-						l.C = all[1].figure(w.Name)
-						if c, ours := all[1].figure("blocks"), all[0].figure("blocks"); c.Max() != ours.Max() {
-							t.Errorf("send queues of %v blocks, libmlx5's have %v", ours, c)
-						}
-					}
-					report(t, l)
+		for _, typ := range []string{"RC", "DCI"} {
+			t.Run(device+"/"+typ, func(t *testing.T) {
+				var options []string
+				if device == "mlx5-single" {
+					options = append(options, "-single")
 				}
-			}
-		})
+				if typ == "DCI" {
+					options = append(options, "-dci")
+				}
+				sides := []opener{side{labtest.Built(t, "mlx5"), "", options}.opens(t, "", 0)}
+				if *native {
+					sides = append(sides, side{labtest.Built(t, "c/mlx5"), "", options}.opens(t, "", 0))
+				}
+				all := turnsOf(10, sides...)
+				if n := all[0].figure("allocs").Max(); n != 0 {
+					t.Errorf("%v allocations in a round", n)
+				}
+				for _, g := range record.Groups {
+					for _, w := range g.Works {
+						if g.Name != group || w.Beside != beside || strings.HasPrefix(w.Name, "dci_") != (typ == "DCI") {
+							continue
+						}
+						l := record.Line{Group: group, Device: device, Name: w.Name, Unit: unit, Beside: beside, Ours: all[0].figure(w.Name)}
+						if *native {
+							l.C = all[1].figure(w.Name)
+							if c, ours := all[1].figure("blocks"), all[0].figure("blocks"); c.Max() != ours.Max() {
+								t.Errorf("send queues of %v blocks, libmlx5's have %v", ours, c)
+							}
+						}
+						report(t, l)
+					}
+				}
+			})
+		}
 	}
 }

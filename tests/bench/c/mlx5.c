@@ -106,7 +106,7 @@ static int run(struct ib_uverbs_ioctl_hdr *h)
 	case UVERBS_OBJECT_DEVICE << 16 | UVERBS_METHOD_QUERY_PORT:
 		ANSWER(h, UVERBS_ATTR_QUERY_PORT_RESP, (struct ib_uverbs_query_port_resp_ex){ .legacy_resp = {
 			.state = IBV_PORT_ACTIVE, .max_mtu = IBV_MTU_4096, .active_mtu = IBV_MTU_1024,
-			.max_msg_sz = 1 << 30, .link_layer = IBV_LINK_LAYER_ETHERNET,
+			.max_msg_sz = 1 << 30, .link_layer = IBV_LINK_LAYER_INFINIBAND,
 		} });
 		return 0;
 	case UVERBS_OBJECT_ASYNC_EVENT << 16 | UVERBS_METHOD_ASYNC_EVENT_ALLOC:
@@ -211,20 +211,22 @@ static struct ibv_context *open_device(void)
 }
 
 static struct ibv_qp *qp;
+static int dci; // it is an initiator of DC
 static struct ibv_cq *send_cq, *recv_cq;
-static uint16_t sends, recvs; // posted, of a block each
+static uint16_t sends, recvs; // blocks posted
 static char data[SIZE];
 
-// complete writes the completions of n requests, of which the first is that with the counter.
-static void complete(struct ring *r, int n, int cqe, int wqe, uint16_t counter)
+// complete writes the completions of WORK requests of some blocks, of which the first is that with the counter.
+static void complete(struct ring *r, int cqe, int wqe, uint16_t *counter, int blocks)
 {
-	for (; n--; r->made++) {
+	for (int n = WORK; n--; r->made++) {
 		struct mlx5_cqe64 *e = &r->cqes[r->made & (r->size - 1)];
 
 		e->srqn_uidx = htobe32(qp_request.uidx);
 		e->byte_cnt = htobe32(SIZE);
 		e->sop_drop_qpn = htobe32(wqe << 24 | qp->qp_num);
-		e->wqe_counter = htobe16(counter++);
+		e->wqe_counter = htobe16(*counter);
+		*counter += blocks;
 		e->op_own = cqe << 4 | !!(r->made & r->size);
 	}
 }
@@ -276,7 +278,7 @@ static struct ibv_recv_wr receives[MOST];
 static struct ibv_sge sges[MOST];
 static const int wqes[] = { MLX5_OPCODE_SEND, MLX5_OPCODE_RDMA_WRITE };
 
-static void bench_round(int i)
+static void bench_round(void)
 {
 	struct ibv_send_wr *bad;
 	struct ibv_recv_wr *bad_recv;
@@ -294,8 +296,7 @@ static void bench_round(int i)
 					failed("post send");
 			add(s, start);
 			last->next = next;
-			complete(&rings[0], WORK, MLX5_CQE_REQ, wqes[op], sends);
-			sends += WORK;
+			complete(&rings[0], MLX5_CQE_REQ, wqes[op], &sends, 1);
 			s = &polls[b];
 			start = tsc();
 			poll(send_cq, s->batch);
@@ -313,8 +314,7 @@ static void bench_round(int i)
 				failed("post recv");
 		add(s, start);
 		last->next = next;
-		complete(&rings[1], WORK, MLX5_CQE_RESP_SEND, 0, recvs);
-		recvs += WORK;
+		complete(&rings[1], MLX5_CQE_RESP_SEND, 0, &recvs, 1);
 		s = &poll_recvs[b];
 		start = tsc();
 		poll(recv_cq, s->batch);
@@ -330,8 +330,7 @@ static void bench_round(int i)
 	add(&empty, start);
 
 	// The completions are there before the requests, as if the adapter took no time.
-	complete(&rings[0], WORK, MLX5_CQE_REQ, wqes[WRITE], sends);
-	sends += WORK;
+	complete(&rings[0], MLX5_CQE_REQ, wqes[WRITE], &sends, 1);
 	start = tsc();
 	for (int k = 0; k < WORK; k += both.batch) {
 		struct ibv_wc wc[16];
@@ -340,6 +339,75 @@ static void bench_round(int i)
 			failed("write and poll");
 	}
 	add(&both, start);
+}
+
+// The same for a DCI: with and without inline data. Only the newer functions post its requests.
+static struct series dci_posts[2][2][2] = {
+	{ { { "dci_send_inline", 1 }, { "dci_send_inline", 16 } }, { { "dci_send", 1 }, { "dci_send", 16 } } },
+	{ { { "dci_write_inline", 1 }, { "dci_write_inline", 16 } }, { { "dci_write", 1 }, { "dci_write", 16 } } },
+};
+static struct series dci_polls[] = { { "dci_poll", 1 }, { "dci_poll", 16 } };
+
+static struct ibv_ah *target;
+
+static void post_dci(int op, int list, int batch)
+{
+	struct ibv_qp_ex *x = ibv_qp_to_qp_ex(qp);
+	struct mlx5dv_qp_ex *dv = mlx5dv_qp_ex_from_ibv_qp_ex(x);
+
+	for (int k = 0; k < WORK; k += batch) {
+		ibv_wr_start(x);
+		for (int i = 0; i < batch; i++) {
+			x->wr_id = i;
+			x->wr_flags = IBV_SEND_SIGNALED;
+			if (op == SEND)
+				ibv_wr_send(x);
+			else
+				ibv_wr_rdma_write(x, 6, (uintptr_t)data);
+			mlx5dv_wr_set_dc_addr(dv, target, 7, 8);
+			if (list)
+				ibv_wr_set_sge(x, sges[i].lkey, sges[i].addr, sges[i].length);
+			else
+				ibv_wr_set_inline_data(x, data, 8);
+		}
+		if (ibv_wr_complete(x))
+			failed("post to the DCI");
+	}
+}
+
+static void dci_round(void)
+{
+	for (int op = SEND; op <= WRITE; op++)
+		for (int list = 0; list < 2; list++)
+			for (int b = 0; b < 2; b++) {
+				struct series *s = &dci_posts[op][list][b];
+				uint64_t start = tsc();
+
+				post_dci(op, list, s->batch);
+				add(s, start);
+				complete(&rings[0], MLX5_CQE_REQ, wqes[op], &sends, 2);
+				start = tsc();
+				poll(send_cq, s->batch);
+				if (op == WRITE && list)
+					add(&dci_polls[b], start);
+			}
+}
+
+// create_dci makes a DCI with the operations that it needs here.
+static struct ibv_qp *create_dci(struct ibv_context *ctx, struct ibv_pd *pd)
+{
+	struct ibv_qp_init_attr_ex init = {
+		.qp_type = IBV_QPT_DRIVER, .send_cq = send_cq, .recv_cq = recv_cq, .pd = pd,
+		.cap = { .max_send_wr = DEPTH, .max_send_sge = 1, .max_inline_data = 8 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE,
+	};
+	struct mlx5dv_qp_init_attr dv = { .comp_mask = MLX5DV_QP_INIT_ATTR_MASK_DC, .dc_init_attr = { .dc_type = MLX5DV_DCTYPE_DCI } };
+
+	target = ibv_create_ah(pd, &(struct ibv_ah_attr){ .port_num = 1, .dlid = 1 });
+	if (!target)
+		die("create ah");
+	return mlx5dv_create_qp(ctx, &init, &dv);
 }
 
 static int smaller(const void *a, const void *b)
@@ -360,12 +428,15 @@ static void print(struct series *s, int n, double per_tick)
 
 int main(int argc, char **argv)
 {
-	if (argc != 1 && (argc != 2 || strcmp(argv[1], "-single"))) {
-		fprintf(stderr, "usage: mlx5 [-single]\n");
-		return 1;
-	}
-	if (argc == 2)
-		setenv("MLX5_SINGLE_THREADED", "1", 1);
+	for (int i = 1; i < argc; i++)
+		if (!strcmp(argv[i], "-single"))
+			setenv("MLX5_SINGLE_THREADED", "1", 1);
+		else if (!strcmp(argv[i], "-dci"))
+			dci = 1;
+		else {
+			fprintf(stderr, "usage: mlx5 [-single] [-dci]\n");
+			return 1;
+		}
 	struct ibv_context *ctx = open_device();
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
 	send_cq = ibv_create_cq(ctx, DEPTH - 1, NULL, NULL, 0);
@@ -376,7 +447,7 @@ int main(int argc, char **argv)
 		.send_cq = send_cq, .recv_cq = recv_cq, .qp_type = IBV_QPT_RC,
 		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 8 },
 	};
-	qp = ibv_create_qp(pd, &init);
+	qp = dci ? create_dci(ctx, pd) : ibv_create_qp(pd, &init);
 	if (!qp)
 		die("create qp");
 	for (int i = IBV_QPS_INIT; i <= IBV_QPS_RTS; i++)
@@ -403,15 +474,23 @@ int main(int argc, char **argv)
 		uint64_t begin = now(), ticks = tsc();
 
 		for (int i = 0; i < ROUNDS; i++)
-			bench_round(i);
+			if (dci)
+				dci_round();
+			else
+				bench_round();
 		double per_tick = (double)(now() - begin) / (tsc() - ticks);
 		printf("blocks %u\n", qp_request.sq_wqe_count);
-		print(posts[0], 4, per_tick);
-		print(post_recvs, 2, per_tick);
-		print(polls, 2, per_tick);
-		print(poll_recvs, 2, per_tick);
-		print(&empty, 1, per_tick);
-		print(&both, 1, per_tick);
+		if (dci) {
+			print(dci_posts[0][0], 8, per_tick);
+			print(dci_polls, 2, per_tick);
+		} else {
+			print(posts[0], 4, per_tick);
+			print(post_recvs, 2, per_tick);
+			print(polls, 2, per_tick);
+			print(poll_recvs, 2, per_tick);
+			print(&empty, 1, per_tick);
+			print(&both, 1, per_tick);
+		}
 		measured();
 	}
 	return 0;

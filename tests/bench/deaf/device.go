@@ -148,7 +148,7 @@ func (d *Device) Ioctl(_ uint32, msg []byte) syscall.Errno {
 		})
 	case id{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_PORT}:
 		answer(m, abi.UVERBS_ATTR_QUERY_PORT_RESP, abi.IbUverbsQueryPortRespEx{LegacyResp: abi.IbUverbsQueryPortResp{
-			State: uint8(verbs.PortActive), MaxMtu: 5, ActiveMtu: 3, MaxMsgSz: 1 << 30, LinkLayer: uint8(verbs.LinkEthernet),
+			State: uint8(verbs.PortActive), MaxMtu: 5, ActiveMtu: 3, MaxMsgSz: 1 << 30, LinkLayer: uint8(verbs.LinkInfiniBand),
 		}})
 	case id{abi.UVERBS_OBJECT_ASYNC_EVENT, abi.UVERBS_METHOD_ASYNC_EVENT_ALLOC}:
 		fd, errno := host.Install(new(events), "events")

@@ -2,7 +2,7 @@
 // there. Its counterpart, c/mlx5.c on libmlx5, takes the same arguments, does the same and prints
 // the same.
 //
-//	mlx5 [-single]
+//	mlx5 [-single] [-dci]
 //
 // The queues of mlx5 are memory of the process, and its doorbell is a store to a page. Here that
 // page is memory too, which nobody reads, and the program writes the completions itself, while the
@@ -10,21 +10,24 @@
 // speed. An adapter's page is mapped for write combining, to which stores take longer: equally long
 // for both sides, as they make the same.
 //
-// With -single the queues have no locks: SingleThreaded, or MLX5_SINGLE_THREADED=1.
+// With -single the queues have no locks: SingleThreaded, or MLX5_SINGLE_THREADED=1. With -dci the QP is
+// an initiator of DC instead of an RC QP. Its requests take two blocks of the queue, and name their
+// target.
 //
 // For each line of the standard input the program measures once. Figures are medians over the
 // rounds, in ns per request, per completion or, of an empty CQ, per call. "send" is a SEND of 8
 // bytes inline, "write" is of 64 bytes, and a READ would be the same; "write_and_poll" posts a batch of
-// WRITEs and polls its completions.
+// WRITEs and polls its completions. Names of a DCI's figures begin with "dci_", and say which requests
+// have 8 bytes inline.
 package main
 
 import (
 	"bufio"
 	"cmp"
 	"errors"
+	"flag"
 	"fmt"
 	"log"
-	"os"
 	"runtime/debug"
 	"slices"
 
@@ -46,17 +49,16 @@ const (
 
 func main() {
 	log.SetFlags(0)
-	single := len(os.Args) == 2 && os.Args[1] == "-single"
-	if len(os.Args) > 1 && !single {
-		log.Fatal("usage: mlx5 [-single]")
-	}
-	if err := run(single); err != nil {
+	single := flag.Bool("single", false, "leave out locks")
+	dci := flag.Bool("dci", false, "use an initiator of DC")
+	flag.Parse()
+	if err := run(*single, *dci); err != nil {
 		log.Fatal("mlx5: ", err)
 	}
 }
 
-func run(single bool) error {
-	b, err := open(single)
+func run(single, dci bool) error {
+	b, err := open(single, dci)
 	if err != nil {
 		return err
 	}
@@ -69,21 +71,24 @@ type kind struct {
 	name   string
 	opcode uint8 // in its CQE
 	wrs    []verbs.SendWR
+	polled string // name of the figure of polling its completions, if they are measured
 }
 
 type bench struct {
 	dev            *deaf.Device
 	qp             *uverbs.QP
 	sendCQ, recvCQ *uverbs.CQ
-	kinds          [2]kind
+	kinds          []kind
 	recvs          []verbs.RecvWR
-	sent, received uint16 // requests, of a block each
+	blocks         uint16 // of a send request
+	sent, received uint16 // blocks posted
 	wcs            [most]verbs.WC
 
-	ticks ticks.Meter
+	ticks   ticks.Meter
+	figures int
 }
 
-func open(single bool) (*bench, error) {
+func open(single, dci bool) (*bench, error) {
 	dev, ctx, err := deaf.Open("mlx5_0")
 	if err != nil {
 		return nil, err
@@ -92,18 +97,28 @@ func open(single bool) (*bench, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bench{dev: dev, ticks: ticks.Meter{Work: work}}
+	b := &bench{dev: dev, blocks: 1, figures: 12, ticks: ticks.Meter{Work: work}}
 	for _, cq := range []**uverbs.CQ{&b.sendCQ, &b.recvCQ} {
 		if *cq, err = ctx.CreateCQ(uverbs.CQOptions{Depth: depth - 1, SingleThreaded: single}); err != nil {
 			return nil, err
 		}
 	}
-	// In libmlx5 each request has room for 4 blocks, as the longest here.
-	b.qp, err = pd.CreateQP(uverbs.QPOptions{
+	opt := uverbs.QPOptions{
 		SendCQ: b.sendCQ, RecvCQ: b.recvCQ, SingleThreaded: single,
 		Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 200},
-	})
-	if err != nil {
+	}
+	var to verbs.UDAddr
+	if dci {
+		ah, err := pd.CreateAH(verbs.AddressVector{Port: 1, DLID: 1})
+		if err != nil {
+			return nil, err
+		}
+		to = ah.To(7, 0)
+		opt.Type, opt.DCKey, opt.Cap.MaxInline = verbs.DCI, 8, 8
+	}
+	// In libmlx5 each request has room for 4 blocks, as the longest here; a DCI's has for 2 without
+	// windows.
+	if b.qp, err = pd.CreateQP(opt); err != nil {
 		return nil, err
 	}
 	for s := verbs.StateInit; s <= verbs.StateRTS; s++ {
@@ -113,10 +128,22 @@ func open(single bool) (*bench, error) {
 	}
 	data := make([]byte, size)
 	sge := verbs.SGE{Addr: 1 << 20, Length: size, LKey: 5}
-	write := verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{sge}, RemoteAddr: 1 << 20, RKey: 6}
-	b.kinds = [2]kind{
-		{"send", deaf.Send, requests(verbs.SendWR{Opcode: verbs.OpSend, Inline: data[:8]})},
-		{"write", deaf.Write, requests(write)},
+	send := verbs.SendWR{Opcode: verbs.OpSend, To: to}
+	write := verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: 1 << 20, RKey: 6, To: to}
+	inline, list := data[:8], []verbs.SGE{sge}
+	if dci {
+		b.blocks, b.figures = 2, 10
+		b.kinds = []kind{
+			{"dci_send_inline", deaf.Send, requests(send, inline, nil), ""},
+			{"dci_send", deaf.Send, requests(send, nil, list), ""},
+			{"dci_write_inline", deaf.Write, requests(write, inline, nil), ""},
+			{"dci_write", deaf.Write, requests(write, nil, list), "dci_poll"},
+		}
+		return b, nil
+	}
+	b.kinds = []kind{
+		{"send", deaf.Send, requests(send, inline, nil), ""},
+		{"write", deaf.Write, requests(write, nil, list), "poll"},
 	}
 	for i := range most {
 		b.recvs = append(b.recvs, verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{sge}})
@@ -124,12 +151,12 @@ func open(single bool) (*bench, error) {
 	return b, nil
 }
 
-// requests returns a batch of requests like wr.
-func requests(wr verbs.SendWR) []verbs.SendWR {
-	wr.Flags = verbs.SendSignaled
+// requests returns a batch of requests like wr, with inline data or a list.
+func requests(wr verbs.SendWR, inline []byte, list []verbs.SGE) []verbs.SendWR {
+	wr.Flags, wr.Inline = verbs.SendSignaled, inline
 	wrs := slices.Repeat([]verbs.SendWR{wr}, most)
 	for i := range wrs {
-		wrs[i].ID, wrs[i].SGL = uint64(i), slices.Clone(wr.SGL)
+		wrs[i].ID, wrs[i].SGL = uint64(i), slices.Clone(list)
 	}
 	return wrs
 }
@@ -140,11 +167,19 @@ func (b *bench) measure(out *bufio.Writer) error {
 		return err
 	}
 	fmt.Fprintf(out, "blocks %d\nallocs %d\n", b.dev.Blocks, allocs)
-	return b.ticks.Print(out, 12)
+	return b.ticks.Print(out, b.figures)
+}
+
+// complete writes the completions of work requests of an opcode.
+func (b *bench) complete(opcode uint8) {
+	for range work {
+		b.dev.CQs[0].Complete(1, deaf.Request, opcode, b.sent, size)
+		b.sent += b.blocks
+	}
 }
 
 func (b *bench) round(int) error {
-	send, recv := b.dev.CQs[0], b.dev.CQs[1]
+	recv := b.dev.CQs[1]
 	for i := range b.kinds {
 		k := &b.kinds[i]
 		for _, n := range []int{1, most} {
@@ -154,17 +189,19 @@ func (b *bench) round(int) error {
 			if err != nil {
 				return err
 			}
-			send.Complete(work, deaf.Request, k.opcode, b.sent, size)
-			b.sent += work
+			b.complete(k.opcode)
 			start = tsc.Read()
 			err = b.poll(b.sendCQ, n)
 			if err != nil {
 				return err
 			}
-			if k.opcode == deaf.Write {
-				b.ticks.Add("poll", n, start)
+			if k.polled != "" {
+				b.ticks.Add(k.polled, n, start)
 			}
 		}
+	}
+	if len(b.recvs) == 0 { // of a DCI
+		return nil
 	}
 	for _, n := range []int{1, most} {
 		start := tsc.Read()
@@ -191,8 +228,7 @@ func (b *bench) round(int) error {
 
 	// The completions are there before the requests, as if the adapter took no time.
 	write := &b.kinds[1]
-	send.Complete(work, deaf.Request, write.opcode, b.sent, size)
-	b.sent += work
+	b.complete(write.opcode)
 	start = tsc.Read()
 	err := b.writeAndPoll(write.wrs[:len(b.wcs)])
 	b.ticks.Add("write_and_poll", len(b.wcs), start)

@@ -47,6 +47,8 @@ var (
 var mlx5Works = []string{
 	"send_1", "send_16", "write_1", "write_16", "post_recv_1", "post_recv_16",
 	"poll_1", "poll_16", "poll_recv_1", "poll_recv_16", "poll_empty_1", "write_and_poll_16",
+	"dci_send_inline_1", "dci_send_inline_16", "dci_send_1", "dci_send_16",
+	"dci_write_inline_1", "dci_write_inline_16", "dci_write_1", "dci_write_16", "dci_poll_1", "dci_poll_16",
 }
 
 // Groups are all groups, in the order of the page.
