@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/extents"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -49,7 +50,7 @@ type Arena struct {
 type arenaPart struct {
 	mem  []byte
 	mrs  []*MR // one in each PD
-	free extents
+	free extents.List
 }
 
 // arenaWait is a call of Get that waits for n bytes.
@@ -121,7 +122,7 @@ func (p *PD) AllocArena(size int, access verbs.Access, opt ArenaOptions) (*Arena
 		return nil, p.obj.fail(opAllocArena, err)
 	}
 	for mem := range slices.Chunk(buf.Bytes(), part) {
-		a.parts = append(a.parts, arenaPart{mem: mem, mrs: make([]*MR, len(a.pds)), free: extents{{0, len(mem)}}})
+		a.parts = append(a.parts, arenaPart{mem: mem, mrs: make([]*MR, len(a.pds)), free: extents.New(len(mem))})
 	}
 	if err := a.register(buf, access, cmp.Or(opt.Parallel, defaultArenaParallel)); err != nil {
 		return nil, err
@@ -240,7 +241,7 @@ func (a *Arena) find(n int) *Block {
 	size := (n + a.align - 1) &^ (a.align - 1)
 	for i := range a.parts {
 		part := &a.parts[i]
-		if at, ok := part.free.take(size); ok {
+		if at, ok := part.free.Take(size); ok {
 			a.blocks++
 			a.inUse += size
 			return &Block{a: a, part: part, mem: part.mem[at : at+n : at+size], at: at}
@@ -354,42 +355,8 @@ func (b *Block) Put() {
 	}
 	size := cap(b.mem)
 	b.mem = nil
-	b.part.free.put(b.at, size)
+	b.part.free.Put(b.at, size)
 	a.blocks--
 	a.inUse -= size
 	a.serve()
-}
-
-// extents are the free runs of a part, by address and never adjacent.
-type extents []extent
-
-type extent struct{ at, n int }
-
-// take removes n bytes from the first run that has as many.
-func (e *extents) take(n int) (at int, ok bool) {
-	i := slices.IndexFunc(*e, func(x extent) bool { return x.n >= n })
-	if i < 0 {
-		return 0, false
-	}
-	x := &(*e)[i]
-	at = x.at
-	if *x = (extent{x.at + n, x.n - n}); x.n == 0 {
-		*e = slices.Delete(*e, i, i+1)
-	}
-	return at, true
-}
-
-// put adds n bytes, and joins them with the runs beside them.
-func (e *extents) put(at, n int) {
-	i, _ := slices.BinarySearchFunc(*e, at, func(x extent, at int) int { return cmp.Compare(x.at, at) })
-	first, x := i, extent{at, n}
-	if i > 0 && (*e)[i-1].at+(*e)[i-1].n == at {
-		first--
-		x = extent{(*e)[first].at, (*e)[first].n + n}
-	}
-	if i < len(*e) && at+n == (*e)[i].at {
-		x.n += (*e)[i].n
-		i++
-	}
-	*e = slices.Replace(*e, first, i, x)
 }

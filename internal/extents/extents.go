@@ -1,0 +1,46 @@
+// Package extents finds room in memory from which blocks of mixed sizes are taken and to which they
+// return: by the lowest address that has room, which leaves long runs free while blocks come and go.
+package extents
+
+import (
+	"cmp"
+	"slices"
+)
+
+// List has the free runs, by address and never adjacent. The caller locks it. Its slice grows to the
+// most runs that there have been, and is kept.
+type List []run
+
+type run struct{ at, n int }
+
+// New returns a list in which n bytes from 0 are free.
+func New(n int) List { return List{{0, n}} }
+
+// Take removes n bytes from the first run that has as many.
+func (l *List) Take(n int) (at int, ok bool) {
+	i := slices.IndexFunc(*l, func(r run) bool { return r.n >= n })
+	if i < 0 {
+		return 0, false
+	}
+	r := &(*l)[i]
+	at = r.at
+	if *r = (run{r.at + n, r.n - n}); r.n == 0 {
+		*l = slices.Delete(*l, i, i+1)
+	}
+	return at, true
+}
+
+// Put adds n bytes, and joins them with the runs beside them.
+func (l *List) Put(at, n int) {
+	i, _ := slices.BinarySearchFunc(*l, at, func(r run, at int) int { return cmp.Compare(r.at, at) })
+	first, r := i, run{at, n}
+	if i > 0 && (*l)[i-1].at+(*l)[i-1].n == at {
+		first--
+		r = run{(*l)[first].at, (*l)[first].n + n}
+	}
+	if i < len(*l) && at+n == (*l)[i].at {
+		r.n += (*l)[i].n
+		i++
+	}
+	*l = slices.Replace(*l, first, i, r)
+}
