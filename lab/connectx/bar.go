@@ -116,9 +116,12 @@ func (d *Device) Inject(kind Fault, arg byte, count int) {
 	case FaultNone:
 		d.faults.event()
 		d.faults.reset()
+		d.lose(0)
 		d.commands.doorbell(0) // executes commands that have waited for the firmware
 	case FaultPortDown, FaultPortUp:
 		d.port.setLink(kind == FaultPortUp)
+	case FaultLoss:
+		d.lose(uint32(count))
 	case FaultStorm:
 		for range count {
 			d.port.event(ifc.PortChangeActive)
@@ -134,5 +137,12 @@ func (d *Device) Inject(kind Fault, arg byte, count int) {
 		if count > 0 {
 			d.faults.add(kind, arg, count)
 		}
+	}
+}
+
+// lose makes the network lose one of so many packets, or none if it is 0.
+func (d *Device) lose(oneOf uint32) {
+	if n, ok := d.cfg.Network.(interface{ Lose(oneOf uint32) }); ok {
+		n.Lose(oneOf)
 	}
 }

@@ -16,7 +16,7 @@ type Config struct {
 	InfiniBand bool             // the link layer; Ethernet, so RoCE v2, if false
 	NoNodeGUID bool             // the node GUID is zero, as a VF's is until an administrator sets it
 	MAC        net.HardwareAddr // permanent address, from which the GUIDs are derived
-	Network    netif.Network    // carries RoCE's packets; Wire.Network of the same wire reaches its adapters
+	Network    netif.Network    // carries RoCE's packets; Wire.Network of the same wire reaches its adapters, and can lose packets (FaultLoss)
 	Wire       *Wire            // carries Ethernet frames; may be nil
 
 	// Record, if not nil, is called for each event, by several goroutines and with locks held. It

@@ -92,6 +92,7 @@ func (d *Device) Reset() {
 func (d *Device) reset() {
 	d.commands.unmap()
 	d.faults.reset()
+	d.lose(0)
 	d.disable()
 }
 

@@ -36,6 +36,7 @@ const (
 	FaultCounter                 // completions name the request with an index larger by the argument
 	FaultLate                    // completions come late, by the argument in milliseconds
 	FaultAfterEvent              // completions come after the next event
+	FaultLoss                    // one of count packets that are sent is lost, by chance, until another count
 )
 
 // faultCapability is the offset of the capability, and faultRegister that of its word.

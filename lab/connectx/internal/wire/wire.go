@@ -7,9 +7,11 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/internal/udp"
@@ -118,9 +120,13 @@ func (q *queue[T]) close() {
 
 // network is the wire as the network of one adapter's engine.
 type network struct {
-	w   *Wire
-	mac mac // of the adapter's frames; zero if it has none
+	w    *Wire
+	mac  mac // of the adapter's frames; zero if it has none
+	lose atomic.Uint32
 }
+
+// Lose makes the wire lose one of so many packets that the adapter sends, by chance; 0 makes it lose none.
+func (n *network) Lose(oneOf uint32) { n.lose.Store(oneOf) }
 
 // Network returns the wire as the network of an adapter. Its packets for hosts that are no adapters
 // have the MAC address addr. Without one, as on InfiniBand, it reaches adapters alone.
@@ -168,7 +174,11 @@ func (p *rocePort) MTU() int { return wireMTU }
 func (p *rocePort) Send(pkts []netif.Packet) error {
 	var out []netif.Packet // by UDP
 	var index []int        // of out in pkts
+	lose := p.lose.Load()
 	for i, k := range pkts {
+		if lose > 0 && rand.Uint32N(lose) == 0 {
+			continue
+		}
 		if !p.w.sendPacket(p, k) {
 			out, index = append(out, k), append(index, i)
 		}

@@ -45,6 +45,41 @@ func TestFullWire(t *testing.T) {
 	receiver.Detach()
 }
 
+// TestLoss makes the wire lose packets of one sender: none of another's.
+func TestLoss(t *testing.T) {
+	w := New()
+	var addrs [3]netip.AddrPort
+	var ports [3]netif.Port
+	lossy := w.Network(nil)
+	for i, n := range []netif.Network{lossy, w.Network(nil), w.Network(nil)} {
+		addrs[i] = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 4791)
+		var err error
+		if ports[i], err = n.Open(addrs[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const sent = 4000
+	for _, r := range []struct {
+		oneOf       uint32
+		least, most int
+	}{{0, sent, sent}, {4, sent * 7 / 10, sent * 8 / 10}, {1, 0, 0}, {0, sent, sent}} {
+		lossy.(interface{ Lose(uint32) }).Lose(r.oneOf)
+		for from, least := range []int{r.least, sent} {
+			most := max(r.most, least)
+			for range sent {
+				if err := ports[from].Send([]netif.Packet{{Src: addrs[from], Dst: addrs[2], Data: []byte{1}}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			to := ports[2].(*rocePort)
+			if n := len(to.list); n < least || n > most {
+				t.Errorf("one of %d lost: %d of %d packets of port %d arrive, want %d to %d", r.oneOf, n, sent, from, least, most)
+			}
+			to.list = nil
+		}
+	}
+}
+
 // FuzzHeaders reads what a guest may send: nothing crashes, and the checksums that are filled in
 // are those that are expected.
 func FuzzHeaders(f *testing.F) {
