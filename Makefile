@@ -62,6 +62,7 @@ test-kernels: bench-c ## run test-lab on every kernel
 
 test-hosts: deps-test fetch ## run the short tests of two machines on a wire
 	LAB_PEER=6.12 $(GO) test -short -timeout 15m $(EXEC) ./tests/hosts
+	LAB_NIC=connectx,connectx-ib LAB_PEER=6.12 $(GO) test -short -timeout 10m $(EXEC) -run TestConnectXDCLoss ./tests/hosts
 
 test-nic: deps-test fetch build/c/libmlx5 build/c/dc ## run C programs and rdma-core's tests on an emulated ConnectX, the shortest pass of each
 	$(LAB) --nic connectx --userland bookworm-security test -short -timeout 10m ./cmd/verbs/internal/abicheck ./tests/nic ./provider/mlx5
@@ -141,7 +142,7 @@ faults: deps-test fetch ## cause faults under load, all or RUN=TestKill/rxe0/rms
 hosts: deps-test build ## put two machines on a wire and cause faults there, all or RUN=TestNetem/rxe
 	LAB_KERNEL=6.1 LAB_PEER=7.3 $(LONG) $(ONLY) ./tests/hosts
 	LAB_KERNEL=6.12 LAB_PEER=6.1 $(LONG) $(ONLY) ./tests/hosts
-	LAB_NIC=connectx LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run 'TestConnectX|TestCheck|TestPingMesh') ./tests/hosts
+	LAB_NIC=connectx,connectx-ib LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run 'TestConnectX|TestCheck|TestPingMesh') ./tests/hosts
 
 generate: deps-test ## regenerate package abi, and the layouts of the emulated adapter
 	$(GO) generate ./abi ./lab/connectx/internal/ifc

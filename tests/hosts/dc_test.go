@@ -20,7 +20,7 @@ import (
 const (
 	dcKey      = 0x123456789abcdef0
 	dcMemory   = 1 << 20
-	dcMessage  = 1 << 14
+	dcMessage  = 1 << 16
 	dcReceives = 8
 )
 
@@ -31,27 +31,34 @@ type DCTarget struct {
 	RKey uint32
 }
 
-// dcNode is a target and an initiator of the dynamically connected transport.
+// dcNode has an initiator and targets of the dynamically connected transport.
 type dcNode struct {
-	pd         *uverbs.PD
-	gid        verbs.GIDEntry
-	cq, recvs  *uverbs.CQ
-	srq        *uverbs.SRQ
-	mr, local  *uverbs.MR
-	dct, dci   *uverbs.QP
-	close      []func() error // in the reverse order
-	dctClosed  sync.Once
-	retryCount int
+	pd        *uverbs.PD
+	gid       verbs.GIDEntry
+	cq, recvs *uverbs.CQ // of the initiator, and of all targets
+	local     *uverbs.MR // of the initiator
+	dci       *uverbs.QP
+	targets   []*dcTarget
+	close     []func() error // in the reverse order
 }
 
-func newDCNode() (n *dcNode, err error) {
-	n = &dcNode{retryCount: 3}
+// dcTarget is a target with its memory, in which the slots of receives are last.
+type dcTarget struct {
+	srq      *uverbs.SRQ
+	mr       *uverbs.MR
+	dct      *uverbs.QP
+	received int
+	closed   sync.Once
+}
+
+func newDCNode(device string, targets int) (n *dcNode, err error) {
+	n = &dcNode{}
 	defer func() {
 		if err != nil {
 			n.Close()
 		}
 	}()
-	ctx, err := uverbs.Open(adapter)
+	ctx, err := uverbs.Open(device)
 	if err != nil {
 		return n, err
 	}
@@ -69,37 +76,47 @@ func newDCNode() (n *dcNode, err error) {
 		}
 		n.close = append(n.close, (*q).Close)
 	}
-	if n.srq, err = n.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: dcReceives, MaxSGE: 1}); err != nil {
+	if n.local, err = n.pd.AllocMR(dcMemory+dcMessage, verbs.AccessLocalWrite, uverbs.MROptions{}); err != nil {
 		return n, err
 	}
-	n.close = append(n.close, n.srq.Close)
-	for _, m := range []**uverbs.MR{&n.mr, &n.local} {
-		if *m, err = n.pd.AllocMR(dcMemory+dcReceives*dcMessage, verbs.AccessAll, uverbs.MROptions{}); err != nil {
-			return n, err
-		}
-		n.close = append(n.close, (*m).Close)
-	}
-	if n.dct, err = n.pd.CreateQP(uverbs.QPOptions{Type: verbs.DCT, RecvCQ: n.recvs, SRQ: n.srq, DCKey: dcKey}); err != nil {
-		return n, err
-	}
-	n.close = append(n.close, n.closeTarget)
+	n.close = append(n.close, n.local.Close)
 	if n.dci, err = n.pd.CreateQP(uverbs.QPOptions{Type: verbs.DCI, SendCQ: n.cq, DCKey: dcKey}); err != nil {
 		return n, err
 	}
 	n.close = append(n.close, n.dci.Close)
-	for i := range dcReceives {
-		if err := n.postRecv(i); err != nil {
+	for range targets {
+		if err := n.addTarget(); err != nil {
 			return n, err
 		}
 	}
-	if err := n.start(); err != nil {
-		return n, err
+	return n, n.start()
+}
+
+func (n *dcNode) addTarget() (err error) {
+	d := &dcTarget{}
+	if d.srq, err = n.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: dcReceives, MaxSGE: 1}); err != nil {
+		return err
 	}
-	return n, n.dct.StartDC(n.gid, uverbs.ConnectOptions{Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic})
+	n.close = append(n.close, d.srq.Close)
+	if d.mr, err = n.pd.AllocMR(dcMemory+dcReceives*dcMessage, verbs.AccessAll, uverbs.MROptions{}); err != nil {
+		return err
+	}
+	n.close = append(n.close, d.mr.Close)
+	if d.dct, err = n.pd.CreateQP(uverbs.QPOptions{Type: verbs.DCT, RecvCQ: n.recvs, SRQ: d.srq, DCKey: dcKey}); err != nil {
+		return err
+	}
+	n.close = append(n.close, d.close)
+	for i := range dcReceives {
+		if err := d.postRecv(i); err != nil {
+			return err
+		}
+	}
+	n.targets = append(n.targets, d)
+	return d.dct.StartDC(n.gid, uverbs.ConnectOptions{Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic})
 }
 
 func (n *dcNode) start() error {
-	return n.dci.StartDC(n.gid, uverbs.ConnectOptions{Timeout: 12, RetryCount: n.retryCount})
+	return n.dci.StartDC(n.gid, uverbs.ConnectOptions{Timeout: 12, RetryCount: 6})
 }
 
 // restart resets the initiator after an error.
@@ -110,11 +127,6 @@ func (n *dcNode) restart() error {
 	return n.start()
 }
 
-func (n *dcNode) closeTarget() (err error) {
-	n.dctClosed.Do(func() { err = n.dct.Close() })
-	return err
-}
-
 func (n *dcNode) Close() (err error) {
 	for i := len(n.close) - 1; i >= 0; i-- {
 		err = errors.Join(err, n.close[i]())
@@ -122,20 +134,38 @@ func (n *dcNode) Close() (err error) {
 	return err
 }
 
-func (n *dcNode) postRecv(i int) error {
-	_, err := n.srq.PostRecv(verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{n.mr.SGE(dcMemory+i*dcMessage, dcMessage)}})
+func (d *dcTarget) close() (err error) {
+	d.closed.Do(func() { err = d.dct.Close() })
 	return err
 }
 
-func (n *dcNode) target() (DCTarget, error) {
-	a, err := n.dct.AddrOn(n.gid)
-	return DCTarget{a, n.mr.Addr(), n.mr.RKey()}, err
+func (d *dcTarget) postRecv(i int) error {
+	_, err := d.srq.PostRecv(verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{d.mr.SGE(dcMemory+i*dcMessage, dcMessage)}})
+	return err
 }
 
-// post posts a request for a target, and returns its completion.
-func (n *dcNode) post(ah *uverbs.AH, to DCTarget, wr verbs.SendWR) (verbs.WC, error) {
+// addrs returns what initiators have to know of the targets.
+func (n *dcNode) addrs() (all []DCTarget, err error) {
+	for _, d := range n.targets {
+		a, err := d.dct.AddrOn(n.gid)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, DCTarget{a, d.mr.Addr(), d.mr.RKey()})
+	}
+	return all, nil
+}
+
+// post posts a request for a target.
+func (n *dcNode) post(ah *uverbs.AH, to DCTarget, wr verbs.SendWR) error {
 	wr.To, wr.RemoteAddr, wr.RKey, wr.Flags = ah.To(to.Addr.QPNum, 0), to.Mem+wr.RemoteAddr, to.RKey, verbs.SendSignaled
-	if _, err := n.dci.PostSend(wr); err != nil {
+	_, err := n.dci.PostSend(wr)
+	return err
+}
+
+// do posts a request for a target, and returns its completion.
+func (n *dcNode) do(ah *uverbs.AH, to DCTarget, wr verbs.SendWR) (verbs.WC, error) {
+	if err := n.post(ah, to, wr); err != nil {
 		return verbs.WC{}, err
 	}
 	return next(n.cq)
@@ -182,7 +212,7 @@ func (n *dcNode) use(to DCTarget, rounds int) error {
 			{Opcode: verbs.OpFetchAdd, SGL: []verbs.SGE{n.local.SGE(0, 8)}, Args: &verbs.SendArgs{CompareAdd: 1}},
 			{Opcode: verbs.OpSendImm, Imm: uint32(round), SGL: []verbs.SGE{n.local.SGE(0, min(size, dcMessage))}},
 		} {
-			wc, err := n.post(ah, to, wr)
+			wc, err := n.do(ah, to, wr)
 			if err == nil {
 				err = wc.Err()
 			}
@@ -210,10 +240,10 @@ func (n *dcNode) receive(rounds int) error {
 		if err != nil {
 			return err
 		}
-		if wc.Err() != nil || wc.Imm() != uint32(round) || wc.QPNum != n.dct.Num() {
+		if wc.Err() != nil || wc.Imm() != uint32(round) || wc.QPNum != n.targets[0].dct.Num() {
 			return fmt.Errorf("message %d is %+v", round, wc)
 		}
-		if err := n.postRecv(int(wc.ID)); err != nil {
+		if err := n.targets[0].postRecv(int(wc.ID)); err != nil {
 			return err
 		}
 	}
@@ -226,14 +256,20 @@ var dc struct {
 	*dcNode
 }
 
+// StartDCArgs are the device and the number of targets of a node.
+type StartDCArgs struct {
+	Device  string
+	Targets int
+}
+
 // StartDC makes the peer's node.
-func (*Peer) StartDC(_ struct{}, t *DCTarget) (err error) {
+func (*Peer) StartDC(a StartDCArgs, to *[]DCTarget) (err error) {
 	dc.mu.Lock()
 	defer dc.mu.Unlock()
-	if dc.dcNode, err = newDCNode(); err != nil {
+	if dc.dcNode, err = newDCNode(a.Device, a.Targets); err != nil {
 		return err
 	}
-	*t, err = dc.target()
+	*to, err = dc.addrs()
 	return err
 }
 
@@ -250,7 +286,7 @@ func (*Peer) UseDC(a DCArgs, _ *struct{}) error { return dc.use(a.Target, a.Roun
 func (*Peer) ReceiveDC(rounds int, _ *struct{}) error { return dc.receive(rounds) }
 
 // CloseDCTarget closes the peer's target alone, CloseDC all that it has.
-func (*Peer) CloseDCTarget(struct{}, *struct{}) error { return dc.closeTarget() }
+func (*Peer) CloseDCTarget(struct{}, *struct{}) error { return dc.targets[0].close() }
 
 func (*Peer) CloseDC(struct{}, *struct{}) error { return dc.Close() }
 
@@ -258,10 +294,15 @@ func (*Peer) CloseDC(struct{}, *struct{}) error { return dc.Close() }
 // once, until the target of one is closed, and then its machine dies.
 func TestConnectXDC(t *testing.T) {
 	p := dialTwin(t)
-	n := labtest.Made(newDCNode())(t)
-	mine := labtest.Must(n.target())(t)
-	var theirs DCTarget
-	p.call(t, "StartDC", struct{}{}, &theirs)
+	n := labtest.Made(newDCNode(adapter, 1))(t)
+	mine := labtest.Must(n.addrs())(t)[0]
+	start := func() DCTarget {
+		t.Helper()
+		var to []DCTarget
+		p.call(t, "StartDC", StartDCArgs{adapter, 1}, &to)
+		return to[0]
+	}
+	theirs := start()
 	rounds := labtest.Rounds(200, 10)
 	var work sync.WaitGroup
 	for name, f := range map[string]func() error{
@@ -290,7 +331,7 @@ func TestConnectXDC(t *testing.T) {
 			cause()
 		})
 		for writes := 0; ; writes++ {
-			wc := labtest.Must(n.post(ah, theirs, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{n.local.SGE(0, 60000)}}))(t)
+			wc := labtest.Must(n.do(ah, theirs, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{n.local.SGE(0, 60000)}}))(t)
 			if wc.Status == verbs.WCSuccess {
 				continue
 			}
@@ -310,9 +351,9 @@ func TestConnectXDC(t *testing.T) {
 	if testing.Short() {
 		return
 	}
-	p.call(t, "StartDC", struct{}{}, &theirs)
+	theirs = start()
 	writeUntil("the machine dies", func() { p.crash(t) })
-	p.call(t, "StartDC", struct{}{}, &theirs)
+	theirs = start()
 	labtest.Check(t, n.use(theirs, 3))
 	p.call(t, "ReceiveDC", 3, &struct{}{})
 	p.call(t, "CloseDC", struct{}{}, &struct{}{})

@@ -5,7 +5,7 @@
 //	tests ──────── net/rpc over c0 ─────► serve LAYER, use LAYER, run PROGRAM, crash
 //	layer ═══ rxe0 on w0, siw0 on w1 ═══► layer
 //
-// make hosts runs all tests on two pairs of kernels; docs/reliability.md has the results. With
-// -short, as in make test, there are only short tests without faults. The tests are skipped if
-// there is only one machine.
+// make hosts runs all tests on two pairs of kernels, and those of adapters on a third; docs/reliability.md
+// has the results. With -short, as in make test, there are only short tests, and of faults the loss of
+// packets alone. The tests are skipped if there is only one machine.
 package hosts
