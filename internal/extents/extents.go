@@ -32,15 +32,18 @@ func (l *List) Take(n int) (at int, ok bool) {
 
 // Put adds n bytes, and joins them with the runs beside them.
 func (l *List) Put(at, n int) {
-	i, _ := slices.BinarySearchFunc(*l, at, func(r run, at int) int { return cmp.Compare(r.at, at) })
-	first, r := i, run{at, n}
-	if i > 0 && (*l)[i-1].at+(*l)[i-1].n == at {
-		first--
-		r = run{(*l)[first].at, (*l)[first].n + n}
+	s := *l
+	i, _ := slices.BinarySearchFunc(s, at, func(r run, at int) int { return cmp.Compare(r.at, at) })
+	before, behind := i > 0 && s[i-1].at+s[i-1].n == at, i < len(s) && at+n == s[i].at
+	switch {
+	case before && behind:
+		s[i-1].n += n + s[i].n
+		*l = slices.Delete(s, i, i+1)
+	case before:
+		s[i-1].n += n
+	case behind:
+		s[i] = run{at, n + s[i].n}
+	default:
+		*l = slices.Insert(s, i, run{at, n})
 	}
-	if i < len(*l) && at+n == (*l)[i].at {
-		r.n += (*l)[i].n
-		i++
-	}
-	*l = slices.Replace(*l, first, i, r)
 }
