@@ -1,7 +1,6 @@
 package rmsg
 
 import (
-	"bytes"
 	"log/slog"
 	"math/bits"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/extents"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -31,10 +31,11 @@ type arena struct {
 	mu      sync.Mutex
 	refs    int // the connection, and the buffers that the program holds
 	slots   *uverbs.MR
-	staging staging
-	free    []*Buffer // Send's buffers, for reuse
-	copied  int       // bytes that Send has copied and that are not sent yet
-	wakeAt  int       // a Send waits until copied is at most this; -1 if none does
+	staging *uverbs.MR
+	room    extents.List // free in staging
+	free    []*Buffer    // Send's buffers, for reuse
+	copied  int          // bytes that Send has copied and that are not sent yet
+	wakeAt  int          // a Send waits until copied is at most this; -1 if none does
 }
 
 func newArena(c *Conn, dev *device) (*arena, error) {
@@ -117,32 +118,35 @@ func (a *arena) get(n int, copies bool) (*Buffer, error) {
 
 // getStaged returns a buffer in the staging region, or nil if there is no room.
 func (a *arena) getStaged(n int, copies bool) (*Buffer, error) {
-	p := &a.staging
-	size := a.c.l.opt.SendBuffer / blockSize
-	blocks := (headerSize + n + blockSize - 1) / blockSize
-	if blocks > size {
+	size, all := inBlocks(headerSize+n), a.c.l.opt.SendBuffer&^(blockSize-1)
+	if size > all {
 		return nil, nil
 	}
-	if p.mr == nil {
-		mr, err := a.alloc(size*blockSize, verbs.AccessLocalWrite)
+	if a.staging == nil {
+		mr, err := a.alloc(all, verbs.AccessLocalWrite)
 		if err != nil {
 			return nil, err
 		}
-		p.mr, p.used = mr, make([]byte, size)
+		a.staging, a.room = mr, extents.New(all)
 	}
-	first := p.take(blocks)
-	if first < 0 {
+	at, ok := a.room.Take(size)
+	if !ok {
 		return nil, nil
 	}
-	at := first * blockSize
-	end := at + min(blocks*blockSize, headerSize+a.c.out.eager)
+	end := at + min(size, headerSize+a.c.out.eager)
 	b := new(Buffer)
 	if last := len(a.free) - 1; copies && last >= 0 {
 		b, a.free = a.free[last], a.free[:last]
 	}
-	*b = Buffer{c: a.c, mr: p.mr, mem: p.mr.Bytes()[at:end:end], at: at, source: fromStaging}
+	*b = Buffer{c: a.c, mr: a.staging, mem: a.staging.Bytes()[at:end:end], at: at, source: fromStaging}
 	return b, nil
 }
+
+// blockSize is what buffers in the staging region are multiples of, so that it has few runs of free
+// memory.
+const blockSize = 512
+
+func inBlocks(n int) int { return (n + blockSize - 1) &^ (blockSize - 1) }
 
 // region returns a buffer for n bytes in a separate region.
 func (a *arena) region(n int, readable bool) (*Buffer, error) {
@@ -192,7 +196,7 @@ func (a *arena) put(b *Buffer) {
 		return
 	case fromSlot: // the connection has posted it again, or has ended
 	case fromStaging:
-		a.staging.set(b.at/blockSize, (len(b.mem)+blockSize-1)/blockSize, 0)
+		a.room.Put(b.at, inBlocks(len(b.mem)))
 	case fromRegion:
 		a.c.l.cache.put(a, b.mr, b.readable)
 	}
@@ -226,7 +230,7 @@ func (a *arena) unref() {
 		return
 	}
 	a.c.l.cache.drop(a)
-	for _, mr := range []*uverbs.MR{a.slots, a.staging.mr} {
+	for _, mr := range []*uverbs.MR{a.slots, a.staging} {
 		if mr != nil {
 			a.close(mr)
 		}
@@ -236,36 +240,6 @@ func (a *arena) unref() {
 		a.c.l.logConn(slog.LevelWarn, "closing the protection domain failed", a.c, err)
 	}
 	a.dev.unref()
-}
-
-// staging is a region that is allocated in blocks.
-type staging struct {
-	mr   *uverbs.MR
-	used []byte // 1 for each block in use
-	next int    // where the search starts
-}
-
-const blockSize = 512
-
-// unused is staging.used of the blocks for the largest message, all free.
-var unused [(headerSize+maxEager)/blockSize + 1]byte
-
-// take allocates n consecutive blocks and returns the first, or -1.
-func (p *staging) take(n int) int {
-	for _, from := range [2]int{p.next, 0} {
-		if i := bytes.Index(p.used[from:], unused[:n]); i >= 0 {
-			p.set(from+i, n, 1)
-			p.next = from + i + n
-			return from + i
-		}
-	}
-	return -1
-}
-
-func (p *staging) set(first, n int, used byte) {
-	for i := range n {
-		p.used[first+i] = used
-	}
 }
 
 // cache holds the regions of freed messages of all arenas of a loop, up to a limit, and for
