@@ -66,7 +66,7 @@ test-hosts: deps-test fetch ## run the short tests of two machines on a wire
 
 test-nic: deps-test fetch build/c/libmlx5 build/c/dc ## run C programs and rdma-core's tests on an emulated ConnectX, the shortest pass of each
 	$(LAB) --nic connectx --userland bookworm-security test -short -timeout 10m ./cmd/verbs/internal/abicheck ./tests/nic ./provider/mlx5
-	$(LAB) --nic connectx,connectx-ib --userland bookworm-security test -short -timeout 10m -run TestAdapter ./tests/rdmadev
+	LABTEST_DEVICE=mlx5_0 $(LAB) --nic connectx,connectx-ib --userland bookworm-security test -short -timeout 10m -run 'TestAdapter|TestUcmatose' ./tests/rdmadev ./tests/interop
 
 nic: deps-test build build/c/dc ## run them on KERNELS, with releases of libmlx5 and link layers, and write build/nic.md; FLAGS= for all
 	.github/nic.sh table nic "$(KERNELS)" $(FLAGS)

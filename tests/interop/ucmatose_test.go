@@ -69,6 +69,19 @@ func (n *ucmatoseConn) fill(connection int) {
 	}
 }
 
+// checkECE checks that the connection uses the extensions of both adapters: C's program, whose QP
+// librdmacm makes, offers and answers with those that its adapter has.
+func (n *ucmatoseConn) checkECE() error {
+	want := verbs.ECE{}
+	if n.PD.Context().Driver() == "mlx5" {
+		want = verbs.ECE{VendorID: 0x15b3, Options: 0x10000005}
+	}
+	if got := n.QP.ECE(); got != want {
+		return fmt.Errorf("the extensions are %+v, not %+v", got, want)
+	}
+	return nil
+}
+
 func (n *ucmatoseConn) send(ctx context.Context) error {
 	if n.messages == 0 {
 		return nil
@@ -164,8 +177,10 @@ func (c ucmatose) serve(ctx context.Context, l *cm.Listener) (err error) {
 		}
 	}
 	accept := func(i int, r *cm.Request) error {
-		_, err := r.Accept(ctx, c.options(nodes[i]))
-		return err
+		if _, err := r.Accept(ctx, c.options(nodes[i])); err != nil {
+			return err
+		}
+		return nodes[i].checkECE()
 	}
 	if err := forEachConn(requests, accept); err != nil {
 		return err
@@ -191,8 +206,10 @@ func (c ucmatose) join(ctx context.Context, addr string) (err error) {
 	defer func() { err = errors.Join(err, closeUcmatoseConns(nodes)) }()
 	dial := func(_ int, n *ucmatoseConn) error {
 		d := cm.Dialer{Options: c.options(n)}
-		_, err := d.Dial(ctx, addr)
-		return err
+		if _, err := d.Dial(ctx, addr); err != nil {
+			return err
+		}
+		return n.checkECE()
 	}
 	if err := forEachConn(nodes, dial); err != nil {
 		return err
