@@ -7,6 +7,7 @@ require (
 	github.com/goverbs/verbs v0.1.0
 	github.com/goverbs/verbs/exporter v0.1.0
 	github.com/goverbs/verbs/lab v0.1.0
+	github.com/goverbs/verbs/s3rdma v0.1.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3
 	github.com/vishvananda/netlink v1.3.1
