@@ -37,6 +37,7 @@ func newHosts(t *testing.T, opt Options) (*verbstest.Network, *site, *Client) {
 // before READY is sent, so none can have waited for it.
 func TestPutsAreSentOnce(t *testing.T) {
 	n, s, c := newHosts(t, Options{})
+	c.Connect.Timeout = 20 // 4 s: what is sent again was dropped, and not slow
 	type packet struct{ qp, psn uint32 }
 	var mu sync.Mutex
 	seen, again := map[packet]bool{}, 0
