@@ -32,7 +32,7 @@ type Object struct{ ETag, VersionID string }
 type Handler struct {
 	Server *Server
 	Store  Store
-	// User returns the account of a request, and an error unless it may do op with the target. Both
+	// User returns the account of a request, and an error unless it may do op with the target. These
 	// are empty for READY and CANCEL: their sessions have been allowed, and must be of the same
 	// account. It must be set, and check the signature. Its errors are as those of a Store.
 	User func(r *http.Request, op Op, target *url.URL) (account string, err error)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,7 +25,7 @@ type LimitError = quota.Error
 
 // Options contains options of a [Server].
 type Options struct {
-	GID    verbs.GIDEntry // the server's; zero is the best one of port 1
+	GID    verbs.GIDEntry // the server's; zero is that of port 1 which fits the client's best
 	Limits Limits
 	// PrepareTime is how long a session waits for READY; 0 is 10 s. MoveTime is how long a session
 	// may be used from the first READY on; 0 is 30 s.
@@ -62,14 +63,7 @@ func NewServer(dev *uverbs.Context, opt Options) (*Server, error) {
 	if dev.Device().IWARP() {
 		return nil, fmt.Errorf("make server of %s on %s: iWARP has no immediate data: %w", Protocol, dev.Device().Name, errors.ErrUnsupported)
 	}
-	if opt.GID.Port == 0 {
-		gid, err := dev.FindGID(1, netip.Addr{})
-		if err != nil {
-			return nil, err
-		}
-		opt.GID = gid
-	}
-	port, err := dev.QueryPort(opt.GID.Port)
+	port, err := dev.QueryPort(cmp.Or(opt.GID.Port, 1))
 	if err != nil {
 		return nil, err
 	}
@@ -144,6 +138,24 @@ func (s *Server) begin() error {
 	}
 	s.open.Add(1)
 	return nil
+}
+
+// gidFor returns the GID for traffic with a client's. Between address families, and between link-local
+// addresses and others, there is no path.
+func (s *Server) gidFor(peer verbs.GID) (verbs.GIDEntry, error) {
+	if s.opt.GID.Port != 0 {
+		return s.opt.GID, nil
+	}
+	table, err := s.dev.GIDTable()
+	if err != nil {
+		return verbs.GIDEntry{}, err
+	}
+	kind := func(g verbs.GID) [2]bool { return [2]bool{g.Addr().Is4(), g.Addr().IsLinkLocalUnicast()} }
+	table = slices.DeleteFunc(table, func(e verbs.GIDEntry) bool { return e.Port != 1 || kind(e.GID) != kind(peer) })
+	if len(table) == 0 {
+		return s.dev.FindGID(1, netip.Addr{})
+	}
+	return slices.MaxFunc(table, func(a, b verbs.GIDEntry) int { return cmp.Compare(a.Type, b.Type) }), nil
 }
 
 // Session returns an account's session.

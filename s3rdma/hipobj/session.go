@@ -75,7 +75,11 @@ func (x *Session) make() (err error) {
 	if err != nil {
 		return err
 	}
-	if x.local, err = x.qp.AddrOn(x.server.opt.GID); err != nil || x.Peer.QPNum == 0 {
+	gid, err := x.server.gidFor(x.Peer.GID)
+	if err != nil {
+		return err
+	}
+	if x.local, err = x.qp.AddrOn(gid); err != nil || x.Peer.QPNum == 0 {
 		return err
 	}
 	return x.connect()

@@ -261,6 +261,7 @@ func TestReadyEnds(t *testing.T) {
 	each(t, func(t *testing.T, dev *uverbs.Context) {
 		s := newSite(t, dev, Options{})
 		c := s.newClient(t, dev, "u")
+		c.Connect = fast
 		for name, test := range map[string]struct {
 			status int
 			end    func(x *exchange, gone context.CancelFunc)
@@ -290,6 +291,11 @@ func TestReadyEnds(t *testing.T) {
 			}
 			if n, _ := s.InUse(); n != 0 || s.store.get("/b/k") != nil {
 				t.Errorf("%s: %d sessions, stored %q", name, n, s.store.get("/b/k"))
+			}
+			// The memory may be another session's by now.
+			wr := verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: x.Cookie, RemoteAddr: x.addr, RKey: x.rkey}
+			if err := x.post(t, wr); err == nil {
+				t.Errorf("%s: the client's WRITE after the session's end succeeds", name)
 			}
 			gone()
 		}

@@ -68,6 +68,29 @@ func TestManyClients(t *testing.T) {
 	})
 }
 
+// TestGIDs has clients on each of the device's GIDs: the server uses one from which there is a path.
+func TestGIDs(t *testing.T) {
+	each(t, func(t *testing.T, dev *uverbs.Context) {
+		s := newSite(t, dev, Options{})
+		c := s.newClient(t, dev, "u")
+		m := c.memory(t, []byte("bytes"))
+		families := map[bool]bool{}
+		for _, gid := range labtest.Must(dev.GIDTable())(t) {
+			if gid.Type == verbs.GIDRoCEv1 {
+				continue // the server cannot know
+			}
+			c.GID = gid
+			if _, err := c.Put(t.Context(), "/b/k", m); err != nil {
+				t.Errorf("%v: %v", gid.GID, err)
+			}
+			families[gid.GID.Addr().Is4()] = true
+		}
+		if port := labtest.Must(dev.QueryPort(1))(t); port.LinkLayer == verbs.LinkEthernet && len(families) < 2 {
+			t.Errorf("the device has GIDs of one family")
+		}
+	})
+}
+
 func TestIWARPIsRefused(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		dev := labtest.OpenDevice(t, device)
