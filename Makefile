@@ -20,6 +20,7 @@ PLATFORMS = linux/arm64 linux/arm linux/s390x darwin/arm64 freebsd/amd64 windows
 DEBS_lab   = qemu-system-x86 kmod iproute2 xz-utils zstd faketime
 DEBS_test  = $(DEBS_lab) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wget rdmacm-utils ibverbs-utils ibverbs-providers perftest crun iperf3
 DEBS_arm64 = $(DEBS_test) qemu-system-arm qemu-user
+DEBS_s3    = $(DEBS_test) g++
 
 # Packages with tests that want a real kernel. tests/driver is a module, tests/hosts needs two machines, tests/nic an adapter.
 LAB_PKGS  = ./cmd/verbs/internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./s3rdma/... ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/suites/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
@@ -89,6 +90,10 @@ test-peers: deps-test build ## run the tests against C with the newest release o
 # Modules are fetched, and the toolchain is copied and changed, below build/suites.
 suites: ## run the test suites of net/http, crypto/tls and other projects over package rsock, beside TCP
 	$(GO) test -v -count 1 -timeout 60m $(ONLY) ./tests/suites -suites
+
+# The programs are from a module, which is fetched once. cuobjtest is made with it.
+build/s3/vgwrdma: $(wildcard tests/s3/mkpeers/*.go tests/s3/mkpeers/testdata/*)
+	$(GO) run ./tests/s3/mkpeers build/s3
 
 valkey: deps-test build ## load a valkey-server over RDMA, beside TCP and then for 10 minutes, with valkey-go and go-redis
 	cd examples/valkey && $(GO) run ./mkserver "$(CURDIR)/build/valkey-server"
