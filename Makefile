@@ -22,8 +22,8 @@ DEBS_test  = $(DEBS_lab) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl w
 DEBS_arm64 = $(DEBS_test) qemu-system-arm qemu-user
 DEBS_s3    = $(DEBS_test) g++
 
-# Packages with tests that want a real kernel. tests/driver is a module, tests/hosts needs two machines, tests/nic an adapter.
-LAB_PKGS  = ./cmd/verbs/internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./s3rdma/... ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/suites/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
+# Packages with tests that want a real kernel. tests/driver is a module, tests/hosts needs two machines, tests/nic an adapter, tests/s3 programs of others.
+LAB_PKGS  = ./cmd/verbs/internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./s3rdma/... ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/s3/ ./tests/suites/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
 SOME_PKGS = $(filter-out ./tests/bench/ ./tests/soak/,$(LAB_PKGS))
 
 # What programs import; programs that tests run; packages that use unsafe, or whose tests exercise it.
@@ -42,7 +42,7 @@ test: test-host test-race test-lab test-hosts test-nic bench-quick ## run the te
 test-all: ## run every test: all kernels, long rounds, faults, two machines, races, arm64, the newest C peers
 	LAB_TEST_BOOT=1 $(MAKE) test-host FLAGS=
 	$(MAKE) test-kernels FLAGS=
-	$(MAKE) hosts adapter nic faults race test-arm64 test-peers upstream suites bench-quick
+	$(MAKE) hosts adapter nic faults race test-arm64 test-peers upstream suites s3 bench-quick
 	$(MAKE) soak lint test-builds fuzz ALL=1 DURATION=5m
 
 test-host: deps-test build build/promtool ## run the tests that need no kernel, on a device in user space
@@ -90,6 +90,9 @@ test-peers: deps-test build ## run the tests against C with the newest release o
 # Modules are fetched, and the toolchain is copied and changed, below build/suites.
 suites: ## run the test suites of net/http, crypto/tls and other projects over package rsock, beside TCP
 	$(GO) test -v -count 1 -timeout 60m $(ONLY) ./tests/suites -suites
+
+s3: deps-s3 fetch build/s3/vgwrdma ## move objects by RDMA to a server and from a client that others wrote, on rxe and the emulated ConnectX
+	$(LAB) --nic connectx test -v -timeout 10m $(ONLY) ./tests/s3
 
 # The programs are from a module, which is fetched once. cuobjtest is made with it.
 build/s3/vgwrdma: $(wildcard tests/s3/mkpeers/*.go tests/s3/mkpeers/testdata/*)
