@@ -150,7 +150,8 @@ faults: deps-test fetch ## cause faults under load, all or RUN=TestKill/rxe0/rms
 hosts: deps-test build ## put two machines on a wire and cause faults there, all or RUN=TestNetem/rxe
 	LAB_KERNEL=6.1 LAB_PEER=7.3 $(LONG) $(ONLY) ./tests/hosts
 	LAB_KERNEL=6.12 LAB_PEER=6.1 $(LONG) $(ONLY) ./tests/hosts
-	LAB_NIC=connectx,connectx-ib LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run 'TestConnectX|TestCheck|TestPingMesh') ./tests/hosts
+	LAB_NIC=connectx LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run 'TestConnectX|TestCheck|TestPingMesh') ./tests/hosts
+	LAB_NIC=connectx-ib LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run TestConnectXDCLoss) ./tests/hosts
 
 generate: deps-test ## regenerate package abi, and the layouts of the emulated adapter
 	$(GO) generate ./abi ./lab/connectx/internal/ifc
