@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -233,13 +234,15 @@ func TestArenaRefusals(t *testing.T) {
 	labtest.Check(t, arena.Close(), pd.Close()) // which no MR of a refused arena hinders
 }
 
-// BenchmarkAllocArena registers 1 GiB by 1, 2 and 4 goroutines.
+var arenaSize = flag.Int("arena", 1<<30, "bytes that BenchmarkAllocArena registers")
+
+// BenchmarkAllocArena registers memory by 1, 2 and 4 goroutines.
 func BenchmarkAllocArena(b *testing.B) {
 	pd := labtest.Made(labtest.Open(b).AllocPD())(b)
 	for _, parallel := range []int{1, 2, 4} {
 		b.Run(fmt.Sprint(parallel), func(b *testing.B) {
 			for b.Loop() {
-				a := labtest.Must(pd.AllocArena(1<<30, verbs.AccessLocalWrite, uverbs.ArenaOptions{Part: 64 << 20, Parallel: parallel}))(b)
+				a := labtest.Must(pd.AllocArena(*arenaSize, verbs.AccessLocalWrite, uverbs.ArenaOptions{Part: 64 << 20, Parallel: parallel}))(b)
 				labtest.Check(b, a.Close())
 			}
 		})
