@@ -1,24 +1,16 @@
-// Command s3 stores objects as S3 does, and moves their bytes by RDMA. Requests and answers are
-// HTTP, so curl works as well. A client that has RDMA offers its memory in a header, as
-// cuObject, MinIO and versitygw have it; the server writes an object to it, or reads one from it:
+// Command s3 stores objects as S3 does, and moves their bytes by RDMA, in the protocol that object
+// stores and their clients speak: a request has a token of the client's memory, which the server reads
+// or writes, and HTTP the rest. Its client is an SDK, aws-sdk-go-v2 or minio-go. Without RDMA at one of
+// the sides all of it is HTTP, so curl works as well.
 //
-//	client                                          server
-//	GET /bucket/key, x-amz-rdma-token ──── HTTP ──► staging regions ◄─ store
-//	memory ◄═══════════════ RDMA WRITE ════════════ part
-//	memory ◄═══════════════ RDMA WRITE ════════════ part, with immediate data
-//	◄────────── HTTP 200, x-amz-rdma-reply: 200 ───
+//	s3 serve [-d DEVICE] 192.0.2.1:9000 FOLDER
+//	s3 put [-d DEVICE] [-sdk minio] http://192.0.2.1:9000 BUCKET/KEY FILE
+//	s3 get [-d DEVICE] [-sdk minio] http://192.0.2.1:9000 BUCKET/KEY FILE
 //
-//	PUT /bucket/key, x-amz-rdma-token ──── HTTP ──►
-//	memory ═════════════════ RDMA READ ═══════════► staging regions ─► store
-//	◄────────── HTTP 200, x-amz-rdma-reply: 200 ───
+// The server checks no signatures: everybody who reaches it can use it. On one machine without RDMA:
 //
-// Without a token, or where the server declines it, the bytes are the body of HTTP. CRC-32C is
-// checked at both ends. There is no authentication: everybody who reaches the server can use it.
-//
-//	s3 serve [-rdma 192.0.2.1:9001] 192.0.2.1:9000
-//	s3 put http://192.0.2.1:9000 BUCKET/KEY FILE
-//	s3 get http://192.0.2.1:9000 BUCKET/KEY FILE
-//	s3 bench [-clients 8] [-size 1048576] [-for 5s] http://192.0.2.1:9000
+//	VERBS_SOFT=127.0.0.1 s3 serve 127.0.0.1:9000 /tmp/objects
+//	VERBS_SOFT=127.0.0.2 s3 put http://127.0.0.1:9000 bucket/key FILE
 package main
 
 import (
@@ -27,14 +19,31 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
-	"time"
+	"strings"
 
-	"github.com/goverbs/verbs"
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/feature/s3/transfermanager"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/minio/minio-go/v7"
+	miniocreds "github.com/minio/minio-go/v7/pkg/credentials"
+
+	"github.com/goverbs/verbs/examples/s3/awss3"
+	"github.com/goverbs/verbs/examples/s3/minios3"
+	"github.com/goverbs/verbs/s3rdma"
 	_ "github.com/goverbs/verbs/soft" // VERBS_SOFT makes a device in user space
+	"github.com/goverbs/verbs/uverbs"
+)
+
+const (
+	partSize = 8 << 20
+	region   = "us-east-1"
 )
 
 func main() {
@@ -42,21 +51,16 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	context.AfterFunc(ctx, stop) // a second signal ends the process
 	flags := flag.NewFlagSet("s3", flag.ExitOnError)
-	rdma := flags.String("rdma", "", "RDMA `address` of the server, by default its HTTP address at a free port")
-	var load load
-	flags.IntVar(&load.clients, "clients", 8, "transfers at a time")
-	flags.IntVar(&load.size, "size", 1<<20, "bytes of an object")
-	flags.DurationVar(&load.time, "for", 5*time.Second, "time of each measurement")
-	err := errors.New("usage: s3 serve [-rdma ADDR] ADDR | put URL BUCKET/KEY FILE | get URL BUCKET/KEY FILE | bench [-clients N] [-size N] [-for D] URL")
+	device := flags.String("d", "", "RDMA `device`, by its name or address; by default the first")
+	sdk := flags.String("sdk", "aws", "`name` of the SDK: aws or minio")
+	err := errors.New("usage: s3 serve [-d DEVICE] ADDR FOLDER | put [-d DEVICE] [-sdk aws|minio] URL BUCKET/KEY FILE | get [-d DEVICE] [-sdk aws|minio] URL BUCKET/KEY FILE")
 	if len(os.Args) > 1 {
 		flags.Parse(os.Args[2:])
 		switch arg := flags.Arg; {
-		case os.Args[1] == "serve" && flags.NArg() == 1:
-			err = serve(ctx, arg(0), *rdma)
+		case os.Args[1] == "serve" && flags.NArg() == 2:
+			err = serve(ctx, *device, arg(0), arg(1))
 		case (os.Args[1] == "put" || os.Args[1] == "get") && flags.NArg() == 3:
-			err = copyFile(ctx, os.Args[1], arg(0), arg(1), arg(2))
-		case os.Args[1] == "bench" && flags.NArg() == 1:
-			err = load.run(ctx, arg(0))
+			err = copyFile(ctx, *device, *sdk, os.Args[1], arg(0), arg(1), arg(2))
 		}
 	}
 	if err != nil {
@@ -64,29 +68,28 @@ func main() {
 	}
 }
 
-func serve(ctx context.Context, addr, rdma string) error {
+func serve(ctx context.Context, device, addr, dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	dev, err := uverbs.Open(device)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	rdma, err := s3rdma.NewServer(s3rdma.ServerOptions{Device: dev, Logger: slog.Default()})
+	if err != nil {
+		return err
+	}
+	defer rdma.Close()
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
-	host, _, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		return err
-	}
-	if rdma == "" {
-		rdma = net.JoinHostPort(host, "0")
-	}
-	s := newServer(maxStored)
-	switch s.rdma, err = listenRDMA(ctx, nil, rdma, staging{regions: 32, size: 1 << 20}); {
-	case errors.Is(err, verbs.ErrNoRDMA):
-		log.Printf("serving by HTTP only: %v", err)
-	case err != nil:
-		return err
-	default:
-		defer s.rdma.close()
-	}
 	fmt.Println("listening on", l.Addr())
-	web := &http.Server{Handler: s, ReadTimeout: time.Minute}
+	web := &http.Server{Handler: rdma.Handler(folder{root})}
 	defer context.AfterFunc(ctx, func() { web.Shutdown(context.Background()) })()
 	if err := web.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -94,24 +97,96 @@ func serve(ctx context.Context, addr, rdma string) error {
 	return nil
 }
 
-// copyFile puts a file, or gets an object to one.
-func copyFile(ctx context.Context, op, url, name, file string) error {
-	c, err := newClient(ctx, nil, url, nil)
+// copyFile puts a file, in parts if it is long, or gets an object to one.
+func copyFile(ctx context.Context, device, sdk, op, endpoint, name, file string) error {
+	bucket, key, _ := strings.Cut(name, "/")
+	u, err := url.Parse(endpoint)
 	if err != nil {
 		return err
 	}
-	defer c.close()
-	if op == "put" {
-		if c.mem, err = os.ReadFile(file); err == nil {
-			err = c.put(ctx, name, len(c.mem))
-		}
-	} else if c.mem, err = c.memoryFor(ctx, name); err == nil {
-		if _, err = c.get(ctx, name); err == nil {
-			err = os.WriteFile(file, c.mem, 0o666)
-		}
+	// The server sends to the address that requests come from, and to no other.
+	var local net.Dialer
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DialContext = local.DialContext
+	c, err := s3rdma.NewClient(s3rdma.ClientOptions{Device: device, GetSize: partSize, Do: (&http.Client{Transport: transport}).Do, Logger: slog.Default()})
+	if err != nil {
+		return err
 	}
+	if addr := c.Addr(); !addr.IsLinkLocalUnicast() { // as it is on InfiniBand
+		local.LocalAddr = &net.TCPAddr{IP: addr.AsSlice()}
+	}
+	flag := os.O_RDONLY
+	if op == "get" {
+		flag = os.O_RDWR | os.O_CREATE | os.O_TRUNC
+	}
+	f, err := os.OpenFile(file, flag, 0o666)
 	if err == nil {
-		fmt.Printf("%d bytes by %s\n", len(c.mem), c.by)
+		if sdk == "minio" {
+			err = byMinIO(ctx, c, transport, op, u, bucket, key, f)
+		} else {
+			err = byAWS(ctx, c, transport, op, endpoint, bucket, key, f)
+		}
+		err = errors.Join(err, f.Close())
+	}
+	st := c.Stats()
+	if err = errors.Join(err, c.Close()); err == nil {
+		fmt.Printf("%d bytes by RDMA, in %d requests; %d requests by HTTP\n", st.PutBytes+st.GetBytes, st.Puts+st.Gets, fallbacks(st))
+	}
+	return err
+}
+
+func getRange(ctx context.Context, client minio.Core, bucket, key string, opt minio.GetObjectOptions, f *os.File) error {
+	body, _, _, err := client.GetObject(ctx, bucket, key, opt)
+	if err == nil {
+		_, err = f.ReadFrom(body)
+		body.Close()
+	}
+	return err
+}
+
+func fallbacks(st s3rdma.ClientStats) (n uint64) {
+	for _, v := range st.Fallbacks {
+		n += v
+	}
+	return n
+}
+
+// byAWS copies by aws-sdk-go-v2, with its manager of transfers in parts.
+func byAWS(ctx context.Context, c *s3rdma.Client, rt http.RoundTripper, op, endpoint, bucket, key string, f *os.File) error {
+	client := s3.New(s3.Options{
+		BaseEndpoint: aws.String(endpoint), Region: region, UsePathStyle: true, HTTPClient: &http.Client{Transport: rt},
+		Credentials: credentials.NewStaticCredentialsProvider("key", "secret", ""),
+	}, awss3.RDMA(c))
+	parts := transfermanager.New(client, func(o *transfermanager.Options) { o.PartSizeBytes = partSize })
+	if op == "put" {
+		_, err := parts.UploadObject(ctx, &transfermanager.UploadObjectInput{Bucket: &bucket, Key: &key, Body: f})
+		return err
+	}
+	_, err := parts.DownloadObject(ctx, &transfermanager.DownloadObjectInput{Bucket: &bucket, Key: &key, WriterAt: f})
+	return err
+}
+
+// byMinIO copies by minio-go.
+func byMinIO(ctx context.Context, c *s3rdma.Client, rt http.RoundTripper, op string, u *url.URL, bucket, key string, f *os.File) error {
+	opt := minios3.Options(&s3rdma.Transport{Base: rt, Client: c}, miniocreds.NewStaticV4("key", "secret", ""), region, u.Scheme == "https")
+	client, err := minio.New(u.Host, opt)
+	if err != nil {
+		return err
+	}
+	if op == "put" {
+		info, err := f.Stat()
+		if err == nil {
+			_, err = client.PutObject(ctx, bucket, key, f, info.Size(), minio.PutObjectOptions{PartSize: partSize})
+		}
+		return err
+	}
+	// Object of minio-go gets all in one request; in ranges, each fits into the memory of one.
+	info, err := client.StatObject(ctx, bucket, key, minio.StatObjectOptions{})
+	for off := int64(0); err == nil && off < info.Size; off += partSize {
+		var opt minio.GetObjectOptions
+		if err = opt.SetRange(off, min(off+partSize, info.Size)-1); err == nil {
+			err = getRange(ctx, minio.Core{Client: client}, bucket, key, opt, f)
+		}
 	}
 	return err
 }

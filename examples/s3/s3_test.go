@@ -8,303 +8,238 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
-	"regexp"
+	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/examples/s3/awss3"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/s3rdma"
 	"github.com/goverbs/verbs/uverbs"
-	"github.com/goverbs/verbs/verbstest"
 )
 
-const name = "bucket/a key/with%20 parts"
+// rig is a server of a folder that checks signatures, and a client.
+type rig struct {
+	c      *s3rdma.Client
+	web    *httptest.Server
+	hook   func(w http.ResponseWriter, r *http.Request) bool // reports that it has answered
+	tokens []string                                          // of requests, "" without
+	secret string
+}
 
-var small = staging{regions: 3, size: 64 << 10}
-
-// start starts a server on a device's address. When the test ends, all its regions must be free.
-func start(t *testing.T, transport *cm.Transport, addr string) (*server, *httptest.Server) {
+func start(t *testing.T, rdma bool, listen func(http.Handler) *httptest.Server) *rig {
 	t.Helper()
-	s := newServer(4 << 20)
-	s.rdma = labtest.Must(listenRDMA(t.Context(), transport, addr+":0", small))(t)
-	web := httptest.NewServer(s)
-	t.Cleanup(func() {
-		web.Close()
-		s.rdma.close()
-		if n := len(s.rdma.free); n != small.regions {
-			t.Errorf("%d staging regions are free, not %d", n, small.regions)
+	r := &rig{secret: "secret"}
+	root := labtest.Must(os.OpenRoot(t.TempDir()))(t)
+	var handler http.Handler = folder{root}
+	logger := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if rdma {
+		dev := labtest.Made(uverbs.Open(labtest.RoCE))(t)
+		server := labtest.Made(s3rdma.NewServer(s3rdma.ServerOptions{
+			Device: dev, Logger: logger,
+			AllowPeer: func(*http.Request, verbs.GID) error { return nil }, // HTTP is on loopback
+		}))(t)
+		handler = server.Handler(handler)
+	}
+	r.web = listen(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if strings.HasPrefix(req.URL.Path, s3rdma.PathRC) && req.Header.Get("Authorization") == "" {
+			handler.ServeHTTP(w, req)
+			return
 		}
-		if left := len(s.rdma.sessions); left > 0 {
-			t.Errorf("%d sessions are left", left)
+		if !r.signed(t, req) {
+			http.Error(w, `<Error><Code>SignatureDoesNotMatch</Code></Error>`, http.StatusForbidden)
+			return
 		}
-	})
-	return s, web
+		if !strings.HasPrefix(req.URL.Path, s3rdma.PathRC) {
+			r.tokens = append(r.tokens, req.Header.Get(s3rdma.HeaderToken))
+			if r.hook != nil && r.hook(w, req) {
+				return
+			}
+		}
+		handler.ServeHTTP(w, req)
+	}))
+	t.Cleanup(r.web.Close)
+	r.c = labtest.Must(s3rdma.NewClient(s3rdma.ClientOptions{Device: labtest.RoCE, GetSize: partSize, Logger: logger, Do: r.web.Client().Do}))(t)
+	t.Cleanup(func() { labtest.Check(t, r.c.Close()) })
+	return r
 }
 
-func dial(t *testing.T, transport *cm.Transport, url string, mem []byte) *client {
+// signed signs a request once more, with the same headers, and compares.
+func (r *rig) signed(t *testing.T, req *http.Request) bool {
+	again := labtest.Must(http.NewRequest(req.Method, "http://"+req.Host+req.RequestURI, nil))(t)
+	auth := req.Header.Get("Authorization")
+	_, list, _ := strings.Cut(auth, "SignedHeaders=")
+	list, _, _ = strings.Cut(list, ",")
+	for h := range strings.SplitSeq(list, ";") {
+		if h == "content-length" {
+			again.ContentLength = req.ContentLength
+		} else if v := req.Header.Values(h); len(v) > 0 {
+			again.Header[http.CanonicalHeaderKey(h)] = v
+		}
+	}
+	if token := req.Header.Get(s3rdma.HeaderToken); token != "" && !strings.Contains(list, "x-amz-rdma-token") {
+		t.Errorf("%s %s: the token is not signed", req.Method, req.URL)
+	}
+	date := labtest.Must(time.Parse("20060102T150405Z", req.Header.Get("X-Amz-Date")))(t)
+	signer := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
+	labtest.Check(t, signer.SignHTTP(t.Context(), aws.Credentials{AccessKeyID: "key", SecretAccessKey: r.secret}, again, req.Header.Get("X-Amz-Content-Sha256"), "s3", region, date))
+	_, got, _ := strings.Cut(auth, "Signature=")
+	_, want, _ := strings.Cut(again.Header.Get("Authorization"), "Signature=")
+	return got == want
+}
+
+// copy puts a file, or gets an object to one, by an SDK.
+func (r *rig) copy(t *testing.T, sdk, op, key, file string) error {
 	t.Helper()
-	c := labtest.Must(newClient(t.Context(), transport, url, mem))(t)
-	t.Cleanup(func() { labtest.Check(t, c.close()) })
-	return c
+	f := labtest.Made(os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600))(t)
+	ctx := labtest.Within(t, time.Minute)
+	if sdk == "minio" {
+		return byMinIO(ctx, r.c, r.web.Client().Transport, op, labtest.Must(url.Parse(r.web.URL))(t), "bucket", key, f)
+	}
+	return byAWS(ctx, r.c, r.web.Client().Transport, op, r.web.URL, "bucket", key, f)
 }
 
-// hosts returns a client's and a server's machine, and the server.
-func hosts(t *testing.T) (*verbstest.Network, *cm.Transport, *server, *httptest.Server) {
-	t.Helper()
-	labtest.Require(t)
-	network := verbstest.NewNetwork(verbstest.Options{})
-	verbstest.TraceOnFailure(t, network)
-	here := verbstest.NewHost(t, network, "10.0.0.1")
-	s, web := start(t, verbstest.NewHost(t, network, "10.0.0.2"), "10.0.0.2")
-	return network, here, s, web
+func (r *rig) aws() *s3.Client {
+	return s3.New(s3.Options{
+		BaseEndpoint: aws.String(r.web.URL), Region: region, UsePathStyle: true, HTTPClient: r.web.Client(),
+		Credentials: credentials.NewStaticCredentialsProvider("key", "secret", ""),
+		Retryer:     aws.NopRetryer{}, RequestChecksumCalculation: aws.RequestChecksumCalculationWhenRequired,
+	}, awss3.RDMA(r.c))
 }
 
-// TestObjects moves objects of up to many parts, by more transfers at a time than there are
-// regions.
-func TestObjects(t *testing.T) {
+// TestSDKs puts and gets objects by both SDKs, in one request and in parts, and where the server has
+// no RDMA.
+func TestSDKs(t *testing.T) {
 	labtest.RequireBoth(t)
-	labtest.EachClean(t, func(t *testing.T, device string) {
-		s, web := start(t, nil, labtest.AddrOf(device))
-		end := verbs.WCRecvRDMAImm
-		if labtest.Must(uverbs.Find(device))(t).IWARP() {
-			end = verbs.WCRecv // a SEND: it has no WRITE with immediate data
-		}
-		var all sync.WaitGroup
-		for i, size := range []int{1, small.size, small.size + 1, 17*small.size - 1} {
-			c := dial(t, nil, web.URL, make([]byte, size))
-			want := labtest.RandomBytes(i, size)
-			all.Go(func() {
-				for range 3 {
-					key := fmt.Sprint(name, i)
-					copy(c.mem, want)
-					err := c.put(t.Context(), key, size)
-					if err != nil || c.by != "rdma" {
-						t.Errorf("put of %d bytes by %s: %v", size, c.by, err)
-						return
-					}
-					clear(c.mem)
-					n, err := c.get(t.Context(), key)
-					if err != nil || n != size || !bytes.Equal(c.mem, want) || c.by != "rdma" || c.end != end {
-						t.Errorf("get of %d bytes by %s: %d bytes, %v at the end, error %v", size, c.by, n, c.end, err)
+	before := labtest.SettledInventory(t)
+	t.Cleanup(func() { labtest.CheckLeaks(t, before) })
+	for _, sdk := range []string{"aws", "minio"} {
+		for _, rdma := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/%v", sdk, rdma), func(t *testing.T) {
+				r := start(t, rdma, httptest.NewServer)
+				dir := t.TempDir()
+				for i, size := range []int{1, 100_000, partSize, 2*partSize + 1} {
+					in, out, key := filepath.Join(dir, "in"), filepath.Join(dir, fmt.Sprint("out", i)), fmt.Sprint("a key/with ü+", i)
+					want := labtest.RandomBytes(i, size)
+					labtest.Check(t, os.WriteFile(in, want, 0o600))
+					if err := errors.Join(r.copy(t, sdk, "put", key, in), r.copy(t, sdk, "get", key, out)); err != nil {
+						t.Errorf("%d bytes: %v", size, err)
+					} else if got := labtest.Must(os.ReadFile(out))(t); !bytes.Equal(got, want) {
+						t.Errorf("%d bytes: got %d others", size, len(got))
 					}
 				}
-			})
-		}
-		all.Wait()
-		if n := len(s.rdma.free); n != small.regions {
-			t.Errorf("%d staging regions are free, not %d", n, small.regions)
-		}
-	})
-}
-
-// TestHTTP uses the server as curl does, and exchanges objects with a client that uses RDMA.
-func TestHTTP(t *testing.T) {
-	_, here, s, web := hosts(t)
-	do := func(method, key, body string, header ...string) (int, string, http.Header) {
-		t.Helper()
-		req := labtest.Must(http.NewRequest(method, web.URL+"/"+key, strings.NewReader(body)))(t)
-		for i := 0; i < len(header); i += 2 {
-			req.Header.Set(header[i], header[i+1])
-		}
-		resp := labtest.Must(http.DefaultClient.Do(req))(t)
-		defer resp.Body.Close()
-		return resp.StatusCode, string(labtest.Must(io.ReadAll(resp.Body))(t)), resp.Header
-	}
-	if status, text, _ := do("PUT", "bucket/key", "by HTTP"); status != 200 {
-		t.Errorf("PUT: %d %s", status, text)
-	}
-	c := dial(t, here, web.URL, make([]byte, 100))
-	if n, err := c.get(t.Context(), "bucket/key"); err != nil || string(c.mem[:n]) != "by HTTP" || c.by != "rdma" {
-		t.Errorf("get by %s: %q, %v", c.by, c.mem[:n], err)
-	}
-	labtest.Check(t, c.put(t.Context(), "bucket/key", copy(c.mem, "by RDMA")))
-	labtest.Check(t, c.put(t.Context(), "bucket/empty", 0))
-	if n, err := c.get(t.Context(), "bucket/empty"); n != 0 || err != nil {
-		t.Errorf("get of an empty object: %d bytes, %v", n, err)
-	}
-	for _, test := range []struct {
-		method, key, body string
-		header            []string
-		status            int
-		want              string
-	}{
-		{"GET", "bucket/key", "", nil, 200, "by RDMA"},
-		{"GET", "bucket/key", "", []string{"Range", "bytes=3-"}, 206, "RDMA"},
-		{"HEAD", "bucket/key", "", nil, 200, ""},
-		{"GET", "bucket/nothing", "", nil, 404, "NoSuchKey"},
-		{"HEAD", "bucket/nothing", "", nil, 404, ""},
-		{"GET", "b/key", "", nil, 400, "InvalidURI"},
-		{"POST", "bucket/key", "", nil, 405, "MethodNotAllowed"},
-		{"PUT", "bucket/key", "text", []string{checksumHeader, "AAAAAA=="}, 400, "BadDigest"},
-		{"PUT", "bucket/key", strings.Repeat("x", 5<<20), nil, 507, "InsufficientStorage"},
-		{"GET", "bucket/key", "", []string{tokenHeader, "x"}, 400, "InvalidArgument"},
-		{"DELETE", "bucket/key", "", nil, 204, ""},
-		{"GET", "bucket/key", "", nil, 404, "NoSuchKey"},
-	} {
-		if status, text, _ := do(test.method, test.key, test.body, test.header...); status != test.status || !strings.Contains(text, test.want) {
-			t.Errorf("%s %s %v: %d %s, want %d and %s", test.method, test.key, test.header, status, text, test.status, test.want)
-		}
-	}
-	if s.room != 4<<20 {
-		t.Errorf("room for %d bytes without objects", s.room)
-	}
-}
-
-func TestToken(t *testing.T) {
-	good := token{strings.Repeat("0a", sessionLen), 1, 0x1000, 4096}
-	for _, text := range []string{good.String(), good.String() + ";"} {
-		if got, err := parseToken(text); err != nil || got != good {
-			t.Errorf("%s: %v, %v", text, got, err)
-		}
-	}
-	empty, wraps := good, good
-	empty.size, wraps.addr = 0, ^uint64(0)-4094
-	for _, bad := range []string{"", "::", good.String()[1:], good.String() + ":", strings.Replace(good.String(), ":", ":+", 1)[:74],
-		strings.Replace(good.String(), "1000", "x000", 1), empty.String(), wraps.String()} {
-		if got, err := parseToken(bad); err == nil || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: %v, %v", bad, got, err)
-		}
-	}
-}
-
-// TestWrongToken offers memory that is not the client's own: its connection ends, no other does.
-func TestWrongToken(t *testing.T) {
-	_, here, s, web := hosts(t)
-	good := dial(t, here, web.URL, make([]byte, 1<<20))
-	for _, test := range []struct {
-		change   func(*token)
-		get, put string
-	}{
-		{func(k *token) { k.rkey++ }, "500 .*: remote access error", "500 .*: remote access error"},
-		{func(k *token) { k.addr += 100 }, "500 .*: remote access error", "500 .*: remote access error"},
-		{func(k *token) { k.session = strings.Repeat("0", 2*sessionLen) }, "<nil>", "no such RDMA session"}, // by HTTP
-		{func(k *token) { k.size = 100 }, "400 .*: EntityTooLarge: .* has 1048576 bytes, the memory offered 100", "<nil>"},
-		{func(k *token) { k.size = maxObject + 1 }, "<nil>", "400 .*: EntityTooLarge"},
-		{func(k *token) { k.size = 5 << 20 }, "<nil>", "507 .*: InsufficientStorage"},
-	} {
-		for method, want := range map[string]string{"GET": test.get, "PUT": test.put} {
-			if err := good.put(t.Context(), name, 1<<20); err != nil || good.by != "rdma" {
-				t.Errorf("another client puts by %s: %v", good.by, err)
-			}
-			c := dial(t, here, web.URL, make([]byte, 1<<20))
-			labtest.Check(t, c.connect(t.Context()))
-			k := labtest.Must(parseToken(c.offer(1 << 20)))(t)
-			test.change(&k)
-			resp, err := c.request(t.Context(), method, name, k.String(), "", nil)
-			if err == nil {
-				resp.Body.Close()
-			}
-			if !regexp.MustCompile(want).MatchString(fmt.Sprint(err)) {
-				t.Errorf("%s with %v: %v, want %s", method, k, err, want)
-			}
-		}
-	}
-	if s.replace(name, nil); s.room != 4<<20 {
-		t.Errorf("room for %d bytes without objects", s.room)
-	}
-}
-
-// TestDamage changes a stored object, and lets the client find out.
-func TestDamage(t *testing.T) {
-	_, here, s, web := hosts(t)
-	c := dial(t, here, web.URL, make([]byte, 1000))
-	labtest.Check(t, c.put(t.Context(), name, 1000))
-	s.objects[name].data[500]++
-	if _, err := c.get(t.Context(), name); err == nil || !strings.Contains(err.Error(), "CRC-32C") {
-		t.Errorf("get of a damaged object: %v", err)
-	}
-}
-
-// TestFallback loses RDMA at the server, and has none from the start.
-func TestFallback(t *testing.T) {
-	_, here, s, web := hosts(t)
-	c := dial(t, here, web.URL, make([]byte, 1000))
-	for _, by := range []string{"rdma", "http"} {
-		labtest.Check(t, c.put(t.Context(), name, 1000))
-		if n, err := c.get(t.Context(), name); n != 1000 || err != nil || c.by != by {
-			t.Errorf("get by %s, not %s: %d bytes, %v", c.by, by, n, err)
-		}
-		s.rdma.close()
-	}
-	web.Config.Handler = newServer(1 << 20)
-	c = dial(t, here, web.URL, make([]byte, 1000))
-	if err := c.put(t.Context(), name, 1000); err != nil || c.by != "http" {
-		t.Errorf("put by %s: %v", c.by, err)
-	}
-}
-
-// TestCancel cancels transfers while packets are on the way, and uses the memory for something
-// else. If the server does not notice that, it repeats them, but the memory does not change any
-// more.
-func TestCancel(t *testing.T) {
-	for _, test := range []struct {
-		method  string
-		kind    verbstest.Kind
-		notices bool
-	}{
-		{"GET", verbstest.Write, true}, {"GET", verbstest.Write, false},
-		{"PUT", verbstest.ReadRequest, true}, {"PUT", verbstest.ReadRequest, false},
-	} {
-		t.Run(fmt.Sprintf("%s/%v", test.method, test.notices), func(t *testing.T) {
-			network, here, s, web := hosts(t)
-			answered := make(chan bool, 2)
-			serving, stop := context.WithCancel(t.Context())
-			defer stop()
-			web.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if !test.notices {
-					r = r.WithContext(serving)
+				st := r.c.Stats()
+				if rdma && (st.Puts != 6 || st.Gets != 6 || fallbacks(st) > 0) || !rdma && (st.Puts+st.Gets != 0 || fallbacks(st) < 8) || st.Lent != 0 {
+					t.Errorf("%+v", st)
 				}
-				s.ServeHTTP(w, r)
-				answered <- true
 			})
-			c := dial(t, here, web.URL, make([]byte, 1<<20))
-			<-answered // that of newClient
-			s.reserve(1 << 20)
-			s.replace(name, &object{data: make([]byte, 1<<20)})
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			var packets atomic.Int32
-			network.SetFilter(func(p *verbstest.Packet) verbstest.Action {
-				if p.Kind == test.kind && packets.Add(1) == 2 {
-					network.Partition(netip.MustParseAddr("10.0.0.2"))
-					cancel()
+		}
+	}
+}
+
+// TestAWS has what a step of the SDK can do wrong.
+func TestAWS(t *testing.T) {
+	labtest.Require(t)
+	for name, listen := range map[string]func(http.Handler) *httptest.Server{"HTTP": httptest.NewServer, "HTTPS": httptest.NewTLSServer} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, true, listen)
+			ctx, bucket, key := t.Context(), aws.String("bucket"), aws.String("key")
+			put := func(body io.Reader, options ...func(*s3.Options)) error {
+				_, err := r.aws().PutObject(ctx, &s3.PutObjectInput{Bucket: bucket, Key: key, Body: body}, options...)
+				return err
+			}
+			supported := func(o *s3.Options) { o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenSupported }
+			labtest.Check(t, put(strings.NewReader("first")), put(strings.NewReader("second"), supported))
+
+			// Registered memory is not copied, and the SDK does not close it.
+			body := labtest.Must(r.c.NewBody(1000))(t)
+			want := labtest.RandomBytes(1, 1000)
+			copy(body.Bytes(), want)
+			labtest.Check(t, put(body), put(body))
+			if st := r.c.Stats(); st.Lent != 1 || st.Puts != 4 || fallbacks(st) != 0 {
+				t.Errorf("%+v", st)
+			}
+			body.Close()
+
+			get, err := r.aws().GetObject(s3rdma.WithSize(ctx, 500), &s3.GetObjectInput{Bucket: bucket, Key: key, Range: aws.String("bytes=500-999")})
+			labtest.Check(t, err)
+			if got, err := io.ReadAll(get.Body); err != nil || !bytes.Equal(got, want[500:]) || *get.ContentRange != "bytes 500-999/1000" || r.c.Stats().Gets != 1 {
+				t.Errorf("GET of a range: %d bytes, %v, %+v", len(got), err, r.c.Stats())
+			}
+			labtest.Check(t, get.Body.Close())
+
+			// Declined, within one attempt: by HTTPS this would need aws-chunked, which the folder has not.
+			if name == "HTTP" {
+				r.tokens = nil
+				r.hook = func(w http.ResponseWriter, req *http.Request) bool {
+					if req.Header.Get(s3rdma.HeaderToken) != "" {
+						w.WriteHeader(http.StatusNotImplemented)
+						return true
+					}
+					return false
 				}
-				return verbstest.Pass
-			})
-			var err error
-			if test.method == "GET" {
-				_, err = c.get(ctx, name)
-			} else {
-				err = c.put(ctx, name, 1<<20)
+				labtest.Check(t, put(strings.NewReader("third"), supported))
+				get, err := r.aws().GetObject(ctx, &s3.GetObjectInput{Bucket: bucket, Key: key})
+				labtest.Check(t, err)
+				if got, err := io.ReadAll(get.Body); string(got) != "third" || err != nil || len(r.tokens) != 4 || r.tokens[1] != "" || r.tokens[3] != "" {
+					t.Errorf("%q, %v, tokens %q", got, err, r.tokens)
+				}
+				labtest.Check(t, get.Body.Close())
 			}
-			if !errors.Is(err, context.Canceled) {
-				t.Errorf("cancelled %s: %v", test.method, err)
+
+			// A retry has a token of its own.
+			r.tokens = nil
+			r.hook = func(w http.ResponseWriter, req *http.Request) bool {
+				if len(r.tokens) == 1 {
+					w.WriteHeader(http.StatusServiceUnavailable)
+				}
+				return len(r.tokens) == 1
 			}
-			other := bytes.Repeat([]byte{'x'}, 1<<20)
-			copy(c.mem, other)
-			sent := packets.Load()
-			network.Heal()
-			if !test.notices {
-				labtest.Until(t, "packets to be repeated", func() bool { return packets.Load() >= sent+2 })
-				stop()
+			labtest.Check(t, put(strings.NewReader("fourth"), func(o *s3.Options) { o.Retryer = retryOnce{} }))
+			if len(r.tokens) != 2 || r.tokens[0] == "" || r.tokens[1] == "" || r.tokens[0] == r.tokens[1] {
+				t.Errorf("two attempts have the tokens %q", r.tokens)
 			}
-			<-answered
-			if !bytes.Equal(c.mem, other) {
-				t.Error("the memory has changed")
+			r.hook = nil
+
+			_, err = r.aws().GetObject(ctx, &s3.GetObjectInput{Bucket: bucket, Key: aws.String("nothing")})
+			if e, ok := errors.AsType[smithy.APIError](err); !ok || e.ErrorCode() != "NoSuchKey" {
+				t.Errorf("GET of nothing: %v", err)
 			}
-			if !bytes.Equal(s.objects[name].data, make([]byte, 1<<20)) || s.room != 3<<20 {
-				t.Errorf("the object has changed, or room for %d bytes", s.room)
+			before := len(r.tokens)
+			url, err := s3.NewPresignClient(r.aws()).PresignPutObject(ctx, &s3.PutObjectInput{Bucket: bucket, Key: key, Body: strings.NewReader("x")})
+			if err != nil || strings.Contains(strings.ToLower(url.URL+fmt.Sprint(url.SignedHeader)), "rdma") || len(r.tokens) != before {
+				t.Errorf("presigned: %+v, %v", url, err)
 			}
-			web.Config.Handler = s
-			if err := c.put(t.Context(), name, 1<<20); err != nil || c.by != "rdma" {
-				t.Errorf("put by %s after that: %v", c.by, err)
+			r.secret = "another"
+			if err := put(strings.NewReader("x")); err == nil || !strings.Contains(err.Error(), "SignatureDoesNotMatch") {
+				t.Errorf("PUT with a wrong secret: %v", err)
+			}
+			cancelled, cancel := context.WithCancel(ctx)
+			cancel()
+			_, err = r.aws().PutObject(cancelled, &s3.PutObjectInput{Bucket: bucket, Key: key, Body: strings.NewReader("x")})
+			if !errors.Is(err, context.Canceled) || r.c.Stats().Lent != 0 {
+				t.Errorf("cancelled: %v, %+v", err, r.c.Stats())
 			}
 		})
 	}
 }
+
+// retryOnce makes a second attempt at once.
+type retryOnce struct{ aws.NopRetryer }
+
+func (retryOnce) IsErrorRetryable(error) bool                  { return true }
+func (retryOnce) MaxAttempts() int                             { return 2 }
+func (retryOnce) RetryDelay(int, error) (time.Duration, error) { return 0, nil }

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bytes"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/xml"
@@ -9,206 +9,148 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"log"
+	"io/fs"
 	"net/http"
+	"os"
+	"path"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
-
-	"github.com/goverbs/verbs"
 )
 
-const (
-	maxObject = 64 << 20 // bytes
-	maxStored = 1 << 30  // bytes of all objects
+// folder is an S3 server whose objects are files of a folder. It knows nothing of RDMA: bodies are
+// bodies, wherever they come from.
+type folder struct{ root *os.Root }
 
-	tokenHeader    = "X-Amz-Rdma-Token"
-	replyHeader    = "X-Amz-Rdma-Reply"             // "200", or "501" if the server declines the token
-	bytesHeader    = "X-Amz-Rdma-Bytes-Transferred" // by RDMA
-	endpointHeader = "X-Rdma-Endpoint"              // where clients dial; cuObject needs none, as its transport has no connections
-	checksumHeader = "X-Amz-Checksum-Crc32c"
-)
+const uploads = ".uploads" // has the parts of uploads, each in a folder of its own, and files that are being written
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// checksum returns the value of checksumHeader.
-func checksum(data []byte) string {
-	return base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc32.Checksum(data, castagnoli)))
+// result is an answer in XML.
+type result struct {
+	XMLName                           xml.Name
+	Bucket, Key, UploadId, ETag       string `xml:",omitempty"`
+	Code, Message, LocationConstraint string `xml:",omitempty"`
 }
 
-type object struct {
-	data     []byte
-	checksum string
-	time     time.Time
-}
+var errDigest = errors.New("the bytes that came have another checksum or length")
 
-// server stores objects in memory. Buckets need not be made.
-type server struct {
-	rdma *dataPlane // nil without RDMA
-
-	mu      sync.Mutex
-	objects map[string]object // by bucket/key
-	room    int64             // bytes
-}
-
-func newServer(room int64) *server { return &server{objects: map[string]object{}, room: room} }
-
-// failure is an answer that is an error, with S3's code.
-type failure struct {
-	status     int
-	code, text string
-}
-
-func (f *failure) Error() string { return f.code + ": " + f.text }
-
-// ServeHTTP answers a request as S3 does.
-func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	err := s.answer(w, r)
-	if err == nil {
-		return
-	}
-	f, ok := errors.AsType[*failure](err)
-	if !ok {
-		log.Printf("%s %s: %v", r.Method, r.URL.Path, err)
-		f = &failure{http.StatusInternalServerError, "InternalError", err.Error()}
-	}
-	w.Header().Set("Content-Type", "application/xml")
-	w.WriteHeader(f.status)
-	if r.Method != http.MethodHead {
-		xml.NewEncoder(w).Encode(struct {
-			XMLName       xml.Name `xml:"Error"`
-			Code, Message string
-		}{Code: f.code, Message: f.text})
-	}
-}
-
-func (s *server) answer(w http.ResponseWriter, r *http.Request) error {
-	if r.URL.Path == "/" && r.Method == http.MethodHead {
-		if s.rdma != nil {
-			w.Header().Set(endpointHeader, s.rdma.l.Addr().String())
-		}
-		return nil
-	}
-	name := strings.TrimPrefix(r.URL.Path, "/")
-	if bucket, key, _ := strings.Cut(name, "/"); len(bucket) < 3 || len(bucket) > 63 || key == "" || len(key) > 1024 {
-		return &failure{http.StatusBadRequest, "InvalidURI", fmt.Sprintf("/BUCKET/KEY has 3 to 63 and 1 to 1024 bytes, not %d and %d", len(bucket), len(key))}
-	}
-	var offer *token
-	if text := r.Header.Get(tokenHeader); text != "" {
-		t, err := parseToken(text)
-		if err != nil {
-			return &failure{http.StatusBadRequest, "InvalidArgument", err.Error()}
-		}
-		offer = &t
-	}
-	switch r.Method {
-	case http.MethodPut:
-		return s.put(w, r, name, offer)
-	case http.MethodGet, http.MethodHead:
-		return s.get(w, r, name, offer)
-	case http.MethodDelete:
-		s.replace(name, nil)
-		w.WriteHeader(http.StatusNoContent)
-		return nil
-	}
-	return &failure{http.StatusMethodNotAllowed, "MethodNotAllowed", r.Method + " is not supported"}
-}
-
-func (s *server) put(w http.ResponseWriter, r *http.Request, name string, offer *token) error {
-	size := uint64(r.ContentLength) // -1 is too large
-	if offer != nil {
-		size = offer.size
-	}
-	if size > maxObject {
-		return &failure{http.StatusBadRequest, "EntityTooLarge", fmt.Sprintf("%s: an object has a known size of at most %d bytes", name, maxObject)}
-	}
-	if !s.reserve(int64(size)) {
-		return &failure{http.StatusInsufficientStorage, "InsufficientStorage", fmt.Sprintf("%s: no room for %d bytes", name, size)}
-	}
-	o := object{data: make([]byte, size), time: time.Now()}
-	var err error
-	if offer == nil {
-		_, err = io.ReadFull(r.Body, o.data)
-	} else if err = errDeclined; s.rdma != nil {
-		err = s.rdma.transfer(r.Context(), *offer, verbs.OpRDMARead, o.data)
-	}
-	o.checksum = checksum(o.data)
-	switch want := r.Header.Get(checksumHeader); {
-	case err == errDeclined: // the bytes have not come: the client shall send them as the body
-		w.Header().Set(replyHeader, "501")
-		err = &failure{http.StatusNotImplemented, "NotImplemented", name + ": " + err.Error()}
-	case err == nil && want != "" && want != o.checksum:
-		err = &failure{http.StatusBadRequest, "BadDigest", fmt.Sprintf("%s: CRC-32C of the %d bytes that came is %s, not %.20s", name, size, o.checksum, want)}
-	}
+func (f folder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	res, err := f.serve(w, r)
+	status := http.StatusOK
 	if err != nil {
-		s.reserve(-int64(size))
+		res, status = result{XMLName: xml.Name{Local: "Error"}, Code: "InternalError", Message: err.Error()}, http.StatusInternalServerError
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			res.Code, status = "NoSuchKey", http.StatusNotFound
+		case errors.Is(err, errDigest):
+			res.Code, status = "BadDigest", http.StatusBadRequest
+		case errors.Is(err, errors.ErrUnsupported):
+			res.Code, status = "NotImplemented", http.StatusNotImplemented
+		}
+	}
+	if res.XMLName.Local != "" {
+		w.Header().Set("Content-Type", "application/xml")
+		w.WriteHeader(status)
+		xml.NewEncoder(w).Encode(res)
+	}
+}
+
+func (f folder) serve(w http.ResponseWriter, r *http.Request) (res result, err error) {
+	name, q := path.Clean("/" + r.URL.Path)[1:], r.URL.Query()
+	bucket, key, object := strings.Cut(name, "/")
+	upload := path.Join(uploads, path.Base("/"+q.Get("uploadId")))
+	res.Bucket, res.Key = bucket, key
+	switch m := r.Method; {
+	case bucket == "" || bucket == uploads:
+		err = errors.ErrUnsupported
+	case m == http.MethodPut && !object:
+		err = f.root.MkdirAll(name, 0o777)
+	case m == http.MethodPut && q.Has("uploadId"):
+		part, _ := strconv.ParseUint(q.Get("partNumber"), 10, 16)
+		err = f.put(w, r, path.Join(upload, fmt.Sprintf("%05d", part)))
+	case m == http.MethodPut:
+		err = f.put(w, r, name)
+	case m == http.MethodPost && q.Has("uploads"):
+		res.XMLName.Local, res.UploadId = "InitiateMultipartUploadResult", rand.Text()
+		err = f.root.MkdirAll(path.Join(uploads, res.UploadId), 0o777)
+	case m == http.MethodPost && q.Has("uploadId"):
+		res.XMLName.Local, res.ETag = "CompleteMultipartUploadResult", `"`+path.Base(upload)+`"`
+		err = f.complete(upload, name)
+	case m == http.MethodDelete && q.Has("uploadId"):
+		err = f.root.RemoveAll(upload)
+		w.WriteHeader(http.StatusNoContent)
+	case (m == http.MethodGet || m == http.MethodHead) && (object || m == http.MethodHead):
+		err = f.get(w, r, name)
+	default:
+		err = errors.ErrUnsupported
+	}
+	return res, err
+}
+
+// put stores a body that has come whole.
+func (f folder) put(w http.ResponseWriter, r *http.Request, name string) error {
+	ieee, castagnoli := crc32.NewIEEE(), crc32.New(crc32.MakeTable(crc32.Castagnoli))
+	err := f.write(name, func(file io.Writer) error {
+		n, err := io.Copy(io.MultiWriter(file, ieee, castagnoli), r.Body)
+		for header, sum := range map[string]uint32{"X-Amz-Checksum-Crc32": ieee.Sum32(), "X-Amz-Checksum-Crc32c": castagnoli.Sum32()} {
+			text := base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, sum))
+			if v := r.Header.Get(header); err == nil && (v != "" && v != text || n != r.ContentLength) {
+				err = errDigest
+			}
+		}
+		return err
+	})
+	w.Header().Set("ETag", fmt.Sprintf(`"%08x"`, castagnoli.Sum32()))
+	return err
+}
+
+// complete joins the parts of an upload.
+func (f folder) complete(upload, name string) error {
+	parts, err := fs.ReadDir(f.root.FS(), upload)
+	if err != nil {
 		return err
 	}
-	s.replace(name, &o)
-	if offer != nil {
-		w.Header().Set(replyHeader, "200")
-		w.Header().Set(bytesHeader, strconv.Itoa(len(o.data)))
-	}
-	o.describe(w.Header())
-	return nil
-}
-
-func (s *server) get(w http.ResponseWriter, r *http.Request, name string, offer *token) error {
-	s.mu.Lock()
-	o, ok := s.objects[name]
-	s.mu.Unlock()
-	if !ok {
-		return &failure{http.StatusNotFound, "NoSuchKey", "no object " + name}
-	}
-	if offer != nil {
-		w.Header().Set(replyHeader, "501")
-		if s.rdma != nil && r.Method == http.MethodGet && r.Header.Get("Range") == "" { // ranges come by HTTP
-			if uint64(len(o.data)) > offer.size {
-				return &failure{http.StatusBadRequest, "EntityTooLarge", fmt.Sprintf("%s has %d bytes, the memory offered %d", name, len(o.data), offer.size)}
+	err = f.write(name, func(file io.Writer) error {
+		for _, p := range parts {
+			part, err := f.root.Open(path.Join(upload, p.Name()))
+			if err != nil {
+				return err
 			}
-			err := s.rdma.transfer(r.Context(), *offer, verbs.OpRDMAWrite, o.data)
-			if err == nil {
-				o.describe(w.Header())
-				w.Header().Set(replyHeader, "200")
-				w.Header().Set(bytesHeader, strconv.Itoa(len(o.data)))
-				return nil
-			}
-			if err != errDeclined {
+			_, err = io.Copy(file, part)
+			if err := errors.Join(err, part.Close()); err != nil {
 				return err
 			}
 		}
-	}
-	o.describe(w.Header())
-	w.Header().Set("Content-Type", "application/octet-stream")
-	http.ServeContent(w, r, "", o.time, bytes.NewReader(o.data))
-	return nil
+		return nil
+	})
+	return errors.Join(err, f.root.RemoveAll(upload))
 }
 
-// describe sets the headers of an object.
-func (o *object) describe(h http.Header) {
-	h.Set(checksumHeader, o.checksum)
-	h.Set("ETag", fmt.Sprintf("%q", o.checksum))
+// write makes a file, or leaves the old one.
+func (f folder) write(name string, fill func(io.Writer) error) error {
+	tmp := path.Join(uploads, rand.Text())
+	if err := errors.Join(f.root.MkdirAll(uploads, 0o777), f.root.MkdirAll(path.Dir(name), 0o777)); err != nil {
+		return err
+	}
+	file, err := f.root.Create(tmp)
+	if err != nil {
+		return err
+	}
+	if err = errors.Join(fill(file), file.Close()); err == nil {
+		return f.root.Rename(tmp, name)
+	}
+	return errors.Join(err, f.root.Remove(tmp))
 }
 
-// reserve takes n bytes of the room for objects, or returns them if n is negative.
-func (s *server) reserve(n int64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n > s.room {
-		return false
+func (f folder) get(w http.ResponseWriter, r *http.Request, name string) error {
+	file, err := f.root.Open(name)
+	if err != nil {
+		return err
 	}
-	s.room -= n
-	return true
-}
-
-// replace stores an object, for whose bytes there is a reservation, or deletes it if o is nil.
-func (s *server) replace(name string, o *object) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.room += int64(len(s.objects[name].data))
-	delete(s.objects, name)
-	if o != nil {
-		s.objects[name] = *o
+	defer file.Close()
+	info, err := file.Stat()
+	if err == nil && info.Mode().IsRegular() {
+		w.Header().Set("ETag", fmt.Sprintf(`"%x-%x"`, info.ModTime().UnixNano(), info.Size()))
+		w.Header().Set("Content-Type", "application/octet-stream")
+		http.ServeContent(w, r, "", info.ModTime(), file)
 	}
+	return err
 }
