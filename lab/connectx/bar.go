@@ -4,6 +4,7 @@ package connectx
 
 import (
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+	"github.com/goverbs/verbs/lab/internal/pcidev"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
@@ -17,7 +18,7 @@ const (
 
 // Regions describes the regions by VFIO's index: BAR 0 and the configuration.
 func (d *Device) Regions() map[int]uint64 {
-	return map[int]uint64{vfiouser.BAR0: barSize, vfiouser.Config: uint64(len(d.config.bytes))}
+	return map[int]uint64{vfiouser.BAR0: barSize, vfiouser.Config: pcidev.ConfigSize}
 }
 
 // Vectors returns the number of MSI-X vectors.
@@ -26,7 +27,7 @@ func (d *Device) Vectors() int { return vectors }
 // Read handles a load.
 func (d *Device) Read(region int, off uint64, b []byte) {
 	if region == vfiouser.Config {
-		d.config.read(off, b)
+		d.config.Read(off, b)
 		return
 	}
 	// The driver loads aligned words or, for the timer, two.
@@ -56,7 +57,7 @@ func (d *Device) readWord(off uint64) uint32 {
 	case off == segTimerLow:
 		return uint32(d.clock())
 	case off == segHealthCounter:
-		if !d.faults.dead.Load() {
+		if !d.faults.Dead.Load() {
 			s.counter++
 		}
 		return s.counter
@@ -67,9 +68,8 @@ func (d *Device) readWord(off uint64) uint32 {
 // Write handles a store.
 func (d *Device) Write(region int, off uint64, b []byte) {
 	if region == vfiouser.Config {
-		d.config.write(off, b)
-		if off == faultRegister && len(b) == 4 {
-			d.Inject(Fault(b[0]), b[1], int(le.Uint16(b[2:])))
+		if kind, arg, count, ok := d.config.Write(off, b); ok {
+			d.Inject(kind, arg, count)
 		}
 		return
 	}
@@ -87,17 +87,17 @@ func (d *Device) Write(region int, off uint64, b []byte) {
 		d.commands.setAddress(0xfffff000, uint64(v))
 		d.seg.setState(v & nicStateMask)
 		if v&nicStateMask == nicDisabled { // mlx5_core gives up a failed adapter (mlx5_error_sw_reset)
-			d.commands.quiesce(d.disable)
+			d.commands.Quiesce(d.disable)
 		}
 	case segDoorbell:
-		d.commands.doorbell(v)
+		d.commands.Doorbell(v)
 	}
 }
 
 // doorbell handles a store to a UAR.
 func (d *Device) doorbell(uar uint32, off int, b []byte) {
 	d.record(Event{Kind: RecordDoorbell, Number: uar, Offset: off, In: b})
-	if !d.res.uars.has(uar) || len(b) < 4 {
+	if !d.res.uars.Has(uar) || len(b) < 4 {
 		return
 	}
 	switch {
@@ -114,10 +114,10 @@ func (d *Device) doorbell(uar uint32, off int, b []byte) {
 func (d *Device) Inject(kind Fault, arg byte, count int) {
 	switch kind {
 	case FaultNone:
-		d.faults.event()
-		d.faults.reset()
+		d.faults.Event()
+		d.faults.Reset()
 		d.lose(0)
-		d.commands.doorbell(0) // executes commands that have waited for the firmware
+		d.commands.Doorbell(0) // executes commands that have waited for the firmware
 	case FaultPortDown, FaultPortUp:
 		d.port.setLink(kind == FaultPortUp)
 	case FaultLoss:
@@ -127,15 +127,15 @@ func (d *Device) Inject(kind Fault, arg byte, count int) {
 			d.port.event(ifc.PortChangeActive)
 		}
 	case FaultFirmware:
-		d.faults.dead.Store(true)
+		d.faults.Dead.Store(true)
 	case FaultFatal:
 		d.seg.setState(nicDisabled)
-		d.commands.quiesce(d.disable)
+		d.commands.Quiesce(d.disable)
 	case FaultCommand, FaultCompletion, FaultLost, FaultOpcode, FaultQPN, FaultCounter, FaultLate, FaultAfterEvent:
 		// mlx5_core of a physical function takes the capability for the one of its gateway to the
 		// adapter's memory, and stores a small number there (lib/pci_vsc.c), with the count 0.
 		if count > 0 {
-			d.faults.add(kind, arg, count)
+			d.faults.Add(kind, arg, count)
 		}
 	}
 }

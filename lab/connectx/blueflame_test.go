@@ -252,7 +252,7 @@ func TestNoDoorbell(t *testing.T) {
 func TestDoorbellOfDestroyedQP(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	x := m.withCQ(m.createCQ(4, 64))
-	q, ok := m.dev.t.qps.get(x.num)
+	q, ok := m.dev.t.qps.Get(x.num)
 	if !ok {
 		t.Fatal("no QP")
 	}

@@ -3,10 +3,10 @@
 package connectx
 
 import (
-	"math/bits"
 	"sync"
 
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+	"github.com/goverbs/verbs/lab/internal/pcidev"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
@@ -19,16 +19,12 @@ type commandQueue struct {
 	env     *env
 	eqs     *eqTable
 	execute func(in []byte, outLen int) []byte
-	done    chan struct{} // closed when the goroutine has ended
+	pcidev.Commands
 
-	mu      sync.Mutex
-	change  sync.Cond
-	addr    uint64         // of the page, as the driver has set it
-	view    *vfiouser.View // of the page at address at, or nil
-	at      uint64
-	pending uint32 // entries whose bits have been set
-	busy    bool   // a command is being executed, or quiesce calls its argument
-	ended   bool
+	mu   sync.Mutex
+	addr uint64         // of the page, as the driver has set it
+	view *vfiouser.View // of the page at address at, or nil
+	at   uint64
 }
 
 const (
@@ -66,33 +62,8 @@ const (
 )
 
 func (q *commandQueue) begin() {
-	q.done, q.change.L = make(chan struct{}), &q.mu
-	go q.run()
-}
-
-// end ends the goroutine.
-func (q *commandQueue) end() {
-	q.mu.Lock()
-	q.ended = true
-	q.change.Broadcast()
-	q.mu.Unlock()
-	<-q.done
-}
-
-// quiesce forgets the pending commands, and calls do while none is executed.
-func (q *commandQueue) quiesce(do func()) {
-	q.mu.Lock()
-	q.pending = 0
-	for q.busy {
-		q.change.Wait()
-	}
-	q.busy = true // nobody else executes
-	q.mu.Unlock()
-	do()
-	q.mu.Lock()
-	q.busy = false
-	q.change.Broadcast()
-	q.mu.Unlock()
+	q.Commands = pcidev.Commands{Execute: q.command, Dead: q.env.faults.Dead.Load}
+	q.Begin()
 }
 
 // unmap forgets where the queue is.
@@ -102,7 +73,7 @@ func (q *commandQueue) unmap() {
 	if q.view != nil {
 		q.view.Close()
 	}
-	q.view, q.addr, q.pending = nil, 0, 0
+	q.view, q.addr = nil, 0
 }
 
 // setAddress takes the upper or lower half of the queue's address.
@@ -118,47 +89,30 @@ func (q *commandQueue) address() uint64 {
 	return q.addr
 }
 
-// doorbell handles a doorbell: it makes the goroutine execute the commands whose bits are set.
-func (q *commandQueue) doorbell(mask uint32) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.pending |= mask
-	q.change.Broadcast()
+// command executes the command of an entry.
+func (q *commandQueue) command(slot int) {
+	if view := q.page(); view != nil {
+		q.take(view, slot)
+	}
 }
 
-func (q *commandQueue) run() {
-	defer close(q.done)
+// page returns the queue's page, which Quiesce protects from unmap. Without memory there is nowhere to
+// answer: the driver's command times out.
+func (q *commandQueue) page() *vfiouser.View {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for {
-		for (q.pending == 0 || q.busy || q.env.faults.dead.Load()) && !q.ended {
-			q.change.Wait()
-		}
-		if q.ended {
-			return
-		}
-		slot := bits.TrailingZeros32(q.pending)
-		q.pending &^= 1 << slot
-		if q.view != nil && q.at != q.addr {
-			q.view.Close()
-			q.view = nil
-		}
-		if q.view == nil {
-			// Without memory there is nowhere to answer. The driver's command times out.
-			v, err := q.env.mem.Pages([]uint64{q.addr}, 4096)
-			if err != nil {
-				continue
-			}
-			q.view, q.at = v, q.addr
-		}
-		view := q.view
-		q.busy = true
-		q.mu.Unlock()
-		q.take(view, slot)
-		q.mu.Lock()
-		q.busy = false
-		q.change.Broadcast()
+	if q.view != nil && q.at != q.addr {
+		q.view.Close()
+		q.view = nil
 	}
+	if q.view == nil {
+		v, err := q.env.mem.Pages([]uint64{q.addr}, 4096)
+		if err != nil {
+			return nil
+		}
+		q.view, q.at = v, q.addr
+	}
+	return q.view
 }
 
 // take executes the command of an entry, and hands the entry back to the driver.

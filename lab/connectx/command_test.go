@@ -79,9 +79,7 @@ func (e *entry) wait() byte {
 	e.m.t.Helper()
 	own := &e.desc()[63]
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Microsecond) {
-		e.m.dev.commands.mu.Lock() // orders the memory as the interrupt does
-		idle := e.m.dev.commands.pending == 0 && !e.m.dev.commands.busy
-		e.m.dev.commands.mu.Unlock()
+		idle := e.m.dev.commands.Idle() // which orders the memory as the interrupt does
 		if idle && *own&1 == 0 {
 			return *own >> 1
 		}
@@ -226,8 +224,8 @@ func TestReset(t *testing.T) {
 		m.dev.Reset()
 	}
 	for name, n := range map[string]int{
-		"EQs": len(m.dev.eqs.all()), "PDs": len(m.dev.t.pds.all()), "UARs": len(m.dev.res.uars.all()), "TISs": len(m.dev.eth.tises.all()),
-		"SQs": len(m.dev.eth.sqs.all()), "CQs": len(m.dev.t.cqs.all()), "mkeys": len(m.dev.t.mkeys.all()),
+		"EQs": len(m.dev.eqs.All()), "PDs": len(m.dev.t.pds.All()), "UARs": len(m.dev.res.uars.All()), "TISs": len(m.dev.eth.tises.All()),
+		"SQs": len(m.dev.eth.sqs.All()), "CQs": len(m.dev.t.cqs.All()), "mkeys": len(m.dev.t.mkeys.All()),
 	} {
 		if n > 0 {
 			t.Errorf("%d %s after a reset", n, name)

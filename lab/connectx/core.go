@@ -196,7 +196,7 @@ var shorter = map[uint16]ifc.Layout{
 
 // dispatch makes the checks that all commands have in common, and calls the handler.
 func (d *Device) dispatch(c *call) ifc.Status {
-	if st, ok := d.faults.take(FaultCommand); ok {
+	if st, ok := d.faults.Take(FaultCommand); ok {
 		return ifc.Status(st)
 	}
 	run, l := handlers[c.op], ifc.Layouts[c.op]

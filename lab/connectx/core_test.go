@@ -45,9 +45,9 @@ func TestStates(t *testing.T) {
 func (m *machine) objects() map[string]int {
 	d := m.dev
 	n := map[string]int{
-		"EQs": len(d.eqs.all()), "PDs": len(d.t.pds.all()), "UARs": len(d.res.uars.all()), "TISs": len(d.eth.tises.all()), "SQs": len(d.eth.sqs.all()),
-		"RQs": len(d.eth.rqs.all()), "TIRs": len(d.eth.tirs.all()), "CQs": len(d.t.cqs.all()), "QPs": len(d.t.qps.all()), "SRQs": len(d.t.srqs.all()),
-		"mkeys": len(d.t.mkeys.all()), "GIDs": len(d.t.eng.GIDs()), "transport domains": len(d.res.tds.all()), "entries": int(d.t.mkeys.xlt.Load()),
+		"EQs": len(d.eqs.All()), "PDs": len(d.t.pds.All()), "UARs": len(d.res.uars.All()), "TISs": len(d.eth.tises.All()), "SQs": len(d.eth.sqs.All()),
+		"RQs": len(d.eth.rqs.All()), "TIRs": len(d.eth.tirs.All()), "CQs": len(d.t.cqs.All()), "QPs": len(d.t.qps.All()), "SRQs": len(d.t.srqs.All()),
+		"mkeys": len(d.t.mkeys.All()), "GIDs": len(d.t.eng.GIDs()), "transport domains": len(d.res.tds.All()), "entries": int(d.t.mkeys.xlt.Load()),
 	}
 	for name, v := range n {
 		if v == 0 {
@@ -270,7 +270,7 @@ func TestUARPages(t *testing.T) {
 		if dealloc(page) != ifc.StatusOk || dealloc(page) != ifc.StatusBadResErr {
 			t.Error("a page of UARs cannot be taken back, or can be twice")
 		}
-		if _, ok := m.dev.res.uars.get(m.uar); ok {
+		if _, ok := m.dev.res.uars.Get(m.uar); ok {
 			t.Errorf("UAR %d is left of the page", m.uar)
 		}
 	}

@@ -36,7 +36,7 @@ var engineFields = map[string]ifc.Field{
 // queryQCounter reports the adapter's counters, whatever the counter set.
 func (d *Device) queryQCounter(c *call) ifc.Status {
 	n := ifc.QueryQCounterInCounterSetId.U32(c.in)
-	if !d.res.counters.has(n) && n != 0 && !ifc.QueryQCounterInAggregate.Is(c.in) {
+	if !d.res.counters.Has(n) && n != 0 && !ifc.QueryQCounterInAggregate.Is(c.in) {
 		return ifc.StatusBadResErr
 	}
 	// mlx5_ib's counters.c reads all of these for sysfs' hw_counters.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/verbs/internal/engine"
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+	"github.com/goverbs/verbs/lab/internal/pcidev"
 )
 
 var cqCommands = map[uint16]func(*cqTable, *call) ifc.Status{
@@ -40,19 +41,17 @@ type cq struct {
 	t   *cqTable
 	e   *engine.CQ
 
-	mu        sync.Mutex
-	context   []byte // struct cqc
-	ring      ring   // unmapped when the CQ has been destroyed
-	logSize   int
-	eqn       uint32
-	pi        uint32 // producer index
-	solicited uint32 // index behind the last solicited entry
-	notified  uint32 // producer index at the last event
-	failed    bool   // it has overrun
-	armed     armState
-	count     uint32 // entries since the last event
-	timer     *time.Timer
-	late      []lateEntry // a late entry and those behind it, see FaultLate
+	mu      sync.Mutex
+	context []byte // struct cqc
+	ring    ring   // unmapped when the CQ has been destroyed
+	logSize int
+	eqn     uint32
+	pi      uint32 // producer index
+	failed  bool   // it has overrun
+	arming  pcidev.Arming
+	count   uint32 // entries since the last event
+	timer   *time.Timer
+	late    []lateEntry // a late entry and those behind it, see FaultLate
 }
 
 type lateEntry struct {
@@ -60,14 +59,6 @@ type lateEntry struct {
 	op        byte
 	solicited bool
 }
-
-type armState uint8
-
-const (
-	notArmed armState = iota
-	armedSolicited
-	armedAny
-)
 
 const (
 	maxCQs       = 1 << 18 // log_max_cq
@@ -85,7 +76,7 @@ func (t *cqTable) create(c *call) ifc.Status {
 	case ifc.CreateCqInCqUmemValid.Is(c.in), ifc.CqcCqeSz.Int(ctx) > 1, ifc.CqcCqeCompEn.Is(ctx), ifc.CqcApuCq.Is(ctx), ifc.CqcDbrUmemValid.Is(ctx),
 		q.logSize > t.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxCqSz):
 		return ifc.StatusBadParamErr
-	case !t.eqs.has(q.eqn), !t.uars.has(q.uar):
+	case !t.eqs.Has(q.eqn), !t.uars.Has(q.uar):
 		return ifc.StatusBadResErr
 	}
 	if st := q.mapRing(&q.ring, ctx, ifc.CreateCqInPas.At(c.in), ifc.CqcDbrAddr.Get(ctx)); st != ifc.StatusOk {
@@ -117,7 +108,7 @@ type completer interface {
 func (q *cq) deliver(w engine.Completion) bool { return w.Owner.(completer).complete(q, w) }
 
 func (q *cq) mapRing(r *ring, ctx, list []byte, record uint64) ifc.Status {
-	r.count, r.stride = 1<<ifc.CqcLogCqSize.Int(ctx), 64<<ifc.CqcCqeSz.Int(ctx)
+	r.Count, r.Stride = 1<<ifc.CqcLogCqSize.Int(ctx), 64<<ifc.CqcCqeSz.Int(ctx)
 	return q.t.env.mapRing(r, list, ifc.CqcLogPageSize.Int(ctx), ifc.CqcPageOffset.Int(ctx), record)
 }
 
@@ -132,7 +123,7 @@ func (q *cq) destroy() ifc.Status {
 		q.timer.Stop()
 	}
 	q.ring.close()
-	q.armed, q.late = notArmed, nil
+	q.arming.State, q.late = pcidev.NotArmed, nil
 	return ifc.StatusOk
 }
 
@@ -143,10 +134,10 @@ func (q *cq) query(c *call) ifc.Status {
 	copy(ctx, q.context)
 	ifc.CqcProducerCounter.Set(ctx, uint64(q.pi))
 	ifc.CqcConsumerCounter.Set(ctx, uint64(q.ring.posted(cqRecord)))
-	ifc.CqcLastSolicitIndex.Set(ctx, uint64(q.solicited))
-	ifc.CqcLastNotifiedIndex.Set(ctx, uint64(q.notified))
+	ifc.CqcLastSolicitIndex.Set(ctx, uint64(q.arming.Solicited))
+	ifc.CqcLastNotifiedIndex.Set(ctx, uint64(q.arming.Notified))
 	// MLX5_CQC_ST_FIRED, _SOLICITED_NOTIFICATION_REQUEST_ARMED and _NOTIFICATION_REQUEST_ARMED.
-	ifc.CqcSt.Set(ctx, uint64([...]int{notArmed: 10, armedSolicited: 6, armedAny: 9}[q.armed]))
+	ifc.CqcSt.Set(ctx, uint64([...]int{pcidev.NotArmed: 10, pcidev.ArmedSolicited: 6, pcidev.ArmedAny: 9}[q.arming.State]))
 	if q.failed {
 		ifc.CqcStatus.Set(ctx, cqOverflow)
 	}
@@ -197,7 +188,7 @@ func (q *cq) resize(ctx, list []byte) ifc.Status {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if n := q.used() + uint32(len(q.late)); n >= to.count || n >= q.ring.count || q.failed {
+	if n := q.used() + uint32(len(q.late)); n >= to.Count || n >= q.ring.Count || q.failed {
 		to.close()
 		return ifc.StatusBadSizeOutsCqesErr
 	}
@@ -220,10 +211,10 @@ func (q *cq) used() uint32 { return (q.pi - q.ring.posted(cqRecord)) & indexMask
 func (q *cq) put(e *cqe, op byte, solicited bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.ring.view == nil || q.failed {
+	if q.ring.View == nil || q.failed {
 		return false
 	}
-	if q.used()+uint32(len(q.late)) >= q.ring.count && !ifc.CqcOi.Is(q.context) {
+	if q.used()+uint32(len(q.late)) >= q.ring.Count && !ifc.CqcOi.Is(q.context) {
 		q.failed = true
 		q.t.overflows.Add(1)
 		// mlx5_core logs it (eq.c, cq_err_event_notifier), and mlx5_ib reports IBV_EVENT_CQ_ERR.
@@ -237,7 +228,7 @@ func (q *cq) put(e *cqe, op byte, solicited bool) bool {
 	if !ok {
 		return true
 	}
-	if q.t.env.faults.late(q) || len(q.late) > 0 {
+	if q.t.env.faults.Late(q.writeLate) || len(q.late) > 0 {
 		q.late = append(q.late, lateEntry{*e, op, solicited})
 		return true
 	}
@@ -259,7 +250,7 @@ func (q *cq) writeLate() {
 }
 
 func (q *cq) flushLate() {
-	if q.ring.view != nil {
+	if q.ring.View != nil {
 		for i := range q.late {
 			q.add(&q.late[i].e, q.late[i].op, q.late[i].solicited)
 		}
@@ -270,36 +261,25 @@ func (q *cq) flushLate() {
 // write writes an entry: the word with the owner bit last, as the driver takes the entry once it sees
 // the bit (mlx5_ib's get_sw_cqe). Of an entry of 128 bytes it is the second half.
 func (q *cq) write(e *cqe, op byte, solicited bool) {
-	i := q.pi & (q.ring.count - 1)
-	to := q.ring.at(i)
+	i := q.pi & (q.ring.Count - 1)
+	to := q.ring.At(i)
 	to = to[len(to)-64:]
 	e[cqeOpOwn] = op<<4 | byte(q.pi>>q.logSize&1)
 	q.pi = (q.pi + 1) & indexMask
 	if solicited {
 		e[cqeOpOwn] |= 1 << 1
-		q.solicited = q.pi
+		q.arming.Solicited = q.pi
 	}
 	copy(to[:60], e[:60])
 	q.t.env.record(Event{Kind: RecordCQE, Number: q.num, Offset: int(i), In: e[:]})
-	last := q.ring.start + int(i+1)*q.ring.stride - 4
-	q.ring.view.Word(last).Store(bigEndian(be.Uint32(e[60:])))
+	q.ring.Word(i, q.ring.Stride-4).Store(bigEndian(be.Uint32(e[60:])))
 }
 
-// arm requests an event for an entry, or a solicited entry, from index ci on. Entries of before the
-// last event raise no other: perftest arms the queue before it takes the entries, and does not expect
-// an event for them.
+// arm requests an event for an entry, or a solicited entry, from index ci on.
 func (q *cq) arm(ci uint32, solicitedOnly bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.ring.view == nil {
-		return
-	}
-	q.armed = armedAny
-	last := q.pi
-	if solicitedOnly {
-		q.armed, last = armedSolicited, q.solicited
-	}
-	if after(last, ci) && after(last, q.notified) {
+	if q.ring.View != nil && q.arming.Arm(q.pi, ci, solicitedOnly) {
 		q.fire()
 	}
 }
@@ -307,7 +287,7 @@ func (q *cq) arm(ci uint32, solicitedOnly bool) {
 // notify raises the event if the queue is armed for its last entry. With moderation it waits for
 // cq_max_count entries or for cq_period microseconds.
 func (q *cq) notify() {
-	if q.armed == notArmed || q.armed == armedSolicited && q.solicited != q.pi {
+	if !q.arming.Due(q.pi) {
 		return
 	}
 	// mlx5_core_modify_cq_moderation and mlx5e's net_dim set them. Zero of either turns moderation off.
@@ -321,21 +301,16 @@ func (q *cq) notify() {
 			q.mu.Lock()
 			defer q.mu.Unlock()
 			q.timer = nil
-			if q.armed != notArmed && q.ring.view != nil {
+			if q.arming.State != pcidev.NotArmed && q.ring.View != nil {
 				q.fire()
 			}
 		})
 	}
 }
 
-// after reports whether index a is behind index b, modulo 24 bits.
-func after(a, b uint32) bool {
-	ahead := (a - b) & indexMask
-	return ahead > 0 && ahead <= indexMask/2
-}
-
 func (q *cq) fire() {
-	q.armed, q.count, q.notified = notArmed, 0, q.pi
+	q.arming.Fired(q.pi)
+	q.count = 0
 	q.t.eqs.completion(q.eqn, q.num)
 }
 
@@ -343,7 +318,7 @@ func (q *cq) fire() {
 // (mlx5_cq_arm, libmlx5's mlx5_arm_cq).
 func (t *cqTable) arm(uar, cmd, cqn uint32) {
 	const solicitedOnly = 1 << 24
-	if q, ok := t.get(cqn & indexMask); ok && q.uar == uar {
+	if q, ok := t.Get(cqn & indexMask); ok && q.uar == uar {
 		q.arm(cmd&indexMask, cmd&solicitedOnly != 0)
 	}
 }

@@ -6,9 +6,10 @@ import (
 	"sync/atomic"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/lab/internal/pcidev"
 )
 
-const indexMask = 0xffffff // of indexes of entries, and of numbers of queues
+const indexMask = pcidev.IndexMask // of indexes of entries, and of numbers of queues
 
 // cqe is an entry of a CQ, struct mlx5_cqe64. An entry of an error has another layout from byte 36 on,
 // struct mlx5_err_cqe.
@@ -66,25 +67,25 @@ func (e *cqe) setSyndrome(syndrome byte) {
 }
 
 // spoil applies the pending faults to an entry. It reports false if the entry is to be lost.
-func (e *cqe) spoil(f *faults, op byte) (byte, bool) {
-	if _, ok := f.take(FaultLost); ok {
+func (e *cqe) spoil(f *pcidev.Faults, op byte) (byte, bool) {
+	if _, ok := f.Take(FaultLost); ok {
 		return op, false
 	}
-	if syndrome, ok := f.take(FaultCompletion); ok {
+	if syndrome, ok := f.Take(FaultCompletion); ok {
 		e.setSyndrome(syndrome)
 		if op == cqeRequest {
 			return cqeRequestError, true
 		}
 		return cqeReceiveError, true
 	}
-	if n, ok := f.take(FaultOpcode); ok {
+	if n, ok := f.Take(FaultOpcode); ok {
 		op = n & 0xf
 	}
-	if n, ok := f.take(FaultQPN); ok {
+	if n, ok := f.Take(FaultQPN); ok {
 		word := be.Uint32(e[cqeOpQPN:])
 		be.PutUint32(e[cqeOpQPN:], word&^indexMask|(word+uint32(n))&indexMask)
 	}
-	if n, ok := f.take(FaultCounter); ok {
+	if n, ok := f.Take(FaultCounter); ok {
 		be.PutUint16(e[cqeCounter:], be.Uint16(e[cqeCounter:])+uint16(n))
 	}
 	return op, true

@@ -51,9 +51,9 @@ func (t *dctTable) create(c *call) ifc.Status {
 		return ifc.StatusBadParamErr
 	}
 	pdn := ifc.DctcPd.U32(ctx)
-	pd, okPD := t.qps.pds.get(pdn)
-	srq, okSRQ := t.qps.srqs.get(ifc.DctcSrqnXrqn.U32(ctx))
-	cq, okCQ := t.qps.cqs.get(ifc.DctcCqn.U32(ctx))
+	pd, okPD := t.qps.pds.Get(pdn)
+	srq, okSRQ := t.qps.srqs.Get(ifc.DctcSrqnXrqn.U32(ctx))
+	cq, okCQ := t.qps.cqs.Get(ifc.DctcCqn.U32(ctx))
 	if !okPD || !okSRQ || !okCQ {
 		return ifc.StatusBadResErr
 	}
@@ -69,7 +69,7 @@ func (t *dctTable) create(c *call) ifc.Status {
 	}
 	d.qp.num = d.e.Num()
 	d.qp.sq.updates.qpn = d.qp.num
-	if !t.put(d.qp.num, d) {
+	if !t.Put(d.qp.num, d) {
 		d.e.Destroy()
 		return ifc.StatusNoResErr
 	}

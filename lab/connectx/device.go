@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/goverbs/verbs/lab/internal/pcidev"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
@@ -23,7 +24,7 @@ type Device struct {
 	cfg Config
 	env
 
-	config   configSpace
+	config   pcidev.Space
 	seg      initSegment
 	commands commandQueue
 	caps     capabilities
@@ -52,7 +53,7 @@ func New(cfg Config, bus *vfiouser.Bus) (*Device, error) {
 	d.eqs = eqTable{env: &d.env, caps: &d.caps, uars: &d.res.uars}
 	d.port.eqs = &d.eqs
 	d.flame.send, d.flame.wait = d.send, flameWait
-	d.config.init(cfg)
+	d.config.Init(function(cfg))
 	d.caps.init(cfg)
 	d.port.init(cfg) // has the GUID
 	t, err := newTransport(cfg, d.port.guid, &d.env, &d.caps, &d.res.uars, &d.eqs)
@@ -73,7 +74,7 @@ func New(cfg Config, bus *vfiouser.Bus) (*Device, error) {
 // Close ends the adapter. Its connection must have ended.
 func (d *Device) Close() error {
 	d.eth.detach()
-	d.commands.end()
+	d.commands.End()
 	d.reset()
 	return d.t.close()
 }
@@ -81,8 +82,8 @@ func (d *Device) Close() error {
 // Reset performs a function level reset: it removes everything that the driver made.
 func (d *Device) Reset() {
 	d.record(Event{Kind: RecordReset})
-	d.commands.quiesce(func() {
-		d.config.init(d.cfg)
+	d.commands.Quiesce(func() {
+		d.config.Init(function(d.cfg))
 		d.reset()
 	})
 	d.seg.setState(0)
@@ -91,7 +92,7 @@ func (d *Device) Reset() {
 // reset brings the adapter and its firmware to the state after power-up. No command may be running.
 func (d *Device) reset() {
 	d.commands.unmap()
-	d.faults.reset()
+	d.faults.Reset()
 	d.lose(0)
 	d.disable()
 }
@@ -119,9 +120,9 @@ func (d *Device) release() {
 func (d *Device) send(uar uint32, b []byte, one bool) {
 	num := be.Uint32(b[ctrlQPNDS:]) >> 8
 	// Each process maps only UARs of its own: a queue of another UAR is another process's.
-	if q, ok := d.eth.sqs.get(num); ok && q.uar == uar {
+	if q, ok := d.eth.sqs.Get(num); ok && q.uar == uar {
 		d.eth.doorbell(q, b, one)
-	} else if q, ok := d.t.qps.get(num); ok && q.uar == uar && q.sq.count > 0 {
+	} else if q, ok := d.t.qps.Get(num); ok && q.uar == uar && q.sq.Count > 0 {
 		q.doorbell(b, one)
 	}
 }

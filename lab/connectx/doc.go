@@ -11,7 +11,7 @@
 // The network function uses the CQs and keys of the transport, and both use the firmware. All use
 // env.go (memory, interrupts, recorder, clock, faults), object.go (numbered objects and the handlers
 // of their commands), ring.go and sendqueue.go (queues in the guest's memory), which use none of
-// their users.
+// their users. What is not a ConnectX's alone is in package pcidev.
 //
 // A work request of the guest goes through these files:
 //

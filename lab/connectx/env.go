@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+	"github.com/goverbs/verbs/lab/internal/pcidev"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
-var be = binary.BigEndian
+var le, be = binary.LittleEndian, binary.BigEndian
 
 // env is the machine around an adapter, as its parts use it.
 type env struct {
@@ -18,7 +19,7 @@ type env struct {
 	interrupt func(vector int)
 	recorder  func(Event) // nil if nobody records
 	start     time.Time
-	faults    faults
+	faults    pcidev.Faults
 }
 
 // pages maps count pages of 1<<shift bytes, which a command lists at the end of its input.

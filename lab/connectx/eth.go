@@ -134,7 +134,7 @@ func (q *ethQueue) close() ifc.Status {
 
 func (e *ethernet) createTIS(c *call) ifc.Status {
 	ctx := ifc.CreateTisInCtx.At(c.in)
-	if !e.tds.has(ifc.TiscTransportDomain.U32(ctx)) {
+	if !e.tds.Has(ifc.TiscTransportDomain.U32(ctx)) {
 		return ifc.StatusBadResErr
 	}
 	if ifc.TiscTlsEn.Is(ctx) || ifc.TiscUnderlayQpn.Is(ctx) {
@@ -146,12 +146,12 @@ func (e *ethernet) createTIS(c *call) ifc.Status {
 
 func (e *ethernet) destroyTIS(c *call) ifc.Status {
 	num := ifc.DestroyTisInTisn.U32(c.in)
-	for _, q := range e.sqs.all() {
+	for _, q := range e.sqs.All() {
 		if ifc.SqcTisLstSz.Is(q.context) && ifc.SqcTisNum0.U32(q.context) == num {
 			return ifc.StatusBadResStateErr
 		}
 	}
-	if _, ok := e.tises.remove(num); !ok {
+	if _, ok := e.tises.Remove(num); !ok {
 		return ifc.StatusBadResErr
 	}
 	return ifc.StatusOk
@@ -166,8 +166,8 @@ const (
 func (e *ethernet) createTIR(c *call) ifc.Status {
 	ctx := bytes.Clone(ifc.CreateTirInCtx.At(c.in))
 	switch typ := ifc.TircDispType.Int(ctx); {
-	case !e.tds.has(ifc.TircTransportDomain.U32(ctx)),
-		typ == tirDirect && !e.rqs.has(ifc.TircInlineRqn.U32(ctx)), typ == tirIndirect && !e.rqts.has(ifc.TircIndirectTable.U32(ctx)):
+	case !e.tds.Has(ifc.TircTransportDomain.U32(ctx)),
+		typ == tirDirect && !e.rqs.Has(ifc.TircInlineRqn.U32(ctx)), typ == tirIndirect && !e.rqts.Has(ifc.TircIndirectTable.U32(ctx)):
 		return ifc.StatusBadResErr
 	case typ != tirDirect && typ != tirIndirect:
 		return ifc.StatusBadParamErr
@@ -193,7 +193,7 @@ func (e *ethernet) queuesOf(ctx []byte, most int) (rqns []uint32, st ifc.Status)
 	rqns = make([]uint32, n)
 	for i := range rqns {
 		rqns[i] = be.Uint32(rest[i*4:]) & 0xffffff
-		if !e.rqs.has(rqns[i]) {
+		if !e.rqs.Has(rqns[i]) {
 			return nil, ifc.StatusBadResErr
 		}
 	}
@@ -227,7 +227,7 @@ func (t *rqt) modify(c *call) ifc.Status {
 }
 
 func (t *rqt) end() ifc.Status {
-	for _, ctx := range t.e.tirs.all() {
+	for _, ctx := range t.e.tirs.All() {
 		if ifc.TircDispType.Int(ctx) == tirIndirect && ifc.TircIndirectTable.U32(ctx) == t.num {
 			return ifc.StatusBadResStateErr
 		}
@@ -241,7 +241,7 @@ const wqCyclic = 1
 // open maps the ring of a queue. w is the struct wq in its context, and the list of pages behind it.
 func (q *ethQueue) open(e *ethernet, w []byte, cqn uint32) ifc.Status {
 	var ok bool
-	if q.cq, ok = e.cqs.get(cqn); !ok {
+	if q.cq, ok = e.cqs.Get(cqn); !ok {
 		return ifc.StatusBadResErr
 	}
 	logSize, logStride := ifc.WqLogWqSz.Int(w), ifc.WqLogWqStride.Int(w)
@@ -251,7 +251,7 @@ func (q *ethQueue) open(e *ethernet, w []byte, cqn uint32) ifc.Status {
 		return ifc.StatusBadParamErr
 	}
 	q.pd = ifc.WqPd.U32(w) // none for mlx5e's drop queue
-	q.ring.count, q.ring.stride = 1<<logSize, 1<<logStride
+	q.ring.Count, q.ring.Stride = 1<<logSize, 1<<logStride
 	return e.env.mapRing(&q.ring, ifc.WqPas.At(w), ifc.WqLogWqPgSz.Int(w), ifc.WqPageOffset.Int(w), ifc.WqDbrAddr.Get(w))
 }
 
@@ -291,7 +291,7 @@ func (e *ethernet) createSQ(c *call) ifc.Status {
 	switch {
 	case ifc.SqcHairpin.Is(ctx), ifc.SqcAllowMultiPktSendWqe.Is(ctx):
 		return ifc.StatusBadParamErr
-	case ifc.SqcTisLstSz.Is(ctx) && !e.tises.has(ifc.SqcTisNum0.U32(ctx)), !e.uars.has(ifc.WqUarPage.U32(w)):
+	case ifc.SqcTisLstSz.Is(ctx) && !e.tises.Has(ifc.SqcTisNum0.U32(ctx)), !e.uars.Has(ifc.WqUarPage.U32(w)):
 		return ifc.StatusBadResErr
 	case ifc.WqLogWqStride.Int(w) != 6: // MLX5_SEND_WQE_BB, 64 bytes
 		return ifc.StatusBadParamErr

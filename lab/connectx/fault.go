@@ -2,136 +2,32 @@
 
 package connectx
 
-import (
-	"errors"
-	"os"
-	"path/filepath"
-	"sync"
-	"sync/atomic"
-	"time"
-)
-
-// A guest injects faults itself, so that a test needs no channel to this program: it stores a word to
-// the vendor-specific capability of the PCI configuration, by setpci(8) or the file config in sysfs.
-// The lowest byte of the word is the [Fault], the next its argument, and the upper half the count. In a
-// shell, at the offset of faultRegister:
-//
-//	printf '\1\0\1\0' | dd of=/sys/bus/pci/devices/0000:01:00.0/config bs=4 seek=17 conv=notrunc
+import "github.com/goverbs/verbs/lab/internal/pcidev"
 
 // Fault is a kind of fault.
-type Fault uint8
+type Fault = pcidev.Fault
 
+// See package pcidev for what they do.
 const (
-	FaultNone       Fault = iota // ends the pending faults
-	FaultPortDown                // the link goes down
-	FaultPortUp                  // the link comes up
-	FaultFirmware                // the firmware answers no more commands, and its health counter stops
-	FaultFatal                   // the adapter is disabled, as the driver's poll_health finds
-	FaultCommand                 // commands fail; the argument is the status
-	FaultCompletion              // requests fail; the argument is the syndrome
-	FaultLost                    // completions are not written
-	FaultStorm                   // events that the port is active
-	FaultOpcode                  // completions have the argument as opcode
-	FaultQPN                     // completions name the QP with a number larger by the argument
-	FaultCounter                 // completions name the request with an index larger by the argument
-	FaultLate                    // completions come late, by the argument in milliseconds
-	FaultAfterEvent              // completions come after the next event
-	FaultLoss                    // one of count packets that are sent is lost, by chance, until another count
-)
-
-// faultCapability is the offset of the capability, and faultRegister that of its word.
-const (
-	faultCapability = 0x40
-	faultRegister   = faultCapability + 4
+	FaultNone       = pcidev.FaultNone
+	FaultPortDown   = pcidev.FaultPortDown
+	FaultPortUp     = pcidev.FaultPortUp
+	FaultFirmware   = pcidev.FaultFirmware
+	FaultFatal      = pcidev.FaultFatal
+	FaultCommand    = pcidev.FaultCommand
+	FaultCompletion = pcidev.FaultCompletion
+	FaultLost       = pcidev.FaultLost
+	FaultStorm      = pcidev.FaultStorm
+	FaultOpcode     = pcidev.FaultOpcode
+	FaultQPN        = pcidev.FaultQPN
+	FaultCounter    = pcidev.FaultCounter
+	FaultLate       = pcidev.FaultLate
+	FaultAfterEvent = pcidev.FaultAfterEvent
+	FaultLoss       = pcidev.FaultLoss
 )
 
 // Inject injects a fault, count times if it can repeat. It runs in the guest; pciDir is the directory of
 // the adapter's PCI device in sysfs.
 func Inject(pciDir string, fault Fault, count uint16) error {
-	f, err := os.OpenFile(filepath.Join(pciDir, "config"), os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteAt([]byte{byte(fault), 0, byte(count), byte(count >> 8)}, faultRegister)
-	return errors.Join(err, f.Close())
-}
-
-// delayed is a CQ with late entries.
-type delayed interface{ writeLate() }
-
-// faults are the pending faults.
-type faults struct {
-	any     atomic.Bool // one has been pending: without, take needs no lock
-	dead    atomic.Bool // the firmware answers no more
-	mu      sync.Mutex
-	pending map[Fault]fault
-	waiting []delayed // CQs whose entries wait for an event
-}
-
-type fault struct {
-	arg   byte
-	count int
-}
-
-// take reports whether a fault is pending, and uses up one of its count.
-func (f *faults) take(kind Fault) (arg byte, ok bool) {
-	if !f.any.Load() {
-		return 0, false
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	p := f.pending[kind]
-	if p.count == 0 {
-		return 0, false
-	}
-	p.count--
-	f.pending[kind] = p
-	return p.arg, true
-}
-
-// add makes a fault pending.
-func (f *faults) add(kind Fault, arg byte, count int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.pending == nil {
-		f.pending = map[Fault]fault{}
-	}
-	f.any.Store(true)
-	f.pending[kind] = fault{arg, count}
-}
-
-func (f *faults) reset() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.pending, f.waiting = nil, nil
-	f.dead.Store(false)
-}
-
-// late reports whether the next entry of a CQ is to be late, and arranges for its writing. The CQ is
-// locked.
-func (f *faults) late(q delayed) bool {
-	if ms, ok := f.take(FaultLate); ok {
-		time.AfterFunc(time.Duration(ms)*time.Millisecond, q.writeLate)
-		return true
-	}
-	if _, ok := f.take(FaultAfterEvent); ok {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.waiting = append(f.waiting, q)
-		return true
-	}
-	return false
-}
-
-// event writes the entries that wait for an event. It may be called with a CQ locked.
-func (f *faults) event() {
-	if !f.any.Load() {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, q := range f.waiting {
-		go q.writeLate()
-	}
-	f.waiting = nil
+	return pcidev.Inject(pciDir, fault, count)
 }

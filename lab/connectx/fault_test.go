@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+	"github.com/goverbs/verbs/lab/internal/pcidev"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
 // inject causes a fault as a guest does.
 func (m *machine) inject(kind Fault, arg byte, count uint16) {
-	m.dev.Write(vfiouser.Config, faultRegister, []byte{byte(kind), arg, byte(count), byte(count >> 8)})
+	m.dev.Write(vfiouser.Config, pcidev.FaultRegister, []byte{byte(kind), arg, byte(count), byte(count >> 8)})
 }
 
 func TestFaultCapability(t *testing.T) {
@@ -26,7 +27,7 @@ func TestFaultCapability(t *testing.T) {
 		}
 		seen[b[at]] = at
 	}
-	if seen[0x09] != faultCapability || seen[0x10] == 0 || seen[0x11] == 0 || b[faultCapability+2] != 8 {
+	if seen[0x09] != pcidev.FaultCapability || seen[0x10] == 0 || seen[0x11] == 0 || b[pcidev.FaultCapability+2] != 8 {
 		t.Errorf("capabilities %#x", seen)
 	}
 }

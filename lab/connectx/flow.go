@@ -194,11 +194,11 @@ func (f *flowTables) checkActions(ctx, list []byte) ifc.Status {
 		typ, num, ok := ifc.DestFormatDestinationType.Int(e), ifc.DestFormatDestinationId.U32(e), false
 		switch {
 		case i >= to: // a struct mlx5_ifc_flow_counter_list_bits
-			ok = f.counters.has(be.Uint32(e))
+			ok = f.counters.Has(be.Uint32(e))
 		case typ == toTable:
 			ok = f.tables[num] != nil
 		case typ == toTIR:
-			ok = f.tirs.has(num)
+			ok = f.tirs.Has(num)
 		default:
 			return ifc.StatusBadParamErr
 		}

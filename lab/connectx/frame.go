@@ -215,14 +215,14 @@ func (e *ethernet) receive(list [][]byte) {
 
 // queueOf returns the receive queue for a frame, or nil.
 func (e *ethernet) queueOf(frame []byte) *receiveQueue {
-	t, ok := e.rqts.get(e.rss.Load())
+	t, ok := e.rqts.Get(e.rss.Load())
 	if !ok {
 		return nil
 	}
 	t.mu.Lock()
 	num := t.rqns[wire.FlowHash(frame)%uint32(len(t.rqns))]
 	t.mu.Unlock()
-	q, _ := e.rqs.get(num)
+	q, _ := e.rqs.Get(num)
 	return q
 }
 
@@ -247,7 +247,7 @@ func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 	rest := frame
 	// A receive is a list of data segments. It ends at an empty one, or one with the reserved key
 	// (mlx5e_alloc_rq).
-	for s := q.ring.at(uint32(q.head)); len(s) >= 16 && len(rest) > 0; s = s[16:] {
+	for s := q.ring.At(uint32(q.head)); len(s) >= 16 && len(rest) > 0; s = s[16:] {
 		n, key := int(be.Uint32(s)&0x7fffffff), be.Uint32(s[4:])
 		if n == 0 || key == reservedLKey {
 			break

@@ -322,13 +322,13 @@ func (m *machine) createEQ() {
 // event returns the next event, if there is one.
 func (m *machine) event() (typ uint8, data []byte, ok bool) {
 	e := m.eq.at(int(m.eqIndex&255)*eqeSize, eqeSize)
-	m.dev.eqs.all()[0].mu.Lock() // as the interrupt orders it
-	defer m.dev.eqs.all()[0].mu.Unlock()
+	m.dev.eqs.All()[0].Mu.Lock() // as the interrupt orders it
+	defer m.dev.eqs.All()[0].Mu.Unlock()
 	if e[63]&1 != byte(m.eqIndex>>8&1) || e[1] == 0 && be.Uint32(e[56:]) == 0 {
 		return 0, nil, false
 	}
 	m.eqIndex++
-	m.dev.eqs.all()[0].ci = m.eqIndex
+	m.dev.eqs.All()[0].CI = m.eqIndex
 	return e[1], append([]byte(nil), e[32:60]...), true
 }
 
@@ -422,7 +422,7 @@ func (q *testCQ) poll() (e cqe, ok bool) {
 	if own := b[q.size-1]; own>>4 == cqeInvalid || own&1 != byte(q.ci>>q.log&1) {
 		return e, false
 	}
-	q.m.dev.t.cqs.all() // its lock is the barrier between the owner bit and the rest
+	q.m.dev.t.cqs.All() // its lock is the barrier between the owner bit and the rest
 	copy(e[:], b[q.size-64:])
 	q.ci++
 	be.PutUint32(q.record.at(0, 4), q.ci&indexMask)

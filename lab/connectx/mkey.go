@@ -10,6 +10,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/engine"
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+	"github.com/goverbs/verbs/lab/internal/pcidev"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
@@ -25,17 +26,13 @@ type keyTable struct {
 	pds *objects[*engine.PD]
 	objects[*mkey]
 
-	xlt     atomic.Int64 // bytes of translation entries
-	guestMu sync.Mutex
-	guest   *vfiouser.View // all memory of the guest, for physical keys; made when needed
+	xlt   atomic.Int64    // bytes of translation entries
+	guest pcidev.Physical // for physical keys
 }
 
 func (t *keyTable) reset() {
 	t.clear((*mkey).destroy)
-	if t.guest != nil {
-		t.guest.Close()
-		t.guest = nil
-	}
+	t.guest.Unmap()
 }
 
 // mkey is a memory key. The L_Key and R_Key that name it are its number and, in the lowest byte, a
@@ -69,7 +66,7 @@ const (
 	minMkey = 8       // smaller numbers are the special keys': see querySpecialContexts
 	maxMkey = 1 << 20 // log_max_mkey
 
-	physicalSize = 1 << 40 // end of the guest's memory that physical keys reach
+	physicalSize = pcidev.PhysicalSize
 
 	octoword = 16      // unit of translation entries
 	maxXLT   = 1 << 27 // bytes of all translation entries, enough for 64 GiB in small pages
@@ -110,7 +107,7 @@ func (t *keyTable) create(c *call) ifc.Status {
 	var st ifc.Status
 	if k.index, st = t.give(k, minMkey, maxMkey-1, c, ifc.CreateMkeyOutMkeyIndex); st == ifc.StatusOk && !ifc.MkcFree.Is(ctx) {
 		if st = k.enable(); st != ifc.StatusOk {
-			t.remove(k.index)
+			t.Remove(k.index)
 		}
 	}
 	if st != ifc.StatusOk {
@@ -138,7 +135,7 @@ func (k *mkey) grow(size int) bool {
 // enable registers a key's memory with the engine.
 func (k *mkey) enable() ifc.Status {
 	t, ctx := k.t, k.context
-	pd, ok := t.pds.get(ifc.MkcPd.U32(ctx))
+	pd, ok := t.pds.Get(ifc.MkcPd.U32(ctx))
 	if !ok {
 		return ifc.StatusBadResErr
 	}
@@ -151,7 +148,7 @@ func (k *mkey) enable() ifc.Status {
 	// Physical addresses: only the kernel's own keys have this mode (mlx5_ib_get_dma_mr,
 	// mlx5e_create_mkey). With length64 they reach all memory.
 	case ifc.MkcModePa:
-		if mem, err = t.physicalMemory(); err != nil {
+		if mem, err = t.guest.Bytes(t.env.mem); err != nil {
 			return ifc.StatusNoResErr
 		}
 		if ifc.MkcLength64.Is(ctx) {
@@ -264,20 +261,6 @@ func (k *mkey) parts(length uint64) (list []engine.Part, ok bool) {
 	return list, true
 }
 
-// physicalMemory maps all memory of the guest, once.
-func (t *keyTable) physicalMemory() ([]byte, error) {
-	t.guestMu.Lock()
-	defer t.guestMu.Unlock()
-	if t.guest == nil {
-		v, err := t.env.mem.All(physicalSize)
-		if err != nil {
-			return nil, err
-		}
-		t.guest = v
-	}
-	return t.guest.Bytes(), nil
-}
-
 // size returns the sum of the lengths of a key's parts.
 func (k *mkey) size() (n uint64) {
 	for b := k.xlt; len(b) >= octoword; b = b[octoword:] {
@@ -366,42 +349,39 @@ func (k *mkey) place(first, end int) error {
 	return nil
 }
 
-// mapPages maps the memory of a key. A page may be larger than the memory (mlx5_ib chooses the largest
-// size that fits, ib_umem_find_best_pgsz), so that only the key's part of it need be the guest's. paged
-// reports whether pages are missing.
+// mapPages maps the memory of a key. paged reports whether pages are missing.
 func (k *mkey) mapPages(start, length uint64) (mem []byte, paged bool, st ifc.Status) {
 	shift := ifc.MkcLogPageSize.Int(k.context)
 	if shift < 12 || shift > 40 || length == 0 || start+length < start || length > 1<<42 {
 		return nil, false, ifc.StatusBadParamErr
 	}
 	off := start & (1<<shift - 1)
-	n, small := (off+length+1<<shift-1)>>shift, off>>12<<12
-	size := (off+length+0xfff)>>12<<12 - small
+	n := (off + length + 1<<shift - 1) >> shift
 	if k.partial(n) {
 		if n > uint64(len(k.xlt))/8 {
 			return nil, false, ifc.StatusBadInpLenErr
 		}
-		v, err := k.t.env.mem.Sparse(size)
+		base, end := pcidev.Around(off, length)
+		v, err := k.t.env.mem.Sparse(end - base)
 		if err != nil {
 			return nil, false, ifc.StatusBadParamErr
 		}
-		k.view, k.base = v, small
+		k.view, k.base = v, base
 		if k.place(0, int(n)) != nil {
 			k.disable()
 			return nil, false, ifc.StatusBadParamErr
 		}
-		return v.Bytes()[off-small:][:length], true, ifc.StatusOk
+		return v.Bytes()[off-base:][:length], true, ifc.StatusOk
 	}
 	addrs, st := pageAddrs(k.xlt, n, shift, pagePresent) // the key's rights decide
 	if st != ifc.StatusOk {
 		return nil, false, st
 	}
-	v, err := k.t.env.mem.Part(addrs, 1<<shift, small, size)
-	if err != nil {
+	var err error
+	if k.view, mem, k.base, err = pcidev.Map(k.t.env.mem, addrs, 1<<shift, off, length); err != nil {
 		return nil, false, ifc.StatusBadParamErr
 	}
-	k.view, k.base = v, small
-	return v.Bytes()[off-small:][:length], false, ifc.StatusOk
+	return mem, false, ifc.StatusOk
 }
 
 const anyPD = 1<<32 - 1
@@ -409,7 +389,7 @@ const anyPD = 1<<32 - 1
 // physical reports whether a key reaches all memory by physical addresses in a PD. Queues of the
 // network function, and UMR requests, read the guest's memory by such keys without the engine.
 func (t *keyTable) physical(key, pd uint32, write bool) bool {
-	k, ok := t.get(key >> 8)
+	k, ok := t.Get(key >> 8)
 	if !ok {
 		return false
 	}

@@ -62,7 +62,7 @@ func (t *transport) resume(c *call) ifc.Status {
 	token, typ := ifc.TransPageFaultInfoFaultToken.U32(info), ifc.TransPageFaultInfoPageFaultType.Int(info)
 	// The driver names the queue, and of peers' requests the token again (mlx5_ib_page_fault_resume).
 	queue := ifc.TransPageFaultInfoWqNumber.U32(info)
-	if known := queue == token || typ == ifc.WqePfTypeRmp && t.srqs.has(queue); !known {
+	if known := queue == token || typ == ifc.WqePfTypeRmp && t.srqs.Has(queue); !known {
 		return ifc.StatusBadParamErr
 	}
 	requester := typ == ifc.WqePfTypeReqSendOrWrite || typ == ifc.WqePfTypeReqReadOrAtomic

@@ -10,6 +10,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/engine"
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+	"github.com/goverbs/verbs/lab/internal/pcidev"
 )
 
 var qpCommands = map[uint16]func(*qpTable, *call) ifc.Status{
@@ -37,7 +38,7 @@ type qpTable struct {
 	count    int              // of commands alone
 	failures [2]failures      // of requests and receives
 	refused  [2]atomic.Uint64 // peers' requests that consume no receive: invalid, and without rights
-	flusher  flusher
+	flusher  pcidev.Flusher
 }
 
 // qp is a queue pair. The send queue follows the receive queue in the guest's memory. The doorbell
@@ -100,12 +101,12 @@ func (t *qpTable) create(c *call) ifc.Status {
 	}
 	pd := t.umrPD
 	if st != ifc.QpTypeRegUmr { // mlx5_ib gives its QP none: create_kernel_qp
-		if pd, ok = t.pds.get(pdn); !ok {
+		if pd, ok = t.pds.Get(pdn); !ok {
 			return ifc.StatusBadResErr
 		}
 	}
 	q := &qp{t: t, st: st, uar: ifc.QpcUarPage.U32(ctx), userIndex: ifc.QpcUserIndex.U32(ctx), realTime: ifc.QpcTsFormat.Int(ctx) == realTimeStamps, context: ctx}
-	if !t.uars.has(q.uar) && !ifc.QpcNoSq.Is(ctx) {
+	if !t.uars.Has(q.uar) && !ifc.QpcNoSq.Is(ctx) {
 		return ifc.StatusBadResErr
 	}
 	q.sq = sender{
@@ -143,7 +144,7 @@ func (t *qpTable) create(c *call) ifc.Status {
 	}
 	q.sq.num, q.sq.updates.qpn = q.num, q.num
 	t.count++
-	if !t.put(q.num, q) {
+	if !t.Put(q.num, q) {
 		q.destroy()
 		return ifc.StatusNoResErr
 	}
@@ -160,8 +161,8 @@ const extensions = 1<<28 | 0x5
 
 // attachCQs finds the CQs. A QP with one queue may name one CQ.
 func (q *qp) attachCQs(init *engine.QPInit) ifc.Status {
-	send, okSend := q.t.cqs.get(ifc.QpcCqnSnd.U32(q.context))
-	recv, okRecv := q.t.cqs.get(ifc.QpcCqnRcv.U32(q.context))
+	send, okSend := q.t.cqs.Get(ifc.QpcCqnSnd.U32(q.context))
+	recv, okRecv := q.t.cqs.Get(ifc.QpcCqnRcv.U32(q.context))
 	switch {
 	case !okSend && !okRecv:
 		return ifc.StatusBadResErr
@@ -186,7 +187,7 @@ func (q *qp) mapQueues(pas []byte, init *engine.QPInit) ifc.Status {
 		if q.st == ifc.QpTypeDci { // the kernel names one, of which nothing is received
 			break
 		}
-		s, ok := t.srqs.get(ifc.QpcSrqnRmpnXrqn.U32(ctx))
+		s, ok := t.srqs.Get(ifc.QpcSrqnRmpnXrqn.U32(ctx))
 		if !ok {
 			return ifc.StatusBadResErr
 		}
@@ -208,19 +209,19 @@ func (q *qp) mapQueues(pas []byte, init *engine.QPInit) ifc.Status {
 		return ifc.StatusOk
 	}
 	// Both queues share the pages and the doorbell record, which rq.ring owns.
-	both := ring{count: uint32(recvs*stride + sends*sendBlock), stride: 1}
+	both := ring{Ring: pcidev.Ring{Count: uint32(recvs*stride + sends*sendBlock), Stride: 1}}
 	if st := t.env.mapRing(&both, pas, ifc.QpcLogPageSize.Int(ctx), ifc.QpcPageOffset.Int(ctx), ifc.QpcDbrAddr.Get(ctx)); st != ifc.StatusOk {
 		return st
 	}
 	q.rq.ring, q.sq.ring = both, both
-	q.rq.count, q.rq.stride, q.rq.mem = uint32(recvs), stride, both.mem[:recvs*stride]
-	q.sq.count, q.sq.stride, q.sq.mem = uint32(sends), sendBlock, both.mem[recvs*stride:]
+	q.rq.Count, q.rq.Stride, q.rq.Mem = uint32(recvs), stride, both.Mem[:recvs*stride]
+	q.sq.Count, q.sq.Stride, q.sq.Mem = uint32(sends), sendBlock, both.Mem[recvs*stride:]
 	return ifc.StatusOk
 }
 
 // destroy removes the QP from the table first, so that doorbells no longer find it.
 func (t *qpTable) destroy(c *call) ifc.Status {
-	q, ok := t.remove(ifc.DestroyQpInQpn.U32(c.in))
+	q, ok := t.Remove(ifc.DestroyQpInQpn.U32(c.in))
 	if !ok {
 		return ifc.StatusBadResErr
 	}
@@ -234,7 +235,7 @@ func (q *qp) destroy() ifc.Status {
 		}
 		q.e.Destroy()
 	}
-	q.t.flusher.remove(q)
+	q.t.flusher.Remove(q)
 	q.sq.paths.forget()
 	q.sq.close(&q.rq.ring)
 	q.t.count--
@@ -244,7 +245,7 @@ func (q *qp) destroy() ifc.Status {
 // failed makes the flusher complete the receives that the guest posts from now on.
 func (q *qp) failed() {
 	if q.srq == nil {
-		q.t.flusher.add(q)
+		q.t.flusher.Add(q)
 	}
 }
 
@@ -253,13 +254,13 @@ func (q *qp) failed() {
 // caller holds.
 func (q *qp) delivered(ok bool) bool {
 	if !ok && !q.overrun.Swap(true) {
-		q.t.flusher.add(q)
+		q.t.flusher.Add(q)
 	}
 	return ok
 }
 
-// flush implements [failing].
-func (q *qp) flush() bool {
+// Flush implements [pcidev.Failing].
+func (q *qp) Flush() bool {
 	if q.overrun.Load() {
 		q.e.Modify(&verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 	}
@@ -309,10 +310,10 @@ func (q *qp) query(c *call) ifc.Status {
 	ifc.QpcState.Set(ctx, uint64(qpStates[a.State]))
 	ifc.QpcNextSendPsn.Set(ctx, uint64(a.SQPSN))
 	ifc.QpcNextRcvPsn.Set(ctx, uint64(a.RQPSN))
-	if q.sq.count > 0 {
+	if q.sq.Count > 0 {
 		ifc.QpcSwSqWqebbCounter.Set(ctx, uint64(q.sq.posted(sendRecord)))
 	}
-	if q.rq.count > 0 {
+	if q.rq.Count > 0 {
 		ifc.QpcSwRqCounter.Set(ctx, uint64(q.rq.posted(recvRecord)))
 	}
 	return ifc.StatusOk

@@ -37,12 +37,12 @@ const firstUAR = 16 // pages of the BAR; those before are the initialization seg
 // maps the page, and derives the others from the first (mlx5_core's alloc_uars_page).
 func (r *resources) allocUAR(c *call) ifc.Status {
 	n := r.caps.uarsPerPage()
-	page, ok := r.uarPages.add(struct{}{}, firstUAR/n, (1<<logUARs-1)/n)
+	page, ok := r.uarPages.Add(struct{}{}, firstUAR/n, (1<<logUARs-1)/n)
 	if !ok {
 		return ifc.StatusNoResErr
 	}
 	for i := range n {
-		r.uars.put(page*n+i, struct{}{})
+		r.uars.Put(page*n+i, struct{}{})
 	}
 	ifc.AllocUarOutUar.Set(c.out, uint64(page*n))
 	return ifc.StatusOk
@@ -50,12 +50,12 @@ func (r *resources) allocUAR(c *call) ifc.Status {
 
 func (r *resources) deallocUAR(c *call) ifc.Status {
 	n, first := r.caps.uarsPerPage(), ifc.DeallocUarInUar.U32(c.in)
-	if !r.uarPages.has(first/n) || first%n != 0 {
+	if !r.uarPages.Has(first/n) || first%n != 0 {
 		return ifc.StatusBadResErr
 	}
-	r.uarPages.remove(first / n)
+	r.uarPages.Remove(first / n)
 	for i := range n {
-		r.uars.remove(first + i)
+		r.uars.Remove(first + i)
 	}
 	return ifc.StatusOk
 }

@@ -4,6 +4,7 @@ package connectx
 
 import (
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+	"github.com/goverbs/verbs/lab/internal/pcidev"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
@@ -13,31 +14,20 @@ const (
 	sendRecord = 1
 )
 
-// ring is a queue in the guest's memory with its doorbell record. The number of entries is a power of
-// two, so that an index modulo that number names an entry.
+// ring is a queue in the guest's memory with its doorbell record.
 type ring struct {
-	view, record *vfiouser.View
-	mem          []byte // of the entries
-	start        int    // offset of mem in view
-	recordOff    int    // offset of the doorbell record in record
-	count        uint32
-	stride       int
-	taken        uint16 // counts entries that the adapter has taken, of a send or receive queue
+	pcidev.Ring
+	record    *vfiouser.View
+	recordOff int    // offset of the doorbell record in record
+	taken     uint16 // counts entries that the adapter has taken, of a send or receive queue
 }
 
 func (r *ring) close() {
-	for _, v := range []*vfiouser.View{r.view, r.record} {
-		if v != nil {
-			v.Close()
-		}
+	r.Unmap()
+	if r.record != nil {
+		r.record.Close()
+		r.record = nil
 	}
-	r.view, r.record, r.mem = nil, nil, nil
-}
-
-// at returns entry i modulo the number of entries.
-func (r *ring) at(i uint32) []byte {
-	o := int(i&(r.count-1)) * r.stride
-	return r.mem[o : o+r.stride]
 }
 
 // posted returns word n of the doorbell record: the driver's count of what it has posted.
@@ -46,7 +36,7 @@ func (r *ring) posted(n int) uint32 { return bigEndian(r.record.Word(r.recordOff
 // waiting returns the number of posted receives that have not been taken, at most count whatever the
 // guest claims.
 func (r *ring) waiting() int {
-	return int(min(uint32(uint16(r.posted(recvRecord))-r.taken), r.count))
+	return int(min(uint32(uint16(r.posted(recvRecord))-r.taken), r.Count))
 }
 
 // mapRing maps a ring of count entries of stride bytes from a list of pages. The unit of offset, the
@@ -57,12 +47,12 @@ func (e *env) mapRing(r *ring, list []byte, logPage, offset int, record uint64) 
 		return ifc.StatusBadParamErr
 	}
 	start := offset << shift / 64
-	size := int(r.count) * r.stride
+	size := int(r.Count) * r.Stride
 	var st ifc.Status
-	if r.view, st = e.pages(list, (start+size+1<<shift-1)>>shift, shift); st != ifc.StatusOk {
+	if r.View, st = e.pages(list, (start+size+1<<shift-1)>>shift, shift); st != ifc.StatusOk {
 		return st
 	}
-	r.start, r.mem = start, r.view.Bytes()[start:start+size]
+	r.Start, r.Mem = start, r.View.Bytes()[start:start+size]
 	if start%16 != 0 {
 		st = ifc.StatusBadParamErr
 	} else {

@@ -29,13 +29,13 @@ const (
 // returns its size, or 0 if it takes more blocks than those or the queue has. Callers check and use the
 // copy alone: the guest may still write to its memory.
 func (r *ring) request(wqe *[maxWQE]byte, index, blocks uint16) int {
-	copy(wqe[:], r.at(uint32(index)))
+	copy(wqe[:], r.At(uint32(index)))
 	size := int(be.Uint32(wqe[ctrlQPNDS:])&0x3f) * segment
-	if size == 0 || uint32(blocks) > r.count || size > int(blocks)*sendBlock {
+	if size == 0 || uint32(blocks) > r.Count || size > int(blocks)*sendBlock {
 		return 0
 	}
 	for done := sendBlock; done < size; done += sendBlock {
-		copy(wqe[done:], r.at(uint32(index)+uint32(done/sendBlock))) // a request may wrap around
+		copy(wqe[done:], r.At(uint32(index)+uint32(done/sendBlock))) // a request may wrap around
 	}
 	return size
 }

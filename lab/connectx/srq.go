@@ -9,6 +9,7 @@ import (
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/engine"
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+	"github.com/goverbs/verbs/lab/internal/pcidev"
 )
 
 var srqCommands = map[uint16]func(*srqTable, *call) ifc.Status{
@@ -64,7 +65,7 @@ func (t *srqTable) createXRCSRQ(c *call) ifc.Status {
 		return ifc.StatusBadParamErr
 	}
 	record := ifc.XrcSrqcDbRecordAddrH.Get(ctx)<<32 | ifc.XrcSrqcDbRecordAddrL.Get(ctx)<<2
-	s := &srq{t: t, context: ctx, ring: ring{count: 1 << ifc.XrcSrqcLogXrcSrqSize.Int(ctx), stride: 16 << ifc.XrcSrqcLogRqStride.Int(ctx)}}
+	s := &srq{t: t, context: ctx, ring: ring{Ring: pcidev.Ring{Count: 1 << ifc.XrcSrqcLogXrcSrqSize.Int(ctx), Stride: 16 << ifc.XrcSrqcLogRqStride.Int(ctx)}}}
 	return s.create(c, ifc.CreateXrcSrqOutXrcSrqn, ifc.CreateXrcSrqInPas.At(c.in), ifc.XrcSrqcLogPageSize.Int(ctx), ifc.XrcSrqcPageOffset.Int(ctx), record, ifc.XrcSrqcPd.U32(ctx), ifc.XrcSrqcLwm.Int(ctx))
 }
 
@@ -76,7 +77,7 @@ func (t *srqTable) createRMP(c *call) ifc.Status {
 		ifc.WqDbrUmemValid.Is(wq) || ifc.WqWqUmemValid.Is(wq) || ifc.WqLogWqSz.Int(wq) > 16 || ifc.WqLogWqStride.Int(wq) > 12 {
 		return ifc.StatusBadParamErr
 	}
-	s := &srq{t: t, context: ctx, ring: ring{count: 1 << ifc.WqLogWqSz.Int(wq), stride: 1 << ifc.WqLogWqStride.Int(wq)}}
+	s := &srq{t: t, context: ctx, ring: ring{Ring: pcidev.Ring{Count: 1 << ifc.WqLogWqSz.Int(wq), Stride: 1 << ifc.WqLogWqStride.Int(wq)}}}
 	list := ifc.WqPas.In(ifc.RmpcWq).In(ifc.CreateRmpInCtx)
 	return s.create(c, ifc.CreateRmpOutRmpn, list.At(c.in), ifc.WqLogWqPgSz.Int(wq), ifc.WqPageOffset.Int(wq), ifc.WqDbrAddr.Get(wq), ifc.WqPd.U32(wq), ifc.WqLwm.Int(wq))
 }
@@ -85,15 +86,15 @@ func (t *srqTable) createRMP(c *call) ifc.Status {
 // their number with the limit.
 func (s *srq) create(c *call, num ifc.Field, list []byte, logPage, offset int, record uint64, pdn uint32, limit int) ifc.Status {
 	t := s.t
-	pd, ok := t.pds.get(pdn)
+	pd, ok := t.pds.Get(pdn)
 	if !ok {
 		return ifc.StatusBadResErr
 	}
 	// An entry has its header and at least one data segment.
-	if s.ring.stride < 2*srqHeader || s.ring.count > 1<<t.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxSrqSz) || limit > int(s.ring.count) {
+	if s.ring.Stride < 2*srqHeader || s.ring.Count > 1<<t.caps.int(ifc.CapGeneral, ifc.CmdHcaCapLogMaxSrqSz) || limit > int(s.ring.Count) {
 		return ifc.StatusBadParamErr
 	}
-	if t.receives+int(s.ring.count) > maxRecvs {
+	if t.receives+int(s.ring.Count) > maxRecvs {
 		return ifc.StatusNoResErr
 	}
 	if st := t.env.mapRing(&s.ring, list, logPage, offset, record); st != ifc.StatusOk {
@@ -101,12 +102,12 @@ func (s *srq) create(c *call, num ifc.Field, list []byte, logPage, offset int, r
 	}
 	st, err := ifc.StatusNoResErr, error(nil)
 	s.e, err = pd.CreateSRQ(engine.SRQInit{
-		MaxWR: int(s.ring.count), MaxSGE: min((s.ring.stride-srqHeader)/16, maxSGEs), Limit: limit, Refill: s.refill,
+		MaxWR: int(s.ring.Count), MaxSGE: min((s.ring.Stride-srqHeader)/16, maxSGEs), Limit: limit, Refill: s.refill,
 		Event: func(verbs.AsyncEventType) { t.eqs.event(ifc.EventSrqRqLimit, 0, eventOfQueue(s.num)) },
 	})
 	if err == nil {
 		if s.num, st = t.give(s, 1, maxSRQs-1, c, num); st == ifc.StatusOk {
-			t.receives += int(s.ring.count)
+			t.receives += int(s.ring.Count)
 			return ifc.StatusOk
 		}
 		s.e.Destroy()
@@ -119,7 +120,7 @@ func (s *srq) destroy() ifc.Status {
 	if s.e.Destroy() != nil {
 		return ifc.StatusResBusy
 	}
-	s.t.receives -= int(s.ring.count)
+	s.t.receives -= int(s.ring.Count)
 	s.ring.close()
 	return ifc.StatusOk
 }
@@ -132,7 +133,7 @@ func (s *srq) query(out []byte, lwm ifc.Field) ifc.Status {
 }
 
 func (s *srq) arm(limit int) ifc.Status {
-	if limit > int(s.ring.count) || s.e.SetLimit(limit) != nil {
+	if limit > int(s.ring.Count) || s.e.SetLimit(limit) != nil {
 		return ifc.StatusBadParamErr
 	}
 	return ifc.StatusOk
@@ -156,10 +157,10 @@ func (s *srq) refill(r *engine.Ring) {
 		if w == nil {
 			return
 		}
-		entry := s.ring.at(s.head)
+		entry := s.ring.At(s.head)
 		*w = abi.RxeRecvWqe{WrId: uint64(s.head)}
 		gatherList(&w.Dma, sges, entry[srqHeader:])
-		s.head = uint32(be.Uint16(entry[2:])) & (s.ring.count - 1)
+		s.head = uint32(be.Uint16(entry[2:])) & (s.ring.Count - 1)
 		s.ring.taken++
 		r.Publish()
 	}

@@ -86,7 +86,7 @@ func (t *transport) reset() {
 
 // close ends the engine. It is called once, after reset.
 func (t *transport) close() error {
-	t.qps.flusher.end()
+	t.qps.flusher.End()
 	return t.eng.Close()
 }
 

@@ -871,13 +871,13 @@ func TestDoorbellOfAnotherUAR(t *testing.T) {
 	m.noEvent()
 	x.send.arm(false)
 	m.expectEvent(ifc.EventComp, x.send.num)
-	q := m.dev.eqs.all()[0]
-	before := q.ci
+	q := m.dev.eqs.All()[0]
+	before := q.CI
 	index := be.AppendUint32(nil, m.eqn<<24|(before-1)&indexMask)
 	m.dev.doorbell(other, uarEQ, index)
 	m.dev.doorbell(other, uarEQArm, index)
-	if q.ci != before {
-		t.Errorf("the index of the event queue is %d, was %d", q.ci, before)
+	if q.CI != before {
+		t.Errorf("the index of the event queue is %d, was %d", q.CI, before)
 	}
 }
 

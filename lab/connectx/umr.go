@@ -194,7 +194,7 @@ func (q *updater) execute(wqe []byte) verbs.WCStatus {
 		q.record(wqe, "the entries cannot be read")
 		return verbs.WCLocProtErr
 	}
-	k, ok := u.keys.get(u.key >> 8)
+	k, ok := u.keys.Get(u.key >> 8)
 	if !ok {
 		q.record(wqe, "there is no such key")
 		return verbs.WCMWBindErr
@@ -242,7 +242,7 @@ func (q *updater) execute(wqe []byte) verbs.WCStatus {
 // invalidate frees the key that a peer's SEND with Invalidate names. It reports false if the peer may
 // not: en_rinval, the QP and the PD decide. The engine's QP is locked.
 func (q *updater) invalidate(key uint32) bool {
-	k, ok := q.keys.get(key >> 8)
+	k, ok := q.keys.Get(key >> 8)
 	if !ok {
 		return false
 	}

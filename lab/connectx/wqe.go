@@ -84,7 +84,7 @@ func (q *sender) snapshot() {
 
 // refill translates the requests that doorbells have shown. The engine's QP is locked.
 func (q *sender) refill(r *engine.Ring) {
-	if q.count == 0 {
+	if q.Count == 0 {
 		return
 	}
 	q.paths.refresh()
@@ -345,7 +345,7 @@ type receiver struct{ ring }
 
 // refill translates the receives that the doorbell record counts. The engine's QP is locked.
 func (q *receiver) refill(r *engine.Ring) {
-	if q.count == 0 {
+	if q.Count == 0 {
 		return
 	}
 	for range q.waiting() {
@@ -354,7 +354,7 @@ func (q *receiver) refill(r *engine.Ring) {
 			return
 		}
 		*w = abi.RxeRecvWqe{WrId: uint64(q.taken)}
-		if !gatherList(&w.Dma, sges, q.at(uint32(q.taken))) {
+		if !gatherList(&w.Dma, sges, q.At(uint32(q.taken))) {
 			w.Dma.NumSge = 1 << 16 // malformed: the engine fails the receive
 		}
 		q.taken++

@@ -1,6 +1,6 @@
 //go:build linux
 
-package connectx
+package pcidev
 
 import (
 	"maps"
@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// failing is a QP in the error state, or on its way there.
-type failing interface {
-	// flush completes the posted receives with WCFlushErr. It reports false if the QP has left the
+// Failing is a QP in the error state, or on its way there.
+type Failing interface {
+	// Flush completes the posted receives with WCFlushErr. It reports false if the QP has left the
 	// error state.
-	flush() bool
+	Flush() bool
 }
 
-// flusher flushes receives that the guest posts to QPs in the error state. A receive has no doorbell,
+// Flusher flushes receives that the guest posts to QPs in the error state. A receive may have no doorbell,
 // only a doorbell record in memory, so that the flusher polls while there are such QPs.
-type flusher struct {
+type Flusher struct {
 	mu      sync.Mutex
-	qps     map[failing]struct{}
+	qps     map[Failing]struct{}
 	running bool
 	ended   bool
 	done    sync.WaitGroup
@@ -28,15 +28,15 @@ type flusher struct {
 
 const flushInterval = 2 * time.Millisecond
 
-// add makes the flusher poll a QP. It may be called with locks of the engine held.
-func (f *flusher) add(q failing) {
+// Add makes the flusher poll a QP. It may be called with locks of the engine held.
+func (f *Flusher) Add(q Failing) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.ended {
 		return
 	}
 	if f.qps == nil {
-		f.qps = map[failing]struct{}{}
+		f.qps = map[Failing]struct{}{}
 	}
 	f.qps[q] = struct{}{}
 	if !f.running {
@@ -45,13 +45,15 @@ func (f *flusher) add(q failing) {
 	}
 }
 
-func (f *flusher) remove(q failing) {
+// Remove makes the flusher forget a QP.
+func (f *Flusher) Remove(q Failing) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.qps, q)
 }
 
-func (f *flusher) end() {
+// End ends the flusher.
+func (f *Flusher) End() {
 	f.mu.Lock()
 	f.ended = true
 	clear(f.qps)
@@ -59,7 +61,7 @@ func (f *flusher) end() {
 	f.done.Wait()
 }
 
-func (f *flusher) run() {
+func (f *Flusher) run() {
 	for {
 		time.Sleep(flushInterval)
 		f.mu.Lock()
@@ -71,8 +73,8 @@ func (f *flusher) run() {
 		list := slices.Collect(maps.Keys(f.qps))
 		f.mu.Unlock()
 		for _, q := range list {
-			if !q.flush() {
-				f.remove(q)
+			if !q.Flush() {
+				f.Remove(q)
 			}
 		}
 	}
