@@ -121,7 +121,7 @@ func newestKernel(ctx context.Context, a debian.Archive, meta string) (Kernel, e
 	if err != nil || k.complete() {
 		return k, err
 	}
-	if err := buildSiw(ctx, a, image, k); err != nil {
+	if err := buildModule(ctx, a, image, k, "siw"); err != nil {
 		return Kernel{}, fmt.Errorf("siw: %w", err)
 	}
 	if err := k.depmod(ctx); err != nil {

@@ -19,11 +19,49 @@ import (
 	"github.com/goverbs/verbs/lab/debian"
 )
 
-//go:embed siw.sh
-var siwScript string
+//go:embed module.sh
+var moduleScript string
 
-// buildSiw builds siw.ko for a kernel and puts it among its modules.
-func buildSiw(ctx context.Context, a debian.Archive, image debian.Package, k Kernel) error {
+// sources are the drivers that Debian does not build: their folders in drivers/infiniband, and the options of
+// the kernel's configuration.
+var sources = map[string][2]string{
+	"siw":   {"sw/siw", "CONFIG_RDMA_SIW"},
+	"erdma": {"hw/erdma", "CONFIG_INFINIBAND_ERDMA"},
+}
+
+// BuildLater builds those modules, of a kernel that has been prepared, that Debian does not, if need be.
+func (k Kernel) BuildLater(ctx context.Context, names []string) error {
+	if k.UML() {
+		return nil
+	}
+	unlock, err := debian.Lock(ctx, k.Root+".lock")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for _, name := range names {
+		if _, ours := sources[name]; !ours || Exist(k.built(name)) {
+			continue
+		}
+		// The folder of a kernel has the name and the version of its package, and is in that of its suite.
+		pkg, version, _ := strings.Cut(filepath.Base(k.Root), "_")
+		suite, _, _ := strings.Cut(filepath.Base(filepath.Dir(k.Root)), "_")
+		a := debian.Archive{Suite: suite, Arch: k.Arch.Name, Log: os.Stderr}
+		if err := buildModule(ctx, a, debian.Package{Name: pkg, Version: version}, k, name); err != nil {
+			return fmt.Errorf("%s for %s: %w", name, k.Release, err)
+		}
+		if err := k.depmod(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// built returns the file of a module that the lab builds.
+func (k Kernel) built(name string) string { return filepath.Join(k.Modules, "updates", name+".ko") }
+
+// buildModule builds a module for a kernel and puts it among the others.
+func buildModule(ctx context.Context, a debian.Archive, image debian.Package, k Kernel, name string) error {
 	root := k.Root + ".build" // always the same, so that the next build removes it
 	if err := os.RemoveAll(root); err != nil {
 		return err
@@ -32,23 +70,24 @@ func buildSiw(ctx context.Context, a debian.Archive, image debian.Package, k Ker
 	if err := unpackBuild(ctx, a, image, k, root); err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "lab: building siw for %s\n", k.Release)
+	fmt.Fprintf(os.Stderr, "lab: building %s for %s\n", name, k.Release)
 	prefix := ""
 	if k.Arch.Foreign() {
 		prefix = k.Arch.gcc + "-"
 	}
-	cmd, err := chroot(ctx, root, "sh", "-c", siwScript, "siw.sh", k.Release, prefix)
+	source := sources[name]
+	cmd, err := chroot(ctx, root, "sh", "-c", moduleScript, "module.sh", k.Release, source[0], source[1], prefix)
 	if err != nil {
 		return err
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
-	into := filepath.Join(k.Modules, "updates")
-	if err := os.MkdirAll(into, 0o755); err != nil {
+	into := k.built(name)
+	if err := os.MkdirAll(filepath.Dir(into), 0o755); err != nil {
 		return err
 	}
-	return os.Rename(filepath.Join(root, "build/siw.ko"), filepath.Join(into, "siw.ko"))
+	return os.Rename(filepath.Join(root, "build", name+".ko"), into)
 }
 
 // unpackBuild unpacks a kernel's headers, the sources of its modules, and the
