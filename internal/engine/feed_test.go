@@ -409,7 +409,7 @@ func TestQP1OfADeviceModel(t *testing.T) {
 	if gsi.Num() != 1 {
 		t.Fatalf("QP %d", gsi.Num())
 	}
-	for _, init := range []QPInit{{Type: verbs.UD, Num: 2}, {Type: verbs.RC, Num: 1}, {Type: verbs.UD, Num: 1}} {
+	for _, init := range []QPInit{{Type: verbs.UD, Num: 1 << 24}, {Type: verbs.RC, Num: 1}, {Type: verbs.UD, Num: 1}} {
 		init.SendCQ, init.RecvCQ = a.n.cq.CQ, a.n.rcq.CQ
 		if _, err := a.n.pd.CreateQP(init); err == nil {
 			t.Errorf("QP %d of type %v is made", init.Num, init.Type)

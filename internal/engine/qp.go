@@ -48,7 +48,7 @@ type QPInit struct {
 	Event          func(verbs.AsyncEventType) // events of the QP
 
 	// For device models:
-	Num   uint32 // 1 makes QP 1, a UD QP that gets the datagrams of OnMAD; 0 selects a number
+	Num   uint32 // of the QP, which fails if it is in use; 1 gets the datagrams of OnMAD; 0 selects a number
 	Owner any    // of Completion
 	// Strict makes failures complete as on adapters, by the names of the InfiniBand Architecture:
 	// of local keys as WCLocProtErr (local protection error), of messages that are too long for a
@@ -94,7 +94,7 @@ func (pd *PD) CreateQP(init QPInit) (*QP, error) {
 	if err := checkCap(init.Cap, init.SRQ != nil, init.RefillSend != nil); err != nil {
 		return nil, err
 	}
-	if init.Num > 1 || init.Num == 1 && init.Type != verbs.UD {
+	if init.Num > maxValue || init.Num == 1 && init.Type != verbs.UD {
 		return nil, syscall.EINVAL
 	}
 	qp.init.Cap = qp.makeQueues(init.Cap)
