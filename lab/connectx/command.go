@@ -120,7 +120,7 @@ func (q *commandQueue) take(view *vfiouser.View, slot int) {
 	at := slot * commandSize
 	entry := view.Bytes()[at : at+commandSize]
 	own := view.Word(at + 60)
-	if bigEndian(own.Load())&1 == 0 { // the entry is the driver's
+	if pcidev.BigEndian(own.Load())&1 == 0 { // the entry is the driver's
 		return
 	}
 	// The EQ for the event is the one that exists before the command: the driver polls for the
@@ -128,7 +128,7 @@ func (q *commandQueue) take(view *vfiouser.View, slot int) {
 	eq := q.eqs.subscribed(ifc.EventCmd)
 	desc := append([]byte(nil), entry...)
 	delivery := q.deliver(desc, entry)
-	own.Store(bigEndian(uint32(desc[60])<<24 | uint32(delivery)<<1))
+	own.Store(pcidev.BigEndian(uint32(desc[60])<<24 | uint32(delivery)<<1))
 	if eq != nil {
 		var data [28]byte
 		be.PutUint32(data[:], 1<<slot)

@@ -272,7 +272,7 @@ func (q *cq) write(e *cqe, op byte, solicited bool) {
 	}
 	copy(to[:60], e[:60])
 	q.t.env.record(Event{Kind: RecordCQE, Number: q.num, Offset: int(i), In: e[:]})
-	q.ring.Word(i, q.ring.Stride-4).Store(bigEndian(be.Uint32(e[60:])))
+	q.ring.Word(i, q.ring.Stride-4).Store(pcidev.BigEndian(be.Uint32(e[60:])))
 }
 
 // arm requests an event for an entry, or a solicited entry, from index ci on.

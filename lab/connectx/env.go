@@ -63,10 +63,3 @@ func (e *env) record(event Event) {
 		e.recorder(event)
 	}
 }
-
-// bigEndian turns a word as it is in memory into its value, and back.
-func bigEndian(v uint32) uint32 {
-	var b [4]byte
-	binary.NativeEndian.PutUint32(b[:], v)
-	return be.Uint32(b[:])
-}

@@ -114,7 +114,7 @@ func (t *eqTable) post(q *eq, typ, subtype uint8, data []byte) {
 		e[1], e[3] = typ, subtype
 		copy(e[32:60], data)
 		// The owner is 0 in the first round, before which init_eq_buf sets 1 (next_eqe_sw).
-		r.Word(i, 60).Store(bigEndian(r.Round(i)))
+		r.Word(i, 60).Store(pcidev.BigEndian(r.Round(i)))
 		t.env.record(Event{Kind: RecordEQE, Number: q.num, Offset: int(i % r.Count), In: e})
 	})
 	if posted && typ != ifc.EventCmd {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,8 +14,8 @@ import (
 
 	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+	"github.com/goverbs/verbs/lab/internal/pcidev/pcitest"
 	"github.com/goverbs/verbs/lab/vfiouser"
-	"golang.org/x/sys/unix"
 )
 
 // hub is a network of the adapters of a test.
@@ -110,28 +109,15 @@ const pageBytes = 4096
 // 10.0.0.n.
 func newMachine(t testing.TB, h *hub, n byte, change ...func(*Config)) *machine {
 	t.Helper()
-	const size = 32 << 20
-	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := os.NewFile(uintptr(fd), "guest")
-	defer file.Close()
-	if err := file.Truncate(size); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
-		t.Fatal(err)
-	}
 	m := &machine{t: t, next: base}
-	if m.mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
-		t.Fatal(err)
-	}
 	cfg := Config{Name: "mlx5", MAC: net.HardwareAddr{2, 0, 0, 0, 0, n}, Network: h, Wire: h.wire}
 	for _, f := range change {
 		f(&cfg)
 	}
-	m.attach(cfg, file)
+	m.mem = pcitest.Attach(t, base, 32<<20, func(bus *vfiouser.Bus) (_ pcitest.Card, err error) {
+		m.dev, err = New(cfg, bus)
+		return m.dev, err
+	})
 	m.begin(n)
 	return m
 }
@@ -164,67 +150,6 @@ func (m *machine) begin(n byte) {
 }
 
 const base = 1 << 20
-
-// attach connects the adapter and hands it the memory.
-func (m *machine) attach(cfg Config, file *os.File) {
-	m.t.Helper()
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	var conns [2]*net.UnixConn
-	for i, fd := range pair {
-		f := os.NewFile(uintptr(fd), "vfio-user")
-		c, err := net.FileConn(f)
-		f.Close()
-		if err != nil {
-			m.t.Fatal(err)
-		}
-		conns[i] = c.(*net.UnixConn)
-	}
-	served := make(chan error, 1)
-	attached := make(chan *Device, 1)
-	go func() {
-		served <- vfiouser.Serve(conns[1], func(bus *vfiouser.Bus) (vfiouser.Device, error) {
-			d, err := New(cfg, bus)
-			attached <- d
-			return d, err
-		})
-	}()
-	m.dev = <-attached
-	if m.dev == nil {
-		m.t.Fatal(<-served)
-	}
-	m.t.Cleanup(func() {
-		conns[0].Close()
-		if err := <-served; err != nil {
-			m.t.Error(err)
-		}
-		if err := m.dev.Close(); err != nil {
-			m.t.Error(err)
-		}
-		unix.Munmap(m.mem)
-	})
-	message := func(cmd uint16, body []byte, rights []byte) {
-		head := make([]byte, 16, 16+len(body))
-		le.PutUint16(head[2:], cmd)
-		le.PutUint32(head[4:], uint32(16+len(body)))
-		if _, _, err := conns[0].WriteMsgUnix(append(head, body...), rights, nil); err != nil {
-			m.t.Fatal(err)
-		}
-		reply := make([]byte, 4096)
-		if _, err := conns[0].Read(reply); err != nil || le.Uint32(reply[12:]) != 0 {
-			m.t.Fatalf("message %d: error %v, errno %d", cmd, err, le.Uint32(reply[12:]))
-		}
-	}
-	message(1, []byte{0, 0, 1, 0}, nil) // VERSION
-	dma := make([]byte, 32)             // DMA_MAP
-	le.PutUint32(dma, 32)
-	le.PutUint32(dma[4:], 3)
-	le.PutUint64(dma[16:], base)
-	le.PutUint64(dma[24:], uint64(len(m.mem)))
-	message(2, dma, unix.UnixRights(int(file.Fd())))
-}
 
 // buffer is memory of the machine in several pages, one after the other.
 type buffer struct {

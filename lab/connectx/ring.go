@@ -31,7 +31,7 @@ func (r *ring) close() {
 }
 
 // posted returns word n of the doorbell record: the driver's count of what it has posted.
-func (r *ring) posted(n int) uint32 { return bigEndian(r.record.Word(r.recordOff + 4*n).Load()) }
+func (r *ring) posted(n int) uint32 { return pcidev.BigEndian(r.record.Word(r.recordOff + 4*n).Load()) }
 
 // waiting returns the number of posted receives that have not been taken, at most count whatever the
 // guest claims.

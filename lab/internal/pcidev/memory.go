@@ -3,6 +3,7 @@
 package pcidev
 
 import (
+	"encoding/binary"
 	"sync"
 	"sync/atomic"
 
@@ -52,6 +53,20 @@ func (r *Ring) Word(i uint32, off int) *atomic.Uint32 {
 
 // Round returns the number of times, modulo 2, that index i has been around the ring.
 func (r *Ring) Round(i uint32) uint32 { return i / r.Count & 1 }
+
+// BigEndian turns a word of a big-endian card, as it is in memory, into its value, and back.
+func BigEndian(v uint32) uint32 {
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], v)
+	return binary.BigEndian.Uint32(b[:])
+}
+
+// LittleEndian is BigEndian for words of a little-endian card.
+func LittleEndian(v uint32) uint32 {
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], v)
+	return binary.LittleEndian.Uint32(b[:])
+}
 
 // Unmap unmaps the ring.
 func (r *Ring) Unmap() {
