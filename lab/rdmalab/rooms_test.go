@@ -20,7 +20,7 @@ func TestRooms(t *testing.T) {
 		"job":     nil,
 		"guest":   {"internal/job", "tsc"},
 		"image":   {"internal/job", "debian"},
-		"machine": {"internal/job", "internal/image", "connectx", "debian", "tsc", "vfiouser"},
+		"machine": {"internal/job", "internal/image", "connectx", "erdma", "debian", "tsc", "vfiouser"},
 		"session": {"internal/job", "internal/image", "internal/machine", "debian"},
 	} {
 		files, err := filepath.Glob("../internal/" + room + "/*.go")

@@ -1,0 +1,113 @@
+//go:build linux
+
+package erdma
+
+import (
+	"testing"
+
+	"github.com/goverbs/verbs/lab/vfiouser"
+)
+
+// FuzzCommands executes commands one after the other, whose fields are those of good ones but for some
+// bytes, so that objects are found.
+func FuzzCommands(f *testing.F) {
+	var ops []opcode
+	for module := range uint8(2) {
+		for op := range uint8(18) {
+			if handlers[opcode{module, op}] != nil {
+				ops = append(ops, opcode{module, op})
+			}
+		}
+	}
+	for i := range ops {
+		f.Add([]byte{byte(i), 0, 0, byte(i), 8, 1, byte(i), 20, 255})
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m := newMachine(t, newNetwork(), 1)
+		q, p := m.createQP(), m.createQP()
+		connect(q, p)
+		r := m.register(allRights)
+		fresh := &testQP{m: m, num: 10, send: q.send, recv: q.recv, sq: q.sq, rq: q.rq}
+		for ; len(data) >= 3; data = data[3:] {
+			op := ops[int(data[0])%len(ops)]
+			c := newCommand().put(8, 4, uint64(q.num)).put(16, 8, m.record).put(24, 4, 256)
+			switch op {
+			case opcode{rdma, 1}:
+				c = m.qpCommand(fresh)
+			case opcode{rdma, 3}:
+				c = q.rts(p)
+			case opcode{rdma, 4}:
+				c = m.cqCommand(&testCQ{num: 10, addr: q.send.addr})
+			case opcode{rdma, 8}:
+				c = m.mrCommand(10, r.addr, allRights)
+			case opcode{common, 0}:
+				c = m.eqCommand(3, m.eq)
+			}
+			c[int(data[1])%len(c)] ^= data[2]
+			m.run(op, c)
+			q.ring()
+		}
+	})
+}
+
+// FuzzRequests posts requests and receives of any bytes, of which some have a header that fits.
+func FuzzRequests(f *testing.F) {
+	r := region{base + 1<<20, 1 << 8}
+	for _, v := range []request{
+		send(opSend, r.addr, 64, r.key), send(opSendImm, r.addr, 64, r.key), send(opSendInv, r.addr, 64, r.key), write(opWrite, r.addr, 64, r.key, r),
+		write(opWriteImm, r.addr, 64, r.key, r), read(opRead, r.addr, 64, r.key, r), read(opReadInv, r.addr, 64, r.key, r), write(opRegister, r.addr, 64, r.key, r),
+		write(opLocalInv, r.addr, 64, r.key, r), write(opCompareSwap, r.addr, 64, r.key, r), write(opFetchAdd, r.addr, 64, r.key, r),
+	} {
+		f.Add([]byte(v), uint8(len(v)/unit), true)
+	}
+	f.Fuzz(func(t *testing.T, data []byte, units uint8, fits bool) {
+		m := newMachine(t, newNetwork(), 1)
+		q, p := m.createQP(), m.createQP()
+		connect(q, p)
+		m.register(allRights)
+		m.must(opcode{rdma, 8}, newCommand().put(8, 4, 2).put(12, 4, testPD<<12|mrFast<<6).put(28, 4, 12<<27|1<<20|8).put(32, 8, m.alloc(pageSize)))
+		p.receive(m.alloc(pageSize), pageSize, dmaKey)
+		for range 2 {
+			for len(data) > 0 {
+				n := max(int(units%5), 1)
+				r := newRequest(n)
+				data = data[copy(r, data):]
+				if fits {
+					r.put(0, 8, le.Uint64(r)&^(7<<sqeUnits|0xfffff<<sqeQPN|0xffff|sqeDirect))
+					q.post(r)
+					continue
+				}
+				index := q.write(r)
+				copy(m.at(q.sq+uint64(index)%testUnits*unit, unit), r) // without the header
+				q.ring()
+			}
+			m.must(opcode{rdma, 6}, newCommand().put(8, 4, uint64(q.num)).put(12, 4, uint64(q.pi)).put(16, 4, uint64(q.rpi)))
+		}
+	})
+}
+
+// FuzzRegisters stores anything to registers, pages of doorbells and the configuration.
+func FuzzRegisters(f *testing.F) {
+	f.Add([]byte{0, 0x10, 0, 4, 1, 0, 0, 0, 0, 0, 0, 0})
+	f.Add([]byte{0, 0, 2, 8, 4, 0, 0, 0, 0, 0, 0, 0})
+	f.Add([]byte{1, 0, 95, 8, 1, 0, 0, 0, 1, 0, 0, 0})
+	f.Add([]byte{2, 0x44, 0, 4, 3, 0, 1, 0, 0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m := newMachine(t, newNetwork(), 1)
+		q, p := m.createQP(), m.createQP()
+		connect(q, p)
+		for ; len(data) >= 12; data = data[12:] {
+			off, size := uint64(le.Uint16(data[1:])), 4+uint64(data[3]&4)
+			region := vfiouser.BAR0
+			switch data[0] % 3 {
+			case 1:
+				off = off & 0x3ff << 12
+			case 2:
+				region, off = vfiouser.Config, off&0xffc
+			}
+			off &^= size - 1
+			m.dev.Write(region, off, data[4:4+size])
+			m.dev.Read(region, off, make([]byte, size))
+		}
+	})
+}
