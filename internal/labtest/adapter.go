@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest/labdev"
 )
 
-// Adapters returns the adapters that the lab emulates, as its --nic names them: "connectx-ib" is
-// InfiniBand, others are RoCE. The first is mlx5_0.
+// Adapters returns the adapters that the lab emulates, as its --nic names them. [labdev.Adapters] returns
+// their names.
 func Adapters() []string {
 	return strings.FieldsFunc(os.Getenv("VERBS_NIC"), func(r rune) bool { return r == ',' })
 }
@@ -26,9 +26,8 @@ func EachAdapter(t *testing.T, test func(t *testing.T, device string, infiniBand
 	if len(adapters) == 0 {
 		t.Skip(`needs an emulated adapter: run by make test-nic, or with go test -exec "build/lab --nic connectx"`)
 	}
-	for i, kind := range adapters {
-		device := labdev.Adapter(i)
-		t.Run(device, func(t *testing.T) { test(t, device, kind == "connectx-ib") })
+	for i, device := range labdev.Adapters(adapters) {
+		t.Run(device, func(t *testing.T) { test(t, device, adapters[i] == labdev.InfiniBand) })
 	}
 }
 

@@ -56,8 +56,8 @@ func LinkOf(device string) string {
 // Addressed returns the names of the lab's devices that have an IP address. InfiniBand's have none.
 func Addressed() []string {
 	all := []string{RXE, SIW}
-	if a := Adapters(); len(a) > 0 && a[0] != "connectx-ib" {
-		all = append(all, MLX5)
+	if a := Adapters(); len(a) > 0 && a[0] != labdev.InfiniBand {
+		all = append(all, labdev.Adapters(a)[0])
 	}
 	return slices.DeleteFunc(all, func(d string) bool { return only != "" && d != only })
 }

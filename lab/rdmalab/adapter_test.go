@@ -163,12 +163,13 @@ func TestNIC(t *testing.T) {
 		t.Fatal(err)
 	}
 	k, err := image.Cached(image.Kernels[0].Name, on)
+	modules := machine.Options{NICs: []string{"connectx"}}.AdapterModules()
 	if err == nil {
-		err = k.UnpackLater(t.Context(), image.AdapterModules)
+		err = k.UnpackLater(t.Context(), modules)
 	}
 	initramfs := filepath.Join(dir, "initramfs")
 	if err == nil {
-		err = image.WriteInitramfs(initramfs, k, job.Setup{}, image.RDMAModules, append([]string{"rdma_ucm"}, image.AdapterModules...)...)
+		err = image.WriteInitramfs(initramfs, k, job.Setup{}, image.RDMAModules, append([]string{"rdma_ucm"}, modules...)...)
 	}
 	if err != nil {
 		t.Fatal(err)

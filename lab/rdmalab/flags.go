@@ -43,7 +43,7 @@ func (c *config) flags() *flag.FlagSet {
 	fs.StringVar(&c.Kernel, "kernel", c.Kernel, "`name` of the kernel: "+strings.Join(image.Names(), ", ")+"; uml is User-mode Linux of about 7.3: its first use builds it for many minutes, later it boots in a second; programs run at full speed, but system calls are slow, and modules, BPF and cgroups are missing; 16k kernels, for arm64, have pages of 16 KiB")
 	fs.StringVar(&c.Peer, "peer", "", "`name` of the kernel of a second machine, which runs the program as well (default none)")
 	fs.StringVar(&c.Arch, "arch", c.Arch, "`name` of the architecture: "+strings.Join(image.ArchNames(), ", ")+"; a foreign one is emulated, and needs a userland")
-	fs.StringVar(&c.nic, "nic", "", "emulated `adapters`, at most two with a comma between: connectx (a virtual function, RoCE v2), connectx-pf (a physical one), connectx-ib (InfiniBand), connectx-noguid (a virtual function whose node GUID is zero); the kernel's own mlx5 drivers drive the first as mlx5_0 (default none)")
+	fs.StringVar(&c.nic, "nic", "", "emulated `adapters`, at most two with a comma between: connectx (a virtual function, RoCE v2), connectx-pf (a physical one), connectx-ib (InfiniBand), connectx-noguid (a virtual function whose node GUID is zero), erdma (Alibaba Cloud's, iWARP), erdma-roce (the same with RoCE v2, for kernels from 7.3 on); the kernel's own drivers drive the first as mlx5_0 or erdma_0 (default none)")
 	fs.StringVar(&c.socket, "socket", "", "nic: `paths` of the sockets to make, with a comma between; their adapters share a wire")
 	fs.TextVar(&c.UDP, "udp", netip.Addr{}, "IPv4 `address` of this machine that mlx5_0 shares: from it mlx5_0 reaches, by UDP, RoCE devices of other machines and those of package soft on this one (default none)")
 	fs.StringVar(&c.NICLog, "niclog", "", "`file` for a log of what happens between the drivers and the adapters, an event a line")
@@ -160,7 +160,7 @@ func (c *config) checkUDP(command string) error {
 		return errors.New("--udp does not work with --peer: only one machine can have the address")
 	case command == "nic" && len(c.NICs) == 0:
 		return nil
-	case len(c.NICs) == 0 || machine.Adapters[c.NICs[0]].InfiniBand:
+	case len(c.NICs) == 0 || !machine.Adapters[c.NICs[0]].RoCE():
 		return errors.New("--udp: the first adapter has no RoCE: add --nic connectx")
 	}
 	return nil
@@ -191,10 +191,11 @@ usage:
   rdmalab [FLAG ...] test [FLAG OF GO TEST ...] [PACKAGE ...]
                                                    run go test, with one machine for all packages
   rdmalab [FLAG ...] fetch                         fetch the kernel, or with --all each one
-  rdmalab nic --socket PATH                        serve an emulated ConnectX to any QEMU
+  rdmalab nic --socket PATH                        serve an emulated adapter to any QEMU
 
 The devices are rxe0 (RoCE v2, 10.9.0.1, fd00:9::1) and siw0 (iWARP, 10.9.1.1, fd00:9:1::1);
-with --nic connectx also mlx5_0 (a ConnectX, RoCE v2, 10.9.2.1, fd00:9:2::1).
+with --nic connectx also mlx5_0 (a ConnectX, RoCE v2, 10.9.2.1, fd00:9:2::1),
+with --nic erdma also erdma_0 (iWARP, 10.9.4.1, fd00:9:4::1).
 
 examples:
   rdmalab test -short ./...

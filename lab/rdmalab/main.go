@@ -57,11 +57,12 @@
 // The run ends with the first machine, and the lab exits with its status. The peer's output goes to
 // stderr. If the peer's kernel goes down it is booted again.
 //
-// Debian's kernels lack siw, so it is built from Debian's sources of the same
+// Debian's kernels lack siw and erdma, so they are built from Debian's sources of the same
 // version, with the compiler and tools that the kernel's headers depend on,
 // unpacked beside them: none of these need be installed on this machine or
 // compatible with it. A kernel and its siw are fetched and built once, before the
-// first run or by rdmalab fetch, and stored in the user's cache.
+// first run or by rdmalab fetch, and stored in the user's cache; erdma is, before the first run with
+// --nic erdma.
 //
 // # Flags
 //
@@ -227,7 +228,10 @@ func fetch(ctx context.Context, c config) (int, error) {
 	}
 	var errs []error
 	for _, name := range names {
-		_, err := image.Fetch(ctx, name, on)
+		k, err := image.Fetch(ctx, name, on)
+		if err == nil {
+			err = k.BuildLater(ctx, c.AdapterModules())
+		}
 		errs = append(errs, err)
 	}
 	if c.Suite != "" {

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"strings"
 
-	"github.com/goverbs/verbs/internal/labtest/labdev"
 	"github.com/goverbs/verbs/lab/internal/job"
 	"github.com/goverbs/verbs/rdmadev"
 )
@@ -23,9 +21,8 @@ func addAdapters(all []job.Adapter, number int, udp netip.Addr) error {
 		return err
 	}
 	for i, a := range all {
-		device := labdev.Adapter(i)
-		if !a.InfiniBand {
-			link, addrs := links[0], addrs(device, number)
+		if a.MAC != "" {
+			link, addrs := links[0], addrs(a.Device, number)
 			links = links[1:]
 			if i == 0 && udp.IsValid() && !strings.HasPrefix(addrs[0], udp.String()+"/") {
 				addrs = append(addrs, udp.String()+"/32")
@@ -39,7 +36,7 @@ func addAdapters(all []job.Adapter, number int, udp netip.Addr) error {
 				}
 			}
 		}
-		if err := WaitActive(device); err != nil {
+		if err := WaitActive(a.Device); err != nil {
 			return err
 		}
 	}
@@ -49,23 +46,23 @@ func addAdapters(all []job.Adapter, number int, udp netip.Addr) error {
 // nameAdapters waits for the adapters and numbers them in their order, as the kernel numbers them and
 // their links in the order of hot-plug, which varies. It returns the names of the links.
 func nameAdapters(all []job.Adapter) (links []string, err error) {
-	var devices []string
+	var devices, names, eths []string
 	for _, a := range all {
 		device, err := WaitGUID(a.GUID)
 		if err != nil {
 			return nil, err
 		}
-		devices = append(devices, device)
-		if !a.InfiniBand {
-			link, err := WaitFor("/sys/class/infiniband/" + device + "/device/net/*")
-			if err != nil {
-				return nil, err
+		devices, names = append(devices, device), append(names, a.Device)
+		if a.MAC != "" {
+			var link string
+			if !await(func() bool { link = findInSysfs("net", "address", a.MAC); return link != "" }) {
+				return nil, fmt.Errorf("no network link with address %s appears in %v", a.MAC, readyLimit)
 			}
-			links = append(links, filepath.Base(link))
+			links, eths = append(links, link), append(eths, fmt.Sprint("eth", len(eths)))
 		}
 	}
 	err = errors.Join(
-		renumber("mlx5_", devices, func(from, to string) error {
+		renumber(devices, names, func(from, to string) error {
 			var d rdmadev.Device
 			var err error
 			await(func() bool { // ib_register_device adds it to sysfs before netlink
@@ -77,18 +74,18 @@ func nameAdapters(all []job.Adapter) (links []string, err error) {
 			}
 			return d.Rename(to)
 		}),
-		renumber("eth", links, func(from, to string) error { return ip("link set " + from + " name " + to) }))
-	return links, err
+		renumber(links, eths, func(from, to string) error { return ip("link set " + from + " name " + to) }))
+	return eths, err
 }
 
-// renumber renames devices to prefix and a number. One may have the name that another gets.
-func renumber(prefix string, names []string, rename func(from, to string) error) error {
-	for _, p := range []string{"new_" + prefix, prefix} {
+// renumber renames devices. One may have the name that another gets.
+func renumber(names, to []string, rename func(from, to string) error) error {
+	for _, prefix := range []string{"new_", ""} {
 		for i, from := range names {
-			if from == fmt.Sprint(prefix, i) {
+			if from == to[i] {
 				continue
 			}
-			names[i] = fmt.Sprint(p, i)
+			names[i] = prefix + to[i]
 			if err := rename(from, names[i]); err != nil {
 				return err
 			}

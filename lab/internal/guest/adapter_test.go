@@ -9,11 +9,12 @@ import (
 
 func TestRenumber(t *testing.T) {
 	for _, names := range [][]string{{"eth0", "eth1"}, {"eth1", "eth0"}, {"eth1"}, {"eth2", "eth0", "eth1"}, {"eth0", "eth2"}, nil} {
-		now := map[string]int{}
+		now, to := map[string]int{}, []string(nil)
 		for i, name := range names {
 			now[name] = i
+			to = append(to, fmt.Sprint("eth", i))
 		}
-		if err := renumber("eth", append([]string(nil), names...), func(from, to string) error {
+		if err := renumber(append([]string(nil), names...), to, func(from, to string) error {
 			if _, taken := now[to]; taken {
 				t.Errorf("%v: %s is taken", names, to)
 			}

@@ -72,12 +72,10 @@ func (k Kernel) complete() bool {
 	return err == nil && Exist(k.Image) && !slices.ContainsFunc(files, packed)
 }
 
-// rootModules are needed to mount the real root, RDMAModules for the devices, AdapterModules for
-// emulated adapters.
+// rootModules are needed to mount the real root, RDMAModules for the devices.
 var (
-	rootModules    = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"}
-	RDMAModules    = []string{"ib_uverbs", "rdma_ucm", "rdma_rxe", "siw", "veth", "dummy"}
-	AdapterModules = []string{"mlx5_ib"}
+	rootModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"}
+	RDMAModules = []string{"ib_uverbs", "rdma_ucm", "rdma_rxe", "siw", "veth", "dummy"}
 )
 
 // ModuleFiles returns the files of the named modules and of those they need,

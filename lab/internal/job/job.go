@@ -51,8 +51,9 @@ type Job struct {
 
 // Adapter is an emulated adapter of a machine.
 type Adapter struct {
-	GUID       string // of its system image, as sysfs shows it
-	InfiniBand bool
+	Device string // the name that it gets
+	GUID   string // of its system image, as sysfs shows it
+	MAC    string // of its network link; empty on InfiniBand
 }
 
 // Order is what the host sends to the guest: a job, or a signal for its program.

@@ -17,16 +17,34 @@ import (
 	"github.com/goverbs/verbs/internal/labtest/labdev"
 	"github.com/goverbs/verbs/internal/udp"
 	"github.com/goverbs/verbs/lab/connectx"
+	"github.com/goverbs/verbs/lab/erdma"
 	"github.com/goverbs/verbs/lab/internal/job"
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
+// Adapter is a value of --nic: a ConnectX, or an erdma.
+type Adapter struct {
+	ConnectX connectx.Config
+	ERDMA    *erdma.Config
+}
+
 // Adapters are the values of --nic.
-var Adapters = map[string]connectx.Config{
+var Adapters = map[string]Adapter{
 	"connectx":        {},
-	"connectx-pf":     {PF: true},
-	"connectx-ib":     {InfiniBand: true},
-	"connectx-noguid": {NoNodeGUID: true},
+	"connectx-pf":     {ConnectX: connectx.Config{PF: true}},
+	labdev.InfiniBand: {ConnectX: connectx.Config{InfiniBand: true}},
+	"connectx-noguid": {ConnectX: connectx.Config{NoNodeGUID: true}},
+	labdev.ERDMA:      {ERDMA: &erdma.Config{}},
+	"erdma-roce":      {ERDMA: &erdma.Config{RoCE: true}},
+}
+
+// RoCE reports whether the adapter's packets are RoCE v2's of a ConnectX, which other devices answer.
+func (a Adapter) RoCE() bool { return a.ERDMA == nil && !a.ConnectX.InfiniBand }
+
+// Wire is what the adapters of a run have in common.
+type Wire struct {
+	*connectx.Wire
+	links *erdma.Links
 }
 
 // maxAdapters bounds a machine's adapters: the PCI bus has a port for each.
@@ -45,9 +63,26 @@ func AdapterGUID(i, number int) string {
 // machineAdapters describes a machine's adapters to its guest.
 func machineAdapters(kinds []string, number int) (all []job.Adapter) {
 	for i, kind := range kinds {
-		all = append(all, job.Adapter{GUID: AdapterGUID(i, number), InfiniBand: Adapters[kind].InfiniBand})
+		a := job.Adapter{Device: adapterName(kinds, i), GUID: AdapterGUID(i, number)}
+		if !Adapters[kind].ConnectX.InfiniBand {
+			a.MAC = adapterMAC(i, number).String()
+		}
+		all = append(all, a)
 	}
 	return all
+}
+
+// adapterName returns the name that the device of adapter i gets.
+func adapterName(kinds []string, i int) string { return labdev.Adapters(kinds)[i] }
+
+// links returns the numbers of the adapters that have a network card beside them as their link.
+func (o Options) links() (list []int) {
+	for i, kind := range o.NICs {
+		if Adapters[kind].ERDMA != nil {
+			list = append(list, i)
+		}
+	}
+	return list
 }
 
 // adapterArgs returns the arguments for QEMU by which adapters can be plugged in: memory that another
@@ -60,25 +95,55 @@ func adapterArgs(o Options) []string {
 	args := []string{
 		"-object", fmt.Sprintf("memory-backend-memfd,id=mem,size=%dM,share=on", o.Mem), "-machine", "memory-backend=mem",
 	}
+	if o.net == nil { // otherwise they are on the wires between machines
+		for _, i := range o.links() { // without a peer, to which their packets would wait to be sent
+			args = append(args, "-device", fmt.Sprintf("virtio-net-pci,mac=%s,romfile=", adapterMAC(i, max(o.number, 1))))
+		}
+	}
 	for i := range maxAdapters {
 		args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=slot%d,chassis=%d,slot=%d,pref64-reserve=64M", i, i+1, i+1))
 	}
 	return args
 }
 
-// adapterConfig returns the configuration of adapter i in a machine.
-func adapterConfig(kind string, i, number int, wire *connectx.Wire, record *log.Logger) connectx.Config {
-	cfg := Adapters[kind]
-	cfg.Name = labdev.Adapter(i)
-	cfg.MAC = adapterMAC(i, number)
-	cfg.Wire, cfg.Network = wire, wire.Network(cfg.MAC)
+// card is an adapter of either kind.
+type card interface {
+	vfiouser.Device
+	Close() error
+}
+
+// plan makes an adapter that is attached to a bus.
+type plan func(*vfiouser.Bus) (card, error)
+
+// planAdapter returns the plan of adapter i of a machine.
+func planAdapter(kinds []string, i, number int, wire *Wire, record *log.Logger) plan {
+	name, mac, kind := adapterName(kinds, i), adapterMAC(i, number), Adapters[kinds[i]]
+	if kind.ERDMA != nil {
+		cfg := *kind.ERDMA
+		cfg.Name, cfg.MAC, cfg.Network, cfg.Links = name, mac, wire.Network(nil), wire.links
+		if record != nil {
+			cfg.Record = func(line string) { record.Print(name, " ", line) }
+		}
+		return func(bus *vfiouser.Bus) (card, error) { return made(erdma.New(cfg, bus)) }
+	}
+	cfg := kind.ConnectX
+	cfg.Name, cfg.MAC = name, mac
+	cfg.Wire, cfg.Network = wire.Wire, wire.Network(mac)
 	if cfg.InfiniBand {
 		cfg.Network = wire.Network(nil)
 	}
 	if record != nil {
-		cfg.Record = func(e connectx.Event) { record.Print(cfg.Name, " ", e) }
+		cfg.Record = func(e connectx.Event) { record.Print(name, " ", e) }
 	}
-	return cfg
+	return func(bus *vfiouser.Bus) (card, error) { return made(connectx.New(cfg, bus)) }
+}
+
+// made returns no card on an error.
+func made[C card](c C, err error) (card, error) {
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // ServeSockets serves adapters to any machines until ctx ends, each adapter to one machine at a time.
@@ -106,7 +171,10 @@ func ServeSockets(ctx context.Context, sockets string, opt Options) error {
 		}
 	}()
 	for i, path := range strings.Split(sockets, ",") {
-		cfg := adapterConfig(opt.NICs[min(i, len(opt.NICs)-1)], i, i+1, wire, record)
+		for len(opt.NICs) <= i {
+			opt.NICs = append(opt.NICs, opt.NICs[len(opt.NICs)-1])
+		}
+		p := planAdapter(opt.NICs, i, i+1, wire, record)
 		l, err := listenAdapter(path)
 		if err != nil {
 			return err
@@ -114,7 +182,7 @@ func ServeSockets(ctx context.Context, sockets string, opt Options) error {
 		listeners = append(listeners, l)
 		served.Go(func() {
 			for {
-				err := serveAdapter(ctx, l, cfg)
+				err := serveAdapter(ctx, l, p)
 				if errors.Is(err, net.ErrClosed) {
 					return
 				}
@@ -131,8 +199,8 @@ func ServeSockets(ctx context.Context, sockets string, opt Options) error {
 }
 
 // NewWire returns the wire of a run's adapters.
-func NewWire(o Options) (*connectx.Wire, error) {
-	w := connectx.NewWire()
+func NewWire(o Options) (*Wire, error) {
+	w := &Wire{connectx.NewWire(), erdma.NewLinks()}
 	if !o.UDP.IsValid() {
 		return w, nil
 	}
@@ -175,15 +243,15 @@ func listenAdapter(path string) (*net.UnixListener, error) {
 }
 
 // serveAdapter serves an adapter to the next machine that connects, until the machine or ctx ends.
-func serveAdapter(ctx context.Context, l *net.UnixListener, cfg connectx.Config) error {
+func serveAdapter(ctx context.Context, l *net.UnixListener, p plan) error {
 	conn, err := l.AcceptUnix()
 	if err != nil {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	var d *connectx.Device
+	var d card
 	err = vfiouser.Serve(conn, func(bus *vfiouser.Bus) (vfiouser.Device, error) {
-		d, err = connectx.New(cfg, bus)
+		d, err = p(bus)
 		return d, err
 	})
 	if d != nil {
@@ -200,7 +268,7 @@ func ParseAdapters(list string) (names []string, err error) {
 	names = strings.Split(list, ",")
 	for _, n := range names {
 		if _, ok := Adapters[n]; !ok {
-			return nil, fmt.Errorf("--nic %s: not one of connectx, connectx-pf, connectx-ib, connectx-noguid", n)
+			return nil, fmt.Errorf("--nic %s: not one of connectx, connectx-pf, connectx-ib, connectx-noguid, erdma, erdma-roce", n)
 		}
 	}
 	if len(names) > maxAdapters {

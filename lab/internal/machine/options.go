@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/goverbs/verbs/lab/connectx"
 	"github.com/goverbs/verbs/lab/internal/image"
 )
 
@@ -25,7 +24,7 @@ type Options struct {
 	NICs        []string // adapters, of --nic
 	NICLog      string
 	UDP         netip.Addr     // of --udp
-	AdapterWire *connectx.Wire // of all adapters: the guest may number them in another order
+	AdapterWire *Wire          // of all adapters: the guest may number them in another order
 	Emulator    image.Emulator // QEMU; the zero value is the architecture's on this machine
 
 	Userland string // a folder whose programs hide this machine's; none if empty
@@ -42,11 +41,18 @@ func (o Options) on(net *network, number int) Options {
 }
 
 // modules returns the modules of the machine's devices.
-func (o Options) modules() []string {
-	if len(o.NICs) == 0 {
-		return image.RDMAModules
+func (o Options) modules() []string { return slices.Concat(image.RDMAModules, o.AdapterModules()) }
+
+// AdapterModules returns the modules of the machine's adapters.
+func (o Options) AdapterModules() (names []string) {
+	for _, kind := range o.NICs {
+		if Adapters[kind].ERDMA != nil {
+			names = append(names, "virtio_net", "erdma")
+		} else {
+			names = append(names, "mlx5_ib")
+		}
 	}
-	return slices.Concat(image.RDMAModules, image.AdapterModules)
+	return names
 }
 
 // The numbers of the two machines of a pair. A single machine has number 0.

@@ -20,7 +20,7 @@ import (
 func RunPair(ctx context.Context, k, other image.Kernel, t Task, opt Options, std Stdio) (int, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	net, err := newNetwork()
+	net, err := newNetwork(len(job.Wires) + len(opt.links()))
 	if err != nil {
 		return job.ExitLab, err
 	}

@@ -30,16 +30,16 @@ func (m *machine) plug() error {
 	if err != nil {
 		return err
 	}
-	for i, name := range m.opt.NICs {
-		cfg := adapterConfig(name, i, max(m.opt.number, 1), m.opt.AdapterWire, record)
+	for i := range m.opt.NICs {
+		p := planAdapter(m.opt.NICs, i, max(m.opt.number, 1), m.opt.AdapterWire, record)
 		path := filepath.Join(m.dir, fmt.Sprintf("nic%d", i))
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 		if err != nil {
 			return err
 		}
 		m.copiers.Go(func() {
-			if err := serveAdapter(context.Background(), l, cfg); err != nil && !errors.Is(err, net.ErrClosed) {
-				fmt.Fprintf(os.Stderr, "lab: %s: %v\n", cfg.Name, err)
+			if err := serveAdapter(context.Background(), l, p); err != nil && !errors.Is(err, net.ErrClosed) {
+				fmt.Fprintf(os.Stderr, "lab: %s: %v\n", adapterName(m.opt.NICs, i), err)
 			}
 		})
 		m.copiers.Go(func() { // QEMU may end before it connects

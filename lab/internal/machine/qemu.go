@@ -83,9 +83,16 @@ func qemuCommand(ctx context.Context, k image.Kernel, o Options, dir, initramfs,
 			return nil, err
 		}
 	}
+	links := o.links()
 	for i := range files {
-		args = append(args, "-netdev", fmt.Sprintf("socket,id=%s,fd=%d", job.Wires[i], 3+i),
-			"-device", fmt.Sprintf("virtio-net-%s,netdev=%s,mac=%s", k.Arch.Bus, job.Wires[i], job.MAC(i, o.number))+noROM)
+		name, mac := fmt.Sprint("wire", i), ""
+		if i < len(job.Wires) {
+			mac = job.MAC(i, o.number)
+		} else {
+			mac = adapterMAC(links[i-len(job.Wires)], o.number).String()
+		}
+		args = append(args, "-netdev", fmt.Sprintf("socket,id=%s,fd=%d", name, 3+i),
+			"-device", fmt.Sprintf("virtio-net-%s,netdev=%s,mac=%s", k.Arch.Bus, name, mac)+noROM)
 	}
 	cmd := exec.CommandContext(ctx, emulator.Args[0], args...)
 	cmd.ExtraFiles = files

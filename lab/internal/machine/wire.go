@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/goverbs/verbs/lab/internal/job"
 )
 
 // network holds the wires between two machines. Their cards are datagram sockets to
@@ -28,9 +26,9 @@ type nic struct {
 	up   atomic.Bool // the machine runs
 }
 
-func newNetwork() (*network, error) {
+func newNetwork(wires int) (*network, error) {
 	n := &network{}
-	for range job.Wires {
+	for range wires {
 		first, err := newNIC()
 		if err != nil {
 			n.close()

@@ -54,7 +54,7 @@ func Run(ctx context.Context, c Config, args []string, std machine.Stdio, begun 
 		err = errors.New("--peer: User-mode Linux has no wire to another machine")
 	}
 	if err == nil && len(c.NICs) > 0 {
-		err = peer.UnpackLater(ctx, image.AdapterModules)
+		err = prepareModules(ctx, peer, c.AdapterModules())
 	}
 	if err != nil {
 		return job.ExitLab, err
@@ -75,10 +75,18 @@ func (c *Config) prepare(ctx context.Context) (image.Kernel, error) {
 			c.Emulator, err = image.FindEmulator(ctx, on)
 		}
 		if err == nil {
-			err = k.UnpackLater(ctx, image.AdapterModules)
+			err = prepareModules(ctx, k, c.AdapterModules())
 		}
 	}
 	return k, err
+}
+
+// prepareModules prepares modules that a kernel has been fetched without.
+func prepareModules(ctx context.Context, k image.Kernel, names []string) error {
+	if err := k.BuildLater(ctx, names); err != nil {
+		return err
+	}
+	return k.UnpackLater(ctx, names)
 }
 
 // choose chooses the accelerator. It may boot a machine.
