@@ -116,8 +116,11 @@ func (q *cq) deliver(w engine.Completion) bool {
 	if p.half(&w) {
 		return true
 	}
-	if status := verbs.WCStatus(w.Status); !w.Recv && status != verbs.WCSuccess && status != verbs.WCFlushErr {
-		p.broken()
+	if status := verbs.WCStatus(w.Status); status != verbs.WCSuccess {
+		p.failed()
+		if !w.Recv && status != verbs.WCFlushErr {
+			p.broken()
+		}
 	}
 	e := p.entry(&w)
 	q.put(&e, w.Solicited)

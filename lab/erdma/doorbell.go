@@ -130,7 +130,6 @@ func (d *Device) doorbell(n uint32, v uint64) {
 	case recvPage: // the first 8 bytes of a receive
 		if q, ok := d.qps.Get(uint32(v>>32) & 0xfffff); ok && q.owner == p.owner {
 			q.posted.Store(uint32(uint16(v)))
-			q.e.Doorbell() // flushes in the error state
 		}
 	case cqPage:
 		const armed, solicitedOnly = 1 << 31, 1 << 30

@@ -215,8 +215,8 @@ const (
 
 // execute executes a request that registers memory, or invalidates a key. The engine's QP is locked.
 func (q *qp) execute(id uint64, wqe []byte) verbs.WCStatus {
-	key := le.Uint32(wqe[regKey:])
-	if byte(id>>idOpcode) == opReadInv { // the READ before it is complete
+	op, key := byte(id>>idOpcode), le.Uint32(wqe[regKey:])
+	if op == opReadInv { // the READ before it is complete
 		key = le.Uint32(wqe[readInvalidate:])
 	}
 	m, ok := q.d.mrs.Get(key >> 8)
@@ -228,8 +228,9 @@ func (q *qp) execute(id uint64, wqe []byte) verbs.WCStatus {
 	switch {
 	case m.gone:
 		return q.refuse(uint16(id), "key %#x has been destroyed", key)
-	case byte(id>>idOpcode) != opRegister:
-		if m.e == nil || m.key != key {
+	case op != opRegister:
+		// The kernel's rw.c gives a READ the variant that the key had before (rdma_rw_update_lkey).
+		if m.e == nil || m.key != key && op != opReadInv {
 			return q.refuse(uint16(id), "key %#x is not valid", key)
 		}
 		m.unregister()

@@ -28,8 +28,9 @@ type qp struct {
 	then           []byte // the request whose second half is next, see invalidateAfter
 	halfFailed     bool   // the first half of such a request has failed
 
-	peer   atomic.Pointer[qp] // nil before it is connected
-	failed atomic.Bool        // the driver knows
+	peer atomic.Pointer[qp] // nil before it is connected
+	lost atomic.Bool        // the peer has ended the connection
+	told atomic.Bool        // the driver knows
 
 	datagram bool // of UD
 
@@ -258,7 +259,15 @@ func (q *qp) link(p *qp) error {
 func (q *qp) psn() uint32 { return q.end.sendNext & 0xffffff }
 
 // fail moves the QP to the error state: what has been posted, and what is from now on, is flushed.
-func (q *qp) fail() { q.e.Modify(&verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState) }
+func (q *qp) fail() {
+	q.e.Modify(&verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
+	q.failed()
+}
+
+// failed makes the flusher complete the receives that the guest posts from now on. At their doorbells would
+// be too early: the driver stores the ID of a receive only behind the doorbell (erdma_post_recv_one), so
+// that it would take the completion for another's.
+func (q *qp) failed() { q.d.flusher.Add(q) }
 
 // lose makes the QP's connection fail.
 func (q *qp) lose() {
@@ -268,23 +277,25 @@ func (q *qp) lose() {
 
 // tell tells the driver once that the QP has failed.
 func (q *qp) tell() {
-	if !q.failed.Swap(true) {
+	if !q.told.Swap(true) {
 		q.d.asynchronous(eventQPFatal, q.num)
 	}
 }
 
-// Flush implements [pcidev.Failing]: the peer has ended the connection.
+// Flush implements [pcidev.Failing].
 func (q *qp) Flush() bool {
-	if now, ok := q.d.qps.Get(q.num); ok && now == q {
+	if now, ok := q.d.qps.Get(q.num); ok && now == q && q.lost.Swap(false) {
 		q.lose()
 	}
-	return false
+	q.e.Doorbell()
+	return q.e.Query().State == verbs.StateErr
 }
 
 // broken takes note of a request that has failed, with which the QP has ended the connection. The peer
 // learns of it a moment later, as it would by the TCP connection. The engine's QP is locked.
 func (q *qp) broken() {
 	if p := q.peer.Load(); p != nil {
+		p.lost.Store(true)
 		p.d.flusher.Add(p)
 	}
 }
@@ -307,6 +318,7 @@ func (d *Device) reflush(b []byte, _ *response) error {
 func (q *qp) event(t verbs.AsyncEventType) {
 	switch t {
 	case verbs.EventQPFatal, verbs.EventQPReqErr, verbs.EventQPAccessErr:
+		q.failed()
 		q.tell()
 	}
 }

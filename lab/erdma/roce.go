@@ -99,11 +99,13 @@ func (q *qp) modifyRoCE(b []byte) error {
 	}
 	q.state = state
 	switch to {
+	case verbs.StateErr:
+		q.failed()
 	case verbs.StateReset: // the engine calls nothing now
 		q.sent, q.received, q.then = 0, 0, nil
 		q.shown.Store(0)
 		q.posted.Store(0)
-		q.failed.Store(false)
+		q.told.Store(false)
 	case verbs.StateRTS:
 		q.e.Doorbell()
 	}
