@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -46,6 +47,27 @@ func TestAdapter(t *testing.T) {
 				t.Errorf("adapters\n%s\nwant\n%s", got, strings.Join(want, "\n"))
 			}
 		})
+	}
+}
+
+// TestAdapterERDMA finds an emulated erdma beside the other devices, with its link.
+func TestAdapterERDMA(t *testing.T) {
+	const script = `cd /sys/class/infiniband; for d in *; do echo $d $(cat $d/node_type $d/ports/1/state); done
+		ip -br addr show dev eth0 | cut -d ' ' -f 2-; ip -br addr show dev eth1 | cut -d ' ' -f 2-; echo $VERBS_NIC`
+	cmd, stdout, stderr := lab(t, "--nic", "connectx,erdma", "sh", "-c", script)
+	if code := status(t, cmd.Run()); code != 0 {
+		t.Fatalf("exit status %d: %s", code, stderr)
+	}
+	want := []string{
+		"erdma_0 4: RNIC 4: ACTIVE", "mlx5_0 1: CA 4: ACTIVE", "rxe0 1: CA 4: ACTIVE", "siw0 4: RNIC 4: ACTIVE",
+		"UP 10.9.2.1/24 fd00:9:2::1/64 fe80::15:b3ff:fe09:1/64", "UP 10.9.4.1/24 fd00:9:4::1/64 fe80::15:b3ff:fe09:101/64", "connectx,erdma",
+	}
+	var got []string
+	for line := range strings.Lines(stdout.String()) {
+		got = append(got, strings.Join(strings.Fields(line), " "))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("adapters\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
