@@ -65,9 +65,10 @@ test-hosts: deps-test fetch ## run the short tests of two machines on a wire
 	LAB_PEER=6.12 $(GO) test -short -timeout 15m $(EXEC) ./tests/hosts
 	LAB_NIC=connectx,connectx-ib LAB_PEER=6.12 $(GO) test -short -timeout 10m $(EXEC) -run TestConnectXDCLoss ./tests/hosts
 
-test-nic: deps-test fetch build/c/libmlx5 build/c/dc ## run C programs and rdma-core's tests on an emulated ConnectX, the shortest pass of each
+test-nic: deps-test fetch build/c/libmlx5 build/c/dc ## run C programs and rdma-core's tests on an emulated ConnectX and an erdma, the shortest pass of each
 	$(LAB) --nic connectx --userland bookworm-security test -short -timeout 10m ./cmd/verbs/internal/abicheck ./tests/nic ./provider/mlx5
 	LABTEST_DEVICE=mlx5_0 $(LAB) --nic connectx,connectx-ib --userland bookworm-security test -short -timeout 10m -run 'TestAdapter|TestUcmatose' ./tests/rdmadev ./tests/interop
+	$(LAB) --nic erdma --userland bookworm-security test -short -timeout 10m ./tests/nic
 
 nic: deps-test build build/c/dc ## run them on KERNELS, with releases of libmlx5 and link layers, and write build/nic.md; FLAGS= for all
 	.github/nic.sh table nic "$(KERNELS)" $(FLAGS)
@@ -152,6 +153,7 @@ hosts: deps-test build ## put two machines on a wire and cause faults there, all
 	LAB_KERNEL=6.12 LAB_PEER=6.1 $(LONG) $(ONLY) ./tests/hosts
 	LAB_NIC=connectx LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run 'TestConnectX|TestCheck|TestPingMesh') ./tests/hosts
 	LAB_NIC=connectx-ib LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run TestConnectXDCLoss) ./tests/hosts
+	LAB_NIC=erdma LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run TestERDMA) ./tests/hosts
 
 generate: deps-test ## regenerate package abi, and the layouts of the emulated adapter
 	$(GO) generate ./abi ./lab/connectx/internal/ifc

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Runs tests on an emulated ConnectX, on each kernel of a list:
+# Runs tests on emulated adapters, on each kernel of a list:
 #
 #	nic.sh driver "KERNEL ..."                  those of its driver and its faults
-#	nic.sh table nic "KERNEL ..." [FLAG ...]    those of tests/nic, with releases of libmlx5 and link layers
+#	nic.sh table nic "KERNEL ..." [FLAG ...]    those of tests/nic, with releases of rdma-core and kinds of adapters
 #	nic.sh table adapter-table "KERNEL ..." [FLAG ...]
 #	                                            those of PKGS, in which the adapter replaces each device of the lab
 #
@@ -26,11 +26,11 @@ driver() {
 }
 
 table() {
-	name=$1 kernels=$2 limit=20m userlands=-
+	name=$1 kernels=$2 limit=20m userlands=- nics="connectx connectx-ib"
 	shift 2
 	case $name in
 	nic)
-		userlands="bookworm-security sid" limit=2h pkgs=./tests/nic ib_pkgs=./tests/nic
+		userlands="bookworm-security sid" nics="connectx connectx-ib erdma" limit=2h pkgs=./tests/nic ib_pkgs=./tests/nic
 		case " $* " in *" -short "*) limit=10m ;; esac
 		;;
 	*) # on InfiniBand the adapter has no address
@@ -44,9 +44,9 @@ table() {
 	for kernel in $kernels; do
 		for userland in $userlands; do
 			export LAB_USERLAND="${userland#-}"
-			for nic in connectx connectx-ib; do
+			for nic in $nics; do
 				run=$kernel${LAB_USERLAND:+-$LAB_USERLAND}-$nic p=$pkgs
-				[ $nic = connectx ] || p=$ib_pkgs
+				[ $nic != connectx-ib ] || p=$ib_pkgs
 				echo "== $run"
 				# shellcheck disable=SC2086 # packages are words
 				build/lab --kernel "$kernel" fetch && lab $nic test -json "$@" -timeout $limit $p >"build/$name/$run.json" || failed="$failed $run"

@@ -9,9 +9,11 @@ import (
 // TestConnectXNVMe makes a disk of one machine's memory that of the other, by the kernel's NVMe
 // over RDMA, with all that a kernel's own protocol uses: fast registration, invalidation, READ and
 // WRITE.
-func TestConnectXNVMe(t *testing.T) {
-	p := dialTwin(t)
-	p.run(t, 2, "sh", "-ec", nvmeTarget, fmt.Sprintf(adapterAddr, 2))
+func TestConnectXNVMe(t *testing.T) { testNVMe(t, dialTwin(t), fmt.Sprintf(adapterAddr, 2)) }
+
+// testNVMe serves the disk at an address of the second machine.
+func testNVMe(t *testing.T, p *peer, addr string) {
+	p.run(t, 2, "sh", "-ec", nvmeTarget, addr)
 	t.Cleanup(func() { p.run(t, 2, "sh", "-ec", nvmeTargetEnd) })
 	for _, r := range []struct{ registered, blocks string }{
 		{"N", "4k"}, // one page at a time needs no registration
@@ -19,7 +21,7 @@ func TestConnectXNVMe(t *testing.T) {
 		{"Y", "128k"},
 	} {
 		t.Run(fmt.Sprintf("%s in blocks of %s", map[string]string{"N": "by the global key", "Y": "registered"}[r.registered], r.blocks), func(t *testing.T) {
-			out := p.run(t, 1, "sh", "-ec", nvmeHost, fmt.Sprintf(adapterAddr, 2), r.registered, r.blocks)
+			out := p.run(t, 1, "sh", "-ec", nvmeHost, addr, r.registered, r.blocks)
 			sums := strings.Fields(out)
 			if there := strings.Fields(p.run(t, 2, "sh", "-ec", "dd if=/dev/ram0 bs=1M iflag=direct status=none | sha256sum")); len(sums) < 4 || sums[0] != sums[2] || sums[0] != there[0] {
 				t.Errorf("what was written, what was read, and what is there:\n%s%s", out, there)

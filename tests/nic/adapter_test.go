@@ -16,13 +16,16 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/internal/labtest/labdev"
 	"github.com/goverbs/verbs/rdmadev"
 )
 
 // device is the adapter's name, address that of its network link.
-const device, address = "mlx5_0", "10.9.2.1"
-
-const sysfs = "/sys/class/infiniband/" + device
+var (
+	device  = labdev.Adapters(append(labtest.Adapters(), "connectx"))[0]
+	address = labtest.AddrOf(device)
+	sysfs   = "/sys/class/infiniband/" + device
+)
 
 // present reports whether the lab has an adapter. A test may lose it.
 var present = exists(sysfs)
@@ -34,8 +37,9 @@ func exists(file string) bool {
 
 // adapter is the device under test.
 type adapter struct {
-	port rdmadev.Port
-	gid  int // index of address on RoCE, or -1
+	port  rdmadev.Port
+	gid   int  // index of address on RoCE, or -1
+	iwarp bool // without datagrams and shared receives
 }
 
 // newAdapter returns the adapter, and checks the kernel's log when the test ends.
@@ -54,8 +58,8 @@ func waitAdapter(t *testing.T) adapter {
 	t.Helper()
 	labtest.UntilActive(t, device)
 	d := labtest.Must(rdmadev.Find(device))(t)
-	a := adapter{port: d.Ports[0], gid: -1}
-	if a.infiniBand() {
+	a := adapter{port: d.Ports[0], gid: -1, iwarp: d.Type == rdmadev.NodeRNIC}
+	if a.infiniBand() || a.iwarp {
 		return a
 	}
 	labtest.Until(t, device+" to have a GID of "+address, func() bool {
@@ -80,9 +84,17 @@ func (a adapter) needAddress(t *testing.T) {
 	}
 }
 
+// needRoCE skips a test of what iWARP lacks: connections without rdma_cm, datagrams, shared receives, DC.
+func (a adapter) needRoCE(t *testing.T) {
+	t.Helper()
+	if a.iwarp {
+		t.Skip("iWARP has only RC, connected by rdma_cm")
+	}
+}
+
 // gidArgs returns an option with the index of the GID, on RoCE.
 func (a adapter) gidArgs(option string) []string {
-	if a.infiniBand() {
+	if a.gid < 0 {
 		return nil
 	}
 	return []string{option, strconv.Itoa(a.gid)}
@@ -135,7 +147,7 @@ func netdev() string {
 var kernelLog *os.File
 
 // reDriver matches lines of the drivers under test, and of what they belong to.
-var reDriver = regexp.MustCompile(`mlx5|infiniband|ib_core|ib_uverbs|rdma|eth0|pcieport`)
+var reDriver = regexp.MustCompile(`mlx5|erdma|infiniband|ib_core|ib_uverbs|rdma|eth0|pcieport`)
 
 // slowWC is what the kernel of 7.3 says if its test of write combining takes longer than 100 ms
 // (mlx5_core_test_wc), as it may on an emulated processor.
@@ -187,12 +199,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// versions returns the releases of the kernel and libmlx5, and the link layer.
+// versions returns the releases of the kernel and of rdma-core, whose library drives the adapter, and the
+// link layer.
 func versions() []string {
 	var u unix.Utsname
 	unix.Uname(&u)
 	library, _ := filepath.EvalSymlinks(labtest.LibDir + "/libmlx5.so.1")
 	_, library, _ = strings.Cut(strings.TrimPrefix(filepath.Base(library), "libmlx5.so.1."), ".") // of 24.44.0, rdma-core's version
 	link, _ := os.ReadFile(sysfs + "/ports/1/link_layer")
-	return []string{"kernel " + unix.ByteSliceToString(u.Release[:]), "libmlx5 " + library, strings.TrimSpace(string(link))}
+	driver, _, _ := strings.Cut(device, "_")
+	return []string{"kernel " + unix.ByteSliceToString(u.Release[:]), "lib" + driver + " " + library, strings.TrimSpace(string(link))}
 }

@@ -41,16 +41,28 @@ func TestDevinfo(t *testing.T) {
 		} else {
 			want["GID["+strconv.Itoa(a.gid)+"]"] = `::ffff:10\.9\.2\.1, RoCE v2`
 		}
+		limits := map[string]int{
+			"max_qp": 1 << 16, "max_qp_wr": 1 << 12, "max_sge": 16, "max_sge_rd": 16, "max_cq": 1 << 16, "max_cqe": 1 << 20, "max_mr": 1 << 18,
+			"max_pd": 1 << 14, "max_qp_rd_atom": 16, "max_qp_init_rd_atom": 16, "max_srq": 1 << 14, "max_srq_wr": 1 << 14, "max_srq_sge": 16,
+			"max_mcast_grp": 1 << 12, "max_mcast_qp_attach": 32, "max_pkeys": 1, "gid_tbl_len": 1, "pkey_tbl_len": 1, "num_comp_vectors": 2,
+		}
+		if a.iwarp {
+			want = map[string]string{
+				"hca_id": device, "transport": `iWARP \(1\)`, "fw_ver": `\d+\.\d+\.\d+`, "node_guid": `0015:b3ff:fe09:0001`, "sys_image_guid": `0015:b3ff:fe09:0001`,
+				"vendor_id": `0x1ded`, "vendor_part_id": `4223`, "phys_port_cnt": `1`, "max_mr_size": `0x100000000`, "page_size_cap": `0x7ffff000`,
+				"atomic_cap": `ATOMIC_GLOB \(2\)`, "state": `PORT_ACTIVE \(4\)`, "link_layer": "Ethernet", "active_mtu": `1024 \(3\)`,
+			}
+			limits = map[string]int{
+				"max_qp": 4000, "max_qp_wr": 1 << 13, "max_sge": 1, "max_sge_rd": 1, "max_cq": 8000, "max_cqe": 1 << 16, "max_mr": 1 << 13,
+				"max_pd": 1 << 17, "max_qp_rd_atom": 128, "max_qp_init_rd_atom": 128, "num_comp_vectors": 2,
+			}
+		}
 		for name, pattern := range want {
 			if !regexp.MustCompile("^" + pattern + "$").MatchString(got[name]) {
 				t.Errorf("%s is %q, not %s", name, got[name], pattern)
 			}
 		}
-		for name, least := range map[string]int{
-			"max_qp": 1 << 16, "max_qp_wr": 1 << 12, "max_sge": 16, "max_sge_rd": 16, "max_cq": 1 << 16, "max_cqe": 1 << 20, "max_mr": 1 << 18,
-			"max_pd": 1 << 14, "max_qp_rd_atom": 16, "max_qp_init_rd_atom": 16, "max_srq": 1 << 14, "max_srq_wr": 1 << 14, "max_srq_sge": 16,
-			"max_mcast_grp": 1 << 12, "max_mcast_qp_attach": 32, "max_pkeys": 1, "gid_tbl_len": 1, "pkey_tbl_len": 1, "num_comp_vectors": 2,
-		} {
+		for name, least := range limits {
 			if n, err := strconv.Atoi(got[name]); err != nil || n < least {
 				t.Errorf("%s is %q, not at least %d", name, got[name], least)
 			}

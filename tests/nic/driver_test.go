@@ -17,13 +17,16 @@ import (
 // was.
 func TestDriver(t *testing.T) {
 	a := newAdapter(t)
-	pci := filepath.Base(labtest.Must(filepath.EvalSymlinks(sysfs + "/device"))(t))
+	pci, drivers := filepath.Base(pciDevice(t)), []string{"mlx5_ib", "mlx5_core"}
+	if a.iwarp {
+		drivers = []string{"erdma"}
+	}
 	link := readLink(t)
 	trial := func(t *testing.T) {
 		t.Helper()
 		link.restore(t)
 		a = waitAdapter(t)
-		checkPingpong(t, a.pingpong(t, patience, "rc", "-e", "-n", "50"))
+		a.traffic(t, 50).wait()
 		checkLog(t)
 	}
 	gone := func(t *testing.T) {
@@ -43,7 +46,7 @@ func TestDriver(t *testing.T) {
 		watch := start(t, "stdbuf", "-oL", "ibv_asyncwatch", "-d", device)
 		<-watch.Printed
 		before := interrupts(t)
-		c := a.pingpong(t, patience, "rc", "-e", "-n", "100000000")
+		c := a.traffic(t, 100_000_000)
 		labtest.Until(t, "traffic", func() bool { return interrupts(t) > before+100 })
 		begin := time.Now()
 		labtest.Check(t, os.WriteFile("/sys/bus/pci/devices/"+pci+"/remove", []byte("1"), 0))
@@ -58,16 +61,40 @@ func TestDriver(t *testing.T) {
 		trial(t)
 	})
 	t.Run("unload", func(t *testing.T) {
-		labtest.Shell(t, "modprobe -r mlx5_ib")
-		gone(t)
-		labtest.Shell(t, "modprobe -r mlx5_core")
-		if exists("/sys/module/mlx5_core") {
-			t.Error("mlx5_core is still loaded")
+		for _, driver := range drivers {
+			labtest.Shell(t, "modprobe -r "+driver)
+			gone(t)
+			if exists("/sys/module/" + driver) {
+				t.Errorf("%s is still loaded", driver)
+			}
 		}
 		checkLog(t)
-		labtest.Shell(t, "modprobe mlx5_ib")
+		labtest.Shell(t, "modprobe "+drivers[0])
 		trial(t)
 	})
+}
+
+// pciDevice returns the folder of the adapter's PCI device. The kernel of 6.12 does not link it to a device of
+// erdma.
+func pciDevice(t *testing.T) string {
+	t.Helper()
+	for _, vendor := range labtest.Must(filepath.Glob("/sys/bus/pci/devices/*/vendor"))(t) {
+		if b, _ := os.ReadFile(vendor); strings.HasPrefix(string(b), "0x15b3") || strings.HasPrefix(string(b), "0x1ded") {
+			return filepath.Dir(vendor)
+		}
+	}
+	t.Fatal("no PCI device of an adapter")
+	return ""
+}
+
+// traffic starts two programs that exchange messages, and wait for events.
+func (a adapter) traffic(t *testing.T, messages int) couple {
+	t.Helper()
+	if a.iwarp {
+		args := []string{"-a", address, "-S", "4096", "-C", strconv.Itoa(messages)}
+		return startCM(t, append([]string{"rping", "-s"}, args...), append([]string{"rping", "-c"}, args...))
+	}
+	return a.pingpong(t, patience, "rc", "-e", "-n", strconv.Itoa(messages))
 }
 
 // netLink is the adapter's network link.
@@ -109,7 +136,7 @@ func (l netLink) restore(t *testing.T) {
 func interrupts(t *testing.T) (sum int) {
 	t.Helper()
 	for line := range strings.Lines(string(labtest.Must(os.ReadFile("/proc/interrupts"))(t))) {
-		if !strings.Contains(line, "mlx5") {
+		if !strings.Contains(line, "mlx5") && !strings.Contains(line, "erdma") {
 			continue
 		}
 		for _, f := range strings.Fields(line)[1:] {

@@ -31,6 +31,7 @@ func checkPingpong(t *testing.T, c couple) {
 // TestPingpong exchanges messages on QPs of all types, while both sides poll or wait for events.
 func TestPingpong(t *testing.T) {
 	a := newAdapter(t)
+	a.needRoCE(t)
 	iters := fmt.Sprint(labtest.Rounds(1000, 50))
 	for _, typ := range []string{"rc", "uc", "ud", "srq"} {
 		t.Run("ibv_"+typ+"_pingpong", func(t *testing.T) {
@@ -74,6 +75,7 @@ var amount = flag.Int64("bytes", 0, "bytes that TestPairs moves; 10 GB if zero, 
 // TestPairs exchanges messages on eight pairs of RC QPs at once, and checks data.
 func TestPairs(t *testing.T) {
 	a := newAdapter(t)
+	a.needRoCE(t)
 	const pairs, size = 8, 65536
 	if *amount == 0 {
 		*amount = int64(labtest.Rounds(10_000_000_000, 64_000_000))
