@@ -17,6 +17,8 @@ type Completions struct {
 	Word       *atomic.Uint32
 	Mask, None uint32
 
+	taking Gate // the lock of Take of a SingleThreaded queue, see Exclude
+
 	special atomic.Uint32 // not 0 if the queue is closed, or has added completions
 	addedMu sync.Mutex    // locked before the queue
 	added   []verbs.WC
@@ -40,6 +42,32 @@ func (c *Completions) HasCompletions() bool {
 	c.Lock()
 	defer c.Unlock()
 	return !c.stopped && len(c.added) > 0 || !c.Closed && !c.Empty()
+}
+
+// Exclude keeps out Take until Allow, also if the queue is SingleThreaded: QPs that are reset, closed
+// or lost drop completions, in other goroutines.
+func (c *Completions) Exclude() {
+	if c.SingleThreaded {
+		c.taking.Lock()
+	} else {
+		c.Lock()
+	}
+}
+
+// Allow ends Exclude, and a Take that has called Taking.
+func (c *Completions) Allow() {
+	if c.SingleThreaded {
+		c.taking.Unlock()
+	} else {
+		c.Unlock()
+	}
+}
+
+// Taking begins a Take that Exclude keeps out. Take then ends with Allow in place of Unlock.
+func (c *Completions) Taking() {
+	if c.SingleThreaded {
+		c.taking.Lock()
+	}
 }
 
 // Add adds completions, which polls return after those of the device. It may be called while

@@ -28,7 +28,6 @@ type completionQueue struct {
 	events atomic.Uint32  // events read, which number the requests
 	num    uint32
 	stamps verbs.TimestampFormat
-	taking provider.Gate // lock of a SingleThreaded queue, as QPs drop completions in other goroutines
 }
 
 // cqes is the ring of CQEs, whose length is a power of two. A bit that changes with each round
@@ -103,7 +102,7 @@ func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (pro
 	if init.Timestamps == verbs.TimestampRealTime && c.resp.CompMask&abi.MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS == 0 {
 		return nil, fmt.Errorf("the device has no timestamps of a real-time clock: %w", errors.ErrUnsupported)
 	}
-	n := roundUp(init.Depth + 1)
+	n := provider.RoundUp(init.Depth + 1)
 	init.Depth = n - 1
 	q := &completionQueue{ctx: c, stamps: init.Timestamps}
 	q.SingleThreaded = init.SingleThreaded
@@ -111,7 +110,7 @@ func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (pro
 	if q.buf, q.cqes, err = newCQEs(n, c.bounds.cqeSize); err != nil {
 		return nil, err
 	}
-	if q.rec, err = c.records.get(); err != nil {
+	if q.rec, err = c.records.Get(); err != nil {
 		q.free()
 		return nil, err
 	}
@@ -122,7 +121,7 @@ func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (pro
 	}
 	c.regs.createCQ(&req)
 	var resp abi.Mlx5IbCreateCqResp
-	if _, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp), Pins: pins(n * c.bounds.cqeSize)}); err != nil {
+	if _, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp), Pins: provider.Pins(n * c.bounds.cqeSize)}); err != nil {
 		q.free()
 		return nil, err
 	}
@@ -131,28 +130,9 @@ func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (pro
 	return q, nil
 }
 
-// exclude keeps out Take until allow.
-func (q *completionQueue) exclude() {
-	if q.SingleThreaded {
-		q.taking.Lock()
-	} else {
-		q.Lock()
-	}
-}
-
-func (q *completionQueue) allow() {
-	if q.SingleThreaded {
-		q.taking.Unlock()
-	} else {
-		q.Unlock()
-	}
-}
-
 // Take implements [provider.CompletionQueue].
 func (q *completionQueue) Take(wcs []verbs.WC) int {
-	if q.SingleThreaded {
-		q.taking.Lock()
-	}
+	q.Taking()
 	ring, next, n, stamped := q.cqes, q.next, 0, q.stamps != verbs.TimestampNone
 	var qp *queuePair // of the previous completion, and usually of the next one as well
 	for n < len(wcs) {
@@ -190,15 +170,15 @@ func (q *completionQueue) Take(wcs []verbs.WC) int {
 		mmap.StoreRelease(q.record, swap32(next&indexMask))
 		q.look()
 	}
-	q.allow()
+	q.Allow()
 	return n
 }
 
 // drop makes Poll skip the completions of a QP that has been destroyed or reset, and so gets no
 // more of them. Receives of an SRQ go back to it.
 func (q *completionQueue) drop(qp *queuePair) {
-	q.exclude()
-	defer q.allow()
+	q.Exclude()
+	defer q.Allow()
 	if q.base == nil {
 		return
 	}
@@ -258,15 +238,15 @@ func (q *completionQueue) Cap() int {
 // continues in the new one. Resize copies the CQEs before it that have not been polled, to one
 // place later: the device has counted the end mark as well.
 func (q *completionQueue) Resize(size int, resize func(int, provider.UHW) error) error {
-	q.exclude()
-	defer q.allow()
+	q.Exclude()
+	defer q.Allow()
 	if q.Closed {
 		return q.Err()
 	}
 	if size > q.ctx.dev.Attr.MaxCQE {
 		return syscall.EINVAL
 	}
-	n := roundUp(size + 1)
+	n := provider.RoundUp(size + 1)
 	if uint32(n) == q.mask+1 {
 		return nil // the kernel would keep the old ring (mlx5_ib_resize_cq)
 	}
@@ -276,7 +256,7 @@ func (q *completionQueue) Resize(size int, resize func(int, provider.UHW) error)
 		return err
 	}
 	req := abi.Mlx5IbResizeCq{BufAddr: buf.Addr(), CqeSize: uint16(cqeSize)}
-	if err := resize(n-1, provider.UHW{In: mmap.Bytes(&req), Pins: pins(n * cqeSize)}); err != nil {
+	if err := resize(n-1, provider.UHW{In: mmap.Bytes(&req), Pins: provider.Pins(n * cqeSize)}); err != nil {
 		buf.Close()
 		return err
 	}
@@ -327,13 +307,13 @@ func (q *completionQueue) Recycle() provider.CompletionQueue {
 // Release implements [provider.Queue].
 func (q *completionQueue) Release() {
 	q.Stop(true)
-	q.exclude()
-	defer q.allow()
+	q.Exclude()
+	defer q.Allow()
 	q.free()
 }
 
 func (q *completionQueue) free() {
 	q.buf.Close()
 	q.base = nil
-	q.ctx.records.put(q.rec)
+	q.ctx.records.Put(q.rec)
 }

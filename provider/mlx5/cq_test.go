@@ -325,7 +325,7 @@ func TestResize(t *testing.T) {
 				}
 				return nil
 			})
-			if refused := errors.Is(err, unix.EINVAL); err != nil && !refused || err == nil && cq.Cap() != roundUp(depth+1)-1 {
+			if refused := errors.Is(err, unix.EINVAL); err != nil && !refused || err == nil && cq.Cap() != provider.RoundUp(depth+1)-1 {
 				t.Fatal(err, cq.Cap())
 			} else if called && !refused {
 				changes++

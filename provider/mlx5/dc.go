@@ -68,9 +68,9 @@ func (q *sendQueue) modifyTarget(attr verbs.QPAttr, mask verbs.QPAttrMask, modif
 		return err
 	}
 	// Poll puts the number into completions. There are none before: no peer knows the number.
-	q.qp.recvCQ.exclude()
+	q.qp.recvCQ.Exclude()
 	q.qp.num = resp.Dctn
-	q.qp.recvCQ.allow()
+	q.qp.recvCQ.Allow()
 	q.Num = resp.Dctn
 	return nil
 }

@@ -813,7 +813,7 @@ func (x *comparison) resize(q *comparedCQ) {
 	i, n := slices.Index(x.cqs[:], q), 1+x.rand.IntN(1<<x.rand.IntN(9))
 	// The adapter, which knows the records of before, takes the CQE of each resize for one that is
 	// still in the ring.
-	if q.full() || n < int(q.pi-q.next)+1 || roundUp(n+1) == int(q.mask)+1 || q.resized >= min(n, int(q.mask)) {
+	if q.full() || n < int(q.pi-q.next)+1 || provider.RoundUp(n+1) == int(q.mask)+1 || q.resized >= min(n, int(q.mask)) {
 		return
 	}
 	q.resized++

@@ -29,7 +29,6 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -101,7 +100,7 @@ type context struct {
 	driver  Driver
 	resp    abi.Mlx5IbAllocUcontextResp
 	regs    registers
-	records recordPool
+	records provider.Records
 	qps     table[queuePair] // by user index
 	ahs     table[addressHandle]
 	clock   clock
@@ -130,9 +129,9 @@ func (c *context) setup() (provider.Context, error) {
 	}
 	// A CQE that fills its cache line is never written while a processor reads its neighbour.
 	line := int(r.CacheLineSize)
-	c.bounds.cqeSize = cmp.Or(c.driver.cqeSize, min(max(smallCQE, roundUp(line)), largeCQE))
-	c.records.size = max(minRecord, roundUp(line))
-	if c.records.size > os.Getpagesize() {
+	c.bounds.cqeSize = cmp.Or(c.driver.cqeSize, min(max(smallCQE, provider.RoundUp(line)), largeCQE))
+	c.records.Size = max(provider.MinRecord, provider.RoundUp(line))
+	if c.records.Size > os.Getpagesize() {
 		return nil, fmt.Errorf("cache lines of %d bytes: %w", line, errors.ErrUnsupported)
 	}
 	if err := c.regs.setup(c); err != nil {
@@ -149,7 +148,7 @@ const maxEntries = 1 << 15
 // Release implements [provider.Object].
 func (c *context) Release() {
 	c.regs.close()
-	c.records.close()
+	c.records.Close()
 	c.clock.close()
 }
 
@@ -167,16 +166,6 @@ func (c *context) AllocPD(alloc func(provider.UHW) error) (provider.Object, erro
 func (c *context) RegisterMR(_ *provider.MRInit, register func(provider.UHW) error) (provider.Object, error) {
 	return nil, register(provider.UHW{})
 }
-
-// pins returns the most locked memory that a queue of n bytes takes. The kernel pins and counts
-// whole pages for each buffer (ib_umem_get); queues that shared a page would count it twice. A page
-// of doorbell records counts once, whoever uses it (mlx5_ib_db_map_user).
-func pins(n int) int {
-	return int(sys.WholePages(uint64(n))) + os.Getpagesize()
-}
-
-// roundUp rounds up to a power of two.
-func roundUp(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 
 // queuePair has what the queues of a QP share.
 type queuePair struct {
@@ -264,7 +253,7 @@ func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (pro
 		}
 		mem, req.BufAddr = p.buf.Bytes(), p.buf.Addr()
 	}
-	if p.record, err = c.records.get(); err != nil {
+	if p.record, err = c.records.Get(); err != nil {
 		return fail(err)
 	}
 	req.DbAddr = mmap.Addr(p.record)
@@ -278,7 +267,7 @@ func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (pro
 	}
 	setDC(&req, init)
 	var resp abi.Mlx5IbCreateQpResp
-	info, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp), Pins: pins(length)})
+	info, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp), Pins: provider.Pins(length)})
 	if err != nil {
 		return fail(err)
 	}
@@ -324,9 +313,9 @@ func (c *context) planQP(init *provider.QPInit) (sends, recvs plan, err error) {
 		if n > most {
 			return sends, recvs, fmt.Errorf("MaxSendWR %d of at most %d, which are of %d bytes each: %w", n, most, size, syscall.EINVAL)
 		}
-		sends.entries = roundUp(n * (size / block))
+		sends.entries = provider.RoundUp(n * (size / block))
 		if init.Type != verbs.UD {
-			sends.entries = max(sends.entries, roundUp(bindSize/block)) // for one UMR request
+			sends.entries = max(sends.entries, provider.RoundUp(bindSize/block)) // for one UMR request
 		}
 		init.Cap.MaxSendWR = sends.entries / (size / block)
 		sends.requests = max(n, init.Cap.MaxSendWR-1)
@@ -334,13 +323,13 @@ func (c *context) planQP(init *provider.QPInit) (sends, recvs plan, err error) {
 	if init.SRQ != nil || init.Cap.MaxRecvWR == 0 {
 		return sends, recvs, nil // the kernel demands sizes of 0 (create_user_qp)
 	}
-	recvs.stride = roundUp(segmentSize * max(init.Cap.MaxRecvSGE, 1))
+	recvs.stride = provider.RoundUp(segmentSize * max(init.Cap.MaxRecvSGE, 1))
 	if n := init.Cap.MaxRecvWR; n > c.bounds.recvs || init.Cap.MaxRecvSGE > maxUnits || recvs.stride > c.bounds.recvBytes {
 		return sends, recvs, fmt.Errorf("MaxRecvWR %d of at most %d, or MaxRecvSGE %d of more than %d bytes: %w",
 			n, c.bounds.recvs, init.Cap.MaxRecvSGE, c.bounds.recvBytes, syscall.EINVAL)
 	}
 	// The send queue behind it begins at a block.
-	recvs.entries = roundUp(max(init.Cap.MaxRecvWR, block/recvs.stride))
+	recvs.entries = provider.RoundUp(max(init.Cap.MaxRecvWR, block/recvs.stride))
 	recvs.requests = max(init.Cap.MaxRecvWR, recvs.entries-1)
 	init.Cap.MaxRecvWR = recvs.entries
 	return sends, recvs, nil
@@ -366,6 +355,6 @@ func (p *queuePair) clean() {
 func (p *queuePair) free() {
 	p.ctx.qps.remove(p.index)
 	p.ctx.regs.put(p.reg)
-	p.ctx.records.put(p.record)
+	p.ctx.records.Put(p.record)
 	p.buf.Close()
 }

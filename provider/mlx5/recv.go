@@ -185,8 +185,8 @@ func (q *recvQueue) Flush() (wcs []verbs.WC) {
 		return nil
 	}
 	if q.shared == nil {
-		q.qp.recvCQ.exclude() // for complete
-		defer q.qp.recvCQ.allow()
+		q.qp.recvCQ.Exclude() // for complete
+		defer q.qp.recvCQ.Allow()
 	}
 	for i := range q.ids {
 		if id, ok := q.complete(uint16(i)); ok {

@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/provider"
 )
 
 // list returns the segments of a receive at p, as the device reads them, behind off bytes of
@@ -86,7 +87,7 @@ func TestSharedReceives(t *testing.T) {
 		q := f.srq(t, most, 3)
 		a := f.qp(t, verbs.RC, cq, verbs.QPCap{}, q)
 		b := f.qp(t, verbs.RC, cq, verbs.QPCap{}, q)
-		if q.Cap() < most || q.Cap() != roundUp(most+1)-1 || q.stride != 64 {
+		if q.Cap() < most || q.Cap() != provider.RoundUp(most+1)-1 || q.stride != 64 {
 			t.Fatalf("room for %d of %d, stride %d", q.Cap(), most, q.stride)
 		}
 		r := rand.New(rand.NewPCG(uint64(most), 5))

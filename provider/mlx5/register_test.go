@@ -179,13 +179,13 @@ func TestRefusedQueues(t *testing.T) {
 		},
 	} {
 		create(syscall.ENOSPC) // allocates a page of records
-		records, before := len(f.records.free), mapped()
+		records, before := f.records.Free(), mapped()
 		for range 50 { // of 300 MiB at least
 			if err := create(syscall.ENOSPC); !errors.Is(err, syscall.ENOSPC) {
 				t.Fatalf("%s: %v, want %v", name, err, syscall.ENOSPC)
 			}
 		}
-		if n := len(f.records.free); n != records {
+		if n := f.records.Free(); n != records {
 			t.Errorf("%s: %d records are free, want %d", name, n, records)
 		}
 		if leak := mapped() - before; leak > 150<<20 {

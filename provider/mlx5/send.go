@@ -541,8 +541,8 @@ func (q *sendQueue) Flush() (wcs []verbs.WC) {
 	if !q.Lose() {
 		return nil
 	}
-	q.qp.sendCQ.exclude() // for tail
-	defer q.qp.sendCQ.allow()
+	q.qp.sendCQ.Exclude() // for tail
+	defer q.qp.sendCQ.Allow()
 	head, tail := q.head.Load(), q.tail.Load()
 	for i := range uint32(len(q.sent)) {
 		s := &q.sent[(q.put+i)&q.mask]

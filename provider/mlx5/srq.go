@@ -48,24 +48,24 @@ const (
 // computes both like this function (create_srq_user, mlx5_ib_create_srq), and pins as much memory.
 func (c *context) CreateSRQ(init *provider.SRQInit, create func(provider.UHW) (provider.SRQInfo, error)) (provider.RecvQueue, error) {
 	const minStride = 32
-	stride := max(minStride, roundUp(srqNextSize+segmentSize*init.MaxSGE))
+	stride := max(minStride, provider.RoundUp(srqNextSize+segmentSize*init.MaxSGE))
 	if init.MaxWR > c.bounds.srqRecvs || init.MaxSGE > maxUnits || stride > c.bounds.recvBytes {
 		return nil, fmt.Errorf("MaxWR %d, MaxSGE %d: the adapter takes %d receives of %d bytes: %w",
 			init.MaxWR, init.MaxSGE, c.bounds.srqRecvs, c.bounds.recvBytes, syscall.EINVAL)
 	}
-	n := roundUp(init.MaxWR + 1)
+	n := provider.RoundUp(init.MaxWR + 1)
 	s := &shared{ctx: c, last: uint32(n - 1), next: make([]atomic.Uint32, n)}
 	var err error
 	if s.buf, err = mmap.NewBuffer(n*stride, mmap.BufferOptions{}); err != nil {
 		return nil, err
 	}
-	if s.record, err = c.records.get(); err != nil {
+	if s.record, err = c.records.Get(); err != nil {
 		s.release()
 		return nil, err
 	}
 	req := abi.Mlx5IbCreateSrq{BufAddr: s.buf.Addr(), DbAddr: mmap.Addr(s.record)}
 	var resp abi.Mlx5IbCreateSrqResp
-	info, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp), Pins: pins(n * stride)})
+	info, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp), Pins: provider.Pins(n * stride)})
 	if err != nil {
 		s.release()
 		return nil, err
@@ -85,7 +85,7 @@ func (c *context) CreateSRQ(init *provider.SRQInit, create func(provider.UHW) (p
 
 func (s *shared) release() {
 	s.buf.Close()
-	s.ctx.records.put(s.record)
+	s.ctx.records.Put(s.record)
 }
 
 // entry returns the memory of receive i.

@@ -2,12 +2,9 @@ package mlx5
 
 import (
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
-
-	"github.com/goverbs/verbs/mmap"
 )
 
 // maxUserIndex is the largest user index of a QP: 0xffffff means none (MLX5_IB_DEFAULT_UIDX).
@@ -75,54 +72,4 @@ func (t *table[T]) remove(i uint32) {
 	defer t.mu.Unlock()
 	(*t.slots.Load())[i].Store(nil)
 	t.free = append(t.free, i)
-}
-
-// minRecord is the least distance of doorbell records. No two share a cache line: the device reads
-// one while a processor writes another.
-const minRecord = 64
-
-// recordPool hands out doorbell records. The context frees its pages.
-type recordPool struct {
-	size int // distance of records
-
-	mu    sync.Mutex
-	pages []*mmap.Buffer
-	free  [][]byte
-}
-
-// get returns a zeroed record.
-func (p *recordPool) get() ([]byte, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.free) == 0 {
-		b, err := mmap.NewBuffer(os.Getpagesize(), mmap.BufferOptions{})
-		if err != nil {
-			return nil, err
-		}
-		p.pages = append(p.pages, b)
-		for m := b.Bytes(); len(m) >= p.size; m = m[p.size:] {
-			p.free = append(p.free, m[:p.size:p.size])
-		}
-	}
-	n := len(p.free) - 1
-	r := p.free[n]
-	p.free = p.free[:n]
-	clear(r)
-	return r, nil
-}
-
-// put takes back a record that the device has ceased to use. r may be nil.
-func (p *recordPool) put(r []byte) {
-	if r == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.free = append(p.free, r)
-}
-
-func (p *recordPool) close() {
-	for _, b := range p.pages {
-		b.Close()
-	}
 }
