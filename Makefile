@@ -45,7 +45,7 @@ test-all: ## run every test: all kernels, long rounds, faults, two machines, rac
 	$(MAKE) hosts adapter nic faults race test-arm64 test-peers upstream suites s3 bench-quick
 	$(MAKE) soak lint test-builds fuzz ALL=1 DURATION=5m
 
-test-host: deps-test build build/promtool ## run the tests that need no kernel, on a device in user space
+test-host: deps-test build build/promtool build/c/liberdma ## run the tests that need no kernel, on a device in user space
 	$(GO) run ./gen -check -out abi
 	$(GO) run ./gen/ifc -check -out lab/connectx/internal/ifc
 	$(GO) test work
@@ -178,11 +178,11 @@ bench-quick: fetch ## count the instructions of posting and polling, and fail if
 	$(call bench,check counted,LAB_ACCEL=icount $(GO) test $(EXEC) -run 'TestNative|TestMLX5' ./tests/bench -counted)
 
 # C programs beside the library's. The emulated machine would take long to compile them.
-vpath %.c tests/bench/c tests/nic/testdata provider/mlx5/testdata
+vpath %.c tests/bench/c tests/nic/testdata provider/mlx5/testdata provider/erdma/testdata
 bench-c: $(patsubst tests/bench/c/%.c,build/c/%,$(wildcard tests/bench/c/*.c))
 build/c/%: %.c $(wildcard tests/bench/c/*.h)
 	@mkdir -p build/c
-	gcc -O2 -Wall -Werror -o $@ $< -Wl,--as-needed -lrdmacm -lmlx5 -libverbs
+	gcc -O2 -Wall -Werror -Itests/bench/c -o $@ $< -Wl,--as-needed -lrdmacm -lmlx5 -libverbs
 
 # Debian's package would also start a server.
 build/promtool:

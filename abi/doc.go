@@ -1,6 +1,6 @@
 // Package abi contains the kernel's RDMA uAPI in Go, as far as this repository uses it:
 // structures and numbers of /dev/infiniband/uverbsN and rdma_cm, the queue layouts of rxe and
-// siw, and the private structures of mlx5. All of it is generated:
+// siw, and the private structures of mlx5 and erdma. All of it is generated:
 //
 //	Debian's linux-libc-dev ─┐
 //	names that the code uses ┴► gen ─► zabi_<header>.go

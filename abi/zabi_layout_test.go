@@ -5,6 +5,11 @@ package abi
 import "reflect"
 
 var types = []typ{
+	{"struct erdma_ureq_create_cq", "", reflect.TypeFor[ErdmaUreqCreateCq](), "db_record_va DbRecordVa qbuf_va QbufVa qbuf_len QbufLen rsvd0 Rsvd0"},
+	{"struct erdma_uresp_create_cq", "", reflect.TypeFor[ErdmaUrespCreateCq](), "cq_id CqId num_cqe NumCqe"},
+	{"struct erdma_ureq_create_qp", "", reflect.TypeFor[ErdmaUreqCreateQp](), "db_record_va DbRecordVa qbuf_va QbufVa qbuf_len QbufLen rsvd0 Rsvd0"},
+	{"struct erdma_uresp_create_qp", "", reflect.TypeFor[ErdmaUrespCreateQp](), "qp_id QpId num_sqe NumSqe num_rqe NumRqe rq_offset RqOffset"},
+	{"struct erdma_uresp_alloc_ctx", "", reflect.TypeFor[ErdmaUrespAllocCtx](), "dev_id DevId pad Pad sdb_type SdbType sdb_offset SdbOffset sdb Sdb rdb Rdb cdb Cdb"},
 	{"struct ib_uverbs_query_port_resp_ex", "", reflect.TypeFor[IbUverbsQueryPortRespEx](), "legacy_resp LegacyResp port_cap_flags2 PortCapFlags2 reserved Reserved active_speed_ex ActiveSpeedEx"},
 	{"struct ib_uverbs_query_port_resp", "", reflect.TypeFor[IbUverbsQueryPortResp](), "port_cap_flags PortCapFlags max_msg_sz MaxMsgSz bad_pkey_cntr BadPkeyCntr qkey_viol_cntr QkeyViolCntr gid_tbl_len GidTblLen pkey_tbl_len PkeyTblLen lid Lid sm_lid SmLid state State max_mtu MaxMtu active_mtu ActiveMtu lmc Lmc max_vl_num MaxVlNum sm_sl SmSl subnet_timeout SubnetTimeout init_type_reply InitTypeReply active_width ActiveWidth active_speed ActiveSpeed phys_state PhysState link_layer LinkLayer flags Flags reserved Reserved"},
 	{"struct ib_uverbs_qp_cap", "", reflect.TypeFor[IbUverbsQpCap](), "max_send_wr MaxSendWr max_recv_wr MaxRecvWr max_send_sge MaxSendSge max_recv_sge MaxRecvSge max_inline_data MaxInlineData"},

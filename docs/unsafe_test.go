@@ -16,6 +16,7 @@ var unsafeIn = map[string]string{
 	"provider":           "commands that the kernel reads where they lie, by their address",
 	"provider/rxe":       "elements of rxe's queues",
 	"provider/siw":       "elements of siw's queues",
+	"provider/erdma":     "requests and completions of erdma",
 	"provider/mlx5":      "requests and completions of mlx5, and registers of the device",
 	"internal/sys":       "sizes of what ioctl takes, and what its attributes point to",
 	"internal/maps":      "addresses of mappings, in its test",

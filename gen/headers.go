@@ -17,6 +17,7 @@ const (
 // headers lists the headers whose structs, enums and macros are generated. Types that
 // they use from other headers are generated as well.
 var headers = []string{
+	"rdma/erdma-abi.h",
 	"rdma/ib_user_ioctl_cmds.h",
 	"rdma/ib_user_ioctl_verbs.h",
 	"rdma/ib_user_sa.h",

@@ -41,6 +41,11 @@ func StoreDoorbell(record *atomic.Uint32, v uint32, p *uint64, w uint64) {
 	storeDoorbell(record, v, p, w)
 }
 
+// StoreDoorbell64 rings a doorbell whose register is in uncached memory: it stores v in main memory,
+// after all earlier stores, and then to the register. Unlike write-combining memory, uncached memory
+// needs no flush, neither before the store nor before the release of a lock.
+func StoreDoorbell64(record *atomic.Uint64, p *uint64, v uint64) { storeDoorbell64(record, p, v) }
+
 // CopyDoorbell is like StoreDoorbell, but copies 64 bytes to write-combining memory of the device.
 func CopyDoorbell(record *atomic.Uint32, v uint32, to, from *[64]byte) {
 	copyDoorbell(record, v, to, from)

@@ -65,3 +65,12 @@ TEXT ·storeDoorbell(SB), NOSPLIT, $0-32
 	MOVQ BX, (DX)
 	SFENCE
 	RET
+
+// func storeDoorbell64(record *atomic.Uint64, p *uint64, v uint64)
+TEXT ·storeDoorbell64(SB), NOSPLIT, $0-24
+	MOVQ record+0(FP), AX
+	MOVQ p+8(FP), DX
+	MOVQ v+16(FP), CX
+	MOVQ CX, (AX)
+	MOVQ CX, (DX)
+	RET

@@ -36,3 +36,14 @@ TEXT ·copyDevice(SB), NOSPLIT, $0-16
 	STP  (R6, R7), 32(R0)
 	STP  (R8, R9), 48(R0)
 	RET
+
+// func storeDoorbell64(record *atomic.Uint64, p *uint64, v uint64)
+TEXT ·storeDoorbell64(SB), NOSPLIT, $0-24
+	MOVD record+0(FP), R0
+	MOVD p+8(FP), R1
+	MOVD v+16(FP), R2
+	DMB  $2 // OSHST
+	MOVD R2, (R0)
+	DMB  $2 // OSHST
+	MOVD R2, (R1)
+	RET

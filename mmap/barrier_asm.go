@@ -2,6 +2,8 @@
 
 package mmap
 
+import "sync/atomic"
+
 const ordersDevice = true
 
 func flushDevice()
@@ -11,3 +13,6 @@ func storeDevice(p *uint64, v uint64)
 
 //go:noescape
 func copyDevice(to, from *[64]byte)
+
+//go:noescape
+func storeDoorbell64(record *atomic.Uint64, p *uint64, v uint64)

@@ -18,3 +18,8 @@ func storeDevice(p *uint64, v uint64) { *p = v }
 
 //go:noinline
 func copyDevice(to, from *[64]byte) { *to = *from }
+
+func storeDoorbell64(record *atomic.Uint64, p *uint64, v uint64) {
+	record.Store(v)
+	storeDevice(p, v)
+}

@@ -53,6 +53,10 @@ type Device struct {
 	CoreSupport uint64           // UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT (enum ib_uverbs_core_support); 0 if imported and not queried
 	Attr        verbs.DeviceAttr // limits and capabilities
 	Port        verbs.PortAttr   // of port 1: ports of a device do not differ in what a driver needs
+
+	// IWARP reports that the kernel's iWARP connection manager moves QPs to RTS, of which Settle does
+	// not hear: the driver posts in any state but ERR.
+	IWARP bool
 }
 
 // Object is the driver's part of an object that has no queue: of a PD, AH or MR. A
@@ -93,6 +97,12 @@ type Context interface {
 // [verbs.DeviceAttr] has no such limit, and errors name it.
 type InlineLimiter interface {
 	MaxInline() int // bytes
+}
+
+// SGELimiter is implemented by a Context whose send requests may have more SGEs than receives, or
+// fewer: a [verbs.DeviceAttr] has one limit, the smaller.
+type SGELimiter interface {
+	MaxSGE() (send, recv int)
 }
 
 // CQInit describes a CQ that is to be made.

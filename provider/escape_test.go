@@ -17,7 +17,7 @@ func TestNoEscape(t *testing.T) {
 	if _, err := exec.LookPath("go"); err != nil {
 		t.Skip("needs the go command")
 	}
-	for _, driver := range []string{"rxe", "siw", "mlx5"} {
+	for _, driver := range []string{"rxe", "siw", "mlx5", "erdma"} {
 		out, err := exec.Command("go", "build", "-gcflags=-m", "./"+driver).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)

@@ -88,7 +88,7 @@ func (c *contextCore) setup(imported bool) (err error) {
 		return err
 	}
 	c.file.Driver = c.driver.ID()
-	c.dev = &provider.Device{FD: c.file.FD, Driver: c.driver.ID()}
+	c.dev = &provider.Device{FD: c.file.FD, Driver: c.driver.ID(), IWARP: c.device.iwarp}
 	if !imported {
 		c.driverContext, err = c.driver.GetContext(c.dev, c.getContext)
 	} else if err = c.queryAttrs(); err == nil {

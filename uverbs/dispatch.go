@@ -6,6 +6,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/noescape"
 	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs/provider/erdma"
 	"github.com/goverbs/verbs/provider/mlx5"
 	"github.com/goverbs/verbs/provider/rxe"
 	"github.com/goverbs/verbs/provider/siw"
@@ -13,7 +14,7 @@ import (
 
 // builtin contains the drivers of this package. A registered driver for the same device
 // driver replaces the built-in one.
-var builtin = []provider.Driver{rxe.Driver{}, siw.Driver{}, mlx5.Driver{}}
+var builtin = []provider.Driver{rxe.Driver{}, siw.Driver{}, mlx5.Driver{}, erdma.Driver{}}
 
 func drivers() []provider.Driver {
 	all := provider.Drivers()

@@ -1,0 +1,120 @@
+//go:build linux
+
+// Package orders runs a C program that does what a test orders, beside Go. Both share memory:
+//
+//	test ──► orders, numbers of 64 bits ──► program
+//	     ◄── answers ◄──
+//	     ◄── queues that the program's library shares with a device ──►
+//
+// It imports nothing that drivers are made of, so that their own tests can use it.
+package orders
+
+import (
+	"encoding/binary"
+	"io"
+	"os"
+	"os/exec"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/mmap"
+)
+
+// Places in the memory that is shared: the program knows them too.
+const (
+	PlaceOut  = 1 << 20
+	PlaceData = 2 << 20
+	size      = 64 << 20
+)
+
+// Program is a process that does orders.
+type Program struct {
+	Mem []byte // what is shared
+
+	t    testing.TB
+	to   io.Writer
+	from io.Reader
+	in   []byte // orders so far
+	out  []byte // of the answer, what has not been read
+}
+
+// Start starts a program, which gets the memory as file 3 and ends with the test.
+func Start(t testing.TB, cmd *exec.Cmd) *Program {
+	t.Helper()
+	fd, err := unix.MemfdCreate("shared", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := os.NewFile(uintptr(fd), "shared")
+	defer file.Close()
+	if err := file.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	m, err := mmap.Map(fd, 0, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.ExtraFiles = []*os.File{file}
+	cmd.Stderr = os.Stderr
+	to, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		to.Close() // it ends when there are no more orders
+		if err := cmd.Wait(); err != nil && !t.Failed() {
+			t.Error(err)
+		}
+		m.Close()
+	})
+	return &Program{Mem: m.Bytes(), t: t, to: to, from: from}
+}
+
+// Put adds an order, or its arguments. An order is not 0.
+func (p *Program) Put(all ...uint64) {
+	for _, v := range all {
+		p.in = binary.NativeEndian.AppendUint64(p.in, v)
+	}
+}
+
+// Do has the orders done.
+func (p *Program) Do() {
+	p.t.Helper()
+	p.Put(0)
+	if copy(p.Mem[:PlaceOut], p.in) < len(p.in) {
+		p.t.Fatal("too many orders")
+	}
+	p.in = p.in[:0]
+	var b [1]byte
+	if _, err := p.to.Write(b[:]); err != nil {
+		p.t.Fatal(err)
+	}
+	if _, err := io.ReadFull(p.from, b[:]); err != nil {
+		p.t.Fatal("the C program has ended: ", err)
+	}
+	p.out = p.Mem[PlaceOut:PlaceData]
+}
+
+// Get returns the next number of the answer.
+func (p *Program) Get() uint64 {
+	v := binary.NativeEndian.Uint64(p.out)
+	p.out = p.out[8:]
+	return v
+}
+
+// Int is Get for sizes.
+func (p *Program) Int() int { return int(p.Get()) }
+
+// Place returns n bytes of what is shared, from the place on that is next in the answer.
+func (p *Program) Place(n int) []byte {
+	at := p.Get()
+	return p.Mem[at:][:n]
+}

@@ -1,0 +1,159 @@
+/*
+ * A device without an adapter, for programs that measure or test a provider of rdma-core.
+ *
+ * The functions from socket to ioctl stand before those of the C library, in libibverbs and its
+ * providers too. They play the kernel, as package deaf does for Go: the program has device_ioctl and
+ * device_pages.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/rdma_user_ioctl_cmds.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* device_ioctl does what the kernel does for an ioctl, and returns its error. The context is the number of the open device. */
+static int device_ioctl(int context, struct ib_uverbs_ioctl_hdr *h);
+/* device_pages maps registers. */
+static void *device_pages(int context, size_t size, off_t off);
+
+static const char node[] = "/dev/infiniband/uverbs0";
+static int devices[16], opened;
+
+static int context_of(int fd)
+{
+	for (int i = 0; i < opened; i++)
+		if (devices[i] == fd)
+			return i;
+	return -1;
+}
+
+/* libibverbs looks for devices in sysfs if there is no netlink. */
+int socket(int domain, int type, int protocol)
+{
+	if (domain != AF_NETLINK)
+		return syscall(SYS_socket, domain, type, protocol);
+	errno = EPROTONOSUPPORT;
+	return -1;
+}
+
+int stat(const char *path, struct stat *st)
+{
+	return syscall(SYS_newfstatat, AT_FDCWD, strcmp(path, node) ? path : "/dev/null", st, 0);
+}
+
+int open(const char *path, int flags, ...)
+{
+	va_list ap;
+
+	va_start(ap, flags);
+	int mode = va_arg(ap, int);
+	va_end(ap);
+	if (strcmp(path, node))
+		return syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+	return devices[opened++] = syscall(SYS_openat, AT_FDCWD, "/dev/null", flags);
+}
+
+void *mmap(void *addr, size_t size, int prot, int flags, int fd, off_t off)
+{
+	int context = fd < 0 ? -1 : context_of(fd);
+
+	if (context >= 0)
+		return device_pages(context, size, off);
+	return (void *)syscall(SYS_mmap, addr, size, prot, flags, fd, off);
+}
+
+int ioctl(int fd, unsigned long number, ...)
+{
+	va_list ap;
+
+	va_start(ap, number);
+	struct ib_uverbs_ioctl_hdr *h = va_arg(ap, void *);
+	va_end(ap);
+	int context = context_of(fd);
+	if (context < 0)
+		return syscall(SYS_ioctl, fd, number, h);
+	errno = device_ioctl(context, h);
+	return errno ? -1 : 0;
+}
+
+static struct ib_uverbs_attr *attr(struct ib_uverbs_ioctl_hdr *h, int id)
+{
+	for (int i = 0; i < h->num_attrs; i++)
+		if (h->attrs[i].attr_id == id)
+			return &h->attrs[i];
+	return NULL;
+}
+
+static void answer(struct ib_uverbs_ioctl_hdr *h, int id, const void *v, size_t size)
+{
+	struct ib_uverbs_attr *a = attr(h, id);
+
+	if (!a)
+		return;
+	memset((void *)(uintptr_t)a->data, 0, a->len);
+	memcpy((void *)(uintptr_t)a->data, v, size < a->len ? size : a->len);
+	a->flags |= UVERBS_ATTR_F_VALID_OUTPUT;
+}
+#define ANSWER(h, id, ...) answer(h, id, &(__VA_ARGS__), sizeof(__VA_ARGS__))
+
+/* describe writes a file of the sysfs in which libibverbs looks. */
+static void describe(const char *root, const char *name, const char *text)
+{
+	char path[256];
+
+	snprintf(path, sizeof(path), "%s/%s", root, name);
+	for (char *s = path + strlen(root) + 1; (s = strchr(s, '/')); *s++ = '/') {
+		*s = 0;
+		if (mkdir(path, 0700) && errno != EEXIST) {
+			perror(path);
+			exit(1);
+		}
+	}
+	FILE *f = fopen(path, "w");
+	if (!f || fputs(text, f) < 0 || fclose(f)) {
+		perror(path);
+		exit(1);
+	}
+}
+
+/* open_device opens a device of a name and a PCI alias n times. */
+static void open_device(const char *name, const char *alias, struct ibv_context **contexts, int n)
+{
+	char root[] = "/tmp/sysfs-XXXXXX", path[128];
+	struct ibv_device **list;
+
+	if (!mkdtemp(root)) {
+		perror(root);
+		exit(1);
+	}
+	snprintf(path, sizeof(path), "%s\n", name);
+	describe(root, "class/infiniband_verbs/abi_version", "6\n");
+	describe(root, "class/infiniband_verbs/uverbs0/ibdev", path);
+	describe(root, "class/infiniband_verbs/uverbs0/abi_version", "1\n");
+	describe(root, "class/infiniband_verbs/uverbs0/dev", "1:3\n"); /* of /dev/null */
+	snprintf(path, sizeof(path), "class/infiniband/%s/node_type", name);
+	describe(root, path, "1: CA\n");
+	snprintf(path, sizeof(path), "class/infiniband/%s/device/modalias", name);
+	describe(root, path, alias);
+	setenv("SYSFS_PATH", root, 1);
+	list = ibv_get_device_list(NULL);
+	for (int i = 0; i < n; i++)
+		if (!list || !list[0] || !(contexts[i] = ibv_open_device(list[0]))) {
+			perror(name);
+			exit(1);
+		}
+	snprintf(path, sizeof(path), "rm -r %s", root);
+	if (system(path)) {
+		perror(path);
+		exit(1);
+	}
+}
