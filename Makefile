@@ -174,6 +174,9 @@ bench-native: deps-test build bench-c ## measure posting and polling at full spe
 bench-mlx5: deps-test build build/c/mlx5 ## measure posting and polling on mlx5 without an adapter, beside libmlx5, and write docs/benchmarks.md
 	$(call bench,adapter,$(GO) test -v -count 1 -run TestMLX5 ./tests/bench -native -reps 60)
 
+bench-erdma: deps-test build build/c/erdma ## measure posting and polling on erdma without an adapter, beside liberdma, and write docs/benchmarks.md
+	$(call bench,erdma,$(GO) test -v -count 1 -run TestErdma ./tests/bench -native -reps 60)
+
 bench-quick: fetch ## count the instructions of posting and polling, and fail if there are 5 % more than recorded
 	$(call bench,check counted,LAB_ACCEL=icount $(GO) test $(EXEC) -run 'TestNative|TestMLX5' ./tests/bench -counted)
 

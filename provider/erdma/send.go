@@ -118,20 +118,14 @@ func (q *sendQueue) Post(wrs []verbs.SendWR) (int, error) {
 	return 1, nil
 }
 
-// postShort posts a request whose inline data fits in one unit: all of a WRITE's, and the half of a
-// SEND's that its header leaves.
+// postShort posts a request that isShort, as encodeShort does.
 func (q *sendQueue) postShort(wrs []verbs.SendWR) (int, error) {
 	wr := &wrs[0]
 	o, length := operationOf(wr.Opcode), len(wr.Inline)
-	room := unit - sendData
-	if o.kind == kindWrite {
-		room = unit
-	}
-	if length > min(room, q.MaxInline) || len(wr.SGL) != 0 || o.kind-kindSend > kindWrite-kindSend || uint64(length) >= q.limit {
+	if !q.isShort(wr, o) {
 		return q.postList(wrs)
 	}
-	// The data is read without the lock, as reading it may panic, and stored in words. What is behind
-	// it in the unit stays as it was.
+	// The data is read without the lock, as reading it may panic.
 	var words [unit / 8]uint64
 	data, k := wr.Inline, 0
 	for ; len(data) >= 8; data = data[8:] {
@@ -205,6 +199,41 @@ func (q *sendQueue) encodeOne(put uint32, wr *verbs.SendWR, o operation) uint32 
 	return put
 }
 
+// isShort reports whether a request has inline data alone, which fits in one unit: all of a WRITE's, and
+// the half of a SEND's that its header leaves.
+func (q *sendQueue) isShort(wr *verbs.SendWR, o operation) bool {
+	room := unit - sendData
+	if o.kind == kindWrite {
+		room = unit
+	}
+	return len(wr.Inline) <= min(room, q.MaxInline) && len(wr.SGL) == 0 && o.kind-kindSend <= kindWrite-kindSend && uint64(len(wr.Inline)) < q.limit
+}
+
+// encodeShort writes a request that isShort and has no other arguments at unit put, and returns the unit
+// behind it. What is behind the data in its unit stays as it was.
+func (q *sendQueue) encodeShort(put uint32, wr *verbs.SendWR, o operation) uint32 {
+	p, first := q.at(put), put
+	h := q.header | uint64(flagsOf[wr.Flags&7]|flagInline) | uint64(o.opcode)<<headerOpcode | uint64(len(wr.Inline))<<headerLength
+	put64(unsafe.Add(p, sqeExtra), uint64(o.extraOf(wr))|uint64(len(wr.Inline))<<32)
+	to := unsafe.Add(p, sendData)
+	put++
+	if o.kind == kindWrite {
+		put32(unsafe.Add(p, writeKey), wr.RKey)
+		put64(unsafe.Add(p, writeAddr), wr.RemoteAddr)
+		to = q.at(put)
+		put++
+	}
+	i, from := 0, unsafe.Pointer(unsafe.SliceData(wr.Inline))
+	for ; i+8 <= len(wr.Inline); i += 8 {
+		put64(unsafe.Add(to, i), *(*uint64)(unsafe.Add(from, i)))
+	}
+	if i < len(wr.Inline) {
+		copy(unsafe.Slice((*byte)(to), len(wr.Inline))[i:], wr.Inline[i:])
+	}
+	put64(p, h|uint64(put-first-1)<<headerUnits|uint64(put&indexMask))
+	return put
+}
+
 // encodeRead writes what is behind the header of a READ: struct erdma_readreq_sqe, and the remote
 // segment.
 func (q *sendQueue) encodeRead(put uint32, wr *verbs.SendWR, s *verbs.SGE) {
@@ -227,16 +256,23 @@ func (q *sendQueue) postList(wrs []verbs.SendWR) (n int, err error) {
 	if q.Closed || q.refusing.Load() != 0 {
 		room = 0
 	}
-	for ; n < room; n++ {
+	for sents := q.sent; n < room; n++ {
 		wr, first := &wrs[n], put
-		if o := operationOf(wr.Opcode); len(wr.SGL) == 1 && len(wr.Inline) == 0 && wr.Args == nil &&
-			o.kind-kindSend <= kindRead-kindSend && uint64(wr.SGL[0].Length) < q.limit {
+		sents[first&uint32(len(sents)-1)] = sent{wr.ID, head + uint32(n), first} // not in flight before head says so
+		o := operationOf(wr.Opcode)
+		if len(wr.Inline) > 0 {
+			if wr.Args == nil && q.isShort(wr, o) {
+				put = q.encodeShort(put, wr, o)
+				continue
+			}
+		} else if len(wr.SGL) == 1 && wr.Args == nil && o.kind-kindSend <= kindRead-kindSend && uint64(wr.SGL[0].Length) < q.limit {
 			put = q.encodeOne(put, wr, o)
-		} else if put, err = q.encode(put, wr, o); err != nil {
+			continue
+		}
+		if put, err = q.encode(put, wr, o); err != nil {
 			put = first
 			break
 		}
-		q.sent[first&q.mask] = sent{wr.ID, head + uint32(n), first}
 	}
 	if n > 0 {
 		q.put = put

@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	native  = flag.Bool("native", false, "measure user space alone: TestNative on User-mode Linux (make bench-native), TestMLX5 on any machine (make bench-mlx5)")
+	native  = flag.Bool("native", false, "measure user space alone: TestNative on User-mode Linux (make bench-native), TestMLX5 and TestErdma on any machine (make bench-mlx5, bench-erdma)")
 	counted = flag.Bool("counted", false, "count the instructions of Go in user space, with LAB_ACCEL=icount: make bench-quick")
 )
 
@@ -110,5 +110,31 @@ func TestMLX5(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestErdma measures the cost of posting and polling on erdma, with an adapter that is not there, and
+// compares it with liberdma, whose queues always have locks.
+func TestErdma(t *testing.T) {
+	if !*native {
+		t.Skip("-native is not set")
+	}
+	for device, options := range map[string][]string{"erdma": nil, "erdma-single": {"-single"}} {
+		t.Run(device, func(t *testing.T) {
+			all := turnsOf(10, side{labtest.Built(t, "erdma"), "", options}.opens(t, "", 0), side{labtest.Built(t, "c/erdma"), "", nil}.opens(t, "", 0))
+			if n := all[0].figure("allocs").Max(); n != 0 {
+				t.Errorf("%v allocations in a round", n)
+			}
+			if c, ours := all[1].figure("units"), all[0].figure("units"); c.Max() != ours.Max() {
+				t.Errorf("send queues of %v units, liberdma's have %v", ours, c)
+			}
+			for _, g := range record.Groups {
+				for _, w := range g.Works {
+					if g.Name == record.Erdma {
+						report(t, record.Line{Group: g.Name, Device: device, Name: w.Name, Unit: "ns", Beside: w.Beside, Ours: all[0].figure(w.Name), C: all[1].figure(w.Name)})
+					}
+				}
+			}
+		})
 	}
 }

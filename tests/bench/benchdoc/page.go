@@ -17,6 +17,7 @@ type column struct{ title, of string }
 var (
 	devices  = []column{{"rxe", "rxe0"}, {"siw", "siw0"}}
 	adapters = []column{{"mlx5", "mlx5"}, {"mlx5, SingleThreaded", "mlx5-single"}}
+	erdmas   = []column{{"erdma", "erdma"}, {"erdma, SingleThreaded", "erdma-single"}}
 )
 
 // lineOf returns the line of a work in the column of a device. There is none if the work is not
@@ -36,6 +37,8 @@ func tables(all record.Results) string {
 	table(&b, all, devices, record.Lab, record.Native)
 	b.WriteString("\n")
 	table(&b, all, adapters, record.Adapter)
+	b.WriteString("\n")
+	table(&b, all, erdmas, record.Second)
 	origins(&b, all)
 	return b.String()
 }
@@ -90,7 +93,7 @@ var clocks = map[string]string{"dilated": "dilated", "icount": "counts instructi
 func origins(b *strings.Builder, all record.Results) {
 	b.WriteString("\n| | kernel | its processors | the machine's | clock | C libraries | day |\n|---|---|---|---|---|---|---|\n")
 	for _, part := range []struct{ name, target string }{
-		{record.Lab, "make bench"}, {record.Native, "make bench-native"}, {record.Adapter, "make bench-mlx5"}, {record.Counted, "make bench-quick"},
+		{record.Lab, "make bench"}, {record.Native, "make bench-native"}, {record.Adapter, "make bench-mlx5"}, {record.Second, "make bench-erdma"}, {record.Counted, "make bench-quick"},
 	} {
 		r := all[part.name]
 		if len(r.Lines) == 0 {

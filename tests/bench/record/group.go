@@ -21,7 +21,8 @@ const (
 	Lab     = "lab"     // a kernel in QEMU, whose clock is dilated
 	Native  = "native"  // User-mode Linux
 	Counted = "counted" // a kernel in QEMU whose clock counts instructions
-	Adapter = "adapter" // no kernel, and no adapter
+	Adapter = "adapter" // no kernel, and no adapter: mlx5
+	Second  = "erdma"   // the same: erdma
 )
 
 // Names of groups.
@@ -35,6 +36,7 @@ const (
 	Instrs      = "Instructions of posting and polling"
 	MLX5        = "Posting and polling on mlx5"
 	InstrsMLX5  = "Instructions of posting and polling on mlx5"
+	Erdma       = "Posting and polling on erdma"
 )
 
 var (
@@ -42,6 +44,8 @@ var (
 	rxe  = both[:1]
 	none = []string{""} // the work needs no device of the lab
 	mlx5 = []string{"mlx5", "mlx5-single"}
+
+	erdma = []string{"erdma", "erdma-single"}
 )
 
 var mlx5Works = []string{
@@ -49,6 +53,11 @@ var mlx5Works = []string{
 	"poll_1", "poll_16", "poll_recv_1", "poll_recv_16", "poll_empty_1", "write_and_poll_16",
 	"dci_send_inline_1", "dci_send_inline_16", "dci_send_1", "dci_send_16",
 	"dci_write_inline_1", "dci_write_inline_16", "dci_write_1", "dci_write_16", "dci_poll_1", "dci_poll_16",
+}
+
+var erdmaWorks = []string{
+	"send_1", "send_16", "write_1", "write_16", "post_recv_1", "post_recv_16",
+	"poll_1", "poll_16", "poll_recv_1", "poll_recv_16", "poll_empty_1", "write_and_poll_16",
 }
 
 // Groups are all groups, in the order of the page.
@@ -72,6 +81,7 @@ var Groups = []Group{
 	)},
 	{Soft, Lab, works("rxe", none, "SEND of 8 bytes there and back, events", "SEND of 64 KiB")},
 	{MLX5, Adapter, works("libmlx5", mlx5, mlx5Works...)},
+	{Erdma, Second, works("liberdma", erdma, erdmaWorks...)},
 	{InstrsMLX5, Counted, works("", mlx5, mlx5Works...)},
 	{Instrs, Counted, works("", both, "post_recv_1", "post_recv_16", "post_send_1", "post_send_16", "poll_1", "poll_16", "poll_empty_1")},
 }
