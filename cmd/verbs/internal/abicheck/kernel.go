@@ -11,7 +11,7 @@ import (
 )
 
 // modules lists the modules that have the structures, unless they are built in.
-var modules = []string{"ib_core", "ib_uverbs", "rdma_cm", "rdma_ucm", "rdma_rxe", "siw", "mlx5_ib"}
+var modules = []string{"ib_core", "ib_uverbs", "rdma_cm", "rdma_ucm", "rdma_rxe", "siw", "mlx5_ib", "erdma"}
 
 // Kernel has the types of the running kernel.
 type Kernel struct {

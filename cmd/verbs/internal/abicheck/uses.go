@@ -73,6 +73,8 @@ var uses = []use{
 	{feature: "mlx5: queues", module: "mlx5_ib", types: `mlx5_ib_create_cq mlx5_ib_create_cq_resp mlx5_ib_resize_cq
 		mlx5_ib_create_qp mlx5_ib_create_qp_dci_streams mlx5_ib_create_qp_resp mlx5_ib_modify_qp mlx5_ib_burst_info mlx5_ib_modify_qp_resp
 		mlx5_ib_create_srq mlx5_ib_create_srq_resp`},
+	{feature: "erdma: contexts", module: "erdma", types: "erdma_uresp_alloc_ctx"},
+	{feature: "erdma: queues", module: "erdma", types: "erdma_ureq_create_cq erdma_uresp_create_cq erdma_ureq_create_qp erdma_uresp_create_qp"},
 	{feature: "mlx5: address handles", module: "mlx5_ib", types: "mlx5_ib_create_ah_resp"},
 }
 
