@@ -56,7 +56,8 @@ func (s QPState) String() string {
 }
 
 // QPCap is the size of a QP's queues, as requested or as created. In a request, zero
-// selects the default, see [QPCap.WithDefaults], and a negative number selects 0.
+// selects the default, see [QPCap.WithDefaults], or what the device takes if that is less, and a
+// negative number selects 0.
 type QPCap struct {
 	MaxSendWR, MaxRecvWR   int // work requests
 	MaxSendSGE, MaxRecvSGE int // SGEs of a work request

@@ -122,6 +122,7 @@ func (e *Endpoint) build(opt *Options, request *Event) (err error) {
 		return err
 	}
 	e.iwarp = e.PD.Context().Device().IWARP()
+	p.Cap = bridge.LimitCap(e.PD.Context(), p.Cap, p.defaults)
 	if p.typ == verbs.RC {
 		if err := p.setDepths(bridge.DeviceAttr(e.PD.Context()), e.PD.Context().Device().Name, request); err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -20,7 +21,7 @@ type Options struct {
 	// SharePD, if PD is nil, makes all connections of the device that set it use one PD, and
 	// so each other's memory regions; also their peers, if they learn the keys.
 	SharePD bool
-	// Cap is the size of the QP's queues, with the defaults of [verbs.QPCap.WithDefaults].
+	// Cap is the size of the QP's queues, see [verbs.QPCap].
 	Cap verbs.QPCap
 	// Polled makes CQs faster, without a completion channel: PollWait fails.
 	Polled bool
@@ -67,6 +68,12 @@ type Options struct {
 	// Logger, if set, logs the connection's steps. An open device logs to the first Logger of
 	// its connections, see [uverbs.Context.SetLogger].
 	Logger *slog.Logger
+
+	defaults verbs.QPCap // of Cap: see [bridge.DefaultCap]
+}
+
+func init() {
+	bridge.DefaultCap = func(options any, defaults verbs.QPCap) { options.(*Options).defaults = defaults }
 }
 
 // The defaults of options.

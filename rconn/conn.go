@@ -1,6 +1,7 @@
 package rconn
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,8 +48,11 @@ type Conn struct {
 func newConn(ep *cm.Endpoint, opt *Options) (*Conn, error) {
 	c := &Conn{ep: ep, iwarp: ep.PD.Context().Device().IWARP(), logger: opt.Logger, private: opt.PrivateData, keepAlive: opt.KeepAlive}
 	c.waiters.Init(eventSource{c})
-	c.send.init(c, opt.Cap)
-	c.recv.init(c, opt)
+	size, made := opt.Cap, ep.QP.Cap() // the device may have more SGEs than the default
+	size.MaxSendSGE = cmp.Or(size.MaxSendSGE, min(defaultSGE, made.MaxSendSGE))
+	size.MaxRecvSGE = cmp.Or(size.MaxRecvSGE, min(defaultSGE, made.MaxRecvSGE))
+	c.send.init(c, size)
+	c.recv.init(c, size, opt.Adverts)
 	c.copy = copier{c: c, sem: make(chan struct{}, 1)}
 	for range opt.Adverts {
 		if err := c.PostRecvAdvert(); err != nil {

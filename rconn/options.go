@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/option"
 )
 
@@ -16,9 +18,9 @@ import (
 type Options struct {
 	// Cap.MaxSendWR and Cap.MaxRecvWR are the numbers of requests that may be in flight, or
 	// completed and not taken: by default 64, at most 4096; a negative MaxRecvWR means none.
-	// A request may have MaxSendSGE or MaxRecvSGE spans, by default 4. MaxInline is at least
-	// [AdvertSize], by default 64. Prepare finds these defaults in its options. Logger also
-	// logs failed requests at level Debug, and invalid advertisements at level Warn.
+	// MaxInline is at least [AdvertSize], by default 64. Prepare finds these defaults in its options.
+	// A request may have MaxSendSGE or MaxRecvSGE spans, by default 4, or as many as the device takes
+	// if these are fewer. Logger also logs failed requests at level Debug, and invalid advertisements at level Warn.
 	//
 	// KeepAlive is 15 s if zero, and none if negative. The program sees nothing of it but the end
 	// of the connection.
@@ -34,6 +36,8 @@ type Options struct {
 const (
 	maxQueue  = 4096
 	maxInline = 4096
+
+	defaultSGE = 4
 )
 
 func (o Options) withDefaults() (Options, error) {
@@ -41,11 +45,12 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("rconn does not support SendCQ, RecvCQ, SRQ, Polled, SignalAll and SingleThreaded: %w", errors.ErrUnsupported)
 	}
 	size, recvs := &o.Cap, o.Cap.MaxRecvWR
+	sendSGE, recvSGE := size.MaxSendSGE, size.MaxRecvSGE // which stay zero until the device is known
 	err := option.Set(
 		option.Size("Cap.MaxSendWR", &size.MaxSendWR, 64, 1, maxQueue),
 		option.Size("Cap.MaxRecvWR", &recvs, 64, 0, maxQueue),
-		option.Size("Cap.MaxSendSGE", &size.MaxSendSGE, 4, 1, 256),
-		option.Size("Cap.MaxRecvSGE", &size.MaxRecvSGE, 4, 1, 256),
+		option.Size("Cap.MaxSendSGE", &sendSGE, defaultSGE, 1, 256),
+		option.Size("Cap.MaxRecvSGE", &recvSGE, defaultSGE, 1, 256),
 		option.Size("Cap.MaxInline", &size.MaxInline, 64, AdvertSize, maxInline),
 		option.Size("Adverts", &o.Adverts, 0, 0, advertSlots),
 	)
@@ -65,6 +70,7 @@ func (o Options) lower(c **Conn) (cm.Options, error) {
 	if low.Cap.MaxRecvWR = max(low.Cap.MaxRecvWR, 0) + o.Adverts; low.Cap.MaxRecvWR == 0 {
 		low.Cap.MaxRecvWR = -1 // none
 	}
+	bridge.DefaultCap(&low, verbs.QPCap{MaxSendSGE: defaultSGE, MaxRecvSGE: defaultSGE})
 	low.Setup = func(e *cm.Endpoint) (err error) {
 		*c, err = newConn(e, &o)
 		return err

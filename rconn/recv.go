@@ -37,9 +37,9 @@ type advert struct {
 	err    error
 }
 
-func (r *receiver) init(c *Conn, opt *Options) {
-	r.userLimit = max(opt.Cap.MaxRecvWR, 0)
-	r.queue.init(c, c.ep.RecvCQ, r.handleCompletion, r.userLimit+opt.Adverts, opt.Cap.MaxRecvSGE)
+func (r *receiver) init(c *Conn, size verbs.QPCap, adverts int) {
+	r.userLimit = max(size.MaxRecvWR, 0)
+	r.queue.init(c, c.ep.RecvCQ, r.handleCompletion, r.userLimit+adverts, size.MaxRecvSGE)
 }
 
 // PostRecv posts a receive for a message to the spans. The completion has id as its ID, and its

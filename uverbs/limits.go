@@ -5,6 +5,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -58,4 +59,31 @@ func maxInline(c provider.Context) int {
 		return l.MaxInline()
 	}
 	return 0
+}
+
+// maxSGE returns the most SGEs of sends and of receives, or 0 if they are unknown.
+func (c *contextCore) maxSGE() (send, recv int) {
+	if l, ok := c.driverContext.(provider.SGELimiter); ok {
+		return l.MaxSGE()
+	}
+	return c.dev.Attr.MaxSGE, c.dev.Attr.MaxSGE
+}
+
+// limitCap sets the fields of asked that are zero to those of defaults, or to what the device takes if
+// that is less: only what the program asked for may fail.
+func (c *contextCore) limitCap(asked, defaults verbs.QPCap) verbs.QPCap {
+	set := func(size *int, zero, most int) {
+		if *size == 0 {
+			if *size = zero; most > 0 {
+				*size = min(zero, most)
+			}
+		}
+	}
+	sends, recvs := c.maxSGE()
+	set(&asked.MaxSendWR, defaults.MaxSendWR, c.dev.Attr.MaxQPWR)
+	set(&asked.MaxRecvWR, defaults.MaxRecvWR, c.dev.Attr.MaxQPWR)
+	set(&asked.MaxSendSGE, defaults.MaxSendSGE, sends)
+	set(&asked.MaxRecvSGE, defaults.MaxRecvSGE, recvs)
+	set(&asked.MaxInline, defaults.MaxInline, maxInline(c.driverContext))
+	return asked
 }

@@ -50,7 +50,7 @@ type QPOptions struct {
 	// [verbs.SendArgs] has another one. It keeps out others as a password does; it is sent as it
 	// is. Other types have none.
 	DCKey     uint64
-	Cap       verbs.QPCap // minimum size of the queues, see [verbs.QPCap.WithDefaults]
+	Cap       verbs.QPCap // minimum size of the queues, see [verbs.QPCap]
 	SignalAll bool        // every send request is signaled
 	// SingleThreaded disables the locks of the queues, as a thread domain does
 	// (ibv_alloc_td(3)): the program guarantees that calls of the QP's methods, including
@@ -68,7 +68,7 @@ func (p *PD) CreateQP(opt QPOptions) (qp *QP, err error) {
 	if err := opt.checkDC(); err != nil {
 		return nil, p.obj.fail(op, err)
 	}
-	opt.Cap = opt.Cap.WithDefaults()
+	opt.Cap = p.ctx.limitCap(opt.Cap, verbs.QPCap{}.WithDefaults()).WithDefaults()
 	if c := opt.Cap; uint64(max(c.MaxSendWR, c.MaxRecvWR, c.MaxSendSGE, c.MaxRecvSGE, c.MaxInline)) > math.MaxInt32 {
 		return nil, p.obj.fail(op, fmt.Errorf("%+v: %w", c, verbs.ErrRange))
 	}
@@ -131,9 +131,10 @@ func (p *PD) CreateQP(opt QPOptions) (qp *QP, err error) {
 		}
 		err = explainDC(opt.Type, err)
 		attr, c := &core.dev.Attr, asked
+		sends, recvs := core.maxSGE()
 		return nil, p.obj.failSize(op, err, "MaxQP", attr.MaxQP,
 			limit{"MaxSendWR", c.MaxSendWR, attr.MaxQPWR}, limit{"MaxRecvWR", c.MaxRecvWR, attr.MaxQPWR},
-			limit{"MaxSendSGE", c.MaxSendSGE, attr.MaxSGE}, limit{"MaxRecvSGE", c.MaxRecvSGE, attr.MaxSGE},
+			limit{"MaxSendSGE", c.MaxSendSGE, sends}, limit{"MaxRecvSGE", c.MaxRecvSGE, recvs},
 			limit{"MaxInline", c.MaxInline, maxInline(core.driverContext)})
 	}
 	q.send, q.recv = send, recv
@@ -198,6 +199,9 @@ func (q *QP) create(init *provider.QPInit, id uint64, uhw provider.UHW) error {
 }
 
 func init() {
+	bridge.LimitCap = func(ctx any, asked, defaults verbs.QPCap) verbs.QPCap {
+		return ctx.(*Context).limitCap(asked, defaults)
+	}
 	bridge.HoldSends = func(qp any, t time.Time) {
 		if h, ok := qp.(*QP).send.(provider.Holder); ok {
 			h.Hold(t)

@@ -16,6 +16,14 @@ import (
 // change, and to query them again mlx5 asks the firmware.
 var DeviceAttr func(ctx any) *verbs.DeviceAttr
 
+// LimitCap returns the sizes that a *uverbs.Context's QPs get: fields of asked that are zero become
+// those of defaults, or what the device takes if that is less.
+var LimitCap func(ctx any, asked, defaults verbs.QPCap) verbs.QPCap
+
+// DefaultCap sets the defaults of *cm.Options for the fields of Cap that are zero, in place of those of
+// [verbs.QPCap.WithDefaults].
+var DefaultCap func(options any, defaults verbs.QPCap)
+
 // RecycleCQ closes a *uverbs.CQ and returns a new, empty CQ with the same kernel object and
 // channel, in a small part of the time of destroying and making one. The new CQ gets no events of
 // the old. It fails with verbs.ErrInUse while QPs use the CQ or goroutines wait for its channel,

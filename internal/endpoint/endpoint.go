@@ -26,6 +26,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -122,9 +123,11 @@ func rank(a netip.Addr) int {
 // New makes all objects but the QP.
 func New(port Port, o Options) (l *Local, err error) {
 	o.Type = cmp.Or(o.Type, verbs.RC)
+	defaults := verbs.QPCap{}.WithDefaults()
 	if o.Cap == (verbs.QPCap{}) {
-		o.Cap = verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64}
+		defaults.MaxSendSGE, defaults.MaxRecvSGE = 4, 4
 	}
+	o.Cap = bridge.LimitCap(port.Dev, o.Cap, defaults)
 	o.Access = cmp.Or(o.Access, RemoteAccess(port.Dev))
 	o.RC.Access = cmp.Or(o.RC.Access, RemoteAccess(port.Dev))
 	o.RC.TrafficClass = port.TrafficClass

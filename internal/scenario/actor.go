@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/endpoint"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -72,12 +74,11 @@ func (a *Actor) Close() error {
 
 func (a *Actor) open(o *Options, port endpoint.Port) {
 	a.Must(o.Missing(port.Dev))
-	limits := verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: inline}
+	sges := 2
 	if o.MaxSGL {
-		attr, err := port.Dev.QueryDevice()
-		a.Must(err)
-		limits.MaxSendSGE, limits.MaxRecvSGE = attr.MaxSGE, attr.MaxSGE
+		sges = math.MaxInt32 // of which each direction gets as many as the device has
 	}
+	limits := bridge.LimitCap(port.Dev, verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxInline: inline}, verbs.QPCap{MaxSendSGE: sges, MaxRecvSGE: sges})
 	var err error
 	a.Local, err = endpoint.New(port, endpoint.Options{
 		Type: o.Type, CM: o.CM, Cap: limits, Depth: depth, Memory: o.Memory, Access: cmp.Or(o.Access, endpoint.RemoteAccess(port.Dev)) | o.Extra,
