@@ -97,7 +97,7 @@ func (e *Event) Err() error {
 	switch status := syscall.Errno(-e.Status); {
 	case e.Status >= 0:
 		return fmt.Errorf("%v, status %d", e.Type, e.Status)
-	case e.Type == ConnectError && status == syscall.EINVAL: // only siw reports this (siw_proc_mpareply)
+	case e.Type == ConnectError && status == syscall.EINVAL: // siw and erdma report this (siw_proc_mpareply, erdma_proc_mpareply)
 		return fmt.Errorf("%v: %w: %w", e.Type, ErrMPA, status)
 	case e.Type == Unreachable && status == syscall.ECONNREFUSED: // only devices in user space report this
 		return fmt.Errorf("%w: the host has no RoCE device (nothing receives at its UDP port for RoCE)", status)

@@ -30,7 +30,7 @@ type Device struct {
 	HardwareRev string     // revision
 	Model       string     // hca_type: "MT4125"; "" for most drivers
 
-	Driver string // kernel driver: "mlx5_core"; "rxe", "siw" or, in user space, "soft" of software devices
+	Driver string // kernel driver: "mlx5_core"; "rxe", "siw" or, in user space, "soft" of software devices; "" if unknown
 
 	// Of the device on the PCI or another bus; software devices have the zero value and -1.
 	PCI      PCI
@@ -210,6 +210,14 @@ type netInterface struct {
 	port int
 }
 
+// drivers has the drivers whose devices have no parent in sysfs, by the description that the driver
+// gives them, which nobody can change (neither has modify_device).
+var drivers = map[string]string{
+	"Software iWARP stack":       "siw",   // SIW_NODE_DESC_COMMON
+	"Elastic RDMA Adapter stack": "erdma", // ERDMA_NODE_DESC
+	"Elastic RDMA(iWARP) stack":  "erdma", // the same, before RoCE
+}
+
 // readHardware reads the attributes of the hardware, if there is any, and returns its
 // network interfaces.
 func (d *Device) readHardware(a *attrs) (interfaces []netInterface) {
@@ -219,8 +227,8 @@ func (d *Device) readHardware(a *attrs) (interfaces []netInterface) {
 		case d.Driver != "":
 		case a.text("parent") != "": // which only rxe has
 			d.Driver = "rxe"
-		case d.Type == NodeRNIC:
-			d.Driver = "siw"
+		default:
+			d.Driver = drivers[d.Description]
 		}
 		return nil
 	}
