@@ -29,7 +29,7 @@ func silentListener(t *testing.T, device string) string {
 			t.Errorf("%v: %s", err, out)
 		}
 	}
-	if device != labtest.SIW {
+	if !labtest.IWARP(t, device) {
 		addr, link := strings.TrimSuffix(labtest.AddrOf(device), "1")+"77", labtest.LinkOf(device)
 		ip("neigh replace %s lladdr 02:00:00:00:00:77 dev %s", addr, link) // so that it resolves
 		t.Cleanup(func() { ip("neigh del %s dev %s", addr, link) })

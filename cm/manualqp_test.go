@@ -49,7 +49,7 @@ func TestByHand(t *testing.T) {
 		if _, err := b.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.mr.SGE(0, 100)}}); err != nil {
 			t.Fatal(err)
 		}
-		iwarp := device == labtest.SIW
+		iwarp := labtest.IWARP(t, device)
 		if !iwarp {
 			b.modify(t, server, verbs.StateRTR)
 			b.modify(t, server, verbs.StateRTS)

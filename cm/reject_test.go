@@ -21,7 +21,7 @@ func TestECE(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		offer, reason := verbs.ECE{VendorID: 0x1234, Options: 5}, 28
 		client, request := labtest.Request(t, device, cm.ConnParam{ECE: offer})
-		if device == labtest.SIW {
+		if labtest.IWARP(t, device) {
 			offer, reason = verbs.ECE{}, -int(syscall.ECONNRESET)
 		}
 		if request.ECE != offer {

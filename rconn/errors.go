@@ -27,8 +27,8 @@ func (c *Conn) fail(op string, err error) error {
 	}
 	verb, object := sys.SplitOp(op, c.RemoteAddr().String())
 	e := &verbs.Error{Op: verb, Object: object, Device: c.ep.PD.Context().Device().Name, Err: err}
-	if c.iwarp && errors.Is(err, verbs.ErrOpcode) {
-		e.Hint = "iWARP devices have no immediates, atomics, windows and flushes"
+	if errors.Is(err, verbs.ErrOpcode) {
+		e.Hint = "not all devices have immediates, atomics, windows and flushes: see uverbs.Context.Probe"
 	}
 	return e
 }

@@ -48,8 +48,11 @@ func newTestConns(t *testing.T, device string, access verbs.Access, receives int
 func rights(t *testing.T, device string) (access verbs.Access, caps uint64) {
 	t.Helper()
 	access, caps = ReadWrite, labtest.Must(labtest.OpenDevice(t, device).QueryDevice())(t).CapFlags
-	if device != labtest.SIW {
-		access |= RemoteAtomic | verbs.AccessMWBind
+	if labtest.Has(t, device, uverbs.FeatureAtomics) {
+		access |= RemoteAtomic
+	}
+	if labtest.Has(t, device, uverbs.FeatureMWType2) {
+		access |= verbs.AccessMWBind
 	}
 	if caps&abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL != 0 {
 		access |= verbs.AccessFlushGlobal
@@ -64,7 +67,7 @@ func TestPost(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		access, caps := rights(t, device)
 		p := newTestConns(t, device, access, 4)
-		all := device != labtest.SIW
+		imms, atomics := labtest.Has(t, device, uverbs.FeatureImmediates), labtest.Has(t, device, uverbs.FeatureAtomics)
 		word := func(off int) uint64 { return binary.NativeEndian.Uint64(p.store.Bytes()[off:]) }
 		binary.NativeEndian.PutUint64(p.store.Bytes()[8:], 40)
 		copy(p.store.Bytes()[100:], "to be read")
@@ -90,7 +93,7 @@ func TestPost(t *testing.T) {
 			{verbs.SendWR{Opcode: verbs.OpSend}, nil, []Span{data}, true, verbs.WCSend, func() {
 				received(10, verbs.WCRecv, 0)
 			}},
-			{verbs.SendWR{Opcode: verbs.OpSendImm, Imm: 0xcafe0001}, nil, []Span{data}, all, verbs.WCSend, func() {
+			{verbs.SendWR{Opcode: verbs.OpSendImm, Imm: 0xcafe0001}, nil, []Span{data}, imms, verbs.WCSend, func() {
 				received(10, verbs.WCRecv, 0xcafe0001)
 			}},
 			{verbs.SendWR{Opcode: verbs.OpSend, Args: &verbs.SendArgs{InlineList: [][]byte{[]byte("in"), []byte("line")}}}, nil, nil, true, verbs.WCSend, func() {
@@ -100,7 +103,7 @@ func TestPost(t *testing.T) {
 				}
 			}},
 			{verbs.SendWR{Opcode: verbs.OpRDMAWrite}, new(p.remote.At(200)), []Span{data}, true, verbs.WCRDMAWrite, nil},
-			{verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: 7}, new(p.remote.At(300)), []Span{data, data}, all, verbs.WCRDMAWrite, func() {
+			{verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: 7}, new(p.remote.At(300)), []Span{data, data}, imms, verbs.WCRDMAWrite, func() {
 				received(20, verbs.WCRecvRDMAImm, 7)
 				if got := p.store.Bytes()[300:320]; string(got) != "some bytessome bytes" {
 					t.Errorf("%q was written", got)
@@ -111,12 +114,12 @@ func TestPost(t *testing.T) {
 					t.Errorf("%q was read", got)
 				}
 			}},
-			{verbs.SendWR{Opcode: verbs.OpFetchAdd, Args: &verbs.SendArgs{CompareAdd: 2}}, new(p.remote.At(8)), []Span{result}, all, verbs.WCFetchAdd, func() {
+			{verbs.SendWR{Opcode: verbs.OpFetchAdd, Args: &verbs.SendArgs{CompareAdd: 2}}, new(p.remote.At(8)), []Span{result}, atomics, verbs.WCFetchAdd, func() {
 				if was := binary.NativeEndian.Uint64(result.bytes()); was != 40 || word(8) != 42 {
 					t.Errorf("%d became %d", was, word(8))
 				}
 			}},
-			{verbs.SendWR{Opcode: verbs.OpCompareSwap, Args: &verbs.SendArgs{CompareAdd: 42, Swap: 50}}, new(p.remote.At(8)), []Span{result}, all, verbs.WCCompareSwap, func() {
+			{verbs.SendWR{Opcode: verbs.OpCompareSwap, Args: &verbs.SendArgs{CompareAdd: 42, Swap: 50}}, new(p.remote.At(8)), []Span{result}, atomics, verbs.WCCompareSwap, func() {
 				if was := binary.NativeEndian.Uint64(result.bytes()); was != 42 || word(8) != 50 {
 					t.Errorf("%d became %d", was, word(8))
 				}
@@ -193,9 +196,9 @@ func TestPostMethods(t *testing.T) {
 			a.Post(SendImm(77, p.mine.Span(0, 10)).With(4, verbs.SendSignaled)),
 			a.Post(WriteImm(78, p.remote.At(50), p.mine.Span(0, 10)).With(5, verbs.SendSignaled)),
 		}
-		if device == labtest.SIW {
+		if !labtest.Has(t, device, uverbs.FeatureImmediates) {
 			for _, err := range posts {
-				if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "iWARP") {
+				if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "not all devices have immediates") {
 					t.Errorf("an immediate: %v", err)
 				}
 			}
@@ -271,10 +274,10 @@ func TestPostRefused(t *testing.T) {
 // invalidates it from this side and from the peer's.
 func TestWindow(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		if device == labtest.SIW {
+		if !labtest.Has(t, device, uverbs.FeatureMWType2) {
 			a, _ := newPair(t, device, Options{}, Options{})
 			if _, err := a.AllocWindow(); !errors.Is(err, errors.ErrUnsupported) {
-				t.Errorf("a window on siw: %v", err)
+				t.Errorf("a window: %v", err)
 			}
 			return
 		}
@@ -383,7 +386,7 @@ func TestInvalidate(t *testing.T) {
 			check(t, invalidate())
 			var wcs [1]verbs.WC
 			check(t, from.Await(testContext(t), Sends, wcs[:]))
-			if device != labtest.SIW {
+			if labtest.Driver(t, device) != "siw" {
 				if local && wcs[0].Err() == nil {
 					t.Error("the key of a region has been invalidated")
 				}

@@ -237,7 +237,7 @@ func TestPrepare(t *testing.T) {
 // TestMaxInline tests that each device takes its maximum of inline data, and no more.
 func TestMaxInline(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		most := map[string]int{labtest.RXE: 512, labtest.SIW: 80, labtest.MLX5: 972}[device]
+		most := labtest.MaxInline(t, device)
 		a, b := newPair(t, device, Options{Options: cm.Options{Cap: verbs.QPCap{MaxInline: most}}}, Options{Setup: func(c *Conn) error {
 			in, err := c.Alloc(1024, LocalWrite)
 			if err == nil {

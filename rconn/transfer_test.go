@@ -11,6 +11,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 var sizes = []int{0, 1, 7, 64, 1023, 4096, 4097, 65536, 1<<20 - 1, 1 << 20}
@@ -225,7 +226,7 @@ func TestCounter(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := testContext(t)
 		a, b := newPair(t, device, Options{Adverts: 1}, Options{})
-		if device == labtest.SIW {
+		if !labtest.Has(t, device, uverbs.FeatureAtomics) {
 			_, remote := advertise(t, b, a, 64, ReadWrite|RemoteAtomic)
 			if _, err := a.Counter(remote.At(0)).Add(ctx, 1); !errors.Is(err, errors.ErrUnsupported) {
 				t.Errorf("atomics: %v", err)

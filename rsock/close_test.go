@@ -90,7 +90,7 @@ func TestClose(t *testing.T) {
 			}
 			// On RoCE the message has arrived when Close returns; on iWARP it may be under way.
 			_, err := b.Write([]byte("x"))
-			for i := 0; err == nil && device == labtest.SIW && i < 100; i++ {
+			for i := 0; err == nil && labtest.IWARP(t, device) && i < 100; i++ {
 				time.Sleep(time.Millisecond)
 				_, err = b.Write([]byte("x"))
 			}

@@ -177,11 +177,11 @@ func TestListenBoth(t *testing.T) {
 				d := rsock.Dialer{Fallback: rsock.FallbackAlways, Logger: log.Logger()}
 				c = labtest.Must(d.Dial("rdma", addr))(t)
 				s := exchange(t, l, c)
-				if isTCP(t, c, c.RemoteAddr()) != (device == labtest.SIW) || isTCP(t, s, s.LocalAddr()) != (device == labtest.SIW) {
+				if isTCP(t, c, c.RemoteAddr()) != (labtest.IWARP(t, device)) || isTCP(t, s, s.LocalAddr()) != (labtest.IWARP(t, device)) {
 					t.Errorf("%T, %T", c, s)
 				}
 				want := rsock.ListenerStats{Accepted: 1, AcceptedTCP: 1, Open: 1}
-				if device == labtest.SIW {
+				if labtest.IWARP(t, device) {
 					log.Want(t, "falling back to TCP", "iWARP")
 					want = rsock.ListenerStats{AcceptedTCP: 2}
 				} else {
@@ -216,7 +216,7 @@ func TestListenBoth(t *testing.T) {
 			if !errors.Is(err, syscall.EADDRINUSE) {
 				t.Error(err)
 			}
-			if device != labtest.SIW { // TCP's port is free again
+			if !labtest.IWARP(t, device) { // TCP's port is free again
 				labtest.Must(net.Listen("tcp", other.Addr().String()))(t).Close()
 			}
 		})
@@ -334,7 +334,7 @@ func TestFallbackAlways(t *testing.T) {
 		if !isTCP(t, c, c.RemoteAddr()) || c.LocalAddr().(*net.TCPAddr).AddrPort().Addr() != local.Addr() {
 			t.Errorf("%T from %v", c, c.LocalAddr())
 		}
-		if device == labtest.SIW {
+		if labtest.IWARP(t, device) {
 			return
 		}
 		silent := labtest.Must(cm.Listen(ctx, l.Addr().String()))(t)

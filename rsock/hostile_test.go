@@ -48,7 +48,7 @@ func dialHostile(t *testing.T, device, addr string, mine hello) *hostilePeer {
 			return nil
 		},
 	}}
-	r := &hostilePeer{Endpoint: labtest.Must(d.Dial(ctx, addr))(t), t: t, iwarp: device == labtest.SIW}
+	r := &hostilePeer{Endpoint: labtest.Must(d.Dial(ctx, addr))(t), t: t, iwarp: labtest.IWARP(t, device)}
 	t.Cleanup(func() { r.Close() })
 	r.peer = labtest.Must(parseHello(r.PrivateData))(t)
 	return r

@@ -27,6 +27,7 @@ const (
 	FeatureAtomicWrite     Feature = "ATOMIC_WRITE"
 	FeatureInvalidate      Feature = "LOCAL_INV, SEND_WITH_INV"
 	FeatureAtomics         Feature = "atomics"
+	FeatureImmediates      Feature = "immediates"
 	FeaturePKeys           Feature = "P_Keys"
 	FeatureOnDemand        Feature = "on-demand paging"
 	FeatureSRQ             Feature = "SRQ"

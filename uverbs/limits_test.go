@@ -26,10 +26,7 @@ func TestLimitsAreNamed(t *testing.T) {
 		cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 8}))(t)
 		srq := labtest.Made(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8}))(t)
 		small := labtest.Made(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
-		inline := map[string]int{labtest.SIW: 80, labtest.MLX5: 972}[device]
-		if inline == 0 {
-			inline = 512
-		}
+		inline := labtest.MaxInline(t, device)
 		over := func(most int) int {
 			if device == labtest.MLX5 { // which says less of a queue than it can, as requests differ in size
 				return 64 * most
@@ -61,7 +58,7 @@ func TestLimitsAreNamed(t *testing.T) {
 			{"MaxWR", attr.MaxSRQWR, attr.MaxSRQWR + 1, srq.Resize},
 			{"limit", 9999, 10_000, srq.SetLimit},
 			{"MaxRDAtomic", attr.MaxQPInitRDAtomic, attr.MaxQPInitRDAtomic + 1, func(n int) error {
-				if device == labtest.SIW { // which ignores it
+				if labtest.IWARP(t, device) { // which ignores it
 					return errors.ErrUnsupported
 				}
 				return small.Modify(verbs.QPAttr{MaxRDAtomic: uint8(n)}, verbs.MaskMaxRDAtomic)

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"syscall"
@@ -21,6 +22,16 @@ func attribute(has func(*verbs.DeviceAttr) bool) func(*prober) error {
 
 func capability(bits uint64) func(*prober) error {
 	return attribute(func(a *verbs.DeviceAttr) bool { return a.CapFlags&bits != 0 })
+}
+
+// opcode probes an opcode of send requests. No driver posts a request of so many SGEs, and one that lacks
+// the opcode says that first.
+func (p *prober) opcode(o verbs.Opcode) error {
+	_, err := p.qp(verbs.RC).PostSend(verbs.SendWR{Opcode: o, SGL: make([]verbs.SGE, 1<<10)})
+	if errors.Is(err, verbs.ErrOpcode) {
+		return fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
+	}
+	return nil
 }
 
 func qpType(typ verbs.QPType) func(*prober) error {
@@ -49,8 +60,12 @@ var probes = map[Feature]func(*prober) error{
 	FeatureFlush:           capability(abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL),
 	FeaturePersistentFlush: capability(abi.IB_UVERBS_DEVICE_FLUSH_PERSISTENT),
 	FeatureAtomicWrite:     capability(abi.IB_UVERBS_DEVICE_ATOMIC_WRITE),
-	FeatureInvalidate:      capability(abi.IB_UVERBS_DEVICE_MEM_MGT_EXTENSIONS),
-	FeatureAtomics:         attribute(func(a *verbs.DeviceAttr) bool { return a.AtomicCap != verbs.AtomicNone }),
+	FeatureInvalidate: func(p *prober) error {
+		// The kernel's own QPs may have what programs' QPs have not, as on erdma.
+		return cmp.Or(capability(abi.IB_UVERBS_DEVICE_MEM_MGT_EXTENSIONS)(p), p.opcode(verbs.OpLocalInv))
+	},
+	FeatureAtomics:    attribute(func(a *verbs.DeviceAttr) bool { return a.AtomicCap != verbs.AtomicNone }),
+	FeatureImmediates: func(p *prober) error { return p.opcode(verbs.OpSendImm) },
 	FeaturePKeys: func(p *prober) error {
 		_, err := p.c.PKeyIndex(1, 0xffff) // every port with a table has this key
 		return err

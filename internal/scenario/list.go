@@ -11,8 +11,6 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-const noImmediates = "iWARP has no immediates"
-
 // Shorter names for the list.
 const (
 	local   = verbs.AccessLocalWrite
@@ -28,7 +26,7 @@ var List = slices.Concat(messages, remote, atomics, refusals(), queues, others, 
 
 var messages = []Scenario{
 	{"SEND", "qpex/qp_ex_rc_send", Options{}, send(1000)},
-	{"SEND with immediate", "qpex/qp_ex_rc_send_imm", Options{NoIWARP: noImmediates}, sendImm},
+	{"SEND with immediate", "qpex/qp_ex_rc_send_imm", needs(uverbs.FeatureImmediates), sendImm},
 	{"SEND inline", "", Options{}, sendInline},
 	{"SEND of the most SGEs", "", Options{MaxSGL: true}, sendSGL},
 	{"SEND of 0 bytes", "", Options{}, send(0)},
@@ -40,7 +38,7 @@ var messages = []Scenario{
 
 var remote = []Scenario{
 	{"RDMA WRITE", "qpex/qp_ex_rc_rdma_write", Options{}, write(20000)},
-	{"RDMA WRITE with immediate", "qpex/qp_ex_rc_rdma_write_imm", Options{NoIWARP: noImmediates}, writeImm},
+	{"RDMA WRITE with immediate", "qpex/qp_ex_rc_rdma_write_imm", needs(uverbs.FeatureImmediates), writeImm},
 	{"RDMA WRITE of 0 bytes", "qpex/qp_ex_rc_rdma_write_zero_size", Options{}, write(0)},
 	{"RDMA WRITE of 1 MiB", "", Options{Memory: 2 << 20}, write(1 << 20)},
 	{"RDMA READ", "qpex/qp_ex_rc_rdma_read", Options{}, read(20000)},
@@ -157,7 +155,7 @@ func refusals() (list []Scenario) {
 		noMemory.Access, noQP.RC.Access = local&^op.right, local&^op.right
 		noQP.NoIWARP = "its QPs have no rights"
 		if op.Opcode == verbs.OpRDMARead { // siw_qp_sq_proc_tx does not check the rights
-			noMemory.NoIWARP = "siw serves READs of any region"
+			noMemory.NoSIW = "siw serves READs of any region"
 		}
 		add := func(fault, core string, o Options, want verbs.WCStatus, spoil func(*verbs.SendWR)) {
 			if op.core != "" && core != "" {

@@ -43,6 +43,7 @@ type Options struct {
 	RC       uverbs.ConnectOptions // Access is all that the device supports if zero
 	Memory   int                   // bytes; 64 KiB if zero
 	NoIWARP  string                // why iWARP does not have it
+	NoSIW    string                // why the kernel's siw does not, unlike other iWARP devices
 	Features []uverbs.Feature
 }
 
@@ -56,6 +57,9 @@ func (o *Options) Missing(dev *uverbs.Context) error {
 	}
 	if dev.Device().IWARP() && o.NoIWARP != "" {
 		return fmt.Errorf("%s: %w", o.NoIWARP, errors.ErrUnsupported)
+	}
+	if dev.Driver() == "siw" && o.NoSIW != "" {
+		return fmt.Errorf("%s: %w", o.NoSIW, errors.ErrUnsupported)
 	}
 	return nil
 }

@@ -72,10 +72,11 @@ func TestLoopback(t *testing.T) {
 		if err != nil || len(names[failed]) > 0 || len(r.Scenarios) != len(scenario.List) {
 			t.Errorf("%v; of %d scenarios, %d have been run and failed: %q", err, len(scenario.List), len(r.Scenarios), names[failed])
 		}
-		_, noCM := cm.DeviceAddrs(labtest.OpenDevice(t, device).Device()) // as on InfiniBand without IPoIB
+		ctx := labtest.OpenDevice(t, device)
+		_, noCM := cm.DeviceAddrs(ctx.Device()) // as on InfiniBand without IPoIB
 		for _, o := range r.Scenarios {
 			s := scenario.List[index(o)]
-			missing := s.CM && noCM != nil || s.NoIWARP != "" && device == labtest.SIW ||
+			missing := s.CM && noCM != nil || s.NoIWARP != "" && ctx.Device().IWARP() || s.NoSIW != "" && ctx.Driver() == "siw" ||
 				slices.ContainsFunc(s.Features, func(f uverbs.Feature) bool { return !slices.Contains(r.Machine.Features, string(f)) })
 			if missing != (o.Result == refused) {
 				t.Errorf("%s: %s, and the device lacks a feature: %v", o.Scenario, o.Result, missing)
