@@ -64,3 +64,11 @@ func MaxInline(t testing.TB, device string) int {
 	t.Helper()
 	return map[string]int{"rxe": 512, "siw": 80, "mlx5": 972, "erdma": 96}[Driver(t, device)]
 }
+
+// PinsQueues reports whether a device's queues are memory of the process, which the kernel pins, and
+// counts as locked memory.
+func PinsQueues(t testing.TB, device string) bool {
+	t.Helper()
+	driver := Driver(t, device)
+	return driver == "mlx5" || driver == "erdma"
+}

@@ -39,8 +39,8 @@ func member(ctx context.Context, t *testing.T, local, group string, sendOnly boo
 func TestMckey(t *testing.T) {
 	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		if device == labtest.SIW {
-			if _, _, err := member(timeLimit(t), t, labtest.AddrOf(labtest.SIW), "239.1.2.3", false); !errors.Is(err, errors.ErrUnsupported) {
+		if labtest.IWARP(t, device) {
+			if _, _, err := member(timeLimit(t), t, labtest.AddrOf(device), "239.1.2.3", false); !errors.Is(err, errors.ErrUnsupported) {
 				t.Errorf("iWARP has no multicast: %v", err)
 			}
 			return

@@ -98,7 +98,7 @@ func (p pingpongPair) test(t *testing.T, goServes bool, o pingpong.Options) {
 func TestPingPong(t *testing.T) {
 	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		if device != labtest.SIW { // which only the connection manager can connect
+		if !labtest.IWARP(t, device) { // which only the connection manager can connect
 			exchangeAll(t, pairOn(t, device))
 		}
 	})

@@ -151,7 +151,7 @@ func TestUdaddy(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device) + ":" + udaddyPort
 		listen := cm.ListenConfig{PortSpace: cm.PortSpaceUDP}
-		if device == labtest.SIW {
+		if labtest.IWARP(t, device) {
 			if l, err := listen.Listen(timeLimit(t), addr); err == nil { // an address need not lead to one device
 				labtest.Close(t, l)
 			} else if !errors.Is(err, errors.ErrUnsupported) {

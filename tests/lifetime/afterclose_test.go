@@ -209,7 +209,7 @@ func closedObjects(t *testing.T, device string) []closedObject {
 	all = append(all,
 		closedObject{object: l, noError: "Close Shutdown"},
 		closedObject{object: a, noError: "Close", skip: "Err Reason"}) // return why it ended
-	if device != labtest.SIW {
+	if !labtest.IWARP(t, device) {
 		e := labtest.Must((&cm.Dialer{PortSpace: cm.PortSpaceUDP, LocalAddr: netip.MustParseAddrPort(labtest.AddrOf(device) + ":0")}).Join(ctx, "239.1.2.3", false))(t)
 		d := labtest.Must(cm.NewDatagrams(e, 64))(t)
 		e.Close()

@@ -96,7 +96,7 @@ var blockingCalls = map[string]func(t *testing.T, device string) blockingCall{
 		}
 	},
 	"cm: Datagrams.Recv, closing the endpoint": func(t *testing.T, device string) blockingCall {
-		if device == labtest.SIW {
+		if labtest.IWARP(t, device) {
 			t.Skip("no datagrams on iWARP")
 		}
 		d := cm.Dialer{PortSpace: cm.PortSpaceUDP}

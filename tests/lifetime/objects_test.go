@@ -49,7 +49,7 @@ func newObjectSet(t testing.TB, device string) *objectSet {
 	s.mr = labtest.Must(s.pd.AllocMR(4096, verbs.AccessLocalWrite|verbs.AccessRemoteWrite, uverbs.MROptions{}))(t)
 	s.srq = labtest.Must(s.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8, MaxSGE: 1}))(t)
 	s.qp = labtest.Must(s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
-	if device != labtest.SIW {
+	if labtest.Has(t, device, uverbs.FeatureMWType2) && labtest.Has(t, device, uverbs.FeatureAH) {
 		s.mw = labtest.Must(s.pd.AllocMW(verbs.MWType2))(t)
 		gid := labtest.Must(s.ctx.FindGID(1, netip.MustParseAddr(labtest.AddrOf(device))))(t)
 		s.ah = labtest.Must(s.pd.CreateAH(verbs.AddressVector{Global: true, DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1, Port: 1}))(t)

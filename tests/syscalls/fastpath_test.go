@@ -235,8 +235,8 @@ func TestAllocs(t *testing.T) {
 func allocs(t *testing.T, device string) {
 	const depth = 1 << 12
 	withImm := verbs.OpSendImm
-	if device == labtest.SIW {
-		withImm = verbs.OpSend // siw has no immediates
+	if !labtest.Has(t, device, uverbs.FeatureImmediates) {
+		withImm = verbs.OpSend
 	}
 	a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64}})
 	if n := testing.AllocsPerRun(1000, func() {

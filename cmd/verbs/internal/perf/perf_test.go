@@ -264,7 +264,7 @@ func TestOps(t *testing.T) {
 // TestPKeyIndex makes runs with the first P_Key, and asks for one that neither side has.
 func TestPKeyIndex(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		if device == labtest.SIW {
+		if labtest.IWARP(t, device) {
 			t.Skip("iWARP has no P_Keys")
 		}
 		_, port := serve(t, device)
