@@ -76,11 +76,11 @@ nic: deps-test build build/c/dc ## run them on KERNELS, with releases of libmlx5
 adapter-table: deps-test build build/c/libmlx5 ## run the tests of all packages on an emulated ConnectX, on KERNELS and both link layers, and write build/adapter-table.md; FLAGS= for long rounds
 	PKGS="$(SOME_PKGS)" .github/nic.sh table adapter-table "$(KERNELS)" $(FLAGS)
 
-adapter: deps-test build build/c/libmlx5 ## run the tests of the driver for ConnectX, and of its faults, on KERNELS with an emulated one
+adapter: deps-test build build/c/libmlx5 build/c/liberdma ## run the tests of the driver for ConnectX, and of its faults, on KERNELS with an emulated one
 	.github/nic.sh driver "$(KERNELS)"
 
-test-arm64: deps-arm64 build ## run the tests that need a kernel on an emulated arm64 machine, and those of the driver for ConnectX with pages of 4 and 16 KiB
-	@.github/each.sh "4096 16384" 'GOARCH=arm64 $(GO) test $(FLAGS) -count 1 -skip AgainstC -exec "qemu-aarch64 -p $$v" ./provider/mlx5'
+test-arm64: deps-arm64 build ## run the tests that need a kernel on an emulated arm64 machine, and those of the drivers for ConnectX and erdma with pages of 4 and 16 KiB
+	@.github/each.sh "4096 16384" 'GOARCH=arm64 $(GO) test $(FLAGS) -count 1 -skip AgainstC -exec "qemu-aarch64 -p $$v" ./provider/mlx5 ./provider/erdma'
 	GOARCH=arm64 $(GO) build -o build/lab-arm64 ./lab/rdmalab
 	GOARCH=arm64 $(GO) build -o build/arm64/ $(PROGRAMS)
 	LAB_ARCH=arm64 GOARCH=arm64 $(GO) test $(FLAGS) -p 1 -timeout 40m -skip BarrierInstructions $(EXEC) ./abi ./mmap $(SOME_PKGS)

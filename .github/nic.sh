@@ -18,9 +18,10 @@ driver() {
 			LABTEST_DEVICE=mlx5_0 lab connectx test -timeout 20m -run 'TestPingPong$|TestAdapterRemoval' ./tests/interop ./tests/faults/harness &&
 			lab connectx,connectx-ib test -timeout 20m -run TestAdapter ./tests/rdmadev || failed="$failed $kernel"
 	done
-	# The newest release of libmlx5, InfiniBand, and adapters without a GUID.
+	# The newest release of libmlx5 and liberdma, InfiniBand, and adapters without a GUID.
 	kernel=6.12
 	lab connectx --userland sid test -v -timeout 20m -run AgainstC ./provider/mlx5 || failed="$failed sid"
+	build/lab --kernel $kernel --userland sid test -v -timeout 20m -run AgainstC ./provider/erdma || failed="$failed liberdma"
 	lab connectx-ib test -v -timeout 20m -run AgainstC ./provider/mlx5 || failed="$failed ib"
 	lab connectx-noguid,connectx-noguid test -run TestNoNodeGUID ./cm || failed="$failed noguid"
 }
