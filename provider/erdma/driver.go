@@ -74,7 +74,9 @@ func (Driver) GetContext(dev *provider.Device, get func(provider.UHW) error) (pr
 		return nil, fmt.Errorf("erdma supports amd64 and arm64 only: %w", errors.ErrUnsupported)
 	}
 	c := &context{dev: dev, records: provider.Records{Size: provider.MinRecord}}
-	if err := get(provider.UHW{Out: mmap.Bytes(&c.resp)}); err != nil {
+	if err := get(provider.UHW{Out: mmap.Bytes(&c.resp)}); errors.Is(err, syscall.EPERM) {
+		return nil, fmt.Errorf("%w: firmware without ALLOC_DB has doorbells only for programs with CAP_SYS_RAWIO (alloc_db_resources)", err)
+	} else if err != nil {
 		return nil, err
 	}
 	if r := &c.resp; r.SdbType == entryKind && r.SdbOffset >= hardwarePage/sendRegister/perEntry {

@@ -78,6 +78,9 @@ func TestBadAnswers(t *testing.T) {
 			t.Errorf("entry %d: %v", offset, err)
 		}
 	}
+	if _, err := (Driver{}).GetContext(dev, func(provider.UHW) error { return syscall.EPERM }); !errors.Is(err, syscall.EPERM) || !strings.Contains(err.Error(), "CAP_SYS_RAWIO") {
+		t.Error(err)
+	}
 	if _, err := (Driver{}).ImportContext(dev, nil); !errors.Is(err, errors.ErrUnsupported) {
 		t.Error(err)
 	}
