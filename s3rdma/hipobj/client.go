@@ -24,7 +24,7 @@ import (
 type Client struct {
 	URL  string                    // of the control endpoint, without a path: http://10.0.0.2:9000
 	HTTP *http.Client              // nil is http.DefaultClient; redirects are errors
-	Sign func(*http.Request) error // signs a request, which has all its headers; nil signs nothing
+	Sign func(*http.Request) error // signs a request with all its headers, by several goroutines; nil signs nothing
 	PD   *uverbs.PD
 	GID  verbs.GIDEntry // the client's; zero is the best one of port 1
 	// Connect has the attributes of connections. Access is ignored.
@@ -370,7 +370,7 @@ func (x *exchange) result(h http.Header) (Result, error) {
 	case int64(size) != x.Size || cookie != x.Cookie:
 		return Result{}, fmt.Errorf("answer to READY: the server has moved %d bytes with cookie %08x, want %d with %08x", size, cookie, x.Size, x.Cookie)
 	}
-	if b := x.mem.MR.Bytes(); x.Op == Put && res.Checksum != "" && b != nil { // nil: a GPU's
+	if b := x.mem.MR.Bytes(); x.Op == Put && strings.HasPrefix(res.Checksum, crcName) && b != nil { // nil: a GPU's
 		if own := checksum(b[x.mem.Offset:][:x.mem.Size]); own != res.Checksum {
 			return Result{}, fmt.Errorf("answer to READY: the stored object has checksum %.40q, and the memory %q: put it again", res.Checksum, own)
 		}

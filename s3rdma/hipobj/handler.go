@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/s3rdma"
@@ -87,7 +88,7 @@ func statusOf(err error) (int, string) {
 	switch {
 	case ok && limit.Never():
 		status = http.StatusRequestEntityTooLarge
-	case ok, errors.Is(err, ErrServerClosed):
+	case ok, errors.Is(err, ErrServerClosed), errors.Is(err, syscall.ENOMEM):
 		status = http.StatusServiceUnavailable // hipObject's client takes it for busy
 	case errors.Is(err, ErrNoSession):
 		status = http.StatusNotFound
@@ -144,18 +145,23 @@ func (h *Handler) prepare(out http.Header, r *http.Request) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	published := false
+	defer func() {
+		if !published { // also if the store panics
+			x.Close()
+		}
+	}()
 	if q.Op == Get {
 		ctx, stop := x.Context(r.Context())
-		x.Object, err = h.Store.Get(ctx, q, x.Bytes())
-		stop()
+		defer stop()
+		if x.Object, err = h.Store.Get(ctx, q, x.Bytes()); err != nil {
+			return 0, err
+		}
 	}
-	if err == nil {
-		err = x.Publish()
-	}
-	if err != nil {
-		x.Close()
+	if err := x.Publish(); err != nil {
 		return 0, err
 	}
+	published = true
 	t := x.Token()
 	set(out, "reply", okReply+t.String())
 	set(out, "session", x.ID())

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/s3rdma"
 )
@@ -111,6 +112,35 @@ func TestStoreErrors(t *testing.T) {
 	}
 }
 
+// TestStorePanics has a store that panics: net/http survives it, and so does the server's memory.
+func TestStorePanics(t *testing.T) {
+	dev := labtest.Open(t)
+	s := newSite(t, dev, Options{})
+	s.handler.Store = panickingStore{}
+	serve := func(step string, h http.Header) {
+		defer func() {
+			if recover() == nil {
+				t.Errorf("%s: no panic", step)
+			}
+		}()
+		s.serve("POST", step, h)
+	}
+	serve("prepare", goodHeaders("GET"))
+	c := s.newClient(t, dev, "u")
+	x, _ := s.prepared(t, c, Put, "/b/k", c.memory(t, make([]byte, 10)))
+	labtest.Check(t, x.post(t, verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: x.Cookie, RemoteAddr: x.addr, RKey: x.rkey}))
+	r := labtest.Must(x.request(t.Context(), "ready"))(t)
+	serve("ready", r.Header)
+	if n, _ := s.InUse(); n != 0 {
+		t.Errorf("%d sessions", n)
+	}
+}
+
+type panickingStore struct{}
+
+func (panickingStore) Get(context.Context, Request, []byte) (Object, error) { panic("get") }
+func (panickingStore) Put(context.Context, Request, []byte) (Object, error) { panic("put") }
+
 type failingStore struct{ *memStore }
 
 func (failingStore) Get(context.Context, Request, []byte) (Object, error) {
@@ -164,4 +194,22 @@ func FuzzHeaders(f *testing.F) {
 			t.Errorf("READY after CANCEL: %d", w.Code)
 		}
 	})
+}
+
+// TestAnswersHaveALength: a client of hipObject refuses Transfer-Encoding.
+func TestAnswersHaveALength(t *testing.T) {
+	dev := labtest.Open(t)
+	s := newSite(t, dev, Options{})
+	for op, status := range map[string]int{"PUT": http.StatusOK, "GET": http.StatusNotFound, "DELETE": http.StatusBadRequest} {
+		r := labtest.Must(http.NewRequest("POST", s.url+Path+"prepare", nil))(t)
+		r.Header = goodHeaders(op)
+		resp := labtest.Must(http.DefaultClient.Do(r))(t)
+		resp.Body.Close()
+		if resp.StatusCode != status || resp.TransferEncoding != nil || resp.ContentLength < 0 {
+			t.Errorf("%s: %d, length %d, %v", op, resp.StatusCode, resp.ContentLength, resp.TransferEncoding)
+		}
+	}
+	for _, x := range s.sessions {
+		labtest.Check(t, x.Cancel())
+	}
 }

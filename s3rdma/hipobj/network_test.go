@@ -23,6 +23,7 @@ const serverAddr, clientAddr = "10.0.0.1", "10.0.0.2"
 // newHosts makes a server and a client on a network in memory.
 func newHosts(t *testing.T, opt Options) (*verbstest.Network, *site, *Client) {
 	t.Helper()
+	labtest.Require(t)
 	n := verbstest.NewNetwork(verbstest.Options{})
 	verbstest.TraceOnFailure(t, n)
 	open := func(addr string) *uverbs.Context {

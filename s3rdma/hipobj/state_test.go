@@ -43,7 +43,7 @@ func TestTransitions(t *testing.T) {
 			t.Errorf("%sclose: %v, %v", path, next, err)
 		}
 	}
-	walk(staging, 5, "")
+	walk(staging, 4, "")
 	if len(seen) != int(numStates) {
 		t.Errorf("%d of %d states are reached", len(seen), numStates)
 	}

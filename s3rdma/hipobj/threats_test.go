@@ -19,6 +19,7 @@ import (
 // TestMemoryOfOthers has a client that knows addresses and keys of other sessions' memory, and
 // accesses it by a queue pair of its own session. The victims' transfers are not disturbed.
 func TestMemoryOfOthers(t *testing.T) {
+	labtest.RequireBoth(t)
 	each(t, func(t *testing.T, dev *uverbs.Context) {
 		s := newSite(t, dev, Options{Connect: fast})
 		victim, attacker := s.newClient(t, dev, "victim"), s.newClient(t, dev, "attacker")
@@ -82,6 +83,7 @@ func TestMemoryOfGet(t *testing.T) {
 
 // TestWriteAfterReady writes again while the server stores the bytes of a PUT.
 func TestWriteAfterReady(t *testing.T) {
+	labtest.RequireBoth(t)
 	each(t, func(t *testing.T, dev *uverbs.Context) {
 		s := newSite(t, dev, Options{})
 		c := s.newClient(t, dev, "u")

@@ -16,6 +16,7 @@ import (
 )
 
 func TestTransfers(t *testing.T) {
+	labtest.RequireBoth(t)
 	each(t, func(t *testing.T, dev *uverbs.Context) {
 		s := newSite(t, dev, Options{})
 		c := s.newClient(t, dev, "u")
@@ -92,6 +93,7 @@ func TestGIDs(t *testing.T) {
 }
 
 func TestIWARPIsRefused(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		dev := labtest.OpenDevice(t, device)
 		if !dev.Device().IWARP() {
@@ -148,4 +150,11 @@ func TestNotReady(t *testing.T) {
 			t.Error("contents differ")
 		}
 	})
+}
+
+// TestChecksum compares with the check value of CRC-64/NVME.
+func TestChecksum(t *testing.T) {
+	if got := checksum([]byte("123456789")); got != "CRC64NVME rosUhgp5mIg=" { // 0xae8b14860a799888
+		t.Error(got)
+	}
 }
