@@ -17,10 +17,13 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Limits are how many sessions a server has at a time, and how much registered memory they hold.
+// Limits are how many sessions a server has at a time, and how many bytes of registered memory they
+// hold: Sessions, 0 is 256; Bytes, 0 is 1 GiB; and of one account AccountSessions and AccountBytes,
+// 0 is a quarter of the others. AccountBytes is also the longest transfer.
 type Limits = quota.Limits
 
-// LimitError reports the limit that a session would exceed.
+// LimitError reports the limit that a session would exceed. Its Never reports whether it would do so
+// also without other sessions.
 type LimitError = quota.Error
 
 // Options contains options of a [Server].
