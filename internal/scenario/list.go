@@ -167,8 +167,10 @@ func refusals() (list []Scenario) {
 				wr := a.Request(op.Opcode, a.Remote.RKey, a.MR.SGE(0, op.size))
 				wr.Args = &verbs.SendArgs{CompareAdd: 5, Swap: 10}
 				spoil(&wr)
-				if want == verbs.WCLocProtErr { // rxe's sends fail in other ways (rxe_requester)
-					a.refused(wr, want, verbs.WCLocQPOpErr, verbs.WCFlushErr)
+				if want == verbs.WCLocProtErr {
+					// rxe's sends fail in other ways (rxe_requester), and erdma's say WCLocAccessErr
+					// (map_cqe_status).
+					a.refused(wr, want, verbs.WCLocQPOpErr, verbs.WCFlushErr, verbs.WCLocAccessErr)
 				} else {
 					a.refused(wr, want)
 				}
