@@ -250,3 +250,51 @@ func TestHandler(t *testing.T) {
 		}
 	})
 }
+
+// TestMany has more clients than there are queue pairs and memory for, each with an object of its own.
+func TestMany(t *testing.T) {
+	var mu sync.Mutex
+	objects := map[string][]byte{}
+	mux := http.NewServeMux()
+	mux.HandleFunc("PUT /{name}", func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return // the answer says why
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		objects[r.PathValue("name")] = body
+	})
+	mux.HandleFunc("GET /{name}", func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		body := objects[r.PathValue("name")]
+		mu.Unlock()
+		http.ServeContent(w, r, "o.bin", time.Time{}, bytes.NewReader(body))
+	})
+	const memory = 5 * 64 << 10
+	opt := ServerOptions{Memory: memory, Limits: Limits{AccountBytes: 1 << 20, Wait: time.Minute}, Fabric: Fabric{DCIs: 4}}
+	eachRig(t, opt, mux, func(t *testing.T, r *rig) {
+		var all sync.WaitGroup
+		for i := range 16 {
+			c := r.client(len(object))
+			all.Go(func() {
+				for round := range labtest.Rounds(10, 3) {
+					path, size := fmt.Sprintf("/%d", i), 1+(i*31_337+round*65_536)%len(object)
+					want := labtest.RandomBytes(100*i+round, size)
+					c.fill(want)
+					if got := r.do("PUT", path, c.token(size)); got.reply != "200" {
+						t.Errorf("PUT %s: %v, %d, reply %q", path, got.err, got.StatusCode, got.reply)
+					}
+					c.fill(nil)
+					if got := r.do("GET", path, c.token(size)); got.reply != "200" || !c.has(want) {
+						t.Errorf("GET %s: %v, %d, reply %q", path, got.err, got.StatusCode, got.reply)
+					}
+				}
+			})
+		}
+		all.Wait()
+		if st := r.srv.Stats(); r.dc && st.DCIs > 4 || st.Connections != map[bool]int{false: 16}[r.dc] {
+			t.Errorf("%+v", st)
+		}
+	})
+}

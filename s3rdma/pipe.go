@@ -162,9 +162,12 @@ func (b *Reader) WriteTo(w io.Writer) (n int64, err error) {
 
 // Close ends the transfer, if it has not read everything.
 func (b *Reader) Close() error {
+	if b == nil {
+		return verbs.ErrClosed
+	}
 	b.r.mu.Lock()
 	defer b.r.mu.Unlock()
-	if b.r.state == stateMoving {
+	if b.r.state < stateCommitted {
 		return b.r.step(eventClose)
 	}
 	return nil

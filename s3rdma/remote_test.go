@@ -108,6 +108,7 @@ func TestRemoteErrors(t *testing.T) {
 		"before":        {rem.Move(r.within(), verbs.OpRDMARead, block, -1), verbs.ErrRange},
 		"other way":     {rem.Move(r.within(), verbs.OpRDMAWrite, block, 0), verbs.ErrInUse},
 		"nil is closed": {(*Remote)(nil).Close(), verbs.ErrClosed},
+		"no reader":     {(*Reader)(nil).Close(), verbs.ErrClosed},
 		"no server":     {(*Server)(nil).Close(), verbs.ErrClosed},
 	} {
 		if !errors.Is(test.err, test.want) {

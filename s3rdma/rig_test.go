@@ -43,6 +43,7 @@ type rig struct {
 // newRig makes a server with small parts, in a network in memory.
 func newRig(t *testing.T, opt ServerOptions, next http.Handler) *rig {
 	t.Helper()
+	labtest.Require(t)
 	r := &rig{t: t, network: verbstest.NewNetwork(verbstest.Options{})}
 	for i, addr := range []string{serverAddr, clientAddr} {
 		r.software[i] = labtest.Made(soft.New(soft.Options{Network: r.network, Host: addr, Addrs: []netip.Addr{netip.MustParseAddr(addr)}}))(t)
@@ -91,7 +92,7 @@ func (r *rig) start(opt ServerOptions, next http.Handler) {
 		opt.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	if opt.Fabric.Timeout == 0 { // a peer that has gone costs a test little time
-		opt.Fabric.Timeout, opt.Fabric.RetryCount = 8, 3
+		opt.Fabric.Timeout, opt.Fabric.RetryCount = 13, 3
 	}
 	r.srv = labtest.Must(NewServer(opt))(t)
 	r.http = httptest.NewServer(r.srv.Handler(next))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -115,7 +116,7 @@ func (f Fabric) check() error {
 		{"TrafficClass", f.TrafficClass, 255}, {"SL", f.SL, 15}, {"HopLimit", f.HopLimit, 255}, {"PKeyIndex", f.PKeyIndex, 1<<16 - 1},
 	} {
 		if v.n > v.most {
-			return fmt.Errorf("Fabric.%s %d, at most %d: %w", v.name, v.n, v.most, verbs.ErrRange)
+			return fmt.Errorf("option Fabric.%s is %d, at most %d: %w", v.name, v.n, v.most, verbs.ErrRange)
 		}
 	}
 	return nil
@@ -168,8 +169,8 @@ func NewServer(opt ServerOptions) (s *Server, err error) {
 	}
 	s = &Server{
 		opt: opt, dev: opt.Device,
-		transfers: quota.New(quota.Limits{
-			Sessions: l.Transfers, AccountSessions: l.AccountTransfers, Bytes: int64(opt.Memory), AccountBytes: max(l.AccountBytes, 0),
+		transfers: quota.New(quota.Limits{ // the arena limits the bytes of all, and transfers wait for them
+			Sessions: l.Transfers, AccountSessions: l.AccountTransfers, Bytes: math.MaxInt64, AccountBytes: cmp.Or(l.AccountBytes, int64(opt.Memory/4)),
 		}),
 		connections: quota.New(quota.Limits{Sessions: l.Connections, AccountSessions: l.AccountConnections}),
 	}
