@@ -246,14 +246,14 @@ func (q *testCQ) expect(qp *testQP, typ, op, status uint32, index uint16) []byte
 
 // testQP is a queue pair of the driver, with 64 units and 16 receives.
 type testQP struct {
-	m              *machine
-	num            uint32
-	send, recv     *testCQ
-	sq, rq         uint64
-	pi, rpi        uint16
-	cookie, owner  uint32 // owner is the page of sends
-	sendPage       uint64
-	recvPage, stag uint64
+	m          *machine
+	num        uint32
+	send, recv *testCQ
+	sq, rq     uint64
+	pi, rpi    uint16
+	cookie     uint32
+	sendPage   uint64
+	recvPage   uint64
 }
 
 const (

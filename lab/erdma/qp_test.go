@@ -4,7 +4,6 @@ package erdma
 
 import (
 	"bytes"
-	"fmt"
 	"testing"
 
 	"github.com/goverbs/verbs"
@@ -525,7 +524,7 @@ func TestManyQPs(t *testing.T) {
 			m.must(opcode{rdma, 2}, newCommand().put(8, 4, uint64(maxQPs-1-i)))
 		}
 		if n := m.dev.qps.Len() + len(m.dev.pds); n != 0 {
-			t.Fatal(fmt.Sprintf("round %d: %d QPs and PDs are left", round, n))
+			t.Fatalf("round %d: %d QPs and PDs are left", round, n)
 		}
 	}
 }
