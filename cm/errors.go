@@ -16,9 +16,9 @@ import (
 )
 
 var (
-	// ErrMPA is returned by Dial on iWARP when the kernel cannot use the peer's answer. On siw the peer's
-	// first message mostly came with it, and the next Dial may succeed; on erdma the peer may have
-	// closed the connection. It also matches EINVAL.
+	// ErrMPA is returned by Dial on iWARP when the kernel cannot use the peer's answer. On siw the
+	// peer's first message mostly came with it, and the next Dial may succeed; on erdma the peer
+	// may have closed the connection. It also matches EINVAL.
 	ErrMPA = errors.New("MPA error: the peer's answer was not usable: it sent data before receiving any, or closed the connection")
 	// ErrPrivateData is returned for more private data than the message can carry.
 	ErrPrivateData = errors.New("private data is too long")

@@ -18,9 +18,10 @@ import (
 type Options struct {
 	// Cap.MaxSendWR and Cap.MaxRecvWR are the numbers of requests that may be in flight, or
 	// completed and not taken: by default 64, at most 4096; a negative MaxRecvWR means none.
-	// MaxInline is at least [AdvertSize], by default 64. Prepare finds these defaults in its options.
-	// A request may have MaxSendSGE or MaxRecvSGE spans, by default 4, or as many as the device takes
-	// if these are fewer. Logger also logs failed requests at level Debug, and invalid advertisements at level Warn.
+	// MaxInline is at least [AdvertSize], by default 64. Prepare finds these defaults in its
+	// options. A request may have MaxSendSGE or MaxRecvSGE spans, by default 4, or as many as the
+	// device takes if these are fewer. Logger also logs failed requests at level Debug, and invalid
+	// advertisements at level Warn.
 	//
 	// KeepAlive is 15 s if zero, and none if negative. The program sees nothing of it but the end
 	// of the connection.

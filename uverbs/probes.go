@@ -24,8 +24,8 @@ func capability(bits uint64) func(*prober) error {
 	return attribute(func(a *verbs.DeviceAttr) bool { return a.CapFlags&bits != 0 })
 }
 
-// opcode probes an opcode of send requests. No driver posts a request of so many SGEs, and one that lacks
-// the opcode says that first.
+// opcode probes an opcode of send requests. No driver posts a request of so many SGEs, and one that
+// lacks the opcode says that first.
 func (p *prober) opcode(o verbs.Opcode) error {
 	_, err := p.qp(verbs.RC).PostSend(verbs.SendWR{Opcode: o, SGL: make([]verbs.SGE, 1<<10)})
 	if errors.Is(err, verbs.ErrOpcode) {

@@ -42,10 +42,10 @@ var (
 //     other receives than the next one, and for units that begin no request;
 //   - of completions with an error what is not valid;
 //   - the key that a receive has invalidated, which liberdma does not return;
-//   - behind a completion with an error this driver lets the device have no more requests, and completes
-//     them itself: the test makes it go on;
-//   - releases before 61 have no SEND that invalidates, and those before 65 leave the doorbell record of a
-//     new CQ empty.
+//   - behind a completion with an error this driver lets the device have no more requests, and
+//     completes them itself: the test makes it go on;
+//   - releases before 60 have no SEND that invalidates, and those before 65 leave the doorbell
+//     record of a new CQ empty.
 func TestQueuesAgainstC(t *testing.T) {
 	x := newComparison(t)
 	lists := *listsFlag

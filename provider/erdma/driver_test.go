@@ -159,9 +159,9 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// TestStates: on iWARP a QP takes requests in any state but ERR, on RoCE as the specification says. A QP
-// that has failed, as the program or a completion says, completes what is posted as flushed, and wakes
-// an armed CQ.
+// TestStates: on iWARP a QP takes requests in any state but ERR, on RoCE as the specification says.
+// A QP that has failed, as the program or a completion says, completes what is posted as flushed,
+// and wakes an armed CQ.
 func TestStates(t *testing.T) {
 	for _, iwarp := range []bool{true, false} {
 		f := newFake(t, iwarp, 0, 0)

@@ -199,8 +199,8 @@ func (q *sendQueue) encodeOne(put uint32, wr *verbs.SendWR, o operation) uint32 
 	return put
 }
 
-// isShort reports whether a request has inline data alone, which fits in one unit: all of a WRITE's, and
-// the half of a SEND's that its header leaves.
+// isShort reports whether a request has inline data alone, which fits in one unit: all of a
+// WRITE's, and the half of a SEND's that its header leaves.
 func (q *sendQueue) isShort(wr *verbs.SendWR, o operation) bool {
 	room := unit - sendData
 	if o.kind == kindWrite {
@@ -209,8 +209,8 @@ func (q *sendQueue) isShort(wr *verbs.SendWR, o operation) bool {
 	return len(wr.Inline) <= min(room, q.MaxInline) && len(wr.SGL) == 0 && o.kind-kindSend <= kindWrite-kindSend && uint64(len(wr.Inline)) < q.limit
 }
 
-// encodeShort writes a request that isShort and has no other arguments at unit put, and returns the unit
-// behind it. What is behind the data in its unit stays as it was.
+// encodeShort writes a request that isShort and has no other arguments at unit put, and returns the
+// unit behind it. What is behind the data in its unit stays as it was.
 func (q *sendQueue) encodeShort(put uint32, wr *verbs.SendWR, o operation) uint32 {
 	p, first := q.at(put), put
 	h := q.header | uint64(flagsOf[wr.Flags&7]|flagInline) | uint64(o.opcode)<<headerOpcode | uint64(len(wr.Inline))<<headerLength
