@@ -39,7 +39,8 @@ func exists(file string) bool {
 type adapter struct {
 	port  rdmadev.Port
 	gid   int  // index of address on RoCE, or -1
-	iwarp bool // without datagrams and shared receives
+	erdma bool // has RC only, by liberdma: without datagrams, shared receives and DC
+	iwarp bool // an erdma that connects by rdma_cm only
 }
 
 // newAdapter returns the adapter, and checks the kernel's log when the test ends.
@@ -58,7 +59,7 @@ func waitAdapter(t *testing.T) adapter {
 	t.Helper()
 	labtest.UntilActive(t, device)
 	d := labtest.Must(rdmadev.Find(device))(t)
-	a := adapter{port: d.Ports[0], gid: -1, iwarp: d.Type == rdmadev.NodeRNIC}
+	a := adapter{port: d.Ports[0], gid: -1, erdma: strings.HasPrefix(device, "erdma"), iwarp: d.Type == rdmadev.NodeRNIC}
 	if a.infiniBand() || a.iwarp {
 		return a
 	}
@@ -84,11 +85,19 @@ func (a adapter) needAddress(t *testing.T) {
 	}
 }
 
-// needRoCE skips a test of what iWARP lacks: connections without rdma_cm, datagrams, shared receives, DC.
-func (a adapter) needRoCE(t *testing.T) {
+// needTypes skips a test of other QPs than RC.
+func (a adapter) needTypes(t *testing.T) {
+	t.Helper()
+	if a.erdma {
+		t.Skip("liberdma has only RC, without shared receives")
+	}
+}
+
+// needExchange skips a test of programs that connect without rdma_cm.
+func (a adapter) needExchange(t *testing.T) {
 	t.Helper()
 	if a.iwarp {
-		t.Skip("iWARP has only RC, connected by rdma_cm")
+		t.Skip("iWARP connects by rdma_cm only")
 	}
 }
 

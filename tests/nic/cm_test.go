@@ -53,7 +53,7 @@ func TestCM(t *testing.T) {
 		t.Run(r.program+"/"+r.name, func(t *testing.T) {
 			a.needAddress(t)
 			if r.program == "udaddy" {
-				a.needRoCE(t)
+				a.needTypes(t)
 			}
 			if r.long && testing.Short() {
 				t.Skip("takes long")
@@ -79,7 +79,7 @@ func TestCM(t *testing.T) {
 	})
 	t.Run("mckey", func(t *testing.T) {
 		a.needAddress(t)
-		a.needRoCE(t)
+		a.needTypes(t)
 		const group = "239.1.2.3"
 		receiver := start(t, "mckey", "-m", group, "-b", address)
 		labtest.Until(t, "mckey to join", func() bool { return joined(group) })

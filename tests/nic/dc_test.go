@@ -69,7 +69,7 @@ func (p *cPeer) want(answer, format string, args ...any) {
 // library and libmlx5, each of which has an initiator and a target.
 func TestDCWithC(t *testing.T) {
 	a := newAdapter(t)
-	a.needRoCE(t)
+	a.needTypes(t)
 	ctx := labtest.OpenDevice(t, device)
 	gid := labtest.Must(ctx.QueryGID(1, max(a.gid, 0)))(t)
 	port := labtest.Must(ctx.QueryPort(1))(t)

@@ -46,7 +46,7 @@ func TestDevinfo(t *testing.T) {
 			"max_pd": 1 << 14, "max_qp_rd_atom": 16, "max_qp_init_rd_atom": 16, "max_srq": 1 << 14, "max_srq_wr": 1 << 14, "max_srq_sge": 16,
 			"max_mcast_grp": 1 << 12, "max_mcast_qp_attach": 32, "max_pkeys": 1, "gid_tbl_len": 1, "pkey_tbl_len": 1, "num_comp_vectors": 2,
 		}
-		if a.iwarp {
+		if a.erdma {
 			want = map[string]string{
 				"hca_id": device, "transport": `iWARP \(1\)`, "fw_ver": `\d+\.\d+\.\d+`, "node_guid": `0015:b3ff:fe09:0001`, "sys_image_guid": `0015:b3ff:fe09:0001`,
 				"vendor_id": `0x1ded`, "vendor_part_id": `4223`, "phys_port_cnt": `1`, "max_mr_size": `0x100000000`, "page_size_cap": `0x7ffff000`,
@@ -55,6 +55,9 @@ func TestDevinfo(t *testing.T) {
 			limits = map[string]int{
 				"max_qp": 4000, "max_qp_wr": 1 << 13, "max_sge": 1, "max_sge_rd": 1, "max_cq": 8000, "max_cqe": 1 << 16, "max_mr": 1 << 13,
 				"max_pd": 1 << 17, "max_qp_rd_atom": 128, "max_qp_init_rd_atom": 128, "num_comp_vectors": 2,
+			}
+			if !a.iwarp {
+				want["transport"] = `InfiniBand \(0\)`
 			}
 		}
 		for name, pattern := range want {

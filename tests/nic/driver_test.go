@@ -18,7 +18,7 @@ import (
 func TestDriver(t *testing.T) {
 	a := newAdapter(t)
 	pci, drivers := filepath.Base(pciDevice(t)), []string{"mlx5_ib", "mlx5_core"}
-	if a.iwarp {
+	if a.erdma {
 		drivers = []string{"erdma"}
 	}
 	link := readLink(t)

@@ -31,10 +31,13 @@ func checkPingpong(t *testing.T, c couple) {
 // TestPingpong exchanges messages on QPs of all types, while both sides poll or wait for events.
 func TestPingpong(t *testing.T) {
 	a := newAdapter(t)
-	a.needRoCE(t)
+	a.needExchange(t)
 	iters := fmt.Sprint(labtest.Rounds(1000, 50))
 	for _, typ := range []string{"rc", "uc", "ud", "srq"} {
 		t.Run("ibv_"+typ+"_pingpong", func(t *testing.T) {
+			if typ != "rc" {
+				a.needTypes(t)
+			}
 			size := "65536"
 			if typ == "ud" { // limited by the port's MTU
 				size = "1024"
@@ -55,8 +58,8 @@ func TestPingpong(t *testing.T) {
 				{"on demand, advised", []string{"-s", size, "-o", "-P"}, true},
 				{"on demand, all memory", []string{"-s", size, "-O"}, true},
 			} {
-				if strings.HasPrefix(r.name, "on demand") && typ != "rc" && (typ != "srq" || r.long) {
-					continue // they do not have the option
+				if strings.HasPrefix(r.name, "on demand") && (a.erdma || typ != "rc" && (typ != "srq" || r.long)) {
+					continue // they do not have the option, or the adapter not paging
 				}
 				if r.long && testing.Short() || r.name == "new API" && typ != "rc" || r.name == "timestamps" && typ != "rc" || r.name == "GRH" && !a.infiniBand() {
 					continue
@@ -75,7 +78,7 @@ var amount = flag.Int64("bytes", 0, "bytes that TestPairs moves; 10 GB if zero, 
 // TestPairs exchanges messages on eight pairs of RC QPs at once, and checks data.
 func TestPairs(t *testing.T) {
 	a := newAdapter(t)
-	a.needRoCE(t)
+	a.needExchange(t)
 	const pairs, size = 8, 65536
 	if *amount == 0 {
 		*amount = int64(labtest.Rounds(10_000_000_000, 64_000_000))

@@ -114,7 +114,7 @@ func readResults(t *testing.T, file string) (results []pyverbsResult) {
 // module and in it one for each test. Those that need more than the adapter has skip themselves.
 func TestPyverbs(t *testing.T) {
 	a := newAdapter(t)
-	a.needRoCE(t)
+	a.needTypes(t)
 	results := runPyverbs(t, a)
 	newLines(t) // the drivers complain of what tests do wrong on purpose
 	for len(results) > 0 {
