@@ -43,9 +43,11 @@ table() {
 	rm -rf "build/$name"
 	mkdir -p "build/$name"
 	for kernel in $kernels; do
+		roce=
+		case $name-$kernel in nic-7.*) roce=erdma-roce ;; esac # which older drivers lack
 		for userland in $userlands; do
 			export LAB_USERLAND="${userland#-}"
-			for nic in $nics; do
+			for nic in $nics $roce; do
 				run=$kernel${LAB_USERLAND:+-$LAB_USERLAND}-$nic p=$pkgs
 				[ $nic != connectx-ib ] || p=$ib_pkgs
 				echo "== $run"

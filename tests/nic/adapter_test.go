@@ -216,6 +216,9 @@ func versions() []string {
 	library, _ := filepath.EvalSymlinks(labtest.LibDir + "/libmlx5.so.1")
 	_, library, _ = strings.Cut(strings.TrimPrefix(filepath.Base(library), "libmlx5.so.1."), ".") // of 24.44.0, rdma-core's version
 	link, _ := os.ReadFile(sysfs + "/ports/1/link_layer")
+	if node, _ := os.ReadFile(sysfs + "/node_type"); strings.Contains(string(node), "RNIC") {
+		link = []byte("iWARP")
+	}
 	driver, _, _ := strings.Cut(device, "_")
 	return []string{"kernel " + unix.ByteSliceToString(u.Release[:]), "lib" + driver + " " + library, strings.TrimSpace(string(link))}
 }
