@@ -30,6 +30,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/feature/s3/transfermanager"
+	"github.com/aws/aws-sdk-go-v2/feature/s3/transfermanager/types"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/minio/minio-go/v7"
 	miniocreds "github.com/minio/minio-go/v7/pkg/credentials"
@@ -157,7 +158,9 @@ func byAWS(ctx context.Context, c *s3rdma.Client, rt http.RoundTripper, op, endp
 		BaseEndpoint: aws.String(endpoint), Region: region, UsePathStyle: true, HTTPClient: &http.Client{Transport: rt},
 		Credentials: credentials.NewStaticCredentialsProvider("key", "secret", ""),
 	}, awss3.RDMA(c))
-	parts := transfermanager.New(client, func(o *transfermanager.Options) { o.PartSizeBytes = partSize })
+	parts := transfermanager.New(client, func(o *transfermanager.Options) {
+		o.PartSizeBytes, o.GetObjectType = partSize, types.GetObjectRanges
+	})
 	if op == "put" {
 		_, err := parts.UploadObject(ctx, &transfermanager.UploadObjectInput{Bucket: &bucket, Key: &key, Body: f})
 		return err

@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -36,8 +37,10 @@ type rig struct {
 	c      *s3rdma.Client
 	web    *httptest.Server
 	hook   func(w http.ResponseWriter, r *http.Request) bool // reports that it has answered
-	tokens []string                                          // of requests, "" without
 	secret string
+
+	mu     sync.Mutex
+	tokens []string // of requests, "" without
 }
 
 func start(t *testing.T, rdma bool, listen func(http.Handler) *httptest.Server) *rig {
@@ -64,7 +67,9 @@ func start(t *testing.T, rdma bool, listen func(http.Handler) *httptest.Server) 
 			return
 		}
 		if !strings.HasPrefix(req.URL.Path, s3rdma.PathRC) {
+			r.mu.Lock()
 			r.tokens = append(r.tokens, req.Header.Get(s3rdma.HeaderToken))
+			r.mu.Unlock()
 			if r.hook != nil && r.hook(w, req) {
 				return
 			}
