@@ -52,7 +52,7 @@ var verbsCases = []verbsCase{
 		return errOf(s.ctx.CreateCQ(uverbs.CQOptions{Depth: 1, Vector: 4000}))
 	}, unix.EINVAL},
 
-	{"QP without CQs", func(s *verbsEnv) error { return errOf(s.pd.CreateQP(uverbs.QPOptions{})) }, unix.EINVAL},
+	{"QP without a receive CQ", func(s *verbsEnv) error { return errOf(s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq})) }, unix.EINVAL},
 	{"QP of no such type", func(s *verbsEnv) error {
 		return errOf(s.pd.CreateQP(uverbs.QPOptions{Type: 77, SendCQ: s.cq, RecvCQ: s.cq}))
 	}, oneOf{unix.EINVAL, errors.ErrUnsupported}},
