@@ -22,7 +22,7 @@ type waiter struct {
 	checks   int
 	history  spin.History
 	since    time.Time // when the wait began, if ready is not nil
-	sent     uint16 // messages sent when it last waited
+	sent     uint16    // messages sent when it last waited
 }
 
 func (w *waiter) start(c *Conn) {
