@@ -17,7 +17,9 @@ type Completions struct {
 	Word       *atomic.Uint32
 	Mask, None uint32
 
-	taking Gate // the lock of Take of a SingleThreaded queue, see Exclude
+	// Taker is the lock of Take of a SingleThreaded queue, which Exclude needs: Take locks it first
+	// then, without a call, and ends with Allow in place of Unlock.
+	Taker Gate
 
 	special atomic.Uint32 // not 0 if the queue is closed, or has added completions
 	addedMu sync.Mutex    // locked before the queue
@@ -48,25 +50,18 @@ func (c *Completions) HasCompletions() bool {
 // or lost drop completions, in other goroutines.
 func (c *Completions) Exclude() {
 	if c.SingleThreaded {
-		c.taking.Lock()
+		c.Taker.Lock()
 	} else {
 		c.Lock()
 	}
 }
 
-// Allow ends Exclude, and a Take that has called Taking.
+// Allow ends Exclude or Take.
 func (c *Completions) Allow() {
 	if c.SingleThreaded {
-		c.taking.Unlock()
+		c.Taker.Unlock()
 	} else {
 		c.Unlock()
-	}
-}
-
-// Taking begins a Take that Exclude keeps out. Take then ends with Allow in place of Unlock.
-func (c *Completions) Taking() {
-	if c.SingleThreaded {
-		c.taking.Lock()
 	}
 }
 

@@ -52,18 +52,15 @@ func TestExclude(t *testing.T) {
 		c.SingleThreaded = single
 		lock := &c.Gate
 		if single {
-			lock = &c.taking
+			lock = &c.Taker
 		}
-		for _, enter := range []func(){c.Exclude, func() { c.Lock(); c.Taking() }} {
-			enter()
-			if lock.TryLock() {
-				t.Fatalf("SingleThreaded %v: the lock is free", single)
-			}
-			c.Allow()
-			if !lock.TryLock() {
-				t.Fatalf("SingleThreaded %v: the lock is not free", single)
-			}
-			lock.Unlock()
+		c.Exclude()
+		if lock.TryLock() {
+			t.Fatalf("SingleThreaded %v: the lock is free", single)
+		}
+		c.Allow()
+		if !lock.TryLock() {
+			t.Fatalf("SingleThreaded %v: the lock is not free", single)
 		}
 	}
 }

@@ -123,7 +123,9 @@ func (q *completionQueue) look() {
 
 // Take implements [provider.CompletionQueue].
 func (q *completionQueue) Take(wcs []verbs.WC) int {
-	q.Taking()
+	if q.SingleThreaded {
+		q.Taker.Lock()
+	}
 	next, n := q.next, 0
 	var qp *queuePair // of the previous completion, and usually of the next one as well
 	for n < len(wcs) {

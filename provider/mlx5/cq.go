@@ -132,7 +132,9 @@ func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (pro
 
 // Take implements [provider.CompletionQueue].
 func (q *completionQueue) Take(wcs []verbs.WC) int {
-	q.Taking()
+	if q.SingleThreaded {
+		q.Taker.Lock()
+	}
 	ring, next, n, stamped := q.cqes, q.next, 0, q.stamps != verbs.TimestampNone
 	var qp *queuePair // of the previous completion, and usually of the next one as well
 	for n < len(wcs) {
