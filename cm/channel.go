@@ -135,7 +135,7 @@ func (e *Event) process(c *Channel) {
 	if ep == nil {
 		return
 	}
-	if e.Type == Disconnected && !ep.life.up() && !ep.iwarp {
+	if e.Type == Disconnected && !ep.life.up.Load() && !ep.iwarp {
 		// Only a peer that is up disconnects: its confirmation is late or lost, see
 		// awaitEstablished. The program gets both events.
 		c.events.unpop(*e)

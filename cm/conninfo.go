@@ -34,8 +34,8 @@ func (e *Endpoint) Info() ConnInfo {
 		Layer: "cm", Local: e.LocalAddr().String(), Remote: e.RemoteAddr().String(),
 		Device: e.PD.Context().Device().Name, QPNum: e.QP.Num(), State: "connecting",
 	}
-	if at := e.life.upAt.Load(); at != 0 {
-		i.State, i.Since = "connected", time.Unix(0, at)
+	if e.life.up.Load() {
+		i.State, i.Since = "connected", e.life.upAt
 	}
 	if err := e.Err(); err != nil {
 		i.State = fmt.Sprintf("ended: %v", err)

@@ -45,7 +45,8 @@ type Endpoint struct {
 
 // life is the state of a connection.
 type life struct {
-	upAt   atomic.Int64 // when it was established, in ns since 1970; 0 before
+	up     atomic.Bool
+	upAt   time.Time // when it was established; set before up
 	ending atomic.Bool
 	once   sync.Once
 	told   bool          // this side's DISCONNECT has told the peer
@@ -53,8 +54,6 @@ type life struct {
 	reason error
 	logged atomic.Bool // the end has been logged
 }
-
-func (l *life) up() bool { return l.upAt.Load() != 0 }
 
 // owned has the objects that an endpoint makes and releases in the end, and the private data for
 // its peer.
@@ -275,7 +274,8 @@ func (e *Endpoint) handleEstablished(ev *Event) error {
 	if e.PrivateData == nil {
 		e.PrivateData = ev.PrivateData
 	}
-	e.life.upAt.Store(time.Now().UnixNano())
+	e.life.upAt = time.Now()
+	e.life.up.Store(true)
 	if e.id.space.datagram() {
 		if err := e.setPeer(*ev); err != nil {
 			return err
@@ -369,14 +369,14 @@ func (e *Endpoint) end(reason error, flush, tell bool) {
 		if flush && (!e.plan.SingleThreaded || reason == verbs.ErrClosed) { // ErrClosed: the program called
 			e.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 		}
-		if tell && l.up() && e.plan.typ == verbs.RC {
+		if tell && l.up.Load() && e.plan.typ == verbs.RC {
 			l.told = e.id.Disconnect() == nil
 		}
 		l.reason = reason
 		close(l.done)
 	})
 	e.startKeepAlive(0, nil)
-	if e.log.logger != nil && l.up() && !l.logged.Swap(true) {
+	if e.log.logger != nil && l.up.Load() && !l.logged.Swap(true) {
 		e.logStep(slog.LevelDebug, "connection ended", l.reason)
 	}
 }
@@ -500,7 +500,7 @@ func (e *Endpoint) Close() error {
 // it.
 func (e *Endpoint) handOver() bool {
 	l := &e.life
-	return (l.up() || e.id.notified.Load()) && e.plan.typ == verbs.RC && !e.iwarp &&
+	return (l.up.Load() || e.id.notified.Load()) && e.plan.typ == verbs.RC && !e.iwarp &&
 		e.transport.leaving.add(e.id, e.route.Local.Port(), l.told)
 }
 
