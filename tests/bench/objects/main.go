@@ -1,0 +1,336 @@
+// Command objects measures an S3 server of package s3rdma: objects whose bytes go by RDMA, beside bodies
+// of HTTP over TCP and over rsock, through the same net/http client and server.
+//
+//	objects -device rxe0
+//
+// The server is another process of the same program, so that the processor time of both sides can be told
+// apart; the work of the kernel's softirqs and threads is in neither. Ways take turns, and the rows have
+// the median of the rounds.
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
+	_ "github.com/goverbs/verbs/provider/mlx5"
+	_ "github.com/goverbs/verbs/provider/rxe"
+	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/s3rdma"
+	_ "github.com/goverbs/verbs/soft"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+var (
+	device  = flag.String("device", "", "name of the device")
+	sizes   = flag.String("sizes", "4096,1048576,67108864", "bytes of objects")
+	clients = flag.String("clients", "1,64", "clients at a time")
+	rounds  = flag.Int("rounds", 5, "of each way")
+	lasting = flag.Duration("lasting", 300*time.Millisecond, "of a round, and one object of each client at least")
+	serve   = flag.Bool("serve", false, "be the server")
+)
+
+// usage is what a process has used.
+type usage struct{ CPU time.Duration }
+
+func used() usage {
+	var u unix.Rusage
+	unix.Getrusage(unix.RUSAGE_SELF, &u)
+	return usage{time.Duration(u.Utime.Nano() + u.Stime.Nano())}
+}
+
+func main() {
+	flag.Parse()
+	if err := run(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run() error {
+	dev, err := uverbs.Find(*device)
+	if err != nil {
+		return err
+	}
+	ctx, err := dev.Open()
+	if err != nil {
+		return err
+	}
+	defer ctx.Close()
+	gid, err := ctx.FindGID(1, netip.Addr{})
+	if err != nil {
+		return err
+	}
+	addr := gid.GID.Addr()
+	if *serve {
+		return server(ctx, addr)
+	}
+	return client(dev.Name, addr)
+}
+
+// server serves one object of each size asked for, and forgets what is put.
+func server(dev *uverbs.Context, addr netip.Addr) error {
+	srv, err := s3rdma.NewServer(s3rdma.ServerOptions{Device: dev})
+	if err != nil {
+		return err
+	}
+	object := bytes.Repeat([]byte("a block of 32 bytes, repeated..."), 1<<27/32)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /bucket/{size}", func(w http.ResponseWriter, r *http.Request) {
+		n, _ := strconv.Atoi(r.PathValue("size"))
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(object[:n]))
+	})
+	mux.HandleFunc("PUT /bucket/{size}", func(w http.ResponseWriter, r *http.Request) {
+		if n, err := io.Copy(io.Discard, r.Body); err != nil || strconv.FormatInt(n, 10) != r.PathValue("size") {
+			http.Error(w, fmt.Sprintf("%d bytes, %v", n, err), http.StatusInternalServerError)
+		}
+	})
+	handler := http.NewServeMux()
+	handler.HandleFunc("GET /usage", func(w http.ResponseWriter, _ *http.Request) { json.NewEncoder(w).Encode(used()) })
+	handler.Handle("/", srv.Handler(mux))
+	tcp, err := net.Listen("tcp", netip.AddrPortFrom(addr, 0).String())
+	if err != nil {
+		return err
+	}
+	rdma, err := rsock.Listen("rdma", netip.AddrPortFrom(addr, 0).String())
+	if err != nil {
+		return err
+	}
+	fmt.Println(tcp.Addr(), rdma.Addr())
+	go http.Serve(rdma, handler)
+	return http.Serve(tcp, handler)
+}
+
+// way is how bytes of objects go.
+type way struct {
+	name string
+	url  string
+	http *http.Client
+	// usage asks for the server's usage, without an offer of memory.
+	usage *http.Client
+}
+
+func client(device string, addr netip.Addr) error {
+	child := exec.Command(os.Args[0], "-serve", "-device", device)
+	child.Stderr = os.Stderr
+	out, err := child.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := child.Start(); err != nil {
+		return err
+	}
+	defer child.Wait()
+	defer child.Process.Kill()
+	var tcp, rdma string
+	if _, err := fmt.Fscan(out, &tcp, &rdma); err != nil {
+		return err
+	}
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: addr.AsSlice()}} // servers send to the address of requests
+	base := &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 64, DisableCompression: true}
+	var streams rsock.Dialer
+	ways := []way{
+		{"TCP", "http://" + tcp, &http.Client{Transport: base}, nil},
+		{"rsock", "http://" + rdma, &http.Client{Transport: &http.Transport{DialContext: streams.DialContext, MaxIdleConnsPerHost: 64, DisableCompression: true}}, nil},
+	}
+	ways[0].usage, ways[1].usage = ways[0].http, ways[1].http
+	for _, rc := range []bool{false, true} {
+		c, err := s3rdma.NewClient(s3rdma.ClientOptions{Device: device, RC: rc, Memory: 8 << 30, GetSize: 64 << 20})
+		if err != nil {
+			return err
+		}
+		name := "RC"
+		if !rc {
+			if d, err := uverbs.Open(device); err != nil || d.Probe(uverbs.FeatureDC) != nil {
+				d.Close()
+				continue
+			} else {
+				d.Close()
+			}
+			name = "DC"
+		}
+		ways = append(ways, way{name, "http://" + tcp, &http.Client{Transport: &s3rdma.Transport{Base: base, Client: c}}, ways[0].http})
+		defer func() { fmt.Printf("%s: %+v\n", name, c.Stats()) }()
+	}
+	fmt.Printf("%s, %d rounds of %v\n\n", device, *rounds, *lasting)
+	fmt.Println("| | bytes | clients | by | MB/s | p50 | p99 | first byte, p50 | client, CPU s/GB | server, CPU s/GB | objects |")
+	fmt.Println("|---|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|")
+	for _, op := range []string{"GET", "PUT"} {
+		for _, size := range numbers(*sizes) {
+			for _, n := range numbers(*clients) {
+				all := make([][]round, len(ways))
+				for i := range *rounds + 1 { // the first warms up
+					for j, w := range ways {
+						r, err := measure(w, op, size, n)
+						if err != nil {
+							return fmt.Errorf("%s %d by %s: %w", op, size, w.name, err)
+						}
+						if i > 0 {
+							all[j] = append(all[j], r)
+						}
+					}
+				}
+				for j, w := range ways {
+					row(op, size, n, w.name, all[j])
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func numbers(list string) (all []int) {
+	for _, s := range strings.Split(list, ",") {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			log.Fatal(err)
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+// round is the result of one.
+type round struct {
+	bytes          int
+	elapsed        time.Duration
+	client, server time.Duration // processor time
+	times, first   []time.Duration
+}
+
+// measure lets n clients move objects.
+func measure(w way, op string, size, n int) (r round, err error) {
+	server := func() (u usage, err error) {
+		resp, err := w.usage.Get(w.url + "/usage")
+		if err == nil {
+			err = json.NewDecoder(resp.Body).Decode(&u)
+			resp.Body.Close()
+		}
+		return u, err
+	}
+	serverBefore, err := server()
+	if err != nil {
+		return r, err
+	}
+	before, begin := used(), time.Now()
+	var mu sync.Mutex
+	var working sync.WaitGroup
+	for range n {
+		working.Go(func() {
+			buf := make([]byte, 1<<20)
+			for first := true; first || time.Since(begin) < *lasting; first = false {
+				start := time.Now()
+				at, e := move(w, op, size, buf)
+				took := time.Since(start)
+				mu.Lock()
+				r.bytes += size
+				r.times, r.first = append(r.times, took), append(r.first, at.Sub(start))
+				err = cmp.Or(err, e)
+				mu.Unlock()
+				if e != nil {
+					return
+				}
+			}
+		})
+	}
+	working.Wait()
+	r.elapsed, r.client = time.Since(begin), used().CPU-before.CPU
+	if err != nil {
+		return r, err
+	}
+	serverAfter, err := server()
+	r.server = serverAfter.CPU - serverBefore.CPU
+	return r, err
+}
+
+var pattern = bytes.Repeat([]byte("a block of 32 bytes, repeated..."), 1<<27/32)
+
+// move moves an object, and returns when the program had the first byte, or for PUT the answer.
+func move(w way, op string, size int, buf []byte) (first time.Time, err error) {
+	ctx := s3rdma.WithSize(context.Background(), int64(size))
+	var body io.Reader
+	if op == "PUT" {
+		body = bytes.NewReader(pattern[:size])
+	}
+	req, err := http.NewRequestWithContext(ctx, op, fmt.Sprintf("%s/bucket/%d", w.url, size), body)
+	if err != nil {
+		return first, err
+	}
+	resp, err := w.http.Do(req)
+	if err != nil {
+		return first, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(resp.Body)
+		return first, fmt.Errorf("%s: %s", resp.Status, text)
+	}
+	if op == "PUT" {
+		return time.Now(), nil
+	}
+	got := 0
+	for err == nil {
+		var n int
+		n, err = resp.Body.Read(buf)
+		if got == 0 {
+			first = time.Now()
+		}
+		if !bytes.Equal(buf[:n], pattern[got%32:][:n]) {
+			return first, fmt.Errorf("wrong bytes from %d on: %w", got, verbs.ErrRange)
+		}
+		got += n
+	}
+	if err != io.EOF || got != size {
+		return first, errors.Join(err, fmt.Errorf("%d bytes of %d", got, size))
+	}
+	return first, nil
+}
+
+// row prints the medians of rounds.
+func row(op string, size, clients int, by string, all []round) {
+	median := func(f func(round) float64) float64 {
+		var v []float64
+		for _, r := range all {
+			v = append(v, f(r))
+		}
+		slices.Sort(v)
+		return v[len(v)/2]
+	}
+	quantile := func(times func(round) []time.Duration, q float64) time.Duration {
+		var v []time.Duration
+		for _, r := range all {
+			v = append(v, times(r)...)
+		}
+		slices.Sort(v)
+		return v[min(int(q*float64(len(v))), len(v)-1)].Round(10 * time.Microsecond)
+	}
+	times, first, objects := func(r round) []time.Duration { return r.times }, func(r round) []time.Duration { return r.first }, 0
+	for _, r := range all {
+		objects += len(r.times)
+	}
+	perGB := func(cpu func(round) time.Duration) float64 {
+		return median(func(r round) float64 { return cpu(r).Seconds() / float64(r.bytes) * 1e9 })
+	}
+	fmt.Printf("| %s | %d | %d | %s | %.1f | %v | %v | %v | %.2f | %.2f | %d |\n", op, size, clients, by,
+		median(func(r round) float64 { return float64(r.bytes) / 1e6 / r.elapsed.Seconds() }),
+		quantile(times, 0.5), quantile(times, 0.99), quantile(first, 0.5),
+		perGB(func(r round) time.Duration { return r.client }), perGB(func(r round) time.Duration { return r.server }), objects)
+}
