@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"flag"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -18,10 +17,9 @@ import (
 	"time"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/labtest/orders"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -85,20 +83,9 @@ func TestQueuesAgainstC(t *testing.T) {
 	}
 }
 
-// reference is a process of testdata/libmlx5.c, which see.
-type reference struct {
-	t    testing.TB
-	mem  []byte
-	to   io.Writer
-	from io.Reader
-	in   []byte // orders so far
-	out  []byte // of the answer, what has not been read
-}
-
-// Orders, and places in the memory that is shared.
+// Orders to testdata/libmlx5.c, which see. 0 ends a list of them.
 const (
-	orderEnd = iota
-	orderCreate
+	orderCreate = iota + 1
 	orderDestroy
 	orderGIDs
 	orderHandle
@@ -108,94 +95,19 @@ const (
 	orderSend
 	orderReset
 	orderResize
-
-	placeOut   = 1 << 20
-	placeData  = 2 << 20
-	sharedSize = 64 << 20
 )
 
-func newReference(t testing.TB, program, device, env string) *reference {
-	fd, err := unix.MemfdCreate("shared", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := os.NewFile(uintptr(fd), "shared")
-	defer file.Close()
-	if err := file.Truncate(sharedSize); err != nil {
-		t.Fatal(err)
-	}
-	m, err := mmap.Map(fd, 0, sharedSize)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(program, device) // ends when there are no more orders
+func newReference(t testing.TB, program, device, env string) *orders.Program {
+	cmd := exec.Command(program, device)
 	// libmlx5 writes completions with errors to that file.
 	cmd.Env = append(os.Environ(), "MLX5_DEBUG_FILE=/dev/null", env)
-	cmd.ExtraFiles = []*os.File{file}
-	cmd.Stderr = os.Stderr
-	to, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	from, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		to.Close()
-		if err := cmd.Wait(); err != nil && !t.Failed() {
-			t.Error(err)
-		}
-		m.Close()
-	})
-	return &reference{t: t, mem: m.Bytes(), to: to, from: from}
-}
-
-func (r *reference) put(all ...uint64) {
-	for _, v := range all {
-		r.in = binary.NativeEndian.AppendUint64(r.in, v)
-	}
-}
-
-// do has the orders done.
-func (r *reference) do() {
-	r.t.Helper()
-	r.put(orderEnd)
-	if copy(r.mem[:placeOut], r.in) < len(r.in) {
-		r.t.Fatal("too many orders")
-	}
-	r.in = r.in[:0]
-	var b [1]byte
-	if _, err := r.to.Write(b[:]); err != nil {
-		r.t.Fatal(err)
-	}
-	if _, err := io.ReadFull(r.from, b[:]); err != nil {
-		r.t.Fatal("libmlx5 has ended: ", err)
-	}
-	r.out = r.mem[placeOut:placeData]
-}
-
-func (r *reference) get() uint64 { return binary.NativeEndian.Uint64(r.bytes(8)) }
-func (r *reference) int() int    { return int(r.get()) }
-
-func (r *reference) bytes(n int) []byte {
-	b := r.out[:n]
-	r.out = r.out[(n+7)&^7:]
-	return b
-}
-
-// place returns n bytes of what is shared.
-func (r *reference) place(n int) []byte {
-	at := r.get()
-	return r.mem[at:][:n]
+	return orders.Start(t, cmd)
 }
 
 // comparison is libmlx5 beside the driver.
 type comparison struct {
-	*reference
+	*orders.Program
+	t                  testing.TB
 	rand               *rand.Rand
 	fake               *fake
 	mark               string // of the present queues, for errors
@@ -280,7 +192,7 @@ type comparedSRQ struct {
 
 func newComparison(t testing.TB, program, device, env string) *comparison {
 	x := &comparison{
-		reference: newReference(t, program, device, env), fake: newFake(t, Driver{}), regs: map[*byte]*comparedRegs{}, requests: map[verbs.QPType]int{},
+		Program: newReference(t, program, device, env), t: t, fake: newFake(t, Driver{}), regs: map[*byte]*comparedRegs{}, requests: map[verbs.QPType]int{},
 		types: []verbs.QPType{verbs.RC, verbs.RC, verbs.UC, verbs.UD, verbs.DCI, verbs.DCI},
 	}
 	if *typeFlag != "" {
@@ -288,15 +200,15 @@ func newComparison(t testing.TB, program, device, env string) *comparison {
 			t.Fatalf("-type %s: not RC, UC, UD or DCI", *typeFlag)
 		}
 	}
-	x.put(orderGIDs)
-	x.do()
+	x.Put(orderGIDs)
+	x.Do()
 	x.fake.dev.Port.LinkLayer = verbs.LinkInfiniBand
-	if x.int() != 0 {
+	if x.Int() != 0 {
 		x.fake.dev.Port.LinkLayer = verbs.LinkEthernet
 	}
-	for x.int() != 0 {
-		e := gidEntry{index: uint8(x.get()), typ: verbs.GIDType(x.get())}
-		copy(e.gid[:], x.bytes(16))
+	for x.Int() != 0 {
+		e := gidEntry{index: uint8(x.Get()), typ: verbs.GIDType(x.Get())}
+		copy(e.gid[:], x.Bytes(16))
 		x.gids = append(x.gids, e)
 	}
 	if len(x.gids) == 0 {
@@ -378,9 +290,9 @@ func (x *comparison) create() {
 	if x.typ == verbs.DCI {
 		srq, x.cap.MaxRecvWR, x.cap.MaxRecvSGE = 0, 0, 0
 	}
-	x.put(orderCreate, uint64(n), uint64(x.typ), bit(x.all), uint64(size), uint64(depths[0]), uint64(depths[1]), uint64(srq), uint64(x.cap.MaxRecvSGE))
-	x.put(uint64(x.cap.MaxSendWR), uint64(x.cap.MaxSendSGE), uint64(x.cap.MaxInline), uint64(x.cap.MaxRecvWR), uint64(x.cap.MaxRecvSGE), x.key)
-	x.do()
+	x.Put(orderCreate, uint64(n), uint64(x.typ), bit(x.all), uint64(size), uint64(depths[0]), uint64(depths[1]), uint64(srq), uint64(x.cap.MaxRecvSGE))
+	x.Put(uint64(x.cap.MaxSendWR), uint64(x.cap.MaxSendSGE), uint64(x.cap.MaxInline), uint64(x.cap.MaxRecvWR), uint64(x.cap.MaxRecvSGE), x.key)
+	x.Do()
 	for i, depth := range depths {
 		x.createCQ(i, depth, size)
 	}
@@ -392,7 +304,7 @@ func (x *comparison) create() {
 	for range n {
 		x.createQP()
 	}
-	x.data = x.mem[placeData:][:4096]
+	x.data = x.Mem[orders.PlaceData:][:4096]
 	for i := range x.data {
 		x.data[i] = byte(r.Uint32())
 	}
@@ -416,9 +328,9 @@ func (x *comparison) createCQ(i, depth, size int) {
 		x.cqs[i] = x.cqs[0]
 		return
 	}
-	num, count, cqeSize := uint32(x.get()), x.int(), x.int()
-	mem, record, uar := x.place(count*cqeSize), x.place(8), x.place(uarSize)
-	request := x.bytes(x.int())
+	num, count, cqeSize := uint32(x.Get()), x.Int(), x.Int()
+	mem, record, uar := x.Place(count*cqeSize), x.Place(8), x.Place(uarSize)
+	request := x.Bytes(x.Int())
 	var mine []byte
 	q, err := x.fake.CreateCQ(&provider.CQInit{Depth: depth}, func(u provider.UHW) (provider.CQInfo, error) {
 		mine = slices.Clone(u.In)
@@ -437,9 +349,9 @@ func (x *comparison) createCQ(i, depth, size int) {
 }
 
 func (x *comparison) createSRQ(n int) {
-	num, length, stride, room, head := x.get(), x.int(), x.int(), x.int(), x.int()
-	mem, record := x.place(length*stride), x.place(4)
-	x.bytes(x.int())
+	num, length, stride, room, head := x.Get(), x.Int(), x.Int(), x.Int(), x.Int()
+	mem, record := x.Place(length*stride), x.Place(4)
+	x.Bytes(x.Int())
 	q, err := x.fake.CreateSRQ(&provider.SRQInit{MaxWR: n, MaxSGE: x.cap.MaxRecvSGE}, func(u provider.UHW) (provider.SRQInfo, error) {
 		copy(u.Out, mmap.Bytes(&abi.Mlx5IbCreateSrqResp{Srqn: uint32(num)}))
 		return provider.SRQInfo{}, nil
@@ -452,12 +364,12 @@ func (x *comparison) createSRQ(n int) {
 }
 
 func (x *comparison) createQP() {
-	num, room, blocks, recvs, stride := uint32(x.get()), uint32(x.get()), x.int(), x.int(), x.int()
-	at, sends := x.int(), x.int()
-	record := x.place(8)
-	page := int(x.get())
-	half := x.int()
-	request := x.bytes(x.int())
+	num, room, blocks, recvs, stride := uint32(x.Get()), uint32(x.Get()), x.Int(), x.Int(), x.Int()
+	at, sends := x.Int(), x.Int()
+	record := x.Place(8)
+	page := int(x.Get())
+	half := x.Int()
+	request := x.Bytes(x.Int())
 	init := &provider.QPInit{
 		Type: x.typ, DCKey: x.key, Cap: x.cap, SignalAll: x.all, SendCQ: x.cqs[0].completionQueue, RecvCQ: x.cqs[1].completionQueue,
 	}
@@ -479,9 +391,9 @@ func (x *comparison) createQP() {
 	}
 	p.port.Store(1)
 	q := &comparedQP{queuePair: p, index: binary.NativeEndian.Uint32(request[32:]), room: min(room, p.send.most), record: record}
-	q.recvs, q.sends = x.mem[at:][:sends], x.mem[at+sends:][:blocks*block]
+	q.recvs, q.sends = x.Mem[at:][:sends], x.Mem[at+sends:][:blocks*block]
 	x.qps = append(x.qps, q)
-	c := x.mem[page:][:max(2*half, 8)]
+	c := x.Mem[page:][:max(2*half, 8)]
 	if q.regs = x.regs[&c[0]]; q.regs == nil {
 		g := unsafe.Pointer(unsafe.SliceData(make([]uint64, len(c)/8)))
 		q.regs = &comparedRegs{c: c, g: unsafe.Slice((*byte)(g), len(c)), reg: &register{mem: g, half: uintptr(half)}}
@@ -517,10 +429,10 @@ func (x *comparison) createAH() {
 		v.Global, v.SL, v.SrcPathBits, v.DLID = r.IntN(2) == 0, uint8(r.IntN(16)), uint8(r.IntN(128)), uint16(r.Uint32())
 	}
 	index := uint64(len(x.handles))
-	x.put(orderHandle, index, bit(v.Global), uint64(v.SGIDIndex), binary.NativeEndian.Uint64(v.DGID[:]), binary.NativeEndian.Uint64(v.DGID[8:]),
+	x.Put(orderHandle, index, bit(v.Global), uint64(v.SGIDIndex), binary.NativeEndian.Uint64(v.DGID[:]), binary.NativeEndian.Uint64(v.DGID[8:]),
 		uint64(v.FlowLabel), uint64(v.HopLimit), uint64(v.TrafficClass), uint64(v.DLID), uint64(v.SL), uint64(v.SrcPathBits), uint64(v.StaticRate))
-	x.do()
-	av := x.bytes(avSize)
+	x.Do()
+	av := x.Bytes(avSize)
 	a := x.fake.ah(x.t, new(addressHandle))
 	if ethernet {
 		a.setRoCE(&v, e.typ, [6]byte(av[avMAC:])) // the kernel's answer
@@ -535,8 +447,8 @@ func (x *comparison) createAH() {
 }
 
 func (x *comparison) destroy() {
-	x.put(orderDestroy)
-	x.do()
+	x.Put(orderDestroy)
+	x.Do()
 	for _, h := range x.handles {
 		h.Release()
 	}
@@ -582,7 +494,7 @@ func (x *comparison) step() {
 		}
 	}
 	compare = append(compare, x.postRecv(p), x.postSend(p))
-	x.do()
+	x.Do()
 	for _, f := range compare {
 		if !x.different {
 			f()
@@ -684,7 +596,7 @@ func (x *comparison) completeRecv(p *comparedQP) {
 
 // poll polls a CQ. It returns what compares the completions with libmlx5's, as do those below.
 func (x *comparison) poll(i, n int) (compare func()) {
-	x.put(orderPoll, uint64(i), uint64(n))
+	x.Put(orderPoll, uint64(i), uint64(n))
 	wcs := make([]verbs.WC, n)
 	wcs = wcs[:provider.Poll(x.cqs[i], wcs)]
 	for i := range wcs {
@@ -697,18 +609,18 @@ func (x *comparison) poll(i, n int) (compare func()) {
 }
 
 func (x *comparison) comparePoll(q *comparedCQ, wcs []verbs.WC) {
-	if got := x.int(); got != len(wcs) {
+	if got := x.Int(); got != len(wcs) {
 		x.differ("libmlx5 polls %d completions, Go %d of those from %d to %d", got, len(wcs), q.next, q.pi)
 		return
 	}
 	for i := range wcs {
 		g := &wcs[i]
 		c := verbs.WC{
-			ID: x.get(), Status: verbs.WCStatus(x.get()), Opcode: verbs.WCOpcode(x.get()), VendorErr: uint32(x.get()), ByteLen: uint32(x.get()),
+			ID: x.Get(), Status: verbs.WCStatus(x.Get()), Opcode: verbs.WCOpcode(x.Get()), VendorErr: uint32(x.Get()), ByteLen: uint32(x.Get()),
 		}
-		key := uint32(x.get())
-		c.QPNum, c.SrcQP, c.Flags = uint32(x.get()), uint32(x.get()), verbs.WCFlags(x.get())
-		c.SLID, c.SL, c.PathBits = uint16(x.get()), uint8(x.get()), uint8(x.get())
+		key := uint32(x.Get())
+		c.QPNum, c.SrcQP, c.Flags = uint32(x.Get()), uint32(x.Get()), verbs.WCFlags(x.Get())
+		c.SLID, c.SL, c.PathBits = uint16(x.Get()), uint8(x.Get()), uint8(x.Get())
 		switch {
 		case c.Status != verbs.WCSuccess:
 			c = verbs.WC{ID: c.ID, Status: c.Status, VendorErr: c.VendorErr, QPNum: c.QPNum, Opcode: g.Opcode}
@@ -754,10 +666,10 @@ func (x *comparison) qp(num uint32) *comparedQP {
 // arm requests an event.
 func (x *comparison) arm(i int) (compare func()) {
 	q, solicited := x.cqs[i], x.rand.IntN(2) == 0
-	x.put(orderArm, uint64(i), bit(solicited))
+	x.Put(orderArm, uint64(i), bit(solicited))
 	x.check(q.Arm(solicited))
 	return func() {
-		if x.int() != 0 {
+		if x.Int() != 0 {
 			x.t.Fatal("ibv_req_notify_cq failed")
 		}
 		if x.equal("armed CQ's doorbell records", q.record, q.rec[:8]) {
@@ -768,8 +680,8 @@ func (x *comparison) arm(i int) (compare func()) {
 
 // reset resets a QP, and starts it again.
 func (x *comparison) reset(p *comparedQP) {
-	x.put(orderReset, uint64(slices.Index(x.qps, p)))
-	x.do()
+	x.Put(orderReset, uint64(slices.Index(x.qps, p)))
+	x.Do()
 	if x.srq == nil {
 		p.recv.Suspend()
 	}
@@ -801,7 +713,7 @@ func (x *comparison) reset(p *comparedQP) {
 func (x *comparison) drain(i int) {
 	q := x.cqs[i]
 	compare := x.poll(i, 64)
-	x.do()
+	x.Do()
 	compare()
 	if q.next != q.pi && !x.different && !q.written(q.next, loadLast(q.at(q.next))) {
 		x.differ("CQ ends at %d, and there are completions up to %d", q.next, q.pi)
@@ -818,13 +730,13 @@ func (x *comparison) resize(q *comparedCQ) {
 	}
 	q.resized++
 	q.write([smallCQE]byte{}, cqeResized, x.qps[0], 0, 0)
-	x.put(orderResize, uint64(i), uint64(n))
-	x.do()
+	x.Put(orderResize, uint64(i), uint64(n))
+	x.Do()
 	from := q.next
 	x.check(q.Resize(n, func(int, provider.UHW) error { return nil }))
-	num, count, cqeSize := x.get(), x.int(), x.int()
-	mem := x.place(count * cqeSize)
-	q.record, q.uar = x.place(8), x.place(uarSize)
+	num, count, cqeSize := x.Get(), x.Int(), x.Int()
+	mem := x.Place(count * cqeSize)
+	q.record, q.uar = x.Place(8), x.Place(uarSize)
 	if num != uint64(q.num) || count != int(q.mask)+1 {
 		x.differ("CQ %d of %d CQEs after a resize, and %d of %d", num, count, q.num, q.mask+1)
 		return
@@ -864,9 +776,9 @@ func (x *comparison) postRecv(p *comparedQP) (compare func()) {
 	if r.IntN(50) == 0 { // too many elements
 		wrs[r.IntN(n)].SGL = make([]verbs.SGE, 30)
 	}
-	x.put(orderRecv, uint64(slices.Index(x.qps, p)), uint64(n))
+	x.Put(orderRecv, uint64(slices.Index(x.qps, p)), uint64(n))
 	for _, w := range wrs {
-		x.put(w.ID)
+		x.Put(w.ID)
 		x.putList(w.SGL)
 	}
 	return func() { x.compareRecv(p, wrs) }
@@ -878,7 +790,7 @@ func (x *comparison) compareRecv(p *comparedQP, wrs []verbs.RecvWR) {
 		first = x.srq.shared.first
 	}
 	posted, err := q.Post(wrs)
-	if got := x.int(); got != posted {
+	if got := x.Int(); got != posted {
 		x.differ("libmlx5 posts %d receives of %d, Go %d: %v", got, len(wrs), posted, err)
 		return
 	}
@@ -924,10 +836,10 @@ func (x *comparison) sgl(most, total int, empty bool) []verbs.SGE {
 	return list
 }
 
-func (r *reference) putList(list []verbs.SGE) {
-	r.put(uint64(len(list)))
+func (x *comparison) putList(list []verbs.SGE) {
+	x.Put(uint64(len(list)))
 	for _, s := range list {
-		r.put(s.Addr, uint64(s.Length), uint64(s.LKey))
+		x.Put(s.Addr, uint64(s.Length), uint64(s.LKey))
 	}
 }
 
@@ -982,7 +894,7 @@ func (x *comparison) request() (w verbs.SendWR, inline []verbs.SGE) {
 			} else {
 				w.Args.InlineList = append(w.Args.InlineList, b)
 			}
-			inline = append(inline, verbs.SGE{Addr: uint64(placeData + at), Length: uint32(n)})
+			inline = append(inline, verbs.SGE{Addr: uint64(orders.PlaceData + at), Length: uint32(n)})
 		}
 	default:
 		w.SGL = x.sgl(x.cap.MaxSendSGE, most, true)
@@ -1033,7 +945,7 @@ func (x *comparison) postSend(p *comparedQP) (compare func()) {
 		wrs[i].Inline, wrs[i].Args, sizes[i], wrs[i].SGL = nil, withoutInline(wrs[i].Args), nil, make([]verbs.SGE, 30)
 	case 1:
 		if wrs[i].SGL == nil {
-			wrs[i].Inline, wrs[i].Args, sizes[i] = x.data[:1200], withoutInline(wrs[i].Args), []verbs.SGE{{Addr: placeData, Length: 1200}}
+			wrs[i].Inline, wrs[i].Args, sizes[i] = x.data[:1200], withoutInline(wrs[i].Args), []verbs.SGE{{Addr: orders.PlaceData, Length: 1200}}
 		}
 	case 2:
 		if b := provider.Args(&wrs[i]).Bind; b != nil {
@@ -1044,7 +956,7 @@ func (x *comparison) postSend(p *comparedQP) (compare func()) {
 		be.PutUint64(p.regs.c[i:], unused)
 		be.PutUint64(p.regs.g[i:], unused)
 	}
-	x.put(orderSend, uint64(slices.Index(x.qps, p)), uint64(n))
+	x.Put(orderSend, uint64(slices.Index(x.qps, p)), uint64(n))
 	for i := range wrs {
 		w, args := &wrs[i], provider.Args(&wrs[i])
 		list, flags, ah := w.SGL, w.Flags, uint64(0)
@@ -1058,14 +970,14 @@ func (x *comparison) postSend(p *comparedQP) (compare func()) {
 		if x.addressed() {
 			ah = x.handles[slices.IndexFunc(x.handles, func(h handle) bool { return h.num == w.To.AH })].index
 		}
-		x.put(w.ID, uint64(w.Opcode-1), uint64(flags), uint64(w.Imm), uint64(w.RKey), w.RemoteAddr, uint64(w.RKey), args.CompareAdd, args.Swap,
+		x.Put(w.ID, uint64(w.Opcode-1), uint64(flags), uint64(w.Imm), uint64(w.RKey), w.RemoteAddr, uint64(w.RKey), args.CompareAdd, args.Swap,
 			ah, uint64(w.To.QPNum), key)
 		if b := args.Bind; b != nil {
 			typ := verbs.MWType2
 			if b.Type == verbs.MWType1 {
 				typ = b.Type
 			}
-			x.put(uint64(typ), uint64(b.RKey), uint64(b.NewRKey), uint64(b.LKey), b.Addr, b.Length, uint64(b.Access))
+			x.Put(uint64(typ), uint64(b.RKey), uint64(b.NewRKey), uint64(b.LKey), b.Addr, b.Length, uint64(b.Access))
 		}
 		x.putList(list)
 	}
@@ -1088,7 +1000,7 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 	}
 	first := q.put
 	posted, err := q.Post(wrs)
-	if got := x.int(); got != posted {
+	if got := x.Int(); got != posted {
 		x.differ("libmlx5 posts %d requests of %d, Go %d: %v", got, len(wrs), posted, err)
 		return
 	}

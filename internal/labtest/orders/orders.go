@@ -104,10 +104,13 @@ func (p *Program) Do() {
 }
 
 // Get returns the next number of the answer.
-func (p *Program) Get() uint64 {
-	v := binary.NativeEndian.Uint64(p.out)
-	p.out = p.out[8:]
-	return v
+func (p *Program) Get() uint64 { return binary.NativeEndian.Uint64(p.Bytes(8)) }
+
+// Bytes returns the next n bytes of the answer, which has numbers behind them at the next multiple of 8.
+func (p *Program) Bytes(n int) []byte {
+	b := p.out[:n]
+	p.out = p.out[(n+7)&^7:]
+	return b
 }
 
 // Int is Get for sizes.
