@@ -83,7 +83,7 @@ func run() error {
 	if *serve {
 		return server(ctx, addr)
 	}
-	return client(dev.Name, addr)
+	return client(dev.Name, addr, ctx.Probe(uverbs.FeatureDC) == nil)
 }
 
 // server serves one object of each size asked for, and forgets what is put.
@@ -128,7 +128,7 @@ type way struct {
 	usage *http.Client
 }
 
-func client(device string, addr netip.Addr) error {
+func client(device string, addr netip.Addr, dc bool) error {
 	child := exec.Command(os.Args[0], "-serve", "-device", device)
 	child.Stderr = os.Stderr
 	out, err := child.StdoutPipe()
@@ -152,20 +152,13 @@ func client(device string, addr netip.Addr) error {
 		{"rsock", "http://" + rdma, &http.Client{Transport: &http.Transport{DialContext: streams.DialContext, MaxIdleConnsPerHost: 64, DisableCompression: true}}, nil},
 	}
 	ways[0].usage, ways[1].usage = ways[0].http, ways[1].http
-	for _, rc := range []bool{false, true} {
-		c, err := s3rdma.NewClient(s3rdma.ClientOptions{Device: device, RC: rc, Memory: 8 << 30, GetSize: 64 << 20})
+	for _, name := range []string{"DC", "RC"} {
+		if name == "DC" && !dc {
+			continue
+		}
+		c, err := s3rdma.NewClient(s3rdma.ClientOptions{Device: device, RC: name == "RC", Memory: 8 << 30, GetSize: 64 << 20})
 		if err != nil {
 			return err
-		}
-		name := "RC"
-		if !rc {
-			if d, err := uverbs.Open(device); err != nil || d.Probe(uverbs.FeatureDC) != nil {
-				d.Close()
-				continue
-			} else {
-				d.Close()
-			}
-			name = "DC"
 		}
 		ways = append(ways, way{name, "http://" + tcp, &http.Client{Transport: &s3rdma.Transport{Base: base, Client: c}}, ways[0].http})
 		defer func() { fmt.Printf("%s: %+v\n", name, c.Stats()) }()
