@@ -1,8 +1,10 @@
-// Package attr converts attributes between the kernel's structures and package verbs',
-// for packages uverbs and cm.
+// Package attr converts attributes between the kernel's structures and package verbs', for packages
+// uverbs and cm, and for what plays the kernel.
 package attr
 
 import (
+	"encoding/binary"
+
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
@@ -62,3 +64,41 @@ func OfQP(a *abi.IbUverbsQpAttr) (verbs.QPAttr, verbs.QPAttrMask) {
 
 // OfGUID returns the GUID in an answer, where it is in network byte order.
 func OfGUID(v uint64) verbs.GUID { return verbs.GUID(mmap.Bytes(&v)) }
+
+// Device returns the answer to a query of a device with the attributes that software devices have.
+func Device(a verbs.DeviceAttr) abi.IbUverbsExQueryDeviceResp {
+	guid := func(g verbs.GUID) uint64 { return binary.NativeEndian.Uint64(g[:]) }
+	return abi.IbUverbsExQueryDeviceResp{
+		Base: abi.IbUverbsQueryDeviceResp{
+			FwVer: a.FirmwareVersion, NodeGuid: guid(a.NodeGUID), SysImageGuid: guid(a.SysImageGUID),
+			MaxMrSize: a.MaxMRSize, PageSizeCap: a.PageSizeCap,
+			VendorId: a.VendorID, VendorPartId: a.VendorPartID, HwVer: a.HWVersion,
+			MaxQp: uint32(a.MaxQP), MaxQpWr: uint32(a.MaxQPWR), DeviceCapFlags: uint32(a.CapFlags),
+			MaxSge: uint32(a.MaxSGE), MaxSgeRd: uint32(a.MaxSGERead), MaxCq: uint32(a.MaxCQ), MaxCqe: uint32(a.MaxCQE),
+			MaxMr: uint32(a.MaxMR), MaxPd: uint32(a.MaxPD), MaxMw: uint32(a.MaxMW),
+			MaxQpRdAtom: uint32(a.MaxQPRDAtomic), MaxResRdAtom: uint32(a.MaxResRDAtomic),
+			MaxQpInitRdAtom: uint32(a.MaxQPInitRDAtomic), AtomicCap: uint32(a.AtomicCap),
+			MaxMcastGrp: uint32(a.MaxMcastGroup), MaxMcastQpAttach: uint32(a.MaxMcastQPAttach),
+			MaxTotalMcastQpAttach: uint32(a.MaxTotalMcastQPAttach),
+			MaxAh:                 uint32(a.MaxAH), MaxSrq: uint32(a.MaxSRQ), MaxSrqWr: uint32(a.MaxSRQWR), MaxSrqSge: uint32(a.MaxSRQSGE),
+			MaxPkeys: uint16(a.MaxPKeys), LocalCaAckDelay: a.LocalCAAckDelay, PhysPortCnt: uint8(a.Ports),
+		},
+		DeviceCapFlagsEx: a.CapFlags,
+	}
+}
+
+// Port returns the answer to a query of a port.
+func Port(p verbs.PortAttr) abi.IbUverbsQueryPortRespEx {
+	const maxSpeed = 128 // IB_SPEED_NDR
+	return abi.IbUverbsQueryPortRespEx{
+		LegacyResp: abi.IbUverbsQueryPortResp{
+			PortCapFlags: p.CapFlags, MaxMsgSz: uint32(p.MaxMessage), BadPkeyCntr: p.BadPKeys, QkeyViolCntr: p.QKeyViolations,
+			GidTblLen: uint32(p.GIDs), PkeyTblLen: uint16(p.PKeys), Lid: p.LID, SmLid: p.SMLID,
+			State: uint8(p.State), MaxMtu: uint8(p.MaxMTU), ActiveMtu: uint8(p.ActiveMTU), Lmc: p.LMC,
+			MaxVlNum: p.MaxVLs, SmSl: p.SMSL, SubnetTimeout: p.SubnetTimeout, InitTypeReply: p.InitTypeReply,
+			ActiveWidth: uint8(p.ActiveWidth), ActiveSpeed: uint8(min(p.ActiveSpeed, maxSpeed)),
+			PhysState: uint8(p.PhysState), LinkLayer: uint8(p.LinkLayer), Flags: p.Flags,
+		},
+		PortCapFlags2: p.CapFlags2, ActiveSpeedEx: uint32(p.ActiveSpeed),
+	}
+}

@@ -1,12 +1,12 @@
 package kernel
 
 import (
-	"encoding/binary"
 	"runtime"
 	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/attr"
 	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 )
@@ -85,8 +85,6 @@ func (f *file) checkUsable() syscall.Errno {
 	return f.usable()
 }
 
-func guid(g verbs.GUID) uint64 { return binary.NativeEndian.Uint64(g[:]) }
-
 func queryDevice(c command, req abi.IbUverbsExQueryDevice) syscall.Errno {
 	if errno := c.file.checkUsable(); errno != 0 {
 		return errno
@@ -94,25 +92,8 @@ func queryDevice(c command, req abi.IbUverbsExQueryDevice) syscall.Errno {
 	if req.CompMask != 0 || req.Reserved != 0 || len(c.driverIn) > 0 || c.driverOut.size > 0 {
 		return syscall.EINVAL
 	}
-	a := c.file.device.engine.Attr()
-	resp := abi.IbUverbsExQueryDeviceResp{
-		Base: abi.IbUverbsQueryDeviceResp{
-			FwVer: a.FirmwareVersion, NodeGuid: guid(a.NodeGUID), SysImageGuid: guid(a.SysImageGUID),
-			MaxMrSize: a.MaxMRSize, PageSizeCap: a.PageSizeCap,
-			VendorId: a.VendorID, VendorPartId: a.VendorPartID, HwVer: a.HWVersion,
-			MaxQp: uint32(a.MaxQP), MaxQpWr: uint32(a.MaxQPWR), DeviceCapFlags: uint32(a.CapFlags),
-			MaxSge: uint32(a.MaxSGE), MaxSgeRd: uint32(a.MaxSGERead), MaxCq: uint32(a.MaxCQ), MaxCqe: uint32(a.MaxCQE),
-			MaxMr: uint32(a.MaxMR), MaxPd: uint32(a.MaxPD), MaxMw: uint32(a.MaxMW),
-			MaxQpRdAtom: uint32(a.MaxQPRDAtomic), MaxResRdAtom: uint32(a.MaxResRDAtomic),
-			MaxQpInitRdAtom: uint32(a.MaxQPInitRDAtomic), AtomicCap: uint32(a.AtomicCap),
-			MaxMcastGrp: uint32(a.MaxMcastGroup), MaxMcastQpAttach: uint32(a.MaxMcastQPAttach),
-			MaxTotalMcastQpAttach: uint32(a.MaxTotalMcastQPAttach),
-			MaxAh:                 uint32(a.MaxAH), MaxSrq: uint32(a.MaxSRQ), MaxSrqWr: uint32(a.MaxSRQWR), MaxSrqSge: uint32(a.MaxSRQSGE),
-			MaxPkeys: uint16(a.MaxPKeys), LocalCaAckDelay: a.LocalCAAckDelay, PhysPortCnt: uint8(a.Ports),
-		},
-		ResponseLength:   uint32(min(c.response.size, sizeOf[abi.IbUverbsExQueryDeviceResp]())),
-		DeviceCapFlagsEx: a.CapFlags,
-	}
+	resp := attr.Device(c.file.device.engine.Attr())
+	resp.ResponseLength = uint32(min(c.response.size, sizeOf[abi.IbUverbsExQueryDeviceResp]()))
 	return respond(c, &resp)
 }
 
@@ -123,20 +104,8 @@ func queryPort(c *call) syscall.Errno {
 	if uint8(c.constant(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM)) != 1 {
 		return syscall.EINVAL
 	}
-	p := c.file.device.engine.PortAttr()
-	const maxSpeed = 128 // IB_SPEED_NDR
-	resp := abi.IbUverbsQueryPortRespEx{
-		LegacyResp: abi.IbUverbsQueryPortResp{
-			PortCapFlags: p.CapFlags, MaxMsgSz: uint32(p.MaxMessage), BadPkeyCntr: p.BadPKeys, QkeyViolCntr: p.QKeyViolations,
-			GidTblLen: uint32(p.GIDs), PkeyTblLen: uint16(p.PKeys), Lid: p.LID, SmLid: p.SMLID,
-			State: uint8(p.State), MaxMtu: uint8(p.MaxMTU), ActiveMtu: uint8(p.ActiveMTU), Lmc: p.LMC,
-			MaxVlNum: p.MaxVLs, SmSl: p.SMSL, SubnetTimeout: p.SubnetTimeout, InitTypeReply: p.InitTypeReply,
-			ActiveWidth: uint8(p.ActiveWidth), ActiveSpeed: uint8(min(p.ActiveSpeed, maxSpeed)),
-			PhysState: uint8(p.PhysState), LinkLayer: uint8(p.LinkLayer),
-			Flags: p.Flags | abi.IB_UVERBS_QPF_GRH_REQUIRED,
-		},
-		PortCapFlags2: p.CapFlags2, ActiveSpeedEx: uint32(p.ActiveSpeed),
-	}
+	resp := attr.Port(c.file.device.engine.PortAttr())
+	resp.LegacyResp.Flags |= abi.IB_UVERBS_QPF_GRH_REQUIRED
 	return c.put(abi.UVERBS_ATTR_QUERY_PORT_RESP, mmap.Bytes(&resp))
 }
 
