@@ -27,9 +27,9 @@ LAB_PKGS  = ./cmd/verbs/internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock .
 SOME_PKGS = $(filter-out ./tests/bench/ ./tests/soak/,$(LAB_PKGS))
 
 # What programs import; programs that tests run; packages that use unsafe, or whose tests exercise it.
-LIB_PKGS    = . ./abi ./cm/... ./mmap ./rconn ./rdmadev ./rdmatest ./rmsg ./provider/... ./rsock ./s3rdma/... ./soft ./uverbs ./verbstest
+LIB_PKGS    = . ./abi ./cm/... ./mmap ./rconn ./rdmadev ./rdmatest ./rmsg ./provider/... ./providertest ./rsock ./s3rdma/... ./soft ./uverbs ./verbstest
 PROGRAMS    = ./tests/bench/... ./cmd/verbs ./examples/... ./exporter/cmd/...
-UNSAFE_PKGS = ./abi ./mmap ./provider/... ./internal/engine ./internal/host ./internal/sys ./internal/udp ./soft/... ./uverbs ./cm ./rsock
+UNSAFE_PKGS = ./abi ./mmap ./provider/... ./providertest ./internal/engine ./internal/host ./internal/sys ./internal/udp ./soft/... ./uverbs ./cm ./rsock
 
 help: ## show this
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16

@@ -2,6 +2,10 @@
 
 package abi
 
+const (
+	UVERBS_ID_NS_SHIFT = 12
+)
+
 // enum uverbs_default_objects
 const (
 	UVERBS_OBJECT_DEVICE      = 0

@@ -21,6 +21,7 @@ import (
 	_ "github.com/goverbs/verbs/mmap"
 	_ "github.com/goverbs/verbs/provider/rxe"
 	_ "github.com/goverbs/verbs/provider/siw"
+	_ "github.com/goverbs/verbs/providertest"
 	_ "github.com/goverbs/verbs/rconn"
 	_ "github.com/goverbs/verbs/rdmadev"
 	_ "github.com/goverbs/verbs/rdmatest"
@@ -37,7 +38,7 @@ const (
 )
 
 // libraries are the packages that programs import.
-var libraries = []string{".", "./abi", "./cm", "./mmap", "./provider/...", "./rconn", "./rdmadev", "./rdmatest", "./rmsg", "./rsock", "./soft", "./uverbs", "./verbstest"}
+var libraries = []string{".", "./abi", "./cm", "./mmap", "./provider/...", "./providertest", "./rconn", "./rdmadev", "./rdmatest", "./rmsg", "./rsock", "./soft", "./uverbs", "./verbstest"}
 
 // list runs go list on the packages that programs import and returns the words of its output.
 func list(t *testing.T, args ...string) []string {

@@ -14,6 +14,7 @@ var unsafeIn = map[string]string{
 	"abi":                "generated: members of unions, and what lies behind a structure",
 	"mmap":               "memory that is not Go's, seen as slices, words and slots",
 	"provider":           "commands that the kernel reads where they lie, by their address",
+	"providertest":       "memory that commands name by its address",
 	"provider/rxe":       "elements of rxe's queues",
 	"provider/siw":       "elements of siw's queues",
 	"provider/erdma":     "requests and completions of erdma",
@@ -27,7 +28,6 @@ var unsafeIn = map[string]string{
 	"soft/internal/uapi": "memory of the process that commands name by its address",
 	"soft/internal/ucma": "the same, in its tests",
 	"internal/udp":       "messages of sendmmsg(2) and recvmmsg(2)",
-	"tests/bench/deaf":   "memory that commands name by its address",
 	"tests/scenarios":    "an ioctl of another device, which gives DMA buffers",
 }
 

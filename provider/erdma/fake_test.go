@@ -9,46 +9,50 @@ import (
 	"testing"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs/providertest"
 )
 
 var le, be = binary.LittleEndian, binary.BigEndian
 
-// fake is a device of which the test plays the part: its registers are pages of a file.
+// fake is a device of which the test plays the part.
 type fake struct {
 	*context
-	pages []byte // of registers: of sends, of receives, of CQs
+	kernel *providertest.Kernel
+	pages  []byte // of registers: of sends, of receives, of CQs
+	num    uint32 // of the next CQ or QP
 }
 
 // newFake opens a device whose send registers are of a kind.
 func newFake(t testing.TB, iwarp bool, kind, offset uint32) *fake {
 	t.Helper()
-	fd, err := unix.MemfdCreate("registers", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { unix.Close(fd) })
 	page := os.Getpagesize()
-	if err := unix.Ftruncate(fd, int64(3*page)); err != nil {
-		t.Fatal(err)
+	f := &fake{pages: make([]byte, 3*page)}
+	f.kernel = &providertest.Kernel{
+		ID: abi.RDMA_DRIVER_ERDMA, IWARP: iwarp, Registers: f.pages,
+		Attr: verbs.DeviceAttr{MaxCQE: 1 << 20},
+		Port: verbs.PortAttr{MaxMessage: -1, ActiveMTU: 3, LinkLayer: verbs.LinkEthernet},
+		GetContext: func(u provider.UHW) error {
+			providertest.Answer(u, abi.ErdmaUrespAllocCtx{SdbType: kind, SdbOffset: offset, Rdb: uint64(page), Cdb: uint64(2 * page)})
+			return nil
+		},
+		CreateCQ: func(cq *provider.CQInfo, u provider.UHW) error {
+			providertest.Answer(u, abi.ErdmaUrespCreateCq{CqId: f.num, NumCqe: uint32(cq.Depth)})
+			return nil
+		},
+		CreateQP: func(qp *provider.QPInfo, u provider.UHW) error {
+			qp.QPNum = f.num
+			units := provider.RoundUp(qp.Cap.MaxSendWR * maxUnits)
+			providertest.Answer(u, abi.ErdmaUrespCreateQp{
+				QpId: f.num, NumSqe: uint32(units), NumRqe: uint32(provider.RoundUp(qp.Cap.MaxRecvWR)), RqOffset: uint32((units*unit + 4095) &^ 4095),
+			})
+			return nil
+		},
 	}
-	all, err := mmap.Map(fd, 0, 3*page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { all.Close() })
-	dev := &provider.Device{FD: fd, Driver: abi.RDMA_DRIVER_ERDMA, IWARP: iwarp}
-	dev.Attr.MaxCQE = 1 << 20
-	dev.Port = verbs.PortAttr{MaxMessage: -1, ActiveMTU: 3, LinkLayer: verbs.LinkEthernet}
-	c, err := Driver{}.GetContext(dev, func(u provider.UHW) error {
-		copy(u.Out, mmap.Bytes(&abi.ErdmaUrespAllocCtx{SdbType: kind, SdbOffset: offset, Rdb: uint64(page), Cdb: uint64(2 * page)}))
-		return nil
-	})
+	c, err := Driver{}.GetContext(f.kernel.Device(t), f.kernel.Context)
 	if !mmap.OrdersDevice && errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}
@@ -56,7 +60,8 @@ func newFake(t testing.TB, iwarp bool, kind, offset uint32) *fake {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Release)
-	return &fake{c.(*context), all.Bytes()}
+	f.context = c.(*context)
+	return f
 }
 
 // register returns a register of a page: 0 for sends, 1 for receives, 2 for CQs.
@@ -72,10 +77,8 @@ type fakeCQ struct {
 
 func (f *fake) cq(t testing.TB, init provider.CQInit, num uint32) *fakeCQ {
 	t.Helper()
-	q, err := f.CreateCQ(&init, func(u provider.UHW) (provider.CQInfo, error) {
-		copy(u.Out, mmap.Bytes(&abi.ErdmaUrespCreateCq{CqId: num, NumCqe: uint32(init.Depth)}))
-		return provider.CQInfo{Handle: 1, Depth: init.Depth}, nil
-	})
+	f.num = num
+	q, err := f.kernel.NewCQ(f.context, &init)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,15 +135,10 @@ func (c *fakeCQ) poll() (all []verbs.WC) {
 
 const fakeQPN = 0x0a0b0
 
-// newQP makes a QP, and is the kernel of that.
+// newQP makes a QP.
 func (f *fake) newQP(init *provider.QPInit, num uint32) (*queuePair, error) {
-	s, _, err := f.CreateQP(init, func(u provider.UHW) (provider.QPInfo, error) {
-		units := provider.RoundUp(init.Cap.MaxSendWR * maxUnits)
-		copy(u.Out, mmap.Bytes(&abi.ErdmaUrespCreateQp{
-			QpId: num, NumSqe: uint32(units), NumRqe: uint32(provider.RoundUp(init.Cap.MaxRecvWR)), RqOffset: uint32((units*unit + 4095) &^ 4095),
-		}))
-		return provider.QPInfo{Handle: 2, QPNum: num, Cap: init.Cap}, nil
-	})
+	f.num = num
+	s, _, err := f.kernel.NewQP(f.context, init)
 	if err != nil {
 		return nil, err
 	}
@@ -159,13 +157,8 @@ func (f *fake) qp(t testing.TB, cq *fakeCQ, cap verbs.QPCap) *queuePair {
 	return p
 }
 
-// settle does what uverbs does around a change of the state.
-func (p *queuePair) settle(s verbs.QPState) {
-	p.recv.Suspend()
-	p.send.Suspend()
-	p.send.Settle(s, true)
-	p.recv.Settle(s, true)
-}
+// settle moves the QP to a state.
+func (p *queuePair) settle(s verbs.QPState) { providertest.SetState(p.send, p.recv, s) }
 
 // memory returns the memory of both queues, as the device sees it.
 func (p *queuePair) memory() []byte { return p.buf.Bytes() }

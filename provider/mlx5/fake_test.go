@@ -9,20 +9,20 @@ import (
 	"testing"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs/providertest"
 )
 
 var be = binary.BigEndian
 
-// fake is a device of which the test plays the part: its registers are pages of a file.
+// fake is a device of which the test plays the part.
 type fake struct {
 	*context
-	pages []byte // of registers
+	kernel *providertest.Kernel
+	pages  []byte // of registers
 }
 
 const fakeRegister = 512 // bytes of a register
@@ -30,31 +30,34 @@ const fakeRegister = 512 // bytes of a register
 // newFake opens a device. Its kernel hands out the registers.
 func newFake(t testing.TB, d Driver) *fake {
 	t.Helper()
-	fd, err := unix.MemfdCreate("registers", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { unix.Close(fd) })
 	const pages = 8
-	size := pages * os.Getpagesize()
-	if err := unix.Ftruncate(fd, int64(size)); err != nil {
-		t.Fatal(err)
+	f := &fake{pages: make([]byte, pages*os.Getpagesize())}
+	f.kernel = &providertest.Kernel{
+		ID: abi.RDMA_DRIVER_MLX5, Registers: f.pages,
+		Attr: verbs.DeviceAttr{MaxCQE: 1<<22 - 1},
+		Port: verbs.PortAttr{MaxMessage: 1 << 30, ActiveMTU: 5, LinkLayer: verbs.LinkEthernet},
+		GetContext: func(u provider.UHW) error {
+			providertest.Answer(u, abi.Mlx5IbAllocUcontextResp{
+				BfRegSize: fakeRegister, TotBfregs: 2 * pages, CacheLineSize: 64, MaxSqDescSz: 1024, MaxRqDescSz: 512,
+				MaxSendWqebb: 1 << 15, MaxRecvWr: 1 << 15, MaxSrqRecvWr: 1 << 15, NumPorts: 1, CqeVersion: 1, NumUarsPerPage: 1,
+			})
+			return nil
+		},
+		CreateCQ: func(_ *provider.CQInfo, u provider.UHW) error {
+			providertest.Answer(u, abi.Mlx5IbCreateCqResp{Cqn: 0x123})
+			return nil
+		},
+		CreateSRQ: func(_ *provider.SRQInfo, u provider.UHW) error {
+			providertest.Answer(u, abi.Mlx5IbCreateSrqResp{Srqn: 7})
+			return nil
+		},
+		CreateQP: func(qp *provider.QPInfo, u provider.UHW) error {
+			qp.QPNum = fakeQPN
+			providertest.Answer(u, abi.Mlx5IbCreateQpResp{BfregIndex: 5}) // the second of the second page
+			return nil
+		},
 	}
-	all, err := mmap.Map(fd, 0, size)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { all.Close() })
-	dev := &provider.Device{FD: fd, Driver: abi.RDMA_DRIVER_MLX5}
-	dev.Attr.MaxCQE = 1<<22 - 1
-	dev.Port = verbs.PortAttr{MaxMessage: 1 << 30, ActiveMTU: 5, LinkLayer: verbs.LinkEthernet}
-	c, err := d.GetContext(dev, func(u provider.UHW) error {
-		copy(u.Out, mmap.Bytes(&abi.Mlx5IbAllocUcontextResp{
-			BfRegSize: fakeRegister, TotBfregs: 2 * pages, CacheLineSize: 64, MaxSqDescSz: 1024, MaxRqDescSz: 512,
-			MaxSendWqebb: 1 << 15, MaxRecvWr: 1 << 15, MaxSrqRecvWr: 1 << 15, NumPorts: 1, CqeVersion: 1, NumUarsPerPage: 1,
-		}))
-		return nil
-	})
+	c, err := d.GetContext(f.kernel.Device(t), f.kernel.Context)
 	if !mmap.OrdersDevice && errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}
@@ -62,7 +65,8 @@ func newFake(t testing.TB, d Driver) *fake {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Release)
-	return &fake{c.(*context), all.Bytes()}
+	f.context = c.(*context)
+	return f
 }
 
 // fakeCQ is a CQ whose completions the test writes.
@@ -74,10 +78,7 @@ type fakeCQ struct {
 
 func (f *fake) cq(t testing.TB, depth int) *fakeCQ {
 	t.Helper()
-	q, err := f.CreateCQ(&provider.CQInit{Depth: depth}, func(u provider.UHW) (provider.CQInfo, error) {
-		copy(u.Out, mmap.Bytes(&abi.Mlx5IbCreateCqResp{Cqn: 0x123}))
-		return provider.CQInfo{Handle: 1}, nil
-	})
+	q, err := f.kernel.NewCQ(f.context, &provider.CQInit{Depth: depth})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,11 +121,8 @@ const fakeQPN = 0x0a0b0c
 // qp makes a QP with 4 SGEs in state RTS.
 func (f *fake) qp(t testing.TB, typ verbs.QPType, cq *fakeCQ, cap verbs.QPCap, srq provider.RecvQueue) *queuePair {
 	t.Helper()
-	s, r, err := f.CreateQP(&provider.QPInit{
+	s, r, err := f.kernel.NewQP(f.context, &provider.QPInit{
 		Type: typ, Cap: cap, SendCQ: cq.completionQueue, RecvCQ: cq.completionQueue, SRQ: srq,
-	}, func(u provider.UHW) (provider.QPInfo, error) {
-		copy(u.Out, mmap.Bytes(&abi.Mlx5IbCreateQpResp{BfregIndex: 5})) // the second of the second page
-		return provider.QPInfo{QPNum: fakeQPN}, nil
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -153,10 +151,7 @@ func (f *fake) ah(t testing.TB, a *addressHandle) *addressHandle {
 
 func (f *fake) srq(t testing.TB, most, sges int) *recvQueue {
 	t.Helper()
-	q, err := f.CreateSRQ(&provider.SRQInit{MaxWR: most, MaxSGE: sges}, func(u provider.UHW) (provider.SRQInfo, error) {
-		copy(u.Out, mmap.Bytes(&abi.Mlx5IbCreateSrqResp{Srqn: 7}))
-		return provider.SRQInfo{Handle: 3}, nil
-	})
+	q, err := f.kernel.NewSRQ(f.context, &provider.SRQInit{MaxWR: most, MaxSGE: sges})
 	if err != nil {
 		t.Fatal(err)
 	}

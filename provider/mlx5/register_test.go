@@ -14,41 +14,32 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs/providertest"
 )
 
-// uarFile is a kernel's file that hands out UARs.
-type uarFile struct {
-	host.Unsupported
+// uarKernel hands out UARs.
+type uarKernel struct {
 	left  int             // how many it has
 	uars  map[uint32]bool // by handle
 	last  uint32
 	pages map[int64][]byte // by offset, which is the page's number times 4096
 }
 
-func (*uarFile) Close() {}
-
-// Ioctl implements [host.File].
-func (f *uarFile) Ioctl(_ uint32, msg []byte) syscall.Errno {
-	hdr := mmap.Slice[abi.IbUverbsIoctlHdr](msg, 0, 1)[0]
-	attrs := map[uint16]*abi.IbUverbsAttr{}
-	for i := range hdr.NumAttrs {
-		a := &mmap.Slice[abi.IbUverbsAttr](msg, int(unsafe.Sizeof(hdr)), int(hdr.NumAttrs))[i]
-		attrs[a.AttrId] = a
-	}
-	if hdr.ObjectId != abi.MLX5_IB_OBJECT_UAR {
+// ioctl answers methods on UARs.
+func (f *uarKernel) ioctl(c *providertest.Call) error {
+	if c.Object != abi.MLX5_IB_OBJECT_UAR {
 		return syscall.EPROTONOSUPPORT
 	}
-	if hdr.MethodId == abi.MLX5_IB_METHOD_UAR_OBJ_DESTROY {
-		handle := uint32(*attrs[abi.MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE].Data())
+	if c.Method == abi.MLX5_IB_METHOD_UAR_OBJ_DESTROY {
+		handle := uint32(c.Value(abi.MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE))
 		if !f.uars[handle] {
 			return syscall.ENOENT
 		}
 		delete(f.uars, handle)
 		f.left++
-		return 0
+		return nil
 	}
 	if f.left == 0 {
 		return syscall.ENOSPC
@@ -56,41 +47,33 @@ func (f *uarFile) Ioctl(_ uint32, msg []byte) syscall.Errno {
 	f.left--
 	f.last++
 	f.uars[f.last] = true
-	out := func(id uint16) unsafe.Pointer {
-		p := uintptr(*attrs[id].Data())
-		return *(*unsafe.Pointer)(unsafe.Pointer(&p))
-	}
-	*attrs[abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE].Data() = uint64(f.last)
-	*(*uint64)(out(abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET)) = uint64(f.last) * uarSize
-	*(*uint32)(out(abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH)) = uarSize
-	*(*uint32)(out(abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID)) = 100 + f.last
-	return 0
+	c.SetValue(abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, uint64(f.last))
+	copy(c.Out(abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET), mmap.Bytes(new(uint64(f.last)*uarSize)))
+	copy(c.Out(abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH), mmap.Bytes(new(uint32(uarSize))))
+	copy(c.Out(abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID), mmap.Bytes(new(100+f.last)))
+	return nil
 }
 
-// Mmap implements [host.File].
-func (f *uarFile) Mmap(offset int64, length int) ([]byte, syscall.Errno) {
+// mmap returns a UAR.
+func (f *uarKernel) mmap(offset int64, length int) ([]byte, error) {
 	if f.pages[offset] == nil {
 		f.pages[offset] = make([]byte, uarSize)
 	}
-	return f.pages[offset][:length], 0
+	return f.pages[offset][:length], nil
 }
 
 // open opens a device whose kernel has n UARs.
-func (f *uarFile) open(t *testing.T, n int) (provider.Context, error) {
+func (f *uarKernel) open(t *testing.T, n int) (provider.Context, error) {
 	t.Helper()
 	f.left, f.uars, f.pages = n, map[uint32]bool{}, map[int64][]byte{}
-	fd, errno := host.Install(f, "uars")
-	if errno != 0 {
-		t.Fatal(errno)
-	}
-	t.Cleanup(func() { host.Close(fd) })
-	c, err := Driver{}.GetContext(&provider.Device{FD: fd, Driver: abi.RDMA_DRIVER_MLX5}, func(u provider.UHW) error {
-		copy(u.Out, mmap.Bytes(&abi.Mlx5IbAllocUcontextResp{
+	k := &providertest.Kernel{ID: abi.RDMA_DRIVER_MLX5, Ioctl: f.ioctl, Mmap: f.mmap, GetContext: func(u provider.UHW) error {
+		providertest.Answer(u, abi.Mlx5IbAllocUcontextResp{
 			BfRegSize: fakeRegister, CacheLineSize: 64, MaxSqDescSz: 1024, MaxRqDescSz: 512,
 			MaxSendWqebb: 1 << 15, MaxRecvWr: 1 << 15, MaxSrqRecvWr: 1 << 15, NumPorts: 1, CqeVersion: 1, NumUarsPerPage: 1,
-		}))
+		})
 		return nil
-	})
+	}}
+	c, err := Driver{}.GetContext(k.Device(t), k.Context)
 	if !mmap.OrdersDevice && errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}
@@ -102,7 +85,7 @@ func (f *uarFile) open(t *testing.T, n int) (provider.Context, error) {
 func TestRegistersOfQPs(t *testing.T) {
 	t.Setenv(shutUpBlueFlame, "")
 	for _, tt := range []struct{ uars, halves int }{{1, 0}, {3, 4}, {100, maxBlueFlame}} {
-		f := &uarFile{}
+		f := &uarKernel{}
 		c, err := f.open(t, tt.uars)
 		if err != nil {
 			t.Fatal(err)
@@ -142,7 +125,7 @@ func TestRegistersOfQPs(t *testing.T) {
 			t.Errorf("UARs %v are left", f.uars)
 		}
 	}
-	if _, err := (&uarFile{}).open(t, 0); !errors.Is(err, syscall.ENOSPC) {
+	if _, err := (&uarKernel{}).open(t, 0); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("without UARs: %v, want %v", err, syscall.ENOSPC)
 	}
 }
