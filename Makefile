@@ -183,9 +183,9 @@ bench-quick: fetch ## count the instructions of posting and polling, and fail if
 # C programs beside the library's. The emulated machine would take long to compile them.
 vpath %.c tests/bench/c tests/nic/testdata provider/mlx5/testdata provider/erdma/testdata
 bench-c: $(patsubst tests/bench/c/%.c,build/c/%,$(wildcard tests/bench/c/*.c))
-build/c/%: %.c $(wildcard tests/bench/c/*.h)
+build/c/%: %.c $(wildcard tests/bench/c/*.h providertest/c/*.h) | deps-test
 	@mkdir -p build/c
-	gcc -O2 -Wall -Werror -Itests/bench/c -o $@ $< -Wl,--as-needed -lrdmacm -lmlx5 -libverbs
+	gcc -O2 -Wall -Werror -Itests/bench/c -Iprovidertest/c -o $@ $< -Wl,--as-needed -lrdmacm -lmlx5 -libverbs
 
 # Debian's package would also start a server.
 build/promtool:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs/providertest"
 )
 
 // setPanicOnFault makes faults panic until the function that it returns is called.
@@ -336,8 +337,8 @@ func FuzzSendRequests(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte("requests of all kinds, with and without data inline"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		x := &comparison{rand: rand.New(&choices{data: data}), signaled: 5, invalidates: true, fake: newFake(t, true, 0, 0), data: make([]byte, 4096)}
-		r := x.rand
+		x := &comparison{Comparison: &providertest.Comparison{Rand: rand.New(&choices{data: data})}, signaled: 5, invalidates: true, fake: newFake(t, true, 0, 0), data: make([]byte, 4096)}
+		r := x.Rand
 		for i := range x.data {
 			x.data[i] = byte(r.Uint32())
 		}

@@ -3,11 +3,8 @@
 package erdma
 
 import (
-	"bytes"
-	"encoding/hex"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,8 +14,8 @@ import (
 	"unsafe"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/labtest/orders"
 	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs/providertest"
 )
 
 var (
@@ -96,11 +93,8 @@ var contextKinds = [...]struct{ kind, offset uint32 }{{0, 0}, {1, 0}, {1, 7}, {1
 
 // comparison is liberdma beside the driver.
 type comparison struct {
-	*orders.Program
-	t     testing.TB
-	rand  *rand.Rand
+	*providertest.Comparison
 	fakes []*fake
-	mark  string // of the present queues, for errors
 	data  []byte // for inline data
 
 	invalidates bool // liberdma has SENDs that invalidate
@@ -115,7 +109,6 @@ type comparison struct {
 	cqs       [2]*comparedCQ
 	qps       []*comparedQP
 	id        uint64
-	different bool
 	pollAll   bool // that there are
 
 	count struct{ lists, sends, receives, completions, nothing, failures, refused, full, inline, arms, queues int }
@@ -144,7 +137,8 @@ type sentRequest struct {
 }
 
 func newComparison(t testing.TB) *comparison {
-	x := &comparison{Program: orders.Start(t, command(t)), t: t}
+	x := &comparison{Comparison: providertest.NewComparison(t, command(t), "liberdma", unit)}
+	x.Describe = func() string { return fmt.Sprintf("%+v", x.cap) }
 	for _, k := range contextKinds {
 		x.fakes = append(x.fakes, newFake(t, true, k.kind, k.offset))
 	}
@@ -157,46 +151,14 @@ func newComparison(t testing.TB) *comparison {
 // run compares until there are so many lists.
 func (x *comparison) run(lists int) {
 	start := time.Now()
-	for i := uint64(0); x.count.lists < lists && !x.different; i++ {
-		x.rand = rand.New(rand.NewPCG(*seedFlag, i))
-		x.mark = fmt.Sprintf("-seed %d, queues %d", *seedFlag, i)
+	x.Each(*seedFlag, func() bool { return x.count.lists < lists }, func(i int) {
 		x.create(i == 0)
-		for k := 50 + x.rand.IntN(300); k > 0 && !x.different; k-- {
+		for k := 50 + x.Rand.IntN(300); k > 0 && !x.Different(); k-- {
 			x.step()
 		}
 		x.destroy()
-	}
-	x.t.Logf("%+v in %v; SEND_WITH_INV %v, records of new CQs %v", x.count, time.Since(start).Round(time.Millisecond), x.invalidates, x.newRecords)
-}
-
-// differ reports a difference, after which the queues are not used any more.
-func (x *comparison) differ(format string, args ...any) {
-	x.t.Helper()
-	x.different = true
-	x.t.Errorf("%s (%+v): %s", x.mark, x.cap, fmt.Sprintf(format, args...))
-}
-
-// equal compares bytes of liberdma with those of this driver.
-func (x *comparison) equal(what string, c, g []byte) bool {
-	x.t.Helper()
-	if bytes.Equal(c, g) {
-		return true
-	}
-	at := 0
-	for at < min(len(c), len(g)) && c[at] == g[at] {
-		at++
-	}
-	from := at &^ (unit - 1)
-	part := func(b []byte) string { return hex.Dump(b[min(from, len(b)):min(from+4*unit, len(b))]) }
-	x.differ("%s of %d and %d bytes differ at %#x. liberdma, from %#x on:\n%sGo:\n%s", what, len(c), len(g), at, from, part(c), part(g))
-	return false
-}
-
-func (x *comparison) check(err error) {
-	x.t.Helper()
-	if err != nil {
-		x.t.Fatal(x.mark, ": ", err)
-	}
+	})
+	x.T.Logf("%+v in %v; SEND_WITH_INV %v, records of new CQs %v", x.count, time.Since(start).Round(time.Millisecond), x.invalidates, x.newRecords)
 }
 
 func bit(b bool) uint64 {
@@ -208,7 +170,7 @@ func bit(b bool) uint64 {
 
 // create makes queues of random sizes.
 func (x *comparison) create(first bool) {
-	r := x.rand
+	r := x.Rand
 	kind := r.IntN(len(contextKinds))
 	x.fake = x.fakes[kind]
 	x.all, x.signaled, x.failed = r.IntN(4) == 0, []int{1, 3, 5, 10}[r.IntN(4)], []int{0, 3, 30}[r.IntN(3)]
@@ -242,7 +204,7 @@ func (x *comparison) create(first bool) {
 	for _, num := range nums[2:][:n] {
 		x.createQP(num)
 	}
-	x.data = x.Mem[orders.PlaceData:][:4096]
+	x.data = x.Mem[providertest.PlaceData:][:4096]
 	for i := range x.data {
 		x.data[i] = byte(r.Uint32())
 	}
@@ -256,7 +218,7 @@ func (x *comparison) createCQ(i, depth int, num uint32, first bool) {
 		x.cqs[i] = x.cqs[0]
 		return
 	}
-	cq := &comparedCQ{fakeCQ: x.fake.cq(x.t, provider.CQInit{Depth: depth}, num), c: x.Mem[place:][:size], record: record}
+	cq := &comparedCQ{fakeCQ: x.fake.cq(x.T, provider.CQInit{Depth: depth}, num), c: x.Mem[place:][:size], record: record}
 	cq.c = cq.c[:min(size, cq.Cap()*cqeSize)]
 	x.cqs[i] = cq
 	if first && i == 0 {
@@ -266,10 +228,10 @@ func (x *comparison) createCQ(i, depth int, num uint32, first bool) {
 		clear(cq.mem)
 	}
 	if cqes != cq.Cap() {
-		x.differ("CQ of %d completions, and %d of liberdma", cq.Cap(), cqes)
+		x.Differ("CQ of %d completions, and %d of liberdma", cq.Cap(), cqes)
 	}
-	if x.equal("new CQs", cq.c, cq.memory()) {
-		x.equal("records of new CQs", record, cq.mem[:8])
+	if x.Equal("new CQs", cq.c, cq.memory()) {
+		x.Equal("records of new CQs", record, cq.mem[:8])
 	}
 }
 
@@ -282,12 +244,12 @@ func (x *comparison) createQP(num uint32) {
 	p, err := x.fake.newQP(&provider.QPInit{
 		Type: verbs.RC, Cap: x.cap, SignalAll: x.all, SendCQ: x.cqs[0].completionQueue, RecvCQ: x.cqs[1].completionQueue,
 	}, num)
-	x.check(err)
+	x.Check(err)
 	q := &comparedQP{queuePair: p, c: x.Mem[place:][:size], record: record}
 	x.qps = append(x.qps, q)
 	// liberdma's receives end with a page, and the driver's with the last one.
-	if len(q.c) < len(p.memory()) || !x.equal("new queues", q.c[:len(p.memory())], p.memory()) {
-		x.differ("queues of %d and %d bytes", len(q.c), len(p.memory()))
+	if len(q.c) < len(p.memory()) || !x.Equal("new queues", q.c[:len(p.memory())], p.memory()) {
+		x.Differ("queues of %d and %d bytes", len(q.c), len(p.memory()))
 	}
 }
 
@@ -306,7 +268,7 @@ func (x *comparison) destroy() {
 
 // step lets requests complete, polls, and posts a list of requests and one of receives.
 func (x *comparison) step() {
-	r := x.rand
+	r := x.Rand
 	p := x.qps[r.IntN(len(x.qps))]
 	for _, q := range x.qps {
 		if r.IntN(3) > 0 {
@@ -341,11 +303,11 @@ func (x *comparison) step() {
 	compare = append(compare, x.postRecv(p), x.postSend(p))
 	x.Do()
 	for _, f := range compare {
-		if !x.different {
+		if !x.Different() {
 			f()
 		}
 	}
-	if !x.different {
+	if !x.Different() {
 		x.compareAll()
 	}
 }
@@ -353,18 +315,18 @@ func (x *comparison) step() {
 // compareAll compares all that the device sees.
 func (x *comparison) compareAll() {
 	for _, p := range x.qps {
-		if !x.equal("queues", p.c[:len(p.memory())], p.memory()) || !x.equal("doorbell records", p.record, p.queuePair.record[:16]) {
+		if !x.Equal("queues", p.c[:len(p.memory())], p.memory()) || !x.Equal("doorbell records", p.record, p.queuePair.record[:16]) {
 			return
 		}
 	}
 	for _, q := range x.cqs {
-		if !x.equal("CQs", q.c, q.memory()) || !x.equal("CQ's doorbell records", q.record, q.mem[:8]) {
+		if !x.Equal("CQs", q.c, q.memory()) || !x.Equal("CQ's doorbell records", q.record, q.mem[:8]) {
 			return
 		}
 	}
 	page := os.Getpagesize()
 	for i, what := range []string{"registers of sends", "registers of receives", "registers of CQs"} {
-		if !x.equal(what, x.registers[i*hardwarePage:][:hardwarePage], x.fake.pages[i*page:][:hardwarePage]) {
+		if !x.Equal(what, x.registers[i*hardwarePage:][:hardwarePage], x.fake.pages[i*page:][:hardwarePage]) {
 			return
 		}
 	}
@@ -382,7 +344,7 @@ func (q *comparedCQ) full() bool { return q.pi-q.next > q.mask }
 
 // random returns a CQE with random contents where the device says nothing.
 func (x *comparison) random(recv bool, opcode uint8, index, num uint32, fails bool) [cqeSize]byte {
-	r := x.rand
+	r := x.Rand
 	var syndrome uint8
 	if fails {
 		x.count.failures++
@@ -403,9 +365,9 @@ func (x *comparison) random(recv bool, opcode uint8, index, num uint32, fails bo
 
 // completeSends completes some of a QP's requests.
 func (x *comparison) completeSends(p *comparedQP) {
-	n := x.rand.IntN(len(p.sent) + 1)
+	n := x.Rand.IntN(len(p.sent) + 1)
 	for i, s := range p.sent[:n] {
-		fails := x.rand.IntN(100) < x.failed
+		fails := x.Rand.IntN(100) < x.failed
 		if !fails && !s.signaled && i < n-1 {
 			continue
 		}
@@ -427,13 +389,13 @@ func (x *comparison) completeRecv(p *comparedQP) {
 	}
 	index := p.recv.put - uint32(p.received)
 	p.received--
-	q.give(x.random(true, []uint8{opRecv, opRecvImm, opRecvInv, opRecvSendImm}[x.rand.IntN(4)], index&indexMask, p.num, x.rand.IntN(100) < x.failed))
+	q.give(x.random(true, []uint8{opRecv, opRecvImm, opRecvInv, opRecvSendImm}[x.Rand.IntN(4)], index&indexMask, p.num, x.Rand.IntN(100) < x.failed))
 }
 
 // completeNothing writes a completion that both have to drop: for a QP that there is not, again for
 // the latest request that has completed, or for a unit before that.
 func (x *comparison) completeNothing(p *comparedQP) {
-	q, r := x.cqs[0], x.rand
+	q, r := x.cqs[0], x.Rand
 	if q.full() {
 		return
 	}
@@ -464,7 +426,7 @@ func (x *comparison) poll(i, n int) (compare func()) {
 
 func (x *comparison) comparePoll(q *comparedCQ, wcs []verbs.WC) {
 	if got := x.Int(); got != len(wcs) {
-		x.differ("liberdma polls %d completions, Go %d of those from %d to %d", got, len(wcs), q.next, q.pi)
+		x.Differ("liberdma polls %d completions, Go %d of those from %d to %d", got, len(wcs), q.next, q.pi)
 		return
 	}
 	for i := range wcs {
@@ -482,7 +444,7 @@ func (x *comparison) comparePoll(q *comparedCQ, wcs []verbs.WC) {
 			provider.SetInvalidatedRKey(&c, g.InvalidatedRKey())
 		}
 		if c != g {
-			x.differ("completion %d of %d is %+v in liberdma, and here %+v", i, len(wcs), c, g)
+			x.Differ("completion %d of %d is %+v in liberdma, and here %+v", i, len(wcs), c, g)
 			return
 		}
 	}
@@ -491,24 +453,24 @@ func (x *comparison) comparePoll(q *comparedCQ, wcs []verbs.WC) {
 
 // arm requests an event, perhaps after one.
 func (x *comparison) arm(i int) (compare func()) {
-	q, solicited := x.cqs[i], x.rand.IntN(2) == 0
-	if x.rand.IntN(2) == 0 {
+	q, solicited := x.cqs[i], x.Rand.IntN(2) == 0
+	if x.Rand.IntN(2) == 0 {
 		x.Put(orderEvent, uint64(i))
 		q.CountEvent()
 	}
 	x.Put(orderArm, uint64(i), bit(solicited))
-	x.check(q.Arm(solicited))
+	x.Check(q.Arm(solicited))
 	x.count.arms++
 	return func() {
 		if x.Int() != 0 {
-			x.t.Fatal("ibv_req_notify_cq failed")
+			x.T.Fatal("ibv_req_notify_cq failed")
 		}
 	}
 }
 
 // postRecv posts a list of receives.
 func (x *comparison) postRecv(p *comparedQP) (compare func()) {
-	r, q := x.rand, p.recv
+	r, q := x.Rand, p.recv
 	wrs := make([]verbs.RecvWR, 1+r.IntN(1<<r.IntN(6)))
 	for i := range wrs {
 		x.id++
@@ -523,12 +485,12 @@ func (x *comparison) postRecv(p *comparedQP) (compare func()) {
 	x.Put(orderRecv, uint64(slices.Index(x.qps, p)), uint64(len(wrs)))
 	for _, w := range wrs {
 		x.Put(w.ID)
-		x.putList(w.SGL)
+		x.PutSGL(w.SGL)
 	}
 	return func() {
 		posted, err := q.Post(wrs)
 		if got := x.Int(); got != posted {
-			x.differ("liberdma posts %d receives of %d, Go %d: %v", got, len(wrs), posted, err)
+			x.Differ("liberdma posts %d receives of %d, Go %d: %v", got, len(wrs), posted, err)
 			return
 		}
 		if posted < len(wrs) {
@@ -551,16 +513,9 @@ func (p *queuePair) memoryOfRecvs() uintptr { return uintptr(p.recv.base) - uint
 // copyFree copies what liberdma has left of a refused request in a free place.
 func (x *comparison) copyFree(c, g []byte, at, n int) { copy(g[at:at+n], c[at:at+n]) }
 
-func (x *comparison) putList(list []verbs.SGE) {
-	x.Put(uint64(len(list)))
-	for _, s := range list {
-		x.Put(s.Addr, uint64(s.Length), uint64(s.LKey))
-	}
-}
-
 // request returns a random request, and the list that liberdma has for inline data.
 func (x *comparison) request() (w verbs.SendWR, inline []verbs.SGE) {
-	r := x.rand
+	r := x.Rand
 	ops := []verbs.Opcode{verbs.OpSend, verbs.OpSendImm, verbs.OpRDMAWrite, verbs.OpRDMAWriteImm, verbs.OpRDMARead, verbs.OpCompareSwap, verbs.OpFetchAdd, verbs.OpSendInv}
 	if !x.invalidates {
 		ops = ops[:7]
@@ -598,7 +553,7 @@ func (x *comparison) request() (w verbs.SendWR, inline []verbs.SGE) {
 				}
 				args.InlineList = append(args.InlineList, b)
 			}
-			inline = append(inline, verbs.SGE{Addr: uint64(orders.PlaceData + at), Length: uint32(n)})
+			inline = append(inline, verbs.SGE{Addr: uint64(providertest.PlaceData + at), Length: uint32(n)})
 			if r.IntN(2) == 0 {
 				break
 			}
@@ -617,7 +572,7 @@ func (x *comparison) request() (w verbs.SendWR, inline []verbs.SGE) {
 
 // postSend posts a list of requests. liberdma gets those for which this driver has room.
 func (x *comparison) postSend(p *comparedQP) (compare func()) {
-	r, q := x.rand, p.send
+	r, q := x.Rand, p.send
 	room := int(q.most - (q.head.Load() - q.tail.Load()))
 	n := 1 + r.IntN(1<<r.IntN(6))
 	wrs, pieces := make([]verbs.SendWR, n), make([][]verbs.SGE, n)
@@ -634,7 +589,7 @@ func (x *comparison) postSend(p *comparedQP) (compare func()) {
 	case 1: // too much data
 		wrs[i].Opcode, wrs[i].SGL, wrs[i].Args = verbs.OpRDMAWrite, nil, &verbs.SendArgs{InlineList: [][]byte{x.data[:40], x.data[:70]}}
 		wrs[i].Inline = nil
-		pieces[i] = []verbs.SGE{{Addr: orders.PlaceData, Length: 40}, {Addr: orders.PlaceData, Length: 70}}
+		pieces[i] = []verbs.SGE{{Addr: providertest.PlaceData, Length: 40}, {Addr: providertest.PlaceData, Length: 70}}
 	case 2: // no such opcode
 		wrs[i].Opcode = verbs.OpLocalInv
 	}
@@ -650,7 +605,7 @@ func (x *comparison) postSend(p *comparedQP) (compare func()) {
 			list, flags = pieces[i], flags|provider.SendInline
 		}
 		x.Put(w.ID, uint64(w.Opcode-1), uint64(flags), uint64(w.Imm), uint64(w.RKey), w.RemoteAddr, args.CompareAdd, args.Swap)
-		x.putList(list)
+		x.PutSGL(list)
 	}
 	return func() { x.compareSend(p, wrs, given) }
 }
@@ -664,7 +619,7 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR, given int) {
 		got = x.Int()
 	}
 	if got != posted {
-		x.differ("liberdma posts %d requests of %d, Go %d of %d: %v", got, given, posted, len(wrs), err)
+		x.Differ("liberdma posts %d requests of %d, Go %d of %d: %v", got, given, posted, len(wrs), err)
 		return
 	}
 	switch {
@@ -676,7 +631,7 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR, given int) {
 	case posted < len(wrs):
 		x.count.full++
 		if err != verbs.ErrQueueFull {
-			x.differ("the queue is full: %v", err)
+			x.Differ("the queue is full: %v", err)
 		}
 	}
 	x.count.lists++
@@ -687,6 +642,6 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR, given int) {
 		first += uint32(h>>headerUnits&7) + 1
 	}
 	if first != q.put {
-		x.t.Fatal("requests do not end where the next begins")
+		x.T.Fatal("requests do not end where the next begins")
 	}
 }

@@ -3,12 +3,9 @@
 package mlx5
 
 import (
-	"bytes"
 	"encoding/binary"
-	"encoding/hex"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,9 +16,9 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/labtest/orders"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs/providertest"
 )
 
 var (
@@ -97,41 +94,29 @@ const (
 	orderResize
 )
 
-func newReference(t testing.TB, program, device, env string) *orders.Program {
-	cmd := exec.Command(program, device)
-	// libmlx5 writes completions with errors to that file.
-	cmd.Env = append(os.Environ(), "MLX5_DEBUG_FILE=/dev/null", env)
-	return orders.Start(t, cmd)
-}
-
 // comparison is libmlx5 beside the driver.
 type comparison struct {
-	*orders.Program
-	t                  testing.TB
-	rand               *rand.Rand
+	*providertest.Comparison
 	fake               *fake
-	mark               string // of the present queues, for errors
 	gids               []gidEntry
 	data               []byte                  // for inline data
 	regs               map[*byte]*comparedRegs // by libmlx5's
 	lists, completions int                     // compared
 	requests           map[verbs.QPType]int    // compared, receives too
 
-	types       []verbs.QPType // to choose from
-	typ         verbs.QPType
-	key         uint64 // of a DCI's targets
-	all         bool
-	cap         verbs.QPCap
-	signaled    int // of 10 requests
-	failed      int // of 100 completions
-	cqs         [2]*comparedCQ
-	qps         []*comparedQP
-	srq         *comparedSRQ
-	handles     []handle
-	id          uint64
-	different   bool
-	differences int
-	draining    bool // CQs, after a reset
+	types    []verbs.QPType // to choose from
+	typ      verbs.QPType
+	key      uint64 // of a DCI's targets
+	all      bool
+	cap      verbs.QPCap
+	signaled int // of 10 requests
+	failed   int // of 100 completions
+	cqs      [2]*comparedCQ
+	qps      []*comparedQP
+	srq      *comparedSRQ
+	handles  []handle
+	id       uint64
+	draining bool // CQs, after a reset
 }
 
 type gidEntry struct {
@@ -191,9 +176,15 @@ type comparedSRQ struct {
 }
 
 func newComparison(t testing.TB, program, device, env string) *comparison {
+	cmd := exec.Command(program, device)
+	// libmlx5 writes completions with errors to that file.
+	cmd.Env = append(os.Environ(), "MLX5_DEBUG_FILE=/dev/null", env)
 	x := &comparison{
-		Program: newReference(t, program, device, env), t: t, fake: newFake(t, Driver{}), regs: map[*byte]*comparedRegs{}, requests: map[verbs.QPType]int{},
+		Comparison: providertest.NewComparison(t, cmd, "libmlx5", block), fake: newFake(t, Driver{}), regs: map[*byte]*comparedRegs{}, requests: map[verbs.QPType]int{},
 		types: []verbs.QPType{verbs.RC, verbs.RC, verbs.UC, verbs.UD, verbs.DCI, verbs.DCI},
+	}
+	x.Describe = func() string {
+		return fmt.Sprintf("%v, %+v, CQEs of %d bytes, SRQ %v", x.typ, x.cap, 1<<x.cqs[0].ring.shift, x.srq != nil)
 	}
 	if *typeFlag != "" {
 		if x.types = slices.DeleteFunc(x.types, func(typ verbs.QPType) bool { return typ.String() != *typeFlag }); len(x.types) == 0 {
@@ -220,56 +211,23 @@ func newComparison(t testing.TB, program, device, env string) *comparison {
 // run compares until there are so many lists.
 func (x *comparison) run(lists int) {
 	start := time.Now()
-	queues := 0
-	for i := uint64(0); x.lists < lists && x.differences < 6; i++ {
-		x.rand = rand.New(rand.NewPCG(*seedFlag, i))
-		x.mark = fmt.Sprintf("-seed %d, queues %d", *seedFlag, i)
+	queues := map[verbs.QPType]int{}
+	x.Each(*seedFlag, func() bool { return x.lists < lists }, func(int) {
+		steps := 100 + x.Rand.IntN(max(400, lists/200))
+		x.typ = x.types[x.Rand.IntN(len(x.types))]
 		x.create()
-		queues += len(x.qps)
-		for k := 100 + x.rand.IntN(max(400, lists/200)); k > 0 && !x.different; k-- {
+		queues[x.typ] += len(x.qps)
+		for ; steps > 0 && !x.Different(); steps-- {
 			x.step()
 		}
 		x.destroy()
-	}
-	x.t.Logf("%d lists of %v requests, %d completions, %d QPs, %v", x.lists, x.requests, x.completions, queues, time.Since(start).Round(time.Millisecond))
-}
-
-// differ reports a difference, after which the queues are not used any more.
-func (x *comparison) differ(format string, args ...any) {
-	x.t.Helper()
-	x.different = true
-	x.differences++
-	x.t.Errorf("%s (%v, %+v, CQEs of %d bytes, SRQ %v): %s", x.mark, x.typ, x.cap, 1<<x.cqs[0].ring.shift, x.srq != nil, fmt.Sprintf(format, args...))
-}
-
-// equal compares bytes of libmlx5 with those of this driver.
-func (x *comparison) equal(what string, c, g []byte) bool {
-	x.t.Helper()
-	if bytes.Equal(c, g) {
-		return true
-	}
-	at := 0
-	for at < min(len(c), len(g)) && c[at] == g[at] {
-		at++
-	}
-	from := at &^ (block - 1)
-	part := func(b []byte) string { return hex.Dump(b[min(from, len(b)):min(from+2*block, len(b))]) }
-	x.differ("%s of %d and %d bytes differ at %#x. libmlx5, from %#x on:\n%sGo:\n%s", what, len(c), len(g), at, from, part(c), part(g))
-	return false
-}
-
-func (x *comparison) check(err error) {
-	x.t.Helper()
-	if err != nil {
-		x.t.Fatal(x.mark, ": ", err)
-	}
+	})
+	x.T.Logf("%d lists of %v requests, %d completions, QPs %v, %v", x.lists, x.requests, x.completions, queues, time.Since(start).Round(time.Millisecond))
 }
 
 // create makes queues of random sizes.
 func (x *comparison) create() {
-	r := x.rand
-	x.different = false
-	x.typ = x.types[r.IntN(len(x.types))]
+	r := x.Rand
 	x.key = r.Uint64()
 	x.all, x.signaled, x.failed = r.IntN(4) == 0, []int{1, 3, 5, 10}[r.IntN(4)], []int{0, 3, 30}[r.IntN(3)]
 	size := smallCQE << r.IntN(2)
@@ -304,7 +262,7 @@ func (x *comparison) create() {
 	for range n {
 		x.createQP()
 	}
-	x.data = x.Mem[orders.PlaceData:][:4096]
+	x.data = x.Mem[providertest.PlaceData:][:4096]
 	for i := range x.data {
 		x.data[i] = byte(r.Uint32())
 	}
@@ -337,14 +295,14 @@ func (x *comparison) createCQ(i, depth, size int) {
 		copy(u.Out, mmap.Bytes(&abi.Mlx5IbCreateCqResp{Cqn: num}))
 		return provider.CQInfo{}, nil
 	})
-	x.check(err)
+	x.Check(err)
 	cq := q.(*completionQueue)
 	x.cqs[i] = &comparedCQ{
 		completionQueue: cq, num: num, ring: cq.cqes, record: record, uar: uar,
 		c: cqes{base: unsafe.Pointer(&mem[cqeSize-smallCQE]), mask: uint32(count - 1), shift: cq.shift},
 	}
-	if x.equal("CQE size of the command", request[16:20], mine[16:20]) {
-		x.equal("new CQs", mem, unsafe.Slice((*byte)(unsafe.Add(cq.base, smallCQE-size)), (int(cq.mask)+1)<<cq.shift))
+	if x.Equal("CQE size of the command", request[16:20], mine[16:20]) {
+		x.Equal("new CQs", mem, unsafe.Slice((*byte)(unsafe.Add(cq.base, smallCQE-size)), (int(cq.mask)+1)<<cq.shift))
 	}
 }
 
@@ -356,10 +314,10 @@ func (x *comparison) createSRQ(n int) {
 		copy(u.Out, mmap.Bytes(&abi.Mlx5IbCreateSrqResp{Srqn: uint32(num)}))
 		return provider.SRQInfo{}, nil
 	})
-	x.check(err)
+	x.Check(err)
 	x.srq = &comparedSRQ{recvQueue: q.(*recvQueue), mem: mem, record: record, stride: stride, head: head, free: room}
 	if q := x.srq; int(q.most) != room || int(q.recvQueue.stride) != stride {
-		x.differ("SRQ of %d and %d receives of %d and %d bytes", room, q.most, stride, q.recvQueue.stride)
+		x.Differ("SRQ of %d and %d receives of %d and %d bytes", room, q.most, stride, q.recvQueue.stride)
 	}
 }
 
@@ -383,7 +341,7 @@ func (x *comparison) createQP() {
 		copy(u.Out, mmap.Bytes(&abi.Mlx5IbCreateQpResp{}))
 		return provider.QPInfo{QPNum: num}, nil
 	})
-	x.check(err)
+	x.Check(err)
 	p := s.(*sendQueue).qp
 	p.send.State = verbs.StateRTS
 	if r != nil {
@@ -401,18 +359,18 @@ func (x *comparison) createQP() {
 	}
 	p.reg = q.regs.reg
 	const flags, types = 28, abi.MLX5_QP_FLAG_TYPE_DCI | abi.MLX5_QP_FLAG_TYPE_DCT
-	x.equal("types in the command", []byte{request[flags] & types}, []byte{mine[flags] & types})
-	if x.equal("sizes in the command", request[16:28], mine[16:28]) && recvs > 0 && (recvs != int(p.recv.mask)+1 || stride != int(p.recv.stride)) {
-		x.differ("%d and %d receives of %d and %d bytes", recvs, p.recv.mask+1, stride, p.recv.stride)
+	x.Equal("types in the command", []byte{request[flags] & types}, []byte{mine[flags] & types})
+	if x.Equal("sizes in the command", request[16:28], mine[16:28]) && recvs > 0 && (recvs != int(p.recv.mask)+1 || stride != int(p.recv.stride)) {
+		x.Differ("%d and %d receives of %d and %d bytes", recvs, p.recv.mask+1, stride, p.recv.stride)
 	}
 	if int(p.send.most) < int(room) {
-		x.differ("%d blocks take %d requests of libmlx5, and %d here", blocks, room, p.send.most)
+		x.Differ("%d blocks take %d requests of libmlx5, and %d here", blocks, room, p.send.most)
 	}
 }
 
 // createAH makes an address handle. The kernel knows the way to the port's own addresses.
 func (x *comparison) createAH() {
-	r := x.rand
+	r := x.Rand
 	e := x.gids[r.IntN(len(x.gids))]
 	v := verbs.AddressVector{
 		Global: true, DGID: e.gid, SGIDIndex: e.index, HopLimit: uint8(r.Uint32()), TrafficClass: uint8(r.Uint32()),
@@ -433,7 +391,7 @@ func (x *comparison) createAH() {
 		uint64(v.FlowLabel), uint64(v.HopLimit), uint64(v.TrafficClass), uint64(v.DLID), uint64(v.SL), uint64(v.SrcPathBits), uint64(v.StaticRate))
 	x.Do()
 	av := x.Bytes(avSize)
-	a := x.fake.ah(x.t, new(addressHandle))
+	a := x.fake.ah(x.T, new(addressHandle))
 	if ethernet {
 		a.setRoCE(&v, e.typ, [6]byte(av[avMAC:])) // the kernel's answer
 		if v.FlowLabel == 0 {
@@ -443,7 +401,7 @@ func (x *comparison) createAH() {
 		a.setInfiniBand(&v)
 	}
 	x.handles = append(x.handles, handle{a, index})
-	x.equal(fmt.Sprintf("address vectors of %+v, %v", v, e.typ), av, a.av[:])
+	x.Equal(fmt.Sprintf("address vectors of %+v, %v", v, e.typ), av, a.av[:])
 }
 
 func (x *comparison) destroy() {
@@ -469,7 +427,7 @@ func (x *comparison) destroy() {
 
 // step lets requests complete, polls, and posts a list of requests and one of receives.
 func (x *comparison) step() {
-	r := x.rand
+	r := x.Rand
 	p := x.qps[r.IntN(len(x.qps))]
 	for range r.IntN(3) {
 		x.completeSends(x.qps[r.IntN(len(x.qps))])
@@ -496,7 +454,7 @@ func (x *comparison) step() {
 	compare = append(compare, x.postRecv(p), x.postSend(p))
 	x.Do()
 	for _, f := range compare {
-		if !x.different {
+		if !x.Different() {
 			f()
 		}
 	}
@@ -524,20 +482,20 @@ func (q *comparedCQ) full() bool { return q.pi-q.next >= q.mask }
 // random returns a CQE for a QP, with the opcode of a request.
 func (x *comparison) random(p *comparedQP, opcode uint8) (e [smallCQE]byte) {
 	for i := range e {
-		e[i] = byte(x.rand.Uint32())
+		e[i] = byte(x.Rand.Uint32())
 	}
-	e[cqeIndex] = byte(x.rand.IntN(2)) // the index has 24 bits
+	e[cqeIndex] = byte(x.Rand.IntN(2)) // the index has 24 bits
 	be.PutUint32(e[cqeOpcode:], uint32(opcode)<<24|p.num)
-	e[cqeLast+3] = byte(x.rand.IntN(2) << 1) // solicited; neither compressed, nor with data
+	e[cqeLast+3] = byte(x.Rand.IntN(2) << 1) // solicited; neither compressed, nor with data
 	return e
 }
 
 // fail makes a CQE one with a syndrome, mostly one that there is.
 func (x *comparison) fail(e *[smallCQE]byte) {
 	const remoteAborted, pageFault = 0x22, 0x93
-	e[cqeSyndrome] = byte(x.rand.IntN(remoteAborted + 2))
-	if x.rand.IntN(10) == 0 {
-		e[cqeSyndrome] = byte(x.rand.Uint32())
+	e[cqeSyndrome] = byte(x.Rand.IntN(remoteAborted + 2))
+	if x.Rand.IntN(10) == 0 {
+		e[cqeSyndrome] = byte(x.Rand.Uint32())
 	}
 	if e[cqeSyndrome] == remoteAborted && e[cqeVendor] == pageFault { // libmlx5 posts that receive again
 		e[cqeVendor]++
@@ -546,9 +504,9 @@ func (x *comparison) fail(e *[smallCQE]byte) {
 
 // completeSends completes some of a QP's requests.
 func (x *comparison) completeSends(p *comparedQP) {
-	n := x.rand.IntN(len(p.sent) + 1)
+	n := x.Rand.IntN(len(p.sent) + 1)
 	for i, s := range p.sent[:n] {
-		fails := x.rand.IntN(100) < x.failed || i == n-1 && !s.signaled
+		fails := x.Rand.IntN(100) < x.failed || i == n-1 && !s.signaled
 		if !fails && !s.signaled {
 			continue
 		}
@@ -568,7 +526,7 @@ func (x *comparison) completeSends(p *comparedQP) {
 
 // completeRecv completes one of a QP's receives, or any of the SRQ's.
 func (x *comparison) completeRecv(p *comparedQP) {
-	r, q := x.rand, x.cqs[1]
+	r, q := x.Rand, x.cqs[1]
 	var c, g uint16
 	if q.full() {
 		return
@@ -610,7 +568,7 @@ func (x *comparison) poll(i, n int) (compare func()) {
 
 func (x *comparison) comparePoll(q *comparedCQ, wcs []verbs.WC) {
 	if got := x.Int(); got != len(wcs) {
-		x.differ("libmlx5 polls %d completions, Go %d of those from %d to %d", got, len(wcs), q.next, q.pi)
+		x.Differ("libmlx5 polls %d completions, Go %d of those from %d to %d", got, len(wcs), q.next, q.pi)
 		return
 	}
 	for i := range wcs {
@@ -648,7 +606,7 @@ func (x *comparison) comparePoll(q *comparedCQ, wcs []verbs.WC) {
 			provider.SetInvalidatedRKey(&c, key)
 		}
 		if c != *g {
-			x.differ("completion %d of %d is %+v in libmlx5, and here %+v", i, len(wcs), c, *g)
+			x.Differ("completion %d of %d is %+v in libmlx5, and here %+v", i, len(wcs), c, *g)
 			return
 		}
 	}
@@ -656,7 +614,7 @@ func (x *comparison) comparePoll(q *comparedCQ, wcs []verbs.WC) {
 	if x.draining && q.next != q.pi {
 		return // what is skipped here has been removed there
 	}
-	x.equal("CQ's doorbell records", q.record, q.rec[:8])
+	x.Equal("CQ's doorbell records", q.record, q.rec[:8])
 }
 
 func (x *comparison) qp(num uint32) *comparedQP {
@@ -665,15 +623,15 @@ func (x *comparison) qp(num uint32) *comparedQP {
 
 // arm requests an event.
 func (x *comparison) arm(i int) (compare func()) {
-	q, solicited := x.cqs[i], x.rand.IntN(2) == 0
+	q, solicited := x.cqs[i], x.Rand.IntN(2) == 0
 	x.Put(orderArm, uint64(i), bit(solicited))
-	x.check(q.Arm(solicited))
+	x.Check(q.Arm(solicited))
 	return func() {
 		if x.Int() != 0 {
-			x.t.Fatal("ibv_req_notify_cq failed")
+			x.T.Fatal("ibv_req_notify_cq failed")
 		}
-		if x.equal("armed CQ's doorbell records", q.record, q.rec[:8]) {
-			x.equal("CQ's registers", q.uar[uarCQ:][:8], unsafe.Slice((*byte)(unsafe.Pointer(x.fake.regs.cq)), 8))
+		if x.Equal("armed CQ's doorbell records", q.record, q.rec[:8]) {
+			x.Equal("CQ's registers", q.uar[uarCQ:][:8], unsafe.Slice((*byte)(unsafe.Pointer(x.fake.regs.cq)), 8))
 		}
 	}
 }
@@ -695,7 +653,7 @@ func (x *comparison) reset(p *comparedQP) {
 	}
 	p.send.State = verbs.StateRTS
 	p.sent, p.received, p.dropped = nil, 0, 0
-	if !x.equal("doorbell records after a reset", p.record, p.queuePair.record[:8]) {
+	if !x.Equal("doorbell records after a reset", p.record, p.queuePair.record[:8]) {
 		return
 	}
 	// The CQs have to be empty before they can be compared: what has been removed is skipped here,
@@ -703,7 +661,7 @@ func (x *comparison) reset(p *comparedQP) {
 	x.draining = true
 	defer func() { x.draining = false }()
 	for i, q := range x.cqs {
-		for q.next != q.pi && !x.different {
+		for q.next != q.pi && !x.Different() {
 			x.drain(i)
 		}
 	}
@@ -715,14 +673,14 @@ func (x *comparison) drain(i int) {
 	compare := x.poll(i, 64)
 	x.Do()
 	compare()
-	if q.next != q.pi && !x.different && !q.written(q.next, loadLast(q.at(q.next))) {
-		x.differ("CQ ends at %d, and there are completions up to %d", q.next, q.pi)
+	if q.next != q.pi && !x.Different() && !q.written(q.next, loadLast(q.at(q.next))) {
+		x.Differ("CQ ends at %d, and there are completions up to %d", q.next, q.pi)
 	}
 }
 
 // resize changes the size of a CQ. The kernel does so with the ring that it knows.
 func (x *comparison) resize(q *comparedCQ) {
-	i, n := slices.Index(x.cqs[:], q), 1+x.rand.IntN(1<<x.rand.IntN(9))
+	i, n := slices.Index(x.cqs[:], q), 1+x.Rand.IntN(1<<x.Rand.IntN(9))
 	// The adapter, which knows the records of before, takes the CQE of each resize for one that is
 	// still in the ring.
 	if q.full() || n < int(q.pi-q.next)+1 || provider.RoundUp(n+1) == int(q.mask)+1 || q.resized >= min(n, int(q.mask)) {
@@ -733,28 +691,28 @@ func (x *comparison) resize(q *comparedCQ) {
 	x.Put(orderResize, uint64(i), uint64(n))
 	x.Do()
 	from := q.next
-	x.check(q.Resize(n, func(int, provider.UHW) error { return nil }))
+	x.Check(q.Resize(n, func(int, provider.UHW) error { return nil }))
 	num, count, cqeSize := x.Get(), x.Int(), x.Int()
 	mem := x.Place(count * cqeSize)
 	q.record, q.uar = x.Place(8), x.Place(uarSize)
 	if num != uint64(q.num) || count != int(q.mask)+1 {
-		x.differ("CQ %d of %d CQEs after a resize, and %d of %d", num, count, q.num, q.mask+1)
+		x.Differ("CQ %d of %d CQEs after a resize, and %d of %d", num, count, q.num, q.mask+1)
 		return
 	}
 	q.c = cqes{base: unsafe.Pointer(&mem[cqeSize-smallCQE]), mask: uint32(count - 1), shift: q.shift}
 	q.ring = q.cqes
-	for i := from + 1; i != q.pi && !x.different; i++ {
+	for i := from + 1; i != q.pi && !x.Different(); i++ {
 		c := [smallCQE]byte(unsafe.Slice((*byte)(q.c.at(i)), smallCQE))
 		g := [smallCQE]byte(unsafe.Slice((*byte)(q.at(i)), smallCQE))
 		copy(c[cqeIndex+1:][:3], g[cqeIndex+1:])
 		copy(c[cqeLast:][:2], g[cqeLast:])
-		x.equal("CQEs after a resize", c[:], g[:])
+		x.Equal("CQEs after a resize", c[:], g[:])
 	}
 }
 
 // postRecv posts a list of receives.
 func (x *comparison) postRecv(p *comparedQP) (compare func()) {
-	r, most := x.rand, x.cap.MaxRecvSGE
+	r, most := x.Rand, x.cap.MaxRecvSGE
 	room := 0
 	if x.srq != nil {
 		room = x.srq.free
@@ -779,7 +737,7 @@ func (x *comparison) postRecv(p *comparedQP) (compare func()) {
 	x.Put(orderRecv, uint64(slices.Index(x.qps, p)), uint64(n))
 	for _, w := range wrs {
 		x.Put(w.ID)
-		x.putList(w.SGL)
+		x.PutSGL(w.SGL)
 	}
 	return func() { x.compareRecv(p, wrs) }
 }
@@ -791,7 +749,7 @@ func (x *comparison) compareRecv(p *comparedQP, wrs []verbs.RecvWR) {
 	}
 	posted, err := q.Post(wrs)
 	if got := x.Int(); got != posted {
-		x.differ("libmlx5 posts %d receives of %d, Go %d: %v", got, len(wrs), posted, err)
+		x.Differ("libmlx5 posts %d receives of %d, Go %d: %v", got, len(wrs), posted, err)
 		return
 	}
 	x.lists++
@@ -801,8 +759,8 @@ func (x *comparison) compareRecv(p *comparedQP, wrs []verbs.RecvWR) {
 		return
 	}
 	p.received += posted
-	if x.equal("receive queues", p.recvs, unsafe.Slice((*byte)(q.base), (uintptr(q.mask)+1)*q.stride)) {
-		x.equal("doorbell records", p.record[:4], p.queuePair.record[:4])
+	if x.Equal("receive queues", p.recvs, unsafe.Slice((*byte)(q.base), (uintptr(q.mask)+1)*q.stride)) {
+		x.Equal("doorbell records", p.record[:4], p.queuePair.record[:4])
 	}
 }
 
@@ -814,17 +772,17 @@ func (x *comparison) compareSRQ(wrs []verbs.RecvWR, g uint32) {
 		c, mine := s.mem[s.head*s.stride:][:size], unsafe.Slice((*byte)(s.entry(g)), size)
 		s.inFlight = append(s.inFlight, [2]uint16{uint16(s.head), uint16(g)})
 		s.head, g = int(be.Uint16(c[srqNextIndex:])), s.following(g)
-		if !x.equal("receives of an SRQ", c[4:], mine[4:]) {
+		if !x.Equal("receives of an SRQ", c[4:], mine[4:]) {
 			return
 		}
 	}
 	s.free -= len(wrs)
-	x.equal("doorbell records", s.record, s.shared.record[:4])
+	x.Equal("doorbell records", s.record, s.shared.record[:4])
 }
 
 // sgl returns a list of up to most elements and total bytes.
 func (x *comparison) sgl(most, total int, empty bool) []verbs.SGE {
-	r := x.rand
+	r := x.Rand
 	list := make([]verbs.SGE, r.IntN(most+1))
 	for i := range list {
 		length := 1 + r.IntN(max(1, min(total/len(list), 1<<r.IntN(30))))
@@ -836,16 +794,9 @@ func (x *comparison) sgl(most, total int, empty bool) []verbs.SGE {
 	return list
 }
 
-func (x *comparison) putList(list []verbs.SGE) {
-	x.Put(uint64(len(list)))
-	for _, s := range list {
-		x.Put(s.Addr, uint64(s.Length), uint64(s.LKey))
-	}
-}
-
 // request returns a random request, and the list that has libmlx5 for inline data.
 func (x *comparison) request() (w verbs.SendWR, inline []verbs.SGE) {
-	r := x.rand
+	r := x.Rand
 	ops := []verbs.Opcode{verbs.OpSend, verbs.OpSendImm}
 	if x.typ != verbs.UD {
 		ops = append(ops, verbs.OpRDMAWrite, verbs.OpRDMAWriteImm, verbs.OpBindMW, verbs.OpLocalInv)
@@ -894,7 +845,7 @@ func (x *comparison) request() (w verbs.SendWR, inline []verbs.SGE) {
 			} else {
 				w.Args.InlineList = append(w.Args.InlineList, b)
 			}
-			inline = append(inline, verbs.SGE{Addr: uint64(orders.PlaceData + at), Length: uint32(n)})
+			inline = append(inline, verbs.SGE{Addr: uint64(providertest.PlaceData + at), Length: uint32(n)})
 		}
 	default:
 		w.SGL = x.sgl(x.cap.MaxSendSGE, most, true)
@@ -907,7 +858,7 @@ func (x *comparison) request() (w verbs.SendWR, inline []verbs.SGE) {
 
 // window returns a binding of a window of either type.
 func (x *comparison) window() *verbs.MWBind {
-	r := x.rand
+	r := x.Rand
 	b := &verbs.MWBind{
 		Type: verbs.MWType(r.IntN(3)), RKey: r.Uint32(), NewRKey: r.Uint32(), LKey: r.Uint32(), Addr: r.Uint64(), Length: 1 + r.Uint64N(1<<r.IntN(32)),
 		Access: verbs.Access(r.Uint32()),
@@ -930,7 +881,7 @@ const unused = 0xeeeeeeeeeeeeeeee
 
 // postSend posts a list of requests.
 func (x *comparison) postSend(p *comparedQP) (compare func()) {
-	r, q := x.rand, p.send
+	r, q := x.Rand, p.send
 	room := int(p.room) - q.requests()
 	n := min(room, 1+r.IntN(1<<r.IntN(6)))
 	if n == 0 {
@@ -945,7 +896,7 @@ func (x *comparison) postSend(p *comparedQP) (compare func()) {
 		wrs[i].Inline, wrs[i].Args, sizes[i], wrs[i].SGL = nil, withoutInline(wrs[i].Args), nil, make([]verbs.SGE, 30)
 	case 1:
 		if wrs[i].SGL == nil {
-			wrs[i].Inline, wrs[i].Args, sizes[i] = x.data[:1200], withoutInline(wrs[i].Args), []verbs.SGE{{Addr: orders.PlaceData, Length: 1200}}
+			wrs[i].Inline, wrs[i].Args, sizes[i] = x.data[:1200], withoutInline(wrs[i].Args), []verbs.SGE{{Addr: providertest.PlaceData, Length: 1200}}
 		}
 	case 2:
 		if b := provider.Args(&wrs[i]).Bind; b != nil {
@@ -979,7 +930,7 @@ func (x *comparison) postSend(p *comparedQP) (compare func()) {
 			}
 			x.Put(uint64(typ), uint64(b.RKey), uint64(b.NewRKey), uint64(b.LKey), b.Addr, b.Length, uint64(b.Access))
 		}
-		x.putList(list)
+		x.PutSGL(list)
 	}
 	return func() { x.compareSend(p, wrs) }
 }
@@ -1001,7 +952,7 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 	first := q.put
 	posted, err := q.Post(wrs)
 	if got := x.Int(); got != posted {
-		x.differ("libmlx5 posts %d requests of %d, Go %d: %v", got, len(wrs), posted, err)
+		x.Differ("libmlx5 posts %d requests of %d, Go %d: %v", got, len(wrs), posted, err)
 		return
 	}
 	p.regs.used = p.regs.used || posted > 0
@@ -1027,9 +978,9 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 		at += blocksOf(q.blocks(at, 1))
 	}
 	if posted < len(wrs) { // of the refused one, each may have written a part
-		for i := first; i != q.put && !x.different; i++ {
+		for i := first; i != q.put && !x.Different(); i++ {
 			at := int(i&q.mask) * block
-			x.equal("requests before a refused one", p.sends[at:][:block], mine[at:][:block])
+			x.Equal("requests before a refused one", p.sends[at:][:block], mine[at:][:block])
 		}
 		copy(mine, p.sends)
 	}
@@ -1041,11 +992,11 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 			q.accepts = 0
 		}
 	case posted == 1 && b[7]&0x3f == 1 && p.regs.reg.half > 0: // libmlx5 copies no request without data
-		x.equal("registers", b, p.regs.g[half:][:block])
+		x.Equal("registers", b, p.regs.g[half:][:block])
 		copy(p.regs.g[half+8:][:block-8], p.regs.c[half+8:])
 	}
-	if !x.equal("send queues", p.sends, mine) || !x.equal("doorbell records", p.record, p.queuePair.record[:8]) || !x.equal("registers", p.regs.c, p.regs.g) {
-		x.t.Logf("%.2000s", fmt.Sprintf("%+v", wrs))
+	if !x.Equal("send queues", p.sends, mine) || !x.Equal("doorbell records", p.record, p.queuePair.record[:8]) || !x.Equal("registers", p.regs.c, p.regs.g) {
+		x.T.Logf("%.2000s", fmt.Sprintf("%+v", wrs))
 		return
 	}
 	for i := range wrs[:posted] {
@@ -1054,7 +1005,7 @@ func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
 		first += blocksOf(e)
 	}
 	if first != q.put {
-		x.t.Fatal("requests do not end where the next begins")
+		x.T.Fatal("requests do not end where the next begins")
 	}
 }
 

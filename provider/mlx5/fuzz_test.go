@@ -11,6 +11,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs/providertest"
 )
 
 // choices makes random choices out of a fuzzer's bytes, and then regular ones.
@@ -139,8 +140,8 @@ func FuzzSendRequests(f *testing.F) {
 	f.Add([]byte("requests of all kinds, with and without data inline"))
 	f.Add(bytes.Repeat([]byte{0xff, 0x40, 7}, 100))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		x := &comparison{rand: rand.New(&choices{data: data}), fake: newFake(t, Driver{}), signaled: 5}
-		r := x.rand
+		x := &comparison{Comparison: &providertest.Comparison{Rand: rand.New(&choices{data: data})}, fake: newFake(t, Driver{}), signaled: 5}
+		r := x.Rand
 		x.typ = []verbs.QPType{verbs.RC, verbs.UC, verbs.UD}[r.IntN(3)]
 		x.cap = verbs.QPCap{MaxSendWR: 1 + r.IntN(20), MaxSendSGE: 1 + r.IntN(12), MaxInline: r.IntN(400)}
 		x.data = make([]byte, 1024)

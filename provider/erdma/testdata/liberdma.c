@@ -6,34 +6,20 @@
  * There is neither a kernel nor an adapter: see deaf.h. As soon as liberdma has made a queue, its
  * pages are replaced by pages of file 3, and so are doorbell records and registers from the start. So
  * the test sees what liberdma writes, and writes completions.
- *
- * An order and its answer are numbers of 64 bits at the start of that memory. The test then writes
- * a byte, and waits for one.
  */
 #define _GNU_SOURCE
 #include "deaf.h"
+#include "orders.h"
 #include <malloc.h>
 #include <rdma/erdma-abi.h>
 
-enum {
-	PAGE = 4096,
-	IN = 0, OUT = 1 << 20, DATA = 2 << 20, REGISTERS = 3 << 20, RECORDS = 4 << 20, PAGES = 8 << 20, SIZE = 64 << 20,
-	CONTEXTS = 5, MOST = 4, LIST = 64, SGES = 32,
-};
+enum { REGISTERS = 3 << 20, RECORDS = 4 << 20, PAGES = 8 << 20, CONTEXTS = 5, MOST = 4, LIST = 64, SGES = 32 };
+
+static const char program[] = "liberdma";
+static const struct ib_uverbs_query_device_resp limits = { .max_qp_wr = 1 << 13, .max_sge = 1, .max_cqe = 1 << 20, .phys_port_cnt = 1 };
 
 /* Kinds of the contexts' registers. The test knows them too. */
 static const struct { unsigned type, offset; } kinds[CONTEXTS] = { { 0, 0 }, { 1, 0 }, { 1, 7 }, { 1, 15 }, { 2, 3 } };
-
-static char *mem;
-static uint64_t *in, *out;
-static uint64_t get(void) { return *in++; }
-static void put(uint64_t v) { *out++ = v; }
-
-static void die(const char *what)
-{
-	fprintf(stderr, "liberdma: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
 
 static void *device_pages(int context, size_t size, off_t off)
 {
@@ -111,36 +97,26 @@ static int device_ioctl(int context, struct ib_uverbs_ioctl_hdr *h)
 {
 	switch (h->object_id << 16 | h->method_id) {
 	case UVERBS_OBJECT_DEVICE << 16 | UVERBS_METHOD_GET_CONTEXT:
-		ANSWER(h, UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, (uint32_t){ 1 });
-		ANSWER(h, UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, (uint64_t){ 0 });
 		ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct erdma_uresp_alloc_ctx){
 			.sdb_type = kinds[context].type, .sdb_offset = kinds[context].offset, .sdb = 0, .rdb = PAGE, .cdb = 2 * PAGE,
 		});
 		return 0;
-	case UVERBS_OBJECT_ASYNC_EVENT << 16 | UVERBS_METHOD_ASYNC_EVENT_ALLOC:
-		attr(h, UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE)->data = syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
-		return 0;
 	case UVERBS_OBJECT_CQ << 16 | UVERBS_METHOD_CQ_CREATE: {
-		struct erdma_ureq_create_cq *req = (void *)(uintptr_t)attr(h, UVERBS_ATTR_UHW_IN)->data;
+		struct erdma_ureq_create_cq *req = private_part(h);
 		uint32_t cqe = power(attr(h, UVERBS_ATTR_CREATE_CQ_CQE)->data);
 
-		attr(h, UVERBS_ATTR_CREATE_CQ_HANDLE)->data = share(req->qbuf_va, req->qbuf_len, req->db_record_va);
-		ANSWER(h, UVERBS_ATTR_CREATE_CQ_RESP_CQE, (uint32_t){ cqe });
 		ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct erdma_uresp_create_cq){ .cq_id = number, .num_cqe = cqe });
-		return 0;
+		return made_cq(h, share(req->qbuf_va, req->qbuf_len, req->db_record_va), cqe);
 	}
 	case UVERBS_OBJECT_QP << 16 | UVERBS_METHOD_QP_CREATE: {
-		struct erdma_ureq_create_qp *req = (void *)(uintptr_t)attr(h, UVERBS_ATTR_UHW_IN)->data;
+		struct erdma_ureq_create_qp *req = private_part(h);
 		struct ib_uverbs_qp_cap *cap = (void *)(uintptr_t)attr(h, UVERBS_ATTR_CREATE_QP_CAP)->data;
 		uint32_t units = power(4 * cap->max_send_wr);
 
-		attr(h, UVERBS_ATTR_CREATE_QP_HANDLE)->data = share(req->qbuf_va, req->qbuf_len, req->db_record_va);
-		memmove((void *)(uintptr_t)attr(h, UVERBS_ATTR_CREATE_QP_RESP_CAP)->data, cap, sizeof(*cap));
-		ANSWER(h, UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, (uint32_t){ number });
 		ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct erdma_uresp_create_qp){
 			.qp_id = number, .num_sqe = units, .num_rqe = power(cap->max_recv_wr), .rq_offset = (units * 32 + PAGE - 1) & ~(PAGE - 1),
 		});
-		return 0;
+		return made_qp(h, share(req->qbuf_va, req->qbuf_len, req->db_record_va), number);
 	}
 	case UVERBS_OBJECT_QP << 16 | UVERBS_METHOD_QP_DESTROY:
 		give_back(attr(h, UVERBS_ATTR_DESTROY_QP_HANDLE)->data);
@@ -150,20 +126,8 @@ static int device_ioctl(int context, struct ib_uverbs_ioctl_hdr *h)
 		give_back(attr(h, UVERBS_ATTR_DESTROY_CQ_HANDLE)->data);
 		ANSWER(h, UVERBS_ATTR_DESTROY_CQ_RESP, (struct ib_uverbs_destroy_cq_resp){ 0 });
 		return 0;
-	case UVERBS_OBJECT_DEVICE << 16 | UVERBS_METHOD_INVOKE_WRITE:
-		switch (attr(h, UVERBS_ATTR_WRITE_CMD)->data) {
-		case IB_USER_VERBS_EX_CMD_QUERY_DEVICE | IB_USER_VERBS_CMD_FLAG_EXTENDED:
-			ANSWER(h, UVERBS_ATTR_CORE_OUT, (struct ib_uverbs_ex_query_device_resp){
-				.base = { .max_qp_wr = 1 << 13, .max_sge = 1, .max_cqe = 1 << 20, .phys_port_cnt = 1 },
-				.response_length = sizeof(struct ib_uverbs_ex_query_device_resp),
-			});
-			return 0;
-		case IB_USER_VERBS_CMD_ALLOC_PD:
-			ANSWER(h, UVERBS_ATTR_CORE_OUT, (struct ib_uverbs_alloc_pd_resp){ context + 1 });
-			return 0;
-		}
 	}
-	return EOPNOTSUPP;
+	return OTHERS;
 }
 
 static struct ibv_context *contexts[CONTEXTS];
@@ -351,25 +315,17 @@ static void probe(void)
 int main(void)
 {
 	static void (*const orders[])(void) = { NULL, create, destroy, poll_cq, arm, event, post_recv, post_send, probe };
-	char c;
 
 	mallopt(M_TRIM_THRESHOLD, 1 << 30);
-	mem = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, 3, 0);
-	if (mem == MAP_FAILED || pipe(events))
-		die("mmap, pipe");
+	share_memory();
+	if (pipe(events))
+		die("pipe");
 	open_device("erdma_0", "pci:v00001DEDd0000107Fsv00001DEDsd00000000bc02sc00i00\n", contexts, CONTEXTS);
 	for (int i = 0; i < CONTEXTS; i++) {
 		channels[i] = (struct ibv_comp_channel){ .context = contexts[i], .fd = events[0] };
 		if (!(pds[i] = ibv_alloc_pd(contexts[i])))
 			die("ibv_alloc_pd");
 	}
-	while (read(0, &c, 1) == 1) {
-		in = (uint64_t *)(mem + IN);
-		out = (uint64_t *)(mem + OUT);
-		for (int order; (order = get());)
-			orders[order]();
-		if (write(1, &c, 1) != 1)
-			die("write");
-	}
+	obey(orders);
 	return 0;
 }

@@ -6,12 +6,9 @@
  * All that libmlx5 and the adapter share, queues, doorbell records and registers, is replaced by
  * pages of file 3 as soon as it has been made. So the test sees what libmlx5 writes, and writes
  * completions; and the adapter, which has the pages of before, never hears of any request.
- *
- * An order and its answer are numbers of 64 bits at the start of that memory. The test then writes
- * a byte, and waits for one.
  */
 #define _GNU_SOURCE
-#include <errno.h>
+#include "orders.h"
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 #include <malloc.h>
@@ -19,17 +16,11 @@
 #include <rdma/mlx5-abi.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 enum {
-	PAGE = 4096,
-	IN = 0, OUT = 1 << 20, DATA = 2 << 20, KEPT = 3 << 20, PAGES = 4 << 20, SIZE = 64 << 20,
+	KEPT = 3 << 20, PAGES = 4 << 20,
 	MOST = 4,	/* QPs */
 	AHS = 32,
 	LIST = 64,	/* requests in a list */
@@ -37,10 +28,7 @@ enum {
 	SGES = 32,
 };
 
-static char *mem;
-static uint64_t *in, *out;
-static uint64_t get(void) { return *in++; }
-static void put(uint64_t v) { *out++ = v; }
+static const char program[] = "libmlx5";
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
@@ -51,12 +39,6 @@ static struct ibv_qp *qps[MOST];
 static struct ibv_ah *ahs[AHS];
 static int type, gid; /* of a DCI IBV_QPT_DRIVER */
 static uint64_t dcKey;
-
-static void die(const char *what)
-{
-	fprintf(stderr, "libmlx5: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
 
 /*
  * ioctl stands before that of the C library, and keeps the driver's parts of the last command that has
@@ -621,11 +603,8 @@ int main(int argc, char **argv)
 {
 	static void (*const orders[])(void) = { NULL, create, destroy, gids, handle, poll, arm, recv, send, reset, resize };
 	int n = 0;
-	char c;
 	mallopt(M_TRIM_THRESHOLD, 1 << 30);
-	mem = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, 3, 0);
-	if (mem == MAP_FAILED)
-		die("mmap");
+	share_memory();
 	struct ibv_device **list = ibv_get_device_list(&n);
 	for (int i = 0; i < n; i++)
 		if (argc == 2 && !strcmp(ibv_get_device_name(list[i]), argv[1]))
@@ -637,13 +616,6 @@ int main(int argc, char **argv)
 	if ((errno = ibv_query_port(ctx, 1, &port)))
 		die("ibv_query_port");
 	findCQRegister();
-	while (read(0, &c, 1) == 1) {
-		in = (uint64_t *)(mem + IN);
-		out = (uint64_t *)(mem + OUT);
-		for (int order; (order = get());)
-			orders[order]();
-		if (write(1, &c, 1) != 1)
-			die("write");
-	}
+	obey(orders);
 	return 0;
 }

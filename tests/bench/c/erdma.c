@@ -23,58 +23,36 @@ static struct ring rings[2];
 static int cqs;
 static uint32_t handles, units;
 
+static const struct ib_uverbs_query_device_resp limits = { .max_qp_wr = 1 << 13, .max_sge = 1, .max_cqe = 1 << 20, .phys_port_cnt = 1 };
+
 static int device_ioctl(int context, struct ib_uverbs_ioctl_hdr *h)
 {
 	switch (h->object_id << 16 | h->method_id) {
 	case UVERBS_OBJECT_DEVICE << 16 | UVERBS_METHOD_GET_CONTEXT:
-		ANSWER(h, UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, (uint32_t){ 1 });
-		ANSWER(h, UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, (uint64_t){ 0 });
 		ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct erdma_uresp_alloc_ctx){ 0 });
 		return 0;
-	case UVERBS_OBJECT_ASYNC_EVENT << 16 | UVERBS_METHOD_ASYNC_EVENT_ALLOC:
-		attr(h, UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE)->data = syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
-		return 0;
 	case UVERBS_OBJECT_CQ << 16 | UVERBS_METHOD_CQ_CREATE: {
-		struct erdma_ureq_create_cq *req = (void *)(uintptr_t)attr(h, UVERBS_ATTR_UHW_IN)->data;
+		struct erdma_ureq_create_cq *req = private_part(h);
 		uint32_t cqe = attr(h, UVERBS_ATTR_CREATE_CQ_CQE)->data; // a power of two
 
 		memset((void *)(uintptr_t)req->qbuf_va, 0, req->qbuf_len);
 		rings[cqs++] = (struct ring){ (void *)(uintptr_t)req->qbuf_va, cqe };
-		attr(h, UVERBS_ATTR_CREATE_CQ_HANDLE)->data = ++handles;
-		ANSWER(h, UVERBS_ATTR_CREATE_CQ_RESP_CQE, (uint32_t){ cqe });
-		ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct erdma_uresp_create_cq){ .cq_id = handles, .num_cqe = cqe });
-		return 0;
+		ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct erdma_uresp_create_cq){ .cq_id = ++handles, .num_cqe = cqe });
+		return made_cq(h, handles, cqe);
 	}
 	case UVERBS_OBJECT_QP << 16 | UVERBS_METHOD_QP_CREATE: {
-		struct erdma_ureq_create_qp *req = (void *)(uintptr_t)attr(h, UVERBS_ATTR_UHW_IN)->data;
+		struct erdma_ureq_create_qp *req = private_part(h);
 		struct ib_uverbs_qp_cap *cap = (void *)(uintptr_t)attr(h, UVERBS_ATTR_CREATE_QP_CAP)->data;
 
 		memset((void *)(uintptr_t)req->qbuf_va, 0, req->qbuf_len);
 		units = 4 * cap->max_send_wr; // a power of two
-		attr(h, UVERBS_ATTR_CREATE_QP_HANDLE)->data = ++handles;
-		memmove((void *)(uintptr_t)attr(h, UVERBS_ATTR_CREATE_QP_RESP_CAP)->data, cap, sizeof(*cap));
-		ANSWER(h, UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, (uint32_t){ handles });
 		ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct erdma_uresp_create_qp){
-			.qp_id = handles, .num_sqe = units, .num_rqe = cap->max_recv_wr, .rq_offset = (units * 32 + 4095) & ~4095,
+			.qp_id = ++handles, .num_sqe = units, .num_rqe = cap->max_recv_wr, .rq_offset = (units * 32 + 4095) & ~4095,
 		});
-		return 0;
+		return made_qp(h, handles, handles);
 	}
-	case UVERBS_OBJECT_DEVICE << 16 | UVERBS_METHOD_INVOKE_WRITE:
-		switch (attr(h, UVERBS_ATTR_WRITE_CMD)->data) {
-		case IB_USER_VERBS_EX_CMD_QUERY_DEVICE | IB_USER_VERBS_CMD_FLAG_EXTENDED:
-			ANSWER(h, UVERBS_ATTR_CORE_OUT, (struct ib_uverbs_ex_query_device_resp){
-				.base = { .max_qp_wr = 1 << 13, .max_sge = 1, .max_cqe = 1 << 20, .phys_port_cnt = 1 },
-				.response_length = sizeof(struct ib_uverbs_ex_query_device_resp),
-			});
-			return 0;
-		case IB_USER_VERBS_CMD_ALLOC_PD:
-			ANSWER(h, UVERBS_ATTR_CORE_OUT, (struct ib_uverbs_alloc_pd_resp){ ++handles });
-			return 0;
-		case IB_USER_VERBS_CMD_MODIFY_QP:
-			return 0;
-		}
 	}
-	return EOPNOTSUPP;
+	return OTHERS;
 }
 
 static struct ibv_qp *qp;

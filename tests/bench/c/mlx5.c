@@ -1,84 +1,20 @@
 // Measures what posting and polling cost with libmlx5, on an adapter that is not there;
 // mlx5/main.go, its twin, says how.
-//
-// The functions from socket to ioctl stand before those of the C library, in libibverbs and
-// libmlx5 too. They play the kernel, as package deaf does for Go, with the same answers.
 #define _GNU_SOURCE
-#include <fcntl.h>
+#include "deaf.h"
 #include <infiniband/mlx5dv.h>
-#include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/mlx5-abi.h>
 #include <rdma/mlx5_user_ioctl_cmds.h>
-#include <rdma/rdma_user_ioctl_cmds.h>
-#include <stdarg.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <x86intrin.h>
 #include "cm.h"
 
 enum { WORK = 960, DEPTH = 1024, ROUNDS = 24, SIZE = 64, MOST = 16 }; // as in mlx5/main.go
 
-static const char node[] = "/dev/infiniband/uverbs0";
-static int device = -1;
-
-// libibverbs looks for devices in sysfs if there is no netlink.
-int socket(int domain, int type, int protocol)
-{
-	if (domain != AF_NETLINK)
-		return syscall(SYS_socket, domain, type, protocol);
-	errno = EPROTONOSUPPORT;
-	return -1;
-}
-
-int stat(const char *path, struct stat *st)
-{
-	return syscall(SYS_newfstatat, AT_FDCWD, strcmp(path, node) ? path : "/dev/null", st, 0);
-}
-
-int open(const char *path, int flags, ...)
-{
-	va_list ap;
-
-	va_start(ap, flags);
-	int mode = va_arg(ap, int);
-	va_end(ap);
-	if (strcmp(path, node))
-		return syscall(SYS_openat, AT_FDCWD, path, flags, mode);
-	return device = syscall(SYS_openat, AT_FDCWD, "/dev/null", flags);
-}
-
 // The device's registers are ordinary memory.
-void *mmap(void *addr, size_t size, int prot, int flags, int fd, off_t off)
+static void *device_pages(int context, size_t size, off_t off)
 {
-	if (fd >= 0 && fd == device) {
-		flags |= MAP_ANONYMOUS;
-		fd = -1;
-		off = 0;
-	}
-	return (void *)syscall(SYS_mmap, addr, size, prot, flags, fd, off);
+	return mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
-
-static struct ib_uverbs_attr *attr(struct ib_uverbs_ioctl_hdr *h, int id)
-{
-	for (int i = 0; i < h->num_attrs; i++)
-		if (h->attrs[i].attr_id == id)
-			return &h->attrs[i];
-	return NULL;
-}
-
-static void answer(struct ib_uverbs_ioctl_hdr *h, int id, const void *v, size_t size)
-{
-	struct ib_uverbs_attr *a = attr(h, id);
-
-	if (!a)
-		return;
-	memset((void *)(uintptr_t)a->data, 0, a->len);
-	memcpy((void *)(uintptr_t)a->data, v, size < a->len ? size : a->len);
-	a->flags |= UVERBS_ATTR_F_VALID_OUTPUT;
-}
-#define ANSWER(h, id, ...) answer(h, id, &(__VA_ARGS__), sizeof(__VA_ARGS__))
 
 // ring is a CQ, to which the program writes what the adapter would.
 struct ring {
@@ -90,12 +26,12 @@ static int cqs;
 static struct mlx5_ib_create_qp qp_request;
 static uint32_t handles;
 
-static int run(struct ib_uverbs_ioctl_hdr *h)
+static const struct ib_uverbs_query_device_resp limits = { .max_qp_wr = 1 << 15, .max_sge = 30, .max_cqe = (1 << 22) - 1, .phys_port_cnt = 1 };
+
+static int device_ioctl(int context, struct ib_uverbs_ioctl_hdr *h)
 {
 	switch (h->object_id << 16 | h->method_id) {
 	case UVERBS_OBJECT_DEVICE << 16 | UVERBS_METHOD_GET_CONTEXT:
-		ANSWER(h, UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, (uint32_t){ 1 });
-		ANSWER(h, UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, (uint64_t){ 0 });
 		ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct mlx5_ib_alloc_ucontext_resp){
 			.qp_tab_size = 1 << 18, .bf_reg_size = 512, .cache_line_size = 64, .max_sq_desc_sz = 1024,
 			.max_rq_desc_sz = 512, .max_send_wqebb = 1 << 15, .max_recv_wr = 1 << 15, .max_srq_recv_wr = 1 << 15,
@@ -109,9 +45,6 @@ static int run(struct ib_uverbs_ioctl_hdr *h)
 			.max_msg_sz = 1 << 30, .link_layer = IBV_LINK_LAYER_INFINIBAND,
 		} });
 		return 0;
-	case UVERBS_OBJECT_ASYNC_EVENT << 16 | UVERBS_METHOD_ASYNC_EVENT_ALLOC:
-		attr(h, UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE)->data = open("/dev/null", O_RDWR);
-		return 0;
 	case MLX5_IB_OBJECT_UAR << 16 | MLX5_IB_METHOD_UAR_OBJ_ALLOC:
 		attr(h, MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE)->data = ++handles;
 		ANSWER(h, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, (uint64_t){ 0 });
@@ -119,95 +52,23 @@ static int run(struct ib_uverbs_ioctl_hdr *h)
 		ANSWER(h, MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, (uint32_t){ handles });
 		return 0;
 	case UVERBS_OBJECT_CQ << 16 | UVERBS_METHOD_CQ_CREATE: {
-		struct mlx5_ib_create_cq *req = (void *)(uintptr_t)attr(h, UVERBS_ATTR_UHW_IN)->data;
+		struct mlx5_ib_create_cq *req = private_part(h);
 		uint32_t cqe = attr(h, UVERBS_ATTR_CREATE_CQ_CQE)->data;
 
 		rings[cqs++] = (struct ring){ (void *)(uintptr_t)req->buf_addr, cqe + 1 };
-		attr(h, UVERBS_ATTR_CREATE_CQ_HANDLE)->data = ++handles;
-		ANSWER(h, UVERBS_ATTR_CREATE_CQ_RESP_CQE, (uint32_t){ cqe });
-		ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct mlx5_ib_create_cq_resp){ .cqn = handles });
-		return 0;
+		ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct mlx5_ib_create_cq_resp){ .cqn = ++handles });
+		return made_cq(h, handles, cqe);
 	}
 	case UVERBS_OBJECT_QP << 16 | UVERBS_METHOD_QP_CREATE:
-		qp_request = *(struct mlx5_ib_create_qp *)(uintptr_t)attr(h, UVERBS_ATTR_UHW_IN)->data;
-		attr(h, UVERBS_ATTR_CREATE_QP_HANDLE)->data = ++handles;
-		memmove((void *)(uintptr_t)attr(h, UVERBS_ATTR_CREATE_QP_RESP_CAP)->data,
-			(void *)(uintptr_t)attr(h, UVERBS_ATTR_CREATE_QP_CAP)->data, sizeof(struct ib_uverbs_qp_cap));
-		ANSWER(h, UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, (uint32_t){ handles });
+		qp_request = *(struct mlx5_ib_create_qp *)private_part(h);
+		++handles;
 		ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct mlx5_ib_create_qp_resp){ 0 });
-		return 0;
+		return made_qp(h, handles, handles);
 	case UVERBS_OBJECT_DEVICE << 16 | UVERBS_METHOD_INVOKE_WRITE:
-		switch (attr(h, UVERBS_ATTR_WRITE_CMD)->data) {
-		case IB_USER_VERBS_EX_CMD_QUERY_DEVICE | IB_USER_VERBS_CMD_FLAG_EXTENDED:
-			ANSWER(h, UVERBS_ATTR_CORE_OUT, (struct ib_uverbs_ex_query_device_resp){
-				.base = { .max_qp_wr = 1 << 15, .max_sge = 30, .max_cqe = (1 << 22) - 1, .phys_port_cnt = 1 },
-				.response_length = sizeof(struct ib_uverbs_ex_query_device_resp),
-			});
-			return 0;
-		case IB_USER_VERBS_CMD_ALLOC_PD:
-			ANSWER(h, UVERBS_ATTR_CORE_OUT, (struct ib_uverbs_alloc_pd_resp){ ++handles });
-			ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct mlx5_ib_alloc_pd_resp){ handles });
-			return 0;
-		case IB_USER_VERBS_CMD_MODIFY_QP:
-			return 0;
-		}
+		if (attr(h, UVERBS_ATTR_WRITE_CMD)->data == IB_USER_VERBS_CMD_ALLOC_PD)
+			ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct mlx5_ib_alloc_pd_resp){ 1 });
 	}
-	return EOPNOTSUPP;
-}
-
-int ioctl(int fd, unsigned long number, ...)
-{
-	va_list ap;
-
-	va_start(ap, number);
-	struct ib_uverbs_ioctl_hdr *h = va_arg(ap, void *);
-	va_end(ap);
-	if (fd != device)
-		return syscall(SYS_ioctl, fd, number, h);
-	errno = run(h);
-	return errno ? -1 : 0;
-}
-
-// describe writes a file of the sysfs in which libibverbs looks.
-static void describe(const char *root, const char *name, const char *text)
-{
-	char path[256];
-
-	snprintf(path, sizeof(path), "%s/%s", root, name);
-	for (char *s = path + strlen(root) + 1; (s = strchr(s, '/')); *s++ = '/') {
-		*s = 0;
-		if (mkdir(path, 0700) && errno != EEXIST)
-			die(path);
-	}
-	FILE *f = fopen(path, "w");
-	if (!f || fputs(text, f) < 0 || fclose(f))
-		die(path);
-}
-
-static struct ibv_context *open_device(void)
-{
-	char root[] = "/tmp/sysfs-XXXXXX", remove[64];
-	struct ibv_device **list;
-	struct ibv_context *ctx;
-
-	if (!mkdtemp(root))
-		die(root);
-	describe(root, "class/infiniband_verbs/abi_version", "6\n");
-	describe(root, "class/infiniband_verbs/uverbs0/ibdev", "mlx5_0\n");
-	describe(root, "class/infiniband_verbs/uverbs0/abi_version", "1\n");
-	describe(root, "class/infiniband_verbs/uverbs0/dev", "1:3\n"); // of /dev/null
-	describe(root, "class/infiniband/mlx5_0/node_type", "1: CA\n");
-	describe(root, "class/infiniband/mlx5_0/device/modalias", "pci:v000015B3d0000101Bsv000015B3sd00000000bc02sc07i00\n");
-	setenv("SYSFS_PATH", root, 1);
-	list = ibv_get_device_list(NULL);
-	if (!list || !list[0])
-		die("no device");
-	ctx = ibv_open_device(list[0]);
-	if (!ctx)
-		die("open");
-	snprintf(remove, sizeof(remove), "rm -r %s", root);
-	must(system(remove), remove);
-	return ctx;
+	return OTHERS;
 }
 
 static struct ibv_qp *qp;
@@ -437,7 +298,9 @@ int main(int argc, char **argv)
 			fprintf(stderr, "usage: mlx5 [-single] [-dci]\n");
 			return 1;
 		}
-	struct ibv_context *ctx = open_device();
+	struct ibv_context *ctx;
+
+	open_device("mlx5_0", "pci:v000015B3d0000101Bsv000015B3sd00000000bc02sc07i00\n", &ctx, 1);
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
 	send_cq = ibv_create_cq(ctx, DEPTH - 1, NULL, NULL, 0);
 	recv_cq = ibv_create_cq(ctx, DEPTH - 1, NULL, NULL, 0);

@@ -1,13 +1,6 @@
 //go:build linux
 
-// Package orders runs a C program that does what a test orders, beside Go. Both share memory:
-//
-//	test ──► orders, numbers of 64 bits ──► program
-//	     ◄── answers ◄──
-//	     ◄── queues that the program's library shares with a device ──►
-//
-// It imports nothing that drivers are made of, so that their own tests can use it.
-package orders
+package providertest
 
 import (
 	"encoding/binary"
@@ -21,14 +14,21 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// Places in the memory that is shared: the program knows them too.
+// PlaceData is the place of inline data in the memory that a [Program] shares, which orders.h calls DATA. In
+// front of it are the orders and answers.
+const PlaceData = 2 << 20
+
 const (
-	PlaceOut  = 1 << 20
-	PlaceData = 2 << 20
-	size      = 64 << 20
+	placeOut = 1 << 20
+	size     = 64 << 20
 )
 
-// Program is a process that does orders.
+// Program is a C program beside the driver, which does what a test orders by the C library, with c/orders.h.
+// Both share memory:
+//
+//	test ──► orders, numbers of 64 bits ──► program
+//	     ◄── answers ◄──
+//	     ◄── queues that the C library shares with a device ──►
 type Program struct {
 	Mem []byte // what is shared
 
@@ -89,7 +89,7 @@ func (p *Program) Put(all ...uint64) {
 func (p *Program) Do() {
 	p.t.Helper()
 	p.Put(0)
-	if copy(p.Mem[:PlaceOut], p.in) < len(p.in) {
+	if copy(p.Mem[:placeOut], p.in) < len(p.in) {
 		p.t.Fatal("too many orders")
 	}
 	p.in = p.in[:0]
@@ -100,7 +100,7 @@ func (p *Program) Do() {
 	if _, err := io.ReadFull(p.from, b[:]); err != nil {
 		p.t.Fatal("the C program has ended: ", err)
 	}
-	p.out = p.Mem[PlaceOut:PlaceData]
+	p.out = p.Mem[placeOut:PlaceData]
 }
 
 // Get returns the next number of the answer.

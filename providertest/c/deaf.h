@@ -1,9 +1,9 @@
 /*
- * A device without an adapter, for programs that measure or test a provider of rdma-core.
+ * A device without a card, for programs that measure or test a provider of rdma-core.
  *
  * The functions from socket to ioctl stand before those of the C library, in libibverbs and its
- * providers too. They play the kernel, as package deaf does for Go: the program has device_ioctl and
- * device_pages.
+ * providers too. They play the kernel, as providertest.Kernel does for Go. The program has what only its
+ * device answers: limits, device_ioctl and device_pages.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* device_ioctl does what the kernel does for an ioctl, and returns its error. The context is the number of the open device. */
+/* limits are what QUERY_DEVICE answers. */
+static const struct ib_uverbs_query_device_resp limits;
+/*
+ * device_ioctl does what the kernel does for an ioctl, and returns its error, or OTHERS if the kernel does
+ * the same for all devices. The context is the number of the open device.
+ */
+enum { OTHERS = -1 };
 static int device_ioctl(int context, struct ib_uverbs_ioctl_hdr *h);
 /* device_pages maps registers. */
 static void *device_pages(int context, size_t size, off_t off);
@@ -71,20 +77,6 @@ void *mmap(void *addr, size_t size, int prot, int flags, int fd, off_t off)
 	return (void *)syscall(SYS_mmap, addr, size, prot, flags, fd, off);
 }
 
-int ioctl(int fd, unsigned long number, ...)
-{
-	va_list ap;
-
-	va_start(ap, number);
-	struct ib_uverbs_ioctl_hdr *h = va_arg(ap, void *);
-	va_end(ap);
-	int context = context_of(fd);
-	if (context < 0)
-		return syscall(SYS_ioctl, fd, number, h);
-	errno = device_ioctl(context, h);
-	return errno ? -1 : 0;
-}
-
 static struct ib_uverbs_attr *attr(struct ib_uverbs_ioctl_hdr *h, int id)
 {
 	for (int i = 0; i < h->num_attrs; i++)
@@ -105,6 +97,70 @@ static void answer(struct ib_uverbs_ioctl_hdr *h, int id, const void *v, size_t 
 }
 #define ANSWER(h, id, ...) answer(h, id, &(__VA_ARGS__), sizeof(__VA_ARGS__))
 
+/* common_ioctl does what the kernel does for all devices. */
+static int common_ioctl(struct ib_uverbs_ioctl_hdr *h)
+{
+	static uint32_t pds;
+
+	switch (h->object_id << 16 | h->method_id) {
+	case UVERBS_OBJECT_ASYNC_EVENT << 16 | UVERBS_METHOD_ASYNC_EVENT_ALLOC:
+		attr(h, UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE)->data = syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
+		return 0;
+	case UVERBS_OBJECT_DEVICE << 16 | UVERBS_METHOD_INVOKE_WRITE:
+		switch (attr(h, UVERBS_ATTR_WRITE_CMD)->data) {
+		case IB_USER_VERBS_EX_CMD_QUERY_DEVICE | IB_USER_VERBS_CMD_FLAG_EXTENDED:
+			ANSWER(h, UVERBS_ATTR_CORE_OUT, (struct ib_uverbs_ex_query_device_resp){
+				.base = limits, .response_length = sizeof(struct ib_uverbs_ex_query_device_resp),
+			});
+			return 0;
+		case IB_USER_VERBS_CMD_ALLOC_PD:
+			ANSWER(h, UVERBS_ATTR_CORE_OUT, (struct ib_uverbs_alloc_pd_resp){ ++pds });
+			return 0;
+		case IB_USER_VERBS_CMD_MODIFY_QP:
+			return 0;
+		}
+	}
+	return EOPNOTSUPP;
+}
+
+int ioctl(int fd, unsigned long number, ...)
+{
+	va_list ap;
+
+	va_start(ap, number);
+	struct ib_uverbs_ioctl_hdr *h = va_arg(ap, void *);
+	va_end(ap);
+	int context = context_of(fd);
+	if (context < 0)
+		return syscall(SYS_ioctl, fd, number, h);
+	if (h->object_id == UVERBS_OBJECT_DEVICE && h->method_id == UVERBS_METHOD_GET_CONTEXT) {
+		ANSWER(h, UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, (uint32_t){ 1 });
+		ANSWER(h, UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, (uint64_t){ 0 });
+	}
+	errno = device_ioctl(context, h);
+	if (errno == OTHERS)
+		errno = common_ioctl(h);
+	return errno ? -1 : 0;
+}
+
+/* made_cq answers CQ_CREATE. */
+static inline int made_cq(struct ib_uverbs_ioctl_hdr *h, uint32_t handle, uint32_t cqe)
+{
+	attr(h, UVERBS_ATTR_CREATE_CQ_HANDLE)->data = handle;
+	ANSWER(h, UVERBS_ATTR_CREATE_CQ_RESP_CQE, (uint32_t){ cqe });
+	return 0;
+}
+
+/* made_qp answers QP_CREATE: the sizes are as asked. */
+static inline int made_qp(struct ib_uverbs_ioctl_hdr *h, uint32_t handle, uint32_t number)
+{
+	attr(h, UVERBS_ATTR_CREATE_QP_HANDLE)->data = handle;
+	memmove((void *)(uintptr_t)attr(h, UVERBS_ATTR_CREATE_QP_RESP_CAP)->data,
+		(void *)(uintptr_t)attr(h, UVERBS_ATTR_CREATE_QP_CAP)->data, sizeof(struct ib_uverbs_qp_cap));
+	ANSWER(h, UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, (uint32_t){ number });
+	return 0;
+}
+
 /* describe writes a file of the sysfs in which libibverbs looks. */
 static void describe(const char *root, const char *name, const char *text)
 {
@@ -124,6 +180,9 @@ static void describe(const char *root, const char *name, const char *text)
 		exit(1);
 	}
 }
+
+/* private_part is the driver's part of a request. */
+static inline void *private_part(struct ib_uverbs_ioctl_hdr *h) { return (void *)(uintptr_t)attr(h, UVERBS_ATTR_UHW_IN)->data; }
 
 /* open_device opens a device of a name and a PCI alias n times. */
 static void open_device(const char *name, const char *alias, struct ibv_context **contexts, int n)
