@@ -181,7 +181,7 @@ func newComparison(t testing.TB, program, device, env string) *comparison {
 	cmd.Env = append(os.Environ(), "MLX5_DEBUG_FILE=/dev/null", env)
 	x := &comparison{
 		Comparison: providertest.NewComparison(t, cmd, "libmlx5", block), fake: newFake(t, Driver{}), regs: map[*byte]*comparedRegs{}, requests: map[verbs.QPType]int{},
-		types: []verbs.QPType{verbs.RC, verbs.RC, verbs.UC, verbs.UD, verbs.DCI, verbs.DCI},
+		types: []verbs.QPType{verbs.RC, verbs.UC, verbs.UD, verbs.DCI},
 	}
 	x.Describe = func() string {
 		return fmt.Sprintf("%v, %+v, CQEs of %d bytes, SRQ %v", x.typ, x.cap, 1<<x.cqs[0].ring.shift, x.srq != nil)
@@ -212,9 +212,12 @@ func newComparison(t testing.TB, program, device, env string) *comparison {
 func (x *comparison) run(lists int) {
 	start := time.Now()
 	queues := map[verbs.QPType]int{}
-	x.Each(*seedFlag, func() bool { return x.lists < lists }, func(int) {
+	x.Each(*seedFlag, func() bool { return x.lists < lists }, func(i int) {
 		steps := 100 + x.Rand.IntN(max(400, lists/200))
 		x.typ = x.types[x.Rand.IntN(len(x.types))]
+		if i < len(x.types) { // each type comes first once, for few steps, so that a short run has all
+			x.typ, steps = x.types[i], min(steps, max(50, lists/10))
+		}
 		x.create()
 		queues[x.typ] += len(x.qps)
 		for ; steps > 0 && !x.Different(); steps-- {
@@ -222,6 +225,11 @@ func (x *comparison) run(lists int) {
 		}
 		x.destroy()
 	})
+	for _, typ := range x.types {
+		if queues[typ] == 0 || x.requests[typ] == 0 {
+			x.T.Errorf("no request of %v has been compared", typ)
+		}
+	}
 	x.T.Logf("%d lists of %v requests, %d completions, QPs %v, %v", x.lists, x.requests, x.completions, queues, time.Since(start).Round(time.Millisecond))
 }
 
