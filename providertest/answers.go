@@ -98,10 +98,10 @@ func (k *Kernel) createSRQ(info *provider.SRQInfo, u provider.UHW) error {
 	})
 }
 
-func (k *Kernel) createQP(info *provider.QPInfo, u provider.UHW) error {
+func (k *Kernel) createQP(qp *QP, u provider.UHW) error {
 	return k.make(&object{kind: abi.UVERBS_OBJECT_QP}, func(handle uint32) error {
-		info.Handle, info.QPNum = handle, handle
-		return ask(with(k.CreateQP, info), u)
+		qp.Handle, qp.QPNum = handle, handle
+		return ask(with(k.CreateQP, qp), u)
 	})
 }
 

@@ -166,15 +166,18 @@ func (k *Kernel) ioctl(c *Call) syscall.Errno {
 		put(c, abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, uint32(info.MaxSGE))
 		return errnoOf(err)
 	case id{abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_CREATE}:
-		info := provider.QPInfo{Cap: c.cap(abi.UVERBS_ATTR_CREATE_QP_CAP)}
-		err := k.createQP(&info, c.uhw())
-		c.SetValue(abi.UVERBS_ATTR_CREATE_QP_HANDLE, uint64(info.Handle))
-		got := info.Cap
+		qp := QP{
+			provider.QPInfo{Cap: c.cap(abi.UVERBS_ATTR_CREATE_QP_CAP)},
+			uint32(c.Value(abi.UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE)), uint32(c.Value(abi.UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE)),
+		}
+		err := k.createQP(&qp, c.uhw())
+		c.SetValue(abi.UVERBS_ATTR_CREATE_QP_HANDLE, uint64(qp.Handle))
+		got := qp.Cap
 		put(c, abi.UVERBS_ATTR_CREATE_QP_RESP_CAP, abi.IbUverbsQpCap{
 			MaxSendWr: uint32(got.MaxSendWR), MaxRecvWr: uint32(got.MaxRecvWR), MaxSendSge: uint32(got.MaxSendSGE),
 			MaxRecvSge: uint32(got.MaxRecvSGE), MaxInlineData: uint32(got.MaxInline),
 		})
-		put(c, abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, info.QPNum)
+		put(c, abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, qp.QPNum)
 		return errnoOf(err)
 	}
 	if k.Ioctl == nil || c.Object>>abi.UVERBS_ID_NS_SHIFT == 0 {

@@ -35,7 +35,7 @@ type Kernel struct {
 	CreateAH   func(handle uint32, u provider.UHW) error
 	CreateCQ   func(cq *provider.CQInfo, u provider.UHW) error   // cq.Depth is what the driver wants
 	CreateSRQ  func(srq *provider.SRQInfo, u provider.UHW) error // likewise
-	CreateQP   func(qp *provider.QPInfo, u provider.UHW) error   // qp.Cap is what the driver wants; qp.QPNum is a number of the Kernel's
+	CreateQP   func(qp *QP, u provider.UHW) error                // likewise; qp.QPNum is a number that the Kernel proposes
 	ModifyQP   func(handle uint32, state verbs.QPState, u provider.UHW) error
 	ResizeCQ   func(handle uint32, depth int, u provider.UHW) error
 
@@ -46,6 +46,13 @@ type Kernel struct {
 	mu      sync.Mutex
 	last    uint32 // handle
 	objects map[uint32]*object
+	cqs     map[provider.CompletionQueue]uint32 // handles of those that NewCQ has made
+}
+
+// QP is a QP that the kernel makes.
+type QP struct {
+	provider.QPInfo
+	SendCQ, RecvCQ uint32 // handles
 }
 
 // object is what a handle names.
@@ -105,11 +112,21 @@ func (k *Kernel) NewPD(c provider.Context) (provider.Object, error) {
 
 // NewCQ makes a CQ by a driver's context.
 func (k *Kernel) NewCQ(c provider.Context, init *provider.CQInit) (provider.CompletionQueue, error) {
-	return c.CreateCQ(init, func(u provider.UHW) (provider.CQInfo, error) {
-		info := provider.CQInfo{Depth: init.Depth}
+	var info provider.CQInfo
+	q, err := c.CreateCQ(init, func(u provider.UHW) (provider.CQInfo, error) {
+		info.Depth = init.Depth
 		err := k.createCQ(object{}, &info, u)
 		return info, err
 	})
+	if err == nil {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.cqs == nil {
+			k.cqs = map[provider.CompletionQueue]uint32{}
+		}
+		k.cqs[q] = info.Handle
+	}
+	return q, err
 }
 
 // NewSRQ makes an SRQ by a driver's context.
@@ -121,12 +138,14 @@ func (k *Kernel) NewSRQ(c provider.Context, init *provider.SRQInit) (provider.Re
 	})
 }
 
-// NewQP makes a QP by a driver's context, in state RESET. [SetState] moves it.
+// NewQP makes a QP by a driver's context, in state RESET, with CQs of NewCQ. [SetState] moves it.
 func (k *Kernel) NewQP(c provider.Context, init *provider.QPInit) (provider.SendQueue, provider.RecvQueue, error) {
 	return c.CreateQP(init, func(u provider.UHW) (provider.QPInfo, error) {
-		info := provider.QPInfo{Cap: init.Cap}
-		err := k.createQP(&info, u)
-		return info, err
+		k.mu.Lock()
+		qp := QP{provider.QPInfo{Cap: init.Cap}, k.cqs[init.SendCQ], k.cqs[init.RecvCQ]}
+		k.mu.Unlock()
+		err := k.createQP(&qp, u)
+		return qp.QPInfo, err
 	})
 }
 

@@ -49,7 +49,7 @@ func newERDMA(t testing.TB) (*providertest.Kernel, rings) {
 			providertest.Answer(u, abi.ErdmaUrespCreateCq{CqId: cq.Handle, NumCqe: uint32(cq.Depth)})
 			return nil
 		},
-		CreateQP: func(qp *provider.QPInfo, u provider.UHW) error {
+		CreateQP: func(qp *providertest.QP, u provider.UHW) error {
 			qp.QPNum = 77
 			providertest.Answer(u, abi.ErdmaUrespCreateQp{
 				QpId: 77, NumSqe: uint32(4 * qp.Cap.MaxSendWR), NumRqe: uint32(qp.Cap.MaxRecvWR), RqOffset: uint32(128*qp.Cap.MaxSendWR+4095) &^ 4095,

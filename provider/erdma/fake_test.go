@@ -43,7 +43,7 @@ func newFake(t testing.TB, iwarp bool, kind, offset uint32) *fake {
 			providertest.Answer(u, abi.ErdmaUrespCreateCq{CqId: f.num, NumCqe: uint32(cq.Depth)})
 			return nil
 		},
-		CreateQP: func(qp *provider.QPInfo, u provider.UHW) error {
+		CreateQP: func(qp *providertest.QP, u provider.UHW) error {
 			qp.QPNum = f.num
 			units := provider.RoundUp(qp.Cap.MaxSendWR * maxUnits)
 			providertest.Answer(u, abi.ErdmaUrespCreateQp{

@@ -51,7 +51,7 @@ func newFake(t testing.TB, d Driver) *fake {
 			providertest.Answer(u, abi.Mlx5IbCreateSrqResp{Srqn: 7})
 			return nil
 		},
-		CreateQP: func(qp *provider.QPInfo, u provider.UHW) error {
+		CreateQP: func(qp *providertest.QP, u provider.UHW) error {
 			qp.QPNum = fakeQPN
 			providertest.Answer(u, abi.Mlx5IbCreateQpResp{BfregIndex: 5}) // the second of the second page
 			return nil

@@ -53,7 +53,7 @@ func OpenErdma(name string) (*Erdma, *uverbs.Context, error) {
 			providertest.Answer(u, abi.ErdmaUrespCreateCq{CqId: cq.Handle, NumCqe: uint32(cq.Depth)})
 			return nil
 		},
-		CreateQP: func(qp *provider.QPInfo, u provider.UHW) error {
+		CreateQP: func(qp *providertest.QP, u provider.UHW) error {
 			d.qpn, d.Units = qp.QPNum, 4*qp.Cap.MaxSendWR // both are powers of two, as the driver asks
 			providertest.Answer(u, abi.ErdmaUrespCreateQp{
 				QpId: d.qpn, NumSqe: uint32(d.Units), NumRqe: uint32(qp.Cap.MaxRecvWR), RqOffset: uint32(d.Units*32+4095) &^ 4095,

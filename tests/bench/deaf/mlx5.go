@@ -76,7 +76,7 @@ func Open(name string) (*Device, *uverbs.Context, error) {
 			providertest.Answer(u, abi.Mlx5IbCreateCqResp{Cqn: cq.Handle})
 			return nil
 		},
-		CreateQP: func(qp *provider.QPInfo, u provider.UHW) error {
+		CreateQP: func(qp *providertest.QP, u provider.UHW) error {
 			req := providertest.Request[abi.Mlx5IbCreateQp](u)
 			d.qpn, d.index, d.Blocks = qp.QPNum, req.Uidx, int(req.SqWqeCount)
 			return nil
