@@ -49,6 +49,7 @@ test-host: deps-test build build/promtool build/c/liberdma ## run the tests that
 	$(GO) run ./gen -check -out abi
 	$(GO) run ./gen/ifc -check -out lab/connectx/internal/ifc
 	$(GO) test work
+	cd tests/driver && GOWORK=off $(GO) test ./toy
 
 test-race: ## run the tests of drivers, and random calls of the verbs, under the race detector
 	CGO_ENABLED=1 $(GO) test -race ./provider/... ./tests/model
@@ -56,7 +57,7 @@ test-race: ## run the tests of drivers, and random calls of the verbs, under the
 # With -short, tests leave out what a device in user space has shown.
 test-lab: deps-test fetch ## run the tests that need a kernel on KERNEL (6.12); with FLAGS= all of them, and long rounds
 	$(LAB) --kernel $(KERNEL) test -timeout 20m $(FLAGS) $(LAB_PKGS)
-	cd tests/driver && LAB_KERNEL=$(KERNEL) GOWORK=off $(GO) test -timeout 5m $(EXEC) .
+	cd tests/driver && LAB_KERNEL=$(KERNEL) GOWORK=off $(GO) test -timeout 5m $(EXEC) ./softroce
 
 test-kernels: bench-c ## run test-lab on every kernel
 	@.github/each.sh "$(KERNELS)" '$(MAKE) test-lab KERNEL=$$v'

@@ -1,4 +1,4 @@
-module example.com/softroce
+module example.com/driver
 
 go 1.26.0
 

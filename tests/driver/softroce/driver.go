@@ -1,8 +1,8 @@
 // Package softroce is a driver of SoftRoCE, the kernel's rdma_rxe, outside the module of
-// the library: it uses only the library's public packages, and not unsafe. It is a
-// template for drivers, and replaces the built-in driver in programs that import it:
+// the library: it uses only the library's public packages, and not unsafe. It is an example of
+// a driver whose queues the kernel allocates, and replaces the built-in driver in programs that import it:
 //
-//	import _ "example.com/softroce"
+//	import _ "example.com/driver/softroce"
 //
 //	Driver ─► device (Context) ─┬─► object           PD, MR, AH: only counted
 //	                            ├─► completionQueue ─┐

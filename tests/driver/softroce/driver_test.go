@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"example.com/softroce"
+	"example.com/driver/softroce"
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/provider"
 	"github.com/goverbs/verbs/rdmatest"
