@@ -156,8 +156,9 @@ hosts: deps-test build ## put two machines on a wire and cause faults there, all
 	LAB_NIC=connectx-ib LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run TestConnectXDCLoss) ./tests/hosts
 	LAB_NIC=erdma LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run TestERDMA) ./tests/hosts
 
-generate: deps-test ## regenerate package abi, and the layouts of the emulated adapter
+generate: deps-test ## regenerate package abi, the layouts of the emulated adapter, and the structures of tests/driver/toy
 	$(GO) generate ./abi ./lab/connectx/internal/ifc
+	$(GO) run ./gen -header tests/driver/toy/toy-abi.h -out tests/driver/toy
 
 # Runs $(2), which records figures in build/$@, for the part $(1) of the page: what fails is "not measured" there.
 define bench

@@ -57,17 +57,21 @@ var (
 	reErrLine = regexp.MustCompile(`(?m)^[^:\n]+:(\d+):\d+: (?:fatal )?error:`)
 )
 
-// parseHeaders compiles the headers found under root/usr/include.
+// parseHeaders compiles the headers found under root/usr/include, or by their absolute paths.
 func parseHeaders(ctx context.Context, root string, names []string) (*parsedHeaders, error) {
 	p := &parsedHeaders{values: map[string]constant{}}
 	include := filepath.Join(root, "usr/include")
 	var source strings.Builder
 	for _, name := range names {
-		b, err := os.ReadFile(filepath.Join(include, name))
+		file, shown := filepath.Join(include, name), name
+		if filepath.IsAbs(name) {
+			file, shown = name, filepath.Base(name)
+		}
+		b, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err
 		}
-		p.headers = append(p.headers, scanHeader(name, string(b), p.values))
+		p.headers = append(p.headers, scanHeader(shown, string(b), p.values))
 		fmt.Fprintf(&source, "#include <%s>\n", name)
 	}
 	cc := compiler{ctx: ctx, args: []string{
