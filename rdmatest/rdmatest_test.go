@@ -57,6 +57,13 @@ func TestEach(t *testing.T) {
 	}
 }
 
+// TestScenarios plays the scenarios on the first device. Package tests/scenarios plays them on all.
+func TestScenarios(t *testing.T) {
+	labtest.Require(t)
+	rdmatest.CheckLeaks(t)
+	rdmatest.Scenarios(t, rdmatest.Devices(t)[0])
+}
+
 // TestConnect sends a message over a connection, and leaves nothing behind.
 func TestConnect(t *testing.T) {
 	rdmatest.Each(t, func(t *testing.T, d rdmatest.Device) {
