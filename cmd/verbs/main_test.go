@@ -14,6 +14,7 @@ import (
 
 	root "github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cmdline"
 )
 
 // TestMain lets the test binary run as verbs.
@@ -37,7 +38,7 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 func try(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	status = run(t.Context(), &out, &errs, args)
+	status = cmdline.Run(t.Context(), &out, &errs, args)
 	return status, out.String(), errs.String()
 }
 
@@ -83,7 +84,7 @@ func TestDemo(t *testing.T) {
 // leaves returns all commands.
 func leaves(t *testing.T) []*kong.Node {
 	t.Helper()
-	parser, err := newParser(t.Context(), t.Output(), t.Output(), func(int) {})
+	parser, err := cmdline.NewParser(t.Context(), t.Output(), t.Output(), func(int) {})
 	if err != nil {
 		t.Fatal(err)
 	}

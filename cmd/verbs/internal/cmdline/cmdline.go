@@ -1,26 +1,6 @@
-// Command verbs lists, inspects and tests RDMA devices.
-//
-//	verbs devices              list devices, their ports and addresses
-//	verbs info [DEVICE]        show what devices can do
-//	verbs ports [DEVICE]       show the ports of devices of any driver
-//	verbs counters [DEVICE]    show counters, or how fast they grow
-//	verbs res [KIND]           show resources and their owners
-//	verbs conns URL            show connections of a program, and what they wait for
-//	verbs stat [DEVICE]        show statistics of ports, QPs and MRs
-//	verbs link add|del ...     create, remove, rename and move devices
-//	verbs monitor              print changes to devices and ports
-//	verbs doctor [DEVICE]      check what RDMA programs need, and show remedies
-//	verbs check [PEER]         check and measure a device, for a report
-//	verbs abi                  compare the kernel's structures with this program's
-//	verbs demo                 write, read reply and compare over RDMA
-//	verbs ping -s | -c -a HOST counterpart of rping, works with it
-//	verbs perf OP lat|bw HOST  counterpart of perftest: latency and bandwidth
-//	verbs cat [-l] HOST        netcat over rsockets
-//	verbs completion SHELL     completion for bash, zsh and fish
-//	verbs man                  the manual page
-//
-// HOST may have a port, as in HOST:PORT. [commands.Help] describes output and exit status.
-package main
+// Package cmdline is the command verbs, for its main package and for programs that have drivers of other
+// modules. It lists, inspects and tests RDMA devices.
+package cmdline
 
 import (
 	"context"
@@ -87,14 +67,16 @@ device, a problem that doctor found, a limit of perf that was missed), and 2 for
 mistake in the command line. Interrupting a command that runs until interrupted is success.`
 }
 
-func main() {
+// Main runs the command line of the process, and ends it.
+func Main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	status := run(ctx, os.Stdout, os.Stderr, os.Args[1:])
+	status := Run(ctx, os.Stdout, os.Stderr, os.Args[1:])
 	stop()
 	os.Exit(status)
 }
 
-func newParser(ctx context.Context, stdout, stderr io.Writer, exit func(int)) (*kong.Kong, error) {
+// NewParser returns the parser of command lines.
+func NewParser(ctx context.Context, stdout, stderr io.Writer, exit func(int)) (*kong.Kong, error) {
 	k, err := kong.New(new(commands),
 		kong.Name("verbs"),
 		kong.Description("RDMA from Go, without cgo or rdma-core."),
@@ -111,10 +93,10 @@ func newParser(ctx context.Context, stdout, stderr io.Writer, exit func(int)) (*
 	return k, nil
 }
 
-// run runs a command line and returns the exit status.
-func run(ctx context.Context, stdout, stderr io.Writer, args []string) (status int) {
+// Run runs a command line and returns the exit status.
+func Run(ctx context.Context, stdout, stderr io.Writer, args []string) (status int) {
 	exited := false // after --help and --version
-	parser, err := newParser(ctx, stdout, stderr, func(int) { exited = true })
+	parser, err := NewParser(ctx, stdout, stderr, func(int) { exited = true })
 	if err != nil {
 		panic(err) // the tags of the commands are wrong
 	}
