@@ -106,6 +106,12 @@ static int common_ioctl(struct ib_uverbs_ioctl_hdr *h)
 	case UVERBS_OBJECT_ASYNC_EVENT << 16 | UVERBS_METHOD_ASYNC_EVENT_ALLOC:
 		attr(h, UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE)->data = syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
 		return 0;
+	case UVERBS_OBJECT_QP << 16 | UVERBS_METHOD_QP_DESTROY:
+		ANSWER(h, UVERBS_ATTR_DESTROY_QP_RESP, (struct ib_uverbs_destroy_qp_resp){ 0 });
+		return 0;
+	case UVERBS_OBJECT_CQ << 16 | UVERBS_METHOD_CQ_DESTROY:
+		ANSWER(h, UVERBS_ATTR_DESTROY_CQ_RESP, (struct ib_uverbs_destroy_cq_resp){ 0 });
+		return 0;
 	case UVERBS_OBJECT_DEVICE << 16 | UVERBS_METHOD_INVOKE_WRITE:
 		switch (attr(h, UVERBS_ATTR_WRITE_CMD)->data) {
 		case IB_USER_VERBS_EX_CMD_QUERY_DEVICE | IB_USER_VERBS_CMD_FLAG_EXTENDED:

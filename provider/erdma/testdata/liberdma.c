@@ -120,12 +120,10 @@ static int device_ioctl(int context, struct ib_uverbs_ioctl_hdr *h)
 	}
 	case UVERBS_OBJECT_QP << 16 | UVERBS_METHOD_QP_DESTROY:
 		give_back(attr(h, UVERBS_ATTR_DESTROY_QP_HANDLE)->data);
-		ANSWER(h, UVERBS_ATTR_DESTROY_QP_RESP, (struct ib_uverbs_destroy_qp_resp){ 0 });
-		return 0;
+		break;
 	case UVERBS_OBJECT_CQ << 16 | UVERBS_METHOD_CQ_DESTROY:
 		give_back(attr(h, UVERBS_ATTR_DESTROY_CQ_HANDLE)->data);
-		ANSWER(h, UVERBS_ATTR_DESTROY_CQ_RESP, (struct ib_uverbs_destroy_cq_resp){ 0 });
-		return 0;
+		break;
 	}
 	return OTHERS;
 }
