@@ -3,10 +3,9 @@
 #define _GNU_SOURCE
 #include "deaf.h"
 #include <rdma/erdma-abi.h>
-#include <x86intrin.h>
-#include "cm.h"
+#include "rounds.h"
 
-enum { WORK = 960, DEPTH = 1024, ROUNDS = 24, SIZE = 64, MOST = 16 }; // as in erdma/main.go
+static const char program[] = "erdma";
 
 // The device's registers are ordinary memory.
 static void *device_pages(int context, size_t size, off_t off)
@@ -55,10 +54,7 @@ static int device_ioctl(int context, struct ib_uverbs_ioctl_hdr *h)
 	return OTHERS;
 }
 
-static struct ibv_qp *qp;
-static struct ibv_cq *send_cq, *recv_cq;
 static uint16_t sends, recvs; // units of requests, and receives, posted
-static char data[SIZE];
 
 enum { WRITE_OP = 0, SEND_OP = 2, RECV_OP = 4 }; // enum erdma_opcode
 
@@ -75,133 +71,18 @@ static void complete(struct ring *r, int n, int recv, int opcode, uint16_t index
 	}
 }
 
-static void failed(const char *what)
+static void complete_sends(int op)
 {
-	fprintf(stderr, "erdma: %s\n", what);
-	exit(1);
+	static const int ops[] = { SEND_OP, WRITE_OP }, sizes[] = { 1, 2 }; // units
+
+	complete(&rings[0], WORK, 0, ops[op], sends, sizes[op]);
+	sends += WORK * sizes[op];
 }
 
-// poll polls WORK completions, n at a time.
-static void poll(struct ibv_cq *cq, int n)
+static void complete_recvs(void)
 {
-	struct ibv_wc wc[16];
-
-	for (int k = 0; k < WORK; k += n)
-		if (ibv_poll_cq(cq, n, wc) != n || wc[n - 1].status)
-			failed("poll");
-}
-
-static uint64_t tsc(void)
-{
-	unsigned int cpu;
-	uint64_t t = __rdtscp(&cpu);
-
-	_mm_lfence();
-	return t;
-}
-
-struct series {
-	const char *name;
-	int batch, n;
-	double ticks[2 * ROUNDS];
-};
-
-static void add(struct series *s, uint64_t start) { s->ticks[s->n++] = (double)(tsc() - start) / WORK; }
-
-enum { SEND, WRITE };
-static struct series posts[2][2] = {
-	{ { "send", 1 }, { "send", 16 } },
-	{ { "write", 1 }, { "write", 16 } },
-};
-static struct series post_recvs[] = { { "post_recv", 1 }, { "post_recv", 16 } };
-static struct series polls[] = { { "poll", 1 }, { "poll", 16 } }, poll_recvs[] = { { "poll_recv", 1 }, { "poll_recv", 16 } };
-static struct series empty = { "poll_empty", 1 }, both = { "write_and_poll", 16 };
-
-static struct ibv_send_wr requests[2][MOST];
-static struct ibv_recv_wr receives[MOST];
-static struct ibv_sge sges[MOST];
-static const int ops[] = { SEND_OP, WRITE_OP }, sizes[] = { 1, 2 }; // units
-
-static void bench_round(int i)
-{
-	struct ibv_send_wr *bad;
-	struct ibv_recv_wr *bad_recv;
-	uint64_t start;
-
-	for (int op = SEND; op <= WRITE; op++)
-		for (int b = 0; b < 2; b++) {
-			struct series *s = &posts[op][b];
-			struct ibv_send_wr *last = &requests[op][s->batch - 1], *next = last->next;
-
-			last->next = NULL;
-			start = tsc();
-			for (int k = 0; k < WORK; k += s->batch)
-				if (ibv_post_send(qp, requests[op], &bad))
-					failed("post send");
-			add(s, start);
-			last->next = next;
-			complete(&rings[0], WORK, 0, ops[op], sends, sizes[op]);
-			sends += WORK * sizes[op];
-			s = &polls[b];
-			start = tsc();
-			poll(send_cq, s->batch);
-			if (op == WRITE)
-				add(s, start);
-		}
-	for (int b = 0; b < 2; b++) {
-		struct series *s = &post_recvs[b];
-		struct ibv_recv_wr *last = &receives[s->batch - 1], *next = last->next;
-
-		last->next = NULL;
-		start = tsc();
-		for (int k = 0; k < WORK; k += s->batch)
-			if (ibv_post_recv(qp, receives, &bad_recv))
-				failed("post recv");
-		add(s, start);
-		last->next = next;
-		complete(&rings[1], WORK, 1, RECV_OP, recvs, 1);
-		recvs += WORK;
-		s = &poll_recvs[b];
-		start = tsc();
-		poll(recv_cq, s->batch);
-		add(s, start);
-	}
-	start = tsc();
-	for (int k = 0; k < WORK; k++) {
-		struct ibv_wc wc;
-
-		if (ibv_poll_cq(recv_cq, 1, &wc))
-			failed("poll empty");
-	}
-	add(&empty, start);
-
-	// The completions are there before the requests, as if the adapter took no time.
-	complete(&rings[0], WORK, 0, ops[WRITE], sends, sizes[WRITE]);
-	sends += WORK * sizes[WRITE];
-	start = tsc();
-	for (int k = 0; k < WORK; k += both.batch) {
-		struct ibv_wc wc[16];
-
-		if (ibv_post_send(qp, requests[WRITE], &bad) || ibv_poll_cq(send_cq, both.batch, wc) != both.batch || wc[0].status)
-			failed("write and poll");
-	}
-	add(&both, start);
-}
-
-static int smaller(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
-static void print(struct series *s, int n, double per_tick)
-{
-	for (; n--; s++) {
-		qsort(s->ticks, s->n, sizeof(s->ticks[0]), smaller);
-		printf("%s_%d %.3f\n", s->name, s->batch, s->ticks[s->n / 2] * per_tick);
-		s->n = 0;
-	}
+	complete(&rings[1], WORK, 1, RECV_OP, recvs, 1);
+	recvs += WORK;
 }
 
 int main(int argc, char **argv)
@@ -214,51 +95,11 @@ int main(int argc, char **argv)
 	}
 	open_device("erdma_0", "pci:v00001DEDd0000107Fsv00001DEDsd00000000bc02sc00i00\n", &ctx, 1);
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
-	send_cq = ibv_create_cq(ctx, DEPTH, NULL, NULL, 0);
-	recv_cq = ibv_create_cq(ctx, DEPTH, NULL, NULL, 0);
-	if (!pd || !send_cq || !recv_cq)
-		die("pd, cqs");
-	struct ibv_qp_init_attr init = {
-		.send_cq = send_cq, .recv_cq = recv_cq, .qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 8 },
-	};
-	qp = ibv_create_qp(pd, &init);
-	if (!qp)
-		die("create qp");
-	for (int i = IBV_QPS_INIT; i <= IBV_QPS_RTS; i++)
-		must(ibv_modify_qp(qp, &(struct ibv_qp_attr){ .qp_state = i }, IBV_QP_STATE), "modify qp");
-	for (int i = 0; i < MOST; i++) {
-		sges[i] = (struct ibv_sge){ .addr = (uintptr_t)data, .length = SIZE, .lkey = 5 };
-		struct ibv_send_wr wr = {
-			.wr_id = i, .next = i + 1 < MOST ? &requests[SEND][i + 1] : NULL, .sg_list = &sges[i], .num_sge = 1,
-			.send_flags = IBV_SEND_SIGNALED,
-			.wr.rdma = { .remote_addr = (uintptr_t)data, .rkey = 6 },
-		};
-		requests[WRITE][i] = wr;
-		requests[WRITE][i].opcode = IBV_WR_RDMA_WRITE;
-		requests[WRITE][i].next = i + 1 < MOST ? &requests[WRITE][i + 1] : NULL;
-		wr.opcode = IBV_WR_SEND;
-		requests[SEND][i] = wr;
-		requests[SEND][i].send_flags |= IBV_SEND_INLINE;
-		static struct ibv_sge short_one;
-		short_one = (struct ibv_sge){ .addr = (uintptr_t)data, .length = 8 };
-		requests[SEND][i].sg_list = &short_one;
-		receives[i] = (struct ibv_recv_wr){ .wr_id = i, .next = i + 1 < MOST ? &receives[i + 1] : NULL, .sg_list = &sges[i], .num_sge = 1 };
-	}
-	while (again()) {
-		uint64_t begin = now(), ticks = tsc();
-
-		for (int i = 0; i < ROUNDS; i++)
-			bench_round(i);
-		double per_tick = (double)(now() - begin) / (tsc() - ticks);
-		printf("units %u\n", units);
-		print(posts[0], 4, per_tick);
-		print(post_recvs, 2, per_tick);
-		print(polls, 2, per_tick);
-		print(poll_recvs, 2, per_tick);
-		print(&empty, 1, per_tick);
-		print(&both, 1, per_tick);
-		measured();
-	}
+	if (!pd)
+		die("pd");
+	open_cqs(ctx, DEPTH);
+	qp = open_qp(pd);
+	start();
+	measure(bench_round, print_all, "units", &units);
 	return 0;
 }

@@ -5,10 +5,9 @@
 #include <infiniband/mlx5dv.h>
 #include <rdma/mlx5-abi.h>
 #include <rdma/mlx5_user_ioctl_cmds.h>
-#include <x86intrin.h>
-#include "cm.h"
+#include "rounds.h"
 
-enum { WORK = 960, DEPTH = 1024, ROUNDS = 24, SIZE = 64, MOST = 16 }; // as in mlx5/main.go
+static const char program[] = "mlx5";
 
 // The device's registers are ordinary memory.
 static void *device_pages(int context, size_t size, off_t off)
@@ -71,11 +70,8 @@ static int device_ioctl(int context, struct ib_uverbs_ioctl_hdr *h)
 	return OTHERS;
 }
 
-static struct ibv_qp *qp;
-static int dci; // it is an initiator of DC
-static struct ibv_cq *send_cq, *recv_cq;
+static int dci; // the QP is an initiator of DC
 static uint16_t sends, recvs; // blocks posted
-static char data[SIZE];
 
 // complete writes the completions of WORK requests of some blocks, of which the first is that with the counter.
 static void complete(struct ring *r, int cqe, int wqe, uint16_t *counter, int blocks)
@@ -92,115 +88,10 @@ static void complete(struct ring *r, int cqe, int wqe, uint16_t *counter, int bl
 	}
 }
 
-static void failed(const char *what)
-{
-	fprintf(stderr, "mlx5: %s\n", what);
-	exit(1);
-}
-
-// poll polls WORK completions, n at a time.
-static void poll(struct ibv_cq *cq, int n)
-{
-	struct ibv_wc wc[16];
-
-	for (int k = 0; k < WORK; k += n)
-		if (ibv_poll_cq(cq, n, wc) != n || wc[n - 1].status)
-			failed("poll");
-}
-
-static uint64_t tsc(void)
-{
-	unsigned int cpu;
-	uint64_t t = __rdtscp(&cpu);
-
-	_mm_lfence();
-	return t;
-}
-
-struct series {
-	const char *name;
-	int batch, n;
-	double ticks[2 * ROUNDS];
-};
-
-static void add(struct series *s, uint64_t start) { s->ticks[s->n++] = (double)(tsc() - start) / WORK; }
-
-enum { SEND, WRITE };
-static struct series posts[2][2] = {
-	{ { "send", 1 }, { "send", 16 } },
-	{ { "write", 1 }, { "write", 16 } },
-};
-static struct series post_recvs[] = { { "post_recv", 1 }, { "post_recv", 16 } };
-static struct series polls[] = { { "poll", 1 }, { "poll", 16 } }, poll_recvs[] = { { "poll_recv", 1 }, { "poll_recv", 16 } };
-static struct series empty = { "poll_empty", 1 }, both = { "write_and_poll", 16 };
-
-static struct ibv_send_wr requests[2][MOST];
-static struct ibv_recv_wr receives[MOST];
-static struct ibv_sge sges[MOST];
 static const int wqes[] = { MLX5_OPCODE_SEND, MLX5_OPCODE_RDMA_WRITE };
 
-static void bench_round(void)
-{
-	struct ibv_send_wr *bad;
-	struct ibv_recv_wr *bad_recv;
-	uint64_t start;
-
-	for (int op = SEND; op <= WRITE; op++)
-		for (int b = 0; b < 2; b++) {
-			struct series *s = &posts[op][b];
-			struct ibv_send_wr *last = &requests[op][s->batch - 1], *next = last->next;
-
-			last->next = NULL;
-			start = tsc();
-			for (int k = 0; k < WORK; k += s->batch)
-				if (ibv_post_send(qp, requests[op], &bad))
-					failed("post send");
-			add(s, start);
-			last->next = next;
-			complete(&rings[0], MLX5_CQE_REQ, wqes[op], &sends, 1);
-			s = &polls[b];
-			start = tsc();
-			poll(send_cq, s->batch);
-			if (op == WRITE)
-				add(s, start);
-		}
-	for (int b = 0; b < 2; b++) {
-		struct series *s = &post_recvs[b];
-		struct ibv_recv_wr *last = &receives[s->batch - 1], *next = last->next;
-
-		last->next = NULL;
-		start = tsc();
-		for (int k = 0; k < WORK; k += s->batch)
-			if (ibv_post_recv(qp, receives, &bad_recv))
-				failed("post recv");
-		add(s, start);
-		last->next = next;
-		complete(&rings[1], MLX5_CQE_RESP_SEND, 0, &recvs, 1);
-		s = &poll_recvs[b];
-		start = tsc();
-		poll(recv_cq, s->batch);
-		add(s, start);
-	}
-	start = tsc();
-	for (int k = 0; k < WORK; k++) {
-		struct ibv_wc wc;
-
-		if (ibv_poll_cq(recv_cq, 1, &wc))
-			failed("poll empty");
-	}
-	add(&empty, start);
-
-	// The completions are there before the requests, as if the adapter took no time.
-	complete(&rings[0], MLX5_CQE_REQ, wqes[WRITE], &sends, 1);
-	start = tsc();
-	for (int k = 0; k < WORK; k += both.batch) {
-		struct ibv_wc wc[16];
-
-		if (ibv_post_send(qp, requests[WRITE], &bad) || ibv_poll_cq(send_cq, both.batch, wc) != both.batch || wc[0].status)
-			failed("write and poll");
-	}
-	add(&both, start);
-}
+static void complete_sends(int op) { complete(&rings[0], MLX5_CQE_REQ, wqes[op], &sends, dci ? 2 : 1); }
+static void complete_recvs(void) { complete(&rings[1], MLX5_CQE_RESP_SEND, 0, &recvs, 1); }
 
 // The same for a DCI: with and without inline data. Only the newer functions post its requests.
 static struct series dci_posts[2][2][2] = {
@@ -246,7 +137,7 @@ static void dci_round(void)
 
 				post_dci(op, list, s->batch);
 				add(s, start);
-				complete(&rings[0], MLX5_CQE_REQ, wqes[op], &sends, 2);
+				complete_sends(op);
 				start = tsc();
 				poll(send_cq, s->batch);
 				if (op == WRITE && list)
@@ -271,20 +162,10 @@ static struct ibv_qp *create_dci(struct ibv_context *ctx, struct ibv_pd *pd)
 	return mlx5dv_create_qp(ctx, &init, &dv);
 }
 
-static int smaller(const void *a, const void *b)
+static void print_dci(double per_tick)
 {
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
-static void print(struct series *s, int n, double per_tick)
-{
-	for (; n--; s++) {
-		qsort(s->ticks, s->n, sizeof(s->ticks[0]), smaller);
-		printf("%s_%d %.3f\n", s->name, s->batch, s->ticks[s->n / 2] * per_tick);
-		s->n = 0;
-	}
+	print(dci_posts[0][0], 8, per_tick);
+	print(dci_polls, 2, per_tick);
 }
 
 int main(int argc, char **argv)
@@ -302,59 +183,11 @@ int main(int argc, char **argv)
 
 	open_device("mlx5_0", "pci:v000015B3d0000101Bsv000015B3sd00000000bc02sc07i00\n", &ctx, 1);
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
-	send_cq = ibv_create_cq(ctx, DEPTH - 1, NULL, NULL, 0);
-	recv_cq = ibv_create_cq(ctx, DEPTH - 1, NULL, NULL, 0);
-	if (!pd || !send_cq || !recv_cq)
-		die("pd, cqs");
-	struct ibv_qp_init_attr init = {
-		.send_cq = send_cq, .recv_cq = recv_cq, .qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 8 },
-	};
-	qp = dci ? create_dci(ctx, pd) : ibv_create_qp(pd, &init);
-	if (!qp)
-		die("create qp");
-	for (int i = IBV_QPS_INIT; i <= IBV_QPS_RTS; i++)
-		must(ibv_modify_qp(qp, &(struct ibv_qp_attr){ .qp_state = i }, IBV_QP_STATE), "modify qp");
-	for (int i = 0; i < MOST; i++) {
-		sges[i] = (struct ibv_sge){ .addr = (uintptr_t)data, .length = SIZE, .lkey = 5 };
-		struct ibv_send_wr wr = {
-			.wr_id = i, .next = i + 1 < MOST ? &requests[SEND][i + 1] : NULL, .sg_list = &sges[i], .num_sge = 1,
-			.send_flags = IBV_SEND_SIGNALED,
-			.wr.rdma = { .remote_addr = (uintptr_t)data, .rkey = 6 },
-		};
-		requests[WRITE][i] = wr;
-		requests[WRITE][i].opcode = IBV_WR_RDMA_WRITE;
-		requests[WRITE][i].next = i + 1 < MOST ? &requests[WRITE][i + 1] : NULL;
-		wr.opcode = IBV_WR_SEND;
-		requests[SEND][i] = wr;
-		requests[SEND][i].send_flags |= IBV_SEND_INLINE;
-		static struct ibv_sge short_one;
-		short_one = (struct ibv_sge){ .addr = (uintptr_t)data, .length = 8 };
-		requests[SEND][i].sg_list = &short_one;
-		receives[i] = (struct ibv_recv_wr){ .wr_id = i, .next = i + 1 < MOST ? &receives[i + 1] : NULL, .sg_list = &sges[i], .num_sge = 1 };
-	}
-	while (again()) {
-		uint64_t begin = now(), ticks = tsc();
-
-		for (int i = 0; i < ROUNDS; i++)
-			if (dci)
-				dci_round();
-			else
-				bench_round();
-		double per_tick = (double)(now() - begin) / (tsc() - ticks);
-		printf("blocks %u\n", qp_request.sq_wqe_count);
-		if (dci) {
-			print(dci_posts[0][0], 8, per_tick);
-			print(dci_polls, 2, per_tick);
-		} else {
-			print(posts[0], 4, per_tick);
-			print(post_recvs, 2, per_tick);
-			print(polls, 2, per_tick);
-			print(poll_recvs, 2, per_tick);
-			print(&empty, 1, per_tick);
-			print(&both, 1, per_tick);
-		}
-		measured();
-	}
+	if (!pd)
+		die("pd");
+	open_cqs(ctx, DEPTH - 1);
+	qp = dci ? create_dci(ctx, pd) : open_qp(pd);
+	start();
+	measure(dci ? dci_round : bench_round, dci ? print_dci : print_all, "blocks", &qp_request.sq_wqe_count);
 	return 0;
 }
