@@ -11,6 +11,7 @@ import (
 	"example.com/driver/toy"
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -225,6 +226,16 @@ func TestNoEscape(t *testing.T) {
 			t.Error(line)
 		}
 	}
+}
+
+// TestScenarios plays the scenarios of verbs check on each device that the machine has of this driver.
+func TestScenarios(t *testing.T) {
+	rdmatest.Each(t, func(t *testing.T, d rdmatest.Device) {
+		if ctx := d.Open(t); ctx.Driver() != "toy" {
+			t.Skipf("%s is of the driver %s", d.Name, ctx.Driver())
+		}
+		rdmatest.Scenarios(t, d)
+	})
 }
 
 // BenchmarkPostPoll measures a request: posting it, and polling its completion, which the card has
