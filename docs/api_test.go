@@ -49,9 +49,15 @@ func list(t *testing.T, args ...string) []string {
 	return strings.Fields(string(labtest.Must(cmd.Output())(t)))
 }
 
+// loaded is what packages has loaded, for all tests.
+var loaded map[string]*types.Package
+
 // packages returns the packages that programs import, by name.
 func packages(t *testing.T) map[string]*types.Package {
 	t.Helper()
+	if loaded != nil {
+		return loaded
+	}
 	compiled := map[string]string{}
 	for _, pair := range list(t, "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}") {
 		path, file, _ := strings.Cut(pair, "=")
@@ -63,6 +69,7 @@ func packages(t *testing.T) map[string]*types.Package {
 		pkg := labtest.Must(load.Import(path))(t)
 		pkgs[pkg.Name()] = pkg
 	}
+	loaded = pkgs
 	return pkgs
 }
 

@@ -108,6 +108,7 @@ func TestLinks(t *testing.T) {
 func TestBlocks(t *testing.T) {
 	makefile := read(t, "Makefile")
 	makes := regexp.MustCompile(`\bmake ([a-z][a-z-]*)`)
+	programs := map[string]string{} // by their place
 	for name, m := range documents(t) {
 		for _, b := range m.blocks {
 			t.Run(fmt.Sprintf("%s:%d", name, b.line), func(t *testing.T) {
@@ -120,11 +121,7 @@ func TestBlocks(t *testing.T) {
 						}
 						return
 					}
-					program := filepath.Join(t.TempDir(), "main.go")
-					labtest.Check(t, os.WriteFile(program, []byte(b.text), 0o666))
-					if out, err := exec.Command("go", "vet", program).CombinedOutput(); err != nil {
-						t.Errorf("%v\n%s", err, out)
-					}
+					programs[fmt.Sprintf("%s:%d", name, b.line)] = b.text
 				case "ini":
 					if !strings.Contains(b.text, "[Service]") {
 						return
@@ -150,6 +147,26 @@ func TestBlocks(t *testing.T) {
 				}
 			})
 		}
+	}
+	vet(t, programs)
+}
+
+// vet runs go vet once for all programs, in folders of the module that patterns such as ./... leave out.
+func vet(t *testing.T, programs map[string]string) {
+	t.Helper()
+	build := filepath.Join(root, "build")
+	labtest.Check(t, os.MkdirAll(build, 0o777))
+	all := labtest.Must(os.MkdirTemp(build, "_docs"))(t)
+	defer os.RemoveAll(all)
+	cmd := exec.Command("go", "vet")
+	for place, text := range programs {
+		dir := labtest.Must(os.MkdirTemp(all, "program"))(t)
+		labtest.Check(t, os.WriteFile(filepath.Join(dir, "main.go"), fmt.Appendf(nil, "//line %s\n%s", place, text), 0o666))
+		cmd.Args = append(cmd.Args, "./"+filepath.Base(dir))
+	}
+	cmd.Dir = all
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 
