@@ -23,7 +23,7 @@ DEBS_arm64 = $(DEBS_test) qemu-system-arm qemu-user
 DEBS_s3    = $(DEBS_test) g++
 
 # Packages with tests that want a real kernel. tests/driver is a module, tests/hosts needs two machines, tests/nic an adapter, tests/s3 programs of others.
-LAB_PKGS  = ./cmd/verbs/internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./s3rdma/... ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/s3/ ./tests/suites/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
+LAB_PKGS  = ./cmd/verbs/internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./s3rdma/... ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/parts/ ./tests/s3/ ./tests/suites/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
 SOME_PKGS = $(filter-out ./tests/bench/ ./tests/soak/,$(LAB_PKGS))
 
 # What programs import; programs that tests run; packages that use unsafe, or whose tests exercise it.
@@ -39,11 +39,8 @@ demo: fetch ## write, read back and compare over RDMA, on a real kernel
 
 test: test-host test-race test-lab test-hosts test-nic bench-quick ## run the tests that a change needs, in a quarter of an hour
 
-test-all: ## run every test: all kernels, long rounds, faults, two machines, races, arm64, the newest C peers
-	LAB_TEST_BOOT=1 $(MAKE) test-host FLAGS=
-	$(MAKE) test-kernels FLAGS=
-	$(MAKE) hosts adapter nic faults race test-arm64 test-peers upstream suites s3 bench-quick
-	$(MAKE) soak lint test-builds fuzz ALL=1 DURATION=5m
+test-all: ## run every test, in parts that docs/test-parts.md lists and a row of it reports, all or PART=fuzz
+	$(GO) run ./tests/parts $(PART)
 
 test-host: deps-test build build/promtool build/c/liberdma ## run the tests that need no kernel, on a device in user space
 	$(GO) run ./gen -check -out abi
@@ -152,6 +149,8 @@ faults: deps-test fetch ## cause faults under load, all or RUN=TestKill/rxe0/rms
 hosts: deps-test build ## put two machines on a wire and cause faults there, all or RUN=TestNetem/rxe
 	LAB_KERNEL=6.1 LAB_PEER=7.3 $(LONG) $(ONLY) ./tests/hosts
 	LAB_KERNEL=6.12 LAB_PEER=6.1 $(LONG) $(ONLY) ./tests/hosts
+
+hosts-nic: deps-test build ## the same with emulated adapters
 	LAB_NIC=connectx LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run 'TestConnectX|TestCheck|TestPingMesh') ./tests/hosts
 	LAB_NIC=connectx-ib LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run TestConnectXDCLoss) ./tests/hosts
 	LAB_NIC=erdma LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run TestERDMA) ./tests/hosts

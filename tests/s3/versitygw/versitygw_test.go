@@ -33,8 +33,8 @@ import (
 // TestVersitygw runs the gateway's own tests of what uses package rcserver, builds vgwrdma, which
 // is one static file, and has it serve a folder to a client with signatures.
 func TestVersitygw(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds a large program")
+	if os.Getenv("TEST_ALL") == "" || testing.Short() {
+		t.Skip("builds a large program of others, for minutes: run by make test-all, or with TEST_ALL=1")
 	}
 	dir := filepath.Join(t.TempDir(), "versitygw")
 	labtest.Check(t, makeCopy(dir))
