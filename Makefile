@@ -26,10 +26,11 @@ DEBS_s3    = $(DEBS_test) g++
 LAB_PKGS  = ./cmd/verbs/internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./s3rdma/... ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/parts/ ./tests/s3/ ./tests/suites/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
 SOME_PKGS = $(filter-out ./tests/bench/ ./tests/soak/,$(LAB_PKGS))
 
-# What programs import; programs that tests run; packages that use unsafe, or whose tests exercise it.
+# What programs import; programs that tests run; packages that use unsafe, or whose tests exercise it, but for those of
+# test-race: the race detector checks pointers too. With -p tests that wait leave the processors to others.
 LIB_PKGS    = . ./abi ./cm/... ./mmap ./rconn ./rdmadev ./rdmatest ./rmsg ./provider/... ./providertest ./rsock ./s3rdma/... ./soft ./uverbs ./verbstest
 PROGRAMS    = ./tests/bench/... ./cmd/verbs ./examples/... ./exporter/cmd/...
-UNSAFE_PKGS = ./abi ./mmap ./provider/... ./providertest ./internal/engine ./internal/host ./internal/sys ./internal/udp ./soft/... ./uverbs ./cm ./rsock
+UNSAFE_PKGS = ./abi ./mmap ./providertest ./internal/engine ./internal/host ./internal/sys ./internal/udp ./soft/... ./uverbs ./cm ./rsock
 
 help: ## show this
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,7 +38,11 @@ help: ## show this
 demo: fetch ## write, read back and compare over RDMA, on a real kernel
 	$(LAB) build/verbs demo
 
-test: test-host test-race test-lab test-hosts test-nic bench-quick ## run the tests that a change needs, in a quarter of an hour
+# What the lab needs is fetched and built beside the tests that need no lab.
+test: deps-test build ## run the tests that a change needs, in a quarter of an hour
+	@$(LAB) --kernel $(KERNEL) --nic connectx,erdma --userland bookworm-security fetch >build/fetch.txt 2>&1 & fetch=$$!; \
+	$(MAKE) test-host test-race && { wait $$fetch || { cat build/fetch.txt; exit 1; }; }
+	$(MAKE) test-lab test-hosts test-nic bench-quick
 
 test-all: ## run every test, in parts that docs/test-parts.md lists and a row of it reports, all or PART=fuzz
 	$(GO) run ./tests/parts $(PART)
@@ -45,11 +50,11 @@ test-all: ## run every test, in parts that docs/test-parts.md lists and a row of
 test-host: deps-test build build/promtool build/c/liberdma ## run the tests that need no kernel, on a device in user space
 	$(GO) run ./gen -check -out abi
 	$(GO) run ./gen/ifc -check -out lab/connectx/internal/ifc
-	$(GO) test work
+	$(GO) test -p $$((2 * $$(nproc))) work
 	cd tests/driver && GOWORK=off $(GO) test ./toy
 
 test-race: ## run the tests of drivers, and random calls of the verbs, under the race detector
-	CGO_ENABLED=1 $(GO) test -race ./provider/... ./tests/model
+	CGO_ENABLED=1 $(GO) test -race $(FLAGS) ./provider/... ./tests/model
 
 # With -short, tests leave out what a device in user space has shown.
 test-lab: deps-test fetch ## run the tests that need a kernel on KERNEL (6.12); with FLAGS= all of them, and long rounds
@@ -123,9 +128,9 @@ tidy: ## go mod tidy, of all modules
 
 # Where the kernel runs no 386 programs, the tests for it are only built.
 test-builds: ## run the tests that need no kernel with checks of pointers, without the kernel's devices, and on 386
-	$(GO) test -gcflags=github.com/goverbs/verbs/...=-d=checkptr -skip AgainstC $(UNSAFE_PKGS)
-	$(GO) test -tags nordma ./internal/host ./internal/udp ./soft/...
-	GOARCH=386 $(GO) test $$(GOARCH=386 $(GO) test -run '^$$' . >/dev/null || echo -exec true) -skip AgainstC $(LIB_PKGS)
+	$(GO) test -gcflags=github.com/goverbs/verbs/...=-d=checkptr $(FLAGS) -skip AgainstC $(UNSAFE_PKGS)
+	$(GO) test -tags nordma $(FLAGS) ./internal/host ./internal/udp ./soft/...
+	GOARCH=386 $(GO) test $$(GOARCH=386 $(GO) test -run '^$$' . >/dev/null || echo -exec true) $(FLAGS) -p $$((2 * $$(nproc))) -skip AgainstC $(LIB_PKGS)
 
 # The root package is for programs on every system.
 vet-platforms: ## vet the packages that programs import, and the command, for PLATFORMS

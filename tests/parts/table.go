@@ -14,8 +14,8 @@ const limit = 75 * time.Minute
 
 // parts are all parts. TestEveryTarget fails if a target of the Makefile is in none and in no workflow.
 var parts = []part{
-	{"host", "all modules on a device in user space, and boots of the lab", []string{"test-host TEST_ALL=1", "test-race"}},
-	{"builds", "format, vet, staticcheck, other systems, checks of pointers, 386, coverage", []string{"lint ALL=1", "test-builds", "cover"}},
+	{"host", "all modules on a device in user space, and boots of the lab", []string{"test-host TEST_ALL=1", "test-race FLAGS="}},
+	{"builds", "format, vet, staticcheck, other systems, checks of pointers, 386, coverage", []string{"lint ALL=1", "test-builds FLAGS=", "cover"}},
 	{"lab-6.1", "what needs a kernel, on 6.1, long rounds", []string{"test-lab FLAGS= KERNEL=6.1"}},
 	{"lab-6.12", "the same on 6.12", []string{"test-lab FLAGS= KERNEL=6.12"}},
 	{"lab-7.3", "the same on 7.3", []string{"test-lab FLAGS= KERNEL=7.3"}},
