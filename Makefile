@@ -145,6 +145,9 @@ cover: ## measure what the tests on a device in user space cover, into build/cov
 api-diff: ## list how the API differs from that of the commit BASE (origin/main), into build/api.txt
 	.github/api-diff.sh $(or $(BASE),origin/main)
 
+flakes: ## run the tests of PKGS (those that wait for networks) N (1) times beside loads of 8 and 30, shuffled, with GOMAXPROCS 1, 2 and 8
+	.github/flakes.sh $(or $(N),1) $(or $(PKGS),./cm ./rconn ./rmsg ./rsock ./s3rdma/... ./soft/... ./verbstest ./internal/engine ./internal/udp)
+
 fuzz: ## run every fuzz test for FUZZTIME (10s), one after the other
 	.github/fuzz.sh $(or $(FUZZTIME),10s)
 
