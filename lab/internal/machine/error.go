@@ -2,13 +2,41 @@
 
 package machine
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 // errBoot reports a kernel that went down before the program started.
 var errBoot = errors.New("the kernel did not come up")
 
+// errOverloaded reports a host whose processors have too much to do for the limits of the lab.
+var errOverloaded = errors.New("this machine is overloaded")
+
+// tooLate is err, of what has not happened within a limit. It names the host's load if that is the likely cause:
+// a guest gets its share of the processors only.
+func tooLate(err error, limit time.Duration) error {
+	var info unix.Sysinfo_t
+	unix.Sysinfo(&info) // without it the load is 0
+	return underLoad(fmt.Errorf("%w in %v", err, limit), float64(info.Loads[0])/(1<<16), runtime.NumCPU())
+}
+
+func underLoad(err error, load float64, processors int) error {
+	if load < 2*float64(processors) {
+		return err
+	}
+	return fmt.Errorf("%w: its load is %.0f on %d processors; run less beside the lab: %w", errOverloaded, load, processors, err)
+}
+
 // errReuse reports a machine that is not fit for another program.
 var errReuse = errors.New("the machine does not start another program")
+
+// errSilent reports a machine that does not answer an order.
+var errSilent = errors.New("no answer")
 
 // ErrPatched reports a kernel that ran into a breakpoint of its own: see Runner.Run.
 var ErrPatched = errors.New("the kernel ran code that it had just patched")

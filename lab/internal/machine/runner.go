@@ -42,7 +42,8 @@ func (n *Runner) Run(ctx context.Context, t Task, std Stdio) (r job.Result, err 
 		r, err = n.once(ctx, t, std)
 		switch {
 		case errors.Is(err, errBoot):
-			fmt.Fprintln(os.Stderr, "lab: the kernel did not come up; trying again")
+			line, _, _ := strings.Cut(err.Error(), "\n") // without the kernel's log
+			fmt.Fprintf(os.Stderr, "lab: %s; trying again\n", line)
 		case errors.Is(err, errClock), errors.Is(err, errReuse):
 			fmt.Fprintf(os.Stderr, "lab: %v; trying again\n", err)
 		case errors.Is(err, ErrPatched) && t.Number == 0 && strings.HasSuffix(t.Args[0], ".test"):

@@ -49,9 +49,9 @@ func (m *machine) run(ctx context.Context, t Task, std Stdio) (job.Result, error
 			switch {
 			case w.phase != phaseWaiting:
 			case w.reused:
-				w.fail(fmt.Errorf("no answer in %v", limit))
+				w.fail(tooLate(errSilent, limit))
 			default:
-				w.fail(fmt.Errorf("%w in %v", errBoot, limit))
+				w.fail(tooLate(errBoot, limit))
 			}
 		case <-w.signals:
 			w.phase = max(w.phase, phaseAsked)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -83,6 +84,27 @@ func TestReport(t *testing.T) {
 	if w.report("?\n"); !strings.Contains(w.failed.Error(), "no disk") {
 		t.Errorf("a later failure hides the first: %v", w.failed)
 	}
+}
+
+// TestSlowBoot: a boot that takes too long is blamed on the host's load if that is high.
+func TestSlowBoot(t *testing.T) {
+	for load, want := range map[float64]string{
+		1.5: "the kernel did not come up in 10m0s",
+		30:  "this machine is overloaded: its load is 30 on 2 processors; run less beside the lab: the kernel did not come up in 10m0s",
+	} {
+		err := underLoad(fmt.Errorf("%w in %v", errBoot, bootLimit), load, 2)
+		if err.Error() != want || !errors.Is(err, errBoot) || errors.Is(err, errOverloaded) != (load > 4) {
+			t.Errorf("load %v: %v", load, err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		m := &machine{state: &state{}, reports: make(chan string), gone: make(chan struct{})}
+		m.kill = func() { close(m.reports) }
+		_, err := m.run(t.Context(), Task{}, Stdio{Out: io.Discard, Err: io.Discard})
+		if !errors.Is(err, errBoot) || !strings.Contains(err.Error(), "the kernel did not come up in 10m0s") {
+			t.Error(err)
+		}
+	})
 }
 
 // TestForgedEnd has a program that reports its end while it runs. What its machine then reports, or its
