@@ -23,7 +23,7 @@ DEBS_arm64 = $(DEBS_test) qemu-system-arm qemu-user
 DEBS_s3    = $(DEBS_test) g++
 
 # Packages with tests that want a real kernel. tests/driver is a module, tests/hosts needs two machines, tests/nic an adapter, tests/s3 programs of others.
-LAB_PKGS  = ./cmd/verbs/internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./s3rdma/... ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/parts/ ./tests/s3/ ./tests/suites/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
+LAB_PKGS  = ./cmd/verbs/internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./s3rdma/... ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/parts/ ./tests/s3/ ./tests/suites/ ./tests/typecheck/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
 SOME_PKGS = $(filter-out ./tests/bench/ ./tests/soak/,$(LAB_PKGS))
 
 # What programs import; programs that tests run; packages that use unsafe, or whose tests exercise it, but for those of
@@ -133,9 +133,10 @@ test-builds: ## run the tests that need no kernel with checks of pointers, witho
 	GOARCH=386 $(GO) test $$(GOARCH=386 $(GO) test -run '^$$' . >/dev/null || echo -exec true) $(FLAGS) -p $$((2 * $$(nproc))) -skip AgainstC $(LIB_PKGS)
 
 # The root package is for programs on every system.
-vet-platforms: ## vet the packages that programs import, and the command, for PLATFORMS
-	@.github/each.sh "$(PLATFORMS)" 'GOOS=$${v%/*} GOARCH=$${v#*/} $(GO) vet $(LIB_PKGS) ./cmd/verbs $(if $(ALL),./exporter/...)'
+vet-platforms: ## check the types of the packages that programs import, and of the command, for PLATFORMS; ALL=1 for go vet on more
+	$(GO) run ./tests/typecheck "$(PLATFORMS)" $(LIB_PKGS) ./cmd/verbs $(if $(ALL),./exporter/...)
 	GOOS=plan9 GOARCH=amd64 $(GO) build .
+	@test -z "$(ALL)" || .github/each.sh "$(PLATFORMS)" 'GOOS=$${v%/*} GOARCH=$${v#*/} $(GO) vet $(LIB_PKGS) ./cmd/verbs ./exporter/...'
 
 cover: ## measure what the tests on a device in user space cover, into build/cover.out
 	@mkdir -p build
