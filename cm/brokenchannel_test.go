@@ -49,9 +49,7 @@ func TestBrokenChannel(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
-	for end := time.Now().Add(10 * time.Second); tr.Stats().Channels > 1 && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-	}
+	labtest.Until(t, "the broken channel to be closed", func() bool { return tr.Stats().Channels <= 1 })
 	expectStats(t, tr, cm.TransportStats{Channels: 1, Devices: 1})
 	if err := tr.Close(); err != nil {
 		t.Error(err)

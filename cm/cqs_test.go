@@ -5,6 +5,7 @@ package cm_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -190,18 +191,11 @@ func messageRound(t *testing.T, device string, polled bool, first uint64, messag
 // expectIDs polls completions numbered from first.
 func expectIDs(t *testing.T, cq *uverbs.CQ, first uint64, n int) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for i := 0; i < n; {
+	for id := first; id < first+uint64(n); id++ {
 		var wc [1]verbs.WC
-		switch came := cq.Poll(wc[:]) == 1; {
-		case !came && time.Now().After(deadline):
-			t.Fatalf("no completion of request %d", first+uint64(i))
-		case !came:
-			time.Sleep(time.Millisecond)
-		case wc[0].ID != first+uint64(i) || wc[0].Err() != nil:
-			t.Fatalf("%+v, want request %d", wc[0], first+uint64(i))
-		default:
-			i++
+		labtest.Until(t, fmt.Sprintf("the completion of request %d", id), func() bool { return cq.Poll(wc[:]) == 1 })
+		if wc[0].ID != id || wc[0].Err() != nil {
+			t.Fatalf("%+v, want request %d", wc[0], id)
 		}
 	}
 }

@@ -222,14 +222,13 @@ func TestReplyIPv6(t *testing.T) {
 // waitGID waits until the device has a GID for an address, and returns it.
 func waitGID(t *testing.T, c *uverbs.Context, addr netip.Addr) verbs.GIDEntry {
 	t.Helper()
-	for range 200 {
-		if g, err := c.FindGID(1, addr); err == nil {
-			return g
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatal("no GID of ", addr)
-	return verbs.GIDEntry{}
+	var g verbs.GIDEntry
+	labtest.Until(t, "a GID of "+addr.String(), func() (ok bool) {
+		var err error
+		g, err = c.FindGID(1, addr)
+		return err == nil
+	})
+	return g
 }
 
 // TestMulticast sends a message from one member of a group to another.

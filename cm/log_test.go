@@ -130,9 +130,7 @@ func TestLogger(t *testing.T) {
 			_, err := cm.Dial(ctx, addr)
 			waiting <- err
 		}()
-		for l.Stats().Waiting == 0 && ctx.Err() == nil {
-			time.Sleep(time.Millisecond)
-		}
+		labtest.Until(t, "the request to wait", func() bool { return l.Stats().Waiting > 0 })
 		if _, err := d.Dial(ctx, addr); err == nil {
 			t.Error("a connection beyond the backlog")
 		}

@@ -61,15 +61,11 @@ func TestAwaitCancelled(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- b.Await(ctx, Recvs, wcs[:]) }()
-			for { // until the waiter has collected what is there
+			labtest.Until(t, "the waiter to collect what is there", func() bool {
 				b.recv.mu.Lock()
-				n, asleep := b.recv.ready.Len(), b.recv.waiting > 0
-				b.recv.mu.Unlock()
-				if n == have && asleep {
-					break
-				}
-				time.Sleep(time.Millisecond)
-			}
+				defer b.recv.mu.Unlock()
+				return b.recv.ready.Len() == have && b.recv.waiting > 0
+			})
 			cancel()
 			if err := <-done; !errors.Is(err, context.Canceled) {
 				t.Fatalf("a wait that was cancelled: %v", err)
@@ -138,31 +134,19 @@ func TestAwaitMany(t *testing.T) {
 		}
 		// Each message needs a receive: otherwise siw ends the connection.
 		for i := range total {
-			for {
+			labtest.Until(t, "a receive", func() bool {
 				mu.Lock()
-				room := uint64(i) < posted
-				mu.Unlock()
-				if room {
-					break
-				}
-				time.Sleep(time.Millisecond)
-			}
+				defer mu.Unlock()
+				return uint64(i) < posted
+			})
 			check(t, a.Post(Send(out.All()).With(uint64(i), verbs.SendSignaled)))
 			await(t, a, Sends, 1)
 		}
-		for limit := time.Now().Add(60 * time.Second); ; {
+		labtest.Until(t, "all messages to be taken", func() bool {
 			mu.Lock()
-			n := count
-			mu.Unlock()
-			if n == total {
-				break
-			}
-			if time.Now().After(limit) {
-				t.Errorf("%d of %d messages were taken", n, total)
-				break
-			}
-			time.Sleep(time.Millisecond)
-		}
+			defer mu.Unlock()
+			return count == total
+		})
 		stop()
 		waiters.Wait()
 		for id, n := range seen {
@@ -206,16 +190,12 @@ func TestQueueFull(t *testing.T) {
 		}
 		check(t, a.Post(Send(mine.All()).With(0, verbs.SendSignaled)))
 		await(t, a, Sends, 1)
-		for { // until the completion is there, not taken
+		labtest.Until(t, "the completion, which nobody takes", func() bool {
 			b.recv.mu.Lock()
+			defer b.recv.mu.Unlock()
 			b.recv.poll()
-			n := b.recv.ready.Len()
-			b.recv.mu.Unlock()
-			if n == 1 {
-				break
-			}
-			time.Sleep(time.Millisecond)
-		}
+			return b.recv.ready.Len() == 1
+		})
 		if err := b.PostRecv(9, in.All()); !errors.Is(err, verbs.ErrQueueFull) {
 			t.Errorf("a receive whose completion has no place: %v", err)
 		}

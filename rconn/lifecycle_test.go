@@ -337,9 +337,7 @@ func TestDyingPeer(t *testing.T) {
 		// has posted its receive before the connection was up.
 		check(t, a.Post(Advert(0, in.All())))
 		remote := labtest.Must(a.AwaitAdvert(ctx))(t)
-		for string(in.Bytes()[:5]) != "ready" {
-			time.Sleep(time.Millisecond)
-		}
+		labtest.Until(t, "the peer", func() bool { return string(in.Bytes()[:5]) == "ready" })
 		check(t, peer.Process.Kill())
 		peer.Wait()
 		killed = true

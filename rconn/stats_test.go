@@ -76,9 +76,7 @@ func TestStats(t *testing.T) {
 			}
 			done := make(chan error, 1)
 			go func() { done <- b.Await(testContext(t), Recvs, make([]verbs.WC, 1)) }()
-			for b.Stats().RecvQueue.Waits == before.Waits+n {
-				time.Sleep(time.Millisecond)
-			}
+			labtest.Until(t, "the call to wait", func() bool { return b.Stats().RecvQueue.Waits != before.Waits+n })
 			check(t, a.Post(SendInline([]byte("wake up")).With(5, verbs.SendSignaled)))
 			await(t, a, Sends, 1)
 			check(t, <-done)

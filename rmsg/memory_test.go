@@ -106,17 +106,10 @@ func TestMemory(t *testing.T) {
 		}
 		t.Logf("with a message of 16 MiB: %d MiB registered", (pinnedBytes(t)-before)>>20)
 		got.Free()
-		for b.Status() == rmsg.Queued {
-			time.Sleep(time.Millisecond)
-		}
+		labtest.Until(t, "the message to be sent", func() bool { return b.Status() != rmsg.Queued })
 		b.Free()
 		check("after a message of 16 MiB", most, 4<<20)
-		for deadline := time.Now().Add(patience); client.Stats().Cached+server.Stats().Cached > 0; {
-			if time.Now().After(deadline) {
-				t.Fatalf("kept without end: %+v, %+v", client.Stats(), server.Stats())
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
+		labtest.Until(t, "the caches to be empty", func() bool { return client.Stats().Cached+server.Stats().Cached == 0 })
 		check("a moment later", most, 0)
 	})
 }

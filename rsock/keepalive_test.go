@@ -50,7 +50,7 @@ func TestKeepAliveDeadPeer(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(50 * time.Millisecond) // until c's own messages are acknowledged
+	labtest.Until(t, "the acknowledgements of c's own messages", func() bool { s := c.Stats(); return s.Unsent == 0 && s.SendQueued == 0 })
 	if err := peer.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState); err != nil {
 		t.Fatal(err)
 	}

@@ -110,18 +110,13 @@ func TestPacketPeers(t *testing.T) {
 	limited()
 	c.age()
 	sender := numbered(9999) // of a datagram
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	eventually(t, "a new sender to be known", func() bool {
 		c.learn(sender, 17, true)
 		c.mu.Lock()
+		defer c.mu.Unlock()
 		p := c.peers[sender]
-		c.mu.Unlock()
-		if p != nil && p.isResolved() {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("a new sender is not known")
-		}
-	}
+		return p != nil && p.isResolved()
+	})
 	limited()
 }
 
@@ -163,11 +158,11 @@ func TestPacketPeerInUse(t *testing.T) {
 		_, err := c.WriteToAddrPort([]byte("x"), to)
 		result <- err
 	}()
-	for begun := false; !begun; time.Sleep(time.Millisecond) {
+	eventually(t, "the call to begin", func() bool {
 		c.mu.Lock()
-		begun = !p.used.IsZero()
-		c.mu.Unlock()
-	}
+		defer c.mu.Unlock()
+		return !p.used.IsZero()
+	})
 	crowd()
 	crowd()
 	if !known() {
@@ -222,12 +217,10 @@ func TestPacketForged(t *testing.T) {
 		if _, _, err := b.ReadFrom(make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
-		end := time.Now().Add(10 * time.Second)
-		for qpn := uint32(0); qpn != right; time.Sleep(time.Millisecond) {
-			if qpn, _ = peer(); time.Now().After(end) {
-				t.Fatalf("the peer's QP is %d, and known as %d", right, qpn)
-			}
-		}
+		eventually(t, "the peer's QP to be known", func() bool {
+			qpn, _ := peer()
+			return qpn == right
+		})
 	}
 	write()
 	_, before := peer()
@@ -341,5 +334,15 @@ func TestPacketQueueFails(t *testing.T) {
 	}
 	if ctx.waiting != 0 {
 		t.Errorf("%d contexts remain", ctx.waiting)
+	}
+}
+
+// eventually waits until ok returns true. It is labtest.Until, for tests that run on other systems than Linux.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited too long for %s", what)
+		}
 	}
 }

@@ -4,6 +4,7 @@ package rsock_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -28,7 +29,10 @@ func TestConnStats(t *testing.T) {
 		written := make(chan error, 1)
 		go func() { _, err := a.Write(randomBytes(total)); written <- err }()
 		labtest.Until(t, "the writer to wait", func() bool { return a.Stats().PeerWaits > 0 })
-		time.Sleep(200 * time.Millisecond)
+		labtest.Until(t, "the reader's buffer to fill, and the writer to have waited", func() bool {
+			s := a.Stats()
+			return s.PeerRoom == 0 && s.PeerWaitTime >= 100*time.Millisecond && b.Stats().BytesReceived >= 8<<10
+		})
 		if s := a.Stats(); s.BytesSent < 8<<10 || s.BytesSent > 16<<10 || s.PeerRoom != 0 || s.PeerWaits == 0 || s.PeerWaitTime == 0 {
 			t.Errorf("while the peer does not read: %+v", s)
 		}
@@ -93,15 +97,11 @@ func TestListenerStats(t *testing.T) {
 		defer l.Close()
 		wait := func(want rsock.ListenerStats) {
 			t.Helper()
-			for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+			labtest.Until(t, fmt.Sprintf("%+v", want), func() bool {
 				got := l.(*rsock.Listener).Stats()
-				if got.Conns = (rsock.ConnStats{}); got == want { // TestSums tests these
-					return
-				}
-				if time.Now().After(end) {
-					t.Fatalf("%+v, want %+v", got, want)
-				}
-			}
+				got.Conns = rsock.ConnStats{} // TestSums tests these
+				return got == want
+			})
 		}
 		badPeer := cm.Dialer{Options: cm.Options{PrivateData: []byte("hello")}}
 		if e, err := badPeer.Dial(ctx, l.Addr().String()); err == nil {

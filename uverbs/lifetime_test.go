@@ -58,14 +58,10 @@ func TestUnreachableClosed(t *testing.T) {
 	}
 	runtime.KeepAlive(reachable)
 	reachable = nil
-	for range 200 {
+	labtest.Until(t, "the release of the objects", func() bool {
 		runtime.GC()
-		if kernelObjects(t) == before {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Errorf("the kernel had %d objects, and has %d", before, kernelObjects(t))
+		return kernelObjects(t) == before
+	})
 }
 
 // TestUnreachableMRStaysOpen checks that a region without pointers to it lives as long as
@@ -87,15 +83,10 @@ func TestUnreachableMRStaysOpen(t *testing.T) {
 	}
 	runtime.KeepAlive(pd)
 	pd = nil // the region is released with it
-	for range 200 {
-		if runtime.GC(); kernelObjects(t) == before-1 {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	if n := kernelObjects(t); n != before-1 {
-		t.Errorf("the kernel has %d objects, want %d", n, before-1)
-	}
+	labtest.Until(t, "the release of the region", func() bool {
+		runtime.GC()
+		return kernelObjects(t) == before-1
+	})
 	runtime.KeepAlive(a)
 }
 
@@ -167,9 +158,7 @@ func TestStates(t *testing.T) {
 		}
 	} else {
 		move(verbs.QPAttr{State: verbs.StateSQD, SQDAsyncNotify: true}, verbs.MaskSQDAsyncNotify)
-		for query(verbs.StateSQD).SQDraining { // or it cannot leave
-			time.Sleep(time.Millisecond)
-		}
+		labtest.Until(t, "an empty queue, which SQD cannot leave before", func() bool { return !query(verbs.StateSQD).SQDraining })
 		move(verbs.QPAttr{State: verbs.StateRTS}, 0)
 	}
 	recv(t, b.QP, verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 8)}})

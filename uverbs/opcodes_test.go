@@ -294,7 +294,7 @@ func (m *opMatrix) expectData(n, at int) func() error {
 	return func() error {
 		got := m.b.MR.Bytes()[at:][:n]
 		// On UC a request completes when it is sent.
-		for end := time.Now().Add(time.Second); m.typ == verbs.UC && !bytes.Equal(got, want) && time.Now().Before(end); {
+		for end := time.Now().Add(time.Minute); m.typ == verbs.UC && !bytes.Equal(got, want) && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 		if !bytes.Equal(got, want) {

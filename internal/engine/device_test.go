@@ -302,13 +302,11 @@ func TestConcurrent(t *testing.T) {
 		closing.Go(func() { n.dev.Close() })
 	}
 	closing.Wait()
-	for range 100 {
-		if runtime.NumGoroutine() <= before {
-			return
+	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
-	t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 }
 
 // failingNetwork has no port for some addresses.

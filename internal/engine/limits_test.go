@@ -27,7 +27,7 @@ func TestLocalQueue(t *testing.T) {
 			unlock := sync.OnceFunc(to.unlock)
 			defer unlock()
 			go first.post(send) // processes the queue, and waits for the QP
-			for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 				n.dev.work.mu.Lock()
 				running := n.dev.work.running
 				n.dev.work.mu.Unlock()

@@ -184,7 +184,7 @@ func waitFor(t *testing.T, g *Group, cond func() bool) {
 		defer g.mu.Unlock()
 		return cond()
 	}
-	for deadline := time.Now().Add(10 * time.Second); !met(); time.Sleep(100 * time.Microsecond) {
+	for deadline := time.Now().Add(time.Minute); !met(); time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("it does not come")
 		}

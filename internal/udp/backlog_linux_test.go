@@ -14,7 +14,7 @@ func TestBacklog(t *testing.T) {
 	a, b := pair(t, Network{}, "127.0.0.1")
 	until := func(what string, f func() bool) {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); !f(); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal(what)
 			}

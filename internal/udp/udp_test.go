@@ -321,11 +321,10 @@ func TestClose(t *testing.T) {
 		if len(received) != count {
 			t.Error("receive was called after Close")
 		}
-		for end := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; {
+		for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%d goroutines remain", runtime.NumGoroutine()-before)
 			}
-			time.Sleep(time.Millisecond)
 		}
 	})
 }

@@ -93,11 +93,12 @@ func postUntilError(t *testing.T, a, b *rdmatest.Endpoint) {
 	}
 	labtest.Check(t, a.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState))
 	for _, p := range []*queueCounts{sends, recvs} {
-		for deadline := time.Now().Add(time.Second); p.completed != p.posted && time.Now().Before(deadline); {
+		labtest.Until(t, "the completions of what was posted", func() bool {
 			p.poll(t)
-		}
+			return p.completed >= p.posted
+		})
 	}
-	time.Sleep(time.Millisecond)
+	time.Sleep(time.Millisecond) // in which more would come
 	sends.poll(t)
 	recvs.poll(t)
 	if sends.completed != sends.posted || recvs.completed != recvs.posted {

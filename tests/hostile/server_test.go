@@ -281,11 +281,7 @@ func (before usage) checkGrowth(t *testing.T, device string, most usage) {
 	within := func() bool {
 		return now.heap-before.heap <= most.heap && now.rss-before.rss <= most.rss && now.mrs-before.mrs <= most.mrs
 	}
-	for range 100 { // ended connections are being released
-		if within() {
-			break
-		}
-		time.Sleep(50 * time.Millisecond)
+	for end := time.Now().Add(waitTimeout); !within() && time.Now().Before(end); time.Sleep(50 * time.Millisecond) { // ended connections are being released
 		now = currentUsage(t, device)
 	}
 	t.Logf("heap %+d KiB, RSS %+d KiB, MRs %+d", (now.heap-before.heap)>>10, (now.rss-before.rss)>>10, now.mrs-before.mrs)

@@ -178,7 +178,7 @@ func TestNoDevice(t *testing.T) {
 	if labtest.HasAdapter() {
 		t.Skip("an adapter stays")
 	}
-	time.Sleep(500 * time.Millisecond) // until the connection manager has closed idle devices
+	labtest.Until(t, "the connection manager to close idle devices", func() bool { return cm.DefaultTransport().Stats().Devices == 0 })
 	run(t, "rdma link del rxe0", "rdma link del siw0")
 	defer run(t, "rdma link add rxe0 type rxe netdev v0", "rdma link add siw0 type siw netdev d0")
 	for _, host := range []string{rxeAddr, labtest.AddrOf(labtest.SIW)} {

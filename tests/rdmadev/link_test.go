@@ -133,7 +133,7 @@ func TestCounters(t *testing.T) {
 	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		d := labtest.Must(rdmadev.Find(device))(t)
-		for try := 1; ; try++ {
+		labtest.Until(t, "sysfs and netlink to agree", func() bool {
 			sys := labtest.Must(d.Ports[0].Counters())(t)
 			// On newer kernels (7.3) rxe also has those of the specification, which netlink omits.
 			sys = slices.DeleteFunc(sys, func(c rdmadev.Counter) bool { return !c.Hardware })
@@ -142,7 +142,7 @@ func TestCounters(t *testing.T) {
 				if len(sys) != 0 || !errors.Is(err, syscall.EINVAL) {
 					t.Errorf("siw has counters: %v, %v", sys, err)
 				}
-				return
+				return true
 			}
 			labtest.Check(t, err)
 			values := map[string]uint64{}
@@ -155,14 +155,11 @@ func TestCounters(t *testing.T) {
 					same = false
 				}
 			}
-			if same {
-				return
+			if !same {
+				t.Logf("sysfs has %+v, netlink %+v", sys, nl)
 			}
-			if try == 10 {
-				t.Fatalf("sysfs has %+v, netlink %+v", sys, nl)
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
+			return same
+		})
 	})
 }
 
