@@ -97,7 +97,7 @@ func (s *Server) connect(p Peer, in, out http.Header) (err error) {
 		return s.decline(p, ReasonLimit, err)
 	}
 	defer s.running.Done()
-	local, err := s.path(p, token.GID)
+	gid, err := s.path(p, token.GID)
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,8 @@ func (s *Server) connect(p Peer, in, out http.Header) (err error) {
 		return err
 	}
 	c.lane.put = c.put
-	if local, err = c.lane.qp.AddrOn(verbs.GIDEntry{Port: local.Port, Index: local.GIDIndex, GID: local.GID}); err == nil {
+	local, err := c.lane.qp.AddrOn(gid)
+	if err == nil {
 		remote := verbs.QPAddr{QPNum: token.QPNum, PSN: uint32(psn), GID: token.GID, LID: token.LID}
 		err = c.lane.qp.Connect(local, remote, s.opt.Fabric.connect(true)) // no remote access
 	}

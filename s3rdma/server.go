@@ -9,12 +9,12 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/s3rdma/internal/peer"
 	"github.com/goverbs/verbs/s3rdma/internal/quota"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -189,7 +189,7 @@ func NewServer(opt ServerOptions) (s *Server, err error) {
 	if s.dev.Device().IWARP() {
 		return s, fmt.Errorf("new server on %s: the protocols connect queue pairs without a connection manager, which iWARP cannot: use RoCE or InfiniBand: %w", s.dev.Device().Name, errors.ErrUnsupported)
 	}
-	if s.gids, err = s.dev.GIDTable(); err != nil {
+	if s.gids, err = peer.Table(s.dev, opt.GID); err != nil {
 		return s, err
 	}
 	if s.pd, err = s.dev.AllocPD(); err != nil {
@@ -293,11 +293,11 @@ func (s *Server) Remote(p Peer, token string) (*Remote, error) {
 		if t.Global {
 			addr.GID = t.GID
 		}
-		local, err := s.path(p, addr.GID)
+		gid, err := s.path(p, addr.GID)
 		if err != nil {
 			return nil, err
 		}
-		av := addr.PathFrom(local)
+		av := addr.PathFrom(verbs.QPAddr{GIDIndex: gid.Index, Port: gid.Port})
 		r.addr, r.size, r.rkey = t.Addr, int64(t.Size), t.RKey
 		r.take = func(ctx context.Context) (*lane, error) { return s.dc.take(ctx, av, t.QPNum) }
 	}
@@ -305,42 +305,13 @@ func (s *Server) Remote(p Peer, token string) (*Remote, error) {
 }
 
 // path returns the server's end of a path to a client's GID, or declines it.
-func (s *Server) path(p Peer, to verbs.GID) (verbs.QPAddr, error) {
+func (s *Server) path(p Peer, to verbs.GID) (verbs.GIDEntry, error) {
 	if err := p.AllowGID(to); err != nil {
-		return verbs.QPAddr{}, s.decline(p, ReasonGID, err)
+		return verbs.GIDEntry{}, s.decline(p, ReasonGID, err)
 	}
-	if g := s.opt.GID; g != (verbs.GIDEntry{}) {
-		return verbs.QPAddr{GID: g.GID, Port: g.Port, GIDIndex: g.Index}, nil
+	gid, err := peer.GID(s.gids, to)
+	if err != nil {
+		err = s.decline(p, ReasonTransport, err)
 	}
-	// On RoCE both ends of a path have addresses of one kind.
-	kind := func(a netip.Addr) int {
-		switch {
-		case a.Is4():
-			return 0
-		case a.IsLinkLocalUnicast():
-			return 1
-		}
-		return 2
-	}
-	var best verbs.GIDEntry
-	score := 0
-	for _, g := range s.gids {
-		n := 0
-		switch {
-		case g.Port != 1 || g.GID.Addr().Is4() != to.Addr().Is4():
-			continue
-		case kind(g.GID.Addr()) == kind(to.Addr()):
-			n = 2
-		}
-		if g.Type != verbs.GIDRoCEv1 {
-			n++
-		}
-		if n+1 > score {
-			best, score = g, n+1
-		}
-	}
-	if score == 0 {
-		return verbs.QPAddr{}, s.decline(p, ReasonTransport, fmt.Errorf("port 1 of %s has no GID of the address family of the client's, %v", s.dev.Device().Name, to))
-	}
-	return verbs.QPAddr{GID: best.GID, Port: best.Port, GIDIndex: best.Index}, nil
+	return gid, err
 }

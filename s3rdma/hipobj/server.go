@@ -7,8 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -141,24 +139,6 @@ func (s *Server) begin() error {
 	}
 	s.open.Add(1)
 	return nil
-}
-
-// gidFor returns the GID for traffic with a client's. Between address families, and between link-local
-// addresses and others, there is no path.
-func (s *Server) gidFor(peer verbs.GID) (verbs.GIDEntry, error) {
-	if s.opt.GID.Port != 0 {
-		return s.opt.GID, nil
-	}
-	table, err := s.dev.GIDTable()
-	if err != nil {
-		return verbs.GIDEntry{}, err
-	}
-	kind := func(g verbs.GID) [2]bool { return [2]bool{g.Addr().Is4(), g.Addr().IsLinkLocalUnicast()} }
-	table = slices.DeleteFunc(table, func(e verbs.GIDEntry) bool { return e.Port != 1 || kind(e.GID) != kind(peer) })
-	if len(table) == 0 {
-		return s.dev.FindGID(1, netip.Addr{})
-	}
-	return slices.MaxFunc(table, func(a, b verbs.GIDEntry) int { return cmp.Compare(a.Type, b.Type) }), nil
 }
 
 // Session returns an account's session.

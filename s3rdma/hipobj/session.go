@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/s3rdma"
+	"github.com/goverbs/verbs/s3rdma/internal/peer"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -75,9 +76,13 @@ func (x *Session) make() (err error) {
 	if err != nil {
 		return err
 	}
-	gid, err := x.server.gidFor(x.Peer.GID)
+	table, err := peer.Table(x.server.dev, x.server.opt.GID)
 	if err != nil {
 		return err
+	}
+	gid, err := peer.GID(table, x.Peer.GID)
+	if err != nil {
+		return badf("%v", err)
 	}
 	if x.local, err = x.qp.AddrOn(gid); err != nil || x.Peer.QPNum == 0 {
 		return err
