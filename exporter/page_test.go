@@ -19,6 +19,7 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/rsock"
 	"github.com/goverbs/verbs/s3rdma"
+	"github.com/goverbs/verbs/s3rdma/hipobj"
 )
 
 // every returns a collector of each kind of source.
@@ -28,12 +29,13 @@ func every(t *testing.T) []prometheus.Collector {
 	loop := labtest.Made(rmsg.NewLoop(rmsg.Options{}))(t)
 	ctx := labtest.OpenDevice(t, labtest.RXE)
 	server := labtest.Made(s3rdma.NewServer(s3rdma.ServerOptions{Device: ctx}))(t)
+	client := labtest.Made(s3rdma.NewClient(s3rdma.ClientOptions{Device: ctx.Device().Name}))(t)
 	return []prometheus.Collector{
 		NewCollector("a", labtest.Made(rsock.Listen("rdma", at))(t).(*rsock.Listener)), NewCollector("a", new(rsock.Dialer)),
 		NewCollector("a", labtest.Made((&rmsg.ListenConfig{Loop: loop}).Listen(t.Context(), at))(t)), NewCollector("a", new(rmsg.Dialer)), NewCollector("a", loop),
 		NewCollector("a", labtest.Made(rconn.Listen(t.Context(), at))(t)), NewCollector("a", new(rconn.Dialer)),
 		NewCollector("a", labtest.Made(cm.Listen(t.Context(), at))(t)), NewCollector("a", cm.DefaultTransport()),
-		NewCollector("a", server),
+		NewCollector("a", server), NewCollector("a", client), NewCollector("a", labtest.Made(hipobj.NewServer(ctx, hipobj.Options{}))(t)),
 		NewCollector("b", new(rsock.Dialer)), // several in one registry
 	}
 }

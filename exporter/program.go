@@ -10,17 +10,18 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/rsock"
 	"github.com/goverbs/verbs/s3rdma"
+	"github.com/goverbs/verbs/s3rdma/hipobj"
 )
 
 // Source is an object that a program exports statistics of.
 type Source interface {
-	*rsock.Listener | *rsock.Dialer | *rmsg.Listener | *rmsg.Dialer | *rmsg.Loop | *rconn.Listener | *rconn.Dialer | *cm.Listener | *cm.Transport | *s3rdma.Server
+	*rsock.Listener | *rsock.Dialer | *rmsg.Listener | *rmsg.Dialer | *rmsg.Loop | *rconn.Listener | *rconn.Dialer | *cm.Listener | *cm.Transport | *s3rdma.Server | *s3rdma.Client | *hipobj.Server
 }
 
-// NewCollector returns a collector of the statistics of a listener, dialer, loop, transport or server,
-// including those of its connections, closed ones too. The metrics have the labels source, which is
-// "listener", "dialer", "loop", "transport" or "server", and name, which distinguishes several of
-// these.
+// NewCollector returns a collector of the statistics of a listener, dialer, loop, transport, server or
+// client, including those of its connections, closed ones too. The metrics have the labels source,
+// which is "listener", "dialer", "loop", "transport", "server" or "client", and name, which
+// distinguishes several of these.
 func NewCollector[S Source](name string, source S) prometheus.Collector {
 	switch s := any(source).(type) {
 	case *rsock.Listener:
@@ -50,6 +51,10 @@ func NewCollector[S Source](name string, source S) prometheus.Collector {
 		return newCollector("cm", "transport", name, s.Stats, cmTransport)
 	case *s3rdma.Server:
 		return newCollector("s3rdma", "server", name, s.Stats, s3Server)
+	case *s3rdma.Client:
+		return newCollector("s3rdma", "client", name, s.Stats, slices.Concat(s3Client, byFallback(s.Stats())))
+	case *hipobj.Server:
+		return newCollector("hipobj", "server", name, s.Stats, hipobjServer)
 	}
 	panic("unreachable")
 }

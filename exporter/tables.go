@@ -1,6 +1,7 @@
 package exporter
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/goverbs/verbs/cm"
@@ -8,6 +9,7 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/rsock"
 	"github.com/goverbs/verbs/s3rdma"
+	"github.com/goverbs/verbs/s3rdma/hipobj"
 )
 
 // Descriptions that several metrics have.
@@ -31,6 +33,8 @@ const (
 	transfers  = "Objects that were moved by RDMA."
 	moved      = "Bytes of objects that were moved by RDMA."
 	declined   = "Requests with a token whose bytes went by HTTP."
+	fellBack   = "Requests for objects that used HTTP."
+	unmoved    = "Transfers that failed."
 	adverts    = "Advertisements of regions, by what became of them."
 )
 
@@ -173,7 +177,7 @@ var s3Server = append([]metric[s3rdma.Stats]{
 	count("transfers_total", transfers, func(s *s3rdma.Stats) uint64 { return s.Gets }, "op", "get"),
 	count("bytes_total", moved, func(s *s3rdma.Stats) uint64 { return s.PutBytes }, "op", "put"),
 	count("bytes_total", moved, func(s *s3rdma.Stats) uint64 { return s.GetBytes }, "op", "get"),
-	count("failed_total", "Transfers that failed.", func(s *s3rdma.Stats) uint64 { return s.Failed }),
+	count("failed_total", unmoved, func(s *s3rdma.Stats) uint64 { return s.Failed }),
 	level("transfers", "Transfers that have memory and a queue pair.", func(s *s3rdma.Stats) int { return s.Transfers }),
 	level("memory_bytes", "Registered memory that transfers have.", func(s *s3rdma.Stats) int64 { return s.Memory }),
 	level("dcis", "DC initiators that were made.", func(s *s3rdma.Stats) int { return s.DCIs }),
@@ -186,4 +190,34 @@ func byReason() (all []metric[s3rdma.Stats]) {
 		all = append(all, count("declined_total", declined, func(s *s3rdma.Stats) uint64 { return s.Declined[r] }, "reason", r.String()))
 	}
 	return all
+}
+
+// s3Client has a counter for each reason, too.
+var s3Client = []metric[s3rdma.ClientStats]{
+	count("transfers_total", transfers, func(s *s3rdma.ClientStats) uint64 { return s.Puts }, "op", "put"),
+	count("transfers_total", transfers, func(s *s3rdma.ClientStats) uint64 { return s.Gets }, "op", "get"),
+	count("bytes_total", moved, func(s *s3rdma.ClientStats) uint64 { return s.PutBytes }, "op", "put"),
+	count("bytes_total", moved, func(s *s3rdma.ClientStats) uint64 { return s.GetBytes }, "op", "get"),
+	level("registered_bytes", "Memory that is registered, in use or not.", func(s *s3rdma.ClientStats) int { return s.Registered }),
+	level("buffers_in_use", "Buffers of requests, and of bodies that are not closed.", func(s *s3rdma.ClientStats) int { return s.Lent }),
+	level("idle_connections", "Queue pairs that wait for a request.", func(s *s3rdma.ClientStats) int { return s.Idle }),
+}
+
+func byFallback(now s3rdma.ClientStats) (all []metric[s3rdma.ClientStats]) {
+	for _, reason := range slices.Sorted(maps.Keys(now.Fallbacks)) {
+		all = append(all, count("fallbacks_total", fellBack, func(s *s3rdma.ClientStats) uint64 { return s.Fallbacks[reason] }, "reason", reason))
+	}
+	return all
+}
+
+var hipobjServer = []metric[hipobj.Stats]{
+	count("transfers_total", transfers, func(s *hipobj.Stats) uint64 { return s.Puts }, "op", "put"),
+	count("transfers_total", transfers, func(s *hipobj.Stats) uint64 { return s.Gets }, "op", "get"),
+	count("bytes_total", moved, func(s *hipobj.Stats) uint64 { return s.PutBytes }, "op", "put"),
+	count("bytes_total", moved, func(s *hipobj.Stats) uint64 { return s.GetBytes }, "op", "get"),
+	count("failed_total", unmoved, func(s *hipobj.Stats) uint64 { return s.Failed }),
+	count("refused_total", "PREPAREs beyond a limit, of another machine's GID, or not valid.", func(s *hipobj.Stats) uint64 { return s.Refused }),
+	count("expired_total", "Sessions that a deadline has ended.", func(s *hipobj.Stats) uint64 { return s.Expired }),
+	level("sessions", "Sessions that clients have.", func(s *hipobj.Stats) int { return s.Sessions }),
+	level("memory_bytes", "Registered memory of sessions.", func(s *hipobj.Stats) int64 { return s.Memory }),
 }

@@ -85,7 +85,7 @@ type host struct {
 type ClientStats struct {
 	Puts, Gets         uint64            // by RDMA
 	PutBytes, GetBytes uint64            // by RDMA
-	Fallbacks          map[string]uint64 // requests that used HTTP, by the reasons in docs/s3.md
+	Fallbacks          map[string]uint64 // requests that used HTTP, by each of the reasons in docs/s3.md
 	Registered         int               // bytes of memory now
 	Lent               int               // buffers in use now, those of bodies that are not closed included
 	Idle               int               // RC queue pairs that wait for a request
@@ -109,6 +109,9 @@ func NewClient(opt ClientOptions) (*Client, error) {
 	}
 	c := &Client{opt: opt, log: cmp.Or(opt.Logger, slog.New(slog.DiscardHandler)), hosts: map[string]*host{}}
 	c.stats.Fallbacks = map[string]uint64{}
+	for _, reason := range fallbacks {
+		c.stats.Fallbacks[reason] = 0
+	}
 	if err := c.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("s3rdma: make client: %w", err), c.release())
 	}
@@ -218,6 +221,9 @@ const (
 	byIgnored   = "ignored"   // the server has not answered the token
 	byFailed    = "failed"    // the server has failed, or did not answer
 )
+
+// fallbacks are all reasons.
+var fallbacks = []string{byLength, bySize, byEncoding, byCondition, byChecksum, bySigned, byMemory, byConnect, byPause, byDeclined, byIgnored, byFailed}
 
 // fallback counts a request that uses HTTP. An operator has to know of some reasons; others are
 // the order of the day.

@@ -162,7 +162,7 @@ func TestForeignKey(t *testing.T) {
 		if !errors.Is(err, verbs.WCRemAccessErr) && statusOfAnswer(err) != http.StatusBadGateway {
 			t.Error(err)
 		}
-		if n, _ := s.InUse(); n != 0 || s.store.get("/b/k") != nil {
+		if n := s.Stats().Sessions; n != 0 || s.store.get("/b/k") != nil {
 			t.Errorf("%d sessions, stored %q", n, s.store.get("/b/k"))
 		}
 	})

@@ -87,8 +87,8 @@ func newSite(t *testing.T, dev *uverbs.Context, opt Options) *site {
 	t.Cleanup(func() {
 		ts.Close()
 		labtest.Check(t, s.Close())
-		if n, size := s.InUse(); n != 0 || size != 0 || len(s.sessions) != 0 {
-			t.Errorf("%d sessions with %d bytes are left", n, size)
+		if st := s.Stats(); st.Sessions != 0 || st.Memory != 0 || len(s.sessions) != 0 {
+			t.Errorf("%d sessions with %d bytes are left", st.Sessions, st.Memory)
 		}
 	})
 	return s

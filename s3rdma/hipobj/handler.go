@@ -139,6 +139,7 @@ func (h *Handler) prepare(out http.Header, r *http.Request) (int, error) {
 		allow = s3rdma.CheckPeer
 	}
 	if err := allow(r, q.Peer.GID); err != nil {
+		h.Server.count(refused)
 		return 0, &Error{http.StatusForbidden, err.Error()}
 	}
 	x, err := h.Server.Prepare(q)

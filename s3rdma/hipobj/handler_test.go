@@ -91,7 +91,7 @@ func TestBadRequests(t *testing.T) {
 		if (get(w.Header(), "protocol-status") == noStatus) != (c.status == 501) {
 			t.Errorf("%s with %s %.50q: headers %v", c.step, c.name, c.value, w.Header())
 		}
-		if n, _ := s.InUse(); n != 0 {
+		if n := s.Stats().Sessions; n != 0 {
 			t.Fatalf("%s with %s %.50q: %d sessions", c.step, c.name, c.value, n)
 		}
 	}
@@ -131,7 +131,7 @@ func TestStorePanics(t *testing.T) {
 	labtest.Check(t, x.post(t, verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: x.Cookie, RemoteAddr: x.addr, RKey: x.rkey}))
 	r := labtest.Must(x.request(t.Context(), "ready"))(t)
 	serve("ready", r.Header)
-	if n, _ := s.InUse(); n != 0 {
+	if n := s.Stats().Sessions; n != 0 {
 		t.Errorf("%d sessions", n)
 	}
 }
@@ -173,7 +173,7 @@ func FuzzHeaders(f *testing.F) {
 		}
 		h.Set("user", "u")
 		w := s.serve("POST", "prepare", h)
-		if n, _ := server.InUse(); (w.Code == http.StatusOK) != (n == 1) {
+		if n := server.Stats().Sessions; (w.Code == http.StatusOK) != (n == 1) {
 			t.Fatalf("PREPARE: %d, and %d sessions", w.Code, n)
 		}
 		if w.Code != http.StatusOK {

@@ -168,7 +168,7 @@ func TestNetworkFails(t *testing.T) {
 	if _, err := c.Put(t.Context(), "/b/new", m); !errors.Is(err, verbs.WCRetryExcErr) {
 		t.Errorf("PUT: %v", err)
 	}
-	if n, _ := s.InUse(); n != 0 || s.store.get("/b/new") != nil {
+	if n := s.Stats().Sessions; n != 0 || s.store.get("/b/new") != nil {
 		t.Errorf("%d sessions, and stored %d bytes", n, len(s.store.get("/b/new")))
 	}
 	n.Heal()

@@ -45,6 +45,7 @@ type Server struct {
 	quota   *quota.Quota
 
 	mu       sync.Mutex
+	stats    Stats
 	closing  bool
 	sessions map[string]*Session // by ID
 	open     sync.WaitGroup      // sessions, also those that are not in the map yet
@@ -92,15 +93,47 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// InUse returns the number of sessions, and the bytes of their memory.
-func (s *Server) InUse() (sessions int, bytes int64) { return s.quota.InUse() }
+// Stats counts what a [Server] has done, and what it has now.
+type Stats struct {
+	Puts, Gets         uint64 // transfers whose bytes were moved
+	PutBytes, GetBytes uint64 // of them
+	Failed             uint64 // transfers that began, and moved nothing or not all
+	Refused            uint64 // PREPAREs beyond a limit, of another machine's GID, or with values that Request cannot have
+	Expired            uint64 // sessions that a deadline has ended
+
+	Sessions int   // now
+	Memory   int64 // bytes that they have
+}
+
+// Stats returns the current figures.
+func (s *Server) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.stats
+	st.Sessions, st.Memory = s.quota.InUse()
+	return st
+}
+
+// count changes the counts.
+func (s *Server) count(f func(*Stats)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(&s.stats)
+}
+
+func refused(st *Stats) { st.Refused++ }
 
 // Prepare makes a session, which the caller publishes or closes. If the client has named its queue
 // pair, the session's is connected to it, and that of a PUT has a receive: the client's WRITE may
 // come before READY, and would be dropped otherwise until the client repeats it after 67 ms.
 //
 // The GID of r.Peer says where the server sends packets: see [s3rdma.CheckPeer].
-func (s *Server) Prepare(r Request) (*Session, error) {
+func (s *Server) Prepare(r Request) (_ *Session, err error) {
+	defer func() {
+		if err != nil {
+			s.count(refused)
+		}
+	}()
 	if err := r.check(s.maxSize); err != nil {
 		return nil, err
 	}
@@ -118,17 +151,26 @@ func (s *Server) Prepare(r Request) (*Session, error) {
 		x.Close()
 		return nil, err
 	}
+	if !s.add(x) { // it was closed since begin
+		x.Close()
+		return nil, ErrServerClosed
+	}
+	return x, nil
+}
+
+// add makes a session one that clients can name, until a deadline.
+func (s *Server) add(x *Session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closing { // since begin
-		defer x.Close() // which takes mu
-		return nil, ErrServerClosed
+	if s.closing {
+		return false
 	}
 	s.sessions[x.id] = x
 	x.timer = time.AfterFunc(s.opt.PrepareTime, func() {
+		s.count(func(st *Stats) { st.Expired++ })
 		x.expire(fmt.Errorf("the session has lasted longer than the server allows, %v before READY and %v from then on: %w", s.opt.PrepareTime, s.opt.MoveTime, context.DeadlineExceeded))
 	})
-	return x, nil
+	return true
 }
 
 func (s *Server) begin() error {

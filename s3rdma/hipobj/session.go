@@ -258,6 +258,19 @@ func (x *Session) moved(e event, err error) error {
 	if x.state == closed && (err == nil || errors.Is(err, ErrNotReady)) {
 		err = context.Cause(x.life)
 	}
+	x.server.count(func(st *Stats) {
+		switch {
+		case errors.Is(err, ErrNotReady): // READY may come again
+		case err != nil:
+			st.Failed++
+		case x.Op == Put:
+			st.Puts++
+			st.PutBytes += uint64(x.Size)
+		default:
+			st.Gets++
+			st.GetBytes += uint64(x.Size)
+		}
+	})
 	return err
 }
 

@@ -124,7 +124,7 @@ func runOrder(t *testing.T, s *site, c *Client, m Memory, op Op, order []event) 
 		} else if op == Put && has && !bytes.Equal(b, m.MR.Bytes()) {
 			t.Errorf("%s: %v: other bytes %q", op, order[:i+1], b)
 		}
-		if n, _ := s.InUse(); (n == 0) != (want == closed) {
+		if n := s.Stats().Sessions; (n == 0) != (want == closed) {
 			t.Errorf("%s: %v: %d sessions", op, order[:i+1], n)
 		}
 		if _, err := s.Session("u", p.ID()); (err == nil) != (want != closed) {

@@ -133,7 +133,7 @@ func TestClientLies(t *testing.T) {
 			if _, err := x.send(t.Context(), "ready"); statusOfAnswer(err) != http.StatusBadRequest && statusOfAnswer(err) != http.StatusBadGateway {
 				t.Errorf("%s: READY: %v", name, err)
 			}
-			if n, _ := s.InUse(); n != 0 || s.store.get("/b/k") != nil {
+			if n := s.Stats().Sessions; n != 0 || s.store.get("/b/k") != nil {
 				t.Errorf("%s: %d sessions, stored %q", name, n, s.store.get("/b/k"))
 			}
 		}
@@ -239,8 +239,8 @@ func TestLimits(t *testing.T) {
 		for _, x := range []*exchange{x1, x2, x3} {
 			labtest.Must(x.send(t.Context(), "cancel"))(t)
 		}
-		if n, size := s.InUse(); n != 0 || size != 0 {
-			t.Errorf("after CANCEL there are %d sessions with %d bytes", n, size)
+		if st := s.Stats(); st.Sessions != 0 || st.Memory != 0 {
+			t.Errorf("after CANCEL there are %d sessions with %d bytes", st.Sessions, st.Memory)
 		}
 	})
 }
@@ -289,9 +289,9 @@ func TestReadyEnds(t *testing.T) {
 			}
 			if test.status == 0 { // nobody waits for the answer
 				<-session.life.Done()
-				labtest.Until(t, name, func() bool { n, _ := s.InUse(); return n == 0 })
+				labtest.Until(t, name, func() bool { n := s.Stats().Sessions; return n == 0 })
 			}
-			if n, _ := s.InUse(); n != 0 || s.store.get("/b/k") != nil {
+			if n := s.Stats().Sessions; n != 0 || s.store.get("/b/k") != nil {
 				t.Errorf("%s: %d sessions, stored %q", name, n, s.store.get("/b/k"))
 			}
 			// The memory may be another session's by now.
@@ -324,7 +324,7 @@ func TestDeadlines(t *testing.T) {
 		if _, err := x.send(t.Context(), "ready"); statusOfAnswer(err) != http.StatusGatewayTimeout || !strings.Contains(err.Error(), "50ms") {
 			t.Errorf("READY without a WRITE: %v", err)
 		}
-		if n, _ := s.InUse(); n != 0 {
+		if n := s.Stats().Sessions; n != 0 {
 			t.Errorf("%d sessions", n)
 		}
 
@@ -381,6 +381,37 @@ func TestServerCloses(t *testing.T) {
 		}
 		if _, err := c.Put(t.Context(), "/b/k", x.mem); statusOfAnswer(err) != http.StatusServiceUnavailable {
 			t.Errorf("PREPARE: %v", err)
+		}
+	})
+}
+
+// TestStats has a transfer of each kind and end.
+func TestStats(t *testing.T) {
+	each(t, func(t *testing.T, dev *uverbs.Context) {
+		s := newSite(t, dev, Options{MoveTime: 50 * time.Millisecond, Limits: Limits{AccountBytes: 1000}})
+		c := s.newClient(t, dev, "u")
+		m := c.memory(t, make([]byte, 100))
+		labtest.Must(c.Put(t.Context(), "/b/k", m))(t)
+		for range 2 {
+			labtest.Must(c.Get(t.Context(), "/b/k", 0, Memory{MR: m.MR, Size: 10}))(t)
+		}
+		if _, err := c.Put(t.Context(), "/b/k", c.memory(t, make([]byte, 1001))); err == nil {
+			t.Error("PUT beyond the limit succeeds")
+		}
+		x, session := s.prepared(t, c, Put, "/b/k", m)
+		if st := s.Stats(); st.Sessions != 1 || st.Memory != 100 {
+			t.Errorf("with a session: %+v", st)
+		}
+		if _, err := x.send(t.Context(), "ready"); err == nil { // without a WRITE
+			t.Error("READY succeeds")
+		}
+		<-session.life.Done()
+		s.handler.AllowPeer = nil
+		if _, err := c.Put(t.Context(), "/b/k", m); err == nil {
+			t.Error("PUT of another machine succeeds")
+		}
+		if st, want := s.Stats(), (Stats{Puts: 1, Gets: 2, PutBytes: 100, GetBytes: 20, Failed: 1, Refused: 2, Expired: 1}); st != want {
+			t.Errorf("%+v, want %+v", st, want)
 		}
 	})
 }
