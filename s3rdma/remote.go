@@ -237,10 +237,11 @@ func (r *Remote) start(ctx context.Context, op verbs.Opcode, n int) error {
 	return r.reserve(ctx, n)
 }
 
-// Move moves the bytes of a block from or to the client's memory from off on: op is [verbs.OpRDMARead]
-// or [verbs.OpRDMAWrite]. It returns when the device has done with the block, also with an error. One
-// that matches [ErrDeclined] means that nothing was moved.
-func (r *Remote) Move(ctx context.Context, op verbs.Opcode, b *uverbs.Block, off int64) error {
+// Move moves bytes between the server's memory, which belongs to [Server.PD], and the client's memory
+// from off on: op is [verbs.OpRDMARead] of the client's or [verbs.OpRDMAWrite]. It returns when the device
+// has done with the memory, also with an error. One that matches [ErrDeclined] means that nothing was
+// moved.
+func (r *Remote) Move(ctx context.Context, op verbs.Opcode, mem verbs.SGE, off int64) error {
 	if op != verbs.OpRDMARead && op != verbs.OpRDMAWrite {
 		return fmt.Errorf("move with %v, want an RDMA READ or WRITE: %w", op, errors.ErrUnsupported)
 	}

@@ -3,6 +3,7 @@
 package s3rdma
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // remote returns a client's memory as a program without net/http does.
@@ -43,7 +45,7 @@ func TestStates(t *testing.T) {
 					if expect = want; want == nil && call == "bad" {
 						expect, want = verbs.WCRemAccessErr, verbs.WCRemAccessErr
 					}
-					err = rem.Move(r.within(), verbs.OpRDMAWrite, block, 0)
+					err = rem.Move(r.within(), verbs.OpRDMAWrite, whole(r, block), 0)
 				case "commit":
 					if expect = want; errors.Is(want, errCommitted) {
 						expect = nil
@@ -102,11 +104,11 @@ func TestRemoteErrors(t *testing.T) {
 		err  error
 		want error
 	}{
-		"SEND":          {rem.Move(r.within(), verbs.OpSend, block, 0), errors.ErrUnsupported},
-		"too long":      {rem.Move(r.within(), verbs.OpRDMARead, block, 0), verbs.ErrRange},
-		"too far":       {rem.Move(r.within(), verbs.OpRDMARead, block, 1<<63-1), verbs.ErrRange},
-		"before":        {rem.Move(r.within(), verbs.OpRDMARead, block, -1), verbs.ErrRange},
-		"other way":     {rem.Move(r.within(), verbs.OpRDMAWrite, block, 0), verbs.ErrInUse},
+		"SEND":          {rem.Move(r.within(), verbs.OpSend, whole(r, block), 0), errors.ErrUnsupported},
+		"too long":      {rem.Move(r.within(), verbs.OpRDMARead, whole(r, block), 0), verbs.ErrRange},
+		"too far":       {rem.Move(r.within(), verbs.OpRDMARead, whole(r, block), 1<<63-1), verbs.ErrRange},
+		"before":        {rem.Move(r.within(), verbs.OpRDMARead, whole(r, block), -1), verbs.ErrRange},
+		"other way":     {rem.Move(r.within(), verbs.OpRDMAWrite, whole(r, block), 0), verbs.ErrInUse},
 		"nil is closed": {(*Remote)(nil).Close(), verbs.ErrClosed},
 		"no reader":     {(*Reader)(nil).Close(), verbs.ErrClosed},
 		"no server":     {(*Server)(nil).Close(), verbs.ErrClosed},
@@ -206,4 +208,21 @@ func TestReasons(t *testing.T) {
 	if got := fmt.Sprint(reasons); got != "Reason(7)" {
 		t.Error(got)
 	}
+}
+
+func whole(r *rig, b *uverbs.Block) verbs.SGE { return b.SGE(r.srv.PD(), 0, len(b.Bytes())) }
+
+// TestOwnMemory moves a part of a buffer that the program has registered.
+func TestOwnMemory(t *testing.T) {
+	eachRig(t, ServerOptions{}, http.NotFoundHandler(), func(t *testing.T, r *rig) {
+		c := r.client(200)
+		c.fill(object[:200])
+		mr := labtest.Must(r.srv.PD().AllocMR(100, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+		defer mr.Close()
+		rem := labtest.Must(r.remote(c.token(200)))(t)
+		labtest.Check(t, rem.Move(r.within(), verbs.OpRDMARead, mr.SGE(40, 50), 150), rem.Commit(r.within()), rem.Close())
+		if want := append(append(make([]byte, 40), object[150:200]...), make([]byte, 10)...); !bytes.Equal(mr.Bytes(), want) {
+			t.Errorf("%x, want %x", mr.Bytes(), want)
+		}
+	})
 }

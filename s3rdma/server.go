@@ -264,6 +264,10 @@ func (s *Server) enter() error {
 // Block takes n bytes of registered memory, for [Remote.Move], and waits for them.
 func (s *Server) Block(ctx context.Context, n int) (*uverbs.Block, error) { return s.arena.Get(ctx, n) }
 
+// PD returns the protection domain of the server's memory, for programs that have buffers of their own:
+// [Remote.Move] takes those that are registered in it. They are closed before the server.
+func (s *Server) PD() *uverbs.PD { return s.pd }
+
 // Remote returns a client's memory. The error matches [ErrToken] or [ErrDeclined].
 func (s *Server) Remote(p Peer, token string) (*Remote, error) {
 	r := &Remote{s: s, peer: p}
