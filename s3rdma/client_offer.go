@@ -76,8 +76,11 @@ func (c *Client) offer(req *http.Request, do sender) (*Offer, error) {
 		return nil, nil
 	}
 	var err error
-	if reason == "" {
+	switch reason {
+	case "":
 		reason, err = o.acquire(n, do)
+	case bySize:
+		err = fmt.Errorf("%d bytes, a transfer has at most %d: use parts or ranges", n, MaxSize)
 	}
 	if reason != "" {
 		o.Close()
@@ -176,7 +179,7 @@ func (o *Offer) length() (n int64, reason string) {
 		o.size = int(min(size, MaxSize))
 	}
 	if n > MaxSize {
-		return 0, bySize
+		return n, bySize
 	}
 	return n, ""
 }
@@ -382,7 +385,8 @@ func (o *Offer) moved(resp *http.Response, reply string) (*http.Response, error)
 	}
 	if !put && n > o.size {
 		o.done(false)
-		return o.decline(resp, bySize)
+		o.c.fallback(o.req, bySize, fmt.Errorf("the object has more than the %d bytes of WithSize or GetSize", o.size))
+		return nil, ErrResend
 	}
 	if err := o.check(resp, n); err != nil {
 		o.fail()

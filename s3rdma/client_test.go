@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -627,6 +628,36 @@ func TestMemory(t *testing.T) {
 			t.Errorf("a body of 700001 bytes: %v", err)
 		}
 	})
+}
+
+// TestLimitsInLog reads why requests have used HTTP: the log has the number and the limit.
+func TestLimitsInLog(t *testing.T) {
+	labtest.Require(t)
+	var log bytes.Buffer
+	c := labtest.Made(NewClient(ClientOptions{Device: labtest.RoCE, RC: true, Memory: 5000, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}))(t)
+	for _, test := range []struct {
+		method string
+		size   int64
+		want   []string
+	}{
+		{"PUT", MaxSize + 1, []string{"reason=size", "1073741825", "1073741824"}},
+		{"GET", MaxSize + 1, []string{"reason=size", "1073741826", "1073741824"}},
+		{"PUT", 5001, []string{"reason=memory", "5000"}},
+	} {
+		log.Reset()
+		req := labtest.Must(http.NewRequestWithContext(WithSize(t.Context(), test.size), test.method, "http://127.0.0.1:1/bucket/key", nil))(t)
+		if test.method == "PUT" {
+			req.Body, req.ContentLength = io.NopCloser(strings.NewReader("")), test.size
+		}
+		if o, err := c.Offer(req); o != nil || err != nil {
+			t.Errorf("%s of %d bytes: an offer, or %v", test.method, test.size, err)
+		}
+		for _, want := range test.want {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("%s of %d bytes: want %s in %s", test.method, test.size, want, &log)
+			}
+		}
+	}
 }
 
 func TestClientOptions(t *testing.T) {

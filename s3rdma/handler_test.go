@@ -298,3 +298,46 @@ func TestMany(t *testing.T) {
 		}
 	})
 }
+
+// sparse is an object of zeros, and of 100 bytes at 4 GiB.
+type sparse struct{ off int64 }
+
+func (s *sparse) Read(p []byte) (int, error) {
+	clear(p)
+	if at := s.off - 4<<30; at >= -int64(len(p)) && at < 100 {
+		copy(p[max(-at, 0):], object[max(at, 0):100])
+	}
+	s.off += int64(len(p))
+	return len(p), nil
+}
+
+func (s *sparse) Seek(off int64, whence int) (int64, error) {
+	s.off = off
+	if whence == io.SeekEnd {
+		s.off += 5 << 30
+	}
+	return s.off, nil
+}
+
+// TestFarRange gets bytes beyond 4 GiB of an object that is longer than a transfer can be. Without the
+// range it goes by HTTP.
+func TestFarRange(t *testing.T) {
+	s := newStore()
+	s.HandleFunc("GET /sparse", func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "s.bin", time.Unix(1e9, 0), new(sparse))
+	})
+	eachRig(t, ServerOptions{}, s, func(t *testing.T, r *rig) {
+		c := r.client(100)
+		got := r.do("GET", "/sparse", c.token(100), "Range", "bytes=4294967296-4294967395")
+		if got.reply != "206" || !c.has(object[:100]) || got.Header.Get("Content-Range") != "bytes 4294967296-4294967395/5368709120" {
+			t.Errorf("%d, reply %q, %v", got.StatusCode, got.reply, got.Header)
+		}
+		req := labtest.Must(http.NewRequestWithContext(r.within(), "GET", r.http.URL+"/sparse", nil))(t)
+		req.Header.Set(HeaderToken, c.token(100))
+		resp := labtest.Must(http.DefaultClient.Do(req))(t)
+		resp.Body.Close()
+		if resp.ContentLength != 5<<30 || resp.Header.Get(HeaderReply) != "501" || r.srv.Stats().Declined[ReasonLength] == 0 {
+			t.Errorf("without a range: %d bytes, %v, %+v", resp.ContentLength, resp.Header, r.srv.Stats())
+		}
+	})
+}

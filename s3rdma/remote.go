@@ -222,6 +222,9 @@ func (r *Remote) fail(err error) error {
 		op = "write"
 	}
 	r.err = fmt.Errorf("%s %d bytes of the client: %w", op, r.size, err)
+	if r.lane != nil && r.lane.to.AH != 0 && errors.Is(err, verbs.WCRetryExcErr) {
+		r.err = fmt.Errorf("%w: DC target %#x does not answer: the client has gone, or is configured with another DC key than Fabric.DCKey", r.err, r.lane.to.QPNum)
+	}
 	r.s.stats.failed.Add(1)
 	r.s.opt.Logger.Warn("s3rdma: transfer failed", "account", r.peer.Account, "err", r.err)
 	r.step(eventFail)
@@ -249,7 +252,7 @@ func (r *Remote) Move(ctx context.Context, op verbs.Opcode, mem verbs.SGE, off i
 	defer r.mu.Unlock()
 	err := r.start(ctx, op, 0)
 	if err == nil {
-		err = r.post(b.SGE(r.s.pd, 0, len(b.Bytes())), off)
+		err = r.post(mem, off)
 	}
 	if err == nil {
 		err = r.wait(ctx, r.posted)

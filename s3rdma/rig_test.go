@@ -4,6 +4,7 @@ package s3rdma
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -33,6 +34,7 @@ const (
 type rig struct {
 	t        *testing.T
 	dc       bool
+	dcKey    uint64 // of clients; 0 is the default
 	srv      *Server
 	http     *httptest.Server
 	devices  [2]*uverbs.Context // the server's and the client's
@@ -145,7 +147,7 @@ func (r *rig) client(size int) *client {
 	opt := uverbs.ConnectOptions{Access: verbs.AccessRemoteRead | verbs.AccessRemoteWrite, MaxDestRDAtomic: 1, Timeout: 8, RetryCount: 3}
 	if r.dc {
 		c.srq = labtest.Made(c.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 1, MaxSGE: 1}))(t)
-		c.qp = labtest.Must(c.pd.CreateQP(uverbs.QPOptions{Type: verbs.DCT, RecvCQ: c.cq, SRQ: c.srq, DCKey: DefaultDCKey}))(t)
+		c.qp = labtest.Must(c.pd.CreateQP(uverbs.QPOptions{Type: verbs.DCT, RecvCQ: c.cq, SRQ: c.srq, DCKey: cmp.Or(r.dcKey, DefaultDCKey)}))(t)
 		t.Cleanup(func() { c.qp.Close() })
 		labtest.Check(t, c.qp.StartDC(c.gid, opt))
 		return c

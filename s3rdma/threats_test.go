@@ -536,7 +536,15 @@ func TestDCIReset(t *testing.T) {
 			t.Errorf("behind a wrong %s: %d, reply %q, %s", name, got.StatusCode, got.reply, got.body)
 		}
 	}
-	if st := r.srv.Stats(); st.DCIs != 1 || st.Failed != 3 {
+	r.dcKey = 1
+	other := r.client(len(object))
+	if got := r.do("PUT", "/o", other.token(len(object))); got.StatusCode != 500 || !strings.Contains(got.body, "another DC key") {
+		t.Errorf("another DC key: %d, %s", got.StatusCode, got.body)
+	}
+	if got := r.do("PUT", "/o", good.token(len(object))); got.reply != "200" {
+		t.Errorf("behind another DC key: %d, reply %q, %s", got.StatusCode, got.reply, got.body)
+	}
+	if st := r.srv.Stats(); st.DCIs != 1 || st.Failed != 4 {
 		t.Errorf("%+v", st)
 	}
 }

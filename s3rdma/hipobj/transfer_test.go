@@ -43,6 +43,21 @@ func TestTransfers(t *testing.T) {
 	})
 }
 
+// TestFarRange gets bytes beyond 4 GiB of an object.
+func TestFarRange(t *testing.T) {
+	each(t, func(t *testing.T, dev *uverbs.Context) {
+		s := newSite(t, dev, Options{})
+		c := s.newClient(t, dev, "u")
+		want := labtest.RandomBytes(1, 100)
+		s.store.objects.Store("/b/far", want)
+		m := c.memory(t, make([]byte, 50))
+		labtest.Must(c.Get(t.Context(), "/b/far", farOffset+50, m))(t)
+		if !bytes.Equal(m.MR.Bytes(), want[50:]) {
+			t.Errorf("%x, want %x", m.MR.Bytes(), want[50:])
+		}
+	})
+}
+
 // TestManyClients has clients at the limit of sessions: a session's limit is free before its
 // answer.
 func TestManyClients(t *testing.T) {
