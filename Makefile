@@ -95,10 +95,14 @@ test-peers: deps-test build ## run the tests against C with the newest release o
 suites: ## run the test suites of net/http, crypto/tls and other projects over package rsock, beside TCP
 	$(GO) test -v -count 1 -timeout 60m $(ONLY) ./tests/suites -suites
 
-s3: deps-s3 fetch build/s3/vgwrdma ## move objects by RDMA to a server and from a client that others wrote, on rxe and the emulated ConnectX
-	$(LAB) --nic connectx test -v -timeout 10m $(ONLY) ./tests/s3
+s3: deps-s3 fetch build/s3/vgwrdma build/s3/versitygw/vgwrdma ## move objects by RDMA to a server and from a client that others wrote, on rxe and the emulated ConnectX
+	$(LAB) --nic connectx test -v -timeout 10m $(ONLY) ./tests/s3 ./tests/s3/versitygw
 
 # The programs are from a module, which is fetched once. cuobjtest is made with it.
+build/s3/versitygw/vgwrdma: $(wildcard tests/s3/versitygw/*.go tests/s3/versitygw/*/*.go s3rdma/*.go s3rdma/hipobj/*.go)
+	rm -rf build/s3/versitygw
+	$(GO) run ./tests/s3/versitygw build/s3/versitygw
+
 build/s3/vgwrdma: $(wildcard tests/s3/mkpeers/*.go tests/s3/mkpeers/testdata/*)
 	$(GO) run ./tests/s3/mkpeers build/s3
 

@@ -1,11 +1,13 @@
-// Command versitygw makes a copy of versitygw, an S3 gateway, whose program vgwrdma serves
-// hipobj-rc-v2 without cgo: package rcserver of this directory takes the place of its own.
+// Command versitygw makes a copy of versitygw, an S3 gateway, whose program vgwrdma moves objects by
+// RDMA without cgo: the packages of this directory take the places of two of its own. rdma is for
+// cuObject's protocol, by DC, and rcserver for hipobj-rc-v2, by RC.
 //
 //	go run ./tests/s3/versitygw DIR     make the copy in DIR, which must not exist, and build DIR/vgwrdma
 package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -60,6 +62,15 @@ func inCopy(dir string, out io.Writer, args ...string) error {
 // constraint is that of files which need cgo, or of those which stand in for them.
 var constraint = regexp.MustCompile(`(?m)^//go:build (!?)\(?linux && amd64 && cgo\)?$`)
 
+// each calls f with the files of a package.
+func each(dir string, f func(name string) error) error {
+	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	for _, name := range names {
+		err = errors.Join(err, f(name))
+	}
+	return err
+}
+
 func makeCopy(dir string) error {
 	root, err := output("list", "-m", "-f", "{{.Dir}}", "github.com/goverbs/verbs")
 	if err != nil {
@@ -76,25 +87,26 @@ func makeCopy(dir string) error {
 	if err := os.CopyFS(dir, os.DirFS(info.Dir)); err != nil {
 		return err
 	}
-	routes, err := filepath.Glob(filepath.Join(dir, "rdma/rcroutes/*.go"))
-	if err != nil {
-		return err
-	}
-	for _, name := range routes {
-		b, err := os.ReadFile(name)
-		if err == nil {
-			err = os.WriteFile(name, constraint.ReplaceAll(b, []byte("//go:build ${1}linux")), 0o666)
-		}
+	for _, pkg := range []string{"rdma/rcroutes", "cubackend"} { // they use what is replaced
+		err := each(filepath.Join(dir, pkg), func(name string) error {
+			b, err := os.ReadFile(name)
+			if err == nil {
+				err = os.WriteFile(name, constraint.ReplaceAll(b, []byte("//go:build ${1}linux")), 0o666)
+			}
+			return err
+		})
 		if err != nil {
 			return err
 		}
 	}
-	theirs := filepath.Join(dir, "rdma/rcserver")
-	if err := os.RemoveAll(theirs); err != nil {
-		return err
-	}
-	if err := os.CopyFS(theirs, os.DirFS(filepath.Join(root, "tests/s3/versitygw/rcserver"))); err != nil {
-		return err
+	for theirs, ours := range map[string]string{"rdma": "rdma", "rdma/rcserver": "rcserver"} {
+		theirs = filepath.Join(dir, theirs)
+		if err := each(theirs, os.Remove); err != nil {
+			return err
+		}
+		if err := os.CopyFS(theirs, os.DirFS(filepath.Join(root, "tests/s3/versitygw", ours))); err != nil {
+			return err
+		}
 	}
 	// With VERBS_SOFT the program has a device on any machine.
 	soft := []byte("package main\n\nimport _ \"github.com/goverbs/verbs/soft\"\n")

@@ -4,36 +4,36 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"debug/elf"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/s3rdma"
 	"github.com/goverbs/verbs/s3rdma/hipobj"
 	"github.com/goverbs/verbs/soft"
+	"github.com/goverbs/verbs/tests/s3/versitygw/sigv4"
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestVersitygw runs the gateway's own tests of what uses package rcserver, builds vgwrdma, which
-// is one static file, and has it serve a folder to a client with signatures.
+func TestMain(m *testing.M) { labtest.Main(m) }
+
+// TestVersitygw runs the gateway's own tests of what uses the two packages, builds vgwrdma, which is one
+// static file, and has it serve a folder to a client with signatures.
 func TestVersitygw(t *testing.T) {
-	if os.Getenv("TEST_ALL") == "" || testing.Short() {
+	switch {
+	case labtest.Lab:
+		t.Skip("TestDevices has what the lab needs")
+	case os.Getenv("TEST_ALL") == "" || testing.Short():
 		t.Skip("builds a large program of others, for minutes: run by make test-all, or with TEST_ALL=1")
 	}
 	dir := filepath.Join(t.TempDir(), "versitygw")
@@ -47,24 +47,87 @@ func TestVersitygw(t *testing.T) {
 			t.Error("vgwrdma is not static")
 		}
 	}
-	t.Run("serves", func(t *testing.T) { serves(t, program) })
-	labtest.Check(t, inCopy(dir, t.Output(), "test", "./rdma/...", "./internal/rdmamode", "./cumiddleware", "./s3api"))
+	t.Run("serves", func(t *testing.T) {
+		g := start(t, program, []string{"VERBS_SOFT=" + serverAddr}, "--rdma-rc-enable", "--rc-gid-hint", serverAddr)
+		d := labtest.Made(soft.New(soft.Options{Addrs: []netip.Addr{netip.MustParseAddr(clientAddr)}}))(t)
+		g.byRC(t, labtest.Made(uverbs.Open(d.Name()))(t))
+	})
+	labtest.Check(t, inCopy(dir, t.Output(), "test", "./rdma/...", "./internal/rdmamode", "./cumiddleware", "./cubackend", "./s3api"))
 }
 
-const access, secret, region = "root", "secretsecret", "us-east-1"
+// TestDevices has one gateway serve two devices at a time, by both protocols.
+func TestDevices(t *testing.T) {
+	labtest.RequireAdapter(t)
+	program := labtest.Must(filepath.Abs("../../../build/s3/versitygw/vgwrdma"))(t)
+	g := start(t, program, nil, "--rdma-rc-enable", "--rc-gid-hint", labtest.AddrOf(labtest.RXE),
+		"--rdma-ip", labtest.AddrOf(labtest.MLX5), "--rdma-dc-key", "7", "--rdma-num-dcis", "2", "--rdma-retry-count", "1",
+		"--pool-buf-size", "1048576", "--pool-buf-count", "2")
+	t.Run("RC", func(t *testing.T) { g.byRC(t, labtest.OpenDevice(t, labtest.RXE)) })
+	t.Run("DC", g.byDC)
+}
+
+const access, secret = "root", "secretsecret"
+
+var sign = sigv4.Signer(access, secret)
 
 // Two devices in user space, of the gateway and of the client.
 const serverAddr, clientAddr = "127.0.0.2", "127.0.0.3"
 
-func serves(t *testing.T, program string) {
-	url := "http://" + start(t, program)
-	put := labtest.Must(http.NewRequest("PUT", url+"/bkt", nil))(t)
-	labtest.Check(t, sign(put))
-	if resp := labtest.Must(http.DefaultClient.Do(put))(t); resp.StatusCode != http.StatusOK {
-		t.Fatalf("create the bucket: %s", resp.Status)
+// byDC puts and gets objects by cuObject's protocol. Those that are longer than the gateway's buffers
+// move in parts.
+func (g gateway) byDC(t *testing.T) {
+	client := func(key uint64) (*s3rdma.Client, *http.Client) {
+		c := labtest.Must(s3rdma.NewClient(s3rdma.ClientOptions{Device: labtest.MLX5, DCKey: key}))(t)
+		t.Cleanup(func() { labtest.Check(t, c.Close()) })
+		return c, &http.Client{Transport: &s3rdma.Transport{Client: c, Sign: sign}}
 	}
-	d := labtest.Made(soft.New(soft.Options{Addrs: []netip.Addr{netip.MustParseAddr(clientAddr)}}))(t)
-	dev := labtest.Made(uverbs.Open(d.Name()))(t)
+	do := func(c *http.Client, method, name string, body []byte, status int, header ...string) []byte {
+		t.Helper()
+		r := labtest.Must(http.NewRequestWithContext(t.Context(), method, g.url+"/bkt/"+name, bytes.NewReader(body)))(t)
+		for i := 0; i < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
+		}
+		resp := labtest.Must(c.Do(r))(t)
+		defer resp.Body.Close()
+		got := labtest.Must(io.ReadAll(resp.Body))(t)
+		if resp.StatusCode != status {
+			t.Errorf("%s %s: %s: %.500q", method, name, resp.Status, got)
+		}
+		return got
+	}
+	c, web := client(7)
+	long := labtest.RandomBytes(3, 3<<20+1)
+	for _, n := range []int{1, 4097, len(long)} {
+		do(web, "PUT", "by DC", long[:n], http.StatusOK)
+		if got := labtest.Must(os.ReadFile(filepath.Join(g.dir, "bkt", "by DC")))(t); !bytes.Equal(got, long[:n]) {
+			t.Errorf("%d bytes: the gateway has stored %d others", n, len(got))
+		}
+		if got := do(web, "GET", "by DC", nil, http.StatusOK); !bytes.Equal(got, long[:n]) {
+			t.Errorf("%d bytes: GET has %d others", n, len(got))
+		}
+	}
+	if got := do(web, "GET", "by DC", nil, http.StatusPartialContent, "Range", "bytes=1000-2000999"); !bytes.Equal(got, long[1000:2001000]) {
+		t.Errorf("a range has %d other bytes", len(got))
+	}
+	do(web, "GET", "nothing", nil, http.StatusNotFound)
+	do(web, "PUT", "by DC", []byte("other bytes"), http.StatusBadRequest, "X-Amz-Checksum-Crc32c", "AAAAAA==")
+	if st := c.Stats(); st.Puts != 3 || st.Gets != 4 || st.PutBytes != uint64(1+4097+len(long)) || st.Fallbacks["failed"]+st.Fallbacks["ignored"] != 1 {
+		t.Errorf("%+v", st)
+	}
+	// The gateway cannot reach a target with another key. HTTP carries the object.
+	c, web = client(8)
+	do(web, "PUT", "by DC", long[:5000], http.StatusOK)
+	if got := do(web, "GET", "by DC", nil, http.StatusOK); !bytes.Equal(got, long[:5000]) {
+		t.Errorf("with another key: GET has %d other bytes", len(got))
+	}
+	if st := c.Stats(); st.Puts+st.Gets != 0 || st.Fallbacks["failed"] != 2 {
+		t.Errorf("with another key: %+v", st)
+	}
+}
+
+// byRC puts and gets objects by hipobj-rc-v2.
+func (g gateway) byRC(t *testing.T, dev *uverbs.Context) {
+	url := g.url
 	c := &hipobj.Client{URL: url, Sign: sign, PD: labtest.Made(dev.AllocPD())(t)}
 	for _, n := range []int{1, 4097, 1 << 20} {
 		want := labtest.RandomBytes(n, n)
@@ -107,66 +170,25 @@ func serves(t *testing.T, program string) {
 	}
 }
 
-// start starts the gateway, and returns its address.
-func start(t *testing.T, program string) string {
+// gateway is vgwrdma, with a bucket. Its objects are files.
+type gateway struct{ url, dir string }
+
+// start starts the gateway. It stores metadata in files: not all file systems have extended attributes.
+func start(t *testing.T, program string, env []string, args ...string) gateway {
 	t.Helper()
 	l := labtest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	addr := l.Addr().String()
+	addr := l.Addr().(*net.TCPAddr)
 	labtest.Check(t, l.Close())
-	cmd := exec.Command(program, "--access", access, "--secret", secret, "--region", region, "--port", addr, "--rdma-rc-enable", "--rc-gid-hint", serverAddr, "posix", t.TempDir())
-	cmd.Env = append(os.Environ(), "VERBS_SOFT="+serverAddr)
-	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
-	labtest.Check(t, cmd.Start())
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		<-ended
-	})
-	labtest.Until(t, "vgwrdma listens", func() bool {
-		select {
-		case err := <-ended:
-			ended <- err
-			t.Fatalf("vgwrdma has ended: %v", err)
-		default:
-		}
-		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "tcp", addr)
-		if err == nil {
-			conn.Close()
-		}
-		return err == nil
-	})
-	return addr
-}
-
-// sign signs a request without a body (AWS Signature Version 4).
-func sign(r *http.Request) error {
-	now := time.Now().UTC()
-	empty := sha256.Sum256(nil)
-	sum := hex.EncodeToString(empty[:])
-	r.Header.Set("X-Amz-Date", now.Format("20060102T150405Z"))
-	r.Header.Set("X-Amz-Content-Sha256", sum)
-	lines := []string{"host:" + r.URL.Host}
-	for name := range r.Header {
-		if name = strings.ToLower(name); strings.HasPrefix(name, "x-amz-") {
-			lines = append(lines, name+":"+r.Header.Get(name))
-		}
+	g := gateway{"http://" + addr.String(), t.TempDir()}
+	all := slices.Concat(env, []string{program, "--access", access, "--secret", secret, "--port", addr.String(), "--quiet"},
+		args, []string{"posix", "--sidecar", t.TempDir(), g.dir})
+	labtest.Start(t, 10*time.Minute, "env", all...).ListensTCP(addr.Port)
+	put := labtest.Must(http.NewRequest("PUT", g.url+"/bkt", nil))(t)
+	labtest.Check(t, sign(put))
+	resp := labtest.Must(http.DefaultClient.Do(put))(t)
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("create the bucket: %s", resp.Status)
 	}
-	slices.Sort(lines)
-	var names []string
-	for _, l := range lines {
-		name, _, _ := strings.Cut(l, ":")
-		names = append(names, name)
-	}
-	signed := strings.Join(names, ";")
-	canonical := sha256.Sum256([]byte(strings.Join([]string{r.Method, r.URL.EscapedPath(), r.URL.RawQuery, strings.Join(lines, "\n") + "\n", signed, sum}, "\n")))
-	scope := now.Format("20060102") + "/" + region + "/s3/aws4_request"
-	key := []byte("AWS4" + secret)
-	for _, part := range append(strings.Split(scope, "/"), fmt.Sprintf("AWS4-HMAC-SHA256\n%s\n%s\n%x", now.Format("20060102T150405Z"), scope, canonical)) {
-		h := hmac.New(sha256.New, key)
-		h.Write([]byte(part))
-		key = h.Sum(nil)
-	}
-	r.Header.Set("Authorization", fmt.Sprintf("AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%x", access, scope, signed, key))
-	return nil
+	return g
 }
