@@ -7,8 +7,9 @@
 //	s3 put [-d DEVICE] [-sdk minio] http://192.0.2.1:9000 BUCKET/KEY FILE
 //	s3 get [-d DEVICE] [-sdk minio] http://192.0.2.1:9000 BUCKET/KEY FILE
 //
-// The server checks no signatures: everybody who reaches it can use it. On one machine without RDMA:
+// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are the account of all of them. On one machine without RDMA:
 //
+//	export AWS_ACCESS_KEY_ID=key AWS_SECRET_ACCESS_KEY=secret
 //	VERBS_SOFT=127.0.0.1 s3 serve 127.0.0.1:9000 /tmp/objects
 //	VERBS_SOFT=127.0.0.2 s3 put http://127.0.0.1:9000 bucket/key FILE
 package main
@@ -54,14 +55,17 @@ func main() {
 	flags := flag.NewFlagSet("s3", flag.ExitOnError)
 	device := flags.String("d", "", "RDMA `device`, by its name or address; by default the first")
 	sdk := flags.String("sdk", "aws", "`name` of the SDK: aws or minio")
+	owner := account{AccessKeyID: os.Getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: os.Getenv("AWS_SECRET_ACCESS_KEY")}
 	err := errors.New("usage: s3 serve [-d DEVICE] ADDR FOLDER | put [-d DEVICE] [-sdk aws|minio] URL BUCKET/KEY FILE | get [-d DEVICE] [-sdk aws|minio] URL BUCKET/KEY FILE")
 	if len(os.Args) > 1 {
 		flags.Parse(os.Args[2:])
 		switch arg := flags.Arg; {
+		case owner.AccessKeyID == "" || owner.SecretAccessKey == "":
+			err = errors.New("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the same for server and clients")
 		case os.Args[1] == "serve" && flags.NArg() == 2:
-			err = serve(ctx, *device, arg(0), arg(1))
+			err = serve(ctx, owner, *device, arg(0), arg(1))
 		case (os.Args[1] == "put" || os.Args[1] == "get") && flags.NArg() == 3:
-			err = copyFile(ctx, *device, *sdk, os.Args[1], arg(0), arg(1), arg(2))
+			err = copyFile(ctx, owner, *device, *sdk, os.Args[1], arg(0), arg(1), arg(2))
 		}
 	}
 	if err != nil {
@@ -69,7 +73,7 @@ func main() {
 	}
 }
 
-func serve(ctx context.Context, device, addr, dir string) error {
+func serve(ctx context.Context, owner account, device, addr, dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
@@ -90,7 +94,7 @@ func serve(ctx context.Context, device, addr, dir string) error {
 		return err
 	}
 	fmt.Println("listening on", l.Addr())
-	web := &http.Server{Handler: rdma.Handler(folder{root})}
+	web := &http.Server{Handler: withRDMA(rdma, owner, objects(root))}
 	defer context.AfterFunc(ctx, func() { web.Shutdown(context.Background()) })()
 	if err := web.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -99,7 +103,7 @@ func serve(ctx context.Context, device, addr, dir string) error {
 }
 
 // copyFile puts a file, in parts if it is long, or gets an object to one.
-func copyFile(ctx context.Context, device, sdk, op, endpoint, name, file string) error {
+func copyFile(ctx context.Context, owner account, device, sdk, op, endpoint, name, file string) error {
 	bucket, key, _ := strings.Cut(name, "/")
 	u, err := url.Parse(endpoint)
 	if err != nil {
@@ -123,9 +127,9 @@ func copyFile(ctx context.Context, device, sdk, op, endpoint, name, file string)
 	f, err := os.OpenFile(file, flag, 0o666)
 	if err == nil {
 		if sdk == "minio" {
-			err = byMinIO(ctx, c, transport, op, u, bucket, key, f)
+			err = byMinIO(ctx, owner, c, transport, op, u, bucket, key, f)
 		} else {
-			err = byAWS(ctx, c, transport, op, endpoint, bucket, key, f)
+			err = byAWS(ctx, owner, c, transport, op, endpoint, bucket, key, f)
 		}
 		err = errors.Join(err, f.Close())
 	}
@@ -153,10 +157,10 @@ func fallbacks(st s3rdma.ClientStats) (n uint64) {
 }
 
 // byAWS copies by aws-sdk-go-v2, with its manager of transfers in parts.
-func byAWS(ctx context.Context, c *s3rdma.Client, rt http.RoundTripper, op, endpoint, bucket, key string, f *os.File) error {
+func byAWS(ctx context.Context, owner account, c *s3rdma.Client, rt http.RoundTripper, op, endpoint, bucket, key string, f *os.File) error {
 	client := s3.New(s3.Options{
 		BaseEndpoint: aws.String(endpoint), Region: region, UsePathStyle: true, HTTPClient: &http.Client{Transport: rt},
-		Credentials: credentials.NewStaticCredentialsProvider("key", "secret", ""),
+		Credentials: credentials.NewStaticCredentialsProvider(owner.AccessKeyID, owner.SecretAccessKey, ""),
 	}, awss3.RDMA(c))
 	parts := transfermanager.New(client, func(o *transfermanager.Options) {
 		o.PartSizeBytes, o.GetObjectType = partSize, types.GetObjectRanges
@@ -170,8 +174,8 @@ func byAWS(ctx context.Context, c *s3rdma.Client, rt http.RoundTripper, op, endp
 }
 
 // byMinIO copies by minio-go.
-func byMinIO(ctx context.Context, c *s3rdma.Client, rt http.RoundTripper, op string, u *url.URL, bucket, key string, f *os.File) error {
-	opt := minios3.Options(&s3rdma.Transport{Base: rt, Client: c}, miniocreds.NewStaticV4("key", "secret", ""), region, u.Scheme == "https")
+func byMinIO(ctx context.Context, owner account, c *s3rdma.Client, rt http.RoundTripper, op string, u *url.URL, bucket, key string, f *os.File) error {
+	opt := minios3.Options(&s3rdma.Transport{Base: rt, Client: c}, miniocreds.NewStaticV4(owner.AccessKeyID, owner.SecretAccessKey, ""), region, u.Scheme == "https")
 	client, err := minio.New(u.Host, opt)
 	if err != nil {
 		return err
