@@ -3,6 +3,13 @@
 //
 //	objects -device rxe0
 //
+// With -gateways it measures hipobj-rc-v2 instead, of builds of versitygw's program vgwrdma that store
+// objects in files: the one of its makers, with C++, and that of tests/s3/versitygw, without.
+//
+//	objects -device rxe0 -gateways C++=build/s3/vgwrdma=0:0:0:0,Go=build/s3/versitygw/vgwrdma=rxe0
+//
+// The last field is the gateway's option --rc-gid-hint.
+//
 // The server is another process of the same program, so that the processor time of both sides can be told
 // apart; the work of the kernel's softirqs and threads is in neither. Ways take turns, and the rows have
 // the median of the rounds.
@@ -47,6 +54,7 @@ var (
 	rounds  = flag.Int("rounds", 5, "of each way")
 	lasting = flag.Duration("lasting", 300*time.Millisecond, "of a round, and one object of each client at least")
 	serve   = flag.Bool("serve", false, "be the server")
+	others  = flag.String("gateways", "", "`NAME=PROGRAM=HINT,...` of versitygw to measure")
 )
 
 // usage is what a process has used.
@@ -82,6 +90,9 @@ func run() error {
 	addr := gid.GID.Addr()
 	if *serve {
 		return server(ctx, addr)
+	}
+	if *others != "" {
+		return gateways(ctx, addr)
 	}
 	return client(dev.Name, addr, ctx.Probe(uverbs.FeatureDC) == nil)
 }
@@ -122,10 +133,27 @@ func server(dev *uverbs.Context, addr netip.Addr) error {
 // way is how bytes of objects go.
 type way struct {
 	name string
-	url  string
-	http *http.Client
-	// usage asks for the server's usage, without an offer of memory.
-	usage *http.Client
+	// move moves an object, and returns when the program had the first byte, or for PUT the answer.
+	move func(op string, size int, buf []byte) (first time.Time, err error)
+	// used returns the processor time of the server.
+	used func() (time.Duration, error)
+}
+
+// web is a way by a client of net/http. Another one asks for the server's usage, without an offer of
+// memory.
+func web(name, url string, c, asks *http.Client) way {
+	return way{name,
+		func(op string, size int, buf []byte) (time.Time, error) { return move(c, url, op, size, buf) },
+		func() (time.Duration, error) {
+			var u usage
+			resp, err := asks.Get(url + "/usage")
+			if err == nil {
+				err = json.NewDecoder(resp.Body).Decode(&u)
+				resp.Body.Close()
+			}
+			return u.CPU, err
+		},
+	}
 }
 
 func client(device string, addr netip.Addr, dc bool) error {
@@ -147,11 +175,9 @@ func client(device string, addr netip.Addr, dc bool) error {
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: addr.AsSlice()}} // servers send to the address of requests
 	base := &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 64, DisableCompression: true}
 	var streams rsock.Dialer
-	ways := []way{
-		{"TCP", "http://" + tcp, &http.Client{Transport: base}, nil},
-		{"rsock", "http://" + rdma, &http.Client{Transport: &http.Transport{DialContext: streams.DialContext, MaxIdleConnsPerHost: 64, DisableCompression: true}}, nil},
-	}
-	ways[0].usage, ways[1].usage = ways[0].http, ways[1].http
+	byTCP := &http.Client{Transport: base}
+	byStream := &http.Client{Transport: &http.Transport{DialContext: streams.DialContext, MaxIdleConnsPerHost: 64, DisableCompression: true}}
+	ways := []way{web("TCP", "http://"+tcp, byTCP, byTCP), web("rsock", "http://"+rdma, byStream, byStream)}
 	for _, name := range []string{"DC", "RC"} {
 		if name == "DC" && !dc {
 			continue
@@ -160,13 +186,18 @@ func client(device string, addr netip.Addr, dc bool) error {
 		if err != nil {
 			return err
 		}
-		ways = append(ways, way{name, "http://" + tcp, &http.Client{Transport: &s3rdma.Transport{Base: base, Client: c}}, ways[0].http})
+		ways = append(ways, web(name, "http://"+tcp, &http.Client{Transport: &s3rdma.Transport{Base: base, Client: c}}, byTCP))
 		defer func() { fmt.Printf("%s: %+v\n", name, c.Stats()) }()
 	}
+	return table(device, ways)
+}
+
+// table measures ways by turns.
+func table(device string, ways []way) error {
 	fmt.Printf("%s, %d rounds of %v\n\n", device, *rounds, *lasting)
-	fmt.Println("| | bytes | clients | by | MB/s | p50 | p99 | first byte, p50 | client, CPU s/GB | server, CPU s/GB | objects |")
-	fmt.Println("|---|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|")
-	for _, op := range []string{"GET", "PUT"} {
+	fmt.Println("| | bytes | clients | by | MB/s | of rounds | p50 | p99 | first byte, p50 | client, CPU s/GB | server, CPU s/GB | objects |")
+	fmt.Println("|---|--:|--:|---|--:|---|--:|--:|--:|--:|--:|--:|")
+	for _, op := range []string{"PUT", "GET"} {
 		for _, size := range numbers(*sizes) {
 			for _, n := range numbers(*clients) {
 				all := make([][]round, len(ways))
@@ -211,15 +242,7 @@ type round struct {
 
 // measure lets n clients move objects.
 func measure(w way, op string, size, n int) (r round, err error) {
-	server := func() (u usage, err error) {
-		resp, err := w.usage.Get(w.url + "/usage")
-		if err == nil {
-			err = json.NewDecoder(resp.Body).Decode(&u)
-			resp.Body.Close()
-		}
-		return u, err
-	}
-	serverBefore, err := server()
+	serverBefore, err := w.used()
 	if err != nil {
 		return r, err
 	}
@@ -231,7 +254,7 @@ func measure(w way, op string, size, n int) (r round, err error) {
 			buf := make([]byte, 1<<20)
 			for first := true; first || time.Since(begin) < *lasting; first = false {
 				start := time.Now()
-				at, e := move(w, op, size, buf)
+				at, e := w.move(op, size, buf)
 				took := time.Since(start)
 				mu.Lock()
 				r.bytes += size
@@ -249,25 +272,24 @@ func measure(w way, op string, size, n int) (r round, err error) {
 	if err != nil {
 		return r, err
 	}
-	serverAfter, err := server()
-	r.server = serverAfter.CPU - serverBefore.CPU
+	serverAfter, err := w.used()
+	r.server = serverAfter - serverBefore
 	return r, err
 }
 
 var pattern = bytes.Repeat([]byte("a block of 32 bytes, repeated..."), 1<<27/32)
 
-// move moves an object, and returns when the program had the first byte, or for PUT the answer.
-func move(w way, op string, size int, buf []byte) (first time.Time, err error) {
+func move(c *http.Client, url, op string, size int, buf []byte) (first time.Time, err error) {
 	ctx := s3rdma.WithSize(context.Background(), int64(size))
 	var body io.Reader
 	if op == "PUT" {
 		body = bytes.NewReader(pattern[:size])
 	}
-	req, err := http.NewRequestWithContext(ctx, op, fmt.Sprintf("%s/bucket/%d", w.url, size), body)
+	req, err := http.NewRequestWithContext(ctx, op, fmt.Sprintf("%s/bucket/%d", url, size), body)
 	if err != nil {
 		return first, err
 	}
-	resp, err := w.http.Do(req)
+	resp, err := c.Do(req)
 	if err != nil {
 		return first, err
 	}
@@ -299,14 +321,15 @@ func move(w way, op string, size int, buf []byte) (first time.Time, err error) {
 
 // row prints the medians of rounds.
 func row(op string, size, clients int, by string, all []round) {
-	median := func(f func(round) float64) float64 {
-		var v []float64
+	sorted := func(f func(round) float64) (v []float64) {
 		for _, r := range all {
 			v = append(v, f(r))
 		}
 		slices.Sort(v)
-		return v[len(v)/2]
+		return v
 	}
+	median := func(f func(round) float64) float64 { return sorted(f)[len(all)/2] }
+	rate := sorted(func(r round) float64 { return float64(r.bytes) / 1e6 / r.elapsed.Seconds() })
 	quantile := func(times func(round) []time.Duration, q float64) time.Duration {
 		var v []time.Duration
 		for _, r := range all {
@@ -322,8 +345,8 @@ func row(op string, size, clients int, by string, all []round) {
 	perGB := func(cpu func(round) time.Duration) float64 {
 		return median(func(r round) float64 { return cpu(r).Seconds() / float64(r.bytes) * 1e9 })
 	}
-	fmt.Printf("| %s | %d | %d | %s | %.1f | %v | %v | %v | %.2f | %.2f | %d |\n", op, size, clients, by,
-		median(func(r round) float64 { return float64(r.bytes) / 1e6 / r.elapsed.Seconds() }),
+	fmt.Printf("| %s | %d | %d | %s | %.1f | %.1f to %.1f | %v | %v | %v | %.2f | %.2f | %d |\n", op, size, clients, by,
+		rate[len(rate)/2], rate[0], rate[len(rate)-1],
 		quantile(times, 0.5), quantile(times, 0.99), quantile(first, 0.5),
 		perGB(func(r round) time.Duration { return r.client }), perGB(func(r round) time.Duration { return r.server }), objects)
 }
