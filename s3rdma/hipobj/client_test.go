@@ -96,11 +96,11 @@ func TestBadMemory(t *testing.T) {
 	c := &Client{URL: "http://192.0.2.1", PD: labtest.Made(dev.AllocPD())(t)}
 	m := c.memory(t, make([]byte, 100))
 	for text, m := range map[string]Memory{
-		"from 101 on":          {MR: m.MR, Offset: 101},
-		"from -1 on":           {MR: m.MR, Offset: -1},
-		"memory of 51 bytes":   {MR: m.MR, Offset: 50, Size: 51},
-		"memory of -1 bytes":   {MR: m.MR, Size: -1},
-		"0 bytes, want 1 to 2": {MR: m.MR, Offset: 100},
+		"from 101 on":         {MR: m.MR, Offset: 101},
+		"from -1 on":          {MR: m.MR, Offset: -1},
+		"memory of 51 bytes":  {MR: m.MR, Offset: 50, Size: 51},
+		"memory of -1 bytes":  {MR: m.MR, Size: -1},
+		"0 bytes, want 1 to ": {MR: m.MR, Offset: 100},
 	} {
 		_, err := c.Put(t.Context(), "/b/k", m)
 		if err == nil || !strings.Contains(err.Error(), text) || errors.Is(err, errors.ErrUnsupported) != (m.Offset == 100) {
