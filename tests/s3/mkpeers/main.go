@@ -3,7 +3,7 @@
 //
 // The programs are what the module has, with two additions to vgwrdma, which testdata describes:
 // verbs.c, without which it finds no libibverbs, and cuobjserver.c in place of NVIDIA's closed
-// library.
+// library. Program hostclient is testdata's, on a package of the module.
 package main
 
 import (
@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 )
@@ -41,9 +42,10 @@ var archives = []archive{
 }
 
 // programs are built in this order: the Makefile takes the last as the sign that all are there.
-var programs = []struct{ name, flag string }{
-	{"cuobjtest", "-tags=cuobjclient_host"},
-	{"vgwrdma", "-ldflags=-extldflags=-Wl,--wrap=dlsym"},
+var programs = []struct{ folder, name, flag string }{
+	{"cmd", "cuobjtest", "-tags=cuobjclient_host"},
+	{"testdata", "hostclient", "-tags=cuobjclient_host"},
+	{"cmd", "vgwrdma", "-ldflags=-extldflags=-Wl,--wrap=dlsym"},
 }
 
 func main() {
@@ -75,7 +77,7 @@ func build(ctx context.Context, folder string) error {
 		}
 	}
 	for _, p := range programs {
-		if err := run(ctx, source, "go", "build", "-buildvcs=false", "-o", filepath.Join(folder, p.name), p.flag, "./cmd/"+p.name); err != nil {
+		if err := run(ctx, source, "go", "build", "-buildvcs=false", "-o", filepath.Join(folder, p.name), p.flag, "./"+path.Join(p.folder, p.name)); err != nil {
 			return err
 		}
 	}
