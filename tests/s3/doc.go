@@ -1,11 +1,17 @@
-// Package s3 moves objects by RDMA between this library and programs of others, from the module of
-// versitygw: its gateway vgwrdma, a server of hipobj-rc-v2 in Go and C++, and cuobjtest, a client of
-// cuObject's protocol with libmlx5. Their own checks and the bytes decide.
+// Package s3 has programs of others judge packages s3rdma and hipobj. Their own checks decide, and the
+// bytes at both ends. Command s3doc writes a table of what they say.
 //
-//	gateway_test.go    ── HTTP, signed ──►  build/s3/vgwrdma  ◄── mkpeers ── module, C++ as it is
-//	                   ◄── RC on rxe0 ───►                                   and testdata/*.c
-//	cuobjtest_test.go  ◄─ HTTP, signed ───  build/s3/cuobjtest
-//	                   ◄── DC on mlx5 ───►
+//	s3rdma.Client, hipobj.Client          s3rdma.Server, hipobj.Handler
+//	  │ vgwrdma_test.go, elbencho_test.go   │ cuobjtest_test.go, elbencho_test.go
+//	  ├─ HTTP, RC ─► vgwrdma                ├─ HTTP, DC ── cuobjtest, hostclient
+//	  └─ HTTP, RC ─► s3rdma-server          ├─ HTTP, RC ── s3rdma-client
+//	                                        └─ HTTP, RC ── hipobj-v2-data-client
 //
-// Command mkpeers needs the network for the module, the tests need only what it has built.
+// Command mkpeers builds programs from the module of versitygw into build/s3: its gateway vgwrdma, whose
+// server of hipobj-rc-v2 is in C++; cuobjtest, a client of cuObject's protocol with libmlx5; and hostclient,
+// which has many clients of cuobjtest's kind at a time. The programs of elbencho (s3rdma-server,
+// s3rdma-client with the library libcuobjclient.so.1) and of hipObject (hipobj-v2-data-client) are looked for in
+// the folder S3_PEERS.
+//
+// Package hosts has cuobjtest and hostclient on another machine than the server.
 package s3
