@@ -6,6 +6,6 @@
 //	layer ═══ rxe0 on w0, siw0 on w1 ═══► layer
 //
 // make hosts runs all tests on two pairs of kernels, and those of adapters on a third; docs/reliability.md
-// has the results. With -short, as in make test, there are only short tests, and of faults the loss of
-// packets alone. The tests are skipped if there is only one machine.
+// has the results. make s3 runs TestObjects. With -short, as in make test, there are only short tests, and
+// of faults the loss of packets alone. The tests are skipped if there is only one machine.
 package hosts

@@ -134,7 +134,7 @@ func (p *Peer) Crash(struct{}, *struct{}) error {
 	return os.WriteFile("/proc/sysrq-trigger", []byte("b"), 0)
 }
 
-// program is a running program, which is killed after a minute.
+// program is a running program, which is killed after programTime.
 type program struct {
 	cmd  *exec.Cmd
 	out  bytes.Buffer
@@ -142,7 +142,7 @@ type program struct {
 }
 
 func startProgram(args []string) (*program, error) {
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	ctx, stop := context.WithTimeout(context.Background(), programTime)
 	p := &program{cmd: exec.CommandContext(ctx, args[0], args[1:]...), stop: stop}
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	return p, p.cmd.Start()
@@ -164,6 +164,9 @@ type peer struct {
 
 // workTimeout limits the time of one step of work. The machines may be very slow.
 const workTimeout = 2 * time.Minute
+
+// programTime is how long a program may run: TestObjects moves a gigabyte each way.
+const programTime = 10 * time.Minute
 
 // bootTimeout is how long a machine may take until it answers.
 const bootTimeout = 5 * time.Minute
