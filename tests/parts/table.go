@@ -33,7 +33,7 @@ var parts = []part{
 	{"arm64", "an emulated arm64 machine, pages of 4 and 16 KiB", []string{"test-arm64"}},
 	{"peers", "the newest rdma-core, and the defects of docs/upstream", []string{"test-peers", "upstream"}},
 	{"suites", "the tests of net/http, crypto/tls and others over package rsock", []string{"suites"}},
-	{"objects", "S3 by RDMA and valkey, with programs of others", []string{"s3", "valkey"}},
+	{"objects", "S3 by RDMA and valkey, with programs of others", []string{"s3 FLAGS=", "valkey"}},
 	{"soak", "all layers for 20 minutes on each device", []string{"soak DURATION=20m"}},
 	{"fuzz", "each fuzz test for 10 s", []string{"fuzz"}},
 	{"bench", "instructions of posting and polling", []string{"bench-quick"}},
