@@ -66,7 +66,11 @@ func (d *Device) createCQ(b []byte, _ *response) error {
 	if err = d.record8(le.Uint64(b[24:])); err != nil {
 		return err
 	}
-	list, err := d.table(int(cfg1>>15&1), le.Uint64(b[12:]), nil, int(cfg1>>16))
+	level, count := int(cfg1>>15&1), int(cfg1>>16)
+	if count == 1 {
+		level = 0 // the address is that of the block, which the driver of 6.1 calls a table (create_cq_cmd)
+	}
+	list, err := d.table(level, le.Uint64(b[12:]), nil, count)
 	if err != nil {
 		return err
 	}

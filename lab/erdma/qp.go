@@ -17,6 +17,7 @@ type qp struct {
 	d      *Device
 	num    uint32
 	owner  owner
+	kernel bool // may register memory, and name all of it by dmaKey
 	pd     *pd
 	e      *engine.QP
 	sq, rq pcidev.Ring
@@ -99,7 +100,9 @@ func (d *Device) createQP(b []byte, r *response) (err error) {
 			return fmt.Errorf("QP %d: %w", q.num, err)
 		}
 	}
-	if q.owner == 0 {
+	// The driver of 6.1 gives programs no pages of doorbells. Their queues have tables (get_mtt_entries), and the kernel's
+	// are one block.
+	if q.kernel = q.owner == 0 && le.Uint32(b[40:])&1 == 0; q.kernel {
 		err = d.useDMA(q.pd)
 	}
 	if err == nil && d.cfg.RoCE {

@@ -363,6 +363,37 @@ func TestTables(t *testing.T) {
 	}
 }
 
+// TestOlderDriver makes the queues of a program as the driver of 6.1 does: without pages of doorbells, in tables
+// of one block, of which a CQ's is the block itself.
+func TestOlderDriver(t *testing.T) {
+	n := newNetwork()
+	m, p := newMachine(t, n, 1), newMachine(t, n, 2)
+	from, to := m.register(allRights), p.register(allRights)
+	table := func(queue uint64) uint64 {
+		at := m.alloc(pageSize)
+		le.PutUint64(m.at(at, 8), queue)
+		return at
+	}
+	for _, tt := range []struct {
+		request request
+		op      byte
+		status  uint32
+	}{
+		{write(opWrite, from.addr, 64, from.key, to), opWrite, 0},
+		{write(opWrite, from.addr, 64, dmaKey, to), opWrite, wcSendAddress},
+		{newRequest(2).put(0, 8, opRegister<<sqeOpcode|sqeSignaled), opRegister, wcSendFormat},
+	} {
+		m.cqns++
+		m.qpns++
+		cq := &testCQ{m: m, num: m.cqns, size: 64, addr: m.alloc(64 * unit)}
+		m.must(opcode{rdma, 4}, m.cqCommand(cq).put(20, 4, 1|1<<15|1<<16))
+		q := &testQP{m: m, num: m.qpns, send: cq, recv: cq, sq: m.alloc(testUnits * unit), rq: m.alloc(testRecvs * unit), sendPage: 95}
+		q.cookie = uint32(m.must(opcode{rdma, 1}, m.qpCommand(q).put(24, 8, table(q.sq)).put(32, 8, table(q.rq)).put(40, 4, 1<<1|1).put(44, 4, 1<<1|1))[0])
+		connect(q, p.createQP())
+		q.sent(q.post(tt.request), tt.op, tt.status)
+	}
+}
+
 // TestArm asks for events: for any completion, for solicited ones, and for one that is there already.
 func TestArm(t *testing.T) {
 	q, p := pair(t)

@@ -212,7 +212,7 @@ func (q *qp) translate(w *abi.RxeSendWqe, wqe []byte, h uint64, sges []abi.RxeSg
 		q.single(w, sges, le.Uint64(wqe[48:]), le.Uint32(wqe[56:]), le.Uint32(wqe[60:]))
 		return true
 	case opRegister, opLocalInv: // a program could reach all memory
-		if q.owner != 0 {
+		if !q.kernel {
 			return bad("opcode %d of a program", op)
 		}
 		if op == opRegister && le.Uint32(wqe[regAttrs:])>>6&3 == 0 && len(wqe) < 2*unit {
@@ -262,7 +262,7 @@ func (q *qp) single(w *abi.RxeSendWqe, sges []abi.RxeSge, addr uint64, length, k
 
 // localKey returns the engine's key for a local key.
 func (q *qp) localKey(key uint32) uint32 {
-	if key == dmaKey && q.owner == 0 {
+	if key == dmaKey && q.kernel {
 		return q.pd.dmaKey()
 	}
 	return key
