@@ -50,9 +50,7 @@ var remote = []Scenario{
 	{"FLUSH without the right", "qpex/qp_ex_rc_flush_type_violate", needs(uverbs.FeatureFlush), func(a *Actor) {
 		a.refused(a.flush(7), verbs.WCRemAccessErr, verbs.WCRemInvReqErr)
 	}},
-	{"receiver not ready", "", Options{RC: uverbs.ConnectOptions{RNRRetry: -1}}, func(a *Actor) {
-		a.ended(verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{a.MR.SGE(0, 64)}}, verbs.WCRNRRetryExcErr)
-	}},
+	{"receiver not ready", "", Options{RC: uverbs.ConnectOptions{RNRRetry: -1}}, notReady},
 	{"destroyed QP", "", Options{RC: uverbs.ConnectOptions{Timeout: 8, RetryCount: 1}}, func(a *Actor) {
 		if !a.Active {
 			a.Must(a.QP.Close())
@@ -189,6 +187,32 @@ func refusals() (list []Scenario) {
 }
 
 func send(n int) func(*Actor) { return func(a *Actor) { a.message(n, 1, nil) } }
+
+// notReady sends a message for which there is no receive. On iWARP, which has no RNR NAKs and no count of retries, a
+// device may end the connection (RFC 5041, section 7), or keep the message until there is a receive; but it
+// must not drop it.
+func notReady(a *Actor) {
+	data := a.MR.SGE(0, 64)
+	if !a.IWARP() {
+		a.ended(verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{data}}, verbs.WCRNRRetryExcErr)
+		return
+	}
+	if a.Active {
+		a.fill(data)
+		a.send(verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{data}})
+		a.Sync() // it is on its way
+		a.Sync() // it has come
+		return
+	}
+	a.Sync()
+	a.recv(1, data)
+	_, err := a.Wait(a.Ctx, a.RecvCQ)
+	if wc, is := errors.AsType[*verbs.WCError](err); !is || wc.Status != verbs.WCFlushErr {
+		a.Must(err)
+		a.compare(data)
+	}
+	a.Sync()
+}
 
 const immediate = 0x01020304
 

@@ -3,10 +3,36 @@
 package erdma
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/goverbs/verbs/lab/vfiouser"
 )
+
+// fuzzed makes a machine with a QP: in iWARP mode it is connected to p, in RoCE mode it sends datagrams, for which the
+// address handle 3 is.
+func fuzzed(t *testing.T, roce bool) (m *machine, q, p *testQP) {
+	if !roce {
+		m = newMachine(t, newNetwork(), 1)
+		q, p = m.createQP(), m.createQP()
+		connect(q, p)
+		return m, q, p
+	}
+	m = roceMachine(t, newNetwork(), 1)
+	q, p = m.createUD(), m.createUD()
+	for _, e := range []*testQP{q, p} {
+		for _, c := range []command{e.change(1, attrQKey), e.change(2, 0), e.change(3, attrSendPSN)} {
+			m.must(opcode{rdma, 3}, c)
+		}
+	}
+	m.must(opcode{rdma, 15}, handleTo(m, 3))
+	return m, q, p
+}
+
+// handleTo returns the command that makes an address handle for a machine.
+func handleTo(m *machine, num uint64) command {
+	return vectorTo(newCommand().put(8, 4, testPD).put(12, 4, num), 16, m)
+}
 
 // FuzzCommands executes commands one after the other, whose fields are those of good ones but for some
 // bytes, so that objects are found.
@@ -20,12 +46,11 @@ func FuzzCommands(f *testing.F) {
 		}
 	}
 	for i := range ops {
-		f.Add([]byte{byte(i), 0, 0, byte(i), 8, 1, byte(i), 20, 255})
+		f.Add([]byte{byte(i), 0, 0, byte(i), 8, 1, byte(i), 20, 255}, false)
+		f.Add([]byte{byte(i), 0, 0, byte(i), 8, 1, byte(i), 20, 255}, true)
 	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		m := newMachine(t, newNetwork(), 1)
-		q, p := m.createQP(), m.createQP()
-		connect(q, p)
+	f.Fuzz(func(t *testing.T, data []byte, roce bool) {
+		m, q, p := fuzzed(t, roce)
 		r := m.register(allRights)
 		fresh := &testQP{m: m, num: 10, send: q.send, recv: q.recv, sq: q.sq, rq: q.rq}
 		for ; len(data) >= 3; data = data[3:] {
@@ -35,7 +60,13 @@ func FuzzCommands(f *testing.F) {
 			case opcode{rdma, 1}:
 				c = m.qpCommand(fresh)
 			case opcode{rdma, 3}:
-				c = q.rts(p)
+				if c = q.rts(p); roce {
+					c = q.change(6, 0)
+				}
+			case opcode{rdma, 14}:
+				c = gidCommand(1, netip.AddrFrom4([4]byte{10, 0, 0, 2}))
+			case opcode{rdma, 15}, opcode{rdma, 16}:
+				c = handleTo(m, 4)
 			case opcode{rdma, 4}:
 				c = m.cqCommand(&testCQ{num: 10, addr: q.send.addr})
 			case opcode{rdma, 8}:
@@ -50,7 +81,7 @@ func FuzzCommands(f *testing.F) {
 	})
 }
 
-// FuzzRequests posts requests and receives of any bytes, of which some have a header that fits.
+// FuzzRequests posts requests and receives of any bytes, of which some have a header that fits, and datagrams.
 func FuzzRequests(f *testing.F) {
 	r := region{base + 1<<20, 1 << 8}
 	for _, v := range []request{
@@ -58,12 +89,11 @@ func FuzzRequests(f *testing.F) {
 		write(opWriteImm, r.addr, 64, r.key, r), read(opRead, r.addr, 64, r.key, r), read(opReadInv, r.addr, 64, r.key, r), write(opRegister, r.addr, 64, r.key, r),
 		write(opLocalInv, r.addr, 64, r.key, r), write(opCompareSwap, r.addr, 64, r.key, r), write(opFetchAdd, r.addr, 64, r.key, r),
 	} {
-		f.Add([]byte(v), uint8(len(v)/unit), true)
+		f.Add([]byte(v), uint8(len(v)/unit), true, false)
 	}
-	f.Fuzz(func(t *testing.T, data []byte, units uint8, fits bool) {
-		m := newMachine(t, newNetwork(), 1)
-		q, p := m.createQP(), m.createQP()
-		connect(q, p)
+	f.Add([]byte(newRequest(2).put(0, 8, 1<<sqeLength|opSend<<sqeOpcode).put(12, 4, 64).put(udQPN, 4, 2).put(udAH, 4, 3).sge(32, r.addr, 64, r.key)), uint8(2), true, true)
+	f.Fuzz(func(t *testing.T, data []byte, units uint8, fits, roce bool) {
+		m, q, p := fuzzed(t, roce)
 		m.register(allRights)
 		m.must(opcode{rdma, 8}, newCommand().put(8, 4, 2).put(12, 4, testPD<<12|mrFast<<6).put(28, 4, 12<<27|1<<20|8).put(32, 8, m.alloc(pageSize)))
 		p.receive(m.alloc(pageSize), pageSize, dmaKey)
@@ -80,6 +110,7 @@ func FuzzRequests(f *testing.F) {
 				index := q.write(r)
 				copy(m.at(q.sq+uint64(index)%testUnits*unit, unit), r) // without the header
 				q.ring()
+				copy(m.at(p.rq+uint64(p.receive(0, 0, 0))%testRecvs*unit, unit), r) // perhaps before the adapter reads it
 			}
 			m.must(opcode{rdma, 6}, newCommand().put(8, 4, uint64(q.num)).put(12, 4, uint64(q.pi)).put(16, 4, uint64(q.rpi)))
 		}

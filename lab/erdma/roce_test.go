@@ -118,7 +118,7 @@ func TestDatagrams(t *testing.T) {
 			e.m.must(opcode{rdma, 3}, e.change(3, attrSendPSN))
 		}
 		ah := uint64(3 + i)
-		handle := func() command { return vectorTo(newCommand().put(8, 4, testPD).put(12, 4, ah), 16, y) }
+		handle := func() command { return handleTo(y, ah) }
 		x.must(opcode{rdma, 15}, handle())
 		if _, status := x.run(opcode{rdma, 15}, handle()); status == 0 {
 			t.Error("an address handle is made twice")
