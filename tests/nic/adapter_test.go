@@ -41,6 +41,7 @@ type adapter struct {
 	gid   int  // index of address on RoCE, or -1
 	erdma bool // has RC only, by liberdma: without datagrams, shared receives and DC
 	iwarp bool // an erdma that connects by rdma_cm only
+	old   bool // an erdma of 6.1, whose driver has no atomics, and does not take itself from programs
 }
 
 // newAdapter returns the adapter, and checks the kernel's log when the test ends.
@@ -60,6 +61,7 @@ func waitAdapter(t *testing.T) adapter {
 	labtest.UntilActive(t, device)
 	d := labtest.Must(rdmadev.Find(device))(t)
 	a := adapter{port: d.Ports[0], gid: -1, erdma: strings.HasPrefix(device, "erdma"), iwarp: d.Type == rdmadev.NodeRNIC}
+	a.old = a.erdma && strings.HasPrefix(release(), "6.1.")
 	if a.infiniBand() || a.iwarp {
 		return a
 	}
@@ -208,11 +210,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// release returns the kernel's release.
+func release() string {
+	var u unix.Utsname
+	unix.Uname(&u)
+	return unix.ByteSliceToString(u.Release[:])
+}
+
 // versions returns the releases of the kernel and of rdma-core, whose library drives the adapter, and the
 // link layer.
 func versions() []string {
-	var u unix.Utsname
-	unix.Uname(&u)
 	library, _ := filepath.EvalSymlinks(labtest.LibDir + "/libmlx5.so.1")
 	_, library, _ = strings.Cut(strings.TrimPrefix(filepath.Base(library), "libmlx5.so.1."), ".") // of 24.44.0, rdma-core's version
 	link, _ := os.ReadFile(sysfs + "/ports/1/link_layer")
@@ -220,5 +227,5 @@ func versions() []string {
 		link = []byte("iWARP")
 	}
 	driver, _, _ := strings.Cut(device, "_")
-	return []string{"kernel " + unix.ByteSliceToString(u.Release[:]), "lib" + driver + " " + library, strings.TrimSpace(string(link))}
+	return []string{"kernel " + release(), "lib" + driver + " " + library, strings.TrimSpace(string(link))}
 }

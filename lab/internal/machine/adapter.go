@@ -97,7 +97,7 @@ func adapterArgs(o Options) []string {
 	}
 	if o.net == nil { // otherwise they are on the wires between machines
 		for _, i := range o.links() { // without a peer, to which their packets would wait to be sent
-			args = append(args, "-device", fmt.Sprintf("virtio-net-pci,mac=%s,romfile=", adapterMAC(i, max(o.number, 1))))
+			args = append(args, "-device", fmt.Sprintf("virtio-net-pci,mac=%s,speed=100000,duplex=full,romfile=", adapterMAC(i, max(o.number, 1))))
 		}
 	}
 	for i := range maxAdapters {
