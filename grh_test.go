@@ -41,3 +41,28 @@ func TestGRHAddrs(t *testing.T) {
 		t.Errorf("without a header: %v", src)
 	}
 }
+
+// FuzzGRHAddrs reads any header: addresses are those of one family, where that has them.
+func FuzzGRHAddrs(f *testing.F) {
+	ipv4 := []byte{0x45, 0, 0, 152, 0x12, 0x34, 0x40, 0, 64, 17, 0x14, 0x08, 10, 9, 0, 7, 10, 9, 0, 1}
+	f.Add(append(append([]byte{0x60}, make([]byte, 19)...), ipv4...), uint16(0))
+	f.Add(append(append([]byte{0x60}, make([]byte, 19)...), ipv4...), uint16(verbs.WCIPv6))
+	f.Add(append(make([]byte, 20), ipv4...), uint16(verbs.WCIPv4))
+	f.Fuzz(func(t *testing.T, b []byte, flags uint16) {
+		wc := verbs.WC{Flags: verbs.WCFlags(flags) | verbs.WCGRH}
+		src, dst := wc.GRHAddrs(b)
+		switch {
+		case !src.IsValid() && !dst.IsValid():
+		case src.Is4() && dst.Is4():
+			if src.As4() != [4]byte(b[32:]) || dst.As4() != [4]byte(b[36:]) || wc.Flags&(verbs.WCIPv4|verbs.WCIPv6) == verbs.WCIPv6 {
+				t.Errorf("% x, %v: from %v to %v", b, wc.Flags, src, dst)
+			}
+		case src.Is6() && dst.Is6():
+			if src.As16() != [16]byte(b[8:]) || dst.As16() != [16]byte(b[24:]) || wc.Flags&verbs.WCIPv4 != 0 {
+				t.Errorf("% x, %v: from %v to %v", b, wc.Flags, src, dst)
+			}
+		default:
+			t.Errorf("% x, %v: from %v to %v", b, wc.Flags, src, dst)
+		}
+	})
+}
