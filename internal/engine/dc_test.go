@@ -251,3 +251,30 @@ func TestDynamicConnectionMessages(t *testing.T) {
 	q.to(to, write)
 	a.cq.expect(t, 1, verbs.WCSuccess)
 }
+
+// FuzzDynamicConnection gives a target and an initiator any message of the handshake, as strangers may send
+// it: a target has no more legs than it may, and an initiator connects only to what has its token.
+func FuzzDynamicConnection(f *testing.F) {
+	b := newNode(f, newTestNetwork(1, faults{}), 4096, addrB)
+	d, to := b.newTarget(testDCKey), &path{remote: addrB}
+	for kind := range byte(4) {
+		m := make([]byte, dcSize)
+		m[dcKind], m[dcMTU] = kind, byte(verbs.MTU1024)
+		binary.BigEndian.PutUint64(m[dcKey:], testDCKey)
+		f.Add(m, uint32(99), uint32(0))
+	}
+	f.Fuzz(func(t *testing.T, payload []byte, from, token uint32) {
+		p := &packet{src: addrB, dst: addrB}
+		p.Opcode, p.PKey, p.DestQP, p.DETH.SrcQP, p.DETH.QKey, p.Payload = roce.UDSendOnly, roce.DefaultPKey, d.Num(), from, dcQKey, payload
+		d.receive(p)
+		if n := d.legCount(); n > maxLegs {
+			t.Fatalf("%d legs", n)
+		}
+		r := &requester{qp: &QP{dev: b.dev, state: verbs.StateRTS}, dc: initiator{state: dcAsking, to: Destination{Num: from}, path: to, token: token}}
+		r.accepted(p)
+		fits := len(payload) == dcSize && payload[dcKind] == dcAccept && binary.BigEndian.Uint32(payload[dcToken:]) == token
+		if connected := r.dc.state == dcConnected; connected != fits || connected && r.qp.attr.DestQPNum != binary.BigEndian.Uint32(payload[dcLeg:]) {
+			t.Errorf("% x: connected to %d: %v", payload, r.qp.attr.DestQPNum, connected)
+		}
+	})
+}

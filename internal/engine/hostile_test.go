@@ -173,12 +173,16 @@ func FuzzPackets(f *testing.F) {
 			data[0], data[1], data[2], data[3] = byte(o>>5), 1, 3, byte(o)
 			f.Add(data)
 			f.Add(data[:len(data)+testMTU])
+			data = bytes.Clone(data[:len(data)+8])
+			data[2] = 7
+			f.Add(data) // with a valid key
 		}
 	}
 	v := newVictim(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		v.n.t = t
 		v.throw(data)
+		v.n.dev.refused(v.src, data)
 	})
 }
 
