@@ -17,6 +17,9 @@ func FuzzPacket(f *testing.F) {
 		f.Add(append(randomPacket(r, op, 21).Append(nil), 1, 2, 3, 4), uint16(op))
 	}
 	f.Add([]byte{4, 0x30, 0xff, 0xff, 16: 0}, uint16(0))
+	p := randomPacket(r, UDSendOnly, MADSize)
+	p.DestQP, p.Payload = GSIQP, must(AppendCM(nil, 1, &RTU{LocalCommID: 2, RemoteCommID: 3}))
+	f.Add(append(p.Append(nil), 1, 2, 3, 4), uint16(0))
 	flows := make([]Flow, 2)
 	headers := make([]ip, 2)
 	for i := range flows {
@@ -77,6 +80,9 @@ func FuzzMAD(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		before := bytes.Clone(b)
 		h, m, err := DecodeCM(b)
+		if tid, ok := QuotedTID(b); ok != (len(b) >= 16) || ok && err != ErrMADLength && tid != h.TID {
+			t.Fatalf("transaction %x, %v", tid, ok)
+		}
 		if err == ErrMADLength {
 			if len(b) == MADSize {
 				t.Fatal(err)
