@@ -1,15 +1,21 @@
 package kernel_test
 
 import (
+	"encoding/binary"
+	"net/netip"
+	"runtime"
 	"syscall"
 	"testing"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/engine"
 	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs/soft/internal/kernel"
+	"github.com/goverbs/verbs/verbstest"
 )
 
 // header returns the header of a write command.
@@ -136,4 +142,35 @@ func BenchmarkDoorbell(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// FuzzWrite writes any command whose answer is for no memory, or for some that is there.
+func FuzzWrite(f *testing.F) {
+	e, err := engine.New(engine.Config{Name: "test", Network: verbstest.NewNetwork(verbstest.Options{TraceLimit: -1}), Addrs: []netip.Addr{netip.MustParseAddr("10.9.0.1")}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { e.Close() })
+	d := kernel.NewDevice(e)
+	for cmd := range uint32(50) {
+		for _, words := range []uint16{2, 4, 8, 20} {
+			f.Add(append(header(cmd, words, 8), make([]byte, 4*words-8)...), cmd%2 == 0)
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte, room bool) {
+		file := openContext(t, d)
+		newQP(t, file, verbs.RC)
+		var pin runtime.Pinner
+		defer pin.Unpin()
+		answer := make([]byte, 4<<16)
+		if len(b) >= 16 {
+			binary.NativeEndian.PutUint64(b[8:], 0)
+			if room {
+				binary.NativeEndian.PutUint64(b[8:], mmap.Pin(&pin, answer))
+			}
+		}
+		if n, err := host.Write(file.FD, b); err == nil && n != len(b) {
+			t.Errorf("% x: %d bytes", b, n)
+		}
+	})
 }

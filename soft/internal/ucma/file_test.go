@@ -138,6 +138,11 @@ func FuzzWrite(f *testing.F) {
 	add(bind, resolve, route, connect, event, event, event, accept)
 	add(cmd(abi.RDMA_USER_CM_CMD_JOIN_MCAST, mmap.Bytes(&abi.RdmaUcmJoinMcast{Id: 1, AddrSize: 16, Addr: s})), event)
 	add(cmd(abi.RDMA_USER_CM_CMD_LISTEN, mmap.Bytes(&abi.RdmaUcmListen{Id: 1})), cmd(abi.RDMA_USER_CM_CMD_DESTROY_ID, []byte{8: 0}))
+	for name := range uint32(4) {
+		for _, size := range []uint32{1, 4} {
+			add(cmd(abi.RDMA_USER_CM_CMD_SET_OPTION, mmap.Bytes(&abi.RdmaUcmSetOption{Id: 1, Level: abi.RDMA_OPTION_ID, Optname: name, Optlen: size})))
+		}
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		synctest.Test(t, func(t *testing.T) {
 			n, m := newNetwork(), New(nil)
