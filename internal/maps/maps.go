@@ -65,15 +65,19 @@ type mapping struct {
 }
 
 // mappings returns the mappings that overlap a range, in order.
-func mappings(start, end uint64) (found []mapping) {
+func mappings(start, end uint64) []mapping {
 	text, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
 		return nil
 	}
+	return parse(text, start, end)
+}
+
+func parse(text []byte, start, end uint64) (found []mapping) {
 	for line := range bytes.Lines(text) {
 		var m mapping
 		var offset, inode uint64
-		if n, _ := fmt.Sscanf(string(line), "%x-%x %s %x %x:%x %d", &m.start, &m.end, &m.perms, &offset, &m.major, &m.minor, &inode); n != 7 {
+		if n, _ := fmt.Sscanf(string(line), "%x-%x %s %x %x:%x %d", &m.start, &m.end, &m.perms, &offset, &m.major, &m.minor, &inode); n != 7 || len(m.perms) != 4 {
 			continue
 		}
 		if m.start >= end {

@@ -96,3 +96,17 @@ func TestProblem(t *testing.T) {
 		}
 	}
 }
+
+// FuzzParse reads any list of mappings: what is found overlaps the range.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("00400000-00452000 r-xp 00000000 08:02 173521      /usr/bin/dbus-daemon\n00e03000-00e24000 rw-s 00000000 00:00 0\n"), uint64(0x451000), uint64(0xe04000))
+	f.Add([]byte("0-1000 rw 0 0:0 0\n"), uint64(0), uint64(1))
+	f.Fuzz(func(t *testing.T, text []byte, start, end uint64) {
+		for _, m := range parse(text, start, end) {
+			m.onDisk()
+			if m.end <= start || m.start >= end || len(m.perms) != 4 {
+				t.Errorf("%q: %+v is not in %#x to %#x", text, m, start, end)
+			}
+		}
+	})
+}

@@ -5,8 +5,12 @@ package udp
 import (
 	"bytes"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/internal/netif"
 )
@@ -63,6 +67,39 @@ func TestRefusal(t *testing.T) {
 		a.Close()
 		if len(refused) != 0 {
 			t.Errorf("%d refusals that were not watched", len(refused))
+		}
+	})
+}
+
+// FuzzControl reads any control messages and names, as the kernel passes them with packets and errors.
+func FuzzControl(f *testing.F) {
+	ancillary := func(level, kind int32, data ...byte) []byte {
+		b := make([]byte, unix.CmsgSpace(len(data)))
+		h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
+		h.Level, h.Type = level, kind
+		h.SetLen(unix.CmsgLen(len(data)))
+		copy(b[unix.CmsgLen(0):], data)
+		return b
+	}
+	refused := []byte{byte(unix.ECONNREFUSED), 0, 0, 0, unix.SO_EE_ORIGIN_ICMP, 15: 0}
+	f.Add(ancillary(unix.IPPROTO_IP, unix.IP_RECVERR, refused...), []byte{unix.AF_INET, 0, 0x12, 0xb7, 10, 9, 0, 1})
+	f.Add(slices.Concat(ancillary(unix.IPPROTO_IP, unix.IP_TOS, 2), ancillary(unix.IPPROTO_IPV6, unix.IPV6_TCLASS, 3, 0, 0, 0),
+		ancillary(unix.SOL_UDP, unix.UDP_GRO, 0, 4, 0, 0), ancillary(unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 9, 0, 0, 0)), []byte{unix.AF_INET6, 27: 1})
+	if s := (&socket{counters: new(counters)}); !isRefusal(ancillary(unix.IPPROTO_IP, unix.IP_RECVERR, refused...)) {
+		f.Error("a refusal is none")
+	} else if tos, segment := s.parse(ancillary(unix.SOL_UDP, unix.UDP_GRO, 0, 4, 0, 0)); tos != 0 || segment != 1024 {
+		f.Errorf("TOS %d, segments of %d bytes", tos, segment)
+	}
+	f.Fuzz(func(t *testing.T, control, name []byte) {
+		s := &socket{counters: new(counters)}
+		s.parse(control)
+		isRefusal(control)
+		var from, again [nameSize]byte
+		copy(from[:], name)
+		a := addrPort(&from)
+		putName(&again, a, 0)
+		if got := addrPort(&again); got != a {
+			t.Errorf("%v becomes %v", a, got)
 		}
 	})
 }
