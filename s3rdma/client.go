@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -64,6 +65,8 @@ type Client struct {
 	dc    *clientQP // nil without DC
 	local verbs.QPAddr
 	jobs  sync.WaitGroup // requests that disconnect queue pairs
+
+	regions atomic.Uint64 // that have been registered
 
 	mu         sync.Mutex // nothing waits that holds it
 	closed     bool

@@ -85,7 +85,11 @@ func (b *buffer) register() (err error) {
 		return b.lost
 	}
 	if b.mr == nil {
-		b.mr, err = b.c.pd.RegisterMR(b.mem.Bytes(), b.c.opt.QP.Access|verbs.AccessLocalWrite, uverbs.MROptions{})
+		// Kernels since 6.4 give the key of the region that was closed last on mlx5 to the next one
+		// (pop_mkey_locked): with the same address a server would reach it by the token of the former. The upper bits
+		// keep what the lower ones are to page tables.
+		iova := b.mem.Addr() | b.c.regions.Add(1)&0x7fff<<48
+		b.mr, err = b.c.pd.RegisterMR(b.mem.Bytes(), b.c.opt.QP.Access|verbs.AccessLocalWrite, uverbs.MROptions{IOVA: &iova})
 	}
 	return err
 }

@@ -536,6 +536,24 @@ func TestSign(t *testing.T) {
 	})
 }
 
+// TestOldToken registers a buffer again and again: no token leads to it under a later one, although its
+// memory is the same and a device may give it the same key.
+func TestOldToken(t *testing.T) {
+	labtest.RequireBoth(t)
+	c := labtest.Made(NewClient(ClientOptions{Device: labtest.RoCE}))(t)
+	b := labtest.Must(c.buffer(1))(t)
+	defer b.drop()
+	last := uint64(0)
+	for range 100 {
+		labtest.Check(t, b.register())
+		if addr := b.mr.Addr(); addr == last || addr<<16 != b.mem.Addr()<<16 {
+			t.Fatalf("a region of memory at %#x has address %#x, as the last one has %#x", b.mem.Addr(), addr, last)
+		}
+		last = b.mr.Addr()
+		b.revoke()
+	}
+}
+
 // TestBody uses registered memory as a body, without a copy, and an answer's.
 func TestBody(t *testing.T) {
 	labtest.Require(t)
