@@ -53,17 +53,13 @@ func (c *Conn) allocRings(e *cm.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	in, out := remote.Bytes(), local.Bytes()
-	half := c.opt.ReadBuffer / 2
-	c.reader.ring = recvRing{buf: in[:c.opt.ReadBuffer], offered: uint64(half), limit: uint16(c.opt.RecvQueue)}
-	c.writer.targets.table = in[c.opt.ReadBuffer:]
-	c.writer.ring = sendRing{
-		buf: out[:c.opt.WriteBuffer], sge: local.SGE(0, c.opt.WriteBuffer), inline: make([]byte, c.opt.Inline),
-	}
-	if c.iwarp {
-		c.reader.queue.init(local, c.opt.WriteBuffer)
-	}
-	c.control.offer = sge{addr: remote.Addr(), key: remote.RKey(), length: uint32(half)}
+	in := remote.Bytes()
+	size := len(in) - sgeCount*sgeSize
+	c.reader.ring = recvRing{buf: in[:size], offered: uint64(size / 2), limit: uint16(c.opt.RecvQueue)}
+	c.writer.targets.table = in[size:]
+	c.writer.ring = sendRing{inline: make([]byte, c.opt.Inline)}
+	c.writer.ring.use(local)
+	c.control.offer = sge{addr: remote.Addr(), key: remote.RKey(), length: uint32(size / 2)}
 	// The hello offers half 0 of the ring, the peer's target 0; the first offer is half 1, in entry
 	// 1.
 	c.control.next, c.control.half = 1, 1
@@ -73,15 +69,13 @@ func (c *Conn) allocRings(e *cm.Endpoint) error {
 // allocMRs allocates the region that the peer writes to, and one for this side only: a key gives
 // access to its whole region, so the peer's has only the ring and the table of descriptors.
 func (c *Conn) allocMRs(e *cm.Endpoint) (remote, local *uverbs.MR, err error) {
-	remote, err = e.AllocMR(c.opt.ReadBuffer+sgeCount*sgeSize, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	// A small ring and the table share pages.
+	idle := c.opt.IdleBuffer
+	remote, err = e.AllocMR(min(c.opt.ReadBuffer+sgeCount*sgeSize, idle), verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
 		return nil, nil, err
 	}
-	size := c.opt.WriteBuffer
-	if c.iwarp {
-		size += messageSize * c.reader.queue.size
-	}
-	if local, err = e.AllocMR(size, verbs.AccessLocalWrite); err != nil {
+	if local, err = e.AllocMR(min(c.opt.WriteBuffer, idle), verbs.AccessLocalWrite); err != nil {
 		return nil, nil, cmp.Or(remote.Close(), err)
 	}
 	return remote, local, nil
@@ -128,6 +122,13 @@ func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
 		return err
 	}
 	q := &c.reader.queue
+	if c.iwarp {
+		mr, err := e.AllocMR(messageSize*q.size, verbs.AccessLocalWrite)
+		if err != nil {
+			return err
+		}
+		q.init(mr)
+	}
 	for left := q.size; left > 0; left -= len(q.wrs) {
 		if err := q.post(c.qp, min(left, len(q.wrs))); err != nil {
 			return err
@@ -136,7 +137,7 @@ func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
 	offer := c.control.offer
 	h := hello{
 		bigEndian: bigEndianHost, credits: uint16(c.opt.RecvQueue), buffer: offer,
-		sgl: sge{addr: offer.addr + uint64(c.opt.ReadBuffer), key: offer.key, length: sgeCount},
+		sgl: sge{addr: offer.addr + uint64(len(c.reader.ring.buf)), key: offer.key, length: sgeCount},
 	}
 	h.put(private)
 	return nil
@@ -228,6 +229,13 @@ func (c *Conn) fail(err error) {
 		c.ep.Disconnect()
 		c.group.SignalAll()
 	}
+}
+
+// unlocked calls f, which may make system calls, without mu. The caller holds mu.
+func (c *Conn) unlocked(f func()) {
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	f()
 }
 
 // set calls change, which changes a setting.

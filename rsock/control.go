@@ -24,6 +24,7 @@ type control struct {
 	offer    sge    // half 0 of the receive ring
 	half     int    // which half is offered next
 	next     uint32 // which of the peer's descriptors is written next
+	pinged   uint64 // bytes sent before the last keepalive
 	sge      [sgeSize]byte
 }
 
@@ -53,6 +54,9 @@ func (t *control) grant() {
 			return
 		}
 		r.limit = limit
+		if space {
+			c.reader.offering()
+		}
 		t.post(opSGL|message(limit), space)
 	}
 }
@@ -130,8 +134,13 @@ func (t *control) probe(post bool) error {
 	defer c.leave(nil)
 	c.writer.reap()
 	// A request in flight tests the connection as well: it completes, or the connection fails.
-	if post && !c.isOver() && t.used == 0 {
+	switch {
+	case c.isOver() || t.used != 0:
+	case post:
+		t.pinged = c.writer.sent
 		t.ping()
+	case t.pinged == c.writer.sent: // the test has completed, and all data, which was before it
+		c.writer.shrink()
 	}
 	return nil
 }

@@ -79,7 +79,8 @@
 // messages. With a limit, the sizes of rings and queues depend on its unused part. Without memory a
 // dial fails with ENOMEM, and a listener rejects the connection and reports it, see
 // [Listener.Accept]. The private data of the rejection carries the reason, which this package's
-// Dial reports and C's rsockets ignore. The queues take some 125 KiB of kernel memory with rxe and
+// Dial reports and C's rsockets ignore. With Options.IdleBuffer a connection begins with small rings,
+// which grow when they are busy. The queues take some 125 KiB of kernel memory with rxe and
 // 50 KiB with siw, outside the limit, and on adapters 68 KiB of locked memory, or as little as 20
 // with a limit. Each connection has a protection domain of its own: a peer that guesses keys
 // reaches only the memory offered to it.

@@ -17,10 +17,17 @@ type Options struct {
 	// or 120 on adapters, whose queues take locked memory too. If memory is short, the rings are
 	// halved until it suffices; [Conn.Stats] reports their sizes.
 	ReadBuffer, WriteBuffer int
+	// IdleBuffer is the size of both rings of a new connection, 4 KiB or more, for servers most of
+	// whose connections are idle; zero means ReadBuffer and WriteBuffer. A busy ring grows to these:
+	// the receive ring when the peer has used it up 8 times within a second, the send ring when
+	// Writes fill it. A send ring shrinks again when nothing has been written for one or two
+	// intervals of KeepAlive. A receive ring does not, as the peer may write to it at any time.
+	// With 8 KiB an idle connection has 16 KiB of registered memory, and on ConnectX 36 KiB of queues.
+	IdleBuffer int
 	// SendQueue and RecvQueue are the numbers of requests that the queues take, from
 	// 16 to 65534; the device may allow fewer, as the error then says. RecvQueue bounds the
-	// messages that the peer may have in flight. Zero means 254 and 238. If the default
-	// size of the buffers is below 32 KiB, because locked memory is limited, it means 126
+	// messages that the peer may have in flight. Zero means 254 and 238. With IdleBuffer, or if the
+	// default size of the buffers is below 32 KiB, because locked memory is limited, it means 126
 	// and 110, and below 16 KiB 62 and 46: a receive for each 128 bytes.
 	SendQueue, RecvQueue int
 	// Inline is the largest number of bytes that are copied into a request. Zero
@@ -71,21 +78,28 @@ const (
 	maxChunk   = 64 << 10
 	lowWater   = 2 << 10 // Write waits for room for this much
 	page       = 4 << 10
+
+	idleRing = 16 << 10 // the ring whose queues a connection with IdleBuffer has
 )
 
 func (o Options) withDefaults() (Options, error) {
 	bufSize := defaultBufferSize()
-	sends, recvs := queueSizes(bufSize)
+	ring := bufSize
+	if o.IdleBuffer > 0 {
+		ring = min(ring, idleRing)
+	}
+	sends, recvs := queueSizes(ring)
 	retries := o.RetryCount // which package cm replaces
 	err := option.Set(
 		option.Size("ReadBuffer", &o.ReadBuffer, bufSize, minBuffer, maxBuffer),
 		option.Size("WriteBuffer", &o.WriteBuffer, bufSize, minBuffer, maxBuffer),
+		option.Size("IdleBuffer", &o.IdleBuffer, maxBuffer, minBuffer, maxBuffer),
 		option.Size("SendQueue", &o.SendQueue, sends, minQueue, maxQueue),
 		option.Size("RecvQueue", &o.RecvQueue, recvs, minQueue, maxQueue),
 		option.Size("Inline", &o.Inline, defaultInline, 0, maxInline),
 		option.Size("RetryCount", &retries, 0, 0, 7),
 	)
-	o.ReadBuffer, o.WriteBuffer = pages(o.ReadBuffer), pages(o.WriteBuffer)
+	o.ReadBuffer, o.WriteBuffer, o.IdleBuffer = pages(o.ReadBuffer), pages(o.WriteBuffer), pages(o.IdleBuffer)
 	o.KeepAlive = option.KeepAlive(o.KeepAlive)
 	return o, err
 }

@@ -21,6 +21,7 @@ type reader struct {
 	armed  bool
 	wcs    [16]verbs.WC
 	waiter waiter
+	growth growth
 }
 
 // recvRing is the memory that the peer writes to. received, consumed and offered count
@@ -33,6 +34,9 @@ type reader struct {
 // data: a peer that writes to other places harms only its own stream.
 type recvRing struct {
 	buf      []byte
+	start    uint64 // the count at which buf begins
+	next     []byte // a larger ring, which the peer writes to from the count end on; nil if none
+	end      uint64
 	copying  bool // Read copies from buf, without the Conn's mu
 	received uint64
 	consumed uint64
@@ -47,8 +51,16 @@ func (r *recvRing) unread() int { return int(r.received - r.consumed) }
 
 // piece returns the contiguous part of the unread bytes.
 func (r *recvRing) piece() []byte {
-	from := int(r.consumed % uint64(len(r.buf)))
-	return r.buf[from:][:min(r.unread(), len(r.buf)-from)]
+	n := r.unread()
+	if r.next != nil {
+		if r.consumed >= r.end {
+			r.buf, r.start, r.next = r.next, r.end, nil
+		} else {
+			n = min(n, int(r.end-r.consumed))
+		}
+	}
+	from := int((r.consumed - r.start) % uint64(len(r.buf)))
+	return r.buf[from:][:min(n, len(r.buf)-from)]
 }
 
 // discard drops all unread bytes, unless Read is copying them.
@@ -80,17 +92,17 @@ func (r *recvRing) arrived(n int) error {
 type recvQueue struct {
 	size int    // number of posted receives
 	next int    // the next to be posted
-	buf  []byte // for iWARP's messages, after the send ring; nil on RoCE
+	buf  []byte // for iWARP's messages; nil on RoCE
 	addr uint64 // of buf
 	wrs  [16]verbs.RecvWR
 	sgl  [16]verbs.SGE
 }
 
-// init makes the messages arrive in a region, from an offset on.
-func (q *recvQueue) init(mr *uverbs.MR, off int) {
-	q.buf = mr.Bytes()[off:]
+// init makes the messages arrive in a region.
+func (q *recvQueue) init(mr *uverbs.MR) {
+	q.buf = mr.Bytes()
 	for i := range q.wrs {
-		q.sgl[i] = mr.SGE(off, messageSize)
+		q.sgl[i] = mr.SGE(0, messageSize)
 		q.wrs[i].SGL = q.sgl[i : i+1]
 	}
 	q.addr = q.sgl[0].Addr
@@ -151,6 +163,7 @@ func (r *reader) read(p []byte) (n int, err error) {
 	}
 	n = r.copyUnread(p)
 	r.discard()
+	r.grow()
 	r.c.control.grant() // the peer may write there again
 	return n, nil
 }

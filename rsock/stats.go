@@ -59,7 +59,7 @@ func (c *Conn) Stats() ConnStats {
 		PeerRoom:   out.targets.room(),
 		Credits:    out.credits.left(),
 		SendQueued: int(out.signals.slots-out.signals.free()) + c.control.used,
-		ReadBuffer: c.opt.ReadBuffer, WriteBuffer: c.opt.WriteBuffer,
+		ReadBuffer: max(len(in.buf), len(in.next)), WriteBuffer: len(out.ring.buf),
 		SendQueue: c.opt.SendQueue, RecvQueue: c.opt.RecvQueue,
 	}
 }

@@ -42,16 +42,25 @@ func (w *writer) start(h hello) {
 // sendRing is the memory that the device sends from. Bytes are counted since the start.
 type sendRing struct {
 	buf    []byte
-	sge    verbs.SGE // of all of buf
-	inline []byte    // a copy of inline data
-	head   uint64    // end of the written data
-	freed  uint64    // end of the data that the device is done with
-	room   int       // bytes that a Write waits for
+	mr     *uverbs.MR
+	sge    verbs.SGE  // of all of buf
+	start  uint64     // where buf begins
+	old    *uverbs.MR // has the data before start; nil if that is sent
+	inline []byte     // a copy of inline data
+	head   uint64     // end of the written data
+	freed  uint64     // end of the data that the device is done with
+	room   int        // bytes that a Write waits for
 }
 
 // space returns the position of the head in buf, and how many bytes are free.
 func (s *sendRing) space() (at, free int) {
-	return int(s.head % uint64(len(s.buf))), len(s.buf) - int(s.head-s.freed)
+	return int((s.head - s.start) % uint64(len(s.buf))), len(s.buf) - int(s.head-max(s.freed, s.start))
+}
+
+// use makes a region the ring, for all that is written from now on.
+func (s *sendRing) use(mr *uverbs.MR) {
+	s.old, s.mr, s.start = s.mr, mr, s.head
+	s.buf, s.sge = mr.Bytes(), mr.SGE(0, mr.Len())
 }
 
 // fits reports whether s.room bytes are free in one piece. It moves the head to the start
@@ -211,7 +220,7 @@ func (t *targets) accept() {
 			return
 		}
 		t.unconfirmed = sge{}
-		t.target[t.next] = s
+		t.target[t.next], t.expect[t.next] = s, s
 		clear(raw)
 		t.next ^= 1
 	}
@@ -306,6 +315,7 @@ func (w *writer) chunk() int { return min(len(w.ring.buf)/4, maxChunk) }
 func (w *writer) reserve(n int) ([]byte, error) {
 	s := &w.ring
 	s.room = min(n, lowWater, len(s.buf)/4)
+	w.grow(n)
 	if err := w.wait((*Conn).hasRoom); err != nil {
 		return nil, err
 	}
