@@ -212,8 +212,9 @@ func TestRstream(t *testing.T) {
 		var def rsock.Options
 		tiny := rsock.Options{SendQueue: 16, RecvQueue: 16, ReadBuffer: 4096, WriteBuffer: 4096, SpinTime: -1}
 		large := rsock.Options{SendQueue: 1000, RecvQueue: 2000, ReadBuffer: 1 << 20, WriteBuffer: 3 << 20, Inline: -1}
+		growing := rsock.Options{IdleBuffer: 4096}
 		ctiny := map[string]string{"sqsize_default": "16", "rqsize_default": "16"}
-		for _, r := range labtest.Few(3, []struct {
+		for _, r := range labtest.Few(4, []struct {
 			name string
 			rstream
 			opt rsock.Options
@@ -222,6 +223,7 @@ func TestRstream(t *testing.T) {
 			{"polling", rstream{10, 50, 5000, true, []string{"-T", "a"}}, def, nil},
 			{"small queues", rstream{3, 300, 100, true, []string{"-B", "4096"}}, tiny, ctiny},
 			{"Go's large buffers, C's small queues", rstream{2, 3, 1 << 20, true, []string{"-T", "b"}}, large, ctiny},
+			{"Go's growing buffers", rstream{3, 4, 1 << 20, true, []string{"-T", "b"}}, growing, nil},
 			{"one byte", rstream{500, 1, 1, true, nil}, def, nil},
 			{"nonblocking", rstream{10, 50, 5000, true, []string{"-T", "n"}}, def, nil},
 			{"blocking", rstream{10, 50, 5000, true, []string{"-T", "b"}}, def, nil},
