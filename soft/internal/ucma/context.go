@@ -1,7 +1,6 @@
 package ucma
 
 import (
-	"slices"
 	"syscall"
 
 	"github.com/goverbs/verbs"
@@ -12,6 +11,7 @@ import (
 // context is an ID as the program knows it (struct ucma_context).
 type context struct {
 	file     *File
+	at       int // in file.contexts
 	num      uint32
 	uid      uint64   // of the program; 0 before a connection is accepted
 	id       *id      // nil after the device has been removed
@@ -22,11 +22,25 @@ type context struct {
 }
 
 func (f *File) newContext(i *id) *context {
-	c := &context{file: f, id: i}
+	c := &context{id: i}
 	i.handler = c.handle
 	c.num = f.m.contexts.Add(c)
-	f.contexts = append(f.contexts, c)
+	f.addContext(c)
 	return c
+}
+
+func (f *File) addContext(c *context) {
+	c.file, c.at = f, len(f.contexts)
+	f.contexts = append(f.contexts, c)
+}
+
+// removeContext moves the last context to the place of c: a server closes tens of thousands.
+func (f *File) removeContext(c *context) {
+	last := len(f.contexts) - 1
+	f.contexts[c.at] = f.contexts[last]
+	f.contexts[c.at].at = c.at
+	f.contexts[last] = nil
+	f.contexts = f.contexts[:last]
 }
 
 // context returns the context with a number (ucma_get_ctx).
@@ -96,7 +110,7 @@ func (c *context) destroy() (reported uint32) {
 		f.m.groups.Remove(g.num)
 	}
 	c.groups = nil
-	f.contexts = slices.DeleteFunc(f.contexts, func(x *context) bool { return x == c })
+	f.removeContext(c)
 	f.m.contexts.Remove(c.num)
 	for _, r := range requests {
 		r.destroy()

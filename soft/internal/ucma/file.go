@@ -205,9 +205,8 @@ func (f *File) migrate(in *abi.RdmaUcmMigrateId, out int) syscall.Errno {
 		return errno
 	}
 	if from != f {
-		from.contexts = slices.DeleteFunc(from.contexts, func(x *context) bool { return x == c })
-		f.contexts = append(f.contexts, c)
-		c.file = f
+		from.removeContext(c)
+		f.addContext(c)
 	}
 	var moved []*pending
 	from.drop(func(p *pending) bool {
