@@ -34,8 +34,16 @@ RDMA READ: the requester's memory holds "to be read"
 3 datagrams sent and answered
 `, true},
 	{"srq-server", []string{"-n", "40"}, "400 requests of 40 connections served from one queue of 40 receives\n", false},
+	{"many", []string{"-n", "40"}, manyPrints, false},
+	{"many", []string{"-n", "40", "-rsock"}, manyPrints, false},
 	{"hello", nil, "received \"hello\"\n", true},
 }
+
+const manyPrints = `40 connections: \S+ for a set-up, \S+ for a request
+memory of both ends of one: -?\d+ KiB resident, \d+ KiB locked, -?\d+ KiB of Go's heap
+of the process: \d+ mappings, \d+ files, a pause of \S+ to collect garbage
+closed in \S+
+`
 
 func TestExamples(t *testing.T) {
 	each(t, func(t *testing.T, device, _ string) {
