@@ -28,7 +28,7 @@ func idlePair(t *testing.T, device string, dialing, accepting Options) (a, b *Co
 	x, y := labtest.DialAccept(t, func() (net.Conn, error) { return d.Dial("rdma", l.Addr().String()) }, l.Accept)
 	for _, c := range []net.Conn{x, y} {
 		labtest.Close(t, c)
-		c.SetDeadline(time.Now().Add(time.Minute))
+		c.SetDeadline(time.Now().Add(3 * time.Minute))
 	}
 	return x.(*Conn), y.(*Conn)
 }
@@ -62,7 +62,7 @@ func both(t *testing.T, a, b *Conn, data []byte, sizes ...int) {
 // nothing is written.
 func TestGrow(t *testing.T) {
 	labtest.RequireBoth(t)
-	data := labtest.RandomBytes(1, labtest.Rounds(4<<20, 1<<20))
+	data := labtest.RandomBytes(1, labtest.Rounds(2<<20, 1<<20))
 	labtest.Each(t, func(t *testing.T, device string) {
 		small := Options{IdleBuffer: idleBuffer, ReadBuffer: 100 << 10, WriteBuffer: 60 << 10}
 		for name, peer := range map[string]Options{"small": small, "full": {}} {
