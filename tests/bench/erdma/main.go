@@ -8,8 +8,8 @@
 package main
 
 import (
+	"flag"
 	"log"
-	"os"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/tests/bench/deaf"
@@ -19,11 +19,9 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	single := len(os.Args) == 2 && os.Args[1] == "-single"
-	if len(os.Args) > 1 && !single {
-		log.Fatal("usage: erdma [-single]")
-	}
-	if err := run(single); err != nil {
+	single := flag.Bool("single", false, "leave out locks")
+	flag.Parse()
+	if err := run(*single); err != nil {
 		log.Fatal("erdma: ", err)
 	}
 }
