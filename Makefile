@@ -47,7 +47,7 @@ test: deps-test build ## run the tests that a change needs, in a quarter of an h
 test-all: ## run every test, in parts that docs/test-parts.md lists and a row of it reports, all or PART=fuzz
 	$(GO) run ./tests/parts $(PART)
 
-test-host: deps-test build build/promtool build/c/liberdma ## run the tests that need no kernel, on a device in user space
+test-host: deps-test build build/promtool build/c/liberdma build/c/libmlx5 ## run the tests that need no kernel, on a device in user space
 	$(GO) run ./gen -check -out abi
 	$(GO) run ./gen/ifc -check -out lab/connectx/internal/ifc
 	$(GO) test -p $$((2 * $$(nproc))) work

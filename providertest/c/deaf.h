@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/rdma_user_ioctl.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,6 +32,11 @@ static int device_ioctl(int context, struct ib_uverbs_ioctl_hdr *h);
 /* device_pages maps registers. */
 static void *device_pages(int context, size_t size, off_t off);
 
+/* real has all calls go to the kernel, for a program that can also have a device of its own. */
+static int real;
+/* watch, if it is not NULL, is called after each ioctl that has succeeded, also of the kernel. */
+static void (*watch)(struct ib_uverbs_ioctl_hdr *h);
+
 static const char node[] = "/dev/infiniband/uverbs0";
 static int devices[16], opened;
 
@@ -45,7 +51,7 @@ static int context_of(int fd)
 /* libibverbs looks for devices in sysfs if there is no netlink. */
 int socket(int domain, int type, int protocol)
 {
-	if (domain != AF_NETLINK)
+	if (domain != AF_NETLINK || real)
 		return syscall(SYS_socket, domain, type, protocol);
 	errno = EPROTONOSUPPORT;
 	return -1;
@@ -53,7 +59,7 @@ int socket(int domain, int type, int protocol)
 
 int stat(const char *path, struct stat *st)
 {
-	return syscall(SYS_newfstatat, AT_FDCWD, strcmp(path, node) ? path : "/dev/null", st, 0);
+	return syscall(SYS_newfstatat, AT_FDCWD, strcmp(path, node) || real ? path : "/dev/null", st, 0);
 }
 
 int open(const char *path, int flags, ...)
@@ -63,7 +69,7 @@ int open(const char *path, int flags, ...)
 	va_start(ap, flags);
 	int mode = va_arg(ap, int);
 	va_end(ap);
-	if (strcmp(path, node))
+	if (strcmp(path, node) || real)
 		return syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 	return devices[opened++] = syscall(SYS_openat, AT_FDCWD, "/dev/null", flags);
 }
@@ -137,8 +143,13 @@ int ioctl(int fd, unsigned long number, ...)
 	struct ib_uverbs_ioctl_hdr *h = va_arg(ap, void *);
 	va_end(ap);
 	int context = context_of(fd);
-	if (context < 0)
-		return syscall(SYS_ioctl, fd, number, h);
+	if (context < 0) {
+		int ret = syscall(SYS_ioctl, fd, number, h);
+
+		if (ret >= 0 && number == RDMA_VERBS_IOCTL && watch)
+			watch(h);
+		return ret;
+	}
 	if (h->object_id == UVERBS_OBJECT_DEVICE && h->method_id == UVERBS_METHOD_GET_CONTEXT) {
 		ANSWER(h, UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, (uint32_t){ 1 });
 		ANSWER(h, UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, (uint64_t){ 0 });
@@ -146,7 +157,11 @@ int ioctl(int fd, unsigned long number, ...)
 	errno = device_ioctl(context, h);
 	if (errno == OTHERS)
 		errno = common_ioctl(h);
-	return errno ? -1 : 0;
+	if (errno)
+		return -1;
+	if (watch)
+		watch(h);
+	return 0;
 }
 
 /* made_cq answers CQ_CREATE. */

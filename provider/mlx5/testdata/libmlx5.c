@@ -2,22 +2,16 @@
  * Posts requests and polls completions with libmlx5, as TestQueuesAgainstC orders.
  *
  *	libmlx5 DEVICE <orders >answers		memory to share is file 3
+ *	libmlx5 deaf-ib|deaf-roce ...		without a kernel and an adapter: see deaf.h
  *
  * All that libmlx5 and the adapter share, queues, doorbell records and registers, is replaced by
  * pages of file 3 as soon as it has been made. So the test sees what libmlx5 writes, and writes
  * completions; and the adapter, which has the pages of before, never hears of any request.
  */
 #define _GNU_SOURCE
+#include "deaf_mlx5.h"
 #include "orders.h"
-#include <infiniband/mlx5dv.h>
-#include <infiniband/verbs.h>
 #include <malloc.h>
-#include <rdma/ib_user_ioctl_cmds.h>
-#include <rdma/mlx5-abi.h>
-#include <rdma/rdma_user_ioctl_cmds.h>
-#include <stdarg.h>
-#include <sys/ioctl.h>
-#include <sys/syscall.h>
 
 enum {
 	KEPT = 3 << 20, PAGES = 4 << 20,
@@ -40,23 +34,15 @@ static struct ibv_ah *ahs[AHS];
 static int type, gid; /* of a DCI IBV_QPT_DRIVER */
 static uint64_t dcKey;
 
-/*
- * ioctl stands before that of the C library, and keeps the driver's parts of the last command that has
- * some.
- */
-static char request[256], answer[256];
+/* The driver's parts of the last command that has some. */
+static char request[256], driverAnswer[256];
 static size_t requestSize;
 
-int ioctl(int fd, unsigned long number, ...)
+static void keep(struct ib_uverbs_ioctl_hdr *h)
 {
-	va_list ap;
-	va_start(ap, number);
-	struct ib_uverbs_ioctl_hdr *h = va_arg(ap, void *);
-	va_end(ap);
-	int ret = syscall(SYS_ioctl, fd, number, h), err = errno;
 	/* Objects of the driver have attributes of the same numbers. */
-	if (number != RDMA_VERBS_IOCTL || h->method_id != 0 || h->object_id >= 1 << UVERBS_ID_NS_SHIFT)
-		return ret;
+	if (h->method_id != 0 || h->object_id >= 1 << UVERBS_ID_NS_SHIFT)
+		return;
 	for (int i = 0; i < h->num_attrs; i++) {
 		struct ib_uverbs_attr *a = &h->attrs[i];
 		size_t size = a->len < sizeof request ? a->len : sizeof request;
@@ -64,10 +50,16 @@ int ioctl(int fd, unsigned long number, ...)
 			requestSize = size;
 			memcpy(request, size > 8 ? (void *)(uintptr_t)a->data : &a->data, size);
 		} else if (a->attr_id == UVERBS_ATTR_UHW_OUT)
-			memcpy(answer, (void *)(uintptr_t)a->data, size);
+			memcpy(driverAnswer, (void *)(uintptr_t)a->data, size);
 	}
-	errno = err;
-	return ret;
+}
+
+static int device_ioctl(int context, struct ib_uverbs_ioctl_hdr *h) { return mlx5_ioctl(h); }
+
+/* device_pages maps registers, which are shared later. */
+static void *device_pages(int context, size_t size, off_t off)
+{
+	return mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
 static void putBytes(const void *p, size_t size)
@@ -247,7 +239,7 @@ static void create(void)
 		if (!(cqs[i] = ibv_create_cq(ctx, depth, NULL, NULL, 0)))
 			die("ibv_create_cq");
 		cqRequests[i] = *(struct mlx5_ib_create_cq *)request;
-		cqNumbers[i] = ((struct mlx5_ib_create_cq_resp *)answer)->cqn;
+		cqNumbers[i] = ((struct mlx5_ib_create_cq_resp *)driverAnswer)->cqn;
 		rings[i] = (char *)cqRequests[i].buf_addr;
 	}
 	/* The adapter knows the doorbell records as they are now: when a CQ is resized, that has to be 0. */
@@ -425,7 +417,7 @@ static int getList(int i, int inline_)
 	return n;
 }
 
-static void recv(void)
+static void post_recv(void)
 {
 	static struct ibv_recv_wr wrs[LIST];
 	struct ibv_recv_wr *bad = NULL;
@@ -449,8 +441,8 @@ union region {
 	char driver[512];
 };
 
-/* bind binds a window of type 1 to a region, as only this function may. */
-static int bind(struct ibv_qp *qp, const struct ibv_send_wr *w)
+/* bind_mw binds a window of type 1 to a region, as only this function may. */
+static int bind_mw(struct ibv_qp *qp, const struct ibv_send_wr *w)
 {
 	struct ibv_mw_bind b = { .wr_id = w->wr_id, .send_flags = w->send_flags, .bind_info = w->bind_mw.bind_info };
 	int err = ibv_bind_mw(qp, w->bind_mw.mw, &b);
@@ -511,7 +503,7 @@ static int postDCI(struct ibv_qp *qp, struct ibv_send_wr *wrs, struct target *ta
 	return n;
 }
 
-static void send(void)
+static void post_send(void)
 {
 	static struct ibv_send_wr wrs[LIST];
 	static struct target targets[LIST];
@@ -571,7 +563,7 @@ static void send(void)
 		return;
 	}
 	if (n == 1 && wrs->opcode == IBV_WR_BIND_MW && wrs->bind_mw.mw->type == IBV_MW_TYPE_1 && !wrs->num_sge) {
-		err = bind(qps[qp], wrs);
+		err = bind_mw(qps[qp], wrs);
 		bad = wrs;
 	} else
 		err = ibv_post_send(qps[qp], wrs, &bad);
@@ -601,14 +593,21 @@ static void resize(void)
 
 int main(int argc, char **argv)
 {
-	static void (*const orders[])(void) = { NULL, create, destroy, gids, handle, poll, arm, recv, send, reset, resize };
+	static void (*const orders[])(void) = { NULL, create, destroy, gids, handle, poll, arm, post_recv, post_send, reset, resize };
 	int n = 0;
 	mallopt(M_TRIM_THRESHOLD, 1 << 30);
 	share_memory();
-	struct ibv_device **list = ibv_get_device_list(&n);
-	for (int i = 0; i < n; i++)
-		if (argc == 2 && !strcmp(ibv_get_device_name(list[i]), argv[1]))
-			ctx = ibv_open_device(list[i]);
+	watch = keep;
+	ethernet = argc == 2 && !strcmp(argv[1], "deaf-roce");
+	if (ethernet || (argc == 2 && !strcmp(argv[1], "deaf-ib")))
+		open_mlx5(&ctx, 1);
+	else {
+		real = 1;
+		struct ibv_device **list = ibv_get_device_list(&n);
+		for (int i = 0; i < n; i++)
+			if (argc == 2 && !strcmp(ibv_get_device_name(list[i]), argv[1]))
+				ctx = ibv_open_device(list[i]);
+	}
 	if (!ctx)
 		die("ibv_open_device");
 	if (!(pd = ibv_alloc_pd(ctx)))

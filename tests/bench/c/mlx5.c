@@ -1,10 +1,7 @@
 // Measures what posting and polling cost with libmlx5, on an adapter that is not there;
 // mlx5/main.go, its twin, says how.
 #define _GNU_SOURCE
-#include "deaf.h"
-#include <infiniband/mlx5dv.h>
-#include <rdma/mlx5-abi.h>
-#include <rdma/mlx5_user_ioctl_cmds.h>
+#include "deaf_mlx5.h"
 #include "rounds.h"
 
 static const char program[] = "mlx5";
@@ -23,51 +20,19 @@ struct ring {
 static struct ring rings[2];
 static int cqs;
 static struct mlx5_ib_create_qp qp_request;
-static uint32_t handles;
-
-static const struct ib_uverbs_query_device_resp limits = { .max_qp_wr = 1 << 15, .max_sge = 30, .max_cqe = (1 << 22) - 1, .phys_port_cnt = 1 };
 
 static int device_ioctl(int context, struct ib_uverbs_ioctl_hdr *h)
 {
 	switch (h->object_id << 16 | h->method_id) {
-	case UVERBS_OBJECT_DEVICE << 16 | UVERBS_METHOD_GET_CONTEXT:
-		ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct mlx5_ib_alloc_ucontext_resp){
-			.qp_tab_size = 1 << 18, .bf_reg_size = 512, .cache_line_size = 64, .max_sq_desc_sz = 1024,
-			.max_rq_desc_sz = 512, .max_send_wqebb = 1 << 15, .max_recv_wr = 1 << 15, .max_srq_recv_wr = 1 << 15,
-			.num_ports = 1, .response_length = sizeof(struct mlx5_ib_alloc_ucontext_resp), .cqe_version = 1,
-			.log_uar_size = 12, .num_uars_per_page = 1,
-		});
-		return 0;
-	case UVERBS_OBJECT_DEVICE << 16 | UVERBS_METHOD_QUERY_PORT:
-		ANSWER(h, UVERBS_ATTR_QUERY_PORT_RESP, (struct ib_uverbs_query_port_resp_ex){ .legacy_resp = {
-			.state = IBV_PORT_ACTIVE, .max_mtu = IBV_MTU_4096, .active_mtu = IBV_MTU_1024,
-			.max_msg_sz = 1 << 30, .link_layer = IBV_LINK_LAYER_INFINIBAND,
-		} });
-		return 0;
-	case MLX5_IB_OBJECT_UAR << 16 | MLX5_IB_METHOD_UAR_OBJ_ALLOC:
-		attr(h, MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE)->data = ++handles;
-		ANSWER(h, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, (uint64_t){ 0 });
-		ANSWER(h, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, (uint32_t){ 4096 });
-		ANSWER(h, MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, (uint32_t){ handles });
-		return 0;
-	case UVERBS_OBJECT_CQ << 16 | UVERBS_METHOD_CQ_CREATE: {
-		struct mlx5_ib_create_cq *req = private_part(h);
-		uint32_t cqe = attr(h, UVERBS_ATTR_CREATE_CQ_CQE)->data;
-
-		rings[cqs++] = (struct ring){ (void *)(uintptr_t)req->buf_addr, cqe + 1 };
-		ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct mlx5_ib_create_cq_resp){ .cqn = ++handles });
-		return made_cq(h, handles, cqe);
-	}
+	case UVERBS_OBJECT_CQ << 16 | UVERBS_METHOD_CQ_CREATE:
+		rings[cqs++] = (struct ring){
+			(void *)(uintptr_t)((struct mlx5_ib_create_cq *)private_part(h))->buf_addr, attr(h, UVERBS_ATTR_CREATE_CQ_CQE)->data + 1,
+		};
+		break;
 	case UVERBS_OBJECT_QP << 16 | UVERBS_METHOD_QP_CREATE:
 		qp_request = *(struct mlx5_ib_create_qp *)private_part(h);
-		++handles;
-		ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct mlx5_ib_create_qp_resp){ 0 });
-		return made_qp(h, handles, handles);
-	case UVERBS_OBJECT_DEVICE << 16 | UVERBS_METHOD_INVOKE_WRITE:
-		if (attr(h, UVERBS_ATTR_WRITE_CMD)->data == IB_USER_VERBS_CMD_ALLOC_PD)
-			ANSWER(h, UVERBS_ATTR_UHW_OUT, (struct mlx5_ib_alloc_pd_resp){ 1 });
 	}
-	return OTHERS;
+	return mlx5_ioctl(h);
 }
 
 static int dci; // the QP is an initiator of DC
@@ -181,7 +146,7 @@ int main(int argc, char **argv)
 		}
 	struct ibv_context *ctx;
 
-	open_device("mlx5_0", "pci:v000015B3d0000101Bsv000015B3sd00000000bc02sc07i00\n", &ctx, 1);
+	open_mlx5(&ctx, 1);
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
 	if (!pd)
 		die("pd");
