@@ -1,6 +1,7 @@
 package toy
 
 import (
+	"errors"
 	"sync/atomic"
 	"syscall"
 
@@ -157,6 +158,9 @@ func (q *completionQueue) Recycle() provider.CompletionQueue {
 	q.Stop(true)
 	r := &completionQueue{ring: q.ring, card: q.card, num: q.num, next: q.next, record: q.record, taken: q.taken, free: q.free}
 	r.SingleThreaded = q.SingleThreaded
+	if err := q.Err(); errors.Is(err, verbs.ErrQueueFailed) { // of a lost device
+		r.Fail(err)
+	}
 	for r.written(r.next) {
 		r.next++
 	}
