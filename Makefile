@@ -68,15 +68,15 @@ test-hosts: deps-test fetch ## run the short tests of two machines on a wire
 	LAB_PEER=6.12 $(GO) test -short -timeout 15m $(EXEC) ./tests/hosts
 	LAB_NIC=connectx,connectx-ib LAB_PEER=6.12 $(GO) test -short -timeout 10m $(EXEC) -run TestConnectXDCLoss ./tests/hosts
 
-test-nic: deps-test fetch build/c/libmlx5 build/c/dc ## run C programs and rdma-core's tests on an emulated ConnectX and an erdma, the shortest pass of each
+test-nic: deps-test fetch build/c/libmlx5 build/c/liberdma build/c/dc ## run C programs and rdma-core's tests on an emulated ConnectX and an erdma, the shortest pass of each
 	$(LAB) --nic connectx --userland bookworm-security test -short -timeout 10m ./cmd/verbs/internal/abicheck ./tests/nic ./provider/mlx5
 	LABTEST_DEVICE=mlx5_0 $(LAB) --nic connectx,connectx-ib --userland bookworm-security test -short -timeout 10m -run 'TestAdapter|TestUcmatose' ./tests/rdmadev ./tests/interop
-	$(LAB) --nic erdma --userland bookworm-security test -short -timeout 10m ./tests/nic
+	$(LAB) --nic erdma --userland bookworm-security test -short -timeout 10m ./tests/nic ./provider/erdma
 
 nic: deps-test build build/c/dc ## run them on KERNELS, with releases of libmlx5 and link layers, and write build/nic.md; FLAGS= for all
 	.github/nic.sh table nic "$(KERNELS)" $(FLAGS)
 
-adapter-table: deps-test build build/c/libmlx5 ## run the tests of all packages on an emulated ConnectX, on KERNELS and both link layers, and write build/adapter-table.md; FLAGS= for long rounds
+adapter-table: deps-test build build/c/libmlx5 build/c/liberdma ## run the tests of all packages on an emulated ConnectX, with both link layers, and on an erdma, on KERNELS, and write build/adapter-table.md; FLAGS= for long rounds
 	PKGS="$(SOME_PKGS)" .github/nic.sh table adapter-table "$(KERNELS)" $(FLAGS)
 
 adapter: deps-test build build/c/libmlx5 build/c/liberdma ## run the tests of the driver for ConnectX, and of its faults, on KERNELS with an emulated one
@@ -170,7 +170,7 @@ hosts: deps-test build ## put two machines on a wire and cause faults there, all
 hosts-nic: deps-test build ## the same with emulated adapters
 	LAB_NIC=connectx LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run 'TestConnectX|TestCheck|TestPingMesh') ./tests/hosts
 	LAB_NIC=connectx-ib LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run TestConnectXDCLoss) ./tests/hosts
-	LAB_NIC=erdma LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run TestERDMA) ./tests/hosts
+	LAB_NIC=erdma LAB_PEER=6.12 $(LONG) $(or $(ONLY),-run 'TestERDMA|TestCheck/erdma') ./tests/hosts
 
 generate: deps-test ## regenerate package abi, the layouts of the emulated adapter, and the structures of tests/driver/toy
 	$(GO) generate ./abi ./lab/connectx/internal/ifc
@@ -196,7 +196,7 @@ bench-erdma: deps-test build build/c/erdma ## measure posting and polling on erd
 	$(call bench,erdma,$(GO) test -v -count 1 -run TestErdma ./tests/bench -native -reps 60)
 
 bench-quick: fetch ## count the instructions of posting and polling, and fail if there are 5 % more than recorded
-	$(call bench,check counted,LAB_ACCEL=icount $(GO) test $(EXEC) -run 'TestNative|TestMLX5' ./tests/bench -counted)
+	$(call bench,check counted,LAB_ACCEL=icount $(GO) test $(EXEC) -run 'TestNative|TestMLX5|TestErdma' ./tests/bench -counted)
 
 # C programs beside the library's. The emulated machine would take long to compile them.
 vpath %.c tests/bench/c tests/nic/testdata provider/mlx5/testdata provider/erdma/testdata

@@ -16,7 +16,8 @@ driver() {
 		build/lab --kernel "$kernel" fetch &&
 			lab connectx test -timeout 20m ./cmd/verbs/internal/abicheck ./provider/mlx5 &&
 			LABTEST_DEVICE=mlx5_0 lab connectx test -timeout 20m -run 'TestPingPong$|TestAdapterRemoval' ./tests/interop ./tests/faults/harness &&
-			lab connectx,connectx-ib test -timeout 20m -run TestAdapter ./tests/rdmadev || failed="$failed $kernel"
+			lab connectx,connectx-ib test -timeout 20m -run TestAdapter ./tests/rdmadev &&
+			lab erdma test -timeout 20m -run 'TestAdapter|Fault' ./tests/rdmadev ./provider/erdma || failed="$failed $kernel"
 	done
 	# The newest release of libmlx5 and liberdma, InfiniBand, and adapters without a GUID.
 	kernel=6.12
@@ -35,8 +36,7 @@ table() {
 		case " $* " in *" -short "*) limit=10m ;; esac
 		;;
 	*) # on InfiniBand the adapter has no address
-		export LABTEST_DEVICE=mlx5_0
-		pkgs="./provider/mlx5 $PKGS"
+		nics="$nics erdma" pkgs="./provider/mlx5 $PKGS"
 		ib_pkgs="./cmd/verbs/internal/abicheck ./provider/mlx5 ./uverbs ./cmd/verbs/internal/info ./tests/model ./tests/rdmadev ./tests/scenarios"
 		;;
 	esac
@@ -49,7 +49,14 @@ table() {
 			export LAB_USERLAND="${userland#-}"
 			for nic in $nics $roce; do
 				run=$kernel${LAB_USERLAND:+-$LAB_USERLAND}-$nic p=$pkgs
-				[ $nic != connectx-ib ] || p=$ib_pkgs
+				case $name-$nic in
+				*-connectx-ib) p=$ib_pkgs ;;
+				adapter-table-erdma) p="./provider/erdma $PKGS" ;;
+				esac
+				case $name-$nic in
+				adapter-table-erdma) export LABTEST_DEVICE=erdma_0 ;;
+				adapter-table-*) export LABTEST_DEVICE=mlx5_0 ;;
+				esac
 				echo "== $run"
 				# shellcheck disable=SC2086 # packages are words
 				build/lab --kernel "$kernel" fetch && lab $nic test -json "$@" -timeout $limit $p >"build/$name/$run.json" || failed="$failed $run"

@@ -31,9 +31,24 @@ func EachAdapter(t *testing.T, test func(t *testing.T, device string, infiniBand
 	}
 }
 
+// IsERDMA reports whether a device is an erdma of the lab.
+func IsERDMA(device string) bool { return strings.HasPrefix(device, labdev.ERDMA) }
+
 // PCIDir returns the folder in sysfs of an adapter's PCI device, which stays while the kernel has
 // no RDMA device of it.
 func PCIDir(t testing.TB, device string) string {
 	t.Helper()
-	return Must(filepath.EvalSymlinks("/sys/class/infiniband/" + device + "/device"))(t)
+	dir, err := filepath.EvalSymlinks("/sys/class/infiniband/" + device + "/device")
+	if err == nil || !IsERDMA(device) {
+		return Must(dir, err)(t)
+	}
+	// erdma does not link its device to the adapter (erdma_device_register names it for DMA alone). The lab has one
+	// at most.
+	for _, file := range Must(filepath.Glob("/sys/bus/pci/devices/*/vendor"))(t) {
+		if vendor, _ := os.ReadFile(file); strings.HasPrefix(string(vendor), "0x1ded") {
+			return Must(filepath.EvalSymlinks(filepath.Dir(file)))(t)
+		}
+	}
+	t.Fatalf("%s has no PCI device", device)
+	return ""
 }

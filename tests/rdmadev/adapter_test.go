@@ -13,6 +13,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/internal/labtest/labdev"
 	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -20,6 +21,7 @@ import (
 // adapter is what an adapter of the lab is known to be.
 type adapter struct {
 	infiniBand bool
+	erdma      bool
 	name       string
 	mac        net.HardwareAddr
 	guid       string
@@ -29,9 +31,8 @@ type adapter struct {
 
 func adapterOf(t *testing.T, device string, infiniBand bool) adapter {
 	t.Helper()
-	var i byte
-	labtest.Must(fmt.Sscanf(device, "mlx5_%d", &i))(t)
-	a := adapter{infiniBand: infiniBand, name: device, mac: net.HardwareAddr{0x02, 0x15, 0xb3, 0x09, i, 1}}
+	i := byte(slices.Index(labdev.Adapters(labtest.Adapters()), device))
+	a := adapter{infiniBand: infiniBand, erdma: labtest.IsERDMA(device), name: device, mac: net.HardwareAddr{0x02, 0x15, 0xb3, 0x09, i, 1}}
 	a.guid = fmt.Sprintf("0015b3fffe09%02x01", i)
 	number := uint16(i)<<8 | 1 // the end of the MAC address
 	a.addrs = []netip.Addr{netip.MustParseAddr(fmt.Sprintf("fe80::15:b3ff:fe09:%x", number))}
@@ -39,7 +40,7 @@ func adapterOf(t *testing.T, device string, infiniBand bool) adapter {
 		a.lid = number
 		return a
 	}
-	a.addrs = append(a.addrs, netip.AddrFrom4([4]byte{10, 9, 2 + i, 1}), netip.MustParseAddr(fmt.Sprintf("fd00:9:%d::1", 2+i)))
+	a.addrs = append(a.addrs, netip.MustParseAddr(labtest.AddrOf(device)), netip.MustParseAddr(labtest.Addr6Of(device)))
 	return a
 }
 
@@ -49,6 +50,11 @@ func TestAdapter(t *testing.T) {
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)
 		d := labtest.Must(rdmadev.Find(device))(t)
+		if a.erdma {
+			a.testERDMA(t, d)
+			a.testOpen(t)
+			return
+		}
 		if err := errors.Join(d.Errs...); err != nil {
 			t.Error(err)
 		}
@@ -61,6 +67,29 @@ func TestAdapter(t *testing.T) {
 		t.Run("command", func(t *testing.T) { a.testCommand(t, d) })
 		t.Run("open", func(t *testing.T) { a.testOpen(t) })
 	})
+}
+
+// testERDMA checks what the kernel tells of an erdma, which is less than of a ConnectX: its link is another device.
+func (a adapter) testERDMA(t *testing.T, d rdmadev.Device) {
+	p := d.Ports[0]
+	want := rdmadev.IWARP
+	if d.Type != rdmadev.NodeRNIC {
+		want = rdmadev.RoCE
+	}
+	for what, v := range map[string][2]any{
+		"driver": {d.Driver, "erdma"}, "protocol": {d.Protocol, want}, "system GUID": {d.SystemGUID.String(), a.guid},
+		"state": {p.State, verbs.PortActive}, "physical state": {p.PhysState, verbs.PhysLinkUp}, "link layer": {p.LinkLayer, verbs.LinkEthernet},
+	} {
+		if v[0] != v[1] {
+			t.Errorf("%s is %v, want %v", what, v[0], v[1])
+		}
+	}
+	if len(p.Interfaces) != 1 {
+		t.Fatalf("interfaces %q", p.Interfaces)
+	}
+	if link := labtest.Must(net.InterfaceByName(p.Interfaces[0]))(t); link.HardwareAddr.String() != a.mac.String() {
+		t.Errorf("interface %+v, want MAC address %v", link, a.mac)
+	}
 }
 
 func (a adapter) testDevice(t *testing.T, d rdmadev.Device) {
@@ -209,7 +238,7 @@ func (a adapter) testOpen(t *testing.T) {
 	ctx, err := uverbs.Open(a.name)
 	if err == nil {
 		defer ctx.Close()
-		if ctx.Driver() != "mlx5" {
+		if ctx.Driver() != map[bool]string{false: "mlx5", true: "erdma"}[a.erdma] {
 			t.Errorf("the driver is %s", ctx.Driver())
 		}
 		return

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -44,7 +45,7 @@ func (a adapter) wait(t *testing.T, state verbs.PortState) rdmadev.Device {
 // configure gives the network link of an adapter that has come back what the lab gave it.
 func (a adapter) configure(t *testing.T) {
 	t.Helper()
-	if a.infiniBand {
+	if a.infiniBand || a.erdma { // whose link stays
 		return
 	}
 	var link string
@@ -79,6 +80,10 @@ func (a adapter) configure(t *testing.T) {
 func (a adapter) same(t *testing.T) {
 	t.Helper()
 	d := a.wait(t, verbs.PortActive)
+	if a.erdma {
+		a.testERDMA(t, d)
+		return
+	}
 	if !a.infiniBand {
 		labtest.Until(t, "GIDs", func() bool {
 			gids, err := d.Ports[0].GIDs()
@@ -104,25 +109,28 @@ func linkDowned(t *testing.T, a adapter) uint64 {
 func TestAdapterPort(t *testing.T) {
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)
+		if a.erdma {
+			t.Skip("its port is that of another device")
+		}
 		dir := labtest.PCIDir(t, a.name)
-		t.Cleanup(func() { labtest.Check(t, connectx.Inject(dir, connectx.FaultPortUp, 0)) })
+		t.Cleanup(func() { labtest.Check(t, connectx.Inject(dir, connectx.FaultPortUp, 0, 0)) })
 		before := linkDowned(t, a)
 		for n := range labtest.Rounds(20, 2) {
-			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortDown, 0))
+			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortDown, 0, 0))
 			if d := a.wait(t, verbs.PortDown); d.Ports[0].PhysState == verbs.PhysLinkUp {
 				t.Errorf("the port is down and its physical state %v", d.Ports[0].PhysState)
 			}
 			if got, want := linkDowned(t, a), min(before+uint64(n)+1, 255); got != want {
 				t.Errorf("link_downed is %d, want %d", got, want)
 			}
-			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortUp, 0))
+			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortUp, 0, 0))
 			a.wait(t, verbs.PortActive)
 		}
 		for range labtest.Rounds(1000, 10) { // faster than anybody looks
-			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortDown, 0))
-			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortUp, 0))
+			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortDown, 0, 0))
+			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortUp, 0, 0))
 		}
-		labtest.Check(t, connectx.Inject(dir, connectx.FaultStorm, 1000))
+		labtest.Check(t, connectx.Inject(dir, connectx.FaultStorm, 0, 1000))
 		a.same(t)
 	})
 }
@@ -143,11 +151,20 @@ func TestAdapterRemoved(t *testing.T) {
 	})
 }
 
+// leavesPrograms skips a test that removes the adapter under programs, if the kernel waits for them.
+func (a adapter) leavesPrograms(t *testing.T) {
+	t.Helper()
+	if a.erdma && strings.HasPrefix(os.Getenv("VERBS_LAB"), "6.1.") {
+		t.Skip("erdma of 6.1 has no disassociate_ucontext: the kernel waits until the device is closed")
+	}
+}
+
 // TestAdapterLost removes the PCI device of an adapter under a program that only polls: what it has
 // posted completes, once and in order, and posting fails.
 func TestAdapterLost(t *testing.T) {
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)
+		a.leavesPrograms(t)
 		dir := labtest.PCIDir(t, a.name)
 		t.Cleanup(func() {
 			labtest.Check(t, os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0))
@@ -155,7 +172,7 @@ func TestAdapterLost(t *testing.T) {
 			a.same(t)
 		})
 		x, y := labtest.NewPair(t, device, rdmatest.PairOptions{OneCQ: true})
-		z, _ := labtest.NewPair(t, device, rdmatest.PairOptions{SRQ: true})
+		z, _ := labtest.NewPair(t, device, rdmatest.PairOptions{SRQ: labtest.Has(t, device, uverbs.FeatureSRQ)})
 		send := func(id uint64, flags verbs.SendFlags) verbs.SendWR {
 			return verbs.SendWR{ID: id, Opcode: verbs.OpSend, Flags: flags, SGL: []verbs.SGE{x.MR.SGE(0, 8)}}
 		}
@@ -189,7 +206,7 @@ func TestAdapterLost(t *testing.T) {
 		for name, post := range map[string]func() (int, error){
 			"send":           func() (int, error) { return x.QP.PostSend(send(5, 0)) },
 			"receive":        func() (int, error) { return x.QP.PostRecv(recvs...) },
-			"shared receive": func() (int, error) { return z.SRQ.PostRecv(recvs...) },
+			"shared receive": func() (int, error) { return z.PostRecv(recvs...) },
 		} {
 			if n, err := post(); n != 0 || !errors.Is(err, verbs.ErrDeviceRemoved) {
 				t.Errorf("%s: %d posted, %v", name, n, err)
@@ -212,6 +229,10 @@ func TestAdapterFirmware(t *testing.T) {
 	labtest.RequireLong(t) // the kernel notices after some polls, of 2 s each
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)
+		if a.erdma {
+			a.testTimeout(t)
+			return
+		}
 		dir := labtest.PCIDir(t, a.name)
 		ctx := labtest.Must(uverbs.Open(device))(t)
 		defer ctx.Close()
@@ -225,8 +246,8 @@ func TestAdapterFirmware(t *testing.T) {
 			return n
 		}
 		before := reports()
-		t.Cleanup(func() { labtest.Check(t, connectx.Inject(dir, connectx.FaultNone, 0)) })
-		labtest.Check(t, connectx.Inject(dir, connectx.FaultFirmware, 0))
+		t.Cleanup(func() { labtest.Check(t, connectx.Inject(dir, connectx.FaultNone, 0, 0)) })
+		labtest.Check(t, connectx.Inject(dir, connectx.FaultFirmware, 0, 0))
 		answered := make(chan error, 1)
 		go func() {
 			pd, err := ctx.AllocPD()
@@ -242,7 +263,7 @@ func TestAdapterFirmware(t *testing.T) {
 			answered <- nil
 		default:
 		}
-		labtest.Check(t, connectx.Inject(dir, connectx.FaultNone, 0))
+		labtest.Check(t, connectx.Inject(dir, connectx.FaultNone, 0, 0))
 		if err := <-answered; err != nil {
 			t.Errorf("a command that has waited: %v", err)
 		}
@@ -250,15 +271,70 @@ func TestAdapterFirmware(t *testing.T) {
 	})
 }
 
+// testTimeout stops the firmware of an erdma. A command fails when the driver no longer waits for it, and all later
+// ones do at once, until the driver has found the adapter again.
+func (a adapter) testTimeout(t *testing.T) {
+	dir := labtest.PCIDir(t, a.name)
+	ctx := labtest.OpenDevice(t, a.name)
+	labtest.Check(t, connectx.Inject(dir, connectx.FaultFirmware, 0, 0))
+	for i, most := range []time.Duration{time.Minute, time.Second} { // ERDMA_CMDQ_TIMEOUT_MS is 15 s
+		begun := time.Now()
+		if cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 64}); err == nil || time.Since(begun) > most {
+			t.Errorf("CQ %d without a firmware: %v, %v, within %v", i, cq, err, time.Since(begun))
+		}
+	}
+	labtest.Check(t, ctx.Close(), os.WriteFile(dir+"/remove", []byte("1"), 0), os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0))
+	a.same(t)
+	cq := labtest.Made(labtest.OpenDevice(t, a.name).CreateCQ(uverbs.CQOptions{Depth: 64}))(t)
+	labtest.Check(t, cq.Close())
+}
+
+// testBroken breaks all connections of an erdma, whose firmware answers no more: what is posted is flushed, and a new
+// connection works when the driver has found the adapter again.
+func (a adapter) testBroken(t *testing.T) {
+	a.leavesPrograms(t)
+	dir := labtest.PCIDir(t, a.name)
+	t.Run("connection", func(t *testing.T) {
+		x, y := labtest.NewPair(t, a.name, rdmatest.PairOptions{})
+		labtest.Must(y.PostRecv(verbs.RecvWR{ID: 7}))(t)
+		labtest.Check(t, connectx.Inject(dir, connectx.FaultFatal, 0, 0))
+		var wcs [1]verbs.WC
+		labtest.Until(t, "the receive to be flushed", func() bool { return y.RecvCQ.Poll(wcs[:]) == 1 })
+		if wcs[0].ID != 7 || wcs[0].Status != verbs.WCFlushErr {
+			t.Errorf("%+v", wcs[0])
+		}
+		labtest.Check(t, os.WriteFile(dir+"/remove", []byte("1"), 0))
+		for _, e := range []*rdmatest.Endpoint{x, y} {
+			labtest.Until(t, "the removal", func() bool {
+				_, err := e.PostRecv(verbs.RecvWR{})
+				return errors.Is(err, verbs.ErrDeviceRemoved)
+			})
+		}
+	})
+	labtest.Check(t, os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0))
+	a.same(t)
+	x, y := labtest.NewPair(t, a.name, rdmatest.PairOptions{})
+	labtest.Must(y.PostRecv(verbs.RecvWR{}))(t)
+	labtest.Must(x.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend}))(t)
+	var wcs [1]verbs.WC
+	labtest.Until(t, "a message", func() bool { return y.RecvCQ.Poll(wcs[:]) == 1 })
+	labtest.Check(t, wcs[0].Err())
+}
+
 // TestAdapterFatal disables an adapter, as a fatal error of its firmware does. Programs get an
 // event, and the kernel makes the device and its network link again.
 func TestAdapterFatal(t *testing.T) {
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)
+		if a.erdma {
+			labtest.RequireLong(t) // the driver's commands time out
+			a.testBroken(t)
+			return
+		}
 		before := labtest.Must(rdmadev.Find(device))(t)
 		ctx := labtest.Must(uverbs.Open(device))(t)
 		defer ctx.Close()
-		labtest.Check(t, connectx.Inject(labtest.PCIDir(t, a.name), connectx.FaultFatal, 0))
+		labtest.Check(t, connectx.Inject(labtest.PCIDir(t, a.name), connectx.FaultFatal, 0, 0))
 		for {
 			if e := labtest.Must(ctx.NextAsyncEvent(t.Context()))(t); e.Type == verbs.EventDeviceFatal {
 				break
