@@ -5,8 +5,10 @@ package labtest
 import (
 	"errors"
 	"slices"
+	"syscall"
 	"testing"
 
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -14,19 +16,22 @@ import (
 
 // SentPackets returns the name of a device's counter of the packets that it has sent.
 func SentPackets(device string) string {
-	if device == MLX5 {
+	switch {
+	case device == MLX5:
 		return "port_xmit_packets"
+	case IsERDMA(device):
+		return "tx_packets_cnt"
 	}
 	return "sent_pkts"
 }
 
 // NotReady returns the names of a device's counters of messages without a posted receive. siw does not
-// count them: such a message ends its connection.
+// count them: such a message ends its connection. Nor does erdma.
 func NotReady(device string) []string {
-	switch device {
-	case SIW:
+	switch {
+	case device == SIW, IsERDMA(device):
 		return nil
-	case MLX5:
+	case device == MLX5:
 		return []string{"out_of_buffer", "rnr_nak_retry_err"}
 	}
 	return []string{"rcvd_rnr_err", "send_rnr_err"}
@@ -43,6 +48,26 @@ func IWARP(t testing.TB, device string) bool {
 	return devices[i].IWARP()
 }
 
+// AddrsOf returns the addresses at which a device listens: that of IPv4, and that of IPv6 if it has IPv6, as the
+// kernel's erdma has not.
+func AddrsOf(t testing.TB, device string) []string {
+	t.Helper()
+	all := []string{AddrOf(device), Addr6Of(device)}
+	l, err := cm.Listen(t.Context(), "["+all[1]+"]:0")
+	if errors.Is(err, syscall.EAFNOSUPPORT) {
+		return all[:1]
+	}
+	Check(t, err, l.Close())
+	return all
+}
+
+// Rejected reports whether the error of a dial says that the peer has rejected it. On erdma it may be cm.ErrMPA: the
+// kernel's driver does not find a rejection whose sender has closed the connection at once (docs/upstream/erdma-reject.md).
+func Rejected(t testing.TB, device string, err error) bool {
+	t.Helper()
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, cm.ErrMPA) && Driver(t, device) == "erdma"
+}
+
 // Driver returns the name of a device's driver, for what only that driver does.
 func Driver(t testing.TB, device string) string {
 	t.Helper()
@@ -57,6 +82,32 @@ func Has(t testing.TB, device string, f uverbs.Feature) bool {
 		t.Fatal(err)
 	}
 	return err == nil
+}
+
+// Needs skips a test if a device lacks one of the features.
+func Needs(t testing.TB, device string, features ...uverbs.Feature) {
+	t.Helper()
+	for _, f := range features {
+		if !Has(t, device, f) {
+			t.Skipf("%s lacks %s", device, f)
+		}
+	}
+}
+
+// NeedsSGEs skips a test if requests or receives of a device take fewer SGEs than n.
+func NeedsSGEs(t testing.TB, device string, n int) {
+	t.Helper()
+	if most := Must(OpenDevice(t, device).QueryDevice())(t).MaxSGE; most < n {
+		t.Skipf("%s takes %d SGEs, not %d", device, most, n)
+	}
+}
+
+// NeedsOverflow skips a test of CQs that overflow, if a device does not notice.
+func NeedsOverflow(t testing.TB, device string) {
+	t.Helper()
+	if Driver(t, device) == "erdma" {
+		t.Skip("erdma learns only when a program arms a CQ what the program has taken from it")
+	}
 }
 
 // MaxInline returns the most inline data that a device's requests take, in bytes.

@@ -107,7 +107,7 @@ func TestOnce(t *testing.T) {
 				t.Error(line)
 			}
 		} else {
-			conn := labtest.Must(rsock.Dial("rdma", "[fd00:9::1]:"+strconv.Itoa(port)))(t)
+			conn := labtest.Must(rsock.Dial("rdma", labtest.Addr+":"+strconv.Itoa(port)))(t)
 			conn.Write([]byte("{\"error\":{\"text\":\"\\u001b[2J\"}}\n"))
 			defer conn.Close()
 			want = 1

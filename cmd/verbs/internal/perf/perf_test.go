@@ -23,6 +23,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // asProgram is the environment variable that makes the test binary run as verbs perf.
@@ -222,7 +223,7 @@ func TestServerOfDevice(t *testing.T) {
 	labtest.Require(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		_, port := serve(t, device)
-		for _, addr := range []string{labtest.AddrOf(device), labtest.Addr6Of(device)} {
+		for _, addr := range labtest.AddrsOf(t, device) {
 			if err := command(t.Context(), io.Discard, t.Output(), "send", "lat", addr, "-p", port, "-n", "1"); err != nil {
 				t.Errorf("%s: %v", addr, err)
 			}
@@ -236,7 +237,7 @@ func TestOps(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		server, port := serve(t, device)
 		for _, op := range []string{"send", "write", "read", "write-imm", "fetch-add", "cmp-swap", "ud"} {
-			if device == labtest.SIW && lacking[op] != "" {
+			if f := needs[op]; f != "" && !labtest.Has(t, device, f) {
 				continue
 			}
 			for _, c := range cases(op) {
@@ -354,6 +355,11 @@ func check(t *testing.T, device, op string, args []string, r, peer *result) {
 	} else if b := r.Bandwidth; b == nil || b.Messages <= 0 && op != "ud" || b.Bytes != b.Messages*float64(r.Size) && b.Bytes < b.Messages*float64(r.Size)*0.999 || r.Latency != nil {
 		t.Errorf("latency %+v, bandwidth %+v", r.Latency, r.Bandwidth)
 	}
+}
+
+// needs are the features that operations need.
+var needs = map[string]uverbs.Feature{
+	"write-imm": uverbs.FeatureImmediates, "fetch-add": uverbs.FeatureAtomics, "cmp-swap": uverbs.FeatureAtomics, "ud": uverbs.FeatureUD,
 }
 
 // lacking holds the operations that siw lacks.

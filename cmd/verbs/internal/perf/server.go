@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
@@ -33,12 +34,20 @@ const (
 func (v *server) serve(ctx context.Context, addrs []string, once bool) error {
 	config := rsock.ListenConfig{Options: controlOptions, Logger: slog.New(clientErrorLog{slog.DiscardHandler, v.log})}
 	var all []net.Listener
+	var refused error
 	for _, addr := range addrs {
 		l, err := config.Listen(ctx, "rdma", addr)
+		if errors.Is(err, syscall.EAFNOSUPPORT) { // the kernel's erdma has no IPv6 (erdma_create_listen)
+			refused = errors.Join(refused, err)
+			continue
+		}
 		if err != nil {
 			return errors.Join(err, cli.Join(all...).Close())
 		}
 		all = append(all, l)
+	}
+	if len(all) == 0 {
+		return refused
 	}
 	for _, l := range all {
 		v.log("listening on %v", l.Addr())

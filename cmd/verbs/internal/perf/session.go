@@ -128,12 +128,11 @@ func (s *session) setUp() (err error) {
 
 // supported returns an error if the device lacks the operation.
 func (s *session) supported() error {
-	iwarp := s.path.Device.IWARP()
 	lacks := func(what string) error {
 		return fmt.Errorf("%s on %s: it has no %s: %w", s.Op, s.path.Device.Name, what, errors.ErrUnsupported)
 	}
 	switch {
-	case s.op.opcode == verbs.OpRDMAWriteImm && iwarp:
+	case s.op.opcode == verbs.OpRDMAWriteImm && s.dev.Probe(uverbs.FeatureImmediates) != nil:
 		return lacks("RDMA WRITE with immediate")
 	case s.op.atomic && s.dev.Probe(uverbs.FeatureAtomics) != nil:
 		return lacks("atomics")

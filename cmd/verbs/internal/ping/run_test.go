@@ -25,8 +25,8 @@ func TestPing(t *testing.T) {
 		served := make(chan error, 1)
 		go func() { served <- server.Run(serving) }()
 		defer stop()
-		v6 := labtest.Addr6Of(device)
-		for addr, size := range map[string]int{labtest.AddrOf(device): MinSize, v6: maxSize} {
+		for i, addr := range labtest.AddrsOf(t, device) {
+			size := []int{MinSize, maxSize}[i]
 			client := Cmd{Client: true, Addr: addr, Port: 7174, Count: 5, Size: cli.Size(size), Check: true, JSON: true}
 			var err error
 			out := labtest.Output(t, func() {
