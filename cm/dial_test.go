@@ -107,7 +107,11 @@ func TestDialNames(t *testing.T) {
 	hosts := labtest.Must(os.ReadFile("/etc/hosts"))(t)
 	defer os.WriteFile("/etc/hosts", hosts, 0o644)
 	// The resolver would move an address without a route to the end.
-	for device, first := range map[string]string{labtest.RXE: labtest.AddrOf(labtest.SIW), labtest.SIW: labtest.Addr, labtest.MLX5: labtest.Addr} {
+	for _, device := range labtest.Addressed() {
+		first := labtest.AddrOf(labtest.SIW)
+		if device == labtest.SIW {
+			first = labtest.AddrOf(labtest.RXE)
+		}
 		hosts := fmt.Sprintf("\n%s %s.example\n%s %s.example\n", first, device, labtest.AddrOf(device), device)
 		f := labtest.Must(os.OpenFile("/etc/hosts", os.O_APPEND|os.O_WRONLY, 0))(t)
 		_, err := f.WriteString(hosts)

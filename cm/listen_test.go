@@ -120,7 +120,7 @@ func TestBacklog(t *testing.T) {
 			}()
 		}
 		for range dials - backlog {
-			if err := <-results; !errors.Is(err, syscall.ECONNREFUSED) {
+			if err := <-results; !labtest.Rejected(t, device, err) {
 				t.Errorf("beyond the backlog: %v", err)
 			}
 		}
@@ -180,14 +180,19 @@ func TestPortInUse(t *testing.T) {
 func TestBothFamilies(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
+		addrs := labtest.AddrsOf(t, device)
 		for _, host := range []string{"", "[::]"} {
 			ctx := within(t, 30*time.Second)
 			l := labtest.Must(cm.Listen(ctx, host+":0"))(t)
 			port := l.Addr().Port()
-			if want := netip.AddrPortFrom(netip.IPv6Unspecified(), port); l.Addr().AddrPort != want {
+			want := netip.AddrPortFrom(netip.IPv6Unspecified(), port)
+			if len(addrs) == 1 { // one device without IPv6 keeps all from listening on [::] (cma_listen_on_all)
+				want = netip.AddrPortFrom(netip.IPv4Unspecified(), port)
+			}
+			if l.Addr().AddrPort != want {
 				t.Errorf("%q: listens on %v", host, l.Addr())
 			}
-			for _, own := range []string{labtest.AddrOf(device), labtest.Addr6Of(device)} {
+			for _, own := range addrs {
 				addr := netip.AddrPortFrom(netip.MustParseAddr(own), port)
 				dialed, accepted := labtest.DialAccept(t,
 					func() (*cm.Endpoint, error) { return cm.Dial(ctx, addr.String()) },
@@ -203,14 +208,14 @@ func TestBothFamilies(t *testing.T) {
 					})
 				labtest.Check(t, dialed.Close(), accepted.Close())
 			}
-			if s := l.Stats(); s.Requests != 2 || s.Accepted != 2 {
+			if s := l.Stats(); int(s.Requests) != len(addrs) || int(s.Accepted) != len(addrs) {
 				t.Errorf("%+v", s)
 			}
 			labtest.Check(t, l.Close(), l.Close())
 			if _, err := l.Accept(ctx); !errors.Is(err, verbs.ErrClosed) {
 				t.Errorf("accept after Close: %v", err)
 			}
-			for _, own := range []string{labtest.AddrOf(device), labtest.Addr6Of(device)} {
+			for _, own := range addrs {
 				if _, err := cm.Dial(ctx, net.JoinHostPort(own, fmt.Sprint(port))); !errors.Is(err, syscall.ECONNREFUSED) {
 					t.Errorf("dial %s after Close: %v", own, err)
 				}
@@ -228,6 +233,9 @@ func TestLaterAddress(t *testing.T) {
 		for wildcard, later := range map[string][2]string{
 			"0.0.0.0": {"10.9.77.1", "10.9.77.1/24"}, "[::]": {"fd00:9:77::1", "fd00:9:77::1/64 nodad"},
 		} {
+			if wildcard == "[::]" && len(labtest.AddrsOf(t, device)) == 1 {
+				continue
+			}
 			ctx := within(t, 30*time.Second)
 			l := labtest.Must((&cm.ListenConfig{IPv6Only: wildcard == "[::]"}).Listen(ctx, wildcard+":0"))(t)
 			defer l.Close()

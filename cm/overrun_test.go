@@ -37,6 +37,7 @@ func srqConnection(ctx context.Context, t *testing.T, device string, receives in
 func TestSRQCompletions(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
+		labtest.Needs(t, device, uverbs.FeatureSRQ)
 		const messages = 300
 		ctx := labtest.Within(t, 30*time.Second)
 		client, server := srqConnection(ctx, t, device, messages, func(*uverbs.Context) *uverbs.CQ { return nil })
@@ -68,6 +69,7 @@ func TestSRQCompletions(t *testing.T) {
 func TestOverrunEnds(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
+		labtest.Needs(t, device, uverbs.FeatureSRQ)
 		ctx := labtest.Within(t, 30*time.Second)
 		client, server := srqConnection(ctx, t, device, 64, func(dev *uverbs.Context) *uverbs.CQ {
 			return labtest.Made(dev.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: labtest.Made(dev.CreateCompChannel())(t)}))(t)
@@ -99,6 +101,7 @@ func TestOverrunEnds(t *testing.T) {
 func TestRoomForCompletions(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
+		labtest.Needs(t, device, uverbs.FeatureSRQ)
 		for _, size := range []int{1, 2, 3, 7, 8, 63, 64, 100, 127, 128, 255, 256, 1000} {
 			opt := cm.Options{Cap: verbs.QPCap{MaxSendWR: size, MaxRecvWR: size}}
 			client, server := labtest.Connect(labtest.Within(t, 30*time.Second), t, labtest.AddrOf(device)+":0", opt, opt)

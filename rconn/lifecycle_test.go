@@ -21,6 +21,7 @@ import (
 // use them and can be repeated.
 func TestRegions(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
+		labtest.NeedsSGEs(t, device, 2)
 		a, b := newPair(t, device, Options{Adverts: 1}, Options{})
 		mem := []byte("the caller's own memory")
 		registered := labtest.Must(b.Register(mem, ReadWrite))(t)
@@ -81,6 +82,7 @@ func withAdvert(t *testing.T, c *Conn) *Conn {
 // connection stays usable.
 func TestBounds(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
+		labtest.NeedsSGEs(t, device, 2)
 		a, b := newPair(t, device, Options{Adverts: 3}, Options{})
 		in := labtest.Must(b.Alloc(100, ReadWrite))(t)
 		check(t, b.Post(Advert(1, in.Span(10, 50))))

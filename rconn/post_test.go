@@ -370,6 +370,7 @@ func TestWindow(t *testing.T) {
 func TestInvalidate(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
+		labtest.Needs(t, device, uverbs.FeatureInvalidate)
 		for _, local := range []bool{true, false} {
 			p := newTestConns(t, device, ReadWrite, 2)
 			invalidate := func() error { return p.a.Post(SendInv(p.remote.Key, p.mine.Span(0, 10)).With(1, verbs.SendSignaled)) }

@@ -16,6 +16,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/internal/labtest/labdev"
 	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/rsock"
 	"github.com/goverbs/verbs/uverbs"
@@ -26,11 +27,11 @@ func TestEach(t *testing.T) {
 	var names []string
 	rdmatest.Each(t, func(t *testing.T, d rdmatest.Device) {
 		names = append(names, d.Name)
-		driver := map[string]string{labtest.RXE: "rxe", labtest.SIW: "siw", labtest.MLX5: "mlx5_core"}[d.Name]
+		driver := map[string]string{labtest.RXE: "rxe", labtest.SIW: "siw", labtest.MLX5: "mlx5_core", "erdma_0": "erdma"}[d.Name]
 		if labtest.Soft {
 			driver = "soft"
 		}
-		if d.Addr.String() != labtest.AddrOf(d.Name) || d.IWARP != (d.Name == labtest.SIW) || d.Driver != driver {
+		if d.Addr.String() != labtest.AddrOf(d.Name) || d.IWARP != labtest.IWARP(t, d.Name) || d.Driver != driver {
 			t.Errorf("%+v", d)
 		}
 		if ctx := d.Open(t); ctx.Device().Name != d.Name {
@@ -46,8 +47,8 @@ func TestEach(t *testing.T) {
 	switch {
 	case labtest.Soft:
 		want, last = "[rxe0]", "soft"
-	case slices.Contains(labtest.Addressed(), labtest.MLX5):
-		want, last = "[mlx5_0 rxe0 siw0]", "siw"
+	case labtest.Addressed()[0] != labtest.RXE, len(labtest.Addressed()) > 2:
+		want, last = "["+labdev.Adapters(labtest.Adapters())[0]+" rxe0 siw0]", "siw"
 	}
 	if fmt.Sprint(names) != want {
 		t.Error(names)
@@ -92,6 +93,7 @@ func TestConnect(t *testing.T) {
 func TestNewPair(t *testing.T) {
 	labtest.RequireBoth(t)
 	rdmatest.Each(t, func(t *testing.T, d rdmatest.Device) {
+		labtest.Needs(t, d.Name, uverbs.FeatureSRQ)
 		for typ, head := range map[verbs.QPType]int{verbs.RC: 0, verbs.UD: verbs.GRHSize} {
 			if d.IWARP && typ == verbs.UD {
 				continue

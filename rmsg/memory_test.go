@@ -21,7 +21,7 @@ func TestMemory(t *testing.T) {
 	conns := labtest.Rounds(25, 5)
 	labtest.Each(t, func(t *testing.T, device string) {
 		most, cqs := 464<<10, 0
-		if device == labtest.MLX5 { // where queues are registered as well, see shardSize
+		if labtest.PinsQueues(t, device) { // registered as well, see shardSize
 			most, cqs = most+(20<<10), 5<<18
 		}
 		before, resident := pinnedBytes(t), rss(t)

@@ -226,7 +226,7 @@ func TestListenBoth(t *testing.T) {
 // TestListenAll listens for RDMA at all addresses, and at all of one family.
 func TestListenAll(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		four, six := labtest.AddrOf(device), labtest.Addr6Of(device)
+		four, six, addrs := labtest.AddrOf(device), labtest.Addr6Of(device), labtest.AddrsOf(t, device)
 		for _, r := range []struct {
 			network, host string
 			four, six     bool
@@ -235,10 +235,13 @@ func TestListenAll(t *testing.T) {
 			{"rdma", "[::]", true, true}, {"rdma6", "", false, true}, {"rdma6", "[::]", false, true},
 		} {
 			t.Run(r.network+" "+r.host, func(t *testing.T) {
+				if !r.four && len(addrs) == 1 {
+					t.Skip("one device without IPv6 keeps all from listening on [::] (cma_listen_on_all)")
+				}
 				l := labtest.Must(rsock.Listen(r.network, r.host+":0"))(t)
 				defer l.Close()
 				_, port, _ := net.SplitHostPort(l.Addr().String())
-				for addr, listens := range map[string]bool{four: r.four, six: r.six} {
+				for addr, listens := range map[string]bool{four: r.four, six: r.six && len(addrs) > 1} {
 					c, err := rsock.Dial("rdma", net.JoinHostPort(addr, port))
 					if listens != (err == nil) {
 						t.Errorf("dialed %s: %v", addr, err)

@@ -379,6 +379,7 @@ func TestDCUnsupported(t *testing.T) {
 		if c.Driver() == "mlx5" {
 			t.Skip("ConnectX has DC")
 		}
+		labtest.Needs(t, device, uverbs.FeatureSRQ)
 		pd, cq := labtest.Made(c.AllocPD())(t), labtest.Made(c.CreateCQ(uverbs.CQOptions{Depth: 8}))(t)
 		srq := labtest.Made(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8, MaxSGE: 1}))(t)
 		for _, opt := range []uverbs.QPOptions{{Type: verbs.DCI, SendCQ: cq}, {Type: verbs.DCT, RecvCQ: cq, SRQ: srq}} {

@@ -22,6 +22,7 @@ func TestEmptySGEs(t *testing.T) {
 	const large = 5000 // more than a packet of Ethernet takes
 	lists := [][]int{{0, 4}, {4, 0}, {0, 0}, {4, 0, 4}, {4, 0, 0, 4}, {large, 0, large}, {0, large, 0, large}}
 	labtest.Each(t, func(t *testing.T, device string) {
+		labtest.NeedsSGEs(t, device, 4)
 		for _, withSRQ := range []bool{false, true} {
 			a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Memory: 8 * large, SRQ: withSRQ})
 			randomBytes(a.MR.Bytes())

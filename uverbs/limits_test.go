@@ -19,6 +19,7 @@ import (
 // too large, and the device's limit.
 func TestLimitsAreNamed(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
+		labtest.Needs(t, device, uverbs.FeatureSRQ)
 		ctx := labtest.OpenDevice(t, device)
 		attr := labtest.Must(ctx.QueryDevice())(t)
 		pd := labtest.Must(ctx.AllocPD())(t)
@@ -88,7 +89,8 @@ func TestQueryCap(t *testing.T) {
 		ctx := labtest.OpenDevice(t, device)
 		pd := labtest.Made(ctx.AllocPD())(t)
 		cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 8}))(t)
-		for _, want := range []verbs.QPCap{{}, {MaxSendWR: 5, MaxRecvWR: 3, MaxSendSGE: 2, MaxRecvSGE: 3, MaxInline: 40}} {
+		most := labtest.Must(ctx.QueryDevice())(t).MaxSGE
+		for _, want := range []verbs.QPCap{{}, {MaxSendWR: 5, MaxRecvWR: 3, MaxSendSGE: min(2, most), MaxRecvSGE: min(3, most), MaxInline: 40}} {
 			qp := labtest.Made(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: want}))(t)
 			if got := labtest.Must(qp.Query())(t).Cap; got != qp.Cap() || got.MaxSendWR < want.MaxSendWR || got.MaxRecvSGE < want.MaxRecvSGE {
 				t.Errorf("%+v was queried, the QP has %+v, asked for were %+v", got, qp.Cap(), want)
@@ -101,6 +103,7 @@ func TestQueryCap(t *testing.T) {
 func TestSRQLimit(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
+		labtest.Needs(t, device, uverbs.FeatureSRQ)
 		ctx := labtest.OpenDevice(t, device)
 		pd := labtest.Made(ctx.AllocPD())(t)
 		srq := labtest.Made(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8, Limit: 3}))(t)

@@ -107,6 +107,7 @@ type opMatrix struct {
 }
 
 func newOpMatrix(t *testing.T, device string, typ verbs.QPType, events bool) *opMatrix {
+	labtest.NeedsSGEs(t, device, maxSGE)
 	m := &opMatrix{t: t, siw: labtest.Driver(t, device) == "siw", mlx5: labtest.Driver(t, device) == "mlx5", typ: typ, events: events}
 	ctx := labtest.OpenDevice(t, device)
 	attr := labtest.Must(ctx.QueryDevice())(t)

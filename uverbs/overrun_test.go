@@ -18,6 +18,7 @@ import (
 func TestOverrun(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
+		labtest.NeedsOverflow(t, device)
 		wait := labtest.Within(t, 20*time.Second)
 		ctx := labtest.OpenDevice(t, device)
 		pd := labtest.Made(ctx.AllocPD())(t)

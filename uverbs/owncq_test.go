@@ -18,6 +18,7 @@ import (
 // QPs alone.
 func TestQPMakesItsCQ(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
+		labtest.Needs(t, device, uverbs.FeatureSRQ)
 		ctx := labtest.OpenDevice(t, device)
 		pd := labtest.Made(ctx.AllocPD())(t)
 		srq := labtest.Made(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8, MaxSGE: 1}))(t)

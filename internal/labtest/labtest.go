@@ -6,12 +6,12 @@ package labtest
 import (
 	"cmp"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/goverbs/verbs/internal/labtest/labdev"
+	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -25,16 +25,24 @@ const (
 // first.
 var only = os.Getenv("LABTEST_DEVICE")
 
-// RoCE is the device for tests that iWARP cannot do: rxe0, or the device in the variable LABTEST_DEVICE.
-// Addr is its address.
+// roce is only, or rxe0 if that is a device of iWARP.
+var roce = func() string {
+	if node, _ := os.ReadFile("/sys/class/infiniband/" + only + "/node_type"); only != "" && strings.Contains(string(node), "RNIC") {
+		return RXE
+	}
+	return only
+}()
+
+// RoCE is the device for tests that iWARP cannot do: rxe0, or the device in the variable LABTEST_DEVICE
+// unless that is one of iWARP. Addr is its address.
 var (
-	RoCE = cmp.Or(only, RXE)
+	RoCE = cmp.Or(roce, RXE)
 	Addr = AddrOf(RoCE)
 )
 
 // AddrOf returns the address of a device.
 func AddrOf(device string) string {
-	v4, _ := labdev.Addrs(cmp.Or(device, only), 1)
+	v4, _ := labdev.Addrs(cmp.Or(device, roce), 1)
 	return v4.Addr().String()
 }
 
@@ -46,11 +54,13 @@ func Addr6Of(device string) string {
 
 // LinkOf returns the name of a device's network link.
 func LinkOf(device string) string {
-	if device == MLX5 {
-		links, _ := filepath.Glob("/sys/class/infiniband/" + device + "/device/net/*")
-		return filepath.Base(strings.Join(links, ""))
+	if link, ok := labdev.Links[device]; ok {
+		return link
 	}
-	return labdev.Links[device]
+	if d, err := rdmadev.Find(device); err == nil && len(d.Ports) > 0 && len(d.Ports[0].Interfaces) > 0 {
+		return d.Ports[0].Interfaces[0]
+	}
+	return ""
 }
 
 // Addressed returns the names of the lab's devices that have an IP address. InfiniBand's have none.
@@ -78,7 +88,8 @@ func Each(t *testing.T, test func(t *testing.T, device string)) {
 	}
 }
 
-// Open opens the lab's first device, rxe0, or the device in the variable LABTEST_DEVICE.
+// Open opens the lab's first device, rxe0, or the device in the variable LABTEST_DEVICE unless that is one of
+// iWARP.
 func Open(t testing.TB) *uverbs.Context {
 	t.Helper()
 	return OpenDevice(t, "")
@@ -91,7 +102,7 @@ func OpenDevice(t testing.TB, name string) *uverbs.Context {
 	if Soft && name == SIW {
 		t.Skip("needs siw")
 	}
-	return Made(uverbs.Open(cmp.Or(name, only)))(t)
+	return Made(uverbs.Open(cmp.Or(name, roce)))(t)
 }
 
 // EachClean is like Each, and compares the inventories before and after a test.

@@ -17,12 +17,12 @@ import (
 )
 
 // programs are the examples, with the output of each, and whether it requires features
-// that siw lacks.
+// that iWARP lacks.
 var programs = []struct {
 	name    string
 	args    []string
 	prints  string // the whole output, as a regular expression
-	onlyRXE bool
+	noIWARP bool
 }{
 	{"loopback", nil, `SEND: the responder received "hello"
 RDMA WRITE: the responder's memory holds "written"
@@ -50,8 +50,8 @@ func TestExamples(t *testing.T) {
 		for _, p := range programs {
 			t.Run(p.name, func(t *testing.T) {
 				out, errs, exit := run(t, p.name, append([]string{"-d", device}, p.args...)...)
-				if p.onlyRXE && device == labtest.SIW {
-					refused(t, out, errs, exit, regexp.MustCompile(` on siw0: .*(operation not supported|unsupported operation)\n$`))
+				if p.noIWARP && !labtest.Soft && labtest.IWARP(t, device) {
+					refused(t, out, errs, exit, regexp.MustCompile(` on `+device+`: .*(operation not supported|unsupported operation)\n$`))
 					return
 				}
 				if !regexp.MustCompile("^(?:"+p.prints+")$").MatchString(out) || errs != "" || exit != 0 {

@@ -14,7 +14,7 @@ import (
 func TestS3(t *testing.T) {
 	each(t, func(t *testing.T, device, host string) {
 		dir := t.TempDir()
-		if device == labtest.SIW {
+		if !labtest.Soft && labtest.IWARP(t, device) {
 			stdout, stderr, exit := run(t, "s3", "serve", "-d", device, host+":0", dir)
 			refused(t, stdout, stderr, exit, regexp.MustCompile(`iWARP`))
 			return

@@ -19,7 +19,7 @@ func TestEndWhilePosting(t *testing.T) {
 	labtest.RequireLong(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		rounds := 10 // peers on RoCE do not report that they end
-		if device == labtest.SIW {
+		if labtest.IWARP(t, device) {
 			rounds = 150
 		}
 		for range rounds {

@@ -14,6 +14,7 @@ import (
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rconn"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // errTooMuch is the error of a program that is offered more than it accepts.
@@ -186,10 +187,10 @@ var connAttacks = []attack{
 	}},
 	{name: "nothing as an advertisement", want: []error{rconn.ErrAdvert}, do: func(p *peer) { p.send(nil) }},
 	{name: "another message as an advertisement", want: []error{rconn.ErrAdvert}, do: func(p *peer) { p.send(testData(32)) }},
-	{name: "a WRITE with immediate as an advertisement", only: labtest.RoCE, want: []error{rconn.ErrAdvert}, do: func(p *peer) {
+	{name: "a WRITE with immediate as an advertisement", needs: uverbs.FeatureImmediates, want: []error{rconn.ErrAdvert}, do: func(p *peer) {
 		p.post(verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: 32})
 	}},
-	{name: "an immediate with an advertisement", only: labtest.RoCE, want: []error{errStaysOpen}, do: func(p *peer) {
+	{name: "an immediate with an advertisement", needs: uverbs.FeatureImmediates, want: []error{errStaysOpen}, do: func(p *peer) {
 		at := p.mem.Bytes()[ringAt:]
 		copy(at, "hello")
 		p.post(verbs.SendWR{Opcode: verbs.OpSendImm, Imm: 1 << 31, Inline: advertWith(p, func(*advert) {})})

@@ -22,7 +22,7 @@ func TestAttacks(t *testing.T) {
 				t.Run("at once", func(t *testing.T) {
 					for range *rounds {
 						for _, a := range l.attacks {
-							if !a.isFor(device) {
+							if !a.isFor(t, device) {
 								continue
 							}
 							t.Run(a.name, func(t *testing.T) {

@@ -15,7 +15,7 @@ func TestHostileListener(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		for _, layer := range layers {
 			for _, a := range layer.attacks {
-				if a.want[0] != errRefused || !a.isFor(device) {
+				if a.want[0] != errRefused || !a.isFor(t, device) {
 					continue
 				}
 				t.Run(layer.name+" "+a.name, func(t *testing.T) {

@@ -99,7 +99,7 @@ func (p *peer) ended() bool {
 	}
 }
 
-func (p *peer) iwarp() bool { return p.device == labtest.SIW }
+func (p *peer) iwarp() bool { return labtest.IWARP(p.t, p.device) }
 
 // post posts a request, when there is room, unless the connection has ended.
 func (p *peer) post(wr verbs.SendWR) bool {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // server is a listener of a layer that echoes, and records how its connections
@@ -128,12 +129,13 @@ type attack struct {
 	do      func(p *peer)        // after it is connected
 	want    []error              // one of them ends the connection; errRefused: the dial fails
 	siw     []error              // the same for siw, if different
-	only    string               // labtest.SIW or labtest.RoCE, if it is for devices of that kind only
+	needs   uverbs.Feature       // of the device
+	iwarp   bool                 // only for iWARP
 }
 
 // isFor reports whether the attack is one on a device.
-func (a *attack) isFor(device string) bool {
-	return a.only == "" || (a.only == labtest.SIW) == (device == labtest.SIW)
+func (a *attack) isFor(t *testing.T, device string) bool {
+	return (a.needs == "" || labtest.Has(t, device, a.needs)) && (!a.iwarp || labtest.IWARP(t, device))
 }
 
 var (

@@ -105,16 +105,16 @@ func startCmtime(ctx context.Context, t *testing.T, local string, args ...string
 	return p, cmtimeSync{c}
 }
 
-// testCmtimeSync is TestCmtime for newer releases. Their third phase has no QPs, which siw
+// testCmtimeSync is TestCmtime for newer releases. Their third phase has no QPs, which iWARP
 // refuses: between two C programs it fails there, and on rxe as well if they are on one device.
 func testCmtimeSync(t *testing.T, device string) {
 	local := labtest.AddrOf(device)
-	phases := []int{1, cmtimeConnections(), cmtimeConnections()}
-	if device == labtest.SIW {
+	phases, iwarp := []int{1, cmtimeConnections(), cmtimeConnections()}, labtest.IWARP(t, device)
+	if iwarp {
 		phases = phases[:2]
 	}
 	finish := func(t *testing.T, p *program) {
-		if device == labtest.SIW {
+		if iwarp {
 			p.Kill()
 		} else {
 			p.Wait()

@@ -110,7 +110,7 @@ func TestRping(t *testing.T) {
 			{"Go server, C client, all options", verbs, c, 10, []string{"-v", "-d", "-S", "1000"}},
 		}) {
 			t.Run(r.name, func(t *testing.T) {
-				if device == labtest.SIW && r.c[0] == "rping" && r.c[len(r.c)-1] == "-q" {
+				if labtest.IWARP(t, device) && r.c[0] == "rping" && r.c[len(r.c)-1] == "-q" {
 					t.Skip("rping -c -q establishes what iWARP has established already, which the kernel refuses")
 				}
 				server, client := startRping(t, device, r.s.with(r.both...), r.c.with(r.both...).with("-V", "-C", strconv.Itoa(r.rounds)))

@@ -24,6 +24,7 @@ type node struct {
 type state struct {
 	t      *testing.T
 	device string
+	iwarp  bool
 	ctx    *node
 	nodes  []*node // except ctx; includes closed ones, until there are many
 	links  []*link
@@ -130,7 +131,7 @@ func (w *state) close(n *node) {
 
 func newState(t *testing.T, device string, in []byte) *state {
 	ctx := labtest.Must(uverbs.Open(device))(t)
-	return &state{t: t, device: device, in: in, ctx: &node{what: "context", obj: ctx}}
+	return &state{t: t, device: device, iwarp: ctx.Device().IWARP(), in: in, ctx: &node{what: "context", obj: ctx}}
 }
 
 // end closes all remaining objects, leaves first, and the context.

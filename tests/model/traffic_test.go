@@ -91,7 +91,7 @@ func (l *link) posted(what string, posted, n, room int, err error) {
 // send posts n messages that contain their number. On iWARP a message without a
 // receive would end the connection.
 func (l *link) send(n int) {
-	if l.w.device == labtest.SIW {
+	if l.w.iwarp {
 		n = min(n, int(l.recvsPosted)-int(l.sendsPosted))
 	}
 	if n <= 0 || l.failedA != l.failedB {

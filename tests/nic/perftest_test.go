@@ -33,7 +33,11 @@ func TestPerftest(t *testing.T) {
 		for _, program := range r.programs {
 			t.Run(program, func(t *testing.T) {
 				help, _ := exec.Command(program, "--help").CombinedOutput() // whose exit status is 1
-				for _, args := range labtest.Few(2, a.modes(program, r.cases)) {
+				modes := a.modes(program, r.cases)
+				if len(modes) == 0 {
+					t.Skip("the driver of 6.1 has no atomics")
+				}
+				for _, args := range labtest.Few(2, modes) {
 					t.Run(args, func(t *testing.T) {
 						const imm = "--write_with_imm"
 						if strings.Contains(args, imm) && !strings.Contains(string(help), imm) {

@@ -72,10 +72,10 @@ func fastPath(t *testing.T, device string) {
 	c := newCounter(t)
 	const depth = 1000
 	doorbell := Calls{unix.SYS_WRITE: 1}
-	if device == labtest.MLX5 {
+	if labtest.PinsQueues(t, device) {
 		doorbell = Calls{} // a store to a page of the device
 	}
-	a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: 4 * depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}})
+	a, b := labtest.NewPair(t, device, rdmatest.PairOptions{Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: 4 * depth, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64}})
 
 	recv := []verbs.RecvWR{{SGL: []verbs.SGE{b.MR.SGE(0, 4096)}}}
 	expect(t, c, "post_recv", depth/2, Calls{}, func() {

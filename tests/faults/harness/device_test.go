@@ -19,6 +19,9 @@ import (
 // kinds are the types of software devices.
 var kinds = map[string]string{labtest.RXE: "rxe", labtest.SIW: "siw"}
 
+// isAdapter reports whether a device is an adapter on the PCI bus.
+func isAdapter(device string) bool { return kinds[device] == "" }
+
 // waitFor waits until something works.
 func waitFor(t testing.TB, works func() error) {
 	t.Helper()
@@ -97,7 +100,7 @@ func TestRemoval(t *testing.T) {
 // remover returns a function that deletes the device, or removes the PCI device of an adapter.
 func (e *env) remover() func() error {
 	e.Helper()
-	if e.device != labtest.MLX5 {
+	if !isAdapter(e.device) {
 		return func() error { return netlink.RdmaLinkDel(e.device) }
 	}
 	dir := labtest.PCIDir(e, e.device)
@@ -130,7 +133,7 @@ func (e *env) configureAdapter() {
 // addDevice creates the device and waits until it works.
 func (e *env) addDevice() {
 	e.Helper()
-	if e.device == labtest.MLX5 {
+	if isAdapter(e.device) {
 		labtest.Check(e, os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0))
 		e.configureAdapter()
 		return

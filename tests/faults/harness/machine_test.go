@@ -17,7 +17,7 @@ func TestModules(t *testing.T) {
 	runFault(t, fault{title: "the modules in use are to be unloaded", run: func(e *env) {
 		c, l := e.startLoad()
 		modules := []string{"rdma_ucm", "ib_uverbs", "rdma_cm", "ib_core"}
-		if e.device != labtest.MLX5 { // whose driver leaves its users behind, as a removal does
+		if !isAdapter(e.device) { // whose driver leaves its users behind, as a removal does
 			modules = append(modules, map[string]string{labtest.RXE: "rdma_rxe", labtest.SIW: "siw"}[e.device])
 		}
 		for _, m := range modules {

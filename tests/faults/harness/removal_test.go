@@ -203,7 +203,7 @@ func TestRemovalReleases(t *testing.T) {
 	const soon = 30 * time.Second
 	for _, device := range labtest.Addressed() {
 		layers := maps.Clone(connPairs)
-		if device == labtest.MLX5 {
+		if isAdapter(device) {
 			polled := layers["cm"]
 			polled.run = polledPair
 			layers["polled"] = polled
