@@ -26,8 +26,8 @@ const (
 	FaultLoss       = pcidev.FaultLoss
 )
 
-// Inject injects a fault of an adapter, also of an erdma, with an argument, count times if it can repeat. It runs in the guest;
-// pciDir is the directory of the adapter's PCI device in sysfs.
-func Inject(pciDir string, fault Fault, arg byte, count uint16) error {
-	return pcidev.Inject(pciDir, fault, arg, count)
+// Inject injects a fault, count times if it can repeat. It runs in the guest; pciDir is the directory of
+// the adapter's PCI device in sysfs.
+func Inject(pciDir string, fault Fault, count uint16) error {
+	return pcidev.Inject(pciDir, fault, count)
 }

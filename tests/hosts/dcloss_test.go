@@ -133,7 +133,7 @@ func (a LoseArgs) lose() error {
 	if err != nil {
 		return err
 	}
-	return connectx.Inject(dir, connectx.FaultLoss, 0, a.OneOf)
+	return connectx.Inject(dir, connectx.FaultLoss, a.OneOf)
 }
 
 // Lose has the network lose packets of the peer's adapter.

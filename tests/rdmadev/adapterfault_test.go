@@ -113,24 +113,24 @@ func TestAdapterPort(t *testing.T) {
 			t.Skip("its port is that of another device")
 		}
 		dir := labtest.PCIDir(t, a.name)
-		t.Cleanup(func() { labtest.Check(t, connectx.Inject(dir, connectx.FaultPortUp, 0, 0)) })
+		t.Cleanup(func() { labtest.Check(t, connectx.Inject(dir, connectx.FaultPortUp, 0)) })
 		before := linkDowned(t, a)
 		for n := range labtest.Rounds(20, 2) {
-			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortDown, 0, 0))
+			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortDown, 0))
 			if d := a.wait(t, verbs.PortDown); d.Ports[0].PhysState == verbs.PhysLinkUp {
 				t.Errorf("the port is down and its physical state %v", d.Ports[0].PhysState)
 			}
 			if got, want := linkDowned(t, a), min(before+uint64(n)+1, 255); got != want {
 				t.Errorf("link_downed is %d, want %d", got, want)
 			}
-			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortUp, 0, 0))
+			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortUp, 0))
 			a.wait(t, verbs.PortActive)
 		}
 		for range labtest.Rounds(1000, 10) { // faster than anybody looks
-			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortDown, 0, 0))
-			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortUp, 0, 0))
+			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortDown, 0))
+			labtest.Check(t, connectx.Inject(dir, connectx.FaultPortUp, 0))
 		}
-		labtest.Check(t, connectx.Inject(dir, connectx.FaultStorm, 0, 1000))
+		labtest.Check(t, connectx.Inject(dir, connectx.FaultStorm, 1000))
 		a.same(t)
 	})
 }
@@ -246,8 +246,8 @@ func TestAdapterFirmware(t *testing.T) {
 			return n
 		}
 		before := reports()
-		t.Cleanup(func() { labtest.Check(t, connectx.Inject(dir, connectx.FaultNone, 0, 0)) })
-		labtest.Check(t, connectx.Inject(dir, connectx.FaultFirmware, 0, 0))
+		t.Cleanup(func() { labtest.Check(t, connectx.Inject(dir, connectx.FaultNone, 0)) })
+		labtest.Check(t, connectx.Inject(dir, connectx.FaultFirmware, 0))
 		answered := make(chan error, 1)
 		go func() {
 			pd, err := ctx.AllocPD()
@@ -263,7 +263,7 @@ func TestAdapterFirmware(t *testing.T) {
 			answered <- nil
 		default:
 		}
-		labtest.Check(t, connectx.Inject(dir, connectx.FaultNone, 0, 0))
+		labtest.Check(t, connectx.Inject(dir, connectx.FaultNone, 0))
 		if err := <-answered; err != nil {
 			t.Errorf("a command that has waited: %v", err)
 		}
@@ -276,7 +276,7 @@ func TestAdapterFirmware(t *testing.T) {
 func (a adapter) testTimeout(t *testing.T) {
 	dir := labtest.PCIDir(t, a.name)
 	ctx := labtest.OpenDevice(t, a.name)
-	labtest.Check(t, connectx.Inject(dir, connectx.FaultFirmware, 0, 0))
+	labtest.Check(t, connectx.Inject(dir, connectx.FaultFirmware, 0))
 	for i, most := range []time.Duration{time.Minute, time.Second} { // ERDMA_CMDQ_TIMEOUT_MS is 15 s
 		begun := time.Now()
 		if cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 64}); err == nil || time.Since(begun) > most {
@@ -297,7 +297,7 @@ func (a adapter) testBroken(t *testing.T) {
 	t.Run("connection", func(t *testing.T) {
 		x, y := labtest.NewPair(t, a.name, rdmatest.PairOptions{})
 		labtest.Must(y.PostRecv(verbs.RecvWR{ID: 7}))(t)
-		labtest.Check(t, connectx.Inject(dir, connectx.FaultFatal, 0, 0))
+		labtest.Check(t, connectx.Inject(dir, connectx.FaultFatal, 0))
 		var wcs [1]verbs.WC
 		labtest.Until(t, "the receive to be flushed", func() bool { return y.RecvCQ.Poll(wcs[:]) == 1 })
 		if wcs[0].ID != 7 || wcs[0].Status != verbs.WCFlushErr {
@@ -334,7 +334,7 @@ func TestAdapterFatal(t *testing.T) {
 		before := labtest.Must(rdmadev.Find(device))(t)
 		ctx := labtest.Must(uverbs.Open(device))(t)
 		defer ctx.Close()
-		labtest.Check(t, connectx.Inject(labtest.PCIDir(t, a.name), connectx.FaultFatal, 0, 0))
+		labtest.Check(t, connectx.Inject(labtest.PCIDir(t, a.name), connectx.FaultFatal, 0))
 		for {
 			if e := labtest.Must(ctx.NextAsyncEvent(t.Context()))(t); e.Type == verbs.EventDeviceFatal {
 				break

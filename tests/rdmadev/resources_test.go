@@ -19,6 +19,7 @@ import (
 func TestResources(t *testing.T) {
 	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
+		labtest.Needs(t, device, uverbs.FeatureSRQ)
 		ctx := labtest.OpenDevice(t, device)
 		pd := labtest.Made(ctx.AllocPD())(t)
 		cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 100}))(t)

@@ -45,14 +45,14 @@ const (
 	FaultRegister   = FaultCapability + 4
 )
 
-// Inject injects a fault with an argument, count times if it can repeat. It runs in the guest; pciDir is the
-// directory of the adapter's PCI device in sysfs.
-func Inject(pciDir string, fault Fault, arg byte, count uint16) error {
+// Inject injects a fault, count times if it can repeat. It runs in the guest; pciDir is the directory of
+// the adapter's PCI device in sysfs.
+func Inject(pciDir string, fault Fault, count uint16) error {
 	f, err := os.OpenFile(filepath.Join(pciDir, "config"), os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteAt([]byte{byte(fault), arg, byte(count), byte(count >> 8)}, FaultRegister)
+	_, err = f.WriteAt([]byte{byte(fault), 0, byte(count), byte(count >> 8)}, FaultRegister)
 	return errors.Join(err, f.Close())
 }
 

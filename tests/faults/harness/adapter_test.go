@@ -16,9 +16,9 @@ func TestPortFlaps(t *testing.T) {
 		c, l := e.startLoad()
 		dir := labtest.PCIDir(e, e.device)
 		for range 5 {
-			labtest.Check(e, connectx.Inject(dir, connectx.FaultPortDown, 0, 0))
+			labtest.Check(e, connectx.Inject(dir, connectx.FaultPortDown, 0))
 			time.Sleep(200 * time.Millisecond)
-			labtest.Check(e, connectx.Inject(dir, connectx.FaultPortUp, 0, 0))
+			labtest.Check(e, connectx.Inject(dir, connectx.FaultPortUp, 0))
 			labtest.Check(e, l.waitRounds(1))
 		}
 		e.waitDevice()
@@ -32,8 +32,8 @@ func TestFirmwareStops(t *testing.T) {
 	runFault(t, fault{title: "the adapter's firmware answers no command for a second", quick: "cm rconn rmsg rsock", device: labtest.MLX5, run: func(e *env) {
 		c, l := e.startLoad()
 		dir := labtest.PCIDir(e, e.device)
-		resume := func() { labtest.Check(e, connectx.Inject(dir, connectx.FaultNone, 0, 0)) }
-		labtest.Check(e, connectx.Inject(dir, connectx.FaultFirmware, 0, 0))
+		resume := func() { labtest.Check(e, connectx.Inject(dir, connectx.FaultNone, 0)) }
+		labtest.Check(e, connectx.Inject(dir, connectx.FaultFirmware, 0))
 		defer resume()
 		registers := e.layer.Name == "rmsg" || e.layer.Name == "rconn"
 		if registers {
@@ -58,7 +58,7 @@ func TestFatal(t *testing.T) {
 		c, l := e.startLoad()
 		remove := e.remover()
 		start := time.Now()
-		labtest.Check(e, connectx.Inject(labtest.PCIDir(e, e.device), connectx.FaultFatal, 0, 0))
+		labtest.Check(e, connectx.Inject(labtest.PCIDir(e, e.device), connectx.FaultFatal, 0))
 		<-l.done
 		saw := e.expect(peerGoneErrors(verbs.ErrDeviceRemoved), l.err)
 		e.close(l.s)
