@@ -61,7 +61,7 @@ var objectCalls = []func(*state){
 	},
 	func(w *state) {
 		n, pd, ok := pick[*uverbs.PD](w)
-		if !ok {
+		if !ok || !w.srqs {
 			return
 		}
 		opt, bad := uverbs.SRQOptions{MaxWR: 1 + w.choose(100), MaxSGE: 1 + w.choose(4)}, true

@@ -25,6 +25,7 @@ type state struct {
 	t      *testing.T
 	device string
 	iwarp  bool
+	srqs   bool
 	ctx    *node
 	nodes  []*node // except ctx; includes closed ones, until there are many
 	links  []*link
@@ -131,7 +132,7 @@ func (w *state) close(n *node) {
 
 func newState(t *testing.T, device string, in []byte) *state {
 	ctx := labtest.Must(uverbs.Open(device))(t)
-	return &state{t: t, device: device, iwarp: ctx.Device().IWARP(), in: in, ctx: &node{what: "context", obj: ctx}}
+	return &state{t: t, device: device, iwarp: ctx.Device().IWARP(), srqs: ctx.Probe(uverbs.FeatureSRQ) == nil, in: in, ctx: &node{what: "context", obj: ctx}}
 }
 
 // end closes all remaining objects, leaves first, and the context.

@@ -33,20 +33,20 @@ func createAH(e *env) error {
 }
 
 var addr = []test{
-	{"addr/create_ah", notOnSIW, createAH},
-	{"addr/create_ah_roce", notOnSIW, func(e *env) error {
+	{"addr/create_ah", with(uverbs.FeatureAH), createAH},
+	{"addr/create_ah_roce", with(uverbs.FeatureAH), func(e *env) error {
 		port := labtest.Must(e.ctx.QueryPort(1))(e.t)
 		switch ah, err := e.pd().CreateAH(verbs.AddressVector{Port: 1, DLID: port.LID}); {
 		case err == nil && port.LinkLayer == verbs.LinkInfiniBand:
 			return ah.Close() // a LID is an address
 		case err == nil:
 			return errors.New("RoCE took an address without a route")
-		case e.siw || port.LinkLayer == verbs.LinkInfiniBand:
+		case !e.has(uverbs.FeatureAH) || port.LinkLayer == verbs.LinkInfiniBand:
 			return err
 		}
 		return createAH(e)
 	}},
-	{"addr/destroy_ah", notOnSIW, func(e *env) error {
+	{"addr/destroy_ah", with(uverbs.FeatureAH), func(e *env) error {
 		ah, err := e.ah(e.pd())
 		if err != nil {
 			return err
@@ -99,12 +99,12 @@ var device = []test{
 	}},
 	{"device/query_pkey", everywhere, func(e *env) error {
 		keys, err := e.ctx.PKeys(1)
-		if err == nil && !e.siw && (len(keys) == 0 || keys[0] != 0xffff) {
+		if err == nil && e.has(uverbs.FeaturePKeys) && (len(keys) == 0 || keys[0] != 0xffff) {
 			err = fmt.Errorf("P_Keys %x", keys)
 		}
 		return err
 	}},
-	{"device/get_pkey_index", notOnSIW, func(e *env) error {
+	{"device/get_pkey_index", with(uverbs.FeaturePKeys), func(e *env) error {
 		i, err := e.ctx.PKeyIndex(1, 0xffff)
 		if err == nil && i != 0 {
 			err = fmt.Errorf("index %d", i)

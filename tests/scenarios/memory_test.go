@@ -27,8 +27,8 @@ var mr = []test{
 		}
 		return nil
 	}},
-	{"mr/reg_mw_wrong_type", notOnSIW, func(e *env) error {
-		if e.siw {
+	{"mr/reg_mw_wrong_type", with(uverbs.FeatureMWType1), func(e *env) error {
+		if !e.has(uverbs.FeatureMWType1) {
 			return e.ctx.Probe(uverbs.FeatureMWType1)
 		}
 		_, err := e.pd().AllocMW(7)

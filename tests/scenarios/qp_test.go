@@ -28,7 +28,7 @@ func (e *env) createQP(typ verbs.QPType, want verbs.QPCap) (*uverbs.QP, error) {
 	return qp, nil
 }
 
-var smallCap = verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 16}
+var smallCap = verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}
 
 func createQP(typ verbs.QPType) func(*env) error {
 	return func(e *env) error {
@@ -57,7 +57,7 @@ func createInit(typ verbs.QPType) func(*env) error {
 		switch {
 		case err != nil:
 			return err
-		case got.State != verbs.StateInit && !e.siw: // siw has no INIT
+		case got.State != verbs.StateInit && !e.ctx.Device().IWARP(): // which has no INIT
 			return fmt.Errorf("in %v", got.State)
 		case typ == verbs.UD && got.QKey != endpoint.QKey:
 			return fmt.Errorf("Q_Key %#x", got.QKey)
@@ -85,21 +85,21 @@ func illegal(change func(c *verbs.QPCap, maxWR, maxSGE int)) func(*env) error {
 
 var qp = []test{
 	{"qp/create_rc_qp_no_attr", everywhere, createQP(verbs.RC)},
-	{"qp/create_uc_qp_no_attr", notOnSIW, createQP(verbs.UC)},
-	{"qp/create_ud_qp_no_attr", notOnSIW, createQP(verbs.UD)},
+	{"qp/create_uc_qp_no_attr", with(uverbs.FeatureUC), createQP(verbs.UC)},
+	{"qp/create_ud_qp_no_attr", with(uverbs.FeatureUD), createQP(verbs.UD)},
 	{"qp/create_raw_qp_no_attr", nowhere, createQP(abi.IB_UVERBS_QPT_RAW_PACKET)},
 	{"qp/create_rc_qp_with_attr", everywhere, createInit(verbs.RC)},
-	{"qp/create_uc_qp_with_attr", notOnSIW, createInit(verbs.UC)},
-	{"qp/create_ud_qp_with_attr", notOnSIW, createInit(verbs.UD)},
+	{"qp/create_uc_qp_with_attr", with(uverbs.FeatureUC), createInit(verbs.UC)},
+	{"qp/create_ud_qp_with_attr", with(uverbs.FeatureUD), createInit(verbs.UD)},
 	{"qp/create_raw_qp_with_attr", nowhere, createInit(abi.IB_UVERBS_QPT_RAW_PACKET)},
 	{"qp/create_qp_with_illegal_caps_max_send_wr", everywhere, illegal(func(c *verbs.QPCap, maxWR, maxSGE int) { c.MaxSendWR = maxWR })},
 	{"qp/create_qp_with_illegal_caps_max_send_sge", everywhere, illegal(func(c *verbs.QPCap, maxWR, maxSGE int) { c.MaxSendSGE = maxSGE })},
 	{"qp/create_qp_with_illegal_caps_max_recv_sge", everywhere, illegal(func(c *verbs.QPCap, maxWR, maxSGE int) { c.MaxRecvSGE = maxSGE })},
 	{"qp/create_qp_with_illegal_caps_max_recv_wr", everywhere, illegal(func(c *verbs.QPCap, maxWR, maxSGE int) { c.MaxRecvWR = maxWR })},
 	{"qp/query_rc_qp", everywhere, createInit(verbs.RC)},
-	{"qp/query_uc_qp", notOnSIW, createInit(verbs.UC)},
-	{"qp/query_ud_qp", notOnSIW, createInit(verbs.UD)},
-	{"qp/modify_ud_qp", notOnSIW, func(e *env) error {
+	{"qp/query_uc_qp", with(uverbs.FeatureUC), createInit(verbs.UC)},
+	{"qp/query_ud_qp", with(uverbs.FeatureUD), createInit(verbs.UD)},
+	{"qp/modify_ud_qp", with(uverbs.FeatureUD), func(e *env) error {
 		qp, err := e.createQP(verbs.UD, smallCap)
 		if err != nil {
 			return err

@@ -29,9 +29,8 @@ type test struct {
 // kernels have: it probes the device.
 func everywhere(*env) bool { return true }
 func nowhere(*env) bool    { return false }
-func notOnSIW(e *env) bool { return !e.siw }
 func with(f uverbs.Feature) func(*env) bool {
-	return func(e *env) bool { return e.ctx.Probe(f) == nil }
+	return func(e *env) bool { return e.has(f) }
 }
 
 var tests = [][]test{addr, cq, device, mr, pd, qp, qpEx, missing}
@@ -114,17 +113,17 @@ func (s test) test(e *env) {
 type env struct {
 	t    *testing.T
 	dev  string
-	siw  bool
 	ctx  *uverbs.Context
 	attr *verbs.DeviceAttr
 }
 
 func newEnv(t *testing.T, dev string) *env {
 	e := &env{t: t, dev: dev, ctx: labtest.OpenDevice(t, dev)}
-	e.siw = e.ctx.Driver() == "siw"
 	e.attr = labtest.Must(e.ctx.QueryDevice())(t)
 	return e
 }
+
+func (e *env) has(f uverbs.Feature) bool { return e.ctx.Probe(f) == nil }
 
 func (e *env) pd() *uverbs.PD {
 	e.t.Helper()
