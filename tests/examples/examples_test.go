@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // programs are the examples, with the output of each, and whether it requires features
@@ -49,6 +50,9 @@ func TestExamples(t *testing.T) {
 	each(t, func(t *testing.T, device, _ string) {
 		for _, p := range programs {
 			t.Run(p.name, func(t *testing.T) {
+				if p.name == "srq-server" && !labtest.Soft {
+					labtest.Needs(t, device, uverbs.FeatureSRQ)
+				}
 				out, errs, exit := run(t, p.name, append([]string{"-d", device}, p.args...)...)
 				if p.noIWARP && !labtest.Soft && labtest.IWARP(t, device) {
 					refused(t, out, errs, exit, regexp.MustCompile(` on `+device+`: .*(operation not supported|unsupported operation)\n$`))
@@ -72,7 +76,7 @@ func TestDeviceChoice(t *testing.T) {
 				t.Errorf("exit status %d, output\n%s%s", exit, out, errs)
 			}
 			out, errs, exit := run(t, p.name, "-d", "nix")
-			there := `rxe0 \(\S+\), siw0 \(\S+\)(, mlx5_\d \(\S+\))*`
+			there := `rxe0 \(\S+\), siw0 \(\S+\)(, (mlx5|erdma)_\d \(\S+\))*`
 			if labtest.Soft {
 				there = softName
 			}
