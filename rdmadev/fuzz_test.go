@@ -1,6 +1,7 @@
 package rdmadev
 
 import (
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,8 +12,10 @@ import (
 // FuzzSysfs reads a device whose attributes in sysfs are anything: what cannot be read is an error of the
 // device or of its port.
 func FuzzSysfs(f *testing.F) {
-	f.Add("rate", "100 Gb/sec (4X EDR)", "1", "0x7fff", "17", []byte{2, 0, 0x12, 0xb7, 10, 9, 0, 1, 27: 0})
-	f.Add("state", "4: ACTIVE", "0", "65536", "-1", []byte{10, 0, 27: 1})
+	f.Add("rate", "100 Gb/sec (4X EDR)", "1", "0x7fff", "17", binary.NativeEndian.AppendUint16(nil, 2))
+	f.Add("node_desc", "x", "3", "0", "0", append(binary.NativeEndian.AppendUint16(nil, 2), make([]byte, 26)...))
+	f.Add("rate", "NaN Gb/sec", "2", "1", "1", []byte{})
+	f.Add("state", "4: ACTIVE", "0", "65536", "-1", append(binary.NativeEndian.AppendUint16(nil, 10), make([]byte, 26)...))
 	f.Add("lid", "-1", "4294967296", "", "N/A", []byte{})
 	f.Add("gids/0", "fe80:0000:0000:0000:0000:0000:0000:0001", "-1", "0", "18446744073709551616", []byte{2})
 	f.Fuzz(func(t *testing.T, attribute, text, index, key, counter string, address []byte) {
@@ -52,7 +55,8 @@ func FuzzSysfs(f *testing.F) {
 		if counters, err := p.Counters(); len(counters) > 1 || len(counters) == 1 && err != nil {
 			t.Errorf("%q: %+v, %v", counter, counters, err)
 		}
-		if a := sockaddr(nldev.Value(address)); a.IsValid() != (len(address) >= 28 && (address[0] == 2 || address[0] == 10) && address[1] == 0) {
+		family := binary.NativeEndian.Uint16(append(address, 0, 0))
+		if a := sockaddr(nldev.Value(address)); a.IsValid() != (len(address) >= 28 && (family == 2 || family == 10)) {
 			t.Errorf("% x is %v", address, a)
 		}
 	})

@@ -92,7 +92,7 @@ func parseRate(text string) (mbps, lanes int, speed string, err error) {
 	rate, link, _ := strings.Cut(text, " ")
 	_, link, _ = strings.Cut(link, "(")
 	gbps, err := strconv.ParseFloat(rate, 64)
-	if err != nil || gbps < 0 || gbps > 1e6 {
+	if err != nil || !(gbps >= 0 && gbps <= 1e6) { // it may be NaN
 		return 0, 0, "", fmt.Errorf("no rate")
 	}
 	if link = strings.TrimSuffix(link, ")"); link != "" {

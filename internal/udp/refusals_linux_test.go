@@ -4,6 +4,7 @@ package udp
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"testing"
@@ -81,14 +82,19 @@ func FuzzControl(f *testing.F) {
 		copy(b[unix.CmsgLen(0):], data)
 		return b
 	}
-	refused := []byte{byte(unix.ECONNREFUSED), 0, 0, 0, unix.SO_EE_ORIGIN_ICMP, 15: 0}
-	f.Add(ancillary(unix.IPPROTO_IP, unix.IP_RECVERR, refused...), []byte{unix.AF_INET, 0, 0x12, 0xb7, 10, 9, 0, 1})
-	f.Add(slices.Concat(ancillary(unix.IPPROTO_IP, unix.IP_TOS, 2), ancillary(unix.IPPROTO_IPV6, unix.IPV6_TCLASS, 3, 0, 0, 0),
-		ancillary(unix.SOL_UDP, unix.UDP_GRO, 0, 4, 0, 0), ancillary(unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 9, 0, 0, 0)), []byte{unix.AF_INET6, 27: 1})
-	if s := (&socket{counters: new(counters)}); !isRefusal(ancillary(unix.IPPROTO_IP, unix.IP_RECVERR, refused...)) {
-		f.Error("a refusal is none")
-	} else if tos, segment := s.parse(ancillary(unix.SOL_UDP, unix.UDP_GRO, 0, 4, 0, 0)); tos != 0 || segment != 1024 {
-		f.Errorf("TOS %d, segments of %d bytes", tos, segment)
+	word := func(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+	refused := ancillary(unix.IPPROTO_IP, unix.IP_RECVERR, append(word(uint32(unix.ECONNREFUSED)), []byte{unix.SO_EE_ORIGIN_ICMP, 11: 0}...)...)
+	packet := slices.Concat(ancillary(unix.IPPROTO_IPV6, unix.IPV6_TCLASS, word(3)...), ancillary(unix.SOL_UDP, unix.UDP_GRO, word(1024)...),
+		ancillary(unix.SOL_SOCKET, unix.SO_RXQ_OVFL, word(9)...))
+	var name [nameSize]byte
+	for _, a := range []string{"10.9.0.1:4791", "[fd00:9::1]:4791"} {
+		putName(&name, netip.MustParseAddrPort(a), 0)
+		f.Add(refused, name[:])
+		f.Add(append(ancillary(unix.IPPROTO_IP, unix.IP_TOS, 2), packet...), name[:])
+	}
+	s := &socket{counters: new(counters)}
+	if tos, segment := s.parse(packet); tos != 3 || segment != 1024 || s.in.lost != 9 || !isRefusal(refused) || isRefusal(packet) {
+		f.Errorf("TOS %d, segments of %d bytes, %d lost", tos, segment, s.in.lost)
 	}
 	f.Fuzz(func(t *testing.T, control, name []byte) {
 		s := &socket{counters: new(counters)}
