@@ -5,10 +5,13 @@ package connectx
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+	"github.com/goverbs/verbs/lab/internal/pcidev"
+	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
 // entry is an entry of the command queue, as a driver fills it in.
@@ -247,6 +250,8 @@ func FuzzCommands(f *testing.F) {
 	for i := range ops {
 		f.Add(fmt.Appendf(nil, "%c%c\x00\x00\x01\x10\x00\x01", i, 16))
 	}
+	// Pages are given in a list.
+	f.Add(slices.Concat([]byte{byte(slices.Index(ops, ifc.OpManagePages)), 15, 1 | 1<<4, 8}, []byte{0, 0, 0, 0, 0, 0, 0, 1}, make([]byte, 8)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		m := newMachine(t, newHub(), 1)
 		m.newNetdev()
@@ -267,6 +272,61 @@ func FuzzCommands(f *testing.F) {
 				t.Fatalf("%s: %d bytes of output", ifc.Layouts[op].Name, len(out))
 			}
 			data = data[4+n:]
+		}
+	})
+}
+
+// FuzzDelivery changes the entry of a command and the blocks of its input: the command is executed, or the
+// entry says why not.
+func FuzzDelivery(f *testing.F) {
+	f.Add(uint8(0), []byte(nil), []byte(nil), uint16(16), uint16(16))
+	f.Add(uint8(63), []byte{0, 1}, []byte(nil), uint16(1200), uint16(0x1010))
+	f.Add(uint8(1), []byte{1}, []byte(nil), uint16(16), uint16(16))
+	f.Add(uint8(8), []byte{0, 0, 0, 0xff}, []byte{blockNumber: 1}, uint16(600), uint16(600))
+	f.Fuzz(func(t *testing.T, at uint8, change, block []byte, inLen, outLen uint16) {
+		m := newMachine(t, newHub(), 1)
+		in := append(queryCap(0), make([]byte, inLen)...)
+		e := m.newEntry(0, in[:max(int(inLen), 16)], max(int(outLen), 16))
+		for i, v := range change {
+			if i += int(at); i < commandSize-1 { // the last byte is the owner
+				e.desc()[i] ^= v
+			}
+		}
+		if len(e.in.addr) > 0 {
+			b := e.in.at(0, min(len(block), pageBytes))
+			for i := range b {
+				b[i] ^= block[i]
+			}
+		}
+		e.ring()
+	})
+}
+
+// FuzzRegisters stores anything to registers, doorbells and the configuration, where it injects faults,
+// while requests are executed.
+func FuzzRegisters(f *testing.F) {
+	f.Add([]byte{0, 0, segDoorbell & 0xff, 4, 0, 0, 0, 1, 0, 0, 0, 0})
+	f.Add([]byte{0, segCommandsLow >> 8, segCommandsLow & 0xff, 4, 0, 0, 0, 1, 0, 0, 0, 0})
+	f.Add([]byte{0, segHealth >> 8, segHealth & 0xff, 8, 0, 0, 0, 1, 0, 0, 0, 0})
+	f.Add([]byte{1, 0, uarCQ, 8, 0, 0, 0, 1, 0, 0, 0, 1})
+	for kind := FaultNone; kind <= FaultAfterEvent; kind++ {
+		f.Add([]byte{2, 0, pcidev.FaultRegister, 4, byte(kind), 1, 1, 0, 0, 0, 0, 0})
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m := newMachine(t, newHub(), 1)
+		x, _ := pair(m, m, ifc.QpTypeRc)
+		for ; len(data) >= 12; data = data[12:] {
+			region, off, size := vfiouser.BAR0, uint64(be.Uint16(data[1:])), 4+uint64(data[3]>>1&4)
+			switch data[0] % 3 {
+			case 1:
+				off = uint64(m.uar)<<12 | off&0xfff
+			case 2:
+				region, off = vfiouser.Config, off&0xffc
+			}
+			off &^= size - 1
+			m.dev.Write(region, off, data[4:4+size])
+			m.dev.Read(region, off, make([]byte, size))
+			x.post(ifc.OpcodeNop, update, 0)
 		}
 	})
 }

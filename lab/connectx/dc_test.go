@@ -97,3 +97,47 @@ func TestDynamicTarget(t *testing.T) {
 		t.Errorf("destroyed: status %#x", st)
 	}
 }
+
+// FuzzDatagrams has a guest that sends datagrams, and requests to a target of DC, whose address vectors
+// differ from good ones, and that links and counts its shared receives as it likes.
+func FuzzDatagrams(f *testing.F) {
+	for _, infiniBand := range []bool{false, true} {
+		f.Add([]byte{}, infiniBand, uint16(1), uint16(1))
+		f.Add([]byte{avQPN: 0x80, avLID: 1}, infiniBand, uint16(0xffff), uint16(0xffff))
+		f.Add([]byte{avGRHFlow: 0x40, avGID: 0xff}, infiniBand, uint16(3), uint16(40))
+	}
+	f.Fuzz(func(t *testing.T, change []byte, infiniBand bool, next, receives uint16) {
+		m := newMachine(t, newHub(), 1, func(c *Config) { c.InfiniBand = infiniBand })
+		s, recv := m.createSRQ(false), m.createCQ(4, 64)
+		num, st := m.createDCT(s, recv)
+		if st != ifc.StatusOk {
+			t.Fatalf("status %#x", st)
+		}
+		s.post(seg(64, m.key, m.next))
+		be.PutUint16(s.mem.at(2, 2), next)
+		be.PutUint32(s.record.at(0, 4), uint32(receives))
+		dci := m.createQP(ifc.QpTypeDci, m.createCQ(4, 64), m.createCQ(4, 64))
+		dci.connectDCI()
+		ud := m.createQP(ifc.QpTypeUd, m.createCQ(4, 64), m.createCQ(4, 64))
+		ud.connect(0, m.addr())
+		ud.postRecv(seg(200, m.key, m.next))
+		for _, q := range []*testQP{dci, ud} {
+			av := make([]byte, avSize)
+			be.PutUint64(av[avQKey:], testDCKey)
+			be.PutUint32(av[avQPN:], extendedAV|num)
+			if q == ud {
+				be.PutUint32(av[avQKey:], testQKey)
+				be.PutUint32(av[avQPN:], extendedAV|ud.num)
+			}
+			be.PutUint32(av[avGRHFlow:], 1<<30)
+			gid := m.addr().As16()
+			copy(av[avGID:], gid[:])
+			for i := range min(len(change), len(av)) {
+				av[i] ^= change[i]
+			}
+			for range 3 {
+				q.post(ifc.OpcodeSend, update, 0, av, inlineSeg([]byte("data")))
+			}
+		}
+	})
+}

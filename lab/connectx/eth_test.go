@@ -584,6 +584,36 @@ func TestFlowLimits(t *testing.T) {
 	}
 }
 
+// FuzzFlow sets an entry of a flow table with any actions: it is one of the group, and its list is as long as
+// it says.
+func FuzzFlow(f *testing.F) {
+	f.Add(uint64(0), uint16(8), uint8(0), uint8(1), []byte{3: 1, 7: 0})
+	f.Add(uint64(3), uint16(4), uint8(1), uint8(0), []byte{0: 1, 3: 1, 7: 0})
+	f.Add(uint64(4), uint16(12), uint8(1), uint8(1), []byte{0: 2, 3: 9, 7: 0})
+	f.Fuzz(func(t *testing.T, index uint64, action uint16, to, counters uint8, list []byte) {
+		m := newMachine(t, newHub(), 1)
+		m.mustRun(ifc.OpAllocFlowCounter, 0, nil)
+		out, _ := m.mustRun(ifc.OpCreateFlowTable, 0, func(in []byte) { ifc.FlowTableContextLogSize.Set(ifc.CreateFlowTableInFlowTableContext.At(in), 3) })
+		table := ifc.CreateFlowTableOutTableId.Get(out)
+		out, _ = m.mustRun(ifc.OpCreateFlowGroup, 0, func(in []byte) {
+			ifc.CreateFlowGroupInTableId.Set(in, table)
+			ifc.CreateFlowGroupInEndFlowIndex.Set(in, 3)
+		})
+		_, st := m.run(ifc.OpSetFlowTableEntry, 0, func(in []byte) {
+			ifc.SetFteInTableId.Set(in, table)
+			ifc.SetFteInFlowIndex.Set(in, index&0xffffffff)
+			ctx := ifc.SetFteInFlowContext.At(in)
+			ifc.FlowContextGroupId.Set(ctx, ifc.CreateFlowGroupOutGroupId.Get(out))
+			ifc.FlowContextAction.Set(ctx, uint64(action))
+			ifc.FlowContextDestinationListSize.Set(ctx, uint64(to))
+			ifc.FlowContextFlowCounterListSize.Set(ctx, uint64(counters))
+		}, list[:min(len(list), 4096)]...)
+		if st == ifc.StatusOk && (index&0xffffffff > 3 || int(to)+int(counters) > len(list)/ifc.DestFormatSize) {
+			t.Errorf("entry %d with %d destinations and %d counters in %d bytes", index, to, counters, len(list))
+		}
+	})
+}
+
 func TestFlowTables(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	out, _ := m.mustRun(ifc.OpCreateFlowTable, 0, func(in []byte) { ifc.FlowTableContextLogSize.Set(ifc.CreateFlowTableInFlowTableContext.At(in), 3) })

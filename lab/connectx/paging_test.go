@@ -274,3 +274,21 @@ func TestPagesComeAndGo(t *testing.T) {
 		t.Errorf("%d bytes of entries", n)
 	}
 }
+
+// FuzzPages loads any entries for the pages of a key in use, whose other page is nobody's.
+func FuzzPages(f *testing.F) {
+	f.Add(bytes.Repeat([]byte{0, 0, 0, 0, 0, 0x10, 0, pagePresent}, 8), uint8(0))
+	f.Add(make([]byte, 64), uint8(2))
+	f.Add(bytes.Repeat([]byte{0xff}, 64), uint8(1))
+	f.Fuzz(func(t *testing.T, list []byte, offset uint8) {
+		m := newMachine(t, newHub(), 1)
+		k := m.pagedKey()
+		k.bring()
+		u := umr{key: k.key, flags: umrInline | umrCheckFree | umrOffsetValid, offset: uint64(offset % 8), list: list[:min(len(list), 64)&^63]}
+		for range 2 {
+			if u.post(k.umr) != 0 {
+				break
+			}
+		}
+	})
+}

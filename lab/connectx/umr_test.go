@@ -523,6 +523,14 @@ func TestTranslationEntriesAreBounded(t *testing.T) {
 func FuzzUMR(f *testing.F) {
 	f.Add(byte(0), byte(umrInline|umrCheckNotFree), uint64(ifc.MkeyMaskLen|ifc.MkeyMaskStartAddr|ifc.MkeyMaskRw|ifc.MkeyMaskFree), uint64(0), make([]byte, 64), seg(4096, 0x101, base))
 	f.Add(byte(1), byte(umrInline|umrOffsetValid), uint64(maskPlace|maskAccess|ifc.MkeyMaskFree|ifc.MkeyMaskKey), uint64(4), bytes.Repeat([]byte{0x0c}, 64), bytes.Repeat([]byte{0, 0, 0, 0, 0, 0x10, 0x10, 3}, 8))
+	mkc := make([]byte, ifc.MkcSize)
+	ifc.MkcLen.Set(mkc, 100)
+	ifc.MkcStartAddr.Set(mkc, base)
+	ifc.MkcRw.Set(mkc, 1)
+	ifc.MkcLogPageSize.Set(mkc, 12)
+	for _, flags := range []byte{umrInline, umrInline | umrCheckNotFree, 0} {
+		f.Add(1+3*byte(ifc.MkcModeKlms)+9*4, flags, uint64(maskPlace|maskAccess|ifc.MkeyMaskFree), uint64(0), mkc[:64], bytes.Repeat(seg(64, 0x101, base), 4))
+	}
 	f.Add(byte(2), byte(0), ^uint64(0), uint64(1<<47), bytes.Repeat([]byte{0xff}, 64), bytes.Repeat([]byte{0xff}, 64))
 	f.Fuzz(func(t *testing.T, which, flags byte, mask, offset uint64, mkc, list []byte) {
 		m := newMachine(t, newHub(), 1)
@@ -542,7 +550,7 @@ func FuzzUMR(f *testing.F) {
 		case 2:
 			q = m.umrQP()
 		}
-		key := m.freeKey(uint64(which/3)%4, uint64(which/12))
+		key := m.freeKey(uint64(which/3)%ifc.MkcModeKsm, uint64(which/9)) // parts of a KSM may be missing, which the driver is to bring
 		u := umr{key: key, flags: flags, mask: mask, offset: offset, list: list[:min(len(list), 512)&^63], mkc: func(to []byte) { copy(to, mkc) }}
 		if flags&umrInline == 0 {
 			u.at, u.lkey = base, all

@@ -142,3 +142,44 @@ func FuzzRegisters(f *testing.F) {
 		}
 	})
 }
+
+// FuzzRoCE executes commands of RoCE mode that differ from good ones in some bytes, and then sends datagrams.
+func FuzzRoCE(f *testing.F) {
+	for i := range byte(8) {
+		f.Add([]byte{i, 0, 0}, uint32(0), uint32(0))
+		f.Add([]byte{i, 8, 1, i, 12, 3, i, 20, 255}, uint32(7), uint32(1<<19))
+	}
+	f.Fuzz(func(t *testing.T, data []byte, ah, qpn uint32) {
+		m := roceMachine(t, newNetwork(), 1)
+		m.qpns = 40
+		q, u := m.createQP(), m.createUD()
+		m.must(opcode{rdma, 3}, u.change(1, attrQKey).put(20, 4, 77))
+		m.must(opcode{rdma, 3}, u.change(2, 0))
+		m.must(opcode{rdma, 3}, u.change(3, attrSendPSN))
+		handle := vectorTo(newCommand().put(8, 4, testPD).put(12, 4, 3), 16, m)
+		m.must(opcode{rdma, 15}, handle)
+		commands := []struct {
+			op opcode
+			c  command
+		}{
+			{opcode{rdma, 3}, q.change(1, 0)},
+			{opcode{rdma, 3}, vectorTo(q.change(2, attrVector|attrRecvPSN|attrPeer).put(12, 4, uint64(q.num)), 32, m)},
+			{opcode{rdma, 3}, q.change(3, attrSendPSN)},
+			{opcode{rdma, 14}, gidCommand(1, netip.MustParseAddr("fd00::1"))},
+			{opcode{rdma, 15}, vectorTo(newCommand().put(8, 4, testPD).put(12, 4, 4), 16, m)},
+			{opcode{rdma, 16}, newCommand().put(8, 4, testPD).put(12, 4, 3)},
+			{opcode{rdma, 17}, newCommand().put(8, 4, uint64(q.num))},
+			{opcode{rdma, 3}, u.change(3, attrQKey)},
+		}
+		for ; len(data) >= 3; data = data[3:] {
+			n := commands[int(data[0])%len(commands)]
+			c := append(command(nil), n.c...)
+			c[int(data[1])%len(c)] ^= data[2]
+			m.run(n.op, c)
+		}
+		r := m.register(allRights)
+		u.receive(r.addr, 1000, r.key)
+		u.post(newRequest(2).put(0, 8, 1<<sqeLength|opSendImm<<sqeOpcode|sqeSignaled).put(12, 4, 50).put(udQKey, 4, 77).
+			put(udQPN, 4, uint64(u.num^qpn)).put(udAH, 4, uint64(3^ah)).sge(32, r.addr, 50, r.key))
+	})
+}
