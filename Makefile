@@ -157,8 +157,8 @@ api-diff: ## list how the API differs from that of the commit BASE (origin/main)
 flakes: ## run the tests of PKGS (those that wait for networks) N (1) times beside loads of 8 and 30, shuffled, with GOMAXPROCS 1, 2 and 8
 	.github/flakes.sh $(or $(N),1) $(or $(PKGS),./cm ./rconn ./rmsg ./rsock ./s3rdma/... ./soft/... ./verbstest ./internal/engine ./internal/udp)
 
-fuzz: ## run every fuzz test for FUZZTIME (10s), one after the other
-	.github/fuzz.sh $(or $(FUZZTIME),10s)
+fuzz: ## run every fuzz test for FUZZTIME (10s), one after the other, or those of SHARE=1/4
+	.github/fuzz.sh $(or $(FUZZTIME),10s) $(SHARE)
 
 faults: deps-test fetch ## cause faults under load, all or RUN=TestKill/rxe0/rmsg
 	FAULTS=all $(LONG) $(ONLY) ./tests/faults/harness

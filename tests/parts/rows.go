@@ -99,7 +99,7 @@ func page(rows []row) string {
 	fmt.Fprintf(&s, `# When each test last passed
 
 `+"`make test-all`"+` runs all tests in these parts, of at most %.0f minutes each on two processors without KVM, and adds a row
-for each to [test-parts.json](test-parts.json); `+"`make test-all PART=fuzz`"+` runs one. This page is written from the rows.
+for each to [test-parts.json](test-parts.json); `+"`make test-all PART=fuzz-1`"+` runs one. This page is written from the rows.
 A commit with + had changes. Empty cells: not yet.
 
 | part | covers | last passed (UTC) | commit | minutes | load | passed | skipped | last run, if it failed |

@@ -1,6 +1,10 @@
 package main
 
-import "time"
+import (
+	"fmt"
+	"slices"
+	"time"
+)
 
 // part is a part of make test-all: calls of make, which run one after the other, whether they fail or not.
 type part struct {
@@ -13,7 +17,19 @@ type part struct {
 const limit = 75 * time.Minute
 
 // parts are all parts. TestEveryTarget fails if a target of the Makefile is in none and in no workflow.
-var parts = []part{
+var parts = slices.Concat(tests, fuzzing())
+
+// fuzzing returns the parts that run each fuzz test for 10 minutes, six or seven of them each.
+func fuzzing() (list []part) {
+	const shares = 10
+	for i := range shares {
+		share := fmt.Sprintf("%d/%d", i+1, shares)
+		list = append(list, part{fmt.Sprintf("fuzz-%d", i+1), share + " of the fuzz tests, for 10 minutes each", []string{"fuzz FUZZTIME=10m SHARE=" + share}})
+	}
+	return list
+}
+
+var tests = []part{
 	{"host", "all modules on a device in user space, and boots of the lab", []string{"test-host TEST_ALL=1", "test-race FLAGS="}},
 	{"builds", "format, vet, staticcheck, other systems, checks of pointers, 386, coverage", []string{"lint ALL=1", "test-builds FLAGS=", "cover"}},
 	{"lab-6.1", "what needs a kernel, on 6.1, long rounds", []string{"test-lab FLAGS= KERNEL=6.1"}},
@@ -35,7 +51,6 @@ var parts = []part{
 	{"suites", "the tests of net/http, crypto/tls and others over package rsock", []string{"suites"}},
 	{"objects", "S3 by RDMA and valkey, with programs of others", []string{"s3 FLAGS=", "valkey"}},
 	{"soak", "all layers for 20 minutes on each device", []string{"soak DURATION=20m"}},
-	{"fuzz", "each fuzz test for 10 s", []string{"fuzz"}},
 	{"bench", "instructions of posting and polling", []string{"bench-quick"}},
 	{"release", "what a release contains, built twice", []string{"release-check"}},
 }
