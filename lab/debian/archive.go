@@ -27,6 +27,9 @@ type Archive struct {
 	// Mirror is the address of the archive; empty is $VERBS_DEBIAN_MIRROR or
 	// http://deb.debian.org/debian. For security updates, "-security" is added.
 	Mirror string
+	// More are packages that the mirror has, but its lists do not name any more, in the format of a list. They are
+	// trusted, as they come from the caller.
+	More string
 	// Keys is the OpenPGP keyring that signs the archive; nil is Debian's.
 	Keys []byte
 	// Log receives the names of fetched packages; nil discards them.

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -249,6 +250,30 @@ func TestSource(t *testing.T) {
 	}
 	if _, err := m.archive.Source(t.Context(), "absent", dir); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
+	}
+}
+
+// TestMore unpacks a package that no list of the mirror names any more, and refuses it if the file is another.
+func TestMore(t *testing.T) {
+	m := newMirror(t)
+	m.add("stable-security", "old", "1", "Depends: new")
+	m.archive.More, m.lists["stable-security"] = m.lists["stable-security"], ""
+	m.add("stable-security", "new", "2", "")
+	m.publish()
+	list, err := m.archive.Closure(t.Context(), nil, "old=1")
+	if want := []Package{{"new", "2"}, {"old", "1"}}; err != nil || !slices.Equal(list, want) {
+		t.Fatalf("%v, %v, want %v", list, err, want)
+	}
+	dir := t.TempDir()
+	if err := m.archive.Extract(t.Context(), dir, list); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "usr/share/old")); err != nil || string(text) != "1" {
+		t.Errorf("%q, %v", text, err)
+	}
+	m.files["/debian-security/pool/old_1.deb"] = []byte("forged")
+	if err := m.archive.Extract(t.Context(), t.TempDir(), list); err == nil {
+		t.Error("another file was unpacked")
 	}
 }
 

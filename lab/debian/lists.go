@@ -258,7 +258,7 @@ func compact(r io.Reader, rank int, mirror string, w io.Writer) error {
 	})
 }
 
-// load reads the list file.
+// load reads the list file, and adds a.More.
 func (a Archive) load() (*index, error) {
 	f, err := os.Open(a.listFile())
 	if err != nil {
@@ -269,8 +269,12 @@ func (a Archive) load() (*index, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}
+	var more bytes.Buffer
+	if err := compact(strings.NewReader(a.More), 0, a.mirror(a.Suite), &more); err != nil {
+		return nil, err
+	}
 	ix := &index{packages: map[string][]record{}, providers: map[string][]string{}}
-	s := bufio.NewScanner(r)
+	s := bufio.NewScanner(io.MultiReader(r, &more))
 	s.Buffer(nil, 1<<20)
 	for s.Scan() {
 		v := strings.Split(s.Text(), "\t")

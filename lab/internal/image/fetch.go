@@ -4,6 +4,7 @@ package image
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,14 +16,33 @@ import (
 
 // Kernels are the kernels that the lab can boot, the default first. Names of packages change with
 // every update, so a row names the meta package, to which the architecture's name and the flavour are
-// added. The rows 7.3 and uml will change to later versions.
+// added. The rows 7.3, 7.2 and uml will change to later versions. 6.18 is the last of its kind in Debian, which
+// went on to 6.19 and keeps the image only: backports names the packages that siw is built from.
 var Kernels = []struct{ Name, suite, meta, flavour string }{
 	{"6.12", "bookworm-security", "linux-image-6.12-", ""},
 	{"6.1", "bookworm-security", "linux-image-", ""},
 	{"7.3", "trixie-backports", "linux-image-", ""},
+	{"6.12-trixie", "trixie-security", "linux-image-", ""},
+	{longterm, "trixie-backports", "linux-image-6.18.15+deb13-", ""},
+	{"7.2", "sid", "linux-image-", ""},
 	{"6.12" + pages16K, "bookworm-security", "linux-image-6.12-", pages16K},
 	{"7.3" + pages16K, "trixie-backports", "linux-image-", pages16K},
 	{UML, "trixie-backports", "linux-source", ""},
+}
+
+// longterm is upstream's longterm kernel after 6.12.
+const longterm = "6.18"
+
+//go:embed backports.txt
+var backports string
+
+// archive returns the archive that has a kernel.
+func archive(suite string, on Arch) debian.Archive {
+	a := debian.Archive{Suite: suite, Arch: on.Name, Log: os.Stderr}
+	if suite == "trixie-backports" && on.Name == "amd64" {
+		a.More = backports
+	}
+	return a
 }
 
 // pages16K is the suffix of kernels for arm64 with pages of 16 KiB.
@@ -31,6 +51,8 @@ const pages16K = "-16k"
 // Fits returns an error if there is no such kernel for an architecture.
 func Fits(kernel string, on Arch) error {
 	switch {
+	case kernel == longterm && on.Name != "amd64":
+		return fmt.Errorf("not for --arch %s: this kernel is for amd64 only", on.Name)
 	case kernel == UML && on.Name != "amd64":
 		return fmt.Errorf("not for --arch %s: User-mode Linux is for amd64 only", on.Name)
 	case strings.HasSuffix(kernel, pages16K) && on.Name != "arm64":
@@ -49,7 +71,7 @@ func Fetch(ctx context.Context, name string, on Arch) (Kernel, error) {
 	if name == UML {
 		newest, meta = newestUML, row.meta
 	}
-	k, err := newest(ctx, debian.Archive{Suite: row.suite, Arch: on.Name, Log: os.Stderr}, meta)
+	k, err := newest(ctx, archive(row.suite, on), meta)
 	if err != nil {
 		return Kernel{}, fmt.Errorf("kernel %s: %w", name, err)
 	}
@@ -89,7 +111,7 @@ func Names() (names []string) {
 	return names
 }
 
-// newestKernel unpacks the image that a meta package depends on, and adds siw, which
+// newestKernel unpacks the image that a meta package depends on, or that is meta itself, and adds siw, which
 // Debian's kernels lack.
 func newestKernel(ctx context.Context, a debian.Archive, meta string) (Kernel, error) {
 	deps, err := a.Depends(ctx, meta)
@@ -97,10 +119,10 @@ func newestKernel(ctx context.Context, a debian.Archive, meta string) (Kernel, e
 		return Kernel{}, err
 	}
 	i := slices.IndexFunc(deps, func(d string) bool { return strings.HasPrefix(d, "linux-image-") })
-	if i < 0 {
-		return Kernel{}, fmt.Errorf("%s depends on no kernel image", meta)
+	if i >= 0 {
+		meta = deps[i]
 	}
-	image, err := a.Find(ctx, deps[i])
+	image, err := a.Find(ctx, meta)
 	if err != nil {
 		return Kernel{}, err
 	}

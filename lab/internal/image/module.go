@@ -46,7 +46,7 @@ func (k Kernel) BuildLater(ctx context.Context, names []string) error {
 		// The folder of a kernel has the name and the version of its package, and is in that of its suite.
 		pkg, version, _ := strings.Cut(filepath.Base(k.Root), "_")
 		suite, _, _ := strings.Cut(filepath.Base(filepath.Dir(k.Root)), "_")
-		a := debian.Archive{Suite: suite, Arch: k.Arch.Name, Log: os.Stderr}
+		a := archive(suite, k.Arch)
 		if err := buildModule(ctx, a, debian.Package{Name: pkg, Version: version}, k, name); err != nil {
 			return fmt.Errorf("%s for %s: %w", name, k.Release, err)
 		}
