@@ -35,6 +35,7 @@ var tests = []part{
 	{"lab-6.1", "what needs a kernel, on 6.1, long rounds", []string{"test-lab FLAGS= KERNEL=6.1"}},
 	{"lab-6.12", "the same on 6.12", []string{"test-lab FLAGS= KERNEL=6.12"}},
 	{"lab-7.3", "the same on 7.3", []string{"test-lab FLAGS= KERNEL=7.3"}},
+	{"lab-others", "the same, shortened, on Debian 13's 6.12, 6.18 and sid's 7.2", []string{"test-lab KERNEL=6.12-trixie", "test-lab KERNEL=6.18", "test-lab KERNEL=7.2"}},
 	{"hosts", "two machines on a wire: kernels 6.1 with 7.3 and 6.12 with 6.1", []string{"hosts"}},
 	{"hosts-nic", "two machines with emulated adapters", []string{"test-hosts", "hosts-nic"}},
 	{"nic-6.1", "C programs and rdma-core's tests on the emulated adapters, 6.1", []string{"nic KERNELS=6.1"}},
