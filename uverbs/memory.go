@@ -48,13 +48,14 @@ type pinError struct {
 func (e *pinError) Unwrap() error { return e.error }
 
 // explainPins returns err, or a pinError if the limit of locked memory kept the kernel from pinning
-// so many bytes. A process that has pinned more than the limit has CAP_IPC_LOCK, and is exempt.
+// so many bytes. A process that has pinned more than the limit is exempt by CAP_IPC_LOCK, unless its limit has been
+// lowered since.
 func explainPins(err error, bytes uint64) error {
 	if !errors.Is(err, syscall.ENOMEM) {
 		return err
 	}
 	limit, used := sys.LockedMemory()
-	if used > limit || bytes <= limit-used {
+	if used > limit && sys.LocksFreely() || used <= limit && bytes <= limit-used {
 		return err
 	}
 	return &pinError{err, fmt.Sprintf("locked memory is limited to %d KiB, of which %d are in use, and this takes %d: raise ulimit -l (RLIMIT_MEMLOCK, LimitMEMLOCK=)",
