@@ -94,7 +94,7 @@ func TestPageIsCurrent(t *testing.T) {
 }
 
 // forPeople are targets that show, write or measure something.
-var forPeople = []string{"help", "demo", "tidy", "generate", "build", "release", "bench", "bench-native", "bench-mlx5", "bench-erdma", "test-all", "test-kernels", "flakes", "mutants"}
+var forPeople = []string{"help", "demo", "tidy", "generate", "build", "release", "bench", "bench-native", "bench-mlx5", "bench-erdma", "test-all", "flakes", "mutants"}
 
 // TestEveryTarget: each target of the Makefile is run by a part, by CI, or by people for what it writes.
 func TestEveryTarget(t *testing.T) {
