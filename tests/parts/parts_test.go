@@ -8,7 +8,61 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest/tool"
 )
+
+// TestMain lets the test binary run as the go command of a part.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "go" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// TestRun runs a part of a small module: its tests are counted, those that they run themselves are not, and the part
+// goes on after a target has failed.
+func TestRun(t *testing.T) {
+	for _, program := range []string{"go", "make", "git"} {
+		tool.Path(t, program)
+	}
+	t.Chdir(t.TempDir())
+	for name, text := range map[string]string{
+		"go.mod":   "module m\n\ngo 1.26.0\n",
+		"Makefile": "bad:\n\tfalse\ngood:\n\tgo vet .\n\tgo test -count 1 .\n",
+		"m_test.go": `package m
+
+import (
+	"os/exec"
+	"testing"
+)
+
+func TestPass(t *testing.T) {
+	if out, err := exec.Command("go", "test", "-run", "Skip", ".").CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+func TestSkip(t *testing.T) { t.Skip("no kernel") }
+`,
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	output("git", "init", "-q")
+	output("git", "add", ".")
+	output("git", "-c", "user.name=x", "-c", "user.email=x@example.com", "commit", "-qm", "x")
+	r, err := part{name: "x", makes: []string{"bad", "good"}}.run()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Passed != 1 || len(r.Failed) != 0 || !maps.Equal(r.Skipped, map[string]int{"no kernel": 1}) || len(r.Errors) != 1 || r.ok() {
+		t.Errorf("%+v", r)
+	}
+	if strings.HasSuffix(r.Commit, "+") || len(r.Commit) != 10 || r.Machine == "" || r.Load == "" {
+		t.Errorf("%+v", r)
+	}
+}
 
 const events = `{"Action":"start","Package":"p"}
 {"Action":"run","Package":"p","Test":"TestA"}
