@@ -37,7 +37,7 @@ func main() {
 	log.SetFlags(0)
 	device := flag.String("d", "", "RDMA device (default: the first)")
 	conns := flag.Int("n", 100, "connections")
-	at := flag.Int("at", 16, "dials and requests at a time")
+	at := flag.Int("at", 16, "dials, and up to 1024 requests, at a time")
 	stream := flag.Bool("rsock", false, "connections of package rsock")
 	flag.Parse()
 	if err := run(*device, *conns, *at, *stream); err != nil {
@@ -57,11 +57,12 @@ func run(device string, conns, at int, stream bool) error {
 	addr := netip.AddrPortFrom(addrs[0], 0).String()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	asking := min(at, 1024)
 	var s service
 	if stream {
 		s, err = newStreams(ctx, addr, conns)
 	} else {
-		s, err = newMessages(ctx, dev, addr, conns, at)
+		s, err = newMessages(ctx, dev, addr, conns, asking)
 	}
 	if err != nil {
 		return err
@@ -72,7 +73,7 @@ func run(device string, conns, at int, stream bool) error {
 	if err != nil {
 		return err
 	}
-	asked, err := each(conns, at, func(i int) error { return asks[i](ctx) })
+	asked, err := each(conns, asking, func(i int) error { return asks[i](ctx) })
 	if err != nil {
 		return err
 	}

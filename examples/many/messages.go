@@ -203,7 +203,7 @@ func (m *messages) close(ctx context.Context) error {
 		// The transport repeats the message that tells a peer of the end, for 64 connections at a time
 		// and a second of each that waits: without a pause many peers could miss it.
 		for i%64 == 0 && cm.DefaultTransport().Stats().Leaving >= 64 {
-			time.Sleep(time.Millisecond)
+			time.Sleep(10 * time.Millisecond)
 		}
 		if err := m.clients.remove(c); err != nil {
 			return err
