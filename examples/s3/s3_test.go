@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/smithy-go"
@@ -210,6 +211,42 @@ func TestAWS(t *testing.T) {
 				t.Errorf("cancelled: %v, %+v", err, r.c.Stats())
 			}
 		})
+	}
+}
+
+// TestSignature changes requests between the signature and the server.
+func TestSignature(t *testing.T) {
+	server := user.check(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for name, test := range map[string]struct {
+		age    time.Duration
+		change func(*http.Request)
+		status int
+	}{
+		"nothing":          {0, func(*http.Request) {}, 200},
+		"unsigned headers": {0, func(r *http.Request) { r.Header.Set("User-Agent", "x") }, 200},
+		"the token":        {0, func(r *http.Request) { r.Header.Set(s3rdma.HeaderToken, "another") }, 403},
+		"a token more":     {0, func(r *http.Request) { r.Header.Add(s3rdma.HeaderToken, "another") }, 403},
+		"another x-amz":    {0, func(r *http.Request) { r.Header.Set("X-Amz-Copy-Source", "/b/k") }, 403},
+		"the path":         {0, func(r *http.Request) { r.RequestURI = "/bucket/b?versionId=1" }, 403},
+		"the query":        {0, func(r *http.Request) { r.RequestURI = "/bucket/a%20b" }, 403},
+		"the method":       {0, func(r *http.Request) { r.Method = "GET" }, 403},
+		"the host":         {0, func(r *http.Request) { r.Host = "example.org" }, 403},
+		"the hash":         {0, func(r *http.Request) { r.Header.Set("X-Amz-Content-Sha256", "x") }, 403},
+		"no signature":     {0, func(r *http.Request) { r.Header.Del("Authorization") }, 403},
+		"an old request":   {20 * time.Minute, func(*http.Request) {}, 403},
+		"of the future":    {-20 * time.Minute, func(*http.Request) {}, 403},
+	} {
+		r := httptest.NewRequest("PUT", "/bucket/a%20b?versionId=1", nil)
+		r.Header.Set(s3rdma.HeaderToken, "token")
+		r.Header.Set("X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")
+		signer := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
+		labtest.Check(t, signer.SignHTTP(t.Context(), aws.Credentials(user), r, "UNSIGNED-PAYLOAD", "s3", region, time.Now().Add(-test.age)))
+		test.change(r)
+		w := httptest.NewRecorder()
+		server.ServeHTTP(w, r)
+		if w.Code != test.status || test.status == 403 && !strings.Contains(w.Body.String(), "SignatureDoesNotMatch") {
+			t.Errorf("%s: %d %s", name, w.Code, w.Body)
+		}
 	}
 }
 
