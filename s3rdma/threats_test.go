@@ -154,8 +154,8 @@ func TestLimits(t *testing.T) {
 			b := &blocking{make(chan struct{}), make(chan struct{})}
 			s := newStore()
 			s.Handle("PUT /hold", b)
-			test.limits.Wait = 10 * time.Millisecond
-			r := newRig(t, ServerOptions{Limits: test.limits, Memory: test.memory, Account: func(r *http.Request) string { return r.Header.Get("Account") }}, s)
+			test.limits.Wait = 200 * time.Millisecond
+			r := newRig(t, ServerOptions{Limits: test.limits, Memory: test.memory, Fabric: Fabric{Timeout: 16}, Account: func(r *http.Request) string { return r.Header.Get("Account") }}, s)
 			// Connections belong to accounts.
 			client := func(account string) string {
 				c := r.client(size)
