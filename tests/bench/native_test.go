@@ -116,23 +116,38 @@ func TestMLX5(t *testing.T) {
 // TestErdma measures the cost of posting and polling on erdma, with an adapter that is not there, and
 // compares it with liberdma, whose queues always have locks.
 func TestErdma(t *testing.T) {
-	if !*native {
-		t.Skip("-native is not set")
+	if !*native && !*counted {
+		t.Skip("neither -native nor -counted is set")
+	}
+	group, unit := record.InstrsErdma, "instructions"
+	if *native {
+		group, unit = record.Erdma, "ns"
 	}
 	for device, options := range map[string][]string{"erdma": nil, "erdma-single": {"-single"}} {
 		t.Run(device, func(t *testing.T) {
-			all := turnsOf(10, side{labtest.Built(t, "erdma"), "", options}.opens(t, "", 0), side{labtest.Built(t, "c/erdma"), "", nil}.opens(t, "", 0))
+			sides := []opener{side{labtest.Built(t, "erdma"), "", options}.opens(t, "", 0)}
+			if *native {
+				sides = append(sides, side{labtest.Built(t, "c/erdma"), "", nil}.opens(t, "", 0))
+			}
+			all := turnsOf(10, sides...)
 			if n := all[0].figure("allocs").Max(); n != 0 {
 				t.Errorf("%v allocations in a round", n)
 			}
-			if c, ours := all[1].figure("units"), all[0].figure("units"); c.Max() != ours.Max() {
-				t.Errorf("send queues of %v units, liberdma's have %v", ours, c)
+			for _, other := range all[1:] {
+				if c, ours := other.figure("units"), all[0].figure("units"); c.Max() != ours.Max() {
+					t.Errorf("send queues of %v units, liberdma's have %v", ours, c)
+				}
 			}
 			for _, g := range record.Groups {
 				for _, w := range g.Works {
-					if g.Name == record.Erdma {
-						report(t, record.Line{Group: g.Name, Device: device, Name: w.Name, Unit: "ns", Beside: w.Beside, Ours: all[0].figure(w.Name), C: all[1].figure(w.Name)})
+					if g.Name != group {
+						continue
 					}
+					l := record.Line{Group: g.Name, Device: device, Name: w.Name, Unit: unit, Beside: w.Beside, Ours: all[0].figure(w.Name)}
+					if *native {
+						l.C = all[1].figure(w.Name)
+					}
+					report(t, l)
 				}
 			}
 		})

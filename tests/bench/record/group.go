@@ -37,6 +37,7 @@ const (
 	MLX5        = "Posting and polling on mlx5"
 	InstrsMLX5  = "Instructions of posting and polling on mlx5"
 	Erdma       = "Posting and polling on erdma"
+	InstrsErdma = "Instructions of posting and polling on erdma"
 )
 
 var (
@@ -83,6 +84,7 @@ var Groups = []Group{
 	{MLX5, Adapter, works("libmlx5", mlx5, mlx5Works...)},
 	{Erdma, Second, works("liberdma", erdma, erdmaWorks...)},
 	{InstrsMLX5, Counted, works("", mlx5, mlx5Works...)},
+	{InstrsErdma, Counted, works("", erdma, erdmaWorks...)},
 	{Instrs, Counted, works("", both, "post_recv_1", "post_recv_16", "post_send_1", "post_send_16", "poll_1", "poll_16", "poll_empty_1")},
 }
 
