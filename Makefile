@@ -23,7 +23,7 @@ DEBS_arm64 = $(DEBS_test) qemu-system-arm qemu-user
 DEBS_s3    = $(DEBS_test) g++
 
 # Packages with tests that want a real kernel. tests/driver is a module, tests/hosts needs two machines, tests/nic an adapter, tests/s3 programs of others.
-LAB_PKGS  = ./cmd/verbs/internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./s3rdma/... ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/parts/ ./tests/s3/ ./tests/suites/ ./tests/typecheck/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
+LAB_PKGS  = ./cmd/verbs/internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./s3rdma/... ./examples/s3 ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/mutants/ ./tests/nic/ ./tests/parts/ ./tests/s3/ ./tests/suites/ ./tests/typecheck/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
 SOME_PKGS = $(filter-out ./tests/bench/ ./tests/soak/,$(LAB_PKGS))
 
 # What programs import; programs that tests run; packages that use unsafe, or whose tests exercise it, but for those of
@@ -159,6 +159,11 @@ flakes: ## run the tests of PKGS (those that wait for networks) N (1) times besi
 
 fuzz: ## run every fuzz test for FUZZTIME (10s), one after the other, or those of SHARE=1/4
 	.github/fuzz.sh $(or $(FUZZTIME),10s) $(SHARE)
+
+# With the packages whose tests need no kernel.
+MUTATED = ./internal/roce ./internal/engine ./provider/... ./cm/... ./rsock ./rmsg ./s3rdma/... ./lab/connectx/... ./lab/erdma
+mutants: deps-test ## change the code of packages, or of MUTATED, in N (60) small ways that follow from SEED (1), and print what no test notices
+	$(GO) run ./tests/mutants -n $(or $(N),60) -seed $(or $(SEED),1) $(MUTATED)
 
 faults: deps-test fetch ## cause faults under load, all or RUN=TestKill/rxe0/rmsg
 	FAULTS=all $(LONG) $(ONLY) ./tests/faults/harness

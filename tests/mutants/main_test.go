@@ -1,0 +1,45 @@
+package main
+
+import (
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestMutants lists the changes of a function. With each it is Go.
+func TestMutants(t *testing.T) {
+	const source = `package p
+
+const unchanged = 1 + 2
+
+func f(a []int, ok bool) bool {
+	if ok {
+		a[0] += len(a) << 1
+	}
+	a[1]++
+	println(a)
+	a = nil
+	return a == nil && true
+}
+`
+	file := filepath.Join(t.TempDir(), "p.go")
+	labtest.Check(t, os.WriteFile(file, []byte(source), 0o600))
+	var got []string
+	for _, m := range labtest.Must(mutants("p", file))(t) {
+		changed := source[:m.from] + m.text + source[m.to:]
+		if _, err := parser.ParseFile(token.NewFileSet(), "", changed, 0); err != nil || changed == source {
+			t.Errorf("%q in place of %q: %v", m.text, source[m.from:m.to], err)
+		}
+		got = append(got, source[m.from:m.to]+"~"+m.text)
+	}
+	want := []string{"~!", "+=~-=", "0~1", "<<~>>", "1~2", "++~--", "1~2", "println(a)~", "a = nil~", "&&~||", "==~!=", "true~false"}
+	slices.Sort(got)
+	if slices.Sort(want); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
