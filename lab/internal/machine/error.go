@@ -20,17 +20,21 @@ var errOverloaded = errors.New("this machine is overloaded")
 // tooLate is err, of what has not happened within a limit. It names the host's load if that is the likely cause:
 // a guest gets its share of the processors only.
 func tooLate(err error, limit time.Duration) error {
-	var info unix.Sysinfo_t
-	unix.Sysinfo(&info) // without it the load is 0
-	return underLoad(fmt.Errorf("%w in %v", err, limit), float64(info.Loads[0])/(1<<16), runtime.NumCPU())
+	err = fmt.Errorf("%w in %v", err, limit)
+	if load, processors := hostLoad(); overloaded(load, processors) {
+		return fmt.Errorf("%w: its load is %.0f on %d processors; run less beside the lab: %w", errOverloaded, load, processors, err)
+	}
+	return err
 }
 
-func underLoad(err error, load float64, processors int) error {
-	if load < 2*float64(processors) {
-		return err
-	}
-	return fmt.Errorf("%w: its load is %.0f on %d processors; run less beside the lab: %w", errOverloaded, load, processors, err)
+// hostLoad returns the load of the last minute, and the number of processors. Tests replace it.
+var hostLoad = func() (load float64, processors int) {
+	var info unix.Sysinfo_t
+	unix.Sysinfo(&info) // without it the load is 0
+	return float64(info.Loads[0]) / (1 << 16), runtime.NumCPU()
 }
+
+func overloaded(load float64, processors int) bool { return load >= 2*float64(processors) }
 
 // errReuse reports a machine that is not fit for another program.
 var errReuse = errors.New("the machine does not start another program")

@@ -69,7 +69,7 @@ type Stdio struct {
 }
 
 // Limits of the time until the program starts: on a machine that has run another program, on one of two
-// machines, for which the other waits, and on others.
+// machines, for which the other waits, unless the host is overloaded, and on others.
 const (
 	reuseLimit    = time.Minute // it starts at once: the machine has been cleaned before the last result
 	pairBootLimit = 90 * time.Second

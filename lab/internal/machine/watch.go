@@ -48,6 +48,10 @@ func (m *machine) run(ctx context.Context, t Task, std Stdio) (job.Result, error
 		case <-boot.C:
 			switch {
 			case w.phase != phaseWaiting:
+			case limit == pairBootLimit && overloaded(hostLoad()):
+				fmt.Fprintf(os.Stderr, "lab: %v; waiting longer\n", tooLate(errBoot, limit))
+				limit = bootLimit
+				boot.Reset(bootLimit - pairBootLimit)
 			case w.reused:
 				w.fail(tooLate(errSilent, limit))
 			default:

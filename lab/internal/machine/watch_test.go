@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -86,25 +85,35 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestSlowBoot: a boot that takes too long is blamed on the host's load if that is high.
+// TestSlowBoot: a boot that takes too long is blamed on the host's load if that is high, and one of two machines has
+// more time then.
 func TestSlowBoot(t *testing.T) {
-	for load, want := range map[float64]string{
-		1.5: "the kernel did not come up in 10m0s",
-		30:  "this machine is overloaded: its load is 30 on 2 processors; run less beside the lab: the kernel did not come up in 10m0s",
+	defer func(old func() (float64, int)) { hostLoad = old }(hostLoad)
+	for _, test := range []struct {
+		load  float64
+		pair  bool
+		limit time.Duration
+		want  string
+	}{
+		{1.5, false, bootLimit, "the kernel did not come up in 10m0s"},
+		{1.5, true, pairBootLimit, "the kernel did not come up in 1m30s"},
+		{30, false, bootLimit, "this machine is overloaded: its load is 30 on 2 processors; run less beside the lab: the kernel did not come up in 10m0s"},
+		{30, true, bootLimit, "this machine is overloaded: its load is 30 on 2 processors; run less beside the lab: the kernel did not come up in 10m0s"},
 	} {
-		err := underLoad(fmt.Errorf("%w in %v", errBoot, bootLimit), load, 2)
-		if err.Error() != want || !errors.Is(err, errBoot) || errors.Is(err, errOverloaded) != (load > 4) {
-			t.Errorf("load %v: %v", load, err)
-		}
+		hostLoad = func() (float64, int) { return test.load, 2 }
+		synctest.Test(t, func(t *testing.T) {
+			m := &machine{state: &state{}, reports: make(chan string), gone: make(chan struct{})}
+			m.kill = func() { close(m.reports) }
+			if test.pair {
+				m.opt.net = new(network)
+			}
+			begun := time.Now()
+			_, err := m.run(t.Context(), Task{}, Stdio{Out: io.Discard, Err: io.Discard})
+			if !errors.Is(err, errBoot) || errors.Is(err, errOverloaded) != (test.load > 4) || err.Error() != test.want || time.Since(begun) != test.limit {
+				t.Errorf("%+v: %v after %v", test, err, time.Since(begun))
+			}
+		})
 	}
-	synctest.Test(t, func(t *testing.T) {
-		m := &machine{state: &state{}, reports: make(chan string), gone: make(chan struct{})}
-		m.kill = func() { close(m.reports) }
-		_, err := m.run(t.Context(), Task{}, Stdio{Out: io.Discard, Err: io.Discard})
-		if !errors.Is(err, errBoot) || !strings.Contains(err.Error(), "the kernel did not come up in 10m0s") {
-			t.Error(err)
-		}
-	})
 }
 
 // TestForgedEnd has a program that reports its end while it runs. What its machine then reports, or its
