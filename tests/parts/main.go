@@ -14,6 +14,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/lab/debian"
 )
 
 func main() {
@@ -142,10 +145,14 @@ func machine() string {
 		}
 		f.Close()
 	}
-	if _, err := os.Stat("/dev/kvm"); err != nil {
-		return m + ", no KVM"
+	// Where a machine is nested, /dev/kvm may exist and not work, as the lab has found for each of its kernels.
+	found, _ := filepath.Glob(filepath.Join(debian.CacheDir(), "debian/*/*/kvm-"+sys.KernelRelease()))
+	for _, file := range found {
+		if accel, _ := os.ReadFile(file); string(accel) == "kvm" {
+			return m + ", KVM"
+		}
 	}
-	return m + ", KVM"
+	return m + ", no KVM"
 }
 
 // load returns the load of the last minute.
