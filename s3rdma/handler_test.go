@@ -272,7 +272,7 @@ func TestMany(t *testing.T) {
 		http.ServeContent(w, r, "o.bin", time.Time{}, bytes.NewReader(body))
 	})
 	const memory = 5 * 64 << 10
-	opt := ServerOptions{Memory: memory, Limits: Limits{AccountBytes: 1 << 20, Wait: time.Minute}, Fabric: Fabric{DCIs: 4}}
+	opt := ServerOptions{Memory: memory, Limits: Limits{AccountBytes: 1 << 20, Wait: time.Minute}, Fabric: Fabric{DCIs: 4, Timeout: 18, RetryCount: 7}}
 	eachRig(t, opt, mux, func(t *testing.T, r *rig) {
 		var all sync.WaitGroup
 		for i := range 16 {

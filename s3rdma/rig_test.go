@@ -93,8 +93,8 @@ func (r *rig) start(opt ServerOptions, next http.Handler) {
 	if opt.Logger == nil {
 		opt.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	if opt.Fabric.Timeout == 0 { // a peer that has gone costs a test little time
-		opt.Fabric.Timeout, opt.Fabric.RetryCount = 13, 3
+	if opt.Fabric.Timeout == 0 { // a peer that has gone costs a test a second; a slow machine answers within that
+		opt.Fabric.Timeout, opt.Fabric.RetryCount = 16, 3
 	}
 	r.srv = labtest.Must(NewServer(opt))(t)
 	r.http = httptest.NewServer(r.srv.Handler(next))

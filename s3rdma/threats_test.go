@@ -296,7 +296,7 @@ func TestClientDies(t *testing.T) {
 	b := &blocking{make(chan struct{}), make(chan struct{})}
 	s := newStore()
 	s.Handle("PUT /hold", b)
-	eachRig(t, ServerOptions{Fabric: Fabric{DCIs: 2}}, s, func(t *testing.T, r *rig) {
+	eachRig(t, ServerOptions{Fabric: Fabric{DCIs: 2, Timeout: 14, RetryCount: 3}}, s, func(t *testing.T, r *rig) {
 		stop := make(chan struct{})
 		var working sync.WaitGroup
 		working.Go(func() {
