@@ -96,19 +96,19 @@ suites: ## run the test suites of net/http, crypto/tls and other projects over p
 	$(GO) test -v -count 1 -timeout 60m $(ONLY) ./tests/suites -suites
 
 # Each run writes a file, and s3doc fails if one has failed. S3_PEERS is a folder with the programs of elbencho and hipObject.
-s3: deps-s3 fetch build/s3/vgwrdma build/s3/versitygw/vgwrdma ## have servers and clients that others wrote judge objects by RDMA, on rxe, the emulated ConnectX and two machines, and write build/s3.md; FLAGS= for all sizes, S3_PEERS=FOLDER for all judges
-	rm -f build/s3/*.json
-	S3_PEERS=$(abspath $(S3_PEERS)) $(LAB) --nic connectx test -json -timeout 20m $(FLAGS) $(ONLY) ./tests/s3 ./tests/s3/versitygw >build/s3/1.json; \
-	LAB_NIC=connectx LAB_MEM=4608 LAB_PEER=6.12 $(GO) test -json -timeout 40m $(FLAGS) $(EXEC) -run TestObjects ./tests/hosts >build/s3/2.json; \
-	$(GO) run ./tests/s3/s3doc build/s3/*.json >build/s3.md; s=$$?; cat build/s3.md; exit $$s
+s3: deps-s3 fetch build/judges/vgwrdma build/judges/versitygw/vgwrdma ## have servers and clients that others wrote judge objects by RDMA, on rxe, the emulated ConnectX and two machines, and write build/s3.md; FLAGS= for all sizes, S3_PEERS=FOLDER for all judges
+	rm -f build/judges/*.json
+	S3_PEERS=$(abspath $(S3_PEERS)) $(LAB) --nic connectx test -json -timeout 20m $(FLAGS) $(ONLY) ./tests/s3 ./tests/s3/versitygw >build/judges/1.json; \
+	LAB_NIC=connectx LAB_MEM=4608 LAB_PEER=6.12 $(GO) test -json -timeout 40m $(FLAGS) $(EXEC) -run TestObjects ./tests/hosts >build/judges/2.json; \
+	$(GO) run ./tests/s3/s3doc build/judges/*.json >build/s3.md; s=$$?; cat build/s3.md; exit $$s
 
-build/s3/versitygw/vgwrdma: $(wildcard tests/s3/versitygw/*.go tests/s3/versitygw/*/*.go s3rdma/*.go s3rdma/hipobj/*.go)
-	rm -rf build/s3/versitygw
-	$(GO) run ./tests/s3/versitygw build/s3/versitygw
+build/judges/versitygw/vgwrdma: $(wildcard tests/s3/versitygw/*.go tests/s3/versitygw/*/*.go s3rdma/*.go s3rdma/hipobj/*.go)
+	rm -rf build/judges/versitygw
+	$(GO) run ./tests/s3/versitygw build/judges/versitygw
 
 # The programs are from a module, which is fetched once. The others are made with vgwrdma.
-build/s3/vgwrdma: $(wildcard tests/s3/mkpeers/*.go tests/s3/mkpeers/testdata/*.c tests/s3/mkpeers/testdata/*/*.go)
-	$(GO) run ./tests/s3/mkpeers build/s3
+build/judges/vgwrdma: $(wildcard tests/s3/mkpeers/*.go tests/s3/mkpeers/testdata/*.c tests/s3/mkpeers/testdata/*/*.go)
+	$(GO) run ./tests/s3/mkpeers build/judges
 
 valkey: deps-test build ## load a valkey-server over RDMA, beside TCP and then for 10 minutes, with valkey-go and go-redis
 	cd examples/valkey && $(GO) run ./mkserver "$(CURDIR)/build/valkey-server"

@@ -7,7 +7,7 @@
 //	  └─ HTTP, RC ─► s3rdma-server          ├─ HTTP, RC ── s3rdma-client
 //	                                        └─ HTTP, RC ── hipobj-v2-data-client
 //
-// Command mkpeers builds programs from the module of versitygw into build/s3: its gateway vgwrdma, whose
+// Command mkpeers builds programs from the module of versitygw into build/judges: its gateway vgwrdma, whose
 // server of hipobj-rc-v2 is in C++; cuobjtest, a client of cuObject's protocol with libmlx5; and hostclient,
 // which has many clients of cuobjtest's kind at a time. The programs of elbencho (s3rdma-server,
 // s3rdma-client with the library libcuobjclient.so.1) and of hipObject (hipobj-v2-data-client) are looked for in

@@ -17,7 +17,7 @@ func TestVgwrdma(t *testing.T) {
 		// how the GID of an IPv4 address begins. Metadata is in files, as not all file systems of the lab have
 		// extended attributes.
 		args := []string{
-			"GODEBUG=cgocheck=0", labtest.Built(t, "s3/vgwrdma"), "--access", access, "--secret", secret, "--port", fmt.Sprintf("127.0.0.1:%d", port),
+			"GODEBUG=cgocheck=0", labtest.Built(t, "judges/vgwrdma"), "--access", access, "--secret", secret, "--port", fmt.Sprintf("127.0.0.1:%d", port),
 			"--quiet", "--rdma-rc-enable", "--rc-gid-hint", "0:0:0:0", "posix", "--sidecar", t.TempDir(), dir,
 		}
 		start(t, program(device, "env", args...)).ListensTCP(port)

@@ -6,7 +6,7 @@
 // With -gateways it measures hipobj-rc-v2 instead, of builds of versitygw's program vgwrdma that store
 // objects in files: the one of its makers, with C++, and that of tests/s3/versitygw, without.
 //
-//	objects -device rxe0 -gateways C++=build/s3/vgwrdma=0:0:0:0,Go=build/s3/versitygw/vgwrdma=rxe0
+//	objects -device rxe0 -gateways C++=build/judges/vgwrdma=0:0:0:0,Go=build/judges/versitygw/vgwrdma=rxe0
 //
 // The last field is the gateway's option --rc-gid-hint.
 //

@@ -1,7 +1,7 @@
 // Command s3doc writes a table of the programs of others that have judged objects by RDMA, in Markdown,
 // from the output of go test -json of several runs:
 //
-//	s3doc build/s3/*.json >build/s3.md
+//	s3doc build/judges/*.json >build/s3.md
 //
 // Tests name rows and cases by their attributes, as package s3test sets them. Its status is 1 if a test has
 // failed, or a file has none.

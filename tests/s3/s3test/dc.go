@@ -14,7 +14,7 @@ func DC(t *testing.T, device string, server *s3rdma.Server, url string, sizes []
 	check := func(t *testing.T, puts, gets uint64, program string, args ...string) {
 		t.Helper()
 		before := server.Stats()
-		run(t, append([]string{"env", "VGWRDMA_RDMA_DEV=" + labtest.MLX5, "AWS_SECRET_ACCESS_KEY=secret", labtest.Built(t, "s3/"+program)}, args...)...)
+		run(t, append([]string{"env", "VGWRDMA_RDMA_DEV=" + labtest.MLX5, "AWS_SECRET_ACCESS_KEY=secret", labtest.Built(t, "judges/"+program)}, args...)...)
 		if now := server.Stats(); now.Puts-before.Puts != puts || now.Gets-before.Gets != gets {
 			t.Errorf("the server has moved objects of %d PUTs and %d GETs, want %d and %d", now.Puts-before.Puts, now.Gets-before.Gets, puts, gets)
 		}

@@ -58,7 +58,7 @@ func TestVersitygw(t *testing.T) {
 // TestDevices has one gateway serve two devices at a time, by both protocols.
 func TestDevices(t *testing.T) {
 	labtest.RequireAdapter(t)
-	program := labtest.Must(filepath.Abs("../../../build/s3/versitygw/vgwrdma"))(t)
+	program := labtest.Must(filepath.Abs("../../../build/judges/versitygw/vgwrdma"))(t)
 	g := start(t, program, nil, "--rdma-rc-enable", "--rc-gid-hint", labtest.AddrOf(labtest.RXE),
 		"--rdma-ip", labtest.AddrOf(labtest.MLX5), "--rdma-dc-key", "7", "--rdma-num-dcis", "2", "--rdma-retry-count", "1",
 		"--pool-buf-size", "1048576", "--pool-buf-count", "2")
