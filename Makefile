@@ -126,7 +126,7 @@ race: deps-test build ## vet all code for the race detector, and run the tests o
 	CGO_ENABLED=1 $(GO) test -race -p 1 -timeout 15m $(EXEC) ./uverbs ./cm ./rconn ./rmsg ./rsock ./tests/model
 
 upstream: deps-test build ## run the programs of docs/upstream, which show defects of the kernel: some crash the lab's machine
-	$(GO) test -v -count 1 -timeout 30m ./docs/upstream -lab "$(CURDIR)/$(LAB)"
+	$(GO) test -v -count 1 -timeout 60m ./docs/upstream -lab "$(CURDIR)/$(LAB)"
 
 lint: vet-platforms ## gofmt, modules, vet, staticcheck, other platforms, known vulnerabilities
 	.github/lint.sh
