@@ -16,8 +16,17 @@ func openKernel(path string) (int, error) {
 }
 
 func closeKernel(fd int) error                  { return unix.Close(fd) }
-func readKernel(fd int, b []byte) (int, error)  { return unix.Read(fd, b) }
 func writeKernel(fd int, b []byte) (int, error) { return unix.Write(fd, b) }
+
+// readKernel does not inform Go's scheduler, as event files are in nonblocking mode.
+func readKernel(fd int, b []byte) (int, error) {
+	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), nil
+}
+
 func dupKernel(fd, lowest int) (int, error) {
 	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, lowest)
 }

@@ -109,7 +109,7 @@ func Close(fd int) error {
 	return nil
 }
 
-// Read reads into b.
+// Read reads from an event file into b. It never waits.
 func Read(fd int, b []byte) (int, error) {
 	if fd < base {
 		return readKernel(fd, b)

@@ -22,11 +22,16 @@ var polling slot
 
 const maxKernelWait = 20 * time.Millisecond
 
+// yieldEvery is how often a goroutine that waits in the kernel goes through Go's scheduler.
+const yieldEvery = 5 * time.Millisecond
+
 type slot struct {
 	busy   atomic.Bool
 	init   sync.Once
 	wakeFD int // an eventfd that ends the wait; negative if there is none
 	waits  atomic.Uint64
+
+	yielded time.Time // used by the Sleep that holds the slot
 
 	makeWay atomic.Bool // the wait that holds the slot must move; contend sets it
 
@@ -51,9 +56,13 @@ func (s *slot) tryAcquire() bool {
 		return false
 	}
 	// The runtime's monitor assumes that a goroutine is stuck if it has not gone through the
-	// scheduler for 10 ms, and then checks all of them every 20 us.
-	if s.waits.Add(1)%32 == 0 {
-		runtime.Gosched()
+	// scheduler for 10 ms, and then checks all of them every 20 us. Gosched wakes another thread, so
+	// it is called seldom, and so is the clock.
+	if s.waits.Add(1)%8 == 0 {
+		if now := time.Now(); now.Sub(s.yielded) > yieldEvery {
+			s.yielded = now
+			runtime.Gosched()
+		}
 	}
 	return true
 }
