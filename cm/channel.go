@@ -74,7 +74,7 @@ func (c *Channel) TryNext() (e Event, ok bool, err error) {
 			return e, ok, fail("take event", "", err)
 		}
 		// The kernel may have an event that dispatch has not read yet.
-		if err = c.m.file.Try(c.m.readFunc); err == syscall.EAGAIN {
+		if err = c.m.readEvent(0); err == syscall.EAGAIN {
 			return Event{}, false, nil
 		}
 		if err != nil {

@@ -54,16 +54,19 @@ func (t *thread) init() {
 // run runs a command and reads its answer. Most programs never change credentials, so the thread
 // exists only after the first refusal.
 func (m *manager) run(msg message, answer []byte) error {
-	err := m.runOnCaller(msg, answer)
+	err := m.runOnCaller(msg)
 	if err == sys.ErrRefused {
-		err = m.onThread(func(fd int) error { return m.runRenewed(fd, msg, answer) })
+		err = m.onThread(func(fd int) error { return m.runRenewed(fd, msg) })
+	}
+	if err == nil {
+		msg.read(answer)
 	}
 	return err
 }
 
 // runOnCaller runs a command on the caller's thread. It fails with [sys.ErrRefused] if the
 // manager's thread must run it.
-func (m *manager) runOnCaller(msg message, answer []byte) error {
+func (m *manager) runOnCaller(msg message) error {
 	t := &m.thread
 	t.renewMu.RLock()
 	defer t.renewMu.RUnlock()
@@ -71,21 +74,19 @@ func (m *manager) runOnCaller(msg message, answer []byte) error {
 	if t.renewals > 0 {
 		return sys.ErrRefused
 	}
-	err := m.file.Try(func(fd int) error { return sys.WriteCommand(fd, msg.bytes()) })
-	if err == nil {
-		msg.read(answer)
+	fd, err := m.file.Acquire()
+	if err != nil {
+		return err
 	}
-	return err
+	defer m.file.Release()
+	return sys.WriteCommand(fd, msg.bytes())
 }
 
 // runRenewed runs a command, and renews the file each time the command is refused. It is
 // called on the manager's thread.
-func (m *manager) runRenewed(fd int, msg message, answer []byte) error {
+func (m *manager) runRenewed(fd int, msg message) error {
 	for {
 		err := sys.WriteCommand(fd, msg.bytes())
-		if err == nil {
-			msg.read(answer)
-		}
 		if err != sys.ErrRefused {
 			return err
 		}
@@ -101,7 +102,14 @@ func (m *manager) onThread(f func(fd int) error) error {
 	t.start.Do(func() { go t.serve() })
 	done := make(chan error, 1)
 	select {
-	case t.jobs <- func() { done <- m.file.Try(f) }:
+	case t.jobs <- func() {
+		fd, err := m.file.Acquire()
+		if err == nil {
+			err = f(fd)
+			m.file.Release()
+		}
+		done <- err
+	}:
 		return <-done
 	case <-t.done:
 		return verbs.ErrClosed
@@ -330,7 +338,7 @@ func (m *manager) runBlocking(id *ID, cmd uint32, req []byte) error {
 	back := m.onThread(func(fd int) error {
 		move.req.Id, move.req.Fd = id.handle, uint32(idFD)
 		defer func() { id.detached = false }()
-		return m.runRenewed(fd, move.message, nil)
+		return m.runRenewed(fd, move.message)
 	})
 	if back == nil { // the kernel moves events without waking readers
 		m.drain()
@@ -343,10 +351,12 @@ func (m *manager) runBlocking(id *ID, cmd uint32, req []byte) error {
 func (m *manager) detach(id *ID) (renewals, dup int, err error) {
 	m.thread.renewMu.RLock()
 	defer m.thread.renewMu.RUnlock()
-	err = m.file.Try(func(fd int) (err error) {
-		dup, err = host.Dup(fd, 0)
-		return err
-	})
+	fd, err := m.file.Acquire()
+	if err != nil {
+		return 0, -1, err
+	}
+	defer m.file.Release()
+	dup, err = host.Dup(fd, 0)
 	id.detached = err == nil
 	return m.thread.renewals, dup, err
 }

@@ -140,7 +140,7 @@ func testManager(t *testing.T) *manager {
 		t.Fatal(os.NewSyscallError("socketpair", err))
 	}
 	t.Cleanup(func() { unix.Close(fds[1]) })
-	file, err := host.NewEventFile(fds[0], "kernel")
+	file, err := host.NewEventFile(fds[0])
 	if err != nil {
 		t.Fatal(err)
 	}

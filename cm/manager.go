@@ -58,7 +58,7 @@ func openManager(node string) (*manager, error) {
 	if err != nil {
 		return nil, fail("open", node, err)
 	}
-	file, err := host.NewEventFile(fd, node)
+	file, err := host.NewEventFile(fd)
 	if err != nil {
 		return nil, fail("open", node, err)
 	}
@@ -181,16 +181,13 @@ func (m *manager) readEventLocked() error {
 	}
 }
 
-func (m *manager) poll() { m.file.Try(m.readFunc) }
+func (m *manager) poll() { m.readEvent(0) }
 
 func (m *manager) drain() {
 	m.deliverMu.Lock()
 	defer m.deliverMu.Unlock()
-	m.file.Try(func(int) error {
-		for m.readEventLocked() == nil {
-		}
-		return nil
-	})
+	for m.readEventLocked() == nil {
+	}
 }
 
 // deliver puts an event into the queue of its ID. The kernel has one list of events for a file

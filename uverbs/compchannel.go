@@ -85,7 +85,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	if err != nil {
 		return nil, c.obj.fail(op, err)
 	}
-	file, err := host.NewEventFile(int(resp.Fd), "uverbs completion channel")
+	file, err := host.NewEventFile(int(resp.Fd))
 	if err != nil {
 		return nil, c.obj.fail(op, err)
 	}
@@ -374,14 +374,15 @@ func (c *channel) busyLocked() bool { return c.exposed || c.sleeping || !c.group
 
 // drain delivers the events in the kernel's file.
 func (c *channel) drain() error {
+	fd, err := c.file.Acquire()
+	if err != nil {
+		return err
+	}
+	defer c.file.Release()
 	var buf eventBuffer
-	err := c.file.Try(func(fd int) error {
-		for {
-			if n, err := c.read(fd, &buf, c.deliver); n < len(buf) {
-				return err
-			}
-		}
-	})
+	for err == nil {
+		_, err = c.read(fd, &buf, c.deliver)
+	}
 	if errors.Is(err, syscall.EAGAIN) {
 		return nil
 	}

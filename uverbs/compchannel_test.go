@@ -23,7 +23,7 @@ func newPipeChannel(t *testing.T) (c *channel, send func(id uint64)) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(fds[1]) })
-	file, err := host.NewEventFile(fds[0], "events")
+	file, err := host.NewEventFile(fds[0])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,7 @@ func allocAsync(f sys.File) (host.EventFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return host.NewEventFile(int(fd), "uverbs async events")
+	return host.NewEventFile(int(fd))
 }
 
 // Device returns the device that was opened.

@@ -87,28 +87,28 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 	}
 	created := false
 	queue, err := core.driverContext.CreateCQ(init, func(uhw provider.UHW) (provider.CQInfo, error) {
-		var got uint32
-		run := func(fd int) error {
-			depth, vector := uint32(init.Depth), uint32(opt.Vector)
-			return core.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_CQ, Method: abi.UVERBS_METHOD_CQ_CREATE, Attrs: []sys.Attr{
-				sys.New(abi.UVERBS_ATTR_CREATE_CQ_HANDLE, &cq.handle),
-				sys.In(abi.UVERBS_ATTR_CREATE_CQ_CQE, &depth),
-				sys.In(abi.UVERBS_ATTR_CREATE_CQ_USER_HANDLE, &id),
-				sys.FD(abi.UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, fd).If(opt.Channel != nil),
-				sys.In(abi.UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, &vector),
-				sys.In(abi.UVERBS_ATTR_CREATE_CQ_FLAGS, &flags).If(flags != 0),
-				sys.Out(abi.UVERBS_ATTR_CREATE_CQ_RESP_CQE, &got),
-				sys.FD(abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD, core.loss.FD()), // whose events watch reads
-				sys.InBytes(abi.UVERBS_ATTR_UHW_IN, uhw.In),
-				sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, uhw.Out),
-			}})
+		channelFD := -1
+		if opt.Channel != nil {
+			fd, err := opt.Channel.ch.file.Acquire()
+			if err != nil {
+				return provider.CQInfo{}, err
+			}
+			defer opt.Channel.ch.file.Release()
+			channelFD = fd
 		}
-		var err error
-		if opt.Channel == nil {
-			err = run(-1)
-		} else {
-			err = opt.Channel.ch.file.Try(run)
-		}
+		depth, vector, got := uint32(init.Depth), uint32(opt.Vector), uint32(0)
+		err := core.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_CQ, Method: abi.UVERBS_METHOD_CQ_CREATE, Attrs: []sys.Attr{
+			sys.New(abi.UVERBS_ATTR_CREATE_CQ_HANDLE, &cq.handle),
+			sys.In(abi.UVERBS_ATTR_CREATE_CQ_CQE, &depth),
+			sys.In(abi.UVERBS_ATTR_CREATE_CQ_USER_HANDLE, &id),
+			sys.FD(abi.UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, channelFD).If(opt.Channel != nil),
+			sys.In(abi.UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, &vector),
+			sys.In(abi.UVERBS_ATTR_CREATE_CQ_FLAGS, &flags).If(flags != 0),
+			sys.Out(abi.UVERBS_ATTR_CREATE_CQ_RESP_CQE, &got),
+			sys.FD(abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD, core.loss.FD()), // whose events watch reads
+			sys.InBytes(abi.UVERBS_ATTR_UHW_IN, uhw.In),
+			sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, uhw.Out),
+		}})
 		created = err == nil
 		return provider.CQInfo{Handle: cq.handle, Depth: int(got)}, explainPins(err, uint64(uhw.Pins))
 	})

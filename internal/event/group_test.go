@@ -32,7 +32,7 @@ func newDemux(t *testing.T) (*demux, int) {
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
 	}
-	f, err := host.NewEventFile(fds[0], "pipe")
+	f, err := host.NewEventFile(fds[0])
 	if err != nil {
 		t.Fatal(err)
 	}

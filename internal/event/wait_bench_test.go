@@ -103,7 +103,7 @@ func waitOn(mode string, fd int) func() {
 			unix.Read(fd, b[:])
 		}
 	}
-	f, err := host.NewEventFile(fd, "eventfd")
+	f, err := host.NewEventFile(fd)
 	if err != nil {
 		panic(err)
 	}

@@ -3,8 +3,11 @@ package host
 import (
 	"context"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/goverbs/verbs"
 )
 
 // EventFile is a file from which events are read. Only one goroutine of the process blocks a thread
@@ -17,8 +20,10 @@ type EventFile interface {
 	Sleep(ctx context.Context, until time.Time, op func(fd int) error) error
 	// Wake ends the current Sleep, or the next one if there is none.
 	Wake()
-	// Try calls op with the file descriptor, which stays open during the call.
-	Try(op func(fd int) error) error
+	// Acquire returns the file descriptor, which stays open until Release. It fails with
+	// [verbs.ErrClosed] after Close.
+	Acquire() (fd int, err error)
+	Release()
 	// FD returns the file descriptor, which is open until Close.
 	FD() int
 	// Relay is called, before the first Sleep, if the goroutine in Sleep passes events to other
@@ -32,9 +37,9 @@ type EventFile interface {
 }
 
 // NewEventFile returns an EventFile that owns fd. It closes fd if it fails.
-func NewEventFile(fd int, name string) (EventFile, error) {
+func NewEventFile(fd int) (EventFile, error) {
 	if fd < base {
-		return newKernelEvents(fd, name)
+		return newKernelEvents(fd)
 	}
 	return newSoftEvents(fd)
 }
@@ -48,8 +53,56 @@ func tryLate(f EventFile, ctx context.Context, until time.Time, op func(fd int) 
 	if end == nil {
 		return false, nil
 	}
-	if err := f.Try(op); err != syscall.EAGAIN {
+	if err := try(f, op); err != syscall.EAGAIN {
 		return true, err
 	}
 	return true, end
 }
+
+// try calls op with the file's descriptor.
+func try(f EventFile, op func(fd int) error) error {
+	fd, err := f.Acquire()
+	if err != nil {
+		return err
+	}
+	defer f.Release()
+	return op(fd)
+}
+
+// openFD is a descriptor that is closed after the last call that uses it.
+type openFD struct {
+	fd    int
+	users atomic.Int64 // calls, 1 until Close, and ended
+}
+
+// ended is set in openFD.users after Close.
+const ended = 1 << 62
+
+func (o *openFD) init(fd int) {
+	o.fd = fd
+	o.users.Store(1)
+}
+
+func (o *openFD) FD() int { return o.fd }
+
+func (o *openFD) Acquire() (int, error) {
+	for {
+		n := o.users.Load()
+		if n&ended != 0 {
+			return -1, verbs.ErrClosed
+		}
+		if o.users.CompareAndSwap(n, n+1) {
+			return o.fd, nil
+		}
+	}
+}
+
+func (o *openFD) Release() {
+	if o.users.Add(-1) == ended {
+		Close(o.fd)
+	}
+}
+
+// end makes Acquire fail, and reports whether it is the first call. Release then ends what init has
+// begun.
+func (o *openFD) end() bool { return o.users.Or(ended)&ended == 0 }

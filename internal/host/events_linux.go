@@ -17,19 +17,16 @@ import (
 
 // kernelEvents is an [EventFile] of a file of the kernel.
 type kernelEvents struct {
+	openFD // not in the runtime's netpoller
 	relays bool
-	f      *os.File // not in the runtime's netpoller
-	raw    syscall.RawConn
-	fd     int // open while raw or watch.raw calls a function
 	watch  *watch
 
 	// For the current Sleep:
-	op          func(fd int) error
-	until       time.Time
-	opDone      bool // op has returned err, an error other than EAGAIN or nil
-	err         error
-	controlFunc func(uintptr) // sleepInKernel and tryOrWatch, made once
-	readFunc    func(uintptr) bool
+	op       func(fd int) error
+	until    time.Time
+	opDone   bool // op has returned err, an error other than EAGAIN or nil
+	err      error
+	readFunc func(uintptr) bool // tryOrWatch, made once
 
 	state  atomic.Int32 // a sleepState
 	woken  atomic.Bool  // the current Sleep, or the next one, must end
@@ -55,28 +52,17 @@ const (
 	inNetpoller
 )
 
-func newKernelEvents(fd int, name string) (EventFile, error) {
-	// os.NewFile does not add a file in blocking mode to the netpoller.
-	if err := unix.SetNonblock(fd, false); err != nil {
-		unix.Close(fd)
-		return nil, os.NewSyscallError("fcntl", err)
-	}
-	f := &kernelEvents{f: os.NewFile(uintptr(fd), name), fd: fd}
-	err := unix.SetNonblock(fd, true)
-	if err != nil {
-		err = os.NewSyscallError("fcntl", err)
-	}
-	if err == nil {
-		f.raw, err = f.f.SyscallConn()
-	}
+func newKernelEvents(fd int) (EventFile, error) {
+	f := new(kernelEvents)
+	f.init(fd)
+	err := os.NewSyscallError("fcntl", unix.SetNonblock(fd, true))
 	if err == nil {
 		f.watch, err = newWatch(fd)
 	}
 	if err != nil {
-		f.f.Close()
+		unix.Close(fd)
 		return nil, err
 	}
-	f.controlFunc = func(uintptr) { f.sleepInKernel() }
 	f.readFunc = func(uintptr) bool { return f.tryOrWatch() }
 	return f, nil
 }
@@ -105,7 +91,10 @@ func (f *kernelEvents) Sleep(ctx context.Context, until time.Time, op func(fd in
 // sleep returns when op has returned anything other than EAGAIN, at f.until, and if woken.
 func (f *kernelEvents) sleep() (woken bool) {
 	if !f.relays && polling.tryAcquire() {
-		f.raw.Control(f.controlFunc)
+		if _, err := f.Acquire(); err == nil {
+			f.sleepInKernel()
+			f.Release()
+		}
 		polling.release()
 		if f.opDone || f.woken.Load() {
 			return f.leave()
@@ -205,25 +194,20 @@ func (f *kernelEvents) unwatchContext() {
 	f.done, f.stop = nil, nil
 }
 
-func (f *kernelEvents) FD() int { return f.fd }
-
 func (f *kernelEvents) Relay() { f.relays = true }
-
-func (f *kernelEvents) Try(op func(fd int) error) (err error) {
-	if cerr := f.raw.Control(func(fd uintptr) { err = op(int(fd)) }); cerr != nil {
-		return verbs.ErrClosed
-	}
-	return err
-}
 
 func (f *kernelEvents) Replace(r func() error) error { return f.watch.replace(r) }
 
 func (f *kernelEvents) Close() error {
+	if !f.end() {
+		return os.ErrClosed
+	}
 	f.mu.Lock()
 	f.closed.Store(true)
 	f.unwatchContext()
 	f.mu.Unlock()
 	f.Wake()
 	f.watch.set.Close() // waits for the functions that watch.raw calls
-	return f.f.Close()
+	f.Release()
+	return nil
 }

@@ -22,7 +22,7 @@ func pipe(t *testing.T) (*kernelEvents, int) {
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
 	}
-	f, err := NewEventFile(fds[0], "pipe")
+	f, err := NewEventFile(fds[0])
 	if err != nil {
 		t.Fatal(err)
 	}

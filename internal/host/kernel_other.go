@@ -22,7 +22,7 @@ func writeKernel(int, []byte) (int, error)                     { return 0, errLi
 func dupKernel(fd, lowest int) (int, error)                    { return -1, errLinux }
 func ioctlKernel(int, uint32, []byte) syscall.Errno            { return syscall.EOPNOTSUPP }
 func mapKernel(int, int64, int, bool) ([]byte, error)          { return nil, errLinux }
-func newKernelEvents(int, string) (EventFile, error)           { return nil, errLinux }
+func newKernelEvents(int) (EventFile, error)                   { return nil, errLinux }
 func (*Handle) writeKernel([]byte, bool) syscall.Errno         { return syscall.EOPNOTSUPP }
 func (*Handle) ioctlKernel(uint32, []byte, bool) syscall.Errno { return syscall.EOPNOTSUPP }
 

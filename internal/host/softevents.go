@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
@@ -13,15 +12,12 @@ import (
 
 // softEvents is an [EventFile] of this process. It waits for channels.
 type softEvents struct {
-	fd     int
+	openFD
 	ready  chan struct{} // has a token when the file has become readable or failed
 	wake   chan struct{} // has a token when the current Sleep, or the next one, must end
-	closed chan struct{} // closed by close
+	closed chan struct{} // closed by Close
 	stop   func()        // ends the calls of changed
 	timer  *time.Timer   // nil before the first Sleep with a limit
-
-	mu    sync.Mutex
-	users int // calls of ops, and 1 until close; then the descriptor is closed
 }
 
 func newSoftEvents(fd int) (EventFile, error) {
@@ -29,7 +25,8 @@ func newSoftEvents(fd int) (EventFile, error) {
 	if file == nil {
 		return nil, syscall.EBADF
 	}
-	v := &softEvents{fd: fd, ready: make(chan struct{}, 1), wake: make(chan struct{}, 1), closed: make(chan struct{}), users: 1}
+	v := &softEvents{ready: make(chan struct{}, 1), wake: make(chan struct{}, 1), closed: make(chan struct{})}
+	v.init(fd)
 	v.stop = file.Watch(func(s State) {
 		if s != Idle {
 			put(v.ready)
@@ -46,7 +43,7 @@ func put(c chan struct{}) {
 	}
 }
 
-// take takes the token of c, and reports whether there was one. A closed channel always has one.
+// take takes the token of c, and reports whether there was one.
 func take(c chan struct{}) bool {
 	select {
 	case <-c:
@@ -74,7 +71,7 @@ func (v *softEvents) Sleep(ctx context.Context, until time.Time, op func(fd int)
 		late = v.timer.C
 	}
 	for {
-		if err := v.Try(op); err != syscall.EAGAIN {
+		if err := try(v, op); err != syscall.EAGAIN {
 			take(v.wake) // op may have called Wake because of an event for this goroutine
 			return err
 		}
@@ -93,42 +90,15 @@ func (v *softEvents) Sleep(ctx context.Context, until time.Time, op func(fd int)
 }
 
 func (v *softEvents) Wake()                    { put(v.wake) }
-func (v *softEvents) FD() int                  { return v.fd }
 func (*softEvents) Relay()                     {}
 func (*softEvents) Replace(func() error) error { return errors.ErrUnsupported }
 
-func (v *softEvents) Try(op func(fd int) error) error {
-	v.mu.Lock()
-	if take(v.closed) {
-		v.mu.Unlock()
-		return verbs.ErrClosed
-	}
-	v.users++
-	v.mu.Unlock()
-	defer v.release()
-	return op(v.fd)
-}
-
-// release ends the use of the descriptor.
-func (v *softEvents) release() {
-	v.mu.Lock()
-	v.users--
-	last := v.users == 0
-	v.mu.Unlock()
-	if last {
-		Close(v.fd)
-	}
-}
-
 func (v *softEvents) Close() error {
-	v.mu.Lock()
-	if take(v.closed) {
-		v.mu.Unlock()
+	if !v.end() {
 		return os.ErrClosed
 	}
 	close(v.closed)
-	v.mu.Unlock()
 	v.stop()
-	v.release()
+	v.Release()
 	return nil
 }

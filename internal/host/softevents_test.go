@@ -66,7 +66,7 @@ func virtualQueue(t *testing.T) (EventFile, *queue) {
 	if errno != 0 {
 		t.Fatal(errno)
 	}
-	f, err := NewEventFile(fd, "queue")
+	f, err := NewEventFile(fd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,14 +162,14 @@ func TestVirtualWakeBeforeSleep(t *testing.T) {
 // TestVirtualCloseDuringOp closes a file while an op uses it, which may use it again.
 func TestVirtualCloseDuringOp(t *testing.T) {
 	f, q := virtualQueue(t)
-	err := f.Try(func(fd int) error {
+	err := try(f, func(fd int) error {
 		if err := f.Close(); err != nil {
 			t.Error(err)
 		}
 		if q.isClosed() || Get(fd) != q {
 			t.Error("the descriptor is closed during an op")
 		}
-		return f.Try(func(int) error { return nil })
+		return try(f, func(int) error { return nil })
 	})
 	if err != verbs.ErrClosed || !q.isClosed() {
 		t.Errorf("%v; closed: %t", err, q.isClosed())

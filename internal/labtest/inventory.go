@@ -74,7 +74,7 @@ var warmUpNetpoller = sync.OnceFunc(func() {
 		panic(err)
 	}
 	defer unix.Close(fds[1])
-	f, err := host.NewEventFile(fds[0], "pipe")
+	f, err := host.NewEventFile(fds[0])
 	if errors.Is(err, verbs.ErrNoRDMA) { // built with the tag nordma, which leaves devices in user space
 		return
 	}
