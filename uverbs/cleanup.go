@@ -23,11 +23,12 @@ type tree struct {
 
 // addCleanup closes the object after v has become unreachable.
 func addCleanup[T any](v *T, o *object) {
-	runtime.AddCleanup(v, func(o *object) { o.tree.markUnreachable(o) }, o)
+	runtime.AddCleanup(v, (*object).markUnreachable, o)
 }
 
 // markUnreachable closes an unreachable object as soon as nothing depends on it.
-func (t *tree) markUnreachable(o *object) {
+func (o *object) markUnreachable() {
+	t := o.tree
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !o.unreachable && !o.detached {

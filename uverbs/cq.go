@@ -28,7 +28,6 @@ type CQ struct {
 	events  *cqEvents     // nil without a channel
 	waitSem chan struct{} // has a token while a goroutine is in pollArmWait; nil without a channel
 	waits   spin.History  // of the goroutine that holds waitSem
-	closed  chan struct{} // closed with the CQ; nil without a channel
 	failed  atomic.Bool   // see overrun
 }
 
@@ -149,19 +148,20 @@ func (q *CQ) register(queue provider.CompletionQueue, parents []*object) {
 	q.queue, q.common = queue, queue.Common()
 	id, ch := q.id, (*channel)(nil)
 	if q.channel != nil {
-		q.waitSem, q.closed = make(chan struct{}, 1), make(chan struct{})
+		if q.waitSem == nil {
+			q.waitSem = make(chan struct{}, 1)
+		}
 		counter, _ := queue.(provider.EventCounter)
 		ch = q.channel.ch
 		q.events = ch.addCQ(id, counter)
 	}
-	core, handle, closed, events := q.ctx.contextCore, q.handle, q.closed, q.events
+	core, handle, events := q.ctx.contextCore, q.handle, q.events
 	q.obj = newObject(core.device.Name, objectName{"CQ %d", handle}, func() error {
 		if err := stopAndDestroy(func() error { return core.destroy(kindCQ, handle) }, queue); err != nil {
 			return err
 		}
 		core.registry.remove(id)
 		if ch != nil {
-			close(closed)
 			ch.removeCQ(events)
 		}
 		return nil
@@ -178,7 +178,7 @@ func init() {
 // recycle implements [bridge.RecycleCQ].
 func (q *CQ) recycle() (*CQ, error) {
 	const op = "recycle"
-	next := &CQ{ctx: q.ctx, channel: q.channel, handle: q.handle, id: q.id}
+	next := &CQ{ctx: q.ctx, channel: q.channel, handle: q.handle, id: q.id, waitSem: q.waitSem}
 	err := q.obj.transfer(op, func(parents []*object) error {
 		if q.failed.Load() {
 			return errOverrun
@@ -187,7 +187,6 @@ func (q *CQ) recycle() (*CQ, error) {
 			if err := q.channel.ch.retireCQ(q.events); err != nil {
 				return err
 			}
-			close(q.closed)
 		}
 		next.register(q.queue.Recycle(), parents)
 		return nil
@@ -266,7 +265,7 @@ func (q *CQ) Next(ctx context.Context) (verbs.WC, error) {
 }
 
 // pollArmWait polls for a short time, and then arms the CQ and waits. One goroutine does so at a
-// time, as the request makes one event for all of them.
+// time, as the request makes one event for all of them. When the CQ is closed, each fails in turn.
 func (q *CQ) pollArmWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	const op = "wait on"
 	if q.channel == nil {
@@ -277,8 +276,6 @@ func (q *CQ) pollArmWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 		defer func() { <-q.waitSem }()
 	case <-ctx.Done():
 		return 0, q.obj.fail(op, ended(ctx))
-	case <-q.closed:
-		return 0, q.obj.fail(op, verbs.ErrClosed)
 	}
 	if q.failed.Load() {
 		if n := q.Poll(wcs); n > 0 { // completions from before the failure

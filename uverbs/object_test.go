@@ -70,8 +70,8 @@ func TestUnreachableOrder(t *testing.T) {
 			t.Fatalf("closing what was made first: %v", err)
 		}
 		all = append(all, ctx, pd)
-		ctx.tree.markUnreachable(pd)
-		ctx.tree.markUnreachable(ctx)
+		pd.markUnreachable()
+		ctx.markUnreachable()
 		eventually(t, "all to be closed", func() bool {
 			runtime.GC()
 			return !slices.ContainsFunc(all, func(o *object) bool { return !o.isClosed() })
@@ -87,7 +87,7 @@ func TestUnreachableAlreadyClosed(t *testing.T) {
 		if err := o.close(); err != nil {
 			t.Fatal(err)
 		}
-		ctx.tree.markUnreachable(o)
+		o.markUnreachable()
 	}
 	ctx.tree.mu.Lock()
 	defer ctx.tree.mu.Unlock()
@@ -107,8 +107,8 @@ func TestDestroyRetried(t *testing.T) {
 		mr := r.object(pd)
 		destroy := mr.destroy
 		mr.destroy = func() error { attempts.Add(1); return destroy() }
-		ctx.tree.markUnreachable(ctx)
-		ctx.tree.markUnreachable(pd)
+		ctx.markUnreachable()
+		pd.markUnreachable()
 	}()
 	collect := func() bool { runtime.GC(); return attempts.Load() >= 3 }
 	eventually(t, "more tries", collect) // the runtime panics if it finds a Pinner that is unreachable

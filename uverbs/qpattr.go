@@ -27,7 +27,11 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err != nil {
 		return q.obj.fail(op, err)
 	}
-	req := abi.IbUverbsModifyQp{
+	var m struct { // one allocation
+		req   abi.IbUverbsModifyQp
+		moved bool // whether the kernel moved the QP
+	}
+	m.req = abi.IbUverbsModifyQp{
 		Dest: attr.Dest(&a.AV), AltDest: attr.Dest(&a.AltAV),
 		QpHandle: q.handle, AttrMask: uint32(mask),
 		Qkey: a.QKey, RqPsn: a.RQPSN, SqPsn: a.SQPSN, DestQpNum: a.DestQPNum,
@@ -38,18 +42,17 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 		RnrRetry: a.RNRRetry, AltPortNum: a.AltPort, AltTimeout: a.AltTimeout,
 	}
 	if a.SQDAsyncNotify {
-		req.EnSqdAsyncNotify = 1
+		m.req.EnSqdAsyncNotify = 1
 	}
-	moved := false                 // whether the kernel moved the QP
 	if mask&verbs.MaskState != 0 { // nobody posts until the queues know the new state
 		if q.recv != nil {
 			q.recv.Suspend()
-			defer func() { q.recv.Settle(a.State, moved) }()
+			defer func() { q.recv.Settle(a.State, m.moved) }()
 		}
 		q.send.Suspend()
-		defer func() { q.send.Settle(a.State, moved) }()
+		defer func() { q.send.Settle(a.State, m.moved) }()
 	}
-	err = q.send.Modify(a, mask, q.pd.ctx.invokeFunc(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, &moved))
+	err = q.send.Modify(a, mask, q.pd.ctx.invokeFunc(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&m.req), nil, &m.moved))
 	if err == nil {
 		q.moved(a.State, mask)
 		if mask&verbs.MaskState != 0 {
