@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"syscall"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/host"
@@ -57,7 +58,7 @@ func (c *Channel) FD() int { return c.events.poll.FD() }
 // handled it: a ConnectResponse has been answered and is returned as Established, and at
 // Disconnected the endpoint has ended. Established always comes before Disconnected.
 func (c *Channel) Next(ctx context.Context) (Event, error) {
-	e, err := c.events.next(ctx)
+	e, err := c.events.next(ctx, time.Time{})
 	if err == nil {
 		e.process(c)
 	}

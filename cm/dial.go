@@ -208,26 +208,24 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 	if err := ctx.Err(); err != nil { // it may have ended during d.Setup
 		return false, err
 	}
-	within, timeout := ctx, cmp.Or(d.ConnectTimeout, defaultConnectTimeout)
+	timeout, until := cmp.Or(d.ConnectTimeout, defaultConnectTimeout), time.Time{}
 	if timeout > 0 {
-		var cancel context.CancelFunc
-		within, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
+		until = time.Now().Add(timeout)
 	}
 	var ev Event
 	if e.iwarp {
-		ev, abandoned, err = connectIWARP(within, d.Transport.orDefault(), e)
+		ev, abandoned, err = connectIWARP(ctx, until, d.Transport.orDefault(), e)
 	} else if err = e.connect(); err == nil {
-		ev, err = e.id.events.await(within, ConnectResponse, Established)
+		ev, err = e.id.events.awaitUntil(ctx, until, ConnectResponse, Established)
 	}
 	switch {
 	case err == nil:
 		if err = e.handleEstablished(&ev); errors.Is(err, syscall.EINVAL) {
-			err = e.whyEnded(within, err)
+			err = e.whyEnded(ctx, err)
 		}
-	case err != within.Err(): // another failure, if perhaps just when the time was over
-	case ctx.Err() == nil:
-		err = fmt.Errorf("no answer within %v: %w", timeout, err)
+	case err == errLate:
+		err = fmt.Errorf("no answer within %v: %w", timeout, context.DeadlineExceeded)
+	case err != ctx.Err(): // another failure, if perhaps just when the time was over
 	default:
 		if err = context.Cause(ctx); err == context.DeadlineExceeded { // other causes tell what is late
 			err = fmt.Errorf("no answer in time: %w", err)

@@ -16,7 +16,7 @@ func TestHandshakesBusy(t *testing.T) {
 		e := &Endpoint{iwarp: true}
 		tr := new(Transport)
 		for range maxIWARPHandshakes {
-			if _, err := tr.startHandshake(t.Context(), e.route.Remote); err != nil {
+			if _, err := tr.startHandshake(t.Context(), time.Time{}, e.route.Remote); err != nil {
 				t.Fatal(err)
 			}
 		}

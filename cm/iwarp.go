@@ -21,35 +21,36 @@ import (
 // by TCP and send nothing, or something other than MPA, never become a Request: the kernel handles
 // them.
 
-// connectIWARP connects and waits for the answer. On siw, ID.Connect waits for TCP's handshake
-// and cannot be cancelled: it takes up to two minutes if nothing answers, and until MPA's
-// handshake is over, up to 10 s, the ID cannot be closed. If ctx ends first, abandoned is true:
-// the handshake continues in the background, and the endpoint is closed at its end. It is not
-// aborted because a listening siw may then release its listener once too often.
-func connectIWARP(ctx context.Context, t *Transport, e *Endpoint) (_ Event, abandoned bool, _ error) {
-	release, err := t.startHandshake(ctx, e.route.Remote)
+// connectIWARP connects and waits for the answer, until a time unless that is zero. On siw,
+// ID.Connect waits for TCP's handshake and cannot be cancelled: it takes up to two minutes if
+// nothing answers, and until MPA's handshake is over, up to 10 s, the ID cannot be closed. If ctx
+// ends first, or it is late, abandoned is true: the handshake continues in the background, and the
+// endpoint is closed at its end. It is not aborted because a listening siw may then release its
+// listener once too often.
+func connectIWARP(ctx context.Context, until time.Time, t *Transport, e *Endpoint) (_ Event, abandoned bool, _ error) {
+	release, err := t.startHandshake(ctx, until, e.route.Remote)
 	if err != nil {
 		return Event{}, false, err
 	}
-	var ev Event
-	done := make(chan struct{})
+	connected := make(chan struct{})
 	go func() {
-		defer close(done)
-		defer release()
-		if err = e.connect(); err == nil {
-			ev, err = e.id.events.await(context.Background(), Established)
+		defer close(connected)
+		if err := e.connect(); err != nil {
+			e.id.events.end(e.id, err)
 		}
 	}()
-	select {
-	case <-done:
+	ev, err := e.id.events.awaitUntil(ctx, until, Established)
+	if err == nil || err != errLate && err != ctx.Err() {
+		release()
 		return ev, false, err
-	case <-ctx.Done(): // the kernel still waits for the result, and the endpoint lives until then
-		go func() {
-			<-done
-			e.discard()
-		}()
-		return Event{}, true, ctx.Err()
 	}
+	go func() { // the kernel still waits for the result, and the endpoint lives until then
+		<-connected
+		e.id.events.await(context.Background(), Established)
+		release()
+		e.discard()
+	}()
+	return Event{}, true, err
 }
 
 // settleDelay is how long an accepted endpoint waits for the peer's first message before it sends.
@@ -68,8 +69,9 @@ type handshakes struct {
 
 const maxIWARPHandshakes = 32
 
-// startHandshake waits for a token to dial a listener. The function that it returns releases it.
-func (t *Transport) startHandshake(ctx context.Context, listener netip.AddrPort) (done func(), err error) {
+// startHandshake waits for a token to dial a listener, until a time unless that is zero. The function
+// that it returns releases it.
+func (t *Transport) startHandshake(ctx context.Context, until time.Time, listener netip.AddrPort) (done func(), err error) {
 	t.mu.Lock()
 	h := t.handshakes[listener]
 	if h == nil {
@@ -88,9 +90,20 @@ func (t *Transport) startHandshake(ctx context.Context, listener netip.AddrPort)
 			delete(t.handshakes, listener)
 		}
 	}
+	done = func() { <-h.tokens; quit() }
 	select {
 	case h.tokens <- struct{}{}:
-		return func() { <-h.tokens; quit() }, nil
+		return done, nil
+	default:
+	}
+	if !until.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, until)
+		defer cancel()
+	}
+	select {
+	case h.tokens <- struct{}{}:
+		return done, nil
 	case <-ctx.Done():
 		quit()
 		return nil, fmt.Errorf("wait behind %d handshakes with the listener: %w", maxIWARPHandshakes, context.Cause(ctx))

@@ -303,7 +303,7 @@ func (l *Listener) Addr() Addr { return l.addr }
 // [verbs.ErrDeviceRemoved] once the device has been removed.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	for {
-		ev, err := l.events.next(ctx)
+		ev, err := l.events.next(ctx, time.Time{})
 		if err == nil {
 			if err = ev.Err(); errors.Is(err, verbs.ErrDeviceRemoved) {
 				l.events.unpop(ev) // for other calls
@@ -471,14 +471,31 @@ func (e *Endpoint) awaitEstablished(ctx context.Context, ownCQ bool) (Event, err
 	if e.iwarp {
 		return e.id.events.await(ctx, Established)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, establishTimeout, errNotConfirmed)
-	defer cancel()
-	ev, err := e.awaitPeer(ctx, ownCQ)
-	if errors.Is(err, context.DeadlineExceeded) && context.Cause(ctx) == errNotConfirmed {
-		err = errNotConfirmed
+	limit := time.Now().Add(establishTimeout)
+	passed := false // a message has come, which may have passed the confirmation
+	for wait := firstLook; ; wait = min(2*wait, 100*time.Millisecond) {
+		until := limit
+		if look := time.Now().Add(wait); ownCQ && look.Before(limit) {
+			until = look
+		}
+		ev, err := e.id.events.awaitUntil(ctx, until, Established, Disconnected)
+		switch {
+		case err != errLate:
+			return ev, err
+		case until == limit:
+			return Event{}, errNotConfirmed
+		case passed:
+			e.id.Notify(verbs.EventCommEst) // fails if the confirmation has just come
+			ownCQ = false
+		case bridge.HasCompletions(e.RecvCQ):
+			passed, wait = true, firstLook/2 // the time of the confirmation, which is on its way, see above
+		}
 	}
-	return ev, err
 }
+
+// firstLook is the time until awaitEstablished looks for a message for the first time. A
+// confirmation takes less, if it is not lost.
+const firstLook = 10 * time.Millisecond
 
 // establishTimeout bounds the wait for the peer's confirmation. The connection manager repeats the
 // acceptance as often and as slowly as the request asks for, which may take days; rdma_cm's
@@ -486,27 +503,6 @@ func (e *Endpoint) awaitEstablished(ctx context.Context, ownCQ bool) (Event, err
 const establishTimeout = 70 * time.Second
 
 var errNotConfirmed = fmt.Errorf("the peer has not confirmed the connection within %v: %w", establishTimeout, context.DeadlineExceeded)
-
-// awaitPeer is awaitEstablished without a limit, not for iWARP.
-func (e *Endpoint) awaitPeer(ctx context.Context, ownCQ bool) (Event, error) {
-	var passed bool // a message has come, which may have passed the confirmation
-	for wait := time.Millisecond; ownCQ; wait = min(2*wait, 100*time.Millisecond) {
-		within, cancel := context.WithTimeout(ctx, wait)
-		ev, err := e.id.events.await(within, Established, Disconnected)
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
-			return ev, err
-		}
-		switch {
-		case passed:
-			e.id.Notify(verbs.EventCommEst) // fails if the confirmation has just come
-			ownCQ = false
-		case bridge.HasCompletions(e.RecvCQ):
-			passed, wait = true, 10*time.Millisecond
-		}
-	}
-	return e.id.events.await(ctx, Established, Disconnected)
-}
 
 // Reject makes the peer's dial fail with a [*RejectedError].
 func (r *Request) Reject(privateData []byte) (err error) {

@@ -22,8 +22,8 @@ import (
 // goroutine that reads their events and puts each into the queue of its ID.
 //
 // Locks are taken in this order: an Endpoint's closing, Transport.mu, deliverMu, an ID's closing,
-// renewMu, manager.mu and leaving.mu, queue.mu. Two of a kind are held only when a listener's ID
-// closes those of requests that nobody has taken, which have none below them.
+// renewMu, manager.mu, leaving.mu and alarms.mu, queue.mu. Two of a kind are held only when a
+// listener's ID closes those of requests that nobody has taken, which have none below them.
 type manager struct {
 	node    string // rdma_cm's device: the kernel's or one of this process
 	file    host.EventFile
@@ -31,6 +31,7 @@ type manager struct {
 	done    chan struct{} // closed when dispatch has ended
 
 	thread thread
+	alarms alarms
 
 	// deliverMu is held from reading an event until it is delivered: its holder
 	// knows that no event is in delivery.
@@ -71,6 +72,7 @@ func openManager(node string) (*manager, error) {
 	}
 	file.Relay()
 	m.thread.init()
+	m.alarms.init()
 	m.readFunc = m.readEvent
 	return m, nil
 }
@@ -80,6 +82,7 @@ func (m *manager) close() {
 	m.file.Close()
 	m.thread.stop()
 	<-m.done
+	m.alarms.stop()
 }
 
 // dispatch passes events to their IDs until the manager is closed.

@@ -2,9 +2,11 @@ package cm
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/goverbs/verbs/internal/host"
 )
@@ -113,16 +115,29 @@ func (q *queue) pop() (e Event, ok bool, err error) {
 	return e, true, nil
 }
 
+// errLate ends a wait at its time.
+var errLate = errors.New("too late")
+
 // next waits for the next event and takes it. Several goroutines may wait; one of them gets each
-// event.
-func (q *queue) next(ctx context.Context) (Event, error) {
-	for {
+// event. At the time until, unless that is zero, it fails with errLate; one goroutine at a time may
+// set it.
+func (q *queue) next(ctx context.Context, until time.Time) (Event, error) {
+	for alarm := false; ; {
 		if e, ok, err := q.pop(); ok || err != nil {
 			return e, err
 		}
 		if err := q.m.renewalErr(); err != nil {
 			q.wake() // the next waiter
 			return Event{}, err
+		}
+		switch {
+		case until.IsZero():
+		case !time.Now().Before(until):
+			return Event{}, errLate
+		case !alarm:
+			alarm = true
+			q.m.alarms.set(q, until)
+			defer q.m.alarms.clear(q)
 		}
 		select {
 		case <-q.ready:
@@ -135,8 +150,13 @@ func (q *queue) next(ctx context.Context) (Event, error) {
 // await waits for an event of one of the types. It returns the error of another event that
 // means failure.
 func (q *queue) await(ctx context.Context, want ...EventType) (Event, error) {
+	return q.awaitUntil(ctx, time.Time{}, want...)
+}
+
+// awaitUntil is await, and fails with errLate at the time until.
+func (q *queue) awaitUntil(ctx context.Context, until time.Time, want ...EventType) (Event, error) {
 	for {
-		e, err := q.next(ctx)
+		e, err := q.next(ctx, until)
 		switch {
 		case err != nil:
 			return e, err
