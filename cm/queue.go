@@ -20,13 +20,15 @@ type queue struct {
 	mu      sync.Mutex
 	users   int // the IDs, and the channel: the queue ends with the last of them
 	events  []Event
-	buf     [1]Event           // first array of events, which seldom has more than one
+	buf     *[1]Event          // first array of events, which seldom has more than one; nil with handler
 	handler func(Event, error) // receives the events instead of next
 	err     error              // why the queue has ended
-	ready   chan struct{}      // has a token while there may be events; closed with the queue
+	ready   chan struct{}      // has a token while there may be events; closed with the queue; nil with handler
 }
 
-func newQueue(m *manager) *queue { return &queue{m: m, ready: make(chan struct{}, 1)} }
+func newQueue(m *manager) *queue {
+	return &queue{m: m, buf: new([1]Event), ready: make(chan struct{}, 1)}
+}
 
 // push adds an event. It returns false if the event's ID has ended or its backlog is full.
 func (q *queue) push(e Event) bool {
@@ -178,7 +180,7 @@ func (q *queue) handle(f func(Event, error)) {
 		if !ok && err == nil {
 			q.mu.Lock()
 			if len(q.events) == 0 && q.err == nil {
-				q.handler = f
+				q.handler, q.events, q.buf, q.ready = f, nil, nil, nil
 				q.mu.Unlock()
 				return
 			}
@@ -253,7 +255,9 @@ func (q *queue) close(why error) {
 	}
 	q.err = why
 	handler := q.handler
-	close(q.ready)
+	if q.ready != nil {
+		close(q.ready)
+	}
 	q.mu.Unlock()
 	if handler != nil {
 		handler(Event{}, why)
