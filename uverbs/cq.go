@@ -148,9 +148,7 @@ func (q *CQ) register(queue provider.CompletionQueue, parents []*object) {
 	q.queue, q.common = queue, queue.Common()
 	id, ch := q.id, (*channel)(nil)
 	if q.channel != nil {
-		if q.waitSem == nil {
-			q.waitSem = make(chan struct{}, 1)
-		}
+		q.waitSem = make(chan struct{}, 1)
 		counter, _ := queue.(provider.EventCounter)
 		ch = q.channel.ch
 		q.events = ch.addCQ(id, counter)
@@ -178,7 +176,7 @@ func init() {
 // recycle implements [bridge.RecycleCQ].
 func (q *CQ) recycle() (*CQ, error) {
 	const op = "recycle"
-	next := &CQ{ctx: q.ctx, channel: q.channel, handle: q.handle, id: q.id, waitSem: q.waitSem}
+	next := &CQ{ctx: q.ctx, channel: q.channel, handle: q.handle, id: q.id}
 	err := q.obj.transfer(op, func(parents []*object) error {
 		if q.failed.Load() {
 			return errOverrun
