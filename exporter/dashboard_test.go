@@ -25,7 +25,7 @@ const rxeCounters = "sent_pkts rcvd_pkts duplicate_request out_of_seq_request rc
 const softCounters = "rx_drops listen_drops"
 
 var (
-	rowOfPage  = regexp.MustCompile("(?m)^\\| `((?:verbs|rdma)_[a-z_]+)`")
+	rowOfPage  = regexp.MustCompile("(?m)^\\| `((?:verbs|rdma)_[a-z0-9_]+)`")
 	metricUsed = regexp.MustCompile(`\b(?:node_infiniband|rdma|verbs)_[a-z0-9_]+\b`)
 	variable   = regexp.MustCompile(`\$(\w+)`)
 )
