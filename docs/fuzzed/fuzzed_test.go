@@ -39,7 +39,7 @@ var (
 )
 
 // skipped are folders of programs that show or test something.
-var skipped = []string{".git", "build", "testdata", "examples", "gen", "tests", "labtest", "pcitest", "scenario", "verbstest"}
+var skipped = []string{".git", "build", "testdata", "examples", "gen", "tests", "labtest", "pcitest", "providertest", "scenario", "verbstest"}
 
 // trusted are packages and functions that need no fuzz test, with the reason.
 var trusted = map[string]string{
