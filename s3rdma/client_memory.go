@@ -85,9 +85,9 @@ func (b *buffer) register() (err error) {
 		return b.lost
 	}
 	if b.mr == nil {
-		// Kernels since 6.4 give the key of the region that was closed last on mlx5 to the next one
-		// (pop_mkey_locked): with the same address a server would reach it by the token of the former. The upper bits
-		// keep what the lower ones are to page tables.
+		// The kernel may give the next region the key of the one that was closed last, as mlx5's cache of keys does
+		// (pop_mkey_locked in 6.12): with the same address too, a server would reach it by the token of the former.
+		// Only the device interprets this address; the lower bits are those of the memory, for its page tables.
 		iova := b.mem.Addr() | b.c.regions.Add(1)&0x7fff<<48
 		b.mr, err = b.c.pd.RegisterMR(b.mem.Bytes(), b.c.opt.QP.Access|verbs.AccessLocalWrite, uverbs.MROptions{IOVA: &iova})
 	}
