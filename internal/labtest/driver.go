@@ -71,13 +71,21 @@ func Rejected(t testing.TB, device string, err error) bool {
 // Driver returns the name of a device's driver, for what only that driver does.
 func Driver(t testing.TB, device string) string {
 	t.Helper()
-	return OpenDevice(t, device).Driver()
+	return ask(t, device, (*uverbs.Context).Driver)
+}
+
+// ask opens a device for one question: the test may look for what is left open before it ends.
+func ask[T any](t testing.TB, device string, question func(*uverbs.Context) T) T {
+	t.Helper()
+	ctx := Must(uverbs.Open(device))(t)
+	defer ctx.Close()
+	return question(ctx)
 }
 
 // Has reports whether a device has a feature.
 func Has(t testing.TB, device string, f uverbs.Feature) bool {
 	t.Helper()
-	err := OpenDevice(t, device).Probe(f)
+	err := ask(t, device, func(ctx *uverbs.Context) error { return ctx.Probe(f) })
 	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		t.Fatal(err)
 	}
@@ -97,7 +105,7 @@ func Needs(t testing.TB, device string, features ...uverbs.Feature) {
 // NeedsSGEs skips a test if requests or receives of a device take fewer SGEs than n.
 func NeedsSGEs(t testing.TB, device string, n int) {
 	t.Helper()
-	if most := Must(OpenDevice(t, device).QueryDevice())(t).MaxSGE; most < n {
+	if most := ask(t, device, func(ctx *uverbs.Context) int { return Must(ctx.QueryDevice())(t).MaxSGE }); most < n {
 		t.Skipf("%s takes %d SGEs, not %d", device, most, n)
 	}
 }
