@@ -25,6 +25,9 @@ func FlushDevice() { flushDevice() }
 // change the byte order. p must be aligned to 8 bytes. On 32-bit machines the store may be split.
 func StoreDevice(p *uint64, v uint64) { storeDevice(p, v) }
 
+// StoreDevice32 is StoreDevice for registers of 4 bytes.
+func StoreDevice32(p *uint32, v uint32) { storeDevice32(p, v) }
+
 // CopyDevice copies 64 bytes to write-combining memory of a device, with stores that follow each
 // other, so that the processor may send them as one. It is not a barrier. Both must be aligned to
 // 16 bytes.

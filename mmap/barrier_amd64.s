@@ -12,6 +12,13 @@ TEXT ·storeDevice(SB), NOSPLIT, $0-16
 	MOVQ CX, (AX)
 	RET
 
+// func storeDevice32(p *uint32, v uint32)
+TEXT ·storeDevice32(SB), NOSPLIT, $0-12
+	MOVQ p+0(FP), AX
+	MOVL v+8(FP), CX
+	MOVL CX, (AX)
+	RET
+
 // func copyDevice(to, from *[64]byte)
 TEXT ·copyDevice(SB), NOSPLIT, $0-16
 	MOVQ  to+0(FP), AX

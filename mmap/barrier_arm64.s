@@ -22,6 +22,13 @@ TEXT ·storeDevice(SB), NOSPLIT, $0-16
 	MOVD R1, (R0)
 	RET
 
+// func storeDevice32(p *uint32, v uint32)
+TEXT ·storeDevice32(SB), NOSPLIT, $0-12
+	MOVD  p+0(FP), R0
+	MOVWU v+8(FP), R1
+	MOVW  R1, (R0)
+	RET
+
 // As __iowrite64_copy of the kernel's asm/io.h: nothing is between the stores, or processors combine less.
 // func copyDevice(to, from *[64]byte)
 TEXT ·copyDevice(SB), NOSPLIT, $0-16

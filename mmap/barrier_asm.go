@@ -12,6 +12,9 @@ func flushDevice()
 func storeDevice(p *uint64, v uint64)
 
 //go:noescape
+func storeDevice32(p *uint32, v uint32)
+
+//go:noescape
 func copyDevice(to, from *[64]byte)
 
 //go:noescape

@@ -17,6 +17,9 @@ func flushDevice()       { fence.Add(1) }
 func storeDevice(p *uint64, v uint64) { *p = v }
 
 //go:noinline
+func storeDevice32(p *uint32, v uint32) { *p = v }
+
+//go:noinline
 func copyDevice(to, from *[64]byte) { *to = *from }
 
 func storeDoorbell64(record *atomic.Uint64, p *uint64, v uint64) {

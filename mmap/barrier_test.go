@@ -14,7 +14,7 @@ import (
 
 // TestBarriers calls the barriers. Only a device could show what they order.
 func TestBarriers(t *testing.T) {
-	v, to, from := new(uint64), new([64]byte), new([64]byte)
+	v, v32, to, from := new(uint64), new([2]uint32), new([64]byte), new([64]byte)
 	record, copied, stored := new(atomic.Uint32), new([64]byte), new(uint64)
 	record64, stored64 := new(atomic.Uint64), new(uint64)
 	for i := range from {
@@ -23,6 +23,7 @@ func TestBarriers(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		BarrierToDevice()
 		StoreDevice(v, 0x0123456789abcdef)
+		StoreDevice32(&v32[0], 0x89abcdef)
 		CopyDevice(to, from)
 		FlushDevice()
 		BarrierFromDevice()
@@ -38,8 +39,8 @@ func TestBarriers(t *testing.T) {
 	if record64.Load() != 6<<32 || *stored64 != 6<<32 {
 		t.Errorf("doorbell of 64 bits: stored %#x, record %#x", *stored64, record64.Load())
 	}
-	if *v != 0x0123456789abcdef {
-		t.Errorf("stored %#x", *v)
+	if *v != 0x0123456789abcdef || *v32 != [2]uint32{0x89abcdef, 0} {
+		t.Errorf("stored %#x and %#x", *v, *v32)
 	}
 	if *to != *from {
 		t.Errorf("copied %x", *to)
@@ -65,12 +66,12 @@ func publish(data, other *uint32, ready *atomic.Uint32) uint32 {
 func TestBarrierInstructions(t *testing.T) {
 	goTool := tool.Path(t, "go")
 	for arch, functions := range map[string]map[string]string{
-		"amd64": {"flushDevice": "0faef8 c3", "storeDevice": "488b442408 488b4c2410 488908 c3", "copyDevice": "488b442408 488b4c2410 f30f6f01 f30f6f4910 f30f6f5120 f30f6f5930 f30f7f00 f30f7f4810 f30f7f5020 f30f7f5830 c3",
+		"amd64": {"flushDevice": "0faef8 c3", "storeDevice": "488b442408 488b4c2410 488908 c3", "storeDevice32": "488b442408 8b4c2410 8908 c3", "copyDevice": "488b442408 488b4c2410 f30f6f01 f30f6f4910 f30f6f5120 f30f6f5930 f30f7f00 f30f7f4810 f30f7f5020 f30f7f5830 c3",
 			"copyDoorbell":    "488b442408 8b4c2410 488b542418 488b5c2420 8908 0faef8 4c8b03 4c8b4b08 4c8b5310 4c8b5b18 4c8b6320 4c8b6b28 488b7330 488b7b38 4c8902 4c894a08 4c895210 4c895a18 4c896220 4c896a28 48897230 48897a38 0faef8 c3",
 			"storeDoorbell":   "488b442408 8b4c2410 488b542418 488b5c2420 8908 0faef8 48891a 0faef8 c3",
 			"storeDoorbell64": "488b442408 488b542410 488b4c2418 488908 48890a c3",
 			"publish":         "8b13 c70007000000 c70101000000 89d0 c3"},
-		"arm64": {"barrierToDevice": "d50332bf d65f03c0", "barrierFromDevice": "d50331bf d65f03c0", "flushDevice": "d5033e9f d65f03c0", "storeDevice": "f94007e0 f9400be1 f9000001 d65f03c0",
+		"arm64": {"barrierToDevice": "d50332bf d65f03c0", "barrierFromDevice": "d50331bf d65f03c0", "flushDevice": "d5033e9f d65f03c0", "storeDevice": "f94007e0 f9400be1 f9000001 d65f03c0", "storeDevice32": "f94007e0 b94013e1 b9000001 d65f03c0",
 			"storeDoorbell64": "f94007e0 f9400be1 f9400fe2 d50332bf f9000002 d50332bf f9000022 d65f03c0",
 			"copyDevice":      "f94007e0 f9400be1 a9400c22 a9411424 a9421c26 a9432428 a9000c02 a9011404 a9021c06 a9032408 d65f03c0"},
 	} {

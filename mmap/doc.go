@@ -48,4 +48,5 @@
 //	BarrierFromDevice  none, loads are ordered   DMB OSHLD
 //	FlushDevice        SFENCE                    DSB ST
 //	StoreDevice        MOVQ                      STR
+//	StoreDevice32      MOVL                      STR
 package mmap

@@ -17,7 +17,7 @@
 //
 //	import _ "example.com/rdma/irdma"
 //
-// Drivers for rxe, siw and mlx5 are part of package uverbs. A driver registered for one of them
+// Drivers for rxe, siw, mlx5 and erdma are part of package uverbs. A driver registered for one of them
 // replaces it. docs/drivers.md is the guide for authors, docs/provider.md the contract in full, and package
 // providertest a kit for tests.
 package provider

@@ -96,7 +96,7 @@ type Context interface {
 // InlineLimiter is implemented by a Context whose send queues limit inline data: a
 // [verbs.DeviceAttr] has no such limit, and errors name it.
 type InlineLimiter interface {
-	MaxInline() int // bytes
+	MaxInline() int // bytes; 0 if they take none
 }
 
 // SGELimiter is implemented by a Context whose send requests may have more SGEs than receives, or

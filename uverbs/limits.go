@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"syscall"
@@ -9,7 +10,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// limit is a size that the caller asked for, and the device's maximum, or 0 if that is unknown.
+// limit is a size that the caller asked for, and the device's maximum: 0 if that is unknown, and -1
+// if there can be none.
 type limit struct {
 	name        string
 	asked, most int
@@ -42,8 +44,8 @@ func (o *object) failSize(op string, err error, mostName string, most int, limit
 func nameLimits(limits []limit, err error) error {
 	var over []string
 	for _, l := range limits {
-		if l.most > 0 && l.asked > l.most {
-			over = append(over, fmt.Sprintf("%s %d of at most %d", l.name, l.asked, l.most))
+		if most := max(l.most, 0); l.most != 0 && l.asked > most {
+			over = append(over, fmt.Sprintf("%s %d of at most %d", l.name, l.asked, most))
 		}
 	}
 	if over == nil {
@@ -52,13 +54,14 @@ func nameLimits(limits []limit, err error) error {
 	return fmt.Errorf("%s: %w", strings.Join(over, ", "), err)
 }
 
-// maxInline returns the most inline bytes that the driver's send queues take, or 0 if it is
-// unknown.
+// maxInline returns the most inline bytes that the driver's send queues take, -1 if they take none, or
+// 0 if it is unknown.
 func maxInline(c provider.Context) int {
-	if l, ok := c.(provider.InlineLimiter); ok {
-		return l.MaxInline()
+	l, ok := c.(provider.InlineLimiter)
+	if !ok {
+		return 0
 	}
-	return 0
+	return cmp.Or(l.MaxInline(), -1)
 }
 
 // maxSGE returns the most SGEs of sends and of receives, or 0 if they are unknown.
@@ -74,7 +77,7 @@ func (c *contextCore) maxSGE() (send, recv int) {
 func (c *contextCore) limitCap(asked, defaults verbs.QPCap) verbs.QPCap {
 	set := func(size *int, zero, most int) {
 		if *size == 0 {
-			if *size = zero; most > 0 {
+			if *size = zero; most != 0 {
 				*size = min(zero, most)
 			}
 		}

@@ -157,10 +157,10 @@ func (c *card) CreateQP(init *provider.QPInit, create func(provider.UHW) (provid
 		return nil, nil, fmt.Errorf("toy has only RC, without SRQs: %w", errors.ErrUnsupported)
 	}
 	want := &init.Cap
+	want.MaxSendWR, want.MaxRecvWR = provider.RoundUp(want.MaxSendWR), provider.RoundUp(want.MaxRecvWR)
 	if max(want.MaxSendWR, want.MaxRecvWR) > c.dev.Attr.MaxQPWR || max(want.MaxSendSGE, want.MaxRecvSGE) > TOY_MAX_SGE || want.MaxInline > c.maxInline {
 		return nil, nil, syscall.EINVAL // uverbs explains it
 	}
-	want.MaxSendWR, want.MaxRecvWR = provider.RoundUp(want.MaxSendWR), provider.RoundUp(want.MaxRecvWR)
 	p := &queuePair{card: c, sendCQ: sendCQ, recvCQ: recvCQ, open: 2}
 	defer func() {
 		if err != nil {
