@@ -304,11 +304,12 @@ func (a *Actor) ended(wr verbs.SendWR, want ...verbs.WCStatus) {
 	a.Sync()
 	if a.Active {
 		wr.Flags |= verbs.SendSignaled
-		behind := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+		behind, flushed := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}, []verbs.WCStatus{verbs.WCFlushErr}
 		if a.IWARP() {
 			// WRITEs and SENDs complete when they have been sent. The peer may take the one behind
 			// before it refuses, and its Terminate ends the QP with requests in it: one that siw is
-			// sending then fails itself (siw_qp_sq_process).
+			// sending then fails itself (siw_qp_sq_process), as the one behind may.
+			flushed = append(flushed, verbs.WCLocQPOpErr)
 			want = append(want, verbs.WCGeneralErr, verbs.WCFlushErr, verbs.WCLocQPOpErr)
 			a.send(wr)
 			a.fails(a.SendCQ, "the request", &wr, want...)
@@ -317,7 +318,7 @@ func (a *Actor) ended(wr verbs.SendWR, want ...verbs.WCStatus) {
 			a.send(wr, behind)
 			a.fails(a.SendCQ, "the request", nil, want...)
 		}
-		a.fails(a.SendCQ, "the request behind it", nil, verbs.WCFlushErr)
+		a.fails(a.SendCQ, "the request behind it", nil, flushed...)
 	}
 	a.Sync()
 }
