@@ -44,7 +44,7 @@ test: deps-test build ## run the tests that a change needs, in a quarter of an h
 	$(MAKE) test-host test-race && { wait $$fetch || { cat build/fetch.txt; exit 1; }; }
 	$(MAKE) test-lab test-hosts test-nic bench-quick
 
-test-all: ## run every test, in parts that docs/test-parts.md lists and a row of it reports, all or PART=fuzz
+test-all: ## run every test, in parts that docs/test-parts.md lists and a row of it reports, all or PART=fuzz-1
 	$(GO) run ./tests/parts $(PART)
 
 test-host: deps-test build build/promtool build/c/liberdma build/c/libmlx5 ## run the tests that need no kernel, on a device in user space

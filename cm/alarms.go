@@ -6,9 +6,8 @@ import (
 )
 
 // alarms wake goroutines that wait in queues of a manager, each at its time. One timer serves all,
-// and stays as it is when a wait ends early, as nearly all do: a context and a timer for each step
-// of a connection were a twentieth of a set-up, as the runtime wakes a thread for each timer that
-// is earlier than all others.
+// and stays as it is when a wait ends early, as nearly all do: for each timer that is earlier than all
+// others, as a context for each step of a connection has, the runtime wakes a thread.
 type alarms struct {
 	mu    sync.Mutex
 	times map[*queue]time.Time
