@@ -54,19 +54,16 @@ func (t *thread) init() {
 // run runs a command and reads its answer. Most programs never change credentials, so the thread
 // exists only after the first refusal.
 func (m *manager) run(msg message, answer []byte) error {
-	err := m.runOnCaller(msg)
+	err := m.runOnCaller(msg, answer)
 	if err == sys.ErrRefused {
-		err = m.onThread(func(fd int) error { return m.runRenewed(fd, msg) })
-	}
-	if err == nil {
-		msg.read(answer)
+		err = m.onThread(func(fd int) error { return m.runRenewed(fd, msg, answer) })
 	}
 	return err
 }
 
 // runOnCaller runs a command on the caller's thread. It fails with [sys.ErrRefused] if the
 // manager's thread must run it.
-func (m *manager) runOnCaller(msg message) error {
+func (m *manager) runOnCaller(msg message, answer []byte) error {
 	t := &m.thread
 	t.renewMu.RLock()
 	defer t.renewMu.RUnlock()
@@ -79,14 +76,14 @@ func (m *manager) runOnCaller(msg message) error {
 		return err
 	}
 	defer m.file.Release()
-	return sys.WriteCommand(fd, msg.bytes())
+	return msg.write(fd, answer)
 }
 
 // runRenewed runs a command, and renews the file each time the command is refused. It is
 // called on the manager's thread.
-func (m *manager) runRenewed(fd int, msg message) error {
+func (m *manager) runRenewed(fd int, msg message, answer []byte) error {
 	for {
-		err := sys.WriteCommand(fd, msg.bytes())
+		err := msg.write(fd, answer)
 		if err != sys.ErrRefused {
 			return err
 		}
@@ -338,7 +335,7 @@ func (m *manager) runBlocking(id *ID, cmd uint32, req []byte) error {
 	back := m.onThread(func(fd int) error {
 		move.req.Id, move.req.Fd = id.handle, uint32(idFD)
 		defer func() { id.detached = false }()
-		return m.runRenewed(fd, move.message)
+		return m.runRenewed(fd, move.message, nil)
 	})
 	if back == nil { // the kernel moves events without waking readers
 		m.drain()

@@ -15,6 +15,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/host"
+	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -295,9 +296,17 @@ func encode(cmd uint32, req []byte, response *uint64, answerLen int) (message, e
 // bytes returns header and request, which the kernel reads.
 func (m message) bytes() []byte { return m.mem[:m.size] }
 
-func (m message) read(answer []byte) { copy(answer, m.mem[m.answer:]) }
-
 func (m message) free() { mmap.Free(m.mem) }
+
+// write writes a command to fd and reads its answer. No renewal may come between the two: it moves a
+// new ID by the handle that the answer has.
+func (m message) write(fd int, answer []byte) error {
+	err := sys.WriteCommand(fd, m.bytes())
+	if err == nil {
+		copy(answer, m.mem[m.answer:])
+	}
+	return err
+}
 
 // enotsupp is the kernel's internal ENOTSUPP, which should never reach a program.
 // Joining an IPv6 multicast group on RoCE returns it nevertheless.

@@ -170,6 +170,42 @@ func TestDropInUse(t *testing.T) {
 	})
 }
 
+// TestCreateWhileChanging makes IDs while other threads change credentials: each must be on the file that
+// the manager has, also one that the kernel has just made.
+func TestCreateWhileChanging(t *testing.T) {
+	inChild(t, func(t *testing.T, device string) {
+		dropPrivileges(t)
+		ch := labtest.Made(cm.DefaultTransport().NewChannel())(t)
+		addr := netip.AddrPortFrom(netip.MustParseAddr(labtest.AddrOf(device)), 0)
+		done := make(chan struct{})
+		var making sync.WaitGroup
+		for range 4 {
+			making.Go(func() {
+				for i := 0; ; i++ {
+					select {
+					case <-done:
+						return
+					default:
+					}
+					id, err := ch.NewID(cm.PortSpaceTCP)
+					if err == nil {
+						err = errors.Join(id.Bind(addr), id.Close())
+					}
+					if err != nil {
+						t.Errorf("ID %d: %v", i, err)
+						return
+					}
+				}
+			})
+		}
+		for range labtest.Rounds(1000, 100) {
+			setCredentials(t)
+		}
+		close(done)
+		making.Wait()
+	})
+}
+
 // TestDropFirst drops privileges before anything is opened.
 func TestDropFirst(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
