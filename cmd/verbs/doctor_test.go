@@ -48,8 +48,13 @@ func TestDoctor(t *testing.T) {
 	if status != 0 || slices.ContainsFunc(findings, func(f finding) bool { return f.Level == "problem" }) {
 		t.Errorf("exit status %d, %+v", status, findings)
 	}
-	for _, device := range []string{"rxe0", "siw0"} {
+	for _, device := range labtest.Addressed() {
 		want(t, findings, "ok", device+", "+labtest.AddrOf(device), "connected to itself", "")
+		if addr6 := device + ", " + labtest.Addr6Of(device); len(labtest.AddrsOf(t, device)) == 2 {
+			want(t, findings, "ok", addr6, "connected to itself", "")
+		} else {
+			want(t, findings, "note", addr6, "no connections with addresses of this family", "another")
+		}
 	}
 	if out, err := command(t, "doctor", "rxe0").CombinedOutput(); err != nil || !strings.Contains(string(out), "ok        module rdma_ucm: loaded\n") || strings.Contains(string(out), "siw0") {
 		t.Errorf("%v\n%s", err, out)

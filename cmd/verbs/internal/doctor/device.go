@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -133,6 +134,9 @@ func connect(examination context.Context, device string, addr netip.Addr) Findin
 	if err := demo.Copy(ctx, addr.String()); err != nil {
 		if examination.Err() != nil {
 			return Finding{}
+		}
+		if errors.Is(err, syscall.EAFNOSUPPORT) { // erdma's iWARP has no IPv6
+			return Finding{Note, subject, "its driver makes no connections with addresses of this family", "use another of its addresses"}
 		}
 		remedy := ""
 		if errors.Is(err, context.DeadlineExceeded) {
