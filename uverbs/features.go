@@ -44,6 +44,7 @@ const (
 	FeatureIOVA            Feature = "MR IOVA"
 	FeatureAdvice          Feature = "MR advice"
 	FeatureDMABuf          Feature = "DMA-BUF MR"
+	FeatureImport          Feature = "imported contexts"
 )
 
 // Features returns all features, sorted.

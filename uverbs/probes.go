@@ -139,6 +139,10 @@ var probes = map[Feature]func(*prober) error{
 		}
 		return nil
 	},
+	FeatureImport: func(p *prober) error {
+		closing(p, must(ImportContext(p.c.FD())))
+		return nil
+	},
 }
 
 func mwType(typ verbs.MWType) func(*prober) error {

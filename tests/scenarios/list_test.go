@@ -23,9 +23,6 @@ func TestScenarios(t *testing.T) {
 		for i, s := range slices.Concat(scenario.List, here) {
 			t.Run(s.Name, func(t *testing.T) {
 				t.Log("rdma-core:", s.Core)
-				if s.Name == "imported PD" && port.Dev.Driver() == "erdma" {
-					t.Skip("the kernel's erdma does not tell where the registers of another context are")
-				}
 				if slices.Contains(s.Features, uverbs.FeatureDMABuf) && port.Dev.Probe(uverbs.FeatureDMABuf) == nil && !hasUDMABuf() {
 					t.Skip("the kernel has no /dev/udmabuf")
 				}

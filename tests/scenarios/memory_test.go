@@ -39,7 +39,7 @@ var mr = []test{
 // here has scenarios that use what only this process or this machine has, or refuse a request.
 var here = []scenario.Scenario{
 	{Name: "SRQ limit", Core: "srq/modify_srq_limit", Options: scenario.Options{SRQ: true, Features: []uverbs.Feature{uverbs.FeatureSRQ}}, Run: limitSRQ},
-	{Name: "imported PD", Core: "shared_pd/imported_rc_ex_rdma_write", Run: importedPD},
+	{Name: "imported PD", Core: "shared_pd/imported_rc_ex_rdma_write", Options: scenario.Options{Features: []uverbs.Feature{uverbs.FeatureImport}}, Run: importedPD},
 	{Name: "huge pages", Core: "parent_domain/huge_page_traffic", Run: hugePages},
 	{Name: "programs started", Core: "fork/is_fork_initialized", Run: programsStarted},
 	{Name: "DMA-BUF", Core: "mr/dmabuf_reg_mr mr/dmabuf_dereg_mr_twice mr/dmabuf_rdma_traffic", Options: scenario.Options{Features: []uverbs.Feature{uverbs.FeatureDMABuf}}, Run: dmabuf},
