@@ -85,9 +85,10 @@ func (q *queue) init(c *Conn, cq *uverbs.CQ, handle func(*verbs.WC), depth, sges
 
 func (q *queue) slot(seq uint64) int { return int(seq) & (len(q.entries) - 1) }
 
-// check checks the spans of a request and adds up their lengths.
+// check checks the spans of a request and adds up their lengths. A queue without room refuses it for that,
+// later: a driver gives it no SGEs.
 func (q *queue) check(spans []Span, need verbs.Access) (total int, err error) {
-	if len(spans) > len(q.sge) {
+	if q.depth > 0 && len(spans) > len(q.sge) {
 		return 0, fmt.Errorf("%w: %d of at most %d", verbs.ErrTooManySGEs, len(spans), len(q.sge))
 	}
 	for i := range spans {

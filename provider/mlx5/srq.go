@@ -2,7 +2,6 @@ package mlx5
 
 import (
 	"encoding/binary"
-	"fmt"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
@@ -50,8 +49,7 @@ func (c *context) CreateSRQ(init *provider.SRQInit, create func(provider.UHW) (p
 	const minStride = 32
 	stride := max(minStride, provider.RoundUp(srqNextSize+segmentSize*init.MaxSGE))
 	if init.MaxWR > c.bounds.srqRecvs || init.MaxSGE > maxUnits || stride > c.bounds.recvBytes {
-		return nil, fmt.Errorf("MaxWR %d, MaxSGE %d: the adapter takes %d receives of %d bytes: %w",
-			init.MaxWR, init.MaxSGE, c.bounds.srqRecvs, c.bounds.recvBytes, syscall.EINVAL)
+		return nil, syscall.EINVAL // package uverbs names the limit, which the device's attributes have
 	}
 	n := provider.RoundUp(init.MaxWR + 1)
 	s := &shared{ctx: c, last: uint32(n - 1), next: make([]atomic.Uint32, n)}
