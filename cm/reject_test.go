@@ -63,7 +63,7 @@ func testRejectFor(t *testing.T, why error, text string) {
 			accepted <- err
 		}()
 		_, err := (&cm.Dialer{}).Dial(ctx, l.Addr().String())
-		if !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), text) {
+		if !labtest.Rejected(t, device, err) || errors.Is(err, syscall.ECONNREFUSED) && !strings.Contains(err.Error(), text) {
 			t.Errorf("dial: %v", err)
 		}
 		if err := <-accepted; !errors.Is(err, why) {
