@@ -27,8 +27,8 @@ import (
 
 // service is a server and its clients.
 type service interface {
-	// dial connects a client and returns what asks the server and checks its answer.
-	dial(ctx context.Context) (ask func(context.Context) error, err error)
+	// dial connects client i and returns what asks the server and checks its answer.
+	dial(ctx context.Context, i int) (ask func(context.Context) error, err error)
 	// close ends the clients, and waits until the server has noticed.
 	close(ctx context.Context) error
 }
@@ -69,7 +69,7 @@ func run(device string, conns, at int, stream bool) error {
 	}
 	before := measure()
 	asks := make([]func(context.Context) error, conns)
-	setUp, err := each(conns, at, func(i int) (err error) { asks[i], err = s.dial(ctx); return err })
+	setUp, err := each(conns, at, func(i int) (err error) { asks[i], err = s.dial(ctx, i); return err })
 	if err != nil {
 		return err
 	}

@@ -121,9 +121,13 @@ func (c *conn) send(id uint64, text []byte) error {
 
 // messages is a server of messages, and its clients.
 type messages struct {
-	listener        *cm.Listener
+	listeners       []*cm.Listener
 	server, clients *hub
 }
+
+// perListener is less than the ports that Linux chooses from for clients of one address to one port
+// (net.ipv4.ip_local_port_range). A server of clients on other machines needs one listener only.
+const perListener = 20_000
 
 // newMessages makes a server with two receives for each of at clients that ask at a time: one may
 // ask again before the server knows that the last answer was sent.
@@ -136,34 +140,39 @@ func newMessages(ctx context.Context, dev *uverbs.Context, addr string, conns, a
 	if m.clients, err = newHub(dev, 4*at); err != nil {
 		return nil, err
 	}
-	m.listener, err = (&cm.ListenConfig{Backlog: conns, MaxConns: -1}).Listen(ctx, addr)
-	if err != nil {
-		return nil, err
-	}
 	go m.server.run(ctx)
 	go m.clients.run(ctx)
-	go func() {
-		for {
-			req, err := m.listener.Accept(ctx)
-			if err != nil {
-				return
-			}
-			go func() {
-				c := new(conn)
-				if _, err := req.Accept(ctx, m.server.options(c)); err == nil {
-					<-c.Done()
-					m.server.remove(c)
-				}
-			}()
+	for range (conns + perListener - 1) / perListener {
+		l, err := (&cm.ListenConfig{Backlog: conns, MaxConns: -1}).Listen(ctx, addr)
+		if err != nil {
+			return nil, err
 		}
-	}()
+		m.listeners = append(m.listeners, l)
+		go m.serve(ctx, l)
+	}
 	return m, nil
 }
 
-func (m *messages) dial(ctx context.Context) (func(context.Context) error, error) {
+func (m *messages) serve(ctx context.Context, l *cm.Listener) {
+	for {
+		req, err := l.Accept(ctx)
+		if err != nil {
+			return
+		}
+		go func() {
+			c := new(conn)
+			if _, err := req.Accept(ctx, m.server.options(c)); err == nil {
+				<-c.Done()
+				m.server.remove(c)
+			}
+		}()
+	}
+}
+
+func (m *messages) dial(ctx context.Context, i int) (func(context.Context) error, error) {
 	c := &conn{answers: make(chan string, 1)}
 	d := cm.Dialer{Options: m.clients.options(c), ResolveTimeout: time.Minute, ConnectTimeout: -1}
-	if _, err := d.Dial(ctx, m.listener.Addr().String()); err != nil {
+	if _, err := d.Dial(ctx, m.listeners[i/perListener].Addr().String()); err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) error {
@@ -209,5 +218,10 @@ func (m *messages) close(ctx context.Context) error {
 			return err
 		}
 	}
-	return m.listener.Shutdown(ctx)
+	for _, l := range m.listeners {
+		if err := l.Shutdown(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -50,7 +50,7 @@ func newStreams(ctx context.Context, addr string, conns int) (*streams, error) {
 	return &streams{listener: l, dialer: rsock.Dialer{Options: opt, Timeout: -1}}, nil
 }
 
-func (s *streams) dial(ctx context.Context) (func(context.Context) error, error) {
+func (s *streams) dial(ctx context.Context, _ int) (func(context.Context) error, error) {
 	c, err := s.dialer.DialContext(ctx, "rdma", s.listener.Addr().String())
 	if err != nil {
 		return nil, err
