@@ -115,6 +115,7 @@ func dropWindow(t *testing.T, closing bool) {
 func TestImportedClose(t *testing.T) {
 	labtest.RequireBoth(t)
 	labtest.EachClean(t, func(t *testing.T, device string) {
+		labtest.Needs(t, device, uverbs.FeatureImport)
 		for range 8 * *times {
 			made := labtest.Must(uverbs.Open(device))(t)
 			pd := labtest.Must(made.AllocPD())(t)

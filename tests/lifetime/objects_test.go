@@ -34,7 +34,7 @@ type objectSet struct {
 	ch  *uverbs.CompChannel
 	cq  *uverbs.CQ
 	mr  *uverbs.MR
-	srq *uverbs.SRQ
+	srq *uverbs.SRQ // nil if the device has none
 	qp  *uverbs.QP
 	mw  *uverbs.MW // on rxe only
 	ah  *uverbs.AH // on rxe only
@@ -47,7 +47,9 @@ func newObjectSet(t testing.TB, device string) *objectSet {
 	s.ch = labtest.Must(s.ctx.CreateCompChannel())(t)
 	s.cq = labtest.Must(s.ctx.CreateCQ(uverbs.CQOptions{Depth: 64, Channel: s.ch}))(t)
 	s.mr = labtest.Must(s.pd.AllocMR(4096, verbs.AccessLocalWrite|verbs.AccessRemoteWrite, uverbs.MROptions{}))(t)
-	s.srq = labtest.Must(s.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8, MaxSGE: 1}))(t)
+	if labtest.Has(t, device, uverbs.FeatureSRQ) {
+		s.srq = labtest.Must(s.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8, MaxSGE: 1}))(t)
+	}
 	s.qp = labtest.Must(s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
 	if labtest.Has(t, device, uverbs.FeatureMWType2) && labtest.Has(t, device, uverbs.FeatureAH) {
 		s.mw = labtest.Must(s.pd.AllocMW(verbs.MWType2))(t)
@@ -61,7 +63,10 @@ type closer interface{ Close() error }
 
 // objects returns the objects of the set, children first.
 func (s *objectSet) objects() []closer {
-	all := []closer{s.qp, s.srq, s.mr, s.cq, s.ch, s.pd, s.ctx}
+	all := []closer{s.qp, s.mr, s.cq, s.ch, s.pd, s.ctx}
+	if s.srq != nil {
+		all = append([]closer{s.srq}, all...)
+	}
 	if s.mw != nil {
 		all = append([]closer{s.mw, s.ah}, all...)
 	}

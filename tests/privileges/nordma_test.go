@@ -175,7 +175,7 @@ func TestNoRoute(t *testing.T) {
 // TestNoDevice dials and listens when the devices have gone.
 func TestNoDevice(t *testing.T) {
 	labtest.RequireKernel(t)
-	if labtest.HasAdapter() {
+	if len(labtest.Adapters()) > 0 {
 		t.Skip("an adapter stays")
 	}
 	labtest.Until(t, "the connection manager to close idle devices", func() bool { return cm.DefaultTransport().Stats().Devices == 0 })
@@ -216,6 +216,7 @@ func TestOtherErrors(t *testing.T) {
 		short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		run(t, "ip neigh replace 10.9.0.78 lladdr 02:00:00:00:00:78 dev v0")
+		defer run(t, "ip neigh del 10.9.0.78 dev v0")
 		checkOtherError(t, dialAll(short, "10.9.0.78:7"), context.DeadlineExceeded)
 		checkOtherError(t, dialAll(within(t), "[fe80::1]:7"), syscall.EINVAL)
 		checkOtherError(t, listenAll(within(t), "[fe80::1]:7"), syscall.EINVAL)

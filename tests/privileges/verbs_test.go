@@ -22,7 +22,7 @@ func TestVerbs(t *testing.T) {
 				exchange(t, a, b)
 			}
 			t.Run("more", func(t *testing.T) {
-				c, d := labtest.NewPair(t, device, rdmatest.PairOptions{Events: true, SRQ: true})
+				c, d := labtest.NewPair(t, device, rdmatest.PairOptions{Events: true, SRQ: labtest.Has(t, device, uverbs.FeatureSRQ)})
 				exchange(t, c, d)
 			})
 			setCredentials(t)

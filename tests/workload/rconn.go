@@ -29,6 +29,7 @@ type Conn struct {
 	in, local *rconn.LocalRegion
 	regions   []rconn.RemoteRegion // of the peer
 	counters  [2]uint64            // expected values of their counters
+	pieces    int                  // most that a receive may have
 }
 
 func (p *Conn) setup(c *rconn.Conn) (err error) {
@@ -39,7 +40,13 @@ func (p *Conn) setup(c *rconn.Conn) (err error) {
 	if p.Out, err = c.Alloc(message, 0); err != nil {
 		return err
 	}
-	_, p.atomics = remoteAccess(c.Endpoint().PD.Context())
+	dev := c.Endpoint().PD.Context()
+	_, p.atomics = remoteAccess(dev)
+	attr, err := dev.QueryDevice()
+	if err != nil {
+		return err
+	}
+	p.pieces = min(4, attr.MaxSGE)
 	return p.postRecv()
 }
 
@@ -56,7 +63,7 @@ func (p *Conn) allocShared() (rconn.Span, error) {
 
 // postRecv posts the receive of the next message, whose number determines the number of pieces.
 func (p *Conn) postRecv() error {
-	return p.PostRecv(p.received, split(p.in.All(), int(p.received%4)+1)...)
+	return p.PostRecv(p.received, split(p.in.All(), int(p.received)%p.pieces+1)...)
 }
 
 // split cuts a span into pieces.
