@@ -318,7 +318,7 @@ func restore(t *testing.T, device string, ip func(string)) {
 	for range 200 {
 		p, err := ctx.QueryPort(1)
 		_, gerr := ctx.FindGID(1, netip.MustParseAddr(labtest.AddrOf(device)))
-		if err == nil && p.State == verbs.PortActive && (gerr == nil || device == labtest.SIW) {
+		if err == nil && p.State == verbs.PortActive && (gerr == nil || labtest.IWARP(t, device)) {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)

@@ -3,7 +3,6 @@ package hostile
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"io"
 	"os"
 	"sync"
@@ -11,15 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rsock"
 )
-
-func isRefused(err error) bool {
-	_, rejected := errors.AsType[*cm.RejectedError](err)
-	return rejected
-}
 
 // rsockSGE is a descriptor of rsockets.
 type rsockSGE struct {

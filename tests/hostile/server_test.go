@@ -225,7 +225,7 @@ func (l layer) runAttack(t *testing.T, s *server, g *goodClient, a attack) {
 	}
 	p, err := dialPeer(t, s, private)
 	if want[0] == errRefused {
-		if err == nil || !isRefused(err) {
+		if !labtest.Rejected(t, s.device, err) {
 			t.Errorf("dialing gave %v", err)
 		}
 		g.checkServed(t)

@@ -54,7 +54,7 @@ func checkDevice(device string) error {
 	if s := p.State; s != verbs.PortActive {
 		return fmt.Errorf("port is %v", s)
 	}
-	if ctx.Driver() != "siw" {
+	if !ctx.Device().IWARP() { // whose GID is a hardware address
 		gids, err := ctx.GIDTable()
 		if err != nil {
 			return err

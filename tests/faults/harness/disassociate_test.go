@@ -10,6 +10,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rdmatest"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestRemovalWhileOpen deletes a device that a program has open, which kernels do without waiting
@@ -62,7 +63,7 @@ func removeWhileOpen(t *testing.T, device string) {
 		}
 	}()
 	// A third program only polls.
-	polled, _ := labtest.NewPair(t, device, rdmatest.PairOptions{SRQ: true})
+	polled, _ := labtest.NewPair(t, device, rdmatest.PairOptions{SRQ: labtest.Has(t, device, uverbs.FeatureSRQ)})
 	labtest.Must(polled.PostRecv(verbs.RecvWR{ID: 1}, verbs.RecvWR{ID: 2}))(t)
 	time.Sleep(50 * time.Millisecond)
 	start := time.Now()
