@@ -136,8 +136,14 @@ func TestHTTP(t *testing.T) {
 					}
 				})
 				t.Run("at once", func(t *testing.T) {
+					n := atOnce
+					if !labtest.Soft && labtest.IWARP(t, device) {
+						// Its drivers give up a handshake after 10 s (MPAREP_TIMEOUT), which those of many
+						// connections take on an emulated adapter beside other load.
+						n /= 4
+					}
 					var wg sync.WaitGroup
-					for i := range atOnce {
+					for i := range n {
 						wg.Go(func() { get(t, client, url, i, small) })
 						wg.Go(func() { post(t, client, url, i, small) })
 					}
