@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -91,8 +90,7 @@ func reject(t *testing.T, device string) {
 		}
 	}()
 	_, err = cm.Dial(ctx, l.Addr().String())
-	rejected, ok := errors.AsType[*cm.RejectedError](err)
-	if !ok || !errors.Is(err, syscall.ECONNREFUSED) || !strings.HasPrefix(string(rejected.PrivateData), "not you") {
+	if !labtest.RejectedWith(t, device, err, "not you") {
 		t.Fatalf("dial: %v", err)
 	}
 }

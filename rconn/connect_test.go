@@ -7,8 +7,6 @@ import (
 	"errors"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
@@ -106,8 +104,7 @@ func TestReject(t *testing.T) {
 		}()
 		_, err := dial(ctx, l.Addr().String(), Options{Adverts: 3})
 		check(t, <-rejected)
-		no, ok := errors.AsType[*cm.RejectedError](err)
-		if !ok || !errors.Is(err, unix.ECONNREFUSED) || !bytes.HasPrefix(no.PrivateData, []byte("not you")) {
+		if !labtest.RejectedWith(t, device, err, "not you") {
 			t.Errorf("the dial: %v", err)
 		}
 	})

@@ -198,7 +198,7 @@ func TestHostile(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				_, err := dialHostile(t, ln.Addr().String(), private)
-				if _, ok := errors.AsType[*cm.RejectedError](err); !ok {
+				if !labtest.RejectedWith(t, device, err, "") {
 					t.Errorf("connected with %v", err)
 				}
 			})

@@ -169,9 +169,8 @@ func TestReject(t *testing.T) {
 			labtest.Close(t, ln)
 			c := run(t, rmsg.Options{})
 			_, err := (&rmsg.Dialer{Loop: c}).Dial(within(t), ln.Addr().String())
-			r, ok := errors.AsType[*cm.RejectedError](err)
-			if !ok || !errors.Is(err, syscall.ECONNREFUSED) || string(r.PrivateData) != want {
-				t.Errorf("dial: %v, with %q", err, r)
+			if !labtest.RejectedWith(t, device, err, want) {
+				t.Errorf("dial: %v, want %q", err, want)
 			}
 		}
 		refused(t, rmsg.Options{Callbacks: rmsg.Callbacks{Request: func(*rmsg.Request) {}}}, 0, "")
@@ -197,7 +196,7 @@ func TestReject(t *testing.T) {
 		for range cap(over) - 1 {
 			select {
 			case s := <-over:
-				if !errors.Is(s.Err(), syscall.ECONNREFUSED) {
+				if !labtest.Rejected(t, device, s.Err()) {
 					t.Errorf("above the backlog: %v", s.Err())
 				}
 			case <-within(t).Done():
@@ -205,7 +204,7 @@ func TestReject(t *testing.T) {
 			}
 		}
 		ln.Close()
-		if s := <-over; !errors.Is(s.Err(), syscall.ECONNREFUSED) {
+		if s := <-over; !labtest.Rejected(t, device, s.Err()) {
 			t.Errorf("waiting when the listener was closed: %v", s.Err())
 		}
 		if _, err := ln.Accept(within(t)); !errors.Is(err, verbs.ErrClosed) {

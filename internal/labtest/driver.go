@@ -5,6 +5,7 @@ package labtest
 import (
 	"errors"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -66,6 +67,15 @@ func AddrsOf(t testing.TB, device string) []string {
 func Rejected(t testing.TB, device string, err error) bool {
 	t.Helper()
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, cm.ErrMPA) && Driver(t, device) == "erdma"
+}
+
+// RejectedWith is like Rejected. A rejection that has been found must have private data that begins with text.
+func RejectedWith(t testing.TB, device string, err error, text string) bool {
+	t.Helper()
+	if r, ok := errors.AsType[*cm.RejectedError](err); ok {
+		return strings.HasPrefix(string(r.PrivateData), text)
+	}
+	return !errors.Is(err, syscall.ECONNREFUSED) && Rejected(t, device, err)
 }
 
 // Driver returns the name of a device's driver, for what only that driver does.
