@@ -1,6 +1,6 @@
 // Package verbs provides the values that the packages of this module share: work requests and
 // completions, addresses, access rights, states, attributes of devices and ports, and errors. It
-// makes no system calls and builds on every operating system.
+// makes no system calls, and builds on systems without RDMA as well.
 //
 //	program ─► rsock   net.Conn and net.Listener over RDMA
 //	        ─► rmsg    asynchronous messages with an event loop

@@ -9,8 +9,8 @@
 //	                  │      SEND "there are n bytes at ..." ═══►│ RDMA READ  ▼
 //	  Sent, Failed ◄──┴───── SEND "read", "so many credits" ◄════╧══════════ Free(buffer)
 //
-// Messages of a connection arrive exactly once, whole and in order. They may have 0 bytes up
-// to the peer's limit (Options.MaxMessage).
+// Messages of a connection arrive whole, in order and once; of one that fails the last may be
+// missing. They may have 0 bytes up to the peer's limit (Options.MaxMessage).
 //
 // # Programs
 //

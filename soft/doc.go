@@ -1,6 +1,6 @@
 // Package soft makes RDMA devices in user space: RoCE v2 over UDP, in plain Go, for machines whose
-// kernel has no RDMA, and for tests. A device speaks to all other RoCE v2 devices, such as network
-// adapters and the kernel's rxe, and needs no privileges.
+// kernel has no RDMA, and for tests. Its peers are other RoCE v2 devices: of this package, the
+// kernel's rxe and an emulated ConnectX have been tried. It needs no privileges.
 //
 //	dev, err := soft.New(soft.Options{})                   // on all addresses of this machine
 //	...
@@ -30,7 +30,7 @@
 //
 // # Other systems
 //
-// Devices work on all systems that Go supports. On systems other than Linux, the operating system
+// Devices work on Linux, macOS and Windows, and build on the BSDs. On systems other than Linux, the operating system
 // does not know the descriptors of CompChannel.FD and of event loops (cm.Channel.FD, rmsg.Loop.FD).
 //
 // # Closing

@@ -9,7 +9,7 @@
 //	control: Context, PD, ... ─► ioctl on /dev/infiniband/uverbsN
 //	data:    QP.PostSend, QP.PostRecv, CQ.Poll ─► queues mapped from the driver
 //
-// The package drives rxe, siw and mlx5. For other devices, import a package that
+// The package drives rxe, siw, mlx5 and erdma. For other devices, import a package that
 // registers a driver, see package provider; without one, Open returns [verbs.ErrNoDriver].
 //
 // # Ownership
@@ -26,8 +26,8 @@
 // # Concurrency
 //
 // All methods are safe for concurrent use. Posting and polling take a short lock for each queue.
-// They allocate nothing, and their only system call is the doorbell of a send queue of rxe and siw.
-// Goroutines that wait hold at most one thread in the process.
+// They allocate nothing, and while a QP works their only system call is the doorbell of a send queue
+// of rxe and siw. Goroutines that wait hold at most one thread in the process.
 //
 // SingleThreaded in [CQOptions] and [QPOptions] disables the lock, which is most of the cost of
 // polling an empty queue. The object then belongs to one goroutine at a time, which may pass it on,

@@ -1,5 +1,5 @@
 // Package rxe drives the queues of SoftRoCE, the kernel's rdma_rxe: RoCE v2
-// over any Ethernet device.
+// over Ethernet devices.
 //
 //	Post ──► WQE in the mapped ring ──► producer index (release) ──► doorbell
 //	                                                                    │

@@ -1,4 +1,4 @@
-// Package siw drives the queues of SoftiWARP, the kernel's siw: iWARP over any TCP/IP device.
+// Package siw drives the queues of SoftiWARP, the kernel's siw: iWARP over TCP.
 //
 //	Post ──► SQE in the mapped array ──► its valid flag (release) ──► doorbell
 //	                                                                     │
