@@ -180,7 +180,7 @@ func closedObjects(t *testing.T, device string) []closedObject {
 		{object: s.ctx, noError: "Close Counters PKeys", skip: "PKeyIndex"},
 		{object: s.pd, noError: "Close", args: []any{uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq}}},
 		{object: s.ch, noError: "Close FD"}, {object: s.cq, noError: "Close"},
-		// SGE, Word and Word64 panic, as slicing does: Bytes is nil.
+		// Word and Word64 panic, as the memory is gone.
 		{object: s.mr, noError: "Close", skip: "Word Word64"},
 	}
 	if s.srq != nil {

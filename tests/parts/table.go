@@ -19,7 +19,7 @@ const limit = 75 * time.Minute
 // parts are all parts. TestEveryTarget fails if a target of the Makefile is in none and in no workflow.
 var parts = slices.Concat(tests, fuzzing())
 
-// fuzzing returns the parts that run each fuzz test for 10 minutes, six or seven of them each.
+// fuzzing returns the parts that run each fuzz test for 10 minutes, five or six of them each.
 func fuzzing() (list []part) {
 	const shares = 10
 	for i := range shares {
