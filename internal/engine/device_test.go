@@ -302,11 +302,7 @@ func TestConcurrent(t *testing.T) {
 		closing.Go(func() { n.dev.Close() })
 	}
 	closing.Wait()
-	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
-		}
-	}
+	until(t, "the goroutines' end", func() bool { return runtime.NumGoroutine() <= before })
 }
 
 // failingNetwork has no port for some addresses.

@@ -243,11 +243,15 @@ func TestRNR(t *testing.T) {
 		x, y = pair(a, b, verbs.RC)
 		fill(a.mem[:3000], 1)
 		x.post(verbs.SendWR{ID: 1, Opcode: verbs.OpRDMAWriteImm, SGL: []verbs.SGE{a.sge(0, 3000)}, RemoteAddr: y.n.addr(0), RKey: y.n.mr.RKey()}, verbs.SendWR{ID: 2, Opcode: verbs.OpSend})
-		time.Sleep(5 * time.Millisecond)
+		refused := func() {
+			before := b.counter("send_rnr_err")
+			until(t, "an RNR NAK", func() bool { return b.counter("send_rnr_err") > before })
+		}
+		refused()
 		y.postRecv(3)
-		time.Sleep(5 * time.Millisecond)
-		y.postRecv(4)
 		x.n.cq.expect(t, 1, verbs.WCSuccess)
+		refused()
+		y.postRecv(4)
 		x.n.cq.expect(t, 2, verbs.WCSuccess)
 		y.n.rcq.expect(t, 3, verbs.WCSuccess)
 		y.n.rcq.expect(t, 4, verbs.WCSuccess)

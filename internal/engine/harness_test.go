@@ -139,6 +139,16 @@ func (c *testCQ) expect(t testing.TB, id uint64, status verbs.WCStatus) verbs.WC
 	return wc
 }
 
+// until waits until ok returns true. It is labtest.Until, which needs this package.
+func until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited too long for %s", what)
+		}
+	}
+}
+
 // conn is a QP and the program's side of its rings.
 type conn struct {
 	*QP

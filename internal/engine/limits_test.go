@@ -6,7 +6,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/roce"
@@ -27,17 +26,11 @@ func TestLocalQueue(t *testing.T) {
 			unlock := sync.OnceFunc(to.unlock)
 			defer unlock()
 			go first.post(send) // processes the queue, and waits for the QP
-			for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			until(t, "somebody to process the queue", func() bool {
 				n.dev.work.mu.Lock()
-				running := n.dev.work.running
-				n.dev.work.mu.Unlock()
-				if running {
-					break
-				}
-				if time.Now().After(end) {
-					t.Fatal("nobody processes the queue")
-				}
-			}
+				defer n.dev.work.mu.Unlock()
+				return n.dev.work.running
+			})
 			const batch, batches = burst / 2, 3 * localQueue / (burst / 2)
 			for range batches {
 				for range batch {

@@ -67,8 +67,10 @@ func TestModel(t *testing.T) {
 	}
 	t.Run("self", func(t *testing.T) {
 		for seed := range seeds {
-			n := newNode(t, newTestNetwork(0, faults{}), modelMemory, addrA)
-			runSides(t, uint64(seed), n, n.sibling(modelMemory), 300)
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t, newTestNetwork(0, faults{}), modelMemory, addrA)
+				runSides(t, uint64(seed), n, n.sibling(modelMemory), 300)
+			})
 		}
 	})
 }

@@ -96,9 +96,8 @@ func TestLeaveUnderTraffic(t *testing.T) {
 			if err := member.AttachMulticast(group.As16()); err != nil {
 				t.Error(err)
 			}
-			for before := n.counter("rcvd_pkts"); n.counter("rcvd_pkts") == before; {
-				time.Sleep(time.Microsecond)
-			}
+			before := n.counter("rcvd_pkts")
+			until(t, "a packet", func() bool { return n.counter("rcvd_pkts") != before })
 			if err := member.DetachMulticast(group.As16()); err != nil {
 				t.Error(err)
 			}

@@ -526,7 +526,9 @@ func TestDrops(t *testing.T) {
 }
 
 // TestUCLoss drops packets: messages arrive whole or not at all.
-func TestUCLoss(t *testing.T) {
+func TestUCLoss(t *testing.T) { synctest.Test(t, testUCLoss) }
+
+func testUCLoss(t *testing.T) {
 	net := newTestNetwork(3, faults{})
 	a, b := newNode(t, net, 64<<10, addrA), newNode(t, net, 64<<10, addrB)
 	x, y := pair(a, b, verbs.UC)
@@ -542,7 +544,7 @@ func TestUCLoss(t *testing.T) {
 		a.cq.expect(t, i, verbs.WCSuccess)
 	}
 	net.set(faults{})
-	time.Sleep(50 * time.Millisecond)
+	synctest.Wait()
 	arrived := uint64(0)
 	for ; ; arrived++ {
 		wc, ok := b.rcq.poll()
