@@ -638,9 +638,7 @@ func TestCloseEndsGoroutines(t *testing.T) {
 			}
 		})
 	}
-	for len(b.received()) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	until(t, "a packet", func() bool { return len(b.received()) > 0 })
 	if err := n.Close(); err != nil {
 		t.Error(err)
 	}
@@ -652,11 +650,7 @@ func TestCloseEndsGoroutines(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Error(err)
 	}
-	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d goroutines remain", runtime.NumGoroutine()-before)
-		}
-	}
+	until(t, "the goroutines' end", func() bool { return runtime.NumGoroutine() <= before })
 }
 
 func TestIdleNetworkHasNoGoroutine(t *testing.T) {
@@ -664,12 +658,20 @@ func TestIdleNetworkHasNoGoroutine(t *testing.T) {
 	n := NewNetwork(Options{})
 	a, b := attach(t, n, addrA), attach(t, n, addrB)
 	a.send(t, addrB, 0, 10)
-	for got := 0; got < 10; time.Sleep(time.Millisecond) {
+	got := 0
+	until(t, "the packets", func() bool {
 		got += len(b.received())
-	}
-	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
+		return got == 10
+	})
+	until(t, "the goroutines' end", func() bool { return runtime.NumGoroutine() <= before })
+}
+
+// until waits until ok returns true. It is labtest.Until, which needs this package.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%d goroutines remain", runtime.NumGoroutine()-before)
+			t.Fatalf("waited too long for %s", what)
 		}
 	}
 }

@@ -201,7 +201,13 @@ func TestGroupEnds(t *testing.T) {
 		for i := range 2 * len(m.counts) {
 			go func() { errs <- m.wait(t.Context(), i/2, &until) }()
 		}
-		time.Sleep(time.Millisecond)
+		waitFor(t, &m.group, func() bool {
+			n := 0
+			for w := m.group.first; w != nil; w = w.next {
+				n++
+			}
+			return n == 2*len(m.counts) && m.group.sleeping
+		})
 	}
 	end := func(want error) {
 		for range 2 * len(m.counts) {

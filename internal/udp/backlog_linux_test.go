@@ -4,7 +4,6 @@ package udp
 
 import (
 	"testing"
-	"time"
 
 	"github.com/goverbs/verbs/internal/netif"
 )
@@ -12,28 +11,20 @@ import (
 // TestBacklog checks positions of a port whose receiver is slow.
 func TestBacklog(t *testing.T) {
 	a, b := pair(t, Network{}, "127.0.0.1")
-	until := func(what string, f func() bool) {
-		t.Helper()
-		for end := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal(what)
-			}
-		}
-	}
 	entered, leave := make(chan int, 100), make(chan struct{})
 	b.Start(func(pkts []netif.Packet) {
 		entered <- len(pkts)
 		<-leave
 	})
 	idle := func() bool { return b.Handled(b.Arrived()) }
-	until("a port without packets has a backlog", idle)
+	until(t, "a port without packets to have no backlog", idle)
 	p := []netif.Packet{packet(a.Addr(), b.Addr(), 1044, 1)}
 	for range 2 { // The first one is being received, the second one is in the socket.
 		if err := a.Send(p); err != nil {
 			t.Fatal(err)
 		}
 		if len(entered) == 0 {
-			until("no packet", func() bool { return len(entered) > 0 })
+			until(t, "a packet", func() bool { return len(entered) > 0 })
 		}
 	}
 	position := b.Arrived()
@@ -43,7 +34,7 @@ func TestBacklog(t *testing.T) {
 		}
 		leave <- struct{}{}
 	}
-	until("not reached", func() bool { return b.Handled(position) })
-	until("a port without packets has a backlog", idle)
+	until(t, "the position to be reached", func() bool { return b.Handled(position) })
+	until(t, "a port without packets to have no backlog", idle)
 	close(leave)
 }

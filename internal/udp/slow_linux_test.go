@@ -55,9 +55,7 @@ func TestCloseUnderFlood(t *testing.T) {
 			}
 		}()
 	}
-	for p.Stats().ReceivedCalls < 10 {
-		time.Sleep(time.Millisecond)
-	}
+	until(t, "packets", func() bool { return p.Stats().ReceivedCalls >= 10 })
 	if !inTime(t, "Close under a flood", func() { p.Close() }) {
 		stop <- struct{}{} // so that cleanup can end
 		stop <- struct{}{}

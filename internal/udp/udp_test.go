@@ -321,12 +321,18 @@ func TestClose(t *testing.T) {
 		if len(received) != count {
 			t.Error("receive was called after Close")
 		}
-		for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%d goroutines remain", runtime.NumGoroutine()-before)
-			}
-		}
+		until(t, "the goroutines' end", func() bool { return runtime.NumGoroutine() <= before })
 	})
+}
+
+// until waits until ok returns true. It is labtest.Until, which needs this package.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited too long for %s", what)
+		}
+	}
 }
 
 func TestCloseBeforeStart(t *testing.T) {
