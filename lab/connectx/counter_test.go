@@ -5,8 +5,8 @@ package connectx
 import (
 	"bytes"
 	"testing"
-	"time"
 
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
@@ -49,9 +49,7 @@ func TestQCounters(t *testing.T) {
 		}, counts{"rx_write_requests": 1, "rx_read_requests": 1, "rx_atomic_requests": 1}, nil},
 		{"no receive", func(m *machine, x, y *testQP) {
 			x.post(ifc.OpcodeSend, update, 0)
-			for m.qCounters()(ifc.QueryQCounterOutRnrNakRetryErr) == 0 {
-				time.Sleep(100 * time.Microsecond)
-			}
+			labtest.Until(m.t, "the NAK", func() bool { return m.qCounters()(ifc.QueryQCounterOutRnrNakRetryErr) > 0 })
 			y.postRecv()
 			x.send.expect(cqeRequest, 0, 0)
 			y.recv.expect(cqeSend, 0, 0)

@@ -6,8 +6,8 @@ import (
 	"bytes"
 	"slices"
 	"testing"
-	"time"
 
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/internal/roce"
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/lab/connectx/internal/wire"
@@ -466,11 +466,7 @@ func TestReceiveErrors(t *testing.T) {
 		b.recvCQ.next() // and no receive posted again
 	}
 	send(100)
-	for deadline := time.Now().Add(10 * time.Second); b.m.dev.eth.noBuffer.Load() != 1; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("a frame without a receive is not counted")
-		}
-	}
+	labtest.Until(t, "a frame without a receive to be counted", func() bool { return b.m.dev.eth.noBuffer.Load() == 1 })
 	b.post()
 	send(receiveSize + 1)
 	if e := b.recvCQ.next(); e[cqeOpOwn]>>4 != cqeRequestError || e[cqeSyndrome] != 1 {

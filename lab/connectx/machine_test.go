@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 	"github.com/goverbs/verbs/lab/internal/pcidev/pcitest"
@@ -260,17 +261,20 @@ func (m *machine) event() (typ uint8, data []byte, ok bool) {
 // expectEvent waits for an event of a type about a queue.
 func (m *machine) expectEvent(typ uint8, num uint32) {
 	m.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Microsecond) {
-		if got, data, ok := m.event(); ok {
-			if n := max(be.Uint32(data[24:]), be.Uint32(data)); got != typ || n != num {
-				m.t.Fatalf("event %#x of %#x; want %#x of %#x", got, n, typ, num)
-			}
-			return
-		}
-		if time.Now().After(deadline) {
-			m.t.Fatalf("no event %#x of %#x", typ, num)
-		}
+	got, data := m.nextEvent()
+	if n := max(be.Uint32(data[24:]), be.Uint32(data)); got != typ || n != num {
+		m.t.Fatalf("event %#x of %#x; want %#x of %#x", got, n, typ, num)
 	}
+}
+
+// nextEvent waits for an event.
+func (m *machine) nextEvent() (typ uint8, data []byte) {
+	m.t.Helper()
+	labtest.Until(m.t, "an event", func() (ok bool) {
+		typ, data, ok = m.event()
+		return ok
+	})
+	return typ, data
 }
 
 func (m *machine) noEvent() {

@@ -5,7 +5,6 @@ package connectx
 import (
 	"bytes"
 	"testing"
-	"time"
 
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
@@ -56,17 +55,11 @@ func (k *pagedKey) forget() { k.load(make([]byte, pagedPages*8)) }
 // pageFault waits for a page fault.
 func (m *machine) pageFault() []byte {
 	m.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Microsecond) {
-		if typ, data, ok := m.event(); ok {
-			if typ != ifc.EventPageFault {
-				m.t.Fatalf("event %#x", typ)
-			}
-			return data
-		}
-		if time.Now().After(deadline) {
-			m.t.Fatal("no page fault")
-		}
+	typ, data := m.nextEvent()
+	if typ != ifc.EventPageFault {
+		m.t.Fatalf("event %#x", typ)
 	}
+	return data
 }
 
 func (m *machine) resume(typ int, queue, token uint32, failed bool) ifc.Status {

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/lab/internal/guest"
 	"github.com/goverbs/verbs/lab/internal/image"
 	"github.com/goverbs/verbs/lab/internal/job"
@@ -202,7 +203,7 @@ func TestNIC(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	for try := range 2 {
-		waitUntil(t, "the second socket, which is made last", func() bool {
+		labtest.Until(t, "the second socket, which is made last", func() bool {
 			select {
 			case err := <-ended:
 				t.Fatalf("the server has ended: %v: %s", err, stderr)
@@ -227,7 +228,7 @@ func TestNIC(t *testing.T) {
 		gone := make(chan struct{})
 		go func() { vm.Wait(); close(gone) }()
 		t.Cleanup(func() { vm.Process.Kill(); <-gone })
-		waitUntil(t, "the adapters", func() bool {
+		labtest.Until(t, "the adapters", func() bool {
 			b, _ := os.ReadFile(console)
 			select {
 			case <-gone:
@@ -255,16 +256,6 @@ func TestNIC(t *testing.T) {
 	for _, path := range paths {
 		if image.Exist(path) {
 			t.Errorf("%s is left", path)
-		}
-	}
-}
-
-// waitUntil waits for what has no event.
-func waitUntil(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited too long for %s", what)
 		}
 	}
 }
