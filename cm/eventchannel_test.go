@@ -181,11 +181,15 @@ func TestChannelWait(t *testing.T) {
 			t.Errorf("no event in %v: %v", d, err)
 		}
 	}
-	closed, open := resolving(t, ch, addr), resolving(t, ch, addr)
-	time.Sleep(50 * time.Millisecond) // both have an event
+	closed := resolving(t, ch, addr)
+	labtest.Until(t, "its event", func() bool {
+		n, _ := unix.Poll([]unix.PollFd{{Fd: int32(ch.FD()), Events: unix.POLLIN}}, 0)
+		return n == 1
+	})
 	if err := closed.Close(); err != nil {
 		t.Error(err)
 	}
+	open := resolving(t, ch, addr)
 	ev, err := ch.Next(within(t, 5*time.Second))
 	if err != nil || ev.ID != open || ev.Type != cm.AddrResolved {
 		t.Errorf("%+v, %v", ev, err)

@@ -56,11 +56,10 @@ func TestSetLogger(t *testing.T) {
 			labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 		}()
 		want := map[string]bool{"PD": true, "CQ": true, "QP": true}
-		for end := time.Now().Add(20 * time.Second); len(r.all()) < len(want); time.Sleep(10 * time.Millisecond) {
-			if runtime.GC(); time.Now().After(end) {
-				t.Fatalf("%d records", len(r.all()))
-			}
-		}
+		labtest.Until(t, "the records", func() bool {
+			runtime.GC()
+			return len(r.all()) >= len(want)
+		})
 		for range 5 {
 			runtime.GC()
 			time.Sleep(10 * time.Millisecond)

@@ -295,9 +295,7 @@ func (m *opMatrix) expectData(n, at int) func() error {
 	return func() error {
 		got := m.b.MR.Bytes()[at:][:n]
 		// On UC a request completes when it is sent.
-		for end := time.Now().Add(time.Minute); m.typ == verbs.UC && !bytes.Equal(got, want) && time.Now().Before(end); {
-			time.Sleep(time.Millisecond)
-		}
+		labtest.Until(m.t, "the data", func() bool { return m.typ != verbs.UC || bytes.Equal(got, want) })
 		if !bytes.Equal(got, want) {
 			return fmt.Errorf("%d bytes: got %.20x..., want %.20x...", n, got, want)
 		}
