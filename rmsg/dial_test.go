@@ -88,15 +88,10 @@ func TestDialListen(t *testing.T) {
 			t.Errorf("dial: %v", err)
 		}
 		for _, l := range []*rmsg.Loop{c.Loop(), s.Loop(), other.Loop()} {
-			for range 100 {
-				if _, err := dispatch(l); errors.Is(err, verbs.ErrClosed) {
-					break
-				}
-				time.Sleep(10 * time.Millisecond)
-			}
-			if _, err := dispatch(l); !errors.Is(err, verbs.ErrClosed) {
-				t.Errorf("a loop without connections: %v", err)
-			}
+			labtest.Until(t, "the end of a loop without connections", func() bool {
+				_, err := dispatch(l)
+				return errors.Is(err, verbs.ErrClosed)
+			})
 		}
 		labtest.CheckLeaks(t, before)
 	})

@@ -89,11 +89,11 @@ func TestClose(t *testing.T) {
 				t.Fatal(err)
 			}
 			// On RoCE the message has arrived when Close returns; on iWARP it may be under way.
-			_, err := b.Write([]byte("x"))
-			for i := 0; err == nil && labtest.IWARP(t, device) && i < 100; i++ {
-				time.Sleep(time.Millisecond)
+			var err error
+			labtest.Until(t, "the end", func() bool {
 				_, err = b.Write([]byte("x"))
-			}
+				return err != nil || !labtest.IWARP(t, device)
+			})
 			want(t, "write to one that is closed", err, syscall.EPIPE)
 		})
 		t.Run("delivers to a peer that sends credits", func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestClose(t *testing.T) {
 			a, b := connect(t, device, rsock.Options{})
 			done := make(chan error, 1)
 			go func() { _, err := a.Read(make([]byte, 1)); done <- err }()
-			time.Sleep(5 * time.Millisecond)
+			labtest.Until(t, "the Read to sleep", func() bool { return a.Stats().Sleeps > 0 })
 			if err := a.CloseRead(); err != nil {
 				t.Fatal(err)
 			}

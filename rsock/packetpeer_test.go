@@ -13,6 +13,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/soft"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -110,7 +111,7 @@ func TestPacketPeers(t *testing.T) {
 	limited()
 	c.age()
 	sender := numbered(9999) // of a datagram
-	eventually(t, "a new sender to be known", func() bool {
+	labtest.Until(t, "a new sender to be known", func() bool {
 		c.learn(sender, 17, true)
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -158,7 +159,7 @@ func TestPacketPeerInUse(t *testing.T) {
 		_, err := c.WriteToAddrPort([]byte("x"), to)
 		result <- err
 	}()
-	eventually(t, "the call to begin", func() bool {
+	labtest.Until(t, "the call to begin", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return !p.used.IsZero()
@@ -217,7 +218,7 @@ func TestPacketForged(t *testing.T) {
 		if _, _, err := b.ReadFrom(make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the peer's QP to be known", func() bool {
+		labtest.Until(t, "the peer's QP to be known", func() bool {
 			qpn, _ := peer()
 			return qpn == right
 		})
@@ -334,15 +335,5 @@ func TestPacketQueueFails(t *testing.T) {
 	}
 	if ctx.waiting != 0 {
 		t.Errorf("%d contexts remain", ctx.waiting)
-	}
-}
-
-// eventually waits until ok returns true. It is labtest.Until, for tests that run on other systems than Linux.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited too long for %s", what)
-		}
 	}
 }

@@ -71,16 +71,13 @@ func closeAfterPeer(t *testing.T, device string, end bool, late func(*Conn, time
 	if err := b.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	a.mu.Lock()
-	for a.peer != writeEnded || !a.isAcked() {
-		a.progress()
-		a.mu.Unlock()
-		if time.Now().After(limit) {
-			t.Fatal("no end, or not all acknowledged")
-		}
-		time.Sleep(time.Millisecond)
+	labtest.Until(t, "the end, and all acknowledgements", func() bool {
 		a.mu.Lock()
-	}
+		defer a.mu.Unlock()
+		a.progress()
+		return a.peer == writeEnded && a.isAcked()
+	})
+	a.mu.Lock()
 	// b's device acknowledges nothing any more. a learns of the end only after late: a Write that
 	// sees it posts nothing and fails.
 	err := b.ep.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
