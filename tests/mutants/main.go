@@ -1,26 +1,35 @@
 // Mutants changes the code in small ways, one at a time, and prints the changes that no test notices.
 //
 //	go run ./tests/mutants -n 60 -seed 1 ./internal/roce ./rmsg
+//	go run ./tests/mutants -v -at srq.go:81 ./internal/engine
 //
-// Which changes it tries, of all that there are in the packages, follows from the seed. Each is tried with
-// the tests of its package that need no kernel, by go test -overlay: no file of the checkout changes. A change
-// that does not compile does not count; one that the tests do not end with is noticed.
+// Which changes it tries, of all that there are in the packages, follows from the seed and their text: a sample
+// keeps its changes while other code is edited. Each is tried with the tests of its package that need no kernel,
+// by go test -overlay: no file of the checkout changes. A change that does not compile does not count; one that
+// the tests do not end with is noticed. Those in equal.txt change nothing that a test could see, and are left out.
+// The totals are printed at the end of -limit and after an interrupt too.
 package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
+	_ "embed"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"math/rand/v2"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
+	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +42,22 @@ type mutant struct {
 	from, to  int
 	text      string
 	place     token.Position
+	key       string // its entry in equal.txt, without the reason
+}
+
+// equal has an entry for each mutant that behaves like the code: its file, the lines without and with the change, the
+// reason, and an empty line.
+//
+//go:embed equal.txt
+var equal string
+
+// equals returns the keys of the entries of equal.
+func equals() (keys []string) {
+	for entry := range strings.SplitSeq(strings.TrimSpace(equal), "\n\n") {
+		lines := strings.Split(entry, "\n")
+		keys = append(keys, strings.Join(lines[:min(3, len(lines))], "\n"))
+	}
+	return keys
 }
 
 // operators are those that take the place of others.
@@ -47,13 +72,23 @@ var operators = map[token.Token]token.Token{
 // mutants returns the changes of a file.
 func mutants(pkg, file string) (list []mutant, err error) {
 	fset := token.NewFileSet()
-	f, err := parser.ParseFile(fset, file, nil, parser.SkipObjectResolution)
+	source, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
+	f, err := parser.ParseFile(fset, file, source, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	name := path.Join(strings.TrimPrefix(pkg, "github.com/goverbs/verbs/"), filepath.Base(file))
 	add := func(from, to token.Pos, text string) {
-		at := fset.Position(from)
-		list = append(list, mutant{pkg, file, at.Offset, fset.Position(to).Offset, text, at})
+		at, end := fset.Position(from), fset.Position(to).Offset
+		head, tail := source[:at.Offset], source[end:]
+		head = head[bytes.LastIndexByte(head, '\n')+1:]
+		tail, _, _ = bytes.Cut(tail, []byte("\n"))
+		line := func(middle string) string { return strings.Join(strings.Fields(string(head)+middle+string(tail)), " ") }
+		key := strings.TrimSpace(name + "\n- " + line(string(source[at.Offset:end])) + "\n+ " + line(text))
+		list = append(list, mutant{pkg, file, at.Offset, end, text, at, key})
 	}
 	swap := func(at token.Pos, op token.Token) {
 		if with, ok := operators[op]; ok {
@@ -97,22 +132,31 @@ func mutants(pkg, file string) (list []mutant, err error) {
 	return list, nil
 }
 
-// The results of trying a mutant.
+// The results of trying a mutant, beside the name of the test that noticed it.
 const (
-	killed   = "killed"
 	survived = "survived"
 	invalid  = "does not compile"
 )
 
-// test runs the tests of a package, first the short ones. built is false if it does not compile.
-func test(ctx context.Context, pkg, overlay string, limit time.Duration) (built, passed bool) {
-	for _, short := range []string{"-short=true", "-short=false"} {
-		cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-vet=off", "-failfast", "-count", "1", short, "-timeout", limit.String(), pkg)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return !bytes.Contains(out, []byte("[build failed]")), false
+var failed = regexp.MustCompile(`(?m)^ *--- FAIL: \S+|^running tests:\n\t\S+|^(fatal error|panic): .*`)
+
+// test builds the tests of a package in dir and runs them, first the short ones.
+func test(ctx context.Context, dir string, m mutant, overlay string, limit time.Duration) (result string) {
+	program := filepath.Join(dir, "test")
+	os.Remove(program)
+	if err := exec.CommandContext(ctx, "go", "test", "-c", "-ldflags=-s -w", "-overlay", overlay, "-o", program, m.pkg).Run(); err != nil {
+		return invalid
+	}
+	for _, short := range []string{"-test.short=true", "-test.short=false"} {
+		cmd := exec.CommandContext(ctx, program, "-test.failfast", short, "-test.timeout", limit.String())
+		cmd.Dir = filepath.Dir(m.file)
+		if out, err := cmd.CombinedOutput(); errors.Is(err, fs.ErrNotExist) { // there are none
+			return survived
+		} else if err != nil {
+			return fmt.Sprintf("%v: %q", err, failed.FindAll(out, 2))
 		}
 	}
-	return true, true
+	return survived
 }
 
 // try runs the tests of a mutant's package with it.
@@ -132,23 +176,25 @@ func try(ctx context.Context, dir string, m mutant, limit time.Duration) (string
 	if err := os.WriteFile(overlay, replace, 0o600); err != nil {
 		return "", err
 	}
-	switch built, passed := test(ctx, m.pkg, overlay, limit); {
-	case ctx.Err() != nil:
-		return "", context.Cause(ctx)
-	case passed:
-		return survived, nil
-	case !built:
-		return invalid, nil
-	}
-	return killed, nil
+	result := test(ctx, dir, m, overlay, limit)
+	return result, context.Cause(ctx)
 }
 
 func run(ctx context.Context) error {
 	count := flag.Int("n", 60, "how many mutants to try, of those that compile")
 	seed := flag.Uint64("seed", 1, "which of them")
-	limit := flag.Duration("timeout", 2*time.Minute, "after which a package's tests have noticed")
+	timeout := flag.Duration("timeout", 2*time.Minute, "after which a package's tests have noticed; less if they are faster without a change")
+	limit := flag.Duration("limit", 24*time.Hour, "after which to try no more")
+	at := flag.String("at", "", "try those alone whose place this regular expression matches: send.go:(12|34):")
+	verbose := flag.Bool("v", false, "print too what tests notice, and which test did")
 	least := flag.Int("least", 0, "the percentage that tests are to notice")
 	flag.Parse()
+	places, err := regexp.Compile(*at)
+	if err != nil {
+		return fmt.Errorf("-at: %w", err)
+	}
+	ctx, stop := context.WithTimeout(ctx, *limit)
+	defer stop()
 	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-f", `{{$p := .}}{{range .GoFiles}}{{$p.ImportPath}} {{$p.Dir}}/{{.}}{{"\n"}}{{end}}`}, flag.Args()...)...)
 	cmd.Stderr = os.Stderr
 	files, err := cmd.Output()
@@ -172,33 +218,50 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	total := len(all)
-	rng := rand.New(rand.NewPCG(*seed, 0))
-	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	results, sound := map[string]int{}, map[string]bool{}
+	known := equals()
+	all = slices.DeleteFunc(all, func(m mutant) bool {
+		return slices.Contains(known, m.key) || !places.MatchString(m.place.String())
+	})
+	order := func(m mutant) string {
+		sum := sha256.Sum256(fmt.Append(nil, *seed, m.key))
+		return string(sum[:])
+	}
+	slices.SortStableFunc(all, func(a, b mutant) int { return cmp.Compare(order(a), order(b)) })
+	var killed, survivors, broken int
+	limits := map[string]time.Duration{}
 	for _, m := range all {
-		if results[killed]+results[survived] == *count {
+		if killed+survivors == *count {
 			break
 		}
-		if !sound[m.pkg] {
-			if _, passed := test(ctx, m.pkg, "", *limit); !passed {
-				return fmt.Errorf("the tests of %s fail without a change", m.pkg)
+		if limits[m.pkg] == 0 {
+			start := time.Now()
+			if result := test(ctx, dir, m, "", *timeout); result != survived && ctx.Err() == nil {
+				return fmt.Errorf("the tests of %s fail without a change: %s", m.pkg, result)
 			}
-			sound[m.pkg] = true
+			limits[m.pkg] = min(*timeout, 10*time.Second+3*time.Since(start))
 		}
-		result, err := try(ctx, dir, m, *limit)
-		if err != nil {
-			return err
+		var result string
+		if result, err = try(ctx, dir, m, limits[m.pkg]); err != nil {
+			break
 		}
-		results[result]++
-		if result == survived {
+		switch result {
+		case survived:
+			survivors++
+		case invalid:
+			broken++
+		default:
+			killed++
+		}
+		if result == survived || *verbose {
 			source, _ := os.ReadFile(m.file)
-			fmt.Printf("%v: %q in place of %q\n", m.place, m.text, source[m.from:m.to])
+			fmt.Printf("%v: %q in place of %q: %s\n", m.place, m.text, source[m.from:m.to], result)
 		}
 	}
-	tried := results[killed] + results[survived]
-	percent := 100 * results[killed] / max(tried, 1)
-	fmt.Printf("%d of %d mutants noticed, %d %%; %d did not compile; seed %d, of %d\n", results[killed], tried, percent, results[invalid], *seed, total)
+	percent := 100 * killed / max(killed+survivors, 1)
+	fmt.Printf("%d of %d mutants noticed, %d %%; %d survived; %d did not compile; seed %d, of %d\n", killed, killed+survivors, percent, survivors, broken, *seed, len(all))
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
 	if percent < *least {
 		return fmt.Errorf("less than %d %%", *least)
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/goverbs/verbs/internal/labtest"
@@ -41,5 +42,19 @@ func f(a []int, ok bool) bool {
 	slices.Sort(got)
 	if slices.Sort(want); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestEqual finds the code of each entry of equal.txt, which is left out.
+func TestEqual(t *testing.T) {
+	files := map[string][]mutant{}
+	for _, key := range equals() {
+		file, _, _ := strings.Cut(key, "\n")
+		if files[file] == nil {
+			files[file] = labtest.Must(mutants("github.com/goverbs/verbs/"+filepath.Dir(file), filepath.Join("../..", file)))(t)
+		}
+		if !slices.ContainsFunc(files[file], func(m mutant) bool { return m.key == key }) {
+			t.Errorf("no change is\n%s", key)
+		}
 	}
 }
