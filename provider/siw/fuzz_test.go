@@ -5,13 +5,13 @@ package siw
 import (
 	"bytes"
 	"errors"
+	"syscall"
 	"testing"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -22,31 +22,53 @@ const (
 )
 
 // fakeDevice is a device whose queues have arbitrary contents: a CQ, a send queue and a
-// receive queue, each followed by a canary.
+// receive queue, each followed by a canary. It is also the kernel's file.
 type fakeDevice struct {
+	host.Unsupported
 	dev  *provider.Device
-	file []byte
+	file []byte // the queues
+
+	ring      func() syscall.Errno // answers a doorbell, if it is not nil
+	doorbells int
+	state     verbs.QPState // of the QP, as the kernel has it
+	moves     int           // of the QP to the error state
 }
 
 func newFakeDevice(t testing.TB) *fakeDevice {
-	fd, err := unix.MemfdCreate("queues", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
+	h := &fakeDevice{file: make([]byte, 3*queueSpace), state: verbs.StateRTS}
+	fd, errno := host.Install(h, "siw")
+	if errno != 0 {
+		t.Fatal(errno)
 	}
-	t.Cleanup(func() { unix.Close(fd) })
-	if err := unix.Ftruncate(fd, 3*queueSpace); err != nil {
-		t.Fatal(err)
+	t.Cleanup(func() { host.Close(fd) })
+	h.dev = &provider.Device{FD: fd, Port: verbs.PortAttr{MaxMessage: 1 << 30}}
+	return h
+}
+
+func (h *fakeDevice) Close() {}
+
+func (h *fakeDevice) Mmap(offset int64, length int) ([]byte, syscall.Errno) {
+	if offset < 0 || length > len(h.file)-int(offset) {
+		return nil, syscall.EINVAL
 	}
-	all, err := mmap.Map(fd, 0, 3*queueSpace)
-	if err != nil {
-		t.Fatal(err)
+	return h.file[offset:][:length], 0
+}
+
+func (h *fakeDevice) Write(b []byte) (int, syscall.Errno) {
+	var hdr abi.IbUverbsCmdHdr
+	n := copy(mmap.Bytes(&hdr), b)
+	switch hdr.Command {
+	case abi.IB_USER_VERBS_CMD_POST_SEND:
+		if h.doorbells++; h.ring != nil {
+			return len(b), h.ring()
+		}
+	case abi.IB_USER_VERBS_CMD_QUERY_QP:
+		resp := *(**abi.IbUverbsQueryQpResp)(unsafe.Pointer(&b[n]))
+		resp.QpState = uint8(h.state)
+	case abi.IB_USER_VERBS_CMD_MODIFY_QP:
+		h.moves++
 	}
-	t.Cleanup(func() { all.Close() })
-	// Doorbells are writes to the file: they go after the queues.
-	if _, err := unix.Seek(fd, 3*queueSpace, 0); err != nil {
-		t.Fatal(err)
-	}
-	return &fakeDevice{&provider.Device{FD: fd, Port: verbs.PortAttr{MaxMessage: 1 << 30}}, all.Bytes()}
+	return len(b), 0
 }
 
 // fill fills the first size bytes of a queue with copies of body, the rest with the
