@@ -343,9 +343,10 @@ func (q *sendQueue) flush() {
 	for i := q.put - q.queue.mask - 1; i != q.put; i++ {
 		sqe := q.queue.at(i)
 		if w := sqeWord(sqe); isValid(w.Load()) {
+			op := sqe.Opcode // a part of the word
 			w.Store(0)
 			if sqe.Id != nudgeID {
-				q.cq.flush(sqe.Id, q.Num, opcodes[min(int(sqe.Opcode), len(opcodes)-1)])
+				q.cq.flush(sqe.Id, q.Num, opcodes[min(int(op), len(opcodes)-1)])
 			}
 		}
 	}
