@@ -186,6 +186,37 @@ func TestSRQ(t *testing.T) {
 	})
 }
 
+// TestSRQRefuses sets sizes and limits that an SRQ does not have, and resizes it to the least that it needs.
+func TestSRQRefuses(t *testing.T) {
+	n := newNode(t, newTestNetwork(1, faults{}), 4096, addrA)
+	srq := must(n.pd.CreateSRQ(SRQInit{MaxWR: 15, MaxSGE: 2}))(t)
+	check := func(what string, err, want error) {
+		t.Helper()
+		if !errors.Is(err, want) || want == nil && err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	check("resize to nothing", srq.Resize(0), syscall.EINVAL)
+	check("resize to the most", srq.Resize(maxSRQWR), nil)
+	check("resize to more", srq.Resize(maxSRQWR+1), syscall.EINVAL)
+	check("resize to one", srq.Resize(1), nil)
+	check("resize", srq.Resize(7), nil)
+	check("limit of all", srq.SetLimit(7), nil)
+	check("limit of more", srq.SetLimit(8), syscall.EINVAL)
+	check("limit below none", srq.SetLimit(-1), syscall.EINVAL)
+	check("resize to less than the limit", srq.Resize(6), syscall.EINVAL)
+	check("resize to the limit", srq.Resize(7), nil)
+	check("no limit", srq.SetLimit(0), nil)
+	for id := range uint64(3) {
+		putRecv(t, srq.Ring(), id, n.sge(0, 1))
+	}
+	check("resize to less than there are", srq.Resize(1), syscall.EINVAL)
+	check("resize to what there are", srq.Resize(3), nil)
+	check("destroy", srq.Destroy(), nil)
+	check("limit of a destroyed one", srq.SetLimit(1), syscall.EINVAL)
+	check("resize of a destroyed one", srq.Resize(7), syscall.EINVAL)
+}
+
 // TestResizeCQ moves completions to another ring.
 func TestResizeCQ(t *testing.T) {
 	n := newNode(t, newTestNetwork(1, faults{}), 4096, addrA)

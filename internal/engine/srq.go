@@ -78,7 +78,7 @@ func (s *SRQ) Resize(maxWR int) error {
 	defer s.mu.Unlock()
 	r := s.ring
 	prod := r.producer()
-	if s.ended || maxWR <= 0 || maxWR > maxSRQWR || s.limit > 0 && maxWR < s.limit || maxWR < r.used() {
+	if s.ended || maxWR <= 0 || maxWR > maxSRQWR || maxWR < s.limit || maxWR < r.used() {
 		return syscall.EINVAL
 	}
 	to := newRing(maxWR, recvSize(s.maxSGE))
