@@ -213,10 +213,20 @@ func (c *choices) Uint64() uint64 {
 	return le.Uint64(b[:]) ^ c.n
 }
 
+// addRandom adds inputs that make ordinary runs of a fuzz test try most of what there is.
+func addRandom(f *testing.F) {
+	for seed := range byte(16) {
+		var b [16 << 10]byte
+		rand.NewChaCha8([32]byte{seed}).Read(b[:])
+		f.Add(b[:])
+	}
+}
+
 // FuzzCompletions writes anything to a CQ: Poll returns requests that are in flight, each once.
 func FuzzCompletions(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte("completions of all kinds, most of them wrong"))
+	addRandom(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r := rand.New(&choices{data: data})
 		x := newFake(t, true, 0, 0)
@@ -336,6 +346,7 @@ func decode(t *testing.T, mem []byte, units, i uint32) (d decoded) {
 func FuzzSendRequests(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte("requests of all kinds, with and without data inline"))
+	addRandom(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		x := &comparison{Comparison: &providertest.Comparison{Rand: rand.New(&choices{data: data})}, signaled: 5, invalidates: true, fake: newFake(t, true, 0, 0), data: make([]byte, 4096)}
 		r := x.Rand

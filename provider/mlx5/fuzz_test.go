@@ -28,6 +28,15 @@ func (c *choices) Uint64() uint64 {
 	return binary.NativeEndian.Uint64(b[:]) ^ c.n
 }
 
+// addRandom adds inputs that make ordinary runs of a fuzz test try most of what there is.
+func addRandom(f *testing.F) {
+	for seed := range byte(16) {
+		var b [16 << 10]byte
+		rand.NewChaCha8([32]byte{seed}).Read(b[:])
+		f.Add(b[:])
+	}
+}
+
 // decoded is what the device reads out of a request.
 type decoded struct {
 	opcode, flags       uint8
@@ -139,6 +148,7 @@ func FuzzSendRequests(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte("requests of all kinds, with and without data inline"))
 	f.Add(bytes.Repeat([]byte{0xff, 0x40, 7}, 100))
+	addRandom(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		x := &comparison{Comparison: &providertest.Comparison{Rand: rand.New(&choices{data: data})}, fake: newFake(t, Driver{}), signaled: 5}
 		r := x.Rand
@@ -166,6 +176,7 @@ func FuzzSendRequests(f *testing.F) {
 			if len(list) > 1 {
 				first += blocks
 				d, _ = decodeRequest(t, q.blocks(first, 16), x.typ, uint16(first), p.num)
+				behindUMR = isUMR(&w, x.typ)
 			}
 			if q.put != first+blocks {
 				t.Fatalf("%d blocks, and the next begins behind %d", blocks, q.put-first)
