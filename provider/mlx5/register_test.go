@@ -176,3 +176,68 @@ func TestRefusedQueues(t *testing.T) {
 		}
 	}
 }
+
+// TestNamedRegisters takes registers that the kernel names, up to the last in a page and the last page.
+func TestNamedRegisters(t *testing.T) {
+	f := newFake(t, Driver{})
+	pages, length := uint32(len(f.regs.static)), uint32(len(f.regs.static[0].region.Bytes()))
+	for _, test := range []struct {
+		size, index uint32
+		ok          bool
+	}{
+		{fakeRegister, 0, true}, {fakeRegister, pages*perUAR - 1, true}, {fakeRegister, pages * perUAR, false},
+		{length - 8 - uarSend, 1, true}, {length - uarSend, 1, false}, {4, 1, false},
+	} {
+		f.resp.BfRegSize = test.size
+		r, err := f.regs.named(test.index)
+		if (err == nil) != test.ok {
+			t.Errorf("register %d of %d bytes: %v", test.index, test.size, err)
+		}
+		if page := test.index / perUAR; err == nil {
+			if off := uintptr(r.mem) - uintptr(f.regs.static[page].mem); off != uintptr(uarSend+test.index%perUAR*test.size) || r.half != 0 {
+				t.Errorf("register %d of %d bytes is at %d", test.index, test.size, off)
+			}
+		}
+	}
+}
+
+// TestModify follows the extensions and the port of a QP: each changes with its own bit of the mask.
+func TestModify(t *testing.T) {
+	f := newFake(t, Driver{})
+	p := f.qp(t, verbs.RC, f.cq(t, 16), verbs.QPCap{MaxSendWR: 1}, nil)
+	p.offer = 3
+	p.ece.Store(3)
+	ece := func(options uint32) verbs.ECE { return verbs.ECE{VendorID: vendorID, Options: options} }
+	for i, test := range []struct {
+		attr      verbs.QPAttr
+		mask      verbs.QPAttrMask
+		in        bool // the kernel gets the extensions
+		fail      error
+		ece, port uint32 // then
+	}{
+		{verbs.QPAttr{State: verbs.StateRTR, Port: 2, ECE: ece(1)}, verbs.MaskState, true, nil, 1, 0},
+		{verbs.QPAttr{Port: 2}, verbs.MaskPort, false, nil, 1, 2},
+		{verbs.QPAttr{State: verbs.StateRTR, Port: 1, ECE: ece(1)}, verbs.MaskPort, false, nil, 1, 1},
+		{verbs.QPAttr{State: verbs.StateRTS}, verbs.MaskState, false, nil, 1, 1},
+		{verbs.QPAttr{State: verbs.StateReset, Port: 4}, verbs.MaskState | verbs.MaskPort, false, syscall.EINVAL, 1, 1},
+		{verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState, false, nil, 3, 1},
+		{verbs.QPAttr{State: verbs.StateRTR}, verbs.MaskState, false, nil, 0, 1},
+		{verbs.QPAttr{State: verbs.StateRTR, ECE: verbs.ECE{VendorID: 1, Options: 1}}, verbs.MaskState, false, nil, 0, 1},
+	} {
+		err := p.send.Modify(test.attr, test.mask, func(u provider.UHW) error {
+			if (len(u.In) > 0) != test.in {
+				t.Errorf("step %d: %d bytes to the kernel", i, len(u.In))
+			}
+			if test.in && providertest.Request[abi.Mlx5IbModifyQp](u).EceOptions != test.attr.ECE.Options {
+				t.Errorf("step %d: other extensions", i)
+			}
+			if len(u.Out) > 0 {
+				providertest.Answer(u, abi.Mlx5IbModifyQpResp{EceOptions: test.attr.ECE.Options})
+			}
+			return test.fail
+		})
+		if !errors.Is(err, test.fail) || p.ece.Load() != test.ece || p.port.Load() != test.port {
+			t.Errorf("step %d: %v, extensions %d, port %d", i, err, p.ece.Load(), p.port.Load())
+		}
+	}
+}
