@@ -5,6 +5,7 @@ package erdma
 import (
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -224,6 +225,15 @@ func TestStates(t *testing.T) {
 		cq.put(cqe{num: fakeQPN, recv: true, opcode: opRecv})
 		if wcs := cq.poll(); len(wcs) != 2 || wcs[0].ID != 1 || wcs[1].ID != 2 {
 			t.Errorf("after a reset: %+v", wcs)
+		}
+		for i := range 3 { // a reset frees all room
+			n, serr := p.send.Post(slices.Repeat([]verbs.SendWR{{Opcode: verbs.OpSend}}, 9))
+			m, rerr := p.recv.Post(make([]verbs.RecvWR, 9))
+			if n != 8 || m != 8 || serr != verbs.ErrQueueFull || rerr != verbs.ErrQueueFull {
+				t.Errorf("after %d resets: posted %d and %d: %v, %v", i+1, n, m, serr, rerr)
+			}
+			p.settle(verbs.StateReset)
+			p.settle(verbs.StateRTS)
 		}
 	}
 }

@@ -270,7 +270,6 @@ func (q *sendQueue) postList(wrs []verbs.SendWR) (n int, err error) {
 			continue
 		}
 		if put, err = q.encode(put, wr, o); err != nil {
-			put = first
 			break
 		}
 	}
@@ -314,7 +313,7 @@ func (q *sendQueue) postRest(wrs []verbs.SendWR, n int, err error) (int, error) 
 	return n, q.Refused(n, wrs[n].ID, err)
 }
 
-// encode writes any request at unit put, and returns the unit behind it.
+// encode writes any request at unit put, and returns the unit behind it; put with an error.
 func (q *sendQueue) encode(put uint32, wr *verbs.SendWR, o operation) (uint32, error) {
 	p := q.at(put)
 	h := q.header | uint64(flagsOf[wr.Flags&7]) | uint64(o.opcode)<<headerOpcode
@@ -326,7 +325,7 @@ func (q *sendQueue) encode(put uint32, wr *verbs.SendWR, o operation) (uint32, e
 	case kindRead:
 		s, err := q.single(wr)
 		if err != nil {
-			return 0, err
+			return put, err
 		}
 		q.encodeRead(put, wr, &s)
 		put64(p, h|1<<headerUnits|uint64((put+2)&indexMask))
@@ -334,30 +333,30 @@ func (q *sendQueue) encode(put uint32, wr *verbs.SendWR, o operation) (uint32, e
 	case kindAtomic:
 		s, err := q.single(wr)
 		if err != nil {
-			return 0, err
+			return put, err
 		}
 		if s.Length != 8 {
-			return 0, verbs.ErrAtomicSGL
+			return put, verbs.ErrAtomicSGL
 		}
 		q.encodeAtomic(put, wr, &s)
 		put64(p, h|1<<headerUnits|uint64((put+2)&indexMask))
 		return put + 2, nil
 	default:
-		return 0, provider.RefuseOpcode(wr.Opcode)
+		return put, provider.RefuseOpcode(wr.Opcode)
 	}
 	var length uint64
 	if provider.HasInline(wr) {
 		var err error
 		if at, off, length, err = q.encodeInline(at, off, wr); err != nil {
-			return 0, err
+			return put, err
 		}
 		h |= flagInline | length<<headerLength
 	} else {
 		if len(wr.SGL) > q.MaxSGE {
-			return 0, verbs.ErrTooManySGEs
+			return put, verbs.ErrTooManySGEs
 		}
 		if length = provider.SumLengths(wr.SGL); length > q.MaxMessage {
-			return 0, verbs.ErrMessageTooLong
+			return put, verbs.ErrMessageTooLong
 		}
 		for i := range wr.SGL {
 			s, d := &wr.SGL[i], q.at(at)
@@ -395,9 +394,9 @@ func (q *sendQueue) encodeAtomic(put uint32, wr *verbs.SendWR, s *verbs.SGE) {
 
 // encodeInline copies inline data to an offset of a unit, and returns where it ends and how many bytes
 // there are.
-func (q *sendQueue) encodeInline(at, off uint32, wr *verbs.SendWR) (uint32, uint32, uint64, error) {
+func (q *sendQueue) encodeInline(at, off uint32, wr *verbs.SendWR) (_, _ uint32, length uint64, err error) {
 	if len(wr.SGL) > 0 {
-		return 0, 0, 0, verbs.ErrInlineSGL
+		return at, off, length, verbs.ErrInlineSGL
 	}
 	left := q.MaxInline
 	list := provider.Args(wr).InlineList
@@ -407,7 +406,7 @@ func (q *sendQueue) encodeInline(at, off uint32, wr *verbs.SendWR) (uint32, uint
 			b = list[i]
 		}
 		if len(b) > left {
-			return 0, 0, 0, verbs.ErrInlineTooLong
+			return at, off, length, verbs.ErrInlineTooLong
 		}
 		left -= len(b)
 		for len(b) > 0 {
@@ -416,9 +415,8 @@ func (q *sendQueue) encodeInline(at, off uint32, wr *verbs.SendWR) (uint32, uint
 			at, off = at+off/unit, off%unit
 		}
 	}
-	length := uint64(q.MaxInline - left)
-	if length > q.MaxMessage {
-		return 0, 0, 0, verbs.ErrMessageTooLong
+	if length = uint64(q.MaxInline - left); length > q.MaxMessage {
+		return at, off, length, verbs.ErrMessageTooLong
 	}
 	return at, off, length, nil
 }
