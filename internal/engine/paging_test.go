@@ -121,7 +121,8 @@ func TestPagingPatience(t *testing.T) {
 	y.connect(x, few)
 	x.post(verbs.SendWR{ID: 1, Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.sge(0, 8)}, RemoteAddr: pagedStart + 8, RKey: pagedKey})
 	a.cq.expect(t, 1, verbs.WCRNRRetryExcErr)
-	if f := fault.Load(); f == nil || f.Key != pagedKey || f.Addr != pagedStart+8 || f.Length != 8 || f.QP != y.Num() || f.Requester {
+	want := PageFault{QP: y.Num(), Key: pagedKey, Addr: pagedStart + 8, Length: 8, Write: true, Packet: 8}
+	if f := fault.Load(); f == nil || *f != want {
 		t.Fatalf("fault %+v", f)
 	}
 	y.mustModify(&verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState)

@@ -42,3 +42,20 @@ func TestGRHMapped(t *testing.T) {
 		t.Errorf("%x, of IPv4 %x", got, want)
 	}
 }
+
+// TestOnesSum sums words, an odd byte, and the carries of carries.
+func TestOnesSum(t *testing.T) {
+	for _, test := range []struct {
+		b    []byte
+		sum  uint32
+		want uint16
+	}{
+		{nil, 0, 0}, {nil, 0x10000, 1}, {[]byte{1, 2}, 0, 0x102}, {[]byte{1, 2, 3}, 4, 0x406}, {[]byte{0xff}, 0x101, 2},
+		{[]byte{0xff, 0xff, 0, 1}, 0, 1}, {[]byte{0xff, 0xff}, 0xffff, 0xffff}, {nil, 0xffffffff, 0xffff}, {nil, 0x1ffff, 1},
+		{[]byte{0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7}, 0, 0xffff},
+	} {
+		if got := OnesSum(test.b, test.sum); got != test.want {
+			t.Errorf("sum of %x and %#x: %#x, want %#x", test.b, test.sum, got, test.want)
+		}
+	}
+}
