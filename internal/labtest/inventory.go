@@ -82,8 +82,16 @@ var warmUpNetpoller = sync.OnceFunc(func() {
 		panic(err)
 	}
 	defer f.Close()
-	soon := time.Now().Add(time.Millisecond)
-	f.Sleep(context.Background(), soon, func(int) error { return unix.EAGAIN })
+	if _, err := unix.Write(fds[1], []byte{0}); err != nil {
+		panic(err)
+	}
+	calls := 0
+	f.Sleep(context.Background(), time.Time{}, func(int) error { // waits once
+		if calls++; calls == 1 {
+			return unix.EAGAIN
+		}
+		return nil
+	})
 })
 
 // warmAdapter is the index of the device that warmUpAdapter has used, plus one. A device that was removed
