@@ -71,7 +71,7 @@ func (e *fakeEnd) close(t *testing.T) {
 // is closed.
 func (s *fakeStore) options() uverbs.ConnectOptions {
 	if s.impatient {
-		return uverbs.ConnectOptions{MaxRDAtomic: 1, Timeout: 8, RetryCount: 2}
+		return uverbs.ConnectOptions{MaxRDAtomic: 1, Timeout: 16, RetryCount: 2}
 	}
 	return uverbs.ConnectOptions{MaxRDAtomic: 1}
 }

@@ -144,7 +144,7 @@ func (r *rig) client(size int) *client {
 	c.cq = labtest.Made(dev.CreateCQ(uverbs.CQOptions{Depth: 32, Channel: c.ch}))(t)
 	c.mr = labtest.Made(c.pd.AllocMR(size, verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite, uverbs.MROptions{}))(t)
 	c.gid = labtest.Must(dev.FindGID(1, netip.Addr{}))(t)
-	opt := uverbs.ConnectOptions{Access: verbs.AccessRemoteRead | verbs.AccessRemoteWrite, MaxDestRDAtomic: 1, Timeout: 8, RetryCount: 3}
+	opt := uverbs.ConnectOptions{Access: verbs.AccessRemoteRead | verbs.AccessRemoteWrite, MaxDestRDAtomic: 1, Timeout: 16, RetryCount: 3}
 	if r.dc {
 		c.srq = labtest.Made(c.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 1, MaxSGE: 1}))(t)
 		c.qp = labtest.Must(c.pd.CreateQP(uverbs.QPOptions{Type: verbs.DCT, RecvCQ: c.cq, SRQ: c.srq, DCKey: cmp.Or(r.dcKey, DefaultDCKey)}))(t)

@@ -93,7 +93,7 @@ func (s *dcSide) newInitiator(key uint64) *dcInitiator {
 
 func (q *dcInitiator) start() {
 	q.side.t.Helper()
-	labtest.Check(q.side.t, q.StartDC(q.side.gid, uverbs.ConnectOptions{Timeout: 8, RetryCount: 2}))
+	labtest.Check(q.side.t, q.StartDC(q.side.gid, uverbs.ConnectOptions{Timeout: 14, RetryCount: 2}))
 }
 
 // restart resets the DCI after an error.
@@ -366,7 +366,7 @@ func TestDCRefused(t *testing.T) {
 	if a := labtest.Must(d.Query())(t); a.State != verbs.StateRTR || a.PathMTU != s.port.ActiveMTU || a.Access&verbs.AccessRemoteWrite == 0 || a.MinRNRTimer != 12 {
 		t.Errorf("attributes of a DCT: %+v", a)
 	}
-	if a := labtest.Must(q.Query())(t); a.State != verbs.StateRTS || a.RetryCount != 2 || a.Timeout != 8 {
+	if a := labtest.Must(q.Query())(t); a.State != verbs.StateRTS || a.RetryCount != 2 || a.Timeout != 14 {
 		t.Errorf("attributes of a DCI: %+v", a)
 	}
 }
