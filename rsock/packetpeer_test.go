@@ -281,7 +281,13 @@ func TestPacketWriteDeadline(t *testing.T) {
 		_, err := c.WriteToAddrPort([]byte("x"), to)
 		result <- err
 	}()
-	time.Sleep(10 * time.Millisecond)
+	labtest.Until(t, "the call to wait", func() bool {
+		if p.queue.sending.TryLock() {
+			p.queue.sending.Unlock()
+			return false
+		}
+		return true
+	})
 	c.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
 	select {
 	case err := <-result:

@@ -303,20 +303,19 @@ func TestDCTargetClosed(t *testing.T) {
 	for range labtest.Rounds(20, 3) {
 		d, other, q := s.newTarget(dcKey), s.newTarget(dcKey), s.newInitiator(dcKey)
 		done := make(chan error, 1)
-		go func() {
-			time.Sleep(5 * time.Millisecond)
-			done <- d.Close()
-		}()
 		wr := q.write(d, 1)
 		wr.SGL[0].Length = dcMemory
 		writes := 0
-		for ; ; writes++ {
+		for {
 			wc := q.do(d, wr)
 			if wc.Status == verbs.WCSuccess {
+				if writes++; writes == 1 {
+					go func() { done <- d.Close() }()
+				}
 				continue
 			}
-			if wc.Status != verbs.WCRetryExcErr {
-				t.Errorf("after %d writes: %v", writes, wc.Status)
+			if wc.Status != verbs.WCRetryExcErr || writes == 0 {
+				t.Fatalf("after %d writes: %v", writes, wc.Status)
 			}
 			break
 		}
