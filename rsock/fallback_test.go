@@ -307,13 +307,10 @@ func TestSeveralAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The resolver reads the file again after 5 s.
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
-		if addrs, _ := net.DefaultResolver.LookupHost(ctx, "two.example"); len(addrs) == 2 {
-			break
-		} else if time.Now().After(end) {
-			t.Fatal(addrs)
-		}
-	}
+	labtest.Until(t, "both addresses", func() bool {
+		addrs, _ := net.DefaultResolver.LookupHost(ctx, "two.example")
+		return len(addrs) == 2
+	})
 	var log labtest.Log
 	d := rsock.Dialer{Fallback: rsock.FallbackMissing, Logger: log.Logger()}
 	_, err := d.Dial("rdma", "two.example:7")

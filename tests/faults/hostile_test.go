@@ -315,13 +315,9 @@ func restore(t *testing.T, device string, ip func(string)) {
 	ip("up")
 	exec.Command("ip", "addr", "add", labtest.Addr6Of(device)+"/64", "dev", labtest.LinkOf(device), "nodad").Run()
 	ctx := labtest.OpenDevice(t, device)
-	for range 200 {
+	labtest.Until(t, "the device", func() bool {
 		p, err := ctx.QueryPort(1)
 		_, gerr := ctx.FindGID(1, netip.MustParseAddr(labtest.AddrOf(device)))
-		if err == nil && p.State == verbs.PortActive && (gerr == nil || labtest.IWARP(t, device)) {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	t.Error("the device did not come back")
+		return err == nil && p.State == verbs.PortActive && (gerr == nil || labtest.IWARP(t, device))
+	})
 }

@@ -2,11 +2,9 @@ package lifetime
 
 import (
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rmsg"
@@ -69,19 +67,15 @@ func TestSameGUID(t *testing.T) {
 func addDevice(t *testing.T, name, kind, netdev string) {
 	t.Helper()
 	labtest.Check(t, netlink.RdmaLinkAdd(name, kind, netdev))
-	var err error
-	for end := time.Now().Add(waitTimeout); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		var ctx *uverbs.Context
-		if ctx, err = uverbs.Open(name); err == nil {
-			var table []verbs.GIDEntry
-			table, err = ctx.GIDTable()
-			ctx.Close()
-			if len(table) > 0 {
-				return
-			}
+	labtest.Until(t, name, func() bool {
+		ctx, err := uverbs.Open(name)
+		if err != nil {
+			return false
 		}
-	}
-	t.Fatal("no device ", name, err)
+		defer ctx.Close()
+		table, _ := ctx.GIDTable()
+		return len(table) > 0
+	})
 }
 
 func deviceNamed(t *testing.T, name string) uverbs.Device {
