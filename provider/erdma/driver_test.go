@@ -14,6 +14,7 @@ import (
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs/providertest"
 )
 
 var (
@@ -157,6 +158,24 @@ func TestPins(t *testing.T) {
 	})
 	if want := provider.Pins(1024 * cqeSize); got != want {
 		t.Errorf("CQ of 1000 pins %d bytes, want %d", got, want)
+	}
+}
+
+// TestSizes: the kernel is told where the queues of a QP are, and how long they are.
+func TestSizes(t *testing.T) {
+	f := newFake(t, true, 0, 0)
+	cq := f.cq(t, provider.CQInit{Depth: 64}, 1)
+	create := f.kernel.CreateQP
+	var req abi.ErdmaUreqCreateQp
+	f.kernel.CreateQP = func(qp *providertest.QP, u provider.UHW) error {
+		req = providertest.Request[abi.ErdmaUreqCreateQp](u)
+		return create(qp, u)
+	}
+	for _, test := range []struct{ sends, recvs, length int }{{1, 1, 4096 + 32}, {8, 8, 4096 + 256}, {32, 100, 4096 + 4096}, {33, 64, 8192 + 2048}} {
+		p := f.qp(t, cq, verbs.QPCap{MaxSendWR: test.sends, MaxRecvWR: test.recvs})
+		if int(req.QbufLen) != test.length || len(p.memory()) < test.length || req.QbufVa != p.buf.Addr() || req.DbRecordVa != mmap.Addr(p.record) {
+			t.Errorf("%d and %d: %+v of %d bytes", test.sends, test.recvs, req, len(p.memory()))
+		}
 	}
 }
 
