@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -58,5 +59,48 @@ func TestDrain(t *testing.T) {
 	var wcs [2]verbs.WC
 	if n := Poll(q, wcs[:]); drained != 1 || n != 1 || wcs[0].ID != 2 || q.Plain() {
 		t.Errorf("drained %d times, %d completions: %v", drained, n, wcs[:n])
+	}
+}
+
+// TestAdded polls completions that a driver added, with less room than there are: the queue is on the long path until
+// none are left.
+func TestAdded(t *testing.T) {
+	q := &takes{take: func() {}}
+	q.Word = new(atomic.Uint32)
+	if !q.Plain() || !q.Empty() || q.HasCompletions() {
+		t.Fatal("a new queue has completions")
+	}
+	q.Add(verbs.WC{ID: 1}, verbs.WC{ID: 2})
+	q.Add(verbs.WC{ID: 3})
+	for _, want := range [][]uint64{{1, 2}, {3}} {
+		if q.Plain() || !q.HasCompletions() {
+			t.Errorf("completions from %d on are hidden", want[0])
+		}
+		var wcs [2]verbs.WC
+		if n := Poll(q, wcs[:]); n != len(want) || wcs[0].ID != want[0] || wcs[n-1].ID != want[n-1] {
+			t.Errorf("%+v, want %v", wcs[:n], want)
+		}
+	}
+	if !q.Plain() || q.HasCompletions() || !q.TryLock() {
+		t.Error("the queue is on the long path, or locked, with nothing added")
+	}
+	q.Fail(errors.New("broken"))
+	q.Unlock()
+	if q.Plain() || !q.Closed || !errors.Is(q.Err(), verbs.ErrQueueFailed) {
+		t.Errorf("failed: %t, %v", q.Closed, q.Err())
+	}
+	q.Add(verbs.WC{ID: 4})
+	if n := Poll(q, make([]verbs.WC, 2)); n != 1 || q.Plain() {
+		t.Errorf("%d completions of a failed queue", n)
+	}
+	q.Word.Store(1)
+	q.Mask = 1
+	if q.HasCompletions() {
+		t.Error("what a failed queue's memory says counts")
+	}
+	q.Add(verbs.WC{ID: 5})
+	q.Stop(true)
+	if n := Poll(q, make([]verbs.WC, 2)); n != 0 || q.HasCompletions() {
+		t.Errorf("%d completions of a closed queue", n)
 	}
 }
