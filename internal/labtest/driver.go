@@ -78,6 +78,13 @@ func RejectedWith(t testing.TB, device string, err error, text string) bool {
 	return !errors.Is(err, syscall.ECONNREFUSED) && Rejected(t, device, err)
 }
 
+// KeepsRequests reports whether QPs of a device take requests before they are connected: a program of erdma knows no
+// states of them on iWARP.
+func KeepsRequests(t testing.TB, device string) bool {
+	t.Helper()
+	return Driver(t, device) == "erdma" && IWARP(t, device)
+}
+
 // Driver returns the name of a device's driver, for what only that driver does.
 func Driver(t testing.TB, device string) string {
 	t.Helper()

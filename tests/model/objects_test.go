@@ -145,10 +145,14 @@ var objectCalls = []func(*state){
 			return
 		}
 		posted, err := qp.PostSend(verbs.SendWR{Opcode: verbs.OpSend})
-		if posted != 0 {
+		if (posted == 1) != (err == nil) {
 			w.fail("%s posted %d: %v", n.what, posted, err)
 		}
-		w.checkCall(err, append(closedOf(n), verbs.ErrState), "post send to %s", n.what)
+		want := append(closedOf(n), verbs.ErrState)
+		if w.keeps && !n.closed {
+			want = []error{nil, verbs.ErrQueueFull}
+		}
+		w.checkCall(err, want, "post send to %s", n.what)
 	},
 	closeAny, closeAny, closeAny,
 }

@@ -26,6 +26,7 @@ type state struct {
 	device string
 	iwarp  bool
 	srqs   bool
+	keeps  bool // QPs keep requests until they are connected
 	ctx    *node
 	nodes  []*node // except ctx; includes closed ones, until there are many
 	links  []*link
@@ -132,7 +133,7 @@ func (w *state) close(n *node) {
 
 func newState(t *testing.T, device string, in []byte) *state {
 	ctx := labtest.Must(uverbs.Open(device))(t)
-	return &state{t: t, device: device, iwarp: ctx.Device().IWARP(), srqs: ctx.Probe(uverbs.FeatureSRQ) == nil, in: in, ctx: &node{what: "context", obj: ctx}}
+	return &state{t: t, device: device, iwarp: ctx.Device().IWARP(), keeps: labtest.KeepsRequests(t, device), srqs: ctx.Probe(uverbs.FeatureSRQ) == nil, in: in, ctx: &node{what: "context", obj: ctx}}
 }
 
 // end closes all remaining objects, leaves first, and the context.
