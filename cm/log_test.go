@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -113,14 +112,14 @@ func TestLogger(t *testing.T) {
 		}
 
 		go func() { labtest.Must(l.Accept(ctx))(t).Reject(nil) }()
-		if _, err := d.Dial(ctx, addr); !errors.Is(err, syscall.ECONNREFUSED) {
+		if _, err := d.Dial(ctx, addr); !labtest.Rejected(t, device, err) {
 			t.Errorf("rejected: %v", err)
 		}
 		if got := listens.find(t, "connection rejected by the program"); got.level != slog.LevelWarn || !strings.HasPrefix(got.attrs["remote"].String(), labtest.AddrOf(device)) {
 			t.Errorf("rejected: %v %v", got.level, got.attrs)
 		}
 		failed := dials.find(t, "dial failed")
-		if err, _ := failed.attrs["err"].Any().(error); failed.level != slog.LevelDebug || !errors.Is(err, syscall.ECONNREFUSED) || failed.attrs["remote"].String() != addr {
+		if err, _ := failed.attrs["err"].Any().(error); failed.level != slog.LevelDebug || !labtest.Rejected(t, device, err) || failed.attrs["remote"].String() != addr {
 			t.Errorf("dial failed: %v %v", failed.level, failed.attrs)
 		}
 
