@@ -29,11 +29,12 @@ func TestConnStats(t *testing.T) {
 		written := make(chan error, 1)
 		go func() { _, err := a.Write(randomBytes(total)); written <- err }()
 		labtest.Until(t, "the writer to wait", func() bool { return a.Stats().PeerWaits > 0 })
+		var s rsock.ConnStats
 		labtest.Until(t, "the reader's buffer to fill, and the writer to have waited", func() bool {
-			s := a.Stats()
+			s = a.Stats()
 			return s.PeerRoom == 0 && s.PeerWaitTime >= 100*time.Millisecond && b.Stats().BytesReceived >= 8<<10
 		})
-		if s := a.Stats(); s.BytesSent < 8<<10 || s.BytesSent > 16<<10 || s.PeerRoom != 0 || s.PeerWaits == 0 || s.PeerWaitTime == 0 {
+		if s.BytesSent < 8<<10 || s.BytesSent > 16<<10 || s.PeerWaits == 0 {
 			t.Errorf("while the peer does not read: %+v", s)
 		}
 		if s := b.Stats(); s.BytesReceived < 8<<10 || s.BytesReceived != uint64(s.Unread) || s.MessagesReceived == 0 {
