@@ -1,6 +1,6 @@
 // Package rsock provides net.Conn and net.Listener over RDMA. It speaks the protocol
 // of librdmacm's rsockets, so a peer may be this package, a C program that
-// calls rsocket(7), or any TCP program run with librspreload.so.
+// calls rsocket(7), or a TCP program run with librspreload.so.
 //
 //	l, err := rsock.Listen("rdma", ":7471")           http.Serve(l, handler)
 //	c, err := rsock.Dial("rdma", "10.9.0.1:7471")     tls.Client(c, config)
