@@ -68,9 +68,7 @@ func measureStall(t *testing.T, a, b *rdmatest.Endpoint) int {
 		took[i] = time.Since(start)
 		parts[i] = 100 * gap.Load() / int64(took[i])
 		var wc [1]verbs.WC
-		for a.SendCQ.Poll(wc[:]) == 0 {
-			time.Sleep(time.Millisecond)
-		}
+		labtest.Until(t, "the completion", func() bool { return a.SendCQ.Poll(wc[:]) == 1 })
 		if err := wc[0].Err(); err != nil {
 			t.Fatal(err)
 		}
