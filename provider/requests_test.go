@@ -10,11 +10,11 @@ import (
 
 // TestLimits checks what queues take from a device and from the kernel's answer.
 func TestLimits(t *testing.T) {
-	dev := &Device{Port: verbs.PortAttr{MaxMessage: 1 << 31, ActiveMTU: 3}}
+	dev := &Device{Port: verbs.PortAttr{MaxMessage: 1 << 30, ActiveMTU: 3}}
 	info := QPInfo{QPNum: 7, Cap: verbs.QPCap{MaxSendSGE: 3, MaxRecvSGE: 4, MaxInline: 5}}
 	var r Requests
 	r.InitReceives(dev, &QPInit{SingleThreaded: true}, info)
-	if r.Op != "post recv" || r.Num != 7 || r.MaxSGE != 4 || r.MaxMessage != 1<<31 || !r.SingleThreaded || r.State != verbs.StateReset || r.MaxOneSGE() != 1<<31 {
+	if r.Op != "post recv" || r.Num != 7 || r.MaxSGE != 4 || r.MaxMessage != 1<<30 || !r.SingleThreaded || r.State != verbs.StateReset || r.MaxOneSGE() != 1<<30 {
 		t.Errorf("receives %q of %d: %d SGEs, %d bytes", r.Op, r.Num, r.MaxSGE, r.MaxMessage)
 	}
 	var s Requests
@@ -22,7 +22,7 @@ func TestLimits(t *testing.T) {
 	if s.Op != OpPostSRQ || s.Num != 8 || s.State != verbs.StateInit || s.SingleThreaded || s.MaxOneSGE() != 0 {
 		t.Errorf("shared receives %q of %d in %v", s.Op, s.Num, s.State)
 	}
-	for typ, most := range map[verbs.QPType]uint64{verbs.RC: 1 << 31, verbs.UC: 1 << 31, verbs.UD: 1024} {
+	for typ, most := range map[verbs.QPType]uint64{verbs.RC: 1 << 30, verbs.UC: 1 << 30, verbs.UD: 1024} {
 		var q Sends
 		q.InitSends(dev, &QPInit{Type: typ, SignalAll: true, SingleThreaded: true}, info)
 		if q.Op != "post send" || q.Num != 7 || q.MaxSGE != 3 || q.MaxInline != 5 || q.MaxMessage != most || q.Type != typ || !q.SignalAll || !q.SingleThreaded {
