@@ -1,6 +1,7 @@
 // Command connect makes connections with package cm, as c/connect.c does with librdmacm, and
 // prints how long that took. Both take the same arguments and print the same; the comments of
-// the C program describe them.
+// the C program describe them. With -c this one uses a cm.Channel, and otherwise cm.Dialer and
+// cm.Listener.
 package main
 
 import (
@@ -9,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,9 +31,16 @@ var options = cm.Options{
 // pause is the time for the peer to tear down the connections of a round.
 const pause = 5 * time.Millisecond
 
-func main() { self.Main("connect", "N P", serve, client) }
+func main() {
+	serve, dial := serve, dial
+	if len(os.Args) > 1 && os.Args[1] == "-c" {
+		os.Args = slices.Delete(os.Args, 1, 2)
+		serve, dial = onChannel()
+	}
+	self.Main("connect", "N P", serve, func(addr string, args []string) error { return client(addr, args, dial) })
+}
 
-func client(addr string, args []string) error {
+func client(addr string, args []string, dial func(addr string, n, p int) error) error {
 	var n, p int
 	if err := self.Numbers(args, &n, &p); err != nil {
 		return err
