@@ -43,6 +43,7 @@ func Dial(ctx context.Context, addr string) (*Endpoint, error) { return new(Dial
 // addresses of a name in turn, each with its share of the time to the deadline of ctx, and returns
 // the first error. ctx has no effect on an established connection.
 func (d *Dialer) Dial(ctx context.Context, addr string) (*Endpoint, error) {
+	growStack()
 	addrs, err := resolve(ctx, d.Resolver, addr)
 	if err != nil {
 		return nil, fail("dial", addr, err)

@@ -353,7 +353,10 @@ func (e *Endpoint) watchEvents() {
 			err = ev.Err()
 		}
 		if err != nil && !e.life.ending.Load() {
-			go e.end(err, true, true) // not here: it makes system calls, and must not delay other IDs' events
+			go func() { // not here: it makes system calls, and must not delay other IDs' events
+				growStack()
+				e.end(err, true, true)
+			}()
 		}
 	})
 }

@@ -34,6 +34,7 @@ func connectIWARP(ctx context.Context, until time.Time, t *Transport, e *Endpoin
 	}
 	connected := make(chan struct{})
 	go func() {
+		growStack()
 		defer close(connected)
 		if err := e.connect(); err != nil {
 			e.id.events.end(e.id, err)

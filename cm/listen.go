@@ -401,6 +401,7 @@ func (r *Request) PrivateData() []byte { return r.event.PrivateData }
 // If the peer has sent and disconnected at once, the endpoint has ended, and its completed receives
 // hold the messages.
 func (r *Request) Accept(ctx context.Context, opt Options) (e *Endpoint, err error) {
+	growStack()
 	defer wrap(&err, "accept from", r.RemoteAddr().String())
 	if r.answered.Swap(true) {
 		return nil, verbs.ErrClosed
