@@ -199,6 +199,9 @@ func (c *channel) wait(ctx context.Context, cq *cqEvents) error {
 		if err := c.waitAlone(ctx, cq); err != nil {
 			return err
 		}
+		if cq.err() == nil && cq.take(c) {
+			return nil
+		}
 	}
 	var end error
 	err := cq.pending.Wait(ctx, &c.mu, nil, func() bool {

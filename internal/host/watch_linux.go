@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -23,7 +24,7 @@ type watch struct {
 	fd  int32 // of the watched file
 
 	mu      sync.Mutex
-	enabled bool
+	enabled atomic.Bool // changed with mu held
 	err     error
 
 	enable, disable func(set uintptr) // made once
@@ -53,13 +54,16 @@ func newWatch(fd int) (*watch, error) {
 
 // setEnabled adds the file to the set or removes it. Adding fails if there is no memory.
 func (w *watch) setEnabled(on bool) error {
+	if w.enabled.Load() == on { // most often; one Sleep at a time changes it
+		return nil
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.setEnabledLocked(on)
 }
 
 func (w *watch) setEnabledLocked(on bool) error {
-	if w.enabled == on {
+	if w.enabled.Load() == on {
 		return nil
 	}
 	change := w.disable
@@ -70,7 +74,7 @@ func (w *watch) setEnabledLocked(on bool) error {
 		return verbs.ErrClosed
 	}
 	if w.err == nil {
-		w.enabled = on
+		w.enabled.Store(on)
 	}
 	return w.err
 }
@@ -80,7 +84,7 @@ func (w *watch) setEnabledLocked(on bool) error {
 func (w *watch) replace(f func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	on := w.enabled
+	on := w.enabled.Load()
 	if err := w.setEnabledLocked(false); err != nil {
 		return err
 	}
