@@ -105,7 +105,7 @@ func (pd *PD) RegisterKey(key uint32, mem []byte, iova uint64, access verbs.Acce
 }
 
 func (pd *PD) register(mr *MR) (*MR, error) {
-	if mr.key>>8 == 0 || isMWKey(mr.key) || mr.iova+mr.length < mr.iova || mr.access&^accessMR != 0 {
+	if isMWKey(mr.key) || mr.iova+mr.length < mr.iova || mr.access&^accessMR != 0 {
 		return nil, syscall.EINVAL
 	}
 	mr.dev, mr.pd, mr.valid = pd.dev, pd, true

@@ -120,7 +120,7 @@ func (d *Device) registerMR(b []byte, _ *response) error {
 	}
 	m := &mr{d: d, index: cfg0 & 0xfffff, key: cfg0&0xfffff<<8 | cfg0>>20&0xff}
 	switch {
-	case m.index == 0 || m.index >= maxMRs || d.mrs.Has(m.index):
+	case m.index >= maxMRs || d.mrs.Has(m.index): // 0 too, which the driver takes after the last (erdma_alloc_idx)
 		return fmt.Errorf("region %d is in use, or not one of %d: %w", m.index, maxMRs, errInvalid)
 	case cfg0>>28&7 > 1, cfg0>>31 != 0 != (typ == mrNormal), typ > mrDMA, cfg2>>24&7 != 0 && level > 1:
 		return fmt.Errorf("region %d of type %d, level %d: %w", m.index, typ, level, errInvalid)

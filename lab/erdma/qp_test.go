@@ -322,11 +322,13 @@ func TestPhysicalKeys(t *testing.T) {
 	if got := p.m.at(to.addr, 50); !bytes.Equal(got, want) {
 		t.Errorf("got %x", got)
 	}
-	p.m.must(opcode{rdma, 8}, newCommand().put(8, 4, 600).put(12, 4, testPD<<12|mrDMA<<6|allRights<<1))
-	clear(p.m.at(to.addr, 50))
-	q.sent(q.post(write(opWrite, from, 50, dmaKey, region{to.addr, 600 << 8})), opWrite, 0)
-	if got := p.m.at(to.addr, 50); !bytes.Equal(got, want) {
-		t.Errorf("got %x", got)
+	for _, index := range []uint32{600, 0} { // the driver takes 0 after the last
+		p.m.must(opcode{rdma, 8}, newCommand().put(8, 4, uint64(index)).put(12, 4, testPD<<12|mrDMA<<6|allRights<<1))
+		clear(p.m.at(to.addr, 50))
+		q.sent(q.post(write(opWrite, from, 50, dmaKey, region{to.addr, index << 8})), opWrite, 0)
+		if got := p.m.at(to.addr, 50); !bytes.Equal(got, want) {
+			t.Errorf("region %d: got %x", index, got)
+		}
 	}
 	// Where the guest has no memory, an access fails.
 	q.sent(q.post(write(opWrite, 0x10, 50, dmaKey, to)), opWrite, wcSendAddress)
