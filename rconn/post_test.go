@@ -204,6 +204,7 @@ func TestPostMethods(t *testing.T) {
 			}
 			return
 		}
+		labtest.Needs(t, device, uverbs.FeatureAtomics)
 		result := p.mine.Span(64, 8)
 		binary.NativeEndian.PutUint64(p.store.Bytes(), 1)
 		for _, err := range append(posts, a.Post(FetchAdd(p.remote.At(0), 10, result).With(6, verbs.SendSignaled)), a.Post(CompareSwap(p.remote.At(0), 11, 99, result).With(7, verbs.SendSignaled))) {

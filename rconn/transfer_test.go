@@ -228,7 +228,8 @@ func TestCounter(t *testing.T) {
 		a, b := newPair(t, device, Options{Adverts: 1}, Options{})
 		if !labtest.Has(t, device, uverbs.FeatureAtomics) {
 			_, remote := advertise(t, b, a, 64, ReadWrite|RemoteAtomic)
-			if _, err := a.Counter(remote.At(0)).Add(ctx, 1); !errors.Is(err, errors.ErrUnsupported) {
+			// The erdma of 6.1 has the requests and lacks the right, which its driver does not check.
+			if _, err := a.Counter(remote.At(0)).Add(ctx, 1); !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, verbs.WCRemAccessErr) {
 				t.Errorf("atomics: %v", err)
 			}
 			return
