@@ -122,6 +122,9 @@ func TestLogger(t *testing.T) {
 		if err, _ := failed.attrs["err"].Any().(error); failed.level != slog.LevelDebug || !labtest.Rejected(t, device, err) || failed.attrs["remote"].String() != addr {
 			t.Errorf("dial failed: %v %v", failed.level, failed.attrs)
 		}
+		if got := dials.messages(); slices.ContainsFunc(got, func(m string) bool { return strings.HasPrefix(m, "WARN") }) {
+			t.Errorf("the dialing side logged %q", got)
+		}
 
 		// One request waits, the next is turned away.
 		waiting := make(chan error, 1)
