@@ -343,3 +343,46 @@ func TestPacketQueueFails(t *testing.T) {
 		t.Errorf("%d contexts remain", ctx.waiting)
 	}
 }
+
+// TestPacketHear notes when a known peer was heard, and not what others send in its name.
+func TestPacketHear(t *testing.T) {
+	c, _ := newPacketConn(t, Options{})
+	to := netip.AddrPortFrom(c.local.Addr(), 9)
+	if _, err := c.WriteToAddrPort([]byte("x"), to); err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-time.Hour)
+	for _, test := range []struct {
+		from netip.AddrPort
+		qpn  uint32
+		want bool
+	}{{to, 18, false}, {netip.AddrPortFrom(to.Addr(), 10), 17, false}, {to, 17, true}} {
+		c.mu.Lock()
+		p := c.peers[to]
+		p.qpn, p.heard = 17, old
+		c.mu.Unlock()
+		c.hear(test.from, test.qpn)
+		c.mu.Lock()
+		if p.heard.After(old) != test.want {
+			t.Errorf("QP %d of %v: heard at %v", test.qpn, test.from, p.heard)
+		}
+		c.mu.Unlock()
+	}
+}
+
+// TestPacketPeerFree counts the calls that use a peer: none does when they have returned, so that it can be forgotten.
+func TestPacketPeerFree(t *testing.T) {
+	c, _ := newPacketConn(t, Options{})
+	to := netip.AddrPortFrom(c.local.Addr(), 9)
+	if n, err := c.MaxPayload(to); n <= 0 || err != nil {
+		t.Errorf("payload of %d bytes: %v", n, err)
+	}
+	if _, err := c.WriteToAddrPort([]byte("x"), to); err != nil {
+		t.Error(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := c.peers[to].users.Load(); n != 0 {
+		t.Errorf("%d calls use the peer", n)
+	}
+}
