@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -485,6 +486,29 @@ func TestServerDies(t *testing.T) {
 	}
 }
 
+// TestObjectRequests tells requests that move objects from those for properties, buckets and copies.
+func TestObjectRequests(t *testing.T) {
+	for _, test := range []struct {
+		method, url, header string
+		want                bool
+	}{
+		{"GET", "/b/k", "", true}, {"PUT", "/b/k", "", true}, {"GET", "/b", "", true}, {"PUT", "/b", "", false}, {"PUT", "/b/", "", false},
+		{"GET", "/", "", false}, {"HEAD", "/b/k", "", false}, {"POST", "/b/k", "", false}, {"DELETE", "/b/k", "", false},
+		{"PUT", "/k?x-id=PutObject", "", true}, {"PUT", "/k?x-id=UploadPart", "", true}, {"PUT", "/k?x-id=CreateBucket", "", false},
+		{"PUT", "/b/k?partNumber=1&uploadId=2", "", true}, {"GET", "/b/k?versionId=3", "", true}, {"GET", "/b/k?response-expires=4", "", true},
+		{"PUT", "/b/k?response-expires=4", "", false}, {"GET", "/b/k?acl", "", false}, {"PUT", "/b/k?acl", "", false},
+		{"PUT", "/b/k", "X-Amz-Copy-Source", false}, {"PUT", "/b/k", "Idempotency-Key", false}, {"PUT", "/b/k", "X-Idempotency-Key", false}, {"PUT", "/b/k", "X-Amz-Meta-A", true},
+	} {
+		r := httptest.NewRequest(test.method, "http://store"+test.url, nil)
+		if test.header != "" {
+			r.Header.Set(test.header, "1")
+		}
+		if got := isObject(r); got != test.want {
+			t.Errorf("%s %s with %q: %t", test.method, test.url, test.header, got)
+		}
+	}
+}
+
 // TestSign checks that what is signed is what is sent, for each attempt, and that a signed request is
 // left alone without Sign.
 func TestSign(t *testing.T) {
@@ -646,6 +670,19 @@ func TestMemory(t *testing.T) {
 			t.Errorf("a body of 700001 bytes: %v", err)
 		}
 	})
+}
+
+// TestMemoryRefused asks for more memory than the system has: it does not count as in use.
+func TestMemoryRefused(t *testing.T) {
+	c := &Client{opt: ClientOptions{Memory: math.MaxInt}}
+	b, err := c.buffer(math.MaxInt / 2)
+	if err == nil {
+		b.free()
+		t.Skip("the system has that much for a process of 32 bits")
+	}
+	if c.registered != 0 || c.lent != 0 {
+		t.Errorf("%v; %d bytes in %d buffers are in use", err, c.registered, c.lent)
+	}
 }
 
 // TestLimitsInLog reads why requests have used HTTP: the log has the number and the limit.

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"net/http"
 	"slices"
 	"testing"
@@ -128,6 +130,19 @@ func TestRemoteErrors(t *testing.T) {
 		if s, err := NewServer(opt); !errors.Is(err, verbs.ErrRange) || s != nil {
 			t.Errorf("%+v: %v", opt, err)
 		}
+	}
+}
+
+// TestServerReleases opens the device in NewServer: it is closed, with all objects, if there is no memory, and by Close.
+func TestServerReleases(t *testing.T) {
+	labtest.Require(t)
+	before := labtest.Must(labtest.Resources())(t)
+	if s, err := NewServer(ServerOptions{Memory: math.MaxInt &^ (1<<20 - 1)}); err == nil || s != nil {
+		t.Fatalf("a server of all memory: %v", err)
+	}
+	labtest.Check(t, labtest.Must(NewServer(ServerOptions{}))(t).Close())
+	if after := labtest.Must(labtest.Resources())(t); !maps.EqualFunc(before, after, maps.Equal) {
+		t.Errorf("%v, before %v", after, before)
 	}
 }
 
