@@ -167,14 +167,19 @@ func TestSizes(t *testing.T) {
 	cq := f.cq(t, provider.CQInit{Depth: 64}, 1)
 	create := f.kernel.CreateQP
 	var req abi.ErdmaUreqCreateQp
+	var pins int
 	f.kernel.CreateQP = func(qp *providertest.QP, u provider.UHW) error {
-		req = providertest.Request[abi.ErdmaUreqCreateQp](u)
+		req, pins = providertest.Request[abi.ErdmaUreqCreateQp](u), u.Pins
 		return create(qp, u)
 	}
 	for _, test := range []struct{ sends, recvs, length int }{{1, 1, 4096 + 32}, {8, 8, 4096 + 256}, {32, 100, 4096 + 4096}, {33, 64, 8192 + 2048}} {
 		p := f.qp(t, cq, verbs.QPCap{MaxSendWR: test.sends, MaxRecvWR: test.recvs})
 		if int(req.QbufLen) != test.length || len(p.memory()) < test.length || req.QbufVa != p.buf.Addr() || req.DbRecordVa != mmap.Addr(p.record) {
 			t.Errorf("%d and %d: %+v of %d bytes", test.sends, test.recvs, req, len(p.memory()))
+		}
+		sends, recvs := provider.RoundUp(test.sends*maxUnits)*unit, provider.RoundUp(test.recvs)*unit
+		if want := pinsOfQP(sends, test.length-recvs, recvs); pins != want {
+			t.Errorf("%d and %d: %d bytes pinned, want %d", test.sends, test.recvs, pins, want)
 		}
 	}
 }
@@ -315,6 +320,21 @@ func TestRefused(t *testing.T) {
 	}
 	if n, err := p.recv.Post(make([]verbs.RecvWR, 9)); n != 7 || err != verbs.ErrQueueFull {
 		t.Errorf("%d receives posted: %v", n, err)
+	}
+}
+
+// TestInlineParts: short inline data in several parts are not taken for the first of them.
+func TestInlineParts(t *testing.T) {
+	f := newFake(t, true, 0, 0)
+	p := f.qp(t, f.cq(t, provider.CQInit{Depth: 64}, 1), small())
+	wr := verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("abcd"), Args: &verbs.SendArgs{InlineList: [][]byte{[]byte("ef"), []byte("g")}}}
+	if n, err := p.send.Post([]verbs.SendWR{wr, wr}); n != 2 {
+		t.Fatal(err)
+	}
+	for i := range uint32(2) {
+		if d := decode(t, p.memory(), p.send.mask+1, i); string(d.inline) != "abcdefg" {
+			t.Errorf("request %d: %q", i, d.inline)
+		}
 	}
 }
 
