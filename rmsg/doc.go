@@ -44,7 +44,7 @@
 //
 // # Memory
 //
-// With default [Options] a connection itself has at most 464 KiB of registered memory: (Credits +
+// With default [Options] a connection itself has at most 832 KiB of registered memory: (Credits +
 // 14) * (Eager + 24) bytes for receives, and SendBuffer from the first message on. In addition
 // each message above Eager has its own memory while the program holds it or it is in transit: in
 // each direction at most the larger of Window and one message, and the buffers of Alloc. The loop

@@ -19,7 +19,7 @@ func TestMemory(t *testing.T) {
 	labtest.RequireKernel(t)
 	conns := labtest.Rounds(25, 5)
 	labtest.Each(t, func(t *testing.T, device string) {
-		most, cqs := 464<<10, 0
+		most, cqs := 832<<10, 0
 		if labtest.PinsQueues(t, device) { // registered as well, see shardSize
 			most, cqs = most+(20<<10), 5<<18
 		}
