@@ -353,10 +353,7 @@ func (e *Endpoint) watchEvents() {
 			err = ev.Err()
 		}
 		if err != nil && !e.life.ending.Load() {
-			go func() { // not here: it makes system calls, and must not delay other IDs' events
-				growStack()
-				e.end(err, true, true)
-			}()
+			go e.end(err, true, true) // not here: it makes system calls, and must not delay other IDs' events
 		}
 	})
 }

@@ -111,7 +111,7 @@ func TestRefusedCommands(t *testing.T) {
 			"another's page": func(c command) command { return c.put(112, 4, sends<<16|900) }, "kernel's CQ": func(c command) command { return c.put(20, 4, uint64(q.recv.num)) },
 		}},
 		{opcode{rdma, 8}, mr, opcode{rdma, 9}, newCommand().put(8, 4, 50), map[string]func(command) command{
-			"index": func(c command) command { return c.put(8, 4, 1<<31|maxMRs) },
+			"index":  func(c command) command { return c.put(8, 4, 1<<31|maxMRs) },
 			"in use": func(c command) command { return c.put(8, 4, 1<<31|uint64(r.key>>8)) }, "not valid": func(c command) command { return c.put(8, 4, 50) },
 			"version": func(c command) command { return c.put(8, 4, 1<<31|2<<28|50) }, "type": func(c command) command { return c.put(12, 4, testPD<<12|3<<6) },
 			"PD": func(c command) command { return c.put(12, 4, maxPDs<<12) }, "size 0": func(c command) command { return c.put(24, 4, 0) },
