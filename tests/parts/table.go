@@ -42,7 +42,7 @@ var tests = []part{
 	{"nic-6.12", "the same on 6.12", []string{"test-nic", "nic KERNELS=6.12"}},
 	{"nic-7.3", "the same on 7.3", []string{"nic KERNELS=7.3"}},
 	{"adapter", "the drivers for the emulated adapters, beside libmlx5 and liberdma, all kernels", []string{"adapter"}},
-	{"adapter-6.1", "all packages on the emulated ConnectX, RoCE and InfiniBand, 6.1", []string{"adapter-table KERNELS=6.1"}},
+	{"adapter-6.1", "all packages on the emulated ConnectX, RoCE and InfiniBand, and on the emulated erdma, 6.1", []string{"adapter-table KERNELS=6.1"}},
 	{"adapter-6.12", "the same on 6.12", []string{"adapter-table KERNELS=6.12"}},
 	{"adapter-7.3", "the same on 7.3", []string{"adapter-table KERNELS=7.3"}},
 	{"faults", "faults of devices, links and peers under load", []string{"faults"}},
