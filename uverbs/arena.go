@@ -121,7 +121,9 @@ func (p *PD) AllocArena(size int, access verbs.Access, opt ArenaOptions) (*Arena
 	if err != nil {
 		return nil, p.obj.fail(opAllocArena, err)
 	}
-	for mem := range slices.Chunk(buf.Bytes(), part) {
+	for rest := buf.Bytes(); len(rest) > 0; { // slices.Chunk's index would overflow at 2 GiB of 32 bits
+		mem := rest[:min(part, len(rest))]
+		rest = rest[len(mem):]
 		a.parts = append(a.parts, arenaPart{mem: mem, mrs: make([]*MR, len(a.pds)), free: extents.New(len(mem))})
 	}
 	if err := a.register(buf, access, cmp.Or(opt.Parallel, defaultArenaParallel)); err != nil {

@@ -48,7 +48,7 @@ func newFakeDevice(t testing.TB) *fakeDevice {
 func (h *fakeDevice) Close() {}
 
 func (h *fakeDevice) Mmap(offset int64, length int) ([]byte, syscall.Errno) {
-	if offset < 0 || length > len(h.file)-int(offset) {
+	if offset < 0 || offset > int64(len(h.file)-length) {
 		return nil, syscall.EINVAL
 	}
 	return h.file[offset:][:length], 0
