@@ -345,7 +345,11 @@ func TestAdapterFatal(t *testing.T) {
 			d, err := rdmadev.Find(device)
 			return err == nil && d.Index != before.Index
 		})
-		a.configure(t)
+		labtest.Until(t, "its port", func() bool {
+			a.configure(t) // again, as the link that is there may be the one that goes
+			d, err := rdmadev.Find(device)
+			return err == nil && d.Ports[0].State == verbs.PortActive
+		})
 		a.same(t)
 		ctx = labtest.Must(uverbs.Open(device))(t)
 		pd := labtest.Must(ctx.AllocPD())(t)
