@@ -59,18 +59,19 @@ func (w *watch) setEnabled(on bool) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.setEnabledLocked(on)
-}
-
-func (w *watch) setEnabledLocked(on bool) error {
 	if w.enabled.Load() == on {
 		return nil
 	}
-	change := w.disable
+	return w.change(on)
+}
+
+// change is setEnabled if that has an effect. The caller holds mu.
+func (w *watch) change(on bool) error {
+	f := w.disable
 	if on {
-		change = w.enable
+		f = w.enable
 	}
-	if err := w.raw.Control(change); err != nil {
+	if err := w.raw.Control(f); err != nil {
 		return verbs.ErrClosed
 	}
 	if w.err == nil {
@@ -84,10 +85,19 @@ func (w *watch) setEnabledLocked(on bool) error {
 func (w *watch) replace(f func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	on := w.enabled.Load()
-	if err := w.setEnabledLocked(false); err != nil {
-		return err
+	if !w.enabled.Load() {
+		return f()
+	}
+	if err := w.raw.Control(w.disable); err != nil { // enabled stays: a Sleep that disables it meanwhile must wait
+		return verbs.ErrClosed
+	}
+	if w.err != nil {
+		return w.err
 	}
 	err := f()
-	return cmp.Or(err, w.setEnabledLocked(on))
+	enabled := w.change(true)
+	if enabled != nil {
+		w.enabled.Store(false)
+	}
+	return cmp.Or(err, enabled)
 }
