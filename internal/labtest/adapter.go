@@ -34,6 +34,12 @@ func EachAdapter(t *testing.T, test func(t *testing.T, device string, infiniBand
 // IsERDMA reports whether a device is an erdma of the lab.
 func IsERDMA(device string) bool { return strings.HasPrefix(device, labdev.ERDMA) }
 
+// OlderERDMA reports whether a device has the erdma of 6.1: without counters and atomics, and it stays until
+// all programs have closed it.
+func OlderERDMA(device string) bool {
+	return IsERDMA(device) && strings.HasPrefix(os.Getenv("VERBS_LAB"), "6.1.")
+}
+
 // PCIDir returns the folder in sysfs of an adapter's PCI device, which stays while the kernel has
 // no RDMA device of it.
 func PCIDir(t testing.TB, device string) string {

@@ -341,7 +341,7 @@ func TestInfoFeatures(t *testing.T) {
 			}
 		}
 		lacking := map[string]string{"siw": "UD UC atomics MW type 2", "erdma": "SRQ UD UC MW type 2"}[labtest.Driver(t, device)]
-		if olderERDMA(device) {
+		if labtest.OlderERDMA(device) {
 			lacking += " atomics"
 		}
 		for _, name := range []string{"RC", "SRQ", "UD", "UC", "atomics", "MW type 2", "XRC domain"} {

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -129,11 +127,6 @@ func TestSystem(t *testing.T) {
 	}
 }
 
-// olderERDMA reports whether a device has the driver of 6.1, which has neither counters nor atomics.
-func olderERDMA(device string) bool {
-	return labtest.IsERDMA(device) && strings.HasPrefix(os.Getenv("VERBS_LAB"), "6.1.")
-}
-
 // TestCounters compares the counters of sysfs with those of netlink. Between the two
 // readings nothing may be sent, so it tries again if they differ.
 func TestCounters(t *testing.T) {
@@ -145,7 +138,7 @@ func TestCounters(t *testing.T) {
 			// On newer kernels (7.3) rxe also has those of the specification, which netlink omits.
 			sys = slices.DeleteFunc(sys, func(c rdmadev.Counter) bool { return !c.Hardware })
 			nl, err := d.HardwareCounters(1)
-			if device == labtest.SIW || olderERDMA(device) {
+			if device == labtest.SIW || labtest.OlderERDMA(device) {
 				if len(sys) != 0 || !errors.Is(err, syscall.EINVAL) {
 					t.Errorf("%s has counters: %v, %v", device, sys, err)
 				}

@@ -120,7 +120,7 @@ var qp = []test{
 // refusedInReset returns an error unless a post was refused because of the QP's state. QPs of erdma have none
 // on iWARP, and keep requests until the connection manager has connected them.
 func (e *env) refusedInReset(err error) error {
-	if err == nil && e.ctx.Driver() == "erdma" && e.ctx.Device().IWARP() {
+	if err == nil && labtest.KeepsRequests(e.t, e.dev) {
 		return nil
 	}
 	return refused(err, verbs.ErrState)
