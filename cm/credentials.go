@@ -54,16 +54,19 @@ func (t *thread) init() {
 // run runs a command and reads its answer. Most programs never change credentials, so the thread
 // exists only after the first refusal.
 func (m *manager) run(msg message, answer []byte) error {
-	err := m.runOnCaller(msg, answer)
+	err := m.runOnCaller(msg)
 	if err == sys.ErrRefused {
-		err = m.onThread(func(fd int) error { return m.runRenewed(fd, msg, answer) })
+		err = m.onThread(func(fd int) error { return m.runRenewed(fd, msg) })
+	}
+	if err == nil {
+		copy(answer, msg.mem[msg.answer:])
 	}
 	return err
 }
 
 // runOnCaller runs a command on the caller's thread. It fails with [sys.ErrRefused] if the
 // manager's thread must run it.
-func (m *manager) runOnCaller(msg message, answer []byte) error {
+func (m *manager) runOnCaller(msg message) error {
 	t := &m.thread
 	t.renewMu.RLock()
 	defer t.renewMu.RUnlock()
@@ -76,14 +79,14 @@ func (m *manager) runOnCaller(msg message, answer []byte) error {
 		return err
 	}
 	defer m.file.Release()
-	return msg.write(fd, answer)
+	return msg.write(fd)
 }
 
 // runRenewed runs a command, and renews the file each time the command is refused. It is
 // called on the manager's thread.
-func (m *manager) runRenewed(fd int, msg message, answer []byte) error {
+func (m *manager) runRenewed(fd int, msg message) error {
 	for {
-		err := msg.write(fd, answer)
+		err := msg.write(fd)
 		if err != sys.ErrRefused {
 			return err
 		}
@@ -335,7 +338,7 @@ func (m *manager) runBlocking(id *ID, cmd uint32, req []byte) error {
 	back := m.onThread(func(fd int) error {
 		move.req.Id, move.req.Fd = id.handle, uint32(idFD)
 		defer func() { id.detached = false }()
-		return m.runRenewed(fd, move.message, nil)
+		return m.runRenewed(fd, move.message)
 	})
 	if back == nil { // the kernel moves events without waking readers
 		m.drain()

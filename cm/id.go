@@ -74,8 +74,13 @@ func (id *ID) create() (*ID, error) {
 		typ = verbs.UD
 	}
 	req := abi.RdmaUcmCreateId{Uid: id.uid, Ps: uint16(id.space), QpType: uint8(typ)}
-	// The answer is the handle. It is stored at once, as a renewal of the file needs it.
-	if err := id.m.exec(abi.RDMA_USER_CM_CMD_CREATE_ID, mmap.Bytes(&req), &req.Response, mmap.Bytes(&id.handle)); err != nil {
+	msg, err := encode(abi.RDMA_USER_CM_CMD_CREATE_ID, mmap.Bytes(&req), &req.Response, len(mmap.Bytes(&id.handle)))
+	if err == nil {
+		defer msg.free()
+		msg.handle = &id.handle
+		err = translateErrno(id.m.run(msg, nil))
+	}
+	if err != nil {
 		id.m.forget(id)
 		return nil, fail("create ID", "", err)
 	}

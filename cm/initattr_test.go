@@ -57,6 +57,9 @@ func TestInitAttr(t *testing.T) {
 					asking = ev.NewID
 					if !dials {
 						says := ask(asking) // before Accept, which affects the answer
+						if n := testing.AllocsPerRun(20, func() { ask(asking) }); n > 0 && !labtest.Soft && !labtest.Race {
+							t.Errorf("the question allocates %v objects", n)
+						}
 						if e, err = ch.Accept(ev, cm.Options{}); err == nil {
 							check(e, says)
 							done = true

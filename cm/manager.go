@@ -272,6 +272,9 @@ type message struct {
 	mem    []byte // header, request, answer
 	answer int    // offset of the answer
 	size   int    // of header and request
+	// handle takes the answer of CREATE_ID as soon as it is there: a renewal moves a new ID by its handle, and may
+	// come before the caller of run goes on.
+	handle *uint32
 }
 
 // encode makes a message of a request. If response is not nil, encode sets it, a
@@ -290,7 +293,7 @@ func encode(cmd uint32, req []byte, response *uint64, answerLen int) (message, e
 	}
 	copy(mem, hdr)
 	copy(mem[len(hdr):], req)
-	return message{mem, answer, size}, nil
+	return message{mem: mem, answer: answer, size: size}, nil
 }
 
 // bytes returns header and request, which the kernel reads.
@@ -298,12 +301,11 @@ func (m message) bytes() []byte { return m.mem[:m.size] }
 
 func (m message) free() { mmap.Free(m.mem) }
 
-// write writes a command to fd and reads its answer. No renewal may come between the two: it moves a
-// new ID by the handle that the answer has.
-func (m message) write(fd int, answer []byte) error {
+// write writes a command to fd.
+func (m message) write(fd int) error {
 	err := sys.WriteCommand(fd, m.bytes())
-	if err == nil {
-		copy(answer, m.mem[m.answer:])
+	if err == nil && m.handle != nil {
+		copy(mmap.Bytes(m.handle), m.mem[m.answer:])
 	}
 	return err
 }
