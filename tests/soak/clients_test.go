@@ -55,6 +55,7 @@ func startClients(s *side, addrs map[string]string, seed uint64) (*clients, erro
 // run runs a client of a layer.
 func (c *clients) run(l layer, w int, addr string, r *rand.Rand, n *count) {
 	for life := 0; c.ctx.Err() == nil && !c.stopping(); life++ {
+		c.rest(r)
 		ctx, cancel := context.WithTimeout(c.ctx, lifetime)
 		err := l.runConn(ctx, c.side, addr, r, n)
 		cancel()

@@ -7,11 +7,16 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
+	"strings"
 	"sync/atomic"
+	"testing"
 	"time"
 
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/tests/workload"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // layer is a kind of load.
@@ -28,8 +33,21 @@ var layers = []layer{
 	roundsLayer(workload.RMsg, 3, 1<<20),
 	roundsLayer(workload.RSock, 2, 4<<20),
 	roundsLayer(workload.HTTP, 2, 2<<20),
+	roundsLayer(workload.S3, 2, 1<<20),
 	{&workload.Layer{Name: "churn", Listen: listenChurn}, 2, runChurnConn},
 	{&workload.Layer{Name: "scenarios", Listen: listenScenarios}, 2, runScenario},
+	victimsLayer(workload.CM),
+	victimsLayer(workload.RConn),
+	victimsLayer(workload.RMsg),
+	victimsLayer(workload.RSock),
+	victimsLayer(workload.HTTP),
+	victimsLayer(workload.S3),
+}
+
+// layersOf returns the layers that a device can have.
+func layersOf(t *testing.T, device string) []layer {
+	iWARP := labtest.Must(uverbs.Find(device))(t).IWARP()
+	return slices.DeleteFunc(slices.Clone(layers), func(l layer) bool { return iWARP && strings.HasSuffix(l.Name, workload.S3.Name) })
 }
 
 func init() {
@@ -56,6 +74,7 @@ func roundsLayer(l *workload.Layer, workers, most int) layer {
 				return err
 			}
 			n.add(2 * size)
+			s.rest(r)
 		}
 		return errors.Join(c.Shutdown(ctx), c.Close())
 	}}
@@ -125,6 +144,16 @@ func (s *side) listen(l layer) (*workload.Server, error) {
 			s.fail(l.Name, "server", err)
 		}
 	})
+}
+
+// rest waits between rounds and connections, as -pace says, unless clients must end.
+func (s *side) rest(r *rand.Rand) {
+	if *pace > 0 {
+		select {
+		case <-time.After(time.Duration(r.Int64N(int64(2 * *pace)))):
+		case <-s.stop:
+		}
+	}
 }
 
 // stopping reports whether clients must end.

@@ -54,10 +54,12 @@ func TestServer(t *testing.T) {
 		}
 	}
 	selectLayers()
-	s := &side{device: device, addr: labtest.AddrOf(device), layers: layers, report: func(f string) { say(answer{Failure: f}) }}
+	s := &side{device: device, addr: labtest.AddrOf(device), report: func(f string) { say(answer{Failure: f}) }}
 	var soft *softDevice
 	if device == userSpace {
 		soft = newSoftDevice(t, s)
+	} else {
+		s.layers = layersOf(t, device)
 	}
 	warmUp(t, s)
 	before := inventory(t, false)
@@ -139,7 +141,7 @@ type server struct {
 }
 
 func startServer(s *side, seed uint64) (*server, error) {
-	args, device := []string{os.Args[0], "-test.run=^TestServer$", "-test.timeout=0", fmt.Sprint("-stall=", *stall), fmt.Sprint("-seed=", seed+1), "-layers=" + *only}, s.device
+	args, device := []string{os.Args[0], "-test.run=^TestServer$", "-test.timeout=0", fmt.Sprint("-stall=", *stall), fmt.Sprint("-pace=", *pace), fmt.Sprint("-seed=", seed+1), "-layers=" + *only}, s.device
 	if s.faults {
 		args, device = append([]string{"nsenter", "--net=/run/netns/" + softSpace}, args...), userSpace
 	}

@@ -20,6 +20,7 @@ var (
 	duration = flag.Duration("duration", 5*time.Second, "how long TestSoak runs on each device")
 	every    = flag.Duration("every", 5*time.Second, "time between samples")
 	stall    = flag.Duration("stall", time.Minute, "how long a layer may make no progress")
+	pace     = flag.Duration("pace", 0, "how long a client rests after a round or a connection, on average, so that several runs fit a machine")
 	seed     = flag.Uint64("seed", 0, "what the load is made from; 0 takes any")
 	only     = flag.String("layers", "", "layers to run, separated by commas; all if empty")
 )
@@ -29,7 +30,9 @@ func TestSoak(t *testing.T) {
 	labtest.RequireLong(t)
 	selectLayers()
 	labtest.Each(t, func(t *testing.T, device string) {
-		newRun(t, &side{device: device, addr: labtest.AddrOf(device), layers: layers}, device).check()
+		r := newRun(t, &side{device: device, addr: labtest.AddrOf(device), layers: layersOf(t, device)}, device)
+		r.going = newRemovals(t, r.side)
+		r.check()
 	})
 	t.Run(userSpace, soakSoft)
 }
@@ -38,7 +41,9 @@ func TestSoak(t *testing.T) {
 func selectLayers() {
 	if *only != "" {
 		unwanted := func(l layer) bool { return !slices.Contains(strings.Split(*only, ","), l.Name) }
-		layers, softLayers = slices.DeleteFunc(layers, unwanted), slices.DeleteFunc(softLayers, unwanted)
+		for _, all := range []*[]layer{&layers, &softLayers, &softVictims} {
+			*all = slices.DeleteFunc(*all, unwanted)
+		}
 	}
 }
 
@@ -50,7 +55,8 @@ type run struct {
 	began   time.Time
 	server  *server
 	clients *clients
-	faulty  *network // nil if it has no faults
+	faulty  *network  // nil if it has no faults
+	going   *removals // nil if there are none
 
 	mu sync.Mutex // of failures
 }
@@ -105,7 +111,11 @@ func (r *run) check() {
 	if len(reasons) > 0 {
 		verdict = "failed"
 	}
-	r.Logf("%s after %v, with seed %d\n%s", verdict, r.took, *seed, r.table())
+	removed := 0
+	if r.going != nil {
+		removed = r.going.done
+	}
+	r.Logf("%s after %v, with seed %d, a second device removed %d times\n%s", verdict, r.took, *seed, removed, r.table())
 	for _, reason := range reasons {
 		r.Error(reason)
 	}
@@ -138,6 +148,9 @@ func (r *run) load() (leaks []string, err error) {
 	}
 	if r.faulty != nil {
 		defer r.faulty.start(*seed)()
+	}
+	if r.going != nil {
+		defer r.going.start(*seed)()
 	}
 	r.watch(time.Now().Add(r.duration))
 	if r.faulty != nil {

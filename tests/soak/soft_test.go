@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -43,8 +44,11 @@ var (
 		roundsLayer(workload.RMsg, 1, 256<<10),
 		roundsLayer(workload.RSock, 1, 1<<20),
 		roundsLayer(workload.HTTP, 1, 512<<10),
+		roundsLayer(workload.S3, 1, 256<<10),
 		{&workload.Layer{Name: "churn", Listen: listenChurn}, 2, runChurnConn},
 	}
+	// softVictims are dialed by the kernel's device: they are processes, of which only one has the device in user space.
+	softVictims = []layer{victimsLayer(workload.CM), victimsLayer(workload.RConn), victimsLayer(workload.RMsg), victimsLayer(workload.RSock)}
 )
 
 // dialedBySoft marks what the side with the device in user space has dialed.
@@ -52,7 +56,7 @@ const dialedBySoft = ", dialed by soft"
 
 // faulty makes the side that of a run with faults.
 func (s *side) faulty(device string) {
-	s.device, s.addr, s.layers, s.faults = device, softAddrs[device], softLayers, true
+	s.device, s.addr, s.layers, s.faults = device, softAddrs[device], slices.Concat(softLayers, softVictims), true
 	workload.Idle = time.Minute
 }
 
@@ -107,7 +111,7 @@ func (d *softDevice) dial(text string) (err error) {
 	if err := json.Unmarshal([]byte(text), &addrs); err != nil {
 		return err
 	}
-	s.stop = make(chan struct{})
+	s.stop, s.layers = make(chan struct{}), softLayers
 	if d.clients, err = startClients(s, addrs, *seed); err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ var HTTP = &Layer{Name: "net/http", Listen: listenHTTP, Dial: dialHTTP, PeerGone
 // listenHTTP answers GET with the data of a key and a number, and POST with the body, while
 // it is received.
 func listenHTTP(ctx context.Context, addr string, report func(error)) (*Server, error) {
-	l, err := rsock.Listen("rdma", addr)
+	l, err := (&rsock.ListenConfig{HandshakeTimeout: handshakeTimeout}).Listen(ctx, "rdma", addr)
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,9 @@ import (
 // RSock uses package rsock: bytes in both directions at the same time, in pieces of all sizes.
 var RSock = &Layer{Name: "rsock", Listen: listenStreams, Dial: dialStream, PeerGoneErrors: []error{syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT}}
 
+// handshakeTimeout is long, as machines under load may be slow.
+const handshakeTimeout = time.Minute
+
 // Stream is an end of layer RSock.
 type Stream struct {
 	*rsock.Conn
@@ -68,7 +71,7 @@ func (p *Stream) readUint64() (uint64, error) {
 
 func listenStreams(ctx context.Context, addr string, report func(error)) (*Server, error) {
 	// Close waits, so that its errors are reported, as those of the dialing side.
-	l, err := (&rsock.ListenConfig{Options: rsock.Options{Linger: 10 * time.Second}}).Listen(ctx, "rdma", addr)
+	l, err := (&rsock.ListenConfig{Options: rsock.Options{Linger: 10 * time.Second}, HandshakeTimeout: handshakeTimeout}).Listen(ctx, "rdma", addr)
 	if err != nil {
 		return nil, err
 	}
