@@ -10,6 +10,8 @@
 //
 // The last field is the gateway's option --rc-gid-hint.
 //
+// With -heap the garbage collector has work, as in servers that keep an index.
+//
 // The server is another process of the same program, so that the processor time of both sides can be told
 // apart; the work of the kernel's softirqs and threads is in neither. Ways take turns, and the rows have
 // the median of the rounds.
@@ -54,6 +56,7 @@ var (
 	rounds  = flag.Int("rounds", 5, "of each way")
 	lasting = flag.Duration("lasting", 300*time.Millisecond, "of a round, and one object of each client at least")
 	serve   = flag.Bool("serve", false, "be the server")
+	heap    = flag.Int("heap", 0, "`GiB` of small objects that both processes keep, and replace all the time")
 	others  = flag.String("gateways", "", "`NAME=PROGRAM=HINT,...` of versitygw to measure")
 )
 
@@ -88,6 +91,9 @@ func run() error {
 		return err
 	}
 	addr := gid.GID.Addr()
+	if *heap > 0 {
+		defer keep(*heap << 30)()
+	}
 	if *serve {
 		return server(ctx, addr)
 	}
@@ -157,7 +163,7 @@ func web(name, url string, c, asks *http.Client) way {
 }
 
 func client(device string, addr netip.Addr, dc bool) error {
-	child := exec.Command(os.Args[0], "-serve", "-device", device)
+	child := exec.Command(os.Args[0], "-serve", "-device", device, fmt.Sprint("-heap=", *heap))
 	child.Stderr = os.Stderr
 	out, err := child.StdoutPipe()
 	if err != nil {
@@ -173,10 +179,10 @@ func client(device string, addr netip.Addr, dc bool) error {
 		return err
 	}
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: addr.AsSlice()}} // servers send to the address of requests
-	base := &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 64, DisableCompression: true}
+	base := &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: slices.Max(numbers(*clients)), DisableCompression: true}
 	var streams rsock.Dialer
 	byTCP := &http.Client{Transport: base}
-	byStream := &http.Client{Transport: &http.Transport{DialContext: streams.DialContext, MaxIdleConnsPerHost: 64, DisableCompression: true}}
+	byStream := &http.Client{Transport: &http.Transport{DialContext: streams.DialContext, MaxIdleConnsPerHost: slices.Max(numbers(*clients)), DisableCompression: true}}
 	ways := []way{web("TCP", "http://"+tcp, byTCP, byTCP), web("rsock", "http://"+rdma, byStream, byStream)}
 	for _, name := range []string{"DC", "RC"} {
 		if name == "DC" && !dc {
@@ -195,8 +201,8 @@ func client(device string, addr netip.Addr, dc bool) error {
 // table measures ways by turns.
 func table(device string, ways []way) error {
 	fmt.Printf("%s, %d rounds of %v\n\n", device, *rounds, *lasting)
-	fmt.Println("| | bytes | clients | by | MB/s | of rounds | p50 | p99 | first byte, p50 | client, CPU s/GB | server, CPU s/GB | objects |")
-	fmt.Println("|---|--:|--:|---|--:|---|--:|--:|--:|--:|--:|--:|")
+	fmt.Println("| | bytes | clients | by | MB/s | of rounds | p50 | p99 | p99.9 | first byte, p50 | client, CPU s/GB | server, CPU s/GB | objects |")
+	fmt.Println("|---|--:|--:|---|--:|---|--:|--:|--:|--:|--:|--:|--:|")
 	for _, op := range []string{"PUT", "GET"} {
 		for _, size := range numbers(*sizes) {
 			for _, n := range numbers(*clients) {
@@ -345,8 +351,8 @@ func row(op string, size, clients int, by string, all []round) {
 	perGB := func(cpu func(round) time.Duration) float64 {
 		return median(func(r round) float64 { return cpu(r).Seconds() / float64(r.bytes) * 1e9 })
 	}
-	fmt.Printf("| %s | %d | %d | %s | %.1f | %.1f to %.1f | %v | %v | %v | %.2f | %.2f | %d |\n", op, size, clients, by,
+	fmt.Printf("| %s | %d | %d | %s | %.1f | %.1f to %.1f | %v | %v | %v | %v | %.2f | %.2f | %d |\n", op, size, clients, by,
 		rate[len(rate)/2], rate[0], rate[len(rate)-1],
-		quantile(times, 0.5), quantile(times, 0.99), quantile(first, 0.5),
+		quantile(times, 0.5), quantile(times, 0.99), quantile(times, 0.999), quantile(first, 0.5),
 		perGB(func(r round) time.Duration { return r.client }), perGB(func(r round) time.Duration { return r.server }), objects)
 }
