@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -314,8 +315,8 @@ func (id *ID) Leave(group netip.Addr) error {
 }
 
 // Join makes a datagram endpoint whose Peer is a group, an IP multicast address, and that is a
-// member until Close, with sendOnly without receiving. LocalAddr, if set, selects the device. No kernel
-// joins a group of IPv6 on RoCE: the error matches [errors.ErrUnsupported].
+// member until Close, with sendOnly without receiving. LocalAddr, if set, selects the device; PortSpace zero is
+// PortSpaceUDP. No kernel joins a group of IPv6 on RoCE: the error matches [errors.ErrUnsupported].
 //
 // The GID of the group 239.1.2.3 is ::ffff:239.1.2.3, as [verbs.ParseGID] has it, on RoCE v2, and
 // ff0e::ffff:239.1.2.3 on RoCE v1 (cma_iboe_set_mgid). On InfiniBand it is that of IPoIB.
@@ -325,8 +326,12 @@ func (d *Dialer) Join(ctx context.Context, group string, sendOnly bool) (e *Endp
 	if err != nil {
 		return nil, err
 	}
+	space := cmp.Or(d.PortSpace, PortSpaceUDP)
+	if !space.datagram() {
+		return nil, fmt.Errorf("port space %#x has no datagrams, choose PortSpaceUDP or PortSpaceIPoIB: %w", uint16(space), verbs.ErrRange)
+	}
 	t := d.Transport.orDefault()
-	id, err := t.newID(PortSpaceUDP, nil)
+	id, err := t.newID(space, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -263,6 +264,14 @@ func TestMulticast(t *testing.T) {
 		_, g2, err := join(false)
 		if err != nil {
 			t.Fatal(err)
+		}
+		d.PortSpace = cm.PortSpaceIPoIB
+		if _, _, err := join(false); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("in IPoIB's port space, which RoCE does not have: %v", err)
+		}
+		d.PortSpace = cm.PortSpaceTCP
+		if _, _, err := join(false); !errors.Is(err, verbs.ErrRange) {
+			t.Errorf("in a port space of connections: %v", err)
 		}
 		if m1.Peer.QPNum != 0xffffff || m1.Peer.QKey == 0 {
 			t.Errorf("group %+v", m1.Peer)

@@ -444,8 +444,8 @@ func (e *Endpoint) Announce(privateData []byte) (err error) {
 	o := &e.own
 	closed := o.use(func() {
 		switch {
-		case len(privateData) > MaxPrivateData:
-			err = fmt.Errorf("%w: %d bytes of at most %d", ErrPrivateData, len(privateData), MaxPrivateData)
+		case checkPrivateData(privateData) != nil:
+			err = checkPrivateData(privateData)
 		case o.announced:
 			err = fmt.Errorf("the private data has been sent, announce in Options.Setup or send a message: %w", syscall.EISCONN)
 		default:

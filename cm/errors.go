@@ -39,6 +39,14 @@ const (
 	roceDatagramReply   = 136
 )
 
+// checkPrivateData returns an error for more private data than the kernel takes.
+func checkPrivateData(data []byte) error {
+	if len(data) > MaxPrivateData {
+		return fmt.Errorf("%w: %d bytes of at most %d", ErrPrivateData, len(data), MaxPrivateData)
+	}
+	return nil
+}
+
 // tooLong adds ErrPrivateData to the kernel's EINVAL if the private data is longer than RoCE,
 // unlike iWARP, can carry, for a connection or for datagrams.
 func (id *ID) tooLong(err error, data []byte, most, datagram int) error {

@@ -243,8 +243,8 @@ func eceOf(e verbs.ECE) abi.RdmaUcmEce {
 
 // encode fills in the kernel's structure.
 func (p *ConnParam) encode(a *abi.RdmaUcmConnParam) error {
-	if len(p.PrivateData) > MaxPrivateData {
-		return ErrPrivateData
+	if err := checkPrivateData(p.PrivateData); err != nil {
+		return err
 	}
 	a.QpNum, a.Qkey, a.Valid = p.QPNum, p.QKey, 1
 	a.ResponderResources, a.InitiatorDepth = p.ResponderResources, p.InitiatorDepth
@@ -309,8 +309,8 @@ func (id *ID) Reject(privateData []byte) error {
 }
 
 func (id *ID) reject(privateData []byte) error {
-	if len(privateData) > MaxPrivateData {
-		return ErrPrivateData
+	if err := checkPrivateData(privateData); err != nil {
+		return err
 	}
 	req := abi.RdmaUcmReject{Id: id.handle, PrivateDataLen: uint8(len(privateData)), Reason: rejectConsumer}
 	copy(req.PrivateData[:], privateData)

@@ -508,8 +508,8 @@ var errNotConfirmed = fmt.Errorf("the peer has not confirmed the connection with
 // Reject makes the peer's dial fail with a [*RejectedError].
 func (r *Request) Reject(privateData []byte) (err error) {
 	defer wrap(&err, "reject", r.RemoteAddr().String())
-	if len(privateData) > MaxPrivateData {
-		return ErrPrivateData
+	if err := checkPrivateData(privateData); err != nil {
+		return err
 	}
 	if r.answered.Swap(true) {
 		return verbs.ErrClosed

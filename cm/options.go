@@ -92,9 +92,10 @@ func optionValue(n int, zero uint8) uint8 {
 }
 
 func (opt *Options) check() error {
+	if err := checkPrivateData(opt.PrivateData); err != nil {
+		return err
+	}
 	switch {
-	case len(opt.PrivateData) > MaxPrivateData:
-		return ErrPrivateData
 	case max(opt.ResponderResources, opt.InitiatorDepth) > math.MaxUint8:
 		return fmt.Errorf("ResponderResources %d, InitiatorDepth %d: %w", opt.ResponderResources, opt.InitiatorDepth, verbs.ErrRange)
 	case max(opt.RetryCount, opt.RNRRetryCount) > 7:
