@@ -116,9 +116,10 @@ valkey: deps-test build ## load a valkey-server over RDMA, beside TCP and then f
 	$(LAB) --timeout 30m sh examples/valkey/load.sh last 10m
 
 # What Go parses as a duration may name a unit twice.
-soak: fetch ## keep all layers busy for DURATION (60m) on each DEVICE (rxe0 siw0; soft with a bad network)
-	@.github/each.sh "$(or $(DEVICE),rxe0 siw0 soft)" 'LAB_TIMEOUT=$(DURATION)20m $(GO) test -v -timeout $(DURATION)15m $(EXEC) ./tests/soak \
-		-run "TestSoak/^$$v$$" -duration $(DURATION) -seed $(or $(SEED),0)'
+soak: fetch ## keep all layers busy for DURATION (60m) on each DEVICE (rxe0 siw0; soft with a bad network; mlx5_0 erdma_0), with pauses of PACE
+	@.github/each.sh "$(or $(DEVICE),rxe0 siw0 soft)" 'case $$v in mlx5*) export LAB_NIC=connectx LABTEST_DEVICE=$$v ;; erdma*) export LAB_NIC=erdma LABTEST_DEVICE=$$v ;; esac; \
+		LAB_TIMEOUT=$(DURATION)20m $(GO) test -v -timeout $(DURATION)15m $(EXEC) ./tests/soak \
+		-run "TestSoak/^$$v$$" -duration $(DURATION) -pace $(or $(PACE),0s) -seed $(or $(SEED),0)'
 
 race: deps-test build ## vet all code for the race detector, and run the tests of drivers and some of the lab's under it
 	CGO_ENABLED=1 $(GO) vet -race work

@@ -53,6 +53,7 @@ var tests = []part{
 	{"suites", "the tests of net/http, crypto/tls and others over package rsock", []string{"suites"}},
 	{"objects", "S3 by RDMA and valkey, with programs of others", []string{"s3 FLAGS=", "valkey"}},
 	{"soak", "all layers for 20 minutes on each device", []string{"soak DURATION=20m"}},
+	{"soak-nic", "the same on the emulated adapters", []string{"soak DEVICE=mlx5_0 DURATION=20m", "soak DEVICE=erdma_0 DURATION=20m"}},
 	{"mutants", "60 small changes of the code, and which of them no test notices", []string{"mutants"}},
 	{"bench", "instructions of posting and polling", []string{"bench-quick"}},
 	{"release", "what a release contains, built twice", []string{"release-check"}},

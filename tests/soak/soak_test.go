@@ -2,8 +2,10 @@ package soak
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -30,11 +32,23 @@ func TestSoak(t *testing.T) {
 	labtest.RequireLong(t)
 	selectLayers()
 	labtest.Each(t, func(t *testing.T, device string) {
+		if len(labtest.Adapters()) > 0 {
+			largePages(t)
+		}
 		r := newRun(t, &side{device: device, addr: labtest.AddrOf(device), layers: layersOf(t, device)}, device)
 		r.going = newRemovals(t, r.side)
 		r.check()
 	})
 	t.Run(userSpace, soakSoft)
+}
+
+// largePages makes the kernel take memory in parts of 64 KiB, where it can (since 6.8): an emulated adapter maps each
+// run of pages by itself, and no more than 16,384.
+func largePages(t *testing.T) {
+	err := os.WriteFile("/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled", []byte("always"), 0)
+	if !errors.Is(err, fs.ErrNotExist) {
+		labtest.Check(t, err)
+	}
 }
 
 // selectLayers leaves the layers to run.
