@@ -1,6 +1,8 @@
 package host
 
 import (
+	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -8,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // Folders of sysfs in which devices of this process are beside those of the kernel.
@@ -37,7 +40,7 @@ func ReadAttr(path string) (string, error) {
 	d, attr := attrOf(path)
 	if d == nil {
 		b, err := os.ReadFile(path)
-		return strings.TrimSpace(string(b)), err
+		return strings.TrimSpace(string(b)), vanished(err)
 	}
 	if name, ok := strings.CutPrefix(attr, counters+"/"); ok {
 		if v, ok := d.Counters()[name]; ok {
@@ -48,6 +51,15 @@ func ReadAttr(path string) (string, error) {
 		return text, nil
 	}
 	return "", &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+}
+
+// vanished makes the error of a file that was removed after it had been opened match [fs.ErrNotExist], as if it
+// had been removed before: the kernel has ENODEV for it (kernfs_get_active).
+func vanished(err error) error {
+	if errors.Is(err, syscall.ENODEV) {
+		return fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
+	return err
 }
 
 // ListAttrs returns the names in a folder of sysfs.
@@ -76,6 +88,7 @@ func ListAttrs(path string) (names []string, err error) {
 // nodes.
 func listClass(path string) (names []string, err error) {
 	entries, err := os.ReadDir(path)
+	err = vanished(err)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
