@@ -158,7 +158,7 @@ api-diff: ## list how the API differs from that of the commit BASE (origin/main)
 flakes: ## run the tests of PKGS (those that wait for networks) N (1) times beside loads of 8 and 30, shuffled, with GOMAXPROCS 1, 2 and 8
 	.github/flakes.sh $(or $(N),1) $(or $(PKGS),./cm ./rconn ./rmsg ./rsock ./s3rdma/... ./soft/... ./verbstest ./internal/engine ./internal/udp)
 
-fuzz: ## run every fuzz test for FUZZTIME (10s), one after the other, or those of SHARE=1/4
+fuzz: ## run every fuzz test for FUZZTIME (10s), as many at a time as there are processors, or those of SHARE=1/4
 	.github/fuzz.sh $(or $(FUZZTIME),10s) $(SHARE)
 
 # With the packages whose tests need no kernel.

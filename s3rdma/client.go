@@ -39,6 +39,9 @@ type ClientOptions struct {
 	// GetSize is the longest object that a GET without a range expects, unless its context says it
 	// ([WithSize]); 0 means 8 MiB. Longer objects use HTTP.
 	GetSize int
+	// MinSize is the least that goes by RDMA, as far as it is known: of PUTs, ranges, and GETs with
+	// [WithSize]. Less uses HTTP, which is faster for objects of some KiB; 0 means 1.
+	MinSize int64
 	// Checksum is the algorithm for PUTs whose headers have no checksum and name no algorithm: CRC32,
 	// CRC32C, CRC64NVME, SHA1 or SHA256. "" means CRC32C.
 	Checksum string
@@ -100,8 +103,8 @@ func NewClient(opt ClientOptions) (*Client, error) {
 	if _, ok := checksums[cmp.Or(opt.Checksum, "CRC32C")]; !ok {
 		return nil, fmt.Errorf("s3rdma: make client: checksum %q: want one of CRC32, CRC32C, CRC64NVME, SHA1, SHA256", opt.Checksum)
 	}
-	if opt.GetSize < 0 || opt.GetSize >= MaxSize || opt.Memory < 0 {
-		return nil, fmt.Errorf("s3rdma: make client: GetSize %d, Memory %d: want less than %d, and no negative ones", opt.GetSize, opt.Memory, MaxSize)
+	if opt.GetSize < 0 || opt.GetSize >= MaxSize || opt.Memory < 0 || opt.MinSize < 0 {
+		return nil, fmt.Errorf("s3rdma: make client: GetSize %d, Memory %d, MinSize %d: want less than %d, and no negative ones", opt.GetSize, opt.Memory, opt.MinSize, MaxSize)
 	}
 	opt.DCKey = cmp.Or(opt.DCKey, DefaultDCKey)
 	opt.Memory, opt.GetSize = cmp.Or(opt.Memory, defaultMemory), cmp.Or(opt.GetSize, defaultGet)
@@ -212,6 +215,7 @@ func (c *Client) Stats() ClientStats {
 // Reasons of fallbacks.
 const (
 	byLength    = "length"    // the body has no known length
+	bySmall     = "small"     // less than MinSize
 	bySize      = "size"      // more than a transfer, or than the memory for a GET, can have
 	byEncoding  = "encoding"  // the body is aws-chunked
 	byCondition = "condition" // a conditional PUT, to a server that is not known to have RDMA
@@ -226,7 +230,7 @@ const (
 )
 
 // fallbacks are all reasons.
-var fallbacks = []string{byLength, bySize, byEncoding, byCondition, byChecksum, bySigned, byMemory, byConnect, byPause, byDeclined, byIgnored, byFailed}
+var fallbacks = []string{byLength, bySmall, bySize, byEncoding, byCondition, byChecksum, bySigned, byMemory, byConnect, byPause, byDeclined, byIgnored, byFailed}
 
 // fallback counts a request that uses HTTP. An operator has to know of some reasons; others are
 // the order of the day.

@@ -170,6 +170,9 @@ func (o *Offer) length() (n int64, reason string) {
 		o.size = int(min(n, MaxSize))
 	} else {
 		size, ok := r.Context().Value(sizeKey{}).(int64)
+		if ok && 0 < size && size < o.c.opt.MinSize {
+			return 0, bySmall
+		}
 		if !ok || size <= 0 {
 			size = int64(o.c.opt.GetSize)
 		}
@@ -178,8 +181,11 @@ func (o *Offer) length() (n int64, reason string) {
 		n = size + 1
 		o.size = int(min(size, MaxSize))
 	}
-	if n > MaxSize {
+	switch {
+	case n > MaxSize:
 		return n, bySize
+	case 0 < n && n < o.c.opt.MinSize:
+		return n, bySmall
 	}
 	return n, ""
 }

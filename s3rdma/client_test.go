@@ -672,6 +672,36 @@ func TestMemory(t *testing.T) {
 	})
 }
 
+// TestMinSize moves objects around the least that goes by RDMA.
+func TestMinSize(t *testing.T) {
+	labtest.Require(t)
+	eachFake(t, ClientOptions{MinSize: 5000}, func(t *testing.T, s *fakeStore, c *Client) {
+		tr, url := &Transport{Client: c}, s.web.URL+"/bucket/"
+		for _, size := range []int{4999, 5000} {
+			if status, _, err := request(t, tr, "PUT", url+"key", make([]byte, size)); status != 200 || err != nil {
+				t.Errorf("PUT: %d, %v", status, err)
+			}
+			for _, how := range []string{"range", "size", "unknown"} {
+				req := labtest.Must(http.NewRequest("GET", url+"key", nil))(t)
+				switch how {
+				case "range":
+					req.Header.Set("Range", fmt.Sprintf("bytes=0-%d", size-1))
+				case "size":
+					req = req.WithContext(WithSize(t.Context(), int64(size)))
+				}
+				resp := labtest.Must(tr.RoundTrip(req))(t)
+				if n, err := io.Copy(io.Discard, resp.Body); n != int64(size) || err != nil {
+					t.Errorf("GET of %d bytes, %s: %d, %v", size, how, n, err)
+				}
+				resp.Body.Close()
+			}
+		}
+		if st := c.Stats(); st.Puts != 1 || st.Gets != 4 || st.Fallbacks[bySmall] != 3 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
 // TestMemoryRefused asks for more memory than the system has: it does not count as in use.
 func TestMemoryRefused(t *testing.T) {
 	c := &Client{opt: ClientOptions{Memory: math.MaxInt}}
@@ -718,7 +748,7 @@ func TestLimitsInLog(t *testing.T) {
 func TestClientOptions(t *testing.T) {
 	labtest.Require(t)
 	for want, opt := range map[string]ClientOptions{
-		"CRC32, CRC32C": {Checksum: "MD5"}, "want less than 1073741824": {GetSize: 1 << 30}, "no such RDMA device": {Device: "nix"}, "Memory -1": {Memory: -1},
+		"CRC32, CRC32C": {Checksum: "MD5"}, "want less than 1073741824": {GetSize: 1 << 30}, "no such RDMA device": {Device: "nix"}, "Memory -1": {Memory: -1}, "MinSize -1": {MinSize: -1},
 	} {
 		if c, err := NewClient(opt); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, %v", opt, c, err)

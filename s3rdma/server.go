@@ -81,7 +81,7 @@ type Limits struct {
 }
 
 // Fabric has the attributes of the server's queue pairs. Zeros mean the defaults of cuObject's servers,
-// and a negative number 0.
+// but for a hop limit of 64, where theirs is 4; a negative number is 0.
 type Fabric struct {
 	DCIs         int    // of DC: the transfers that move bytes at a time; 0 is 128
 	DCKey        uint64 // 0 is DefaultDCKey

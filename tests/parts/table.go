@@ -21,7 +21,7 @@ var parts = slices.Concat(tests, fuzzing())
 
 // fuzzing returns the parts that run each fuzz test for 10 minutes, five or six of them each.
 func fuzzing() (list []part) {
-	const shares = 10
+	const shares = 5
 	for i := range shares {
 		share := fmt.Sprintf("%d/%d", i+1, shares)
 		list = append(list, part{fmt.Sprintf("fuzz-%d", i+1), share + " of the fuzz tests, for 10 minutes each", []string{"fuzz FUZZTIME=10m SHARE=" + share}})
