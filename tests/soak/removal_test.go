@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"os/exec"
 	"sync"
 	"testing"
@@ -127,7 +128,10 @@ func (r *removals) use(l *workload.Layer, random *rand.Rand, connected func()) (
 	}
 	connected()
 	for err == nil {
-		if err = s.Round(ctx, 1<<16); err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		err = s.Round(ctx, 1<<16)
+		cancel()
+		if err == nil {
 			r.rest(random)
 		}
 	}
@@ -139,7 +143,7 @@ func (r *removals) use(l *workload.Layer, random *rand.Rand, connected func()) (
 	case err = <-wrong:
 	default:
 	}
-	if errors.Is(err, workload.ErrData) || ctx.Err() != nil {
+	if errors.Is(err, workload.ErrData) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("%s on %s: %w", l.Name, goingDevice, err)
 	}
 	return nil
