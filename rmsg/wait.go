@@ -75,10 +75,10 @@ func (c *Conn) send(ctx context.Context, message []byte) error {
 		}
 		b, err = c.alloc(len(message), true)
 	}
+	signal(c.out.sendRoom) // for the next waiter, also if there was no memory for this one
 	if err != nil {
 		return err
 	}
-	signal(c.out.sendRoom) // for the next waiter
 	copy(b.Bytes(), message)
 	for {
 		if err = c.post(b); err != ErrWouldBlock {

@@ -141,8 +141,14 @@ func (c *Client) pause(name string) {
 func (c *Client) connect(ctx context.Context, name string, do sender) (_ *clientQP, err error) {
 	q := &clientQP{do: do}
 	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("connect queue pair to %s%s: %w", name, PathConnect, err), q.close())
+		if err == nil {
+			return
+		}
+		err = fmt.Errorf("connect queue pair to %s%s: %w", name, PathConnect, err)
+		if q.id != "" { // the server has its end
+			c.disconnect(name, q)
+		} else {
+			err = errors.Join(err, q.close())
 		}
 	}()
 	if q.cq, err = c.dev.CreateCQ(uverbs.CQOptions{Depth: 1}); err != nil {
@@ -166,7 +172,8 @@ func (c *Client) connect(ctx context.Context, name string, do sender) (_ *client
 	return q, nil
 }
 
-// exchange tells a server the address of a queue pair, and returns that of the server's.
+// exchange tells a server the address of a queue pair, and returns that of the server's. It returns the
+// server's id of the connection also with an error.
 func (c *Client) exchange(ctx context.Context, name string, local verbs.QPAddr, do sender) (id string, remote verbs.QPAddr, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, name+PathConnect, nil)
 	if err != nil {
@@ -191,11 +198,11 @@ func (c *Client) exchange(ctx context.Context, name string, local verbs.QPAddr, 
 	}
 	peer, err := ParseQPToken(reply)
 	if err != nil {
-		return "", remote, err
+		return id, remote, err
 	}
 	psn, err := parseHex(resp.Header.Get(HeaderPSN), 24)
 	if err != nil {
-		return "", remote, fmt.Errorf("%s: %w", HeaderPSN, err)
+		return id, remote, fmt.Errorf("%s: %w", HeaderPSN, err)
 	}
 	return id, verbs.QPAddr{QPNum: peer.QPNum, PSN: uint32(psn), GID: peer.GID, LID: peer.LID}, nil
 }

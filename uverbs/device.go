@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/host"
@@ -109,13 +108,13 @@ func readDevice(dir string) (Device, error) {
 	// would not find the device by its GUID.
 	attr := func(dir, name string) string {
 		text, e := readAttr(dir, name)
-		if isTooManyFiles(e) {
+		if host.TooManyFiles(e) {
 			err = e
 		}
 		return text
 	}
 	ports, e := host.ListAttrs(filepath.Join(class, "ports"))
-	if isTooManyFiles(e) {
+	if host.TooManyFiles(e) {
 		err = e
 	}
 	d.ports = len(ports)
@@ -131,10 +130,6 @@ func readDevice(dir string) (Device, error) {
 		d.NodeErr = err
 	}
 	return d, nil
-}
-
-func isTooManyFiles(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 func readAttr(dir, name string) (string, error) { return host.ReadAttr(filepath.Join(dir, name)) }

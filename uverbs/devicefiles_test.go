@@ -11,37 +11,113 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// TestDevicesOutOfFiles checks that Devices fails, and omits nothing, when the process
+// TestDevicesOutOfFiles checks that Devices and Find fail, and omit nothing, when the process
 // has no files left.
 func TestDevicesOutOfFiles(t *testing.T) {
 	fakeSysfs(t, map[string]string{
-		"sys/infiniband_verbs/uverbs0/ibdev": "rxe0",
-		"sys/infiniband/rxe0/node_guid":      "5054:00ff:fe12:3456",
-		"sys/infiniband/rxe0/ports/1/state":  "4: ACTIVE",
-		"dev/uverbs0":                        "",
+		"sys/infiniband_verbs/uverbs0/ibdev":            "rxe0",
+		"sys/infiniband/rxe0/node_guid":                 "5054:00ff:fe12:3456",
+		"sys/infiniband/rxe0/ports/1/state":             "4: ACTIVE",
+		"sys/infiniband/rxe0/ports/1/gid_attrs/ndevs/0": "lo",
+		"dev/uverbs0": "",
 	})
 	var old unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
 		t.Fatal(err)
 	}
-	refused := 0
-	for limit := uint64(0); limit < 1000; limit++ {
-		if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: old.Max}, nil); err != nil {
-			t.Fatal(err)
-		}
-		devs, err := Devices()
-		unix.Prlimit(0, unix.RLIMIT_NOFILE, &old, nil)
-		if err == nil {
-			if len(devs) != 1 || devs[0].GUID == (verbs.GUID{}) || devs[0].ports != 1 {
-				t.Errorf("with %d files: %+v", limit, devs)
+	for name, try := range map[string]func() (Device, error){
+		"list": func() (d Device, err error) {
+			devs, err := Devices()
+			if len(devs) == 1 {
+				d = devs[0]
 			}
-			break
+			return d, err
+		},
+		"find by interface": func() (Device, error) { return Find("lo") },
+		"find by address":   func() (Device, error) { return Find("127.0.0.1") },
+	} {
+		refused := 0
+		for limit := uint64(0); limit < 1000; limit++ {
+			if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: old.Max}, nil); err != nil {
+				t.Fatal(err)
+			}
+			d, err := try()
+			unix.Prlimit(0, unix.RLIMIT_NOFILE, &old, nil)
+			if err == nil {
+				if d.Name != "rxe0" || d.GUID == (verbs.GUID{}) || d.ports != 1 {
+					t.Errorf("%s with %d files: %+v", name, limit, d)
+				}
+				break
+			}
+			if !errors.Is(err, unix.EMFILE) {
+				t.Errorf("%s with %d files: %v", name, limit, err)
+			}
+			refused++
 		}
-		if !errors.Is(err, unix.EMFILE) {
-			t.Errorf("with %d files: %v", limit, err)
+		if refused == 0 {
+			t.Errorf("%s: files were never missed", name)
 		}
-		refused++
 	}
+}
+
+// TestFindOutOfFiles finds a device while another goroutine takes the last file of the process now and then: it is
+// never said not to exist.
+func TestFindOutOfFiles(t *testing.T) {
+	fakeSysfs(t, map[string]string{
+		"sys/infiniband_verbs/uverbs0/ibdev":            "rxe0",
+		"sys/infiniband/rxe0/node_guid":                 "5054:00ff:fe12:3456",
+		"sys/infiniband/rxe0/ports/1/gid_attrs/ndevs/0": "lo",
+		"dev/uverbs0": "",
+	})
+	find := func() error {
+		for _, spec := range []string{"lo", "127.0.0.1"} {
+			if _, err := Find(spec); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := find(); err != nil {
+		t.Fatal(err)
+	}
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	next, err := unix.Open("/dev/null", unix.O_RDONLY, 0) // the lowest that is free
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(next)
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next) + 1, Max: old.Max}, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Prlimit(0, unix.RLIMIT_NOFILE, &old, nil)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if fd, err := unix.Open("/dev/null", unix.O_RDONLY, 0); err == nil {
+				unix.Close(fd)
+			}
+		}
+	}()
+	refused := 0
+	for range 5000 {
+		switch err := find(); {
+		case errors.Is(err, unix.EMFILE):
+			refused++
+		case err != nil:
+			t.Error(err)
+		}
+	}
+	close(stop)
+	<-stopped
 	if refused == 0 {
 		t.Error("files were never missed")
 	}

@@ -54,7 +54,13 @@ func find(op, spec string) (Device, error) {
 		}
 	}
 	e := &verbs.Error{Op: op, Object: strings.TrimSpace("device " + spec), Err: verbs.ErrNoDevice}
-	for _, match := range matchers(spec) {
+	var scarce error // why a meaning of spec could not be looked up
+	note := func(err error) {
+		if host.TooManyFiles(err) {
+			scarce = err
+		}
+	}
+	for _, match := range matchers(spec, note) {
 		switch found := slices.DeleteFunc(slices.Clone(devs), func(d Device) bool { return !match(d) }); len(found) {
 		case 0:
 		case 1:
@@ -65,6 +71,8 @@ func find(op, spec string) (Device, error) {
 		}
 	}
 	switch {
+	case scarce != nil:
+		e.Err = scarce
 	case len(devs) > 0:
 		e.Hint = "there are " + formatDevices(devs)
 	case runtime.GOOS != "linux":
@@ -78,16 +86,17 @@ func find(op, spec string) (Device, error) {
 	return Device{}, e
 }
 
-// matchers returns a test for each meaning that spec may have, in order of preference.
-func matchers(spec string) []func(Device) bool {
+// matchers returns a test for each meaning that spec may have, in order of preference. They tell note what they
+// could not read.
+func matchers(spec string, note func(error)) []func(Device) bool {
 	m := []func(Device) bool{func(d Device) bool { return d.Name == spec }}
 	if guid, err := verbs.ParseGUID(spec); err == nil {
 		m = append(m, func(d Device) bool { return d.GUID == guid })
 	}
 	on := func(interfaces ...string) {
-		interfaces = addLowerInterfaces(interfaces)
+		interfaces = addLowerInterfaces(interfaces, note)
 		m = append(m, func(d Device) bool {
-			return slices.ContainsFunc(d.Interfaces(), func(i string) bool { return slices.Contains(interfaces, i) })
+			return slices.ContainsFunc(d.interfaces(note), func(i string) bool { return slices.Contains(interfaces, i) })
 		})
 	}
 	if addr, err := netip.ParseAddr(spec); err == nil {
@@ -96,7 +105,7 @@ func matchers(spec string) []func(Device) bool {
 				return a == addr.Unmap() || addr.Zone() == "" && a.WithZone("") == addr
 			})
 		})
-		on(interfacesWith(addr.Unmap())...)
+		on(interfacesWith(addr.Unmap(), note)...)
 	} else if spec != "" && !strings.Contains(spec, "/") {
 		on(spec)
 	}
@@ -117,8 +126,9 @@ func formatDevices(devs []Device) string {
 }
 
 // interfacesWith returns the network interfaces that have an address.
-func interfacesWith(addr netip.Addr) (names []string) {
-	all, _ := host.Interfaces()
+func interfacesWith(addr netip.Addr, note func(error)) (names []string) {
+	all, err := host.Interfaces()
+	note(err)
 	for _, ifi := range all {
 		has := slices.ContainsFunc(ifi.Prefixes, func(p netip.Prefix) bool { return p.Addr().Unmap() == addr.WithZone("") })
 		if has && (addr.Zone() == "" || addr.Zone() == ifi.Name || addr.Zone() == strconv.Itoa(ifi.Index)) {
@@ -130,9 +140,10 @@ func interfacesWith(addr netip.Addr) (names []string) {
 
 // addLowerInterfaces adds the interfaces below the given ones, such as the parent of a VLAN: a
 // device has the addresses of its own interface and of the interfaces above it.
-func addLowerInterfaces(names []string) []string {
+func addLowerInterfaces(names []string, note func(error)) []string {
 	for i := 0; i < len(names); i++ {
-		links, _ := os.ReadDir(filepath.Join(sysClass, "net", names[i]))
+		links, err := os.ReadDir(filepath.Join(sysClass, "net", names[i]))
+		note(err)
 		for _, l := range links {
 			if lower, ok := strings.CutPrefix(l.Name(), "lower_"); ok && !slices.Contains(names, lower) {
 				names = append(names, lower)
@@ -144,12 +155,16 @@ func addLowerInterfaces(names []string) []string {
 
 // Interfaces returns the network interfaces of the device's ports. It reads sysfs, or uses netlink
 // for iWARP before Linux 6.4.
-func (d Device) Interfaces() (names []string) {
+func (d Device) Interfaces() (names []string) { return d.interfaces(func(error) {}) }
+
+// interfaces is Interfaces, and tells note what it could not read.
+func (d Device) interfaces(note func(error)) (names []string) {
 	for port := 1; port <= d.ports; port++ {
 		dir := d.folder("ports", strconv.Itoa(port), "gid_attrs", "ndevs")
 		for i := 0; ; i++ {
 			name, err := readAttr(dir, strconv.Itoa(i))
 			if err != nil { // past the GIDs in use
+				note(err)
 				break
 			}
 			if name != "" && !slices.Contains(names, name) {
@@ -162,14 +177,15 @@ func (d Device) Interfaces() (names []string) {
 	}
 	index, err := d.Index()
 	if err != nil {
+		note(err)
 		return nil
 	}
 	request := nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_ATTR_DEV_INDEX, uint32(index))
-	nldev.Dump(abi.RDMA_NLDEV_CMD_PORT_GET, request, func(a nldev.Attrs) error {
+	note(nldev.Dump(abi.RDMA_NLDEV_CMD_PORT_GET, request, func(a nldev.Attrs) error {
 		if name := a.Map()[abi.RDMA_NLDEV_ATTR_NDEV_NAME].String(); name != "" {
 			names = append(names, name)
 		}
 		return nil
-	})
+	}))
 	return names
 }

@@ -16,7 +16,10 @@ func Interfaces() (all []Interface, err error) {
 	interfaces, err := net.Interfaces()
 	for _, ifi := range interfaces {
 		i := Interface{Interface: ifi}
-		addrs, _ := ifi.Addrs()
+		addrs, e := ifi.Addrs()
+		if TooManyFiles(e) {
+			return nil, e
+		}
 		for _, a := range addrs {
 			if p, err := netip.ParsePrefix(a.String()); err == nil { // else it is not one of IP
 				i.Prefixes = append(i.Prefixes, p)

@@ -62,6 +62,12 @@ func vanished(err error) error {
 	return err
 }
 
+// TooManyFiles reports whether an error is that of a process, or a system, that can open no file: what it could not
+// read may be there.
+func TooManyFiles(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
 // ListAttrs returns the names in a folder of sysfs.
 func ListAttrs(path string) (names []string, err error) {
 	d, attr := attrOf(path)

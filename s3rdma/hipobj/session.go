@@ -162,8 +162,8 @@ func (x *Session) Cancel() error {
 
 // expire cancels the session also if it is too late, for the contexts of those who have it.
 func (x *Session) expire(why error) {
+	x.end(why) // first, as the state that follows has a cause of its own
 	x.fire(cancel)
-	x.end(why)
 }
 
 // Close ends the session. Its memory is free, unless Move runs and will do that. It may be called

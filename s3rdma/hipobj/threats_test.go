@@ -311,7 +311,12 @@ func TestDeadlines(t *testing.T) {
 		c := s.newClient(t, dev, "u")
 		x, session := s.prepared(t, c, Put, "/b/k", c.memory(t, make([]byte, 100)))
 		if session != nil { // else it is over already
-			<-session.life.Done()
+			ctx, stop := session.Context(t.Context())
+			<-ctx.Done()
+			if cause := context.Cause(ctx); !errors.Is(cause, context.DeadlineExceeded) || !strings.Contains(cause.Error(), "50ms") {
+				t.Errorf("the session has ended by %v", cause)
+			}
+			stop()
 		}
 		s.open.Wait()
 		if _, err := x.send(t.Context(), "ready"); statusOfAnswer(err) != http.StatusNotFound {
