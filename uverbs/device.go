@@ -91,11 +91,28 @@ func deviceDirs() ([]string, error) {
 	return names, nil
 }
 
-func readDevice(dir string) (Device, error) {
+// readDevice reads a device, and reads it again if it was renamed meanwhile, as udev does at the start of a machine.
+func readDevice(dir string) (d Device, err error) {
 	name, err := readAttr(dir, "ibdev")
-	if err != nil {
-		return Device{}, err
+	for range 3 {
+		if err != nil {
+			return Device{}, err
+		}
+		d, err = readNamed(dir, name)
+		was := name
+		var gone error
+		if name, gone = readAttr(dir, "ibdev"); gone != nil {
+			return Device{}, gone
+		}
+		if name == was {
+			break
+		}
+		err = nil
 	}
+	return d, err
+}
+
+func readNamed(dir, name string) (_ Device, err error) {
 	if name == "" || name == "." || name == ".." || strings.Contains(name, "/") {
 		return Device{}, fmt.Errorf("its ibdev attribute names %q, which does not exist", name)
 	}
