@@ -193,13 +193,11 @@ func newNetwork(t *testing.T) *network {
 	return n
 }
 
-func (n *network) shell(script string) string {
+func (n *network) shell(script string) {
 	n.t.Helper()
-	out, err := exec.Command("sh", "-exc", script).CombinedOutput()
-	if err != nil {
-		n.t.Errorf("%s: %v: %s", script, err, out)
+	if err := shell(script); err != nil {
+		n.t.Errorf("%s: %v", script, err)
 	}
-	return string(out)
 }
 
 // tc is a running tc(8), which reads commands: starting one takes long on a busy machine.

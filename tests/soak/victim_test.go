@@ -167,7 +167,7 @@ func TestVictim(t *testing.T) {
 
 // beVictim does rounds on its connections until it has done them all or, if it is to be harmed, for ever.
 func beVictim(f fate, rounds int, r *rand.Rand, addr, name string) error {
-	l, err := layerByName(name)
+	l, err := workload.ByName(name)
 	if err != nil {
 		return err
 	}
@@ -208,11 +208,4 @@ func beVictim(f fate, rounds int, r *rand.Rand, addr, name string) error {
 		}
 	}
 	return nil
-}
-
-func layerByName(name string) (*workload.Layer, error) {
-	if name == workload.S3.Name {
-		return workload.S3, nil
-	}
-	return workload.ByName(name)
 }

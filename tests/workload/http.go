@@ -3,6 +3,7 @@ package workload
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -38,7 +39,12 @@ func listenHTTP(ctx context.Context, addr string, report func(error)) (*Server, 
 		http.NewResponseController(w).EnableFullDuplex()
 		io.Copy(w, r.Body)
 	})
-	server := &http.Server{Handler: mux}
+	return serveHTTP(ctx, l, mux, report, nil), nil
+}
+
+// serveHTTP serves until ctx ends or the server is closed, and calls end then, if that is not nil.
+func serveHTTP(ctx context.Context, l net.Listener, handler http.Handler, report func(error), end func() error) *Server {
+	server := &http.Server{Handler: handler}
 	s := &Server{Addr: l.Addr().String(), stop: server.Close, done: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	go func() {
@@ -48,8 +54,11 @@ func listenHTTP(ctx context.Context, addr string, report func(error)) (*Server, 
 			s.err = err
 			report(err)
 		}
+		if end != nil {
+			s.err = errors.Join(s.err, end())
+		}
 	}()
-	return s, nil
+	return s
 }
 
 type httpSession struct {

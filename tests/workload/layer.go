@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -36,7 +37,7 @@ var Layers = []*Layer{CM, UD, RConn, RMsg, RSock, HTTP}
 
 // ByName returns the layer with a name.
 func ByName(name string) (*Layer, error) {
-	for _, l := range Layers {
+	for _, l := range append(slices.Clone(Layers), S3) {
 		if l.Name == name {
 			return l, nil
 		}

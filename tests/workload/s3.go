@@ -61,22 +61,11 @@ func listenS3(ctx context.Context, addr string, report func(error)) (*Server, er
 	if err != nil {
 		return nil, errors.Join(err, l.Close(), dev.Close())
 	}
-	server := &http.Server{Handler: &hipobj.Handler{
+	handler := &hipobj.Handler{
 		Server: objects, Store: s3Store{report},
 		User: func(*http.Request, hipobj.Op, *url.URL) (string, error) { return "account", nil },
-	}}
-	s := &Server{Addr: l.Addr().String(), stop: server.Close, done: make(chan struct{})}
-	stop := context.AfterFunc(ctx, func() { server.Close() })
-	go func() {
-		defer close(s.done)
-		defer stop()
-		if err := server.Serve(l); err != http.ErrServerClosed {
-			s.err = err
-			report(err)
-		}
-		s.err = errors.Join(s.err, objects.Close(), dev.Close())
-	}()
-	return s, nil
+	}
+	return serveHTTP(ctx, l, handler, report, func() error { return errors.Join(objects.Close(), dev.Close()) }), nil
 }
 
 // listenTCP listens, and opens the device of the same address.
