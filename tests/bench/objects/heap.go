@@ -11,7 +11,7 @@ import (
 // node is a small object with pointers: 64 bytes.
 type node struct {
 	next *node
-	data [7]uint64
+	_    [7]uint64
 }
 
 // keep makes lists of n bytes in all, and replaces a thousandth of them each 50 ms, so that the garbage
