@@ -69,8 +69,8 @@ func disableTimeWait(t *testing.T) {
 // with one message in flight, and measures the memory of the connections.
 func TestMany(t *testing.T) {
 	need(t)
-	ours := side{labtest.Built(t, "many"), "7495", nil}
-	c := side{labtest.Built(t, "c/many"), "7496", nil}
+	ours := side{labtest.Built(t, "conns"), "7495", nil}
+	c := side{labtest.Built(t, "c/conns"), "7496", nil}
 	disableTimeWait(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -100,6 +101,23 @@ func TestAll(t *testing.T) {
 		if d.IsDir() && !known[d.Name()] {
 			t.Errorf("nothing runs examples/%s", d.Name())
 		}
+	}
+}
+
+// TestNames: programs have different names, as make builds all of them into one folder.
+func TestNames(t *testing.T) {
+	byName := map[string]string{}
+	for _, pattern := range []string{"cmd/*", "examples/*", "exporter/cmd/*", "lab/*", "tests/bench/*"} {
+		for _, main := range labtest.Must(filepath.Glob("../../" + pattern + "/main.go"))(t) {
+			dir := filepath.Dir(main)
+			if other := byName[filepath.Base(dir)]; other != "" {
+				t.Errorf("%s and %s have the same name", dir, other)
+			}
+			byName[filepath.Base(dir)] = dir
+		}
+	}
+	if len(byName) < 20 {
+		t.Errorf("found only %v", byName)
 	}
 }
 

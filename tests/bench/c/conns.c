@@ -1,9 +1,9 @@
-// Echoes messages on many connections at once with libibverbs, as many/main.go
+// Echoes messages on many connections at once with libibverbs, as conns/main.go
 // does with package uverbs, and prints how long that took and how much memory the
 // connections took. Both take the same arguments and print the same.
 //
-//	many -s ADDR PORT               serve one client until the standard input ends
-//	many    ADDR PORT CONNS N WARM  N messages there and back in all, each connection with one under way
+//	conns -s ADDR PORT               serve one client until the standard input ends
+//	conns    ADDR PORT CONNS N WARM  N messages there and back in all, each connection with one under way
 //
 // The client connects, has one message there and back on each connection, and does its
 // work once for each line of its standard input, after WARM other messages (see
@@ -223,7 +223,7 @@ int main(int argc, char **argv)
 	if (argc == 4 && !strcmp(argv[1], "-s"))
 		serve(lookup(argv[2], argv[3]));
 	if (argc != 6) {
-		fprintf(stderr, "usage: many -s ADDR PORT | ADDR PORT CONNS N WARM\n");
+		fprintf(stderr, "usage: conns -s ADDR PORT | ADDR PORT CONNS N WARM\n");
 		return 1;
 	}
 	to = lookup(argv[1], argv[2]);

@@ -1,5 +1,5 @@
-// Command many echoes messages on many connections concurrently with package uverbs,
-// as c/many.c does with libibverbs, and prints how long that took and how much memory
+// Command conns echoes messages on many connections concurrently with package uverbs,
+// as c/conns.c does with libibverbs, and prints how long that took and how much memory
 // the connections use. Both take the same arguments and print the same; the comments
 // of the C program describe them.
 package main
@@ -30,7 +30,7 @@ const (
 	cqDepth = 20000 // more than enough: C's library requires it
 )
 
-func main() { self.Main("many", "CONNS N WARM", serve, client) }
+func main() { self.Main("conns", "CONNS N WARM", serve, client) }
 
 func client(addr string, args []string) error {
 	var conns, n, warm int
@@ -116,8 +116,8 @@ func resident() (int, error) {
 	return self.Resident()
 }
 
-// many holds all connections of a side.
-type many struct {
+// side holds all connections of a side.
+type side struct {
 	pd    *uverbs.PD
 	ch    *uverbs.CompChannel
 	cq    *uverbs.CQ
@@ -133,7 +133,7 @@ type conn struct {
 }
 
 // setUp creates the objects that the connections share, on the device with an address.
-func setUp(ctx context.Context, addr string) (*many, error) {
+func setUp(ctx context.Context, addr string) (*side, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
@@ -146,7 +146,7 @@ func setUp(ctx context.Context, addr string) (*many, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &many{
+	m := &side{
 		recv: [1]verbs.RecvWR{{SGL: make([]verbs.SGE, 1)}},
 		send: [1]verbs.SendWR{{Opcode: verbs.OpSend, SGL: make([]verbs.SGE, 1)}},
 	}
@@ -161,14 +161,14 @@ func setUp(ctx context.Context, addr string) (*many, error) {
 }
 
 // allocMemory allocates the memory of the connections.
-func (m *many) allocMemory(conns int) (err error) {
+func (m *side) allocMemory(conns int) (err error) {
 	m.conns = make([]conn, conns)
 	m.mr, err = m.pd.AllocMR(conns*2*size, verbs.AccessLocalWrite, uverbs.MROptions{})
 	return err
 }
 
 // options returns the options of connection i.
-func (m *many) options(i int) cm.Options {
+func (m *side) options(i int) cm.Options {
 	return cm.Options{
 		PD: m.pd, SendCQ: m.cq, RecvCQ: m.cq, PrivateData: binary.NativeEndian.AppendUint32(nil, uint32(len(m.conns))),
 		Cap: verbs.QPCap{MaxSendWR: queue, MaxRecvWR: queue, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: -1},
@@ -184,14 +184,14 @@ func (m *many) options(i int) cm.Options {
 	}
 }
 
-func (m *many) postRecv(i int) error {
+func (m *side) postRecv(i int) error {
 	wr := &m.recv[0]
 	wr.ID, wr.SGL[0] = uint64(i), m.mr.SGE(2*i*size, size)
 	_, err := m.conns[i].QP.PostRecv(m.recv[:]...)
 	return err
 }
 
-func (m *many) postSend(i int) error {
+func (m *side) postSend(i int) error {
 	c, wr := &m.conns[i], &m.send[0]
 	wr.ID, wr.SGL[0], wr.Flags = uint64(i), m.mr.SGE((2*i+1)*size, size), 0
 	if c.posted++; c.posted%period == 0 {
@@ -202,7 +202,7 @@ func (m *many) postSend(i int) error {
 }
 
 // messages exchanges n messages there and back.
-func (m *many) messages(n int) error {
+func (m *side) messages(n int) error {
 	for i := range m.conns {
 		if err := m.postSend(i); err != nil {
 			return err
@@ -213,7 +213,7 @@ func (m *many) messages(n int) error {
 
 // echo receives n messages, and answers each on its connection, as long as there are more
 // to send.
-func (m *many) echo(n, more int) error {
+func (m *side) echo(n, more int) error {
 	var wcs [batch]verbs.WC
 	for n > 0 {
 		polled, err := m.await(wcs[:])
@@ -247,7 +247,7 @@ func (m *many) echo(n, more int) error {
 }
 
 // await polls completions, and sleeps until there are any.
-func (m *many) await(wcs []verbs.WC) (n int, err error) {
+func (m *side) await(wcs []verbs.WC) (n int, err error) {
 	for armed := false; ; armed = !armed {
 		if n := m.cq.Poll(wcs); n > 0 {
 			return n, nil
