@@ -76,14 +76,14 @@ func sockaddr(ap netip.AddrPort) (s abi.KernelSockaddrStorage, size uint16, err 
 }
 
 func zone(name string) (uint32, error) {
-	if ifi, err := net.InterfaceByName(name); err == nil {
+	ifi, err := net.InterfaceByName(name)
+	if err == nil {
 		return uint32(ifi.Index), nil
 	}
-	n, err := strconv.ParseUint(name, 10, 32)
-	if err != nil {
-		return 0, fmt.Errorf("zone %q: no such interface", name)
+	if n, numErr := strconv.ParseUint(name, 10, 32); numErr == nil {
+		return uint32(n), nil
 	}
-	return uint32(n), nil
+	return 0, fmt.Errorf("zone %q: %w", name, err)
 }
 
 func addrPort(s *abi.KernelSockaddrStorage) netip.AddrPort {

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -54,7 +55,7 @@ func (c *ahCache) acquire(ctx context.Context, h header) (*cachedAH, error) {
 	case <-k.done:
 		err = k.err
 	case <-ctx.Done():
-		err = ctx.Err()
+		err = host.Ended(ctx)
 	}
 	if err != nil {
 		c.release(k)
@@ -74,7 +75,7 @@ func (c *ahCache) find(ctx context.Context, h header) (*cachedAH, error) {
 		select {
 		case c.resolving <- struct{}{}:
 		case <-ctx.Done():
-			err = ctx.Err()
+			err = host.Ended(ctx)
 		}
 		c.mu.Lock()
 		switch {

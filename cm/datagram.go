@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -209,7 +210,7 @@ func (d *Datagrams) send(ctx context.Context, wr verbs.SendWR, b []byte) (err er
 	case d.sending <- struct{}{}:
 		defer func() { <-d.sending }()
 	case <-ctx.Done():
-		return ctx.Err()
+		return host.Ended(ctx)
 	}
 	at := d.mr.Len() - d.slotSize
 	if err := d.withMemory(func(mem []byte) { copy(mem[at:], b) }); err != nil {

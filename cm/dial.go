@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // Dialer makes connections. The zero value is usable.
@@ -116,7 +117,7 @@ func retryPort(log *slog.Logger, port uint16, do func() error) (err error) {
 // dialOnce dials with a new ID, and makes the endpoint if e is nil. A nil path is resolved. If it
 // fails, the caller tries again with the endpoint that it returns, or discards it.
 func (d *Dialer) dialOnce(ctx context.Context, dst netip.AddrPort, path *PathRecord, e *Endpoint, j connLogger) (*Endpoint, error) {
-	if err := ctx.Err(); err != nil {
+	if err := host.Ended(ctx); err != nil {
 		return e, err
 	}
 	if err := d.check(); err != nil {
@@ -206,7 +207,7 @@ const defaultConnectTimeout = 30 * time.Second
 
 // connect does the handshake. If abandoned is true, the endpoint closes itself.
 func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err error) {
-	if err := ctx.Err(); err != nil { // it may have ended during d.Setup
+	if err := host.Ended(ctx); err != nil { // it may have ended during d.Setup
 		return false, err
 	}
 	timeout, until := cmp.Or(d.ConnectTimeout, defaultConnectTimeout), time.Time{}
@@ -226,11 +227,8 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 		}
 	case err == errLate:
 		err = fmt.Errorf("no answer within %v: %w", timeout, context.DeadlineExceeded)
-	case err != ctx.Err(): // another failure, if perhaps just when the time was over
-	default:
-		if err = context.Cause(ctx); err == context.DeadlineExceeded { // other causes tell what is late
-			err = fmt.Errorf("no answer in time: %w", err)
-		}
+	case err == context.DeadlineExceeded: // a cause would tell what is late
+		err = fmt.Errorf("no answer in time: %w", err)
 	}
 	if err != nil {
 		err = fmt.Errorf("connect: %w", err)

@@ -2,9 +2,12 @@ package cm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // iWARP establishes connections in another way than InfiniBand and RoCE: the kernel does the MPA
@@ -41,7 +44,7 @@ func connectIWARP(ctx context.Context, until time.Time, t *Transport, e *Endpoin
 		}
 	}()
 	ev, err := e.id.events.awaitUntil(ctx, until, Established)
-	if err == nil || err != errLate && err != ctx.Err() {
+	if err == nil || err != errLate && !errors.Is(err, ctx.Err()) {
 		release()
 		return ev, false, err
 	}
@@ -107,6 +110,6 @@ func (t *Transport) startHandshake(ctx context.Context, until time.Time, listene
 		return done, nil
 	case <-ctx.Done():
 		quit()
-		return nil, fmt.Errorf("wait behind %d handshakes with the listener: %w", maxIWARPHandshakes, context.Cause(ctx))
+		return nil, fmt.Errorf("wait behind %d handshakes with the listener: %w", maxIWARPHandshakes, host.Ended(ctx))
 	}
 }

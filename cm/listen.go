@@ -90,7 +90,7 @@ func (l *Listener) waitAnswered(ctx context.Context) error {
 	case <-idle:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return host.Ended(ctx)
 	}
 }
 
@@ -363,7 +363,7 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 		select {
 		case <-e.Done():
 		case <-ctx.Done():
-			return fail("shutdown", l.addr.String(), ctx.Err())
+			return fail("shutdown", l.addr.String(), host.Ended(ctx))
 		}
 	}
 	return nil
@@ -416,7 +416,7 @@ func (r *Request) Accept(ctx context.Context, opt Options) (e *Endpoint, err err
 			j.log(slog.LevelDebug, "accepting failed", "", r.route.Local, r.route.Remote, err)
 		}
 	}()
-	if err := ctx.Err(); err != nil {
+	if err := host.Ended(ctx); err != nil {
 		r.id.Close() // the kernel rejects a request that is destroyed unanswered
 		return nil, err
 	}
@@ -445,7 +445,7 @@ func (r *Request) Accept(ctx context.Context, opt Options) (e *Endpoint, err err
 // reports that the peer has disconnected it already: its confirmation is late or lost then, so the
 // connection counts as established, and as ended right after.
 func (r *Request) acceptAndWait(ctx context.Context, e *Endpoint) (ended bool, err error) {
-	if err := ctx.Err(); err != nil { // it may have ended during opt.Setup
+	if err := host.Ended(ctx); err != nil { // it may have ended during opt.Setup
 		return false, err
 	}
 	err = e.accept()

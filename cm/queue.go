@@ -144,7 +144,7 @@ func (q *queue) next(ctx context.Context, until time.Time) (Event, error) {
 		select {
 		case <-q.ready:
 		case <-ctx.Done():
-			return Event{}, ctx.Err()
+			return Event{}, host.Ended(ctx)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/event"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // Conn is one end of a connection: a protection domain, a queue pair, completion queues and their
@@ -157,7 +158,7 @@ func (c *Conn) AwaitDisconnect(ctx context.Context) error {
 	select {
 	case <-c.Done():
 	case <-ctx.Done():
-		return c.fail("await disconnection by", ctx.Err())
+		return c.fail("await disconnection by", host.Ended(ctx))
 	}
 	if err := c.Err(); !errors.Is(err, verbs.ErrDisconnected) {
 		return c.fail("await disconnection by", err)

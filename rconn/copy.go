@@ -6,6 +6,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // The helpers below use memory of the Conn: a few chunks, so that one is copied while others are
@@ -38,7 +39,7 @@ func (p *copier) run(ctx context.Context, f func() error) (err error) {
 	select {
 	case p.sem <- struct{}{}:
 	case <-ctx.Done():
-		return ctx.Err()
+		return host.Ended(ctx)
 	}
 	defer func() { <-p.sem }()
 	if p.c.closed.Load() {
@@ -111,7 +112,7 @@ func (c *Conn) Put(ctx context.Context, to Target, b []byte) error {
 
 func (p *copier) put(ctx context.Context, to Target, b []byte) error {
 	for i := 0; len(b) > 0; i = (i + 1) % chunks {
-		if err := ctx.Err(); err != nil { // a wait does not look if the completion is there
+		if err := host.Ended(ctx); err != nil { // a wait does not look if the completion is there
 			return err
 		}
 		if err := p.finish(ctx, i); err != nil {
@@ -144,7 +145,7 @@ func (c *Conn) Get(ctx context.Context, b []byte, from Target) error {
 func (p *copier) get(ctx context.Context, b []byte, from Target) error {
 	// sent counts the bytes requested, got the bytes that have arrived.
 	for i, sent, got := 0, 0, 0; got < len(b); i = (i + 1) % chunks {
-		if err := ctx.Err(); err != nil { // a wait does not look if the completion is there
+		if err := host.Ended(ctx); err != nil { // a wait does not look if the completion is there
 			return err
 		}
 		if p.calls[i].busy {

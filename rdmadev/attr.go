@@ -21,6 +21,23 @@ type attrs struct {
 	errs []error
 }
 
+// exists fails with [verbs.ErrNoDevice] if the folder is not there, or no more.
+func (a *attrs) exists() error {
+	_, err := host.ListAttrs(a.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return verbs.ErrNoDevice
+	}
+	return err
+}
+
+// scarce returns the first of the errors that means that the process is out of descriptors.
+func scarce(errs []error) error {
+	if i := slices.IndexFunc(errs, host.TooManyFiles); i >= 0 {
+		return errs[i]
+	}
+	return nil
+}
+
 // text returns an attribute without the white space around it, or "" if it is missing or
 // cannot be read.
 func (a *attrs) text(name string) string {

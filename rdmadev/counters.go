@@ -56,7 +56,7 @@ func (p Port) Counters() ([]Counter, error) {
 	a := attrs{dir: p.dir}
 	counters := a.counters("counters", false)
 	counters = append(counters, a.counters("hw_counters", true)...)
-	return counters, p.error("counters", a.errs)
+	return counters, a.error("counters", p)
 }
 
 // counters reads a folder of counters.

@@ -3,6 +3,7 @@ package rdmadev
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -96,22 +97,28 @@ func (s Source) Devices() ([]Device, error) {
 		if err != nil {
 			return nil, &verbs.Error{Op: "list", Object: "RDMA devices", Err: err}
 		}
-		nl, nodes := s.netlinkDevices(), s.nodes()
+		nl, nodes, err := s.others()
+		if err != nil {
+			return nil, &verbs.Error{Op: "list", Object: "RDMA devices", Err: err}
+		}
 		var devices []Device
-		same := len(names) == len(nl)
+		same := nl == nil || len(names) == len(nl)
 		for _, name := range names {
 			if s.Filter != nil && !s.Filter(name) {
 				continue
 			}
 			d, err := s.device(name, nl, nodes)
-			if err == nil { // else it was removed meanwhile
+			switch {
+			case err == nil:
 				devices = append(devices, d)
+			case !errors.Is(err, verbs.ErrNoDevice): // else it was removed meanwhile
+				return nil, &verbs.Error{Op: "list", Object: "RDMA devices", Err: fmt.Errorf("%s: %w", name, err)}
 			}
-			same = same && err == nil && d.Index >= 0
+			same = same && err == nil && (nl == nil || d.Index >= 0)
 		}
-		// If sysfs and netlink differ, a device has changed in between, such as its name: read
-		// again.
-		if same || nl == nil || try == 3 {
+		// If sysfs and netlink differ, or a device is no more there, one has changed in between, such
+		// as its name: read again.
+		if same || try == 3 {
 			slices.SortStableFunc(devices, func(a, b Device) int { return byNumber(a.Name, b.Name) })
 			return devices, nil
 		}
@@ -123,7 +130,11 @@ func (s Source) Find(name string) (Device, error) {
 	made := host.Prepare()
 	d, err := Device{}, error(verbs.ErrNoDevice)
 	if name != "" && name != "." && name != ".." && !strings.ContainsRune(name, '/') {
-		d, err = s.device(name, s.netlinkDevices(), s.nodes())
+		var nl map[string]map[int]nldev.Value
+		var nodes map[string]string
+		if nl, nodes, err = s.others(); err == nil {
+			d, err = s.device(name, nl, nodes)
+		}
 	}
 	if errors.Is(err, verbs.ErrNoDevice) {
 		err = cmp.Or(made, err)
@@ -134,13 +145,18 @@ func (s Source) Find(name string) (Device, error) {
 	return d, nil
 }
 
+// others returns what is known of all devices: netlink's attributes, and nodes for verbs, by name. It
+// fails if the process has no descriptors left: its devices would seem to change.
+func (s Source) others() (nl map[string]map[int]nldev.Value, nodes map[string]string, err error) {
+	nl, nlErr := s.netlinkDevices()
+	nodes, errs := s.nodes()
+	return nl, nodes, scarce(append(errs, nlErr))
+}
+
 // device reads a device; nl has netlink's attributes of all devices, by name.
 func (s Source) device(name string, nl map[string]map[int]nldev.Value, nodes map[string]string) (Device, error) {
 	a := attrs{dir: s.class("infiniband", name)}
-	if _, err := host.ListAttrs(a.dir); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			err = verbs.ErrNoDevice
-		}
+	if err := a.exists(); err != nil {
 		return Device{}, err
 	}
 	d := Device{
@@ -173,6 +189,14 @@ func (s Source) device(name string, nl map[string]map[int]nldev.Value, nodes map
 		d.Ports = append(d.Ports, p)
 	}
 	d.Errs = a.errs
+	errs := slices.Clone(a.errs)
+	for _, p := range d.Ports {
+		errs = append(errs, p.Errs...)
+	}
+	// What was read of a device that has gone meanwhile, or is renamed, is a part of it.
+	if err := cmp.Or(scarce(errs), a.exists()); err != nil {
+		return Device{}, err
+	}
 	if attr, ok := nl[name]; ok {
 		d.Index = int(attr[abi.RDMA_NLDEV_ATTR_DEV_INDEX].Uint())
 		d.Protocol = Protocol(attr[abi.RDMA_NLDEV_ATTR_DEV_PROTOCOL].String())
@@ -261,7 +285,7 @@ func (d *Device) readHardware(a *attrs) (interfaces []netInterface) {
 }
 
 // nodes returns the device nodes for verbs by device.
-func (s Source) nodes() map[string]string {
+func (s Source) nodes() (_ map[string]string, errs []error) {
 	a := attrs{dir: s.class("infiniband_verbs")}
 	nodes := map[string]string{}
 	for _, name := range a.list("") {
@@ -272,14 +296,14 @@ func (s Source) nodes() map[string]string {
 			nodes[device] = name
 		}
 	}
-	return nodes
+	return nodes, a.errs
 }
 
 // netlinkDevices returns netlink's attributes of all devices, by name, or nil if netlink is not
 // used or does not answer.
-func (s Source) netlinkDevices() map[string]map[int]nldev.Value {
+func (s Source) netlinkDevices() (map[string]map[int]nldev.Value, error) {
 	if s.Sys != "" {
-		return nil
+		return nil, nil
 	}
 	devices := map[string]map[int]nldev.Value{}
 	err := nldev.Dump(abi.RDMA_NLDEV_CMD_GET, nil, func(a nldev.Attrs) error {
@@ -288,7 +312,7 @@ func (s Source) netlinkDevices() map[string]map[int]nldev.Value {
 		return nil
 	})
 	if err != nil && len(devices) == 0 {
-		return nil
+		return nil, err
 	}
-	return devices
+	return devices, nil
 }

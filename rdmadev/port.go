@@ -161,7 +161,7 @@ func (p Port) GIDs() ([]GID, error) {
 		g.Interface, _ = host.ReadAttr(filepath.Join(p.dir, "gid_attrs/ndevs", index))
 		gids = append(gids, g)
 	}
-	return gids, p.error("GIDs", a.errs)
+	return gids, a.error("GIDs", p)
 }
 
 // PKeys returns the port's table of partition keys, without entries that are 0 at its end.
@@ -178,11 +178,15 @@ func (p Port) PKeys() ([]uint16, error) {
 			keys[i] = key
 		}
 	}
-	return keys, p.error("P_Keys", a.errs)
+	return keys, a.error("P_Keys", p)
 }
 
-// error returns an error if there are any.
-func (p Port) error(what string, errs []error) error {
+// error returns the errors of reading what a port has, or that the port has gone meanwhile.
+func (a *attrs) error(what string, p Port) error {
+	errs := a.errs
+	if err := a.exists(); err != nil {
+		errs = append([]error{err}, errs...)
+	}
 	if len(errs) == 0 {
 		return nil
 	}

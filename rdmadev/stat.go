@@ -54,7 +54,7 @@ func (d Device) HardwareCounters(port int) ([]Counter, error) {
 	answer, err := d.do(abi.RDMA_NLDEV_CMD_STAT_GET, portAttr(port))
 	if err == errors.ErrUnsupported && port <= len(d.Ports) { // the device has no netlink
 		a := attrs{dir: d.Ports[port-1].dir}
-		return a.counters("hw_counters", true), d.Ports[port-1].error("hardware counters", a.errs)
+		return a.counters("hw_counters", true), a.error("hardware counters", d.Ports[port-1])
 	}
 	if err != nil {
 		return nil, d.error("read", fmt.Sprintf("hardware counters of port %d", port), err)

@@ -61,7 +61,7 @@ func (s Source) Watch(ctx context.Context, opt WatchOptions) iter.Seq2[Change, e
 		defer cancel()
 		reported := make(chan struct{}, 1)
 		if s.Sys == "" {
-			go nldev.Notify(ctx, func() { // without it, the ticker remains
+			nldev.Notify(ctx, func() { // without it, the ticker remains
 				select {
 				case reported <- struct{}{}:
 				default:

@@ -170,7 +170,7 @@ func (c *Conn) startDisconnect(goodEnd error) {
 		if c.byeDelivered {
 			return c.goodEnd
 		}
-		return fmt.Errorf("disconnect: %w", ErrTimeout)
+		return fmt.Errorf("disconnect within %v: %w", c.l.opt.Linger, ErrTimeout)
 	})
 	c.progress()
 }

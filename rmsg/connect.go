@@ -36,7 +36,7 @@ func (c *Conn) setPeerHello(h hello) {
 
 // run runs a connection from connecting to its end.
 func (c *Conn) run(connect connector) {
-	ctx, cancel := context.WithTimeoutCause(c.ctx, c.l.opt.ConnectTimeout, fmt.Errorf("connect: %w", ErrTimeout))
+	ctx, cancel := context.WithTimeoutCause(c.ctx, c.l.opt.ConnectTimeout, fmt.Errorf("connect within %v: %w", c.l.opt.ConnectTimeout, ErrTimeout))
 	defer cancel()
 	e, abandoned, err := c.connect(ctx, connect)
 	if err == nil {

@@ -191,7 +191,9 @@ func (d *device) unref() {
 	}
 	switch {
 	case d.detached:
-		d.close()
+		if err := d.close(); err != nil {
+			d.l.log(slog.LevelWarn, "closing the device failed", slog.String("device", d.name), slog.Any("err", err))
+		}
 	case d.idle == nil:
 		d.idle = time.AfterFunc(idleTimeout, func() { d.l.post(nil, func() { d.l.detach(d, false) }) })
 	default:

@@ -3,6 +3,7 @@ package rmsg
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/option"
 )
 
@@ -148,7 +150,7 @@ func (ln *Listener) serve() {
 		ln.unanswered.Add(1)
 		ln.requests.Add(1)
 		if r.peer, err = parseHello(lower.PrivateData()); err == nil && int(ln.unanswered.Load()) > ln.backlog {
-			err = errors.New("too many requests")
+			err = ln.tooMany()
 		}
 		if err != nil {
 			r.reject(err)
@@ -173,7 +175,7 @@ func (ln *Listener) Accept(ctx context.Context) (*Conn, error) {
 		case <-ln.closed:
 			return nil, fail(op, ln.Addr().String(), ln.why)
 		case <-ctx.Done():
-			return nil, fail(op, ln.Addr().String(), ln.l.addNotRunning(ctx.Err()))
+			return nil, fail(op, ln.Addr().String(), ln.l.addNotRunning(host.Ended(ctx)))
 		}
 	}
 }
@@ -205,7 +207,7 @@ func (r *Request) dispatch() {
 		return
 	}
 	r.mu.Lock()
-	r.timer = time.AfterFunc(ln.timeout, func() { r.reject(ErrTimeout) })
+	r.timer = time.AfterFunc(ln.timeout, func() { r.reject(fmt.Errorf("accept within %v: %w", ln.timeout, ErrTimeout)) })
 	r.mu.Unlock()
 	select {
 	case <-ln.closed:
@@ -217,7 +219,7 @@ func (r *Request) dispatch() {
 		default:
 		}
 	default:
-		r.reject(errors.New("too many requests"))
+		r.reject(ln.tooMany())
 	}
 }
 
@@ -274,6 +276,11 @@ func (r *Request) Reject(privateData []byte) error {
 	}
 	r.ln.rejected.Add(1)
 	return r.cm.Reject(private)
+}
+
+// tooMany is why a request is rejected that exceeds the backlog.
+func (ln *Listener) tooMany() error {
+	return fmt.Errorf("more requests wait than Backlog of %d", ln.backlog)
 }
 
 func (r *Request) reject(why error) {

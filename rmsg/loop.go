@@ -157,7 +157,7 @@ func (l *Loop) run(ctx context.Context, enough func(int) bool) (int, error) {
 	}
 	n, err := l.dispatchOnce(nil)
 	for err == nil && !enough(n) {
-		if err := ctx.Err(); err != nil {
+		if err := host.Ended(ctx); err != nil {
 			return 0, err
 		}
 		ready, slept, werr := l.files.Wait()

@@ -3,10 +3,12 @@ package rmsg
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // The methods below wait, for programs without callbacks. A goroutine must run the loop;
@@ -42,9 +44,9 @@ func (c *Conn) await(ctx context.Context, ready <-chan struct{}, limit time.Dura
 		case <-c.done:
 			return nil
 		case <-ctx.Done():
-			return c.l.addNotRunning(ctx.Err())
+			return c.l.addNotRunning(host.Ended(ctx))
 		case <-late.C:
-			if err := c.l.addNotRunning(ErrTimeout); errors.Is(err, ErrNotRunning) {
+			if err := c.l.addNotRunning(fmt.Errorf("wait for %v: %w", limit, ErrTimeout)); errors.Is(err, ErrNotRunning) {
 				return err
 			}
 		}
@@ -101,7 +103,7 @@ func (c *Conn) awaitRoom(ctx context.Context, room <-chan struct{}) error {
 	case <-room:
 	case <-c.ctx.Done():
 	case <-ctx.Done():
-		return c.l.addNotRunning(ctx.Err())
+		return c.l.addNotRunning(host.Ended(ctx))
 	}
 	return nil
 }
@@ -134,7 +136,7 @@ func (c *Conn) Recv(ctx context.Context) (*Buffer, error) {
 		case <-c.in.readable:
 		case <-c.done:
 		case <-ctx.Done():
-			return nil, fail(op, c.addr, c.l.addNotRunning(ctx.Err()))
+			return nil, fail(op, c.addr, c.l.addNotRunning(host.Ended(ctx)))
 		}
 	}
 }

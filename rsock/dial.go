@@ -161,7 +161,7 @@ func lookup(ctx context.Context, r *net.Resolver, network, addr string) ([]netip
 	}
 	addrs, err := host.Lookup(ctx, r, ip, addr)
 	if err == nil {
-		err = ctx.Err() // which an address without a name does not look at
+		err = host.Ended(ctx) // which an address without a name does not look at
 	}
 	return addrs, err
 }

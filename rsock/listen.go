@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -310,7 +311,7 @@ func (l *Listener) handshake(req *cm.Request) (*Conn, error) {
 	ctx := l.ctx
 	if l.conf.HandshakeTimeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, l.conf.HandshakeTimeout)
+		ctx, cancel = context.WithTimeoutCause(ctx, l.conf.HandshakeTimeout, fmt.Errorf("no handshake within HandshakeTimeout of %v: %w", l.conf.HandshakeTimeout, context.DeadlineExceeded))
 		defer cancel()
 	}
 	// The hello is in the request, so peers of other protocols are refused before they cost memory.

@@ -73,7 +73,6 @@ var transitions = [...][4]state{
 
 var (
 	errCommitted = errors.New("the transfer is committed: a client's memory is used for one transfer of a token")
-	errTime      = errors.New("the transfer took longer than Limits.Time")
 )
 
 // step changes the state. A Remote that leaves stateMoving gives back what it has, and one that is
@@ -146,7 +145,7 @@ func (r *Remote) reserve(ctx context.Context, n int) error {
 		return err
 	}
 	s := r.s
-	ctx, cancel := context.WithTimeout(ctx, s.opt.Limits.Wait)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.opt.Limits.Wait, fmt.Errorf("nothing free within Limits.Wait of %v: %w", s.opt.Limits.Wait, context.DeadlineExceeded))
 	defer cancel()
 	err := s.enter()
 	if err == nil {
@@ -201,7 +200,7 @@ func (r *Remote) wait(ctx context.Context, n int) error {
 	if r.done >= n {
 		return nil
 	}
-	ctx, cancel := context.WithDeadlineCause(ctx, r.until, errTime)
+	ctx, cancel := context.WithDeadlineCause(ctx, r.until, fmt.Errorf("transfer took longer than Limits.Time of %v: %w", r.s.opt.Limits.Time, context.DeadlineExceeded))
 	defer cancel()
 	for r.done < n {
 		_, err := r.lane.cq.Next(ctx)

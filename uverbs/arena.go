@@ -12,6 +12,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/extents"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -206,7 +207,7 @@ func (a *Arena) leave(ctx context.Context, w *arenaWait) (*Block, error) {
 	}
 	a.waiting = slices.Delete(a.waiting, i, i+1)
 	a.serve() // those behind may need less
-	return nil, a.fail("get block from", fmt.Errorf("waiting for %d bytes, while %d blocks have %d of %d: %w", w.n, a.blocks, a.inUse, a.size, ended(ctx)))
+	return nil, a.fail("get block from", fmt.Errorf("waiting for %d bytes, while %d blocks have %d of %d: %w", w.n, a.blocks, a.inUse, a.size, host.Ended(ctx)))
 }
 
 // given returns what a wait has ended with: a block, or none as the arena is closed.

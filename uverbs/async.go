@@ -41,7 +41,7 @@ func (c *Context) NextAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	case c.asyncSem <- struct{}{}:
 		defer func() { <-c.asyncSem }()
 	case <-ctx.Done():
-		return AsyncEvent{}, c.obj.fail(op, ended(ctx))
+		return AsyncEvent{}, c.obj.fail(op, host.Ended(ctx))
 	}
 	var desc abi.IbUverbsAsyncEventDesc
 	for got := false; !got; {

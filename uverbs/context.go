@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync/atomic"
@@ -50,6 +51,11 @@ func (d Device) Open() (*Context, error) {
 	c, err := d.open(fd, false)
 	if err != nil {
 		return nil, d.fail(err)
+	}
+	// The kernel gives the number of a device's node to the next one when the device has gone.
+	if guid := c.dev.Attr.NodeGUID; guid != d.GUID && d.GUID != (verbs.GUID{}) {
+		c.Close()
+		return nil, d.fail(fmt.Errorf("%w: its node is that of a device with GUID %v now, not %v: find it again", verbs.ErrNoDevice, guid, d.GUID))
 	}
 	return c, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/bridge"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/spin"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
@@ -224,9 +225,7 @@ func (q *CQ) Arm(solicitedOnly bool) error {
 func (q *CQ) Wait(ctx context.Context) error {
 	err := verbs.ErrNoChannel
 	if q.channel != nil {
-		if err = q.channel.ch.wait(ctx, q.events); err != nil && err == ctx.Err() {
-			err = ended(ctx)
-		}
+		err = q.channel.ch.wait(ctx, q.events)
 	}
 	if err != nil {
 		return q.obj.fail("wait on", err)
@@ -273,7 +272,7 @@ func (q *CQ) pollArmWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	case q.waitSem <- struct{}{}:
 		defer func() { <-q.waitSem }()
 	case <-ctx.Done():
-		return 0, q.obj.fail(op, ended(ctx))
+		return 0, q.obj.fail(op, host.Ended(ctx))
 	}
 	if q.failed.Load() {
 		if n := q.Poll(wcs); n > 0 { // completions from before the failure

@@ -1,7 +1,6 @@
 package uverbs
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"syscall"
@@ -23,15 +22,6 @@ func hint(op string, err error) string {
 		return "import a package that registers one"
 	}
 	return ""
-}
-
-// ended returns why a context has ended, for errors.Is of its Err and of its cause.
-func ended(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if err == cause {
-		return err
-	}
-	return fmt.Errorf("%w: %w", err, cause)
 }
 
 // explain adds the meaning of an error: calls on a removed device fail with EIO (ib_uverbs_ioctl),

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -234,20 +235,42 @@ func (c *Context) FindGID(port int, addr netip.Addr) (verbs.GIDEntry, error) {
 
 // PKeys returns a port's partition keys.
 func (c *Context) PKeys(port int) (keys []uint16, err error) {
-	dir, err := c.portFolder(port)
-	for err == nil {
-		var text string
-		text, err = readAttr(filepath.Join(dir, "pkeys"), strconv.Itoa(len(keys)))
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EINVAL) {
-			return keys, nil // past the last; iWARP has none
-		}
-		if err == nil {
-			var v uint64
-			v, err = strconv.ParseUint(text, 0, 16)
+	err = c.readPort(port, func(dir string) error {
+		for keys = nil; ; {
+			text, err := readAttr(filepath.Join(dir, "pkeys"), strconv.Itoa(len(keys)))
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EINVAL) {
+				return nil // past the last; iWARP has none
+			}
+			if err != nil {
+				return err
+			}
+			v, err := strconv.ParseUint(text, 0, 16)
+			if err != nil {
+				return err
+			}
 			keys = append(keys, uint16(v))
 		}
+	})
+	if err != nil {
+		return nil, c.obj.fail("query P_Keys", err)
 	}
-	return nil, c.obj.fail("query P_Keys", err)
+	return keys, nil
+}
+
+// readPort calls read with the folder of a port in sysfs, again if the device is renamed meanwhile. It
+// fails if the device has gone: part of its attributes were missing then.
+func (c *Context) readPort(port int, read func(dir string) error) error {
+	dir, err := c.portFolder(port)
+	for range 3 {
+		if err != nil {
+			return err
+		}
+		readErr, was := read(dir), dir
+		if dir, err = c.portFolder(port); err == nil && dir == was {
+			return readErr
+		}
+	}
+	return cmp.Or(err, errors.New("the device is renamed all the time"))
 }
 
 // portFolder returns the folder of a port in sysfs, which exists.

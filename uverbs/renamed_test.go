@@ -3,6 +3,7 @@
 package uverbs
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -52,6 +53,49 @@ func TestRenamedMeanwhile(t *testing.T) {
 			devs, err := Devices()
 			if want := <-changed; err != nil || len(devs) != len(want) || len(devs) > 0 && (devs[0].Name != want[0].Name || devs[0].GUID != want[0].GUID || devs[0].ports != want[0].ports) {
 				t.Errorf("%+v, %v, want %+v", devs, err, want)
+			}
+		})
+	}
+}
+
+// TestPortRenamedMeanwhile renames a device, and removes one, while the attributes of its port are read.
+func TestPortRenamedMeanwhile(t *testing.T) {
+	device := func(elem ...string) string {
+		return filepath.Join(append([]string{sysClass, "infiniband"}, elem...)...)
+	}
+	for name, test := range map[string]struct {
+		change func(read int)
+		reads  int
+		err    error
+	}{
+		"not":     {func(int) {}, 1, nil},
+		"removed": {func(int) { os.RemoveAll(device("rxe0")) }, 1, verbs.ErrNoDevice},
+		"renamed": {func(read int) {
+			if read == 1 {
+				os.Rename(device("rxe0"), device("mlx5_0"))
+				os.WriteFile(filepath.Join(sysClass, "infiniband_verbs/uverbs0/ibdev"), []byte("mlx5_0\n"), 0o644)
+			}
+		}, 2, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fakeSysfs(t, map[string]string{
+				"sys/infiniband_verbs/uverbs0/ibdev":  "rxe0",
+				"sys/infiniband/rxe0/node_guid":       "5054:00ff:fe12:3456",
+				"sys/infiniband/rxe0/ports/1/pkeys/0": "0xffff",
+			})
+			devs, err := Devices()
+			if err != nil || len(devs) != 1 {
+				t.Fatal(devs, err)
+			}
+			reads, text := 0, ""
+			err = (&Context{contextCore: &contextCore{device: devs[0]}}).readPort(1, func(dir string) error {
+				reads++
+				test.change(reads)
+				text, _ = readAttr(dir, "pkeys/0")
+				return nil
+			})
+			if !errors.Is(err, test.err) || reads != test.reads || err == nil && text != "0xffff" {
+				t.Errorf("%v after %d reads of %q, want %v after %d", err, reads, text, test.err, test.reads)
 			}
 		})
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // Source is the source of the events that a [Group] waits for.
@@ -257,7 +259,7 @@ func (w *waiter) sleep(ctx context.Context, until time.Time) error {
 	case <-late:
 		return os.ErrDeadlineExceeded
 	case <-ctx.Done():
-		return ctx.Err()
+		return host.Ended(ctx)
 	}
 }
 

@@ -2,6 +2,8 @@ package host
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -44,9 +46,19 @@ func NewEventFile(fd int) (EventFile, error) {
 	return newSoftEvents(fd)
 }
 
+// Ended returns why ctx has ended, for errors.Is of its Err and of its cause, or nil if it has not.
+func Ended(ctx context.Context) error {
+	err := ctx.Err()
+	cause := context.Cause(ctx)
+	if !errors.Is(cause, err) {
+		return fmt.Errorf("%w: %w", err, cause)
+	}
+	return cause
+}
+
 // tryLate calls op once if ctx has ended or the time has passed, and reports whether it has.
 func tryLate(f EventFile, ctx context.Context, until time.Time, op func(fd int) error) (late bool, err error) {
-	end := ctx.Err()
+	end := Ended(ctx)
 	if end == nil && !until.IsZero() && !time.Now().Before(until) {
 		end = os.ErrDeadlineExceeded
 	}

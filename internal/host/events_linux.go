@@ -81,7 +81,7 @@ func (f *kernelEvents) Sleep(ctx context.Context, until time.Time, op func(fd in
 	case f.closed.Load():
 		return verbs.ErrClosed
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return Ended(ctx)
 	case woken:
 		return nil
 	}

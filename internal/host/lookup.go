@@ -33,7 +33,7 @@ func Lookup(ctx context.Context, r *net.Resolver, network, addr string) ([]netip
 	}
 	ips, err := r.LookupNetIP(ctx, network, host)
 	if ctx.Err() != nil { // the resolver's error may not match it
-		return nil, ctx.Err()
+		return nil, Ended(ctx)
 	}
 	if err != nil {
 		return nil, err

@@ -82,7 +82,7 @@ func (v *softEvents) Sleep(ctx context.Context, until time.Time, op func(fd int)
 		case <-v.closed:
 			return verbs.ErrClosed
 		case <-ctx.Done():
-			return ctx.Err()
+			return Ended(ctx)
 		case <-late:
 			return os.ErrDeadlineExceeded
 		}

@@ -1,4 +1,4 @@
-package host
+package host_test
 
 import (
 	"context"
@@ -12,25 +12,26 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/event"
+	"github.com/goverbs/verbs/internal/host"
 )
 
 // queue is a virtual file of events of one byte.
 type queue struct {
-	Unsupported
-	readiness Readiness
+	host.Unsupported
+	readiness host.Readiness
 
 	mu     sync.Mutex
 	events []byte
 	closed bool
 }
 
-func (q *queue) Watch(changed func(State)) func() { return q.readiness.Watch(changed) }
+func (q *queue) Watch(changed func(host.State)) func() { return q.readiness.Watch(changed) }
 
 func (q *queue) put(b byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.events = append(q.events, b)
-	q.readiness.Set(Readable)
+	q.readiness.Set(host.Readable)
 }
 
 func (q *queue) Read(b []byte) (int, syscall.Errno) {
@@ -41,7 +42,7 @@ func (q *queue) Read(b []byte) (int, syscall.Errno) {
 	}
 	b[0] = q.events[0]
 	if q.events = q.events[1:]; len(q.events) == 0 {
-		q.readiness.Set(Idle)
+		q.readiness.Set(host.Idle)
 	}
 	return 1, 0
 }
@@ -59,14 +60,14 @@ func (q *queue) isClosed() bool {
 }
 
 // virtualQueue returns a File of a new queue.
-func virtualQueue(t *testing.T) (EventFile, *queue) {
+func virtualQueue(t *testing.T) (host.EventFile, *queue) {
 	t.Helper()
 	q := &queue{}
-	fd, errno := Install(q, "queue")
+	fd, errno := host.Install(q, "queue")
 	if errno != 0 {
 		t.Fatal(errno)
 	}
-	f, err := NewEventFile(fd)
+	f, err := host.NewEventFile(fd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +78,7 @@ func virtualQueue(t *testing.T) (EventFile, *queue) {
 // read returns an op that reads a byte.
 func read(b []byte) func(fd int) error {
 	return func(fd int) error {
-		_, err := Read(fd, b)
+		_, err := host.Read(fd, b)
 		return err
 	}
 }
@@ -111,7 +112,7 @@ func TestVirtualSleepEnds(t *testing.T) {
 				t.Errorf("read %d", b[0])
 			}
 			sleep("close", t.Context(), time.Time{}, verbs.ErrClosed, func() { f.Close() })
-			if !q.isClosed() || Get(f.FD()) != nil {
+			if !q.isClosed() || host.Get(f.FD()) != nil {
 				t.Error("the file is open")
 			}
 			if err := f.Sleep(t.Context(), time.Time{}, read(b)); err != verbs.ErrClosed {
@@ -162,14 +163,15 @@ func TestVirtualWakeBeforeSleep(t *testing.T) {
 // TestVirtualCloseDuringOp closes a file while an op uses it, which may use it again.
 func TestVirtualCloseDuringOp(t *testing.T) {
 	f, q := virtualQueue(t)
-	err := try(f, func(fd int) error {
+	call := func(op func(fd int) error) error { return f.Sleep(t.Context(), time.Now(), op) } // it does not sleep
+	err := call(func(fd int) error {
 		if err := f.Close(); err != nil {
 			t.Error(err)
 		}
-		if q.isClosed() || Get(fd) != q {
+		if q.isClosed() || host.Get(fd) != q {
 			t.Error("the descriptor is closed during an op")
 		}
-		return try(f, func(int) error { return nil })
+		return call(func(int) error { return nil })
 	})
 	if err != verbs.ErrClosed || !q.isClosed() {
 		t.Errorf("%v; closed: %t", err, q.isClosed())
@@ -194,7 +196,7 @@ func TestVirtualNoAllocation(t *testing.T) {
 
 // virtualSource is a Source that sleeps on a virtual file and counts events.
 type virtualSource struct {
-	f  EventFile
+	f  host.EventFile
 	op func(fd int) error
 }
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 
@@ -159,19 +158,18 @@ var notifiers = []struct {
 	{unix.NETLINK_ROUTE, unix.RTMGRP_LINK, ""},
 }
 
-// Notify calls changed, from several goroutines, when the kernel reports that devices or ports
-// may have changed, or that it has lost reports. It returns when ctx is done, or when the
-// kernel offers no reports. States of InfiniBand's ports are not reported.
+// Notify calls changed, from several goroutines until ctx is done, when the kernel reports that devices
+// or ports may have changed, or that it has lost reports; not if the kernel offers none. It reports
+// all changes from when it returns on, in the network namespace of the calling thread. States of
+// InfiniBand's ports are not reported.
 func Notify(ctx context.Context, changed func()) {
-	var all sync.WaitGroup
 	for _, n := range notifiers {
 		c, err := open(n.family, n.groups)
 		if err != nil {
 			continue
 		}
-		all.Go(func() { c.listen(ctx, []byte(n.matches), changed) })
+		go c.listen(ctx, []byte(n.matches), changed)
 	}
-	all.Wait()
 }
 
 // listen calls changed for every datagram that contains matches, and closes the socket.

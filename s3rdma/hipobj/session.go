@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -203,20 +204,24 @@ func (x *Session) fire(e event) error {
 	if x.timer != nil {
 		x.timer.Stop()
 	}
-	// The queue pair first: its client has no access to what is freed. Close of nil is harmless.
-	x.qp.Close()
-	x.mr.Close()
-	x.pd.Close()
+	// The queue pair first: its client has no access to what is freed. Some may not exist, or no more.
+	for _, object := range []io.Closer{x.qp, x.mr, x.pd} {
+		if cerr := object.Close(); !errors.Is(cerr, verbs.ErrClosed) {
+			err = errors.Join(err, cerr)
+		}
+	}
+	if err == nil { // else the device has the memory still, and the account as much less
+		x.release()
+	}
 	x.server.forget(x)
-	return nil
+	return err
 }
 
-// forget removes a session whose memory is free.
+// forget removes a session that has ended.
 func (s *Server) forget(x *Session) {
 	s.mu.Lock()
 	delete(s.sessions, x.id)
 	s.mu.Unlock()
-	x.release()
 	s.open.Done()
 }
 

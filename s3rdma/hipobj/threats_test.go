@@ -390,6 +390,23 @@ func TestServerCloses(t *testing.T) {
 	})
 }
 
+// TestCloseFails: a session whose objects cannot be destroyed, as something uses them, says so, and
+// its account has as much less.
+func TestCloseFails(t *testing.T) {
+	each(t, func(t *testing.T, dev *uverbs.Context) {
+		s := labtest.Must(NewServer(dev, Options{}))(t)
+		x := labtest.Must(s.Prepare(Request{Account: "u", Op: Put, Target: "/b/k", Size: 100, Cookie: 1, Peer: verbs.QPAddr{PSN: 1}}))(t)
+		user := labtest.Must(x.pd.AllocMR(1, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+		if err := x.Close(); !errors.Is(err, verbs.ErrInUse) {
+			t.Errorf("Close: %v", err)
+		}
+		if st := s.Stats(); st.Sessions != 1 || st.Memory != 100 {
+			t.Errorf("memory that is not free is given to others: %+v", st)
+		}
+		labtest.Check(t, user.Close(), x.pd.Close(), s.Close())
+	})
+}
+
 // TestStats has a transfer of each kind and end.
 func TestStats(t *testing.T) {
 	each(t, func(t *testing.T, dev *uverbs.Context) {

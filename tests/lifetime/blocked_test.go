@@ -20,54 +20,53 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// blockingCall is a call that waits forever, and the call that ends it.
+// blockingCall is a call that waits forever, unless its context ends, and the call that ends it.
 type blockingCall struct {
-	call  func() error
-	end   func() error
-	want  error  // net.ErrClosed if nil
-	after func() // releases the rest
+	call  func(context.Context) error
+	end   func() error // nil for a call that only its context ends
+	after func()       // releases the rest
 }
 
 // blockingCalls are the blocking calls, by name. Each creates what it needs.
 var blockingCalls = map[string]func(t *testing.T, device string) blockingCall{
 	"uverbs: CQ.PollWait, closing the CQ": func(t *testing.T, device string) blockingCall {
-		ctx := labtest.Must(uverbs.Open(device))(t)
-		ch := labtest.Must(ctx.CreateCompChannel())(t)
-		cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: ch}))(t)
+		dev := labtest.Must(uverbs.Open(device))(t)
+		ch := labtest.Must(dev.CreateCompChannel())(t)
+		cq := labtest.Must(dev.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: ch}))(t)
 		return blockingCall{
-			call:  func() error { _, err := cq.PollWait(context.Background(), make([]verbs.WC, 1)); return err },
+			call:  func(ctx context.Context) error { _, err := cq.PollWait(ctx, make([]verbs.WC, 1)); return err },
 			end:   cq.Close,
-			after: func() { check(t, ch.Close(), ctx.Close()) },
+			after: func() { check(t, ch.Close(), dev.Close()) },
 		}
 	},
 	"uverbs: CQ.Wait, closing the CQ": func(t *testing.T, device string) blockingCall {
-		ctx := labtest.Must(uverbs.Open(device))(t)
-		ch := labtest.Must(ctx.CreateCompChannel())(t)
-		cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: ch}))(t)
+		dev := labtest.Must(uverbs.Open(device))(t)
+		ch := labtest.Must(dev.CreateCompChannel())(t)
+		cq := labtest.Must(dev.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: ch}))(t)
 		return blockingCall{
-			call:  func() error { return cq.Wait(context.Background()) },
+			call:  func(ctx context.Context) error { return cq.Wait(ctx) },
 			end:   cq.Close,
-			after: func() { check(t, ch.Close(), ctx.Close()) },
+			after: func() { check(t, ch.Close(), dev.Close()) },
 		}
 	},
 	"uverbs: Sleep for a CQ, closing it": func(t *testing.T, device string) blockingCall {
-		ctx := labtest.Must(uverbs.Open(device))(t)
-		ch := labtest.Must(ctx.CreateCompChannel())(t)
-		cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: ch}))(t)
+		dev := labtest.Must(uverbs.Open(device))(t)
+		ch := labtest.Must(dev.CreateCompChannel())(t)
+		cq := labtest.Must(dev.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: ch}))(t)
 		return blockingCall{
-			call:  func() error { _, err := bridge.Sleep(cq, context.Background(), time.Time{}); return err },
+			call:  func(ctx context.Context) error { _, err := bridge.Sleep(cq, ctx, time.Time{}); return err },
 			end:   cq.Close,
-			after: func() { check(t, ch.Close(), ctx.Close()) },
+			after: func() { check(t, ch.Close(), dev.Close()) },
 		}
 	},
 	"uverbs: Context.NextAsyncEvent, closing it": func(t *testing.T, device string) blockingCall {
-		ctx := labtest.Must(uverbs.Open(device))(t)
-		return blockingCall{call: func() error { _, err := ctx.NextAsyncEvent(context.Background()); return err }, end: ctx.Close}
+		dev := labtest.Must(uverbs.Open(device))(t)
+		return blockingCall{call: func(ctx context.Context) error { _, err := dev.NextAsyncEvent(ctx); return err }, end: dev.Close}
 	},
 	"uverbs: Context.AsyncEvents, closing it": func(t *testing.T, device string) blockingCall {
-		ctx := labtest.Must(uverbs.Open(device))(t)
-		return blockingCall{end: ctx.Close, call: func() (err error) {
-			for _, err = range ctx.AsyncEvents(context.Background()) {
+		dev := labtest.Must(uverbs.Open(device))(t)
+		return blockingCall{end: dev.Close, call: func(ctx context.Context) (err error) {
+			for _, err = range dev.AsyncEvents(ctx) {
 			}
 			return err
 		}}
@@ -76,22 +75,19 @@ var blockingCalls = map[string]func(t *testing.T, device string) blockingCall{
 		ch := labtest.Must(cm.DefaultTransport().NewChannel())(t)
 		id := labtest.Must(ch.NewID(0))(t)
 		return blockingCall{
-			call:  func() error { _, err := ch.Next(context.Background()); return err },
+			call:  func(ctx context.Context) error { _, err := ch.Next(ctx); return err },
 			end:   ch.Close,
 			after: func() { id.Close() },
 		}
 	},
 	"cm: Listener.Accept, closing it": func(t *testing.T, device string) blockingCall {
 		l := labtest.Must(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
-		return blockingCall{call: func() error { _, err := l.Accept(context.Background()); return err }, end: l.Close}
+		return blockingCall{call: func(ctx context.Context) error { _, err := l.Accept(ctx); return err }, end: l.Close}
 	},
 	"cm: Dial, cancelling it": func(t *testing.T, device string) blockingCall {
 		l := labtest.Must(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
-		ctx, cancel := context.WithCancel(t.Context())
 		return blockingCall{
-			call:  func() error { _, err := cm.Dial(ctx, l.Addr().String()); return err },
-			end:   func() error { cancel(); return nil },
-			want:  context.Canceled,
+			call:  func(ctx context.Context) error { _, err := cm.Dial(ctx, l.Addr().String()); return err },
 			after: func() { check(t, l.Close()) },
 		}
 	},
@@ -111,32 +107,32 @@ var blockingCalls = map[string]func(t *testing.T, device string) blockingCall{
 		e := labtest.Must(d.Dial(within(t), l.Addr().String()))(t)
 		m := labtest.Must(cm.NewDatagrams(e, 64))(t)
 		return blockingCall{
-			call:  func() error { _, err := m.Recv(context.Background(), make([]byte, 64)); return err },
+			call:  func(ctx context.Context) error { _, err := m.Recv(ctx, make([]byte, 64)); return err },
 			end:   e.Close,
 			after: func() { check(t, l.Close()) },
 		}
 	},
 	"conn: Listener.Accept, closing it": func(t *testing.T, device string) blockingCall {
 		l := labtest.Must(rconn.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
-		return blockingCall{call: func() error { _, err := l.Accept(context.Background()); return err }, end: l.Close}
+		return blockingCall{call: func(ctx context.Context) error { _, err := l.Accept(ctx); return err }, end: l.Close}
 	},
-	"conn: AwaitAdvert, closing the Conn": connBlocked(func(c *rconn.Conn) error { _, err := c.AwaitAdvert(context.Background()); return err }),
-	"conn: AwaitDisconnect, closing the Conn": connBlocked(func(c *rconn.Conn) error {
-		return c.AwaitDisconnect(context.Background())
+	"conn: AwaitAdvert, closing the Conn": connBlocked(func(ctx context.Context, c *rconn.Conn) error { _, err := c.AwaitAdvert(ctx); return err }),
+	"conn: AwaitDisconnect, closing the Conn": connBlocked(func(ctx context.Context, c *rconn.Conn) error {
+		return c.AwaitDisconnect(ctx)
 	}),
-	"conn: Await, closing the Conn": connBlocked(func(c *rconn.Conn) error {
-		return c.Await(context.Background(), rconn.Recvs, make([]verbs.WC, 1))
+	"conn: Await, closing the Conn": connBlocked(func(ctx context.Context, c *rconn.Conn) error {
+		return c.Await(ctx, rconn.Recvs, make([]verbs.WC, 1))
 	}),
 	"msg: Loop.Run, closing it": func(t *testing.T, device string) blockingCall {
 		l := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
-		return blockingCall{call: func() error { return l.Run(context.Background()) }, end: l.Close}
+		return blockingCall{call: func(ctx context.Context) error { return l.Run(ctx) }, end: l.Close}
 	},
 	"msg: Loop.Dispatch, closing it": func(t *testing.T, device string) blockingCall {
 		l := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
 		return blockingCall{
-			call: func() (err error) {
+			call: func(ctx context.Context) (err error) {
 				for err == nil { // a new loop has something to do
-					_, err = l.Dispatch(context.Background())
+					_, err = l.Dispatch(ctx)
 				}
 				return err
 			},
@@ -145,13 +141,13 @@ var blockingCalls = map[string]func(t *testing.T, device string) blockingCall{
 	},
 	"msg: Listener.Accept, closing one with a loop of its own": func(t *testing.T, device string) blockingCall {
 		ln := labtest.Must(rmsg.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
-		return blockingCall{call: func() error { _, err := ln.Accept(context.Background()); return err }, end: ln.Close}
+		return blockingCall{call: func(ctx context.Context) error { _, err := ln.Accept(ctx); return err }, end: ln.Close}
 	},
 	"msg: Listener.Accept, closing it": func(t *testing.T, device string) blockingCall {
 		l := newLoop(t, rmsg.Options{})
 		ln := labtest.Must((&rmsg.ListenConfig{Loop: l.Loop}).Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 		return blockingCall{
-			call:  func() error { _, err := ln.Accept(context.Background()); return err },
+			call:  func(ctx context.Context) error { _, err := ln.Accept(ctx); return err },
 			end:   ln.Close,
 			after: func() { l.end(t) },
 		}
@@ -160,33 +156,30 @@ var blockingCalls = map[string]func(t *testing.T, device string) blockingCall{
 		l := newLoop(t, rmsg.Options{})
 		ln := labtest.Must((&rmsg.ListenConfig{Loop: l.Loop}).Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 		return blockingCall{
-			call:  func() error { _, err := ln.Accept(context.Background()); return err },
+			call:  func(ctx context.Context) error { _, err := ln.Accept(ctx); return err },
 			end:   l.Loop.Close,
 			after: func() { l.end(t) },
 		}
 	},
-	"msg: Recv, closing the socket": msgBlocked(func(s *rmsg.Conn) error { _, err := s.Recv(context.Background()); return err }),
-	"msg: Send, closing the socket": msgBlocked(func(s *rmsg.Conn) error {
+	"msg: Recv, closing the socket": msgBlocked(func(ctx context.Context, s *rmsg.Conn) error { _, err := s.Recv(ctx); return err }),
+	"msg: Send, closing the socket": msgBlocked(func(ctx context.Context, s *rmsg.Conn) error {
 		for {
-			if err := s.Send(context.Background(), make([]byte, 100)); err != nil {
+			if err := s.Send(ctx, make([]byte, 100)); err != nil {
 				return err
 			}
 		}
 	}),
 	"rsock: Listener.Accept, closing it": func(t *testing.T, device string) blockingCall {
 		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
-		return blockingCall{call: func() error { _, err := l.Accept(); return err }, end: l.Close}
+		return blockingCall{call: func(ctx context.Context) error { _, err := l.Accept(); return err }, end: l.Close}
 	},
 	"rsock: Dial, cancelling it": func(t *testing.T, device string) blockingCall {
 		l := labtest.Must(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
-		ctx, cancel := context.WithCancel(t.Context())
 		return blockingCall{
-			call: func() error {
+			call: func(ctx context.Context) error {
 				_, err := new(rsock.Dialer).DialContext(ctx, "rdma", l.Addr().String())
 				return err
 			},
-			end:   func() error { cancel(); return nil },
-			want:  context.Canceled,
 			after: func() { check(t, l.Close()) },
 		}
 	},
@@ -206,18 +199,18 @@ type endlessReader struct{}
 
 func (endlessReader) Read(b []byte) (int, error) { return len(b), nil }
 
-func connBlocked(call func(*rconn.Conn) error) func(t *testing.T, device string) blockingCall {
+func connBlocked(call func(context.Context, *rconn.Conn) error) func(t *testing.T, device string) blockingCall {
 	return func(t *testing.T, device string) blockingCall {
 		a, b := conns(t, device)
-		return blockingCall{call: func() error { return call(a) }, end: a.Close, after: func() { check(t, b.Close()) }}
+		return blockingCall{call: func(ctx context.Context) error { return call(ctx, a) }, end: a.Close, after: func() { check(t, b.Close()) }}
 	}
 }
 
-func msgBlocked(call func(*rmsg.Conn) error) func(t *testing.T, device string) blockingCall {
+func msgBlocked(call func(context.Context, *rmsg.Conn) error) func(t *testing.T, device string) blockingCall {
 	return func(t *testing.T, device string) blockingCall {
 		l := newLoop(t, rmsg.Options{Credits: 2, SendQueue: 2})
 		a, _, _ := sockets(t, device, l)
-		return blockingCall{call: func() error { return call(a) }, end: a.Close, after: func() { l.end(t) }}
+		return blockingCall{call: func(ctx context.Context) error { return call(ctx, a) }, end: a.Close, after: func() { l.end(t) }}
 	}
 }
 
@@ -225,7 +218,7 @@ func rsockBlocked(call func(*rsock.Conn) error) func(t *testing.T, device string
 	return func(t *testing.T, device string) blockingCall {
 		a, b := streams(t, device)
 		a.SetLinger(0)
-		return blockingCall{call: func() error { return call(a) }, end: a.Close, after: func() { b.SetLinger(0); check(t, b.Close()) }}
+		return blockingCall{call: func(context.Context) error { return call(a) }, end: a.Close, after: func() { b.SetLinger(0); check(t, b.Close()) }}
 	}
 }
 
@@ -236,46 +229,31 @@ func check(t *testing.T, errs ...error) {
 	}
 }
 
-// TestCloseWhileBlocked ends calls at random moments before, while and after they begin to
-// wait. Most calls run twice at the same time.
+// TestCloseWhileBlocked ends calls at random moments before, while and after they begin to wait, by a
+// call and by their context. Most calls run twice at the same time.
 func TestCloseWhileBlocked(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		for name, start := range blockingCalls {
 			t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 				t.Parallel()
+				noContext := strings.HasPrefix(name, "rsock") && !strings.Contains(name, "Dial")
 				for round := range 3 * *times {
 					b := start(t, device)
-					var ended [2]chan error
-					for i := range ended {
-						ended[i] = make(chan error, 1)
-						go func() { ended[i] <- b.call() }()
-						if strings.Contains(name, "Run") || strings.Contains(name, "Dispatch") || strings.Contains(name, "Dial") || strings.Contains(name, "Sleep") {
-							ended[i+1] = ended[i] // one at a time
-							break
-						}
+					if b.end != nil {
+						endBlocked(t, name, b.call, b.end, round, net.ErrClosed)
 					}
-					// In the first round the calls sleep; otherwise they may be anywhere.
-					time.Sleep([]time.Duration{30 * time.Millisecond, 0, time.Duration(rand.IntN(1000)) * time.Microsecond}[round%3])
-					closed := make(chan error, 1)
-					go func() { closed <- b.end() }()
-					want := b.want
-					if want == nil {
-						want = net.ErrClosed
+					if b.after != nil {
+						b.after()
 					}
-					for i, c := range []chan error{closed, ended[0], ended[1]} {
-						if i == 2 && ended[1] == ended[0] {
-							break
-						}
-						select {
-						case err := <-c:
-							if i == 0 && err != nil {
-								t.Errorf("closing: %v", err)
-							} else if i > 0 && !errors.Is(err, want) {
-								t.Errorf("the call: %v, want %v", err, want)
-							}
-						case <-time.After(waitTimeout):
-							t.Fatalf("hangs: %d", i)
-						}
+					if noContext {
+						continue
+					}
+					b = start(t, device)
+					ctx, cancel := context.WithCancelCause(t.Context())
+					why := errors.New("the test ends it")
+					endBlocked(t, name, func(context.Context) error { return b.call(ctx) }, func() error { cancel(why); return nil }, round, context.Canceled, why)
+					if b.end != nil {
+						check(t, b.end())
 					}
 					if b.after != nil {
 						b.after()
@@ -284,4 +262,40 @@ func TestCloseWhileBlocked(t *testing.T) {
 			})
 		}
 	})
+}
+
+// endBlocked ends a call at a random moment. Its error matches all of want.
+func endBlocked(t *testing.T, name string, call func(context.Context) error, end func() error, round int, want ...error) {
+	t.Helper()
+	var ended [2]chan error
+	for i := range ended {
+		ended[i] = make(chan error, 1)
+		go func() { ended[i] <- call(context.Background()) }()
+		if strings.Contains(name, "Run") || strings.Contains(name, "Dispatch") || strings.Contains(name, "Dial") || strings.Contains(name, "Sleep") {
+			ended[i+1] = ended[i] // one at a time
+			break
+		}
+	}
+	// In the first round the calls sleep; otherwise they may be anywhere.
+	time.Sleep([]time.Duration{30 * time.Millisecond, 0, time.Duration(rand.IntN(1000)) * time.Microsecond}[round%3])
+	closed := make(chan error, 1)
+	go func() { closed <- end() }()
+	for i, c := range []chan error{closed, ended[0], ended[1]} {
+		if i == 2 && ended[1] == ended[0] {
+			break
+		}
+		select {
+		case err := <-c:
+			if i == 0 && err != nil {
+				t.Errorf("ending: %v", err)
+			}
+			for _, want := range want {
+				if i > 0 && !errors.Is(err, want) {
+					t.Errorf("the call: %v, want %v", err, want)
+				}
+			}
+		case <-time.After(waitTimeout):
+			t.Fatalf("hangs: %d", i)
+		}
+	}
 }
