@@ -114,7 +114,7 @@ func (s Source) Devices() ([]Device, error) {
 			case !errors.Is(err, verbs.ErrNoDevice): // else it was removed meanwhile
 				return nil, &verbs.Error{Op: "list", Object: "RDMA devices", Err: fmt.Errorf("%s: %w", name, err)}
 			}
-			same = same && err == nil && (nl == nil || d.Index >= 0)
+			same = same && err == nil
 		}
 		// If sysfs and netlink differ, or a device is no more there, one has changed in between, such
 		// as its name: read again.
@@ -129,7 +129,8 @@ func (s Source) Devices() ([]Device, error) {
 func (s Source) Find(name string) (Device, error) {
 	made := host.Prepare()
 	d, err := Device{}, error(verbs.ErrNoDevice)
-	if name != "" && name != "." && name != ".." && !strings.ContainsRune(name, '/') {
+	valid := name != "" && name != "." && name != ".." && !strings.ContainsRune(name, '/')
+	for try := 1; valid && errors.Is(err, verbs.ErrNoDevice) && try <= 3; try++ { // again, as in Devices
 		var nl map[string]map[int]nldev.Value
 		var nodes map[string]string
 		if nl, nodes, err = s.others(); err == nil {
@@ -193,15 +194,23 @@ func (s Source) device(name string, nl map[string]map[int]nldev.Value, nodes map
 	for _, p := range d.Ports {
 		errs = append(errs, p.Errs...)
 	}
-	// What was read of a device that has gone meanwhile, or is renamed, is a part of it.
 	if err := cmp.Or(scarce(errs), a.exists()); err != nil {
-		return Device{}, err
+		return Device{}, err // or what was read may be a part of it
 	}
-	if attr, ok := nl[name]; ok {
+	attr, ok := nl[name]
+	if nl != nil && !ok {
+		return Device{}, verbs.ErrNoDevice // not whole yet, or no more
+	}
+	if ok {
 		d.Index = int(attr[abi.RDMA_NLDEV_ATTR_DEV_INDEX].Uint())
 		d.Protocol = Protocol(attr[abi.RDMA_NLDEV_ATTR_DEV_PROTOCOL].String())
 		d.AdaptiveModeration = attr[abi.RDMA_NLDEV_ATTR_DEV_DIM].Uint() != 0
 		d.readInterfaces()
+		// Netlink has shown the device before it was read, and so after its attributes were made. If
+		// it still has the name, they are all its own, and not those of another with that name.
+		if now, err := d.do(abi.RDMA_NLDEV_CMD_GET, nil); err != nil || now.Map()[abi.RDMA_NLDEV_ATTR_DEV_NAME].String() != name {
+			return Device{}, cmp.Or(scarce([]error{err}), error(verbs.ErrNoDevice))
+		}
 	}
 	if d.Protocol == "" {
 		d.Protocol = d.protocol()
@@ -311,7 +320,7 @@ func (s Source) netlinkDevices() (map[string]map[int]nldev.Value, error) {
 		devices[d[abi.RDMA_NLDEV_ATTR_DEV_NAME].String()] = d
 		return nil
 	})
-	if err != nil && len(devices) == 0 {
+	if err != nil {
 		return nil, err
 	}
 	return devices, nil

@@ -92,24 +92,22 @@ func deviceDirs() ([]string, error) {
 }
 
 // readDevice reads a device, and reads it again if it was renamed meanwhile, as udev does at the start of a machine.
-func readDevice(dir string) (d Device, err error) {
-	name, err := readAttr(dir, "ibdev")
+func readDevice(dir string) (Device, error) {
 	for range 3 {
+		name, err := readAttr(dir, "ibdev")
 		if err != nil {
 			return Device{}, err
 		}
-		d, err = readNamed(dir, name)
-		was := name
-		var gone error
-		if name, gone = readAttr(dir, "ibdev"); gone != nil {
+		d, err := readNamed(dir, name)
+		now, gone := readAttr(dir, "ibdev")
+		if gone != nil {
 			return Device{}, gone
 		}
-		if name == was {
-			break
+		if now == name && !errors.Is(err, fs.ErrNotExist) { // else it may have been renamed, and renamed back
+			return d, err
 		}
-		err = nil
 	}
-	return d, err
+	return Device{}, fs.ErrNotExist // or of another network namespace
 }
 
 func readNamed(dir, name string) (_ Device, err error) {
@@ -121,22 +119,23 @@ func readNamed(dir, name string) (_ Device, err error) {
 		return Device{}, err
 	}
 	d := Device{Name: name, verbs: filepath.Base(dir)}
-	// Attributes that a driver lacks stay empty. Running out of descriptors is an error, as Find
-	// would not find the device by its GUID.
-	attr := func(dir, name string) string {
-		text, e := readAttr(dir, name)
-		if host.TooManyFiles(e) {
+	// All devices have these attributes: one that is missing has been renamed meanwhile, or is gone.
+	// Running out of descriptors is an error, as Find would not find the device by its GUID.
+	note := func(e error) {
+		if host.TooManyFiles(e) || errors.Is(e, fs.ErrNotExist) {
 			err = e
 		}
+	}
+	attr := func(name string) string {
+		text, e := readAttr(class, name)
+		note(e)
 		return text
 	}
 	ports, e := host.ListAttrs(filepath.Join(class, "ports"))
-	if host.TooManyFiles(e) {
-		err = e
-	}
+	note(e)
 	d.ports = len(ports)
-	d.iwarp = strings.HasSuffix(attr(class, "node_type"), "RNIC") // "4: RNIC"
-	d.GUID, _ = verbs.ParseGUID(attr(class, "node_guid"))
+	d.iwarp = strings.HasSuffix(attr("node_type"), "RNIC") // "4: RNIC"
+	d.GUID, _ = verbs.ParseGUID(attr("node_guid"))
 	if err != nil {
 		return Device{}, err
 	}

@@ -31,6 +31,20 @@ func fakeSysfs(t *testing.T, files map[string]string) {
 			t.Fatal(err)
 		}
 	}
+	devices, err := filepath.Glob(filepath.Join(sysClass, "infiniband/*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range devices { // what all devices have
+		os.Mkdir(filepath.Join(d, "ports"), 0o755)
+		for attr, text := range map[string]string{"node_type": "1: CA", "node_guid": "0000:0000:0000:0000"} {
+			if path := filepath.Join(d, attr); files["sys/infiniband/"+filepath.Base(d)+"/"+attr] == "" {
+				if err := os.WriteFile(path, []byte(text+"\n"), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
 }
 
 func TestDevices(t *testing.T) {

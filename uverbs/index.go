@@ -1,12 +1,12 @@
 package uverbs
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
@@ -17,8 +17,8 @@ import (
 // Index returns the kernel's number of the device, which survives renaming and is never used again
 // (ibv_get_device_index(3)).
 func (d Device) Index() (int, error) {
-	name := filepath.Base(d.folder())
 	for try := 1; ; try++ {
+		name := filepath.Base(d.folder())
 		index, err := 0, error(verbs.ErrNoDevice)
 		derr := nldev.Dump(abi.RDMA_NLDEV_CMD_GET, nil, func(a nldev.Attrs) error { // sysfs does not have it
 			if device := a.Map(); device[abi.RDMA_NLDEV_ATTR_DEV_NAME].String() == name {
@@ -26,12 +26,13 @@ func (d Device) Index() (int, error) {
 			}
 			return nil
 		})
-		was := name
-		if name = filepath.Base(d.folder()); name != was && try < 3 {
-			continue // renamed meanwhile
-		}
 		if err != nil && derr != nil {
 			err = derr
+		}
+		renamed := filepath.Base(d.folder()) != name // it may have been, and be again what it was
+		_, gone := readAttr(filepath.Join(sysClass, "infiniband_verbs", d.verbs), "ibdev")
+		if (renamed || err == verbs.ErrNoDevice && gone == nil) && try < 10 {
+			continue
 		}
 		if err != nil {
 			return 0, &verbs.Error{Op: "find", Object: "index", Device: d.Name, Err: err}
@@ -43,19 +44,18 @@ func (d Device) Index() (int, error) {
 // FindIndex returns the device with an index, see [Device.Index]. It reads no other device's
 // attributes. If there is none, the error matches [verbs.ErrNoDevice].
 func FindIndex(index int) (d Device, err error) {
-	name := ""
-	for range 4 {
-		a, gone := nldev.Do(abi.RDMA_NLDEV_CMD_GET, nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_ATTR_DEV_INDEX, uint32(index)))
-		if err = cmp.Or(gone, err); gone != nil {
+	for range 20 {
+		var node string
+		if node, err = nodeOf(index); err != nil {
 			break
 		}
-		was := name
-		if name = a.Map()[abi.RDMA_NLDEV_ATTR_DEV_NAME].String(); name == was {
-			break // else it was renamed meanwhile
+		d, err = readDevice(filepath.Join(sysClass, "infiniband_verbs", node))
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
 		}
-		d, err = named(name, index >= host.FirstIndex)
+		time.Sleep(time.Millisecond) // it is being renamed, or goes
 	}
-	if errors.Is(err, syscall.EINVAL) || errors.Is(err, fs.ErrNotExist) { // nldev_get_doit, or removed meanwhile
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, fs.ErrNotExist) { // ib_device_get_by_index, or removed meanwhile
 		err = verbs.ErrNoDevice
 	}
 	if err != nil {
@@ -64,19 +64,13 @@ func FindIndex(index int) (d Device, err error) {
 	return d, nil
 }
 
-// named returns the device of the kernel, or of this process, with a name.
-func named(name string, ofProcess bool) (Device, error) {
-	if ofProcess {
-		return readDevice(filepath.Join(sysClass, "infiniband_verbs", host.Scheme+name))
+// nodeOf returns the name of a device in the class of nodes, which stays when the device is renamed.
+func nodeOf(index int) (string, error) {
+	request := nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_ATTR_DEV_INDEX, uint32(index))
+	if index >= host.FirstIndex { // a device of this process
+		a, err := nldev.Do(abi.RDMA_NLDEV_CMD_GET, request)
+		return host.Scheme + a.Map()[abi.RDMA_NLDEV_ATTR_DEV_NAME].String(), err
 	}
-	dirs, err := deviceDirs()
-	if err != nil {
-		return Device{}, err
-	}
-	for _, dir := range dirs {
-		if s, err := readAttr(dir, "ibdev"); err == nil && s == name {
-			return readDevice(dir)
-		}
-	}
-	return Device{}, verbs.ErrNoDevice
+	a, err := nldev.Do(abi.RDMA_NLDEV_CMD_GET_CHARDEV, request.String(abi.RDMA_NLDEV_ATTR_CHARDEV_TYPE, "uverbs"))
+	return a.Map()[abi.RDMA_NLDEV_ATTR_CHARDEV_NAME].String(), err
 }

@@ -37,7 +37,7 @@ func TestRenamedMeanwhile(t *testing.T) {
 			// Who reads the attribute waits for who writes it, and then for the change.
 			device := filepath.Join(sysClass, "infiniband/rxe0")
 			fifo := filepath.Join(device, "node_type")
-			if err := syscall.Mkfifo(fifo, 0o644); err != nil {
+			if err := errors.Join(os.Remove(fifo), syscall.Mkfifo(fifo, 0o644)); err != nil {
 				t.Fatal(err)
 			}
 			changed := make(chan []Device, 1)
@@ -48,6 +48,7 @@ func TestRenamedMeanwhile(t *testing.T) {
 				}
 				defer f.Close()
 				os.Remove(fifo) // it is read once
+				os.WriteFile(fifo, []byte("1: CA\n"), 0o644)
 				changed <- change(filepath.Join(sysClass, "infiniband_verbs/uverbs0/ibdev"), device)
 			}()
 			devs, err := Devices()
