@@ -66,7 +66,7 @@ type object struct {
 // that: it closes nothing.
 func (k *Kernel) Register(name string) (remove func(), err error) {
 	d := &host.Device{
-		Name: name, Attrs: map[string]string{"ibdev": name, "ports/1/state": "4: ACTIVE"}, Open: k.open,
+		Name: name, Attrs: map[string]string{"ibdev": name, "node_type": "1: CA", "node_guid": "0000:0000:0000:0000", "ports/1/state": "4: ACTIVE"}, Open: k.open,
 		Objects: func(int) [][]byte { return nil },
 	}
 	if k.IWARP {

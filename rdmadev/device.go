@@ -97,17 +97,17 @@ func (s Source) Devices() ([]Device, error) {
 		if err != nil {
 			return nil, &verbs.Error{Op: "list", Object: "RDMA devices", Err: err}
 		}
-		nl, nodes, err := s.others()
+		all, err := s.survey()
 		if err != nil {
 			return nil, &verbs.Error{Op: "list", Object: "RDMA devices", Err: err}
 		}
 		var devices []Device
-		same := nl == nil || len(names) == len(nl)
+		same := !all.answers || len(names) == len(all.netlink)
 		for _, name := range names {
 			if s.Filter != nil && !s.Filter(name) {
 				continue
 			}
-			d, err := s.device(name, nl, nodes)
+			d, err := s.device(name, all)
 			switch {
 			case err == nil:
 				devices = append(devices, d)
@@ -131,10 +131,9 @@ func (s Source) Find(name string) (Device, error) {
 	d, err := Device{}, error(verbs.ErrNoDevice)
 	valid := name != "" && name != "." && name != ".." && !strings.ContainsRune(name, '/')
 	for try := 1; valid && errors.Is(err, verbs.ErrNoDevice) && try <= 3; try++ { // again, as in Devices
-		var nl map[string]map[int]nldev.Value
-		var nodes map[string]string
-		if nl, nodes, err = s.others(); err == nil {
-			d, err = s.device(name, nl, nodes)
+		var all survey
+		if all, err = s.survey(); err == nil {
+			d, err = s.device(name, all)
 		}
 	}
 	if errors.Is(err, verbs.ErrNoDevice) {
@@ -146,16 +145,23 @@ func (s Source) Find(name string) (Device, error) {
 	return d, nil
 }
 
-// others returns what is known of all devices: netlink's attributes, and nodes for verbs, by name. It
-// fails if the process has no descriptors left: its devices would seem to change.
-func (s Source) others() (nl map[string]map[int]nldev.Value, nodes map[string]string, err error) {
-	nl, nlErr := s.netlinkDevices()
-	nodes, errs := s.nodes()
-	return nl, nodes, scarce(append(errs, nlErr))
+// survey is what is known of all devices before each is read.
+type survey struct {
+	nodes   map[string]string              // for verbs, by device
+	netlink map[string]map[int]nldev.Value // attributes, by device
+	answers bool                           // the kernel has answered, so that netlink has all devices
 }
 
-// device reads a device; nl has netlink's attributes of all devices, by name.
-func (s Source) device(name string, nl map[string]map[int]nldev.Value, nodes map[string]string) (Device, error) {
+// survey reads what is known of all devices. It fails if the process has no descriptors left, as devices would
+// seem to change.
+func (s Source) survey() (survey, error) {
+	nodes, errs := s.nodes()
+	netlink, err := s.netlinkDevices()
+	return survey{nodes, netlink, err == nil}, scarce(append(errs, err))
+}
+
+// device reads a device.
+func (s Source) device(name string, all survey) (Device, error) {
 	a := attrs{dir: s.class("infiniband", name)}
 	if err := a.exists(); err != nil {
 		return Device{}, err
@@ -173,7 +179,7 @@ func (s Source) device(name string, nl map[string]map[int]nldev.Value, nodes map
 		HardwareRev: a.text("hw_rev"),
 		Model:       a.text("hca_type"),
 		NUMANode:    -1,
-		VerbsNode:   nodes[name],
+		VerbsNode:   all.nodes[name],
 	}
 	interfaces := d.readHardware(&a)
 	for _, port := range a.list("ports") {
@@ -197,8 +203,8 @@ func (s Source) device(name string, nl map[string]map[int]nldev.Value, nodes map
 	if err := cmp.Or(scarce(errs), a.exists()); err != nil {
 		return Device{}, err // or what was read may be a part of it
 	}
-	attr, ok := nl[name]
-	if nl != nil && !ok {
+	attr, ok := all.netlink[name]
+	if all.answers && !ok {
 		return Device{}, verbs.ErrNoDevice // not whole yet, or no more
 	}
 	if ok {
@@ -308,11 +314,11 @@ func (s Source) nodes() (_ map[string]string, errs []error) {
 	return nodes, a.errs
 }
 
-// netlinkDevices returns netlink's attributes of all devices, by name, or nil if netlink is not
-// used or does not answer.
+// netlinkDevices returns netlink's attributes of all devices, by name: of those of this process alone,
+// and an error, if the kernel does not answer.
 func (s Source) netlinkDevices() (map[string]map[int]nldev.Value, error) {
 	if s.Sys != "" {
-		return nil, nil
+		return nil, errors.ErrUnsupported
 	}
 	devices := map[string]map[int]nldev.Value{}
 	err := nldev.Dump(abi.RDMA_NLDEV_CMD_GET, nil, func(a nldev.Attrs) error {
@@ -320,8 +326,5 @@ func (s Source) netlinkDevices() (map[string]map[int]nldev.Value, error) {
 		devices[d[abi.RDMA_NLDEV_ATTR_DEV_NAME].String()] = d
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return devices, nil
+	return devices, err
 }

@@ -49,6 +49,9 @@ func NewEventFile(fd int) (EventFile, error) {
 // Ended returns why ctx has ended, for errors.Is of its Err and of its cause, or nil if it has not.
 func Ended(ctx context.Context) error {
 	err := ctx.Err()
+	if err == nil {
+		return nil
+	}
 	cause := context.Cause(ctx)
 	if !errors.Is(cause, err) {
 		return fmt.Errorf("%w: %w", err, cause)

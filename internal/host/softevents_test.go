@@ -3,6 +3,7 @@ package host_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"syscall"
@@ -250,5 +251,42 @@ func TestVirtualGroup(t *testing.T) {
 			}
 			all.Wait()
 		})
+	}
+}
+
+// TestEnded has contexts that end in each way.
+func TestEnded(t *testing.T) {
+	why := errors.New("why")
+	cancelled := func(cause error) context.Context {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(cause)
+		return ctx
+	}
+	late := func(cause error) context.Context {
+		ctx, cancel := context.WithDeadlineCause(t.Context(), time.Unix(1, 0), cause)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	for _, test := range []struct {
+		ctx  context.Context
+		text string
+		is   []error
+	}{
+		{t.Context(), "<nil>", nil},
+		{cancelled(nil), "context canceled", []error{context.Canceled}},
+		{cancelled(why), "context canceled: why", []error{context.Canceled, why}},
+		{late(nil), "context deadline exceeded", []error{context.DeadlineExceeded}},
+		{late(why), "context deadline exceeded: why", []error{context.DeadlineExceeded, why}},
+		{late(fmt.Errorf("nothing within a second: %w", context.DeadlineExceeded)), "nothing within a second: context deadline exceeded", []error{context.DeadlineExceeded}},
+	} {
+		err := host.Ended(test.ctx)
+		if fmt.Sprint(err) != test.text {
+			t.Errorf("%v, want %s", err, test.text)
+		}
+		for _, want := range test.is {
+			if !errors.Is(err, want) {
+				t.Errorf("%v is not %v", err, want)
+			}
+		}
 	}
 }
