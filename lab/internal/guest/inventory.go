@@ -37,16 +37,35 @@ func inventory() (all []string) {
 			}
 		}
 	}
-	return append(all, processes()...)
+	for _, p := range processes() {
+		all = append(all, p.name)
+	}
+	return all
 }
 
-// processes returns the other processes that are not threads of the kernel, and not zombies.
-func processes() (all []string) {
+// process is one that is not a thread of the kernel, and no zombie.
+type process struct {
+	dir, name string
+}
+
+// processes returns the other processes.
+func processes() (all []process) {
 	dirs, _ := filepath.Glob("/proc/[1-9]*")
 	for _, d := range dirs {
 		if b, err := os.ReadFile(d + "/cmdline"); err == nil && len(b) > 0 && d != "/proc/1" {
-			all = append(all, "process "+strings.TrimSpace(strings.ReplaceAll(string(b), "\x00", " ")))
+			all = append(all, process{d, "process " + strings.TrimSpace(strings.ReplaceAll(string(b), "\x00", " "))})
 		}
+	}
+	return all
+}
+
+// stacks returns where in the kernel the threads of a process are, the innermost functions first.
+func (p process) stacks() (all []string) {
+	tasks, _ := filepath.Glob(p.dir + "/task/*/stack")
+	for _, t := range tasks {
+		b, _ := os.ReadFile(t)
+		stack := strings.ReplaceAll(strings.TrimSpace(string(b)), "[<0>] ", "")
+		all = append(all, strings.ReplaceAll(stack, "\n", " < "))
 	}
 	return all
 }

@@ -147,7 +147,7 @@ func (w *worker) clean(r *job.Result) {
 	}
 	r.Lost, r.Left = without(w.before, now), without(now, w.before)
 	for _, p := range processes() {
-		r.Warnings = append(r.Warnings, p+" cannot be killed") // its task hangs in the kernel
+		r.Warnings = append(r.Warnings, p.name+" cannot be killed: its threads are at "+strings.Join(p.stacks(), "; "))
 	}
 	// A warning that the kernel reports once is reported to the next program as well.
 	os.WriteFile("/sys/kernel/debug/clear_warn_once", []byte("1"), 0)
