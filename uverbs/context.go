@@ -39,7 +39,7 @@ type contextCore struct {
 	registry *registry
 }
 
-// Open opens the device.
+// Open opens the device. It fails with [verbs.ErrNoDevice] if the device has gone and another has its node.
 func (d Device) Open() (*Context, error) {
 	if d.NodeErr != nil {
 		return nil, d.fail(d.NodeErr)
