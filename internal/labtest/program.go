@@ -48,7 +48,7 @@ func Start(t testing.TB, limit time.Duration, name string, args ...string) *Prog
 	go func() { p.Err = p.Cmd.Wait(); close(p.Done) }()
 	t.Cleanup(func() {
 		cancel()
-		<-p.Done
+		p.awaitKilled()
 		if t.Failed() {
 			t.Logf("%v:\n%s", p.Cmd, &p.Out)
 		}
@@ -68,8 +68,25 @@ func (p *Program) Wait() string {
 
 // Kill kills the program and waits for it.
 func (p *Program) Kill() {
+	p.T.Helper()
 	p.Cmd.Process.Kill()
-	<-p.Done
+	p.awaitKilled()
+}
+
+// awaitKilled waits for the end of a program that was killed. One that does not end hangs in the kernel.
+func (p *Program) awaitKilled() {
+	p.T.Helper()
+	select {
+	case <-p.Done:
+	case <-time.After(time.Minute):
+		var stacks []byte
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stack", p.Cmd.Process.Pid))
+		for _, t := range threads {
+			b, _ := os.ReadFile(t)
+			stacks = append(append(stacks, b...), '\n')
+		}
+		p.T.Fatalf("%v cannot be killed: its threads are in the kernel at\n%s", p.Cmd, stacks)
+	}
 }
 
 // Fails checks that the program fails soon, and prints want.
