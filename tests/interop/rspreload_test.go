@@ -20,6 +20,16 @@ import (
 // preload makes programs for TCP use C's rsockets.
 var preload = "LD_PRELOAD=" + labtest.LibDir + "/rsocket/librspreload.so"
 
+// preloadIPv4 makes it take IPv4 only: rsockets of rdma-core after 44 hang when a datagram socket is closed,
+// which curl does to probe for IPv6.
+func preloadIPv4(t *testing.T) {
+	t.Helper()
+	if labtest.RDMACore(t) > 44 {
+		labtest.Check(t, os.MkdirAll("/etc/rdma/rsocket", 0o755))
+		labtest.Check(t, os.WriteFile("/etc/rdma/rsocket/preload_config", []byte("* INET * *\n"), 0o644))
+	}
+}
+
 // TestPreloadHTTP fetches from a Go server with programs that do not know about RDMA.
 func TestPreloadHTTP(t *testing.T) {
 	labtest.RequireLong(t)
@@ -39,12 +49,7 @@ func TestPreloadHTTP(t *testing.T) {
 		})}
 		defer server.Close()
 		go server.Serve(l)
-		if labtest.RDMACore(t) > 44 {
-			// Its rsockets hang when a datagram socket is closed, which curl does to probe
-			// for IPv6. This file makes the preload take IPv4 only.
-			labtest.Check(t, os.MkdirAll("/etc/rdma/rsocket", 0o755))
-			labtest.Check(t, os.WriteFile("/etc/rdma/rsocket/preload_config", []byte("* INET * *\n"), 0o644))
-		}
+		preloadIPv4(t)
 		url := "http://" + net.JoinHostPort(labtest.AddrOf(device), port) + "/"
 		in, out := filepath.Join(t.TempDir(), "in"), filepath.Join(t.TempDir(), "out")
 		labtest.Check(t, os.WriteFile(in, file, 0o644))

@@ -203,6 +203,7 @@ func testSoftPreload(t *testing.T) {
 	})}
 	defer server.Close()
 	go server.Serve(l)
+	preloadIPv4(t)
 	out := filepath.Join(t.TempDir(), "out")
 	startC(t, "env", preload, "timeout", "100", "curl", "-sS", "-o", out, "http://"+net.JoinHostPort(softSelf, port)+"/").Wait()
 	if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, file) {
