@@ -127,7 +127,8 @@ func server(dev *uverbs.Context, addr netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	rdma, err := rsock.Listen("rdma", netip.AddrPortFrom(addr, 0).String())
+	listen := rsock.ListenConfig{Backlog: 4096, HandshakeTimeout: -1} // all clients dial at once
+	rdma, err := listen.Listen(context.Background(), "rdma", netip.AddrPortFrom(addr, 0).String())
 	if err != nil {
 		return err
 	}
