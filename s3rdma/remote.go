@@ -71,9 +71,16 @@ var transitions = [...][4]state{
 	stateClosed:    {refused, stateClosed, refused, refused},
 }
 
-var (
-	errCommitted = errors.New("the transfer is committed: a client's memory is used for one transfer of a token")
-)
+var errCommitted = errors.New("the transfer is committed: a client's memory is used for one transfer of a token")
+
+// late is why a context ends at a limit. Its text is made when it is read, as each wait has one.
+type late struct {
+	what  string
+	limit time.Duration
+}
+
+func (l late) Error() string { return fmt.Sprintf("%s of %v: %v", l.what, l.limit, l.Unwrap()) }
+func (late) Unwrap() error   { return context.DeadlineExceeded }
 
 // step changes the state. A Remote that leaves stateMoving gives back what it has, and one that is
 // closed its memory as well: until then a program may send it by HTTP.
@@ -145,7 +152,7 @@ func (r *Remote) reserve(ctx context.Context, n int) error {
 		return err
 	}
 	s := r.s
-	ctx, cancel := context.WithTimeoutCause(ctx, s.opt.Limits.Wait, fmt.Errorf("nothing free within Limits.Wait of %v: %w", s.opt.Limits.Wait, context.DeadlineExceeded))
+	ctx, cancel := context.WithTimeoutCause(ctx, s.opt.Limits.Wait, late{"nothing free within Limits.Wait", s.opt.Limits.Wait})
 	defer cancel()
 	err := s.enter()
 	if err == nil {
@@ -200,7 +207,7 @@ func (r *Remote) wait(ctx context.Context, n int) error {
 	if r.done >= n {
 		return nil
 	}
-	ctx, cancel := context.WithDeadlineCause(ctx, r.until, fmt.Errorf("transfer took longer than Limits.Time of %v: %w", r.s.opt.Limits.Time, context.DeadlineExceeded))
+	ctx, cancel := context.WithDeadlineCause(ctx, r.until, late{"transfer took longer than Limits.Time", r.s.opt.Limits.Time})
 	defer cancel()
 	for r.done < n {
 		_, err := r.lane.cq.Next(ctx)
