@@ -4,15 +4,16 @@ package rdmadev
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
-	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/labtest/starve"
 )
 
 // oneDevice returns a source with one device, rxe0.
@@ -124,48 +125,11 @@ func TestOutOfFiles(t *testing.T) {
 	if err != nil || len(want) != 1 {
 		t.Fatal(want, err)
 	}
-	var old unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
-		t.Fatal(err)
-	}
-	next, err := unix.Open("/dev/null", unix.O_RDONLY, 0) // the lowest that is free
-	if err != nil {
-		t.Fatal(err)
-	}
-	unix.Close(next)
-	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next) + 1, Max: old.Max}, nil); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Prlimit(0, unix.RLIMIT_NOFILE, &old, nil)
-	stop := make(chan struct{})
-	var taking sync.WaitGroup
-	taking.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if fd, err := unix.Open("/dev/null", unix.O_RDONLY, 0); err == nil {
-				unix.Close(fd)
-			}
-		}
-	})
-	refused := 0
-	for range 5000 {
+	starve.Files(t, func() error {
 		devices, err := s.Devices()
-		switch {
-		case errors.Is(err, unix.EMFILE):
-			refused++
-		case err != nil:
-			t.Error(err)
-		case !reflect.DeepEqual(devices, want):
-			t.Fatalf("%+v, want %+v", devices, want)
+		if err == nil && !reflect.DeepEqual(devices, want) {
+			err = fmt.Errorf("%+v, want %+v", devices, want)
 		}
-	}
-	close(stop)
-	taking.Wait()
-	if refused == 0 {
-		t.Error("files were never missed")
-	}
+		return err
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/labtest/starve"
 )
 
 // TestDevicesOutOfFiles checks that Devices and Find fail, and omit nothing, when the process
@@ -80,45 +81,5 @@ func TestFindOutOfFiles(t *testing.T) {
 	if err := find(); err != nil {
 		t.Fatal(err)
 	}
-	var old unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
-		t.Fatal(err)
-	}
-	next, err := unix.Open("/dev/null", unix.O_RDONLY, 0) // the lowest that is free
-	if err != nil {
-		t.Fatal(err)
-	}
-	unix.Close(next)
-	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next) + 1, Max: old.Max}, nil); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Prlimit(0, unix.RLIMIT_NOFILE, &old, nil)
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if fd, err := unix.Open("/dev/null", unix.O_RDONLY, 0); err == nil {
-				unix.Close(fd)
-			}
-		}
-	}()
-	refused := 0
-	for range 5000 {
-		switch err := find(); {
-		case errors.Is(err, unix.EMFILE):
-			refused++
-		case err != nil:
-			t.Error(err)
-		}
-	}
-	close(stop)
-	<-stopped
-	if refused == 0 {
-		t.Error("files were never missed")
-	}
+	starve.Files(t, find)
 }

@@ -79,13 +79,7 @@ func (p *Program) awaitKilled() {
 	select {
 	case <-p.Done:
 	case <-time.After(time.Minute):
-		var stacks []byte
-		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stack", p.Cmd.Process.Pid))
-		for _, t := range threads {
-			b, _ := os.ReadFile(t)
-			stacks = append(append(stacks, b...), '\n')
-		}
-		p.T.Fatalf("%v cannot be killed: its threads are in the kernel at\n%s", p.Cmd, stacks)
+		p.T.Fatalf("%v cannot be killed: the lab reports where in the kernel it is", p.Cmd)
 	}
 }
 
