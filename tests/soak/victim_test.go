@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/tests/workload"
 )
 
@@ -107,18 +108,18 @@ func victimsLayer(l *workload.Layer) layer {
 		})
 	}
 	return layer{&of, 1, func(ctx context.Context, s *side, addr string, r *rand.Rand, n *count) error {
-		return runVictim(ctx, l, addr, r, n)
+		return runVictim(ctx, l, s.device, addr, r, n)
 	}}
 }
 
 // runVictim starts a victim, and returns when it has met its fate.
-func runVictim(ctx context.Context, l *workload.Layer, addr string, r *rand.Rand, n *count) error {
+func runVictim(ctx context.Context, l *workload.Layer, device, addr string, r *rand.Rand, n *count) error {
 	i := r.IntN(len(fates))
 	rounds := 1 + r.IntN(20)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestVictim$", "-test.timeout=0", fmt.Sprint("-pace=", *pace))
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %d %s %s", victimTask, i, rounds, r.Uint64(), addr, l.Name))
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %d %s %s %s", victimTask, i, rounds, r.Uint64(), device, addr, l.Name))
 	var text strings.Builder
 	cmd.Stderr = &text
 	out, err := cmd.StdoutPipe()
@@ -154,11 +155,11 @@ func TestVictim(t *testing.T) {
 		t.Skip("TestSoak runs it")
 	}
 	*pace /= 10 // its connections are many, and must not outweigh those of all others
-	f := strings.SplitN(task, " ", 5)
+	f := strings.SplitN(task, " ", 6)
 	i, _ := strconv.Atoi(f[0])
 	rounds, _ := strconv.Atoi(f[1])
 	seed, _ := strconv.ParseUint(f[2], 10, 64)
-	if err := beVictim(fates[i], rounds, rand.New(rand.NewPCG(seed, 0)), f[3], f[4]); err != nil {
+	if err := beVictim(fates[i], rounds, rand.New(rand.NewPCG(seed, 0)), f[3], f[4], f[5]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -166,7 +167,9 @@ func TestVictim(t *testing.T) {
 }
 
 // beVictim does rounds on its connections until it has done them all or, if it is to be harmed, for ever.
-func beVictim(f fate, rounds int, r *rand.Rand, addr, name string) error {
+// On siw it begins when all are made: a dial that ends with its process can corrupt the kernel
+// (docs/upstream/siw-listener.md).
+func beVictim(f fate, rounds int, r *rand.Rand, device, addr, name string) error {
 	l, err := workload.ByName(name)
 	if err != nil {
 		return err
@@ -182,7 +185,8 @@ func beVictim(f fate, rounds int, r *rand.Rand, addr, name string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lifetime)
 	defer cancel()
-	var working sync.WaitGroup
+	var working, dialing sync.WaitGroup
+	dialing.Add(f.conns)
 	errs := make(chan error, f.conns)
 	resting := new(side)
 	for range f.conns {
@@ -190,6 +194,10 @@ func beVictim(f fate, rounds int, r *rand.Rand, addr, name string) error {
 		working.Go(func() {
 			r := rand.New(rand.NewPCG(seed, 0))
 			s, err := l.Dial(ctx, addr)
+			dialing.Done()
+			if device == labtest.SIW {
+				dialing.Wait()
+			}
 			for i := 0; err == nil && (f.harm != nil || i < rounds); i++ {
 				size := r.IntN(64<<10) >> r.IntN(16)
 				if err = s.Round(ctx, size); err == nil {
