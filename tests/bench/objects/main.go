@@ -105,7 +105,11 @@ func run() error {
 
 // server serves one object of each size asked for, and forgets what is put.
 func server(dev *uverbs.Context, addr netip.Addr) error {
-	srv, err := s3rdma.NewServer(s3rdma.ServerOptions{Device: dev})
+	// All clients are one account's, and none is to use HTTP since others are many.
+	n := slices.Max(numbers(*clients))
+	opt := s3rdma.ServerOptions{Device: dev, Memory: 512 << 20}
+	opt.Limits = s3rdma.Limits{Transfers: n, AccountTransfers: n, AccountBytes: int64(opt.Memory), Connections: n, AccountConnections: n, Wait: time.Minute}
+	srv, err := s3rdma.NewServer(opt)
 	if err != nil {
 		return err
 	}
@@ -164,7 +168,7 @@ func web(name, url string, c, asks *http.Client) way {
 }
 
 func client(device string, addr netip.Addr, dc bool) error {
-	child := exec.Command(os.Args[0], "-serve", "-device", device, fmt.Sprint("-heap=", *heap))
+	child := exec.Command(os.Args[0], "-serve", "-device", device, "-clients", *clients, fmt.Sprint("-heap=", *heap))
 	child.Stderr = os.Stderr
 	out, err := child.StdoutPipe()
 	if err != nil {
