@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,28 +18,19 @@ import (
 // Index returns the kernel's number of the device, which survives renaming and is never used again
 // (ibv_get_device_index(3)).
 func (d Device) Index() (int, error) {
-	for try := 1; ; try++ {
-		name := filepath.Base(d.folder())
-		index, err := 0, error(verbs.ErrNoDevice)
-		derr := nldev.Dump(abi.RDMA_NLDEV_CMD_GET, nil, func(a nldev.Attrs) error { // sysfs does not have it
-			if device := a.Map(); device[abi.RDMA_NLDEV_ATTR_DEV_NAME].String() == name {
-				index, err = int(device[abi.RDMA_NLDEV_ATTR_DEV_INDEX].Uint()), nil
-			}
-			return nil
-		})
-		if err != nil && derr != nil {
-			err = derr
+	names := map[int]string{}
+	err := nldev.Dump(abi.RDMA_NLDEV_CMD_GET, nil, func(a nldev.Attrs) error { // sysfs does not have it
+		device := a.Map()
+		names[int(device[abi.RDMA_NLDEV_ATTR_DEV_INDEX].Uint())] = device[abi.RDMA_NLDEV_ATTR_DEV_NAME].String()
+		return nil
+	})
+	for index, name := range names {
+		node, gone := nodeOf(index)
+		if gone == nil && node == d.verbs || d.verbs == "" && name == d.Name {
+			return index, nil
 		}
-		renamed := filepath.Base(d.folder()) != name // it may have been, and be again what it was
-		_, gone := readAttr(filepath.Join(sysClass, "infiniband_verbs", d.verbs), "ibdev")
-		if (renamed || err == verbs.ErrNoDevice && gone == nil) && try < 10 {
-			continue
-		}
-		if err != nil {
-			return 0, &verbs.Error{Op: "find", Object: "index", Device: d.Name, Err: err}
-		}
-		return index, nil
 	}
+	return 0, &verbs.Error{Op: "find", Object: "index", Device: d.Name, Err: cmp.Or(err, verbs.ErrNoDevice)}
 }
 
 // FindIndex returns the device with an index, see [Device.Index]. It reads no other device's
