@@ -206,7 +206,7 @@ func (s *fakeStore) put(w http.ResponseWriter, r *http.Request, token string) {
 		}
 		w.Header().Set(HeaderReply, "200")
 	}
-	if given, sum := givenChecksum(r.Header); sum != "" && checksum(given, data) != sum {
+	if given, sum := givenChecksum(r.Header); checksums[given] != nil && sum != "" && checksum(given, data) != sum {
 		http.Error(w, "BadDigest", http.StatusBadRequest)
 		return
 	} else if sum == "" && token != "" {

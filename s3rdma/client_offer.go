@@ -1,6 +1,7 @@
 package s3rdma
 
 import (
+	"cmp"
 	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/base64"
@@ -160,7 +161,7 @@ func (o *Offer) length() (n int64, reason string) {
 		if (r.Header.Get("If-Match") != "" || r.Header.Get("If-None-Match") != "") && !o.c.knows(o.name) {
 			return 0, byCondition
 		}
-		if o.alg, o.sum = givenChecksum(r.Header); o.sum == "" && checksums[o.alg] == nil {
+		if o.alg, o.sum = givenChecksum(r.Header); checksums[o.alg] == nil {
 			if o.alg != "" {
 				return 0, byChecksum
 			}
@@ -207,6 +208,16 @@ func rangeLength(s string) int64 {
 	return max(to-from+1, 0)
 }
 
+// contentRange returns how many bytes a Content-Range header names, or -1 if it does not say.
+func contentRange(s string) int64 {
+	r, _, ok := strings.Cut(s, "/")
+	r, unit := strings.CutPrefix(r, "bytes ")
+	if first, _, two := strings.Cut(r, "-"); !ok || !unit || !two || first == "" {
+		return -1
+	}
+	return cmp.Or(rangeLength(r), -1)
+}
+
 // givenChecksum returns the algorithm and the checksum that a request has already, or the algorithm
 // that it names.
 func givenChecksum(h http.Header) (algorithm, sum string) {
@@ -214,10 +225,13 @@ func givenChecksum(h http.Header) (algorithm, sum string) {
 		switch name, ok := strings.CutPrefix(k, checksumPrefix); {
 		case !ok, name == "Algorithm", name == "Mode", name == "Type":
 		default:
-			return strings.ToUpper(name), h.Get(k)
+			algorithm, sum = strings.ToUpper(name), h.Get(k)
+			if checksums[algorithm] != nil {
+				return algorithm, sum
+			}
 		}
 	}
-	return strings.ToUpper(h.Get("X-Amz-Sdk-Checksum-Algorithm")), ""
+	return cmp.Or(algorithm, strings.ToUpper(h.Get("X-Amz-Sdk-Checksum-Algorithm"))), sum
 }
 
 // memory takes registered memory of n bytes.
@@ -388,6 +402,10 @@ func (o *Offer) moved(resp *http.Response, reply string) (*http.Response, error)
 			return nil, fmt.Errorf("s3rdma: %s %s: the server has %s %.40q, the memory %d bytes", o.req.Method, o.req.URL.Path, HeaderBytes, text, n)
 		}
 		n = int(v)
+	}
+	if want := contentRange(resp.Header.Get("Content-Range")); !put && want >= 0 && int64(n) != want {
+		o.fail()
+		return nil, fmt.Errorf("s3rdma: %s %s: the server has moved %d bytes of %.60q", o.req.Method, o.req.URL.Path, n, resp.Header.Get("Content-Range"))
 	}
 	if !put && n > o.size {
 		o.done(false)

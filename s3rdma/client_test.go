@@ -117,6 +117,8 @@ func TestChecksumHeader(t *testing.T) {
 			{[]string{"x-amz-checksum-crc32c", checksum("CRC32C", []byte(body))}, "X-Amz-Checksum-Crc32c", ""},
 			{[]string{"x-amz-checksum-crc32c", checksum("CRC32C", []byte(body)), "x-amz-checksum-mode", "ENABLED"}, "X-Amz-Checksum-Crc32c", ""},
 			{[]string{"x-amz-sdk-checksum-algorithm", "XXHASH3"}, "", byChecksum},
+			{[]string{"x-amz-checksum-xxhash3", "AAAAAAAAAAA="}, "", byChecksum},
+			{[]string{"x-amz-checksum-xxhash3", "AAAAAAAAAAA=", "x-amz-checksum-crc32c", checksum("CRC32C", []byte(body))}, "X-Amz-Checksum-Crc32c", ""},
 			{[]string{"x-amz-trailer", "x-amz-checksum-crc32c"}, "", byEncoding},
 			{[]string{"content-encoding", "aws-chunked"}, "", byEncoding},
 			{[]string{"x-amz-content-sha256", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"}, "", byEncoding},
@@ -318,6 +320,8 @@ func TestServerLies(t *testing.T) {
 			{"GET", map[string]string{HeaderBytes: ""}, `""`},
 			{"GET", map[string]string{HeaderBytes: "999", "X-Amz-Checksum-Crc32c": checksum("CRC32C", body)}, "999 bytes have X-Amz-Checksum-Crc32c"},
 			{"GET", map[string]string{HeaderBytes: "1000", "X-Amz-Checksum-Crc64nvme": "AAAAAAAAAAA="}, "1000 bytes have X-Amz-Checksum-Crc64nvme"},
+			{"GET", map[string]string{HeaderBytes: "1000", HeaderReply: "206", "Content-Range": "bytes 0-1000/2000"}, `moved 1000 bytes of "bytes 0-1000/2000"`},
+			{"GET", map[string]string{HeaderBytes: "1000", HeaderReply: "206", "Content-Range": "bytes 5-9/*"}, `moved 1000 bytes of "bytes 5-9/*"`},
 			{"PUT", map[string]string{HeaderBytes: "999"}, "memory 1000 bytes"},
 			{"PUT", map[string]string{"X-Amz-Checksum-Crc32c": "AAAAAA=="}, "1000 bytes have X-Amz-Checksum-Crc32c"},
 		} {
@@ -557,7 +561,40 @@ func TestSign(t *testing.T) {
 		if _, _, err := request(t, tr, "PUT", s.web.URL+"/bucket/key", []byte("hello")); !errors.Is(err, refused) {
 			t.Errorf("PUT that cannot be signed: %v", err)
 		}
+		// Its body is closed, also if the attempt after an offer cannot be signed.
+		s.hook = func(w http.ResponseWriter, r *http.Request) bool {
+			w.WriteHeader(http.StatusNotImplemented)
+			return true
+		}
+		tr.Sign = func(r *http.Request) error {
+			if r.Method == http.MethodPut && r.Header.Get(HeaderToken) == "" {
+				return refused
+			}
+			return nil
+		}
+		for _, path := range []string{"/bucket", "/bucket/key"} {
+			body := &closed{Reader: strings.NewReader("hello")}
+			req := labtest.Must(http.NewRequest("PUT", s.web.URL+path, body))(t)
+			req.ContentLength = 5
+			if _, err := tr.RoundTrip(req); !errors.Is(err, refused) || !body.closed {
+				t.Errorf("PUT %s: %v, closed %t", path, err, body.closed)
+			}
+			if st := c.Stats(); st.Lent != 0 {
+				t.Errorf("PUT %s: %+v", path, st)
+			}
+		}
 	})
+}
+
+// closed is a body that knows whether it is closed.
+type closed struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closed) Close() error {
+	c.closed = true
+	return nil
 }
 
 // TestOldToken registers a buffer again and again: no token leads to it under a later one, although its

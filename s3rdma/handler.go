@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/goverbs/verbs"
 )
 
 // Handler returns next with the bytes of requests that have a token moved by RDMA, and with the requests
@@ -65,13 +68,15 @@ func (s *Server) Handler(next http.Handler) http.Handler {
 			body, err = rem.Reader(ctx)
 		}
 		if err != nil {
+			rem.Close() // its part of the limits
 			w.Header().Set(HeaderReply, "501")
 			xmlError(w, http.StatusOK, "RDMANotSupported", err)
 			return
 		}
 		put := &putAnswer{answer: a, body: body}
 		withBody := *r
-		withBody.Body, withBody.ContentLength = body, rem.Len()
+		withBody.Body, withBody.ContentLength, withBody.Header = body, rem.Len(), r.Header.Clone()
+		withBody.Header.Set("Content-Length", strconv.FormatInt(rem.Len(), 10))
 		next.ServeHTTP(put, &withBody)
 		put.WriteHeader(http.StatusOK)
 	})
@@ -149,8 +154,8 @@ func replyOf(status int) string {
 // putAnswer is the answer to a PUT.
 type putAnswer struct {
 	answer
-	body   *Reader
-	failed bool // the handler's answer is none
+	body *Reader
+	done bool // the answer has no body of the handler's
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -163,9 +168,13 @@ func (a *putAnswer) WriteHeader(status int) {
 	a.body.Close()
 	switch {
 	case err != nil:
-		a.failed = true
+		a.done = true
 		a.fail(err)
 	case all && status < 300:
+		a.done = true
+		if a.header.Del("Content-Length"); status != http.StatusNoContent {
+			a.header.Set("Content-Length", "0")
+		}
 		a.send(replyOf(status), a.body.size)
 	default: // refused or, as the handler has ignored the body, declined
 		a.send("", -1)
@@ -175,7 +184,7 @@ func (a *putAnswer) WriteHeader(status int) {
 // Write implements io.Writer.
 func (a *putAnswer) Write(p []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
-	if a.failed {
+	if a.done {
 		return len(p), nil
 	}
 	return a.w.Write(p)
@@ -268,11 +277,13 @@ func (a *getAnswer) Buffer() (buf []byte, err error) {
 
 // Advance implements [BufferWriter].
 func (a *getAnswer) Advance(n int) (err error) {
-	if a.to != nil {
-		a.to.Advance(n)
-	} else {
-		_, err = a.w.Write(a.buf[:n])
+	switch {
+	case a.to != nil:
+		return a.to.Advance(n)
+	case n < 0 || n > len(a.buf):
+		return fmt.Errorf("advance %d bytes, Buffer has %d: %w", n, len(a.buf), verbs.ErrRange)
 	}
+	_, err = a.w.Write(a.buf[:n])
 	return err
 }
 
@@ -292,6 +303,9 @@ func (a *getAnswer) end() {
 	err := a.to.Commit()
 	if err != nil && a.rescue() {
 		return
+	}
+	if err != nil {
+		err = a.to.fail(err)
 	}
 	a.rem.Close()
 	if err != nil {

@@ -4,6 +4,7 @@ package s3rdma
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
@@ -78,7 +80,14 @@ func newStore() *store {
 			}
 			n := copy(buf, rest)
 			rest = rest[n:]
-			w.(BufferWriter).Advance(n)
+			for _, wrong := range []int{-1, len(buf) + 1} {
+				if err := w.(BufferWriter).Advance(wrong); !errors.Is(err, verbs.ErrRange) {
+					panic(fmt.Sprintf("advance %d of %d bytes: %v", wrong, len(buf), err))
+				}
+			}
+			if err := w.(BufferWriter).Advance(n); err != nil {
+				panic(err)
+			}
 		}
 	})
 	s.HandleFunc("GET /empty", func(w http.ResponseWriter, r *http.Request) {})
@@ -104,6 +113,14 @@ func newStore() *store {
 		}
 		s.put(b.Bytes(), r.ContentLength)
 		w.WriteHeader(http.StatusNoContent)
+	})
+	s.HandleFunc("PUT /body", func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if n := r.Header.Get("Content-Length"); err != nil || n != strconv.Itoa(len(body)) {
+			panic(fmt.Sprint(n, len(body), err))
+		}
+		s.put(body, r.ContentLength)
+		io.WriteString(w, "stored") // which no answer to a transfer has
 	})
 	s.HandleFunc("PUT /denied", func(w http.ResponseWriter, r *http.Request) { http.Error(w, "AccessDenied", http.StatusForbidden) })
 	s.HandleFunc("PUT /ignore", func(w http.ResponseWriter, r *http.Request) { io.ReadFull(r.Body, make([]byte, 100)) })
@@ -196,12 +213,13 @@ func TestHandler(t *testing.T) {
 			{"/o", 0, 200, "200"},
 			{"/o", 64 << 10, 200, "200"},
 			{"/copy", len(object), 204, "204"},
+			{"/body", 1, 200, "200"},
 			{"/denied", len(object), 403, ""},
 			{"/ignore", len(object), 200, ""},
 		} {
 			s.put(nil, -1)
 			got := r.do("PUT", test.path, c.token(test.size))
-			if got.err != nil || got.StatusCode != test.status || got.reply != test.reply {
+			if got.err != nil || got.StatusCode != test.status || got.reply != test.reply || test.reply == "200" && (got.body != "" || got.ContentLength != 0) {
 				t.Errorf("PUT %s of %d bytes: %v, %d, reply %q, %q", test.path, test.size, got.err, got.StatusCode, got.reply, got.body)
 			}
 			if test.reply != "" && (!bytes.Equal(s.stored, object[:test.size]) || s.length != int64(test.size) || got.moved != strconv.Itoa(test.size)) {
@@ -244,7 +262,7 @@ func TestHandler(t *testing.T) {
 		}
 		st := r.srv.Stats()
 		t.Logf("%+v", st)
-		if st.Gets != 7 || st.Puts != 5 || st.PutBytes != uint64(2*len(object)+1+64<<10) || st.Failed != 0 || st.Declined[ReasonLength] != 3 ||
+		if st.Gets != 7 || st.Puts != 6 || st.PutBytes != uint64(2*len(object)+2+64<<10) || st.Failed != 3 || st.Declined[ReasonLength] != 3 ||
 			st.Declined[ReasonConnection] != 2 || st.Declined[ReasonTransport] != 2 {
 			t.Error("other figures")
 		}

@@ -239,10 +239,19 @@ func (b *Writer) buffer() ([]byte, error) {
 }
 
 // Advance counts the n bytes that the program has put at the start of [Writer.Buffer].
-func (b *Writer) Advance(n int) {
+func (b *Writer) Advance(n int) error {
 	b.r.mu.Lock()
 	defer b.r.mu.Unlock()
+	free := 0
+	if b.Len() < b.size {
+		mem, _, _ := b.slot(b.part)
+		free = len(mem) - b.held
+	}
+	if n < 0 || n > free {
+		return fmt.Errorf("advance %d bytes, Buffer has %d: %w", n, free, verbs.ErrRange)
+	}
 	b.held += n
+	return nil
 }
 
 // Len returns the number of bytes that the program has written.
@@ -318,6 +327,16 @@ func (b *Writer) rescue() ([]byte, error) {
 	all := append(append(make([]byte, 0, len(b.mem)+1), b.mem[:b.Len()]...), b.more...)
 	b.r.step(eventClose)
 	return all, b.r.s.decline(b.r.peer, reason, b.err)
+}
+
+// fail counts a transfer that has ended by an error of the program, as the others are.
+func (b *Writer) fail(err error) error {
+	b.r.mu.Lock()
+	defer b.r.mu.Unlock()
+	if b.r.state < stateFailed {
+		err = b.r.fail(err)
+	}
+	return err
 }
 
 // Commit sends what the program has written, and commits the transfer.

@@ -1,6 +1,7 @@
 package s3rdma
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ type Remote struct {
 	mu      sync.Mutex
 	state   state
 	err     error // of failed
+	lost    error // why nobody knows whether the device has done with the memory
 	op      verbs.Opcode
 	lane    *lane
 	block   *uverbs.Block // of Reader and Writer
@@ -112,8 +114,8 @@ func (r *Remote) step(e event) error {
 // giveBack gives back the queue pair. A broken one comes to rest first.
 func (r *Remote) giveBack(broken bool) {
 	if err := r.lane.put(broken, r.posted-r.done); err != nil {
-		// Nobody knows whether the device still uses the memory, so nothing else may.
-		r.s.opt.Logger.Error("s3rdma: lost a queue pair and its memory", "err", err)
+		r.lost = fmt.Errorf("%w: end a queue pair: %w", ErrMemoryLost, err)
+		r.s.opt.Logger.Error("s3rdma: memory is not used again", "account", r.peer.Account, "err", r.lost)
 		r.block = nil
 	}
 	r.lane = nil
@@ -227,13 +229,16 @@ func (r *Remote) fail(err error) error {
 	if r.op == verbs.OpRDMAWrite {
 		op = "write"
 	}
-	r.err = fmt.Errorf("%s %d bytes of the client: %w", op, r.size, err)
+	r.err = fmt.Errorf("%s %d bytes of the client at %#x by key %#x: %w", op, r.size, r.addr, r.rkey, err)
 	if r.lane != nil && r.lane.to.AH != 0 && errors.Is(err, verbs.WCRetryExcErr) {
 		r.err = fmt.Errorf("%w: DC target %#x does not answer: the client has gone, or is configured with another DC key than Fabric.DCKey", r.err, r.lane.to.QPNum)
 	}
 	r.s.stats.failed.Add(1)
 	r.s.opt.Logger.Warn("s3rdma: transfer failed", "account", r.peer.Account, "err", r.err)
 	r.step(eventFail)
+	if r.lost != nil {
+		r.err = fmt.Errorf("%w: %w", r.err, r.lost)
+	}
 	return r.err
 }
 
@@ -248,8 +253,8 @@ func (r *Remote) start(ctx context.Context, op verbs.Opcode, n int) error {
 
 // Move moves bytes between the server's memory, which belongs to [Server.PD], and the client's memory
 // from off on: op is [verbs.OpRDMARead] of the client's or [verbs.OpRDMAWrite]. It returns when the device
-// has done with the memory, also with an error. One that matches [ErrDeclined] means that nothing was
-// moved.
+// has done with the memory, also with an error, but for one that matches [ErrMemoryLost]. One that matches
+// [ErrDeclined] means that nothing was moved.
 func (r *Remote) Move(ctx context.Context, op verbs.Opcode, mem verbs.SGE, off int64) error {
 	if op != verbs.OpRDMARead && op != verbs.OpRDMAWrite {
 		return fmt.Errorf("move with %v, want an RDMA READ or WRITE: %w", op, errors.ErrUnsupported)
@@ -289,12 +294,12 @@ func (r *Remote) commit(ctx context.Context) error {
 }
 
 // Close ends the transfer. If it is not committed, the client's memory has undefined contents. When Close
-// returns, the device uses neither memory any more.
+// returns, the device uses neither memory any more, unless the error matches [ErrMemoryLost].
 func (r *Remote) Close() error {
 	if r == nil {
 		return verbs.ErrClosed
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.step(eventClose)
+	return cmp.Or(r.step(eventClose), r.lost)
 }

@@ -134,6 +134,29 @@ func TestRemoteErrors(t *testing.T) {
 	}
 }
 
+// TestMemoryLost has a queue pair that cannot be ended: whoever has given memory learns it.
+func TestMemoryLost(t *testing.T) {
+	eachRig(t, ServerOptions{}, http.NotFoundHandler(), func(t *testing.T, r *rig) {
+		block := labtest.Must(r.srv.Block(r.within(), 100))(t)
+		defer block.Put()
+		rem := labtest.Must(r.remote(r.client(100).token(100)))(t)
+		labtest.Check(t, rem.Move(r.within(), verbs.OpRDMARead, whole(r, block), 0))
+		put, no := rem.lane.put, errors.New("no")
+		rem.lane.put = func(broken bool, n int) error {
+			labtest.Check(t, put(broken, n))
+			return no
+		}
+		rem.rkey++ // which the client does not have
+		err := rem.Move(r.within(), verbs.OpRDMARead, whole(r, block), 0)
+		if !errors.Is(err, ErrMemoryLost) || !errors.Is(err, no) || !errors.Is(err, verbs.WCRemAccessErr) {
+			t.Errorf("Move: %v", err)
+		}
+		if err := rem.Close(); !errors.Is(err, ErrMemoryLost) {
+			t.Errorf("Close: %v", err)
+		}
+	})
+}
+
 // TestServerReleases opens the device in NewServer: it is closed, with all objects, if there is no memory, and by Close.
 func TestServerReleases(t *testing.T) {
 	labtest.Require(t)

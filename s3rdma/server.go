@@ -25,6 +25,9 @@ var (
 	ErrToken = errors.New("invalid RDMA token")
 	// ErrDeclined is returned if the bytes have to go by HTTP, in the body.
 	ErrDeclined = errors.New("RDMA declined")
+	// ErrMemoryLost means that the kernel has not ended a queue pair: the device may still use the memory of
+	// the transfer, so nothing else must.
+	ErrMemoryLost = errors.New("the device may still use the memory")
 )
 
 // ServerOptions contains options for [NewServer]. With the zero value the server uses the first device,
@@ -69,8 +72,8 @@ func (s *Server) peer(r *http.Request) Peer {
 // [ServerOptions].Memory in all.
 type Limits struct {
 	Transfers          int   // at a time; 0 is 256
-	AccountTransfers   int   // of an account; 0 is a quarter of Transfers
-	AccountBytes       int64 // of registered memory; 0 is a quarter of it
+	AccountTransfers   int   // of an account; 0 is a quarter of Transfers. Where Fabric.DCIs are fewer, one account may have all
+	AccountBytes       int64 // of registered memory; 0 is a quarter of it, or what a transfer takes if that is more
 	Connections        int   // of RC; 0 is 1024
 	AccountConnections int   // 0 is a quarter of Connections
 
@@ -164,15 +167,16 @@ func NewServer(opt ServerOptions) (s *Server, err error) {
 	if err = opt.Fabric.check(); err != nil {
 		return nil, fmt.Errorf("new server: %w", err)
 	}
+	l.AccountBytes = cmp.Or(l.AccountBytes, max(int64(opt.Memory/4), int64(opt.Part)*int64(opt.Parts)))
 	if opt.Part%pageSize != 0 || opt.Part < 0 || opt.Parts < 2 || opt.Parts > laneDepth || opt.Memory/opt.Parts < opt.Part {
 		return nil, fmt.Errorf("new server: %d parts of %d bytes in memory of %d: want 2 to %d parts of a multiple of %d bytes, and room for them: %w", opt.Parts, opt.Part, opt.Memory, laneDepth, pageSize, verbs.ErrRange)
 	}
 	s = &Server{
 		opt: opt, dev: opt.Device,
-		transfers: quota.New(quota.Limits{ // the arena limits the bytes of all, and transfers wait for them
-			Sessions: l.Transfers, AccountSessions: l.AccountTransfers, Bytes: math.MaxInt64, AccountBytes: cmp.Or(l.AccountBytes, int64(opt.Memory/4)),
+		transfers: quota.New("Transfers", quota.Limits{ // the arena limits the bytes of all, and transfers wait for them
+			Sessions: l.Transfers, AccountSessions: l.AccountTransfers, Bytes: math.MaxInt64, AccountBytes: l.AccountBytes,
 		}),
-		connections: quota.New(quota.Limits{Sessions: l.Connections, AccountSessions: l.AccountConnections}),
+		connections: quota.New("Connections", quota.Limits{Sessions: l.Connections, AccountSessions: l.AccountConnections}),
 	}
 	defer func() {
 		if err != nil {

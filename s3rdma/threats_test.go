@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -143,12 +144,14 @@ func TestLimits(t *testing.T) {
 		accounts     []string // who holds transfers
 		account      string   // who wants one more
 		ok           bool
+		limit        string // that the answer names
 	}{
-		"transfers":               {limits: Limits{Transfers: 2, AccountTransfers: 2}, accounts: []string{"a", "b"}, account: "c"},
-		"transfers of an account": {limits: Limits{Transfers: 8, AccountTransfers: 1}, accounts: []string{"a"}, account: "a"},
+		"transfers":               {limits: Limits{Transfers: 2, AccountTransfers: 2}, accounts: []string{"a", "b"}, account: "c", limit: "limit Transfers of all accounts is 2"},
+		"transfers of an account": {limits: Limits{Transfers: 8, AccountTransfers: 1}, accounts: []string{"a"}, account: "a", limit: "limit AccountTransfers of account &#34;a&#34; is 1"},
 		"of another account":      {limits: Limits{Transfers: 8, AccountTransfers: 1}, accounts: []string{"a"}, account: "b", ok: true},
 		"memory":                  {memory: 64 << 10, limits: Limits{AccountBytes: 1 << 20}, accounts: []string{"a", "b"}, account: "c"},
-		"memory of an account":    {limits: Limits{AccountBytes: 2*size - 1}, accounts: []string{"a"}, account: "a"},
+		"memory of an account":    {limits: Limits{AccountBytes: 2*size - 1}, accounts: []string{"a"}, account: "a", limit: "limit AccountBytes of account &#34;a&#34; is 59999"},
+		"a transfer of its size":  {memory: 64 << 10, account: "a", ok: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := &blocking{make(chan struct{}), make(chan struct{})}
@@ -177,8 +180,8 @@ func TestLimits(t *testing.T) {
 			if test.ok {
 				want = "200"
 			}
-			if got := r.do("PUT", "/o", token, "Account", test.account); got.reply != want {
-				t.Errorf("PUT: %d, reply %q, want %s", got.StatusCode, got.reply, want)
+			if got := r.do("PUT", "/o", token, "Account", test.account); got.reply != want || !strings.Contains(got.body, test.limit) {
+				t.Errorf("PUT: %d, reply %q, want %s, %q", got.StatusCode, got.reply, want, got.body)
 			}
 			if got := r.do("GET", "/o", token, "Account", test.account, "Range", "bytes=0-29999"); got.reply != map[bool]string{true: "206", false: "501"}[test.ok] || (got.body == string(object[:size])) == test.ok {
 				t.Errorf("GET: %d, reply %q, %d bytes by HTTP", got.StatusCode, got.reply, len(got.body))
@@ -296,6 +299,13 @@ func TestClientDies(t *testing.T) {
 	b := &blocking{make(chan struct{}), make(chan struct{})}
 	s := newStore()
 	s.Handle("PUT /hold", b)
+	s.HandleFunc("GET /hold", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", strconv.Itoa(len(object)))
+		w.Write(object[:200_000]) // the ring has 65,536
+		b.reading <- struct{}{}
+		<-b.goOn
+		w.Write(object[200_000:])
+	})
 	eachRig(t, ServerOptions{Fabric: Fabric{DCIs: 2, Timeout: 14, RetryCount: 3}}, s, func(t *testing.T, r *rig) {
 		stop := make(chan struct{})
 		var working sync.WaitGroup
@@ -314,15 +324,16 @@ func TestClientDies(t *testing.T) {
 				}
 			}
 		})
-		for range labtest.Rounds(10, 3) {
+		for i := range labtest.Rounds(20, 6) {
+			method := []string{"PUT", "GET"}[i%2]
 			c := r.client(len(object))
 			answer := make(chan result, 1)
-			go func() { answer <- r.do("PUT", "/hold", c.token(len(object))) }()
+			go func() { answer <- r.do(method, "/hold", c.token(len(object))) }()
 			<-b.reading
 			labtest.Check(t, c.qp.Close())
 			b.goOn <- struct{}{}
 			if got := <-answer; got.StatusCode != 500 || got.reply != "" || !strings.Contains(got.body, "RDMATransferFailed") {
-				t.Errorf("PUT: %d, reply %q, %q", got.StatusCode, got.reply, got.body)
+				t.Errorf("%s: %d, reply %q, %q", method, got.StatusCode, got.reply, got.body)
 			}
 		}
 		close(stop)
@@ -546,5 +557,17 @@ func TestDCIReset(t *testing.T) {
 	}
 	if st := r.srv.Stats(); st.DCIs != 1 || st.Failed != 4 {
 		t.Errorf("%+v", st)
+	}
+}
+
+// TestIWARPIsRefused asks for a server and a client on siw.
+func TestIWARPIsRefused(t *testing.T) {
+	labtest.RequireKernel(t)
+	dev := labtest.OpenDevice(t, labtest.SIW)
+	if _, err := NewServer(ServerOptions{Device: dev}); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "use RoCE") {
+		t.Errorf("server: %v", err)
+	}
+	if _, err := NewClient(ClientOptions{Device: labtest.SIW}); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "RoCE") {
+		t.Errorf("client: %v", err)
 	}
 }

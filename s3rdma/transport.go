@@ -69,6 +69,9 @@ func (t *Transport) signed(r *http.Request) bool {
 func (t *Transport) send(r *http.Request) (*http.Response, error) {
 	if t.Sign != nil && !r.URL.Query().Has("X-Amz-Signature") {
 		if err := t.Sign(r); err != nil {
+			if r.Body != nil {
+				r.Body.Close()
+			}
 			return nil, err
 		}
 	}

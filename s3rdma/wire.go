@@ -48,6 +48,8 @@ type DCToken struct {
 	GID    verbs.GID
 }
 
+// The widths are those of versitygw's and noobaa's sources, whose size has 8 digits: an operation has at
+// most 1 GiB.
 var dcWidths = [...]int{16, 8, 8, 4, 6, 1, 32}
 
 const dcTokenLen = 16 + 8 + 8 + 4 + 6 + 1 + 32 + 6

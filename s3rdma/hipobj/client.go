@@ -25,8 +25,10 @@ type Client struct {
 	URL  string                    // of the control endpoint, without a path: http://10.0.0.2:9000
 	HTTP *http.Client              // nil is http.DefaultClient; redirects are errors
 	Sign func(*http.Request) error // signs a request with all its headers, by several goroutines; nil signs nothing
-	PD   *uverbs.PD
-	GID  verbs.GIDEntry // the client's; zero is the best one of port 1
+	// PD is the domain of the queue pairs. A server reaches all of its regions with remote rights while it
+	// moves an object: use a PD for each server that is trusted differently.
+	PD  *uverbs.PD
+	GID verbs.GIDEntry // the client's; zero is the best one of port 1
 	// Connect has the attributes of connections. Access is ignored.
 	Connect uverbs.ConnectOptions
 	// WriteDelay is waited between READY and the WRITE of a PUT, for servers that connect their
@@ -72,10 +74,12 @@ func (c *Client) Put(ctx context.Context, target string, m Memory) (Result, erro
 func (c *Client) transfer(ctx context.Context, r Request, m Memory) (res Result, err error) {
 	x, err := c.begin(r, m)
 	if err == nil {
+		res, err = x.run(ctx)
 		// When this returns the server cannot write to the memory any more, nor does the device
 		// read it.
-		defer x.qp.Close()
-		res, err = x.run(ctx)
+		if e := x.qp.Close(); e != nil {
+			err = errors.Join(err, fmt.Errorf("%w: %w", s3rdma.ErrMemoryLost, e))
+		}
 	}
 	if err != nil {
 		err = fmt.Errorf("%s %s %.100s by RDMA: %w", Protocol, r.Op, r.Target, err)

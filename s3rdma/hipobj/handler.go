@@ -108,7 +108,13 @@ func statusOf(err error) (int, string) {
 	return status, err.Error()
 }
 
-func (h *Handler) prepare(out http.Header, r *http.Request) (int, error) {
+func (h *Handler) prepare(out http.Header, r *http.Request) (_ int, err error) {
+	asked := false
+	defer func() {
+		if err != nil && !asked { // Server.Prepare counts its own
+			h.Server.count(refused)
+		}
+	}()
 	n := numbers{h: r.Header}
 	q := Request{
 		Op: Op(get(r.Header, "op")), Target: get(r.Header, "target"),
@@ -139,9 +145,9 @@ func (h *Handler) prepare(out http.Header, r *http.Request) (int, error) {
 		allow = s3rdma.CheckPeer
 	}
 	if err := allow(r, q.Peer.GID); err != nil {
-		h.Server.count(refused)
 		return 0, &Error{http.StatusForbidden, err.Error()}
 	}
+	asked = true
 	x, err := h.Server.Prepare(q)
 	if err != nil {
 		return 0, err

@@ -85,7 +85,12 @@ func TestBadRequests(t *testing.T) {
 		if c.name != "" {
 			set(h, c.name, c.value)
 		}
+		refused := s.Stats().Refused
 		w := s.serve("POST", c.step, h)
+		// What the protocol or the store refuses is not counted.
+		if got, want := s.Stats().Refused-refused, c.step == "prepare" && c.status != 501 && c.status != 404 && c.status != 416; (got == 1) != want {
+			t.Errorf("%s with %s %.50q: %d are counted", c.step, c.name, c.value, got)
+		}
 		if w.Code != c.status || !strings.Contains(w.Body.String(), c.text) {
 			t.Errorf("%s with %s %.50q: %d %q, want %d %q", c.step, c.name, c.value, w.Code, w.Body, c.status, c.text)
 		}

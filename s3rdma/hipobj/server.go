@@ -71,7 +71,7 @@ func NewServer(dev *uverbs.Context, opt Options) (*Server, error) {
 	}
 	opt.PrepareTime, opt.MoveTime = cmp.Or(opt.PrepareTime, 10*time.Second), cmp.Or(opt.MoveTime, 30*time.Second)
 	opt.Connect.RNRRetry = min(cmp.Or(opt.Connect.RNRRetry, 6), 6)
-	return &Server{dev: dev, opt: opt, maxSize: maxSize(port), quota: quota.New(opt.Limits), sessions: map[string]*Session{}}, nil
+	return &Server{dev: dev, opt: opt, maxSize: maxSize(port), quota: quota.New("Sessions", opt.Limits), sessions: map[string]*Session{}}, nil
 }
 
 // Close ends all sessions, and waits until those who use them have closed them.

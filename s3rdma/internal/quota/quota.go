@@ -33,7 +33,7 @@ func (l Limits) withDefaults() Limits {
 
 // Error reports the limit that a session would exceed.
 type Error struct {
-	Limit     string // the field of [Limits]
+	Limit     string // the option
 	Account   string // "" if the limit is of all accounts
 	Used, Add int64
 	Max       int64
@@ -60,15 +60,16 @@ type usage struct {
 
 // Quota counts sessions. Its methods may be called by several goroutines.
 type Quota struct {
+	name     string // of the option for sessions
 	limits   Limits
 	mu       sync.Mutex
 	all      usage
 	accounts map[string]usage // of those that have sessions
 }
 
-// New makes a Quota.
-func New(l Limits) *Quota {
-	return &Quota{limits: l.withDefaults(), accounts: map[string]usage{}}
+// New makes a Quota. The option that limits its sessions has a name.
+func New(name string, l Limits) *Quota {
+	return &Quota{name: name, limits: l.withDefaults(), accounts: map[string]usage{}}
 }
 
 // Take counts a session with a buffer of so many bytes until release is called, which may be called
@@ -79,9 +80,9 @@ func (q *Quota) Take(account string, bytes int64) (release func(), err error) {
 	l, u := q.limits, q.accounts[account]
 	// The account's own limits come first: their error is the one that the account can do something about.
 	for _, e := range []Error{
-		{"AccountSessions", account, int64(u.sessions), 1, int64(l.AccountSessions)},
+		{"Account" + q.name, account, int64(u.sessions), 1, int64(l.AccountSessions)},
 		{"AccountBytes", account, u.bytes, bytes, l.AccountBytes},
-		{"Sessions", "", int64(q.all.sessions), 1, int64(l.Sessions)},
+		{q.name, "", int64(q.all.sessions), 1, int64(l.Sessions)},
 		{"Bytes", "", q.all.bytes, bytes, l.Bytes},
 	} {
 		if e.Add < 0 || e.Add > e.Max-e.Used {

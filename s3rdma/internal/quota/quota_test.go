@@ -9,7 +9,7 @@ import (
 )
 
 func TestTakeNamesTheLimit(t *testing.T) {
-	q := New(Limits{Sessions: 3, Bytes: 100, AccountSessions: 2, AccountBytes: 60})
+	q := New("Sessions", Limits{Sessions: 3, Bytes: 100, AccountSessions: 2, AccountBytes: 60})
 	take := func(account string, bytes int64) func() {
 		t.Helper()
 		release, err := q.Take(account, bytes)
@@ -60,7 +60,7 @@ func TestDefaults(t *testing.T) {
 
 func TestTakeByManyGoroutines(t *testing.T) {
 	const limit = 4
-	q := New(Limits{Sessions: limit, Bytes: 1000, AccountSessions: 3})
+	q := New("Sessions", Limits{Sessions: limit, Bytes: 1000, AccountSessions: 3})
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {

@@ -5,6 +5,7 @@ package rdma
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -179,6 +180,9 @@ func (s *Server) move(op verbs.Opcode, b *Buffer, start uint64, size int64, toke
 	defer remote.Close()
 	if err = remote.Move(s.ctx, op, b.mr.SGE(0, int(size)), int64(start-t.Addr)); err == nil {
 		err = remote.Commit(s.ctx)
+	}
+	if errors.Is(err, s3rdma.ErrMemoryLost) {
+		b.mr.Close() // with it, the device's access ends
 	}
 	if err != nil {
 		return 0, fmt.Errorf("rdma: %w", err)
