@@ -102,6 +102,7 @@ s3: deps-s3 fetch build/judges/vgwrdma build/judges/versitygw/vgwrdma ## have se
 	rm -f build/judges/*.json
 	S3_PEERS=$(abspath $(S3_PEERS)) $(LAB) --nic connectx test -json -timeout 20m $(FLAGS) $(ONLY) ./tests/s3 ./tests/s3/versitygw >build/judges/1.json; \
 	LAB_NIC=connectx LAB_MEM=4608 LAB_PEER=6.12 $(GO) test -json -timeout 40m $(FLAGS) $(EXEC) -run TestObjects ./tests/hosts >build/judges/2.json; \
+	TEST_ALL=1 $(GO) test -json -count 1 -timeout 20m -run TestVersitygw ./tests/s3/versitygw >build/judges/3.json; \
 	$(GO) run ./tests/s3/s3doc build/judges/*.json >build/s3.md; s=$$?; cat build/s3.md; exit $$s
 
 build/judges/versitygw/vgwrdma: $(wildcard tests/s3/versitygw/*.go tests/s3/versitygw/*/*.go s3rdma/*.go s3rdma/hipobj/*.go)

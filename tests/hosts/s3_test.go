@@ -23,7 +23,9 @@ func TestObjects(t *testing.T) {
 	go web.Serve(l)
 	defer web.Close()
 	sizes := labtest.Few(4, []int{1, 4097, 1 << 20, 20 << 20, 256 << 20, 1 << 30})
-	s3test.DC(t, adapter+" of two machines", server, "http://"+l.Addr().String(), sizes, func(t *testing.T, command ...string) {
+	url := "http://" + l.Addr().String()
+	target := s3test.Target{Name: "`s3rdma.Server`", Device: adapter + " of two machines", URL: url, Unsigned: url + "/bucket", Access: "admin", Secret: "secret", Stats: server.Stats}
+	s3test.DC(t, target, sizes, func(t *testing.T, command ...string) {
 		t.Helper()
 		t.Log(p.run(t, 2, command...))
 	})

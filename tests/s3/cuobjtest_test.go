@@ -15,5 +15,6 @@ func TestCuObjTest(t *testing.T) {
 	// The clients take the GID of the IPv6 address, and the server refuses one that requests do not come
 	// from.
 	url := serve(t, labtest.Addr6Of(labtest.MLX5), s3test.CuObjTest(server.Handler(&s3test.Store{})))
-	s3test.DC(t, labtest.MLX5, server, url, sizes, func(t *testing.T, command ...string) { start(t, command).Wait() })
+	target := s3test.Target{Name: "`s3rdma.Server`", Device: labtest.MLX5, URL: url, Unsigned: url + "/bucket", Access: "admin", Secret: "secret", Stats: server.Stats}
+	s3test.DC(t, target, sizes, func(t *testing.T, command ...string) { start(t, command).Wait() })
 }
