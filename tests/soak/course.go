@@ -36,7 +36,7 @@ type work struct {
 
 // process holds the resources of a process.
 type process struct {
-	RSS, Pinned                      int // KiB
+	RSS, Heap, Pinned                int // KiB; Heap is what the last collection left
 	Files, Maps, Goroutines, Threads int
 }
 
@@ -75,6 +75,8 @@ type series struct {
 var watched = []series{
 	{"RSS of the client", "KiB", 3 << 10, func(s *sample) float64 { return float64(s.processes["client"].RSS) }},
 	{"RSS of the server", "KiB", 3 << 10, func(s *sample) float64 { return float64(s.processes["server"].RSS) }},
+	{"heap of the client", "KiB", 3 << 10, func(s *sample) float64 { return float64(s.processes["client"].Heap) }},
+	{"heap of the server", "KiB", 3 << 10, func(s *sample) float64 { return float64(s.processes["server"].Heap) }},
 	{"pinned memory of the client", "KiB", 3 << 10, func(s *sample) float64 { return float64(s.processes["client"].Pinned) }},
 	{"pinned memory of the server", "KiB", 3 << 10, func(s *sample) float64 { return float64(s.processes["server"].Pinned) }},
 	{"unreclaimable slab memory", "KiB", 2 << 10, func(s *sample) float64 { return float64(s.kernel["SUnreclaim"]) }},

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"runtime"
+	"runtime/metrics"
 	"slices"
 	"strings"
 	"testing"
@@ -28,8 +29,10 @@ func thisProcess() (p process, err error) {
 	if err != nil {
 		return p, err
 	}
+	heap := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(heap)
 	return process{
-		RSS: status["VmRSS"], Pinned: status["VmPin"], Threads: status["Threads"],
+		RSS: status["VmRSS"], Heap: int(heap[0].Value.Uint64() >> 10), Pinned: status["VmPin"], Threads: status["Threads"],
 		Files: len(files), Maps: strings.Count(string(maps), "\n"), Goroutines: runtime.NumGoroutine(),
 	}, nil
 }

@@ -250,6 +250,6 @@ func (r *run) sample() error {
 		l := s.layers[name]
 		fmt.Fprintf(&line, "  %s %d/%d/%d MiB", name, l.Connections, l.Rounds, l.Bytes>>20)
 	}
-	r.Logf("%5.0f s%s  RSS %d+%d MiB", s.at, &line, mine.RSS>>10, a.Process.RSS>>10)
+	r.Logf("%5.0f s%s  RSS %d+%d, heap %d+%d MiB", s.at, &line, mine.RSS>>10, a.Process.RSS>>10, mine.Heap>>10, a.Process.Heap>>10)
 	return nil
 }
