@@ -31,9 +31,12 @@ var (
 func TestSoak(t *testing.T) {
 	labtest.RequireLong(t)
 	selectLayers()
+	// Otherwise khugepaged makes huge pages of what has one small page, for as long as a run lasts.
+	largePages(t, "", "never")
 	labtest.Each(t, func(t *testing.T, device string) {
 		if len(labtest.Adapters()) > 0 {
-			largePages(t)
+			// An emulated adapter maps each run of pages by itself, and no more than 16,384.
+			largePages(t, "hugepages-64kB/", "always")
 		}
 		r := newRun(t, &side{device: device, addr: labtest.AddrOf(device), layers: layersOf(t, device)}, device)
 		r.going = newRemovals(t, r.side)
@@ -42,10 +45,9 @@ func TestSoak(t *testing.T) {
 	t.Run(userSpace, soakSoft)
 }
 
-// largePages makes the kernel take memory in parts of 64 KiB, where it can (since 6.8): an emulated adapter maps each
-// run of pages by itself, and no more than 16,384.
-func largePages(t *testing.T) {
-	err := os.WriteFile("/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled", []byte("always"), 0)
+// largePages says when the kernel takes memory in larger parts, all or those of a size (since 6.8).
+func largePages(t *testing.T, size, when string) {
+	err := os.WriteFile("/sys/kernel/mm/transparent_hugepage/"+size+"enabled", []byte(when), 0)
 	if !errors.Is(err, fs.ErrNotExist) {
 		labtest.Check(t, err)
 	}
