@@ -73,18 +73,22 @@ func (c *Client) Put(ctx context.Context, target string, m Memory) (Result, erro
 
 func (c *Client) transfer(ctx context.Context, r Request, m Memory) (res Result, err error) {
 	x, err := c.begin(r, m)
-	if err == nil {
-		res, err = x.run(ctx)
-		// When this returns the server cannot write to the memory any more, nor does the device
-		// read it.
-		if e := x.qp.Close(); e != nil {
-			err = errors.Join(err, fmt.Errorf("%w: %w", s3rdma.ErrMemoryLost, e))
+	defer func() { // also if Sign panics
+		if x != nil {
+			// When this returns the server cannot write to the memory any more, nor does the device
+			// read it.
+			if e := x.qp.Close(); e != nil {
+				err = errors.Join(err, fmt.Errorf("%w: %w", s3rdma.ErrMemoryLost, e))
+			}
 		}
-	}
+		if err != nil {
+			err = fmt.Errorf("%s %s %.100s by RDMA: %w", Protocol, r.Op, r.Target, err)
+		}
+	}()
 	if err != nil {
-		err = fmt.Errorf("%s %s %.100s by RDMA: %w", Protocol, r.Op, r.Target, err)
+		return res, err
 	}
-	return res, err
+	return x.run(ctx)
 }
 
 // exchange is a transfer of a Client.
