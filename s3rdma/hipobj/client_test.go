@@ -167,3 +167,20 @@ func TestForeignKey(t *testing.T) {
 		}
 	})
 }
+
+// TestSignPanics has a client whose Sign panics: its queue pair is closed.
+func TestSignPanics(t *testing.T) {
+	dev := labtest.Open(t)
+	s := newSite(t, dev, Options{})
+	c := s.newClient(t, dev, "u")
+	m := c.memory(t, make([]byte, 100))
+	c.Sign = func(*http.Request) error { panic("sign") }
+	defer func() {
+		if r := recover(); r != "sign" {
+			t.Errorf("recovered %v", r)
+		}
+		labtest.Check(t, m.MR.Close())
+		labtest.Check(t, c.PD.Close()) // which queue pairs keep open
+	}()
+	c.Put(t.Context(), "/b/k", m)
+}
