@@ -75,8 +75,7 @@ const (
 	rejectVendorOption     = 35 // the program does not accept the offered extensions
 )
 
-// shortage is a resource that the accepting process lacks. Its code begins the private data of the
-// rejection.
+// shortage is what the accepting process lacks. Its code begins the private data of the rejection.
 type shortage struct {
 	code, text string
 	errs       []error // that mean it
@@ -87,6 +86,7 @@ var shortages = []shortage{
 	{code: "verbs: no room\x00", text: "it has as many connections as it takes, see ListenConfig.MaxConns"},
 	{code: "verbs: no mappings\x00", text: "it has too many mappings: raise its vm.max_map_count", errs: []error{host.ErrMappings}},
 	{code: "verbs: no memory\x00", text: "it lacks locked memory: raise its limit, see ulimit -l, unless its own error names another", errs: []error{syscall.ENOMEM}},
+	{code: "verbs: no time\x00", text: "it did not finish the handshake in its time, as it has too much to do: dial again later, or raise its limit, see rsock's HandshakeTimeout", errs: []error{context.DeadlineExceeded}},
 	{code: "verbs: no files\x00", text: "it has too many open files: raise its limit, see ulimit -n", errs: []error{syscall.EMFILE, syscall.ENFILE}},
 }
 

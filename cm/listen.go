@@ -417,6 +417,7 @@ func (r *Request) Accept(ctx context.Context, opt Options) (e *Endpoint, err err
 		}
 	}()
 	if err := host.Ended(ctx); err != nil {
+		r.id.rejectFor(err)
 		r.id.Close() // the kernel rejects a request that is destroyed unanswered
 		return nil, err
 	}
@@ -426,6 +427,7 @@ func (r *Request) Accept(ctx context.Context, opt Options) (e *Endpoint, err err
 	}
 	ended, err := r.acceptAndWait(ctx, e)
 	if err != nil {
+		r.id.rejectFor(err) // which is late on iWARP
 		e.discard()
 		return nil, err
 	}

@@ -3,7 +3,10 @@
 package cm_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,6 +47,7 @@ func TestRejectForShortage(t *testing.T) {
 		"it lacks locked memory":     syscall.ENOMEM,
 		"raise its vm.max_map_count": host.ErrMappings,
 		"it has too many open files": syscall.EMFILE,
+		"in its time":                context.DeadlineExceeded,
 		"connection rejected":        errors.New("another reason"),
 	} {
 		t.Run(why.Error(), func(t *testing.T) { testRejectFor(t, why, text) })
@@ -67,6 +71,39 @@ func testRejectFor(t *testing.T, why error, text string) {
 			t.Errorf("dial: %v", err)
 		}
 		if err := <-accepted; !errors.Is(err, why) {
+			t.Errorf("accept: %v", err)
+		}
+	})
+}
+
+// TestRejectLate does not confirm an acceptance: the peer learns that the listener has not waited
+// any longer.
+func TestRejectLate(t *testing.T) {
+	labtest.RequireBoth(t)
+	labtest.Each(t, func(t *testing.T, device string) {
+		if labtest.IWARP(t, device) {
+			return // nothing is confirmed
+		}
+		l := labtest.Made(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		accepted := make(chan error, 1)
+		go func() {
+			r, err := l.Accept(t.Context())
+			if err == nil {
+				_, err = r.Accept(within(t, 100*time.Millisecond), cm.Options{})
+			}
+			accepted <- err
+		}()
+		client := labtest.NewID(t, cm.PortSpaceTCP)
+		labtest.Check(t, client.ResolveAddr(netip.AddrPort{}, l.Addr().AddrPort, time.Second))
+		labtest.Expect(t, client, cm.AddrResolved)
+		labtest.Check(t, client.ResolveRoute(time.Second))
+		labtest.Expect(t, client, cm.RouteResolved)
+		labtest.Check(t, client.Connect(cm.ConnParam{QPNum: labtest.InitQP(t, device, client).Num()}))
+		labtest.Expect(t, client, cm.ConnectResponse)
+		if e := labtest.Expect(t, client, cm.Rejected); !bytes.HasPrefix(e.PrivateData, []byte("verbs: no time\x00")) || !strings.Contains(e.Err().Error(), "in its time") {
+			t.Errorf("%v, private data %q", e.Err(), e.PrivateData)
+		}
+		if err := <-accepted; !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("accept: %v", err)
 		}
 	})
