@@ -1,7 +1,6 @@
 package soak
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -56,7 +55,7 @@ func startClients(s *side, addrs map[string]string, seed uint64) (*clients, erro
 func (c *clients) run(l layer, w int, addr string, r *rand.Rand, n *count) {
 	for life := 0; c.ctx.Err() == nil && !c.stopping(); life++ {
 		c.rest(r)
-		ctx, cancel := context.WithTimeout(c.ctx, lifetime)
+		ctx, cancel := withLifetime(c.ctx)
 		err := l.runConn(ctx, c.side, addr, r, n)
 		cancel()
 		if err != nil {

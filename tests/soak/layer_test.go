@@ -68,7 +68,7 @@ func roundsLayer(l *workload.Layer, workers, most int) layer {
 				return err
 			}
 		}
-		for rounds := 5 + r.IntN(20); rounds > 0 && !s.stopping(); rounds-- {
+		for rounds := mostRounds - r.IntN(20); rounds > 0 && !s.stopping(); rounds-- {
 			size := r.IntN(most+1) >> r.IntN(16)
 			if err := c.Round(ctx, size); err != nil {
 				return err
@@ -97,8 +97,16 @@ func checkReadTimeout(c *workload.Stream, r *rand.Rand) error {
 	return nil
 }
 
-// lifetime is how long a connection may last. It takes seconds unless something hangs.
+// lifetime is how long a connection may last without its rests. It takes seconds unless something hangs.
 const lifetime = 10 * time.Minute
+
+// mostRounds is how many rounds a connection does at most, each followed by a rest.
+const mostRounds = 24
+
+// withLifetime bounds the time of a connection.
+func withLifetime(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, lifetime+mostRounds*2**pace)
+}
 
 // count counts what the clients of a layer did.
 type count struct{ rounds, bytes, conns atomic.Uint64 }

@@ -183,7 +183,7 @@ func beVictim(f fate, rounds int, r *rand.Rand, device, addr, name string) error
 	if f.gone {
 		expected = l.PeerGoneErrors
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lifetime)
+	ctx, cancel := withLifetime(context.Background())
 	defer cancel()
 	var working, dialing sync.WaitGroup
 	dialing.Add(f.conns)
