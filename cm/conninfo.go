@@ -18,7 +18,7 @@ type ConnInfo struct {
 	QPNum  uint32
 	State  string    // in the terms of the layer
 	Since  time.Time // established; zero if it is not
-	Waits  []Wait    // what calls of the program, or messages, wait for
+	Waits  []Wait    // what calls of the program, or messages, wait for; layer cm knows of none after the handshake
 	Stats  any       // of the layer: its ConnStats or Stats; nil for cm
 }
 
@@ -26,21 +26,52 @@ type ConnInfo struct {
 type Wait struct {
 	For   string
 	Since time.Time
+	Idle  bool // it is the peer's program that may send something, as connections without work wait
 }
 
+// Describe makes f complete what [Endpoint.Info], and so all Conns, say of the connection: its state,
+// its waits and its statistics in the terms of the protocol above, which the endpoint does not know.
+// Any goroutine may call f, at any time, also after Close. To show what hangs, f must not do the work
+// of the connection: it polls nothing.
+func (e *Endpoint) Describe(f func(*ConnInfo)) { e.describe.Store(&f) }
+
 // Info describes the connection. It may be called at any time, also after Close.
-func (e *Endpoint) Info() ConnInfo {
+func (e *Endpoint) Info() ConnInfo { return e.info(e.route) }
+
+// info describes the connection with a route: a dial may get another one while it connects.
+func (e *Endpoint) info(r Route) ConnInfo {
 	i := ConnInfo{
-		Layer: "cm", Local: e.LocalAddr().String(), Remote: e.RemoteAddr().String(),
+		Layer: "cm", Local: Addr{r.Local}.String(), Remote: Addr{r.Remote}.String(),
 		Device: e.PD.Context().Device().Name, QPNum: e.QP.Num(), State: "connecting",
 	}
-	if e.life.up.Load() {
-		i.State, i.Since = "connected", e.life.upAt
-	}
-	if err := e.Err(); err != nil {
+	switch err := e.Err(); {
+	case err != nil:
 		i.State = fmt.Sprintf("ended: %v", err)
+	case e.life.up.Load():
+		i.State = "connected"
+	case e.plan.accepting:
+		i.Waits = []Wait{{For: "the peer's confirmation", Since: e.life.made}}
+	default:
+		i.Waits = []Wait{{For: "the peer's answer", Since: e.life.made}}
+	}
+	if e.life.up.Load() {
+		i.Since = e.life.upAt
+	}
+	if f := e.describe.Load(); f != nil {
+		(*f)(&i)
 	}
 	return i
+}
+
+// Conns describes all connections of the transport, those of packages rsock, rmsg and rconn too,
+// whoever dialed or accepted them, from before the dial or the acceptance waits for the peer until
+// they are closed.
+func (t *Transport) Conns() (all []ConnInfo) {
+	t.conns.Range(func(e, route any) bool {
+		all = append(all, e.(*Endpoint).info(route.(Route)))
+		return true
+	})
+	return all
 }
 
 // Conns describes the accepted connections that are not closed.

@@ -93,6 +93,9 @@ func echo(ctx context.Context, l *cm.Listener, opt cm.Options) error {
 		return err
 	}
 	defer e.Close()
+	if i := e.Info(); i.State != "connected" || i.Since.IsZero() {
+		return fmt.Errorf("an accepted endpoint is %+v", i)
+	}
 	var buf [1000]byte
 	for {
 		m, err := d.Recv(ctx, buf[:])

@@ -41,10 +41,12 @@ type Endpoint struct {
 
 	transport *Transport
 	keepAlive keepAlive
+	describe  atomic.Pointer[func(*ConnInfo)]
 }
 
 // life is the state of a connection.
 type life struct {
+	made   time.Time
 	up     atomic.Bool
 	upAt   time.Time // when it was established; set before up
 	ending atomic.Bool
@@ -91,9 +93,10 @@ func (o *owned) use(f func()) error {
 // newEndpoint plans and builds an endpoint for id, which it closes if it fails. request is the
 // request that the endpoint answers, or nil. A zero route is looked up.
 func newEndpoint(id *ID, route Route, request *Event, opt *Options, j connLogger, t *Transport) (*Endpoint, error) {
-	e := &Endpoint{id: id, route: route, log: j, life: life{done: make(chan struct{})}, transport: t}
+	e := &Endpoint{id: id, route: route, log: j, life: life{made: time.Now(), done: make(chan struct{})}, transport: t}
 	err := e.build(opt, request)
 	if err == nil {
+		t.conns.Store(e, e.route)
 		return e, nil
 	}
 	if request != nil {
@@ -175,7 +178,9 @@ func (e *Endpoint) makePD() (err error) {
 func (e *Endpoint) replaceID(id *ID) (err error) {
 	e.id.Close()
 	e.id = id
-	e.route, err = id.Route()
+	if e.route, err = id.Route(); err == nil {
+		e.transport.conns.Store(e, e.route)
+	}
 	return err
 }
 
@@ -258,6 +263,12 @@ func explainState(err error) error {
 	return err
 }
 
+// setUp begins the life of an established connection.
+func (e *Endpoint) setUp() {
+	e.life.upAt = time.Now()
+	e.life.up.Store(true)
+}
+
 // handleEstablished handles the event that makes the connection up: on the dialing side the peer's
 // answer, which it confirms, on the accepting side the peer's confirmation, or Disconnected in its
 // place (see awaitEstablished).
@@ -274,8 +285,7 @@ func (e *Endpoint) handleEstablished(ev *Event) error {
 	if e.PrivateData == nil {
 		e.PrivateData = ev.PrivateData
 	}
-	e.life.upAt = time.Now()
-	e.life.up.Store(true)
+	e.setUp()
 	if e.id.space.datagram() {
 		if err := e.setPeer(*ev); err != nil {
 			return err
@@ -508,6 +518,7 @@ func (e *Endpoint) handOver() bool {
 // then the QP, so that the device no longer uses memory. On InfiniBand and RoCE the connection
 // manager does not change QPs, so the ID may live on.
 func (e *Endpoint) free() (err error) {
+	e.transport.conns.Delete(e)
 	o := &e.own
 	o.closing.Lock()
 	defer o.closing.Unlock()

@@ -450,9 +450,12 @@ func (r *Request) acceptAndWait(ctx context.Context, e *Endpoint) (ended bool, e
 	if err := host.Ended(ctx); err != nil { // it may have ended during opt.Setup
 		return false, err
 	}
-	err = e.accept()
-	if err != nil || r.id.space.datagram() { // no event follows for datagrams
+	if err := e.accept(); err != nil {
 		return false, err
+	}
+	if r.id.space.datagram() { // no event follows
+		e.setUp()
+		return false, nil
 	}
 	ev, err := e.awaitEstablished(ctx, e.plan.RecvCQ == nil)
 	if err != nil {

@@ -40,6 +40,7 @@ type Transport struct {
 	handshakes map[netip.AddrPort]*handshakes
 
 	leaving leaving
+	conns   sync.Map // from *Endpoint to its Route, while it is open
 }
 
 var defaultTransport Transport

@@ -64,7 +64,7 @@ func TestAwaitCancelled(t *testing.T) {
 			labtest.Until(t, "the waiter to collect what is there", func() bool {
 				b.recv.mu.Lock()
 				defer b.recv.mu.Unlock()
-				return b.recv.ready.Len() == have && b.recv.waiting > 0
+				return b.recv.ready.Len() == have && len(b.recv.began) > 0
 			})
 			cancel()
 			if err := <-done; !errors.Is(err, context.Canceled) {

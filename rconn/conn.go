@@ -72,6 +72,7 @@ func (c *Conn) established(t *tally) *Conn {
 	t.Add(c)
 	c.adverts, c.private = parseAdverts(c.ep.PrivateData)
 	bridge.KeepAlive(c.ep, c.keepAlive, c.test)
+	c.ep.Describe(c.describe)
 	go func() {
 		<-c.ep.Done()
 		c.waiters.SignalAll()

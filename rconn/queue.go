@@ -14,6 +14,7 @@ import (
 	"github.com/goverbs/verbs/internal/event"
 	"github.com/goverbs/verbs/internal/fifo"
 	"github.com/goverbs/verbs/internal/spin"
+	sums "github.com/goverbs/verbs/internal/tally"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -43,8 +44,7 @@ type queue struct {
 
 // waiters are the goroutines that wait for completions.
 type waiters struct {
-	waiting       int           // their number
-	since         time.Time     // when the first of them began
+	began         sums.Waits
 	changed       event.Cond    // a completion arrived, or the connection's state changed
 	flushDeadline time.Time     // for the pending completions, after the connection's end
 	maxSpin       time.Duration // how long a wait polls at most
@@ -271,7 +271,7 @@ var _ event.Source = eventSource{}
 func (q *queue) arm() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.waiting == 0 {
+	if len(q.began) == 0 {
 		return nil
 	}
 	err := q.cq.Arm(false)
@@ -299,9 +299,7 @@ func (q *queue) wait(ctx context.Context, ok func() bool) error {
 	}
 	var werr error
 	checks := 0 // calls, one before and one after each sleep
-	if q.waiting++; q.waiting == 1 {
-		q.since = time.Now()
-	}
+	defer q.began.End(q.began.Begin())
 	err := q.changed.Wait(ctx, &q.mu, &q.flushDeadline, func() bool {
 		if checks++; checks == 2 {
 			q.stats.Waits++
@@ -315,7 +313,6 @@ func (q *queue) wait(ctx context.Context, ok func() bool) error {
 		werr = q.waitErr()
 		return werr != nil
 	})
-	q.waiting--
 	if err != nil {
 		return cmp.Or(q.waitErr(), err)
 	}

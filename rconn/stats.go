@@ -53,6 +53,16 @@ type QueueStats struct {
 // Stats returns the connection's statistics of this moment: completions that have arrived are
 // counted, and wait for Await and Poll. It may be called at any time, also after Close.
 func (c *Conn) Stats() Stats {
+	for _, q := range []*queue{&c.send.queue, &c.recv.queue} {
+		q.mu.Lock()
+		q.poll()
+		q.mu.Unlock()
+	}
+	return c.polled()
+}
+
+// polled returns the statistics as calls have left them.
+func (c *Conn) polled() Stats {
 	s, r := &c.send, &c.recv
 	s.mu.Lock()
 	send := s.current()
@@ -66,9 +76,8 @@ func (c *Conn) Stats() Stats {
 	return stats
 }
 
-// current polls, and returns the statistics of a queue. The caller holds mu.
+// current returns the statistics of a queue. The caller holds mu.
 func (q *queue) current() QueueStats {
-	q.poll()
 	s := q.stats
 	s.Depth, s.Now, s.Ready, s.Posted = int(q.depth), int(q.head-q.tail), q.ready.Len(), q.head
 	return s

@@ -147,6 +147,7 @@ func (c *Conn) setup(e *cm.Endpoint) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.endpoint, c.qp, c.local, c.remote = e, e.QP, e.LocalAddr(), e.RemoteAddr()
+	e.Describe(c.describe)
 	if c.arena.dev.failed.Load() {
 		return verbs.ErrDeviceRemoved
 	}

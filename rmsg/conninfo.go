@@ -21,10 +21,16 @@ func (o *origin) infos() (all []cm.ConnInfo) {
 }
 
 func (c *Conn) info() cm.ConnInfo {
-	i := cm.ConnInfo{Remote: c.addr}
 	if e := c.Endpoint(); e != nil {
-		i = e.Info()
+		return e.Info()
 	}
+	i := cm.ConnInfo{Remote: c.addr}
+	c.describe(&i)
+	return i
+}
+
+// describe is for [cm.Endpoint.Describe].
+func (c *Conn) describe(i *cm.ConnInfo) {
 	i.Layer, i.Stats = "rmsg", c.Stats()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,10 +42,29 @@ func (c *Conn) info() cm.ConnInfo {
 		wait(q.stalledAt, "credits of the peer, for %d messages", q.queue.Len())
 	}
 	if n := c.out.inFlight.Len(); n > 0 {
-		wait(time.Time{}, "completions of %d messages", n)
+		wait(c.out.movedAt, "completions of %d messages", n)
 	}
 	if n := c.out.announced.Len(); n > 0 {
-		wait(time.Time{}, "the peer to read %d announced messages", n)
+		wait(c.out.movedAt, "the peer to read %d announced messages", n)
 	}
-	return i
+	if b := c.in.began; len(b) > 0 {
+		wait(b[0], "Recv: messages of the peer, by %d calls", len(b))
+		i.Waits[len(i.Waits)-1].Idle = true
+	}
+	if began := c.l.counts.handling(); !began.IsZero() && time.Since(began) > longDispatch {
+		wait(began, "its loop, which is in a callback")
+	} else if !c.l.counts.running.Load() {
+		wait(time.Time{}, "Run or Dispatch of its loop, which is not called")
+	}
+}
+
+// longDispatch is longer than it takes to handle events if no callback waits for something.
+const longDispatch = 100 * time.Millisecond
+
+// handling returns since when events are handled, or zero if they are not.
+func (n *counts) handling() time.Time {
+	if began := n.began.Load(); began != 0 {
+		return time.Unix(0, began)
+	}
+	return time.Time{}
 }

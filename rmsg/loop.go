@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
@@ -61,7 +62,8 @@ func (l *Loop) enter(p phase) {
 
 // counts are the counters for statistics.
 type counts struct {
-	running             atomic.Bool // a goroutine is in Run or Dispatch
+	running             atomic.Bool  // a goroutine is in Run or Dispatch
+	began               atomic.Int64 // when it began to handle events, in ns since 1970; 0 if it does not
 	dispatches, wakeups atomic.Uint64
 	handled             atomic.Uint64
 }
@@ -189,9 +191,11 @@ func (l *Loop) dispatchOnce(ready []host.Event) (n int, err error) {
 				l.opt.Callbacks = Callbacks{}
 				l.startClose()
 			}
+			l.counts.began.Store(0)
 			l.dispatchMu.Unlock()
 		}()
 		l.counts.dispatches.Add(1)
+		l.counts.began.Store(time.Now().UnixNano())
 		n = l.dispatch(ready)
 		l.counts.handled.Add(uint64(n))
 		panicked = false

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/tally"
 )
 
 // receiver is the receiving half of a connection. The ring has every message that the program has
@@ -32,6 +33,7 @@ type receiver struct {
 	rwr         [1]verbs.RecvWR
 
 	readable chan struct{} // as sender.writable
+	began    tally.Waits   // of Recv
 }
 
 // incoming is a message that the program has not taken yet.
@@ -127,6 +129,7 @@ func (c *Conn) complete(r request, i int, wc *verbs.WC) {
 			return
 		}
 	case reqMessage:
+		c.out.movedAt = c.l.counts.handling()
 		c.out.completed(c.out.inFlight.Pop(), Sent)
 	case reqRead:
 		c.in.handleRead(&c.in.ring[i])

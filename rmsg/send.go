@@ -28,6 +28,7 @@ type sender struct {
 	blocked       bool   // Post has returned ErrWouldBlock
 	stalled       bool   // the first message waits for credits
 	stalledAt     time.Time
+	movedAt       time.Time // when the first message went out, or one was completed after it
 
 	wrs    [maxBatch]verbs.SendWR
 	sges   [maxBatch][1]verbs.SGE
@@ -152,6 +153,9 @@ func (q *sender) flush() {
 			return
 		}
 		q.stalled = false
+		if q.inFlight.Len()+q.announced.Len() == 0 {
+			q.movedAt = time.Now()
+		}
 		posted, err := q.c.qp.PostSend(q.wrs[:n]...)
 		if posted > 0 {
 			q.c.in.markReported()
@@ -269,6 +273,7 @@ func (q *sender) applyCounts(f *frame) error {
 	}
 	q.granted = f.granted
 	for ; q.announcedRead != f.read; q.announcedRead++ {
+		q.movedAt = q.c.l.counts.handling()
 		q.completed(q.announced.Pop(), Sent)
 	}
 	return nil

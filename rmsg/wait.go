@@ -112,34 +112,40 @@ func (c *Conn) awaitRoom(ctx context.Context, room <-chan struct{}) error {
 // which lets the peer send more. After the end of the connection, Recv returns the messages
 // received before and then the connection's Err: io.EOF if the peer disconnected.
 func (c *Conn) Recv(ctx context.Context) (*Buffer, error) {
-	const op = "receive from"
-	for {
-		c.mu.Lock()
-		if c.in.ready() && !c.closed {
-			b := c.in.pop()
-			if c.in.ready() {
-				signal(c.in.readable) // for the next waiter
-			}
-			c.mu.Unlock()
-			return b, nil
-		}
-		over := c.closed || c.state == Disconnected
-		err := c.err
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.received() {
+		defer c.in.began.End(c.in.began.Begin())
+	}
+	for !c.received() {
 		c.mu.Unlock()
-		if over && err == io.EOF {
-			return nil, err // unwrapped, as everywhere
-		}
-		if over {
-			return nil, fail(op, c.addr, err)
-		}
+		var err error
 		select {
 		case <-c.in.readable:
 		case <-c.done:
 		case <-ctx.Done():
-			return nil, fail(op, c.addr, c.l.addNotRunning(host.Ended(ctx)))
+			err = fail("receive from", c.addr, c.l.addNotRunning(host.Ended(ctx)))
+		}
+		c.mu.Lock()
+		if err != nil {
+			return nil, err
 		}
 	}
+	switch {
+	case c.in.ready() && !c.closed:
+		b := c.in.pop()
+		if c.in.ready() {
+			signal(c.in.readable) // for the next waiter
+		}
+		return b, nil
+	case c.err == io.EOF:
+		return nil, io.EOF // unwrapped, as everywhere
+	}
+	return nil, fail("receive from", c.addr, c.err)
 }
+
+// received reports whether Recv need not wait. The caller holds mu.
+func (c *Conn) received() bool { return c.in.ready() || c.closed || c.state == Disconnected }
 
 // Shutdown disconnects as [Conn.Disconnect] does, and waits until all messages have arrived. If ctx
 // ends first, it closes the connection and returns ctx's error.

@@ -21,7 +21,7 @@ import (
 // returned.
 type Conn struct {
 	log        *slog.Logger
-	tally      *tally // of its Dialer or Listener; nil before Accept
+	tally      *tally // of its Dialer or Listener; nil before Accept; guarded by mu
 	ep         *cm.Endpoint
 	qp         *uverbs.QP
 	localAddr  net.Addr
@@ -160,6 +160,7 @@ func (c *Conn) connected(peer hello, l *Listener) {
 	c.control.startProbes(c.opt.KeepAlive)
 	c.control.grant() // the second half of the ring
 	c.mu.Unlock()
+	c.ep.Describe(c.describe)
 	msg := "connected"
 	if l != nil {
 		msg = "accepted"
@@ -217,10 +218,21 @@ func (c *Conn) leave(kind *sync.Mutex) error {
 		return nil
 	}
 	err := c.ep.Close()
-	c.tally.Remove(c, c.Stats())
+	c.mu.Lock()
+	t := c.tally
+	c.mu.Unlock()
+	t.Remove(c, c.Stats())
 	c.log.Debug("connection closed", "local", c.localAddr, "remote", c.remoteAddr,
 		"received", c.reader.ring.received, "sent", c.writer.sent, "err", c.err)
 	return err
+}
+
+// count lets a Dialer or Listener count the connection.
+func (c *Conn) count(t *tally) {
+	c.mu.Lock()
+	c.tally = t
+	c.mu.Unlock()
+	t.Add(c)
 }
 
 // fail ends the connection. Later calls fail with the first err. The caller holds mu.

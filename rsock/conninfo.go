@@ -2,41 +2,49 @@ package rsock
 
 import "github.com/goverbs/verbs/cm"
 
-// Conns describes the RDMA connections that Accept returned and that are not closed.
-func (l *Listener) Conns() []cm.ConnInfo { return infos(&l.tally) }
-
-// Conns describes the RDMA connections that are not closed.
-func (d *Dialer) Conns() []cm.ConnInfo { return infos(&d.tally) }
-
-func infos(t *tally) (all []cm.ConnInfo) {
-	for _, c := range t.Open() {
-		all = append(all, c.info())
+// Conns describes the RDMA connections that are not closed, those that wait for Accept too.
+func (l *Listener) Conns() (all []cm.ConnInfo) {
+	for _, r := range l.rdma {
+		all = append(all, r.Conns()...)
 	}
 	return all
 }
 
-func (c *Conn) info() cm.ConnInfo {
-	i := c.ep.Info()
-	i.Layer, i.Stats = "rsock", c.Stats()
+// Conns describes the RDMA connections that are not closed.
+func (d *Dialer) Conns() (all []cm.ConnInfo) {
+	for _, c := range d.tally.Open() {
+		all = append(all, c.ep.Info())
+	}
+	return all
+}
+
+// describe is for [cm.Endpoint.Describe]. It does without Stats, which takes messages, and so gives the
+// peer credits that a Read would have to give: a program that hangs must look as it is.
+func (c *Conn) describe(i *cm.ConnInfo) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	i.Layer, i.Stats = "rsock", c.stats()
 	if c.err == nil {
 		i.State = c.life.String()
+	}
+	if c.tally == nil {
+		i.Waits = append(i.Waits, cm.Wait{For: "Accept", Since: i.Since})
 	}
 	for _, w := range []struct {
 		*waiter
 		what string
 	}{
-		{&c.reader.waiter, "Read: data of the peer"},
+		{&c.reader.waiter, readWait},
 		{&c.writer.waiter, "Write: " + c.writer.shortage()},
 		{&c.closer.waiter, "Close: the peer's acknowledgement"},
 	} {
 		if w.ready != nil {
-			i.Waits = append(i.Waits, cm.Wait{For: w.what, Since: w.since})
+			i.Waits = append(i.Waits, cm.Wait{For: w.what, Since: w.since, Idle: w.what == readWait})
 		}
 	}
-	return i
 }
+
+const readWait = "Read: data of the peer"
 
 // shortage returns what a Write waits for.
 func (w *writer) shortage() string {

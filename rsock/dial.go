@@ -198,7 +198,6 @@ func (d *Dialer) dialAddr(ctx context.Context, addr netip.AddrPort) (*Conn, erro
 		return nil, fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
 	}
 	c.connected(peer, nil)
-	c.tally = &d.tally
-	d.tally.Add(c)
+	c.count(&d.tally)
 	return c, nil
 }

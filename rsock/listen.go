@@ -391,8 +391,7 @@ func (l *Listener) next(ctx context.Context) (net.Conn, error, bool) {
 	select {
 	case c := <-l.conns:
 		<-l.slots
-		c.tally = &l.tally
-		l.tally.Add(c)
+		c.count(&l.tally)
 		l.count(func(s *ListenerStats) { s.Pending--; s.Accepted++ })
 		return c, nil, true
 	case a := <-l.tcpConns:

@@ -48,6 +48,11 @@ func (c *Conn) Stats() ConnStats {
 		c.progress()
 		c.writer.reap()
 	}
+	return c.stats()
+}
+
+// stats returns the statistics as calls have left them. The caller holds mu.
+func (c *Conn) stats() ConnStats {
 	in, out, w := &c.reader.ring, &c.writer, &c.waits
 	return ConnStats{
 		BytesReceived: in.received, BytesSent: out.sent,

@@ -3,10 +3,12 @@ package conns_test
 import (
 	"context"
 	"encoding/json"
-	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -32,34 +34,57 @@ func get(t *testing.T, query string, sources ...conns.Source) string {
 	return w.Body.String()
 }
 
-// waits waits until the only connection of a source waits for something.
+// tried are the waits that waits has seen.
+var tried []string
+
+// waits waits until a connection of a source waits for something.
 func waits(t *testing.T, layer, what string, s conns.Source) {
 	t.Helper()
 	var text string
-	for t.Context().Err() == nil {
+	for ctx := labtest.Within(t, 20*time.Second); ctx.Err() == nil; time.Sleep(time.Millisecond) {
 		var list []cm.ConnInfo
 		text = get(t, "?format=json", s)
-		if err := json.Unmarshal([]byte(text), &list); err != nil || len(list) != 1 {
+		if err := json.Unmarshal([]byte(text), &list); err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
-		i := list[0]
-		for _, w := range i.Waits {
-			if strings.Contains(w.For, what) {
-				if i.Layer != layer || i.Device == "" || i.QPNum == 0 || i.Since.IsZero() || !strings.HasPrefix(i.Remote, "10.0.0.") || w.Since.After(time.Now()) {
+		for _, i := range list {
+			for _, w := range i.Waits {
+				if !strings.HasPrefix(w.For, what) {
+					continue
+				}
+				if i.Layer != layer || i.Device == "" || i.QPNum == 0 || i.Since.IsZero() != (i.State == "connecting") || !strings.HasPrefix(i.Remote, "10.0.0.") || w.Since.After(time.Now()) {
 					t.Errorf("%+v", i)
 				}
 				if table := get(t, "", s); !strings.Contains(table, what) {
 					t.Errorf("%q is not in the table:\n%s", what, table)
 				}
+				tried = append(tried, w.For)
 				return
 			}
 		}
-		time.Sleep(time.Millisecond)
 	}
 	t.Fatalf("nothing waits for %q: %s", what, text)
 }
 
-// TestHangs finds out why programs hang, in each of five ways.
+// runbook returns the waits that the page about programs that hang explains.
+func runbook(t *testing.T) (texts []string) {
+	page := string(labtest.Must(os.ReadFile("../../docs/troubleshooting.md"))(t))
+	_, table, _ := strings.Cut(page, "| waits for | cause |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	for _, row := range strings.Split(table, "\n")[2:] {
+		for i, text := range strings.Split(strings.Split(row, "|")[1], "`") {
+			if i%2 == 1 {
+				texts = append(texts, text)
+			}
+		}
+	}
+	if len(texts) < 10 {
+		t.Fatalf("the page explains only %q", texts)
+	}
+	return texts
+}
+
+// TestHangs finds out why programs hang, in each of the ways that the page explains.
 func TestHangs(t *testing.T) {
 	network := verbstest.NewNetwork(verbstest.Options{})
 	client, server := verbstest.NewHost(t, network, "10.0.0.1"), verbstest.NewHost(t, network, "10.0.0.2")
@@ -68,11 +93,32 @@ func TestHangs(t *testing.T) {
 
 	var calls sync.WaitGroup
 
+	t.Run("handshake", func(t *testing.T) {
+		l := labtest.Must((&cm.ListenConfig{Transport: server}).Listen(ctx, "10.0.0.2:5"))(t)
+		defer l.Close()
+		calls.Go(func() {
+			if e, err := (&cm.Dialer{Transport: client}).Dial(ctx, "10.0.0.2:5"); err == nil {
+				e.Close()
+			}
+		})
+		r := labtest.Must(l.Accept(ctx))(t)
+		waits(t, "cm", "the peer's answer", client)
+		network.Partition(netip.MustParseAddr("10.0.0.1"))
+		calls.Go(func() {
+			if e, err := r.Accept(ctx, cm.Options{}); err == nil {
+				e.Close()
+			}
+		})
+		waits(t, "cm", "the peer's confirmation", server)
+		network.Heal()
+		calls.Wait()
+	})
 	t.Run("rsock", func(t *testing.T) {
 		l := labtest.Must((&rsock.ListenConfig{Transport: server}).Listen(ctx, "rdma", "10.0.0.2:1"))(t).(*rsock.Listener)
 		defer l.Close()
 		d := rsock.Dialer{Transport: client, Options: rsock.Options{Linger: -1}}
 		c := labtest.Must(d.DialContext(ctx, "rdma", "10.0.0.2:1"))(t)
+		waits(t, "rsock", "Accept", l)
 		s := labtest.Must(l.Accept())(t)
 		calls.Go(func() { s.Read(make([]byte, 1)) })
 		waits(t, "rsock", "Read: data of the peer", l)
@@ -94,8 +140,45 @@ func TestHangs(t *testing.T) {
 			labtest.Check(t, c.Send(ctx, []byte("nobody takes it")))
 		}
 		waits(t, "rmsg", "credits of the peer, for 6 messages", &d)
+		calls.Go(func() { c.Recv(ctx) })
+		waits(t, "rmsg", "Recv: messages of the peer, by 1 calls", &d)
 		labtest.Check(t, c.Close())
+		calls.Wait()
 		<-s.Done()
+	})
+	t.Run("rmsg loops", func(t *testing.T) {
+		release := make(chan struct{})
+		take := func(_ *rmsg.Conn, b *rmsg.Buffer) {
+			<-release
+			b.Free()
+		}
+		l := labtest.Must((&rmsg.ListenConfig{Options: rmsg.Options{Transport: server, Callbacks: rmsg.Callbacks{Message: take}}}).Listen(ctx, "10.0.0.2:6"))(t)
+		defer l.Close()
+		loop := labtest.Must(rmsg.NewLoop(rmsg.Options{Transport: client}))(t)
+		defer loop.Close()
+		d := rmsg.Dialer{Loop: loop}
+		c := labtest.Must(d.Connect("10.0.0.2:6"))(t)
+		var s *rmsg.Conn
+		calls.Go(func() { s = labtest.Must(l.Accept(ctx))(t) })
+		for c.State() != rmsg.Established {
+			labtest.Must(loop.Dispatch(ctx))(t)
+		}
+		calls.Wait()
+		waits(t, "rmsg", "Run or Dispatch of its loop, which is not called", &d)
+		calls.Go(func() { loop.Run(ctx) })
+		labtest.Check(t, c.Send(ctx, []byte("waits for release")))
+		waits(t, "rmsg", "its loop, which is in a callback", l)
+		labtest.Check(t, c.Send(ctx, make([]byte, 64<<10)))
+		waits(t, "rmsg", "the peer to read 1 announced messages", &d)
+		network.Partition(netip.MustParseAddr("10.0.0.2"))
+		labtest.Check(t, c.Send(ctx, []byte("lost")))
+		waits(t, "rmsg", "completions of 1 messages", &d)
+		network.Heal()
+		close(release)
+		labtest.Check(t, c.Shutdown(ctx))
+		<-s.Done()
+		labtest.Check(t, loop.Close())
+		calls.Wait()
 	})
 	t.Run("rconn", func(t *testing.T) {
 		l := labtest.Must((&rconn.ListenConfig{Transport: server}).Listen(ctx, "10.0.0.2:3"))(t)
@@ -109,6 +192,8 @@ func TestHangs(t *testing.T) {
 		calls.Wait()
 		calls.Go(func() { c.Await(ctx, rconn.Recvs, make([]verbs.WC, 1)) })
 		waits(t, "rconn", "messages of the peer, by 1 calls", &d)
+		calls.Go(func() { c.Await(ctx, rconn.Sends, make([]verbs.WC, 1)) })
+		waits(t, "rconn", "completions of requests, by 1 calls", &d)
 		labtest.Check(t, c.Close())
 		calls.Wait()
 		labtest.Check(t, s.Close())
@@ -134,14 +219,68 @@ func TestHangs(t *testing.T) {
 		calls.Wait()
 		s.Close()
 	})
+	for _, text := range runbook(t) {
+		like := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(text), " N ", ` [0-9]+ `) + "(,|$)")
+		if !slices.ContainsFunc(tried, like.MatchString) {
+			t.Errorf("%q was not tried, but %q", text, tried)
+		}
+	}
 }
 
-func ExampleHandler() {
-	l, err := rsock.Listen("rdma", ":7471")
-	if err != nil {
-		log.Fatal(err)
+// TestLook looks at a server that does not read: its peer, which has used up its credits, gets none by that.
+func TestLook(t *testing.T) {
+	network := verbstest.NewNetwork(verbstest.Options{})
+	client, server := verbstest.NewHost(t, network, "10.0.0.1"), verbstest.NewHost(t, network, "10.0.0.2")
+	l := labtest.Must((&rsock.ListenConfig{Transport: server, Options: rsock.Options{RecvQueue: 32}}).Listen(t.Context(), "rdma", "10.0.0.2:1"))(t)
+	defer l.Close()
+	d := rsock.Dialer{Transport: client, Options: rsock.Options{Linger: -1}}
+	c := labtest.Must(d.DialContext(t.Context(), "rdma", "10.0.0.2:1"))(t)
+	s := labtest.Must(l.Accept())(t)
+	defer s.Close()
+	var writes sync.WaitGroup
+	writes.Go(func() {
+		for {
+			if _, err := c.Write([]byte("nobody reads it")); err != nil {
+				return
+			}
+		}
+	})
+	waits(t, "rsock", "Write: credits of the peer", &d)
+	sent := c.(*rsock.Conn).Stats().MessagesSent
+	for range 5 {
+		if list := conns.List(server); len(list) != 1 || list[0].Stats.(rsock.ConnStats).Unread != 0 {
+			t.Errorf("%+v", list)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
+	if now := c.(*rsock.Conn).Stats().MessagesSent; now != sent {
+		t.Errorf("%d messages were sent, and %d after looking", sent, now)
+	}
+	c.Close()
+	writes.Wait()
+}
+
+// TestOrder lists what waits for the longest time first, and last what only waits for the peer's program.
+func TestOrder(t *testing.T) {
+	now := time.Now()
+	wait := func(qp uint32, since time.Duration, idle bool) cm.ConnInfo {
+		return cm.ConnInfo{QPNum: qp, Waits: []cm.Wait{{Since: now.Add(-since), Idle: idle}}}
+	}
+	var order []uint32
+	for _, i := range conns.List(some{{QPNum: 5}, wait(3, time.Hour, true), wait(2, time.Second, false), wait(4, time.Minute, true), wait(1, time.Minute, false)}) {
+		order = append(order, i.QPNum)
+	}
+	if !slices.IsSorted(order) || len(order) != 5 {
+		t.Error(order)
+	}
+}
+
+type some []cm.ConnInfo
+
+func (s some) Conns() []cm.ConnInfo { return s }
+
+func ExampleHandler() {
 	debug := http.NewServeMux() // not the one of the program's users
-	debug.Handle("/debug/rdma", conns.Handler(l.(*rsock.Listener)))
+	debug.Handle("/debug/rdma", conns.Handler())
 	go http.ListenAndServe("127.0.0.1:6060", debug)
 }

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"os"
 	"slices"
@@ -80,7 +78,7 @@ func (c *Conns) print(ctx context.Context, w io.Writer) error {
 		return fmt.Errorf("get %s: the answer is no list of connections, does package cm/conns serve there? %w", c.URL, err)
 	}
 	var kernel map[string]string
-	if local(u.Hostname()) {
+	if onThisMachine(resp.Header) {
 		kernel = states()
 	}
 	return c.list(w, all, kernel, time.Now())
@@ -108,19 +106,10 @@ func (c *Conns) list(w io.Writer, all []cm.ConnInfo, kernel map[string]string, n
 
 func key(device string, qp uint32) string { return fmt.Sprintf("%s %d", device, qp) }
 
-// local reports whether a host is this one.
-func local(host string) bool {
-	a, err := netip.ParseAddr(host)
-	if err != nil {
-		return host == "localhost"
-	}
-	addrs, _ := net.InterfaceAddrs()
-	for _, l := range addrs {
-		if p, err := netip.ParsePrefix(l.String()); err == nil && p.Addr() == a.Unmap() {
-			return true
-		}
-	}
-	return a.IsLoopback()
+// onThisMachine reports whether an answer comes from a program on this machine.
+func onThisMachine(h http.Header) bool {
+	m := conns.Machine()
+	return m != "" && h.Get(conns.MachineHeader) == m
 }
 
 // states returns the states of all queue pairs that can be seen from here. Devices of another

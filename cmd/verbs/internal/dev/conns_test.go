@@ -49,6 +49,13 @@ func TestConns(t *testing.T) {
 			t.Errorf("%s\nwant\n%s", lines[i], want)
 		}
 	}
+	for id, want := range map[string]bool{conns.Machine(): true, "another": false, "": false} {
+		h := http.Header{}
+		h.Set(conns.MachineHeader, id)
+		if onThisMachine(h) != want {
+			t.Errorf("%q is this machine: %v", id, !want)
+		}
+	}
 	if text := new(bytes.Buffer); new(Conns).list(text, source1{{Device: "rxe7", QPNum: 5}}, map[string]string{"rxe7 5": "ERR"}, now) != nil || !strings.Contains(text.String(), "ERR") {
 		t.Errorf("%q has no state of the kernel", text)
 	}
