@@ -176,7 +176,12 @@ func (c *Conn) Close() error {
 	}
 	c.closing.Lock()
 	defer c.closing.Unlock()
-	c.closed.Store(true)
+	// A poll reads advertisements in the Conn's memory, with mu held.
+	for _, q := range []*queue{&c.send.queue, &c.recv.queue} {
+		q.mu.Lock()
+		c.closed.Store(true)
+		q.mu.Unlock()
+	}
 	// From now on no call starts to post or to poll, and helpers return. The memory
 	// that they use must not be released before they have.
 	c.waiters.SignalAll()
@@ -190,6 +195,15 @@ func (c *Conn) Close() error {
 	}
 	c.tally.Remove(c, c.Stats())
 	return nil
+}
+
+// discard releases what is left of a connection that has not come up: windows hold the PD. c may be
+// nil.
+func (c *Conn) discard() {
+	if c != nil && len(c.windows) > 0 {
+		c.closeWindows()
+		c.ep.Close()
+	}
 }
 
 // closeWindows closes all windows. Once closed is set, there are no new ones.

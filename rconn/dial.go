@@ -52,5 +52,8 @@ func (d *Dialer) dial(ctx context.Context, addr string) (*Conn, error) {
 		Options: opt, LocalAddr: d.LocalAddr, ResolveTimeout: d.ResolveTimeout, ConnectTimeout: d.ConnectTimeout,
 		Resolver: d.Resolver, TOS: d.TOS, Transport: d.Transport,
 	}).Dial(ctx, addr)
+	if err != nil {
+		c.discard()
+	}
 	return c, err
 }

@@ -399,3 +399,20 @@ func TestShutdown(t *testing.T) {
 	go client.Close()
 	check(t, l.Shutdown(testContext(t)))
 }
+
+// TestCloseDuringPoll closes a connection while a goroutine polls, which may read an advertisement:
+// that memory stays until it has.
+func TestCloseDuringPoll(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		_, b := newPair(t, device, Options{}, Options{Adverts: 1})
+		b.recv.mu.Lock() // as poll does
+		closed := make(chan error, 1)
+		go func() { closed <- b.Close() }()
+		time.Sleep(20 * time.Millisecond) // Close does not wait for more than it must
+		if b.recv.slots.Bytes() == nil {
+			t.Error("the memory is gone")
+		}
+		b.recv.mu.Unlock()
+		check(t, <-closed)
+	})
+}

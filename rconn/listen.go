@@ -94,6 +94,7 @@ func (r *Request) Accept(ctx context.Context, opt Options) (*Conn, error) {
 		return nil, &verbs.Error{Op: "accept", Object: r.RemoteAddr().String(), Err: err}
 	}
 	if _, err = r.Request.Accept(ctx, lower); err != nil {
+		c.discard()
 		return nil, err
 	}
 	return c.established(&r.l.tally), nil

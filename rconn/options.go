@@ -73,6 +73,7 @@ func (o Options) lower(c **Conn) (cm.Options, error) {
 	}
 	bridge.DefaultCap(&low, verbs.QPCap{MaxSendSGE: defaultSGE, MaxRecvSGE: defaultSGE})
 	low.Setup = func(e *cm.Endpoint) (err error) {
+		(*c).discard() // of an address before
 		*c, err = newConn(e, &o)
 		return err
 	}
