@@ -45,6 +45,7 @@ func (c *Channel) Close() error {
 	if c == nil {
 		return verbs.ErrClosed
 	}
+	c.transport.leaving.endAll(func(l *leave) bool { return l.id.m == c.m })
 	c.m.close()
 	c.events.poll.Close()
 	return nil

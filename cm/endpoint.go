@@ -94,16 +94,21 @@ func (o *owned) use(f func()) error {
 // request that the endpoint answers, or nil. A zero route is looked up.
 func newEndpoint(id *ID, route Route, request *Event, opt *Options, j connLogger, t *Transport) (*Endpoint, error) {
 	e := &Endpoint{id: id, route: route, log: j, life: life{made: time.Now(), done: make(chan struct{})}, transport: t}
-	err := e.build(opt, request)
-	if err == nil {
-		t.conns.Store(e, e.route)
-		return e, nil
+	built := false
+	defer func() {
+		if !built { // also if the program's Setup or Prepare panics
+			e.free()
+		}
+	}()
+	if err := e.build(opt, request); err != nil {
+		if request != nil {
+			id.rejectFor(err)
+		}
+		return nil, err
 	}
-	if request != nil {
-		id.rejectFor(err)
-	}
-	e.free()
-	return nil, err
+	built = true
+	t.conns.Store(e, e.route)
+	return e, nil
 }
 
 // build plans the endpoint and makes its verbs objects.

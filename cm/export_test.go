@@ -18,3 +18,10 @@ func (t *Transport) AddID() (*ID, error) { return t.addID(PortSpaceTCP, nil) }
 
 // Forget undoes AddID.
 func (id *ID) Forget() { id.m.forget(id) }
+
+// LeavingLen returns the number of IDs whose peers have not answered yet.
+func (t *Transport) LeavingLen() int {
+	t.leaving.mu.Lock()
+	defer t.leaving.mu.Unlock()
+	return len(t.leaving.ids)
+}

@@ -3,6 +3,7 @@ package cm
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -126,6 +127,9 @@ func (id *ID) Close() error {
 	id.cmdMu.Unlock()
 	req := abi.RdmaUcmDestroyId{Id: id.handle}
 	err := id.m.exec(abi.RDMA_USER_CM_CMD_DESTROY_ID, mmap.Bytes(&req), &req.Response, mmap.Bytes(new(abi.RdmaUcmDestroyIdResp)))
+	if errors.Is(err, verbs.ErrClosed) {
+		err = nil // the end of its channel has destroyed it
+	}
 	id.destroyed = err == nil
 	id.m.forget(id)
 	return fail("destroy ID", "", err)

@@ -410,8 +410,9 @@ func (r *Request) Accept(ctx context.Context, opt Options) (e *Endpoint, err err
 		opt.Logger = r.l.log
 	}
 	j := newConnLogger(opt.Logger)
+	accepted := false
 	defer func() {
-		if err = explainState(err); err != nil {
+		if err = explainState(err); !accepted { // by an error, or a panic of the program's Setup
 			r.l.update(func() { r.l.stats.Failed++; r.l.taken-- })
 			j.log(slog.LevelDebug, "accepting failed", "", r.route.Local, r.route.Remote, err)
 		}
@@ -436,6 +437,7 @@ func (r *Request) Accept(ctx context.Context, opt Options) (e *Endpoint, err err
 		r.l.conns[e] = struct{}{}
 		r.l.stats.Accepted++
 	})
+	accepted = true
 	e.watchEvents()
 	if ended {
 		e.end(verbs.ErrDisconnected, true, true)
