@@ -238,10 +238,14 @@ func (c *Conn) count(t *tally) {
 // fail ends the connection. Later calls fail with the first err. The caller holds mu.
 func (c *Conn) fail(err error) {
 	if c.life.fail(err) {
-		c.ep.Disconnect()
+		c.disconnect()
 		c.group.SignalAll()
 	}
 }
+
+// disconnect ends the connection below without waiting for it: that runs commands and logs, and the
+// handler of a logger may use connections. The caller holds mu.
+func (c *Conn) disconnect() { go c.ep.Disconnect() }
 
 // unlocked calls f, which may make system calls, without mu. The caller holds mu.
 func (c *Conn) unlocked(f func()) {

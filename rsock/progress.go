@@ -33,7 +33,7 @@ func (c *Conn) handleMessage(m message) error {
 		// come.
 		c.peer = bothEnded
 		if c.iwarp {
-			c.ep.Disconnect() // the peer's Close waits for this
+			c.disconnect() // the peer's Close waits for this
 		}
 	case m == msgShutdown:
 		c.peer = writeEnded
