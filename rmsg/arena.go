@@ -206,7 +206,9 @@ func (a *arena) put(b *Buffer) {
 			a.wakeAt = -1
 			signal(a.c.out.sendRoom)
 		}
-		a.free = append(a.free, b)
+		if b.source == fromStaging {
+			a.free = append(a.free, b)
+		}
 	}
 	a.unref()
 }

@@ -119,8 +119,13 @@ func (c *Conn) connect(ctx context.Context, connect connector) (e *cm.Endpoint, 
 	return nil, true, context.Cause(ctx)
 }
 
-// prepare allocates CQ and memory when the device is known. A dial that tries again calls it again.
+// prepare allocates CQ and memory when the device is known. A dial that tries again calls it again,
+// for another address of a name perhaps on another device.
 func (c *Conn) prepare(r cm.Route, opt *cm.Options) error {
+	if c.arena != nil && c.arena.dev.index != r.Index {
+		c.release()
+		c.arena, c.shard, c.in.slots = nil, nil, nil
+	}
 	if c.arena == nil {
 		dev, err := c.l.device(r)
 		if err != nil {
