@@ -2,12 +2,12 @@ package kernel
 
 import (
 	"encoding/binary"
-	"slices"
 	"sync"
 	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/fifo"
 	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/mmap"
 )
@@ -21,8 +21,7 @@ type eventFile struct {
 	size int   // of the structure of an event
 
 	mu     sync.Mutex // taken by callbacks of the engine
-	events []event    // events[taken:]
-	taken  int
+	events fifo.Queue[event]
 	ended  bool // there will be no more events
 }
 
@@ -63,8 +62,11 @@ func (s *eventSource) end() uint32 {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.events = slices.DeleteFunc(f.events[f.taken:], func(e event) bool { return e.source == s })
-	f.taken = 0
+	for range f.events.Len() {
+		if e := f.events.Pop(); e.source != s {
+			f.events.Push(e)
+		}
+	}
 	f.update()
 	return s.reported
 }
@@ -75,17 +77,14 @@ func (f *eventFile) add(e event) {
 	if f.ended {
 		return
 	}
-	if f.taken == len(f.events) {
-		f.events, f.taken = f.events[:0], 0
-	}
-	f.events = append(f.events, e)
+	f.events.Push(e)
 	f.readiness.Event()
 }
 
 // update updates the readiness. The caller holds mu.
 func (f *eventFile) update() {
 	switch {
-	case f.taken < len(f.events):
+	case f.events.Len() > 0:
 		f.readiness.Set(host.Readable)
 	case f.ended:
 		f.readiness.Set(host.Failed)
@@ -104,7 +103,7 @@ func (f *eventFile) Read(b []byte) (int, syscall.Errno) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case f.taken < len(f.events):
+	case f.events.Len() > 0:
 	case f.ended:
 		return 0, syscall.EIO
 	default:
@@ -113,9 +112,7 @@ func (f *eventFile) Read(b []byte) (int, syscall.Errno) {
 	if len(b) < f.size {
 		return 0, syscall.EINVAL
 	}
-	e := f.events[f.taken]
-	f.events[f.taken] = event{}
-	f.taken++
+	e := f.events.Pop()
 	if e.source != nil {
 		e.source.reported++
 	}
@@ -141,7 +138,7 @@ func (f *eventFile) Close() {
 	f.file.removeEventFile(f)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.ended, f.events, f.taken = true, nil, 0
+	f.ended, f.events = true, fifo.Queue[event]{}
 	f.update()
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/soft/internal/kernel"
 )
 
 func createChannel(t *testing.T, f sys.File) int {
@@ -111,4 +112,31 @@ func TestChannelClosedFirst(t *testing.T) {
 	want(t, "closed channel", err, syscall.EBADF)
 	host.Close(f.FD)
 	want(t, "channel of a closed file", second(host.Read(late, make([]byte, 8))), syscall.EAGAIN)
+}
+
+// TestEventsNeverEmpty reads a million events of a channel that always has one more: it keeps no memory
+// for those that have been read.
+func TestEventsNeverEmpty(t *testing.T) {
+	d := newDevice(t)
+	f := openContext(t, d)
+	channel := createChannel(t, f)
+	defer host.Close(channel)
+	raise, b := kernel.Complete(channel), make([]byte, 16)
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	raise()
+	before := heap()
+	for range 1_000_000 {
+		raise()
+		if _, err := host.Read(channel, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := heap(); after > before+1<<20 {
+		t.Errorf("the heap grew from %d to %d bytes", before, after)
+	}
 }
