@@ -48,6 +48,7 @@ func (f ifcField) reserved() bool { return strings.HasPrefix(f.name, "reserved_"
 
 var (
 	reComment = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*`)
+	reNotice  = regexp.MustCompile(`(?s)/\*\n \* Copyright .*?\*/`)
 	reStruct  = regexp.MustCompile(`(?s)\b(struct|union) mlx5_ifc_(\w+?)(?:_bits)? \{(.*?)\n\};`)
 	reField   = regexp.MustCompile(`(?:u8|(?:struct|union) mlx5_ifc_(\w+?)(?:_bits)?)\s+(\w+)((?:\[\w*\])*);`)
 	reDim     = regexp.MustCompile(`\[(\w*)\]`)
@@ -55,6 +56,17 @@ var (
 	reSuffix  = regexp.MustCompile(`(\d)[uUlL]+\b`)
 	reCast    = regexp.MustCompile(`\(u64\)`)
 )
+
+// notices returns the copyright notices of the headers, which the licence wants kept, each once.
+func notices(text string) []string {
+	var all []string
+	for _, n := range reNotice.FindAllString(text, -1) {
+		if !slices.Contains(all, n) {
+			all = append(all, n)
+		}
+	}
+	return all
+}
 
 func newHeader(text string, used map[string]bool) *header {
 	text = reComment.ReplaceAllString(text, "")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -71,5 +72,14 @@ func TestHeader(t *testing.T) {
 	}
 	if got := strings.Join(enums, " "); got != "MLX5_A_ONE MLX5_A_NEXT MLX5_A_SHIFT MLX5_A_OR" {
 		t.Errorf("enumerators: %s", got)
+	}
+}
+
+// TestNotices gets the notice of each header, each once, and no other comment.
+func TestNotices(t *testing.T) {
+	const one, two = "/*\n * Copyright (c) 1, A.\n * AS IS\n*/", "/*\n * Copyright (c) 2, B.\n */"
+	got := notices(one + sample + two + "\n/* u8 gone[0x10]; */\n" + two)
+	if !slices.Equal(got, []string{one, two}) {
+		t.Errorf("notices: %q", got)
 	}
 }
