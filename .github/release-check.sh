@@ -18,8 +18,16 @@ grep -q "^verbs $name, go.*, linux/$arch$" "$tmp/version"
 for f in build/release/verbs-* build/release/rdmalab-*; do
 	case $f in *.json) continue ;; esac
 	$go version -m "$f" >"$tmp/info"
-	grep -q 'CGO_ENABLED=0$' "$tmp/info" && grep -q -- '-trimpath=true$' "$tmp/info" || { echo "$f is built otherwise"; exit 1; }
-done
+	grep -q 'CGO_ENABLED=0$' "$tmp/info" && grep -q -- '-trimpath=true$' "$tmp/info" || { echo "$f is built otherwise" >&2; exit 1; }
+	awk -v own="$module" '$1 == "dep" && index($2, own) != 1 { print "== " $2 }' "$tmp/info"
+done | sort -u >"$tmp/parts"
+printf '%s\n' "== Go" "== include/linux/mlx5 of Linux" " * Copyright (c) 2013-2015, Mellanox Technologies, Ltd.  All rights reserved." >>"$tmp/parts"
+if grep -vxFf build/release/NOTICE "$tmp/parts"; then
+	echo "NOTICE lacks these licences"
+	exit 1
+fi
+cmp LICENSE build/release/LICENSE
+grep -qx 'COPY LICENSE NOTICE /' .github/Dockerfile
 
 echo "== built again elsewhere, from nothing"
 mkdir "$tmp/src"
