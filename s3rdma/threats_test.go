@@ -5,7 +5,9 @@ package s3rdma
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
@@ -13,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,19 +60,25 @@ func TestNoAccess(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreNoGuess compares what names connections.
+// TestConnectionsAreNoGuess compares what names connections. Each bit differs between two of 40, as random ones do
+// but once in 10^9 runs.
 func TestConnectionsAreNoGuess(t *testing.T) {
 	r := newRig(t, ServerOptions{}, newStore())
-	ids, psns := map[string]bool{}, map[uint32]bool{}
-	for range 8 {
+	var first, differ [16 + 3]byte
+	for i := range 40 {
 		c := r.client(100)
-		ids[c.id], psns[c.peer.PSN] = true, true
-		if c.peer.PSN == c.peer.QPNum {
-			t.Errorf("PSN and queue pair %d", c.peer.PSN)
+		id := labtest.Must(hex.DecodeString(c.id + hex6(c.peer.PSN)))(t)
+		if i == 0 {
+			copy(first[:], id)
+		}
+		for k := range differ {
+			differ[k] |= id[k] ^ first[k]
 		}
 	}
-	if len(ids) != 8 || len(psns) < 7 {
-		t.Errorf("IDs %v, PSNs %v", ids, psns)
+	for k, bits := range differ {
+		if bits != 0xff {
+			t.Errorf("byte %d of ID and PSN has only the bits %#x that differ", k, bits)
+		}
 	}
 }
 
@@ -462,21 +471,32 @@ func TestAnswerWaits(t *testing.T) {
 	}
 }
 
-// TestTwice uses one token for many requests at a time.
+// TestTwice uses one token for requests of several objects at a time. An RC connection takes turns, so the memory has
+// the object that was moved last; on DC it may have bytes of all.
 func TestTwice(t *testing.T) {
 	s := newStore()
+	var objects [4][]byte // as many as fit the limits
+	for i := range objects {
+		objects[i] = bytes.Repeat([]byte{byte(i + 1)}, len(object))
+	}
+	var last atomic.Int64
+	s.HandleFunc("GET /of/{i}", func(w http.ResponseWriter, r *http.Request) {
+		i, _ := strconv.Atoi(r.PathValue("i"))
+		w.Write(objects[i])
+		last.Store(int64(i)) // it has its turn until it returns
+	})
 	eachRig(t, ServerOptions{}, s, func(t *testing.T, r *rig) {
 		c := r.client(len(object))
 		var all sync.WaitGroup
-		for range 8 {
+		for i := range objects {
 			all.Go(func() {
-				if got := r.do("GET", "/o", c.token(len(object))); got.StatusCode != 200 || got.reply != "200" && got.body != string(object) {
+				if got := r.do("GET", fmt.Sprint("/of/", i), c.token(len(object))); got.StatusCode != 200 || got.reply != "200" {
 					t.Errorf("%v, %d, reply %q", got.err, got.StatusCode, got.reply)
 				}
 			})
 		}
 		all.Wait()
-		if !c.has(object) {
+		if !r.dc && !c.has(objects[last.Load()]) || slices.Min(c.mr.Bytes()[:len(object)]) == 0 {
 			t.Error("other bytes")
 		}
 	})
