@@ -9,17 +9,18 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestHeaderLicences has a row in licences.md for each header that the generator reads.
+// TestHeaderLicences has a row in licences.md for each header that the generators read.
 func TestHeaderLicences(t *testing.T) {
-	source := labtest.Must(os.ReadFile("../gen/headers.go"))(t)
 	page := string(labtest.Must(os.ReadFile("licences.md"))(t))
-	headers := regexp.MustCompile(`"(rdma/[^"]+\.h)"`).FindAllSubmatch(source, -1)
-	if len(headers) == 0 {
-		t.Fatal("no headers in gen/headers.go")
-	}
-	for _, h := range headers {
-		if row := "\n| `" + string(h[1]) + "` | `"; !strings.Contains(page, row) {
-			t.Errorf("licences.md has no row of %s", h[1])
+	for file, folder := range map[string]string{"../gen/headers.go": "", "../gen/ifc/lists.go": "linux/mlx5/"} {
+		headers := regexp.MustCompile(`"([^"]+\.h)"`).FindAllStringSubmatch(string(labtest.Must(os.ReadFile(file))(t)), -1)
+		if len(headers) == 0 {
+			t.Errorf("no headers in %s", file)
+		}
+		for _, h := range headers {
+			if row := "\n| `" + folder + h[1] + "` | `"; !strings.Contains(page, row) {
+				t.Errorf("licences.md has no row of %s%s", folder, h[1])
+			}
 		}
 	}
 }
