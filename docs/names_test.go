@@ -15,8 +15,8 @@ import (
 )
 
 var (
-	goName   = regexp.MustCompile("`([a-z]+)\\.([A-Z]\\w*(?:\\.\\w+)*)")
-	testName = regexp.MustCompile("`([a-z/]+)\\.((?:Test|Fuzz|Example)\\w*)`")
+	goName   = regexp.MustCompile("`([a-z0-9]+)\\.([A-Z]\\w*(?:\\.\\w+)*)")
+	testName = regexp.MustCompile("`([a-z0-9/]+)\\.((?:Test|Fuzz|Example)\\w*)`")
 )
 
 // TestNames checks that names of Go and of tests in the documents exist: `uverbs.QP.PostSend`,
