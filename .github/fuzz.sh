@@ -12,7 +12,7 @@ awk -v i="${share%/*}" -v n="${share#*/}" '
 	/^Fuzz/ { tests[++found] = $1 }
 	/^ok/ { for (k = 1; k <= found; k++) if (++number % n == i % n) print $2, tests[k]; found = 0 }' build/fuzz.txt |
 	xargs -P "$(nproc)" -L 1 sh -c '
-		log=build/fuzz/$2
+		log=build/fuzz/$(echo "${1#github.com/goverbs/}.$2" | tr / -)
 		$go test -run "^\$" -fuzz "^$2\$" -fuzztime "$time" -fuzzminimizetime 10x -parallel 1 "$1" >$log 2>&1 </dev/null ||
 			{ grep -q "^    context deadline exceeded$" $log && ! grep -q "Failing input" $log; } ||
 			{ echo "== $1 $2"; cat $log; exit 255; } # at which xargs starts no more
