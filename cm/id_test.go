@@ -118,7 +118,7 @@ func TestSleepers(t *testing.T) {
 		}
 		then := []func() error{id.Close}
 		go next()
-		time.Sleep(30 * time.Millisecond) // it sleeps by now
+		labtest.UntilBlocked(t, 1, "(*Channel).Next")
 		if i%2 > 0 {
 			then = append([]func() error{func() error { return id.ResolveRoute(time.Second) }}, then...)
 			go next()

@@ -201,7 +201,8 @@ func TestCopiesHoldNoLock(t *testing.T) {
 		calls := make(chan error, 2)
 		go func() { _, err := a.Write(full); calls <- err }()
 		go func() { _, err := a.Read(make([]byte, 1)); calls <- err }()
-		time.Sleep(10 * time.Millisecond)
+		labtest.UntilBlocked(t, 1, "onn).Write") // of rsock.Conn, or of net's conn
+		labtest.UntilBlocked(t, 1, "onn).Read")
 		if c, ok := a.(interface{ SetLinger(int) error }); ok {
 			c.SetLinger(0) // b does not read
 		}

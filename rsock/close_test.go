@@ -411,7 +411,7 @@ func TestListener(t *testing.T) {
 		for range 2 {
 			go func() { _, err := l.Accept(); ended <- err }()
 		}
-		time.Sleep(5 * time.Millisecond)
+		labtest.UntilBlocked(t, 2, "(*Listener).Accept")
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}

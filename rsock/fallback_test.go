@@ -90,7 +90,7 @@ func TestFallbackToTCP(t *testing.T) {
 					}
 					waiting := make(chan error)
 					go func() { _, err := l.Accept(); waiting <- err }()
-					time.Sleep(10 * time.Millisecond)
+					labtest.UntilBlocked(t, 1, "(*Listener).Accept")
 					if err := l.Close(); err != nil {
 						t.Error(err)
 					}

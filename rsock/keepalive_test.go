@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestKeepAlive tests that keepalives, on or off, do not affect the data.
+// TestKeepAlive tests that both ends send keepalives, which, on or off, do not affect the data.
 func TestKeepAlive(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		l := labtest.Must((&ListenConfig{Options: Options{KeepAlive: 2 * time.Millisecond}}).Listen(t.Context(), "rdma", labtest.AddrOf(device)+":0"))(t)
@@ -24,7 +24,15 @@ func TestKeepAlive(t *testing.T) {
 		defer a.Close()
 		b := labtest.Must(l.Accept())(t).(*Conn)
 		defer b.Close()
-		time.Sleep(100 * time.Millisecond)
+		for from, to := range map[*Conn]*Conn{a: b, b: a} {
+			labtest.Must(from.Write([]byte{1}))(t)
+			labtest.Must(to.Read(make([]byte, 1)))(t)
+			labtest.Until(t, "a keepalive after the byte", func() bool {
+				labtest.Check(t, from.enter(nil))
+				defer from.leave(nil)
+				return from.control.pinged == 1
+			})
+		}
 		if err := b.SetKeepAlive(false); err != nil {
 			t.Error(err)
 		}

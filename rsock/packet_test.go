@@ -197,7 +197,7 @@ func TestPacketConnEnds(t *testing.T) {
 		err := make(chan error)
 		a.SetReadDeadline(time.Now().Add(time.Hour))
 		go func() { err <- read() }()
-		time.Sleep(10 * time.Millisecond)
+		labtest.UntilBlocked(t, 1, "(*PacketConn).ReadFrom")
 		end.call()
 		want(t, "call that waited", <-err, end.want)
 	}

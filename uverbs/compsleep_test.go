@@ -52,8 +52,8 @@ func TestSleep(t *testing.T) {
 			sleep(until, true, nil)
 			poll()
 			go func() {
-				time.Sleep(10 * time.Millisecond) // most often it sleeps by then
-				bridge.Wake(b.RecvCQ)
+				defer bridge.Wake(b.RecvCQ)
+				labtest.UntilBlocked(t, 1, "(*channel).sleep")
 			}()
 			sleep(until, false, nil)
 			sleep(time.Now().Add(10*time.Millisecond), false, os.ErrDeadlineExceeded)

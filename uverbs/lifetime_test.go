@@ -71,10 +71,7 @@ func TestUnreachableMRStaysOpen(t *testing.T) {
 	pd := labtest.Must(b.PD.Context().AllocPD())(t)
 	before := kernelObjects(t)
 	func() { labtest.Must(pd.AllocMR(4096, verbs.AccessAll, uverbs.MROptions{}))(t) }()
-	for range 5 {
-		runtime.GC()
-		time.Sleep(5 * time.Millisecond)
-	}
+	labtest.Collect()
 	if n := kernelObjects(t); n != before+1 {
 		t.Errorf("the kernel has %d objects, want %d", n, before+1)
 	}

@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"sync"
 	"testing"
-	"time"
 	"weak"
 
 	"github.com/goverbs/verbs"
@@ -34,10 +33,7 @@ func TestUnreachableConn(t *testing.T) {
 			return err
 		}}
 		a, forgotten := connectWeak(t, device, opt)
-		for range 5 {
-			runtime.GC()
-			time.Sleep(5 * time.Millisecond)
-		}
+		labtest.Collect()
 		pattern := bytes.Repeat([]byte{0xa5}, 64)
 		for i := range 200 {
 			at := addr + uint64(rand.IntN(size-64))
