@@ -4,6 +4,7 @@ package machine
 
 import (
 	"errors"
+	"math"
 	"testing"
 )
 
@@ -22,6 +23,7 @@ func TestClockCheck(t *testing.T) {
 		{"another counter", 2, 0.05, 3 * speed, true},
 		{"a late timer", 2.4, 0.06, 2.4 * speed, true},
 		{"no dilation", 0.05, 0.05, 0.05 * speed, true},
+		{"no number", 2, math.NaN(), 2 * speed, true},
 	} {
 		c := clockCheck{factor: 40}
 		if err := c.compare(test.here, test.there, test.ticks); errors.Is(err, errClock) != test.wrong {

@@ -143,9 +143,11 @@ func (w *watch) late() {
 // Started and Ended count only in the phase where the lab's own process 1 sends them: a second Ready must not
 // save a machine that has run a program. Out of order they reach the default, where they are no JSON, and
 // the machine is killed. A result follows Ended, except that of a probe, which runs no program, and one with an
-// error, as process 1 may fail in any phase.
+// error, as process 1 may fail in any phase. What a machine reports after it has failed, before it is dead,
+// does not count.
 func (w *watch) report(line string) {
 	switch m := w.m; {
+	case w.failed != nil:
 	case line == job.Ready && !m.ready:
 		m.ready = true
 		if err := m.state.save(); err != nil {

@@ -177,3 +177,30 @@ func TestAwait(t *testing.T) {
 		t.Errorf("waiting has ended with %v", err)
 	}
 }
+
+// FuzzReport has a guest that reports any lines: only a program that has run and ended, in a machine that
+// has not failed, has a result.
+func FuzzReport(f *testing.F) {
+	for _, lines := range []string{
+		job.Started + job.Ended + `{"Exit":3}` + "\n",
+		job.Started + job.ClockMark + "\n" + job.ClockMark + " 50000000 100000000\n" + job.Ended + "{}\n",
+		job.ClockMark + " NaN Inf\n",
+		job.Started + job.Started + job.Ended + "{}\n",
+		`{"Error":"no disk"}` + "\n" + job.Ready,
+	} {
+		f.Add([]byte(lines))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		killed := false
+		w := &watch{m: &machine{ready: true, kill: func() { killed = true }}, task: &Task{}, clock: clockCheck{factor: 1}}
+		for line := range strings.Lines(string(b)) {
+			if w.report(line); w.done {
+				break
+			}
+		}
+		begun, ended := strings.Index(string(b), job.Started), strings.LastIndex(string(b), job.Ended)
+		if w.done && (killed || begun < 0 || ended < begun || w.result.Error != "") {
+			t.Errorf("%q has a result: %+v; killed %v", b, w.result, killed)
+		}
+	})
+}
