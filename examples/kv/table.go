@@ -49,12 +49,15 @@ func (t table) set(key, value string) error {
 		fresh := make([]byte, slotSize)
 		fresh[4], fresh[5] = byte(len(key)), byte(len(value))
 		copy(fresh[headSize+copy(fresh[headSize:], key):], value)
-		binary.BigEndian.PutUint32(fresh, crc32.ChecksumIEEE(fresh[4:]))
+		seal(fresh)
 		copy(slot, fresh)
 		return nil
 	}
 	return fmt.Errorf("key %q: all slots for it are taken", key)
 }
+
+// seal sets the checksum of a slot.
+func seal(slot []byte) { binary.BigEndian.PutUint32(slot, crc32.ChecksumIEEE(slot[4:])) }
 
 var (
 	errTorn   = errors.New("the server is writing it")
@@ -70,6 +73,8 @@ func find(part []byte, key string) (string, error) {
 			return "", fmt.Errorf("key %q: %w", key, errAbsent)
 		case binary.BigEndian.Uint32(slot) != crc32.ChecksumIEEE(slot[4:slotSize]):
 			return "", errTorn
+		case headSize+n+m > slotSize:
+			return "", errors.New("the server has a slot that is longer than it can be")
 		case string(slot[headSize:][:n]) == key:
 			return string(slot[headSize+n:][:m]), nil
 		}
