@@ -2,9 +2,16 @@
 
 // Package fuzzed tests that each parser has a fuzz test.
 //
-// A parser is a function that makes numbers of bytes or of text: it reads an element of a parameter that
-// is bytes, or calls Uint16, Uint32 or Uint64 of a byte order or one of [decoders]. It has a fuzz test
-// if one of its reads runs when fuzz tests get their known inputs.
+// A parser is a function that makes numbers or structures of bytes or of text that it is given: it reads an
+// element of them, ranges over them, or calls Uint16, Uint32 or Uint64 of a byte order or one of [decoders].
+// It is given its receiver and its parameters, the fields of these, and what it slices or converts from
+// them; also if their type has a name. It has a fuzz test if one of its reads runs when fuzz tests get their
+// known inputs.
+//
+// Left out, as they find arguments of users and names of files almost alone: functions that only split text,
+// such as [strings.Cut], and what functions other than those of packages bytes and strings return. Left out
+// as well are fields of fields, unsafe.Pointer, which docs/unsafe_test.go confines, and function literals
+// outside of functions.
 package fuzzed
 
 import (
@@ -13,13 +20,12 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"go/types"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -32,42 +38,62 @@ const (
 	module = "github.com/goverbs/verbs"
 )
 
-var (
-	decoders = regexp.MustCompile(`^(strconv\.(Parse(Int|Uint|Float)|Atoi)|fmt\.[SF]?[Ss]can\w*|hex\.Decode\w*|binary\.(Read|Decode|U?[Vv]arint))$`)
-	numbers  = regexp.MustCompile(`^Uint(16|32|64)$`)
-	bytes    = regexp.MustCompile(`^\*?\[\w*\]byte$`)
-)
-
 // skipped are folders of programs that show or test something.
-var skipped = []string{".git", "build", "testdata", "examples", "gen", "tests", "labtest", "pcitest", "providertest", "scenario", "verbstest"}
+var skipped = []string{".git", "build", "testdata", "gen", "tests", "labtest", "pcitest", "providertest", "scenario", "verbstest"}
 
 // trusted are packages and functions that need no fuzz test, with the reason.
 var trusted = map[string]string{
-	"cmd/verbs/internal/abicheck":          "what the kernel says of its own types",
-	"cmd/verbs/internal/cli":               "arguments of the user",
-	"cmd/verbs/internal/doctor":            "the kernel's release",
-	"cmd/verbs/internal/perf.checkPattern": "compares bytes",
-	"cmd/verbs/internal/perf.counted":      "a count of the peer's, which may be any",
-	"cmd/verbs/internal/perf.newLastByte":  "bytes of its own",
-	"lab/connectx.change":                  "the part of an entry of a KSM, which may be any",
-	"lab/connectx.use":                     "compares a request with its copy",
-	"lab/debian":                           "files of Debian, whose sums are known",
-	"lab/erdma.readTable":                  "addresses of the guest's memory, which are checked when that is read",
-	"lab/internal/image":                   "the same",
-	"lab/internal/session":                 "what other runs of rdmalab write",
-	"lab/internal/machine.mark":            "what QEMU's monitor says",
-	"internal/attr.Pack":                   "writes, and keeps some bits",
-	"internal/engine.copyMapped":           "copies bytes, under the race detector",
-	"provider/erdma.postShort":             "the request that it wrote",
-	"provider/mlx5.postShort":              "the same",
-	"rconn.do":                             "the result of an atomic, which may be any",
-	"rdmadev.process":                      "one number of /proc",
-	"rsock.handle":                         "4 bytes, any of which FuzzMessages gives to handleMessage",
-	"s3rdma.moved":                         "one number, all of a header, which is no more than the memory",
-	"s3rdma.rangeLength":                   "a header of the program's own",
-	"soft/internal/ucma.commonBits":        "an address that has been parsed",
-	"uverbs.Counters":                      "numbers, each all of an attribute",
-	"uverbs.PKeys":                         "the same",
+	"cm.Join":                                  "an address that the program gives",
+	"cm.newMigration":                          "a request of its own",
+	"cmd/verbs/internal/abicheck":              "what the kernel says of its own types",
+	"cmd/verbs/internal/cli.DeviceAddrs":       "arguments of the user",
+	"cmd/verbs/internal/cli.UnmarshalText":     "the same",
+	"cmd/verbs/internal/cli.Width":             "COLUMNS, of the user",
+	"cmd/verbs/internal/demo.runSoft":          "arguments of the user",
+	"cmd/verbs/internal/doctor":                "the kernel's release",
+	"cmd/verbs/internal/perf.UnmarshalText":    "arguments of the user",
+	"cmd/verbs/internal/perf.checkPattern":     "compares bytes",
+	"cmd/verbs/internal/perf.counted":          "a count of the peer's, which may be any",
+	"cmd/verbs/internal/perf.newLastByte":      "bytes of its own",
+	"examples/fetch.fetch":                     "two numbers, of which the length is checked",
+	"examples/http.answer":                     "a time to wait, which may be any",
+	"examples/kv.bench":                        "arguments of the user",
+	"examples/many.measure":                    "numbers of /proc",
+	"examples/rdma-example/exchange.Recv":      "three numbers, which may be any",
+	"examples/s3.copyFile":                     "arguments of the user",
+	"examples/s3.part":                         "one number, which may be any",
+	"examples/s3.verify":                       "a date, which is checked",
+	"examples/valkey/valkeyrdma.handleCommand": "numbers of which handleMemory checks the length, and the server may choose the others",
+	"internal/attr.Pack":                       "writes, and keeps some bits",
+	"internal/engine.copyMapped":               "copies bytes, under the race detector",
+	"internal/host.Lookup":                     "a name that the program gives",
+	"internal/sys.LockedMemory":                "one number of /proc",
+	"lab/connectx.change":                      "the part of an entry of a KSM, which may be any",
+	"lab/connectx.use":                         "compares a request with its copy",
+	"lab/debian":                               "files of Debian, whose sums are known",
+	"lab/erdma.readTable":                      "addresses of the guest's memory, which are checked when that is read",
+	"lab/internal/guest.Boot":                  "what the lab has put into the initramfs",
+	"lab/internal/guest.inventory":             "addresses of its own interfaces",
+	"lab/internal/guest.obey":                  "orders of the lab",
+	"lab/internal/image":                       "files of Debian, whose sums are known, and of this program",
+	"lab/internal/machine.ParseAdapters":       "arguments of the user",
+	"lab/internal/machine.ServeSockets":        "the same",
+	"lab/internal/machine.await":               "what QEMU's monitor says",
+	"lab/internal/machine.dialQMP":             "the same",
+	"lab/internal/machine.shorten":             "arguments of the user",
+	"lab/internal/session":                     "what other runs of rdmalab write",
+	"provider/erdma.postShort":                 "the request that it wrote",
+	"provider/mlx5.postShort":                  "the same",
+	"rconn.do":                                 "the result of an atomic, which may be any",
+	"rdmadev.process":                          "one number of /proc",
+	"rsock.handle":                             "4 bytes, any of which FuzzMessages gives to handleMessage",
+	"s3rdma.CheckPeer":                         "the address of a socket, as net/http has it",
+	"s3rdma.moved":                             "one number, all of a header, which is no more than the memory",
+	"s3rdma.open":                              "an option of the program",
+	"soft.makeRequested":                       "an environment variable of the user",
+	"soft/internal/ucma.commonBits":            "an address that has been parsed",
+	"uverbs.Counters":                          "numbers, each all of an attribute",
+	"uverbs.PKeys":                             "the same",
 }
 
 // parserFunc is a function of a package with the places where it reads.
@@ -79,7 +105,7 @@ type parserFunc struct {
 func TestParsersAreFuzzed(t *testing.T) {
 	var found []parserFunc
 	var tests []string // packages with fuzz tests
-	fset, used := token.NewFileSet(), map[string]bool{}
+	fset, files, kinds := token.NewFileSet(), map[string]*ast.File{}, newKinds()
 	labtest.Check(t, filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -89,8 +115,16 @@ func TestParsersAreFuzzed(t *testing.T) {
 		case d.IsDir() || path.Ext(file) != ".go":
 			return nil
 		}
+		f := labtest.Must(parser.ParseFile(fset, file, nil, parser.SkipObjectResolution))(t)
+		if files[file] = f; !strings.HasSuffix(file, "_test.go") {
+			kinds.add(f)
+		}
+		return nil
+	}))
+	used := map[string]bool{}
+	for _, file := range slices.Sorted(maps.Keys(files)) {
 		pkg := path.Join(module, filepath.ToSlash(labtest.Must(filepath.Rel(root, filepath.Dir(file)))(t)))
-		for _, d := range labtest.Must(parser.ParseFile(fset, file, nil, parser.SkipObjectResolution))(t).Decls {
+		for _, d := range files[file].Decls {
 			f, ok := d.(*ast.FuncDecl)
 			switch {
 			case !ok || f.Body == nil:
@@ -100,7 +134,7 @@ func TestParsersAreFuzzed(t *testing.T) {
 				}
 			default:
 				p := parserFunc{pkg: pkg, name: f.Name.Name}
-				for _, at := range reads(f) {
+				for _, at := range kinds.reads(files[file].Name.Name, f) {
 					p.reads = append(p.reads, fset.Position(at))
 				}
 				if len(p.reads) == 0 {
@@ -116,8 +150,7 @@ func TestParsersAreFuzzed(t *testing.T) {
 				}
 			}
 		}
-		return nil
-	}))
+	}
 	for name := range trusted {
 		if !used[name] {
 			t.Errorf("%s is trusted and reads nothing", name)
@@ -129,59 +162,6 @@ func TestParsersAreFuzzed(t *testing.T) {
 			t.Errorf("%v: no fuzz test has an input for %s", p.reads[0], p.name)
 		}
 	}
-}
-
-// reads returns where a function reads numbers.
-func reads(f *ast.FuncDecl) (found []token.Pos) {
-	params, written := map[string]bool{}, map[ast.Expr]bool{}
-	for _, list := range []*ast.FieldList{f.Recv, f.Type.Params} {
-		if list == nil {
-			continue
-		}
-		for _, p := range list.List {
-			for _, n := range p.Names {
-				params[n.Name] = bytes.MatchString(types.ExprString(p.Type))
-			}
-		}
-	}
-	within := map[ast.Node]token.Pos{} // switches, by what their cases compare: no block of a profile has that
-	add := func(n ast.Node) {
-		at := n.Pos()
-		if s, ok := within[n]; ok {
-			at = s
-		}
-		found = append(found, at)
-	}
-	ast.Inspect(f.Body, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.SwitchStmt:
-			for _, c := range n.Body.List {
-				for _, e := range c.(*ast.CaseClause).List {
-					ast.Inspect(e, func(in ast.Node) bool {
-						within[in] = n.Pos()
-						return true
-					})
-				}
-			}
-		case *ast.AssignStmt:
-			for _, to := range n.Lhs {
-				written[to] = true
-			}
-		case *ast.UnaryExpr:
-			written[n.X] = n.Op == token.AND
-		case *ast.IndexExpr:
-			if of, ok := n.X.(*ast.Ident); ok && params[of.Name] && !written[n] {
-				add(n)
-			}
-		case *ast.CallExpr:
-			s, ok := n.Fun.(*ast.SelectorExpr)
-			if ok && (len(n.Args) == 1 && numbers.MatchString(s.Sel.Name) || decoders.MatchString(types.ExprString(s))) {
-				add(n)
-			}
-		}
-		return true
-	})
-	return found
 }
 
 // executed runs the fuzz tests on their known inputs. The function that it returns reports whether they
