@@ -75,7 +75,7 @@ var trusted = map[string]string{
 	"lab/internal/guest.Boot":                  "what the lab has put into the initramfs",
 	"lab/internal/guest.inventory":             "addresses of its own interfaces",
 	"lab/internal/guest.obey":                  "orders of the lab",
-	"lab/internal/image":                       "files of Debian, whose sums are known, and of this program",
+	"lab/internal/image":                       "kernels of Debian, whose sums are known, and the version of QEMU",
 	"lab/internal/machine.ParseAdapters":       "arguments of the user",
 	"lab/internal/machine.ServeSockets":        "the same",
 	"lab/internal/machine.await":               "what QEMU's monitor says",
