@@ -359,6 +359,9 @@ func (o *Offer) Answer(resp *http.Response, err error) (*http.Response, error) {
 		o.fail() // a server that has lost the queue pair may say this, too
 		return o.decline(resp, byFailed)
 	case resp.StatusCode == http.StatusNotImplemented, ok && (put || reply == "501"), resp.StatusCode == http.StatusBadRequest && reply == "":
+		if !put {
+			o.b.revoke() // packets of a transfer that has failed may still be in the network
+		}
 		o.done(true)
 		reason := byDeclined
 		if put && reply == "" && resp.StatusCode != http.StatusNotImplemented {
@@ -370,6 +373,7 @@ func (o *Offer) Answer(resp *http.Response, err error) (*http.Response, error) {
 		}
 		o.c.fallback(o.req, reason, nil)
 	case ok:
+		o.b.revoke() // as above
 		o.done(true)
 		o.c.pause(o.name)
 		o.c.fallback(o.req, byIgnored, nil)

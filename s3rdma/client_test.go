@@ -397,6 +397,41 @@ func TestClientCancel(t *testing.T) {
 	})
 }
 
+// TestLateWrite has a server that sends the object by HTTP and whose WRITEs come when another request has the
+// memory: they do not reach it.
+func TestLateWrite(t *testing.T) {
+	labtest.RequireBoth(t)
+	for _, answer := range []struct {
+		status int
+		reply  string
+	}{{200, "501"}, {200, ""}, {501, "501"}, {400, ""}} {
+		t.Run(fmt.Sprintf("%d,%s", answer.status, answer.reply), func(t *testing.T) {
+			eachFake(t, ClientOptions{GetSize: 10_000}, func(t *testing.T, s *fakeStore, c *Client) {
+				s.impatient = true
+				var token string
+				s.hook = func(w http.ResponseWriter, r *http.Request) bool {
+					if r.Header.Get(HeaderToken) == "" {
+						return true
+					}
+					token = r.Header.Get(HeaderToken)
+					w.Header().Set(HeaderReply, answer.reply)
+					w.WriteHeader(answer.status)
+					return true
+				}
+				if status, _, err := request(t, &Transport{Client: c}, "GET", s.web.URL+"/bucket/key", nil); status != 200 || err != nil || token == "" {
+					t.Fatalf("GET: %d, %v, token %q", status, err, token)
+				}
+				y := labtest.Must(c.NewBody(10_000))(t) // it has the same memory
+				defer y.Close()
+				clear(y.Bytes())
+				if err := s.move(token, verbs.OpRDMAWrite, bytes.Repeat([]byte{'x'}, 10_000)); err == nil || !bytes.Equal(y.Bytes(), make([]byte, 10_000)) {
+					t.Errorf("the server has written to memory of another request: %v", err)
+				}
+			})
+		})
+	}
+}
+
 // TestBrokenHTTP ends connections of HTTP that had been used before. A GET is made again with a token of
 // no use, by HTTP; net/http must not do it by itself, with the same one. A PUT fails.
 func TestBrokenHTTP(t *testing.T) {
