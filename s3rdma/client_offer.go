@@ -67,7 +67,7 @@ type Offer struct {
 // The answer belongs to [Offer.Answer]. Every Offer must be closed.
 func (c *Client) Offer(req *http.Request) (*Offer, error) { return c.offer(req, c.opt.Do) }
 
-func (c *Client) offer(req *http.Request, do sender) (*Offer, error) {
+func (c *Client) offer(req *http.Request, do sender) (made *Offer, err error) {
 	if !isObject(req) {
 		return nil, nil
 	}
@@ -76,7 +76,11 @@ func (c *Client) offer(req *http.Request, do sender) (*Offer, error) {
 	if n == 0 && reason == "" {
 		return nil, nil
 	}
-	var err error
+	defer func() { // also if do or the body panics
+		if made == nil {
+			o.Close()
+		}
+	}()
 	switch reason {
 	case "":
 		reason, err = o.acquire(n, do)
@@ -84,7 +88,6 @@ func (c *Client) offer(req *http.Request, do sender) (*Offer, error) {
 		err = fmt.Errorf("%d bytes, a transfer has at most %d: use parts or ranges", n, MaxSize)
 	}
 	if reason != "" {
-		o.Close()
 		c.fallback(req, reason, err)
 		return nil, nil
 	}
@@ -96,7 +99,6 @@ func (c *Client) offer(req *http.Request, do sender) (*Offer, error) {
 	if err != nil {
 		c.putQP(o.name, o.qp, false) // the server knows nothing of the token
 		o.qp = nil
-		o.Close()
 		return nil, err
 	}
 	req.Header.Set(HeaderToken, o.token())

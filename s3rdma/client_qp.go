@@ -138,10 +138,10 @@ func (c *Client) pause(name string) {
 
 // connect makes an RC queue pair and connects it to one of the server, as elbencho does it: the
 // server has connected its own before it answers, and uses it no earlier than for a token.
-func (c *Client) connect(ctx context.Context, name string, do sender) (_ *clientQP, err error) {
+func (c *Client) connect(ctx context.Context, name string, do sender) (made *clientQP, err error) {
 	q := &clientQP{do: do}
-	defer func() {
-		if err == nil {
+	defer func() { // also if do panics
+		if made != nil {
 			return
 		}
 		err = fmt.Errorf("connect queue pair to %s%s: %w", name, PathConnect, err)

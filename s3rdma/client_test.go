@@ -621,6 +621,57 @@ func TestSign(t *testing.T) {
 	})
 }
 
+// TestPanics has a Sign or a body that panics, in a program that recovers, as net/http's server does: the body is
+// closed, and nothing is lent or left, which eachFake checks.
+func TestPanics(t *testing.T) {
+	labtest.Require(t)
+	for _, name := range []string{"connect", "body", "offer", "again"} {
+		t.Run(name, func(t *testing.T) {
+			eachFake(t, ClientOptions{}, func(t *testing.T, s *fakeStore, c *Client) {
+				if c.dc != nil && name == "connect" {
+					t.Skip("DC has no connections")
+				}
+				s.hook = func(w http.ResponseWriter, r *http.Request) bool {
+					w.WriteHeader(http.StatusNotImplemented)
+					return true
+				}
+				body := &closed{Reader: strings.NewReader("hello")}
+				if name == "body" {
+					body.Reader = readerFunc(func([]byte) (int, error) { panic(name) })
+				}
+				tr := &Transport{Client: c, Sign: func(r *http.Request) error {
+					step := "again"
+					switch token := r.Header.Get(HeaderToken); {
+					case r.URL.Path == PathConnect:
+						step = "connect"
+					case r.URL.Path == PathDisconnect:
+						step = "disconnect"
+					case token != "":
+						step = "offer"
+					}
+					if step == name {
+						panic(name)
+					}
+					return nil
+				}}
+				req := labtest.Must(http.NewRequest("PUT", s.web.URL+"/bucket/key", body))(t)
+				req.ContentLength = 5
+				defer func() {
+					if r := recover(); r != name || !body.closed {
+						t.Errorf("recovered %v, body closed: %t", r, body.closed)
+					}
+				}()
+				tr.RoundTrip(req)
+			})
+		})
+	}
+}
+
+// readerFunc is an io.Reader.
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
 // closed is a body that knows whether it is closed.
 type closed struct {
 	io.Reader

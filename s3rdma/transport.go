@@ -19,7 +19,12 @@ type Transport struct {
 
 // RoundTrip implements [http.RoundTripper].
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	c, r := t.Client, req.Clone(req.Context())
+	c, r, body := t.Client, req.Clone(req.Context()), req.Body
+	defer func() { // also if Sign or the body panics
+		if body != nil {
+			body.Close()
+		}
+	}()
 	if y, ok := r.Body.(*Body); ok && r.ContentLength <= 0 {
 		r.ContentLength = int64(y.Len()) // as http.NewRequest does for bodies that it knows
 	}
@@ -33,10 +38,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		o, err = c.offer(r, t.send)
 	}
 	if o == nil && err == nil {
+		body = nil // send closes it
 		return t.send(r)
-	}
-	if req.Body != nil {
-		req.Body.Close()
 	}
 	if err != nil {
 		return nil, err
@@ -68,12 +71,16 @@ func (t *Transport) signed(r *http.Request) bool {
 
 func (t *Transport) send(r *http.Request) (*http.Response, error) {
 	if t.Sign != nil && !r.URL.Query().Has("X-Amz-Signature") {
-		if err := t.Sign(r); err != nil {
-			if r.Body != nil {
-				r.Body.Close()
+		body := r.Body
+		defer func() { // also if Sign panics
+			if body != nil {
+				body.Close()
 			}
+		}()
+		if err := t.Sign(r); err != nil {
 			return nil, err
 		}
+		body = nil // Base closes it
 	}
 	if t.Base != nil {
 		return t.Base.RoundTrip(r)
