@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -213,6 +214,11 @@ func (c *Client) disconnect(name string, q *clientQP) {
 		c.log.Warn("queue pair is not closed", "host", name, "err", err)
 	}
 	c.jobs.Go(func() {
+		defer func() { // of do: nobody could recover it here
+			if v := recover(); v != nil {
+				c.log.Error("request to disconnect a queue pair panics", "host", name, "panic", v, "stack", string(debug.Stack()))
+			}
+		}()
 		ctx, cancel := context.WithTimeout(context.Background(), disconnects)
 		defer cancel()
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, name+PathDisconnect, nil)
