@@ -168,14 +168,18 @@ func (x *exchange) move(ctx context.Context) (http.Header, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	answers, completions, written := make(chan answer, 1), make(chan error, 1), make(chan struct{}, 1)
+	trace := &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) {
+		select {
+		case written <- struct{}{}:
+		default: // net/http has sent it again
+		}
+	}}
+	r, err := x.request(httptrace.WithClientTrace(ctx, trace), "ready") // here, where the program can recover if Sign panics
+	if err != nil {
+		return nil, err
+	}
 	go func() {
-		trace := &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) {
-			select {
-			case written <- struct{}{}:
-			default: // net/http has sent it again
-			}
-		}}
-		h, err := x.send(httptrace.WithClientTrace(ctx, trace), "ready")
+		h, err := x.do(r, "ready")
 		answers <- answer{h, err}
 	}()
 	if x.Op == Put {
@@ -244,23 +248,31 @@ func (x *exchange) request(ctx context.Context, step string) (*http.Request, err
 	if x.client.Sign != nil {
 		err = x.client.Sign(r)
 	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", strings.ToUpper(step), err)
+	}
 	return r, err
 }
 
-// send sends a request, and returns the header of its success.
+// send makes and sends a request, and returns the header of its success.
 func (x *exchange) send(ctx context.Context, step string) (http.Header, error) {
-	h, err := x.roundTrip(ctx, step)
+	r, err := x.request(ctx, step)
+	if err != nil {
+		return nil, err
+	}
+	return x.do(r, step)
+}
+
+// do sends a request, and returns the header of its success.
+func (x *exchange) do(r *http.Request, step string) (http.Header, error) {
+	h, err := x.roundTrip(r, step)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", strings.ToUpper(step), err)
 	}
 	return h, err
 }
 
-func (x *exchange) roundTrip(ctx context.Context, step string) (http.Header, error) {
-	r, err := x.request(ctx, step)
-	if err != nil {
-		return nil, err
-	}
+func (x *exchange) roundTrip(r *http.Request, step string) (http.Header, error) {
 	c := *http.DefaultClient
 	if x.client.HTTP != nil {
 		c = *x.client.HTTP

@@ -172,15 +172,30 @@ func TestForeignKey(t *testing.T) {
 func TestSignPanics(t *testing.T) {
 	dev := labtest.Open(t)
 	s := newSite(t, dev, Options{})
-	c := s.newClient(t, dev, "u")
-	m := c.memory(t, make([]byte, 100))
-	c.Sign = func(*http.Request) error { panic("sign") }
-	defer func() {
-		if r := recover(); r != "sign" {
-			t.Errorf("recovered %v", r)
-		}
-		labtest.Check(t, m.MR.Close())
-		labtest.Check(t, c.PD.Close()) // which queue pairs keep open
-	}()
-	c.Put(t.Context(), "/b/k", m)
+	for _, step := range []string{"prepare", "ready", "cancel"} {
+		t.Run(step, func(t *testing.T) {
+			c := s.newClient(t, dev, "u")
+			m, sign := c.memory(t, make([]byte, 100)), c.Sign
+			c.Sign = func(r *http.Request) error {
+				switch at := strings.TrimPrefix(r.URL.Path, Path); {
+				case at == step:
+					panic(step)
+				case at == "ready":
+					return errors.New("no key") // so that the client cancels
+				}
+				return sign(r)
+			}
+			defer func() {
+				if r := recover(); r != step {
+					t.Errorf("recovered %v", r)
+				}
+				labtest.Check(t, m.MR.Close())
+				labtest.Check(t, c.PD.Close()) // which queue pairs keep open
+				for _, x := range s.sessions { // of which the server has not learnt the end
+					x.Cancel()
+				}
+			}()
+			c.Put(t.Context(), "/b/k", m)
+		})
+	}
 }
