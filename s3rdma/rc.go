@@ -205,15 +205,15 @@ func (c *conn) put(broken bool, n int) error {
 	return nil
 }
 
-// end ends the connection, whose turn is held.
+// end ends the connection, whose turn is held. stop finds it and waits as long as it has a queue pair.
 func (c *conn) end() error {
+	err := c.lane.close()
+	c.release()
 	rc := &c.s.rc
 	rc.mu.Lock()
 	delete(rc.byID, c.id)
 	c.timer.Stop()
 	rc.mu.Unlock()
-	err := c.lane.close()
-	c.release()
 	close(c.ended)
 	return err
 }

@@ -10,9 +10,11 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
@@ -204,6 +206,33 @@ func TestServerClose(t *testing.T) {
 	if err := r.srv.Close(); !errors.Is(err, verbs.ErrClosed) {
 		t.Errorf("Close again: %v", err)
 	}
+}
+
+// TestServerCloseWaits closes a server while a client disconnects: Close waits until that connection has ended.
+func TestServerCloseWaits(t *testing.T) {
+	r := newRig(t, ServerOptions{}, http.NotFoundHandler())
+	x := r.srv.rc.find("127.0.0.1", r.client(1).id)
+	ending, goOn, release := make(chan bool), make(chan bool), x.release
+	x.release = func() {
+		close(ending)
+		<-goOn
+		release()
+	}
+	req := httptest.NewRequest("POST", PathDisconnect, nil)
+	req.RemoteAddr = "127.0.0.1:1"
+	req.Header.Set(HeaderSession, x.id)
+	go r.srv.ServeHTTP(httptest.NewRecorder(), req)
+	<-ending
+	closed := make(chan error, 1)
+	go func() { closed <- r.srv.Close() }()
+	select {
+	case err := <-closed:
+		t.Errorf("Close has not waited: %v", err)
+		closed <- nil
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(goOn)
+	labtest.Check(t, <-closed)
 }
 
 // TestReaderAhead checks that a body is read in order with any size of reads.
