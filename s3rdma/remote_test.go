@@ -235,6 +235,21 @@ func TestServerCloseWaits(t *testing.T) {
 	labtest.Check(t, <-closed)
 }
 
+// TestServerCloseAgain closes a server while the program uses its protection domain, and again when it does not.
+func TestServerCloseAgain(t *testing.T) {
+	r := newRig(t, ServerOptions{}, http.NotFoundHandler())
+	mr := labtest.Must(r.srv.PD().AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+	for range 2 {
+		if err := r.srv.Close(); !errors.Is(err, verbs.ErrInUse) {
+			t.Errorf("Close while a region is open: %v", err)
+		}
+	}
+	labtest.Check(t, mr.Close(), r.srv.Close())
+	if err := r.srv.Close(); !errors.Is(err, verbs.ErrClosed) {
+		t.Errorf("Close again: %v", err)
+	}
+}
+
 // TestReaderAhead checks that a body is read in order with any size of reads.
 func TestReaderAhead(t *testing.T) {
 	eachRig(t, ServerOptions{Part: 4096, Parts: 3}, http.NotFoundHandler(), func(t *testing.T, r *rig) {

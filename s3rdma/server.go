@@ -146,6 +146,9 @@ type Server struct {
 	mu      sync.Mutex
 	closed  bool
 	running sync.WaitGroup // transfers and connections that are being made
+
+	closing  sync.Mutex // held by Close
+	released bool       // of closing
 }
 
 // NewServer makes a server, and registers its memory.
@@ -217,27 +220,31 @@ func NewServer(opt ServerOptions) (s *Server, err error) {
 // pageSize is what blocks are aligned to, so that programs can use them with O_DIRECT.
 const pageSize = 4096
 
-// Close ends all transfers and connections, and waits for them. Requests that come later go by HTTP.
+// Close ends all transfers and connections, and waits for them. Requests that come later go by HTTP. While the
+// program uses [Server.PD], or memory of the server's, the error matches [verbs.ErrInUse]: call Close again.
 func (s *Server) Close() error {
 	if s == nil {
 		return verbs.ErrClosed
 	}
-	s.mu.Lock()
-	closed := s.closed
-	s.closed = true
-	s.mu.Unlock()
-	if closed {
+	s.closing.Lock()
+	defer s.closing.Unlock()
+	if s.released {
 		return verbs.ErrClosed
 	}
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
 	if s.dc != nil {
 		s.dc.stop()
 	}
 	s.rc.stop()
 	s.running.Wait()
-	return s.release()
+	err := s.release()
+	s.released = err == nil
+	return err
 }
 
-// release closes what NewServer has made.
+// release closes what NewServer has made. It may be called again.
 func (s *Server) release() (err error) {
 	if s.dc != nil {
 		err = s.dc.close()
