@@ -21,6 +21,7 @@ const (
 	defaultMemory = 256 << 20
 	defaultGet    = 8 << 20
 	clientPause   = time.Minute // without offers, for a server that has no RDMA
+	knownTime     = time.Hour   // that a server is known without requests
 )
 
 // ClientOptions contains options for [NewClient]. The zero value suits most programs.
@@ -77,12 +78,14 @@ type Client struct {
 	registered int       // bytes of all buffers
 	lent       int       // buffers that are not idle
 	hosts      map[string]*host
+	swept      time.Time // when sweep has seen all hosts
 	stats      ClientStats
 }
 
 // host is what a Client knows of a server.
 type host struct {
 	knows  bool      // it has answered a token, or connected a queue pair
+	used   time.Time // by the last request or queue pair
 	resume time.Time // until then it is offered nothing
 	idle   []*clientQP
 }
@@ -186,9 +189,9 @@ func (c *Client) Close() error {
 	for _, b := range idle {
 		errs = append(errs, b.free())
 	}
-	for name, h := range hosts {
+	for _, h := range hosts {
 		for _, q := range h.idle {
-			c.disconnect(name, q)
+			c.disconnect(q)
 		}
 	}
 	c.jobs.Wait()
@@ -246,13 +249,14 @@ func (c *Client) fallback(req *http.Request, reason string, err error) {
 	c.log.Log(req.Context(), level, "request uses HTTP", "reason", reason, "method", req.Method, "host", req.URL.Host, "path", req.URL.Path, "err", err)
 }
 
-// host returns what is known of a server. c.mu is held.
+// host returns what is known of a server, to add to it. c.mu is held.
 func (c *Client) host(name string) *host {
 	h := c.hosts[name]
 	if h == nil {
 		h = &host{}
 		c.hosts[name] = h
 	}
+	h.used = time.Now()
 	return h
 }
 
@@ -260,13 +264,38 @@ func (c *Client) host(name string) *host {
 func (c *Client) knows(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.host(name).knows
+	h := c.hosts[name]
+	return h != nil && h.knows
 }
 
 func (c *Client) learn(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.host(name).knows = true
+}
+
+// sweep returns queue pairs that have been idle for long, and forgets servers of which nothing is known, or that no
+// request has used for long: with buckets as a part of the host's name there is one for each bucket. It goes
+// through all servers once in idleTime, and returns at most sweepMost at a time, as a request waits for their end.
+// c.mu is held.
+func (c *Client) sweep() (old []*clientQP) {
+	now := time.Now()
+	if now.Sub(c.swept) < idleTime {
+		return nil
+	}
+	for name, h := range c.hosts {
+		for len(h.idle) > 0 && now.Sub(h.idle[0].used) >= idleTime {
+			if len(old) == sweepMost {
+				return old
+			}
+			old, h.idle = append(old, h.idle[0]), h.idle[1:]
+		}
+		if len(h.idle) == 0 && now.After(h.resume) && (!h.knows || now.Sub(h.used) >= knownTime) {
+			delete(c.hosts, name)
+		}
+	}
+	c.swept = now
+	return old
 }
 
 type sizeKey struct{}

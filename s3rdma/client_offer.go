@@ -97,7 +97,7 @@ func (c *Client) offer(req *http.Request, do sender) (made *Offer, err error) {
 		o.get()
 	}
 	if err != nil {
-		c.putQP(o.name, o.qp, false) // the server knows nothing of the token
+		c.putQP(o.qp, false) // the server knows nothing of the token
 		o.qp = nil
 		return nil, err
 	}
@@ -327,14 +327,14 @@ func (o *Offer) fail() {
 	}
 	o.b.revoke()
 	if o.qp != o.c.dc {
-		o.c.disconnect(o.name, o.qp)
+		o.c.disconnect(o.qp)
 	}
 	o.qp = nil
 }
 
 // done ends an attempt that the server has answered, so that it does not use the memory any more.
 func (o *Offer) done(declined bool) {
-	o.c.putQP(o.name, o.qp, declined)
+	o.c.putQP(o.qp, declined)
 	o.qp = nil
 }
 

@@ -2,6 +2,7 @@ package s3rdma
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 const (
 	idleTime    = time.Minute // of a queue pair; elbencho's server drops those of 5 minutes
+	sweepMost   = 16          // queue pairs that a request disconnects
 	disconnects = 5 * time.Second
 )
 
@@ -29,6 +31,7 @@ type clientQP struct {
 	cq  *uverbs.CQ
 	srq *uverbs.SRQ // of the DC target
 
+	host     string // of the server
 	id       string // that the server has given the connection
 	do       sender // of requests to it
 	used     time.Time
@@ -79,8 +82,9 @@ func (c *Client) takeQP(ctx context.Context, name string, do sender) (*clientQP,
 			c.mu.Unlock()
 			return nil, errClientClosed
 		}
-		h := c.host(name)
-		paused := time.Now().Before(h.resume)
+		h := cmp.Or(c.hosts[name], &host{})
+		h.used = time.Now()
+		paused := h.used.Before(h.resume)
 		var q *clientQP
 		if n := len(h.idle); c.dc != nil {
 			q = c.dc
@@ -88,7 +92,11 @@ func (c *Client) takeQP(ctx context.Context, name string, do sender) (*clientQP,
 			q, paused = h.idle[n-1], false
 			h.idle = h.idle[:n-1]
 		}
+		old := c.sweep()
 		c.mu.Unlock()
+		for _, q := range old {
+			c.disconnect(q)
+		}
 		switch {
 		case paused:
 			return nil, errPaused
@@ -99,33 +107,26 @@ func (c *Client) takeQP(ctx context.Context, name string, do sender) (*clientQP,
 		case q == c.dc || time.Since(q.used) < idleTime && q.works():
 			return q, nil
 		}
-		c.disconnect(name, q)
+		c.disconnect(q)
 	}
 }
 
 // putQP takes a queue pair back. If the server has declined the last two tokens, it may have lost its
 // end: the next request connects another one.
-func (c *Client) putQP(name string, q *clientQP, declined bool) {
+func (c *Client) putQP(q *clientQP, declined bool) {
 	if q == c.dc {
 		return
 	}
 	lost := declined && q.declined
 	q.used, q.declined = time.Now(), declined
-	var old []*clientQP
-	c.mu.Lock()
-	h := c.host(name)
 	if lost {
-		old = append(old, q)
-	} else {
-		h.idle = append(h.idle, q)
+		c.disconnect(q)
+		return
 	}
-	for len(h.idle) > 0 && time.Since(h.idle[0].used) >= idleTime {
-		old, h.idle = append(old, h.idle[0]), h.idle[1:]
-	}
-	c.mu.Unlock()
-	for _, q := range old {
-		c.disconnect(name, q)
-	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.host(q.host)
+	h.idle = append(h.idle, q)
 }
 
 // pause makes no more offers to a server for a while, unless it has answered one before.
@@ -140,14 +141,14 @@ func (c *Client) pause(name string) {
 // connect makes an RC queue pair and connects it to one of the server, as elbencho does it: the
 // server has connected its own before it answers, and uses it no earlier than for a token.
 func (c *Client) connect(ctx context.Context, name string, do sender) (made *clientQP, err error) {
-	q := &clientQP{do: do}
+	q := &clientQP{host: name, do: do}
 	defer func() { // also if do panics
 		if made != nil {
 			return
 		}
 		err = fmt.Errorf("connect queue pair to %s%s: %w", name, PathConnect, err)
 		if q.id != "" { // the server has its end
-			c.disconnect(name, q)
+			c.disconnect(q)
 		} else {
 			err = errors.Join(err, q.close())
 		}
@@ -209,19 +210,19 @@ func (c *Client) exchange(ctx context.Context, name string, local verbs.QPAddr, 
 }
 
 // disconnect closes an RC queue pair and tells the server, which otherwise keeps its own for minutes.
-func (c *Client) disconnect(name string, q *clientQP) {
+func (c *Client) disconnect(q *clientQP) {
 	if err := q.close(); err != nil {
-		c.log.Warn("queue pair is not closed", "host", name, "err", err)
+		c.log.Warn("queue pair is not closed", "host", q.host, "err", err)
 	}
 	c.jobs.Go(func() {
 		defer func() { // of do: nobody could recover it here
 			if v := recover(); v != nil {
-				c.log.Error("request to disconnect a queue pair panics", "host", name, "panic", v, "stack", string(debug.Stack()))
+				c.log.Error("request to disconnect a queue pair panics", "host", q.host, "panic", v, "stack", string(debug.Stack()))
 			}
 		}()
 		ctx, cancel := context.WithTimeout(context.Background(), disconnects)
 		defer cancel()
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, name+PathDisconnect, nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, q.host+PathDisconnect, nil)
 		if err != nil {
 			return
 		}

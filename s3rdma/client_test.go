@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -501,6 +502,64 @@ func TestReconnect(t *testing.T) {
 		if after := c.Stats(); after.Puts != before.Puts+1 || after.Idle != 1 {
 			t.Errorf("%+v after a queue pair has failed", after)
 		}
+	})
+}
+
+// TestManyHosts uses a server by many names, as with buckets in the host's name: queue pairs that are idle for long end
+// with requests to other hosts, and servers are forgotten.
+func TestManyHosts(t *testing.T) {
+	labtest.Require(t)
+	eachFake(t, ClientOptions{}, func(t *testing.T, s *fakeStore, c *Client) {
+		const hosts = sweepMost + 4
+		tr := &Transport{Client: c, Base: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if strings.HasPrefix(addr, "none") {
+				return nil, io.ErrUnexpectedEOF
+			}
+			return new(net.Dialer).DialContext(ctx, network, s.web.Listener.Addr().String())
+		}}}
+		put := func(format string, i int) {
+			t.Helper()
+			status, _, err := request(t, tr, "PUT", fmt.Sprintf("http://"+format+".test/bucket/key", i), []byte("hello"))
+			if none := strings.HasPrefix(format, "none"); (err != nil) != none || !none && status != 200 {
+				t.Fatalf("PUT to host %d: %d, %v", i, status, err)
+			}
+		}
+		later := func(d time.Duration) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.swept = c.swept.Add(-d)
+			for _, h := range c.hosts {
+				h.used, h.resume = h.used.Add(-d), h.resume.Add(-d)
+				for _, q := range h.idle {
+					q.used = q.used.Add(-d)
+				}
+			}
+		}
+		check := func(when string, hosts, idle int) {
+			t.Helper()
+			if st := c.Stats(); len(c.hosts) != hosts || c.dc == nil && st.Idle != idle {
+				t.Errorf("%s: %d hosts, %d idle queue pairs, want %d and %d", when, len(c.hosts), st.Idle, hosts, idle)
+			}
+		}
+		for i := range hosts {
+			put("bucket%d", i)
+			put("none%d", i)
+		}
+		c.pause("http://plain.test") // which has no RDMA
+		check("first", hosts+1, hosts)
+		later(idleTime)
+		put("other%d", 0)
+		check("after a minute and a request", len(c.hosts), hosts-sweepMost+1)
+		put("other%d", 0)
+		check("after two", hosts+1, 1)
+		later(knownTime)
+		put("other%d", 0)
+		check("after an hour", 1, 1)
+		labtest.Until(t, "the server has one connection", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.ends) <= 1
+		})
 	})
 }
 
