@@ -13,7 +13,8 @@ type course struct {
 	layers   []string      // names
 	duration time.Duration // requested
 	stall    time.Duration // how long a layer may make no progress
-	samples  []sample
+	last     sample
+	points   []point // of all samples
 	took     time.Duration
 	failures []string // of the load
 	leaks    []string // objects left after all was closed
@@ -40,12 +41,25 @@ type process struct {
 	Files, Maps, Goroutines, Threads int
 }
 
-// last returns the last sample, or an empty one.
-func (c *course) last() sample {
-	if len(c.samples) == 0 {
-		return sample{}
+func (p process) unpinned() float64 { return float64(p.RSS - p.Pinned) }
+
+// point is what is kept of a sample: the process that takes thousands of them is itself watched.
+type point struct {
+	at     float64
+	rounds float64   // of all layers
+	values []float64 // of watched
+}
+
+// add adds a sample.
+func (c *course) add(s sample) {
+	p := point{at: s.at, values: make([]float64, len(watched))}
+	for _, l := range s.layers {
+		p.rounds += float64(l.Rounds)
 	}
-	return c.samples[len(c.samples)-1]
+	for i, w := range watched {
+		p.values[i] = w.of(&s)
+	}
+	c.last, c.points = s, append(c.points, p)
 }
 
 // table returns a table of what the layers did.
@@ -54,7 +68,7 @@ func (c *course) table() string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "layer\tconnections\trounds\tMiB\tlongest rest\t")
 	for _, name := range c.layers {
-		l := c.last().layers[name]
+		l := c.last.layers[name]
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%.1f s\t\n", name, l.Connections, l.Rounds, l.Bytes>>20, l.Rest)
 	}
 	w.Flush()
@@ -70,11 +84,11 @@ type series struct {
 }
 
 // watched are the series that are checked. The memory of processes and of the kernel varies
-// with the data that the current connections transfer; the numbers of files and other objects
-// vary with the number of connections.
+// with the data that the current connections transfer; the numbers of files and other objects, and
+// pinned memory, which RSS counts as well, vary with the number of connections.
 var watched = []series{
-	{"RSS of the client", "KiB", 3 << 10, func(s *sample) float64 { return float64(s.processes["client"].RSS) }},
-	{"RSS of the server", "KiB", 3 << 10, func(s *sample) float64 { return float64(s.processes["server"].RSS) }},
+	{"RSS of the client that is not pinned", "KiB", 3 << 10, func(s *sample) float64 { return s.processes["client"].unpinned() }},
+	{"RSS of the server that is not pinned", "KiB", 3 << 10, func(s *sample) float64 { return s.processes["server"].unpinned() }},
 	{"heap of the client", "KiB", 3 << 10, func(s *sample) float64 { return float64(s.processes["client"].Heap) }},
 	{"heap of the server", "KiB", 3 << 10, func(s *sample) float64 { return float64(s.processes["server"].Heap) }},
 	{"pinned memory of the client", "KiB", 3 << 10, func(s *sample) float64 { return float64(s.processes["client"].Pinned) }},
@@ -123,53 +137,50 @@ const enough = 60
 // faster, as the machine had less other work, there may be more connections at a time, and more
 // objects: those whose end was lost stay for a minute.
 func (c *course) trends() (all []trend) {
-	n := len(c.samples)
+	n := len(c.points)
 	if n < enough {
 		return nil
 	}
-	middle, last := c.samples[n/3:2*n/3], c.samples[2*n/3:]
+	middle, last := c.points[n/3:2*n/3], c.points[2*n/3:]
 	faster := 1.0
 	if before := rate(middle); before > 0 {
 		faster = max(1, rate(last)/before)
 	}
-	for _, s := range watched {
-		t := trend{name: s.name, middle: median(middle, s.of), last: median(last, s.of)}
+	for i, s := range watched {
+		t := trend{name: s.name, middle: median(middle, i), last: median(last, i)}
 		factor := 1.05
 		if s.unit == "" { // a number of objects
 			factor *= faster
 		}
 		t.bound = t.middle*factor + s.slack
-		t.perHour = slope(c.samples[n/3:], s.of) * 3600
+		t.perHour = slope(c.points[n/3:], i) * 3600
 		all = append(all, t)
 	}
 	return all
 }
 
 // rate returns the rounds per second.
-func rate(samples []sample) float64 {
-	first, last := samples[0], samples[len(samples)-1]
-	rounds := 0.0
-	for name, l := range last.layers {
-		rounds += float64(l.Rounds - first.layers[name].Rounds)
-	}
-	return rounds / (last.at - first.at)
+func rate(points []point) float64 {
+	first, last := points[0], points[len(points)-1]
+	return (last.rounds - first.rounds) / (last.at - first.at)
 }
 
-func median(samples []sample, of func(*sample) float64) float64 {
+// median returns the median of a series, which is the i-th watched.
+func median(points []point, i int) float64 {
 	var values []float64
-	for i := range samples {
-		values = append(values, of(&samples[i]))
+	for _, p := range points {
+		values = append(values, p.values[i])
 	}
 	slices.Sort(values)
 	return values[len(values)/2]
 }
 
 // slope returns the slope of the least-squares line, per second.
-func slope(samples []sample, of func(*sample) float64) float64 {
+func slope(points []point, i int) float64 {
 	var x, y, xx, xy float64
-	n := float64(len(samples))
-	for i := range samples {
-		at, v := samples[i].at-samples[0].at, of(&samples[i])
+	n := float64(len(points))
+	for _, p := range points {
+		at, v := p.at-points[0].at, p.values[i]
 		x, y, xx, xy = x+at, y+v, xx+at*at, xy+at*v
 	}
 	if d := n*xx - x*x; d > 0 {
@@ -188,7 +199,7 @@ func (c *course) verdict() (reasons []string) {
 		reasons = append(reasons, fmt.Sprintf("it ended after %v of %v", c.took, c.duration))
 	}
 	for _, name := range c.layers {
-		last := c.last().layers[name]
+		last := c.last.layers[name]
 		if last.Rounds == 0 || last.Connections == 0 {
 			reasons = append(reasons, fmt.Sprintf("layer %s did nothing: %d rounds, %d connections that ended well", name, last.Rounds, last.Connections))
 		}
@@ -196,8 +207,8 @@ func (c *course) verdict() (reasons []string) {
 			reasons = append(reasons, fmt.Sprintf("layer %s made no progress for %.1f s", name, last.Rest))
 		}
 	}
-	if n := len(c.samples); n >= enough {
-		hours := (c.samples[n-1].at - c.samples[n/3].at) / 3600
+	if n := len(c.points); n >= enough {
+		hours := (c.points[n-1].at - c.points[n/3].at) / 3600
 		for _, t := range c.trends() {
 			if t.grows(hours) {
 				reasons = append(reasons, fmt.Sprintf("%s: %.0f in the middle third, %.0f in the last, %+.0f an hour (may be %.0f)", t.name, t.middle, t.last, t.perHour, t.bound))

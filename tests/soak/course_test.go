@@ -7,9 +7,22 @@ import (
 	"time"
 )
 
+// recorded is a course and its samples.
+type recorded struct {
+	course
+	samples []sample
+}
+
+func (r *recorded) verdict() []string {
+	for _, s := range r.samples {
+		r.add(s)
+	}
+	return r.course.verdict()
+}
+
 // steady returns a run of an hour without problems.
-func steady() *course {
-	r := &course{duration: time.Hour, stall: time.Minute, layers: []string{"a", "b"}, took: 3605 * time.Second}
+func steady() *recorded {
+	r := &recorded{course: course{duration: time.Hour, stall: time.Minute, layers: []string{"a", "b"}, took: 3605 * time.Second}}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for at := 0.0; at < 3600; at += 5 {
 		rss := func() process { return process{RSS: 40<<10 + rnd.IntN(8<<10), Files: 30 + rnd.IntN(8)} }
@@ -27,26 +40,26 @@ func TestVerdict(t *testing.T) {
 	if reasons := steady().verdict(); reasons != nil {
 		t.Error(reasons)
 	}
-	each := func(r *course, f func(i int, s *sample)) {
+	each := func(r *recorded, f func(i int, s *sample)) {
 		for i := range r.samples {
 			f(i, &r.samples[i])
 		}
 	}
 	for name, c := range map[string]struct {
-		spoil func(*course)
+		spoil func(*recorded)
 		want  string
 	}{
-		"failure":    {func(r *course) { r.failures = []string{"message 7 is lost"} }, "message 7 is lost"},
-		"leak":       {func(r *course) { r.leaks = []string{"files: were 3, are 4"} }, "left after everything was closed: files"},
-		"early":      {func(r *course) { r.took = 50 * time.Minute }, "ended after 50m0s of 1h0m0s"},
-		"idle layer": {func(r *course) { r.layers = append(r.layers, "c") }, "layer c did nothing"},
-		"stall":      {func(r *course) { r.last().layers["b"] = work{1, 0, 1, 61} }, "layer b made no progress for 61.0 s"},
-		"no samples": {func(r *course) { r.samples = nil }, "layer a did nothing"},
-		"slow leak":  {func(r *course) { each(r, func(i int, s *sample) { s.grow("server", int(s.at)*20) }) }, "RSS of the server"},
-		"late leak":  {func(r *course) { each(r, func(i int, s *sample) { s.grow("client", max(0, int(s.at)-2400)*30) }) }, "RSS of the client"},
-		"QPs":        {func(r *course) { each(r, func(i int, s *sample) { s.kernel["qp"] += i / 12 }) }, "QPs"},
-		"kernel":     {func(r *course) { each(r, func(i int, s *sample) { s.kernel["SUnreclaim"] += i * 70 }) }, "unreclaimable"},
-		"big swings": {func(r *course) { each(r, func(i int, s *sample) { s.grow("server", i%2*(80<<10)+int(s.at)*40) }) }, "RSS of the server"},
+		"failure":    {func(r *recorded) { r.failures = []string{"message 7 is lost"} }, "message 7 is lost"},
+		"leak":       {func(r *recorded) { r.leaks = []string{"files: were 3, are 4"} }, "left after everything was closed: files"},
+		"early":      {func(r *recorded) { r.took = 50 * time.Minute }, "ended after 50m0s of 1h0m0s"},
+		"idle layer": {func(r *recorded) { r.layers = append(r.layers, "c") }, "layer c did nothing"},
+		"stall":      {func(r *recorded) { r.samples[len(r.samples)-1].layers["b"] = work{1, 0, 1, 61} }, "layer b made no progress for 61.0 s"},
+		"no samples": {func(r *recorded) { r.samples = nil }, "layer a did nothing"},
+		"slow leak":  {func(r *recorded) { each(r, func(i int, s *sample) { s.grow("server", int(s.at)*20) }) }, "RSS of the server"},
+		"late leak":  {func(r *recorded) { each(r, func(i int, s *sample) { s.grow("client", max(0, int(s.at)-2400)*30) }) }, "RSS of the client"},
+		"QPs":        {func(r *recorded) { each(r, func(i int, s *sample) { s.kernel["qp"] += i / 12 }) }, "QPs"},
+		"kernel":     {func(r *recorded) { each(r, func(i int, s *sample) { s.kernel["SUnreclaim"] += i * 70 }) }, "unreclaimable"},
+		"big swings": {func(r *recorded) { each(r, func(i int, s *sample) { s.grow("server", i%2*(80<<10)+int(s.at)*40) }) }, "RSS of the server"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := steady()

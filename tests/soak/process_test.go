@@ -15,6 +15,9 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
+// The profile of memory, which tests have by default, keeps a record of each size at each stack for ever.
+func init() { runtime.MemProfileRate = 0 }
+
 // thisProcess returns the resources of this process.
 func thisProcess() (p process, err error) {
 	status, err := numbers("/proc/self/status")

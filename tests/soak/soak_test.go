@@ -210,8 +210,7 @@ func (r *run) watch(until time.Time) {
 
 // unbegun reports whether a layer had done nothing when the last sample was taken.
 func (r *run) unbegun() bool {
-	s := r.last()
-	return slices.ContainsFunc(r.course.layers, func(name string) bool { return s.layers[name].Rounds == 0 })
+	return slices.ContainsFunc(r.course.layers, func(name string) bool { return r.last.layers[name].Rounds == 0 })
 }
 
 // stalled ends the run, and reports the stacks of both processes.
@@ -246,7 +245,7 @@ func (r *run) sample() error {
 	maps.Copy(s.layers, a.Layers)
 	maps.Copy(s.kernel, a.Objects)
 	s.at = time.Since(r.began).Seconds()
-	r.samples = append(r.samples, s)
+	r.add(s)
 	var line strings.Builder
 	for _, name := range r.course.layers {
 		l := s.layers[name]
