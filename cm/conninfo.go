@@ -57,7 +57,7 @@ func (e *Endpoint) info(r Route) ConnInfo {
 	if e.life.up.Load() {
 		i.Since = e.life.upAt
 	}
-	if f := e.describe.Load(); f != nil {
+	if f := e.describe.Load(); f != nil && *f != nil {
 		(*f)(&i)
 	}
 	return i

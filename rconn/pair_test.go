@@ -88,7 +88,7 @@ func fill(b []byte, seed uint64) []byte {
 
 // dial connects with options.
 func dial(ctx context.Context, addr string, opt Options) (*Conn, error) {
-	return (&Dialer{Options: opt}).Dial(ctx, addr)
+	return (&Dialer{Options: opt, ConnectTimeout: 2 * time.Minute}).Dial(ctx, addr) // registering 4 GiB takes long on a machine with other work
 }
 
 // allocIn allocates a region that connections in pd share.
