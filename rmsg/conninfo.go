@@ -48,8 +48,7 @@ func (c *Conn) describe(i *cm.ConnInfo) {
 		wait(c.out.movedAt, "the peer to read %d announced messages", n)
 	}
 	if b := c.in.began; len(b) > 0 {
-		wait(b[0], "Recv: messages of the peer, by %d calls", len(b))
-		i.Waits[len(i.Waits)-1].Idle = true
+		i.Waits = append(i.Waits, cm.Wait{For: fmt.Sprintf("Recv: messages of the peer, by %d calls", len(b)), Since: b[0], Idle: true})
 	}
 	if began := c.l.counts.handling(); !began.IsZero() && time.Since(began) > longDispatch {
 		wait(began, "its loop, which is in a callback")

@@ -204,6 +204,7 @@ func (c *Conn) enter(kind *sync.Mutex) error {
 // leave ends a call. The last call of a closed connection releases it.
 func (c *Conn) leave(kind *sync.Mutex) error {
 	last, failed := c.end()
+	counted := c.tally
 	if last && c.err == nil { // the device no longer uses the memory
 		c.writer.ring.freed, c.writer.signals.done, c.control.used = c.writer.ring.head, c.writer.signals.posted, 0
 	}
@@ -218,10 +219,7 @@ func (c *Conn) leave(kind *sync.Mutex) error {
 		return nil
 	}
 	err := c.ep.Close()
-	c.mu.Lock()
-	t := c.tally
-	c.mu.Unlock()
-	t.Remove(c, c.Stats())
+	counted.Remove(c, c.Stats())
 	c.log.Debug("connection closed", "local", c.localAddr, "remote", c.remoteAddr,
 		"received", c.reader.ring.received, "sent", c.writer.sent, "err", c.err)
 	return err
