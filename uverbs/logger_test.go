@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
@@ -60,10 +59,7 @@ func TestSetLogger(t *testing.T) {
 			runtime.GC()
 			return len(r.all()) >= len(want)
 		})
-		for range 5 {
-			runtime.GC()
-			time.Sleep(10 * time.Millisecond)
-		}
+		labtest.Collect()
 		for _, rec := range r.all() {
 			attrs := map[string]string{}
 			rec.Attrs(func(a slog.Attr) bool { attrs[a.Key] = a.Value.String(); return true })
