@@ -54,10 +54,11 @@ var (
 // dialedBySoft marks what the side with the device in user space has dialed.
 const dialedBySoft = ", dialed by soft"
 
-// faulty makes the side that of a run with faults.
+// faulty makes the side that of a run with faults. A client of datagrams is not told that the server
+// took its rest for its end, so the server waits longer than that.
 func (s *side) faulty(device string) {
 	s.device, s.addr, s.layers, s.faults = device, softAddrs[device], slices.Concat(softLayers, softVictims), true
-	workload.Idle = time.Minute
+	workload.Idle = time.Minute + 2**pace
 }
 
 func soakSoft(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 )
 
 // UD uses datagrams of package cm, which may get lost: a lost one is sent again.
-var UD = &Layer{Name: "cm, UD", Datagrams: true, Listen: listenUD, Dial: dialUD, PeerGoneErrors: []error{verbs.WCLocQPOpErr, verbs.WCFlushErr}}
+var UD = &Layer{Name: "datagrams", Datagrams: true, Listen: listenUD, Dial: dialUD, PeerGoneErrors: []error{verbs.WCLocQPOpErr, verbs.WCFlushErr}}
 
 const datagram = 1024
 
@@ -68,9 +68,9 @@ func dialUD(ctx context.Context, addr string) (Session, error) {
 	return p, err
 }
 
-// Round sends datagrams, each until its answer has arrived.
+// Round sends datagrams, at least one, each until its answer has arrived.
 func (p *datagrams) Round(ctx context.Context, n int) error {
-	for n = min(n, 16*datagram); n > 0; n -= datagram {
+	for n = min(max(n, 1), 16*datagram); n > 0; n -= datagram {
 		p.sent++
 		b := p.mine.Fill(make([]byte, max(8, min(n, datagram))), p.sent)
 		for {
