@@ -36,6 +36,7 @@ import (
 // and one per queue pair belong to it, which end with Close.
 type PacketConn struct {
 	udp       *net.UDPConn
+	answers   net.PacketConn // the same socket, on which the program sets no deadline
 	local     netip.AddrPort // of udp
 	opt       Options
 	transport *cm.Transport
@@ -118,6 +119,10 @@ func (lc *ListenConfig) listenPacket(ctx context.Context, network, addr string) 
 	if c.udp, err = net.ListenUDP(udpNetwork, local); err != nil {
 		return nil, err
 	}
+	if c.answers, err = again(c.udp); err != nil {
+		c.udp.Close()
+		return nil, err
+	}
 	c.local = unmap(c.udp.LocalAddr().(*net.UDPAddr).AddrPort())
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	c.read.init(c.ctx)
@@ -135,6 +140,16 @@ func (lc *ListenConfig) listenPacket(ctx context.Context, network, addr string) 
 	}
 	c.wg.Go(c.serveUDP)
 	return c, nil
+}
+
+// again returns the socket once more, with deadlines of its own.
+func again(udp *net.UDPConn) (net.PacketConn, error) {
+	f, err := udp.File()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return net.FilePacketConn(f)
 }
 
 // unmap returns an address in the form that the maps of a PacketConn use.
@@ -223,12 +238,12 @@ func (c *PacketConn) sendTo(p *packetPeer, b []byte) error {
 	case len(b) > q.maxUDP:
 		return fmt.Errorf("%d bytes, at most %d: %w: %w", len(b), q.maxUDP, syscall.EMSGSIZE, verbs.ErrMessageTooLong)
 	case len(b) > q.maxPayload:
-		return c.sendUDP(p, udpData, b)
+		return c.sendUDP(p, b)
 	}
 	if qpn := c.destination(p); qpn != 0 {
 		return q.send(b, p, qpn)
 	}
-	return c.sendUDP(p, udpData, b)
+	return c.sendUDP(p, b)
 }
 
 // MaxPayload returns how many bytes a datagram to a peer can have to go by RDMA, in one packet of
@@ -277,6 +292,9 @@ func (c *PacketConn) setDeadline(d *deadline, t time.Time) error {
 		return c.wrap("set", nil, net.ErrClosed)
 	}
 	d.set(t)
+	if d == &c.write {
+		return c.udp.SetWriteDeadline(t)
+	}
 	return nil
 }
 
@@ -293,7 +311,7 @@ func (c *PacketConn) Close() error {
 	if wasClosed {
 		return c.wrap("close", nil, net.ErrClosed)
 	}
-	err := c.udp.Close()
+	err := errors.Join(c.udp.Close(), c.answers.Close())
 	c.wg.Wait()
 	return err
 }

@@ -167,9 +167,14 @@ func (c *PacketConn) destination(p *packetPeer) uint32 {
 	return p.qpn
 }
 
-func (c *PacketConn) sendUDP(p *packetPeer, op byte, data []byte) error {
+// udpMessage returns a message by UDP to a resolved peer.
+func (p *packetPeer) udpMessage(op byte, data []byte) []byte {
 	b := appendUDPHeader(make([]byte, 0, udpHeaderSize+len(data)), p.queue.local, op, p.queue.qp.Num())
-	_, err := c.udp.WriteToUDPAddrPort(append(b, data...), p.addr)
+	return append(b, data...)
+}
+
+func (c *PacketConn) sendUDP(p *packetPeer, data []byte) error {
+	_, err := c.udp.WriteToUDPAddrPort(p.udpMessage(udpData, data), p.addr)
 	return err
 }
 
@@ -185,40 +190,45 @@ func (c *PacketConn) serveUDP() {
 			time.Sleep(time.Millisecond)
 			continue
 		}
-		from = unmap(from)
-		op, qpn, data, ok := parseUDPHeader(buf[:n], from.Addr())
-		if !ok || qpn == 0 || op != udpData && op != udpCtrl {
-			c.log.Debug("UDP datagram of another protocol", "from", from, "bytes", n)
-			continue
-		}
-		c.learn(from, qpn, op == udpData)
-		if op == udpData {
-			select {
-			case c.incoming <- packet{from: from, data: bytes.Clone(data)}:
-			default: // the queue is full
-			}
+		c.receiveUDP(unmap(from), buf[:n])
+	}
+}
+
+func (c *PacketConn) receiveUDP(from netip.AddrPort, b []byte) {
+	op, qpn, data, ok := parseUDPHeader(b, from.Addr())
+	if !ok || qpn == 0 || op != udpData && op != udpCtrl {
+		c.log.Debug("UDP datagram of another protocol", "from", from, "bytes", len(b))
+		return
+	}
+	if p := c.learn(from, qpn, op == udpData); p != nil {
+		c.answer(p)
+	}
+	if op == udpData {
+		select {
+		case c.incoming <- packet{from: from, data: bytes.Clone(data)}:
+		default: // the queue is full
 		}
 	}
 }
 
-// learn takes the number of a peer's QP, and if asked answers with its own. It must not wait: it
-// runs for any datagram.
-func (c *PacketConn) learn(from netip.AddrPort, qpn uint32, asked bool) {
+// learn takes the number of a peer's QP. It returns the peer if it has asked for that of the
+// PacketConn, and can be answered now. It must not wait: it runs for any datagram.
+func (c *PacketConn) learn(from netip.AddrPort, qpn uint32, asked bool) (answer *packetPeer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.peers[from]
 	if p == nil {
 		if c.ctx.Err() != nil || !asked {
-			return
+			return nil
 		}
 		select {
 		case c.resolves <- struct{}{}:
 		default:
-			return
+			return nil
 		}
 		if p = c.addPeer(from); p == nil {
 			<-c.resolves
-			return
+			return nil
 		}
 		c.wg.Go(func() {
 			c.resolve(p)
@@ -230,13 +240,16 @@ func (c *PacketConn) learn(from netip.AddrPort, qpn uint32, asked bool) {
 			}
 		})
 	} else if asked && p.isResolved() {
-		c.answer(p)
+		answer = p
 	}
 	p.qpn, p.heard, p.used = qpn, time.Now(), time.Now()
+	return answer
 }
 
 // answer sends the QP's number to a resolved peer. If the answer is lost, the peer asks again.
-func (c *PacketConn) answer(p *packetPeer) { c.sendUDP(p, udpCtrl, nil) }
+func (c *PacketConn) answer(p *packetPeer) {
+	c.answers.WriteTo(p.udpMessage(udpCtrl, nil), net.UDPAddrFromAddrPort(p.addr))
+}
 
 func (c *PacketConn) hear(from netip.AddrPort, qpn uint32) {
 	c.mu.Lock()

@@ -204,6 +204,7 @@ func TestPacketForged(t *testing.T) {
 	}
 	defer conn.Close()
 	b := conn.(*PacketConn)
+	b.SetWriteDeadline(time.Unix(1, 0)) // which is not for its answers
 	right := b.queues[b.local.Addr()].qp.Num()
 	peer := func() (qpn uint32, ah *uverbs.AH) {
 		c.mu.Lock()
