@@ -11,7 +11,7 @@ import (
 // are its names in "verbs res qp", in counters and, with the addresses, in captures. Package
 // [github.com/goverbs/verbs/cm/conns] serves lists of them.
 type ConnInfo struct {
-	Layer  string // the package: "cm", "rsock", "rmsg" or "rconn"
+	Layer  string // the package: "cm", "rsock", "rmsg", "rconn", "s3rdma" or "hipobj"
 	Local  string
 	Remote string
 	Device string

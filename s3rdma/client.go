@@ -78,7 +78,8 @@ type Client struct {
 	registered int       // bytes of all buffers
 	lent       int       // buffers that are not idle
 	hosts      map[string]*host
-	swept      time.Time // when sweep has seen all hosts
+	awaited    map[*Offer]awaited // that the servers have not answered
+	swept      time.Time          // when sweep has seen all hosts
 	stats      ClientStats
 }
 
@@ -116,7 +117,7 @@ func NewClient(opt ClientOptions) (*Client, error) {
 	if opt.Do == nil {
 		opt.Do = http.DefaultClient.Do
 	}
-	c := &Client{opt: opt, log: cmp.Or(opt.Logger, slog.New(slog.DiscardHandler)), hosts: map[string]*host{}}
+	c := &Client{opt: opt, log: cmp.Or(opt.Logger, slog.New(slog.DiscardHandler)), hosts: map[string]*host{}, awaited: map[*Offer]awaited{}}
 	c.stats.Fallbacks = map[string]uint64{}
 	for _, reason := range fallbacks {
 		c.stats.Fallbacks[reason] = 0
@@ -144,7 +145,7 @@ func (c *Client) open() (err error) {
 	if c.opt.RC || c.dev.Probe(uverbs.FeatureDC) != nil {
 		return nil
 	}
-	c.dc = &clientQP{}
+	c.dc = &clientQP{made: time.Now()}
 	if err = c.dc.makeDCT(c); err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/goverbs/verbs"
 )
@@ -103,6 +104,9 @@ func (c *Client) offer(req *http.Request, do sender) (made *Offer, err error) {
 	}
 	req.Header.Set(HeaderToken, o.token())
 	req.Header.Set("X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.awaited[o] = awaited{o.qp, req.Method + " " + o.name + req.URL.Path, time.Now()}
 	return o, nil
 }
 
@@ -329,12 +333,20 @@ func (o *Offer) fail() {
 	if o.qp != o.c.dc {
 		o.c.disconnect(o.qp)
 	}
-	o.qp = nil
+	o.ended()
 }
 
 // done ends an attempt that the server has answered, so that it does not use the memory any more.
 func (o *Offer) done(declined bool) {
 	o.c.putQP(o.qp, declined)
+	o.ended()
+}
+
+// ended forgets the queue pair, which others may use now.
+func (o *Offer) ended() {
+	o.c.mu.Lock()
+	defer o.c.mu.Unlock()
+	delete(o.c.awaited, o)
 	o.qp = nil
 }
 

@@ -31,6 +31,7 @@ type clientQP struct {
 	cq  *uverbs.CQ
 	srq *uverbs.SRQ // of the DC target
 
+	made     time.Time
 	host     string // of the server
 	id       string // that the server has given the connection
 	do       sender // of requests to it
@@ -141,7 +142,7 @@ func (c *Client) pause(name string) {
 // connect makes an RC queue pair and connects it to one of the server, as elbencho does it: the
 // server has connected its own before it answers, and uses it no earlier than for a token.
 func (c *Client) connect(ctx context.Context, name string, do sender) (made *clientQP, err error) {
-	q := &clientQP{host: name, do: do}
+	q := &clientQP{made: time.Now(), host: name, do: do}
 	defer func() { // also if do panics
 		if made != nil {
 			return

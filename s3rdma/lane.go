@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -16,6 +17,10 @@ type lane struct {
 	qp *uverbs.QP
 	cq *uverbs.CQ
 	to verbs.UDAddr // of a DCI's requests
+
+	transfer atomic.Pointer[transfer] // that has the lane
+	waits    atomic.Int64             // since when next waits, in Unix time; 0 if it does not
+
 	// put gives the lane back. If it is broken, n of the transfer's requests have not completed: put
 	// returns when the device has ended them. Otherwise, the error says why their memory is lost.
 	put func(broken bool, n int) error
@@ -51,11 +56,19 @@ func (l *lane) drain(n int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
 	for ; n > 0; n-- {
-		if _, err := l.cq.Next(ctx); err != nil && !isCompletion(err) {
+		if err := l.next(ctx); err != nil && !isCompletion(err) {
 			return err
 		}
 	}
 	return nil
+}
+
+// next waits for a completion, and returns its error.
+func (l *lane) next(ctx context.Context) error {
+	l.waits.Store(time.Now().UnixNano())
+	defer l.waits.Store(0)
+	_, err := l.cq.Next(ctx)
+	return err
 }
 
 // kill makes the device end all requests, now and later. It may be called while a transfer has the lane.

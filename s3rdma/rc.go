@@ -31,6 +31,8 @@ type conn struct {
 	id      string
 	peer    Peer
 	lane    *lane
+	ends    ends
+	made    time.Time
 	turn    chan struct{} // has an element while somebody uses the lane, and after the end
 	ended   chan struct{} // closed at the end
 	release func()        // of the limit
@@ -101,7 +103,8 @@ func (s *Server) connect(p Peer, in, out http.Header) (err error) {
 	if err != nil {
 		return err
 	}
-	c := &conn{s: s, peer: p, turn: make(chan struct{}, 1), ended: make(chan struct{}), used: time.Now()}
+	c := &conn{s: s, peer: p, turn: make(chan struct{}, 1), ended: make(chan struct{}), made: time.Now()}
+	c.used = c.made
 	if c.release, err = s.connections.Take(p.Account, 0); err != nil {
 		return s.decline(p, ReasonLimit, err)
 	}
@@ -116,8 +119,8 @@ func (s *Server) connect(p Peer, in, out http.Header) (err error) {
 	c.lane.put = c.put
 	local, err := c.lane.qp.AddrOn(gid)
 	if err == nil {
-		remote := verbs.QPAddr{QPNum: token.QPNum, PSN: uint32(psn), GID: token.GID, LID: token.LID}
-		err = c.lane.qp.Connect(local, remote, s.opt.Fabric.connect(true)) // no remote access
+		c.ends = ends{local, verbs.QPAddr{QPNum: token.QPNum, PSN: uint32(psn), GID: token.GID, LID: token.LID}}
+		err = c.lane.qp.Connect(local, c.ends.remote, s.opt.Fabric.connect(true)) // no remote access
 	}
 	if err == nil {
 		err = s.rc.add(c)
@@ -245,7 +248,7 @@ func (c *conn) alive() bool {
 	defer cancel()
 	_, err := c.lane.qp.PostSend(verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled})
 	if err == nil {
-		_, err = c.lane.cq.Next(ctx)
+		err = c.lane.next(ctx)
 	}
 	return err == nil
 }

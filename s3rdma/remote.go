@@ -22,6 +22,7 @@ type Remote struct {
 	addr uint64
 	size int64
 	rkey uint32
+	ends ends
 	take func(context.Context) (*lane, error)
 
 	mu      sync.Mutex
@@ -113,6 +114,7 @@ func (r *Remote) step(e event) error {
 
 // giveBack gives back the queue pair. A broken one comes to rest first.
 func (r *Remote) giveBack(broken bool) {
+	r.lane.transfer.Store(nil)
 	if err := r.lane.put(broken, r.posted-r.done); err != nil {
 		r.lost = fmt.Errorf("%w: end a queue pair: %w", ErrMemoryLost, err)
 		r.s.opt.Logger.Error("s3rdma: memory is not used again", "account", r.peer.Account, "err", r.lost)
@@ -173,7 +175,9 @@ func (r *Remote) reserve(ctx context.Context, n int) error {
 	reason := ReasonLimit
 	if err == nil {
 		r.until = time.Now().Add(s.opt.Limits.Time)
-		if r.lane, err = r.take(ctx); err != nil && ctx.Err() == nil {
+		if r.lane, err = r.take(ctx); err == nil {
+			r.lane.transfer.Store(&transfer{r.ends, r.op, r.size, time.Now()})
+		} else if ctx.Err() == nil {
 			reason = ReasonFailed
 		}
 	}
@@ -212,7 +216,7 @@ func (r *Remote) wait(ctx context.Context, n int) error {
 	ctx, cancel := context.WithDeadlineCause(ctx, r.until, late{"transfer took longer than Limits.Time", r.s.opt.Limits.Time})
 	defer cancel()
 	for r.done < n {
-		_, err := r.lane.cq.Next(ctx)
+		err := r.lane.next(ctx)
 		if err == nil || isCompletion(err) {
 			r.done++
 		}

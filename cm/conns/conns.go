@@ -23,8 +23,8 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// Source has connections: a [cm.Transport], a [cm.Listener], or a Listener or Dialer of packages rsock,
-// rmsg and rconn.
+// Source has connections: a [cm.Transport], a [cm.Listener], a Listener or Dialer of packages rsock,
+// rmsg and rconn, or a Server or Client of package s3rdma.
 type Source interface {
 	Conns() []cm.ConnInfo
 }

@@ -145,7 +145,8 @@ func (s *Server) Prepare(r Request) (_ *Session, err error) {
 		s.open.Done()
 		return nil, err
 	}
-	x := &Session{Request: r, server: s, release: release}
+	x := &Session{Request: r, server: s, release: release, made: time.Now()}
+	x.since = x.made
 	x.life, x.end = context.WithCancelCause(context.Background())
 	if err := x.make(); err != nil {
 		x.Close()

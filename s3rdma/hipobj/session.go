@@ -33,6 +33,7 @@ type Session struct {
 	mr      *uverbs.MR
 	qp      *uverbs.QP
 	local   verbs.QPAddr
+	made    time.Time
 	timer   *time.Timer
 	life    context.Context // until the session ends
 	end     context.CancelCauseFunc
@@ -43,6 +44,7 @@ type Session struct {
 
 	mu    sync.Mutex
 	state state
+	since time.Time // of state
 }
 
 // Ready contains the parameters of READY: the client's queue pair and, for GET, its memory.
@@ -192,7 +194,9 @@ func (x *Session) fire(e event) error {
 	x.mu.Lock()
 	was := x.state
 	next, err := was.after(e)
-	x.state = next
+	if x.state = next; next != was {
+		x.since = time.Now()
+	}
 	x.mu.Unlock()
 	if next != closed || was == closed {
 		if cause := context.Cause(x.life); err != nil && cause != nil {
