@@ -19,11 +19,7 @@ import (
 type Remote struct {
 	s    *Server
 	peer Peer
-	addr uint64
-	size int64
-	rkey uint32
-	ends ends
-	take func(context.Context) (*lane, error)
+	target
 
 	mu      sync.Mutex
 	state   state
@@ -38,6 +34,15 @@ type Remote struct {
 	posted  int
 	done    int   // requests that have completed
 	bytes   int64 // of all requests
+}
+
+// target is what a token says.
+type target struct {
+	addr uint64
+	size int64
+	rkey uint32
+	ends ends
+	take func(context.Context) (*lane, error) // leads to it
 }
 
 // state is what a Remote may do.

@@ -293,7 +293,7 @@ func (s *Server) Remote(p Peer, token string) (*Remote, error) {
 		if c == nil {
 			return nil, s.decline(p, ReasonConnection, fmt.Errorf("RDMA connection %s does not exist, or has ended: connect again", t.Conn))
 		}
-		r.addr, r.size, r.rkey, r.ends, r.take = t.Addr, int64(min(t.Size, 1<<62)), t.RKey, c.ends, c.take
+		r.target = target{t.Addr, int64(min(t.Size, 1<<62)), t.RKey, c.ends, c.take}
 	case len(first) > 16: // of another protocol, such as hipObject's version 1
 		return nil, s.decline(p, ReasonTransport, errors.New("the token is of another protocol than cuObject's"))
 	default:
@@ -313,8 +313,8 @@ func (s *Server) Remote(p Peer, token string) (*Remote, error) {
 			return nil, err
 		}
 		av := addr.PathFrom(verbs.QPAddr{GIDIndex: gid.Index, Port: gid.Port})
-		r.addr, r.size, r.rkey, r.ends = t.Addr, int64(t.Size), t.RKey, ends{verbs.QPAddr{GID: gid.GID}, addr}
-		r.take = func(ctx context.Context) (*lane, error) { return s.dc.take(ctx, av, t.QPNum) }
+		take := func(ctx context.Context) (*lane, error) { return s.dc.take(ctx, av, t.QPNum) }
+		r.target = target{t.Addr, int64(t.Size), t.RKey, ends{verbs.QPAddr{GID: gid.GID}, addr}, take}
 	}
 	return r, nil
 }
