@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -142,8 +143,12 @@ func (lc *ListenConfig) listenPacket(ctx context.Context, network, addr string) 
 	return c, nil
 }
 
-// again returns the socket once more, with deadlines of its own.
+// again returns the socket once more, with deadlines of its own. On Windows it returns the same:
+// there, File makes the first one deaf to deadlines and Close.
 func again(udp *net.UDPConn) (net.PacketConn, error) {
+	if runtime.GOOS == "windows" {
+		return udp, nil
+	}
 	f, err := udp.File()
 	if err != nil {
 		return nil, err
@@ -207,13 +212,21 @@ func (c *PacketConn) writeTo(b []byte, addr netip.AddrPort) error {
 	if !addr.IsValid() || addr.Addr().IsUnspecified() || addr.Addr().IsMulticast() || addr.Port() == 0 {
 		return fmt.Errorf("address: %w", syscall.EINVAL)
 	}
+	return c.withPeer(addr, func(p *packetPeer) error { return c.sendTo(p, b) })
+}
+
+// withPeer calls f with a resolved peer, again if its queue has been closed meanwhile.
+func (c *PacketConn) withPeer(addr netip.AddrPort, f func(*packetPeer) error) error {
 	for {
 		p, err := c.peer(addr)
 		if err != nil {
 			return err
 		}
-		if err = c.await(p); err == nil {
-			err = c.sendTo(p, b)
+		if _, err = wait(&c.write, p.resolved); err == nil {
+			err = p.err
+		}
+		if err == nil {
+			err = f(p)
 		}
 		p.users.Add(-1)
 		if err != errQueueClosed {
@@ -223,13 +236,6 @@ func (c *PacketConn) writeTo(b []byte, addr netip.AddrPort) error {
 			return err
 		}
 	}
-}
-
-func (c *PacketConn) await(p *packetPeer) error {
-	if _, err := wait(&c.write, p.resolved); err != nil {
-		return err
-	}
-	return p.err
 }
 
 func (c *PacketConn) sendTo(p *packetPeer, b []byte) error {
@@ -248,16 +254,15 @@ func (c *PacketConn) sendTo(p *packetPeer, b []byte) error {
 
 // MaxPayload returns how many bytes a datagram to a peer can have to go by RDMA, in one packet of
 // its device: at most 2032 (2020 over IPv6). It waits as WriteTo does.
-func (c *PacketConn) MaxPayload(addr netip.AddrPort) (int, error) {
-	p, err := c.peer(unmap(addr))
-	if err == nil {
-		err = c.await(p)
-		p.users.Add(-1)
-	}
+func (c *PacketConn) MaxPayload(addr netip.AddrPort) (n int, err error) {
+	err = c.withPeer(unmap(addr), func(p *packetPeer) error {
+		n = p.queue.maxPayload
+		return nil
+	})
 	if err != nil {
 		return 0, c.wrap("route", net.UDPAddrFromAddrPort(addr), err)
 	}
-	return p.queue.maxPayload, nil
+	return n, nil
 }
 
 // wrap returns an error as a [net.OpError], with the errors of package net for deadlines and
@@ -292,7 +297,7 @@ func (c *PacketConn) setDeadline(d *deadline, t time.Time) error {
 		return c.wrap("set", nil, net.ErrClosed)
 	}
 	d.set(t)
-	if d == &c.write {
+	if d == &c.write && c.answers != net.PacketConn(c.udp) {
 		return c.udp.SetWriteDeadline(t)
 	}
 	return nil
@@ -311,7 +316,8 @@ func (c *PacketConn) Close() error {
 	if wasClosed {
 		return c.wrap("close", nil, net.ErrClosed)
 	}
-	err := errors.Join(c.udp.Close(), c.answers.Close())
+	err := c.udp.Close()
+	c.answers.Close()
 	c.wg.Wait()
 	return err
 }
