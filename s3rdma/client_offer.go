@@ -183,10 +183,12 @@ func (o *Offer) length() (n int64, reason string) {
 		if !ok || size <= 0 {
 			size = int64(o.c.opt.GetSize)
 		}
+		if size >= MaxSize {
+			return size, bySize
+		}
 		// A server may write as much of a longer object as there is memory, and call it a success. The
 		// byte more tells.
-		n = size + 1
-		o.size = int(min(size, MaxSize))
+		n, o.size = size+1, int(size)
 	}
 	switch {
 	case n > MaxSize:

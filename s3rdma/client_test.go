@@ -908,7 +908,8 @@ func TestLimitsInLog(t *testing.T) {
 		want   []string
 	}{
 		{"PUT", MaxSize + 1, []string{"reason=size", "1073741825", "1073741824"}},
-		{"GET", MaxSize + 1, []string{"reason=size", "1073741826", "1073741824"}},
+		{"GET", MaxSize + 1, []string{"reason=size", "1073741825", "1073741824"}},
+		{"GET", math.MaxInt64, []string{"reason=size", "9223372036854775807", "1073741824"}},
 		{"PUT", 5001, []string{"reason=memory", "5000"}},
 	} {
 		log.Reset()

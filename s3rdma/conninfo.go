@@ -81,7 +81,7 @@ func (c *Client) Conns() (all []cm.ConnInfo) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	used := map[*clientQP][]cm.Wait{}
-	if c.dc != nil {
+	if c.dc != nil && !c.closed {
 		used[c.dc] = nil
 	}
 	for _, r := range c.awaited {

@@ -52,8 +52,11 @@ func TestDeviceLost(t *testing.T) {
 			for range 3 {
 				use("by HTTP")
 			}
-			if st := c.Stats(); st.Puts != 1 || st.Gets != 1 {
+			if st := c.Stats(); st.Puts != 1 || st.Gets != 1 || st.Fallbacks[byConnect]+st.Fallbacks[byFailed]+st.Fallbacks[byMemory]+st.Fallbacks[byPause] != 6 {
 				t.Errorf("%+v", st)
+			}
+			if st := r.srv.Stats(); lost == 0 && st.Failed+st.Declined[ReasonFailed] == 0 {
+				t.Errorf("the server has counted nothing: %+v", st)
 			}
 		})
 	}

@@ -77,8 +77,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			status = http.StatusBadRequest
 		case errors.As(err, &d) && d.reason == ReasonGID:
 			status = http.StatusForbidden
-		case errors.Is(err, ErrDeclined):
+		case errors.As(err, &d):
 			status = http.StatusServiceUnavailable
+		default:
+			s.stats.declined[ReasonFailed].Add(1)
+			s.opt.Logger.Warn("s3rdma: no queue pair for a client", "account", p.Account, "err", err)
 		}
 		http.Error(w, err.Error(), status)
 	}

@@ -19,7 +19,7 @@ const (
 	ReasonLimit                    // a limit is reached, or all queue pairs or the memory are in use
 	ReasonLength                   // the object is longer than the client's memory, or than Limits.Size
 	ReasonBody                     // the request has a body already
-	ReasonFailed                   // the transfer failed while the server still had the bytes
+	ReasonFailed                   // the transfer failed while the server still had the bytes, or no queue pair could be made
 	reasons
 )
 
