@@ -3,6 +3,8 @@ package exporter
 import (
 	"cmp"
 	"errors"
+	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -29,6 +31,8 @@ type DeviceOptions struct {
 	// A driver may keep the reader of a file for ever, for example if its firmware does not
 	// answer. The metrics of its device are missing then, and those of others are not.
 	Timeout time.Duration
+	// Logger gets what cannot be read, when it could be read in the scrape before; nil logs nothing.
+	Logger *slog.Logger
 }
 
 // NewDeviceCollector returns a collector of the states, counters and resources of RDMA devices.
@@ -36,7 +40,8 @@ type DeviceOptions struct {
 // out, does not hide others, and is counted in rdma_read_failures.
 func NewDeviceCollector(o DeviceOptions) prometheus.Collector {
 	r := reader{o}
-	return &devices{timeout: cmp.Or(o.Timeout, 8*time.Second), machine: r.machine, device: r.device, busy: map[string]*reading{}}
+	logger := cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	return &devices{logger: logger, timeout: cmp.Or(o.Timeout, 8*time.Second), machine: r.machine, device: r.device, busy: map[string]*reading{}}
 }
 
 // devices is the collector. It reads what was found on the machine, and each device, in goroutines
@@ -47,8 +52,11 @@ type devices struct {
 	machine func() (*readings, []string) // and the names of devices
 	device  func(name string) *readings
 
-	mu   sync.Mutex
-	busy map[string]*reading // by the name of the device; "" is the machine
+	logger *slog.Logger
+
+	mu     sync.Mutex
+	busy   map[string]*reading // by the name of the device; "" is the machine
+	failed map[string]bool     // in the last scrape
 }
 
 // reading is one in progress.
@@ -63,7 +71,7 @@ type reading struct {
 // readings has samples, and counts what could not be read.
 type readings struct {
 	samples  []sample
-	failures int
+	failures []error
 }
 
 // sample is the value of a series.
@@ -80,13 +88,18 @@ func (r *readings) add(name string, typ prometheus.ValueType, help string, value
 	r.samples = append(r.samples, sample{name, help, typ, value, labels})
 }
 
+// join adds other readings, which other scrapes have, too.
+func (r *readings) join(o *readings) {
+	r.samples, r.failures = append(r.samples, o.samples...), append(r.failures, o.failures...)
+}
+
 // failed counts an error, which may be several.
 func (r *readings) failed(err error) {
 	var all interface{ Unwrap() []error }
 	if errors.As(err, &all) {
-		r.failures += len(all.Unwrap())
+		r.failures = append(r.failures, all.Unwrap()...)
 	} else if err != nil {
-		r.failures++
+		r.failures = append(r.failures, err)
 	}
 }
 
@@ -97,32 +110,50 @@ func (c *devices) Describe(chan<- *prometheus.Desc) {}
 func (c *devices) Collect(out chan<- prometheus.Metric) {
 	deadline := time.Now().Add(c.timeout)
 	var all readings
-	machine := c.start("")
-	if !machine.wait(deadline, c.timeout) {
-		all.failures++
+	var names []string
+	late := func(what string) error { return fmt.Errorf("%s was not read within %v", what, c.timeout) }
+	if machine := c.start(""); machine.wait(deadline, c.timeout) {
+		names = machine.names
+		all.join(machine.result)
 	} else {
-		all = *machine.result
-		all.samples = slices.Clone(all.samples) // other scrapes have the same
+		all.failed(late("the list of devices"))
 	}
 	running := map[string]*reading{}
-	for _, name := range machine.names {
+	for _, name := range names {
 		running[name] = c.start(name)
 	}
-	for _, name := range machine.names {
+	for _, name := range names {
 		r := running[name]
 		up, took := 1.0, time.Duration(0)
 		if r.wait(deadline, c.timeout) {
 			took = r.took
-			all.samples = append(all.samples, r.result.samples...)
-			all.failures += r.result.failures
+			all.join(r.result)
 		} else {
 			up, took = 0, time.Since(r.begin)
-			all.failures++
+			all.failed(late(name))
 		}
 		all.add("rdma_scrape_device_success", gauge, "1 if the device was read in time.", up, "device", name)
 		all.add("rdma_scrape_device_duration_seconds", gauge, "How long reading the device takes, or has taken so far.", took.Seconds(), "device", name)
 	}
 	all.send(out)
+	c.log(all.failures)
+}
+
+// log logs the failures of a scrape that the one before did not have.
+func (c *devices) log(failures []error) {
+	c.mu.Lock()
+	before := c.failed
+	c.failed = map[string]bool{}
+	for _, err := range failures {
+		c.failed[err.Error()] = true
+	}
+	now := c.failed
+	c.mu.Unlock()
+	for _, text := range slices.Sorted(maps.Keys(now)) {
+		if !before[text] {
+			c.logger.Warn("not read", "err", text)
+		}
+	}
 }
 
 // start returns the reading in progress of a device, or else starts one.
@@ -178,7 +209,7 @@ func (r *readings) send(out chan<- prometheus.Metric) {
 		}
 		series := strings.Join(append([]string{s.name}, values...), "\xff")
 		if seen[series] {
-			r.failures++
+			r.failed(fmt.Errorf("%s %q: two have this name", s.name, values))
 			return
 		}
 		seen[series] = true
@@ -187,7 +218,7 @@ func (r *readings) send(out chan<- prometheus.Metric) {
 		}
 		m, err := prometheus.NewConstMetric(descs[s.name], s.typ, s.value, values...)
 		if err != nil {
-			r.failures++
+			r.failed(fmt.Errorf("%s %q: %w", s.name, values, err))
 			return
 		}
 		out <- m
@@ -195,7 +226,7 @@ func (r *readings) send(out chan<- prometheus.Metric) {
 	for _, s := range r.samples {
 		send(s)
 	}
-	send(sample{name: "rdma_read_failures", typ: gauge, value: float64(r.failures),
+	send(sample{name: "rdma_read_failures", typ: gauge, value: float64(len(r.failures)),
 		help: "Attributes and counters that could not be read in this scrape, or have the name of another."})
 }
 
@@ -244,13 +275,13 @@ func (o reader) device(name string) *readings {
 		}
 		return r
 	}
-	r.failures += len(d.Errs)
+	r.failures = append(r.failures, d.Errs...)
 	r.add(node+"info", gauge, "Non-numeric data of the device; always 1.", 1,
 		"device", d.Name, "board_id", d.Board, "firmware_version", d.Firmware, "hca_type", d.Model)
 	r.add("rdma_device_info", gauge, "More data of the device; always 1.", 1,
 		"device", d.Name, "driver", d.Driver, "protocol", string(d.Protocol), "pci", d.PCI.Addr, "numa_node", strconv.Itoa(d.NUMANode))
 	for _, p := range d.Ports {
-		r.failures += len(p.Errs)
+		r.failures = append(r.failures, p.Errs...)
 		r.port(d.Name, p)
 	}
 	if d.Index >= 0 {
@@ -279,16 +310,25 @@ func (r *readings) port(device string, p rdmadev.Port) {
 			known, prefix, help = hwNames[c.Name], "rdma_hw_", "Counter "+c.Name+" of the driver."
 		}
 		name := node + known
+		typ := counter
 		if known == "" {
-			name = prefix + notInName.ReplaceAllString(c.Name, "_") + "_total"
+			name = prefix + notInName.ReplaceAllString(c.Name, "_")
+			if falls.MatchString(c.Name) {
+				typ = gauge
+			} else {
+				name += "_total"
+			}
 		}
-		r.add(name, counter, help, float64(c.Value), labels...)
+		r.add(name, typ, help, float64(c.Value), labels...)
 	}
 }
 
 // notInName matches characters that a metric's name may not contain: some drivers' counters have
 // spaces.
 var notInName = regexp.MustCompile(`[^a-zA-Z0-9_]`)
+
+// falls matches the counters of bnxt_re that fall, too, and their highest values.
+var falls = regexp.MustCompile(`^(active|watermark)_`)
 
 // resources adds the numbers of resources.
 func (r *readings) resources(d rdmadev.Device) {

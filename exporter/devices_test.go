@@ -82,6 +82,7 @@ func TestHostileNames(t *testing.T) {
 		"x0/ports/1/hw_counters/two_lines":     "1\n2",
 		"x0/ports/1/hw_counters/none":          "N/A",
 		"x0/ports/1/hw_counters/odd\nname\xff": "7",
+		"x0/ports/1/hw_counters/active_qps":    "9",
 		"y0/ports/1/state":                     "1: DOWN\n",
 	}
 	text := gather(t, NewDeviceCollector(DeviceOptions{Source: sysfs(t, files), Timeout: time.Minute}))
@@ -90,6 +91,7 @@ func TestHostileNames(t *testing.T) {
 	}
 	want(t, text, "rdma_devices 2\n", "rdma_sysfs_up 1\n", "rdma_read_failures 5\n", `node_infiniband_info{board_id="caf`+"\ufffd",
 		`# HELP rdma_hw_odd_name__total Counter odd\nname`, `rdma_hw_rx_bytes_total{device="x0",port="1"} `,
+		"# TYPE rdma_hw_active_qps gauge\n", `rdma_hw_active_qps{device="x0",port="1"} 9`,
 		`node_infiniband_state_id{device="y0",port="1"} 1`)
 
 	files = map[string]string{"z\xfe/ports/1/state": "4: ACTIVE", "z\xff/ports/1/state": "4: ACTIVE"}

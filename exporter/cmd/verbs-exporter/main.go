@@ -66,8 +66,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		versioncollector.NewCollector("rdma"),
 		exporter.NewDeviceCollector(exporter.DeviceOptions{
 			Processes: *processes,
+			Logger:    log,
 			Source: rdmadev.Source{Sys: *sys, Filter: func(name string) bool {
-				return (only == nil || only.MatchString(name)) && (not == nil || !not.MatchString(name))
+				return (only == nil || only(name)) && (not == nil || !not(name))
 			}},
 		}),
 	)
@@ -120,10 +121,11 @@ func serve(ctx context.Context, reg *prometheus.Registry, flags *web.FlagConfig,
 	return nil
 }
 
-// whole returns an expression that matches what re matches as a whole, or nil for nil.
-func whole(re *regexp.Regexp) *regexp.Regexp {
+// whole returns a function that reports whether re matches a name as a whole, or nil for nil.
+func whole(re *regexp.Regexp) func(name string) bool {
 	if re == nil {
 		return nil
 	}
-	return regexp.MustCompile("^(?:" + re.String() + ")$")
+	re.Longest()
+	return func(name string) bool { return len(re.FindString(name)) == len(name) && name != "" }
 }

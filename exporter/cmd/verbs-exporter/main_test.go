@@ -133,10 +133,20 @@ func TestOnce(t *testing.T) {
 		dir := filepath.Join(sys, "class/infiniband", name, "ports/1")
 		labtest.Check(t, os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "state"), []byte("4: ACTIVE\n"), 0o644))
 	}
-	var b strings.Builder
-	labtest.Check(t, run(t.Context(), []string{"--once", "--path.sysfs=" + sys, "--device.include=mlx5_.*", "--device.exclude=mlx5_1"}, &b, t.Output()))
+	bad := filepath.Join(sys, "class/infiniband/mlx5_10/ports/1/hw_counters")
+	labtest.Check(t, os.MkdirAll(bad, 0o755), os.WriteFile(filepath.Join(bad, "rx_bad"), []byte("none\n"), 0o644))
+	var b, log strings.Builder
+	labtest.Check(t, run(t.Context(), []string{"--once", "--path.sysfs=" + sys, "--device.include=mlx5_.*", "--device.exclude=mlx5_1"}, &b, &log))
+	if !strings.Contains(log.String(), "rx_bad") || strings.Count(log.String(), "\n") != 1 {
+		t.Errorf("what cannot be read is not in the log: %q", &log)
+	}
 	text := b.String()
 	if !strings.Contains(text, "\nrdma_devices 2\n") || !strings.Contains(text, `{device="mlx5_10",port="1"} 4`) || strings.Contains(text, `"mlx5_1"`) || strings.Contains(text, "go_") {
+		t.Error(text)
+	}
+	b.Reset()
+	labtest.Check(t, run(t.Context(), []string{"--once", "--path.sysfs=" + sys, `--device.include=\Qmlx5_1`}, &b, t.Output()))
+	if text := b.String(); !strings.Contains(text, "\nrdma_devices 1\n") || !strings.Contains(text, `"mlx5_1"`) {
 		t.Error(text)
 	}
 }
