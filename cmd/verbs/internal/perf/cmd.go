@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
+	"net"
+	"strconv"
 	"sync"
 	"time"
 
@@ -266,7 +267,7 @@ func (c *commonFlags) serve(ctx context.Context, k *kong.Context) error {
 			if a.IsLinkLocalUnicast() && len(locals) > 1 { // which has no zone, and which nobody dials
 				continue
 			}
-			addrs = append(addrs, netip.AddrPortFrom(a, uint16(c.Port)).String())
+			addrs = append(addrs, net.JoinHostPort(a.String(), strconv.Itoa(c.Port)))
 		}
 	}
 	var mu sync.Mutex

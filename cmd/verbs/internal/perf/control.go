@@ -91,6 +91,9 @@ func (c *control) receive(ctx context.Context) (m message, err error) {
 		m.Fault.Text = cli.Printable(m.Fault.Text)
 		return m, fmt.Errorf("peer: %w", m.Fault)
 	}
+	if m.Report != nil {
+		m.Report.Damage = cli.Printable(m.Report.Damage)
+	}
 	return m, nil
 }
 

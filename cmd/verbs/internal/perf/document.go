@@ -74,7 +74,10 @@ type limit struct {
 func failures(results []*result, limits []limit) (errs []error) {
 	for _, r := range results {
 		for _, l := range limits {
-			if v := l.of(r); l.bound != 0 && (v < l.bound && l.least || v > l.bound && !l.least) {
+			if l.bound == 0 {
+				continue
+			}
+			if v := l.of(r); v < l.bound && l.least || v > l.bound && !l.least {
 				errs = append(errs, fmt.Errorf(l.text, v, l.bound))
 			}
 		}

@@ -91,6 +91,15 @@ func TestDocument(t *testing.T) {
 	}
 }
 
+// TestNothingMeasured has results without latencies, as of a run whose datagrams were all lost: limits that are not set
+// do not ask for them.
+func TestNothingMeasured(t *testing.T) {
+	of := func(r *result) float64 { return r.Latency.P50 }
+	if errs := failures([]*result{{Op: "ud", Mode: modeLat}}, []limit{{text: "%f %f", of: of}}); errs != nil {
+		t.Error(errs)
+	}
+}
+
 // TestOnce runs servers that serve one client: a good one, and one that breaks the protocol.
 func TestOnce(t *testing.T) {
 	labtest.Require(t)

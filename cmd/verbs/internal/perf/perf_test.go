@@ -231,6 +231,14 @@ func TestServerOfDevice(t *testing.T) {
 	})
 }
 
+// TestServerPort: a port that does not exist is an error, and no other port.
+func TestServerPort(t *testing.T) {
+	labtest.Require(t)
+	if err := command(t.Context(), io.Discard, io.Discard, "server", "-d", labtest.RoCE, "-p", "70000"); err == nil || !strings.Contains(err.Error(), "70000") {
+		t.Error(err)
+	}
+}
+
 // TestOps makes runs of all kinds with every operation, and compares the results of both
 // sides.
 func TestOps(t *testing.T) {

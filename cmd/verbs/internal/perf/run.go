@@ -44,7 +44,11 @@ func run(ctx context.Context, w work, ctl *control, client bool, onStart func(*s
 	if err != nil {
 		return nil, err
 	}
-	return newResult(s, o), s.compare(o)
+	r = newResult(s, o)
+	if s.client && s.Mode == modeLat && r.Latency == nil {
+		return nil, fmt.Errorf("%v: none of %d datagrams was answered: does the path carry packets of that size, and UD?", &s.work, r.Sent)
+	}
+	return r, s.compare(o)
 }
 
 // runTest runs the test when both sides are ready, and exchanges reports.

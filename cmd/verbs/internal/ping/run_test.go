@@ -45,6 +45,18 @@ func TestPing(t *testing.T) {
 	})
 }
 
+// TestInterruptedServer interrupts a server for one client before that comes: it ends with success, as verbs says of
+// all servers.
+func TestInterruptedServer(t *testing.T) {
+	labtest.Require(t)
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- (&Cmd{Server: true, Size: MinSize, Port: 7175}).Run(ctx) }()
+	labtest.UntilBlocked(t, 1, "(*Listener).Accept")
+	stop()
+	labtest.Check(t, <-served)
+}
+
 // TestTOS checks that a client sends its type of service, and that the server answers with it.
 func TestTOS(t *testing.T) {
 	labtest.Require(t)

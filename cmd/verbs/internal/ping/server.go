@@ -24,8 +24,11 @@ func (c *Cmd) server(ctx context.Context, addr string) error {
 	}
 	request, err := l.Accept(ctx)
 	l.Close()
+	if ctx.Err() != nil && err != nil {
+		return nil // interrupted, as a server is
+	}
 	if err != nil {
-		return cli.Cause(ctx, err)
+		return err
 	}
 	return c.serve(ctx, request)
 }
