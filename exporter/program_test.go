@@ -84,9 +84,15 @@ func TestTraffic(t *testing.T) {
 	servers.Wait()
 	close(done)
 	scraper.Wait()
-	text := gather(t, collectors...)
+	var text string
+	for _, source := range []string{"listener", "dialer"} { // Close waits for the peer behind the program's back
+		labtest.Until(t, "the connections to end", func() bool {
+			text = gather(t, collectors...)
+			return value(t, text, `verbs_rsock_open_connections{name="api",source="`+source+`"}`) == 0
+		})
+	}
 	for name, want := range map[string]float64{
-		"received_bytes_total": clients * rounds * size, "sent_bytes_total": clients * rounds * size, "open_connections": 0, "unread_bytes": 0,
+		"received_bytes_total": clients * rounds * size, "sent_bytes_total": clients * rounds * size, "unread_bytes": 0,
 	} {
 		for _, source := range []string{"listener", "dialer"} {
 			if v := value(t, text, "verbs_rsock_"+name+`{name="api",source="`+source+`"}`); v != want {
