@@ -96,6 +96,8 @@ func (qp *QP) set(attr *verbs.QPAttr, mask verbs.QPAttrMask, p *path) error {
 		if err := qp.checkTransition(attr, mask); err != nil {
 			return err
 		}
+	} else if mask&(maskRTR|verbs.MaskSQPSN|verbs.MaskMaxRDAtomic|verbs.MaskMaxDestRDAtomic) != 0 && qp.state >= verbs.StateRTR {
+		return syscall.EINVAL // requests in progress have been cut and numbered by them
 	}
 	for _, f := range settable {
 		if mask&f.bit != 0 {

@@ -109,6 +109,22 @@ func TestModifyErrors(t *testing.T) {
 	}
 }
 
+// TestModifyInUse changes, without a state, what requests in progress have been cut and numbered by.
+func TestModifyInUse(t *testing.T) {
+	n := newNode(t, newTestNetwork(1, faults{}), 64, addrA)
+	x, y := n.newQP(verbs.RC), n.newQP(verbs.RC)
+	x.connect(y)
+	a := x.attrs(y)
+	for _, mask := range []verbs.QPAttrMask{verbs.MaskPathMTU, verbs.MaskSQPSN, verbs.MaskRQPSN, verbs.MaskMaxRDAtomic, verbs.MaskMaxDestRDAtomic} {
+		if err := x.Modify(a, mask); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("mask %#x: %v", mask, err)
+		}
+	}
+	if err := x.Modify(a, verbs.MaskMinRNRTimer); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestQuery queries what has been set.
 func TestQuery(t *testing.T) {
 	n := newNode(t, newTestNetwork(1, faults{}), 64, addrA)

@@ -75,3 +75,43 @@ func TestOversize(t *testing.T) {
 		})
 	}
 }
+
+// TestSentBeforeFailure posts a request that the peer gets, and one that fails here: the first one has succeeded.
+func TestSentBeforeFailure(t *testing.T) {
+	for _, typ := range []verbs.QPType{verbs.UD, verbs.UC} {
+		t.Run(typ.String(), func(t *testing.T) {
+			net := newTestNetwork(1, faults{})
+			a, b := newNode(t, net, 4096, addrA), newNode(t, net, 4096, addrB)
+			x, y := pair(a, b, typ)
+			wrs := []verbs.SendWR{{ID: 1, Opcode: verbs.OpSend, SGL: []verbs.SGE{a.sge(0, 4)}}, {ID: 2, Opcode: verbs.OpSend, SGL: []verbs.SGE{a.sge(0, 4)}}}
+			wrs[1].SGL[0].LKey++
+			if typ == verbs.UD {
+				ah := must(a.pd.CreateAH(x.attrs(y).AV))(t)
+				for i := range wrs {
+					wrs[i].To = verbs.UDAddr{AH: ah.Num(), QPNum: y.Num(), QKey: testQKey}
+				}
+			}
+			y.postRecv(5, b.sge(0, 256))
+			x.post(wrs...)
+			b.rcq.expect(t, 5, verbs.WCSuccess)
+			a.cq.expect(t, 1, verbs.WCSuccess)
+			a.cq.expect(t, 2, verbs.WCLocQPOpErr)
+		})
+	}
+}
+
+// TestDestroyedIsNotFlushed handles packets of a QP that is destroyed meanwhile: its requests never complete.
+func TestDestroyedIsNotFlushed(t *testing.T) {
+	n := newNode(t, newTestNetwork(1, faults{}), 4096, addrA)
+	x := n.newQP(verbs.UD)
+	x.mustModify(&verbs.QPAttr{State: verbs.StateInit, Port: 1, QKey: 1}, verbs.MaskState|maskUD)
+	x.mustModify(&verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
+	x.put(&verbs.SendWR{ID: 9, Opcode: verbs.OpSend})
+	x.Destroy()
+	r := newReceiver(n.dev, n.dev.gids.at(0)) // has found the QP before
+	x.QP.lock()
+	r.release(x.QP, true)
+	if wc, ok := n.cq.poll(); ok {
+		t.Errorf("%+v", wc)
+	}
+}

@@ -80,11 +80,14 @@ func (q *requester) reset() {
 func (q *requester) run() {
 	// In these states nothing is sent: each request completes as flushed, so that the program gets
 	// all its IDs back (IBA, 10.3.1).
+	if q.qp.ended {
+		return
+	}
 	if q.qp.state == verbs.StateErr || q.qp.state == verbs.StateSQE {
 		q.flush()
 		return
 	}
-	if q.qp.ended || q.qp.state < verbs.StateRTS {
+	if q.qp.state < verbs.StateRTS {
 		return
 	}
 	// The window ends a burst of RC. UC and UD have none, so they give other QPs their turn.
@@ -131,7 +134,7 @@ func (q *requester) nextRequest() *request {
 	r := &q.requests[q.next]
 	// A QP that drains (SQD) ends the messages that it has begun, and begins no others (IBA,
 	// 10.3.1).
-	if q.qp.state == verbs.StateSQD && !r.started() {
+	if q.qp.state == verbs.StateSQD && !r.started() && r.state != requestDone {
 		return nil
 	}
 	return r
@@ -434,6 +437,13 @@ func (q *requester) executeLocal(r *request) bool {
 // only its send queue has failed: it still receives, and the program may return it to RTS (IBA,
 // 10.3.1).
 func (q *requester) failRequest(r *request, status verbs.WCStatus) {
+	if q.init.Type != verbs.RC && q.out.batch != nil { // those before it have been sent, or fail themselves
+		q.out.flush()
+		if q.qp.failOversize(); q.qp.state == verbs.StateErr || q.qp.state == verbs.StateSQE {
+			return
+		}
+	}
+	q.completeDone()
 	r.status = status
 	if !q.init.Strict || q.init.Type == verbs.RC {
 		q.qp.setError()

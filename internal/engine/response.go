@@ -22,6 +22,7 @@ type resource struct {
 type reply struct {
 	active bool
 	first  bool // no packet has been sent
+	again  bool // the READ has been answered before
 	va     uint64
 	rkey   uint32
 	left   uint32
@@ -166,6 +167,11 @@ func (r *responder) replyPacket() bool {
 		// The program has revoked the key, or unmapped the memory, since the request was accepted.
 		// The NAK has the PSN of the response that is missing (IBA, 9.7.5.2.4).
 		psn := rep.psn
+		if rep.again { // the peer may have got the answer long ago: then it ignores the NAK
+			*rep = reply{}
+			r.sendNAK(roce.NAKRemoteAccess, psn)
+			return true
+		}
 		r.qp.report(verbs.EventQPAccessErr)
 		r.sendNAK(roce.NAKRemoteAccess, psn)
 		r.qp.setError()
@@ -204,7 +210,9 @@ func (r *responder) readMemory(rep *reply, payload []byte) copyResult {
 
 // answer ends a request of one packet that is not a SEND or WRITE: it keeps and sends the answer.
 func (r *responder) answer(p *packet, kind opKind, o roce.Opcode, orig uint64) fault {
-	r.history.keep(p, kind, 1).orig = orig
+	if kind != opFlush { // it is no credit of the peer, and can be answered again without
+		r.history.keep(p, kind, 1).orig = orig
+	}
 	r.msn++
 	r.psn = p.PSN.Add(1)
 	r.inMessage = false
@@ -294,6 +302,11 @@ func (r *responder) repeat(p *packet) {
 		r.ack.due, r.ack.of = true, r.ack.next.Add(-1)
 		return
 	}
+	r.sendAck() // of later requests, which the old answer does not acknowledge
+	if f&roce.IsFlush != 0 {
+		r.sendResponse(roce.RCReadResponseOnly, p.PSN, roce.ACKUnlimited, 0)
+		return
+	}
 	res := r.history.at(p.PSN)
 	if res == nil {
 		return
@@ -308,7 +321,7 @@ func (r *responder) repeat(p *packet) {
 			// The result of the first time, without another look at the memory.
 			r.sendResponse(roce.RCAtomicAcknowledge, p.PSN, roce.ACKUnlimited, res.orig)
 		}
-	case res.kind == opAtomicWrite || res.kind == opFlush:
+	case res.kind == opAtomicWrite:
 		r.sendResponse(roce.RCReadResponseOnly, p.PSN, roce.ACKUnlimited, 0)
 	}
 }
@@ -323,7 +336,7 @@ func (r *responder) repeatRead(p *packet, res *resource) {
 	if h.RKey != res.rkey || h.VA < res.va || off > uint64(res.length) || uint64(h.Length) > uint64(res.length)-off {
 		return
 	}
-	r.reply = reply{active: true, first: true, va: h.VA, rkey: h.RKey, left: h.Length, psn: p.PSN}
+	r.reply = reply{active: true, first: true, again: true, va: h.VA, rkey: h.RKey, left: h.Length, psn: p.PSN}
 	r.continueReply()
 }
 

@@ -158,6 +158,45 @@ func TestWireResponder(t *testing.T) {
 				w.t.Errorf("memory has %q", w.n.mem[0])
 			}
 		}},
+		{"lost answer before more FLUSHes than are kept", func(w *wire) {
+			p := roce.Packet{Opcode: roce.RCFetchAdd, PSN: wirePSN, Atomic: roce.AtomicETH{VA: w.n.addr(0), RKey: w.n.mr.RKey(), SwapAdd: 1}}
+			w.send(p)
+			w.expect(roce.RCAtomicAcknowledge, wirePSN)
+			flush := roce.Packet{Opcode: roce.RCFlush, RETH: roce.RETH{VA: w.n.addr(0), RKey: w.n.mr.RKey(), Length: 8}, FETH: roce.FETH{Placement: roce.FlushGlobal}}
+			for i := range roce.PSN(8) {
+				flush.PSN = wirePSN + 1 + i
+				w.send(flush)
+				w.expect(roce.RCReadResponseOnly, flush.PSN)
+			}
+			w.send(p)
+			w.expect(roce.RCAtomicAcknowledge, wirePSN)
+			flush.PSN = wirePSN + 1
+			w.send(flush)
+			w.expect(roce.RCReadResponseOnly, wirePSN+1)
+		}},
+		{"late READ of a region that is gone", func(w *wire) {
+			mr := w.n.register(alignedBytes(64), verbs.AccessAll)
+			p := roce.Packet{Opcode: roce.RCReadRequest, PSN: wirePSN, RETH: roce.RETH{VA: mr.IOVA(), RKey: mr.RKey(), Length: 64}}
+			w.send(p)
+			w.expect(roce.RCReadResponseOnly, wirePSN)
+			w.send(write(w, wirePSN+1, "done"))
+			w.expectAck(wirePSN+1, roce.ACKUnlimited)
+			if err := mr.Destroy(); err != nil {
+				w.t.Fatal(err)
+			}
+			w.send(p) // the network was slow
+			w.expectAck(wirePSN, roce.NAKRemoteAccess)
+			if s := w.qp.Query().State; s != verbs.StateRTS {
+				w.t.Errorf("the QP is in state %v", s)
+			}
+		}},
+		{"acknowledgement beside an old answer", func(w *wire) {
+			w.send(read(w, wirePSN, 0, 8))
+			w.expect(roce.RCReadResponseOnly, wirePSN)
+			w.send(write(w, wirePSN+1, "a"), read(w, wirePSN, 0, 8))
+			w.expectAck(wirePSN+1, roce.ACKUnlimited)
+			w.expect(roce.RCReadResponseOnly, wirePSN)
+		}},
 		{"duplicate atomic", func(w *wire) {
 			binary.NativeEndian.PutUint64(w.n.mem, 5)
 			p := roce.Packet{Opcode: roce.RCFetchAdd, PSN: wirePSN, Atomic: roce.AtomicETH{VA: w.n.addr(0), RKey: w.n.mr.RKey(), SwapAdd: 3}}
@@ -407,6 +446,21 @@ func TestWireRequester(t *testing.T) {
 			if n := w.n.counter("rcvd_seq_err"); n != 2 {
 				w.t.Errorf("rcvd_seq_err %d", n)
 			}
+		}},
+		{name: "window between messages that drain", run: func(w *wire) {
+			mw, err := w.n.pd.AllocMW(verbs.MWType1)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			w.qp.post(send(1), verbs.SendWR{ID: 2, Opcode: verbs.OpBindMW, Args: &verbs.SendArgs{Bind: &verbs.MWBind{
+				LKey: w.n.mr.LKey(), RKey: mw.RKey(), NewRKey: mw.RKey(), Access: verbs.AccessRemoteRead, Addr: w.n.addr(0), Length: 64,
+			}}}, send(3))
+			w.expect(roce.RCSendOnly, wirePSN)
+			w.expect(roce.RCSendOnly, wirePSN+1)
+			w.qp.mustModify(&verbs.QPAttr{State: verbs.StateSQD}, verbs.MaskState)
+			w.ack(wirePSN, roce.NAKSequence)
+			w.expect(roce.RCSendOnly, wirePSN)
+			w.expect(roce.RCSendOnly, wirePSN+1)
 		}},
 		{name: "part of a message", run: func(w *wire) {
 			fill(w.n.mem, 1)
