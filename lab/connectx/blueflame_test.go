@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
 )
 
@@ -256,6 +257,10 @@ func TestDoorbellOfDestroyedQP(t *testing.T) {
 	if !ok {
 		t.Fatal("no QP")
 	}
+	q.e.Modify(&verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 	m.mustRun(ifc.OpDestroyQp, 0, func(in []byte) { ifc.DestroyQpInQpn.Set(in, uint64(x.num)) })
 	q.doorbell(make([]byte, 8), false)
+	if q.Flush() {
+		t.Error("the flusher keeps a QP that has been destroyed")
+	}
 }

@@ -261,6 +261,9 @@ func (q *qp) delivered(ok bool) bool {
 
 // Flush implements [pcidev.Failing].
 func (q *qp) Flush() bool {
+	if now, ok := q.t.Get(q.num); !ok || now != q { // it has been destroyed
+		return false
+	}
 	if q.overrun.Load() {
 		q.e.Modify(&verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 	}

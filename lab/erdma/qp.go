@@ -287,7 +287,10 @@ func (q *qp) tell() {
 
 // Flush implements [pcidev.Failing].
 func (q *qp) Flush() bool {
-	if now, ok := q.d.qps.Get(q.num); ok && now == q && q.lost.Swap(false) {
+	if now, ok := q.d.qps.Get(q.num); !ok || now != q { // it has been destroyed
+		return false
+	}
+	if q.lost.Swap(false) {
 		q.lose()
 	}
 	q.e.Doorbell()

@@ -475,6 +475,18 @@ func TestConnections(t *testing.T) {
 		q.sent(q.post(write(opWrite, a.addr, 8, a.key, b)), opWrite, wcFlush)
 		q.received(q.receive(a.addr, 8, a.key), opRecv, wcFlush)
 	}
+	// A peer may notice the end of a QP that has been destroyed: the flusher forgets it.
+	q, p = x.createQP(), y.createQP()
+	connect(q, p)
+	gone, ok := x.dev.qps.Get(q.num)
+	if !ok {
+		t.Fatal("no QP")
+	}
+	q.to(qpError)
+	x.must(opcode{rdma, 2}, newCommand().put(8, 4, uint64(q.num)))
+	if gone.Flush() {
+		t.Error("the flusher keeps a QP that has been destroyed")
+	}
 	// REFLUSH tells of requests whose doorbells were lost.
 	q, p = x.createQP(), y.createQP()
 	connect(q, p)
