@@ -24,7 +24,7 @@ notice() {
 	cat "$($go env GOROOT)/LICENSE"
 	LC_ALL=C sort -u "$mod/parts" | while read -r path dir; do
 		echo "== $path"
-		(cd "$dir" && ls | grep -E '^(LICENSE|COPYING|NOTICE)' | xargs cat)
+		(cd "$dir" && ls | grep -E '^(LICENSE|COPYING|NOTICE)' | xargs cat; echo) # as some end without a newline
 	done
 }
 for p in linux/amd64 linux/arm64 darwin/arm64 windows/amd64; do
