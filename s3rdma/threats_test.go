@@ -355,7 +355,7 @@ func TestClientDies(t *testing.T) {
 	})
 }
 
-// TestClientStops has a client whose machine does not answer: a transfer ends after a time.
+// TestClientStops has a client whose machine does not answer, or too late: a transfer ends after a time.
 func TestClientStops(t *testing.T) {
 	for name, test := range map[string]struct {
 		opt  ServerOptions
@@ -363,19 +363,26 @@ func TestClientStops(t *testing.T) {
 	}{
 		"retries":     {ServerOptions{}, "retries exceeded"},
 		"Limits.Time": {ServerOptions{Limits: Limits{Time: 20 * time.Millisecond}, Fabric: Fabric{Timeout: 20}}, "Limits.Time"},
+		"slow":        {ServerOptions{Limits: Limits{Time: 20 * time.Millisecond}, Fabric: Fabric{Timeout: 20}}, "Limits.Time"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStore()
 			r := newRig(t, test.opt, s)
+			stop := func() { r.network.Partition(netip.MustParseAddr(clientAddr)) }
+			if name == "slow" {
+				stop = func() {
+					r.network.SetFilter(func(p *verbstest.Packet) verbstest.Action { return verbstest.Action{Delay: 50 * time.Millisecond} })
+				}
+			}
 			c := r.client(len(object))
-			r.network.Partition(netip.MustParseAddr(clientAddr))
+			stop()
 			if got := r.do("PUT", "/o", c.token(len(object))); got.StatusCode != 500 || !strings.Contains(got.body, test.want) || s.stored != nil {
 				t.Errorf("PUT: %d, %q", got.StatusCode, got.body)
 			}
 			r.idle()
 			r.network.Heal()
 			c = r.client(len(object))
-			r.network.Partition(netip.MustParseAddr(clientAddr))
+			stop()
 			if got := r.do("GET", "/o", c.token(len(object)), "Range", "bytes=0-59999"); got.StatusCode != 206 || got.reply != "501" || got.body != string(object[:60_000]) {
 				t.Errorf("GET: %d, reply %q", got.StatusCode, got.reply)
 			}

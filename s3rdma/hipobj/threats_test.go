@@ -5,6 +5,7 @@ package hipobj
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"errors"
 	"net/http"
 	"strings"
@@ -194,6 +195,11 @@ func TestPeerOfAnotherMachine(t *testing.T) {
 			t.Error("it is stored")
 		}
 	})
+	n, s, c := newHosts(t, Options{})
+	s.handler.AllowPeer = nil
+	if _, err := c.Put(t.Context(), "/b/k", c.memory(t, make([]byte, 10))); statusOfAnswer(err) != http.StatusForbidden || n.Stats().Sent != 0 {
+		t.Errorf("%v, %d packets", err, n.Stats().Sent)
+	}
 }
 
 // TestPSNs compares the PSNs, IDs and queue pairs of sessions.
@@ -201,17 +207,30 @@ func TestPSNs(t *testing.T) {
 	each(t, func(t *testing.T, dev *uverbs.Context) {
 		s := newSite(t, dev, Options{})
 		seen := map[uint32]bool{}
-		const n = 20
-		for range n {
+		var first, differ [16]byte
+		const n = 40
+		for i := range n {
 			x := labtest.Must(s.Prepare(Request{Op: Put, Target: "/b/k", Size: 1, Cookie: 1, Peer: verbs.QPAddr{PSN: 1}}))(t)
 			defer x.Close()
 			if x.PSN() == 0 || x.PSN() > maxPSN || x.PSN() == x.Token().QPNum || len(x.ID()) != 32 {
 				t.Errorf("PSN %#x of QP %#x, session %s", x.PSN(), x.Token().QPNum, x.ID())
 			}
 			seen[x.PSN()] = true
+			id := labtest.Must(hex.DecodeString(x.ID()))(t)
+			if i == 0 {
+				copy(first[:], id)
+			}
+			for k := range differ {
+				differ[k] |= id[k] ^ first[k]
+			}
 		}
-		if len(seen) < n-1 { // two alike are one in 80,000
+		if len(seen) < n-1 { // two alike are one in 20,000, and two such pairs one in a billion
 			t.Errorf("%d PSNs of %d sessions", len(seen), n)
+		}
+		for k, bits := range differ {
+			if bits != 0xff {
+				t.Errorf("byte %d of the IDs has only the bits %#x that differ", k, bits)
+			}
 		}
 	})
 }
