@@ -453,6 +453,7 @@ func FuzzNetdev(f *testing.F) {
 			t.Errorf("completion % x", e)
 		}
 		a.m.dev.doorbell(a.m.uar, uarSend, rest)
+		b.m.dev.eth.receive([][]byte{append(bytes.Clone(header), make([]byte, wire.MinFrame)...)}) // the wire may take longer than the test
 	})
 }
 
