@@ -77,7 +77,8 @@ func (b *Buffer) Bytes() []byte {
 // Addr returns the address of the first byte.
 func (b *Buffer) Addr() uint64 { return Addr(b.mem) }
 
-// Close frees the memory. It may be called again.
+// Close frees the memory. It may be called again, also if it has failed: freeing memory in the midst of
+// a mapping makes two of it, and fails with ENOMEM if the process has vm.max_map_count.
 func (b *Buffer) Close() error {
 	if b == nil {
 		return net.ErrClosed
@@ -85,10 +86,12 @@ func (b *Buffer) Close() error {
 	if b.mem == nil {
 		return nil
 	}
-	mem := b.mem
+	if err := host.Unmap(b.mem); err != nil {
+		return os.NewSyscallError("munmap", err)
+	}
 	b.mem = nil
 	if b.huge {
 		host.ReturnMapping()
 	}
-	return os.NewSyscallError("munmap", host.Unmap(mem))
+	return nil
 }

@@ -25,3 +25,20 @@ func TestTooFewHugePages(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestCloseAgain: a buffer whose memory could not be freed keeps it, and another Close frees it.
+func TestCloseAgain(t *testing.T) {
+	b, err := NewBuffer(8192, BufferOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem := b.mem
+	b.mem = mem[1:] // which munmap refuses, as it is not aligned
+	if err := b.Close(); !errors.Is(err, unix.EINVAL) || b.mem == nil {
+		t.Errorf("closed with memory that cannot be freed: %v", err)
+	}
+	b.mem = mem
+	if err := b.Close(); err != nil || b.Bytes() != nil {
+		t.Errorf("closed again: %v", err)
+	}
+}

@@ -76,7 +76,7 @@ func (p *PD) ImportMR(handle uint32) (*MR, error) {
 		return nil, err
 	}
 	defer p.obj.exit()
-	m := &MR{pd: p, state: &mrState{handle, func() error { return nil }}}
+	m := &MR{pd: p, state: &mrState{handle: handle, free: func() error { return nil }}}
 	var length uint64
 	err := p.ctx.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_MR, Method: abi.UVERBS_METHOD_QUERY_MR, Attrs: []sys.Attr{
 		sys.Handle(abi.UVERBS_ATTR_QUERY_MR_HANDLE, handle),

@@ -22,7 +22,6 @@ type MR struct {
 	obj        *object
 	mem        []byte // nil if this process must not access it
 	size       int
-	closed     atomic.Bool
 	addr       uint64
 	lkey, rkey uint32
 	state      *mrState
@@ -122,25 +121,29 @@ func (p *PD) register(mem []byte, addr uint64, iova *uint64, access verbs.Access
 type mrState struct {
 	handle uint32
 	free   func() error // frees or unpins the memory
+	gone   atomic.Bool  // the kernel's MR is destroyed; another one may have its handle
 }
 
 // initObject makes the MR an object of its PD, which destroys it.
 func (m *MR) initObject(handle uint32, part provider.Object, free func() error) {
-	core, state := m.pd.ctx.contextCore, &mrState{handle, free}
+	core, state := m.pd.ctx.contextCore, &mrState{handle: handle, free: free}
 	m.state = state
 	destroy := withRelease(func() error { return core.destroy(kindMR, handle) }, part)
 	m.obj = newObject(core.device.Name, objectName{"MR %#x", m.lkey}, func() error {
-		if err := destroy(); err != nil {
-			return err
+		if !state.gone.Load() { // or a Close before this one has destroyed it, and could not free the memory
+			if err := destroy(); err != nil {
+				return err
+			}
+			state.gone.Store(true)
 		}
 		return state.free()
 	}, m.pd.obj)
 	m.obj.pinned = true
 }
 
-// Bytes returns the region's memory, or nil after Close.
+// Bytes returns the region's memory, or nil after Close, also if that could not free the memory.
 func (m *MR) Bytes() []byte {
-	if m.closed.Load() {
+	if m.state.gone.Load() {
 		return nil
 	}
 	return m.mem
@@ -181,14 +184,11 @@ func (m *MR) SGE(off, n int) verbs.SGE {
 	return verbs.SGE{Addr: m.addr + uint64(off), Length: uint32(n), LKey: m.lkey}
 }
 
-// Close deregisters the region and frees or unpins its memory.
+// Close deregisters the region and frees or unpins its memory. If the memory cannot be freed
+// (munmap(2)), the region is deregistered, and another Close tries again to free it.
 func (m *MR) Close() error {
 	if m == nil {
 		return verbs.ErrClosed
 	}
-	err := m.obj.close()
-	if err == nil {
-		m.closed.Store(true)
-	}
-	return err
+	return m.obj.close()
 }

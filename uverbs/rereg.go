@@ -39,6 +39,9 @@ func (m *MR) Rereg(opt ReregOptions) error {
 		return err
 	}
 	defer exitAll(objects)
+	if m.state.gone.Load() {
+		return m.obj.fail(op, verbs.ErrClosed)
+	}
 	unpin := func() error { return nil }
 	if opt.Memory != nil {
 		req.Flags |= trans
