@@ -103,8 +103,9 @@ func (c *contextCore) setup(imported bool) (err error) {
 	if err != nil {
 		return err
 	}
-	// QPs and SRQs report events to the first such file of a context (ufile->default_async_file),
-	// CQs to the second, which CreateCQ names, and the device to both.
+	// QPs and SRQs report events to the first of these files, CQs to the second, and the device to both. They
+	// are named as objects are made: what names none reports to the first that was made of the device file
+	// (ufile->default_async_file), which is another Context's if this one is imported.
 	if c.async, err = allocAsync(c.file); err == nil {
 		if c.loss, err = allocAsync(c.file); err == nil {
 			c.loss.Relay()

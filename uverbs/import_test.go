@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -71,6 +72,36 @@ func importInChild(t *testing.T, handles string) {
 	next(t, cq)
 	if got := string(mine.Bytes()[:12]); got != "the parent's" {
 		t.Errorf("read %q", got)
+	}
+}
+
+// TestImportedEvents: events of an imported Context's QP and SRQ go to it, not to the Context that it
+// was imported from.
+func TestImportedEvents(t *testing.T) {
+	labtest.RequireBoth(t)
+	labtest.Needs(t, labtest.RXE, uverbs.FeatureSRQ)
+	maker := labtest.OpenDevice(t, labtest.RXE)
+	ctx := labtest.Made(uverbs.ImportContext(maker.FD()))(t)
+	pd := labtest.Made(ctx.AllocPD())(t)
+	srq := labtest.Made(pd.CreateSRQ(uverbs.SRQOptions{}))(t)
+	cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
+	qp := labtest.Made(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, SRQ: srq}))(t)
+	self := labtest.Must(qp.Addr(1))(t)
+	labtest.Check(t, qp.Connect(self, self, uverbs.ConnectOptions{Access: verbs.AccessRemoteWrite}), srq.SetLimit(1))
+	if _, err := srq.PostRecv(verbs.RecvWR{}); err != nil {
+		t.Fatal(err)
+	}
+	wait := labtest.Within(t, 10*time.Second)
+	send(t, qp, verbs.SendWR{Opcode: verbs.OpSend})
+	if e, err := ctx.NextAsyncEvent(wait); err != nil || e.Type != verbs.EventSRQLimitReached || e.SRQ != srq {
+		t.Errorf("%v: %v, want an event of the SRQ", e, err)
+	}
+	if !labtest.Soft { // rxe has no events of refused requests
+		return
+	}
+	send(t, qp, verbs.SendWR{Opcode: verbs.OpRDMAWrite, Inline: []byte("x"), RKey: 1})
+	if e, err := ctx.NextAsyncEvent(wait); err != nil || e.Type != verbs.EventQPAccessErr || e.QP != qp {
+		t.Errorf("%v: %v, want an event of the QP", e, err)
 	}
 }
 

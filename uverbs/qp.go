@@ -185,6 +185,7 @@ func (q *QP) create(init *provider.QPInit, id uint64, uhw provider.UHW) error {
 		sys.In(abi.UVERBS_ATTR_CREATE_QP_CAP, &want),
 		sys.Const(abi.UVERBS_ATTR_CREATE_QP_TYPE, uint64(kernelType(q.typ))),
 		sys.Const(abi.UVERBS_ATTR_CREATE_QP_FLAGS, flags).If(flags != 0),
+		sys.FD(abi.UVERBS_ATTR_CREATE_QP_EVENT_FD, q.pd.ctx.async.FD()),
 		sys.Out(abi.UVERBS_ATTR_CREATE_QP_RESP_CAP, &got),
 		sys.Out(abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &q.num),
 		sys.InBytes(abi.UVERBS_ATTR_UHW_IN, uhw.In),

@@ -56,6 +56,7 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_MAX_SGE, &maxSGE),
 			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_LIMIT, &limit),
 			sys.Const(abi.UVERBS_ATTR_CREATE_SRQ_TYPE, abi.IB_UVERBS_SRQT_BASIC),
+			sys.FD(abi.UVERBS_ATTR_CREATE_SRQ_EVENT_FD, core.async.FD()),
 			sys.Out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, &gotWR),
 			sys.Out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, &gotSGE),
 			sys.Out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_SRQ_NUM, &num),
