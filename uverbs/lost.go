@@ -32,6 +32,7 @@ func (c *contextCore) watch() {
 	}
 	c.lost.Store(true)
 	c.lose()
+	c.registry.letGo()
 }
 
 // register adds an object to the registry. It fails the object's queues if the device is lost.

@@ -3,13 +3,16 @@
 package uverbs_test
 
 import (
+	"net/netip"
 	"runtime"
 	"testing"
 	"weak"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/soft"
 	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs/verbstest"
 )
 
 // forgotten is a QP to which the program has no pointer, and what its peer knows of it.
@@ -72,6 +75,20 @@ func TestReachableByPeer(t *testing.T) {
 		leave(t, q, verbs.StateReset)
 	})
 	labtest.Until(t, "the release of the QPs", func() bool { runtime.GC(); return kernelObjects(t) == before })
+}
+
+// TestReachableOnLostDevice drops a QP whose device is removed: no peer can reach it any more.
+func TestReachableOnLostDevice(t *testing.T) {
+	d := labtest.Must(soft.New(soft.Options{
+		Name: "lost0", Addrs: []netip.Addr{netip.MustParseAddr("10.9.1.1")}, Network: verbstest.NewNetwork(verbstest.Options{}),
+	}))(t)
+	q := forget(t, "lost0", uverbs.QPOptions{Type: verbs.UD}, func(q *uverbs.QP, _ verbs.QPAddr) error { return q.StartUD(1, 1) })
+	labtest.Collect()
+	if q.qp.Value() == nil {
+		t.Error("a QP that its peer can use was collected")
+	}
+	labtest.Check(t, d.Close())
+	labtest.Until(t, "the release of the QP", func() bool { runtime.GC(); return q.qp.Value() == nil })
 }
 
 // leave moves a QP that is still there to a state in which no peer can use it.

@@ -12,6 +12,7 @@ import (
 type registry struct {
 	mu      sync.RWMutex
 	entries map[uint64]entry
+	lost    bool // the device is: no peer can reach its QPs
 }
 
 // entry is an object. One of its weak pointers is set.
@@ -31,16 +32,26 @@ func (r *registry) add(id uint64, e entry) {
 }
 
 // hold keeps a QP reachable, with the objects that it was made from, until hold is called with
-// false or remove. It works while the goroutine of watch runs, which refers to the registry: until
-// the device is lost.
+// false, remove or letGo.
 func (r *registry) hold(id uint64, q *QP, hold bool) {
-	if !hold {
-		q = nil
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !hold || r.lost {
+		q = nil
+	}
 	if e, ok := r.entries[id]; ok {
 		e.held = q
+		r.entries[id] = e
+	}
+}
+
+// letGo ends all holds, and lets later ones have no effect.
+func (r *registry) letGo() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lost = true
+	for id, e := range r.entries {
+		e.held = nil
 		r.entries[id] = e
 	}
 }
