@@ -69,14 +69,14 @@ func (m *MR) Handle() uint32 { return m.state.handle }
 
 // ImportMR makes an MR of a region that another Context of the same file registered in the PD
 // (ibv_import_mr(3)). Its memory may be another process's, so [MR.Bytes] returns nil. Close leaves
-// the kernel's MR to its creator.
+// the kernel's MR to its creator, and [MR.Rereg] its memory.
 func (p *PD) ImportMR(handle uint32) (*MR, error) {
 	const op = "import MR to"
 	if err := p.obj.enter(op); err != nil {
 		return nil, err
 	}
 	defer p.obj.exit()
-	m := &MR{pd: p, state: &mrState{handle: handle, free: func() error { return nil }}}
+	m := &MR{pd: p, imported: true, state: &mrState{handle: handle, free: func() error { return nil }}}
 	var length uint64
 	err := p.ctx.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_MR, Method: abi.UVERBS_METHOD_QUERY_MR, Attrs: []sys.Attr{
 		sys.Handle(abi.UVERBS_ATTR_QUERY_MR_HANDLE, handle),

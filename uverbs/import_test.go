@@ -3,10 +3,12 @@
 package uverbs_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,6 +74,21 @@ func importInChild(t *testing.T, handles string) {
 	next(t, cq)
 	if got := string(mine.Bytes()[:12]); got != "the parent's" {
 		t.Errorf("read %q", got)
+	}
+}
+
+// TestImportedMemory: an imported region cannot get other memory, as its creator pins what it has.
+func TestImportedMemory(t *testing.T) {
+	labtest.Require(t)
+	maker := labtest.OpenDevice(t, labtest.RXE)
+	makerPD := labtest.Made(maker.AllocPD())(t)
+	mr := labtest.Made(makerPD.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+	ctx := labtest.Made(uverbs.ImportContext(maker.FD()))(t)
+	pd := labtest.Made(ctx.ImportPD(makerPD.Handle()))(t)
+	imported := labtest.Made(pd.ImportMR(mr.Handle()))(t)
+	err := imported.Rereg(uverbs.ReregOptions{Memory: make([]byte, 4096)})
+	if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "memory of an imported region") {
+		t.Errorf("other memory for an imported region: %v", err)
 	}
 }
 

@@ -24,6 +24,7 @@ type MR struct {
 	size       int
 	addr       uint64
 	lkey, rkey uint32
+	imported   bool // from another Context
 	state      *mrState
 }
 

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 
@@ -23,6 +24,9 @@ func (m *MR) Rereg(opt ReregOptions) error {
 	const trans, pd, access = 1, 2, 4 // enum ib_mr_rereg_flags
 	if opt.PD != nil && opt.PD.ctx != m.pd.ctx {
 		return m.obj.fail(op, fmt.Errorf("PD of another context: %w", syscall.EINVAL))
+	}
+	if opt.Memory != nil && m.imported { // its creator has pinned, and unpins, what the region has
+		return m.obj.fail(op, fmt.Errorf("memory of an imported region: %w: let its creator reregister it", errors.ErrUnsupported))
 	}
 	objects := []*object{m.obj}
 	req := abi.IbUverbsReregMr{MrHandle: m.state.handle}
