@@ -118,11 +118,13 @@ func (p *PD) AllocArena(size int, access verbs.Access, opt ArenaOptions) (*Arena
 		}
 	}
 	a.size = (size + unit - 1) / unit * unit
-	buf, err := mmap.NewBuffer(a.size, mmap.BufferOptions{PageSize: opt.PageSize})
+	spare := max(a.align-max(opt.PageSize, os.Getpagesize()), 0) // memory begins at a multiple of the page's size alone
+	buf, err := mmap.NewBuffer(a.size+spare, mmap.BufferOptions{PageSize: opt.PageSize})
 	if err != nil {
 		return nil, p.obj.fail(opAllocArena, err)
 	}
-	for rest := buf.Bytes(); len(rest) > 0; { // slices.Chunk's index would overflow at 2 GiB of 32 bits
+	skip := int(-buf.Addr() & uint64(a.align-1))
+	for rest := buf.Bytes()[skip:][:a.size]; len(rest) > 0; { // slices.Chunk's index would overflow at 2 GiB of 32 bits
 		mem := rest[:min(part, len(rest))]
 		rest = rest[len(mem):]
 		a.parts = append(a.parts, arenaPart{mem: mem, mrs: make([]*MR, len(a.pds)), free: extents.New(len(mem))})

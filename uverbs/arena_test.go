@@ -18,6 +18,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/rdmatest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -193,6 +194,27 @@ func TestArenaClose(t *testing.T) {
 	}
 	if err := (*uverbs.Arena)(nil).Close(); !errors.Is(err, verbs.ErrClosed) {
 		t.Error(err)
+	}
+}
+
+// TestArenaAlign: addresses of blocks are multiples of an Align that is larger than a page, in every
+// part.
+func TestArenaAlign(t *testing.T) {
+	const align = 4 << 20
+	for range 2 {
+		arena := newArena(t, 2*align, uverbs.ArenaOptions{Align: align, Part: align})
+		for range 2 {
+			b := get(t, arena, 100)
+			defer b.Put()
+			if at := mmap.Addr(b.Bytes()); at != b.Addr() || at%align != 0 {
+				t.Errorf("a block at %#x, which has %#x: want multiples of %#x", b.Addr(), at, align)
+			}
+		}
+		if s := arena.Stats(); s.Size != 2*align || s.InUse != 2*align {
+			t.Errorf("%+v", s)
+		}
+		between := labtest.Must(mmap.NewBuffer(2<<20, mmap.BufferOptions{}))(t) // what comes next begins elsewhere
+		defer between.Close()
 	}
 }
 
