@@ -179,9 +179,12 @@ func (c *Context) QueryGID(port, index int) (verbs.GIDEntry, error) {
 		if err := c.checkPort(port); err != nil {
 			return err
 		}
+		if index < 0 || int(uint32(index)) != index {
+			return fmt.Errorf("GID index %d: %w", index, verbs.ErrRange)
+		}
 		return c.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_GID_ENTRY, Attrs: []sys.Attr{
 			sys.Const(abi.UVERBS_ATTR_QUERY_GID_ENTRY_PORT, uint64(port)),
-			sys.Const(abi.UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX, uint64(uint32(index))),
+			sys.Const(abi.UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX, uint64(index)),
 			sys.Const(abi.UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS, 0),
 			sys.Out(abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, &e),
 		}})

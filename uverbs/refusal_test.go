@@ -104,6 +104,30 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
+// TestLongNumbers passes numbers that have the lower 32 bits of good ones.
+func TestLongNumbers(t *testing.T) {
+	labtest.Require(t)
+	labtest.Needs(t, labtest.RXE, uverbs.FeatureSRQ)
+	ctx := labtest.OpenDevice(t, labtest.RXE)
+	pd := labtest.Made(ctx.AllocPD())(t)
+	srq := labtest.Made(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8}))(t)
+	long := int64(1) << 32
+	for _, n := range []int{-1, int(long + 1)} {
+		if int64(n) != long+1 && n > 0 {
+			continue // no number is that long here
+		}
+		_, err := ctx.QueryGID(1, n)
+		for what, err := range map[string]error{"Resize": srq.Resize(n), "SetLimit": srq.SetLimit(n), "QueryGID": err} {
+			if !errors.Is(err, verbs.ErrRange) {
+				t.Errorf("%s(%d): %v", what, n, err)
+			}
+		}
+	}
+	if now, err := srq.Query(); err != nil || now.Limit != 0 || now.MaxWR != srq.Cap() {
+		t.Errorf("%+v of %d: %v", now, srq.Cap(), err)
+	}
+}
+
 // TestExactLimits asks for more than a driver's queues hold: the error names one limit, which is
 // the right one.
 func TestExactLimits(t *testing.T) {

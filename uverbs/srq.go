@@ -108,6 +108,9 @@ func (s *SRQ) ensureLimit(n int) error {
 // [verbs.ErrQueueFailed], PostRecv returns it too.
 func (s *SRQ) Resize(maxWR int) error {
 	const mask = 1 << 0 // enum ib_srq_attr_mask
+	if maxWR < 0 || maxWR > math.MaxInt32 {
+		return s.obj.fail("resize", rangeError("MaxWR", maxWR, 0, math.MaxInt32))
+	}
 	return s.modify("resize", func() limit { return limit{"MaxWR", maxWR, s.pd.ctx.dev.Attr.MaxSRQWR} }, func(modify func(abi.IbUverbsModifySrq, provider.UHW) error) error {
 		return s.queue.Resize(maxWR, func(maxWR int, uhw provider.UHW) error {
 			return modify(abi.IbUverbsModifySrq{AttrMask: mask, MaxWr: uint32(maxWR)}, uhw)
@@ -120,6 +123,9 @@ func (s *SRQ) Resize(maxWR int) error {
 // message.
 func (s *SRQ) SetLimit(n int) error {
 	const mask = 1 << 1
+	if n < 0 || n > math.MaxInt32 {
+		return s.obj.fail("set limit of", rangeError("limit", n, 0, math.MaxInt32))
+	}
 	return s.modify("set limit of", func() limit { return limit{"limit", n, s.queue.Cap()} }, func(modify func(abi.IbUverbsModifySrq, provider.UHW) error) error {
 		return s.queue.SetLimit(n, func(uhw provider.UHW) error {
 			return modify(abi.IbUverbsModifySrq{AttrMask: mask, SrqLimit: uint32(n)}, uhw)
