@@ -69,7 +69,9 @@ type BindOptions struct {
 }
 
 // BindMW posts the request that binds a window to part of a region with a new key, and returns it.
-// It is valid on completion (ibv_bind_mw(3)).
+// It is valid on completion (ibv_bind_mw(3)). If the request completes with an error, as when it is
+// flushed, the window keeps its former key and no longer takes the keys of later calls: close it, and
+// allocate another.
 func (q *QP) BindMW(mw *MW, opt BindOptions) (rkey uint32, err error) {
 	const op = "bind MW on"
 	bind := verbs.MWBind{Type: mw.typ, Access: opt.Access}
@@ -81,6 +83,14 @@ func (q *QP) BindMW(mw *MW, opt BindOptions) (rkey uint32, err error) {
 	} else if mw.typ == verbs.MWType2 {
 		return 0, q.obj.fail(op, fmt.Errorf("a type 2 window needs an MR: invalidate it with OpLocalInv: %w", syscall.EINVAL))
 	}
+	objects := []*object{mw.obj} // a request with the key of one that is closed would move the QP to the error state
+	if opt.MR != nil {
+		objects = append(objects, opt.MR.obj)
+	}
+	if err := enterAll("bind", objects); err != nil {
+		return 0, err
+	}
+	defer exitAll(objects)
 	mw.mu.Lock()
 	defer mw.mu.Unlock()
 	bind.RKey, bind.NewRKey = mw.rkey, verbs.NextRKey(mw.rkey)
