@@ -114,16 +114,22 @@ type Counts struct {
 // Counts returns the numbers of the device's resources, of all processes. A device in user space
 // and its resources belong to this process. The lists below are the same.
 func (d Device) Counts() (Counts, error) {
-	if _, ok := host.Objects(d.Index, 0); ok {
-		count := func(table int) int {
-			objects, _ := host.Objects(d.Index, table)
-			return len(objects)
-		}
-		return Counts{
-			PD: count(abi.RDMA_NLDEV_ATTR_RES_PD), CQ: count(abi.RDMA_NLDEV_ATTR_RES_CQ), QP: count(abi.RDMA_NLDEV_ATTR_RES_QP),
-			CMID: count(abi.RDMA_NLDEV_ATTR_RES_CM_ID), MR: count(abi.RDMA_NLDEV_ATTR_RES_MR),
-			Context: count(abi.RDMA_NLDEV_ATTR_RES_CTX), SRQ: count(abi.RDMA_NLDEV_ATTR_RES_SRQ),
-		}, nil
+	var gone error
+	count := func(table int) int {
+		objects, err := host.Objects(d.Index, table)
+		gone = cmp.Or(gone, err)
+		return len(objects)
+	}
+	all := Counts{
+		PD: count(abi.RDMA_NLDEV_ATTR_RES_PD), CQ: count(abi.RDMA_NLDEV_ATTR_RES_CQ), QP: count(abi.RDMA_NLDEV_ATTR_RES_QP),
+		CMID: count(abi.RDMA_NLDEV_ATTR_RES_CM_ID), MR: count(abi.RDMA_NLDEV_ATTR_RES_MR),
+		Context: count(abi.RDMA_NLDEV_ATTR_RES_CTX), SRQ: count(abi.RDMA_NLDEV_ATTR_RES_SRQ),
+	}
+	switch {
+	case gone == nil:
+		return all, nil
+	case gone != errors.ErrUnsupported:
+		return Counts{}, d.error("count", "resources", gone)
 	}
 	answer, err := d.do(abi.RDMA_NLDEV_CMD_RES_GET, nil)
 	if err != nil {
@@ -246,11 +252,15 @@ func list[T any](d Device, what string, cmd, table int, attrs nldev.Attrs, decod
 			o.resolve(known)
 		}
 	}
-	if objects, ok := host.Objects(d.Index, table); ok {
-		for _, o := range objects {
-			add(nldev.Attrs(o).Map())
-		}
+	objects, err := host.Objects(d.Index, table)
+	for _, o := range objects {
+		add(nldev.Attrs(o).Map())
+	}
+	switch {
+	case err == nil:
 		return all, nil
+	case err != errors.ErrUnsupported:
+		return nil, d.error("list", what, err)
 	}
 	var entries []entry
 	places := map[string]int{} // indexes in entries, by identity

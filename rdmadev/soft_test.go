@@ -161,7 +161,10 @@ func TestSoftObjects(t *testing.T) {
 		t.Errorf("numbers %+v, %v", n, err)
 	}
 	made.Close()
-	if qps, err := d.QPs(); err != nil || len(qps) != 0 {
+	if qps, err := d.QPs(); !errors.Is(err, verbs.ErrNoDevice) {
 		t.Errorf("QPs of a removed device %+v, %v", qps, err)
+	}
+	if n, err := d.Counts(); !errors.Is(err, verbs.ErrNoDevice) {
+		t.Errorf("numbers of a removed device %+v, %v", n, err)
 	}
 }

@@ -1,12 +1,15 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"slices"
 	"sync"
 	"syscall"
+
+	"github.com/goverbs/verbs"
 )
 
 // Device is an RDMA device of this process.
@@ -105,11 +108,16 @@ func Addrs(node string) []netip.Addr {
 	return nil
 }
 
-// Objects returns the entries of a table of objects on the device with an index. ok reports whether
-// the device is of this process; otherwise netlink has the table.
-func Objects(index, table int) (entries [][]byte, ok bool) {
-	if d := lookupDevice(func(d *Device) bool { return d.Index == index }); d != nil {
-		entries = d.Objects(table)
+// Objects returns the entries of a table of objects on the device with an index. It fails with
+// [verbs.ErrNoDevice] if the device has been removed, and with [errors.ErrUnsupported] if it is none of
+// this process: then netlink has the table.
+func Objects(index, table int) (entries [][]byte, err error) {
+	if index < FirstIndex {
+		return nil, errors.ErrUnsupported
 	}
-	return entries, index >= FirstIndex
+	d := lookupDevice(func(d *Device) bool { return d.Index == index })
+	if d == nil {
+		return nil, verbs.ErrNoDevice
+	}
+	return d.Objects(table), nil
 }
