@@ -66,6 +66,11 @@ func TestSoft(t *testing.T) {
 			t.Errorf("%s %+v, %v", what, list, err)
 		}
 	}
+	for _, port := range []int{-1, 0, 2} {
+		if _, err := d.HardwareCounters(port); !errors.Is(err, verbs.ErrRange) {
+			t.Errorf("hardware counters of port %d: %v", port, err)
+		}
+	}
 	ctx, err := uverbs.Open(made.Name())
 	if err != nil {
 		t.Fatal(err)

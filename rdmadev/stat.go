@@ -52,9 +52,12 @@ type OptionalCounter struct {
 // drivers (mlx5) sysfs has more, see [Port.Counters].
 func (d Device) HardwareCounters(port int) ([]Counter, error) {
 	answer, err := d.do(abi.RDMA_NLDEV_CMD_STAT_GET, portAttr(port))
-	if err == errors.ErrUnsupported && port <= len(d.Ports) { // the device has no netlink
-		a := attrs{dir: d.Ports[port-1].dir}
-		return a.counters("hw_counters", true), a.error("hardware counters", d.Ports[port-1])
+	if err == errors.ErrUnsupported { // the device has no netlink
+		if i := slices.IndexFunc(d.Ports, func(p Port) bool { return p.Num == port }); i >= 0 {
+			a := attrs{dir: d.Ports[i].dir}
+			return a.counters("hw_counters", true), a.error("hardware counters", d.Ports[i])
+		}
+		err = verbs.ErrRange
 	}
 	if err != nil {
 		return nil, d.error("read", fmt.Sprintf("hardware counters of port %d", port), err)
