@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/nldev"
 )
 
@@ -92,7 +93,7 @@ func (s Source) Watch(ctx context.Context, opt WatchOptions) iter.Seq2[Change, e
 			}
 			select {
 			case <-ctx.Done():
-				yield(Change{}, context.Cause(ctx))
+				yield(Change{}, host.Ended(ctx))
 				return
 			case <-reported:
 				time.Sleep(settleTime)

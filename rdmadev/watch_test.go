@@ -1,6 +1,8 @@
 package rdmadev
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -40,6 +42,18 @@ func TestChanges(t *testing.T) {
 		}
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// TestWatchEnds: the error that ends a watch is that of the context, and its cause.
+func TestWatchEnds(t *testing.T) {
+	cause := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	for c, err := range (Source{Sys: t.TempDir()}).Watch(ctx, WatchOptions{}) {
+		if !errors.Is(err, context.Canceled) || !errors.Is(err, cause) {
+			t.Errorf("%+v, %v", c, err)
 		}
 	}
 }
