@@ -3,6 +3,7 @@ package rdmadev
 import (
 	"errors"
 	"os"
+	"runtime"
 	"syscall"
 
 	"github.com/goverbs/verbs"
@@ -41,7 +42,9 @@ func (d Device) Rename(name string) error {
 // MoveTo moves the device to the network namespace of a file such as /run/netns/NAME or
 // /proc/PID/ns/net. The system must not share devices between namespaces, see [System].
 func (d Device) MoveTo(netns *os.File) error {
-	return d.change("move", "to "+netns.Name(), abi.RDMA_NLDEV_CMD_SET, nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_NET_NS_FD, uint32(netns.Fd())))
+	err := d.change("move", "to "+netns.Name(), abi.RDMA_NLDEV_CMD_SET, nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_NET_NS_FD, uint32(netns.Fd())))
+	runtime.KeepAlive(netns) // or its cleanup may close the descriptor before the kernel looks it up
+	return err
 }
 
 // SetAdaptiveModeration makes the kernel adapt the rate of completion events of its own CQs
