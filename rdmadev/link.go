@@ -2,6 +2,7 @@ package rdmadev
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"syscall"
@@ -14,6 +15,9 @@ import (
 // AddLink creates a software device on a network interface. Its type is "rxe" or "siw"; the
 // kernel loads the module.
 func AddLink(name, typ, netInterface string) error {
+	if err := checkNames(name, typ, netInterface); err != nil {
+		return &verbs.Error{Op: "add", Object: "device", Err: err}
+	}
 	attrs := nldev.Attrs{}.String(abi.RDMA_NLDEV_ATTR_DEV_NAME, name).
 		String(abi.RDMA_NLDEV_ATTR_LINK_TYPE, typ).
 		String(abi.RDMA_NLDEV_ATTR_NDEV_NAME, netInterface)
@@ -30,12 +34,30 @@ func AddLink(name, typ, netInterface string) error {
 	return nil
 }
 
+// maxName is the length of the longest name of a device (IB_DEVICE_NAME_MAX, with its zero). Those of
+// link types and network interfaces are shorter.
+const maxName = 63
+
+// checkNames refuses names that no device has. The length of an attribute has 16 bits: a name that is
+// longer than that would end in others.
+func checkNames(names ...string) error {
+	for _, name := range names {
+		if len(name) > maxName {
+			return fmt.Errorf("name of %d bytes, at most %d: %w", len(name), maxName, verbs.ErrRange)
+		}
+	}
+	return nil
+}
+
 // Delete removes a software device. Programs that have it open get errors, and Delete waits
 // until they have closed it.
 func (d Device) Delete() error { return d.change("delete", "", abi.RDMA_NLDEV_CMD_DELLINK, nil) }
 
 // Rename changes the device's name. Index stays.
 func (d Device) Rename(name string) error {
+	if err := checkNames(name); err != nil {
+		return d.error("rename", "", err)
+	}
 	return d.change("rename", "to "+name, abi.RDMA_NLDEV_CMD_SET, nldev.Attrs{}.String(abi.RDMA_NLDEV_ATTR_DEV_NAME, name))
 }
 
@@ -112,6 +134,9 @@ func oneIf(on bool) uint8 {
 // AddSubdevice creates a device for subnet management (SMI) below the device, as XDR
 // adapters have. Since Linux 6.11.
 func (d Device) AddSubdevice(name string) error {
+	if err := checkNames(name); err != nil {
+		return d.error("add subdevice", "", err)
+	}
 	attrs := nldev.Attrs{}.String(abi.RDMA_NLDEV_ATTR_DEV_NAME, name).Uint8(abi.RDMA_NLDEV_ATTR_DEV_TYPE, abi.RDMA_DEVICE_TYPE_SMI)
 	return d.change("add subdevice", name, abi.RDMA_NLDEV_CMD_NEWDEV, attrs)
 }
