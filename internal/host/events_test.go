@@ -15,6 +15,18 @@ import (
 	"github.com/goverbs/verbs"
 )
 
+// TestNotPolled: a file that the netpoller does not take is refused, as nothing would wait for it.
+func TestNotPolled(t *testing.T) {
+	file, err := os.Create(t.TempDir() + "/regular")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := netpolled(file); !errors.Is(err, os.ErrNoDeadline) {
+		t.Errorf("a regular file: %v", err)
+	}
+}
+
 // pipe returns an EventFile and the file descriptor that its events are written to.
 func pipe(t *testing.T) (*kernelEvents, int) {
 	t.Helper()

@@ -4,10 +4,12 @@ package host
 
 import (
 	"cmp"
+	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -40,7 +42,10 @@ func newWatch(fd int) (*watch, error) {
 		return nil, os.NewSyscallError("fcntl", err)
 	}
 	w := &watch{set: os.NewFile(uintptr(set), "epoll set"), fd: int32(fd)}
-	if w.raw, err = w.set.SyscallConn(); err != nil {
+	if err = netpolled(w.set); err == nil {
+		w.raw, err = w.set.SyscallConn()
+	}
+	if err != nil {
 		w.set.Close()
 		return nil, err
 	}
@@ -50,6 +55,15 @@ func newWatch(fd int) (*watch, error) {
 	w.enable = func(set uintptr) { w.err = unix.EpollCtl(int(set), unix.EPOLL_CTL_ADD, fd, &event) }
 	w.disable = func(set uintptr) { w.err = unix.EpollCtl(int(set), unix.EPOLL_CTL_DEL, fd, nil) }
 	return w, nil
+}
+
+// netpolled fails if the runtime's netpoller has not taken a file. os.NewFile does not say so, and
+// waiting for the file would end at once.
+func netpolled(f *os.File) error {
+	if err := f.SetReadDeadline(time.Time{}); err != nil {
+		return fmt.Errorf("the Go runtime's netpoller does not take the %s: fs.epoll.max_user_watches may be reached: %w", f.Name(), err)
+	}
+	return nil
 }
 
 // setEnabled adds the file to the set or removes it. Adding fails if there is no memory.
