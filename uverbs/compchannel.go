@@ -120,7 +120,9 @@ func newChannel(file host.EventFile) *channel {
 
 // FD returns the channel's file descriptor, for event loops. It is readable when an armed CQ has
 // completions, and valid until Close. Take events with [CompChannel.TryWait], or read them (struct
-// ib_uverbs_comp_event_desc) and poll all CQs. docs/kernels.md says when to arm a CQ of siw again.
+// ib_uverbs_comp_event_desc) and poll all CQs. Do not also wait for a CQ of the channel ([CQ.Wait],
+// [CQ.PollWait], [CQ.Next]): one goroutine that waits reads the events of all of its CQs, and FD is not
+// readable for what it has read. docs/kernels.md says when to arm a CQ of siw or erdma again.
 func (c *CompChannel) FD() int { return c.ch.file.FD() }
 
 // TryWait takes an event and returns its CQ, or nil if there is none. When [CompChannel.FD] is
