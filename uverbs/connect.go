@@ -76,7 +76,7 @@ func (q *QP) AddrOn(gid verbs.GIDEntry) (verbs.QPAddr, error) {
 		return verbs.QPAddr{}, err
 	}
 	return verbs.QPAddr{
-		QPNum: q.num, PSN: randomPSN(), GID: gid.GID, LID: p.LID, ECE: q.ECE(), Port: gid.Port, GIDIndex: gid.Index,
+		QPNum: q.Num(), PSN: randomPSN(), GID: gid.GID, LID: p.LID, ECE: q.ECE(), Port: gid.Port, GIDIndex: gid.Index,
 	}, nil
 }
 

@@ -84,7 +84,7 @@ func (q *QP) checkTarget(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 func (q *QP) moved(s verbs.QPState, mask verbs.QPAttrMask) {
 	if n, ok := q.send.(provider.Numberer); ok {
 		if num := n.QPNum(); num != 0 {
-			q.num = num
+			q.num.Store(num)
 		}
 	}
 	if mask&verbs.MaskState != 0 {

@@ -54,6 +54,18 @@ func (q *externalCQ) Take(wcs []verbs.WC) (n int) {
 	return n
 }
 
+// numbered is the send queue of a QP that gets its number when it is modified.
+type numbered struct{ provider.SendQueue }
+
+func (numbered) QPNum() uint32 { return 17 }
+
+// TestNumWhileModified waits for the number of a DCT while another goroutine modifies it.
+func TestNumWhileModified(t *testing.T) {
+	q := &QP{typ: verbs.DCT, send: numbered{}}
+	go q.moved(verbs.StateRTR, verbs.MaskState)
+	eventually(t, "the number", func() bool { return q.Num() == 17 })
+}
+
 // TestPollExternal polls a CQ of a driver that is not built in, also while its lock is held, and
 // then completions that the device does not write.
 func TestPollExternal(t *testing.T) {

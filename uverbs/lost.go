@@ -75,7 +75,7 @@ func (c *contextCore) lose() {
 		if q.srq != nil { // the first of its QPs gets all receives
 			recvs = flush(q.srq.queue)
 			for i := range recvs {
-				recvs[i].QPNum = q.num
+				recvs[i].QPNum = q.Num()
 			}
 		}
 		rest[q.recvCQ] = append(rest[q.recvCQ], recvs...)

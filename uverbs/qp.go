@@ -20,8 +20,8 @@ import (
 type QP struct {
 	pd     *PD
 	obj    *object
-	id     uint64 // in the registry
-	num    uint32 // of a DCT 0 before RTR
+	id     uint64        // in the registry
+	num    atomic.Uint32 // of a DCT 0 before RTR
 	typ    verbs.QPType
 	handle uint32
 	cap    verbs.QPCap
@@ -122,7 +122,7 @@ func (p *PD) CreateQP(opt QPOptions) (qp *QP, err error) {
 	send, recv, err := core.driverContext.CreateQP(init, func(uhw provider.UHW) (provider.QPInfo, error) {
 		err := q.create(init, id, uhw)
 		created = err == nil
-		return provider.QPInfo{Handle: q.handle, QPNum: q.num, Cap: q.cap}, explainPins(err, uint64(uhw.Pins))
+		return provider.QPInfo{Handle: q.handle, QPNum: q.Num(), Cap: q.cap}, explainPins(err, uint64(uhw.Pins))
 	})
 	handle := q.handle
 	if err != nil {
@@ -145,7 +145,7 @@ func (p *PD) CreateQP(opt QPOptions) (qp *QP, err error) {
 	}
 	groups := &groups{core: core, qp: handle}
 	q.groups = groups
-	q.obj = newObject(p.obj.device, nameOfQP(opt.Type, q.num), func() error {
+	q.obj = newObject(p.obj.device, nameOfQP(opt.Type, q.Num()), func() error {
 		groups.detachAll() // or the kernel refuses to destroy the QP (uverbs_free_qp)
 		if err := stopAndDestroy(func() error { return core.destroy(kindQP, handle) }, send, recv); err != nil {
 			return err
@@ -175,6 +175,7 @@ func (q *QP) create(init *provider.QPInit, id uint64, uhw provider.UHW) error {
 		srq = q.srq.handle
 	}
 	var got abi.IbUverbsQpCap
+	var num uint32
 	err := q.pd.ctx.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_QP, Method: abi.UVERBS_METHOD_QP_CREATE, Attrs: []sys.Attr{
 		sys.New(abi.UVERBS_ATTR_CREATE_QP_HANDLE, &q.handle),
 		sys.Handle(abi.UVERBS_ATTR_CREATE_QP_PD_HANDLE, q.pd.handle),
@@ -187,10 +188,11 @@ func (q *QP) create(init *provider.QPInit, id uint64, uhw provider.UHW) error {
 		sys.Const(abi.UVERBS_ATTR_CREATE_QP_FLAGS, flags).If(flags != 0),
 		sys.FD(abi.UVERBS_ATTR_CREATE_QP_EVENT_FD, q.pd.ctx.async.FD()),
 		sys.Out(abi.UVERBS_ATTR_CREATE_QP_RESP_CAP, &got),
-		sys.Out(abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &q.num),
+		sys.Out(abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &num),
 		sys.InBytes(abi.UVERBS_ATTR_UHW_IN, uhw.In),
 		sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, uhw.Out),
 	}})
+	q.num.Store(num)
 	q.cap = verbs.QPCap{
 		MaxSendWR: int(got.MaxSendWr), MaxRecvWR: int(got.MaxRecvWr),
 		MaxSendSGE: int(got.MaxSendSge), MaxRecvSGE: int(got.MaxRecvSge),
@@ -211,7 +213,7 @@ func init() {
 }
 
 // Num returns the QP number. That of a DCT is 0 before RTR, as the device makes it then.
-func (q *QP) Num() uint32 { return q.num }
+func (q *QP) Num() uint32 { return q.num.Load() }
 
 // ECE returns the extensions that the QP offers to its peer or, once it is connected, those that
 // both have (ibv_query_ece(3)). Devices without extensions, as rxe, siw and soft, have a zero ECE.

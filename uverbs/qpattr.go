@@ -108,7 +108,7 @@ func wrapNoRoute(av *verbs.AddressVector, err error) error {
 func (q *QP) Query() (verbs.QPAttr, error) { return get(q.obj, "query", q.query) }
 
 func (q *QP) query() (verbs.QPAttr, error) {
-	if q.typ == verbs.DCT && q.num == 0 { // the kernel refuses: there is nothing in the device
+	if q.typ == verbs.DCT && q.Num() == 0 { // the kernel refuses: there is nothing in the device
 		return verbs.QPAttr{State: verbs.QPState(q.state.Load())}, nil
 	}
 	req := abi.IbUverbsQueryQp{QpHandle: q.handle, AttrMask: uint32(q.queryMask())}
