@@ -52,10 +52,10 @@ func (o *ConnectOptions) attrs(av verbs.AddressVector) (a verbs.QPAttr, err erro
 	}
 	a.AV.SL, a.AV.TrafficClass, a.AV.FlowLabel = o.SL, o.TrafficClass, o.FlowLabel
 	a.AV.HopLimit = number("HopLimit", o.HopLimit, int(av.HopLimit), 255)
-	if o.PKeyIndex < 0 || o.PKeyIndex > math.MaxUint16 {
+	if o.PKeyIndex > math.MaxUint16 {
 		return a, rangeError("PKeyIndex", o.PKeyIndex, 0, math.MaxUint16)
 	}
-	a.PKeyIndex = uint16(o.PKeyIndex)
+	a.PKeyIndex = uint16(max(o.PKeyIndex, 0))
 	return a, err
 }
 

@@ -12,6 +12,20 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
+// TestConnectNegative connects with negative options, which mean 0.
+func TestConnectNegative(t *testing.T) {
+	labtest.Require(t)
+	ctx := labtest.OpenDevice(t, labtest.RXE)
+	pd := labtest.Made(ctx.AllocPD())(t)
+	qp := labtest.Made(pd.CreateQP(uverbs.QPOptions{}))(t)
+	self := labtest.Must(qp.Addr(1))(t)
+	opt := uverbs.ConnectOptions{MaxRDAtomic: -1, MaxDestRDAtomic: -1, RetryCount: -1, RNRRetry: -1, PKeyIndex: -1}
+	labtest.Check(t, qp.Connect(self, self, opt))
+	if got, err := qp.Query(); err != nil || got.MaxRDAtomic != 0 || got.RetryCount != 0 || got.RNRRetry != 0 || got.PKeyIndex != 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 // TestConnectGrantsNothing connects with zero options, and checks that the peer may
 // send, and not write even where the memory allows it.
 func TestConnectGrantsNothing(t *testing.T) {
