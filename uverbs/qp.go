@@ -243,7 +243,7 @@ func (q *QP) RecvCQ() *CQ { return q.recvCQ }
 func (q *QP) SRQ() *SRQ { return q.srq }
 
 // Close destroys the QP, and the CQ that [PD.CreateQP] has made for it. Requests that have not
-// completed will never complete.
+// completed will never complete. If the kernel refuses, the QP stays, but has left its multicast groups.
 func (q *QP) Close() error {
 	if q == nil {
 		return verbs.ErrClosed
