@@ -67,7 +67,7 @@ var (
 	ErrMessageTooLong = errors.New("message is longer than the port carries")
 	ErrBind           = errors.New("BIND_MW request has no Bind parameters")
 	ErrAtomicWrite    = errors.New("ATOMIC_WRITE takes 8 bytes of inline data")
-	ErrAtomicSGL      = errors.New("an atomic operation needs an SGL of 8 bytes")
+	ErrAtomicSGL      = errors.New("an atomic operation needs one SGE, of 8 bytes")
 	ErrNoOpcode       = errors.New("work request has no opcode: set Opcode")
 	ErrOpcode         = fmt.Errorf("opcode: %w", errors.ErrUnsupported)
 	ErrState          = errors.New("the QP's state does not allow this work request")

@@ -16,7 +16,7 @@ const (
 	// QP. A later request that succeeds proves that the read has completed.
 	OpRDMARead Opcode = 5
 	// OpCompareSwap and OpFetchAdd change 8 aligned bytes of the peer's memory and store their
-	// old value in the 8 bytes that the SGL names.
+	// old value in the memory of one SGE of 8 bytes.
 	OpCompareSwap Opcode = 6
 	OpFetchAdd    Opcode = 7
 	// OpLocalInv invalidates the local key of a type 2 memory window. On mlx5 it counts as up to

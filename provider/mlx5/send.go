@@ -467,7 +467,8 @@ func (q *sendQueue) encodeSGL(off uintptr, wr *verbs.SendWR) (int, error) {
 	switch {
 	case length > q.MaxMessage:
 		return 0, verbs.ErrMessageTooLong
-	case length != 8 && (wr.Opcode == verbs.OpCompareSwap || wr.Opcode == verbs.OpFetchAdd):
+	// More segments would make the request longer than sendSize says, by which the room is counted.
+	case (length != 8 || n != segmentSize) && (wr.Opcode == verbs.OpCompareSwap || wr.Opcode == verbs.OpFetchAdd):
 		return 0, verbs.ErrAtomicSGL
 	}
 	return n, nil

@@ -247,6 +247,7 @@ func TestPostRefused(t *testing.T) {
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpRDMARead, Inline: []byte{1}}, verbs.ErrInlineOp},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpFetchAdd, SGL: []verbs.SGE{sge, sge}}, verbs.ErrAtomicSGL},
 		{verbs.RC, verbs.SendWR{Opcode: verbs.OpCompareSwap}, verbs.ErrAtomicSGL},
+		{verbs.RC, verbs.SendWR{Opcode: verbs.OpCompareSwap, SGL: []verbs.SGE{{Length: 4}, {Length: 4}}}, verbs.ErrAtomicSGL},
 	} {
 		f := newFake(t, Driver{})
 		q := f.qp(t, test.typ, f.cq(t, 8), verbs.QPCap{MaxSendWR: 4, MaxSendSGE: 4, MaxInline: 32}, nil).send

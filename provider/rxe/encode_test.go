@@ -82,6 +82,7 @@ func TestEncodedSends(t *testing.T) {
 		"inline invalidate":  {wr: verbs.SendWR{Opcode: verbs.OpLocalInv, Inline: data}, err: verbs.ErrInlineOp},
 		"bind without a MW":  {wr: verbs.SendWR{Opcode: verbs.OpBindMW}, err: verbs.ErrBind},
 		"atomic of 7 bytes":  {wr: verbs.SendWR{Opcode: verbs.OpFetchAdd, SGL: at(7), Args: args}, err: verbs.ErrAtomicSGL},
+		"atomic of two SGEs": {wr: verbs.SendWR{Opcode: verbs.OpFetchAdd, SGL: append(at(4), at(4)...), Args: args}, err: verbs.ErrAtomicSGL},
 		"atomic of no bytes": {wr: verbs.SendWR{Opcode: verbs.OpCompareSwap, Args: args}, err: verbs.ErrAtomicSGL},
 		"compare and swap": {wr: verbs.SendWR{Opcode: verbs.OpCompareSwap, SGL: atomic, Args: args, Flags: all}, opcode: 5,
 			fields: func(w *abi.RxeSendWqe) []any {

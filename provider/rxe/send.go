@@ -3,6 +3,7 @@ package rxe
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -269,7 +270,9 @@ func (q *sendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.Sen
 	switch {
 	case length > q.MaxMessage:
 		return 0, verbs.ErrMessageTooLong
-	case length != 8 && (wr.Opcode == verbs.OpCompareSwap || wr.Opcode == verbs.OpFetchAdd):
+	// The kernel takes the 8 bytes in several SGEs; adapters do not.
+	case (wr.Opcode == verbs.OpCompareSwap || wr.Opcode == verbs.OpFetchAdd) &&
+		(length != 8 || !slices.ContainsFunc(wr.SGL, func(s verbs.SGE) bool { return s.Length == 8 })):
 		return 0, verbs.ErrAtomicSGL
 	}
 	setDMA(&wqe.Dma, length, len(wr.SGL))
