@@ -73,7 +73,7 @@ func (q *sendQueue) postRare(wrs []verbs.SendWR, n int, put, first uint32) (_ in
 	for ; n < len(wrs); n++ {
 		wr, number := &wrs[n], head+uint32(n)
 		if isUMR(wr, q.Type) {
-			number += (umrBlocks(wr)+q.size-1)/q.size - 1
+			number += min((umrBlocks(wr)+q.size-1)/q.size, q.most) - 1 // alone, it fits in any queue, see planQP
 		}
 		if number-q.known >= q.most {
 			break
