@@ -23,7 +23,13 @@ type Completions struct {
 
 	special atomic.Uint32 // not 0 if the queue is closed, or has added completions
 	addedMu sync.Mutex    // locked before the queue
-	added   []verbs.WC
+	added   []addition
+}
+
+// addition is a completion that the device did not write.
+type addition struct {
+	wc verbs.WC
+	of *Requests // of AddFlushed, or nil
 }
 
 // Common implements [CompletionQueue].
@@ -70,8 +76,30 @@ func (c *Completions) Allow() {
 func (c *Completions) Add(wcs ...verbs.WC) {
 	c.addedMu.Lock()
 	defer c.addedMu.Unlock()
-	c.added = append(c.added, wcs...)
+	c.addLocked(wcs)
 	c.special.Store(1)
+}
+
+// AddFlushed is Add of the completion of a request to a QP in the error state. q is the queue that
+// refuses the request with [verbs.ErrQueueFull] if the result is false: as many of its completions as
+// it holds requests have not been polled. Without a limit, a program that posts until the queue is
+// full would never end.
+func (c *Completions) AddFlushed(q *Requests, size int, wc verbs.WC) bool {
+	c.addedMu.Lock()
+	defer c.addedMu.Unlock()
+	if q.flushed >= size {
+		return false
+	}
+	q.flushed++
+	c.added = append(c.added, addition{wc, q})
+	c.special.Store(1)
+	return true
+}
+
+func (c *Completions) addLocked(wcs []verbs.WC) {
+	for _, wc := range wcs {
+		c.added = append(c.added, addition{wc: wc})
+	}
 }
 
 // Stop implements [Queue].
@@ -106,7 +134,7 @@ func Drain(q CompletionQueue) {
 		if n == 0 {
 			return
 		}
-		c.added = append(c.added, wcs[:n]...)
+		c.addLocked(wcs[:n])
 	}
 }
 
@@ -117,7 +145,7 @@ func (c *Completions) Detach(wcs []verbs.WC) {
 	defer c.addedMu.Unlock()
 	c.special.Store(1)
 	if c.Lose() {
-		c.added = append(c.added, wcs...)
+		c.addLocked(wcs)
 	}
 	c.Unlock()
 }
@@ -139,8 +167,13 @@ func Poll(q CompletionQueue, wcs []verbs.WC) (n int) {
 		c.Lock()
 	}
 	if !c.stopped {
-		moved := copy(wcs[n:], c.added)
-		n, c.added = n+moved, c.added[moved:]
+		for ; n < len(wcs) && len(c.added) > 0; n++ {
+			a := c.added[0]
+			if c.added = c.added[1:]; a.of != nil {
+				a.of.flushed--
+			}
+			wcs[n] = a.wc
+		}
 	}
 	if len(c.added) == 0 && !c.Closed {
 		c.special.Store(0)

@@ -104,3 +104,29 @@ func TestAdded(t *testing.T) {
 		t.Errorf("%d completions of a closed queue", n)
 	}
 }
+
+// TestFlushedFillQueue posts to queues of a failed QP until they are full: what is polled makes room.
+func TestFlushedFillQueue(t *testing.T) {
+	q := &takes{take: func() {}}
+	q.Word = new(atomic.Uint32)
+	queues := make([]Requests, 2)
+	add := func() (n int) {
+		for i := range queues {
+			for q.AddFlushed(&queues[i], 3, verbs.WC{ID: uint64(i)}) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := add(); n != 6 {
+		t.Fatalf("two queues of 3 requests take %d", n)
+	}
+	for k := range 6 {
+		if n := Poll(q, make([]verbs.WC, k)); n != k {
+			t.Fatalf("%d completions, want %d", n, k)
+		}
+		if n := add(); n != k {
+			t.Fatalf("%d completions make room for %d requests", k, n)
+		}
+	}
+}

@@ -15,6 +15,8 @@ type Requests struct {
 	Num        uint32 // of the QP or SRQ
 	MaxSGE     int
 	MaxMessage uint64 // bytes
+
+	flushed int // completions of AddFlushed that have not been polled, guarded by the CQ's addedMu
 }
 
 func (q *Requests) init(op string, dev *Device, num uint32, maxSGE int) {

@@ -254,12 +254,14 @@ func (q *completionQueue) drop(num uint32) {
 }
 
 // flush adds a completion of a request that the device ignores, and wakes the waiter of an armed CQ as
-// the device would. The caller has no lock of the CQ.
-func (q *completionQueue) flush(id uint64, qpNum uint32, op verbs.WCOpcode) {
-	q.Add(verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: op, QPNum: qpNum})
-	if q.armed.Swap(false) && q.wake != nil {
+// the device would. It reports whether the queue, which is of the given size, takes the request. The
+// caller has no lock of the CQ.
+func (q *completionQueue) flush(of *provider.Requests, size uint32, id uint64, op verbs.WCOpcode) bool {
+	ok := q.AddFlushed(of, int(size), verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: op, QPNum: of.Num})
+	if ok && q.armed.Swap(false) && q.wake != nil {
 		q.wake()
 	}
+	return ok
 }
 
 // Arm implements [provider.CompletionQueue].

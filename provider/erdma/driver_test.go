@@ -262,6 +262,21 @@ func TestStates(t *testing.T) {
 	}
 }
 
+// TestFailedQueuesFill posts to a QP in the error state until its queues are full, which they are until completions are polled.
+func TestFailedQueuesFill(t *testing.T) {
+	f := newFake(t, true, 0, 0)
+	cq := f.cq(t, provider.CQInit{Depth: 8}, 1)
+	p := f.qp(t, cq, small())
+	p.settle(verbs.StateErr)
+	for range 2 {
+		n, serr := p.send.Post(make([]verbs.SendWR, 9))
+		m, rerr := p.recv.Post(make([]verbs.RecvWR, 9))
+		if wcs := cq.poll(); n != 8 || m != 8 || serr != verbs.ErrQueueFull || rerr != verbs.ErrQueueFull || len(wcs) != 16 {
+			t.Fatalf("%d sends: %v; %d receives: %v; %d completions", n, serr, m, rerr, len(wcs))
+		}
+	}
+}
+
 // TestRefused: requests that the device would refuse, or do something else for, are not posted, and
 // those before them are.
 func TestRefused(t *testing.T) {

@@ -98,7 +98,9 @@ func (q *recvQueue) postRest(wrs []verbs.RecvWR, n int) (int, error) {
 		return n, q.Err()
 	case q.refusing.Load()&refusesFailed != 0: // as in sendQueue.postRest
 		for i := n; i < len(wrs); i++ {
-			q.qp.recvCQ.flush(wrs[i].ID, q.Num, verbs.WCRecv)
+			if !q.qp.recvCQ.flush(&q.Requests, q.most, wrs[i].ID, verbs.WCRecv) {
+				return i, q.Refuse(wrs, i, int(q.most))
+			}
 		}
 		return len(wrs), nil
 	case n == len(wrs):

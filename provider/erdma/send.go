@@ -297,7 +297,9 @@ func (q *sendQueue) postRest(wrs []verbs.SendWR, n int, err error) (int, error) 
 		// The device completes nothing that is posted to a QP in the error state (for the kernel's own
 		// QPs, erdma_flush_worker has it flush again). Verbs promise a flushed completion.
 		for i := n; i < len(wrs); i++ {
-			q.qp.sendCQ.flush(wrs[i].ID, q.Num, 0)
+			if !q.qp.sendCQ.flush(&q.Requests, q.most, wrs[i].ID, 0) {
+				return i, verbs.ErrQueueFull
+			}
 		}
 		return len(wrs), nil
 	case q.refusing.Load() != 0:

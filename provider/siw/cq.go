@@ -99,6 +99,20 @@ func (q *completionQueue) Take(wcs []verbs.WC) int {
 // flush disarms an armed CQ and wakes its waiter.
 func (q *completionQueue) flush(id uint64, qpNum uint32, op verbs.WCOpcode) {
 	q.Add(verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: op, QPNum: qpNum})
+	q.notify()
+}
+
+// flushPosted is flush of a request that is posted to a QP in the error state. It reports whether
+// the queue, which is of the given size, takes the request.
+func (q *completionQueue) flushPosted(of *provider.Requests, size uint32, id uint64, op verbs.WCOpcode) bool {
+	ok := q.AddFlushed(of, int(size), verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: op, QPNum: of.Num})
+	if ok {
+		q.notify()
+	}
+	return ok
+}
+
+func (q *completionQueue) notify() {
 	armed := q.arm.Swap(abi.SIW_NOTIFY_NOT) != abi.SIW_NOTIFY_NOT
 	if armed && q.wake != nil {
 		q.wake()

@@ -15,6 +15,7 @@ import (
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs/providertest"
 )
 
 // take frees the elements of requests that the kernel has processed.
@@ -559,6 +560,22 @@ func TestRegisterMR(t *testing.T) {
 		})
 		if registered != test.ok || (err == nil) != test.ok || err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%s: %t, %v", name, registered, err)
+		}
+	}
+}
+
+// TestFailedQueuesFill posts to a QP in state ERR until its queues are full, which they are until completions are polled.
+func TestFailedQueuesFill(t *testing.T) {
+	_, cq, sq, rq := newQueues(t)
+	providertest.SetState(sq, rq, verbs.StateErr)
+	for range 2 {
+		n, serr := sq.Post(make([]verbs.SendWR, sq.Cap()+1))
+		m, rerr := rq.Post(make([]verbs.RecvWR, rq.Cap()+1))
+		if n != sq.Cap() || m != rq.Cap() || serr != verbs.ErrQueueFull || rerr != verbs.ErrQueueFull {
+			t.Fatalf("%d of %d sends: %v; %d of %d receives: %v", n, sq.Cap(), serr, m, rq.Cap(), rerr)
+		}
+		if got := provider.Poll(cq, make([]verbs.WC, 100)); got != n+m {
+			t.Fatalf("%d completions of %d requests", got, n+m)
 		}
 	}
 }

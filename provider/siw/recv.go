@@ -81,7 +81,9 @@ func (q *recvQueue) postRest(wrs []verbs.RecvWR, n int, first uint32) (int, erro
 		return 0, q.Err()
 	case q.State == verbs.StateErr: // as with sends, the kernel ignores receives
 		for i := range wrs {
-			q.cq.flush(wrs[i].ID, q.Num, verbs.WCRecv)
+			if !q.cq.flushPosted(&q.Requests, q.size, wrs[i].ID, verbs.WCRecv) {
+				return i, q.refuse(wrs, i)
+			}
 		}
 		return len(wrs), nil
 	case q.State == verbs.StateReset:

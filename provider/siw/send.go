@@ -186,7 +186,9 @@ func (q *sendQueue) postRest(wrs []verbs.SendWR, n int, first uint32) (int, erro
 	// package makes them.
 	if q.State == verbs.StateErr {
 		for i := range wrs {
-			q.cq.flush(wrs[i].ID, q.Num, 0)
+			if !q.cq.flushPosted(&q.Requests, q.size, wrs[i].ID, 0) {
+				return i, verbs.ErrQueueFull
+			}
 		}
 		return len(wrs), nil
 	}
