@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -20,6 +21,10 @@ type Completions struct {
 	// Taker is the lock of Take of a SingleThreaded queue, which Exclude needs: Take locks it first
 	// then, without a call, and ends with Allow in place of Unlock.
 	Taker Gate
+
+	// Ready reports whether polls may return an added completion yet; nil: always. It is called with
+	// the queue's lock, and set before the queue is used.
+	Ready func(*verbs.WC) bool
 
 	special atomic.Uint32 // not 0 if the queue is closed, or has added completions
 	addedMu sync.Mutex    // locked before the queue
@@ -49,7 +54,15 @@ func (c *Completions) HasCompletions() bool {
 	defer c.addedMu.Unlock()
 	c.Lock()
 	defer c.Unlock()
-	return !c.stopped && len(c.added) > 0 || !c.Closed && !c.Empty()
+	return !c.stopped && c.nextReady(0) < len(c.added) || !c.Closed && !c.Empty()
+}
+
+// nextReady returns the index of the first added completion from i on that polls may return.
+func (c *Completions) nextReady(i int) int {
+	for c.Ready != nil && i < len(c.added) && !c.Ready(&c.added[i].wc) {
+		i++
+	}
+	return i
 }
 
 // Exclude keeps out Take until Allow, also if the queue is SingleThreaded: QPs that are reset, closed
@@ -167,9 +180,17 @@ func Poll(q CompletionQueue, wcs []verbs.WC) (n int) {
 		c.Lock()
 	}
 	if !c.stopped {
-		for ; n < len(wcs) && len(c.added) > 0; n++ {
-			a := c.added[0]
-			if c.added = c.added[1:]; a.of != nil {
+		for i := 0; n < len(wcs); n++ {
+			if i = c.nextReady(i); i == len(c.added) {
+				break
+			}
+			a := c.added[i]
+			if i == 0 { // usually
+				c.added = c.added[1:]
+			} else {
+				c.added = slices.Delete(c.added, i, i+1)
+			}
+			if a.of != nil {
 				a.of.flushed--
 			}
 			wcs[n] = a.wc

@@ -89,6 +89,7 @@ func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (pro
 	// says, so that the device sees that one in the record too.
 	q.record.Store(0xff<<bellNumber | uint64(q.num&bellIndex)<<bellCQN | 3<<bellEvents)
 	q.look()
+	q.Ready = q.ready
 	return q, nil
 }
 
@@ -264,6 +265,16 @@ func (q *completionQueue) flush(of *provider.Requests, size uint32, id uint64, o
 	return ok
 }
 
+// ready reports whether the device has completed the requests of the QP that precede the one of an
+// added completion: it flushes them a while after the QP has failed.
+func (q *completionQueue) ready(wc *verbs.WC) bool {
+	qp := q.ctx.qps.get(wc.QPNum)
+	if qp == nil || wc.Opcode == verbs.WCRecv || qp.sendCQ != q {
+		return true
+	}
+	return int32(qp.send.tail.Load()-qp.send.flushAfter.Load()) >= 0
+}
+
 // Arm implements [provider.CompletionQueue].
 func (q *completionQueue) Arm(solicitedOnly bool) error {
 	q.Lock()
@@ -316,6 +327,7 @@ func (q *completionQueue) Recycle() provider.CompletionQueue {
 		r.next++
 	}
 	r.look()
+	r.Ready = r.ready
 	return r
 }
 

@@ -277,6 +277,57 @@ func TestFailedQueuesFill(t *testing.T) {
 	}
 }
 
+// TestFlushedInOrder: what is posted to a failed QP completes behind the requests that the device has yet to complete, all that
+// are signaled. Those of another QP need not wait.
+func TestFlushedInOrder(t *testing.T) {
+	f := newFake(t, true, 0, 0)
+	cq := f.cq(t, provider.CQInit{Depth: 8}, 1)
+	p := f.qp(t, cq, small())
+	other, err := f.newQP(&provider.QPInit{Type: verbs.RC, Cap: small(), SendCQ: cq.completionQueue, RecvCQ: cq.completionQueue}, fakeQPN+1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { other.send.Release(); other.recv.Release() }()
+	post := func(p *queuePair, id uint64, flags verbs.SendFlags) {
+		t.Helper()
+		if _, err := p.send.Post([]verbs.SendWR{{ID: id, Opcode: verbs.OpSend, Flags: flags}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(want ...uint64) {
+		t.Helper()
+		if cq.HasCompletions() != (len(want) > 0) {
+			t.Errorf("it has completions: %v, and %d are expected", len(want) == 0, len(want))
+		}
+		for _, id := range want {
+			var wcs [1]verbs.WC
+			if n := provider.Poll(cq, wcs[:]); n != 1 || wcs[0].ID != id || wcs[0].Status != verbs.WCFlushErr {
+				t.Errorf("%d: %+v, want %d", n, wcs, id)
+			}
+		}
+		if wcs := cq.poll(); len(wcs) > 0 {
+			t.Errorf("%+v", wcs)
+		}
+	}
+	post(p, 1, 0)
+	post(p, 2, verbs.SendSignaled)
+	post(p, 3, verbs.SendSignaled)
+	post(p, 4, 0)
+	p.settle(verbs.StateErr)
+	other.settle(verbs.StateErr)
+	post(p, 5, 0)
+	post(other, 6, 0)
+	post(p, 7, 0)
+	check(6)
+	cq.put(cqe{num: fakeQPN, index: 1, syndrome: 15})
+	check(2)
+	cq.put(cqe{num: fakeQPN, index: 2, syndrome: 15})
+	check(3, 5, 7)
+	cq.put(cqe{num: fakeQPN, index: 3, syndrome: 15})
+	post(p, 8, 0)
+	check(4, 8)
+}
+
 // TestRefused: requests that the device would refuse, or do something else for, are not posted, and
 // those before them are.
 func TestRefused(t *testing.T) {

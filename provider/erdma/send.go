@@ -31,6 +31,8 @@ type sendQueue struct {
 	register *uint64
 	sent     []sent // by the request's first unit
 
+	flushAfter atomic.Uint32 // requests that complete before those that are flushed here
+
 	_    [64]byte      // Poll writes what follows, perhaps on another processor
 	tail atomic.Uint32 // requests completed
 }
@@ -295,7 +297,9 @@ func (q *sendQueue) postRest(wrs []verbs.SendWR, n int, err error) (int, error) 
 	case err != nil:
 	case q.refusing.Load()&refusesFailed != 0:
 		// The device completes nothing that is posted to a QP in the error state (for the kernel's own
-		// QPs, erdma_flush_worker has it flush again). Verbs promise a flushed completion.
+		// QPs, erdma_flush_worker has it flush again). Verbs promise a flushed completion, behind those of
+		// earlier requests.
+		q.flushAfter.Store(q.lastSignaled())
 		for i := n; i < len(wrs); i++ {
 			if !q.qp.sendCQ.flush(&q.Requests, q.most, wrs[i].ID, 0) {
 				return i, verbs.ErrQueueFull
@@ -313,6 +317,20 @@ func (q *sendQueue) postRest(wrs []verbs.SendWR, n int, err error) (int, error) 
 		return n, err
 	}
 	return n, q.Refused(n, wrs[n].ID, err)
+}
+
+// lastSignaled returns the number of requests up to the last that will complete. The device may have
+// executed those behind it, and completes them only if it has not. The caller holds the lock.
+func (q *sendQueue) lastSignaled() uint32 {
+	head, tail := q.head.Load(), q.tail.Load()
+	last := tail
+	for i := range q.sent {
+		s := &q.sent[i]
+		if s.number-tail < head-tail && s.number+1-tail > last-tail && *(*uint64)(q.at(s.put))&flagSignaled != 0 {
+			last = s.number + 1
+		}
+	}
+	return last
 }
 
 // encode writes any request at unit put, and returns the unit behind it; put with an error.
