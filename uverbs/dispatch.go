@@ -37,6 +37,9 @@ func drivers() []provider.Driver {
 func (q *QP) PostSend(wrs ...verbs.SendWR) (int, error) { return q.send.Post(noescape.Slice(wrs)) }
 
 // PostRecv posts receives, without a system call. Its results are like PostSend's.
+//
+// If a QP of rxe or siw failed by itself, as a completion with an error shows, receives that are posted
+// later complete only after Modify to ERR: without a call of the kernel nobody learns of the failure.
 func (q *QP) PostRecv(wrs ...verbs.RecvWR) (int, error) {
 	if q.recv == nil {
 		return 0, q.obj.fail("post recv on", verbs.ErrSRQ)
