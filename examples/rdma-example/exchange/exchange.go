@@ -23,7 +23,10 @@ type Attr struct {
 	Len, Key uint32
 }
 
-const attrSize = 16
+const (
+	attrSize = 16
+	maxLen   = 1 << 30
+)
 
 func (a Attr) String() string {
 	const line = "---------------------------------------------------------"
@@ -45,13 +48,19 @@ func PostRecv(inbox **uverbs.MR) func(*cm.Endpoint) error {
 }
 
 // Recv waits for the peer's message. The device reports in a completion queue (CQ) that
-// the receive has completed.
+// the receive has completed, and how many bytes came. A peer may send anything.
 func Recv(ctx context.Context, e *cm.Endpoint, inbox *uverbs.MR) (a Attr, err error) {
-	if _, err := e.RecvCQ.Next(ctx); err != nil {
+	wc, err := e.RecvCQ.Next(ctx)
+	if err != nil {
 		return a, fmt.Errorf("receive buffer attributes: %w", err)
 	}
-	_, err = binary.Decode(inbox.Bytes(), binary.NativeEndian, &a)
-	return a, err
+	if _, err := binary.Decode(inbox.Bytes()[:wc.ByteLen], binary.NativeEndian, &a); err != nil {
+		return a, fmt.Errorf("buffer attributes of %d bytes: %w", wc.ByteLen, err)
+	}
+	if a.Len == 0 || a.Len > maxLen {
+		return a, fmt.Errorf("the peer's buffer has %d bytes, not 1 to %d", a.Len, maxLen)
+	}
+	return a, nil
 }
 
 // Send describes a region to the peer.
