@@ -99,7 +99,11 @@ func (h *hub) run(ctx context.Context) error {
 						continue
 					}
 				} else {
-					c.answers <- string(text)
+					select {
+					case c.answers <- string(text):
+					default: // nobody has asked for another: this goroutine must not wait
+						c.Disconnect()
+					}
 				}
 			}
 			if wc.ID != question {
