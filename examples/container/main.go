@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -52,13 +53,17 @@ func serve(addr string) error {
 	})
 	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		slog.Info("request", "path", r.URL.Path, "remote", r.RemoteAddr, "network", network(r))
-		fmt.Fprintf(w, "hello %s\n", r.URL.Path[1:])
+		fmt.Fprintf(w, "hello %s\n", strings.TrimPrefix(r.URL.Path, "/"))
 	})
 	slog.Info("serving", "addr", l.Addr().String())
-	server := http.Server{ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-		_, rdma := c.(*rsock.Conn)
-		return context.WithValue(ctx, byRDMA{}, rdma)
-	}}
+	server := http.Server{
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			_, rdma := c.(*rsock.Conn)
+			return context.WithValue(ctx, byRDMA{}, rdma)
+		},
+		ReadHeaderTimeout: 10 * time.Second, // idle clients do not keep their connections
+		IdleTimeout:       2 * time.Minute,
+	}
 	ended := make(chan error, 1)
 	context.AfterFunc(ctx, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second) // docker kills after 10

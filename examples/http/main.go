@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -45,9 +46,14 @@ func serve(addr string) error {
 		return err
 	}
 	fmt.Println("listening on", l.Addr())
-	server := http.Server{Handler: http.HandlerFunc(answer), ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-		return context.WithValue(ctx, network{}, networkOf(c))
-	}}
+	server := http.Server{
+		Handler: http.HandlerFunc(answer),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, network{}, networkOf(c))
+		},
+		ReadHeaderTimeout: 10 * time.Second, // idle clients do not keep their connections
+		IdleTimeout:       2 * time.Minute,
+	}
 	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	done := make(chan error, 1)
@@ -80,7 +86,7 @@ func answer(w http.ResponseWriter, r *http.Request) {
 	if wait, err := time.ParseDuration(r.FormValue("wait")); err == nil {
 		time.Sleep(wait)
 	}
-	fmt.Fprintf(w, "hello %s\n", r.URL.Path[1:])
+	fmt.Fprintf(w, "hello %s\n", strings.TrimPrefix(r.URL.Path, "/"))
 }
 
 func get(url string) error {
@@ -100,6 +106,9 @@ func get(url string) error {
 		return err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("the server answered %s", resp.Status)
+	}
 	_, err = io.Copy(os.Stdout, resp.Body)
 	return err
 }

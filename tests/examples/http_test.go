@@ -1,7 +1,12 @@
 package examples
 
 import (
+	"bufio"
 	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -33,4 +38,18 @@ func TestShutdown(t *testing.T) {
 			t.Errorf("the server: %v", err)
 		}
 	})
+}
+
+// TestEmptyPath asks http without a path, and for what it has not.
+func TestEmptyPath(t *testing.T) {
+	_, _, addr := startServer(t, "http", "serve", "127.0.0.1:0")
+	c := labtest.Made(net.Dial("tcp", addr))(t)
+	labtest.Must(fmt.Fprint(c, "GET http://example.com HTTP/1.1\r\nHost: example.com\r\n\r\n"))(t)
+	if line, err := bufio.NewReader(c).ReadString('\n'); line != "HTTP/1.1 200 OK\r\n" {
+		t.Errorf("the server answers %q, %v", line, err)
+	}
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	out, errs, exit := run(t, "http", "get", web.URL)
+	refused(t, strings.TrimPrefix(out, "connected by tcp\n"), errs, exit, regexp.MustCompile("^the server answered 404 Not Found\n$"))
 }
