@@ -43,7 +43,10 @@ func (f folder) write(w http.ResponseWriter, name string, fill func(io.Writer) e
 		return errors.Join(err, f.Remove(tmp))
 	}
 	w.Header().Set("ETag", etag(info))
-	return f.Rename(tmp, name)
+	if err := f.Rename(tmp, name); err != nil {
+		return errors.Join(err, f.Remove(tmp))
+	}
+	return nil
 }
 
 func object(r *http.Request) string { return r.PathValue("bucket") + "/" + r.PathValue("key") }
@@ -79,7 +82,10 @@ func (f folder) upload(w http.ResponseWriter, r *http.Request) error {
 		}
 		return nil
 	})
-	if err := errors.Join(err, f.RemoveAll(uploadOf(r))); err != nil {
+	if err != nil { // the parts stay, for another attempt
+		return err
+	}
+	if err := f.RemoveAll(uploadOf(r)); err != nil {
 		return err
 	}
 	res.XMLName.Local, res.ETag = "CompleteMultipartUploadResult", w.Header().Get("ETag")

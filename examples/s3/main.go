@@ -1,7 +1,7 @@
 // Command s3 stores objects as S3 does, and moves their bytes by RDMA, in the protocol that object
 // stores and their clients speak: a request has a token of the client's memory, which the server reads
-// or writes, and HTTP the rest. Its client is an SDK, aws-sdk-go-v2 or minio-go. Without RDMA at one of
-// the sides all of it is HTTP, so curl works as well.
+// or writes, and HTTP the rest. Its client is an SDK, aws-sdk-go-v2 or minio-go. Requests without a token
+// are HTTP alone, so curl works as well.
 //
 //	s3 serve [-d DEVICE] 192.0.2.1:9000 FOLDER
 //	s3 put [-d DEVICE] [-sdk minio] http://192.0.2.1:9000 BUCKET/KEY FILE
@@ -27,6 +27,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
@@ -95,11 +96,16 @@ func serve(ctx context.Context, owner account, device, addr, dir string) error {
 	}
 	fmt.Println("listening on", l.Addr())
 	web := &http.Server{Handler: withRDMA(rdma, owner, objects(root))}
-	defer context.AfterFunc(ctx, func() { web.Shutdown(context.Background()) })()
+	stopped := make(chan error, 1)
+	context.AfterFunc(ctx, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		stopped <- web.Shutdown(ctx)
+	})
 	if err := web.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
-	return nil
+	return <-stopped // requests may end
 }
 
 // copyFile puts a file, in parts if it is long, or gets an object to one.

@@ -5,10 +5,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -238,9 +240,7 @@ func TestSignature(t *testing.T) {
 	} {
 		r := httptest.NewRequest("PUT", "/bucket/a%20b?versionId=1", nil)
 		r.Header.Set(s3rdma.HeaderToken, "token")
-		r.Header.Set("X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")
-		signer := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
-		labtest.Check(t, signer.SignHTTP(t.Context(), aws.Credentials(user), r, "UNSIGNED-PAYLOAD", "s3", region, time.Now().Add(-test.age)))
+		labtest.Check(t, sign(t.Context(), r, test.age))
 		test.change(r)
 		w := httptest.NewRecorder()
 		server.ServeHTTP(w, r)
@@ -250,9 +250,88 @@ func TestSignature(t *testing.T) {
 	}
 }
 
+// sign signs a request as its client does, some time ago.
+func sign(ctx context.Context, r *http.Request, age time.Duration) error {
+	r.Header.Set("X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")
+	signer := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
+	return signer.SignHTTP(ctx, aws.Credentials(user), r, "UNSIGNED-PAYLOAD", "s3", region, time.Now().Add(-age))
+}
+
 // retryOnce makes a second attempt at once.
 type retryOnce struct{ aws.NopRetryer }
 
 func (retryOnce) IsErrorRetryable(error) bool                  { return true }
 func (retryOnce) MaxAttempts() int                             { return 2 }
 func (retryOnce) RetryDelay(int, error) (time.Duration, error) { return 0, nil }
+
+// TestInterrupt interrupts the server during a PUT: it ends when the object is there.
+func TestInterrupt(t *testing.T) {
+	labtest.Require(t)
+	ctx, interrupt := context.WithCancel(labtest.Within(t, time.Minute))
+	dir := t.TempDir()
+	l := labtest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	addr := l.Addr().String()
+	labtest.Check(t, l.Close())
+	served := make(chan error, 1)
+	go func() { served <- serve(ctx, user, labtest.RoCE, addr, dir) }()
+	labtest.Until(t, "the server", func() bool {
+		c, err := net.Dial("tcp", addr)
+		return err == nil && c.Close() == nil
+	})
+	body, rest := io.Pipe()
+	r := labtest.Must(http.NewRequestWithContext(t.Context(), "PUT", "http://"+addr+"/bucket/key", body))(t)
+	r.ContentLength = 10
+	labtest.Check(t, sign(t.Context(), r, 0))
+	put := make(chan error, 1)
+	go func() {
+		resp, err := http.DefaultClient.Do(r)
+		if err == nil {
+			resp.Body.Close()
+		}
+		put <- err
+	}()
+	labtest.Must(rest.Write(make([]byte, 5)))(t)
+	labtest.Until(t, "the server to have the request", func() bool {
+		files, _ := os.ReadDir(filepath.Join(dir, uploads))
+		return len(files) > 0
+	})
+	interrupt()
+	time.AfterFunc(500*time.Millisecond, func() { rest.Write(make([]byte, 5)); rest.Close() })
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "bucket/key")); err != nil || len(got) != 10 {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	labtest.Check(t, <-put)
+}
+
+// TestFailedUpload completes an upload that fails: its parts stay, for another attempt.
+func TestFailedUpload(t *testing.T) {
+	dir := t.TempDir()
+	web := objects(labtest.Made(os.OpenRoot(dir))(t))
+	ask := func(method, query string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		web.ServeHTTP(w, httptest.NewRequest(method, "/bucket/key"+query, strings.NewReader("part")))
+		return w
+	}
+	var begun result
+	labtest.Check(t, xml.Unmarshal(ask("POST", "?uploads").Body.Bytes(), &begun))
+	id := "?uploadId=" + begun.UploadId
+	ask("PUT", id+"&partNumber=1")
+	inTheWay := filepath.Join(dir, "bucket/key/x")
+	labtest.Check(t, os.MkdirAll(inTheWay, 0o777))
+	if w := ask("POST", id); w.Code != http.StatusInternalServerError {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if files := labtest.Must(os.ReadDir(filepath.Join(dir, uploads)))(t); len(files) != 1 {
+		t.Errorf("%v remain, and not the parts alone", files)
+	}
+	labtest.Check(t, os.RemoveAll(filepath.Dir(inTheWay)))
+	if w := ask("POST", id); w.Code != http.StatusOK {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "bucket/key")); string(got) != "part" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
