@@ -197,7 +197,8 @@ func byMinIO(ctx context.Context, owner account, c *s3rdma.Client, rt http.Round
 	info, err := client.StatObject(ctx, bucket, key, minio.StatObjectOptions{})
 	for off := int64(0); err == nil && off < info.Size; off += partSize {
 		var opt minio.GetObjectOptions
-		if err = opt.SetRange(off, min(off+partSize, info.Size)-1); err == nil {
+		// All ranges are of one object, or the server answers 412.
+		if err = errors.Join(opt.SetMatchETag(info.ETag), opt.SetRange(off, min(off+partSize, info.Size)-1)); err == nil {
 			err = getRange(ctx, minio.Core{Client: client}, bucket, key, opt, f)
 		}
 	}

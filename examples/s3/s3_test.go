@@ -335,3 +335,27 @@ func TestFailedUpload(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 }
+
+// TestReplacedObject replaces an object between the ranges of a GET, which fails.
+func TestReplacedObject(t *testing.T) {
+	labtest.Require(t)
+	for _, sdk := range []string{"aws", "minio"} {
+		r := start(t, true, httptest.NewServer)
+		file := filepath.Join(t.TempDir(), "file")
+		labtest.Check(t, os.WriteFile(file, make([]byte, 3*partSize), 0o600), r.copy(t, sdk, "put", "key", file))
+		var replace sync.Once
+		r.hook = func(_ http.ResponseWriter, req *http.Request) bool {
+			if req.Method == "GET" && !strings.HasPrefix(req.Header.Get("Range"), "bytes=0-") {
+				replace.Do(func() {
+					if err := r.copy(t, sdk, "put", "key", file); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			return false
+		}
+		if err := r.copy(t, sdk, "get", "key", file+".got"); err == nil {
+			t.Errorf("%s got parts of two objects", sdk)
+		}
+	}
+}
