@@ -13,6 +13,7 @@ import (
 	"log"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
@@ -62,7 +63,7 @@ func run(device string, clients int) error {
 	}
 	defer events.Close()
 	s := server{conns: map[uint32]*cm.Endpoint{}}
-	if s.cq, err = dev.CreateCQ(uverbs.CQOptions{Depth: 4 * clients, Channel: events}); err != nil {
+	if s.cq, err = dev.CreateCQ(uverbs.CQOptions{Depth: 5 * clients, Channel: events}); err != nil {
 		return err
 	}
 	defer s.cq.Close()
@@ -108,7 +109,7 @@ func run(device string, clients int) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%d requests of %d connections served from one queue of %d receives\n", clients*requests, len(s.conns), clients)
+	fmt.Printf("%d requests of %d connections served from one queue of %d receives\n", clients*requests, clients, clients)
 	return nil
 }
 
@@ -118,8 +119,9 @@ func (s *server) accept(ctx context.Context, l *cm.Listener, pd *uverbs.PD, clie
 		if err != nil {
 			return err
 		}
-		_, err = req.Accept(ctx, cm.Options{
+		conn, err := req.Accept(ctx, cm.Options{
 			PD: pd, SRQ: s.srq, SendCQ: s.cq, RecvCQ: s.cq,
+			KeepAlive: time.Minute, // notices clients whose machine is gone
 			Setup: func(e *cm.Endpoint) error { // before the first request
 				s.mu.Lock()
 				defer s.mu.Unlock()
@@ -129,17 +131,29 @@ func (s *server) accept(ctx context.Context, l *cm.Listener, pd *uverbs.PD, clie
 		})
 		if err != nil { // the client's own error ends the others
 			log.Printf("accept: %v", err)
+			continue
 		}
+		go func() {
+			<-conn.Done()
+			// If conn were closed now, completions would be lost that serve has not seen, and with them
+			// slots. This one comes behind them.
+			for errors.Is(send(conn, ended, nil), verbs.ErrQueueFull) {
+				time.Sleep(time.Millisecond)
+			}
+		}()
 	}
 	return nil
 }
 
-// answered is the ID of all answers. Receives have the numbers of their slots.
-const answered = 1 << 63
+// IDs of all answers, and of the last send of a connection. Receives have the numbers of their slots.
+const (
+	answered = 1<<63 + iota
+	ended
+)
 
 // serve answers n requests with their text in capitals. A failure ends one connection, not the
-// others. A failed completion has only status, QP number and ID, so the ID tells answers from
-// receives.
+// others, none of which waits for it. A failed completion has only status, QP number and ID, so the
+// ID tells answers from receives.
 func (s *server) serve(ctx context.Context, n int) error {
 	var wcs [16]verbs.WC
 	for n > 0 {
@@ -150,10 +164,17 @@ func (s *server) serve(ctx context.Context, n int) error {
 		for _, wc := range wcs[:got] {
 			s.mu.Lock()
 			conn := s.conns[wc.QPNum]
+			if wc.ID == ended {
+				delete(s.conns, wc.QPNum)
+			}
 			s.mu.Unlock()
-			err := conn.Reason(ctx, wc.Err())
-			if wc.ID != answered {
-				if err == nil {
+			err := cm.SendError(&wc)
+			switch {
+			case wc.ID == ended:
+				go conn.Close()
+				continue
+			case wc.ID < answered:
+				if err == nil && conn != nil {
 					err = s.answer(conn, wc)
 					n--
 				}
@@ -163,8 +184,8 @@ func (s *server) serve(ctx context.Context, n int) error {
 			}
 			// A client that has its last answer may disconnect before the send completes, which
 			// then is flushed or fails.
-			if err != nil {
-				if !errors.Is(err, verbs.ErrDisconnected) {
+			if err != nil && conn != nil {
+				if wc.Status != verbs.WCFlushErr && !errors.Is(err, verbs.ErrDisconnected) {
 					log.Printf("%v: %v", conn.RemoteAddr(), err)
 				}
 				conn.Disconnect()
@@ -177,7 +198,11 @@ func (s *server) serve(ctx context.Context, n int) error {
 // answer sends a copy of the slot, as inline data is, so that the slot can be posted again.
 func (s *server) answer(conn *cm.Endpoint, wc verbs.WC) error {
 	text := bytes.ToUpper(s.mr.Bytes()[int(wc.ID)*room:][:wc.ByteLen])
-	_, err := conn.QP.PostSend(verbs.SendWR{ID: answered, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: text})
+	return send(conn, answered, text)
+}
+
+func send(conn *cm.Endpoint, id uint64, text []byte) error {
+	_, err := conn.QP.PostSend(verbs.SendWR{ID: id, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: text})
 	return err
 }
 
