@@ -23,6 +23,8 @@ import (
 )
 
 const chunk, depth, maxFile = 64 << 10, 16, 1 << 30 // bytes of a READ, READs in flight, bytes of a file
+const keepAlive = 15 * time.Second
+
 // region is what the server announces.
 type region struct{ Addr, Len, RKey uint64 }
 
@@ -56,7 +58,7 @@ func serve(ctx context.Context, addr, file string) error {
 	}
 	defer l.Close()
 	fmt.Println("listening on", l.Addr())
-	opt := cm.Options{Setup: func(e *cm.Endpoint) error {
+	opt := cm.Options{KeepAlive: keepAlive, Setup: func(e *cm.Endpoint) error {
 		mr, err := e.RegisterMR(data, verbs.AccessRemoteRead)
 		if err != nil {
 			return err
@@ -67,7 +69,9 @@ func serve(ctx context.Context, addr, file string) error {
 	for {
 		req, err := l.Accept(ctx)
 		if ctx.Err() != nil {
-			return l.Shutdown(context.Background()) // clients may finish
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			return l.Shutdown(ctx) // clients may finish
 		}
 		if err != nil {
 			return err
@@ -76,10 +80,24 @@ func serve(ctx context.Context, addr, file string) error {
 			if conn, err := req.Accept(ctx, opt); err != nil {
 				log.Print(err)
 			} else {
-				<-conn.Done()
+				await(conn)
 				conn.Close()
 			}
 		}()
+	}
+}
+
+// await waits for the end of a connection whose program does nothing. It takes the completions of the
+// tests that notice a client whose machine is gone: there is no other test before.
+func await(conn *cm.Endpoint) {
+	for {
+		select {
+		case <-conn.Done():
+			return
+		case <-time.After(keepAlive):
+			var wcs [4]verbs.WC
+			conn.SendCQ.Poll(wcs[:])
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
@@ -53,6 +54,8 @@ func server(ctx context.Context, addr string) error {
 		return err
 	}
 	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // the client's machine may be gone
+	defer cancel()
 	wc, err := conn.RecvCQ.Next(ctx)
 	if err != nil {
 		return err
@@ -62,11 +65,17 @@ func server(ctx context.Context, addr string) error {
 	if _, err := conn.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend}); err != nil {
 		return err
 	}
-	<-conn.Done()
-	return nil
+	select {
+	case <-conn.Done():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func client(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // the server may not answer
+	defer cancel()
 	d := cm.Dialer{Options: cm.Options{Setup: func(e *cm.Endpoint) error {
 		_, err := e.QP.PostRecv(verbs.RecvWR{}) // for the reply
 		return err

@@ -21,6 +21,7 @@ import (
 	"log"
 	"net"
 	"os"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
@@ -51,7 +52,8 @@ func main() {
 }
 
 func run(addr, text string) error {
-	ctx := context.Background()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // a server that does not answer
+	defer cancel()
 	// Connect. The connection manager finds the device that leads to the address, and makes
 	// what the connection needs on it: PD, CQs and QP. A QP is two queues of requests to
 	// the device, one of sends and RDMA, one of receives.

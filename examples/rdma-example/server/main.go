@@ -11,6 +11,7 @@ import (
 	"log"
 	"net"
 	"os"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
@@ -55,6 +56,8 @@ func run(addr string) error {
 	defer conn.Close()
 	fmt.Printf("A new connection is accepted from %v \n", conn.RemoteAddr().Addr())
 
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // a client that does not send what it should
+	defer cancel()
 	client, err := exchange.Recv(ctx, conn, inbox)
 	if err != nil {
 		return err
@@ -71,7 +74,11 @@ func run(addr string) error {
 		return err
 	}
 	// This program does no more: its device answers the client's requests.
-	<-conn.Done()
+	select {
+	case <-conn.Done():
+	case <-ctx.Done(): // nothing tells that a machine is gone, see cm.Options.KeepAlive
+		return ctx.Err()
+	}
 	if err := conn.Err(); !errors.Is(err, verbs.ErrDisconnected) {
 		return err
 	}
