@@ -62,7 +62,7 @@ func (c *course) add(s sample) {
 	c.last, c.points = s, append(c.points, p)
 }
 
-// table returns a table of what the layers did.
+// table returns tables of what the layers did, and of the course of what is watched.
 func (c *course) table() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -70,6 +70,11 @@ func (c *course) table() string {
 	for _, name := range c.layers {
 		l := c.last.layers[name]
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%.1f s\t\n", name, l.Connections, l.Rounds, l.Bytes>>20, l.Rest)
+	}
+	w.Flush()
+	fmt.Fprintln(w, "\tmiddle third\tlast\tan hour\tmay be\t")
+	for _, t := range c.trends() {
+		fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%+.0f\t%.0f\t\n", t.name, t.middle, t.last, t.perHour, t.bound)
 	}
 	w.Flush()
 	return b.String()
@@ -117,12 +122,12 @@ var watched = []series{
 // heaps and pools reach their size.
 type trend struct {
 	name         string
-	middle, last float64 // medians of the thirds
+	middle, last float64 // levels of the thirds
 	perHour      float64 // slope of the line that fits best
 	bound        float64 // the largest last allowed
 }
 
-// grows reports whether the trend is that of a leak: the median of the last third exceeds
+// grows reports whether the trend is that of a leak: the level of the last third exceeds
 // that of the middle third by more than a twentieth and the slack; or the line that fits
 // both rises during them by more than twice as much, which finds a leak that large swings
 // hide.
@@ -147,7 +152,7 @@ func (c *course) trends() (all []trend) {
 		faster = max(1, rate(last)/before)
 	}
 	for i, s := range watched {
-		t := trend{name: s.name, middle: median(middle, i), last: median(last, i)}
+		t := trend{name: s.name, middle: level(middle, i), last: level(last, i)}
 		factor := 1.05
 		if s.unit == "" { // a number of objects
 			factor *= faster
@@ -165,13 +170,18 @@ func rate(points []point) float64 {
 	return (last.rounds - first.rounds) / (last.at - first.at)
 }
 
-// median returns the median of a series, which is the i-th watched.
-func median(points []point, i int) float64 {
+// level returns the median of a series, which is the i-th watched, or the lower quartile of a number of
+// objects: where connections last longer, as the machine is busy, there are more at a time, but what
+// has leaked is always there.
+func level(points []point, i int) float64 {
 	var values []float64
 	for _, p := range points {
 		values = append(values, p.values[i])
 	}
 	slices.Sort(values)
+	if watched[i].unit == "" {
+		return values[len(values)/4]
+	}
 	return values[len(values)/2]
 }
 
