@@ -79,6 +79,7 @@ type Conn struct {
 	closed   bool
 	deadline [2]time.Time // of reading and writing
 	timers   [2]*time.Timer
+	wake     context.CancelFunc // of awaitRoom, or nil
 }
 
 const (
@@ -185,20 +186,22 @@ func (c *Conn) reclaim(wcs []verbs.WC) error {
 // caller holds mu, which awaitRoom releases while it waits, and writing.
 func (c *Conn) awaitRoom() error {
 	for c.inFlight >= depth-forCommands {
-		ctx, cancel := c.ctx, func() {}
-		if d := c.deadline[writing]; !d.IsZero() {
-			ctx, cancel = context.WithDeadline(ctx, d)
+		if d := c.deadline[writing]; !d.IsZero() && !time.Now().Before(d) {
+			return os.ErrDeadlineExceeded
 		}
+		ctx, cancel := context.WithCancel(c.ctx)
+		c.wake = cancel
 		c.mu.Unlock()
 		var wcs [8]verbs.WC
 		n, err := c.ep.SendCQ.PollWait(ctx, wcs[:])
+		woken := err != nil && ctx.Err() != nil && c.ctx.Err() == nil
 		cancel()
 		c.mu.Lock()
 		if c.closed {
 			return net.ErrClosed
 		}
-		if errors.Is(err, context.DeadlineExceeded) {
-			return os.ErrDeadlineExceeded
+		if woken { // for the deadline
+			continue
 		}
 		if err != nil {
 			return err
@@ -432,12 +435,20 @@ func (c *Conn) setDeadline(t time.Time, ops ...int) error {
 			c.timers[op] = time.AfterFunc(time.Until(t), func() {
 				c.mu.Lock()
 				defer c.mu.Unlock()
-				c.changed.Broadcast()
+				c.wakeAll()
 			})
 		}
 	}
-	c.changed.Broadcast()
+	c.wakeAll()
 	return nil
+}
+
+// wakeAll makes all calls that wait look at their deadline. The caller holds mu.
+func (c *Conn) wakeAll() {
+	c.changed.Broadcast()
+	if c.wake != nil {
+		c.wake()
+	}
 }
 
 // Close waits, for a second at most, until the peer has all data, and ends the connection.

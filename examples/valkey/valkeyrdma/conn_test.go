@@ -4,11 +4,15 @@ package valkeyrdma
 
 import (
 	"context"
+	"errors"
 	"net"
+	"os"
 	"testing"
+	"time"
 
 	"golang.org/x/net/nettest"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/rdmatest"
 )
@@ -77,6 +81,51 @@ func TestLarge(t *testing.T) {
 	for range 4 {
 		if err := <-errs; err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestDeadlineOfFullQueue sets deadlines of a write that waits for its send queue: the peer has no receives.
+func TestDeadlineOfFullQueue(t *testing.T) {
+	c := newConn()
+	_, peer := rdmatest.Connect(t, rdmatest.Find(t, "rxe"), c.options(), cm.Options{})
+	mr, err := peer.AllocMR(bufferSize, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(c.handleMemory(mr.Addr(), bufferSize, mr.RKey()), c.start()); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, deadline := range []time.Duration{-1, 10 * time.Millisecond} {
+		if err := c.SetWriteDeadline(time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		written := make(chan error, 1)
+		go func() {
+			for {
+				if _, err := c.Write([]byte{1}); err != nil {
+					written <- err
+					return
+				}
+			}
+		}()
+		for waits := false; !waits; time.Sleep(time.Millisecond) {
+			c.mu.Lock()
+			waits = c.inFlight >= depth-forCommands
+			c.mu.Unlock()
+		}
+		time.Sleep(10 * time.Millisecond) // it waits
+		if err := c.SetWriteDeadline(time.Now().Add(deadline)); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-written:
+			if !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatal(err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("the write waits on")
 		}
 	}
 }
