@@ -47,11 +47,15 @@ func serve(ctx context.Context, addr string) error {
 	fmt.Println("listening on", l.Addr())
 	t := newTable()
 	go func() {
-		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		lines := bufio.NewScanner(os.Stdin)
+		for lines.Scan() {
 			key, value, _ := strings.Cut(lines.Text(), " ")
 			if err := t.set(key, value); err != nil {
 				log.Print(err)
 			}
+		}
+		if err := lines.Err(); err != nil {
+			log.Print("the table stays as it is: ", err)
 		}
 	}()
 	for {

@@ -3,6 +3,7 @@
 package examples
 
 import (
+	"bufio"
 	"fmt"
 	"regexp"
 	"strings"
@@ -84,4 +85,17 @@ func processorTime(t *testing.T, pid int) time.Duration {
 	const processorClock = 2 // CPUCLOCK_SCHED in linux/posix-timers.h
 	labtest.Check(t, unix.ClockGettime(int32(^pid<<3|processorClock), &used))
 	return time.Duration(used.Nano())
+}
+
+// TestKVInput: the server says why it reads no more pairs.
+func TestKVInput(t *testing.T) {
+	each(t, func(t *testing.T, _, host string) {
+		server := command(t, labtest.Within(t, time.Minute), "kv", "serve", host+":0")
+		server.Stdin = strings.NewReader(strings.Repeat("x", 100_000))
+		errs := bufio.NewScanner(labtest.Must(server.StderrPipe())(t))
+		listen(t, server)
+		if errs.Scan(); !strings.Contains(errs.Text(), "token too long") {
+			t.Errorf("the server prints %q", errs.Text())
+		}
+	})
 }
