@@ -34,7 +34,7 @@ func main() {
 func run(addr string, messages int) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	got, open := 0, 0
+	got, open := 0, map[*rmsg.Conn]bool{}
 	callbacks := rmsg.Callbacks{
 		Request: func(r *rmsg.Request) {
 			if _, err := r.Accept(nil); err != nil {
@@ -42,7 +42,7 @@ func run(addr string, messages int) error {
 			}
 		},
 		Established: func(s *rmsg.Conn) {
-			open++
+			open[s] = true
 			fmt.Println("connection established")
 		},
 		Message: func(s *rmsg.Conn, b *rmsg.Buffer) {
@@ -51,8 +51,12 @@ func run(addr string, messages int) error {
 			b.Free()
 		},
 		Disconnected: func(s *rmsg.Conn, why error) {
+			if !open[s] {
+				log.Print("connection failed: ", why)
+				return
+			}
 			fmt.Println("connection closed:", why)
-			if open--; open <= 0 && messages > 0 && got >= messages {
+			if delete(open, s); len(open) == 0 && messages > 0 && got >= messages {
 				stop()
 			}
 		},
