@@ -14,6 +14,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rdmatest"
 )
 
@@ -110,12 +111,7 @@ func TestDeadlineOfFullQueue(t *testing.T) {
 				}
 			}
 		}()
-		for waits := false; !waits; time.Sleep(time.Millisecond) {
-			c.mu.Lock()
-			waits = c.inFlight >= depth-forCommands
-			c.mu.Unlock()
-		}
-		time.Sleep(10 * time.Millisecond) // it waits
+		labtest.UntilBlocked(t, 1, "valkeyrdma.(*Conn).awaitRoom")
 		if err := c.SetWriteDeadline(time.Now().Add(deadline)); err != nil {
 			t.Fatal(err)
 		}
