@@ -22,6 +22,7 @@ func TestPacketSocketFull(t *testing.T) {
 	runtime.LockOSThread() // the thread ends with the test
 	labtest.Check(t, unix.Unshare(unix.CLONE_NEWNET))
 	labtest.Shell(t, "modprobe sch_tbf; ip link set lo up; tc qdisc add dev lo root tbf rate 8bit burst 8000 limit 10000000")
+	defer labtest.Shell(t, "tc qdisc del dev lo root") // packets that wait there keep their socket, and that its namespace
 	c, _ := newPacketConn(t, Options{})
 	labtest.Check(t, c.SetWriteBuffer(4096))
 	peer := netip.AddrPortFrom(c.local.Addr(), 9)
