@@ -49,10 +49,9 @@ func NewDeviceCollector(o DeviceOptions) prometheus.Collector {
 // keeps its reader keeps one goroutine.
 type devices struct {
 	timeout time.Duration
+	logger  *slog.Logger
 	machine func() (*readings, []string) // and the names of devices
 	device  func(name string) *readings
-
-	logger *slog.Logger
 
 	mu     sync.Mutex
 	busy   map[string]*reading // by the name of the device; "" is the machine
@@ -141,13 +140,13 @@ func (c *devices) Collect(out chan<- prometheus.Metric) {
 
 // log logs the failures of a scrape that the one before did not have.
 func (c *devices) log(failures []error) {
+	now := map[string]bool{}
+	for _, err := range failures {
+		now[err.Error()] = true
+	}
 	c.mu.Lock()
 	before := c.failed
-	c.failed = map[string]bool{}
-	for _, err := range failures {
-		c.failed[err.Error()] = true
-	}
-	now := c.failed
+	c.failed = now
 	c.mu.Unlock()
 	for _, text := range slices.Sorted(maps.Keys(now)) {
 		if !before[text] {

@@ -93,18 +93,18 @@ func (c *Completions) Add(wcs ...verbs.WC) {
 	c.special.Store(1)
 }
 
-// AddFlushed is Add of the completion of a request to a QP in the error state. q is the queue that
-// refuses the request with [verbs.ErrQueueFull] if the result is false: as many of its completions as
-// it holds requests have not been polled. Without a limit, a program that posts until the queue is
-// full would never end.
-func (c *Completions) AddFlushed(q *Requests, size int, wc verbs.WC) bool {
+// AddFlushed is Add of the flushed completion of a request with an ID to a QP in the error state. q is
+// the queue, which refuses the request with [verbs.ErrQueueFull] if the result is false: as many of its
+// completions as it holds requests have not been polled. Without a limit, a program that posts until
+// the queue is full would never end.
+func (c *Completions) AddFlushed(q *Requests, size uint32, id uint64, op verbs.WCOpcode) bool {
 	c.addedMu.Lock()
 	defer c.addedMu.Unlock()
-	if q.flushed >= size {
+	if q.flushed >= int(size) {
 		return false
 	}
 	q.flushed++
-	c.added = append(c.added, addition{wc, q})
+	c.added = append(c.added, addition{verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: op, QPNum: q.Num}, q})
 	c.special.Store(1)
 	return true
 }

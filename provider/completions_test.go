@@ -112,7 +112,7 @@ func TestFlushedFillQueue(t *testing.T) {
 	queues := make([]Requests, 2)
 	add := func() (n int) {
 		for i := range queues {
-			for q.AddFlushed(&queues[i], 3, verbs.WC{ID: uint64(i)}) {
+			for q.AddFlushed(&queues[i], 3, uint64(i), verbs.WCRecv) {
 				n++
 			}
 		}

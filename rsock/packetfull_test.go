@@ -11,8 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/verbs/internal/labtest"
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 // TestPacketSocketFull has a network that sends nothing, so that the UDP socket is full: a write ends at

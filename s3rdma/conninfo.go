@@ -93,7 +93,7 @@ func (c *Client) Conns() (all []cm.ConnInfo) {
 		}
 	}
 	for q, waits := range used {
-		i := infoOf(q.qp, hostOf(verbs.QPAddr{GID: c.gid.GID}), q.host, q.made)
+		i := infoOf(q.qp, c.Addr().String(), q.host, q.made)
 		if i.Waits = waits; len(waits) > 0 {
 			i.State = "in use"
 		}

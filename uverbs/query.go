@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -179,8 +180,8 @@ func (c *Context) QueryGID(port, index int) (verbs.GIDEntry, error) {
 		if err := c.checkPort(port); err != nil {
 			return err
 		}
-		if index < 0 || int(uint32(index)) != index {
-			return fmt.Errorf("GID index %d: %w", index, verbs.ErrRange)
+		if index < 0 || index > math.MaxInt32 {
+			return rangeError("GID index", index, 0, math.MaxInt32)
 		}
 		return c.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_GID_ENTRY, Attrs: []sys.Attr{
 			sys.Const(abi.UVERBS_ATTR_QUERY_GID_ENTRY_PORT, uint64(port)),

@@ -78,11 +78,11 @@ func (q *requester) reset() {
 // run sends requests until the queue is empty or has to wait (rxe_requester). It also
 // completes those that need no answer.
 func (q *requester) run() {
-	// In these states nothing is sent: each request completes as flushed, so that the program gets
-	// all its IDs back (IBA, 10.3.1).
 	if q.qp.ended {
 		return
 	}
+	// In these states nothing is sent: each request completes as flushed, so that the program gets
+	// all its IDs back (IBA, 10.3.1).
 	if q.qp.state == verbs.StateErr || q.qp.state == verbs.StateSQE {
 		q.flush()
 		return

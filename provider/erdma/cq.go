@@ -258,7 +258,7 @@ func (q *completionQueue) drop(num uint32) {
 // the device would. It reports whether the queue, which is of the given size, takes the request. The
 // caller has no lock of the CQ.
 func (q *completionQueue) flush(of *provider.Requests, size uint32, id uint64, op verbs.WCOpcode) bool {
-	ok := q.AddFlushed(of, int(size), verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: op, QPNum: of.Num})
+	ok := q.AddFlushed(of, size, id, op)
 	if ok && q.armed.Swap(false) && q.wake != nil {
 		q.wake()
 	}

@@ -105,7 +105,7 @@ func (q *completionQueue) flush(id uint64, qpNum uint32, op verbs.WCOpcode) {
 // flushPosted is flush of a request that is posted to a QP in the error state. It reports whether
 // the queue, which is of the given size, takes the request.
 func (q *completionQueue) flushPosted(of *provider.Requests, size uint32, id uint64, op verbs.WCOpcode) bool {
-	ok := q.AddFlushed(of, int(size), verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: op, QPNum: of.Num})
+	ok := q.AddFlushed(of, size, id, op)
 	if ok {
 		q.notify()
 	}

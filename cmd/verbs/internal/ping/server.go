@@ -24,10 +24,10 @@ func (c *Cmd) server(ctx context.Context, addr string) error {
 	}
 	request, err := l.Accept(ctx)
 	l.Close()
-	if ctx.Err() != nil && err != nil {
-		return nil // interrupted, as a server is
-	}
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil // interrupted, as a server is
+		}
 		return err
 	}
 	return c.serve(ctx, request)
