@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -36,7 +37,8 @@ type Options struct {
 	Port int
 	// MTU is the largest MTU of packets; 0 is the largest that the addresses' interfaces carry.
 	MTU verbs.MTU
-	// Network carries the packets; nil is UDP.
+	// Network carries the packets; nil is UDP. It is comparable, as a pointer is: devices on the same one reach
+	// each other.
 	Network Network
 	// Host names the machine that the device is part of. Devices of one host share a connection
 	// manager: the port numbers of listeners, and the addresses from which programs dial. In a
@@ -73,6 +75,9 @@ func New(o Options) (*Device, error) {
 func newDevice(o Options) (*Device, error) {
 	if o.Port < 0 || o.Port > math.MaxUint16 {
 		return nil, fmt.Errorf("UDP port %d: %w", o.Port, verbs.ErrRange)
+	}
+	if o.Network != nil && !reflect.ValueOf(o.Network).Comparable() { // hosts are found by it
+		return nil, fmt.Errorf("a Network of type %T cannot be compared, use a pointer to one: %w", o.Network, syscall.EINVAL)
 	}
 	d := &Device{log: o.Logger}
 	if d.log == nil {
@@ -189,8 +194,8 @@ func (d *Device) CM() string { return d.host.node }
 // Stats returns the device's counters by rxe's names: "sent_pkts", "rcvd_pkts" and others; and
 // counters of dropped packets: "out_of_buffer", packets that found no receive, or a full queue of
 // the device; "rx_drops", packets for which the socket had no room; "listen_drops", connection
-// requests beyond the backlog of their listener, which the peer repeats. It may be called after
-// Close.
+// requests beyond the 1,024 that the program's connection manager has not read, which the peer
+// repeats. It may be called after Close.
 func (d *Device) Stats() map[string]uint64 {
 	values := map[string]uint64{}
 	for _, c := range d.engine.Counters() {

@@ -106,6 +106,12 @@ func TestDevice(t *testing.T) {
 	}
 }
 
+// uncomparable is a network that cannot be the key of a map.
+type uncomparable struct {
+	soft.Network
+	_ func()
+}
+
 // TestNames makes devices with the same name, and with the next one.
 func TestNames(t *testing.T) {
 	network := verbstest.NewNetwork(verbstest.Options{})
@@ -125,6 +131,7 @@ func TestNames(t *testing.T) {
 		"address in use": {Network: network, Addrs: a.Addrs()},
 		"no address":     {Network: network},
 		"port":           {Port: 1 << 16},
+		"no host":        {Network: uncomparable{Network: network}, Addrs: []netip.Addr{netip.MustParseAddr("10.9.0.4")}},
 	} {
 		before := len(must(uverbs.Devices())(t))
 		if d, err := soft.New(o); err == nil {

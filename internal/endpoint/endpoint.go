@@ -132,12 +132,13 @@ func New(port Port, o Options) (l *Local, err error) {
 	o.RC.Access = cmp.Or(o.RC.Access, RemoteAccess(port.Dev))
 	o.RC.TrafficClass = port.TrafficClass
 	port.Num = cmp.Or(port.Num, 1)
-	l = &Local{Port: port, opt: o}
+	made := &Local{Port: port, opt: o}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, l.Close())
+			l, err = nil, errors.Join(err, made.Close())
 		}
 	}()
+	l = made
 	if l.PD, err = Own(port.Dev.AllocPD())(l); err != nil {
 		return nil, err
 	}

@@ -11,6 +11,17 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
+// TestNewFails makes the objects of an end on a device that has no queue so long.
+func TestNewFails(t *testing.T) {
+	labtest.RequireBoth(t)
+	labtest.EachClean(t, func(t *testing.T, device string) {
+		dev := labtest.OpenDevice(t, device)
+		if l, err := endpoint.New(endpoint.Port{Dev: dev}, endpoint.Options{Depth: 1 << 30}); l != nil || err == nil {
+			t.Errorf("%v, %v", l, err)
+		}
+	})
+}
+
 // TestOneEndReturns lets one end return, which ends the other one's Swap, once it has all messages.
 func TestOneEndReturns(t *testing.T) {
 	failed := errors.New("failed")
