@@ -57,7 +57,8 @@ func (c *Channel) FD() int { return c.events.poll.FD() }
 
 // Next waits for the next event (rdma_get_cm_event(3)). An endpoint of the event's ID has already
 // handled it: a ConnectResponse has been answered and is returned as Established, and at
-// Disconnected the endpoint has ended. Established always comes before Disconnected.
+// Disconnected, and at Rejected after Established, the endpoint has ended. Established always comes
+// before Disconnected.
 func (c *Channel) Next(ctx context.Context) (Event, error) {
 	e, err := c.events.next(ctx, time.Time{})
 	if err == nil {
@@ -137,7 +138,7 @@ func (e *Event) process(c *Channel) {
 	if ep == nil {
 		return
 	}
-	if e.Type == Disconnected && !ep.life.up.Load() && !ep.iwarp {
+	if e.Type == Disconnected && !ep.iwarp && ep.life.begun.CompareAndSwap(false, true) {
 		// Only a peer that is up disconnects: its confirmation is late or lost, see
 		// awaitEstablished. The program gets both events.
 		c.events.unpop(*e)
@@ -145,12 +146,13 @@ func (e *Event) process(c *Channel) {
 	}
 	e.Endpoint = ep
 	var err error
-	switch e.Type {
-	case ConnectResponse, Established:
+	switch up := ep.life.up.Load(); {
+	case e.Type == ConnectResponse || e.Type == Established:
+		ep.life.begun.Store(true)
 		err = ep.handleEstablished(e)
 		e.Type = Established
-	case Disconnected, DeviceRemoval:
-		ep.end(e.Err(), true, true)
+	case e.Type == Disconnected || e.Type == DeviceRemoval || e.Type == Rejected && up:
+		ep.end(e.ended(), true, true)
 	default:
 		ep.logStep(slog.LevelDebug, e.Type.String(), e.Err())
 	}

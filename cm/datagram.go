@@ -353,6 +353,7 @@ func (d *Dialer) Join(ctx context.Context, group string, sendOnly bool) (e *Endp
 		e.Close()
 		return nil, err
 	}
+	e.setUp()
 	e.logStep(slog.LevelDebug, "multicast group joined", nil)
 	e.watchEvents()
 	return e, nil

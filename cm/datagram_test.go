@@ -20,6 +20,32 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
+// TestDatagramsRefused asks for datagrams where nobody listens, and where the program rejects it.
+func TestDatagramsRefused(t *testing.T) {
+	labtest.RequireBoth(t)
+	labtest.Each(t, func(t *testing.T, device string) {
+		if labtest.IWARP(t, device) {
+			t.Skip("iWARP has no datagrams")
+		}
+		ctx := within(t, 20*time.Second)
+		d := cm.Dialer{PortSpace: cm.PortSpaceUDP}
+		l := labtest.Made((&cm.ListenConfig{PortSpace: cm.PortSpaceUDP}).Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+		go func() {
+			if r, err := l.Accept(ctx); err == nil {
+				r.Reject([]byte("no"))
+			}
+		}()
+		_, err := d.Dial(ctx, l.Addr().String())
+		if e, ok := errors.AsType[*cm.RejectedError](err); !ok || !errors.Is(err, syscall.ECONNREFUSED) || !strings.HasPrefix(string(e.PrivateData), "no") {
+			t.Errorf("rejected: %v", err)
+		}
+		l.Close()
+		if _, err = d.Dial(ctx, l.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "no listener") {
+			t.Errorf("without a listener: %v", err)
+		}
+	})
+}
+
 // TestDatagrams sends datagrams to an endpoint that answers their sender.
 func TestDatagrams(t *testing.T) {
 	labtest.RequireBoth(t)
@@ -251,6 +277,9 @@ func TestMulticast(t *testing.T) {
 					t.Error(err)
 				}
 			})
+			if i := m.Info(); i.State != "connected" {
+				t.Errorf("a member is %+v", i)
+			}
 			g, err := cm.NewDatagrams(m, 900)
 			return m, g, err
 		}

@@ -107,12 +107,17 @@ func retryPort(log *slog.Logger, port uint16, do func() error) (err error) {
 			log.Debug("port is in use, another is tried", "err", err)
 		}
 		err = do()
-		if port != 0 || !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		if _, ok := errors.AsType[setupError](err); ok || port != 0 || !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EADDRNOTAVAIL) {
 			break
 		}
 	}
 	return err
 }
+
+// setupError is an error of making an endpoint. It may be the program's own, and match that of a port in use.
+type setupError struct{ error }
+
+func (e setupError) Unwrap() error { return e.error }
 
 // dialOnce dials with a new ID, and makes the endpoint if e is nil. A nil path is resolved. If it
 // fails, the caller tries again with the endpoint that it returns, or discards it.
@@ -135,7 +140,9 @@ func (d *Dialer) dialOnce(ctx context.Context, dst netip.AddrPort, path *PathRec
 	}
 	j.logStep("address resolved", dst, nil)
 	if e == nil {
-		e, err = newEndpoint(id, Route{}, nil, &d.Options, j, t)
+		if e, err = newEndpoint(id, Route{}, nil, &d.Options, j, t); err != nil {
+			err = setupError{err}
+		}
 	} else {
 		err = e.replaceID(id)
 	}
@@ -178,10 +185,13 @@ func (d *Dialer) resolveAddr(ctx context.Context, id *ID, dst netip.AddrPort) er
 		if err == nil {
 			_, err = id.events.await(ctx, AddrResolved)
 		}
+		if err != nil && ctx.Err() != nil {
+			err = host.Ended(ctx)
+		}
 		switch {
 		case err == nil:
 			return nil
-		case !errors.Is(err, syscall.ETIMEDOUT) || wait >= left:
+		case !errors.Is(err, syscall.ETIMEDOUT) || wait >= left || ctx.Err() != nil:
 			return fmt.Errorf("resolve address: %w", noRoute(portInUse(id, d.LocalAddr, err), dst.Addr()))
 		}
 	}

@@ -47,6 +47,7 @@ type Endpoint struct {
 // life is the state of a connection.
 type life struct {
 	made   time.Time
+	begun  atomic.Bool // a Channel has found Established, or what stands for it
 	up     atomic.Bool
 	upAt   time.Time // when it was established; set before up
 	ending atomic.Bool
@@ -97,6 +98,7 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, j connLogger
 	built := false
 	defer func() {
 		if !built { // also if the program's Setup or Prepare panics
+			e.end(verbs.ErrClosed, false, false) // Setup may have goroutines that wait for it
 			e.free()
 		}
 	}()
@@ -249,6 +251,9 @@ func (e *Endpoint) accept() error {
 	if e.iwarp {
 		bridge.HoldSends(e.QP, time.Now().Add(settleDelay))
 	}
+	if e.id.space.datagram() { // no event follows
+		e.setUp()
+	}
 	return nil
 }
 
@@ -365,12 +370,22 @@ func (e *Endpoint) connParam() ConnParam {
 func (e *Endpoint) watchEvents() {
 	e.id.events.handle(func(ev Event, err error) {
 		if err == nil {
-			err = ev.Err()
+			err = ev.ended()
 		}
 		if err != nil && !e.life.ending.Load() {
 			go e.end(err, true, true) // not here: it makes system calls, and must not delay other IDs' events
 		}
 	})
+}
+
+// ended returns why an event ends a connection that is up, or nil. Its peer rejects it if the wait for the
+// confirmation ends there.
+func (e *Event) ended() error {
+	err := e.Err()
+	if e.Type == Rejected {
+		err = fmt.Errorf("%w: %w", verbs.ErrDisconnected, err)
+	}
+	return err
 }
 
 // end ends the connection at this side, once, and closes e.done. With flush it first moves the QP
@@ -516,7 +531,15 @@ func (e *Endpoint) Close() error {
 func (e *Endpoint) handOver() bool {
 	l := &e.life
 	return (l.up.Load() || e.id.notified.Load()) && e.plan.typ == verbs.RC && !e.iwarp &&
-		e.transport.leaving.add(e.id, e.route.Local.Port(), l.told)
+		e.transport.leaving.add(e.id, e.ownPort(), l.told)
+}
+
+// ownPort returns the local port if it is the ID's: an accepted connection has that of its listener.
+func (e *Endpoint) ownPort() uint16 {
+	if e.plan.accepting {
+		return 0
+	}
+	return e.route.Local.Port()
 }
 
 // free undoes newEndpoint. It closes the ID first, so that the kernel no longer changes the QP, and

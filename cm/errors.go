@@ -68,6 +68,7 @@ type RejectedError struct {
 
 // Reject reasons that occur in practice (IBTA 12.6.7.2; enum ib_cm_rej_reason).
 const (
+	rejectTimeout          = 4  // the peer has ended its dial before it confirmed
 	rejectInvalidServiceID = 8  // no listener
 	rejectStaleConn        = 10 // a late packet of an older connection
 	rejectInvalidMTU       = 26 // the path MTU is larger than the port's
@@ -107,6 +108,8 @@ func (e *RejectedError) Error() string {
 		}
 	}
 	switch e.Reason {
+	case rejectTimeout:
+		return "connection rejected: the peer has given up before it confirmed"
 	case rejectInvalidServiceID:
 		return "connection refused: there is no listener at this port"
 	case rejectInvalidMTU:

@@ -54,7 +54,7 @@ func (t EventType) String() string {
 // Event is an event of an [ID] on a [Channel].
 type Event struct {
 	Type   EventType
-	Status int // negative errno, or for Rejected the reason
+	Status int // negative errno; for Rejected the reason, for Unreachable of datagrams perhaps the status of the answer
 
 	ID       *ID
 	Endpoint *Endpoint // of the ID, if the channel has made one
@@ -81,6 +81,10 @@ func decodeEvent(r *abi.RdmaUcmEventResp, datagram bool) Event {
 	return e
 }
 
+// sidrReasons has the reasons of rejections by the status with which a request for datagrams ends
+// (ib_cm_sidr_status in include/rdma/ib_cm.h).
+var sidrReasons = map[int]int{1: rejectInvalidServiceID, 2: rejectConsumer}
+
 // Err returns an error if the event means failure or the end of a connection, and nil otherwise.
 func (e *Event) Err() error {
 	switch e.Type {
@@ -93,6 +97,9 @@ func (e *Event) Err() error {
 	case AddrError, RouteError, ConnectError, Unreachable, MulticastError:
 	default:
 		return nil
+	}
+	if reason, ok := sidrReasons[e.Status]; ok && e.Type == Unreachable { // of datagrams: the others have a negative status
+		return &RejectedError{Reason: reason, PrivateData: e.PrivateData}
 	}
 	switch status := syscall.Errno(-e.Status); {
 	case e.Status >= 0:

@@ -266,7 +266,10 @@ func TestChannelDatagrams(t *testing.T) {
 				server, err = cm.NewDatagrams(e, 100)
 				return err
 			}
-			_, err = ch.Accept(ev, accept)
+			var e *cm.Endpoint
+			if e, err = ch.Accept(ev, accept); err == nil && e.Info().State != "connected" {
+				t.Errorf("an accepted endpoint is %+v", e.Info())
+			}
 		case cm.Established:
 			labtest.Close(t, ev.Endpoint)
 			d := labtest.Must(cm.NewDatagrams(ev.Endpoint, 100))(t)

@@ -32,7 +32,7 @@ type leaving struct {
 // leave is an ID that is leaving.
 type leave struct {
 	id    *ID
-	port  uint16 // the local one
+	port  uint16 // the local one; 0 if it is the listener's
 	state leaveState
 	timer *time.Timer // destroys it
 }

@@ -455,8 +455,7 @@ func (r *Request) acceptAndWait(ctx context.Context, e *Endpoint) (ended bool, e
 	if err := e.accept(); err != nil {
 		return false, err
 	}
-	if r.id.space.datagram() { // no event follows
-		e.setUp()
+	if r.id.space.datagram() {
 		return false, nil
 	}
 	ev, err := e.awaitEstablished(ctx, e.plan.RecvCQ == nil)

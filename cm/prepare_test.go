@@ -4,6 +4,8 @@ package cm_test
 
 import (
 	"errors"
+	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
@@ -11,6 +13,27 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
+
+// TestSetupFails dials with a Setup that fails, with an error as of a port in use: it is called once, and its
+// endpoint has ended.
+func TestSetupFails(t *testing.T) {
+	labtest.RequireBoth(t)
+	labtest.Each(t, func(t *testing.T, device string) {
+		var made []*cm.Endpoint
+		d := cm.Dialer{Options: cm.Options{Setup: func(e *cm.Endpoint) error {
+			made = append(made, e)
+			return fmt.Errorf("listen: %w", syscall.EADDRINUSE)
+		}}}
+		if _, err := d.Dial(within(t, time.Minute), labtest.AddrOf(device)+":7471"); !errors.Is(err, syscall.EADDRINUSE) || len(made) != 1 {
+			t.Fatalf("%v, after %d calls", err, len(made))
+		}
+		select {
+		case <-made[0].Done():
+		default:
+			t.Error("the endpoint has not ended")
+		}
+	})
+}
 
 // TestPrepare chooses PD and CQ when the device is known, on both sides.
 func TestPrepare(t *testing.T) {

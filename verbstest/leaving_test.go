@@ -3,6 +3,7 @@ package verbstest_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -78,15 +79,21 @@ func TestLostEnd(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		dialer func(*testing.T, *machines) cm.Dialer
-		end    func(client, server *cm.Endpoint) (peer *cm.Endpoint, err error)
+		end    func(m *machines, client, server *cm.Endpoint) (peer *cm.Endpoint, err error)
 	}{
-		{"close", own, func(c, s *cm.Endpoint) (*cm.Endpoint, error) { return s, c.Close() }},
-		{"accepted", own, func(c, s *cm.Endpoint) (*cm.Endpoint, error) { return c, s.Close() }},
-		{"shared CQs", shared, func(c, s *cm.Endpoint) (*cm.Endpoint, error) { return s, c.Close() }},
+		{"close", own, func(_ *machines, c, s *cm.Endpoint) (*cm.Endpoint, error) { return s, c.Close() }},
+		{"accepted", own, func(_ *machines, c, s *cm.Endpoint) (*cm.Endpoint, error) { return c, s.Close() }},
+		{"accepted, and the port is used again", own, func(m *machines, c, s *cm.Endpoint) (*cm.Endpoint, error) {
+			err := errors.Join(s.Close(), m.listener.Close())
+			l, lerr := (&cm.ListenConfig{Transport: m.server}).Listen(context.Background(), addr)
+			m.listener = l
+			return c, errors.Join(err, lerr)
+		}},
+		{"shared CQs", shared, func(_ *machines, c, s *cm.Endpoint) (*cm.Endpoint, error) { return s, c.Close() }},
 		{"fixed port", func(*testing.T, *machines) cm.Dialer {
 			return cm.Dialer{LocalAddr: netip.MustParseAddrPort("10.0.0.1:5000")}
-		}, func(c, s *cm.Endpoint) (*cm.Endpoint, error) { return s, c.Close() }},
-		{"disconnect", own, func(c, s *cm.Endpoint) (*cm.Endpoint, error) {
+		}, func(_ *machines, c, s *cm.Endpoint) (*cm.Endpoint, error) { return s, c.Close() }},
+		{"disconnect", own, func(_ *machines, c, s *cm.Endpoint) (*cm.Endpoint, error) {
 			c.Disconnect()
 			return s, c.Close()
 		}},
@@ -99,7 +106,7 @@ func TestLostEnd(t *testing.T) {
 				defer server.Close()
 				begin, before := time.Now(), [...]int{m.client.Stats().Endpoints, m.server.Stats().Endpoints}
 				m.lose(true)
-				peer, err := c.end(client, server)
+				peer, err := c.end(m, client, server)
 				if err != nil {
 					t.Error(err)
 				}
@@ -123,20 +130,97 @@ func TestLostEnd(t *testing.T) {
 	}
 }
 
+// TestRejectedLate accepts connections whose confirmation does not come within the acceptor's time: to the
+// dialing side, which has confirmed, the rejection is the end of the connection.
+func TestRejectedLate(t *testing.T) {
+	test := func(t *testing.T, client, server *cm.Transport, dial func() *cm.Endpoint) {
+		l := labtest.Made((&cm.ListenConfig{Transport: server}).Listen(t.Context(), addr))(t)
+		go func() {
+			r, err := l.Accept(t.Context())
+			if err == nil {
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				_, err = r.Accept(ctx, cm.Options{})
+			}
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("accept: %v", err)
+			}
+		}()
+		e := dial()
+		defer e.Close()
+		select {
+		case <-e.Done():
+		case <-time.After(time.Minute):
+			t.Fatal("the connection does not end")
+		}
+		if _, ok := errors.AsType[*cm.RejectedError](e.Err()); !ok || !errors.Is(e.Err(), verbs.ErrDisconnected) {
+			t.Errorf("ended with %v", e.Err())
+		}
+	}
+	t.Run("Dialer", func(t *testing.T) {
+		withRTU(t, func(t *testing.T, client, server *cm.Transport) {
+			test(t, client, server, func() *cm.Endpoint {
+				return labtest.Must((&cm.Dialer{Transport: client}).Dial(t.Context(), addr))(t)
+			})
+		})
+	})
+	t.Run("Channel", func(t *testing.T) {
+		withRTU(t, func(t *testing.T, client, server *cm.Transport) {
+			test(t, client, server, func() *cm.Endpoint {
+				ch := labtest.Made(client.NewChannel())(t)
+				id := labtest.Must(ch.NewID(0))(t)
+				labtest.Check(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(addr), time.Second))
+				expectEvent(t, ch, cm.AddrResolved)
+				labtest.Check(t, id.ResolveRoute(time.Second))
+				e := labtest.Must(ch.Connect(expectEvent(t, ch, cm.RouteResolved), cm.Options{}))(t)
+				expectEvent(t, ch, cm.Established)
+				expectEvent(t, ch, cm.Rejected)
+				return e
+			})
+		})
+	})
+}
+
+// TestNeverConfirmed accepts a connection, without a limit, of a peer that never confirms: it does not make
+// the QP ready, and asks for more time each time that the acceptance is repeated.
+func TestNeverConfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := verbstest.NewNetwork(verbstest.Options{})
+		client, server := verbstest.NewHost(t, network, "10.0.0.1"), verbstest.NewHost(t, network, "10.0.0.2")
+		l := labtest.Made((&cm.ListenConfig{Transport: server}).Listen(t.Context(), addr))(t)
+		ch := labtest.Made(client.NewChannel())(t)
+		id := labtest.Made(ch.NewID(0))(t)
+		labtest.Check(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(addr), time.Second))
+		expectEvent(t, ch, cm.AddrResolved)
+		labtest.Check(t, id.ResolveRoute(time.Second))
+		expectEvent(t, ch, cm.RouteResolved)
+		labtest.Check(t, id.Connect(cm.ConnParam{QPNum: 1}))
+		r := labtest.Must(l.Accept(t.Context()))(t)
+		begin := time.Now()
+		e, err := r.Accept(t.Context(), cm.Options{})
+		if took := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || took < 70*time.Second || took > 71*time.Second {
+			t.Errorf("accepted %v, %v, after %v", e, err, took)
+		}
+	})
+}
+
+// expectEvent returns the next event of a channel, which has a type.
+func expectEvent(t *testing.T, ch *cm.Channel, want cm.EventType) cm.Event {
+	t.Helper()
+	ev, err := ch.Next(t.Context())
+	if err != nil || ev.Type != want {
+		t.Fatalf("%v, %v, want %v", ev.Type, err, want)
+	}
+	return ev
+}
+
 // TestLostEndOfChannel does so with an endpoint of a cm.Channel, whose program sees nothing of it.
 func TestLostEndOfChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachines(t)
 		ch := labtest.Made(m.client.NewChannel())(t)
 		id := labtest.Must(ch.NewID(0))(t)
-		next := func(want cm.EventType) cm.Event {
-			t.Helper()
-			ev, err := ch.Next(t.Context())
-			if err != nil || ev.Type != want {
-				t.Fatalf("%v, %v, want %v", ev.Type, err, want)
-			}
-			return ev
-		}
+		next := func(want cm.EventType) cm.Event { return expectEvent(t, ch, want) }
 		labtest.Check(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(addr), time.Second))
 		next(cm.AddrResolved)
 		labtest.Check(t, id.ResolveRoute(time.Second))
