@@ -29,6 +29,7 @@ const (
 type ending struct {
 	err          error // why it ends; nil before
 	closed       bool  // Close was called
+	lost         bool  // it has ended, and messages of this side have failed
 	bye          bye
 	byeDelivered bool        // the answer has reached the peer
 	goodEnd      error       // why it ends if nothing is missing; nil before Disconnecting

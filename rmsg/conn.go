@@ -58,7 +58,7 @@ type Conn struct {
 }
 
 // link has the connection's objects on its device. All fields but the addresses are set before the
-// first completion.
+// first completion, by the goroutine that connects, which holds mu.
 type link struct {
 	arena         *arena
 	shard         *shard
@@ -121,8 +121,9 @@ func (c *Conn) State() State { return read(c, &c.state) }
 // except Disconnected.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err returns why the connection ended, or nil before: [verbs.ErrClosed] after Close and
-// Disconnect, io.EOF if the peer called Disconnect, and otherwise an error.
+// Err returns why the connection ended, or nil before: [verbs.ErrClosed] after Close, and after
+// Disconnect if all messages have arrived; io.EOF if the peer called Disconnect and has got all
+// messages; and otherwise an error.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -266,8 +267,9 @@ func (l *Loop) handleEnd(c *Conn, why error) {
 			t.Stop()
 		}
 	}
+	c.lost = c.out.pending > 0
 	if c.err == nil {
-		if c.bye.heard() {
+		if c.bye.heard() && !c.lost {
 			why = c.goodEnd
 		}
 		c.err = why

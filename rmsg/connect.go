@@ -123,8 +123,11 @@ func (c *Conn) connect(ctx context.Context, connect connector) (e *cm.Endpoint, 
 // for another address of a name perhaps on another device.
 func (c *Conn) prepare(r cm.Route, opt *cm.Options) error {
 	if c.arena != nil && c.arena.dev.index != r.Index {
-		c.release()
-		c.arena, c.shard, c.in.slots = nil, nil, nil
+		c.mu.Lock()
+		old := c.link
+		c.link, c.in.slots = link{}, nil
+		c.mu.Unlock()
+		old.release()
 	}
 	if c.arena == nil {
 		dev, err := c.l.device(r)
@@ -141,7 +144,9 @@ func (c *Conn) prepare(r cm.Route, opt *cm.Options) error {
 			a.release()
 			return err
 		}
+		c.mu.Lock()
 		c.arena, c.shard = a, sh
+		c.mu.Unlock()
 	}
 	opt.PD, opt.SendCQ, opt.RecvCQ = c.arena.pd, c.shard.cq, c.shard.cq
 	return nil

@@ -33,5 +33,8 @@ func PrivateData(version, oldest uint8, credits, eager, most uint32) []byte {
 // Loop returns the loop of the connection.
 func (c *Conn) Loop() *Loop { return c.l }
 
+// HeardBye reports whether the peer has said goodbye.
+func (c *Conn) HeardBye() bool { return read(c, &c.bye).heard() }
+
 // Wait waits until the connection is established, or has failed.
 func (c *Conn) Wait(ctx context.Context) error { return c.waitEstablished(ctx) }

@@ -279,6 +279,39 @@ func TestLostEnd(t *testing.T) {
 	})
 }
 
+// TestPeerLeaves tests a peer that disconnects and leaves while messages wait for its credits, and a
+// side that closes then: whether this side disconnects too or not, it learns that they are lost.
+func TestPeerLeaves(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		for _, disconnects := range []bool{false, true} {
+			for _, closes := range []bool{false, true} {
+				c, s := pair(t, device, rmsg.Options{}, rmsg.Options{Credits: 1})
+				for range 3 {
+					labtest.Check(t, c.Send(within(t), []byte("x")))
+				}
+				if disconnects {
+					c.Disconnect()
+				}
+				s.Disconnect()
+				labtest.Until(t, "the goodbye to arrive", c.HeardBye)
+				want := verbs.ErrDisconnected
+				if closes {
+					want = verbs.ErrClosed
+					c.Close()
+				}
+				s.Close()
+				<-c.Done()
+				if err := c.Err(); !errors.Is(err, want) {
+					t.Errorf("ended with %v, want %v", err, want)
+				}
+				if err := c.Shutdown(within(t)); !errors.Is(err, want) {
+					t.Errorf("Shutdown: %v, want %v", err, want)
+				}
+			}
+		}
+	})
+}
+
 // TestVersion tests the error for a peer without a version in common.
 func TestVersion(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/bits"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
@@ -15,7 +16,7 @@ import (
 // not taken, in order; from nextRead on, announced ones must still be read.
 type receiver struct {
 	c              *Conn
-	ring           []incoming // one for each credit
+	ring           []incoming // one for each credit at least; a power of two, as the counts below wrap
 	head           uint32     // the next message to take
 	received       uint32     // number of messages; the end of the ring
 	nextRead       uint32
@@ -48,14 +49,17 @@ type incoming struct {
 
 func (r *receiver) init(c *Conn, credits int) {
 	r.c, r.readable = c, make(chan struct{}, 1)
-	r.ring = make([]incoming, credits)
+	r.ring = make([]incoming, 1<<bits.Len(uint(credits-1)))
 	r.reportedGrants = uint32(credits)
 }
 
 // grants returns the total number of messages that the peer may send.
-func (r *receiver) grants() uint32 { return uint32(len(r.ring)) + r.returned }
+func (r *receiver) grants() uint32 { return uint32(r.c.l.opt.Credits) + r.returned }
 
-func (r *receiver) at(i uint32) *incoming { return &r.ring[i%uint32(len(r.ring))] }
+// index returns the place of a message in the ring.
+func (r *receiver) index(i uint32) int { return int(i) & (len(r.ring) - 1) }
+
+func (r *receiver) at(i uint32) *incoming { return &r.ring[r.index(i)] }
 
 // ready reports whether pop can take a message.
 func (r *receiver) ready() bool { return r.head != r.received && r.at(r.head).ready }
@@ -257,7 +261,7 @@ func (r *receiver) postReads() {
 			n, at := min(e.unrequested, readSize), e.size-e.unrequested
 			r.sge[0] = e.buf.mr.SGE(e.buf.at+headerSize+at, n)
 			r.c.out.wrs[0] = verbs.SendWR{
-				ID:     r.c.wrID(reqRead, int(r.nextRead%uint32(len(r.ring)))),
+				ID:     r.c.wrID(reqRead, r.index(r.nextRead)),
 				Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, SGL: r.sge[:1], RemoteAddr: e.addr + uint64(at), RKey: e.rkey,
 			}
 			wrs := r.c.out.wrs[:1]

@@ -228,7 +228,7 @@ func (q *sender) postFrame(f *frame, r request) bool {
 // extraReceives, always suffice, and acks need no credits.
 func (r *receiver) flushAck() {
 	owed := r.grants() - r.reportedGrants
-	due := r.reads.done != r.reportedReads || owed > 0 && (r.reportedGrants == r.received || owed >= max(1, uint32(len(r.ring))/2))
+	due := r.reads.done != r.reportedReads || owed > 0 && (r.reportedGrants == r.received || owed >= max(1, uint32(r.c.l.opt.Credits)/2))
 	if !due || r.ackInFlight || r.c.bye.heard() || r.c.err != nil {
 		return
 	}

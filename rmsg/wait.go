@@ -148,13 +148,14 @@ func (c *Conn) Recv(ctx context.Context) (*Buffer, error) {
 func (c *Conn) received() bool { return c.in.ready() || c.closed || c.state == Disconnected }
 
 // Shutdown disconnects as [Conn.Disconnect] does, and waits until all messages have arrived. If ctx
-// ends first, it closes the connection and returns ctx's error.
+// ends first, it closes the connection and returns ctx's error. It fails if messages are lost, also
+// by Close.
 func (c *Conn) Shutdown(ctx context.Context) error {
 	c.Disconnect()
 	err := c.await(ctx, nil, c.l.opt.Linger)
 	if err != nil {
 		c.Close()
-	} else if err = c.Err(); errors.Is(err, verbs.ErrClosed) || errors.Is(err, io.EOF) {
+	} else if err = c.Err(); !read(c, &c.lost) && (errors.Is(err, verbs.ErrClosed) || errors.Is(err, io.EOF)) {
 		return nil
 	}
 	return fail("disconnect from", c.addr, err)
