@@ -17,6 +17,7 @@ type closer struct {
 	mu     sync.Mutex // held by CloseRead, CloseWrite and Close, taken before the Conn's mu
 	linger time.Duration
 	behind bool // Close returns before the written data has arrived
+	told   bool // DISCONNECT is posted
 	waiter waiter
 }
 
@@ -82,9 +83,15 @@ func (e *closer) awaitWrite() {
 	}
 }
 
-// send posts SHUTDOWN or DISCONNECT, after all data.
+// send posts SHUTDOWN or DISCONNECT, after all data, and nothing after DISCONNECT.
 func (e *closer) send(m message, deadline time.Time) error {
-	return e.post(func(t *control) { t.post(m, false) }, deadline)
+	if e.told {
+		return nil
+	}
+	return e.post(func(t *control) {
+		t.post(m, false)
+		e.told = m == msgDisconnect
+	}, deadline)
 }
 
 // post calls post when there is room for a control message. The caller holds mu, which is unlocked
@@ -110,7 +117,8 @@ func (c *Conn) isAcked() bool {
 // this side has unread data. Running and later calls of Read and Write fail with net.ErrClosed, as
 // does another Close. As with TCP, written data is still delivered, but not by the kernel: a
 // process that exits meanwhile loses it. Therefore Close of a connection that was dialed waits for
-// the delivery, up to 10 s, and returns an error if it fails: programs write, close and exit.
+// the delivery, up to 10 s, and returns an error if it fails or has failed before: programs write,
+// close and exit.
 //
 // Close of a connection that was accepted returns at once, as servers close many while they hold
 // locks: one client whose machine has died would keep net/http and gRPC waiting until the device
@@ -166,8 +174,11 @@ func (e *closer) finish(deadline time.Time) error {
 func (e *closer) disconnect(deadline time.Time) error {
 	c := e.c
 	e.awaitWrite()
-	if e.linger == 0 || c.err != nil {
+	if e.linger == 0 {
 		return nil
+	}
+	if c.err != nil {
+		return e.lost()
 	}
 	if c.isOver() {
 		c.mu.Unlock()
@@ -178,8 +189,7 @@ func (e *closer) disconnect(deadline time.Time) error {
 		c.mu.Lock()
 		return nil
 	}
-	// Both directions have ended by SHUTDOWN: nothing is left to tell.
-	ended := !c.peer.canWrite() && c.local&writeEnded != 0
+	ended := e.ended()
 	// Like TCP, reset a connection that is closed with unread data, so that the peer does not take
 	// the data for read. Written data is delivered before: a request of no bytes proves it.
 	c.reader.progress()
@@ -213,6 +223,21 @@ func (e *closer) disconnect(deadline time.Time) error {
 		return nil
 	}
 	return cmp.Or(err, c.err)
+}
+
+// ended reports whether both directions have ended by SHUTDOWN: nothing is left to tell.
+func (e *closer) ended() bool { return !e.c.peer.canWrite() && e.c.local&writeEnded != 0 }
+
+// lost returns why a connection has failed before, if that has lost data and the program does not know it:
+// KeepAlive or Stats found it.
+func (e *closer) lost() error {
+	c := e.c
+	c.reader.progress() // the peer's end may have come before the failure
+	c.writer.reap()
+	if !c.writer.lost || c.reported || e.behind || c.peer == bothEnded || e.ended() {
+		return nil
+	}
+	return c.err
 }
 
 // wait waits until ready.

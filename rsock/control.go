@@ -95,6 +95,9 @@ func (t *control) post(m message, offer bool) {
 
 // postSignaled posts control requests. The completion of the last one covers all.
 func (t *control) postSignaled(wrs []verbs.SendWR) {
+	for i := range wrs {
+		wrs[i].ID = ctrlID
+	}
 	last := &wrs[len(wrs)-1]
 	last.Flags, last.ID = verbs.SendSignaled, ctrlID|uint64(len(wrs))
 	t.used += len(wrs)

@@ -22,12 +22,12 @@
 //	                 client has RDMA                       client has none
 //	server           None or Missing    Always             Missing or Always
 //	RDMA only        RDMA               RDMA               refused
-//	TCP only         refused            TCP (*)            TCP
+//	TCP only         refused (*)        TCP (*)            TCP
 //	Always (both)    RDMA               RDMA               TCP
 //
 // On a machine with RDMA, a listener with FallbackMissing uses RDMA only, so nothing
 // listens on 127.0.0.1; elsewhere it uses TCP only. (*) A machine without RDMA never answers
-// the request, so the dialer tries TCP after Dialer.FallbackDelay.
+// the request: the dial fails at its Timeout, or tries TCP after Dialer.FallbackDelay.
 //
 // RoCE and InfiniBand have their own port space, so a listener with FallbackAlways can use the same
 // port number for RDMA and TCP. iWARP shares TCP's ports: a port serves one of the two, and a

@@ -38,6 +38,7 @@ type life struct {
 	peer     closeState
 	err      error // the connection has failed: nothing more can be sent
 	unlogged bool  // err has not been logged yet
+	reported bool  // Read or Write has returned it
 	calls    int   // running calls: memory is released after the last
 }
 
@@ -82,6 +83,12 @@ func (s *life) isOver() bool { return s.err != nil || s.peer == bothEnded }
 // peer cannot be trusted. After other failures they are: data that has arrived before can still be
 // read.
 func (s *life) ignoresMessages() bool { return s.peer == bothEnded || errors.Is(s.err, ErrProtocol) }
+
+// report records that a call of the program returns an error.
+func (s *life) report(err error) error {
+	s.reported = s.reported || err != nil && err == s.err
+	return err
+}
 
 // readErr returns why no more data arrives, or nil if it may.
 func (s *life) readErr() error {

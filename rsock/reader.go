@@ -159,7 +159,7 @@ func (r *reader) read(p []byte) (n int, err error) {
 		}
 	}
 	if r.ring.unread() == 0 {
-		return 0, r.c.readErr()
+		return 0, r.c.report(r.c.readErr())
 	}
 	n = r.copyUnread(p)
 	r.discard()

@@ -24,6 +24,7 @@ type writer struct {
 	targets  targets
 	requests requests // guarded by mu
 	full     bool     // a Write waits for completions
+	lost     bool     // requests of data have failed
 	sent     uint64   // bytes
 	messages uint64
 	cq       *uverbs.CQ
@@ -286,7 +287,7 @@ func (w *writer) write(p []byte) (n int, err error) {
 	// As long as there is room, nothing else would tell a program that only writes that its peer
 	// has closed.
 	w.c.reader.progress()
-	if err := w.c.writeErr(); err != nil {
+	if err := w.c.report(w.c.writeErr()); err != nil {
 		return 0, err
 	}
 	if w.waiter.expired() {
@@ -362,7 +363,7 @@ func (w *writer) send(data []byte, inline bool) (n int, err error) {
 		w.c.mu.Lock()
 		if err != nil {
 			w.c.fail(&resetError{err})
-			return n, w.c.err
+			return n, w.c.report(w.c.err)
 		}
 		n += m
 	}
@@ -407,10 +408,11 @@ func (w *writer) reap() {
 		for i := range w.wcs[:n] {
 			wc := &w.wcs[i]
 			switch {
-			case wc.Status == verbs.WCFlushErr:
-				failed = cmp.Or(failed, errEnded)
 			case wc.Status != verbs.WCSuccess:
-				if failed == nil || failed == errEnded {
+				w.lost = w.lost || wc.ID&ctrlID == 0
+				if wc.Status == verbs.WCFlushErr {
+					failed = cmp.Or(failed, errEnded)
+				} else if failed == nil || failed == errEnded {
 					failed = wc.Err()
 				}
 			case wc.ID&ctrlID != 0:
@@ -445,7 +447,7 @@ func (w *writer) wait(ready func(*Conn) bool) error {
 			return err
 		}
 	}
-	return w.c.writeErr()
+	return w.c.report(w.c.writeErr())
 }
 
 // ReadFrom writes what r returns until io.EOF, and returns the number of bytes written.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net/netip"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,57 @@ import (
 	"github.com/goverbs/verbs/rsock"
 	"github.com/goverbs/verbs/verbstest"
 )
+
+// connected returns two ends of a connection of rsock between two hosts of a network; the second
+// was accepted at 10.0.0.1.
+func connected(t *testing.T, network *verbstest.Network) (dialed, accepted *rsock.Conn) {
+	lc := rsock.ListenConfig{Transport: verbstest.NewHost(t, network, "10.0.0.1")}
+	l := labtest.Made(lc.Listen(t.Context(), "rdma", "10.0.0.1:80"))(t).(*rsock.Listener)
+	d := rsock.Dialer{Transport: verbstest.NewHost(t, network, "10.0.0.2")}
+	dialed = labtest.Must(d.DialContext(t.Context(), "rdma", "10.0.0.1:80"))(t).(*rsock.Conn)
+	return dialed, labtest.Must(l.Accept())(t).(*rsock.Conn)
+}
+
+// TestLostBeforeClose closes a dialed connection that has failed before: with an error, unless all
+// that was written has arrived.
+func TestLostBeforeClose(t *testing.T) {
+	for _, arrives := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			network := verbstest.NewNetwork(verbstest.Options{Link: verbstest.Link{Delay: 20 * time.Millisecond}})
+			c, peer := connected(t, network)
+			labtest.Must(c.Write([]byte("data")))(t)
+			if arrives {
+				time.Sleep(time.Second)
+			}
+			network.Remove(netip.MustParseAddr("10.0.0.1"))
+			time.Sleep(time.Minute) // KeepAlive finds that the peer is dead
+			c.Stats()
+			if err := c.Close(); arrives && err != nil || !arrives && !errors.Is(err, syscall.ETIMEDOUT) {
+				t.Errorf("Close, when the data arrives: %v: %v", arrives, err)
+			}
+			peer.SetLinger(0)
+			peer.Close()
+		})
+	}
+}
+
+// TestCloseAfterBoth closes a connection whose directions have both been closed, and which the peer
+// has ended since.
+func TestCloseAfterBoth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := verbstest.NewNetwork(verbstest.Options{})
+		c, peer := connected(t, network)
+		labtest.Must(c.Write([]byte("data")))(t)
+		labtest.Check(t, c.CloseWrite(), c.CloseRead())
+		if got, err := io.ReadAll(peer); string(got) != "data" || err != nil {
+			t.Errorf("the peer has read %q, %v", got, err)
+		}
+		time.Sleep(time.Second) // until it has heard that nobody reads
+		labtest.Check(t, peer.Close())
+		time.Sleep(time.Second)
+		labtest.Check(t, c.Close())
+	})
+}
 
 // TestLinger closes connections of rsock to a peer that lives, or has died, on a slow network: how
 // long Close waits is what was chosen for the listener, the dialer or the connection, and all is
