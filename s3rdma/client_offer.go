@@ -2,6 +2,7 @@ package s3rdma
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/base64"
@@ -265,11 +266,20 @@ func (o *Offer) memory(n int64) (err error) {
 func (o *Offer) put() error {
 	r := o.req
 	if !o.given {
+		ctx, body := r.Context(), r.Body
+		stop := context.AfterFunc(ctx, func() { body.Close() }) // which ends a Read that waits, as in net/http
+		defer stop()
 		if _, err := io.ReadFull(r.Body, o.data); err != nil {
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
 			return fmt.Errorf("s3rdma: read the body of PUT %s, of %d bytes: %w", r.URL.Path, len(o.data), err)
 		}
 		var more [1]byte
 		if n, err := io.ReadFull(r.Body, more[:]); n > 0 || err != io.EOF {
+			if n == 0 && ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
 			return fmt.Errorf("s3rdma: read the body of PUT %s: more than its length of %d bytes, or %w", r.URL.Path, len(o.data), err)
 		}
 	}

@@ -726,6 +726,27 @@ func TestPanics(t *testing.T) {
 	}
 }
 
+// TestStalledBody cancels a PUT whose body does not come.
+func TestStalledBody(t *testing.T) {
+	labtest.Require(t)
+	eachFake(t, ClientOptions{}, func(t *testing.T, s *fakeStore, c *Client) {
+		ctx, cancel := context.WithCancel(t.Context())
+		body, w := io.Pipe()
+		req := labtest.Must(http.NewRequestWithContext(ctx, "PUT", s.web.URL+"/bucket/key", body))(t)
+		req.ContentLength = 5
+		go func() {
+			w.Write([]byte("h"))
+			cancel()
+		}()
+		if _, err := (&Transport{Client: c}).RoundTrip(req); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if st := c.Stats(); st.Lent != 0 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
 // readerFunc is an io.Reader.
 type readerFunc func([]byte) (int, error)
 

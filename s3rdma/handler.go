@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/goverbs/verbs"
 )
@@ -118,6 +119,16 @@ func (a *answer) Header() http.Header {
 		return a.w.Header()
 	}
 	return a.header
+}
+
+// SetReadDeadline is for [http.ResponseController].
+func (a *answer) SetReadDeadline(t time.Time) error {
+	return http.NewResponseController(a.w).SetReadDeadline(t)
+}
+
+// SetWriteDeadline is for [http.ResponseController]. The answer comes when the bytes are moved.
+func (a *answer) SetWriteDeadline(t time.Time) error {
+	return http.NewResponseController(a.w).SetWriteDeadline(t)
 }
 
 // send sends the status and the header, with the reply of this package. The reply is empty if there is none.

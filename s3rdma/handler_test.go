@@ -50,9 +50,13 @@ func newStore() *store {
 		http.ServeContent(w, r, "o.bin", time.Unix(1e9, 0), bytes.NewReader(object))
 	})
 	s.HandleFunc("GET /stream", func(w http.ResponseWriter, r *http.Request) { // no length, with flushes
+		c := http.NewResponseController(w)
+		if err := errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{})); err != nil {
+			panic(err)
+		}
 		for range 100 {
 			w.Write(object[:1000])
-			http.NewResponseController(w).Flush()
+			c.Flush()
 		}
 	})
 	s.HandleFunc("GET /long", func(w http.ResponseWriter, r *http.Request) { w.Write(append(object, object...)) })

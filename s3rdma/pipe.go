@@ -103,6 +103,17 @@ func (b *Reader) next() error {
 	return b.err
 }
 
+// more gets the next part if the program has taken the last one, with mu held.
+func (b *Reader) more() error {
+	if b.r.state >= stateCommitted && b.off < b.size { // the memory of rest is another transfer's by now
+		return b.r.step(eventMove)
+	}
+	if len(b.rest) > 0 {
+		return nil
+	}
+	return b.next()
+}
+
 // took counts n bytes of rest, and commits behind the last.
 func (b *Reader) took(n int) error {
 	b.off += int64(n)
@@ -121,13 +132,11 @@ func (b *Reader) took(n int) error {
 func (b *Reader) Read(p []byte) (n int, err error) {
 	b.r.mu.Lock()
 	defer b.r.mu.Unlock()
-	if b.r.state == stateClosed && b.off < b.size {
-		return 0, b.r.step(eventMove)
+	if len(p) == 0 {
+		return 0, nil
 	}
-	if len(b.rest) == 0 && len(p) > 0 {
-		if err := b.next(); err != nil {
-			return 0, err
-		}
+	if err := b.more(); err != nil {
+		return 0, err
 	}
 	n = copy(p, b.rest)
 	return n, b.took(n)
@@ -138,12 +147,10 @@ func (b *Reader) WriteTo(w io.Writer) (n int64, err error) {
 	b.r.mu.Lock()
 	defer b.r.mu.Unlock()
 	for {
-		if len(b.rest) == 0 {
-			if err := b.next(); err == io.EOF {
-				return n, nil
-			} else if err != nil {
-				return n, err
-			}
+		if err := b.more(); err == io.EOF {
+			return n, nil
+		} else if err != nil {
+			return n, err
 		}
 		var m int
 		b.r.lend(func() { m, err = w.Write(b.rest) })

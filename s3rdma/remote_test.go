@@ -281,6 +281,29 @@ func TestReaderAhead(t *testing.T) {
 	})
 }
 
+// TestReaderBehindEnd reads from a transfer that the program has ended, and which had bytes left.
+func TestReaderBehindEnd(t *testing.T) {
+	eachRig(t, ServerOptions{Part: 4096}, http.NotFoundHandler(), func(t *testing.T, r *rig) {
+		for want, end := range map[error]func(*Remote) error{
+			errCommitted:    func(rem *Remote) error { return rem.Commit(r.within()) },
+			verbs.ErrClosed: (*Remote).Close,
+		} {
+			c := r.client(len(object)) // READs in flight end its connection
+			rem := labtest.Must(r.remote(c.token(len(object))))(t)
+			body := labtest.Must(rem.Reader(r.within()))(t)
+			labtest.Must(io.ReadFull(body, make([]byte, 1)))(t)
+			labtest.Check(t, end(rem))
+			if n, err := body.Read(make([]byte, 10)); n != 0 || !errors.Is(err, want) {
+				t.Errorf("Read: %d, %v, want %v", n, err, want)
+			}
+			if n, err := body.WriteTo(io.Discard); n != 0 || !errors.Is(err, want) {
+				t.Errorf("WriteTo: %d, %v, want %v", n, err, want)
+			}
+			rem.Close()
+		}
+	})
+}
+
 func TestReasons(t *testing.T) {
 	seen := map[string]bool{}
 	for r := range reasons {

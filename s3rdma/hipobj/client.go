@@ -183,7 +183,7 @@ func (x *exchange) move(ctx context.Context) (http.Header, error) {
 		answers <- answer{h, err}
 	}()
 	if x.Op == Put {
-		if err := x.write(ctx, written); err != nil {
+		if err := x.write(ctx, written, answers); err != nil {
 			return nil, err
 		}
 	}
@@ -350,15 +350,16 @@ func (x *exchange) connect(h http.Header) (err error) {
 }
 
 // write posts the WRITE of a PUT.
-func (x *exchange) write(ctx context.Context, written <-chan struct{}) error {
-	if x.client.WriteDelay > 0 {
+func (x *exchange) write(ctx context.Context, written <-chan struct{}, answers <-chan answer) error {
+	var delayed <-chan time.Time
+	for waiting := x.client.WriteDelay > 0; waiting; {
 		select {
 		case <-written:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		select {
-		case <-time.After(x.client.WriteDelay):
+			delayed = time.After(x.client.WriteDelay)
+		case <-delayed:
+			waiting = false
+		case a := <-answers: // written never comes if READY could not be sent
+			return cmp.Or(a.err, errors.New("READY was answered before the WRITE"))
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -10,7 +10,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
@@ -143,6 +145,27 @@ func TestMemoryAfterGet(t *testing.T) {
 			labtest.Check(t, x.Cancel())
 		}
 	})
+}
+
+// TestReadyFails has a client whose READY is never sent, while a PUT waits to write after it.
+func TestReadyFails(t *testing.T) {
+	dev := labtest.Open(t)
+	s := newSite(t, dev, Options{Connect: fast})
+	c := s.newClient(t, dev, "u")
+	c.WriteDelay = time.Millisecond
+	c.HTTP = &http.Client{Transport: transport(func(step string, next func() (*http.Response, error)) (*http.Response, error) {
+		if step == "ready" {
+			return nil, syscall.ECONNREFUSED
+		}
+		return next()
+	})}
+	ctx := labtest.Within(t, waitTime)
+	if _, err := c.Put(ctx, "/b/k", c.memory(t, make([]byte, 100))); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Error(err)
+	}
+	if n := s.Stats().Sessions; n != 0 {
+		t.Errorf("%d sessions", n)
+	}
 }
 
 // TestForeignKey has a server that names another key: the client's PUT fails, and nothing is
