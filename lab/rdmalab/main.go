@@ -117,7 +117,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -134,7 +133,11 @@ func main() {
 	if os.Getpid() == 1 {
 		guest.Main() // does not return
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE)
+	ends := []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGPIPE}
+	if !signal.Ignored(unix.SIGHUP) { // as under nohup
+		ends = append(ends, unix.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	ctx, std := withSignals(ctx)
 	code, err := run(ctx, os.Args[1:], std)
 	stop()
@@ -196,7 +199,8 @@ func run(ctx context.Context, args []string, std machine.Stdio) (int, error) {
 		return job.ExitLab, errors.New("no program to run: see rdmalab --help")
 	}
 	if c.host {
-		return runOnHost(ctx, args)
+		err := runOnHost(args)
+		return job.ExitCode(err), err
 	}
 	on := image.ArchByName(c.Arch)
 	if err := image.NeedMachine(c.Kernel, on); err != nil {
@@ -246,17 +250,15 @@ func fetch(ctx context.Context, c config) (int, error) {
 	return job.ExitCode(err), err
 }
 
-// runOnHost runs the program on this machine, if it has an RDMA device.
-func runOnHost(ctx context.Context, args []string) (int, error) {
+// runOnHost becomes the program, which gets signals itself, if this machine has an RDMA device.
+func runOnHost(args []string) error {
 	if devices, _ := filepath.Glob("/sys/class/infiniband/*"); len(devices) == 0 {
-		return job.ExitLab, errors.New("--host: this machine has no RDMA device: modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV")
+		return errors.New("--host: this machine has no RDMA device: modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV")
 	}
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), "VERBS_LAB="+sys.KernelRelease())
-	err := cmd.Run()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return job.ExitStatus(exit.Sys().(syscall.WaitStatus)), nil
+	path, err := exec.LookPath(args[0])
+	if err != nil {
+		return err
 	}
-	return job.ExitCode(err), err
+	os.Setenv("VERBS_LAB", sys.KernelRelease())
+	return fmt.Errorf("%s: %w", path, unix.Exec(path, args, os.Environ()))
 }

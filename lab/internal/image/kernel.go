@@ -39,8 +39,15 @@ func (k Kernel) depmod(ctx context.Context) error {
 }
 
 // openKernel finds the parts of an unpacked kernel. Newer ones are in /usr, with the
-// image among the modules.
+// image among the modules. The guest mounts them by names without links, before it changes its root.
 func openKernel(root string, on Arch) (Kernel, error) {
+	root, err := filepath.Abs(root)
+	if err == nil {
+		root, err = filepath.EvalSymlinks(root)
+	}
+	if err != nil {
+		return Kernel{}, err
+	}
 	find := func(old, merged string) string {
 		for _, p := range []string{old, merged} {
 			if m, _ := filepath.Glob(filepath.Join(root, p)); len(m) == 1 {

@@ -40,15 +40,19 @@ func (k Kernel) BuildLater(ctx context.Context, names []string) error {
 	}
 	defer unlock()
 	for _, name := range names {
-		if _, ours := sources[name]; !ours || Exist(k.built(name)) {
+		if _, ours := sources[name]; !ours {
 			continue
 		}
-		// The folder of a kernel has the name and the version of its package, and is in that of its suite.
-		pkg, version, _ := strings.Cut(filepath.Base(k.Root), "_")
-		suite, _, _ := strings.Cut(filepath.Base(filepath.Dir(k.Root)), "_")
-		a := archive(suite, k.Arch)
-		if err := buildModule(ctx, a, debian.Package{Name: pkg, Version: version}, k, name); err != nil {
-			return fmt.Errorf("%s for %s: %w", name, k.Release, err)
+		if !Exist(k.built(name)) {
+			// The folder of a kernel has the name and the version of its package, and is in that of its suite.
+			pkg, version, _ := strings.Cut(filepath.Base(k.Root), "_")
+			suite, _, _ := strings.Cut(filepath.Base(filepath.Dir(k.Root)), "_")
+			a := archive(suite, k.Arch)
+			if err := buildModule(ctx, a, debian.Package{Name: pkg, Version: version}, k, name); err != nil {
+				return fmt.Errorf("%s for %s: %w", name, k.Release, err)
+			}
+		} else if _, err := k.ModuleFiles(name); err == nil {
+			continue // otherwise depmod was interrupted
 		}
 		if err := k.depmod(ctx); err != nil {
 			return err

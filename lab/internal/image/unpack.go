@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,7 +43,8 @@ func unpackImage(ctx context.Context, image, file string) error {
 	return decompressTo(ctx, file, ext, bytes.NewReader(packed))
 }
 
-// unpackModules decompresses module files that are loaded at each boot, relative to k.Modules.
+// unpackModules decompresses module files that are loaded at each boot, relative to k.Modules. If it was
+// interrupted, modules.dep names files that are decompressed already.
 func (k Kernel) unpackModules(ctx context.Context, files []string) error {
 	for _, name := range files {
 		if !packed(name) {
@@ -51,7 +53,9 @@ func (k Kernel) unpackModules(ctx context.Context, files []string) error {
 		ext := filepath.Ext(name)
 		file := filepath.Join(k.Modules, name)
 		f, err := os.Open(file)
-		if err != nil {
+		if errors.Is(err, fs.ErrNotExist) && Exist(strings.TrimSuffix(file, ext)) {
+			continue
+		} else if err != nil {
 			return err
 		}
 		err = decompressTo(ctx, strings.TrimSuffix(file, ext), ext, f)

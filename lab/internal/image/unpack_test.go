@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/internal/labtest/tool"
 )
 
@@ -23,6 +24,38 @@ func bzImage(packed []byte) []byte {
 	binary.LittleEndian.PutUint32(b[0x248:], 64)
 	binary.LittleEndian.PutUint32(b[0x24c:], uint32(len(packed)+4))
 	return append(append(b, packed...), "sizeand the rest"...)
+}
+
+// TestOpenKernelLink opens a kernel in a cache that is reached by a link: the guest could not follow it.
+func TestOpenKernelLink(t *testing.T) {
+	root := labtest.Must(filepath.EvalSymlinks(t.TempDir()))(t)
+	modules, link := filepath.Join(root, "lib/modules/6.1"), filepath.Join(t.TempDir(), "link")
+	labtest.Check(t, os.MkdirAll(modules, 0o755), os.Mkdir(filepath.Join(root, "boot"), 0o755),
+		os.WriteFile(filepath.Join(root, "boot/vmlinuz-6.1"), nil, 0o644), os.Symlink(root, link))
+	if k, err := openKernel(link, ArchByName("amd64")); k.Modules != modules || err != nil {
+		t.Errorf("modules in %s, %v", k.Modules, err)
+	}
+}
+
+// TestUnpackAgain unpacks the modules of a kernel after an interruption: one is unpacked, and
+// modules.dep does not know yet.
+func TestUnpackAgain(t *testing.T) {
+	k := Kernel{Modules: t.TempDir()}
+	for name, content := range map[string]string{"modules.dep": "a.ko.xz: b.ko.xz\nb.ko.xz:\n", "modules.builtin": "", "b.ko": "b"} {
+		labtest.Check(t, os.WriteFile(filepath.Join(k.Modules, name), []byte(content), 0o644))
+	}
+	cmd := exec.Command(tool.Path(t, "xz"), "-c")
+	cmd.Stdin = strings.NewReader("a")
+	labtest.Check(t, os.WriteFile(filepath.Join(k.Modules, "a.ko.xz"), labtest.Must(cmd.Output())(t), 0o644))
+	labtest.Check(t, k.unpackModules(t.Context(), labtest.Must(k.ModuleFiles("a"))(t)))
+	for _, name := range []string{"a", "b"} {
+		if got, err := os.ReadFile(filepath.Join(k.Modules, name+".ko")); string(got) != name {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	if Exist(filepath.Join(k.Modules, "a.ko.xz")) {
+		t.Error("what is unpacked is there still")
+	}
 }
 
 func TestUnpackImage(t *testing.T) {

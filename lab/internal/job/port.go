@@ -3,9 +3,13 @@
 package job
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 )
 
 // The ports between host and guest, by name.
@@ -22,26 +26,49 @@ var Ports = []string{portIn, portOut, portErr, PortResult}
 // Outlet is where a program's output goes, in the guest and then on the host. A closed output does
 // not block the program.
 type Outlet struct {
-	mu sync.Mutex
-	w  io.Writer
-	N  atomic.Int64 // bytes that have arrived
+	mu  sync.Mutex
+	w   io.Writer
+	err error        // of the first Write to w that has failed
+	N   atomic.Int64 // bytes that have arrived
 }
 
 func (o *Outlet) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	if o.w != nil {
-		o.w.Write(b)
+		if _, err := o.w.Write(b); o.err == nil {
+			o.err = err
+		}
 	}
 	o.mu.Unlock()
 	o.N.Add(int64(len(b)))
 	return len(b), nil
 }
 
-// To makes the output go to a writer.
-func (o *Outlet) To(w io.Writer) {
+// To makes the output go to a writer, and returns the first error of the one before.
+func (o *Outlet) To(w io.Writer) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.w = w
+	err := o.err
+	o.w, o.err = w, nil
+	return err
+}
+
+// Busy reports whether a Write waits for the writer.
+func (o *Outlet) Busy() bool {
+	if !o.mu.TryLock() {
+		return true
+	}
+	o.mu.Unlock()
+	return false
+}
+
+// OutputError returns the error for output that could not be written, or nil if whoever reads it has closed
+// it.
+func OutputError(err error) error {
+	if err == nil || errors.Is(err, unix.EPIPE) {
+		return nil
+	}
+	return fmt.Errorf("write the program's output: %w", err)
 }
 
 // FeedStdin sends stdin as frames of a two-byte length and data, with an empty frame

@@ -26,7 +26,7 @@ func keptPaths(args, env []string, dir string) (paths []string) {
 	}
 	within := func(dir, path string) string {
 		if filepath.IsAbs(path) {
-			return path
+			return filepath.Clean(path)
 		}
 		return filepath.Join(dir, path)
 	}
@@ -37,7 +37,9 @@ func keptPaths(args, env []string, dir string) (paths []string) {
 		}
 		path = within(dir, path)
 		// The guest finds written files by their names without links.
-		if real, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			path = real
+		} else if real, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
 			path = filepath.Join(real, filepath.Base(path))
 		}
 		paths = append(paths, path)

@@ -5,7 +5,6 @@ package machine
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -29,8 +28,10 @@ func TestKeptPaths(t *testing.T) {
 	if err := os.Symlink(dir, filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := keptPaths([]string{"x", "-test.trace=" + dir + "/link/t"}, nil, "/"), []string{dir + "/t"}; !slices.Equal(got, want) {
-		t.Errorf("%s, want %s", got, want)
+	for env, want := range map[string]string{"": dir + "/t", "GOCOVERDIR=" + dir + "/cover/": dir + "/cover", "GOCOVERDIR=" + dir + "/link": dir} {
+		if got := keptPaths([]string{"x", "-test.trace=" + dir + "/link/t"}, []string{env}, "/"); got[len(got)-1] != want {
+			t.Errorf("%s: %s, want %s", env, got, want)
+		}
 	}
 }
 

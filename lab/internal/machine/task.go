@@ -47,6 +47,9 @@ func NewTask(k image.Kernel, opt Options, write string, args, env []string, dir 
 		if j.Write, err = filepath.Abs(write); err != nil {
 			return Task{}, err
 		}
+		if real, err := filepath.EvalSymlinks(j.Write); err == nil { // the guest's root follows absolute links to its own folders
+			j.Write = real
+		}
 	}
 	if err := checkShared(path, j.Write); err != nil {
 		return Task{}, fmt.Errorf("program %s: %w", path, err)

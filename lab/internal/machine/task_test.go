@@ -41,6 +41,7 @@ func TestHiddenPaths(t *testing.T) {
 		{shared, link + "/c", shared, "", "output file " + hidden + "/c: "},
 		{shared, "/run/user/c", shared, "", "output file /run/user/c: the guest has an empty /run of its own"},
 		{hidden, hidden + "/c", hidden, hidden, ""},
+		{link, "c", link, link, ""},
 		{hidden, "c", shared, hidden + "/other", "program " + hidden + "/x.test: "},
 	} {
 		args := []string{test.program + "/x.test", "-test.cpuprofile=" + test.profile}

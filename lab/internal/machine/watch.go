@@ -75,7 +75,8 @@ func (m *machine) run(ctx context.Context, t Task, std Stdio) (job.Result, error
 			w.report(line)
 		}
 	}
-	return w.result, m.await(ctx, out+w.result.Out, errs+w.result.Err)
+	err := m.await(ctx, out+w.result.Out, errs+w.result.Err)
+	return w.result, errors.Join(err, job.OutputError(m.stdout.To(io.Discard)), job.OutputError(m.stderr.To(io.Discard)))
 }
 
 // phase is the state of a program. The guest reports its start and its end; between them the host may
@@ -206,9 +207,16 @@ func (m *machine) give(t *Task) error {
 	return nil
 }
 
-// await waits until all output of a program has arrived, by the sizes that the guest has reported.
+// await waits until all output of a program has arrived, by the sizes that the guest has reported. Output that
+// was never written does not arrive.
 func (m *machine) await(ctx context.Context, stdout, stderr int64) error {
+	arrived, since := int64(-1), time.Now()
 	for m.stdout.N.Load() < stdout || m.stderr.N.Load() < stderr {
+		if n := m.stdout.N.Load() + m.stderr.N.Load(); n != arrived || m.stdout.Busy() || m.stderr.Busy() {
+			arrived, since = n, time.Now()
+		} else if time.Since(since) > reuseLimit {
+			return fmt.Errorf("the guest reports output that has not come: %w", tooLate(errSilent, reuseLimit))
+		}
 		select {
 		case <-time.After(time.Millisecond):
 		case <-m.gone:

@@ -178,6 +178,21 @@ func TestAwait(t *testing.T) {
 	}
 }
 
+// TestAwaitStalled waits for output that a guest has reported and not sent.
+func TestAwaitStalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &machine{gone: make(chan struct{})}
+		time.AfterFunc(reuseLimit/2, func() { m.stdout.Write([]byte("late")) })
+		begun := time.Now()
+		if err := m.await(t.Context(), 1<<62, 0); !errors.Is(err, errSilent) {
+			t.Errorf("waiting has ended with %v", err)
+		}
+		if took := time.Since(begun); took < reuseLimit*3/2 || took > reuseLimit*2 {
+			t.Errorf("waiting has ended after %v", took)
+		}
+	})
+}
+
 // FuzzReport has a guest that reports any lines: only a program that has run and ended, in a machine that
 // has not failed, has a result.
 func FuzzReport(f *testing.F) {

@@ -3,6 +3,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -301,8 +302,11 @@ func Join(ctx context.Context, socket string, args []string, std machine.Stdio) 
 			}
 			return job.ExitLab, err
 		}
-		std.Out.Write(m.Out)
-		std.Err.Write(m.Err)
+		_, outErr := std.Out.Write(m.Out)
+		_, errErr := std.Err.Write(m.Err)
+		if err := job.OutputError(cmp.Or(outErr, errErr)); err != nil {
+			return job.ExitLab, err
+		}
 		if m.End {
 			if m.Error != "" {
 				err = errors.New(m.Error)
