@@ -101,6 +101,13 @@ func TestLink(t *testing.T) {
 			t.Errorf("verbs res %s prints %d lines", kind, lines)
 		}
 	}
+	for pid, n := range map[int]int{os.Getpid(): 1, 999999: 0} {
+		var counts []struct{ PD, CTX int }
+		labtest.Check(t, json.Unmarshal([]byte(verbs("res", "-d", "cli0", "--json", "--pid", strconv.Itoa(pid))), &counts))
+		if len(counts) != 1 || counts[0].PD != n || counts[0].CTX != n {
+			t.Errorf("verbs res --pid %d: %+v", pid, counts)
+		}
+	}
 	labtest.Check(t, pd.Close(), ctx.Close()) // the kernel waits for that when it removes the device
 
 	verbs("link", "rename", "cli0", "cli1")

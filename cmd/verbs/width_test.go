@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"io"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -12,6 +13,22 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/internal/labtest"
 )
+
+// TestFullDisk prints where nothing can be written, which fails.
+func TestFullDisk(t *testing.T) {
+	labtest.Require(t)
+	full := labtest.Made(os.OpenFile("/dev/full", os.O_WRONLY, 0))(t)
+	host := softHost(t, 7)
+	for _, line := range []string{"devices", "info", "doctor", "check --duration 0", "res", "ports"} {
+		cmd := command(t, strings.Fields(line)...)
+		cmd.Env = append(cmd.Env, "VERBS_SOFT="+host)
+		var errs strings.Builder
+		cmd.Stdout, cmd.Stderr = full, &errs
+		if err := cmd.Run(); err == nil || !strings.Contains(errs.String(), "no space left") {
+			t.Errorf("verbs %s: %v, %s", line, err, &errs)
+		}
+	}
+}
 
 // TestNarrow runs commands on terminals of few columns, which their output fits, with all names in
 // one piece, and without a terminal, where it does not depend on COLUMNS.
@@ -35,6 +52,9 @@ func TestNarrow(t *testing.T) {
 		text := strings.ReplaceAll(shown.String(), "\r", "")
 		if !cli.Fits(text, 64) || text == "" {
 			t.Errorf("verbs %s is wider than 64 columns:\n%s", line, text)
+		}
+		if line == "devices" && strings.Contains(text, "------") {
+			t.Errorf("verbs %s has the line below the header as a device:\n%s", line, text)
 		}
 		plain, _ := run("COLUMNS=64").Output()
 		if (line == "devices" || line == "info soft0") && cli.Fits(string(plain), 64) {

@@ -2,8 +2,10 @@
 package cat
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -72,19 +74,38 @@ func (c *Cmd) connect(ctx context.Context) (net.Conn, error) {
 	return conn, err
 }
 
-// join copies in both directions until both have ended or conn breaks, and closes conn.
+// join copies in both directions until both have ended, conn breaks or in cannot be read, and closes conn.
 func join(conn *rsock.Conn, in io.Reader, out io.Writer) error {
 	sent := make(chan error, 1)
 	go func() {
-		_, err := conn.ReadFrom(in)
+		r := input{r: in}
+		_, err := conn.ReadFrom(&r)
 		if err == nil {
 			err = conn.CloseWrite()
 		}
-		sent <- err
+		sent <- cmp.Or(r.err, err)
+		if r.err != nil { // the peer waits for the rest, and we for the peer
+			conn.SetReadDeadline(time.Unix(1, 0))
+		}
 	}()
 	_, err := conn.WriteTo(out)
-	if err == nil {
+	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		err = <-sent
 	}
 	return errors.Join(err, conn.Close())
+}
+
+// input is a reader that keeps its error.
+type input struct {
+	r   io.Reader
+	err error
+}
+
+func (i *input) Read(b []byte) (int, error) {
+	n, err := i.r.Read(b)
+	if err != nil && err != io.EOF {
+		i.err = fmt.Errorf("standard input: %w", err)
+		err = i.err
+	}
+	return n, err
 }

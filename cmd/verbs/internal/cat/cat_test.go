@@ -3,15 +3,41 @@
 package cat
 
 import (
+	"errors"
 	"io"
+	"io/fs"
 	"strings"
 	"testing"
+	"testing/iotest"
+	"time"
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rsock"
 	"github.com/goverbs/verbs/soft"
 )
+
+// TestInputFails has an input that cannot be read, while the peer waits for it.
+func TestInputFails(t *testing.T) {
+	labtest.Require(t)
+	l := labtest.Must((&rsock.ListenConfig{}).Listen(t.Context(), "rdma", labtest.AddrOf(labtest.RoCE)+":0"))(t)
+	defer l.Close()
+	ended := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err == nil {
+			_, err = io.Copy(c, c)
+			c.Close()
+		}
+		ended <- err
+	}()
+	conn := labtest.Must((&Cmd{Addr: l.Addr().String()}).connect(labtest.Within(t, time.Minute)))(t)
+	defer time.AfterFunc(time.Minute, func() { conn.Close() }).Stop()
+	if err := join(conn.(*rsock.Conn), iotest.ErrReader(fs.ErrPermission), io.Discard); !errors.Is(err, fs.ErrPermission) {
+		t.Error(err)
+	}
+	<-ended
+}
 
 // TestTOS checks that the side that connects sends its type of service, and that the other answers
 // with it. What verbs cat does with a connection is tested as a program.

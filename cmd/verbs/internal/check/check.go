@@ -126,7 +126,8 @@ func (c *Cmd) check(ctx context.Context, k *kong.Context, p port) error {
 		return err
 	}
 	r := report{Machine: *here, Start: time.Now(), Scenarios: []outcome{}, Figures: []perf.Figure{}}
-	out := &printer{k.Stdout, cli.Width(k.Stdout), c.Verbose}
+	text := &cli.Output{W: k.Stdout}
+	out := &printer{text, cli.Width(k.Stdout), c.Verbose}
 	if c.JSON {
 		out.w = io.Discard
 	}
@@ -172,6 +173,7 @@ func (c *Cmd) check(ctx context.Context, k *kong.Context, p port) error {
 	a.Close()
 	<-ended
 	fmt.Fprintf(out.w, "\n%d passed, %d failed, %d refused\n", counts[passed], counts[failed], counts[refused])
+	err = errors.Join(err, text.Err)
 	if c.JSON {
 		err = errors.Join(err, cli.WriteJSON(k.Stdout, r))
 	}
@@ -214,6 +216,9 @@ func (l *link) runAll(ctx context.Context, p port, each func(outcome)) error {
 		}
 		started := time.Now()
 		mine, peers, err := l.run(ctx, p, s)
+		if err == nil && ctx.Err() != nil { // which is no failure of the device
+			err = context.Cause(ctx)
+		}
 		if err != nil {
 			return err
 		}
@@ -269,11 +274,11 @@ func (l *link) answer(ctx context.Context, p port) error {
 func (l *link) serveFigures(ctx context.Context, p port) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	addrs, err := cm.DeviceAddrs(p.Dev.Device())
+	addr, err := endpoint.Addr(p.Dev.Device())
 	var at net.Addr
 	if err == nil {
 		var ended <-chan struct{}
-		if at, ended, err = perf.Serve(ctx, addrs[0].String()); err == nil {
+		if at, ended, err = perf.Serve(ctx, addr.String()); err == nil {
 			defer func() { cancel(); <-ended }()
 		}
 	}
@@ -304,7 +309,7 @@ func (l *link) measure(ctx context.Context, p port, long time.Duration) []perf.F
 	if err != nil {
 		return []perf.Figure{{Test: "all", Error: cli.Printable(err.Error())}}
 	}
-	figures := perf.Measure(ctx, p.Dev.Device().Name, m.CM, long)
+	figures := perf.Measure(ctx, p.Dev.Device().Name, m.CM, p.TrafficClass, long)
 	l.send(message{})
 	return figures
 }

@@ -241,6 +241,25 @@ func TestAdapterFault(t *testing.T) {
 	})
 }
 
+// TestInterrupted ends the command during a scenario: neither that nor the next ones have failed.
+func TestInterrupted(t *testing.T) {
+	labtest.Require(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	sound := scenario.List[1].Run
+	t.Cleanup(func() { scenario.List[1].Run = sound })
+	scenario.List[1].Run = func(a *scenario.Actor) {
+		cancel()
+		sound(a)
+	}
+	var out bytes.Buffer
+	err := command(ctx, &out, t.Output(), "-d", labtest.RXE, "--json")
+	var r report
+	labtest.Check(t, json.Unmarshal(out.Bytes(), &r))
+	if !errors.Is(err, context.Canceled) || len(r.Scenarios) != 1 || r.Scenarios[0].Result == failed || len(r.Figures) > 0 {
+		t.Errorf("%v, %+v", err, r)
+	}
+}
+
 // TestHostilePeer answers with what is not the protocol.
 func TestHostilePeer(t *testing.T) {
 	labtest.Require(t)
@@ -273,7 +292,7 @@ func TestTrafficClass(t *testing.T) {
 	labtest.Require(t)
 	labtest.TOS(t, 104, "", func(*soft.Device, string) {
 		addr := serve(t, "peer0", "--tclass", "104")
-		_, names, err := reported(t, "-d", labtest.RoCE, "--duration", "0", "--tclass", "104", addr)
+		_, names, err := reported(t, "-d", labtest.RoCE, "--duration", "20ms", "--tclass", "104", addr)
 		if err != nil || len(names[failed]) > 0 {
 			t.Errorf("%v, failed: %q", err, names[failed])
 		}

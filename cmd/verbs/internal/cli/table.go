@@ -31,6 +31,20 @@ func Width(w io.Writer) int {
 	return n
 }
 
+// Output is a writer that keeps its first error, for text that is printed line by line.
+type Output struct {
+	W   io.Writer
+	Err error
+}
+
+func (o *Output) Write(b []byte) (int, error) {
+	n, err := o.W.Write(b)
+	if o.Err == nil {
+		o.Err = err
+	}
+	return n, err
+}
+
 // Wrap returns head and text in lines of at most width columns; all but the first begin with
 // indent. It breaks text only, at spaces and after commas, and not at all if width is 0.
 func Wrap(head, text string, width int, indent string) string {

@@ -120,7 +120,7 @@ func printDevices(w io.Writer, lines []deviceLine) error {
 		return err
 	}
 	t := cli.NewTable(w, "device", "node GUID", "protocol", "driver", "state", "interface", "addresses")
-	for _, row := range rows[1:] {
+	for _, row := range rows[2:] {
 		t.Row(row...)
 	}
 	return t.Flush()

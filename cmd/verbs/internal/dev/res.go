@@ -114,6 +114,25 @@ func (c *Res) list(w io.Writer, header []string, rows []resource) error {
 	return t.Flush()
 }
 
+// count returns the numbers of a device's resources, of all processes or of one.
+func (c *Res) count(d rdmadev.Device) (n rdmadev.Counts, err error) {
+	if c.PID == 0 {
+		return d.Counts()
+	}
+	for kind, field := range map[string]*int{"pd": &n.PD, "cq": &n.CQ, "qp": &n.QP, "cm_id": &n.CMID, "mr": &n.MR, "ctx": &n.Context, "srq": &n.SRQ} {
+		_, list, err := resources(d, kind)
+		if err != nil {
+			return n, err
+		}
+		for _, r := range list {
+			if r.owner.PID == c.PID {
+				*field++
+			}
+		}
+	}
+	return n, nil
+}
+
 // counts prints the numbers of resources.
 func (c *Res) counts(w io.Writer, devs []rdmadev.Device) error {
 	type line struct {
@@ -123,7 +142,7 @@ func (c *Res) counts(w io.Writer, devs []rdmadev.Device) error {
 	var lines []line
 	var errs []error
 	for _, d := range devs {
-		n, err := d.Counts()
+		n, err := c.count(d)
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -53,14 +53,18 @@ func (c *Cmd) run(ctx context.Context, w io.Writer) error {
 			return err
 		}
 	} else {
+		out := &cli.Output{W: w}
 		for _, f := range findings {
 			line := func(head, text string) {
-				fmt.Fprintln(w, cli.Wrap(fmt.Sprintf("%-8s  ", head), cli.Printable(text), cli.Width(w), "            "))
+				fmt.Fprintln(out, cli.Wrap(fmt.Sprintf("%-8s  ", head), cli.Printable(text), cli.Width(w), "            "))
 			}
 			line(string(f.Level), f.Subject+": "+f.Text)
 			if f.Remedy != "" {
 				line("", "→ "+f.Remedy)
 			}
+		}
+		if out.Err != nil {
+			return out.Err
 		}
 	}
 	switch {

@@ -53,12 +53,13 @@ func (c *Cmd) Run() error {
 		errs = append(errs, cli.WriteJSON(os.Stdout, all))
 		return errors.Join(errs...)
 	}
+	out := &cli.Output{W: os.Stdout}
 	for _, f := range all {
-		f[:1].print(os.Stdout, cli.Width(os.Stdout), "")
-		f[1:].print(os.Stdout, cli.Width(os.Stdout), "\t")
-		fmt.Println()
+		f[:1].print(out, cli.Width(os.Stdout), "")
+		f[1:].print(out, cli.Width(os.Stdout), "\t")
+		fmt.Fprintln(out)
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, out.Err)...)
 }
 
 // devicesAt returns the device that spec describes, see [uverbs.Find], or all if it is

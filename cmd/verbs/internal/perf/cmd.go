@@ -156,7 +156,7 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size int, depth depthF
 		return cli.Usage(err)
 	}
 	doc := newDocument(k.Args, w, c.All, time.Duration(c.Interval), limits)
-	ctl, err := connect(ctx, c.Device, cli.JoinPort(c.Host, c.Port))
+	ctl, err := connect(ctx, c.Device, cli.JoinPort(c.Host, c.Port), c.TClass)
 	if err != nil {
 		return err
 	}

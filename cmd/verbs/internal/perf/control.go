@@ -102,9 +102,9 @@ func (c *control) sendError(err error) error {
 	return c.send(message{Fault: &fault{err.Error(), errors.Is(err, errors.ErrUnsupported)}})
 }
 
-// connect opens the control connection, from a device if one is named.
-func connect(ctx context.Context, device, addr string) (*control, error) {
-	d := rsock.Dialer{Timeout: peerTimeout, Options: controlOptions}
+// connect opens the control connection, from a device if one is named, with the type of service tos.
+func connect(ctx context.Context, device, addr string, tos uint8) (*control, error) {
+	d := rsock.Dialer{Timeout: peerTimeout, Options: controlOptions, TOS: tos}
 	if device != "" {
 		source, err := cli.DeviceAddr(device)
 		if err != nil {

@@ -19,8 +19,9 @@ type Figure struct {
 	Error     string           `json:"error,omitempty"`
 }
 
-// Measure runs a short list of tests with the server at addr, from a device, each for long.
-func Measure(ctx context.Context, device, addr string, long time.Duration) (figures []Figure) {
+// Measure runs a short list of tests with the server at addr, from a device and with a traffic class, each
+// for long.
+func Measure(ctx context.Context, device, addr string, tclass uint8, long time.Duration) (figures []Figure) {
 	for _, w := range []work{
 		{Op: "send", Mode: modeLat, Size: 8},
 		{Op: "write", Mode: modeLat, Size: 8},
@@ -31,6 +32,7 @@ func Measure(ctx context.Context, device, addr string, long time.Duration) (figu
 		{Op: "read", Mode: modeBW, Size: 64 << 10},
 	} {
 		w.Version, w.Duration, w.Timeout = version, long, peerTimeout
+		w.TClass = tclass
 		w.QPs, w.TxDepth, w.RxDepth, w.List, w.CQMod = 1, 128, 512, max(w.List, 1), max(w.CQMod, 1)
 		f := Figure{Test: w.Op + " " + w.Mode, Size: w.Size}
 		if r, err := runOnce(ctx, device, addr, w); err != nil {
@@ -45,7 +47,7 @@ func Measure(ctx context.Context, device, addr string, long time.Duration) (figu
 
 // runOnce makes a run on a control connection of its own, which an error would end.
 func runOnce(ctx context.Context, device, addr string, w work) (*result, error) {
-	ctl, err := connect(ctx, device, addr)
+	ctl, err := connect(ctx, device, addr, w.TClass)
 	if err != nil {
 		return nil, err
 	}
