@@ -75,6 +75,19 @@ func TestHeader(t *testing.T) {
 	}
 }
 
+// TestCompatible compares constants of two versions of the headers.
+func TestCompatible(t *testing.T) {
+	const old = "const (\n\tA  Field = 1\n\tLong = 2\n)\n\nvar R = []Field{1}\n"
+	for source, want := range map[string]string{
+		old: "", "const (\n\tA Field = 1\n\tB Field = 3\n\tLong   = 2\n)\n\nvar R = []Field{}\n": "",
+		"const (\n\tA Field = 2\n\tLong = 2\n)\n": "A Field: was 1, is 2", "const (\n\tLong = 2\n)\n": "A Field: removed",
+	} {
+		if err := checkCompatible(old, source); (err == nil) != (want == "") || err != nil && err.Error() != want {
+			t.Errorf("%q: %v, want %q", source, err, want)
+		}
+	}
+}
+
 // TestNotices gets the notice of each header, each once, and no other comment.
 func TestNotices(t *testing.T) {
 	const one, two = "/*\n * Copyright (c) 1, A.\n * AS IS\n*/", "/*\n * Copyright (c) 2, B.\n */"
