@@ -55,7 +55,7 @@ test-host: deps-test build build/promtool build/c/liberdma build/c/libmlx5 ## ru
 	$(GO) test -p $$((2 * $$(nproc))) work
 	cd tests/driver && GOWORK=off $(GO) test ./toy
 
-test-race: ## run the tests of drivers, and random calls of the verbs, under the race detector
+test-race: deps-test ## run the tests of drivers, and random calls of the verbs, under the race detector
 	CGO_ENABLED=1 $(GO) test -race $(FLAGS) ./provider/... ./tests/model
 
 # With -short, tests leave out what a device in user space has shown.
@@ -237,6 +237,6 @@ release-check: release ## try a release: build it twice, check it, install and i
 
 # The packages are looked up first, so that nothing is done, and no password asked, when they are there.
 deps-%:
-	@dpkg -s $(DEBS_$*) >/dev/null 2>&1 || { $(SUDO) apt-get update && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -y --no-install-recommends $(DEBS_$*); }
+	@dpkg -s $(DEBS_$*) >/dev/null 2>&1 || { $(SUDO) apt-get update && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(DEBS_$*); }
 
 .PHONY: $(shell sed -nE 's/^([a-z0-9-]+):.*## .*/\1/p' Makefile) bench-c fetch

@@ -13,7 +13,7 @@ awk -v i="${share%/*}" -v n="${share#*/}" '
 	/^ok/ { for (k = 1; k <= found; k++) if (++number % n == i % n) print $2, tests[k]; found = 0 }' build/fuzz.txt |
 	xargs -P "$(nproc)" -L 1 sh -c '
 		log=build/fuzz/$(echo "${1#github.com/goverbs/}.$2" | tr / -)
-		$go test -run "^\$" -fuzz "^$2\$" -fuzztime "$time" -fuzzminimizetime 10x -parallel 1 "$1" >$log 2>&1 </dev/null ||
+		$go test -run "^\$" -fuzz "^$2\$" -fuzztime "$time" -fuzzminimizetime 10x -parallel 1 "$1" >$log 2>&1 </dev/null && ! grep -q "no fuzz tests to fuzz" $log ||
 			{ grep -q "^    context deadline exceeded$" $log && ! grep -q "Failing input" $log; } ||
 			{ echo "== $1 $2"; cat $log; exit 255; } # at which xargs starts no more
 		echo "== $1 $2: $(grep execs $log | tail -n 1)"' fuzz

@@ -2,7 +2,7 @@
 # Checks the format, the modules and the code. make lint runs it, and vets for other platforms.
 set -ex
 go=${GO:-go}
-unformatted=$(gofmt -l .)
+unformatted=$(find . -path ./build -prune -o -type f -name '*.go' -exec gofmt -l {} +)
 test -z "$unformatted"
 .github/modules.sh -diff
 $go vet work

@@ -63,7 +63,7 @@ table() {
 			done
 		done
 	done
-	"${GO:-go}" run ./tests/nic/nicdoc "build/$name"/*.json >"build/$name.md"
+	"${GO:-go}" run ./tests/nic/nicdoc "build/$name"/*.json >"build/$name.md" || failed="$failed table"
 	cat "build/$name.md"
 }
 

@@ -50,11 +50,12 @@ func command(args []string) (int, error) {
 	for _, v := range []string{goVariable, pathVariable, countVariable} {
 		os.Unsetenv(v)
 	}
-	if len(args) == 0 || args[0] != "test" || slices.Contains(args, "-c") {
+	// With -json, packages that are listed at the same time are mixed.
+	if len(args) == 0 || args[0] != "test" || slices.Contains(args, "-c") || slices.Contains(args, "-list") {
 		return 1, syscall.Exec(real, append([]string{"go"}, args...), os.Environ())
 	}
-	raw, verbose := modes(args)
-	if !raw {
+	p := newPrinter(os.Stdout, args)
+	if !p.raw {
 		args = slices.Insert(slices.Clone(args), 1, "-json")
 	}
 	cmd := exec.Command(real, args...)
@@ -66,7 +67,6 @@ func command(args []string) (int, error) {
 	if err != nil {
 		return 1, err
 	}
-	p := printer{to: os.Stdout, raw: raw, verbose: verbose}
 	p.copy(out)
 	cmd.Wait()
 	line, err := json.Marshal(p.count)
@@ -81,21 +81,25 @@ func command(args []string) (int, error) {
 	return cmd.ProcessState.ExitCode(), err
 }
 
-// modes returns whether the arguments of go test ask for JSON, and for what is printed while tests run.
-func modes(args []string) (raw, verbose bool) {
+// newPrinter returns a printer for the arguments of go test: they may ask for JSON, and for what is printed while
+// tests run.
+func newPrinter(to io.Writer, args []string) *printer {
+	p := &printer{to: to}
 	for _, a := range args {
 		name, _, _ := strings.Cut(strings.TrimLeft(a, "-"), "=")
 		switch {
 		case !strings.HasPrefix(a, "-"):
 		case name == "args":
-			return raw, verbose
+			return p
 		case name == "json":
-			raw = true
-		case name == "v" || name == "list" || name == "fuzz":
-			verbose = true
+			p.raw = true
+		case name == "fuzz":
+			p.verbose, p.fuzzing = true, true
+		case name == "v":
+			p.verbose = true
 		}
 	}
-	return raw, verbose
+	return p
 }
 
 // event is a line of go test -json.
@@ -105,6 +109,7 @@ type event struct{ Action, Package, Test, Output string }
 type printer struct {
 	to           io.Writer
 	raw, verbose bool
+	fuzzing      bool // fuzz.sh knows which failures are none
 	count        count
 	output       map[event]string // of a package and a test
 }
@@ -163,7 +168,9 @@ func (p *printer) end(action string, id event) {
 		if !p.verbose {
 			p.print(p.output[id])
 		}
-		p.count.Failed = append(p.count.Failed, strings.TrimSpace(id.Package+" "+id.Test))
+		if !p.fuzzing {
+			p.count.Failed = append(p.count.Failed, strings.TrimSpace(id.Package+" "+id.Test))
+		}
 	case id.Test == "":
 	case action == "pass":
 		p.count.Passed++

@@ -8,6 +8,7 @@ import (
 	"log"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -42,6 +43,8 @@ func main() {
 		}
 		return
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	var failed []string
 	for _, name := range names {
 		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
@@ -52,7 +55,10 @@ func main() {
 		if len(names) > 0 && !slices.Contains(names, p.name) {
 			continue
 		}
-		r, err := p.run()
+		r, err := p.run(ctx)
+		if ctx.Err() != nil {
+			log.Fatalf("%s: interrupted", p.name)
+		}
 		if err == nil {
 			err = record(r)
 		}
@@ -70,7 +76,7 @@ func main() {
 }
 
 // run runs the part, and returns its row.
-func (p part) run() (r row, err error) {
+func (p part) run(ctx context.Context) (r row, err error) {
 	dir, err := os.MkdirTemp("", "parts-")
 	if err != nil {
 		return r, err
@@ -92,7 +98,7 @@ func (p part) run() (r row, err error) {
 	env := append(os.Environ(), goVariable+"="+real, countVariable+"="+counts, pathVariable+"="+path, "PATH="+dir+":"+path)
 	begin, before := time.Now(), load()
 	r = row{Part: p.name, Commit: commit(), Machine: machine(), Date: begin.UTC().Format("2006-01-02 15:04")}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for _, m := range p.makes {
 		if ctx.Err() != nil {

@@ -29,7 +29,7 @@ func TestRun(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for name, text := range map[string]string{
 		"go.mod":   "module m\n\ngo 1.26.0\n",
-		"Makefile": "bad:\n\tfalse\ngood:\n\tgo vet .\n\tgo test -count 1 .\n",
+		"Makefile": "bad:\n\tfalse\ngood:\n\tgo vet .\n\tgo test -count 1 .\n\tgo test -list . . >list\n",
 		"m_test.go": `package m
 
 import (
@@ -52,12 +52,15 @@ func TestSkip(t *testing.T) { t.Skip("no kernel") }
 	output("git", "init", "-q")
 	output("git", "add", ".")
 	output("git", "-c", "user.name=x", "-c", "user.email=x@example.com", "commit", "-qm", "x")
-	r, err := part{name: "x", makes: []string{"bad", "good"}}.run()
+	r, err := part{name: "x", makes: []string{"bad", "good"}}.run(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r.Passed != 1 || len(r.Failed) != 0 || !maps.Equal(r.Skipped, map[string]int{"no kernel": 1}) || len(r.Errors) != 1 || r.ok() {
 		t.Errorf("%+v", r)
+	}
+	if list, err := os.ReadFile("list"); err != nil || !strings.HasPrefix(string(list), "TestPass\nTestSkip\nok ") {
+		t.Errorf("%q, %v", list, err)
 	}
 	if strings.HasSuffix(r.Commit, "+") || len(r.Commit) != 10 || r.Machine == "" || r.Load == "" {
 		t.Errorf("%+v", r)
@@ -91,15 +94,19 @@ func TestPrinter(t *testing.T) {
 		{[]string{"test", "-count", "1", "./..."}, "=== RUN   TestA\n    a_test.go:7: broken\n--- FAIL: TestA (0.00s)\nFAIL\tp\t0.1s\nok  \tq\t0.1s\nr.go:1: syntax error\nnot JSON\n"},
 		{[]string{"test", "-v", "p"}, "=== RUN   TestA\n    a_test.go:7: broken\n--- FAIL: TestA (0.00s)\n    lab.go:9: needs a kernel: run make test-lab\n--- SKIP: TestB/x (0.00s)\nFAIL\tp\t0.1s\nok  \tq\t0.1s\nr.go:1: syntax error\nnot JSON\n"},
 		{[]string{"test", "-json", "p", "-args", "-v"}, events},
+		{[]string{"test", "-fuzz", "F", "-json", "p"}, events},
 	} {
 		var out strings.Builder
-		p := printer{to: &out}
-		p.raw, p.verbose = modes(c.args)
+		p := newPrinter(&out, c.args)
 		p.copy(strings.NewReader(events))
 		if out.String() != c.want {
 			t.Errorf("%v printed\n%s\nwant\n%s", c.args, out.String(), c.want)
 		}
-		if p.count.Passed != 1 || !slices.Equal(p.count.Failed, []string{"p TestA", "p"}) || !maps.Equal(p.count.Skipped, map[string]int{"needs a kernel: run make test-lab": 1}) {
+		failed := []string{"p TestA", "p"}
+		if slices.Contains(c.args, "-fuzz") { // fuzz.sh knows which failures are none
+			failed = nil
+		}
+		if p.count.Passed != 1 || !slices.Equal(p.count.Failed, failed) || !maps.Equal(p.count.Skipped, map[string]int{"needs a kernel: run make test-lab": 1}) {
 			t.Errorf("%v counted %+v", c.args, p.count)
 		}
 	}

@@ -19,9 +19,9 @@ const limit = 75 * time.Minute
 // parts are all parts. TestEveryTarget fails if a target of the Makefile is in none and in no workflow.
 var parts = slices.Concat(tests, fuzzing())
 
-// fuzzing returns the parts that run each fuzz test for 10 minutes, five or six of them each.
+// fuzzing returns the parts that run each fuzz test for 10 minutes, nine or ten of them each.
 func fuzzing() (list []part) {
-	const shares = 5
+	const shares = 7
 	for i := range shares {
 		share := fmt.Sprintf("%d/%d", i+1, shares)
 		list = append(list, part{fmt.Sprintf("fuzz-%d", i+1), share + " of the fuzz tests, for 10 minutes each", []string{"fuzz FUZZTIME=10m SHARE=" + share}})
