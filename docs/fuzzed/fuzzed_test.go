@@ -102,9 +102,22 @@ type parserFunc struct {
 	reads     []token.Position
 }
 
+// TestParsersAreFuzzed builds the packages anew, for coverage.
 func TestParsersAreFuzzed(t *testing.T) {
-	var found []parserFunc
-	var tests []string // packages with fuzz tests
+	found, tests := parsers(t)
+	if os.Getenv("TEST_ALL") == "" || testing.Short() {
+		t.Skip("takes 4 minutes of processor time: run by make test-all, or with TEST_ALL=1")
+	}
+	run := executed(t, found, tests)
+	for _, p := range found {
+		if !slices.ContainsFunc(p.reads, func(at token.Position) bool { return run(p.pkg, at) }) {
+			t.Errorf("%v: no fuzz test has an input for %s", p.reads[0], p.name)
+		}
+	}
+}
+
+// parsers returns the parsers that need a fuzz test, and the packages that have fuzz tests.
+func parsers(t *testing.T) (found []parserFunc, tests []string) {
 	fset, files, kinds := token.NewFileSet(), map[string]*ast.File{}, newKinds()
 	labtest.Check(t, filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		switch {
@@ -156,12 +169,7 @@ func TestParsersAreFuzzed(t *testing.T) {
 			t.Errorf("%s is trusted and reads nothing", name)
 		}
 	}
-	run := executed(t, found, tests)
-	for _, p := range found {
-		if !slices.ContainsFunc(p.reads, func(at token.Position) bool { return run(p.pkg, at) }) {
-			t.Errorf("%v: no fuzz test has an input for %s", p.reads[0], p.name)
-		}
-	}
+	return found, tests
 }
 
 // executed runs the fuzz tests on their known inputs. The function that it returns reports whether they
