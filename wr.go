@@ -13,7 +13,8 @@ const (
 	// OpRDMARead reads the peer's memory into local memory, which requires
 	// AccessLocalWrite. If the network duplicates or reorders responses, rxe may report
 	// the success of a read of more than one packet without its data, and then fail the
-	// QP. A later request that succeeds proves that the read has completed.
+	// QP. A later request that succeeds proves that the read has completed; on iWARP it
+	// does not, as other requests overtake reads.
 	OpRDMARead Opcode = 5
 	// OpCompareSwap and OpFetchAdd change 8 aligned bytes of the peer's memory and store their
 	// old value in the memory of one SGE of 8 bytes.

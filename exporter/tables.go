@@ -155,7 +155,7 @@ var rconnQueue = []metric[rconn.QueueStats]{
 
 var cmListener = []metric[cm.ListenerStats]{
 	count("connection_requests_total", requests, func(s *cm.ListenerStats) uint64 { return s.Requests }),
-	count("turned_away_total", "Connection requests beyond the backlog.", func(s *cm.ListenerStats) uint64 { return s.TurnedAway }),
+	count("turned_away_total", "Connection requests beyond Backlog or MaxConns.", func(s *cm.ListenerStats) uint64 { return s.TurnedAway }),
 	count("accepted_total", accepted, func(s *cm.ListenerStats) uint64 { return s.Accepted }),
 	count("rejected_total", rejected, func(s *cm.ListenerStats) uint64 { return s.Rejected }),
 	count("failed_total", "Handshakes that failed, and requests whose peer was gone before Accept returned them.", func(s *cm.ListenerStats) uint64 { return s.Failed }),

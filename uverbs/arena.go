@@ -31,7 +31,7 @@ import (
 // blocks of mixed sizes come and go.
 //
 // Peers that know an RKey of the arena reach all of its part. Between peers that must not read each
-// other's blocks, use an arena for each in PDs of their own, or type 2 memory windows.
+// other's blocks, use an arena for each in PDs of their own, or, except on rxe, type 2 memory windows.
 //
 // All methods may be called concurrently.
 type Arena struct {
