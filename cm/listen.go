@@ -428,7 +428,6 @@ func (r *Request) Accept(ctx context.Context, opt Options) (e *Endpoint, err err
 	}
 	ended, err := r.acceptAndWait(ctx, e)
 	if err != nil {
-		r.id.rejectFor(err) // which is late on iWARP
 		e.discard()
 		return nil, err
 	}
@@ -449,10 +448,12 @@ func (r *Request) Accept(ctx context.Context, opt Options) (e *Endpoint, err err
 // reports that the peer has disconnected it already: its confirmation is late or lost then, so the
 // connection counts as established, and as ended right after.
 func (r *Request) acceptAndWait(ctx context.Context, e *Endpoint) (ended bool, err error) {
-	if err := host.Ended(ctx); err != nil { // it may have ended during opt.Setup
-		return false, err
+	err = host.Ended(ctx) // it may have ended during opt.Setup
+	if err == nil {
+		err = e.accept()
 	}
-	if err := e.accept(); err != nil {
+	if err != nil {
+		r.id.rejectFor(err)
 		return false, err
 	}
 	if r.id.space.datagram() {
@@ -460,6 +461,8 @@ func (r *Request) acceptAndWait(ctx context.Context, e *Endpoint) (ended bool, e
 	}
 	ev, err := e.awaitEstablished(ctx, e.plan.RecvCQ == nil)
 	if err != nil {
+		// Destroying the ID rejects the request now. If this did, with a reason, the kernel would wait
+		// for the repetitions of the acceptance before it destroys the ID, 70 s (ib_send_cm_rej).
 		return false, err
 	}
 	return ev.Type == Disconnected, e.handleEstablished(&ev)

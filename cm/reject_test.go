@@ -3,7 +3,6 @@
 package cm_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"net/netip"
@@ -100,11 +99,10 @@ func TestRejectLate(t *testing.T) {
 		labtest.Expect(t, client, cm.RouteResolved)
 		labtest.Check(t, client.Connect(cm.ConnParam{QPNum: labtest.InitQP(t, device, client).Num()}))
 		labtest.Expect(t, client, cm.ConnectResponse)
-		if e := labtest.Expect(t, client, cm.Rejected); !bytes.HasPrefix(e.PrivateData, []byte("verbs: no time\x00")) || !strings.Contains(e.Err().Error(), "in its time") {
-			t.Errorf("%v, private data %q", e.Err(), e.PrivateData)
-		}
-		if err := <-accepted; !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("accept: %v", err)
+		begin := time.Now()
+		labtest.Expect(t, client, cm.Rejected)
+		if err := <-accepted; !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) > 20*time.Second {
+			t.Errorf("accept: %v, after %v", err, time.Since(begin))
 		}
 	})
 }
