@@ -25,13 +25,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"iter"
 	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"strings"
 
+	"github.com/goverbs/verbs/gen/internal/compat"
 	"github.com/goverbs/verbs/lab/debian"
 )
 
@@ -180,30 +180,19 @@ func compareFiles(dir string, files map[string][]byte, remedy string) error {
 	return errors.Join(errs...)
 }
 
-// checkCompatible reports items of the old layout that are missing or different in the
-// new one. New items are no error.
-func checkCompatible(old, new string) error {
-	now := maps.Collect(items(new))
-	var errs []error
-	for item, value := range items(old) {
-		switch v, ok := now[item]; {
-		case !ok:
-			errs = append(errs, fmt.Errorf("%s: removed", item))
-		// A struct that grows at its end is how the uAPI evolves.
-		case v != value && !strings.HasPrefix(item, "sizeof "):
-			errs = append(errs, fmt.Errorf("%s: was %s, is %s", item, value, v))
-		}
-	}
-	return errors.Join(errs...)
-}
+// checkCompatible compares two layouts, which have lines such as "offsetof struct x.y = 8 size 4".
+func checkCompatible(old, new string) error { return compat.Check(items(old), items(new)) }
 
-// items yields the parts of lines such as "offsetof struct x.y = 8 size 4".
-func items(layout string) iter.Seq2[string, string] {
-	return func(yield func(item, value string) bool) {
-		for line := range strings.Lines(layout) {
-			if item, value, ok := strings.Cut(strings.TrimSpace(line), " = "); ok && !yield(item, value) {
-				return
+// items returns what a layout says. A struct may grow at its end, which is how the uAPI evolves.
+func items(layout string) map[string]string {
+	m := map[string]string{}
+	for line := range strings.Lines(layout) {
+		if item, value, ok := strings.Cut(strings.TrimSpace(line), " = "); ok {
+			if strings.HasPrefix(item, "sizeof ") {
+				value = "any"
 			}
+			m[item] = value
 		}
 	}
+	return m
 }

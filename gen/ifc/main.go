@@ -28,6 +28,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/goverbs/verbs/gen/internal/compat"
 	"github.com/goverbs/verbs/lab/debian"
 )
 
@@ -112,27 +113,17 @@ func fetchHeaders(ctx context.Context, a debian.Archive) (root string, p debian.
 	return root, p, err
 }
 
-// checkCompatible reports constants of the old source that are missing or different in the new one.
-func checkCompatible(old, new string) error {
-	constants := func(src string) map[string]string {
-		m := map[string]string{}
-		for line := range strings.Lines(src) {
-			if name, value, ok := strings.Cut(line, " = "); ok && line[0] == '\t' {
-				m[strings.Join(strings.Fields(name), " ")] = strings.TrimSpace(value)
-			}
-		}
-		return m
-	}
-	now := constants(new)
-	var errs []error
-	for name, value := range constants(old) {
-		if v, ok := now[name]; !ok {
-			errs = append(errs, fmt.Errorf("%s: removed", name))
-		} else if v != value {
-			errs = append(errs, fmt.Errorf("%s: was %s, is %s", name, value, v))
+// checkCompatible compares the constants of two sources.
+func checkCompatible(old, new string) error { return compat.Check(constants(old), constants(new)) }
+
+func constants(src string) map[string]string {
+	m := map[string]string{}
+	for line := range strings.Lines(src) {
+		if name, value, ok := strings.Cut(line, " = "); ok && line[0] == '\t' {
+			m[strings.Join(strings.Fields(name), " ")] = strings.TrimSpace(value)
 		}
 	}
-	return errors.Join(errs...)
+	return m
 }
 
 // identifiers returns the identifiers in the files of a folder and below, without the generated one.
