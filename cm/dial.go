@@ -185,13 +185,12 @@ func (d *Dialer) resolveAddr(ctx context.Context, id *ID, dst netip.AddrPort) er
 		if err == nil {
 			_, err = id.events.await(ctx, AddrResolved)
 		}
-		if err != nil && ctx.Err() != nil {
-			err = host.Ended(ctx)
-		}
 		switch {
 		case err == nil:
 			return nil
-		case !errors.Is(err, syscall.ETIMEDOUT) || wait >= left || ctx.Err() != nil:
+		case ctx.Err() != nil:
+			return fmt.Errorf("resolve address: %w", host.Ended(ctx))
+		case !errors.Is(err, syscall.ETIMEDOUT) || wait >= left:
 			return fmt.Errorf("resolve address: %w", noRoute(portInUse(id, d.LocalAddr, err), dst.Addr()))
 		}
 	}
