@@ -168,11 +168,7 @@ func TestRejectedLate(t *testing.T) {
 		withRTU(t, func(t *testing.T, client, server *cm.Transport) {
 			test(t, client, server, func() *cm.Endpoint {
 				ch := labtest.Made(client.NewChannel())(t)
-				id := labtest.Must(ch.NewID(0))(t)
-				labtest.Check(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(addr), time.Second))
-				expectEvent(t, ch, cm.AddrResolved)
-				labtest.Check(t, id.ResolveRoute(time.Second))
-				e := labtest.Must(ch.Connect(expectEvent(t, ch, cm.RouteResolved), cm.Options{}))(t)
+				e := labtest.Must(ch.Connect(resolve(t, ch), cm.Options{}))(t)
 				expectEvent(t, ch, cm.Established)
 				expectEvent(t, ch, cm.Rejected)
 				return e
@@ -189,11 +185,8 @@ func TestNeverConfirmed(t *testing.T) {
 		client, server := verbstest.NewHost(t, network, "10.0.0.1"), verbstest.NewHost(t, network, "10.0.0.2")
 		l := labtest.Made((&cm.ListenConfig{Transport: server}).Listen(t.Context(), addr))(t)
 		ch := labtest.Made(client.NewChannel())(t)
-		id := labtest.Made(ch.NewID(0))(t)
-		labtest.Check(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(addr), time.Second))
-		expectEvent(t, ch, cm.AddrResolved)
-		labtest.Check(t, id.ResolveRoute(time.Second))
-		expectEvent(t, ch, cm.RouteResolved)
+		id := resolve(t, ch).ID
+		labtest.Close(t, id)
 		labtest.Check(t, id.Connect(cm.ConnParam{QPNum: 1}))
 		r := labtest.Must(l.Accept(t.Context()))(t)
 		begin := time.Now()
@@ -202,6 +195,16 @@ func TestNeverConfirmed(t *testing.T) {
 			t.Errorf("accepted %v, %v, after %v", e, err, took)
 		}
 	})
+}
+
+// resolve resolves the way to addr for a new ID of a channel, and returns the last event.
+func resolve(t *testing.T, ch *cm.Channel) cm.Event {
+	t.Helper()
+	id := labtest.Must(ch.NewID(0))(t)
+	labtest.Check(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(addr), time.Second))
+	expectEvent(t, ch, cm.AddrResolved)
+	labtest.Check(t, id.ResolveRoute(time.Second))
+	return expectEvent(t, ch, cm.RouteResolved)
 }
 
 // expectEvent returns the next event of a channel, which has a type.
@@ -219,13 +222,8 @@ func TestLostEndOfChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachines(t)
 		ch := labtest.Made(m.client.NewChannel())(t)
-		id := labtest.Must(ch.NewID(0))(t)
-		next := func(want cm.EventType) cm.Event { return expectEvent(t, ch, want) }
-		labtest.Check(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(addr), time.Second))
-		next(cm.AddrResolved)
-		labtest.Check(t, id.ResolveRoute(time.Second))
-		client := labtest.Must(ch.Connect(next(cm.RouteResolved), cm.Options{}))(t)
-		_, peer := labtest.DialAccept(t, func() (*cm.Endpoint, error) { next(cm.Established); return client, nil }, m.accept(t))
+		client := labtest.Must(ch.Connect(resolve(t, ch), cm.Options{}))(t)
+		_, peer := labtest.DialAccept(t, func() (*cm.Endpoint, error) { expectEvent(t, ch, cm.Established); return client, nil }, m.accept(t))
 		defer peer.Close()
 		m.lose(true)
 		if err := client.Close(); err != nil {

@@ -17,14 +17,15 @@ import (
 	"github.com/goverbs/verbs/verbstest"
 )
 
-// connected returns two ends of a connection of rsock between two hosts of a network; the second
-// was accepted at 10.0.0.1.
-func connected(t *testing.T, network *verbstest.Network) (dialed, accepted *rsock.Conn) {
-	lc := rsock.ListenConfig{Transport: verbstest.NewHost(t, network, "10.0.0.1")}
-	l := labtest.Made(lc.Listen(t.Context(), "rdma", "10.0.0.1:80"))(t).(*rsock.Listener)
-	d := rsock.Dialer{Transport: verbstest.NewHost(t, network, "10.0.0.2")}
+// connected returns two ends of a connection of rsock between two hosts of a network, and the listener, at
+// 10.0.0.1, by which the second was accepted.
+func connected(t *testing.T, network *verbstest.Network, o rsock.Options) (dialed, accepted *rsock.Conn, l *rsock.Listener) {
+	lc := rsock.ListenConfig{Transport: verbstest.NewHost(t, network, "10.0.0.1"), Options: o}
+	l = labtest.Must(lc.Listen(t.Context(), "rdma", "10.0.0.1:80"))(t).(*rsock.Listener)
+	t.Cleanup(func() { l.Close() })
+	d := rsock.Dialer{Transport: verbstest.NewHost(t, network, "10.0.0.2"), Options: o}
 	dialed = labtest.Must(d.DialContext(t.Context(), "rdma", "10.0.0.1:80"))(t).(*rsock.Conn)
-	return dialed, labtest.Must(l.Accept())(t).(*rsock.Conn)
+	return dialed, labtest.Must(l.Accept())(t).(*rsock.Conn), l
 }
 
 // TestLostBeforeClose closes a dialed connection that has failed before: with an error, unless all
@@ -33,7 +34,7 @@ func TestLostBeforeClose(t *testing.T) {
 	for _, arrives := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			network := verbstest.NewNetwork(verbstest.Options{Link: verbstest.Link{Delay: 20 * time.Millisecond}})
-			c, peer := connected(t, network)
+			c, peer, _ := connected(t, network, rsock.Options{})
 			labtest.Must(c.Write([]byte("data")))(t)
 			if arrives {
 				time.Sleep(time.Second)
@@ -55,7 +56,7 @@ func TestLostBeforeClose(t *testing.T) {
 func TestCloseAfterBoth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := verbstest.NewNetwork(verbstest.Options{})
-		c, peer := connected(t, network)
+		c, peer, _ := connected(t, network, rsock.Options{})
 		labtest.Must(c.Write([]byte("data")))(t)
 		labtest.Check(t, c.CloseWrite(), c.CloseRead())
 		if got, err := io.ReadAll(peer); string(got) != "data" || err != nil {
@@ -96,12 +97,7 @@ func TestLinger(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					network := verbstest.NewNetwork(verbstest.Options{Link: verbstest.Link{Delay: 20 * time.Millisecond}})
-					o := rsock.Options{Linger: r.linger}
-					lc := rsock.ListenConfig{Transport: verbstest.NewHost(t, network, "10.0.0.1"), Options: o}
-					l := labtest.Must(lc.Listen(t.Context(), "rdma", "10.0.0.1:80"))(t).(*rsock.Listener)
-					d := rsock.Dialer{Transport: verbstest.NewHost(t, network, "10.0.0.2"), Options: o}
-					c := labtest.Must(d.DialContext(t.Context(), "rdma", "10.0.0.1:80"))(t).(*rsock.Conn)
-					peer := labtest.Must(l.Accept())(t).(*rsock.Conn)
+					c, peer, l := connected(t, network, rsock.Options{Linger: r.linger})
 					victim := "10.0.0.1"
 					if !r.dialed {
 						c, peer, victim = peer, c, "10.0.0.2"
@@ -142,7 +138,6 @@ func TestLinger(t *testing.T) {
 					}
 					peer.SetLinger(0)
 					peer.Close()
-					l.Close()
 				})
 			})
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"net"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -17,11 +18,8 @@ import (
 	"github.com/goverbs/verbs/soft"
 )
 
-// TestInputFails has an input that cannot be read, while the peer waits for it.
-func TestInputFails(t *testing.T) {
-	labtest.Require(t)
-	l := labtest.Must((&rsock.ListenConfig{}).Listen(t.Context(), "rdma", labtest.AddrOf(labtest.RoCE)+":0"))(t)
-	defer l.Close()
+// echo sends what the next connection of a listener brings back to it, and then its error.
+func echo(l net.Listener) <-chan error {
 	ended := make(chan error, 1)
 	go func() {
 		c, err := l.Accept()
@@ -31,6 +29,15 @@ func TestInputFails(t *testing.T) {
 		}
 		ended <- err
 	}()
+	return ended
+}
+
+// TestInputFails has an input that cannot be read, while the peer waits for it.
+func TestInputFails(t *testing.T) {
+	labtest.Require(t)
+	l := labtest.Must((&rsock.ListenConfig{}).Listen(t.Context(), "rdma", labtest.AddrOf(labtest.RoCE)+":0"))(t)
+	defer l.Close()
+	ended := echo(l)
 	conn := labtest.Must((&Cmd{Addr: l.Addr().String()}).connect(labtest.Within(t, time.Minute)))(t)
 	defer time.AfterFunc(time.Minute, func() { conn.Close() }).Stop()
 	if err := join(conn.(*rsock.Conn), iotest.ErrReader(fs.ErrPermission), io.Discard); !errors.Is(err, fs.ErrPermission) {
@@ -48,15 +55,7 @@ func TestTOS(t *testing.T) {
 		defer transport.Close()
 		l := labtest.Must((&rsock.ListenConfig{Transport: transport}).Listen(t.Context(), "rdma", addr+":0"))(t)
 		defer l.Close()
-		echoed := make(chan error, 1)
-		go func() {
-			c, err := l.Accept()
-			if err == nil {
-				_, err = io.Copy(c, c)
-				c.Close()
-			}
-			echoed <- err
-		}()
+		echoed := echo(l)
 		conn := labtest.Must((&Cmd{Addr: l.Addr().String(), TOS: 104}).connect(t.Context()))(t)
 		var out strings.Builder
 		labtest.Check(t, join(conn.(*rsock.Conn), strings.NewReader("hello"), &out), <-echoed)
