@@ -105,9 +105,7 @@ type parserFunc struct {
 // TestParsersAreFuzzed builds the packages anew, for coverage.
 func TestParsersAreFuzzed(t *testing.T) {
 	found, tests := parsers(t)
-	if os.Getenv("TEST_ALL") == "" || testing.Short() {
-		t.Skip("takes 4 minutes of processor time: run by make test-all, or with TEST_ALL=1")
-	}
+	labtest.RequireAll(t, "takes 4 minutes of processor time")
 	run := executed(t, found, tests)
 	for _, p := range found {
 		if !slices.ContainsFunc(p.reads, func(at token.Position) bool { return run(p.pkg, at) }) {

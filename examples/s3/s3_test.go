@@ -106,7 +106,7 @@ func TestSDKs(t *testing.T) {
 	before := labtest.SettledInventory(t)
 	t.Cleanup(func() { labtest.CheckLeaks(t, before) })
 	for _, sdk := range []string{"aws", "minio"} {
-		for _, rdma := range []bool{true, false} {
+		for _, rdma := range labtest.Few(1, []bool{true, false}) {
 			t.Run(fmt.Sprintf("%s/%v", sdk, rdma), func(t *testing.T) {
 				r := start(t, rdma, httptest.NewServer)
 				dir := t.TempDir()

@@ -38,6 +38,8 @@ func Main(m *testing.M) {
 //	RequireBoth      soft      kernel       kernel
 //	RequireKernel    -         kernel       kernel
 //	RequireLong      -         -            kernel
+//
+// RequireAll skips what make test-all alone runs.
 
 // Require lets a test run on any device. With -short it skips the test in the lab, unless
 // LABTEST_DEVICE names a device: go test has run it on the device in user space.
@@ -92,6 +94,17 @@ func RequireLong(t testing.TB) {
 		t.Skip("takes long: run by make test-all, or without -short")
 	}
 	RequireKernel(t)
+}
+
+// All reports whether tests that take minutes run: without -short, in make test-all or with TEST_ALL=1.
+func All() bool { return os.Getenv("TEST_ALL") != "" && !testing.Short() }
+
+// RequireAll skips a test unless [All] holds, and says what it does for so long.
+func RequireAll(t testing.TB, does string) {
+	t.Helper()
+	if !All() {
+		t.Skip(does + ": run by make test-all, or with TEST_ALL=1")
+	}
 }
 
 // marked has the names of tests that run with -short in the lab as well.

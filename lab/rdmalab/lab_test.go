@@ -38,9 +38,7 @@ func TestMain(m *testing.M) {
 
 // lab prepares a run that boots a machine.
 func lab(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
-	if os.Getenv("TEST_ALL") == "" || testing.Short() {
-		t.Skip("boots a machine, which takes up to a minute: run by make test-all, or with TEST_ALL=1")
-	}
+	labtest.RequireAll(t, "boots a machine, which takes up to a minute")
 	if _, err := image.Cached(image.Kernels[0].Name, image.ArchByName(runtime.GOARCH)); err != nil {
 		t.Skipf("run rdmalab fetch: %v", err)
 	}

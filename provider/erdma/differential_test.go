@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	listsFlag    = flag.Int("lists", 100_000, "lists of requests that TestQueuesAgainstC posts; a tenth with -short")
+	listsFlag    = flag.Int("lists", 40_000, "lists of requests that TestQueuesAgainstC posts; a quarter with -short")
 	seedFlag     = flag.Uint64("seed", 1, "seed of TestQueuesAgainstC")
 	rootFlag     = flag.String("root", "", "root file system of another Debian, whose C libraries TestQueuesAgainstC compares")
 	providerFlag = flag.String("provider", "", "folder of another liberdma, for those libraries")
@@ -47,7 +47,7 @@ func TestQueuesAgainstC(t *testing.T) {
 	x := newComparison(t)
 	lists := *listsFlag
 	if testing.Short() {
-		lists /= 10
+		lists /= 4
 	}
 	x.run(lists)
 }

@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	listsFlag = flag.Int("lists", 0, "lists of requests that TestQueuesAgainstC posts with each kind of registers (default 5,000 on an adapter and 50,000 without); a fifth with -short")
+	listsFlag = flag.Int("lists", 0, "lists of requests that TestQueuesAgainstC posts with each kind of registers (default 5,000 on an adapter and 20,000 without); a fifth with -short")
 	seedFlag  = flag.Uint64("seed", 1, "seed of TestQueuesAgainstC")
 	typeFlag  = flag.String("type", "", "the only type of QPs in TestQueuesAgainstC, such as DCI")
 )
@@ -73,7 +73,7 @@ func TestQueuesAgainstC(t *testing.T) {
 	devices, _ := filepath.Glob("/sys/class/infiniband/mlx5_*")
 	lists := 5_000 // in a slow machine
 	if !inLab || len(devices) == 0 {
-		devices, lists = []string{"deaf-ib", "deaf-roce"}, 50_000
+		devices, lists = []string{"deaf-ib", "deaf-roce"}, 20_000
 	}
 	lists = cmp.Or(*listsFlag, lists)
 	if testing.Short() {

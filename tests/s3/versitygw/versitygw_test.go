@@ -37,12 +37,10 @@ func TestMain(m *testing.M) { labtest.Main(m) }
 // TestVersitygw runs the gateway's own tests of what uses the two packages, builds vgwrdma, which is one
 // static file, and has it serve a folder to a client with signatures.
 func TestVersitygw(t *testing.T) {
-	switch {
-	case labtest.Lab:
+	if labtest.Lab {
 		t.Skip("TestDevices has what the lab needs")
-	case os.Getenv("TEST_ALL") == "" || testing.Short():
-		t.Skip("builds a large program of others, for minutes: run by make test-all, or with TEST_ALL=1")
 	}
+	labtest.RequireAll(t, "builds a large program of others, for minutes")
 	dir := filepath.Join(t.TempDir(), "versitygw")
 	labtest.Check(t, makeCopy(dir))
 	labtest.Check(t, inCopy(dir, t.Output(), "build", "-o", "vgwrdma", "./cmd/vgwrdma"))
