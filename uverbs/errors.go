@@ -27,7 +27,8 @@ func hint(op string, err error) string {
 // explain adds the meaning of an error: calls on a removed device fail with EIO (ib_uverbs_ioctl),
 // and on mlx5 with ENOLINK after a fatal error of its firmware (mlx5_internal_err_ret_value).
 func explain(err error) error {
-	if errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ENOLINK) {
+	const enolink = syscall.Errno(67) // of Linux; OpenBSD has no name for it
+	if errors.Is(err, syscall.EIO) || errors.Is(err, enolink) {
 		return fmt.Errorf("%w: %w", verbs.ErrDeviceRemoved, err)
 	}
 	return err
