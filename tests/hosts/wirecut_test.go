@@ -2,12 +2,16 @@ package hosts
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/tests/workload"
 )
+
+// crashReason is why the link of a peer with Linux 6.1 is not set down.
+const crashReason = "read_reply of 6.1's rxe follows a null pointer if it has no route for its answer"
 
 // TestWireCut sets the link down while all layers work: at the peer until all sessions have
 // noticed, then on either side for a moment. It is the last test, by the name of the file: the
@@ -18,7 +22,11 @@ func TestWireCut(t *testing.T) {
 		t.Skip("waits for what gives up")
 	}
 	eachDriver(t, func(t *testing.T, d driver, p *peer) {
+		crashes := d.device == labtest.RXE && strings.HasPrefix(p.run(t, 2, "uname", "-r"), "6.1.")
 		t.Run("gone", func(t *testing.T) {
+			if crashes {
+				t.Skip(crashReason)
+			}
 			// TCP, below siw, would retry for a quarter of an hour.
 			const retries = "net.ipv4.tcp_retries2="
 			p.run(t, 1, "sysctl", "-w", retries+"5")
@@ -40,6 +48,9 @@ func TestWireCut(t *testing.T) {
 			name string
 		}{{2, "the peer's link is down for 2 s"}, {1, "the link is down for 2 s here"}} {
 			t.Run(side.name, func(t *testing.T) {
+				if crashes && side.host == 2 {
+					t.Skip(crashReason)
+				}
 				all, stop := startWork(t, p, d)
 				began := time.Now()
 				p.run(t, side.host, "ip", "link", "set", d.wire, "down")

@@ -50,11 +50,11 @@ func TestNetwork(t *testing.T) {
 					l.roundMu.Lock()
 				}
 			}
+			e.wire.netem("") // before the last rounds, which are to succeed
 			l.roundMu.Unlock()
 			if err := l.end(); err != nil {
 				e.Error(err)
 			}
-			e.wire.netem("")
 			e.close(l.s)
 			c.kill()
 		},
