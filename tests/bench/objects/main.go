@@ -10,7 +10,10 @@
 //
 // The last field is the gateway's option --rc-gid-hint.
 //
-// With -heap the garbage collector has work, as in servers that keep an index.
+// With -heap the server's garbage collector has work, as if it kept an index. A device in user space needs
+// no emulated processor for that:
+//
+//	VERBS_SOFT=127.0.0.1 objects -device soft0 -soft 127.0.0.2 -heap 8
 //
 // The server is another process of the same program, so that the processor time of both sides can be told
 // apart; the work of the kernel's softirqs and threads is in neither. Ways take turns, and the rows have
@@ -32,6 +35,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,17 +60,24 @@ var (
 	rounds  = flag.Int("rounds", 5, "of each way")
 	lasting = flag.Duration("lasting", 300*time.Millisecond, "of a round, and one object of each client at least")
 	serve   = flag.Bool("serve", false, "be the server")
-	heap    = flag.Int("heap", 0, "`GiB` of small objects that both processes keep, and replace all the time")
+	heap    = flag.Int("heap", 0, "`GiB` of small objects that the server keeps, and replaces all the time")
+	soft    = flag.String("soft", "", "`address` of the server's device in user space")
 	others  = flag.String("gateways", "", "`NAME=PROGRAM=HINT,...` of versitygw to measure")
 )
 
 // usage is what a process has used.
-type usage struct{ CPU time.Duration }
+type usage struct {
+	CPU         time.Duration
+	Collections int64
+	Paused      time.Duration // by collections
+}
 
 func used() usage {
 	var u unix.Rusage
 	unix.Getrusage(unix.RUSAGE_SELF, &u)
-	return usage{time.Duration(u.Utime.Nano() + u.Stime.Nano())}
+	var gc debug.GCStats
+	debug.ReadGCStats(&gc)
+	return usage{time.Duration(u.Utime.Nano() + u.Stime.Nano()), gc.NumGC, gc.PauseTotal}
 }
 
 func main() {
@@ -91,10 +102,8 @@ func run() error {
 		return err
 	}
 	addr := gid.GID.Addr()
-	if *heap > 0 {
-		defer keep(*heap << 30)()
-	}
 	if *serve {
+		keep(*heap << 30)
 		return server(ctx, addr)
 	}
 	if *others != "" {
@@ -146,8 +155,8 @@ type way struct {
 	name string
 	// move moves an object, and returns when the program had the first byte, or for PUT the answer.
 	move func(op string, size int, buf []byte) (first time.Time, err error)
-	// used returns the processor time of the server.
-	used func() (time.Duration, error)
+	// used returns what the server has used.
+	used func() (usage, error)
 }
 
 // web is a way by a client of net/http. Another one asks for the server's usage, without an offer of
@@ -155,14 +164,13 @@ type way struct {
 func web(name, url string, c, asks *http.Client) way {
 	return way{name,
 		func(op string, size int, buf []byte) (time.Time, error) { return move(c, url, op, size, buf) },
-		func() (time.Duration, error) {
-			var u usage
+		func() (u usage, err error) {
 			resp, err := asks.Get(url + "/usage")
 			if err == nil {
 				err = json.NewDecoder(resp.Body).Decode(&u)
 				resp.Body.Close()
 			}
-			return u.CPU, err
+			return u, err
 		},
 	}
 }
@@ -170,6 +178,9 @@ func web(name, url string, c, asks *http.Client) way {
 func client(device string, addr netip.Addr, dc bool) error {
 	child := exec.Command(os.Args[0], "-serve", "-device", device, "-clients", *clients, fmt.Sprint("-heap=", *heap))
 	child.Stderr = os.Stderr
+	if *soft != "" {
+		child.Env = append(os.Environ(), "VERBS_SOFT="+*soft)
+	}
 	out, err := child.StdoutPipe()
 	if err != nil {
 		return err
@@ -229,7 +240,9 @@ func table(device string, ways []way) error {
 			}
 		}
 	}
-	return nil
+	u, err := ways[0].used()
+	fmt.Printf("\nserver: %+v\n", u)
+	return err
 }
 
 func numbers(list string) (all []int) {
@@ -284,7 +297,7 @@ func measure(w way, op string, size, n int) (r round, err error) {
 		return r, err
 	}
 	serverAfter, err := w.used()
-	r.server = serverAfter - serverBefore
+	r.server = serverAfter.CPU - serverBefore.CPU
 	return r, err
 }
 
