@@ -61,6 +61,8 @@ var (
 	lasting = flag.Duration("lasting", 300*time.Millisecond, "of a round, and one object of each client at least")
 	serve   = flag.Bool("serve", false, "be the server")
 	heap    = flag.Int("heap", 0, "`GiB` of small objects that the server keeps, and replaces all the time")
+	memory  = flag.Int("memory", 512, "`MiB` that transfers of the server have: others wait")
+	timeout = flag.Int("timeout", 0, "Fabric.Timeout of the server: processors that are late need 20")
 	soft    = flag.String("soft", "", "`address` of the server's device in user space")
 	others  = flag.String("gateways", "", "`NAME=PROGRAM=HINT,...` of versitygw to measure")
 )
@@ -70,6 +72,7 @@ type usage struct {
 	CPU         time.Duration
 	Collections int64
 	Paused      time.Duration // by collections
+	RDMA        s3rdma.Stats  // of the server
 }
 
 func used() usage {
@@ -77,7 +80,7 @@ func used() usage {
 	unix.Getrusage(unix.RUSAGE_SELF, &u)
 	var gc debug.GCStats
 	debug.ReadGCStats(&gc)
-	return usage{time.Duration(u.Utime.Nano() + u.Stime.Nano()), gc.NumGC, gc.PauseTotal}
+	return usage{CPU: time.Duration(u.Utime.Nano() + u.Stime.Nano()), Collections: gc.NumGC, Paused: gc.PauseTotal}
 }
 
 func main() {
@@ -116,8 +119,8 @@ func run() error {
 func server(dev *uverbs.Context, addr netip.Addr) error {
 	// All clients are one account's, and none is to use HTTP since others are many.
 	n := slices.Max(numbers(*clients))
-	opt := s3rdma.ServerOptions{Device: dev, Memory: 512 << 20}
-	opt.Limits = s3rdma.Limits{Transfers: n, AccountTransfers: n, AccountBytes: int64(opt.Memory), Connections: n, AccountConnections: n, Wait: time.Minute}
+	opt := s3rdma.ServerOptions{Device: dev, Memory: *memory << 20, Fabric: s3rdma.Fabric{Timeout: *timeout}}
+	opt.Limits = s3rdma.Limits{Transfers: n, AccountTransfers: n, AccountBytes: 1 << 40, Connections: n, AccountConnections: n, Wait: time.Minute}
 	srv, err := s3rdma.NewServer(opt)
 	if err != nil {
 		return err
@@ -134,7 +137,11 @@ func server(dev *uverbs.Context, addr netip.Addr) error {
 		}
 	})
 	handler := http.NewServeMux()
-	handler.HandleFunc("GET /usage", func(w http.ResponseWriter, _ *http.Request) { json.NewEncoder(w).Encode(used()) })
+	handler.HandleFunc("GET /usage", func(w http.ResponseWriter, _ *http.Request) {
+		u := used()
+		u.RDMA = srv.Stats()
+		json.NewEncoder(w).Encode(u)
+	})
 	handler.Handle("/", srv.Handler(mux))
 	tcp, err := net.Listen("tcp", netip.AddrPortFrom(addr, 0).String())
 	if err != nil {
@@ -176,7 +183,7 @@ func web(name, url string, c, asks *http.Client) way {
 }
 
 func client(device string, addr netip.Addr, dc bool) error {
-	child := exec.Command(os.Args[0], "-serve", "-device", device, "-clients", *clients, fmt.Sprint("-heap=", *heap))
+	child := exec.Command(os.Args[0], "-serve", "-device", device, "-clients", *clients, fmt.Sprint("-heap=", *heap), fmt.Sprint("-memory=", *memory), fmt.Sprint("-timeout=", *timeout))
 	child.Stderr = os.Stderr
 	if *soft != "" {
 		child.Env = append(os.Environ(), "VERBS_SOFT="+*soft)
