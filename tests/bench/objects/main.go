@@ -117,10 +117,11 @@ func run() error {
 
 // server serves one object of each size asked for, and forgets what is put.
 func server(dev *uverbs.Context, addr netip.Addr) error {
-	// All clients are one account's, and none is to use HTTP since others are many.
+	// All clients are one account's, and none is to use HTTP since others are many, or as it connects
+	// again, after a minute without transfers, before the server has seen the end of the connection.
 	n := slices.Max(numbers(*clients))
 	opt := s3rdma.ServerOptions{Device: dev, Memory: *memory << 20, Fabric: s3rdma.Fabric{Timeout: *timeout}}
-	opt.Limits = s3rdma.Limits{Transfers: n, AccountTransfers: n, AccountBytes: 1 << 40, Connections: n, AccountConnections: n, Wait: time.Minute}
+	opt.Limits = s3rdma.Limits{Transfers: n, AccountTransfers: n, AccountBytes: 1 << 40, Connections: 2 * n, AccountConnections: 2 * n, Wait: time.Minute}
 	srv, err := s3rdma.NewServer(opt)
 	if err != nil {
 		return err
