@@ -228,6 +228,9 @@ func (c *Client) disconnect(q *clientQP) {
 			return
 		}
 		req.Header.Set(HeaderSession, q.id)
+		// net/http may use a connection again before the answer without a body is here, and if ctx ends
+		// in between, it ends the other request.
+		req.Close = true
 		if resp, err := q.do(req); err == nil {
 			io.Copy(io.Discard, io.LimitReader(resp.Body, 4096))
 			resp.Body.Close()

@@ -313,7 +313,10 @@ func useHTTP(r *http.Response) bool {
 func (x *exchange) cancel(ctx context.Context) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 	defer stop()
-	x.send(ctx, "cancel")
+	if r, err := x.request(ctx, "cancel"); err == nil {
+		r.Close = true // or else the end of ctx may end the next request on the connection: see s3rdma.Client.disconnect
+		x.do(r, "cancel")
+	}
 }
 
 // connect connects the queue pair to that of PREPARE's answer.

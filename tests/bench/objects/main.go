@@ -64,6 +64,7 @@ var (
 	memory  = flag.Int("memory", 512, "`MiB` that transfers of the server have: others wait")
 	timeout = flag.Int("timeout", 0, "Fabric.Timeout of the server: processors that are late need 20")
 	soft    = flag.String("soft", "", "`address` of the server's device in user space")
+	by      = flag.String("by", "TCP,rsock,DC,RC", "ways to measure: an emulated ConnectX has no room for rsock's queues of 1,000 clients")
 	others  = flag.String("gateways", "", "`NAME=PROGRAM=HINT,...` of versitygw to measure")
 )
 
@@ -219,7 +220,8 @@ func client(device string, addr netip.Addr, dc bool) error {
 		ways = append(ways, web(name, "http://"+tcp, &http.Client{Transport: &s3rdma.Transport{Base: base, Client: c}}, byTCP))
 		defer func() { fmt.Printf("%s: %+v\n", name, c.Stats()) }()
 	}
-	return table(device, ways)
+	wanted := strings.Split(*by, ",")
+	return table(device, slices.DeleteFunc(ways, func(w way) bool { return !slices.Contains(wanted, w.name) }))
 }
 
 // table measures ways by turns.
