@@ -137,7 +137,7 @@ func (g *gateway) move(op string, size int, _ []byte) (time.Time, error) {
 }
 
 // used returns the processor time of all threads of the gateway.
-func (g *gateway) used() (sum usage, err error) {
+func (g *gateway) used() (sum time.Duration, err error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", g.cmd.Process.Pid))
 	for _, name := range files {
 		b, e := os.ReadFile(name)
@@ -146,7 +146,7 @@ func (g *gateway) used() (sum usage, err error) {
 		}
 		field, _, _ := strings.Cut(string(b), " ")
 		n, e := strconv.ParseInt(field, 10, 64)
-		sum.CPU, err = sum.CPU+time.Duration(n), errors.Join(err, e)
+		sum, err = sum+time.Duration(n), errors.Join(err, e)
 	}
 	return sum, err
 }

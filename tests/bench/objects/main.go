@@ -164,8 +164,8 @@ type way struct {
 	name string
 	// move moves an object, and returns when the program had the first byte, or for PUT the answer.
 	move func(op string, size int, buf []byte) (first time.Time, err error)
-	// used returns what the server has used.
-	used func() (usage, error)
+	// used returns the processor time of the server.
+	used func() (time.Duration, error)
 }
 
 // web is a way by a client of net/http. Another one asks for the server's usage, without an offer of
@@ -173,19 +173,24 @@ type way struct {
 func web(name, url string, c, asks *http.Client) way {
 	return way{name,
 		func(op string, size int, buf []byte) (time.Time, error) { return move(c, url, op, size, buf) },
-		func() (u usage, err error) {
-			resp, err := asks.Get(url + "/usage")
-			if err == nil {
-				err = json.NewDecoder(resp.Body).Decode(&u)
-				resp.Body.Close()
-			}
-			return u, err
+		func() (time.Duration, error) {
+			u, err := serverUsed(asks, url)
+			return u.CPU, err
 		},
 	}
 }
 
+func serverUsed(c *http.Client, url string) (u usage, err error) {
+	resp, err := c.Get(url + "/usage")
+	if err == nil {
+		err = json.NewDecoder(resp.Body).Decode(&u)
+		resp.Body.Close()
+	}
+	return u, err
+}
+
 func client(device string, addr netip.Addr, dc bool) error {
-	child := exec.Command(os.Args[0], "-serve", "-device", device, "-clients", *clients, fmt.Sprint("-heap=", *heap), fmt.Sprint("-memory=", *memory), fmt.Sprint("-timeout=", *timeout))
+	child := exec.Command(os.Args[0], append([]string{"-serve"}, os.Args[1:]...)...)
 	child.Stderr = os.Stderr
 	if *soft != "" {
 		child.Env = append(os.Environ(), "VERBS_SOFT="+*soft)
@@ -221,7 +226,12 @@ func client(device string, addr netip.Addr, dc bool) error {
 		defer func() { fmt.Printf("%s: %+v\n", name, c.Stats()) }()
 	}
 	wanted := strings.Split(*by, ",")
-	return table(device, slices.DeleteFunc(ways, func(w way) bool { return !slices.Contains(wanted, w.name) }))
+	if err := table(device, slices.DeleteFunc(ways, func(w way) bool { return !slices.Contains(wanted, w.name) })); err != nil {
+		return err
+	}
+	u, err := serverUsed(byTCP, "http://"+tcp)
+	fmt.Printf("\nserver: %+v\n", u)
+	return err
 }
 
 // table measures ways by turns.
@@ -250,9 +260,7 @@ func table(device string, ways []way) error {
 			}
 		}
 	}
-	u, err := ways[0].used()
-	fmt.Printf("\nserver: %+v\n", u)
-	return err
+	return nil
 }
 
 func numbers(list string) (all []int) {
@@ -307,7 +315,7 @@ func measure(w way, op string, size, n int) (r round, err error) {
 		return r, err
 	}
 	serverAfter, err := w.used()
-	r.server = serverAfter.CPU - serverBefore.CPU
+	r.server = serverAfter - serverBefore
 	return r, err
 }
 
