@@ -67,6 +67,19 @@ func TestBuffers(t *testing.T) {
 			}
 			refuse("post a freed one", c.Post(b), rmsg.ErrBuffer)
 		}
+		var old *rmsg.Buffer
+		for i := range 100 { // several times as many as there are receives
+			labtest.Check(t, c.Send(within(t), []byte{byte(i)}))
+			got := labtest.Must(s.Recv(within(t)))(t)
+			if old == nil {
+				old = got
+			}
+			labtest.Check(t, old.Free())
+			if i > 0 && (got.Status() != rmsg.Received || got.Bytes()[0] != byte(i) || old.Bytes() != nil) {
+				t.Fatalf("message %d is %v after an earlier one was freed again", i, got.Status())
+			}
+			labtest.Check(t, got.Free())
+		}
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -57,4 +58,24 @@ func TestFailedDevice(t *testing.T) {
 	if len(l.devices.list) != 0 {
 		t.Error("the loop keeps the device")
 	}
+}
+
+// TestOtherQP has completions of another queue pair, as after a dial that has failed on the first of two devices. They do
+// not end the connection.
+func TestOtherQP(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx := labtest.Within(t, 20*time.Second)
+		l := labtest.Made((&ListenConfig{}).Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+		c, s := labtest.DialAccept(t, func() (*Conn, error) { return Dial(ctx, l.Addr().String()) }, func() (*Conn, error) { return l.Accept(ctx) })
+		defer s.Close()
+		defer c.Close()
+		c.mu.Lock()
+		c.complete(reqReceive, 0, &verbs.WC{Status: verbs.WCFlushErr, QPNum: c.qp.Num() + 1})
+		flushed := c.flushed
+		c.complete(reqReceive, 0, &verbs.WC{Status: verbs.WCFlushErr, QPNum: c.qp.Num()})
+		if flushed != nil || c.flushed == nil {
+			t.Error("completions of another queue pair count as those of the connection's")
+		}
+		c.mu.Unlock()
+	})
 }

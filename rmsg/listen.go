@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,7 +22,9 @@ type Listener struct {
 	cm      *cm.Listener
 	timeout time.Duration // of a request that waits for Accept
 	backlog int
-	waiting chan *Request // for Accept
+	mu      sync.Mutex
+	waiting []*Request    // for Accept, the oldest first
+	wake    chan struct{} // of Accept, if waiting has one
 	once    sync.Once
 	closed  chan struct{} // closed after why is set
 	why     error         // Accept fails
@@ -81,7 +84,7 @@ func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, erro
 	}
 	ln := &Listener{
 		l: l, cm: lower, backlog: backlog, timeout: timeout(c.AnswerTimeout, 3*time.Second),
-		waiting: make(chan *Request, backlog), closed: make(chan struct{}),
+		wake: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,13 +122,8 @@ func (ln *Listener) end(why error) {
 		ln.l.mu.Unlock()
 		ln.why, ln.err = why, ln.cm.Close()
 		close(ln.closed)
-		for more := true; more; {
-			select {
-			case r := <-ln.waiting:
-				r.reject(verbs.ErrClosed)
-			default:
-				more = false
-			}
+		for r := ln.next(); r != nil; r = ln.next() {
+			r.reject(verbs.ErrClosed)
 		}
 		ln.l.closeUnused()
 	})
@@ -150,7 +148,7 @@ func (ln *Listener) serve() {
 		ln.unanswered.Add(1)
 		ln.requests.Add(1)
 		if r.peer, err = parseHello(lower.PrivateData()); err == nil && int(ln.unanswered.Load()) > ln.backlog {
-			err = ln.tooMany()
+			err = fmt.Errorf("more requests wait than Backlog of %d", ln.backlog)
 		}
 		if err != nil {
 			r.reject(err)
@@ -167,17 +165,34 @@ func (ln *Listener) serve() {
 func (ln *Listener) Accept(ctx context.Context) (*Conn, error) {
 	const op = "accept on"
 	for {
-		select {
-		case r := <-ln.waiting:
+		for r := ln.next(); r != nil; r = ln.next() {
 			if c, err := r.Accept(nil); err == nil {
 				return c, nil
 			} // otherwise it waited too long
+		}
+		select {
+		case <-ln.wake:
 		case <-ln.closed:
 			return nil, fail(op, ln.Addr().String(), ln.why)
 		case <-ctx.Done():
 			return nil, fail(op, ln.Addr().String(), ln.l.addNotRunning(host.Ended(ctx)))
 		}
 	}
+}
+
+// next takes the oldest request that waits, or returns nil.
+func (ln *Listener) next() *Request {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	if len(ln.waiting) == 0 {
+		return nil
+	}
+	r := ln.waiting[0]
+	ln.waiting = slices.Delete(ln.waiting, 0, 1)
+	if len(ln.waiting) > 0 {
+		signal(ln.wake) // another Accept
+	}
+	return r
 }
 
 // Request is a peer's request for a connection, to be accepted or rejected once.
@@ -207,19 +222,16 @@ func (r *Request) dispatch() {
 		return
 	}
 	r.mu.Lock()
+	ln.mu.Lock()
+	ln.waiting = append(ln.waiting, r)
+	ln.mu.Unlock()
 	r.timer = time.AfterFunc(ln.timeout, func() { r.reject(fmt.Errorf("accept within %v: %w", ln.timeout, ErrTimeout)) })
 	r.mu.Unlock()
 	select {
-	case <-ln.closed:
+	case <-ln.closed: // after Close has rejected those that waited
 		r.reject(verbs.ErrClosed)
-	case ln.waiting <- r:
-		select {
-		case <-ln.closed: // Close may have drained waiting already
-			r.reject(verbs.ErrClosed)
-		default:
-		}
 	default:
-		r.reject(ln.tooMany())
+		signal(ln.wake)
 	}
 }
 
@@ -232,6 +244,9 @@ func (r *Request) answer() error {
 	}
 	r.answered = true
 	r.ln.unanswered.Add(-1)
+	r.ln.mu.Lock()
+	r.ln.waiting = slices.DeleteFunc(r.ln.waiting, func(other *Request) bool { return other == r })
+	r.ln.mu.Unlock()
 	if r.timer != nil {
 		r.timer.Stop()
 	}
@@ -276,11 +291,6 @@ func (r *Request) Reject(privateData []byte) error {
 	}
 	r.ln.rejected.Add(1)
 	return r.cm.Reject(private)
-}
-
-// tooMany is why a request is rejected that exceeds the backlog.
-func (ln *Listener) tooMany() error {
-	return fmt.Errorf("more requests wait than Backlog of %d", ln.backlog)
 }
 
 func (r *Request) reject(why error) {

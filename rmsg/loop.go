@@ -193,6 +193,9 @@ func (l *Loop) dispatchOnce(ready []host.Event) (n int, err error) {
 			}
 			l.counts.began.Store(0)
 			l.dispatchMu.Unlock()
+			if panicked {
+				l.finishClose()
+			}
 		}()
 		l.counts.dispatches.Add(1)
 		l.counts.began.Store(time.Now().UnixNano())

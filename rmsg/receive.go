@@ -30,6 +30,7 @@ type receiver struct {
 	}
 	ackInFlight bool      // there is one at a time
 	slots       []*Buffer // by receive
+	unused      []Buffer  // for slots
 	sge         [2]verbs.SGE
 	rwr         [1]verbs.RecvWR
 
@@ -100,10 +101,23 @@ func (r *receiver) repost(slot int) {
 	}
 }
 
+// renew gives b's slot another Buffer: the program keeps b, and may free it again.
+func (r *receiver) renew(b *Buffer) {
+	if len(r.unused) == 0 {
+		r.unused = make([]Buffer, 32)
+	}
+	slot := &r.unused[0]
+	r.unused = r.unused[1:]
+	*slot = Buffer{c: b.c, mr: b.mr, mem: b.mem, at: b.at, source: fromSlot, slot: b.slot}
+	slot.set(Released)
+	r.slots[b.slot] = slot
+}
+
 func (c *Conn) bufferFreed(b *Buffer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if b.source == fromSlot {
+		c.in.renew(b)
 		c.in.repost(b.slot)
 	} else {
 		c.in.windowUsed -= b.n
@@ -115,6 +129,9 @@ func (c *Conn) bufferFreed(b *Buffer) {
 }
 
 func (c *Conn) complete(r request, i int, wc *verbs.WC) {
+	if c.qp == nil || wc.QPNum != c.qp.Num() {
+		return // of an attempt to dial that has failed, on another device
+	}
 	if wc.Status != verbs.WCSuccess {
 		if wc.Status != verbs.WCFlushErr {
 			c.fail(broken(r, wc))

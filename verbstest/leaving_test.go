@@ -486,3 +486,26 @@ func awaitDone(ctx context.Context, e interface{ Done() <-chan struct{} }) error
 		return ctx.Err()
 	}
 }
+
+// TestLateRequests dials rmsg's listener while nobody accepts: requests that were rejected by time take no place in its
+// backlog.
+func TestLateRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachines(t)
+		lc := rmsg.ListenConfig{Options: rmsg.Options{Transport: m.server}, Backlog: 1}
+		l := labtest.Made(lc.Listen(t.Context(), "10.0.0.2:2"))(t)
+		d := rmsg.Dialer{Options: rmsg.Options{Transport: m.client}}
+		for range 3 {
+			if _, err := d.Dial(t.Context(), "10.0.0.2:2"); err == nil {
+				t.Fatal("accepted")
+			}
+		}
+		c, s := labtest.DialAccept(t, func() (*rmsg.Conn, error) { return d.Dial(t.Context(), "10.0.0.2:2") }, func() (*rmsg.Conn, error) {
+			for l.Stats().Waiting == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			return l.Accept(t.Context())
+		})
+		labtest.Check(t, c.Close(), s.Close())
+	})
+}
