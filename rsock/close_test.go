@@ -223,6 +223,28 @@ func TestClose(t *testing.T) {
 			_, err := b.Write([]byte("x"))
 			want(t, "write to one that does not read", err, syscall.EPIPE)
 		})
+		t.Run("CloseRead of one that writes", func(t *testing.T) { // and finds room each time
+			a, b := connect(t, device, rsock.Options{})
+			labtest.Check(t, a.CloseRead())
+			b.SetDeadline(time.Now().Add(20 * time.Second))
+			go io.Copy(io.Discard, b)
+			done := make(chan error, 1)
+			go func() {
+				_, err := b.Write(make([]byte, 1<<20))
+				done <- err
+			}()
+			for {
+				select {
+				case err := <-done:
+					if err != nil {
+						t.Error(err)
+					}
+					return
+				case <-time.After(time.Millisecond):
+					labtest.Must(a.Write([]byte{0}))(t)
+				}
+			}
+		})
 		t.Run("in the background", func(t *testing.T) {
 			a, b := connect(t, device, rsock.Options{})
 			a.SetLinger(-1)

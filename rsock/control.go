@@ -20,11 +20,12 @@ type control struct {
 	mayGrant bool // grant may send: a message has arrived, or need not arrive first
 	requests requests
 	used     int
-	full     bool   // a message waits for used to decrease
-	offer    sge    // half 0 of the receive ring
-	half     int    // which half is offered next
-	next     uint32 // which of the peer's descriptors is written next
-	pinged   uint64 // bytes sent before the last keepalive
+	full     bool          // a message waits for used to decrease
+	offer    sge           // half 0 of the receive ring
+	half     int           // which half is offered next
+	next     uint32        // which of the peer's descriptors is written next
+	pinged   uint64        // bytes sent before the last keepalive
+	idle     time.Duration // the last interval of keepalives that was not 0
 	sge      [sgeSize]byte
 }
 
@@ -125,7 +126,12 @@ func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 }
 
 // startProbes starts to send keepalives every d, or stops if d is 0.
-func (t *control) startProbes(d time.Duration) { bridge.KeepAlive(t.c.ep, d, t.probe) }
+func (t *control) startProbes(d time.Duration) {
+	if d > 0 {
+		t.idle = d
+	}
+	bridge.KeepAlive(t.c.ep, d, t.probe)
+}
 
 // probe sends a keepalive, or looks for its failure. The WRITE of nothing needs no memory and no
 // receive at the peer, but its device acknowledges it, or the connection fails.
@@ -154,12 +160,20 @@ func (t *control) ping() {
 }
 
 // SetKeepAliveConfig is [Conn.SetKeepAlivePeriod] for programs that configure TCP: cfg.Idle is the
-// interval, 15 s if it is 0. The device chooses Interval and Count, see SetKeepAlivePeriod.
+// interval, 15 s if it is 0, and the one before if it is negative. The device chooses Interval and Count,
+// see SetKeepAlivePeriod.
 func (c *Conn) SetKeepAliveConfig(cfg net.KeepAliveConfig) error {
-	if !cfg.Enable {
-		return c.SetKeepAlivePeriod(0)
-	}
-	return c.SetKeepAlivePeriod(cmp.Or(cfg.Idle, option.DefaultKeepAlive))
+	return c.set(func() {
+		d := time.Duration(0)
+		switch {
+		case !cfg.Enable:
+		case cfg.Idle < 0:
+			d = cmp.Or(c.control.idle, option.DefaultKeepAlive)
+		default:
+			d = cmp.Or(cfg.Idle, option.DefaultKeepAlive)
+		}
+		c.control.startProbes(d)
+	})
 }
 
 // SetReadBuffer and SetWriteBuffer have no effect: the rings are made with the connection, see

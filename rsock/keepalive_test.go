@@ -62,8 +62,10 @@ func TestKeepAliveDeadPeer(t *testing.T) {
 	if err := peer.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.SetKeepAlivePeriod(10 * time.Millisecond); err != nil {
-		t.Fatal(err)
+	labtest.Check(t, c.SetKeepAlivePeriod(10*time.Millisecond), c.SetKeepAlive(false),
+		c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: -1}))
+	if c.control.idle != 10*time.Millisecond {
+		t.Errorf("the interval is %v", c.control.idle)
 	}
 	c.SetReadDeadline(time.Now().Add(50 * time.Second))
 	_, err := c.Read(make([]byte, 1))

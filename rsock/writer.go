@@ -287,6 +287,7 @@ func (w *writer) write(p []byte) (n int, err error) {
 	// As long as there is room, nothing else would tell a program that only writes that its peer
 	// has closed.
 	w.c.reader.progress()
+	w.c.control.grant() // a peer that waits to write may otherwise wait as long as there is room
 	if err := w.c.report(w.c.writeErr()); err != nil {
 		return 0, err
 	}
