@@ -193,6 +193,9 @@ func (y *Body) WriteTo(w io.Writer) (int64, error) {
 	y.mu.Lock()
 	y.off = min(y.off+n, len(y.data))
 	y.mu.Unlock()
+	if err == nil && n < len(rest) {
+		err = io.ErrShortWrite
+	}
 	return int64(n), err
 }
 

@@ -158,7 +158,7 @@ func (o *Offer) length() (n int64, reason string) {
 	if r.Method == http.MethodPut {
 		n = r.ContentLength
 		switch h := r.Header; {
-		case n < 0 || n == 0 && r.Body != nil && r.Body != http.NoBody:
+		case n < 0 || n == 0 && r.Body != nil && r.Body != http.NoBody || n > 0 && r.Body == nil:
 			return 0, byLength
 		case h.Get("X-Amz-Trailer") != "" || strings.Contains(h.Get("Content-Encoding"), "aws-chunked") || strings.HasPrefix(h.Get("X-Amz-Content-Sha256"), "STREAMING-"):
 			return 0, byEncoding

@@ -35,6 +35,7 @@ type clientQP struct {
 	host     string // of the server
 	id       string // that the server has given the connection
 	do       sender // of requests to it
+	http1    bool   // which that server speaks
 	used     time.Time
 	declined bool // the last answer has declined the token
 }
@@ -164,8 +165,8 @@ func (c *Client) connect(ctx context.Context, name string, do sender) (made *cli
 	if err != nil {
 		return nil, err
 	}
-	remote := verbs.QPAddr{}
-	if q.id, remote, err = c.exchange(ctx, name, local, do); err != nil {
+	remote, err := c.exchange(ctx, q, local)
+	if err != nil {
 		return nil, err
 	}
 	if err = q.qp.Connect(local, remote, c.opt.QP); err != nil {
@@ -175,39 +176,40 @@ func (c *Client) connect(ctx context.Context, name string, do sender) (made *cli
 	return q, nil
 }
 
-// exchange tells a server the address of a queue pair, and returns that of the server's. It returns the
+// exchange tells a server the address of a queue pair, and returns that of the server's. It sets the
 // server's id of the connection also with an error.
-func (c *Client) exchange(ctx context.Context, name string, local verbs.QPAddr, do sender) (id string, remote verbs.QPAddr, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, name+PathConnect, nil)
+func (c *Client) exchange(ctx context.Context, q *clientQP, local verbs.QPAddr) (remote verbs.QPAddr, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, q.host+PathConnect, nil)
 	if err != nil {
-		return "", remote, err
+		return remote, err
 	}
 	req.Header.Set("Content-Type", "application/octet-stream")
 	req.Header.Set(HeaderToken, QPToken{QPNum: local.QPNum, GID: local.GID, Port: uint8(c.gid.Port), LID: local.LID}.String())
 	req.Header.Set(HeaderPSN, fmt.Sprintf("%06x", local.PSN))
-	resp, err := do(req)
+	resp, err := q.do(req)
 	if err != nil {
-		return "", remote, err
+		return remote, err
 	}
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
 	resp.Body.Close()
-	id = resp.Header.Get(HeaderSession)
+	id := resp.Header.Get(HeaderSession)
 	reply, ok := strings.CutPrefix(resp.Header.Get(HeaderReply), "200:")
 	if resp.StatusCode != http.StatusOK || !ok || id == "" {
 		if resp.StatusCode != http.StatusServiceUnavailable { // it has too many queue pairs now
-			c.pause(name)
+			c.pause(q.host)
 		}
-		return "", remote, fmt.Errorf("%s, %s %.100q, session %.40q: want 200, 200:TOKEN and a session: %s", resp.Status, HeaderReply, resp.Header.Get(HeaderReply), id, bytes.TrimSpace(text))
+		return remote, fmt.Errorf("%s, %s %.100q, session %.40q: want 200, 200:TOKEN and a session: %s", resp.Status, HeaderReply, resp.Header.Get(HeaderReply), id, bytes.TrimSpace(text))
 	}
+	q.id, q.http1 = id, resp.ProtoMajor < 2
 	peer, err := ParseQPToken(reply)
 	if err != nil {
-		return id, remote, err
+		return remote, err
 	}
 	psn, err := parseHex(resp.Header.Get(HeaderPSN), 24)
 	if err != nil {
-		return id, remote, fmt.Errorf("%s: %w", HeaderPSN, err)
+		return remote, fmt.Errorf("%s: %w", HeaderPSN, err)
 	}
-	return id, verbs.QPAddr{QPNum: peer.QPNum, PSN: uint32(psn), GID: peer.GID, LID: peer.LID}, nil
+	return verbs.QPAddr{QPNum: peer.QPNum, PSN: uint32(psn), GID: peer.GID, LID: peer.LID}, nil
 }
 
 // disconnect closes an RC queue pair and tells the server, which otherwise keeps its own for minutes.
@@ -228,9 +230,9 @@ func (c *Client) disconnect(q *clientQP) {
 			return
 		}
 		req.Header.Set(HeaderSession, q.id)
-		// net/http may use a connection again before the answer without a body is here, and if ctx ends
-		// in between, it ends the other request.
-		req.Close = true
+		// net/http may use a connection of HTTP/1 again before the answer without a body is here, and if
+		// ctx ends in between, it ends the other request.
+		req.Close = q.http1
 		if resp, err := q.do(req); err == nil {
 			io.Copy(io.Discard, io.LimitReader(resp.Body, 4096))
 			resp.Body.Close()

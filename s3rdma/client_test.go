@@ -22,6 +22,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -747,10 +748,73 @@ func TestStalledBody(t *testing.T) {
 	})
 }
 
+// TestNoBody has a length, and no body.
+func TestNoBody(t *testing.T) {
+	labtest.Require(t)
+	eachFake(t, ClientOptions{}, func(t *testing.T, s *fakeStore, c *Client) {
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for _, ctx := range []context.Context{t.Context(), ended} {
+			req := labtest.Must(http.NewRequestWithContext(ctx, "PUT", s.web.URL+"/bucket/key", nil))(t)
+			req.ContentLength = 5
+			if _, err := (&Transport{Client: c}).RoundTrip(req); err == nil {
+				t.Error("no error")
+			}
+		}
+	})
+}
+
+// TestHTTP2 has queue pairs that end: the connection, which all requests share, does not.
+func TestHTTP2(t *testing.T) {
+	labtest.Require(t)
+	eachFake(t, ClientOptions{}, func(t *testing.T, s *fakeStore, c *Client) {
+		if c.dc != nil {
+			t.Skip("RC has queue pairs that end")
+		}
+		var made atomic.Int32
+		web := httptest.NewUnstartedServer(s)
+		web.EnableHTTP2 = true
+		web.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+			if state == http.StateNew {
+				made.Add(1)
+			}
+		}
+		web.StartTLS()
+		defer web.Close()
+		tr := &Transport{Client: c, Base: web.Client().Transport}
+		for range 3 {
+			if status, _, err := request(t, tr, "PUT", web.URL+"/bucket/key", []byte("hello")); status != 200 || err != nil {
+				t.Fatalf("PUT: %d, %v", status, err)
+			}
+			c.mu.Lock()
+			h := c.host(web.URL)
+			idle := h.idle
+			h.idle = nil
+			c.mu.Unlock()
+			for _, q := range idle {
+				c.disconnect(q)
+			}
+			c.jobs.Wait()
+		}
+		if st := c.Stats(); st.Puts != 3 || made.Load() != 1 || len(s.gone) != 3 {
+			t.Errorf("%d connections for %d requests by RDMA, %d queue pairs are gone", made.Load(), st.Puts, len(s.gone))
+		}
+		tr.CloseIdleConnections()
+		if status, _, err := request(t, tr, "PUT", web.URL+"/bucket/key", []byte("hello")); status != 200 || err != nil || made.Load() != 2 {
+			t.Errorf("PUT: %d, %v, on connection %d, after idle ones were closed", status, err, made.Load())
+		}
+	})
+}
+
 // readerFunc is an io.Reader.
 type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// writerFunc is an io.Writer.
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // closed is a body that knows whether it is closed.
 type closed struct {
@@ -808,6 +872,10 @@ func TestBody(t *testing.T) {
 		resp = labtest.Must(tr.RoundTrip(labtest.Must(http.NewRequestWithContext(WithSize(t.Context(), int64(len(want))), "GET", s.web.URL+"/bucket/key", nil))(t)))(t)
 		b := resp.Body.(*Body)
 		labtest.Check(t, iotest.TestReader(b, want[10:]))
+		labtest.Must(b.Seek(0, io.SeekStart))(t)
+		if n, err := io.Copy(writerFunc(func(p []byte) (int, error) { return 7, nil }), b); n != 7 || err != io.ErrShortWrite || b.Len() != len(want)-17 {
+			t.Errorf("a short write of %d bytes: %v, %d bytes are left", n, err, b.Len())
+		}
 		labtest.Must(b.Seek(5, io.SeekStart))(t)
 		var copied bytes.Buffer
 		if n, err := io.Copy(&copied, b); n != int64(len(want)-15) || err != nil || !bytes.Equal(copied.Bytes(), want[15:]) || b.Len() != 0 {

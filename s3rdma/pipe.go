@@ -48,6 +48,9 @@ func (b *ring) slot(i int) (mem []byte, at int, off int64) {
 
 // post posts the first n bytes of part i.
 func (b *ring) post(i, n int) error {
+	if err := b.r.step(eventMove); err != nil { // which has given the memory back
+		return err
+	}
 	_, at, off := b.slot(i)
 	return b.r.post(b.r.block.SGE(b.r.s.pd, at, n), off)
 }

@@ -281,8 +281,9 @@ func TestReaderAhead(t *testing.T) {
 	})
 }
 
-// TestReaderBehindEnd reads from a transfer that the program has ended, and which had bytes left.
-func TestReaderBehindEnd(t *testing.T) {
+// TestBehindEnd reads from a transfer that the program has ended, and which had bytes left, and commits what it has
+// written to another.
+func TestBehindEnd(t *testing.T) {
 	eachRig(t, ServerOptions{Part: 4096}, http.NotFoundHandler(), func(t *testing.T, r *rig) {
 		for want, end := range map[error]func(*Remote) error{
 			errCommitted:    func(rem *Remote) error { return rem.Commit(r.within()) },
@@ -298,6 +299,15 @@ func TestReaderBehindEnd(t *testing.T) {
 			}
 			if n, err := body.WriteTo(io.Discard); n != 0 || !errors.Is(err, want) {
 				t.Errorf("WriteTo: %d, %v, want %v", n, err, want)
+			}
+			rem.Close()
+
+			rem = labtest.Must(r.remote(r.client(50).token(50)))(t)
+			w := labtest.Must(rem.Writer(r.within(), 50))(t)
+			labtest.Must(w.Write(make([]byte, 50)))(t)
+			labtest.Check(t, end(rem))
+			if err := w.Commit(); !errors.Is(err, want) {
+				t.Errorf("Commit: %v, want %v", err, want)
 			}
 			rem.Close()
 		}

@@ -69,6 +69,20 @@ func (t *Transport) signed(r *http.Request) bool {
 	return r.URL.Query().Has("X-Amz-Signature") || t.Sign == nil && strings.HasPrefix(r.Header.Get("Authorization"), "AWS")
 }
 
+// CloseIdleConnections calls that of Base, if it has one: see [http.Client.CloseIdleConnections].
+func (t *Transport) CloseIdleConnections() {
+	if base, ok := t.base().(interface{ CloseIdleConnections() }); ok {
+		base.CloseIdleConnections()
+	}
+}
+
+func (t *Transport) base() http.RoundTripper {
+	if t.Base == nil {
+		return http.DefaultTransport
+	}
+	return t.Base
+}
+
 func (t *Transport) send(r *http.Request) (*http.Response, error) {
 	if t.Sign != nil && !r.URL.Query().Has("X-Amz-Signature") {
 		body := r.Body
@@ -82,8 +96,5 @@ func (t *Transport) send(r *http.Request) (*http.Response, error) {
 		}
 		body = nil // Base closes it
 	}
-	if t.Base != nil {
-		return t.Base.RoundTrip(r)
-	}
-	return http.DefaultTransport.RoundTrip(r)
+	return t.base().RoundTrip(r)
 }

@@ -98,6 +98,7 @@ type exchange struct {
 	mem     Memory
 	qp      *uverbs.QP
 	session string
+	http2   bool   // which the server speaks
 	addr    uint64 // of the server's memory for a PUT
 	rkey    uint32
 }
@@ -284,6 +285,9 @@ func (x *exchange) roundTrip(r *http.Request, step string) (http.Header, error) 
 		return nil, err
 	}
 	defer resp.Body.Close()
+	if step == "prepare" {
+		x.http2 = resp.ProtoMajor == 2
+	}
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
 	switch {
 	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusNoContent:
@@ -314,7 +318,7 @@ func (x *exchange) cancel(ctx context.Context) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 	defer stop()
 	if r, err := x.request(ctx, "cancel"); err == nil {
-		r.Close = true // or else the end of ctx may end the next request on the connection: see s3rdma.Client.disconnect
+		r.Close = !x.http2 // or else the end of ctx may end the next request on the connection: see s3rdma.Client.disconnect
 		x.do(r, "cancel")
 	}
 }
