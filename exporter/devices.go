@@ -190,8 +190,12 @@ func (r *reading) wait(deadline time.Time, timeout time.Duration) bool {
 	defer late.Stop()
 	select {
 	case <-r.done:
-		return true
 	case <-late.C:
+	}
+	select {
+	case <-r.done: // also if it is past the deadline, while another one was waited for
+		return true
+	default:
 		return false
 	}
 }
@@ -326,8 +330,8 @@ func (r *readings) port(device string, p rdmadev.Port) {
 // spaces.
 var notInName = regexp.MustCompile(`[^a-zA-Z0-9_]`)
 
-// falls matches the counters of bnxt_re that fall, too, and their highest values.
-var falls = regexp.MustCompile(`^(active|watermark)_`)
+// falls matches the counters of bnxt_re that fall, too, and their highest values, and mana's rate.
+var falls = regexp.MustCompile(`^(active_|watermark_|current_rate$)`)
 
 // resources adds the numbers of resources.
 func (r *readings) resources(d rdmadev.Device) {

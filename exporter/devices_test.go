@@ -1,8 +1,10 @@
 package exporter
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -83,6 +85,7 @@ func TestHostileNames(t *testing.T) {
 		"x0/ports/1/hw_counters/none":          "N/A",
 		"x0/ports/1/hw_counters/odd\nname\xff": "7",
 		"x0/ports/1/hw_counters/active_qps":    "9",
+		"x0/ports/1/hw_counters/current_rate":  "5",
 		"y0/ports/1/state":                     "1: DOWN\n",
 	}
 	text := gather(t, NewDeviceCollector(DeviceOptions{Source: sysfs(t, files), Timeout: time.Minute}))
@@ -91,7 +94,7 @@ func TestHostileNames(t *testing.T) {
 	}
 	want(t, text, "rdma_devices 2\n", "rdma_sysfs_up 1\n", "rdma_read_failures 5\n", `node_infiniband_info{board_id="caf`+"\ufffd",
 		`# HELP rdma_hw_odd_name__total Counter odd\nname`, `rdma_hw_rx_bytes_total{device="x0",port="1"} `,
-		"# TYPE rdma_hw_active_qps gauge\n", `rdma_hw_active_qps{device="x0",port="1"} 9`,
+		"# TYPE rdma_hw_active_qps gauge\n", "# TYPE rdma_hw_current_rate gauge\n", `rdma_hw_active_qps{device="x0",port="1"} 9`,
 		`node_infiniband_state_id{device="y0",port="1"} 1`)
 
 	files = map[string]string{"z\xfe/ports/1/state": "4: ACTIVE", "z\xff/ports/1/state": "4: ACTIVE"}
@@ -135,7 +138,11 @@ func TestFileNeverReturns(t *testing.T) {
 		c.machine = func() (*readings, []string) {
 			r := &readings{}
 			r.add("rdma_devices", gauge, "Devices.", 2)
-			return r, []string{"good0", "stuck0"}
+			names := []string{"good0", "stuck0"}
+			for i := range 20 { // each could be the one that is not looked at
+				names = append(names, fmt.Sprintf("z%d", i))
+			}
+			return r, names
 		}
 		c.device = func(name string) *readings {
 			mu.Lock()
@@ -152,7 +159,11 @@ func TestFileNeverReturns(t *testing.T) {
 		var scrapes sync.WaitGroup
 		for range 3 {
 			scrapes.Go(func() {
-				want(t, gather(t, c), "rdma_devices 2\n", `rdma_device_info{device="good0"} 1`, "rdma_read_failures 1\n",
+				text := gather(t, c)
+				if n := len(regexp.MustCompile(`rdma_scrape_device_success{device="z\d+"} 1\n`).FindAllString(text, -1)); n != 20 {
+					t.Errorf("%d of 20 devices behind one that is stuck", n)
+				}
+				want(t, text, "rdma_devices 2\n", `rdma_device_info{device="good0"} 1`, "rdma_read_failures 1\n",
 					`rdma_scrape_device_success{device="good0"} 1`, `rdma_scrape_device_success{device="stuck0"} 0`,
 					`rdma_scrape_device_duration_seconds{device="stuck0"} 8`)
 			})

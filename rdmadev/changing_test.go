@@ -15,14 +15,20 @@ import (
 	"github.com/goverbs/verbs/internal/nldev"
 )
 
-// qpList returns a part of a list of QPs.
+// qpList returns a part of a list of QPs. The kernel leaves the port out of those that are in RESET.
 func qpList(nums ...uint32) nldev.Attrs {
 	var table nldev.Attrs
 	for _, n := range nums {
-		table = table.Nested(abi.RDMA_NLDEV_ATTR_RES_QP_ENTRY, nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_ATTR_RES_LQPN, n).Uint32(abi.RDMA_NLDEV_ATTR_RES_PID, 0))
+		qp := nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_ATTR_RES_LQPN, n&^port1).Uint32(abi.RDMA_NLDEV_ATTR_RES_PID, 0)
+		if n&port1 != 0 {
+			qp = qp.Uint32(abi.RDMA_NLDEV_ATTR_PORT_INDEX, 1)
+		}
+		table = table.Nested(abi.RDMA_NLDEV_ATTR_RES_QP_ENTRY, qp)
 	}
 	return nldev.Attrs{}.Nested(abi.RDMA_NLDEV_ATTR_RES_QP, table)
 }
+
+const port1 = 1 << 24 // of a QP in qpList
 
 // TestListChangesWhileRead lists QPs while others are made and destroyed, so that the kernel
 // repeats some between the parts of its answer, and leaves others out: each is listed once.
@@ -34,6 +40,7 @@ func TestListChangesWhileRead(t *testing.T) {
 	}{
 		{"one part", [][]nldev.Attrs{{qpList(1, 2)}}, []uint32{1, 2}},
 		{"repeated", [][]nldev.Attrs{{qpList(1, 2, 3), qpList(3, 4)}, {qpList(0, 1, 2), qpList(3, 4)}}, []uint32{0, 1, 2, 3, 4}},
+		{"a port by now", [][]nldev.Attrs{{qpList(7), qpList(8)}, {qpList(8), qpList(7|port1)}}, []uint32{7, 8}},
 		{"left out", [][]nldev.Attrs{{qpList(1, 2, 3), qpList(5)}, {qpList(2, 3, 4), qpList(5)}}, []uint32{1, 2, 3, 4, 5}},
 	} {
 		asked := 0

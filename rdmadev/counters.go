@@ -84,6 +84,7 @@ func newCounter(name string, value uint64, hardware bool) Counter {
 	c := Counter{Name: name, Value: value, Hardware: hardware}
 	switch {
 	case hardware:
+		name := strings.TrimSuffix(name, "_cnt") // erdma's
 		if strings.HasSuffix(name, "bytes") || strings.HasSuffix(name, "Octets") {
 			c.Unit = Bytes
 		}

@@ -29,3 +29,11 @@ func TestSince(t *testing.T) {
 		}
 	}
 }
+
+func TestUnits(t *testing.T) {
+	for name, want := range map[string]Unit{"rx_bytes": Bytes, "tx_bytes_cnt": Bytes, "rx_packets_cnt": "", "RxOctets": Bytes} {
+		if got := newCounter(name, 1, true).Unit; got != want {
+			t.Errorf("%s counts %q, want %q", name, got, want)
+		}
+	}
+}

@@ -295,7 +295,8 @@ func list[T any](d Device, what string, cmd, table int, attrs nldev.Attrs, decod
 	return all, nil
 }
 
-// identities are the attributes that identify an entry of a table. QPs 0 and 1 exist at each port.
+// identities are the attributes that identify an entry of a table. QPs 0 and 1 exist at each port; others get
+// one as they become INIT.
 var identities = map[int][]int{
 	abi.RDMA_NLDEV_ATTR_RES_QP:       {abi.RDMA_NLDEV_ATTR_RES_LQPN, abi.RDMA_NLDEV_ATTR_PORT_INDEX},
 	abi.RDMA_NLDEV_ATTR_RES_CQ:       {abi.RDMA_NLDEV_ATTR_RES_CQN},
@@ -312,6 +313,9 @@ func (e entry) identity(table int) string {
 	attrs := identities[table]
 	if len(attrs) == 0 || e[attrs[0]] == nil {
 		return ""
+	}
+	if table == abi.RDMA_NLDEV_ATTR_RES_QP && e[attrs[0]].Uint() > 1 {
+		attrs = attrs[:1]
 	}
 	var id []byte
 	for _, attr := range attrs {
