@@ -12,7 +12,7 @@ import (
 //
 //	func TestScenarios(t *testing.T) { rdmatest.Each(t, rdmatest.Scenarios) }
 //
-// A scenario is skipped if the device lacks what it needs, and refuses it.
+// A scenario is skipped if the device says that it lacks what it needs.
 func Scenarios(t *testing.T, d Device) {
 	port := endpoint.Port{Dev: d.Open(t)}
 	for _, s := range scenario.List {

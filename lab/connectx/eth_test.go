@@ -470,7 +470,7 @@ func TestReceiveErrors(t *testing.T) {
 	labtest.Until(t, "a frame without a receive to be counted", func() bool { return b.m.dev.eth.noBuffer.Load() == 1 })
 	b.post()
 	send(receiveSize + 1)
-	if e := b.recvCQ.next(); e[cqeOpOwn]>>4 != cqeRequestError || e[cqeSyndrome] != 1 {
+	if e := b.recvCQ.next(); e[cqeOpOwn]>>4 != cqeReceiveError || e[cqeSyndrome] != 1 {
 		t.Errorf("too long: % x", e)
 	}
 }

@@ -38,7 +38,7 @@ func (e *ethernet) doorbell(q *sendQueue, b []byte, one bool) {
 	for end := q.shown.to(); q.head != end; {
 		wqe, ok := e.request(q, end-q.head)
 		if !ok || !e.execute(q, wqe) {
-			q.fail(syndromes[verbs.WCLocQPOpErr])
+			q.fail(cqeRequestError, syndromes[verbs.WCLocQPOpErr])
 			return
 		}
 		if wqe[11]&ifc.WqeCtrlCqUpdate != 0 {
@@ -56,13 +56,13 @@ func (e *ethernet) doorbell(q *sendQueue, b []byte, one bool) {
 }
 
 // fail completes the request at the head with an error, and moves the queue to the error state.
-func (q *ethQueue) fail(syndrome byte) {
+func (q *ethQueue) fail(op, syndrome byte) {
 	q.state = stateError
 	var c cqe
 	be.PutUint16(c[cqeCounter:], q.head)
 	be.PutUint32(c[cqeOpQPN:], q.num)
 	c[cqeSyndrome] = syndrome
-	q.cq.put(&c, cqeRequestError, true)
+	q.cq.put(&c, op, true)
 }
 
 // request returns a copy of the request at the head, where the guest has posted blocks. It reports
@@ -254,13 +254,13 @@ func (e *ethernet) deliver(q *receiveQueue, frame []byte) bool {
 		}
 		n = min(n, len(rest))
 		if !e.keys.physical(key, q.pd, true) || e.env.mem.WriteAt(rest[:n], be.Uint64(s[8:])) != nil {
-			q.fail(syndromes[verbs.WCLocProtErr])
+			q.fail(cqeReceiveError, syndromes[verbs.WCLocProtErr])
 			return false
 		}
 		rest = rest[n:]
 	}
 	if len(rest) > 0 { // longer than the receive
-		q.fail(syndromes[verbs.WCLocLenErr])
+		q.fail(cqeReceiveError, syndromes[verbs.WCLocLenErr])
 		return false
 	}
 	be.PutUint32(c[cqeByteCount:], uint32(len(frame)))

@@ -15,8 +15,12 @@ func TestInit(t *testing.T) {
 	m.createQP()
 	m.register(allRights)
 	for name, reset := range map[string]func(){"reset": func() { m.control(controlReset) }, "function level reset": m.dev.Reset} {
+		m.must(opcode{common, 3}, newCommand().put(8, 4, 9000))
 		reset()
 		d := m.dev
+		if d.mtu != defaultMTU {
+			t.Errorf("%s: the MTU is %v, of which the driver tells only changes", name, d.mtu)
+		}
 		if n := d.eqs.Len() + d.cqs.Len() + d.qps.Len() + d.mrs.Len() + len(d.pds) + len(d.pages.m); n != 0 || m.load(regStatus) != statusReset {
 			t.Errorf("%s: %d objects are left, status %d", name, n, m.load(regStatus))
 		}

@@ -184,6 +184,7 @@ func (d *Device) reset() {
 	defer d.mu.Unlock()
 	clear(d.regs[:])
 	d.pages = pages{}
+	d.mtu = defaultMTU
 	d.status = statusReset
 }
 

@@ -1,6 +1,6 @@
 // Package scenarios repeats the scenarios of rdma-core's own tests (tests/test_*.py there) on every
 // device of the lab: those between two QPs are in package internal/scenario, with their names there,
-// and those of one process here. Kernels must refuse features that they lack.
+// and those of one process here, of which kernels must refuse what they lack.
 package scenarios
 
 import (

@@ -89,10 +89,18 @@ func (a *Arming) Arm(pi, ci uint32, solicitedOnly bool) (fire bool) {
 	return After(last, ci) && After(last, a.Notified)
 }
 
-// Due reports whether the CQ is armed for its last entry, before the producer index pi.
+// Due reports whether the CQ is armed for its last entry, before the producer index pi. It is called for each entry.
 func (a *Arming) Due(pi uint32) bool {
+	for _, i := range []*uint32{&a.Solicited, &a.Notified} {
+		if (pi-*i)&IndexMask > maxEntries { // or it would come to be ahead
+			*i = pi - maxEntries
+		}
+	}
 	return a.State == ArmedAny || a.State == ArmedSolicited && a.Solicited == pi
 }
+
+// maxEntries is the size of the largest CQ.
+const maxEntries = 1 << 22
 
 // Fired disarms the CQ, as it raises the event.
 func (a *Arming) Fired(pi uint32) { a.State, a.Notified = NotArmed, pi }
