@@ -129,7 +129,7 @@ func (s Source) Devices() ([]Device, error) {
 func (s Source) Find(name string) (Device, error) {
 	made := host.Prepare()
 	d, err := Device{}, error(verbs.ErrNoDevice)
-	valid := name != "" && name != "." && name != ".." && !strings.ContainsRune(name, '/')
+	valid := (s.Filter == nil || s.Filter(name)) && name != "" && name != "." && name != ".." && !strings.ContainsRune(name, '/')
 	for try := 1; valid && errors.Is(err, verbs.ErrNoDevice) && try <= 3; try++ { // again, as in Devices
 		var all survey
 		if all, err = s.survey(); err == nil {

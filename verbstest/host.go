@@ -24,6 +24,9 @@ import (
 // open some seconds after that.
 func NewHost(t testing.TB, n *Network, addrs ...string) *cm.Transport {
 	t.Helper()
+	if len(addrs) == 0 {
+		t.Fatal("verbstest: a host needs an address")
+	}
 	o := soft.Options{Network: n, Host: addrs[0]}
 	for _, a := range addrs {
 		addr, err := netip.ParseAddr(a)

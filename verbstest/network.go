@@ -181,7 +181,7 @@ func (n *Network) SetFilter(f Filter) {
 }
 
 // Partition separates some addresses from all others until Heal, in both directions, and not from
-// each other: of two hosts name one. Packets that are on the way are lost.
+// each other: of two hosts name one. Packets that would arrive meanwhile are lost.
 func (n *Network) Partition(side ...netip.Addr) {
 	island := make(map[netip.Addr]bool)
 	for _, a := range side {

@@ -118,9 +118,9 @@ var flagKinds = []struct {
 	{roce.IsRead, ReadRequest}, {roce.IsAtomic, Atomic}, {roce.IsFlush, Flush},
 }
 
-// Filter decides what happens to a packet. Calls are made one after the other, in the order of
-// packets, and must not block. A filter can call the methods of the network except Close; it must
-// not use the devices on it, except from another goroutine.
+// Filter decides what happens to a packet; of one to a multicast group, for each member. Calls are
+// made one after the other, in the order of packets, and must not block. A filter can call the methods
+// of the network except Close; it must not use the devices on it, except from another goroutine.
 type Filter func(p *Packet) Action
 
 // Action is what happens to a packet. The zero Action passes it on to the link.
