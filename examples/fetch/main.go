@@ -69,6 +69,9 @@ func serve(ctx context.Context, addr, file string) error {
 	for {
 		req, err := l.Accept(ctx)
 		if ctx.Err() != nil {
+			if err == nil {
+				req.Reject(nil)
+			}
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			return l.Shutdown(ctx) // clients may finish

@@ -46,6 +46,9 @@ func main() {
 }
 
 func run(device string, conns, at int, stream bool) error {
+	if conns < 1 || at < 1 {
+		return fmt.Errorf("%d connections, %d at a time: want one at least", conns, at)
+	}
 	dev, err := uverbs.Open(device)
 	if err != nil {
 		return err

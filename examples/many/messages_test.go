@@ -12,6 +12,14 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
+func TestNoConnections(t *testing.T) {
+	for _, n := range [][2]int{{0, 1}, {1, 0}} {
+		if err := run("", n[0], n[1], true); err == nil {
+			t.Errorf("%d connections, %d at a time", n[0], n[1])
+		}
+	}
+}
+
 // TestUnaskedAnswers: a server that answers twice is disconnected, and holds up no other connection of the hub.
 func TestUnaskedAnswers(t *testing.T) {
 	labtest.Require(t)

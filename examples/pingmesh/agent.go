@@ -85,7 +85,7 @@ func (a *agent) run(ctx context.Context, show func(*report)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
-	if err := a.scan(ctx, &wg); len(a.endpoints) == 0 {
+	if n, err := a.scan(ctx, &wg); n == 0 {
 		return cmp.Or(err, error(verbs.ErrNoDevice))
 	}
 	for _, p := range a.o.peers {
@@ -107,14 +107,14 @@ func (a *agent) run(ctx context.Context, show func(*report)) error {
 	}
 }
 
-// scan opens devices that are not open, and stops endpoints that have failed. It returns why
-// devices are not open.
-func (a *agent) scan(ctx context.Context, wg *sync.WaitGroup) error {
+// scan opens devices that are not open, and stops endpoints that have failed. It returns the number of
+// endpoints, and why devices are not open.
+func (a *agent) scan(ctx context.Context, wg *sync.WaitGroup) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	devices, err := uverbs.Devices()
 	if err != nil {
-		return err
+		return len(a.endpoints), err
 	}
 	last := a.errs
 	a.errs = map[string]error{}
@@ -146,7 +146,7 @@ func (a *agent) scan(ctx context.Context, wg *sync.WaitGroup) error {
 			e.stop(verbs.ErrDeviceRemoved)
 		}
 	}
-	return errors.Join(slices.Collect(maps.Values(a.errs))...)
+	return len(a.endpoints), errors.Join(slices.Collect(maps.Values(a.errs))...)
 }
 
 // start runs an endpoint. Peers learn of it when it knows all of theirs.

@@ -97,8 +97,11 @@ func (f folder) abort(w http.ResponseWriter, r *http.Request) error {
 	if !r.URL.Query().Has("uploadId") {
 		return errors.ErrUnsupported
 	}
-	w.WriteHeader(http.StatusNoContent)
-	return f.RemoveAll(uploadOf(r))
+	err := f.RemoveAll(uploadOf(r))
+	if err == nil {
+		w.WriteHeader(http.StatusNoContent)
+	}
+	return err
 }
 
 // handler is one that may fail.

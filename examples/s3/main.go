@@ -95,7 +95,11 @@ func serve(ctx context.Context, owner account, device, addr, dir string) error {
 		return err
 	}
 	fmt.Println("listening on", l.Addr())
-	web := &http.Server{Handler: withRDMA(rdma, owner, objects(root))}
+	web := &http.Server{
+		Handler:           withRDMA(rdma, owner, objects(root)),
+		ReadHeaderTimeout: 10 * time.Second, // idle clients do not keep their connections
+		IdleTimeout:       2 * time.Minute,
+	}
 	stopped := make(chan error, 1)
 	context.AfterFunc(ctx, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -126,23 +130,37 @@ func copyFile(ctx context.Context, owner account, device, sdk, op, endpoint, nam
 	if addr := c.Addr(); !addr.IsLinkLocalUnicast() { // as it is on InfiniBand
 		local.LocalAddr = &net.TCPAddr{IP: addr.AsSlice()}
 	}
-	flag := os.O_RDONLY
-	if op == "get" {
-		flag = os.O_RDWR | os.O_CREATE | os.O_TRUNC
-	}
-	f, err := os.OpenFile(file, flag, 0o666)
-	if err == nil {
+	err = withFile(op, file, func(f *os.File) error {
 		if sdk == "minio" {
-			err = byMinIO(ctx, owner, c, transport, op, u, bucket, key, f)
-		} else {
-			err = byAWS(ctx, owner, c, transport, op, endpoint, bucket, key, f)
+			return byMinIO(ctx, owner, c, transport, op, u, bucket, key, f)
 		}
-		err = errors.Join(err, f.Close())
-	}
+		return byAWS(ctx, owner, c, transport, op, endpoint, bucket, key, f)
+	})
 	st := c.Stats()
 	if err = errors.Join(err, c.Close()); err == nil {
 		fmt.Printf("%d bytes by RDMA, in %d requests; %d requests by HTTP\n", st.PutBytes+st.GetBytes, st.Puts+st.Gets, fallbacks(st))
 	}
+	return err
+}
+
+// withFile copies from a file, or to one, which stays as it is if a get fails.
+func withFile(op, name string, copy func(*os.File) error) (err error) {
+	if op == "put" {
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return copy(f)
+	}
+	f, err := os.Create(name + ".part")
+	if err != nil {
+		return err
+	}
+	if err = errors.Join(copy(f), f.Close()); err == nil {
+		return os.Rename(f.Name(), name)
+	}
+	os.Remove(f.Name())
 	return err
 }
 

@@ -83,12 +83,13 @@ func start(t *testing.T, rdma bool, listen func(http.Handler) *httptest.Server) 
 // copy puts a file, or gets an object to one, by an SDK.
 func (r *rig) copy(t *testing.T, sdk, op, key, file string) error {
 	t.Helper()
-	f := labtest.Made(os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600))(t)
 	ctx := labtest.Within(t, time.Minute)
-	if sdk == "minio" {
-		return byMinIO(ctx, user, r.c, r.web.Client().Transport, op, labtest.Must(url.Parse(r.web.URL))(t), "bucket", key, f)
-	}
-	return byAWS(ctx, user, r.c, r.web.Client().Transport, op, r.web.URL, "bucket", key, f)
+	return withFile(op, file, func(f *os.File) error {
+		if sdk == "minio" {
+			return byMinIO(ctx, user, r.c, r.web.Client().Transport, op, labtest.Must(url.Parse(r.web.URL))(t), "bucket", key, f)
+		}
+		return byAWS(ctx, user, r.c, r.web.Client().Transport, op, r.web.URL, "bucket", key, f)
+	})
 }
 
 func (r *rig) aws() *s3.Client {
@@ -309,7 +310,8 @@ func TestInterrupt(t *testing.T) {
 // TestFailedUpload completes an upload that fails: its parts stay, for another attempt.
 func TestFailedUpload(t *testing.T) {
 	dir := t.TempDir()
-	web := objects(labtest.Made(os.OpenRoot(dir))(t))
+	root := labtest.Must(os.OpenRoot(dir))(t)
+	web := objects(root)
 	ask := func(method, query string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		web.ServeHTTP(w, httptest.NewRequest(method, "/bucket/key"+query, strings.NewReader("part")))
@@ -334,6 +336,10 @@ func TestFailedUpload(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(dir, "bucket/key")); string(got) != "part" {
 		t.Errorf("%q, %v", got, err)
 	}
+	labtest.Check(t, root.Close())
+	if w := ask("DELETE", id); w.Code != http.StatusInternalServerError {
+		t.Errorf("%d for an upload that cannot be removed", w.Code)
+	}
 }
 
 // TestReplacedObject replaces an object between the ranges of a GET, which fails.
@@ -354,8 +360,16 @@ func TestReplacedObject(t *testing.T) {
 			}
 			return false
 		}
+		// The file has what it had before.
+		labtest.Check(t, os.WriteFile(file+".got", []byte("precious"), 0o600))
 		if err := r.copy(t, sdk, "get", "key", file+".got"); err == nil {
 			t.Errorf("%s got parts of two objects", sdk)
+		}
+		if got, err := os.ReadFile(file + ".got"); string(got) != "precious" {
+			t.Errorf("%d bytes after a get that failed, %v", len(got), err)
+		}
+		if files := labtest.Must(os.ReadDir(filepath.Dir(file)))(t); len(files) != 2 {
+			t.Errorf("%v are left", files)
 		}
 	}
 }

@@ -179,6 +179,9 @@ func (c *Conn) reclaim(wcs []verbs.WC) error {
 		}
 		c.inFlight -= int(wcs[i].ID)
 	}
+	if len(wcs) > 0 && c.wake != nil {
+		c.wake() // awaitRoom, which may wait for the completion that is taken here
+	}
 	return nil
 }
 

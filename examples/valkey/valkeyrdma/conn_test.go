@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,18 +87,9 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// TestDeadlineOfFullQueue sets deadlines of a write that waits for its send queue: the peer has no receives.
+// TestDeadlineOfFullQueue sets deadlines of a write that waits for its send queue.
 func TestDeadlineOfFullQueue(t *testing.T) {
-	c := newConn()
-	_, peer := rdmatest.Connect(t, rdmatest.Find(t, "rxe"), c.options(), cm.Options{})
-	mr, err := peer.AllocMR(bufferSize, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(c.handleMemory(mr.Addr(), bufferSize, mr.RKey()), c.start()); err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := dialDeaf(t)
 	for _, deadline := range []time.Duration{-1, 10 * time.Millisecond} {
 		if err := c.SetWriteDeadline(time.Time{}); err != nil {
 			t.Fatal(err)
@@ -124,4 +116,42 @@ func TestDeadlineOfFullQueue(t *testing.T) {
 			t.Fatal("the write waits on")
 		}
 	}
+}
+
+// dialDeaf returns a connection to a peer that has no receives.
+func dialDeaf(t *testing.T) *Conn {
+	c := newConn()
+	_, peer := rdmatest.Connect(t, rdmatest.Find(t, "rxe"), c.options(), cm.Options{})
+	mr, err := peer.AllocMR(bufferSize, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(c.handleMemory(mr.Addr(), bufferSize, mr.RKey()), c.start()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// TestRoomByOthers has another send take the completion for which a Write waits.
+func TestRoomByOthers(t *testing.T) {
+	c := dialDeaf(t)
+	var written atomic.Int64
+	go func() {
+		for {
+			if _, err := c.Write([]byte{1}); err != nil {
+				return
+			}
+			written.Add(1)
+		}
+	}()
+	labtest.UntilBlocked(t, 1, "valkeyrdma.(*Conn).awaitRoom")
+	before := written.Load()
+	c.mu.Lock()
+	err := c.reclaim([]verbs.WC{{ID: signalled}})
+	c.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	labtest.Until(t, "the Write to find room", func() bool { return written.Load() > before })
 }
