@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
@@ -77,10 +78,11 @@ func (c *Context) replyVector(port int, wc *verbs.WC, grh []byte) (verbs.Address
 		av.TrafficClass = grh[0]<<4 | grh[1]>>4
 		av.FlowLabel = uint32(grh[1]&0xf)<<16 | uint32(grh[2])<<8 | uint32(grh[3])
 	}
+	fits := func(a netip.Addr) bool { return a == dst }
 	if dst.IsMulticast() { // no GID of the port: a member of a group answers from any address
-		dst = anyAddr
+		fits = func(a netip.Addr) bool { return a.Is4() == src.Is4() }
 	}
-	local, err := c.FindGID(port, dst)
+	local, err := c.bestGID(port, dst, fits)
 	if err != nil {
 		return av, err
 	}

@@ -1,10 +1,13 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
@@ -39,12 +42,15 @@ type contextCore struct {
 	registry *registry
 }
 
-// Open opens the device. It fails with [verbs.ErrNoDevice] if the device has gone and another has its node.
+// Open opens the device. It fails with [verbs.ErrNoDevice] if the device has gone, also if another has its node.
 func (d Device) Open() (*Context, error) {
 	if d.NodeErr != nil {
 		return nil, d.fail(d.NodeErr)
 	}
 	fd, err := host.Open(d.Node)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENXIO) || errors.Is(err, syscall.ENODEV) {
+		err = fmt.Errorf("%w: %w", verbs.ErrNoDevice, err)
+	}
 	if err != nil {
 		return nil, d.fail(err)
 	}
@@ -61,7 +67,7 @@ func (d Device) Open() (*Context, error) {
 }
 
 func (d Device) fail(err error) error {
-	return &verbs.Error{Op: "open", Device: d.Name, Object: d.Node, Err: err, Hint: hint("open", err)}
+	return &verbs.Error{Op: "open", Device: d.Name, Object: d.Node, Err: explain(err), Hint: host.Remedy(d.Node, hint("open", err))}
 }
 
 // open makes a Context of an open device file, which already has a kernel context if it

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync/atomic"
@@ -117,7 +118,7 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 			core.destroy(kindCQ, cq.handle)
 		}
 		return nil, c.obj.failSize(op, err, "MaxCQ", core.dev.Attr.MaxCQ,
-			limit{"Depth", opt.Depth, core.dev.Attr.MaxCQE}, limit{"Vector", opt.Vector, c.CompVectors() - 1})
+			limit{"Depth", opt.Depth, core.dev.Attr.MaxCQE}, limit{"Vector", opt.Vector, cmp.Or(c.CompVectors()-1, -1)})
 	}
 	cq.register(queue, parents)
 	return cq, nil

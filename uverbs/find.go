@@ -153,8 +153,8 @@ func addLowerInterfaces(names []string, note func(error)) []string {
 	return names
 }
 
-// Interfaces returns the network interfaces of the device's ports. It reads sysfs, or uses netlink
-// for iWARP before Linux 6.4.
+// Interfaces returns the network interfaces of the device's ports: of their GIDs up to the first that is
+// not in use. It reads sysfs, or uses netlink for iWARP before Linux 6.4.
 func (d Device) Interfaces() (names []string) { return d.interfaces(func(error) {}) }
 
 // interfaces is Interfaces, and tells note what it could not read.

@@ -26,6 +26,9 @@ func (d Device) Index() (int, error) {
 	})
 	for index, name := range names {
 		node, gone := nodeOf(index)
+		if host.TooManyFiles(gone) {
+			err = gone
+		}
 		if gone == nil && node == d.verbs || d.verbs == "" && name == d.Name {
 			return index, nil
 		}

@@ -277,6 +277,13 @@ func (o *object) detach() {
 	}
 }
 
+// renumber changes the number in the object's name.
+func (o *object) renumber(num uint32) {
+	o.tree.mu.Lock()
+	defer o.tree.mu.Unlock()
+	o.name.num = num
+}
+
 // reparent replaces one of the object's parents.
 func (o *object) reparent(from, to *object) {
 	o.tree.mu.Lock()

@@ -201,8 +201,13 @@ func gidEntry(e *abi.IbUverbsGidEntry) verbs.GIDEntry {
 
 // FindGID returns the GID for traffic from addr, for RoCE v2 if there are several. For the zero
 // Addr it returns the port's best GID. It prefers GIDs that are not loopback, then RoCE v2, then
-// GIDs that are not link-local, then IPv4.
+// GIDs that are not link-local, then IPv4. No address vector has room for an index above 255.
 func (c *Context) FindGID(port int, addr netip.Addr) (verbs.GIDEntry, error) {
+	return c.bestGID(port, addr, func(a netip.Addr) bool { return !addr.IsValid() || a == addr.Unmap().WithZone("") })
+}
+
+// bestGID returns the best of the GIDs whose address fits, which is addr.
+func (c *Context) bestGID(port int, addr netip.Addr, fits func(netip.Addr) bool) (verbs.GIDEntry, error) {
 	table, err := c.GIDTable()
 	if err != nil {
 		return verbs.GIDEntry{}, err
@@ -223,16 +228,18 @@ func (c *Context) FindGID(port int, addr netip.Addr) (verbs.GIDEntry, error) {
 		return n
 	}
 	best := -1
+	err = verbs.ErrRange
 	for i, e := range table {
-		if e.Port != port || addr.IsValid() && e.GID.Addr() != addr.Unmap().WithZone("") {
-			continue
-		}
-		if best < 0 || score(e) > score(table[best]) {
+		switch {
+		case e.Port != port || !fits(e.GID.Addr()):
+		case e.Index > math.MaxUint8:
+			err = rangeError("GID index", e.Index, 0, math.MaxUint8)
+		case best < 0 || score(e) > score(table[best]):
 			best = i
 		}
 	}
 	if best < 0 {
-		return verbs.GIDEntry{}, c.obj.fail("find GID", fmt.Errorf("port %d, address %v: %w", port, addr, verbs.ErrRange))
+		return verbs.GIDEntry{}, c.obj.fail("find GID", fmt.Errorf("port %d, address %v: %w", port, addr, err))
 	}
 	return table[best], nil
 }
@@ -283,10 +290,11 @@ func (c *Context) portFolder(port int) (string, error) {
 		return "", err
 	}
 	dir := c.device.folder("ports", strconv.Itoa(port))
-	if _, err := host.ListAttrs(dir); err != nil {
-		return "", fmt.Errorf("%w: %w", verbs.ErrNoDevice, err)
+	_, err := host.ListAttrs(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: %w", verbs.ErrDeviceRemoved, err)
 	}
-	return dir, nil
+	return dir, err
 }
 
 // PKeyIndex returns the index of a key in a port's table (ibv_get_pkey_index(3)).

@@ -70,7 +70,7 @@ func TestPortRenamedMeanwhile(t *testing.T) {
 		err    error
 	}{
 		"not":     {func(int) {}, 1, nil},
-		"removed": {func(int) { os.RemoveAll(device("rxe0")) }, 1, verbs.ErrNoDevice},
+		"removed": {func(int) { os.RemoveAll(device("rxe0")) }, 1, verbs.ErrDeviceRemoved},
 		"renamed": {func(read int) {
 			if read == 1 {
 				os.Rename(device("rxe0"), device("mlx5_0"))

@@ -64,6 +64,7 @@ func (m *MR) Rereg(opt ReregOptions) error {
 		return m.pd.ctx.failMemory(m.obj, op, err, req.Start, req.Length, access)
 	}
 	m.lkey, m.rkey = resp.Lkey, resp.Rkey
+	m.obj.renumber(m.lkey)
 	if opt.PD != nil {
 		m.obj.reparent(m.pd.obj, opt.PD.obj)
 		m.pd = opt.PD

@@ -90,6 +90,9 @@ func explainRefusal(typ verbs.QPType, from, to verbs.QPState, mask verbs.QPAttrM
 	if !ok && to != verbs.StateReset && (to != verbs.StateErr || from == verbs.StateReset) {
 		return fmt.Sprintf("a QP in %v cannot be moved to %v", from, to)
 	}
+	if _, ok := initMasks[typ]; !ok {
+		return ""
+	}
 	missing := t.required[typ] &^ mask
 	forbidden := mask &^ (t.required[typ] | t.optional[typ] | verbs.MaskState)
 	step := fmt.Sprintf("from %v to %v", from, to)

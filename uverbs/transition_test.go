@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
 )
 
 func TestRefusal(t *testing.T) {
@@ -17,6 +18,7 @@ func TestRefusal(t *testing.T) {
 		{verbs.RC, verbs.StateReset, verbs.StateInit, s | initMasks[verbs.RC], ""},
 		{verbs.RC, verbs.StateReset, verbs.StateInit, s | verbs.MaskPKeyIndex | verbs.MaskAccess, "from RESET to INIT, RC QPs need Port"},
 		{verbs.UD, verbs.StateReset, verbs.StateInit, s | initMasks[verbs.RC], "from RESET to INIT, UD QPs need QKey and do not take Access"},
+		{abi.IB_UVERBS_QPT_RAW_PACKET, verbs.StateReset, verbs.StateInit, s | verbs.MaskPort, ""}, // what these need is in no table
 		{verbs.RC, verbs.StateReset, verbs.StateRTS, s, "a QP in RESET cannot be moved to RTS"},
 		{verbs.RC, verbs.StateReset, verbs.StateErr, s, "a QP in RESET cannot be moved to ERR"},
 		{verbs.RC, verbs.StateRTS, verbs.StateErr, s, ""},

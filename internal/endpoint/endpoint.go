@@ -27,6 +27,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/bridge"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -195,8 +196,8 @@ func (l *Local) Connect(ctx context.Context, dials bool, swap Swap) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, Limit, fmt.Errorf("no connection within %v", Limit))
 		defer cancel()
 		err := l.connectByCM(ctx, dials, swap)
-		if err != nil && ctx.Err() != nil {
-			err = context.Cause(ctx)
+		if err != nil && ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)) {
+			err = fmt.Errorf("%w: %w", host.Ended(ctx), err)
 		}
 		return err
 	}

@@ -112,7 +112,7 @@ func listClass(path string) (names []string, err error) {
 			names = append(names, d.Node)
 		}
 	}
-	if names != nil {
+	if names != nil && errors.Is(err, fs.ErrNotExist) { // of a kernel without RDMA
 		err = nil
 	}
 	return names, err
