@@ -115,7 +115,7 @@ func TestPingNoPeer(t *testing.T) {
 			labtest.WaitListening(t, port)
 			run("-s", "-a", addr, "-p", port).Fails("address already in use")
 			server.Signal(os.Interrupt)
-			server.Fails("interrupt signal received")
+			server.Wait() // with success, as it has no other end
 		})
 	})
 }
