@@ -40,7 +40,7 @@ func TestListChangesWhileRead(t *testing.T) {
 	}{
 		{"one part", [][]nldev.Attrs{{qpList(1, 2)}}, []uint32{1, 2}},
 		{"repeated", [][]nldev.Attrs{{qpList(1, 2, 3), qpList(3, 4)}, {qpList(0, 1, 2), qpList(3, 4)}}, []uint32{0, 1, 2, 3, 4}},
-		{"a port by now", [][]nldev.Attrs{{qpList(7), qpList(8)}, {qpList(8), qpList(7|port1)}}, []uint32{7, 8}},
+		{"a port by now", [][]nldev.Attrs{{qpList(7), qpList(8)}, {qpList(8), qpList(7 | port1)}}, []uint32{7, 8}},
 		{"left out", [][]nldev.Attrs{{qpList(1, 2, 3), qpList(5)}, {qpList(2, 3, 4), qpList(5)}}, []uint32{1, 2, 3, 4, 5}},
 	} {
 		asked := 0
