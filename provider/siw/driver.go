@@ -100,7 +100,9 @@ func word(flags uint16, numSGE, opcode uint8) uint32 {
 }
 
 // isValid reports whether a word marks its element as filled.
-func isValid(w uint32) bool { return w&word(abi.SIW_WQE_VALID, 0, 0) != 0 }
+func isValid(w uint32) bool { return w&validWord() != 0 }
+
+func validWord() uint32 { return word(abi.SIW_WQE_VALID, 0, 0) }
 
 // A batch is published by its first element, filled last, with release: the kernel reads
 // no element before it has taken the preceding ones. One such store, which costs as much

@@ -195,6 +195,8 @@ func (q *sendQueue) postRest(wrs []verbs.SendWR, n int, first uint32) (int, erro
 	// Only the kernel knows whether the QP accepts requests yet: the connection manager
 	// moves it to RTS.
 	room := q.room(len(wrs))
+	// CopyInline may panic: until all are written, no element is valid.
+	q.setValid(n, false)
 	var err error
 	for ; n < len(wrs); n++ {
 		if n == room {
@@ -209,10 +211,11 @@ func (q *sendQueue) postRest(wrs []verbs.SendWR, n int, first uint32) (int, erro
 		if n == 0 {
 			first = v
 		} else {
-			fillSqe(sqe, v)
+			fillSqe(sqe, v&^validWord())
 		}
 	}
 	if n > 0 {
+		q.setValid(n, true)
 		posted, serr := q.submit(n, first)
 		if serr != nil {
 			return posted, q.Refused(posted, wrs[posted].ID, serr)
@@ -222,6 +225,18 @@ func (q *sendQueue) postRest(wrs []verbs.SendWR, n int, first uint32) (int, erro
 		err = q.Refused(n, wrs[n].ID, err)
 	}
 	return n, err
+}
+
+// setValid makes the elements from the second to the n-th at put valid, or not.
+func (q *sendQueue) setValid(n int, valid bool) {
+	for i := 1; i < n; i++ {
+		sqe := q.queue.at(q.put + uint32(i))
+		w := sqeWord(sqe).Load() &^ validWord()
+		if valid {
+			w |= validWord()
+		}
+		fillSqe(sqe, w)
+	}
 }
 
 // room returns how many of n requests fit.
