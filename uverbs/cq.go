@@ -210,7 +210,8 @@ func (q *CQ) Cap() int { return q.queue.Cap() }
 
 // Arm requests one event for the next completion or, with solicitedOnly, for the next one that a
 // peer solicited or that failed (ibv_req_notify_cq(3)). Completions that are already there cause no
-// event: poll again before waiting.
+// event: poll again before waiting. With solicitedOnly siw raises an event for any completion, and rxe
+// none for one that failed.
 func (q *CQ) Arm(solicitedOnly bool) error {
 	if q.channel == nil {
 		return q.obj.fail("arm", verbs.ErrNoChannel)

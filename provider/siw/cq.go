@@ -119,18 +119,15 @@ func (q *completionQueue) notify() {
 	}
 }
 
-// Arm implements [provider.CompletionQueue].
-func (q *completionQueue) Arm(solicitedOnly bool) error {
+// Arm implements [provider.CompletionQueue]. The kernel does not know which receives the peer has solicited
+// (siw_rqe_complete), and would raise no event for them: it is armed for all.
+func (q *completionQueue) Arm(bool) error {
 	q.Lock()
 	defer q.Unlock()
 	if q.Closed {
 		return q.Err()
 	}
-	if solicitedOnly {
-		q.arm.Store(abi.SIW_NOTIFY_SOLICITED)
-	} else {
-		q.arm.Store(abi.SIW_NOTIFY_ALL)
-	}
+	q.arm.Store(abi.SIW_NOTIFY_ALL)
 	return nil
 }
 

@@ -24,6 +24,7 @@ type sendQueue struct {
 	handle            uint32
 	cq                *completionQueue
 	put               uint32
+	begun             bool          // a request has been posted
 	taken             uint32        // the kernel has taken the requests before this place
 	flags             uint16        // of each request
 	maxSimple         uint32        // messages of at least minSimple bytes, and less than as many more, are simple
@@ -76,7 +77,7 @@ func (q *sendQueue) Hold(t time.Time) {
 func (q *sendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 	q.Lock() // a deferred call would take longer; only CopyInline can panic
 	room, queue, put := 0, q.queue.slots, q.put
-	if put != 0 && q.State != verbs.StateErr && !q.Closed {
+	if q.begun && q.State != verbs.StateErr && !q.Closed {
 		room = q.room(len(wrs))
 	}
 	var first uint32 // the word that publishes the batch
@@ -105,12 +106,12 @@ func (q *sendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 		if n, err = q.submit(n, first); err != nil {
 			err = q.Refused(n, wrs[n].ID, err)
 		}
-	case put != 0:
+	case q.begun:
 		n, err = q.postRest(wrs, n, first)
 	default:
 		n, err = q.postFirst(wrs)
 	}
-	disable := q.disableLocksLater && !q.nudgePending && q.put != 0
+	disable := q.disableLocksLater && !q.nudgePending && q.begun
 	q.Unlock()
 	if disable {
 		q.disableLocks()
@@ -130,7 +131,8 @@ func (q *sendQueue) postFirst(wrs []verbs.SendWR) (int, error) {
 	n, err := q.postRest(wrs, 0, 0)
 	// The dialing side's first message, or this one if the peer has sent nothing, may stay unread:
 	// see nudge.
-	if q.put != 0 && (q.recv == nil || !q.recv.hasReceived()) {
+	q.begun = q.put != 0
+	if q.begun && (q.recv == nil || !q.recv.hasReceived()) {
 		q.nudgeDelay, q.nudgePending = time.Millisecond, true
 		q.nudgeTimer = time.AfterFunc(q.nudgeDelay, q.nudge)
 	}
