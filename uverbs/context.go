@@ -67,7 +67,11 @@ func (d Device) Open() (*Context, error) {
 }
 
 func (d Device) fail(err error) error {
-	return &verbs.Error{Op: "open", Device: d.Name, Object: d.Node, Err: explain(err), Hint: host.Remedy(d.Node, hint("open", err))}
+	h := hint("open", err)
+	if h != "" {
+		h = host.Remedy(d.Node, h)
+	}
+	return &verbs.Error{Op: "open", Device: d.Name, Object: d.Node, Err: explain(err), Hint: h}
 }
 
 // open makes a Context of an open device file, which already has a kernel context if it
