@@ -184,28 +184,23 @@ func (l *Loop) dispatchOnce(ready []host.Event) (n int, err error) {
 	if !l.dispatchMu.TryLock() {
 		return 0, verbs.ErrClosed // Close is at work
 	}
-	func() {
-		panicked := true
-		defer func() {
-			if panicked {
-				l.opt.Callbacks = Callbacks{}
-				l.startClose()
-			}
-			l.counts.began.Store(0)
-			l.dispatchMu.Unlock()
-			if panicked {
-				l.finishClose()
-			}
-		}()
-		l.counts.dispatches.Add(1)
-		l.counts.began.Store(time.Now().UnixNano())
-		n = l.dispatch(ready)
-		l.counts.handled.Add(uint64(n))
-		panicked = false
+	panicked := true
+	defer func() {
+		if panicked {
+			l.opt.Callbacks = Callbacks{}
+			l.startClose()
+		}
+		l.counts.began.Store(0)
+		l.dispatchMu.Unlock()
+		if l.in(closing) {
+			l.finishClose()
+		}
 	}()
-	if l.in(closing) {
-		l.finishClose()
-	}
+	l.counts.dispatches.Add(1)
+	l.counts.began.Store(time.Now().UnixNano())
+	n = l.dispatch(ready)
+	l.counts.handled.Add(uint64(n))
+	panicked = false
 	return n, nil
 }
 

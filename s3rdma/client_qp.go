@@ -35,7 +35,7 @@ type clientQP struct {
 	host     string // of the server
 	id       string // that the server has given the connection
 	do       sender // of requests to it
-	http1    bool   // which that server speaks
+	http2    bool   // or later: requests to the server share a connection
 	used     time.Time
 	declined bool // the last answer has declined the token
 }
@@ -200,7 +200,7 @@ func (c *Client) exchange(ctx context.Context, q *clientQP, local verbs.QPAddr) 
 		}
 		return remote, fmt.Errorf("%s, %s %.100q, session %.40q: want 200, 200:TOKEN and a session: %s", resp.Status, HeaderReply, resp.Header.Get(HeaderReply), id, bytes.TrimSpace(text))
 	}
-	q.id, q.http1 = id, resp.ProtoMajor < 2
+	q.id, q.http2 = id, resp.ProtoMajor >= 2
 	peer, err := ParseQPToken(reply)
 	if err != nil {
 		return remote, err
@@ -232,7 +232,7 @@ func (c *Client) disconnect(q *clientQP) {
 		req.Header.Set(HeaderSession, q.id)
 		// net/http may use a connection of HTTP/1 again before the answer without a body is here, and if
 		// ctx ends in between, it ends the other request.
-		req.Close = q.http1
+		req.Close = !q.http2
 		if resp, err := q.do(req); err == nil {
 			io.Copy(io.Discard, io.LimitReader(resp.Body, 4096))
 			resp.Body.Close()

@@ -87,9 +87,6 @@ func (b *Reader) next() error {
 	if b.err == nil && b.off == b.size {
 		return io.EOF
 	}
-	if b.err == nil {
-		b.err = b.r.step(eventMove)
-	}
 	for n := int64(b.r.s.opt.Part); b.err == nil && b.ahead < b.parts+b.slots() && int64(b.ahead)*n < b.size; {
 		mem, _, _ := b.slot(b.ahead)
 		if b.err = b.post(b.ahead, len(mem)); b.err == nil {

@@ -144,7 +144,7 @@ func copyFile(ctx context.Context, owner account, device, sdk, op, endpoint, nam
 }
 
 // withFile copies from a file, or to one, which stays as it is if a get fails.
-func withFile(op, name string, copy func(*os.File) error) (err error) {
+func withFile(op, name string, copy func(*os.File) error) error {
 	if op == "put" {
 		f, err := os.Open(name)
 		if err != nil {

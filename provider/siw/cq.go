@@ -22,7 +22,7 @@ type completionQueue struct {
 func newCompletionQueue(a array[abi.SiwCqe], init *provider.CQInit) *completionQueue {
 	ctrl := unsafe.Add(unsafe.Pointer(a.at(a.mask)), unsafe.Sizeof(abi.SiwCqe{}))
 	q := &completionQueue{queue: a, wake: init.Wake, arm: (*atomic.Uint32)(unsafe.Pointer(&(*abi.SiwCqCtrl)(ctrl).Flags))}
-	q.SingleThreaded, q.Mask = init.SingleThreaded, word(abi.SIW_WQE_VALID, 0, 0)
+	q.SingleThreaded, q.Mask = init.SingleThreaded, validWord()
 	q.Word = cqeWord(a.at(0))
 	return q
 }

@@ -98,7 +98,7 @@ type exchange struct {
 	mem     Memory
 	qp      *uverbs.QP
 	session string
-	http2   bool   // which the server speaks
+	http2   bool   // or later: requests to the server share a connection
 	addr    uint64 // of the server's memory for a PUT
 	rkey    uint32
 }
@@ -286,7 +286,7 @@ func (x *exchange) roundTrip(r *http.Request, step string) (http.Header, error) 
 	}
 	defer resp.Body.Close()
 	if step == "prepare" {
-		x.http2 = resp.ProtoMajor == 2
+		x.http2 = resp.ProtoMajor >= 2
 	}
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
 	switch {
