@@ -33,9 +33,8 @@ const (
 
 // enum siw_notify_flags
 const (
-	SIW_NOTIFY_NOT       = 0
-	SIW_NOTIFY_SOLICITED = 1
-	SIW_NOTIFY_ALL       = 7
+	SIW_NOTIFY_NOT = 0
+	SIW_NOTIFY_ALL = 7
 )
 
 // enum siw_wc_status
