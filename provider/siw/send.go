@@ -343,8 +343,11 @@ func (q *sendQueue) resolveDoorbell(err error) error {
 		// (EINVAL).
 		case !errors.Is(err, syscall.ENOTCONN):
 			return err
-		case qerr != nil, state != verbs.StateRTS && state != verbs.StateSQE, !deadline.IsZero() && time.Now().After(deadline):
+		case qerr != nil, state != verbs.StateRTS && state != verbs.StateSQE && state != verbs.StateReset, !deadline.IsZero() && time.Now().After(deadline):
 			return verbs.ErrState
+		// Linux 6.1 says RESET in all states: most such QPs have no connection yet.
+		case deadline.IsZero() && state == verbs.StateReset && !q.begun:
+			deadline = time.Now().Add(10 * time.Millisecond)
 		// The QP is in RTS and yet refuses: its connection is ending or just beginning. Either is
 		// over soon.
 		case deadline.IsZero():
