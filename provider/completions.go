@@ -115,6 +115,18 @@ func (c *Completions) addLocked(wcs []verbs.WC) {
 	}
 }
 
+// AddBefore adds the completions that take returns before those that have been added. Polls meanwhile see
+// either all of them or none.
+func (c *Completions) AddBefore(take func() []verbs.WC) {
+	c.addedMu.Lock()
+	defer c.addedMu.Unlock()
+	later := c.added
+	c.added = nil
+	c.addLocked(take())
+	c.added = append(c.added, later...)
+	c.special.Store(1)
+}
+
 // Stop implements [Queue].
 func (c *Completions) Stop(stop bool) {
 	c.addedMu.Lock() // so that no poll resets special before the queue is stopped

@@ -186,8 +186,7 @@ func (q *completionQueue) decode(p unsafe.Pointer, qp *queuePair, wc *verbs.WC) 
 		if !send {
 			wc.Opcode = verbs.WCRecv
 		}
-		qp.send.refusing.Or(refusesFailed)
-		qp.recv.refusing.Or(refusesFailed)
+		qp.fail()
 		return true
 	}
 	opcode := h >> cqeOpcode & 0xff
@@ -254,25 +253,45 @@ func (q *completionQueue) drop(num uint32) {
 	}
 }
 
+// holds reports whether there are completions of a QP that have not been polled. The caller excludes Take.
+func (q *completionQueue) holds(num uint32) bool {
+	for i := q.next; i-q.next <= q.mask && q.written(i); i++ {
+		mmap.BarrierFromDevice() // the number is read after the owner bit
+		if get32(unsafe.Add(q.at(i), cqeQPN)) == num {
+			return true
+		}
+	}
+	return false
+}
+
 // flush adds a completion of a request that the device ignores, and wakes the waiter of an armed CQ as
 // the device would. It reports whether the queue, which is of the given size, takes the request. The
 // caller has no lock of the CQ.
 func (q *completionQueue) flush(of *provider.Requests, size uint32, id uint64, op verbs.WCOpcode) bool {
 	ok := q.AddFlushed(of, size, id, op)
-	if ok && q.armed.Swap(false) && q.wake != nil {
-		q.wake()
+	if ok {
+		q.notify()
 	}
 	return ok
+}
+
+func (q *completionQueue) notify() {
+	if q.armed.Swap(false) && q.wake != nil {
+		q.wake()
+	}
 }
 
 // ready reports whether the device has completed the requests of the QP that precede the one of an
 // added completion: it flushes them a while after the QP has failed.
 func (q *completionQueue) ready(wc *verbs.WC) bool {
 	qp := q.ctx.qps.get(wc.QPNum)
-	if qp == nil || wc.Opcode == verbs.WCRecv || qp.sendCQ != q {
+	switch {
+	case qp == nil:
 		return true
+	case wc.Opcode == verbs.WCRecv:
+		return qp.recvCQ != q || int32(qp.recv.tail.Load()-qp.recv.flushAfter.Load()) >= 0
 	}
-	return int32(qp.send.tail.Load()-qp.send.flushAfter.Load()) >= 0
+	return qp.sendCQ != q || int32(qp.send.tail.Load()-qp.send.flushAfter.Load()) >= 0
 }
 
 // Arm implements [provider.CompletionQueue].

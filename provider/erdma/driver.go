@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/goverbs/verbs"
@@ -161,8 +162,12 @@ type queuePair struct {
 	recv   *recvQueue
 	sendCQ *completionQueue
 	recvCQ *completionQueue
-	open   int // queues that have not been released
+	open   int         // queues that have not been released
+	late   *time.Timer // calls flushLate
 }
+
+// flushTime is how long the device may take to flush the requests of a QP that has failed.
+const flushTime = time.Second
 
 // Offsets of the doorbell records (init_user_qp).
 const (
@@ -218,6 +223,8 @@ func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (pro
 	base := unsafe.Pointer(unsafe.SliceData(p.buf.Bytes()))
 	p.send = newSendQueue(p, base, register(c.sends, offset), init, info)
 	p.recv = newRecvQueue(p, unsafe.Add(base, at), register(c.recvs, p.num%recvSharers*recvRegister), init, info)
+	p.late = time.AfterFunc(flushTime, p.flushLate)
+	p.late.Stop()
 	c.qps.set(p.num, p)
 	return p.send, p.recv, nil
 }
@@ -232,9 +239,55 @@ func (p *queuePair) release() {
 	if p.open--; p.open > 0 {
 		return
 	}
-	p.clean()
+	p.late.Stop()
 	p.ctx.qps.set(p.num, nil)
+	p.clean() // flushLate has ended, or finds that the QP has
 	p.free()
+}
+
+// fail takes note that the QP is in the error state.
+func (p *queuePair) fail() {
+	p.recv.refusing.Or(refusesFailed)
+	if p.send.refusing.Or(refusesFailed)&refusesFailed == 0 {
+		p.late.Reset(flushTime)
+	}
+}
+
+// flushLate completes the requests that the device leaves: it flushes what it finds when the QP fails, and
+// the program may have posted more before it knew.
+func (p *queuePair) flushLate() {
+	send := p.flushLateOf(&p.send.Gate, p.sendCQ, p.send.takeLate)
+	recv := p.flushLateOf(&p.recv.Gate, p.recvCQ, p.recv.takeAll)
+	if send || recv {
+		p.late.Reset(flushTime)
+	}
+}
+
+// flushLateOf is flushLate of a queue, and reports whether to call it again: the device's completions come
+// first, and the program has not polled them.
+func (p *queuePair) flushLateOf(g *provider.Gate, cq *completionQueue, take func() []verbs.WC) (again bool) {
+	if !g.SingleThreaded { // nothing is posted there any more
+		g.Lock()
+		defer g.Unlock()
+	}
+	n := 0
+	cq.AddBefore(func() (wcs []verbs.WC) {
+		cq.Exclude()
+		defer cq.Allow()
+		switch {
+		case p.ctx.qps.get(p.num) != p || p.send.refusing.Load()&refusesFailed == 0:
+		case cq.holds(p.num):
+			again = true
+		default:
+			wcs = take()
+		}
+		n = len(wcs)
+		return wcs
+	})
+	if n > 0 {
+		cq.notify()
+	}
+	return again
 }
 
 // clean removes the QP's completions from its CQs. The device adds no more.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
@@ -230,7 +232,8 @@ func TestStates(t *testing.T) {
 			}
 		}
 		cq.put(cqe{num: fakeQPN, syndrome: 10})
-		if wcs := cq.poll(); len(wcs) != 1 || wcs[0].Status != verbs.WCLocAccessErr || wcs[0].VendorErr != 0x30 {
+		cq.put(cqe{num: fakeQPN, syndrome: 15, recv: true})
+		if wcs := cq.poll(); len(wcs) != 2 || wcs[0].Status != verbs.WCLocAccessErr || wcs[0].VendorErr != 0x30 || wcs[1].Status != verbs.WCFlushErr {
 			t.Errorf("%+v", wcs)
 		}
 		flushed(1)
@@ -326,6 +329,95 @@ func TestFlushedInOrder(t *testing.T) {
 	cq.put(cqe{num: fakeQPN, index: 3, syndrome: 15})
 	post(p, 8, 0)
 	check(4, 8)
+}
+
+// TestFlushedLate: what the program posts before it knows that the QP has failed, and the device ignores, completes a second
+// later, behind what the device has flushed and before what is posted later. It wakes an armed CQ. A QP that is reset or
+// closed meanwhile completes nothing.
+func TestFlushedLate(t *testing.T) {
+	for _, single := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake(t, false, 0, 0)
+			woken := 0
+			cq := f.cq(t, provider.CQInit{Depth: 64, SingleThreaded: single, Wake: func() { woken++ }}, 1)
+			init := &provider.QPInit{Type: verbs.RC, Cap: small(), SendCQ: cq.completionQueue, RecvCQ: cq.completionQueue, SingleThreaded: single}
+			p, err := f.newQP(init, fakeQPN)
+			if err != nil {
+				t.Fatal(err)
+			}
+			post := func(ids ...uint64) {
+				t.Helper()
+				for _, id := range ids {
+					flags := verbs.SendSignaled
+					if id == 4 { // the device may have executed it
+						flags = 0
+					}
+					_, serr := p.send.Post([]verbs.SendWR{{ID: id, Opcode: verbs.OpSend, Flags: flags}})
+					_, rerr := p.recv.Post([]verbs.RecvWR{{ID: id + 100}})
+					if serr != nil || rerr != nil {
+						t.Fatal(serr, rerr)
+					}
+				}
+			}
+			var got []uint64
+			poll := func() {
+				for _, wc := range cq.poll() {
+					if got = append(got, wc.ID); wc.Status == verbs.WCSuccess {
+						t.Errorf("%+v", wc)
+					}
+				}
+			}
+			check := func(want ...uint64) {
+				t.Helper()
+				if poll(); !slices.Equal(got, want) {
+					t.Errorf("completed %v, not %v", got, want)
+				}
+				got = nil
+			}
+			wait := func(d time.Duration) {
+				time.Sleep(d)
+				synctest.Wait()
+			}
+			p.settle(verbs.StateRTS)
+			post(1, 2, 3, 4)
+			cq.put(cqe{num: fakeQPN, syndrome: 10})
+			check(1)
+			cq.put(cqe{num: fakeQPN, index: 1, syndrome: 15})
+			cq.put(cqe{num: fakeQPN, syndrome: 15, recv: true})
+			post(5)
+			wait(flushTime + time.Millisecond) // completions of the device wait
+			check(2, 101)
+			wait(flushTime - 2*time.Millisecond)
+			check()
+			if err := cq.Arm(false); err != nil {
+				t.Fatal(err)
+			}
+			wait(2 * time.Millisecond)
+			if woken != 1 {
+				t.Errorf("the waiter has been woken %d times", woken)
+			}
+			poll()
+			slices.SortStableFunc(got, func(a, b uint64) int { return int(a/100) - int(b/100) }) // sends first
+			check(3, 5, 102, 103, 104, 105)
+			cq.put(cqe{num: fakeQPN, index: 2, syndrome: 15})
+			check()
+
+			p.settle(verbs.StateReset)
+			p.settle(verbs.StateRTS)
+			post(6)
+			p.settle(verbs.StateErr)
+			p.settle(verbs.StateReset)
+			p.settle(verbs.StateRTS)
+			post(7)
+			wait(2 * flushTime)
+			check()
+			p.settle(verbs.StateErr)
+			p.send.Release()
+			p.recv.Release()
+			wait(2 * flushTime)
+			check()
+		})
+	}
 }
 
 // TestRefused: requests that the device would refuse, or do something else for, are not posted, and

@@ -32,6 +32,8 @@ type recvQueue struct {
 	register *uint64
 	ids      []uint64
 
+	flushAfter atomic.Uint32 // receives that complete before those that are flushed here
+
 	_     [64]byte      // Poll writes what follows, perhaps on another processor
 	tail  atomic.Uint32 // receives completed
 	taken uint32        // since the last reset
@@ -97,6 +99,7 @@ func (q *recvQueue) postRest(wrs []verbs.RecvWR, n int) (int, error) {
 	case q.Closed:
 		return n, q.Err()
 	case q.refusing.Load()&refusesFailed != 0: // as in sendQueue.postRest
+		q.flushAfter.Store(q.head.Load())
 		for i := n; i < len(wrs); i++ {
 			if !q.qp.recvCQ.flush(&q.Requests, q.most, wrs[i].ID, verbs.WCRecv) {
 				return i, q.Refuse(wrs, i, int(q.most))
@@ -136,6 +139,11 @@ func (q *recvQueue) Flush() (wcs []verbs.WC) {
 	}
 	q.qp.recvCQ.Exclude() // for complete
 	defer q.qp.recvCQ.Allow()
+	return q.takeAll()
+}
+
+// takeAll completes all receives as flushed. The caller has the lock, and excludes Take.
+func (q *recvQueue) takeAll() (wcs []verbs.WC) {
 	for {
 		id, ok := q.complete(q.taken)
 		if !ok {

@@ -479,15 +479,23 @@ func (q *sendQueue) Flush() (wcs []verbs.WC) {
 	}
 	q.qp.sendCQ.Exclude() // for tail
 	defer q.qp.sendCQ.Allow()
-	head, tail := q.head.Load(), q.tail.Load()
+	return q.takeUntil(q.head.Load())
+}
+
+// takeUntil completes the requests before a number as flushed. The caller has the lock, and excludes Take.
+func (q *sendQueue) takeUntil(end uint32) (wcs []verbs.WC) {
+	tail := q.tail.Load()
 	for i := range uint32(len(q.sent)) {
-		if s := &q.sent[(q.put+i)&q.mask]; s.number-tail < head-tail {
+		if s := &q.sent[(q.put+i)&q.mask]; s.number-tail < end-tail {
 			wcs = append(wcs, verbs.WC{ID: s.id, Status: verbs.WCFlushErr, QPNum: q.Num})
 		}
 	}
-	q.tail.Store(head)
+	q.tail.Store(end)
 	return wcs
 }
+
+// takeLate completes the requests that the device has not flushed; see lastSignaled.
+func (q *sendQueue) takeLate() []verbs.WC { return q.takeUntil(q.lastSignaled()) }
 
 // Cap implements [provider.SendQueue].
 func (q *sendQueue) Cap() int { return int(q.most) }
@@ -500,9 +508,14 @@ func (q *sendQueue) Settle(s verbs.QPState, moved bool) {
 	iwarp := q.qp.ctx.dev.IWARP
 	if moved && s == verbs.StateReset && !q.Closed && !iwarp {
 		q.qp.clean()
+		q.qp.sendCQ.Exclude()             // flushLate
 		q.put, q.known = 0, q.head.Load() // numbers continue, so that those in sent stay old
 		q.tail.Store(q.known)
+		q.qp.sendCQ.Allow()
 		q.record.Store(0)
+	}
+	if moved && s == verbs.StateErr {
+		q.qp.fail()
 	}
 	if moved {
 		q.refusing.settle(s, verbs.StateRTS, iwarp)
