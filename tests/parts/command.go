@@ -150,8 +150,21 @@ func (p *printer) line(line []byte) {
 			p.print(e.Output)
 		}
 	case "pass", "fail", "skip":
+		if e.Action == "fail" && e.Test == "" {
+			p.unfinished(e.Package)
+		}
 		p.end(e.Action, id)
 		delete(p.output, id)
+	}
+}
+
+// unfinished ends the tests of a package that ran when it failed, as by its timeout.
+func (p *printer) unfinished(pkg string) {
+	for _, id := range slices.SortedFunc(maps.Keys(p.output), func(a, b event) int { return strings.Compare(a.Test, b.Test) }) {
+		if id.Package == pkg && id.Test != "" {
+			p.end("fail", id)
+			delete(p.output, id)
+		}
 	}
 }
 

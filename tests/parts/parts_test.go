@@ -77,6 +77,8 @@ const events = `{"Action":"start","Package":"p"}
 {"Action":"output","Package":"p","Test":"TestB/x","Output":"--- SKIP: TestB/x (0.00s)\n"}
 {"Action":"skip","Package":"p","Test":"TestB/x","Elapsed":0}
 {"Action":"pass","Package":"p","Test":"TestB","Elapsed":0}
+{"Action":"output","Package":"p","Test":"TestC","Output":"=== RUN   TestC\n"}
+{"Action":"output","Package":"p","Test":"TestC","Output":"panic: test timed out after 10m0s\n"}
 {"Action":"output","Package":"p","Output":"FAIL\tp\t0.1s\n"}
 {"Action":"fail","Package":"p","Elapsed":0.1}
 {"Action":"output","Package":"q","Output":"ok  \tq\t0.1s\n"}
@@ -91,8 +93,8 @@ func TestPrinter(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"test", "-count", "1", "./..."}, "=== RUN   TestA\n    a_test.go:7: broken\n--- FAIL: TestA (0.00s)\nFAIL\tp\t0.1s\nok  \tq\t0.1s\nr.go:1: syntax error\nnot JSON\n"},
-		{[]string{"test", "-v", "p"}, "=== RUN   TestA\n    a_test.go:7: broken\n--- FAIL: TestA (0.00s)\n    lab.go:9: needs a kernel: run make test-lab\n--- SKIP: TestB/x (0.00s)\nFAIL\tp\t0.1s\nok  \tq\t0.1s\nr.go:1: syntax error\nnot JSON\n"},
+		{[]string{"test", "-count", "1", "./..."}, "=== RUN   TestA\n    a_test.go:7: broken\n--- FAIL: TestA (0.00s)\n=== RUN   TestC\npanic: test timed out after 10m0s\nFAIL\tp\t0.1s\nok  \tq\t0.1s\nr.go:1: syntax error\nnot JSON\n"},
+		{[]string{"test", "-v", "p"}, "=== RUN   TestA\n    a_test.go:7: broken\n--- FAIL: TestA (0.00s)\n    lab.go:9: needs a kernel: run make test-lab\n--- SKIP: TestB/x (0.00s)\n=== RUN   TestC\npanic: test timed out after 10m0s\nFAIL\tp\t0.1s\nok  \tq\t0.1s\nr.go:1: syntax error\nnot JSON\n"},
 		{[]string{"test", "-json", "p", "-args", "-v"}, events},
 		{[]string{"test", "-fuzz", "F", "-json", "p"}, events},
 	} {
@@ -102,7 +104,7 @@ func TestPrinter(t *testing.T) {
 		if out.String() != c.want {
 			t.Errorf("%v printed\n%s\nwant\n%s", c.args, out.String(), c.want)
 		}
-		failed := []string{"p TestA", "p"}
+		failed := []string{"p TestA", "p TestC", "p"}
 		if slices.Contains(c.args, "-fuzz") { // fuzz.sh knows which failures are none
 			failed = nil
 		}
