@@ -48,7 +48,8 @@ func (c *Completions) Plain() bool { return c.special.Load() == 0 }
 // lock.
 func (c *Completions) Empty() bool { return c.Word.Load()&c.Mask == c.None }
 
-// HasCompletions reports whether a poll would return a completion.
+// HasCompletions reports whether a poll would return a completion, or drop one that the program has no
+// use for: of a QP that has been closed, or of a driver's own request.
 func (c *Completions) HasCompletions() bool {
 	c.addedMu.Lock()
 	defer c.addedMu.Unlock()

@@ -182,8 +182,9 @@ type MRInit struct {
 }
 
 // Queue has the methods that all queues have in common. They are safe for concurrent use.
-// None makes a system call, except for the doorbell of [SendQueue], arming a CQ, and the
-// functions that are passed to methods. Post and Take do not allocate unless they fail.
+// None makes a system call, except for the doorbell of [SendQueue], arming a CQ, the
+// functions that are passed to methods, and what the queue of a failed QP takes to flush or to learn
+// its state. Post and Take do not allocate unless they fail or the QP has.
 // [Gate] implements Stop, Suspend, Settle and Modify; [Requests] implements SetLimit and Resize for
 // drivers without them.
 type Queue interface {

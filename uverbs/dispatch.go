@@ -36,7 +36,8 @@ func drivers() []provider.Driver {
 // [*verbs.PostError] for the next request. The QP fails if the doorbell does.
 func (q *QP) PostSend(wrs ...verbs.SendWR) (int, error) { return q.send.Post(noescape.Slice(wrs)) }
 
-// PostRecv posts receives, without a system call. Its results are like PostSend's.
+// PostRecv posts receives, without a system call, but for one on an rxe QP in the error state. Its results
+// are like PostSend's.
 //
 // If a QP of rxe or siw failed by itself, as a completion with an error shows, receives that are posted
 // later complete only after Modify to ERR: without a call of the kernel nobody learns of the failure.

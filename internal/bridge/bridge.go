@@ -34,7 +34,7 @@ var RecycleCQ func(cq any) (next any, err error)
 // *uverbs.QP has overrun. f must not block.
 var OnOverrun func(qp any, f func(error))
 
-// HasCompletions reports whether a poll of a *uverbs.CQ would return a completion.
+// HasCompletions reports whether a poll of a *uverbs.CQ would return a completion, or drop one.
 var HasCompletions func(cq any) bool
 
 // HoldSends makes the first PostSend of a *uverbs.QP wait for a message from the peer, at most

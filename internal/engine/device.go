@@ -69,8 +69,9 @@ type Config struct {
 	// and the network has a port for it, a link-local address made of NodeGUID follows. A device
 	// with NodeGUID and MTU may have none before SetGID.
 	Addrs []netip.Addr
-	// Unusable, if not nil, is called for addresses that cannot be used yet (EADDRNOTAVAIL): a new
-	// IPv6 address must be verified to be unique first. The device does without them.
+	// Unusable, if not nil, is called for addresses that cannot be used yet (EADDRNOTAVAIL), as a new
+	// IPv6 address must be verified to be unique first, and for those that the GID table has no room
+	// for. The device does without them.
 	Unusable func(addr netip.Addr, err error)
 
 	Port uint16    // UDP port; 0 selects 4791
@@ -83,8 +84,15 @@ type Config struct {
 // New makes a device and opens its ports.
 func New(cfg Config) (*Device, error) {
 	later := len(cfg.Addrs) == 0 && cfg.NodeGUID != verbs.GUID{} && cfg.MTU != 0
-	if len(cfg.Addrs) == 0 && !later || len(cfg.Addrs) >= gidTableLen {
-		return nil, fmt.Errorf("device %s: %d addresses", cfg.Name, len(cfg.Addrs))
+	const most = gidTableLen - 1 // and a link-local address
+	if len(cfg.Addrs) > most && cfg.Unusable != nil {
+		for _, a := range cfg.Addrs[most:] {
+			cfg.Unusable(a, fmt.Errorf("a device takes %d addresses", most))
+		}
+		cfg.Addrs = cfg.Addrs[:most]
+	}
+	if len(cfg.Addrs) == 0 && !later || len(cfg.Addrs) > most {
+		return nil, fmt.Errorf("device %s: %d addresses, and a device takes 1 to %d", cfg.Name, len(cfg.Addrs), most)
 	}
 	d := &Device{cfg: cfg, start: time.Now()}
 	d.gids.set(nil)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/netip"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -25,7 +27,7 @@ func TestAttributes(t *testing.T) {
 	if a.MaxQPWR != 1<<20 || a.MaxSGE != 32 || a.MaxCQE != 32767 || a.MaxQPRDAtomic != 128 || a.CapFlags&(1<<17) == 0 || a.NodeGUID == (verbs.GUID{}) || a.SysImageGUID != a.NodeGUID {
 		t.Errorf("device %+v", a)
 	}
-	if p.State != verbs.PortActive || p.ActiveMTU != 5 || p.MaxMTU != 5 || uint32(p.MaxMessage) != 1<<31 || p.GIDs != 1024 || p.PKeys != 1 || p.LinkLayer != verbs.LinkEthernet {
+	if p.State != verbs.PortActive || p.ActiveMTU != 5 || p.MaxMTU != 5 || uint32(p.MaxMessage) != 1<<31 || p.GIDs != 256 || p.PKeys != 1 || p.LinkLayer != verbs.LinkEthernet {
 		t.Errorf("port %+v", p)
 	}
 	gids := n.dev.GIDs()
@@ -47,6 +49,28 @@ func TestAttributes(t *testing.T) {
 		if got := newNode(t, net, 64, addrA).dev.PortAttr().ActiveMTU; got != want {
 			t.Errorf("network of %d bytes: MTU %v, want %v", mtu, got, want)
 		}
+	}
+}
+
+// TestManyAddresses: a device has as many addresses as address vectors can name, and says which it leaves out.
+func TestManyAddresses(t *testing.T) {
+	var addrs []netip.Addr
+	for i := range 300 {
+		addrs = append(addrs, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}))
+	}
+	var left []netip.Addr
+	cfg := Config{Name: "many", Network: newTestNetwork(1, faults{}), Addrs: addrs, Unusable: func(a netip.Addr, _ error) { left = append(left, a) }}
+	d, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if gids := d.GIDs(); len(gids) != 255 || gids[254].GID.Addr() != addrs[254] || !slices.Equal(left, addrs[255:]) {
+		t.Errorf("%d GIDs, and %v are left out", len(gids), left)
+	}
+	cfg.Unusable = nil
+	if d, err := New(cfg); err == nil || !strings.Contains(err.Error(), "300 addresses, and a device takes 1 to 255") {
+		t.Error(d, err)
 	}
 }
 

@@ -24,7 +24,7 @@ const (
 	maxMR         = maxValue>>1 - 1
 	maxMW         = maxValue - (maxValue >> 1) - 1
 	maxMessage    = 1 << 31
-	gidTableLen   = 1024
+	gidTableLen   = 256 // of rxe 1024, most of which no address vector can name: it has 8 bits for the index
 	multicastQPN  = 0xffffff
 	vendorID      = 0xffffff
 	ackDelay      = 15
