@@ -2,6 +2,7 @@ package uverbs_test
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/goverbs/verbs"
@@ -26,10 +27,11 @@ func FuzzReplyAH(f *testing.F) {
 	f.Add(ipv4, uint16(verbs.WCGRH), uint16(0))
 	f.Add(ipv6, uint16(verbs.WCGRH|verbs.WCIPv6), uint16(9))
 	f.Add(ipv6[:39], uint16(verbs.WCGRH), uint16(0))
-	for i, grh := range [][]byte{ipv4, ipv6} {
+	group4, group6 := slices.Concat(ipv4[:36], []byte{239, 0, 0, 7}), slices.Concat(ipv6[:24], []byte{0xff, 0xe, 39 - 24: 7})
+	for i, grh := range [][]byte{ipv4, ipv6, group4, group6} {
 		ah := labtest.Must(pd.CreateReplyAH(1, &verbs.WC{Flags: verbs.WCGRH}, grh))(f)
-		if ah.Close() != nil {
-			f.Errorf("header %d", i)
+		if index := int(ah.Attr().SGIDIndex); index != i%2 || ah.Close() != nil {
+			f.Errorf("header %d: from GID %d", i, index)
 		}
 	}
 	f.Fuzz(func(t *testing.T, grh []byte, flags, slid uint16) {
