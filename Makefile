@@ -52,7 +52,7 @@ test-all: ## run every test, in parts that docs/test-parts.md lists and a row of
 test-host: deps-test build build/promtool build/c/liberdma build/c/libmlx5 ## run the tests that need no kernel, on a device in user space
 	$(GO) run ./gen -check -out abi
 	$(GO) run ./gen/ifc -check -out lab/connectx/internal/ifc
-	$(GO) test -p $$((2 * $$(nproc))) work
+	$(GO) test -timeout 20m -p $$((2 * $$(nproc))) work
 	cd tests/driver && GOWORK=off $(GO) test ./toy
 
 test-race: deps-test ## run the tests of drivers, and random calls of the verbs, under the race detector
