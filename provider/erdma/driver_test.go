@@ -208,6 +208,9 @@ func TestStates(t *testing.T) {
 				if send, recv := post(); !errors.Is(send, want[0]) || !errors.Is(recv, want[1]) {
 					t.Errorf("%v: %v, %v", s, send, recv)
 				}
+				if _, err := p.send.Post(nil); !errors.Is(err, want[0]) {
+					t.Errorf("%v: no sends: %v", s, err)
+				}
 			}
 			p.settle(verbs.StateReset)
 			p.settle(verbs.StateRTS)
@@ -416,6 +419,28 @@ func TestFlushedLate(t *testing.T) {
 			p.recv.Release()
 			wait(2 * flushTime)
 			check()
+
+			// Of two CQs one has a completion of the device.
+			recvs := f.cq(t, provider.CQInit{Depth: 64, SingleThreaded: single}, 2)
+			init.RecvCQ = recvs.completionQueue
+			if p, err = f.newQP(init, fakeQPN); err != nil {
+				t.Fatal(err)
+			}
+			p.settle(verbs.StateRTS)
+			post(8, 9)
+			p.settle(verbs.StateErr)
+			recvs.put(cqe{num: fakeQPN, syndrome: 15, recv: true})
+			wait(flushTime + time.Millisecond)
+			check(8, 9)
+			if wcs := recvs.poll(); len(wcs) != 1 || wcs[0].ID != 108 {
+				t.Errorf("receives %+v", wcs)
+			}
+			wait(flushTime)
+			if wcs := recvs.poll(); len(wcs) != 1 || wcs[0].ID != 109 {
+				t.Errorf("late receives %+v", wcs)
+			}
+			p.send.Release()
+			p.recv.Release()
 		})
 	}
 }
@@ -445,6 +470,7 @@ func TestRefused(t *testing.T) {
 		{verbs.SendWR{Opcode: verbs.OpSend, Inline: make([]byte, 41)}, verbs.ErrInlineTooLong},
 		{verbs.SendWR{Opcode: verbs.OpSend, Inline: make([]byte, 4), SGL: make([]verbs.SGE, 1)}, verbs.ErrInlineSGL},
 		{verbs.SendWR{Opcode: verbs.OpSend, Inline: make([]byte, 4), Args: &verbs.SendArgs{InlineList: [][]byte{make([]byte, 37)}}}, verbs.ErrInlineTooLong},
+		{verbs.SendWR{Opcode: verbs.OpSend, SGL: make([]verbs.SGE, 1), Args: &verbs.SendArgs{InlineList: [][]byte{{1}}}}, verbs.ErrInlineSGL},
 		{verbs.SendWR{Opcode: verbs.OpRDMARead, Inline: make([]byte, 4)}, verbs.ErrInlineOp},
 		{verbs.SendWR{Opcode: verbs.OpRDMARead, SGL: make([]verbs.SGE, 2)}, verbs.ErrTooManySGEs},
 		{verbs.SendWR{Opcode: verbs.OpFetchAdd, SGL: make([]verbs.SGE, 1)}, verbs.ErrAtomicSGL},
@@ -474,6 +500,15 @@ func TestRefused(t *testing.T) {
 	}{{make([]verbs.SGE, 2), verbs.ErrTooManySGEs}} {
 		if n, err := p.recv.Post([]verbs.RecvWR{{}, {SGL: test.sgl}}); n != 1 || !errors.Is(err, test.want) {
 			t.Errorf("%d receives posted: %v", n, err)
+		}
+	}
+	p.send.MaxMessage, p.send.limit = 100, 101
+	for length, want := range map[uint32]error{100: nil, 101: verbs.ErrMessageTooLong} {
+		wr := verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{{Length: length}}}
+		for _, list := range [][]verbs.SendWR{{wr}, {wr, wr}} {
+			if n, err := p.send.Post(list); !errors.Is(err, want) {
+				t.Errorf("%d of %d messages of %d bytes: %v", n, len(list), length, err)
+			}
 		}
 	}
 	if n, err := p.recv.Post(make([]verbs.RecvWR, 9)); n != 7 || err != verbs.ErrQueueFull {

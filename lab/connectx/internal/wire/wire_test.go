@@ -80,6 +80,59 @@ func TestLoss(t *testing.T) {
 	}
 }
 
+// TestHosts: the wire knows as many hosts as the table takes, and none by the address of all or none.
+func TestHosts(t *testing.T) {
+	w := New()
+	p := w.Attach(net.HardwareAddr{2, 5: 1}, func([][]byte) {}, nil)
+	defer p.Detach()
+	say := func(host int) {
+		f := make([]byte, 64)
+		copy(f[6:], []byte{2, 0, 0, 0, byte(host >> 8), byte(host)})
+		be.PutUint16(f[12:], typeARP)
+		copy(f[EtherSize+14:], []byte{10, 0, byte(host >> 8), byte(host)})
+		p.Send(f)
+	}
+	for host := range wireHosts {
+		say(host)
+		say(0)
+	}
+	if len(w.macs) != wireHosts || w.macs[netip.AddrFrom4([4]byte{10, 0, 1, 7})] != (mac{2, 0, 0, 0, 1, 7}) {
+		t.Errorf("%d hosts are known, of %d", len(w.macs), wireHosts)
+	}
+	say(1)
+	if len(w.macs) != wireHosts {
+		t.Error("a host that is known makes the wire forget others")
+	}
+	if say(wireHosts); len(w.macs) != 1 {
+		t.Errorf("%d hosts are known after one too many", len(w.macs))
+	}
+}
+
+// TestHeaders finds the headers of frames.
+func TestHeaders(t *testing.T) {
+	udp := []byte{0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0x12, 0xb7, 0x12, 0xb7, 0, 10, 0, 0, 1, 2}
+	fragment := bytes.Clone(udp)
+	fragment[6] = 0x20
+	for _, test := range []struct {
+		name  string
+		frame []byte
+		want  headers
+	}{
+		{"IPv4", append([]byte{12: typeIPv4 >> 8, 13: typeIPv4 & 0xff}, udp...), headers{l3: 14, L4: 34, End: 44, Proto: 17, L3Type: 2}},
+		{"fragment", append([]byte{12: typeIPv4 >> 8, 13: typeIPv4 & 0xff}, fragment...), headers{l3: 14, L4: 34, End: 44, L3Type: 2}},
+		{"VLAN", append([]byte{12: TypeVLAN >> 8, 13: TypeVLAN & 0xff, 16: typeIPv4 >> 8, 17: typeIPv4 & 0xff}, udp...), headers{l3: 18, L4: 38, End: 48, Proto: 17, L3Type: 2, VLAN: true}},
+		{"IPv6", []byte{12: typeIPv6 >> 8, 13: typeIPv6 & 0xff, 14: 0x60, 19: 20, 20: 6, 53: 0, 73: 0}, headers{l3: 14, L4: 54, End: 74, Proto: 6, L3Type: 1}},
+		{"cut", append([]byte{12: typeIPv4 >> 8, 13: typeIPv4 & 0xff}, udp[:29]...), headers{}},
+		{"ARP", arpReply(make([]byte, 64), mac{2}), headers{}},
+	} {
+		got := Parse(test.frame)
+		got.pseudo = 0 // see FuzzHeaders
+		if got != test.want {
+			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
+		}
+	}
+}
+
 // FuzzHeaders reads what a guest may send: nothing crashes, and the checksums that are filled in
 // are those that are expected.
 func FuzzHeaders(f *testing.F) {
