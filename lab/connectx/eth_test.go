@@ -615,6 +615,20 @@ func TestFlowTables(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	out, _ := m.mustRun(ifc.OpCreateFlowTable, 0, func(in []byte) { ifc.FlowTableContextLogSize.Set(ifc.CreateFlowTableInFlowTableContext.At(in), 3) })
 	table := ifc.CreateFlowTableOutTableId.U32(out)
+	for i, want := range []ifc.Status{ifc.StatusOk, ifc.StatusOk, ifc.StatusBadParamErr, ifc.StatusBadParamErr, ifc.StatusBadParamErr} {
+		_, st := m.run(ifc.OpCreateFlowTable, 0, func(in []byte) {
+			ifc.CreateFlowTableInTableType.Set(in, uint64([]int{tableNICReceive, tableNICTransmit, 2, 0, 0}[i]))
+			if i == 3 {
+				ifc.FlowTableContextLogSize.Set(ifc.CreateFlowTableInFlowTableContext.At(in), logTableSize+1)
+			}
+			if i == 4 {
+				ifc.CreateFlowTableInOtherVport.Set(in, 1)
+			}
+		})
+		if st != want {
+			t.Errorf("table %d: status %#x, want %#x", i, st, want)
+		}
+	}
 	group := func(first, last uint64) (uint32, ifc.Status) {
 		out, st := m.run(ifc.OpCreateFlowGroup, 0, func(in []byte) {
 			ifc.CreateFlowGroupInTableId.Set(in, uint64(table))
