@@ -102,6 +102,24 @@ func TestGrow(t *testing.T) {
 	})
 }
 
+// TestNoGrowth tests that a busy ring for whose full size there is no memory stays as it is, and is asked to grow once.
+func TestNoGrowth(t *testing.T) {
+	data := labtest.RandomBytes(1, 1<<20)
+	labtest.Each(t, func(t *testing.T, device string) {
+		small := Options{IdleBuffer: idleBuffer, ReadBuffer: 100 << 10, WriteBuffer: 60 << 10}
+		a, b := idlePair(t, device, small, small)
+		b.mu.Lock()
+		b.opt.ReadBuffer = 1 << 60
+		b.mu.Unlock()
+		both(t, a, b, data, 3000)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if n := len(b.reader.ring.buf); n != idleBuffer-sgeCount*sgeSize || b.opt.ReadBuffer != n {
+			t.Errorf("a ring of %d bytes, which is to grow to %d", n, b.opt.ReadBuffer)
+		}
+	})
+}
+
 // TestIdleMemory counts the locked memory of both ends of idle connections. On adapters it
 // includes their queues.
 func TestIdleMemory(t *testing.T) {

@@ -4,8 +4,24 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/roce"
 )
+
+// TestWindowOfPath: a QP that is connected again knows nothing of the new path.
+func TestWindowOfPath(t *testing.T) {
+	net := newTestNetwork(1, faults{})
+	x, y := pair(newNode(t, net, 64, addrA), newNode(t, net, 64, addrB), verbs.RC)
+	x.requester.window.loss(0, false)
+	if x.requester.window == (window{}) {
+		t.Fatal("no loss is known")
+	}
+	x.mustModify(&verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState)
+	x.connect(y)
+	if w := x.requester.window; w != (window{}) {
+		t.Errorf("window %+v of another path", w)
+	}
+}
 
 // TestWindow acknowledges and loses packets.
 func TestWindow(t *testing.T) {

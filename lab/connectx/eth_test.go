@@ -377,6 +377,7 @@ func TestBadFrames(t *testing.T) {
 		"key of other memory":   func() { a.send(ifc.OpcodeSend, eth, seg(100, a.m.key, buf.addr[0])) },
 		"address":               func() { a.send(ifc.OpcodeSend, eth, seg(100, a.key, 1<<50)) },
 		"too long":              func() { a.send(ifc.OpcodeSend, eth, seg(1<<20, a.key, buf.addr[0])) },
+		"a byte too long":       func() { a.send(ifc.OpcodeSend, eth, seg(maxFrame+1, a.key, buf.addr[0])) },
 		"inline beyond":         func() { a.send(ifc.OpcodeSend, eth, be.AppendUint32(nil, 1<<31|100), make([]byte, 12)) },
 		"inline header beyond":  func() { a.send(ifc.OpcodeSend, append([]byte{12: 3, 13: 0xff}, 0, 0)) },
 		"shorter than Ethernet": func() { a.send(ifc.OpcodeSend, eth, seg(13, a.key, buf.addr[0])) },
@@ -388,6 +389,11 @@ func TestBadFrames(t *testing.T) {
 		"header without its IP": func() { a.send(ifc.OpcodeLso, ethSeg(0, 1, tcpFrame(false, 0, nil)[:33], 0), frame) },
 		"header without its tag": func() {
 			a.send(ifc.OpcodeLso, ethSeg(0, 1, []byte{12: wire.TypeVLAN >> 8, 13: wire.TypeVLAN & 0xff}, 0), frame)
+		},
+		"header without all of TCP's": func() {
+			f := tcpFrame(false, 0, nil)
+			f[14], f[14+24+12] = 0x46, 0x40 // the IP header has options, for which TCP's is shorter
+			a.send(ifc.OpcodeLso, ethSeg(0, 1, f, 0), frame)
 		},
 		"header behind data": func() { a.send(ifc.OpcodeLso, ethSeg(0, 1, append(tcpFrame(false, 0, nil), 0), 0), frame) },
 	} {
@@ -404,8 +410,9 @@ func TestBadFrames(t *testing.T) {
 		a.modifySQ(stateReset, stateReady, ifc.StatusOk)
 	}
 	b.recvCQ.empty()
-	n := a.send(ifc.OpcodeNop)
-	a.sendCQ.expect(cqeRequest, n, 0)
+	for _, n := range []uint16{a.send(ifc.OpcodeNop), a.send(ifc.OpcodeSend, eth, seg(maxFrame, a.key, buf.addr[0]))} {
+		a.sendCQ.expect(cqeRequest, n, 0)
+	}
 }
 
 // FuzzFrames cuts what a guest may send into segments: nothing is lost, or it is refused.

@@ -21,6 +21,9 @@ func TestInit(t *testing.T) {
 		if d.mtu != defaultMTU {
 			t.Errorf("%s: the MTU is %v, of which the driver tells only changes", name, d.mtu)
 		}
+		if v := m.load(regEnd); v != 0 {
+			t.Errorf("%s: %#x behind the registers", name, v)
+		}
 		if n := d.eqs.Len() + d.cqs.Len() + d.qps.Len() + d.mrs.Len() + len(d.pds) + len(d.pages.m); n != 0 || m.load(regStatus) != statusReset {
 			t.Errorf("%s: %d objects are left, status %d", name, n, m.load(regStatus))
 		}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -238,6 +239,33 @@ func TestReset(t *testing.T) {
 		for _, q := range []provider.Stateful{a.recv, a.send} {
 			q.Suspend()
 			q.Settle(verbs.StateRTS, true)
+		}
+	}
+	a.send.Suspend()
+	a.recv.Suspend()
+	a.send.Settle(verbs.StateReset, true)
+	a.recv.Settle(verbs.StateReset, true)
+	for _, q := range []provider.Stateful{a.recv, a.send} {
+		q.Suspend()
+		q.Settle(verbs.StateRTS, true)
+	}
+	n, serr := a.send.Post(slices.Repeat([]verbs.SendWR{{Opcode: verbs.OpSend}}, 5))
+	m, rerr := a.recv.Post(make([]verbs.RecvWR, 5))
+	if n != 4 || m != 4 || serr != verbs.ErrQueueFull || rerr != verbs.ErrQueueFull {
+		t.Errorf("posted %d and %d to queues of 4: %v, %v", n, m, serr, rerr)
+	}
+}
+
+// TestSourcePort: packets of a flow label have the port that the kernel gives them (rdma_flow_label_to_udp_sport).
+func TestSourcePort(t *testing.T) {
+	for flow, want := range map[uint32]uint16{1: 0xc001, 2: 0xc002, 0x3fff: 0xffff, 0x4000: 0xc001, 0x4001: 0xc000, 0xfffff: 0xffc0, 1<<20 | 2: 0xc002} {
+		if port := sourcePort(flow); port != want {
+			t.Errorf("flow %#x: port %#x, want %#x", flow, port, want)
+		}
+	}
+	for range 1000 {
+		if port := sourcePort(0); port < 0xc000 {
+			t.Fatalf("without a flow: port %#x", port)
 		}
 	}
 }
