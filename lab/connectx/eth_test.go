@@ -410,7 +410,10 @@ func TestBadFrames(t *testing.T) {
 		a.modifySQ(stateReset, stateReady, ifc.StatusOk)
 	}
 	b.recvCQ.empty()
-	for _, n := range []uint16{a.send(ifc.OpcodeNop), a.send(ifc.OpcodeSend, eth, seg(maxFrame, a.key, buf.addr[0]))} {
+	for _, n := range []uint16{
+		a.send(ifc.OpcodeNop), a.send(ifc.OpcodeSend, eth, seg(maxFrame, a.key, buf.addr[0])),
+		a.send(ifc.OpcodeSend, eth, seg(13, a.key, buf.addr[0]), seg(0, a.key+1, 1<<50), seg(1, a.key, buf.addr[0])),
+	} {
 		a.sendCQ.expect(cqeRequest, n, 0)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 	"testing"
 	"unsafe"
 
@@ -543,5 +544,23 @@ func TestNoAllocations(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestHandlesGoBack: the numbers of address handles that are closed are given again.
+func TestHandlesGoBack(t *testing.T) {
+	f := newFake(t, Driver{})
+	f.dev.Port.LinkLayer = verbs.LinkInfiniBand
+	for range 1000 {
+		num, a, err := f.CreateAH(&provider.AHInit{AV: verbs.AddressVector{Port: 1, DLID: 7}}, nil)
+		if err != nil || num == 0 || num > 100 {
+			t.Fatalf("handle %d: %v", num, err)
+		}
+		a.Release()
+	}
+	for _, port := range []uint8{0, 2} {
+		if _, _, err := f.CreateAH(&provider.AHInit{AV: verbs.AddressVector{Port: port}}, nil); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("port %d of 1: %v", port, err)
+		}
 	}
 }
