@@ -52,7 +52,7 @@ func TestAnnounce(t *testing.T) {
 			t.Errorf("the client heard %q, the server %q", client.PrivateData, server.PrivateData)
 		}
 		for _, e := range []*cm.Endpoint{client, server} {
-			if err := e.Announce([]byte("late")); !errors.Is(err, syscall.EISCONN) {
+			if err := e.Announce(make([]byte, 300)); !errors.Is(err, syscall.EISCONN) {
 				t.Errorf("announcing after Setup: %v", err)
 			}
 		}

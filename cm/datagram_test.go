@@ -34,10 +34,18 @@ func TestDatagramsRefused(t *testing.T) {
 			if r, err := l.Accept(ctx); err == nil {
 				r.Reject([]byte("no"))
 			}
+			if r, err := l.Accept(ctx); err == nil {
+				if err := r.Reject(make([]byte, 137)); !errors.Is(err, cm.ErrPrivateData) {
+					t.Errorf("rejected with 137 bytes: %v", err)
+				}
+			}
 		}()
 		_, err := d.Dial(ctx, l.Addr().String())
 		if e, ok := errors.AsType[*cm.RejectedError](err); !ok || !errors.Is(err, syscall.ECONNREFUSED) || !strings.HasPrefix(string(e.PrivateData), "no") {
 			t.Errorf("rejected: %v", err)
+		}
+		if _, err := d.Dial(ctx, l.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("rejected with too much: %v", err)
 		}
 		l.Close()
 		if _, err = d.Dial(ctx, l.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "no listener") {

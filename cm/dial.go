@@ -253,9 +253,13 @@ const eventDelay = 5 * time.Second
 // ID's state in one work item and reports the event later, after a long time if many connections
 // are made.
 func (e *Endpoint) whyEnded(ctx context.Context, err error) error {
-	ctx, cancel := context.WithTimeout(ctx, eventDelay)
+	wait, cancel := context.WithTimeout(ctx, eventDelay)
 	defer cancel()
-	if _, why := e.id.events.await(ctx); why != nil && ctx.Err() == nil {
+	_, why := e.id.events.await(wait)
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w (%v)", host.Ended(ctx), err)
+	case why != nil && wait.Err() == nil:
 		return fmt.Errorf("%w (%v)", why, err)
 	}
 	return explainState(err)

@@ -473,12 +473,9 @@ func (e *Endpoint) RemoteAddr() Addr { return Addr{e.route.Remote} }
 func (e *Endpoint) Announce(privateData []byte) (err error) {
 	o := &e.own
 	closed := o.use(func() {
-		err = checkPrivateData(privateData)
-		switch {
-		case err != nil:
-		case o.announced:
+		if o.announced {
 			err = fmt.Errorf("the private data has been sent, announce in Options.Setup or send a message: %w", syscall.EISCONN)
-		default:
+		} else if err = checkPrivateData(privateData); err == nil {
 			o.privateData = privateData
 		}
 	})

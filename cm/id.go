@@ -318,7 +318,7 @@ func (id *ID) reject(privateData []byte) error {
 	}
 	req := abi.RdmaUcmReject{Id: id.handle, PrivateDataLen: uint8(len(privateData)), Reason: rejectConsumer}
 	copy(req.PrivateData[:], privateData)
-	return id.tooLong(idCommand(id, abi.RDMA_USER_CM_CMD_REJECT, &req), privateData, roceReject, roceReject)
+	return id.tooLong(idCommand(id, abi.RDMA_USER_CM_CMD_REJECT, &req), privateData, roceReject, roceDatagramReply)
 }
 
 // Disconnect ends a connection. Disconnected follows on both sides.

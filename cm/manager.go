@@ -124,6 +124,9 @@ func (m *manager) end(why error) {
 	m.mu.Unlock()
 	for _, id := range ids {
 		id.events.end(id, why)
+		if e := id.endpoint.Load(); e != nil && m.channel != nil { // no event of the channel will end it
+			e.end(why, true, false)
+		}
 	}
 	if m.channel != nil {
 		m.channel.events.close(why)

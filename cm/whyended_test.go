@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"syscall"
@@ -25,6 +26,12 @@ func TestWhyEnded(t *testing.T) {
 		err := e.whyEnded(t.Context(), stateError{syscall.EINVAL})
 		if !errors.Is(err, syscall.EINVAL) || err.Error() != "the peer has given up: invalid argument" || time.Since(begin) != eventDelay {
 			t.Errorf("without an event: %v after %v", err, time.Since(begin))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		begin = time.Now()
+		if err := e.whyEnded(ctx, stateError{syscall.EINVAL}); !errors.Is(err, context.Canceled) || time.Since(begin) != time.Second {
+			t.Errorf("cancelled: %v after %v", err, time.Since(begin))
 		}
 	})
 }

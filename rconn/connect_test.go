@@ -120,8 +120,12 @@ func TestOptions(t *testing.T) {
 				t.Errorf("dial with %+v: %v", o, err)
 			}
 		}
-		if _, err := dial(ctx, l.Addr().String(), Options{Options: cm.Options{Polled: true}}); !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("dial with Polled: %v", err)
+		setup := func(*cm.Endpoint) error { return nil }
+		prepare := func(_ cm.Route, o *cm.Options) error { o.Setup = setup; return nil }
+		for _, o := range []cm.Options{{Polled: true}, {Setup: setup}, {Prepare: prepare}} {
+			if _, err := dial(ctx, l.Addr().String(), Options{Options: o}); !errors.Is(err, errors.ErrUnsupported) {
+				t.Errorf("dial with %+v: %v", o, err)
+			}
 		}
 		if _, err := dial(ctx, l.Addr().String(), Options{Options: cm.Options{Cap: verbs.QPCap{MaxSendSGE: 200, MaxRecvSGE: 200}}}); err == nil {
 			t.Error("dial with 200 SGEs worked")

@@ -13,8 +13,8 @@ import (
 // Options configures a connection that is dialed or accepted. The zero value is usable.
 //
 // The Conn accounts for every completion, sleeps on the channel of its CQs, and may be used by
-// several goroutines: with SendCQ, RecvCQ, SRQ, Polled, SignalAll or SingleThreaded, dialing and
-// accepting fail with an error that matches [errors.ErrUnsupported].
+// several goroutines: with SendCQ, RecvCQ, SRQ, Polled, SignalAll, SingleThreaded or the Setup of
+// package cm, dialing and accepting fail with an error that matches [errors.ErrUnsupported].
 type Options struct {
 	// Cap.MaxSendWR and Cap.MaxRecvWR are the numbers of requests that may be in flight, or
 	// completed and not taken: by default 64, at most 4096; a negative MaxRecvWR means none.
@@ -42,8 +42,8 @@ const (
 )
 
 func (o Options) withDefaults() (Options, error) {
-	if o.SendCQ != nil || o.RecvCQ != nil || o.SRQ != nil || o.Polled || o.SignalAll || o.SingleThreaded {
-		return o, fmt.Errorf("rconn does not support SendCQ, RecvCQ, SRQ, Polled, SignalAll and SingleThreaded: %w", errors.ErrUnsupported)
+	if o.Options.Setup != nil || o.SendCQ != nil || o.RecvCQ != nil || o.SRQ != nil || o.Polled || o.SignalAll || o.SingleThreaded {
+		return o, fmt.Errorf("rconn does not support SendCQ, RecvCQ, SRQ, Polled, SignalAll, SingleThreaded and the Setup of package cm: %w", errors.ErrUnsupported)
 	}
 	size, recvs := &o.Cap, o.Cap.MaxRecvWR
 	sendSGE, recvSGE := size.MaxSendSGE, size.MaxRecvSGE // which stay zero until the device is known

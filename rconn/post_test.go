@@ -271,6 +271,31 @@ func TestPostRefused(t *testing.T) {
 	})
 }
 
+// TestForeignRegionClosed posts with a region of a connection that shares the PD and has been closed: it is refused, and the
+// connection stays usable.
+func TestForeignRegionClosed(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		shared := Options{Options: cm.Options{SharePD: true}}
+		a, _ := newPair(t, device, shared, Options{})
+		b, peer := newPair(t, device, shared, Options{Setup: func(c *Conn) error {
+			in, err := c.Alloc(100, LocalWrite)
+			if err == nil {
+				err = c.PostRecv(1, in.All())
+			}
+			return err
+		}})
+		region := labtest.Must(a.Alloc(100, ReadWrite))(t)
+		check(t, a.Close())
+		for name, err := range map[string]error{"Send": b.Post(Send(region.All())), "PostRecv": b.PostRecv(1, region.All())} {
+			if !errors.Is(err, verbs.ErrClosed) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		check(t, b.Post(SendInline([]byte("hello"))))
+		await(t, peer, Recvs, 1)
+	})
+}
+
 // TestWindow grants a part of a region with a window, lets the peer use it, and
 // invalidates it from this side and from the peer's.
 func TestWindow(t *testing.T) {
@@ -335,6 +360,8 @@ func TestWindow(t *testing.T) {
 			t.Errorf("receive %+v of key %#x", wc, wc.InvalidatedRKey())
 		}
 
+		closed := labtest.Must(a.AllocWindow())(t)
+		check(t, closed.Close())
 		third := grant(3000) // bound again, so it was invalidated
 		for name, err := range map[string]error{
 			"no access":      a.Post(Bind(w, region.Span(0, 1), 0)),
@@ -342,10 +369,11 @@ func TestWindow(t *testing.T) {
 			"beyond":         a.Post(Bind(w, region.Span(4096, 1), RemoteRead)),
 			"no window":      a.Post(Bind(nil, region.Span(0, 1), RemoteRead)),
 			"a foreign one":  b.Post(Bind(w, region.Span(0, 1), RemoteRead)),
+			"closed":         a.Post(Bind(closed, region.Span(0, 1), RemoteRead)),
 			"without MWBind": a.Post(Bind(w, labtest.Must(a.Alloc(1, ReadWrite))(t).All(), RemoteRead)),
 			"read-only":      a.Post(Bind(w, labtest.Must(a.Alloc(1, verbs.AccessMWBind))(t).All(), RemoteWrite)),
 		} {
-			if !errors.Is(err, verbs.ErrRange) && !errors.Is(err, ErrAccess) && !errors.Is(err, ErrForeign) {
+			if closed := name == "closed"; errors.Is(err, verbs.ErrClosed) != closed || !closed && !errors.Is(err, verbs.ErrRange) && !errors.Is(err, ErrAccess) && !errors.Is(err, ErrForeign) {
 				t.Errorf("binding to %s: %v", name, err)
 			}
 		}

@@ -25,11 +25,13 @@ const (
 )
 
 // LocalRegion is memory of this process that requests can use, and peers once it is advertised. Its
-// methods may be called by several goroutines. Close of a [Conn] closes the regions that it made.
+// methods may be called by several goroutines. Close of a [Conn] closes the regions that it made, also
+// while requests of connections that share its PD use them: NewRegion is for these.
 type LocalRegion struct {
 	mr     *uverbs.MR
 	pd     *uverbs.PD
 	access verbs.Access
+	ofConn bool         // whose Close closes mr
 	users  atomic.Int64 // requests in flight that use it; negative once closed
 
 	closing sync.Mutex // held by Close
@@ -52,7 +54,7 @@ func (c *Conn) Alloc(size int, access verbs.Access) (*LocalRegion, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NewRegion(c.ep.PD, mr, access), nil
+	return &LocalRegion{mr: mr, pd: c.ep.PD, access: access, ofConn: true}, nil
 }
 
 // Register makes a region of the caller's memory, which must hold no Go pointers, and may be
@@ -62,7 +64,7 @@ func (c *Conn) Register(mem []byte, access verbs.Access) (*LocalRegion, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NewRegion(c.ep.PD, mr, access), nil
+	return &LocalRegion{mr: mr, pd: c.ep.PD, access: access, ofConn: true}, nil
 }
 
 // Bytes returns the region's memory, or nil after Close.
@@ -133,7 +135,7 @@ func (s Span) check(pd *uverbs.PD, need verbs.Access) error {
 		return fmt.Errorf("bytes %d to %d+%d of %v: %w", s.Off, s.Off, s.Len, r, verbs.ErrRange)
 	case r.access&need != need:
 		return fmt.Errorf("%v: %w", r, ErrAccess)
-	case r.users.Load() < 0:
+	case r.users.Load() < 0 || r.ofConn && r.mr.Bytes() == nil:
 		return fmt.Errorf("%v: %w", r, verbs.ErrClosed)
 	}
 	return nil

@@ -2,6 +2,7 @@ package rconn
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
@@ -11,9 +12,10 @@ import (
 // registration. rxe does not enforce its bounds: a peer with the key reaches the whole region, see
 // [uverbs.MW]. siw has no windows.
 type Window struct {
-	c     *Conn
-	mw    *uverbs.MW
-	bound RemoteRegion // last; guarded by c.send.mu
+	c      *Conn
+	mw     *uverbs.MW
+	closed atomic.Bool
+	bound  RemoteRegion // last; guarded by c.send.mu
 }
 
 // AllocWindow allocates an unbound window. [Conn.Close] closes it if it is still open.
@@ -49,6 +51,7 @@ func (w *Window) Close() error {
 func (w *Window) close() error {
 	err := w.mw.Close()
 	if err == nil {
+		w.closed.Store(true)
 		delete(w.c.windows, w)
 	}
 	return err
@@ -69,6 +72,8 @@ func (o *Op) binding(c *Conn) (verbs.MWBind, error) {
 		return verbs.MWBind{}, fmt.Errorf("no window: %w", verbs.ErrRange)
 	case w.c != c:
 		return verbs.MWBind{}, fmt.Errorf("window of another connection: %w", ErrForeign)
+	case w.closed.Load():
+		return verbs.MWBind{}, fmt.Errorf("window: %w", verbs.ErrClosed)
 	case o.Spans[0].Len < 1:
 		return verbs.MWBind{}, fmt.Errorf("window of %d bytes: %w", o.Spans[0].Len, verbs.ErrRange)
 	}

@@ -177,6 +177,38 @@ func TestRejectedLate(t *testing.T) {
 	})
 }
 
+// TestChannelClosed closes the channel of a connection: its endpoint ends, and what it has posted is flushed.
+func TestChannelClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := verbstest.NewNetwork(verbstest.Options{})
+		client, server := verbstest.NewHost(t, network, "10.0.0.1"), verbstest.NewHost(t, network, "10.0.0.2")
+		l := labtest.Made((&cm.ListenConfig{Transport: server}).Listen(t.Context(), addr))(t)
+		go func() {
+			if r, err := l.Accept(t.Context()); err == nil {
+				r.Accept(t.Context(), cm.Options{})
+			}
+		}()
+		ch := labtest.Made(client.NewChannel())(t)
+		e := labtest.Must(ch.Connect(resolve(t, ch), cm.Options{}))(t)
+		defer e.Close()
+		expectEvent(t, ch, cm.Established)
+		mr := labtest.Must(e.AllocMR(64, verbs.AccessLocalWrite))(t)
+		if _, err := e.QP.PostRecv(verbs.RecvWR{ID: 7, SGL: []verbs.SGE{mr.SGE(0, 64)}}); err != nil {
+			t.Fatal(err)
+		}
+		labtest.Check(t, ch.Close())
+		select {
+		case <-e.Done():
+		case <-time.After(time.Minute):
+			t.Fatal("the connection does not end")
+		}
+		var wcs [2]verbs.WC
+		if n, err := e.RecvCQ.PollWait(t.Context(), wcs[:]); n != 1 || wcs[0].ID != 7 || wcs[0].Status != verbs.WCFlushErr || !errors.Is(e.Err(), verbs.ErrClosed) {
+			t.Errorf("ended with %v, %d completions %+v, %v", e.Err(), n, wcs[:n], err)
+		}
+	})
+}
+
 // TestNeverConfirmed accepts a connection, without a limit, of a peer that never confirms: it does not make
 // the QP ready, and asks for more time each time that the acceptance is repeated.
 func TestNeverConfirmed(t *testing.T) {
