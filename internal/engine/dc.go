@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/binary"
+	"math"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -215,7 +216,7 @@ type legKey struct {
 type leg struct {
 	qp    *QP
 	token uint32
-	psn   roce.PSN // when the legs were swept
+	heard uint64 // QP.heard when the legs were swept
 }
 
 // CreateTarget makes a target.
@@ -319,7 +320,7 @@ func (t *Target) connect(p *packet, from legKey, token uint32) (l *leg, old []*l
 	if err != nil {
 		return nil, old
 	}
-	l = &leg{qp: qp, token: token}
+	l = &leg{qp: qp, token: token, heard: math.MaxUint64}
 	t.legs[from] = l
 	return l, old
 }
@@ -362,13 +363,13 @@ func (t *Target) sweep() (idle []*leg) {
 	t.swept = now
 	for k, l := range t.legs {
 		l.qp.mu.Lock()
-		psn := l.qp.responder.psn
+		heard := l.qp.heard
 		l.qp.mu.Unlock()
-		if psn == l.psn {
+		if heard == l.heard {
 			delete(t.legs, k)
 			idle = append(idle, l)
 		}
-		l.psn = psn
+		l.heard = heard
 	}
 	return idle
 }

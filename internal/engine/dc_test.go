@@ -250,6 +250,27 @@ func TestDynamicConnectionMessages(t *testing.T) {
 	}
 	q.to(to, write)
 	a.cq.expect(t, 1, verbs.WCSuccess)
+	// One that waits for a receive stays.
+	q.to(to, verbs.SendWR{ID: 7, Opcode: verbs.OpSend, SGL: []verbs.SGE{a.sge(0, 8)}})
+	heard := func() uint64 {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		qp := d.legs[legKey{addrA, q.Num()}].qp
+		qp.mu.Lock()
+		defer qp.mu.Unlock()
+		return qp.heard
+	}
+	for round := range uint32(3) {
+		for i := range uint32(fewLegs + 10) {
+			send(func(m *packet) { m.DETH.SrcQP = 10_000 + round*1000 + i })
+		}
+		was := heard()
+		until(t, "the message to be sent again", func() bool { return heard() > was })
+		d.swept -= 2 * legIdle
+		send(func(m *packet) { m.DETH.SrcQP = 20_000 + round })
+	}
+	putRecv(t, d.srq.Ring(), 8, b.sge(0, 8))
+	a.cq.expect(t, 7, verbs.WCSuccess)
 }
 
 // FuzzDynamicConnection gives a target and an initiator any message of the handshake, as strangers may send

@@ -72,6 +72,7 @@
 //     length error; the peer of a READ with such a response gets a remote operational error. In rxe
 //     the status of the request is a local QP operation error, and a datagram that is longer than the
 //     port's MTU completes as if it had been sent (IBA, C10-93.1.1).
+//   - A move of a QP that is not in the state that the program states is refused.
 //   - Completions with errors count as solicited, as InfiniBand requires.
 //   - The holder of a memory window is limited to its bounds.
 //   - A fenced READ or atomic that is sent again does not wait for itself, and an ACK within the

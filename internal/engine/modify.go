@@ -116,12 +116,13 @@ func (qp *QP) set(attr *verbs.QPAttr, mask verbs.QPAttrMask, p *path) error {
 	return nil
 }
 
-// checkTransition is __qp_chk_state. It trusts the current state that the caller states, as
-// the kernel does, but refuses to run a QP that has never had a path.
+// checkTransition is __qp_chk_state. It refuses to run a QP that has never had a path, and one that is
+// in another state than the caller states, which the kernel trusts: requests in progress would be
+// numbered anew.
 func (qp *QP) checkTransition(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	cur := qp.state
-	if mask&verbs.MaskCurState != 0 {
-		cur = attr.CurState
+	if mask&verbs.MaskCurState != 0 && attr.CurState != cur {
+		return syscall.EINVAL
 	}
 	if qp.init.Dynamic && attr.State == verbs.StateRTR { // it has a peer when it connects to one
 		mask |= verbs.MaskAV | verbs.MaskDestQPNum | verbs.MaskRQPSN
@@ -140,6 +141,7 @@ func (qp *QP) checkTransition(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 func (qp *QP) enter(s verbs.QPState) {
 	switch s {
 	case verbs.StateReset:
+		qp.responder.sendAck() // the peer would report requests that have been executed as failed
 		qp.state = s
 		qp.reset()
 	// All requests complete as flushed, also those that are posted later; only a reset leaves the

@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/host"
+	"github.com/goverbs/verbs/internal/roce"
 )
 
 // TestTransitions tries every transition with the attributes that it requires and allows,
@@ -106,6 +107,42 @@ func TestModifyErrors(t *testing.T) {
 	z := n.newQP(verbs.RC) // in RESET, without a path
 	if err := z.Modify(&verbs.QPAttr{CurState: verbs.StateRTS, State: verbs.StateRTS}, verbs.MaskState|verbs.MaskCurState); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("RTS without a path: %v", err)
+	}
+}
+
+// TestOtherState states another state than that of a QP with requests in progress: neither are they numbered anew, nor does it
+// leave ERR without a reset.
+func TestOtherState(t *testing.T) {
+	w := newWire(t, verbs.RC)
+	w.qp.post(verbs.SendWR{ID: 1, Opcode: verbs.OpSend, Inline: []byte("12345678")})
+	again := w.qp.attrs(w.qp, func(a *verbs.QPAttr) {
+		a.State, a.CurState, a.SQPSN = verbs.StateRTS, verbs.StateRTR, wirePSN+5
+	})
+	mask := verbs.MaskState | verbs.MaskCurState | verbs.MaskSQPSN | verbs.MaskTimeout | verbs.MaskRetryCount | verbs.MaskRNRRetry | verbs.MaskMaxRDAtomic
+	if err := w.qp.Modify(again, mask); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("RTS as if from RTR: %v", err)
+	}
+	w.qp.mustModify(&verbs.QPAttr{State: verbs.StateRTS, CurState: verbs.StateRTS}, verbs.MaskState|verbs.MaskCurState)
+	w.qp.mustModify(&verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
+	if err := w.qp.Modify(&verbs.QPAttr{State: verbs.StateRTS, CurState: verbs.StateRTS}, verbs.MaskState|verbs.MaskCurState); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("RTS from ERR: %v", err)
+	}
+}
+
+// TestEndAcknowledges ends a QP between the completion of a request and its acknowledgement, as a program may that was woken by
+// the former: the peer would report what has been executed as failed.
+func TestEndAcknowledges(t *testing.T) {
+	for _, s := range []verbs.QPState{verbs.StateErr, verbs.StateReset} {
+		w := newWire(t, verbs.RC)
+		w.qp.postRecv(1, w.n.sge(0, 64))
+		w.qp.lock() // as receiver.receive until answer
+		w.qp.handle(&packet{src: addrB, dst: addrA, Packet: roce.Packet{
+			Opcode: roce.RCSendOnly, PSN: wirePSN, AckReq: true, PKey: roce.DefaultPKey, DestQP: w.qp.Num(), Payload: []byte("abcd"),
+		}})
+		w.qp.unlock()
+		w.n.rcq.expect(t, 1, verbs.WCSuccess)
+		w.qp.mustModify(&verbs.QPAttr{State: s}, verbs.MaskState)
+		w.expectAck(wirePSN, roce.ACKUnlimited)
 	}
 }
 

@@ -25,8 +25,9 @@ type QP struct {
 	ended   bool
 	path    *path // nil before RTR, and for UD
 	mtu     int
-	groups  int  // multicast groups it is attached to
-	resumed bool // a work item is queued to resume
+	groups  int    // multicast groups it is attached to
+	resumed bool   // a work item is queued to resume
+	heard   uint64 // packets of the peer
 
 	lastLocal  *MR // of local
 	lastRemote *MR // of remote

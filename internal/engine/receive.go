@@ -207,6 +207,7 @@ func (qp *QP) handle(p *packet) {
 	if !qp.accepts(p) {
 		return
 	}
+	qp.heard++
 	qp.dev.counters.add(receivedPackets, 1)
 	qp.dev.counters.add(receivedBytes, p.Len())
 	if p.Opcode.Has(roce.IsRequest) {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -146,6 +147,34 @@ func TestStoppedLink(t *testing.T) {
 		})
 		if sent := a.Stats().Sent; uint64(reported)+sent != 20_000 {
 			t.Errorf("of 20000 packets %d were sent, and %d are reported as dropped", sent, reported)
+		}
+	})
+}
+
+// TestTooLargeBehindBacklog sends a packet that the link does not carry while others wait: it is refused as at any time.
+func TestTooLargeBehindBacklog(t *testing.T) {
+	inNamespace(t, 0, func() {
+		slow(t, "8kbit")
+		a, b := pair(t, Network{WriteBuffer: 1 << 16}, "127.0.0.1")
+		defer a.Close()
+		batch := slices.Repeat([]netif.Packet{packet(a.Addr(), b.Addr(), 1000, 0)}, 20)
+		waiting := func() int {
+			a.socket.sending.Lock()
+			defer a.socket.sending.Unlock()
+			return len(a.socket.backlog.packets)
+		}
+		for waiting() == 0 {
+			if err := a.Send(batch); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := waiting()
+		err := a.Send([]netif.Packet{batch[0], packet(a.Addr(), b.Addr(), 65_520, 0), batch[0]})
+		if tooLarge, ok := errors.AsType[*netif.TooLargeError](err); !ok || tooLarge.Index != 1 {
+			t.Errorf("a packet of 65,520 bytes: %v", err)
+		}
+		if n := waiting(); n > before+2 {
+			t.Errorf("%d packets wait, and %d did", n, before)
 		}
 	})
 }

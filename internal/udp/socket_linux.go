@@ -4,6 +4,7 @@ package udp
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -267,11 +268,11 @@ func (s *socket) send(pkts []netif.Packet) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	if len(s.backlog.packets) > 0 {
-		return s.postpone(pkts)
+		return s.postpone(pkts, 0)
 	}
 	rest, err := s.sendNow(pkts)
 	if len(rest) > 0 {
-		err = errors.Join(err, s.postpone(rest))
+		err = errors.Join(err, s.postpone(rest, len(pkts)-len(rest)))
 	}
 	return err
 }
@@ -327,27 +328,33 @@ func (s *socket) sendNow(pkts []netif.Packet) (rest []netif.Packet, first error)
 	return nil, first
 }
 
-// postpone adds copies of packets to the backlog, and starts its goroutine. The caller holds
-// sending.
-func (s *socket) postpone(pkts []netif.Packet) error {
+// postpone adds copies of packets to the backlog, and starts its goroutine. The first is packet at of
+// Send. It returns the first error of those that the link does not carry, which nobody would hear of
+// later. The caller holds sending.
+func (s *socket) postpone(pkts []netif.Packet, at int) (first error) {
 	b := &s.backlog
 	if b.closed {
 		s.counters.dropSent(len(pkts))
 		return net.ErrClosed
 	}
-	if len(b.packets) == 0 {
-		b.sender.Go(s.sendBacklog)
-	}
 	for i, p := range pkts {
+		if err := s.check(&p); err != nil {
+			s.counters.dropSent(1)
+			first = firstError(first, err, at+i)
+			continue
+		}
+		if len(b.packets) == 0 {
+			b.sender.Go(s.sendBacklog)
+		}
 		if b.bytes+len(p.Data)+packetCost > maxBacklog {
 			s.counters.dropSent(len(pkts) - i)
-			return fmt.Errorf("to %v: the link is slower than the device, and %d bytes wait for it: %w", p.Dst, b.bytes, unix.ENOBUFS)
+			return cmp.Or(first, fmt.Errorf("to %v: the link is slower than the device, and %d bytes wait for it: %w", p.Dst, b.bytes, unix.ENOBUFS))
 		}
 		b.bytes += len(p.Data) + packetCost
 		p.Data = bytes.Clone(p.Data)
 		b.packets = append(b.packets, p)
 	}
-	return nil
+	return first
 }
 
 // sendBacklog sends the backlog as the socket gets room, until there is none or the socket is
