@@ -155,7 +155,7 @@ func TestStrings(t *testing.T) {
 	}
 	for _, bad := range []rmsg.Options{
 		{Credits: -1}, {Credits: 1 << 20}, {Eager: 1}, {Eager: 2 << 20}, {MaxMessage: 1<<30 + 1}, {SendQueue: -2},
-		{SendBuffer: -1}, {Window: 1<<30 + 1}, {Cache: 1<<30 + 1},
+		{SendBuffer: -1}, {Window: 1<<30 + 1}, {Cache: 1<<30 + 1}, {RetryCount: 8},
 	} {
 		if l, err := rmsg.NewLoop(bad); !errors.Is(err, verbs.ErrRange) {
 			t.Errorf("%+v: %v", bad, err)

@@ -153,6 +153,11 @@ func TestRefusedCommands(t *testing.T) {
 		}
 		if group.op == (opcode{common, 9}) { // its pages are in use
 			m.must(opcode{rdma, 5}, newCommand().put(8, 4, 41))
+			for i, n := range [][3]uint64{{recvs, sends, recvs}, {sends, sends, cqs}, {recvs, sends, sends}} {
+				if _, status := m.run(group.op, newCommand().put(12, 2, n[0]).put(14, 2, n[1]).put(18, 2, n[2])); status == 0 {
+					t.Errorf("pages %d are freed twice", i)
+				}
+			}
 		}
 		m.must(group.op, group.good())
 		if group.c != nil {

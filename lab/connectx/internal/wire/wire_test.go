@@ -133,6 +133,15 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
+// TestGroups: groups have the MAC addresses that RFC 1112 and RFC 2464 give them.
+func TestGroups(t *testing.T) {
+	for group, want := range map[string]mac{"239.129.2.3": {1, 0, 0x5e, 1, 2, 3}, "ff0e::102:304": {0x33, 0x33, 1, 2, 3, 4}} {
+		if got := groupMAC(netip.MustParseAddr(group)); got != want {
+			t.Errorf("%s: % x, want % x", group, got, want)
+		}
+	}
+}
+
 // FuzzHeaders reads what a guest may send: nothing crashes, and the checksums that are filled in
 // are those that are expected.
 func FuzzHeaders(f *testing.F) {
