@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"strings"
@@ -109,7 +110,7 @@ func TestNoGrowth(t *testing.T) {
 		small := Options{IdleBuffer: idleBuffer, ReadBuffer: 100 << 10, WriteBuffer: 60 << 10}
 		a, b := idlePair(t, device, small, small)
 		b.mu.Lock()
-		b.opt.ReadBuffer = 1 << 60
+		b.opt.ReadBuffer = math.MaxInt / 2
 		b.mu.Unlock()
 		both(t, a, b, data, 3000)
 		b.mu.Lock()
