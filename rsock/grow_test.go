@@ -103,6 +103,21 @@ func TestGrow(t *testing.T) {
 	})
 }
 
+// TestWholeRing tests that a side that accepts and says nothing offers its whole ring on devices where it may send first.
+func TestWholeRing(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		if labtest.IWARP(t, device) {
+			t.Skip("the side that accepts waits for the first message")
+		}
+		const size = 64 << 10
+		a, _ := idlePair(t, device, Options{}, Options{ReadBuffer: size, IdleBuffer: size})
+		a.SetDeadline(time.Now().Add(20 * time.Second))
+		if n, err := a.Write(make([]byte, size-sgeCount*sgeSize)); err != nil {
+			t.Errorf("%d of %d bytes fit: %v", n, size, err)
+		}
+	})
+}
+
 // TestNoGrowth tests that a busy ring for whose full size there is no memory stays as it is, and is asked to grow once.
 func TestNoGrowth(t *testing.T) {
 	data := labtest.RandomBytes(1, 1<<20)

@@ -612,28 +612,71 @@ func (m *machine) createSRQ(rmp bool) *testSRQ {
 		be.PutUint16(s.mem.at(i*testStride+2, 2), uint16(i+1)&15)
 	}
 	if rmp {
-		out, _ := m.mustRun(ifc.OpCreateRmp, 0, func(in []byte) {
-			ctx := ifc.CreateRmpInCtx.At(in)
-			ifc.RmpcState.Set(ctx, rmpReady)
-			wq := ifc.RmpcWq.At(ctx)
-			ifc.WqLogWqSz.Set(wq, 4)
-			ifc.WqLogWqStride.Set(wq, 6)
-			ifc.WqPd.Set(wq, uint64(m.pd))
-			ifc.WqDbrAddr.Set(wq, s.record.addr[0])
-		}, s.mem.list()...)
+		out, _ := m.mustRun(ifc.OpCreateRmp, 0, s.fillRMP, s.mem.list()...)
 		s.num = ifc.CreateRmpOutRmpn.U32(out)
 		return s
 	}
-	out, _ := m.mustRun(ifc.OpCreateXrcSrq, 0, func(in []byte) {
-		ctx := ifc.CreateXrcSrqInXrcSrqContextEntry.At(in)
-		ifc.XrcSrqcLogXrcSrqSize.Set(ctx, 4)
-		ifc.XrcSrqcLogRqStride.Set(ctx, 2)
-		ifc.XrcSrqcPd.Set(ctx, uint64(m.pd))
-		ifc.XrcSrqcDbRecordAddrH.Set(ctx, s.record.addr[0]>>32)
-		ifc.XrcSrqcDbRecordAddrL.Set(ctx, s.record.addr[0]>>2)
-	}, s.mem.list()...)
+	out, _ := m.mustRun(ifc.OpCreateXrcSrq, 0, s.fillXRC, s.mem.list()...)
 	s.num = ifc.CreateXrcSrqOutXrcSrqn.U32(out)
 	return s
+}
+
+// fillRMP and fillXRC write the commands that create the SRQ.
+func (s *testSRQ) fillRMP(in []byte) {
+	ctx := ifc.CreateRmpInCtx.At(in)
+	ifc.RmpcState.Set(ctx, rmpReady)
+	wq := ifc.RmpcWq.At(ctx)
+	ifc.WqLogWqSz.Set(wq, 4)
+	ifc.WqLogWqStride.Set(wq, 6)
+	ifc.WqPd.Set(wq, uint64(s.m.pd))
+	ifc.WqDbrAddr.Set(wq, s.record.addr[0])
+}
+
+func (s *testSRQ) fillXRC(in []byte) {
+	ctx := ifc.CreateXrcSrqInXrcSrqContextEntry.At(in)
+	ifc.XrcSrqcLogXrcSrqSize.Set(ctx, 4)
+	ifc.XrcSrqcLogRqStride.Set(ctx, 2)
+	ifc.XrcSrqcPd.Set(ctx, uint64(s.m.pd))
+	ifc.XrcSrqcDbRecordAddrH.Set(ctx, s.record.addr[0]>>32)
+	ifc.XrcSrqcDbRecordAddrL.Set(ctx, s.record.addr[0]>>2)
+}
+
+// TestRefusedSRQs changes one field of a command that creates an SRQ.
+func TestRefusedSRQs(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	s := &testSRQ{m: m, mem: m.alloc(testStride * 16), record: m.alloc(8)}
+	wq := func(f ifc.Field, v uint64) func([]byte) {
+		return func(in []byte) { f.Set(ifc.RmpcWq.At(ifc.CreateRmpInCtx.At(in)), v) }
+	}
+	rmp := func(f ifc.Field, v uint64) func([]byte) {
+		return func(in []byte) { f.Set(ifc.CreateRmpInCtx.At(in), v) }
+	}
+	xrc := func(f ifc.Field, v uint64) func([]byte) {
+		return func(in []byte) { f.Set(ifc.CreateXrcSrqInXrcSrqContextEntry.At(in), v) }
+	}
+	for _, kind := range []struct {
+		op   uint16
+		fill func([]byte)
+		bad  map[string]func([]byte)
+	}{
+		{ifc.OpCreateRmp, s.fillRMP, map[string]func([]byte){
+			"type": wq(ifc.WqWqType, 1), "cyclic": rmp(ifc.RmpcBasicCyclicRcvWqe, 1), "state": rmp(ifc.RmpcState, 0), "signature": wq(ifc.WqWqSignature, 1),
+			"record in UMEM": wq(ifc.WqDbrUmemValid, 1), "ring in UMEM": wq(ifc.WqWqUmemValid, 1), "size": wq(ifc.WqLogWqSz, 17), "stride": wq(ifc.WqLogWqStride, 13),
+			"no room for data": wq(ifc.WqLogWqStride, 4), "limit": wq(ifc.WqLwm, 17), "PD": wq(ifc.WqPd, 0xffffff),
+		}},
+		{ifc.OpCreateXrcSrq, s.fillXRC, map[string]func([]byte){
+			"signature": xrc(ifc.XrcSrqcWqSignature, 1), "record in UMEM": xrc(ifc.XrcSrqcDbrUmemValid, 1), "cyclic": xrc(ifc.XrcSrqcBasicCyclicRcvWqe, 1),
+			"state": xrc(ifc.XrcSrqcState, 1), "ring in UMEM": func(in []byte) { ifc.CreateXrcSrqInXrcSrqUmemValid.Set(in, 1) },
+			"no room for data": xrc(ifc.XrcSrqcLogRqStride, 0), "limit": xrc(ifc.XrcSrqcLwm, 17), "PD": xrc(ifc.XrcSrqcPd, 0xffffff),
+		}},
+	} {
+		for name, spoil := range kind.bad {
+			if _, st := m.run(kind.op, 0, func(in []byte) { kind.fill(in); spoil(in) }, s.mem.list()...); st == ifc.StatusOk {
+				t.Errorf("command %#x, %s: an SRQ is made", kind.op, name)
+			}
+		}
+		m.mustRun(kind.op, 0, kind.fill, s.mem.list()...)
+	}
 }
 
 // post is libmlx5's mlx5_post_srq_recv, free its mlx5_free_srq_wqe.
