@@ -125,7 +125,7 @@ func (m *manager) end(why error) {
 	for _, id := range ids {
 		id.events.end(id, why)
 		if e := id.endpoint.Load(); e != nil && m.channel != nil { // no event of the channel will end it
-			e.end(why, true, false)
+			e.end(why, !e.plan.SingleThreaded, false) // its program may be in a call on the QP
 		}
 	}
 	if m.channel != nil {
