@@ -40,7 +40,8 @@ func (c *Channel) NewID(space PortSpace) (*ID, error) {
 	return c.m.addID(cmp.Or(space, PortSpaceTCP), nil).create()
 }
 
-// Close closes the channel and destroys its IDs. Calls of Next fail with [verbs.ErrClosed].
+// Close closes the channel, destroys its IDs and ends their endpoints. Calls of Next fail with
+// [verbs.ErrClosed].
 func (c *Channel) Close() error {
 	if c == nil {
 		return verbs.ErrClosed
