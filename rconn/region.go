@@ -54,7 +54,7 @@ func (c *Conn) Alloc(size int, access verbs.Access) (*LocalRegion, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &LocalRegion{mr: mr, pd: c.ep.PD, access: access, ofConn: true}, nil
+	return c.region(mr, access), nil
 }
 
 // Register makes a region of the caller's memory, which must hold no Go pointers, and may be
@@ -64,7 +64,14 @@ func (c *Conn) Register(mem []byte, access verbs.Access) (*LocalRegion, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &LocalRegion{mr: mr, pd: c.ep.PD, access: access, ofConn: true}, nil
+	return c.region(mr, access), nil
+}
+
+// region makes a region of mr, which Close of c closes.
+func (c *Conn) region(mr *uverbs.MR, access verbs.Access) *LocalRegion {
+	r := NewRegion(c.ep.PD, mr, access)
+	r.ofConn = true
+	return r
 }
 
 // Bytes returns the region's memory, or nil after Close.

@@ -625,18 +625,20 @@ func TestFlowTables(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	out, _ := m.mustRun(ifc.OpCreateFlowTable, 0, func(in []byte) { ifc.FlowTableContextLogSize.Set(ifc.CreateFlowTableInFlowTableContext.At(in), 3) })
 	table := ifc.CreateFlowTableOutTableId.U32(out)
-	for i, want := range []ifc.Status{ifc.StatusOk, ifc.StatusOk, ifc.StatusBadParamErr, ifc.StatusBadParamErr, ifc.StatusBadParamErr} {
-		_, st := m.run(ifc.OpCreateFlowTable, 0, func(in []byte) {
-			ifc.CreateFlowTableInTableType.Set(in, uint64([]int{tableNICReceive, tableNICTransmit, 2, 0, 0}[i]))
-			if i == 3 {
-				ifc.FlowTableContextLogSize.Set(ifc.CreateFlowTableInFlowTableContext.At(in), logTableSize+1)
-			}
-			if i == 4 {
-				ifc.CreateFlowTableInOtherVport.Set(in, 1)
-			}
-		})
-		if st != want {
-			t.Errorf("table %d: status %#x, want %#x", i, st, want)
+	for name, c := range map[string]struct {
+		fill func(in []byte)
+		want ifc.Status
+	}{
+		"of receives":     {func(in []byte) { ifc.CreateFlowTableInTableType.Set(in, tableNICReceive) }, ifc.StatusOk},
+		"of sends":        {func(in []byte) { ifc.CreateFlowTableInTableType.Set(in, tableNICTransmit) }, ifc.StatusOk},
+		"of another type": {func(in []byte) { ifc.CreateFlowTableInTableType.Set(in, 2) }, ifc.StatusBadParamErr},
+		"too large": {func(in []byte) {
+			ifc.FlowTableContextLogSize.Set(ifc.CreateFlowTableInFlowTableContext.At(in), logTableSize+1)
+		}, ifc.StatusBadParamErr},
+		"of another function": {func(in []byte) { ifc.CreateFlowTableInOtherVport.Set(in, 1) }, ifc.StatusBadParamErr},
+	} {
+		if _, st := m.run(ifc.OpCreateFlowTable, 0, c.fill); st != c.want {
+			t.Errorf("table %s: status %#x, want %#x", name, st, c.want)
 		}
 	}
 	group := func(first, last uint64) (uint32, ifc.Status) {

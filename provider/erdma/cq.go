@@ -3,6 +3,7 @@ package erdma
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"math/bits"
 	"sync/atomic"
 	"syscall"
@@ -245,23 +246,29 @@ func (q *completionQueue) drop(num uint32) {
 	if q.base == nil {
 		return
 	}
-	for i := q.next; i-q.next <= q.mask && q.written(i); i++ {
-		mmap.BarrierFromDevice() // the number is read after the owner bit
-		if p := unsafe.Add(q.at(i), cqeQPN); get32(p) == num {
-			put32(p, 0)
-		}
+	for p := range q.waiting(num) {
+		put32(p, 0)
 	}
 }
 
 // holds reports whether there are completions of a QP that have not been polled. The caller excludes Take.
 func (q *completionQueue) holds(num uint32) bool {
-	for i := q.next; i-q.next <= q.mask && q.written(i); i++ {
-		mmap.BarrierFromDevice() // the number is read after the owner bit
-		if get32(unsafe.Add(q.at(i), cqeQPN)) == num {
-			return true
-		}
+	for range q.waiting(num) {
+		return true
 	}
 	return false
+}
+
+// waiting returns where the completions of a QP that have not been polled name it. The caller excludes Take.
+func (q *completionQueue) waiting(num uint32) iter.Seq[unsafe.Pointer] {
+	return func(yield func(unsafe.Pointer) bool) {
+		for i := q.next; i-q.next <= q.mask && q.written(i); i++ {
+			mmap.BarrierFromDevice() // the number is read after the owner bit
+			if p := unsafe.Add(q.at(i), cqeQPN); get32(p) == num && !yield(p) {
+				return
+			}
+		}
+	}
 }
 
 // flush adds a completion of a request that the device ignores, and wakes the waiter of an armed CQ as

@@ -17,6 +17,7 @@ import (
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs/providertest"
 )
 
 // TestCompletions decodes CQEs of every kind, of both sizes.
@@ -217,10 +218,7 @@ func TestReset(t *testing.T) {
 			cq.put(completion(a, i), cqeSend)
 			cq.put(completion(b, uint16(round)*2+i), cqeSend)
 		}
-		a.recv.Suspend()
-		a.send.Suspend()
-		a.send.Settle(verbs.StateReset, true)
-		a.recv.Settle(verbs.StateReset, true)
+		providertest.SetState(a.send, a.recv, verbs.StateReset)
 		var ids []uint64
 		for _, wc := range cq.poll() {
 			ids = append(ids, wc.ID)
@@ -237,19 +235,10 @@ func TestReset(t *testing.T) {
 		if _, err := a.recv.Post(make([]verbs.RecvWR, 1)); !errors.Is(err, verbs.ErrState) {
 			t.Fatal(err)
 		}
-		for _, q := range []provider.Stateful{a.recv, a.send} {
-			q.Suspend()
-			q.Settle(verbs.StateRTS, true)
-		}
+		providertest.SetState(a.send, a.recv, verbs.StateRTS)
 	}
-	a.send.Suspend()
-	a.recv.Suspend()
-	a.send.Settle(verbs.StateReset, true)
-	a.recv.Settle(verbs.StateReset, true)
-	for _, q := range []provider.Stateful{a.recv, a.send} {
-		q.Suspend()
-		q.Settle(verbs.StateRTS, true)
-	}
+	providertest.SetState(a.send, a.recv, verbs.StateReset)
+	providertest.SetState(a.send, a.recv, verbs.StateRTS)
 	n, serr := a.send.Post(slices.Repeat([]verbs.SendWR{{Opcode: verbs.OpSend}}, 5))
 	m, rerr := a.recv.Post(make([]verbs.RecvWR, 5))
 	if n != 4 || m != 4 || serr != verbs.ErrQueueFull || rerr != verbs.ErrQueueFull {

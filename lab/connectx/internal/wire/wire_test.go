@@ -80,7 +80,7 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// TestHosts: the wire knows as many hosts as the table takes, and none by the address of all or none.
+// TestHosts: the wire knows as many hosts as the table takes, and begins again with one too many.
 func TestHosts(t *testing.T) {
 	w := New()
 	p := w.Attach(net.HardwareAddr{2, 5: 1}, func([][]byte) {}, nil)
