@@ -29,6 +29,7 @@ func TestEmptySGEs(t *testing.T) {
 	defer rq.Release()
 	srq := newSRQ(rq.queue, provider.SRQInfo{MaxSGE: abi.SIW_MAX_SGE}, h.dev) // in the same memory
 	rq.State = verbs.StateRTS
+	rq.put = 1 // a message has used a receive: nudge is not needed
 
 	some := func(addr uint64) verbs.SGE { return verbs.SGE{Addr: addr, Length: 100, LKey: 7} }
 	few := verbs.SGE{Addr: 4096, Length: 4, LKey: 7}
