@@ -4,10 +4,11 @@
 //	go run ./tests/mutants -v -at srq.go:81 ./internal/engine
 //
 // Which changes it tries, of all that there are in the packages, follows from the seed and their text: a sample
-// keeps its changes while other code is edited. Each is tried with the tests of its package that need no kernel,
-// by go test -overlay: no file of the checkout changes. A change that does not compile does not count; one that
-// the tests do not end with is noticed. Those in equal.txt change nothing that a test could see, and are left out.
-// The totals are printed at the end of -limit and after an interrupt too.
+// keeps its changes while other code is edited. Each is tried with the tests of its package that need no kernel, and
+// then with those of the packages of -then that import it, by go test -overlay: no file of the checkout changes. A
+// change that does not compile does not count; one that the tests do not end with is noticed. Those in equal.txt change
+// nothing that a test could see, and are left out. The totals are printed at the end of -limit and after an interrupt
+// too.
 package main
 
 import (
@@ -38,7 +39,7 @@ import (
 
 // mutant is a change of a file: text in place of the bytes from one offset to another.
 type mutant struct {
-	pkg, file string
+	pkg, file string // the import path, and where the file is
 	from, to  int
 	text      string
 	place     token.Position
@@ -140,16 +141,51 @@ const (
 
 var failed = regexp.MustCompile(`(?m)^ *--- FAIL: \S+|^running tests:\n\t\S+|^(fatal error|panic): .*`)
 
-// test builds the tests of a package in dir and runs them, first the short ones.
-func test(ctx context.Context, dir string, m mutant, overlay string, limit time.Duration) (result string) {
+// goPackage is what go list prints of a package.
+type goPackage struct {
+	ImportPath, Dir                             string
+	GoFiles, Imports, TestImports, XTestImports []string
+}
+
+// list returns the packages that patterns name.
+func list(ctx context.Context, patterns ...string) (packages []goPackage, err error) {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-json=ImportPath,Dir,GoFiles,Imports,TestImports,XTestImports"}, patterns...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
+		var p goPackage
+		if err := d.Decode(&p); err != nil {
+			return nil, fmt.Errorf("go list: %w", err)
+		}
+		packages = append(packages, p)
+	}
+	return packages, nil
+}
+
+// imports tells whether p's code or tests import a package.
+func (p *goPackage) imports(name string) bool {
+	return slices.Contains(slices.Concat(p.Imports, p.TestImports, p.XTestImports), name)
+}
+
+// suite is the tests of a package.
+type suite struct {
+	goPackage
+	limit time.Duration // after which they have noticed; 0 until they have run without a change
+}
+
+// test builds the tests in dir and runs them, first the short ones.
+func (p *suite) test(ctx context.Context, dir, overlay string) (result string) {
 	program := filepath.Join(dir, "test")
 	os.Remove(program)
-	if err := exec.CommandContext(ctx, "go", "test", "-c", "-ldflags=-s -w", "-overlay", overlay, "-o", program, m.pkg).Run(); err != nil {
+	if err := exec.CommandContext(ctx, "go", "test", "-c", "-ldflags=-s -w", "-overlay", overlay, "-o", program, p.ImportPath).Run(); err != nil {
 		return invalid
 	}
 	for _, short := range []string{"-test.short=true", "-test.short=false"} {
-		cmd := exec.CommandContext(ctx, program, "-test.failfast", short, "-test.timeout", limit.String())
-		cmd.Dir = filepath.Dir(m.file)
+		cmd := exec.CommandContext(ctx, program, "-test.failfast", short, "-test.timeout", p.limit.String())
+		cmd.Dir = p.Dir
 		if out, err := cmd.CombinedOutput(); errors.Is(err, fs.ErrNotExist) { // there are none
 			return survived
 		} else if err != nil {
@@ -159,8 +195,8 @@ func test(ctx context.Context, dir string, m mutant, overlay string, limit time.
 	return survived
 }
 
-// try runs the tests of a mutant's package with it.
-func try(ctx context.Context, dir string, m mutant, limit time.Duration) (string, error) {
+// try runs suites with a mutant, until one notices.
+func try(ctx context.Context, dir string, m mutant, suites []*suite, limit time.Duration) (string, error) {
 	source, err := os.ReadFile(m.file)
 	if err != nil {
 		return "", err
@@ -176,14 +212,27 @@ func try(ctx context.Context, dir string, m mutant, limit time.Duration) (string
 	if err := os.WriteFile(overlay, replace, 0o600); err != nil {
 		return "", err
 	}
-	result := test(ctx, dir, m, overlay, limit)
-	return result, context.Cause(ctx)
+	for _, p := range suites {
+		if p.limit == 0 {
+			start := time.Now()
+			p.limit = limit
+			if result := p.test(ctx, dir, ""); result != survived && ctx.Err() == nil {
+				return "", fmt.Errorf("the tests of %s fail without a change: %s", p.ImportPath, result)
+			}
+			p.limit = min(limit, 10*time.Second+3*time.Since(start))
+		}
+		if result := p.test(ctx, dir, overlay); result != survived {
+			return result, context.Cause(ctx)
+		}
+	}
+	return survived, context.Cause(ctx)
 }
 
 func run(ctx context.Context) error {
 	count := flag.Int("n", 60, "how many mutants to try, of those that compile")
 	seed := flag.Uint64("seed", 1, "which of them")
 	timeout := flag.Duration("timeout", 2*time.Minute, "after which a package's tests have noticed; less if they are faster without a change")
+	then := flag.String("then", "", "packages with more tests, for what they import")
 	limit := flag.Duration("limit", 24*time.Hour, "after which to try no more")
 	at := flag.String("at", "", "try those alone whose place this regular expression matches: send.go:(12|34):")
 	verbose := flag.Bool("v", false, "print too what tests notice, and which test did")
@@ -195,23 +244,32 @@ func run(ctx context.Context) error {
 	}
 	ctx, stop := context.WithTimeout(ctx, *limit)
 	defer stop()
-	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-f", `{{$p := .}}{{range .GoFiles}}{{$p.ImportPath}} {{$p.Dir}}/{{.}}{{"\n"}}{{end}}`}, flag.Args()...)...)
-	cmd.Stderr = os.Stderr
-	files, err := cmd.Output()
+	packages, err := list(ctx, flag.Args()...)
 	if err != nil {
-		return fmt.Errorf("go list: %w", err)
+		return err
 	}
-	var all []mutant
-	for line := range strings.Lines(string(files)) {
-		pkg, file, ok := strings.Cut(strings.TrimSpace(line), " ")
-		if !ok || strings.HasPrefix(filepath.Base(file), "z") { // generated
-			continue
-		}
-		list, err := mutants(pkg, file)
-		if err != nil {
+	var importers []goPackage
+	if *then != "" {
+		if importers, err = list(ctx, strings.Fields(*then)...); err != nil {
 			return err
 		}
-		all = append(all, list...)
+	}
+	suites := map[string]*suite{} // by import path
+	for _, p := range slices.Concat(packages, importers) {
+		suites[p.ImportPath] = &suite{goPackage: p}
+	}
+	var all []mutant
+	for _, p := range packages {
+		for _, file := range p.GoFiles {
+			if strings.HasPrefix(file, "z") { // generated
+				continue
+			}
+			list, err := mutants(p.ImportPath, filepath.Join(p.Dir, file))
+			if err != nil {
+				return err
+			}
+			all = append(all, list...)
+		}
 	}
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
@@ -228,20 +286,18 @@ func run(ctx context.Context) error {
 	}
 	slices.SortStableFunc(all, func(a, b mutant) int { return cmp.Compare(order(a), order(b)) })
 	var killed, survivors, broken int
-	limits := map[string]time.Duration{}
 	for _, m := range all {
 		if killed+survivors == *count {
 			break
 		}
-		if limits[m.pkg] == 0 {
-			start := time.Now()
-			if result := test(ctx, dir, m, "", *timeout); result != survived && ctx.Err() == nil {
-				return fmt.Errorf("the tests of %s fail without a change: %s", m.pkg, result)
+		tried := []*suite{suites[m.pkg]}
+		for _, p := range importers {
+			if p.ImportPath != m.pkg && p.imports(m.pkg) {
+				tried = append(tried, suites[p.ImportPath])
 			}
-			limits[m.pkg] = min(*timeout, 10*time.Second+3*time.Since(start))
 		}
 		var result string
-		if result, err = try(ctx, dir, m, limits[m.pkg]); err != nil {
+		if result, err = try(ctx, dir, m, tried, *timeout); err != nil {
 			break
 		}
 		switch result {
