@@ -111,8 +111,8 @@ func TestLeaveUnderTraffic(t *testing.T) {
 	sending.Wait()
 }
 
-// TestMixedBatch receives datagrams to a QP, to its group and to the connection manager in one
-// batch, in every order.
+// TestMixedBatch receives datagrams to a QP, to its group, to the connection manager and to a DC target, which takes
+// none, in one batch, in every order.
 func TestMixedBatch(t *testing.T) {
 	n := newNode(t, newTestNetwork(1, faults{}), 4096, addrA)
 	a, b := n.newQP(verbs.UD), n.newQP(verbs.UD)
@@ -127,16 +127,17 @@ func TestMixedBatch(t *testing.T) {
 	kinds := []netif.Packet{
 		datagramPacket(t, src, local, a.Num()), datagramPacket(t, src, local, b.Num()),
 		datagramPacket(t, src, netip.AddrPortFrom(group, roce.Port), multicastQPN), datagramPacket(t, src, local, 1),
+		datagramPacket(t, src, local, n.newTarget(1).Num()),
 	}
 	recv := newReceiver(n.dev, n.dev.gids.at(0))
 	got := map[uint32]int{}
-	for order := range 64 { // base 4, three packets
+	for order := range 125 { // base 5, three packets
 		for _, q := range []*conn{a, b} {
 			for range 3 {
 				q.postRecv(1, n.sge(0, 100))
 			}
 		}
-		batch := []netif.Packet{kinds[order%4], kinds[order/4%4], kinds[order/16]}
+		batch := []netif.Packet{kinds[order%5], kinds[order/5%5], kinds[order/25]}
 		inTime(t, "receive", func() { recv.receive(batch) })
 		for wc, ok := n.rcq.poll(); ok; wc, ok = n.rcq.poll() {
 			if wc.Status == verbs.WCSuccess {
@@ -148,8 +149,8 @@ func TestMixedBatch(t *testing.T) {
 			q.connect(q)
 		}
 	}
-	// Of 3 × 64 packets a quarter is of each kind; a QP takes its own and those to the group.
-	if want := 3 * 64 / 4 * 2; got[a.Num()] != want || got[b.Num()] != want {
+	// Of 3 × 125 packets a fifth is of each kind; a QP takes its own and those to the group.
+	if want := 3 * 125 / 5 * 2; got[a.Num()] != want || got[b.Num()] != want {
 		t.Errorf("received %v, want %d each", got, want)
 	}
 	for _, q := range []*conn{a, b} {

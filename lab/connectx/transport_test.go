@@ -403,6 +403,35 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
+// TestDatagramAddress sends datagrams with another Q_Key than the receiver's, which drops it, and with address vectors
+// that are short or name no QP, which the sender refuses.
+func TestDatagramAddress(t *testing.T) {
+	for _, flags := range []uint32{0, extendedAV | 1<<24} {
+		m := newMachine(t, newHub(), 1)
+		q := m.createQP(ifc.QpTypeUd, m.createCQ(4, 64), m.createCQ(4, 64))
+		q.connect(0, m.addr())
+		q.postRecv(seg(200, m.key, m.next))
+		av := make([]byte, avSize)
+		be.PutUint32(av[avGRHFlow:], 1<<30)
+		gid := m.addr().As16()
+		copy(av[avGID:], gid[:])
+		send := func(qkey, qpn uint32, data string) (counter uint16) {
+			be.PutUint32(av[avQKey:], qkey)
+			be.PutUint32(av[avQPN:], qpn)
+			counter = q.pi
+			q.post(ifc.OpcodeSend, update, 0, av, inlineSeg([]byte(data)))
+			return counter
+		}
+		q.send.expect(cqeRequest, send(testQKey+1, extendedAV|q.num, "dropped"), 0)
+		q.send.expect(cqeRequest, send(testQKey, extendedAV|q.num, "received"), 0)
+		q.recv.expect(cqeSend, 0, 0)
+		if got := m.bytes(m.next+40, 8); string(got) != "received" {
+			t.Errorf("received %q", got)
+		}
+		q.send.expect(cqeRequestError, send(testQKey, flags|q.num, "refused"), 0x02)
+	}
+}
+
 func TestDatagramsToAGroup(t *testing.T) {
 	t.Run("RoCE", func(t *testing.T) { datagramsToAGroup(t, false, "239.1.1.1") })
 	t.Run("InfiniBand", func(t *testing.T) { datagramsToAGroup(t, true, "ff12:401b:ffff::1") })
