@@ -110,11 +110,13 @@ func TestWholeRing(t *testing.T) {
 			t.Skip("the side that accepts waits for the first message")
 		}
 		const size = 64 << 10
-		a, _ := idlePair(t, device, Options{}, Options{ReadBuffer: size, IdleBuffer: size})
+		a, b := idlePair(t, device, Options{}, Options{ReadBuffer: size, IdleBuffer: size})
 		a.SetDeadline(time.Now().Add(20 * time.Second))
-		if n, err := a.Write(make([]byte, size-sgeCount*sgeSize)); err != nil {
+		n, err := a.Write(make([]byte, size-sgeCount*sgeSize))
+		if err != nil {
 			t.Errorf("%d of %d bytes fit: %v", n, size, err)
 		}
+		labtest.Must(io.ReadFull(b, make([]byte, n)))(t) // or closing b resets a
 	})
 }
 
