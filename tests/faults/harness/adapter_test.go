@@ -60,7 +60,7 @@ func TestFatal(t *testing.T) {
 		start := time.Now()
 		labtest.Check(e, connectx.Inject(labtest.PCIDir(e, e.device), connectx.FaultFatal, 0))
 		<-l.done
-		saw := e.expect(peerGoneErrors(verbs.ErrDeviceRemoved), l.err)
+		saw := e.expect(e.peerGoneErrors(verbs.ErrDeviceRemoved), l.err)
 		e.close(l.s)
 		c.end()
 		labtest.Check(e, remove())

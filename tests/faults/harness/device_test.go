@@ -80,7 +80,7 @@ func TestRemoval(t *testing.T) {
 		go func() { deleted <- remove() }()
 		<-l.done
 		// The peer, on the same device, may have noticed it first, and left.
-		saw := e.expect(peerGoneErrors(verbs.ErrDeviceRemoved), l.err)
+		saw := e.expect(e.peerGoneErrors(verbs.ErrDeviceRemoved), l.err)
 		e.close(l.s)
 		select {
 		case err := <-deleted:
