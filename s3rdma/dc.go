@@ -17,7 +17,7 @@ type dcis struct {
 
 	mu      sync.Mutex
 	idle    []*lane
-	all     map[*lane]bool
+	all     map[*lane]struct{}
 	stopped bool
 	paths   map[verbs.AddressVector]*path
 }
@@ -33,7 +33,7 @@ type path struct {
 const maxPaths = 1024
 
 func newDCIs(s *Server) *dcis {
-	return &dcis{s: s, turn: make(chan struct{}, max(cmp.Or(s.opt.Fabric.DCIs, 128), 1)), all: map[*lane]bool{}, paths: map[verbs.AddressVector]*path{}}
+	return &dcis{s: s, turn: make(chan struct{}, max(cmp.Or(s.opt.Fabric.DCIs, 128), 1)), all: map[*lane]struct{}{}, paths: map[verbs.AddressVector]*path{}}
 }
 
 // take takes a DCI, and waits for one if all are in use.
@@ -87,7 +87,7 @@ func (d *dcis) start(l *lane) error {
 	if d.stopped {
 		err = cmp.Or(err, error(verbs.ErrClosed))
 	}
-	d.all[l] = true
+	d.all[l] = struct{}{}
 	if err != nil {
 		delete(d.all, l)
 	}

@@ -136,6 +136,23 @@ func TestRemoteErrors(t *testing.T) {
 	}
 }
 
+// TestFabricLimits sets each option of Fabric to its most, and to more.
+func TestFabricLimits(t *testing.T) {
+	most := Fabric{DCIs: 1 << 16, Reads: 255, Timeout: 31, RetryCount: 7, TrafficClass: 255, SL: 15, HopLimit: 255, PKeyIndex: 1<<16 - 1}
+	labtest.Check(t, most.check())
+	for _, field := range []func(*Fabric) *int{
+		func(f *Fabric) *int { return &f.DCIs }, func(f *Fabric) *int { return &f.Reads }, func(f *Fabric) *int { return &f.Timeout },
+		func(f *Fabric) *int { return &f.RetryCount }, func(f *Fabric) *int { return &f.TrafficClass }, func(f *Fabric) *int { return &f.SL },
+		func(f *Fabric) *int { return &f.HopLimit }, func(f *Fabric) *int { return &f.PKeyIndex },
+	} {
+		more := most
+		*field(&more)++
+		if err := more.check(); !errors.Is(err, verbs.ErrRange) {
+			t.Errorf("%+v: %v", more, err)
+		}
+	}
+}
+
 // TestMemoryLost has a queue pair that cannot be ended: whoever has given memory learns it.
 func TestMemoryLost(t *testing.T) {
 	eachRig(t, ServerOptions{}, http.NotFoundHandler(), func(t *testing.T, r *rig) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
 	"syscall"
 	"testing"
@@ -196,6 +197,15 @@ func TestSRQRefuses(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	for want, inits := range map[error][]SRQInit{
+		nil:            {{MaxWR: 1}, {MaxWR: maxSRQWR, MaxSGE: maxSRQSGE}},
+		syscall.EINVAL: {{}, {MaxWR: maxSRQWR + 1}, {MaxWR: 1, MaxSGE: -1}, {MaxWR: 1, MaxSGE: maxSRQSGE + 1}},
+	} {
+		for _, init := range inits {
+			_, err := n.pd.CreateSRQ(init)
+			check(fmt.Sprintf("%+v", init), err, want)
+		}
+	}
 	check("resize to nothing", srq.Resize(0), syscall.EINVAL)
 	check("resize to the most", srq.Resize(maxSRQWR), nil)
 	check("resize to more", srq.Resize(maxSRQWR+1), syscall.EINVAL)
@@ -252,8 +262,19 @@ func TestResizeCQ(t *testing.T) {
 
 // TestArm arms for any and for solicited completions.
 func TestArm(t *testing.T) {
+	for _, typ := range []verbs.QPType{verbs.RC, verbs.UD} {
+		testArm(t, typ)
+	}
+}
+
+func testArm(t *testing.T, typ verbs.QPType) {
 	n := newNode(t, newTestNetwork(1, faults{}), 4096, addrA)
-	x, y := pair(n, n.sibling(4096), verbs.RC)
+	x, y := pair(n, n.sibling(4096), typ)
+	var to verbs.UDAddr
+	if typ == verbs.UD {
+		ah := must(n.pd.CreateAH(verbs.AddressVector{Global: true, DGID: addrA.As16(), Port: 1}))(t)
+		to = verbs.UDAddr{AH: ah.Num(), QPNum: y.Num(), QKey: testQKey}
+	}
 	notified := func() bool {
 		select {
 		case <-y.n.rcq.wake:
@@ -263,36 +284,36 @@ func TestArm(t *testing.T) {
 		}
 	}
 	send := func(flags verbs.SendFlags) {
-		y.postRecv(0)
-		x.post(verbs.SendWR{Opcode: verbs.OpSend, Flags: flags})
+		y.postRecv(0, y.n.sge(0, 40))
+		x.post(verbs.SendWR{Opcode: verbs.OpSend, Flags: flags, To: to})
 	}
 	send(verbs.SendSolicited)
 	if notified() {
-		t.Error("notified without arm")
+		t.Error(typ, "notified without arm")
 	}
 	y.n.rcq.Arm(true)
 	send(0)
 	if notified() {
-		t.Error("notified of a completion that is not solicited")
+		t.Error(typ, "notified of a completion that is not solicited")
 	}
 	send(verbs.SendSolicited)
 	if !notified() {
-		t.Error("not notified of a solicited completion")
+		t.Error(typ, "not notified of a solicited completion")
 	}
 	send(verbs.SendSolicited)
 	if notified() {
-		t.Error("notified twice")
+		t.Error(typ, "notified twice")
 	}
 	y.n.rcq.Arm(false)
 	send(0)
 	if !notified() {
-		t.Error("not notified")
+		t.Error(typ, "not notified")
 	}
 	y.n.rcq.Arm(true)
 	y.postRecv(0)
 	y.mustModify(&verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 	if !notified() {
-		t.Error("not notified of a flush")
+		t.Error(typ, "not notified of a flush")
 	}
 }
 
