@@ -111,6 +111,13 @@ func queryCap(typ uint16) []byte {
 func TestCommandQueue(t *testing.T) {
 	m := newMachine(t, newHub(), 1)
 	e := m.newEntry(31, queryCap(ifc.CapGeneral), 4112)
+	var high, low [4]byte
+	m.dev.Read(0, segCommandsHigh, high[:])
+	m.dev.Read(0, segCommandsLow, low[:])
+	// 32 entries of 64 bytes (cmdq_addr_l_sz).
+	if got, want := uint64(be.Uint32(high[:]))<<32|uint64(be.Uint32(low[:])), e.queue.addr[0]|5<<4|6; got != want {
+		t.Errorf("the queue is at %#x, want %#x", got, want)
+	}
 	if d := e.ring(); d != 0 {
 		t.Fatalf("delivery %#x", d)
 	}
