@@ -46,14 +46,14 @@ func TestState(t *testing.T) {
 	}
 }
 
-// TestReport reports the reason why a connection ended, and others.
+// TestReport reports the reason why a connection ended, before and after others.
 func TestReport(t *testing.T) {
 	failed := errors.New("failed")
+	s := life{err: failed}
 	for _, test := range []struct {
 		err  error
 		want bool
-	}{{nil, false}, {io.EOF, false}, {failed, true}, {nil, true}} {
-		s := life{err: failed, reported: test.err == nil && test.want}
+	}{{nil, false}, {io.EOF, false}, {failed, true}, {nil, true}, {io.EOF, true}} {
 		if err := s.report(test.err); err != test.err || s.reported != test.want {
 			t.Errorf("report %v: %v, reported %v", test.err, err, s.reported)
 		}

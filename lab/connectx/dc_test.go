@@ -60,12 +60,8 @@ func TestDynamicTarget(t *testing.T) {
 	}
 	q := a.createQP(ifc.QpTypeDci, send, send)
 	q.connectDCI()
-	av := make([]byte, avSize)
+	av := vector(num, b.addr())
 	be.PutUint64(av[avQKey:], testDCKey)
-	be.PutUint32(av[avQPN:], extendedAV|num)
-	be.PutUint32(av[avGRHFlow:], 1<<30)
-	gid := b.addr().As16()
-	copy(av[avGID:], gid[:])
 
 	s.post(seg(64, b.key, b.next))
 	q.post(ifc.OpcodeSendImm, update, 0x01020304, av, inlineSeg([]byte("to a target")))
@@ -122,16 +118,11 @@ func FuzzDatagrams(f *testing.F) {
 		ud.connect(0, m.addr())
 		ud.postRecv(seg(200, m.key, m.next))
 		for _, q := range []*testQP{dci, ud} {
-			av := make([]byte, avSize)
-			be.PutUint64(av[avQKey:], testDCKey)
-			be.PutUint32(av[avQPN:], extendedAV|num)
-			if q == ud {
-				be.PutUint32(av[avQKey:], testQKey)
-				be.PutUint32(av[avQPN:], extendedAV|ud.num)
+			av := vector(ud.num, m.addr())
+			if q == dci {
+				av = vector(num, m.addr())
+				be.PutUint64(av[avQKey:], testDCKey)
 			}
-			be.PutUint32(av[avGRHFlow:], 1<<30)
-			gid := m.addr().As16()
-			copy(av[avGID:], gid[:])
 			for i := range min(len(change), len(av)) {
 				av[i] ^= change[i]
 			}

@@ -533,6 +533,17 @@ func seg(n int, key uint32, addr uint64) []byte {
 	return be.AppendUint64(be.AppendUint32(b, key), addr)
 }
 
+// vector returns an address vector that leads to a QP by its GID.
+func vector(num uint32, to netip.Addr) []byte {
+	av := make([]byte, avSize)
+	be.PutUint32(av[avQKey:], testQKey)
+	be.PutUint32(av[avQPN:], extendedAV|num)
+	be.PutUint32(av[avGRHFlow:], 1<<30)
+	gid := to.As16()
+	copy(av[avGID:], gid[:])
+	return av
+}
+
 func inlineSeg(data []byte) []byte {
 	b := append(be.AppendUint32(nil, uint32(len(data))|inlineBit), data...)
 	for len(b)%16 != 0 {

@@ -280,12 +280,7 @@ func TestSendQueueErrorState(t *testing.T) {
 	for _, st := range []int{ifc.QpTypeUc, ifc.QpTypeUd} {
 		m := newMachine(t, newHub(), 1)
 		x, y := pair(m, m, st)
-		av := make([]byte, avSize)
-		be.PutUint32(av[avQKey:], testQKey)
-		be.PutUint32(av[avQPN:], 1<<31|y.num)
-		be.PutUint32(av[avGRHFlow:], 1<<30)
-		gid := m.addr().As16()
-		copy(av[avGID:], gid[:])
+		av := vector(y.num, m.addr())
 		if st == ifc.QpTypeUc {
 			av = nil
 		}
@@ -371,16 +366,12 @@ func TestDatagrams(t *testing.T) {
 				y.connect(0, a.addr())
 				buf := b.next
 				y.postRecv(seg(200, b.key, buf))
-				av := make([]byte, avSize)
-				be.PutUint32(av[avQKey:], testQKey)
-				be.PutUint32(av[avQPN:], 1<<31|y.num)
+				av := vector(y.num, to)
 				if st == ifc.QpTypeQp1 {
 					be.PutUint32(av[avQKey:], 1<<31) // the QP's own
 				}
 				av[avTClass], av[avHops] = 0x40, 64
 				be.PutUint32(av[avGRHFlow:], 1<<30|uint32(index)<<20)
-				gid := to.As16()
-				copy(av[avGID:], gid[:])
 				x.post(ifc.OpcodeSend, update, 0, av, inlineSeg([]byte("datagram")))
 				x.send.expect(cqeRequest, 0, 0)
 				e := y.recv.expect(cqeSend, 0, 0)
@@ -411,11 +402,8 @@ func TestDatagramAddress(t *testing.T) {
 		q := m.createQP(ifc.QpTypeUd, m.createCQ(4, 64), m.createCQ(4, 64))
 		q.connect(0, m.addr())
 		q.postRecv(seg(200, m.key, m.next))
-		av := make([]byte, avSize)
-		be.PutUint32(av[avGRHFlow:], 1<<30)
-		gid := m.addr().As16()
-		copy(av[avGID:], gid[:])
 		send := func(qkey, qpn uint32, data string) (counter uint16) {
+			av := vector(q.num, m.addr())
 			be.PutUint32(av[avQKey:], qkey)
 			be.PutUint32(av[avQPN:], qpn)
 			counter = q.pi
@@ -457,12 +445,8 @@ func datagramsToAGroup(t *testing.T, infiniBand bool, addr string) {
 	}
 	buf := b.next
 	y.postRecv(seg(200, b.key, buf))
-	av := make([]byte, avSize)
-	be.PutUint32(av[avQKey:], testQKey)
-	be.PutUint32(av[avQPN:], 1<<31|0xffffff)
+	av := vector(0xffffff, netip.AddrFrom16(group))
 	be.PutUint16(av[avLID:], 0xc001)
-	be.PutUint32(av[avGRHFlow:], 1<<30)
-	copy(av[avGID:], group[:])
 	x.post(ifc.OpcodeSend, update, 0, av, inlineSeg([]byte("all")))
 	y.recv.expect(cqeSend, 0, 0)
 	if st := attach(ifc.OpDetachFromMcg); st != ifc.StatusOk {

@@ -180,11 +180,7 @@ func TestGroupsOnTheWire(t *testing.T) {
 				})
 			}
 			n := m[2].newNetdev()
-			av := make([]byte, avSize)
-			be.PutUint32(av[avQKey:], testQKey)
-			be.PutUint32(av[avQPN:], 1<<31|0xffffff)
-			be.PutUint32(av[avGRHFlow:], 1<<30)
-			copy(av[avGID:], gid[:])
+			av := vector(0xffffff, group)
 			member(ifc.OpAttachToMcg, 1)
 			q[0].post(ifc.OpcodeSend, update, 0, av, inlineSeg([]byte("all")))
 			frame, e := n.receive()

@@ -98,7 +98,7 @@ func TestOperations(t *testing.T) {
 		q.post(send(opSend, a.addr, 0, a.key).put(0, 8, opSend<<sqeOpcode)) // not signaled
 		p.received(p.receive(b.addr, n, b.key), opRecv, 0)
 	}
-	for side, want := range map[*testQP][3]uint64{q: {440, 244560, 0}, p: {0, 0, 123600}} {
+	for side, want := range map[*testQP][3]uint64{q: {40 * 11, 244560, 0}, p: {0, 0, 123600}} {
 		side.m.must(opcode{common, 4}, newCommand().put(12, 4, 7).put(16, 8, side.m.record).put(24, 4, 256))
 		s := side.m.at(side.m.record, statsSize)
 		// Requests, and the bytes that were sent and received. Packets may be repeated, and the last is counted later.

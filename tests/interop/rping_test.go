@@ -33,7 +33,7 @@ func startRping(t *testing.T, device string, s, c rpingSide) (server, client *pr
 	for try := 1; ; try++ {
 		server, join := listenRping(t, device, s)
 		client := join(c)
-		if c[0] != "rping" || client.waitStarted(device) || try == 10 {
+		if c[0] != "rping" || client.await(device, client.Printed, 50*time.Millisecond) || try == 10 {
 			return server, client
 		}
 		client.Kill()
@@ -41,17 +41,17 @@ func startRping(t *testing.T, device string, s, c rpingSide) (server, client *pr
 	}
 }
 
-// waitStarted waits until a client has printed something or ended. It returns false if siw has
-// overlooked the client's data.
-func (p *program) waitStarted(device string) bool {
+// await waits until an event has come, or a client has ended. It returns false if siw has
+// overlooked the client's data, for which it looks at intervals.
+func (p *program) await(device string, event <-chan struct{}, interval time.Duration) bool {
 	p.T.Helper()
 	for {
 		select {
-		case <-p.Printed:
+		case <-event:
 			return true
 		case <-p.Done:
 			return true
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(interval):
 			if siwMissedData(p.T, device) {
 				return false
 			}

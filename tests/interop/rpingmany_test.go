@@ -68,7 +68,7 @@ func TestPingServerOfMany(t *testing.T) {
 			begin(i)
 		}
 		for i := range clients {
-			for !clients[i].endsUnless(func() bool { return siwMissedData(t, device) }) {
+			for !clients[i].await(device, clients[i].Done, 5*time.Second) {
 				if overlooked++; overlooked > 10*len(clients) {
 					t.Fatalf("siw has overlooked %d clients", overlooked)
 				}
@@ -97,18 +97,4 @@ func TestPingServerOfMany(t *testing.T) {
 			t.Errorf("%d clients are in\n%s", len(sizes), out)
 		}
 	})
-}
-
-// endsUnless waits for the end of a program, and returns false if stuck returns true before.
-func (p *program) endsUnless(stuck func() bool) bool {
-	for {
-		select {
-		case <-p.Done:
-			return true
-		case <-time.After(5 * time.Second):
-			if stuck() {
-				return false
-			}
-		}
-	}
 }
