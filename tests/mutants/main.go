@@ -5,7 +5,7 @@
 //
 // Which changes it tries, of all that there are in the packages, follows from the seed and their text: a sample
 // keeps its changes while other code is edited. Each is tried with the tests of its package that need no kernel, and
-// then with those of the packages of -then that import it, by go test -overlay: no file of the checkout changes. A
+// then with those of the others, and of -then, that import it, by go test -overlay: no file of the checkout changes. A
 // change that does not compile does not count; one that the tests do not end with is noticed. Those in equal.txt change
 // nothing that a test could see, and are left out. The totals are printed at the end of -limit and after an interrupt
 // too.
@@ -39,11 +39,12 @@ import (
 
 // mutant is a change of a file: text in place of the bytes from one offset to another.
 type mutant struct {
-	pkg, file string // the import path, and where the file is
-	from, to  int
-	text      string
-	place     token.Position
-	key       string // its entry in equal.txt, without the reason
+	pkg      *suite
+	file     string
+	from, to int
+	text     string
+	place    token.Position
+	key      string // its entry in equal.txt, without the reason
 }
 
 // equal has an entry for each mutant that behaves like the code: its file, the lines without and with the change, the
@@ -71,7 +72,7 @@ var operators = map[token.Token]token.Token{
 }
 
 // mutants returns the changes of a file.
-func mutants(pkg, file string) (list []mutant, err error) {
+func mutants(pkg *suite, file string) (list []mutant, err error) {
 	fset := token.NewFileSet()
 	source, err := os.ReadFile(file)
 	if err != nil {
@@ -81,7 +82,7 @@ func mutants(pkg, file string) (list []mutant, err error) {
 	if err != nil {
 		return nil, err
 	}
-	name := path.Join(strings.TrimPrefix(pkg, "github.com/goverbs/verbs/"), filepath.Base(file))
+	name := path.Join(strings.TrimPrefix(pkg.ImportPath, "github.com/goverbs/verbs/"), filepath.Base(file))
 	add := func(from, to token.Pos, text string) {
 		at, end := fset.Position(from), fset.Position(to).Offset
 		head, tail := source[:at.Offset], source[end:]
@@ -141,39 +142,35 @@ const (
 
 var failed = regexp.MustCompile(`(?m)^ *--- FAIL: \S+|^running tests:\n\t\S+|^(fatal error|panic): .*`)
 
-// goPackage is what go list prints of a package.
-type goPackage struct {
-	ImportPath, Dir                             string
-	GoFiles, Imports, TestImports, XTestImports []string
+// suite is a package, as go list prints it, and its tests.
+type suite struct {
+	ImportPath, Dir                                    string
+	Match, GoFiles, Imports, TestImports, XTestImports []string // Match has the patterns that name it
+
+	limit time.Duration // after which its tests have noticed; 0 until they have run without a change
 }
 
 // list returns the packages that patterns name.
-func list(ctx context.Context, patterns ...string) (packages []goPackage, err error) {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-json=ImportPath,Dir,GoFiles,Imports,TestImports,XTestImports"}, patterns...)...)
+func list(ctx context.Context, patterns []string) (suites []*suite, err error) {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-json=ImportPath,Dir,Match,GoFiles,Imports,TestImports,XTestImports"}, patterns...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}
 	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
-		var p goPackage
-		if err := d.Decode(&p); err != nil {
+		p := new(suite)
+		if err := d.Decode(p); err != nil {
 			return nil, fmt.Errorf("go list: %w", err)
 		}
-		packages = append(packages, p)
+		suites = append(suites, p)
 	}
-	return packages, nil
+	return suites, nil
 }
 
-// imports tells whether p's code or tests import a package.
-func (p *goPackage) imports(name string) bool {
+// imports tells whether the package or its tests import another.
+func (p *suite) imports(name string) bool {
 	return slices.Contains(slices.Concat(p.Imports, p.TestImports, p.XTestImports), name)
-}
-
-// suite is the tests of a package.
-type suite struct {
-	goPackage
-	limit time.Duration // after which they have noticed; 0 until they have run without a change
 }
 
 // test builds the tests in dir and runs them, first the short ones.
@@ -232,7 +229,7 @@ func run(ctx context.Context) error {
 	count := flag.Int("n", 60, "how many mutants to try, of those that compile")
 	seed := flag.Uint64("seed", 1, "which of them")
 	timeout := flag.Duration("timeout", 2*time.Minute, "after which a package's tests have noticed; less if they are faster without a change")
-	then := flag.String("then", "", "packages with more tests, for what they import")
+	then := flag.String("then", "", "more packages, whose tests are tried if they import a changed one")
 	limit := flag.Duration("limit", 24*time.Hour, "after which to try no more")
 	at := flag.String("at", "", "try those alone whose place this regular expression matches: send.go:(12|34):")
 	verbose := flag.Bool("v", false, "print too what tests notice, and which test did")
@@ -244,27 +241,20 @@ func run(ctx context.Context) error {
 	}
 	ctx, stop := context.WithTimeout(ctx, *limit)
 	defer stop()
-	packages, err := list(ctx, flag.Args()...)
+	suites, err := list(ctx, slices.Concat(flag.Args(), strings.Fields(*then)))
 	if err != nil {
 		return err
 	}
-	var importers []goPackage
-	if *then != "" {
-		if importers, err = list(ctx, strings.Fields(*then)...); err != nil {
-			return err
-		}
-	}
-	suites := map[string]*suite{} // by import path
-	for _, p := range slices.Concat(packages, importers) {
-		suites[p.ImportPath] = &suite{goPackage: p}
-	}
 	var all []mutant
-	for _, p := range packages {
+	for _, p := range suites {
+		if !slices.ContainsFunc(p.Match, func(pattern string) bool { return slices.Contains(flag.Args(), pattern) }) {
+			continue // -then alone names it
+		}
 		for _, file := range p.GoFiles {
 			if strings.HasPrefix(file, "z") { // generated
 				continue
 			}
-			list, err := mutants(p.ImportPath, filepath.Join(p.Dir, file))
+			list, err := mutants(p, filepath.Join(p.Dir, file))
 			if err != nil {
 				return err
 			}
@@ -290,10 +280,10 @@ func run(ctx context.Context) error {
 		if killed+survivors == *count {
 			break
 		}
-		tried := []*suite{suites[m.pkg]}
-		for _, p := range importers {
-			if p.ImportPath != m.pkg && p.imports(m.pkg) {
-				tried = append(tried, suites[p.ImportPath])
+		tried := []*suite{m.pkg}
+		for _, p := range suites {
+			if p != m.pkg && p.imports(m.pkg.ImportPath) {
+				tried = append(tried, p)
 			}
 		}
 		var result string

@@ -31,7 +31,7 @@ func f(a []int, ok bool) bool {
 	file := filepath.Join(t.TempDir(), "p.go")
 	labtest.Check(t, os.WriteFile(file, []byte(source), 0o600))
 	var got []string
-	for _, m := range labtest.Must(mutants("p", file))(t) {
+	for _, m := range labtest.Must(mutants(&suite{ImportPath: "p"}, file))(t) {
 		changed := source[:m.from] + m.text + source[m.to:]
 		if _, err := parser.ParseFile(token.NewFileSet(), "", changed, 0); err != nil || changed == source {
 			t.Errorf("%q in place of %q: %v", m.text, source[m.from:m.to], err)
@@ -51,7 +51,7 @@ func TestEqual(t *testing.T) {
 	for _, key := range equals() {
 		file, _, _ := strings.Cut(key, "\n")
 		if files[file] == nil {
-			files[file] = labtest.Must(mutants("github.com/goverbs/verbs/"+filepath.Dir(file), filepath.Join("../..", file)))(t)
+			files[file] = labtest.Must(mutants(&suite{ImportPath: "github.com/goverbs/verbs/" + filepath.Dir(file)}, filepath.Join("../..", file)))(t)
 		}
 		if !slices.ContainsFunc(files[file], func(m mutant) bool { return m.key == key }) {
 			t.Errorf("no change is\n%s", key)
