@@ -881,8 +881,10 @@ func TestBody(t *testing.T) {
 		if n, err := io.Copy(&copied, b); n != int64(len(want)-15) || err != nil || !bytes.Equal(copied.Bytes(), want[15:]) || b.Len() != 0 {
 			t.Errorf("copied %d bytes, %v", n, err)
 		}
-		if _, err := b.Seek(-1, io.SeekStart); err == nil {
-			t.Error("seek to -1")
+		for _, off := range []int64{-1, int64(len(want)) - 9} {
+			if n, err := b.Seek(off, io.SeekStart); n != 0 || err == nil {
+				t.Errorf("seek to %d of %d: %d, %v", off, len(want)-10, n, err)
+			}
 		}
 		if err := c.Close(); !errors.Is(err, verbs.ErrInUse) {
 			t.Errorf("Close of a client whose memory is in use: %v", err)

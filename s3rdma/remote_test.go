@@ -127,13 +127,15 @@ func TestRemoteErrors(t *testing.T) {
 		t.Errorf("Writer of a transfer that READs: %v", err)
 	}
 	for _, opt := range []ServerOptions{
-		{Part: 100}, {Parts: 1}, {Parts: 100}, {Memory: 1}, {Fabric: Fabric{Timeout: 32}}, {Fabric: Fabric{RetryCount: 8}}, {Fabric: Fabric{TrafficClass: 256}},
+		{Part: 100}, {Part: -pageSize}, {Parts: 1}, {Parts: laneDepth + 1}, {Memory: 3*pageSize - 1, Part: pageSize, Parts: 3}, {Fabric: Fabric{Timeout: 32}}, {Fabric: Fabric{RetryCount: 8}}, {Fabric: Fabric{TrafficClass: 256}},
 	} {
 		opt.Device = r.devices[0]
 		if s, err := NewServer(opt); !errors.Is(err, verbs.ErrRange) || s != nil {
 			t.Errorf("%+v: %v", opt, err)
 		}
 	}
+	most := labtest.Must(NewServer(ServerOptions{Device: r.devices[0], Part: pageSize, Parts: laneDepth, Memory: laneDepth * pageSize}))(t)
+	labtest.Check(t, most.Close())
 }
 
 // TestFabricLimits sets each option of Fabric to its most, and to more.

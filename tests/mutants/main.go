@@ -4,11 +4,11 @@
 //	go run ./tests/mutants -v -at srq.go:81 ./internal/engine
 //
 // Which changes it tries, of all that there are in the packages, follows from the seed and their text: a sample
-// keeps its changes while other code is edited. Each is tried with the tests of its package that need no kernel, and
-// then with those of the others, and of -then, that import it, by go test -overlay: no file of the checkout changes. A
-// change that does not compile does not count; one that the tests do not end with is noticed. Those in equal.txt change
-// nothing that a test could see, and are left out. The totals are printed at the end of -limit and after an interrupt
-// too.
+// keeps its changes while other code is edited. Each is tried with the tests of its package that need no kernel, then
+// with those of the others, and of -then, that import it, and last with those of -kernel that do, by build/lab. That is
+// by go test -overlay: no file of the checkout changes. A change that does not compile does not count; one that the
+// tests do not end with is noticed. Those in equal.txt change nothing that a test could see, and are left out. The
+// totals are printed at the end of -limit and after an interrupt too.
 package main
 
 import (
@@ -147,6 +147,7 @@ type suite struct {
 	ImportPath, Dir                                    string
 	Match, GoFiles, Imports, TestImports, XTestImports []string // Match has the patterns that name it
 
+	lab   string        // the program that runs its tests on a kernel; empty for none
 	limit time.Duration // after which its tests have noticed; 0 until they have run without a change
 }
 
@@ -173,15 +174,20 @@ func (p *suite) imports(name string) bool {
 	return slices.Contains(slices.Concat(p.Imports, p.TestImports, p.XTestImports), name)
 }
 
-// test builds the tests in dir and runs them, first the short ones.
+// test builds the tests in dir and runs them, first the short ones. On a kernel those are all.
 func (p *suite) test(ctx context.Context, dir, overlay string) (result string) {
 	program := filepath.Join(dir, "test")
 	os.Remove(program)
 	if err := exec.CommandContext(ctx, "go", "test", "-c", "-ldflags=-s -w", "-overlay", overlay, "-o", program, p.ImportPath).Run(); err != nil {
 		return invalid
 	}
-	for _, short := range []string{"-test.short=true", "-test.short=false"} {
-		cmd := exec.CommandContext(ctx, program, "-test.failfast", short, "-test.timeout", p.limit.String())
+	command, passes := []string{program}, []string{"-test.short=true", "-test.short=false"}
+	if p.lab != "" {
+		command, passes = []string{p.lab, program}, passes[:1]
+	}
+	for _, short := range passes {
+		args := slices.Concat(command, []string{"-test.failfast", short, "-test.timeout", p.limit.String()})
+		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		cmd.Dir = p.Dir
 		if out, err := cmd.CombinedOutput(); errors.Is(err, fs.ErrNotExist) { // there are none
 			return survived
@@ -230,6 +236,7 @@ func run(ctx context.Context) error {
 	seed := flag.Uint64("seed", 1, "which of them")
 	timeout := flag.Duration("timeout", 2*time.Minute, "after which a package's tests have noticed; less if they are faster without a change")
 	then := flag.String("then", "", "more packages, whose tests are tried if they import a changed one")
+	kernel := flag.String("kernel", "", "packages, whose tests are tried on a kernel if they are or import a changed one")
 	limit := flag.Duration("limit", 24*time.Hour, "after which to try no more")
 	at := flag.String("at", "", "try those alone whose place this regular expression matches: send.go:(12|34):")
 	verbose := flag.Bool("v", false, "print too what tests notice, and which test did")
@@ -244,6 +251,21 @@ func run(ctx context.Context) error {
 	suites, err := list(ctx, slices.Concat(flag.Args(), strings.Fields(*then)))
 	if err != nil {
 		return err
+	}
+	testers := suites
+	if *kernel != "" {
+		lab, err := filepath.Abs("build/lab")
+		if err != nil {
+			return err
+		}
+		kernels, err := list(ctx, strings.Fields(*kernel))
+		if err != nil {
+			return err
+		}
+		for _, p := range kernels {
+			p.lab = lab
+		}
+		testers = slices.Concat(suites, kernels)
 	}
 	var all []mutant
 	for _, p := range suites {
@@ -281,8 +303,8 @@ func run(ctx context.Context) error {
 			break
 		}
 		tried := []*suite{m.pkg}
-		for _, p := range suites {
-			if p != m.pkg && p.imports(m.pkg.ImportPath) {
+		for _, p := range testers {
+			if p != m.pkg && (p.ImportPath == m.pkg.ImportPath || p.imports(m.pkg.ImportPath)) {
 				tried = append(tried, p)
 			}
 		}
