@@ -88,13 +88,27 @@ func TestBuffers(t *testing.T) {
 func TestWouldBlock(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var heard callbackLog
-		client := labtest.Must(rmsg.NewLoop(rmsg.Options{SendQueue: 6, Callbacks: heard.callbacks()}))(t)
+		var bufs []*rmsg.Buffer
+		callbacks := heard.callbacks()
+		writable := callbacks.Writable
+		callbacks.Writable = func(c *rmsg.Conn) {
+			left := 0
+			for _, b := range bufs {
+				if b.Status() != rmsg.Sent {
+					left++
+				}
+			}
+			if left > 3 {
+				t.Errorf("writable with %d messages in a queue of 6", left)
+			}
+			writable(c)
+		}
+		client := labtest.Must(rmsg.NewLoop(rmsg.Options{SendQueue: 6, Callbacks: callbacks}))(t)
 		labtest.Close(t, client)
 		ln := listen(t, run(t, rmsg.Options{Credits: 4}), device)
 		c := labtest.Must((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String()))(t)
 		s := labtest.Must(ln.Accept(within(t)))(t)
 		poll(t, heard.contains("established"), client)
-		var bufs []*rmsg.Buffer
 		post := func() error {
 			b := labtest.Must(c.Alloc(1))(t)
 			b.Bytes()[0] = byte(len(bufs))

@@ -28,7 +28,7 @@ type Callbacks struct {
 	// Sent is called when the program owns a posted buffer again: its status is Sent,
 	// or Failed if the connection ended first.
 	Sent func(*Conn, *Buffer)
-	// Writable is called when a connection whose Post returned ErrWouldBlock has room.
+	// Writable is called when a connection whose Post returned ErrWouldBlock has room for half a SendQueue.
 	Writable func(*Conn)
 	// Disconnected is called when a connection has ended or failed to connect.
 	Disconnected func(c *Conn, why error)
