@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/verbs/lab/connectx/internal/ifc"
+	"github.com/goverbs/verbs/lab/vfiouser"
 )
 
 // TestStates runs each command in each state of the adapter.
@@ -288,6 +289,97 @@ func TestRegistersOfLinks(t *testing.T) {
 		ifc.AccessRegisterInRegisterId.Set(in, id)
 		if out := m.dev.execute(in, l.Out+ifc.PtysRegSize); out[0] != 0 {
 			t.Errorf("register %#x: status %#x", id, out[0])
+		}
+	}
+}
+
+// TestOtherFunctions asks for what belongs to other functions of an adapter, which has none.
+func TestOtherFunctions(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	caps := func(in []byte) { copy(ifc.SetHcaCapInCapability.At(in), m.dev.caps.now[ifc.CapGeneral]) }
+	for _, c := range []struct {
+		op, mod uint16
+		fill    func(in []byte)
+		field   ifc.Field
+		state   hcaState
+	}{
+		{ifc.OpQueryVportState, 0, nil, ifc.QueryVportStateInOtherVport, hcaReady},
+		{ifc.OpQueryNicVportContext, 0, nil, ifc.QueryNicVportContextInOtherVport, hcaReady},
+		{ifc.OpModifyNicVportContext, 0, nil, ifc.ModifyNicVportContextInOtherVport, hcaReady},
+		{ifc.OpModifyHcaVportContext, 0, nil, ifc.ModifyHcaVportContextInOtherVport, hcaReady},
+		{ifc.OpQueryVportCounter, 0, nil, ifc.QueryVportCounterInOtherVport, hcaReady},
+		{ifc.OpQueryHcaCap, 0, nil, ifc.QueryHcaCapInOtherFunction, hcaReady},
+		{ifc.OpSetHcaCap, ifc.CapGeneral << 1, caps, ifc.SetHcaCapInOtherFunction, hcaReady},
+		{ifc.OpEnableHca, 0, nil, ifc.EnableHcaInFunctionId, hcaDisabled},
+		{ifc.OpEnableHca, 0, nil, ifc.EnableHcaInEmbeddedCpuFunction, hcaDisabled},
+		{ifc.OpDisableHca, 0, nil, ifc.DisableHcaInFunctionId, hcaEnabled},
+		{ifc.OpDisableHca, 0, nil, ifc.DisableHcaInEmbeddedCpuFunction, hcaEnabled},
+	} {
+		for _, other := range []uint64{0, 1} {
+			m.dev.hca = c.state
+			_, st := m.run(c.op, c.mod, func(in []byte) {
+				if c.fill != nil {
+					c.fill(in)
+				}
+				c.field.Set(in, other)
+			})
+			if refused := st == ifc.StatusBadParamErr; refused != (other == 1) || !refused && st != ifc.StatusOk {
+				t.Errorf("%s of function %d: status %#x", ifc.Layouts[c.op].Name, other, st)
+			}
+		}
+	}
+	m.dev.hca = hcaReady
+}
+
+// TestAsked checks what else the driver reads while it starts: struct mlx5_init_seg, interface steps, and the pages
+// that the firmware wants.
+func TestAsked(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	word := func(off uint64) uint32 {
+		b := make([]byte, 4)
+		m.dev.Read(vfiouser.BAR0, off, b)
+		return be.Uint32(b)
+	}
+	if fw, cmd := word(0), word(4); fw != 31<<16|20 || cmd != 5<<16|1010 {
+		t.Errorf("firmware %#x, %#x, want 20.31.1010, and commands of version 5", fw, cmd)
+	}
+	before := m.dev.clock()
+	if got := uint64(word(0x1000))<<32 | uint64(word(0x1004)); got < before || got > m.dev.clock() {
+		t.Errorf("timer %d, %d before it", got, before)
+	}
+	if n := word(0x1010); word(0x1010) != n+1 || word(0x2000) != 0 {
+		t.Error("the counter of health does not go on, or there is something between the segment and the UARs")
+	}
+	for mod, want := range map[uint16]uint64{1: 8, 2: 16, 3: 0} {
+		if out, _ := m.mustRun(ifc.OpQueryPages, mod, nil); ifc.QueryPagesOutNumPages.Get(out) != want {
+			t.Errorf("pages of stage %d: %d", mod, ifc.QueryPagesOutNumPages.Get(out))
+		}
+	}
+	if _, st := m.run(ifc.OpQueryPages, 4, nil); st != ifc.StatusBadParamErr {
+		t.Errorf("pages of stage 4: status %#x", st)
+	}
+	if out, _ := m.mustRun(ifc.OpQueryIssi, 0, nil); ifc.QueryIssiOutSupportedIssiDw0.Get(out) != 3 {
+		t.Errorf("interface steps %#x", ifc.QueryIssiOutSupportedIssiDw0.Get(out))
+	}
+	for step, want := range []ifc.Status{ifc.StatusOk, ifc.StatusOk, ifc.StatusBadParamErr} {
+		if _, st := m.run(ifc.OpSetIssi, 0, func(in []byte) { ifc.SetIssiInCurrentIssi.Set(in, uint64(step)) }); st != want {
+			t.Errorf("interface step %d: status %#x", step, st)
+		}
+	}
+	for i, want := range map[uint64]ifc.Status{roceAddresses - 1: ifc.StatusOk, roceAddresses: ifc.StatusBadParamErr} {
+		if _, st := m.run(ifc.OpQueryRoceAddress, 0, func(in []byte) { ifc.QueryRoceAddressInRoceAddressIndex.Set(in, i) }); st != want {
+			t.Errorf("query GID %d: status %#x", i, st)
+		}
+		if _, st := m.run(ifc.OpSetRoceAddress, 0, func(in []byte) { ifc.SetRoceAddressInRoceAddressIndex.Set(in, i) }); st != want {
+			t.Errorf("set GID %d: status %#x", i, st)
+		}
+	}
+	for port, want := range []ifc.Status{ifc.StatusOk, ifc.StatusOk, ifc.StatusBadParamErr} {
+		if _, st := m.run(ifc.OpSetRoceAddress, 0, func(in []byte) {
+			ifc.SetRoceAddressInRoceAddressIndex.Set(in, 5)
+			ifc.SetRoceAddressInVhcaPortNum.Set(in, uint64(port))
+		}); st != want {
+			t.Errorf("set a GID of port %d: status %#x", port, st)
 		}
 	}
 }
