@@ -291,6 +291,44 @@ func TestFedSRQCountsWhatTheGuestHas(t *testing.T) {
 	}
 }
 
+// TestRereg changes the rights and the PD of a region. Memory that was registered to be read alone stays so, as a kernel
+// has mapped its pages that way.
+func TestRereg(t *testing.T) {
+	n := newNode(t, newTestNetwork(1, faults{}), 64, addrA)
+	const read, write = verbs.AccessRemoteRead, verbs.AccessLocalWrite | verbs.AccessRemoteWrite
+	for i, tt := range []struct {
+		was, to verbs.Access
+		want    error
+	}{
+		{write, read, nil},
+		{write, write | read, nil},
+		{read, 0, nil},
+		{read, write, syscall.EACCES},
+		{write, verbs.AccessHugeTLB, syscall.EOPNOTSUPP},
+	} {
+		first, other := must(n.dev.AllocPD())(t), must(n.dev.AllocPD())(t)
+		mr := must(first.RegisterKey(uint32(i+1)<<8, alignedBytes(4096), 0, tt.was))(t)
+		if err := mr.Rereg(nil, &tt.to); !errors.Is(err, tt.want) {
+			t.Errorf("%v to %v: %v, want %v", tt.was, tt.to, err, tt.want)
+		}
+		if want := map[bool]verbs.Access{true: tt.to, false: tt.was}[tt.want == nil]; mr.access != want {
+			t.Errorf("%v to %v: has %v", tt.was, tt.to, mr.access)
+		}
+		if err := errors.Join(mr.Rereg(other, nil), first.Destroy()); err != nil || mr.pd != other {
+			t.Errorf("to another PD: %v", err)
+		}
+		if err := other.Destroy(); !errors.Is(err, syscall.EBUSY) {
+			t.Errorf("a PD of a region: %v", err)
+		}
+		if err := errors.Join(mr.Destroy(), other.Destroy()); err != nil {
+			t.Error(err)
+		}
+		if err := mr.Rereg(n.pd, nil); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("a region that is gone: %v", err)
+		}
+	}
+}
+
 func TestRegisterKey(t *testing.T) {
 	net := newTestNetwork(1, faults{})
 	a, b := newNode(t, net, 4096, addrA), newNode(t, net, 64, addrB)

@@ -159,10 +159,6 @@ func (qp *QP) enter(s verbs.QPState) {
 		qp.attr.SQDraining = true
 		qp.requester.run()
 	default:
-		if s == verbs.StateRTS && qp.state == verbs.StateRTR {
-			// Nothing is known of the new path.
-			qp.requester.window = window{}
-		}
 		qp.state = s
 		qp.requester.run()
 	}

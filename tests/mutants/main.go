@@ -5,10 +5,10 @@
 //
 // Which changes it tries, of all that there are in the packages, follows from the seed and their text: a sample
 // keeps its changes while other code is edited. Each is tried with the tests of its package that need no kernel, then
-// with those of the others, and of -then, that import it, and last with those of -kernel that do, by build/lab. That is
-// by go test -overlay: no file of the checkout changes. A change that does not compile does not count; one that the
-// tests do not end with is noticed. Those in equal.txt change nothing that a test could see, and are left out. The
-// totals are printed at the end of -limit and after an interrupt too.
+// with those of the others, and of -then, that depend on it, and last, by build/lab, with those of -kernel that import
+// it. That is by go test -overlay: no file of the checkout changes. A change that does not compile does not count; one
+// that the tests do not end with is noticed. Those in equal.txt change nothing that a test could see, and are left out.
+// The totals are printed at the end of -limit and after an interrupt too.
 package main
 
 import (
@@ -144,16 +144,17 @@ var failed = regexp.MustCompile(`(?m)^ *--- FAIL: \S+|^running tests:\n\t\S+|^(f
 
 // suite is a package, as go list prints it, and its tests.
 type suite struct {
-	ImportPath, Dir                                    string
+	ImportPath, ForTest, Dir                           string
 	Match, GoFiles, Imports, TestImports, XTestImports []string // Match has the patterns that name it
+	Deps                                               []string // of its tests, after list
 
 	lab   string        // the program that runs its tests on a kernel; empty for none
 	limit time.Duration // after which its tests have noticed; 0 until they have run without a change
 }
 
-// list returns the packages that patterns name.
+// list returns the packages that patterns name. After each, go list prints the program of its tests, if there are any.
 func list(ctx context.Context, patterns []string) (suites []*suite, err error) {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-json=ImportPath,Dir,Match,GoFiles,Imports,TestImports,XTestImports"}, patterns...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-test", "-json=ImportPath,ForTest,Dir,Match,GoFiles,Imports,TestImports,XTestImports,Deps"}, patterns...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -164,14 +165,22 @@ func list(ctx context.Context, patterns []string) (suites []*suite, err error) {
 		if err := d.Decode(p); err != nil {
 			return nil, fmt.Errorf("go list: %w", err)
 		}
-		suites = append(suites, p)
+		if name, ok := strings.CutSuffix(p.ImportPath, ".test"); ok {
+			suites[slices.IndexFunc(suites, func(s *suite) bool { return s.ImportPath == name })].Deps = p.Deps
+		} else if p.ForTest == "" {
+			suites = append(suites, p)
+		}
 	}
 	return suites, nil
 }
 
-// imports tells whether the package or its tests import another.
-func (p *suite) imports(name string) bool {
-	return slices.Contains(slices.Concat(p.Imports, p.TestImports, p.XTestImports), name)
+// mayNotice tells whether the tests may depend on a package. Those on a kernel depend on some by what they share with
+// others alone, as a device in user space.
+func (p *suite) mayNotice(name string) bool {
+	if p.lab == "" {
+		return slices.Contains(p.Deps, name)
+	}
+	return p.ImportPath == name || slices.Contains(slices.Concat(p.Imports, p.TestImports, p.XTestImports), name)
 }
 
 // test builds the tests in dir and runs them, first the short ones. On a kernel those are all.
@@ -304,7 +313,7 @@ func run(ctx context.Context) error {
 		}
 		tried := []*suite{m.pkg}
 		for _, p := range testers {
-			if p != m.pkg && (p.ImportPath == m.pkg.ImportPath || p.imports(m.pkg.ImportPath)) {
+			if p != m.pkg && p.mayNotice(m.pkg.ImportPath) {
 				tried = append(tried, p)
 			}
 		}
