@@ -167,7 +167,7 @@ fuzz: ## run every fuzz test for FUZZTIME (10s), as many at a time as there are 
 # With the packages whose tests need no kernel; more that depend on them; those whose tests on a kernel are tried last.
 MUTATED = ./internal/roce ./internal/engine ./provider/... ./cm/... ./rsock ./rmsg ./s3rdma/... ./lab/connectx/... ./lab/erdma
 DEPENDING = ./rconn ./soft/... ./uverbs ./verbstest ./tests/rdmadev ./tests/scenarios
-ON_KERNEL = ./cm ./rconn ./rmsg ./rsock ./rdmatest ./s3rdma/... ./uverbs ./tests/rdmadev ./tests/scenarios
+ON_KERNEL = ./cm ./rconn ./rmsg ./rsock ./rdmatest ./s3rdma/... ./uverbs ./tests/privileges ./tests/rdmadev ./tests/scenarios
 mutants: deps-test fetch build/c/liberdma build/c/libmlx5 ## change the code of packages, or of MUTATED, in N (60) small ways that follow from SEED (1), and print what no test notices; fail if tests notice less than LEAST per cent
 	$(GO) run ./tests/mutants -n $(or $(N),60) -seed $(or $(SEED),1) -least $(or $(LEAST),0) -then "$(DEPENDING)" -kernel "$(ON_KERNEL)" $(MUTATED)
 
