@@ -4,6 +4,7 @@ package erdma
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"github.com/goverbs/verbs"
@@ -368,6 +369,29 @@ func TestTables(t *testing.T) {
 		if got := p.m.at(to.addr, 64); !bytes.Equal(got, want) {
 			t.Errorf("level %d: got %x", level, got)
 		}
+	}
+}
+
+// TestLargestRegion registers 4 GiB, each 2 MiB of which are the same memory, and a byte more.
+func TestLargestRegion(t *testing.T) {
+	q, p := pair(t)
+	m, to := q.m, p.m.register(allRights)
+	const block, start = 2 << 20, 1 << 40
+	mem := (m.alloc(2*block) + block - 1) &^ (block - 1)
+	table := m.alloc(2049 * 8)
+	for i := range uint64(2049) {
+		le.PutUint64(m.at(table+8*i, 8), mem)
+	}
+	largest := newCommand().put(8, 4, 1<<31|1<<28|700).put(12, 4, testPD<<12|allRights<<1).put(16, 8, start).
+		put(28, 4, 21<<27|1<<20|2048).put(32, 8, table).put(40, 4, 1)
+	if _, st := m.run(opcode{rdma, 8}, slices.Clone(largest).put(24, 4, 1).put(28, 4, 21<<27|1<<20|2049)); st == 0 {
+		t.Error("a region of 4 GiB and a byte is registered")
+	}
+	m.must(opcode{rdma, 8}, largest)
+	want := m.fill(mem+block-64, 64, 1)
+	q.sent(q.post(write(opWrite, start+1<<32-64, 64, 700<<8, to)), opWrite, 0)
+	if got := p.m.at(to.addr, 64); !bytes.Equal(got, want) {
+		t.Errorf("got %x", got)
 	}
 }
 
