@@ -243,7 +243,7 @@ func try(ctx context.Context, dir string, m mutant, suites []*suite, limit time.
 func run(ctx context.Context) error {
 	count := flag.Int("n", 60, "how many mutants to try, of those that compile")
 	seed := flag.Uint64("seed", 1, "which of them")
-	timeout := flag.Duration("timeout", 2*time.Minute, "after which a package's tests have noticed; less if they are faster without a change")
+	timeout := flag.Duration("timeout", 5*time.Minute, "after which a package's tests have noticed; less if they are faster without a change")
 	then := flag.String("then", "", "more packages, whose tests are tried if they import a changed one")
 	kernel := flag.String("kernel", "", "packages, whose tests are tried on a kernel if they are or import a changed one")
 	limit := flag.Duration("limit", 24*time.Hour, "after which to try no more")
