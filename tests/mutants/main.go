@@ -201,6 +201,9 @@ func (p *suite) test(ctx context.Context, dir, overlay string) (result string) {
 		if out, err := cmd.CombinedOutput(); errors.Is(err, fs.ErrNotExist) { // there are none
 			return survived
 		} else if err != nil {
+			if overlay == "" {
+				os.Stderr.Write(out)
+			}
 			return fmt.Sprintf("%v: %q", err, failed.FindAll(out, 2))
 		}
 	}
