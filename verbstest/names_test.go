@@ -60,8 +60,15 @@ func TestNameOnTwoDevices(t *testing.T) {
 	device("client", "10.9.0.1")
 	device("other", "10.0.0.2")
 	client, server := &cm.Transport{Host: first}, &cm.Transport{Host: device("server", "10.9.0.2")}
-	labtest.Close(t, client)
-	labtest.Close(t, server)
+	for _, transport := range []*cm.Transport{client, server} {
+		labtest.Close(t, transport)
+		t.Cleanup(func() { // rsock closes in the background
+			labtest.Until(t, "connections to end", func() bool {
+				s := transport.Stats()
+				return s.IDs+s.Endpoints == 0
+			})
+		})
+	}
 	names := resolver(t, "10.0.0.2", "10.9.0.2")
 	ctx := labtest.Within(t, 30*time.Second)
 
