@@ -249,10 +249,10 @@ func (l layer) runAttack(t *testing.T, s *server, g *goodClient, a attack) {
 	for _, w := range want {
 		ok = ok || errors.Is(end, w) || w == errCleanEnd && end == nil
 	}
-	if !ok {
-		t.Errorf("ended with %v, want %v", end, want)
-	}
 	labtest.Until(p.t, "the peer to be disconnected", p.ended)
+	if !ok {
+		t.Errorf("ended with %v, the peer with %v, want %v", end, p.Err(), want)
+	}
 	g.checkServed(t)
 }
 
