@@ -244,5 +244,16 @@ func (m *machine) verdict(failed error, started bool) error {
 	case bytes.Contains(console, []byte("Oops: int3: ")):
 		return fmt.Errorf("%w: %w%s", ErrDown, ErrPatched, image.Tail(console))
 	}
-	return fmt.Errorf("%w%s", ErrDown, image.Tail(console))
+	return fmt.Errorf("%w%s", ErrDown, lastWords(console))
+}
+
+// lastWords returns the first bug that a kernel reported, which may be the cause of the last, and the end
+// of its console.
+func lastWords(console []byte) string {
+	end := image.Tail(console)
+	first := job.Warnings(strings.Lines(string(console)))
+	if len(first) == 0 || strings.Contains(end, first[0]) {
+		return end
+	}
+	return "\nbefore, the kernel warned:\n" + strings.Join(first[:min(30, len(first))], "\n") + end
 }

@@ -219,3 +219,16 @@ func FuzzReport(f *testing.F) {
 		}
 	})
 }
+
+// TestLastWords checks that the report of a kernel that is down has its first bug, once.
+func TestLastWords(t *testing.T) {
+	const first = "WARNING: the first\n"
+	for calm, want := range map[int]string{
+		1:   "\n--- kernel console ---\nWARNING: the first\ncalm\nOops",
+		999: "\nbefore, the kernel warned:\nWARNING: the first\n" + strings.Repeat("calm\n", 28) + "calm\n--- kernel console ---\n",
+	} {
+		if got := lastWords([]byte(first + strings.Repeat("calm\n", calm) + "Oops\n")); !strings.HasPrefix(got, want) || strings.Count(got, "first") != 1 {
+			t.Errorf("with %d calm lines: %q", calm, got)
+		}
+	}
+}
