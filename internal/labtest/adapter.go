@@ -37,7 +37,7 @@ func IsERDMA(device string) bool { return strings.HasPrefix(device, labdev.ERDMA
 // OlderERDMA reports whether a device has the erdma of 6.1: without counters and atomics, and it stays until
 // all programs have closed it.
 func OlderERDMA(device string) bool {
-	return IsERDMA(device) && strings.HasPrefix(os.Getenv("VERBS_LAB"), "6.1.")
+	return IsERDMA(device) && Older(6, 2)
 }
 
 // PCIDir returns the folder in sysfs of an adapter's PCI device, which stays while the kernel has

@@ -4,10 +4,14 @@ package labtest
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path"
+	"slices"
 	"sync"
 	"testing"
+
+	"github.com/goverbs/verbs/internal/sys"
 )
 
 // Lab reports whether tests run in the lab, on a kernel with RDMA.
@@ -69,6 +73,22 @@ func RequireKernel(t testing.TB) {
 		t.Skip("needs RDMA in the kernel: run by make test, or with go test -exec build/lab")
 	}
 	marked.Store(t.Name(), true)
+}
+
+// RequireGuest is like RequireKernel for a test that changes the machine, and skips it with rdmalab --host.
+func RequireGuest(t testing.TB, changes string) {
+	t.Helper()
+	RequireKernel(t)
+	if os.Getenv("VERBS_ON_HOST") != "" {
+		t.Skip("is not for --host, as it " + changes)
+	}
+}
+
+// Older reports whether the kernel is older than major.minor.
+func Older(major, minor int) bool {
+	var own [2]int
+	fmt.Sscanf(sys.KernelRelease(), "%d.%d", &own[0], &own[1])
+	return slices.Compare(own[:], []int{major, minor}) < 0
 }
 
 // RequireAdapter is like RequireKernel for a test of [MLX5], which only a lab with an adapter has.

@@ -103,8 +103,9 @@
 // A run in which the kernel reports a bug of its own fails, unless the program
 // has written "lab: expect warning: " and a part of the warning to /dev/kmsg.
 //
-// The lab sets VERBS_LAB to the kernel's release, with --nic VERBS_NIC to its value and, if there
-// are two machines, VERBS_HOST to 1 or 2 and VERBS_PEER to the release of the other kernel.
+// The lab sets VERBS_LAB to the kernel's release, with --host VERBS_ON_HOST to 1, with --nic VERBS_NIC
+// to its value and, if there are two machines, VERBS_HOST to 1 or 2 and VERBS_PEER to the release of
+// the other kernel.
 package main
 
 import (
@@ -260,5 +261,6 @@ func runOnHost(args []string) error {
 		return err
 	}
 	os.Setenv("VERBS_LAB", sys.KernelRelease())
+	os.Setenv("VERBS_ON_HOST", "1")
 	return fmt.Errorf("%s: %w", path, unix.Exec(path, args, os.Environ()))
 }

@@ -1,10 +1,8 @@
 package interop
 
 import (
-	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/goverbs/verbs/internal/labtest"
@@ -14,12 +12,10 @@ import (
 // link, and with Go on one side and C on the other.
 func TestNamespaces(t *testing.T) {
 	labtest.RequireLong(t)
-	if os.Getenv("VERBS_LAB") == "host" {
-		t.Skip("makes devices")
-	}
+	labtest.RequireGuest(t, "makes devices")
 	for _, kind := range []string{"rxe", "siw"} {
 		t.Run(kind, func(t *testing.T) {
-			if kind == "rxe" && strings.HasPrefix(os.Getenv("VERBS_LAB"), "6.") {
+			if kind == "rxe" && labtest.Older(7, 1) {
 				t.Skip("rxe works in other than the initial namespace since Linux 7.1")
 			}
 			t.Cleanup(func() {

@@ -15,7 +15,7 @@ import (
 // TestLoopback uses loopback addresses, which no device serves, with both devices
 // and with siw alone.
 func TestLoopback(t *testing.T) {
-	labtest.RequireKernel(t)
+	labtest.RequireGuest(t, "removes the machine's devices")
 	refused(t, "rxe0 on v0 (10.9.0.1")
 	labtest.Check(t, netlink.RdmaLinkDel(labtest.RXE))
 	defer addDevice(t, labtest.RXE, "rxe", "v0")

@@ -14,7 +14,7 @@ import (
 // TestSameGUID connects where two devices on one network interface have the same
 // GUID. The connection manager uses the older one, and the other is listed first.
 func TestSameGUID(t *testing.T) {
-	labtest.RequireKernel(t)
+	labtest.RequireGuest(t, "removes the machine's devices")
 	for _, test := range []struct{ own, kind, netdev, used, usedKind string }{
 		{labtest.RXE, "rxe", "v0", "siw9", "siw"},
 		{labtest.SIW, "siw", "d0", "rxe9", "rxe"},

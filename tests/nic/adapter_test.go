@@ -17,6 +17,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/internal/labtest/labdev"
+	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/rdmadev"
 )
 
@@ -61,7 +62,7 @@ func waitAdapter(t *testing.T) adapter {
 	labtest.UntilActive(t, device)
 	d := labtest.Must(rdmadev.Find(device))(t)
 	a := adapter{port: d.Ports[0], gid: -1, erdma: strings.HasPrefix(device, "erdma"), iwarp: d.Type == rdmadev.NodeRNIC}
-	a.old = a.erdma && strings.HasPrefix(release(), "6.1.")
+	a.old = labtest.OlderERDMA(device)
 	if a.infiniBand() || a.iwarp {
 		return a
 	}
@@ -214,13 +215,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// release returns the kernel's release.
-func release() string {
-	var u unix.Utsname
-	unix.Uname(&u)
-	return unix.ByteSliceToString(u.Release[:])
-}
-
 // versions returns the releases of the kernel and of rdma-core, whose library drives the adapter, and the
 // link layer.
 func versions() []string {
@@ -231,5 +225,5 @@ func versions() []string {
 		link = []byte("iWARP")
 	}
 	driver, _, _ := strings.Cut(device, "_")
-	return []string{"kernel " + release(), "lib" + driver + " " + library, strings.TrimSpace(string(link))}
+	return []string{"kernel " + sys.KernelRelease(), "lib" + driver + " " + library, strings.TrimSpace(string(link))}
 }

@@ -107,6 +107,7 @@ func linkDowned(t *testing.T, a adapter) uint64 {
 
 // TestAdapterPort brings the port of an adapter down and up.
 func TestAdapterPort(t *testing.T) {
+	labtest.RequireGuest(t, "disturbs adapters")
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)
 		if a.erdma {
@@ -137,6 +138,7 @@ func TestAdapterPort(t *testing.T) {
 
 // TestAdapterRemoved removes the PCI device of an adapter, and finds it again.
 func TestAdapterRemoved(t *testing.T) {
+	labtest.RequireGuest(t, "disturbs adapters")
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)
 		for range labtest.Rounds(5, 1) {
@@ -154,7 +156,7 @@ func TestAdapterRemoved(t *testing.T) {
 // leavesPrograms skips a test that removes the adapter under programs, if the kernel waits for them.
 func (a adapter) leavesPrograms(t *testing.T) {
 	t.Helper()
-	if a.erdma && strings.HasPrefix(os.Getenv("VERBS_LAB"), "6.1.") {
+	if labtest.OlderERDMA(a.name) {
 		t.Skip("erdma of 6.1 has no disassociate_ucontext: the kernel waits until the device is closed")
 	}
 }
@@ -162,6 +164,7 @@ func (a adapter) leavesPrograms(t *testing.T) {
 // TestAdapterLost removes the PCI device of an adapter under a program that only polls: what it has
 // posted completes, once and in order, and posting fails.
 func TestAdapterLost(t *testing.T) {
+	labtest.RequireGuest(t, "disturbs adapters")
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)
 		a.leavesPrograms(t)
@@ -227,6 +230,7 @@ func kernelLog(t *testing.T) string {
 // command waits, and has its answer when the firmware goes on.
 func TestAdapterFirmware(t *testing.T) {
 	labtest.RequireLong(t) // the kernel notices after some polls, of 2 s each
+	labtest.RequireGuest(t, "disturbs adapters")
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)
 		if a.erdma {
@@ -324,6 +328,7 @@ func (a adapter) testBroken(t *testing.T) {
 // TestAdapterFatal disables an adapter, as a fatal error of its firmware does. Programs get an
 // event, and the kernel makes the device and its network link again.
 func TestAdapterFatal(t *testing.T) {
+	labtest.RequireGuest(t, "disturbs adapters")
 	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
 		a := adapterOf(t, device, infiniBand)
 		if a.erdma {

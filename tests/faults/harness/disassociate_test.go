@@ -2,8 +2,6 @@ package harness
 
 import (
 	"errors"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,14 +16,10 @@ import (
 // them any more: waits end, calls and posts fail, receives of an SRQ complete, and all can be
 // closed.
 func TestRemovalWhileOpen(t *testing.T) {
-	labtest.RequireKernel(t)
-	lab := os.Getenv("VERBS_LAB")
-	if lab == "host" {
-		t.Skip("removes the machine's devices")
-	}
+	labtest.RequireGuest(t, "removes the machine's devices")
 	for _, device := range labtest.Addressed() {
 		t.Run(device, func(t *testing.T) {
-			if device == labtest.SIW || device == labtest.RXE && strings.HasPrefix(lab, "6.") || labtest.OlderERDMA(device) {
+			if device == labtest.SIW || device == labtest.RXE && labtest.Older(7, 3) || labtest.OlderERDMA(device) {
 				t.Skip("the kernel waits until the device is closed: see TestRemovalReleases")
 			}
 			removeWhileOpen(t, device)

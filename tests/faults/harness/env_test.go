@@ -48,12 +48,9 @@ type env struct {
 // runFault runs a fault on all devices and layers.
 func runFault(t *testing.T, f fault) {
 	t.Helper()
-	labtest.RequireKernel(t)
+	labtest.RequireGuest(t, "turns the machine upside down")
 	if f.long && testing.Short() {
 		t.Skip("takes long")
-	}
-	if os.Getenv("LAB") == "host" {
-		t.Skip("turns the machine upside down")
 	}
 	for _, device := range labtest.Addressed() {
 		if f.device != "" && f.device != device || f.wired && isAdapter(device) { // whose QPs send by no link

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"maps"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -194,10 +193,7 @@ func rsockPair(t *testing.T) connPair {
 // kernel waits until all processes have closed rxe and siw, which must happen soon after; it does
 // not wait for an adapter, whose removal also ends a program that only polls.
 func TestRemovalReleases(t *testing.T) {
-	labtest.RequireKernel(t)
-	if os.Getenv("LAB") == "host" {
-		t.Skip("removes the machine's devices")
-	}
+	labtest.RequireGuest(t, "removes the machine's devices")
 	// The layers keep an idle device for 250 ms; an adapter's removal takes seconds on a busy
 	// machine.
 	const soon = 30 * time.Second
@@ -250,10 +246,7 @@ func TestRemovalReleases(t *testing.T) {
 // transport closes the device with the last connection that the removal has ended, and without
 // connections in CloseIdle.
 func TestRemovalAtOnce(t *testing.T) {
-	labtest.RequireKernel(t)
-	if os.Getenv("LAB") == "host" {
-		t.Skip("removes the machine's devices")
-	}
+	labtest.RequireGuest(t, "removes the machine's devices")
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx, cancel := context.WithTimeout(t.Context(), roundTimeout)
 		defer cancel()
