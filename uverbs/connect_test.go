@@ -4,6 +4,7 @@ package uverbs_test
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 
 	"github.com/goverbs/verbs"
@@ -48,5 +49,26 @@ func TestConnectGrantsNothing(t *testing.T) {
 	send(t, a.QP, verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, SGL: []verbs.SGE{a.MR.SGE(0, 8)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
 	if wc := nextAny(t, a.SendCQ); wc.Status != verbs.WCRemInvReqErr {
 		t.Errorf("a write that was not granted completes with %v", wc.Err())
+	}
+}
+
+// TestResetAfterFailure moves QPs to RESET as soon as a request has failed: they are in RESET then. rxe reports
+// the failure before it moves them to ERR.
+func TestResetAfterFailure(t *testing.T) {
+	labtest.RequireBoth(t)
+	a, b := labtest.NewPair(t, labtest.RoCE, rdmatest.PairOptions{})
+	ends := [2]verbs.QPAddr{labtest.Must(a.QP.Addr(1))(t), labtest.Must(b.QP.Addr(1))(t)}
+	for i := range 1000 {
+		for _, s := range []*rdmatest.Endpoint{a, b} {
+			labtest.Check(t, s.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState))
+			if got, err := s.QP.Query(); err != nil || got.State != verbs.StateReset {
+				t.Fatalf("round %d: %v, %v", i, got.State, err)
+			}
+		}
+		labtest.Check(t, a.QP.Connect(ends[0], ends[1], uverbs.ConnectOptions{}), b.QP.Connect(ends[1], ends[0], uverbs.ConnectOptions{}))
+		send(t, a.QP, verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, SGL: []verbs.SGE{a.MR.SGE(0, 8)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
+		for wcs := make([]verbs.WC, 1); a.SendCQ.Poll(wcs) == 0; {
+			runtime.Gosched()
+		}
 	}
 }

@@ -53,6 +53,17 @@ func sendsInDoorbell(release string) bool {
 	return major < 6 || major == 6 && minor < 10
 }
 
+// Modify implements [provider.SendQueue]. A request that fails completes before rxe moves the QP to ERR
+// (rxe_completer): that may come after RESET. RESET waits until rxe is done with the requests, so a second
+// one is the last change.
+func (q *sendQueue) Modify(a verbs.QPAttr, mask verbs.QPAttrMask, modify func(provider.UHW) error) error {
+	err := modify(provider.UHW{})
+	if err == nil && mask&verbs.MaskState != 0 && a.State == verbs.StateReset {
+		err = modify(provider.UHW{})
+	}
+	return err
+}
+
 // qpTypes contains the types of QPs that accept each opcode, as bits.
 var qpTypes = [...]uint16{
 	verbs.OpRDMAWrite:    1<<verbs.RC | 1<<verbs.UC,
