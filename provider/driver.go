@@ -215,8 +215,8 @@ type SendQueue interface {
 	Post(wrs []verbs.SendWR) (int, error)
 	// Cap returns the number of requests that the queue holds.
 	Cap() int
-	// Modify runs the verb that modifies the QP, with the driver's part. It is
-	// called between Suspend and Settle if mask has [verbs.MaskState].
+	// Modify runs the verb that modifies the QP, with the driver's part, and perhaps again. It
+	// is called between Suspend and Settle if mask has [verbs.MaskState].
 	Modify(attr verbs.QPAttr, mask verbs.QPAttrMask, modify func(UHW) error) error
 	Stateful
 	Queue

@@ -72,3 +72,26 @@ func TestResetAfterFailure(t *testing.T) {
 		}
 	}
 }
+
+// TestConnectForMoreReads connects a QP again, for more READs than before, which older versions of rxe answer by
+// writing to memory of others: they are not asked.
+func TestConnectForMoreReads(t *testing.T) {
+	labtest.RequireBoth(t)
+	ctx := labtest.OpenDevice(t, labtest.RoCE)
+	qp := labtest.Made(labtest.Made(ctx.AllocPD())(t).CreateQP(uverbs.QPOptions{}))(t)
+	self := labtest.Must(qp.Addr(1))(t)
+	for _, reads := range []int{1, 8} {
+		labtest.Check(t, qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState))
+		err := qp.Connect(self, self, uverbs.ConnectOptions{MaxDestRDAtomic: reads})
+		if reads > 1 && ctx.Driver() == "rxe" && labtest.Lab && labtest.Older(7, 3) {
+			if !errors.Is(err, errors.ErrUnsupported) {
+				t.Errorf("for %d: %v", reads, err)
+			}
+			return
+		}
+		labtest.Check(t, err)
+		if got := labtest.Must(qp.Query())(t); int(got.MaxDestRDAtomic) < reads {
+			t.Errorf("for %d: %d", reads, got.MaxDestRDAtomic)
+		}
+	}
+}

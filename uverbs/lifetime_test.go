@@ -178,7 +178,8 @@ func TestStates(t *testing.T) {
 		t.Fatal(err)
 	}
 	ea, eb := labtest.Must(a.QP.Addr(1))(t), labtest.Must(b.QP.Addr(1))(t)
-	if err := errors.Join(a.QP.Connect(ea, eb, uverbs.ConnectOptions{Access: verbs.AccessAll}), b.QP.Connect(eb, ea, uverbs.ConnectOptions{Access: verbs.AccessAll})); err != nil {
+	again := uverbs.ConnectOptions{Access: verbs.AccessAll, MaxDestRDAtomic: 4}
+	if err := errors.Join(a.QP.Connect(ea, eb, again), b.QP.Connect(eb, ea, again)); err != nil {
 		t.Fatal(err)
 	}
 	send(t, a.QP, verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte("again")})

@@ -4,10 +4,8 @@ package labtest
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"path"
-	"slices"
 	"sync"
 	"testing"
 
@@ -85,11 +83,7 @@ func RequireGuest(t testing.TB, changes string) {
 }
 
 // Older reports whether the kernel is older than major.minor.
-func Older(major, minor int) bool {
-	var own [2]int
-	fmt.Sscanf(sys.KernelRelease(), "%d.%d", &own[0], &own[1])
-	return slices.Compare(own[:], []int{major, minor}) < 0
-}
+func Older(major, minor int) bool { return sys.Before(sys.KernelRelease(), major, minor) }
 
 // RequireAdapter is like RequireKernel for a test of [MLX5], which only a lab with an adapter has.
 func RequireAdapter(t testing.TB) {

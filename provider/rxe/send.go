@@ -2,6 +2,7 @@ package rxe
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -21,8 +23,10 @@ type sendQueue struct {
 	dev         *provider.Device
 	doorbell    provider.Doorbell
 	handle      uint32
-	maxSimple   uint32 // longest message of a simple request; 0 if none is simple
-	payloadSize int    // bytes for SGEs or inline data in a slot
+	maxSimple   uint32     // longest message of a simple request; 0 if none is simple
+	payloadSize int        // bytes for SGEs or inline data in a slot
+	modifying   sync.Mutex // for reads, see checkReads
+	reads       int
 }
 
 // newSendQueue takes over the mapped ring.
@@ -47,21 +51,49 @@ var inDoorbell = sync.OnceValue(func() bool { return sendsInDoorbell(sys.KernelR
 // sendsInDoorbell reports whether a kernel sends in the caller of rxe_post_send, which may take
 // milliseconds, as before Linux 6.10. Newer kernels queue the work. With older kernels that do so
 // as well, which the release does not show, doorbells take some nanoseconds more than necessary.
-func sendsInDoorbell(release string) bool {
-	var major, minor int
-	fmt.Sscanf(release, "%d.%d", &major, &minor)
-	return major < 6 || major == 6 && minor < 10
-}
+func sendsInDoorbell(release string) bool { return sys.Before(release, 6, 10) }
 
-// Modify implements [provider.SendQueue]. A request that fails completes before rxe moves the QP to ERR
-// (rxe_completer): that may come after RESET. RESET waits until rxe is done with the requests, so a second
-// one is the last change.
+// Modify implements [provider.SendQueue].
+//
+// A request that fails completes before rxe moves the QP to ERR (rxe_completer), which may come after
+// RESET. RESET waits until rxe is done with the requests, so a second one is the last change.
 func (q *sendQueue) Modify(a verbs.QPAttr, mask verbs.QPAttrMask, modify func(provider.UHW) error) error {
+	q.modifying.Lock()
+	defer q.modifying.Unlock()
+	if mask&verbs.MaskMaxDestRDAtomic != 0 && host.Get(q.dev.FD) == nil { // the kernel's own rxe
+		if err := q.checkReads(int(a.MaxDestRDAtomic), sys.KernelRelease()); err != nil {
+			return err
+		}
+	}
 	err := modify(provider.UHW{})
-	if err == nil && mask&verbs.MaskState != 0 && a.State == verbs.StateReset {
+	if err != nil {
+		return err
+	}
+	if mask&verbs.MaskMaxDestRDAtomic != 0 {
+		q.reads = slots(int(a.MaxDestRDAtomic))
+	}
+	if mask&verbs.MaskState != 0 && a.State == verbs.StateReset {
 		err = modify(provider.UHW{})
 	}
 	return err
+}
+
+// checkReads refuses to let a QP answer more READs than it was made ready for: older kernels write outside
+// of the old array then, which belongs to anyone (rxe_qp_from_attr, free_rd_atomic_resources). Some
+// maintained ones have been mended since, which the release does not show.
+func (q *sendQueue) checkReads(n int, release string) error {
+	if q.reads == 0 || slots(n) <= q.reads || !sys.Before(release, 7, 3) {
+		return nil
+	}
+	return fmt.Errorf("%w: MaxDestRDAtomic %d of a QP that has room for %d: rxe before Linux 7.3 may corrupt the kernel's memory: use a new QP", errors.ErrUnsupported, n, q.reads-1)
+}
+
+// slots returns 1 more than the size of the array that rxe makes for n READs: 0 means none.
+func slots(n int) int {
+	size := 0
+	for ; size < n; size = max(1, 2*size) {
+	}
+	return size + 1
 }
 
 // qpTypes contains the types of QPs that accept each opcode, as bits.
