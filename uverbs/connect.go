@@ -16,8 +16,10 @@ type ConnectOptions struct {
 	Access  verbs.Access // rights of the peer, as far as the MR grants them as well; by default it can only send
 	PathMTU verbs.MTU    // by default the port's active MTU
 
-	MaxRDAtomic     int // RDMA READs and atomics that this side has in flight; by default 16
-	MaxDestRDAtomic int // RDMA READs and atomics of the peer that this side serves at a time; by default 16
+	MaxRDAtomic int // RDMA READs and atomics that this side has in flight; by default 16
+	// MaxDestRDAtomic is the most READs and atomics of the peer that this side serves at a time; by
+	// default 16. On rxe before Linux 7.3 it cannot be more than when the QP was connected before.
+	MaxDestRDAtomic int
 
 	Timeout     int // of an acknowledgement, 4.096 µs * 2^Timeout; by default 14 (67 ms), at most 31; 0 is infinite
 	RetryCount  int // retries without an acknowledgement; by default 6, at most 7, which rxe takes as infinite
