@@ -34,7 +34,7 @@ func unprivileged(t *testing.T, test func(t *testing.T, device string)) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.v", "-test.run=^"+t.Name()+"$") // other users may not have access to its folder
+	cmd := exec.Command("/proc/self/exe", "-test.v", "-test.timeout=2m", "-test.run=^"+t.Name()+"$") // other users may not have access to its folder
 	cmd.Env = append(os.Environ(), child+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()
