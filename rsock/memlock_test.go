@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/rsock"
@@ -26,7 +27,14 @@ func unprivileged(t *testing.T, test func(t *testing.T, device string)) {
 	const child = "RSOCK_UNPRIVILEGED"
 	labtest.Require(t)
 	if os.Getenv(child) != "" {
-		labtest.Each(t, test)
+		labtest.Each(t, func(t *testing.T, device string) {
+			labtest.Until(t, "the connections of the device before to be gone", func() bool {
+				cm.DefaultTransport().CloseIdle()
+				_, used := sys.LockedMemory()
+				return used == 0
+			})
+			test(t, device)
+		})
 		return
 	}
 	for _, node := range labtest.Must(os.ReadDir("/dev/infiniband"))(t) {
