@@ -39,6 +39,7 @@ func Main(m *testing.M) {
 //	Require          soft      -            kernel
 //	RequireBoth      soft      kernel       kernel
 //	RequireKernel    -         kernel       kernel
+//	RequireGuest     -         kernel       kernel, but not with --host
 //	RequireLong      -         -            kernel
 //
 // RequireAll skips what make test-all alone runs.

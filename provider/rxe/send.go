@@ -90,10 +90,10 @@ func (q *sendQueue) checkReads(n int, release string) error {
 
 // slots returns 1 more than the size of the array that rxe makes for n READs: 0 means none.
 func slots(n int) int {
-	size := 0
-	for ; size < n; size = max(1, 2*size) {
+	if n == 0 {
+		return 1
 	}
-	return size + 1
+	return provider.RoundUp(n) + 1
 }
 
 // qpTypes contains the types of QPs that accept each opcode, as bits.

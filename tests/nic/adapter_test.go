@@ -42,7 +42,6 @@ type adapter struct {
 	gid   int  // index of address on RoCE, or -1
 	erdma bool // has RC only, by liberdma: without datagrams, shared receives and DC
 	iwarp bool // an erdma that connects by rdma_cm only
-	old   bool // an erdma of 6.1, whose driver has no atomics, and does not take itself from programs
 }
 
 // newAdapter returns the adapter, and checks the kernel's log when the test ends.
@@ -62,7 +61,6 @@ func waitAdapter(t *testing.T) adapter {
 	labtest.UntilActive(t, device)
 	d := labtest.Must(rdmadev.Find(device))(t)
 	a := adapter{port: d.Ports[0], gid: -1, erdma: strings.HasPrefix(device, "erdma"), iwarp: d.Type == rdmadev.NodeRNIC}
-	a.old = labtest.OlderERDMA(device)
 	if a.infiniBand() || a.iwarp {
 		return a
 	}

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 // TestDevinfo checks what ibv_devinfo -v shows.
@@ -56,7 +58,7 @@ func TestDevinfo(t *testing.T) {
 				"max_qp": 4000, "max_qp_wr": 1 << 13, "max_sge": 1, "max_sge_rd": 1, "max_cq": 8000, "max_cqe": 1 << 16, "max_mr": 1 << 13,
 				"max_pd": 1 << 17, "max_qp_rd_atom": 128, "max_qp_init_rd_atom": 128, "num_comp_vectors": 2,
 			}
-			if a.old {
+			if labtest.OlderERDMA(device) {
 				want["atomic_cap"] = `ATOMIC_NONE \(0\)`
 			}
 			if !a.iwarp {

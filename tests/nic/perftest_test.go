@@ -67,7 +67,7 @@ func TestPerftest(t *testing.T) {
 // modes returns the cases of a program that the adapter has. On iWARP all connect by rdma_cm, one QP each.
 func (a adapter) modes(program string, cases []string) (some []string) {
 	for _, args := range cases {
-		if a.erdma && regexp.MustCompile(`-c |--use-srq`).MatchString(args) || a.old && strings.HasPrefix(program, "ib_atomic") {
+		if a.erdma && regexp.MustCompile(`-c |--use-srq`).MatchString(args) || labtest.OlderERDMA(device) && strings.HasPrefix(program, "ib_atomic") {
 			continue
 		}
 		if a.iwarp {

@@ -142,8 +142,7 @@ func (p *patient) lacks(module string) string {
 func (p *patient) kernel() {
 	release := sys.KernelRelease()
 	p.release = release
-	var major, minor int
-	if fmt.Sscanf(release, "%d.%d", &major, &minor); major < 6 || major == 6 && minor < 1 {
+	if sys.Before(release, 6, 1) {
 		p.find(Note, "kernel", release+" is older than 6.1, the oldest kernel that is tested", "")
 		return
 	}
