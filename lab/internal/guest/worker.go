@@ -123,7 +123,9 @@ func (w *worker) do(j job.Job, orders <-chan job.Order, r *job.Result) error {
 	cmd.Wait() // for the rest of its output; reap has waited for the process
 	r.Exit = job.ExitStatus(status)
 	r.Out, r.Err = w.out.N.Load()-out, w.err.N.Load()-errs
-	r.Warnings = append(r.Warnings, kernelWarnings(w.log)...)
+	found, expected := kernelWarnings(w.log)
+	r.Warnings = append(r.Warnings, found...)
+	r.Left = append(r.Left, expected...) // its memory may be damaged
 	var err error
 	r.Files, err = w.root.written(j.Keep)
 	return err
@@ -165,10 +167,10 @@ func reap(program int) (status syscall.WaitStatus, err error) {
 }
 
 // kernelWarnings returns the warnings of the running kernel that have not been read yet.
-func kernelWarnings(f *os.File) []string {
+func kernelWarnings(f *os.File) (found, expected []string) {
 	raw, err := f.SyscallConn()
 	if err != nil {
-		return []string{err.Error()}
+		return []string{err.Error()}, nil
 	}
 	var log []string
 	buf := make([]byte, 8192)

@@ -76,7 +76,7 @@ type Result struct {
 	Error      string   // the lab's own failure inside the guest
 	Warnings   []string // lines of the kernel's log that report a bug of its own
 	Files      []Kept   // files at the paths of Job.Keep, in their order
-	Lost, Left []string // items of a shared machine's inventory that are gone, or new
+	Lost, Left []string // items of a shared machine's inventory that are gone, or new, such as expected warnings
 }
 
 // Kept has the files that a program has written at a path: a file, or the files in a folder by their

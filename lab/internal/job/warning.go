@@ -17,8 +17,8 @@ var reWarning = regexp.MustCompile(`WARNING: |BUG: |Oops|KASAN|general protectio
 const expectPrefix = "lab: expect warning: "
 
 // Warnings returns the lines of a kernel's log that report an unexpected bug, each with the
-// trace that follows it.
-func Warnings(log iter.Seq[string]) (found []string) {
+// trace that follows it, and those that report a bug that a program has announced.
+func Warnings(log iter.Seq[string]) (found, expected []string) {
 	var known []string
 	follow := 0
 	for line := range log {
@@ -26,13 +26,17 @@ func Warnings(log iter.Seq[string]) (found []string) {
 			known = append(known, strings.TrimSpace(text))
 			continue
 		}
-		if reWarning.MatchString(line) && !slices.ContainsFunc(known, func(text string) bool { return strings.Contains(line, text) }) {
-			follow = 30
+		if reWarning.MatchString(line) {
+			if slices.ContainsFunc(known, func(text string) bool { return strings.Contains(line, text) }) {
+				expected = append(expected, strings.TrimSpace(line))
+			} else {
+				follow = 30
+			}
 		}
 		if follow > 0 {
 			follow--
 			found = append(found, strings.TrimSpace(line))
 		}
 	}
-	return found
+	return found, expected
 }

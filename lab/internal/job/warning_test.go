@@ -18,8 +18,12 @@ func TestWarnings(t *testing.T) {
 		{"[    6.1] traps: ib_send_lat[409] general protection fault ip:7f97 sp:7ffe error:0 in librdmacm.so.1", false},
 		{"[    6.1] rdma_rxe: loaded", false},
 	} {
-		if got := len(Warnings(slices.Values([]string{test.line}))) > 0; got != test.want {
-			t.Errorf("%q is a warning: %v, want %v", test.line, got, test.want)
+		if got, _ := Warnings(slices.Values([]string{test.line})); len(got) > 0 != test.want {
+			t.Errorf("%q is a warning: %v, want %v", test.line, !test.want, test.want)
+		}
+		announced := []string{expectPrefix + test.line[len(test.line)-8:], test.line, "a trace"}
+		if got, expected := Warnings(slices.Values(announced)); len(got) > 0 || len(expected) > 0 != test.want {
+			t.Errorf("announced: %q, and %q as expected", got, expected)
 		}
 	}
 }

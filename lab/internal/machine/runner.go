@@ -68,7 +68,7 @@ func (n *Runner) once(ctx context.Context, t Task, std Stdio) (r job.Result, err
 	}
 	r, err = n.machine.run(ctx, t, std)
 	if t.Number == peerMachine { // the guest may have ended without reading its log
-		if w := job.Warnings(strings.Lines(string(n.machine.console()))); len(w) > 0 {
+		if w, _ := job.Warnings(strings.Lines(string(n.machine.console()))); len(w) > 0 {
 			err = fmt.Errorf("%w:\n%s", errWarned, strings.Join(w, "\n"))
 		}
 	}

@@ -251,7 +251,7 @@ func (m *machine) verdict(failed error, started bool) error {
 // of its console.
 func lastWords(console []byte) string {
 	end := image.Tail(console)
-	first := job.Warnings(strings.Lines(string(console)))
+	first, _ := job.Warnings(strings.Lines(string(console)))
 	if len(first) == 0 || strings.Contains(end, first[0]) {
 		return end
 	}
