@@ -195,6 +195,7 @@ func (g *goodClient) end() { close(g.stop); g.wg.Wait() }
 func withServer(t *testing.T, l layer, device string, shake time.Duration, test func(t *testing.T, s *server, g *goodClient)) {
 	s := &server{device: device, handshakeTimeout: shake, ended: map[string]error{}, conns: map[string]any{}}
 	t.Run(l.name, func(t *testing.T) {
+		labtest.DriverLog(t)
 		l.serve(t, s)
 		ctx := labtest.Within(t, waitTimeout)
 		c := labtest.Must(l.dial(ctx, s.addr))(t)

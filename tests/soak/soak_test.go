@@ -38,6 +38,7 @@ func TestSoak(t *testing.T) {
 			// An emulated adapter maps each run of pages by itself, and no more than 16,384.
 			largePages(t, "hugepages-64kB/", "always")
 		}
+		labtest.DriverLog(t)
 		r := newRun(t, &side{device: device, addr: labtest.AddrOf(device), layers: layersOf(t, device)}, device)
 		r.going = newRemovals(t, r.side)
 		r.check()

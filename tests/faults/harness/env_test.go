@@ -67,6 +67,7 @@ func runFault(t *testing.T, f fault) {
 				t.Run(l.Name, func(t *testing.T) {
 					e := &env{T: t, title: f.title, layer: l, device: device, addr: labtest.AddrOf(device) + ":0", open: map[workload.Session]bool{}}
 					warmUp(t)
+					labtest.DriverLog(t)
 					if f.wired {
 						e.wire = newWire(t, device)
 						e.addr = e.wire.b + ":0"

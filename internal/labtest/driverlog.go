@@ -1,0 +1,47 @@
+//go:build linux
+
+package labtest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// driverLog makes rxe and siw log why they end connections (Documentation/admin-guide/dynamic-debug-howto.rst).
+const driverLog = `
+module siw func siw_cm_upcall +p
+module siw func siw_init_terminate +p
+module siw func siw_handle_terminate +p
+module siw func siw_cm_llp_error_report +p
+module siw func siw_cm_llp_state_change +p
+module siw func siw_check_mem +p
+module siw format "rx error" +p
+module siw format "processing failed" +p
+module rdma_rxe format "retransmit timer" +p
+module rdma_rxe format "unexpected" +p
+module rdma_rxe format "error" +p
+`
+
+// DriverLog prints, if the test fails, what the kernel has logged meanwhile, with the reasons why rxe and
+// siw have ended connections. It does nothing outside of the lab's machines.
+func DriverLog(t testing.TB) {
+	t.Helper()
+	if os.Getenv("VERBS_LAB") == "" || os.Getenv("VERBS_ON_HOST") != "" {
+		return
+	}
+	begin := fmt.Sprintf("labtest: %s, process %d", t.Name(), os.Getpid())
+	Check(t, os.WriteFile("/sys/kernel/debug/dynamic_debug/control", []byte(driverLog), 0))
+	Check(t, os.WriteFile("/dev/kmsg", []byte(begin), 0))
+	t.Cleanup(func() {
+		if t.Failed() {
+			log := make([]byte, 1<<20)
+			log = log[:Must(unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, log))(t)]
+			_, log, _ = bytes.Cut(log, []byte(begin))
+			t.Logf("the end of the kernel's log:\n%s", log[max(0, len(log)-20_000):])
+		}
+	})
+}
