@@ -23,7 +23,8 @@ module siw format "rx error" +p
 module siw format "processing failed" +p
 module rdma_rxe format "retransmit timer" +p
 module rdma_rxe format "unexpected" +p
-module rdma_rxe format "error" +p
+module rdma_rxe format "rror" +p
+module rdma_rxe format "Failed" +p
 `
 
 // DriverLog prints, if the test fails, what the kernel has logged meanwhile, with the reasons why rxe and
