@@ -209,11 +209,12 @@ func (c *Conn) fail(err error) {
 }
 
 // test is the test of the connection for [bridge.KeepAlive]: a WRITE of no bytes. The loop handles
-// its completion.
+// its completion. A READ in flight tests the connection as well, and rxe would refuse to answer it again
+// after an empty request.
 func (c *Conn) test(post bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !post || c.testing || c.state != Established || c.err != nil {
+	if !post || c.testing || c.in.reads.inFlight > 0 || c.state != Established || c.err != nil {
 		return nil
 	}
 	c.out.wrs[0] = verbs.SendWR{ID: c.wrID(reqTest, 0), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}

@@ -13,13 +13,12 @@ import (
 
 // driverLog makes rxe and siw log why they end connections (Documentation/admin-guide/dynamic-debug-howto.rst).
 const driverLog = `
-module siw func siw_cm_upcall +p
 module siw func siw_init_terminate +p
 module siw func siw_handle_terminate +p
 module siw func siw_cm_llp_error_report +p
-module siw func siw_cm_llp_state_change +p
 module siw func siw_check_mem +p
 module siw format "rx error" +p
+module siw format "sink stag" +p
 module siw format "processing failed" +p
 module rdma_rxe format "retransmit timer" +p
 module rdma_rxe format "unexpected" +p
