@@ -275,7 +275,7 @@ func (r *receiver) postReads() {
 			if r.reads.inFlight == maxReads {
 				return
 			}
-			n, at := min(e.unrequested, readSize), e.size-e.unrequested
+			n, at := readLen(e.unrequested, r.c.arena.dev.iwarp), e.size-e.unrequested
 			r.sge[0] = e.buf.mr.SGE(e.buf.at+headerSize+at, n)
 			r.c.out.wrs[0] = verbs.SendWR{
 				ID:     r.c.wrID(reqRead, r.index(r.nextRead)),
@@ -299,6 +299,18 @@ func (r *receiver) postReads() {
 		}
 		r.nextRead++
 	}
+}
+
+// readLen returns how many of the bytes of a message that have not been requested the next READ asks for.
+//
+// siw may end the connection when it answers a READ of up to 32 bytes: then the last one takes some of the one before.
+func readLen(left int, iwarp bool) int {
+	const short = 32
+	n := min(left, readSize)
+	if rest := left - n; iwarp && rest > 0 && rest <= short {
+		n -= short
+	}
+	return n
 }
 
 func (r *receiver) handleRead(e *incoming) {

@@ -206,16 +206,16 @@ func DialCM(ctx context.Context, addr string, more func(*cm.Options)) (*Endpoint
 // Round writes to the peer's memory, sometimes reads it back, and reads the peer's answer
 // there; it exchanges messages, and counts.
 func (p *Endpoint) Round(ctx context.Context, n int) error {
-	n = min(max(n, 1), memSize)
-	off, seq := p.randomOffset(p.PD.Context().Driver() == "siw", n), p.sent
+	n = p.length(p.PD.Context(), n)
+	off, seq := p.randomOffset(n), p.sent
 	at := p.Addr + uint64(off)
 	back := p.local.Bytes()[memSize:][:n]
 	p.mine.Fill(p.local.Bytes()[:n], seq)
 	clear(back)
-	// Reading one more byte ensures that rxe has finished a READ, see verbs.OpRDMARead.
+	// Reading some more bytes ensures that rxe has finished a READ, see verbs.OpRDMARead.
 	write := verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: at, SGL: []verbs.SGE{p.local.SGE(0, n)}}
 	read := verbs.SendWR{Opcode: verbs.OpRDMARead, RemoteAddr: at, SGL: []verbs.SGE{p.local.SGE(memSize, n)}}
-	proof := verbs.SendWR{Opcode: verbs.OpRDMARead, RemoteAddr: at, SGL: []verbs.SGE{p.local.SGE(memSize, 1)}}
+	proof := verbs.SendWR{Opcode: verbs.OpRDMARead, RemoteAddr: at, SGL: []verbs.SGE{p.local.SGE(memSize, min(n, 33))}}
 	var err error
 	if p.rand.IntN(2) == 0 {
 		err = p.post(write) // it must arrive before the message that follows

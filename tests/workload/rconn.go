@@ -202,9 +202,9 @@ func dialConn(ctx context.Context, addr string) (Session, error) {
 // Round writes to the peer's memory, reads it back, and reads the peer's answer there; it
 // exchanges messages, and counts.
 func (p *Conn) Round(ctx context.Context, n int) error {
-	n = min(max(n, 1), memSize)
+	n = p.length(p.Endpoint().PD.Context(), n)
 	i, seq := p.rand.IntN(len(p.regions)), p.sent
-	off := p.randomOffset(p.Endpoint().PD.Context().Driver() == "siw", n)
+	off := p.randomOffset(n)
 	at := p.regions[i].At(off)
 	data := p.mine.Fill(make([]byte, n), seq)
 	back, err := p.writeAndReadBack(ctx, at, data)

@@ -183,20 +183,20 @@ func (p *side) sizes(most, n int) []int {
 	return all
 }
 
-// randomOffset returns an offset for n bytes of a peer's memory.
+// length limits n, the bytes that a round writes and reads.
 //
-// siw sends up to 32 bytes wrongly if they cross a page, for example in answers to READs
-// (6.1 to 7.2: the rest comes from the start of the first page, as siw_try_1seg mistakes
-// the second page for the first). So on siw data that is that short after being cut in four
-// stays within a page.
-func (p *side) randomOffset(siw bool, n int) int {
-	const page, short = 4096, 4 * 33
-	off := p.rand.IntN(memSize - n + 1)
-	if over := off%page + n - page; siw && n < short && over > 0 {
-		off -= over
+// siw breaks connections, and sends wrong bytes, when it answers READs of up to 32 bytes (siw_try_1seg, see
+// docs/kernels.md). Data may be cut in four.
+func (p *side) length(c *uverbs.Context, n int) int {
+	least := 1
+	if c.Driver() == "siw" {
+		least = 4 * 33
 	}
-	return off
+	return min(max(n, least), memSize)
 }
+
+// randomOffset returns an offset for n bytes of a peer's memory.
+func (p *side) randomOffset(n int) int { return p.rand.IntN(memSize - n + 1) }
 
 // remoteAccess returns the access rights of memory for the peer, with atomics if supported.
 func remoteAccess(c *uverbs.Context) (a verbs.Access, atomics bool) {
