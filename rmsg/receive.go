@@ -304,6 +304,7 @@ func (r *receiver) postReads() {
 // readLen returns how many of the bytes of a message that have not been requested the next READ asks for.
 //
 // siw may end the connection when it answers a READ of up to 32 bytes: then the last one takes some of the one before.
+// The number of READs, by which handleRead counts, is the same.
 func readLen(left int, iwarp bool) int {
 	const short = 32
 	n := min(left, readSize)

@@ -3,9 +3,9 @@
 package labtest
 
 import (
-	"bytes"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -30,7 +30,7 @@ module rdma_rxe format "Failed" +p
 // siw have ended connections. It does nothing outside of the lab's machines.
 func DriverLog(t testing.TB) {
 	t.Helper()
-	if os.Getenv("VERBS_LAB") == "" || os.Getenv("VERBS_ON_HOST") != "" {
+	if !Lab || onHost {
 		return
 	}
 	begin := fmt.Sprintf("labtest: %s, process %d", t.Name(), os.Getpid())
@@ -38,10 +38,18 @@ func DriverLog(t testing.TB) {
 	Check(t, os.WriteFile("/dev/kmsg", []byte(begin), 0))
 	t.Cleanup(func() {
 		if t.Failed() {
-			log := make([]byte, 1<<20)
-			log = log[:Must(unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, log))(t)]
-			_, log, _ = bytes.Cut(log, []byte(begin))
+			log := KernelLog(t)
+			if _, since, ok := strings.Cut(log, begin); ok { // or it has been overwritten
+				log = since
+			}
 			t.Logf("the end of the kernel's log:\n%s", log[max(0, len(log)-20_000):])
 		}
 	})
+}
+
+// KernelLog returns the latest part of the kernel's log.
+func KernelLog(t testing.TB) string {
+	t.Helper()
+	buf := make([]byte, 1<<20)
+	return string(buf[:Must(unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, buf))(t)])
 }

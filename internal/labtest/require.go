@@ -15,6 +15,9 @@ import (
 // Lab reports whether tests run in the lab, on a kernel with RDMA.
 var Lab = os.Getenv("VERBS_LAB") != ""
 
+// onHost reports whether the lab's machine is the user's own, by rdmalab --host.
+var onHost = os.Getenv("VERBS_ON_HOST") != ""
+
 // Soft reports whether tests run on a device in user space, as they do outside of the lab. A
 // program that has one by VERBS_SOFT has no other, and runs no test that requires one here.
 var Soft = !Lab && os.Getenv("VERBS_SOFT") == ""
@@ -78,7 +81,7 @@ func RequireKernel(t testing.TB) {
 func RequireGuest(t testing.TB, changes string) {
 	t.Helper()
 	RequireKernel(t)
-	if os.Getenv("VERBS_ON_HOST") != "" {
+	if onHost {
 		t.Skip("is not for --host, as it " + changes)
 	}
 }

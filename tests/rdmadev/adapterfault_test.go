@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/lab/connectx"
@@ -218,14 +216,6 @@ func TestAdapterLost(t *testing.T) {
 	})
 }
 
-// kernelLog returns the latest part of the kernel's log.
-func kernelLog(t *testing.T) string {
-	t.Helper()
-	const readAll = 3 // SYSLOG_ACTION_READ_ALL of syslog(2)
-	buf := make([]byte, 64<<10)
-	return string(buf[:labtest.Must(unix.Klogctl(readAll, buf))(t)])
-}
-
 // TestAdapterFirmware stops the firmware of an adapter. The kernel's health poll reports that, a
 // command waits, and has its answer when the firmware goes on.
 func TestAdapterFirmware(t *testing.T) {
@@ -242,7 +232,7 @@ func TestAdapterFirmware(t *testing.T) {
 		defer ctx.Close()
 		addr := labtest.Must(rdmadev.Find(device))(t).PCI.Addr
 		reports := func() (n int) {
-			for line := range strings.Lines(kernelLog(t)) {
+			for line := range strings.Lines(labtest.KernelLog(t)) {
 				if strings.Contains(line, addr) && strings.Contains(line, "reached miss count") {
 					n++
 				}

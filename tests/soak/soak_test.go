@@ -38,7 +38,6 @@ func TestSoak(t *testing.T) {
 			// An emulated adapter maps each run of pages by itself, and no more than 16,384.
 			largePages(t, "hugepages-64kB/", "always")
 		}
-		labtest.DriverLog(t)
 		r := newRun(t, &side{device: device, addr: labtest.AddrOf(device), layers: layersOf(t, device)}, device)
 		r.going = newRemovals(t, r.side)
 		r.check()
@@ -81,6 +80,7 @@ type run struct {
 // newRun prepares a run of a side, which is this process.
 func newRun(t *testing.T, s *side, name string) *run {
 	t.Helper()
+	labtest.DriverLog(t)
 	if *seed == 0 {
 		*seed = rand.Uint64()
 	}
