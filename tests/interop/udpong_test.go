@@ -124,10 +124,10 @@ func udpongSession(c net.PacketConn, server net.Addr, echo bool, count, size int
 	return uint32(msg[4])<<24 | uint32(msg[5])<<16 | uint32(msg[6])<<8 | uint32(msg[7]), err
 }
 
-var roceAH = compile("roceah.so", "-shared", "-fPIC", "testdata/roceah.c", "-libverbs", "-ldl")
+var udpongPreload = compile("udpong.so", "-shared", "-fPIC", "testdata/udpong.c", "-libverbs", "-ldl")
 
 // TestUdpongAlone shows that C's datagram rsockets do not work on RoCE, also between two C
-// programs: the reason for testdata/roceah.c.
+// programs: the reason for ibv_create_ah in testdata/udpong.c.
 func TestUdpongAlone(t *testing.T) {
 	labtest.RequireLong(t)
 	host := labtest.Addr
@@ -135,7 +135,7 @@ func TestUdpongAlone(t *testing.T) {
 	client := start(t, "udpong", "-s", host, "-p", "7300", "-C", "10")
 	<-client.Done
 	if client.Err == nil || !strings.Contains(client.Out.String(), "rconnect: ") {
-		t.Errorf("udpong works: roceah.c is not needed any more. %v: %s", client.Err, &client.Out)
+		t.Errorf("udpong works: ibv_create_ah of testdata/udpong.c is not needed any more. %v: %s", client.Err, &client.Out)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestUdpongAlone(t *testing.T) {
 func TestUdpong(t *testing.T) {
 	labtest.RequireKernel(t)
 	host, port := labtest.Addr, 7300
-	t.Setenv("LD_PRELOAD", labtest.Must(roceAH())(t))
+	t.Setenv("LD_PRELOAD", labtest.Must(udpongPreload())(t))
 	const count = 300
 	check := func(t *testing.T, echo bool, got uint32, err error) {
 		t.Helper()
