@@ -60,6 +60,8 @@ func TestReproduce(t *testing.T) {
 		{"rxe-path-mtu", "6.12 6.18 7.2 7.3", "$P rxe0", `active MTU: 1024\s+path MTU 4096: <nil>`},
 		{"siw-half-header", "6.12 6.18 7.2 7.3", serve + "$P 10.9.1.1:7471 & sleep 3; rping -c -a 10.9.1.1 -p 7471 -C 1 & sleep 20; kill -0 $! && echo rping waits", `(?m)^rping waits`},
 		{"siw-listener", "6.12 6.18 7.2 7.3", serve + "$P 10.9.1.1:7471", `connection refused|refcount_t: underflow`},
+		{"siw-other-memory", "6.18 7.2 7.3", "$P 10.9.1.1", `"a secret", <nil>|flushed`},
+		{"siw-page-end", "6.12 6.18 7.2 7.3", "$P 10.9.1.1", `(?m)^"over .{4,16}two p"`},
 		{"siw-reply", "6.12 6.18 7.2 7.3", "$P 10.9.1.1", oops},
 		{"siw-empty-sge", "6.12 6.18 7.2 7.3", "$P -test.run EmptySGEs", oops},
 	} {
