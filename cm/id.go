@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -98,7 +99,11 @@ func (id *ID) use(f func(m *manager) error) error {
 	if id.closed {
 		return verbs.ErrClosed
 	}
-	return f(id.m)
+	err := f(id.m)
+	if err == syscall.ENXIO { // ucma_get_ctx, once ucma_close_id runs for the device
+		return fmt.Errorf("%w: %w", verbs.ErrDeviceRemoved, err)
+	}
+	return err
 }
 
 // idCommand runs a command about an ID that has no answer.

@@ -262,7 +262,11 @@ func (t *Transport) routeFrom(addr netip.Addr) (Route, error) {
 	if id.bind(netip.AddrPortFrom(addr, 0)) != nil {
 		return Route{}, nil
 	}
-	return id.Route()
+	r, err := id.Route()
+	if errors.Is(err, verbs.ErrDeviceRemoved) {
+		return Route{}, nil
+	}
+	return r, err
 }
 
 // PathRecord is a path between two ports as InfiniBand's subnet administrator describes it
