@@ -51,7 +51,9 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (*Endpoint, error) {
 	}
 	var first error
 	for i, dst := range addrs {
-		e, err := d.dialWithin(ctx, len(addrs)-i, dst)
+		share, cancel := host.WithShare(ctx, len(addrs)-i)
+		e, err := d.dial(share, dst)
+		cancel()
 		if err == nil {
 			return e, nil
 		}
@@ -61,17 +63,6 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (*Endpoint, error) {
 		}
 	}
 	return nil, fail("dial", addr, first)
-}
-
-// dialWithin dials dst, the first of left addresses, within its share of the time
-// until the deadline.
-func (d *Dialer) dialWithin(ctx context.Context, left int, dst netip.AddrPort) (*Endpoint, error) {
-	if end, ok := ctx.Deadline(); ok && left > 1 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/time.Duration(left))
-		defer cancel()
-	}
-	return d.dial(ctx, dst)
 }
 
 func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (*Endpoint, error) {

@@ -58,7 +58,7 @@ func (d *Dialer) Dial(network, addr string) (net.Conn, error) {
 
 // DialContext connects to addr, "host:port". The network is "rdma" or "tcp", which mean the same;
 // "4" or "6" appended restricts the addresses of a name to IPv4 or IPv6. The addresses are tried in
-// order. ctx bounds the whole dial; it does not affect the connection once it is up.
+// order, each with its share of the time to the deadline. ctx bounds the whole dial; it does not affect the connection once it is up.
 //
 // The connection is a [*Conn], or a [*net.TCPConn] if Fallback applied. DialContext returns the
 // error of the first address that an RDMA device leads to. Without one, the error matches
@@ -127,8 +127,10 @@ func (d *Dialer) dialRDMA(ctx context.Context, addrs []netip.AddrPort) (*Conn, e
 		source = net.TCPAddrFromAddrPort(d.LocalAddr)
 	}
 	var firstErr error
-	for _, a := range addrs {
-		c, err := d.dialAddr(ctx, a)
+	for i, a := range addrs {
+		share, cancel := host.WithShare(ctx, len(addrs)-i)
+		c, err := d.dialAddr(share, a)
+		cancel()
 		if err == nil {
 			return c, nil
 		}

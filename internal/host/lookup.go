@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"time"
 )
 
 // Lookup returns the addresses of "host:port", at least one. The network is "ip", or "ip4" or "ip6"
@@ -43,4 +44,13 @@ func Lookup(ctx context.Context, r *net.Resolver, network, addr string) ([]netip
 		addrs[i] = netip.AddrPortFrom(ip.Unmap(), uint16(port))
 	}
 	return addrs, nil
+}
+
+// WithShare returns the context for the first of left addresses of a name that are dialed one after the other: each
+// has its share of the time to the deadline of ctx.
+func WithShare(ctx context.Context, left int) (context.Context, context.CancelFunc) {
+	if end, ok := ctx.Deadline(); ok && left > 1 {
+		return context.WithTimeout(ctx, time.Until(end)/time.Duration(left))
+	}
+	return ctx, func() {}
 }
