@@ -177,6 +177,7 @@ func (e *closer) disconnect(deadline time.Time) error {
 	if e.linger == 0 {
 		return nil
 	}
+	c.reader.progress() // the peer's end may have come, also before a failure
 	if c.err != nil {
 		return e.lost()
 	}
@@ -192,8 +193,7 @@ func (e *closer) disconnect(deadline time.Time) error {
 	ended := e.ended()
 	// Like TCP, reset a connection that is closed with unread data, so that the peer does not take
 	// the data for read. Written data is delivered before: a request of no bytes proves it.
-	c.reader.progress()
-	reset := c.reader.ring.unread() > 0 && !c.isOver()
+	reset := c.reader.ring.unread() > 0
 	var err error
 	switch {
 	case reset:
@@ -232,7 +232,6 @@ func (e *closer) ended() bool { return !e.c.peer.canWrite() && e.c.local&writeEn
 // KeepAlive or Stats found it.
 func (e *closer) lost() error {
 	c := e.c
-	c.reader.progress() // the peer's end may have come before the failure
 	c.writer.reap()
 	if !c.writer.lost || c.reported || e.behind || c.peer == bothEnded || e.ended() {
 		return nil
