@@ -151,7 +151,7 @@ func (c *ListenConfig) Listen(ctx context.Context, addr string) (l *Listener, er
 	if err != nil {
 		return nil, err
 	}
-	local := addrs[0]
+	local := host.ListenAddr(addrs)
 	if strings.HasPrefix(addr, ":") { // as package net does
 		local = netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port())
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/bridge"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/internal/option"
 )
 
@@ -106,10 +107,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (net.L
 		return nil, opError("listen", nil, nil, err)
 	}
 	l := &Listener{conf: conf, log: logger(conf.Logger), failed: make(chan error, 1), tcpConns: make(chan accepted)}
-	local := addrs[0]
-	if i := slices.IndexFunc(addrs, func(a netip.AddrPort) bool { return a.Addr().Is4() }); i >= 0 {
-		local = addrs[i] // as package net does
-	}
+	local := host.ListenAddr(addrs)
 	if strings.HasPrefix(addr, ":") && !strings.HasSuffix(network, "4") {
 		local = netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port())
 	}

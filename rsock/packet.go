@@ -17,6 +17,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/host"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -110,9 +111,10 @@ func (lc *ListenConfig) listenPacket(ctx context.Context, network, addr string) 
 	if devs, err := uverbs.Devices(); err != nil || len(devs) == 0 {
 		return nil, cmp.Or(err, error(verbs.ErrNoDevice))
 	}
-	local, udpNetwork := net.UDPAddrFromAddrPort(addrs[0]), "udp4"
+	at := host.ListenAddr(addrs)
+	local, udpNetwork := net.UDPAddrFromAddrPort(at), "udp4"
 	switch {
-	case addrs[0].Addr().Is6():
+	case at.Addr().Is6():
 		udpNetwork = "udp6"
 	case strings.HasPrefix(addr, ":") && !strings.HasSuffix(network, "4"):
 		udpNetwork, local.IP = "udp", nil // both families

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -53,4 +54,9 @@ func WithShare(ctx context.Context, left int) (context.Context, context.CancelFu
 		return context.WithTimeout(ctx, time.Until(end)/time.Duration(left))
 	}
 	return ctx, func() {}
+}
+
+// ListenAddr returns the address of a name to listen at: the first of IPv4 if there is one, as in package net.
+func ListenAddr(addrs []netip.AddrPort) netip.AddrPort {
+	return addrs[max(0, slices.IndexFunc(addrs, func(a netip.AddrPort) bool { return a.Addr().Is4() }))]
 }
