@@ -2,6 +2,7 @@ package rsock
 
 import (
 	"cmp"
+	"math"
 	"net"
 	"time"
 
@@ -24,7 +25,7 @@ type control struct {
 	offer    sge           // half 0 of the receive ring
 	half     int           // which half is offered next
 	next     uint32        // which of the peer's descriptors is written next
-	pinged   uint64        // bytes sent before the last keepalive
+	pinged   uint64        // bytes sent before the last keepalive, if that is known
 	idle     time.Duration // the last interval of keepalives that was not 0
 	sge      [sgeSize]byte
 }
@@ -146,7 +147,11 @@ func (t *control) probe(post bool) error {
 	switch {
 	case c.isOver() || t.used != 0:
 	case post:
-		t.pinged = c.writer.sent
+		t.pinged = math.MaxUint64
+		if c.writer.mu.TryLock() { // else a Write may not have posted yet what it has sent
+			c.writer.mu.Unlock()
+			t.pinged = c.writer.sent
+		}
 		t.ping()
 	case t.pinged == c.writer.sent: // the test has completed, and all data, which was before it
 		c.writer.shrink()

@@ -85,6 +85,16 @@ func TestGrow(t *testing.T) {
 				sizes(small.ReadBuffer, small.WriteBuffer)
 				both(t, a, b, data, 20_000)
 				sizes(small.ReadBuffer, small.WriteBuffer)
+				b.writer.mu.Lock() // a Write, which may not have posted
+				b.control.probe(true)
+				b.writer.mu.Unlock()
+				labtest.Until(t, "the test to complete", func() bool {
+					b.control.probe(false)
+					b.mu.Lock()
+					defer b.mu.Unlock()
+					return b.control.used == 0
+				})
+				sizes(small.ReadBuffer, small.WriteBuffer)
 				for range 2 {
 					if err := b.control.probe(true); err != nil {
 						t.Fatal(err)
