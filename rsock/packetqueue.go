@@ -20,6 +20,7 @@ import (
 type packetQueue struct {
 	c          *PacketConn
 	local      netip.Addr // the address for peers
+	port       int        // of the device
 	header     []byte     // of the messages that it sends
 	zone       string     // of the interface, for link-local peers
 	maxPayload int        // of a datagram by RDMA
@@ -46,7 +47,8 @@ type packetQueue struct {
 
 const recvSlot = verbs.GRHSize + maxMessage
 
-// queue returns the queue of a path's local address, and makes it if there is none.
+// queue returns the queue of a path's local address, and makes it if there is none. If the address has moved to
+// another device or port, it ends the queue there, and returns it with errQueueClosed.
 func (c *PacketConn) queue(path *cm.Path) (*packetQueue, error) {
 	c.creating.Lock()
 	defer c.creating.Unlock()
@@ -57,9 +59,13 @@ func (c *PacketConn) queue(path *cm.Path) (*packetQueue, error) {
 		return nil, net.ErrClosed
 	}
 	if q != nil {
+		if q.port != path.Port || q.dev.Device().Node != path.Device.Node {
+			q.fail(fmt.Errorf("its address has moved to port %d of %s", path.Port, path.Device.Name))
+			return q, errQueueClosed
+		}
 		return q, nil
 	}
-	q = &packetQueue{c: c, local: path.Local, zone: path.Local.Zone(), done: make(chan struct{})}
+	q = &packetQueue{c: c, local: path.Local, port: path.Port, zone: path.Local.Zone(), done: make(chan struct{})}
 	q.ctx, q.fail = context.WithCancelCause(c.ctx)
 	if err := q.open(path); err != nil {
 		q.fail(err) // or q.ctx would remain registered with c.ctx
