@@ -363,7 +363,9 @@ func ExampleDialer_Stats() {
 		}
 		b.Free()
 	}
-	c.Close()
+	if err := c.Shutdown(ctx); err != nil { // waits until all have arrived, and count as sent
+		log.Fatal(err)
+	}
 	wait()
 	s := dialer.Stats()
 	fmt.Println(s.Dials, "dial,", s.Conns.MessagesSent, "messages,", s.Conns.BytesSent, "bytes")
