@@ -66,8 +66,10 @@ func TestRefusal(t *testing.T) {
 			t.Errorf("packet %d has arrived, not 99", p.Data[0])
 		}
 		a.Close()
-		if len(refused) != 0 {
-			t.Errorf("%d refusals that were not watched", len(refused))
+		for len(refused) > 0 { // those of a watched packet that was sent again may come late
+			if quoted := <-refused; quoted[0] == 1 {
+				t.Error("a refusal that was not watched")
+			}
 		}
 	})
 }
