@@ -296,12 +296,12 @@ func (m *manager) renewalErr() error {
 }
 
 // runBlocking runs a command about an ID that may block for minutes: iWARP's CONNECT, which waits
-// for TCP's handshake. Nobody else waits for it. It runs on a duplicate of the descriptor, so that a
-// renewal can replace the manager's file meanwhile, and after a change of credentials on a new file
-// of the caller's thread instead of the manager's thread. The caller has locked its thread (see
-// sys.Uninterrupted).
-func (m *manager) runBlocking(id *ID, cmd uint32, req []byte) error {
-	msg, err := encode(cmd, req, nil, 0)
+// for TCP's handshake, or DESTROY_ID, which may wait for the end of a repeated REP (see leaving.add).
+// Nobody else waits for it. It runs on a duplicate of the descriptor, so that a renewal can replace
+// the manager's file meanwhile, and after a change of credentials on a new file of the caller's thread
+// instead of the manager's thread. The caller has locked its thread (see sys.Uninterrupted).
+func (m *manager) runBlocking(id *ID, cmd uint32, req []byte, response *uint64, answerLen int) error {
+	msg, err := encode(cmd, req, response, answerLen)
 	if err != nil {
 		return err
 	}
@@ -330,6 +330,9 @@ func (m *manager) runBlocking(id *ID, cmd uint32, req []byte) error {
 			err = sys.WriteCommand(idFD, msg.bytes())
 		}
 		host.Close(file)
+	}
+	if err == nil && cmd == abi.RDMA_USER_CM_CMD_DESTROY_ID {
+		return nil // it is on no file
 	}
 	if m.attach(id, renewals) {
 		return translateErrno(err)

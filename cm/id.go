@@ -130,14 +130,24 @@ func (id *ID) Close() error {
 	id.cmdMu.Lock()
 	id.closed = true
 	id.cmdMu.Unlock()
-	req := abi.RdmaUcmDestroyId{Id: id.handle}
-	err := id.m.exec(abi.RDMA_USER_CM_CMD_DESTROY_ID, mmap.Bytes(&req), &req.Response, mmap.Bytes(new(abi.RdmaUcmDestroyIdResp)))
+	err := id.destroy()
 	if errors.Is(err, verbs.ErrClosed) {
 		err = nil // the end of its channel has destroyed it
 	}
 	id.destroyed = err == nil
 	id.m.forget(id)
 	return fail("destroy ID", "", err)
+}
+
+func (id *ID) destroy() error {
+	req := abi.RdmaUcmDestroyId{Id: id.handle}
+	var resp abi.RdmaUcmDestroyIdResp
+	if !id.notified.Load() {
+		return id.m.exec(abi.RDMA_USER_CM_CMD_DESTROY_ID, mmap.Bytes(&req), &req.Response, mmap.Bytes(&resp))
+	}
+	return sys.Uninterrupted(func() error {
+		return id.m.runBlocking(id, abi.RDMA_USER_CM_CMD_DESTROY_ID, mmap.Bytes(&req), &req.Response, len(mmap.Bytes(&resp)))
+	})
 }
 
 // Bind binds the ID to a local address. Port 0 selects a free port.
@@ -287,7 +297,7 @@ func (id *ID) connect(p ConnParam, blocking bool) error {
 	}
 	err := id.use(func(m *manager) error {
 		if blocking {
-			return m.runBlocking(id, abi.RDMA_USER_CM_CMD_CONNECT, mmap.Bytes(&req))
+			return m.runBlocking(id, abi.RDMA_USER_CM_CMD_CONNECT, mmap.Bytes(&req), nil, 0)
 		}
 		return m.exec(abi.RDMA_USER_CM_CMD_CONNECT, mmap.Bytes(&req), nil, nil)
 	})
