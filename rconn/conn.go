@@ -15,6 +15,7 @@ import (
 	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/event"
 	"github.com/goverbs/verbs/internal/host"
+	"github.com/goverbs/verbs/internal/option"
 )
 
 // Conn is one end of a connection: a protection domain, a queue pair, completion queues and their
@@ -47,7 +48,7 @@ type Conn struct {
 
 // newConn makes a Conn of the endpoint that cm made, before the connection is up.
 func newConn(ep *cm.Endpoint, opt *Options) (*Conn, error) {
-	c := &Conn{ep: ep, iwarp: ep.PD.Context().Device().IWARP(), logger: opt.Logger, private: opt.PrivateData, keepAlive: opt.KeepAlive}
+	c := &Conn{ep: ep, iwarp: ep.PD.Context().Device().IWARP(), logger: opt.Logger, private: opt.PrivateData, keepAlive: option.KeepAlive(opt.KeepAlive)}
 	c.waiters.Init(eventSource{c})
 	size, made := opt.Cap, ep.QP.Cap() // the device may have more SGEs than the default
 	size.MaxSendSGE = cmp.Or(size.MaxSendSGE, min(defaultSGE, made.MaxSendSGE))

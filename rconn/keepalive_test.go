@@ -35,3 +35,19 @@ func TestKeepAlive(t *testing.T) {
 		}
 	})
 }
+
+// TestNoKeepAlive turns the test of a connection off, also for the options that Prepare sees.
+func TestNoKeepAlive(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		seen := time.Duration(0)
+		for _, prepare := range []func(cm.Route, *cm.Options) error{nil, func(_ cm.Route, o *cm.Options) error { seen = o.KeepAlive; return nil }} {
+			a, _ := newPair(t, device, Options{Options: cm.Options{KeepAlive: -1, Prepare: prepare}}, Options{})
+			if a.keepAlive != 0 {
+				t.Errorf("with Prepare %v: a test every %v", prepare != nil, a.keepAlive)
+			}
+		}
+		if seen >= 0 {
+			t.Errorf("Prepare sees a KeepAlive of %v", seen)
+		}
+	})
+}

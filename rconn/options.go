@@ -58,7 +58,6 @@ func (o Options) withDefaults() (Options, error) {
 	if size.MaxRecvWR = recvs; recvs == 0 {
 		size.MaxRecvWR = -1 // none
 	}
-	o.KeepAlive = option.KeepAlive(o.KeepAlive)
 	return o, err
 }
 
