@@ -200,6 +200,15 @@ func (c *Conn) Close() error {
 	return nil
 }
 
+// reason returns why the connection ends as err says that the peer has left: if both sides have all
+// messages, nothing is missing.
+func (c *Conn) reason(err error) error {
+	if c.bye.heard() && c.out.pending == 0 {
+		return c.goodEnd
+	}
+	return err
+}
+
 // fail starts the end of the connection. Only the first reason is recorded.
 func (c *Conn) fail(err error) {
 	if c.err == nil {
@@ -214,7 +223,7 @@ func (c *Conn) fail(err error) {
 func (c *Conn) test(post bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !post || c.testing || c.in.reads.inFlight > 0 || c.state != Established || c.err != nil {
+	if !post || c.testing || c.in.reads.inFlight > 0 || c.state == Connecting || c.err != nil {
 		return nil
 	}
 	c.out.wrs[0] = verbs.SendWR{ID: c.wrID(reqTest, 0), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
@@ -270,10 +279,7 @@ func (l *Loop) handleEnd(c *Conn, why error) {
 	}
 	c.lost = c.out.pending > 0
 	if c.err == nil {
-		if c.bye.heard() && !c.lost {
-			why = c.goodEnd
-		}
-		c.err = why
+		c.err = c.reason(why)
 	}
 	if c.state == Connecting {
 		c.origin.failed.Add(1)

@@ -185,23 +185,27 @@ func (l *Loop) dispatchOnce(ready []host.Event) (n int, err error) {
 		return 0, verbs.ErrClosed // Close is at work
 	}
 	panicked := true
-	defer func() {
-		if panicked {
-			l.opt.Callbacks = Callbacks{}
-			l.startClose()
-		}
-		l.counts.began.Store(0)
-		l.dispatchMu.Unlock()
-		if l.in(closing) {
-			l.finishClose()
-		}
-	}()
+	defer l.endDispatch(&panicked)
 	l.counts.dispatches.Add(1)
 	l.counts.began.Store(time.Now().UnixNano())
 	n = l.dispatch(ready)
 	l.counts.handled.Add(uint64(n))
 	panicked = false
 	return n, nil
+}
+
+// endDispatch unlocks dispatchMu after callbacks, and closes the loop if that has begun. A panic of one
+// begins it, and is the end of callbacks.
+func (l *Loop) endDispatch(panicked *bool) {
+	if *panicked {
+		l.opt.Callbacks = Callbacks{}
+		l.startClose()
+	}
+	l.counts.began.Store(0)
+	l.dispatchMu.Unlock()
+	if l.in(closing) && !l.in(finished) {
+		l.finishClose()
+	}
 }
 
 // Close ends all connections and listeners immediately and releases everything except buffers
@@ -232,8 +236,10 @@ func (l *Loop) finishClose() {
 	if !l.dispatchMu.TryLock() {
 		return
 	}
-	defer l.dispatchMu.Unlock()
+	panicked := true
+	defer l.endDispatch(&panicked)
 	if l.in(finished) {
+		panicked = false
 		return
 	}
 	l.mu.Lock()
@@ -264,6 +270,7 @@ func (l *Loop) finishClose() {
 	for _, d := range l.current() {
 		l.detach(d, true)
 	}
+	panicked = false
 }
 
 // addNotRunning adds ErrNotRunning to err if no goroutine runs the loop although there are events.

@@ -69,3 +69,39 @@ func panicIn(t *testing.T, device string, cb rmsg.Callbacks) {
 	}
 	labtest.Check(t, server.Close())
 }
+
+// TestPanicInClose panics in a callback while the loop is closed by another one: it is the last, the loop
+// is closed, and Close may be called again.
+func TestPanicInClose(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		var server *rmsg.Loop
+		calls := 0
+		server = labtest.Must(rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
+			Request:      func(r *rmsg.Request) { r.Accept(nil) },
+			Message:      func(_ *rmsg.Conn, b *rmsg.Buffer) { b.Free(); server.Close() },
+			Disconnected: func(*rmsg.Conn, error) { calls++; panic(errPanic) },
+		}}))(t)
+		panicked := make(chan any, 1)
+		go func() {
+			defer func() { panicked <- recover() }()
+			server.Run(context.Background())
+		}()
+		ln := labtest.Must((&rmsg.ListenConfig{Loop: server}).Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		var clients [3]*rmsg.Conn
+		for i := range clients {
+			clients[i] = labtest.Must(rmsg.Dial(within(t), ln.Addr().String()))(t)
+			defer clients[i].Close()
+		}
+		labtest.Check(t, clients[0].Send(within(t), []byte("x")))
+		if v := <-panicked; v != errPanic {
+			t.Fatalf("recovered %v", v)
+		}
+		if s := server.Stats(); s.Conns+s.Devices > 0 {
+			t.Errorf("the loop is not closed: %+v", s)
+		}
+		labtest.Check(t, server.Close(), server.Close())
+		if calls != 1 {
+			t.Errorf("%d callbacks, want 1", calls)
+		}
+	})
+}

@@ -134,12 +134,16 @@ func (c *Conn) complete(r request, i int, wc *verbs.WC) {
 	}
 	if wc.Status != verbs.WCSuccess {
 		if wc.Status != verbs.WCFlushErr {
-			c.fail(broken(r, wc))
-		} else if c.flushed == nil && c.state == Established {
+			err := broken(r, wc)
+			if errors.Is(err, verbs.ErrDisconnected) {
+				err = c.reason(err)
+			}
+			c.fail(err)
+		} else if c.flushed == nil && c.err == nil {
 			// A flushed request is not the cause of the failure. Wait for the end of the
-			// connection, which may report it. While disconnecting, Linger bounds the wait.
+			// connection, which may report it.
 			err := fmt.Errorf("the queue pair has failed: %w", wc.Err())
-			c.flushed = c.failAfter(flushTime, func() error { return err })
+			c.flushed = c.failAfter(flushTime, func() error { return c.reason(err) })
 		}
 		return
 	}
