@@ -32,6 +32,9 @@ func (r *Remote) ring(ctx context.Context, op verbs.Opcode, size int64) (ring, e
 	err := r.start(ctx, op, int(min(size, int64(opt.Part)*int64(opt.Parts))))
 	if r.block != nil {
 		mem = r.block.Bytes()
+		if r.s.rxe && op == verbs.OpRDMARead {
+			clear(mem) // see prove
+		}
 	}
 	return ring{r, ctx, mem, size}, err
 }
@@ -52,7 +55,12 @@ func (b *ring) post(i, n int) error {
 		return err
 	}
 	_, at, off := b.slot(i)
-	return b.r.post(b.r.block.SGE(b.r.s.pd, at, n), off)
+	sge := b.r.block.SGE(b.r.s.pd, at, n)
+	err := b.r.post(sge, off)
+	if err == nil && off+int64(n) == b.size {
+		err = b.r.prove(sge, off)
+	}
+	return err
 }
 
 // Reader reads a client's memory, part after part, ahead of the program. It commits the transfer as the
@@ -94,7 +102,11 @@ func (b *Reader) next() error {
 		}
 	}
 	if b.err == nil {
-		b.err = b.r.wait(b.ctx, b.parts+1)
+		n := b.parts + 1
+		if int64(n)*int64(b.r.s.opt.Part) >= b.size {
+			n = b.r.posted // with what proves the last
+		}
+		b.err = b.r.wait(b.ctx, n)
 	}
 	if b.err == nil {
 		b.rest, _, _ = b.slot(b.parts)

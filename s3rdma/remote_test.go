@@ -363,3 +363,62 @@ func TestOwnMemory(t *testing.T) {
 		}
 	})
 }
+
+// TestCleared has a READ fail that would have filled memory with another client's bytes in it: a client of
+// rxe can make such a one succeed.
+func TestCleared(t *testing.T) {
+	eachRig(t, ServerOptions{}, http.NotFoundHandler(), func(t *testing.T, r *rig) {
+		if r.dc || !labtest.Lab {
+			r.srv.rxe = true
+		}
+		const size = 100_000 // several parts
+		rem := labtest.Must(r.remote(r.client(size).token(size)))(t)
+		w := labtest.Must(rem.Writer(r.within(), size))(t)
+		for i := range w.mem {
+			w.mem[i] = 'x'
+		}
+		labtest.Check(t, rem.Close())
+
+		rem = labtest.Must(r.remote(r.client(size).token(size)))(t)
+		defer rem.Close()
+		rem.rkey++ // which the client does not have
+		reader := labtest.Must(rem.Reader(r.within()))(t)
+		if n, err := reader.Read(make([]byte, size)); !errors.Is(err, verbs.WCRemAccessErr) {
+			t.Errorf("read %d bytes: %v", n, err)
+		}
+		if n := bytes.Count(reader.mem, []byte("x")); n > 0 || len(reader.mem) != len(w.mem) || &reader.mem[0] != &w.mem[0] {
+			t.Errorf("%d bytes of another's in memory of %d", n, len(reader.mem))
+		}
+	})
+}
+
+// TestMoveBesideReader moves bytes in the direction of a Reader or a Writer, which has its own requests to wait for.
+func TestMoveBesideReader(t *testing.T) {
+	eachRig(t, ServerOptions{}, http.NotFoundHandler(), func(t *testing.T, r *rig) {
+		const size = 100_000
+		c := r.client(size)
+		want := labtest.RandomBytes(1, size)
+		copy(c.mr.Bytes(), want)
+		block := labtest.Must(r.srv.Block(r.within(), 100))(t)
+		defer block.Put()
+		rem := labtest.Must(r.remote(c.token(size)))(t)
+		defer rem.Close()
+		reader := labtest.Must(rem.Reader(r.within()))(t)
+		got := make([]byte, size)
+		labtest.Must(io.ReadFull(reader, got[:10]))(t)
+		if err := rem.Move(r.within(), verbs.OpRDMARead, whole(r, block), 0); !errors.Is(err, verbs.ErrInUse) {
+			t.Errorf("Move beside a Reader: %v", err)
+		}
+		labtest.Must(io.ReadFull(reader, got[10:]))(t)
+		if !bytes.Equal(got, want) {
+			t.Error("the Reader's bytes are wrong")
+		}
+
+		other := labtest.Must(r.remote(c.token(size)))(t)
+		defer other.Close()
+		labtest.Must(other.Writer(r.within(), size))(t)
+		if err := other.Move(r.within(), verbs.OpRDMAWrite, whole(r, block), 0); !errors.Is(err, verbs.ErrInUse) {
+			t.Errorf("Move beside a Writer: %v", err)
+		}
+	})
+}

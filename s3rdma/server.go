@@ -137,6 +137,7 @@ type Server struct {
 	ch    *uverbs.CompChannel
 	arena *uverbs.Arena
 	gids  []verbs.GIDEntry
+	rxe   bool // see Remote.prove
 
 	transfers, connections *quota.Quota
 	dc                     *dcis // nil if the device has no DC
@@ -205,6 +206,7 @@ func NewServer(opt ServerOptions) (s *Server, err error) {
 	if s.ch, err = s.dev.CreateCompChannel(); err != nil {
 		return s, err
 	}
+	s.rxe = s.dev.Driver() == "rxe"
 	if s.arena, err = s.pd.AllocArena(opt.Memory, verbs.AccessLocalWrite, uverbs.ArenaOptions{Align: pageSize}); err != nil {
 		return s, err
 	}
@@ -272,7 +274,8 @@ func (s *Server) enter() error {
 	return nil
 }
 
-// Block takes n bytes of registered memory, for [Remote.Move], and waits for them.
+// Block takes n bytes of registered memory, for [Remote.Move], and waits for them. They have what another
+// transfer has left.
 func (s *Server) Block(ctx context.Context, n int) (*uverbs.Block, error) { return s.arena.Get(ctx, n) }
 
 // PD returns the protection domain of the server's memory, for programs that have buffers of their own:

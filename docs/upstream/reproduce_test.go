@@ -56,6 +56,7 @@ func TestReproduce(t *testing.T) {
 		{"cm-establish-dreq", "6.12 6.18 7.2 7.3", `for i in $(seq 24); do $P 10.9.0.1 | grep "took 1m" && break; done`, `took 1m`},
 		{"rxe-mw-bounds", "6.12 6.18 7.2 7.3", "$P 10.9.0.1", `(?m)^<nil>\s+"out of bounds"`},
 		{"rxe-mw-pd", "6.1", "$P rxe0", `(?m)^<nil>`},
+		{"rxe-read-ack", "6.12 6.18 7.2 7.3", "echo 1 >/proc/sys/net/ipv4/conf/v0/accept_local; $P 10.9.0.1 v0 v1", `success, <nil>: "what was there before"`},
 		{"rxe-odp-copy", "6.18 7.2 7.3", "$P 10.9.0.1", `at 0: "at offset 1000"`},
 		{"rxe-path-mtu", "6.12 6.18 7.2 7.3", "$P rxe0", `active MTU: 1024\s+path MTU 4096: <nil>`},
 		{"siw-half-header", "6.12 6.18 7.2 7.3", serve + "$P 10.9.1.1:7471 & sleep 3; rping -c -a 10.9.1.1 -p 7471 -C 1 & sleep 20; kill -0 $! && echo rping waits", `(?m)^rping waits`},
