@@ -40,11 +40,12 @@ help: ## show this
 demo: fetch ## write, read back and compare over RDMA, on a real kernel
 	$(LAB) build/verbs demo
 
-# What the lab needs is fetched and built beside the tests that need no lab.
+# What the lab needs is fetched and built beside the tests that need no lab. Those that need it wait for a third of their
+# time, so two machines run at a time.
 test: deps-test build ## run the tests that a change needs, in a quarter of an hour
 	@{ $(LAB) --kernel $(KERNEL) --nic connectx --userland bookworm-security fetch && $(LAB) --kernel $(ERDMA_KERNEL) --nic erdma --userland bookworm-security fetch; } >build/fetch.txt 2>&1 & fetch=$$!; \
 	$(MAKE) test-host test-race && { wait $$fetch || { cat build/fetch.txt; exit 1; }; }
-	$(MAKE) test-lab test-hosts test-nic bench-quick
+	LAB_PARALLEL=2 $(MAKE) -j 2 test-lab test-hosts test-nic bench-quick
 
 test-all: ## run every test, in parts that docs/test-parts.md lists and a row of it reports, all or PART=fuzz-1
 	$(GO) run ./tests/parts $(PART)
